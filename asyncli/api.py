@@ -28,25 +28,24 @@ from asyncli.store.reader import read_run
 from asyncli.views import Compared, Plots, Recorded
 
 if TYPE_CHECKING:
-    from asyncli.lab.program import LabServer
+    from asyncli.lab.base import LabServer
 
 __all__ = ["Compared", "Plots", "Recorded", "compare", "lab_server", "load", "make_plan", "soak"]
 
 
 def load(run: str | os.PathLike[str]) -> Recorded:
-    """The run in the file ``run``: finished, interrupted, killed, or still being written (as it is now; load it again for more).
+    """The run in the file ``run``: finished, interrupted, or still being written (as it is now; load it again for more).
 
-    Raises :class:`~asyncli.errors.StoreError`, in one line, for a file that is missing, of another program, of a newer
-    asyncli, or damaged.
+    Raises :class:`~asyncli.errors.StoreError` for a file that is missing, of another program, of a newer asyncli, or damaged.
     """
     path = Path(run)
     return Recorded(path, read_run(path))
 
 
 def compare(first: str | os.PathLike[str], *others: str | os.PathLike[str]) -> Compared:
-    """What differs between runs (files, or what :func:`load` gave), and which differences are real.
+    """The differences between runs (files, or results of :func:`load`), and which are real.
 
-    Raises :class:`~asyncli.errors.StoreError` for a file that cannot be read or compared, PlanError for one run alone.
+    Raises :class:`~asyncli.errors.StoreError` for a file that cannot be read or compared, PlanError for a single run.
     """
     require_some("compare", 1 + len(others))
     runs = (first, *others)
@@ -57,7 +56,7 @@ def compare(first: str | os.PathLike[str], *others: str | os.PathLike[str]) -> C
 def make_plan(urls: str | Sequence[str], **settings: Any) -> Plan:
     """A plan from the keys of a plan file, with units: ``make_plan(url, connections="100k", hold="8h", ramp="10/10ms")``.
 
-    Raises :class:`~asyncli.errors.PlanError` that names the key, says what is wrong with it, and what to write.
+    Raises :class:`~asyncli.errors.PlanError` with the key, the problem and the remedy.
     """
     plan = build_plan([Layer("plan: {key}", {**settings, "urls": urls})])
     require_limits(plan.fail_if, Summary)
@@ -67,13 +66,12 @@ def make_plan(urls: str | Sequence[str], **settings: Any) -> Plan:
 def lab_server(
     name: str | None = None, *, connections: int | str | None = None, keepalive: float | str = 60, **options: Any
 ) -> LabServer:
-    """A server of our own to aim at: ``async with asyncli.lab_server("nginx", connections="10k") as server: ...``.
+    """A local server: ``async with asyncli.lab_server("nginx", connections="10k") as server: ...``. It ends with the block.
 
-    ``name``: "nginx", "nginx-proxy", "apache-prefork", "apache-event", "haproxy" or "builtin"; None takes an nginx where there
-    is one with stub_status. ``connections``: how many it must be able to hold (None: 100,000 on nginx and the built-in
-    one, what suits the server on the others);
-    ``keepalive``: the seconds (or "1h") that idle connections must outlast tenfold. It ends with the
-    block. Raises PlanError for a name or number that is none, :class:`~asyncli.errors.HostError` where it cannot start.
+    ``name``: "nginx", "nginx-proxy", "apache-prefork", "apache-event", "haproxy" or "builtin"; None: an nginx with stub_status,
+    else the built-in one. ``connections``: how many it must hold (None: 100,000 on nginx and the built-in one, less on others).
+    ``keepalive``: its timeout is ten times these seconds (or "1h"). Raises PlanError for a bad argument,
+    :class:`~asyncli.errors.HostError` where it cannot start.
     """
     from asyncli import lab
     from asyncli.units import parse_count, parse_duration
@@ -95,16 +93,15 @@ async def soak(
     cluster: Any = None,
     **settings: Any,
 ) -> Recorded:
-    """Soak in the running loop, and give what was recorded: ``run = await asyncli.soak(plan)`` in a notebook's cell.
+    """Soak in the running loop, and return the recorded run: ``run = await asyncli.soak(plan)`` in a notebook's cell.
 
-    ``aim``: a :class:`Plan`; or URLs, or a lab server that runs, with the plan's keys as ``settings``
-    (``connections="10k", hold="30s"``). ``out``: a new file, by default ``asyncli-<time>.db`` here. ``progress``: show it
-    while it runs; None does so in a notebook, True also elsewhere (a line every ten seconds on standard error).
+    ``aim``: a :class:`Plan`; or URLs or a running lab server, with the plan's keys as ``settings`` (``connections="10k",
+    hold="30s"``). ``out``: a new file, by default ``asyncli-<time>.db`` here. ``progress``: show it while it runs; None: only in
+    a notebook, True: also elsewhere (a line every ten seconds on standard error). ``cluster``: open the connections from a Dask
+    cluster's hosts: its client, or its address (docs/cluster.md).
 
-    ``cluster``: open the connections from the hosts of a Dask cluster: its client, or its address (docs/cluster.md).
-
-    Cancelling ends it at once, and the file is whole up to there. Raises :class:`~asyncli.errors.AsyncliError`, in one
-    line, for what stands in the way: a plan that cannot be, a preflight that refuses, a file that exists.
+    Cancelling ends it at once, and the file is whole up to there. Raises :class:`~asyncli.errors.AsyncliError` for a wrong plan,
+    a refusing preflight, or an existing file.
     """
     try:
         from asyncli.app.soak import KnownServer, Soak
@@ -127,7 +124,7 @@ async def soak(
     try:
         await run.run()
     except BaseException:
-        # Interrupted or cancelled: what is shown stays on the page, and must not look as if it went on.
+        # Interrupted: the output on the page must not look live.
         if run.started and isinstance(observer, NotebookObserver):
             observer.end(f"ended before its end; what was recorded: asyncli.load({os.fspath(run.out)!r})")
         raise
@@ -153,7 +150,7 @@ def _plan_of(aim: str | Sequence[str] | LabServer | Plan, settings: dict[str, An
 
 
 def _checked(plan: Plan) -> Plan:
-    """A plan that may have been made without :func:`make_plan`, which parses units and says what is wrong."""
+    """A plan may have been made without :func:`make_plan`, which checks it."""
     try:
         checked = load_plan(plan_document(plan))
         if not checked.targets:

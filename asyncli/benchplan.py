@@ -1,4 +1,4 @@
-"""What a bench is asked to do, and what came of it."""
+"""A bench's plan and its records."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ from asyncli.records import CpuShares, Ended, Environment, Finding, Sample, Tick
 from asyncli.units import shown
 from asyncli.values import above_zero, count_to, one_of
 
-# Methods whose answers this program can tell the end of; CONNECT and UPGRADE leave HTTP.
+# Methods whose answers have a known end; CONNECT and UPGRADE leave HTTP.
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 _WITH_BODY = ("POST", "PUT", "PATCH", "DELETE")
 DEFAULT_DURATION_S = 10.0
 MOST_PIPELINE = 10_000
 MOST_RATE = 10_000_000
-# Past eleven days at a million a second it is a typing error; and a worker's share must be less than 2**63.
+# Eleven days at a million a second; a worker's share must be less than 2**63.
 MOST_REQUESTS = 10**12
-# A body is sent again and again from memory, in one piece.
+# A body is sent from memory, in one piece.
 LONGEST_BODY = 16 << 20
-# So is a pipeline; each process keeps one for each URL.
+# So is a pipeline, of each URL in each process.
 LONGEST_TRAIN = 64 << 20
-# A request less its URL, headers and body: method, version, Host, User-Agent, Content-Type, Content-Length.
+# A request without its URL, headers and body.
 _LEAST_REQUEST = 256
 
 
 class BenchPlan(Discreet, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Requests on ``connections``, as fast as they are answered, or ``rate`` a second. Times in seconds.
+    """Requests on ``connections`` in a closed loop, or ``rate`` a second. Times in seconds.
 
-    It ends after ``requests`` or ``duration_s``, whichever comes first; ``None``: no such end. ``pipeline`` requests are
-    written at once; ``short``: a connection for each. ``workers`` None: asyncli finds how many processes.
+    It ends after ``requests`` or ``duration_s``, whichever comes first; None: no such end. ``pipeline`` requests are written at
+    once; ``short``: a connection for each. ``workers`` None: asyncli chooses.
     """
 
     urls: tuple[str, ...]
@@ -73,7 +73,7 @@ class BenchPlan(Discreet, frozen=True, forbid_unknown_fields=True, kw_only=True)
 
     @property
     def held(self) -> Plan:
-        """The same connections as a soak: what they need of this host, and who the server is."""
+        """The same connections as a soak's plan, for preflight and collector."""
         shared = {name: getattr(self, name) for name in _SHARED}
         return Plan(batch=self.connections, **shared)
 
@@ -85,12 +85,11 @@ _SHARED = (
 
 
 class BenchRun(msgspec.Struct):
-    """What came of a bench. ``elapsed_s``: from the first connect's instant to the last answer, or the end of its time.
+    """The records of a bench. ``elapsed_s``: from the first connect's instant to the last answer, or the end of its time.
 
-    ``total`` is the sum of ``ticks``, (seconds since the start, tick); ``cpu_s`` user and system seconds of asyncli's workers;
-    ``ended``: why, of several reasons the worst; ``complete``: its requests were all asked, or its time was over, and nothing
-    ended it before. ``cpus_before``, ``cpus``: whose this host's CPUs were until the first connect and from it on; None where
-    that could not be read.
+    ``total`` is the sum of ``ticks``, (seconds since the start, tick); ``cpu_s``: user and system seconds of the workers;
+    ``ended``: the worst reason; ``complete``: it came to its planned end. ``cpus_before``, ``cpus``: use of this host's CPUs
+    until the first connect and from then on; None where unreadable.
     """
 
     plan: BenchPlan

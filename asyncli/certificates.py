@@ -1,4 +1,4 @@
-"""Certificates in files of PEM, as flags name them: loaded, or told in one line why not."""
+"""Loads certificates from PEM files that flags name."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def reason_of(error: ssl.SSLError) -> str:
 
 
 def trusting(flag: str, authority: str | None) -> ssl.SSLContext:
-    """A client's context that trusts the authority in this file, the system's without one. Raises :class:`HostError`."""
+    """A client's context that trusts this file's authority (None: the system's). Raises :class:`HostError`."""
     try:
         return ssl.create_default_context(cafile=authority)
     except (OSError, ssl.SSLError) as error:
@@ -68,7 +68,7 @@ def trusting(flag: str, authority: str | None) -> ssl.SSLContext:
 
 
 def identify(context: ssl.SSLContext, flags: tuple[str, str], certificate: str, key: str | None) -> ssl.SSLContext:
-    """``context`` with this certificate and its key, of the files that ``flags`` name. Raises :class:`HostError`."""
+    """``context`` with this certificate and key, of the files that ``flags`` name. Raises :class:`HostError`."""
     named = [(flag, path) for flag, path in zip(flags, (certificate, key), strict=True) if path is not None]
     for flag, path in named:
         try:
@@ -76,7 +76,7 @@ def identify(context: ssl.SSLContext, flags: tuple[str, str], certificate: str, 
         except OSError as error:
             raise HostError(f"{flag} {path}: cannot be read ({error.strerror}); name a file in PEM") from None
     try:
-        # No passphrase is asked for: an agent has no terminal, and a soak is not to wait for one.
+        # Never ask for a passphrase.
         context.load_cert_chain(certificate, key, password=lambda: "")
     except (ssl.SSLError, OSError, ValueError) as error:
         why = str(getattr(error, "reason", None) or error).lower().replace("_", " ")
@@ -87,7 +87,8 @@ def identify(context: ssl.SSLContext, flags: tuple[str, str], certificate: str, 
 
 
 def refused_because(context: ssl.SSLContext, certificate: str) -> str | None:
-    """Why even clients that trust this very certificate will refuse it, as OpenSSL says it ("certificate has expired")."""
+    """Why clients that trust this certificate will refuse it, in OpenSSL's words ("certificate has expired"); None: they will
+    not."""
     client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     client.check_hostname = False
     client.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN

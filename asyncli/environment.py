@@ -1,4 +1,4 @@
-"""Where a run took place: facts of this host that the numbers depend on, kept in the run file."""
+"""Facts of this host that a run's numbers depend on, kept in the run file."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from asyncli.preflight.limits import Limits, raise_nofile, read_limits
 from asyncli.records import Environment
 from asyncli.text import plain, printable
 
-#: The sysctls that decide what a connection costs or whether it can be had.
+#: The sysctls that affect a connection's cost and limits.
 SYSCTLS = (
     "net.ipv4.ip_local_port_range", "net.ipv4.tcp_rmem", "net.ipv4.tcp_wmem", "net.ipv4.tcp_mem", "net.ipv4.tcp_tw_reuse",
     "net.ipv4.tcp_max_tw_buckets", "net.ipv4.tcp_max_syn_backlog", "net.core.somaxconn", "fs.file-max", "fs.nr_open",
@@ -31,26 +31,28 @@ SYSCTLS = (
 
 
 async def probe_host(plan: Plan) -> tuple[Limits, Spread]:
-    """This host's limits, our own descriptor limit raised to its end, and the plan laid over them.
+    """This host's limits, with our own descriptor limit raised, and the plan's spread.
 
     Raises :class:`~asyncli.errors.PlanError` and :class:`~asyncli.errors.HostError` as
     :func:`~asyncli.engine.resolve.plan_spread`.
     """
     raise_nofile()
     limits = read_limits()
+    return limits, await spread_over(limits, plan, listens=lambda address, port: unheard([(address, port)]) is None)
+
+
+async def spread_over(limits: Limits, plan: Plan, **more: Any) -> Spread:
+    """The plan spread over this host; ``more`` as of :func:`~asyncli.engine.resolve.plan_spread`."""
     # 28,232 ports is what Linux grants by default (32768-60999): the guess where the range cannot be read.
     ports = limits.ports if limits.ports is not None else 28_232
-    spread = await asyncio.to_thread(
-        plan_spread, plan, ports=ports, nofile=limits.nofile_hard or 1024, cpus=limits.cpus or 1,
-        listens=lambda address, port: unheard([(address, port)]) is None,
-    )  # fmt: skip
-    return limits, spread
+    nofile, cpus = limits.nofile_hard or 1024, limits.cpus or 1
+    return await asyncio.to_thread(plan_spread, plan, ports=ports, nofile=nofile, cpus=cpus, **more)
 
 
-def read_environment(limits: Limits, spread: Spread, root: Path = Path("/")) -> Environment:
+def read_environment(limits: Limits, spread: Spread) -> Environment:
     """The facts as plain data for JSON. Unreadable ones are None."""
     return {
-        **read_host(limits, root),
+        **read_host(limits),
         "local": spread.local,
         "workers": spread.workers,
         "sources": max(1, len(spread.sources)),
@@ -58,10 +60,10 @@ def read_environment(limits: Limits, spread: Spread, root: Path = Path("/")) -> 
     }
 
 
-def read_host(limits: Limits, root: Path = Path("/")) -> Environment:
-    """What of them is true of this host whatever the plan."""
-    sysctls = {name: _read(root / "proc/sys" / name.replace(".", "/")) for name in SYSCTLS}
-    cpuinfo = (_read(root / "proc/cpuinfo") or "").splitlines()
+def read_host(limits: Limits) -> Environment:
+    """The facts of this host, whatever the plan."""
+    sysctls = {name: _read(f"/proc/sys/{name.replace('.', '/')}") for name in SYSCTLS}
+    cpuinfo = (_read("/proc/cpuinfo") or "").splitlines()
     model = next((line.partition(":")[2].strip() for line in cpuinfo if line.startswith("model name")), None)
     known: dict[str, Any] = msgspec.to_builtins(limits)
     facts = {
@@ -72,7 +74,7 @@ def read_host(limits: Limits, root: Path = Path("/")) -> Environment:
         "asyncli": __version__,
         "program": _program(),
         "host": host_name(),
-        "network": network(root),
+        "network": network(),
         "cpus": limits.cpus or os.cpu_count(),
         "memory_bytes": limits.memory_total,
         "limits": known,
@@ -82,29 +84,29 @@ def read_host(limits: Limits, root: Path = Path("/")) -> Environment:
 
 
 def host_name() -> str:
-    """This host's, in which sethostname(2) allows any byte."""
+    """Made printable: sethostname(2) allows any byte."""
     return printable(platform.node())
 
 
 def _program() -> str:
-    """What starts this very asyncli in a shell, whatever PATH that or sudo has."""
+    """The command that starts this asyncli, independent of PATH."""
     path = os.path.abspath(sys.argv[0])
     words = shlex.quote(path) if os.path.basename(path) == "asyncli" else f"{shlex.quote(sys.executable)} -m asyncli"
     return os.fsencode(words).decode("utf-8", "replace")
 
 
-def boot_id(root: Path = Path("/")) -> str | None:
-    """Which boot of which machine: containers and namespaces of one host share it."""
-    return _read(root / "proc/sys/kernel/random/boot_id")
+def boot_id() -> str | None:
+    """The boot of this machine, which its containers and namespaces share."""
+    return _read("/proc/sys/kernel/random/boot_id")
 
 
-def network(root: Path = Path("/")) -> str | None:
-    """Tells one network namespace of a host from another within a boot: each has ports and TCP counters of its own."""
-    return _link(root / "proc/self/ns/net")
+def network() -> str | None:
+    """This network namespace, which has its own ports and TCP counters; unique within a boot."""
+    return _link("/proc/self/ns/net")
 
 
-def clock_at(zero_s: float, root: Path = Path("/")) -> dict[str, Any]:
-    """What tells the instant ``zero_s`` of time.monotonic() to others: the run's zero, in a run file's ``clock``.
+def clock_at(zero_s: float) -> dict[str, Any]:
+    """The instant ``zero_s`` of time.monotonic() for other processes: the run's zero, in a run file's ``clock``.
 
     ``wall_s``: Unix time then. ``monotonic_s``: on the clock of all processes with this ``boot_id`` and ``time_ns``
     (random(4); time_namespaces(7): a namespace may shift it). Unreadable ones are None.
@@ -112,20 +114,20 @@ def clock_at(zero_s: float, root: Path = Path("/")) -> dict[str, Any]:
     return {
         "wall_s": time.time() - (time.monotonic() - zero_s),
         "monotonic_s": zero_s,
-        "boot_id": boot_id(root),
-        "time_ns": _link(root / "proc/self/ns/time"),
+        "boot_id": boot_id(),
+        "time_ns": _link("/proc/self/ns/time"),
     }
 
 
-def _link(path: Path) -> str | None:
+def _link(path: str) -> str | None:
     try:
         return os.readlink(path)
     except OSError:
         return None
 
 
-def _read(path: Path) -> str | None:
+def _read(path: str) -> str | None:
     try:
-        return path.read_text(encoding="utf-8", errors="replace").strip()
+        return Path(path).read_text(encoding="utf-8", errors="replace").strip()
     except OSError:
         return None

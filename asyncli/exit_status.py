@@ -1,4 +1,4 @@
-"""The exit statuses of asyncli, once. They are part of what outside tools rely on."""
+"""The exit statuses, a contract with other tools."""
 
 from __future__ import annotations
 
@@ -13,5 +13,5 @@ _OF_VERDICT = {
 
 
 def exit_status(verdict: str) -> int:
-    """The status that stands for the verdict of a soak, a bench or a search for a capacity."""
+    """The exit status for the verdict of a soak, a bench or a capacity search."""
     return _OF_VERDICT[verdict]

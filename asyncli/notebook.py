@@ -1,4 +1,4 @@
-"""What a notebook needs: whether we are in one, a soak to look at while it runs, and figures that show themselves."""
+"""Notebooks: whether we are in one, a soak's live view, and figures that show themselves."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from asyncli.report.livestate import LiveObserver, LiveState
 
 
 def kernel_shell() -> Any | None:
-    """IPython's shell where it runs in a kernel (a notebook, JupyterLab, nbclient); None elsewhere, a terminal's IPython too."""
+    """IPython's shell in a kernel (a notebook, JupyterLab, nbclient); None elsewhere, also in a terminal's IPython."""
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None else None
     return shell if shell is not None and getattr(shell, "kernel", None) is not None else None
@@ -52,7 +52,7 @@ class NotebookObserver(_Shown):
         self._update(Look(self.plan, state))
 
     def end(self, outcome: str) -> None:
-        """Leave what should stay on the page: how it ended, in a line."""
+        """Leave the outcome on the page."""
         with contextlib.suppress(Exception):
             self._update(Look(self.plan, self.fold.state(), outcome))
 
@@ -80,7 +80,7 @@ class LogObserver(_Shown):
 
 
 def show_figures() -> None:
-    """Have the kernel show figures of matplotlib as pictures, as ``%matplotlib inline`` would; no change where it does."""
+    """Show matplotlib figures as ``%matplotlib inline`` would; no change where the kernel does."""
     shell = kernel_shell()
     if shell is None:
         return
@@ -93,7 +93,7 @@ def show_figures() -> None:
 
 
 def _png(figure: Any) -> tuple[bytes, dict[str, int]]:
-    """Twice as fine as the screen, for screens that can show it, and at the width that it was laid out for."""
+    """Twice the screen's resolution, at the laid-out width."""
     from asyncli.report.figures.drawing import drawing
 
     buffer = io.BytesIO()

@@ -1,7 +1,7 @@
-"""The plan: everything a soak is asked to do, immutable and whole.
+"""The plan of a soak, immutable and complete.
 
-Flags, TOML files and notebooks all come here as ``{key: raw value}`` and leave as one :class:`Plan`; units are parsed on
-this way and nowhere else. ``build_plan`` raises :class:`PlanError` with where, what, and how to mend it.
+Flags, TOML files and notebooks give ``{key: raw value}``, which ``build_plan`` parses with units into one :class:`Plan`; it
+raises :class:`PlanError` with where, what, and the remedy.
 """
 
 from __future__ import annotations
@@ -44,8 +44,7 @@ from asyncli.values import (
     with_one_host,
 )
 
-# A plan file is some lines; what is more is another file, or a device without end. And Python's reader of TOML takes seconds for
-# some 30,000 bytes, if they are dots.
+# A plan file has some lines. Python's reader of TOML takes seconds for some 30,000 bytes of dots.
 LONGEST_FILE = 16_384
 _AN_HOUR = 3600.0
 
@@ -55,7 +54,7 @@ if TYPE_CHECKING:
 
 
 class Discreet(msgspec.Struct, frozen=True):
-    """A plan whose headers' values are seen by nobody who prints it: a notebook, a log, a traceback."""
+    """A plan that hides its headers' values when printed: in a notebook, a log, a traceback."""
 
     def __rich_repr__(self) -> list[tuple[str, Any]]:
         said = ((name, getattr(self, name)) for name in self.__struct_fields__)
@@ -75,7 +74,7 @@ class Plan(Discreet, frozen=True, forbid_unknown_fields=True, kw_only=True):
     interval_s: float = 0.010
     #: None: hold until stopped, or until ``hold_until``.
     hold_s: float | None = 60.0
-    #: A time of day, or of a date, in the words of ``units.parse_until``: ``hold_s`` is computed from it when the hold begins.
+    #: A time of day or a date, as of ``units.parse_until``: ``hold_s`` is computed when the hold begins.
     hold_until: str | None = None
     baseline_s: float = 5.0
     residue_s: float = 5.0
@@ -90,9 +89,9 @@ class Plan(Discreet, frozen=True, forbid_unknown_fields=True, kw_only=True):
     server_pid: int | None = None
     server_pidfile: str | None = None
     server_name: str | None = None
-    #: ``http://host:9165`` of the agent on the server's host, which reads all that in place of us.
+    #: ``http://host:9165`` of the agent on the server's host, which reads the server in our place.
     agent: str | None = None
-    #: A file with its token (never the token itself), and one with the authority of its certificate.
+    #: Files with its token and its certificate's authority.
     agent_token_file: str | None = None
     agent_ca: str | None = None
     method: str = "HEAD"
@@ -108,9 +107,9 @@ class Plan(Discreet, frozen=True, forbid_unknown_fields=True, kw_only=True):
     tls_max: str | None = None
     tls_ciphers: str | None = None
     tls_resume: bool = False
-    #: Limits on the run's own numbers, as expressions: what is crossed makes it fail (report/thresholds.py).
+    #: Limits on the run's numbers, as expressions; a crossed one fails the run (report/thresholds.py).
     fail_if: tuple[str, ...] = ()
-    #: End it at the first of these that is crossed and can only get worse.
+    #: End the run at the first crossed limit that can only get worse.
     abort: bool = False
     seed: int = 0
     force: bool = False
@@ -137,7 +136,7 @@ class Plan(Discreet, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
     @property
     def lasts_s(self) -> float:
-        """From the baseline to the residue, without the drain; as if it were held for an hour where nobody knows for how long."""
+        """From the baseline to the residue, without the drain; a hold without a known end counts as an hour."""
         hold_s = _AN_HOUR if self.hold_s is None else self.hold_s
         return self.baseline_s + self.schedule.end_s + hold_s + self.residue_s
 
@@ -191,25 +190,25 @@ KEYS: dict[str, tuple[str, Callable[[object], Any]]] = {
 }
 
 
-#: Another way to say a plan's headers, beside "header": by a file that is read when the plan is made.
+#: Headers from a file, beside "header"; it is read when the plan is made.
 HEADER_FILE: dict[str, tuple[str, Callable[[object], Any]]] = {"header_file": ("headers", parse_header_file)}
 
 
 class Layer(msgspec.Struct, frozen=True):
-    """Raw values from one place. ``where`` is a format for errors with ``{key}`` in it: ``"--{key}"``, ``"a.toml: {key}"``."""
+    """Raw values from one source. ``where``: a format of its name in errors: ``"--{key}"``, ``"a.toml: {key}"``."""
 
     where: str
     values: dict[str, Any]
 
     def locate(self, key: str) -> str:
-        """Where ``key`` stands, in words; flags are written with dashes, and URLs are arguments."""
+        """The name of ``key`` in errors: flags have dashes, and URLs are arguments."""
         if key == "urls" and self.where.startswith("--"):
             return "URL"
         return self.where.format(key=key.replace("_", "-") if self.where.startswith("--") else key)
 
 
 def _one_by_one(layer: Layer) -> Layer:
-    """``ramp`` says two keys at once, and ``hold`` either of two."""
+    """``ramp`` sets two keys, and ``hold`` one of two."""
     values = dict(layer.values)
     pace = values.pop("ramp", None)
     if pace is not None:
@@ -261,7 +260,8 @@ def read_plan_file(path: str | os.PathLike[str], keys: Iterable[str] = (*KEYS, *
 def read_layers(
     layers: Iterable[Layer], keys: Mapping[str, tuple[str, Callable[[object], Any]]]
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """The layers, weakest first, by ``keys`` (see KEYS): each field's value, and where it was said. Raises :class:`PlanError`."""
+    """The values of the layers, weakest first, by ``keys`` (see KEYS), and the source of each field. Raises
+    :class:`PlanError`."""
     fields: dict[str, Any] = {}
     located: dict[str, str] = {}
     for layer in layers:
@@ -275,7 +275,7 @@ def read_layers(
                 value = parse(raw)
             except ValueError as error:
                 raise PlanError(f"{layer.locate(key)}: {error}") from None
-            # Headers of the flags and of their file stand beside each other.
+            # Headers of flags and of their file add up.
             said[field] = (*said[field], *value) if field in said else value
             located[field] = layer.locate(key)
         fields |= said
@@ -318,7 +318,7 @@ def _require_tls(fields: Mapping[str, Any], located: Mapping[str, str]) -> None:
 
 
 def build_plan(layers: Iterable[Layer]) -> Plan:
-    """The layers, weakest first, as one plan. A missing seed is drawn, so that the plan kept in the run file repeats the run."""
+    """The layers, weakest first, as one plan. A missing seed is drawn, and kept in the run file."""
     fields, located = read_layers(map(_one_by_one, layers), KEYS | HEADER_FILE | {"hold_until": ("hold_until", parse_hold_until)})
     plan = Plan(**fields)
     if plan.batch > plan.connections:
@@ -335,15 +335,13 @@ def masked(headers: Iterable[object]) -> list[str]:
 
 
 def shown_plan(plan: Plan | BenchPlan) -> dict[str, Any]:
-    """The plan as plain data for whatever is shown, written or sent, but for the run file: headers without their values, and
-    of TLS what was asked.
-    """
+    """The plan as plain data for all but the run file: without the headers' values, and of TLS what was asked."""
     shown: dict[str, Any] = {**msgspec.to_builtins(plan), "headers": masked(plan.headers)}
     return {key: value for key, value in shown.items() if value or key not in TlsOptions.__struct_fields__}
 
 
 def plan_document(plan: Plan) -> Mapping[str, Any]:
-    """The plan as plain data for the run file alone, as a run that is resumed needs it; :func:`load_plan` takes it back."""
+    """The plan as plain data for the run file alone; :func:`load_plan` reads it."""
     document: Mapping[str, Any] = msgspec.to_builtins(plan)
     return document
 

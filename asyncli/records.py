@@ -1,6 +1,6 @@
-"""What is measured, as data: ticks from the generator, samples from the collector, findings from the checks.
+"""Records: ticks of the generator, samples of the collector, findings.
 
-These types cross every border (worker -> host -> session -> run file -> report) and hold no behaviour beyond adding up.
+These types cross all borders (worker -> host -> session -> run file -> report); their only behaviour is to add up.
 """
 
 from __future__ import annotations
@@ -22,15 +22,13 @@ PHASES: tuple[PhaseName, ...] = ("baseline", "ramp", "hold", "drain", "residue")
 Severity = Literal["info", "warning", "error"]
 
 
-#: A number of things that happened. What comes back from a run file or a pipe is held to it: never below 0, and exact as a float.
+#: A count; from a run file or a pipe it is validated: never below 0, and exact as a float.
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """Something the user should know. ``evidence`` says what was seen, in numbers; ``remedy`` what to do ("" for nothing).
-
-    ``fields``: what was seen as plain data; empty in a file of an asyncli that did not write it. See :mod:`asyncli.findings`.
-    """
+    """Something the user should know. ``evidence``: what was seen, in numbers; ``remedy``: what to do ("": nothing). ``fields``:
+    the evidence as plain data; empty in older files. See :mod:`asyncli.findings`."""
 
     code: str
     severity: Severity
@@ -47,24 +45,24 @@ class Finding(msgspec.Struct, frozen=True):
         return hash((self.code, self.evidence))
 
 
-#: Codes of the findings of a run that its user ended before its plan did: drained after the first signal, or cut off at once.
+#: Codes of findings. Its user ended the run: drained, or cut off at once.
 STOPPED, CUT = "stopped_by_user", "cut_off"
-#: ... of one that was cut off, and gone on with.
+#: The run was resumed.
 RESUMED = "resumed"
-#: In the environment of one that another server answered when it was gone on with: the last instant of the former (s).
+#: In the environment of a resumed run with another server: the last instant of the former (s).
 SERVER_CHANGED = "server_changed_s"
-#: ... of one of whose client hosts one is gone, with what it held.
+#: A client host was lost.
 HOST_LOST = "host_lost"
-#: ... and of one that a limit of its user's ended.
+#: A limit ended the run.
 ABORTED = "aborted_by_limit"
-#: Nothing had ever connected, so its ramp was ended.
+#: Nothing connected, so the ramp ended.
 GAVE_UP = "gave_up"
-#: Nothing listened where it was to connect to, on this host, so it did not begin.
+#: Nothing listens at the target on this host, so the run did not begin.
 NOTHING_LISTENS = "nothing_listens"
 
 
 class Phase(msgspec.Struct):
-    """A stretch of the run on the run's own clock (seconds since its start). ``end_s`` is None while it lasts."""
+    """A phase, in seconds since the run's start. ``end_s`` is None while it lasts."""
 
     name: PhaseName
     start_s: float
@@ -72,7 +70,7 @@ class Phase(msgspec.Struct):
 
 
 class Gap(msgspec.Struct):
-    """Where a run was interrupted and resumed: from its last record until all were held again; ``end_s`` None while it lasts."""
+    """An interruption of a resumed run: from its last record until all were held again; ``end_s`` None while it lasts."""
 
     start_s: float
     end_s: float | None = None
@@ -88,7 +86,7 @@ class TimeSpan(Protocol):
 
 
 def left_out_s(gaps: Iterable[TimeSpan], start_s: float, until_s: float) -> float:
-    """How much of what lasted from ``start_s`` to ``until_s`` (s) was an interruption."""
+    """The interruptions between ``start_s`` and ``until_s`` (s)."""
     return sum(
         min(until_s, math.inf if one.end_s is None else one.end_s) - one.start_s
         for one in gaps
@@ -97,7 +95,7 @@ def left_out_s(gaps: Iterable[TimeSpan], start_s: float, until_s: float) -> floa
 
 
 class Deaths(msgspec.Struct, array_like=True):
-    """Established connections that ended by one cause: how many, how old (s), how long idle (s), after how many requests."""
+    """Established connections that ended by one cause: number, age (s), idle time (s), requests."""
 
     count: Count = 0
     age_s: Histogram = msgspec.field(default_factory=Histogram)
@@ -119,7 +117,7 @@ def _add(counts: dict[_Key, int], others: dict[_Key, int]) -> None:
         counts[key] = counts.get(key, 0) + count
 
 
-#: Why a bench's worker ended: all was asked and answered or failed, its time was over, it was told to, or no connection stood.
+#: Why a bench's worker ended: all requests done, its time over, stopped, or no connection was possible.
 Ended = Literal["asked", "time", "stopped", "gave up"]
 
 
@@ -138,25 +136,25 @@ class Asked(msgspec.Struct):
     body_bytes: int = 0
     #: Answers whose body is not as long as the first one's.
     other_length: int = 0
-    #: Asked and neither answered nor failed when the bench ended.
+    #: In flight when the bench ended.
     in_flight: int = 0
-    #: Of an open loop: due by then, and not asked.
+    #: Of an open loop: due and not sent by then.
     overdue: int = 0
-    #: How long those in flight, and of an open loop the overdue ones, had waited by then.
+    #: How long the requests in flight, and the overdue ones, had waited by then.
     outstanding_us: Histogram = msgspec.field(default_factory=Histogram)
-    #: Of a given number: not asked when the bench ended.
+    #: Of a given number of requests: not sent by then.
     left: int = 0
-    #: Why workers ended -> how many of them.
+    #: Why workers ended -> how many.
     ended: dict[Ended, int] = msgspec.field(default_factory=dict)
     #: When, in seconds since T0: the last of all workers'.
     ended_s: float = 0.0
-    #: Of an open loop: no connection was free when they were due.
+    #: Of an open loop: due while no connection was free.
     queued: int = 0
-    #: Requests that nobody will ask again, by cause.
+    #: Failed requests that are not retried, by cause.
     failed: dict[str, int] = msgspec.field(default_factory=dict)
     #: Answers by the number of the URL that was asked.
     by_target: dict[int, int] = msgspec.field(default_factory=dict)
-    #: From the write of the request, on a connection that stood, to the first byte of its answer, and to the last.
+    #: From the write of a request on an open connection to the first byte of its answer, and to the last.
     waiting_us: Histogram = msgspec.field(default_factory=Histogram)
     processing_us: Histogram = msgspec.field(default_factory=Histogram)
     #: Connections by the requests that they answered, as they end.
@@ -205,10 +203,10 @@ class TlsCounts(msgspec.Struct):
 
 
 class Tick(msgspec.Struct):
-    """One second of the generator: counts since the tick before, and gauges as they stand at its end. Mergeable.
+    """One second of the generator: counts since the last tick, and gauges at its end. Mergeable.
 
-    Latencies and latenesses are in microseconds. ``latency_us`` counts from the instant the heartbeat was due, so a late
-    generator cannot hide in it; an unanswered heartbeat is in it with what it waited. ``lateness_us`` is due to sent.
+    Times are in microseconds. ``latency_us`` counts from the instant the heartbeat was due, so a late generator cannot hide; an
+    unanswered heartbeat counts with its wait. ``lateness_us`` is due to sent.
     """
 
     #: Whole seconds since the common start T0 that this tick closes.
@@ -218,9 +216,9 @@ class Tick(msgspec.Struct):
     held: int = 0
     connecting: int = 0
     awaiting: int = 0
-    #: How long the one of these that waits longest has waited (s): the greatest of all workers'.
+    #: The longest wait of these (s): the greatest of all workers'.
     longest_wait_s: float = 0.0
-    #: Workers that have issued every batch of theirs and have no first connect pending.
+    #: Workers whose batches are all issued, without a pending first connect.
     ramped: int = 0
     #: Workers that have closed everything they held.
     drained: int = 0
@@ -240,20 +238,20 @@ class Tick(msgspec.Struct):
     failures: dict[str, Count] = msgspec.field(default_factory=dict)
     deaths: dict[str, Deaths] = msgspec.field(default_factory=dict)
     by_status: dict[int, Count] = msgspec.field(default_factory=dict)
-    #: Destinations given up because they only refused while others answered: their number -> workers that gave up.
+    #: Destinations given up, because they refused while others answered: number -> workers that gave up.
     dropped: dict[int, Count] = msgspec.field(default_factory=dict)
     latency_us: Histogram = msgspec.field(default_factory=Histogram)
     lateness_us: Histogram = msgspec.field(default_factory=Histogram)
     connect_us: Histogram = msgspec.field(default_factory=Histogram)
     #: Per batch of the ramp: opened minus due.
     ramp_lateness_us: Histogram = msgspec.field(default_factory=Histogram)
-    #: The longest that a worker stood still: in one turn, or between the instant it had asked to be woken at and its waking.
+    #: The longest hang of a worker: in one turn, or late to wake.
     longest_turn_s: float = 0.0
     #: Of a bench only.
     asked: Asked | None = None
-    #: Of the deaths: open when the drain began, with a heartbeat out that was not answered in it.
+    #: Of the deaths: connections whose heartbeat was not answered in the drain.
     unanswered: Count = 0
-    #: Of those that slept when the drain began: how long ago each was last answered, or connected where it never was (ms).
+    #: Of those idle when the drain began: time since the last answer, or the connect (ms).
     heard_ms: Histogram = msgspec.field(default_factory=Histogram)
     #: Of connections over TLS only.
     tls: TlsCounts | None = None
@@ -299,24 +297,24 @@ COUNTS = ("started", "opened", "reopened", "sent", "answered", "beats_failed", "
 HISTOGRAMS = ("latency_us", "lateness_us", "connect_us", "ramp_lateness_us", "heard_ms")
 
 
-#: Beyond any instant in seconds, memory in bytes or counter of 64 bits, and far enough below what a float holds to be squared.
+#: Beyond any time, memory or counter of 64 bits, and its square is a float.
 MOST = 1e30
 
 
 class Sample(msgspec.Struct):
-    """What the collector read at one instant: ``values`` maps a metric's name (see METRICS) to a number. Absent: not read."""
+    """The collector's reading at one instant: metric (see METRICS) -> number. Absent: not read."""
 
     t_s: float
     values: dict[str, float]
 
 
-#: What a hypervisor gave to other machines (proc_stat(5), steal), among the programs of :class:`CpuShares`.
+#: Time that a hypervisor gave to other machines (proc_stat(5), steal), among :class:`CpuShares`' programs.
 STOLEN = "the hypervisor (steal)"
 
 
 class CpuShares(msgspec.Struct, frozen=True):
-    """Of a host with so many ``cpus``, cores in use over some time: ``busy`` in all, and ``others``, programs that are neither
-    asyncli nor the server, by name; ``pids`` of those that are seen, who used the most first."""
+    """Use of a host's ``cpus``, in cores: ``busy`` in all, ``others`` by program, without asyncli and the server; ``pids`` of
+    those, the busiest first."""
 
     cpus: int
     busy: float
@@ -325,10 +323,10 @@ class CpuShares(msgspec.Struct, frozen=True):
 
 
 class Check(msgspec.Struct, frozen=True):
-    """A limit against the plan: what was read, what is needed, whether it suffices, and the command that mends it.
+    """A limit against the plan, with the command that mends it.
 
-    ``have`` and ``need`` are numbers in ``unit`` or None where unknown. ``verdict``: "ok", "short" (refuses the run),
-    "warn" (goes on, with a finding), "unknown" (could not be read; ``detail`` says why).
+    ``have`` and ``need`` are in ``unit``, None where unknown. ``verdict``: "ok", "short" (refuses the run), "warn" (goes on, with
+    a finding), "unknown" (unreadable; ``detail`` says why).
     """
 
     code: str
@@ -344,7 +342,7 @@ class Check(msgspec.Struct, frozen=True):
         tidy(self)
 
 
-#: Checks of the server's host, where that is another one, have codes that begin so.
+#: The prefix of codes of a distant server's host.
 FAR = "far_"
 
 #: Free-form facts about where a run took place; see the contract's ``environment``.

@@ -12,7 +12,7 @@ import msgspec
 from asyncli.plan import Plan
 from asyncli.records import Check, Environment, Finding, Gap, Phase, PhaseName, Sample, Tick, left_out_s
 from asyncli.samples import Series, instants, series, within
-from asyncli.topology import Place, Sides, name_of_ours, place_of, sides_of
+from asyncli.topology import Place, Sides, place_of
 
 Ticks = Sequence[tuple[float, Tick]]
 
@@ -150,11 +150,11 @@ class Run(msgspec.Struct, dict=True):
     @property
     def sides(self) -> Sides:
         """Which host the samples are of."""
-        return sides_of(self.place)
+        return self.place.sides
 
     def of_ours(self, metric: str) -> str:
         """The name under which ``metric`` of asyncli's own host, or of its network namespace, was sampled."""
-        return name_of_ours(metric, self.place)
+        return self.place.of_ours(metric)
 
     # Parts of it.
 

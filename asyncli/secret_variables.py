@@ -1,10 +1,10 @@
-"""The variables of the environment that hold secrets: for asyncli alone, and for no process that it starts."""
+"""Environment variables with secrets, which child processes do not inherit."""
 
 from __future__ import annotations
 
 import os
 
-#: Headers that are to stand in no command line: one ``Name: value`` a line, sent beside those of the plan.
+#: Headers, one ``Name: value`` a line, sent beside those of the plan.
 HEADERS_VARIABLE = "ASYNCLI_HEADERS"
 #: The token of an agent.
 TOKEN_VARIABLE = "ASYNCLI_AGENT_TOKEN"
@@ -12,7 +12,7 @@ _kept: dict[str, str] = {}
 
 
 def keep_secrets() -> None:
-    """Take them out of this process's environment, so that no child inherits them; :func:`secret` still gives them."""
+    """Remove them from this process's environment; :func:`secret` still gives them."""
     for name in (HEADERS_VARIABLE, TOKEN_VARIABLE):
         if name in os.environ:
             _kept[name] = os.environ.pop(name)
@@ -24,5 +24,5 @@ def secret(name: str) -> str:
 
 
 def for_child() -> dict[str, str]:
-    """The environment without them: that of a notebook is not ours to change."""
+    """The environment without them: a notebook's own stays."""
     return {name: value for name, value in os.environ.items() if name not in (HEADERS_VARIABLE, TOKEN_VARIABLE)}

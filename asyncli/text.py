@@ -1,7 +1,7 @@
-"""Texts from outside: a server's words, names of processes and hosts, another's run file. Pure.
+"""Foreign texts: a server's, names of processes and hosts, another's run file. Pure.
 
-Each is made printable once, where it becomes a record of ours (records.Finding and Check, collect.locate.ServerFacts, the
-environment, what a run file holds); and again where a line is printed, which may have come another way.
+Each is made printable where it becomes a record (records.Finding and Check, collect.locate.ServerFacts, the environment, a run
+file), and again where a line is printed.
 """
 
 from __future__ import annotations
@@ -12,16 +12,14 @@ import msgspec
 
 
 def printable(text: str) -> str:
-    """``text`` without what could steer a terminal, or is no Unicode (bytes that are no UTF-8): a blank for each line end, tab
-    or the like, "?" for each of the rest.
-    """
+    """``text`` without control characters and invalid Unicode: blanks for white space, "?" for the rest."""
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() else " " if char.isspace() else "?" for char in text)
 
 
 def oneline(text: str) -> str:
-    """The same, trimmed, and with one blank for each run of them."""
+    """As :func:`printable`, with single blanks."""
     return " ".join(printable(text).split())
 
 

@@ -1,7 +1,7 @@
-"""Where a run took place, by its environment: the facts that the numbers depend on, and which host the samples are of. Pure.
+"""Where a run took place, by its environment: facts, and which host the samples are of. Pure.
 
-Without an agent the samples are of asyncli's own host; with one (``environment["agent"]``) of the server's, and what is of ours
-begins with ``client.``, unless the two are one.
+Without an agent samples are of asyncli's own host; with one (``environment["agent"]``) of the server's, and our own begin with
+``client.``, unless the two are one.
 """
 
 from __future__ import annotations
@@ -17,10 +17,7 @@ from asyncli.records import MOST, SERVER_CHANGED, Environment
 
 
 class Place(msgspec.Struct, frozen=True):
-    """The facts of a host, or of a run's environment, that analysis reads; None where they are not known.
-
-    Opened from plain data of which nothing is trusted to be of any kind: a run file may be of another asyncli, or of nobody's.
-    """
+    """Facts of a host, or of a run's environment; None where unknown. Untrusted input: the file may be anybody's."""
 
     #: Server and asyncli are on one host.
     local: bool | None = None
@@ -45,6 +42,22 @@ class Place(msgspec.Struct, frozen=True):
     def server_name(self) -> str:
         """``nginx``; "" where unknown."""
         return re.split(r"[/\s]", self.server_label, maxsplit=1)[0]
+
+    @property
+    def sides(self) -> Sides:
+        if self.local:
+            one_network = self.agent is None or self.agent_same_network
+            return Sides(ends=2, server=True, generator=True, one_network=one_network, far=None)
+        if self.agent is not None:
+            return Sides(ends=1, server=True, generator=False, one_network=False, far=self.agent)
+        # A cluster's session may be on the server's host, and open no connection.
+        return Sides(ends=1, server=self.server_here, generator=not self.server_here, one_network=False, far=None)
+
+    def of_ours(self, metric: str) -> str:
+        """The name under which ``metric`` of asyncli's own host, or of its network namespace, was sampled."""
+        known = self.sides
+        apart = known.far is not None or (metric.startswith(TCP) and not known.one_network)
+        return f"{CLIENT}{metric}" if self.agent is not None and apart else metric
 
 
 def place_of(environment: Environment) -> Place:
@@ -76,10 +89,9 @@ def _number(value: object) -> float | None:
 
 
 class Sides(NamedTuple):
-    """What is on the host whose kernel and memory were sampled: ``ends`` of each connection, the server, the generator.
+    """What is on the sampled host: ``ends`` of each connection, the server, the generator.
 
-    ``one_network``: client and server speak over one host's own loopback. ``far``: the server's host, where that is another one
-    than ours.
+    ``one_network``: both speak over its loopback. ``far``: the server's host, where that is another one than ours.
     """
 
     ends: int
@@ -96,27 +108,4 @@ class Sides(NamedTuple):
 
 def sides(environment: Environment) -> Sides:
     """Of a run with this environment."""
-    return sides_of(place_of(environment))
-
-
-def sides_of(place: Place) -> Sides:
-    """Of a run that took place there."""
-    if place.local:
-        one_network = place.agent is None or place.agent_same_network
-        return Sides(ends=2, server=True, generator=True, one_network=one_network, far=None)
-    if place.agent is not None:
-        return Sides(ends=1, server=True, generator=False, one_network=False, far=place.agent)
-    # Of a cluster asyncli may be the server's neighbour, and no client.
-    return Sides(ends=1, server=place.server_here, generator=not place.server_here, one_network=False, far=None)
-
-
-def of_ours(metric: str, environment: Environment) -> str:
-    """The name under which ``metric`` of asyncli's own host, or of its network namespace, was sampled."""
-    return name_of_ours(metric, place_of(environment))
-
-
-def name_of_ours(metric: str, place: Place) -> str:
-    """As :func:`of_ours`."""
-    known = sides_of(place)
-    apart = known.far is not None or (metric.startswith(TCP) and not known.one_network)
-    return f"{CLIENT}{metric}" if place.agent is not None and apart else metric
+    return place_of(environment).sides

@@ -1,10 +1,10 @@
-"""What another user owns, met by a process that may be root: which program is run, and which file is read.
+"""Other users' programs and files, met by a process that may be root.
 
-Two laws. A program is run only where nobody but root and we ourselves could have put it there: asyncli as root must not run what
-any user calls nginx. A file that another user's process names is read only where that user may read it, only if it is a regular
-file, and only up to a bound: asyncli must not show a file of root's to a user, wait at a FIFO, or read a device without end.
+A program is run only where only root or we could have put it there. A file that another user's process names is read only where
+that user may read it, only a regular file, and only up to a bound: asyncli must not show root's files, wait at a FIFO, or read
+without end.
 
-What was looked at is what is used: both go by a descriptor, so that a name that leads elsewhere a moment later changes nothing.
+Both are used by the descriptor that was checked, so a later rename changes nothing.
 """
 
 from __future__ import annotations
@@ -20,29 +20,29 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-# It prints and exits within milliseconds, on a busy host within a second; a file system that hangs must not hang us.
+# It prints and exits within milliseconds; a file system may hang.
 _WITHIN_S = 5.0
 # `nginx -V` with all of its modules is 2 kB.
 _LONGEST_ANSWER = 64 * 1024
-# Nothing of our own environment: no secret of it, and nothing that bends the loader or the locale.
+# No secret, and nothing that changes the loader or the locale.
 _ENVIRONMENT = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C"}
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 _FOUND = os.O_PATH | os.O_CLOEXEC
 
 
 class User(NamedTuple):
-    """Whose process it is: its real user and its groups, by number."""
+    """A process's real user and groups, by number."""
 
     uid: int
     groups: frozenset[int] = frozenset()
 
 
-#: Who may read only what everybody may.
+#: A user without any permission.
 NOBODY = User(-1)
 
 
 class ProgramSaid(NamedTuple):
-    """What a program said; or nothing, and ``why_not`` it was not run. ``distrusted``: for what others could do to its file."""
+    """A program's output, or ``why_not`` it was not run. ``distrusted``: others could change its file."""
 
     text: str = ""
     why_not: str = ""
@@ -57,10 +57,10 @@ class _Found(NamedTuple):
 
 
 def ask_server(exe: str, flag: str, pid: int, proc: Path = Path("/proc")) -> ProgramSaid:
-    """What ``exe``, the program of the process ``pid``, prints of itself with ``flag``: see :func:`ask_program`.
+    """The output of ``exe``, the program of the process ``pid``, for ``flag``: see :func:`ask_program`.
 
-    It is run only where it is the very file that the process runs (not that of a container, nor a newer one in its place), and
-    where it and every folder above it belong to root or to us and nobody else may write them.
+    It is run only where it is the file that the process runs (not a container's, nor a newer one), and where only root or we may
+    write it and every folder above it.
     """
     try:
         found = _find(exe)
@@ -83,10 +83,10 @@ def ask_server(exe: str, flag: str, pid: int, proc: Path = Path("/proc")) -> Pro
 
 
 def ask_program(path: str, flag: str, fd: int | None = None) -> str:
-    """What a program prints of itself with ``flag``, to standard output and error: at most 64 KiB, "" where it cannot be run.
+    """A program's output for ``flag``, stdout and stderr, at most 64 KiB; "" where it cannot be run.
 
-    ``fd``: the file itself, where it is open; ``path`` is then its name only. It gets a minimal environment, no terminal and 5 s;
-    what it has started by then ends with it. Trusts the file: one that a stranger's process named goes to :func:`ask_server`.
+    ``fd``: the open file, of which ``path`` is the name. It gets a minimal environment, no terminal and 5 s; its children end
+    with it. It must be trusted: others go to :func:`ask_server`.
     """
     path, until_s = os.path.abspath(path), time.monotonic() + _WITHIN_S
     said = b""
@@ -115,7 +115,7 @@ def ask_program(path: str, flag: str, fd: int | None = None) -> str:
             if not part:
                 break
             said += part
-    # The group, before its leader is waited for: until then its number is nobody else's.
+    # Before the leader is reaped: until then the group's number is not reused.
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
     with contextlib.suppress(subprocess.TimeoutExpired):
@@ -124,9 +124,9 @@ def ask_program(path: str, flag: str, fd: int | None = None) -> str:
 
 
 def read_regular(path: str | os.PathLike[str], most: int, user: User | None = None) -> bytes:
-    """A file of another's choice, whole: a regular one of at most ``most`` bytes, which ``user`` (None: we) may read.
+    """The content of a regular file of at most ``most`` bytes that ``user`` (None: we) may read.
 
-    Raises OSError: EACCES where ``user`` may not read it, EINVAL for what is no regular file, EFBIG for one that is longer.
+    Raises OSError: EACCES where ``user`` may not read it, EINVAL for no regular file, EFBIG for a longer one.
     """
     name = os.fspath(path)
     fd = _find_for(name, user)
@@ -148,7 +148,7 @@ def read_regular(path: str | os.PathLike[str], most: int, user: User | None = No
 
 
 def user_of(pid: int, proc: Path = Path("/proc")) -> User:
-    """Whose process it is: its real user, who started it, whatever a set-user-ID file lends it. NOBODY where it has ended."""
+    """The real user of a process, whatever a set-user-ID file adds. NOBODY where it has ended."""
     try:
         lines = (proc / str(pid) / "status").read_text("ascii", "replace").splitlines()
         fields = {name: rest.split() for name, _, rest in (line.partition(":") for line in lines)}
@@ -176,7 +176,7 @@ def _find(path: str) -> _Found:
     way = [("/", os.fstat(fd))]
     try:
         for name in Path(os.path.realpath(path, strict=True)).parts[1:]:
-            # Resolved above: what is a symbolic link by now was put there since, and is no folder and no regular file.
+            # Resolved above: a symbolic link was put there since.
             below = os.open(name, _FOUND | os.O_NOFOLLOW, dir_fd=fd)
             os.close(fd)
             fd, at = below, f"{at}/{name}"

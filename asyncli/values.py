@@ -19,7 +19,7 @@ MOST_CONNECTIONS = 10_000_000
 AGENT_PORT = 9165
 # Less than a clock can tell apart, and connections a second would not be a number.
 SHORTEST_INTERVAL_S = 1e-6
-#: What stands in the place of a header's value wherever a plan is shown or passed on: it may be a secret.
+#: Replaces a header's value, which may be secret, wherever a plan is shown.
 MASK = "***"
 # Some headers, as curl's -H @FILE, and not a device without end.
 _LONGEST_HEADERS = 65_536

@@ -1,4 +1,4 @@
-"""What Python and notebooks see of runs: one that was recorded, its figures, and a comparison of several."""
+"""Runs in Python and notebooks: a recorded one, its figures, and a comparison."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _WIDTH = 110
 
 
 class Recorded(Results):
-    """A run that was recorded. A path to its file as well: whatever takes a path takes it.
+    """A recorded run; also a path to its file.
 
     ``summary`` has every number of the report, ``frames`` every record as DataFrames, ``plot`` the report's figures.
     """
@@ -47,7 +47,7 @@ class Recorded(Results):
 
     @property
     def verdict(self) -> Verdict:
-        """``"passed"``, ``"failed"``, ``"invalid"`` or ``"untested"``; a run without an end is not passed."""
+        """``"passed"``, ``"failed"``, ``"invalid"`` or ``"untested"``."""
         return self.summary.verdict
 
     @property
@@ -67,7 +67,7 @@ class Recorded(Results):
 
     @property
     def findings(self) -> list[Finding]:
-        """What should be known or mended, errors first."""
+        """The findings, errors first."""
         return self.summary.findings
 
     @cached_property
@@ -109,10 +109,7 @@ class Recorded(Results):
 
 
 class Plots:
-    """The report's figures of one run, each a :class:`matplotlib.figure.Figure`: to be shown, changed or saved.
-
-    Where there is nothing to draw, a figure that says why.
-    """
+    """The report's figures, each a :class:`matplotlib.figure.Figure`; without data, a figure that says why."""
 
     def __init__(self, run: Recorded) -> None:
         self._run = run

@@ -21,8 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from random import Random
 
-TESTS = Path(__file__).parent.parent / "tests"
-sys.path[:0] = [str(TESTS / "fuzz"), str(TESTS)]
+sys.path[:0] = [str(Path(__file__).parent.parent / "tests" / "fuzz"), str(Path(__file__).parent.parent / "tests")]
 
 from drive import TARGETS, Tally, bounded, kept, target
 

@@ -22,7 +22,7 @@ import psutil
 from common import command, machine, settle
 
 from asyncli.lab import choose
-from asyncli.lab.program import LabServer
+from asyncli.lab.base import LabServer
 
 DELAY = "function delay() return math.random(1000, 10000) end\n"
 K6 = """import http from 'k6/http'; import { sleep } from 'k6';

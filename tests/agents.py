@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
-import threading
 import urllib.error
 import urllib.request
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -60,52 +56,6 @@ class AnAgent(Program):
 
         found: dict[str, Any] = json.loads(until(ask, "it answers"))
         return found
-
-
-@contextmanager
-def in_a_thread(standing: Callable[[], AbstractAsyncContextManager[int]]) -> Iterator[str]:
-    """The URL of a server that stands, at the port that it gives, on a loop of its own; until the end of the block."""
-    loop, ready, over = asyncio.new_event_loop(), threading.Event(), asyncio.Event()
-    where = []
-
-    async def serve() -> None:
-        async with standing() as port:
-            where.append(port)
-            ready.set()
-            await over.wait()
-
-    thread = threading.Thread(target=loop.run_until_complete, args=(serve(),))
-    thread.start()
-    try:
-        assert ready.wait(DEADLINE_S)
-        yield f"http://127.0.0.1:{where[0]}"
-    finally:
-        loop.call_soon_threadsafe(over.set)
-        thread.join()
-        loop.close()
-
-
-@contextmanager
-def answering(answer: bytes) -> Iterator[str]:
-    """The URL of a server that answers every request with these bytes, and closes; until the end of the block."""
-
-    async def client(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            await reader.readuntil(b"\r\n\r\n")
-            writer.write(answer)
-            await writer.drain()
-        except (asyncio.IncompleteReadError, ConnectionError):
-            pass
-        writer.close()
-
-    @asynccontextmanager
-    async def standing() -> AsyncIterator[int]:
-        server = await asyncio.start_server(client, "127.0.0.1", 0)
-        yield server.sockets[0].getsockname()[1]
-        server.close()
-
-    with in_a_thread(standing) as url:
-        yield url
 
 
 def http(body: bytes, status: str = "200 OK") -> bytes:

@@ -11,6 +11,7 @@ import os
 import re
 import signal
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,8 +21,12 @@ from hypothesis import HealthCheck, settings
 from namespaces import can_be_made
 
 from asyncli.lab.apache import find_apache
-from asyncli.lab.binary import find_nginx
+from asyncli.lab.executables import find_nginx
 from asyncli.lab.haproxy import find_haproxy
+
+# Before numpy is loaded: its threads would take the CPUs that other tests of a lane use.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+sys.path[:0] = [str(Path(__file__).parent / part) for part in ("analysis", "report")]
 
 # How fast examples are made and run says how busy the machine is, and nothing of the code.
 settings.register_profile("asyncli", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -74,7 +79,7 @@ _HELPERS = {path.stem: path for path in Path(__file__).parent.rglob("*.py") if n
 def _is_live(path: Path) -> bool:
     """Whether a module of tests, or a helper that it imports, starts something: its tests then are not for a quick run."""
     text = path.read_text(encoding="utf-8")
-    named = {_HELPERS[name] for name in re.findall(r"^(?:from|import) (\w+)", text, re.MULTILINE) if name in _HELPERS}
+    named = {_HELPERS[name] for name in re.findall(r"^(?:from|import) (?:tests\.)?(\w+)", text, re.MULTILINE) if name in _HELPERS}
     return _LIVE.search(text) is not None or any(_is_live(one) for one in named - {path})
 
 

@@ -14,12 +14,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Literal
 
+from programs import DEADLINE_S
+
 #: What it does to a connection that was idle for long: nothing, forget it without a word until something comes and swallow that,
 #: forget it and answer what comes with RST, send RST or FIN when the time is up.
 Habit = Literal["none", "silent", "reset_at_data", "reset", "close"]
 #: What comes instead of an answer: bytes that are no HTTP, the first half and nothing more, the first half and FIN.
 Spoilt = Literal["garbage", "half", "half_and_close"]
-_DEADLINE_S = 30.0
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 _GARBAGE = b"\x15\x03\x01\x00\x02\x02\x46"  # an alert of TLS
 
@@ -57,7 +58,7 @@ class MiddleBox:
 
     def start(self) -> None:
         self._thread.start()
-        assert self._listening.wait(_DEADLINE_S)
+        assert self._listening.wait(DEADLINE_S)
 
     def stop(self) -> None:
         self.loop.call_soon_threadsafe(self._ended.set)

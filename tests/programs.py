@@ -9,6 +9,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -37,12 +38,16 @@ _MARK = "ASYNCLI_TEST_MARK"
 SHORT = ("--baseline", "0.2", "--residue", "0.2", "--keepalive", "2")
 
 
+def deadline_s() -> float:
+    """How long to wait by now: the busier the machine, the longer."""
+    return min(DEADLINE_S, _IDLE_DEADLINE_S * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1)))
+
+
 def until(happened: Callable[[], T], what: str) -> T:
     """Look until ``happened()`` is true, and give what it gave; fail with ``what`` at the deadline."""
     begun_s, pause_s = time.monotonic(), 0.01
     while not (result := happened()):
-        busy = os.getloadavg()[0] / (os.cpu_count() or 1)
-        assert time.monotonic() - begun_s < min(DEADLINE_S, _IDLE_DEADLINE_S * max(1.0, busy)), f"it never happened: {what}"
+        assert time.monotonic() - begun_s < deadline_s(), f"it never happened: {what}"
         time.sleep(pause_s)
         pause_s = min(0.1, 1.2 * pause_s)
     return result
@@ -163,6 +168,13 @@ def here(folder: Path, *arguments: str | Path) -> Done:
     return Done(status, *(one.buffer.getvalue().decode() for one in (out, err)))  # type: ignore[attr-defined]
 
 
+def complaint(done: Done) -> str:
+    """The one line: what, where, and after a semicolon how to mend it (or, for a flag, where the flags are listed)."""
+    assert (done.status, done.out, done.err.count("\n")) == (2, "", 1), done
+    assert re.match(r"asyncli: \S.*(; \S|\('asyncli.*--help' lists)", done.err), done
+    return done.err.removeprefix("asyncli: ")
+
+
 def report(folder: Path, path: str | Path) -> dict[str, Any]:
     """What ``asyncli report PATH --json -`` prints, read; in this process, for speed."""
     summary: dict[str, Any] = json.loads(to_json(summarise(read_run(folder / path))))
@@ -210,10 +222,13 @@ def codes(summary: dict[str, Any]) -> set[str]:
     return {finding["code"] for finding in summary["findings"]}
 
 
+def alive(pid: int) -> bool:
+    """Whether the process runs; a zombie that its reaper has not collected yet does not."""
+    return contents(f"/proc/{pid}/stat").rpartition(b")")[2].split()[:1] not in ([b"Z"], [b"X"], [])
+
+
 def _alive() -> Iterator[int]:
-    for name in os.listdir("/proc"):
-        if name.isdigit() and contents(f"/proc/{name}/stat").rpartition(b")")[2].split()[:1] not in ([b"Z"], [b"X"], []):
-            yield int(name)
+    return filter(alive, map(int, filter(str.isdigit, os.listdir("/proc"))))
 
 
 def _is_generator(pid: int) -> bool:
@@ -233,27 +248,31 @@ def contents(path: str) -> bytes:
         return b""
 
 
+OK = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
+
+
 class Server:
-    """A tiny HTTP server in a thread of the test: it counts every connection and every request it is sent, and no more."""
+    """A tiny HTTP server in a thread of the test: it counts every connection and every request it is sent, and no more.
 
-    def __init__(self, address: str, answer: bytes) -> None:
+    ``answer``: bytes, or a function of the request's number. It accepts ``most`` connections, and ``closes`` each after an answer.
+    """
+
+    def __init__(self, address: str, answer: bytes | Callable[[int], bytes], most: int, closes: bool) -> None:
         self.accepts = self.requests = 0
-        #: The last request.
-        self.heard = b""
-        self._address, self._answer = address, answer
+        #: The last request; and whether requests are read and not answered.
+        self.heard, self.deaf = b"", False
+        self._answer, self._most, self._closes = answer, most, closes
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        self._listener = socket.create_server((address, 0), family=family, backlog=4096)
+        self._listener.setblocking(False)
+        self.port = self._listener.getsockname()[1]
+        self.url = f"http://{f'[{address}]' if ':' in address else address}:{self.port}/"
         self._loop = asyncio.new_event_loop()
-        self._listening = threading.Event()
         self._thread = threading.Thread(target=self._loop.run_until_complete, args=(self._serve(),))
-        self.port = 0
-
-    @property
-    def url(self) -> str:
-        host = f"[{self._address}]" if ":" in self._address else self._address
-        return f"http://{host}:{self.port}/"
+        self._ended, self._clients = asyncio.Event(), set[asyncio.Task[None]]()
 
     def start(self) -> None:
         self._thread.start()
-        assert self._listening.wait(DEADLINE_S)
 
     def stop(self) -> None:
         self._loop.call_soon_threadsafe(self._ended.set)
@@ -261,30 +280,39 @@ class Server:
         self._loop.close()
 
     async def _serve(self) -> None:
-        self._ended = asyncio.Event()
-        server = await asyncio.start_server(self._client, self._address, 0, backlog=1024)
-        self.port = server.sockets[0].getsockname()[1]
-        self._listening.set()
+        accepting = asyncio.create_task(self._accept())
         await self._ended.wait()
-        server.close()
         for task in asyncio.all_tasks() - {asyncio.current_task()}:
             task.cancel()
+        await asyncio.wait({accepting})
+        self._listener.close()
 
-    async def _client(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.accepts += 1
+    async def _accept(self) -> None:
+        while self.accepts < self._most:
+            client, _ = await self._loop.sock_accept(self._listener)
+            self.accepts += 1
+            self._clients.add(asyncio.create_task(self._client(client)))
+
+    async def _client(self, client: socket.socket) -> None:
+        reader, writer = await asyncio.open_connection(sock=client)
         try:
             while True:
                 self.heard = await reader.readuntil(b"\r\n\r\n")
                 self.requests += 1
-                writer.write(self._answer)
+                if not self.deaf:
+                    writer.write(self._answer if isinstance(self._answer, bytes) else self._answer(self.requests))
+                if self._closes:
+                    writer.close()
         except (asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
             writer.transport.abort()
 
 
 @contextmanager
-def serving(address: str = "127.0.0.1", answer: bytes = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n") -> Iterator[Server]:
+def serving(
+    address: str = "127.0.0.1", answer: bytes | Callable[[int], bytes] = OK, *, most: int = 10**6, closes: bool = False
+) -> Iterator[Server]:
     """A counting server, answering; until the end of the block."""
-    server = Server(address, answer)
+    server = Server(address, answer, most, closes)
     server.start()
     try:
         yield server

@@ -21,7 +21,7 @@ from programs import SHORT, Done, Program, codes, recorded, report, run, until
 
 from asyncli.analysis.losses.attribution import diagnose
 from asyncli.analysis.totals import fold
-from asyncli.findings.losses import befell
+from asyncli.findings.losses import describe_loss
 from asyncli.lab.child import group_alive
 from asyncli.lab.nginx import LabNginx
 from asyncli.run import Run
@@ -140,9 +140,6 @@ class Faults(dict[str, Fault]):
         fault_table.require_as_written(name, told.summary)
 
 
-# -- one soak
-
-
 def arguments(url: str, server: Nginx, *more: str, hold: str, keepalive: str = "4") -> list[str]:
     asked = ["soak", url, *SHORT[:4], "-c", str(N), "--ramp", "20/100ms", "--out", "run.db", "--quiet", "--force", "--hold", hold]
     named = [] if any(one.startswith("--server-p") for one in more) else ["--server-pid", str(server.pid)]
@@ -251,9 +248,6 @@ def struck(
     return Told(folder)
 
 
-# -- what is said of it
-
-
 class Told:
     """A run that has ended: its records, what is said of them, and that they add up."""
 
@@ -283,7 +277,7 @@ class Told:
         said = {code: evidence for code, evidence in self.findings.items() if code.startswith("lost_")}
         assert said.keys() <= {f"lost_{cause}" for cause in counts}
         for one in self.diagnoses:
-            with_others = any(befell(one.cause, one.count) in evidence for evidence in said.values())
+            with_others = any(describe_loss(one.cause, one.count) in evidence for evidence in said.values())
             assert f"lost_{one.cause}" in said or with_others, one
         self._counts_are_exact()
         self.does_not_hammer()

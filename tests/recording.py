@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from asyncli.plan import plan_document
+from asyncli.plan import Plan, plan_document
+from asyncli.records import Environment
 from asyncli.run import Run
 from asyncli.store.writer import RunWriter
 
 
+def new_run(path: Path, plan: Plan | None = None, *, run_id: str = "r", started_s: float = 1e9, environment: Environment | None = None) -> RunWriter:
+    """A run file that is being written."""
+    document = plan_document(plan or Plan(urls=("http://127.0.0.1/",)))
+    return RunWriter.create(path, run_id=run_id, started_wall_s=started_s, plan_document=document, environment=environment or {})
+
+
 def write_run(run: Run, path: Path, *, run_id: str | None = None, started_s: float = 1_740_830_400.0) -> Path:
     """``run`` as a run file at ``path``; a run without an end stays without one."""
-    writer = RunWriter.create(
-        path, run_id=run_id or run.id, started_wall_s=started_s, plan_document=plan_document(run.plan),
-        environment=run.environment,
-    )  # fmt: skip
+    writer = new_run(path, run.plan, run_id=run_id or run.id, started_s=started_s, environment=run.environment)
     for phase in run.phases:
         writer.phase(phase)
     for t_s, tick in run.ticks:

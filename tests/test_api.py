@@ -13,8 +13,6 @@ from typing import Any
 import pytest
 from programs import DEADLINE_S
 from recording import write_run
-
-sys.path.insert(0, str(Path(__file__).parent / "analysis"))
 from synthetic_run import GENERATOR, KERNEL_END, SERVER, a_run
 
 from asyncli import api
@@ -153,7 +151,6 @@ def test_the_cost(run: api.Recorded) -> None:
     cost = run.cost()
     for name, truth in (("server_user", SERVER), ("kernel", KERNEL_END), ("generator_user", GENERATOR)):
         one = cost[name]
-        assert one is not None
         assert one.ci95[0] <= truth <= one.ci95[1], name
         assert cost.frame.loc[name, "bytes_per_connection"] == one.bytes_per_connection
         assert getattr(run.summary.cost, name) == one

@@ -16,7 +16,7 @@ from asyncli.findings import CATALOGUE, INSTANTS, Entry, rewritten
 from asyncli.findings.clocks import suspended
 from asyncli.findings.probes import probe_lost
 from asyncli.records import Finding
-from asyncli.store.stored import open_finding
+from asyncli.store.decoding import open_finding
 
 PACKAGE = Path(asyncli.__file__).parent
 for _module in pkgutil.iter_modules(findings.__path__, "asyncli.findings."):

@@ -25,7 +25,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "engine": {"core", "protocols"},
     "engine.spread": set(),
     "collect": set(),
-    "preflight": {"engine.spread"},
+    "preflight": {"collect.procfs", "engine.spread"},
     "environment": {"collect.listening", "engine.resolve", "engine.spread", "preflight.limits"},
     "agent": {"collect", "environment", "preflight"},
     "cluster": {"collect", "engine", "environment", "preflight"},
@@ -61,7 +61,7 @@ WORLD = {"asyncio", "socket", "os", "time", "select", "signal", "subprocess", "t
 
 
 def modules() -> Iterator[tuple[str, ast.Module]]:
-    """Each module's name below the package ("engine.table"), and its syntax tree."""
+    """Each module's name below the package ("engine.held_table"), and its syntax tree."""
     for path in sorted(PACKAGE.rglob("*.py")):
         parts = path.relative_to(PACKAGE).with_suffix("").parts
         if not parts[0].startswith("_configs"):

@@ -6,8 +6,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from asyncli.units import (
     format_bytes,
@@ -67,15 +65,6 @@ def test_paces() -> None:
     for text in ("10", "0/s", "10/parsec", "x/s", "0/10ms", "10/0ms", "10/", "/10ms", "1/2/3", 10):
         with pytest.raises(ValueError, match="write"):
             parse_pace(text)
-
-
-@given(st.text(max_size=12))
-def test_any_text_is_a_number_or_a_value_error(text: str) -> None:
-    for parse in (parse_count, parse_duration, parse_pace):
-        try:
-            parse(text)
-        except ValueError as error:
-            assert "\n" not in str(error)
 
 
 @pytest.mark.parametrize(

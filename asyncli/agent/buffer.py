@@ -1,4 +1,4 @@
-"""What the agent keeps for a session that comes back: the samples and findings of the last minutes. Pure; time is seconds."""
+"""Keeps the samples and findings of the last minutes for a session that reconnects. Pure; time is seconds."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from asyncli.findings import rewritten
 from asyncli.metrics import PROBE
 from asyncli.records import Finding, Sample
 
-# Beside the ten minutes, whatever the clock does: one a second, and the borders of phases.
+# Bounds beside the ten minutes: one sample a second, and the borders of phases.
 _MOST_SAMPLES, _MOST_SAID = 2000, 200
-# A value that was not read again for so long is not the present (Prometheus itself forgets after as long).
+# A value not read for so long is stale (Prometheus's own limit).
 STALE_S = 300.0
 
 
@@ -32,7 +32,7 @@ class SampleBuffer:
         return self._rows[0].n if self._rows else self.newest + 1
 
     def sample(self, sample: Sample) -> None:
-        """Add a sample. What a soak names session is the agent itself here, and there is no generator."""
+        """Add a sample. The collector's session is the agent itself, and there is no generator."""
         values = {}
         for name, value in sample.values.items():
             # JSON has finite numbers alone.
@@ -45,7 +45,7 @@ class SampleBuffer:
             self._rows.popleft()
 
     def finding(self, t_s: float, finding: Finding) -> None:
-        """Add a finding. A condition that lasts is in `standing` until it is over."""
+        """Add a finding. A lasting condition is in `standing` until its end."""
         finding = rewritten(finding, _of_the_agent)
         self._said.append(FindingRow(self.newest, t_s, finding))
         what, _, end = finding.code.rpartition("_")
@@ -66,12 +66,12 @@ class SampleBuffer:
         return list(self._standing.values())
 
     def latest(self, now_s: float, within_s: float = STALE_S) -> dict[str, float]:
-        """The last value of each metric that is younger than ``within_s`` and whose source still answers."""
+        """The last value of each metric, younger than ``within_s``, whose source still answers."""
         gone = tuple(f"{code.rpartition('_')[0]}." for code in self._standing if code.endswith(("_lost", "_ended")))
         there = ((name, value) for name, (t_s, value) in self._latest.items() if t_s >= now_s - within_s)
         return {name: value for name, value in there if not name.startswith(gone)}
 
 
 def _of_the_agent(_: str, value: object) -> object:
-    """What a session's findings name 'session' is the agent's own process here."""
+    """Findings about the collector's session are about the agent."""
     return f"agent{value[7:]}" if isinstance(value, str) and (value == "session" or value.startswith("session_")) else value

@@ -35,9 +35,9 @@ from asyncli.text import plain
 if TYPE_CHECKING:
     import aiohttp
 
-# An ordinary answer comes in milliseconds; a configuration is parsed and a program asked for the first hello.
+# An ordinary answer takes milliseconds; the first hello parses a configuration and runs a program.
 _ANSWER_S, _HELLO_S = 2.5, 10.0
-#: A sample of everything: twice the collector's wait at a border of phases, and the way.
+#: A sample of everything: twice the collector's border wait, and the round trip.
 BORDER_S = 7.0
 # Round trips that the clock is first measured by: the least counts.
 _ROUND_TRIPS = 8
@@ -46,7 +46,7 @@ T = TypeVar("T")
 
 
 class AgentError(PeerError):
-    """The agent cannot be had. ``lost``: it may come back; else it refused."""
+    """The agent failed. ``lost``: it may come back; else it refused."""
 
     lost = False
 
@@ -62,8 +62,7 @@ class AgentHeldError(AgentError, HeldError):
 class AgentClient:
     """The agent that ``plan`` names. For one event loop; close it.
 
-    Every method raises :class:`AgentError`, in one line, and the constructor :class:`~asyncli.errors.HostError` for a token or an
-    authority that cannot be read.
+    Methods raise :class:`AgentError`, the constructor :class:`~asyncli.errors.HostError` for an unreadable token or authority.
     """
 
     def __init__(self, plan: Plan) -> None:
@@ -96,7 +95,7 @@ class AgentClient:
         return hello
 
     async def take(self, holder: str) -> Granted:
-        """Take the lease; raises with the name of its holder where another session has it."""
+        """Take the lease; raises with its holder's name where another session has it."""
         granted = self._read(await self._ask("POST", "/v1/lease", body=msgspec.json.encode(Wish(holder[:200]))), Granted)
         self._lease = granted.lease
         return granted
@@ -105,7 +104,7 @@ class AgentClient:
         await self._ask("DELETE", "/v1/lease")
 
     async def samples(self, after: int, now_within_s: float | None = None) -> Batch:
-        """Samples after number ``after``; with ``now_within_s``, after one more of everything, awaited for so long."""
+        """Samples after number ``after``; with ``now_within_s``, after one more of everything within that time."""
         asked_s = time.monotonic()
         if now_within_s is None:
             body = await self._ask("GET", f"/v1/samples?after={after}")

@@ -1,7 +1,7 @@
-"""A collector whose server is on another host: an agent's samples of that, our own of this one, on the run's one clock.
+"""The collector of a server on another host: an agent's samples of that host and our own of this one, on the run's clock.
 
-The agent is one more peer that the sampler asks. What it reads has its usual names (status.*, server.*, kernel.*, host.*, tcp.*);
-the same of this host begins with ``client.``, and is not read a second time where agent and soak are on one host.
+The agent is one more peer of the sampler. Its metrics keep their names (status.*, server.*, kernel.*, host.*, tcp.*); those of
+this host begin with ``client.``, and are not read twice where agent and soak share a host.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from asyncli.agent.wire import KEEPS_S, Batch, Granted, Hello
 from asyncli.collect.collector import probes_of_ourselves
 from asyncli.collect.kernel import SlabReader, read_counters
 from asyncli.collect.locate import ServerFacts
-from asyncli.collect.probes import ProbeReading
+from asyncli.collect.probe_budget import ProbeReading
 from asyncli.collect.sampler import Probe, Sampler
 from asyncli.environment import boot_id, host_name, network
 from asyncli.findings import INSTANTS, rewritten
@@ -32,18 +32,18 @@ from asyncli.preflight.limits import Limits
 from asyncli.records import Finding, Sample
 from asyncli.units import format_duration
 
-# An agent that is silent for less than this (s) is not worth a word: nothing is lost, as it keeps what it read.
+# Shorter silence (s) loses nothing, as the agent keeps its samples.
 _SILENT_S = 5.0
-# At a border of phases one that is silent is waited for no longer.
+# How long a silent agent is awaited at a phase border (s).
 _SILENT_BORDER_S = 2.0
-# Samples are a second apart, and one may be missed; more is a hole.
+# A longer distance of samples (s) is a hole; one may be missed.
 _HOLE_S = 2.5
 _LONGEST_TEXT, _LONGEST_CODE = 2000, 60
-# No clock is known so badly that a sample of the past could lie so far (s) in the future.
+# No clock's error puts a past sample so far into the future (s).
 _FUTURE_S = 10.0
-# A sample may come so far (s) behind the one before it: as the clock is known a little better, beside that of a border.
+# A sample may be so much older (s) than the last one, as the clock's estimate improves.
 _BEHIND_S = 0.1
-#: What the agent counts since its own start; where it restarts during a run, the counts continue from where they were.
+#: The agent's own counters; they continue across its restart.
 _ITS_OWN = (metrics.STATUS_POLLS, metrics.STATUS_CONNECTS, metrics.STATUS_UNANSWERED, metrics.SERVER_ENDED, metrics.AGENT_CPU_S)
 _NEAR = (metrics.TCP, metrics.KERNEL_TCP_INUSE, metrics.KERNEL_TCP_ORPHAN, metrics.KERNEL_TCP_TW)
 
@@ -51,7 +51,7 @@ _NEAR = (metrics.TCP, metrics.KERNEL_TCP_INUSE, metrics.KERNEL_TCP_ORPHAN, metri
 class AgentCollector(Sampler):
     """Used as a :class:`~asyncli.collect.collector.Collector` is."""
 
-    #: Longer than the agent takes to answer at a phase border: otherwise its loss at the end would go unseen.
+    #: Longer than the agent takes at a phase border, so that its loss shows.
     border_wait_s = BORDER_S + 1.0
 
     def __init__(
@@ -69,17 +69,17 @@ class AgentCollector(Sampler):
         self._polls["agent"] = self._follow
         self._hello: Hello | None = None
         self._leased = False
-        # The last sample that was taken in: its number, and its instant on the run's clock.
+        # The number of the last sample, and its instant on the run's clock.
         self._after, self._last_s = 0, -math.inf
         # The agent has restarted since then.
         self._anew = False
-        # It has not been heard since then, and whether that was said.
+        # Since when it is silent, and whether that was reported.
         self._lost_s: float | None = None
         self._told = False
-        #: Something is missing of what it was to tell since then.
+        #: Samples since then are missing.
         self._gaping = False
         self._said: set[tuple[str, str]] = set()
-        # Its own counters as last reported, and their values when it restarted.
+        # Its counters as last reported, and before its restart.
         self._counted: dict[str, float] = {}
         self._before: dict[str, float] = {}
 
@@ -89,7 +89,7 @@ class AgentCollector(Sampler):
 
     @property
     def local(self) -> bool:
-        """Whether the server is on this host, which then pays for both ends of each connection."""
+        """Whether the server is on this host, with both ends of each connection."""
         return self._hello is not None and self._hello.boot_id is not None and self._hello.boot_id == boot_id()
 
     @property
@@ -122,12 +122,12 @@ class AgentCollector(Sampler):
         }
 
     def read_far(self) -> tuple[Limits, Configured, str | None]:
-        """The limits of the server's host, how the server is configured, and the status page that the agent reads."""
+        """The limits of the server's host, the server's configuration, and the agent's status page."""
         assert self._hello is not None
         return self._hello.limits, self._hello.configured, self._hello.status_url
 
     async def open(self, *, hold: bool = True) -> None:
-        """Meet the agent and measure its clock; ``hold`` it against other sessions. Raises :class:`AgentError` in one line."""
+        """Connect to the agent and measure its clock; ``hold``: take its lease. Raises :class:`AgentError`."""
         self._hello = hello = await self._client.hello()
         if hold:
             self._after = (await self._hold()).newest
@@ -151,14 +151,14 @@ class AgentCollector(Sampler):
         await self._client.close()
 
     def end(self) -> None:
-        """The run is over: what the agent has not delivered by now is a gap."""
+        """At the run's end: samples not delivered by now are a gap."""
         if self._lost_s is not None:
             self._gap(self._lost_s, self._clock(), "the agent was not heard, and it did not come back before the run's end")
 
     # What comes from the agent.
 
     async def _follow(self, everything: bool) -> ProbeReading:
-        """Record the samples that are new, at a border after one more of everything. A failure is a gap."""
+        """Record new samples, at a border after one more of everything. A failure is a gap."""
         within_s = None if not everything else BORDER_S if self._lost_s is None else _SILENT_BORDER_S
         try:
             if not self._leased:
@@ -166,7 +166,7 @@ class AgentCollector(Sampler):
             try:
                 batch = await self._client.samples(self._after, within_s)
             except AgentHeldError:
-                # It does not know us any more: it restarted, or another session held it meanwhile.
+                # It restarted, or another session held it meanwhile.
                 self._leased = False
                 await self._meet_again()
                 batch = await self._client.samples(self._after, within_s)
@@ -193,12 +193,12 @@ class AgentCollector(Sampler):
             self._tell(self._of_the_agent(finding))
 
     def _started_anew(self, hello: Hello) -> None:
-        """The agent restarted: its numbers and counts start again from 0."""
+        """The agent restarted: its numbers and counts start at 0."""
         self._hello, self._after, self._anew = hello, 0, True
         begun_s = self._on_our_clock(hello.started_s)
         self._before = dict(self._counted)
         if math.isfinite(self._last_s) and metrics.STATUS_POLLS in self._counted:
-            # Counted among those of which the server may have seen none or all.
+            # Of these the server may have seen none or all.
             for name in (metrics.STATUS_POLLS, metrics.STATUS_UNANSWERED):
                 self._before[name] += max(0.0, math.ceil(begun_s - self._last_s) + 1.0)
         self._tell(agent_restarted(self._client.url, begun_s))
@@ -212,7 +212,7 @@ class AgentCollector(Sampler):
             at_s = self._on_our_clock(row.t_s)
             if at_s < self._last_s - _BEHIND_S:
                 continue  # read while this machine was suspended: the run's clock stood still, and has no instant for it
-            # The clock is known a little better with each answer; no sample goes back behind another for that.
+            # The clock's estimate improves; samples stay in order.
             t_s = max(at_s, math.nextafter(self._last_s, math.inf))
             if not 0 <= t_s <= self._clock() + _FUTURE_S:
                 continue  # of before the run; or of no instant at all
@@ -221,14 +221,14 @@ class AgentCollector(Sampler):
                 kept = f"the agent was not heard, and it keeps {format_duration(KEEPS_S)}"
                 ended = "the agent was not heard, and it had ended"
                 self._gap(self._last_s, t_s, kept if overrun else ended if self._anew else "the agent, or its host, stood still")
-            # Only before the first of a batch something may have been dropped.
+            # Samples are dropped only before the first of a batch.
             self._last_s, overrun, self._anew = t_s, False, False
             self._on_sample(Sample(t_s, self._continued(row.values)))
         for said in batch.said:
             self._tell(self._of_the_agent(said.finding))
 
     def _heard_again(self) -> None:
-        """It has delivered all up to now. Where its last sample is old, the next one tells whether it stood still."""
+        """It has delivered all samples. An old last sample is judged by the next one."""
         if self._lost_s is None or self._clock() - self._last_s > _HOLE_S:
             return
         if self._told and not self._gaping:
@@ -236,7 +236,7 @@ class AgentCollector(Sampler):
         self._lost_s, self._told, self._gaping = None, False, False
 
     def _missed(self, error: AgentError) -> None:
-        """No answer, or a refusal: reported once, when it lasts."""
+        """No answer, or a refusal: reported once it lasts."""
         now_s = self._clock()
         if self._lost_s is None:
             self._lost_s = self._last_s if math.isfinite(self._last_s) else now_s
@@ -294,7 +294,7 @@ class AgentCollector(Sampler):
 
 
 def _of_the_client(reading: ProbeReading, *, near_only: bool = False) -> ProbeReading:
-    """The same under names of this host's own; ``near_only``: what each network namespace has for itself. What cannot be read of
-    it has no finding: no number of the report wants it."""
+    """The reading under the names of this host; ``near_only``: what each network namespace has. Its findings are dropped: no
+    figure of the report needs it."""
     kept = {name: value for name, value in reading.values.items() if not near_only or name.startswith(_NEAR)}
     return ProbeReading({f"{metrics.CLIENT}{name}": value for name, value in kept.items()})

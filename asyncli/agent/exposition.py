@@ -1,28 +1,22 @@
-"""Samples as Prometheus reads them: its text format 0.0.4 (prometheus.io, "Exposition formats"). Pure.
-
-Written by hand, as it is these forty lines: a client library would bring a registry that the ring already is.
-"""
+"""Samples in Prometheus's text format 0.0.4 (prometheus.io, "Exposition formats"). Pure."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 
 from asyncli.metrics import METRICS, family_of
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-_NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*\Z")
 
 
 def exposition(values: Mapping[str, float], version: str) -> str:
-    """The latest value of each metric; one of a name that cannot be a metric's there is left out."""
+    """The latest value of each known metric."""
     groups: dict[str, list[str]] = {}
     heads: dict[str, str] = {}
 
     def put(name: str, kind: str, what: str, labels: str, value: float) -> None:
-        if _NAME.match(name):
-            heads[name] = f"# HELP {name} {_help(what)}\n# TYPE {name} {kind}\n"
-            groups.setdefault(name, []).append(f"{name}{labels} {value!r}\n")
+        heads[name] = f"# HELP {name} {what}\n# TYPE {name} {kind}\n"
+        groups.setdefault(name, []).append(f"{name}{labels} {value!r}\n")
 
     put("asyncli_agent_info", "gauge", "the agent that samples here", f'{{version="{_label(version)}"}}', 1.0)
     for name, value in values.items():
@@ -32,10 +26,6 @@ def exposition(values: Mapping[str, float], version: str) -> str:
             labels = f'{{{metric.label}="{_label(name[len(family) :])}"}}' if family else ""
             put(f"asyncli_{metric.exposed}", metric.kind, metric.about, labels, float(value))
     return "".join(heads[name] + "".join(lines) for name, lines in groups.items())
-
-
-def _help(text: str) -> str:
-    return text.replace("\\", "\\\\").replace("\n", "\\n")
 
 
 def _label(text: str) -> str:

@@ -1,4 +1,4 @@
-"""Who holds the agent: one session at a time, by a token that expires when it is not renewed. Pure; time is seconds."""
+"""The agent's lease: one session at a time, by a token that expires without renewal. Pure; time is seconds."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ class Lease:
     def __init__(self, draw: Callable[[], str]) -> None:
         self._draw = draw
         self._token, self._until_s = "", float("-inf")
-        #: Who holds it, in words.
+        #: The holder's name.
         self.holder = ""
 
     def take(self, holder: str, now_s: float) -> str | None:
-        """A new token for ``holder``; None while another session holds the lease."""
+        """A new token for ``holder``; None while another session holds it."""
         if self._token and now_s < self._until_s:
             return None
         self._token, self.holder, self._until_s = self._draw(), holder, now_s + LEASE_S
         return self._token
 
     def renew(self, token: str, now_s: float) -> bool:
-        """Extend the lease of ``token``, also after it expired if nobody else took it; whether it was ours to extend."""
+        """Extend the lease of ``token``, also an expired one that nobody took; False where it is not ours."""
         if not self.known(token):
             return False
         self._until_s = now_s + LEASE_S

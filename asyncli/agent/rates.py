@@ -1,4 +1,4 @@
-"""How often who may ask, and how often a log says who was refused. Pure; time is seconds."""
+"""Rate limits of requests, and of log lines about refusals. Pure; time is seconds."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _LINES, _LINE_EVERY_S = 10.0, 5.0
 
 
 class Rates:
-    """A bucket of ``burst`` requests for each address, filled with ``per_s``; for the last addresses seen."""
+    """A token bucket for each address, of ``burst`` requests, filled with ``per_s``; for the last addresses seen."""
 
     def __init__(self, per_s: float, burst: float) -> None:
         self._per_s, self._burst = per_s, burst
@@ -27,7 +27,7 @@ class Rates:
 
 
 class Refusals:
-    """Lines for the log about refusals, limited in rate; those left out are counted."""
+    """Log lines about refusals, rate-limited; those left out are counted."""
 
     def __init__(self) -> None:
         self._rate, self._unsaid = Rates(1.0 / _LINE_EVERY_S, _LINES), 0

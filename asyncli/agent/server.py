@@ -1,7 +1,7 @@
-"""The agent's server: the ordinary collector on its own clock, and what it read to whoever may have it.
+"""The agent's server: the ordinary collector on its own clock, served over HTTP.
 
-Whoever asks passes :meth:`Agent._guard` first: its rate, then its token, then what it asks for, in bounded time and size. What is
-refused is counted in the log. Nothing that a client sends changes what is sampled, but that it may ask for a sample at once.
+:meth:`Agent._guard` checks each request's rate, token and protocol, in bounded time and size, and logs refusals. A client cannot
+change what is sampled; it may ask for a sample at once.
 """
 
 from __future__ import annotations
@@ -20,21 +20,11 @@ from aiohttp import web
 
 from asyncli import __version__
 from asyncli.agent.buffer import SampleBuffer
-from asyncli.agent.door import IDLE_S, Door, shown
 from asyncli.agent.exposition import CONTENT_TYPE, exposition
 from asyncli.agent.lease import Lease, same
+from asyncli.agent.listener import IDLE_S, Door, shown
 from asyncli.agent.rates import Rates, Refusals
-from asyncli.agent.wire import (
-    LEASE_HEADER,
-    PROTOCOL,
-    PROTOCOL_HEADER,
-    Batch,
-    Granted,
-    Hello,
-    Instants,
-    Refusal,
-    Wish,
-)  # fmt: skip
+from asyncli.agent.wire import LEASE_HEADER, PROTOCOL, PROTOCOL_HEADER, Batch, Granted, Hello, Instants, Refusal, Wish
 from asyncli.collect.collector import Collector
 from asyncli.collect.locate import ServerFacts
 from asyncli.environment import boot_id, network, read_host
@@ -44,20 +34,20 @@ from asyncli.preflight.configured import Configured, read_configured
 from asyncli.preflight.limits import Limits, read_limits
 from asyncli.records import Sample
 
-# A question of ours is a line; the longest body is a lease's.
+# The longest body is a lease's.
 _LONGEST_BODY = 1024
-# The longest answer is a sample of everything, which takes at most twice the collector's border wait.
+# The longest answer is a sample of everything: twice the collector's border wait.
 _ANSWER_S = 10.0
 # A wrong token waits for its answer.
 _WRONG_S = 1.0
 # nginx's configuration is parsed at most this often.
 _FACTS_FOR_S = 5.0
-# What was read within so long is the present.
+# Younger values are current.
 _PRESENT_S = 3.0
 _LONGEST_DIGITS = 15
-# Requests of one address: a session asks once a second, and is behind by ten answers after ten minutes.
+# Requests of one address: a session asks once a second, and catches up ten answers after ten minutes.
 _PER_S, _BURST = 10.0, 40.0
-# Samples of everything, whatever the budget: a soak has six borders of phases.
+# Samples of everything, which ignore the budget: a soak has six borders of phases.
 _DEAR_PER_S, _DEAR_BURST = 0.5, 12.0
 
 _encode = msgspec.json.Encoder().encode
@@ -65,10 +55,10 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class Agent:
-    """Samples the server that ``plan`` names (its status page, its processes) and serves it at ``host``:``port``.
+    """Samples the server that ``plan`` names and serves the samples at ``host``:``port``.
 
-    ``token``: asked of everybody where given. ``tls``: certificate and key. ``say`` hears a line for each refusal. Use: ``open``,
-    then ``run`` until it is cancelled, then ``close``.
+    ``token``: required of all clients. ``say`` gets a line for each refusal. Use: ``open``, then ``run`` until cancelled, then
+    ``close``.
     """
 
     def __init__(
@@ -82,7 +72,7 @@ class Agent:
         say: Callable[[str], None],
     ) -> None:
         self._plan, self._host, self._token, self._tls, self._say = plan, host, token, tls, say
-        #: Where it listens: another one than asked for, where that was 0.
+        #: The port it listens on.
         self.port = port
         self._instance, self._started_s = secrets.token_hex(8), time.monotonic()
         self._buffer, self._lease = SampleBuffer(), Lease(lambda: secrets.token_urlsafe(18))
@@ -133,7 +123,7 @@ class Agent:
             web.post("/v1/sample", self._sample),
             web.get("/metrics", self._metrics, allow_head=False),
         ])  # fmt: skip
-        # aiohttp's own words for a request that is no HTTP are lines of ours, and count as refusals do.
+        # aiohttp logs a request that is no HTTP: it counts as a refusal.
         log = logging.Logger("asyncli.agent")
         log.addHandler(_OnWarning(lambda: self._refuse("a client", "what it sent is no request")))
         self._runner = web.AppRunner(
@@ -181,7 +171,7 @@ class Agent:
         address = shown(request.remote or "?")
         guest = self._door.guests.get(request.protocol) if self._door is not None else None
         if guest is None:
-            # Sent away while this was on its way.
+            # Evicted meanwhile.
             return web.Response(status=503)
         guest.heard()
         try:
@@ -207,7 +197,7 @@ class Agent:
         return _answer(Refusal(why), status, {"WWW-Authenticate": "Bearer"} if status == 401 else None)
 
     def _count(self, request: web.Request, address: str) -> None:
-        """Limit the rate, apart for strangers, so that one at the same address (a tunnel) uses up nobody else's share."""
+        """Limit the rate, apart for clients without a token, which may share an address (a tunnel)."""
         may, held = self._may(request), self._lease.known(request.headers.get(LEASE_HEADER, ""))
         whose = "holder" if may and held else "known" if may else "stranger"
         if not self._rates.allow(f"{address} {whose}", time.monotonic()):
@@ -251,7 +241,7 @@ class Agent:
         )
 
     async def _read_facts(self) -> tuple[Limits, Configured]:
-        """Limits and configuration, cached for some seconds: they take a process and tens of milliseconds."""
+        """Limits and configuration, cached for some seconds, as they take a process."""
         async with self._reading:
             if self._facts is None or time.monotonic() - self._facts[0] > _FACTS_FOR_S:
                 await self._collector.describe_anew()
@@ -291,7 +281,7 @@ class Agent:
         if self._dear.allow("", heard_s):
             await self._collector.sample_now()
         else:
-            # The next one that comes of itself, in a second at most: a series of short soaks has many borders.
+            # Wait for the next regular sample: a series of short soaks has many borders.
             await self._taken.wait()
         return self._batch(heard_s, after)
 

@@ -1,8 +1,8 @@
-"""What agent and soak say to each other: JSON over HTTP, of one version. Both sides hold what they get to these types.
+"""The protocol of agent and soak: JSON over HTTP, of one version. Both sides validate by these types.
 
-GET /v1/hello is who and where the agent is; POST and DELETE /v1/lease take and leave it; GET /v1/samples?after=N is what came
-since sample N, POST /v1/sample?after=N the same after one more was taken of everything, at once. Instants are seconds of the
-agent's monotonic clock, which only the exchange of :mod:`asyncli.collect.clock_offset` makes comparable with another host's.
+GET /v1/hello describes the agent; POST and DELETE /v1/lease take and leave it; GET /v1/samples?after=N gives the samples after N,
+POST /v1/sample?after=N the same after one more of everything. Instants are seconds of the agent's monotonic clock;
+:mod:`asyncli.collect.clock_offset` makes them comparable.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from asyncli.secret_variables import TOKEN_VARIABLE, secret
 #: Raised when either side would misread the other.
 PROTOCOL = 1
 PROTOCOL_HEADER, LEASE_HEADER = "Asyncli-Protocol", "Asyncli-Lease"
-#: What the agent keeps (s): a network that was cut for less loses nothing.
+#: How long the agent keeps samples (s): a shorter network cut loses nothing.
 KEEPS_S = 600.0
-#: A session that has not been heard of for so long (s) holds the agent no more where another asks for it.
+#: How long a lease lasts without renewal (s).
 LEASE_S = 15.0
-#: Samples and findings in one answer; who is behind asks again.
+#: The most samples and findings in one answer.
 MOST_ROWS = 60
-#: A token shorter than this can be guessed by asking; one longer than that is another file.
+#: Shorter tokens can be guessed; longer ones are another file.
 SHORTEST_TOKEN, LONGEST_TOKEN = 16, 512
 _LONGEST_HOLDER = 200
 
 Number = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
-#: An instant of a monotonic clock (s): of no host that has been up for 30,000 years.
+#: An instant of a monotonic clock (s).
 Instant = Annotated[float, msgspec.Meta(ge=0, le=1e12)]
 
 
@@ -50,7 +50,7 @@ class SampleRow(msgspec.Struct, frozen=True):
 
 
 class FindingRow(msgspec.Struct, frozen=True):
-    """A finding of the agent's collector, made at ``t_s``; the first of its kind after sample ``n``."""
+    """A finding of the agent's collector, made at ``t_s`` after sample ``n``."""
 
     n: Number
     t_s: float
@@ -58,9 +58,9 @@ class FindingRow(msgspec.Struct, frozen=True):
 
 
 class Batch(msgspec.Struct, frozen=True):
-    """Samples after the one that was named, in order. ``first``: the oldest that is kept; ``newest``: the last that there is.
+    """Samples after the named one, in order. ``first``: the oldest kept; ``newest``: the last.
 
-    ``instance`` changes when the agent restarts: its sample numbers then start again from 1.
+    ``instance`` changes when the agent restarts: sample numbers then start at 1.
     """
 
     instance: str
@@ -72,10 +72,8 @@ class Batch(msgspec.Struct, frozen=True):
 
 
 class Hello(msgspec.Struct, frozen=True):
-    """The agent, its host and the server there. ``network`` tells one network namespace of a host from another.
-
-    ``standing``: findings that apply to every session; ``latest``: the last sample's values.
-    """
+    """The agent, its host and the server. ``network``: the network namespace. ``standing``: lasting findings; ``latest``: the
+    last values."""
 
     protocol: int
     asyncli: str
@@ -96,7 +94,7 @@ class Hello(msgspec.Struct, frozen=True):
 
 
 class Version(msgspec.Struct, frozen=True):
-    """What the hello of every version has."""
+    """The fields of every version's hello."""
 
     protocol: int
     asyncli: str = "?"
@@ -118,9 +116,9 @@ class Refusal(msgspec.Struct, frozen=True):
 
 
 def read_token(path: str | None, flag: str) -> str | None:
-    """The token in the file ``path``, else that of the environment; None without either. It never stands in a command line.
+    """The token in the file ``path``, else in the environment; None without either.
 
-    Raises :class:`HostError` for a file that cannot be read and for what is no token; ``flag`` is what named the file.
+    Raises :class:`HostError` for an unreadable file or a malformed token; ``flag`` names the file.
     """
     if path is None:
         where, text = TOKEN_VARIABLE, secret(TOKEN_VARIABLE)

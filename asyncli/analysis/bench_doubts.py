@@ -1,4 +1,4 @@
-"""When not to believe a bench: asyncli was the limit, other programs were, or the server did not do what was asked of it."""
+"""Findings of a bench: where asyncli or other programs were the limit, and what was not answered."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from asyncli.analysis.levels import WORTH_TELLING
+from asyncli.analysis.constants import WORTH_TELLING
 from asyncli.analysis.saturation import MOST_CPU_SHARE
 from asyncli.analysis.shared_host import MOST_OF_OTHERS
 from asyncli.benchplan import BenchRun
@@ -15,18 +15,16 @@ from asyncli.findings import bench
 from asyncli.findings.bench import Taker
 from asyncli.records import STOLEN, Asked, CpuShares, Finding
 
-#: A server that fills as much of a core as this is a limit as well, and the two share the blame.
+#: At this share of a core the server is a limit too.
 BUSY_SERVER_CORES = 0.85
-# An instant kept to a hundredth of a second is early enough for any server that a person waits for.
+# 10 ms: late enough to matter to a server that people wait for.
 MOST_LATENESS_MS = 10.0
-# What starts and ends a bench is in its CPU time: over less time than this, shares are too rough.
+# CPU time includes start and end of the bench: over less time, shares are too rough.
 _SHORTEST_SPAN_S = 0.5
 
 
 class Spent(msgspec.Struct):
-    """CPU time in all, of it user and system (None: not told apart), and for each answered request; ``cores``: how many it
-    kept busy.
-    """
+    """CPU time: user and system (None if not separate), per answered request, and the mean number of ``cores`` in use."""
 
     cpu_s: float | None
     user_s: float | None
@@ -39,7 +37,6 @@ def doubts(run: BenchRun, asked: Asked, generator: Spent, server: Spent) -> Iter
     total, plan = run.total, run.plan
     if run.ended == "stopped":
         yield bench.stopped(run.elapsed_s)
-    # A rate of few answers, and of a start.
     if total.answered and run.ended == "asked" and run.elapsed_s < 0.1:
         yield bench.short_run(run.elapsed_s)
     if (busy := _busy(run, generator, server)) is not None:
@@ -62,11 +59,11 @@ def doubts(run: BenchRun, asked: Asked, generator: Spent, server: Spent) -> Iter
     if (limit := _limit(run, asked)) is not None:
         yield limit
     if asked.resent:
-        # More are no longer the race of a request with the server's closing of an idle connection.
+        # A few are the race between a request and the server's close of an idle connection.
         yield bench.requests_resent(asked.resent, plan.pipeline == 1 and asked.resent > WORTH_TELLING * total.answered)
     if asked.other_length:
         yield bench.lengths_differ(asked.other_length)
-    # RFC 9110, 15.4: answers that name another address; 304 does not.
+    # RFC 9110, 15.4: redirects; 304 is none.
     if elsewhere := {status: count for status, count in total.by_status.items() if 300 < status < 400 and status != 304}:
         yield bench.redirected(elsewhere, total.answered)
     if plan.short and asked.keepalive:
@@ -74,16 +71,15 @@ def doubts(run: BenchRun, asked: Asked, generator: Spent, server: Spent) -> Iter
 
 
 def _of_the_end(run: BenchRun, asked: Asked) -> Iterable[Finding]:
-    """What was not answered, and not asked, when it ended."""
     plan, total = run.plan, run.total
-    # That nothing listens, or that every address refused, is told otherwise.
+    # Other findings report that nothing listens or that every address refused.
     told = not total.opened and not total.answered and set(total.failures) <= {"refused"}
     if run.ended == "gave up" and not told:
         yield bench.gave_up(plan.connect_timeout_s, asked.left, plan.requests or 0)
     elif asked.left and run.ended != "gave up":
         yield bench.requests_left(asked.left, plan.requests or 0, run.ended == "stopped")
     waited, slowest_us = asked.outstanding_us, total.latency_us.greatest
-    # In flight for far longer than the slowest answer took; and where that is long, unanswered.
+    # In flight for far longer than the slowest answer took.
     late = sum(count for key, count in waited.items() if bounds(key)[0] > 2 * slowest_us)
     if late and run.ended != "gave up":
         longest_s, slowest_s = waited.greatest / 1e6, slowest_us / 1e6 if total.answered else None
@@ -91,7 +87,7 @@ def _of_the_end(run: BenchRun, asked: Asked) -> Iterable[Finding]:
 
 
 def _busy(run: BenchRun, generator: Spent, server: Spent) -> Finding | None:
-    """Whether the closed loop measured asyncli itself."""
+    """Whether asyncli was the limit of a closed loop."""
     if run.elapsed_s < _SHORTEST_SPAN_S or generator.cores is None or generator.cores < MOST_CPU_SHARE * run.workers:
         return None
     busy = generator.cores / run.workers
@@ -101,10 +97,10 @@ def _busy(run: BenchRun, generator: Spent, server: Spent) -> Finding | None:
 
 
 def _taken(run: BenchRun, generator: Spent, server: Spent) -> Finding | None:
-    """Whether other programs had CPUs that the bench wanted.
+    """Whether other programs had CPUs that the bench needed.
 
-    What a program used before the first connect too is no work of the server's. What rose with the bench may be its backend, or
-    the server itself where nobody could tell which it is.
+    What they used before the first connect too is not the server's work. What rose with the bench may be its backend, or the
+    server itself where its processes are unknown.
     """
     host, before = run.cpus, run.cpus_before
     if host is None or before is None or run.elapsed_s < _SHORTEST_SPAN_S or host.busy < MOST_CPU_SHARE * host.cpus:
@@ -121,7 +117,6 @@ def _taken(run: BenchRun, generator: Spent, server: Spent) -> Finding | None:
 
 
 def _named(host: CpuShares) -> list[Taker]:
-    """Which others used the most."""
     most = sorted(host.others.items(), key=lambda pair: -pair[1])[:3]
     return [{"name": name, "pids": host.pids.get(name, ()), "cores": cores} for name, cores in most if cores >= most[0][1] / 10]
 
@@ -140,7 +135,7 @@ def _of_open_loop(run: BenchRun, asked: Asked, rate: float) -> Iterable[Finding]
 
 
 def _misses_rate(run: BenchRun, asked: Asked) -> bool:
-    """Whether an open loop asked less often than it was to."""
+    """Whether an open loop sent fewer requests than --rate asks for."""
     due = (run.plan.rate or 0.0) * run.elapsed_s
     if run.plan.requests is not None:
         due = min(due, float(run.plan.requests))
@@ -148,7 +143,6 @@ def _misses_rate(run: BenchRun, asked: Asked) -> bool:
 
 
 def _limit(run: BenchRun, asked: Asked) -> Finding | None:
-    """What the server allows a connection, where it ended some with notice."""
     ended = run.total.deaths.get("closed_announced")
     if ended is None or run.plan.short:
         return None

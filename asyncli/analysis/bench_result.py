@@ -1,9 +1,8 @@
-"""What a bench says, and when not to believe it: its figures, its doubts and its verdict. Pure."""
+"""The figures, findings and verdict of a bench. Pure."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from typing import Literal
 
 import msgspec
@@ -11,6 +10,7 @@ import msgspec
 from asyncli.analysis.bench_doubts import BUSY_SERVER_CORES, MOST_LATENESS_MS, Spent, doubts
 from asyncli.analysis.saturation import MOST_CPU_SHARE
 from asyncli.analysis.shared_host import MOST_OF_OTHERS
+from asyncli.analysis.totals import Latency, Lateness, in_ms
 from asyncli.benchplan import BenchPlan, BenchRun
 from asyncli.core.histogram import Histogram, bounds
 from asyncli.findings.bench import by_cause
@@ -21,18 +21,17 @@ from asyncli.units import format_count, format_duration
 __all__ = ["RULE", "Benched", "Spent", "Times", "benched"]
 
 RULE = (
-    "passed: everything that was asked was answered below status 400, or was in flight at the end for not much longer than "
-    "answers took, and asyncli was not the limit; failed: something was not, or was answered with an error; "
-    f"invalid: asyncli asked late (p99 above {MOST_LATENESS_MS:.0f} ms), or was busy for more than {MOST_CPU_SHARE:.0%} of the "
-    f"time while the server filled less than {BUSY_SERVER_CORES:.0%} of a core, or neither was that busy and other programs used "
-    f"more than {MOST_OF_OTHERS:.0%} of this host's CPUs, which were all busy; untested: nothing was answered"
+    "passed: every request was answered below status 400, or in flight at the end for not much longer than answers took; "
+    f"failed: else; invalid: asyncli sent late (p99 above {MOST_LATENESS_MS:.0f} ms), or was busy for more than "
+    f"{MOST_CPU_SHARE:.0%} of the time while the server used less than {BUSY_SERVER_CORES:.0%} of a core, or other programs used "
+    f"more than {MOST_OF_OTHERS:.0%} of this host's busy CPUs; untested: nothing was answered"
 )
 
 Verdict = Literal["passed", "failed", "invalid", "untested"]
 
 
 class Times(msgspec.Struct):
-    """Milliseconds of one part of a request; ``mean`` and ``sd`` from a histogram whose middles are within 1/128."""
+    """One part of a request, in ms; ``mean`` and ``sd`` are of a histogram that is exact to 1/128."""
 
     min: float
     mean: float
@@ -41,29 +40,10 @@ class Times(msgspec.Struct):
     max: float
 
 
-class Quantiles(msgspec.Struct):
-    """Milliseconds; None where nothing was recorded."""
-
-    p50: float | None
-    p90: float | None
-    p99: float | None
-    p999: float | None
-    max: float | None
-
-
-class BenchLateness(msgspec.Struct):
-    """How late asyncli asked, in milliseconds; of an open loop only."""
-
-    p50: float | None
-    p99: float | None
-    max: float | None
-
-
 class Requests(msgspec.Struct):
-    """``total`` answered, ``per_s`` of them; ``failed``: never answered, by cause in ``failures``. ``keepalive``: answered on
-    a connection that stayed open. ``resent``: asked again after their connection ended. ``queued``: no connection was free
-    when they were due. ``in_flight``: outstanding at the end; ``overdue``: of an open loop, due and not asked by then. ``left``:
-    of a given number, never asked.
+    """``total``: answered. ``failed``: never answered, by cause in ``failures``. ``keepalive``: answered on a connection that
+    stayed open. ``resent``: sent again after their connection ended. ``queued``: waited for a free connection. At the end of the
+    bench: ``in_flight``, ``overdue`` (open loop: due and not sent) and ``left`` (of -n: never sent).
     """
 
     total: int
@@ -82,8 +62,8 @@ class Requests(msgspec.Struct):
 
 
 class BenchConnections(msgspec.Struct):
-    """``failed`` attempts that never established, by cause in ``failures``; ``ended``: by cause, while more was to be asked.
-    ``requests_each``: answers of a connection that has ended: least, median and most of them.
+    """``failed`` attempts by cause in ``failures``; ``ended`` by cause, before the last request. ``requests_each``: answers per
+    connection that ended: min, median, max.
     """
 
     opened: int
@@ -94,7 +74,7 @@ class BenchConnections(msgspec.Struct):
 
 
 class Bytes(msgspec.Struct):
-    """On the wire above TCP, heads included; ``bodies``: of the answers, without the framing of chunks."""
+    """Above TCP, heads included; ``bodies``: of answers, without chunk framing."""
 
     received: int
     bodies: int
@@ -102,7 +82,7 @@ class Bytes(msgspec.Struct):
 
 
 class BenchHost(msgspec.Struct):
-    """This host's CPUs, in cores: ``others`` by the name of programs that are neither asyncli nor the server."""
+    """CPU of this host, in cores; ``others``: by name of programs that are neither asyncli nor the server."""
 
     cpus: int
     busy_cores: float
@@ -111,7 +91,7 @@ class BenchHost(msgspec.Struct):
 
 
 class Benched(msgspec.Struct):
-    """Everything a bench says."""
+    """All results of a bench."""
 
     verdict: Verdict
     why: str
@@ -121,11 +101,11 @@ class Benched(msgspec.Struct):
     plan: BenchPlan
     workers: int
     requests: Requests
-    latency_ms: Quantiles
-    #: connect, waiting, processing, total: ab's terms. Connect: once for each connection.
+    latency_ms: Latency
+    #: connect (once per connection), waiting, processing, total, as ab has them.
     times_ms: dict[str, Times | None]
     percentiles_ms: dict[str, float]
-    lateness_ms: BenchLateness
+    lateness_ms: Lateness
     connections: BenchConnections
     bytes: Bytes
     generator: Spent
@@ -136,7 +116,7 @@ class Benched(msgspec.Struct):
 
 
 def benched(run: BenchRun) -> Benched:
-    """What ``run`` says."""
+    """The results of ``run``."""
     total, asked = run.total, run.total.asked or Asked()
     failed, refused = sum(asked.failed.values()), sum(total.failures.values())
     generator = _spent(sum(run.cpu_s), run.cpu_s[0], total.answered, run.elapsed_s)
@@ -166,21 +146,21 @@ def benched(run: BenchRun) -> Benched:
             overdue=asked.overdue,
             left=asked.left,
         ),
-        latency_ms=Quantiles(*_ms(total.latency_us, (0.5, 0.9, 0.99, 0.999, 1.0))),
+        latency_ms=Latency(*in_ms(total.latency_us, 0.5, 0.9, 0.99, 0.999, 1.0)),
         times_ms={
             "connect": _times(total.connect_us),
             "waiting": _times(asked.waiting_us),
             "processing": _times(asked.processing_us),
             "total": _times(total.latency_us),
         },
-        # Those that ab prints.
+        # The same as ab.
         percentiles_ms={
             f"{percent:g}": value
             for percent in (50, 66, 75, 80, 90, 95, 98, 99, 99.9, 100)
-            for value in _ms(total.latency_us, (percent / 100,))
+            for value in in_ms(total.latency_us, percent / 100)
             if value is not None
         },
-        lateness_ms=BenchLateness(*_ms(total.lateness_us, (0.5, 0.99, 1.0))),
+        lateness_ms=Lateness(*in_ms(total.lateness_us, 0.5, 0.99, 1.0)),
         connections=BenchConnections(
             opened=total.opened,
             failed=refused,
@@ -195,10 +175,6 @@ def benched(run: BenchRun) -> Benched:
         findings=found,
         environment=run.environment,
     )
-
-
-def _ms(histogram: Histogram, quantiles: Iterable[float]) -> list[float | None]:
-    return [None if one is None else one / 1000 for one in histogram.quantiles(tuple(quantiles))]
 
 
 def _times(histogram: Histogram) -> Times | None:
@@ -228,7 +204,7 @@ def _spent(cpu_s: float, user_s: float | None, answered: int, elapsed_s: float) 
 
 
 def _server(run: BenchRun) -> Spent:
-    """The server's CPU from the first to the last sample: all its processes, those that ended too."""
+    """The server's CPU from the first to the last sample, ended processes included."""
     of_server = [one.values for one in run.samples if SERVER_CPU_S in one.values]
     if len(of_server) < 2:
         return Spent(None, None, None, None, None)
@@ -246,7 +222,7 @@ def _host(cpus: CpuShares | None) -> BenchHost | None:
 def _verdict(run: BenchRun, asked: Asked, findings: list[Finding]) -> tuple[Verdict, str]:
     total = run.total
     ours = [one for one in findings if one.code in _OURS and one.severity == "error"]
-    # An answer that is an error is the server's, however busy we were; but not where part of the count is missing.
+    # An error answer is the server's, unless part of the count is missing.
     errors = [one for one in findings if one.code == "error_answers"]
     if errors and all(one.code in _LIMITS for one in ours):
         return "failed", errors[0].evidence
@@ -255,7 +231,7 @@ def _verdict(run: BenchRun, asked: Asked, findings: list[Finding]) -> tuple[Verd
     if not total.answered:
         if here := next((one.evidence for one in run.findings if one.code == NOTHING_LISTENS), None):
             return "untested", here
-        why = by_cause(total.failures) or by_cause(asked.failed) or ("no answer came" if total.sent else "nothing was asked")
+        why = by_cause(total.failures) or by_cause(asked.failed) or ("no answer came" if total.sent else "nothing was sent")
         return "untested", f"nothing was answered ({why})"
     errors = [one for one in findings if one.severity == "error"]
     if errors:
@@ -265,7 +241,7 @@ def _verdict(run: BenchRun, asked: Asked, findings: list[Finding]) -> tuple[Verd
     return "passed", f"{format_count(total.answered)} requests in {format_duration(run.elapsed_s)}{early}: {rate}"
 
 
-# Findings of our own limits, and of all that is our own fault.
+# Findings of our own limits, and of our own failures.
 _LIMITS = frozenset({"generator_saturated_cpu", "generator_saturated_late", "host_busy"})
 _OURS = _LIMITS | {
     "asyncli_failed", "generator_failed", "generator_silent", "requests_unaccounted", "worker_lost", "worker_silent",

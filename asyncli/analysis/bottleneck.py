@@ -1,9 +1,8 @@
-"""What gave way when a count was not held: the server, this host, or the network between. Pure.
+"""What gave way when a count was not held: the server, this host, or the network. Pure.
 
-Each mechanism is asked in turn and says what it has evidence of; the first that has is the answer, the others stand beside it.
-What this host had none left of comes first, then the server's own limits where they are seen to be reached: they are reached
-whether asyncli was late or not. Then asyncli's lateness, since slowness and silence say nothing of a server beside it; then the
-way between, then by what connections were lost (:mod:`asyncli.analysis.losses`), and what was merely slow last.
+Each mechanism returns what it has evidence of; the first is the answer. Order: what this host ran out of, limits of the server
+that were reached (asyncli's lateness does not matter for them), asyncli's lateness, the network, the causes of losses
+(:mod:`asyncli.analysis.losses`), slow answers.
 """
 
 from __future__ import annotations
@@ -16,8 +15,8 @@ from typing import Any, Literal
 import msgspec
 
 from asyncli import metrics
+from asyncli.analysis.constants import FEWEST
 from asyncli.analysis.forecast import RESERVE
-from asyncli.analysis.levels import FEWEST
 from asyncli.analysis.losses.attribution import Diagnosis
 from asyncli.analysis.saturation import MOST_CPU_SHARE, is_saturated
 from asyncli.analysis.shared_host import MOST_OF_OTHERS
@@ -31,37 +30,37 @@ from asyncli.units import format_count, format_many
 
 Side = Literal["server", "host", "network", "unknown"]
 
-# A limit is reached from this share of it on: a reading comes once a second, and is too low by then.
+# A limit counts as reached from this share on: readings come once a second and lag.
 _FULL = 0.95
-# Code, form of its words, what is used, and of how much.
+# Code, form of the message, metric, limit.
 _READ_LIMITS = (
     ("memory_limit", "", metrics.SERVER_GROUP_BYTES, metrics.SERVER_GROUP_LIMIT_BYTES),
     ("slots", "sessions", metrics.STATUS_ACTIVE, metrics.STATUS_LIMIT),
     ("descriptors", "", metrics.SERVER_DESCRIPTORS, metrics.SERVER_DESCRIPTORS_LIMIT),
 )
 
-#: Diagnoses that speak of a time and not of a number: they may come however few connections there are.
+#: Diagnoses of time limits, which do not depend on the number of connections.
 TIMERS = frozenset({
     "keepalive_timeout", "keepalive_requests", "keepalive_time", "keepalive_off", "client_header_timeout", "idle_timeout",
     "lifetime", "box_idle_timeout", "silent_drop", "not_http", "http_error",
 })  # fmt: skip
-#: What of this host passes: another program's load makes asyncli late.
+#: Limits of this host that pass, such as another program's load.
 LATE = frozenset({"both_busy", "ramp", "beats", "turn", "cpu"})
-#: What somebody does to a server, however many it holds.
+#: What an operator does to a server, at any count.
 RELOADED = frozenset({"reload", "server_restarted"})
 _OF_THE_WAY = frozenset({"path_cut", "silent_drop", "box_reset", "box_idle_timeout", "packets_lost"})
 _ENDED = frozenset({"server_ended", "server_restarted", "worker_crash", "worker_ended", "reload"})
 _SAY_NOTHING = frozenset({"too_few", "unexplained", "burst"})
 _UNKNOWN = "unknown"
-# Limits of the server that were read, and reached.
+# Limits of the server that were read and reached.
 _LIMITS = frozenset({"slots", "descriptors", "memory_limit"})
 _SILENT = ("heartbeat_timeout", "closed_awaiting", "protocol_error")
-# How asyncli itself failed, by the findings of the run.
+# Failures of asyncli itself, as codes of findings.
 _FAILED = frozenset({"worker_lost", "generator_failed", "generator_silent", "asyncli_failed", "drain_unfinished"})
 
 
 class GaveWay(msgspec.Struct, frozen=True):
-    """One thing that gave way. ``certain``: limits, counts or processes bear it out; else it is a likelihood."""
+    """``certain``: limits, counts or processes confirm it."""
 
     side: Side
     code: str
@@ -71,10 +70,7 @@ class GaveWay(msgspec.Struct, frozen=True):
 
 
 class Seen(msgspec.Struct, frozen=True):
-    """A step's run and what was found in it. ``slow``: a limit on latency that was crossed, in words; "" for none.
-
-    ``saturation``: the findings of saturation.py.
-    """
+    """A step's run and its analyses. ``slow``: the latency limit that was crossed, in words, or ""."""
 
     run: Run
     totals: Totals
@@ -84,23 +80,22 @@ class Seen(msgspec.Struct, frozen=True):
 
     @property
     def server(self) -> str:
-        """The server's name in sentences."""
+        """The server's name for sentences."""
         name = self.run.place.server_label.partition("/")[0]
-        # asyncli's own server, of the lab.
         return "the built-in server" if name == "asyncli" else name or "the server"
 
     def most(self, name: str) -> float:
         return max(self.run.series(name).values, default=0.0)
 
     def rise(self, name: str, *, to_end: bool = False) -> float:
-        """By how much a counter rose from the first connect to the hold's end, or to the end of all; 0 where it was not read."""
+        """The rise of a counter from the first connect to the hold's end, or to the run's end; 0 where it was not read."""
         counter, start_s = self.run.series(name), self.run.first_connect_s
         before, after = counter.last(until_s=start_s), counter.last(until_s=math.inf if to_end else self.run.stop_s + 1.0)
         before = counter.first() if before is None else before
         return max(0.0, after - before) if before is not None and after is not None else 0.0
 
     def cores(self, name: str) -> float | None:
-        """Cores in use in the last seconds before the drain, by a counter of CPU seconds; None where too little was read."""
+        """Mean cores in use in the last ten seconds before the drain, from a counter of CPU seconds; None where unknown."""
         since_s = max(self.run.first_connect_s, self.run.stop_s - 10.0)
         return self.run.series(name).per_second(since_s, self.run.stop_s + 0.5, least_s=2.0)
 
@@ -111,22 +106,21 @@ class Seen(msgspec.Struct, frozen=True):
         return sum(self.totals.whole.deaths[cause].count for cause in causes if cause in self.totals.whole.deaths)
 
     def silent(self) -> int:
-        """Connections that were not answered, or not in time."""
+        """Connections without an answer in time."""
         return self.deaths(*_SILENT) + self.failures("connect_timeout")
 
     def overflowed(self) -> float:
-        """How often a listen queue of the server's host was full."""
+        """Overflows of listen queues on the server's host."""
         return self.rise(f"{metrics.TCP}ListenOverflows") if self.run.sides.server else 0.0
 
 
 def memory_floor(total: float, available: float) -> float:
-    """Bytes that must stay available on this host for a step to go on: the forecast's reserve, and no more than half of what was
-    there before."""
+    """The least available memory (bytes) of this host at which a step continues."""
     return min(RESERVE * total, available / 2)
 
 
 def what_gave_way(seen: Seen) -> list[GaveWay]:
-    """What there is evidence of, the answer first; one of side "unknown" where there is of nothing."""
+    """All bottlenecks with evidence, the answer first; one of side "unknown" where there is none."""
     found: dict[str, GaveWay] = {}
     for mechanism in _MECHANISMS:
         for one in mechanism(seen):
@@ -140,14 +134,13 @@ def what_gave_way(seen: Seen) -> list[GaveWay]:
 
 
 def instead_of_forecast(seen: Seen) -> Finding | None:
-    """What gave way, and where, in a run that lost connections or could not hold all; None for one that gives a forecast.
+    """The bottleneck of a run that lost connections or did not hold all; None for a run that has a forecast.
 
-    What asyncli lost with processes of its own says nothing of the server. An error where a limit of the server was read and
-    reached.
+    Connections that asyncli lost with its own processes do not count. An error for a limit of the server that was reached.
     """
     whole, asked = seen.totals.whole, seen.run.plan.connections
     lost, failed = whole.lost - seen.deaths("generator_lost"), sum(whole.failures.values())
-    # What failed to connect and did so at a later attempt gave way to nothing.
+    # Connects that failed and succeeded later are no bottleneck.
     if not lost and (not failed or seen.totals.held >= asked):
         return None
     served, first = served_most(seen.run.ticks), what_gave_way(seen)[0]
@@ -165,14 +158,12 @@ def _way(side: Side, code: str, form: str = "", *, certain: bool = True, **field
 
 
 def _diagnosed(side: Side, codes: Set[str], seen: Seen) -> Iterator[GaveWay]:
-    """What the diagnoses of these codes say."""
     for one in seen.diagnoses:
         if one.code in codes:
             yield GaveWay(side, one.code, one.evidence, one.remedy, one.certain)
 
 
 def _noted(side: Side, codes: Set[str], seen: Seen) -> Iterator[GaveWay]:
-    """What the run's own findings of these codes say."""
     for one in seen.run.findings:
         if one.code in codes:
             yield GaveWay(side, one.code, one.evidence, one.remedy)
@@ -182,13 +173,13 @@ def _noted(side: Side, codes: Set[str], seen: Seen) -> Iterator[GaveWay]:
 
 
 def _both_busy(seen: Seen) -> Iterator[GaveWay]:
-    """All CPUs of a host that server and asyncli share, where that made either late."""
+    """All CPUs of a shared host were busy, and asyncli or the server was late for it."""
     cpus, busy = seen.run.place.cpus, seen.cores(metrics.HOST_CPU_BUSY_S)
     server, ours = seen.cores(metrics.SERVER_CPU_S), seen.cores(metrics.GENERATOR_CPU_S)
     if not seen.run.place.local or cpus is None or busy is None or ours is None or busy < MOST_CPU_SHARE * cpus:
         return
-    # A server that has nearly all of them to itself is its own limit, unless asyncli is late for it. Other programs make answers
-    # slow; silence for as long as a timeout has another reason.
+    # A server that has nearly all CPUs is its own limit, unless asyncli is late. Other programs slow answers down; timeouts have
+    # another reason.
     beside, share = ours if server is None else busy - server, (1.0 - MOST_CPU_SHARE) * cpus
     if is_saturated(seen.saturation) or (seen.slow and beside >= share) or (seen.silent() and ours >= share):
         shares = f"asyncli used {ours:.1f}" if server is None else f"{seen.server} used {server:.1f}, asyncli {ours:.1f}"
@@ -201,7 +192,7 @@ def _late(seen: Seen) -> Iterator[GaveWay]:
     for one in seen.saturation:
         if is_saturated([one]):
             yield GaveWay("host", one.code.removeprefix("generator_saturated_"), one.evidence, one.remedy)
-    # Latency counts from the instant that a heartbeat was due: with half of it ours, it speaks of us.
+    # Latency counts from the intended instant: at half of it or more, asyncli's lateness is the cause.
     late, whole = (one.quantile(0.99) or 0.0 for one in (seen.totals.whole.lateness_us, seen.totals.whole.latency_us))
     if seen.slow and 2 * late >= whole > 0:
         yield _way("host", "beats", slow=seen.slow, late_ms=late / 1e3, whole_ms=whole / 1e3)
@@ -214,7 +205,7 @@ def _starved(seen: Seen) -> Iterator[GaveWay]:
 
 
 def _host_memory(seen: Seen) -> Iterator[GaveWay]:
-    """A host that had less memory left than must stay: the server's elsewhere, or asyncli's own."""
+    """Too little memory left on the server's host or on asyncli's."""
     run, far = seen.run, seen.run.sides.far
     hosts: list[tuple[Side, str, float | None, str]] = [
         ("host", "this host", run.place.memory_bytes, run.of_ours(metrics.HOST_AVAILABLE_BYTES))
@@ -232,19 +223,19 @@ def _host_memory(seen: Seen) -> Iterator[GaveWay]:
 
 
 def _full(seen: Seen) -> Iterator[GaveWay]:
-    """A limit of the server's that was read, and reached: of its control group, its sessions, its fullest process."""
+    """Limits of the server that were read and reached: control group, sessions, descriptors."""
     killed = seen.rise(metrics.SERVER_GROUP_KILLED, to_end=True)
     for code, form, used, limited in _READ_LIMITS:
         limit, most = seen.run.series(limited).last(), seen.most(used)
         if limit is not None and code == "memory_limit" and killed:
-            who = "one process" if killed == 1 else f"{format_count(killed)} processes"
+            who = format_many(killed, "process")
             yield _way("server", code, "memory_killed", server=seen.server, killed=who, limit=limit, most=most)
         elif limit is not None and most >= _FULL * limit:
             yield _way("server", code, form, server=seen.server, limit=limit, most=most)
 
 
 def _slots(seen: Seen, *, certain: bool = True) -> Iterator[GaveWay]:
-    """What closes connections for want of room; and by its status page nginx's count, Apache's processes or threads."""
+    """Connection slots: idle reuse, or by the status page nginx's refused accepts and Apache's busy workers."""
     for one in seen.diagnoses:
         if one.code == "idle_reuse" and one.certain is certain:
             yield GaveWay("server", "slots", one.evidence, one.remedy, certain)
@@ -259,7 +250,7 @@ def _slots(seen: Seen, *, certain: bool = True) -> Iterator[GaveWay]:
 
 
 def _server_cpu(seen: Seen) -> Iterator[GaveWay]:
-    """As many cores as the server has threads to use, where it was slow or silent."""
+    """The server used all cores that its threads can use, and was slow or silent."""
     cpus, used = (seen.run.sides.far or seen.run.place).cpus, seen.cores(metrics.SERVER_CPU_S)
     threads = seen.run.series(metrics.SERVER_THREADS).last()
     if used is None or cpus is None or threads is None or not (seen.slow or seen.silent() or seen.overflowed()):
@@ -276,14 +267,14 @@ def _listen_queue(seen: Seen) -> Iterator[GaveWay]:
         yield _way("server", "listen_queue", certain=False, host=seen.run.sides.host, times=times)
 
 
-# By what connections were lost, refused or late for, without more.
+# Lost, refused or late connections, without further evidence.
 
 
 def _never_arrived(seen: Seen) -> Iterator[GaveWay]:
-    """Connects without an answer that the server never accepted, by its own count."""
+    """Unanswered connects that the server never accepted, by its own count."""
     timeouts, started = seen.failures("connect_timeout"), seen.totals.whole.started
     accepted = seen.rise(metrics.STATUS_ACCEPTS) - seen.rise(metrics.STATUS_CONNECTS)
-    # A SYN that a full listen queue drops is sent again, and dropped again: then nothing was lost on the way.
+    # A full listen queue drops retransmitted SYNs too: then the network lost nothing.
     dropped = 2 * seen.overflowed() >= max(1, seen.silent())
     if not timeouts or dropped or not len(seen.run.series(metrics.STATUS_ACCEPTS)):
         return
@@ -314,7 +305,7 @@ def _lost(seen: Seen) -> Iterator[GaveWay]:
 def _slow(seen: Seen) -> Iterator[GaveWay]:
     if seen.slow:
         cores = seen.cores(metrics.SERVER_CPU_S)
-        used = f", though {seen.server} used {cores:.2f} cores: it waits for something, or the way to it does" if cores else ""
+        used = f", though {seen.server} used {cores:.2f} cores: it waits, or the network path is slow" if cores else ""
         yield _way("server" if seen.run.place.local else "unknown", "slow", certain=False, slow=seen.slow, cores=used)
 
 
@@ -328,16 +319,13 @@ _MECHANISMS = (
 
 
 def served_most(ticks: Ticks) -> int:
-    """The most connections that were held at the end of any second; where some were not answered, that did not wait then.
-
-    One that waits in a listen queue is open at our end. How many waited when the drain began no tick says.
-    """
+    """The most connections held at the end of any second; less those that waited for an answer where some were never answered."""
     if any(cause in tick.deaths for _, tick in ticks for cause in _SILENT):
         return max((max(0, tick.held - tick.awaiting) for _, tick in ticks), default=0)
     return max((max(tick.held, tick.held_at_drain) for _, tick in ticks), default=0)
 
 
 def least_available(run: Run) -> float | None:
-    """The least memory (bytes) that was available on this host from the first connect on; None where it was not read."""
+    """The least available memory (bytes) of this host from the first connect on; None where unknown."""
     available = run.series(run.of_ours(metrics.HOST_AVAILABLE_BYTES))
     return min(available.between(run.first_connect_s, run.stop_s).values, default=None)

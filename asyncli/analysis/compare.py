@@ -1,15 +1,11 @@
-"""Two runs or more, number by number: what differs, by how much, and whether the difference is real.
+"""Compares runs number by number: the difference, its interval, and whether it is significant.
 
-Each run gives each number with a 95 % interval and degrees of freedom (:mod:`asyncli.analysis.measured`), and
-:mod:`asyncli.analysis.estimates` the difference of two. What a run cannot know of itself is how the next run of the same server
-would have come out; :data:`REPEAT` is what that was measured to be, and it is part of every interval.
+Each number of a run has a 95 % interval and degrees of freedom (:mod:`asyncli.analysis.measured`);
+:mod:`asyncli.analysis.estimates` has the difference of two. :data:`REPEAT` is how much repeats of one run were measured to
+scatter; every interval includes it. Significance is at 5 % after Holm's correction over all numbers of two runs (Holm 1979,
+Scand. J. Stat. 6).
 
-Some twenty numbers are compared at once, and of twenty that do not differ one would seem to. So a difference is called
-real only if it stands Holm's test over all numbers of the two runs (Holm 1979, Scand. J. Stat. 6): where the runs do not
-differ in anything, the chance that any number is called different is 1 in 20.
-
-The whole host's memory is shared with whatever else runs there. So a difference of it is called real only where the parts
-that are known of a connection make up at least half of it: what lies in what is left over may be anybody's.
+Other programs use the host's memory too: a difference of the whole host counts only if at least half of it is in known parts.
 """
 
 from __future__ import annotations
@@ -20,20 +16,11 @@ from typing import Any, Literal
 
 import msgspec
 
+from asyncli.analysis.constants import WORTH_TELLING
 from asyncli.analysis.estimates import ALPHA, NO_SCATTER, Estimate, Rate, Repeat, contrast, holm, rates_differ
-from asyncli.analysis.levels import WORTH_TELLING
 from asyncli.analysis.measured import HOST, OURS, MeasuredRun
-from asyncli.findings.comparison import (
-    DIRECTIVE,
-    compare_asyncli,
-    compare_company,
-    compare_host,
-    compare_incomplete,
-    compare_invalid,
-    compare_plan,
-    compare_same,
-    compare_sysctls,
-)
+from asyncli.findings import comparison
+from asyncli.findings.comparison import DIRECTIVE
 from asyncli.findings.host import host_shared
 from asyncli.plan import masked
 from asyncli.records import Finding
@@ -43,10 +30,9 @@ from asyncli.units import format_count
 Called = Literal["higher", "lower", "no_difference", "cannot_say"]
 Group = Literal["cost", "memory", "cpu", "latency", "losses", "drift", "asyncli"]
 
-# What bench/repeats.py measured over ten soaks of 10,000 connections, each on an nginx of its own, on a host on which other
-# work went on: 0.22 MB of the server's memory (PSS moves with what other processes share with nginx), 9.9 % and 7.2 % of its
-# CPU time, 2.9 % of p50. The slow quantiles of rounds whose stretches agreed scattered by 4 %; the others are seen as
-# such, or by asyncli's own lateness. Rows without an entry scattered no more than their own intervals allow.
+# Measured by bench/repeats.py over ten soaks of 10,000 connections, each on its own nginx, on a host with other work: 0.22 MB of
+# the server's memory (PSS depends on other processes), 9.9 % and 7.2 % of its CPU time, 2.9 % of p50, 4 % of slow quantiles.
+# Rows without an entry scattered no more than their own intervals.
 REPEAT: dict[str, Repeat] = {
     "fixed.server_user": Repeat(absolute=0.23e6),
     "memory.server_hold_end": Repeat(absolute=0.23e6),
@@ -58,20 +44,18 @@ REPEAT: dict[str, Repeat] = {
     "lateness.p99": Repeat(0.05),
 }
 METHOD = (
-    "the intervals of both runs, independent of each other, combined after Welch and Satterthwaite, with what the same server "
-    "was measured to differ by from run to run; rates by Garwood's intervals and the exact conditional test; quantiles by "
-    "Woodruff's intervals over stretches of the hold (a report's are of ramp and hold); a level at the hold's end is the mean "
-    "of its last minute"
+    "the intervals of both runs, combined after Welch and Satterthwaite, with the scatter measured between repeats of one run; "
+    "rates by Garwood's intervals and the exact conditional test; quantiles by Woodruff's intervals over stretches of the hold "
+    "(a report's are of ramp and hold); the level at the hold's end is the mean of its last minute"
 )
 RULE = (
-    "a difference is real if it stands Holm's test at 5 % over all numbers of both runs: where nothing differs, 1 comparison in "
-    "20 calls anything real. Of the whole host it must also lie in the parts that are known, not in what is left over. An "
-    "interval by itself holds the truth in 19 of 20"
+    "a difference is real if significant at 5 % after Holm's correction over all numbers of both runs: without any difference, 1 "
+    "comparison in 20 finds one. For the whole host at least half of it must be in known parts, not in what is left over"
 )
 
 
 class Number(msgspec.Struct, frozen=True):
-    """A number that is compared: its key in the JSON, its unit, its name under the heading of its group, and in a sentence."""
+    """A compared number: key in the JSON, unit, label in its group, name in a sentence."""
 
     key: str
     unit: str
@@ -113,10 +97,10 @@ GROUPS: dict[Group, str] = {
 
 
 class Difference(msgspec.Struct):
-    """One row of two runs: ``values`` are the first's and the second's, ``difference`` is the second's less the first's.
+    """One row of two runs: ``values`` of the first and the second, ``difference`` second less first.
 
-    ``relative``: the difference as a share of the first's value; None where that is not above zero. ``p_value`` is the
-    row's own, ``verdict`` is after Holm. ``why``: the reason for "cannot_say", else empty.
+    ``relative``: share of the first value (None if not positive). ``p_value`` is uncorrected, ``verdict`` is after Holm's
+    correction. ``why``: the reason for "cannot_say".
     """
 
     key: str
@@ -132,14 +116,14 @@ class Difference(msgspec.Struct):
 
 
 class Differing(msgspec.Struct):
-    """A fact of the plan, the server or the host that is not the same in all runs."""
+    """A fact of plan, server or host that differs between runs."""
 
     key: str
     values: list[Any]
 
 
 class Comparison(msgspec.Struct):
-    """The first run is what the others are compared with."""
+    """``runs``: each of the others is compared with the first."""
 
     runs: list[MeasuredRun]
     differences: list[Difference]
@@ -148,10 +132,10 @@ class Comparison(msgspec.Struct):
 
 
 def hindrance(path: str, run: Run) -> str | None:
-    """Why ``run`` cannot be compared with any other, in one line; None if it can."""
+    """Why ``run`` cannot be compared, in one line, or None."""
     if not run.ticks:
-        where = run.phases[-1].name if run.phases else "beginning"
-        return f"{path}: holds no second of the generator (the run ended in its {where}); compare runs that came to their ramp"
+        where = f"in its {run.phases[-1].name}" if run.phases else "at its start"
+        return f"{path}: has no second of the generator (the run ended {where}); compare runs that reached their ramp"
     if not any(tick.answered for _, tick in run.ticks):
         did = "answered" if any(tick.opened for _, tick in run.ticks) else "connected"
         return f"{path}: nothing ever {did} in this run; 'asyncli report {path}' says why"
@@ -159,7 +143,7 @@ def hindrance(path: str, run: Run) -> str | None:
 
 
 def compare(runs: Sequence[MeasuredRun]) -> Comparison:
-    """The first of ``runs`` against each other one. Pure: the same runs give the same comparison."""
+    """Compare the first of ``runs`` with each other one. Pure."""
     first, *others = runs
     differences = list(chain.from_iterable(_pair(first, other) for other in others))
     differs = differing(runs)
@@ -170,7 +154,6 @@ def compare(runs: Sequence[MeasuredRun]) -> Comparison:
 
 
 def _pair(first: MeasuredRun, second: MeasuredRun) -> list[Difference]:
-    """All rows of two runs, judged together."""
     rows = [_row(row, first, second) for row in ROWS]
     tested = sorted((one for one in rows if one.p_value is not None), key=lambda one: one.p_value or 0.0)
     adjusted = holm([one.p_value or 0.0 for one in tested])
@@ -182,13 +165,13 @@ def _pair(first: MeasuredRun, second: MeasuredRun) -> list[Difference]:
         elif one.p_value > ALPHA:
             one.verdict = "no_difference"
         else:
-            one.why = f"alone it would count (p = {one.p_value:.2g}), but of {len(tested)} numbers one may be so by chance"
-    _mind_the_rest(rows)
+            one.why = f"significant alone (p = {one.p_value:.2g}), but not among {len(tested)} numbers"
+    _require_known_parts(rows)
     return rows
 
 
-def _mind_the_rest(rows: Sequence[Difference]) -> None:
-    """Take back that the host differs where no part that is known does: others use its memory, too."""
+def _require_known_parts(rows: Sequence[Difference]) -> None:
+    """Withdraw a difference of the host that no known part has: other programs use its memory too."""
     by_key = {one.key: one.difference for one in rows}
     whole = next(one for one in rows if one.key == "cost.host_total")
     rest = by_key["cost.residual"]
@@ -196,14 +179,11 @@ def _mind_the_rest(rows: Sequence[Difference]) -> None:
         return
     if 2 * rest / whole.difference > 1:
         whole.verdict = "cannot_say"
-        whole.why = (
-            f"it lies in what is left over ({rest:+,.0f} B of {whole.difference:+,.0f} B a connection), which other programs "
-            "move too, and not in the parts that are known"
-        )
+        whole.why = f"{rest:+,.0f} of {whole.difference:+,.0f} B a connection are left over, which may be other programs"
 
 
 def _row(row: Number, first: MeasuredRun, second: MeasuredRun) -> Difference:
-    a, b = (one.said.get(row.key, "it is not known") for one in (first, second))
+    a, b = (one.said.get(row.key, "unknown") for one in (first, second))
     values = tuple(None if isinstance(one, str) else one.value for one in (a, b))
     between = (first.name, second.name)
     result = Difference(row.key, row.unit, between, (values[0], values[1]), None, None, None, None, "cannot_say")
@@ -213,7 +193,7 @@ def _row(row: Number, first: MeasuredRun, second: MeasuredRun) -> Difference:
         result.why = f"in both, {a}" if same else "; ".join(reasons)
         return result
     result.difference = b.value - a.value
-    # A growth near zero is no measure for another.
+    # A growth near zero is no base for a share.
     result.relative = result.difference / a.value if a.value > 0 and row.group != "drift" else None
     if isinstance(a, Rate) and isinstance(b, Rate):
         low, high, _ = contrast(a.estimate(), b.estimate())
@@ -230,7 +210,7 @@ def _row(row: Number, first: MeasuredRun, second: MeasuredRun) -> Difference:
 
 
 def _unlike(row: Number, first: MeasuredRun, second: MeasuredRun) -> str:
-    """Why a number means different things in the two runs; "" where it does not."""
+    """Why a number means different things in the two runs, or ""."""
     a, b = first.facts.get("local"), second.facts.get("local")
     if row.key in ("cost.host_total", "cost.residual", "drift.host_total", "drift.kernel") and a != b:
         here, there = (first, second) if a else (second, first)
@@ -239,37 +219,38 @@ def _unlike(row: Number, first: MeasuredRun, second: MeasuredRun) -> str:
     if kinds[0] != kinds[1]:
         return f"the server's memory was read as {kinds[0]} in {first.name}, as {kinds[1]} in {second.name}"
     if of := [one.name for one in (first, second) if row.key in one.levels]:
-        # Freed memory that the next connections fill moves it by more than any interval knows: whoever ran second looks better.
-        once = "with what the first connections take once; a slower ramp gives a slope"
-        return f"it is a difference of two levels in {' and '.join(of)}, {once}"
+        # Reuse of freed memory changes it by more than any interval covers: the second run looks better.
+        return f"a difference of two levels in {' and '.join(of)}, first use included; a slower ramp gives a slope"
     if row.key == "memory.server_hold_end" and abs(first.held - second.held) > WORTH_TELLING * max(first.held, second.held):
         return f"{format_count(first.held)} connections were held in {first.name}, {format_count(second.held)} in {second.name}"
     return ""
 
 
 def _own(row: Number, difference: float, first: MeasuredRun, second: MeasuredRun) -> str:
-    """Why a difference of latencies may be asyncli's own: they count from when a heartbeat was due. "" where it is not."""
+    """Why a difference of latencies may be asyncli's lateness, or ""."""
     if row.group != "latency":
         return ""
     a, b = (one.late_ms.get(row.key.removeprefix("latency.")) for one in (first, second))
     if a is None or b is None or 2 * abs(b - a) < abs(difference) or (b - a) * difference <= 0:
         return ""
     later = first if b < a else second
-    return f"in {later.name} asyncli itself was {abs(b - a):.2g} ms later in sending, which latency counts too"
+    return f"in {later.name} asyncli itself sent {abs(b - a):.2g} ms later, which latency includes"
 
 
 # -- what else differs
 
-# Plan keys that say where the server is or how its processes are found, not what is done to it.
+# Plan keys that only locate the server or its processes.
 _WHERE = (
     "urls", "status_url", "server_pid", "server_pidfile", "server_name", "force", "seed", "workers", "sources", "ca",
     "client_cert", "client_key",
 )  # fmt: skip
-# What may differ between runs of the same server and plan, and with a configuration that is known to be the same its address.
+# May differ between runs of one server and plan; the address too if the configuration is known to be the same.
 _NO_DIFFERENCE = {"plan.seed", "plan.server_pid", "plan.server_pidfile", "plan.server_name", "plan.force"}
 _ADDRESS = {"plan.urls", "plan.status_url"}
+
+
 def differing(runs: Sequence[MeasuredRun]) -> list[Differing]:
-    """The facts in which not all runs are alike, the server's first."""
+    """The facts that differ between the runs, the server's first."""
     keys = dict.fromkeys(chain.from_iterable(one.facts for one in runs))
     found = []
     for key in keys:
@@ -277,7 +258,7 @@ def differing(runs: Sequence[MeasuredRun]) -> list[Differing]:
         if any(value != values[0] for value in values[1:]):
             found.append(Differing(key, [masked(value or ()) for value in values] if key == "plan.headers" else values))
     if any(one.key.startswith(DIRECTIVE) for one in found):
-        # They say what the fingerprint of the file only hints at.
+        # The hash of the file adds nothing to its directives.
         found = [one for one in found if one.key != "server.config_hash"]
     return found
 
@@ -291,26 +272,26 @@ def _findings(runs: Sequence[MeasuredRun], differs: Sequence[Differing]) -> list
     found = [*chain.from_iterable(map(_trust, runs))]
     done = [key for key in by_key if key.startswith("plan.") and key.removeprefix("plan.") not in _WHERE]
     for made, unlike in (
-        (compare_plan, of(*done)),
-        (compare_host, of(*HOST, "local")),
-        (compare_asyncli, of(*OURS)),
-        (compare_sysctls, of(*(key for key in by_key if key.startswith("sysctls.")))),
+        (comparison.compare_plan, of(*done)),
+        (comparison.compare_host, of(*HOST, "local")),
+        (comparison.compare_asyncli, of(*OURS)),
+        (comparison.compare_sysctls, of(*(key for key in by_key if key.startswith("sysctls.")))),
     ):
         if unlike:
             found.append(made(unlike))
     known = runs[0].facts.get("server.config_hash") is not None
     if not set(by_key) - _NO_DIFFERENCE - (_ADDRESS if known else set()):
-        found.append(compare_same(runs[0].facts.get("server.label") or "the server", known))
+        found.append(comparison.compare_same(runs[0].facts.get("server.label") or "the server", known))
     return sorted(found, key=lambda one: {"error": 0, "warning": 1, "info": 2}[one.severity])
 
 
 def _trust(run: MeasuredRun) -> list[Finding]:
-    """What keeps a run's own numbers from being believed."""
+    """Findings that make a run's numbers doubtful."""
     shared = [one for one in run.findings if one.code == host_shared.code]
     found = [one for one in run.findings if one.code != host_shared.code]
-    found += [compare_company(run.name, **one.fields) for one in shared]
+    found += [comparison.compare_company(run.name, **one.fields) for one in shared]
     if run.spoiled:
-        found.append(compare_invalid(run.name, run.spoiled))
+        found.append(comparison.compare_invalid(run.name, run.spoiled))
     if not run.complete:
-        found.append(compare_incomplete(run.name, not run.spoiled))
+        found.append(comparison.compare_incomplete(run.name, not run.spoiled))
     return found

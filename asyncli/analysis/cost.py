@@ -1,7 +1,7 @@
-"""What one more connection costs: the slope of memory over connections held, with an interval that can be believed.
+"""The cost of a connection: the slope of memory over connections held, with its 95 % interval.
 
-A slope, not a quotient: the quotient would spread fixed cost (nginx writes all its slots at the start) over the
-connections. :mod:`asyncli.analysis.slope` fits it; where the ramp is too short, a difference of two levels, named as that.
+A quotient would spread fixed cost (nginx writes all its slots at the start) over the connections. Where the ramp is too short for
+a slope (:mod:`asyncli.analysis.slope`), the cost is a difference of two levels, and is named so.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ import statistics
 
 import msgspec
 
+from asyncli import metrics
+from asyncli.analysis.constants import FEWEST, NEARLY_ALL, WORTH_TELLING
 from asyncli.analysis.gaps import for_cost
-from asyncli.analysis.levels import FEWEST, NEARLY_ALL, WORTH_TELLING
 from asyncli.analysis.slope import FEWEST_PLATEAUS, FREED_KEPT, OTHERS_INTO_HOLD_S, Cost, Fit, Fitter, minus
 from asyncli.findings.cost import (
     CALLED,
@@ -23,16 +24,6 @@ from asyncli.findings.cost import (
     descriptors_listed,
     plateau_unsettled,
 )
-from asyncli.metrics import (
-    GENERATOR_USS_BYTES,
-    HOST_USED_BYTES,
-    KERNEL_LISTING_BYTES,
-    KERNEL_SOCKET_BYTES,
-    KERNEL_TCP_MEM_BYTES,
-    SERVER_PSS_BYTES,
-    SERVER_RSS_BYTES,
-    STATUS_ACTIVE,
-)
 from asyncli.plan import Plan
 from asyncli.records import Finding
 from asyncli.run import Run
@@ -41,18 +32,14 @@ from asyncli.topology import Sides
 
 __all__ = ["FREED_KEPT", "SURE", "Cost", "Costs", "Fit", "Residue", "costs", "residue", "server_memory"]
 
-#: A slope whose interval is wider than this share of it, on either side, is no number to go by.
+#: A slope whose interval is wider than ± this share of it is not used as a number.
 SURE = 0.5
-# What is sized by. What is queued comes and goes with each beat, and asyncli's own is a few bytes a row: either moves for no
-# reason that a longer rest would end, and their intervals are widened all the same.
+# Costs that size a server. Queued buffers and asyncli's own memory move at rest too, and a longer rest would not end that.
 _SIZED = frozenset({"server_user", "kernel", "host_total"})
 
 
 class Residue(msgspec.Struct):
-    """Bytes more than in the baseline, ``after_s`` seconds after the last close; None where not sampled.
-
-    ``kernel``: of all sockets on this host, both ends together where both are on it.
-    """
+    """Bytes above the baseline, ``after_s`` seconds after the last close; None where not sampled. ``kernel``: of both ends."""
 
     after_s: float | None = None
     server_user: float | None = None
@@ -61,11 +48,10 @@ class Residue(msgspec.Struct):
 
 
 class Costs(msgspec.Struct):
-    """The costs of the contract; None where unknown, and then ``findings`` says why, and so does ``unknown`` by its name.
+    """The costs; None where unknown, with the reason in ``unknown`` and in ``findings``.
 
-    ``kernel_queued``: pages of queued TCP buffers per socket end. They are no part of ``kernel`` (objects) and of no sum
-    here: a reading of one instant, of what happened to be in flight. ``fits``: by the same names, for pictures.
-    ``client_total``: of asyncli's own host in all, where the others are of the server's host elsewhere; in no sum with them.
+    ``kernel_queued``: pages of queued TCP buffers per socket end, in no other cost. ``fits``: the points and lines, by the same
+    names. ``client_total``: of asyncli's own host where the server is on another; in no other cost.
     """
 
     server_user: Cost | None = None
@@ -82,7 +68,7 @@ class Costs(msgspec.Struct):
 
 
 def costs(run: Run) -> Costs:
-    """The costs of a run, of the host that its samples are of (:mod:`asyncli.topology`)."""
+    """The costs of a run on the host that was sampled (:mod:`asyncli.topology`)."""
     run = for_cost(run)
     result = Costs()
     where, held = run.sides, run.held
@@ -91,19 +77,18 @@ def costs(run: Run) -> Costs:
     server = ours if others is None else Fitter(run, others, " over the server's active count")
     shared = server if where.server else ours
 
-    # The hold may be hours long.
     ramp = run.within((-math.inf, ours.until_s))
     user, kind = server_memory(ramp)
     note = f" of {kind}" + (" (counts shared pages in each process)" if kind == "RSS" else "")
-    kernel = ramp.series(KERNEL_SOCKET_BYTES)
-    queued = ramp.series(KERNEL_TCP_MEM_BYTES)
-    generator = ramp.series(GENERATOR_USS_BYTES)
-    host, in_use = ramp.series(HOST_USED_BYTES), " of memory in use"
-    listing = ramp.series(KERNEL_LISTING_BYTES)
+    kernel = ramp.series(metrics.KERNEL_SOCKET_BYTES)
+    queued = ramp.series(metrics.KERNEL_TCP_MEM_BYTES)
+    generator = ramp.series(metrics.GENERATOR_USS_BYTES)
+    host, in_use = ramp.series(metrics.HOST_USED_BYTES), " of memory in use"
+    listing = ramp.series(metrics.KERNEL_LISTING_BYTES)
     listed = shared.fit("listing", listing)
-    # One listing leaves some 900 B for each end.
+    # A listing leaves some 900 B for each end.
     if isinstance(listed, Fit) and listed.cost.ci95[0] > 50.0:
-        # Another program's doing, in bursts, and in proportion to the connections: left in, it would be taken for their cost.
+        # It grows with the connections, but belongs to another program.
         host, in_use = minus(host, [listing]), f"{in_use} less inodes of /proc"
         result.findings.append(descriptors_listed(listed.cost.bytes_per_connection, listed.cost.half_width))
     ends = where.ends
@@ -123,7 +108,7 @@ def costs(run: Run) -> Costs:
     few = {name: points for name, points in found.items() if isinstance(points, int) and points}
     unread = [name for name, points in found.items() if points == 0]
     if where.far is not None:
-        client = ours.fit("client_total", ramp.series(run.of_ours(HOST_USED_BYTES)), note=" of memory in use")
+        client = ours.fit("client_total", ramp.series(run.of_ours(metrics.HOST_USED_BYTES)), note=" of memory in use")
         result.client_total = client.cost if isinstance(client, Fit) else None
     parts = {"kernel": kernel} | ({"generator_user": generator} if where.generator else {})
     parts |= {"server_user": user} if where.server else {}
@@ -139,7 +124,7 @@ def costs(run: Run) -> Costs:
         result.unknown |= dict.fromkeys(unread, result.findings[-1].evidence)
     result.findings += _doubts(result, run.plan, held, ours, shared, server)
     if result.residual is None and result.host_total is not None and result.host_total.of_levels:
-        result.unknown["residual"] = "two levels of a whole host hold what its other programs did between them"
+        result.unknown["residual"] = "a difference of two levels of the whole host includes other programs"
     elif result.residual is None:
         missing = [name for name in ("host_total", *parts) if getattr(result, name) is None]
         result.findings.append(cost_residual_unknown(missing))
@@ -148,17 +133,15 @@ def costs(run: Run) -> Costs:
 
 
 def server_memory(run: Run) -> tuple[Series, str]:
-    """The memory of the server's processes over time, and what kind it is: "PSS", or "RSS" where that was not read."""
-    user = run.series(SERVER_PSS_BYTES)
-    return (user, "PSS") if len(user) else (run.series(SERVER_RSS_BYTES), "RSS")
+    """The memory of the server's processes over time, and its kind: "PSS", or "RSS" where PSS was not read."""
+    user = run.series(metrics.SERVER_PSS_BYTES)
+    return (user, "PSS") if len(user) else (run.series(metrics.SERVER_RSS_BYTES), "RSS")
 
 
 def residue(run: Run, *, listed: bool = False) -> Residue:
-    """What was still there at the run's end of what the connections took.
+    """Memory that remains at the run's end: the last reading of the residue phase less the median of the baseline.
 
-    The last reading of the residue phase less the median of the baseline; ``after_s`` counts from the last close. All
-    None for a run without that phase, and each where its metric was not read in both. ``listed``: the host's is less the
-    inodes of /proc, as its cost is.
+    ``listed``: the host's is less the inodes of /proc, as its cost is.
     """
     found = Residue()
     after, start = run.phase("residue"), run.first_connect_s
@@ -167,32 +150,31 @@ def residue(run: Run, *, listed: bool = False) -> Residue:
     begin = after.start_s
 
     def risen(metric: Series) -> tuple[float, float] | None:
-        """(when, bytes more than in the baseline) of the last reading."""
+        """(Instant, bytes above the baseline) of the last reading."""
         before, left = metric.between(-math.inf, start), metric.between(begin, math.inf)
         return (left.t_s[-1], left.values[-1] - statistics.median(before.values)) if before.values and left.values else None
 
     for name, metric in (
         ("server_user", server_memory(run)[0]),
-        ("kernel", run.series(KERNEL_SOCKET_BYTES)),
-        ("host_total", run.series(HOST_USED_BYTES)),
+        ("kernel", run.series(metrics.KERNEL_SOCKET_BYTES)),
+        ("host_total", run.series(metrics.HOST_USED_BYTES)),
     ):
         grown = risen(metric)
         if grown is not None:
             at_s, more = grown
             setattr(found, name, more)
             found.after_s = max(found.after_s or 0.0, at_s - begin)
-    listing = risen(run.series(KERNEL_LISTING_BYTES))
+    listing = risen(run.series(metrics.KERNEL_LISTING_BYTES))
     if listed and found.host_total is not None and listing is not None:
         found.host_total -= listing[1]
     return found
 
 
 def _residual(known: Costs, found: Fit | int, where: Sides) -> Fit | None:
-    """What the host uses per connection beyond the parts, so that the table adds up.
+    """What the host uses per connection beyond the known parts: the difference of the slopes.
 
-    The value is the difference of the slopes. Its interval comes from fitting the series of differences itself (the
-    parts' errors are not independent, so their intervals must not be added), which is ``found``, and spans both values
-    where they differ.
+    The errors of the parts are not independent, so the interval is that of a fit of the differences, ``found``, widened to
+    include the value.
     """
     total, kernel = known.host_total, known.kernel
     users = [*([known.server_user] if where.server else []), *([known.generator_user] if where.generator else [])]
@@ -211,13 +193,13 @@ def _residual(known: Costs, found: Fit | int, where: Sides) -> Fit | None:
 
 
 def _server_count(run: Run) -> Series | None:
-    """The server's active connections less our poller, where other clients use it too; None where all are ours."""
-    active, held = run.series(STATUS_ACTIVE), run.held
+    """The server's active connections less our poller's, if other clients use it too; else None."""
+    active, held = run.series(metrics.STATUS_ACTIVE), run.held
     most = max(held.values)
     bound = max(FEWEST, WORTH_TELLING * most)
     before = active.between(-math.inf, run.first_connect_s)
     hold = run.phase("hold")
-    # Not later: what the server then counts beyond ours may be what we lost, and was not there in the ramp that is fitted.
+    # Later the server may still count connections that we lost.
     end = min(hold.start_s + OTHERS_INTO_HOLD_S, hold.end_s if hold.end_s is not None else math.inf) if hold else 0.0
     during = active.between(hold.start_s, end) if hold else Series()
     strangers = [value - 1 for value in before.values]
@@ -227,12 +209,10 @@ def _server_count(run: Run) -> Series | None:
     return Series(active.t_s, [max(0.0, value - 1) for value in active.values])
 
 
-# What is queued is part of no sum, and not missed where all else is.
 _TOLD = frozenset(CALLED) - {"kernel_queued", "listing"}
 
 
 def _few_points(levels: dict[str, int], few: dict[str, int], wanted: int, plan: Plan) -> Finding:
-    """The ramp was too short for a slope: of which costs there is a difference of two ``levels`` instead, and of which none."""
     points = max([*levels.values(), *few.values()])
     slopeless, unknown = ([name for name in CALLED if name in names and name in _TOLD] for names in (levels, few))
     remedy = "--plateaus 5" if plan.plateaus else _ramp_that_fits(plan)
@@ -240,8 +220,8 @@ def _few_points(levels: dict[str, int], few: dict[str, int], wanted: int, plan: 
 
 
 def _ramp_that_fits(plan: Plan) -> str:
-    """What to write for a ramp that has points enough for a slope."""
-    # Of 20 s: a sample a second fills seven bins.
+    """The option for a ramp with enough points for a slope."""
+    # A sample a second: 20 s fill seven bins.
     per_s = min(plan.connections / 20.0, plan.asked_per_s / 2)
     if per_s < 1:
         return "--plateaus 5" if plan.connections >= 5 else "more connections"
@@ -250,7 +230,6 @@ def _ramp_that_fits(plan: Plan) -> str:
 
 
 def _doubts(known: Costs, plan: Plan, held: Series, *fitters: Fitter) -> list[Finding]:
-    """What makes known slopes weaker than they look."""
     if not known.fits:
         return []
     found = []

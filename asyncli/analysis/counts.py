@@ -1,4 +1,4 @@
-"""Connections and requests as the client and the server counted them, at any instant; and where two counts parted."""
+"""Connections and requests by the client's and the server's count at any instant, and where two counts diverge."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Any, Literal
 
 import msgspec
 
-from asyncli.analysis.levels import MISSED_S
 from asyncli.metrics import PROBE, STATUS_CONNECTS, STATUS_UNANSWERED
 from asyncli.records import Tick
 from asyncli.run import Run
@@ -16,21 +15,20 @@ from asyncli.samples import Series, began_anew
 
 Pair = Literal["asked", "held", "accepts", "handled", "requests"]
 
-# Failures after which the server may have accepted a connection that the client never counted as opened.
+# After these failures the server may have accepted a connection that the client never opened.
 _PERHAPS_ACCEPTED = ("connect_timeout", "refused", "other")
-# A tick is a second long, so a page and a tick are up to a second apart.
+# Page and tick are up to this far apart.
 _APART_S = 1.0
-# One page, or two, may have been caught between two halves of what they count.
+# One or two pages may be caught between two counters.
 _PAGES_THAT_TELL = 3
 
 
 class Divergence(msgspec.Struct):
-    """A stretch in which two counts differed by more than was in flight.
+    """A time in which two counts differed by more than was in flight.
 
-    ``from_s`` is the first instant at which they did, ``to_s`` the first at which they no longer did, or the last one
-    known where they never met again (not ``closed``). ``most`` is the widest difference and ``at_s`` its instant,
-    ``last`` the difference at the end. Differences are the second of the pair less the first: active less held, accepts
-    less opened, handled less accepts, requests less answers and polls, held less asked.
+    ``to_s``: the first instant at which they agreed again, or the last known one if not ``closed``. ``most``: the largest
+    difference, at ``at_s``; ``last``: the one at the end. Differences are active less held, accepts less opened, handled less
+    accepts, requests less answers and polls, held less asked.
     """
 
     pair: Pair
@@ -42,64 +40,17 @@ class Divergence(msgspec.Struct):
     closed: bool
 
 
-class CountsOverTime(msgspec.Struct):
-    """The counts at the same instants (s on the run's clock), for a picture; None where one is not known.
-
-    ``asked``: the ramp's schedule, then the plan's number, then 0. ``held``: by the client. ``server_active``: less our
-    poller. ``opened``, ``accepts``, ``handled``: since the start, our poller's apart. ``answers`` (polls too) and
-    ``requests``: since the first page.
-    """
-
-    t_s: list[float]
-    asked: list[float | None]
-    held: list[float | None]
-    server_active: list[float | None]
-    opened: list[float | None]
-    accepts: list[float | None]
-    handled: list[float | None]
-    answers: list[float | None]
-    requests: list[float | None]
-
-
-def counts_over_time(run: Run) -> CountsOverTime:
-    """Every count at the instants of the status pages, and of the ticks where no page spoke."""
+def asked_over_time(run: Run) -> Series:
+    """Connections due by the plan at each tick; 0 from the drain on."""
     import numpy as np
 
-    client, pages, start, stop = Client(run), Pages(run), run.first_connect_s, run.stop_s
-    alone = client.t_s[1:]
-    if len(pages):
-        after = np.searchsorted(pages.t_s, alone)
-        before_s = alone - pages.t_s[np.maximum(after - 1, 0)]
-        after_s = pages.t_s[np.minimum(after, len(pages) - 1)] - alone
-        alone = alone[np.minimum(np.abs(before_s), np.abs(after_s)) > MISSED_S]
-    t_s = np.union1d(pages.t_s, alone)
-    place = np.searchsorted(t_s, pages.t_s)
-
-    def of_pages(counts: Any) -> list[float | None]:
-        found: list[float | None] = [None] * len(t_s)
-        for at, count in zip(place.tolist(), counts.tolist(), strict=True):
-            found[at] = None if math.isnan(count) else count
-        return found
-
-    nothing: list[float | None] = [None] * len(t_s)
-    # Counts since the start of a server that was there before us, only where a page tells what it had counted by then.
-    since_start = len(pages) > 0 and bool(pages.t_s[0] <= start)
-    polls = np.interp(t_s, pages.t_s, pages.polls) if len(pages) else 0.0
-    return CountsOverTime(
-        t_s=t_s.tolist(),
-        asked=np.where(t_s < stop, client.asked(t_s), 0.0).tolist(),
-        held=client.held(t_s).tolist(),
-        server_active=of_pages(pages.active),
-        opened=client.at("opened", t_s).tolist(),
-        accepts=of_pages(pages.accepts) if since_start else nothing,
-        handled=of_pages(pages.handled) if since_start else nothing,
-        answers=(client.at("answered", t_s) + polls).tolist(),
-        requests=of_pages(pages.requests) if since_start else nothing,
-    )
+    client = Client(run)
+    t_s = client.t_s[1:]
+    return Series(t_s.tolist(), np.where(t_s < run.stop_s, client.asked(t_s), 0.0).tolist())
 
 
 class Client:
-    """The client's counts at any instant, from its ticks: lines between them."""
+    """The client's counts at any instant, interpolated between its ticks."""
 
     def __init__(self, run: Run) -> None:
         import numpy as np
@@ -121,24 +72,22 @@ class Client:
         self._connecting = np.array([0.0, *(float(tick.connecting) for _, tick in rows)])
 
     def at(self, name: str, t_s: Any) -> Any:
-        """The count since the start at each of ``t_s``."""
         import numpy as np
 
         return np.interp(t_s, self._tick_s, self._whole[name])
 
     def within(self, name: str, low: Any, high: Any) -> Any:
-        """What was counted from ``low`` to ``high``."""
         return self.at(name, high) - self.at(name, low)
 
     def held(self, t_s: Any, until_s: float = math.inf) -> Any:
-        """Held at each of ``t_s``; from the last tick before ``until_s`` on, as many as then."""
+        """Held at each of ``t_s``; constant from the last tick before ``until_s`` on."""
         import numpy as np
 
         known = max(1, int(np.searchsorted(self.t_s, until_s, "right")))
         return np.interp(t_s, self.t_s[:known], self._held[:known])
 
     def connecting(self, t_s: Any) -> Any:
-        """The most connects that were pending at the tick before or after."""
+        """Pending connects at the tick before or after, whichever is more."""
         import numpy as np
 
         after = np.searchsorted(self._tick_s, t_s)
@@ -146,30 +95,30 @@ class Client:
         return np.maximum(self._connecting[np.clip(after - 1, 0, last)], self._connecting[np.clip(after, 0, last)])
 
     def asked(self, t_s: Any) -> Any:
-        """Connections that the schedule had asked for at each of ``t_s``."""
+        """Connections due by the schedule at each of ``t_s``."""
         import numpy as np
 
         if not math.isfinite(self._start):
             return np.zeros(len(t_s))
         ramp = self._plan.schedule
-        # Plain arithmetic, which an array does as well as one number: a million connections are 100,000 batches.
+        # On arrays: a million connections are 100,000 batches.
         batches: Any = np.arange(ramp.batches)
         due = np.searchsorted(np.asarray(ramp.due_s(batches)), t_s - self._start, "right")
         return np.minimum(due * float(ramp.batch), ramp.connections)
 
     def behind_asked(self, start: float, stop: float) -> list[Divergence]:
-        """Where fewer were held than had been asked for a second before."""
+        """Where fewer were held than were due a second before."""
         import numpy as np
 
         there = (self.t_s > start) & (self.t_s <= stop)
         t_s, held = self.t_s[there], self._held[there]
         asked = self.asked(t_s)
-        # More than asked is none the less: a gauge and the schedule are read at two moments.
+        # Gauge and schedule are read at different moments, so more than asked is no divergence.
         return _divergences("asked", t_s, held - asked, self.asked(t_s - _APART_S) - asked, np.full(len(t_s), math.inf))
 
 
 def _untold(rows: Sequence[tuple[float, Tick]], counts: Sequence[int]) -> list[int]:
-    """What a worker of ours that was lost may have done since its last word, at each tick that tells of one: a second or two."""
+    """What a lost worker of ours may have done since its last tick."""
     lost = [place for place, (_, tick) in enumerate(rows) if "generator_lost" in tick.deaths]
     untold = [0] * len(rows)
     for place in lost:
@@ -178,10 +127,9 @@ def _untold(rows: Sequence[tuple[float, Tick]], counts: Sequence[int]) -> list[i
 
 
 class Pages:
-    """The status pages as arrays: counts since the first page, our poller's connections taken out of all but the polls.
+    """The status pages as arrays: counts since the first page, without our poller's connections (polls excepted).
 
-    What the server's page does not tell is NaN throughout, which is neither less nor more than anything.
-    A server that is started anew counts from 0 again: what it had counted by the page before is added from there on.
+    NaN where the page lacks a count. After a restart of the server the counts of the page before are added.
     """
 
     def __init__(self, run: Run) -> None:
@@ -197,17 +145,17 @@ class Pages:
             name: np.array(_where(column, instants)) if len(column) else np.full(len(instants), math.nan)
             for name, column in columns.items()
         }
-        #: Whether anything is told that can be compared with a count of ours.
+        #: Whether it has a count that can be compared with ours.
         self.told = any(len(columns[name]) for name in ("active", "accepts", "requests"))
         connects = _where(run.series(STATUS_CONNECTS), instants)
         unanswered = _where(run.series(STATUS_UNANSWERED), instants)
         took = _where(run.series(f"{PROBE}status"), instants)
         self.t_s = np.array(instants)
         took_s = np.array(took) if len(took) == len(instants) else np.zeros(len(instants))
-        #: The page spoke of a moment since then (it may have come a round later than it was asked for), and until then.
+        #: The page's moment lies between these; it may come a round later than requested.
         self.asked_s, self.told_s = self.t_s - np.maximum(took_s, _APART_S), self.t_s + took_s
         self.step_s = float(np.median(np.diff(self.t_s))) if len(instants) > 1 else 0.0
-        #: Places of the first page after each restart, and accepts (or requests) on the page before and on it.
+        #: Places of the first page after each restart, and the counter on the page before and on it.
         self.counter = "accepts" if len(columns["accepts"]) else "requests"
         counted = page[self.counter]
         self.restarts = began_anew(counted.tolist())
@@ -219,13 +167,13 @@ class Pages:
         known = len(connects) == len(instants)
         reconnects = np.array(connects) - connects[0] if known and connects else np.zeros(len(instants))
         self.polls = _since_first(page["polls"])
-        #: Polls without a page: the server may not have counted them, nor accepted their connections, and may still hold those.
+        #: Polls without an answer: the server may or may not have counted them.
         self.unanswered = _since_first(np.array(unanswered)) if unanswered else np.zeros(len(instants))
-        #: Where the collector did not count its own connections: how many it may have needed. nginx ends a kept one after
-        #: keepalive_requests (100 before 1.19.10) polls.
+        #: Connections that the poller may have needed, where the collector did not count them: nginx ends a kept connection after
+        #: keepalive_requests polls (100 before 1.19.10).
         self.perhaps_reconnected = np.zeros(len(instants)) if known else np.ceil(self.polls / 100)
         self.active = page["active"] - 1
-        # A server that ends connections after some requests ends our poller's too: its new ones are accepts, not the soak's.
+        # New connections of our poller are accepts, but not the soak's.
         self.accepts = _since_first(page["accepts"]) - reconnects
         self.handled = _since_first(page["handled"]) - reconnects
         self.requests = _since_first(page["requests"])
@@ -234,7 +182,7 @@ class Pages:
         return len(self.t_s)
 
     def unseen(self, client: Client) -> tuple[Any, Any]:
-        """What a server that ended may have counted after its last page: connections and requests, up to each page."""
+        """Connections and requests that a server may have counted after its last page before a restart, up to each page."""
         import numpy as np
 
         opened, requests = np.zeros(len(self.t_s)), np.zeros(len(self.t_s))
@@ -247,7 +195,7 @@ class Pages:
 
 
 def _where(column: Series, instants: list[float]) -> list[float]:
-    """The values at ``instants``; empty where one of them is missing."""
+    """The values at ``instants``; empty if one is missing."""
     if column.t_s == instants:
         return column.values
     known = dict(zip(column.t_s, column.values, strict=True))
@@ -259,7 +207,7 @@ def _since_first(counts: Any) -> Any:
 
 
 class CountPair(msgspec.Struct, frozen=True):
-    """Two counts at the same instants (arrays), and how far the second may be below and above the first by what was in flight."""
+    """Two counts at the same instants (arrays); in-flight work allows the second to be between ``least`` and ``most`` off."""
 
     pair: Pair
     t_s: Any
@@ -269,12 +217,11 @@ class CountPair(msgspec.Struct, frozen=True):
     most: Any
 
     def divergences(self) -> list[Divergence]:
-        """Where they parted, by the rule of time."""
         return _divergences(self.pair, self.t_s, self.second - self.first, self.least, self.most)
 
 
 def compared(client: Client, pages: Pages, start: float, stop: float) -> list[CountPair]:
-    """The server's counts beside ours at each page. ``held`` up to the drain, in which both sides close."""
+    """The server's counts beside ours at each page; ``held`` up to the drain."""
     t_s, since, until = pages.t_s, pages.asked_s, pages.t_s + _APART_S
     opened, sent, lost, answered = (client.within(name, since, until) for name in ("opened", "sent", "lost", "answered"))
     unseen_opened, unseen_sent = pages.unseen(client)
@@ -295,10 +242,10 @@ def compared(client: Client, pages: Pages, start: float, stop: float) -> list[Co
 
 
 def _divergences(pair: Pair, t_s: Any, difference: Any, low: Any, high: Any) -> list[Divergence]:
-    """The stretches in which ``difference`` is outside ``[low, high]``, by the rule of time; the widest of many."""
+    """The times in which ``difference`` is outside ``[low, high]``; the widest 20."""
     import numpy as np
 
-    # Halves of a connection come from the lines between ticks.
+    # Interpolation gives fractions of connections.
     apart = (np.round(difference) < np.floor(low)) | (np.round(difference) > np.ceil(high))
     if not apart.any():
         return []
@@ -322,6 +269,5 @@ def _divergences(pair: Pair, t_s: Any, difference: Any, low: Any, high: Any) -> 
                 last=round(float(difference[after - 1])), closed=closed,
             )
         )  # fmt: skip
-    # Of a pair that parts and meets all night the widest are kept.
     result = sorted(result, key=lambda one: abs(one.most), reverse=True)[:20]
     return sorted(result, key=lambda one: one.from_s)

@@ -1,6 +1,6 @@
-"""Does memory grow with time, at a number of connections that stays? A rate per hour with an interval, and a verdict.
+"""Whether memory grows over time at a constant number of connections: a rate per hour, its interval, and a verdict.
 
-The points are medians of a minute, so that no single reading counts; :mod:`asyncli.analysis.trend` draws the line through them.
+The points are medians of a minute; :mod:`asyncli.analysis.trend` fits the line.
 """
 
 from __future__ import annotations
@@ -13,26 +13,13 @@ from typing import Literal
 
 import msgspec
 
+from asyncli import metrics
+from asyncli.analysis.constants import MINUTE_S, PART
 from asyncli.analysis.gaps import for_drift
-from asyncli.analysis.levels import MINUTE_S, PART
 from asyncli.analysis.regression import CONFIDENCE
 from asyncli.analysis.slope import minus
 from asyncli.analysis.trend import FEWEST_POINTS, Trend, trend
 from asyncli.findings.drift import by_the_hour, drift_grows, drift_unknown
-from asyncli.metrics import (
-    GENERATOR_USS_BYTES,
-    HOST_AVAILABLE_BYTES,
-    HOST_USED_BYTES,
-    KERNEL_LISTING_BYTES,
-    KERNEL_SOCKET_BYTES,
-    SERVER_ANON_SHMEM_BYTES,
-    SERVER_ENDED,
-    SERVER_PROCESSES,
-    SERVER_PSS_BYTES,
-    SERVER_RSS_BYTES,
-    SERVER_USS_BYTES,
-    STATUS_ACCEPTS,
-)
 from asyncli.records import Finding
 from asyncli.run import Run
 from asyncli.samples import Series, began_anew
@@ -42,63 +29,44 @@ MetricName = Literal["server_user", "kernel", "generator_user", "host_total"]
 Verdict = Literal["grows", "shrinks", "flat", "too_short"]
 
 BIN_S = MINUTE_S
-# A hold that has fewer minutes than this is cut into so many shorter bins: a time-compressed run is judged as a long one is.
+# A hold of fewer minutes is cut into so many shorter bins.
 POINTS_WANTED = 20
-# Twelve hours of minutes. A longer hold gets longer bins: the pairs of points grow as their square.
+# Twelve hours of minutes; longer holds get longer bins, since the work grows as the square of the points.
 MOST_POINTS = 720
-# Growth below this share of the metric is called flat even where it is certain: over an hour, or over a hold shorter than that.
-# At 0.1 % an hour a server needs six weeks to double.
+# Certain growth below this share of the metric, over an hour or a shorter hold, is called flat: a server needs six weeks to
+# double.
 MEANINGLESS_SHARE = 0.001
-# "Flat" says that growth by more than this share of what the connections took is excluded, over an hour however short the hold;
-# or growth that is meaningless beside the metric, of which they may take nothing. A bound of 593 MB an hour by 20 s, where all
-# connections took 25 MB, excludes nothing that matters.
+# "Flat" excludes growth by this share of what the connections took, over an hour; or by the share above of the metric. A bound of
+# 593 MB an hour, where all connections took 25 MB, excludes nothing that matters.
 FLAT_SHARE = PART
-# The hold's beginning, in which each connection gets to its second heartbeat, is left out: after the ramp to 100,000 with
-# --keepalive 60 asyncli's own memory rose by 0.6 % in 60 s, and by 0.1 % in the next 180. At most this share of the hold.
+# At most this share of the hold is left out at its beginning, in which memory settles: after a ramp to 100,000 asyncli's own rose
+# by 0.6 % in 60 s, and by 0.1 % in the next 180.
 _SETTLING_SHARE = 0.25
-# What else runs on the host keeps its own time: no run that is compressed has made it go faster, so that its growth or
-# shrinking takes as many whole minutes as others take points. In 15 s of a hold of 20,000 connections it rose by 12 MB, which
-# carried on is 3 GB an hour, while neither the server nor the kernel had grown by a byte. And what asyncli itself has settles for
-# minutes: after a ramp to 100,000 it rose by 0.6 % in a minute (16 MB an hour), and over an hour not at all.
+# Other programs on the host follow no time-compressed hold, and asyncli's own memory settles for minutes: for these, growth
+# needs whole minutes. In 15 s of a hold of 20,000 connections the host rose by 12 MB (3 GB an hour), server and kernel by none.
 _SLOW_TO_TELL: tuple[MetricName, ...] = ("host_total", "generator_user")
-# Memory is granted by pages: growth below one page over the whole stretch does not show.
+# Memory is granted by pages.
 _PAGE = 4096.0
 
-#: Of which metric of the samples each drift is the drift: of the first of these that was read. The server's anonymous and shared
-#: memory before its PSS: that has pages of files too, of which its share moves with every other process that maps them. In a
-#: hold of 100,000 connections on nginx it fell by 230 kB within two seconds, while nothing private changed by a byte in ten
-#: minutes. Private memory alone would hide what its processes share.
+# Both include what anonymous and private memory leave out. Growth of both is the server's: another program that unmaps shared
+# files raises PSS alone, one more process raises RSS alone.
+_WIDER = (metrics.SERVER_PSS_BYTES, metrics.SERVER_RSS_BYTES)
+#: The metrics of each drift; the first that was read counts. Anonymous and shared memory come before PSS, because PSS includes
+#: file pages, whose share changes with every other process that maps them: by 230 kB in two seconds in a hold of 100,000
+#: connections on nginx. Private memory alone would hide a leak in shared memory.
 SOURCES: dict[MetricName, tuple[str, ...]] = {
-    "server_user": (SERVER_ANON_SHMEM_BYTES, SERVER_USS_BYTES, SERVER_PSS_BYTES, SERVER_RSS_BYTES),
-    "kernel": (KERNEL_SOCKET_BYTES,),
-    "generator_user": (GENERATOR_USS_BYTES,),
-    "host_total": (HOST_USED_BYTES,),
+    "server_user": (metrics.SERVER_ANON_SHMEM_BYTES, metrics.SERVER_USS_BYTES, *_WIDER),
+    "kernel": (metrics.KERNEL_SOCKET_BYTES,),
+    "generator_user": (metrics.GENERATOR_USS_BYTES,),
+    "host_total": (metrics.HOST_USED_BYTES,),
 }
-# What of the server's memory these leave out (of files; of private memory also what is shared) is in both of these. What both
-# grow by is the server's doing: PSS alone another program moves that unmaps the same files, RSS alone one process more.
-_WIDER = (SERVER_PSS_BYTES, SERVER_RSS_BYTES)
-
-RULE = (
-    "the slope through the medians of each minute of the hold (Theil-Sen), less its first --keepalive seconds, in which "
-    "memory settles (at most a quarter of the hold); of 20 shorter stretches where there are fewer minutes; of the later half "
-    "alone where that surely moves by less. It grows or "
-    "shrinks where Kendall's test, corrected for correlated neighbours, is sure to 95 % and the rate is 0.1 % of the metric "
-    "or more (over an hour, or a hold shorter than that); it is flat within X an hour where the 95 % interval lies within X "
-    "and X is 10 % of what the connections took or less, or 0.1 % of the metric; else the hold was too short to say. "
-    f"In less than {FEWEST_POINTS} minutes, growth by no more than the connections had taken is not told from settling: a heap "
-    "fills before garbage is first collected. "
-    "The whole host's memory, which all that runs there moves, "
-    f"and asyncli's own, which settles for minutes, grow or shrink only over {FEWEST_POINTS} minutes or more. What fits in "
-    "memory that a process already has in reserve does not show"
-)
 
 
 class Drift(msgspec.Struct):
-    """One metric over the hold: its rate in bytes per hour with the 95 % interval, Kendall's two-sided p, and the verdict.
+    """One metric over the hold: rate, 95 % interval, Kendall's two-sided p, and the verdict.
 
-    ``minutes``: whole minutes of the hold that were looked at. ``within_bytes_per_hour``: the growth, of either sign, that
-    the interval does not exclude. Rate, interval and p are None where there are too few points. Where growth is not told from
-    settling the interval holds 0, however sure p is that memory grew.
+    ``minutes``: whole minutes examined. ``within_bytes_per_hour``: the largest rate, of either sign, that the interval includes.
+    Rate, interval and p are None with too few points. Where growth cannot be told from settling, the interval includes 0.
     """
 
     bytes_per_hour: float | None
@@ -107,21 +75,21 @@ class Drift(msgspec.Struct):
     minutes: int
     verdict: Verdict
     within_bytes_per_hour: float | None
-    #: How many medians, each of so many seconds, between which instants of the run's clock.
+    #: Number and length (s) of the medians, and the stretch of the run's clock.
     points: int = 0
     bin_s: float = BIN_S
     from_s: float | None = None
     to_s: float | None = None
-    #: The metric's median over that stretch.
+    #: The metric's median in that stretch.
     level_bytes: float | None = None
-    #: The rate over answered heartbeats per hour: where it grows, what a server that leaks at each request leaks at each.
+    #: The rate by answered heartbeats per hour.
     bytes_per_request: float | None = None
-    #: Of which metric of the samples.
+    #: The metric of the samples.
     metric: str = ""
 
 
 def least_hold_s(keepalive_s: float) -> float:
-    """The shortest hold (s) of which a rate can be known: so many readings of memory, one a second, after it has settled."""
+    """The shortest hold (s) that gives a rate."""
     points_s = float(FEWEST_POINTS)
     return min(points_s + keepalive_s, points_s / (1 - _SETTLING_SHARE))
 
@@ -129,12 +97,8 @@ def least_hold_s(keepalive_s: float) -> float:
 def drifts(run: Run) -> tuple[dict[MetricName, Drift], list[Finding]]:
     """The drift of each metric that was sampled in the hold, and findings; both empty without a hold.
 
-    A finding for each metric that grows, and one for those of which no rate is known.
-
-    See :data:`SOURCES`; ``host_total`` is memory in use less inodes of /proc. Where the number of connections moved in
-    the hold, growth must show both in the memory as it was read and in it less what the connections cost (memory may
-    follow them or not); the kernel's does follow. Minutes in which a tenth of the connections more or less were held
-    than usual are left out.
+    If the number of connections changed in the hold, growth must show both in memory as read and in memory less the connections'
+    cost; the kernel's always follows the connections. Minutes with 10 % more or fewer connections than the median are left out.
     """
     run = for_drift(run)
     if run.hold is None:
@@ -144,7 +108,7 @@ def drifts(run: Run) -> tuple[dict[MetricName, Drift], list[Finding]]:
 
     sources = {name: source_of(run, name) for name in SOURCES}
     found = {name: look.at(name, one) for name, one in sources.items() if drifting(run, one).between(start, end).t_s}
-    available = run.series(HOST_AVAILABLE_BYTES).last(until_s=end)
+    available = run.series(metrics.HOST_AVAILABLE_BYTES).last(until_s=end)
     findings = [_grows(name, found[name], available) for name in found if _worth_saying(name, found)]
     if unknown := {name: one for name, one in found.items() if one.bytes_per_hour is None}:
         too_short = min(one.minutes for one in unknown.values()) < FEWEST_POINTS
@@ -153,7 +117,7 @@ def drifts(run: Run) -> tuple[dict[MetricName, Drift], list[Finding]]:
 
 
 def medians(run: Run, found: Mapping[MetricName, Drift]) -> dict[MetricName, Series]:
-    """The points that each of the drifts ``found`` in a run goes through: medians, at their instants (s), of bytes."""
+    """The medians (instant in s, bytes) behind each drift of ``found``."""
     look = _Look(run, -math.inf, math.inf)
     points = {}
     for name, one in found.items():
@@ -163,19 +127,19 @@ def medians(run: Run, found: Mapping[MetricName, Drift]) -> dict[MetricName, Ser
 
 
 def source_of(run: Run, name: MetricName) -> str:
-    """The metric whose drift ``name`` is (see :data:`SOURCES`); "" where none was sampled."""
+    """The metric of drift ``name``, the first of :data:`SOURCES` that was sampled, or ""."""
     return next((source for source in SOURCES[name] if len(run.series(source))), "")
 
 
 def drifting(run: Run, source: str) -> Series:
-    """The memory ``source`` over time, of the host without inodes of /proc; empty where it was not sampled."""
+    """The memory ``source`` over time; the host's without inodes of /proc."""
     metric = run.series(source)
-    listing = run.series(KERNEL_LISTING_BYTES) if source == HOST_USED_BYTES else Series()
+    listing = run.series(metrics.KERNEL_LISTING_BYTES) if source == metrics.HOST_USED_BYTES else Series()
     return minus(metric, [listing]) if len(listing) else metric
 
 
 class _Look:
-    """One metric of a run after another, over the same stretch of the hold."""
+    """Drifts of a run's metrics over one stretch of the hold."""
 
     def __init__(self, run: Run, start_s: float, end_s: float) -> None:
         self._run, self._start, self._end = run, start_s, end_s
@@ -183,14 +147,14 @@ class _Look:
     def at(self, name: MetricName, source: str) -> Drift:
         """The drift of ``name``, by the metric ``source``.
 
-        Where the server is started anew it begins anew: the longest stretch between two starts counts. Growth goes on and
-        settling does not: where the later half surely moves by less than the whole, it alone counts.
+        After restarts of the server: of the longest stretch without one. If the later half surely moves by less than the whole,
+        it counts alone, because settling ends and growth does not.
         """
         starts = _restarts(self._run) if name == "server_user" else ()
         edges = [self._start, *(cut for cut in starts if self._start < cut < self._end), self._end]
         start, end = max(pairwise(edges), key=lambda stretch: stretch[1] - stretch[0])
         if start > self._start:
-            # It settles anew, as it does at the hold's beginning.
+            # Memory settles again after a restart.
             start += min(self._run.plan.keepalive_s, _SETTLING_SHARE * (end - start))
         found = self._over(name, source, start, end)
         while found.bytes_per_hour and found.p_value is not None and found.p_value < 1 - CONFIDENCE:
@@ -206,8 +170,7 @@ class _Look:
     def _over(self, name: MetricName, source: str, start: float, end: float) -> Drift:
         """The drift between two instants.
 
-        What of the server ``source`` leaves out is in each of :data:`_WIDER`: where all of them grow by more, that is the drift,
-        and what all may grow by is not excluded.
+        If every metric of :data:`_WIDER` grows by more than ``source``, that is the drift; what all may grow by is not excluded.
         """
         follows, metric = name == "kernel", drifting(self._run, source)
         bin_s = _bin_s(metric.between(start, end).t_s, end - start)
@@ -230,13 +193,13 @@ class _Look:
         had, taken = math.inf if name in _SLOW_TO_TELL else values[0], 0.0
         if baseline.t_s:
             before, grown_h = statistics.median(baseline.values), (times[0] - statistics.median(baseline.t_s)) / 3600
-            # Less what it would have grown by since.
+            # Less its growth since then.
             had, taken = had - before - found.slope * grown_h, level - before
         self._conclude(result, found, level, taken, had, start, end)
         return result
 
     def _of_all(self, wider: Sequence[Series], start: float, end: float, bin_s: float) -> Trend | None:
-        """What each of ``wider`` grows by at least; None where one has too few points, or there are none."""
+        """The least growth of ``wider``; None where one has too few points."""
         rows = [self.medians(one, start, end, bin_s) for one in wider]
         if not rows or min(len(times) for times, _, _ in rows) < FEWEST_POINTS:
             return None
@@ -245,7 +208,7 @@ class _Look:
         return Trend(slope, low, high, max(one.p_value for one in each))
 
     def _trend(self, metric: Series, times: list[float], values: list[float], held: list[float], *, follows: bool) -> Trend:
-        """What the metric as it was read, and it less what the connections cost, have in common."""
+        """The trend that memory as read and memory less the connections' cost have in common."""
         ways = [values]
         if max(held) > min(held) and (each := self._each(metric, values[0], held[0])) is not None:
             usual = statistics.median(held)
@@ -257,13 +220,13 @@ class _Look:
         return Trend(min((one.slope for one in trends), key=abs), low, high, max(one.p_value for one in trends))
 
     def _conclude(self, result: Drift, found: Trend, level: float, taken: float, had: float, start: float, end: float) -> None:
-        """Rate, interval and verdict; ``level``: of the metric, of which ``taken`` bytes are more than in the baseline.
+        """Set rate, interval and verdict. ``taken``: bytes above the baseline.
 
-        In less than ten minutes, growth by no more than the connections ``had`` taken before is not told from settling.
+        In less than ten minutes, growth by no more than the ``had`` bytes before cannot be told from settling.
         """
         rate, low, high = found.slope, found.low, found.high
         result.bytes_per_hour, result.ci95, result.p_value = rate, (low, high), found.p_value
-        # Interval and test are of one mind: ranks and ties may leave either the surer, and the less sure one counts.
+        # Interval and test may disagree because of ranks and ties: the less certain one counts.
         if low <= 0 <= high:
             result.p_value = max(result.p_value, 1 - CONFIDENCE)
         elif result.p_value >= 1 - CONFIDENCE:
@@ -273,10 +236,10 @@ class _Look:
         certain = result.p_value < 1 - CONFIDENCE and (low > 0 or high < 0)
         if certain and result.minutes < FEWEST_POINTS and abs(rate) * hours <= had:
             certain, low, high = False, min(low, 0.0), max(high, 0.0)
-        # What is granted by pages may have moved by one more or less than it was seen to.
+        # A page more or less does not show.
         low, high = min(low, rate - _PAGE / hours), max(high, rate + _PAGE / hours)
         result.ci95, result.within_bytes_per_hour = (low, high), max(abs(low), abs(high))
-        # A share of the metric over an hour, or over a hold that is shorter, as a rate per hour.
+        # The share, over an hour or a shorter hold, as a rate per hour.
         share_of_level = level / min(1.0, hours)
         if certain and abs(rate) >= max(MEANINGLESS_SHARE * share_of_level, _PAGE / hours):
             result.verdict = "grows" if rate > 0 else "shrinks"
@@ -287,7 +250,7 @@ class _Look:
             result.bytes_per_request = rate * hours / answered
 
     def medians(self, metric: Series, start: float, end: float, bin_s: float) -> tuple[list[float], list[float], list[float]]:
-        """Median instant, median of the metric and of connections held, of each bin; whole bins, up to the end."""
+        """Median instant, median of the metric and of connections held, of each whole bin up to the end."""
         count = int((end - start) / bin_s + 1e-6)
         edges = [end - (count - place) * bin_s for place in range(count)] + [math.nextafter(end, math.inf)]
         rows = []
@@ -302,14 +265,13 @@ class _Look:
         return [row[0] for row in rows], [row[1] for row in rows], [row[2] for row in rows]
 
     def _each(self, metric: Series, value: float, held: float) -> float | None:
-        """What one connection adds, by the baseline and the stretch's beginning: good enough to correct for a few."""
+        """Memory per connection by the baseline and the stretch's beginning: enough to correct for a few connections."""
         baseline = metric.between(-math.inf, self._run.first_connect_s).values
         return max(0.0, (value - statistics.median(baseline)) / held) if baseline and held else None
 
 
-
 def _bin_s(t_s: Sequence[float], length_s: float) -> float:
-    """How long a bin is: a minute; less where the hold has few, but never less than from one sample to the next."""
+    """The length of a bin: a minute, or less in a short hold, but at least the sample interval."""
     if length_s >= POINTS_WANTED * BIN_S:
         return BIN_S * math.ceil(length_s / BIN_S / MOST_POINTS)
     gaps = [b - a for a, b in pairwise(t_s)]
@@ -317,11 +279,9 @@ def _bin_s(t_s: Sequence[float], length_s: float) -> float:
 
 
 def _restarts(run: Run) -> list[float]:
-    """When the server was started anew (s): its memory before and after is of different processes.
-
-    By its counters; and, where no page shows them, by half of its processes or more ending at once.
-    """
-    accepts, ended, processes = (run.series(name) for name in (STATUS_ACCEPTS, SERVER_ENDED, SERVER_PROCESSES))
+    """When the server was restarted (s): by its counters, or by half of its processes ending at once."""
+    accepts, ended = run.series(metrics.STATUS_ACCEPTS), run.series(metrics.SERVER_ENDED)
+    processes = run.series(metrics.SERVER_PROCESSES)
     found = {accepts.t_s[place] for place in began_anew(accepts.values)}
     for (_, before), (t_s, after) in pairwise(zip(ended.t_s, ended.values, strict=True)):
         if after > before and after - before >= 0.5 * (processes.last(t_s) or math.inf):
@@ -329,39 +289,32 @@ def _restarts(run: Run) -> list[float]:
     return sorted(found)
 
 
-# Saying it.
-
-
 def _stretch(drift: Drift) -> str:
     return format_duration(round((drift.to_s or 0.0) - (drift.from_s or 0.0)))
 
 
 def in_words(drift: Drift) -> str:
-    """The verdict with its numbers: ``"grows by 144 MB an hour (140 MB to 148 MB)"``, ``"flat within 1.2 MB an hour"``,
-    ``"no growth seen in 15 s; up to 983 kB an hour cannot be excluded"``."""
+    """The verdict with its numbers: ``"grows by 144 MB an hour (140 MB to 148 MB)"``, ``"no growth: at most 1.2 MB an hour"``."""
     if drift.verdict in ("grows", "shrinks") and drift.bytes_per_hour is not None and drift.ci95 is not None:
         return f"{drift.verdict} by {by_the_hour(drift.bytes_per_hour, drift.ci95)}"
-    within = drift.within_bytes_per_hour
+    within, sure = drift.within_bytes_per_hour, drift.p_value is not None and drift.p_value < 1 - CONFIDENCE
     if drift.verdict == "flat" and within is not None:
-        flat = f"flat within {format_bytes(within)} an hour"
-        if drift.minutes < FEWEST_POINTS:
-            # A rate by the hour from less than that of it: who reads it should know from how little.
-            flat += f", by {_stretch(drift)}"
-        if drift.bytes_per_hour and drift.p_value is not None and drift.p_value < 1 - CONFIDENCE:
-            # Certain, and still no reason to do anything.
-            way = "up" if drift.bytes_per_hour > 0 else "down"
-            flat += f" ({way} by {format_bytes(abs(drift.bytes_per_hour))}: certain, and below {MEANINGLESS_SHARE:.1%} of it)"
+        # Say how short the time behind an hourly rate is.
+        seen = f" in {_stretch(drift)}" if drift.minutes < FEWEST_POINTS else ""
+        flat = f"no growth{seen}: at most {format_bytes(within)} an hour"
+        if sure and drift.bytes_per_hour:
+            way = "rises" if drift.bytes_per_hour > 0 else "falls"
+            flat += f" (it {way} by {format_bytes(abs(drift.bytes_per_hour))}, less than {MEANINGLESS_SHARE:.1%} of it)"
         return flat
     if drift.ci95 is not None:
-        settling = drift.p_value is not None and drift.p_value < 1 - CONFIDENCE
-        seen = "too short a hold to tell growth from settling:" if settling else f"no growth seen in {_stretch(drift)};"
+        seen = "hold too short to tell growth from settling:" if sure else f"no growth seen in {_stretch(drift)};"
         return f"{seen} up to {format_bytes(max(0.0, drift.ci95[1]))} an hour cannot be excluded"
-    points = f"{format_count(drift.points)} points of the {FEWEST_POINTS} that it takes"
-    return f"{'too little' if drift.minutes >= FEWEST_POINTS else 'too short'} to say: {points}"
+    why = "too few samples" if drift.minutes >= FEWEST_POINTS else "hold too short"
+    return f"unknown: {why} ({format_count(drift.points)} of {FEWEST_POINTS} points)"
 
 
 def _worth_saying(name: MetricName, found: dict[MetricName, Drift]) -> bool:
-    """Whether it grows; of the whole host only where its parts do not explain that."""
+    """Whether it grows; for the whole host only if its parts do not explain it."""
     rate = found[name].bytes_per_hour
     if found[name].verdict != "grows" or rate is None:
         return False
@@ -373,4 +326,3 @@ def _grows(name: MetricName, drift: Drift, available: float | None) -> Finding:
     from_s, to_s, rate = drift.from_s or 0.0, drift.to_s or 0.0, drift.bytes_per_hour or 0.0
     each = drift.bytes_per_request if name != "host_total" else None
     return drift_grows(name, from_s, to_s, rate, drift.ci95 or (rate, rate), each, available)
-

@@ -26,28 +26,28 @@ from asyncli.run import Hold
 from asyncli.units import format_duration
 
 ALPHA = 1 - CONFIDENCE
-# The hold is cut into at most this many stretches, none shorter than three seconds where that leaves the fewest that give a
-# spread. What is alike in neighbouring stretches is reckoned with (:func:`worth`). In simulated holds of one to ten minutes
-# whose latency wandered with correlation times of 0 to 20 s, the truth lay within 92 to 99 % of the intervals of p50 and p99.
+# Stretches of a hold, none shorter than three seconds if that leaves enough for a spread. Correlation of neighbours is corrected
+# (:func:`_worth`): in simulated holds of 1 to 10 minutes with correlation times of 0 to 20 s, 92 to 99 % of the intervals of
+# p50 and p99 held the truth.
 _STRETCHES, _FEWEST_STRETCHES, _STRETCH_S = 24, 6, 3.0
-# A quantile with fewer answers beyond it than this hangs on single ones.
+# With fewer answers beyond it, a quantile depends on single ones.
 _BEYOND = 10
-#: Degrees of freedom by which a :class:`Repeat` is known.
+#: Degrees of freedom of a :class:`Repeat`.
 REPEAT_FREEDOM = 9
 
 
 class Repeat(msgspec.Struct, frozen=True):
-    """By how much repeats of one soak scatter beyond what each run knows of itself: a standard deviation."""
+    """The scatter between repeats beyond each run's own interval: a standard deviation, as a share of the value and absolute."""
 
-    #: As a share of the value.
     share: float = 0.0
-    #: And in the row's unit, whatever the value.
     absolute: float = 0.0
 
 
 NO_SCATTER = Repeat()
+
+
 class Estimate(msgspec.Struct, frozen=True):
-    """A number of one run with its 95 % interval, and the degrees of freedom behind it (None: as many as you like)."""
+    """A number of one run, its 95 % interval, and degrees of freedom (None: infinite)."""
 
     value: float
     low: float
@@ -66,34 +66,34 @@ class Rate(msgspec.Struct, frozen=True):
         return self.count / self.exposure
 
     def estimate(self) -> Estimate:
-        """With Garwood's interval: exact for a Poisson count, if wider than it need be."""
+        """Garwood's interval: exact for a Poisson count, and conservative."""
         from scipy.special import chdtri
 
-        # chdtri is the inverse of the upper tail, in (degrees of freedom, probability).
+        # chdtri: inverse of the upper tail, of (degrees of freedom, probability).
         low = float(chdtri(2 * self.count, 1 - ALPHA / 2)) / 2 if self.count else 0.0
         high = float(chdtri(2 * self.count + 2, ALPHA / 2)) / 2
         return Estimate(self.value, low / self.exposure, high / self.exposure)
 
 
 def mean(values: Sequence[float]) -> Estimate:
-    """The mean of readings whose neighbours are alike."""
+    """The mean of correlated readings."""
     from scipy.special import stdtrit
 
     m = len(values)
     middle = statistics.fmean(values)
     off = [value - middle for value in values]
     worth = _worth(off)
-    # The sample's own spread is too small by what its mean has taken with it.
+    # Corrected for the fitted mean.
     error = math.sqrt(sum(one * one for one in off) / m / (worth - 1))
     half = float(stdtrit(worth - 1, 1 - ALPHA / 2)) * error
     return Estimate(middle, middle - half, middle + half, worth - 1)
 
 
 def _worth(off: Sequence[float]) -> float:
-    """How many independent ones these deviations from their mean are worth: m (1 - r)/(1 + r), with neighbours alike as in AR(1).
+    """The number of independent values that these deviations are worth: m (1 - r)/(1 + r) for an AR(1) process.
 
-    Bayley and Hammersley 1946 (Suppl. J. R. Stat. Soc. 8). Around a fitted mean r comes out too low by (1 + 3 r)/m (Marriott
-    and Pope 1954, Biometrika 41).
+    Bayley and Hammersley 1946 (Suppl. J. R. Stat. Soc. 8); r corrected for the fitted mean by (1 + 3 r)/m (Marriott and Pope
+    1954, Biometrika 41).
     """
     m, power = len(off), sum(one * one for one in off)
     if power <= 0 or m < 5:
@@ -104,7 +104,7 @@ def _worth(off: Sequence[float]) -> float:
 
 
 def count_stretches(span_s: float, least_s: float = 1.0) -> int | None:
-    """How many stretches a span is cut into; None where it is too short for any spread."""
+    """The number of stretches of a span; None if it is too short for a spread."""
     k = min(_STRETCHES, int(span_s / _STRETCH_S))
     if k < _FEWEST_STRETCHES:
         k = min(_FEWEST_STRETCHES, int(span_s / least_s))
@@ -112,23 +112,23 @@ def count_stretches(span_s: float, least_s: float = 1.0) -> int | None:
 
 
 class Stretches(msgspec.Struct):
-    """A histogram of the hold by stretches: the buckets that occur, and how often each does in each stretch."""
+    """A histogram of the hold by stretches: its buckets, and their counts in each stretch."""
 
     keys: list[int]  # rising
     table: Any  # numpy, (stretches, buckets)
 
 
 def by_stretch(hold: Hold | None, histogram: str) -> Stretches | str:
-    """A hold cut into stretches of equal length; or why that cannot be."""
+    """The hold's histogram in stretches of equal length; or why there is none."""
     import numpy as np
 
     if hold is None:
-        return "the run never came to its hold"
+        return "the run did not reach its hold"
     ticks = hold.ticks
     start_s, span_s = (ticks[0][0] - 1.0, ticks[-1][0] - ticks[0][0] + 1.0) if ticks else (0.0, hold.length_s)
     k = count_stretches(span_s) if ticks else None
     if k is None:
-        return f"the hold is too short ({format_duration(span_s)}) for the spread of its stretches"
+        return f"hold too short ({format_duration(span_s)})"
     parts: list[list[Histogram]] = [[] for _ in range(k)]
     for t_s, tick in ticks:
         parts[min(k - 1, int((t_s - 0.5 - start_s) / span_s * k))].append(getattr(tick, histogram))
@@ -161,17 +161,17 @@ def quantile(found: Stretches | str, q: float) -> Estimate | str:
         return min(len(share) - 1, int(np.searchsorted(share, p - 1e-12)))
 
     def at(p: float) -> tuple[float, float]:
-        # A bucket is all that is known of a record: the interval has whole ones.
+        # A record is known to its bucket.
         low, high = bounds(found.keys[column(p)])
         return low / 1e3, (high + 1) / 1e3
 
     reach, freedom = 0.0, float(k - 1)
-    # Of the quantile's own bucket all may lie below it or none, and where one stall filled it only one of the two tells.
+    # A stall may fill the quantile's bucket: its records may be below or above.
     for last in (column(q), column(q) - 1):
         below = found.table[:, : last + 1].sum(axis=1)
         off = below - float(below.sum()) / total * sums
         worth = _worth(off.tolist())
-        # k stretches that are worth fewer: as many times the variance of their mean.
+        # The variance of a mean of k correlated stretches.
         error = math.sqrt(k / (worth - 1) * float((off**2).sum())) / total
         half = float(stdtrit(worth - 1, 1 - ALPHA / 2)) * error
         reach, freedom = max((reach, freedom), (half, worth - 1))
@@ -185,7 +185,7 @@ def contrast(a: Estimate, b: Estimate, repeat: Repeat = NO_SCATTER) -> tuple[flo
     from scipy.special import stdtr, stdtrit
 
     scatter = [(repeat.share * one.value) ** 2 + repeat.absolute**2 for one in (a, b)]
-    # Both runs' scatter is known from the same repeats: one estimate, not two that agree.
+    # The same repeats give the scatter of both runs: one estimate.
     between = [(sum(scatter), float(REPEAT_FREEDOM))] if sum(scatter) > 0 else []
 
     def side(down: Estimate, up: Estimate) -> tuple[float, float]:
@@ -212,7 +212,7 @@ def contrast(a: Estimate, b: Estimate, repeat: Repeat = NO_SCATTER) -> tuple[flo
     return difference - reach(*lower), difference + reach(*upper), p
 
 
-# Student's t with so many degrees of freedom is the normal distribution to seven digits.
+# Student's t is normal to seven digits from here on.
 _MANY = 1e7
 
 
@@ -235,7 +235,7 @@ def rates_differ(a: Rate, b: Rate) -> float:
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Holm's adjusted p-values of rising ``p_values``: what is at most 5 % stands among all of them."""
+    """Holm's adjusted p-values of rising ``p_values``."""
     found: list[float] = []
     for place, p in enumerate(p_values):
         found.append(min(1.0, max([*found[-1:], (len(p_values) - place) * p])))

@@ -1,9 +1,8 @@
-"""How many connections would fit, and which limit comes first: what was measured, carried on in a straight line.
+"""How many connections would fit, and which limit comes first, extrapolated linearly.
 
-Memory is the room there was before the first connect, less a reserve and what the first connections take once, by what one
-more costs; its interval is that of the slope, turned over (the room is one reading, and exact beside it). The other ceilings
-are limits that the preflight read, each turned into a number of connections. A queue's length (somaxconn, the SYN backlog)
-is none: it bounds how many arrive at once, not how many stay.
+By memory: what was available before the first connect, less a reserve and the first use, by the cost of one more; its interval is
+the inverted interval of the slope. The other limits were read by the preflight. The length of a queue (somaxconn, the SYN
+backlog) bounds arrivals, not connections, and is no limit here.
 """
 
 from __future__ import annotations
@@ -15,44 +14,34 @@ from ipaddress import ip_address
 
 import msgspec
 
+from asyncli import metrics
+from asyncli.analysis.constants import PART
 from asyncli.analysis.cost import SURE, Costs, server_memory
 from asyncli.analysis.gaps import for_cost
-from asyncli.analysis.levels import PART
 from asyncli.analysis.slope import Cost
 from asyncli.findings.cost import descriptors_listed
 from asyncli.findings.forecast import Why, forecast_far, forecast_unknown
-from asyncli.metrics import (
-    HOST_AVAILABLE_BYTES,
-    HOST_USED_BYTES,
-    KERNEL_LISTING_BYTES,
-    KERNEL_SOCKET_BYTES,
-    SERVER_DESCRIPTORS,
-    SERVER_DESCRIPTORS_LIMIT,
-    SERVER_PROCESSES,
-)
 from asyncli.plan import Plan
 from asyncli.records import FAR, Check, Finding
 from asyncli.run import Run
 from asyncli.samples import Series
-from asyncli.units import format_bytes, format_count
+from asyncli.units import format_bytes, format_count, format_many
 
-#: The share of the host's memory that is to stay free: below it the kernel reclaims in earnest, and a burst of buffers
-#: (every connection queueing a page at once) has nowhere to go.
+#: The share of the host's memory that stays free: below it the kernel reclaims in earnest, and bursts of buffers do not fit.
 RESERVE = PART
-# nginx closes idle clients from a sixteenth of free slots on (ngx_connection.c, ngx_drain_connections).
+# nginx closes idle clients when fewer than a sixteenth of its slots are free (ngx_drain_connections).
 _REUSE_BELOW = 1 / 16
-# Of the descriptors of an nginx worker: listeners, logs, the channel to the master, epoll (as the preflight reckons).
+# Descriptors that an nginx worker needs itself: listeners, logs, channel to the master, epoll.
 _WORKER_DESCRIPTORS = 32
-# The preflight asks for the mean and this many deviations where connections are dealt by a hash.
+# The preflight asks for the mean and this many deviations where the kernel's hash distributes connections.
 _DEVIATIONS = 6.0
-# Limits beyond this are none: file-max on a fresh host is 2**63 - 1.
+# file-max on a fresh host is 2**63 - 1: no limit.
 _NO_LIMIT = 2**60
 
 
 class Ceiling(msgspec.Struct):
-    """A limit as a number of connections, its 95 % interval where it has one.
-
-    ``connections`` is None where the limit is none for this test, or where it is not known; ``how`` says which.
+    """A limit as a number of connections with its 95 % interval. ``connections`` None: no limit here, or unknown; ``how`` says
+    which.
     """
 
     name: str
@@ -61,17 +50,17 @@ class Ceiling(msgspec.Struct):
     how: str
 
     def rounded(self, number: float) -> float:
-        """``number`` of connections to the digits that the interval leaves: three, or two."""
+        """``number`` to the digits that the interval allows: three, or two."""
         low, high = self.ci95 if self.ci95 is not None else (0.0, 0.0)
         known = self.connections is None or high - low <= 2 * PART * self.connections
         return float(f"{number:.{3 if known else 2}g}")
 
 
 class Forecast(msgspec.Struct):
-    """``memory``: of this host, as in this test. ``server_memory``: a host like this for the server alone, with all of what
-    is left over reckoned with it; its interval reaches to where none of that is.
+    """``memory``: of this host, as in this run. ``server_memory``: of a host like this for the server alone, including the whole
+    residual; its interval extends to none of it.
 
-    ``ceilings``: all that bind in this test, lowest first, those without a number last. ``first``: the name of the lowest.
+    ``ceilings``: all limits of this run, lowest first, unknown ones last. ``first``: the name of the lowest.
     """
 
     memory: Ceiling | None = None
@@ -81,7 +70,7 @@ class Forecast(msgspec.Struct):
 
 
 def forecast(run: Run, costs: Costs) -> tuple[Forecast, list[Finding]]:
-    """The forecast of a run, and findings for what is not known of it or goes far beyond what was measured."""
+    """The forecast of a run, and findings on what is unknown or extrapolated too far."""
     found = Forecast()
     findings: list[Finding] = []
     run = for_cost(run)
@@ -91,22 +80,22 @@ def forecast(run: Run, costs: Costs) -> tuple[Forecast, list[Finding]]:
     before = run.within((-math.inf, run.first_connect_s))
     cgroup, ours = by_code.get("cgroup_memory"), before.place.memory_bytes
     room = _room(
-        before.series(HOST_AVAILABLE_BYTES), *((ours, cgroup) if where.far is None else (where.far.memory_bytes, None))
+        before.series(metrics.HOST_AVAILABLE_BYTES), *((ours, cgroup) if where.far is None else (where.far.memory_bytes, None))
     )
     listed = any(one.code == descriptors_listed.code for one in costs.findings)
-    listing = before.series(KERNEL_LISTING_BYTES) if listed else Series()
+    listing = before.series(metrics.KERNEL_LISTING_BYTES) if listed else Series()
     name, words = (
         ("memory", f"this host, {_BOTH_ENDS}") if local
         else ("server_host", f"the server's host, {_THEIR_END}") if where.server else ("generator", f"this host, {_OUR_END}")
     )  # fmt: skip
-    of_host = _of_host(name, words, costs.host_total, room, before.series(HOST_USED_BYTES), listing)
+    of_host = _of_host(name, words, costs.host_total, room, before.series(metrics.HOST_USED_BYTES), listing)
     client = None
     if room is None:
         findings.append(forecast_unknown(["memory"], "available_not_read", ""))
     elif where.far is None:
         found.server_memory = _server_alone(costs, before, where.ends, room)
     if where.far is not None:
-        available, used = (before.series(before.of_ours(one)) for one in (HOST_AVAILABLE_BYTES, HOST_USED_BYTES))
+        available, used = (before.series(before.of_ours(one)) for one in (metrics.HOST_AVAILABLE_BYTES, metrics.HOST_USED_BYTES))
         words = f"asyncli's own host, {_OUR_END}"
         client = _of_host("generator", words, costs.client_total, _room(available, ours, cgroup), used, Series())
     if local:
@@ -132,7 +121,6 @@ def forecast(run: Run, costs: Costs) -> tuple[Forecast, list[Finding]]:
 
 
 def _far(found: Forecast, held: Sequence[float]) -> list[Finding]:
-    """A word of caution where a line is carried on too far."""
     most = max(held, default=0.0)
     memory = next((one for one in (found.memory, found.server_memory) if one is not None and one.connections is not None), None)
     if memory is None or memory.connections is None or most <= 0 or PART * memory.connections <= most:
@@ -144,37 +132,36 @@ def _far(found: Forecast, held: Sequence[float]) -> list[Finding]:
 # Memory.
 
 _BOTH_ENDS = "as in this test (server, asyncli and both ends of each connection on it)"
-# Where the server is elsewhere, the client's host may be what runs out of memory first.
 _OUR_END = "with asyncli and its end of each connection"
 _THEIR_END = "with its end of each connection, all that the host pays for one"
 
 
 class _Room(msgspec.Struct, frozen=True):
-    """Bytes that connections may take, and in words how they were worked out."""
+    """Bytes that connections may take, and how they were computed."""
 
     size: float
     said: str
 
     def less_once(self, step: float) -> _Room:
-        """The room less ``step``, by which a line begins above what was there: the first connections take that once."""
+        """The room less the first use, ``step`` bytes above what was there before."""
         if step <= 0:
             return self
-        return _Room(max(0.0, self.size - step), f"{self.said}, less {format_bytes(step)} that the first connections take once")
+        return _Room(max(0.0, self.size - step), f"{self.said}, less {format_bytes(step)} of first use")
 
     def ceiling(self, name: str, slope: float, ci95: tuple[float, float], how: str) -> Ceiling:
-        """The room by ``slope``. The interval is the slope's, turned over: Fieller's, where the numerator has no error.
+        """The room by ``slope``; the interval is the inverted interval of the slope (Fieller's, for an exact numerator).
 
-        No number where the interval reaches zero, or is wider than half of the slope on either side.
+        No number if the interval includes zero, or is wider than ± 50 %.
         """
         low, high = ci95
         if slope <= 0 or low <= 0 or high - low > 2 * SURE * slope:
-            why = "does not lie above zero" if low <= 0 else f"is wider than ± {SURE:.0%} of it"
-            return Ceiling(name, None, None, f"{how}: the interval of that, {low:,.0f} to {high:,.0f} B, {why}")
+            why = "includes zero" if low <= 0 else f"is wider than ± {SURE:.0%}"
+            return Ceiling(name, None, None, f"{how}: its interval, {low:,.0f} to {high:,.0f} B, {why}")
         return Ceiling(name, math.floor(self.size / slope), (math.floor(self.size / high), math.floor(self.size / low)), how)
 
 
 def _room(available: Series, total: float | None, cgroup: Check | None) -> _Room | None:
-    """What connections may take of what was ``available`` in the baseline, on a host with ``total`` bytes of memory."""
+    """The room on a host with ``total`` bytes, by the memory that was ``available`` in the baseline."""
     if not available.values:
         return None
     free = statistics.median(available.values)
@@ -188,9 +175,8 @@ def _room(available: Series, total: float | None, cgroup: Check | None) -> _Room
 
 
 def _of_host(name: str, where: str, total: Cost | None, room: _Room | None, used: Series, listing: Series) -> Ceiling | None:
-    """A host's memory by what a connection costs it in all; ``used`` of it in the baseline, ``listing`` by inodes of /proc."""
+    """A host's memory as a limit. In the baseline: ``used`` memory and ``listing``, inodes of /proc."""
     if total is None or total.of_levels or room is None:
-        # Two levels of a whole host hold what its other programs did between them.
         return None
     room = room.less_once(total.fixed_bytes - _level(used) + (statistics.median(listing.values) if listing.values else 0.0))
     how = f"{where}: {room.said}, by {total.bytes_per_connection:,.0f} B a connection in all"
@@ -200,24 +186,22 @@ def _of_host(name: str, where: str, total: Cost | None, room: _Room | None, used
 
 
 def _level(metric: Series) -> float:
-    """The median; infinite where nothing was read, so that no step is seen from there."""
+    """The median; infinite without readings, so that there is no step from it."""
     return statistics.median(metric.values) if metric.values else math.inf
 
 
 def _server_alone(costs: Costs, before: Run, ends: int, room: _Room) -> Ceiling | None:
-    """A host like this for the server alone: its own memory and one end of each connection.
+    """A host like this for the server alone: its memory and one end of each connection.
 
-    Whose the rest is (what is left over) is not known: the number reckons all of it, and the interval reaches from all that it
-    may be to none of it.
+    How much of the residual is the server's is unknown: the number includes all of it, the interval none to the most.
     """
     user, kernel, rest = costs.server_user, costs.kernel, costs.residual
     if user is None or kernel is None or user.of_levels:
-        # Two levels say nothing of what would be left over.
         return None
-    there = _level(server_memory(before)[0]) + _level(before.series(KERNEL_SOCKET_BYTES)) / ends
+    there = _level(server_memory(before)[0]) + _level(before.series(metrics.KERNEL_SOCKET_BYTES)) / ends
     room = room.less_once(user.fixed_bytes + kernel.fixed_bytes - there)
     own = user.bytes_per_connection + kernel.bytes_per_connection
-    # The two errors may go together, so they are added as they are.
+    # The two errors may be correlated: add them.
     half = user.half_width + kernel.half_width
     left_over, most = (max(0.0, rest.bytes_per_connection), max(0.0, rest.ci95[1])) if rest is not None else (0.0, 0.0)
     how = (
@@ -226,7 +210,7 @@ def _server_alone(costs: Costs, before: Run, ends: int, room: _Room) -> Ceiling 
     )
     how += f", {left_over:,.0f} of what is left over)" if left_over else ")"
     if most:
-        how += f"; the interval reaches from {most:,.0f} B of what is left over, the most that it may be, to none of it"
+        how += f"; the interval includes 0 to {most:,.0f} B of what is left over"
     return room.ceiling("server_memory", own + left_over, (own - half, own + half + most), how)
 
 
@@ -238,8 +222,8 @@ def _slots(checks: Mapping[str, Check]) -> Ceiling | None:
     if check is None or check.have is None:
         return None
     how = (
-        f"{format_count(check.have)} slots of nginx (worker_connections), of which it keeps a sixteenth free by closing idle "
-        "clients; if its workers get equal shares"
+        f"{format_count(check.have)} slots of nginx (worker_connections); it closes idle clients to keep a sixteenth free; if "
+        "its workers get equal shares"
     )
     return Ceiling("worker_connections", math.floor(check.have * (1 - _REUSE_BELOW)), None, how)
 
@@ -251,46 +235,40 @@ def _descriptors(checks: Mapping[str, Check], plan: Plan) -> Ceiling | None:
     workers = workers_of(check.need, plan.connections)
     each = max(0.0, check.have - _WORKER_DESCRIPTORS)
     how = (
-        f"{workers:,} {'worker' if workers == 1 else 'workers'} of nginx x {format_count(check.have)} descriptors, less "
-        f"{_WORKER_DESCRIPTORS} of its own in each; if they get equal shares"
+        f"{format_many(workers, 'worker')} of nginx x {format_count(check.have)} descriptors, less "
+        f"{_WORKER_DESCRIPTORS} that each needs itself; if they get equal shares"
     )
     return Ceiling("descriptors", workers * each, None, how)
 
 
 def _descriptors_in_use(run: Run) -> Ceiling | None:
-    """By RLIMIT_NOFILE of the server's fullest process, and how its open ones rose with the connections."""
-    limit, used = (run.series(name) for name in (SERVER_DESCRIPTORS_LIMIT, SERVER_DESCRIPTORS))
-    most, processes = max(run.held.values), run.series(SERVER_PROCESSES)
+    """By RLIMIT_NOFILE of the server's fullest process, and the rise of its open descriptors with the connections."""
+    limit, used = (run.series(name) for name in (metrics.SERVER_DESCRIPTORS_LIMIT, metrics.SERVER_DESCRIPTORS))
+    most, processes = max(run.held.values), run.series(metrics.SERVER_PROCESSES)
     may = limit.last()
     start = run.first_connect_s
     begun, ended = processes.last(until_s=start), max(processes.between(start, math.inf).values, default=0.0)
     if may is None or not most or not ended:
         return None
     how = f"a process of the server may have {format_count(may)} descriptors open (RLIMIT_NOFILE)"
-    # But for those that a pool kept ready.
+    # Without those that a pool kept ready.
     if begun is not None and 2 * (ended - begun) >= most:
-        return Ceiling("descriptors", None, None, f"{how}; no ceiling here: each connection has a process of its own")
+        return Ceiling("descriptors", None, None, f"{how}; no limit here: each connection has its own process")
     before, then = used.last(until_s=start), max(used.between(start, math.inf).values, default=0.0)
     if before is None:  # by Linux before 6.2, or of a server that is there since the run was resumed
-        how += (
-            "; how many were open before the first connect is not known, and each connection takes one: at most so many in "
-            f"{format_count(ended)} of them"
-        )
+        how += f"; one per connection in {format_count(ended)} processes; how many were open before the first connect is unknown"
         return Ceiling("descriptors", ended * may, None, how)
     if then <= before:
-        return Ceiling("descriptors", None, None, f"{how}; no ceiling here: connections take none of its fullest one")
+        return Ceiling("descriptors", None, None, f"{how}; no limit here: connections take none of its fullest process")
     how += (
         f"; the fullest had {format_count(before)} before the first connect, and {format_count(then)} with "
-        f"{format_count(most)} connections: carried on in a straight line"
+        f"{format_count(most)} connections: extrapolated linearly"
     )
     return Ceiling("descriptors", math.floor(most * (may - before) / (then - before)), None, how)
 
 
 def workers_of(need: float, connections: int) -> int:
-    """How many workers the preflight dealt ``connections`` to, from what it said one of them needs.
-
-    It asked for m + 6 root(m) for a mean of m, and for m alone where there is one.
-    """
+    """The number of workers that the preflight divided ``connections`` among: one needs m + 6 root(m) for a mean of m."""
     share = need - _WORKER_DESCRIPTORS
     if share >= connections:
         return 1
@@ -303,14 +281,14 @@ def _ports(checks: Mapping[str, Check], run: Run) -> Ceiling | None:
     if check is None or check.have is None:
         return None
     if _grows_sources(run):
-        how = f"{check.detail}; no ceiling here: on loopback asyncli takes as many sources as the connections want"
+        how = f"{check.detail}; no limit here: on loopback asyncli uses as many sources as needed"
         return Ceiling("ports", None, None, how)
     how = f"{check.detail}: one for each pair of addresses and port; more sources (--source) or URLs give more"
     return Ceiling("ports", check.have, None, how)
 
 
 def _grows_sources(run: Run) -> bool:
-    """Whether the server is on 127.0.0.0/8 alone and no source was given: then each connection may have one of 2^24."""
+    """Whether the server is on 127.0.0.0/8 and no source is given: then asyncli uses as many of 2^24 sources as needed."""
     if run.plan.sources or not run.place.destinations:
         return False
     for one in run.place.destinations:
@@ -324,12 +302,13 @@ def _grows_sources(run: Run) -> bool:
 
 
 def _of_the_host(checks: Mapping[str, Check], plan: Plan, ends: int, prefix: str = "") -> list[Ceiling]:
-    """Counts of this host, or of that whose checks begin with ``prefix``, of which each connection takes ``ends``: open files,
-    epoll watches; tracked connections, one each."""
+    """Limits of this host, or of the one whose checks begin with ``prefix``: open files and epoll watches, ``ends`` per
+    connection; tracked connections, one each.
+    """
     found = []
     for code, needed, each, words in (
-        ("file_max", ends, ends, "open files of the whole host (fs.file-max; root is let past it)"),
-        # The preflight counts both ends as one user's, as they may be: whether they are it cannot tell.
+        ("file_max", ends, ends, "open files of the whole host (fs.file-max; root may exceed it)"),
+        # Whether both ends belong to one user is unknown to the preflight.
         (
             "epoll_watches",
             ends,
@@ -339,7 +318,7 @@ def _of_the_host(checks: Mapping[str, Check], plan: Plan, ends: int, prefix: str
         ("conntrack", 1, 1, "tracked connections (nf_conntrack_max), if a rule makes the kernel track these"),
     ):
         check = checks.get(prefix + code)
-        # Without a need the limit does not apply; see the preflight.
+        # Without a need the limit does not apply.
         if check is None or check.have is None or check.need is None or check.have >= _NO_LIMIT:
             continue
         taken = max(0.0, check.need - needed * plan.connections)
@@ -350,6 +329,5 @@ def _of_the_host(checks: Mapping[str, Check], plan: Plan, ends: int, prefix: str
 
 
 def _round_up(number: float) -> int:
-    """To two leading digits: a value one would write by hand."""
     step = int(10 ** max(0, len(str(math.ceil(number))) - 2))
     return math.ceil(number / step) * step

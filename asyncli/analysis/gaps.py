@@ -1,4 +1,4 @@
-"""The records of a run that was interrupted and resumed, without what no line may be drawn across."""
+"""The records of an interrupted and resumed run, without what must not be fitted across a gap."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from asyncli.metrics import HOST_USED_BYTES, STATUS_ACCEPTS, STATUS_HANDLED, STA
 from asyncli.records import Phase, Sample
 from asyncli.run import Run
 
-# What the server has counted between our last record and our end nobody can compare.
+# Counters that a gap makes incomparable.
 _COUNTERS = (STATUS_ACCEPTS, STATUS_HANDLED, STATUS_REQUESTS)
 
 
 def of_one_server(run: Run) -> Run:
-    """The run without what was read of another server, before the one that its environment names answered in its place."""
+    """The run without samples of another server that answered before it was resumed."""
     changed_s = run.place.server_changed_s
     if changed_s is None:
         return run
@@ -30,10 +30,7 @@ def of_one_server(run: Run) -> Run:
 
 
 def for_cost(run: Run) -> Run:
-    """What says what a connection costs: until the first gap after the ramp began, and what stayed after the drain.
-
-    A server may have begun anew meanwhile, and what it had once touched it keeps.
-    """
+    """The records for the cost: until the first gap after the ramp began, and after the drain."""
     run = of_one_server(run)
     ramp, drain = run.phase("ramp"), run.phase("drain")
     since = ramp.start_s if ramp is not None else math.inf
@@ -47,7 +44,7 @@ def for_cost(run: Run) -> Run:
 
 
 def for_drift(run: Run) -> Run:
-    """The longest stretch of the hold without a gap, as if it were the hold; of the server that the environment names."""
+    """The run with the longest stretch of its hold without a gap as the hold."""
     if not run.gaps or run.hold is None:
         return run
     since_s = max(run.hold.start_s, run.place.server_changed_s or 0.0)
@@ -58,7 +55,7 @@ def for_drift(run: Run) -> Run:
 
 
 def without_counters(run: Run) -> Run:
-    """The run without what the server has counted since its start, where there is a gap in it."""
+    """The run without the server's counters, if it has a gap."""
     if not run.gaps:
         return run
     kept = [Sample(one.t_s, {name: value for name, value in one.values.items() if name not in _COUNTERS}) for one in run.samples]

@@ -1,4 +1,4 @@
-"""Every number of one run that another run's is compared with: its estimate with an interval, or why there is none."""
+"""Every number of one run that ``compare`` uses: its estimate with an interval, or why there is none."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import Any
 
 import msgspec
 
+from asyncli.analysis.constants import FEWEST, MINUTE_S
 from asyncli.analysis.cost import Costs, costs, server_memory
 from asyncli.analysis.drift import drifts, source_of
 from asyncli.analysis.estimates import ALPHA, Estimate, Rate, by_stretch, count_stretches, mean, quantile
-from asyncli.analysis.levels import FEWEST, MINUTE_S
 from asyncli.analysis.saturation import is_saturated, saturation
-from asyncli.analysis.shared_host import company
+from asyncli.analysis.shared_host import other_sockets
 from asyncli.analysis.totals import Totals, fold
 from asyncli.analysis.verdict import Verdict, judge
 from asyncli.core.histogram import Histogram, summed
@@ -27,15 +27,15 @@ _NONE = Histogram()
 _QUANTILES = {"p50": 0.5, "p99": 0.99, "p999": 0.999}
 HOST = ("host", "machine", "cpu_model", "cpus", "memory_bytes", "kernel")
 OURS = ("asyncli",)
-# Limits that hold still; the others of the record are readings of the moment.
+# Constant limits; the others are readings of the moment.
 _LIMITS = ("nofile_hard", "nproc", "file_max", "conntrack_max", "cgroup_memory_limit", "cpu_quota", "superuser")
 
-#: What a run says of one row; a text says why it says nothing.
+#: A number, or why there is none.
 Said = Estimate | Rate | str
 
 
 class MeasuredRun(msgspec.Struct):
-    """One run, ready to be compared: its numbers by key of a row, and what its reader must know of it."""
+    """A run ready to be compared: its numbers by key of a row, and what the reader should know."""
 
     name: str
     path: str
@@ -44,31 +44,31 @@ class MeasuredRun(msgspec.Struct):
     verdict: Verdict
     why: str
     complete: bool
-    #: Why its numbers are the generator's own; "" where they are not.
+    #: Why its numbers are the generator's; "" if they are not.
     spoiled: str
     held: int
     hold_s: float
-    #: Flat facts for the table of what differs: plan keys, ``server.label``, ``kernel``...
+    #: Flat facts: plan keys, ``server.label``, ``kernel``...
     facts: dict[str, Any]
     said: dict[str, Said]
-    #: How late asyncli sent its heartbeats in the hold, by quantile ("p99"), however unsure that is.
+    #: How late asyncli sent heartbeats in the hold, by quantile ("p99").
     late_ms: dict[str, float]
-    #: By key of a row of the server's memory: as what it was read ("PSS").
+    #: By key of a row of the server's memory: its kind ("PSS").
     kinds: dict[str, str]
-    #: Keys of the rows that are differences of two levels: what the first connections take once is in them, and in no slope.
+    #: Keys of rows that are differences of two levels, first use included.
     levels: frozenset[str]
     findings: list[Finding]
 
 
 def measure(name: str, path: str, run: Run) -> MeasuredRun:
     """All numbers of ``run``, which is called ``name`` ("A") and kept in ``path``."""
-    # Nothing that is judged here hangs on latencies, and to add up a night of them takes longer than all the rest.
+    # The verdict needs no latencies, and a night of histograms is slow to add up.
     quick = [(t_s, msgspec.structs.replace(tick, latency_us=_NONE, connect_us=_NONE)) for t_s, tick in run.ticks]
     totals = fold(msgspec.structs.replace(run, ticks=quick))
     measured = run.outside_gaps
     saturated = is_saturated(saturation(run, totals))
     judgement = judge(run.plan, totals, saturated=saturated, complete=run.complete, findings=run.findings)
-    # Of a run without an end as well, which is invalid for that alone.
+    # An incomplete run is invalid by that alone: judge it as if complete.
     at_end = judge(run.plan, totals, saturated=saturated, complete=True, findings=run.findings)
     hold = measured.hold
     hold_s = hold.length_s if hold is not None else 0.0
@@ -89,12 +89,12 @@ def measure(name: str, path: str, run: Run) -> MeasuredRun:
         complete=run.complete, spoiled=at_end.why if at_end.verdict == "invalid" else "", held=totals.held, hold_s=hold_s,
         facts=facts(run.plan, run.environment), said=said, late_ms=late_ms,
         kinds=_kinds(run), levels=levels,
-        findings=[*company(run, totals), *_bursts(name, measured.ticks)],
+        findings=[*other_sockets(run, totals), *_bursts(name, measured.ticks)],
     )  # fmt: skip
 
 
 def _costs(said: dict[str, Said], found: Costs) -> frozenset[str]:
-    """The rows of costs; keys of those that are differences of two levels."""
+    """Add the costs; return the keys of rows that are differences of two levels."""
 
     def why(name: str) -> str:
         return found.unknown.get(name, "no slope is known")
@@ -120,52 +120,50 @@ def _costs(said: dict[str, Said], found: Costs) -> frozenset[str]:
 
 
 def _kinds(run: Run) -> dict[str, str]:
-    """PSS shares out what processes share, RSS counts it in each, USS in none: one less another is no difference of servers."""
-    # What is left over is less the server's memory where that is on the host that was sampled.
+    """The kind of the server's memory in each row: PSS, RSS and USS are not comparable."""
+    # The residual depends on the server's memory if that is on the sampled host.
     keys = ["cost.server_user", "fixed.server_user", "memory.server_hold_end", *(["cost.residual"] if run.sides.server else [])]
     source = source_of(run, "server_user").removeprefix("server.").removesuffix("_bytes")
     return dict.fromkeys(keys, server_memory(run)[1]) | {"drift.server_user": source.replace("_", " + ").upper()}
 
 
 def _memory(said: dict[str, Said], run: Run) -> None:
-    """The level of the server's memory at the hold's end."""
     memory, _ = server_memory(run)
     hold = run.hold
     key = "memory.server_hold_end"
     if hold is None:
-        said[key] = "the run never came to its hold"
+        said[key] = "the run did not reach its hold"
         return
     in_hold = memory.between(hold.start_s, hold.end_s)
     level = in_hold.between(hold.end_s - MINUTE_S, hold.end_s).values
-    # A server of many processes is read more seldom.
+    # Servers of many processes are read less often.
     level = level if len(level) >= FEWEST else in_hold.values[-FEWEST:]
     if not memory.values:
         said[key] = "the memory of the server's processes was not read"
     elif len(level) < FEWEST:
-        readings = f"{len(level)} reading{'' if len(level) == 1 else 's'}"
-        said[key] = f"the hold has {readings} of the server's memory, and this wants {FEWEST}"
+        said[key] = f"{len(level)} of {FEWEST} readings of the server's memory in the hold"
     else:
         said[key] = mean(level)
 
 
 def _cpu(said: dict[str, Said], run: Run) -> None:
-    """CPU time of the server: by requests in the hold, and by connections in the ramp (their heartbeats included)."""
+    """The server's CPU per request in the hold, and per connection in the ramp (heartbeats included)."""
     ramp, hold = run.phase("ramp"), run.phase("hold")
     for key, part, end_s, counted, name in (
         ("cpu.per_request", hold, run.stop_s, "answered", "hold"),
         ("cpu.per_connection", ramp, hold.start_s if hold is not None else run.stop_s, "opened", "ramp"),
     ):
         if part is None:
-            said[key] = f"the run never came to its {name}"
+            said[key] = f"the run did not reach its {name}"
         else:
             said[key] = _per(run, part.start_s, end_s, counted, name)
 
 
 def _per(run: Run, start_s: float, end_s: float, counted: str, name: str) -> Said:
-    """Microseconds of the server's CPU per ``counted`` thing, by stretches of the time between.
+    """Microseconds of the server's CPU per ``counted`` thing: the ratio of the sums.
 
-    The ratio of the sums. Its error is the spread of the stretches' remainders around their own trend: in the ramp the
-    heartbeats of what is already held make each stretch dearer than the one before, which is no noise.
+    Its error is the spread of stretches about their own trend: in the ramp heartbeats of held connections make each stretch
+    costlier than the one before, which is no noise.
     """
     import numpy as np
     from scipy.special import stdtrit
@@ -173,8 +171,7 @@ def _per(run: Run, start_s: float, end_s: float, counted: str, name: str) -> Sai
     cpu = run.series(SERVER_CPU_S).between(start_s, end_s)
     if not len(cpu):
         return "the CPU time of the server's processes was not read"
-    # Both ends must be readings: beyond them nothing is known. CPU time comes in hundredths of a second, and samples and ticks
-    # once a second.
+    # Both ends must be readings. CPU time has a resolution of 10 ms, samples and ticks come once a second.
     start_s, end_s = cpu.t_s[0], cpu.t_s[-1]
     ticks = [(t_s, getattr(tick, counted)) for t_s, tick in run.ticks_between(start_s, end_s)]
     k = count_stretches(end_s - start_s, least_s=2.0)
@@ -183,7 +180,7 @@ def _per(run: Run, start_s: float, end_s: float, counted: str, name: str) -> Sai
     edges = np.linspace(start_s, end_s, k + 1)
     high, counts = np.array(ticks).T
     spent = np.diff(np.interp(edges, cpu.t_s, cpu.values))
-    # A tick counts its whole second: what of it lies in the next stretch belongs there.
+    # A tick's second may reach into the next stretch.
     low = np.maximum(start_s, high - 1.0)
     inside = np.minimum(high, edges[1:, None]) - np.maximum(low, edges[:-1, None])
     done = (np.clip(inside, 0.0, None) / (high - low)) @ counts
@@ -210,12 +207,12 @@ def _losses(said: dict[str, Said], totals: Totals, run: Run) -> None:
 
 
 def connection_hours(run: Run) -> float:
-    """Hours that connections were held until the drain, summed over connections."""
+    """Connection-hours until the drain."""
     seconds, before = 0.0, None
     for t_s, tick in run.ticks:
         if t_s > run.stop_s + 0.5:
             break
-        # Beyond that nobody counted: the run was interrupted meanwhile.
+        # A longer step is an interruption.
         seconds += tick.held * (min(t_s - before, MINUTE_S) if before is not None else 1.0)
         before = t_s
     return seconds / 3600
@@ -228,13 +225,13 @@ def _drift(said: dict[str, Said], run: Run) -> None:
         if one is None:
             said[f"drift.{name}"] = "it was not sampled in the hold"
         elif one.bytes_per_hour is None or one.ci95 is None or one.verdict == "too_short":
-            said[f"drift.{name}"] = "the hold is too short to tell growth"
+            said[f"drift.{name}"] = "hold too short to tell growth"
         else:
             said[f"drift.{name}"] = Estimate(one.bytes_per_hour, *one.ci95)
 
 
 def _bursts(name: str, ticks: Ticks) -> list[Finding]:
-    """The rates take each loss as an event of its own; where one second holds most of them, they are not."""
+    """Rates count each loss as one event, which is wrong if one second has most of them."""
     lost = [(tick.lost, t_s) for t_s, tick in ticks if tick.deaths]
     total = sum(count for count, _ in lost)
     most, at_s = max(lost, default=(0, 0.0))
@@ -242,7 +239,7 @@ def _bursts(name: str, ticks: Ticks) -> list[Finding]:
 
 
 def facts(plan: Plan, environment: Environment) -> dict[str, Any]:
-    """What a run was of, flat: the server, each key of the plan (``plan.hold_s``), the host, limits and sysctls."""
+    """Flat facts of a run: server, plan keys (``plan.hold_s``), host, limits and sysctls."""
     server = environment.get("server")
     found: dict[str, Any] = {}
     if isinstance(server, dict):
@@ -250,7 +247,7 @@ def facts(plan: Plan, environment: Environment) -> dict[str, Any]:
         found |= {f"{DIRECTIVE}{name}": value for name, value in (server.get("directives") or {}).items()}
     found |= {f"plan.{key}": value for key, value in msgspec.to_builtins(plan).items() if key not in ("batch", "interval_s")}
     if plan.hold_until is not None:
-        # By the wall clock it is a few seconds longer or shorter each time.
+        # Its length by the wall clock varies by seconds.
         del found["plan.hold_s"]
     found["plan.ramp"] = f"{plan.batch}/{format_duration(plan.interval_s).replace(' ', '')}"
     found |= {key: environment.get(key) for key in (*HOST, *OURS, "python", "local", "workers", "sources")}

@@ -1,4 +1,4 @@
-"""The same connections counted by the client and by the server: do they agree, and if not, since when and by how much?"""
+"""Whether the client's and the server's counts agree; if not, since when and by how much."""
 
 from __future__ import annotations
 
@@ -8,45 +8,22 @@ from typing import get_args
 
 import msgspec
 
+from asyncli.analysis.constants import FEWEST, WORTH_TELLING
 from asyncli.analysis.counts import Client, CountPair, Divergence, Pages, Pair, compared
 from asyncli.analysis.gaps import without_counters
-from asyncli.analysis.levels import FEWEST, WORTH_TELLING
 from asyncli.analysis.losses.attribution import Diagnosis
 from asyncli.analysis.totals import Totals, never_answered
-from asyncli.findings.counts import (
-    Apart,
-    Beyond,
-    Since,
-    Unknown,
-    counters_restarted,
-    parted,
-    parted_in_words,
-    reconcile_accepts,
-    reconcile_handled,
-    reconcile_held,
-    reconcile_in_flight,
-    reconcile_requests,
-    reconcile_stale,
-    reconciliation_unknown,
-)
+from asyncli.findings import counts
+from asyncli.findings.counts import Apart, Beyond, Since, Unknown
 from asyncli.records import Finding
 from asyncli.run import Run
 
-RULE = (
-    "open at the client = active on the server less our poller, at the hold's end; accepts = opened; handled = "
-    "accepts; requests = answers and polls: equal but for what was in flight or went with a worker of ours, on a server that "
-    "only we use"
-)
-RULE_OF_TIME = (
-    "two counts part where they differ on three status pages running, or up to the last one, by more than was in flight: what "
-    "was opened, lost, sent or answered within a second of the page, connects pending and heartbeats unanswered then"
-)
-# A status page older than this at the drain speaks of another moment; or older than two of its usual steps.
+# A status page that is older than this at the drain, or than two of its usual intervals, does not count.
 _STALE_S = 3.0
 
 
 class _AtEnd(msgspec.Struct, frozen=True):
-    """Two counts at the last page, and what was in flight: how far the second may be below and above the first."""
+    """Two counts at the last page; in-flight work allows the second to be between ``least`` and ``most`` off."""
 
     pair: Pair
     first: int
@@ -56,36 +33,33 @@ class _AtEnd(msgspec.Struct, frozen=True):
 
     @property
     def by(self) -> int:
-        """By how much the second differs."""
         return self.second - self.first
 
     @property
     def agrees(self) -> bool:
-        """Whether no more than what was in flight is between them."""
         return self.least <= self.by <= self.most
 
 
 class Reconciliation(msgspec.Struct):
-    """The counts side by side, None where one is not known; ``agrees`` where none of the server's is."""
+    """The counts side by side; None where unknown."""
 
-    #: Open at the client at the hold's end, those too that owed an answer and never gave it: the server may count them.
+    #: Open at the client at the hold's end, unanswered ones included, since the server may count them.
     client_held: int | None = None
-    #: The server's active connections less our poller's, at the hold's end.
+    #: Active connections of the server, less our poller's, at the hold's end.
     server_active: int | None = None
     accepts_delta: int | None = None
     handled_delta: int | None = None
     requests_delta: int | None = None
     agrees: bool | None = None
-    #: Where the counts parted, by time; those that met again too.
+    #: Where counts diverged, also if they agreed again later.
     divergences: list[Divergence] = msgspec.field(default_factory=list)
 
 
 def reconcile(run: Run, totals: Totals, diagnoses: Sequence[Diagnosis] = ()) -> tuple[Reconciliation, list[Finding]]:
     """The counts, and a finding for each pair that disagrees or did for a while, or for why nothing is known.
 
-    The deltas run from the first page (our poller's connection is in it already) to the last of the run: in the
-    residue, where nothing is in flight. In a run without one the pairs may differ by what was in flight then.
-    ``diagnoses``: of what was lost, which may be what the server still counts.
+    Deltas are from the first page to the last of the run: in the residue nothing is in flight. ``diagnoses``: of lost
+    connections, which the server may still count.
     """
     result = Reconciliation(client_held=totals.open)
     start, stop, whole = run.first_connect_s, run.stop_s, totals.whole
@@ -97,26 +71,26 @@ def reconcile(run: Run, totals: Totals, diagnoses: Sequence[Diagnosis] = ()) -> 
         killed=sum(one.count for one in diagnoses if one.code == "worker_crash"),
     )  # fmt: skip
     if not math.isfinite(start):
-        return result, [reconciliation_unknown("nothing_connected")]
+        return result, [counts.reconciliation_unknown("nothing_connected")]
     result.divergences = client.behind_asked(start, stop)
     if not len(pages) or pages.t_s[0] > start:
-        return result, [reconciliation_unknown("no_page"), *_parted(result.divergences, context)]
+        return result, [counts.reconciliation_unknown("no_page"), *_parted(result.divergences, context)]
     if not math.isnan(pages.active[0]):
         context.already = round(float(pages.active[0]))
     every = compared(client, pages, start, stop)
     result.divergences += [one for pair in every for one in pair.divergences()]
     result.divergences.sort(key=lambda one: one.from_s)
-    # A page that came after the hold's end may speak of the drain. An agent asks for its own when it is time.
+    # A later page may be of the drain.
     recent = (pages.told_s <= stop) & (pages.t_s >= max(start, stop - max(_STALE_S, 2 * pages.step_s)))
     active = float(pages.active[recent][-1]) if recent.any() else None
-    anew = [counters_restarted(pages.restarted_s, pages.counter, *pages.around[0])] if pages.restarts else []
+    anew = [counts.counters_restarted(pages.restarted_s, pages.counter, *pages.around[0])] if pages.restarts else []
     if active is not None or pages.t_s[-1] >= stop:
         result.accepts_delta, result.handled_delta, result.requests_delta = (
-            _told(counts[-1]) for counts in (pages.accepts, pages.handled, pages.requests)
+            _told(column[-1]) for column in (pages.accepts, pages.handled, pages.requests)
         )
     if not pages.told or active is None:
         why: Unknown = "page_silent" if pages.told else "page_tells_nothing"
-        return result, [reconciliation_unknown(why), *anew, *_parted(result.divergences, context)]
+        return result, [counts.reconciliation_unknown(why), *anew, *_parted(result.divergences, context)]
     result.server_active = _told(active)
     at_end = [found for one in every if (found := _at_end(one, client, totals, active, stop)) is not None]
     context.others = any(one.pair == "accepts" and one.by > one.most for one in at_end)
@@ -139,10 +113,10 @@ def _told(count: float) -> int | None:
 
 
 def _at_end(pair: CountPair, client: Client, totals: Totals, active: float, stop: float) -> _AtEnd | None:
-    """The pair at the last page; None where one of its counts is not told."""
+    """The pair at the last page; None where a count is unknown."""
     first, second, least, most = (float(one[-1]) for one in (pair.first, pair.second, pair.least, pair.most))
     if pair.pair == "held":
-        # The page may be from before what was opened or lost so near to the drain, or from after it.
+        # Opens and losses near the drain may be before or after the page.
         churn = sum(float(client.within(name, stop - 2.0, stop + 1.0)) for name in ("opened", "lost"))
         first, second, least, most = totals.open, active, min(least, -churn), max(most, churn)
     if math.isnan(first) or math.isnan(second):
@@ -153,60 +127,58 @@ def _at_end(pair: CountPair, client: Client, totals: Totals, active: float, stop
 def _disagreement(one: _AtEnd, since: Since | None, context: _Context) -> Finding:
     match one.pair:
         case "held":
-            return reconcile_held(one.first, one.second, since, context.addresses, context.beyond(one.by))
+            return counts.reconcile_held(one.first, one.second, since, context.addresses, context.beyond(one.by))
         case "accepts":
             silent = context.silent if -one.by <= context.silent else 0
-            return reconcile_accepts(one.first, one.second, since, context.addresses, silent)
+            return counts.reconcile_accepts(one.first, one.second, since, context.addresses, silent)
         case "handled":
-            return reconcile_handled(one.first, one.second, since)
+            return counts.reconcile_handled(one.first, one.second, since)
         case _:
-            return reconcile_requests(one.first, one.second, since, context.addresses)
+            return counts.reconcile_requests(one.first, one.second, since, context.addresses)
 
-
-# Saying it.
 
 _PAIRS: tuple[Pair, ...] = get_args(Pair)
 
 
 class _Context(msgspec.Struct):
-    """What tells why two counts differ."""
+    """Possible reasons for a difference."""
 
     lost: int
     failed: int
-    #: How many servers may be behind the URLs, by host and port.
+    #: Servers behind the URLs, by host and port.
     addresses: int
-    #: More was accepted than we can have opened.
+    #: The server accepted more than we can have opened.
     others: bool = False
-    #: Opened, and silent before the first answer: the handshake's last packet may have been lost.
+    #: Never answered: the handshake's last packet may have been lost.
     silent: int = 0
-    #: Lost with workers of the server that were killed; and what it counted, our poller apart, before our first connect.
+    #: Lost with killed workers of the server; and the server's count before our first connect.
     killed: int = 0
     already: int = 0
 
     def stale(self, excess: int) -> tuple[int, int]:
-        """What it counts beyond ours of killed workers and from before our first connect, where that explains it; else none."""
-        # A few are our poller's, or came and went while a worker was replaced.
+        """Connections of killed workers and from before our first connect, if they explain ``excess``; else (0, 0)."""
+        # A few are our poller's, or came while a worker was replaced.
         enough = max(FEWEST, round(WORTH_TELLING * excess))
         known = ((self.killed, 0), (0, self.already), (self.killed, self.already))
         return next((one for one in known if excess > 0 and any(one) and abs(sum(one) - excess) <= enough), (0, 0))
 
     def beyond(self, excess: int) -> Beyond:
-        """Why it may count ``excess`` connections more than we hold."""
+        """Why the server may count ``excess`` connections more than we hold."""
         killed, before = self.stale(excess)
         return {"killed": killed, "before": before, "others": self.others, "lost": self.lost + self.failed > 0}
 
 
 def agreement(agrees: bool | None, findings: Sequence[Finding]) -> str:
     """Whether the counts agree, in words; ``findings`` are the run's."""
-    if agrees and any(one.code == reconcile_stale.code for one in findings):
-        return "They agree but for connections that are not this run's, or went with a killed worker (see the findings)"
-    if agrees and any(one.code == reconcile_in_flight.code for one in findings):
+    if agrees and any(one.code == counts.reconcile_stale.code for one in findings):
+        return "They agree except for connections of other runs or of a killed worker (see the findings)"
+    if agrees and any(one.code == counts.reconcile_in_flight.code for one in findings):
         return "They agree within what was in flight (see the findings)"
-    return {True: "They agree", False: "They disagree (see the findings)", None: "Whether they agree is not known"}[agrees]
+    return {True: "They agree", False: "They disagree (see the findings)", None: "Whether they agree is unknown"}[agrees]
 
 
 def _in_flight_then(every: Sequence[_AtEnd], context: _Context, *, anew: bool, ended: bool) -> list[Finding]:
-    """How far those that agree differ all the same, and how far they may. ``anew``: the server's counters began anew."""
+    """The differences of pairs that agree. ``anew``: the server's counters restarted."""
     apart: list[Apart] = []
     found = []
     for one in every:
@@ -214,23 +186,22 @@ def _in_flight_then(every: Sequence[_AtEnd], context: _Context, *, anew: bool, e
             beyond = one.by if one.pair == "held" else 0
             killed, before = context.stale(beyond)
             if killed or before:
-                found.append(reconcile_stale(one.by, killed, before))
+                found.append(counts.reconcile_stale(one.by, killed, before))
                 continue
             flight = abs(one.least if one.by < 0 else one.most)
             apart.append({"pair": one.pair, "by": one.by, "flight": flight, "before": context.already if beyond > 0 else 0})
-    return [*found, reconcile_in_flight(apart, ended, anew)] if apart else found
+    return [*found, counts.reconcile_in_flight(apart, ended, anew)] if apart else found
 
 
 def in_words(divergence: Divergence) -> str:
-    """Who fell behind whom when, by how much, and when they met again."""
     one = divergence
-    return parted_in_words(one.pair, one.from_s, one.to_s, one.most, one.at_s, one.closed)
+    return counts.parted_in_words(one.pair, one.from_s, one.to_s, one.most, one.at_s, one.closed)
 
 
 def _parted(divergences: Sequence[Divergence], context: _Context) -> list[Finding]:
-    """A finding for each pair that parted and met again, or fell behind what was asked; the widest time speaks for all.
+    """A finding for each pair that diverged and agreed again, or fell behind what was asked: the widest time.
 
-    None for what was not held to the end because it was lost or failed: those findings say so.
+    None for connections that were lost or failed: they have their own findings.
     """
     found = []
     for pair in _PAIRS:
@@ -240,6 +211,6 @@ def _parted(divergences: Sequence[Divergence], context: _Context) -> list[Findin
             one = max(times, key=lambda one: abs(one.most))
             beyond = context.beyond(one.most)
             found.append(
-                parted(pair, one.from_s, one.to_s, one.at_s, one.most, one.closed, len(times), context.addresses, beyond)
+                counts.parted(pair, one.from_s, one.to_s, one.at_s, one.most, one.closed, len(times), context.addresses, beyond)
             )
     return found

@@ -10,8 +10,8 @@ correlation times and shares of white noise, and each fit counts by its restrict
 likelihood, and the line given the grid's point has Student's t with m - 2 degrees of freedom). The interval is where 95 %
 of that mixture lies. bench/coverage.py counts how often it holds the truth.
 
-The first point may stand apart: what the first connections touch once and for all (buffers, code pages) is in every
-point but the baseline's. It is a fixed cost, and the fit learns from the points whether there was one.
+The baseline may be off the line: first use (buffers, code pages) is in every other point. It is a fixed cost, and the fit learns
+from the points whether there was one.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Any
 import msgspec
 
 CONFIDENCE = 0.95
-# A line takes two parameters, and an interval one degree of freedom more.
+# Two parameters, and one degree of freedom for the interval.
 FEWEST_POINTS = 3
 #: Correlation times of the wander as shares of the stretch that the points span: from well below the distance of twenty
 # points to one that is a random walk over the whole stretch.
@@ -45,7 +45,7 @@ ROUNDING = 1e-12
 class Point(msgspec.Struct, frozen=True):
     """The middle of a stretch of samples: when (s), at how many connections, the metric; of how many, over how long (s).
 
-    ``baseline``: before the first connection, and so without what the first ones took once and for all.
+    ``baseline``: before the first connection, and so without first use.
     """
 
     t_s: float
@@ -70,8 +70,8 @@ class Part(msgspec.Struct, frozen=True):
 class FittedLine(msgspec.Struct):
     """``intercept + slope * n``; ``half`` of the slope's 95 % interval lies on either side of it.
 
-    ``apart``: the points say that the baseline does not belong to the line; the line is then that of the others alone.
-    ``r2``: the share of the variance of the line's points that lies on it; None where they do not vary.
+    ``apart``: the baseline does not belong to the line, which is that of the others alone.
+    ``r2``: the share of the variance of the line's points that it explains; None where they do not vary.
     """
 
     slope: float
@@ -83,23 +83,21 @@ class FittedLine(msgspec.Struct):
     apart: bool = False
 
     def at(self, n: float) -> float:
-        """The line's value at ``n``."""
         return self.intercept + self.slope * n
 
     def half_at(self, n: float) -> float:
-        """Half of the line's 95 % interval at ``n``."""
         values = [(part.weight, part.intercept + part.slope * n, _variance_at(part, n)) for part in self.parts]
         return _half_width(self.at(n), values, self.freedom)
 
 
 def regress(points: Sequence[Point]) -> FittedLine | None:
-    """The line through ``points`` with its interval; None with fewer than three points, or all at one N."""
+    """The line through ``points`` with its interval; None for fewer than three points, or all at one N."""
     import numpy as np
 
     m = len(points)
     if m < FEWEST_POINTS or not all(math.isfinite(one.t_s + one.n + one.value) for one in points):
         return None
-    # Whether it stands apart is a question of its own: the baseline goes last.
+    # The baseline goes last: whether it belongs to the line is decided below.
     points = sorted(points, key=lambda one: one.baseline)
     n = np.array([one.n for one in points])
     value = np.array([one.value for one in points])
@@ -108,7 +106,7 @@ def regress(points: Sequence[Point]) -> FittedLine | None:
         return None
     if spread <= 0:
         return FittedLine(0.0, float(value[0]), 0.0, None, m - 2)
-    # Shifted and scaled to order one, so that bytes by the gigabyte lose no digits.
+    # Shifted and scaled to order one, to keep digits.
     n0, y0 = float(n.mean()), float(value.mean())
     x, y = (n - n0) / spread_n, (value - y0) / spread
     design = np.column_stack([np.ones(m), x])
@@ -156,7 +154,7 @@ def regress(points: Sequence[Point]) -> FittedLine | None:
     ]
     slope, intercept = (float(one) for one in np.array([means[:, 1], means[:, 0]]) @ weight)
     half = _half_width(slope, [(part.weight, part.slope, part.var_slope) for part in parts], m - 2)
-    # Each kind of noise stands there first without a step to the first connections.
+    # The first kinds of noise are those without a step to the first connections.
     apart = float(weight[:together].sum()) < 1 - CONFIDENCE
     on_it = points[:-1] if apart else points
     found = FittedLine(slope, intercept, half, _explained(on_it, slope, intercept), m - 2, parts, apart)
@@ -164,7 +162,6 @@ def regress(points: Sequence[Point]) -> FittedLine | None:
 
 
 def _last_times(stack: Any, factors: Any, axis: int) -> Any:
-    """A copy of the stack with the last entry along ``axis`` of each of its arrays multiplied by its factor."""
     import numpy as np
 
     copy = stack.copy()
@@ -174,7 +171,6 @@ def _last_times(stack: Any, factors: Any, axis: int) -> Any:
 
 
 def _explained(points: Sequence[Point], slope: float, intercept: float) -> float | None:
-    """The share of the points' variance that lies on the line, at least 0."""
     middle = sum(one.value for one in points) / max(1, len(points))
     off = sum((one.value - intercept - slope * one.n) ** 2 for one in points)
     whole = sum((one.value - middle) ** 2 for one in points)
@@ -194,7 +190,7 @@ def _noises(t_s: Any, samples: Any, span_s: Any) -> tuple[Any, Any]:
     apart = np.abs(t_s[:, None] - t_s[None, :])
     whole = float(apart.max()) or 1.0
     gap = np.maximum(0.0, apart - (span_s[:, None] + span_s[None, :]) / 2)
-    # The white part of a median averages out while wander stays.
+    # The white part of a median averages out, wander does not.
     white = np.diag(float(np.median(samples)) / samples)
     found, prior = [white], [_PRIOR_WHITE]
     # The wander's step over the usual distance of points has variance one, so that white noise means the same beside each.

@@ -1,82 +1,73 @@
-"""Was the generator the limit? Then the numbers are its own rather than the server's, and the run is invalid."""
+"""Whether the generator was the limit: then the numbers are its own, and the run is invalid."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from asyncli.analysis.levels import NEARLY_ALL, WORTH_TELLING
+from asyncli.analysis.constants import NEARLY_ALL, WORTH_TELLING
 from asyncli.analysis.totals import Totals
 from asyncli.core.histogram import Histogram
-from asyncli.findings.generator import (
-    ramp_held_back,
-    saturated_beats,
-    saturated_cpu,
-    saturated_ramp,
-    saturated_turn,
-    stood_still,
-)
+from asyncli.findings import generator
 from asyncli.records import Finding, PhaseName
 from asyncli.run import Run
 
-# A twentieth of a second, on a grid of 10 ms: the ramp is then no longer the one that was asked for.
+# Five steps of the 10 ms grid: the ramp is no longer the planned one.
 MOST_RAMP_LATENESS_S = 0.05
-# In a ramp of a second one hiccup of any machine is more than a hundredth of the batches: what is late for no longer in all
-# does not count.
+# In a ramp of a second one hiccup is more than 1 % of the batches: lateness for less time in all does not count.
 LATE_FOR_S = 0.25
-# Beats of a connection are at least a second apart; a quarter of that shifts them visibly against idle timeouts.
+# Heartbeats of a connection are at least a second apart; a quarter of that shifts idle times.
 MOST_BEAT_LATENESS_S = 0.25
-# A loop that stands still for a second misses a whole tick, and the latencies in it are the generator's own.
+# A stop of a second loses a whole tick, and its latencies are the generator's.
 LONGEST_TURN_S = 1.0
-# Above this a core has no slack for bursts, and what is due waits for its turn.
+# Above this a core has no slack for bursts.
 MOST_CPU_SHARE = NEARLY_ALL
-# Workers keep at most 256 connects pending; with half of that the ramp waits for the server rather than for us.
+# Workers keep at most 256 connects pending; at half of that the ramp waits for the server.
 PENDING_HOLDS_BACK = 128
-# Readings of CPU time and of ticks are off by a part of a second: over less than this, shares and rates are too rough.
+# CPU time and ticks are off by a part of a second: over less time, shares and rates are too rough.
 _SHORTEST_SPAN_S = 4.0
 
 _BUSY: tuple[PhaseName, ...] = ("ramp", "hold")
 
 
 def saturation(run: Run, totals: Totals) -> list[Finding]:
-    """A finding for each bound that was passed; empty when the generator was not the limit.
+    """A finding for each bound that was crossed; empty if the generator was not the limit.
 
-    A ramp that was late while connects were pending is not held against the generator: the server was slow to accept. Nor is
-    a short standstill in a run that was otherwise on time. A warning says so (:func:`is_saturated` passes over it).
+    Only a warning (:func:`is_saturated` ignores it): a ramp that was late while connects were pending, because the server
+    accepted slowly, and a short stop in a run that was otherwise on time.
     """
     run = run.outside_gaps
     found = [_ramp(run, totals)]
     driven = totals.during(*_BUSY)
     beat_s = _p99_s(driven.lateness_us)
     if beat_s > MOST_BEAT_LATENESS_S:
-        found.append(saturated_beats(beat_s, MOST_BEAT_LATENESS_S))
+        found.append(generator.saturated_beats(beat_s, MOST_BEAT_LATENESS_S))
     found.append(_still(run))
     found += [_cpu(run, totals, name) for name in _BUSY]
     return [finding for finding in found if finding is not None]
 
 
 def is_saturated(findings: Sequence[Finding]) -> bool:
-    """Whether :func:`saturation` found the generator to be the limit."""
     return any(finding.code.startswith("generator_saturated_") for finding in findings)
 
 
 def achieved_per_s(run: Run, totals: Totals) -> float | None:
-    """Connections opened per second of the ramp, rests between plateaus not counted; None before any batch was due.
+    """Connections opened per second of the ramp, without rests on plateaus; None before any batch was due.
 
-    From whole seconds where the ramp has enough of them; a shorter one is timed by its grid and its delay.
+    From whole seconds if there are enough; a shorter ramp is timed by its grid and its delay.
     """
     plan, whole_seconds = run.plan, _rate_of_ticks(run.outside_gaps)
     ramp = totals.by_phase.get("ramp")
     if whole_seconds is not None or ramp is None or not ramp.ramp_lateness_us:
         return whole_seconds
     batches = ramp.ramp_lateness_us.count
-    # The last batch may be a small one: it stands for its share of an interval.
+    # The last batch may be smaller.
     grid_s = (batches - 1 + plan.schedule.size(batches - 1) / plan.batch) * plan.interval_s
     delay_s = max(0.0, (ramp.ramp_lateness_us.quantile(0.5) or 0.0) / 1e6 - plan.interval_s)
     return (ramp.opened - ramp.reopened) / (grid_s + delay_s)
 
 
 def _rate_of_ticks(run: Run) -> float | None:
-    """The rate up to the last second that the ramp filled; None where it has too few."""
+    """The rate up to the last second that the ramp filled; None with too few seconds."""
     ramp, start = run.phase("ramp"), run.first_connect_s
     end = ramp.end_s if ramp is not None and ramp.end_s is not None else float("inf")
     opening = [(t_s - start, tick.opened - tick.reopened) for t_s, tick in run.ticks if t_s <= end + 0.5]
@@ -96,29 +87,28 @@ def _ramp(run: Run, totals: Totals) -> Finding | None:
     p99_s, rate = _p99_s(ramp.ramp_lateness_us), _rate_of_ticks(run)
     for_s = ramp.ramp_lateness_us.above(round(1e6 * MOST_RAMP_LATENESS_S)) * plan.interval_s
     late_s = p99_s if p99_s > MOST_RAMP_LATENESS_S and for_s > LATE_FOR_S else None
-    # Attempts that failed are not opened either; that is another's doing, and told of elsewhere.
+    # Failed attempts open nothing; other findings report them.
     if late_s is None and (rate is None or rate >= NEARLY_ALL * plan.asked_per_s or ramp.failures):
         return None
     if totals.pending_peak_per_worker >= PENDING_HOLDS_BACK:
-        return ramp_held_back(late_s, MOST_RAMP_LATENESS_S, rate, plan.asked_per_s, totals.pending_peak_per_worker)
-    return saturated_ramp(late_s, MOST_RAMP_LATENESS_S, rate, plan.asked_per_s)
+        return generator.ramp_held_back(late_s, MOST_RAMP_LATENESS_S, rate, plan.asked_per_s, totals.pending_peak_per_worker)
+    return generator.saturated_ramp(late_s, MOST_RAMP_LATENESS_S, rate, plan.asked_per_s)
 
 
 def _still(run: Run) -> Finding | None:
-    """Workers that stood still: the limit where that was a part of the time, or longer than a heartbeat may take to be answered.
+    """Workers that were stopped: the limit if for a relevant share of the time, or longer than the heartbeat timeout.
 
-    A shorter one makes no server look better: latencies count from the instant that a beat was due to when its answer was read.
+    A shorter stop flatters no server: latencies count from the instant at which a heartbeat was due.
     """
     busy = [one for one, name in zip(run.ticks, run.phases_of_ticks, strict=True) if name in _BUSY]
     still = [(t_s, tick.longest_turn_s) for t_s, tick in busy if tick.longest_turn_s > LONGEST_TURN_S]
     if not still:
         return None
     until_s, longest_s = max(still, key=lambda one: one[1])
-    # A tick is a second.
     share = sum(seconds for _, seconds in still) / len(busy)
     if share > WORTH_TELLING or longest_s > run.plan.timeout_s:
-        return saturated_turn(longest_s, LONGEST_TURN_S)
-    return stood_still(longest_s, until_s, share, WORTH_TELLING)
+        return generator.saturated_turn(longest_s, LONGEST_TURN_S)
+    return generator.stood_still(longest_s, until_s, share, WORTH_TELLING)
 
 
 def _cpu(run: Run, totals: Totals, name: PhaseName) -> Finding | None:
@@ -126,7 +116,7 @@ def _cpu(run: Run, totals: Totals, name: PhaseName) -> Finding | None:
     spent_s, span_s = totals.cpu_s.get(name, (0.0, 0.0))
     if span_s < _SHORTEST_SPAN_S or spent_s <= MOST_CPU_SHARE * span_s * cores:
         return None
-    return saturated_cpu(spent_s / (span_s * cores), cores, name, MOST_CPU_SHARE)
+    return generator.saturated_cpu(spent_s / (span_s * cores), cores, name, MOST_CPU_SHARE)
 
 
 def _p99_s(histogram: Histogram) -> float:

@@ -14,35 +14,35 @@ from itertools import pairwise
 
 import msgspec
 
-from asyncli.analysis.levels import WORTH_TELLING
+from asyncli.analysis.constants import WORTH_TELLING
 from asyncli.analysis.regression import FittedLine, Point, regress
 from asyncli.findings.cost import LEVELS, Moved
 from asyncli.run import Run
 from asyncli.samples import Series
 from asyncli.units import format_bytes
 
-# Forty points tell noise that is fresh in each from noise that wanders better than twenty do. A ramp of two minutes fills each
-# with three samples; a shorter one gets fewer bins rather than bins of one sample, but never fewer than a line takes.
+# Forty points distinguish white noise from wander better than twenty. A ramp of two minutes has three samples per bin; a shorter
+# one gets fewer bins.
 MOST_BINS = 40
-# A slope through fewer points than this says nothing to act on: six of a ramp with its baseline, or three plateaus and
-# the baseline (each plateau is a median over seconds at rest, and so worth more than a bin).
+# The fewest points of a slope: six of a ramp with its baseline, or three plateaus (medians over seconds at rest) and the
+# baseline.
 FEWEST_RAMP_POINTS = 6
 FEWEST_PLATEAUS = 3
-# With fewer plateaus than this the baseline is needed for the line itself, and cannot be let stand apart from it: on ladders
-# of three, slabs of 1 MB looked like a first step, and 66 of 100 intervals held the truth instead of all (bench/coverage.py).
+# With fewer plateaus the line needs the baseline: without it, on ladders of three, slabs of 1 MB looked like first use, and 66 of
+# 100 intervals held the truth instead of all (bench/coverage.py).
 _PLATEAUS_THAT_SPARE_ONE = 5
-# The first seconds of the hold show what the last connections cost; later ones would mix in growth over time.
+# The first seconds of the hold show the cost of the last connections; later ones include growth.
 _INTO_HOLD_S = 5.0
-#: In so many of them the server's own count, which may come seldom, says whether others use it too. A list of runs reads as far.
+#: Seconds of the hold in which the server's own count shows whether others use it. A list of runs reads as far.
 OTHERS_INTO_HOLD_S = 15.0
-#: Sampled less often than this, a metric cannot be laid on another's instants by a line between its neighbours.
+#: A metric that is sampled less often than this cannot be interpolated.
 WIDEST_GAP_S = 30.0
-#: What a process holds in reserve and no reading shows: glibc keeps up to this much freed memory at its heap's top
-#: (M_TRIM_THRESHOLD, mallopt(3)). Two levels of a process's memory are not known better, however still each is.
+#: glibc keeps up to this much freed memory at its heap's top (M_TRIM_THRESHOLD, mallopt(3)), so two levels of a process's memory
+#: are not known better.
 FREED_KEPT = 128 * 1024.0
-# Of the kernel, objects in use are counted: two levels that stand still are known to a page each.
+# Kernel objects in use are known to a page at each level.
 _PAGES = 2 * 4096.0
-# How many deviations of its own noise a metric at rest must have moved by: one false alarm in some eighty rests, were it normal.
+# A metric has not settled if it moved by more deviations of its noise: one false alarm in some eighty rests of normal noise.
 _MOVES_BEYOND = 2.5
 _OF_THE_KERNEL = frozenset({"kernel", "kernel_queued", "listing"})
 
@@ -50,9 +50,9 @@ _OF_THE_KERNEL = frozenset({"kernel", "kernel_queued", "listing"})
 class Cost(msgspec.Struct):
     """Memory per connection (bytes), its 95 % interval (low, high), the fixed part (bytes), method, points.
 
-    The fixed part holds what the first connections take once and for all, so it may be more than the baseline's bytes.
-    ``points``: those of the line; a baseline that stands apart from it is none. ``r2``: the share of their variance that the
-    line explains; None where the metric did not vary, and of two levels.
+    The fixed part includes first use, so it may exceed the baseline. ``points``: those of the line, without a baseline that does
+    not belong to it. ``r2``: the share of their variance that the line explains; None if the metric did not vary, and for two
+    levels.
     """
 
     bytes_per_connection: float
@@ -61,43 +61,38 @@ class Cost(msgspec.Struct):
     method: str
     points: int
     r2: float | None = None
-    #: Whether it is a difference of two levels, and no slope.
+    #: A difference of two levels, not a slope.
     of_levels: bool = False
 
     @property
     def half_width(self) -> float:
-        """Half of the interval (bytes): what stands behind a ±."""
         return (self.ci95[1] - self.ci95[0]) / 2
 
 
 class Fit(msgspec.Struct):
-    """What is behind a :class:`Cost`: the points that the line goes through, and the samples that they are the medians of.
+    """The points and samples behind a :class:`Cost`, scaled as it is (the kernel's per socket end).
 
-    ``apart``: the baseline (bytes), where it is no point of the line: the first connections took more, once and for all.
-
-    Bytes are scaled as the cost is: of the kernel, per socket end.
+    ``apart``: the baseline (bytes) if it is no point of the line.
     """
 
     cost: Cost
     n: list[float]
     bytes: list[float]
-    #: Every sample of the stretch that was fitted (baseline, ramp, first seconds of the hold).
+    #: Every sample of the fitted stretch (baseline, ramp, first seconds of the hold).
     seconds_n: list[float]
     seconds_bytes: list[float]
     line: FittedLine
     apart: float | None = None
 
     def at(self, n: float) -> float:
-        """The line's value (bytes) at ``n`` connections."""
         return self.cost.fixed_bytes + self.cost.bytes_per_connection * n
 
     def residuals(self) -> list[float]:
-        """Each point less the line, bytes."""
         return [value - self.at(n) for n, value in zip(self.n, self.bytes, strict=True)]
 
     def band(self, n: float) -> tuple[float, float]:
-        """The 95 % confidence band of the line at ``n`` connections, bytes: where the line is, not where a sample falls."""
-        # The cost's interval may be wider than the line's own (an unsettled plateau, a difference of slopes).
+        """The 95 % confidence band of the line (not of a sample) at ``n`` connections, bytes."""
+        # The cost's interval may be wider than the line's (an unsettled plateau, a difference of slopes).
         wider = self.cost.half_width / self.line.half if self.line.half > 0 else 1.0
         half = self.line.half_at(n) * max(1.0, wider)
         return self.at(n) - half, self.at(n) + half
@@ -141,10 +136,9 @@ def _median(samples: Sequence[tuple[float, float, float]], *, baseline: bool = F
 
 
 def unsettled(rests: Sequence[Series], climbs: Sequence[float]) -> list[float]:
-    """By how much (bytes) the metric still moved in each of the ``rests``; 0 where it had settled.
+    """How much (bytes) the metric still moved in each of the ``rests``; 0 where it had settled (docs/method.md, plateau).
 
-    ``rests``: the last half of each; ``climbs``: the bytes that the metric rose by to each. The rule is SETTLED. A rest of
-    fewer than two samples cannot be judged, and is let pass.
+    ``rests``: the last half of each; ``climbs``: the rise to each. A rest of fewer than two samples counts as settled.
     """
     halves = []
     for rest in rests:
@@ -166,10 +160,7 @@ def unsettled(rests: Sequence[Series], climbs: Sequence[float]) -> list[float]:
 
 
 def _wander(rests: Sequence[Series]) -> float:
-    """The deviation of a metric's steps from sample to sample about its trend in each rest, per root of a second.
-
-    As a random walk's: for noise that wanders less, the bar that is made of it is too high rather than too low.
-    """
+    """The deviation of a metric's steps about its trend in each rest, per root of a second, as a random walk's (conservative)."""
     squares, freedom = 0.0, 0
     for rest in rests:
         steps = [
@@ -184,7 +175,7 @@ def _wander(rests: Sequence[Series]) -> float:
 
 
 def minus(whole: Series, parts: Sequence[Series]) -> Series:
-    """``whole`` less the parts, at the instants of whichever was sampled least often."""
+    """``whole`` less the parts, at the instants of the metric that was sampled least often."""
     sparsest = min([whole, *parts], key=len)
     rest = Series()
     for t_s in sparsest.t_s:
@@ -197,7 +188,7 @@ def minus(whole: Series, parts: Sequence[Series]) -> Series:
 
 
 class Fitter:
-    """Fits one metric after another against the same N(t)."""
+    """Fits metrics against the same N(t)."""
 
     def __init__(self, run: Run, held: Series, over: str = "") -> None:
         self._held, self._over = held, over
@@ -208,19 +199,19 @@ class Fitter:
         self._end = min(end + _INTO_HOLD_S, hold_end) if hold is not None else end
         rests = [(a, b) for a, b in run.plan.schedule.rests() if self._start + b <= self._end + 1.0]
         self._rests = rests if len(rests) >= FEWEST_PLATEAUS else []
-        # At rest with all connections held, for where the ramp is too short for a line.
+        # The first seconds of the hold, for two levels.
         held_any = hold is not None and any(tick.held for _, tick in run.ticks)
         self._rest = (hold.start_s, min(hold.start_s + OTHERS_INTO_HOLD_S, hold_end)) if hold is not None and held_any else None
-        #: Nothing after this instant goes into a fit.
+        #: End of what is fitted.
         self.until_s = max(self._end + 1.0, self._rest[1] if self._rest is not None else -math.inf)
         self.points_wanted = FEWEST_PLATEAUS + 1 if self._rests else FEWEST_RAMP_POINTS
-        #: By the name of the cost: what each plateau (by its number from 1) still moved by.
+        #: By cost: what each plateau (from 1) still moved by.
         self.unsettled: dict[str, list[Moved]] = {}
-        #: By the name of the cost that is a difference of two levels: how many points there were for a slope.
+        #: By cost that is a difference of two levels: the number of points for a slope.
         self.levels: dict[str, int] = {}
 
     def fit(self, name: str, metric: Series, scale: float = 1.0, note: str = "") -> Fit | int:
-        """The line that ``metric`` x ``scale`` follows, or the number of points where they are too few."""
+        """The line that ``metric`` x ``scale`` follows, or the number of points if there are too few."""
         metric = Series(metric.t_s, [value * scale for value in metric.values])
         if self._rests:
             points = plateau_points(metric, self._held, self._start, self._rests)
@@ -240,11 +231,11 @@ class Fitter:
         method = f"{how}, linear regression{note}{self._over}"
         if apart is not None:
             off = apart - line.intercept
-            method += f"; the baseline, {format_bytes(abs(off))} {'below' if off < 0 else 'above'} the line, stands apart"
+            method += f"; baseline excluded: {format_bytes(abs(off))} {'below' if off < 0 else 'above'} the line"
         low, high = line.slope - line.half, line.slope + line.half
         moving = self._moving(name, metric) if self._rests and len(points) == len(self._rests) + 1 else []
         if any(moving):
-            # What still moves has moved on by as much again when it settles, if each half of the way takes as long.
+            # It moves by as much again until it settles, if each half of the way takes as long.
             further = [msgspec.structs.replace(one, value=one.value + by) for one, by in zip(points, [0.0, *moving], strict=True)]
             settled = regress(further)
             if settled is not None:
@@ -258,10 +249,10 @@ class Fitter:
         return Fit(cost, [one.n for one in points], [one.value for one in points], seconds_n, every.values, line, apart)
 
     def _two_levels(self, name: str, metric: Series, scale: float, note: str) -> Fit | None:
-        """The difference of two levels by the connections: of the baseline, and of the last half of the hold's first seconds.
+        """The difference of the baseline and the last half of the hold's first seconds, by the connections.
 
-        Its interval is that of the line through the samples of both, which wander from one to the next and from one level to the
-        other alike; wider by what the metric still moves by in the hold. None where one of them was not sampled.
+        Its interval is that of a line through the samples of both, which wander, plus what the metric still moves by in the hold.
+        None where one of them was not sampled.
         """
         if self._rest is None:
             return None
@@ -285,7 +276,6 @@ class Fitter:
         return self._fit(cost, points, metric.between(-math.inf, end), line)
 
     def _moving(self, name: str, metric: Series) -> list[float]:
-        """What each plateau still moved by, noted under ``name``."""
         rests = [metric.between(self._start + (a + b) / 2, self._start + b) for a, b in self._rests]
         baseline = metric.between(-math.inf, self._start)
         levels = [statistics.median(one.values) for one in (baseline, *rests)]

@@ -1,4 +1,4 @@
-"""Folds ticks into totals: of the whole run, and of each phase."""
+"""Sums of ticks: of the whole run, and of each phase."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import msgspec
 
-from asyncli.core.histogram import bucket, summed
+from asyncli.core.histogram import Histogram, bucket, summed
 from asyncli.records import COUNTS, HISTOGRAMS, Deaths, PhaseName, Tick, TlsCounts
 from asyncli.run import Run
 
@@ -16,24 +16,41 @@ K = TypeVar("K")
 _NOTHING = Tick()
 
 
+class Lateness(msgspec.Struct):
+    """Sent (or opened) minus due, in ms; None without a record."""
+
+    p50: float | None
+    p99: float | None
+    max: float | None
+
+
+class Latency(msgspec.Struct):
+    """Answered minus due, in ms; None without a record."""
+
+    p50: float | None
+    p90: float | None
+    p99: float | None
+    p999: float | None
+    max: float | None
+
+
 class Totals(msgspec.Struct):
-    """Counts and histograms of a run. The ticks in it are sums: their counts and histograms hold, not their gauges."""
+    """Sums of ticks: counts and histograms are valid, gauges are not."""
 
     whole: Tick = msgspec.field(default_factory=Tick)
     by_phase: dict[PhaseName, Tick] = msgspec.field(default_factory=dict)
-    #: Open at the client when the drain began; in a run without a drain, when last heard of.
+    #: Open at the client when the drain began, or at the last tick without a drain.
     open: int = 0
-    #: Of these, those that owed no answer, or gave it in the drain.
+    #: Of these, those that owed no answer or gave it in the drain.
     held: int = 0
-    #: The most that were open at the end of any second.
+    #: The most open at the end of any second.
     peak: int = 0
-    #: The most connects that were pending at the end of any second of the ramp, per worker.
+    #: The most pending connects at the end of any second of the ramp, per worker.
     pending_peak_per_worker: float = 0.0
-    #: CPU time (s, user and system) of the workers between the first and the last tick of each phase, and that stretch.
+    #: CPU time (s) of the workers between the first and the last tick of each phase, and the time between.
     cpu_s: dict[PhaseName, tuple[float, float]] = msgspec.field(default_factory=dict)
 
     def during(self, *names: PhaseName) -> Tick:
-        """The sum over these phases."""
         total = Tick()
         for name in names:
             total.merge_counts(self.by_phase.get(name, _NOTHING))
@@ -41,7 +58,7 @@ class Totals(msgspec.Struct):
 
 
 def fold(run: Run) -> Totals:
-    """The totals of a run. A tick belongs to the phase in which the middle of its second lies; one in a gap to none."""
+    """The totals of a run. A tick belongs to the phase of its second's middle; a tick in a gap to none."""
     totals = Totals()
     parts: dict[PhaseName, list[tuple[float, Tick]]] = {}
     at_drain = 0
@@ -51,7 +68,7 @@ def fold(run: Run) -> Totals:
         else:
             parts.setdefault(name, []).append((t_s, tick))
         totals.peak = max(totals.peak, tick.held, tick.held_at_drain)
-        # The sum over workers that have begun the drain: whole once all have.
+        # The sum over workers that have begun the drain.
         at_drain = max(at_drain, tick.held_at_drain)
         if name == "ramp" and tick.workers:
             totals.pending_peak_per_worker = max(totals.pending_peak_per_worker, tick.connecting / tick.workers)
@@ -60,7 +77,7 @@ def fold(run: Run) -> Totals:
         totals.whole.merge_counts(totals.by_phase[name])
         (start_s, first_tick), (end_s, last_tick) = part[0], part[-1]
         if end_s > start_s:
-            # The processes of a resumed run begin at none, and no work is below zero.
+            # The processes of a resumed run begin at zero.
             totals.cpu_s[name] = (max(0.0, _cpu(last_tick) - _cpu(first_tick)), end_s - start_s)
     if run.ticks:
         totals.open = at_drain or run.ticks[-1][1].held
@@ -69,7 +86,7 @@ def fold(run: Run) -> Totals:
 
 
 def sum_of_counts(ticks: Sequence[Tick]) -> Tick:
-    """What :meth:`Tick.merge_counts` of each would give, faster where they are many."""
+    """The same as :meth:`Tick.merge_counts` of each, but faster."""
     whole = Tick()
     for name in COUNTS:
         setattr(whole, name, sum(getattr(tick, name) for tick in ticks))
@@ -89,13 +106,13 @@ def sum_of_counts(ticks: Sequence[Tick]) -> Tick:
 
 
 def never_answered(tick: Tick) -> int:
-    """Connections that fell silent before their first answer: nobody accepted them, or the handshake's last packet was lost."""
+    """Connections that were never answered: not accepted, or the handshake's last packet was lost."""
     dead = tick.deaths.get("heartbeat_timeout")
     return 0 if dead is None else dead.requests.counts.get(bucket(0), 0)
 
 
 def errors(whole: Tick, least: int = 400) -> dict[int, int]:
-    """Answers by a status from ``least`` on."""
+    """Answers by status, from ``least`` on."""
     return {status: count for status, count in whole.by_status.items() if status >= least}
 
 
@@ -114,3 +131,8 @@ def sum_of_deaths(some: Sequence[Deaths]) -> Deaths:
 
 def _cpu(tick: Tick) -> float:
     return tick.cpu_user_s + tick.cpu_system_s
+
+
+def in_ms(histogram: Histogram, *quantiles: float) -> list[float | None]:
+    """Quantiles of a histogram of microseconds, in ms; None without a record."""
+    return [None if value is None else value / 1e3 for value in histogram.quantiles(quantiles)]

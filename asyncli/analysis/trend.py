@@ -18,7 +18,7 @@ import msgspec
 
 from asyncli.analysis.regression import CONFIDENCE, ROUNDING, TIMES, WALK, WHITE
 
-# With fewer points no correlation can be told from a trend.
+# With fewer points correlation cannot be told from a trend.
 FEWEST_POINTS = 10
 # Slow wander shows as well in the means of a few points as in all, and the work grows as the cube of their number.
 _MOST_BLOCKS = 40
@@ -34,7 +34,7 @@ class Trend(msgspec.Struct, frozen=True):
 
 
 def trend(x: Sequence[float], y: Sequence[float]) -> Trend | None:
-    """Theil-Sen slope of ``y`` over rising ``x``, about evenly spaced; None for fewer than ten points."""
+    """Theil-Sen slope of ``y`` over rising, about evenly spaced ``x``; None for fewer than ten points."""
     import numpy as np
 
     n = len(x)
@@ -64,7 +64,7 @@ def trend(x: Sequence[float], y: Sequence[float]) -> Trend | None:
 
 
 def _reach(tail: Callable[[float], float], most: float) -> float:
-    """The |S| that chance alone passes in 5 % of runs; ``most`` where it is beyond the largest."""
+    """The |S| that chance exceeds in 5 % of runs, at most ``most``."""
     low, high = 0.0, most
     if tail(high) > 1 - CONFIDENCE:
         return high
@@ -109,7 +109,6 @@ def _tail(residuals: Any, variance: float) -> Callable[[float], float]:
         log_likelihood = -0.5 * (log_det + (blocks - 2) * np.log(rest))
         likelihood = np.exp(log_likelihood - log_likelihood.max())
     else:
-        # All points lie on the line.
         likelihood = np.eye(len(log_det))[0]
     likelihood = likelihood / likelihood.sum()
     # The variance of the sum of x times noise by what it is for independent points that vary as much.

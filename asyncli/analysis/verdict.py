@@ -1,4 +1,4 @@
-"""The verdict of a run, by a rule that is printed with it."""
+"""The verdict of a run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from asyncli.analysis.totals import Totals, errors
 from asyncli.findings.losses import lost_with
 from asyncli.plan import Plan
 from asyncli.records import ABORTED, CUT, NOTHING_LISTENS, RESUMED, STOPPED, Finding, Tick
-from asyncli.units import format_duration, format_many
+from asyncli.units import format_clock, format_duration, format_many
 
 Verdict = Literal["passed", "failed", "invalid", "untested"]
 
@@ -20,14 +20,14 @@ RULE = (
     "passed: as many held at the hold's end as were asked for, and none lost; invalid: the generator was the limit; "
     "untested: no heartbeat was ever answered; else failed"
 )
-#: The numbers on which the rule is; where the user limits one of them, that limit stands in the rule's place.
+#: The numbers of the rule; a limit of the user's on one of them replaces its part of the rule.
 LOST, HELD, OURS = "connections.lost", "connections.held", "connections.deaths.generator_lost"
-# Attempts that failed for want of these never left this host.
+# Failures of this host's.
 _SHORT_OF = ("no_ports", "no_descriptors")
 
 
 class Judgement(msgspec.Struct):
-    """The verdict and, in one line of words, what decided it."""
+    """The verdict, and its reason in one line."""
 
     verdict: Verdict
     why: str
@@ -42,23 +42,21 @@ def judge(
     findings: Sequence[Finding] = (),
     limited: Collection[str] = (),
     crossed: Sequence[str] = (),
+    end_s: float = 0.0,
     asleep: int = 0,
     unheard: Unheard | None = None,
 ) -> Judgement:
-    """The verdict, first match wins; ``findings``: those of the run file, where the user who stopped the run is named.
+    """The verdict, first match wins.
 
-    ``limited``: the keys that the user set limits to, and of these limits ``crossed``, in words, the gravest first. ``asleep``:
-    how many were lost because this machine was suspended. ``unheard``: of the held, what was not heard; a verdict that passes
-    names it.
+    ``findings``: of the run file. ``limited``: keys that the user set limits to; ``crossed``: those limits in words, the worst
+    first. ``end_s``: when the records end. ``asleep``: lost because this machine was suspended. ``unheard``: held and not heard.
 
-    1. untested: nothing ever connected, or no heartbeat was ever answered.
-    2. invalid: the generator was the limit. It passed a stated bound (``saturated``), lost connections with a process or host
-       of its own, though no limit says how many may be, lost connections only because its machine was suspended, or could not
-       open what was asked for want of its own ports or descriptors.
-    3. failed: an established connection was lost, and no limit says how many may be; a limit of the user's was crossed. Both are
-       said, the loss first; and where none was lost, that fewer are held than were asked for.
-    4. invalid: the run was killed (not ``complete``), so its hold has no end to be judged at.
-    5. failed: fewer are held at the hold's end than were asked for, and no limit says how few may be.
+    1. untested: nothing connected, or no heartbeat was answered.
+    2. invalid: the generator was the limit (``saturated``), lost connections itself (unless a limit allows it), lost connections
+       only to a suspension, or ran out of ports or descriptors.
+    3. failed: a connection was lost (unless a limit says how many may be), or a limit was crossed.
+    4. invalid: the run was killed (not ``complete``).
+    5. failed: fewer were held at the end than asked for (unless a limit says how few may be).
     6. passed.
     """
     whole, held, asked = totals.whole, totals.held, plan.connections
@@ -70,18 +68,18 @@ def judge(
     if not whole.answered:
         opened, sent = format_many(whole.opened, "connection"), format_many(whole.sent, "heartbeat")
         return Judgement("untested", f"nothing ever answered: {opened} opened, {sent} sent{by_hand}")
-    # There with a count of 0 when the worker held nothing yet: its share was never opened all the same.
+    # A lost worker that held nothing yet has a count of 0.
     gone = whole.deaths.get("generator_lost")
     starved = {cause: whole.failures[cause] for cause in _SHORT_OF if whole.failures.get(cause)}
     ours = []
     if gone is not None and OURS not in limited:
         ours.append(f"asyncli itself lost {gone.count:,} connections with {lost_with(findings, 'its').evidence}")
     if saturated:
-        ours.append("the generator was the limit, so the numbers are its own rather than the server's")
+        ours.append("the generator was the limit, so the numbers do not describe the server")
     if ours:
         return Judgement("invalid", "; and ".join(ours))
     if asleep and asleep == whole.lost:
-        return Judgement("invalid", f"this machine was suspended, and lost {asleep:,} connections by that and none else")
+        return Judgement("invalid", f"all {asleep:,} lost connections ended because this machine was suspended")
     if held < asked and starved:
         names = " and ".join(cause.removeprefix("no_") for cause in starved)
         return Judgement("invalid", f"the generator ran out of {names}: it opened {held:,} of {asked:,}")
@@ -97,13 +95,14 @@ def judge(
     if cut:
         return Judgement("invalid", stop)
     if not complete:
-        return Judgement("invalid", f"the run has no end: it goes on, or it was killed{by_hand}")
-    lost = f"{whole.lost:,} were lost, as many as --fail-if allows" if whole.lost else "none was lost"
-    # It had its replacement, so all are held; but who reads this line alone should know.
+        return Judgement("invalid", f"killed at {format_clock(end_s)}, or still running{by_hand}")
+    lost = f"{whole.lost:,} were lost, which --fail-if allows" if whole.lost else "none was lost"
+    if whole.lost and not theirs:
+        lost = f"the server lost none; {whole.lost:,} were lost with asyncli's own processes, which --fail-if allows"
     failed = sum(whole.failures.values())
-    retried = f"; {format_many(failed, 'attempt')} to connect failed on the way" if failed else ""
-    # With --first-beat sleep some may never have been heard at all.
-    silent = f", {unheard.count:,} of them not heard in the last {format_duration(unheard.ago_s)} of the hold" if unheard else ""
+    retried = f"; {format_many(failed, 'connect')} failed and {'was' if failed == 1 else 'were'} retried" if failed else ""
+    # With --first-beat sleep some may never have been heard.
+    silent = f", {unheard.count:,} of them silent in the last {format_duration(unheard.ago_s)} of the hold" if unheard else ""
     said = f"{_part(held, asked, 'connection')} held to the end{silent}, and {lost}{retried}{by_hand}"
     return Judgement("passed", said + _answered_with_errors(whole))
 
@@ -114,7 +113,7 @@ def _part(count: int, of: int, one: str) -> str:
 
 
 def _answered_with_errors(whole: Tick) -> str:
-    """What a verdict on connections says of the work they did: "" where no answer was an error."""
+    """An addition to the verdict if answers were errors, or ""."""
     bad = errors(whole)
     if not bad:
         return ""
@@ -123,12 +122,12 @@ def _answered_with_errors(whole: Tick) -> str:
 
 
 def interrupted(findings: Sequence[Finding]) -> str:
-    """How and when the user ended the run before its plan did, the last of it; "" where nobody did, or it was resumed."""
+    """How and when the user ended the run early, or ""; nothing if it was resumed."""
     said = ended_by_user(findings)
     return said.get(CUT) or said.get(STOPPED, "")
 
 
 def ended_by_user(findings: Sequence[Finding]) -> dict[str, str]:
-    """How the user ended it, by the code of the finding; what a run that was gone on with said before that is over."""
+    """How the user ended the run, by code of the finding, since it was last resumed."""
     last = max((place for place, one in enumerate(findings) if one.code == RESUMED), default=0)
     return {one.code: one.evidence for one in findings[last:] if one.code in (STOPPED, CUT)}

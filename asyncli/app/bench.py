@@ -1,7 +1,6 @@
-"""One bench, from plan to what came of it: look around, start, ask until the number or the time is over, count.
+"""One bench: probe the host, start the generator, run until the number or the time is over, count.
 
-The counterpart of soak.py, on the same generator, collector and limits. It writes no file, installs no signal handler and
-touches no terminal.
+The counterpart of soak.py, on the same generator, collector and limits. It writes no file and installs no signal handler.
 """
 
 from __future__ import annotations
@@ -41,20 +40,19 @@ if TYPE_CHECKING:
     from asyncli.engine.handshake import TlsFacts
 
 _LEAD_S = 0.1
-# A second process halves what each connection gets to do; below this many for each it brings nothing.
+# A second process halves each connection's CPU; with fewer connections a process it gains nothing.
 _CONNECTIONS_WORTH_A_PROCESS = 4
-# What is said after the end of a given time: the last tick, and the workers that came late to it.
+# How long after the end of its time the last tick may come.
 _PATIENCE_S = 10.0
-# Half seconds without a tick, of which one comes every second: counted in turns of our own loop, so that a loop that stood still
-# does not blame the generator.
+# Half seconds without a tick. Counted in turns of our own loop, so that a loop that hung does not blame the generator.
 _SILENT_TURNS = 20
 
 
 class Bench:
-    """One run of ``plan``. ``stop()`` ends it and reports; ``on_tick`` hears (seconds since the start, tick) once a second.
+    """One run of ``plan``. ``on_tick`` gets (seconds since the start, tick) once a second.
 
-    ``label`` names the server where the lab started it. ``wait_for_server_s``: so long at most it waits for a server on this host
-    to listen; ``says`` hears of it.
+    ``label``: the lab server's name. ``wait_for_server_s``: how long to wait until a server on this host listens; ``says`` gets a
+    message about it.
     """
 
     def __init__(
@@ -80,7 +78,7 @@ class Bench:
         # At the start, before the first connect and after the last answer.
         self._looks: list[cpus.CpuTimes] = []
         self._failed = False
-        #: Nothing listens, or every address has refused: nobody will answer.
+        #: Nothing listens, or every address refuses.
         self._refused = False
         self._connects = self._refusals = 0
         self._silent_turns = 0
@@ -90,11 +88,11 @@ class Bench:
         self._tls: TlsFacts | None = None
 
     def stop(self) -> None:
-        """Ask no more, and report; safe to repeat."""
+        """Stop asking and report; safe to repeat."""
         self._stopped.set()
 
     async def run(self) -> BenchRun:
-        """Do all of it. Raises :class:`~asyncli.errors.AsyncliError` for what stands in the way."""
+        """Run it. Raises :class:`~asyncli.errors.AsyncliError` where it cannot start."""
         await self._look_at_cpus()
         limits, spread = await _lay_plan(self.plan)
         collector = Collector(
@@ -205,8 +203,7 @@ class Bench:
                 self._connects += tick.opened
                 self._refusals += tick.failures.get("refused", 0)
                 if not self._connects and self._refusals >= 2 * len(self._shard.destinations) and not tick.connecting:
-                    # As many as two from each address: a refusal is an answer, where a timeout may be a packet lost. While one
-                    # takes its time, the others may have given them all.
+                    # Two refusals from each address: a refusal is an answer, a timeout may be a lost packet.
                     self._refused = True
                     self._stopped.set()
                 for number in tick.dropped.keys() - self._given_up:
@@ -217,7 +214,7 @@ class Bench:
             case WorkerLost():
                 self._fail(worker_lost(message.worker, message.pid, None, None, message.how), over=False)
             case WorkerSilent():
-                # Its share of a number of requests would be waited for without end.
+                # Its share of the requests would never be asked.
                 self._fail(worker_silent(message.worker, message.pid, None, None, message.silent_s))
             case Failed():
                 self._fail(generator_failed(message.why, None))
@@ -248,7 +245,7 @@ class Bench:
         elif ended == "stopped":
             elapsed_s = max(elapsed_s, asked.ended_s)
         elif plan.rate is not None and plan.requests is not None and ended == "asked":
-            # Of so many instants the last is one step before the end.
+            # The last of n instants is one step before the end.
             elapsed_s = max(elapsed_s, plan.requests / plan.rate)
         accounted = total.answered + sum(asked.failed.values()) + asked.in_flight + asked.left
         if plan.requests is not None and asked.ended and not self._failed and accounted != plan.requests:
@@ -275,7 +272,7 @@ def require_limits(plan: BenchPlan) -> None:
 
 
 def bench_results(run: BenchRun) -> Benched:
-    """What ``run`` says; where a limit of its plan is not kept it has failed."""
+    """The results of ``run``; a limit that is crossed makes it fail."""
     found = benched(run)
     document = msgspec.to_builtins(found, str_keys=True)
     outcomes = judge([parse(text, Benched) for text in run.plan.fail_if], document)

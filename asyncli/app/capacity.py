@@ -16,12 +16,12 @@ from pathlib import Path
 import msgspec
 
 from asyncli.analysis.bottleneck import GaveWay, memory_floor
-from asyncli.analysis.capacity import RULE, Bracket, Foretold, Search, bracket, foretold, next_count, verdict
+from asyncli.analysis.capacity import RULE, Bracket, Prediction, Search, bracket, next_count, prediction, verdict
 from asyncli.analysis.forecast import Forecast
 from asyncli.app.check import check
-from asyncli.app.headroom import sized
-from asyncli.app.rest import Rest
 from asyncli.app.results import read_results
+from asyncli.app.search_bounds import sized
+from asyncli.app.settle import Rest
 from asyncli.app.soak import Soak
 from asyncli.collect.listening import nothing_listens
 from asyncli.environment import probe_host
@@ -33,7 +33,7 @@ from asyncli.preflight import refuse
 from asyncli.records import Environment, Finding, Phase, Sample, Tick
 from asyncli.report.capacity_report import SCHEMA, Capacity, Step, step_line, step_of
 from asyncli.report.livestate import LiveObserver
-from asyncli.topology import of_ours
+from asyncli.topology import place_of
 from asyncli.units import format_bytes, format_count, format_duration
 
 #: What ends connections however few there are; the rest of what the preflight finds of a server is what is searched for.
@@ -143,12 +143,12 @@ class CapacitySearch:
             environment=self._environment,
         )
 
-    def _foretold(self, known: Bracket) -> Foretold | None:
+    def _foretold(self, known: Bracket) -> Prediction | None:
         """By the cost of the greatest step that held; what limits alone say needs none."""
         if not any(one.answered for one in self.steps):
             return None
         best = sorted(self._forecasts, key=lambda one: (one[1], one[0]), reverse=True)
-        return next((said for _, _, one in best if (said := foretold(one, known, self.search.within)) is not None), None)
+        return next((said for _, _, one in best if (said := prediction(one, known, self.search.within)) is not None), None)
 
     async def _examine(self) -> bool:
         """Refuse what no count would mend: limits of this host, and timers of the server. Whether that is on this host."""
@@ -157,7 +157,7 @@ class CapacitySearch:
         self._memory = limits.memory_total
         spread, checks, _ = await check(plan)
         watched: dict[str, object] = {"local": spread.local, "agent": None if plan.agent is None else {}}
-        self._own = of_ours(HOST_AVAILABLE_BYTES, watched)
+        self._own = place_of(watched).of_ours(HOST_AVAILABLE_BYTES)
         if not self.plan.force:
             refuse([one for one in checks if not one.code.startswith("nginx_") or one.code in _TIMER_CHECKS])
             if spread.local:
@@ -188,7 +188,7 @@ class CapacitySearch:
             step.outcome, self._gone = "stopped", f"nothing answered any more in the step of {format_count(count)}"
         self.steps.append(step)
         self._environment, self._server = results.records.environment, step.server
-        self._forecasts.append((count, step.outcome == "held", analyses.foretold))
+        self._forecasts.append((count, step.outcome == "held", analyses.prediction))
         self._say(step_line(step))
 
 

@@ -11,6 +11,7 @@ import msgspec
 
 from asyncli import preflight
 from asyncli.collect.collector import Collector
+from asyncli.collect.locate import ServerFacts
 from asyncli.engine.spread import Spread
 from asyncli.environment import probe_host
 from asyncli.plan import Plan
@@ -37,7 +38,7 @@ def make_sampler(
     on_sample: Callable[[Sample], None] = lambda _: None,
     on_finding: Callable[[Finding], None],
 ) -> Sampler:
-    """What samples: a collector, or with an agent on the server's host that and one for what is here."""
+    """A collector; with an agent on the server's host, one that reads that agent and this host."""
     if plan.agent is None:
         return Collector(
             plan, clock=clock, generator_pids=generator_pids, on_sample=on_sample, on_finding=on_finding, local=local
@@ -48,18 +49,18 @@ def make_sampler(
 
 
 async def lay_plan(plan: Plan, cluster: Cluster | None, waits: Callable[[str], None]) -> tuple[Limits, Spread]:
-    """The limits of the host or hosts that open the connections, and the plan laid over them."""
-    return await (probe_host(plan) if cluster is None else cluster.muster(plan, waits))
+    """The limits of this host, and the plan spread over the hosts that open the connections."""
+    return await (probe_host(plan) if cluster is None else cluster.find_hosts(plan, waits))
 
 
 class Examined(NamedTuple):
-    """The spread as the opened sampler knows it, every limit against the plan, what was odd about the cluster, and what the
-    server's configuration says of the plan's target (directive -> value)."""
+    """The spread as the opened sampler knows it, every limit against the plan, findings of the cluster, and the server with its
+    directives."""
 
     spread: Spread
     checks: list[Check]
-    found: list[Finding]
-    directives: dict[str, str]
+    findings: list[Finding]
+    server: ServerFacts
     tls: TlsFacts | None
 
 
@@ -69,21 +70,21 @@ async def examine(plan: Plan, spread: Spread, sampler: Sampler, cluster: Cluster
     if cluster is not None and not isinstance(sampler, Collector):
         cluster.watched_by_agent(sampler.boot)
     hosts, found = (None, []) if cluster is None else (cluster.checks, cluster.findings)
-    far, status_url = None, plan.status_url
+    far, configured, server = None, Configured(), sampler.server
+    judged = plan
     if not isinstance(sampler, Collector):
         far, configured, status_url = sampler.read_far()
+        judged = msgspec.structs.replace(plan, status_url=status_url)
     elif spread.local:
-        server = sampler.server
         configured = await asyncio.to_thread(read_configured, server.pid, server.exe, server.config_path)
-    else:
-        configured = Configured()
     limits = await asyncio.to_thread(read_limits)
-    checks = preflight.examine(plan, spread, limits, configured, far=far, status_url=status_url, hosts=hosts)
+    checks = preflight.examine(judged, spread, limits, configured, far=far, hosts=hosts)
     tls = await first_handshake(plan, spread) if connects else None
     if tls is not None and cluster is None:
         checks.append(handshake_rate(plan.asked_per_s, spread, limits, tls.handshake_s, tls.cpu_s))
-    nginx = configured.nginx
-    return Examined(spread, checks, found, {} if nginx is None else nginx.directives_for(plan.targets[0]), tls)
+    if configured.nginx is not None:
+        server = msgspec.structs.replace(server, directives=configured.nginx.directives_for(plan.targets[0]))
+    return Examined(spread, checks, found, server, tls)
 
 
 async def first_handshake(plan: Plan, spread: Spread) -> TlsFacts | None:
@@ -98,10 +99,10 @@ async def first_handshake(plan: Plan, spread: Spread) -> TlsFacts | None:
 async def check(
     plan: Plan, cluster: Cluster | None = None, waits: Callable[[str], None] = lambda _: None, *, probe: bool = False
 ) -> tuple[Spread, list[Check], list[Finding]]:
-    """What ``asyncli check`` shows: how the plan would be spread, every limit against it, and what was odd on the way.
+    """What ``asyncli check`` shows: the spread, every limit against the plan, and findings. Sends nothing to the target.
 
-    ``waits`` hears what it waits for. Sends nothing to the target, but with ``probe``, or where the status page of the same host
-    is read, shakes hands with one that speaks TLS.
+    ``waits`` is called with what it waits for. With ``probe``, or where the status page of the same host is read, it shakes hands
+    with a target that speaks TLS.
     """
     findings: list[Finding] = []
     try:
@@ -115,6 +116,6 @@ async def check(
         await sampler.open(hold=False)
         known = plan.status_url is not None and parse_url(plan.status_url).host in {one.host for one in plan.targets}
         examined = await examine(plan, spread, sampler, cluster, connects=probe or known)
-        return examined.spread, examined.checks, [*findings, *examined.found]
+        return examined.spread, examined.checks, [*findings, *examined.findings]
     finally:
         await sampler.close()

@@ -1,4 +1,4 @@
-"""What the generator says while a soak runs, and what it comes to."""
+"""Handles the generator's messages during a soak."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ from asyncli.findings.generator import (
 from asyncli.findings.server import address_dropped
 from asyncli.records import Deaths, Finding, Sample, Tick
 
-# When this many attempts have failed and none has succeeded, nothing listens, and the ramp need not go on.
+# After so many failed attempts and no success the ramp ends.
 _FAILURES_THAT_SETTLE_IT = 100
-# Half seconds without a tick. Ticks come once a second, and up to 0.7 s late when a worker is slow.
+# Half seconds without a tick. Ticks come once a second, up to 0.7 s late where a worker is slow.
 _SILENT_TURNS = 20
 
 
 def lost_with_us(held: int, awaiting: int, second: int = 0) -> Tick:
-    """What was held by the last tick of processes of ours that ended: their loss, not the server's."""
+    """A tick that counts what lost processes of ours held as the generator's loss."""
     return Tick(second=second, beats_failed=awaiting, deaths={"generator_lost": Deaths(count=held)})
 
 
 class Incoming:
-    """Takes the generator's messages. ``resume``: the command that resumes the run; ``on_told`` is called at its findings."""
+    """``resume``: the command that resumes the run; ``on_told`` is called after each finding of the generator."""
 
     def __init__(
         self,
@@ -111,20 +111,20 @@ class Incoming:
 
     @property
     def resume(self) -> str:
-        """The command that goes on with the run; "" from its drain on."""
+        """The command that resumes the run; "" from the drain on."""
         return self._resume if self._progress.phase is None or self._progress.is_in(*STOPPABLE) else ""
 
     def fail(self, found: Finding) -> None:
-        """The run comes to an end; told once."""
+        """End the run; the first call reports it."""
         if not self._progress.failed:
             self._progress.failed = True
             self._recorder.finding(found)
             self._progress.ticked.set()
 
     def check_silence(self) -> None:
-        """Every half second of a wait: a generator that says nothing must not pass for one that holds everything.
+        """Called every half second of a wait: fails the run where the generator is silent.
 
-        Counted in turns of our own loop, so that a loop that stood still does not blame the generator.
+        Counted in turns of our own loop, so that a loop that hung does not blame the generator.
         """
         self._silent_turns += 1
         if self._progress.t0_s and self._silent_turns > _SILENT_TURNS:
@@ -132,11 +132,11 @@ class Incoming:
 
     @property
     def nothing_connected(self) -> bool:
-        """Nothing has connected, and enough attempts have failed to say that nothing will."""
+        """Nothing connected, and so many attempts failed that nothing will."""
         if self.opened:
             return False
-        # As many refusals as two from each address: a refusal is an answer, where a timeout may be a packet lost. But one
-        # address may have given them all, while another has not been tried yet or takes its time.
+        # Two refusals from each address: a refusal is an answer, a timeout may be a lost packet. One address may have refused
+        # them all while another is still untried.
         ramp, addresses = self._progress.plan.schedule, len(self._destinations)
         each_s = ramp.due_s((min(addresses, ramp.connections) - 1) // ramp.batch)
         refused = self._refused >= 2 * addresses > 0 and self.last.second >= each_s and not self.last.connecting

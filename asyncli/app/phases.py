@@ -25,15 +25,15 @@ if TYPE_CHECKING:
     from asyncli.cluster.generator import ClusterGenerator
     from asyncli.engine.generator import Generator
 
-# A ramp may end late by its connects' deadlines and their retries; past this the hold begins with what there is.
+# A ramp may end late by its connects' timeouts and retries; after this the hold begins.
 _RAMP_SLACK_S = 10.0
-# Closing 100,000 connections takes a few seconds; a drain that takes longer than this per connection is stuck.
+# Closing 100,000 connections takes a few seconds; a drain that takes longer a connection hangs.
 _DRAIN_S_PER_CONNECTION = 1 / 2000
 _DRAIN_SLACK_S = 10.0
 
 
 class Phases:
-    """Takes a soak through its phases, by what comes in. ``begun_wall_s``: when the run began (s since 1970)."""
+    """The phases of one soak. ``begun_wall_s``: when the run began (s since 1970)."""
 
     def __init__(
         self,
@@ -52,13 +52,13 @@ class Phases:
         self._resumption, self._begun_wall_s = resumption, begun_wall_s
 
     async def run(self) -> None:
-        """Baseline (entered already), ramp, hold, drain, residue; of a run that is resumed in its hold, from there on."""
+        """From the baseline, which is entered already, to the residue; a run resumed in its hold continues there."""
         progress, incoming, sample = self._progress, self._incoming, self._sampler.sample_now
         await sample()
         if progress.reopening and self._resumption is not None:
             await self._reopen(self._resumption)
             if progress.reopening:
-                # Nothing was measured: the run is as it was, and can be resumed once more.
+                # Nothing was measured: the run can be resumed again.
                 return
         else:
             await self._wait(progress.plan.baseline_s)
@@ -73,7 +73,7 @@ class Phases:
             await self._wait(progress.plan.hold_s if self._resumption is None else self._resumption.left_s)
         await sample()
         if progress.failed:
-            # There is nothing to drain, and a run that has no drain can be resumed.
+            # A run without a drain can be resumed.
             return
         self.enter("drain")
         self._generator.drain()
@@ -91,12 +91,12 @@ class Phases:
         self.enter("ramp", at_s=progress.t0_s - progress.zero_s)
         self._generator.begin(progress.t0_s)
         if progress.stopped.is_set():
-            # Stopped in the baseline, it opens nothing, however long the next reading takes.
+            # Stopped in the baseline: open nothing.
             self._generator.drain()
         await self._wait_for_ramp()
 
     async def _reopen(self, resumption: Resumption) -> None:
-        """Hold again what the run held when it was interrupted; until then its gap lasts."""
+        """Open again what the run held; its gap lasts until then."""
         progress = self._progress
         resumption.tell_end(progress, self._recorder, early=True)
         self._recorder.phase(Phase("hold", resumption.hold_start_s))
@@ -109,12 +109,12 @@ class Phases:
             resumption.holds_again(progress, self._recorder, self._incoming.last.held)
 
     def _fix_hold(self) -> None:
-        """A hold that ends by the wall clock: how long that is from now. Where that clock is stepped later, it stays so."""
+        """Set the length of a hold that ends by the wall clock. A later step of that clock does not change it."""
         progress, until = self._progress, self._progress.plan.hold_until
         if until is None:
             return
         now_s = time.time()
-        # Of a time of day the one is meant that was next when this was asked for, not that of tomorrow after a long ramp.
+        # The first such time of day after the run began, even if the ramp took longer.
         hold_s = instant_of(until, min(self._begun_wall_s, now_s)) - now_s
         progress.plan = plan = msgspec.structs.replace(progress.plan, hold_s=max(0.0, hold_s))
         if self._recorder.writer is not None:
@@ -128,7 +128,7 @@ class Phases:
     def enter(self, name: PhaseName, at_s: float | None = None) -> None:
         start_s = self._progress.now_s() if at_s is None else at_s
         if self._progress.phase is not None:
-            # A ramp begins a moment in the future; stopped before it came, it has no length, and nothing begins before it.
+            # A ramp begins a moment in the future: stopped before, it has no length.
             start_s = max(start_s, self._progress.phase.start_s)
         self._leave(start_s)
         self._recorder.phase(Phase(name, start_s))
@@ -140,7 +140,7 @@ class Phases:
     # -- waiting
 
     async def _wait(self, seconds: float | None, even_if_stopped: bool = False) -> None:
-        """Until ``seconds`` have passed (None: for ever), or the user or the generator's end says stop."""
+        """Wait ``seconds`` (None: for ever), or until the run is stopped or fails."""
         progress = self._progress
         deadline_s = None if seconds is None else time.monotonic() + seconds
         while not progress.failed and (even_if_stopped or not progress.stopped.is_set()):

@@ -1,4 +1,4 @@
-"""How far a soak has come: its clock, its phase, and what stopped it; and waiting, which each of these ends."""
+"""A soak's state: its clock, its phase, and what stopped it."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from pathlib import Path
 from asyncli.plan import Plan
 from asyncli.records import Phase
 
-#: From the drain on a run ends of itself.
+#: From the drain on, stopping changes nothing.
 STOPPABLE = ("baseline", "ramp", "hold")
 
 
 class Progress:
-    """The state of a soak that all of its parts share. ``plan`` changes once: when a hold by the wall clock begins."""
+    """``plan`` changes once: when a hold by the wall clock begins."""
 
     def __init__(self, plan: Plan, path: Path) -> None:
         self.plan, self.path = plan, path
@@ -23,13 +23,13 @@ class Progress:
         self.zero_s = time.monotonic()
         self.t0_s = 0.0
         self.phase: Phase | None = None
-        #: A resumed run opens again what it held.
+        #: A resumed run is opening what it held.
         self.reopening = False
-        #: What of the hold was not measured (s).
+        #: Interruptions of the hold (s).
         self.left_out_s = 0.0
         self.stopped = asyncio.Event()
         self.ticked = asyncio.Event()
-        #: The generator or the server cannot be relied on any more.
+        #: The generator failed.
         self.failed = False
 
     def now_s(self) -> float:
@@ -40,7 +40,8 @@ class Progress:
         return self.phase is not None and self.phase.name in phases
 
     def where(self) -> tuple[str | None, float, float | None]:
-        """The phase ("resume" while a resumed run opens its connections again), how long it has lasted and is to last (s)."""
+        """The phase ("resume" while a resumed run reopens its connections), how long it has lasted, and how long it is to last
+        (s)."""
         if self.reopening or self.phase is None:
             return "resume" if self.reopening else None, 0.0, None
         name = self.phase.name
@@ -50,9 +51,8 @@ class Progress:
 
 
 async def wait_for(event: asyncio.Event, seconds: float) -> None:
-    """Until ``event`` is set, for ``seconds`` at most."""
-    # Not asyncio.wait_for: before Python 3.12 it swallows a cancellation that comes together with the event, so two quick Ctrl-C
-    # would count as one.
+    """Wait for ``event``, ``seconds`` at most."""
+    # Not asyncio.wait_for: before Python 3.12 it swallows a cancellation that comes together with the event.
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             await event.wait()

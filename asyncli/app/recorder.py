@@ -1,4 +1,4 @@
-"""Where everything that a soak learns goes: into the run file, and to its observer."""
+"""Everything that a soak records goes into the run file and to its observer."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ _LONGEST_WHY = 200
 
 
 class Observer(Protocol):
-    """What looks on while a soak runs: a screen, a log, a notebook's progress bar."""
+    """Shows a soak while it runs: a screen, a log, a notebook's progress bar."""
 
     def phase(self, phase: Phase) -> None: ...
     def tick(self, t_s: float, tick: Tick) -> None: ...
     def sample(self, sample: Sample) -> None: ...
     def finding(self, finding: Finding) -> None: ...
     def planned(self, plan: Plan) -> None:
-        """The plan, in which the length of a hold by the wall clock is known by now."""
+        """The plan, with the length of a hold that ends by the wall clock."""
 
     def resumed(self, so_far: Tick) -> None:
-        """An interrupted run goes on, with these counts. The end of its hold is not known until it is ``planned``."""
+        """An interrupted run goes on with these counts; ``planned`` then tells the end of its hold."""
 
 
 class NoObserver:
-    """Looks at nothing."""
+    """Shows nothing."""
 
     def phase(self, phase: Phase) -> None: ...
     def tick(self, t_s: float, tick: Tick) -> None: ...
@@ -41,7 +41,7 @@ class NoObserver:
 
 
 class Recorder:
-    """Writes to ``writer`` once there is one, and shows to ``observer`` until that raises: the soak goes on without it."""
+    """Writes to ``writer`` once it is open, and shows to ``observer`` until that raises."""
 
     def __init__(self, observer: Observer, progress: Progress) -> None:
         self.writer: RunWriter | None = None
@@ -50,7 +50,7 @@ class Recorder:
         self._refused_sample = False
 
     def open(self, writer: RunWriter) -> None:
-        """Begin to write; what was found before is written first."""
+        """Begin to write, the findings so far first."""
         self.writer = writer
         for finding in self._early:
             self.finding(finding)
@@ -79,7 +79,7 @@ class Recorder:
         self.show(lambda observer: observer.sample(sample))
 
     def _tell_news(self, writer: RunWriter) -> None:
-        """What has become of the run file. One that was moved or deleted ends the run."""
+        """Findings about the run file. A file that was moved or deleted ends the run."""
         for finding in writer.news():
             self.show(lambda observer, told=finding: observer.finding(told))  # type: ignore[misc]
         if writer.lost:
@@ -93,7 +93,6 @@ class Recorder:
         self.show(lambda observer: observer.finding(finding))
 
     def show(self, tell: Callable[[Observer], None]) -> None:
-        """Tell the observer alone."""
         try:
             tell(self._observer)
         except Exception as error:  # whatever it is, it is the observer's
@@ -101,6 +100,5 @@ class Recorder:
             self.observer_failed(error)
 
     def observer_failed(self, error: BaseException) -> None:
-        """The observer shows nothing any more."""
         why = f"{type(error).__name__}: {str(error)[:_LONGEST_WHY]}"
         self.finding(watcher_failed(*self._progress.where(), why, str(self._progress.path)))

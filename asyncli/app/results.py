@@ -1,4 +1,4 @@
-"""A run that was recorded, and everything that its report is made of."""
+"""A recorded run and its report."""
 
 from __future__ import annotations
 
@@ -21,21 +21,20 @@ if TYPE_CHECKING:
 
 
 class Results:
-    """The run in the file ``path``. Each part is made when it is first asked for."""
+    """The run in ``path``. Each part is computed at its first use."""
 
     def __init__(self, path: Path, records: Run) -> None:
         self.path = path
-        #: All records as they were read: ticks, samples, phases, findings, checks.
         self.records = records
 
     @cached_property
     def analyses(self) -> Analyses:
-        """What the report's tables and figures are made of: totals, costs with their fits, forecast, drifts, diagnoses."""
+        """Totals, costs with their fits, forecast, drifts, diagnoses."""
         return analyse(self.records)
 
     @cached_property
     def summary(self) -> Summary:
-        """Everything that a report shows, as data (its JSON is the contract with other tools)."""
+        """Everything that a report shows, as data: its JSON is a contract with other tools."""
         return summarise(self.records, self.analyses)
 
     @cached_property
@@ -46,7 +45,7 @@ class Results:
         return pictures(self.records, self.summary, self.analyses)
 
     def html(self) -> str:
-        """The report as one HTML page that needs no network, as ``asyncli report --html`` writes it."""
+        """The report as one offline HTML page."""
         from asyncli.report.run_report import render
 
         return render(self.records, self.summary, self.analyses, self.pictures)
@@ -58,12 +57,12 @@ def read_results(path: str | os.PathLike[str]) -> Results:
 
 
 def compare_results(runs: Iterable[tuple[Path, Run | None]]) -> Comparison:
-    """What differs between runs: files, with their records where they are read already."""
+    """The differences between runs: files, each with its records where they were read."""
     return compare(measure_files(runs))
 
 
 def free_name(what: str = "asyncli", suffix: str = ".db") -> Path:
-    """``asyncli-<time>.db`` in the current folder, numbered on where two runs begin in one second."""
+    """``asyncli-<time>.db`` in the current folder, numbered where that exists."""
     stem = f"{what}-{time.strftime('%Y%m%d-%H%M%S')}"
     path, number = Path(f"{stem}{suffix}"), 1
     while path.exists():

@@ -1,10 +1,10 @@
-"""What makes a soak that goes on with an interrupted run differ from a new one."""
+"""Resuming an interrupted soak."""
 
 from __future__ import annotations
 
 import datetime
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TypeVar
 
@@ -30,7 +30,7 @@ _LEASES_EXPIRE_S = 25.0
 
 
 class Resumption:
-    """Goes on with the run ``before``: in its hold, or from its baseline where it had not come so far."""
+    """Resumes the run ``before`` in its hold, or from its baseline where it had not reached the hold."""
 
     def __init__(self, before: Interrupted) -> None:
         self.before = before
@@ -47,20 +47,20 @@ class Resumption:
 
     @property
     def left_s(self) -> float | None:
-        """How long the hold is still to last; None: until it is stopped."""
+        """The rest of the hold (s); None: until stopped."""
         return self.before.left_s(time.time())
 
     def set_clock(self, progress: Progress) -> None:
-        """Only the wall clock counted meanwhile. Where it was set back, time goes on all the same."""
+        """Set the run's clock by the wall clock; it never goes back."""
         progress.zero_s -= max(time.time() - self.before.started_wall_s, self.before.last_s + 1.0)
         progress.reopening = self.in_hold
 
     def plan_from_here(self, plan: Plan) -> Plan:
-        """The plan by which limits are to be judged: they bear what is left of the hold."""
+        """The plan that limits are judged by: with the rest of the hold."""
         if (left_s := self.left_s) is None:
             return plan
         if plan.hold_until is not None:
-            # Until that instant all that comes before it takes its part.
+            # The baseline and ramp before it count too.
             left_s = max(0.0, left_s - plan.schedule.end_s)
         return msgspec.structs.replace(plan, hold_s=left_s, hold_until=None)
 
@@ -68,16 +68,14 @@ class Resumption:
         return msgspec.structs.replace(shard, again=True, ramp=shard.ramp.without_rests()) if self.in_hold else shard
 
     def continue_counters(self, values: dict[str, float]) -> None:
-        """Counters of our own processes go on from what they had come to."""
+        """Continue the counters of our own processes."""
         for name in self.before.counted.keys() & values.keys():
             values[name] += self.before.counted[name]
 
     # -- the run file, and the gap in it
 
-    def open(
-        self, path: Path, server: ServerFacts, directives: Mapping[str, str], progress: Progress, recorder: Recorder
-    ) -> None:
-        """Go on in the run's file: what it held is lost, by our doing, and the gap in it begins."""
+    def open(self, path: Path, server: ServerFacts, progress: Progress, recorder: Recorder) -> None:
+        """Go on in the run's file: what it held is the generator's loss, and its gap begins."""
         before = self.before
         again = [*before.environment.get("resumed", ()), datetime.datetime.now(datetime.UTC).isoformat()]
         writer = RunWriter.resume(path, before.environment, recorded=before.recorded, anew=not self.in_hold)
@@ -96,15 +94,15 @@ class Resumption:
         phase = before.phases[-1].name if before.phases else None
         after_s = round(self._resumed_s - before.last_s)
         recorder.finding(resumed(before.last_s, after_s, phase, before.held, self.in_hold, before.ended_by))
-        self._meet_server(server, directives, recorder, writer)
+        self._meet_server(server, recorder, writer)
 
-    def _meet_server(self, server: ServerFacts, directives: Mapping[str, str], recorder: Recorder, writer: RunWriter) -> None:
-        """Describe the server of now; where it is another one, its numbers are joined to no others."""
+    def _meet_server(self, server: ServerFacts, recorder: Recorder, writer: RunWriter) -> None:
+        """Record the server; where it is another one, its numbers are not joined to those before."""
         known = self.before.environment.get("server")
         if not isinstance(known, dict) or (server.exe is None and server.version is None):
             return
-        differs = server.differences(known, directives)
-        writer.environment({"server": server.record(None if differs else known.get("label"), directives)})
+        differs = server.differences(known)
+        writer.environment({"server": server.record(None if differs else known.get("label"))})
         if differs:
             writer.environment({SERVER_CHANGED: self.before.last_s})
             recorder.finding(server_changed(differs, self.in_hold))
@@ -117,7 +115,7 @@ class Resumption:
     # -- while it opens its connections again
 
     def holds_again(self, progress: Progress, recorder: Recorder, held: int) -> None:
-        """All that the run held is held again: its hold goes on."""
+        """All connections are open again: the hold continues."""
         if self._gap is not None:
             off_s, opening_s = self._resumed_s - self._gap.start_s, progress.now_s() - self._resumed_s
             recorder.finding(held_again(held, off_s, opening_s))
@@ -127,7 +125,7 @@ class Resumption:
             progress.left_out_s = progress.now_s() - self.hold_start_s - self.before.held_s
 
     def tell_end(self, progress: Progress, recorder: Recorder, *, early: bool = False) -> None:
-        """The observer takes the end from the hold's begin. ``early``: only where that end stands, however long this takes."""
+        """Tell the observer the hold's end. ``early``: only an end by the wall clock, which reopening does not move."""
         if early and progress.plan.hold_until is None:
             return
         left_s = self.left_s
@@ -137,7 +135,7 @@ class Resumption:
 
 
 async def when_leases_expire(ask: Callable[[], Awaitable[T]], waits: Callable[[str], None], progress: Progress) -> T:
-    """What ``ask`` gives, once what a killed session still holds is let go."""
+    """The result of ``ask``, once the leases of a killed session have expired."""
     until_s, told = time.monotonic() + _LEASES_EXPIRE_S, False
     while True:
         try:

@@ -24,6 +24,7 @@ from asyncli.app.recorder import NoObserver, Observer, Recorder
 from asyncli.app.resume import Resumption, when_leases_expire
 from asyncli.collect.clocks import ClockWatch
 from asyncli.collect.listening import nothing_listens, wait_for_listener
+from asyncli.collect.locate import ServerFacts
 from asyncli.engine.generator import Generator
 from asyncli.engine.shard import build_shard
 from asyncli.engine.spread import Spread
@@ -47,7 +48,7 @@ T = TypeVar("T")
 
 
 class KnownServer(msgspec.Struct, frozen=True):
-    """What is known of the server beforehand, from the lab that started it: its name for the report and its root process."""
+    """A lab server: its name for the report and its root process."""
 
     label: str
     pid: int
@@ -56,9 +57,8 @@ class KnownServer(msgspec.Struct, frozen=True):
 class Soak:
     """One run of ``plan`` into the run file ``out``. ``stop()`` drains and reports; cancelling the task ends it at once.
 
-    ``resume``: go on with the run that ``out`` has the beginning of. ``cluster``: the hosts that open the connections; None:
-    this one. ``wait_for_server_s``: it waits so long at most for a server on this host to listen. ``findings``: what was found
-    of the plan beforehand.
+    ``resume``: the run in ``out`` to resume. ``cluster``: the hosts that open the connections; None: this one.
+    ``wait_for_server_s``: how long to wait until a server on this host listens. ``findings``: of the plan, made before.
     """
 
     def __init__(
@@ -74,9 +74,9 @@ class Soak:
         findings: Iterable[Finding] = (),
     ) -> None:
         self.out = out
-        #: It has begun to measure, or has found that nothing listens.
+        #: It has begun to measure, or found that nothing listens.
         self.started = False
-        #: What the run file lacks, in one line, once the run is over.
+        #: What the run file lacks, in one line; None: nothing.
         self.trouble: str | None = None
         self._target, self._cluster = target, cluster
         self._wait_for_server_s = wait_for_server_s
@@ -91,7 +91,7 @@ class Soak:
 
     @classmethod
     def shown_by(cls, observer: LiveObserver, plan: Plan, out: Path, **more: Any) -> Self:
-        """A soak that ``observer`` shows, and ends where a limit of the plan is crossed that can only get worse."""
+        """A soak that ``observer`` shows, and stops at a crossed limit that can only get worse."""
         from asyncli.report.livelimits import too_short
 
         soak = cls(plan, out, observer=observer, findings=() if more.get("resume") else too_short(plan), **more)
@@ -99,13 +99,13 @@ class Soak:
         return soak
 
     def stop(self, because: str = "") -> None:
-        """Go to the drain from wherever the run is; safe to repeat, callable from a signal handler of the loop.
+        """Go to the drain; safe to repeat, callable from a signal handler of the loop.
 
-        ``because``: what else than the user ends it, in words.
+        ``because``: the limit that ends it; "": the user does.
         """
         progress = self._progress
         if not progress.stopped.is_set() and (progress.phase is None or progress.is_in(*STOPPABLE)):
-            # A hold without end is stopped by plan.
+            # Stopping a hold without end is no finding.
             endless = progress.is_in("hold") and not progress.reopening and progress.plan.hold_s is None
             if because:
                 self._recorder.finding(aborted_by_limit(*progress.where(), because))
@@ -114,16 +114,16 @@ class Soak:
         progress.stopped.set()
 
     def observer_failed(self, error: BaseException) -> None:
-        """What looks on has failed, and looks on no more: that is told once, and the soak goes on."""
+        """The observer failed: record it once, and go on without it."""
         self._recorder.observer_failed(error)
 
     @property
     def recording(self) -> bool:
-        """There is a run file to write to: before that there is nothing to drain or to report."""
+        """There is a run file: before, there is nothing to drain or report."""
         return self._recorder.writer is not None
 
     async def run(self) -> Path:
-        """Do all of it; the run file's path. Raises :class:`~asyncli.errors.AsyncliError` for what stands in the way."""
+        """Run it; the run file's path. Raises :class:`~asyncli.errors.AsyncliError` where it cannot start."""
         try:
             limits, spread = await self._when_free(lambda: lay_plan(self._progress.plan, self._cluster, self._waits))
             sampler = make_sampler(
@@ -151,13 +151,13 @@ class Soak:
         await self._when_free(sampler.open)
         judged = plan if self._resumption is None else self._resumption.plan_from_here(plan)
         examined = await examine(judged, spread, sampler, self._cluster, connects=not plan.force)
-        spread, checks, of_cluster, directives, tls = examined
+        spread, checks, of_cluster, server, tls = examined
         if not plan.force:
             preflight.refuse(checks)
         if self._resumption is None:
-            self._recorder.open(self._create_run_file(limits, spread, sampler, directives, tls))
+            self._recorder.open(self._create_run_file(limits, spread, server, sampler.agent, tls))
         else:
-            self._resumption.open(self.out, sampler.server, directives, progress, self._recorder)
+            self._resumption.open(self.out, server, progress, self._recorder)
         writer = self._recorder.writer
         assert writer is not None
         writer.checks(checks)
@@ -185,7 +185,7 @@ class Soak:
             raise StoreError(f"{self.out}: was moved or deleted while the run wrote to it; leave it where it is until the end")
 
     async def _measure(self, spread: Spread, sampler: Sampler) -> None:
-        """Start the generator and those who watch it, go through the phases, and end them all, whatever happens."""
+        """Start the generator and the samplers, run the phases, and end them all."""
         progress, recorder = self._progress, self._recorder
         shard = build_shard(progress.plan, spread)
         if self._resumption is not None:
@@ -201,7 +201,7 @@ class Soak:
         tasks: list[asyncio.Task[None]] = []
 
         def ended(task: asyncio.Task[None]) -> None:
-            # By itself, it is a bug that must neither hide nor let the run go on without numbers.
+            # A task that ends by itself is a bug: the run must not go on without its numbers.
             if not task.cancelled() and (error := task.exception()) is not None:
                 incoming.fail(asyncli_failed(task.get_name(), f"{type(error).__name__}: {error}", incoming.resume))
 
@@ -236,17 +236,17 @@ class Soak:
         return await (ask() if self._resumption is None else when_leases_expire(ask, self._waits, self._progress))
 
     def _waits(self, what: str) -> None:
-        """Told before there is a run file."""
+        """Shown before there is a run file."""
         self._recorder.show(lambda observer: observer.finding(waiting(what)))
 
     def _create_run_file(
-        self, limits: Limits, spread: Spread, sampler: Sampler, directives: dict[str, str], tls: TlsFacts | None
+        self, limits: Limits, spread: Spread, server: ServerFacts, agent: dict[str, Any] | None, tls: TlsFacts | None
     ) -> RunWriter:
         wall = datetime.datetime.now(datetime.UTC)
         environment = read_environment(limits, spread)
-        environment["server"] = sampler.server.record(self._target.label if self._target else None, directives)
-        if sampler.agent is not None:
-            environment["agent"] = sampler.agent
+        environment["server"] = server.record(self._target.label if self._target else None)
+        if agent is not None:
+            environment["agent"] = agent
         if tls is not None:
             environment["tls"] = msgspec.to_builtins(tls)
         environment["wall_start"] = wall.isoformat()
@@ -259,12 +259,12 @@ class Soak:
         )
 
     def _record_cluster(self) -> None:
-        """Its hosts, their shares and clocks, which are known once it stands, and change as hosts come."""
+        """Record the cluster's hosts, shares and clocks, which change as hosts join."""
         if self._cluster is not None and self._recorder.writer is not None:
             self._recorder.writer.environment(self._cluster.environment(self._generator.document()))
 
     def _sampled(self, sample: Sample) -> None:
-        """A sample of this host, which may not be among those that open connections."""
+        """Take a sample of this host, which may open no connections."""
         if self._cluster is not None:
             left_out = self._cluster.leave_out
             sample = Sample(sample.t_s, {name: value for name, value in sample.values.items() if not name.startswith(left_out)})
@@ -277,5 +277,5 @@ class Soak:
 
     @property
     def _command(self) -> str:
-        """The command that goes on with the run."""
+        """The command that resumes the run."""
         return f"asyncli soak --resume {self.out}{'' if self._cluster is None else f' {self._cluster.flags}'}"

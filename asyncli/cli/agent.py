@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from asyncli import __version__
-from asyncli.cli.options import server_options
+from asyncli.cli.options import parsed, server_options
 from asyncli.cli.outputs import UNSEEN
 from asyncli.cli.signals import Heard, caught
 from asyncli.errors import HostError, PlanError
@@ -24,17 +24,17 @@ from asyncli.values import AGENT_PORT
 
 @click.command(name="agent", no_args_is_help=True, context_settings={"max_content_width": 110})
 @server_options
-@click.option("--listen", default=f"127.0.0.1:{AGENT_PORT}", metavar="HOST:PORT", show_default=True, help="Where to be asked.")
+@click.option("--listen", default=f"127.0.0.1:{AGENT_PORT}", metavar="HOST:PORT", show_default=True, help="Where to listen.")
 @click.option(
-    "--token-file", metavar="FILE", help="What to be asked with; a must beyond loopback.  [default: $ASYNCLI_AGENT_TOKEN]"
+    "--token-file", metavar="FILE", help="The token of the clients; required beyond loopback.  [default: $ASYNCLI_AGENT_TOKEN]"
 )
 @click.option("--tls-cert", metavar="FILE", help="Speak TLS with this certificate (PEM, its chain after it).")
-@click.option("--tls-key", metavar="FILE", help="And this key.  [default: in the certificate's file]")
+@click.option("--tls-key", metavar="FILE", help="The certificate's key.  [default: in the certificate's file]")
 def command(**values: Any) -> int:
     """Sample the server on this host, for 'asyncli soak --agent URL' on another and for Prometheus (/metrics).
 
-    It reads once a second what a soak would read here (status page, processes, kernel, limits, nginx's configuration), keeps ten
-    minutes of it, and changes nothing. Ctrl-C or SIGTERM ends it.
+    It reads status page, processes, kernel and limits once a second, keeps ten minutes of samples, and changes nothing. Ctrl-C
+    or SIGTERM ends it.
     """
     host, port = _address(values.pop("listen"))
     token_file, certificate, key = (values.pop(name) for name in ("token_file", "tls_cert", "tls_key"))
@@ -58,7 +58,7 @@ def _address(text: str) -> tuple[str, int]:
 def _run(
     values: dict[str, Any], host: str, port: int, token_file: str | None, certificate: str | None, key: str | None
 ) -> int:
-    """Sample and serve until a signal; 0. Raises :class:`~asyncli.errors.AsyncliError` for what stands in the way."""
+    """Sample and serve until a signal; 0. Raises :class:`~asyncli.errors.AsyncliError` where it cannot."""
     import asyncio
     import ssl
 
@@ -69,7 +69,7 @@ def _run(
     token = read_token(token_file, "--token-file")
     if token is None and not _loopback(host):
         raise PlanError(
-            f"--listen: {host} is not loopback, where a token is a must; make one (head -c 24 /dev/urandom | base64 > token) and "
+            f"--listen: {host} is not loopback, so a token is required; make one (head -c 24 /dev/urandom | base64 > token) and "
             f"name it with --token-file, or set {TOKEN_VARIABLE}"
         )
     tls = None
@@ -83,7 +83,7 @@ def _run(
         _say("warning: the token crosses the network in the clear; give --tls-cert and --tls-key")
     raise_nofile()
     asyncio.run(_serve(_plan(values), host, port, token, tls))
-    # What it said is a log, not a report: its end does not wait for a reader.
+    # Its output is a log: the end does not wait for a reader.
     Heard.late = True
     return 0
 
@@ -123,21 +123,17 @@ async def _serve(plan: Plan, host: str, port: int, token: str | None, tls: Any) 
 
 
 def _plan(values: dict[str, Any]) -> Plan:
-    """What to sample, as a plan: without a URL it connects to nobody."""
-    fields: dict[str, Any] = {}
-    for key, raw in values.items():
-        if raw is not None:
-            field, parse = KEYS[key]
-            try:
-                fields[field] = parse(raw)
-            except ValueError as error:
-                raise PlanError(f"--{key.replace('_', '-')}: {error}") from None
-    # Who listens on the status page's port is the server.
+    """What to sample, as a plan without a target."""
+    given = {key: raw for key, raw in values.items() if raw is not None}
+    fields: dict[str, Any] = {
+        field: parsed(f"--{key.replace('_', '-')}", parse, given[key]) for key, (field, parse) in KEYS.items() if key in given
+    }
+    # The server listens on the status page's port.
     return Plan(urls=(fields["status_url"],) if "status_url" in fields else (), **fields)
 
 
 def _loopback(host: str) -> bool:
-    """Whether nobody but this host can connect there. Raises :class:`HostError` for a name that does not resolve."""
+    """Whether only this host can connect there. Raises :class:`HostError` for a name that does not resolve."""
     try:
         infos = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:

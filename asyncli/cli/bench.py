@@ -26,7 +26,7 @@ from asyncli.plan import HEADER_FILE, Layer, read_plan_file
 @click.argument("urls", nargs=-1, metavar="URL...")
 @click.option("-c", "--connections", metavar="N", help="Connections at a time.  [default: 64]")
 @click.option("-n", "--requests", metavar="N", help="Requests in all: 10000, 100k, 1M.")
-@click.option("-d", "--duration", metavar="TIME", help="For how long, whichever comes first.  [default: 10s without -n]")
+@click.option("-d", "--duration", metavar="TIME", help="How long; with -n, whichever comes first.  [default: 10s without -n]")
 @click.option("--short", is_flag=True, default=None, help="A new connection for each request, instead of keeping them alive.")
 @click.option("--pipeline", metavar="DEPTH", help="Write so many requests at once on each connection.")
 @click.option("--rate", metavar="N", help="An open loop: N requests a second in all, at fixed instants.")
@@ -39,8 +39,8 @@ from asyncli.plan import HEADER_FILE, Layer, read_plan_file
 @tls_options
 @server_options
 @click.option("--fail-if", metavar="LIMIT", multiple=True, help="Fail if LIMIT is true: 'requests.failed > 0.1%'; repeatable.")
-@click.option("--seed", metavar="N", help="Of the pauses before a failed connect is tried again; the same seed repeats them.")
-@click.option("--force", is_flag=True, default=None, help="Go on though this host's limits forbid it.")
+@click.option("--seed", metavar="N", help="Seed of the pauses before connect retries.")
+@click.option("--force", is_flag=True, default=None, help="Ignore this host's limits.")
 @click.option(
     "--plan", "plan_file", metavar="FILE.toml", help="A plan, or ours: bench. Each flag above is a key of it, and wins over it."
 )
@@ -57,11 +57,10 @@ def command(
     quiet: bool,
     **values: Any,
 ) -> int:
-    """Ask for URL as fast as it is answered, or at a rate, and say how fast, how late, and at what cost in CPU.
+    """Send requests to URL in a closed loop, or at a fixed rate, and report throughput, latency and CPU.
 
-    Latency is recorded for every request: in a closed loop from its write (or its connect), with --rate from the instant
-    at which it was due, so that a server that stands still cannot hide. Of several URLs each gets its share of the
-    connections. Ctrl-C ends it and reports.
+    Latency is recorded for every request: in a closed loop from its write (or its connect), with --rate from the instant at
+    which it was due, so that a server that hangs cannot hide. Several URLs share the connections. Ctrl-C ends it and reports.
     """
     wait_s = seconds_of("--wait-for-server", wait_for_server)
     flags = {key: value for key, value in values.items() if key in {*KEYS, *HEADER_FILE} and value is not None and value != ()}
@@ -110,6 +109,6 @@ def command(
     def junit() -> str:
         return suite(found.verdict, (found.why, ""), found.findings, plan.urls[0], found.started, found.duration_s)
 
-    # A bench leaves no run file: whatever cannot be written, the rest of what is known is told.
+    # A bench leaves no run file: each part is delivered, whatever fails before it.
     deliver(tell, *file_writers(files, {"--json": lambda: to_json(found) + "\n", "--junit": junit}))
     return exit_status(found.verdict)

@@ -9,33 +9,22 @@ from typing import Any
 import click
 import msgspec
 
-from asyncli.cli.options import plan_from, plan_options
+from asyncli.cli.options import parsed, plan_from, plan_options
 from asyncli.errors import PlanError
 from asyncli.exit_status import INTERRUPTED, exit_status
 from asyncli.plan import Layer, Plan
-from asyncli.units import format_count, format_duration, parse_count
-from asyncli.values import MOST_CONNECTIONS
+from asyncli.units import format_count, format_duration
+from asyncli.values import parse_connections
 
-#: What makes a step one that was not held, unless --fail-if sets another limit on the same number.
+#: Default limits of a step; --fail-if on the same number replaces one.
 LIMITS = (
     "connections.lost > 0", "connections.failed > 0", "heartbeats.latency_ms.p99 > 1s",
     *(f"heartbeats.by_status.{status} > 0" for status in (500, 502, 503, 504)),
 )  # fmt: skip
 _START, _WITHIN, _KEEPALIVE_S = "1000", "5%", 20
-# A step is one of many, at rest before and after: what it begins and ends with need not be long.
+# Of many steps, each from rest: short phases are enough.
 _DEFAULTS = {"keepalive": _KEEPALIVE_S, "baseline": 2, "residue": 1}
-_LEFT_OUT = (
-    "connections",
-    "hold",
-    "keepalive",
-    "baseline",
-    "residue",
-    "plateaus",
-    "plateau_rest",
-    "fail_if",
-    "abort",
-    "plan_file",
-)
+_LEFT_OUT = ("connections", *_DEFAULTS, "hold", "plateaus", "plateau_rest", "fail_if", "abort", "plan_file")
 
 
 @click.command(name="capacity", context_settings={"max_content_width": 110})
@@ -43,23 +32,23 @@ _LEFT_OUT = (
 @click.option(
     "--start", default=_START, metavar="N", show_default=True, help="The first count; it doubles until one is not held."
 )
-@click.option("--most", metavar="N", help="Ask for no more than this.  [default: what this host can carry by its preflight]")
-@click.option("--within", default=_WITHIN, metavar="PERCENT", show_default=True, help="How near the answer must be.")
+@click.option("--most", metavar="N", help="The highest count.  [default: what this host can carry by its preflight]")
+@click.option("--within", default=_WITHIN, metavar="PERCENT", show_default=True, help="How close the answer must be.")
 @click.option(
-    "--hold", metavar="TIME", help="How long a step holds.  [default: keepalive/2 and the timeout, so that all are heard]"
+    "--hold", metavar="TIME", help="How long a step holds.  [default: keepalive/2 and the timeout, so that each is answered]"
 )
-@click.option("-k", "--keepalive", metavar="TIME", help=f"Each beats after 1 s to half of this.  [default: {_KEEPALIVE_S}]")
+@click.option("-k", "--keepalive", metavar="TIME", help=f"Sleep 1 s to TIME/2 between heartbeats.  [default: {_KEEPALIVE_S}]")
 @click.option("--baseline", metavar="TIME", help="How long to measure before a step's first connect.  [default: 2s]")
 @click.option("--residue", metavar="TIME", help="How long to measure after its last close.  [default: 1s]")
 @click.option(
     "--fail-if", metavar="LIMIT", multiple=True,
-    help="A limit on any number of a step's JSON, in place of ours on that number: lost > 0, connections.failed > 0, "
-    "heartbeats.latency_ms.p99 > 1s, no answer of 500, 502, 503 or 504; repeatable.",
+    help="A limit on any number of a step's JSON; repeatable. It replaces the default on that number: lost > 0, "
+    "connections.failed > 0, heartbeats.latency_ms.p99 > 1s, no answer of 500, 502, 503 or 504.",
 )  # fmt: skip
 @plan_options(without=_LEFT_OUT)
 @click.option("--out", metavar="FOLDER", help="The steps' run files; a new folder.  [default: asyncli-capacity-<time> here]")
-@click.option("--json", "json_file", metavar="FILE", help="Write what was found as JSON; '-' for standard output.")
-@click.option("--html", "html_file", metavar="FILE", help="Write what was found as one HTML file that opens offline.")
+@click.option("--json", "json_file", metavar="FILE", help="Write the result as JSON; '-' for standard output.")
+@click.option("--html", "html_file", metavar="FILE", help="Write it as one HTML page that opens offline; '-' likewise.")
 @click.option("--quiet", is_flag=True, help="Print errors and the one-line verdict, nothing else.")
 def command(
     urls: tuple[str, ...],
@@ -72,19 +61,18 @@ def command(
     quiet: bool,
     **values: Any,
 ) -> int:
-    """Find how many connections the server at URL holds, and say what gave way beyond that: the server, this host, or the
-    network between.
+    """Find how many connections the server at URL holds, and what gave way beyond that: the server, this host, or the network.
 
-    Each step is a soak of its own, from rest, and ends at the first limit that is crossed; the count doubles until one is not
-    held, then the gap is closed. Ctrl-C once drains and prints what is known; twice stops at once. Exits 0 with an answer, 3
-    where nothing answered, 4 where this host was the limit, 99 where a timer ends connections, however few, or where it was
-    stopped, or the server went, before there was an answer.
+    Each step is a soak from rest that ends at the first crossed limit. The count doubles until one is not held; then the gap
+    is halved. Ctrl-C once drains and reports; twice stops at once. Exit status: 0 with an answer, 3 nothing answered, 4 this
+    host was the limit, 99 a timer of the server ends connections at any count, or the search ended before its answer.
     """
-    first, last, share = _count("--start", start), None if most is None else _count("--most", most), _percent(within)
+    first = parsed("--start", parse_connections, start)
+    last, share = None if most is None else parsed("--most", parse_connections, most), _percent(within)
     limits = values.pop("fail_if")
     plan = _with_limits(plan_from({**values, "fail_if": limits}, urls, Layer("capacity: {key}", _DEFAULTS)), limits)
     if plan.hold_until is not None:
-        raise PlanError(f"--hold: '{values['hold']}' is one instant, and each step has a hold; write a time, for example 20s")
+        raise PlanError(f"--hold: '{values['hold']}' is one instant, but each step holds; write a time, for example 20s")
     if plan.hold_s is None:
         raise PlanError("--hold: 'forever' never ends; write a time, for example 20s")
     heard_s = plan.keepalive_s / 2 + plan.timeout_s
@@ -103,14 +91,14 @@ def _run(
     plan: Plan, start: int, most: int | None, within: float, *,
     out: str | None, files: dict[str, str | None], quiet: bool, hint: str,
 ) -> int:  # fmt: skip
-    """Search and report; the exit status. ``most``: None for what this host can carry; ``hint``: told before it begins."""
+    """Search and report; the exit status. ``most`` None: what this host can carry; ``hint``: printed before the first step."""
     import asyncio
 
     from rich.console import Console
 
     from asyncli.app.capacity import CapacitySearch
-    from asyncli.app.headroom import bounded
     from asyncli.app.results import free_name
+    from asyncli.app.search_bounds import bounded
     from asyncli.cli.outputs import deliver, file_writers, made_folder, printing, require_files
     from asyncli.cli.screen import Screen, speaker
     from asyncli.cli.signals import until_stopped
@@ -131,7 +119,7 @@ def _run(
         preface += [f"warning: {hint}"] if hint else []
 
         def say_after_preface(line: str) -> None:
-            # Nothing is said of a search that is refused before its first step.
+            # A search that is refused before its first step prints nothing.
             while preface:
                 say(preface.pop(0))
             say(line)
@@ -139,7 +127,7 @@ def _run(
         with made_folder("--out", folder, new=True):
             search = CapacitySearch(
                 msgspec.structs.replace(plan, connections=asked.most), asked, folder,
-                # In a log a line a step is enough.
+                # A log gets one line a step.
                 onlooker=lambda of: Screen(of, console, quiet or not console.is_terminal), say=say_after_preface,
             )  # fmt: skip
             await search.run()
@@ -169,23 +157,13 @@ def _run(
 
 
 def _with_limits(plan: Plan, given: tuple[str, ...]) -> Plan:
-    """The plan with our limits on all numbers that the user set none on."""
+    """The plan with the default limits on the numbers that the user set none on."""
     from asyncli.report.summary import Summary
     from asyncli.report.thresholds import parse
 
     theirs = {parse(text, Summary).key for text in given}
     ours = [text for text in LIMITS if parse(text, Summary).key not in theirs]
     return msgspec.structs.replace(plan, fail_if=(*given, *ours), abort=True)
-
-
-def _count(flag: str, text: str) -> int:
-    try:
-        number = parse_count(text)
-    except ValueError as error:
-        raise PlanError(f"{flag}: {error}") from None
-    if number > MOST_CONNECTIONS:
-        raise PlanError(f"{flag}: {text!r} is more than one run is built for; write at most 10M")
-    return number
 
 
 def _percent(text: str) -> float:

@@ -15,9 +15,9 @@ from asyncli.cli.options import cluster_of, cluster_options, plan_from, plan_opt
 @cluster_options
 @click.option("--probe", is_flag=True, help="Of https: shake hands with the target, to measure what the ramp will cost.")
 def command(urls: tuple[str, ...], probe: bool, **values: Any) -> int:
-    """Say, in numbers, whether this host and the server can carry the plan, with the command that mends each shortfall.
+    """Check every limit of this host and of the server against the plan, with the command that mends each shortfall.
 
-    Sends nothing to the target without --probe. Exits 2 where a soak would be refused.
+    Without --probe it sends nothing to the target. Exit status: 2 where a soak would be refused, else 0.
     """
     plan = plan_from(values, urls)
     import asyncio

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from asyncli.cli.outputs import printing, require_files, same_file, write_file
+from asyncli.cli.outputs import deliver, file_writers, printing, require_files, same_file
 from asyncli.errors import PlanError
 
 
@@ -18,31 +18,25 @@ from asyncli.errors import PlanError
 def command(runs: tuple[str, ...], json_file: str | None, html_file: str | None) -> int:
     """Say what differs between runs, with 95 % intervals, and which differences are real.
 
-    The first run is what the others are compared with: two builds of a server, two configurations. Exit status 0
-    whatever differs. With --json or --html it is written there instead.
+    Each run is compared with the first: two builds of a server, two configurations. The exit status is 0 whatever differs.
     """
     from asyncli.app.results import compare_results
-    from asyncli.report.comparison_report import print_comparison, require_some, to_json
+    from asyncli.report.comparison_report import page, print_comparison, require_some, to_json
 
-    paths = [Path(run) for run in runs]
+    paths, files = [Path(run) for run in runs], {"--json": json_file, "--html": html_file}
     require_some("RUN", len(paths))
     for place, path in enumerate(paths):
         if any(same_file(path, other) for other in paths[:place]):
             raise PlanError(f"RUN: {path} is named twice; compare two different runs")
-        require_files({"--json": json_file, "--html": html_file}, path)
+        require_files(files, path)
     comparison = compare_results((path, None) for path in paths)
     if json_file is None and html_file is None:
         from rich.console import Console
 
         with printing():
             print_comparison(comparison, Console(highlight=False))
-    if json_file is not None:
-        write_file("--json", json_file, to_json(comparison) + "\n")
-    if html_file is not None:
-        from asyncli.report.comparison_report import page
-
-        write_file("--html", html_file, page(comparison))
-        if html_file != "-":
-            with printing():
-                print(html_file, file=sys.stderr if json_file == "-" else sys.stdout)
+    deliver(*file_writers(files, {"--json": lambda: to_json(comparison) + "\n", "--html": lambda: page(comparison)}))
+    if html_file not in (None, "-"):
+        with printing():
+            print(html_file, file=sys.stderr if json_file == "-" else sys.stdout)
     return 0

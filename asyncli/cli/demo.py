@@ -18,12 +18,12 @@ CONNECTIONS = "100k"
 @click.option("--tls", is_flag=True, help="Over TLS, with a certificate made for this start.")
 @output_options
 def command(server: str | None, tls: bool, **values: Any) -> int:
-    """Start an nginx of our own, hold 100,000 connections on it, and print what one more costs.
+    """Start a private nginx, hold 100,000 connections on it, and print what one more costs.
 
-    Needs no configuration and leaves nothing behind. Where no nginx with stub_status is installed, the built-in server
-    takes its place, and every number says so.
+    It needs no configuration and leaves nothing behind. Without an nginx with stub_status it takes the built-in server, and
+    every number says so.
     """
-    # The lab's address is known only once it runs; a URL must stand there all the same for the plan to be whole.
+    # A plan needs a URL; the lab's is known once it runs.
     placeholder = f"http{'s' if tls else ''}://127.0.0.1:1/"
     defaults = Layer("demo: {key}", {"urls": [placeholder], "connections": CONNECTIONS, "keepalive": 60, "hold": "60s"})
     to = outputs_of(values)

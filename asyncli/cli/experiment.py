@@ -1,4 +1,4 @@
-"""``asyncli experiment NAME``: a classic comparison, on real servers, with its source's table beside ours."""
+"""``asyncli experiment NAME``: a classic comparison on real servers."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from asyncli.cli.options import parsed
 from asyncli.errors import PlanError, StoreError
 from asyncli.exit_status import INTERRUPTED, INVALID, PASSED, UNTESTED
 from asyncli.experiments import ABOUT
@@ -21,27 +22,26 @@ if TYPE_CHECKING:
 def _names() -> str:
     widest = max(map(len, ABOUT))
     lines = [f"  {name:<{widest}}  {about}" for name, about in ABOUT.items()]
-    return "\n".join(["\b", "What there is to compare:", *lines])
+    return "\n".join(["\b", "Experiments:", *lines])
 
 
 @click.command(name="experiment", no_args_is_help=True, context_settings={"max_content_width": 110}, epilog=_names())
 @click.argument("name", metavar="NAME")
-@click.option("--quick", is_flag=True, help="A taste of half a minute: one round, from which little can be concluded.")
-@click.option("--rounds", metavar="N", help="Repeat each measurement so often, in turns.")
-@click.option("--duration", metavar="TIME", help="How long each measurement lasts, where it goes by time.")
+@click.option("--quick", is_flag=True, help="Half a minute: one round, which concludes little.")
+@click.option("--rounds", metavar="N", help="Repeat each measurement N times, in turns.")
+@click.option("--duration", metavar="TIME", help="How long each timed measurement lasts.")
 @click.option("--connections", metavar="N", help="Connections at a time.")
-@click.option("--only", metavar="SERVER", multiple=True, help="Leave the other servers out; repeatable.")
-@click.option("--plan", "plan_file", metavar="RECORD.json", help="Run again what a record was made by.")
+@click.option("--only", metavar="SERVER", multiple=True, help="Measure this server only; repeatable.")
+@click.option("--plan", "plan_file", metavar="RECORD.json", help="Repeat the plan of a record.")
 @click.option("--out", metavar="FOLDER", help="For record.json and report.html.  [default: experiment-NAME-<time> here]")
-@click.option("--json", "json_file", metavar="FILE", help="Write the record there as well; '-' for standard output.")
+@click.option("--json", "json_file", metavar="FILE", help="Also write the record to this file; '-' for standard output.")
 @click.option("--quiet", is_flag=True, help="Print errors and where the record is, nothing else.")
 def command(
     name: str, quick: bool, plan_file: str | None, out: str | None, json_file: str | None, quiet: bool, **said: Any
 ) -> int:
-    """Set up the servers, measure in turns, and say whether what NAME's source claims holds here.
+    """Start the servers, measure in turns, and judge the claims of the experiment's source.
 
-    NAME is short-vs-keepalive, upstream-keepalive, pipelining, server-models, holding, two-clients or
-    client-lost. A server that is not installed is left out, and said so. Ctrl-C ends it and keeps what was measured.
+    A server that is not installed is left out, with a finding. Ctrl-C ends it and keeps what was measured.
 
     Exit status: 0 measured, 2 usage or a record that cannot be written, 3 nothing measured, 4 ended early, 130 stopped.
     """
@@ -60,15 +60,16 @@ def command(
     changes = changes | {key: _parsed(key, value) for key, value in said.items() if value not in (None, ())}
     unknown = next((key for key in changes if key in said and key not in experiment.plan.__struct_fields__), None)
     if unknown is not None:
-        raise PlanError(f"--{unknown}: {name} has no such thing; leave it out")
+        raise PlanError(f"--{unknown}: {name} has no such setting; leave it out")
     plan = experiments.plan_of(experiment, quick, changes, "--")
     folder = Path(out) if out is not None else Path(f"experiment-{name}-{time.strftime('%Y%m%d-%H%M%S')}")
-    from asyncli.cli.outputs import deliver, made_folder, printing, require_files, require_folder, write_file
+    from asyncli.cli.outputs import deliver, file_writers, made_folder, printing, require_files, require_folder
 
     require_folder("--out", str(folder))
     if (folder / "record.json").exists():
         raise PlanError(f"--out: {folder} has a record already; name another folder")
-    require_files({"--json": json_file})
+    files = {"--json": json_file}
+    require_files(files)
     from rich.console import Console
 
     from asyncli.cli.screen import speaker
@@ -76,14 +77,14 @@ def command(
     from asyncli.experiments.run import run
     from asyncli.report.experiment_report import print_experiment
 
-    # What is said has paths and compilers' complaints in it: brackets are no markup, and colons no emoji.
+    # Messages contain paths and compilers' errors: no markup, no emoji.
     console = Console(stderr=json_file == "-", highlight=False, markup=False, emoji=False)
     done: tuple[Record, str | None] | None = None
 
     async def work() -> None:
         nonlocal done
         record = await run(experiment, plan, quick=quick, say=speaker(console, quiet, "dim"), folder=folder)
-        # Here, where a second Ctrl-C waits its turn, and before a word is printed: whoever reads it may have left.
+        # Before anything is printed, and where a second Ctrl-C does not interrupt it.
         done = (record, _keep(record, folder))
 
     with made_folder("--out", folder):
@@ -93,26 +94,22 @@ def command(
 
     def tell() -> None:
         with printing():
-            # What is kept nowhere else is printed at least.
+            # A record that could not be written is printed.
             if not quiet or lost:
                 print_experiment(record, console)
             if not lost:
                 console.print(f"{folder}/report.html, {folder}/record.json", soft_wrap=True)
 
-    def pass_on() -> None:
-        if json_file is not None:
-            write_file("--json", json_file, _text(record))
-
     def complain() -> None:
         if lost:
             raise StoreError(lost)
 
-    deliver(tell, pass_on, complain)
+    deliver(tell, *file_writers(files, {"--json": lambda: _text(record)}), complain)
     return _exit_status(record)
 
 
 def _keep(record: Record, folder: Path) -> str | None:
-    """Write the record and its page, each whole or not at all; what to complain of."""
+    """Write the record and its page, each whole or not at all; the error, or None."""
     from asyncli.report.experiment_report import page
 
     part = folder / "part"
@@ -125,7 +122,7 @@ def _keep(record: Record, folder: Path) -> str | None:
     except OSError as error:
         with contextlib.suppress(OSError):
             part.unlink()
-        return f"--out: {folder} cannot be written ({error.strerror}); what was measured is kept nowhere but in what is printed"
+        return f"--out: {folder} cannot be written ({error.strerror}); the measurements are only printed"
     return None
 
 
@@ -165,7 +162,4 @@ def _recorded(file: str, name: str) -> Record:
 def _parsed(key: str, value: Any) -> Any:
     if key in ("only", "duration"):
         return list(value) if key == "only" else value
-    try:
-        return parse_count(value)
-    except ValueError as error:
-        raise PlanError(f"--{key}: {error}") from None
+    return parsed(f"--{key}", parse_count, value)

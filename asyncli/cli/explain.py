@@ -20,7 +20,7 @@ def command(term: str) -> int:
     The terms are the paragraphs of docs/method.md.
     """
     from asyncli import findings
-    from asyncli.lab.configs import document
+    from asyncli.lab.resources import document
 
     for module in pkgutil.iter_modules(findings.__path__, "asyncli.findings."):
         importlib.import_module(module.name)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import click
 
+from asyncli.cli.options import parsed, seconds_of
 from asyncli.errors import PlanError
-from asyncli.units import parse_count, parse_duration
+from asyncli.units import parse_count
 
 
 @click.command(name="lab", no_args_is_help=True)
@@ -14,25 +15,22 @@ from asyncli.units import parse_count, parse_duration
     "-c",
     "--connections",
     metavar="N",
-    help="How many it must be able to hold.  [default: 100k; nginx-proxy 5k, apache-prefork 256, apache-event and haproxy 10k, "
+    help="How many it must hold.  [default: 100k; nginx-proxy 5k, apache-prefork 256, apache-event and haproxy 10k, "
     "server models 16]",
 )
-@click.option("-k", "--keepalive", default="3600", metavar="TIME", show_default=True, help="The keepalive to outlast.")
-@click.option("--port", default="0", metavar="PORT", show_default=True, help="Where to listen; 0 for any free port.")
-@click.option("--tls", is_flag=True, help="Speak TLS, with a certificate made for this start: nginx, apache-*, haproxy, builtin.")
+@click.option("-k", "--keepalive", default="3600", metavar="TIME", show_default=True, help="The clients' longest keepalive.")
+@click.option("--port", default="0", metavar="PORT", show_default=True, help="The port; 0: a free one.")
+@click.option("--tls", is_flag=True, help="Speak TLS, with a new certificate: nginx, apache-*, haproxy, builtin.")
 def command(name: str, connections: str | None, keepalive: str, port: str, tls: bool) -> int:
-    """Start a local server, print where it is, and keep it until Ctrl-C.
+    """Start a local server, print its address, and run it until Ctrl-C.
 
     NAME is nginx, nginx-proxy (an nginx before two others), apache-prefork, apache-event, haproxy, or builtin (asyncli's
-    own); or one of seven small programs, each built the way a textbook does: iterative, fork (a process a client), prefork,
-    thread (a thread a client), thread-pool, thread-queue, asyncio. The first five must be installed, and six of the seven want
-    a C compiler; nothing of the system's own configuration is read or changed.
+    own); or a textbook model: iterative, fork (a process per client), prefork, thread (a thread per client), thread-pool,
+    thread-queue, asyncio. The first five must be installed; the models but asyncio need a C compiler. The system's own
+    configuration is neither read nor changed.
     """
-    try:
-        count = None if connections is None else parse_count(connections)
-        seconds = parse_duration(keepalive)
-    except ValueError as error:
-        raise PlanError(f"lab {name}: {error}") from None
+    count = None if connections is None else parsed("--connections", parse_count, connections)
+    seconds = seconds_of("--keepalive", keepalive)
     if not port.isdigit() or int(port) > 65535:
         raise PlanError(f"--port: {port!r} is not a port; write a number from 0 to 65535")
     import asyncio
@@ -56,7 +54,7 @@ async def _serve(name: str, connections: int | None, keepalive_s: float, port: i
         workers = "1 worker" if server.workers == 1 else f"{server.workers} workers"
         click.echo(f"{server.label} with {workers}, pid {server.pid}; Ctrl-C ends it")
         click.echo(f"  target  {server.url}")
-        # Quoted: a page's address may hold what a shell takes for its own.
+        # The page's address may contain shell characters.
         status = "" if server.status_url is None else f"--status-url {shlex.quote(server.status_url)} "
         if server.status_url is not None:
             click.echo(f"  status  {server.status_url}")

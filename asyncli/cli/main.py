@@ -1,4 +1,4 @@
-"""The entry point: finds the command, and turns every error of ours into one line and an exit status.
+"""The entry point: finds the command, and turns each AsyncliError into one line and an exit status.
 
 Commands are imported when they are called, so that ``--help`` answers at once.
 """
@@ -15,9 +15,9 @@ from typing import Any, NoReturn
 import click
 
 from asyncli import __version__
-from asyncli.cli.outlet import Outlet, UnwrittenError, await_readers, outlet_of, outlets
 from asyncli.cli.outputs import hush, reader_left, unprinted
 from asyncli.cli.signals import Heard
+from asyncli.cli.stdio import Outlet, UnwrittenError, await_readers, outlet_of, outlets
 from asyncli.errors import AsyncliError
 from asyncli.exit_status import INTERRUPTED, LISTED
 from asyncli.secret_variables import keep_secrets
@@ -28,7 +28,7 @@ COMMANDS = {
     "soak": ("asyncli.cli.soak", "Hold connections on a server and say what one more costs."),
     "check": ("asyncli.cli.check", "Say, in numbers, whether this host and server can carry a plan."),
     "report": ("asyncli.cli.report", "Print the report of a run file, also of one that is still being written."),
-    "watch": ("asyncli.cli.watch", "Look at a soak that is running, from another terminal."),
+    "watch": ("asyncli.cli.watch", "Show a soak that is running, from another terminal."),
     "compare": ("asyncli.cli.compare", "Say what differs between runs, with intervals, and which differences are real."),
     "runs": ("asyncli.cli.runs", "List the run files of a folder."),
     "explain": ("asyncli.cli.explain", "Explain a term of the report, or a finding by its code."),
@@ -36,7 +36,7 @@ COMMANDS = {
     "agent": ("asyncli.cli.agent", "Sample the server on its own host, for a soak elsewhere and for Prometheus."),
     "bench": ("asyncli.cli.bench", "Ask as fast as the server answers, or at a rate: requests a second, latency, CPU."),
     "experiment": ("asyncli.cli.experiment", "A classic comparison on real servers, the source's table beside ours."),
-    "demo": ("asyncli.cli.demo", "Hold 100,000 connections on an nginx of our own on this machine."),
+    "demo": ("asyncli.cli.demo", "Hold 100,000 connections on a private nginx on this machine."),
     "lab": ("asyncli.cli.lab", "Start a local server to aim at, until Ctrl-C."),
 }
 
@@ -69,21 +69,21 @@ def cli() -> None:
     \b
     asyncli [-c N] [-k SECONDS] URL    ramp up, then hold until Ctrl-C
     asyncli soak --plan smoke URL      a plan from a file; see configs/
-    asyncli demo                       100,000 connections on an nginx of our own
+    asyncli demo                       100,000 connections on a private nginx
     """
 
 
 def _is_original_usage(arguments: Sequence[str]) -> bool:
-    """``asyncli [-c N] [-k SECONDS] URL``: anything that begins neither with a command nor with a wish for help or version."""
+    """``asyncli [-c N] [-k SECONDS] URL``: the first word is no command, no --help and no --version."""
     return bool(arguments) and arguments[0] not in {*COMMANDS, "-h", "--help", "-V", "--version"}
 
 
 def _soak_forever(words: list[str]) -> list[str]:
-    """The original usage in words of today."""
+    """The original usage as words of ``soak``."""
     near = difflib.get_close_matches(words[0], COMMANDS, n=1) if "/" not in words[0] else []
     if near and not words[0].startswith("-"):
         raise click.UsageError(f"no command {words[0]!r}; did you mean {near[0]!r}?")
-    # Of a run that is resumed the plan says how long it holds.
+    # The plan of a resumed run has its hold.
     resumed = any(word == "--resume" or word.startswith("--resume=") for word in words)
     return ["soak", *([] if resumed else ["--hold", "forever"]), *words]
 
@@ -91,7 +91,7 @@ def _soak_forever(words: list[str]) -> list[str]:
 def _invoke(words: list[str]) -> int:
     if "_ASYNCLI_COMPLETE" in os.environ:
         cli.main(words, prog_name="asyncli")
-    # Not main(): it has an end of its own for a reader that has left, with status 1.
+    # Not main(): it exits with status 1 where the reader has left.
     with cli.make_context("asyncli", words) as context:
         result: Any = cli.invoke(context)
     if sys.stdout is not None and outlet_of(sys.stdout) is None:
@@ -119,7 +119,7 @@ def run(arguments: Sequence[str]) -> int:
     except (KeyboardInterrupt, click.Abort):
         return INTERRUPTED
     except (OSError, SystemExit) as error:
-        # What a command prints on its way, or --help: its reader has left (`| head`), or the disk is full.
+        # The reader of the output has left (`| head`), or the disk is full.
         stuck = hush()
         if reader_left(error):
             return 0
@@ -147,8 +147,8 @@ def main() -> NoReturn:
 
 
 def _read_by_all(made: list[Outlet], status: int) -> int:
-    """The exit status, once all that was printed is read or cannot be."""
-    # What is said of one that cannot be written goes the same way, and may meet the same.
+    """The exit status, once the output is read or cannot be."""
+    # The message about one stream may fail on the other.
     for _ in range(3):
         try:
             return await_readers(made, status, INTERRUPTED)

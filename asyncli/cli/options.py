@@ -1,4 +1,4 @@
-"""The flags of a plan, shared by the commands that take one. Each flag is a plan key; its text goes to the plan unparsed."""
+"""The flags of a plan, shared by the commands. Each flag is a plan key, and the plan parses its text."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from asyncli.benchplan import BenchPlan
     from asyncli.cluster.link import Cluster
 
+T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 P = TypeVar("P", "Plan", "BenchPlan")
 
@@ -38,11 +39,11 @@ Option = Callable[[Any], Any]
 _SERVER_OPTIONS: tuple[Option, ...] = (
     click.option("--status-url", metavar="URL", help="The server's status page (nginx, Apache, HAProxy), polled once a second."),
     click.option("--server-pid", metavar="PID", help="The server's main process.  [default: who listens on the port]"),
-    click.option("--server-pidfile", metavar="FILE", help="A file with that number in it."),
-    click.option("--server-name", metavar="NAME", help="Or the name of the server's executable."),
+    click.option("--server-pidfile", metavar="FILE", help="A file with that process id."),
+    click.option("--server-name", metavar="NAME", help="The name of the server's executable."),
 )
 _CONNECT_OPTIONS: tuple[Option, ...] = (
-    click.option("--connect-timeout", metavar="TIME", help="A connect unanswered for this long failed.  [default: 10s]"),
+    click.option("--connect-timeout", metavar="TIME", help="A connect unanswered for this long has failed.  [default: 10s]"),
     click.option("--source", metavar="ADDRESS", multiple=True, help="Connect from this address of this host; repeatable."),
 )
 _TLS_OPTIONS: tuple[Option, ...] = (
@@ -55,16 +56,16 @@ _TLS_OPTIONS: tuple[Option, ...] = (
     click.option("--tls-ciphers", metavar="LIST", help="Cipher suites of TLS 1.2 to offer, in OpenSSL's words."),
     click.option("--tls-resume", is_flag=True, default=None, help="Resume the session of a first handshake in all others."),
 )
-# The file's headers stand in no command line, which every user of the host can read.
+# Every user of the host can read a command line; a file may be private.
 _HEADER_OPTIONS: tuple[Option, ...] = (
     click.option("--header", metavar="'NAME: VALUE'", multiple=True, help="Sent with each request; repeatable."),
-    click.option("--header-file", metavar="FILE", help=f"More of them, one a line.  [also: ${HEADERS_VARIABLE}]"),
+    click.option("--header-file", metavar="FILE", help=f"Headers, one a line.  [also: ${HEADERS_VARIABLE}]"),
 )
 _PLAN_OPTIONS: tuple[Option, ...] = (
     click.option("-k", "--keepalive", metavar="TIME", help="Sleep 1 s to TIME/2 between heartbeats.  [default: 60]"),
     click.option("--batch", metavar="N", help="Connections opened together.  [default: 10]"),
     click.option("--interval", metavar="TIME", help="Time from batch to batch.  [default: 10ms]"),
-    click.option("--ramp", metavar="N/TIME", help="In place of these two: 100/s, or 10/10ms."),
+    click.option("--ramp", metavar="N/TIME", help="Batch and interval in one: 100/s, or 10/10ms."),
     click.option("--hold", metavar="TIME", help="How long to hold them, 'forever', or 'until 07:00'.  [default: 60s]"),
     click.option("--baseline", metavar="TIME", help="How long to measure before the first connect.  [default: 5s]"),
     click.option("--residue", metavar="TIME", help="How long to measure after the last close.  [default: 5s]"),
@@ -75,8 +76,8 @@ _PLAN_OPTIONS: tuple[Option, ...] = (
     *_CONNECT_OPTIONS,
     *_SERVER_OPTIONS,
     click.option("--agent", metavar="URL", help="'asyncli agent' on the server's host, in place of these four: http://HOST:9165."),
-    click.option("--agent-token-file", metavar="FILE", help="Its token.  [default: $ASYNCLI_AGENT_TOKEN]"),
-    click.option("--agent-ca", metavar="FILE", help="The authority of its certificate, in PEM.  [default: the system's]"),
+    click.option("--agent-token-file", metavar="FILE", help="The agent's token.  [default: $ASYNCLI_AGENT_TOKEN]"),
+    click.option("--agent-ca", metavar="FILE", help="The authority of the agent's certificate, in PEM.  [default: the system's]"),
     *_TLS_OPTIONS,
     click.option("--method", metavar="METHOD", help="Of the heartbeats: HEAD, GET or OPTIONS.  [default: HEAD]"),
     *_HEADER_OPTIONS,
@@ -84,8 +85,8 @@ _PLAN_OPTIONS: tuple[Option, ...] = (
     click.option("--reopen/--no-reopen", default=None, help="Replace lost connections, or only count them.  [default: reopen]"),
     click.option("--fail-if", metavar="LIMIT", multiple=True, help="Fail if LIMIT is true, as in 'lost > 0.1%'; repeatable."),
     click.option("--abort", is_flag=True, default=None, help="Stop as soon as a limit on a count or a maximum is crossed."),
-    click.option("--seed", metavar="N", help="Of the jitter; the same seed gives the same schedule."),
-    click.option("--force", is_flag=True, default=None, help="Go on though the preflight refuses."),
+    click.option("--seed", metavar="N", help="Seed of the jitter: the same seed, the same schedule."),
+    click.option("--force", is_flag=True, default=None, help="Ignore the preflight's refusal."),
     click.option("--plan", "plan_file", metavar="FILE.toml", help="A plan, or the name of one of ours: smoke, 100k, overnight."),
 )  # fmt: skip
 
@@ -105,7 +106,7 @@ server_options, connect_options, header_options, tls_options = map(
 
 
 def plan_options(connections: str = "1000", without: Collection[str] = ()) -> Callable[[F], F]:
-    """Give a command every flag of a plan but those ``without``; ``connections``: how many it holds where nobody says."""
+    """Give a command every flag of a plan but those ``without``; ``connections``: their default number."""
     first = click.option(
         "-c", "--connections", metavar="N", help=f"Connections to hold: 5000, 100k, 1M.  [default: {connections}]"
     )
@@ -121,17 +122,22 @@ def plan_options(connections: str = "1000", without: Collection[str] = ()) -> Ca
 
 
 def wait_option(function: F) -> F:
-    """Give a command the flag that has it wait for the server; see :func:`seconds_of`."""
-    text = "Wait so long at most until something listens there, on this host."
+    """Give a command ``--wait-for-server``; see :func:`seconds_of`."""
+    text = "Wait up to TIME until a server on this host listens."
     return click.option("--wait-for-server", metavar="TIME", help=text)(function)
 
 
-def seconds_of(flag: str, text: str | None) -> float:
-    """The seconds of a flag that is no key of a plan; 0 where it was not given. Raises :class:`PlanError`."""
+def parsed(flag: str, parse: Callable[[object], T], text: object) -> T:
+    """The value of a flag that is no plan key. Raises :class:`PlanError`."""
     try:
-        return 0.0 if text is None else parse_duration(text)
+        return parse(text)
     except ValueError as error:
         raise PlanError(f"{flag}: {error}") from None
+
+
+def seconds_of(flag: str, text: str | None) -> float:
+    """The seconds of such a flag; 0 without it."""
+    return 0.0 if text is None else parsed(flag, parse_duration, text)
 
 
 _OUTPUT_OPTIONS: tuple[Option, ...] = (
@@ -139,8 +145,8 @@ _OUTPUT_OPTIONS: tuple[Option, ...] = (
     click.option("--json", "json_file", metavar="FILE", help="Write the summary as JSON; '-' for standard output."),
     click.option("--html", "html_file", metavar="FILE", help="Write it as one HTML page that opens offline; '-' likewise."),
     click.option("--junit", "junit_file", metavar="FILE", help="Write verdict and limits as JUnit XML; '-' likewise."),
-    click.option("--log-json", is_flag=True, help="While it runs, a JSON object a line for each event."),
-    click.option("--on-finish", metavar="COMMAND", help="Run at the end, with $ASYNCLI_VERDICT and the JSON on its input."),
+    click.option("--log-json", is_flag=True, help="Print a JSON object a line for each event of the run."),
+    click.option("--on-finish", metavar="COMMAND", help="Run COMMAND at the end, with $ASYNCLI_VERDICT, the JSON on its input."),
     click.option("-v", "--verbose", is_flag=True, help="Print all of the report: rules, notes, every limit."),
     click.option("--quiet", is_flag=True, help="Print errors and the one-line verdict, nothing else."),
 )  # fmt: skip
@@ -155,15 +161,15 @@ def outputs_of(values: dict[str, Any]) -> Outputs:
     return Outputs(**{name: values.pop(name) for name in Outputs._fields})
 
 
-#: Who opens the connections: no part of a plan, which says what is asked.
+#: The hosts that open the connections; no part of a plan.
 CLUSTER = ("cluster", "cluster_ca", "cluster_cert", "cluster_key", "cluster_hosts")
 _CLUSTER_OPTIONS: tuple[Option, ...] = (
-    click.option("--cluster", metavar="ADDRESS", help="Open them from every host of this Dask cluster: tcp://scheduler:8786, or tls://."),
+    click.option("--cluster", metavar="ADDRESS", help="Open them from the hosts of this Dask cluster: tcp://HOST:8786 or tls://."),
     click.option("--cluster-ca", metavar="FILE", help="With tls://: who signed the cluster's certificates (PEM)."),
-    click.option("--cluster-cert", metavar="FILE", help="With tls://: our own certificate."),
+    click.option("--cluster-cert", metavar="FILE", help="With tls://: the client's certificate."),
     click.option("--cluster-key", metavar="FILE", help="With tls://: its key."),
     click.option(
-        "--cluster-hosts", type=click.IntRange(min=1), metavar="N", help="Wait a minute for so many hosts, and refuse fewer.",
+        "--cluster-hosts", type=click.IntRange(min=1), metavar="N", help="Wait a minute for N hosts, and refuse fewer.",
     ),
 )  # fmt: skip
 
@@ -184,13 +190,13 @@ def cluster_of(values: dict[str, Any]) -> Cluster | None:
 
 
 def plan_from(values: dict[str, Any], urls: tuple[str, ...] = (), defaults: Layer | None = None) -> Plan:
-    """The plan of a command's flags: ours below the file's below the flags'. Raises :class:`PlanError`."""
+    """The plan: flags win over its file, and that over ``defaults``. Raises :class:`PlanError`."""
     layers = [defaults] if defaults is not None else []
     if (file := values.get("plan_file")) is not None:
         layers.append(read_plan_file(plan_path(str(file))))
     keys = {*KEYS, *HEADER_FILE, "ramp"}
     flags = {key: value for key, value in values.items() if key in keys and value is not None and value != ()}
-    # The URLs last: what a flag takes without its quotes lies among them, and the flag's own error says so.
+    # The URLs last: a flag's value without quotes spills into them, and the flag's error is the clearer one.
     plan = build_plan([*layers, Layer("--{key}", flags), *([Layer("URL", {"urls": list(urls)})] if urls else [])])
     plan = with_headers_of_environment(plan)
     if plan.fail_if or plan.abort:
@@ -205,7 +211,7 @@ def plan_path(name: str) -> Path:
     path = Path(name)
     if os.path.exists(path) or path.suffix or len(path.parts) > 1:
         return path
-    from asyncli.lab.configs import config_file
+    from asyncli.lab.resources import config_file
 
     try:
         return config_file(f"{name}.toml")

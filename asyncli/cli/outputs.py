@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TextIO
 
-from asyncli.cli.outlet import outlet_of
+from asyncli.cli.stdio import outlet_of
 from asyncli.errors import PlanError
 
 if TYPE_CHECKING:
@@ -179,7 +179,7 @@ def write_folder(flag: str, folder: str, contents: Iterable[tuple[str, bytes]], 
 def printing(what: str = "the report") -> Iterator[None]:
     """Print within it. A reader that has left is no error; raises :class:`PlanError` for whatever else stands in the way.
 
-    Where a thread writes (asyncli/cli/outlet.py), an error may come at the end of the process only, which names ``what``.
+    Where a thread writes (asyncli/cli/stdio.py), an error may come at the end of the process only, which names ``what``.
     """
     through = [outlet for stream in _streams() if (outlet := outlet_of(stream)) is not None]
     try:

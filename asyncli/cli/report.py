@@ -33,7 +33,7 @@ def command(
 ) -> int:
     """Print the report of a run file: finished, interrupted, or still being written.
 
-    With a flag that names a file or folder it is written there instead, and the names of the files are printed.
+    With a flag that names a file or folder it writes there instead, and prints the names of the files.
     """
     from asyncli.app.results import read_results
     from asyncli.cli.outputs import deliver, printing, require_files, require_folder, write_folder, written_reports
@@ -44,7 +44,7 @@ def command(
         if folder is not None:
             require_folder(flag, folder)
     results = read_results(path)
-    # A night is half a million objects that stay to the end: the collector need not look through them again and again.
+    # A night is half a million objects that live to the end: exempt them from garbage collection.
     gc.freeze()
     if not any((*files.values(), plots_folder, csv_folder)):
         _print(results, verbose)
@@ -68,7 +68,7 @@ def command(
                 print("asyncli: --plots: no figure can be drawn of this run: nothing was recorded over time", file=sys.stderr)
 
     deliver(*written_reports(files, results), write_tables, write_plots)
-    # What was written is told where it does not end up in the JSON or the page.
+    # Beside a JSON or page on standard output, the names go to standard error.
     with printing():
         for one in written:
             print(one, file=sys.stderr if "-" in files.values() else sys.stdout)
@@ -85,8 +85,8 @@ def _print(results: Results, verbose: bool) -> None:
     with printing():
         print_report(results.summary, Console(highlight=False), results.path, verbose=verbose)
         if not results.records.complete:
-            goes_on = f"It goes on: a process writes it. 'asyncli watch {results.path}' looks on."
-            print(goes_on if is_locked(results.path) else "No process writes it: it was killed, or came to no end.")
+            goes_on = f"It is still running: 'asyncli watch {results.path}' shows it."
+            print(goes_on if is_locked(results.path) else "No process writes it: the run ended early.")
 
 
 def _plots(results: Results) -> Iterator[tuple[str, bytes]]:

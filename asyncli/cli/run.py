@@ -20,7 +20,7 @@ from asyncli.cli.outputs import Outputs, deliver, printing, require_files, writt
 from asyncli.cli.screen import Screen, speaker
 from asyncli.cli.signals import until_stopped
 from asyncli.exit_status import INTERRUPTED, exit_status
-from asyncli.lab.program import LabServer
+from asyncli.lab.base import LabServer
 from asyncli.plan import Plan
 from asyncli.report.answer import one_line
 from asyncli.report.jsonout import to_json

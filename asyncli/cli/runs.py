@@ -11,25 +11,23 @@ from pathlib import Path
 
 import click
 
-from asyncli.cli.outputs import printing, require_files, write_file
+from asyncli.cli.outputs import deliver, file_writers, printing, require_files
 from asyncli.errors import PlanError, StoreError
 
 
 @click.command(name="runs")
 @click.argument("folder", default=".", metavar="[FOLDER]")
-@click.option("-r", "--recursive", is_flag=True, help="Folders in it as well.")
+@click.option("-r", "--recursive", is_flag=True, help="Search its subfolders too.")
 @click.option("--json", "json_file", metavar="FILE", help="Write the list as JSON instead; '-' for standard output.")
 def command(folder: str, recursive: bool, json_file: str | None) -> int:
-    """List the run files of a folder (by default this one), the newest first.
-
-    Files that look like runs and are none, or are broken, stand below the list with the reason.
-    """
+    """List the run files of a folder (by default this one), the newest first; below them broken ones, with the reason."""
     root = Path(folder)
     if not os.path.exists(root):
         raise PlanError(f"FOLDER: {folder} does not exist; name a folder of run files")
     if not os.path.isdir(root):
-        raise PlanError(f"FOLDER: {folder} is no folder; 'asyncli report {folder}' shows the run in it")
-    require_files({"--json": json_file}, root)
+        raise PlanError(f"FOLDER: {folder} is not a folder; 'asyncli report {folder}' shows the run in it")
+    files = {"--json": json_file}
+    require_files(files, root)
 
     from asyncli.report.listing import Listed, Listing, Unread, listed, newest_first, print_listing, to_json
     from asyncli.store.follow import last_written_s, size_bytes
@@ -45,7 +43,7 @@ def command(folder: str, recursive: bool, json_file: str | None) -> int:
         try:
             if error is not None:
                 raise error
-            # One whose process stands still, or whose disk is full, goes on all the same.
+            # A locked file is live, even while its process hangs or its disk is full.
             size, changed_s = size_bytes(path), 0.0 if is_locked(path) else now - last_written_s(path)
             run = read_index_entry(path)
             age_s = now - datetime.fromisoformat(run.started).timestamp()
@@ -55,9 +53,8 @@ def command(folder: str, recursive: bool, json_file: str | None) -> int:
         except OSError as closed:
             unread.append(Unread(name, f"{path}: cannot be read ({closed.strerror}); see its permissions"))
     listing = Listing(folder, newest_first(runs), unread)
-    if json_file is not None:
-        write_file("--json", json_file, to_json(listing) + "\n")
-    else:
+    deliver(*file_writers(files, {"--json": lambda: to_json(listing) + "\n"}))
+    if json_file is None:
         from rich.console import Console
 
         with printing():

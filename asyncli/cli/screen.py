@@ -1,4 +1,4 @@
-"""What a terminal, or a log, shows while something runs."""
+"""What a terminal or a log shows during a run."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Screen(LiveObserver):
             self._view.__exit__(None, None, None)
 
     def say_now(self) -> None:
-        """One line of how it stands, which SIGUSR1 asks for."""
+        """Print a status line, at SIGUSR1."""
         with contextlib.suppress(*UNSEEN):
             if isinstance(self._view, JsonView):
                 self._view.say_now(self.fold.state())
@@ -43,7 +43,7 @@ class Screen(LiveObserver):
             self._console.print(plain_line(self.fold.state()), soft_wrap=True, markup=False, highlight=False)
 
     def look(self, at_once: bool) -> None:
-        """A screen that is gone (the reader of a pipe has left) ends the showing, never the soak."""
+        """A screen that is gone ends the showing, not the soak."""
         try:
             self._view.update(self.fold.state())
         except UNSEEN:
@@ -51,7 +51,7 @@ class Screen(LiveObserver):
 
 
 def speaker(console: Console, quiet: bool, style: str | None = None) -> Callable[[str], None]:
-    """What prints a line on the way; a terminal that is gone ends the talking, never what runs."""
+    """A function that prints progress lines; a terminal that is gone ends the printing, not the run."""
 
     def say(line: str) -> None:
         if not quiet:

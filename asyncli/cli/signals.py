@@ -1,6 +1,6 @@
-"""What Ctrl-C, SIGTERM and SIGHUP mean while something runs: the first one stops it, the second one cancels.
+"""Ctrl-C, SIGTERM and SIGHUP during a run: the first one stops it, the second one cancels.
 
-A SIGHUP that was ignored from the start stays so: `nohup asyncli ...` outlives its terminal.
+An ignored SIGHUP stays ignored: `nohup asyncli ...` outlives its terminal.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from types import FrameType
 
 
 class Heard:
-    """What this process has heard of them."""
+    """The signals that this process got."""
 
-    #: Something has run, and ``count`` of them came since it began.
+    #: Something has run; ``count`` signals came since it began.
     ran = False
     count = 0
-    #: Of these one came when it was over, while the report was written.
+    #: One came after the run, while the report was written.
     late = False
-    #: They are heard until the process ends: nothing else of it wants them.
+    #: They are handled until the process ends.
     to_the_end = False
 
 
@@ -29,10 +29,8 @@ def caught() -> tuple[signal.Signals, ...]:
 
 
 async def until_stopped(work: Coroutine[object, object, None], stop: Callable[[], bool | None]) -> bool:
-    """Await ``work``; the first signal calls ``stop``, the second cancels, or the first where ``stop`` is False: nothing to stop.
-
-    False when it was cancelled. What comes later counts on: the second of all ends the writing of a report too.
-    """
+    """Await ``work``; False where it was cancelled. The first signal calls ``stop``; the second, or the first where ``stop``
+    gives False, cancels. Later signals count on: the second of all ends the writing of a report."""
     # Not above: the entry point imports this.
     import asyncio
 
@@ -55,7 +53,7 @@ async def until_stopped(work: Coroutine[object, object, None], stop: Callable[[]
     except asyncio.CancelledError:
         return False
     finally:
-        # Blocked meanwhile: in between, each would end the process in its own way.
+        # Blocked meanwhile: in between, a signal would end the process.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
         for number in numbers:
             loop.remove_signal_handler(number)

@@ -29,14 +29,14 @@ if TYPE_CHECKING:
 @click.argument("urls", nargs=-1, metavar="URL...")
 @plan_options()
 @output_options
-@click.option("--resume", metavar="RUN.db", help="Go on with a run that was cut off: same plan, same seed, same file.")
+@click.option("--resume", metavar="RUN.db", help="Continue a run that was cut off: same plan, seed and file.")
 @wait_option
 @cluster_options
 def command(urls: tuple[str, ...], resume: str | None, wait_for_server: str | None, **values: Any) -> int:
     """Hold connections on the server at URL and say what one more of them costs.
 
     Several URLs (ports or addresses of one server) share the connections. Ctrl-C once drains and reports; twice stops at
-    once. The run file holds everything: 'asyncli report RUN.db' prints it again.
+    once. 'asyncli report RUN.db' prints the report again.
     """
     wait_s, to = seconds_of("--wait-for-server", wait_for_server), outputs_of(values)
     hosts = {name: values.pop(name) for name in CLUSTER}
@@ -58,13 +58,13 @@ _ANEW = (*_SERVER, *_AGENT, "force")
 
 
 def _require_same_hosts(before: Interrupted, cluster: str | None) -> None:
-    """What a connection costs where differs with who opens it, and a run has one answer."""
+    """A run has one cost, so the same hosts must open its connections."""
     was = before.environment.get("cluster")
     if isinstance(was, dict) and cluster is None:
         raise PlanError(
             f"--resume: the connections of {before.path} were opened by a cluster; write --cluster {was.get('scheduler')} again"
         )
-    # Until it has its hosts a run of a cluster says nothing of them.
+    # A cluster's run records its hosts once they are found.
     if was is None and cluster is not None and before.hold is not None:
         raise PlanError(f"--resume: the connections of {before.path} were opened by this host alone; leave out --cluster")
 

@@ -19,25 +19,24 @@ if TYPE_CHECKING:
     from asyncli.report.livestate import LiveFold, LiveState
     from asyncli.store.follow import Follower, News
 
-# A writer commits once a second; one that has committed nothing for so long stands still.
+# A writer commits once a second; after so long without a commit it hangs.
 _QUIET_S = 10.0
-# And one whose file no process claims was killed, unless it still comes: not every file system knows claims.
+# A file without a lock belongs to a killed run, unless it still grows: not every file system has locks.
 _UNCLAIMED_S = 3.0
-# A soak that was started just now makes its file after its preflight.
+# A new soak makes its file after its preflight.
 _PATIENCE_S = 30.0
-#: The exit status of --once for a run that nobody writes, or whose process stands still.
+#: The exit status of --once for a run that was killed or hangs.
 _NOT_GOING_ON = 1
 
 
 @click.command(name="watch")
 @click.argument("run", metavar="RUN.db")
-@click.option("--once", is_flag=True, help="One line of how it stands, and no more.")
+@click.option("--once", is_flag=True, help="Print one status line, and end.")
 @click.option("--log-json", is_flag=True, help="A JSON object a line for each event.")
 def command(run: str, once: bool, log_json: bool) -> int:
-    """Show how a soak stands that another terminal, or nobody, looks at. Ctrl-C ends the looking, not the soak.
+    """Show a soak that runs elsewhere, in another terminal or in the background. Ctrl-C ends the watching, not the soak.
 
-    With --once the exit status is 0 for a run that goes on or has ended, and 1 for one that stands still, was killed or was
-    moved.
+    With --once the exit status is 0 for a run that goes on or has ended, and 1 for one that hangs, was killed or was moved.
     """
     from asyncli.cli.outputs import printing
 
@@ -128,7 +127,7 @@ def _say(line: str, *, to_people: bool = False) -> None:
 
 
 def _first_news(follower: Follower, path: Path) -> News:
-    """Waits some seconds for a run that has not begun: a soak in the background makes its file after its preflight."""
+    """Wait for a run that has not begun: a soak makes its file after its preflight."""
     from asyncli.errors import NotBegunError
 
     latest, waits = time.monotonic() + _PATIENCE_S, False
@@ -145,7 +144,7 @@ def _first_news(follower: Follower, path: Path) -> News:
 
 
 def _end(path: Path, news: News) -> tuple[str, str]:
-    """How a run ended, in a line for people and in one for machines: by all that its file has."""
+    """How a run ended: a line for people and one for machines."""
     from asyncli.report.answer import one_line
     from asyncli.report.live import end_line
     from asyncli.report.summary import summarise
@@ -156,7 +155,7 @@ def _end(path: Path, news: News) -> tuple[str, str]:
 
 
 def _how_it_is(follower: Follower, news: News) -> str:
-    """That it goes on no more, in words; "" for a run that goes on."""
+    """Why the run does not go on; "" while it does."""
     if news.complete:
         return "it has ended"
     quiet_s, there = time.time() - follower.quiet_since_s, follower.is_there
@@ -165,14 +164,14 @@ def _how_it_is(follower: Follower, news: News) -> str:
     if not there:
         why = "the file was moved or deleted, which ended the run"
     elif follower.is_open:
-        why = "it stands still"
+        why = "its process hangs"
     else:
-        why = "no process writes it: the run was killed, or came to no end"
+        why = "no process writes it: the run ended early"
     return f"nothing new for {format_duration(round(quiet_s))}, and {why}"
 
 
 def _take(fold: LiveFold, news: News, told: Callable[[LiveState], None] | None = None) -> None:
-    """Fold in what is new, in the order in which it came; ``told`` hears of each finding."""
+    """Fold in what is new, in order of time; ``told`` is called after each finding."""
     # When, in which order at one instant, and what is told then.
     events: list[tuple[float, int, Callable[[], None]]] = []
     for phase in news.phases:

@@ -1,6 +1,6 @@
-"""The actor: one a host, in its Dask worker's loop. Starts the ordinary host process, passes orders down and keeps what it says.
+"""The actor of a host, in its Dask worker's loop: starts the host process, forwards orders, and keeps its messages.
 
-Dask's workers are daemonic, so nothing is forked here: the host process is a program of its own that ends with this one.
+Dask's workers are daemonic and cannot fork: the host process is a program that ends with this one.
 """
 
 from __future__ import annotations
@@ -16,17 +16,16 @@ import msgspec
 from distributed import get_worker
 
 from asyncli.cluster import host_probe
-from asyncli.collect.probes import OWN_BUDGET
+from asyncli.collect.probe_budget import OWN_BUDGET
 from asyncli.collect.processes import ProcessGroup, listed
 from asyncli.engine.generator import Generator
 from asyncli.engine.shard import Adopt, Down, Drain, Failed, ProcessUsage, Shard, Start, Ticked
 from asyncli.errors import AsyncliError
 
-#: A session that asks nothing for so long is gone or cut off, and counts these connections no more: they are closed. Shorter than
-#: what a session waits before it opens them elsewhere (generator.LOST_S).
+#: A session silent for so long (s) is gone: its connections are closed. Shorter than the session's LOST_S, after which it opens
+#: them elsewhere.
 LEASH_S = 15.0
-# And where the actor itself stands still (its Dask worker is stopped), its processes end by themselves: later than by its own
-# hand, and before others open what they hold.
+# Where the actor itself hangs (its Dask worker is stopped), its processes end after so long (s).
 _PROCESSES_LEASH_S = 18
 _decode_down: msgspec.msgpack.Decoder[Down] = msgspec.msgpack.Decoder(Down)
 _encode = msgspec.msgpack.Encoder().encode
@@ -35,7 +34,7 @@ _tasks: set[asyncio.Task[None]] = set()
 
 
 class HostActor:
-    """Calls come from one session. Frames are msgpack, as on the host process's pipes: nothing is pickled but the calls."""
+    """One session's. Frames are msgpack; only calls are pickled."""
 
     def __init__(self, whose: str) -> None:
         self._whose = whose
@@ -48,16 +47,13 @@ class HostActor:
         self._orders = 0
         self._closing: asyncio.Task[None] | None = None
         self._holds = False
-        #: Its processes stand, or never will.
+        #: Its processes are up, or failed.
         self._opened = asyncio.Event()
         self._asked = time.monotonic()
         self._measure_at = 0.0
 
     async def open(self, shard: bytes) -> str:
-        """Start the host process; "" or, in one line, why not.
-
-        Calls travel each by itself: the one that closes may be here first, or come while this one waits.
-        """
+        """Start the host process; "" or why not. Calls arrive in any order: ``close`` may come first, or during this one."""
         if self._closing is not None:
             return "its session has left it"
         if host_probe.held_by:
@@ -92,7 +88,7 @@ class HostActor:
             case Start(t0=t0):
                 self._generator.begin(t0)
             case Drain():
-                # Also where nothing can be measured: the order is not obeyed when it is repeated.
+                # Also where measuring fails: a repeated order is not obeyed.
                 try:
                     await self._measure()
                 finally:
@@ -101,7 +97,7 @@ class HostActor:
                 self._generator.adopt(adopt)
 
     async def said(self, after: int, wait_s: float) -> list[bytes]:
-        """Messages from number ``after`` on, waiting ``wait_s`` for the first; earlier ones have arrived and are dropped."""
+        """Messages from number ``after`` on, waiting up to ``wait_s`` for one; earlier ones are dropped."""
         self._asked = time.monotonic()
         while self._kept and self._first < after:
             self._kept.popleft()
@@ -123,7 +119,7 @@ class HostActor:
         try:
             if self._generator is not None:
                 await self._generator.close()
-                # Of one that is about to start there was no process to end yet.
+                # One that was starting had no process to end.
                 await self._opened.wait()
                 await self._generator.close()
         finally:
@@ -134,7 +130,7 @@ class HostActor:
             host_probe.held_by, self._holds = "", False
 
     async def _mind(self) -> None:
-        """End when the session does: when Dask drops this actor, or after LEASH_S without a call."""
+        """End when Dask drops this actor, or after LEASH_S without a call."""
         while self._closing is None:
             await asyncio.sleep(1.0)
             if self._generator is not None and self._opened.is_set():
@@ -151,7 +147,7 @@ class HostActor:
             self._say(_encode(message))
             if isinstance(message, Failed):
                 return
-            # Ticks come once a second. Of sixty processes a reading takes ten milliseconds, and then comes seldomer.
+            # Once a second; sixty processes take ten milliseconds, and are read less often.
             if isinstance(message, Ticked) and time.monotonic() >= self._measure_at:
                 await self._measure()
 
@@ -177,7 +173,7 @@ class HostActor:
         return task
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        """A task that fails is a bug, which must not hide behind a host that goes on answering."""
+        """Report a task that fails, which is a bug."""
         _tasks.discard(task)
         error = None if task.cancelled() else task.exception()
         if error is not None:

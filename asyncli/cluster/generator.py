@@ -1,8 +1,7 @@
 """The session's end of a fleet: the interface of :class:`~asyncli.engine.generator.Generator`, over an actor on each host.
 
-Laws: a host whose processes say nothing for SILENCE_S is not vouched for until they do. After LOST_S, or as soon as Dask says
-that its worker is gone, it is lost, and its share goes to others. By then its actor has closed what it held, because it heard
-nothing either (actor.LEASH_S).
+A host silent for SILENCE_S counts as holding nothing until it speaks. After LOST_S, or when Dask loses its worker, it is lost,
+and others open its share; by then its actor has closed it (actor.LEASH_S).
 """
 
 from __future__ import annotations
@@ -46,21 +45,20 @@ SILENCE_S = 5.0
 # Longer than the actor's leash (15 s) and what closing takes, so that nothing is held twice.
 LOST_S = 20.0
 _WATCH_S = 0.2
-# Turns of our own that were so far apart: we stood still, and nobody was here to hear the hosts. What they have kept comes with
-# the next question, which is asked again after remote_host.RETRY_S.
+# Turns so far apart mean that this process hung. Messages kept meanwhile come with the next question (remote_host.RETRY_S).
 _STALL_S, _STALL_OVER_S = 1.0, 1.0
-# A host that comes back, or another one, is looked for so often while nobody opens a part of the connections.
+# How often a returned or new host is looked for while a share is idle.
 _LOOK_S, _MOST_LOOK_S = 3.0, 60.0
-# How long to wait for a host when none is left: a switch or a scheduler takes a minute or two to restart.
+# How long to wait for a host when none is left: a switch or scheduler restarts within a minute or two.
 ALONE_S = 600.0
 
 
 class ClusterGenerator:
-    """A fleet of host processes. ``pids`` is empty: they are no processes of this host to look at."""
+    """``pids`` is empty: the processes are on other hosts."""
 
-    #: The word goes through the scheduler, and to some twenty hosts at once.
+    #: An order goes through the scheduler, to some twenty hosts.
     lead_s = 0.5
-    #: A host that hears of the drain no more is lost by then, and counts as drained.
+    #: A host that missed the drain is lost by then, and counts as drained.
     drain_s = LOST_S
 
     def __init__(
@@ -75,24 +73,24 @@ class ClusterGenerator:
         self._fleet, self._shard = fleet, shard
         self._start_actor, self._find = start_actor, find
         self._hosts: dict[str, RemoteHost] = {}
-        # All whose actor stands: what must be let go at the end.
+        # Hosts with an actor to release at the end.
         self._with_actor: list[RemoteHost] = []
         self._merging = TickMerger()
         self._out: asyncio.Queue[Up | None] = asyncio.Queue()
         self._tasks: list[asyncio.Task[None]] = []
         self._t0: float | None = None
         self._draining = self._closed = False
-        # Workers' numbers that nobody is, since their host was lost.
+        # Numbers of workers whose host was lost.
         self._idle: tuple[int, ...] = ()
         # Since when no host is left.
         self._alone = math.inf
         self._usage = Usage()
         self._watched = math.inf
-        # Until then what came while we stood still is awaited, and no second is overdue.
+        # Until then messages kept during a hang are awaited.
         self._stalled_until = -math.inf
 
     async def start(self) -> None:
-        """Start a host process on each host. Raises :class:`ClusterError` or :class:`EngineError` where one does not stand up."""
+        """Start a host process on each host. Raises :class:`ClusterError` or :class:`EngineError` where one fails."""
         opening = [asyncio.create_task(self._open(member)) for member in self._fleet.members]
         try:
             await asyncio.gather(*opening)
@@ -141,7 +139,7 @@ class ClusterGenerator:
         return documents
 
     async def close(self) -> None:
-        """End the processes of all hosts and wait for it; when cancelled, only for a moment: a released actor ends by itself."""
+        """End the processes of all hosts and wait; when cancelled, only for a moment: a released actor ends itself."""
         if self._closed:
             return
         self._closed = True
@@ -175,7 +173,7 @@ class ClusterGenerator:
 
     def _on_messages(self, host: RemoteHost, messages: list[Up]) -> None:
         now = time.monotonic()
-        # Once they run it is the processes that are to be heard, and not the actor that answers for them.
+        # After the start the processes count, not the actor that answers for them.
         if self._t0 is None or any(isinstance(message, Ticked) for message in messages):
             if host.silent:
                 host.silent = False
@@ -251,7 +249,7 @@ class ClusterGenerator:
                 self._give_up(f"every host is lost, and none came within {format_duration(ALONE_S)}")
 
     def _lose(self, host: RemoteHost, why: str, for_good: bool = False) -> None:
-        """A host is lost: what it held is our loss, and others open its share. ``for_good``: it gave up by itself."""
+        """A host is lost: what it held is the generator's loss, and others open its share. ``for_good``: it gave up."""
         if host.over:
             return
         host.over, host.lost_s = True, time.monotonic()
@@ -361,7 +359,7 @@ class ClusterGenerator:
         self._record_finding(host_joined(name, self._fleet.share(numbers), self._fleet.plan.reopen))
 
     def _leave(self, host: RemoteHost) -> None:
-        """Close it in case it still hears us: it must not hold what nobody counts."""
+        """Close it, in case it still hears us."""
         self._tasks.append(asyncio.create_task(self._let_go(host)))
 
     async def _let_go(self, host: RemoteHost) -> None:

@@ -1,23 +1,18 @@
-"""What a client host is and can take: read there, in its Dask worker, before anything is started. Sends nothing to the target."""
+"""Probes a client host in its Dask worker, before anything is started. Sends nothing to the target."""
 
 from __future__ import annotations
 
-import asyncio
 import socket
 from typing import Any
 
 import msgspec
 
 from asyncli import __version__
-from asyncli.engine.resolve import plan_spread
 from asyncli.engine.spread import Spread
-from asyncli.environment import boot_id, host_name, network
+from asyncli.environment import boot_id, host_name, network, spread_over
 from asyncli.errors import AsyncliError
 from asyncli.plan import load_plan
 from asyncli.preflight.limits import Limits, read_limits
-
-# What Linux grants by default (32768-60999): the guess where the range cannot be read.
-_PORTS = 28_232
 
 
 class HostProbe(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,7 +37,7 @@ class _Version(msgspec.Struct, frozen=True):
 
 
 def read_probe(said: bytes) -> HostProbe | str:
-    """Decode what :func:`probe_client_host` gave; an error in words where another version of asyncli made it."""
+    """Decode the result of :func:`probe_client_host`; an error text where another version made it."""
     try:
         version = msgspec.msgpack.decode(said, type=_Version).asyncli
         if version == __version__:
@@ -62,15 +57,13 @@ async def probe_client_host(plan: dict[str, Any]) -> bytes:
             asked = msgspec.structs.replace(
                 asked, sources=tuple(one for one in asked.sources if _is_own(one)) or asked.sources[:1]
             )
-        ports = limits.ports if limits.ports is not None else _PORTS
-        nofile, cpus = limits.nofile_hard or 1024, limits.cpus or 1
-        spread = await asyncio.to_thread(plan_spread, asked, ports=ports, nofile=nofile, cpus=cpus)
+        spread = await spread_over(limits, asked)
     except AsyncliError as error:
         return msgspec.msgpack.encode(msgspec.structs.replace(seen, why_not=str(error)))
     return msgspec.msgpack.encode(msgspec.structs.replace(seen, spread=spread))
 
 
-#: Whose actor this process has, in words; "" for nobody's.
+#: The session that holds this process; "" for none.
 held_by = ""
 
 
@@ -80,7 +73,7 @@ def machine() -> str:
 
 
 def _place() -> str:
-    # Ports belong to a network namespace: containers of one machine are hosts of their own, workers side by side are not.
+    # Ports belong to a network namespace: containers of one machine count as hosts.
     return f"{machine()} {network() or host_name()}"
 
 

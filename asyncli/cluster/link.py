@@ -1,4 +1,4 @@
-"""A Dask cluster as the session uses it: find the hosts, lay the plan over them, and put an actor on each."""
+"""A Dask cluster: finds the hosts, spreads the plan over them, and starts an actor on each."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ _CONNECT_S, _ANSWER_S = 5.0, 30.0
 _CLOSE_S = 5.0
 # Workers that are started by one loop over ssh are there within seconds.
 _COME_S = 60.0
-# What a connect comes to where somebody listens: which of the two ends hangs up first is chance.
+# Errors of a connect to a port with another listener; which end closes first is chance.
 _SOMETHING_LISTENS = (
     "reset", "closed", "eof occurred", "broken pipe", "not dask's", "not idle", "wrong version number", "certificate", "alert",
 )  # fmt: skip
 
 
 class Cluster:
-    """The cluster at ``address``, for one soak: :meth:`muster`, :meth:`generator`, :meth:`close`."""
+    """The cluster at ``address``, for one soak: :meth:`find_hosts`, :meth:`generator`, :meth:`close`."""
 
     def __init__(self, address: str, security: Any = None, *, hosts: int | None = None, flags: str = "") -> None:
         self.address = address
@@ -62,9 +62,9 @@ class Cluster:
         self._security = security
         self._client: Any = None
         self._fleet: Placement | None = None
-        #: The session's own words for itself, by which an actor knows whose it is.
+        #: The session's name, which actors hold their lease for.
         self._whose = f"a session of {_user()} on {host_name()} ({uuid.uuid4().hex[:6]})"
-        # Of each connection's two ends, what the kernel has whose memory is sampled.
+        # Which machine's memory is sampled, and whether the server is on it.
         self._server_there, self._watched = False, machine()
         self._agent = False
         self.checks: list[Check] = []
@@ -73,10 +73,10 @@ class Cluster:
     def at(
         cls, address: str, *, ca: str | None = None, cert: str | None = None, key: str | None = None, hosts: int | None = None
     ) -> Self:
-        """The scheduler at ``tcp://host:port``, or ``tls://host:port`` with files of PEM. Raises :class:`PlanError` or HostError.
+        """The scheduler at ``tcp://host:port``, or ``tls://host:port`` with PEM files. Raises :class:`PlanError` or HostError.
 
-        ``hosts``: that many are waited for, a minute at most, and fewer refused. Without files a ``tls://`` takes what Dask's own
-        configuration says (``distributed.comm.tls``).
+        ``hosts``: waits up to a minute for so many. Without files ``tls://`` takes Dask's configuration
+        (``distributed.comm.tls``).
         """
         try:
             parts = urlsplit(address)
@@ -107,9 +107,9 @@ class Cluster:
 
     @classmethod
     def of(cls, client: Any) -> Self:
-        """The cluster of a notebook's ``Client`` (or a ``LocalCluster`` and its like), or an address. Raises :class:`PlanError`.
+        """The cluster of a notebook's ``Client``, ``LocalCluster`` or the like, or of an address. Raises :class:`PlanError`.
 
-        Its connection is our own, in our loop: the client stays its owner's.
+        It makes its own connection; the client stays its owner's.
         """
         if isinstance(client, str):
             return cls.at(client)
@@ -120,13 +120,12 @@ class Cluster:
             raise PlanError(f"cluster: {client!r} is no Dask client with a scheduler; give one, or its address: tcp://host:8786")
         return cls(address, getattr(client, "security", None))
 
-    async def muster(self, plan: Plan, waits: Callable[[str], None]) -> tuple[Limits, Spread]:
-        """Find the hosts and lay ``plan`` over them: this host's limits, and the fleet as one spread (``local``: to this host).
+    async def find_hosts(self, plan: Plan, waits: Callable[[str], None]) -> tuple[Limits, Spread]:
+        """Find the hosts and spread ``plan`` over them: this host's limits, and the fleet's spread (``local``: the server is
+        here).
 
-        ``waits`` hears what it waits for, and again when that changes.
-
-        ``checks`` and :attr:`findings` are then of the hosts. Raises :class:`ClusterError`, or PreflightError where they cannot
-        hold it.
+        ``waits`` is called with what it waits for, when that changes. Sets ``checks`` and :attr:`findings`. Raises
+        :class:`ClusterError`, or PreflightError where the hosts cannot hold the plan.
         """
         if self._client is None:
             await self._connect()
@@ -135,7 +134,7 @@ class Cluster:
         self.checks = fleet.checks
         limits = read_limits()
         with contextlib.suppress(AsyncliError):
-            # Where its name says nothing here, it is not here.
+            # A name that does not resolve here is not this host.
             limits, here = await probe_host(msgspec.structs.replace(plan, sources=()))
             self._server_there = here.local
         return limits, msgspec.structs.replace(fleet.spread, local=self._server_there)
@@ -182,7 +181,7 @@ class Cluster:
         return ClusterGenerator(self._fleet, shard, self._start_actor, self._find)
 
     async def close(self) -> None:
-        """Leave the cluster; our actors there end by themselves."""
+        """Disconnect; the actors end by themselves."""
         client, self._client = self._client, None
         if client is not None:
             with contextlib.suppress(Exception):
@@ -193,14 +192,14 @@ class Cluster:
 
     async def _connect(self) -> None:
         try:
-            # Not awaited in the same call: a client that does not connect in time must be closed all the same.
+            # Awaited apart: a client that fails to connect must be closed too.
             self._client = Client(
                 self.address, security=self._security, asynchronous=True, timeout=_CONNECT_S, set_as_default=False, name="asyncli"
             )
             async with asyncio.timeout(_CONNECT_S + 3.0):
                 await self._client
         except (OSError, RuntimeError, ValueError, TypeError, MemoryError) as error:
-            # An answer of HTTP, read as a length of Dask's, is more than any memory.
+            # HTTP read as a length of Dask's exceeds any memory.
             reason = "an answer that is not Dask's" if isinstance(error, MemoryError) else _reason(error)
             raise ClusterError(unanswered(self.address, reason)) from None
 
@@ -245,7 +244,7 @@ class Cluster:
         return found
 
     async def _see(self, plan: Plan, addresses: list[str]) -> dict[str, HostProbe | str]:
-        """What each worker sees of its host, or why it does not. Each is asked by itself: one may be cut off."""
+        """Each worker's probe of its host, or the error. Each is asked alone: one may be cut off."""
         document = shown_plan(plan)
         said = await asyncio.gather(*(self._probe_from(address, document) for address in addresses))
         return dict(zip(addresses, said, strict=True))
@@ -273,7 +272,7 @@ class Cluster:
             await self._connect()
         every = await self._see(plan, await self._addresses())
         seen = {address: one for address, one in every.items() if isinstance(one, HostProbe)}
-        # A session that holds one of a host's workers holds the host.
+        # A session holds the whole host.
         taken = known | {one.place for one in seen.values() if one.held_by}
         usable = {address: one for address, one in seen.items() if one.place not in taken and not one.why_not}
         return choose(usable, plan)
@@ -282,7 +281,7 @@ class Cluster:
         from asyncli.cluster.actor import HostActor
 
         key = f"asyncli-{uuid.uuid4().hex}"
-        # Another client may be the current one, a notebook's; what comes back binds itself to the current one.
+        # A notebook's client may be the current one, which results bind to.
         with self._client.as_current():
             future = self._client.submit(HostActor, self._whose, actor=True, workers=[member.address], key=key, pure=False)
             try:
@@ -344,9 +343,9 @@ def _user() -> str:
 
 
 def _quiet() -> None:
-    """Silence the logs of Dask: on a command line we report its errors ourselves, in one line."""
+    """Silence Dask's logs: its errors are reported in one line."""
     for name in list(logging.root.manager.loggerDict):
         if name.split(".")[0] in ("distributed", "tornado"):
             logging.getLogger(name).setLevel(logging.CRITICAL + 1)
-    # Its table of versions that differ: of asyncli's we say so, and of the others little matters to us.
+    # Only asyncli's own version must match.
     warnings.filterwarnings("ignore", category=VersionMismatchWarning)

@@ -23,7 +23,7 @@ from asyncli.preflight.checks import host_checks
 from asyncli.records import Check, Finding
 from asyncli.units import format_many
 
-# What stands before a check's code where it is one host's of several: such a one is no limit of the host that reports.
+# The prefix of the checks of one host of several.
 _OF_A_HOST = "host_"
 
 
@@ -62,7 +62,7 @@ class Placement(msgspec.Struct, frozen=True):
         return held_by(self.plan.connections, self.plan.batch, self.workers, numbers)
 
     def take_over(self, numbers: Sequence[int], free: Mapping[str, Room]) -> tuple[dict[str, tuple[int, ...]], tuple[int, ...]]:
-        """Who of those with ``free`` room opens a lost host's share again, and what nobody has room for."""
+        """Which hosts with ``free`` room open a lost host's share, and which numbers have no room."""
         return take_over(self.plan.connections, self.plan.batch, self.workers, numbers, free)
 
     @property

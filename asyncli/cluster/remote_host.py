@@ -1,7 +1,6 @@
-"""The session's end of one host: what it is told, what it says, and how its clock goes.
+"""The session's end of one host: orders, messages and its clock.
 
-A host is asked one thing at a time, and what it said is kept there until the next question says that it has come, so a cut of the
-network loses nothing.
+A host keeps its messages until the next question confirms them, so a network cut loses nothing.
 """
 
 from __future__ import annotations
@@ -24,16 +23,16 @@ from asyncli.records import Finding
 
 _encode = msgspec.msgpack.Encoder().encode
 _up: msgspec.msgpack.Decoder[Up] = msgspec.msgpack.Decoder(Up)
-# An answer comes within a second even where nothing is to be said: so silence is seen, and the leash is kept.
+# An answer comes within a second, even an empty one.
 _POLL_S, _ANSWER_S = 1.0, 9.0
 #: A question that failed is asked again after so long.
 RETRY_S = 0.5
 _START_S = 60.0
 CLOSE_S = 10.0
-# How often a clock is asked at once, and again in the run: the least round trip of ten is near the network's own, and a
-# quartz that is off by 50 ppm is half a millisecond away after ten seconds.
+# Rounds of a clock measurement at the start and every ten seconds: the least round trip of ten is near the network's, and 50 ppm
+# drift half a millisecond in ten seconds.
 _FIRST_ROUNDS, _ROUNDS, _CLOCK_S = 10, 5, 10.0
-# A batch that is so much off its instant because of clocks is as late as one that the bound on lateness allows.
+# As the bound on lateness.
 _DRIFT_S = 0.010
 
 
@@ -41,14 +40,14 @@ class Handle(Protocol):
     """One actor, as Dask gives it."""
 
     def lost(self) -> str:
-        """Why it is gone for good, in words; "" while it is not known to be."""
+        """Why it is gone; "" while it is not."""
 
     async def call(self, method: str, *arguments: object) -> Any: ...
     def release(self) -> None: ...
 
 
 class RemoteHost:
-    """``on_messages`` hears what it says, if only that it answers; ``on_finding`` that its clock drifts."""
+    """``on_messages`` gets each answer, also an empty one; ``on_finding`` a drift of its clock."""
 
     def __init__(
         self,
@@ -67,11 +66,11 @@ class RemoteHost:
         self.silent = self.over = False
         self.orders: asyncio.Queue[Down] = asyncio.Queue()
         self.tasks: list[asyncio.Task[None]] = []
-        #: Numbers that it was told to take over, and has not said that it has.
+        #: Numbers ordered to be taken over, not yet confirmed.
         self.adopting: set[int] = set()
         self.silent_workers = SilentWorkers()
         self._on_messages, self._on_finding = on_messages, on_finding
-        # A drift of its clock beyond this is told.
+        # A larger drift is reported.
         self._drift_bound_s = _DRIFT_S
 
     async def open(self, shard: Shard) -> None:
@@ -90,14 +89,14 @@ class RemoteHost:
         self.heard_s = time.monotonic()
 
     def begin(self, on_end: Callable[[asyncio.Task[None]], None]) -> None:
-        """Carry orders and messages from now on; ``on_end`` hears when one of the tasks ends."""
+        """Start to forward orders and messages; ``on_end`` is called when a task ends."""
         for what, name in ((self._follow, "reader"), (self._give_orders, "orders"), (self._keep_time, "clock")):
             task = asyncio.create_task(what(), name=f"the {name} of {self.name}")
             task.add_done_callback(on_end)
             self.tasks.append(task)
 
     async def close(self) -> None:
-        """End its processes, in case it hears; let go of its actor, which then ends by itself."""
+        """End its processes, if it is reachable, and release its actor."""
         with contextlib.suppress(Exception):
             if not self.actor.lost():
                 async with asyncio.timeout(CLOSE_S):
@@ -116,7 +115,7 @@ class RemoteHost:
         return offset
 
     async def _keep_time(self) -> None:
-        """Measure its clock again: what it has drifted since its host was told when to begin."""
+        """Follow the drift of its clock since the start."""
         while True:
             await asyncio.sleep(_CLOCK_S)
             try:
@@ -125,7 +124,7 @@ class RemoteHost:
                 continue
             drift_s = now.offset_s - self.clock.offset_s
             if abs(drift_s) - now.error_s - self.clock.error_s > self._drift_bound_s:
-                # What is milliseconds after minutes is seconds after days.
+                # Milliseconds after minutes are seconds after days.
                 self._drift_bound_s = 10 * abs(drift_s)
                 self._on_finding(cluster_clock(self.name, drift_s))
 

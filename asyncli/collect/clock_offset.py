@@ -1,8 +1,8 @@
-"""How far another host's monotonic clock is from ours, from questions and answers. Pure; seconds throughout.
+"""Another host's monotonic clock against ours, from questions and answers. Pure; seconds throughout.
 
-Each exchange has four instants, as in NTP (RFC 5905, 8): asked and got by our clock, heard and said by theirs. The truth lies
-within half of the time on the way of the middle. Of the exchanges of the last minute the one counts whose bound, widened by what
-two clocks may part since then, is tightest: so the least round trip decides, and a drift is followed.
+As in NTP (RFC 5905, 8) an exchange has four instants: asked and got by our clock, heard and said by theirs. The offset is the
+middle, to within half of the travel time. Of the last exchanges the one with the tightest bound, widened by possible drift,
+counts: so the least round trip decides, and a drift is followed.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections import deque
 from typing import NamedTuple
 
-# Two quartz clocks part by at most so much (s/s): each is held to 50 ppm.
+# Two quartz clocks drift apart by at most so much (s/s): each is held to 50 ppm.
 _PART = 100e-6
 _KEPT = 64
-# A drift is computed from offsets at least this far apart (s): nearer ones differ by their errors.
+# A drift is computed from offsets so far apart (s): nearer ones differ by their errors.
 _APART_S = 10.0
 
 
@@ -30,13 +30,13 @@ class Exchange(NamedTuple):
         return ((self.heard_s - self.asked_s) + (self.said_s - self.got_s)) / 2
 
     def error_s(self, now_s: float) -> float:
-        """What the offset may be wrong by at ``now_s`` of our clock."""
+        """The offset's error at ``now_s`` of our clock."""
         on_the_way = max(0.0, (self.got_s - self.asked_s) - (self.said_s - self.heard_s))
         return on_the_way / 2 + _PART * max(0.0, now_s - self.got_s)
 
 
 class Offset(NamedTuple):
-    """Their clock less ours, and what that may be wrong by."""
+    """Their clock less ours, and its error."""
 
     offset_s: float
     error_s: float
@@ -51,7 +51,7 @@ class ClockOffset:
         self._last: tuple[float, Offset] | None = None
 
     def heard(self, exchange: Exchange) -> None:
-        """One more; an exchange that cannot be true beside the others says that a clock stood still (a suspension, a reboot)."""
+        """Add an exchange; one that contradicts the others shows that a clock stopped (a suspension, a reboot)."""
         now_s = exchange.got_s
         best = self.now(now_s)
         if best is not None and abs(exchange.offset_s - best.offset_s) > exchange.error_s(now_s) + best.error_s:
@@ -62,7 +62,7 @@ class ClockOffset:
         self._first = self._first or self._last
 
     def now(self, now_s: float) -> Offset | None:
-        """As far as it is known at ``now_s``; None before the first exchange."""
+        """The offset at ``now_s``; None before the first exchange."""
         return self._best(now_s) if self._kept else None
 
     def _best(self, now_s: float) -> Offset:
@@ -71,7 +71,7 @@ class ClockOffset:
 
     @property
     def drift(self) -> tuple[float, float] | None:
-        """How fast their clock gains on ours (s/s), and what that may be wrong by; None while it is not known."""
+        """Their clock's drift (s/s) and its error; None while unknown."""
         if self._first is None or self._last is None or self._last[0] - self._first[0] < _APART_S:
             return None
         (then_s, then), (now_s, now) = self._first, self._last

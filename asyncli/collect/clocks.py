@@ -1,31 +1,30 @@
-"""Whether time went on for this machine as for us: it was suspended, its wall clock was stepped, or this process stood still.
+"""Detects a suspended machine, a stepped wall clock, and a hanging process.
 
-Everything that asyncli times goes by CLOCK_MONOTONIC, which no step of the wall clock moves and which stands still while the
-machine is suspended; CLOCK_BOOTTIME goes on then (clock_gettime(2)). So what the boot clock gained on the monotonic one was
-sleep, and what the wall clock gained on the boot clock was a step.
+CLOCK_MONOTONIC ignores steps and stops while suspended; CLOCK_BOOTTIME goes on then (clock_gettime(2)). So the boot clock's gain
+on the monotonic one is sleep, and the wall clock's gain on the boot clock is a step.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import NamedTuple
 
 from asyncli.findings.clocks import clock_stepped, stalled, suspended
 from asyncli.metrics import CLOCK_SUSPENDED_S
 from asyncli.records import Finding, Sample
 
-#: Looks are so far apart (s); what is longer than ``STILL_S`` was no busy second, but a process that did not run.
+#: The period (s); after ``STILL_S`` without a turn the process hung.
 EVERY_S, STILL_S = 1.0, 5.0
-# Less is none: reading three clocks takes time. A clock that is slewed gains at most 0.1 s a second (chrony's 100,000 ppm).
+# The least step: reading three clocks takes time. A slewed clock gains at most 0.1 s a second (chrony's 100,000 ppm).
 _LEAST_S, _SLEWED = 0.5, 0.1
-# Three readings that took longer than this (s) are of different instants; so many tries, and then at the next look.
+# Slower readings (s) are of different instants; so many tries.
 _AT_ONCE_S, _TRIES = 0.05, 5
 
 
 class Clocks(NamedTuple):
-    """The three clocks at one instant (s): since the start without sleep, with it, and since 1970."""
+    """Three clocks at one instant (s): since the start without sleep, with it, and since 1970."""
 
     monotonic_s: float
     boot_s: float
@@ -33,7 +32,7 @@ class Clocks(NamedTuple):
 
 
 def read_clocks() -> Clocks | None:
-    """The clocks of now; None where this process was held up between two of them again and again."""
+    """The clocks now; None where this process was interrupted each time."""
     for _ in range(_TRIES):
         monotonic_s = time.monotonic()
         clocks = Clocks(monotonic_s, time.clock_gettime(time.CLOCK_BOOTTIME), time.time())
@@ -52,15 +51,14 @@ class ClockWatch:
         on_sample: Callable[[Sample], None],
         on_finding: Callable[[Finding], None],
         read: Callable[[], Clocks | None] = read_clocks,
-        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        self._clock, self._read, self._sleep = clock, read, sleep
+        self._clock, self._read = clock, read
         self._on_sample, self._on_finding = on_sample, on_finding
         self._last = read()
 
     async def run(self) -> None:
         while True:
-            await self._sleep(EVERY_S)
+            await asyncio.sleep(EVERY_S)
             self.look()
 
     def look(self) -> None:

@@ -1,6 +1,6 @@
-"""The collector of a host that has the server, or would: what the server, the kernel and we ourselves use, once a second.
+"""The collector of one host: what the server, the kernel and asyncli use, once a second.
 
-Nothing is sent anywhere but to the status URL that the plan gives.
+It sends nothing but status polls.
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-from asyncli.collect.headroom import Headroom
 from asyncli.collect.kernel import SlabReader, read_counters
 from asyncli.collect.locate import Found, ServerFacts, describe, find_server, own_ancestry
-from asyncli.collect.probes import ProbeReading
+from asyncli.collect.probe_budget import ProbeReading
 from asyncli.collect.processes import ProcessGroup, ServerTree, listed, read_session_cpu, read_session_memory
 from asyncli.collect.sampler import Probe, Sampler
-from asyncli.collect.status import StatusReader
+from asyncli.collect.server_room import Headroom
+from asyncli.collect.status_reader import StatusReader
 from asyncli.errors import HostError
 from asyncli.findings.probes import server_master_ended, server_processes_unknown, server_restarted
 from asyncli.metrics import SERVER_ENDED
@@ -24,8 +24,8 @@ from asyncli.records import Finding, Sample
 
 
 class Collector(Sampler):
-    """``generator_pids`` names the host process and its workers, each until it ended. ``local``: the target is on this host, so
-    its processes may be looked for by port.
+    """``generator_pids``: the host process and its workers. ``local``: the target is on this host, so its processes can be found
+    by port.
 
     Use: ``open``, then ``run`` as a task and ``sample_now`` at the borders of phases, then cancel the task and ``close``.
     """
@@ -45,7 +45,7 @@ class Collector(Sampler):
         #: The server as found by :meth:`open`; null where unknown.
         self.server = ServerFacts()
         self.local = local
-        #: What the environment keeps of an agent that reads in our place: here nobody does.
+        #: Of an agent's collector: its facts.
         self.agent: dict[str, Any] | None = None
         self._generator_pids = generator_pids
         self._status = None if plan.status_url is None else StatusReader(plan.status_url, plan.tls_options)
@@ -54,16 +54,11 @@ class Collector(Sampler):
         self._tree: ServerTree | None = None
         self._found_by = ""
 
-    @property
-    def status_connects(self) -> int:
-        """Connections of the status polls, which are among the server's accepts."""
-        return 0 if self._status is None else self._status.connects
-
     async def open(self, *, hold: bool = True) -> None:
-        """Read the status page once and find the server's processes; ``hold``: of an agent's collector, here nothing.
+        """Read the status page once and find the server's processes; ``hold``: for an agent's collector only.
 
-        Raises :class:`PeerError` when the given status URL is no status page that we know, :class:`HostError` when a process
-        that the plan names does not exist. A server that is merely not found is a finding.
+        Raises :class:`PeerError` for an unknown status page, :class:`HostError` for a named process that does not exist. A server
+        that is not found is a finding.
         """
         if self._status is not None:
             await self._status.read()
@@ -74,16 +69,15 @@ class Collector(Sampler):
         self.begin()
 
     async def describe_anew(self) -> None:
-        """Update :attr:`server`: a server that is watched for weeks is restarted and reconfigured."""
+        """Update :attr:`server`, which may have been restarted or reconfigured."""
         if self._tree is not None:
             facts = await asyncio.to_thread(describe, Found(self._tree.roots, self._found_by), self._header)
-            # Of one that has just ended there is nothing to say.
             if facts.name is not None:
                 self._say(facts.not_asked if facts.not_asked != self.server.not_asked else None)
                 self.server = facts
 
     def end(self) -> None:
-        """The run is over. Nothing is to be done: each probe has reported its gap."""
+        """For an agent's collector only."""
 
     async def close(self) -> None:
         await super().close()
@@ -114,7 +108,7 @@ class Collector(Sampler):
         return probes | probes_of_ourselves(self._generator_pids, {"server_memory": server.memory})
 
     def _find_again(self) -> Sequence[int]:
-        """Roots of a server that came back. A pid that the plan names is not looked for: a new process may bear it."""
+        """Roots of a restarted server; never of a named pid, which another process may have."""
         if self._plan.server_pid is not None:
             return ()
         try:
@@ -124,7 +118,7 @@ class Collector(Sampler):
 
 
 def probes_of_ourselves(generator_pids: Callable[[], Sequence[int]], dear: dict[str, Probe] | None = None) -> dict[str, Probe]:
-    """What the generator and the session use, with other ``dear`` probes among them."""
+    """Probes of the generator and the session, with other expensive probes ``dear`` among them."""
     generator = ProcessGroup("generator", listed(generator_pids), may_be_empty=True)
     return {
         "generator": generator.scan, "session": read_session_cpu, **(dear or {}),

@@ -1,6 +1,6 @@
-"""Who used this host's CPUs between two looks: asyncli, the server, or other programs.
+"""Who used this host's CPUs between two readings: asyncli, the server, or other programs.
 
-Every process is looked at, which takes some 10 us each: at the borders of a measurement, never at a tick.
+A reading takes some 10 us a process: for the borders of a measurement, never for a tick.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from asyncli.records import STOLEN, CpuShares
 # Of another pid namespace, or started and ended between the looks.
 _UNSEEN = "processes that are not seen from here"
 _KTHREADD = 2
-# It works off what connections on loopback send: whose time that is, is known.
+# It handles loopback traffic, which is the measurement's own.
 _FOR_SOCKETS = "ksoftirqd"
 
 
@@ -49,13 +49,13 @@ def parse_times(text: str, at_s: float, processes: Mapping[int, Stat]) -> CpuTim
 
 
 def shares(first: CpuTimes, last: CpuTimes, ours: int, server: Collection[int]) -> CpuShares:
-    """Between two looks; ``ours`` and ``server`` are processes whose descendants are not others."""
+    """Between two readings; descendants of ``ours`` and ``server`` are not others."""
     span_s = max(1e-9, last.at_s - first.at_s)
     busy = (last.busy_s - first.busy_s) / span_s
     stolen = (last.stolen_s - first.stolen_s) / span_s
     others = {STOLEN: stolen} if stolen > 0 else {}
     pids: dict[str, list[int]] = {}
-    # Interrupts are in no process's time, and mostly of the connections that are measured.
+    # Interrupts are in no process's time, and mostly the measurement's own.
     unseen = busy - stolen - (last.interrupts_s - first.interrupts_s) / span_s
     for pid, used_s in sorted(_used(first.processes, last.processes).items(), key=lambda pair: -pair[1]):
         unseen -= used_s / span_s
@@ -71,9 +71,9 @@ def shares(first: CpuTimes, last: CpuTimes, ours: int, server: Collection[int]) 
 
 
 def _used(first: Mapping[int, Stat], last: Mapping[int, Stat]) -> dict[int, float]:
-    """CPU seconds by pid of the living: their own, and those of the children that they waited for."""
+    """CPU seconds by living pid, with those of the children they waited for."""
     known = {pid: before for pid, before in first.items() if pid in last and last[pid].start_ticks == before.start_ticks}
-    # What an ended child had used before the first look comes with the rest of its time.
+    # An ended child's time before the first reading comes with the rest of it.
     owed = by_heir({(pid, stat.start_ticks): stat for pid, stat in first.items() if pid not in known}, known)
     used = {}
     for pid, stat in last.items():

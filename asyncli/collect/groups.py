@@ -1,7 +1,4 @@
-"""The memory control group of a process: where it is, its limit, what it uses, how many processes the kernel killed for it.
-
-The files are those of Documentation/admin-guide/cgroup-v1/memory.rst and cgroup-v2.rst. Bytes throughout.
-"""
+"""The memory control group of a process: its limit, its usage, and OOM kills."""
 
 from __future__ import annotations
 
@@ -14,19 +11,19 @@ _NO_LIMIT = 2**60
 
 
 class Group(NamedTuple):
-    """A memory group's folder, and whether it is one of cgroup v2. ProbeReading it raises OSError."""
+    """A memory group's folder, and whether it is of cgroup v2. Reading it raises OSError."""
 
     folder: Path
     second: bool
 
     @property
     def used_bytes(self) -> int:
-        """What is charged to it now: user memory, page cache, sockets, stacks and tables."""
+        """The charge: user memory, page cache, sockets, stacks and tables."""
         return int(self.read("memory.current" if self.second else "memory.usage_in_bytes") or 0)
 
     @property
     def held_bytes(self) -> int:
-        """Usage without the page cache, which is given back when it is needed."""
+        """Usage without the page cache, which can be reclaimed."""
         stat = self.read("memory.stat")
         cache, shared = ("file", "shmem") if self.second else ("total_cache", "total_shmem")
         return self.used_bytes - counted(stat, cache) + counted(stat, shared)
@@ -42,7 +39,7 @@ class Group(NamedTuple):
             try:
                 text = (folder / "memory.max").read_text(encoding="ascii").strip()
             except OSError:
-                # The root of the hierarchy has no such file, nor has what lies above it.
+                # The root of the hierarchy and what is above have no such file.
                 break
             found += [int(text)] if text.isdigit() else []
         return min(found, default=None)
@@ -64,7 +61,7 @@ class Group(NamedTuple):
 
 
 def memory_group(cgroup: str, mountinfo: str) -> Group | None:
-    """The memory group that a process is in, by its ``cgroup`` and our ``mountinfo`` (proc(5)); None without one."""
+    """A process's memory group, by its ``cgroup`` and our ``mountinfo`` (proc(5)); None without one."""
     paths = {controllers: path for _, controllers, path in (line.split(":", 2) for line in cgroup.splitlines() if line)}
     mine = next((path for names, path in paths.items() if "memory" in names.split(",")), None)
     for line in mountinfo.splitlines():
@@ -84,6 +81,6 @@ def counted(text: str, name: str) -> int:
 
 
 def _below(mount: str, root: str, path: str) -> Path:
-    """A group's folder: a mount may show a part of the hierarchy alone, from ``root`` on."""
+    """A group's folder: a mount may show the hierarchy from ``root`` on only."""
     rest = path.removeprefix(root) if root != "/" else path
     return Path(mount) / rest.lstrip("/")

@@ -1,4 +1,4 @@
-"""One kept HTTP connection to a peer that we do not trust: no redirect, cookie or proxy, and answers bounded in time and size."""
+"""One kept HTTP connection to an untrusted peer: no redirect, cookie or proxy, and answers bounded in time and size."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
     import aiohttp
 
-# Apache's status page has a character for each process or thread, HAProxy's a line for each server behind it.
-# Sixty samples of an agent, of some hundred metrics each, are a quarter of this.
+# Apache's status page has a character for each process or thread, HAProxy's a line for each server; an agent's longest answer is
+# a quarter of this.
 _LONGEST = 1 << 20
 
 
@@ -31,7 +31,7 @@ class HttpAnswer(NamedTuple):
 
 
 class KeptConnection:
-    """For one event loop; close it. ``requests`` counts those that were written, ``connects`` the connections made for them."""
+    """For one event loop; close it. ``requests`` and ``connects`` count what was sent."""
 
     def __init__(self, headers: Mapping[str, str], tls: ssl.SSLContext | None = None) -> None:
         self.requests = self.connects = 0
@@ -69,7 +69,7 @@ class KeptConnection:
         trace.on_request_headers_sent.append(self._sent)
         trace.on_connection_create_end.append(self._connected)
         return aiohttp.ClientSession(
-            # Longer than nginx's 75 s: the server ends the connection, so its accepts count only what was needed.
+            # Longer than nginx's 75 s, so that only the server ends connections.
             connector=aiohttp.TCPConnector(limit=1, keepalive_timeout=300, ssl=self._tls or True),
             headers=self._headers,
             cookie_jar=aiohttp.DummyCookieJar(),
@@ -85,7 +85,7 @@ class KeptConnection:
 
 
 def reason(error: BaseException) -> str:
-    """The system's or OpenSSL's own words for a failed connection where there are any: aiohttp's repeat host and TLS settings."""
+    """The system's or OpenSSL's error text of a failed connection, where there is one."""
     import ssl
 
     cause = getattr(error, "certificate_error", None) or getattr(error, "os_error", error)

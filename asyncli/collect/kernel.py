@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from asyncli import metrics
-from asyncli.collect.probes import ProbeReading
+from asyncli.collect.probe_budget import ProbeReading
 from asyncli.collect.procfs import PAGE_BYTES, PROC, TICKS_PER_S, read_text
 from asyncli.findings.probes import slab_caches_missing, slabinfo_unreadable
 from asyncli.records import Finding
@@ -28,15 +28,14 @@ SOCKET_CACHES = (
     "lsm_inode_cache", "lsm_file_cache", "selinux_inode_security", "selinux_file_security",
     "tcp_bind_bucket", "tcp_bind2_bucket",
 )  # fmt: skip
-#: Inodes of /proc. A program that lists /proc/PID/fd (a monitoring agent that counts descriptors) makes one of these and
-#: one dentry for each connection and end, and they stay. It is no part of what a connection costs, but grows with N, so it
-#: is kept apart: measured here, 700 + 192 B an end.
+#: Inodes of /proc. A program that lists /proc/PID/fd (as monitoring agents do) makes one of these and a dentry for each end of
+#: each connection, and they stay. They are no cost of a connection but grow with N, so they are kept apart: 700 + 192 B an end.
 _LISTING_CACHE = "proc_inode_cache"
-#: On every kernel. One that neither slabinfo nor its aliases show makes the sum too low. (ep_head came with 5.16, the
-#: second bind bucket with 6.1, TCPv6 only with IPv6, blobs only with an LSM.)
+#: Caches of every kernel; without one the sum is too low. (ep_head came with 5.16, the second bind bucket with 6.1, TCPv6 only
+#: with IPv6, blobs only with an LSM.)
 _ESSENTIAL = ("TCP", "sock_inode_cache", "filp", "dentry", "eventpoll_epi", "eventpoll_pwq")
 
-#: Counters that tell why connections were refused, dropped, reset or late. All 140 would be most of a run file.
+#: Counters of refused, dropped, reset and late connections. All 140 would dominate the run file.
 TCP_COUNTERS = frozenset({
     "ListenOverflows", "ListenDrops", "TCPBacklogDrop", "TCPReqQFullDrop", "TCPReqQFullDoCookies", "SyncookiesSent",
     "TCPTimeWaitOverflow", "TCPAbortOnMemory", "TCPAbortOnTimeout", "TCPAbortOnData", "TCPAbortOnClose",
@@ -82,10 +81,7 @@ def cache_names(text: str) -> list[str]:
 
 
 def read_slab_links(root: Path = SLAB_LINKS) -> dict[str, str]:
-    """Name of a cache -> name of the merged one behind it. SLUB links every mergeable cache so, a single one too.
-
-    Empty where sysfs does not show them.
-    """
+    """Name of a cache -> name of the merged one behind it, by SLUB's links. Empty where sysfs does not show them."""
     links: dict[str, str] = {}
     try:
         with os.scandir(root) as entries:

@@ -1,6 +1,6 @@
-"""Whether anything listens where the plan aims, on this host: by its tables of sockets, so that nothing is sent to a server.
+"""Whether anything listens at the plan's target on this host, by its socket tables, so that the server gets nothing.
 
-Only where they have nothing one connect tells: a rule of the kernel's may lead it elsewhere, as to a container's published port.
+Only where the tables show nothing one connect decides: the kernel may redirect it, as to a container's published port.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from asyncli.findings import server
 from asyncli.records import Finding
 from asyncli.units import format_duration
 
-# Whoever waits for a server that is starting up wants it as soon as it listens; the tables take less than a millisecond.
+# The tables take less than a millisecond.
 _LOOK_EVERY_S = 0.1
-# A connect to this host is refused within a millisecond. One that is led elsewhere and takes longer is no refusal.
+# A local connect is refused within a millisecond; a redirected one may take longer, and is no refusal.
 _REFUSED_WITHIN_S = 0.1
 
 # Or there is no way to it at all.

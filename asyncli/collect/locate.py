@@ -17,17 +17,7 @@ from typing import Any
 import msgspec
 
 from asyncli.collect.listening import Place, heard_elsewhere
-from asyncli.collect.procfs import (
-    PROC,
-    Listener,
-    Stat,
-    all_pids,
-    command_line,
-    link,
-    parents,
-    read_listeners,
-    read_stat,
-)
+from asyncli.collect.procfs import PROC, Listener, Stat, all_pids, command_line, link, parents, read_listeners, read_stat
 from asyncli.errors import HostError
 from asyncli.findings.server import server_program_not_run
 from asyncli.plan import Plan
@@ -38,10 +28,10 @@ from asyncli.values import Target
 
 # They hold the port for a server in a container: their memory is not the server's.
 _FORWARDERS = frozenset({"docker-proxy", "rootlessport", "conmon", "kube-proxy", "sshd", "socat"})
-# They hold sockets for services that they start on demand.
+# They hold sockets of services that they start on demand.
 _INITS = frozenset({"systemd", "init"})
 _NAME_A_PROCESS = "name it with --server-pid, --server-pidfile or --server-name"
-# Prints and exits. HAProxy's answers and its status page bear no Server header; nginx's need not.
+# The flag that prints the version. HAProxy sends no Server header, and nginx may not.
 _SAYS = {"nginx": "-V", "haproxy": "-v"}
 # A pid file is a line; nginx's configuration, without what it includes, seldom more than 100 kB.
 _LONGEST_PIDFILE, _LONGEST_CONFIG = 4096, 4 << 20
@@ -54,7 +44,7 @@ class Found(msgspec.Struct, frozen=True):
     how: str = ""
     why_not: str = ""
     remedy: str = ""
-    #: They are there, and another user's.
+    #: They exist, but another user's.
     hidden: bool = False
 
 
@@ -76,29 +66,31 @@ class ServerFacts(msgspec.Struct, frozen=True):
     hidden: bool = False
     #: Why its program was not asked for its version, where it could have been.
     not_asked: Finding | None = None
+    #: What its configuration says of the plan's target, where that was read: directive -> value.
+    directives: dict[str, str] = {}
 
     def __post_init__(self) -> None:
         tidy(self)
 
     def document(self, label: str | None = None) -> dict[str, object]:
-        """What a record keeps of it, as plain data; ``label``: what to call it, where somebody knows better."""
+        """What the environment keeps, as plain data. ``label``: its name, where the lab gave it one."""
         called = label or self.version or self.name or "the server"
         return {"label": called, "version": self.version, "pid": self.pid, "exe": self.exe, "hidden": self.hidden}
 
-    def record(self, label: str | None, directives: Mapping[str, str]) -> dict[str, object]:
-        """What a run file keeps: :meth:`document`, its configuration's fingerprint, and directives where they were read."""
-        return {**self.document(label), "config_hash": self.config_hash, **({"directives": directives} if directives else {})}
+    def record(self, label: str | None) -> dict[str, object]:
+        """What a run file keeps: :meth:`document`, the configuration's fingerprint, and the directives."""
+        return {**self.document(label), "config_hash": self.config_hash} | (
+            {"directives": self.directives} if self.directives else {}
+        )
 
-    def differences(self, before: Mapping[str, Any], directives: Mapping[str, str]) -> list[str]:
-        """What makes it another server than the one of an earlier :meth:`record`, in words; the pid does not.
-
-        What one of them does not know is not compared. The rest of a file of which the directives for the target are known tells
-        nothing.
+    def differences(self, before: Mapping[str, Any]) -> list[str]:
+        """How it differs from the server of an earlier :meth:`record`, but for the pid. Facts that one lacks are not compared;
+        the directives decide before the file's fingerprint.
         """
         pairs = [("executable", before.get("exe"), self.exe)]
-        if (earlier := before.get("directives")) and directives:
-            names = dict.fromkeys([*earlier, *directives])
-            pairs += [(name, earlier.get(name, "not said"), directives.get(name, "not said")) for name in names]
+        if (earlier := before.get("directives")) and self.directives:
+            names = dict.fromkeys([*earlier, *self.directives])
+            pairs += [(name, earlier.get(name, "not said"), self.directives.get(name, "not said")) for name in names]
         else:
             pairs.append(("configuration", before.get("config_hash"), self.config_hash))
         found = [f"{what} {new}, before {old}" for what, old, new in pairs if old and new and old != new]
@@ -112,12 +104,6 @@ class ServerFacts(msgspec.Struct, frozen=True):
 
 
 def find_server(plan: Plan, *, local: bool, ours: Collection[int] = (), proc: Path = PROC) -> Found:
-    """The server's root processes.
-
-    A process that the plan names must exist: else :class:`HostError` with one line. Otherwise, when the target is on
-    this host (``local``), the holders of the listening socket, each followed up to its topmost ancestor of the same
-    executable. ``ours`` are processes of the test itself, which are never taken for the server.
-    """
     if plan.server_pid is not None:
         return Found((_alive(plan.server_pid, "--server-pid", proc),), "--server-pid")
     if plan.server_pidfile is not None:
@@ -228,9 +214,9 @@ def matching_inodes(listeners: Iterable[Listener], addresses: Collection[str]) -
 
 
 def socket_holders(inodes: Collection[int], proc: Path = PROC) -> set[int]:
-    """For each socket the lowest-numbered process that holds it (the master, where workers inherited it).
+    """For each socket the lowest-numbered process that holds it: the master, where workers inherited it.
 
-    Only descriptors that we may read are seen: our own user's, or all for root. Ends when each socket has a holder.
+    Only readable descriptors are seen: our own user's, or all for root. It stops when each socket has a holder.
     """
     wanted = {f"socket:[{inode}]" for inode in inodes}
     holders: set[int] = set()
@@ -247,7 +233,7 @@ def socket_holders(inodes: Collection[int], proc: Path = PROC) -> set[int]:
 def _held(pid: int, wanted: Collection[str], proc: Path) -> set[str]:
     held: set[str] = set()
     try:
-        # Listening sockets are opened first and have low numbers, so a worker's thousands of clients are seldom walked.
+        # Listening sockets have low numbers, so a worker's thousands of clients are seldom walked.
         with os.scandir(f"{proc}/{pid}/fd") as entries:
             for entry in entries:
                 try:
@@ -264,12 +250,12 @@ def _held(pid: int, wanted: Collection[str], proc: Path) -> set[str]:
 
 
 def process_name(stat: Stat, proc: Path = PROC) -> str:
-    """The executable's file name, or the process's own name where that may not be read."""
+    """The executable's file name, or the process's name where that is unreadable."""
     return os.path.basename(link(stat.pid, "exe", proc) or "") or stat.name
 
 
 def topmost(pid: int, parent: Mapping[int, int], names: Mapping[int, str], stop: Collection[int] = ()) -> int:
-    """The topmost ancestor in an unbroken line of one name; ends below ``stop``: we may have started the server."""
+    """The topmost ancestor of the same name; ends below ``stop``: we may have started the server."""
     while True:
         above = parent.get(pid, 0)
         if above == 0 or above in stop or names.get(above) != names.get(pid):
@@ -291,7 +277,8 @@ def own_ancestry(proc: Path = PROC) -> frozenset[int]:
 
 
 def describe(found: Found, server_header: str = "", proc: Path = PROC) -> ServerFacts:
-    """Facts of the found server. A program of nginx or HAProxy is asked for its version where that is safe (asyncli/trust.py)."""
+    """Facts of the found server. The programs of nginx and HAProxy are asked for their version where that is safe
+    (asyncli/trust.py)."""
     version = printable_version(server_header)
     if not found.pids:
         return ServerFacts(version=version, hidden=found.hidden)
@@ -356,6 +343,6 @@ def _fingerprint(path: str | None, user: User | None) -> str | None:
 
 
 def _same_files(pid: int, proc: Path) -> bool:
-    """Whether the process sees our mounts: in a container the same path is another file."""
+    """Whether the process shares our mounts: in a container the same path is another file."""
     mounts = link(pid, "ns/mnt", proc)
     return mounts is not None and mounts == link("self", "ns/mnt", proc)

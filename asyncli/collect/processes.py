@@ -10,10 +10,9 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
 
-from asyncli.collect.probes import ProbeReading
-from asyncli.collect.procfs import PROC, TICKS_PER_S, Memory, Stat, children, read_memory, read_stat
+from asyncli.collect.probe_budget import ProbeReading
+from asyncli.collect.procfs import TICKS_PER_S, Memory, Stat, children, read_memory, read_stat
 from asyncli.findings.probes import memory_unprivileged
 from asyncli.metrics import METRICS, SESSION_CPU_S, SESSION_USS_BYTES
 
@@ -76,13 +75,9 @@ def by_heir(ended: Mapping[tuple[int, int], Stat], living: Mapping[int, Stat]) -
 class ProcessGroup:
     """Counts, CPU time and memory of the processes that ``members`` names at each scan. Blocking."""
 
-    def __init__(
-        self, prefix: str, members: Callable[[], Iterable[Stat]], *, may_be_empty: bool = False, proc: Path = PROC
-    ) -> None:
-        self._prefix = prefix
-        self._may_be_empty = may_be_empty
+    def __init__(self, prefix: str, members: Callable[[], Iterable[Stat]], *, may_be_empty: bool = False) -> None:
+        self._prefix, self._may_be_empty = prefix, may_be_empty
         self._members = members
-        self._proc = proc
         self._ledger = CpuLedger()
         self._living: list[Stat] = []
 
@@ -121,7 +116,7 @@ class ProcessGroup:
         read: list[Memory] = []
         for stat in self._living:
             try:
-                memory = read_memory(stat.pid, self._proc)
+                memory = read_memory(stat.pid)
             except PermissionError as error:
                 return ProbeReading(rss, [memory_unprivileged(self._prefix, stat.pid, str(error.strerror), os.geteuid())])
             if memory is not None:
@@ -146,7 +141,7 @@ class ServerTree:
     ``relocate`` is asked for the roots of a restarted server; it gives none, or raises, while there is none.
     """
 
-    def __init__(self, roots: Sequence[int], relocate: Callable[[], Sequence[int]] = lambda: (), *, proc: Path = PROC) -> None:
+    def __init__(self, roots: Sequence[int], relocate: Callable[[], Sequence[int]] = lambda: ()) -> None:
         self.roots: tuple[int, ...] = tuple(roots)
         #: Times that ``relocate`` found the server again.
         self.restarts = 0
@@ -157,8 +152,7 @@ class ServerTree:
         self.orphaned = 0
         self._living: set[tuple[int, int]] = set()
         self._relocate = relocate
-        self._proc = proc
-        self._known = {pid: stat.start_ticks for pid in roots if (stat := _stat(pid, proc)) is not None}
+        self._known = {pid: stat.start_ticks for pid in roots if (stat := _stat(pid)) is not None}
 
     def __call__(self) -> list[Stat]:
         """Every process of the tree (zombies too); :class:`ProcessesGoneError` when none lives."""
@@ -181,9 +175,9 @@ class ServerTree:
             self.orphaned = gone[0]
 
     def _survivors(self) -> list[Stat]:
-        """Known processes that still live, roots first."""
+        """Known processes that live, roots first."""
         order = [*self.roots, *(pid for pid in self._known if pid not in self.roots)]
-        stats = ((pid, _stat(pid, self._proc)) for pid in order if pid in self._known)
+        stats = ((pid, _stat(pid)) for pid in order if pid in self._known)
         return [stat for pid, stat in stats if stat is not None and stat.start_ticks == self._known[pid]]
 
     def _walk(self, start: Iterable[Stat]) -> dict[int, Stat]:
@@ -192,15 +186,15 @@ class ServerTree:
         found.update((stat.pid, stat) for stat in queue)
         while queue:
             stat = queue.pop()
-            for pid in children(stat, self._proc):
-                if pid not in found and (child := _stat(pid, self._proc)) is not None:
+            for pid in children(stat):
+                if pid not in found and (child := _stat(pid)) is not None:
                     found[pid] = child
                     queue.append(child)
         return found
 
     def _find_again(self) -> None:
         roots = self._relocate()
-        known = {pid: stat.start_ticks for pid in roots if (stat := _stat(pid, self._proc)) is not None}
+        known = {pid: stat.start_ticks for pid in roots if (stat := _stat(pid)) is not None}
         if not known:
             raise ProcessesGoneError(f"the server's processes ended (root was {', '.join(map(str, self.roots))})")
         self.roots, self._known = tuple(roots), known
@@ -208,7 +202,7 @@ class ServerTree:
 
 
 def read_session_cpu() -> ProbeReading:
-    """``session.cpu_s``: our own threads, without the children we waited for (the generator is counted by itself)."""
+    """``session.cpu_s``: our own threads, without waited-for children."""
     return ProbeReading({SESSION_CPU_S: time.process_time()})
 
 
@@ -218,18 +212,14 @@ def read_session_memory() -> ProbeReading:
     return ProbeReading({} if memory is None else {SESSION_USS_BYTES: float(memory.uss_bytes)})
 
 
-def listed(pids: Callable[[], Iterable[int]], proc: Path = PROC) -> Callable[[], list[Stat]]:
-    """Members of a group that is a list of pids, some of which may have ended."""
-    return lambda: [stat for pid in tuple(pids()) if (stat := _stat(pid, proc)) is not None]
+def listed(pids: Callable[[], Iterable[int]]) -> Callable[[], list[Stat]]:
+    """The stats of those of ``pids`` that live."""
+    return lambda: [stat for pid in tuple(pids()) if (stat := _stat(pid)) is not None]
 
 
-def _stat(pid: int, proc: Path) -> Stat | None:
-    """The process's stat, None when it has ended.
-
-    Any other failure (no descriptor left) goes up as an outage: the ledger would take the process for ended and count
-    it twice when it comes back.
-    """
+def _stat(pid: int) -> Stat | None:
+    """The process's stat; None when it has ended. Other failures are raised: the ledger would count the process twice."""
     try:
-        return read_stat(pid, proc)
+        return read_stat(pid)
     except (FileNotFoundError, ProcessLookupError):
         return None

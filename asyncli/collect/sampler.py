@@ -1,7 +1,6 @@
-"""The one loop that samples, of a session as of an agent: probes once a second, never blocking the event loop.
+"""The sampling loop of sessions and agents: probes once a second, never blocking the event loop.
 
-What reads /proc runs in one thread, what asks a peer in the loop. A probe that fails leaves a gap and a finding, and never ends a
-run.
+A thread reads /proc, and the loop polls peers. A probe that fails leaves a gap and a finding, and never ends a run.
 """
 
 from __future__ import annotations
@@ -13,27 +12,26 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
-from asyncli.collect.probes import Outage, ProbeReading, Schedule
+from asyncli.collect.probe_budget import Outage, ProbeReading, Schedule
 from asyncli.collect.processes import ProcessesGoneError
 from asyncli.findings.probes import server_ended
 from asyncli.metrics import PROBE
 from asyncli.plan import Plan
 from asyncli.records import Finding, Sample
 
-# A sample waits this long for what was asked in its second; what comes later joins the next one, so a slow status page
-# costs neither the second nor the kernel's numbers.
+# A sample waits so long; later answers join the next one, so that a slow status page delays nothing.
 _ROUND_WAIT_S = 0.5
-# A thread that is stuck in the kernel (a process that holds its memory map, a dead disk) is an outage from here on.
+# A thread stuck in the kernel is an outage after so long.
 _STALL_S = 2.0
 
 #: Reads; blocks.
 Probe = Callable[[], ProbeReading]
-#: Asks a peer, in bounded time; ``everything``: at a border of phases, where all is wanted as of now.
+#: Polls a peer, in bounded time; ``everything``: at a phase border, all values of now.
 Poll = Callable[[bool], Awaitable[ProbeReading]]
 
 
 class _Outcome(NamedTuple):
-    """What a probe gave or why not, and what it took: CPU time of one that blocks, else time."""
+    """A probe's reading or error, and its CPU time (a poll's time)."""
 
     reading: ProbeReading | None
     error: Exception | None
@@ -48,7 +46,7 @@ class _Asked(NamedTuple):
 class Sampler:
     """Samples on the whole seconds of ``clock`` (the run's own, in seconds) go to ``on_sample``, in the loop's thread."""
 
-    #: At a phase border everything is awaited: longer than the status page's own limit of 2 s.
+    #: At a phase border; longer than the status page's timeout of 2 s.
     border_wait_s = 2.5
 
     def __init__(
@@ -63,7 +61,7 @@ class Sampler:
         self._plan = plan
         self._clock, self._sleep = clock, sleep
         self._on_sample, self._on_finding = on_sample, on_finding
-        #: Cheap ones first: a dear one that stalls holds up only those behind it.
+        #: Cheap ones first: one that stalls holds up those behind it.
         self._probes: dict[str, Probe] = {}
         self._polls: dict[str, Poll] = {}
         self._schedules: dict[str, Schedule] = {}
@@ -75,7 +73,7 @@ class Sampler:
         self._lock = asyncio.Lock()
 
     async def run(self) -> None:
-        """Sample until cancelled. A second that passed while the loop was busy is a gap: it is not made up for."""
+        """Sample until cancelled. A second missed while the loop was busy is a gap."""
         try:
             while True:
                 second = math.floor(self._clock()) + 1
@@ -87,15 +85,15 @@ class Sampler:
             self._cancel_polls()
 
     async def sample_now(self) -> Sample:
-        """Everything read at once, whatever its budget, for the borders of phases; ``on_sample`` gets it as well.
+        """Read everything at once, ignoring budgets, for the borders of phases; ``on_sample`` gets it too.
 
-        Takes as long as the slowest answer, at most twice ``border_wait_s``. What did not answer is absent.
+        At most twice ``border_wait_s``; what did not answer is absent.
         """
         async with self._lock:
             return await self._round(self._clock(), everything=True)
 
     def begin(self) -> None:
-        """A run begins, as long as the plan's: its first seconds may be read more often than the budget allows all along."""
+        """A run begins: budgets may be exceeded in its first seconds."""
         self._begun = (self._clock(), self._plan.lasts_s)
         for one in self._schedules.values():
             one.begin(*self._begun)
@@ -114,7 +112,7 @@ class Sampler:
     async def _round(self, now_s: float, everything: bool = False) -> Sample:
         wait_s = self.border_wait_s if everything else _ROUND_WAIT_S
         if everything:
-            # What is under way was asked before the border: it is awaited and dropped, then asked again.
+            # Pending readings are from before the border: await and drop them.
             await self._wait(wait_s)
             self._gather(now_s, {})
         sample = Sample(t_s=self._clock(), values={})
@@ -143,7 +141,7 @@ class Sampler:
             if outcome.done():
                 del self._asked[name]
                 self._take(name, since_s, now_s, outcome.result(), values)
-        # The thread answers in turn: it is the first of those that wait for it which holds up the others.
+        # The thread runs probes in turn: the first pending one is stuck.
         stuck = next((name for name in self._asked if name in self._probes), None)
         if stuck is not None and now_s - (since_s := self._asked[stuck].since_s) >= _STALL_S:
             self._say(self._outage(stuck).failed(since_s, f"no answer in {now_s - since_s:.0f} s"))
@@ -154,7 +152,7 @@ class Sampler:
         if outcome.reading is None:
             why = _words(outcome.error)
             lost = self._outage(name).failed(since_s, why)
-            # That the server itself is gone explains every loss after it, and must not hide among the probes' gaps.
+            # The server's end explains the losses after it.
             ended = lost is not None and isinstance(outcome.error, ProcessesGoneError)
             self._say(server_ended(since_s, why, self._plan.server_pid) if ended else lost)
             return
@@ -183,7 +181,7 @@ class Sampler:
 
 
 def _probed(probe: Probe) -> _Outcome:
-    # CPU time, not wall time: on a busy host the wait for a core is no cost of the probe.
+    # CPU time: waiting for a core is no cost of the probe.
     begun = time.thread_time()
     try:
         reading = probe()

@@ -1,8 +1,5 @@
-"""The life of a connection, as one literal table. Everything that decides how a connection may end lives here.
-
-A row is in one of these states; what happens to it is one of these events; the table says what follows. The engine's hot
-path (idle -> awaiting -> idle) writes the states directly; every end asks :func:`cause`.
-"""
+"""The life of a connection, as one table of states and events. The hot path (idle -> awaiting -> idle) writes states directly;
+every end asks :func:`cause`."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""How fast connections are opened, opened again, and how missed heartbeats are spread. Pure: instants come in as arguments.
+"""The pace of opening and reopening connections, and of missed heartbeats. Pure: instants are arguments.
 
-Whatever stood still, nothing is fired at once: a ramp that fell behind catches up at twice its pace, what was lost is opened
-again no faster than the ramp opened it, and heartbeats that were missed in a stall keep their distances.
+After a hang nothing is sent at once: a late ramp catches up at twice its pace, connections are reopened no faster than the ramp
+opened them, and missed heartbeats keep their distances.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ from typing import NamedTuple
 
 from asyncli.core.ramp import Ramp
 
-# How much of a ramp that fell behind may be made up for in one turn.
+# How much of a late ramp one turn may make up for.
 _BURST_S = 0.010
-# A row that must wait waits for so long at the least, or it would be looked at again in the same turn.
+# The shortest wait of a row, or it would be tried again in the same turn.
 _GRAIN_S = 0.001
-# Beats that are so much too late were missed in a stall; less is a busy moment, which a spread would only prolong.
+# Later beats were missed in a stall; less is a busy moment.
 MISSED_S = 0.1
-# Stalls may follow each other, and each puts off what it missed; but a worker that is always late must send all the same.
+# How often a beat is put off: a worker that is always late must send.
 _MOST_PUT_OFF = 8
 
 
 class Opening(NamedTuple):
-    """Rows to open now, of a batch that was due at ``due``. ``again``: they were open before, in a process that is no more."""
+    """Rows to open now, of a batch due at ``due``. ``again``: a lost process had them open."""
 
     rows: range
     due: float
@@ -105,7 +105,7 @@ class ReopenPacer:
 
 
 class MissedBeats:
-    """After a stall, heartbeats that were due in it go out as much later as the stall was long."""
+    """Heartbeats missed in a stall go out as much later as it was long."""
 
     def __init__(self) -> None:
         #: By row: the instant that its beat was due at first, and how often it was put off.

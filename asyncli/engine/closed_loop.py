@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from asyncli.core.life import event_of
-from asyncli.engine.load import Load
-from asyncli.engine.load_connections import UNBOUNDED, WATCH
+from asyncli.engine.bench_connections import UNBOUNDED, WATCH
+from asyncli.engine.bench_load import Load
 from asyncli.engine.net import PEER_CLOSED, Net
 from asyncli.engine.shard import LoadShard
 

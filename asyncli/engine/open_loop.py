@@ -7,8 +7,8 @@ from __future__ import annotations
 from collections import deque
 from math import ceil
 
-from asyncli.engine.load import NEVER, Load
-from asyncli.engine.load_counts import count, us_between
+from asyncli.engine.bench_counts import count, us_between
+from asyncli.engine.bench_load import NEVER, Load
 from asyncli.engine.net import Net
 from asyncli.engine.shard import LoadShard
 

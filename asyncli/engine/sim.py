@@ -1,7 +1,7 @@
 """The simulated twin of the network: a server with faults and a clock that leaps from event to event.
 
-The same :class:`~asyncli.engine.table.ConnectionTable` runs on it as on the kernel, so a soak of twelve hours takes seconds, and
-its counts are exact: every event has its instant, nothing is random but by the seed.
+The same :class:`~asyncli.engine.held_table.ConnectionTable` runs on it as on the kernel, so a soak of twelve hours takes
+seconds, and its counts are exact: every event has its instant, nothing is random but by the seed.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from heapq import heappop, heappush
 import msgspec
 
 from asyncli.core.heartbeat import fraction
-from asyncli.engine.load import MOST_EVENTS
-from asyncli.engine.loadworker import new_load
+from asyncli.engine.bench_load import MOST_EVENTS
+from asyncli.engine.bench_worker import new_load
+from asyncli.engine.held_table import ConnectionTable
 from asyncli.engine.net import PEER_CLOSED, READABLE, WRITABLE
 from asyncli.engine.shard import LoadShard, Shard
-from asyncli.engine.table import ConnectionTable
 from asyncli.records import Tick
 
 _NEVER = float("inf")

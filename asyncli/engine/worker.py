@@ -11,9 +11,9 @@ from typing import Any
 
 import msgspec
 
+from asyncli.engine.held_table import ConnectionTable
 from asyncli.engine.net import RealNet, over_tls
 from asyncli.engine.shard import Down, Drain, LoadShard, Shard, Start, Stop
-from asyncli.engine.table import ConnectionTable
 from asyncli.engine.ticks import TickSender
 
 # The least time between two turns that a timer asks for. Beats due within it go out together; it is far below any lateness
@@ -134,7 +134,7 @@ class Worker:
 def run_worker(shard: Shard | LoadShard, number: int, link: socket.socket, *, replaces: bool = False) -> None:
     """The body of a worker process; returns when it is over. ``replaces``: one of a soak that was lost."""
     if isinstance(shard, LoadShard):
-        from asyncli.engine.loadworker import run_load  # a soak's workers need none of it
+        from asyncli.engine.bench_worker import run_load  # a soak's workers need none of it
 
         run_load(shard, number, link)
         return

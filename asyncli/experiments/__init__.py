@@ -23,7 +23,7 @@ _LEAST_S, _MOST_S = 1e-3, 86_400.0
 
 
 class ExperimentPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """What every experiment can be asked. A plan's texts are times ("10s"), its lists of texts servers."""
+    """Common settings. A plan's texts are times ("10s"), its lists of texts servers."""
 
     rounds: Count = 1
     only: list[str] = msgspec.field(default_factory=list)
@@ -40,34 +40,32 @@ class ExperimentPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Experiment(NamedTuple):
-    """How an experiment is done. ``plan`` has what it is asked in full, ``quick`` what a taste changes of it.
-
-    ``run`` measures into a context; ``conclude`` is pure: of a plan and rounds, however few, what they come to.
-    """
+    """``plan``: its settings; ``quick``: what a quick run changes of them. ``run`` measures into a context; ``conclude`` is pure:
+    a plan and rounds, however few, to conclusions."""
 
     name: str
-    #: Both with the numbers of a plan: ``{connections:,}``. See :meth:`said`.
+    #: Both are formats of the plan's numbers: ``{connections:,}``.
     title: str
     question: str
-    #: What it reproduces, in a sentence.
+    #: What it reproduces.
     source: str
     plan: type[ExperimentPlan]
     quick: dict[str, Any]
     run: Callable[[Context], Awaitable[None]]
     conclude: Callable[[Any, Rounds], Conclusions]
-    #: All that a list of names may name, ``only`` first of all.
+    #: The servers that a plan may name.
     servers: tuple[str, ...]
 
     def said(self, plan: ExperimentPlan) -> tuple[str, str]:
-        """Title and question, of what ``plan`` asks for."""
+        """Title and question with the numbers of ``plan``."""
         values = msgspec.structs.asdict(plan)
         return self.title.format_map(values), self.question.format_map(values)
 
 
-# What the command line has a flag for; the rest of a plan comes from a record.
+# Settings that have a flag; the others come from a record.
 _FLAGS = {"rounds", "duration", "connections", "only"}
 
-#: name -> what it compares, and how long that takes on two CPUs.
+#: name -> what it compares, and how long that takes on two CPUs. Each has a module of its name.
 ABOUT = {
     "short-vs-keepalive": "a connection for each request, or kept alive; Apache, nginx (5 min)",
     "upstream-keepalive": "a proxy that keeps its connections to the backends, or not; nginx (5 min)",
@@ -77,7 +75,6 @@ ABOUT = {
     "two-clients": "one nginx, two clients of 50,000 on hosts of their own, in namespaces (3 min)",
     "client-lost": "one nginx, a fleet of two by Dask, one of them cut off and back, in namespaces (3 min)",
 }
-#: Each has a module of its name.
 NAMES = tuple(ABOUT)
 
 
@@ -89,9 +86,8 @@ def load(name: str) -> Experiment:
 
 
 def plan_of(experiment: Experiment, quick: bool, changes: Mapping[str, Any], where: str = "") -> Any:
-    """The plan: the defaults, for a taste changed by ``quick``, and by what the user says. Keys that it does not know are passed
-    over: records of before may have them. Raises :class:`PlanError`, with ``where`` before the key.
-    """
+    """The plan: defaults, then ``quick``, then ``changes``. Unknown keys, as of older records, are ignored. Raises
+    :class:`PlanError`, with ``where`` before the key."""
     try:
         plan = msgspec.convert((experiment.quick if quick else {}) | dict(changes), experiment.plan)
     except ValueError as error:
@@ -105,7 +101,7 @@ def plan_of(experiment: Experiment, quick: bool, changes: Mapping[str, Any], whe
 
 
 def command_of(experiment: Experiment, plan: ExperimentPlan, quick: bool) -> str:
-    """The command that runs this again; from the folder of its record where its plan says what no flag can."""
+    """The command that repeats the run; from its record's folder where no flag can say the plan."""
     usual = plan_of(experiment, quick, {})
     changed = {key: value for key, value in msgspec.structs.asdict(plan).items() if value != getattr(usual, key)}
     words = ["asyncli", "experiment", experiment.name]

@@ -1,8 +1,7 @@
-"""The same requests as ordinary programs send them: a thread for each connection, or a task for each request.
+"""The same requests by ordinary Python programs: a thread for each connection, or a task for each request.
 
-``python -m asyncli.experiments.baseline_clients threads --url URL --connections 100 --responses 10000`` runs one by hand. It is a
-process of its own, so that its CPU is its own, and prints one line of JSON: see :class:`Answers`. Imports are before the clock
-starts.
+``python -m asyncli.experiments.baseline_clients threads --url URL`` runs one by hand. It is a process, so that its CPU can be
+measured, and prints one line of JSON: see :class:`Answers`. Imports are done before the clock starts.
 """
 
 from __future__ import annotations
@@ -22,14 +21,12 @@ from urllib.parse import urlsplit
 from asyncli.errors import HostError
 from asyncli.lab import child
 
-#: An answer that takes longer is none.
 _TIMEOUT_S = 60.0
 
 
 class Answers(NamedTuple):
-    """What a client says: seconds from its first request to its last answer, CPU seconds (user and system) of the whole process
-    in that time, body bytes, and milliseconds of each answer from when its request was made.
-    """
+    """Seconds from the first request to the last answer, CPU seconds (user and system) of the process in that time, body bytes,
+    and milliseconds from each request to its answer."""
 
     duration_s: float
     cpu_s: float
@@ -39,12 +36,12 @@ class Answers(NamedTuple):
     latencies_ms: list[float]
 
 
-#: Of a request: the answer's status (0 for none), the bytes of its body, and its milliseconds.
+#: The answer's status (0 for none), the bytes of its body, and its milliseconds.
 Exchange = tuple[int, int, float]
 
 
 def by_threads(url: str, connections: int, responses: int) -> list[Exchange]:
-    """A thread a connection, each of which asks, waits and reads, one request after the other (http.client)."""
+    """A thread for each connection, one request after the other (http.client)."""
     parts = urlsplit(url)
     path = f"{parts.path or '/'}{'?' + parts.query if parts.query else ''}"
 
@@ -70,7 +67,7 @@ def by_threads(url: str, connections: int, responses: int) -> list[Exchange]:
 
 
 def by_tasks(url: str, connections: int, responses: int) -> list[Exchange]:
-    """A task a request, all of them made at once, on a pool of connections (aiohttp)."""
+    """A task for each request, all made at once, on a pool of connections (aiohttp)."""
     import aiohttp
 
     async def ask(session: aiohttp.ClientSession, begun: float) -> Exchange:
@@ -82,7 +79,7 @@ def by_tasks(url: str, connections: int, responses: int) -> list[Exchange]:
         return answer.status, size, (time.monotonic() - begun) * 1000
 
     async def work() -> list[Exchange]:
-        # Most of a task's time is its wait for a connection: only what happens on one is bounded.
+        # A task mostly waits for a connection, which is not bounded.
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=_TIMEOUT_S, sock_read=_TIMEOUT_S)
         async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=connections), timeout=timeout) as session:
             return await asyncio.gather(*(ask(session, time.monotonic()) for _ in range(responses)))
@@ -95,7 +92,7 @@ CLIENTS: dict[str, Callable[[str, int, int], list[Exchange]]] = {"threads": by_t
 
 
 async def run_client(client: str, url: str, connections: int, responses: int, timeout_s: float = 120.0) -> dict[str, Any]:
-    """Run a client as a process. :class:`HostError` where it cannot, or does not end in time; cancelled, it ends it."""
+    """Run a client as a process. Raises :class:`HostError` where it fails or takes too long."""
     flags = [client, f"--url={url}", f"--connections={connections}", f"--responses={responses}"]
     line, words = await child.run_module("asyncli.experiments.baseline_clients", flags, timeout_s)
     if line is None:
@@ -119,7 +116,7 @@ def main(argv: list[str] | None = None) -> int:
     chosen = parser.parse_args(argv)
     if chosen.client == "tasks":
         import aiohttp  # noqa: F401 (before the clock starts)
-    # What asyncli itself has imported would be walked through at each full collection, and is nothing of an ordinary program.
+    # A full collection would walk asyncli's own imports, which an ordinary program does not have.
     gc.collect()
     gc.freeze()
     begun, cpu_s = time.monotonic(), time.process_time()

@@ -27,7 +27,7 @@ from asyncli.engine.spread import loopback_sources, sources_wanted
 _IP_BIND_ADDRESS_NO_PORT = 24
 # The default range of local ports. A wider one is spread over more addresses than it needs, a narrower one is still not filled.
 _PORTS = 28_232
-# Without an answer for so long a server is stuck. Far beyond what 100 clients wait for one that serves a single client at a time.
+# A server without an answer for so long hangs: far longer than 100 clients wait for one that serves one at a time.
 _PATIENCE_S = 30
 
 
@@ -36,7 +36,7 @@ class _WrongError(Exception):
 
 
 def converse(host: str, port: int, source: str | None, wanted: int) -> None:
-    """One connection: ask for ``wanted`` bytes, read them, close. Raises OSError, or :class:`_WrongError` for another number."""
+    """Ask for ``wanted`` bytes on one connection and read them. Raises OSError, or :class:`_WrongError` for another number."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as sock:
         # In the kernel and not by settimeout(), which would poll before each call.
@@ -61,7 +61,7 @@ def converse(host: str, port: int, source: str | None, wanted: int) -> None:
 
 
 def _loops(host: str, port: int, sources: tuple[str | None, ...], loops: int, wanted: int, parent: int) -> tuple[int, str | None]:
-    """``loops`` connections in turn, up to the first failure: what follows one is no longer the load that was asked for."""
+    """``loops`` connections in turn, up to the first failure."""
     for done in range(loops):
         if os.getppid() != parent:
             return done, "orphaned"
@@ -77,20 +77,17 @@ def _loops(host: str, port: int, sources: tuple[str | None, ...], loops: int, wa
 
 
 def _sources(host: str, processes: int, loops: int) -> list[tuple[str | None, ...]]:
-    """Each process's own addresses to connect from; the kernel's choice where the server is not on 127.0.0.0/8."""
+    """The source addresses of each process; the kernel's choice where the server is not on 127.0.0.0/8."""
     each = sources_wanted(loops, 1, _PORTS)
     found = loopback_sources(processes * each) if host.startswith("127.") else ()
     if not found:
         return [(None,)] * processes
-    # More connections than there are addresses for: they go round.
+    # With more connections than addresses, addresses repeat.
     return [tuple(found[(process * each + at) % len(found)] for at in range(each)) for process in range(processes)]
 
 
 def _start(host: str, port: int, processes: int, loops: int, wanted: int) -> IO[str]:
-    """Fork the processes and let them begin all at once: a line of each comes out, as it ends.
-
-    None outlives this process by more than a connection.
-    """
+    """Fork the processes and start them at once; the stream has a line of each as it ends. They end soon after this process."""
     sources, parent = _sources(host, processes, loops), os.getpid()
     ready_read, ready_write = os.pipe()
     said_read, said_write = os.pipe()

@@ -1,4 +1,4 @@
-"""A memory control group of our own that a server is started in: what the kernel charges for it, and for nothing else."""
+"""A memory control group for a server: what the kernel charges for it alone."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from asyncli.collect.groups import Group, memory_group
 from asyncli.experiments.context import Context
 from asyncli.findings.experiment import no_group
 from asyncli.lab import child
-from asyncli.lab.program import LabServer
+from asyncli.lab.base import LabServer
 from asyncli.metrics import SERVER_PSS_BYTES
 from asyncli.records import Sample
 
@@ -26,10 +26,10 @@ _EMPTY_S = 5.0
 
 
 class Charges:
-    """What a server's group is charged, without file cache, from its start on; no samples without a group."""
+    """The charge of a server's group without file cache, from its start; no samples without a group."""
 
     def __init__(self) -> None:
-        #: By instants of this host's monotonic clock, under the name of the server's memory: its line is fitted as that is.
+        #: By this host's monotonic clock, under the name of the server's memory, whose line it is fitted as.
         self.samples: list[Sample] = []
         #: Whether accepted sockets are in it.
         self.with_sockets = False
@@ -46,7 +46,7 @@ class Charges:
 
 @contextlib.asynccontextmanager
 async def charged(context: Context, server: LabServer) -> AsyncIterator[Charges]:
-    """``server`` runs in a group of its own, which is read; where none can be made a finding says so, and it runs without."""
+    """Run ``server`` in its own group and sample that; where none can be made, without, and with a finding."""
     charges = Charges()
     async with contextlib.AsyncExitStack() as stack:
         try:
@@ -64,10 +64,10 @@ async def charged(context: Context, server: LabServer) -> AsyncIterator[Charges]
 
 @contextlib.asynccontextmanager
 async def own_group() -> AsyncIterator[Group]:
-    """A group that counts, removed at the end, when the server must have ended. Raises OSError where none can be made.
+    """A memory group, removed at the end, when the server must have ended. Raises OSError where none can be made.
 
-    It is made below ours, so whatever limits us limits it too; of cgroup v2 beside ours where that has no limit of its own, since
-    a group with processes in it hands no memory on.
+    It is below our own group, so that our limits apply; with cgroup v2 beside it where ours has no limit, since a group with
+    processes cannot delegate memory.
     """
     ours = memory_group(*(Path(f"/proc/self/{name}").read_text(encoding="utf-8") for name in ("cgroup", "mountinfo")))
     if ours is None:

@@ -1,4 +1,4 @@
-"""The original experiment's hosts as one fleet, of which one loses its cable in the midst of the hold, and gets it back."""
+"""The original experiment's hosts as one fleet, one of which loses its cable during the hold and gets it back."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ from asyncli.store.reader import read_run, read_with
 from asyncli.units import format_duration, parse_duration
 
 _, _CUT = CLIENTS
-# What a soak takes beside its phases: looking at the hosts, the clocks' offsets, processes, preflight, report.
+# What a soak takes beside its phases: probing hosts, clock offsets, processes, preflight, report.
 _SLACK_S = 90.0
-# The last look at the server's sockets, so long before the hold's end.
+# The server's sockets are last read so long before the hold's end.
 _LAST_LOOK_S = 1.0
 # Beyond the time that the ramp takes for as many: ticks come once a second.
 _SOON_S = 5.0
@@ -59,17 +59,17 @@ _COLUMNS = [
 
 class ClientLostPlan(ExperimentPlan, frozen=True, kw_only=True):
     duration: str = "100s"
-    # One of them must hold all: a client's ports are 60,001.
+    # Either must be able to hold all: a client has 60,001 ports.
     connections: Annotated[int, Meta(ge=1, le=30_000)] = 25_000
     rate: Count = 4_000
     keepalive: str = "60s"
     baseline: str = "5s"
-    # A host is lost after 20 s; the agent keeps ten minutes, and what was cut for longer is another thing.
+    # A host is lost after 20 s; the agent keeps ten minutes of samples.
     cut: str = "40s"
 
 
 class Watched(NamedTuple):
-    """When the cable was pulled and put back, and shortly before the hold's end: s, by this host's monotonic clock."""
+    """When the cable was pulled, when put back, and shortly before the hold's end (s, monotonic)."""
 
     cut_s: float
     back_s: float
@@ -134,12 +134,12 @@ async def _watch(plan: Any, network: Network, soak: Running) -> Watched:
 
 
 async def _until(at_s: float, soak: Running) -> None:
-    """Until that instant of the monotonic clock. Raises :class:`EngineError` where the soak ends before."""
+    """Wait until that monotonic instant. Raises :class:`EngineError` where the soak ends before."""
     if await child.until(lambda: soak.ended, at_s - time.monotonic()):
         raise EngineError(f"the soak ended with {soak.process.returncode} in the midst of it: {soak.last_words}")
 
 
-# Reckoning: pure.
+# Computing: pure.
 
 
 def _told(connection: sqlite3.Connection) -> list[tuple[str, float]]:
@@ -174,8 +174,7 @@ def figures_of(run: Run, told_s: Sequence[tuple[str, float]], watched: Watched) 
     found: dict[str, dict[str, Any]] = {}
     for name, at_s in moments.items():
         if at_s is not None:
-            # That a host is silent shows in the next tick. That it is lost as well, but by then others have opened some again: of
-            # the instant between, the rest is as it was.
+            # Silence shows in the next tick; a loss too, but others have reopened some by then: the rest is as of the instant.
             late = [tick for t_s, tick in run.ticks if t_s <= at_s + _TICK_S]
             past = late if name == _SILENT else [tick for t_s, tick in run.ticks if t_s <= at_s]
             counts = sum_of_counts(past)
@@ -189,7 +188,7 @@ def figures_of(run: Run, told_s: Sequence[tuple[str, float]], watched: Watched) 
     totals = fold(run)
     known, _ = reconcile(run, totals)
     whole = totals.whole
-    # Of no use without a hold, or where nobody was lost.
+    # Unusable without a hold.
     failures = fitness(None if run.complete else "the soak did not come to its end", None if totals.held else "nothing was held")
     found["sum"] = {
         **failures, "asked": asked, "held": totals.held, "opened": whole.opened, "lost": whole.lost,
@@ -236,7 +235,7 @@ def _claims(plan: Any, rounds: Rounds) -> Iterator[Claim]:
     ):  # fmt: skip
         yield from counted(claim, rule, {"; ".join(words): sides})
     if again := rounds.of("sum", "again_s"):
-        # Each process opens at its own part of the pace, whosever it was.
+        # Each process opens at its share of the pace.
         soon_s = len(CLIENTS) * plan.connections / plan.rate + _SOON_S
         yield from claimed(
             "Once the host is given up, its share is open again as fast as the ramp opened it.", Rule(high=soon_s),

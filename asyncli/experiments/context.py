@@ -1,4 +1,4 @@
-"""What every experiment works with: a bench that knows its server, steps that may fail alone, and what is kept of them."""
+"""What experiments share: benches of a lab server, steps that may fail alone, and their rounds."""
 
 from __future__ import annotations
 
@@ -15,34 +15,32 @@ from asyncli.collect.processes import ProcessesGoneError
 from asyncli.errors import AsyncliError, PlanError
 from asyncli.experiments.record import Round
 from asyncli.findings.experiment import left_out, round_failed
-from asyncli.lab.program import LabServer
+from asyncli.lab.base import LabServer
 from asyncli.plan import Layer
 from asyncli.records import Environment, Finding
 
 
 class Context:
-    """One run of an experiment: its ``plan``, and the ``rounds`` and ``findings`` that it leaves."""
+    """One run of an experiment."""
 
     def __init__(self, plan: Any, say: Callable[[str], None] = lambda _: None, folder: Path | None = None) -> None:
         self.plan, self.say = plan, say
-        #: For run files that are kept beside the record; None where nothing is kept.
+        #: For run files kept beside the record; None: nothing is kept.
         self.folder = folder
         self.rounds: list[Round] = []
         self.findings: list[Finding] = []
         self.environment: Environment = {}
-        #: Servers, or steps, that could not be had.
+        #: Servers or steps that failed.
         self.left_out: set[str] = set()
 
     def wanted(self, server: str) -> bool:
-        """Whether ``--only`` lets it take part, and it could be had so far."""
+        """Whether ``--only`` selects it, and it has not failed."""
         return server not in self.left_out and (not self.plan.only or server in self.plan.only)
 
     @contextlib.contextmanager
     def step(self, server: str, what: str) -> Iterator[None]:
-        """A part that stands for itself: where ``server`` cannot be had, one finding says so, and the rest goes on without.
-
-        A plan that cannot be goes through: it is wrong for the rest as well.
-        """
+        """A part that may fail alone: then ``server`` is left out with one finding, and the rest goes on. A wrong plan is
+        raised."""
         try:
             yield
         except PlanError:
@@ -54,35 +52,34 @@ class Context:
             self.say(f"{what} is left out: {error}")
 
     def add(self, step: str, number: int, **figures: Any) -> None:
-        """Keep what was measured of ``step`` in round ``number``; of what is not usable a finding says why."""
+        """Keep the figures of ``step`` in round ``number``; unusable ones get a finding."""
         self.rounds.append({"step": step, "round": number, **figures})
         if not figures.get("usable", True):
             self.findings.append(round_failed(step, number + 1, figures["unusable"]))
 
     def tell(self, number: int, step: str, words: str) -> None:
-        """Say what came of a step in round ``number``."""
         self.say(f"round {number + 1} of {self.plan.rounds}, {step}: {words}")
 
     def met(self, server: LabServer, host: Environment | None = None) -> None:
-        """A server took part: keep its version, and what is known of the ``host``."""
+        """Record the server's version and the ``host``."""
         if not self.environment:
             facts: Environment = {"cpus": os.cpu_count(), "kernel": os.uname().release, "machine": os.uname().machine}
             self.environment = {**(host or facts), "server": {}}
         self.environment["server"][server.label] = {"version": server.version}
 
     async def bench(self, server: LabServer, url: str | None = None, **values: Any) -> Benched:
-        """A bench of a lab server by the keys of a bench's plan; the server's processes are those of its main process."""
+        """Bench a lab server by a bench plan's keys; ``server_pid`` is its main process."""
         return benched(await self.bench_run(server, url, **values))
 
     async def bench_run(self, server: LabServer, url: str | None = None, **values: Any) -> BenchRun:
-        """The same, with its samples and whole histograms."""
+        """As :meth:`bench`, with samples and whole histograms."""
         keys = {"urls": [url or server.url], "server_pid": server.pid, **values}
         run = await Bench(build_bench_plan([Layer("{key}", keys)]), label=server.label).run()
         self.met(server, run.environment)
         return run
 
 
-# Who was the limit is no failure: what is measured then is asyncli, and the claims on a server's speed say so.
+# Not failures: asyncli was the limit, and the claims on a server's speed exclude it.
 _BUSY = ("generator_saturated_cpu", "both_busy", "host_busy")
 
 
@@ -93,7 +90,7 @@ def fitness(*failures: str | None) -> dict[str, Any]:
 
 
 def fitness_of(found: Benched) -> dict[str, Any]:
-    """The same of a bench: every request answered, below status 400, and as many as were asked for."""
+    """The same of a bench: as many requests as asked for were answered, below status 400."""
     asked, total = found.plan.requests, found.requests.total
     failures = [one.evidence for one in found.findings if one.severity == "error" and one.code not in _BUSY]
     # The bench's own findings say more, where they say it.

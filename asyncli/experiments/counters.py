@@ -1,4 +1,4 @@
-"""Counters of the kernel that cost the server nothing: what its processes read and wrote, and what TCP sent meanwhile."""
+"""Kernel counters: what the server's processes read and wrote, and TCP's segments."""
 
 from __future__ import annotations
 
@@ -22,10 +22,9 @@ _FILES = {"net/snmp": "Tcp", "net/netstat": "TcpExt"}
 
 
 def read_tcp(proc: Path = PROC) -> dict[str, float]:
-    """Segments, retransmissions and windows that closed; empty where the kernel's files cannot be read.
+    """Segments, retransmissions and closed windows; empty where the kernel's files cannot be read.
 
-    Of our network namespace, all its traffic and both ends of it: on loopback a segment is counted once as it goes out. Source:
-    Documentation/networking/snmp_counter.rst of the kernel.
+    Of our network namespace, both ends: on loopback a segment counts once (Documentation/networking/snmp_counter.rst).
     """
     wanted = {one for sums in _TCP.values() for one in sums}
     values: dict[str, float] = {}
@@ -52,5 +51,5 @@ def read_io(pid: int) -> dict[str, float]:
 
 
 def since(now: Mapping[str, float], before: Mapping[str, float]) -> dict[str, float]:
-    """Each counter less what it was ``before``; without those of which either is unknown."""
+    """Each counter less its value ``before``, where both are known."""
     return {name: value - before[name] for name, value in now.items() if name in before}

@@ -1,9 +1,8 @@
-"""A server's CPU time to the microsecond, user and system told apart as far as the kernel knows them.
+"""A server's CPU time to the microsecond, split into user and system where the kernel knows.
 
-Most kernels count a process's CPU time exactly and sample who spent it, user or system, at the timer's interrupts
-(CONFIG_TICK_CPU_ACCOUNTING). Over a second that is right within a few per cent. But a process that ends before a tick ever
-hit it has no sample, and the kernel then calls all of its time user time (cputime_adjust() in kernel/sched/cputime.c): where
-children that ended spent more than 2 %, nothing is told apart.
+Most kernels count a process's CPU time exactly, but sample the split at the timer's ticks (CONFIG_TICK_CPU_ACCOUNTING): right
+within a few per cent over a second. A process that ends before its first tick counts as user time alone (cputime_adjust() in
+kernel/sched/cputime.c): where ended children spent more than 2 %, there is no split.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ _UNTOLD = 0.02
 
 
 class CpuTime(NamedTuple):
-    """Seconds of CPU. ``user_s`` and ``system_s`` are of samples; ``children_s``, of those that ended, is in neither."""
+    """CPU seconds. ``user_s`` and ``system_s`` are sampled, without ``children_s`` of ended children."""
 
     total_s: float
     user_s: float
@@ -46,7 +45,7 @@ class ServerCpu:
         self._tree = ServerTree([pid])
 
     def read(self) -> CpuTime:
-        """All that its living processes spent, and the children they waited for; ``ProcessesGoneError`` where none lives."""
+        """Of the living processes and the children they waited for; raises ``ProcessesGoneError`` where none lives."""
         total = user = system = children = 0.0
         for stat in self._tree():
             with contextlib.suppress(OSError):  # it has ended since
@@ -56,6 +55,6 @@ class ServerCpu:
         return CpuTime(total, user, system, children)
 
     def size(self) -> tuple[int, int]:
-        """Its processes, zombies too, and threads: until these are few again, something of its work is not done."""
+        """Processes (with zombies) and threads: more than before means that work is unfinished."""
         stats = self._tree()
         return len(stats), sum(stat.threads for stat in stats)

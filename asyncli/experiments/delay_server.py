@@ -1,9 +1,8 @@
-"""A server that is far away, or slow: it answers in order, one after the other on each connection, as late as it is told.
+"""A distant or slow server: it answers in order, with a delay.
 
 ``python -m asyncli.experiments.delay_server --bytes 6000 --round-trip-ms 20`` starts it by hand; it prints its port, and ends
-with SIGTERM. ``--round-trip-ms``: all that is sent to it is heard so much later, as if the line were that long. A path's
-``?ms=5``: this request takes so long to work on, during which the next of its connection waits (RFC 9112 9.3.2: answers are sent
-in the order of requests).
+with SIGTERM. ``--round-trip-ms`` delays all that arrives. A path's ``?ms=5`` is the work of this request, during which the next
+one of its connection waits (RFC 9112 9.3.2).
 """
 
 from __future__ import annotations
@@ -16,8 +15,8 @@ from collections import deque
 from typing import cast
 
 import asyncli
-from asyncli.lab.program import LabServer
-from asyncli.lab.serve import run_listener
+from asyncli.lab.base import LabServer
+from asyncli.lab.builtin_process import run_listener
 from asyncli.lab.wire import answer
 
 _CONNECTIONS = 4096
@@ -25,7 +24,7 @@ _REQUEST = re.compile(rb"GET /(?:\?ms=([0-9]{1,5}))? HTTP/1\.1\r\n(?:[^\r\n]+\r\
 
 
 class DelayConnection(asyncio.Protocol):
-    """One client, which is the experiment's own: it reads what it asked for."""
+    """A connection of the experiment's client, which reads all answers."""
 
     def __init__(self, response: bytes, round_trip_s: float) -> None:
         self._response, self._round_trip_s = response, round_trip_s
@@ -39,7 +38,7 @@ class DelayConnection(asyncio.Protocol):
         self._transport = cast("asyncio.Transport", transport)
 
     def data_received(self, data: bytes) -> None:
-        # A queue, so that what comes first is heard first even where two timers are due together.
+        # A queue keeps the order where two timers are due together.
         self._on_the_way.append(data)
         if self._round_trip_s:
             self._loop.call_later(self._round_trip_s, self._hear)
@@ -56,7 +55,7 @@ class DelayConnection(asyncio.Protocol):
         self._go_on()
 
     def _go_on(self) -> None:
-        """Answer what is here, up to a request that takes time."""
+        """Answer the requests received, up to one that takes time."""
         at, ready = 0, 0
         while not self._busy and (match := _REQUEST.match(self._heard, at)) is not None:
             at = match.end()
@@ -71,7 +70,7 @@ class DelayConnection(asyncio.Protocol):
 
 
 class DelayServer(LabServer):
-    """The server as a process of its own on 127.0.0.1; its answers' bodies have ``size_bytes``."""
+    """The server as a process on 127.0.0.1; its answers' bodies have ``size_bytes``."""
 
     name = "delay-server"
     label = "asyncli's delay server"

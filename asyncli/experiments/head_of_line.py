@@ -25,7 +25,7 @@ _LENGTH = re.compile(rb"(?i)\r\ncontent-length: (\d+)\r\n")
 
 @contextlib.asynccontextmanager
 async def _connections(url: str, many: int) -> AsyncIterator[list[tuple[asyncio.StreamReader, asyncio.StreamWriter]]]:
-    """Connections to the server. :class:`PeerError` where it ends one in it, or what is done in it takes longer than 30 s."""
+    """Connections to the server. Raises :class:`PeerError` where it ends one, or the block takes longer than 30 s."""
     parts = urlsplit(url)
     try:
         async with asyncio.timeout(_TIMEOUT_S), contextlib.AsyncExitStack() as stack:
@@ -48,10 +48,10 @@ async def _read_one(reader: asyncio.StreamReader) -> None:
 
 
 async def behind_slow(url: str, slow_ms: int, behind: int, *, pipelined: bool) -> list[float]:
-    """Milliseconds until each answer is whole: of one request that takes ``slow_ms`` to work on, and ``behind`` that take none.
+    """Milliseconds until each answer is complete: one request that takes ``slow_ms`` of work, and ``behind`` that take none.
 
-    ``pipelined``: all are written at once on one connection, the slow one first; else at the same time on one each, connected
-    before. Raises :class:`~asyncli.errors.PeerError` where the server ends a connection or does not answer within 30 s.
+    ``pipelined``: all on one connection, the slow one first; else at the same time on one connection each. Raises
+    :class:`~asyncli.errors.PeerError`.
     """
     asks = [_ask(url, slow_ms), *[_ask(url)] * behind]
     async with _connections(url, 1 if pipelined else len(asks)) as streams:
@@ -71,11 +71,10 @@ async def behind_slow(url: str, slow_ms: int, behind: int, *, pipelined: bool) -
 
 
 async def unread(url: str, responses: int) -> dict[str, Any]:
-    """Ask for ``responses`` in one pipeline and read nothing until the receive window has closed (or 3 s); then read them all.
+    """Ask for ``responses`` in one pipeline, read nothing until the receive window closes (or 3 s), then read them all.
 
-    ``before_bytes`` came while nobody read; ``window_closed``: how often, by the whole host's count, None where the kernel does
-    not tell; ``answered``: answers that were read whole after that. Raises :class:`~asyncli.errors.PeerError` where the server
-    does not answer.
+    ``before_bytes``: received unread; ``window_closed``: how often, on the whole host, None where unknown; ``answered``: answers
+    read afterwards. Raises :class:`~asyncli.errors.PeerError`.
     """
     waiting, before = -1, read_tcp()
     async with _connections(url, 1) as [(reader, writer)]:
@@ -84,7 +83,7 @@ async def unread(url: str, responses: int) -> dict[str, Any]:
         writer.write(_ask(url) * responses)
 
         def closed() -> bool:
-            """The count is of the whole host, so this socket must be full too: it waits, and no more comes."""
+            """The count is the whole host's, so this socket must be full too: bytes wait, and no more arrive."""
             nonlocal waiting
             was, waiting = waiting, int.from_bytes(fcntl.ioctl(sock.fileno(), termios.FIONREAD, bytes(4)), sys.byteorder)
             return bool(since(read_tcp(), before).get("window_closed")) and was == waiting > 0

@@ -16,15 +16,15 @@ from asyncli.experiments.holding_claims import SHAPES, conclude
 from asyncli.experiments.record import turned
 from asyncli.experiments.soak_ladder import climb, figures_of, plan_of_soak
 from asyncli.lab import choose
-from asyncli.lab.binary import descriptor_limit
+from asyncli.lab.executables import descriptor_limit
 from asyncli.metrics import HOST_AVAILABLE_BYTES, HOST_USED_BYTES, SERVER_PSS_BYTES
 from asyncli.units import format_bytes, parse_duration
 
-#: Every server of the lab. The iterative one is a case of its own: it has no slope.
+#: Every server of the lab. The iterative one has no slope.
 SERVERS = ("iterative", *SHAPES)
-# The iterative server is asked for so many, to see that it serves one of them.
+# Connections to the iterative server, which serves one.
 _ASKED_OF_ONE = 8
-# A third of the memory that is free, and never more: this is a host on which others work.
+# The share of free memory that a test may take.
 _SHARE_OF_FREE = 1 / 3
 
 
@@ -59,7 +59,7 @@ async def _hold_one(context: Context, number: int) -> None:
         plan = plan_of_soak(server, connections=_ASKED_OF_ONE, keepalive=4, timeout="1s", hold="2s", baseline=baseline)
         found = figures_of(await climb(server, plan))
         context.met(server)
-    # All seconds of its one client: neither a slope nor a latency says anything of it.
+    # One client gives neither a slope nor a latency.
     kept = ("asked", "held", "causes", "processes", "threads", "full_bytes")
     context.add("iterative", number, **{key: found[key] for key in kept})
     context.tell(number, "iterative", f"{found['held']:,} of {found['asked']:,} served")
@@ -72,9 +72,9 @@ async def _hold(context: Context, name: str, number: int) -> None:
     before = _counter(HOST_USED_BYTES)
     server = choose(name, connections=many, keepalive_s=parse_duration(plan.keepalive), **options)
     async with charged(context, server) as charges:
-        # Tasks, stacks and page tables are no part of a process's own memory; what is charged, and what the host takes, has them.
+        # The charge and the host's memory include tasks, stacks and page tables, which a process's own memory lacks.
         start = max(0.0, _counter(HOST_USED_BYTES) - before)
-        # Events cost a fraction of a fork, of which the quickest make two thousand a second.
+        # The fastest servers fork two thousand a second; events cost far less.
         rate = plan.rate if shape.holds == "event" else max(100, plan.rate // 4)
         soak = plan_of_soak(
             server, connections=many, ramp=f"{max(1, rate // 100)}/10ms", plateaus=plan.plateaus, plateau_rest=plan.rest,
@@ -85,7 +85,7 @@ async def _hold(context: Context, name: str, number: int) -> None:
             start = charges.samples[0].values[SERVER_PSS_BYTES]
         workers = server.workers
         context.met(server)
-    # The place in a pool stood before the first connection.
+    # A pool's members exist before the first connection.
     member = start / max(1, workers) if shape.pool else None
     each = None if found["own"] is None else found["own"] + (member or 0.0)
     context.add(
@@ -96,9 +96,9 @@ async def _hold(context: Context, name: str, number: int) -> None:
 
 
 def fitting(name: str, plan: Any, free_bytes: float) -> int:
-    """Connections for a server's ladder: as many as were asked for, within its kind and a third of the free memory.
+    """Connections for a server's ladder: as asked, within its kind's maximum and a third of the free memory.
 
-    Raises :class:`HostError` where that is fewer than a ladder has steps.
+    Raises :class:`HostError` where the ladder would have fewer connections than steps.
     """
     shape = SHAPES[name]
     asked = plan.connections if shape.holds == "event" else min(plan.connections, plan.members)
@@ -113,7 +113,7 @@ def _counter(name: str) -> float:
 
 
 def _host_facts() -> dict[str, int | None]:
-    """The limits of this host that end a server's growth; None where one cannot be read."""
+    """This host's limits of a server's growth; None where one cannot be read."""
     files = {"pid_max": "kernel/pid_max", "threads_max": "kernel/threads-max", "map_max": "vm/max_map_count"}
     return {"nofile": descriptor_limit(), **{name: _number(f"/proc/sys/{file}") for name, file in files.items()}}
 

@@ -65,7 +65,7 @@ _COST_CAPTION = (
 
 
 def conclude(plan: Any, rounds: Rounds) -> Conclusions:
-    """Its tables, its picture, and what it says of what was expected."""
+    """Its tables, chart and claims."""
     met = [name for name in SHAPES if rounds.of(name, "asked")]
     order = sorted(met, key=lambda name: rounds.median(name, "each") or math.inf)
     tables = [
@@ -95,9 +95,8 @@ def _known(one: Round) -> Interval | None:
 
 
 def stops(name: str, one: Round, limit_bytes: float) -> dict[str, float]:
-    """How many each thing that ends a server's growth allows: ``memory`` (with ``least`` and ``most``), ``descriptors``, ``ids``,
-    ``maps``; without what is not known.
-    """
+    """How many connections each limit allows: ``memory`` (``least`` to ``most``), ``descriptors``, ``ids``, ``maps``, where
+    known."""
     shape, found = SHAPES[name], {}
     if (known := _known(one)) is not None:
         # A pool is taken to be as large as then fits.
@@ -121,7 +120,7 @@ def _stops_table(plan: Any, rounds: Rounds, order: list[str]) -> FigureTable:
         ladders = [stops(name, one, limit) for one in rounds if one["step"] == name]
         values = {one.key: [ladder[one.key] for ladder in ladders if one.key in ladder] for one in _STOPS}
         rows.append(FigureRow(name, {**values, "cut": rounds.of(name, "cut")}))
-        # Where memory cannot be reckoned, it may be what ends first.
+        # Where memory is unknown, it may be the first limit.
         kinds = {key: statistics.median(values[key]) for key in ("memory", "descriptors", "ids", "maps") if values[key]}
         first.append(f"{name} by {min(kinds, key=lambda key: kinds[key])}" if "memory" in kinds else f"{name} not known")
     title = f"The most that each would hold in {plan.limit_mib:,} MiB, by each thing that would stop it"
@@ -158,7 +157,7 @@ def _claims(rounds: Rounds) -> Iterator[Claim]:
     text = "A process for each connection takes more than twice what a thread takes."
     yield from claimed(text, Rule(low=2), by(["fork"], ["thread"]))
     if alone := [one for one in rounds if one["step"] == "iterative" and one.get("held") is not None]:
-        # What a client sees of a server that has not come to it.
+        # What a client sees of a server that has not accepted it.
         waiting = {"heartbeat_timeout", "connect_timeout"}
         words = f"{span([one['held'] for one in alone], '.0f')} of {alone[0]['asked']:.0f} had answers to the end"
         yield from counted(

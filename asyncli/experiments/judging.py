@@ -14,36 +14,36 @@ from typing import NamedTuple
 
 from asyncli.experiments.record import Claim, Round, Verdict
 
-#: The share of intervals that hold the true figure.
+#: The level of the intervals.
 LEVEL = 0.95
-#: Of fewer rounds than this there is no scatter to go by (with two, Student's t is 12.7).
+#: Fewer rounds have no usable scatter (with two, Student's t is 12.7).
 ENOUGH_ROUNDS = 3
 #: So few rounds decide only where each of them is beyond the rule by this factor. Of two runs that scatter by 15 % each, alike in
 #: truth, one round in twenty is so far apart, of those that scatter by 10 % one in two hundred.
 LARGE = 1.5
-# Of more cases than these the furthest are named, and the others counted.
+# Of more cases only the two extremes are named, and the others counted.
 _MOST_SAID = 8
 
-#: Of a case: True where the claim is shown, False where its opposite is, None where neither.
+#: Of a case: True: the claim is shown; False: its opposite; None: neither.
 Side = bool | None
 
 
 class Interval(NamedTuple):
-    """Where a figure lies; about its ``middle`` (None where it is not of rounds but of slopes)."""
+    """The bounds of a figure, and its ``middle`` (None for one of slopes)."""
 
     low: float
     high: float
     middle: float | None = None
 
     def words(self, *bounds: float) -> str:
-        """Its middle (from where to where), with the digits that show the side of each of ``bounds``."""
+        """``middle (low to high)``, with digits enough to show the side of each of ``bounds``."""
         low, high = shown(self.low, *bounds), shown(self.high, *bounds)
         if low == high:
             return low
         return f"{low} to {high}" if self.middle is None else f"{shown(self.middle)} ({low} to {high})"
 
     def by(self, other: Interval) -> Interval:
-        """Where their ratio lies."""
+        """The interval of the ratio."""
         return Interval(self.low / other.high, self.high / other.low)
 
 
@@ -69,7 +69,7 @@ def interval(values: Sequence[float]) -> Interval:
 
 
 def shown(value: float, *bounds: float) -> str:
-    """A figure with two or three digits that matter, or as many as show on which side of each of ``bounds`` it is."""
+    """A figure with two or three significant digits, or as many as show its side of each of ``bounds``."""
     at = 0 if value >= 100 else 1 if value >= 10 else 2 if value >= 0.1 else 3
 
     def side(of: float) -> list[bool]:
@@ -103,7 +103,7 @@ class Rule(NamedTuple):
         return f"{'above' if self.low > -math.inf else 'below'} {shown(self.bounds[0])}"
 
 
-#: A ratio nearer to 1 than these is no difference worth the name, however well it is known.
+#: A ratio nearer to 1 is no difference of note, however exact.
 MORE, LESS = Rule(low=1.05), Rule(high=1 / 1.05)
 
 
@@ -122,7 +122,7 @@ def claimed(claim: str, rule: Rule, cases: Mapping[str, Sequence[float] | Interv
 
 
 def counted(claim: str, rule: str, cases: Mapping[str, Iterable[bool]], note: str = "") -> Iterator[Claim]:
-    """The same of what is counted exactly: of each case, whether it was so in each round."""
+    """The same of exact counts: for each case, whether it held in each round."""
     seen = {label: set(one) for label, one in cases.items()}
     sides = {label: one == {True} if len(one) == 1 else None for label, one in seen.items() if one}
     yield from _judged(claim, f"{rule}, in every round", sides, "; ".join(sides), note)

@@ -1,4 +1,4 @@
-"""Programs on hosts of our own: nginx and its clients where the original experiment had them, an agent beside nginx."""
+"""Programs in network namespaces: nginx and its clients as in the original experiment, an agent beside nginx."""
 
 from __future__ import annotations
 
@@ -25,15 +25,14 @@ from asyncli.units import parse_duration
 #: The source's addresses.
 SERVER, CLIENTS = "server", ("client .9", "client .10")
 HOSTS = {SERVER: "192.168.1.8/24", CLIENTS[0]: "192.168.1.9/24", CLIENTS[1]: "192.168.1.10/24"}
-#: Of a fleet, whoever leads it is on a host of its own.
+#: The host of a fleet's session.
 SESSION = "session"
 FLEET = {**HOSTS, SESSION: "192.168.1.7/24"}
-#: As many connections from one address to one port as the source asked of each client.
+#: Ports for as many connections as the source asked of each client.
 SYSCTLS = {host: {"net.ipv4.ip_local_port_range": "1024 61024"} for host in CLIENTS}
 # The source's.
 _KEEPALIVE_TIMEOUT_S = 3600
 _AGENT_PORT, _SCHEDULER_PORT = 9165, 8786
-#: What its programs are called.
 AGENT, SCHEDULER, WORKER = "the agent", "the scheduler", "the Dask worker"
 _STARTS_S = 30.0
 _LAST_WORDS = 300
@@ -47,7 +46,7 @@ class Running:
 
     @property
     def said(self) -> str:
-        """What it has written so far, standard output and errors."""
+        """Its standard output and error so far."""
         return self._log.read_text(encoding="utf-8", errors="replace")
 
     @property
@@ -59,12 +58,12 @@ class Running:
         return " ".join(self.said.split())[-_LAST_WORDS:] or "it said nothing"
 
     async def until_said(self, pattern: str, within_s: float = _STARTS_S) -> re.Match[str]:
-        """The first match in what it says. Raises :class:`EngineError` where it ended before, or took longer."""
+        """Wait for the first match in its output. Raises :class:`EngineError` where it ends before, or takes longer."""
         found: re.Match[str] | None = None
 
         def look() -> bool:
             nonlocal found
-            # Whether it has ended is asked first: what it said before its end is then all there.
+            # Asked first: after its end the output is complete.
             over = self.ended
             found = re.search(pattern, self.said)
             return found is not None or over
@@ -77,7 +76,7 @@ class Running:
 
 
 class Programs:
-    """``async with Programs(network) as programs``: what is started in it ends with it."""
+    """``async with Programs(network) as programs``: programs started in it end with it."""
 
     def __init__(self, network: Network) -> None:
         self._network = network
@@ -92,7 +91,7 @@ class Programs:
         try:
             await asyncio.gather(*(child.end(one.process) for one in self.running))
         finally:
-            # Also when we are cancelled in the midst of it.
+            # Also when cancelled.
             for one in self.running:
                 child.kill_group(one.process.pid)
             self._folder.cleanup()
@@ -100,7 +99,7 @@ class Programs:
     def start(
         self, host: str, what: str, module: str, words: Sequence[str], environment: Mapping[str, str] | None = None
     ) -> Running:
-        """``python -m module words`` on ``host``: this Python, this very package. ``what`` it is called in complaints."""
+        """Run ``python -m module words`` on ``host`` with this Python and package; errors name it ``what``."""
         log = Path(self._folder.name) / f"{len(self.running)}.log"
         argv = [sys.executable, "-m", module, *words]
         with log.open("wb") as stream, self._network.inside(host):
@@ -123,7 +122,7 @@ class Programs:
 
     async def agent(self, status_url: str) -> tuple[str, dict[str, str]]:
         """``asyncli agent`` beside nginx, sampling: its URL, and the environment with the token by which it is asked."""
-        # From the environment, where no other user of the host can read it.
+        # The environment hides it from other users.
         environment = {"ASYNCLI_AGENT_TOKEN": secrets.token_urlsafe(24)}
         listen = f"{self._network.address(SERVER)}:{_AGENT_PORT}"
         agent = self.start(SERVER, AGENT, "asyncli", ["agent", "--status-url", status_url, "--listen", listen], environment)
@@ -131,7 +130,7 @@ class Programs:
 
 
 async def in_rounds(context: Context, label: str, measure: Callable[[Context, int, Path], Awaitable[None]]) -> None:
-    """Each round of ``measure``, told as ``label``: its number, and the folder for its run files."""
+    """Run each round of ``measure`` as the step ``label``, with its number and a folder for run files."""
     with contextlib.ExitStack() as stack:
         folder = context.folder or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="asyncli-testbed-")))
         for number in range(context.plan.rounds):
@@ -142,10 +141,8 @@ async def in_rounds(context: Context, label: str, measure: Callable[[Context, in
 
 @contextlib.asynccontextmanager
 async def serving(context: Context, network: Network, most: int) -> AsyncIterator[tuple[LabNginx, Charges]]:
-    """nginx with the source's settings on the server's host, cut for ``most``, and what its control group is charged.
-
-    This thread is on that host until the block's end.
-    """
+    """nginx with the source's settings on the server's host, sized for ``most``, and its control group's charge. This thread is
+    on that host until the block's end."""
     address, keepalive_s = network.address(SERVER), parse_duration(context.plan.keepalive)
     nginx = LabNginx(most, 80, keepalive_s, address, keepalive_timeout_s=_KEEPALIVE_TIMEOUT_S)
     with network.inside(SERVER):
@@ -163,5 +160,5 @@ def soak_words(plan: Any, nginx: LabNginx, connections: int, file: Path) -> list
 
 
 def suffix(number: int) -> str:
-    """What the files of round ``number`` have in their names."""
+    """The suffix of the files of round ``number``."""
     return f"-{number + 1}" if number else ""

@@ -18,8 +18,8 @@ from asyncli.experiments.delay_server import DelayServer
 from asyncli.experiments.head_of_line import behind_slow, unread
 from asyncli.experiments.judging import Rule, claimed, counted
 from asyncli.experiments.record import Chart, ChartLine, Claim, Column, Conclusions, Rounds, bars, span, turned
+from asyncli.lab.base import LabServer
 from asyncli.lab.nginx import LabNginx
-from asyncli.lab.program import LabServer
 
 #: How the same answers are asked for.
 WAYS = ("pipelines", "ten pipelines", "one at a time", "threads", "tasks")
@@ -27,14 +27,14 @@ _MANY, _TEN, _KEPT, _THREADS, _TASKS = WAYS
 #: What is asked for, and of which server.
 PAGES = {"near": "nginx", "large": "nginx", "far": "distant"}
 _NEAR, _LARGE, _FAR = PAGES
-# What is measured besides: limits of requests a connection (nginx's, and how deep the pipelines are), and the order of answers.
+# Also measured: limits of requests a connection (nginx's, and the pipelines' depth), and the order of answers.
 _LIMITS = {"no limit": (10_000_000, 150), "cut": (100, 150), "fitting": (100, 100)}
 _FREE, _CUT, _FITTING = _LIMITS
 _ORDERS = ("pipelined", "apart")
 _UNREAD, _UNREAD_RESPONSES = "unread", 100
 _BEHIND = 9
 _MOST_DEEP = 10_000
-# Pipelines of thousands of requests are answered over the whole of a run.
+# Pipelines of thousands of requests take the whole run.
 _TIMEOUT = "120s"
 
 # Of 10,000 answers of 6 kB each, and of another 10,000 of 32.6 kB; from servers that were far away.
@@ -84,7 +84,7 @@ async def _run(context: Context) -> None:
                 with context.step(server, _page_label(plan, page)):
                     async with _serving(plan, page) as lab:
                         for way in turned(WAYS, number * len(PAGES) + at):
-                            # One that fails is left out of this page from here on.
+                            # A failed one is left out of this page.
                             if (step := f"{page}: {way}") not in context.left_out:
                                 with context.step(step, f"{_way_label(plan, way)}, {_page_label(plan, page)},"):
                                     await _measure(context, number, page, way, lab)
@@ -104,7 +104,7 @@ async def _run(context: Context) -> None:
 def _serving(plan: PipeliningPlan, page: str) -> LabServer:
     if PAGES[page] == "distant":
         return DelayServer(plan.page_bytes, plan.round_trip_ms)
-    # One worker: then no way uses more of the server than another, however few its connections are.
+    # One worker, so that each way uses the same server.
     body = "x" * (plan.large_bytes if page == _LARGE else plan.page_bytes)
     return LabNginx(plan.connections + 64, body=body, workers=1)
 
@@ -188,7 +188,7 @@ def _order_label(step: str) -> str:
 
 # Concluding: pure.
 
-# Once: what holds of all these tables stands below the first of them.
+# Captions common to all tables are below the first.
 _CAPTIONS = {
     _NEAR: "One nginx worker on loopback. Pipelines, and kept-alive connections with one request at a time, are asyncli's, "
     "in one process; threads (http.client) and tasks (aiohttp, a pool of as many connections) are a Python program each. "
@@ -296,7 +296,6 @@ def _claims(plan: PipeliningPlan, rounds: Rounds) -> Iterator[Claim]:
         again += [(burst[at], single[at]) for at in burst if at in single]
     if again:
         many, few = (span([one[at] for one in again], ",.0f") for at in (0, 1))
-        # Loopback drops nothing by itself.
         yield from counted(
             "Bursts of pipelines bring retransmissions.", "more than one at a time, where anything is sent again",
             {f"{many} segments a run, {few} one at a time": (mine > theirs for mine, theirs in again if mine or theirs)},

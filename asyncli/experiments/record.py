@@ -1,4 +1,4 @@
-"""What an experiment says: rounds as they were measured, and tables, pictures and verdicts on claims that come of them."""
+"""An experiment's record: its rounds, and their tables, charts and judged claims."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from asyncli.records import Environment, Finding
 
 _T = TypeVar("_T")
 
-#: Of the form of a record: raised whenever a reader of the one before could not read it.
+#: Raised when a reader of the schema before could not read it.
 SCHEMA = 1
-#: One thing measured once: ``step`` and ``round`` (from 0) say what and when, the rest are figures by name;
-#: ``usable`` False, with the reason in ``unusable``: it failed, and nothing may be concluded from it.
+#: One measurement: ``step`` and ``round`` (from 0), and figures by name; ``usable`` False, with the reason in ``unusable``: it
+#: failed, and is in no table or claim.
 Round = dict[str, Any]
 Unit = Literal["", "/s", "ms", "us", "s", "B", "cores", "share"]
 Verdict = Literal["holds", "holds in part", "does not hold", "cannot say"]
@@ -37,7 +37,7 @@ class Column(msgspec.Struct):
 
 
 class FigureRow(msgspec.Struct):
-    """A line of a table: each figure's values, a round each; beside them what the source had on its machine, where it says."""
+    """A row: each figure's values by round, and the source's own where it gives them."""
 
     label: str
     values: dict[str, list[float]]
@@ -59,7 +59,7 @@ class FigureTable(msgspec.Struct):
 
     @property
     def told(self) -> list[Column]:
-        """The columns of which something was measured, or is known of the source."""
+        """The columns with a measured value or one of the source."""
         return [one for one in self.columns if any(row.values.get(one.key) or one.key in row.source for row in self.rows)]
 
 
@@ -84,7 +84,7 @@ class Chart(msgspec.Struct):
 
 
 class Claim(msgspec.Struct):
-    """What is claimed, whether it holds here (see :func:`asyncli.experiments.judging.verdict`), and what says so."""
+    """A claim, its verdict (see :func:`asyncli.experiments.judging.verdict`), and the evidence."""
 
     claim: str
     verdict: Verdict
@@ -92,7 +92,7 @@ class Claim(msgspec.Struct):
 
 
 class Conclusions(msgspec.Struct):
-    """What the rounds come to; a table without a row and a chart without a point are left out."""
+    """Tables, charts and claims; tables without rows and charts without points are left out."""
 
     tables: list[FigureTable] = msgspec.field(default_factory=list)
     charts: list[Chart] = msgspec.field(default_factory=list)
@@ -106,10 +106,9 @@ class Conclusions(msgspec.Struct):
 
 
 class Record(msgspec.Struct):
-    """An experiment that was run: what is kept of it in ``record.json``.
+    """The content of ``record.json``.
 
-    ``complete``: it came to its end and to its conclusions. ``command`` runs it again, from the folder of the record where it
-    names that; empty in records of before it was kept.
+    ``complete``: it ran to its end and concluded. ``command`` repeats it from the record's folder; empty in old records.
     """
 
     schema: int
@@ -130,7 +129,7 @@ class Record(msgspec.Struct):
 
 
 def record_of(text: bytes) -> Record:
-    """The record in ``text``. ``ValueError`` where it is none, or of another schema."""
+    """Raises ``ValueError`` for a text that is no record of this schema."""
     try:
         record = msgspec.json.decode(text, type=Record)
     except (msgspec.MsgspecError, UnicodeDecodeError):
@@ -141,18 +140,17 @@ def record_of(text: bytes) -> Record:
 
 
 def turned(items: Sequence[_T], number: int) -> list[_T]:
-    """The order of ``items`` in round ``number``: each is first equally often in as many rounds as there are items, and last in
-    as many or twice as many; before its neighbour as often as after it, since every other round goes backwards.
-    """
+    """The order of ``items`` in round ``number``: rotated, and reversed every other round, so that each is first, last, before
+    and after its neighbour equally often."""
     many, way = len(items), -1 if number % 2 else 1
     return [items[(number + way * at) % many] for at in range(many)]
 
 
 class Rounds(list[Round]):
-    """Rounds, and their figures by step and key; what was not measured is left out."""
+    """Rounds, with figures by step and key; missing ones are left out."""
 
     def of(self, step: str, key: str) -> list[float]:
-        """A figure's values in the rounds of a step, in their order."""
+        """The values of a figure of a step, in order of rounds."""
         return [float(one[key]) for one in self if one["step"] == step and one.get(key) is not None]
 
     def median(self, step: str, key: str) -> float | None:
@@ -165,12 +163,12 @@ class Rounds(list[Round]):
         return {one["round"]: float(one[key]) for one in self if one["step"] == step and one.get(key) is not None}
 
     def ratio(self, step: str, other: str, key: str) -> list[float]:
-        """``step`` by ``other``, round by round: what both suffered alike cancels out."""
+        """``step`` by ``other``, round by round, so that common noise cancels."""
         mine, theirs = self.by_round(step, key), self.by_round(other, key)
         return [mine[at] / theirs[at] for at in mine if theirs.get(at)]
 
     def ratios(self, pairs: Mapping[str, tuple[str, str]], key: str) -> dict[str, list[float]]:
-        """The same of several pairs of steps, by their labels."""
+        """As :meth:`ratio`, of labelled pairs of steps."""
         return {label: self.ratio(*steps, key) for label, steps in pairs.items()}
 
     def row(
@@ -196,6 +194,6 @@ def bars(label: str, values: Sequence[float | None]) -> ChartLine:
 
 
 def span(values: list[float], spec: str = ".2f") -> str:
-    """From the least to the most, or the one that it is."""
+    """``least to most``, or the one value."""
     low, high = format(min(values), spec), format(max(values), spec)
     return low if low == high else f"{low} to {high}"

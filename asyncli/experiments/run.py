@@ -25,9 +25,8 @@ async def run(
     say: Callable[[str], None] = print,
     folder: Path | None = None,
 ) -> Record:
-    """All of it, by a plan of :func:`~asyncli.experiments.plan_of`; run files are kept in ``folder``. Cancelled, it keeps what
-    was measured, and its record is not complete.
-    """
+    """Run a plan of :func:`~asyncli.experiments.plan_of`; run files go to ``folder``. When cancelled it keeps what was measured,
+    and the record is not complete."""
     context = Context(plan, say, folder)
     started, begun = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"), time.monotonic()
     complete = False
@@ -37,7 +36,7 @@ async def run(
     except asyncio.CancelledError:
         context.findings.append(stopped())
     except Exception as error:
-        # What was measured is kept, whatever ends it.
+        # Keep what was measured.
         if not context.rounds:
             raise
         context.findings.append(ended_early(_words(error)))
@@ -71,12 +70,12 @@ async def run(
 
 
 def concluded(experiment: Experiment, plan: ExperimentPlan, rounds: list[Round]) -> Conclusions:
-    """What the rounds come to that did not fail. Pure."""
+    """The conclusions of the usable rounds. Pure."""
     return experiment.conclude(plan, counted(rounds))
 
 
 def counted(rounds: list[Round]) -> Rounds:
-    """Those of which nothing failed: the others stand in the record, and in no table and no claim."""
+    """The usable rounds; the others are only in the record."""
     return Rounds(one for one in rounds if one.get("usable", True))
 
 

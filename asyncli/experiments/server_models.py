@@ -17,11 +17,11 @@ from asyncli.findings.experiment import cell_failed
 from asyncli.lab import child
 from asyncli.lab.models import MODELS, LabModel
 
-# What each cell begins with: it warms the server, and says how many connections make the CPU time that was asked for.
+# Connections of a cell's pilot, which warms the server and sizes the load.
 _PILOT = 400
-# The source's largest; what it costs to go on is time, and what it gains is nothing.
+# The source's largest.
 _MOST_LOOPS = 50_000
-# Longer than any cell takes that works: what is stuck ends here, and the rest goes on.
+# Longer than any working cell takes.
 _PATIENCE_S = 120.0
 _SETTLE_S = 5.0
 _Many = Annotated[int, Meta(ge=1, le=1_000)]
@@ -45,7 +45,7 @@ async def _run(context: Context) -> None:
                     try:
                         await _measure(context, cell, number, loops)
                     except PeerError as error:
-                        # This load is too much for it, others need not be.
+                        # Other loads may still work.
                         failed.add(cell)
                         why, _, remedy = str(error).partition("; ")
                         context.findings.append(cell_failed(cell.words(), why, remedy))
@@ -79,10 +79,10 @@ async def _measure(context: Context, cell: ModelLoad, number: int, loops: dict[M
 async def _load(
     server: LabModel, cpu: ServerCpu, quiet: tuple[int, int], cell: ModelLoad, loops: int
 ) -> tuple[dict[str, Any], CpuTime]:
-    """What the client found, and what the server spent, all that it started for a client included."""
+    """The client's result, and the server's CPU time with all that it started for the clients."""
     before = cpu.read()
     found = await _client(*server.address_port, cell.processes, loops, cell.size)
-    # The last children and threads are still at their close() when the client has read its bytes.
+    # The last children and threads still close when the client has read its bytes.
     if not await child.until(lambda: cpu.size() == quiet, _SETTLE_S):
         raise PeerError(
             f"{_SETTLE_S:.0f} s after its last client its processes and threads are not what they were; look at the host's load"

@@ -1,4 +1,4 @@
-"""What is measured of the server models, and what the rounds come to. Pure."""
+"""The server models' measurements, tables and claims. Pure."""
 
 from __future__ import annotations
 
@@ -7,18 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from asyncli.experiments.judging import MORE, Rule, claimed
-from asyncli.experiments.record import (
-    Chart,
-    ChartLine,
-    Claim,
-    Column,
-    Conclusions,
-    FigureRow,
-    FigureTable,
-    Rounds,
-    bars,
-    turned,
-)  # fmt: skip
+from asyncli.experiments.record import Chart, ChartLine, Claim, Column, Conclusions, FigureRow, FigureTable, Rounds, bars, turned
 from asyncli.lab.models import MODELS
 
 #: What a reader calls them.
@@ -41,7 +30,7 @@ class ModelLoad(NamedTuple):
 
     @property
     def step(self) -> str:
-        """Its name among the rounds; the pool's only where the model has one."""
+        """Its step; with the pool's size where the model has one."""
         pool = f", pool {self.pool}" if self.model in POOLS else ""
         return f"{self.model}{pool}, {self.processes} × {self.size} B"
 
@@ -56,18 +45,15 @@ def _clients(processes: int) -> str:
 
 
 def at(plan: Any, model: str, processes: int | None = None, size: int | None = None, pool: int | None = None) -> ModelLoad:
-    """The model's cell on each axis where it is given, else at the middle value, in whatever order the axis was written."""
+    """The model's cell; an axis that is not given is at its middle value."""
     middle = [sorted(axis)[len(axis) // 2] for axis in (plan.processes, plan.bytes, plan.pools)]
     given = (processes, size, pool)
     return ModelLoad(model, *(there if one is None else one for one, there in zip(given, middle, strict=True)))
 
 
 def cells(plan: Any, number: int = 0) -> list[ModelLoad]:
-    """All that round ``number`` measures, neighbours differing in the model, and each axis in an order that turns with the round:
-    what the host does meanwhile, and what came before, meets all of them alike.
-
-    Each axis is measured at the middle of the others.
-    """
+    """The cells of round ``number``: each axis at the middle of the others, in an order that turns with the round, so that all
+    meet the same noise."""
     models, pools = turned([*MODELS], number), turned(POOLS, number)
     found = [at(plan, model, processes=many) for many in turned(plan.processes, number) for model in models]
     found += [at(plan, model, size=many) for many in turned(plan.bytes, number) for model in models]

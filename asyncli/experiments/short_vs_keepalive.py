@@ -13,22 +13,11 @@ from asyncli.experiments import Count, Experiment, ExperimentPlan
 from asyncli.experiments.context import Context, figures, fitness_of
 from asyncli.experiments.counters import read_io, read_tcp, since
 from asyncli.experiments.judging import LESS, MORE, claimed, limited, unjudged
-from asyncli.experiments.record import (
-    Chart,
-    ChartLine,
-    Claim,
-    Column,
-    Conclusions,
-    FigureRow,
-    FigureTable,
-    Rounds,
-    bars,
-    turned,
-)
+from asyncli.experiments.record import Chart, ChartLine, Claim, Column, Conclusions, FigureRow, FigureTable, Rounds, bars, turned
 from asyncli.experiments.strace import counting
 from asyncli.lab import choose
 from asyncli.lab.apache import page
-from asyncli.lab.program import LabServer
+from asyncli.lab.base import LabServer
 from asyncli.metrics import SERVER_PSS_BYTES
 
 #: setup -> the lab's server for it. Few: a child for two connections.
@@ -39,11 +28,11 @@ _WAYS = {"short": True, "kept alive": False}
 _SHORT, _KEPT = _WAYS
 # What the step of a count of system calls has after its name.
 _CALLS = ": system calls"
-# A child that closes a connection waits for the client's end of it (lingering close), and meanwhile serves nobody.
+# A child that closes waits for the client's end (lingering close), and serves nobody meanwhile.
 _SPARE_CHILDREN = 8
-# As in the source: a child gives up an idle connection after so long. None is idle here.
+# As in the source; no connection is idle here.
 _KEEPALIVE_TIMEOUT_S = 15
-# The pass under strace ends by its number of requests; this is for a host on which that would take for ever.
+# Bounds the pass under strace, which ends by its number of requests.
 _LONGEST_TRACE = "60s"
 _MOST_CALLS = 10
 
@@ -98,7 +87,7 @@ async def _run(context: Context) -> None:
     for number in range(context.plan.rounds):
         for setup in turned([*_SETUPS], number):
             server = _SETUPS[setup]
-            # What short connections leave in TIME_WAIT meets the kept ones in every other round.
+            # The order alternates: short connections leave TIME_WAIT behind.
             for way in turned([*_WAYS], number):
                 if context.wanted(server) and (setup != _FEW or context.plan.connections > 1):  # one has no half
                     with context.step(server, server):
@@ -162,7 +151,7 @@ def _a_request(found: Benched, used: Mapping[str, float], setup: str) -> dict[st
 
 
 async def _count_calls(context: Context, setup: str, way: str) -> None:
-    """A pass of its own: what is traced is slow, and its times say nothing."""
+    """A separate pass: tracing slows the server."""
     plan = context.plan
     values = {"requests": plan.traced_requests, "duration": _LONGEST_TRACE, "short": _WAYS[way]}
     async with _server(plan, setup) as server:
@@ -245,7 +234,7 @@ def _over_time(rounds: Rounds, step: str) -> ChartLine:
 
 def _claims(rounds: Rounds) -> Iterator[Claim]:
     """The source's, each judged on kept alive by short in the same round, of every setup that was measured."""
-    # The speed of a setup of which asyncli was the limit is not the server's; what a request cost the server is.
+    # Where asyncli was the limit, the speed is not the server's; its CPU a request is.
     busy = {setup for setup, steps in _STEPS.items() if limited(rounds) & {*steps}}
     judged = {setup: steps for setup, steps in _STEPS.items() if setup not in busy}
     kinds = {"wire_bytes": "bytes above TCP", "segments": "TCP segments", "io_calls": "read and write calls"}
@@ -258,7 +247,7 @@ def _claims(rounds: Rounds) -> Iterator[Claim]:
         ("They cost the server less CPU a request.", LESS, rounds.ratios(_STEPS, "server_us"), ""),
         ("They cost less I/O a request.", LESS, io, ""),
         ("They cost fewer system calls a request (the source: 0.77 times).", LESS, rounds.ratios(calls, "all"), ""),
-        # The source's Apache forked a process for each kept connection; here all stand from the start.
+        # The source's Apache forked a process for each kept connection; here all exist from the start.
         ("They cost more memory.", MORE, rounds.ratios(_STEPS, "pss_bytes"), ""),
         ("They win the mean (the source: 0.28 times).", LESS, rounds.ratios(judged, "mean_ms"), left_out),
         ("They lose the tail, at p99.9 (the source: 14 times at the maximum).", MORE,

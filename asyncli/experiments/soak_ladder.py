@@ -19,16 +19,16 @@ from asyncli.app.soak import KnownServer, Soak
 from asyncli.collect.kernel import SlabReader, read_counters
 from asyncli.collect.processes import ProcessesGoneError, ProcessGroup, ServerTree
 from asyncli.experiments.cgroup import Charges
-from asyncli.lab.program import LabServer
+from asyncli.lab.base import LabServer
 from asyncli.metrics import KERNEL_SLAB, SERVER_PROCESSES, SERVER_PSS_BYTES, SERVER_THREADS, STATUS_ACTIVE
 from asyncli.plan import Layer, Plan, build_plan
 from asyncli.records import Phase, Sample
 from asyncli.run import Run
 from asyncli.store.reader import read_run
 
-# Shares of a rest at which the server's memory is read: in its last half, which is what a plateau's point is made of.
+# Shares of a rest at which memory is read: in its last half, which a plateau's point is made of.
 _READ_AT = (0.6, 0.85)
-# A share of the kernel's slope: with a wider interval it is noise of other programs' files.
+# Wider intervals are noise of other programs' files (a share of the kernel's slope).
 _KNOWN = 0.1
 
 
@@ -96,10 +96,10 @@ async def climb(server: LabServer, plan: Plan) -> Run:
 
 
 def figures_of(run: Run, charges: Charges | None = None) -> dict[str, Any]:
-    """What a soak says of its server, bytes by the cost's names, each with the half of its 95 % interval. Pure.
+    """A soak's figures: bytes by the cost's names, each with half of its 95 % interval. Pure.
 
-    ``socket``: the kernel's objects for an end, where they are known to ± 10 %; other programs' are in the same caches.
-    ``rest``: what of :func:`own_cost` is neither the server's own memory nor its socket.
+    ``socket``: the kernel's objects for an end, where known to ± 10 %. ``rest``: :func:`own_cost` less the server's own memory
+    and socket.
     """
     totals, cost, end = fold(run), costs(run), run.stop_s
     found: dict[str, Any] = {
@@ -142,7 +142,7 @@ def own_cost(run: Run, cost: Costs, charges: Charges | None = None) -> dict[str,
     known = [(one, sign) for one, sign in parts if one is not None]
     if len(known) < len(parts):
         return {"own": None, "own_half": None}
-    # Their errors may go together, so they are added as they are.
+    # Their errors may be correlated, so they add up.
     return {
         "own": sum(sign * one.bytes_per_connection for one, sign in known),
         "own_half": sum(one.half_width for one, _ in known),
@@ -150,7 +150,7 @@ def own_cost(run: Run, cost: Costs, charges: Charges | None = None) -> dict[str,
 
 
 def _slope(run: Run, samples: list[Sample]) -> Cost | None:
-    """The line of samples that bear the name of the server's memory, over ``run``'s connections and those of other clients."""
+    """The line of samples named as the server's memory, over ``run``'s connections and other clients'."""
     active = run.series(STATUS_ACTIVE)
     active_samples = [Sample(t_s, {STATUS_ACTIVE: value}) for t_s, value in zip(active.t_s, active.values, strict=True)]
     both = sorted([*active_samples, *samples], key=lambda one: one.t_s)

@@ -1,7 +1,6 @@
-"""How often a server's processes call the kernel, and with what: strace -c, attached while the block runs.
+"""System calls of a server's processes, counted by strace -c while the block runs.
 
-Each traced call stops the process twice (ptrace(2)), so a traced server is many times slower: counts are taken in a pass of their
-own, and nothing is timed meanwhile.
+Each traced call stops the process twice (ptrace(2)), so the server is many times slower: nothing is timed meanwhile.
 """
 
 from __future__ import annotations
@@ -41,10 +40,8 @@ def parse_counts(text: str) -> dict[str, int]:
 
 @contextlib.asynccontextmanager
 async def counting(pids: Sequence[int]) -> AsyncIterator[dict[str, int]]:
-    """Count the system calls of ``pids``, those that live, and of what they fork meanwhile; filled at the block's end.
-
-    Raises :class:`~asyncli.errors.HostError` where strace is not installed, or may not trace them.
-    """
+    """Count the system calls of ``pids`` and of what they fork; filled at the block's end. Raises
+    :class:`~asyncli.errors.HostError` where strace is missing, or may not trace them."""
     program = shutil.which("strace")
     if program is None:
         raise HostError("strace is not installed; install it (apt-get install strace)")

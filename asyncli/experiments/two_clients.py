@@ -35,7 +35,7 @@ _SLACK_S = 120.0
 _SOURCE_SLOTS = 102_400
 # What the source had free for connections.
 _ROOM = 1_681_552 * _KB
-# Of fewer connections nginx's processes and slots are most of its memory, and a quotient says nothing.
+# With fewer connections nginx's processes and slots dominate the quotient.
 _ENOUGH_TO_DIVIDE = 50_000
 
 _IDLE, _STARTED, _ON = "1. the idle host", "2. nginx started, no request", "3. both clients on"
@@ -111,10 +111,9 @@ def _memory() -> dict[str, Any]:
 
 
 async def _soaks(plan: Any, network: Network, nginx: LabNginx, files: Sequence[Path]) -> None:
-    """Both clients as they would be started by hand, at one time; raises :class:`EngineError` where one measured nothing.
+    """Run both clients at once, as by hand; raises :class:`EngineError` where one measured nothing.
 
-    The server's status page answers to nobody but its own host, so an agent there reads it, for the first of them: an agent is
-    one session's.
+    The server's status page answers only its own host, so an agent there reads it for the first client: an agent has one session.
     """
     most_s = plan.connections / plan.rate + parse_duration(plan.duration) + 2 * parse_duration(plan.baseline) + _SLACK_S
     async with Programs(network) as programs:
@@ -131,14 +130,12 @@ async def _soaks(plan: Any, network: Network, nginx: LabNginx, files: Sequence[P
                 raise EngineError(f"the soak of {soak.host} {how} ({soak.last_words}); look at the host's load")
 
 
-# Reckoning: pure.
+# Computing: pure.
 
 
 def figures_of(runs: Mapping[str, Run], charges: Charges | None = None) -> dict[str, dict[str, Any]]:
-    """What the runs say: each client's counts, those of both with what the server had at the hold's end, a connection's ``cost``.
-
-    The first has the server's samples.
-    """
+    """Each client's counts, their sums with the server's counts at the hold's end, and a connection's ``cost``. The first run has
+    the server's samples."""
     first, *_ = runs.values()
     clients = {name: _counts_of(run) for name, run in runs.items()}
     sums = {key: sum(one[key] for one in clients.values()) for key in ("asked", "held", "lost", "opened", "answered")}
@@ -222,7 +219,7 @@ def _claims(rounds: Rounds) -> Iterator[Claim]:
         if one.get("own") is None or one.get("kernel") is None:
             continue
         label = f"round {one['round'] + 1}"
-        # Whatever else moved on this host: what is known of its parts is in it.
+        # At least the known parts, whatever else moved on this host.
         parts = one["kernel"] - one["kernel_half"] + (one["user"] - one["user_half"] if one.get("user") is not None else 0.0)
         high = max(one["own"] + one["own_half"], parts)
         own[label] = Interval(max(one["own"] - one["own_half"], parts), high)

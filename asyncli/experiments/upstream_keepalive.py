@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from asyncli.collect.pages import NotStatusPage, parse_page
+from asyncli.collect.status_pages import NotStatusPage, parse_page
 from asyncli.errors import HostError
 from asyncli.experiments import Count, Experiment, ExperimentPlan
 from asyncli.experiments.context import Context, figures
 from asyncli.experiments.judging import Rule, claimed, counted, limited, unjudged
 from asyncli.experiments.record import Chart, Claim, Column, Conclusions, Rounds, bars, span, turned
+from asyncli.lab.base import ask
 from asyncli.lab.nginx import LabNginx
-from asyncli.lab.program import ask
 from asyncli.lab.proxy import LabNginxProxy
 from asyncli.metrics import STATUS_ACCEPTS, STATUS_REQUESTS
 
@@ -84,7 +84,7 @@ def conclude(plan: UpstreamPlan, rounds: Rounds) -> Conclusions:
 
 
 def _claims(rounds: Rounds) -> Iterator[Claim]:
-    # What the proxy could do where asyncli was the limit is not known.
+    # Where asyncli was the limit, the proxy's speed is unknown.
     busy = limited(rounds) & {_OFF, _FEW}
     gains = {"times the requests a second": [] if busy else rounds.ratio(_FEW, _OFF, "per_s")}
     note = unjudged(busy) or ("The source had 2.33 times" if any(gains.values()) else "")

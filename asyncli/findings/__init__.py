@@ -23,7 +23,7 @@ INSTANTS = frozenset({"at_s", "from_s", "to_s", "until_s"})
 
 
 class Words(NamedTuple):
-    """What was seen and what to do about it; ``remedy`` and ``severity`` where they are not the entry's."""
+    """``remedy`` and ``severity``: if not the entry's."""
 
     evidence: str
     remedy: str = ""
@@ -31,7 +31,7 @@ class Words(NamedTuple):
 
 
 class _Formatter(string.Formatter):
-    """That of str.format, and ``{x!n}`` for a count, ``{x!b}`` bytes, ``{x!d}`` a duration, ``{x!c}`` an instant."""
+    """str.format with ``{x!n}`` for a count, ``{x!b}`` bytes, ``{x!d}`` a duration, ``{x!c}`` an instant."""
 
     def convert_field(self, value: Any, conversion: str | None) -> Any:
         return _CONVERSIONS[conversion](value) if conversion else value
@@ -42,13 +42,13 @@ _FORMATTER = _Formatter()
 
 
 def fill(template: tuple[str, str], seen: dict[str, Any]) -> Words:
-    """The evidence and the remedy of ``template`` with what was ``seen`` in their places."""
+    """``template`` filled with what was ``seen``."""
     evidence, remedy = (_FORMATTER.vformat(text, (), seen) for text in template)
     return Words(evidence, remedy)
 
 
 class Entry(Generic[P]):
-    """What can be found. ``code`` may name fields: ``"{probe}_lost"``. ``about``: what it means."""
+    """A kind of finding. ``code`` may name fields: ``"{probe}_lost"``. ``about``: its meaning."""
 
     def __init__(self, code: str, severity: Severity, remedy: str, words: Callable[P, Words | str]) -> None:
         self.code, self.severity, self.remedy, self.about = code, severity, remedy, (words.__doc__ or "").strip()
@@ -62,19 +62,18 @@ class Entry(Generic[P]):
         return Finding(self.code.format_map(fields), severity or self.severity, evidence, remedy or self.remedy, fields)
 
     def read(self, fields: dict[str, Any]) -> Finding:
-        """The finding of fields from outside. Raises :class:`msgspec.ValidationError` if they do not fit."""
+        """The finding with these fields. Raises :class:`msgspec.ValidationError` if they do not fit."""
         hints = get_type_hints(self._words)
         types = msgspec.defstruct("Fields", [(name, hints[name]) for name in self._names], forbid_unknown_fields=True)
         known: Callable[..., Finding] = self
         return known(**msgspec.structs.asdict(msgspec.convert(fields, types, str_keys=True)))
 
 
-#: The entries of all imported modules of this package. A soak and a bench may share a code, with different fields.
+#: Entries of all imported modules. A soak and a bench may share a code, with different fields.
 CATALOGUE: list[Entry[...]] = []
 
 
 def entries_of(code: str) -> list[Entry[...]]:
-    """The entries of a finding's code in the imported modules."""
     exact = [entry for entry in CATALOGUE if entry.code == code]
     return exact or [entry for entry in CATALOGUE if re.fullmatch(re.sub(r"\{\w+\}", r"\\w+", entry.code), code)][:1]
 
@@ -91,10 +90,7 @@ def finding(code: str, severity: Severity, remedy: str = "") -> Callable[[Callab
 
 
 def rewritten(found: Finding, change: Callable[[str, Any], Any]) -> Finding:
-    """``found`` with each field replaced by ``change(name, value)`` and its sentences to match.
-
-    Unchanged if no entry has its code and fields: it may come from outside.
-    """
+    """``found`` with each field replaced by ``change(name, value)``, and its sentences; unchanged without a matching entry."""
     fields = {name: change(name, value) for name, value in found.fields.items()}
     for entry in CATALOGUE:
         if entry.code == found.code or "{" in entry.code:

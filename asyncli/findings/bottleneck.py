@@ -1,4 +1,4 @@
-"""What gave way when a count was not held: the sentence and the remedy of each mechanism of asyncli.analysis.bottleneck."""
+"""Sentence and remedy of each mechanism of asyncli.analysis.bottleneck."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ _BETWEEN = "see routes, firewalls and the load of what is between; ip -s link an
 _ARRIVED = (
     "{timeouts!n} connects got no answer, and {server} never saw them: by its status page it accepted {accepted!n} of {started!n}"
 )
-#: Mechanism, or one of its forms -> what it says, and what to do about it.
+#: Mechanism, or one of its forms -> (evidence, remedy).
 _WAYS: dict[str, tuple[str, str]] = {
     "both_busy": (
         "server and asyncli share the {cpus:.0f} CPUs of this host, and {busy:.1f} of them were busy: {shares}",
-        "run asyncli on another host, ramp more slowly, or take a longer --keepalive",
+        "run asyncli on another host, ramp more slowly, or use a longer --keepalive",
     ),
     "beats": (
-        "{slow}, and asyncli itself sent it late: p99 {late_ms:,.0f} of {whole_ms:,.0f} ms",
-        "leave more CPU to asyncli, ramp more slowly, or take a longer --keepalive",
+        "{slow}, but asyncli itself sent it late: p99 {late_ms:,.0f} of {whole_ms:,.0f} ms",
+        "leave more CPU to asyncli, ramp more slowly, or use a longer --keepalive",
     ),
     "no_descriptors": (
         "asyncli ran out of descriptors: {connects!n} connects found none", "raise the limit (ulimit -n), or leave --workers out",
@@ -40,11 +40,11 @@ _WAYS: dict[str, tuple[str, str]] = {
         "{server} had no memory left: its control group may use {limit!b}, and used {most!b}", _MEMORY_LIMIT,
     ),
     "memory_killed": (
-        "the kernel killed {killed} of {server} for want of memory: its control group may use {limit!b}, and used {most!b}",
+        "the kernel killed {killed} of {server} because memory ran out: its control group may use {limit!b}, and used {most!b}",
         _MEMORY_LIMIT,
     ),
     "not_handled": (
-        "{server} accepted {refused!n} connections and closed them at once: it had no slot left",
+        "{server} accepted {refused!n} connections and closed them at once: it had no free slot",
         "raise its limit on connections (nginx: worker_connections)",
     ),
     "sessions": (
@@ -61,10 +61,10 @@ _WAYS: dict[str, tuple[str, str]] = {
     ),
     "cpu": (
         "{server} used {used:.2f} cores of {of}{slow}",
-        "give it more processes or threads, or more cores; or beat less often (--keepalive)",
+        "give it more processes or threads, or more cores; or use a longer --keepalive",
     ),
     "listen_queue": (
-        "the listen queue of a program on {host} was full {times} (ListenOverflows), so who connected had to wait",
+        "the listen queue of a program on {host} was full {times} (ListenOverflows), so connects had to wait",
         "raise net.core.somaxconn and the server's backlog=, let it accept faster, or ramp more slowly (--ramp)",
     ),
     "never_arrived": (_ARRIVED, _BETWEEN),
@@ -74,19 +74,19 @@ _WAYS: dict[str, tuple[str, str]] = {
     ),
     "refused": ("{connects} refused", "see that the server runs and listens there"),
     "unreachable": (
-        "{connects} found no route, or were forbidden", "see routes and firewall between here and the server",
+        "{connects} found no route, or were blocked", "see routes and firewall between here and the server",
     ),
     "connect_timeout": (
-        "{connects} got no answer in time", "see whether the server accepts (its CPU, its backlog=), and the way to it",
+        "{connects} got no answer in time", "see whether the server accepts (its CPU, its backlog=), and the network path",
     ),
     "errors": (
-        "{server} answered heartbeats with errors: {errors}", "see its error log; of a proxy, that of what stands behind it",
+        "{server} answered heartbeats with errors: {errors}", "see its error log; of a proxy, its backend's",
     ),
     "slow": ("{slow}{cores}", "see what its processes wait for: a lock, a disk, a backend, a limit on its rate"),
-    "unknown": ("{said}; nothing that was read says what gave way", "see the report of that step"),
+    "unknown": ("{said}; cause unknown", "see the report of that step"),
 }  # fmt: skip
 
 
 def words_of(form: str, **seen: Any) -> Words:
-    """What the mechanism ``form`` says of what was ``seen``."""
+    """The words of the mechanism ``form``."""
     return fill(_WAYS[form], seen)

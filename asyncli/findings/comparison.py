@@ -9,11 +9,11 @@ from asyncli.findings import Words, finding
 from asyncli.findings.host import host_shared
 from asyncli.units import format_bytes, format_count, format_duration
 
-#: A fact of the plan, the server or the host -> its value in each run.
+#: Fact -> its value in each run.
 Differs = Mapping[str, Sequence[Any]]
-#: What the key of a directive of the server's configuration begins with.
+#: Prefix of the server's directives.
 DIRECTIVE = "server.directives."
-# The sentence names so many; the fields have all.
+# The sentence has so many; the fields have all.
 _NAMED = 6
 _NAMES = {
     "local": "both ends on one host", "memory_bytes": "memory", "cpus": "CPUs", "cpu_model": "CPU", "kernel": "Linux",
@@ -79,7 +79,7 @@ def compare_invalid(run: str, why: str) -> str:
 @finding("compare_incomplete", "warning", "compare runs that finished")
 def compare_incomplete(run: str, right: bool) -> str:
     """A run has no end; what it recorded is compared. ``right``: that can be relied on."""
-    return f"{run} has no end: it goes on, or was killed{'; its numbers are right as far as they go' if right else ''}"
+    return f"{run} has no end: it was killed, or is still running{'; its numbers are right as far as they go' if right else ''}"
 
 
 @finding("compare_plan", "warning", "repeat one of them with the plan of the other")

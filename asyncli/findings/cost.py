@@ -18,11 +18,6 @@ CALLED = {
     "host_total": "this host in all", "residual": "the residual", "listing": "inodes of /proc",
 }  # fmt: skip
 
-SETTLED = (
-    "a plateau has settled if the medians of the third and the last quarter of its rest differ by at most 1 % of the climb, "
-    "or by at most 2.5 deviations of the metric's own noise (from sample to sample, as a random walk)"
-)
-
 _SOURCES = {
     "server_user": "the server's processes",
     "kernel": "slab objects (/proc/slabinfo needs root)",

@@ -22,7 +22,7 @@ class Since(TypedDict):
 
 class Beyond(TypedDict):
     """Why the server counts more than we hold: connections of ``killed`` workers, or from ``before`` our first connect (0: none);
-    ``others`` that use it; or, with none of these, those ``lost`` or failed that it has not noticed yet.
+    ``others`` that use it; else ``lost`` or failed ones that it still counts.
     """
 
     killed: int
@@ -32,7 +32,7 @@ class Beyond(TypedDict):
 
 
 class Apart(TypedDict):
-    """``by`` how much the second of a pair differs; how many were in ``flight``, and there ``before`` our first connect."""
+    """``by``: the difference of a pair; ``flight``: in-flight bound; ``before``: there before our first connect."""
 
     pair: str
     by: int
@@ -46,7 +46,7 @@ _DESCRIPTORS = "see its error log for 'too many open files', and raise its descr
 _SLOTS = "raise its limit of connections (worker_connections in nginx.conf)"
 _RESTARTED = "see whether the server was restarted"
 _SEE_OTHERS = "see the other findings for why"
-#: Of a pair of counts the one that can fall behind, and the other.
+#: Of each pair the one that can fall behind, and the other.
 _NAMES = {
     "asked": ("the connections held", "those asked for"),
     "held": ("the server's active count", "ours"),

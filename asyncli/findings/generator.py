@@ -224,15 +224,15 @@ def saturated_turn(for_s: float, bound_s: float) -> str:
     """Workers were stopped for a relevant share of the run, or for longer than a heartbeat may take: the generator was the
     limit.
     """
-    return f"a worker stood still for {for_s:.1f} s (bound {bound_s:.0f} s)"
+    return f"a worker was stopped for {for_s:.1f} s (bound {bound_s:.0f} s)"
 
 
 @finding("generator_stood_still", "warning", _QUIET_HOST)
 def stood_still(for_s: float, until_s: float, share: float, bound: float) -> str:
     """A worker was stopped for a moment, in a run that was otherwise on time. ``share`` of ramp and hold, and its ``bound``."""
     return (
-        f"a worker stood still for {for_s:.1f} s, until {format_clock(until_s)}: latencies then may be the generator's; "
-        f"it stood still for {100 * share:.2g} % of ramp and hold (bound {100 * bound:g} %)"
+        f"a worker was stopped for {for_s:.1f} s, until {format_clock(until_s)}: latencies then may be the generator's; "
+        f"it was stopped for {100 * share:.2g} % of ramp and hold (bound {100 * bound:g} %)"
     )
 
 

@@ -9,24 +9,21 @@ from asyncli.findings import Words, finding
 from asyncli.records import HOST_LOST, RESUMED, Finding
 from asyncli.units import format_clock, format_count
 
-#: What befell them, by cause.
-BEFELL = {
+#: What happened to lost connections, by cause.
+LOSS_WORDS = {
     "reset": "were reset by the server or on the way",
     "closed_idle": "were closed by the server while idle",
     "closed_awaiting": "were closed by the server while a heartbeat waited for its answer",
     "closed_announced": "were ended by the server with 'Connection: close'",
     "heartbeat_timeout": "fell silent: a heartbeat was not answered in time",
-    "protocol_error": "answered with what is not HTTP",
+    "protocol_error": "answered with something else than HTTP",
     "tls_failed": "were ended by an error of TLS",
     "generator_lost": "were lost with a process of asyncli's own",
-    "other": "ended for a reason without a name",
+    "other": "ended for an unknown reason",
 }
 _FAILURES: dict[str, tuple[str, str]] = {
     "refused": ("connects were refused", "see that the server listens at this address and port, and its backlog"),
-    "unreachable": (
-        "connects found no route, or were forbidden",
-        "see routes and firewall between here and the server",
-    ),
+    "unreachable": ("connects found no route, or were blocked", "see routes and firewall between here and the server"),
     "connect_timeout": (
         "connects got no answer in time",
         "raise net.core.somaxconn and the server's backlog=, ramp more slowly (--interval), or see the firewall",
@@ -41,25 +38,25 @@ _FAILURES: dict[str, tuple[str, str]] = {
         "spread over more sources (--source) or server ports, or widen net.ipv4.ip_local_port_range",
     ),
     "no_descriptors": ("connects found no free descriptor", "raise the limit (ulimit -n), or use more --workers"),
-    "other": ("connects failed for a reason without a name", "see the kernel's log"),
+    "other": ("connects failed for an unknown reason", "see the kernel's log"),
 }
-# The same of attempts in the hold alone, which are to replace what was lost: the loss came first, and says more.
+# Remedies for failed reconnects, whose loss came first.
 _REPLACING = {
-    "refused": "see the findings on lost connections: nobody listened there meanwhile",
+    "refused": "see the findings on lost connections: nothing listened there meanwhile",
     "unreachable": "see routes, links and firewalls between here and the server at that time",
-    "connect_timeout": "see the findings on lost connections: whoever should accept them did not answer meanwhile",
+    "connect_timeout": "see the findings on lost connections: the server did not accept meanwhile",
 }
 # So many client hosts are named.
 _NAMED = 3
-#: What the rise of a TCP counter of the server's host means (kernel: networking/snmp_counter.rst).
+#: The meaning of TCP counters (kernel: networking/snmp_counter.rst).
 _QUEUE = {
-    "overflows": "connects met a full listen queue of some program on {host} (ListenOverflows)",
+    "overflows": "connects met a full listen queue on {host} (ListenOverflows)",
     "drops": "connects were dropped by listening sockets of {host} (ListenDrops)",
 }
 
 
-class Told(TypedDict):
-    """``count`` attempts that a client host told of when it spoke again; ``hosts``: all that were silent then, and how long."""
+class HostReport(TypedDict):
+    """``count`` attempts that silent client hosts reported later; ``hosts``: their names and silences (s)."""
 
     count: int
     hosts: Sequence[tuple[str, float]]
@@ -67,7 +64,7 @@ class Told(TypedDict):
 
 
 class Incident(TypedDict):
-    """Deaths of one cause that one mechanism (``code``) explains: the sentence of it, and what it ended by other causes."""
+    """Losses of one cause by one mechanism (``code``): its sentence, and its losses by other causes."""
 
     code: str
     count: int
@@ -78,24 +75,24 @@ class Incident(TypedDict):
     others: Sequence[tuple[str, int]]
 
 
-def befell(cause: str, count: int) -> str:
+def describe_loss(cause: str, count: int) -> str:
     """``49,812 connections were closed by the server while idle``."""
-    words = BEFELL.get(cause, BEFELL["other"])
+    words = LOSS_WORDS.get(cause, LOSS_WORDS["other"])
     if count == 1:
         return f"1 connection {words.replace('were ', 'was ', 1) if words.startswith('were ') else words}"
     return f"{format_count(count)} connections {words}"
 
 
 def plain_braces(text: str) -> str:
-    """``text`` as a part of a sentence with places in braces."""
+    """``text`` with its braces escaped."""
     return text.replace("{", "{{").replace("}", "}}")
 
 
 def lost_with(findings: Sequence[Finding], whose: str) -> Words:
-    """With what of asyncli's own connections were lost, by a run's ``findings``: ``a client host (vm at 10.0.0.9)``; and where to
-    look for why. ``whose`` the processes are: "asyncli's", "its".
+    """The processes or client hosts of asyncli that lost connections, and where to look: ``a client host (vm at 10.0.0.9)``.
+    ``whose``: "asyncli's" or "its".
     """
-    # The file of an older asyncli has no fields.
+    # Files of older versions have no fields.
     hosts = list(dict.fromkeys(str(one.fields.get("host", "its name is not known")) for one in findings if one.code == HOST_LOST))
     processes = any(one.code == "worker_lost" or (one.code == RESUMED and one.fields.get("held")) for one in findings)
     of_process = "see the finding about that process, or about the interruption of a run that was resumed"
@@ -108,7 +105,7 @@ def lost_with(findings: Sequence[Finding], whose: str) -> Words:
 
 
 def listed(by_status: Mapping[int, int]) -> str:
-    """``3 x 502, 1 x 503``: answers by their status."""
+    """``3 x 502, 1 x 503``."""
     return ", ".join(f"{format_count(count)} x {status}" for status, count in sorted(by_status.items()))
 
 
@@ -124,22 +121,24 @@ def cut_off(hosts: Sequence[tuple[str, float]], until_s: float) -> Words:
         )
     names = " and ".join(f"{name} (for {silent_s:.1f} s)" for name, silent_s in hosts)
     return Words(
-        f"{names} had been silent, {until} these client hosts were cut off or stood still",
+        f"{names} had been silent, {until} these client hosts were cut off or stopped",
         f"see the cables of those hosts, their {also}",
     )
 
 
 @finding("failed_{cause}", "error")
-def failed(cause: str, count: int, from_s: float | None, until_s: float | None, replacing: bool, told: Sequence[Told]) -> Words:
-    """Attempts to connect that failed by one cause, as counted by asyncli. ``replacing``: all were to replace what had been
-    lost in the hold. ``told``: those of client hosts that were silent themselves.
+def failed(
+    cause: str, count: int, from_s: float | None, until_s: float | None, replacing: bool, told: Sequence[HostReport]
+) -> Words:
+    """Connects that failed by one cause. ``replacing``: all were to replace lost connections. ``told``: reported by client hosts
+    that had been silent.
     """
     what, remedy = _FAILURES.get(cause, _FAILURES["other"])
     evidence = f"{_many(count, what)} ({cause})"
     if from_s is not None and until_s is not None:
         evidence += f", from {format_clock(from_s)} to {format_clock(until_s)}"
     if replacing:
-        evidence += ", as lost connections were to be replaced"
+        evidence += ", when lost connections were replaced"
         remedy = _REPLACING.get(cause, remedy)
     for one in told:
         cut = cut_off(one["hosts"], one["until_s"])
@@ -151,27 +150,27 @@ def failed(cause: str, count: int, from_s: float | None, until_s: float | None, 
 
 @finding("lost_{cause}", "error")
 def lost(cause: str, count: int, incidents: Sequence[Incident], remedies: Sequence[str]) -> Words:
-    """Established connections that ended before the drain by one cause. Each incident is told once, with the most frequent of its
-    causes; why it happened is read off the ages, idle times and requests of the dead, and off what the server says of itself.
+    """Connections lost before the drain by one cause. Each incident is reported once, with its most frequent cause; it is found
+    by ages, idle times and requests of the lost connections and by the server's own counts.
     """
     parts = [_incident(one) for one in incidents]
     if len(incidents) > 1:
-        # What befell them all is not said again of each part.
-        said = (befell(cause, one["count"]) for one in incidents)
+        # The common part is not repeated.
+        said = (describe_loss(cause, one["count"]) for one in incidents)
         counts = (format_count(one["count"]) for one in incidents)
         parts = [part.replace(one, n, 1) for part, one, n in zip(parts, said, counts, strict=True)]
-        parts = [f"{befell(cause, count)}; of these {'; '.join(parts)}"]
+        parts = [f"{describe_loss(cause, count)}; of these {'; '.join(parts)}"]
     return Words(parts[0], "; ".join(remedies))
 
 
 def _incident(one: Incident) -> str:
-    others = " and ".join(befell(cause, count) for cause, count in one["others"])
+    others = " and ".join(describe_loss(cause, count) for cause, count in one["others"])
     return f"{one['why']}; with them {others}" if others else one["why"]
 
 
 @finding("status_errors", "warning")
 def status_errors(by_status: Mapping[int, int]) -> Words:
-    """Heartbeats were answered with HTTP errors: the connections held, at work that was not meant."""
+    """Heartbeats were answered with HTTP errors: the connections held, but did not do the intended work."""
     return Words(
         f"heartbeats were answered with errors: {listed(by_status)}",
         "aim at a path that the server answers with 200, or take another --method",
@@ -180,9 +179,7 @@ def status_errors(by_status: Mapping[int, int]) -> Words:
 
 @finding("listen_{what}", "warning")
 def listen(what: str, count: float, host: str) -> Words:
-    """A listen queue on the server's host was full, by the kernel's counters: of all programs there, and so perhaps not the
-    server's.
-    """
+    """A listen queue on the server's host was full. The kernel counts for all programs, so it may not be the server's."""
     return Words(
         _many(count, _QUEUE[what].format(host=host)),
         "if it was the server's: raise net.core.somaxconn and its backlog=, or ramp more slowly (--interval)",
@@ -190,7 +187,7 @@ def listen(what: str, count: float, host: str) -> Words:
 
 
 def _many(count: float, what: str) -> str:
-    """``2 connects were refused`` of ``connects were refused``, and one of them."""
+    """``2 connects were refused`` or ``1 connect was refused``."""
     if count == 1:
         what = what.replace("connects", "connect", 1).replace(" were ", " was ", 1)
     return f"{format_count(count)} {what}"

@@ -19,11 +19,11 @@ def where(phase: str | None, after_s: float, of_s: float | None) -> str:
         return "before the resumed run had reopened its connections"
     if phase is None:
         return "before the baseline"
-    return f"{format_duration(round(after_s, 1))} into the {phase}{f' of {format_duration(of_s)}' if of_s else ''}"
+    of = f" of {format_duration(of_s)}" if of_s and of_s > after_s else ""
+    return f"{format_duration(round(after_s, 1))} into the {phase}{of}"
 
 
 def go_on(command: str) -> str:
-    """That ``command`` resumes the run."""
     return f"continue the run with '{command}'"
 
 
@@ -57,7 +57,7 @@ def aborted_by_limit(phase: str | None, after_s: float, of_s: float | None, beca
 @finding(GAVE_UP, "error", SEE_SERVER)
 def gave_up(phase: str | None, after_s: float, of_s: float | None, failures: int) -> str:
     """The ramp ended early, because nothing had connected after so many ``failures``."""
-    return f"gave up {where(phase, after_s, of_s)}: all {failures:,} connects had failed"
+    return f"gave up after {format_duration(round(after_s, 1))}: all {failures:,} connects failed"
 
 
 @finding("nobody_home", "error")
@@ -105,9 +105,12 @@ def sample_refused(metric: str, value: float) -> str:
 
 
 @finding("incomplete", "warning", _AS_FAR)
-def incomplete(phase: str | None) -> str:
-    """The run file has no end: the run still goes on, or was killed, in this phase (None: before the first)."""
-    return f"the run file has no end: the run goes on, or was killed, in its {phase or 'beginning'}"
+def incomplete(phase: str | None) -> Words:
+    """The run file has no end: the run was killed in this phase (None: before the first), or is still running."""
+    return Words(
+        f"the run file has no end: the run was killed {f'in its {phase}' if phase else 'at its start'}, or is still running",
+        "" if phase in ("drain", "residue") else "the numbers are right as far as they go; asyncli soak --resume continues it",
+    )
 
 
 @finding("stopped_early", "info")

@@ -14,21 +14,21 @@ from typing import Any, ClassVar, NamedTuple
 
 from asyncli.errors import HostError
 from asyncli.lab import ports
-from asyncli.lab.binary import descriptor_limit, programs
-from asyncli.lab.program import LabServer, ask, backlog, quoted
+from asyncli.lab.base import LabServer, ask, backlog, quoted
+from asyncli.lab.executables import descriptor_limit, programs
 from asyncli.trust import ask_program
 
 #: The page of the classic comparison of short and persistent connections: Apache 2.0's default page.
 PAGE_BYTES = 1_456
-# A process takes some 0.3 MB and a place in the kernel's table of 32,768: beyond this the host is what is measured.
+# A process takes 0.3 MB and one of the kernel's 32,768 ids: with more the test measures the host.
 _MOST_PREFORK = 4_000
-# Pollers of the status page, and our own look whether it answers: in prefork each holds a process.
+# Status polls and the readiness probe each take a process in prefork.
 _POLLERS = 8
-# When more connections than there are idle threads want one at the same instant, the event MPM closes all of its idle ones
-# (event.c, "kill'em all"); one that has not sent its first request yet holds a thread all that time. 256 threads take the
-# heartbeats of a quarter of a second at 1,000 a second.
+# When more connections need a thread at once than there are idle ones, the event MPM closes all its idle connections (event.c,
+# "kill'em all"); a new connection holds a thread until its first request. 256 threads serve the heartbeats of a quarter of a
+# second at 1,000 a second.
 _THREADS = 256
-# Descriptors of a child that are no connections: listeners, epoll, pipes, logs, the lock.
+# A child's other descriptors: listeners, epoll, pipes, logs, the lock.
 _OWN_DESCRIPTORS = 64
 _MODULE_FOLDERS = (
     "/usr/lib/apache2/modules",
@@ -143,7 +143,7 @@ class LabApache(LabServer):
         status_port = self.status_port
         status_here, status_listen = "", f"Listen 127.0.0.1:{status_port}"
         if self._one_listener:
-            # Nobody listens where the status page's own virtual host is then, so nobody reaches it.
+            # No listener for the status page's own virtual host, so nobody reaches it.
             self.status_port = self.port
             status_here = '    <Location "/server-status">\n        SetHandler server-status\n    </Location>\n'
             status_listen = "# (with one listener it is the target's own)"
@@ -159,7 +159,7 @@ class LabApache(LabServer):
             "backlog": backlog(),
             "keepalive_timeout": self._timeout_s,
             "keepalive_requests": self._requests,
-            # Not shorter than Apache's own when a test provokes a short KeepAliveTimeout.
+            # Not below Apache's own when a test sets a short KeepAliveTimeout.
             "timeout": max(60, self._timeout_s),
             "listen": ports.host_port(self.address, self.port),
             "tls_lines": f"SSLEngine on\n    SSLCertificateFile {quoted(folder / 'server.pem')}" if self.tls else "# (no TLS)",
@@ -206,14 +206,13 @@ class LabApache(LabServer):
 
 
 class LabApachePrefork(LabApache):
-    """Apache's prefork MPM: a process serves one connection, and waits in it from one heartbeat to the next.
+    """Apache's prefork MPM: a process serves one connection until its end.
 
-    All its processes are started before the first connection, so they are in the fixed cost and a ramp does not wait for
-    forks (on demand Apache starts at most 32 a second). At most 4,000: a larger number measures the host.
+    All processes start before the first connection, so they are in the fixed cost and a ramp does not wait for forks (Apache
+    starts at most 32 a second on demand). At most 4,000.
 
-    ``one_listener``: the status page is at the target's own port, and takes its path from the page. Children then accept
-    without the lock that several ports need ("Accept Serialization" of Apache's performance tuning guide): each new
-    connection waits for it, and while the CPUs are busy that is long.
+    ``one_listener``: the status page is at the target's port. Children then accept without the lock that several ports need
+    ("Accept Serialization" of Apache's performance tuning guide), for which new connections wait long on busy CPUs.
     """
 
     name = "apache-prefork"
@@ -234,10 +233,10 @@ class LabApachePrefork(LabApache):
 
 
 class LabApacheEvent(LabApache):
-    """Apache's event MPM: a listener thread in each process waits for all its idle connections, and threads serve requests.
+    """Apache's event MPM: a listener thread in each process waits for its idle connections, and threads serve requests.
 
-    ``workers`` processes; where that is not given as few as their descriptors allow. With more than one, the connections
-    on its status page are not up to date (see configs/apache.conf).
+    ``workers`` processes; by default as few as their descriptors allow. With more than one, the status page's connections are not
+    up to date (see configs/apache.conf).
     """
 
     name = "apache-event"
@@ -255,7 +254,7 @@ class LabApacheEvent(LabApache):
             "ThreadLimit": threads,
             "ThreadsPerChild": threads,
             "MaxRequestWorkers": everything,
-            # All are there from the start, and none is ended for being idle: it would take its connections with it.
+            # All start at once, and none ends for being idle, which would close its connections.
             "MinSpareThreads": everything,
             "MaxSpareThreads": everything,
             # (factor + 1) x ThreadsPerChild: what a process may hold, just below its descriptors.
@@ -270,10 +269,8 @@ def page(size: int) -> bytes:
 
 
 def _user_lines() -> str:
-    """As root another user for the children: Apache refuses root (unless built with BIG_SECURITY_HOLE).
-
-    Their memory maps (PSS) then need CAP_SYS_PTRACE to be read; root lacks it in some containers.
-    """
+    """The children's user as root: Apache refuses root (unless built with BIG_SECURITY_HOLE). Their PSS then needs
+    CAP_SYS_PTRACE, which root lacks in some containers."""
     if os.geteuid() != 0:
         return "# (User: only root may set it; children run as the user that started them)"
     try:

@@ -1,4 +1,4 @@
-"""The built-in server as a lab server: for hosts without nginx. ``python -m asyncli.lab.builtin`` starts it by hand."""
+"""The built-in server as a lab server, for hosts without nginx. ``python -m asyncli.lab.builtin`` starts it by hand."""
 
 from __future__ import annotations
 
@@ -7,16 +7,13 @@ import sys
 from typing import Any
 
 import asyncli
-from asyncli.lab.binary import descriptor_limit, size
-from asyncli.lab.program import LabServer
-from asyncli.lab.serve import main
+from asyncli.lab.base import LabServer
+from asyncli.lab.builtin_process import main
+from asyncli.lab.executables import descriptor_limit, size
 
 
 class LabBuiltin(LabServer):
-    """asyncli's own asyncio server, with the interface of :class:`~asyncli.lab.nginx.LabNginx`.
-
-    Its memory and CPU are those of Python, so ``label`` ("built-in server") belongs wherever its numbers appear.
-    """
+    """asyncli's own asyncio server. Its memory and CPU are Python's: ``label`` ("built-in server") goes with its numbers."""
 
     name = "builtin"
     label = called = "built-in server"

@@ -1,4 +1,4 @@
-"""Starting a server as a child that cannot outlive us, and ending it with everything it started."""
+"""Starts servers as children that cannot outlive us, and ends them with all that they started."""
 
 from __future__ import annotations
 
@@ -20,11 +20,9 @@ import asyncli
 from asyncli.errors import HostError
 from asyncli.secret_variables import for_child
 
-# How the child is tied to us: this interpreter asks the kernel for SIGTERM at our death (PR_SET_PDEATHSIG = 1), checks
-# that we did not die before it asked, and becomes the server. Why not otherwise: `setpriv --pdeathsig` is missing on
-# some systems and leaves that gap open, and a preexec_fn runs Python between fork and exec, which can deadlock in a
-# process with threads (a notebook). The signal comes when the
-# *thread* that forked ends: start servers from one that stays.
+# How the child ends with us: this interpreter asks the kernel for SIGTERM at our death (PR_SET_PDEATHSIG = 1), checks that we
+# live, and execs the server. `setpriv --pdeathsig` is missing on some systems and has a gap; a preexec_fn can deadlock in a
+# process with threads (a notebook). The signal comes when the *thread* that forked ends: start servers from one that stays.
 _TIE = (
     "import ctypes,os,signal,sys;"
     "ctypes.CDLL(None).prctl(1,signal.SIGTERM,0,0,0);"
@@ -32,19 +30,17 @@ _TIE = (
     "sys.argv[2] and open(sys.argv[2],'w').write('0');"
     "os.execv(sys.argv[3],sys.argv[3:])"
 )
-#: A server gets this long to end by itself, seconds; then its whole process group is killed.
+#: How long a server may take to end (s); then its process group is killed.
 GRACE_S = 5.0
-# Looking whether a thing has happened costs a few microseconds; 10 ms is below what a user can notice.
+# A poll costs microseconds; nobody notices 10 ms.
 _LOOK_S = 0.01
 _GROUP: contextvars.ContextVar[str] = contextvars.ContextVar("group", default="")
 
 
 @contextlib.contextmanager
 def inside(procs: Path) -> Iterator[None]:
-    """Servers that are started in here join the control group of this ``cgroup.procs``, before they become what they are.
-
-    Joined later, what they had taken so far would stay charged to us (cgroups(7)).
-    """
+    """Servers started within join the control group of this ``cgroup.procs`` before they exec: what they took before joining
+    would stay charged to us (cgroups(7))."""
     token = _GROUP.set(str(procs))
     try:
         yield
@@ -60,11 +56,8 @@ def spawn(
     cwd: Path | None = None,
     env: Mapping[str, str] | None = None,
 ) -> subprocess.Popen[bytes]:
-    """Start ``argv`` (its first word an absolute path) in a session of its own, tied to our life.
-
-    A session of its own: Ctrl-C in the terminal reaches us and not the server, which would end in the middle of the
-    drain, and its process group can be killed whole.
-    """
+    """Start ``argv`` (its first word an absolute path) as a child that ends with us, in a session: Ctrl-C does not reach it, and
+    its process group can be killed."""
     return subprocess.Popen(
         [sys.executable, "-I", "-S", "-c", _TIE, str(os.getpid()), _GROUP.get(), *argv],
         stdin=subprocess.DEVNULL,
@@ -77,14 +70,14 @@ def spawn(
 
 
 def finds_us() -> dict[str, str]:
-    """Our environment, for a child that is Python and must find this very package, installed or not."""
+    """Our environment, for a Python child that must import this package, installed or not."""
     home = str(Path(asyncli.__file__).resolve().parent.parent)
     path = os.pathsep.join(part for part in (home, os.environ.get("PYTHONPATH", "")) if part)
     return {**for_child(), "PYTHONPATH": path}
 
 
 def group_alive(group: int) -> bool:
-    """Whether any process of the group still runs. A zombie does not: its ports are closed; init reaps it some day."""
+    """Whether a process of the group runs; a zombie does not."""
     try:
         os.killpg(group, 0)
     except ProcessLookupError:
@@ -99,13 +92,12 @@ def group_alive(group: int) -> bool:
 
 
 def kill_group(group: int) -> None:
-    """SIGKILL for what is left of the group."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(group, signal.SIGKILL)
 
 
 async def until(happened: Callable[[], bool], timeout_s: float) -> bool:
-    """Look every 10 ms until ``happened()`` is true; False when that took longer than ``timeout_s``."""
+    """Poll every 10 ms until ``happened()``; False after ``timeout_s``."""
     loop = asyncio.get_running_loop()
     end = loop.time() + timeout_s
     while not happened():
@@ -116,10 +108,8 @@ async def until(happened: Callable[[], bool], timeout_s: float) -> bool:
 
 
 async def first_line(process: subprocess.Popen[bytes], timeout_s: float) -> bytes | None:
-    """The first line of its stdout, a pipe, without the line's end; what there was of it where it ended before.
-
-    None when that took longer than ``timeout_s``.
-    """
+    """The first line of its stdout, a pipe, without the line's end; what there was where it ended before; None after
+    ``timeout_s``."""
     assert process.stdout is not None
     stdout = process.stdout.fileno()
     os.set_blocking(stdout, False)
@@ -137,10 +127,8 @@ async def first_line(process: subprocess.Popen[bytes], timeout_s: float) -> byte
 
 
 async def run_module(module: str, arguments: Iterable[object], timeout_s: float) -> tuple[bytes | None, str]:
-    """The first line that ``python -m module`` prints, None without one in time, and the last one of its stderr; it has ended.
-
-    Raises :class:`HostError` where it cannot be started.
-    """
+    """Run ``python -m module``: the first line of its output (None without one in time), and the last one of stderr. Raises
+    :class:`HostError` where it cannot be started."""
     with tempfile.TemporaryFile() as stderr:
         argv = [sys.executable, "-m", module, *map(str, arguments)]
         try:
@@ -161,15 +149,15 @@ async def run_module(module: str, arguments: Iterable[object], timeout_s: float)
 
 
 async def end(process: subprocess.Popen[bytes], grace_s: float = GRACE_S) -> None:
-    """SIGTERM, up to ``grace_s`` to obey, then SIGKILL for the group; returns when none is left. Safe to repeat."""
+    """SIGTERM, after ``grace_s`` SIGKILL for the group; returns when none is left. Safe to repeat."""
     group = process.pid
     try:
         if process.poll() is None:
             process.terminate()
             await until(lambda: process.poll() is not None, grace_s)
     finally:
-        # Also when we are cancelled: nothing may stay behind.
+        # Also when cancelled.
         kill_group(group)
         process.wait()
-    # Grandchildren are not ours to wait for; look until they are gone, so that their ports are free when we return.
+    # Grandchildren cannot be waited for: poll until they are gone, so that their ports are free.
     await until(lambda: not group_alive(group), grace_s)

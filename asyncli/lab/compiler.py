@@ -1,4 +1,4 @@
-"""Programs of ours in C, built at their first use in a process by the system's compiler."""
+"""C programs, built at their first use by the system's compiler."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _BUILD_S = 120.0
 
 @lru_cache
 def build(source: Path) -> Path:
-    """The program of a C source, an absolute path: half a second once, in a temporary folder that goes with this process.
+    """Build a C source, half a second once: the program's path, in a temporary folder of this process.
 
-    The compiler is $CC (``cc``). Raises :class:`HostError` without one, and with its first complaint where it fails.
+    The compiler is $CC (``cc``). Raises :class:`HostError` without one, and with its first error where it fails.
     """
     compiler = _compiler()
     try:
@@ -58,7 +58,7 @@ def _compiler() -> list[str]:
 
 
 def _run(argv: list[str], cwd: Path) -> subprocess.CompletedProcess[bytes]:
-    # In its own words it would be translated, and the word "error" not be found.
+    # Not translated, so that "error" is found.
     env = {**os.environ, "LC_ALL": "C"}
     try:
         return subprocess.run(

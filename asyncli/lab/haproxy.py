@@ -9,12 +9,12 @@ from pathlib import Path
 
 from asyncli.errors import HostError
 from asyncli.lab import ports
-from asyncli.lab.binary import descriptor_limit, programs
-from asyncli.lab.program import LabServer, ask, backlog
+from asyncli.lab.base import LabServer, ask, backlog
+from asyncli.lab.executables import descriptor_limit, programs
 
 # The status page's pollers count among maxconn as well.
 _POLLERS = 8
-# Descriptors that are no connections: listeners, standard ones, the lock; and a thread's epoll, pipe and wake-up.
+# Other descriptors: listeners, standard ones, the lock; and a thread's epoll, pipe and wake-up.
 _OWN_DESCRIPTORS, _OF_A_THREAD = 64, 4
 # HAProxy's own MAX_THREADS on 64 bits.
 _MOST_THREADS = 64
@@ -32,22 +32,22 @@ def find_haproxy() -> tuple[str, str] | None:
 
 
 def most_connections(nofile: int, threads: int) -> int:
-    """What one process may hold: it has a descriptor for each connection."""
+    """The connections of one process, each a descriptor."""
     return nofile - _OWN_DESCRIPTORS - _OF_A_THREAD * threads - _POLLERS
 
 
 class LabHaproxy(LabServer):
-    """A HAProxy of our own that answers 200 by itself: one process, whose ``workers`` are threads (one a CPU).
+    """A HAProxy that answers 200 itself: one process, whose ``workers`` are threads (one a CPU).
 
-    It holds as many as its one process has descriptors, less some 80: 19,920 under a limit of 20,000. Asked for more it is
-    a :class:`HostError`, as where there is no HAProxy or it does not start. It has no limit of requests on a connection.
+    Its descriptors less some 80 bound it: 19,920 under a limit of 20,000; more are a :class:`HostError`. It has no limit of
+    requests a connection.
     """
 
     name = "haproxy"
     template = "haproxy.cfg"
     status_path = "/stats;csv"
     speaks_tls = True
-    # That it wants more descriptors than it needs here is an alert as well (see configs/haproxy.cfg).
+    # Except the alert that it wants more descriptors (see configs/haproxy.cfg).
     grave = re.compile(r"\[(ALERT|EMERG)\](?!.*FD limit)")
     stamp = re.compile(r"^\[\w+\]\s+(\d+/\d+ )?\(\d+\) : ")
 
@@ -61,7 +61,7 @@ class LabHaproxy(LabServer):
 
     @property
     def error_log(self) -> Path:
-        """What it wrote to stderr, all it complains of without a syslog; exists while the server runs."""
+        """Its stderr, where it writes errors without a syslog; exists while it runs."""
         return self._file("stderr")
 
     async def _prepare(self) -> None:
@@ -79,7 +79,7 @@ class LabHaproxy(LabServer):
             )
 
     def _values(self) -> Mapping[str, object]:
-        # Not shorter than nginx's when a test provokes a short timeout: so that it is the keep-alive that ends.
+        # Not shorter than nginx's, so that a short keep-alive ends first.
         request_timeout_s = max(60, self._timeout_s)
         return {
             "threads": self.workers,

@@ -1,4 +1,4 @@
-"""The classic models of a Linux server as lab servers: one small program of ours in C (``models.c``), and one in asyncio."""
+"""The classic models of a Linux server: one small C program (``models.c``), and one in asyncio."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typing import Any, NamedTuple
 import asyncli
 from asyncli.errors import PlanError
 from asyncli.lab import compiler, ports
-from asyncli.lab.program import LabServer
+from asyncli.lab.base import LabServer
 
-# A member of a pool holds one connection at a time. More of them than this is no pool any more but a model of its own.
+# The most members of a pool.
 _MOST_MEMBERS = 1_000
 
 
 class Model(NamedTuple):
-    """A model of a server: its ``words`` for a label, whether it has a ``pool``, how many it serves at once without one."""
+    """``words``: for a label; ``at_once``: how many clients it serves at once without a pool."""
 
     words: str
     pool: bool = False
@@ -42,9 +42,9 @@ MODELS: tuple[str, ...] = tuple(_KNOWN)
 class LabModel(LabServer):
     """A server of one model. Raises :class:`PlanError` for an unknown one; :meth:`start` :class:`HostError` without a compiler.
 
-    Its one port speaks two protocols, told apart by the first byte of a connection: a decimal number of bytes and a line feed,
-    answered by that many bytes; and HTTP/1.1 with keep-alive. It has no timeouts. ``workers`` is the size of its pool where it
-    has one, by default ``connections`` up to 1,000: more clients than that wait.
+    Its port speaks two protocols, told apart by a connection's first byte: a decimal number of bytes and a line feed, answered by
+    that many bytes; and HTTP/1.1 with keep-alive. It has no timeouts. ``workers``: the size of its pool, by default
+    ``connections`` up to 1,000; more clients wait.
     """
 
     name = "model"
@@ -85,12 +85,12 @@ class LabModel(LabServer):
 
     @property
     def at_once(self) -> int | None:
-        """How many clients it serves at a time, the others waiting; None where only the host's limits bound it."""
+        """How many clients it serves at a time; None: only the host's limits bound it."""
         return self._pool if _KNOWN[self.model].pool else _KNOWN[self.model].at_once
 
     @property
     def connections(self) -> int:
-        """How many it holds and serves: as many as were asked for, or as it has members."""
+        """How many it serves: as asked for, or its pool's members."""
         return self._connections if self.at_once is None else self.at_once
 
     async def _prepare(self) -> None:

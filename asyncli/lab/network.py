@@ -1,7 +1,7 @@
-"""Hosts of our own on one cable: network namespaces joined by a bridge, which are gone with us, whatever ends us.
+"""Hosts on one cable: network namespaces joined by a bridge, which end with us.
 
-They have no names: what keeps them is a descriptor of ours, or a process in them, and both end with us. So nothing stays after a
-crash or a kill, and nothing of the host's own network is touched. See network_namespaces(7), bridge(8), veth(4).
+They have no names: our descriptors or processes keep them, so nothing stays after a crash, and the host's own network is
+untouched. See network_namespaces(7), bridge(8), veth(4).
 """
 
 from __future__ import annotations
@@ -20,16 +20,15 @@ from asyncli.errors import HostError
 _CLONE_NEWNET = 0x40000000  # linux/sched.h
 _IP_S = 30.0
 _REMEDY = "run it as root, where network namespaces can be made"
-#: What each host calls its end of the cable.
+#: The interface of each host.
 LINK = "eth0"
 
 
 class Network:
     """``with Network({"server": "10.0.0.8/24", ...}) as network``: hosts on a bridge, each with its address.
 
-    ``sysctls``: of each host's network, name -> value ("net.ipv4.ip_local_port_range": "1024 61024"). Entering raises
-    :class:`HostError` where namespaces cannot be made. The bridge is in a namespace of its own, so that no firewall of the host's
-    sees what passes.
+    ``sysctls``: of each host ("net.ipv4.ip_local_port_range": "1024 61024"). Entering raises :class:`HostError` where namespaces
+    cannot be made. The bridge has its own namespace, so that the host's firewall sees nothing.
     """
 
     def __init__(self, hosts: Mapping[str, str], sysctls: Mapping[str, Mapping[str, str]] | None = None) -> None:
@@ -55,24 +54,24 @@ class Network:
 
     @contextlib.contextmanager
     def inside(self, host: str) -> Iterator[None]:
-        """This thread is on ``host``, and with it what it starts and opens, until the end of the block. Blocks may be nested."""
+        """This thread, and what it starts and opens, is on ``host`` until the block's end. Blocks may be nested."""
         with _in(self._namespaces[host]):
             yield
 
     def link(self, host: str, state: str) -> None:
-        """The host's cable is pulled ("down"), or put back ("up")."""
+        """Pull the host's cable ("down"), or put it back ("up")."""
         with self.inside(host):
             _ip("link", "set", LINK, state)
 
     def add(self, host: str, address: str) -> None:
-        """One more address ("10.0.0.11/24") of the host."""
+        """Add an address ("10.0.0.11/24") to the host."""
         with self.inside(host):
             _ip("address", "add", address, "dev", LINK)
 
     def _lay(self) -> None:
         self._bridge = _namespace()
         with _in(self._bridge):
-            # A lone bridge needs no spanning tree, which would keep its ports shut for half a minute.
+            # No spanning tree, which would block the ports for half a minute.
             _ip("link", "add", "bridge0", "type", "bridge", "stp_state", "0", "forward_delay", "0")
             _ip("link", "set", "bridge0", "up")
         for number, (host, address) in enumerate(self.hosts.items()):
@@ -85,7 +84,7 @@ class Network:
                 _ip("link", "set", port, "master", "bridge0", "up")
             with self.inside(host):
                 _ip("link", "set", "lo", "up")
-                # An IPv6 address of its own would be looked for twice before it may be used, and nobody wants one.
+                # No IPv6 address, whose duplicate detection takes time.
                 _ip("link", "set", LINK, "addrgenmode", "none")
                 _ip("address", "add", address, "dev", LINK)
                 _ip("link", "set", LINK, "up")
@@ -100,7 +99,7 @@ class Network:
 
 
 def _namespace() -> int:
-    """A descriptor of a fresh network namespace; it is gone when that is closed and no process is in it."""
+    """A descriptor of a new network namespace, which ends with it and its processes."""
     libc = ctypes.CDLL(None, use_errno=True)
     before = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
     try:

@@ -1,4 +1,4 @@
-"""A private nginx for a soak: configured for very many long connections, started, and gone without a trace."""
+"""A private nginx for very many long connections, gone without a trace."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from typing import Any
 
 from asyncli.errors import HostError
 from asyncli.lab import ports
-from asyncli.lab.binary import NginxBinary, Sizes, descriptor_limit, find_nginx, size
-from asyncli.lab.program import LabServer, ask, backlog, quoted
+from asyncli.lab.base import LabServer, ask, backlog, quoted
+from asyncli.lab.executables import NginxBinary, Sizes, descriptor_limit, find_nginx, size
 
 # Characters: of ASCII one takes two bytes where it is escaped, of others one takes up to four.
 _LONGEST_PART, _LONGEST_PART_BEYOND_ASCII = 1_900, 950
 
 
 class LabNginx(LabServer):
-    """An nginx of our own. Raises :class:`HostError` if there is no nginx or it does not start.
+    """A private nginx. Raises :class:`HostError` without an nginx, or where it does not start.
 
-    It answers every path with ``body``, however long (nginx fills in its variables there); ``least_workers`` are started
-    even where fewer would do (one a CPU). The other keyword arguments are for provoking what kills connections.
+    It answers every path with ``body``, in which nginx fills in its variables; ``least_workers``: the least number of workers
+    (default: one a CPU). The other keyword arguments provoke the ends of connections.
     """
 
     name = "nginx"
@@ -30,7 +30,7 @@ class LabNginx(LabServer):
     speaks_tls = True
     grave = re.compile(r"\[(emerg|alert|crit|error)\]")
     stamp = re.compile(r"^[\d/]+ [\d:]+ |^nginx: |\d+#\d+: (\*\d+ )?")
-    # What it says before it reads its configuration goes to stderr, all after that to the log.
+    # Until it has read its configuration it writes to stderr, then to the log.
     complains_in = ("error.log", "stderr")
 
     def __init__(
@@ -50,7 +50,7 @@ class LabNginx(LabServer):
         self._requests, self._time_s, self._slots = keepalive_requests, keepalive_time_s, worker_connections
         self._binary = binary
         self._body, self._content_type = body, content_type
-        #: For how many connections at once it is cut.
+        #: The connections it is sized for.
         self._room = self._connections
         self.sizes: Sizes | None = None
 
@@ -81,7 +81,7 @@ class LabNginx(LabServer):
         assert self._binary is not None
         argv = [self._binary.path, "-p", f"{self.config_path.parent}/", "-c", str(self.config_path)]
         if self._binary.version >= (1, 19, 5):
-            # Else it complains about the compiled-in log, which an ordinary user may not write.
+            # Else it warns about the compiled-in log, which an ordinary user may not write.
             argv += ["-e", str(self.error_log)]
         return argv
 
@@ -89,9 +89,9 @@ class LabNginx(LabServer):
         return b"Active connections" in await ask(self.status_port, self.status_path)
 
     def _workers_ready(self) -> bool:
-        """Whether each worker has set itself up: nginx names a process "nginx: worker process" only when it has.
+        """Whether each worker is set up: only then nginx titles it "nginx: worker process".
 
-        True too where the kernel does not list children (CONFIG_PROC_CHILDREN): then the status page must suffice.
+        True where the kernel does not list children (CONFIG_PROC_CHILDREN).
         """
         assert self._process is not None
         pid = self._process.pid
@@ -115,7 +115,7 @@ class LabNginx(LabServer):
             "temp_paths": _temp_paths(self._binary.without),
             "keepalive_timeout": self._timeout_s,
             "keepalive_requests": self._requests,
-            # Not shorter than nginx's own when a test provokes a short keepalive_timeout.
+            # Not below nginx's own when a test sets a short keepalive_timeout.
             "header_timeout": max(60, self._timeout_s),
             "keepalive_time": f"keepalive_time {self._time_s}s;" if modern else "# (not in this version)",
             "status_keepalive_time": "keepalive_time 1000h;" if modern else "# (keepalive_time: not in this version)",
@@ -141,14 +141,14 @@ def _is_worker(pid: str) -> bool:
 
 
 def _in_parts(text: str) -> tuple[str, str]:
-    """Directives that set what is too long for one word of a configuration, and the word that stands for all of it.
+    """``set`` directives for a text too long for one word of a configuration, and the word that joins them.
 
-    nginx reads its files by 4,096 bytes and refuses a longer word (ngx_conf_file.c, NGX_CONF_BUFFER: "too long parameter").
+    nginx refuses a word of 4,096 bytes (ngx_conf_file.c, NGX_CONF_BUFFER: "too long parameter").
     """
     parts, at = [], 0
     most = _LONGEST_PART if text.isascii() else _LONGEST_PART_BEYOND_ASCII
     while len(text) - at > most:
-        # Never in the midst of a variable, which is evaluated in its part.
+        # Never within a variable, which is evaluated in its part.
         whole = re.sub(r"\$\{?\w*\Z", "", text[at : at + most]) or text[at : at + most]
         parts.append(whole)
         at += len(whole)
@@ -160,18 +160,14 @@ def _in_parts(text: str) -> tuple[str, str]:
 
 
 def _user_line() -> str:
-    """As root the workers stay the user we are, instead of the one nginx was built for.
-
-    For measuring: another user's memory map (PSS) cannot be read without CAP_SYS_PTRACE, which root lacks in most
-    containers; and no user needs to exist but ours. It serves a constant on an address of ours: little to guard.
-    """
+    """As root the workers stay root: another user's PSS needs CAP_SYS_PTRACE, which root lacks in most containers."""
     if os.geteuid() != 0:
         return "# (user: only root may set it; workers run as the user that started them)"
     return "user root root;"
 
 
 def _temp_paths(without: frozenset[str]) -> str:
-    """Temporary folders inside our own, for the modules that are there: the compiled-in ones belong to the system's."""
+    """Temporary folders in our own folder, for the modules that exist."""
     optional = ("proxy", "fastcgi", "uwsgi", "scgi")
     names = ["client_body", *(name for name in optional if f"http_{name}_module" not in without)]
     return "".join(f"    {name}_temp_path {name}_temp;\n" for name in names)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from asyncli.errors import HostError
 
-# Below the first ephemeral port: a listener there takes no port from clients, and none can sit on it at a restart.
+# Below the first ephemeral port: no client uses it, and none can block a restart.
 _LOWEST, _DEFAULT_EPHEMERAL = 10_000, 32_768
 _LEAST_CHOICE = 1_000
 _TRIES = 200
@@ -35,9 +35,9 @@ def reachable(address: str) -> str:
 
 
 def bind_error(address: str, port: int) -> OSError | None:
-    """Why a server could not listen on this port now, or None if it could.
+    """Why a server could not listen on this port now, or None.
 
-    Without SO_REUSEPORT, so that a listener which shares its port is seen; with SO_REUSEADDR, so that TIME_WAIT is not.
+    Without SO_REUSEPORT, to see a listener that shares its port; with SO_REUSEADDR, to ignore TIME_WAIT.
     """
     with socket.socket(family_of(address), socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -50,7 +50,7 @@ def bind_error(address: str, port: int) -> OSError | None:
 
 
 def require_free(address: str, port: int) -> None:
-    """Raise :class:`HostError` with how to mend it when nothing can listen on this port."""
+    """Raise :class:`HostError` where nothing can listen on this port."""
     error = bind_error(address, port)
     if error is None:
         return
@@ -67,8 +67,8 @@ def require_free(address: str, port: int) -> None:
 def free_pair(address: str) -> tuple[int, int]:
     """A port free on ``address``, and the next one free on 127.0.0.1 for the status page.
 
-    Neighbours on purpose: two lab servers that draw the same main port, which reuseport would let them share silently,
-    collide on the status port, which is exclusive. The caller then draws again.
+    Two lab servers that draw the same port, which reuseport would share silently, collide on the exclusive status port and draw
+    again.
     """
     try:
         text = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text(encoding="ascii")

@@ -13,22 +13,21 @@ _OFF = "# (off: neither proxy_http_version 1.1 nor an empty Connection header)"
 
 
 class LabNginxProxy(LabNginx):
-    """A proxy nginx before two backends, each of which answers a small JSON: three nginx, with a master each.
+    """A proxy nginx before two backends that answer a small JSON: three nginx, with a master each.
 
-    ``upstream_keepalive`` says whether the proxy keeps its connections to them: it toggles ``proxy_http_version 1.1`` and
-    the empty ``Connection`` header, nothing else. ``upstream_idle``: how many idle ones to both
-    backends together a worker of it keeps. ``backend_keepalive_requests``: after so many requests a backend ends a
-    connection (nginx's default: 100 before 1.19.10, 1,000 since). ``workers`` processes in each of the three; where that is
-    not given one, or as many as the descriptors force.
+    ``upstream_keepalive`` toggles ``proxy_http_version 1.1`` and the empty ``Connection`` header, nothing else.
+    ``upstream_idle``: idle connections to both backends that a proxy worker keeps. ``backend_keepalive_requests``: requests until
+    a backend closes (nginx's default: 100 before 1.19.10, 1,000 since). ``workers``: processes in each (default: one, or as many
+    as descriptors force).
 
-    ``url``, ``status_url``, ``pid`` and ``workers`` are the proxy's; ``backends`` has each backend's own.
+    ``url``, ``status_url``, ``pid`` and ``workers`` are the proxy's.
     """
 
     name = "nginx-proxy"
     template = "nginx-proxy.conf"
     speaks_tls = False
 
-    #: One worker has slots for them twice, under a descriptor limit of 20,000.
+    #: Both ends fit into one worker under a descriptor limit of 20,000.
     usual = 5_000
 
     def __init__(
@@ -40,7 +39,7 @@ class LabNginxProxy(LabNginx):
         **more: Any,
     ) -> None:
         super().__init__(*common, least_workers=1, **more)
-        # Each connection may have a request under way, and with it one to a backend.
+        # Each connection may need one to a backend.
         self._room = 2 * self._connections
         self.upstream_keepalive = upstream_keepalive
         self._upstream_idle = upstream_idle
@@ -52,11 +51,6 @@ class LabNginxProxy(LabNginx):
     def label(self) -> str:
         """For example ``nginx/1.22.1 (proxy)``."""
         return f"{super().label} (proxy)"
-
-    @property
-    def backend_pids(self) -> tuple[int, int]:
-        """The master of each backend; their workers are its children."""
-        return self.backends[0].pid, self.backends[1].pid
 
     async def start(self) -> None:
         """Start the backends, then the proxy; returns when all three answer, else :class:`HostError`."""
@@ -72,7 +66,7 @@ class LabNginxProxy(LabNginx):
 
     async def stop(self) -> None:
         """End the proxy, then the backends, and remove their files. Safe to repeat."""
-        # Each in turn, whatever becomes of the one before: a second Ctrl-C cancels the wait for one of them.
+        # Each in turn, even if a second Ctrl-C cancels one.
         async with contextlib.AsyncExitStack() as stack:
             for backend in reversed(self.backends):
                 stack.push_async_callback(backend.stop)

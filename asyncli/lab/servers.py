@@ -6,11 +6,11 @@ import importlib
 from typing import Any, cast
 
 from asyncli.errors import PlanError
-from asyncli.lab.program import LabServer
+from asyncli.lab.base import LabServer
 
 __all__ = ["NAMES", "LabServer", "choose"]
 
-#: What :func:`choose` knows: the module and the class of each, imported when one is made.
+#: name -> module and class, imported on use.
 NAMES: dict[str, str] = {
     "nginx": "nginx.LabNginx", "nginx-proxy": "proxy.LabNginxProxy", "apache-prefork": "apache.LabApachePrefork",
     "apache-event": "apache.LabApacheEvent", "haproxy": "haproxy.LabHaproxy", "builtin": "builtin.LabBuiltin",
@@ -19,13 +19,12 @@ NAMES: dict[str, str] = {
 
 
 def choose(name: str | None = None, **options: Any) -> LabServer:
-    """The lab server called ``name``; for None an nginx if this host has one with stub_status, else the built-in one.
+    """The lab server called ``name``; None: an nginx with stub_status, else the built-in one. It is not started.
 
-    ``options`` go to it: see :class:`LabServer`, and what else the server's class takes. It is not started yet. Raises
-    :class:`~asyncli.errors.PlanError` for an unknown name.
+    ``options``: see :class:`LabServer` and the server's class. Raises :class:`~asyncli.errors.PlanError` for an unknown name.
     """
     if name is None:
-        from asyncli.lab.binary import find_nginx
+        from asyncli.lab.executables import find_nginx
 
         binary = find_nginx()
         if binary is not None and binary.stub_status:

@@ -1,6 +1,6 @@
-"""HTTP/1.1 of our own servers in Python: what to answer to one request head. Pure.
+"""HTTP/1.1 of the lab's Python servers: the answer to a request head. Pure.
 
-Enough of RFC 9112 for keep-alive clients, and strict where a lenient server would hide a client's mistake.
+Enough of RFC 9112 for keep-alive clients, and strict, so that a client's mistake shows.
 """
 
 from __future__ import annotations
@@ -32,9 +32,8 @@ _REASONS = {
 
 
 class Request(NamedTuple):
-    """What a head asks for: ``status`` 200 unless the head itself is wrong, ``keep`` if the client wants more, ``body`` the bytes
-    that follow it, ``expects`` if the client waits to be told to send them.
-    """
+    """A parsed head: ``status`` 200 unless the head is wrong; ``keep``: the client wants more; ``body``: bytes that follow;
+    ``expects``: the client waits for 100 Continue."""
 
     status: int
     path: bytes = b""
@@ -44,7 +43,7 @@ class Request(NamedTuple):
     expects: bool = False
 
 
-# Heartbeats are the same bytes over and over: one look in a table for nearly all of them.
+# Heartbeats are the same bytes again.
 @lru_cache(maxsize=512)
 def understand(head: bytes) -> Request:
     """One request head, without its final blank line."""

@@ -1,10 +1,8 @@
-"""Can this plan succeed here? In numbers, with the command that mends each shortfall. Nothing is sent to the target."""
+"""Checks every limit against the plan, with the command that mends each shortfall. Nothing is sent to the target."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-
-import msgspec
 
 from asyncli.engine.spread import Spread
 from asyncli.errors import PreflightError
@@ -12,10 +10,9 @@ from asyncli.findings.preflight import preflight
 from asyncli.plan import Plan
 from asyncli.preflight.checks import far_checks, host_checks
 from asyncli.preflight.configured import Configured
-from asyncli.preflight.limits import Limits, raise_nofile, read_limits
+from asyncli.preflight.limits import Limits
+from asyncli.preflight.nginx import Host, nginx_checks
 from asyncli.records import Check, Finding
-
-__all__ = ["Limits", "checks_to_findings", "examine", "raise_nofile", "read_limits", "refusals"]
 
 
 def examine(
@@ -25,21 +22,17 @@ def examine(
     configured: Configured,
     *,
     far: Limits | None = None,
-    status_url: str | None = None,
     hosts: list[Check] | None = None,
 ) -> list[Check]:
     """Every limit of this host and of the server, as it is ``configured``, against ``plan`` laid out as ``spread``. Pure.
 
-    ``far``: the limits of the server's host, and ``status_url`` the page there, where an agent has read them; None: what is known
-    of the server is what is on this host. Where the agent is on this host, ``spread`` is local, and there is one host.
-    ``hosts``: what was checked of the hosts that open the connections, where this one is not among them.
+    ``far``: the limits of the server's host, where an agent has read them; of an agent on this host ``spread`` is local.
+    ``hosts``: the checks of the hosts that open the connections, in a cluster.
     """
     checks = list(host_checks(plan, spread, limits) if hosts is None else hosts)
-    if far is not None:
-        if not spread.local:
-            checks += far_checks(plan, far)
-        return checks + _server_checks(msgspec.structs.replace(plan, status_url=status_url), far, configured)
-    return checks + (_server_checks(plan, limits, configured) if spread.local else [])
+    if far is not None and not spread.local:
+        checks += far_checks(plan, far)
+    return checks + _server_checks(plan, far or limits, configured)
 
 
 def refusals(checks: Iterable[Check]) -> list[Check]:
@@ -48,7 +41,7 @@ def refusals(checks: Iterable[Check]) -> list[Check]:
 
 
 def refuse(checks: Iterable[Check]) -> None:
-    """Raise :class:`~asyncli.errors.PreflightError` where a run could only fail; it says all that stands in the way."""
+    """Raise :class:`~asyncli.errors.PreflightError`, a line for each limit that is short."""
     short = refusals(checks)
     if short:
         lines = [f"{finding.evidence}; mend: {finding.remedy}" for finding in checks_to_findings(short)]
@@ -56,7 +49,7 @@ def refuse(checks: Iterable[Check]) -> None:
 
 
 def checks_to_findings(checks: Iterable[Check]) -> list[Finding]:
-    """What the user should know of the checks: short as error, warn as warning, unknown as info; nothing if ok."""
+    """The findings of the checks: short is an error, warn a warning, unknown an info; nothing if ok."""
     return [
         preflight(one.code, one.verdict, one.what, one.have, one.need, one.unit, one.detail, one.remedy)
         for one in checks
@@ -65,10 +58,7 @@ def checks_to_findings(checks: Iterable[Check]) -> list[Finding]:
 
 
 def _server_checks(plan: Plan, limits: Limits, configured: Configured) -> list[Check]:
-    """The checks of an nginx; nothing for another server, whose limits asyncli does not know how to read."""
-    # Imported here: most runs aim at something else.
-    from asyncli.preflight.nginx import Host, nginx_checks
-
+    """The checks of an nginx; other servers' limits cannot be read."""
     if configured.nginx is None:
         return [] if configured.unknown is None else [configured.unknown]
     host = Host(cpus=limits.cpus, somaxconn=limits.somaxconn, inherited_nofile=configured.inherited_nofile)

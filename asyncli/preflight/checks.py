@@ -1,7 +1,7 @@
 """The host's limits against a plan: one :class:`Check` a limit. Pure.
 
-"short" makes the run fail for certain; "warn" may, or slows it. Each carries the flag or command that fixes it. The rules are
-those of the kernel's documentation, and of measurements named where they are used.
+"short" makes the run fail for certain; "warn" may, or slows it. Each carries the flag or command that fixes it. The rules come
+from the kernel's documentation, and from measurements named at their use.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from asyncli.units import format_bytes, format_count, format_many, instant_of
 
 Verdict = Literal["ok", "short", "warn", "unknown"]
 
-# What an idle connection takes, bytes: measured on Linux 6.18 x86-64 with nginx 1.22, a million connections held.
-# An end: TCP 2,304, sock_inode_cache 832, filp 192, dentry 192, and epoll's items.
+# Bytes of an idle connection, measured on Linux 6.18 x86-64 with nginx 1.22 and a million connections. An end: TCP 2,304,
+# sock_inode_cache 832, filp 192, dentry 192, and epoll's items.
 KERNEL_BYTES_PER_END = 4_100
 SERVER_BYTES = 1_300
 GENERATOR_BYTES = 160
-# A worker process of ours before its first connection, and the session with its run file.
+# A worker before its first connection, and the session with its run file.
 WORKER_BYTES = 1_500_000
 SESSION_BYTES = 60_000_000
-# Above this share of what is available the prediction's own error decides.
+# Above this share of what is available the prediction may err.
 _COMFORTABLE = 0.8
-# A server that is busy elsewhere for this long must find its queue no fuller than it can hold.
+# A server may be busy for so long without an overflow of its queue.
 STALL_S = 1.0
-# 17 us of CPU a heartbeat in the generator, 50 to 117 us a connect; a server on this host takes about as much again.
+# The generator's CPU: 17 us a heartbeat, 50 to 117 us a connect; a server on this host takes about as much.
 BEATS_PER_CPU_S = 60_000
 CONNECTS_PER_CPU_S = 12_000
-# Processes of ours beside the workers: session, host, and the few that the collector starts.
+# Our processes beside the workers: session, host, and the collector's few.
 _OTHER_PROCESSES = 8
 _NOT_LIMITED = 2**60
 
@@ -60,12 +60,12 @@ def beats_per_s(plan: Plan) -> float:
 
 
 def ramp_s(plan: Plan) -> float:
-    """How long the ramp takes when it keeps its pace, rests of the plateaus included; seconds."""
+    """The length of the ramp with its rests, seconds."""
     return math.ceil(plan.connections / plan.batch) * plan.interval_s + plan.plateaus * plan.plateau_s
 
 
 def oldest_s(plan: Plan) -> float | None:
-    """The age of the first connection at the end of the hold, seconds; None when the hold has no end."""
+    """The age of the first connection at the hold's end, seconds; None without an end."""
     if plan.hold_until is not None:
         now_s = time.time()
         return max(ramp_s(plan), instant_of(plan.hold_until, now_s) - now_s - plan.baseline_s)
@@ -76,7 +76,7 @@ def limit(
     code: str, what: str, unit: str, have: float | None, need: float | None, *, short: Verdict = "short", source: str = "",
     detail: str = "", remedy: str = "",
 ) -> Check:  # fmt: skip
-    """One limit: unknown if ``have`` was not read (from ``source``), ok if it suffices, else ``short`` with the remedy."""
+    """A check: unknown where ``have`` was not read (from ``source``), ok where it suffices, else ``short``."""
     if have is None:
         return Check(code, what, "unknown", need=need, unit=unit, detail=f"{source} could not be read")
     if need is None or need <= have:
@@ -91,8 +91,8 @@ def host_checks(plan: Plan, spread: Spread, limits: Limits) -> list[Check]:
 
 
 def far_checks(plan: Plan, limits: Limits) -> list[Check]:
-    """The limits of a server's host elsewhere, which has one end of each connection: as :func:`host_checks`, with other codes."""
-    # No process of ours is there, and no source of a connection.
+    """The limits of a distant server's host, which has one end of each connection: as :func:`host_checks`, with other codes."""
+    # No process of ours is there, and no source address.
     alone = Spread(destinations=(), sources=(), workers=0, local=False, ports=0)
     checks: list[Check] = [*_file_max(plan, alone, limits), *_far_memory(plan, limits), *_accept_queues(plan, limits)]
     for row in (_conntrack, _tcp_mem, _epoll):
@@ -111,7 +111,7 @@ def _ends(spread: Spread) -> int:
 
 
 def _nofile(plan: Plan, spread: Spread, limits: Limits) -> Iterator[Check]:
-    # Whole batches go round, so worker 0 never has fewer than another.
+    # Whole batches rotate, so worker 0 never has fewer than another.
     fullest = share(plan.connections, plan.batch, spread.workers, 0)
     detail = (
         f"{format_count(plan.connections)} connections in {format_many(spread.workers, 'process')}: {format_count(fullest)} in "
@@ -124,7 +124,7 @@ def _nofile(plan: Plan, spread: Spread, limits: Limits) -> Iterator[Check]:
 
 
 def _smaller_shares(plan: Plan, nofile: int) -> str:
-    """The flag with which no process needs more descriptors than ``nofile``."""
+    """The flag that keeps each process below ``nofile`` descriptors."""
     room = max(1, nofile - OWN_DESCRIPTORS)
     # One process opens a whole batch.
     if plan.batch > room:
@@ -149,7 +149,7 @@ def _file_max(plan: Plan, spread: Spread, limits: Limits) -> Iterator[Check]:
         return
     need = limits.files_open + plan.connections * ends + spread.workers * OWN_DESCRIPTORS
     detail = f"{format_count(limits.files_open)} open now, {ends} per connection{' (both ends)' if spread.local else ''}"
-    # CAP_SYS_ADMIN passes this limit, but a server that runs as an ordinary user meets it.
+    # CAP_SYS_ADMIN ignores this limit, but a server of an ordinary user does not.
     short: Verdict = "warn" if limits.superuser else "short"
     remedy = f"sysctl -w fs.file-max={_round_up(need)}"
     yield limit("file_max", what, "files", limits.file_max, need, short=short, detail=detail, remedy=remedy)
@@ -174,7 +174,7 @@ def _ports(plan: Plan, spread: Spread, limits: Limits) -> Iterator[Check]:
     else:
         verdict = "short"
         detail += "; keep half of them free, so that a connect finds one quickly"
-    # A server in another network namespace of this host, as an agent there tells, is elsewhere by its ports.
+    # A server in another network namespace of this host has other ports.
     elsewhere = not spread.local or spread.route is not None
     remedy = remedy_elsewhere(plan, spread, limits) if elsewhere else _more_local_ports(plan, spread, limits)
     yield Check("ports", "local ports", verdict, have, need, "ports", detail, remedy)
@@ -204,7 +204,7 @@ def _time_wait(plan: Plan, spread: Spread, limits: Limits) -> Iterator[Check]:
         loopback = all(ip_address(one.address).is_loopback for one in spread.destinations)
         reuse = limits.tcp_tw_reuse == 1 or (limits.tcp_tw_reuse == 2 and loopback)
         have = spread.capacity if reuse else max(0, spread.capacity - limits.tcp_tw)
-    # Only those on our own pairs count, and they are gone within a minute: never a certain failure.
+    # Only those on our own pairs count, for a minute at most: never a certain failure.
     yield limit(
         "time_wait", "ports free of TIME_WAIT", "ports", have, plan.connections, short="warn", source="/proc/net/sockstat",
         detail=f"{format_count(limits.tcp_tw or 0)} sockets in TIME_WAIT on this host, tcp_tw_reuse {limits.tcp_tw_reuse}",
@@ -213,7 +213,7 @@ def _time_wait(plan: Plan, spread: Spread, limits: Limits) -> Iterator[Check]:
 
 
 def predicted_bytes(plan: Plan, spread: Spread) -> int:
-    """Memory that the run will take on this host, bytes: see the constants for what it is made of."""
+    """The predicted memory of the run on this host, bytes: see the constants."""
     each = KERNEL_BYTES_PER_END * _ends(spread) + GENERATOR_BYTES + (SERVER_BYTES if spread.local else 0)
     return plan.connections * each + spread.workers * WORKER_BYTES + SESSION_BYTES
 
@@ -240,7 +240,7 @@ def _far_memory(plan: Plan, limits: Limits) -> Iterator[Check]:
 
 def _cgroup_memory(plan: Plan, spread: Spread, limits: Limits) -> Iterator[Check]:
     if limits.cgroup_memory_limit is None or limits.cgroup_memory_used is None:
-        # No limit, and no controller to read it from, look alike; neither stops a run.
+        # No limit and no controller look alike; neither stops a run.
         return
     have, need = max(0, limits.cgroup_memory_limit - limits.cgroup_memory_used), predicted_bytes(plan, spread)
     detail = (
@@ -250,7 +250,7 @@ def _cgroup_memory(plan: Plan, spread: Spread, limits: Limits) -> Iterator[Check
     check = _memory_check(plan, "cgroup_memory", "memory left in the cgroup", have, need, detail)
     if check.verdict != "ok":
         more = f"raise the container's memory limit by {format_bytes(need - have * _COMFORTABLE)}"
-        # Both ends are in the sum, but the server may live in another cgroup: then half of it is not charged here.
+        # The sum has both ends, but the server may be in another cgroup, which takes half of it.
         verdict: Verdict = "warn" if spread.local and need / 2 <= have else check.verdict
         check = msgspec.structs.replace(check, verdict=verdict, remedy=f"{more}; {check.remedy}")
     yield check
@@ -271,7 +271,7 @@ def _queues(plan: Plan, spread: Spread, limits: Limits) -> Iterator[Check]:
 
 
 def _accept_queues(plan: Plan, limits: Limits) -> Iterator[Check]:
-    """Where connections wait for accept(), and half-open ones for the last ACK. Of the server's host."""
+    """The accept and SYN queues of the server's host."""
     need = plan.asked_per_s * STALL_S
     for code, meaning, have, name in (
         ("somaxconn", "longest accept queue", limits.somaxconn, "net.core.somaxconn"),
@@ -288,13 +288,13 @@ def _conntrack(plan: Plan, spread: Spread, limits: Limits) -> Iterator[Check]:
     if have is None or count is None:
         return  # the module is not loaded, so there is nothing to exceed
     what = "tracked connections (nf_conntrack_max)"
-    # TIME_WAIT sockets would be tracked for two minutes: if there are some and no entry, nothing is tracked here.
+    # TIME_WAIT sockets are tracked for two minutes: without an entry of them nothing is tracked.
     if count == 0 and limits.tcp_tw:
         detail = "the module is loaded but tracks nothing: sockets in TIME_WAIT have no entry"
         yield Check("conntrack", what, "ok", have, None, "entries", detail)
         return
     need = count + plan.connections
-    # A loaded module need not track anything: only its count's growth in the run would show it.
+    # A loaded module may track nothing.
     yield limit(
         "conntrack", what, "entries", have, need, short="warn",
         detail=f"{format_count(count)} tracked now, and each connection if a rule tracks it; when full the kernel drops packets",
@@ -303,7 +303,7 @@ def _conntrack(plan: Plan, spread: Spread, limits: Limits) -> Iterator[Check]:
 
 
 def _tcp_mem(plan: Plan, spread: Spread, limits: Limits) -> Iterator[Check]:
-    # Idle ends queue nothing. A page for each end that has something in flight: what a 1 s stall leaves waiting.
+    # A page for each end with data in flight after a stall of 1 s.
     waiting = min(plan.connections, beats_per_s(plan) * STALL_S + plan.asked_per_s * STALL_S) * _ends(spread)
     need = (limits.tcp_used_pages or 0) + math.ceil(waiting)
     low, pressure, high = limits.tcp_mem_pages or (0, None, 0)
@@ -379,6 +379,6 @@ def handshake_rate(asked_per_s: float, spread: Spread, limits: Limits, handshake
 
 
 def _round_up(number: float) -> int:
-    """To two leading digits: a value one would write by hand."""
+    """Rounded up to two digits."""
     step = int(10 ** max(0, len(str(math.ceil(number))) - 2))
     return math.ceil(number / step) * step

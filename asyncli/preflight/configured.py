@@ -1,4 +1,4 @@
-"""How the server on this host is configured, as far as asyncli can read that: nginx's files, and its master's limits."""
+"""The configuration of a server on this host, as far as it is known: nginx's files, and its master's limits."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from pathlib import Path
 
 import msgspec
 
+from asyncli.collect.procfs import command_line, link
 from asyncli.preflight.limits import read_rlimit
 from asyncli.preflight.nginx_config import NginxConfig, read_nginx
 from asyncli.records import Check
@@ -14,10 +15,8 @@ _NGINXES = frozenset({"nginx", "openresty", "tengine", "angie", "freenginx"})
 
 
 class Configured(msgspec.Struct, frozen=True):
-    """``nginx``: its configuration; None for another server, or one that could not be read, and then ``unknown`` says why.
-
-    ``inherited_nofile``: the soft descriptor limit of its running master.
-    """
+    """``nginx``: None for another server, or for an unreadable one, and then ``unknown`` says why. ``inherited_nofile``: the soft
+    descriptor limit of the running master."""
 
     nginx: NginxConfig | None = None
     unknown: Check | None = None
@@ -30,16 +29,16 @@ def read_configured(pid: int | None, exe: str | None, config_path: str | None, r
     command_line = ""
     if pid is not None:
         pid, command_line = _master(pid, root)
-        exe = exe or _link(root / f"proc/{pid}/exe")
+        exe = exe or link(pid, "exe", root / "proc")
     is_nginx = command_line.startswith("nginx: ") or (exe is not None and Path(exe).name in _NGINXES)
     if not is_nginx:
         if pid is None and exe is None:
             what, detail = "the server's own limits", "its process is not known, so they were not read"
             return Configured(unknown=Check("server", what, "unknown", detail=detail))
         return Configured()
-    ours, theirs = _link(root / "proc/self/ns/mnt"), _link(root / f"proc/{pid}/ns/mnt") if pid is not None else None
+    ours, theirs = (None if one is None else link(one, "ns/mnt", root / "proc") for one in ("self", pid))
     if ours and theirs and ours != theirs and config_path is None:
-        # Its nginx.conf is another file than the one of that name that we see.
+        # Its nginx.conf is another file than ours of that name.
         what, detail = "nginx's configuration", "nginx runs in a container, so its files are not those that we see"
         return Configured(unknown=Check("nginx_config", what, "unknown", detail=detail, remedy="run asyncli check in there"))
     config = read_nginx(exe, config_path, command_line=command_line, pid=pid)
@@ -51,7 +50,7 @@ def read_configured(pid: int | None, exe: str | None, config_path: str | None, r
 
 def _master(pid: int, root: Path) -> tuple[int, str]:
     """The master of this nginx process and its title; of another process, itself and its command line."""
-    line = _command_line(pid, root)
+    line = command_line(pid, root / "proc")
     if line.startswith("nginx: ") and not line.startswith("nginx: master"):
         try:
             status = (root / f"proc/{pid}/status").read_text(encoding="utf-8", errors="replace")
@@ -60,21 +59,6 @@ def _master(pid: int, root: Path) -> tuple[int, str]:
         for row in status.splitlines():
             if row.startswith("PPid:"):
                 parent = int(row.split()[1])
-                title = _command_line(parent, root)
+                title = command_line(parent, root / "proc")
                 return (parent, title) if title.startswith("nginx: master") else (pid, line)
     return pid, line
-
-
-def _command_line(pid: int, root: Path) -> str:
-    try:
-        raw = (root / f"proc/{pid}/cmdline").read_bytes()
-    except OSError:
-        return ""
-    return raw.replace(b"\0", b" ").decode(errors="replace").strip()
-
-
-def _link(path: Path) -> str | None:
-    try:
-        return str(path.readlink())
-    except OSError:
-        return None

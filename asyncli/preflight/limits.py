@@ -1,7 +1,7 @@
-"""What this host allows, read once: descriptors, ports, memory, queues, processes. Nothing here changes the host.
+"""The limits of this host, read once: descriptors, ports, memory, queues, processes. Nothing here changes the host.
 
-Every fact comes from a file under ``/proc`` or ``/sys`` (proc(5), the kernel's admin-guide/sysctl and cgroup-v2.rst):
-a test gives a tree of its own. A file that is missing, forbidden or not understood gives None, never an error.
+Each fact comes from a file under ``/proc`` or ``/sys`` (proc(5), the kernel's admin-guide/sysctl and cgroup-v2.rst). A missing,
+forbidden or unknown one gives None, never an error.
 """
 
 from __future__ import annotations
@@ -77,20 +77,20 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def cpu_time(self) -> float | None:
-        """CPU seconds a second that we can get: the affinity, or the quota where that is less."""
+        """CPU seconds a second: the affinity, or the quota where that is less."""
         if self.cpus is None:
             return self.cpu_quota
         return float(self.cpus) if self.cpu_quota is None else min(float(self.cpus), self.cpu_quota)
 
 
 def raise_nofile() -> int | None:
-    """Raise our own soft descriptor limit to the hard one; the limit that holds now, or None if it cannot be read."""
+    """Raise our soft descriptor limit to the hard one; the limit then, or None where it cannot be read."""
     try:
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         if soft != hard:
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     except (OSError, ValueError):
-        # A hard limit above a since lowered fs.nr_open cannot be set: what we have stays.
+        # A hard limit above fs.nr_open cannot be set.
         pass
     try:
         soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
@@ -247,10 +247,9 @@ def _cgroups(path: Path) -> dict[str, str]:
 
 
 def _folders(root: Path, cgroups: dict[str, str], controller: str) -> Iterator[tuple[Path, bool]]:
-    """Each cgroup from ours up to the root that could limit us, with whether it is a v2 one.
+    """Each cgroup from ours up to the root, with whether it is a v2 one.
 
-    In a container without a cgroup namespace our path does not exist below its mount, and with one whose root is below
-    us it begins with "..": the mount's root is then the nearest.
+    In a container our path may not exist below the mount, or begin with "..": then the mount's root is the nearest.
     """
     mounts = [(root / "sys/fs/cgroup" / controller, cgroups.get(controller), False)]
     mounts += [(root / "sys/fs/cgroup" / name, cgroups.get(""), True) for name in ("", "unified")]
@@ -272,7 +271,7 @@ def _memory_groups(root: Path, cgroups: dict[str, str]) -> Iterator[tuple[int, i
         used = _number(folder / ("memory.current" if unified else "memory.usage_in_bytes"))
         if limit is None or used is None:
             continue
-        # Pages of files not used lately go at the first need, so they are no obstacle (Kubernetes' "working set").
+        # Inactive file pages are reclaimed at need (Kubernetes' "working set").
         wanted = "inactive_file" if unified else "total_inactive_file"
         for line in (_text(folder / "memory.stat") or "").splitlines():
             name, _, value = line.partition(" ")

@@ -1,6 +1,6 @@
-"""An nginx's configuration against a plan: what in it would end "permanent" connections, and when.
+"""An nginx's configuration against a plan: what ends "permanent" connections, and when.
 
-Pure. The rules are nginx's own (nginx.org, and ngx_http_request.c and ngx_connection.c of 1.22 where it is silent).
+Pure. The rules are nginx's own (nginx.org, ngx_http_request.c and ngx_connection.c of 1.22).
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from asyncli.values import Target
 _DEFAULT_BACKLOG = 511
 # At this share of free slots and below, an accept closes the idle clients that waited longest.
 _REUSE_BELOW = 1 / 16
-# So many times the connections are room enough.
+# Enough slots, as a factor of the connections.
 _COMFORTABLE = 1.1
-# A worker's share by the reuseport hash is binomial: not one in a billion gets more than six deviations over the mean.
+# reuseport's hash gives a binomial share: not one in a billion is six deviations over the mean.
 _DEVIATIONS = 6.0
 # Listeners, the channel to the master, logs, epoll and standard descriptors of a worker.
 _WORKER_DESCRIPTORS = 32
-# So many expected deaths or more, and that none comes is e**-20: certain enough to refuse.
+# With so many expected deaths, none has a probability of e**-20: certain enough to refuse.
 _CERTAIN = 20.0
-# A soak that nobody has stopped after thirty days is not the soak that was planned.
+# A hold until stopped is taken for at most thirty days.
 _FAR_S = 30 * 86400.0
 _STATUS_BLOCK = (
     "server { listen 127.0.0.1:8081; location = /nginx_status { stub_status; access_log off; } }, reload, "
@@ -38,7 +38,7 @@ _STATUS_BLOCK = (
 
 
 class Host(msgspec.Struct, frozen=True, kw_only=True):
-    """What of nginx's host its own configuration leans on; None: unknown."""
+    """Facts of nginx's host that its configuration depends on; None: unknown."""
 
     cpus: int | None = None
     somaxconn: int | None = None
@@ -91,7 +91,7 @@ def _timers(timers: Timers, plan: Plan) -> Iterator[Check]:
 
 def _keepalive_timeout(timers: Timers, plan: Plan) -> Check:
     have, gap = timers.keepalive_timeout_s, longest_gap_s(plan)
-    # nginx counts from its last answer; a heartbeat that goes out late by up to the timeout must still find it open.
+    # nginx counts from its last answer; a heartbeat may be late by up to the timeout.
     need = gap + plan.timeout_s
     detail = f"heartbeats come up to {format_duration(gap)} apart, and up to {format_duration(plan.timeout_s)} late"
     fits = 2 * (have - plan.timeout_s)
@@ -101,8 +101,7 @@ def _keepalive_timeout(timers: Timers, plan: Plan) -> Check:
     if have == 0:
         short, detail = "short", "0 turns keep-alive off"
     elif have < gap:
-        # Gaps are uniform in [1, keepalive/2]: this share of them is too long. Each connection has one at least, if the
-        # run is long enough for the timer to end.
+        # Gaps are uniform in [1, keepalive/2]: this share is too long. Each connection has one, in a run long enough.
         odds = min(1.0, (gap - have) / max(gap - 1, 1e-9))
         age = oldest_s(plan)
         detail = f"{odds:.0%} of the gaps are longer, which closes the connection; {detail}"
@@ -128,7 +127,7 @@ def _header_timeout(timers: Timers, plan: Plan) -> Check:
 def _keepalive_requests(timers: Timers, plan: Plan) -> Check:
     what = "keepalive_requests against the heartbeats of one connection"
     have, age, mean = timers.keepalive_requests, oldest_s(plan), mean_gap_s(plan)
-    # A life is a sum of gaps uniform in [1, keepalive/2], the first request at its start.
+    # A life is a sum of gaps uniform in [1, keepalive/2].
     life_s = max(0, have - 1) * mean
     deviation_s = math.sqrt(max(0, have - 1) / 12) * (longest_gap_s(plan) - 1)
     # The shortest of N such lives; never below one second a gap.
@@ -161,7 +160,7 @@ def _keepalive_time(have: float, plan: Plan) -> Check:
         detail = f"held until stopped: from {format_duration(have)} after the start; {detail}"
     else:
         hours = max(hours, math.ceil(age / 360))
-        # Past it by a whole gap, the first batch has certainly sent that request.
+        # A whole gap later the first batch has sent that request.
         verdict = "short" if age > have + longest_gap_s(plan) + plan.timeout_s else "warn"
     remedy = f"keepalive_time {hours}h in nginx.conf{', or a --hold' if age is None else ''}"
     if have > (_FAR_S if age is None else age):
@@ -224,7 +223,7 @@ def _reuseport(config: NginxConfig, listen: Listen, workers: int, plan: Plan) ->
     code, what = "nginx_reuseport", "connections spread evenly over the workers (reuseport)"
     if listen.reuseport or workers == 1:
         return Check(code, what, "ok", detail="on" if listen.reuseport else "one worker")
-    # Without it whichever worker wakes first accepts; only where one could not hold them all does that matter.
+    # Without it the first worker awake accepts, which matters only where it cannot hold all.
     if plan.connections <= config.worker_connections * (1 - _REUSE_BELOW):
         return Check(code, what, "ok", detail="off, but one worker has slots for all connections")
     remedy = f"listen {listen.place or listen.port} reuseport in nginx.conf, and a restart (a reload may not do it)"

@@ -1,4 +1,4 @@
-"""What an nginx on this host is configured to do, with the same choice of server block and location as nginx."""
+"""An nginx's configuration on this host, with nginx's own choice of server block and location."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from asyncli.records import Check
 from asyncli.trust import ask_server, user_of
 from asyncli.values import Target
 
-# What nginx does where nothing is said (nginx.org, ngx_core_module and ngx_http_core_module).
+# nginx's defaults (nginx.org, ngx_core_module and ngx_http_core_module).
 _WORKER_CONNECTIONS, _KEEPALIVE_TIMEOUT_S, _HEADER_TIMEOUT_S, _KEEPALIVE_TIME_S = 512, 75.0, 60.0, 3600.0
 # keepalive_requests rose from 100 to 1000 and keepalive_time came in this version.
 _MODERN = (1, 19, 10)
 _UNITS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0, "M": 2592000.0, "y": 31536000.0}
 # Numbers, times, sizes and switches.
 _OPEN = re.compile(r"(?:(?:on|off|auto|\d{1,9}(?:ms|[smhdwMykKgG])?)(?: |\Z))*|FILE(?: [a-z]{1,9})?")
-# Where nginx writes tells nothing of how it serves.
+# Output paths do not change how it serves.
 _WRITES = re.compile(r"pid|lock_file|\w+_log|\w+_temp_path")
 _WILDCARDS = frozenset({"*", "0.0.0.0", "::", ""})
 
 
 class Listen(msgspec.Struct, frozen=True, kw_only=True):
-    """One ``listen``: ``address`` without brackets, "*" for all; ``backlog`` None where not said (511 on Linux)."""
+    """One ``listen``: ``address`` without brackets, "*" for all; ``backlog`` None: the default (511 on Linux)."""
 
     address: str
     port: int
@@ -40,7 +40,7 @@ class Listen(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Timers(msgspec.Struct, frozen=True, kw_only=True):
-    """What ends a connection that is in order, seconds; ``keepalive_time_s`` None in versions without it."""
+    """Timers that end a connection, seconds; ``keepalive_time_s`` None in versions without it."""
 
     keepalive_timeout_s: float = _KEEPALIVE_TIMEOUT_S
     keepalive_requests: int = 1000
@@ -71,7 +71,7 @@ class ServerBlock(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NginxConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """The configuration. ``workers`` None for ``auto``; ``rlimit_nofile`` None where it is not said: inherited."""
+    """``workers`` None: ``auto``; ``rlimit_nofile`` None: inherited."""
 
     path: str
     version: tuple[int, ...] = ()
@@ -79,11 +79,11 @@ class NginxConfig(msgspec.Struct, frozen=True, kw_only=True):
     worker_connections: int = _WORKER_CONNECTIONS
     rlimit_nofile: int | None = None
     servers: tuple[ServerBlock, ...] = ()
-    #: What is said outside of the server blocks: "http keepalive_timeout" -> "75s".
+    #: Directives outside of the server blocks: "http keepalive_timeout" -> "75s".
     said: dict[str, str] = {}
 
     def server_for(self, host: str, port: int) -> ServerBlock | None:
-        """The server block that answers ``host`` on ``port``, chosen as nginx does; None where none listens there."""
+        """The server block that nginx chooses for ``host`` on ``port``; None where none listens there."""
         there = [one for one in self.servers if any(_hears(listen, host, port) for listen in one.listens)]
         there = there or [one for one in self.servers if any(listen.port == port for listen in one.listens)]
         for matches in (str.__eq__, _by_wildcard):
@@ -96,7 +96,7 @@ class NginxConfig(msgspec.Struct, frozen=True, kw_only=True):
         return there[0] if there else None
 
     def listen_for(self, host: str, port: int) -> Listen | None:
-        """The listening socket for ``port``: a socket has its options from whichever server block states them."""
+        """The listening socket for ``port``, with the options of any server block that sets them."""
         same = [one for server in self.servers for one in server.listens if one.port == port]
         same = [one for one in same if _hears(one, host, port)] or same
         if not same:
@@ -106,7 +106,7 @@ class NginxConfig(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(same[0], backlog=min(backlogs, default=None), reuseport=reuseport)
 
     def directives_for(self, target: Target) -> dict[str, str]:
-        """What it says of ``target``, level and directive -> value: "http keepalive_timeout" -> "75s"."""
+        """The directives for ``target``, level and directive -> value: "http keepalive_timeout" -> "75s"."""
         found = dict(self.said)
         if (server := self.server_for(target.host, target.port)) is not None:
             found |= {f"server {name}": text for name, text in server.said.items()}
@@ -116,7 +116,7 @@ class NginxConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def status_urls(self) -> tuple[str, ...]:
-        """Where its stub_status pages can be asked from this host."""
+        """The URLs of its stub_status pages on this host."""
         urls = []
         for server in self.servers:
             for listen in server.listens:
@@ -128,13 +128,12 @@ class NginxConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def timers_for(server: ServerBlock, path: str) -> Timers:
-    """The timers of what of ``server`` serves ``path``."""
     location = location_for(server, path)
     return server.timers if location is None else location.timers
 
 
 def location_for(server: ServerBlock, path: str) -> Location | None:
-    """The location of ``server`` that serves ``path``, chosen as nginx does; None where it is none."""
+    """The location that nginx chooses for ``path``; None where none matches."""
     path = path.partition("?")[0]
     longest: Location | None = None
     for one in server.locations:
@@ -152,11 +151,10 @@ def location_for(server: ServerBlock, path: str) -> Location | None:
 def read_nginx(
     exe: str | None, config_path: str | Path | None = None, *, command_line: str = "", pid: int | None = None
 ) -> NginxConfig | Check:
-    """The configuration of the nginx ``exe``; a Check with verdict "unknown" that says why where it cannot be read.
+    """The configuration of the nginx ``exe``; an "unknown" Check with the reason where it cannot be read.
 
-    ``config_path`` None: the ``-c`` of the master's ``command_line`` (its title: "nginx: master process nginx -c ..."),
-    else the path that it was built with. ``-g`` directives of the command line count as well. ``pid``: its master, whose user may
-    read what is read here; where it is known and that is safe, runs ``nginx -V`` (asyncli/trust.py).
+    ``config_path`` None: the ``-c`` of the master's ``command_line``, else the built-in path; ``-g`` directives count as well.
+    ``pid``: its master, whose user must be allowed to read the files; where that is safe ``nginx -V`` is run (asyncli/trust.py).
     """
     version, built, why_not = _ask(exe, pid)
     prefix = _option(command_line, "-p") or built.get("prefix", "/usr/local/nginx")
@@ -183,7 +181,7 @@ def _unreadable(why: str, remedy: str) -> Check:
 
 
 def _ask(exe: str | None, pid: int | None) -> tuple[tuple[int, ...], dict[str, str], str]:
-    """Version and configure options from ``nginx -V``; empty where it cannot be asked, and why."""
+    """Version and configure options from ``nginx -V``; empty where it was not run, and why."""
     if not exe or pid is None:
         return (), {}, ""
     text, why_not, _ = ask_server(exe, "-V", pid)
@@ -254,8 +252,8 @@ def _locations(block: list[Directive], outer: Timers) -> list[Location]:
 
 
 def _said(block: list[Directive]) -> dict[str, str]:
-    """What this level says, by directive. Of values that are no numbers, times, sizes or switches only a fingerprint, by which
-    two can be told apart: they may be secrets (a header for a backend)."""
+    """The directives of a level. Of values other than numbers, times, sizes or switches only a fingerprint: they may be secrets
+    (a header for a backend)."""
     said: dict[str, list[str]] = {}
     for one in block:
         if "block" not in one:
@@ -271,7 +269,7 @@ def _says(block: list[Directive], name: str) -> bool:
 
 
 def _inherit(outer: Timers, block: list[Directive]) -> Timers:
-    """What this level says, over what the level outside of it says."""
+    """The timers of a level: its own, else those of the level outside."""
     said: dict[str, Any] = {}
     for one in block:
         name, args = one["directive"], one["args"]

@@ -1,7 +1,7 @@
-"""nginx's configuration files: parsed by crossplane, each include replaced by the file that it names.
+"""nginx's configuration files, parsed by crossplane, with their includes.
 
-The files are read where they are instead of by ``nginx -T``, which opens logs and makes directories. Like ``nginx -T``
-this shows the files of now, not those that nginx read when it started.
+They are read directly: ``nginx -T`` opens logs and makes directories. Both show the current files, not those that nginx read at
+its start.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Any
 
 from asyncli.trust import User, read_regular
 
-# How much is read, a file as often as it is included, so that nested includes end: crossplane takes 0.4 s for 1 MB. The files
-# of a server seldom exceed some hundred kB; a thousand sites that include five files each are 6,000.
+# Bounds, which end circular includes: crossplane takes 0.4 s for 1 MB. A server's files seldom exceed some hundred kB; a thousand
+# sites with five includes each are 6,000 files.
 _MOST_BYTES, _MOST_FILES, _DEEPEST = 4 << 20, 10_000, 16
 # In sites/*/conf.d/*.conf there are two; five would walk a whole disk.
 _MOST_WILD = 2
@@ -25,13 +25,13 @@ Directive = dict[str, Any]
 
 
 class UnreadableError(Exception):
-    """Which file cannot be read and why; no line of the file."""
+    """The file and the reason; no line of the file."""
 
 
 class NginxFiles:
     """A configuration with its includes, as ``user`` (None: we) may read it.
 
-    crossplane would open included files itself, whatever they are; so it gets the text of one file at a time.
+    crossplane gets the text of one file at a time: it would open any included file itself.
     """
 
     def __init__(self, main: str, user: User | None) -> None:
@@ -46,7 +46,7 @@ class NginxFiles:
             raise UnreadableError(f"{self._main}: nested too deeply") from None
 
     def _file(self, path: str, said: str, depth: int) -> list[Directive]:
-        """``said``: the pattern that names it. Messages show only this: a pattern finds names that its user may not see."""
+        """``said``: the pattern that names it. Messages show only this: its user may not see the matching names."""
         self._files -= 1
         if self._files < 0 or depth > _DEEPEST:
             raise UnreadableError(f"{said}: more than {_MOST_FILES:,} files, or one that includes itself")

@@ -1,4 +1,4 @@
-"""How many addresses or server ports are missing for so many connections, and the commands that make them. Pure."""
+"""The addresses or server ports that are missing, and the commands that add them. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from asyncli.plan import Plan
 from asyncli.preflight.limits import Limits
 from asyncli.units import format_count
 
-# Past a half of a pair's ports connect() before Linux 6.8 passes every second one in vain: 30 ms for 30,000 (engine/net.py).
+# Past half of a pair's ports connect() before Linux 6.8 tries every second one in vain: 30 ms for 30,000 (engine/net.py).
 HALF = 0.5
 #: The widest range: below 1,024 only root may bind.
 WIDEST = "1024 65535"
@@ -20,7 +20,7 @@ _FEW = 3
 
 
 def remedy(plan: Plan, spread: Spread, limits: Limits) -> str:
-    """What makes the ports of a client host suffice without a search for a free one."""
+    """How a client host gets enough ports."""
     route = spread.route
     sources, destinations, ports = max(1, len(spread.sources)), max(1, len(spread.destinations)), max(1, spread.ports)
     widen = f'sysctl -w net.ipv4.ip_local_port_range="{WIDEST}"'
@@ -47,7 +47,7 @@ def remedy(plan: Plan, spread: Spread, limits: Limits) -> str:
 
 
 def _add(route: Route, missing: int, spread: Spread) -> str:
-    """The commands; addresses that follow the host's own in its network, which nobody else may have."""
+    """Commands that add the addresses after the host's own."""
     own = ip_interface(route.source)
     taken = {ip_address(one.partition("%")[0]) for one in (*route.usable, *(to.address for to in spread.destinations))}
     network = own.network

@@ -1,4 +1,4 @@
-"""Everything that is worked out of a run beside its summary: what the page, the figures and the tables are made of."""
+"""All analyses of a run: what the summary, the page, the figures and the tables are made of."""
 
 from __future__ import annotations
 
@@ -18,22 +18,20 @@ from asyncli.run import Run
 
 
 class Analyses(msgspec.Struct):
-    """What the pure functions of analysis/ say of one run. ``findings``: those of forecast and drift.
-
-    ``foretold``: as the line would go on, whatever gave way before; ``forecast``: the same, empty where something did.
+    """The results of analysis/. ``findings``: of forecast and drift. ``prediction``: the forecast although something gave way;
+    ``forecast`` is empty then.
     """
 
     totals: Totals
     costs: Costs
     forecast: Forecast
-    foretold: Forecast
+    prediction: Forecast
     drifts: dict[MetricName, Drift]
     diagnoses: list[Diagnosis]
     findings: list[Finding]
 
 
 def analyse(run: Run) -> Analyses:
-    """The analyses of ``run``. Pure: the same records give the same."""
     totals = fold(run)
     drift, of_drift = drifts(run)
     cost = costs(run)
@@ -47,7 +45,7 @@ def analyse(run: Run) -> Analyses:
         totals=totals,
         costs=cost,
         forecast=ceilings if gave_way is None else Forecast(),
-        foretold=ceilings,
+        prediction=ceilings,
         drifts=drift,
         diagnoses=diagnoses,
         findings=[*(of_forecast if gave_way is None else [gave_way]), *of_drift],
@@ -55,7 +53,7 @@ def analyse(run: Run) -> Analyses:
 
 
 def _leave_out_growth(cost: Costs, drift: dict[MetricName, Drift]) -> None:
-    """Leave out of ``cost`` each difference of two levels that holds what memory grew by in the hold, and say so."""
+    """Remove each difference of two levels that includes growth in the hold, with a finding."""
     grows = [name for name, one in drift.items() if one.verdict == "grows"]
     for name in ("server_user", "kernel", "generator_user", "host_total"):
         holds = [one for one in grows if name in (one, "host_total")]

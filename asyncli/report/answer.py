@@ -1,7 +1,4 @@
-"""What a run says in sentences: the verdict, what one more connection costs, how many would fit, and what to doubt.
-
-It depends on the summary alone, so that a run file printed a month later reads as the live run did.
-"""
+"""A run in sentences, by its summary alone: verdict, cost per connection, capacity, doubts."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ from asyncli.text import oneline
 from asyncli.topology import sides
 from asyncli.values import AGENT_PORT, parse_url
 
-# An interval wider than this share of its slope is a guess, and is called one.
+# An interval wider than this share of its slope is called wide.
 _WIDE_INTERVAL = 0.25
 
 
@@ -24,39 +21,37 @@ def one_line(summary: Summary) -> str:
     line = f"{summary.verdict}: {why(summary)}"
     total, server = summary.cost.host_total, summary.cost.server_user
     if summary.verdict == "untested":
-        # Memory moved, but by no connection that is known to have been one.
         return oneline(line)
     for one, where in ((total, f"on {sides(summary.environment).host}"), (server, f"in {server_name(summary)}")):
-        # Between two levels of the whole host lies also what its other programs took or gave back meanwhile.
+        # Two levels of the whole host include other programs.
         if one is not None and one.ci95[0] > 0 and not (one is total and one.of_levels):
-            each = "with what the first ones take once, a connection" if one.of_levels else "one more"
+            each = "a connection, first use included," if one.of_levels else "one more"
             line += f"; {each} costs {with_error(one)} {where}"
             break
     return oneline(line.replace("±", "+-"))
 
 
 def why(summary: Summary) -> str:
-    """What decided the verdict, in words."""
+    """The reason of the verdict."""
     return next((one.evidence for one in summary.findings if one.code == f"verdict_{summary.verdict}"), "")
 
 
 def server_label(summary: Summary) -> str:
-    """What the server is called in full: ``nginx/1.22.1``, ``built-in server``, or ``the server`` where unknown."""
+    """The server with its version: ``nginx/1.22.1``, ``built-in server``, or ``the server`` where unknown."""
     server = summary.environment.get("server")
     label = server.get("label") if isinstance(server, dict) else None
     return oneline(str(label)) if label else "the server"
 
 
 def server_name(summary: Summary) -> str:
-    """The server's name without its version, for sentences."""
     return server_label(summary).partition("/")[0] or "the server"
 
 
 def answer(summary: Summary) -> str:
-    """The one question's answer as a sentence: what one more connection costs, and where; of two levels what one takes."""
+    """The cost of a connection as a sentence."""
     cost, sampled = summary.cost, sides(summary.environment)
     if summary.connections.opened and not summary.heartbeats.answered:
-        return "What one more connection costs is not known: nothing ever answered."
+        return "Cost per connection unknown: nothing ever answered."
     if not_seen := _server_not_seen(summary):
         return not_seen
     end = "for this end of it" if sampled.far is None else "for its end of it"
@@ -69,7 +64,6 @@ def answer(summary: Summary) -> str:
             (cost.generator_user, "in asyncli"),
             (cost.residual, "left over"),
         )
-        # The table has a remainder that is less than nothing.
         if one is not None and (one is not cost.residual or one.ci95[1] >= 0)
     ]
     grew = next((one for one in summary.findings if one.code == "cost_grew"), None)
@@ -79,28 +73,27 @@ def answer(summary: Summary) -> str:
     each = "One more connection costs"
     first = next((one for one in (cost.server_user, cost.kernel, total) if one is not None), None)
     if first is not None and first.of_levels:
-        each = "With what the first ones take once, a connection costs"
+        each = "A connection, first use included, costs"
     if total is not None and parts and (total.ci95[0] <= 0 or total.of_levels):
-        # Whatever else the host did is in its memory too, or hides the connections there: lead with what was measured apart.
+        # The host's memory includes other programs: lead with the parts.
         parts = [one for one in parts if not one.endswith("left over")]
-        whole = f"the whole host's memory moved too much to tell (± {bytes_each(total.half_width)})"
+        whole = f"other programs' memory hid the whole-host figure (± {bytes_each(total.half_width)} a connection)"
         if total.ci95[0] > 0:
-            whole = f"{sampled.host} in all took {with_error(total)}, with what its other programs took or gave back meanwhile"
+            whole = f"{sampled.host} in all took {with_error(total)}, other programs included"
         return f"{each} {', '.join(parts)}; {whole}."
     if total is not None:
         whole = f"{each} {with_error(total)} on {sampled.host}"
         return f"{whole}: {', '.join(parts)}." if parts else f"{whole}."
     if parts:
-        return f"{each} {', '.join(parts)}; {sampled.host}'s total is not known."
+        return f"{each} {', '.join(parts)}; the total of {sampled.host} is unknown."
     known = next((one for one in summary.findings if one.code in ("cost_few_points", "cost_not_sampled")), None)
     if summary.connections.held and known is not None:
-        return f"What one more connection costs is not known: {known.evidence}; {known.remedy}."
-    return "What one more connection costs is not known: no connections were held."
+        return f"Cost per connection unknown: {known.evidence}; {known.remedy}."
+    return "Cost per connection unknown: no connections were held."
 
 
 def _server_not_seen(summary: Summary) -> str:
-    """In place of an answer about asyncli and the kernel alone: why the server's cost is not known, and what tells it; "" where
-    its processes were seen, or nothing was held."""
+    """Why the server's cost is unknown and how to measure it, or "" where its processes were seen or nothing was held."""
     seen = all(one.code != "server_processes_unknown" for one in summary.findings)
     if seen or summary.cost.server_user is not None or not summary.connections.held:
         return ""
@@ -111,37 +104,35 @@ def _server_not_seen(summary: Summary) -> str:
         known = f" (on {host} it costs {with_error(total)} in all)"
     elif kernel is not None and kernel.ci95[0] > 0:
         known = f" (an end of it costs {with_error(kernel)} in the kernel of {host})"
-    return oneline(f"What one more connection costs {server_name(summary)} is not known, as {why_not}{known}. To know it: {mend}")
+    return oneline(f"Cost per connection unknown for {server_name(summary)}: {why_not}{known}. To measure it: {mend}")
 
 
 def _how_to_see_the_server(summary: Summary) -> tuple[str, str]:
-    """(why its memory could not be read, in words that begin with "it", what reads it)."""
+    """(Why its memory could not be read, what reads it)."""
     server, agent = summary.environment.get("server"), isinstance(summary.environment.get("agent"), dict)
     hidden = isinstance(server, dict) and server.get("hidden") is True
     if not agent and not sides(summary.environment).server:
         host = parse_url(summary.plan["urls"][0]).host
         at = f"http://{f'[{host}]' if ':' in host else host}:{AGENT_PORT}"
-        return "it is on another host", f"start 'asyncli agent' there, and soak with --agent {shlex.quote(at)}"
-    its = "its agent may not read its processes" if agent else "its processes belong to another user"
+        return "it runs on another host", f"start 'asyncli agent' there, and soak with --agent {shlex.quote(at)}"
+    who = "the agent" if agent else "the soak"
     if hidden:
-        return its, f"run {'the agent' if agent else 'the soak'} as root (sudo)"
-    whose = "its agent does not find its processes" if agent else "its processes were not found"
-    return whose, f"name them to {'the agent' if agent else 'the soak'}: --server-pid PID"
+        return "its processes belong to another user", f"run {who} as root (sudo)"
+    return "its processes were not found", f"start {who} with --server-pid PID"
 
 
 def room(summary: Summary) -> str:
-    """The other half of the answer: how many would fit and what gives out first, or what gave way; "" where neither is known."""
+    """How many would fit and the first limit, or what gave way; "" where neither is known."""
     found, sentences = summary.forecast, []
     if summary.connections.opened and (instead := next((one for one in summary.findings if one.code == gave_way.code), None)):
         return oneline(f"{instead.evidence[:1].upper()}{instead.evidence[1:]}.")
     if not summary.connections.held:
-        # Of a server that held none at the end, its other limits are idle talk.
         return ""
     here, alone = found.memory, found.server_memory
     if here is not None and here.connections is not None:
         sentences.append(f"This host has memory for about {about(here)} like these, both ends on it")
     if alone is not None and alone.connections is not None:
-        # Which of the bytes left over would be the server's is not known: a range, and no number to copy.
+        # How much of the residual is the server's is unknown: a range.
         sentences.append(
             f"a server of its size with its clients elsewhere for {about_to(alone)}"
             if sentences
@@ -151,13 +142,13 @@ def room(summary: Summary) -> str:
     if first is not None and first.connections is not None and first is not here:
         before = f"{', '.join(sentences)}. " if sentences else ""
         unread = not {"descriptors", "worker_connections"} & {one.name for one in found.ceilings}
-        but = "; the server's own limits are not known" if unread else ""
+        but = "; the server's own limits are unknown" if unread else ""
         return f"{before}The first limit is {ceiling(first.name)}, at about {about(first)}{but}."
     return f"{', '.join(sentences)}." if sentences else ""
 
 
 def first_ceiling(summary: Summary) -> Ceiling | None:
-    """What gives out first; None where no limit is known."""
+    """The lowest limit; None where none is known."""
     return next((one for one in summary.forecast.ceilings if one.name == summary.forecast.first), None)
 
 
@@ -165,16 +156,16 @@ NOT_THE_SERVER = "Do not rely on these numbers: the generator was the limit (see
 
 
 def doubts(summary: Summary) -> list[str]:
-    """What must be known before the answer is believed, the gravest first."""
+    """What makes the answer doubtful, the worst first."""
     found = []
     if summary.generator.saturated:
         found.append(NOT_THE_SERVER)
     shared = next((one for one in summary.findings if one.code == "host_shared"), None)
     if shared is not None:
-        found.append(f"But we were not alone: {oneline(shared.evidence)}. To know it: {oneline(shared.remedy)}.")
+        found.append(f"Not alone on the host: {oneline(shared.evidence)}. Remedy: {oneline(shared.remedy)}.")
     total, few = summary.cost.host_total, next((one for one in summary.findings if one.code == "cost_few_points"), None)
     if few is not None and total is not None and total.of_levels and few.remedy:
-        found.append(f"The ramp was too short for the cost of one more alone. To know it: {few.remedy}.")
+        found.append(f"The ramp was too short for a slope: first use is included. For a slope: {few.remedy}.")
     elif total is not None and total.ci95[0] > 0 and total.half_width > _WIDE_INTERVAL * abs(total.bytes_per_connection):
-        found.append("The interval is wide: more connections, a longer ramp or --plateaus 8 make it narrower.")
+        found.append("The interval is wide: more connections, a longer ramp or --plateaus 8 narrow it.")
     return found

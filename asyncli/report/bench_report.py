@@ -13,30 +13,19 @@ from asyncli.analysis.bench_result import RULE, Benched
 from asyncli.benchplan import BenchPlan
 from asyncli.plan import shown_plan
 from asyncli.records import Tick
-from asyncli.report.document import (
-    Block,
-    DataTable,
-    Document,
-    ItemList,
-    Paragraph,
-    Section,
-    TableColumn,
-    TableRow,
-    VerdictLine,
-    View,
-    finding_items,
-)
+from asyncli.report import document as doc
 from asyncli.report.format import cores
 from asyncli.report.jsonout import finite_json
+from asyncli.report.terminal import print_document
 from asyncli.text import oneline
-from asyncli.units import format_bytes, format_clock, format_count, format_duration
+from asyncli.units import format_bytes, format_clock, format_count, format_duration, format_many
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 
 def to_json(found: Benched) -> str:
-    """The contract's JSON: requests, latency_ms, connections, bytes, generator, findings, environment, and more beside them."""
+    """The JSON of ``asyncli bench``."""
     document: dict[str, Any] = {"schema": 1, **msgspec.to_builtins(found, str_keys=True)}
     document["bytes"], document["transfer"] = found.bytes.received, document["bytes"]
     document["plan"] = shown_plan(found.plan)
@@ -46,7 +35,6 @@ def to_json(found: Benched) -> str:
 
 
 def one_line(found: Benched) -> str:
-    """Verdict and figures in one line."""
     line = f"{found.verdict}: {found.why}"
     if found.latency_ms.p99 is not None:
         rate = "" if found.verdict == "passed" else f"; {found.requests.per_s:,.0f} a second"
@@ -55,7 +43,7 @@ def one_line(found: Benched) -> str:
 
 
 def tick_line(t_s: float, tick: Tick) -> str:
-    """One second of a bench that goes on."""
+    """The log line of one second."""
     p50, p99 = tick.latency_us.quantiles((0.5, 0.99))
     line = f"{format_clock(t_s)}  {format_count(tick.answered):>9} answered"
     if p50 is not None and p99 is not None:
@@ -70,34 +58,33 @@ def tick_line(t_s: float, tick: Tick) -> str:
 
 
 def print_bench(found: Benched, console: Console) -> None:
-    """The whole of it; readable at 80 columns, without colour, and piped."""
-    from asyncli.report.terminal import print_document
-
-    print_document(bench_document(found), console, View.VERBOSE)
+    print_document(bench_document(found), console, doc.View.VERBOSE)
 
 
-def bench_document(found: Benched) -> Document:
+def bench_document(found: Benched) -> doc.Document:
     """Verdict, what was asked and done, times, percentiles, findings."""
     findings = found.findings
     if found.verdict == "untested" and not found.connections.opened:
-        # Nothing was measured: why is all there is to say.
+        # Nothing was measured: only the reason matters.
         findings, measured = [one for one in findings if one.severity == "error"], []
     else:
-        columns = [TableColumn("", kind="words")]
-        rows = [TableRow(f"  {name}", [oneline(words)]) for name, words in _rows(found)]
+        columns = [doc.TableColumn("", kind="words")]
+        rows = [doc.TableRow(f"  {name}", [oneline(words)]) for name, words in _rows(found)]
         measured = [
-            Section("numbers", "What was measured", [DataTable("", columns, rows, "What was measured", kind="keys", width=0)]),
-            Section("times", "Times", _times(found)),
-            Section("percentiles", "Percentiles", _percentiles(found)),
+            doc.Section(
+                "numbers", "What was measured", [doc.DataTable("", columns, rows, "What was measured", kind="keys", width=0)]
+            ),
+            doc.Section("times", "Times", _times(found)),
+            doc.Section("percentiles", "Percentiles", _percentiles(found)),
         ]
-    told = [ItemList(finding_items(findings))]
-    rule = [Paragraph(f"The rule: {RULE}", style="dim")] if found.verdict != "passed" else []
+    told = [doc.ItemList(doc.finding_items(findings))]
+    rule = [doc.Paragraph(f"The rule: {RULE}", style="dim")] if found.verdict != "passed" else []
     sections = [
-        Section("answer", "", [VerdictLine(found.verdict, found.why)]),
+        doc.Section("answer", "", [doc.VerdictLine(found.verdict, found.why)]),
         *measured,
-        Section("findings", "Findings", [*told, *rule]),
+        doc.Section("findings", "Findings", [*told, *rule]),
     ]
-    return Document("bench", f"bench: {found.verdict}", oneline(found.why), [], sections)
+    return doc.Document("bench", f"bench: {found.verdict}", oneline(found.why), [], sections)
 
 
 def _rows(found: Benched) -> Iterable[tuple[str, str]]:
@@ -109,10 +96,10 @@ def _rows(found: Benched) -> Iterable[tuple[str, str]]:
     parts.append(f"{format_count(requests.keepalive)} on a connection that stayed open")
     parts.append(f"{format_count(requests.failed)} failed")
     odd = {
-        "asked again": requests.resent,
+        "sent again": requests.resent,
         "in flight at the end": requests.in_flight,
-        "due and not asked at the end": requests.overdue,
-        "never asked": requests.left,
+        "due and not sent at the end": requests.overdue,
+        "never sent": requests.left,
     }
     parts += [f"{format_count(count)} {what}" for what, count in odd.items() if count]
     yield "requests", "; ".join(parts)
@@ -131,28 +118,26 @@ def _rows(found: Benched) -> Iterable[tuple[str, str]]:
     )
     if found.lateness_ms.p99 is not None:
         late = found.lateness_ms
-        queued = f"; {format_count(requests.queued)} waited for a connection to be free" if requests.queued else ""
-        yield "asked late", f"by asyncli: p50 {_ms(late.p50)} ms, p99 {_ms(late.p99)} ms, max {_ms(late.max)} ms{queued}"
+        queued = f"; {format_count(requests.queued)} waited for a free connection" if requests.queued else ""
+        yield "sent late", f"by asyncli: p50 {_ms(late.p50)} ms, p99 {_ms(late.p99)} ms, max {_ms(late.max)} ms{queued}"
     others = f"; other programs {cores(found.host.others_cores)}" if found.host is not None else ""
     yield "CPU", f"asyncli {_spent(found.generator)}; server {_spent(found.server)}{others}"
 
 
 def asked(plan: BenchPlan, workers: int) -> str:
-    """What was asked, in words."""
     how = "a connection for each request" if plan.short else "kept alive"
     if plan.pipeline > 1:
         how = f"{format_count(plan.pipeline)} requests written at once on each"
     pace = f", {plan.rate:,.0f} a second at fixed instants" if plan.rate is not None else ""
     body = f" with {format_bytes(len(plan.body))} of body" if plan.body else ""
-    many = "connections" if plan.connections > 1 else "connection"
-    processes = "processes" if workers > 1 else "process"
-    return f"{plan.method}{body} on {format_count(plan.connections)} {many}, {how}{pace}, from {workers} {processes}"
+    on, workers_said = format_many(plan.connections, "connection"), format_many(workers, "process")
+    return f"{plan.method}{body} on {on}, {how}{pace}, from {workers_said}"
 
 
 def _range(least: float, most: float) -> str:
     least, most = round(least), round(most)
     if least == most:
-        return f"{format_count(most)} request{'' if most == 1 else 's'} each"
+        return f"{format_many(most, 'request')} each"
     return f"{format_count(least)} to {format_count(most)} requests"
 
 
@@ -172,30 +157,30 @@ def _ms(value: float | None) -> str:
     return f"{value:,.{digits}f}"
 
 
-def _times(found: Benched) -> list[Block]:
+def _times(found: Benched) -> list[doc.Block]:
     known = {name: times for name, times in found.times_ms.items() if times is not None}
     if not known:
         return []
     rows = [
-        TableRow(f"  {name}", [_ms(one) for one in (times.min, times.mean, times.sd, times.median, times.max)])
+        doc.TableRow(f"  {name}", [_ms(one) for one in (times.min, times.mean, times.sd, times.median, times.max)])
         for name, times in known.items()
     ]
-    columns = [TableColumn(name) for name in ("min", "mean", "sd", "median", "max")]
+    columns = [doc.TableColumn(name) for name in ("min", "mean", "sd", "median", "max")]
     meaning = {
         "connect": "each connection's connect",
         "waiting": "from the request to the first byte",
         "processing": "to the last byte",
-        "total": "with the connect" if found.plan.rate is None else "from the instant it was due",
+        "total": "with the connect" if found.plan.rate is None else "from the intended instant",
     }
     if found.plan.rate is not None and found.plan.short:
         meaning["total"] += ", with the connect"
     said = "; ".join(f"{name}: {words}" for name, words in meaning.items())
-    return [DataTable("  times, ms", columns, rows, width=12, kind="tight"), Paragraph(said, style="dim")]
+    return [doc.DataTable("  times, ms", columns, rows, width=12, kind="tight"), doc.Paragraph(said, style="dim")]
 
 
-def _percentiles(found: Benched) -> list[Block]:
+def _percentiles(found: Benched) -> list[doc.Block]:
     if not found.percentiles_ms:
         return []
-    columns = [TableColumn(f"{name}%") for name in found.percentiles_ms]
-    rows = [TableRow("  total, ms", [_ms(value) for value in found.percentiles_ms.values()])]
-    return [DataTable("  answered within", columns, rows, "A share of the requests was answered within", width=0)]
+    columns = [doc.TableColumn(f"{name}%") for name in found.percentiles_ms]
+    rows = [doc.TableRow("  total, ms", [_ms(value) for value in found.percentiles_ms.values()])]
+    return [doc.DataTable("  answered within", columns, rows, "A share of the requests was answered within", width=0)]

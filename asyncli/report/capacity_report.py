@@ -1,4 +1,4 @@
-"""What ``asyncli capacity`` found: as data, whose JSON is documented in docs/capacity.md, and for a terminal."""
+"""The result of ``asyncli capacity``: its JSON (docs/capacity.md) and its report."""
 
 from __future__ import annotations
 
@@ -12,32 +12,18 @@ import msgspec
 
 from asyncli import __version__
 from asyncli.analysis.bottleneck import LATE, RELOADED, TIMERS, GaveWay, Seen, Side, least_available, served_most, what_gave_way
-from asyncli.analysis.capacity import Bracket, Foretold, Outcome, Search, Tried, Verdict
+from asyncli.analysis.capacity import Bracket, Outcome, Prediction, Search, Tried, Verdict
 from asyncli.analysis.forecast import Ceiling
 from asyncli.analysis.saturation import saturation
 from asyncli.metrics import GENERATOR_CPU_S, SERVER_CPU_S
 from asyncli.records import CUT, STOPPED, Environment, Finding
+from asyncli.report import document as doc
 from asyncli.report.analyses import Analyses
 from asyncli.report.answer import why
-from asyncli.report.document import (
-    TERMINAL,
-    Block,
-    DataTable,
-    Document,
-    ItemList,
-    Paragraph,
-    Picture,
-    Section,
-    TableColumn,
-    TableRow,
-    VerdictLine,
-    View,
-    finding_items,
-)
 from asyncli.report.format import about, about_to, ceiling, milliseconds, or_bytes, or_dash
 from asyncli.report.jsonout import finite_json
 from asyncli.report.summary import Summary, limits_of, not_kept
-from asyncli.report.terminal import VERDICT_STYLE
+from asyncli.report.terminal import VERDICT_STYLE, print_document
 from asyncli.run import Run
 from asyncli.text import oneline
 from asyncli.units import format_count, format_duration, format_many
@@ -45,7 +31,7 @@ from asyncli.units import format_count, format_duration, format_many
 if TYPE_CHECKING:
     from rich.console import Console
 
-#: Of the JSON; raised when a reader of the old one would be wrong.
+#: Version of the JSON.
 SCHEMA = 1
 _SIDES: dict[Side, str] = {
     "server": "the server", "host": "this host, not the server", "network": "the network between", "unknown": "not known",
@@ -53,14 +39,10 @@ _SIDES: dict[Side, str] = {
 
 
 class Step(msgspec.Struct):
-    """One step: a soak of ``asked`` connections, kept in ``run_file``, whose path is whole where it had to leave the folder.
+    """One step: a soak of ``asked`` connections, stored in ``run_file``. None: unknown.
 
-    Bytes, ms and cores as the names say; None: not known.
-
-    ``crossed``: the keys of the limits that were; empty where fewer were held than asked for, and no more.
-
-    ``served``: the most that were held, and answered, at a time. ``available_bytes``: the least memory that this host had
-    left. ``cores``: CPU in use in the last ten seconds before the drain.
+    ``crossed``: keys of crossed limits, empty if too few were held. ``served``: the most held and answered at once.
+    ``available_bytes``: the least memory left on this host. ``cores``: CPU in the last ten seconds before the drain.
     """
 
     asked: int
@@ -94,7 +76,7 @@ class Step(msgspec.Struct):
 
 
 class Capacity(msgspec.Struct):
-    """Everything that a search found; its JSON field by field. ``gave_way`` is that of the least count that was not held."""
+    """The JSON of ``asyncli capacity``. ``gave_way``: at the smallest count that was not held."""
 
     schema: int
     verdict: Verdict
@@ -108,7 +90,7 @@ class Capacity(msgspec.Struct):
     rule: str
     limits: list[str]
     gave_way: list[GaveWay]
-    forecast: Foretold | None
+    forecast: Prediction | None
     steps: list[Step]
     findings: list[Finding]
     search: Search
@@ -117,7 +99,6 @@ class Capacity(msgspec.Struct):
 
 
 def step_of(run: Run, analyses: Analyses, summary: Summary, run_file: str) -> Step:
-    """What one step's run says. Pure."""
     crossed = list(dict.fromkeys(one for one in not_kept(limits_of(run.plan, summary)[0]) if one.crossed))
     limits = [one.threshold.key for one in crossed]
     latency, memory = summary.heartbeats.latency_ms.p99, summary.server.pss_bytes.hold_end
@@ -127,7 +108,7 @@ def step_of(run: Run, analyses: Analyses, summary: Summary, run_file: str) -> St
     stopped = any(one.code in (STOPPED, CUT) for one in run.findings)
     held = summary.verdict == "passed" and not stopped
     ways = [] if held or stopped else what_gave_way(seen)
-    # A limit of the server's that was seen to be reached stands, though its run is no measure of the rest.
+    # A limit of the server that was reached counts in an invalid run too.
     limit = bool(ways) and ways[0].side == "server" and ways[0].certain
     ours = bool(ways) and (ways[0].side == "host" or (summary.verdict == "invalid" and not limit))
     outcome: Outcome = "stopped" if stopped else "held" if held else "ours" if ours else "failed"
@@ -161,37 +142,35 @@ def step_of(run: Run, analyses: Analyses, summary: Summary, run_file: str) -> St
 
 
 def to_json(found: Capacity) -> str:
-    """The documented JSON, indented; every number is finite."""
     return finite_json(msgspec.to_builtins(found, str_keys=True))
 
 
 def one_line(found: Capacity) -> str:
-    """Verdict and answer in one line."""
     return oneline(f"{found.verdict}: {sentence(found)}")
 
 
 def sentence(found: Capacity) -> str:
-    """The answer: how many, and how many not."""
+    """The answer: the counts that were held, and not."""
     held, failed, name = found.bracket.held, found.bracket.failed, found.server
     if found.verdict in ("untested", "failed"):
         return found.why
     what = f"{name} holds {format_many(held, 'connection')}"
     if failed is not None and not held:
-        what = f"{name} did not hold {format_many(failed, 'connection')}, the least that was asked for"
+        what = f"{name} did not hold {format_many(failed, 'connection')}, the smallest count asked for"
     elif failed is not None:
         what += f", and does not hold {format_count(failed)}"
         seen = max((one.served for one in found.steps if one.outcome == "failed" and one.asked == failed), default=0)
         if not found.bracket.is_narrow(found.search.within) and held < seen < failed:
-            what += f", of which it came to {format_count(seen)}"
+            what += f", of which it held {format_count(seen)}"
     elif held:
         what = f"{name} holds at least {format_many(held, 'connection')}"
     else:
-        what = f"it is not known how many connections {name} holds"
+        what = f"how many connections {name} holds is unknown"
     return f"{what}; {found.why}" if found.why else what
 
 
 def step_line(step: Step) -> str:
-    """One step as a line of a log, when it is over."""
+    """The log line of a finished step."""
     parts = [f"{format_count(step.asked)} connections: {_OUTCOMES[step.outcome]}"]
     if step.outcome != "held":
         parts.append(oneline(step.why))
@@ -203,73 +182,74 @@ _OUTCOMES: dict[Outcome, str] = {"held": "held", "failed": "not held", "ours": "
 
 
 def print_capacity(found: Capacity, console: Console) -> None:
-    """The answer, what gave way, the forecast beside it, and the table of the steps; readable at 80 columns and piped."""
-    from asyncli.report.terminal import print_document
-
-    print_document(capacity_document(found), console, View.VERBOSE)
+    print_document(capacity_document(found), console, doc.View.VERBOSE)
 
 
-def capacity_document(found: Capacity) -> Document:
-    """The answer, what gave way, the forecast beside it, the steps, and where they are kept."""
+def capacity_document(found: Capacity) -> doc.Document:
     answer = oneline(sentence(found))
-    invalid = [Paragraph("This says nothing of the server's own limit: it may hold more.", "doubt", "bold magenta")]
+    invalid = [doc.Paragraph("The server's own limit is unknown: it may hold more.", "doubt", "bold magenta")]
     sections = [
-        Section("answer", "", [VerdictLine(found.verdict, answer), *(invalid if found.verdict == "invalid" else [])]),
-        Section("gave-way", "What gave way", _ways(found)),
-        Section("forecast", "Forecast", _forecast(found)),
-        Section("steps", "Steps", [*_picture(found), *_steps(found)]),
-        *([Section("findings", "Findings", [ItemList(finding_items(found.findings))])] if found.findings else []),
-        Section("files", "", _files(found)),
+        doc.Section("answer", "", [doc.VerdictLine(found.verdict, answer), *(invalid if found.verdict == "invalid" else [])]),
+        doc.Section("gave-way", "What gave way", _ways(found)),
+        doc.Section("forecast", "Forecast", _forecast(found)),
+        doc.Section("steps", "Steps", [*_picture(found), *_steps(found)]),
+        *([doc.Section("findings", "Findings", [doc.ItemList(doc.finding_items(found.findings))])] if found.findings else []),
+        doc.Section("files", "", _files(found)),
     ]
     byline = [oneline(", ".join(found.urls)), f"begun {found.started}, took {format_duration(found.duration_s)}"]
-    return Document("capacity", f"{found.server}: {found.verdict}", answer, byline, sections, f"Made by asyncli {__version__}.")
+    return doc.Document(
+        "capacity", f"{found.server}: {found.verdict}", answer, byline, sections, f"Made by asyncli {__version__}."
+    )
 
 
-def _ways(found: Capacity) -> list[Block]:
+def _ways(found: Capacity) -> list[doc.Block]:
     if not found.gave_way:
         return []
     first, *others = found.gave_way
-    likely = "" if first.certain or first.side == "unknown" else ", as it looks"
+    likely = "" if first.certain or first.side == "unknown" else " (likely)"
     what = f"{_SIDES[first.side]}: {first.code.replace('_', ' ')}{likely}"
     words = [oneline(first.evidence), *([f"remedy: {oneline(first.remedy)}"] if first.remedy else [])]
     words += [f"also: {oneline(one.evidence)}" for one in others]
     return [
-        Paragraph(f"What gave way  {what}", "line", "bold", view=TERMINAL),
-        Paragraph(what, "line", view=View.PAGE),
-        *(Paragraph(one, style="dim" if one.startswith("remedy: ") else "") for one in words),
+        doc.Paragraph(f"What gave way  {what}", "line", "bold", view=doc.TERMINAL),
+        doc.Paragraph(what, "line", view=doc.View.PAGE),
+        *(doc.Paragraph(one, style="dim" if one.startswith("remedy: ") else "") for one in words),
     ]
 
 
-def _forecast(found: Capacity) -> list[Block]:
+def _forecast(found: Capacity) -> list[doc.Block]:
     one = found.forecast
     if one is None:
         return []
-    said = "it agrees with what was measured"
+    said = "this agrees with the measurement"
     if one.agrees is None:
-        said = "nothing that was measured speaks against it"
+        said = "not contradicted by the measurement"
     elif not one.agrees and found.bracket.failed is not None and one.connections >= found.bracket.failed:
-        said = "it did not see what gave way, which is no limit that could be read"
+        said = "what gave way is no limit that can be read"
     elif not one.agrees:
-        said = "more were held than it said"
+        said = "more were held"
     shown = Ceiling(one.name, one.connections, one.ci95, one.how)
     many = about(shown) + (f" ({about_to(shown)})" if one.ci95 is not None else "")
-    text = f"the first limit in sight was {ceiling(one.name)}, at about {many}: {said}"
-    return [Paragraph("Forecast", "line", "bold", view=TERMINAL), Paragraph(text, style="yellow" if one.agrees is False else "")]
+    text = f"the first limit was {ceiling(one.name)}, at about {many}: {said}"
+    return [
+        doc.Paragraph("Forecast", "line", "bold", view=doc.TERMINAL),
+        doc.Paragraph(text, style="yellow" if one.agrees is False else ""),
+    ]
 
 
-def _picture(found: Capacity) -> list[Block]:
+def _picture(found: Capacity) -> list[doc.Block]:
     from asyncli.report.figures.capacity import steps, steps_alt
 
     return [
-        Picture(
-            "steps", "What each step came to",
-            "Bars: connections that were held and answered at a time; filled where the step was held. Stroke: the answer.",
+        doc.Picture(
+            "steps", "The steps",
+            "Bars: connections held and answered at once; filled if the step was held. Stroke: the answer.",
             lambda style: steps(found, style=style), lambda: steps_alt(found), optional=True,
         )
     ]  # fmt: skip
 
 
-def _steps(found: Capacity) -> list[Block]:
+def _steps(found: Capacity) -> list[doc.Block]:
     if not found.steps:
         return []
     rows = []
@@ -280,20 +260,20 @@ def _steps(found: Capacity) -> list[Block]:
             milliseconds(one.lateness_p99_ms), or_bytes(one.available_bytes), or_dash(one.server_cores, ".2f"),
             (outcome_of(one), VERDICT_STYLE[one.outcome]),
         )  # fmt: skip
-        rows.append(TableRow(format_count(one.asked), cells))
-    columns = [TableColumn(name) for name in ("opened", "held", "lost", "failed", "p99", "late", "free", "CPU")]
-    # What is no answer is told here: who was the limit instead, or what else ended a step that was tried again.
+        rows.append(doc.TableRow(format_count(one.asked), cells))
+    columns = [doc.TableColumn(name) for name in ("opened", "held", "lost", "failed", "p99", "late", "free", "CPU")]
+    # Explain steps that give no answer, or were repeated.
     told = [one for one in found.steps if one.outcome == "ours" or one.tried.chance]
     lines = dict.fromkeys(f"{format_count(one.asked)}: {oneline(one.gave_way[0].evidence)}" for one in told)
     return [
-        DataTable("Steps", [*columns, TableColumn("", kind="word")], rows, width=0),
-        *map(Paragraph, lines),
-        Paragraph(f"Held: {found.rule}. Limits: {_limits(found.limits)}.", style="dim"),
+        doc.DataTable("Steps", [*columns, doc.TableColumn("", kind="word")], rows, width=0),
+        *map(doc.Paragraph, lines),
+        doc.Paragraph(f"Held: {found.rule}. Limits: {_limits(found.limits)}.", style="dim"),
     ]
 
 
 def outcome_of(step: Step) -> str:
-    """What became of a step, in a word or two."""
+    """The outcome of a step in a word or two."""
     if step.outcome != "failed":
         return "our limit" if step.outcome == "ours" else _OUTCOMES[step.outcome]
     key = step.crossed[0].removeprefix("heartbeats.by_") if step.crossed else "held"
@@ -302,7 +282,7 @@ def outcome_of(step: Step) -> str:
 
 
 def _limits(limits: Sequence[str]) -> str:
-    """The limits in short; those on one status each together."""
+    """The limits in short, with all statuses together."""
     statuses = [found[1] for one in limits if (found := _OF_STATUS.fullmatch(one))]
     others = [one.removeprefix("connections.").removeprefix("heartbeats.") for one in limits if not _OF_STATUS.fullmatch(one)]
     return "; ".join([*others, *([f"no answer of {', '.join(statuses)}"] if statuses else [])])
@@ -311,13 +291,13 @@ def _limits(limits: Sequence[str]) -> str:
 _OF_STATUS = re.compile(r"heartbeats\.by_status\.(\d+) > 0")
 
 
-def _files(found: Capacity) -> list[Block]:
+def _files(found: Capacity) -> list[doc.Block]:
     if not found.steps:
         return []
     many, within = format_many(len(found.steps), "step"), f"{found.search.within * 100:.3g} %"
     last = shlex.quote(str(Path(found.folder, found.steps[-1].run_file)))
     return [
-        Paragraph(f"{many} in {format_duration(found.duration_s)}; the answer was to be within {within}.", "text"),
-        Paragraph(("Run files       ", (found.folder, "bold")), "text"),
-        Paragraph(("A step's report ", (f"asyncli report {last}", "bold")), "text"),
+        doc.Paragraph(f"{many} in {format_duration(found.duration_s)}; searched to within {within}.", "text"),
+        doc.Paragraph(("Run files       ", (found.folder, "bold")), "text"),
+        doc.Paragraph(("A step's report ", (f"asyncli report {last}", "bold")), "text"),
     ]

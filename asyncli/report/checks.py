@@ -10,21 +10,20 @@ from asyncli.plan import Plan
 from asyncli.records import Check, Finding
 from asyncli.report.document import Document, ItemList, ListedItem, Paragraph, Section, View, finding_items
 from asyncli.report.run_setup import checks_table
+from asyncli.report.terminal import print_document
 from asyncli.text import oneline
 from asyncli.units import format_count, format_duration, format_many
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-#: The verdicts of checks that are told in full, as severities.
+#: Verdicts of checks that are listed with their remedy, as severities.
 _SEVERITIES = {"short": "error", "warn": "warning"}
 
 
 def print_checks(plan: Plan, spread: Spread, checks: Sequence[Check], findings: Sequence[Finding], console: Console) -> None:
-    """Every check in a row, what is short first; under the table what is behind each shortfall, and what mends it."""
+    """Print a row for each check, the failed ones first, and below the table their details and remedies."""
     from rich.text import Text
-
-    from asyncli.report.terminal import print_document
 
     pairs = f"{format_many(len(spread.destinations), 'destination')} x {format_many(max(1, len(spread.sources)), 'source')}"
     asked = (
@@ -49,10 +48,11 @@ def print_checks(plan: Plan, spread: Spread, checks: Sequence[Check], findings: 
 def _verdict(checks: Sequence[Check], findings: Sequence[Finding]) -> tuple[str, str]:
     short = sum(check.verdict == "short" for check in checks)
     if short:
-        return f"a soak would be refused: {short} short (--force goes on all the same)", "bold red"
+        limits = "one limit is" if short == 1 else f"{short} limits are"
+        return f"{limits} too low: a soak will refuse to start. To start it anyway: --force", "bold red"
     unknown = next((one for one in findings if one.code == "server_processes_unknown"), None)
     if unknown is None:
-        return "no limit stands in the way", "green"
+        return "OK: no limit blocks this plan", "green"
     hosts = "the client hosts" if any(one.code == "cluster" for one in findings) else "this host"
     why = oneline(str(unknown.fields.get("why", unknown.evidence)))
-    return f"no limit of {hosts} stands in the way; the server's own are not known: {why}", "yellow"
+    return f"OK: no limit of {hosts} blocks this plan; the server's limits are unknown: {why}", "yellow"

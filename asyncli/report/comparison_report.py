@@ -1,4 +1,4 @@
-"""A comparison of runs as a document and as JSON: what is really different first, then every number, then what to know."""
+"""A comparison of runs as a document and as JSON: significant differences first, then every number, then the findings."""
 
 from __future__ import annotations
 
@@ -16,26 +16,11 @@ from asyncli.analysis.measured import MeasuredRun, measure
 from asyncli.errors import PlanError, StoreError
 from asyncli.findings.comparison import in_words, named
 from asyncli.records import SCHEMA
-from asyncli.report.document import (
-    TERMINAL,
-    Block,
-    Bullets,
-    DataTable,
-    Definitions,
-    Document,
-    ItemList,
-    Paragraph,
-    Picture,
-    Section,
-    TableColumn,
-    TableRow,
-    View,
-    Words,
-    finding_items,
-)
+from asyncli.report import document as doc
 from asyncli.report.format import utf8
+from asyncli.report.jsonout import finite_json
 from asyncli.report.summary import hangs_on_all, verdict_of_all
-from asyncli.report.terminal import VERDICT_STYLE
+from asyncli.report.terminal import VERDICT_STYLE, print_document
 from asyncli.run import Run
 from asyncli.store.reader import read_run
 from asyncli.text import oneline
@@ -44,7 +29,7 @@ from asyncli.units import format_count, format_duration
 if TYPE_CHECKING:
     from rich.console import Console
 
-# Beyond this, the eye loses a row of numbers on its way.
+# Columns of a terminal.
 _WIDEST = 120
 _ROW = {row.key: row for row in ROWS}
 #: Units by size: (at least, factor, name); the first that fits is used.
@@ -55,28 +40,28 @@ _SCALES: dict[str, tuple[tuple[float, float, str], ...]] = {
     "ms": ((1e4, 1e3, "s"), (0, 1, "ms")),
 }
 _PLAIN = ((0.0, 1.0, ""),)
-# Digits below the interval's own tenth are noise, and more than five in all are not read.
+# Digits below a tenth of the interval are noise; at most five digits in all.
 _RESOLVED, _MOST_DIGITS = 10, 5
 _TINY = 0.01
-#: What the short names of some rows leave out.
+#: A note on the short names of some rows.
 UNITS = (
-    "Lost and reopened are per 1,000 connection-hours, failed to open per 1,000 attempts. The CPU of a connection is all that "
-    "the server used in the ramp, heartbeats too, by the connections opened in it."
+    "Lost and reopened are per 1,000 connection-hours, failed to open per 1,000 attempts. CPU of a connection: all that the "
+    "server used in the ramp, heartbeats included, by the connections opened."
 )
 
 
 def require_some(where: str, count: int) -> None:
-    """Raise :class:`PlanError` where so many runs cannot be compared."""
+    """Raise :class:`PlanError` if so many runs cannot be compared."""
     if count < 2:
         raise PlanError(f"{where}: one run alone cannot be compared; name two or more")
     if count > len(string.ascii_uppercase):
-        raise PlanError(f"{where}: {count} runs are more than have letters; compare at most {len(string.ascii_uppercase)}")
+        raise PlanError(f"{where}: {count} runs are too many; compare at most {len(string.ascii_uppercase)}")
 
 
 def measure_files(files: Iterable[tuple[Path, Run | None]]) -> list[MeasuredRun]:
-    """Each run file (with what was read from it already) ready to be compared, under its letter.
+    """Measure each run file (with its run if read already), and name it by a letter.
 
-    Raises :class:`StoreError` for one that cannot be read or compared, or is the same run as one before it.
+    Raises :class:`StoreError` for one that cannot be read or compared, or is a copy of another.
     """
     found: list[MeasuredRun] = []
     for name, (path, run) in zip(string.ascii_uppercase, files, strict=False):
@@ -85,7 +70,7 @@ def measure_files(files: Iterable[tuple[Path, Run | None]]) -> list[MeasuredRun]
 
 
 def _measure_file(name: str, path: Path, run: Run | None, others: Sequence[MeasuredRun]) -> MeasuredRun:
-    # A night at a sample a second is some hundred megabytes: when this returns it is let go, before the next is read.
+    # A night is some hundred megabytes: free it before the next is read.
     run = read_run(path) if run is None else run
     twin = next((one for one in others if one.id == run.id), None)
     if twin is not None:
@@ -102,7 +87,7 @@ def _measure_file(name: str, path: Path, run: Run | None, others: Sequence[Measu
 
 
 class Amounts(msgspec.Struct, frozen=True):
-    """A row's numbers as words: all in one unit, with the digits that the interval leaves them; "-" for what is not known."""
+    """A row's numbers in words: one unit, digits by the interval, "-" for unknown."""
 
     unit: str
     first: str
@@ -111,7 +96,7 @@ class Amounts(msgspec.Struct, frozen=True):
     low: str
     high: str
     percent: str
-    #: The most that the difference can be, of either sign.
+    #: The largest possible difference, of either sign.
     most: str
 
     @property
@@ -120,7 +105,6 @@ class Amounts(msgspec.Struct, frozen=True):
 
 
 def amounts(one: Difference) -> Amounts:
-    """The row's numbers for reading."""
     values = [abs(value) for value in one.values if value is not None]
     ends = one.ci95 or (0.0, 0.0)
     factor, unit = _scale(one.unit, max([*values, *map(abs, ends)]))
@@ -143,25 +127,24 @@ def _scale(unit: str, most: float) -> tuple[float, str]:
 
 
 def _digits(most: float, spread: float | None) -> int:
-    """Decimals: as far as the interval's tenth, but no more than make five digits in all."""
+    """Decimals: to a tenth of the interval, at most five digits in all."""
     whole = len(f"{most:.0f}")
     wanted = 0 if most >= 100 or not most else 2
     if spread is not None and spread > 0:
         wanted = math.ceil(-math.log10(spread / _RESOLVED))
     if 0 < most < _TINY:
-        # Three decimals would leave nothing of it.
+        # Three decimals would show nothing of it.
         return min(max(wanted, 2 - math.floor(math.log10(most))), _MOST_DIGITS - math.floor(math.log10(most)))
     return min(max(0, wanted), max(0, _MOST_DIGITS - whole), 3)
 
 
 def _number(value: float, digits: int, signed: bool) -> str:
     text = f"{value:+,.{digits}f}" if signed else f"{value:,.{digits}f}"
-    # What rounds to nothing has no sign.
+    # What rounds to zero has no sign.
     return text if float(text.replace(",", "")) else text.lstrip("+-")
 
 
 def words(one: Difference) -> str:
-    """The verdict on a row in words."""
     if one.verdict in ("higher", "lower"):
         return f"{one.between[1]} is {one.verdict}"
     if one.verdict == "no_difference":
@@ -173,18 +156,17 @@ def words(one: Difference) -> str:
 
 
 def server_of(run: MeasuredRun) -> str:
-    """The server of a run, with what tells its configuration: ``nginx/1.22.1, config ab12``."""
+    """The server and its configuration: ``nginx/1.22.1, config ab12``."""
     label, config = run.facts.get("server.label") or "unknown server", run.facts.get("server.config_hash")
     return oneline(f"{label}, config {str(config)[:8]}" if config else str(label))
 
 
 def verdict_of(run: MeasuredRun) -> str:
-    """The run's verdict; a run without an end has none."""
     return run.verdict if run.complete else "incomplete"
 
 
 def document(comparison: Comparison) -> dict[str, Any]:
-    """The comparison as plain data: the JSON of ``asyncli compare``, schema 1. Every number is finite or null."""
+    """The JSON of ``asyncli compare`` as plain data. Every number is finite or null."""
     return {
         "schema": SCHEMA,
         "runs": [
@@ -212,12 +194,11 @@ def document(comparison: Comparison) -> dict[str, Any]:
 
 
 def to_json(comparison: Comparison) -> str:
-    """:func:`document`, indented."""
-    return msgspec.json.format(msgspec.json.encode(document(comparison)), indent=2).decode()
+    return finite_json(document(comparison))
 
 
 def headline(rows: Sequence[Difference]) -> str:
-    """How many of the rows could be compared, and how many of those are really different, as a title."""
+    """The number of significant differences, as a title."""
     first, second = rows[0].between
     real = sum(one.verdict in ("higher", "lower") for one in rows)
     compared = sum(one.p_value is not None for one in rows)
@@ -228,14 +209,14 @@ def headline(rows: Sequence[Difference]) -> str:
 
 
 def sentence(one: Difference) -> str:
-    """A real difference in words: "latency p50: B is higher by 0.152 ms (+23.9 %)"."""
+    """A significant difference in words: "latency p50: B is higher by 0.152 ms (+23.9 %)"."""
     shown = amounts(one)
     by = f"{shown.difference.lstrip('+-')} {shown.unit}".rstrip()
     return f"{_ROW[one.key].name}: {words(one)} by {by}" + (f" ({shown.percent} %)" if one.relative is not None else "")
 
 
 def unsaid(rows: Sequence[Difference]) -> dict[str, list[str]]:
-    """Why nothing can be said -> the names of the rows of which that is so."""
+    """Reason -> names of the rows that cannot be compared because of it."""
     reasons: dict[str, list[str]] = {}
     for one in rows:
         if one.verdict == "cannot_say":
@@ -244,36 +225,31 @@ def unsaid(rows: Sequence[Difference]) -> dict[str, list[str]]:
 
 
 def print_comparison(comparison: Comparison, console: Console) -> None:
-    """Print it; readable at 80 columns, without colour, piped, and where only ASCII is known."""
-    from asyncli.report.terminal import print_document
-
-    print_document(comparison_document(comparison), console, View.VERBOSE)
+    print_document(comparison_document(comparison), console, doc.View.VERBOSE)
 
 
 def page(comparison: Comparison) -> str:
-    """The page as HTML text. The same comparison gives the same page, byte for byte."""
     from asyncli.report.html import page as html_page
 
     return html_page(comparison_document(comparison))
 
 
-def comparison_document(comparison: Comparison) -> Document:
-    """What is really different first, then every number, then what cannot be said, and what else differs."""
+def comparison_document(comparison: Comparison) -> doc.Document:
     runs = comparison.runs
     each = [[one for one in comparison.differences if one.between[1] == run.name] for run in runs[1:]]
-    known: list[Block] = []
+    known: list[doc.Block] = []
     if comparison.findings:
-        known = [Paragraph("", "text", view=TERMINAL), ItemList(finding_items(comparison.findings))]
+        known = [doc.Paragraph("", "text", view=doc.TERMINAL), doc.ItemList(doc.finding_items(comparison.findings))]
     labels = dict.fromkeys(str(run.facts.get("server.label") or "unknown server") for run in runs)
     sections = [
-        Section("answer", "", [*(Paragraph(_run(run), "run") for run in runs), *known]),
+        doc.Section("answer", "", [*(doc.Paragraph(_run(run), "run") for run in runs), *known]),
         *(section for rows in each for section in _pair(rows, len(each) > 1)),
-        Section("differs", "What differs between the runs", [_differs(comparison)]),
-        Section("method", "How it was compared", [Definitions([
+        doc.Section("differs", "What differs between the runs", [_differs(comparison)]),
+        doc.Section("method", "How it was compared", [doc.Definitions([
             ("Real by this rule", f"{RULE}."), ("Intervals", f"{METHOD}."),
         ])]),
     ]  # fmt: skip
-    return Document(
+    return doc.Document(
         "comparison",
         f"{' against '.join(run.name for run in reversed(runs))}: {oneline(' and '.join(labels))}",
         "; ".join(headline(rows) for rows in each),
@@ -284,7 +260,7 @@ def comparison_document(comparison: Comparison) -> Document:
     )
 
 
-def _run(run: MeasuredRun) -> Words:
+def _run(run: MeasuredRun) -> doc.Words:
     held = f"{format_count(run.held)} held" + (f" for {format_duration(round(run.hold_s))}" if run.hold_s >= 1 else "")
     verdict = verdict_of(run)
     return (
@@ -293,35 +269,34 @@ def _run(run: MeasuredRun) -> Words:
     )  # fmt: skip
 
 
-def _pair(rows: Sequence[Difference], several: bool) -> list[Section]:
+def _pair(rows: Sequence[Difference], several: bool) -> list[doc.Section]:
     """One run against the first."""
     from asyncli.report.figures.comparison import forest, forest_alt
 
     first, second = rows[0].between
     name, title = f"{second}-{first}".lower(), headline(rows)
-    picture = Picture(
+    picture = doc.Picture(
         name,
         f"How much {second} differs from {first}",
-        f"Differences as a share of {first}, with 95 % intervals. Filled marks are real differences, open ones are not; an arrow "
-        "points at what lies beyond the axis.",
+        f"Differences as a share of {first}, with 95 % intervals. Filled marks are real differences; arrows: beyond the axis.",
         lambda style: forest(rows, style=style),
         lambda: forest_alt(rows),
     )
     real = [sentence(one) for one in rows if one.verdict in ("higher", "lower")]
-    answer: list[Block] = [Paragraph(title, "text", "bold", view=TERMINAL), Bullets(real, strong=True)]
+    answer: list[doc.Block] = [doc.Paragraph(title, "text", "bold", view=doc.TERMINAL), doc.Bullets(real, strong=True)]
     reasons = [(", ".join(names), why) for why, names in unsaid(rows).items()]
     heading = title if several else "The differences"
     return [
-        Section(name, heading, answer),
-        Section(f"{name}-numbers", "Every number", [picture, numbers_table(rows), Paragraph(UNITS, style="dim")]),
-        *([Section(f"{name}-unsaid", "What cannot be said", [Definitions(reasons, "Cannot say")])] if reasons else []),
+        doc.Section(name, heading, answer),
+        doc.Section(f"{name}-numbers", "Every number", [picture, numbers_table(rows), doc.Paragraph(UNITS, style="dim")]),
+        *([doc.Section(f"{name}-unsaid", "What cannot be said", [doc.Definitions(reasons, "Cannot say")])] if reasons else []),
     ]
 
 
-def numbers_table(rows: Sequence[Difference]) -> DataTable:
-    """Every number that a run knows and that is not zero in both."""
+def numbers_table(rows: Sequence[Difference]) -> doc.DataTable:
+    """Every number that is known and not zero in both runs."""
     first, second = rows[0].between
-    columns = [TableColumn(name) for name in (first, second, f"{second} - {first}", "%", "95 % interval")]
+    columns = [doc.TableColumn(name) for name in (first, second, f"{second} - {first}", "%", "95 % interval")]
     lines, group = [], None
     for one in rows:
         if all(not value for value in one.values):
@@ -329,19 +304,19 @@ def numbers_table(rows: Sequence[Difference]) -> DataTable:
         row, shown = _ROW[one.key], amounts(one)
         if row.group != group:
             group = row.group
-            lines.append(TableRow(GROUPS[group], group=True))
+            lines.append(doc.TableRow(GROUPS[group], group=True))
         said = {"no_difference": "no", "cannot_say": "unknown"}.get(one.verdict, one.verdict)
         label = f"{row.label}, {shown.unit}" if shown.unit else row.label
         cells = (shown.first, shown.second, shown.difference, shown.percent, shown.interval, said)
         style = "dim" if one.verdict == "cannot_say" else ""
-        lines.append(TableRow(f" {label}", cells, style, strong=one.verdict in ("higher", "lower")))
+        lines.append(doc.TableRow(f" {label}", cells, style, strong=one.verdict in ("higher", "lower")))
     title = "Every number, with the difference and its 95 % interval"
-    return DataTable("", [*columns, TableColumn("real", "word")], lines, title, kind="numbers stack", width=0)
+    return doc.DataTable("", [*columns, doc.TableColumn("real", "word")], lines, title, kind="numbers stack", width=0)
 
 
-def _differs(comparison: Comparison) -> Block:
+def _differs(comparison: Comparison) -> doc.Block:
     if not comparison.differs:
-        return Paragraph("Plan, server and host of these runs are the same in all that was recorded.", "text", "dim")
-    rows = [TableRow(named(one.key), [in_words(one.key, value) for value in one.values]) for one in comparison.differs]
-    columns = [TableColumn(run.name, kind="words") for run in comparison.runs]
-    return DataTable("What differs between the runs", columns, rows, kind="keys", width=0)
+        return doc.Paragraph("No recorded fact of plan, server or host differs.", "text", "dim")
+    rows = [doc.TableRow(named(one.key), [in_words(one.key, value) for value in one.values]) for one in comparison.differs]
+    columns = [doc.TableColumn(run.name, kind="words") for run in comparison.runs]
+    return doc.DataTable("What differs between the runs", columns, rows, kind="keys", width=0)

@@ -1,4 +1,4 @@
-"""A run as tables for other programs: CSV with a header, UTF-8, units in the names, empty where a number is not known."""
+"""A run as CSV tables: header, UTF-8, units in the names, empty for unknown."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Cell = str | int | float | None
 _LATENCY = (("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p999", 0.999), ("max", 1.0))
 _LATENESS = (("p50", 0.5), ("p99", 0.99), ("max", 1.0))
 _AGES = (("least", 0.0), ("p50", 0.5), ("max", 1.0))
-#: Histograms of a tick, the quantiles of each, and what it is of.
+#: Histograms of a tick, their quantiles, and what they are of.
 _TIMES = {
     "latency": (_LATENCY, "heartbeat: answered minus due"), "lateness": (_LATENESS, "heartbeat: sent minus due"),
     "connect": (_LATENESS, "connect: established minus begun"),
@@ -31,7 +31,7 @@ _TIMES = {
 }  # fmt: skip
 _RUN_ID = {"run_id": "the run's id: rows of several runs may be put together"}
 _T_S = {"t_s": "seconds since the run's start", "phase": "the phase that the second lies in"}
-#: Columns of ticks that are a tick's own fields.
+#: Columns that are fields of a tick.
 _OF_A_TICK = {
     "second": "whole seconds since the first connect that the tick closes", "workers": "worker processes that reported",
     "held": "connections held at the second's end", "connecting": "connects pending then",
@@ -40,11 +40,11 @@ _OF_A_TICK = {
     "lost": "established connections that ended in it", "failed": "connects that failed in it", "sent": "heartbeats sent",
     "answered": "heartbeats answered", "beats_failed": "heartbeats not answered", "bytes_sent": "bytes sent",
     "bytes_received": "bytes received", "cpu_user_s": "user CPU time of the workers since their start",
-    "cpu_system_s": "system CPU time of the same", "longest_turn_s": "the longest that a worker stood still",
+    "cpu_system_s": "system CPU time of the same", "longest_turn_s": "the longest time that a worker was stopped",
 }  # fmt: skip
 _ONE_END = "kernel and kernel_queued are of one socket end"
 
-#: table -> column -> what it means. Of samples, the metrics that were read come after these columns.
+#: table -> column -> meaning. Samples have a column for each metric too.
 COLUMNS: dict[str, dict[str, str]] = {
     "ticks": {
         **_RUN_ID, **_T_S, **_OF_A_TICK,
@@ -76,14 +76,12 @@ COLUMNS: dict[str, dict[str, str]] = {
 
 
 class Table(NamedTuple):
-    """A table's header and its rows."""
-
     columns: list[str]
     rows: list[list[Cell]]
 
 
 def tables(run: Run, summary: Summary, analyses: Analyses) -> dict[str, Table]:
-    """Every table by its name, ``columns`` among them: what the columns of the others mean."""
+    """Every table by name; ``columns`` has the meanings of the others' columns."""
     metrics = ordered_metrics(run.samples)
     rows: dict[str, Iterable[list[Cell]]] = {
         "ticks": tick_rows(run), "samples": ([one.t_s, *map(one.values.get, metrics)] for one in run.samples),
@@ -97,11 +95,11 @@ def tables(run: Run, summary: Summary, analyses: Analyses) -> dict[str, Table]:
 
 
 def to_csv(table: Table) -> str:
-    """The table as CSV text (RFC 4180, but for lines that end as on Unix)."""
+    """The table as CSV (RFC 4180, with Unix line ends)."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(table.columns)
-    # Neither NaN nor an infinity is a number to other programs.
+    # Other programs read neither NaN nor infinity.
     writer.writerows(
         [None if isinstance(cell, float) and not math.isfinite(cell) else cell for cell in row] for row in table.rows
     )
@@ -109,14 +107,13 @@ def to_csv(table: Table) -> str:
 
 
 def ordered_metrics(samples: Sequence[Sample]) -> list[str]:
-    """The names of what was read, in the order of METRICS, families by name."""
+    """The metrics that were read, in the order of METRICS, families by name."""
     names = set(metrics_of(samples))
     known = [name for name in METRICS if name in names]
     return [*known, *sorted(names - set(known))]
 
 
 def tick_rows(run: Run) -> Iterator[list[Cell]]:
-    """The table of ticks without the run's id."""
     for (t_s, tick), phase in zip(run.ticks, run.phases_of_ticks, strict=True):
         counts = [sum(tick.failures.values()) if name == "failed" else getattr(tick, name) for name in _OF_A_TICK]
         times = (
@@ -132,7 +129,6 @@ def _quantiles(histogram: Histogram, quantiles: Sequence[tuple[str, float]]) -> 
 
 
 def death_rows(run: Run) -> Iterator[list[Cell]]:
-    """The table of deaths without the run's id."""
     for (t_s, tick), phase in zip(run.ticks, run.phases_of_ticks, strict=True):
         for cause, dead in sorted(tick.deaths.items()):
             if dead.count:
@@ -149,12 +145,10 @@ def _of_the_dead(dead: Deaths) -> Iterator[float | None]:
 
 
 def phase_rows(run: Run) -> list[list[Cell]]:
-    """The table of phases without the run's id."""
     return [[one.name, one.start_s, one.end_s, None if one.end_s is None else one.end_s - one.start_s] for one in run.phases]
 
 
 def finding_rows(findings: Iterable[Finding]) -> list[list[Cell]]:
-    """The table of findings without the run's id."""
     return [[one.severity, one.code, one.evidence, one.remedy] for one in findings]
 
 

@@ -1,7 +1,4 @@
-"""A report as data: sections of tables, figures, notes and findings. Builders make it, renderers print it.
-
-terminal.py prints it as text, html.py as a page. A new row of a report is a line in one builder.
-"""
+"""A report as data: sections of tables, figures, notes and findings. terminal.py prints it as text, html.py as a page."""
 
 from __future__ import annotations
 
@@ -33,9 +30,9 @@ TERMINAL = View.SHORT | View.VERBOSE
 FULL = View.VERBOSE | View.PAGE
 ALL = TERMINAL | View.PAGE
 
-#: Text, or parts of text each with a style for terminals.
+#: Text, or parts of text, each with a style for terminals.
 Words = str | tuple[str | tuple[str, str], ...]
-#: Text of a cell, or (text, style). What follows a line's end is said beside it: the range of a median.
+#: Text of a cell, or (text, style). A second line is a remark on the first: the range of a median.
 Cell = str | tuple[str, str]
 
 
@@ -46,15 +43,12 @@ def plain(words: Words) -> str:
 
 
 def cell_text(cell: Cell) -> str:
-    """The text of a cell."""
     return cell if isinstance(cell, str) else cell[0]
 
 
 class Paragraph(msgspec.Struct, frozen=True):
-    """``role``: "text", "line" (it breaks under its beginning), "note" (set in), "answer", "room", "doubt", "run" or
-    "missing".
-
-    ``style``: on a terminal.
+    """``role``: "text", "line" (indented from its second line on), "note" (indented), "answer", "room", "doubt", "run" or
+    "missing". ``style``: on a terminal.
     """
 
     words: Words
@@ -70,7 +64,7 @@ class VerdictLine(msgspec.Struct, frozen=True):
 
 
 class TableColumn(msgspec.Struct, frozen=True):
-    """``kind``: a "number" stands right, a "word" left, and neither is ever broken; "words" may be."""
+    """``kind``: "number" (right) and "word" (left) are never wrapped, "words" may be."""
 
     name: str
     kind: str = "number"
@@ -82,7 +76,7 @@ class TableColumn(msgspec.Struct, frozen=True):
 
 
 class TableRow(msgspec.Struct, frozen=True):
-    """``strong``: sums the others up, or is to be seen first. ``group``: a heading over the rows that follow."""
+    """``strong``: a sum, or important. ``group``: a heading over the rows below."""
 
     label: str
     cells: Sequence[Cell] = ()
@@ -93,10 +87,8 @@ class TableRow(msgspec.Struct, frozen=True):
 
 
 class DataTable(msgspec.Struct, frozen=True):
-    """``columns`` are those after the first, which names the row; over that stands ``heading``.
-
-    ``caption``: in place of the heading where there is room for a sentence. ``kind``: its looks on a page. ``width``: the
-    least of the first column on a terminal.
+    """``columns``: those after the first, which names the row and has ``heading``. ``caption``: in its place on a page. ``kind``:
+    CSS classes. ``width``: the minimum of the first column on a terminal.
     """
 
     heading: str
@@ -108,7 +100,7 @@ class DataTable(msgspec.Struct, frozen=True):
     view: View = ALL
 
     def seen(self, view: View) -> DataTable:
-        """The rows and columns that ``view`` shows."""
+        """The rows and columns for ``view``."""
         rows = [row for row in self.rows if row.view & view]
         places = [place for place, one in enumerate(self.columns) if one.view & view]
         return msgspec.structs.replace(self, rows=rows).part(places)
@@ -135,7 +127,7 @@ class ListedItem(msgspec.Struct, frozen=True):
 
 
 class ItemList(msgspec.Struct, frozen=True):
-    """``heading``: above it on a terminal."""
+    """``heading``: on a terminal."""
 
     items: Sequence[ListedItem]
     heading: str = ""
@@ -143,7 +135,7 @@ class ItemList(msgspec.Struct, frozen=True):
 
 
 class Bullets(msgspec.Struct, frozen=True):
-    """``strong``: what is to be read before all else."""
+    """``strong``: most important."""
 
     items: Sequence[str]
     strong: bool = False
@@ -151,7 +143,7 @@ class Bullets(msgspec.Struct, frozen=True):
 
 
 class Definitions(msgspec.Struct, frozen=True):
-    """(what, what is said of it)."""
+    """(Term, text)."""
 
     items: Sequence[tuple[str, str]]
     heading: str = ""
@@ -159,7 +151,7 @@ class Definitions(msgspec.Struct, frozen=True):
 
 
 class Folded(msgspec.Struct, frozen=True):
-    """What a page shows when it is asked for."""
+    """Collapsed on a page."""
 
     summary: str
     block: DataTable | Definitions
@@ -167,8 +159,8 @@ class Folded(msgspec.Struct, frozen=True):
 
 
 class Picture(msgspec.Struct, frozen=True):
-    """A figure. ``draw`` raises NothingToDraw where there is no data; only after it came through may ``alt`` be asked: what the
-    figure shows, in a sentence with its numbers. ``caption``: how to read it. ``optional``: left out where there is no data.
+    """A figure. ``draw`` raises NothingToDraw without data; ``alt``, its text for screen readers, is valid only after ``draw``.
+    ``caption``: how to read it. ``optional``: omitted without data.
     """
 
     name: str
@@ -184,7 +176,7 @@ Block = Paragraph | VerdictLine | DataTable | ItemList | Bullets | Definitions |
 
 
 class Section(msgspec.Struct, frozen=True):
-    """``heading``: on the page and in its contents. ``tight``: no empty line parts it from the next on a short report."""
+    """``heading``: on the page and in its contents. ``tight``: no empty line before the next section of a short report."""
 
     id: str
     heading: str
@@ -193,7 +185,7 @@ class Section(msgspec.Struct, frozen=True):
 
 
 class Document(msgspec.Struct, frozen=True):
-    """``kind``: "report", "comparison" or "experiment". ``widest``: columns of a terminal; beyond them the eye loses a line."""
+    """``kind``: "report", "comparison", "experiment", "bench"... ``widest``: maximum columns of text on a terminal."""
 
     kind: str
     title: str
@@ -206,7 +198,6 @@ class Document(msgspec.Struct, frozen=True):
 
 
 def finding_items(findings: Iterable[Finding]) -> list[ListedItem]:
-    """Findings as items of a list."""
     return [
         ListedItem(
             one.severity, one.severity, oneline(one.evidence), f"remedy: {oneline(one.remedy)}" if one.remedy else "", one.code
@@ -219,17 +210,16 @@ _SIGN = re.compile(r"(^|[ (])-(?=\d)")
 
 
 def typeset(text: str) -> str:
-    """A cell as print has it: signs are minus signs, what is not known is a dash."""
+    """A cell in typographic signs: minus signs, and a dash for unknown."""
     return "–" if text == "-" else _SIGN.sub(r"\1−", text)
 
 
 def numbers(*names: str) -> list[TableColumn]:
-    """Columns of numbers."""
     return [TableColumn(name) for name in names]
 
 
 def pairs(heading: str, rows: Iterable[tuple[str, str]], view: View = View.PAGE) -> DataTable:
-    """A table of names and what they are."""
+    """A table of names and values."""
     found = [TableRow(oneline(name), [oneline(value)]) for name, value in rows]
     return DataTable(heading, [TableColumn("", kind="words")], found, kind="keys", view=view)
 

@@ -1,4 +1,4 @@
-"""An experiment as a document: the verdicts on the claims first, then its figures with the source's below ours."""
+"""An experiment as a document: verdicts on the claims, then its figures, with the source's below ours."""
 
 from __future__ import annotations
 
@@ -7,76 +7,62 @@ from typing import TYPE_CHECKING, Any
 
 from asyncli import __version__
 from asyncli.experiments.record import VERDICTS, Chart, FigureRow, FigureTable, Record, Unit
-from asyncli.report.document import (
-    TERMINAL,
-    Block,
-    DataTable,
-    Document,
-    ItemList,
-    ListedItem,
-    Paragraph,
-    Picture,
-    Section,
-    TableColumn,
-    TableRow,
-    View,
-    finding_items,
-    pairs,
-)
+from asyncli.report import document as doc
 from asyncli.report.format import digits
+from asyncli.report.terminal import print_document
 from asyncli.text import oneline
-from asyncli.units import format_bytes, format_count, format_duration
+from asyncli.units import format_bytes, format_count, format_duration, format_many
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 _WIDEST = 132
-#: Of where it ran, what a reader asks for.
+#: Facts about the host that are shown.
 _FACTS = ("kernel", "machine", "cpu_model", "cpus", "memory_bytes", "python", "asyncli", "host", "server")
 
 
 def print_experiment(record: Record, console: Console) -> None:
-    """Print it; readable at 80 columns, without colour, and piped."""
-    from asyncli.report.terminal import print_document
-
-    print_document(experiment_document(record), console, View.VERBOSE)
+    print_document(experiment_document(record), console, doc.View.VERBOSE)
 
 
 def page(record: Record) -> str:
-    """The page as HTML text. The same record gives the same page, byte for byte."""
     from asyncli.report.html import page as html_page
 
     return html_page(experiment_document(record))
 
 
-def experiment_document(record: Record) -> Document:
-    """The claims, the tables, the pictures, what should be known, and what was asked where."""
+def experiment_document(record: Record) -> doc.Document:
     conclusions = record.conclusions
     complete = "" if record.complete else "; not complete"
     lasted = f"{server_labels(record)}; {format_duration(record.duration_s)}{complete}"
-    top = [Paragraph(record.title, "text", "bold"), Paragraph(record.question, "text"), Paragraph(lasted, "text", "dim")]
-    claims = [ListedItem(one.verdict, one.verdict, oneline(one.claim), oneline(one.why)) for one in conclusions.claims]
-    rules = [Paragraph(VERDICTS, style="dim")] if claims else []
+    top = [
+        doc.Paragraph(record.title, "text", "bold"),
+        doc.Paragraph(record.question, "text"),
+        doc.Paragraph(lasted, "text", "dim"),
+    ]
+    claims = [doc.ListedItem(one.verdict, one.verdict, oneline(one.claim), oneline(one.why)) for one in conclusions.claims]
+    rules = [doc.Paragraph(VERDICTS, style="dim")] if claims else []
     rounds = len({one["round"] for one in record.rounds})
-    many = "1 round" if rounds == 1 else f"{rounds} rounds"
-    of = f"Figures are medians of {many}, from the least to the most. " if rounds else ""
-    figures: list[Block] = [Paragraph(f"{of}Source: {record.source}", style="dim")]
+    of = f"Figures are medians of {format_many(rounds, 'round')}, from the least to the most. " if rounds else ""
+    figures: list[doc.Block] = [doc.Paragraph(f"{of}Source: {record.source}", style="dim")]
     figures += [_picture(number, one) for number, one in enumerate(conclusions.charts, 1)]
     plan = [(key, _plain(key, one)) for key, one in record.plan.items()]
     where = [(key, _plain(key, one)) for key, one in record.environment.items() if key in _FACTS]
     command = f"Made by {record.command}; its record runs again with --plan record.json."
     sections = [
-        Section("title", "", [Paragraph(one.words, one.role, one.style, TERMINAL) for one in top]),
-        Section("answer", "The claims", [ItemList(claims), *rules]),
-        *(Section(f"table-{place}", one.title, _table(one)) for place, one in enumerate(conclusions.tables)),
-        Section("figures", "The figures", figures),
-        Section("findings", "What should be known", [ItemList(finding_items(record.findings))]),
-        Section(
-            "plan", "Plan and place", [pairs("What was asked", plan), pairs("Where", where), Paragraph(command, view=View.PAGE)]
+        doc.Section("title", "", [doc.Paragraph(one.words, one.role, one.style, doc.TERMINAL) for one in top]),
+        doc.Section("answer", "The claims", [doc.ItemList(claims), *rules]),
+        *(doc.Section(f"table-{place}", one.title, _table(one)) for place, one in enumerate(conclusions.tables)),
+        doc.Section("figures", "The figures", figures),
+        doc.Section("findings", "What should be known", [doc.ItemList(doc.finding_items(record.findings))]),
+        doc.Section(
+            "plan",
+            "Plan and place",
+            [doc.pairs("What was asked", plan), doc.pairs("Where", where), doc.Paragraph(command, view=doc.View.PAGE)],
         ),
     ]
     byline = f"{server_labels(record)}; {record.started.replace('T', ' ')}, {format_duration(record.duration_s)}{complete}"
-    return Document(
+    return doc.Document(
         "experiment",
         record.title,
         record.title,
@@ -89,7 +75,7 @@ def experiment_document(record: Record) -> Document:
 
 
 def amount(value: float, unit: Unit) -> str:
-    """A figure in its unit, with the digits that matter."""
+    """A figure in its unit."""
     if unit == "B":
         return format_bytes(value)
     if unit == "share":
@@ -100,12 +86,11 @@ def amount(value: float, unit: Unit) -> str:
 
 
 def heading(label: str, unit: Unit) -> str:
-    """A column's heading with its unit."""
     return f"{label}, {unit}" if unit in ("ms", "us", "s", "cores") and unit not in label.split() else label
 
 
 def cell(row: FigureRow, key: str, unit: Unit) -> tuple[str, str]:
-    """The median, and from which to which value it was met; "–" where nothing was measured."""
+    """The median and the range of the rounds; "–" without any."""
     values = row.values.get(key) or []
     if not values:
         return "–", ""
@@ -115,32 +100,31 @@ def cell(row: FigureRow, key: str, unit: Unit) -> tuple[str, str]:
 
 
 def server_labels(record: Record) -> str:
-    """The servers that took part, by their names and versions."""
     return ", ".join(record.environment.get("server") or {}) or "no server"
 
 
-def _table(table: FigureTable) -> list[Block]:
+def _table(table: FigureTable) -> list[doc.Block]:
     columns, rows = table.told, []
     for row in table.rows:
-        rows.append(TableRow(row.label, ["\n".join(cell(row, one.key, one.unit)).rstrip("\n") for one in columns]))
+        rows.append(doc.TableRow(row.label, ["\n".join(cell(row, one.key, one.unit)).rstrip("\n") for one in columns]))
         if row.source:
             theirs = [amount(row.source[one.key], one.unit) if one.key in row.source else "-" for one in columns]
-            rows.append(TableRow("  the source", theirs, "dim"))
-    headings = [TableColumn(heading(one.label, one.unit)) for one in columns]
-    grid = DataTable(table.title, headings, rows, kind="stack ranges", width=0)
-    return [grid, *([Paragraph(table.caption, style="dim")] if table.caption else [])]
+            rows.append(doc.TableRow("  the source", theirs, "dim"))
+    headings = [doc.TableColumn(heading(one.label, one.unit)) for one in columns]
+    grid = doc.DataTable(table.title, headings, rows, kind="stack ranges", width=0)
+    return [grid, *([doc.Paragraph(table.caption, style="dim")] if table.caption else [])]
 
 
-def _picture(number: int, chart: Chart) -> Picture:
+def _picture(number: int, chart: Chart) -> doc.Picture:
     from asyncli.report.figures.experiment import draw
 
     lines = "; ".join(f"{one.label} from {min(one.ys):,.4g} to {max(one.ys):,.4g}" for one in chart.lines if one.ys)
     alt = f"{chart.title}: {lines}"
-    return Picture(f"x{number}", chart.title, chart.caption, lambda style: draw(chart, style), lambda: alt)
+    return doc.Picture(f"x{number}", chart.title, chart.caption, lambda style: draw(chart, style), lambda: alt)
 
 
 def _plain(key: str, value: Any) -> str:
-    """A value of a plan or of a place, for a reader; of the servers, their names."""
+    """A value of plan or environment for a reader."""
     if isinstance(value, list | dict):
         return ", ".join(map(str, value)) or ("all" if key == "only" else "none")
     if key == "memory_bytes" and value is not None:

@@ -1,4 +1,4 @@
-"""Numbers as words for people; what is unknown is a dash, never a NaN."""
+"""Numbers for people; unknown is a dash."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from asyncli.report.summary import CostPart
     from asyncli.topology import Sides
 
-#: The costs of a run in the order in which they are told.
+#: The costs of a run in the order of the report.
 COSTS = ("server_user", "kernel", "kernel_queued", "generator_user", "residual", "host_total")
-#: What may give out, by the name of its ceiling.
+#: Limits in words, by the name of the ceiling.
 CEILINGS = {
     "memory": "memory of this host, both ends on it", "server_memory": "memory of a server like this host, alone",
     "worker_connections": "nginx's connection slots (worker_connections)", "descriptors": "the server's descriptors",
@@ -31,7 +31,7 @@ CEILINGS = {
 
 
 class CostRow(NamedTuple):
-    """A line of the cost table; of the kernel's ``cost``, which is of one end, there are ``ends``. Bytes."""
+    """A line of the cost table. Bytes; the kernel's ``cost`` is of one end, of which there are ``ends``."""
 
     name: str
     label: str
@@ -39,7 +39,7 @@ class CostRow(NamedTuple):
     ends: int
 
     def at(self, held: int) -> str:
-        """What there is with ``held`` connections: what all ends take, as what each does (``"2 × 24.0 MB"``)."""
+        """The total with ``held`` connections, per end: ``"2 × 24.0 MB"``."""
         if self.cost is None:
             return "-"
         each = format_bytes(self.cost.fixed_bytes + held * self.cost.bytes_per_connection)
@@ -47,13 +47,12 @@ class CostRow(NamedTuple):
 
 
 def caption(rows: Sequence[CostRow]) -> str:
-    """What a table of these rows shows."""
     slopes = any(row.cost is not None and not row.cost.of_levels for row in rows)
     return "Memory that one more connection costs" if slopes else "Memory that a connection takes, first use included"
 
 
 def cost_rows(costs: Costs | CostPart, server: str, where: Sides) -> list[CostRow]:
-    """The lines of the cost table, those that are not known too."""
+    """The lines of the cost table, unknown costs included."""
     end = "each of 2 ends" if where.ends == 2 else "this end" if where.far is None else "its end"
     labels = {
         "server_user": f"{server}, user memory", "kernel": f"kernel, {end}", "generator_user": "asyncli, user memory",
@@ -63,7 +62,7 @@ def cost_rows(costs: Costs | CostPart, server: str, where: Sides) -> list[CostRo
 
 
 def shown_r2(r2: float) -> str:
-    """R² to three digits, with a fourth beyond 0.999; never 1 where it is not."""
+    """R² to three digits, with a fourth beyond 0.999."""
     if r2 == 1.0:
         return "1"
     text = f"{r2:.3f}" if r2 < 0.9995 else f"{r2:.4f}"
@@ -71,17 +70,15 @@ def shown_r2(r2: float) -> str:
 
 
 def short_bytes(value: float) -> str:
-    """Bytes of one connection without their unit, tenths below ten: ``"10,888"``, ``"9.6"``."""
+    """Bytes of one connection without unit, tenths below ten: ``"10,888"``, ``"9.6"``."""
     return "0" if abs(value) < 0.05 else f"{value:,.1f}" if abs(value) < 9.95 else f"{value:,.0f}"
 
 
 def minus(text: str) -> str:
-    """Signs as print has them, for a text of numbers alone."""
     return text.replace("-", "−")
 
 
 def or_bytes(value: float | None) -> str:
-    """Bytes, or "-"."""
     return "-" if value is None else format_bytes(value)
 
 
@@ -91,12 +88,11 @@ def ceiling(name: str) -> str:
 
 
 def or_dash(value: float | None, spec: str) -> str:
-    """``value`` formatted by ``spec``, or "-"."""
     return "-" if value is None else format(value, spec)
 
 
 def milliseconds(value: float | None) -> str:
-    """Milliseconds with the digits that matter: ``"0.42 ms"``, ``"12 ms"``, ``"1.80 s"``."""
+    """``"0.42 ms"``, ``"12 ms"``, ``"1.80 s"``."""
     if value is None:
         return "-"
     if value >= 1000:
@@ -105,35 +101,34 @@ def milliseconds(value: float | None) -> str:
 
 
 def digits(value: float) -> str:
-    """A number with the digits that matter: ``"0.42"``, ``"12.3"``, ``"1,234"``."""
+    """``"0.42"``, ``"12.3"``, ``"1,234"``."""
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:,.1f}" if abs(value) >= 10 else f"{value:,.2f}"
 
 
 def cores(share: float | None) -> str:
-    """CPU use in percent of one core, as top(1) counts: 250 % is two and a half cores."""
+    """CPU use as top(1) counts: 250 % is two and a half cores."""
     return "-" if share is None else f"{share * 100:.0f} % of a core" if share < 1 else f"{share:.1f} cores"
 
 
-# From here on bytes of a connection are written in kB.
+# From here on bytes per connection are in kB.
 _WHOLE_BYTES = 100_000
 
 
 def bytes_each(value: float) -> str:
-    """Bytes per connection, to the byte up to 100 kB: ``"9,640 B"``."""
+    """Bytes per connection, exact up to 100 kB: ``"9,640 B"``."""
     return f"{format_count(value)} B" if abs(value) < _WHOLE_BYTES else format_bytes(value)
 
 
 def plus_minus(value: float, half: float) -> str:
-    """Bytes a connection with half of their interval: ``"528 B ± 1"``, ``"2.0 MB ± 3,733 B"``."""
+    """Bytes per connection with half of their interval: ``"528 B ± 1"``, ``"2.0 MB ± 3,733 B"``."""
     if abs(value) >= _WHOLE_BYTES:
         return f"{bytes_each(value)} ± {format_bytes(half)}"
     return f"{bytes_each(value)} ± {half:,.{0 if half >= 1 else 1}f}"
 
 
 def with_error(cost: Cost) -> str:
-    """What one more costs, never without its error: ``"528 B ± 1"``; of what is not known to half of it only where it lies:
-    ``"between 552 and 21,957 B"``; what may be nothing: ``"at most 564 B"``, of two levels ``"an unknown amount (± 2,621 B)"``,
-    for no difference shows what came out of memory freed before; what is less than a byte is known, and none: ``"0 B ± 0.1"``.
+    """A cost with its error: ``"528 B ± 1"``; less certain: ``"between 552 and 21,957 B"``; possibly zero: ``"at most 564 B"``,
+    of two levels, which miss reused memory, ``"an unknown amount (± 2,621 B)"``; less than a byte: ``"0 B ± 0.1"``.
     """
     (low, high), each = cost.ci95, cost.bytes_per_connection
     if low > 0 and cost.half_width <= SURE * each:
@@ -151,18 +146,18 @@ def with_error(cost: Cost) -> str:
 
 
 def interval(low: float, high: float) -> str:
-    """Whole bytes, but for an interval that whole bytes would hide."""
+    """Whole bytes, or tenths of a narrow interval."""
     shown = [f"{one:,.0f}" if high - low >= 10 else f"{one:,.1f}" for one in (low, high)]
     return " to ".join(one if one.strip("-0.") else one.lstrip("-") for one in shown)
 
 
 def about(one: Ceiling) -> str:
-    """The number of a ceiling with the digits that are known of it; a dash where it is not."""
+    """A ceiling's number in its significant digits, or a dash."""
     return "-" if one.connections is None else format_count(one.rounded(one.connections))
 
 
 def about_to(one: Ceiling) -> str:
-    """A ceiling's interval with such digits: ``"4,250,000 to 4,950,000"``; "" where it has none."""
+    """A ceiling's interval: ``"4,250,000 to 4,950,000"``; "" without one."""
     if one.ci95 is None:
         return ""
     low, high = (format_count(one.rounded(end)) for end in one.ci95)
@@ -170,5 +165,5 @@ def about_to(one: Ceiling) -> str:
 
 
 def utf8(name: str) -> str:
-    """A file's name as text that can be written down: the bytes of it that are no UTF-8 are replaced."""
+    """A file's name with bytes that are not UTF-8 replaced."""
     return os.fsencode(name).decode("utf-8", "replace")

@@ -1,4 +1,4 @@
-"""A run as pandas DataFrames: its tables (csvout.py), with NaN for what is not known."""
+"""A run as pandas DataFrames: its tables (csvout.py), with NaN for unknown."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def pandas() -> Any:
-    """The module; raises ImportError with how to get it."""
+    """The module. Raises ImportError with the command that installs it."""
     try:
         import pandas
     except ImportError:
@@ -24,7 +24,7 @@ def pandas() -> Any:
 
 
 def frame_of(names: Sequence[str], rows: Iterable[Any], index: str = "", numbers: Iterable[str] = ()) -> DataFrame:
-    """Rows as a DataFrame; ``numbers``: columns in which None is NaN."""
+    """Rows as a DataFrame; ``numbers``: columns in which None becomes NaN."""
     frame: DataFrame = pandas().DataFrame(list(rows), columns=list(names))
     frame = frame.astype(dict.fromkeys(numbers, float))
     return frame.set_index(index) if index else frame
@@ -33,8 +33,8 @@ def frame_of(names: Sequence[str], rows: Iterable[Any], index: str = "", numbers
 class Frames:
     """The records of a run as DataFrames: ``ticks``, ``samples``, ``deaths``, ``phases``, ``findings``, ``checks``.
 
-    Columns are those of ``--csv``, whose table ``columns`` says what they mean. Each is made when it is asked for, and kept.
-    They need pandas (``pip install "asyncli[pandas]"``), else ImportError.
+    Columns are those of ``--csv``, described in its table ``columns``. Each is made on first use. Needs pandas
+    (``pip install "asyncli[pandas]"``), else ImportError.
     """
 
     def __init__(self, run: Run, findings: list[Finding]) -> None:
@@ -42,7 +42,7 @@ class Frames:
 
     @cached_property
     def ticks(self) -> DataFrame:
-        """One row a second of the generator. Index ``t_s``: the second's end. NaN in a second without any."""
+        """A row per second of the generator; index ``t_s``: its end."""
         names = [*COLUMNS["ticks"]][1:]
         times = [name for name in names if name.endswith("_ms")]
         frame = frame_of(names, tick_rows(self._run), "t_s", times)
@@ -50,38 +50,32 @@ class Frames:
 
     @cached_property
     def samples(self) -> DataFrame:
-        """One row for each reading of the server, the kernel and the host; one column a metric. Index ``t_s``.
-
-        Names and meanings: ``asyncli.metrics.METRICS``. NaN where a metric was not read at that instant.
-        """
+        """A row per sample, a column per metric (``asyncli.metrics.METRICS``); index ``t_s``; NaN where a metric was not read."""
         metrics = ordered_metrics(self._run.samples)
         rows = ([one.t_s, *map(one.values.get, metrics)] for one in self._run.samples)
         return frame_of(["t_s", *metrics], rows, "t_s", metrics)
 
     @cached_property
     def deaths(self) -> DataFrame:
-        """One row for each second and cause of established connections that ended, with their ages, idle times and requests.
-
-        Index ``t_s``: the second's end.
-        """
+        """A row per second and cause of lost connections, with ages, idle times and requests; index ``t_s``: the second's end."""
         names = [*COLUMNS["deaths"]][1:]
         frame = frame_of(names, death_rows(self._run), "t_s", names[5:])
         return frame[frame["kind"] == "lost"].drop(columns="kind").astype({"count": int})
 
     @cached_property
     def phases(self) -> DataFrame:
-        """One row a phase, by its name: ``start_s``, ``end_s``, ``duration_s``; NaN for one without an end."""
+        """A row per phase, by name: ``start_s``, ``end_s``, ``duration_s``; NaN without an end."""
         numbers = ["start_s", "end_s", "duration_s"]
         return frame_of(["phase", *numbers], phase_rows(self._run), "phase", numbers)
 
     @cached_property
     def findings(self) -> DataFrame:
-        """What should be known or mended, errors first: ``severity``, ``code``, ``evidence``, ``remedy``."""
+        """Errors first: ``severity``, ``code``, ``evidence``, ``remedy``."""
         return frame_of([*COLUMNS["findings"]][1:], finding_rows(self._findings))
 
     @cached_property
     def checks(self) -> DataFrame:
-        """The limits that the preflight read: ``code``, ``what``, ``verdict``, ``have``, ``need``, ``unit``."""
+        """The preflight's limits: ``code``, ``what``, ``verdict``, ``have``, ``need``, ``unit``."""
         names = ["code", "what", "verdict", "have", "need", "unit"]
         return frame_of(names, ([getattr(one, name) for name in names] for one in self._run.checks), "", ["have", "need"])
 

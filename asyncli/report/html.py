@@ -1,7 +1,4 @@
-"""A document as one HTML file: readable offline, on paper, on a phone, in the dark, and without JavaScript.
-
-The template lays it out and escapes every string of it. Nothing in it points outside itself.
-"""
+"""A document as one HTML file that needs no network and no JavaScript. The template escapes every string."""
 
 from __future__ import annotations
 
@@ -18,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class DrawnPicture(NamedTuple):
-    """A picture as the page shows it: two SVGs, or ``missing``, a sentence why there is none."""
+    """A picture on the page: two SVGs, or ``missing``, the reason in a sentence."""
 
     number: int
     alt: str
@@ -28,7 +25,7 @@ class DrawnPicture(NamedTuple):
 
 
 def page(document: Document) -> str:
-    """The page as HTML text, every text escaped; it ends with one line's end. The same document gives the same page."""
+    """The page as HTML. The same document gives the same page, byte for byte."""
     import jinja2
 
     environment = jinja2.Environment(
@@ -57,7 +54,7 @@ def page(document: Document) -> str:
 
 
 def _figures(document: Document) -> dict[str, DrawnPicture]:
-    """Every picture of the document, numbered in their order."""
+    """Every picture of the document, numbered."""
     from markupsafe import Markup
 
     found: dict[str, DrawnPicture] = {}
@@ -77,14 +74,14 @@ _FLAG = re.compile(r"(?<![\w-])(--?[a-z][a-z-]*)")
 
 
 def _unbroken_flags(words: str) -> Markup:
-    """``words``, escaped, with each ``--flag`` kept on one line: browsers break after a hyphen."""
+    """``words``, escaped, with each ``--flag`` on one line: browsers break after a hyphen."""
     from markupsafe import Markup, escape
 
     return Markup(_FLAG.sub(r'<span class="flag">\1</span>', str(escape(words))))
 
 
 def _beside(text: str) -> str:
-    """A cell's second line in brackets; a figure stays with its unit, and a narrow column breaks before a range, or in it."""
+    """A cell's second line in brackets; line breaks only before a range, or in it."""
     first, _, beside = text.partition("\n")
     if not beside:
         return text

@@ -11,17 +11,16 @@ from asyncli.report.summary import Summary
 
 
 def to_json(summary: Summary) -> str:
-    """The contract's JSON, indented, keys in the contract's order. Every number is finite: JSON knows no others."""
+    """The JSON of a run, in the contract's order; every number is finite."""
     return finite_json(msgspec.to_builtins(summary, str_keys=True))
 
 
 def finite_json(document: Any) -> str:
-    """Plain data as indented JSON; numbers that JSON does not know are null."""
+    """Plain data as indented JSON, with null for NaN and infinity."""
     return msgspec.json.format(msgspec.json.encode(finite(document)), indent=2).decode()
 
 
 def finite(value: Any) -> Any:
-    """Plain data with null for each number that JSON does not know."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""A run as JUnit XML, which CI systems know: the verdict is a test, and so is each limit of ``--fail-if``."""
+"""A run as JUnit XML: a test for the verdict, and one for each limit of ``--fail-if``."""
 
 from __future__ import annotations
 
@@ -10,22 +10,20 @@ from asyncli.records import Finding
 from asyncli.report.summary import Summary
 from asyncli.text import oneline
 
-# What XML 1.0 cannot hold, escaped or not (2.2).
+# Not allowed in XML 1.0, escaped or not (2.2).
 _FORBIDDEN = re.compile("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _LIMITS = ("limit_kept", "limit_crossed", "limit_unknown")
 
 
 def to_junit(summary: Summary) -> str:
-    """One suite: failures are what the server or a limit failed, errors what cannot be judged."""
+    """One suite: failures of the server or of limits are failures, what cannot be judged is an error."""
     told = next(one for one in summary.findings if one.code.startswith("verdict_"))
     why, run = (told.evidence, told.remedy), summary.run
     return suite(summary.verdict, why, summary.findings, summary.plan["urls"][0], run.started, run.duration_s)
 
 
-def suite(
-    verdict: str, why: tuple[str, str], findings: Iterable[Finding], url: str, started: str, duration_s: float
-) -> str:
-    """The same of any run. ``why``: evidence and remedy of its verdict."""
+def suite(verdict: str, why: tuple[str, str], findings: Iterable[Finding], url: str, started: str, duration_s: float) -> str:
+    """The suite of a soak or bench. ``why``: evidence and remedy of its verdict."""
     cases = [("verdict", {"passed": "", "failed": "failure"}.get(verdict, "error"), *why)]
     for one in findings:
         if one.code in _LIMITS:

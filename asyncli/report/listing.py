@@ -1,4 +1,4 @@
-"""A folder of runs as lines: what each was of, how it went, what one more connection cost. Pure but for the printing."""
+"""A folder of runs as lines."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from asyncli.analysis.verdict import Verdict, ended_by_user, judge
 from asyncli.records import SCHEMA
 from asyncli.report.document import Block, Cell, DataTable, Document, Paragraph, Section, TableColumn, TableRow, View
 from asyncli.report.format import utf8, with_error
+from asyncli.report.jsonout import finite_json
 from asyncli.report.summary import hangs_on_all, verdict_of_all
 from asyncli.report.terminal import VERDICT_STYLE, fitting, print_document
 from asyncli.run import Run
@@ -24,16 +25,13 @@ from asyncli.units import format_bytes, format_count, format_duration
 if TYPE_CHECKING:
     from rich.console import Console
 
-# A file that is being written grows each second; one that has not for this long has lost its writer.
+# The file of a running run grows each second.
 _LIVE_S = 3.0
 
 
 class Listed(msgspec.Struct):
-    """One run file. ``cost``: bytes of one more connection on the host in all, or where that is unknown in the server's
-    processes (``cost_of`` says which); None where neither is known. ``server_cost``: in the server's processes.
-
-    ``live``: it is being written. ``stopped``: by its user, before its plan was done. ``hold_s``: held and measured, of
-    ``planned_s`` (None: until stopped). Times in seconds.
+    """One run file. ``cost``: bytes per connection in ``cost_of``, the whole host or else the server; None where unknown.
+    ``live``: being written. ``stopped``: by its user, early. ``hold_s``: measured, of ``planned_s`` (None: until stopped).
     """
 
     file: str
@@ -56,14 +54,14 @@ class Listed(msgspec.Struct):
 
 
 class Unread(msgspec.Struct):
-    """A file that looked like a run and is none, or is broken, and why."""
+    """A file that is no run, or is broken, and why."""
 
     file: str
     why: str
 
 
 class Listing(msgspec.Struct):
-    """What a folder holds, the newest run first."""
+    """``runs``: newest first."""
 
     folder: str
     runs: list[Listed]
@@ -71,9 +69,8 @@ class Listing(msgspec.Struct):
 
 
 def listed(run: Run, file: str, size: int, *, changed_s: float, age_s: float, whole: Callable[[], Run] | None = None) -> Listed:
-    """The line of ``run``. ``changed_s``: how long ago its file was last written to; ``age_s``: how long ago it began.
-
-    ``whole``: reads all of the run, where ``run`` is but its head and its verdict hangs on more.
+    """The line of ``run``. ``changed_s``: since its file was last written; ``age_s``: since it began. ``whole`` reads the whole
+    run, if ``run`` has only its head and the verdict needs more.
     """
     totals = fold(run)
     limits = saturation(run, totals)
@@ -85,7 +82,7 @@ def listed(run: Run, file: str, size: int, *, changed_s: float, age_s: float, wh
     if totals.held or totals.peak:
         found = costs(run)
         server_cost = found.server_user
-        # A slope whose interval reaches zero was drowned by whatever else the host did.
+        # A slope whose interval includes zero is hidden by other programs.
         if found.host_total is not None and found.host_total.ci95[0] > 0 and not found.host_total.of_levels:
             cost, of = found.host_total, "host_total"
         elif server_cost is not None:
@@ -102,15 +99,15 @@ def listed(run: Run, file: str, size: int, *, changed_s: float, age_s: float, wh
 
 
 def to_json(listing: Listing) -> str:
-    """The JSON of ``asyncli runs``, schema 1: ``folder``, ``runs`` (see :class:`Listed`), ``unread``."""
+    """The JSON of ``asyncli runs``."""
     document: dict[str, Any] = {"schema": SCHEMA, **msgspec.to_builtins(listing), "folder": utf8(listing.folder)}
     for one in (*document["runs"], *document["unread"]):
         one |= {key: utf8(one[key]) for key in ("file", "why") if key in one}
-    return msgspec.json.format(msgspec.json.encode(document), indent=2).decode()
+    return finite_json(document)
 
 
 def state(run: Listed) -> str:
-    """The verdict, or that there is none yet, or will never be."""
+    """The verdict, "going on" or "incomplete"."""
     ended = f"{run.verdict}, stopped" if run.stopped else run.verdict
     return ended if run.complete else "going on" if run.live else "incomplete"
 
@@ -122,22 +119,22 @@ def _hold(run: Listed) -> str:
     return f"{lasted} of {format_duration(run.planned_s)}" if run.stopped and run.planned_s is not None else lasted
 
 
-#: The first that go where a terminal is narrow are the last.
+#: On a narrow terminal the last ones are omitted.
 _COLUMNS = ("age", "held", "verdict", "cost in server", "hold", "cost on host", "server", "started (UTC)", "size")
 _WORDS = ("verdict", "server", "started (UTC)")
-# The columns that stay leave the rest of the terminal to a file's name.
+# Width of the columns that stay; the rest is for the file's name.
 _THAT_STAY = 50
 
 
 def print_listing(listing: Listing, console: Console) -> None:
-    """One line a run. On a terminal columns go until a line fits; in a pipe all are there, however wide."""
+    """One line per run. On a terminal, columns are omitted until a line fits."""
     columns = [TableColumn(name, "word" if name in _WORDS else "number") for name in _COLUMNS]
     longest = max(12, console.width - _THAT_STAY) if console.is_terminal else None
     table = DataTable("run file", columns, [_row(one, longest) for one in listing.runs], width=0)
     blocks: list[Block] = [fitting(table, console) if console.is_terminal else table]
     if not listing.runs:
         blocks = [Paragraph(f"no run files in {oneline(listing.folder)}; 'asyncli demo' makes one", "text")]
-    # As a table: in a pipe no path is broken.
+    # A table: a pipe gets unbroken paths.
     broken = [TableRow(f"  {oneline(one.why)}", style="yellow") for one in listing.unread]
     sections = [Section("runs", "", blocks)]
     if broken:
@@ -148,7 +145,7 @@ def print_listing(listing: Listing, console: Console) -> None:
 def _row(run: Listed, longest: int | None) -> TableRow:
     held, verdict, name = format_count(run.held), state(run), oneline(run.file)
     if longest is not None and len(name) > longest:
-        # Their ends tell files apart.
+        # The end of a name distinguishes it.
         name = f"…{name[1 - longest :]}"
     cells: list[Cell] = [
         _age(run.age_s), held if run.held == run.requested else f"{held}/{format_count(run.requested)}",
@@ -163,7 +160,7 @@ def _row(run: Listed, longest: int | None) -> TableRow:
 def _cost(cost: Cost | None) -> str:
     if cost is None:
         return "-"
-    # A difference of two levels is no cost of one more: what the first ones take once is in it.
+    # Two levels include first use.
     return with_error(cost) + (" (two levels)" if cost.of_levels else "")
 
 
@@ -176,5 +173,5 @@ def _age(seconds: float) -> str:
 
 
 def newest_first(runs: Sequence[Listed]) -> list[Listed]:
-    """By their start, the file's name for those of one second."""
+    """Newest first, then by file name."""
     return sorted(sorted(runs, key=lambda one: one.file), key=lambda one: one.age_s)

@@ -1,4 +1,4 @@
-"""A run as a log while it lasts: a line every ten seconds, for people or for machines, or nothing."""
+"""A running run as a log: a line every ten seconds, as text or JSON."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ class NullView:
 
 
 def behind(console: Console) -> bool:
-    """What was printed before is not read yet: the reader is slow, or has stopped (asyncli/cli/outlet.py)."""
+    """Whether the reader of earlier output is slow or stopped (asyncli/cli/stdio.py)."""
     return bool(getattr(getattr(console.file, "buffer", None), "behind", False))
 
 
 class _Log(NullView):
-    """What every log keeps: where it stands between two looks."""
+    """The position of a log between two updates."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -52,24 +52,24 @@ class _Log(NullView):
         self._dropped = 0
 
     def _lines_dropped(self) -> int:
-        """Lines that were dropped since the last call, once their reader is back."""
+        """Lines dropped since the last call, once the reader reads again."""
         if behind(self._console):
             return 0
         before, self._dropped = self._dropped, getattr(getattr(self._console.file, "buffer", None), "dropped", 0)
         return self._dropped - before
 
     def tell_findings(self, state: LiveState) -> None:
-        """The findings since the last call, and nothing of how it stands."""
+        """Write only the findings since the last call."""
 
     def _fresh(self, state: LiveState) -> tuple[Notice, ...]:
-        """The findings since the last call, as far as the state still has them."""
+        """The findings since the last call that the state still has."""
         fresh = min(state.findings_seen - self._findings, len(state.findings))
         self._findings = state.findings_seen
         return state.findings[len(state.findings) - fresh :] if fresh else ()
 
 
 class PlainView(_Log):
-    """A log: a line at each change of phase, at each finding, and every ten seconds of the run."""
+    """A line at each change of phase, each finding, and every ten seconds of the run."""
 
     def __init__(self, plan: Plan, console: Console) -> None:
         super().__init__(console)
@@ -80,7 +80,8 @@ class PlainView(_Log):
 
     def update(self, state: LiveState) -> None:
         if dropped := self._lines_dropped():
-            self._print(f"{format_clock(state.elapsed_s)}  {format_count(dropped)} lines of this log are missing: nobody read it")
+            lost = f"{format_count(dropped)} lines of this log are missing: it was not read"
+            self._print(f"{format_clock(state.elapsed_s)}  {lost}")
         self.tell_findings(state)
         if state.over:
             return
@@ -94,9 +95,8 @@ class PlainView(_Log):
 
 
 class JsonView(_Log):
-    """The same log for machines: a JSON object a line; README.md says what ``event`` may be, and what it then has.
-
-    ``began_s``: when the run began (s since 1970), of one that is looked at later; None: its instants are those of the telling.
+    """The log as JSON, an object per line (docs/overnight.md). ``began_s``: when the run began (s since 1970) if it is read from
+    a file; None: times are of now.
     """
 
     def __init__(self, plan: Plan, console: Console, began_s: float | None = None) -> None:
@@ -123,11 +123,11 @@ class JsonView(_Log):
             self.say_now(state)
 
     def say_now(self, state: LiveState) -> None:
-        """How it stands, for whoever asks between two lines."""
+        """Write the status between two lines."""
         self._say("status", state.elapsed_s, state.phase, status(state))
 
     def _tell_changes(self, state: LiveState) -> None:
-        """What was lost, what failed, and what happened to the server since the last look, which was at ``since_s``."""
+        """Write what was lost, what failed, and what happened to the server since the last update, at ``since_s``."""
         before, self._before = self._before, state
         since = {"since_s": before.elapsed_s}
         for event, count, causes, old in (
@@ -149,7 +149,7 @@ class JsonView(_Log):
 
 
 def json_line(event: str, t_s: float, phase: str | None, more: dict[str, Any], wall_s: float | None = None) -> str:
-    """One line of the log for machines; ``wall_s``: when it was (s since 1970), None for now."""
+    """One line; ``wall_s``: its time (s since 1970), None for now."""
     utc = datetime.UTC
     when = datetime.datetime.now(utc) if wall_s is None else datetime.datetime.fromtimestamp(wall_s, utc)
     line = {"time": when.isoformat(timespec="milliseconds"), "t_s": round(t_s, 3), "event": event, "phase": phase, **more}
@@ -157,7 +157,7 @@ def json_line(event: str, t_s: float, phase: str | None, more: dict[str, Any], w
 
 
 def end_line(summary: Summary, path: str | os.PathLike[str], wall_s: float | None = None) -> str:
-    """The last line of that log: the verdict, why, and the one line of $ASYNCLI_LINE."""
+    """The last line: verdict, reason, and the one line of $ASYNCLI_LINE."""
     phase = summary.run.phases[-1].name if summary.run.phases else None
     more = {
         "verdict": summary.verdict, "status": exit_status(summary.verdict), "line": one_line(summary),
@@ -167,13 +167,13 @@ def end_line(summary: Summary, path: str | os.PathLike[str], wall_s: float | Non
 
 
 def status(state: LiveState) -> dict[str, Any]:
-    """One look as plain data, without what a log says by itself."""
+    """The state as plain data, without what other lines have."""
     of_the_log = ("phase", "elapsed_s", "findings", "findings_seen", "phases_done", "over")
     return {key: value for key, value in msgspec.to_builtins(state).items() if key not in of_the_log}
 
 
 def plain_line(state: LiveState) -> str:
-    """One look as one line of a log; what is not known is left out."""
+    """The state as a line of text, without unknown numbers."""
     parts = [f"held {format_count(state.held)} of {format_count(state.asked)}"]
     if state.phase == "ramp" and state.achieved_per_s is not None:
         parts.append(f"{state.achieved_per_s:,.0f}/s (asked {state.asked_per_s:,.0f}/s)")
@@ -181,7 +181,7 @@ def plain_line(state: LiveState) -> str:
         until = f" (until {state.until})" if state.until and state.phase == "hold" else ""
         parts.append(f"{format_duration(round(state.eta_s))} left{until}")
     elif state.refilling and state.phase == "hold":
-        parts.append("opens again what it held")
+        parts.append("reopening")
     parts.append(f"lost {format_count(state.lost)}" + causes(state.deaths))
     if state.failed:
         parts.append(f"failed {format_count(state.failed)}" + causes(state.failures))
@@ -205,11 +205,11 @@ def plain_line(state: LiveState) -> str:
 
 
 def unanswered(state: LiveState) -> str:
-    """``100, longest 6 s``: how many connections wait for an answer, and the longest wait."""
+    """``100, longest 6 s``: connections that wait for an answer, and the longest wait."""
     return f"{format_count(state.unanswered)}, longest {format_duration(round(state.longest_wait_s))}"
 
 
 def causes(counts: dict[str, int]) -> str:
-    """``" (closed_idle 2, reset 1)"``: the most frequent first; "" without any."""
+    """``" (closed_idle 2, reset 1)"``: most frequent first; "" without any."""
     listed = ", ".join(f"{cause} {format_count(n)}" for cause, n in sorted(counts.items(), key=lambda pair: -pair[1]) if n)
     return f" ({listed})" if listed else ""

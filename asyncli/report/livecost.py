@@ -1,4 +1,4 @@
-"""What a connection costs so far, while a run lasts. Pure."""
+"""The cost of a connection during a run. Pure."""
 
 from __future__ import annotations
 
@@ -9,30 +9,30 @@ from collections import deque
 
 from asyncli.analysis.cost import SURE
 
-# Student's t for 95 %, by degrees of freedom from 1 on; beyond the last as it.
+# Student's t for 95 %, from 1 degree of freedom on; the last for more.
 _STUDENT = (12.7, 4.31, 3.19, 2.78, 2.58, 2.45, 2.37, 2.31, 2.27, 2.23)
-# With fewer readings in the last seconds nothing is known of how it wanders.
+# Fewer recent readings do not show the noise.
 _FEWEST_READINGS = 3
-#: Rates, latencies and costs are of these last seconds: long enough to stand still for the eye, short enough to show a change.
+#: Rates, latencies and costs are of this time: calm to read, and quick to change.
 RECENT_S = 10
 
 
 class Level:
-    """One kind of memory: how far it has risen above the baseline, and how far it may have wandered by itself meanwhile.
+    """One kind of memory: its rise above the baseline, and how far it may have wandered.
 
-    Its steps from reading to reading in the baseline and in the last seconds, less what the connections of each step cost, are
-    taken for those of a random walk: for noise that wanders less, what is made of them is too wide.
+    Its steps in the baseline and in the last seconds, less the connections' cost, count as a random walk's: the interval is
+    rather too wide.
     """
 
     def __init__(self, known_to: float) -> None:
-        #: Bytes that a level is not known better than.
+        #: The resolution of a level (bytes).
         self._known_to = known_to
         self._baseline: list[tuple[float, float, float]] = []
         #: Instant (s), bytes, connections held.
         self._recent: deque[tuple[float, float, float]] = deque()
 
     def read(self, t_s: float, value: float, held: float, empty: bool) -> None:
-        """A reading, with so many connections held; ``empty``: of the baseline."""
+        """Add a reading with ``held`` connections; ``empty``: of the baseline."""
         if empty:
             self._baseline.append((t_s, value, 0.0))
             return
@@ -41,7 +41,7 @@ class Level:
             self._recent.popleft()
 
     def each(self) -> tuple[float, float] | None:
-        """Bytes a connection and half of the interval; None where that is wider than half of it, or nothing is held."""
+        """Bytes per connection and half of the interval; None if that is wider than ± 50 %, or nothing is held."""
         if len(self._recent) < _FEWEST_READINGS or not self._baseline:
             return None
         now_s, value, held = self._recent[-1]

@@ -1,4 +1,4 @@
-"""Limits of ``--fail-if`` before the end: which a soak can be ended by (``--abort``), and which need a longer hold. Pure."""
+"""Limits of ``--fail-if`` during a run: which can end it (``--abort``), and which need a longer hold. Pure."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ _GROWING_PARTS = ("connections.deaths.", "connections.failures.", "heartbeats.by
 
 
 def can_be_judged(one: Threshold) -> bool:
-    """Whether crossing it is final: an upper bound on what never falls, and not a share of what grows as well."""
+    """Whether crossing it is final: an upper bound of a growing number, not as a share of another growing one."""
     grows = one.key in _GROWING or one.key.startswith(_GROWING_PARTS)
     return grows and one.comparison in (">", ">=") and one.whole in (None, "connections.requested")
 
 
 def require_limits(plan: Plan) -> None:
-    """Raise :class:`PlanError` for a limit of ``plan`` that is none, and where there is none that could end it early."""
+    """Raise :class:`PlanError` for an invalid limit of ``plan``, or for --abort without one."""
     require(plan.fail_if, Summary)
     if plan.abort and not plan.fail_if:
         raise PlanError("--abort: there is no limit that it could stop at; set one, for example --fail-if 'lost > 0.1%'")
 
 
 def unwatched(plan: Plan) -> list[str]:
-    """The limits of ``plan`` that no soak ends at early: only its end tells of them."""
+    """The limits that ``abort`` does not watch: they are judged at the end."""
     return [text for text in plan.fail_if if not can_be_judged(parse(text, Summary))] if plan.abort else []
 
 
 def too_short(plan: Plan) -> list[Finding]:
-    """A warning where the hold of ``plan`` is too short for its limits on drift: else only its end would tell."""
+    """A warning if the hold is too short for the plan's limits on drift."""
     least_s = math.ceil(least_hold_s(plan.keepalive_s))
     if plan.hold_s is None or plan.hold_s >= least_s:
         return []
@@ -51,7 +51,7 @@ def too_short(plan: Plan) -> list[Finding]:
 
 
 class LiveLimits:
-    """Those of ``thresholds`` that can be judged, over the ticks of a soak of ``requested`` connections."""
+    """Judges ``thresholds`` tick by tick, for a soak of ``requested`` connections."""
 
     def __init__(self, thresholds: Iterable[Threshold], requested: int) -> None:
         self._thresholds = [one for one in thresholds if can_be_judged(one)]
@@ -59,7 +59,7 @@ class LiveLimits:
         self._total = Tick()
 
     def crossed(self, tick: Tick) -> Outcome | None:
-        """The first that is crossed with this tick."""
+        """The first limit that this tick crosses."""
         if not self._thresholds:
             return None
         self._total.merge_counts(tick)

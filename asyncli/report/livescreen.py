@@ -1,4 +1,4 @@
-"""A run to look at while it lasts: a calm screen in place, on a terminal or below the cell of a notebook."""
+"""The screen of a running run, on a terminal or below a notebook cell."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
-# More often tires the eye, and the terminal.
+# A calm frame rate.
 SHORTEST_FRAME_S = 0.25
-# Columns that are farther apart than this are read apart.
+# Wider columns are hard to read together.
 _WIDEST = 92
 
 #: (name, value, style)
@@ -34,7 +34,7 @@ Fact = tuple[str, str, str]
 
 
 class LiveView(NullView):
-    """A screen in place, redrawn at most four times a second, gone when the run is over."""
+    """A screen in place, at most four frames a second; it disappears when the run ends."""
 
     def __init__(self, plan: Plan, console: Console) -> None:
         self._plan, self._console = plan, console
@@ -45,7 +45,7 @@ class LiveView(NullView):
     def __enter__(self) -> Self:
         from rich.live import Live
 
-        # Our own updates drive it: no thread of rich's that wakes for nothing beside a measurement.
+        # Our updates drive it: no thread of rich's beside a measurement.
         self._live = Live(console=self._console, auto_refresh=False, screen=False, transient=True)
         self._live.start()
         return self
@@ -66,7 +66,7 @@ class LiveView(NullView):
 
 
 class Look:
-    """One look at a run, as text and as HTML: what IPython displays. ``outcome``: how it ended, once it has."""
+    """One state as text and as HTML, for IPython. ``outcome``: how the run ended."""
 
     def __init__(self, plan: Plan, state: LiveState, outcome: str = "") -> None:
         self._plan, self._state, self._outcome = plan, state, outcome
@@ -81,7 +81,7 @@ class Look:
 
 
 def screen(plan: Plan, state: LiveState, console: Console) -> RenderableType:
-    """The whole picture of one state, for the console's width; 22 lines at 80 columns."""
+    """The screen for one state, at the console's width; 22 lines at 80 columns."""
     from rich.console import Group
     from rich.padding import Padding
     from rich.text import Text
@@ -135,7 +135,7 @@ def _bar(state: LiveState, width: int) -> RenderableType:
     from rich.table import Table
     from rich.text import Text
 
-    said = ("opens again" if state.refilling else "until Ctrl-C") if state.phase == "hold" else ""
+    said = ("reopening" if state.refilling else "until Ctrl-C") if state.phase == "hold" else ""
     if state.eta_s is not None:
         said = f"{format_duration(round(state.eta_s))} left" if state.eta_s >= 0.5 else "any moment"
     share = "" if state.progress is None else f"{state.progress * 100:.0f} %"
@@ -151,7 +151,7 @@ def _bar(state: LiveState, width: int) -> RenderableType:
 
 
 def _pair(width: int, left: Iterator[Fact], right: Iterator[Fact]) -> Table:
-    """Two tables of facts beside each other; the first fact of each is its heading."""
+    """Two tables of facts side by side; the first fact is the heading."""
     from rich.table import Table
     from rich.text import Text
 
@@ -207,7 +207,7 @@ def _generator(state: LiveState) -> Iterator[Fact]:
 
 
 def _cost(state: LiveState) -> list[Text]:
-    """Two lines: what a connection costs so far, and where; never without its error."""
+    """Two lines: the cost so far, and its parts."""
     from rich.text import Text
 
     whole, half = state.host_per_connection, state.host_per_connection_half
@@ -229,7 +229,7 @@ def _cost(state: LiveState) -> list[Text]:
 
 
 def _cut(line: Text, width: int) -> Text:
-    """The line's beginning, as much as fits."""
+    """As much of the line as fits."""
     if line.cell_len > width:
         line.truncate(max(1, width - 3))
         line.append("...")

@@ -1,4 +1,4 @@
-"""What a run looks like from outside while it lasts: a fold of its records into one plain state. Pure."""
+"""The state of a running run, folded from its records. Pure."""
 
 from __future__ import annotations
 
@@ -8,19 +8,10 @@ from typing import Self
 
 import msgspec
 
+from asyncli import metrics
 from asyncli.analysis.slope import FREED_KEPT
+from asyncli.analysis.totals import in_ms
 from asyncli.core.histogram import Histogram
-from asyncli.metrics import (
-    GENERATOR_USS_BYTES,
-    HOST_USED_BYTES,
-    KERNEL_LISTING_BYTES,
-    KERNEL_SOCKET_BYTES,
-    SERVER_ENDED,
-    SERVER_PROCESSES,
-    SERVER_PSS_BYTES,
-    SERVER_RSS_BYTES,
-    STATUS_ACCEPTS,
-)
 from asyncli.plan import Plan
 from asyncli.records import PHASES, Finding, Phase, PhaseName, Sample, Tick
 from asyncli.report.livecost import RECENT_S, Level
@@ -28,15 +19,15 @@ from asyncli.report.livelimits import LiveLimits
 from asyncli.report.summary import Summary
 from asyncli.report.thresholds import parse
 
-# A tick closes a second: what waits for longer was unanswered at the one before too. asyncli capacity calls as much late.
+# What waits for longer was unanswered at the last tick too.
 _WAITS_LONG_S = 1.0
 _FINDINGS_KEPT = 8
-# Samples wait for the tick after them, a second at most.
+# Samples wait up to a second for the next tick.
 _UNWEIGHED_KEPT = 8
 
 
 class Notice(msgspec.Struct, frozen=True):
-    """A finding, when it was made (s on the run's clock), and in which phase."""
+    """A finding, its time (s on the run's clock), and the phase."""
 
     t_s: float
     phase: PhaseName | None
@@ -44,22 +35,21 @@ class Notice(msgspec.Struct, frozen=True):
 
 
 class LiveState(msgspec.Struct):
-    """One look at a run. Seconds, bytes and milliseconds as the names say; None where not (yet) known.
-
-    Rates, latencies, lateness and CPU shares are of the last ten seconds; counts are since the start.
+    """The state of a run; None where (yet) unknown. Rates, latencies, lateness and CPU are of the last ten seconds, counts since
+    the start.
     """
 
     phase: PhaseName | None = None
     phases_done: tuple[PhaseName, ...] = ()
     elapsed_s: float = 0.0
-    #: How far the phase has come, from 0 to 1, and when it should be over; None for a phase without a set end.
+    #: Progress of the phase (0 to 1) and time left; None without a planned end.
     progress: float | None = None
     eta_s: float | None = None
-    #: When the hold ends by the wall clock, as the plan says it: "07:00"; None where it does not.
+    #: When the hold ends by the wall clock, as in the plan: "07:00".
     until: str | None = None
-    #: A resumed run opens again what it held; then its hold goes on.
+    #: A resumed run reopens its connections before its hold continues.
     refilling: bool = False
-    #: The host whose memory is sampled, in words.
+    #: The host whose memory is sampled.
     host: str = "this host"
     asked: int = 0
     held: int = 0
@@ -79,7 +69,7 @@ class LiveState(msgspec.Struct):
     lateness_p99_ms: float | None = None
     deaths: dict[str, int] = msgspec.field(default_factory=dict)
     failures: dict[str, int] = msgspec.field(default_factory=dict)
-    #: The server's counts, less our poller's connection; accepts and handled since our first look.
+    #: The server's counts, less our poller's connection; accepts and handled since our first page.
     active: int | None = None
     waiting: int | None = None
     accepts: int | None = None
@@ -87,13 +77,12 @@ class LiveState(msgspec.Struct):
     server_bytes: float | None = None
     server_cpu_share: float | None = None
     kernel_bytes: float | None = None
-    #: Processes of the server now, how many of them have ended since our start (a reload ends all workers, a crash one), and how
-    #: often its counters began anew (a restart).
+    #: The server's processes, how many have ended, and how often its counters restarted.
     server_processes: int | None = None
     server_ended: int = 0
     server_restarts: int = 0
-    #: Since the baseline, by connections held; behind each half of its 95 % interval, which is
-    #: rather too wide than too narrow. The kernel's is for all ends here. None where that is more than half of it: not yet known.
+    #: Above the baseline, by connections held, and half of the 95 % interval (rather too wide). The kernel's is for all ends
+    #: here. None where the interval is wider than ± 50 %.
     server_per_connection: float | None = None
     server_per_connection_half: float | None = None
     kernel_per_connection: float | None = None
@@ -107,24 +96,24 @@ class LiveState(msgspec.Struct):
     longest_turn_s: float | None = None
     workers: int = 0
     findings: tuple[Notice, ...] = ()
-    #: How many findings there have been in all.
+    #: The number of all findings.
     findings_seen: int = 0
-    #: Nothing more comes: its last phase has ended, or nobody writes it.
+    #: The last phase has ended, or the writer has.
     over: bool = False
 
 
 _MEMORY = {
-    "server": (SERVER_PSS_BYTES, SERVER_RSS_BYTES),
-    "kernel": (KERNEL_SOCKET_BYTES,),
-    "generator": (GENERATOR_USS_BYTES,),
-    "host": (HOST_USED_BYTES,),
-    # What another program leaves that lists our descriptors: no part of a connection's cost, here as in the report.
-    "listing": (KERNEL_LISTING_BYTES,),
+    "server": (metrics.SERVER_PSS_BYTES, metrics.SERVER_RSS_BYTES),
+    "kernel": (metrics.KERNEL_SOCKET_BYTES,),
+    "generator": (metrics.GENERATOR_USS_BYTES,),
+    "host": (metrics.HOST_USED_BYTES,),
+    # Left by other programs that list our descriptors; no cost of a connection.
+    "listing": (metrics.KERNEL_LISTING_BYTES,),
 }
 _COSTS = ("server", "kernel", "generator", "host")
 _STATUS = ("active", "waiting", "accepts", "handled")
 _SERVER = ("server_bytes", "server_cpu_share", "server_processes")
-# What is no longer read once a finding says that its source is lost, or has ended: what it said last is not shown as of now.
+# Fields without a current value after a finding that their source is lost or ended.
 _OF_SOURCE = {
     "status": _STATUS, "server": _SERVER, "server_memory": ("server_bytes",), "agent": _STATUS + _SERVER,
     "slab": ("kernel_bytes",), "generator": ("generator_cpu_share",), "generator_memory": ("generator_bytes",),
@@ -132,7 +121,7 @@ _OF_SOURCE = {
 
 
 class LiveFold:
-    """Takes records as they come; :meth:`state` gives the look of now. As cheap after a night as after a second."""
+    """Folds records as they come; :meth:`state` has the result. Constant cost per record."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
@@ -150,7 +139,7 @@ class LiveFold:
         self._cpu: dict[str, deque[tuple[float, float]]] = {"server": deque(), "generator": deque()}
         self._first: dict[str, float] = {}
         self._accepts: float | None = None
-        # By a session before this one.
+        # By an earlier session.
         self._opened_before = 0
         self._findings: deque[Notice] = deque(maxlen=_FINDINGS_KEPT)
 
@@ -183,7 +172,7 @@ class LiveFold:
         self._rates()
 
     def resumed(self, so_far: Tick) -> None:
-        """The run is gone on with, and had counted so much."""
+        """The run continues, with these counts so far."""
         self._count(so_far)
         self._opened_before = self._state.opened
         self._state.refilling = True
@@ -204,15 +193,15 @@ class LiveFold:
         self._now(sample.t_s)
         for field in _STATUS:
             if (number := values.get(f"status.{field}")) is not None:
-                # Since our start, and without our poller's own connection: only so can they be held against our counts.
+                # Since our start and without our poller, to compare with our counts.
                 first = self._first.setdefault(field, {"active": 1.0, "waiting": 0.0}.get(field, number))
                 setattr(state, field, max(0, round(number - first)))
-        if (accepts := values.get(STATUS_ACCEPTS)) is not None:
+        if (accepts := values.get(metrics.STATUS_ACCEPTS)) is not None:
             state.server_restarts += self._accepts is not None and accepts < self._accepts
             self._accepts = accepts
-        if (number := values.get(SERVER_PROCESSES)) is not None:
+        if (number := values.get(metrics.SERVER_PROCESSES)) is not None:
             state.server_processes = round(number)
-        state.server_ended = max(state.server_ended, round(values.get(SERVER_ENDED, 0.0)))
+        state.server_ended = max(state.server_ended, round(values.get(metrics.SERVER_ENDED, 0.0)))
         self._listing = _first(values, _MEMORY["listing"], self._listing) or 0.0
         read = {name: value for name in _COSTS if (value := _first(values, _MEMORY[name])) is not None}
         if "host" in read:
@@ -232,7 +221,7 @@ class LiveFold:
         state.server_cpu_share, state.generator_cpu_share = self._share("server"), self._share("generator")
 
     def _weigh(self, t_s: float, read: Mapping[str, float], held: float) -> None:
-        """What a connection costs, by a reading at which so many were held."""
+        """Update the cost with a reading at ``held`` connections."""
         empty = self._state.opened == self._opened_before and self._state.phase in (None, "baseline")
         for name, value in read.items():
             self._levels[name].read(t_s, value, held, empty)
@@ -241,7 +230,7 @@ class LiveFold:
             setattr(self._state, f"{name}_per_connection_half", half)
 
     def _weigh_until(self, t_s: float, held: int) -> None:
-        """Readings wait for the tick after them: between two of them the number held may have risen by thousands."""
+        """Weigh readings up to this tick, since ``held`` may change by thousands between two ticks."""
         before_s, before = self._held
         while self._unweighed and self._unweighed[0][0] <= t_s:
             at_s, read = self._unweighed.popleft()
@@ -250,7 +239,7 @@ class LiveFold:
         self._held = (t_s, held)
 
     def finding(self, finding: Finding, t_s: float | None = None) -> None:
-        """``t_s``: when it was made; None: now."""
+        """``t_s``: its time; None: now."""
         self._findings.append(Notice(self._state.elapsed_s if t_s is None else t_s, self._state.phase, finding))
         self._state.findings_seen += 1
         source, _, what = finding.code.rpartition("_")
@@ -258,16 +247,16 @@ class LiveFold:
             setattr(self._state, field, None)
 
     def end(self) -> None:
-        """Nobody writes the run any more."""
+        """The writer has ended."""
         self._state.over = True
 
     def planned(self, plan: Plan) -> None:
-        """The plan, in which the length of the hold has been reckoned by now."""
+        """The plan, now with the length of the hold."""
         self._plan = plan
         self._state.refilling = False
 
     def state(self) -> LiveState:
-        """A look of its own: later records do not change it."""
+        """A copy of the current state."""
         state = self._state
         state.findings = tuple(self._findings)
         self._progress()
@@ -292,7 +281,7 @@ class LiveFold:
             state.progress = min(1.0, max(0.0, gone / whole))
             state.eta_s = max(0.0, whole - gone)
         if phase.name == "ramp" and not plan.plateaus:
-            # By what stands rather than by the clock: a ramp that is late shows it.
+            # By connections, not by the clock, to show a late ramp.
             state.progress = min(1.0, state.held / plan.connections)
             if state.achieved_per_s:
                 state.eta_s = max(0.0, plan.connections - state.held) / state.achieved_per_s
@@ -303,7 +292,7 @@ class LiveFold:
         for _, tick in recent:
             latency.merge(tick.latency_us)
             lateness.merge(tick.lateness_us)
-        # A tick closes one second, so as many seconds as ticks (more where a busy worker closed several with one).
+        # A tick closes one second, or several of a busy worker.
         span = max(1.0, recent[-1][0] - recent[0][0] + 1.0)
         state.achieved_per_s = sum(tick.opened - tick.reopened for _, tick in recent) / span
         if self._phase is not None and self._phase.name == "ramp":
@@ -311,33 +300,26 @@ class LiveFold:
             end = recent[-1][0] - self._phase.start_s
             state.asked_per_s = (self._ramp.opened_by(end) - self._ramp.opened_by(end - span)) / span
         state.heartbeats_per_s = sum(tick.answered for _, tick in recent) / span
-        state.latency_p50_ms, state.latency_p99_ms = _ms(latency, 0.5), _ms(latency, 0.99)
-        state.lateness_p99_ms = _ms(lateness, 0.99)
+        state.latency_p50_ms, state.latency_p99_ms = in_ms(latency, 0.5, 0.99)
+        (state.lateness_p99_ms,) = in_ms(lateness, 0.99)
         state.longest_turn_s = max(tick.longest_turn_s for _, tick in recent)
 
     def _share(self, name: str) -> float | None:
-        """Cores in use: 1.0 is one whole core."""
+        """Mean cores in use."""
         seen = self._cpu[name]
         if len(seen) < 2 or seen[-1][0] <= seen[0][0]:
             return None
         return max(0.0, (seen[-1][1] - seen[0][1]) / (seen[-1][0] - seen[0][0]))
 
 
-def _first(values: Mapping[str, float], metrics: Iterable[str], otherwise: float | None = None) -> float | None:
+def _first(values: Mapping[str, float], names: Iterable[str], otherwise: float | None = None) -> float | None:
     """The first of these metrics that was read."""
-    return next((values[metric] for metric in metrics if metric in values), otherwise)
-
-
-def _ms(histogram: Histogram, q: float) -> float | None:
-    value = histogram.quantile(q)
-    return None if value is None else value / 1e3
+    return next((values[name] for name in names if name in values), otherwise)
 
 
 class LiveObserver:
-    """A soak's watcher that folds what happens; what it shows is for :meth:`look` to say.
-
-    ``stop``: what ends the soak for a reason in words, called where a plan's ``abort`` asks for it. ``failed`` hears what
-    showing raised: then nothing more is shown, and a limit ends the run all the same.
+    """Observes a soak and folds its records. ``stop`` ends the soak for a reason, if the plan's ``abort`` is set. ``failed`` gets
+    the error of a display that failed; then nothing more is shown, and limits still end the run.
     """
 
     def __init__(self, plan: Plan) -> None:
@@ -354,7 +336,7 @@ class LiveObserver:
     def __exit__(self, *_: object) -> None: ...
 
     def look(self, at_once: bool) -> None:
-        """Show the state of now, here to nobody; ``at_once``: a phase or a finding, which must not wait for the next frame."""
+        """Show the current state; ``at_once``: a phase or a finding, not to be delayed."""
 
     def _see(self, fold: Callable[[], None], at_once: bool) -> None:
         if self._blind:
@@ -384,5 +366,5 @@ class LiveObserver:
         self.fold.planned(plan)
 
     def resumed(self, so_far: Tick) -> None:
-        # What it had lost before is judged at its end, and keeps nobody from going on with it.
+        # Earlier losses are judged at the end and do not abort the run.
         self.fold.resumed(so_far)

@@ -1,4 +1,4 @@
-"""What a run says of memory: the cost of a connection, the room for more, and drift."""
+"""Memory in a run's report: cost of a connection, capacity, drift."""
 
 from __future__ import annotations
 
@@ -7,22 +7,8 @@ from collections.abc import Mapping
 
 from asyncli.analysis.cost import Costs
 from asyncli.analysis.drift import Drift, MetricName, in_words
+from asyncli.report import document as doc
 from asyncli.report.answer import room, server_name
-from asyncli.report.document import (
-    FULL,
-    Block,
-    DataTable,
-    Definitions,
-    Folded,
-    Paragraph,
-    Picture,
-    Section,
-    TableColumn,
-    TableRow,
-    View,
-    drawn_blocks,
-    numbers,
-)
 from asyncli.report.format import about, about_to, caption, ceiling, cost_rows, interval, short_bytes, shown_r2
 from asyncli.report.summary import CostPart, Summary
 from asyncli.text import oneline
@@ -30,39 +16,41 @@ from asyncli.topology import Sides, sides
 from asyncli.units import format_bytes, format_count
 
 
-def cost_table(costs: Costs | CostPart, server: str, where: Sides, held: int, title: str = "") -> DataTable:
-    """What a connection costs, part by part."""
+def cost_table(costs: Costs | CostPart, server: str, where: Sides, held: int) -> doc.DataTable:
     lines = []
     rows = cost_rows(costs, server, where)
     for row in rows:
         one, total = row.cost, row.name == "host_total"
         if one is None:
-            lines.append(TableRow(row.label, [("-", "dim")] * 5, strong=total))
+            lines.append(doc.TableRow(row.label, [("-", "dim")] * 5, strong=total))
             continue
         number = (short_bytes(one.bytes_per_connection), "bold" if total else "cyan")
         r2 = "-" if one.r2 is None or row.name == "residual" else shown_r2(one.r2)
-        lines.append(TableRow(row.label, [number, interval(*one.ci95), row.at(0), row.at(held), r2], strong=total))
-    columns = [*numbers("bytes", "95 % interval", "fixed", f"at {format_count(held)}"), TableColumn("R²", view=View.PAGE)]
-    return DataTable("Cost of a connection", columns, lines, title or f"{caption(rows)}, in bytes", kind="stack")
+        lines.append(doc.TableRow(row.label, [number, interval(*one.ci95), row.at(0), row.at(held), r2], strong=total))
+    columns = [
+        *doc.numbers("bytes", "95 % interval", "fixed", f"at {format_count(held)}"),
+        doc.TableColumn("R²", view=doc.View.PAGE),
+    ]
+    return doc.DataTable("Cost of a connection", columns, lines, f"{caption(rows)}, in bytes", kind="stack")
 
 
-def cost_section(summary: Summary, drawn: Mapping[str, Picture]) -> Section:
+def cost_section(summary: Summary, drawn: Mapping[str, doc.Picture]) -> doc.Section:
     where, server = sides(summary.environment), server_name(summary)
     rows = cost_rows(summary.cost, server, where)
     found = [(row.label, f"{row.cost.method}; {row.cost.points} points.") for row in rows if row.cost is not None]
-    blocks: list[Block] = [*drawn_blocks(drawn, "parts")]
+    blocks: list[doc.Block] = [*doc.drawn_blocks(drawn, "parts")]
     if found:
         blocks.append(cost_table(summary.cost, server, where, summary.connections.held))
-    blocks += drawn_blocks(drawn, "cost")
+    blocks += doc.drawn_blocks(drawn, "cost")
     if found:
-        blocks.append(Folded("How each was found", Definitions(found)))
+        blocks.append(doc.Folded("How each was found", doc.Definitions(found)))
     if stays := _stays(summary):
-        blocks.append(Paragraph(stays, view=FULL))
-    return Section("cost", "Cost of a connection", blocks)
+        blocks.append(doc.Paragraph(stays, view=doc.FULL))
+    return doc.Section("cost", "Cost of a connection", blocks)
 
 
 def _stays(summary: Summary) -> str:
-    """What the drain did not give back; "" where nothing was read after it."""
+    """What remained after the drain, or "" if it was not read."""
     left = summary.residue
     parts = [
         f"{format_bytes(value)} {where}" if value >= 0 else f"nothing {where} ({format_bytes(-value)} less than before)"
@@ -76,32 +64,31 @@ def _stays(summary: Summary) -> str:
     return f"Kept {left.after_s:.0f} s after the drain: {', '.join(parts)}." if parts and left.after_s is not None else ""
 
 
-def room_section(summary: Summary) -> Section:
+def room_section(summary: Summary) -> doc.Section:
     found = summary.forecast
     every = {one.name: one for one in (*found.ceilings, found.server_memory) if one is not None}
     rows = [
-        TableRow(ceiling(one.name), [about(one), about_to(one), oneline(one.how)])
+        doc.TableRow(ceiling(one.name), [about(one), about_to(one), oneline(one.how)])
         for one in sorted(every.values(), key=lambda one: math.inf if one.connections is None else one.connections)
     ]
-    columns = [*numbers("at most", "95 % interval"), TableColumn("how it is found", kind="words", view=View.PAGE)]
+    columns = [*doc.numbers("at most", "95 % interval"), doc.TableColumn("how it is found", kind="words", view=doc.View.PAGE)]
     title = "Connections that each limit allows, the lowest first"
-    view = FULL if summary.connections.opened else View.PAGE
-    table = DataTable("Room for connections", columns, rows, title, kind="wordy stack", width=44, view=view)
-    said = [Paragraph(more, "text", view=View.PAGE)] if (more := room(summary)) else []
-    return Section("forecast", "How many would fit", [*said, table])
+    view = doc.FULL if summary.connections.opened else doc.View.PAGE
+    table = doc.DataTable("Room for connections", columns, rows, title, kind="wordy stack", width=44, view=view)
+    said = [doc.Paragraph(more, "text", view=doc.View.PAGE)] if (more := room(summary)) else []
+    return doc.Section("forecast", "How many would fit", [*said, table])
 
 
-def drift_table(drifts: Mapping[MetricName, Drift], server: str, host: str) -> DataTable:
-    """How each metric moved over the hold."""
+def drift_table(drifts: Mapping[MetricName, Drift], server: str, host: str) -> doc.DataTable:
     rows = []
     for name, label in drift_labels(server, host).items():
         if (one := drifts.get(name)) is not None:
             each = "-" if one.bytes_per_hour is None else _signed_bytes(one.bytes_per_hour)
             within = "-" if one.ci95 is None else f"{_signed_bytes(one.ci95[0])} to {_signed_bytes(one.ci95[1])}"
             p = "-" if one.p_value is None else "< 0.001" if one.p_value < 0.001 else f"{one.p_value:.3f}"
-            rows.append(TableRow(label, [each, within, p, in_words(one)]))
-    columns = [*numbers("an hour", "95 % interval", "p"), TableColumn("verdict", kind="words")]
-    return DataTable("Memory over the hold", columns, rows, kind="stack", view=FULL)
+            rows.append(doc.TableRow(label, [each, within, p, in_words(one)]))
+    columns = [*doc.numbers("an hour", "95 % interval", "p"), doc.TableColumn("verdict", kind="words")]
+    return doc.DataTable("Memory over the hold", columns, rows, kind="stack", view=doc.FULL)
 
 
 def _signed_bytes(value: float) -> str:
@@ -110,15 +97,15 @@ def _signed_bytes(value: float) -> str:
 
 
 def drift_labels(server: str, host: str) -> dict[MetricName, str]:
-    """Whose memory each drift is of, in the order in which they are told."""
+    """Names of the drifts, in the order of the report."""
     return {"host_total": f"{host} in all", "server_user": oneline(server), "kernel": "kernel", "generator_user": "asyncli"}
 
 
-def drift_section(summary: Summary, drawn: Mapping[str, Picture]) -> Section:
+def drift_section(summary: Summary, drawn: Mapping[str, doc.Picture]) -> doc.Section:
     names = drift_labels(server_name(summary), sides(summary.environment).host)
-    blocks: list[Block] = [drift_table(summary.drift, server_name(summary), sides(summary.environment).host)]
-    blocks += drawn_blocks(drawn, "drift")
-    # How little is known of what others move, or of asyncli's own, is no news.
+    blocks: list[doc.Block] = [drift_table(summary.drift, server_name(summary), sides(summary.environment).host)]
+    blocks += doc.drawn_blocks(drawn, "drift")
+    # Unknown growth of the host or of asyncli is omitted.
     news = {
         name: one
         for name, one in summary.drift.items()
@@ -126,9 +113,9 @@ def drift_section(summary: Summary, drawn: Mapping[str, Picture]) -> Section:
     }
     if summary.drift:
         untold = ", ".join(names[name] for name in summary.drift if name not in news)
-        short = (f" (too short to say: {untold})", "not bold dim") if untold else ""
-        blocks.append(Paragraph((("Memory over the hold", "bold"), short), "line", view=View.SHORT))
+        short = (f" (hold too short: {untold})", "not bold dim") if untold else ""
+        blocks.append(doc.Paragraph((("Memory over the hold", "bold"), short), "line", view=doc.View.SHORT))
     for name, one in news.items():
         style = "bold red" if one.verdict == "grows" and name != "generator_user" else ""
-        blocks.append(Paragraph((f"{names[name]}: ", (in_words(one), style)), view=View.SHORT))
-    return Section("drift", "Drift over the hold", blocks, tight=True)
+        blocks.append(doc.Paragraph((f"{names[name]}: ", (in_words(one), style)), view=doc.View.SHORT))
+    return doc.Section("drift", "Drift over the hold", blocks, tight=True)

@@ -1,4 +1,4 @@
-"""What happened in a run: connections, heartbeats, losses, counts and processes."""
+"""Events in a run's report: connections, heartbeats, losses, counts and processes."""
 
 from __future__ import annotations
 
@@ -11,61 +11,46 @@ from asyncli.analysis.reconcile import agreement
 from asyncli.analysis.reconcile import in_words as divergence_in_words
 from asyncli.findings.tls import by_reason
 from asyncli.records import Deaths
+from asyncli.report import document as doc
 from asyncli.report.answer import server_name
-from asyncli.report.document import (
-    ALL,
-    FULL,
-    Block,
-    Bullets,
-    DataTable,
-    ItemList,
-    ListedItem,
-    Paragraph,
-    Picture,
-    Section,
-    TableRow,
-    View,
-    drawn_blocks,
-    numbers,
-)
 from asyncli.report.format import bytes_each, milliseconds, or_bytes, or_dash
 from asyncli.report.summary import Summary
 from asyncli.text import oneline
 from asyncli.units import format_bytes, format_count, format_duration
 
-#: Codes of what no mechanism explains.
+#: Codes without an explanation.
 _OPEN = ("unexplained", "too_few")
 
 
-def timeline_section(summary: Summary, drawn: Mapping[str, Picture]) -> Section:
-    """The connections: what is as it should be in a line of the short report, what is not in its table."""
+def timeline_section(summary: Summary, drawn: Mapping[str, doc.Picture]) -> doc.Section:
+    """The connections: one line of the short report if nothing was lost, else a table."""
     c, ramp = summary.connections, summary.ramp
     achieved = "-" if ramp.achieved_per_s is None else f"{ramp.achieved_per_s:,.0f}/s"
     whole = not (c.lost or c.failed or c.reopened or c.held < c.requested)
-    view = FULL if whole else ALL
+    view = doc.FULL if whole else doc.ALL
     bad = [("bold red" if n else "green") for n in (c.lost, c.failed)]
     styles = ("", "", "bold green" if c.held >= c.requested else "bold red", bad[0], "", bad[1])
     counts = (c.requested, c.opened, c.held, c.lost, c.reopened, c.failed)
     cells = [(format_count(n), style) for n, style in zip(counts, styles, strict=True)]
-    # Narrower than the others: six counts of seven digits must fit beside it in 80 columns.
-    columns = numbers("asked", "opened", "held", "lost", "reopened", "failed")
-    blocks: list[Block] = [*drawn_blocks(drawn, "timeline")]
-    blocks.append(DataTable("Connections", columns, [TableRow("", cells)], width=18, kind="stack", view=view))
+    # Narrow: six counts of seven digits must fit beside it in 80 columns.
+    columns = doc.numbers("asked", "opened", "held", "lost", "reopened", "failed")
+    blocks: list[doc.Block] = [*doc.drawn_blocks(drawn, "timeline")]
+    blocks.append(doc.DataTable("Connections", columns, [doc.TableRow("", cells)], width=18, kind="stack", view=view))
     for what, causes in (("lost", c.deaths), ("failed", c.failures)):
         if causes:
             listed = ", ".join(f"{oneline(cause)} {format_count(count)}" for cause, count in causes.items())
-            blocks.append(Paragraph((f"{what} by cause: ", (listed, "red")), view=view))
+            blocks.append(doc.Paragraph((f"{what} by cause: ", (listed, "red")), view=view))
     peak = format_count(c.established_peak)
     blocks.append(
-        Paragraph(f"ramp: {ramp.asked_per_s:,.0f}/s asked, {achieved} achieved; at most {peak} open at once", view=view)
+        doc.Paragraph(f"ramp: {ramp.asked_per_s:,.0f}/s asked, {achieved} achieved; at most {peak} open at once", view=view)
     )
     if whole:
         words = f"{format_count(c.opened)} opened at {achieved} ({ramp.asked_per_s:,.0f}/s asked), none lost or failed"
         blocks.append(_line("Connections", words))
-    rows = [TableRow(one.name, _span(one.start_s, one.end_s)) for one in summary.run.phases]
-    rows += [TableRow("interrupted", _span(one.start_s, one.end_s)) for one in summary.run.gaps]
-    blocks.append(DataTable("Phases", numbers("from", "to", "lasted"), rows, kind="small-table", view=FULL))
-    return Section("timeline", "Timeline", blocks, tight=True)
+    rows = [doc.TableRow(one.name, _span(one.start_s, one.end_s)) for one in summary.run.phases]
+    rows += [doc.TableRow("interrupted", _span(one.start_s, one.end_s)) for one in summary.run.gaps]
+    blocks.append(doc.DataTable("Phases", doc.numbers("from", "to", "lasted"), rows, kind="small-table", view=doc.FULL))
+    return doc.Section("timeline", "Timeline", blocks, tight=True)
 
 
 def _span(start_s: float, end_s: float | None) -> list[str]:
@@ -74,29 +59,29 @@ def _span(start_s: float, end_s: float | None) -> list[str]:
     return [f"{start_s:,.1f} s", f"{end_s:,.1f} s", format_duration(end_s - start_s)]
 
 
-def _line(heading: str, words: str) -> Paragraph:
-    return Paragraph(((heading, "bold"), f": {words}"), "line", view=View.SHORT)
+def _line(heading: str, words: str) -> doc.Paragraph:
+    return doc.Paragraph(((heading, "bold"), f": {words}"), "line", view=doc.View.SHORT)
 
 
-def heartbeats_section(summary: Summary) -> Section:
+def heartbeats_section(summary: Summary) -> doc.Section:
     beats, ramp = summary.heartbeats, summary.ramp
     latency = beats.latency_ms
     quantiles = (latency.p50, latency.p90, latency.p99, latency.p999, latency.max)
-    rows = [TableRow("latency", [milliseconds(value) for value in quantiles])]
-    for label, one, view in (("lateness", beats.lateness_ms, ALL), ("lateness of the ramp", ramp.lateness_ms, FULL)):
-        rows.append(TableRow(label, [milliseconds(one.p50), "", milliseconds(one.p99), "", milliseconds(one.max)], view=view))
+    rows = [doc.TableRow("latency", [milliseconds(value) for value in quantiles])]
+    for label, one, view in (("lateness", beats.lateness_ms, doc.ALL), ("lateness of the ramp", ramp.lateness_ms, doc.FULL)):
+        rows.append(doc.TableRow(label, [milliseconds(one.p50), "", milliseconds(one.p99), "", milliseconds(one.max)], view=view))
     title = "Heartbeats of ramp and hold: due to answered, and due to sent"
-    table = DataTable("Heartbeats", numbers("p50", "p90", "p99", "p99.9", "max"), rows, title, kind="tight")
+    table = doc.DataTable("Heartbeats", doc.numbers("p50", "p90", "p99", "p99.9", "max"), rows, title, kind="tight")
     counted = summary.reconciliation.agrees and summary.reconciliation.requests_delta is not None
-    # Then the line of the counts says it.
+    # The line of the counts has the same.
     said = counted and beats.sent == beats.answered == beats.by_status.get("200")
     statuses = ", ".join(f"{format_count(count)} × {status}" for status, count in beats.by_status.items())
     counts = f"{format_count(beats.sent)} sent, {format_count(beats.answered)} answered, {format_count(beats.failed)} failed"
     words = counts + (f"; status {statuses}" if statuses else "")
-    return Section("heartbeats", "Heartbeats", [table, Paragraph(words, view=FULL if said else ALL)], tight=True)
+    return doc.Section("heartbeats", "Heartbeats", [table, doc.Paragraph(words, view=doc.FULL if said else doc.ALL)], tight=True)
 
 
-def tls_sections(summary: Summary) -> list[Section]:
+def tls_sections(summary: Summary) -> list[doc.Section]:
     """What was agreed on and how long it took; none of a run in the clear."""
     tls = summary.tls
     if tls is msgspec.UNSET:
@@ -111,60 +96,60 @@ def tls_sections(summary: Summary) -> list[Section]:
         unverified = "" if tls.verified else "unverified "
         said.append(f"{unverified}{certificate['key']} certificate until {certificate['ends'][:10]}")
     rows = [
-        TableRow(label, [milliseconds(value) for value in (one.p50, one.p90, one.p99, one.max)])
+        doc.TableRow(label, [milliseconds(value) for value in (one.p50, one.p90, one.p99, one.max)])
         for label, one in (("TCP's handshake", tls.tcp_ms), ("TLS's handshake", tls.handshake_ms))
     ]
     took = f"; a handshake took {milliseconds(tls.handshake_ms.p50)} (median)" if tls.handshake_ms.p50 is not None else ""
     title = "Handshakes: connect to connected, and from there until a heartbeat could be sent"
-    blocks: list[Block] = [
-        Paragraph((("TLS", "bold"), f": {', '.join(said)}{took}"), "line", view=View.SHORT),
-        DataTable("Handshakes", numbers("p50", "p90", "p99", "max"), rows, title, kind="tight", view=FULL),
-        Paragraph(", ".join(said), view=FULL),
+    blocks: list[doc.Block] = [
+        doc.Paragraph((("TLS", "bold"), f": {', '.join(said)}{took}"), "line", view=doc.View.SHORT),
+        doc.DataTable("Handshakes", doc.numbers("p50", "p90", "p99", "max"), rows, title, kind="tight", view=doc.FULL),
+        doc.Paragraph(", ".join(said), view=doc.FULL),
     ]
-    return [Section("tls", "TLS", blocks, tight=True)]
+    return [doc.Section("tls", "TLS", blocks, tight=True)]
 
 
-def deaths_table(deaths: Mapping[str, Deaths], heading: str = "Lost connections, by cause") -> DataTable:
-    """How old, how long idle and after how many requests connections ended: medians, by cause."""
+def deaths_table(deaths: Mapping[str, Deaths]) -> doc.DataTable:
+    """Medians of age, idle time and requests of lost connections, by cause."""
     rows = []
     for cause, dead in deaths.items():
         age, idle, requests = (one.quantile(0.5) for one in (dead.age_s, dead.idle_s, dead.requests))
         times = ("-" if one is None else format_duration(one) if one else "0 s" for one in (age, idle))
         number = "-" if requests is None else format_count(requests)
-        rows.append(TableRow(cause, [format_count(dead.count), *times, number]))
-    columns = numbers("lost", "median age", "median idle", "median requests")
-    return DataTable(heading, columns, rows, kind="stack", view=FULL)
+        rows.append(doc.TableRow(cause, [format_count(dead.count), *times, number]))
+    columns = doc.numbers("lost", "median age", "median idle", "median requests")
+    return doc.DataTable("Lost connections, by cause", columns, rows, kind="stack", view=doc.FULL)
 
 
-def deaths_section(summary: Summary, deaths: Mapping[str, Deaths], drawn: Mapping[str, Picture]) -> Section:
+def deaths_section(summary: Summary, deaths: Mapping[str, Deaths], drawn: Mapping[str, doc.Picture]) -> doc.Section:
     table = deaths_table({cause: deaths[cause] for cause in summary.connections.deaths if cause in deaths})
-    diagnoses = ItemList([_diagnosis(one) for one in summary.diagnoses], view=View.PAGE)
-    return Section("deaths", "Lost connections", [diagnoses, table, *drawn_blocks(drawn, "deaths")])
+    diagnoses = doc.ItemList([_diagnosis(one) for one in summary.diagnoses], view=doc.View.PAGE)
+    return doc.Section("deaths", "Lost connections", [diagnoses, table, *doc.drawn_blocks(drawn, "deaths")])
 
 
-def _diagnosis(one: Diagnosis) -> ListedItem:
+def _diagnosis(one: Diagnosis) -> doc.ListedItem:
     sure = "certain" if one.certain else "likely" if one.code not in _OPEN else "open"
     more = f"remedy: {oneline(one.remedy)}" if one.remedy else ""
-    return ListedItem("error", sure, oneline(one.evidence), more, f"{one.code}, {one.cause}")
+    return doc.ListedItem("error", sure, oneline(one.evidence), more, f"{one.code}, {one.cause}")
 
 
-def counts_section(summary: Summary) -> Section:
+def counts_section(summary: Summary) -> doc.Section:
     r, beats, opened = summary.reconciliation, summary.heartbeats, summary.connections.opened
-    blocks: list[Block] = []
+    blocks: list[doc.Block] = []
     if r.agrees is not None or r.accepts_delta is not None:
-        view = FULL if r.agrees else ALL
+        view = doc.FULL if r.agrees else doc.ALL
         rows = [
-            TableRow(label, [or_dash(ours, ",d"), or_dash(theirs, ",d")])
+            doc.TableRow(label, [or_dash(ours, ",d"), or_dash(theirs, ",d")])
             for label, ours, theirs in (
                 ("open, active", r.client_held, r.server_active), ("opened, accepted", opened, r.accepts_delta),
                 ("opened, handled", opened, r.handled_delta), ("answers, requests (polls too)", beats.answered, r.requests_delta),
             )
         ]  # fmt: skip
-        columns = numbers("asyncli", server_name(summary))
+        columns = doc.numbers("asyncli", server_name(summary))
         title = "The same connections, counted on both sides"
-        blocks.append(DataTable("Counts compared", columns, rows, title, kind="small-table", view=view))
+        blocks.append(doc.DataTable("Counts compared", columns, rows, title, kind="small-table", view=view))
         said = (agreement(r.agrees, summary.findings), {True: "green", False: "bold red", None: ""}[r.agrees])
-        blocks.append(Paragraph((said, "."), view=view))
+        blocks.append(doc.Paragraph((said, "."), view=view))
     if r.agrees:
         both = (
             (r.client_held, r.server_active, "open"),
@@ -174,12 +159,11 @@ def counts_section(summary: Summary) -> Section:
         counted = [f"{format_count(ours or 0)} {what}" for ours, theirs, what in both if theirs is not None]
         how = agreement(r.agrees, summary.findings).removeprefix("They ").partition(" (see")[0]
         blocks.append(_line(f"Counts {how}", ", ".join(counted)))
-    blocks.append(Bullets([divergence_in_words(one) for one in r.divergences], view=View.PAGE))
-    return Section("counts", "Counts compared", blocks, tight=True)
+    blocks.append(doc.Bullets([divergence_in_words(one) for one in r.divergences], view=doc.View.PAGE))
+    return doc.Section("counts", "Counts compared", blocks, tight=True)
 
 
-def processes_section(summary: Summary) -> Section:
-    """Of the server, where it was seen, and of asyncli: number, memory before and at the hold's end, CPU."""
+def processes_section(summary: Summary) -> doc.Section:
     server, generator, name = summary.server, summary.generator, server_name(summary)
     memory, kind = (server.pss_bytes, "PSS") if server.pss_bytes.hold_end is not None else (server.rss_bytes, "RSS")
     rows, used = [], []
@@ -188,22 +172,23 @@ def processes_section(summary: Summary) -> Section:
         cpu = "-" if before is None or after is None else format_duration(max(0.0, after - before))
         late = or_bytes(memory.hold_end)
         rows.append(
-            TableRow(f"{name} ({kind})", [or_dash(server.processes.hold_end, ",.0f"), or_bytes(memory.baseline), late, cpu])
+            doc.TableRow(f"{name} ({kind})", [or_dash(server.processes.hold_end, ",.0f"), or_bytes(memory.baseline), late, cpu])
         )
         used.append(f"{name} {cpu}, {late}")
     more = "-" if generator.user_bytes is None else f"+ {format_bytes(generator.user_bytes)}"
     cpu = "-" if generator.cpu_s is None else format_duration(generator.cpu_s)
-    rows.append(TableRow("asyncli (USS)", [or_dash(generator.processes, ",d"), "", more, cpu]))
+    rows.append(doc.TableRow("asyncli (USS)", [or_dash(generator.processes, ",d"), "", more, cpu]))
     used.append(f"asyncli {cpu}, {more}")
     notes = []
     if generator.user_bytes_per_connection is not None:
-        notes.append(f"{bytes_each(generator.user_bytes_per_connection)} a connection held (what it takes once included)")
+        notes.append(f"{bytes_each(generator.user_bytes_per_connection)} a connection held (first use included)")
     if generator.cpu_us_per_heartbeat is not None:
         notes.append(f"{generator.cpu_us_per_heartbeat:,.1f} µs of CPU a heartbeat")
+    columns = doc.numbers("number", "memory before", "at the hold's end", "CPU")
     limit = ("the limit of this run", "bold magenta") if generator.saturated else ("not the limit", "")
-    blocks: list[Block] = [
-        DataTable("Processes", numbers("number", "memory before", "at the hold's end", "CPU"), rows, kind="stack", view=FULL),
-        Paragraph(("asyncli: ", ", ".join([*notes, ""]), limit), view=FULL),
+    blocks: list[doc.Block] = [
+        doc.DataTable("Processes", columns, rows, kind="stack", view=doc.FULL),
+        doc.Paragraph(("asyncli: ", ", ".join([*notes, ""]), limit), view=doc.FULL),
         _line("CPU and memory", f"{'; '.join(used)}{', the limit of this run' if generator.saturated else ''}"),
     ]
-    return Section("processes", "Processes", blocks, tight=True)
+    return doc.Section("processes", "Processes", blocks, tight=True)

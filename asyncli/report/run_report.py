@@ -1,7 +1,4 @@
-"""The report of one run as a document: for a terminal, with ``-v``, and as a page.
-
-What a terminal shows depends on the summary alone; the page has the run's records beside it, for figures and details.
-"""
+"""The report of one run as a document. Terminals need the summary alone; the page also the run's records."""
 
 from __future__ import annotations
 
@@ -15,19 +12,8 @@ import msgspec
 from asyncli import __version__
 from asyncli.analysis.verdict import interrupted
 from asyncli.records import GAVE_UP, NOTHING_LISTENS, Check, Deaths, Finding
+from asyncli.report import document as doc
 from asyncli.report.answer import NOT_THE_SERVER, answer, doubts, room, server_label, why
-from asyncli.report.document import (
-    ALL,
-    Block,
-    Document,
-    ItemList,
-    Paragraph,
-    Picture,
-    Section,
-    VerdictLine,
-    View,
-    finding_items,
-)
 from asyncli.report.run_costs import cost_section, drift_section, room_section
 from asyncli.report.run_events import (
     counts_section,
@@ -39,8 +25,9 @@ from asyncli.report.run_events import (
 )
 from asyncli.report.run_setup import environment_section, plan_section
 from asyncli.report.summary import Summary
+from asyncli.report.terminal import print_document
 from asyncli.text import oneline
-from asyncli.units import format_count, format_duration
+from asyncli.units import format_count, format_duration, format_many
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -48,25 +35,17 @@ if TYPE_CHECKING:
     from asyncli.report.analyses import Analyses
     from asyncli.run import Run
 
-# A shorter hold holds nothing that is worth a headline.
+# A shorter hold is not worth a headline.
 _A_HOLD_S = 0.1
 
 
 def print_report(summary: Summary, console: Console, path: str | os.PathLike[str], *, verbose: bool = False) -> None:
-    """Print the report of the run kept in ``path``; readable at 80 columns, without colour, and piped.
-
-    ``verbose``: with notes, every limit, and the tables of what is as it should be.
-    """
-    from asyncli.report.terminal import print_document
-
-    print_document(run_document(summary, os.fspath(path)), console, View.VERBOSE if verbose else View.SHORT)
+    """Print the report of the run in ``path``. ``verbose``: with notes, all limits, and the tables of what is in order."""
+    print_document(run_document(summary, os.fspath(path)), console, doc.View.VERBOSE if verbose else doc.View.SHORT)
 
 
-def render(run: Run, summary: Summary, analyses: Analyses, drawn: Iterable[Picture] | None = None) -> str:
-    """The page of a run as HTML text; ``drawn``: its pictures, where they are known already.
-
-    The same run gives the same page, byte for byte.
-    """
+def render(run: Run, summary: Summary, analyses: Analyses, drawn: Iterable[doc.Picture] | None = None) -> str:
+    """The page of a run as HTML, the same for the same run. ``drawn``: its pictures if they are known."""
     from asyncli.report.figures.run import pictures
     from asyncli.report.html import page
 
@@ -79,12 +58,12 @@ def run_document(
     path: str,
     deaths: Mapping[str, Deaths] | None = None,
     checks: Sequence[Check] = (),
-    pictures: Mapping[str, Picture] | None = None,
-) -> Document:
-    """The report of the run kept in ``path``. For a page: those that ended by cause, the preflight's checks, the figures."""
+    pictures: Mapping[str, doc.Picture] | None = None,
+) -> doc.Document:
+    """The report of the run in ``path``; for a page with its losses by cause, checks and figures."""
     drawn = pictures or {}
     if not drawn and {GAVE_UP, NOTHING_LISTENS} & {one.code for one in summary.findings}:
-        # Nothing was measured: why is all there is to say.
+        # Nothing was measured: only the reason matters.
         errors = [one for one in summary.findings if one.severity == "error"]
         summary = msgspec.structs.replace(summary, findings=errors)
         sections = [_answer(summary), _findings(summary), _files(summary, path)]
@@ -106,7 +85,7 @@ def run_document(
             _files(summary, path),
         ]
     headline = _headline(summary)
-    return Document("report", f"{headline}: {_verdict(summary)}", headline, _byline(summary), sections, _footer(summary))
+    return doc.Document("report", f"{headline}: {_verdict(summary)}", headline, _byline(summary), sections, _footer(summary))
 
 
 def _footer(summary: Summary) -> str:
@@ -116,17 +95,16 @@ def _footer(summary: Summary) -> str:
 
 
 def _verdict(summary: Summary) -> str:
-    # What has no end yet is none of the four: it may be running, or have been stopped at once.
     return summary.verdict if summary.run.complete else "incomplete"
 
 
-def _answer(summary: Summary) -> Section:
-    blocks: list[Block] = [VerdictLine(_verdict(summary), why(summary)), Paragraph(answer(summary), "answer")]
+def _answer(summary: Summary) -> doc.Section:
+    blocks: list[doc.Block] = [doc.VerdictLine(_verdict(summary), why(summary)), doc.Paragraph(answer(summary), "answer")]
     if more := room(summary):
-        blocks.append(Paragraph(more, "room", view=View.PAGE if summary.generator.saturated else ALL))
+        blocks.append(doc.Paragraph(more, "room", view=doc.View.PAGE if summary.generator.saturated else doc.ALL))
     for doubt in doubts(summary):
-        blocks.append(Paragraph(doubt, "doubt", "bold magenta" if doubt == NOT_THE_SERVER else "yellow"))
-    return Section("answer", "", blocks)
+        blocks.append(doc.Paragraph(doubt, "doubt", "bold magenta" if doubt == NOT_THE_SERVER else "yellow"))
+    return doc.Section("answer", "", blocks)
 
 
 def _headline(summary: Summary) -> str:
@@ -135,9 +113,8 @@ def _headline(summary: Summary) -> str:
         return f"{format_count(summary.connections.requested)} connections asked of {label}"
     hold = next((one for one in summary.run.phases if one.name == "hold"), None)
     lasted_s = 0.0 if hold is None or hold.end_s is None else hold.end_s - hold.start_s
-    # A hold that was not reached still has its milliseconds.
+    # A hold that was not reached has some milliseconds.
     lasted = f", held for {format_duration(lasted_s)}" if lasted_s >= _A_HOLD_S else ""
-    # Held for so long is what was not lost meanwhile.
     if lasted and summary.connections.lost:
         lasted = f" after {format_duration(lasted_s)}, {format_count(summary.connections.lost)} lost on the way"
     ended = ", stopped by the user" if interrupted(summary.findings) else ""
@@ -157,31 +134,36 @@ def _byline(summary: Summary) -> list[str]:
 
 def _told(summary: Summary) -> list[Finding]:
     found = [one for one in summary.findings if not one.code.startswith("verdict_")]
-    # Nothing connected: that nothing could be measured of it goes without saying.
+    # Nothing connected, so nothing was measured.
     return [one for one in found if one.severity != "info" or summary.verdict != "untested"]
 
 
-def _findings(summary: Summary) -> Section:
+def _findings(summary: Summary) -> doc.Section:
     told = _told(summary)
-    # The doubts have said in full who else was on the host.
+    # The doubts report it.
     serious = [one for one in told if (one.severity != "info" or one.code == "limit_kept") and one.code != "host_shared"]
-    blocks: list[Block] = [
-        ItemList(finding_items(serious), view=View.SHORT),
-        ItemList(finding_items(told), "Findings", view=View.VERBOSE),
-        ItemList(finding_items(told), view=View.PAGE),
+    blocks: list[doc.Block] = [
+        doc.ItemList(doc.finding_items(serious), view=doc.View.SHORT),
+        doc.ItemList(doc.finding_items(told), "Findings", view=doc.View.VERBOSE),
+        doc.ItemList(doc.finding_items(told), view=doc.View.PAGE),
     ]
-    return Section("findings", "Findings", blocks)
+    return doc.Section("findings", "Findings", blocks)
 
 
-def _files(summary: Summary, path: str) -> Section:
-    """Which run it was, and where the rest is."""
+def _files(summary: Summary, path: str) -> doc.Section:
+    """The run's name and the commands for more."""
     notes = sum(one.severity == "info" and one.code != "limit_kept" for one in _told(summary))
     run, quoted = summary.run, shlex.quote(path)
-    more = f", with {notes} more {'note' if notes == 1 else 'notes'}" if notes else ""
+    more = f", with {format_many(notes, 'more note')}" if notes else ""
+    killed = any(one.code == "incomplete" and one.fields["phase"] not in ("drain", "residue") for one in summary.findings)
+    resume = [("Continue it, if it was killed: ", f"asyncli soak --resume {quoted}", doc.TERMINAL)]
     lines = (
-        (f"Run {run.id} of {run.started}, {format_duration(run.duration_s)}: ", path, ALL),
-        (f"All of it{more}: ", f"asyncli report {quoted} -v", View.SHORT),
-        ("Print it again: ", f"asyncli report {quoted}", View.VERBOSE),
-        ("How it is measured: ", "asyncli explain cost", ALL),
+        *(resume if killed else []),
+        (f"Run {run.id} of {run.started}, {format_duration(run.duration_s)}: ", path, doc.ALL),
+        (f"All of it{more}: ", f"asyncli report {quoted} -v", doc.View.SHORT),
+        ("Print it again: ", f"asyncli report {quoted}", doc.View.VERBOSE),
+        ("How it is measured: ", "asyncli explain cost", doc.ALL),
     )
-    return Section("files", "", [Paragraph((what, (said, "bold")), "text", view=view & ~View.PAGE) for what, said, view in lines])
+    return doc.Section(
+        "files", "", [doc.Paragraph((what, (said, "bold")), "text", view=view & ~doc.View.PAGE) for what, said, view in lines]
+    )

@@ -1,4 +1,4 @@
-"""What was asked of a run, where it ran, and what the preflight read there."""
+"""Plan, environment and preflight in a run's report."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ def environment_section(summary: Summary, checks: Sequence[Check]) -> Section:
     return Section("environment", "Environment", blocks)
 
 
-# Names rather than numbers: what is copied from here goes into a plan or a command, and those take no commas.
+# Copied into plans or commands: no commas.
 _NAMES = ("seed", "pid", "server_pid")
 
 
 def _fact(key: str, value: Any) -> str:
-    """A value of the plan or the environment in words: nothing of it is trusted to be of any kind."""
+    """A value of unknown type of plan or environment, in words."""
     if value is None or (isinstance(value, float) and not math.isfinite(value)):
         return "not known"
     if isinstance(value, bool):
@@ -73,7 +73,7 @@ _MARKS = {"short": ("SHORT", "bold red"), "warn": ("warn", "yellow"), "ok": ("ok
 
 
 def checks_table(checks: Sequence[Check]) -> DataTable:
-    """What the preflight read, what is short first."""
+    """The preflight's limits, too low ones first."""
     order = list(_MARKS)
     rows = [
         TableRow(
@@ -87,7 +87,6 @@ def checks_table(checks: Sequence[Check]) -> DataTable:
 
 
 def amount(value: float | None, unit: str) -> str:
-    """A number of a check in its unit."""
     if value is None or not math.isfinite(value):
         return "-"
     if unit in ("B", "bytes"):

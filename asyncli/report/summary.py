@@ -1,4 +1,4 @@
-"""A run as the numbers that a report shows, and its findings. Pure."""
+"""A run as the numbers of its report, and its findings. Pure."""
 
 from __future__ import annotations
 
@@ -13,42 +13,23 @@ from asyncli.analysis.losses.recorded import SUSPENDED
 from asyncli.analysis.losses.slowness import not_heard, sent_again, slow_answers, stalls, unheard
 from asyncli.analysis.reconcile import reconcile
 from asyncli.analysis.saturation import achieved_per_s, is_saturated, saturation
-from asyncli.analysis.shared_host import company, cpus_taken
+from asyncli.analysis.shared_host import cpus_taken, other_sockets
 from asyncli.analysis.tls import tls_findings, tls_of
-from asyncli.analysis.totals import Totals
+from asyncli.analysis.totals import Latency, Lateness, Totals, in_ms
 from asyncli.analysis.verdict import RULE, Verdict, ended_by_user, judge
-from asyncli.core.histogram import Histogram
+from asyncli.findings import unknown
 from asyncli.findings.cost import CALLED
 from asyncli.findings.forecast import gave_way
 from asyncli.findings.limits import limit_crossed, limit_kept, limit_unknown
 from asyncli.findings.run import incomplete, stopped_early
 from asyncli.findings.run import verdict as verdict_of
 from asyncli.findings.runfile import records_missing
-from asyncli.findings.unknown import (
-    generator_numbers_unknown,
-    latency_unknown,
-    ramp_unknown,
-    residue_unknown,
-    server_numbers_unknown,
-)
 from asyncli.metrics import GENERATOR_CPU_S, GENERATOR_PROCESSES, GENERATOR_USS_BYTES
 from asyncli.plan import Plan, shown_plan
 from asyncli.records import CUT, SCHEMA, Finding
+from asyncli.report import summary_parts
 from asyncli.report.analyses import Analyses, analyse
-from asyncli.report.parts import (
-    Connections,
-    CostPart,
-    GeneratorUse,
-    Heartbeats,
-    Latency,
-    Lateness,
-    Limit,
-    RampPart,
-    RunPart,
-    Server,
-    Summary,
-    Then,
-)
+from asyncli.report.summary_parts import CostPart, Limit, Summary
 from asyncli.report.thresholds import Outcome
 from asyncli.report.thresholds import judge as judge_limits
 from asyncli.report.thresholds import parse as parse_limit
@@ -56,17 +37,14 @@ from asyncli.run import Run
 
 __all__ = ["CostPart", "Summary", "summarise"]
 
-# Sampled at the borders of phases: a value for the hold's end that is older than this is not one.
+# A value for the hold's end must not be older (s).
 _STALE_S = 60.0
-# So many findings of one kind are listed; more are told together.
+# More findings of one kind are reported together.
 _FEW_OF_A_KIND = 4
 
 
 def summarise(run: Run, analyses: Analyses | None = None) -> Summary:
-    """The summary of a run, whole or not. Pure: the same records give the same summary.
-
-    ``analyses``: those of this run, where the caller has them already.
-    """
+    """The summary of a run, complete or not. ``analyses``: of this run, if the caller has them."""
     plan = run.plan
     known = analyses if analyses is not None else analyse(run)
     totals, cost = known.totals, known.costs
@@ -80,7 +58,7 @@ def summarise(run: Run, analyses: Analyses | None = None) -> Summary:
     silent = unheard(run, totals)
     summary = Summary(
         schema=SCHEMA,
-        run=RunPart(
+        run=summary_parts.RunPart(
             id=run.id,
             started=run.started,
             duration_s=run.end_s,
@@ -91,7 +69,7 @@ def summarise(run: Run, analyses: Analyses | None = None) -> Summary:
             gaps=run.gaps,
         ),
         plan=shown_plan(plan),
-        connections=Connections(
+        connections=summary_parts.Connections(
             requested=plan.connections,
             opened=whole.opened,
             established_peak=totals.peak,
@@ -103,14 +81,14 @@ def summarise(run: Run, analyses: Analyses | None = None) -> Summary:
             failures=loss_findings.counted(whole.failures),
             deaths=loss_findings.counted({cause: dead.count for cause, dead in whole.deaths.items()}),
         ),
-        ramp=RampPart(plan.asked_per_s, rate, Lateness(*_ms(whole.ramp_lateness_us, 0.5, 0.99, 1.0))),
-        heartbeats=Heartbeats(
+        ramp=summary_parts.RampPart(plan.asked_per_s, rate, Lateness(*in_ms(whole.ramp_lateness_us, 0.5, 0.99, 1.0))),
+        heartbeats=summary_parts.Heartbeats(
             sent=whole.sent,
             answered=whole.answered,
             failed=whole.beats_failed,
             by_status={str(status): count for status, count in sorted(whole.by_status.items())},
-            latency_ms=Latency(*_ms(whole.latency_us, 0.5, 0.9, 0.99, 0.999, 1.0)),
-            lateness_ms=Lateness(*_ms(whole.lateness_us, 0.5, 0.99, 1.0)),
+            latency_ms=Latency(*in_ms(whole.latency_us, 0.5, 0.9, 0.99, 0.999, 1.0)),
+            lateness_ms=Lateness(*in_ms(whole.lateness_us, 0.5, 0.99, 1.0)),
         ),
         reconciliation=reconciliation,
         server=server,
@@ -130,7 +108,7 @@ def summarise(run: Run, analyses: Analyses | None = None) -> Summary:
     judgement = judge(
         plan, totals, saturated=is_saturated(limits), complete=run.complete, findings=run.findings,
         limited=[one.threshold.key for one in outcomes], crossed=crossed,
-        asleep=sum(one.count for one in known.diagnoses if one.code == SUSPENDED), unheard=silent,
+        end_s=run.end_s, asleep=sum(one.count for one in known.diagnoses if one.code == SUSPENDED), unheard=silent,
     )  # fmt: skip
     summary.run.verdict = judgement.verdict
     summary.limits = [
@@ -147,7 +125,7 @@ def summarise(run: Run, analyses: Analyses | None = None) -> Summary:
             *tls_findings(summary.tls, run.environment, totals.open),
             *loss_findings.lost(known.diagnoses),
             *disagreements,
-            *company(run, totals),
+            *other_sockets(run, totals),
             *cpus_taken(run),
             *loss_findings.listen_queue(run),
             *sent_again(run),
@@ -157,7 +135,8 @@ def summarise(run: Run, analyses: Analyses | None = None) -> Summary:
             *not_heard(silent, totals, plan),
             *_of_the_file(run),
             *_few_of_each(run.findings),
-            *_of_numbers(plan, totals, rate),
+            *([unknown.ramp_unknown()] if rate is None else []),
+            *([] if whole.latency_us else [unknown.latency_unknown()]),
             *cost.findings,
             *known.findings,
             *_of_residue(plan, cost.residue),
@@ -169,18 +148,18 @@ def summarise(run: Run, analyses: Analyses | None = None) -> Summary:
 
 
 def hangs_on_all(run: Run) -> bool:
-    """Whether the verdict hangs on more than counts and asyncli's own lateness: on limits of any number, or on diagnoses."""
+    """Whether the verdict needs the whole run: limits of --fail-if, or diagnoses."""
     return bool(run.plan.fail_if) or any(one.code == SUSPENDED for one in run.findings)
 
 
 def verdict_of_all(run: Run) -> tuple[Verdict, str]:
-    """The verdict and its reason by all that the report of ``run`` knows: the only rule where :func:`hangs_on_all`."""
+    """The verdict and its reason by the whole run; required where :func:`hangs_on_all`."""
     summary = summarise(run)
     return summary.verdict, next(one.evidence for one in summary.findings if one.code == f"verdict_{summary.verdict}")
 
 
 def limits_of(plan: Plan, summary: Summary) -> tuple[list[Outcome], list[Finding]]:
-    """What the run's own numbers say of its plan's limits; a file of another asyncli may have some that this one cannot read."""
+    """The limits judged by the run's numbers, and findings for those that this version cannot read."""
     limits, unreadable = [], []
     for text in plan.fail_if:
         try:
@@ -191,13 +170,12 @@ def limits_of(plan: Plan, summary: Summary) -> tuple[list[Outcome], list[Finding
 
 
 def not_kept(outcomes: Iterable[Outcome]) -> list[Outcome]:
-    """Those of the ``outcomes`` that were not kept, the gravest first: connections before all else, crossed before unknown."""
+    """Limits that were not kept: connections first, crossed before undecided."""
     broken = (one for one in outcomes if one.crossed is not False)
     return sorted(broken, key=lambda one: (one.crossed is None, not one.threshold.key.startswith("connections.")))
 
 
 def limit_findings(outcomes: Iterable[Outcome]) -> list[Finding]:
-    """What came of each limit of ``--fail-if``; one of which nothing can be said has not been kept."""
     found = []
     for one in outcomes:
         text, key = one.threshold.text, one.threshold.key
@@ -208,30 +186,33 @@ def limit_findings(outcomes: Iterable[Outcome]) -> list[Finding]:
     return found
 
 
-#: Keys of the contract that are there in any case.
+#: Keys that are always present.
 _ENVIRONMENT = ("kernel", "python", "asyncli", "server", "limits", "sysctls", "cpus", "memory_bytes")
 
 
-def _then(run: Run, name: str) -> Then:
-    """The metric ``name`` at the baseline's end and at the hold's end."""
+def _before_after(run: Run, name: str) -> summary_parts.BeforeAfter:
     metric = run.series(name)
     late = metric.last(until_s=run.stop_s, since_s=max(run.first_connect_s, run.stop_s - _STALE_S))
-    return Then(metric.last(until_s=run.first_connect_s), late)
+    return summary_parts.BeforeAfter(metric.last(until_s=run.first_connect_s), late)
 
 
-def _server(run: Run) -> tuple[Server, list[Finding]]:
-    server = Server(*(_then(run, f"server.{name}") for name in Server.__struct_fields__))
-    unknown = [name for name in Server.__struct_fields__ if getattr(server, name).hold_end is None]
-    if not unknown or any(one.code == "server_processes_unknown" for one in run.findings):
+def _server(run: Run) -> tuple[summary_parts.Server, list[Finding]]:
+    server = summary_parts.Server(*(_before_after(run, f"server.{name}") for name in summary_parts.Server.__struct_fields__))
+    missing = [name for name in summary_parts.Server.__struct_fields__ if getattr(server, name).hold_end is None]
+    if not missing or any(one.code == "server_processes_unknown" for one in run.findings):
         return server, []
-    # They can be named only on this host, and what was named, or read before the ramp, had been found.
+    # Naming them helps only on this host, and if they were not found.
     named = (run.plan.server_pid, run.plan.server_pidfile, run.plan.server_name) != (None, None, None)
-    found = named or any(getattr(server, name).baseline is not None for name in unknown)
-    return server, [server_numbers_unknown(unknown, not found and run.place.local is not False)]
+    found = named or any(getattr(server, name).baseline is not None for name in missing)
+    return server, [unknown.server_numbers_unknown(missing, not found and run.place.local is not False)]
 
 
-def _generator(run: Run, totals: Totals, saturated: bool) -> tuple[GeneratorUse, list[Finding]]:
-    processes, memory, cpu = _then(run, GENERATOR_PROCESSES), _then(run, GENERATOR_USS_BYTES), run.series(GENERATOR_CPU_S)
+def _generator(run: Run, totals: Totals, saturated: bool) -> tuple[summary_parts.GeneratorUse, list[Finding]]:
+    processes, memory, cpu = (
+        _before_after(run, GENERATOR_PROCESSES),
+        _before_after(run, GENERATOR_USS_BYTES),
+        run.series(GENERATOR_CPU_S),
+    )
     used = None
     if memory.baseline is not None and memory.hold_end is not None:
         used = memory.hold_end - memory.baseline
@@ -241,7 +222,7 @@ def _generator(run: Run, totals: Totals, saturated: bool) -> tuple[GeneratorUse,
         before, after = cpu.at(run.hold.start_s), cpu.last(until_s=run.stop_s, since_s=run.hold.start_s)
         if before is not None and after is not None and after >= before:
             per_beat = (after - before) / answered * 1e6
-    generator = GeneratorUse(
+    generator = summary_parts.GeneratorUse(
         processes=None if processes.hold_end is None else round(processes.hold_end),
         user_bytes=used,
         user_bytes_per_connection=used / totals.open if used is not None and totals.open and totals.whole.answered else None,
@@ -249,8 +230,8 @@ def _generator(run: Run, totals: Totals, saturated: bool) -> tuple[GeneratorUse,
         cpu_us_per_heartbeat=per_beat,
         saturated=saturated,
     )
-    unknown = [name for name in GeneratorUse.__struct_fields__ if getattr(generator, name) is None]
-    return generator, [generator_numbers_unknown(unknown)] if unknown else []
+    missing = [name for name in summary_parts.GeneratorUse.__struct_fields__ if getattr(generator, name) is None]
+    return generator, [unknown.generator_numbers_unknown(missing)] if missing else []
 
 
 def _of_the_file(run: Run) -> list[Finding]:
@@ -268,7 +249,7 @@ def _of_the_file(run: Run) -> list[Finding]:
 
 
 def _few_of_each(findings: list[Finding]) -> list[Finding]:
-    """What was noted as it happened; of a kind that came again and again through a night only the first and the last of them."""
+    """Of many findings of one kind the first and the last."""
     by_code: dict[str, list[Finding]] = {}
     for one in findings:
         by_code.setdefault(one.code, []).append(one)
@@ -283,35 +264,21 @@ def _few_of_each(findings: list[Finding]) -> list[Finding]:
     return found
 
 
-def _of_numbers(plan: Plan, totals: Totals, rate: float | None) -> list[Finding]:
-    """Why numbers that come from ticks are null."""
-    found = []
-    if rate is None:
-        found.append(ramp_unknown())
-    if not totals.whole.latency_us:
-        found.append(latency_unknown())
-    return found
-
-
 def _of_residue(plan: Plan, residue: Residue) -> list[Finding]:
-    """Why what stays after the drain is not known."""
+    """Findings for unknown memory after the drain."""
     if residue.after_s is None:
-        return [residue_unknown([], False, True)]
+        return [unknown.residue_unknown([], False, True)]
     missing = [name for name in ("server_user", "kernel", "host_total") if getattr(residue, name) is None]
     if not missing:
         return []
-    return [residue_unknown([CALLED[name] for name in missing], True, plan.baseline_s > 0 and plan.residue_s > 0)]
+    return [unknown.residue_unknown([CALLED[name] for name in missing], True, plan.baseline_s > 0 and plan.residue_s > 0)]
 
 
-def _ms(histogram: Histogram, *quantiles: float) -> list[float | None]:
-    return [None if value is None else value / 1e3 for value in (histogram.quantile(q) for q in quantiles)]
-
-
-# A server that ended, or a limit of it that was reached.
+# Causes of other findings.
 _EXPLAINS = ("server_ended", gave_way.code)
 
 
 def _once(findings: list[Finding]) -> list[Finding]:
-    """Errors first, then warnings, then what is only worth knowing; each once. What explains the rest stands before it."""
+    """Each once: errors, warnings, notes; causes first."""
     rank = {"error": 0, "warning": 1, "info": 2}
     return sorted(dict.fromkeys(findings), key=lambda finding: (rank[finding.severity], finding.code not in _EXPLAINS))

@@ -1,4 +1,4 @@
-"""What a notebook shows of a run: its cost, its drift and its losses, each as a table, a DataFrame and the values themselves."""
+"""Tables of a run for notebooks: cost, drift and losses, with a DataFrame and the values of each."""
 
 from __future__ import annotations
 
@@ -28,14 +28,13 @@ _WIDTH = 110
 
 
 class TableView:
-    """What shows itself as a table, between a title and notes."""
+    """A table with a title and notes."""
 
     def __init__(self, table: DataTable, title: str = "", notes: Sequence[str] = ()) -> None:
         blocks: list[Block] = [Paragraph(title, "text", "bold"), table, *(Paragraph(oneline(note)) for note in notes)]
         self._document = Document("", "", "", [], [Section("", "", blocks)], widest=_WIDTH)
 
     def print(self, console: Console) -> None:
-        """Print it."""
         print_document(self._document, console, View.VERBOSE)
 
     def __repr__(self) -> str:
@@ -46,10 +45,9 @@ class TableView:
 
 
 class CostView(TableView):
-    """What one more connection costs, part by part: each a :class:`~asyncli.analysis.slope.Cost` in bytes, or None.
+    """The cost of a connection, part by part: each a :class:`~asyncli.analysis.slope.Cost` in bytes, or None.
 
-    ``view["kernel"]`` or ``view.kernel``; ``answer`` is the sentence, ``fits`` the points behind each, ``residue`` what
-    stayed after the drain, ``frame`` all of it as a DataFrame.
+    ``view["kernel"]`` or ``view.kernel``; ``answer``: the sentence, ``fits``: the points, ``residue``: memory after the drain.
     """
 
     def __init__(self, costs: Costs, answer: str, *, server: str, where: Sides, held: int) -> None:
@@ -59,7 +57,7 @@ class CostView(TableView):
         self.fits, self.residue, self.answer = costs.fits, costs.residue, answer
 
     def __getitem__(self, name: str) -> Cost | None:
-        """The cost called ``name``; KeyError for a name that is none."""
+        """The cost called ``name``. Raises KeyError."""
         if name not in COSTS:
             raise KeyError(f"{name!r} is not a cost; they are {', '.join(COSTS)}")
         found: Cost | None = getattr(self, name)
@@ -67,8 +65,9 @@ class CostView(TableView):
 
     @property
     def frame(self) -> DataFrame:
-        """One row a part, by its name: ``bytes_per_connection``, ``ci95_low``, ``ci95_high``, ``fixed_bytes`` (all bytes; the
-        kernel's per socket end), ``r2``, ``points``, ``method``. NaN where unknown."""
+        """A row per part: ``bytes_per_connection``, ``ci95_low``, ``ci95_high``, ``fixed_bytes`` (the kernel's per socket end),
+        ``r2``, ``points``, ``method``.
+        """
         rows = [
             (name, one.bytes_per_connection, *one.ci95, one.fixed_bytes, one.r2, one.points, one.method)
             if (one := self[name]) is not None
@@ -80,7 +79,7 @@ class CostView(TableView):
 
 
 class DriftView(TableView, Mapping[MetricName, Drift]):
-    """How each metric moved over the hold: ``view["server_user"]`` is a :class:`~asyncli.analysis.drift.Drift`."""
+    """Drift of each metric over the hold: ``view["server_user"]`` is a :class:`~asyncli.analysis.drift.Drift`."""
 
     def __init__(self, drifts: Mapping[MetricName, Drift], server: str, host: str = "this host") -> None:
         super().__init__(drift_table(drifts, server, host))
@@ -97,8 +96,8 @@ class DriftView(TableView, Mapping[MetricName, Drift]):
 
     @property
     def frame(self) -> DataFrame:
-        """One row a metric, by its name: ``verdict``, ``bytes_per_hour``, ``ci95_low``, ``ci95_high``,
-        ``within_bytes_per_hour``, ``p_value``, ``minutes``. NaN where unknown."""
+        """A row per metric: ``verdict``, ``bytes_per_hour``, ``ci95_low``, ``ci95_high``, ``within_bytes_per_hour``, ``p_value``,
+        ``minutes``."""
         rows = [
             (
                 name,
@@ -116,10 +115,10 @@ class DriftView(TableView, Mapping[MetricName, Drift]):
 
 
 class DeathView(TableView):
-    """Why established connections ended.
+    """Why connections were lost.
 
-    ``diagnoses``: a :class:`~asyncli.analysis.losses.attribution.Diagnosis` for each mechanism, the most frequent cause first.
-    ``by_cause``: cause -> the ages (s), idle times (s) and request numbers of those that ended so.
+    ``diagnoses``: :class:`~asyncli.analysis.losses.attribution.Diagnosis`, the most frequent cause first. ``by_cause``: cause ->
+    ages (s), idle times (s) and request numbers.
     """
 
     def __init__(self, by_cause: Mapping[str, Deaths], diagnoses: Sequence[Diagnosis]) -> None:
@@ -140,12 +139,13 @@ class DeathView(TableView):
 
     @property
     def count(self) -> int:
-        """Established connections that ended before the drain."""
+        """Connections lost before the drain."""
         return sum(dead.count for dead in self.by_cause.values())
 
     @property
     def frame(self) -> DataFrame:
-        """One row a diagnosis: ``cause``, ``code``, ``count``, ``certain``, ``from_s``, ``to_s`` (of the first and the last that
-        died so), ``evidence``, ``remedy``."""
+        """A row per diagnosis: ``cause``, ``code``, ``count``, ``certain``, ``from_s``, ``to_s`` (first and last loss),
+        ``evidence``, ``remedy``.
+        """
         names = ["cause", "code", "count", "certain", "from_s", "to_s", "evidence", "remedy"]
         return frame_of(names, [[getattr(one, name) for name in names] for one in self.diagnoses], numbers=["from_s", "to_s"])

@@ -1,4 +1,4 @@
-"""A document as text for a terminal: readable at 80 columns, without colour, piped, and where only ASCII is known."""
+"""A document as text for a terminal: for 80 columns, without colour, piped, and in ASCII."""
 
 from __future__ import annotations
 
@@ -7,19 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from asyncli.report.document import (
-    Block,
-    Bullets,
-    Cell,
-    DataTable,
-    Definitions,
-    Document,
-    ItemList,
-    Paragraph,
-    VerdictLine,
-    View,
-    Words,
-)
+from asyncli.report import document as doc
 from asyncli.text import oneline, printable
 
 if TYPE_CHECKING:
@@ -29,7 +17,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 SEVERITY_STYLE = {"error": "bold red", "warning": "yellow", "info": "dim"}
-#: Of a run file's state, "going on" and "incomplete" among the verdicts; of a search, and of a claim.
+#: Of a verdict, the state of a run file, a capacity step, a claim.
 VERDICT_STYLE = {
     "passed": "bold green", "failed": "bold red", "invalid": "bold magenta", "untested": "bold yellow",
     "going on": "bold cyan", "incomplete": "bold magenta",
@@ -39,38 +27,36 @@ VERDICT_STYLE = {
 # Wider than any table.
 _UNBOUNDED = 10_000
 _ASCII = str.maketrans({"±": "+-", "×": "x", "µ": "u", "…": "~", "✓": "x", "▶": ">", "·": "."})
-#: How far lines of a paragraph are set in, and its first line, by its role; others are not.
+#: Indentation of a paragraph and of its first line, by role.
 _INDENT = {"note": (2, 2), "line": (2, 0), "run": (3, 0)}
-#: Blanks at a line's end, with the codes of colour after them.
+#: Trailing blanks, with colour codes after them.
 _BLANKS = re.compile(r" +((?:\x1b\[[\d;]*m)*)$", re.MULTILINE)
 
 
 def ascii_only(text: str) -> str:
-    """``text`` for a terminal that would end it with an encoding error at the first sign beyond ASCII."""
+    """``text`` without signs that an ASCII terminal cannot encode."""
     return text.translate(_ASCII).encode("ascii", "replace").decode()
 
 
-def print_document(document: Document, console: Console, view: View) -> None:
-    """Print what ``view`` shows of ``document``: text no wider than its ``widest``, tables as wide as they must be.
-
-    No cell is ever cut: where a terminal is too narrow for a table, the columns that do not fit stand below it under the same
-    names of rows.
+def print_document(document: doc.Document, console: Console, view: doc.View) -> None:
+    """Print what ``view`` shows of ``document``. No cell is cut: columns that do not fit are printed below, with the same row
+    names.
     """
     width = min(console.width, document.widest)
     with console.capture() as captured:
         for part in _parts(document, view):
-            if isinstance(part, DataTable):
+            if isinstance(part, doc.DataTable):
                 _print_table(part, console, width)
             else:
                 console.print(part, width=width)
-    # rich leaves the blank at which it breaks a line, and fills each cell of a table.
+    # rich leaves blanks at line breaks and in cells.
     text = _BLANKS.sub(r"\1", captured.get())
     console.file.write(ascii_only(text) if console.options.ascii_only else text)
     console.file.flush()
 
 
-def _parts(document: Document, view: View) -> Iterator[RenderableType | DataTable]:
-    """Everything in its order, with an empty line between sections."""
+def _parts(document: doc.Document, view: doc.View) -> Iterator[RenderableType | doc.DataTable]:
+    """All parts in order, with an empty line between sections."""
     tight: bool | None = None
     for section in document.sections:
         shown = [part for block in section.blocks if block.view & view for part in _block(block, view)]
@@ -78,34 +64,34 @@ def _parts(document: Document, view: View) -> Iterator[RenderableType | DataTabl
             shown.pop()
         if not shown:
             continue
-        if tight is not None and not (tight and section.tight and view is View.SHORT):
+        if tight is not None and not (tight and section.tight and view is doc.View.SHORT):
             yield ""
         tight = section.tight
         yield from shown
 
 
-def _block(block: Block, view: View) -> Iterator[RenderableType | DataTable]:
+def _block(block: doc.Block, view: doc.View) -> Iterator[RenderableType | doc.DataTable]:
     from rich.text import Text
 
     match block:
-        case VerdictLine(word, why):
+        case doc.VerdictLine(word, why):
             yield Text.assemble((word.upper(), VERDICT_STYLE[word]), "  ", oneline(why))
             yield ""
-        case Paragraph(words, role, style):
+        case doc.Paragraph(words, role, style):
             text = styled(words, style or ("bold" if role == "answer" else ""))
             yield Indented(text, *_INDENT[role]) if role in _INDENT else text
-        case DataTable() if (table := block.seen(view)).rows:
+        case doc.DataTable() if (table := block.seen(view)).rows:
             yield table
-        case ItemList(items, heading) if items:
+        case doc.ItemList(items, heading) if items:
             if heading:
                 yield Text(heading, "bold")
             for one in items:
                 text = Text.assemble((one.word, SEVERITY_STYLE.get(one.mark) or VERDICT_STYLE[one.mark]), f"  {one.text}")
-                # On a line of its own: a command in it can be copied.
+                # On its own line: a command can be copied.
                 yield Indented(text.append(f"\n{one.more}" if one.more else "", "dim"), 2, 2)
-        case Bullets(items):
+        case doc.Bullets(items):
             yield from (Indented(Text(one), 4, 2) for one in items)
-        case Definitions(items, heading):
+        case doc.Definitions(items, heading):
             if heading and items:
                 yield Text(heading, "bold")
             yield from (Indented(Text(f"{what}: {said}"), 4, 2) for what, said in items)
@@ -113,8 +99,7 @@ def _block(block: Block, view: View) -> Iterator[RenderableType | DataTable]:
             return
 
 
-def styled(words: Words, style: str = "") -> Text:
-    """Words as rich prints them."""
+def styled(words: doc.Words, style: str = "") -> Text:
     from rich.text import Text
 
     pairs = [(one, "") if isinstance(one, str) else one for one in ((words,) if isinstance(words, str) else words)]
@@ -122,19 +107,18 @@ def styled(words: Words, style: str = "") -> Text:
     return Text.assemble(*parts, style=style, overflow="fold")
 
 
-def _print_table(table: DataTable, console: Console, width: int) -> None:
+def _print_table(table: doc.DataTable, console: Console, width: int) -> None:
     for part in _folded(table, console) if console.is_terminal else [table]:
         grid = _grid(part)
         needed = _needed(part, console)
         if console.is_terminal and needed > console.width:
-            # Not even one column fits beside the names: they may be broken.
+            # Row names may be broken, if not even one column fits beside them.
             grid.columns[0].no_wrap, grid.columns[0].min_width = False, None
             needed = width
         console.print(_Wide(grid, max(needed, width)), crop=False)
 
 
 def text_of(show: Callable[[Console], None], width: int) -> str:
-    """What ``show`` prints, as text without colour."""
     from rich.console import Console
 
     out = io.StringIO()
@@ -143,7 +127,7 @@ def text_of(show: Callable[[Console], None], width: int) -> str:
 
 
 def html_of(show: Callable[[Console], None], width: int) -> str:
-    """What ``show`` prints on a terminal, as HTML for a notebook, whose own colours are its paper and its ink."""
+    """What ``show`` prints on a terminal, as HTML in a notebook's colours."""
     from rich.console import Console
     from rich.text import Text
 
@@ -155,7 +139,7 @@ def html_of(show: Callable[[Console], None], width: int) -> str:
 
 
 class _Wide:
-    """A table at its own width, be that more than the console's."""
+    """A table at its own width, even beyond the console's."""
 
     def __init__(self, table: Table, width: int) -> None:
         self._table, self._width = table, width
@@ -164,7 +148,7 @@ class _Wide:
         yield from console.render(self._table, options.update(width=self._width))
 
 
-def _grid(table: DataTable) -> Table:
+def _grid(table: doc.DataTable) -> Table:
     from rich.table import Table
     from rich.text import Text
 
@@ -181,7 +165,7 @@ def _grid(table: DataTable) -> Table:
     return grid
 
 
-def _cell(cell: Cell, style: str) -> Text:
+def _cell(cell: doc.Cell, style: str) -> Text:
     from rich.text import Text
 
     text, own = (cell, style) if isinstance(cell, str) else cell
@@ -189,29 +173,29 @@ def _cell(cell: Cell, style: str) -> Text:
     return Text.assemble((printable(first), own), (f"\n{printable(beside)}" if beside else "", "dim"))
 
 
-def _needed(table: DataTable, console: Console) -> int:
-    """The width at which nothing of ``table`` that must not be broken is cut."""
+def _needed(table: doc.DataTable, console: Console) -> int:
+    """The minimum width at which nothing is cut."""
     from rich.measure import Measurement
 
     grid, options, width = _grid(table), console.options.update(width=_UNBOUNDED), 0
     for column in grid.columns:
         sizes = [Measurement.get(console, options, cell) for cell in (column.header, *column.cells)]
-        # Where a cell may not be broken at its blanks it is as wide as all of it.
+        # Unbreakable cells need their whole width.
         widest = max(one.maximum if column.no_wrap else one.minimum for one in sizes)
         width += max(widest, column.min_width or 0) + 2
     return width - 2
 
 
-def fitting(table: DataTable, console: Console) -> DataTable:
-    """``table`` without the last columns that are too many for the console's width."""
+def fitting(table: doc.DataTable, console: Console) -> doc.DataTable:
+    """``table`` without the last columns that do not fit."""
     some = len(table.columns)
     while some > 1 and _needed(table.part(range(some)), console) > console.width:
         some -= 1
     return table.part(range(some))
 
 
-def _folded(table: DataTable, console: Console) -> Iterator[DataTable]:
-    """``table`` in as many parts, each with its first column, as the console's width wants."""
+def _folded(table: doc.DataTable, console: Console) -> Iterator[doc.DataTable]:
+    """``table`` in parts that fit, each with the first column."""
     while table.columns:
         part = fitting(table, console)
         yield part
@@ -219,7 +203,7 @@ def _folded(table: DataTable, console: Console) -> Iterator[DataTable]:
 
 
 class Indented:
-    """Text set in by ``indent``, its first line by ``first``; rich's Padding would fill each line with blanks to its end."""
+    """Indented text; rich's Padding would fill lines with blanks."""
 
     def __init__(self, text: Text, indent: int, first: int = 0) -> None:
         self._text, self._indent, self._first = text, indent, first

@@ -1,9 +1,7 @@
-"""``--fail-if 'lost > 0.1%'``: limits on what a run says of itself, over any number of its JSON. Pure.
+"""``--fail-if 'lost > 0.1%'``: limits on any number of a run's JSON. Pure.
 
-An expression is a key, a comparison and a number with its unit; nothing is evaluated but that. Keys are those of the summary's
-JSON, checked against its types before anything starts, so that a night is not judged by a typing error.
-
-All is decided in exact fractions of the decimal text: of the limit as it was written, of the run's number as its JSON prints it.
+An expression is a key, a comparison and a number with a unit. Keys are checked against the JSON's types before the run starts.
+Numbers are compared as exact fractions of their decimal text.
 """
 
 from __future__ import annotations
@@ -33,29 +31,29 @@ _NUMBER = re.compile(r"([-+]?(?:\d[\d_]*)?\.?\d+(?:[eE][-+]?\d+)?)\s*(\S.*)?")
 _STATUS = re.compile(r"[1-9][0-9][0-9]")
 _COUNTS = {"": 1, "k": 10**3, "m": 10**6}
 _BYTES = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12, "kib": 2**10, "mib": 2**20, "gib": 2**30}
-# How many of the name's unit are one second.
+# Units per second.
 _TIMES = {"us": Fraction(10**6), "ms": Fraction(1000), "s": Fraction(1), "minutes": Fraction(1, 60)}
-# What is counted for each second or hour may be written with it; what is for each connection or request may not.
+# Rates may be written with their unit; costs per connection or request may not.
 _PER = {"s": ("/s", "a second"), "hour": ("/h", "an hour")}
-# Parts of the JSON whose names leave out that they are bytes.
+# Parts of the JSON in bytes without a unit in the name.
 _OF_BYTES = ("residue",)
-#: Of a part of the JSON that has several numbers, the one that its name alone means.
+#: The number that the name of a part alone means.
 _MEANT = ("bytes_per_connection", "bytes_per_hour", "connections")
 #: What a percentage is of, by the first word of the key.
 _WHOLES = {"connections": "connections.requested", "heartbeats": "heartbeats.sent", "requests": "requests.total"}
 _OF = {"connections.requested": "asked for", "heartbeats.sent": "sent", "requests.total": "sent"}
-# Not numbers of the run: what it was asked to do, where, and words.
+# Not numbers of the run.
 _APART = ("schema", "plan", "environment", "findings", "diagnoses")
-# Parts of counts by what happened.
+# Parts with counts by name.
 _BY_NAME = ("failures", "deaths", "by_status", "ended")
-#: A key that stands for any name.
+#: Stands for any name in a key.
 _ANY = "*"
-#: The names that there are, where they are known: another would be one that never comes, and its count 0 for ever.
+#: Known names: another name would never occur, and its count would always be 0.
 _CAUSES: dict[str, Sequence[str]] = {"connections.deaths": DEATHS, "connections.failures": FAILURES}
 
 
 class Threshold(msgspec.Struct, frozen=True):
-    """One expression: ``key`` in full, ``bound`` in the key's own unit, or a part of ``whole``'s value where that is given."""
+    """One expression: full ``key``, ``bound`` in its unit, or as a share of ``whole``."""
 
     text: str
     key: str
@@ -65,10 +63,9 @@ class Threshold(msgspec.Struct, frozen=True):
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """``value`` of the key (None: unknown), and whether the limit was ``crossed`` (None: it cannot be said).
+    """``value`` of the key (None: unknown) and whether the limit was ``crossed`` (None: undecided).
 
-    ``ci95``: the value's interval, where it has one: of a limit that a part of it crosses and a part keeps neither can be said.
-    ``whole``: what a percentage is of.
+    ``ci95``: the value's interval; a limit within it is undecided. ``whole``: what a percentage is of.
     """
 
     threshold: Threshold
@@ -79,13 +76,12 @@ class Outcome(msgspec.Struct, frozen=True):
 
     @property
     def words(self) -> str:
-        """What came of it, for a reader."""
         one = self.threshold
         return f"{one.text}: {one.key} is {self.amount}"
 
     @property
     def amount(self) -> str:
-        """The value, for a reader."""
+        """The value with its unit, interval and share."""
         if self.value is None:
             return "unknown"
         key, amount = self.threshold.key, _shown(self.threshold.key, self.value)
@@ -100,7 +96,7 @@ class Outcome(msgspec.Struct, frozen=True):
 
 
 def parse(text: str, of: type[msgspec.Struct]) -> Threshold:
-    """The expression in ``text`` on the numbers of ``of``. ``ValueError`` says what is wrong and what to write instead."""
+    """The expression on the numbers of ``of``. Raises ``ValueError`` with what to write instead."""
     text = re.sub(r"\s", " ", text.strip())  # it is printed in one line
     match = _FORM.fullmatch(text)
     if match is None:
@@ -111,17 +107,17 @@ def parse(text: str, of: type[msgspec.Struct]) -> Threshold:
         if number.endswith("%"):
             whole = _WHOLES.get(key.partition(".")[0])
             if whole is None or _kind(key) != _COUNT:
-                raise ValueError(f"{key} is no part of anything, so {shown(number)} cannot be; write a number without %")
+                raise ValueError(f"{key} is no part of anything; write {shown(number)} without %")
             bound = _number(number[:-1].strip(), {"": 1}, number) / 100
         else:
             bound = _bound(key, number)
     except OverflowError:
-        raise ValueError(f"{shown(number)} is beyond any number of a run; write one that a run can have") from None
+        raise ValueError(f"{shown(number)} is beyond any number of a run") from None
     return Threshold(text, key, comparison, bound, whole)
 
 
 def require(expressions: Iterable[str], of: type[msgspec.Struct]) -> None:
-    """Raise :class:`PlanError` for the first that is no limit on the numbers of ``of``."""
+    """Raise :class:`PlanError` for the first invalid limit."""
     for text in expressions:
         try:
             parse(text, of)
@@ -130,7 +126,7 @@ def require(expressions: Iterable[str], of: type[msgspec.Struct]) -> None:
 
 
 def judge(thresholds: Iterable[Threshold], document: Mapping[str, Any]) -> list[Outcome]:
-    """What ``document``, the JSON of a run as plain data, says of each."""
+    """Judge each by ``document``, the JSON as plain data."""
     outcomes = []
     for one in thresholds:
         value, whole, ci95 = _value(document, one.key), None, _interval(document, one.key)
@@ -147,18 +143,18 @@ def judge(thresholds: Iterable[Threshold], document: Mapping[str, Any]) -> list[
 
 
 def _as_printed(value: float) -> Fraction:
-    """The decimal number that the JSON has for ``value``: 0.1 is a tenth, which no float is."""
+    """The decimal number in the JSON: 0.1 is a tenth, which no float is."""
     return Fraction(repr(value))
 
 
 @functools.cache
 def keys(of: type[msgspec.Struct]) -> Sequence[str]:
-    """Every number of ``of``, by the key that a limit may name; ``*`` stands for a name that depends on what happened."""
+    """The keys of all numbers of ``of``; ``*`` stands for any name."""
     return [key for key in dict.fromkeys(_walk(of, "")) if key.partition(".")[0] not in _APART]
 
 
 def _full(key: str, known: Sequence[str]) -> str:
-    """The whole key of which ``key`` says enough."""
+    """The full key for a short one."""
     if _ANY in key:  # as a name it would be one that never comes, and its count 0 for ever
         raise ValueError(f"{shown(key)} is no number of a run; write a name in place of *, for example connections.deaths.reset")
     if any(_matches(one, key) for one in known):
@@ -166,11 +162,10 @@ def _full(key: str, known: Sequence[str]) -> str:
         return key
     tails = [one for one in known if one.endswith(f".{key}")]
     for meant in _MEANT:
-        # Of counts by what happened none is meant: there "connections" would be one more thing that may happen.
+        # Not of counts by name, where any name fits.
         tails += [one for one in known if not one.endswith(_ANY) and _matches(one, f"{key}.{meant}")]
     found = list(dict.fromkeys(tails))
     if len(found) == 1:
-        # What stood for any name is called by its own.
         return f"{key}.{found[0].rpartition('.')[2]}" if _ANY in found[0] else found[0]
     if found:
         raise ValueError(f"{shown(key)} may be {' or '.join(found)}; write which")
@@ -180,7 +175,7 @@ def _full(key: str, known: Sequence[str]) -> str:
 
 
 def _require_name(key: str) -> None:
-    """Raise ``ValueError`` for a cause or a status that no run has."""
+    """Raise ``ValueError`` for a cause or a status that does not exist."""
     of, _, name = key.rpartition(".")
     if (causes := _CAUSES.get(of)) is not None and name not in causes:
         near = difflib.get_close_matches(name, causes, n=1)
@@ -196,7 +191,6 @@ def _matches(pattern: str, key: str) -> bool:
 
 
 def _walk(of: Any, where: str) -> Iterator[str]:
-    """The keys of the numbers of a type."""
     if isinstance(of, type) and issubclass(of, msgspec.Struct):
         hints = typing.get_type_hints(of)
         for field in msgspec.structs.fields(of):
@@ -215,7 +209,7 @@ def _walk(of: Any, where: str) -> Iterator[str]:
 
 
 def _interval(document: Mapping[str, Any], key: str) -> tuple[float, float] | None:
-    """The 95 % interval that stands beside the number ``key``; None where it has none."""
+    """The 95 % interval beside the number ``key``, or None."""
     of, _, leaf = key.rpartition(".")
     ends = _found(document, f"{of}.ci95") if leaf in _MEANT else None
     low, high = map(_finite, ends) if ends else (None, None)
@@ -227,7 +221,6 @@ def _value(document: Mapping[str, Any], key: str) -> float | None:
 
 
 def _finite(found: object) -> float | None:
-    """Of what is no number the JSON has null."""
     return float(found) if isinstance(found, int | float) and math.isfinite(found) else None
 
 
@@ -237,13 +230,13 @@ def _found(document: Mapping[str, Any], key: str) -> Any:
     for name in names:
         if not isinstance(found, Mapping):
             return None
-        # A cause or a status that never came has no entry: it came 0 times.
+        # Causes and statuses that did not occur have no entry.
         found = found.get(name, 0 if names[-2:-1][0] in _BY_NAME else None)
     return found
 
 
 class _Kind(NamedTuple):
-    """What a number is of: "bytes", "us", "ms", "s", "minutes", or a mere "count"; ``per`` is "s", "hour" or ""."""
+    """``unit``: "bytes", "us", "ms", "s", "minutes" or "count"; ``per``: "s", "hour" or ""."""
 
     unit: str
     per: str = ""
@@ -253,7 +246,7 @@ _COUNT = _Kind("count")
 
 
 def _kind(key: str) -> _Kind:
-    """By the last word of the dotted name that has a unit: ``server.cpu_s.hold_end`` is in seconds."""
+    """By the last word with a unit: ``server.cpu_s.hold_end`` is in seconds."""
     for word in reversed(key.split(".")):
         what, _, per = word.partition("_per_")
         unit = next((unit for unit in ("bytes", *_TIMES) if unit in what.split("_")), None)
@@ -281,7 +274,7 @@ def _number(text: str, units: Mapping[str, int], said: str) -> Fraction:
     if match is None or unit not in units:
         known = ", ".join(one for one in units if one)
         raise ValueError(
-            f"{shown(said)} is not a number for it; write one{f', with {known} behind it if need be' if known else ''}"
+            f"{shown(said)} is not a number for it; write one{f', with one of {known} behind it if needed' if known else ''}"
         )
     return exact(match[1]) * units[unit]
 

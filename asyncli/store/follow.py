@@ -1,7 +1,7 @@
-"""Follows a run file while it is written: what has come since the last look.
+"""Follows a run file while it is written.
 
-The first look at a file of days passes over what nobody needs who wants to know how the run stands: ticks are added up with their
-histograms left packed, and of the samples only the baseline's last minutes and the last seconds are read.
+The first read of a long file skips what a status does not need: ticks are summed with their histograms packed, and samples are
+read of the baseline's end and the last seconds only.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ from asyncli.plan import Plan
 from asyncli.records import Deaths, Finding, Phase, Sample, Tick, left_out_s
 from asyncli.run import Run
 from asyncli.store import reader
+from asyncli.store.decoding import open_finding, open_tick
 from asyncli.store.lock import is_locked
 from asyncli.store.schema import beside
-from asyncli.store.stored import open_finding, open_tick
 
-# What a look shows as rates is of the last ten seconds; a tick may come late.
+# Rates are of the last ten seconds; a tick may come late.
 _RECENT_S = 15.0
 # A commit waits for fsync no longer than this.
 _SETTLED_S = 5.0
-# Of the baseline the memory before the first connection is wanted: a median over this is as good as over an hour.
+# Enough of the baseline for the memory's median.
 _BASELINE_S = 300.0
 
 
 class News(msgspec.Struct):
-    """What was committed since the look before; ``phases`` are those that began, ended, or both."""
+    """News since the last read; ``phases``: those that began or ended."""
 
-    #: Its hold as long as it takes with its interruptions: its end is computed from its begin.
+    #: Its hold includes interruptions.
     plan: Plan
     phases: list[Phase]
-    #: At the first look all but the last seconds are one tick, with counts and without histograms.
+    #: At the first read all but the last seconds are one tick, without histograms.
     ticks: list[tuple[float, Tick]]
     samples: list[Sample]
     #: With their instants.
@@ -49,7 +49,7 @@ class News(msgspec.Struct):
 
 
 class Follower:
-    """The run in ``path``. Nothing is open between two looks: the writer's checkpoints, and its end, wait for nobody."""
+    """The run in ``path``. Between two reads nothing is open, so the writer's checkpoints never wait."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._path = Path(path)
@@ -60,22 +60,20 @@ class Follower:
         self._last: News | None = None
 
     def news(self) -> News:
-        """What has come since the last call; raises :class:`~asyncli.errors.StoreError` as ``read_run`` does.
-
-        A file that was moved or deleted, and has not come back, has no news.
-        """
+        """The news since the last call; raises :class:`~asyncli.errors.StoreError` as ``read_run`` does. A missing file has
+        none."""
         seen = [_stamp(self._path), _stamp(beside(self._path, "-wal"))]
         # A file that is being rewritten is empty at first.
         if self._last is not None and (seen == self._seen or seen[0] is None or not seen[0][1]):
             return msgspec.structs.replace(self._last, phases=[], ticks=[], samples=[], findings=[])
         self._last = reader.read_with(self._path, self._read)
-        # A commit is on the disk a moment before it can be read, while it waits for fsync: such a file is looked at again.
+        # A commit is readable only after fsync: read such a file again.
         self._seen = seen if time.time() > self.quiet_since_s + _SETTLED_S else None
         return self._last
 
     @property
     def quiet_since_s(self) -> float:
-        """When the file was last written to (s since 1970), as far as it was seen."""
+        """When the file was last seen written (s since 1970)."""
         self._written_s = last_written_s(self._path) or self._written_s
         return self._written_s
 
@@ -105,7 +103,7 @@ class Follower:
         return News(_with_gaps(frame, connection), phases, ticks, samples, findings, frame.complete, frame.started_wall_s)
 
     def _catch_up(self, connection: sqlite3.Connection, frame: Run) -> tuple[list[tuple[float, Tick]], list[Sample]]:
-        """What is older than the last seconds, in short; what is left is news."""
+        """A summary of what is older than the last seconds."""
         last = connection.execute("SELECT t_s FROM ticks ORDER BY rowid DESC LIMIT 1").fetchone()
         if last is None:
             return [], []
@@ -159,9 +157,9 @@ _counts = msgspec.msgpack.Decoder(_Counts).decode
 
 
 def summed(connection: sqlite3.Connection, until_row: int, connections: int) -> tuple[float, Tick] | None:
-    """The ticks up to a row as one: its counts are sums, its gauges the last one's.
+    """The sum of the ticks up to a row, with the last one's gauges.
 
-    A second in which all were held, and none came or went, has nothing to add, and is passed over unread: nobody connected.
+    Seconds in which all were held and nothing changed are skipped.
     """
     last = connection.execute(
         "SELECT t_s, payload FROM ticks WHERE rowid <= ? ORDER BY rowid DESC LIMIT 1", (until_row,)
@@ -192,16 +190,13 @@ def _samples(connection: sqlite3.Connection, rows: list[tuple[Any, ...]]) -> lis
 
 
 def last_written_s(path: Path) -> float:
-    """When the run in ``path`` was last written to (s since 1970): a live one grows in its WAL. 0 where there is none.
-
-    A reader leaves an empty WAL.
-    """
+    """When the run in ``path`` was last written to (s since 1970), by its WAL too; 0 for none. A reader leaves an empty WAL."""
     stamps = (_stamp(path), _stamp(beside(path, "-wal")))
     return max((stamp[0] for stamp in stamps if stamp is not None and stamp[1]), default=0.0)
 
 
 def size_bytes(path: Path) -> int:
-    """How much disk the run in ``path`` takes: of one that is written, or was killed, most may be in its WAL."""
+    """The disk space of the run in ``path``, with its WAL."""
     return sum(stamp[1] for one in (path, beside(path, "-wal")) if (stamp := _stamp(one)) is not None)
 
 

@@ -1,6 +1,6 @@
-"""The lock of the process that writes a run file. It ends with the process, however that ends.
+"""The lock of a run file's writer, which ends with its process.
 
-By flock(2), which SQLite does not use (https://www.sqlite.org/lockingv3.html) and which other containers see as well.
+flock(2), which SQLite does not use (https://www.sqlite.org/lockingv3.html) and other containers see.
 """
 
 from __future__ import annotations

@@ -24,21 +24,21 @@ from asyncli.plan import load_plan
 from asyncli.records import MOST, Check, Finding, Gap, Phase, Tick
 from asyncli.run import Run
 from asyncli.samples import Samples
+from asyncli.store.decoding import open_finding, open_tick
 from asyncli.store.schema import APPLICATION_ID, RESUMED_SCHEMA, beside
-from asyncli.store.stored import open_finding, open_tick
 from asyncli.text import plain, printable
 
 T = TypeVar("T")
 
 _BUSY_S = 5.0
-# SQLite's machine is asked after so many instructions whether it may go on; what a file may take besides its own size.
+# Instructions of SQLite's machine between two checks, and a file's allowance beside its size.
 _ROUND, _SPARE = 100_000, 1_000_000
 # The first bytes of every SQLite file (https://www.sqlite.org/fileformat.html, 1.2).
 _MAGIC = b"SQLite format 3\0"
 
 
-# What comes of reading bytes that no writer wrote: SQLite's and msgspec's refusals, rows or keys that are missing, values of
-# other types, instants that no clock has (OverflowError, OSError), lists in lists without end, lengths that no memory holds.
+# Errors of reading damaged files: SQLite's and msgspec's refusals, missing rows or keys, other types, impossible instants
+# (OverflowError, OSError), endless nesting, lengths beyond any memory.
 _DAMAGE = (
     sqlite3.Error, msgspec.MsgspecError, PlanError, LookupError, TypeError, ValueError, OverflowError, OSError, RecursionError,
     MemoryError,
@@ -72,7 +72,7 @@ def read_with(path: str | os.PathLike[str], load: Callable[[sqlite3.Connection],
 
 @contextlib.contextmanager
 def _no_collection() -> Iterator[None]:
-    """A night is half a million objects, none of them garbage: looking for cycles among them takes a fifth of the time."""
+    """A night is half a million live objects: looking for cycles takes a fifth of the time."""
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -83,11 +83,8 @@ def _no_collection() -> Iterator[None]:
 
 
 def _look(path: Path) -> None:
-    """Refuse what can be no run file, without opening it.
-
-    In the process that writes it (a notebook that looks into its own soak) closing any descriptor of the file would end SQLite's
-    locks on it (https://www.sqlite.org/howtocorrupt.html, 2.2), and the next stranger who closes it would take its WAL away.
-    """
+    """Refuse what can be no run file, without opening it: in the writing process (a notebook) closing any descriptor of the file
+    would end SQLite's locks on it (https://www.sqlite.org/howtocorrupt.html, 2.2)."""
     try:
         status = path.stat()
     except FileNotFoundError:
@@ -111,11 +108,10 @@ def _unreadable(path: Path, why: str | None) -> StoreError:
 
 @contextlib.contextmanager
 def _opened(path: Path) -> Iterator[sqlite3.Connection]:
-    """A connection that cannot write.
+    """A read-only connection.
 
-    Reading a WAL needs its index, a file ``-shm`` beside it. Where that can be neither opened nor made (a read-only
-    folder or medium), file and WAL are copied to a temporary folder and read there: reading in place with
-    ``immutable=1`` would pass over what only the WAL holds.
+    A WAL needs its index, a file ``-shm`` beside it. In a read-only folder file and WAL are copied and read elsewhere:
+    ``immutable=1`` would ignore the WAL.
     """
     with contextlib.ExitStack() as stack:
         connection = _connect(path)
@@ -160,12 +156,8 @@ def _code(error: Exception) -> int | None:
 
 
 def _bound(path: Path, connection: sqlite3.Connection) -> None:
-    """Bound what the reading that follows may take.
-
-    A file from elsewhere may hold pages that lead in circles, or a view that never ends in place of a table; see
-    https://www.sqlite.org/security.html. A row of ours has at least ten bytes, and reading it takes some ten instructions
-    of SQLite's machine.
-    """
+    """Bound the reading of a hostile file, with circular pages or an endless view (https://www.sqlite.org/security.html). A row
+    of ours has at least ten bytes and takes some ten instructions of SQLite's machine."""
     with contextlib.suppress(OSError):
         size = sum(one.stat().st_size for one in (path, beside(path, "-wal")) if one.exists())
         connection.execute("PRAGMA trusted_schema = OFF")
@@ -185,7 +177,7 @@ def _wrong(path: Path, error: Exception) -> StoreError:
 
 
 def is_sqlite(path: Path) -> bool:
-    """Whether it begins as every SQLite file does. Not for a file that this process writes: see :func:`_look`."""
+    """Whether it begins as a SQLite file. Not for a file that this process writes: see :func:`_look`."""
     with contextlib.suppress(OSError), path.open("rb") as file:
         return file.read(len(_MAGIC)) == _MAGIC
     return False
@@ -198,7 +190,7 @@ def _empty(path: Path, or_else: str = "") -> StoreError:
 
 
 def _identify(path: Path, connection: sqlite3.Connection) -> None:
-    # Until the writer's first commit there is a header and nothing else; and for long all that follows is in the WAL.
+    # Before the first commit there is only a header; later much is in the WAL.
     if not connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
         raise _empty(path, ", or it was copied without its -wal file: copy both")
     if connection.execute("PRAGMA application_id").fetchone()[0] != APPLICATION_ID:
@@ -211,13 +203,13 @@ def _identify(path: Path, connection: sqlite3.Connection) -> None:
 
 
 def measurable(numbers: Sequence[float]) -> None:
-    """``ValueError`` or TypeError where any is no number, or none that a host could have: a column of SQLite takes any type."""
+    """Raise ``ValueError`` or TypeError for a value that no host could have: SQLite's columns take any type."""
     if numbers and not (min(numbers) >= -MOST and max(numbers) <= MOST):
         raise ValueError(f"a number beyond {MOST:g}")
 
 
 def words(value: object) -> str:
-    """A text, printable, or TypeError: a column of SQLite takes any type."""
+    """Raise TypeError for another type; else the printable text."""
     if not isinstance(value, str):
         raise TypeError(f"{type(value).__name__} in place of a text")
     return printable(value)
@@ -259,8 +251,8 @@ def _gaps(connection: sqlite3.Connection) -> list[Gap]:
 
 
 def row_at(connection: sqlite3.Connection, table: str, until_s: float) -> int:
-    """The last row of ``ticks`` or ``samples`` from no later than ``until_s``, 0 for none: rows are in the order of time, but
-    for an agent's samples that come late, so halving finds it, or one near to it."""
+    """The last row of ``ticks`` or ``samples`` until ``until_s``, 0 for none, by bisection: an agent's late samples may shift it
+    a little."""
     low, high = 0, int(connection.execute(f"SELECT coalesce(max(rowid), 0) FROM {table}").fetchone()[0])
     query = f"SELECT t_s FROM {table} WHERE rowid <= ? ORDER BY rowid DESC LIMIT 1"
     while low < high:
@@ -325,11 +317,8 @@ def read_samples(connection: sqlite3.Connection, names: Mapping[int, str], where
 
 
 def _as_samples(t_s: list[float], columns: Columns, names: Mapping[int, str]) -> tuple[Samples, list[Finding]]:
-    """The columns in the order of time, and a finding where there were rows of no metric, or that are no number of a host's.
-
-    What an agent sampled is written when it comes, which is later than what was read here, and after a cut of the network
-    minutes later.
-    """
+    """The columns in order of time, and a finding of skipped rows: of no metric, or no possible number. An agent's samples may be
+    written minutes late."""
     unknown = sum(len(columns.pop(number)[0]) for number in [*columns] if number not in names)
     known = {names[number]: column for number, column in columns.items() if column[0]}
     odd = 0
@@ -342,7 +331,7 @@ def _as_samples(t_s: list[float], columns: Columns, names: Mapping[int, str]) ->
 
 
 def fits(value: object) -> bool:
-    """Whether it is a number that a host could have: a column of SQLite takes any type."""
+    """Whether a host could have this number."""
     return isinstance(value, int | float) and -MOST <= value <= MOST
 
 

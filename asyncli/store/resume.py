@@ -1,4 +1,4 @@
-"""What a run file says of a run that was cut off, to one that goes on with it."""
+"""Reads an interrupted run, to resume it."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from asyncli.findings.run import where
 from asyncli.metrics import GENERATOR_CPU_S, SESSION_CPU_S
 from asyncli.plan import Plan
 from asyncli.records import ABORTED, CUT, RESUMED, STOPPED, Environment, Finding, Gap, Phase, Tick, left_out_s
+from asyncli.store.decoding import open_tick
 from asyncli.store.follow import summed
 from asyncli.store.reader import read_findings, read_frame, read_with
 from asyncli.store.schema import RECORDED
-from asyncli.store.stored import open_tick
 from asyncli.units import format_instant, instant_of
 
-#: Counters that begin at 0 with our processes: one that goes on with a run adds what they had come to.
+#: Our processes' counters, which a resumed run continues.
 OUR_COUNTERS = (GENERATOR_CPU_S, SESSION_CPU_S)
-#: In the environment: when a hold that ends by the wall clock was to end (s since 1970), computed when it began.
+#: In the environment: the end of a hold by the wall clock (s since 1970).
 HOLD_ENDS = "hold_ends_s"
 
 
 class Interrupted(msgspec.Struct, frozen=True):
-    """A run that has no end. Times in seconds on its own clock, which began at ``started_wall_s`` (Unix time)."""
+    """An interrupted run. Times in seconds since its start, ``started_wall_s`` (Unix time)."""
 
     path: Path
     plan: Plan
@@ -40,21 +40,21 @@ class Interrupted(msgspec.Struct, frozen=True):
     hold_ends_s: float | None
     #: The last instant on record.
     last_s: float
-    #: The last tick's, whose connections and heartbeats nobody speaks for any more.
+    #: Of the last tick.
     held: int
     awaiting: int
     #: What :data:`OUR_COUNTERS` had come to.
     counted: dict[str, float]
-    #: What it had counted by then, without histograms.
+    #: Its counts, without histograms.
     so_far: Tick
-    #: Why the session itself ended it, in its words; "" where it was ended from without.
+    #: Why its session ended it; "" where it was killed.
     ended_by: str
-    #: By ``schema.RECORDED``: where there is more by now, another process has gone on with it.
+    #: By ``schema.RECORDED``: more by now means that another process resumed it.
     recorded: int
 
     @property
     def hold(self) -> Phase | None:
-        """The phase in which it goes on; None where it had not come so far, and starts again."""
+        """Its hold; None where it had not come so far, and starts again."""
         return next((one for one in self.phases if one.name == "hold"), None)
 
     @property
@@ -66,28 +66,24 @@ class Interrupted(msgspec.Struct, frozen=True):
 
     @property
     def ends_s(self) -> float | None:
-        """When its hold is to end by the wall clock (s since 1970), which no interruption makes later; None where it does not."""
+        """The end of its hold by the wall clock (s since 1970); None without one."""
         if self.plan.hold_until is None:
             return None
         if self.hold is None or self.plan.hold_s is None:
-            # Of a time of day the one is meant that was next when this was asked for.
+            # The first such time of day after the run began.
             return instant_of(self.plan.hold_until, self.started_wall_s)
-        # It was computed when the hold began. The run's own clock may be off by now, by a step of the wall clock meanwhile.
+        # Computed when the hold began: the wall clock may have been stepped since.
         return self.hold_ends_s or self.started_wall_s + self.hold.start_s + self.plan.hold_s
 
     def left_s(self, now_s: float) -> float | None:
-        """How long the hold is still to last at ``now_s`` (s since 1970); None: until it is stopped."""
+        """The rest of the hold at ``now_s`` (s since 1970); None: until stopped."""
         if (ends_s := self.ends_s) is not None:
             return max(0.0, ends_s - now_s)
         return None if self.plan.hold_s is None else max(0.0, self.plan.hold_s - self.held_s)
 
 
 def read_interrupted(path: str | os.PathLike[str]) -> Interrupted:
-    """The run in ``path``, if it can be gone on with.
-
-    Raises :class:`StoreError` (one line) as ``read_run`` does, and where the run has come to the end of its hold, or that would
-    have come by now.
-    """
+    """Raises :class:`StoreError` as ``read_run`` does, and where the run's hold has ended, or would have by now."""
     return read_with(path, lambda connection: _with_some_left(_read(Path(path), connection)))
 
 
@@ -104,7 +100,7 @@ def _nothing_left(path: Path, why: str) -> StoreError:
 
 
 class _Ended(msgspec.Struct):
-    """Of the fields of a finding that a run was stopped: when, and what else than its user stopped it."""
+    """Fields of a finding that a run was stopped."""
 
     phase: str | None
     after_s: float
@@ -136,7 +132,7 @@ def _why_it_ended(finding: Finding | None) -> str:
 
 
 _ALL_ROWS = 2**62
-# What a session says that gives up its run, or whose user does not wait for its end.
+# Findings of a session that ended its run.
 _ENDINGS = ("generator_failed", "generator_silent", "asyncli_failed", "nobody_home", CUT, STOPPED)
 
 

@@ -1,7 +1,7 @@
-"""Reads the part of a run file that a list of runs shows, without what makes it long: histograms, and samples of the hold.
+"""Reads what a list of runs needs of a run file: no histograms, and no samples of the hold.
 
-A night's file has some million samples and 43,200 ticks, and most of a tick is its histograms. A list shows the verdict, which
-needs counts and asyncli's lateness, and the cost of a connection, which needs the ramp.
+A night has a million samples and 43,200 ticks, which are mostly histograms. The verdict needs counts and asyncli's lateness, the
+cost needs the ramp.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from asyncli.metrics import HOST_USED_BYTES, KERNEL_LISTING_BYTES, SERVER_PSS_BY
 from asyncli.records import Finding, Phase, Tick
 from asyncli.run import Run
 from asyncli.samples import Samples
+from asyncli.store.decoding import StoredHistogram, open_tick
 from asyncli.store.reader import read_findings, read_frame, read_samples, read_ticks, read_with, row_at
-from asyncli.store.stored import StoredHistogram, open_tick
 
-# The cost looks a few seconds into the hold, and at the server's own count there, which may come seldom.
+# The cost reads a few seconds of the hold, and the server's own count there.
 _INTO_HOLD_S = 15.0
-# What the cost on the host in all, and where that is unknown the server's, is made of.
+# Metrics of the whole host's cost, and of the server's.
 _METRICS = (HOST_USED_BYTES, KERNEL_LISTING_BYTES, SERVER_PSS_BYTES, SERVER_RSS_BYTES, STATUS_ACTIVE)
 #: Below this (us) no verdict calls asyncli late: the bounds of analysis.saturation are higher.
 PUNCTUAL_US = 40_000
 
 
 def read_index_entry(path: str | os.PathLike[str]) -> Run:
-    """What the verdict and the cost on the whole host, or in the server, need of the run in ``path``.
+    """What the verdict and the cost need of the run in ``path``.
 
-    No checks; ticks without latencies, and with one bucket for a small lateness; few metrics, until 15 s into the hold. Raises
-    :class:`~asyncli.errors.StoreError` as :func:`~asyncli.store.reader.read_run` does.
+    No checks; ticks without latencies, and one bucket for a small lateness; few metrics, until 15 s into the hold. Raises
+    :class:`~asyncli.errors.StoreError`.
     """
     return read_with(path, _load)
 
@@ -63,7 +63,7 @@ def _light(payload: bytes) -> Tick:
     late = tick.lateness_us
     if isinstance(late, StoredHistogram):
         ends = _ends(late._packed)
-        # Each heartbeat that was sent has left one lateness. Adding up many that are in one bucket is next to nothing.
+        # One lateness a heartbeat; one bucket is cheap to sum.
         if tick.sent and ends.greatest <= PUNCTUAL_US:
             tick.lateness_us = Histogram({bucket(ends.greatest): tick.sent}, ends.least, ends.greatest)
     return tick

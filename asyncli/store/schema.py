@@ -9,18 +9,17 @@ from asyncli.records import SCHEMA
 #: The schema of a run file that was resumed. Higher, so that an asyncli of before there were gaps refuses it instead of fitting
 #: across them.
 RESUMED_SCHEMA = SCHEMA + 1
-#: What is added to a file when it is resumed: its gaps, and where an older asyncli wrote it the findings' fields.
+#: Added on resuming: gaps, and the findings' fields in an old file.
 FIELDS = "ALTER TABLE findings ADD COLUMN fields TEXT NOT NULL DEFAULT '{}';"
 GAPS = "CREATE TABLE IF NOT EXISTS gaps (start_s REAL PRIMARY KEY, end_s REAL);"
-#: How much was recorded: a run that goes on adds to both, and takes nothing from them.
+#: How much was recorded; it only grows.
 RECORDED = "SELECT (SELECT coalesce(max(rowid), 0) FROM ticks) + (SELECT coalesce(max(rowid), 0) FROM findings)"
 
 #: SQLite's application_id of a run file: "asnc" in ASCII. ``file`` and we tell a run from any other database by it.
 APPLICATION_ID = 0x61736E63
 
-# A tick keeps its main counts in columns, for people with sqlite3 at hand, and the whole of itself as msgpack, for us.
-# Samples are a narrow table: metrics come and go, and a missing number is a missing row, not a NULL in forty columns.
-# No index: rows are written in the order of time and read in it, and an index would double the file.
+# A tick has its main counts in columns, for people with sqlite3, and all of itself as msgpack. Samples are a narrow table: a
+# missing number is a missing row. No index: rows are written and read in order of time.
 TABLES = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE phases (name TEXT PRIMARY KEY, start_s REAL NOT NULL, end_s REAL);

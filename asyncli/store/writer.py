@@ -61,11 +61,11 @@ def _json(value: object) -> str:
 
 
 class RunWriter:
-    """The one writer of a run file. Every method but :meth:`create` and :meth:`close` returns at once.
+    """The writer of a run file. Every method but :meth:`create` and :meth:`close` returns at once.
 
-    A disk that refuses does not end the run: records wait in memory, are tried again each second, and ``trouble`` says
-    in one line what is wrong (None while all is well). ``dropped`` counts records given up. ``lost``: the file was moved or
-    deleted meanwhile; a moved one is whole where it is once it is closed. :meth:`news` tells of both.
+    Where the disk refuses, records wait in memory and are retried each second; ``trouble`` says what is wrong (None: nothing),
+    and ``dropped`` counts lost records. ``lost``: the file was moved or deleted; a moved one is whole once closed. :meth:`news`
+    reports both.
     """
 
     def __init__(self, path: Path, connection: sqlite3.Connection, environment: Mapping[str, Any], claimed: int | None) -> None:
@@ -82,12 +82,12 @@ class RunWriter:
         self._environment = dict(environment)
         self._lock = threading.Lock()
         self._waiting: list[_Statement] = []
-        # ... and of those, how many a commit has in hand, which may last as long as another process holds the lock.
+        # Statements that a commit holds, as long as another process holds SQLite's lock.
         self._in_hand = 0
         self._metrics: dict[str, int] = {}
         self._wake = threading.Event()
         self._closing: bool | None = None
-        # A daemon: an exception that unwinds past close() must not leave the program hanging on this thread.
+        # A daemon: an exception past close() must not hang the program.
         self._thread = threading.Thread(target=self._run, name="asyncli-run-file", daemon=True)
         self._thread.start()
 
@@ -101,9 +101,9 @@ class RunWriter:
         plan_document: Mapping[str, Any],
         environment: Mapping[str, Any],
     ) -> Self:
-        """A new run file with plan and environment committed. ``started_wall_s``: Unix time of the run's clock's zero.
+        """A new run file with plan and environment. ``started_wall_s``: Unix time of the run's zero.
 
-        Raises :class:`StoreError` (one line) where the file exists, or its folder does not, or cannot be written to.
+        Raises :class:`StoreError` where the file exists, or cannot be written.
         """
         path = Path(path)
         meta = {
@@ -113,7 +113,7 @@ class RunWriter:
             "environment": _json(plain(environment)),
             "complete": "false",
         }
-        # Its plan has the headers' values, as resuming it needs them. SQLite gives -wal and -shm the mode of the file.
+        # The plan has the headers' values. SQLite gives -wal and -shm the mode of the file.
         _make(path, 0o600 if plan_document.get("headers") else 0o644)
         claimed, connection = _claim(path), None
         try:
@@ -132,12 +132,9 @@ class RunWriter:
 
     @classmethod
     def resume(cls, path: str | os.PathLike[str], environment: Mapping[str, Any], *, recorded: int, anew: bool) -> Self:
-        """The run file ``path``, to go on with, and the ``environment`` in it; ``anew`` with its phases, since it had not come to
-        its hold. ``recorded``: how much was in it when it was read (``schema.RECORDED``).
-
-        Raises :class:`StoreError` (one line) where another process writes it, or has written it since, or where it cannot be
-        written.
-        """
+        """The run file ``path`` to resume; ``anew`` deletes its phases, for a run that had not come to its hold. ``recorded``:
+        how much was read (``schema.RECORDED``). Raises :class:`StoreError` where another process writes or wrote it, or it cannot
+        be written."""
         path = Path(path)
         claimed, connection = _claim(path), None
         try:
@@ -161,7 +158,7 @@ class RunWriter:
         return writer
 
     def phase(self, phase: Phase) -> None:
-        """Record a phase, or what has become of the one of that name."""
+        """Record or update a phase."""
         self._now_s = phase.start_s if phase.end_s is None else phase.end_s
         self._put(_PHASE, [(phase.name, phase.start_s, phase.end_s)])
 
@@ -170,13 +167,13 @@ class RunWriter:
         self._put(_GAP, [(gap.start_s, gap.end_s)])
 
     def tick(self, t_s: float, tick: Tick) -> None:
-        """Record a second of the generator, heard of at ``t_s`` on the run's clock."""
+        """Record a tick, received at ``t_s`` on the run's clock."""
         self._now_s = t_s
         row = (t_s, tick.second, tick.held, tick.opened, tick.lost, tick.sent, tick.answered, _pack(tick))
         self._put(_TICK, [row], most=MOST_WAITING)
 
     def sample(self, sample: Sample) -> None:
-        """Record what the collector read. A sample without values leaves nothing."""
+        """Record a sample; one without values leaves nothing."""
         rows, fresh = [], []
         for name, value in sample.values.items():
             if not math.isfinite(value):  # SQLite has no NaN, and what is not a number was not read
@@ -210,15 +207,15 @@ class RunWriter:
         self._put(_META, [("plan", _json(plan_document))])
 
     def news(self) -> list[Finding]:
-        """What has befallen the file since the last call; it is recorded already."""
+        """Findings about the file since the last call, recorded already."""
         with self._lock:
             news, self._news = self._news, []
         return news
 
     def close(self, complete: bool) -> None:
-        """Write what waits, mark the run as whole if it is, leave one file, and end. Blocks; safe to call twice.
+        """Write what waits, mark a ``complete`` run, close the file. Blocks; safe to repeat.
 
-        It does not raise: what could not be written is in ``trouble``.
+        It never raises: what could not be written is in ``trouble``.
         """
         if self._closing is None:
             self._closing = complete
@@ -248,8 +245,8 @@ class RunWriter:
         else:
             self.trouble = f"{self.path}: could not be written to the end; the last of the run is missing"
         with contextlib.suppress(sqlite3.Error):
-            # Back to a rollback journal: the WAL is folded in and gone, and the file opens in read-only places as well.
-            # A reader that is at it, or a new name of the file, keeps us from it: then the WAL is at least emptied.
+            # Back to a rollback journal, so that one file opens in read-only places. A reader or a new name prevents that: then
+            # the WAL is emptied.
             if self.lost or self._connection.execute("PRAGMA journal_mode = DELETE").fetchone() != ("delete",):
                 self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         with contextlib.suppress(sqlite3.Error):
@@ -261,11 +258,11 @@ class RunWriter:
         _unclaim(self._claimed)
 
     def _write_out(self) -> bool:
-        """Write all, and then what writing it has told."""
+        """Write all, then the findings of the writing."""
         return self._commit() and self._commit()
 
     def _commit(self) -> bool:
-        """Everything that waits in one transaction; on failure it waits on. True when nothing is left to write."""
+        """Write all in one transaction; on failure it waits on. True when nothing is left."""
         batch: list[_Statement] = []
         try:
             self._look_after_file()
@@ -300,7 +297,7 @@ class RunWriter:
         return True
 
     def _write(self, sql: str, rows: list[_Row]) -> bool:
-        """False for rows that no disk would take: they must not keep the others from it for ever."""
+        """False for rows that SQLite refuses, which must not block the others."""
         try:
             self._connection.executemany(sql, rows)
         except _UNFIT:
@@ -308,7 +305,7 @@ class RunWriter:
         return True
 
     def _look_after_file(self) -> None:
-        """Tell once that the file does not bear its name any more. What is written goes into it all the same, wherever it is."""
+        """Report once that the file was moved or deleted; writing goes on into it."""
         if not self.lost and _identity(self.path) != self._identity:
             self.lost = True
             self._tell(run_file_moved(str(self.path)))

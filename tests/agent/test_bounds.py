@@ -16,7 +16,7 @@ import pytest
 import trustme
 from programs import DEADLINE_S
 
-from asyncli.agent import door, server
+from asyncli.agent import listener, server
 from asyncli.agent.server import Agent
 from asyncli.plan import Plan
 from asyncli.records import Sample
@@ -44,8 +44,8 @@ async def an_agent(tls: ssl.SSLContext | None = None, **of: Any) -> AsyncIterato
 async def agent(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Agent]:
     """Samples this very process; whoever is wrong or silent waits a moment only."""
     monkeypatch.setattr(server, "_WRONG_S", 0.01)
-    monkeypatch.setattr(door, "IDLE_S", 0.3)
-    monkeypatch.setattr(door, "_MOST_CONNECTIONS", 8)
+    monkeypatch.setattr(listener, "IDLE_S", 0.3)
+    monkeypatch.setattr(listener, "_MOST_CONNECTIONS", 8)
     async with an_agent() as one:
         yield one
 
@@ -139,7 +139,7 @@ async def test_a_house_full_of_strangers_lets_the_holder_in(agent: Agent) -> Non
 )
 async def test_who_sends_more_than_a_request_is_sent_away(agent: Agent, sent: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     # Neither his patience nor the version of aiohttp ends it.
-    monkeypatch.setattr(door, "IDLE_S", 600.0)
+    monkeypatch.setattr(listener, "IDLE_S", 600.0)
     monkeypatch.setattr(server, "_WRONG_S", 600.0)
     reader, writer = await asyncio.open_connection("127.0.0.1", agent.port)
     writer.write(sent)
@@ -178,8 +178,8 @@ def tls_contexts() -> tuple[ssl.SSLContext, ssl.SSLContext]:
 
 
 async def test_who_never_ends_a_handshake_takes_no_more_than_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(door, "_MOST_CONNECTIONS", 8)
-    monkeypatch.setattr(door, "_HANDSHAKE_S", 10 * DEADLINE_S)
+    monkeypatch.setattr(listener, "_MOST_CONNECTIONS", 8)
+    monkeypatch.setattr(listener, "_HANDSHAKE_S", 10 * DEADLINE_S)
     theirs, ours = tls_contexts()
     async with an_agent(theirs) as agent:
         # Who does not trust it is told of.
@@ -206,7 +206,7 @@ async def test_who_never_ends_a_handshake_takes_no_more_than_others(monkeypatch:
 
 async def test_who_connects_without_end_pushes_out_nobody_from_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     """At 1,000 connects a second a place lasts 64 ms, and a newcomer's handshake takes some round trips."""
-    monkeypatch.setattr(door, "_MOST_CONNECTIONS", 8)
+    monkeypatch.setattr(listener, "_MOST_CONNECTIONS", 8)
     theirs, ours = tls_contexts()
     async with an_agent(theirs) as agent:
         crowd: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
@@ -244,8 +244,8 @@ async def test_who_connects_without_end_pushes_out_nobody_from_elsewhere(monkeyp
 
 
 def test_a_host_of_ipv6_has_many_addresses_and_one_network() -> None:
-    assert door._network("2001:db8::1") == door._network("2001:db8::ffff:1") != door._network("2001:db8:0:1::1")
-    assert (door._network("10.0.0.1"), door._network("fe80::1%eth0")) == ("10.0.0.1", "fe80::/64")
+    assert listener._network("2001:db8::1") == listener._network("2001:db8::ffff:1") != listener._network("2001:db8:0:1::1")
+    assert (listener._network("10.0.0.1"), listener._network("fe80::1%eth0")) == ("10.0.0.1", "fe80::/64")
 
 
 async def test_a_server_that_is_started_again_is_described_anew(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -12,22 +12,14 @@ from pathlib import Path
 
 import pytest
 import trustme
-from agents import TOKEN, AnAgent, answering, http, token_file
+from agents import TOKEN, AnAgent, http, token_file
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from programs import Done, Server, here, report, serving, until
+from programs import Done, Server, complaint, here, report, serving, until
 
 STATUS = b"Active connections: 1 \nserver accepts handled requests\n 1 1 1 \nReading: 0 Writing: 1 Waiting: 0 \n"
 PAGE = b"HTTP/1.1 200 OK\r\nServer: nginx/1.0\r\nContent-Type: text/plain\r\nContent-Length: %d\r\n\r\n%s" % (len(STATUS), STATUS)
 FEW = ("-c", "10", "--baseline", "0.2", "--residue", "0.2", "--keepalive", "2", "--hold", "0.2", "--interval", "1ms")
-
-
-def complaint(done: Done) -> str:
-    """The one line: what, and after a semicolon how to mend it."""
-    assert (done.status, done.out, done.err.count("\n")) == (2, "", 1), done
-    assert re.match(r"asyncli: \S.*; \S", done.err)
-    assert "Traceback" not in done.err
-    return done.err
 
 
 @pytest.fixture(scope="module")
@@ -83,15 +75,15 @@ def test_certificates(tmp_path: Path, server: Server) -> None:
 
 
 def test_another_version_is_refused_on_both_sides(tmp_path: Path, server: Server) -> None:
-    with answering(http(json.dumps({"protocol": 2, "asyncli": "9.9", "more": []}).encode())) as url:
-        assert "'9.9'" in complaint(soak(tmp_path, server, url))
+    with serving(answer=http(json.dumps({"protocol": 2, "asyncli": "9.9", "more": []}).encode()), closes=True) as other:
+        assert "'9.9'" in complaint(soak(tmp_path, server, other.url.rstrip("/")))
     with AnAgent(tmp_path, "--status-url", server.url) as there:
         status, body = there.ask("/v1/hello", Asyncli_Protocol="2")
         assert status == 426
         assert b"asyncli 0." in body
         there.until(lambda: "refused 127.0.0.1: " in there.err, "it logs so")
-    with answering(http(json.dumps({"error": "another protocol"}).encode(), "426 Upgrade Required")) as url:
-        assert "another protocol" in complaint(soak(tmp_path, server, url))
+    with serving(answer=http(json.dumps({"error": "another protocol"}).encode(), "426 Upgrade Required"), closes=True) as other:
+        assert "another protocol" in complaint(soak(tmp_path, server, other.url.rstrip("/")))
 
 
 @pytest.mark.parametrize(
@@ -109,8 +101,8 @@ def test_another_version_is_refused_on_both_sides(tmp_path: Path, server: Server
     ],
 )
 def test_what_is_no_agent(tmp_path: Path, server: Server, answer: bytes, said: str) -> None:
-    with answering(answer) as url:
-        assert said in complaint(soak(tmp_path, server, url))
+    with serving(answer=answer, closes=True) as other:
+        assert said in complaint(soak(tmp_path, server, other.url.rstrip("/")))
 
 
 def test_nobody_there(tmp_path: Path, server: Server) -> None:

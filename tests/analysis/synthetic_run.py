@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import math
 import random
 from collections.abc import Sequence
 from typing import Any
@@ -60,6 +61,23 @@ def bare_run(
     return Run(
         "", "", plan, environment or {}, list(phases), list(ticks), samples, list(findings), list(checks), complete=True, gaps=list(gaps)
     )
+
+
+def cut(run: Run, at_s: float) -> Run:
+    """The run as its file has it when it is killed at ``at_s``."""
+    run.samples = [sample for sample in run.samples if sample.t_s <= at_s]
+    run.ticks = [(t_s, tick) for t_s, tick in run.ticks if t_s <= at_s]
+    run.phases = [phase for phase in run.phases if phase.start_s <= at_s]
+    run.phases[-1].end_s, run.complete = None, False
+    return run
+
+
+def without(run: Run, *names: str, since_s: float = -math.inf, until_s: float = math.inf) -> Run:
+    """The run whose samples of these seconds lack the metrics that begin so."""
+    for sample in run.samples:
+        if since_s < sample.t_s <= until_s:
+            sample.values = {name: value for name, value in sample.values.items() if not name.startswith(names)}
+    return run
 
 
 def a_run(

@@ -16,8 +16,8 @@ from asyncli.analysis.capacity import (
     Search,
     Tried,
     bracket,
-    foretold,
     next_count,
+    prediction,
     verdict,
 )
 from asyncli.analysis.forecast import Ceiling, Forecast
@@ -166,7 +166,6 @@ def test_all_held_up_to_what_this_host_can_carry_is_no_answer() -> None:
 def test_the_forecast_beside_the_bracket(
     number: float, ci95: tuple[float, float] | None, known: Bracket, agrees: bool | None
 ) -> None:
-    said = foretold(Forecast(ceilings=[Ceiling("slots", number, ci95, "")], first="slots"), known, 0.05)
-    assert said is not None
+    said = prediction(Forecast(ceilings=[Ceiling("slots", number, ci95, "")], first="slots"), known, 0.05)
     assert said.agrees is agrees
-    assert foretold(Forecast(), known, 0.05) is None
+    assert prediction(Forecast(), known, 0.05) is None

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from scipy.special import stdtrit
 from scipy.stats import norm, poisson
-from synthetic_run import SERVER, a_run
+from synthetic_run import SERVER, a_run, cut, without
 
 from asyncli.analysis import estimates, measured
 from asyncli.analysis.compare import Comparison, Difference, compare, differing, hindrance
@@ -48,9 +48,6 @@ def finite(value: object) -> bool:
     return all(map(finite, value)) if isinstance(value, list | tuple) else True
 
 
-# -- the method, counted
-
-
 def of_normal(rng: np.random.Generator, mean: float, deviation: float, m: int) -> Estimate:
     x = rng.normal(mean, deviation, m)
     half = float(stdtrit(m - 1, 0.975)) * float(x.std(ddof=1)) / math.sqrt(m)
@@ -71,23 +68,18 @@ def test_the_interval_of_a_difference_holds_the_truth_in_19_of_20(first: tuple[i
     assert 0.93 <= inside / trials <= 0.97
 
 
-def test_what_runs_differ_by_widens_the_interval() -> None:
+def test_differences_by_hand() -> None:
     a, b = Estimate(100, 99, 101, 20), Estimate(110, 109, 111, 20)
     narrow, wide = contrast(a, b), contrast(a, b, Repeat(0.05))
     assert wide[0] < narrow[0] < 10 < narrow[1] < wide[1]
     assert narrow[2] < 0.001 < wide[2]
     # 0.05 of a hundred is five, whatever it is called.
     assert contrast(a, a, Repeat(0.05)) == pytest.approx(contrast(a, a, Repeat(absolute=5.0)))
-
-
-def test_each_side_of_a_lopsided_interval_counts_where_it_matters() -> None:
     # B may be much higher than it seems, and hardly lower: that widens the difference upwards alone.
     low, high, _ = contrast(Estimate(10, 9, 11), Estimate(12, 11.9, 20))
     assert low == pytest.approx(2 - math.hypot(0.1, 1))
     assert high == pytest.approx(2 + math.hypot(8, 1))
-
-
-def test_numbers_without_any_noise() -> None:
+    # Without any noise.
     assert contrast(Estimate(5, 5, 5, 9), Estimate(5, 5, 5, 9)) == (0, 0, 1)
     assert contrast(Estimate(5, 5, 5, 9), Estimate(6, 6, 6, 9)) == (1, 1, 0)
 
@@ -177,12 +169,11 @@ def test_garwoods_interval_is_the_textbooks() -> None:
 @pytest.mark.parametrize(("mean", "exposures"), [(3.0, (1.0, 1.0)), (8.0, (1.0, 3.0)), (0.2, (1.0, 1.0))])
 def test_two_rates_that_are_equal_are_called_different_at_most_once_in_20(mean: float, exposures: tuple[float, float]) -> None:
     a, b = (mean * exposure for exposure in exposures)
-    wrong = 0.0
-    for x in range(int(poisson.ppf(1 - 1e-7, a)) + 1):
-        for y in range(int(poisson.ppf(1 - 1e-7, b)) + 1):
-            if rates_differ(Rate(x, exposures[0]), Rate(y, exposures[1])) <= 0.05:
-                wrong += poisson.pmf(x, a) * poisson.pmf(y, b)
-    assert wrong <= 0.05
+    often = [poisson.pmf(range(int(poisson.ppf(1 - 1e-7, rate)) + 1), rate) for rate in (a, b)]
+    wrong = (
+        p * q for x, p in enumerate(often[0]) for y, q in enumerate(often[1]) if rates_differ(Rate(x, exposures[0]), Rate(y, exposures[1])) <= 0.05
+    )
+    assert sum(wrong) <= 0.05
 
 
 def test_two_rates_by_hand() -> None:
@@ -191,15 +182,10 @@ def test_two_rates_by_hand() -> None:
     assert rates_differ(Rate(0, 1.0), Rate(5, 1.0)) == pytest.approx(2 / 32)
     # Six in twice the time against three: no difference at all.
     assert rates_differ(Rate(3, 1.0), Rate(6, 2.0)) == pytest.approx(1.0)
-
-
-def test_holms_adjustment_by_hand() -> None:
+    # Holm's adjustment.
     assert holm([0.01, 0.02, 0.03, 0.04]) == pytest.approx([0.04, 0.06, 0.06, 0.06])
     assert holm([0.5, 0.9]) == [1.0, 1.0]
     assert holm([]) == []
-
-
-# -- whole runs
 
 
 @pytest.fixture(scope="module")
@@ -303,9 +289,6 @@ def test_lateness_counts_against_latency_even_where_its_own_interval_is_unknown(
     assert verdicts == ["cannot_say", "cannot_say", "higher"]
 
 
-# -- what else differs, and what cannot be compared
-
-
 def test_a_different_plan_is_said_at_the_top() -> None:
     runs = [a_run(20_000, hold_s=30.0), a_run(10_000, hold_s=60.0, seed=2, keepalive_s=300.0, batch=20, method="GET")]
     comparison = compared(*runs)
@@ -376,29 +359,17 @@ def test_runs_that_should_not_be_believed_are_said_so() -> None:
     assert (company["run"], company["others"]) == ("B", 100_000)
 
 
-def without(run: Run, *names: str) -> None:
-    for sample in run.samples:
-        sample.values = {name: value for name, value in sample.values.items() if not name.startswith(names)}
-
-
-def cut(run: Run) -> None:
-    """In its ramp."""
-    run.phases, run.ticks, run.complete = run.phases[:2], run.ticks[:8], False
-    run.phases[1].end_s = None
-    run.samples = [one for one in run.samples if one.t_s < 13]
-
-
 def no_beats(run: Run) -> None:
     for _, tick in run.ticks:
         tick.sent = tick.answered = 0
         tick.latency_us, tick.lateness_us = Histogram(), Histogram()
 
 
-BROKEN: dict[str, Callable[[Run], None]] = {
+BROKEN: dict[str, Callable[[Run], object]] = {
     "no server": lambda run: without(run, "server."),
     "no host": lambda run: without(run, "host.", "kernel."),
     "no samples": lambda run: setattr(run, "samples", []),
-    "cut in the ramp": cut,
+    "cut in the ramp": lambda run: cut(run, 13.0),
     "no phases": lambda run: setattr(run, "phases", []),
     "one tick": lambda run: setattr(run, "ticks", run.ticks[:1]),
     "no environment": lambda run: setattr(run, "environment", {}),

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from synthetic_run import ENDS_A_PAGE, FIXED, GENERATOR, KERNEL_END, REST, SERVER, a_run
+from synthetic_run import ENDS_A_PAGE, FIXED, GENERATOR, KERNEL_END, REST, SERVER, a_run, cut
 
 from asyncli.analysis.cost import Costs, Residue, costs
 from asyncli.records import Phase, Sample
@@ -21,10 +21,6 @@ TRUTH = {
 }  # fmt: skip
 
 
-def costs_of(run: Run) -> Costs:
-    return costs(run)
-
-
 def covered(found: list[Costs], name: str, truth: float) -> int:
     """How many of the intervals hold it."""
     intervals = [getattr(one, name).ci95 for one in found]
@@ -33,14 +29,14 @@ def covered(found: list[Costs], name: str, truth: float) -> int:
 
 @pytest.mark.parametrize(("phi", "connections"), [(0.0, 60_000), (0.5, 60_000), (0.9, 100_000)])
 def test_intervals_hold_the_truth_as_often_as_they_say(phi: float, connections: int) -> None:
-    """Noise independent from second to second, and noise that wanders: at least 90 of 100 intervals of 95 %."""
-    found = [costs_of(a_run(connections, hold_s=8.0, seed=seed, phi=phi)) for seed in range(100)]
+    """Of all three kinds of memory; of one line test_cost_line.py counts a hundred. Less than 35 of 40 come in one draw of seventy."""
+    found = [costs(a_run(connections, hold_s=8.0, seed=seed, phi=phi)) for seed in range(40)]
     for name in ("server_user", "kernel", "host_total"):
-        assert covered(found, name, TRUTH[name]) >= 90, name
+        assert covered(found, name, TRUTH[name]) >= 35, name
 
 
 def test_every_cost_is_found() -> None:
-    result = costs_of(a_run(100_000, hold_s=10.0))
+    result = costs(a_run(100_000, hold_s=10.0))
     for name, truth in TRUTH.items():
         cost = getattr(result, name)
         assert cost.bytes_per_connection == pytest.approx(truth, rel=0.01, abs=40)
@@ -48,10 +44,13 @@ def test_every_cost_is_found() -> None:
         assert cost.points == 36
     assert result.findings == []
     assert result.server_user.fixed_bytes == pytest.approx(FIXED["server"], rel=0.01)
+    elsewhere = costs(a_run(100_000, hold_s=10.0, local=False, server=False))
+    for one in (result, elsewhere):
+        assert one.kernel_queued.bytes_per_connection == pytest.approx(4096 / ENDS_A_PAGE, rel=0.02)
 
 
 def test_the_table_adds_up() -> None:
-    c = costs_of(a_run(30_000, hold_s=10.0))
+    c = costs(a_run(30_000, hold_s=10.0))
     assert c.residual is not None
     assert c.host_total is not None
     assert c.server_user is not None
@@ -63,7 +62,7 @@ def test_the_table_adds_up() -> None:
 
 
 def test_a_server_elsewhere_pays_its_own_end() -> None:
-    c = costs_of(a_run(50_000, hold_s=10.0, local=False, server=False))
+    c = costs(a_run(50_000, hold_s=10.0, local=False, server=False))
     assert c.kernel.bytes_per_connection == pytest.approx(KERNEL_END, rel=0.01)
     assert c.host_total.bytes_per_connection == pytest.approx(KERNEL_END + GENERATOR + REST, rel=0.03)
     assert c.residual.bytes_per_connection == pytest.approx(REST, abs=150)
@@ -75,7 +74,7 @@ def test_rss_stands_in_for_pss_and_says_so() -> None:
     run = a_run(30_000, hold_s=10.0)
     for sample in run.samples:
         sample.values.pop("server.pss_bytes")
-    cost = costs_of(run).server_user
+    cost = costs(run).server_user
     assert "RSS" in cost.method
     assert cost.bytes_per_connection == pytest.approx(1.8 * SERVER, rel=0.05)
 
@@ -88,10 +87,10 @@ def test_other_clients_are_counted_by_the_server() -> None:
         sample.values["server.pss_bytes"] += SERVER * strangers
         if "status.active" in sample.values:
             sample.values["status.active"] += strangers
-    cost = costs_of(run).server_user
+    cost = costs(run).server_user
     assert "active" in cost.method
     assert cost.bytes_per_connection == pytest.approx(SERVER, rel=0.01)
-    alone = costs_of(a_run(30_000, hold_s=10.0)).server_user
+    alone = costs(a_run(30_000, hold_s=10.0)).server_user
     assert "active" not in alone.method
 
 
@@ -108,7 +107,7 @@ def short(connections: int, seed: int = 0, *, first_use: float = 0.0, phi: float
 @pytest.mark.parametrize("phi", [0.0, 0.5, 0.9])
 def test_a_ramp_too_short_for_a_slope_gives_the_difference_of_two_levels(phi: float) -> None:
     """What the first connections take once is in it, and it says so; its interval holds that as often as it says."""
-    found = [costs_of(short(2000, seed, first_use=1e6, phi=phi, hold_s=15.0)) for seed in range(100)]
+    found = [costs(short(2000, seed, first_use=1e6, phi=phi, hold_s=15.0)) for seed in range(100)]
     for name in ("server_user", "kernel", "generator_user", "host_total"):
         true = TRUTH[name] + (1e6 / 2000 if name in ("server_user", "host_total") else 0)
         # As a short ramp has it too, slow wander is covered less (bench/README.md).
@@ -127,9 +126,9 @@ def test_a_ramp_too_short_for_a_slope_gives_the_difference_of_two_levels(phi: fl
 @pytest.mark.parametrize("connections", [1000, 2000, 3000, 20_000])
 def test_the_remedy_for_a_short_ramp_suffices(connections: int) -> None:
     run = short(connections)
-    (said,) = [one.remedy for one in costs_of(run).findings if one.code == "cost_few_points"]
+    (said,) = [one.remedy for one in costs(run).findings if one.code == "cost_few_points"]
     batch, interval_s = parse_pace(said.removeprefix("--ramp "))
-    c = costs_of(a_run(connections, hold_s=10.0, batch=batch, interval_s=interval_s))
+    c = costs(a_run(connections, hold_s=10.0, batch=batch, interval_s=interval_s))
     assert c.findings == []
     assert not c.host_total.of_levels
 
@@ -141,23 +140,23 @@ def test_what_was_not_held_or_not_read_has_no_level_and_what_moves_has_a_wide_on
         into = one.t_s - run.phases[2].start_s
         if into > 0:
             one.values["server.pss_bytes"] += 400e3 * into
-    still, moving = costs_of(run).server_user, costs_of(settling).server_user
+    still, moving = costs(run).server_user, costs(settling).server_user
     # By as much again as it moved by in the last half.
     assert moving.ci95[1] - moving.bytes_per_connection > still.half_width + 400e3 * 3 / 2000
     for one in run.samples:
         del one.values["kernel.socket_bytes"]
-    c = costs_of(run)
+    c = costs(run)
     assert c.kernel is None
     assert "kernel" in c.unknown
     assert c.server_user is not None
     run.phases = run.phases[:2]
-    c = costs_of(run)
+    c = costs(run)
     assert (c.server_user, c.host_total) == (None, None)
     assert "server_user" in c.unknown
     untested = short(2000)
     for _, tick in untested.ticks:
         tick.held = tick.held_at_drain = 0
-    c = costs_of(untested)
+    c = costs(untested)
     assert (c.server_user, c.kernel, c.host_total) == (None, None, None)
 
 
@@ -165,21 +164,14 @@ def test_nothing_sampled_nothing_known() -> None:
     run = a_run(30_000, slab=False)
     for sample in run.samples:
         sample.values = {name: value for name, value in sample.values.items() if name.startswith("kernel.tcp")}
-    c = costs_of(run)
+    c = costs(run)
     assert [finding.code for finding in c.findings] == ["cost_not_sampled", "cost_residual_unknown"]
     run.samples, run.ticks, run.phases = [], [], []
-    assert costs_of(run).host_total is None
-
-
-def test_queued_buffers_are_told_apart() -> None:
-    c = costs_of(a_run(100_000, hold_s=10.0))
-    assert c.kernel_queued.bytes_per_connection == pytest.approx(4096 / ENDS_A_PAGE, rel=0.02)
-    elsewhere = costs_of(a_run(100_000, hold_s=10.0, local=False, server=False)).kernel_queued
-    assert elsewhere.bytes_per_connection == pytest.approx(4096 / ENDS_A_PAGE, rel=0.02)
+    assert costs(run).host_total is None
 
 
 def test_what_is_behind_each_cost() -> None:
-    c = costs_of(a_run(100_000, hold_s=10.0))
+    c = costs(a_run(100_000, hold_s=10.0))
     assert set(c.fits) == {*TRUTH, "kernel_queued"}
     for name, fit in c.fits.items():
         cost = getattr(c, name)
@@ -204,14 +196,14 @@ def test_what_stays_behind() -> None:
             sample.values["server.pss_bytes"] += 5e6
             sample.values["kernel.socket_bytes"] += 2e6
             sample.values["host.used_bytes"] += 9e6
-    left = costs_of(run).residue
+    left = costs(run).residue
     assert (left.server_user, left.kernel, left.host_total) == (pytest.approx(5e6), pytest.approx(2e6), pytest.approx(9e6))
     assert left.after_s == pytest.approx(run.samples[-1].t_s - drained)
     for sample in run.samples:
         sample.values.pop("kernel.socket_bytes")
-    assert costs_of(run).residue.kernel is None
+    assert costs(run).residue.kernel is None
     run.phases = run.phases[:-1]
-    assert costs_of(run).residue == Residue()
+    assert costs(run).residue == Residue()
 
 
 def test_inodes_of_proc_are_left_out_of_the_host_and_its_residue() -> None:
@@ -224,7 +216,7 @@ def test_inodes_of_proc_are_left_out_of_the_host_and_its_residue() -> None:
         sample.values["host.used_bytes"] += 1800.0 * held
         if sample.t_s > drained:
             sample.values["host.used_bytes"] += 9e6
-    c = costs_of(run)
+    c = costs(run)
     (finding,) = c.findings
     assert finding.code == "descriptors_listed"
     assert c.host_total.bytes_per_connection == pytest.approx(HOST, rel=0.01)
@@ -240,7 +232,7 @@ def test_a_ladder_that_did_not_settle_says_so_and_is_less_sure() -> None:
             keep = 0.0 if not lag_s else math.exp(-(sample.t_s - before.t_s) / lag_s)
             behind = keep * behind + (1 - keep) * n
             sample.values["server.pss_bytes"] += SERVER * (behind - n)
-        return costs_of(run)
+        return costs(run)
 
     quick, slow = ladder(0.0), ladder(6.0)
     assert [one.code for one in quick.findings] == []
@@ -255,18 +247,8 @@ def test_a_ladder_that_did_not_settle_says_so_and_is_less_sure() -> None:
 
 @pytest.mark.parametrize("plateaus", [1, 2])
 def test_too_few_plateaus_fall_back_to_the_ramp_and_say_so(plateaus: int) -> None:
-    c = costs_of(a_run(20_000, hold_s=5.0, plateaus=plateaus, plateau_s=10.0))
+    c = costs(a_run(20_000, hold_s=5.0, plateaus=plateaus, plateau_s=10.0))
     assert "ramp" in c.kernel.method
-
-
-def cut(run: Run, at_s: float) -> Run:
-    """The run as its file stands when it is killed at ``at_s``."""
-    run.samples = [sample for sample in run.samples if sample.t_s <= at_s]
-    run.ticks = [(t_s, tick) for t_s, tick in run.ticks if t_s <= at_s]
-    run.phases = [phase for phase in run.phases if phase.start_s <= at_s]
-    run.phases[-1].end_s = None
-    run.complete = False
-    return run
 
 
 def test_a_ramp_that_was_interrupted_came_as_far_as_was_counted() -> None:
@@ -283,7 +265,7 @@ def test_a_ramp_that_was_interrupted_came_as_far_as_was_counted() -> None:
     run.phases = [
         run.phases[0], Phase("ramp", ramp_s, stop - 0.01), Phase("hold", stop - 0.01, stop), Phase("drain", stop, stop + 0.5),
     ]  # fmt: skip
-    c = costs_of(run)
+    c = costs(run)
     (part,) = [one for one in c.findings if one.code == "cost_of_a_part"]
     assert part.fields == {"held": 30_500.0, "asked": 100_000}
     # Half of them gone in no time would look like another client's on the server's side.
@@ -294,7 +276,7 @@ def test_a_ramp_that_was_interrupted_came_as_far_as_was_counted() -> None:
 @pytest.mark.parametrize("plateaus", [0, 1, 5])
 def test_a_run_that_is_cut_off_anywhere(at_s: float, plateaus: int) -> None:
     run = cut(a_run(100_000, hold_s=10.0, plateaus=plateaus, plateau_s=10.0), at_s)
-    c = costs_of(run)
+    c = costs(run)
     assert b"NaN" not in msgspec.json.encode(c)
     assert b"null" not in msgspec.json.encode({name: cost.ci95 for name in TRUTH if (cost := getattr(c, name)) is not None})
     known = [name for name in TRUTH if getattr(c, name) is not None]
@@ -306,7 +288,7 @@ def test_a_run_that_is_cut_off_anywhere(at_s: float, plateaus: int) -> None:
 def test_a_hole_in_the_samples_misleads_no_fit() -> None:
     run = a_run(100_000, hold_s=10.0)
     run.samples = [sample for sample in run.samples if not 40 < sample.t_s < 80]
-    c = costs_of(run)
+    c = costs(run)
     assert c.host_total.ci95[0] <= HOST <= c.host_total.ci95[1]
 
 
@@ -316,7 +298,7 @@ def test_a_baseline_that_stands_apart_is_no_point_and_is_said_to_be_none() -> No
     for sample in run.samples:
         if sample.t_s > run.phases[1].start_s and "generator.uss_bytes" in sample.values:
             sample.values["generator.uss_bytes"] += 3e6
-    c = costs_of(run)
+    c = costs(run)
     fit = c.fits["generator_user"]
     assert fit.cost.points == len(fit.n) == 5
     assert fit.apart == pytest.approx(fit.cost.fixed_bytes - 3e6, abs=3e5)
@@ -329,9 +311,9 @@ def test_a_baseline_that_stands_apart_is_no_point_and_is_said_to_be_none() -> No
 
 
 def test_intervals_of_plateaus_hold_the_truth() -> None:
-    found = [costs_of(a_run(40_000, hold_s=8.0, seed=seed, phi=0.5, plateaus=8, plateau_s=10.0)) for seed in range(100)]
-    assert covered(found, "host_total", HOST) >= 90
-    assert covered(found, "residual", REST) >= 90
+    found = [costs(a_run(40_000, hold_s=8.0, seed=seed, phi=0.5, plateaus=8, plateau_s=10.0)) for seed in range(50)]
+    assert covered(found, "host_total", HOST) >= 44
+    assert covered(found, "residual", REST) >= 44
 
 
 def test_a_metric_that_is_sampled_rarely() -> None:
@@ -340,5 +322,5 @@ def test_a_metric_that_is_sampled_rarely() -> None:
     for place, sample in enumerate(run.samples):
         if place % 4:
             sample.values.pop("server.pss_bytes")
-    c = costs_of(run)
+    c = costs(run)
     assert c.residual.bytes_per_connection == pytest.approx(REST, abs=60)

@@ -23,15 +23,9 @@ def line_of(n: list[float], y: list[float]) -> FittedLine | None:
 
 def test_a_line_is_found_exactly() -> None:
     line = line_of([0, 1, 2, 3, 4], [5, 7, 9, 11, 13])
-    assert (line.slope, line.intercept, line.half, line.r2) == (
-        pytest.approx(2),
-        pytest.approx(5),
-        pytest.approx(0, abs=1e-9),
-        1.0,
-    )
-    assert line.half_at(3) == 0.0
-    assert line_of([0, 1], [1, 2]) is None
-    assert line_of([3, 3, 3], [1, 2, 3]) is None
+    assert (line.slope, line.intercept, line.half, line.r2, line.half_at(3)) == pytest.approx((2, 5, 0, 1, 0), abs=1e-9)
+    for n, y in (([0, 1], [1, 2]), ([3, 3, 3], [1, 2, 3]), ([0, 1, 2, 3], [1, 2, math.nan, 4]), ([0, 1, math.inf, 3], [1, 2, 3, 4])):
+        assert line_of(n, y) is None
     flat = line_of([0, 1, 2, 3], [4, 4, 4, 4])
     assert (flat.slope, flat.intercept, flat.half, flat.r2) == (0.0, 4.0, 0.0, None)
 
@@ -63,43 +57,16 @@ def test_what_wanders_is_worth_less_than_what_scatters() -> None:
     assert wandering.half > 1.5 * scattered.half
 
 
-@settings(max_examples=60)
-@given(
-    st.lists(
-        st.tuples(st.floats(0, 1e7), st.floats(-1e13, 1e13)).map(lambda pair: (float(round(pair[0])), pair[1])),
-        min_size=0,
-        max_size=25,
-    )
-)
-def test_never_a_nan(points: list[tuple[float, float]]) -> None:
-    line = line_of([n for n, _ in points], [y for _, y in points])
-    assert line is None or all(map(math.isfinite, (line.slope, line.intercept, line.half, line.half_at(0), line.half_at(1e7))))
+HELD = st.floats(0, 1e7) | st.integers(0, 10**7).map(float)
+# They may overlap, or be instants.
+STRETCHES = st.builds(Point, st.floats(0, 1000), HELD, st.floats(-1e13, 1e13), st.integers(0, 50), st.floats(0, 2000), st.booleans())
 
 
-@settings(max_examples=60)
-@given(
-    st.lists(
-        st.builds(
-            Point,
-            st.floats(0, 1000),
-            st.floats(0, 1e6),
-            st.floats(0, 1e10),
-            st.integers(0, 50),
-            st.floats(0, 2000),
-            st.booleans(),
-        ),
-        min_size=3,
-        max_size=20,
-    )
-)
-def test_stretches_that_overlap_are_no_trouble(points: list[Point]) -> None:
+@settings(max_examples=100)
+@given(st.lists(STRETCHES, max_size=25))
+def test_never_a_nan(points: list[Point]) -> None:
     line = regress(points)
-    assert line is None or all(map(math.isfinite, (line.slope, line.intercept, line.half, line.half_at(5e5))))
-
-
-def test_what_is_not_a_number_is_no_point() -> None:
-    assert line_of([0, 1, 2, 3], [1, 2, math.nan, 4]) is None
-    assert line_of([0, 1, math.inf, 3], [1, 2, 3, 4]) is None
+    assert line is None or all(map(math.isfinite, (line.slope, line.intercept, line.half, line.half_at(0), line.half_at(1e7))))
 
 
 def test_what_the_first_connections_take_once_is_a_fixed_cost() -> None:
@@ -199,10 +166,6 @@ def test_the_interval_holds_the_truth_in_about_95_of_100(noise: Noise, ramp_s: i
 def test_slow_wander_in_a_short_ramp_holds_it_in_about_85(noise: Noise, ramp_s: int) -> None:
     inside, _ = held_by(noise, ramp_s)
     assert inside >= 75
-
-
-# Whether a plateau has settled.
-
 
 def rest(level: float, *, moves: float = 0.0, noise: float = 0.0, phi: float = 0.0, seconds: int = 5, seed: int = 0) -> Series:
     chance = np.random.default_rng(seed)

@@ -100,8 +100,6 @@ class Scene:
             assert one.evidence
             assert one.remedy
             assert "nan" not in one.evidence.lower().replace("nginx", "")
-            assert one.from_s is not None
-            assert one.to_s is not None
             assert one.from_s < one.to_s
         assert counts == {cause: dead.count for cause, dead in totals.whole.deaths.items()}
         return found

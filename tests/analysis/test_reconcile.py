@@ -11,16 +11,11 @@ from typing import Any
 import msgspec
 import pytest
 import synthetic_run
-from synthetic_run import bare_run
+from synthetic_run import bare_run, cut, without
 
-from asyncli.analysis.counts import CountsOverTime, Divergence, counts_over_time
+from asyncli.analysis.counts import Divergence, asked_over_time
 from asyncli.analysis.losses.attribution import Diagnosis
-from asyncli.analysis.reconcile import (
-    Reconciliation,
-    agreement,
-    in_words,
-    reconcile,
-)
+from asyncli.analysis.reconcile import Reconciliation, agreement, in_words, reconcile
 from asyncli.analysis.totals import fold
 from asyncli.core.histogram import Histogram, bucket
 from asyncli.core.ramp import Ramp
@@ -105,10 +100,8 @@ def test_what_the_page_does_not_tell_is_unknown() -> None:
     assert (result.server_active, result.accepts_delta, result.handled_delta) == (20_000, 20_000, 20_000)
     assert agreement(result.agrees, []) == "They agree"
     run = shifted(without=CONNECTIONS)
-    result, counts = reconciled(run)[0], counts_over_time(run)
+    result = reconciled(run)[0]
     assert (result.accepts_delta, result.handled_delta, result.requests_delta, result.divergences) == (None, None, None, [])
-    assert 20_000 in counts.server_active
-    assert {*counts.accepts, *counts.handled, *counts.requests} == {None}
     (finding,) = look(shifted(without=("active", *CONNECTIONS)))[1]
     assert finding.fields["why"] == "page_tells_nothing"
 
@@ -124,11 +117,7 @@ def test_a_server_that_began_anew_is_seen_by_its_requests() -> None:
 
 @pytest.mark.parametrize("last_s", [4.0, 12.0, 30.0])
 def test_counts_of_a_page_that_was_lost_before_the_holds_end_are_unknown(last_s: float) -> None:
-    run = a_run(20_000)
-    for sample in run.samples:
-        if sample.t_s > last_s:
-            sample.values = {name: value for name, value in sample.values.items() if not name.startswith("status.")}
-    result, findings = look(run)
+    result, findings = look(without(a_run(20_000), "status.", since_s=last_s))
     assert (result.accepts_delta, result.handled_delta, result.requests_delta, result.agrees) == (None, None, None, None)
     assert findings[0].fields["why"] == "page_silent"
 
@@ -283,10 +272,7 @@ def test_a_page_that_came_in_the_drain_does_not_speak_of_the_hold() -> None:
 def test_a_page_from_well_before_the_end_speaks_of_another_moment() -> None:
     run = a_run(5000)
     stop = run.phases[3].start_s
-    for sample in run.samples:
-        if stop - 5 < sample.t_s <= stop:
-            sample.values = {name: value for name, value in sample.values.items() if not name.startswith("status.")}
-    assert reconciled(run)[0].server_active is None
+    assert reconciled(without(run, "status.", since_s=stop - 5, until_s=stop))[0].server_active is None
     # Pages that come every five seconds are as near as they can be.
     run = a_run(5000)
     for place, sample in enumerate(run.samples):
@@ -305,10 +291,7 @@ def test_a_run_that_was_stopped_in_its_baseline() -> None:
 
 def test_a_killed_run_is_unsure_by_what_was_in_flight() -> None:
     run = a_run(20_000)
-    run.ticks = [(t_s, tick) for t_s, tick in run.ticks if t_s < 15.0]
-    run.samples = [sample for sample in run.samples if sample.t_s < 15.0]
-    run.phases = run.phases[:2]
-    run.phases[1].end_s = None
+    cut(run, 15.0)
     for sample in run.samples:
         if "status.active" in sample.values:  # half a second's worth of the ramp, as a real page would be off
             for metric in ("status.active", "status.accepts", "status.handled"):
@@ -317,16 +300,11 @@ def test_a_killed_run_is_unsure_by_what_was_in_flight() -> None:
     assert "reconcile_held" not in codes
     assert "reconcile_accepts" not in codes
     assert result.client_held == run.ticks[-1][1].held
-    assert result.server_active is not None
     (finding,) = [one for one in look(run)[1] if one.code == "reconcile_in_flight"]
     by, apart = result.server_active - result.client_held, finding.fields["apart"][0]
     assert (apart["pair"], apart["by"], apart["before"]) == ("held", by, 0)
     assert 0 < by <= apart["flight"] <= 2000
     assert agreement(result.agrees, [finding]) != agreement(result.agrees, [])
-
-
-# Through time.
-
 
 def parted(run: Run, plan: Plan | None = None) -> tuple[list[Divergence], list[Finding]]:
     """What parted, and the findings about what met again."""
@@ -496,32 +474,13 @@ def test_no_false_alarm_in_a_hundred_runs_and_none_missed() -> None:
         assert (one.from_s, one.to_s) == (30.0, 36.0)
         assert abs(one.most + 60) <= 12
 
-
-# For a picture.
-
-
-def test_all_counts_at_the_instants_of_the_pages() -> None:
+def test_what_was_asked_follows_the_schedule_up_to_the_drain() -> None:
     run = a_run(20_000, plateaus=3, plateau_s=4.0)
-    counts = counts_over_time(run)
-    assert all(len(getattr(counts, name)) == len(counts.t_s) for name in CountsOverTime.__struct_fields__)
-    assert counts.t_s == sorted(set(counts.t_s))
+    asked = asked_over_time(run)
     schedule = Ramp(20_000, run.plan.batch, run.plan.interval_s, 3, 4.0)
     start, stop = run.phases[1].start_s, run.phases[3].start_s
-    for t_s, asked in zip(counts.t_s, counts.asked, strict=True):
+    for t_s, count in asked.rows():
         due = sum(schedule.size(j) for j in range(schedule.batches) if schedule.due_s(j) <= t_s - start)
-        assert asked == (due if t_s < stop else 0)
-    middle = min(range(len(counts.t_s)), key=lambda place: abs(counts.t_s[place] - (stop - 5)))
-    for name in ("asked", "held", "server_active", "opened", "accepts", "handled"):
-        assert getattr(counts, name)[middle] == 20_000, name
-    assert counts.answers[-1] == counts.requests[-1]
-
-
-def test_counts_without_pages_and_without_anything() -> None:
-    run = a_run(5000, status=False)
-    counts = counts_over_time(run)
-    assert len(counts.t_s) == len(run.ticks)
-    assert set(counts.server_active) | set(counts.accepts) | set(counts.requests) == {None}
-    assert max(one for one in counts.held if one is not None) == 5000
-    nothing = counts_over_time(bare_run())
-    assert nothing.t_s == []
-    assert nothing.held == []
+        assert count == (due if t_s < stop else 0)
+    assert max(asked.values) == 20_000
+    assert len(asked_over_time(bare_run())) == 0

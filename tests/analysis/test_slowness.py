@@ -7,7 +7,7 @@ from synthetic_run import a_run, spread
 
 from asyncli.analysis.losses.slowness import not_heard, sent_again, slow_answers, stalls, unheard
 from asyncli.analysis.totals import fold
-from asyncli.records import Deaths, Finding
+from asyncli.records import Deaths
 from asyncli.run import Run
 
 
@@ -21,22 +21,18 @@ def silent(first: int, last: int) -> Run:
     return run
 
 
-def found(run: Run) -> list[Finding]:
-    return stalls(run)
-
-
 def test_a_good_run_has_none() -> None:
     run = a_run(1000)
-    assert found(run) == []
+    assert stalls(run) == []
     assert sent_again(run) == []
 
 
 def test_nobody_is_answered_for_three_seconds() -> None:
-    (one,) = found(silent(30, 32))
+    (one,) = stalls(silent(30, 32))
     assert (one.code, one.severity) == ("no_answers", "warning")
     assert (one.fields["waited"], one.fields["why"]) == (9, "page_answered")
     assert (one.fields["from_s"], one.fields["to_s"]) == pytest.approx((29.1, 32.1), abs=0.2)
-    assert found(silent(30, 30)) == []
+    assert stalls(silent(30, 30)) == []
 
 
 def test_what_tells_a_server_that_stands_still_from_a_way_that_is_cut() -> None:
@@ -46,12 +42,12 @@ def test_what_tells_a_server_that_stands_still_from_a_way_that_is_cut() -> None:
             for name in [name for name in sample.values if name.startswith("status.")]:
                 del sample.values[name]
             sample.values["server.cpu_s"] = 9.0
-    (still,) = found(run)
+    (still,) = stalls(run)
     assert still.fields["why"] == "stopped"
     run.environment["local"] = False
     for sample in run.samples:
         sample.values["tcp.RetransSegs"] = max(0.0, min(sample.t_s - 30, 5.0)) * 10
-    (cut,) = found(run)
+    (cut,) = stalls(run)
     assert cut.fields["why"] == "unacknowledged"
 
 
@@ -60,7 +56,7 @@ def test_a_server_that_counts_what_it_does_not_answer_is_slow() -> None:
     for sample in run.samples:
         if "status.requests" in sample.values:
             sample.values["status.requests"] = sample.values["status.polls"] + 30 * sample.t_s
-    (one,) = found(run)
+    (one,) = stalls(run)
     assert (one.fields["why"], one.fields["requests"]) == ("slow", 60)
 
 
@@ -74,7 +70,7 @@ def test_silences_that_others_explain(why: str) -> None:
             tick.longest_turn_s = 0.9
         elif why == "few waited":
             tick.awaiting = min(tick.awaiting, 4)
-    assert found(run) == []
+    assert stalls(run) == []
 
 
 def test_silences_by_the_dozen_are_counted() -> None:
@@ -82,7 +78,7 @@ def test_silences_by_the_dozen_are_counted() -> None:
     for t_s, tick in run.ticks:
         if 10 < t_s < 60 and int(t_s) % 5 < 3:
             tick.answered, tick.awaiting = 0, 9
-    (one,) = found(run)
+    (one,) = stalls(run)
     assert one.fields["times"] == 10
 
 
@@ -98,9 +94,6 @@ def test_segments_that_were_sent_again(resent: float, count: int | None) -> None
     assert all(one.fields["share"] == pytest.approx(0.03, abs=0.005) for one in told)
 
 
-# -- answers that came late
-
-
 def slow(first: int, last: int, us: int = 800_000) -> Run:
     """A hold in which every answer takes so long in the seconds from ``first`` to ``last`` on the run's clock."""
     run = a_run(1000)
@@ -110,12 +103,8 @@ def slow(first: int, last: int, us: int = 800_000) -> Run:
     return run
 
 
-def told(run: Run) -> list[Finding]:
-    return slow_answers(run)
-
-
 def test_when_answers_came_late_is_said() -> None:
-    (one,) = told(slow(30, 33))
+    (one,) = slow_answers(slow(30, 33))
     assert (one.code, one.severity) == ("answers_slow", "warning")
     assert (one.fields["from_s"], one.fields["to_s"]) == pytest.approx((29.1, 33.1), abs=0.2)
     assert (one.fields["median_s"], one.fields["usual_s"]) == pytest.approx((0.8, 421e-6), rel=0.01)
@@ -123,7 +112,7 @@ def test_when_answers_came_late_is_said() -> None:
     for t_s, tick in twice.ticks:
         if 40 < t_s < 45:
             tick.latency_us = spread(800_000, tick.answered)
-    (both,) = told(twice)
+    (both,) = slow_answers(twice)
     assert (both.fields["times"], both.fields["all_s"]) == (2, 9)
 
 
@@ -134,9 +123,9 @@ def test_of_a_run_of_before_the_latencies_are_of_answers_alone() -> None:
         for _, tick in run.ticks:
             tick.beats_failed = tick.answered
             tick.latency_us.merge(spread(10_000_000, tick.answered * (per - 1)))
-    (found,) = told(old)
+    (found,) = slow_answers(old)
     assert found.fields["usual_s"] == pytest.approx(421e-6, rel=0.01)
-    assert [one.fields["usual_s"] for one in told(new)] == [found.fields["usual_s"]]
+    assert [one.fields["usual_s"] for one in slow_answers(new)] == [found.fields["usual_s"]]
 
 
 @pytest.mark.parametrize("why", ["never", "not for long", "always", "not by much", "we were late", "given up", "nobody was answered"])
@@ -150,10 +139,7 @@ def test_latencies_that_are_no_spell(why: str) -> None:
             tick.deaths = {"heartbeat_timeout": Deaths(count=1)}
         elif why == "nobody was answered" and 28 < t_s < 29:
             tick.answered, tick.awaiting = 0, 9
-    assert told(run) == []
-
-
-# -- connections that nobody has heard of
+    assert slow_answers(run) == []
 
 
 @pytest.mark.parametrize(
@@ -172,7 +158,6 @@ def test_what_was_not_heard(fault_at_s: float | None, count: int, since_s: float
             run.ticks[-1][1].heard_ms.add(ago_s * 1e3)
     totals = fold(run)
     seen = unheard(run, totals)
-    assert seen is not None
     assert (seen.count, seen.fault) == (count, fault_at_s is not None)
     assert seen.ago_s == pytest.approx(since_s, abs=1.0)
     (found,) = not_heard(seen, totals, run.plan)
@@ -202,6 +187,5 @@ def test_a_silence_of_all_to_the_end_counts_from_its_beginning_however_early_the
         for _ in range(many):
             run.ticks[-1][1].heard_ms.add(ago_s * 1e3)
     seen = unheard(run, fold(run))
-    assert seen is not None
     assert (seen.count, seen.fault) == (80, True)
     assert seen.ago_s == pytest.approx(15.0, abs=2.0)

@@ -6,14 +6,14 @@ from typing import Any
 
 import msgspec
 import pytest
-from synthetic_run import FIXED, GENERATOR, KERNEL_END, SERVER, a_run, bare_run
+from synthetic_run import FIXED, GENERATOR, KERNEL_END, SERVER, a_run, bare_run, without
 
 from asyncli.analysis.cost import costs
 from asyncli.analysis.forecast import RESERVE, forecast
 from asyncli.analysis.losses.server_evidence import ServerEvidence
 from asyncli.records import Phase, Sample
 from asyncli.run import Run
-from asyncli.topology import of_ours, sides
+from asyncli.topology import place_of, sides
 
 ELSEWHERE = {"local": False, "agent": {"same_host": False, "same_network": False, "cpus": 4}}
 APART = {"local": True, "agent": {"same_host": True, "same_network": False}}
@@ -49,7 +49,7 @@ def test_sides(environment: dict[str, Any], ends: int, server: bool, generator: 
     ],
 )
 def test_what_is_ours(environment: dict[str, Any], counter: str, memory: str) -> None:
-    assert (of_ours("tcp.OutSegs", environment), of_ours("host.free_bytes", environment)) == (counter, memory)
+    assert (place_of(environment).of_ours("tcp.OutSegs"), place_of(environment).of_ours("host.free_bytes")) == (counter, memory)
 
 
 def test_while_an_agent_is_not_heard_nothing_is_said_of_the_server() -> None:
@@ -110,7 +110,6 @@ def test_a_forecast_knows_the_memory_of_both_hosts() -> None:
     assert by_name == {"server_host": pytest.approx(theirs, rel=1e-3), "generator": pytest.approx(ours, rel=1e-3)}
     assert found.first == "generator"
     # Without a look at it nothing is said of it.
-    blind = [Sample(one.t_s, {name: value for name, value in one.values.items() if not name.startswith("client.")}) for one in run.samples]
-    run.samples, known = blind, costs(msgspec.structs.replace(run, samples=blind))
+    known = costs(without(run, "client."))
     found, _ = forecast(run, known)
     assert (known.client_total, [one.name for one in found.ceilings]) == (None, ["server_host"])

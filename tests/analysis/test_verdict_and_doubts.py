@@ -13,7 +13,7 @@ from synthetic_run import a_run, bare_run, spread
 from asyncli.analysis.losses import loss_findings
 from asyncli.analysis.losses.attribution import Diagnosis, diagnose
 from asyncli.analysis.saturation import achieved_per_s, is_saturated, saturation
-from asyncli.analysis.shared_host import company, cpus_taken
+from asyncli.analysis.shared_host import cpus_taken, other_sockets
 from asyncli.analysis.totals import Totals, fold
 from asyncli.analysis.verdict import judge
 from asyncli.core.histogram import Histogram
@@ -305,13 +305,13 @@ def test_listen_queues_only_of_this_host() -> None:
 def test_company_on_this_host(by: int, local: bool) -> None:
     run = a_run(20_000, local=local)
     of = fold(run)
-    assert company(run, of) == []
+    assert other_sockets(run, of) == []
     for sample in run.samples[10:]:
         sample.values["kernel.tcp_alloc"] += by
-    (finding,) = company(run, of)
+    (finding,) = other_sockets(run, of)
     assert finding.fields["others"] == by
-    assert company(bare_run(samples=run.samples), of) == []
-    assert company(bare_run(run.ticks, run.phases), of) == []
+    assert other_sockets(bare_run(samples=run.samples), of) == []
+    assert other_sockets(bare_run(run.ticks, run.phases), of) == []
 
 
 def cpu(run: Run, **cores: tuple[float, float]) -> None:

@@ -13,21 +13,12 @@ from pathlib import Path
 
 import pytest
 from made_runs import with_deaths
-from programs import SHORT, Done, Program, codes, here, report, serving
+from programs import SHORT, Done, Program, codes, complaint, here, report, serving
 from recording import write_run
 
 from asyncli.cli.main import run as run_here
 
 URL = "http://127.0.0.1:1/"
-
-
-def complaint(done: Done) -> str:
-    """The one line: what, where, and after a semicolon how to mend it (or, for a flag, where the flags are listed)."""
-    assert (done.status, done.out) == (2, "")
-    lines = done.err.splitlines()
-    assert len(lines) == 1, done.err
-    assert re.match(r"asyncli: \S.*(; \S|\('asyncli.*--help' lists)", lines[0]), lines
-    return lines[0].removeprefix("asyncli: ")
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +76,7 @@ LINES: list[tuple[str, str]] = [
     ("soack URL", "no command 'soack'; did you mean 'soak'?"), ("reprot run.db", "no command 'reprot'; did you mean 'report'?"),
     ("frobnicate", "URL: 'frobnicate' has no scheme"), ("--frobnicate", "No such option"),
     ("lab apache", "unknown lab server 'apache'"), ("lab nginx --port 65536", "--port: '65536' is not a port"),
-    ("lab nginx -c 0", "lab nginx: '0' is below 1"),
+    ("lab nginx -c 0", "--connections: '0' is below 1"),
     ("demo --server apache", "Invalid value for '--server': 'apache' is not one of"), ("demo -c 0", "--connections: '0' is below 1"),
     ("report a b", "Got unexpected extra argument"),
     ("explain worker_", "TERM: nothing is called 'worker_'"),
@@ -102,7 +93,7 @@ LINES: list[tuple[str, str]] = [
     ("capacity URL --within close", "--within: 'close' is no share of the answer; write a percentage from 0.1% to 50%"),
     ("capacity URL --hold forever", "--hold: 'forever' never ends"), ("capacity URL -c 5", "No such option"),
     ("capacity URL --most 2 --start 1 --out /proc/none/there", "--out: /proc/none/there cannot be made"),
-    ("runs none", "FOLDER: none does not exist"), ("runs run.db", "FOLDER: run.db is no folder"), ("runs full --json no/x", "--json: no/x lies"),
+    ("runs none", "FOLDER: none does not exist"), ("runs run.db", "FOLDER: run.db is not a folder"), ("runs full --json no/x", "--json: no/x lies"),
     ("report none.db", "none.db: there is no such file"), ("report full", "full: is a folder"), ("report empty.db", "empty.db: is empty"),
     ("report text.db", "text.db: is not a run file (not SQLite)"), ("report damaged.db", "damaged.db: "),
     ("report foreign.db", "foreign.db: "), ("report loop.db --json -", "loop.db: "),

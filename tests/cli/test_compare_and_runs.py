@@ -18,25 +18,20 @@ import click
 import msgspec
 import pytest
 from click.testing import CliRunner
-from recording import write_run
+from made_runs import dead
+from recording import new_run, write_run
+from synthetic_run import a_run
 
 from asyncli.cli.compare import command as compare_command
 from asyncli.cli.report import command as report_command
 from asyncli.cli.runs import command as runs_command
 from asyncli.errors import AsyncliError
-from asyncli.plan import plan_document
 from asyncli.records import STOPPED, Finding, Phase, Sample
 from asyncli.report import comparison_report as comparison
 from asyncli.report.summary import summarise
 from asyncli.run import Run
 from asyncli.store.reader import read_run
 from asyncli.store.run_index import read_index_entry
-from asyncli.store.writer import RunWriter
-
-sys.path.insert(0, str(Path(__file__).parent.parent / "analysis"))
-sys.path.insert(0, str(Path(__file__).parent.parent / "report"))
-from made_runs import dead
-from synthetic_run import a_run
 
 
 def write(run: Run, path: Path, *, run_id: str | None = None, started_s: float | None = None) -> Path:
@@ -77,9 +72,6 @@ def refused(command: click.Command, *arguments: str | Path) -> str:
     return line
 
 
-# -- compare
-
-
 def test_compare_writes_json_and_html(files: Path, tmp_path: Path) -> None:
     status, text = ran(compare_command, files / "a.db", files / "b.db", "--json", "-")
     document = json.loads(text)
@@ -106,9 +98,6 @@ def test_what_cannot_be_compared_is_one_line(files: Path, tmp_path: Path) -> Non
         ([a, b, "--json", a], "--json: "), ([a, b, "--html", tmp_path], "--html: "), ([*([a] * 27)], "27 runs"),
     ):  # fmt: skip
         assert what in refused(compare_command, *arguments), what
-
-
-# -- runs
 
 
 def listing(*arguments: str | Path) -> dict[str, Any]:
@@ -199,14 +188,7 @@ def test_folders_in_it_only_when_asked(files: Path, tmp_path: Path) -> None:
 
 
 def test_a_run_that_is_being_written_goes_on(tmp_path: Path) -> None:
-    run = a_run(500)
-    writer = RunWriter.create(
-        tmp_path / "live.db",
-        run_id="live",
-        started_wall_s=time.time(),
-        plan_document=plan_document(run.plan),
-        environment=run.environment,
-    )
+    writer = new_run(tmp_path / "live.db", started_s=time.time())
     old = time.time() - 3600
     try:
         # Whatever keeps it from writing.
@@ -243,9 +225,6 @@ def test_a_long_run_is_listed_without_the_samples_of_its_hold(tmp_path: Path) ->
     head = read_index_entry(write(run, tmp_path / "long.db"))
     assert len(head.ticks) == len(run.ticks)
     assert head.samples[-1].t_s == pytest.approx(run.phases[2].start_s + 15.0, abs=1.5)
-
-
-# -- both, whatever the names, the terminal and the folders are
 
 
 def test_a_header_is_never_shown_and_no_value_differs_unseen(tmp_path: Path) -> None:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-
-from tests.programs import here
+from programs import here
 
 
 def test_without_a_term_it_lists_them(tmp_path: Path) -> None:

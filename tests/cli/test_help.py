@@ -47,7 +47,6 @@ def test_help_is_light_and_on_standard_output(arguments: list[str]) -> None:
 def test_every_option_is_described(name: str) -> None:
     context = click.Context(cli)
     command = cli.get_command(context, name)
-    assert command is not None
     assert command.help
     for option in command.params:
         if isinstance(option, click.Option):
@@ -57,7 +56,6 @@ def test_every_option_is_described(name: str) -> None:
 @pytest.mark.parametrize("name", ["soak", "check", "demo", "bench"])
 def test_every_key_of_a_plan_is_a_flag(name: str) -> None:
     command = cli.get_command(click.Context(cli), name)
-    assert command is not None
     flags = {flag for option in command.params for flag in (*option.opts, *option.secondary_opts)}
     keys = benchplan.KEYS if name == "bench" else KEYS
     assert {f"--{key.replace('_', '-')}" for key in (*keys, "plan") if key != "urls"} <= flags

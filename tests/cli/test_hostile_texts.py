@@ -7,9 +7,7 @@ import os
 import shutil
 import sqlite3
 import subprocess
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 from fault_table import require_as_written
@@ -22,49 +20,21 @@ from asyncli.store.reader import read_run
 _PAGE = b"Active connections: 1 \nserver accepts handled requests\n 1 1 1 \nReading: 0 Writing: 1 Waiting: 0 \n"
 
 
-@contextmanager
-def status_page(good: int, reason: bytes) -> Iterator[str]:
+def status_page(good: int, reason: bytes) -> Callable[[int], bytes]:
     """nginx's page to the first ``good`` polls, then 503 for ``reason``; from a server with a title for our terminal."""
-    import socket
 
-    polls = 0
+    def answer(poll: int) -> bytes:
+        head, body = (b"200 OK", _PAGE) if poll <= good else (b"503 " + reason, b"")
+        server = b"Server: fake\x1b]0;own\x07/1.0\xe9"
+        return b"HTTP/1.1 %s\r\n%s\r\nContent-Length: %d\r\n\r\n%s" % (head, server, len(body), body)
 
-    def serve(client: socket.socket) -> None:
-        nonlocal polls
-        with client:
-            heard = b""
-            while data := client.recv(4096):
-                heard += data
-                while b"\r\n\r\n" in heard:
-                    heard = heard.partition(b"\r\n\r\n")[2]
-                    polls += 1
-                    head, body = (b"200 OK", _PAGE) if polls <= good else (b"503 " + reason, b"")
-                    server = b"Server: fake\x1b]0;own\x07/1.0\xe9"
-                    client.sendall(b"HTTP/1.1 %s\r\n%s\r\nContent-Length: %d\r\n\r\n%s" % (head, server, len(body), body))
-
-    def accept() -> None:
-        while True:
-            try:
-                client, _ = listening.accept()
-            except OSError:
-                return
-            threading.Thread(target=serve, args=(client,), daemon=True).start()
-
-    listening = socket.create_server(("127.0.0.1", 0))
-    thread = threading.Thread(target=accept)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{listening.getsockname()[1]}/"
-    finally:
-        listening.shutdown(socket.SHUT_RDWR)
-        listening.close()
-        thread.join()
+    return answer
 
 
 def test_a_status_page_whose_words_are_no_text_is_a_gap(tmp_path: Path) -> None:
     reason = b"surcharg\xe9 \x1b]0;own\x07"
-    with serving() as server, status_page(3, reason) as status:
-        soak = ("soak", server.url, "-c", "5", *SHORT, "--hold", "3s", "--status-url", status, "--out", "run.db")
+    with serving() as server, serving(answer=status_page(3, reason)) as status:
+        soak = ("soak", server.url, "-c", "5", *SHORT, "--hold", "3s", "--status-url", status.url, "--out", "run.db")
         done = here(tmp_path, *soak, "--log-json")
     assert done.status in (0, 4), done.err
     assert "\x1b" not in done.out + done.err
@@ -76,8 +46,8 @@ def test_a_status_page_whose_words_are_no_text_is_a_gap(tmp_path: Path) -> None:
 
 
 def test_a_status_page_that_refuses_at_once_does_not_steer_the_terminal(tmp_path: Path) -> None:
-    with serving() as server, status_page(0, b"\x1b]0;own\x07\x1b[2J") as status:
-        done = here(tmp_path, "soak", server.url, "--status-url", status)
+    with serving() as server, serving(answer=status_page(0, b"\x1b]0;own\x07\x1b[2J")) as status:
+        done = here(tmp_path, "soak", server.url, "--status-url", status.url)
     assert done.status == 2
     assert "503 ?]0;own??[2J" in done.err
     assert "\x1b" not in done.err

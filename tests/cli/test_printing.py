@@ -89,9 +89,7 @@ def test_a_soak_says_what_it_can(tmp_path: Path, server: Server) -> None:
     assert (tmp_path / "b.json").exists()
 
 
-@pytest.mark.parametrize(
-    "arguments", ["report RUN", "report RUN --csv CSV", "runs FOLDER", "check URL", "--help"]
-)
+@pytest.mark.parametrize("arguments", ["report RUN", "report RUN --csv CSV", "runs FOLDER", "check URL", "--help"])
 def test_every_command_that_prints(tmp_path: Path, server: Server, recorded: Path, arguments: str) -> None:
     places = {"RUN": recorded, "FOLDER": recorded.parent, "URL": server.url, "CSV": tmp_path / "csv"}
     words = [places.get(word, word) for word in arguments.split()]

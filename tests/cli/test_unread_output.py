@@ -19,8 +19,8 @@ import pytest
 from programs import ASYNCLI, DEADLINE_S, SHORT, held, recorded, serving, until
 from rich.console import Console
 
-from asyncli.cli import outlet as outlets_module
-from asyncli.cli.outlet import Outlet
+from asyncli.cli import stdio as outlets_module
+from asyncli.cli.stdio import Outlet
 from asyncli.plan import Plan
 from asyncli.report.live import JsonView, PlainView
 from asyncli.report.livestate import LiveState

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from programs import DEADLINE_S
 from test_placement import PLAN, member
 
 from asyncli.cluster import host_probe
@@ -166,13 +167,10 @@ async def test_a_clock_that_drifts_on_is_told_again(monkeypatch: pytest.MonkeyPa
     host = generator._hosts["a"]
     host.actor, host.clock = Drifting(), Offset(0.0, 0.0)
     keeping = asyncio.create_task(host._keep_time())
-    await asyncio.wait_for(over.wait(), 10.0)
+    await asyncio.wait_for(over.wait(), DEADLINE_S)
     keeping.cancel()
     told = [one.finding.fields["drift_s"] for one in await said(generator) if isinstance(one, HostFinding)]
     assert told == [pytest.approx(one, abs=0.01) for one in (0.02, 0.3, 5.0)]
-
-
-# -- who holds a host
 
 
 @pytest.mark.parametrize("held_by", ["tcp://1", "tcp://2"])
@@ -252,17 +250,16 @@ async def test_processes_whose_actor_stands_still_end_by_themselves(actors: Call
     actor = actors()
     assert await actor.open(SHARD) == ""
     try:
-        assert actor._generator is not None
         pids = list(actor._generator.pids)
         actor._generator.alive(1)
         monkeypatch.setattr(actor._generator, "alive", lambda _: None)
         heard: list[Up] = []
-        async with asyncio.timeout(30.0):
+        async with asyncio.timeout(DEADLINE_S):
             while not heard or not isinstance(heard[-1], Failed):
                 heard += [msgspec.msgpack.decode(frame, type=UP) for frame in await actor.said(len(heard), 1.0)]
         # Not by itself: it may be taken in again.
         assert heard[-1].away
-        async with asyncio.timeout(30.0):
+        async with asyncio.timeout(DEADLINE_S):
             while any(Path(f"/proc/{pid}/exe").exists() for pid in pids):
                 await asyncio.sleep(0.01)
     finally:

@@ -155,7 +155,6 @@ def test_a_killed_session_leaves_nothing_anywhere_and_its_run_can_be_resumed(fol
     assert (alone.status, alone.err.count("\n")) == (2, 1)
     assert f"--cluster {there.address}" in alone.err
     before = recorded(folder / "run.db")
-    assert before is not None
     # At once, as a service manager would: the hosts may not have let go yet, and are waited for.
     with Program(folder, "soak", "--resume", "run.db", "--cluster", there.address) as program:
         program.until(lambda: held(folder) == 100 and ticks(folder) > len(before.ticks) + 3, "all are held again")
@@ -171,7 +170,6 @@ def test_a_killed_session_leaves_nothing_anywhere_and_its_run_can_be_resumed(fol
     require_as_written("test_a_killed_session_leaves_nothing_anywhere_and_its_run_can_be_resumed", summary)
     # What the hosts' processes have used goes on from where it was.
     now = recorded(folder / "run.db")
-    assert now is not None
     used = [one.values["generator.cpu_s"] for one in now.samples if "generator.cpu_s" in one.values]
     assert used == sorted(used)
 
@@ -197,9 +195,6 @@ def test_from_a_notebook(folder: Path, there: There) -> None:
             await asyncio.to_thread(client.close)
 
     asyncio.run(cell())
-
-
-# -- what is no cluster
 
 
 @pytest.mark.parametrize(
@@ -318,7 +313,6 @@ def test_where_no_host_is_left_a_stop_ends_it_and_so_does_a_while(folder: Path, 
     code = "import asyncli.cluster.generator as g; g.ALONE_S = 3.0\nfrom asyncli.cli.main import main\nmain()"
     asked = ("soak", there.server.url, "--cluster", there.address, "-c", "100", "--hold", "10m", *SHORT)
     with subprocess.Popen([sys.executable, "-c", code, *asked], cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as soak:
-        assert soak.stderr is not None
         try:
             until(lambda: held(folder) == 100, "all are held")
             worker.stop()
@@ -352,9 +346,6 @@ def test_so_many_hosts_are_waited_for(folder: Path, there: There) -> None:
     assert (done.returncode, done.stdout) == (2, "")
     _, refused = done.stderr.splitlines()
     assert "--cluster-hosts: 1 of 2 " in refused
-
-
-# -- TLS
 
 
 def certificates(folder: Path, name: str, lasts: datetime.timedelta) -> tuple[str, ...]:

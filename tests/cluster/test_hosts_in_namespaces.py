@@ -135,7 +135,6 @@ def test_two_hosts_are_one_run(folder: Path, stage: Stage) -> None:
     assert "cluster_memory" not in codes(summary)
     # Each second of each host is counted once.
     run = recorded(folder / "run.db")
-    assert run is not None
     seconds = [tick.second for _, tick in run.ticks]
     assert seconds == list(range(1, len(seconds) + 1))
     assert sum(tick.opened for _, tick in run.ticks) == N
@@ -174,7 +173,6 @@ def test_a_short_cut_loses_no_second(folder: Path, stage: Stage) -> None:
         program.until(lambda: held(folder) == N, "all are counted again")
         # And one of the session itself: what the hosts say meanwhile is kept there.
         before = recorded(folder / "run.db")
-        assert before is not None
         program.signal(signal.SIGSTOP)
         pass_s(5.0)
         program.signal(signal.SIGCONT)

@@ -41,7 +41,6 @@ def test_every_connection_is_dealt_once_and_no_room_is_overfilled(connections: i
 
 def test_a_small_host_has_what_it_can_hold() -> None:
     dealt = assign(100_000, 10, [Room(10_000, 20_000, 2), Room(100_000, 20_000, 2)], None)
-    assert dealt is not None
     assert held_by(100_000, 10, sum(map(len, dealt)), dealt[0]) <= 10_000
     assert assign(100_000, 10, [Room(10_000, 20_000, 2), Room(80_000, 20_000, 2)], None) is None
 
@@ -53,9 +52,6 @@ def test_a_lost_share_is_taken_over_once_or_left_over(connections: int, batch: i
     for name, numbers in taken.items():
         assert held_by(connections, batch, workers, numbers) <= free[name].connections
         assert all(held_by(connections, batch, workers, [number]) <= free[name].of_a_worker for number in numbers)
-
-
-# -- ticks
 
 
 def tick(second: int, opened: int, held: int, **more: object) -> Tick:
@@ -123,9 +119,6 @@ def test_a_silent_host_holds_nothing_that_counts_and_a_lost_one_is_our_loss() ->
     assert (fourth.ramped, fourth.deaths) == (2, {})
 
 
-# -- ends and hosts
-
-
 @pytest.mark.parametrize(
     ("server_here", "opened_here", "ends"),
     [(True, 100, 2), (False, 100, 1), (True, 0, 1), (False, 0, 0), (True, 50, None), (False, 50, None)],
@@ -160,9 +153,6 @@ def test_a_hosts_ports_are_crowded_by_its_own_share() -> None:
     assert [fleet.shard_of(shard, one).crowded for one in fleet.members] == [True, False]
     # One that comes later is told of its workers later: what it may come to hold tells.
     assert fleet.shard_of(shard, msgspec.structs.replace(narrow, workers=())).crowded
-
-
-# -- room
 
 
 def test_nobody_takes_over_more_than_one_process_of_its_can_hold() -> None:

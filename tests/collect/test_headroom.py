@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from asyncli.collect.groups import Group, memory_group
-from asyncli.collect.headroom import Headroom
+from asyncli.collect.server_room import Headroom
 from asyncli.metrics import METRICS
 
 V1 = "4:memory:/mine\n3:cpu:/\n0::/\n"

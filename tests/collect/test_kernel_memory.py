@@ -26,15 +26,9 @@ fib6_node            320    352    128   32    1 : tunables    0    0    0 : sla
 anon_vma_chain       634    832     64   64    1 : tunables    0    0    0 : slabdata     13     13      0
 """
 LINKS = {
-    "ep_head": ":A-0000016",
-    "eventpoll_epi": ":A-0000128",
-    "fib6_node": ":A-0000128",
-    "tcp_bind_bucket": ":A-0000128",
-    "tcp_bind2_bucket": ":A-0000128",
-    "eventpoll_pwq": ":A-0000064",
-    "anon_vma_chain": ":A-0000064",
-    "fs_cache": ":A-0000064",
-    "lsm_inode_cache": ":0000032",
+    "ep_head": ":A-0000016", "eventpoll_epi": ":A-0000128", "fib6_node": ":A-0000128", "tcp_bind_bucket": ":A-0000128",
+    "tcp_bind2_bucket": ":A-0000128", "eventpoll_pwq": ":A-0000064", "anon_vma_chain": ":A-0000064",
+    "fs_cache": ":A-0000064", "lsm_inode_cache": ":0000032",
 }
 SOCKSTAT = """sockets: used 30014
 TCP: inuse 29998 orphan 3 tw 7 alloc 30001 mem 245
@@ -99,13 +93,8 @@ def test_names_behind_merged_caches_are_found_and_counted_once(tmp_path: Path) -
     links = kernel.read_slab_links(fake_slab_tree(tmp_path / "slab"))
     assert links == LINKS
     assert kernel.resolve_caches(kernel.cache_names(SLABINFO), links)[0] == {
-        "TCP": "TCP",
-        "sock_inode_cache": "sock_inode_cache",
-        "filp": "filp",
-        "dentry": "dentry",
-        "eventpoll_epi": "fib6_node",
-        "eventpoll_pwq": "anon_vma_chain",
-        "ep_head": "ep_head",
+        "TCP": "TCP", "sock_inode_cache": "sock_inode_cache", "filp": "filp", "dentry": "dentry",
+        "eventpoll_epi": "fib6_node", "eventpoll_pwq": "anon_vma_chain", "ep_head": "ep_head",
         "lsm_inode_cache": "lsm_inode_cache",
     }
 
@@ -162,10 +151,7 @@ def test_an_unreadable_slabinfo_is_a_finding_and_no_number(tmp_path: Path) -> No
 
 def test_sockstat_adds_the_families_where_the_kernel_splits_them() -> None:
     assert kernel.parse_sockstat(SOCKSTAT, SOCKSTAT6) == {
-        "kernel.tcp_inuse": 30000,
-        "kernel.tcp_orphan": 3,
-        "kernel.tcp_tw": 7,
-        "kernel.tcp_alloc": 30001,
+        "kernel.tcp_inuse": 30000, "kernel.tcp_orphan": 3, "kernel.tcp_tw": 7, "kernel.tcp_alloc": 30001,
         "kernel.tcp_mem_bytes": 245 * kernel.PAGE_BYTES,
     }
 
@@ -230,9 +216,7 @@ def test_counters_are_picked_by_name_from_their_group() -> None:
 
 
 def test_busy_is_neither_idle_nor_waiting_and_counts_guests_once() -> None:
-    assert kernel.parse_cpu_busy(STAT) == {
-        "host.cpu_busy_s": pytest.approx((3330 + 10 + 3230 + 5 + 880 + 11) / TICKS_PER_S)
-    }
+    assert kernel.parse_cpu_busy(STAT) == {"host.cpu_busy_s": pytest.approx((3330 + 10 + 3230 + 5 + 880 + 11) / TICKS_PER_S)}
 
 
 @pytest.mark.parametrize(

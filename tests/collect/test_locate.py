@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from asyncli.collect import locate
@@ -35,7 +36,6 @@ os.kill(child, 9)
 class Forked:
     def __init__(self) -> None:
         self.process = subprocess.Popen([sys.executable, "-c", SERVER_SOURCE], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-        assert self.process.stdout is not None
         self.port, self.child = (int(word) for word in self.process.stdout.readline().split())
 
     @property
@@ -194,18 +194,19 @@ def test_the_configuration_is_where_nginx_looks(command: str, built: str, cwd: s
     ],
 )
 def test_what_makes_it_another_server(exe: str | None, version: str | None, config: str | None, differs: list[str]) -> None:
-    before = ServerFacts(pid=1, exe="/usr/sbin/nginx", version="nginx/1.22.1", config_hash="aa").record("the lab's", {})
+    before = ServerFacts(pid=1, exe="/usr/sbin/nginx", version="nginx/1.22.1", config_hash="aa").record("the lab's")
     now = ServerFacts(pid=2, exe=exe, version=version, config_hash=config)
-    assert now.differences(before, {}) == differs
-    assert now.differences(ServerFacts().record(None, {}), {"sendfile": "on"}) == []
+    assert now.differences(before) == differs
+    assert msgspec.structs.replace(now, directives={"sendfile": "on"}).differences(ServerFacts().record(None)) == []
 
 
 def test_another_configuration_is_one_of_other_directives() -> None:
-    before = ServerFacts(pid=1, config_hash="aa").record(None, {"http sendfile": "on", "server listen": "80"})
-    now = ServerFacts(pid=2, config_hash="bb")
-    assert now.differences(before, {"http sendfile": "on", "server listen": "80"}) == []
-    assert now.differences(before, {"http sendfile": "off", "server listen": "80"}) == ["http sendfile off, before on"]
-    assert now.differences(before, {}) == ["configuration bb, before aa"]
+    before = ServerFacts(pid=1, config_hash="aa", directives={"http sendfile": "on", "server listen": "80"}).record(None)
+    now = ServerFacts(pid=2, config_hash="bb", directives={"http sendfile": "on", "server listen": "80"})
+    assert now.differences(before) == []
+    other = msgspec.structs.replace(now, directives={"http sendfile": "off", "server listen": "80"})
+    assert other.differences(before) == ["http sendfile off, before on"]
+    assert msgspec.structs.replace(now, directives={}).differences(before) == ["configuration bb, before aa"]
 
 
 def test_whether_anything_listens_is_read_from_the_tables(server: Forked, tmp_path: Path) -> None:
@@ -214,7 +215,6 @@ def test_whether_anything_listens_is_read_from_the_tables(server: Forked, tmp_pa
         bound.bind(("127.0.0.1", 0))
         port = bound.getsockname()[1]
         nobody = unheard([("127.0.0.1", port), ("::1", port)])
-        assert nobody is not None
         assert (f"127.0.0.1:{port}, [::1]:{port}" in nobody[0], nobody[1]) == (True, None)
         # One of two is enough; and another address of the same port is none.
         assert unheard([("127.0.0.1", port), ("127.0.0.1", server.port)]) is None
@@ -236,7 +236,6 @@ def test_a_port_that_listens_at_another_address_is_said_with_that_address(host: 
         port = listener.getsockname()[1]
         there, url = (f"[{one}]" if ":" in one else one for one in (host, named))
         what = unheard([(named, port)])
-        assert what is not None
         assert (there in what[0], what[1]) == (True, f"http://{there}:{port}/")
         found = find_server(plan(f"http://{url}:{port}/"), local=True)
         assert (found.why_not, f"http://{there}:{port}/" in found.remedy) == (what[0], True)

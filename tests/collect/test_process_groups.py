@@ -8,7 +8,6 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from programs import until
@@ -52,10 +51,7 @@ LEDGER = {
         [3.0, 3.5, 3.5],
     ),
     "a line of the ended falls to the nearest living ancestor": (
-        [
-            [stat(MASTER, cpu_s=1), stat(WORKER, MASTER, 2), stat(OTHER, WORKER, 4)],
-            [stat(MASTER, cpu_s=1, waited_s=6.5)],
-        ],
+        [[stat(MASTER, cpu_s=1), stat(WORKER, MASTER, 2), stat(OTHER, WORKER, 4)], [stat(MASTER, cpu_s=1, waited_s=6.5)]],
         [7.0, 7.5],
     ),
     "all ended, then another server": (
@@ -63,10 +59,7 @@ LEDGER = {
         [3.0, 3.5],
     ),
     "a pid used again is another process": (
-        [
-            [stat(MASTER, cpu_s=1), stat(WORKER, MASTER, 2)],
-            [stat(MASTER, cpu_s=1), stat(WORKER, MASTER, 0.1, start=99)],
-        ],
+        [[stat(MASTER, cpu_s=1), stat(WORKER, MASTER, 2)], [stat(MASTER, cpu_s=1), stat(WORKER, MASTER, 0.1, start=99)]],
         [3.0, 3.1],
     ),
 }
@@ -103,7 +96,7 @@ def test_an_empty_group_raises_unless_it_may_be_empty() -> None:
 
 def test_memory_is_summed_over_the_group(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes = {MASTER: Memory(30, 20, 10), WORKER: Memory(3, 2, 1), OTHER: None}
-    monkeypatch.setattr(processes, "read_memory", lambda pid, proc: sizes[pid])
+    monkeypatch.setattr(processes, "read_memory", lambda pid: sizes[pid])
     group = ProcessGroup("server", lambda: [stat(pid) for pid in sizes])
     group.scan()
     assert group.memory().values == {"server.rss_bytes": 33, "server.pss_bytes": 22, "server.uss_bytes": 11}
@@ -114,7 +107,7 @@ def test_memory_is_summed_over_the_group(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_one_refused_process_degrades_the_sum_to_rss(monkeypatch: pytest.MonkeyPatch) -> None:
-    def read(pid: int, proc: Path) -> Memory:
+    def read(pid: int) -> Memory:
         if pid == WORKER:
             raise PermissionError(13, "Permission denied", f"/proc/{pid}/smaps_rollup")
         return Memory(30, 20, 10)
@@ -132,7 +125,7 @@ def test_one_refused_process_degrades_the_sum_to_rss(monkeypatch: pytest.MonkeyP
 
 
 def test_a_process_that_cannot_be_read_for_want_of_descriptors_is_no_ended_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    def read(pid: int, proc: Path) -> Stat:
+    def read(pid: int) -> Stat:
         raise OSError(24, "Too many open files")
 
     monkeypatch.setattr(processes, "read_stat", read)
@@ -164,11 +157,9 @@ class Tree:
         (self.grandchild,), self.workers = sorted((self.line(), self.line()), key=len)
 
     def line(self) -> list[int]:
-        assert self.master.stdout is not None
         return [int(word) for word in self.master.stdout.readline().split()]
 
     def reload(self) -> int:
-        assert self.master.stdin is not None
         self.master.stdin.write(b"\n")
         self.master.stdin.flush()
         return self.line()[0]

@@ -59,16 +59,13 @@ def test_what_is_no_stat_line_is_refused(text: str) -> None:
 
 def test_uss_is_all_that_is_private() -> None:
     memory = parse_smaps_rollup(ROLLUP)
-    assert memory is not None
     assert (memory.rss_bytes, memory.pss_bytes, memory.uss_bytes) == (3956 * 1024, 1133 * 1024, (4 + 228 + 2048) * 1024)
 
 
 def test_anonymous_and_shared_memory_is_all_but_pages_of_files() -> None:
     memory = parse_smaps_rollup(f"{ROLLUP}Pss_File: 900 kB\nPss_Shmem: 300 kB\nSwapPss: 70 kB\n")
-    assert memory is not None
     assert memory.anon_shmem_bytes == (548 + 300 + 70 + 2048) * 1024
     older = parse_smaps_rollup("Rss: 10 kB\nPss: 5 kB\n")
-    assert older is not None
     assert older.anon_shmem_bytes is None
     assert parse_smaps_rollup("") is None
 
@@ -96,7 +93,6 @@ def test_our_own_process_can_be_read() -> None:
     stat = procfs.read_stat(os.getpid())
     memory = procfs.read_memory(os.getpid())
     assert stat.parent == os.getppid()
-    assert memory is not None
     assert 0 < memory.uss_bytes <= memory.rss_bytes
     assert procfs.link(os.getpid(), "exe") == os.path.realpath(f"/proc/{os.getpid()}/exe")
     assert procfs.command_line(os.getpid())

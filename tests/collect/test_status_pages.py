@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from status_pages import CSV, EVENT, HAPROXY, LAB, NGINX, PREFORK, STATS, TENGINE
 
-from asyncli.collect import pages
-from asyncli.collect.pages import NotStatusPage, excerpt, parse_page
+from asyncli.collect import status_pages
+from asyncli.collect.status_pages import NotStatusPage, excerpt, parse_page
 
 HTML = "<html>\r\n<head><title>Welcome to nginx!</title></head>\n\x1b[31m" + "x" * 10_000
 
@@ -77,6 +77,6 @@ def test_an_excerpt_is_one_printable_line() -> None:
 
 def test_a_parser_cannot_give_what_is_no_metric(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not even where this page does not tell it: an agent's session would drop it."""
-    monkeypatch.delitem(pages._METRIC, "limit")
+    monkeypatch.delitem(status_pages._METRIC, "limit")
     with pytest.raises(KeyError, match="limit"):
         parse_page(HAPROXY.replace(",58,", ",,"))

@@ -8,7 +8,7 @@ from aiohttp import web
 from programs import DEADLINE_S
 from status_pages import NGINX
 
-from asyncli.collect.status import StatusReader
+from asyncli.collect.status_reader import StatusReader
 from asyncli.errors import PeerError
 
 HTML = "<html>\r\n<head><title>Welcome to nginx!</title></head>\n\x1b[31m" + "x" * 10_000
@@ -39,7 +39,6 @@ async def test_polls_share_one_connection_and_are_counted(start: Start) -> None:
     peers = set()
 
     async def page(request: web.Request) -> web.Response:
-        assert request.transport is not None
         peers.add(request.transport.get_extra_info("peername"))
         return web.Response(text=NGINX, headers={"Server": "nginx/1.22.1"})
 
@@ -68,13 +67,8 @@ async def test_our_part_is_added_where_the_page_leaves_it_out(start: Start) -> N
     finally:
         await reader.close()
     assert values == {
-        "status.active": 4,
-        "status.accepts": 6,
-        "status.handled": 6,
-        "status.requests": 9,
-        "status.polls": 2,
-        "status.connects": 1,
-        "status.unanswered": 0,
+        "status.active": 4, "status.accepts": 6, "status.handled": 6, "status.requests": 9, "status.polls": 2,
+        "status.connects": 1, "status.unanswered": 0,
     }
 
 

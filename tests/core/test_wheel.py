@@ -38,7 +38,6 @@ def test_agrees_with_a_sorted_list(steps: list[tuple[str, int, float]], start: f
         if not model:
             assert upcoming is None
         else:
-            assert upcoming is not None
             assert upcoming <= min(model.values()) + 1e-6
 
 

@@ -279,26 +279,23 @@ def test_an_open_loop_asks_at_its_instants_and_counts_from_them() -> None:
 
 
 def test_a_stall_cannot_hide_in_an_open_loop_as_it_does_in_a_closed_one() -> None:
-    stalls = SimServer(stalls_s=(2.0, 3.0))
+    stalls = SimServer(stalls_s=(2.0, 3.0), latency_s=0.001)
     closed, _, _ = bench(stalls, duration_s=10.0)
     p99 = closed.latency_us.quantile(0.99)
-    assert p99 is not None
-    assert p99 < 1000  # eight requests saw the second in which the server stood still; all others asked after it
+    assert p99 < 2000  # eight requests saw the second in which the server stood still; all others asked after it
     opened, asked, _ = bench(stalls, duration_s=10.0, rate=1000.0)
     p99, median = opened.latency_us.quantile(0.99), opened.latency_us.quantile(0.5)
-    assert p99 is not None
-    assert median is not None
     assert p99 > 850_000
-    assert median < 1000
+    assert median < 2000
     assert opened.answered + asked.in_flight == 10_000
     # It was not our lateness: no connection was free.
-    assert 1000 - 8 <= asked.queued <= 1050  # and of those that came due while these were worked off
+    assert 1000 - 8 <= asked.queued <= 1200  # and of those that came due while these were worked off
     assert opened.lateness_us.greatest < 1000
 
 
 def test_workers_share_requests_connections_and_instants() -> None:
     def sent(worker: int) -> tuple[int, int, float]:
-        from asyncli.engine.loadworker import new_load
+        from asyncli.engine.bench_worker import new_load
 
         net = SimNet(SimServer())
         load = new_load(shard(connections=7, workers=3, requests=100, rate=100.0), worker, net)
@@ -308,7 +305,6 @@ def test_workers_share_requests_connections_and_instants() -> None:
             load.turn(net.poll(100))
             net.advance(min(x for x in (net.now + load.wait_s(), net.next_event) if x is not None) + 1e-9)
         total = load.take_tick(1)
-        assert total.asked is not None
         return total.sent, total.opened, total.asked.last_s
 
     shares = [sent(worker) for worker in range(3)]
@@ -352,26 +348,16 @@ def test_pieces_of_any_size_are_the_same_answers(piece: int, size: int, pipeline
 @settings(max_examples=150)
 @given(
     st.builds(
-        SimServer,
-        most_requests=st.sampled_from([0, 0, 1, 3, 50]),
-        reset_share=st.sampled_from([0.0, 0.05]),
-        drop_share=st.sampled_from([0.0, 0.05]),
-        cut_share=st.sampled_from([0.0, 0.05]),
-        idle_timeout_s=st.sampled_from([None, 0.01]),
-        resets_all_at_s=st.sampled_from([None, 0.05]),
-        stalls_s=st.sampled_from([None, (0.02, 0.4)]),
-        fin_after_s=st.sampled_from([0.0, 1e-6]),
-        connect_s=st.sampled_from([0.0, 0.000_1]),
-        refuse_after=st.sampled_from([None, 3]),
-        seed=st.integers(0, 99),
+        SimServer, most_requests=st.sampled_from([0, 0, 1, 3, 50]), reset_share=st.sampled_from([0.0, 0.05]),
+        drop_share=st.sampled_from([0.0, 0.05]), cut_share=st.sampled_from([0.0, 0.05]),
+        idle_timeout_s=st.sampled_from([None, 0.01]), resets_all_at_s=st.sampled_from([None, 0.05]),
+        stalls_s=st.sampled_from([None, (0.02, 0.4)]), fin_after_s=st.sampled_from([0.0, 1e-6]),
+        connect_s=st.sampled_from([0.0, 0.000_1]), refuse_after=st.sampled_from([None, 3]), seed=st.integers(0, 99),
     ),
     st.fixed_dictionaries(
         {
-            "connections": st.integers(1, 9),
-            "requests": st.integers(1, 400),
-            "local": st.booleans(),
-            "timeout_s": st.sampled_from([0.2, 5.0]),
-            "connect_timeout_s": st.just(1.0),
+            "connections": st.integers(1, 9), "requests": st.integers(1, 400), "local": st.booleans(),
+            "timeout_s": st.sampled_from([0.2, 5.0]), "connect_timeout_s": st.just(1.0),
         }
     ),
     st.sampled_from([{}, {"pipeline": 5}, {"short": True}, {"rate": 300.0}]),

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from programs import DEADLINE_S
 
 from asyncli.collect.listening import unheard
 from asyncli.engine import resolve
@@ -20,7 +21,6 @@ from asyncli.engine.spread import Destination, Route, Spread
 from asyncli.errors import HostError
 from asyncli.lab.network import Network
 from asyncli.plan import Plan
-from tests.programs import DEADLINE_S
 
 URL = "http://10.77.0.8:8080/"
 

@@ -8,15 +8,15 @@ import socket
 import time
 
 import msgspec
+from programs import DEADLINE_S
 
+from asyncli.engine.held_table import ConnectionTable
 from asyncli.engine.net import RealNet
 from asyncli.engine.shard import Start, Stop, build_shard
 from asyncli.engine.spread import Destination, Spread
-from asyncli.engine.table import ConnectionTable
 from asyncli.engine.worker import Worker
 from asyncli.plan import Plan
 from asyncli.records import Tick
-from tests.programs import DEADLINE_S
 
 
 async def test_a_worker_that_takes_anothers_place_did_not_stand_still_before() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from asyncli.errors import HostError
-from asyncli.lab.binary import find_nginx
+from asyncli.lab.executables import find_nginx
 from asyncli.lab.network import Network
 
 

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from programs import Program, report, run, until
 
 from asyncli.experiments import load
 from asyncli.experiments.client_lost import conclude
 from asyncli.experiments.record import Claim, Round, Rounds
-from tests.programs import Program, report, run, until
 
 EXPERIMENT = load("client-lost")
 SUM = {
@@ -66,14 +66,12 @@ def test_a_taste_of_it_adds_up(in_namespaces: None, tmp_path: Path) -> None:
     of = {one["step"]: one for one in record["rounds"]}
     assert (of["sum"]["held"], of["sum"]["opened"], of["sum"]["causes"]) == (400, 600, {"generator_lost": 200})
     assert [one["verdict"] for one in record["conclusions"]["claims"][:3]] == ["holds"] * 3
-    assert of["the cable is put back"]["active"] == 601
-    assert 4 <= of["the host is silent"]["after_s"] < 15 < of["the host is lost"]["after_s"] < 25
+    silent, lost, again, back = (of[step] for step in ("the host is silent", "the host is lost", "all are held again", "the cable is put back"))
+    assert 4 <= silent["after_s"] < 15 < lost["after_s"] < 25
     # What stands in a row is of one instant: it is lost, and nothing is opened again yet; then all of it is.
-    keys = ("held", "active", "opened", "lost", "reopened")
-    assert [of["the host is silent"][key] for key in keys] == [200, 401, 400, 0, 0]
-    assert [of["the host is lost"][key] for key in keys] == [200, 401, 400, 200, 0]
-    assert [of["all are held again"][key] for key in keys] == [400, 601, 600, 200, 200]
-    assert record["question"].startswith("What becomes of 200 connections of each of two hosts")
+    seen = [[one[key] for key in ("held", "active", "opened", "lost", "reopened")] for one in (silent, lost, again)]
+    assert seen == [[200, 401, 400, 0, 0], [200, 401, 400, 200, 0], [400, 601, 600, 200, 200]]
+    assert (back["active"], " 200 " in record["question"]) == (601, True)
     assert {one["code"] for one in record["findings"]} >= {"host_silent", "host_lost"}
     assert {one.name for one in (tmp_path / "it").iterdir()} == {"run.db", "record.json", "report.html"}
     summary = report(tmp_path, "it/run.db")
@@ -97,6 +95,5 @@ def test_without_dask_or_with_a_hold_that_is_too_short_it_says_so(tmp_path: Path
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path / "hidden"), os.environ.get("PYTHONPATH", "")]))
     done = run(tmp_path, "experiment", "client-lost", "--quick", "--out", "it")
     assert (done.status, done.err.count("\n")) == (2, 1)
-    assert "a cluster needs Dask's distributed" in done.err
-    assert "pip install 'asyncli[dask]'" in done.err
+    assert "asyncli[dask]" in done.err
     assert not (tmp_path / "it").exists()

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from synthetic_run import a_run
 
 from asyncli import experiments
 from asyncli.analysis.cost import costs
@@ -20,7 +21,6 @@ from asyncli.experiments.run import run
 from asyncli.experiments.soak_ladder import own_cost
 from asyncli.lab import choose
 from asyncli.records import Sample
-from tests.analysis.synthetic_run import a_run
 
 pytestmark = pytest.mark.measures
 
@@ -35,9 +35,6 @@ async def of(*servers: str) -> Record:
     experiment = experiments.load("holding")
     plan = experiments.plan_of(experiment, True, {**SMALL, "servers": list(servers)})
     return await run(experiment, plan, quick=True, say=lambda _: None)
-
-
-# -- on real servers
 
 
 @pytest.mark.compiler
@@ -109,9 +106,6 @@ def test_what_the_group_is_charged_counts_whatever_else_the_host_does(with_socke
     assert found["own"] == pytest.approx(own, rel=0.02)
     assert found["own_half"] < 0.02 * own
     assert (own_cost(run, cost, cgroup.Charges())["own_half"] or 1e9) > 10_000
-
-
-# -- of made rounds
 
 
 def made(name: str, number: int = 0, **figures: Any) -> Round:

@@ -129,9 +129,6 @@ async def test_what_fails_or_goes_unanswered_is_said_and_counts_nowhere(monkeypa
     assert [row.label for row in record.conclusions.tables[0].rows] == ["4 pipelines of 150"]
 
 
-# -- its parts
-
-
 @pytest.mark.parametrize("client", sorted(CLIENTS))
 async def test_the_ordinary_clients_ask_for_each_answer_once(client: str) -> None:
     async with DelayServer(100) as server:
@@ -210,9 +207,6 @@ def test_a_thread_that_ends_before_its_time_is_not_passed_over(monkeypatch: pyte
     monkeypatch.setattr("http.client.HTTPConnection.request", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         CLIENTS["threads"]("http://127.0.0.1:9/", 2, 6)
-
-
-# -- concluding
 
 
 def made(**of_step: dict[str, Any]) -> list[Round]:

@@ -50,9 +50,6 @@ def ours() -> set[int]:
     return found - {os.getpid()}
 
 
-# ---- the client ------------------------------------------------------------------------------------------------------
-
-
 async def client(*arguments: object) -> tuple[int, dict[str, Any], str]:
     """The client run to its end: its status, its line and its complaints."""
     process = await asyncio.create_subprocess_exec(*CLIENT, *map(str, arguments), stdout=-1, stderr=-1, env={**os.environ, "PYTHONPATH": str(HOME)})
@@ -143,8 +140,6 @@ sys.stdin.read()
 
 def test_time_below_a_tick_is_seen_in_each_of_many_processes() -> None:
     with subprocess.Popen([sys.executable, "-S", "-c", _BUSY], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
         try:
             assert len(process.stdout.read(25)) == 25
             cpu = ServerCpu(process.pid)
@@ -168,9 +163,6 @@ def test_time_below_a_tick_is_seen_in_each_of_many_processes() -> None:
 def test_the_split(spent: CpuTime, split: tuple[float, float] | None) -> None:
     assert spent.split() == split
     assert spent.less(spent) == CpuTime(0.0, 0.0, 0.0, 0.0)
-
-
-# ---- on the real servers ---------------------------------------------------------------------------------------------
 
 
 def plan_of(**changes: Any) -> Any:
@@ -276,8 +268,8 @@ def test_the_sources_own_order_holds() -> None:
     assert [row.median("rank") for row in ranking.rows] == [1, 2, 3, None, 4, 5, 6]
     assert [row.median("theirs") for row in ranking.rows] == [1, 2, 3, None, 4, 5, 6]
     bars = found.charts[0]
-    assert [(line.label, len(line.ys)) for line in bars.lines] == [("user", 6), ("system", 6), ("both, not told apart", 1)]
-    assert bars.categories[int(bars.lines[2].xs[0])] == "fork per client"
+    assert [len(line.ys) for line in bars.lines] == [6, 6, 1]
+    assert bars.categories[int(bars.lines[2].xs[0])] == ranking.rows[-1].label
     assert found.charts[1].lines[0].ys == pytest.approx([80 / 1.3, 80.0, 80 * 1.3])
     assert len(found.tables[1].rows) == 21
 
@@ -288,10 +280,9 @@ def test_the_opposite_does_not_hold() -> None:
 
 
 def test_one_round_needs_a_larger_difference() -> None:
-    near = ITS | {"thread-queue": 56.0}
-    assert claim_of(made(near), "queue costs more").verdict == "holds"
-    assert claim_of(made(near, 1), "queue costs more").verdict == "cannot say"
-    assert claim_of(made(ITS | {"thread-queue": 64.0}, 1), "queue costs more").verdict == "holds"
+    rounds = [made(ITS | {"thread-queue": us}, count) for us, count in ((56.0, 5), (56.0, 1), (64.0, 1))]
+    said = [claim_of(one, "queue costs more").verdict for one in rounds]
+    assert said == ["holds", "cannot say", "holds"]
 
 
 def test_one_load_with_less_and_two_that_cannot_be_told_are_no_refutation() -> None:

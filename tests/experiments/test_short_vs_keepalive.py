@@ -80,10 +80,7 @@ def made(number: int, setup: str, **changes: Any) -> list[Round]:
         "per_s": 16000.0, "mean_ms": 5.0, "p999_ms": 900.0, "max_ms": 1409.0, "server_us": 100.0, "wire_bytes": 1500.0, "segments": 2.5,
         "io_calls": 4.0, "pss_bytes": 4e7,
     } | changes  # fmt: skip
-    return [
-        {"step": f"{setup}, short", "round": number, **short},
-        {"step": f"{setup}, kept alive", "round": number, **kept},
-    ]
+    return [{"step": f"{setup}, short", "round": number, **short}, {"step": f"{setup}, kept alive", "round": number, **kept}]
 
 
 def concluded(rounds: list[Round]) -> Conclusions:

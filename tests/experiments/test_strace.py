@@ -32,11 +32,9 @@ class Program:
         self.answer()
 
     def answer(self) -> None:
-        assert self.process.stdout is not None
         assert self.process.stdout.readline() == b"\n"
 
     def call(self) -> None:
-        assert self.process.stdin is not None
         self.process.stdin.write(b"\n")
         self.answer()
 

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from programs import Program, report, until
 
 from asyncli.experiments import load
 from asyncli.experiments.record import Rounds
 from asyncli.experiments.two_clients import conclude
-from tests.programs import Program, report, until
 
 EXPERIMENT = load("two-clients")
 ON = {

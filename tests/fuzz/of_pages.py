@@ -7,7 +7,7 @@ from random import Random
 
 from chance import ODD_TEXTS, maybe, mutated_text, several
 
-from asyncli.collect.pages import NotStatusPage, parse_page
+from asyncli.collect.status_pages import NotStatusPage, parse_page
 
 _SPACES = ("", " ", "  ", "\t", "\n", "\n\n", " \n ")
 _APACHE_NAMES = (

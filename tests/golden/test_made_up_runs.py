@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
-for part in ("analysis", "report"):
-    sys.path.insert(0, str(Path(__file__).parent.parent / part))
+from made_runs import unsteady
+from synthetic_run import a_run, without
+from test_comparison import compared, dearer, made
+from test_comparison import printed as compared_text
+from test_text import printed
 
-from made_runs import unsteady  # noqa: E402
-from synthetic_run import a_run  # noqa: E402
-from test_comparison import compared, dearer, made  # noqa: E402
-from test_comparison import printed as compared_text  # noqa: E402
-from test_text import printed  # noqa: E402
-
-from asyncli.records import Check, Finding, Gap  # noqa: E402
-from asyncli.report.answer import answer, one_line, room  # noqa: E402
-from asyncli.report.comparison_report import sentence, words  # noqa: E402
-from asyncli.report.summary import Summary, summarise  # noqa: E402
-from asyncli.run import Run  # noqa: E402
+from asyncli.records import Check, Finding, Gap
+from asyncli.report.answer import answer, one_line, room
+from asyncli.report.comparison_report import sentence, words
+from asyncli.report.summary import Summary, summarise
+from asyncli.run import Run
 
 NOT_SEEN = Finding("server_processes_unknown", "warning", "they are not known", "name them")
 
@@ -104,12 +99,6 @@ def cases() -> Iterator[tuple[str, Summary]]:
 
 def changed(run: Run, change: Callable[[Run], None]) -> Run:
     change(run)
-    return run
-
-
-def without(run: Run, metric: str) -> Run:
-    for sample in run.samples:
-        sample.values.pop(metric)
     return run
 
 

@@ -45,7 +45,6 @@ def _parent(process: Path) -> int:
 
 def _pss(pid: int) -> int:
     found = re.search(r"^Pss:\s+(\d+) kB", Path(f"/proc/{pid}/smaps_rollup").read_text(), re.MULTILINE)
-    assert found is not None
     return int(found[1]) * 1024
 
 

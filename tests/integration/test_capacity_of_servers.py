@@ -20,7 +20,7 @@ from programs import DEADLINE_S, Program, report, until
 
 from asyncli.analysis.bottleneck import RELOADED
 from asyncli.analysis.capacity import Bracket, Search
-from asyncli.app import rest
+from asyncli.app import settle
 from asyncli.app.capacity import CapacitySearch
 from asyncli.cli.capacity import LIMITS
 from asyncli.collect.groups import memory_group
@@ -100,7 +100,7 @@ def own_group(limit_bytes: int) -> Iterator[Path]:
 
 
 async def test_a_server_that_is_killed_for_memory_and_stays_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rest, "REST_S", 0.5)
+    monkeypatch.setattr(settle, "REST_S", 0.5)
     # What it took at its start is not charged to a group that it joins later.
     with own_group(20 << 20) as group:
         async with LabBuiltin(connections=50_000, workers=1) as server:

@@ -20,7 +20,7 @@ from namespaces import WATCHED, Cable
 from programs import SHORT, Program
 from provoked import Faults, Held, N, Told, an_nginx, an_nginx_at_the_end_of, holding, soaked, struck
 
-from asyncli.lab.program import backlog
+from asyncli.lab.base import backlog
 
 pytestmark = [pytest.mark.nginx, pytest.mark.measures]
 FAULTS = Faults()

@@ -2,65 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
-import selectors
-import socket
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import fault_table
-from programs import SHORT, Program, codes, held, here, recorded, report, until
+from programs import SHORT, Program, Server, codes, held, here, recorded, report, serving, until
 
 N = 100
-
-
-class Server:
-    """Listens, accepts ``most`` connections, and answers until it is told to be ``deaf``. One thread, on loopback."""
-
-    def __init__(self, most: int = 10**6) -> None:
-        self.most, self.deaf = most, False
-        self._listener = socket.create_server(("127.0.0.1", 0), backlog=4096)
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._serve)
-        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}/"
-
-    def __enter__(self) -> Server:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._ended.set()
-        self._thread.join()
-
-    def _serve(self) -> None:
-        with selectors.DefaultSelector() as selector, contextlib.ExitStack() as stack:
-            stack.enter_context(self._listener)
-            accepted = 0
-            if self.most:
-                selector.register(self._listener, selectors.EVENT_READ)
-            while not self._ended.is_set():
-                for key, _ in selector.select(0.05):
-                    if key.fileobj is not self._listener:
-                        self._answer(selector, key.fileobj)
-                        continue
-                    client = stack.enter_context(self._listener.accept()[0])
-                    selector.register(client, selectors.EVENT_READ)
-                    accepted += 1
-                    if accepted == self.most:
-                        selector.unregister(self._listener)
-
-    def _answer(self, selector: selectors.BaseSelector, client: Any) -> None:
-        try:
-            asked = client.recv(65536)
-        except ConnectionResetError:
-            asked = b""
-        if not asked:
-            selector.unregister(client)
-        elif not self.deaf:
-            client.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n" * asked.count(b"\r\n\r\n"))
 
 
 def waiting(folder: Path) -> int:
@@ -89,7 +39,7 @@ def soaking(folder: Path, server: Server, *more: str) -> Iterator[Program]:
 
 def test_a_server_that_never_accepts(tmp_path: Path) -> None:
     # Its kernel completes every handshake: that alone is no connection held, and there is nothing to judge the server by.
-    with Server(most=0) as server:
+    with serving(most=0) as server:
         done = here(
             tmp_path, "soak", server.url, *SHORT, "-c", "50", "--hold", "1", "--timeout", "1.5", "--no-reopen", "--out", "run.db", "--quiet",
             "--fail-if", "connections.lost > 100%",
@@ -104,7 +54,7 @@ def test_a_server_that_never_accepts(tmp_path: Path) -> None:
 
 
 def test_a_server_that_accepts_a_part(tmp_path: Path) -> None:
-    with Server(most=N // 2) as server:
+    with serving(most=N // 2) as server:
         done = here(tmp_path, "soak", server.url, *SHORT, "-c", str(N), "--hold", "1", "--timeout", "5", "--no-reopen", "--out", "run.db", "--quiet")
     summary = report(tmp_path, "run.db")
     counts = as_written(summary, "test_a_server_that_accepts_a_part")
@@ -114,7 +64,7 @@ def test_a_server_that_accepts_a_part(tmp_path: Path) -> None:
 
 def test_a_server_that_answers_no_more(tmp_path: Path) -> None:
     limit = "heartbeats.latency_ms.max > 1500"
-    with Server() as server, soaking(tmp_path, server, "--timeout", "4", "--no-reopen", "--fail-if", limit):
+    with serving() as server, soaking(tmp_path, server, "--timeout", "4", "--no-reopen", "--fail-if", limit):
         server.deaf = True
         until(lambda: waiting(tmp_path) == N, "every heartbeat waits")
     summary = report(tmp_path, "run.db")
@@ -128,7 +78,7 @@ def test_a_server_that_answers_no_more(tmp_path: Path) -> None:
 
 def test_what_sleeps_through_the_hold_is_named(tmp_path: Path) -> None:
     # Half of the sleeps are longer than 150 s: nothing is known of them, and the report says for how long one would have to hold.
-    with Server() as server:
+    with serving() as server:
         here(tmp_path, "soak", server.url, *SHORT[:4], "-c", str(N), "-k", "600", "--hold", "3", "--out", "run.db", "--quiet")
     summary = report(tmp_path, "run.db")
     counts = as_written(summary, "test_what_sleeps_through_the_hold_is_named")

@@ -97,7 +97,6 @@ def serving(leak: int, shared: int) -> Iterator[tuple[int, str]]:
     command = [sys.executable, "-c", SERVER, str(leak), str(shared)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         try:
-            assert process.stdout is not None
             yield process.pid, f"http://127.0.0.1:{int(process.stdout.readline())}/"
         finally:
             process.kill()
@@ -124,7 +123,6 @@ def _judge(path: Path, said: str) -> tuple[Drift, list[Finding], int]:
     judged = "failed: drift.server_user > 10MB/h" if path.stem == str(SHARED) else f"passed: {CONNECTIONS} of {CONNECTIONS} conn"
     assert said.startswith(judged), said
     run = recorded(path)
-    assert run is not None
     summary = summarise(run)
     # What the server grew by in the hold is between two levels too.
     assert (summary.cost.server_user is None) == (path.stem != "0"), answer(summary)
@@ -141,7 +139,6 @@ def test_a_server_that_keeps_a_kilobyte_a_request_grows(judged: dict[int, tuple[
     assert drift.bytes_per_request is not None
     # It keeps them side by side, so pages are touched as they fill: what is off is the memory's own wander, and the edges of bins.
     assert drift.bytes_per_request == pytest.approx(LEAK, rel=0.15)
-    assert drift.ci95 is not None
     assert drift.ci95[0] > 0
     (finding,) = findings
     assert (finding.code, finding.severity) == ("drift_grows", "warning")
@@ -164,5 +161,4 @@ def test_a_server_that_keeps_nothing_is_flat(judged: dict[int, tuple[Drift, list
     assert (drift.verdict in ("flat", "too_short"), findings) == (True, [])
     # What the other one leaks, this one excludes.
     leaked = LEAK * answered / HOLD_S * 3600
-    assert drift.within_bytes_per_hour is not None
     assert drift.within_bytes_per_hour < leaked / 4

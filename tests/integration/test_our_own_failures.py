@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from programs import DEADLINE_S
+from programs import DEADLINE_S, serving
 
 from asyncli.app import bench, incoming
 from asyncli.app.bench import Bench
@@ -23,17 +24,17 @@ from asyncli.records import Tick
 from asyncli.report.summary import summarise
 from asyncli.store.reader import read_run
 
+VALUES = {"connections": 50, "keepalive": 2, "hold": "1h", "baseline": 0, "residue": 0}
 
-async def _answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    try:
-        while await reader.readuntil(b"\r\n\r\n"):
-            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
-    except (asyncio.IncompleteReadError, ConnectionError):
-        writer.close()
+
+@pytest.fixture
+def url() -> Iterator[str]:
+    with serving() as server:
+        yield server.url
 
 
 @pytest.mark.parametrize("broken", ["collector", "reader"])
-async def test_a_task_that_fails_ends_the_run_as_invalid(broken: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_task_that_fails_ends_the_run_as_invalid(broken: str, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def run(self: Collector) -> None:
         raise RuntimeError("broken on purpose")
 
@@ -41,25 +42,18 @@ async def test_a_task_that_fails_ends_the_run_as_invalid(broken: str, tmp_path: 
         raise RuntimeError("broken on purpose")
 
     monkeypatch.setattr(*((Collector, "run", run) if broken == "collector" else (incoming.Incoming, "hear", hear)))
-    server = await asyncio.start_server(_answer, "127.0.0.1", 0)
-    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
-    values = {"urls": [url], "connections": 50, "keepalive": 2, "hold": "1h", "baseline": 0, "residue": 0}
-    soak = Soak(build_plan([Layer("--{key}", values)]), tmp_path / "run.db")
+    soak = Soak(build_plan([Layer("--{key}", {"urls": [url], **VALUES})]), tmp_path / "run.db")
     async with asyncio.timeout(DEADLINE_S):
         summary = summarise(read_run(await soak.run()))
-    server.close()
     assert summary.verdict in ("invalid", "untested")
     assert not summary.run.complete
     found = {finding.code: finding.evidence for finding in summary.findings}
     assert "broken on purpose" in found["asyncli_failed"]
 
 
-async def test_a_host_that_stands_still_does_not_pass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_host_that_stands_still_does_not_pass(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(incoming, "_SILENT_TURNS", 6)
     monkeypatch.setattr(generator, "_CLOSE_S", 0.5)
-    server = await asyncio.start_server(_answer, "127.0.0.1", 0)
-    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
-    values = {"urls": [url], "connections": 50, "keepalive": 2, "hold": "1h", "baseline": 0, "residue": 0}
     all_held = asyncio.Event()
 
     class Looks(NoObserver):
@@ -67,7 +61,7 @@ async def test_a_host_that_stands_still_does_not_pass(tmp_path: Path, monkeypatc
             if tick.held == 50:
                 all_held.set()
 
-    soak = Soak(build_plan([Layer("--{key}", values)]), tmp_path / "run.db", observer=Looks())
+    soak = Soak(build_plan([Layer("--{key}", {"urls": [url], **VALUES})]), tmp_path / "run.db", observer=Looks())
     running = asyncio.create_task(soak.run())
     async with asyncio.timeout(DEADLINE_S):
         await all_held.wait()
@@ -76,16 +70,13 @@ async def test_a_host_that_stands_still_does_not_pass(tmp_path: Path, monkeypatc
         summary = summarise(read_run(await running))
         while any(Path(f"/proc/{pid}").exists() for pid in pids):
             await asyncio.sleep(0.05)
-    server.close()
     assert summary.verdict == "invalid"
     assert "generator_silent" in {finding.code for finding in summary.findings}
 
 
-async def test_a_bench_does_not_wait_for_a_host_that_stands_still(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_bench_does_not_wait_for_a_host_that_stands_still(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench, "_SILENT_TURNS", 6)
     monkeypatch.setattr(generator, "_CLOSE_S", 0.5)
-    server = await asyncio.start_server(_answer, "127.0.0.1", 0)
-    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
     said = asyncio.Event()
     one = Bench(
         build_bench_plan([Layer("--{key}", {"urls": [url], "connections": 2, "requests": "1000M"})]), on_tick=lambda *_: said.set()
@@ -93,9 +84,7 @@ async def test_a_bench_does_not_wait_for_a_host_that_stands_still(monkeypatch: p
     running = asyncio.create_task(one.run())
     async with asyncio.timeout(DEADLINE_S):
         await said.wait()
-        assert one._generator is not None
         os.kill(one._generator.pids[0], signal.SIGSTOP)
         done = await running
-    server.close()
     assert not done.complete
     assert [finding.code for finding in done.findings if finding.severity == "error"] == ["generator_silent"]

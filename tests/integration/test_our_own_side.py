@@ -47,9 +47,6 @@ def exact(summary: dict[str, Any], accepts: int, requests: int) -> bool:
     return 0 <= requests - beats["answered"] <= HELD
 
 
-# -- its processes
-
-
 def test_a_stopped_session_counts_all_that_its_workers_did_meanwhile(tmp_path: Path) -> None:
     with serving() as server, soaking(tmp_path, server.url) as program:
         program.until(lambda: all_held(tmp_path / "run.db"), "all are held")
@@ -67,7 +64,6 @@ def test_a_stopped_session_counts_all_that_its_workers_did_meanwhile(tmp_path: P
     assert 4 < fields(summary, "session_stalled")[0]["for_s"] < 60
     # No second is missing, though some may have come as one.
     run = recorded(tmp_path / "run.db")
-    assert run is not None
     seconds = [tick.second for _, tick in run.ticks]
     assert seconds == sorted(set(seconds))
 
@@ -87,9 +83,6 @@ def test_a_stopped_host_process_keeps_nothing_from_the_counts(tmp_path: Path) ->
         summary = report(tmp_path, "run.db")
         assert (done.status, done.err, summary["run"]["verdict"]) == (0, "", "passed")
         assert exact(summary, server.accepts, server.requests)
-
-
-# -- its run file
 
 
 @pytest.fixture
@@ -148,7 +141,6 @@ def test_a_full_disk_loses_nothing_once_there_is_room(tmp_path: Path, small_disk
     assert {"run_file_trouble", "run_file_back"} <= found
     assert "records_missing" not in found
     run = recorded(small_disk / "run.db")
-    assert run is not None
     seconds = [tick.second for _, tick in run.ticks]
     assert seconds == list(range(1, len(seconds) + 1))
 
@@ -169,9 +161,6 @@ def test_a_run_file_that_is_taken_away_ends_the_run(tmp_path: Path, place: str |
         summary = report(tmp_path, place)
         assert (summary["connections"]["held"], summary["run"]["complete"]) == (HELD, True)
         assert "run_file_moved" in codes(summary)
-
-
-# -- its machine's clocks
 
 
 @pytest.fixture
@@ -205,7 +194,6 @@ def test_a_stepped_wall_clock_moves_nothing_but_what_people_read(tmp_path: Path,
     assert summary["run"]["duration_s"] < 60
     assert summary["heartbeats"]["latency_ms"]["max"] < 60_000
     run = recorded(tmp_path / "run.db")
-    assert run is not None
     instants = [t_s for t_s, _ in run.ticks]
     assert instants == sorted(instants)
     assert all(later - earlier < 5 for earlier, later in itertools.pairwise(instants))

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import re
-from collections.abc import Callable
-from typing import Any
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import h11
-from programs import DEADLINE_S
+from programs import DEADLINE_S, alive, deadline_s
 
-from asyncli.collect.status import StatusReader
+from asyncli.collect.status_reader import StatusReader
 from asyncli.errors import HostError
 
 HEAD = b"HEAD / HTTP/1.1\r\nHost: lab\r\n\r\n"
@@ -81,66 +83,52 @@ class Poller:
         self.client.writer.write(b"GET /nginx_status HTTP/1.1\r\nHost: lab\r\n\r\n")
         head = await self.client.head()
         match = re.search(rb"(?i)content-length: (\d+)", head)
-        assert match is not None
         text = await asyncio.wait_for(self.client.reader.readexactly(int(match[1])), DEADLINE_S)
         names = ("active", "accepts", "handled", "requests", "reading", "writing", "waiting")
         return dict(zip(names, map(int, re.findall(rb"\d+", text)), strict=True))
 
     async def until(self, right: Callable[[dict[str, int]], bool]) -> dict[str, int]:
-        """Ask until the page is right; the last page where it does not become so within 10 s."""
-        page: dict[str, int] = {}
-        for _ in range(500):
-            page = await self.page()
-            if right(page):
-                return page
-            await asyncio.sleep(0.02)
-        raise AssertionError(f"the status page stays at {page}")
+        """Ask until the page is right."""
+        return await asked_until(self.page, right)
 
 
-def alive(pid: int) -> bool:
-    """Whether the process runs; a zombie that its reaper has not collected yet does not."""
-    try:
-        with open(f"/proc/{pid}/stat") as stat:
-            return stat.read().rpartition(")")[2].split()[0] not in "ZX"
-    except OSError:
-        return False
+Page = TypeVar("Page")
+
+
+async def asked_until(ask: Callable[[], Awaitable[Page]], right: Callable[[Page], bool]) -> Page:
+    """Ask until the answer is right, and give it; fail at the deadline of all waits."""
+    begun_s = time.monotonic()
+    while not right(answer := await ask()):
+        assert time.monotonic() - begun_s < deadline_s(), f"it stays at {answer}"
+        await asyncio.sleep(0.02)
+    return answer
 
 
 def group(leader: int) -> list[int]:
     """The living processes of a group."""
     found = []
-    for name in os.listdir("/proc"):
-        if name.isdigit() and alive(int(name)):
-            try:
-                if os.getpgid(int(name)) == leader:
-                    found.append(int(name))
-            except ProcessLookupError:
-                continue
+    for pid in filter(alive, map(int, filter(str.isdigit, os.listdir("/proc")))):
+        with contextlib.suppress(ProcessLookupError):
+            found += [pid] * (os.getpgid(pid) == leader)
     return found
 
 
 async def eventually(true: Callable[[], bool]) -> None:
-    """Wait for it; a failure after 20 s."""
-    for _ in range(1000):
-        if true():
-            return
-        await asyncio.sleep(0.02)
-    raise AssertionError("it does not become true")
+    """Wait for it."""
+
+    async def look() -> bool:
+        return true()
+
+    await asked_until(look, bool)
 
 
 async def page_until(url: str, right: Callable[[dict[str, float]], bool]) -> dict[str, float]:
-    """The status page as the collector reads it, over one connection, until it is right; a failure after 20 s."""
+    """The status page as the collector reads it, over one connection, once it is right."""
     reader = StatusReader(url)
-    page: dict[str, float] = {}
     try:
-        for _ in range(200):
-            page = await reader.read()
-            if right(page):
-                return page
-            await asyncio.sleep(0.1)
+        return await asked_until(reader.read, right)
     finally:
         await reader.close()
-    raise AssertionError(f"the status page stays at {page}")
 
 
 async def opened(url: str, count: int) -> list[Client]:

@@ -66,7 +66,7 @@ async def test_the_page_may_have_another_size() -> None:
 
 
 async def test_more_than_prefork_should_is_refused() -> None:
-    assert "apache-prefork needs a process for each of 100,000 connections" in await refusal(lab("apache-prefork", connections=100_000))
+    assert " 100,000 " in await refusal(lab("apache-prefork", connections=100_000))
 
 
 async def test_an_unreachable_folder_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,7 +93,6 @@ def test_a_child_of_event_stops_accepting_before_its_descriptors_end(connections
 
 
 def test_versions() -> None:
-    assert apache.parse_version("Server version: Apache/2.4.62 (Debian)\nServer built:") == "Apache/2.4.62"
-    assert apache.parse_version("Server version: Apache/2.2.15 (Unix)") is None
-    assert apache.parse_version("command not found") is None
+    said = ("Server version: Apache/2.4.62 (Debian)\nServer built:", "Server version: Apache/2.2.15 (Unix)", "command not found")
+    assert [apache.parse_version(one) for one in said] == ["Apache/2.4.62", None, None]
     assert [len(apache.page(size)) for size in (0, 10, 1_456)] == [0, 10, 1_456]

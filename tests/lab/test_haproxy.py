@@ -9,7 +9,7 @@ import pytest
 from lab_clients import Client, hung_up, opened, refusal
 
 from asyncli.lab import choose, haproxy
-from asyncli.lab.binary import descriptor_limit
+from asyncli.lab.executables import descriptor_limit
 
 pytestmark = pytest.mark.haproxy
 
@@ -33,7 +33,7 @@ async def test_every_path_is_answered() -> None:
 async def test_more_than_its_one_process_has_descriptors_for_is_refused_and_all_below_starts() -> None:
     most = haproxy.most_connections(descriptor_limit(), 2)
     said = await refusal(lab(connections=most + 1, workers=2))
-    assert f"haproxy is one process and holds at most {most:,} connections" in said
+    assert f" {most:,} " in said
     assert f"-c {most}" in said
     async with lab(connections=most, workers=2) as server:
         clients = await opened(server.url, 5)
@@ -41,7 +41,6 @@ async def test_more_than_its_one_process_has_descriptors_for_is_refused_and_all_
 
 
 def test_versions() -> None:
-    assert haproxy.parse_version("HAProxy version 2.6.12-1+deb12u4 2026/10/17 - https://haproxy.org/") == "haproxy/2.6.12"
-    assert haproxy.parse_version("HA-Proxy version 2.2.9-2 2021/01/01") == "haproxy/2.2.9"
-    assert haproxy.parse_version("HA-Proxy version 1.8.4 2018/02/08") is None
-    assert haproxy.parse_version("no such thing") is None
+    said = ("HAProxy version 2.6.12-1+deb12u4 2026/10/17 - https://haproxy.org/", "HA-Proxy version 2.2.9-2 2021/01/01",
+            "HA-Proxy version 1.8.4 2018/02/08", "no such thing")  # fmt: skip
+    assert [haproxy.parse_version(one) for one in said] == ["haproxy/2.6.12", "haproxy/2.2.9", None, None]

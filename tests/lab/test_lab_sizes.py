@@ -14,20 +14,18 @@ from hypothesis import strategies as st
 
 from asyncli.errors import HostError
 from asyncli.lab import ports
-from asyncli.lab.binary import parse_version, size, slots_needed
-from asyncli.lab.configs import config_file
+from asyncli.lab.executables import parse_version, size
+from asyncli.lab.resources import config_file
 
 
 def test_version_of_a_distributions_nginx() -> None:
     text = "nginx version: nginx/1.22.1\nTLS SNI support enabled\nconfigure arguments: --with-http_stub_status_module"
     binary = parse_version(text)
-    assert binary is not None
     assert (binary.version, binary.version_text, binary.stub_status) == ((1, 22, 1), "nginx/1.22.1", True)
 
 
 def test_version_of_others() -> None:
     binary = parse_version("nginx version: openresty/1.21.4.1\nconfigure arguments: --without-http_scgi_module")
-    assert binary is not None
     assert (binary.version, binary.stub_status) == ((1, 21, 4, 1), False)
     assert binary.without == {"http_scgi_module"}
     assert parse_version("bash: nginx: command not found") is None
@@ -58,11 +56,6 @@ def test_more_than_can_be_held_is_one_clear_line() -> None:
         size(100_000, nofile=20_000, cpus=2, workers=2)
 
 
-def test_slots_grow_with_the_share() -> None:
-    assert slots_needed(100, 1) < slots_needed(101, 1) + 1
-    assert slots_needed(100_000, 10) < slots_needed(100_000, 5)
-
-
 def test_a_pair_of_ports_is_free_and_low() -> None:
     main, status = ports.free_pair("127.0.0.1")
     assert status == main + 1
@@ -75,7 +68,6 @@ def test_a_listener_that_shares_its_port_is_seen() -> None:
         other.bind(("127.0.0.1", 0))
         other.listen()
         error = ports.bind_error("127.0.0.1", other.getsockname()[1])
-    assert error is not None
     assert error.errno == errno.EADDRINUSE
 
 

@@ -36,7 +36,6 @@ def of(*names: str) -> pytest.MarkDecorator:
 
 
 every = of(*MODELS)
-in_c = of(*MODELS[:-1])
 
 
 async def bytes_of(client: Client, count: int) -> bytes:
@@ -350,7 +349,6 @@ async def test_children_end_with_a_server_that_is_killed(name: str) -> None:
 async def test_a_pool_that_loses_a_member_ends() -> None:
     async with LabModel("prefork", workers=3) as server:
         process, children = server._process, children_of(server.pid)
-        assert process is not None
         os.kill(children[1], signal.SIGKILL)
         await eventually(lambda: process.poll() is not None)
         assert process.returncode == 1
@@ -456,9 +454,6 @@ async def test_chance_breaks_none_and_both_programs_answer_alike(monkeypatch: py
             assert await said_to(ours.url, sent) == await said_to(other.url, sent), sent
         assert alive(ours.pid)
         assert ours.complaints == other.complaints == ()
-
-
-# ---- building
 
 
 @pytest.fixture

@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from programs import alive, until
 
 from asyncli.errors import HostError
 from asyncli.lab.network import Network
-from tests.programs import until
 
 HOSTS = {"server": "10.66.0.8/24", "a": "10.66.0.9/24", "b": "10.66.0.10/24"}
 _RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
@@ -107,7 +107,6 @@ except HostError:
     print("none", flush=True)
 """
     ours = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    assert ours.stdout is not None
     try:
         word = ours.stdout.readline().strip()
         if word == "none":
@@ -118,15 +117,8 @@ except HostError:
     finally:
         ours.send_signal(signal.SIGKILL)
         ours.communicate()
-    until(lambda: not _alive(pid), "the process in the namespace has ended")
+    until(lambda: not alive(pid), "the process in the namespace has ended")
     until(lambda: namespace not in _everybodys(), "the namespace is gone")
-
-
-def _alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0] not in "ZX"
-    except OSError:
-        return False
 
 
 def _everybodys() -> set[str]:

@@ -57,7 +57,7 @@ async def test_both_backends_answer_and_the_three_can_be_told_apart() -> None:
         await client.close()
         assert sorted(names) == ["a", "a", "b", "b"]
         assert (server.workers, [one.workers for one in server.backends]) == (1, [1, 1])
-        pids = [server.pid, *server.backend_pids]
+        pids = [server.pid, *(one.pid for one in server.backends)]
         assert [len(group(pid)) for pid in pids] == [2, 2, 2]
         assert len({*pids}) == 3
         assert server.label == f"nginx/{server.version} (proxy)"
@@ -109,7 +109,7 @@ async def test_a_second_interrupt_while_a_backend_ends_leaves_no_other(monkeypat
         return slow
 
     async with server:
-        pids = [server.pid, *server.backend_pids]
+        pids = [server.pid, *(one.pid for one in server.backends)]
         for backend in server.backends:
             monkeypatch.setattr(backend, "stop", of(backend, backend.stop))
         task = asyncio.create_task(server.stop())

@@ -16,26 +16,10 @@ from asyncli.preflight.limits import Limits
 from asyncli.records import Check
 
 ROOMY = Limits(
-    nofile_soft=20_000,
-    nofile_hard=20_000,
-    nproc=100_000,
-    nr_open=1_048_576,
-    file_max=2_466_170,
-    files_open=500,
-    port_low=32_768,
-    port_high=60_999,
-    tcp_tw_reuse=2,
-    somaxconn=4_096,
-    syn_backlog=2_048,
-    conntrack_count=0,
-    conntrack_max=262_144,
-    tcp_mem_pages=(287_898, 383_867, 575_796),
-    epoll_watches=5_491_511,
-    memory_total=25_000_000_000,
-    memory_available=24_000_000_000,
-    threads_max=192_730,
-    cpus=2,
-    tcp_tw=0,
+    nofile_soft=20_000, nofile_hard=20_000, nproc=100_000, nr_open=1_048_576, file_max=2_466_170, files_open=500,
+    port_low=32_768, port_high=60_999, tcp_tw_reuse=2, somaxconn=4_096, syn_backlog=2_048, conntrack_count=0,
+    conntrack_max=262_144, tcp_mem_pages=(287_898, 383_867, 575_796), epoll_watches=5_491_511,
+    memory_total=25_000_000_000, memory_available=24_000_000_000, threads_max=192_730, cpus=2, tcp_tw=0,
     tcp_used_pages=245,
 )
 
@@ -77,14 +61,7 @@ def test_100_000_fit_a_host_with_20_000_descriptors_a_process() -> None:
         ("ports", {"sources": ("127.0.0.2",)}, {"sources": 1}, {}, "short", "leave --source out"),
         ("ports", {}, {"sources": 1, "address": "::1"}, {}, "short", "aim at 127.0.0.1 instead of ::1"),
         ("ports", {}, {"sources": 1, "local": False, "address": "10.0.0.1"}, {}, "short", "3 more addresses of this host"),
-        (
-            "time_wait",
-            {"connections": 28_000},
-            {"sources": 1, "address": "10.0.0.1"},
-            {"tcp_tw": 300},
-            "warn",
-            "wait 60",
-        ),
+        ("time_wait", {"connections": 28_000}, {"sources": 1, "address": "10.0.0.1"}, {"tcp_tw": 300}, "warn", "wait 60"),
         ("time_wait", {"connections": 28_000}, {"sources": 1}, {"tcp_tw": 300}, "ok", ""),
         ("memory", {}, {}, {"memory_available": 1_000_000_000}, "short", "-c 77294"),
         ("memory", {}, {}, {"memory_available": 1_200_000_000}, "warn", "free some memory"),
@@ -114,8 +91,6 @@ def test_what_a_limit_does_to_a_plan(
     assert remedy in found.remedy
     assert (found.remedy == "") == (verdict == "ok")
     if verdict == "short":
-        assert found.have is not None
-        assert found.need is not None
         assert found.have < found.need
 
 

@@ -77,18 +77,11 @@ def test_the_tightest_cgroup_of_version_2_counts(tmp_path: Path) -> None:
         tree(
             tmp_path,
             {
-                **_HOST,
-                "proc/self/cgroup": "0::/kube/pod\n",
-                f"{group}/memory.max": "2000000000\n",
-                f"{group}/memory.current": "700000000\n",
-                f"{group}/memory.stat": "anon 1\ninactive_file 200000000\n",
-                "sys/fs/cgroup/kube/memory.max": "1000000000\n",
-                "sys/fs/cgroup/kube/memory.current": "800000000\n",
-                f"{group}/pids.max": "max\n",
-                f"{group}/pids.current": "5\n",
-                "sys/fs/cgroup/kube/pids.max": "100\n",
-                "sys/fs/cgroup/kube/pids.current": "90\n",
-                f"{group}/cpu.max": "150000 100000\n",
+                **_HOST, "proc/self/cgroup": "0::/kube/pod\n", f"{group}/memory.max": "2000000000\n",
+                f"{group}/memory.current": "700000000\n", f"{group}/memory.stat": "anon 1\ninactive_file 200000000\n",
+                "sys/fs/cgroup/kube/memory.max": "1000000000\n", "sys/fs/cgroup/kube/memory.current": "800000000\n",
+                f"{group}/pids.max": "max\n", f"{group}/pids.current": "5\n", "sys/fs/cgroup/kube/pids.max": "100\n",
+                "sys/fs/cgroup/kube/pids.current": "90\n", f"{group}/cpu.max": "150000 100000\n",
                 "sys/fs/cgroup/kube/cpu.max": "max 100000\n",
             },
         )

@@ -11,11 +11,6 @@ from asyncli.protocols.replies import MOST_REMEMBERED, AmidCopy, Garbled, Replie
 HEAD = b"HTTP/1.1 200 OK\r\n"
 SMALL = HEAD + b"Content-Length: 5\r\nDate: now\r\n\r\nhello"
 LATER = HEAD + b"Content-Length: 5\r\nDate: six\r\n\r\nhello"
-CHUNKED = HEAD + b"Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n"
-EMPTY = b"HTTP/1.1 204 No Content\r\n\r\n"
-EARLY = b"HTTP/1.1 103 Early\r\nLink: x\r\n\r\n" + SMALL
-LAST = HEAD + b"Connection: close\r\nContent-Length: 2\r\n\r\nby"
-UNTIL_CLOSE = HEAD + b"\r\n" + b"as long as it takes"
 
 
 def feed(parts: list[bytes], method: str = "GET") -> tuple[list[Event], State, bool]:

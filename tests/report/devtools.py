@@ -13,8 +13,7 @@ from types import TracebackType
 from typing import Any, Self
 
 import aiohttp
-
-_DEADLINE_S = 30.0
+from programs import DEADLINE_S
 
 
 def find_chromium() -> str | None:
@@ -49,7 +48,7 @@ class Tab:
         await self.call("Emulation.setEmulatedMedia", media="print" if printed else "screen", features=[scheme])
         self.loaded.clear()
         await self.call("Page.navigate", url=page.as_uri())
-        await asyncio.wait_for(self.loaded.wait(), _DEADLINE_S)
+        await asyncio.wait_for(self.loaded.wait(), DEADLINE_S)
 
     def hear(self, event: dict[str, Any]) -> None:
         method, params = event["method"], event["params"]
@@ -73,24 +72,11 @@ class Browser:
     async def __aenter__(self) -> Self:
         self._folder = tempfile.TemporaryDirectory(prefix="asyncli-chromium-", ignore_cleanup_errors=True)
         root = ["--no-sandbox"] if os.geteuid() == 0 else []
-        quiet = [
-            "--no-first-run",
-            "--disable-background-networking",
-            "--disable-component-update",
-            "--disable-sync",
-            "--disable-gpu",
-        ]
-        arguments = [
-            "--headless=new",
-            "--remote-debugging-port=0",
-            f"--user-data-dir={self._folder.name}",
-            *quiet,
-            *root,
-            "about:blank",
-        ]
+        quiet = ("--no-first-run", "--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-gpu")
+        arguments = ["--headless=new", "--remote-debugging-port=0", f"--user-data-dir={self._folder.name}", *quiet, *root, "about:blank"]
         self._process = subprocess.Popen([self._binary, *arguments], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         address = Path(self._folder.name) / "DevToolsActivePort"
-        async with asyncio.timeout(_DEADLINE_S):
+        async with asyncio.timeout(DEADLINE_S):
             while not (address.exists() and (lines := address.read_text().split())):
                 assert self._process.poll() is None, "chromium has ended"
                 await asyncio.sleep(0.02)
@@ -103,7 +89,7 @@ class Browser:
         self._reading.cancel()
         await self._client.close()
         self._process.terminate()
-        self._process.wait(_DEADLINE_S)
+        self._process.wait(DEADLINE_S)
         self._folder.cleanup()
 
     async def tab(self) -> Tab:
@@ -117,7 +103,7 @@ class Browser:
         message = {"id": number, "method": method, "params": params} | ({"sessionId": session} if session else {})
         answer = self._waiting[number] = asyncio.get_running_loop().create_future()
         await self._socket.send_json(message)
-        return await asyncio.wait_for(answer, _DEADLINE_S)
+        return await asyncio.wait_for(answer, DEADLINE_S)
 
     async def _read(self) -> None:
         async for message in self._socket:

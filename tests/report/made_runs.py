@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-from synthetic_run import a_run
+from synthetic_run import a_run, cut
 
 from asyncli.core.histogram import Histogram
 from asyncli.records import Check, Deaths, Finding, Phase, Sample, Tick
@@ -51,12 +51,8 @@ def without_samples() -> Run:
 
 def interrupted_in_the_ramp() -> Run:
     """Killed 12 s into its ramp: no end, no hold."""
-    run = a_run(100_000, complete=False)
-    stop = run.phases[1].start_s + 12.0
-    run.phases = [run.phases[0], Phase("ramp", run.phases[1].start_s, None)]
-    run.ticks = [(t_s, tick) for t_s, tick in run.ticks if t_s <= stop]
-    run.samples = [sample for sample in run.samples if sample.t_s <= stop]
-    return run
+    run = a_run(100_000)
+    return cut(run, run.phases[1].start_s + 12.0)
 
 
 def untested() -> Run:

@@ -174,10 +174,7 @@ def a_cost(slope: float) -> Cost:
 def test_the_bar_adds_up_to_the_total(rest: float) -> None:
     total = 1000.0 + 2 * 4000.0 + 130.0 + rest
     costs = Costs(
-        server_user=a_cost(1000.0),
-        kernel=a_cost(4000.0),
-        generator_user=a_cost(130.0),
-        residual=a_cost(rest),
+        server_user=a_cost(1000.0), kernel=a_cost(4000.0), generator_user=a_cost(130.0), residual=a_cost(rest),
         host_total=a_cost(total),
     )
     assert math.isclose(sum(size for *_, size in cost_shares(costs, ends=2, server="nginx")), total)

@@ -60,12 +60,8 @@ def printed(comparison: Comparison, width: int = 80) -> str:
     return text
 
 
-def flat(text: str) -> str:
-    return " ".join(text.split())
-
-
 def test_no_difference_is_said_with_what_is_excluded(alike: Comparison) -> None:
-    text = flat(printed(alike, 140))
+    text = " ".join(printed(alike, 140).split())
     assert {"server": "nginx/1.22.1", "configured": True} in [one.fields for one in alike.findings]
     assert " is higher" not in text
 
@@ -78,9 +74,12 @@ def test_any_width(unlike: Comparison, alike: Comparison, width: int) -> None:
             assert row in text, row
 
 
-def test_three_runs_get_two_tables() -> None:
-    text = printed(compared(a_run(5000, hold_s=30.0), a_run(5000, hold_s=30.0, seed=2), a_run(5000, hold_s=30.0, seed=3)))
-    assert text.count("against A:") == 2
+def test_three_runs_get_two_tables_and_two_figures() -> None:
+    three = compared(a_run(5000, hold_s=30.0), a_run(5000, hold_s=30.0, seed=2), dearer(3))
+    assert printed(three).count("against A:") == 2
+    seen = Page(page(three))
+    assert seen.tags["figure"] == 2
+    assert len(seen.ids) == len(set(seen.ids))
 
 
 def test_a_terminal_that_knows_ascii_alone() -> None:
@@ -161,12 +160,6 @@ def test_the_page_is_whole_and_points_nowhere(unlike: Comparison) -> None:
     assert len(text) < 200_000
 
 
-def test_the_page_of_three_runs() -> None:
-    seen = Page(page(compared(a_run(5000, hold_s=30.0), a_run(5000, hold_s=30.0, seed=2), dearer(3))))
-    assert seen.tags["figure"] == 2
-    assert len(seen.ids) == len(set(seen.ids))
-
-
 def _nothing(run: Run) -> None:
     run.samples = []
     for _, tick in run.ticks:
@@ -214,8 +207,6 @@ def test_the_forest_plot_stays_on_its_paper() -> None:
 
 
 def test_a_small_number_keeps_its_digits() -> None:
-    tiny = Difference(
-        "failed", "per 1,000 attempts", ("A", "B"), (0.001, 0.00145), 0.00045, (0.0003, 0.0006), 0.45, 0.0001, "higher"
-    )
+    tiny = Difference("failed", "per 1,000 attempts", ("A", "B"), (0.001, 0.00145), 0.00045, (0.0003, 0.0006), 0.45, 0.0001, "higher")
     assert "0.00045" in sentence(tiny)
     assert "0.000 " not in " ".join((amounts(tiny).first, amounts(tiny).second, amounts(tiny).low, ""))

@@ -62,7 +62,6 @@ def test_numbers_are_those_of_the_run() -> None:
     assert float(found["samples"][30]["host.used_bytes"]) == sample.values["host.used_bytes"]
     summary = summarise(run)
     rows = {row["part"]: row for row in found["cost"]}
-    assert summary.cost.host_total is not None
     assert float(rows["host_total"]["bytes_per_connection"]) == summary.cost.host_total.bytes_per_connection
     assert [float(rows["kernel"][f"ci95_{end}_bytes"]) for end in ("low", "high")] == list(summary.cost.kernel.ci95)  # type: ignore[union-attr]
     assert [row["code"] for row in found["findings"]] == [finding.code for finding in summary.findings]

@@ -37,13 +37,17 @@ def feed(fold: LiveFold, t_s: float, kind: str, what: Any) -> None:
     fold.tick(t_s, what) if kind == "tick" else getattr(fold, kind)(what)
 
 
-def state_at(run: Run, until_s: float) -> LiveState:
-    fold = LiveFold(run.plan)
+def fed(run: Run, until_s: float, since_s: float = -1.0, fold: LiveFold | None = None) -> LiveFold:
+    """What has happened in these seconds is told."""
+    fold = fold or LiveFold(run.plan)
     for t_s, kind, what in events(run):
-        if t_s > until_s:
-            break
-        feed(fold, t_s, kind, what)
-    return fold.state()
+        if since_s < t_s <= until_s:
+            feed(fold, t_s, kind, what)
+    return fold
+
+
+def state_at(run: Run, until_s: float) -> LiveState:
+    return fed(run, until_s).state()
 
 
 def test_a_resumed_run_counts_what_it_had_lost_and_knows_no_end_while_it_opens_again() -> None:
@@ -54,17 +58,14 @@ def test_a_resumed_run_counts_what_it_had_lost_and_knows_no_end_while_it_opens_a
     fold.tick(80.0, Tick(second=1, held=100, opened=100))
     state = fold.state()
     assert (state.held, state.opened, state.lost, state.eta_s, state.heartbeats_per_s) == (100, 500, 400, None, 0.0)
-    assert plain_line(state).endswith("hold      held 100 of 400; opens again what it held; lost 400 (generator_lost 400)")
+    assert plain_line(state).endswith("hold      held 100 of 400; reopening; lost 400 (generator_lost 400)")
     fold.planned(msgspec.structs.replace(run.plan, hold_s=90.0))
     assert (fold.state().eta_s, fold.state().refilling) == (15.0, False)
     # One that begins anew has its baseline once more, and what it costs is measured from there.
     run = a_run(20_000, hold_s=60.0)
     fold = LiveFold(run.plan)
     fold.resumed(Tick(opened=400, deaths={"generator_lost": Deaths(count=400)}))
-    for t_s, kind, what in events(run):
-        if t_s <= 30.0:
-            feed(fold, t_s, kind, what)
-    again = fold.state()
+    again = fed(run, 30.0, fold=fold).state()
     assert (again.eta_s is not None, again.refilling, again.host_per_connection is not None) == (True, False, True)
 
 
@@ -97,10 +98,7 @@ def test_the_fold_at_several_instants() -> None:
 
 def test_a_number_that_is_no_longer_read_is_not_shown() -> None:
     run = a_run(1000)
-    fold = LiveFold(run.plan)
-    for t_s, kind, what in events(run):
-        if t_s <= 20.0:
-            feed(fold, t_s, kind, what)
+    fold = fed(run, 20.0)
     assert "; server active 1,000; server " in plain_line(fold.state())
     fold.finding(Finding("status_lost", "warning", "status could not be read from 0:00:20 on"))
     assert (fold.state().active, fold.state().accepts, fold.state().server_bytes is None) == (None, None, False)
@@ -108,9 +106,7 @@ def test_a_number_that_is_no_longer_read_is_not_shown() -> None:
     fold.finding(Finding("server_ended", "error", "the server's processes are gone"))
     assert (fold.state().server_bytes, fold.state().server_cpu_share) == (None, None)
     # Back again: what is read counts on from the first look.
-    for t_s, kind, what in events(run):
-        if 20.0 < t_s <= 25.0:
-            feed(fold, t_s, kind, what)
+    fed(run, 25.0, 20.0, fold)
     assert (fold.state().active, fold.state().accepts) == (1000, 1000)
 
 
@@ -194,10 +190,7 @@ def test_a_narrow_terminal_is_no_error(width: int) -> None:
 
 def test_a_server_that_falls_silent_is_seen_before_its_connections_are_given_up() -> None:
     run = a_run(100_000)
-    fold = LiveFold(run.plan)
-    for t_s, kind, what in events(run):
-        if t_s <= 150.0:
-            feed(fold, t_s, kind, what)
+    fold = fed(run, 150.0)
     shown: dict[float, list[str]] = {}
     # A heartbeat that has waited for less than a second is no news.
     for waits_s, awaiting in ((0.9, 120), (6.2, 100_000)):

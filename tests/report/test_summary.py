@@ -12,7 +12,7 @@ import msgspec
 import pytest
 from contract import ENVIRONMENT, SOAK, keys_match
 from recording import write_run
-from synthetic_run import a_run
+from synthetic_run import a_run, cut, without
 
 from asyncli.exit_status import exit_status
 from asyncli.plan import plan_document, shown_plan
@@ -117,9 +117,7 @@ def test_processes_are_asked_for_only_where_they_can_be_named_and_are_not_known(
 ) -> None:
     run = a_run(5000, local=local)
     run.plan = msgspec.structs.replace(run.plan, server_pid=pid)
-    for sample in run.samples:
-        if not read_before or sample.t_s > 7.0:
-            sample.values = {name: value for name, value in sample.values.items() if not name.startswith("server.")}
+    without(run, "server.", since_s=7.0 if read_before else -1.0)
     (finding,) = [one for one in summarise(run).findings if one.code == "server_numbers_unknown"]
     assert finding.remedy.startswith("name the server's processes") is remedy
     # Another finding says so already.
@@ -131,9 +129,7 @@ def test_processes_are_asked_for_only_where_they_can_be_named_and_are_not_known(
 def test_what_was_given_is_not_asked_for_once_more(residue_s: float, remedy: str) -> None:
     run = a_run(5000)
     run.plan = msgspec.structs.replace(run.plan, residue_s=residue_s)
-    for sample in run.samples:
-        sample.values = {name: value for name, value in sample.values.items() if not name.startswith("kernel.")}
-    (finding,) = [one for one in summarise(run).findings if one.code == "residue_unknown"]
+    (finding,) = [one for one in summarise(without(run, "kernel.")).findings if one.code == "residue_unknown"]
     assert finding.remedy.startswith(remedy)
 
 
@@ -162,10 +158,7 @@ def test_what_came_again_all_night_is_told_once() -> None:
     run.findings += [Finding("status_back", "info", f"status is read again at 0:0{n}:30") for n in range(4)]
     found = [one for one in summarise(run).findings if one.code.startswith("status_")]
     assert [one.code for one in found] == ["status_lost", *["status_back"] * 4]
-    assert found[0].evidence == (
-        "status could not be read from 0:00:00 on: no answer; and 4 more times; the last time status could not be read from "
-        "0:05:00 on: no answer"
-    )
+    assert all(words in found[0].evidence for words in ("0:00:00", " 4 ", "0:05:00"))
 
 
 def test_a_run_that_lost_everything_does_not_pass() -> None:
@@ -179,12 +172,7 @@ def test_a_run_that_lost_everything_does_not_pass() -> None:
 
 
 def test_a_killed_run_and_one_that_was_stopped() -> None:
-    run = a_run(20_000, complete=False)
-    run.phases = run.phases[:3]
-    run.phases[2].end_s = None
-    run.ticks = [(t_s, tick) for t_s, tick in run.ticks if t_s < 50]
-    run.samples = [sample for sample in run.samples if sample.t_s < 50]
-    summary = summarise(run)
+    summary = summarise(cut(a_run(20_000), 50.0))
     assert (summary.verdict, summary.run.complete, summary.connections.held) == ("invalid", False, 20_000)
     assert "incomplete" in {finding.code for finding in summary.findings}
     assert summary.cost.host_total is not None
@@ -204,11 +192,15 @@ def test_json_is_stable_and_finite(tmp_path: Path) -> None:
 
 
 def limited(*limits: str, lost: int = 3) -> dict[str, Any]:
+    return document(with_limits(limits, lost))
+
+
+def with_limits(limits: tuple[str, ...], lost: int) -> Run:
     run = a_run(30_000, server=False)
     run.plan = msgspec.structs.replace(run.plan, fail_if=limits)
     if lost:
         run.ticks[-3][1].deaths["reset"] = Deaths(lost)
-    return document(run)
+    return run
 
 
 @pytest.mark.parametrize(
@@ -222,7 +214,8 @@ def limited(*limits: str, lost: int = 3) -> dict[str, Any]:
         (("heartbeats.failed > 0",), 0, "passed", ["limit_kept"]),
         (("heartbeats.latency_ms.p99 > 1us",), 0, "failed", ["limit_crossed"]),
         (("heartbeats.latency_ms.p99 < 1h", "lost > 1"), 0, "failed", ["limit_crossed", "limit_kept"]),
-        # What is unknown has not been kept.
+        # What is unknown has not been kept, nor a limit of another asyncli.
+        (("connections.wishes > 1",), 0, "failed", ["limit_unknown"]),
         (("server.pss_bytes.hold_end > 1GB", "held < 1"), 0, "failed", ["limit_unknown", "limit_kept"]),
     ],
 )
@@ -235,31 +228,18 @@ def test_limits_of_the_users_own_decide(limits: tuple[str, ...], lost: int, verd
         crossed = [one["evidence"] for one in found["findings"] if one["code"] == "limit_crossed"]
         assert not crossed or crossed[0].removeprefix("crossed: ") in said
     if verdict == "passed" and lost:
-        assert f"{lost} were lost, as many as --fail-if allows" in said
+        assert f"{lost} were lost, which --fail-if allows" in said
 
 
-def test_of_several_limits_the_gravest_is_named_first() -> None:
-    found = limited("heartbeats.latency_ms.p99 > 1us", "server.pss_bytes.hold_end > 1GB", "lost > 1")
-    said = next(one["evidence"] for one in found["findings"] if one["code"] == "verdict_failed")
-    assert [one.partition(":")[0] for one in said.split("; ")] == [
-        "lost > 1", "heartbeats.latency_ms.p99 > 1us", "server.pss_bytes.hold_end > 1GB",
+def test_what_came_of_each_limit_is_plain_data_and_the_gravest_is_named_first() -> None:
+    limits = ("lost > 0.1%", "heartbeats.latency_ms.p99 > 1us", "server.pss_bytes.hold_end > 1GB", "lost > 1", "connections.wishes > 1")
+    found = limited(*limits)
+    of_each = [tuple(one.values()) for one in found["limits"]]
+    assert [one for one in of_each if "p99" not in one[0]] == [
+        (limits[0], 3.0, True), (limits[2], None, None), (limits[3], 3.0, False), (limits[4], None, None),
     ]  # fmt: skip
-
-
-def test_a_limit_of_another_asyncli_is_not_kept_in_silence() -> None:
-    found = limited("connections.wishes > 1", lost=0)
-    assert found["run"]["verdict"] == "failed"
-    assert [one["code"] for one in found["findings"] if one["code"].startswith("limit_")] == ["limit_unknown"]
-    assert found["limits"] == [{"limit": "connections.wishes > 1", "value": None, "kept": None}]
-
-
-def test_what_came_of_each_limit_is_plain_data() -> None:
-    found = limited("lost > 0.1%", "lost > 1", "server.pss_bytes.hold_end > 1GB", lost=3)
-    assert found["limits"] == [
-        {"limit": "lost > 0.1%", "value": 3.0, "kept": True},
-        {"limit": "lost > 1", "value": 3.0, "kept": False},
-        {"limit": "server.pss_bytes.hold_end > 1GB", "value": None, "kept": None},
-    ]
+    said = next(one["evidence"] for one in found["findings"] if one["code"] == "verdict_failed")
+    assert [one.partition(":")[0] for one in said.split("; ")][:3] == [limits[place] for place in (3, 1, 2)]
 
 
 @pytest.mark.parametrize(
@@ -267,11 +247,7 @@ def test_what_came_of_each_limit_is_plain_data() -> None:
     [((), 0, 0, 0), ((), 3, 1, 0), (("lost > 1", "held < 1"), 3, 2, 0), (("server.pss_bytes.hold_end > 1GB",), 0, 1, 1), (("wishes > 1",), 0, 1, 1)],
 )
 def test_junit_has_the_verdict_and_each_limit_as_a_test(limits: tuple[str, ...], lost: int, failures: int, errors: int) -> None:
-    run = a_run(30_000, server=False)
-    run.plan = msgspec.structs.replace(run.plan, fail_if=limits)
-    if lost:
-        run.ticks[-3][1].deaths["reset"] = Deaths(lost)
-    suite = ET.fromstring(to_junit(summarise(run)))
+    suite = ET.fromstring(to_junit(summarise(with_limits(limits, lost))))
     cases = suite.findall("testcase")
     # A name without numbers of the run, by which a CI system tells a test's history.
     assert [one.get("name") for one in cases] == ["verdict", *limits]

@@ -23,13 +23,10 @@ def printed(of: Run | Summary, width: int = 80, path: str = "run.db", *, termina
     print_report(summary, console, path, verbose=verbose)
     text = console.file.getvalue()  # type: ignore[attr-defined]
     assert not terminal or max(map(len, text.splitlines())) <= width
+    assert [line for line in text.splitlines() if line != line.rstrip()] == []
     assert "…" not in text  # no cell is cut
     assert "nan" not in text.lower().split()
     return str(text)
-
-
-def flat(text: str) -> str:
-    return " ".join(text.split())
 
 
 def test_the_report_of_a_run_that_passed_is_short_and_has_no_rules() -> None:
@@ -78,11 +75,6 @@ def test_a_log_gets_its_tables_as_wide_as_they_must_be() -> None:
     narrow = printed(run, 40, terminal=False)
     assert "this host in all" in narrow
     assert re.search(r"^Cost of a connection +bytes +95 % interval +fixed +at 30,000$", narrow, re.MULTILINE)
-
-
-def test_no_line_ends_in_blanks() -> None:
-    for width in (60, 80, 120):
-        assert [line for line in printed(a_run(30_000), width=width).splitlines() if line != line.rstrip()] == []
 
 
 def test_after_a_failure_there_is_no_forecast() -> None:

@@ -9,9 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from analysis.synthetic_run import a_run
 from programs import until
-from recording import write_run
+from recording import new_run, write_run
+from synthetic_run import a_run, cut
 
 from asyncli.cli.watch import _take
 from asyncli.records import Deaths, Finding, Phase, Sample, Tick
@@ -20,16 +20,12 @@ from asyncli.run import Run
 from asyncli.store import follow
 from asyncli.store.follow import Follower, News, last_written_s
 from asyncli.store.reader import read_run
-from asyncli.store.writer import RunWriter
 
 
 def eventful(hold_s: float = 600.0) -> Run:
     """A run in its hold, of which some seconds had losses, and some refused connects."""
-    run = a_run(connections=2000, hold_s=hold_s, complete=False)
-    drain_s = next(one.start_s for one in run.phases if one.name == "drain")
-    run.phases = [Phase(one.name, one.start_s, None if one.name == "hold" else one.end_s) for one in run.phases if one.start_s < drain_s]
-    run.ticks = [(t_s, tick) for t_s, tick in run.ticks if t_s < drain_s]
-    run.samples = [sample for sample in run.samples if sample.t_s < drain_s]
+    run = a_run(connections=2000, hold_s=hold_s)
+    cut(run, run.phases[3].start_s - 0.001)
     for place, (_, tick) in enumerate(run.ticks[40:-60:50]):
         tick.deaths["reset"] = Deaths(count=5)
         tick.opened = tick.reopened = 3 + place % 2
@@ -82,9 +78,8 @@ def test_the_first_look_at_a_run_that_has_just_begun(tmp_path: Path, seconds: in
 
 
 def test_what_comes_is_told_once(tmp_path: Path) -> None:
-    run = eventful(60.0)
     path = tmp_path / "run.db"
-    writer = RunWriter.create(path, run_id="r", started_wall_s=time.time(), plan_document=_document(run), environment={})
+    writer = new_run(path, started_s=time.time())
     writer.phase(Phase("ramp", 0.0))
     writer.tick(1.0, Tick(second=1, held=10, opened=10))
     follower = Follower(path)
@@ -109,9 +104,7 @@ def test_what_comes_is_told_once(tmp_path: Path) -> None:
 
 
 def test_the_wal_of_a_killed_run_counts(tmp_path: Path) -> None:
-    writer = RunWriter.create(
-        tmp_path / "run.db", run_id="r", started_wall_s=time.time(), plan_document=_document(eventful(60.0)), environment={}
-    )
+    writer = new_run(tmp_path / "run.db", started_s=time.time())
     writer.tick(1.0, Tick(second=1, held=10, opened=10))
     _when(Follower(tmp_path / "run.db"), lambda one: bool(one.ticks))
     (tmp_path / "elsewhere").mkdir()
@@ -119,12 +112,6 @@ def test_the_wal_of_a_killed_run_counts(tmp_path: Path) -> None:
         shutil.copy(tmp_path / name, tmp_path / "elsewhere" / name)
     writer.close(True)
     assert looked(Follower(tmp_path / "elsewhere" / "run.db").news()).held == 10
-
-
-def _document(run: Run) -> object:
-    from asyncli.plan import plan_document
-
-    return plan_document(run.plan)
 
 
 def _when(follower: Follower, happened: Callable[[News], bool]) -> News:

@@ -8,10 +8,11 @@ import time
 from pathlib import Path
 
 import pytest
+from recording import new_run
 
 from asyncli.errors import StoreError
 from asyncli.findings.run import aborted_by_limit, stopped_by_user
-from asyncli.plan import Plan, plan_document
+from asyncli.plan import Plan
 from asyncli.records import Finding, Phase, Tick
 from asyncli.store.reader import read_run
 from asyncli.store.resume import Interrupted, read_interrupted
@@ -22,8 +23,7 @@ from asyncli.units import format_instant
 @pytest.fixture
 def cut_off(tmp_path: Path) -> Path:
     """A run that was killed in its ramp."""
-    plan = plan_document(Plan(urls=("http://127.0.0.1/",)))
-    writer = RunWriter.create(tmp_path / "run.db", run_id="r", started_wall_s=1e9, plan_document=plan, environment={})
+    writer = new_run(tmp_path / "run.db")
     writer.phase(Phase("ramp", 0.0))
     writer.tick(1.0, Tick(second=1, held=10, opened=10))
     writer.close(False)
@@ -37,8 +37,8 @@ def resume(before: Interrupted) -> RunWriter:
 def held(path: Path, *, ends_s: float | None = None, findings: tuple[Finding, ...] = (), drained: bool = False, **plan: object) -> Path:
     """A run that was killed 3 s into its hold, or drained then."""
     environment = {} if ends_s is None else {"hold_ends_s": ends_s}
-    document = plan_document(Plan(urls=("http://127.0.0.1/",), **plan))  # type: ignore[arg-type]
-    writer = RunWriter.create(path, run_id="r", started_wall_s=time.time() - 10, plan_document=document, environment=environment)
+    made = Plan(urls=("http://127.0.0.1/",), **plan)  # type: ignore[arg-type]
+    writer = new_run(path, made, started_s=time.time() - 10, environment=environment)
     writer.phase(Phase("hold", 1.0))
     writer.tick(4.0, Tick(second=3, held=10, opened=10))
     for finding in findings:

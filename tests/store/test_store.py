@@ -17,8 +17,9 @@ from pathlib import Path
 import msgspec
 import pytest
 from programs import recorded, until
+from recording import new_run
 
-from asyncli.plan import Plan, plan_document
+from asyncli.plan import Plan
 from asyncli.records import SCHEMA, Check, Deaths, Finding, Phase, Sample, Tick
 from asyncli.samples import Samples
 from asyncli.store import reader as reader_module
@@ -32,9 +33,7 @@ PLAN = Plan(urls=("http://127.0.0.1:8080/",), connections=500, seed=7)
 
 
 def create(path: Path) -> RunWriter:
-    return RunWriter.create(
-        path, run_id="r1", started_wall_s=1_740_830_400.0, plan_document=plan_document(PLAN), environment={"cpus": 2}
-    )
+    return new_run(path, PLAN, run_id="r1", started_s=1_740_830_400.0, environment={"cpus": 2})
 
 
 def a_tick(second: int) -> Tick:
@@ -174,9 +173,7 @@ def test_a_folder_that_cannot_be_written_to(tmp_path: Path, monkeypatch: pytest.
     assert not asked[-1].exists()
 
 
-@pytest.mark.parametrize(
-    "sql", ["value = 1e300", "t_s = x'00'", "metric = 99"]
-)
+@pytest.mark.parametrize("sql", ["value = 1e300", "t_s = x'00'", "metric = 99"])
 def test_a_sample_that_is_none_is_skipped_and_counted(tmp_path: Path, sql: str) -> None:
     """An agent's 1e300 made all of a night unreadable."""
     path = tmp_path / "run.db"
@@ -305,7 +302,7 @@ def test_a_run_file_with_headers_is_its_owners_alone(tmp_path: Path) -> None:
     secret = msgspec.structs.replace(PLAN, headers=("Authorization: Bearer abc",))
     path, umask = tmp_path / "run.db", os.umask(0o022)
     try:
-        writer = RunWriter.create(path, run_id="r1", started_wall_s=1e9, plan_document=plan_document(secret), environment={})
+        writer = new_run(path, secret)
         assert {one.name: stat.S_IMODE(one.stat().st_mode) for one in tmp_path.iterdir()} == dict.fromkeys(
             ("run.db", "run.db-wal", "run.db-shm"), 0o600
         )

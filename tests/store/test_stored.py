@@ -11,6 +11,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from recording import new_run
 
 from asyncli.analysis.totals import sum_of_counts
 from asyncli.core import histogram as histogram_module
@@ -18,7 +19,8 @@ from asyncli.core.histogram import Histogram, summed
 from asyncli.errors import StoreError
 from asyncli.records import Deaths, Sample, Tick
 from asyncli.samples import Samples, Series, series, within
-from asyncli.store.stored import StoredHistogram, open_tick
+from asyncli.store.decoding import StoredHistogram, open_tick
+from asyncli.store.reader import read_run
 
 
 def of(*values: float) -> Histogram:
@@ -111,9 +113,6 @@ def test_the_sum_of_counts_is_one_merge_after_another() -> None:
     assert sum_of_counts([]) == Tick()
 
 
-# -- samples
-
-
 ROWS = [
     Sample(0.5, {"a": 1.0, "b": 2.0}), Sample(1.5, {"a": 3.0}), Sample(2.5, {"b": 4.0, "host.x": 5.0}), Sample(4.0, {"a": 6.0, "b": 7.0}),
 ]  # fmt: skip
@@ -165,12 +164,7 @@ def test_a_part_of_the_samples(ends: list[float]) -> None:
 
 
 def test_a_run_file_gives_samples_as_columns(tmp_path: Path) -> None:
-    from asyncli.plan import Plan, plan_document
-    from asyncli.store.reader import read_run
-    from asyncli.store.writer import RunWriter
-
-    plan = plan_document(Plan(urls=("http://127.0.0.1:8080/",)))
-    writer = RunWriter.create(tmp_path / "run.db", run_id="r", started_wall_s=0.0, plan_document=plan, environment={})
+    writer = new_run(tmp_path / "run.db")
     for row in ROWS:
         writer.sample(row)
     writer.close(True)

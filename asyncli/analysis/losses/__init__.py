@@ -1,19 +1,17 @@
 """Why connections ended.
 
-A run records, for each second and cause, how many connections ended, how old they were, how long idle and after how many
-requests. The :class:`~asyncli.analysis.losses.table.LossTable` has a cell for each second and cause. Mechanisms claim cells, or
-the part of a cell in which one of the three numbers lies in a stretch; what one has claimed is gone for the next. They are asked
-in the order of :mod:`attribution`: those first that the run itself or the server bears out (``certain``), then likelihoods. What
-nobody claims is unknown.
+A run records, per second and cause, how many connections ended, and histograms of their ages, idle times and request numbers.
+:class:`~asyncli.analysis.losses.table.LossTable` has a cell for each second and cause. Mechanisms claim cells, or the part of a
+cell in a range of one of the histograms, in the order of :mod:`attribution`: first those that the run or the server confirms
+(``certain``), then likely ones. What none claims is unknown.
 
-| module | what it claims | by what evidence |
+| module | what it claims | evidence |
 |---|---|---|
-| recorded | what asyncli itself did or noted | its findings, suspensions, the silence of a client host, HTTP errors |
+| recorded | what asyncli did or noted itself | its findings, suspensions, silent client hosts, HTTP errors |
 | timeouts | what a timer or a limit ended | a narrow mode of age, idle time or request number; nginx.conf |
-| bursts | what ended at one moment, or for want of room | the instants; the server's processes and its own counts |
-| unanswered | heartbeats without a whole answer | what was sent again, requests that the server counted, bytes |
+| bursts | what ended at one moment, or for lack of slots | the instants; the server's processes and counts |
+| unanswered | heartbeats without a complete answer | retransmissions, requests that the server counted, bytes |
 
-:mod:`likelihood` tells what stands out among numbers from what random moments show; :mod:`server_evidence` what the samples say
-of the server at a moment. :mod:`slowness` names troubles that ended no connection. :mod:`asyncli.findings.causes` has the
-sentences. Each mechanism is provoked on a real server or network in tests/integration; docs/faults.md has what the report says.
+:mod:`likelihood` has the statistics, :mod:`server_evidence` what the samples say of the server, :mod:`slowness` faults
+that ended no connection. docs/faults.md lists the faults that tests provoke.
 """

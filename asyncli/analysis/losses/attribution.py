@@ -1,4 +1,4 @@
-"""Every death of a run under one diagnosis: the mechanisms in the order in which they are asked, and what nobody claims."""
+"""Assigns every lost connection to one diagnosis."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from functools import partial
 
 import msgspec
 
-from asyncli.analysis.levels import FEWEST
+from asyncli.analysis.constants import FEWEST
 from asyncli.analysis.losses import bursts, recorded, timeouts, unanswered
 from asyncli.analysis.losses.table import LossTable, Reason, left, reason
 from asyncli.analysis.totals import Totals
-from asyncli.findings.causes import SEE_OF_CAUSE
+from asyncli.findings.loss_causes import SEE_OF_CAUSE
 from asyncli.run import Run
 
-# What the run itself or the server bears out comes first, then what one number of the dead shows, then what their moments show.
+# First what the run or the server confirms, then single numbers of the lost connections, then their instants.
 _MECHANISMS = (
     recorded.generator_lost,
     recorded.not_http,
@@ -38,11 +38,10 @@ _MECHANISMS = (
 
 
 class Diagnosis(msgspec.Struct, frozen=True):
-    """``count`` deaths of one cause that one mechanism explains; code "unexplained" or "too_few" for what none does.
+    """``count`` losses of one cause with one explanation; code "unexplained" or "too_few" without one.
 
-    ``certain``: the server's own configuration, counts or processes bear it out; else it is a likelihood, and worded as one.
-    ``from_s`` and ``to_s``: the seconds of the run in which the first and the last of them died. ``incident``: the same number
-    for what one event did by several causes, as a reload that closes the idle and resets the rest.
+    ``certain``: confirmed by the server's configuration, counts or processes; else likely. ``from_s``, ``to_s``: the seconds of
+    the first and the last loss. ``incident``: a number that one event's losses by several causes share.
     """
 
     cause: str
@@ -57,10 +56,7 @@ class Diagnosis(msgspec.Struct, frozen=True):
 
 
 def diagnose(run: Run, totals: Totals) -> list[Diagnosis]:
-    """Every death of the run under one diagnosis: the counts of a cause's diagnoses add up to its deaths.
-
-    ``totals``: those of its ticks. The most frequent cause comes first, and within it the most frequent diagnosis.
-    """
+    """The diagnoses of a run's losses, most frequent first; the counts of a cause add up to its deaths."""
     if not totals.whole.deaths:
         return []
     table = LossTable(run, totals)

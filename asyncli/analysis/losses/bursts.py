@@ -1,8 +1,7 @@
-"""What ends many connections at one moment, or for want of room: told by when they died and by what the server's status page and
-processes say of that moment; the ages and idle times of the dead are then any.
+"""Many connections that end at one moment, or for lack of slots: told by instants, status page and processes of the server.
 
-Sources: ngx_drain_connections (idle reuse), ngx_close_idle_connections (a worker that shuts down) and the shared counters of
-ngx_event_core_module (a worker that is killed never counts its connections down) of nginx 1.22.
+Sources in nginx 1.22: ngx_drain_connections (idle reuse), ngx_close_idle_connections (a worker that shuts down), the shared
+counters of ngx_event_core_module (a killed worker never counts its connections down).
 """
 
 from __future__ import annotations
@@ -12,31 +11,25 @@ import math
 
 import msgspec
 
-from asyncli.analysis.levels import FEWEST, NEARLY_ALL
+from asyncli.analysis.constants import FEWEST, NEARLY_ALL
 from asyncli.analysis.losses.likelihood import DEVIATIONS, LEAST_SURPRISE, one_of
 from asyncli.analysis.losses.server_evidence import Evidence
 from asyncli.analysis.losses.table import ENDED, LossCell, LossTable, Reason, asked, left, pooled, reason
 from asyncli.analysis.losses.timeouts import idle_mode
-from asyncli.findings.causes import at_moments
+from asyncli.findings.loss_causes import at_moments
 
-# A moment may lie on the border of two seconds, whose ticks are a second apart or a little more; and so many closes take time: an
-# nginx that reloaded took 5 s for 100,000.
+# A moment may touch two ticks; closing takes time (nginx took 5 s to reload with 100,000).
 _MOMENT_S, _BORDER_S, _CLOSES_PER_S = 2.2, 1.5, 10_000
-# At an even pace so many seconds before and after have as many dead a second.
+# The rate of losses so long before and after is the usual one.
 _AROUND_S = 10.0
-# With a sixteenth or less of its slots free an nginx worker closes idle connections to make room for a new one.
+# With fewer than a sixteenth of its slots free an nginx worker closes idle connections.
 _REUSE_ABOVE = 15 / 16
 
 
-# -- room
-
-
 def idle_reuse(table: LossTable) -> None:
-    """nginx closes idle connections for new ones when the slots of a worker run out: more were asked for than nginx.conf has room
-    for, or than has the worker to which the kernel dealt most.
-    """
+    """nginx closes idle connections for new ones when the slots of a worker run out."""
     slots, asked_for = table.configured("worker_connections"), table.plan.connections
-    # A close for room never takes half of what was there at one moment.
+    # Reuse never closes half of all at one moment.
     cells = [one for one in _closed_as_others_opened(table) if not 0 < table.server.held(one.from_s) < 2 * one.left]
     if not slots or not cells or 2 * left(cells) < left(table.of("closed_idle")):
         return
@@ -45,8 +38,7 @@ def idle_reuse(table: LossTable) -> None:
     share = max(*(cell.tick.held for cell in cells), table.server.most_active(first, last)) / workers
     if share + DEVIATIONS * math.sqrt(share) < _REUSE_ABOVE * slots / workers:
         return
-    # A worker needs four itself: listeners for clients and for the status page, the channel to its master, our status connection
-    # (ngx_event_process_init, ngx_add_channel_event).
+    # A worker needs four itself: two listeners, the channel to its master, our status connection (ngx_event_process_init).
     certain = asked_for >= _REUSE_ABOVE * slots - 4 * workers and left(cells) >= FEWEST
     ran = "nginx ran out of" if certain else "looks like nginx ran short of"
     found = reason("idle_reuse", certain=certain, nginx=ran, slots=slots, asked=asked_for)
@@ -57,7 +49,7 @@ def idle_reuse(table: LossTable) -> None:
 
 
 def likely_reuse(table: LossTable) -> None:
-    """The same where the number of slots is not known: it never holds what was asked for, and closes as it accepts."""
+    """The same with unknown slots: the server never holds what was asked for, and closes as it accepts."""
     cells = _closed_as_others_opened(table)
     if left(cells) < max(FEWEST, NEARLY_ALL * left(table.of("closed_idle"))):
         return
@@ -68,15 +60,12 @@ def likely_reuse(table: LossTable) -> None:
 
 
 def _closed_as_others_opened(table: LossTable) -> list[LossCell]:
-    """What was closed while idle in seconds with openings: a close for room needs one."""
+    """Closed while idle in seconds with opens."""
     return [cell for cell in table.of("closed_idle") if cell.tick.opened]
 
 
-# -- moments
-
-
 class Burst(msgspec.Struct):
-    """Many that died within seconds; ``held``: before, less those that something else ended meanwhile."""
+    """Many losses within seconds; ``held``: before, less those that ended otherwise meanwhile."""
 
     cells: list[LossCell]
     from_s: float
@@ -93,14 +82,14 @@ class Burst(msgspec.Struct):
 
 
 def bursts(table: LossTable, *, only_certain: bool) -> None:
-    """Moments of which the server's own counts or processes say what happened, or else the share of the dead what may have.
+    """Moments that the server's counts or processes explain (certain), or the share of the losses (likely).
 
-    Those of one kind, a daily reload, have one reason: that of the largest.
+    Moments of one kind share the reason of the largest.
     """
     alike: dict[tuple[str, bool], list[tuple[Burst, Reason]]] = {}
     for burst in _find(table):
         found = _what_happened(table, burst, table.server.about(burst.from_s, burst.to_s, burst.count))
-        # One idle time for nearly all says more than the moment: they were opened at one moment, too.
+        # A common idle time of nearly all says more: they were opened at one moment too.
         timed = found.code == "box_reset" and idle_mode(table, pooled(burst.of("reset")).idle_s) is not None
         if not timed and (found.certain or not only_certain):
             alike.setdefault((found.code, found.certain), []).append((burst, found))
@@ -113,9 +102,7 @@ def bursts(table: LossTable, *, only_certain: bool) -> None:
 
 
 def _find(table: LossTable) -> list[Burst]:
-    """The bursts among what is left, the first first: the seconds around one in which many died, with far more of the dead near
-    them than an even pace would show.
-    """
+    """Bursts among the unclaimed cells, in order: seconds with far more losses than at an even rate."""
     by_second: dict[float, list[LossCell]] = {}
     for cell in table.of(*ENDED):
         by_second.setdefault(cell.to_s, []).append(cell)
@@ -129,7 +116,7 @@ def _find(table: LossTable) -> list[Burst]:
     for peak in sorted((t_s for t_s in instants if dead[t_s] >= FEWEST), key=lambda t_s: -dead[t_s]):
         if peak in taken:
             continue
-        # As wide as what it holds takes to close.
+        # As long as closing its connections takes.
         reach_s, count = 0.0, 0
         while reach_s < _BORDER_S + count / _CLOSES_PER_S:
             reach_s = _BORDER_S + count / _CLOSES_PER_S
@@ -138,7 +125,7 @@ def _find(table: LossTable) -> list[Burst]:
         from_s, to_s = seconds[0] - 1.0, seconds[-1]
         recorded_s = len(table.run.ticks_between(from_s - _AROUND_S, to_s + _AROUND_S))
         share = count / sum(dead[t_s] for t_s in near(peak, reach_s + _AROUND_S))
-        # One or two beyond a border are of the moment; more on both sides of it are a stretch.
+        # More than a few beyond both borders are no moment.
         stretch = to_s - from_s > _MOMENT_S + count / _CLOSES_PER_S and min(dead[seconds[0]], dead[seconds[-1]]) >= FEWEST
         if stretch or share - (to_s - from_s) / recorded_s < LEAST_SURPRISE:
             continue
@@ -150,7 +137,7 @@ def _find(table: LossTable) -> list[Burst]:
 
 
 def _what_happened(table: LossTable, burst: Burst, found: Evidence) -> Reason:
-    """By what the server's side says of that moment, and then by the share of the dead."""
+    """The explanation by the server's side, or by the share of the losses."""
     server, name, direct = table.server, table.server.called, table.server.direct
     workers, all_of_them = server.workers(burst.from_s), burst.all_of_them
     resets, idle, announced = (left(burst.of(cause)) for cause in ("reset", "closed_idle", "closed_announced"))
@@ -158,17 +145,17 @@ def _what_happened(table: LossTable, burst: Burst, found: Evidence) -> Reason:
         return reason("server_ended", certain=True, server=name)
     if found.restarted:
         return reason("server_restarted", certain=True, server=name)
-    # Still on its count, though gone from ours.
+    # The server still counts them.
     kept = min(found.excess or 0, burst.count)
     if 2 * kept >= burst.count and not announced:
-        # The kernel ends what a killed process held by FIN, and by RST only where a request was not read yet.
+        # The kernel closes a killed process's connections by FIN, and by RST only with unread requests.
         if 2 * resets >= burst.count and asked(burst.of("reset")) < 0.5 and not found.ended:
             return reason("box_reset", certain=True, server=name, kept=kept)
         if found.ended != 0 and (not all_of_them or workers == 1):
             of = f", one of {workers}" if workers > 1 else ""
             return reason("worker_crash", certain=direct, server=name, kept=kept, of=of)
     if all_of_them:
-        # The one worker of a server ends by a crash as well.
+        # A single worker may also have crashed.
         if found.ended and 1 < workers <= found.ended:
             return reason("reload", "reload_by_processes", certain=True, server=name, ended=found.ended)
         if _refused_after(table, burst):
@@ -181,7 +168,7 @@ def _what_happened(table: LossTable, burst: Burst, found: Evidence) -> Reason:
                 return reason("reload", "reload_by_counts", certain=direct, reload=said)
             opened = any(tick.opened for _, tick in table.run.ticks_between(burst.to_s, burst.to_s + _AROUND_S))
             return reason("reload", "likely_reload" if server.is_nginx or opened else "reload_or_end", server=name)
-    # A child that ends may be a helper, or a worker that held little: it must have held about as many as died.
+    # It must have held about as many as were lost: a child may be a helper.
     ended = bool(found.ended and 2 * burst.count >= found.ended * burst.held / workers)
     if workers > 1 and (ended or (found.ended is None and one_of(workers, burst.count, burst.held))):
         return reason("worker_ended", certain=ended, server=name, ended=found.ended or 1, workers=workers)
@@ -189,7 +176,6 @@ def _what_happened(table: LossTable, burst: Burst, found: Evidence) -> Reason:
 
 
 def _refused_after(table: LossTable, burst: Burst) -> bool:
-    """Whether connects were refused in the seconds after it, and none succeeded."""
     after = [tick for _, tick in table.run.ticks_between(burst.to_s - 1.0, burst.to_s + 3.0)]
     refused = sum(tick.failures.get("refused", 0) for tick in after)
     return refused >= FEWEST and sum(tick.opened for tick in after[1:]) == 0

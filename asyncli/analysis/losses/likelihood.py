@@ -1,26 +1,24 @@
-"""What stands out among the ages, idle times and request numbers of the dead, and what random moments would show too."""
+"""Statistics of ages, idle times and request numbers of lost connections."""
 
 from __future__ import annotations
 
 import math
 
-from asyncli.analysis.levels import FEWEST
+from asyncli.analysis.constants import FEWEST
 from asyncli.core.histogram import Histogram, bounds
 
-# A worker's share by the kernel's hash is binomial: it lies this many deviations off the mean one time in 370.
+# A worker's share by the kernel's hash is binomial: one in 370 lies farther off.
 DEVIATIONS = 3.0
-# A timer is exact to itself and to whole seconds (s); a histogram, whose buckets are 1/64 of their value wide, and a busy server
-# spread it by a share of its value.
+# Width of a timer's mode (s): whole seconds, or a share of its value by histogram buckets (1/64) and a busy server.
 _TIMER_S, _TIMER_SHARE = 1.0, 0.04
-# A mode has a fifth of all, or it is none; it has well more than lies beside it, or nearly all.
+# A mode has this share of all, and well more than its neighbourhood, or nearly all.
 _LEAST_SHARE, _TIMES_BESIDE, _MOST = 0.2, 2.0, 0.8
-# What is this much more frequent than at random moments says something, where it is no accident: tests/analysis looks at random
-# moments with sixty seeds.
+# What exceeds random moments by this much, beyond chance, is evidence (tests/analysis checks random moments).
 LEAST_SURPRISE, _NO_ACCIDENT = 0.3, 1e-4
 
 
 def within(histogram: Histogram, low: float, high: float) -> int:
-    """How many records lie in ``[low, high]``; a bucket that touches it counts whole (it is 1/64 of its value wide)."""
+    """Records in ``[low, high]``, in whole buckets (1/64 of the value wide)."""
     if not histogram.counts or histogram.greatest < low or histogram.least > high:
         return 0
     if low <= histogram.least and histogram.greatest <= high:
@@ -29,7 +27,6 @@ def within(histogram: Histogram, low: float, high: float) -> int:
 
 
 def without(histogram: Histogram, low: float, high: float) -> Histogram:
-    """The histogram less what :func:`within` counts."""
     kept = {key: count for key, count in histogram.counts.items() if not _touches(histogram, key, low, high)}
     if not kept:
         return Histogram()
@@ -43,8 +40,8 @@ def _touches(histogram: Histogram, key: int, low: float, high: float) -> bool:
 
 
 def mode(histogram: Histogram, width: float | None = None, least: float = _LEAST_SHARE) -> tuple[float, float] | None:
-    """The heaviest stretch as narrow as a timer leaves it (or ``width``); None where it does not stand out, or has less than the
-    share ``least``.
+    """The heaviest range as narrow as a timer's (or ``width``); None if it does not stand out or has less than the share
+    ``least``.
     """
     rows = [(*bounds(key), count) for key, count in histogram.items()]
     best: tuple[float, float] | None = None
@@ -63,24 +60,23 @@ def mode(histogram: Histogram, width: float | None = None, least: float = _LEAST
 
 
 def stands_out(histogram: Histogram, low: float, high: float) -> bool:
-    """Whether well more lie in this stretch than beside it, or nearly all."""
+    """Whether well more records are in the range than beside it, or nearly all."""
     inside, width = within(histogram, low, high), high - low + 1
     beside = within(histogram, low - width, low - 1) + within(histogram, high + 1, high + width)
     return inside > 0 and (inside >= _MOST * histogram.count or inside >= _TIMES_BESIDE * beside + FEWEST)
 
 
 def timer_window(low_s: float, high_s: float) -> tuple[float, float]:
-    """The whole seconds in which the end by a timer of ``low_s`` to ``high_s`` is recorded.
-
-    The server counts from the start of its turn, so by our clock its timers end a little early; and late when it is busy.
+    """The seconds in which ends by a timer of ``low_s`` to ``high_s`` are recorded: the server's clock ticks early, a busy server
+    ends late.
     """
     return math.floor(low_s) - 1.0, math.ceil(high_s) + max(_TIMER_S, _TIMER_SHARE * high_s)
 
 
 def chance_idle(gap_s: float, low: float, high: float) -> float:
-    """The chance that a connection, looked at in a random moment, has been idle for ``[low, high]`` whole seconds.
+    """The chance that a connection at a random moment has been idle for ``[low, high]`` whole seconds.
 
-    Gaps are uniform in [1, gap], and a long one is met the more often: the density of x is P(gap > x) / mean gap.
+    Gaps are uniform in [1, gap] and met in proportion to their length: the density of x is P(gap > x) / mean gap.
     """
 
     def below(x: float) -> float:
@@ -93,8 +89,8 @@ def chance_idle(gap_s: float, low: float, high: float) -> float:
 
 
 def surprises(gap_s: float, idle_s: Histogram, low: float, high: float, *, configured: bool = False) -> bool:
-    """Whether idle times in ``[low, high]`` are more than random moments would show: by a clear margin, and by no accident,
-    unless the time was ``configured`` beforehand. 0 s never is: that is what a heartbeat leaves.
+    """Whether idle times in ``[low, high]`` exceed those at random moments by a margin, and beyond chance unless the time was
+    ``configured`` beforehand. 0 s never does: heartbeats leave it.
     """
     if high < 1 or not idle_s:
         return False
@@ -104,7 +100,7 @@ def surprises(gap_s: float, idle_s: Histogram, low: float, high: float, *, confi
 
 
 def accident(share: float, chance: float, count: int) -> float:
-    """At most the probability that ``share`` or more of ``count`` fall where each falls by ``chance`` (Chernoff's bound)."""
+    """An upper bound of the probability that ``share`` or more of ``count`` fall where each falls by ``chance`` (Chernoff)."""
     if share <= chance:
         return 1.0
     if chance <= 0.0:
@@ -114,15 +110,14 @@ def accident(share: float, chance: float, count: int) -> float:
 
 
 def idle_edge(gap_s: float, idle_s: Histogram, waited_s: float = 0.0) -> float | None:
-    """The idle time (s) from which on connections die at their heartbeat, where shorter gaps would have killed some too.
+    """The idle time (s) from which on connections end at their heartbeat, or None.
 
-    Gaps are uniform in [1, gap]. Whoever is met in one moment is met in a long gap the more often, so that by mere chance one
-    is at least x with (gap^2 - x^2)/(gap^2 - 1), more than that of all gaps. ``waited_s`` of the recorded idle time went by
-    after the heartbeat. None where there is no such edge.
+    Gaps are uniform in [1, gap] and met in proportion to their length, so one is at least x with probability
+    (gap^2 - x^2)/(gap^2 - 1). ``waited_s`` of the recorded idle time came after the heartbeat.
     """
     if gap_s <= 1.0 or idle_s.count < FEWEST:
         return None
-    # A few may have died of something else.
+    # A few may have another cause.
     for strays in (0.0, 0.02 * idle_s.count):
         low, before, upto = 0.0, 0, 0
         for key, many in idle_s.items():
@@ -137,6 +132,6 @@ def idle_edge(gap_s: float, idle_s: Histogram, waited_s: float = 0.0) -> float |
 
 
 def one_of(workers: int, count: int, held: float) -> bool:
-    """Whether ``count`` may be all that one of so many workers held of ``held``."""
+    """Whether ``count`` may be one worker's share of ``held``."""
     mean = held / workers
     return abs(count - mean) <= DEVIATIONS * math.sqrt(max(mean, 1.0))

@@ -1,4 +1,4 @@
-"""Findings of connections that ended, or never began: with what the diagnoses say about each cause."""
+"""Findings of lost connections and of failed connects."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from asyncli.analysis.losses.server_evidence import cuts
 from asyncli.analysis.losses.table import began_s
 from asyncli.analysis.totals import Totals, errors
 from asyncli.findings import losses
-from asyncli.findings.losses import Incident, Told
+from asyncli.findings.losses import HostReport, Incident
 from asyncli.metrics import TCP
 from asyncli.records import Finding, Tick
 from asyncli.run import Run
 
-# Failures that a client host meets whose own way is cut.
+# Failures on a client host whose network is cut.
 _OF_A_CUT = ("connect_timeout", "unreachable")
 
 
 def failures(run: Run, totals: Totals) -> list[Finding]:
-    """A finding for each cause of attempts that never established: how many, when, and which a silent client host told of."""
+    """A finding for each cause of failed connects: how many, when, and which a silent client host reported."""
     found = []
     timeout_s = run.plan.connect_timeout_s
     cut = cuts(run, timeout_s)
@@ -27,7 +27,7 @@ def failures(run: Run, totals: Totals) -> list[Finding]:
     for cause, count in counted(totals.whole.failures).items():
         instants = [t_s for t_s, tick in run.ticks if tick.failures.get(cause)]
         from_s = began_s(instants[0], timeout_s if cause == "connect_timeout" else 0.0) if instants else None
-        told: list[Told] = []
+        told: list[HostReport] = []
         for one in cut if cause in _OF_A_CUT else ():
             theirs = sum(tick.failures.get(cause, 0) for t_s, tick in run.ticks if one.holds(t_s, timeout_s))
             if theirs:
@@ -38,10 +38,7 @@ def failures(run: Run, totals: Totals) -> list[Finding]:
 
 
 def lost(diagnoses: Sequence[Diagnosis]) -> list[Finding]:
-    """What ended established connections before the drain: a finding for each cause, with what its ``diagnoses`` say, together.
-
-    What one incident did by several causes is told once, with the most frequent of them.
-    """
+    """A finding for each cause of losses with its diagnoses; an incident of several causes is reported with the most frequent."""
     told: dict[int, list[Diagnosis]] = {}
     for place, one in enumerate(diagnoses):
         told.setdefault(one.incident or -1 - place, []).append(one)
@@ -57,7 +54,6 @@ def lost(diagnoses: Sequence[Diagnosis]) -> list[Finding]:
 
 
 def _incident(first: Diagnosis, *others: Diagnosis) -> Incident:
-    """Of what ended most, and with it how many ended by the other causes."""
     return {
         "code": first.code, "count": first.count, "certain": first.certain, "from_s": first.from_s, "to_s": first.to_s,
         "why": first.evidence, "others": [(one.cause, one.count) for one in others],
@@ -65,13 +61,12 @@ def _incident(first: Diagnosis, *others: Diagnosis) -> Incident:
 
 
 def statuses(whole: Tick) -> list[Finding]:
-    """A finding where heartbeats were answered with errors: the connections held, at work that was not meant."""
     bad = errors(whole)
     return [losses.status_errors(bad)] if bad else []
 
 
 def listen_queue(run: Run) -> list[Finding]:
-    """Findings where the listen queues of the server's host overflowed; none where that was not sampled."""
+    """Overflows of listen queues on the server's host."""
     found = []
     for what in ("Overflows", "Drops") if run.sides.server else ():
         counter = run.series(f"{TCP}Listen{what}")

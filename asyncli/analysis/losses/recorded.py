@@ -1,31 +1,31 @@
-"""What the run itself recorded of why connections ended: asyncli's own losses, suspensions, silent client hosts, HTTP errors."""
+"""Causes that the run recorded: asyncli's own losses, suspensions, silent client hosts, HTTP errors."""
 
 from __future__ import annotations
 
 import math
 
-from asyncli.analysis.levels import FEWEST, NEARLY_ALL
+from asyncli.analysis.constants import FEWEST, NEARLY_ALL
 from asyncli.analysis.losses.server_evidence import cuts
 from asyncli.analysis.losses.table import ENDED, LossTable, left, reason
 from asyncli.analysis.totals import errors
 from asyncli.findings.losses import cut_off, lost_with
 from asyncli.findings.tls import by_reason
 
-#: The code of what a suspension of this machine explains: no loss of the server's.
+#: The code of losses by a suspension of this machine, which are not the server's.
 SUSPENDED = "suspended"
-# What nginx answers with and closes, by itself (ngx_http_special_response_handler); 494 to 497 go out as 400.
+# nginx closes after these errors (ngx_http_special_response_handler); 494 to 497 are sent as 400.
 _NGINX_CLOSES_AFTER = frozenset({400, 413, 414, 500, 501})
 
 
 def generator_lost(table: LossTable) -> None:
-    """What was lost with a process or a client host of asyncli's own."""
+    """Lost with a process or a client host of asyncli."""
     words = lost_with(table.run.findings, "asyncli's")
     found = reason("generator_lost", certain=True, whom=words.evidence, remedy=words.remedy)
     table.claim(table.of("generator_lost"), found)
 
 
 def not_http(table: LossTable) -> None:
-    """What answered with something else than HTTP; and how many answers had been HTTP before."""
+    """Answers that were not HTTP."""
     if cells := table.of("protocol_error"):
         before = sum(tick.answered for _, tick in table.run.ticks_between(-math.inf, min(cell.from_s for cell in cells)))
         table.claim(cells, reason("not_http", "no_longer_http" if before else "", certain=True, before=before))
@@ -38,9 +38,9 @@ def tls_error(table: LossTable) -> None:
 
 
 def suspended(table: LossTable) -> None:
-    """This machine slept and nobody beat: what had not been heard of again when it ended had been given up meanwhile.
+    """This machine was suspended: connections that were not heard since had been closed meanwhile.
 
-    Its next heartbeat comes within the longest gap, and shows it within the timeout.
+    The next heartbeat shows it, within the longest gap and the timeout.
     """
     timeout_s = table.configured("keepalive_timeout")
     for event, (woke_s, slept_s) in enumerate(table.server.suspensions):
@@ -55,7 +55,7 @@ def suspended(table: LossTable) -> None:
 
 
 def client_cut(table: LossTable) -> None:
-    """A client host of a cluster was silent to asyncli too, and told of these deaths when it spoke again: its own way was cut."""
+    """A client host of a cluster was silent and reported these losses later: its own network was cut."""
     for event, cut in enumerate(cuts(table.run, table.timeout_s)):
         words = cut_off(cut.hosts, cut.last_s)
         found = reason("client_cut", event=event, timeout_s=table.timeout_s, cut=words.evidence, remedy=words.remedy)
@@ -63,12 +63,12 @@ def client_cut(table: LossTable) -> None:
 
 
 def http_error(table: LossTable) -> None:
-    """An error as answer, and the connection closed with it: nearly each error comes with a close."""
+    """An HTTP error that also closed the connection."""
     cells = table.of("closed_announced")
     bad = [(cell, sum(errors(cell.tick).values())) for cell in cells]
     answers, both = sum(count for _, count in bad), sum(min(cell.left, count) for cell, count in bad)
     statuses = sorted({status for cell in cells for status in errors(cell.tick)})
-    # Errors after which nginx does not close may only have come in the same seconds: they must be as many as the closes.
+    # Other errors may have come in the same seconds: they must be as many as the closes.
     closes = table.server.is_nginx and _NGINX_CLOSES_AFTER.issuperset(statuses)
     if not both or both < NEARLY_ALL * answers or (not closes and both < NEARLY_ALL * left(cells)):
         return

@@ -1,4 +1,4 @@
-"""What the samples say of the server at the moment of a loss: did it live, was it replaced, does it still count what we lost?"""
+"""What the samples say of the server at the moment of a loss."""
 
 from __future__ import annotations
 
@@ -8,58 +8,57 @@ import statistics
 
 import msgspec
 
-from asyncli.analysis.levels import MINUTE_S, MISSED_S
+from asyncli.analysis.constants import MINUTE_S, MISSED_S
 from asyncli.metrics import CLOCK_SUSPENDED_S, SILENT, TCP, TCP_RETRANS_SEGS
 from asyncli.run import Run
 from asyncli.samples import Series, began_anew, metrics_of
 
-# How far before and after a moment its evidence may lie (s).
+# Evidence may be this far from the moment (s).
 _NEAR_S = 5.0
-# A second that is told late joins the one that is open; what ran out of patience is told within so many seconds.
+# A late tick joins the open one; timeouts are reported within so many seconds.
 _TICK_S, _LATE_S = 2.0, 3.0
-# Less CPU time than this (s) over a whole second or more: the clock of /proc counts in hundredths.
+# CPU time (s) over a second or more that counts as none: /proc counts in hundredths.
 _STILL_S = 0.015
-# While an agent is not heard, nothing is known of the server: our own samples are no look at it.
+# While an agent is silent nothing is known of the server: our own samples are no evidence.
 _LOCAL, _OF_AGENT = ("generator.", "kernel.", "host.", "session."), ("agent.", "kernel.", "host.")
 
 
 class Evidence(msgspec.Struct):
-    """What the samples around a stretch of the run say of the server; None where they do not say."""
+    """Facts about the server in a stretch of the run; None where unknown."""
 
-    #: Its processes were there before and are gone since.
+    #: Its processes ended and did not come back.
     gone: bool | None = None
-    #: They were gone, and others have come; or its counters began again.
+    #: Its processes were replaced, or its counters restarted.
     restarted: bool | None = None
-    #: Processes of it that ended meanwhile.
+    #: Processes that ended.
     ended: int | None = None
-    #: Connections that our poller had to make again.
+    #: Reconnects of our poller.
     reconnected: int | None = None
-    #: By how many connections more than before its own count exceeds ours; None too while that goes up and down.
+    #: By how much more than before its count exceeds ours; None while that fluctuates.
     excess: int | None = None
-    #: Its status page, which answered before, was silent meanwhile.
+    #: The status page was silent, and had answered before.
     silent: bool | None = None
-    #: It was silent from then on, up to the end of the hold.
+    #: It stayed silent to the end of the hold.
     silent_since: bool | None = None
     #: Requests that it counted, without our polls.
     requests: int | None = None
-    #: TCP segments that this host sent again, for want of an acknowledgement, beyond those that it sends again at quiet times;
-    #: and those that it sent the first time.
+    #: TCP segments that this host retransmitted, beyond its usual rate, and those that it sent first.
     resent: int | None = None
     segments: int | None = None
-    #: Its processes were there and used no CPU time; and how many cores they used.
+    #: Its processes used no CPU time; and the cores that they used.
     still: bool | None = None
     cores: float | None = None
 
     @property
     def stopped(self) -> bool:
-        """Nothing of it moved: neither its status page nor its processes."""
+        """Neither its status page nor its processes moved."""
         return bool(self.silent and self.still)
 
 
 class Cut(msgspec.Struct, frozen=True):
     """Client hosts of a cluster that were silent at about one time.
 
-    ``hosts``: each, and for how long (s). ``back_s``, ``last_s``: when the first of them spoke again, and the last.
+    ``hosts``: each, and for how long (s). ``back_s``, ``last_s``: when the first and the last of them answered again.
     """
 
     hosts: list[tuple[str, float]]
@@ -67,15 +66,15 @@ class Cut(msgspec.Struct, frozen=True):
     last_s: float
 
     def holds(self, t_s: float, patience_s: float) -> bool:
-        """Whether what a second that closed at ``t_s`` counts may be theirs, of heartbeats or connects of so much patience.
+        """Whether a second that closed at ``t_s`` may report their losses, of heartbeats or connects with this timeout.
 
-        A host tells what befell it in its silence when it is over; what was told meanwhile befell others.
+        A host reports the losses of its silence afterwards; what was reported meanwhile is from other hosts.
         """
         return self.back_s - _TICK_S < t_s <= self.last_s + patience_s + _LATE_S
 
 
 def cuts(run: Run, patience_s: float) -> list[Cut]:
-    """The silences of client hosts, parted where what one lost, in ``patience_s`` after it, is not told with the next one's."""
+    """The silences of client hosts; those whose losses are reported together are one."""
     rows = sorted(
         (t_s, name.removeprefix(SILENT), silent_s)
         for name in metrics_of(run.samples)
@@ -92,58 +91,56 @@ def cuts(run: Run, patience_s: float) -> list[Cut]:
 
 
 class ServerEvidence:
-    """The samples, the checks and the environment of a run, asked about the server."""
+    """The samples, checks and environment of a run about the server."""
 
     def __init__(self, run: Run) -> None:
-        #: What the server's configuration says: the code of a check -> the value that was read.
+        #: The server's configuration: code of a check -> value.
         self.configured = {check.code: check.have for check in run.checks if check.have is not None}
         #: "nginx", "Apache"; "" where unknown.
         self.name = run.place.server_name
-        #: Server and client are on one host, where no packet is lost between them.
+        #: Server and client are on one host, where no packet is lost.
         self.local = run.sides.one_network
-        # One that listens elsewhere only stands behind the one that we connect to.
+        # If it listens elsewhere, it is behind the server that we connect to.
         behind = any(check.code == "nginx_listen" for check in run.checks)
-        #: The one that we connect to is known to be an nginx.
         self.is_nginx = self.name == "nginx" and not behind
         #: The server in a sentence.
         self.called = "nginx" if self.is_nginx else "the server"
-        #: It is an nginx of this host, and by its configuration the one that we connect to: nothing stands between.
+        #: An nginx of this host that we connect to directly, by its configuration.
         self.direct = "nginx_keepalive_timeout" in self.configured and not behind
         self._stop = run.stop_s
-        # Between the last second of the hold and the first of the drain lies no line: it is held until it is let go.
+        # Held is constant, not interpolated, from the hold's last second to the drain.
         self._held = msgspec.structs.replace(run, ticks=[row for row in run.ticks if row[0] <= self._stop]).held
-        # The status page is one probe, the rest are others: a sample without it that has another was taken all the same.
+        # A sample without the status page that has other probes was taken.
         self._looks = run.instants(*(_LOCAL if run.place.agent is None else _OF_AGENT))
         self._server = {name: run.series(f"server.{name}") for name in ("processes", "ended", "cpu_s")}
         self._seen = self._server["processes"].t_s
-        # Probes that cost much are asked less often than once a second.
+        # Costly probes are read less often.
         steps = [later - earlier for earlier, later in itertools.pairwise(self._seen)]
         self._missed_s = max(MISSED_S, 2 * statistics.median(steps)) if steps else MISSED_S
         self._status = {name: run.series(f"status.{name}") for name in ("active", "accepts", "connects", "requests", "polls")}
         names = (run.of_ours(name) for name in (TCP_RETRANS_SEGS, f"{TCP}OutSegs"))
         self._resent, self._segments = (run.series(name) for name in names)
-        #: When this machine woke from a suspension (s of the run, to a second), and how long it was (s).
+        #: (When this machine woke from a suspension, how long it was), in s.
         self.suspensions = list(run.series(CLOCK_SUSPENDED_S).rows())
 
     def held(self, t_s: float) -> float:
-        """Connections that the client held at ``t_s``."""
         return self._held.at(t_s) or 0.0
 
     def workers(self, t_s: float) -> int:
-        """Its worker processes before ``t_s``, the master not counted; 1 where unknown."""
+        """Worker processes before ``t_s``, without the master; 1 where unknown."""
         return max(1, round(self._server["processes"].last(t_s) or 0.0) - 1)
 
     def most_active(self, from_s: float, to_s: float) -> float:
-        """The most connections, our poller's included, that it counted in or next to this stretch; 0 where unknown."""
+        """The most connections that it counted in or next to this stretch, our poller's included; 0 where unknown."""
         return max(self._status["active"].between(from_s - 1.5, to_s + 1.5).values, default=0.0)
 
     def about(self, from_s: float, to_s: float, count: int) -> Evidence:
-        """What is known of the stretch in which ``count`` connections were lost."""
+        """The evidence for the stretch in which ``count`` connections were lost."""
         found = Evidence()
         active = self._status["active"]
         if self._server["processes"].last(from_s) is not None:
             found.gone, found.restarted = self._absence(from_s, to_s)
-            # A process that was named by its number is not looked for again; the page of its successor answers all the same.
+            # --server-pid follows no restart, but the successor's page answers.
             if found.gone and active.between(to_s + 0.5, self._stop):
                 found.gone, found.restarted = False, True
         counts = self._status["accepts"].between(from_s - _NEAR_S, to_s + 2 * _NEAR_S).values
@@ -155,13 +152,13 @@ class ServerEvidence:
         if active.last(from_s) is not None:
             found.silent = self._silent(from_s, to_s)
             found.silent_since = self._stop - to_s > MISSED_S and self._silent(to_s, self._stop)
-        # A page and a tick are up to a second apart: the first second may be of before.
+        # Page and tick are up to a second apart.
         since_s = from_s + 1.0 if to_s - from_s > 2.0 else from_s
         requests, polls = (_meanwhile(self._status[name], since_s, to_s) for name in ("requests", "polls"))
         found.requests = None if requests is None or polls is None else requests - polls
         resent, found.segments = (_meanwhile(counter, from_s, to_s) for counter in (self._resent, self._segments))
         if resent is not None:
-            # Others on this host send again as well, and go on meanwhile.
+            # Other programs retransmit too.
             found.resent = max(0, resent - round(_quiet_per_s(self._resent, from_s, to_s) * (to_s - from_s)))
         used = self._server["cpu_s"].between(from_s, to_s)
         if len(used) > 1 and used.t_s[-1] - used.t_s[0] >= 0.9:
@@ -170,19 +167,19 @@ class ServerEvidence:
         return found
 
     def _absence(self, from_s: float, to_s: float) -> tuple[bool, bool]:
-        """Whether its processes were missing from then on: for good, or until others came."""
+        """Whether its processes were missing: for good, or until others came."""
         low = bisect.bisect_left(self._looks, from_s - 0.5)
         for look_s in self._looks[low : bisect.bisect_right(self._looks, min(to_s + MISSED_S, self._stop))]:
             after = bisect.bisect_left(self._seen, look_s)
             for_good = after == len(self._seen)
             back_s = self._looks[-1] if for_good else self._seen[after]
-            # A look without them may be a reading that came late, or was not due.
+            # A reading may be late or not due.
             if after and back_s > look_s and back_s - self._seen[after - 1] > self._missed_s:
                 return for_good, not for_good
         return False, False
 
     def _silent(self, from_s: float, to_s: float) -> bool:
-        """No page in this stretch, though its own samples were taken."""
+        """No page in this stretch, though samples were taken."""
         looked = bisect.bisect_right(self._looks, to_s) > bisect.bisect_left(self._looks, from_s)
         return looked and not self._status["active"].between(from_s + 0.5, to_s).values
 
@@ -195,13 +192,13 @@ class ServerEvidence:
         def beyond(low_s: float, high_s: float) -> list[float]:
             return [value - self.held(t_s) for t_s, value in self._status["active"].between(low_s, high_s).rows()]
 
-        # What is replaced comes back within a second: until then a page and a tick speak of different moments.
+        # Losses are replaced within a second: until then page and tick are of different moments.
         last = min(to_s + 1.0 + _NEAR_S, self._stop + 0.1)
         parts = beyond(from_s - _NEAR_S, from_s), beyond(min(to_s + 1.0, last - 1.0), last)
         if not all(parts):
             return None
         before, after = (statistics.median(part) for part in parts)
-        # Page and tick are up to a second apart: while many come and go they differ by that, now more and now less.
+        # Page and tick are up to a second apart, which matters while many come and go.
         off = max(
             statistics.median(abs(one - before) for one in parts[0]), statistics.median(abs(one - after) for one in parts[1])
         )
@@ -209,14 +206,14 @@ class ServerEvidence:
 
 
 def _meanwhile(counter: Series, from_s: float, to_s: float) -> int | None:
-    """By how much it rose from ``from_s`` to ``to_s``; None where it was not read then, or began again."""
+    """The rise from ``from_s`` to ``to_s``; None where it was not read, or restarted."""
     before, after = counter.near(from_s, _NEAR_S), counter.near(to_s, _NEAR_S)
     return None if before is None or after is None or after < before else round(after - before)
 
 
 def _quiet_per_s(counter: Series, from_s: float, to_s: float) -> float:
-    """By how much it rises a second around that stretch, in a quiet moment: what befell the stretch may have begun before it."""
-    # As far as the stretch is long, and for a minute at least.
+    """The usual rise per second around that stretch (lower quartile)."""
+    # As far as the stretch is long, at least a minute.
     around_s = max(MINUTE_S, to_s - from_s)
     rates = []
     for part in (counter.between(from_s - around_s, from_s), counter.between(to_s, to_s + around_s)):

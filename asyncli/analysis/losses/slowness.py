@@ -1,6 +1,4 @@
-"""Troubles that ended no connection: heartbeats that nobody answered for a while, answers that came late, TCP segments that were
-sent again, connections that nobody has heard of.
-"""
+"""Faults that ended no connection: no answers for a while, slow answers, TCP retransmissions, connections that were not heard."""
 
 from __future__ import annotations
 
@@ -10,7 +8,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from asyncli.analysis.levels import FEWEST, PART, WORTH_TELLING
+from asyncli.analysis.constants import FEWEST, PART, WORTH_TELLING
 from asyncli.analysis.losses.server_evidence import ServerEvidence
 from asyncli.analysis.losses.table import began_s
 from asyncli.analysis.losses.unanswered import answered_within_us, why_silent
@@ -23,25 +21,24 @@ from asyncli.records import Finding, Tick
 from asyncli.run import Run, Ticks
 from asyncli.samples import Series
 
-# Over so long (s) a share is told; and from this number on it is worth a word: a clean way of today loses fewer than one in a
-# thousand, and one or two are sent again for want of patience (RFC 6298, 2.4).
+# The span (s) of a share, and the fewest retransmissions that matter: clean networks lose less than one segment in a thousand.
 _SPAN_S, _FEWEST = 10.0, 10
 
 
 def stalls(run: Run) -> list[Finding]:
-    """A finding of the longest stretch of two seconds or more in which nobody was answered, though some waited and nobody died.
+    """The longest stretch of two seconds or more without answers, while some waited and none was lost.
 
-    Not where connections died meanwhile or soon after: their diagnosis says it. Not where the generator itself stood still.
+    Not near losses, whose diagnosis covers it, and not while the generator was stopped.
     """
     rows = run.ticks_between(run.first_connect_s, run.stop_s)
     found: list[tuple[float, float, int]] = []
     for begun, end in _stretches(rows, lambda tick: not tick.answered and tick.awaiting > 0 and tick.longest_turn_s < 0.5):
         waited = max(tick.awaiting for _, tick in rows[begun:end])
         around = rows[max(0, begun - 1) : end + 2]
-        # What waited when the drain began dies in it.
+        # What waited when the drain began may be lost in it.
         if end == len(rows):
             around = [*around, *run.ticks_between(run.stop_s, math.inf)]
-        # Two ticks may fall between the answers of a quiet fleet.
+        # Answers of a few connections may be two ticks apart.
         if end - begun >= 2 and waited >= FEWEST and not any(tick.lost for _, tick in around):
             found.append((rows[begun][0] - 1.0, rows[end - 1][0], waited))
     if not found:
@@ -54,25 +51,25 @@ def stalls(run: Run) -> list[Finding]:
 
 
 def _stretches(rows: Ticks, wanted: Callable[[Tick], bool]) -> list[tuple[int, int]]:
-    """The stretches of ticks that are wanted: the place of the first, and of the first one after."""
+    """(First, beyond) places of the ticks that are wanted in a row."""
     groups = itertools.groupby(range(len(rows)), key=lambda place: wanted(rows[place][1]))
     places = [list(group) for is_wanted, group in groups if is_wanted]
     return [(group[0], group[-1] + 1) for group in places]
 
 
 def slow_answers(run: Run) -> list[Finding]:
-    """A finding that says when answers came late for three seconds or more, if they did: half of all in each of these seconds.
+    """Three seconds or more in which the median latency was high.
 
-    Over a night the percentiles of the whole hide some minutes, and never say when. Not where heartbeats were given up or nobody
-    was answered: their own findings say it. Nor where asyncli itself sent them late.
+    Percentiles of a whole night hide some minutes. Not where heartbeats were given up or none was answered, nor where asyncli
+    sent late.
     """
     rows = run.ticks_between(run.first_connect_s, run.stop_s)
     answered = [tick for _, tick in rows if tick.answered]
-    # Of a night some thousand seconds tell.
+    # A thousand seconds represent a night.
     medians = sorted(answered_within_us(tick, 0.5) for tick in answered[:: max(1, len(answered) // 2_000)])
     if not medians:
         return []
-    # The best of times is the tenth part of the seconds with the quickest answers.
+    # The best: the tenth of the seconds with the lowest medians.
     usual_us = medians[int(PART * len(medians))]
     late_us = max(10 * usual_us, usual_us + 100_000.0)
 
@@ -100,11 +97,11 @@ def slow_answers(run: Run) -> list[Finding]:
 
 
 def sent_again(run: Run) -> list[Finding]:
-    """Where a host had to send 1 % or more of its TCP segments again within ten seconds of ramp and hold: asyncli's own, and
-    where an agent counted it the server's.
+    """Hosts that retransmitted 1 % or more of their TCP segments within ten seconds: asyncli's, and the server's if an agent
+    counts.
 
-    Of all programs in its network namespace (RetransSegs and OutSegs of /proc/net/snmp; OutSegs leaves out what is sent again,
-    RFC 4022). Of what was lost on the way here only the other side's counters tell.
+    By RetransSegs and OutSegs of /proc/net/snmp, for all programs of a network namespace (RFC 4022). Losses on the way here show
+    only in the other side's counters.
     """
     start, stop, ours = run.first_connect_s, run.stop_s, run.of_ours(TCP)
     found = []
@@ -125,15 +122,14 @@ def sent_again(run: Run) -> list[Finding]:
 
 
 def _rises(counter: Series, low: float, high: float) -> list[float]:
-    """The instants between these at which it had risen, one at least."""
+    """The instants between these at which it rose."""
     rows = itertools.pairwise(counter.between(low - 1.0, high + 1.0).rows())
     return [t_s for (_, before), (t_s, after) in rows if after > before and low <= t_s <= high] or [high]
 
 
 class Unheard(msgspec.Struct, frozen=True):
-    """``count`` connections are held that were last answered before ``since_s`` (s on the run's clock), ``ago_s`` before the end.
-
-    ``fault``: whether the first heartbeat that stayed unanswered was sent then; else the hold began then.
+    """``count`` held connections were last answered before ``since_s`` (run clock), ``ago_s`` before the end. ``fault``: the
+    first unanswered heartbeat was sent then; else the hold began.
     """
 
     count: int
@@ -143,25 +139,22 @@ class Unheard(msgspec.Struct, frozen=True):
 
 
 def unheard(run: Run, totals: Totals) -> Unheard | None:
-    """What of the held nobody has heard of since a fault, or since the hold began; None where each was heard, or the run never
-    came to its drain. What owes an answer at the drain gives it there, or is lost.
-    """
+    """Held connections that were not heard since a fault, or since the hold began; None if there are none, or no drain began."""
     hold, drain = run.phase("hold"), run.phase("drain")
     if hold is None or drain is None:
         return None
     faults = [began_s(t_s, run.plan.timeout_s) for t_s, tick in run.ticks if "heartbeat_timeout" in tick.deaths]
-    # Of a silence of all to the end, however long after the first fault, its beginning counts.
+    # The last silence counts if it lasted to the end.
     answered_s = max((t_s for t_s, tick in run.ticks if tick.answered), default=hold.start_s)
     silent = any(one >= answered_s - 1.0 for one in faults) and answered_s < drain.start_s
     since_s = max(hold.start_s, min(faults, default=hold.start_s), answered_s if silent else hold.start_s)
     ago_s = drain.start_s - since_s
-    # A bucket is 1/64 of its value wide: one that reaches into the time before counts, as doubt does.
+    # Buckets are 1/64 of their value wide: partly older ones count.
     count = sum(n for key, n in totals.whole.heard_ms.counts.items() if bounds(key)[1] >= ago_s * 1e3)
     return Unheard(count, since_s, ago_s, since_s > hold.start_s) if count else None
 
 
 def not_heard(seen: Unheard | None, totals: Totals, plan: Plan) -> list[Finding]:
-    """The finding, with the hold that would have heard every one."""
     if seen is None:
         return []
     enough_s = plan.keepalive_s / 2 + plan.timeout_s

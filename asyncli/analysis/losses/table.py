@@ -1,7 +1,7 @@
-"""The dead of a run as a table: cells of one cause and one second, and who has explained which of them.
+"""Lost connections as a table: a cell per cause and second, and which mechanism has claimed how much of it.
 
-The records hold marginals: per second and cause how old, how long idle, after how many requests, but not which went with
-which. So a mechanism claims those that lie in its stretch of one of the three, and what it claimed is gone from that one alone.
+The records hold marginals (ages, idle times, request numbers) without their correlation. So a mechanism claims a range of one
+marginal, and only that one is reduced.
 """
 
 from __future__ import annotations
@@ -17,22 +17,21 @@ from asyncli.analysis.losses.server_evidence import ServerEvidence
 from asyncli.analysis.totals import Totals, sum_of_deaths
 from asyncli.core.histogram import Histogram
 from asyncli.findings import Words
-from asyncli.findings.causes import Dead, in_seconds, words_of
+from asyncli.findings.loss_causes import Dead, in_seconds, words_of
 from asyncli.records import Deaths, Tick
 from asyncli.run import Run
 
 Field = Literal["age_s", "idle_s", "requests"]
-#: The causes by which a server that goes, or a part of it, ends connections.
+#: Causes by which a server that ends, or a part of it, closes connections.
 ENDED = ("closed_idle", "closed_awaiting", "closed_announced", "reset")
-# Causes that end a connection only while a heartbeat waits.
+# Causes that need a waiting heartbeat.
 _WAITING = ("closed_awaiting", "heartbeat_timeout", "protocol_error")
 
 
 class Reason(msgspec.Struct, frozen=True):
-    """What one mechanism says, for all that it claims with it: sentence and remedy, with places for what :class:`Dead` knows.
+    """What a mechanism says of all that it claims, with places for what :class:`Dead` knows.
 
-    ``certain``: the run itself, or the server's configuration, counts or processes bear it out; else it is a likelihood.
-    ``event`` tells apart what happened more than once.
+    ``certain``: confirmed by the run, or by the server's configuration, counts or processes. ``event`` distinguishes repeats.
     """
 
     code: str
@@ -42,38 +41,35 @@ class Reason(msgspec.Struct, frozen=True):
 
 
 def reason(code: str, form: str = "", *, certain: bool = False, event: int = 0, **seen: Any) -> Reason:
-    """The reason ``code`` with the words of its ``form`` (else its own) for what was ``seen``."""
+    """The reason ``code`` in the words of ``form`` (default: its own) for what was ``seen``."""
     return Reason(code, words_of(form or code, certain, **seen), certain, event)
 
 
 class LossCell:
-    """The dead of one cause in one second; ``left`` of them no mechanism has claimed yet.
-
-    ``since_s``: when what ended them began, by :func:`began_s`.
-    """
+    """The losses of one cause in one second; ``left``: not claimed yet. ``since_s``: see :func:`began_s`."""
 
     __slots__ = ("cause", "dead", "from_s", "left", "rest", "since_s", "tick", "to_s")
 
     def __init__(self, cause: str, dead: Deaths, tick: Tick, t_s: float, timeout_s: float) -> None:
         self.cause, self.dead, self.tick = cause, dead, tick
         self.left = dead.count
-        #: Of which a part was claimed: the marginals less that part.
+        #: The marginals without the claimed part.
         self.rest = dead
         self.from_s, self.to_s = t_s - 1.0, t_s
         self.since_s = began_s(t_s, timeout_s if cause == "heartbeat_timeout" else 0.0)
 
     def without_request(self) -> int:
-        """How many of all its dead ended before their first answer."""
+        """How many ended before their first answer."""
         return within(self.dead.requests, 0, 0)
 
 
 def began_s(t_s: float, timeout_s: float) -> float:
-    """When that began which a tick at ``t_s`` tells of: its second, and of what was given up a timeout before."""
+    """When the cause of a tick at ``t_s`` began: its second, or a timeout earlier."""
     return max(0.0, t_s - 1.0 - timeout_s)
 
 
 class Attribution:
-    """What one mechanism claims of one cause: how many, when they died, and between which ages and idle times."""
+    """What one mechanism claims of one cause: count, time, ages and idle times."""
 
     def __init__(self, cause: str) -> None:
         self.cause, self.count = cause, 0
@@ -87,7 +83,7 @@ class Attribution:
         self.since_s = min(self.since_s, cell.since_s)
 
     def words(self, reason: Reason) -> Words:
-        """The reason's, with these dead in their places."""
+        """The reason's words, filled in for these losses."""
         medians = None
         if "{medians}" in reason.words.evidence:
             whole = sum_of_deaths([rest for _, rest, *_ in self._parts])
@@ -97,7 +93,7 @@ class Attribution:
         return dead.into(reason.words)
 
     def _span(self, field: Field) -> str:
-        """Between what ages or idle times; of a cell that was parted by another number, all of it."""
+        """The range of ages or idle times."""
         lows, highs = [], []
         for _, rest, by, low, high in self._parts:
             histogram: Histogram = getattr(rest, field)
@@ -108,7 +104,7 @@ class Attribution:
 
 
 class LossTable:
-    """The dead of a run, what else is known of it, and what has been claimed."""
+    """The losses of a run, with what else is known of it, and what was claimed."""
 
     def __init__(self, run: Run, totals: Totals) -> None:
         self.run, self.plan, self.totals = run, run.plan, totals
@@ -119,30 +115,26 @@ class LossTable:
             for cause, dead in tick.deaths.items()
             if dead.count
         ]
-        #: The longest gap between two heartbeats (s), and how long one waits for its answer.
+        #: The longest gap between two heartbeats and the timeout (s).
         self.gap_s, self.timeout_s = run.plan.keepalive_s / 2, run.plan.timeout_s
         self.attributions: dict[tuple[str, Reason], Attribution] = {}
-        # By cause: what is left of it, as long as nothing more is claimed of it.
+        # By cause, until more is claimed of it.
         self._left_of = dict(totals.whole.deaths)
 
     def of(self, *causes: str) -> list[LossCell]:
-        """The cells of these causes of which something is left."""
+        """The cells of these causes that are not fully claimed."""
         return [cell for cell in self.cells if cell.left and cell.cause in causes]
 
     def left_of(self, cause: str) -> Deaths:
-        """What is left of a cause, as one."""
+        """The unclaimed marginals of a cause."""
         if cause not in self._left_of:
             self._left_of[cause] = pooled(self.of(cause))
         return self._left_of[cause]
 
     def claim(
-        self,
-        cells: Iterable[LossCell],
-        reason: Reason,
-        where: tuple[Field, float, float] | None = None,
-        count: int | None = None,
+        self, cells: Iterable[LossCell], reason: Reason, where: tuple[Field, float, float] | None = None, count: int | None = None
     ) -> None:
-        """Explain what is left of these, or ``count`` of each, or those ``where`` a number lies between two values, both in."""
+        """Claim what is left of ``cells``: all, ``count`` of each, or those ``where`` a number is in a range (inclusive)."""
         by, low, high = where or (None, 0.0, 0.0)
         for cell in cells:
             wanted = count if by is None else within(getattr(cell.rest, by), low, high)
@@ -157,24 +149,22 @@ class LossTable:
                 setattr(cell.rest, by, without(getattr(cell.rest, by), low, high))
 
     def configured(self, directive: str) -> float | None:
-        """What nginx.conf says, in seconds or as a number; None where it was not read."""
+        """The value in nginx.conf (seconds or a number); None where it was not read."""
         return self.server.configured.get(f"nginx_{directive}")
 
 
 def left(cells: Iterable[LossCell]) -> int:
-    """How many of them are not explained yet."""
     return sum(cell.left for cell in cells)
 
 
 def pooled(cells: Sequence[LossCell]) -> Deaths:
-    """What is left of these, as one."""
     return sum_of_deaths([cell.rest for cell in cells])
 
 
 def asked(cells: Iterable[LossCell]) -> float:
-    """The share of these that ended while a heartbeat waited for its answer, from 0 to 1.
+    """The share (0 to 1) of these that ended while a heartbeat waited.
 
-    A second's failed beats are those of all causes; of the causes that end idle connections too, what is over.
+    Failed heartbeats of a second are of all causes: those of causes that need one are subtracted.
     """
     waiting = total = 0
     for cell in cells:

@@ -1,7 +1,7 @@
-"""Timers and limits that end connections one by one: each leaves a narrow mode in one of age, idle time and request number.
+"""Timers and limits that end connections one by one: each leaves a narrow mode of age, idle time or request number.
 
-What nginx.conf says comes first, where that was read; then what looks like a limit. Sources: ngx_http_update_location_config of
-nginx 1.22 (keepalive_timeout 0, then keepalive_requests, then keepalive_time decide on ``Connection: close``).
+First by nginx.conf, then by what looks like a limit. Source: ngx_http_update_location_config of nginx 1.22 (keepalive_timeout 0,
+then keepalive_requests, then keepalive_time cause ``Connection: close``).
 """
 
 from __future__ import annotations
@@ -10,19 +10,19 @@ import bisect
 import itertools
 import math
 
-from asyncli.analysis.levels import FEWEST, NEARLY_ALL
+from asyncli.analysis.constants import FEWEST, NEARLY_ALL
 from asyncli.analysis.losses.likelihood import idle_edge, mode, stands_out, surprises, timer_window, within
 from asyncli.analysis.losses.table import Field, LossCell, LossTable, Reason, asked, left, pooled, reason
 from asyncli.core.histogram import Histogram, bounds, bucket
-from asyncli.findings import causes
+from asyncli.findings import loss_causes
 from asyncli.units import format_count
 
-# A limit of age leaves the middle of the ages as narrow as its window.
+# The middle share of the ages that an age limit leaves narrow.
 _MIDDLE = 0.8
 
 
 def keepalive_off(table: LossTable) -> None:
-    """Every connection ends with its first answer: keep-alive is off, by nginx.conf or as it looks."""
+    """Every connection ends with its first answer."""
     timeout, requests = table.configured("keepalive_timeout"), table.configured("keepalive_requests")
     said = "keepalive_timeout 0" if timeout == 0 else ""
     if not said and requests is not None and requests <= 1:
@@ -34,11 +34,8 @@ def keepalive_off(table: LossTable) -> None:
         table.claim(table.of("closed_announced"), found, where=("requests", 0, 1))
 
 
-# -- limits that nginx.conf names
-
-
 def configured(table: LossTable) -> None:
-    """What ended at a limit of nginx.conf; of a timer of idle time with the heartbeats that crossed with the close."""
+    """Ended at a limit in nginx.conf; with an idle timer also heartbeats that crossed with the close."""
     header_s, idle_s = table.configured("client_header_timeout"), table.configured("keepalive_timeout")
     requests, age_s = table.configured("keepalive_requests"), table.configured("keepalive_time")
     if header_s:
@@ -52,7 +49,7 @@ def configured(table: LossTable) -> None:
     if requests is not None and requests > 1:
         _configured(table, table.of("closed_announced"), "keepalive_requests", requests, "requests", (requests, requests))
     if age_s is not None:
-        # They end at the first heartbeat past it.
+        # They end at the next heartbeat.
         window = max(0.0, age_s - 1), age_s + table.gap_s + 1 + table.timeout_s
         _configured(table, table.of("closed_announced"), "keepalive_time", age_s, "age_s", window)
 
@@ -60,33 +57,30 @@ def configured(table: LossTable) -> None:
 def _configured(
     table: LossTable, cells: list[LossCell], directive: str, value: float, field: Field, window: tuple[float, float]
 ) -> Reason | None:
-    """Claim what lies in the window of a limit, where it stands out, or is all; certain where it is not too few."""
+    """Claim what is in the window of a limit if it stands out, or is all."""
     histogram: Histogram = getattr(pooled(cells), field)
     there = within(histogram, *window)
     if there != left(cells) and (there < FEWEST or (field == "idle_s" and not stands_out(histogram, *window))):
         return None
-    found = Reason(directive, causes.configured_limit(directive, value, there >= FEWEST), there >= FEWEST)
+    found = Reason(directive, loss_causes.configured_limit(directive, value, there >= FEWEST), there >= FEWEST)
     table.claim(cells, found, where=(field, *window))
     return found
 
 
 def _without_request(table: LossTable) -> list[LossCell]:
-    """The cells in which some were closed while idle before any request; none where that was the fate of few of them."""
+    """Cells with connections closed while idle before any request; none if these are few."""
     cells = [cell for cell in table.of("closed_idle") if cell.without_request()]
     return cells if 2 * sum(cell.without_request() for cell in cells) >= left(cells) else []
 
 
-# -- what looks like a limit
-
-
 def likely_idle_timeout(table: LossTable) -> None:
-    """Ended when idle for a time that no configuration names: a timeout of the server's, or of a box on the way."""
+    """Ended after an idle time that no configuration has: a timeout of the server or of a middle box."""
     cells = _without_request(table)
     span = mode(pooled(cells).idle_s, least=_MIDDLE)
     if span is not None and span[1] >= 1:
         table.claim(cells, _likely(table, "client_header_timeout", *span), where=("idle_s", *timer_window(*span)))
     for cause in ("closed_idle", "reset", "closed_announced"):
-        # By the answer to a heartbeat, not by a timer.
+        # Ended by an answer, not by a timer.
         if cause == "reset" and asked(table.of(cause)) >= 0.5:
             continue
         while (span := idle_mode(table, table.left_of(cause).idle_s)) is not None:
@@ -94,7 +88,7 @@ def likely_idle_timeout(table: LossTable) -> None:
 
 
 def idle_mode(table: LossTable, idle_s: Histogram) -> tuple[float, float] | None:
-    """The idle time at which a timer seems to have ended these. Up to 1 s is also what whatever befalls a new fleet shows."""
+    """The idle time of a timer; up to 1 s is also what any event shows after a ramp."""
     span = mode(idle_s)
     return span if span is not None and span[1] >= 2 and surprises(table.gap_s, idle_s, *span) else None
 
@@ -110,17 +104,17 @@ def _whose_timeout(table: LossTable, cause: str, low: float, high: float) -> Rea
         return reason("box_reset", "box_reset_idle", certain=kept > 0, event=event, low=low, high=high, counted=counted)
     if cause == "closed_announced":
         return reason("idle_timeout", "farewell", event=event)
-    have, default = table.configured("keepalive_timeout"), causes.default_of("keepalive_timeout", low, high)
+    have, default = table.configured("keepalive_timeout"), loss_causes.default_of("keepalive_timeout", low, high)
     if have is not None and not (default and table.server.direct):
-        return reason("box_idle_timeout", event=event, low=low, high=high, configured=causes.in_seconds(have))
+        return reason("box_idle_timeout", event=event, low=low, high=high, configured=loss_causes.in_seconds(have))
     if table.server.is_nginx or (default and not table.server.name):
         return _likely(table, "keepalive_timeout", low, high, event)
-    whose = causes.known_idle(low, high)
+    whose = loss_causes.known_idle(low, high)
     return reason("idle_timeout", "known_timeout" if whose else "", event=event, whose=whose)
 
 
 def likely_keepalive_requests(table: LossTable) -> None:
-    """Ended at one request number, whatever the age. A limit of requests is exact."""
+    """Ended at one request number, at any age. A limit of requests is exact."""
     found = table.left_of("closed_announced")
     span = mode(found.requests)
     if span is not None and span[1] >= 2 and (span[0] == span[1] or mode(found.age_s, table.gap_s + 1, _MIDDLE) is None):
@@ -129,12 +123,13 @@ def likely_keepalive_requests(table: LossTable) -> None:
 
 def _likely(table: LossTable, directive: str, low: float, high: float, event: int = 0) -> Reason:
     name = table.server.name
-    other = "" if table.server.is_nginx or not name else name if name != "nginx" else "the server or of a box on the way"
-    return Reason(directive, causes.limit(directive, low, high, table.configured(directive), other, certain=False), event=event)
+    other = "" if table.server.is_nginx or not name else name if name != "nginx" else "the server or of a middle box"
+    words = loss_causes.limit(directive, low, high, table.configured(directive), other, certain=False)
+    return Reason(directive, words, event=event)
 
 
 def likely_age_limit(table: LossTable) -> None:
-    """Ended at a certain age, though not all at one moment: by nginx's keepalive_time, or by a limit of somebody's."""
+    """Ended at one age, but not at one moment: nginx's keepalive_time, or another limit."""
     for cause in ("closed_announced", "closed_idle", "reset", "closed_awaiting"):
         cells, age_s = table.of(cause), table.left_of(cause).age_s
         announced = cause == "closed_announced"
@@ -142,7 +137,7 @@ def likely_age_limit(table: LossTable) -> None:
         span = mode(age_s, max(width, 1.0, 0.04 * (age_s.quantile(0.5) or 0.0)), _MIDDLE)
         if span is None or span[1] < 1:
             continue
-        default = announced and causes.default_of("keepalive_time", span[0] - width, span[1])
+        default = announced and loss_causes.default_of("keepalive_time", span[0] - width, span[1])
         if not default and not _is_no_moment(cells, age_s, span):
             continue
         found = _likely(table, "keepalive_time", span[0] - width, span[1]) if announced else reason("lifetime")
@@ -151,9 +146,8 @@ def likely_age_limit(table: LossTable) -> None:
 
 
 def _is_no_moment(cells: list[LossCell], age_s: Histogram, ages: tuple[float, float]) -> bool:
-    """Whether the middle 80 % of the deaths are spread well wider than those of their ``ages``, of ``age_s``, can be.
-
-    A limit of age leaves instants as spread as the openings were, and ages that agree; a moment does the reverse.
+    """Whether the middle 80 % of the losses are spread wider than ``ages`` can be: an age limit leaves instants as spread as the
+    opens.
     """
     ordered = sorted(cells, key=lambda cell: cell.to_s)
     upto = list(itertools.accumulate(cell.left for cell in ordered))
@@ -161,25 +155,22 @@ def _is_no_moment(cells: list[LossCell], age_s: Histogram, ages: tuple[float, fl
     # At 8 h a bucket is minutes wide.
     low = max(bounds(bucket(int(ages[0])))[0], age_s.least)
     high = min(bounds(bucket(int(ages[1])))[1], age_s.greatest)
-    # Opened over less than 4 s, a fleet has one age at any moment.
+    # Connections opened within 4 s have one age at any moment.
     return last - first >= max(4.0, 2 * (high - low))
 
 
-# -- what a box forgot, and what was never served
-
-
 def forgotten(table: LossTable) -> None:
-    """Ended by the answer to a heartbeat that came after a long pause, and only then: a box had forgotten the connection."""
+    """Ended by the answer to a heartbeat after a long pause: a middle box had forgotten the connection."""
     for cause in ("reset", "closed_awaiting"):
         cells = table.of(cause)
         edge = idle_edge(table.gap_s, pooled(cells).idle_s) if left(cells) >= FEWEST else None
         if edge is not None and (cause != "reset" or asked(cells) >= 0.5):
-            found = reason("box_reset", "box_forgot", low=edge, high=edge, for_s=causes.in_seconds(edge), gap_s=table.gap_s)
+            found = reason("box_reset", "box_forgot", low=edge, high=edge, for_s=loss_causes.in_seconds(edge), gap_s=table.gap_s)
             table.claim(cells, found, where=("idle_s", edge, math.inf))
 
 
 def closed_at_once(table: LossTable) -> None:
-    """Ended before the first answer, at age 0: whoever accepts does not serve."""
+    """Ended before the first answer, at age 0."""
     for cause in ("closed_awaiting", "reset", "closed_idle"):
         cells = [cell for cell in table.of(cause) if cell.without_request()]
         young = within(pooled(cells).age_s, 0, 0)

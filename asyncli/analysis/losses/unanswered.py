@@ -1,8 +1,8 @@
-"""Heartbeats that were not answered, or not in whole: does the server stand still, is it slow, or is it the way to it?
+"""Heartbeats without a complete answer: is the server stopped, is it slow, or is the network path down?
 
-Three kinds of evidence tell them apart. A process that stands still has a kernel that acknowledges what comes all the same, so
-that nothing is sent again (RFC 9293, 3.8.4); what is lost on the way is sent again after 0.2 s, 0.4 s and so on (RFC 6298, and
-TCP_RTO_MIN of Linux). The server's count of requests says what arrived. And bytes that are no whole answer say that it answered.
+A stopped process has a kernel that acknowledges, so nothing is retransmitted (RFC 9293, 3.8.4); what the network loses is
+retransmitted after 0.2 s, 0.4 s and so on (RFC 6298, TCP_RTO_MIN). The server's count of requests says what arrived; incomplete
+answers say that it answered.
 """
 
 from __future__ import annotations
@@ -10,26 +10,26 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from asyncli.analysis.levels import FEWEST, NEARLY_ALL, PART
+from asyncli.analysis.constants import FEWEST, NEARLY_ALL, PART
 from asyncli.analysis.losses.likelihood import idle_edge, one_of, within
 from asyncli.analysis.losses.server_evidence import Evidence, ServerEvidence
 from asyncli.analysis.losses.table import LossCell, LossTable, Reason, left, pooled, reason
-from asyncli.findings import causes
+from asyncli.findings import loss_causes
 from asyncli.findings.latency import NoAnswers
 from asyncli.records import Tick
 from asyncli.units import format_count, format_many
 
 
 def unanswered(table: LossTable) -> None:
-    """Heartbeats without an answer: the server stands still, or is slow, or the way to it drops them."""
+    """Explain heartbeats without an answer."""
     for event, cells in enumerate(_stretches(table)):
         found = _why(table, cells)
         if found is not None:
-            table.claim(cells, Reason(found.code, causes.unanswered(found.words, table.timeout_s), found.certain, event))
+            table.claim(cells, Reason(found.code, loss_causes.unanswered(found.words, table.timeout_s), found.certain, event))
 
 
 def _stretches(table: LossTable) -> list[list[LossCell]]:
-    """The silent deaths, parted where none died for longer than a heartbeat and its patience take."""
+    """The silent losses, in groups that are farther apart than a heartbeat's gap and timeout."""
     parted: list[list[LossCell]] = []
     pause = table.timeout_s + table.gap_s + 3.0
     for cell in table.of("heartbeat_timeout"):
@@ -40,15 +40,15 @@ def _stretches(table: LossTable) -> list[list[LossCell]]:
 
 
 def _why(table: LossTable, cells: list[LossCell]) -> Reason | None:
-    """None where nothing fits."""
+    """The reason, or None."""
     server, count = table.server, left(cells)
     from_s, to_s = cells[0].from_s, cells[-1].to_s
-    # When the first of those heartbeats went out, and the last: what is answered later says nothing of them.
+    # When the first and the last of these heartbeats were sent.
     asked_s = from_s - table.timeout_s + 1.0
     until_s = max(cells[-1].from_s - table.timeout_s, asked_s + 2.0)
     if table.totals.whole.answered / max(1, len(table.run.ticks)) * (until_s - asked_s) < 3.0:
-        # Where three are expected, none comes by accident one time in twenty (e^-3). So few beat that a second or two without an
-        # answer is nothing; then all up to the last death must tell.
+        # Of three expected answers none comes by chance one time in twenty (e^-3). With few heartbeats a second without an answer
+        # means nothing: then the whole time up to the last loss counts.
         until_s = max(until_s, to_s - 1.0)
     meanwhile, asked = ([tick for _, tick in table.run.ticks_between(asked_s + 0.9, end_s)] for end_s in (to_s, until_s))
     never = within(pooled(cells).requests, 0, 0) > NEARLY_ALL * count
@@ -61,12 +61,12 @@ def _why(table: LossTable, cells: list[LossCell]) -> Reason | None:
     if edge is not None:
         kept = min(found.excess or 0, count) if 2 * (found.excess or 0) >= count else 0
         counts = f", and {server.called} still counts {format_count(kept)} of them as open" if kept else ""
-        for_s = causes.in_seconds(edge)
+        for_s = loss_causes.in_seconds(edge)
         return reason("silent_drop", certain=kept > 0, low=edge, high=edge + 1, for_s=for_s, counts=counts)
     if count < FEWEST:
         return None
-    # What falls silent is sent again by itself; so much more of it is of those that went on.
-    # First after Linux's TCP_RTO_MIN, 0.2 s.
+    # Silent connections are retransmitted too: more than that is of the others.
+    # The first after TCP_RTO_MIN, 0.2 s.
     of_the_dead = count * (1.0 + math.log2(max(1.0, table.timeout_s / 0.2)))
     resent = 0 if server.local else found.resent or 0
     if found.segments and resent >= 2 * of_the_dead:
@@ -104,10 +104,10 @@ def _nobody_answered(
 
 
 def why_silent(server: ServerEvidence, found: Evidence, sent: int) -> NoAnswers:
-    """Why nobody was answered while ``sent`` heartbeats waited.
+    """Why no heartbeat was answered while ``sent`` of them waited.
 
-    What nobody's kernel acknowledged was sent again, nearly all of it. The kernel counts for the whole host; on this host alone a
-    server that is seen to stand still says more.
+    What no kernel acknowledged was retransmitted, nearly all of it. The kernel counts for the whole host: on the server's host
+    its processes say more.
     """
     if (found.resent or 0) >= max(FEWEST, sent / 2) and not (server.local and found.stopped):
         return "unacknowledged"
@@ -119,18 +119,18 @@ def why_silent(server: ServerEvidence, found: Evidence, sent: int) -> NoAnswers:
 
 
 def cut_short(table: LossTable) -> None:
-    """Closed in the midst of an answer: more bytes came than the whole answers of those seconds have."""
+    """Closed within an answer: more bytes came than complete answers have."""
     cells = table.of("closed_awaiting")
     if left(cells) >= FEWEST and (part := _part_of_an_answer(table, cells)) is not None:
         table.claim(cells, reason("cut_short", part=part))
 
 
 def _part_of_an_answer(table: LossTable, cells: Sequence[LossCell]) -> float | None:
-    """The share of an answer that each of the dead got on the average; None where it was none, or is not known."""
+    """The mean share of an answer that each of the lost got; None if none, or unknown."""
     quiet = [tick for _, tick in table.run.ticks if tick.answered and not tick.deaths]
     answered = sum(tick.answered for tick in quiet)
     size = sum(tick.bytes_received for tick in quiet) / answered if answered else 0.0
-    # A farewell and what is no HTTP are bytes of another kind.
+    # A 408 and what is not HTTP are bytes of another kind.
     alone = [cell for cell in cells if not {"closed_announced", "protocol_error"} & cell.tick.deaths.keys()]
     ticks = {id(cell.tick): cell.tick for cell in alone}.values()
     if not size or not alone:
@@ -140,8 +140,8 @@ def _part_of_an_answer(table: LossTable, cells: Sequence[LossCell]) -> float | N
 
 
 def answered_within_us(tick: Tick, q: float) -> float:
-    """The quantile (us) of the latencies of what was answered: what was given up waited longest, and is in the histogram too
-    unless an older asyncli made it, or it went with a process of ours.
+    """A quantile (us) of the answered latencies: unanswered heartbeats are in the histogram too, as the longest (not in files of
+    older versions).
     """
     every = tick.latency_us.count
     return (tick.latency_us.quantile(q * min(1.0, tick.answered / every)) or 0.0) if every else 0.0

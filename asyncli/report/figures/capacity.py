@@ -1,4 +1,4 @@
-"""The steps of a capacity search: what each asked for, what it came to, and where the answer lies between them."""
+"""The steps of a capacity search."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _by_count(found: Capacity) -> list[Step]:
 
 @drawn_alone
 def steps(found: Capacity, *, style: Style = WIDE) -> Figure:
-    """A bar for each step, as long as it served at most; a hairline continues to what it asked for."""
+    """A bar per step, to the most that it served; a thin line to what it asked for."""
     rows = _by_count(found)
     if not rows:
         raise NothingToDraw("No step was over.")
@@ -46,6 +46,6 @@ def steps(found: Capacity, *, style: Style = WIDE) -> Figure:
 
 
 def steps_alt(found: Capacity) -> str:
-    """What :func:`steps` shows, in a sentence."""
+    """The figure in a sentence."""
     said = "; ".join(f"{format_count(one.asked)} {outcome_of(one)}" for one in _by_count(found))
     return f"Connections asked for, and what came of it: {said}."

@@ -1,4 +1,4 @@
-"""How much one run differs from another, number by number."""
+"""Differences between two runs, number by number."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 
 _ROW = {row.key: row for row in ROWS}
-# Where the axis of relative differences may end (%); it ends where most intervals do, and arrows point at the rest.
+# Ends of the axis (%); most intervals fit, and arrows point at the others.
 _ENDS = (1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0)
 _WITHIN = 0.75
 
 
 def _shares(one: Difference) -> tuple[float, float, float] | None:
-    """The difference as a share of the first (%), and its interval; None where that is not known."""
+    """The difference and its interval as shares of the first value (%); None where unknown."""
     if one.relative is None or one.ci95 is None or not one.values[0] or one.key.startswith("drift."):
         return None
     low, high = (100 * side / one.values[0] for side in one.ci95)
@@ -31,11 +31,10 @@ def _shares(one: Difference) -> tuple[float, float, float] | None:
 
 @drawn_alone
 def forest(rows: Sequence[Difference], *, style: Style = WIDE) -> Figure:
-    """Each row's relative difference with its interval, about a line at no difference."""
+    """The relative difference of each row with its interval."""
     drawn = [(one, shares) for one in rows if (shares := _shares(one)) is not None]
     if not drawn:
         raise NothingToDraw("No number is known of both runs and above zero.")
-    # A group's name has a line of its own.
     lines: list[tuple[Difference, tuple[float, float, float]] | str] = []
     for one, shares in drawn:
         group = GROUPS[_ROW[one.key].group]
@@ -82,6 +81,6 @@ def forest(rows: Sequence[Difference], *, style: Style = WIDE) -> Figure:
 
 
 def forest_alt(rows: Sequence[Difference]) -> str:
-    """What :func:`forest` shows, in a sentence."""
+    """The figure in a sentence."""
     shares = "; ".join(f"{_ROW[one.key].name} {amounts(one).percent} %" for one in rows if _shares(one))
     return f"Relative differences: {shares}."

@@ -1,4 +1,4 @@
-"""What one more connection costs: its parts, and the lines through memory over connections."""
+"""The cost of a connection: its parts, and the lines through memory over connections."""
 
 from __future__ import annotations
 
@@ -29,14 +29,13 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-# How much higher than its points a figure may be to show what an interval leaves open: no interval that does not reach to
-# nothing needs more.
+# The axis may be so many times as high as its points, to show wide intervals.
 _ROOM = 2.0
 _MOST_RAW = 240
 
 
 class Slope(msgspec.Struct):
-    """A fit as it is drawn: above its fixed part, and both ends of a connection together where both are on this host."""
+    """A fit above its fixed part; both ends of a connection together where both are on this host."""
 
     label: str
     role: Role
@@ -56,14 +55,14 @@ class Slope(msgspec.Struct):
 
 
 def slopes(fits: Mapping[str, Fit], *, ends: int, server: str, host: str = "this host") -> list[Slope]:
-    """The fits that are drawn, the whole host first."""
+    """The fits to draw, the whole host first."""
     known: tuple[tuple[str, str, Role, int], ...] = (
         ("host_total", f"{host} in all", "total", 1),
         ("server_user", server, "server", 1),
         ("kernel", "kernel, both ends" if ends == 2 else "kernel, this end", "kernel", ends),
         ("generator_user", "asyncli", "ours", 1),
     )
-    # A host whose interval reaches to nothing would cover all others with its band.
+    # The band of an unsure host would cover all others.
     return [
         Slope(label, role, fits[name], times)
         for name, label, role, times in known
@@ -73,7 +72,7 @@ def slopes(fits: Mapping[str, Fit], *, ends: int, server: str, host: str = "this
 
 @drawn_alone
 def cost_lines(drawn: Sequence[Slope], *, style: Style = WIDE) -> Figure:
-    """Memory over connections held, above each line's fixed part: points, the line, its slope's 95 % interval, raw seconds."""
+    """Memory over connections held, above each fixed part: points, line, 95 % interval, samples."""
     if not drawn:
         raise NothingToDraw("No line could be fitted: there are too few points of memory over connections.")
     margins = (50.0, 18.0, 76.0, 44.0) if style.narrow else (64.0, 186.0, 12.0, 44.0)
@@ -94,7 +93,7 @@ def cost_lines(drawn: Sequence[Slope], *, style: Style = WIDE) -> Figure:
         if one.fit.apart is not None:
             ax.plot([0], one.above([one.fit.apart]), marker="x", markersize=6, color=COLOURS[color], clip_on=False, zorder=4)
     points = [value for one in drawn for value in (*one.above(one.fit.bytes), one.each * most_n, 0.0)]
-    # What the intervals leave open as well, but for what would press the points flat: that is cut.
+    # Include the intervals, unless they would flatten the points.
     reach = max(points + [one.times * one.fit.cost.ci95[1] * most_n for one in drawn])
     apart = [value for one in drawn if one.fit.apart is not None for value in one.above([one.fit.apart])]
     low, high = min(points + apart), min(_ROOM * max(points), reach) or 1.0
@@ -120,7 +119,7 @@ def cost_parts(costs: Costs, *, ends: int = 2, server: str = "server", style: St
     figure, ((ax,),) = sheet(style, [52.0], (4.0, 24.0, 30.0, 20.0 + 19.0 * -(-len(parts) // columns)))
     reached = 0.0
     for label, color, size in parts:
-        # Less than nothing: the parts add up to more than the whole, and this takes them back to it.
+        # Below zero: the parts add up to more than the total.
         start, height = (reached, 0.8) if size >= 0 else (reached + size, 0.3)
         rest = color == "rest"
         ax.barh(
@@ -128,7 +127,7 @@ def cost_parts(costs: Costs, *, ends: int = 2, server: str = "server", style: St
             facecolor=COLOURS[color], edgecolor=COLOURS["paper"], alpha=0.6 if rest else 1.0, hatch="////" if rest else None,
         )  # fmt: skip
         reached += size
-    title = "what was measured apart" if costs.host_total is not None else ""
+    title = "known parts" if costs.host_total is not None else ""
     if total is not None:
         low, high = total.ci95
         title = f"{each(total.bytes_per_connection)} in all, ± {each(total.half_width, sign=False)}"
@@ -143,9 +142,9 @@ def cost_parts(costs: Costs, *, ends: int = 2, server: str = "server", style: St
 
 
 def cost_shares(costs: Costs, *, ends: int, server: str) -> list[tuple[str, str, float]]:
-    """(label, colour, bytes) of each known part of one connection on this host."""
+    """(Label, colour, bytes) of each known part of a connection on this host."""
     kernel = "kernel, 2 ends" if ends == 2 else "kernel, this end"
-    # Where the host's total may as well be nothing, so may the difference to it be anything.
+    # Without a total there is no residual.
     hidden = costs.host_total is not None and known_total(costs) is None
     known: tuple[tuple[str, str, Cost | None, int], ...] = (
         (server, "server", costs.server_user, 1),
@@ -157,6 +156,6 @@ def cost_shares(costs: Costs, *, ends: int, server: str) -> list[tuple[str, str,
 
 
 def known_total(costs: Costs) -> Cost | None:
-    """The whole host's cost where it is one: where its interval reaches to nothing, all else that the host did hides it."""
+    """The whole host's cost if its interval is above zero; else other programs hide it."""
     total = costs.host_total
     return total if total is not None and total.ci95[0] > 0 else None

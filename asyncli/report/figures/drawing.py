@@ -1,11 +1,10 @@
-"""What the figures of a report share: colours, axes laid out in pixels, ticks and legends. For pages, --plots and notebooks.
+"""Shared parts of the figures: colours, axes in pixels, ticks and legends.
 
-Each figure is a function of data that gives a :class:`matplotlib.figure.Figure`; none touches pyplot, a GUI or the caller's
-style. What cannot be drawn raises :class:`NothingToDraw`, whose text says why in a sentence. Lengths are CSS pixels (1/72 inch
-in a figure), so that 12 is a text of 12 pixels where the page shows the figure at its own width.
+A figure is a function from data to a :class:`matplotlib.figure.Figure`, without pyplot and the caller's style. Without data it
+raises :class:`NothingToDraw` with a sentence. Lengths are CSS pixels (1/72 inch), so text of size 12 has 12 pixels on the page.
 
-Colours are those of Okabe and Ito (2008, "Color Universal Design"), darkened until text in them has a contrast of 4.5 on
-paper; and no two lines differ by colour alone: each role has a dash and a marker of its own.
+Colours: Okabe and Ito (2008, "Color Universal Design"), darkened to a contrast of 4.5 on paper. Each role also has a dash and a
+marker.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 
-#: name -> (on light paper, on dark). The light ones are drawn; a page replaces each by a variable of that name.
+#: Name -> (on light paper, on dark). The light ones are drawn; a page replaces each by a CSS variable.
 PALETTE: dict[str, tuple[str, str]] = {
     "paper": ("#fffefb", "#15181b"),
     "ink": ("#1d1d1b", "#e9e7e1"),
@@ -45,7 +44,7 @@ COLOURS = {name: light for name, (light, _) in PALETTE.items()}
 
 
 class Style(msgspec.Struct, frozen=True):
-    """Where a figure will stand. ``title`` and ``note`` are drawn only where nothing around it says what it is."""
+    """The size of a figure. ``title`` and ``note``: for a figure outside a page."""
 
     width: float = 736.0
     narrow: bool = False
@@ -54,12 +53,12 @@ class Style(msgspec.Struct, frozen=True):
 
 
 WIDE = Style()
-#: For a phone: 390 pixels less the page's margins.
+#: For a phone: 390 pixels less margins.
 NARROW = Style(358.0, narrow=True)
 
 
 class NothingToDraw(ValueError):  # noqa: N818  (no error of the user's: the text says why there is no figure)
-    """There is no data for this figure; the text is a sentence that says why."""
+    """No data for this figure; the text says why."""
 
 
 Dash = tuple[float, tuple[float, ...]]
@@ -86,7 +85,7 @@ _LOOKS: Any = {
     "lines.solid_capstyle": "butt", "text.color": COLOURS["ink"],
     # A dollar sign in a server's name is not mathematics.
     "text.parse_math": False,
-    # Text stays text: in the page's own font, to be found, copied and read aloud.
+    # Text stays text, in the page's font.
     "svg.fonttype": "none",
     "xtick.color": COLOURS["rule"], "xtick.labelcolor": COLOURS["soft"], "xtick.labelsize": 11, "xtick.major.size": 3,
     "ytick.labelcolor": COLOURS["soft"], "ytick.labelsize": 11, "ytick.major.pad": 7, "ytick.major.size": 0,
@@ -94,7 +93,7 @@ _LOOKS: Any = {
 
 
 def drawing() -> Any:
-    """A context in which matplotlib draws and saves as it does for a report, whatever the caller's settings."""
+    """A context with the style of reports, whatever the caller's settings."""
     import matplotlib as mpl
 
     defaults: Any = {key: value for key, value in mpl.rcParamsDefault.items() if not key.startswith(("backend", "interactive"))}
@@ -114,8 +113,7 @@ def sheet(
     style: Style, heights: Sequence[float], margins: tuple[float, float, float, float], *, gap: float = 0.0, columns: int = 1,
     common_x: bool = False,
 ) -> tuple[Figure, Any]:  # fmt: skip
-    """A figure, and its axes row by row: rows of these heights, ``gap`` between them, within ``margins``: left, right, top,
-    bottom."""
+    """A figure and its axes: rows of these heights with ``gap`` between, within ``margins`` (left, right, top, bottom)."""
     from matplotlib.figure import Figure
 
     left, right, top, bottom = margins
@@ -133,7 +131,7 @@ def sheet(
 
 
 def ticks(axis: Axis, unit: str, most: int) -> None:
-    """At most so many ticks, at round numbers: ``200 MB``, ``10k``."""
+    """Round ticks, ``most`` of them at most: ``200 MB``, ``10k``."""
     from matplotlib.ticker import EngFormatter, MaxNLocator
 
     axis.set_major_locator(MaxNLocator(most, steps=[1, 2, 2.5, 5, 10], integer=True))
@@ -141,7 +139,7 @@ def ticks(axis: Axis, unit: str, most: int) -> None:
 
 
 def time_axis(ax: Axes, start_s: float, end_s: float, width: float) -> None:
-    """Ticks at round times, in the unit that suits the stretch."""
+    """Ticks at round times in a suitable unit."""
     from matplotlib.ticker import MaxNLocator
 
     end_s = max(end_s, start_s + 1.0)
@@ -153,7 +151,7 @@ def time_axis(ax: Axes, start_s: float, end_s: float, width: float) -> None:
 
 
 def legend(ax: Axes, style: Style, columns: int = 3) -> int:
-    """Names of lines: beside the axes, or on a phone above them; the height that they take there."""
+    """Add a legend beside the axes, or above them on a phone; return its height there."""
     handles, labels = ax.get_legend_handles_labels()
     if not style.narrow:
         ax.legend(handles, labels, loc="upper left", bbox_to_anchor=(1.0, 1.06), borderaxespad=0.3, labelcolor="linecolor")
@@ -167,14 +165,14 @@ def legend(ax: Axes, style: Style, columns: int = 3) -> int:
 
 
 def plot_line(ax: Axes, role: Role, t_s: Any, values: Any, label: str = "") -> None:
-    """A line, open where a value is NaN; a single point is no line, and would not be seen."""
+    """A line, open where a value is NaN; a single point gets a marker."""
     color, thick, dash, _ = ROLES[role]
     marker = "o" if len(values) == 1 else ""
     ax.plot(t_s, values, color=COLOURS[color], linewidth=thick, linestyle=dash, marker=marker, markersize=4, label=label)
 
 
 def plot_points(ax: Axes, role: Role, xs: Sequence[float], ys: Sequence[float], size: float = 5.0) -> None:
-    """Open marks of the role's own shape."""
+    """Open markers of the role's shape."""
     color, _, _, marker = ROLES[role]
     ax.plot(
         xs, ys, linestyle="none", marker=marker, markersize=size, markerfacecolor=COLOURS["paper"],
@@ -183,7 +181,7 @@ def plot_points(ax: Axes, role: Role, xs: Sequence[float], ys: Sequence[float], 
 
 
 def shade_phases(ax: Axes, phases: Sequence[Span]) -> None:
-    """Ramp and drain, in which the number of connections changes, stand on a tint; a hairline parts all phases."""
+    """Tint ramp and drain, and separate the phases by thin lines."""
     for one in phases:
         if one.name in ("ramp", "drain"):
             ax.axvspan(one.start_s, one.end_s, facecolor=COLOURS["shade"], linewidth=0, zorder=0)

@@ -42,7 +42,7 @@ _GAP_S = 150.0
 def drift_lines(
     drifts: Mapping[MetricName, Drift], medians: Mapping[MetricName, Series], names: Mapping[MetricName, str], style: Style = WIDE
 ) -> Figure:
-    """Each metric's one-minute medians over the hold, with the Theil-Sen line: a strip for each of ``names``."""
+    """A panel per name: medians over the hold, with the Theil-Sen line."""
     drawn = [name for name in names if name in drifts and len(medians.get(name, Series())) > 1]
     if not drawn:
         raise NothingToDraw("There is no drift to be drawn: the hold has fewer than two medians of memory.")

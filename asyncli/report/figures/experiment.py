@@ -1,4 +1,4 @@
-"""Lines and bars of an experiment, in the looks of a run's own figures."""
+"""Lines and bars of an experiment."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from asyncli.report.format import digits
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# Told apart without colour as well: by dash and marker, or by the name beside them.
+# Distinguished by dash and marker too.
 _ROLES = ("server", "kernel", "ours", "violet", "ink", "rest", "soft")
 _DASHES = ("-", (0, (5, 1.6)), (0, (5, 1.6, 1, 1.6)), (0, (1.2, 1.4)), (0, (8, 2)), (0, (2, 2)), (0, (3, 1, 1, 1, 1, 1)))
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X")
@@ -20,7 +20,7 @@ _MOST_MARKED = 40
 
 @drawn_alone
 def draw(chart: Chart, style: Style = WIDE) -> Figure:
-    """The chart; :class:`~asyncli.report.figures.drawing.NothingToDraw` where it has no point."""
+    """The chart. Raises :class:`~asyncli.report.figures.drawing.NothingToDraw` without a point."""
     if not any(line.ys for line in chart.lines):
         raise NothingToDraw("Nothing of this was measured.")
     figure = _bars(chart, style) if chart.kind == "bars" else _lines(chart, style)
@@ -47,7 +47,7 @@ def _lines(chart: Chart, style: Style) -> Figure:
 
 
 def _bars(chart: Chart, style: Style) -> Figure:
-    """Bars from the left, a group for each category, its value written at its end."""
+    """Horizontal bars, a group per category."""
     many = len(chart.lines)
     step = 15.0 * many + 14
     left = min(6.4 * max(map(len, chart.categories), default=0) + 12, style.width * 0.45)
@@ -68,5 +68,4 @@ def _bars(chart: Chart, style: Style) -> Figure:
 
 
 def _legend_px(chart: Chart, style: Style) -> float:
-    """The height of the names of its lines, below it."""
     return 18.0 * -(-len(chart.lines) // (1 if style.narrow else 3)) if len(chart.lines) > 1 else 0.0

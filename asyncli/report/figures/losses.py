@@ -1,4 +1,4 @@
-"""How old, how long idle and after how many requests connections ended."""
+"""Ages, idle times and request numbers of lost connections."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MOST_CAUSES = 6
 
 @drawn_alone
 def deaths_by(dead: Mapping[str, Deaths], *, style: Style = WIDE) -> Figure:
-    """How old, how long idle and after how many requests connections ended: a row for each cause, most frequent first."""
+    """A row per cause, most frequent first."""
     causes = sorted((cause for cause, one in dead.items() if one.count), key=lambda cause: (-dead[cause].count, cause))
     if not causes:
         raise NothingToDraw("No established connection was lost.")
@@ -53,7 +53,7 @@ def _spread(ax: Axes, histogram: Histogram, name: str, words: Callable[[float], 
         return
     counts, edges = histogram_bins(histogram, 40)
     ax.stairs(counts, edges, fill=True, color=COLOURS["server"])
-    # A bar or two would fill the panel, and look like a wide spread.
+    # A few bars would fill the panel and look like a wide spread.
     pad = max(0, 12 - len(counts)) / 2 * (edges[1] - edges[0])
     ax.set_xlim(edges[0] - pad, edges[-1] + pad)
     said = words(first) if first == last else f"{words(first)} to {words(last)}"

@@ -1,7 +1,6 @@
-"""A run on one time axis: what is drawn one above the other, with no more points than a picture shows. Pure.
+"""A run on one time axis, with as many points as a picture can show. Pure.
 
-A gauge keeps the least and the greatest of each stretch of time, so that no spike is lost; counts become rates over the
-stretch; quantiles are those of its merged histograms, never means of quantiles.
+Of each stretch of time gauges keep minimum and maximum, counts become rates, and quantiles are those of merged histograms.
 """
 
 from __future__ import annotations
@@ -14,49 +13,40 @@ from typing import Any, Literal
 import msgspec
 import numpy as np
 
+from asyncli import metrics
 from asyncli.core.histogram import Histogram, bounds, summed
-from asyncli.metrics import (
-    GENERATOR_USS_BYTES,
-    HOST_USED_BYTES,
-    KERNEL_LISTING_BYTES,
-    KERNEL_SOCKET_BYTES,
-    SERVER_PSS_BYTES,
-    SERVER_RSS_BYTES,
-    STATUS_ACTIVE,
-)
 from asyncli.records import PhaseName, Tick
 from asyncli.run import Run
 from asyncli.samples import Series
 from asyncli.units import format_count, format_duration
 
-#: What a line stands for, and with it how it is drawn; drawing.py gives each a colour and a dash of its own.
+#: What a line means; drawing.py has its colour and dash.
 Role = Literal["asked", "total", "server", "kernel", "ours", "middle", "high", "most"]
 
-#: (Metrics, the first that was read, what the line is called, its role); "{server}" stands for the server's name, "{host}" for
-#: the host that was sampled.
+#: (Metrics, of which the first that was read counts; label; role).
 MEMORY: tuple[tuple[tuple[str, ...], str, Role], ...] = (
-    ((HOST_USED_BYTES,), "{host}", "total"),
-    ((KERNEL_SOCKET_BYTES,), "kernel", "kernel"),
-    ((SERVER_PSS_BYTES, SERVER_RSS_BYTES), "{server}", "server"),
-    ((GENERATOR_USS_BYTES,), "asyncli", "ours"),
-    ((KERNEL_LISTING_BYTES,), "of /proc", "most"),
+    ((metrics.HOST_USED_BYTES,), "{host}", "total"),
+    ((metrics.KERNEL_SOCKET_BYTES,), "kernel", "kernel"),
+    ((metrics.SERVER_PSS_BYTES, metrics.SERVER_RSS_BYTES), "{server}", "server"),
+    ((metrics.GENERATOR_USS_BYTES,), "asyncli", "ours"),
+    ((metrics.KERNEL_LISTING_BYTES,), "of /proc", "most"),
 )
-# What another program leaves that lists descriptors is drawn where it can be seen, and then it explains a jump of the host's.
+# Drawn only if it explains a visible jump of the host's memory (bytes).
 _LISTING_THAT_SHOWS = 10e6
 _QUANTILES: tuple[tuple[str, float, Role], ...] = (("p50", 0.5, "middle"), ("p99", 0.99, "high"), ("max", 1.0, "most"))
-# A logarithmic axis has no zero, and below this the clock of one process says nothing to the other.
+# The floor of the logarithmic axis (s): below it clocks of two processes do not agree.
 _LEAST_S = 1e-5
-#: About as many as a picture has columns of pixels: more would not be seen.
+#: About the columns of pixels in a picture.
 MOST_BUCKETS = 480
-# Widths that people read off an axis.
+# Readable widths.
 _WIDTHS_S = (1.0, 2.0, 5.0, 10.0, 15.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0, 900.0, 1200.0, 1800.0, 3600.0)
-# Ticks and samples come once a second, or every few where a reading is dear: a longer silence is a gap, and is left open.
+# A longer silence than this, or than so many usual intervals, is a gap.
 _GAP_S = 10.0
 _GAP_PACES = 3.5
 
 
 class Line(msgspec.Struct):
-    """One quantity over time (s since the run's start); a NaN is a gap in the measurement."""
+    """One quantity over time (s since the run's start); NaN is a gap."""
 
     label: str
     role: Role
@@ -65,8 +55,7 @@ class Line(msgspec.Struct):
 
 
 class Panel(msgspec.Struct):
-    """Lines that share a vertical axis, or ``bars``: how often something happened in each stretch. ``unit``: "B", "s" on a
-    logarithmic axis, or "" for counts."""
+    """Lines on one vertical axis, or ``bars`` of counts per stretch. ``unit``: "B", "s" (logarithmic) or "" for counts."""
 
     key: str
     title: str
@@ -76,7 +65,7 @@ class Panel(msgspec.Struct):
 
 
 class Span(msgspec.Struct):
-    """A phase, with an end even where the run has none."""
+    """A phase; one without an end ends with the run."""
 
     name: PhaseName
     start_s: float
@@ -84,7 +73,7 @@ class Span(msgspec.Struct):
 
 
 class Timeline(msgspec.Struct):
-    """All panels of a run, drawn in stretches of ``width_s``."""
+    """All panels of a run, in stretches of ``width_s``."""
 
     end_s: float
     phases: list[Span]
@@ -93,17 +82,17 @@ class Timeline(msgspec.Struct):
 
     @property
     def method(self) -> str:
-        """How many points became how few, in words for under a picture."""
+        """How points were combined, for the caption."""
         if self.width_s <= 1.0:
             return "Each point is one second."
         return (
-            f"Drawn in stretches of {format_duration(self.width_s)}: of each, gauges keep the least and the greatest value, "
-            "rates are means, and quantiles are those of all its records together."
+            f"Drawn in stretches of {format_duration(self.width_s)}: minimum and maximum of gauges, mean rates, quantiles of all "
+            "records."
         )
 
 
 def timeline(run: Run, asked: Series | None = None, server: str = "server") -> Timeline:
-    """The timeline of ``run``; without panels where nothing was recorded. ``asked``: connections due by the plan over time."""
+    """The timeline of ``run``; no panels without records. ``asked``: connections due over time."""
     end = run.end_s
     wanted = end / MOST_BUCKETS
     width = next((one for one in _WIDTHS_S if one >= wanted), math.ceil(wanted / 3600.0) * 3600.0)
@@ -120,10 +109,10 @@ def timeline(run: Run, asked: Series | None = None, server: str = "server") -> T
 
 
 def memory(run: Run, width_s: float, server: str = "server") -> Panel:
-    """Memory above that of the baseline (its median; without one, the first reading), in bytes."""
+    """Memory (bytes) above the baseline's median, or above the first reading without a baseline."""
     lines = []
-    for metrics, label, role in MEMORY:
-        found = next((one for metric in metrics if len(one := run.series(metric))), None)
+    for sources, label, role in MEMORY:
+        found = next((one for source in sources if len(one := run.series(source))), None)
         if found is None:
             continue
         before = found.between(-math.inf, run.first_connect_s).values
@@ -136,8 +125,8 @@ def memory(run: Run, width_s: float, server: str = "server") -> Panel:
 
 
 def _connections(run: Run, asked: Series | None, width_s: float) -> Panel:
-    active = run.series(STATUS_ACTIVE)
-    # Our poller's own connection is not one of the soak's.
+    active = run.series(metrics.STATUS_ACTIVE)
+    # Without our poller's connection.
     theirs = Series(active.t_s, [max(0.0, value - 1) for value in active.values])
     held = run.held if run.ticks else Series()
     drawn: tuple[tuple[str, Role, Series], ...] = (
@@ -152,7 +141,7 @@ def _beats(run: Run, width_s: float) -> Panel:
     sent, answered = ([getattr(tick, what) for _, tick in run.ticks] for what in ("sent", "answered"))
     lines = []
     if any(sent):
-        # A count covers the time since the one before it; the first, and one after a gap, a second.
+        # A count covers the time since the one before, or a second after a gap.
         covered = np.diff(t_s, prepend=t_s[0] - 1.0)
         covered[(covered <= 0) | (covered > _GAP_S)] = 1.0
         places = [first for first, _ in stretches(t_s, width_s)]
@@ -177,7 +166,7 @@ def _quantiles(key: str, title: str, run: Run, width_s: float, of: Callable[[Tic
 
 
 def _losses(run: Run, width_s: float) -> Iterator[Panel]:
-    """A panel for each cause that occurred, lost connections before failed attempts, the most frequent first."""
+    """A panel per cause, losses before failed connects, most frequent first."""
     t_s = np.array([t_s for t_s, _ in run.ticks])
     for kind, counted in (
         ("lost", [{cause: dead.count for cause, dead in tick.deaths.items()} for _, tick in run.ticks]),
@@ -196,7 +185,7 @@ def _losses(run: Run, width_s: float) -> Iterator[Panel]:
 
 
 def _gauge(label: str, role: Role, found: Series, width_s: float) -> Line:
-    # A reading that is dear is taken every few seconds, or every half minute: that is its pace, and no gap.
+    # Costly metrics are read every few seconds: that is no gap.
     pace_s = float(np.median(np.diff(found.t_s))) if len(found) > 1 else 0.0
     return Line(label, role, *broken(*extremes(found, width_s), max(_gap_s(width_s), _GAP_PACES * pace_s)))
 
@@ -206,7 +195,7 @@ def _gap_s(width_s: float) -> float:
 
 
 def stretches(t_s: Any, width_s: float) -> list[tuple[int, int]]:
-    """(first, beyond) places of the instants in each stretch of time that has any. A border belongs to the earlier."""
+    """(First, beyond) places of the instants in each stretch that has any; a border belongs to the earlier one."""
     if not len(t_s):
         return []
     firsts = np.flatnonzero(np.diff(np.ceil(np.asarray(t_s) / width_s), prepend=-np.inf)).tolist()
@@ -214,14 +203,14 @@ def stretches(t_s: Any, width_s: float) -> list[tuple[int, int]]:
 
 
 def _middles(t_s: Any, width_s: float) -> Any:
-    """Where the value of each stretch is drawn: in its middle, or where its only instant is."""
+    """The middle of each stretch, or its only instant."""
     middles = [(math.ceil(t_s[first] / width_s) - 0.5) * width_s if beyond - first > 1 else t_s[first]
                for first, beyond in stretches(t_s, width_s)]  # fmt: skip
     return np.array(middles)
 
 
 def extremes(found: Series, width_s: float) -> tuple[Any, Any]:
-    """The least and the greatest value of each stretch, in the order in which they came, and the very last of all."""
+    """Minimum and maximum of each stretch in their order, and the last value."""
     t_s, values = np.array(found.t_s), np.array(found.values)
     kept = {len(t_s) - 1}
     for first, beyond in stretches(t_s, width_s):
@@ -232,13 +221,13 @@ def extremes(found: Series, width_s: float) -> tuple[Any, Any]:
 
 
 def broken(t_s: Any, values: Any, gap_s: float) -> tuple[Any, Any]:
-    """The series with a NaN in each gap that is longer than ``gap_s``: a line is not drawn over what was not measured."""
+    """The series with a NaN in each gap longer than ``gap_s``, where no line is drawn."""
     t_s, gaps = np.asarray(t_s), np.flatnonzero(np.diff(t_s) > gap_s) + 1
     return np.insert(t_s, gaps, t_s[gaps]), np.insert(np.asarray(values, float), gaps, math.nan)
 
 
 def histogram_bins(histogram: Histogram, most: int) -> tuple[Any, Any]:
-    """(counts, edges) of at most ``most`` bins a whole number wide, from the least to the greatest value."""
+    """(Counts, edges) of at most ``most`` bins of whole numbers, from the least to the greatest value."""
     low, high = histogram.least, histogram.greatest
     width = max(1, math.ceil((high - low + 1) / most))
     edges = np.arange(low, high + 1 + width, width)

@@ -1,10 +1,10 @@
-"""The figures of one run: which there are, what each shows in a sentence, and how to read it."""
+"""The figures of one run: drawing, text for screen readers, caption."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from asyncli.analysis.counts import counts_over_time
+from asyncli.analysis.counts import asked_over_time
 from asyncli.analysis.drift import MetricName, in_words, medians
 from asyncli.report.analyses import Analyses
 from asyncli.report.answer import server_name
@@ -18,7 +18,6 @@ from asyncli.report.figures.timeline import timeline_panels
 from asyncli.report.run_costs import drift_labels
 from asyncli.report.summary import Summary
 from asyncli.run import Run
-from asyncli.samples import Series
 from asyncli.topology import sides
 from asyncli.units import format_count, format_duration
 
@@ -27,9 +26,7 @@ def pictures(run: Run, summary: Summary, analyses: Analyses) -> list[Picture]:
     """Every figure of the run, in the order of the report."""
     where, server, costs = sides(summary.environment), server_name(summary), analyses.costs
     lines = slopes(costs.fits, ends=where.ends, server=server, host=where.host)
-    counts = counts_over_time(run)
-    due = [(t_s, float(asked)) for t_s, asked in zip(counts.t_s, counts.asked, strict=True) if asked is not None]
-    over_time = timeline(run, Series(*map(list, zip(*due, strict=True))) if due else None, server)
+    over_time = timeline(run, asked_over_time(run), server)
     lost = {cause: one for cause, one in analyses.totals.whole.deaths.items() if one.count}
     labels = drift_labels(server, where.host)
     points = medians(run, analyses.drifts)
@@ -44,8 +41,8 @@ def pictures(run: Run, summary: Summary, analyses: Analyses) -> list[Picture]:
         Picture(
             "cost",
             "Memory over connections",
-            "Memory above what is there without connections. Open marks are medians, the points that each line is fitted to; a "
-            "cross is a baseline that is none of them; dots are single samples. A tint is the slope's 95 % interval.",
+            "Memory above the fixed part. Open marks are the medians that each line is fitted to; a cross is an excluded "
+            "baseline; dots are samples. The tint is the slope's 95 % interval.",
             lambda style: cost_lines(lines, style=style),
             lambda: _lines_alt(lines),
         ),

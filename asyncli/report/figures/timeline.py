@@ -6,22 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from asyncli.report.figures.drawing import (
-    COLOURS,
-    ROLES,
-    SOLID,
-    WIDE,
-    NothingToDraw,
-    Style,
-    cut,
-    drawn_alone,
-    legend,
-    plot_line,
-    shade_phases,
-    sheet,
-    ticks,
-    time_axis,
-)
+from asyncli.report.figures import drawing
 from asyncli.report.figures.panels import Panel, Timeline
 
 if TYPE_CHECKING:
@@ -29,39 +14,39 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-@drawn_alone
-def timeline_panels(timeline: Timeline, *, style: Style = WIDE) -> Figure:
-    """Connections, memory, heartbeats, latencies, lateness and what was lost, one above the other on one time axis."""
+@drawing.drawn_alone
+def timeline_panels(timeline: Timeline, *, style: drawing.Style = drawing.WIDE) -> Figure:
+    """All panels on one time axis."""
     if not timeline.panels:
-        raise NothingToDraw("Nothing was recorded over time: the run ended before its first second.")
+        raise drawing.NothingToDraw("Nothing was recorded over time: the run ended before its first second.")
     heights = [30.0 if one.bars else 88.0 for one in timeline.panels]
     left, right, gap, top = (60.0, 22.0, 62.0, 76.0) if style.narrow else (64.0, 130.0, 34.0, 44.0)
-    figure, rows = sheet(style, heights, (left, right, top, 30.0), gap=gap, common_x=True)
+    figure, rows = drawing.sheet(style, heights, (left, right, top, 30.0), gap=gap, common_x=True)
     width = style.width - left - right
     for panel, ax in zip(timeline.panels, rows[:, 0], strict=True):
-        shade_phases(ax, timeline.phases)
+        drawing.shade_phases(ax, timeline.phases)
         _bars(ax, panel, timeline, width) if panel.bars else _lines(ax, panel)
-        ax.set_title(cut(panel.title, 46), pad=6 + (0 if panel.bars else legend(ax, style)))
-    time_axis(rows[-1, 0], 0.0, timeline.end_s, width)
+        ax.set_title(drawing.cut(panel.title, 46), pad=6 + (0 if panel.bars else drawing.legend(ax, style)))
+    drawing.time_axis(rows[-1, 0], 0.0, timeline.end_s, width)
     at = 1 + (54.0 if style.narrow else 24.0) / heights[0]
     for one in timeline.phases:
-        # A phase of five seconds in hours has no room for its name; its tint has.
+        # A short phase has no room for its name.
         if (one.end_s - one.start_s) / max(timeline.end_s, 1.0) * width > 7.0 * len(one.name):
             rows[0, 0].text(
                 (one.start_s + one.end_s) / 2, at, one.name, transform=rows[0, 0].get_xaxis_transform(), ha="center", size=11,
-                color=COLOURS["soft"],
+                color=drawing.COLOURS["soft"],
             )  # fmt: skip
     return figure
 
 
 def _lines(ax: Axes, panel: Panel) -> None:
-    # Where lines lie on each other, the whole one under the broken ones: both are seen.
-    for line in sorted(panel.lines, key=lambda line: ROLES[line.role][2] != SOLID):
-        plot_line(ax, line.role, line.t_s, line.values, cut(line.label, 15))
+    # Solid lines first: broken ones stay visible on them.
+    for line in sorted(panel.lines, key=lambda line: drawing.ROLES[line.role][2] != drawing.SOLID):
+        drawing.plot_line(ax, line.role, line.t_s, line.values, drawing.cut(line.label, 15))
     known = np.concatenate([line.values for line in panel.lines])
     low, high = np.nanmin(known), np.nanmax(known)
     if panel.unit != "s":
-        ticks(ax.yaxis, panel.unit, 4)
+        drawing.ticks(ax.yaxis, panel.unit, 4)
         ax.set_ylim(min(0.0, low) * 1.08, max(high, 1.0) * 1.04)
         return
     from matplotlib.ticker import EngFormatter, LogLocator
@@ -75,7 +60,7 @@ def _lines(ax: Axes, panel: Panel) -> None:
 
 def _bars(ax: Axes, panel: Panel, timeline: Timeline, width: float) -> None:
     line = panel.lines[0]
-    # A second of twelve hours is thinner than a pixel, and must be seen all the same.
+    # At least a pixel and a half wide.
     thick = max(timeline.width_s, timeline.end_s / width * 1.5)
-    ax.bar(line.t_s, line.values, width=thick, color=COLOURS["kernel" if panel.key == "lost" else "violet"], linewidth=0)
-    ticks(ax.yaxis, "", 2)
+    ax.bar(line.t_s, line.values, width=thick, color=drawing.COLOURS["kernel" if panel.key == "lost" else "violet"], linewidth=0)
+    drawing.ticks(ax.yaxis, "", 2)

@@ -1,4 +1,4 @@
-"""The agent's door: who may connect, how long a connection may be silent, and how much may come of it before it is a request."""
+"""The agent's listener: bounds on connections, their silence, and their bytes before a request."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ from aiohttp import web
 
 from asyncli.text import printable
 
-# What may come on a connection for each request that is heard there, its head included (Prometheus and curl send some hundred
-# bytes). Of what never comes to be a request, as of what follows one that was refused, some versions of aiohttp keep all.
+# The most bytes for each request, its head included (Prometheus and curl send some hundred). Some versions of aiohttp keep all
+# bytes of what never becomes a request, or follows a refused one.
 _LONGEST_REQUEST = 16 * 1024
-# Sessions, a Prometheus and a person with curl are a handful; who comes later waits until one leaves.
+# Sessions, a Prometheus and a person with curl are a handful.
 _MOST_CONNECTIONS = 64
 _HANDSHAKE_S = 5.0
 _AGAIN_S = 0.2
 #: A connection that asks nothing for so long is closed; a session asks once a second.
 IDLE_S = 15.0
-# Many who do not trust a certificate leave without a word, as those do whose time is over.
+# Clients that distrust a certificate often just close.
 _LEFT = "it left in the handshake: it gave up waiting, or does not trust the certificate"
 
 
 class Guest(asyncio.Protocol):
-    """A connection. Its ``handler`` gets the data until that is ``too_much`` for a request."""
+    """A connection, whose ``handler`` gets the data up to the bound."""
 
     def __init__(self, handler: Any, network: str, too_much: Callable[[], None]) -> None:
         self.network = network
         self.last_s = time.monotonic()
-        #: It is being answered; it has shown the token.
+        #: ``asking``: it is being answered; ``known``: it sent the token.
         self.asking = self.known = False
-        #: Its way in, TLS included.
+        #: Its accept, TLS included.
         self.coming: asyncio.Task[None] | None = None
         self._handler, self._too_much = handler, too_much
         self._unheard = 0
@@ -78,11 +78,11 @@ class Guest(asyncio.Protocol):
 
 
 class Door:
-    """Accepts connections itself: asyncio's own server knows nobody before the TLS handshake is over."""
+    """Accepts connections itself: asyncio's server does not show them before the TLS handshake."""
 
     def __init__(self, server: web.Server, tls: ssl.SSLContext | None, refuse: Callable[[str, str], None]) -> None:
         self._server, self._tls, self._refuse = server, tls, refuse
-        #: By the handler of aiohttp's that answers them.
+        #: By aiohttp's handler.
         self.guests: dict[Any, Guest] = {}
         self.tasks: list[asyncio.Task[None]] = []
 
@@ -113,7 +113,7 @@ class Door:
                 try:
                     sock, address = await loop.sock_accept(listening)
                 except OSError:
-                    # Gone again; or there are no descriptors, and some seconds later there may be.
+                    # The client left, or there are no descriptors for some seconds.
                     await asyncio.sleep(_AGAIN_S)
                     continue
                 who = shown(str(address[0]))
@@ -126,10 +126,9 @@ class Door:
                 guest.coming = asyncio.create_task(self._receive(who, guest, sock))
 
     def _room_for(self, who: str) -> bool:
-        """Whether one more may come in; who has shown no token makes room for who may have one.
+        """Whether one more may connect; connections without a token make room for it.
 
-        First the oldest stranger of the network with most of them: whoever connects without end pushes out his own, and not one
-        from elsewhere whose handshake takes a few round trips.
+        The oldest one of the network with most of them goes first: a flood evicts itself, not a slow handshake from elsewhere.
         """
         self._forget()
         if len(self.guests) < _MOST_CONNECTIONS:
@@ -158,7 +157,6 @@ class Door:
             self._send_away(handler)
 
     def _send_away(self, handler: Any) -> None:
-        # On its way in, or there.
         if (coming := self.guests.pop(handler).coming) is not None:
             coming.cancel()
         with contextlib.suppress(AttributeError):

@@ -1,9 +1,8 @@
-"""Standard output and standard error that nobody may read: a terminal stopped by Ctrl-S, a sleeping ssh, a stopped pipe.
+"""Standard output and standard error whose reader may hang: a terminal stopped by Ctrl-S, a sleeping ssh, a stopped pipe.
 
-What is printed is written by a thread. So nothing that is measured ever waits for a reader: inside a running loop a write takes
-no time, and where a reader is far behind, what it would read is dropped and counted. Outside of a loop, where a report is
-printed, the end of the process waits for the reader, until a signal ends the waiting; of a run that a signal ended, only for one
-that takes something.
+A thread writes, so that a measurement never waits for a reader: in a running loop output beyond a bound is dropped and counted.
+Outside a loop, where a report is printed, the process waits for the reader until a signal; after a signal only for a reader that
+still takes something.
 """
 
 from __future__ import annotations
@@ -23,22 +22,21 @@ from typing import TextIO
 
 from asyncli.cli.signals import Heard, caught
 
-# A line of a log is 100 to 200 bytes, one every ten seconds: a day of a log for people, two hours of one for machines.
+# A log line is 100 to 200 bytes: a day of a log for people, two hours of one for machines.
 _MOST_IN_A_LOOP = 1 << 20
 # A report with an HTML page takes some MB; more than this waits for the reader.
 _MOST = 16 << 20
-# What was interrupted ends at once; but a reader that is there shall have what was said.
+# An interrupted command ends at once, but a live reader gets its output.
 _PARTING_S = 1.0
-# A reader behind ssh takes something again after two lost packets in a row (1 s and 2 s, RFC 6298). Who sends SIGTERM may kill
-# 10 s later (docker stop), and the drain comes first.
+# A reader behind ssh recovers after two lost packets (1 s and 2 s, RFC 6298); docker stop kills 10 s after SIGTERM.
 _SIGNALLED_S = 3.0
-# A write returns only when all of it is taken: a page (what a pipe frees at once) shows that a slow reader is there.
+# A write returns once all is taken: a page at a time shows that a slow reader is alive.
 _LONGEST_WRITE = 4096
 _LOOK_S = 0.2
 
 
 class UnwrittenError(OSError):
-    """An outlet could not be written to; ``filename`` is what was being printed, None where nobody has said."""
+    """An outlet could not be written to; ``filename``: what was being printed, or None."""
 
 
 class Outlet(io.BufferedIOBase):

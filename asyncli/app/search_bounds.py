@@ -15,16 +15,14 @@ from asyncli.preflight.checks import host_checks
 from asyncli.records import Check
 from asyncli.values import MOST_CONNECTIONS
 
-# A preflight's numbers are predictions: to two digits.
+# The preflight predicts to two digits.
 _TWO_DIGITS = 1.02
 _MEMORY = ("memory", "cgroup_memory")
 
 
 async def bounded(plan: Plan, start: int, most: int | None, within: float) -> Search:
-    """The counts that may be asked for; ``most`` None: as many as this host can carry.
-
-    Raises :class:`~asyncli.errors.PreflightError` where this host cannot carry what the user wants.
-    """
+    """The counts that the search may ask for; ``most`` None: as many as this host can carry. Raises
+    :class:`~asyncli.errors.PreflightError` where this host cannot carry ``most``."""
     if most is None:
         here, why = await most_here(plan)
         told = checks_to_findings([] if why is None else [why])
@@ -38,7 +36,6 @@ async def bounded(plan: Plan, start: int, most: int | None, within: float) -> Se
 
 
 def sized(plan: Plan, count: int) -> Plan:
-    """``plan`` with so many connections."""
     return msgspec.structs.replace(plan, connections=count, batch=min(plan.batch, count))
 
 
@@ -48,10 +45,10 @@ async def _checks(plan: Plan, count: int) -> list[Check]:
 
 
 async def most_here(plan: Plan) -> tuple[int, Check | None]:
-    """The most connections that this host can carry by its preflight, to two digits, and the check that forbids more.
+    """The most connections that this host's preflight allows, to two digits, and the check that forbids more.
 
-    (MOST_CONNECTIONS, None) where none does. Memory counts as short from where its prediction is not comfortable. Raises
-    :class:`PreflightError` where this host cannot carry even one.
+    (MOST_CONNECTIONS, None) where none does. A memory warning counts as short. Raises :class:`PreflightError` where this host
+    cannot carry even one.
     """
 
     async def short(count: int) -> Check | None:
@@ -71,6 +68,6 @@ async def most_here(plan: Plan) -> tuple[int, Check | None]:
 
 
 def _two_digits(number: int) -> int:
-    """Rounded down; below a hundred as it is."""
+    """Rounded down; numbers below a hundred stay."""
     step = int(10 ** max(0, len(str(number)) - 2))
     return number // step * step

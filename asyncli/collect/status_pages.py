@@ -1,6 +1,6 @@
-"""Status pages of servers, known by their text. Pure.
+"""Parsers of servers' status pages, recognised by their text. Pure.
 
-Each gives the ``status.*`` metrics whose meaning it has: what a page does not tell is absent, never guessed.
+Each gives the ``status.*`` metrics of its page; what a page lacks is absent.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import NamedTuple
 from asyncli.metrics import METRICS
 from asyncli.text import oneline
 
-# Tengine and Angie append columns (request_time), so more than three numbers are let through. Counts are of 64 bits at most. No
-# quantifier gives back what it took (``+`` behind it): a megabyte of line ends or digits would be tried in each of its splits.
+# Tengine and Angie append columns (request_time). Counts have 64 bits at most. Possessive quantifiers (``+`` behind them) bound
+# the time on hostile input.
 _STUB_STATUS = re.compile(
     r"\s*+Active connections:\s*+(?P<active>[0-9]{1,20}+)[^\S\n]*+\n"
     r"\s*+server accepts handled requests[^\n]*+\n"
@@ -23,14 +23,14 @@ _STUB_STATUS = re.compile(
 )
 _MOST_DIGITS = 20
 
-# What the processes or threads of Apache are doing, a character each (mod_status): waiting, starting, reading, ... idle slot.
+# Apache's scoreboard, a character for each process or thread (mod_status).
 _READING, _WRITING, _KEPT = "R", "W", "K"
 _CSV_MARK = "# pxname,"
 _METRIC = {metric.removeprefix("status."): metric for metric in METRICS if metric.startswith("status.")}
 
 
 class StatusPage(NamedTuple):
-    """What a page says. ``with_us``: the connection and the requests by which we read it are among its counts."""
+    """``with_us``: our own connection and requests are among the page's counts."""
 
     kind: str
     values: dict[str, float]
@@ -42,7 +42,7 @@ class NotStatusPage(ValueError):  # noqa: N818 - it names what the text is
 
 
 def parse_page(text: str) -> StatusPage:
-    """The page of whichever server; raises :class:`NotStatusPage`, which shows how the text begins."""
+    """The page of any known server; raises :class:`NotStatusPage`, which shows how the text begins."""
     text = text.replace("\r\n", "\n")
     for parse in (_stub_status, _apache, _haproxy):
         found = parse(text)
@@ -62,11 +62,10 @@ def _stub_status(text: str) -> StatusPage | None:
 def _apache(text: str) -> StatusPage | None:
     """Apache's ``server-status?auto`` (mod_status); the asking connection is among its counts.
 
-    Apache counts no accepts, and requests with ``ExtendedStatus On`` alone (``Total Accesses``; each when it is over). In
-    prefork and worker a process or thread serves one connection, from its accept to its close, so the busy ones are the
-    active connections. In event they are not: ``ConnsTotal`` is, which each process brings up to date only when a timer of
-    one of its connections runs out (KeepAliveTimeout, Timeout); of more than one process it adds up numbers of different
-    moments, up to such a timeout old, which no other count could be held against. So it is taken from a lone process.
+    Apache counts no accepts, and requests only with ``ExtendedStatus On`` (``Total Accesses``). In prefork and worker a process
+    or thread serves one connection, so the busy ones are the active connections. In event ``ConnsTotal`` is, which each process
+    updates only when a timer of one of its connections ends (KeepAliveTimeout, Timeout): the sum over several processes mixes
+    moments, so it is taken from a single process only.
     """
     said = {name: value.strip() for name, colon, value in (line.partition(":") for line in text.splitlines()) if colon}
     if not {"BusyWorkers", "IdleWorkers", "Scoreboard"} <= said.keys():
@@ -86,7 +85,7 @@ def _apache(text: str) -> StatusPage | None:
             "waiting": float(board.count(_KEPT)),
         }
     elif _number(said, "Processes") == 1:
-        # The connection by which we ask is one: a count without it has never been brought up to date.
+        # Our own connection is one: 0 was never updated.
         found |= {"active": connections or None, "waiting": _number(said, "ConnsAsyncKeepAlive") if connections else None}
     return StatusPage("server-status", _known(found), True)
 
@@ -94,8 +93,7 @@ def _apache(text: str) -> StatusPage | None:
 def _haproxy(text: str) -> StatusPage | None:
     """HAProxy's statistics as CSV (management.txt, "9.1. CSV format"): the sum of its frontends.
 
-    Without those that serve statistics (named after them, as is the custom), unless there is no other: the poller's
-    connection is among the counts only then.
+    Without those named after statistics, as is the custom, unless there is no other: only then the poller is counted.
     """
     if not text.startswith(_CSV_MARK):
         return None
@@ -103,7 +101,7 @@ def _haproxy(text: str) -> StatusPage | None:
         rows = [row for row in csv.DictReader(text[2:].splitlines()) if row.get("svname") == "FRONTEND"]
     except csv.Error:  # a cell of more than 131,072 characters
         return None
-    # Of a table whose columns are named twice a row may leave the last, which counts, out.
+    # A row may lack the last of two columns of one name.
     others = [row for row in rows if "stats" not in (row["pxname"] or "").lower()]
     frontends = others or rows
     if not frontends:
@@ -130,14 +128,12 @@ def _number(said: Mapping[str, str | None], name: str) -> float | None:
 
 
 def _known(found: Mapping[str, float | None]) -> dict[str, float]:
-    """What a page gave, under names of METRICS: an agent's session drops what is not there, so a name that is missing is a
-    KeyError, whatever the page says.
-    """
+    """The page's values under names of METRICS; an unknown name is a KeyError."""
     named = {_METRIC[name]: value for name, value in found.items()}
     return {metric: value for metric, value in named.items() if value is not None}
 
 
 def excerpt(text: str, length: int = 60) -> str:
-    """The beginning of a text from outside, on one line, quoted, without what could steer a terminal."""
+    """The beginning of a foreign text, on one line, quoted and printable."""
     clean = oneline(text[: 4 * length])
     return f'"{clean[:length]}..."' if len(clean) > length else f'"{clean}"'

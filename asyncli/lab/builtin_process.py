@@ -1,8 +1,7 @@
-"""The built-in server's processes: for hosts without nginx, and for tests that provoke what ends a connection.
+"""The built-in server's processes: for hosts without nginx, and for tests that provoke the ends of connections.
 
-A parent with the status page, and workers with a listener each (SO_REUSEPORT: the kernel deals connections by a hash).
-Each process counts in its own row of shared memory, and the page adds the rows up: exact, without a lock. Its numbers
-are those of the "built-in server", never to be taken for nginx's.
+A parent with the status page, and workers with a listener each (SO_REUSEPORT). Each counts in its row of shared memory, and the
+page sums the rows: exact, without a lock.
 """
 
 from __future__ import annotations
@@ -27,11 +26,11 @@ from typing import NamedTuple, cast
 
 from asyncli.errors import HostError
 from asyncli.lab import ports
-from asyncli.lab.binary import descriptor_limit
+from asyncli.lab.executables import descriptor_limit
 from asyncli.lab.wire import HEAD_END, LONGEST_HEAD, TOKEN, Counts, Request, answer, status_page, understand
 
 _ACCEPTS, _HANDLED, _ACTIVE, _REQUESTS, _READING = range(5)
-# A row is a cache line, so that processes do not fight over one.
+# A row is a cache line.
 _ROW = 8
 _BACKLOG = 4096
 _PR_SET_PDEATHSIG = 1
@@ -42,12 +41,12 @@ _LINGER_S = 3.2
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _ASK = re.compile(rb"([0-9]{1,16})\r?\n")
 _ASK_BEGUN = re.compile(rb"[0-9]{0,16}|[0-9]{1,16}\r")
-# No control character: binary is refused at once, for its line end may never come.
+# Binary is refused at once: its line end may never come.
 _LINE_BEGUN = re.compile(TOKEN + rb"[^\x00-\x0c\x0e-\x1f]*(?:\n|$)", re.DOTALL)
 
 
 class Options(NamedTuple):
-    """What ends a connection, seconds and numbers, named after nginx's directives; 0 slots: no bound."""
+    """Limits that end a connection, named after nginx's directives; 0 slots: no bound."""
 
     keepalive_timeout_s: float = 3600.0
     keepalive_requests: int = 10_000_000
@@ -57,10 +56,8 @@ class Options(NamedTuple):
 
 
 class Desk:
-    """What the connections of one process share: options, counters, the date, and who is connected.
-
-    ``page``: what a path answers, else "ok"; ``asks``: a connection may also ask for bytes, as of ``models.c``.
-    """
+    """Shared by the connections of a process. ``page``: the answer for a path, else "ok"; ``asks``: a connection may also ask for
+    bytes, as of ``models.c``."""
 
     def __init__(
         self,
@@ -76,7 +73,7 @@ class Desk:
         self._date = b""
 
     def date(self) -> bytes:
-        """Now, for the Date header; made once a second. The models have none."""
+        """The Date header, updated once a second; the models have none."""
         if self.asks:
             return b""
         second = int(time.time())
@@ -85,7 +82,7 @@ class Desk:
         return self._date
 
     async def sweep(self) -> None:
-        """Close what has been idle too long. One timer for all: a timer each would cost more than the connection."""
+        """Close connections idle too long, by one timer for all."""
         loop = asyncio.get_running_loop()
         options = self.options
         # A tenth of the shorter timeout late at most.
@@ -98,7 +95,7 @@ class Desk:
 
 
 class Connection(asyncio.Protocol):
-    """One client. A Protocol and not streams: a third of the memory, and no task."""
+    """One client. A Protocol takes a third of the memory of streams, and no task."""
 
     __slots__ = (
         "asks", "begun", "desk", "ended", "opened", "over", "owed", "paused", "reading", "request", "requests", "since", "tail",
@@ -146,14 +143,14 @@ class Connection(asyncio.Protocol):
             self._go()
 
     def eof_received(self) -> bool:
-        # Ours to close: a client that only stopped sending still gets its answer.
+        # A client that only stopped sending still gets its answer.
         self.ended = True
         self._go()
         return True
 
     def pause_writing(self) -> None:
         self.paused = True
-        # A client that does not read its answers is not read either, or its requests would pile up here.
+        # A client that does not read answers must not pile up requests.
         if self.transport is not None and not self.ended:
             self.transport.pause_reading()
 
@@ -176,7 +173,7 @@ class Connection(asyncio.Protocol):
             self.transport.close()
 
     def _go(self) -> None:
-        """As far as what has come, and what the client takes, allow."""
+        """Answer as far as input and the client's reading allow."""
         transport = self.transport
         if transport is None or self.paused or transport.is_closing():
             return
@@ -267,7 +264,7 @@ class Connection(asyncio.Protocol):
         self.reading = reading
 
     def _part(self, transport: asyncio.Transport, *, linger: bool) -> None:
-        """Close; where the client is still sending, a while later, or the kernel would reset and lose it our answer."""
+        """Close; later where the client still sends, or a reset would lose our answer."""
         self.tail = b""
         if linger and not self.ended and transport.can_write_eof():
             transport.write_eof()
@@ -302,7 +299,7 @@ def listen(address: str, port: int, *, shared: bool = False) -> socket.socket:
 
 
 def until_told(*lives: int) -> asyncio.Future[int]:
-    """Done with 0 at a signal that ends a server, or with 1 when one of these descriptors can be read."""
+    """Done with 0 at a terminating signal, or with 1 when one of these descriptors can be read."""
     loop = asyncio.get_running_loop()
     over: asyncio.Future[int] = loop.create_future()
 
@@ -318,7 +315,7 @@ def until_told(*lives: int) -> asyncio.Future[int]:
 
 
 def run_listener(address: str, port: int, connection: Callable[[], asyncio.Protocol]) -> int:
-    """Serve in one process until a signal; prints the port (0: a free one) once it listens. The exit status."""
+    """Serve in one process until a signal; prints the port once it listens. The exit status."""
     _raise_descriptors()
 
     async def serve(listener: socket.socket) -> int:
@@ -365,8 +362,8 @@ def _work(listener: socket.socket, row: memoryview, options: Options, parent: in
 def run(
     address: str, port: int, status_port: int, workers: int, options: Options, tls: ssl.SSLContext | None = None
 ) -> int:
-    """Serve until a signal or a worker's death; prints the port once all of it listens. The exit status."""
-    # The exclusive one first: it keeps out another server that drew the same pair.
+    """Serve until a signal or a worker's death; prints the port once all listen. The exit status."""
+    # Exclusive, and first: it refuses another server that drew the same pair.
     status = listen("127.0.0.1", status_port)
     listeners = [listen(address, port, shared=True) for _ in range(workers)]
     cells = memoryview(mmap.mmap(-1, (workers + 1) * _ROW * 8)).cast("Q")
@@ -376,7 +373,7 @@ def run(
     lives: list[int] = []
     try:
         for listener, row in zip(listeners, rows[1:], strict=True):
-            # Open in the worker as long as it lives: its end tells the parent of that.
+            # Its end tells the parent that the worker died.
             life, ours = os.pipe()
             pid = os.fork()
             if pid == 0:

@@ -1,7 +1,4 @@
-"""The parts of a summary, field by field the JSON's contract with outside tools.
-
-Bytes and seconds unless a name says otherwise; what is unknown is null, and a finding says why.
-"""
+"""The parts of a summary: the JSON's contract. Bytes and seconds unless a name says otherwise; null is unknown."""
 
 from __future__ import annotations
 
@@ -16,13 +13,13 @@ from asyncli.analysis.losses.attribution import Diagnosis
 from asyncli.analysis.reconcile import Reconciliation
 from asyncli.analysis.slope import Cost
 from asyncli.analysis.tls import TlsPart
+from asyncli.analysis.totals import Latency, Lateness
 from asyncli.analysis.verdict import Verdict
 from asyncli.records import Environment, Finding, Gap, Phase
 
 
 class RunPart(msgspec.Struct):
-    """``gaps``: where it was interrupted and resumed; nothing is fitted across them. ``stopped``: by its user, before its plan
-    was done."""
+    """``gaps``: interruptions of a resumed run. ``stopped``: by its user, early."""
 
     id: str
     started: str
@@ -35,10 +32,9 @@ class RunPart(msgspec.Struct):
 
 
 class Connections(msgspec.Struct):
-    """``opened``: established, replacements included. ``lost``: ended before the drain, or owed an answer then and never gave it;
-    ``deaths`` adds up to it. ``not_heard``: of the held, not heard since a fault, or since the hold began.
-
-    ``failed``: attempts that never established; ``failures`` adds up to it.
+    """``opened``: established, replacements included. ``lost``: ended before the drain, or never answered in it; the sum of
+    ``deaths``. ``not_heard``: held, but not heard since a fault or the hold's begin. ``failed``: never established; the sum of
+    ``failures``.
     """
 
     requested: int
@@ -51,24 +47,6 @@ class Connections(msgspec.Struct):
     failed: int
     failures: dict[str, int]
     deaths: dict[str, int]
-
-
-class Lateness(msgspec.Struct):
-    """Sent (or opened) minus due, in ms; None without a record."""
-
-    p50: float | None
-    p99: float | None
-    max: float | None
-
-
-class Latency(msgspec.Struct):
-    """Answered minus due, in ms; None without a record."""
-
-    p50: float | None
-    p90: float | None
-    p99: float | None
-    p999: float | None
-    max: float | None
 
 
 class RampPart(msgspec.Struct):
@@ -86,24 +64,24 @@ class Heartbeats(msgspec.Struct):
     lateness_ms: Lateness
 
 
-class Then(msgspec.Struct):
-    """One number at the baseline's end and at the hold's end."""
+class BeforeAfter(msgspec.Struct):
+    """A number at the baseline's end and at the hold's end."""
 
     baseline: float | None
     hold_end: float | None
 
 
 class Server(msgspec.Struct):
-    """The server's processes, summed; ``cpu_s`` since their start."""
+    """Sums over the server's processes; ``cpu_s`` since their start."""
 
-    processes: Then
-    rss_bytes: Then
-    pss_bytes: Then
-    cpu_s: Then
+    processes: BeforeAfter
+    rss_bytes: BeforeAfter
+    pss_bytes: BeforeAfter
+    cpu_s: BeforeAfter
 
 
 class CostPart(msgspec.Struct):
-    """``kernel_queued``: what waits in socket buffers, per end; a part of no other row."""
+    """``kernel_queued``: data in socket buffers, per end; in no other row."""
 
     server_user: Cost | None
     kernel: Cost | None
@@ -125,7 +103,7 @@ class GeneratorUse(msgspec.Struct):
 
 
 class Limit(msgspec.Struct):
-    """A limit of ``--fail-if`` as it was written, and the value that it is on; ``kept`` is null where that cannot be said."""
+    """A limit of ``--fail-if`` as written, its value, and whether it was ``kept`` (null: undecided)."""
 
     limit: str
     value: float | None
@@ -133,10 +111,8 @@ class Limit(msgspec.Struct):
 
 
 class Summary(msgspec.Struct):
-    """Everything that a report shows; field by field the JSON's contract.
-
-    ``drift`` has an entry for each of server_user, kernel, generator_user and host_total that was sampled; ``diagnoses`` add up
-    to the connections lost.
+    """The contents of a report: the JSON's contract. ``drift``: of each metric that was sampled; ``diagnoses`` add up to the
+    lost.
     """
 
     schema: int

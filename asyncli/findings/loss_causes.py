@@ -1,7 +1,7 @@
-"""Why connections were lost: the sentence and the remedy of each mechanism of :mod:`asyncli.analysis.losses`.
+"""Sentence and remedy of each mechanism of :mod:`asyncli.analysis.losses`.
 
-``{befell}``, ``{were}``, ``{age}``, ``{idle}``, ``{medians}`` and ``{when}`` are places for what :class:`Dead` knows;
-``{likely}`` is "looks like" where nothing but the dead bears it out, and ``{known}`` whose default an idle time is.
+:class:`Dead` fills ``{loss}``, ``{were}``, ``{age}``, ``{idle}``, ``{medians}`` and ``{when}``. ``{likely}`` is "looks like"
+without confirmation; ``{known}`` says whose default an idle time is.
 """
 
 from __future__ import annotations
@@ -12,129 +12,129 @@ from typing import Any
 import msgspec
 
 from asyncli.findings import Words, fill
-from asyncli.findings.losses import befell, plain_braces
+from asyncli.findings.losses import describe_loss, plain_braces
 from asyncli.units import format_clock, format_count, format_duration, format_many
 
-# Idle timeouts (s) that are someone's default, and whose: each closes, resets or forgets what was idle for so long.
+# Idle timeouts (s) that are somebody's default.
 _KNOWN_IDLE_S = {
     5: "the keep-alive timeout of Apache and Node.js", 60: "the idle timeout of AWS's application and classic load balancers",
     65: "nginx's packaged keepalive_timeout", 75: "nginx's default keepalive_timeout",
     240: "the idle timeout of Azure's load balancer", 350: "the idle timeout of AWS's network load balancer",
     600: "the idle timeout of GCP's firewalls and load balancers",
 }  # fmt: skip
-# What nginx's limits are by default.
+# nginx's defaults.
 _DEFAULTS = {
     "keepalive_timeout": ((75, "75 s by default"), (65, "65 s in its packages")),
     "client_header_timeout": ((60, "60 s by default"),),
     "keepalive_requests": ((1000, "1,000 by default"), (100, "100 by default before 1.19.10")),
     "keepalive_time": ((3600, "1 h by default"),),
 }
-_IDLE = "{befell}, {idle} after their last answer"
-_BEAT_OFTENER = "raise that timeout, or beat more often: --keepalive below twice that time"
+_IDLE = "{loss}, {idle} after their last answer"
+_BEAT_OFTENER = "raise that timeout, or send heartbeats more often: --keepalive below twice that time"
 _ROOM = "raise worker_connections in nginx.conf: each worker needs 1.1 times its share"
 _REUSE = "'worker_connections are not enough, reusing connections' in its error log"
-_SLEPT = "{befell} after this machine had been suspended for {for_s!d}, at {at_s!c}, and had not been heard of since: "
+_SLEPT = "{loss} after this machine had been suspended for {for_s!d}, at {at_s!c}, and had not been heard since: "
 _AWAKE = "keep this machine awake: systemd-inhibit asyncli ..."
 _CRASH = "see its error log ('worker process ... exited on signal') and the kernel's"
 _STILL_COUNTS = "{server}'s own count of connections still holds {kept!n} of them: "
-_NO_RELOAD = "do not reload it while you measure; or see who did"
+_NO_RELOAD = "do not reload it while you measure"
 _WAY = "see routes, firewalls and links between here and the server"
 _LISTENS = (
     "see whether it accepts (ss -ltn: Recv-Q); give it more processes, threads or slots (Apache: MaxRequestWorkers; HAProxy: "
     "maxconn)"
 )
-#: Mechanism, or one of its forms -> what it says, and what to do about it.
+#: Mechanism, or one of its forms -> (evidence, remedy).
 _CAUSES: dict[str, tuple[str, str]] = {
-    # What the run itself knows.
+    # Recorded by the run.
     "generator_lost": ("{were} lost with {whom}", "{remedy}"),
-    "not_http": ("{befell}{medians}{when}", "see that the URL names an HTTP server"),
+    "not_http": ("{loss}{medians}{when}", "see that the URL names an HTTP server"),
     "no_longer_http": (
-        "{befell}{medians}{when}; until then {before!n} heartbeats had been answered with HTTP",
-        "see what took the server's place then: a box on the way (a portal, TLS), or another program on its port",
+        "{loss}{medians}{when}; until then {before!n} heartbeats had been answered with HTTP",
+        "see what answers there now: a middle box (a portal, TLS) or another program on its port",
     ),
     "tls_error": ("{befell}{when}: {reasons}", "see the server's error log, and boxes on the way that change what passes"),
     "http_error": (
-        "{befell} after an error as answer (HTTP {statuses}){when}",
+        "{loss} after an error as answer (HTTP {statuses}){when}",
         "see the server's error log for why it answers so, or aim at a path that it answers with 200",
     ),
-    "suspended": (f"{_SLEPT}the server or a box on the way had given them up meanwhile", _AWAKE),
-    "suspended_too_long": (f"{_SLEPT}nginx keepalive_timeout (nginx.conf says {{timeout_s!d}}) went by meanwhile", _AWAKE),
-    "client_cut": ("{befell} ({timeout_s!d}): {cut}", "{remedy}"),
+    "suspended": (f"{_SLEPT}the server or a middle box closed them meanwhile", _AWAKE),
+    "suspended_too_long": (f"{_SLEPT}nginx keepalive_timeout (nginx.conf says {{timeout_s!d}}) expired meanwhile", _AWAKE),
+    "client_cut": ("{loss} ({timeout_s!d}): {cut}", "{remedy}"),
     # Timers and limits.
     "keepalive_off": (
-        "{befell} after their first request each: {likely}keep-alive is off{configured}{when}",
+        "{loss} after their first request each: {likely}keep-alive is off{configured}{when}",
         "switch keep-alive on: keepalive_timeout and keepalive_requests well above 0 in nginx.conf",
     ),
     "keepalive_timeout": (
         f"{_IDLE}: {{likely}}{{limit}}{{when}}",
-        "raise keepalive_timeout in nginx.conf, or beat more often: --keepalive below twice that time",
+        "raise keepalive_timeout in nginx.conf, or send heartbeats more often: --keepalive below twice that time",
     ),
     "client_header_timeout": (
-        "{befell}, {idle} after they were opened and before their first request: {likely}{limit}{when}",
+        "{loss}, {idle} after they were opened and before their first request: {likely}{limit}{when}",
         "raise client_header_timeout in nginx.conf, or send the first heartbeat at once (--first-beat now)",
     ),
     "keepalive_requests": (
-        "{befell} after {requests} requests each, at age {age}: {likely}{limit}{when}",
-        "raise keepalive_requests in nginx.conf, or beat less often (--keepalive)",
+        "{loss} after {requests} requests each, at age {age}: {likely}{limit}{when}",
+        "raise keepalive_requests in nginx.conf, or use a longer --keepalive",
     ),
     "keepalive_time": (
-        "{befell} at age {age}, at their next heartbeat: {likely}{limit}{when}",
+        "{loss} at age {age}, at their next heartbeat: {likely}{limit}{when}",
         "raise keepalive_time in nginx.conf (1 h by default), or hold for less",
     ),
-    "farewell": (f"{_IDLE}: looks like an idle timeout that says farewell (HTTP 408){{when}}", _BEAT_OFTENER),
-    "idle_timeout": (f"{_IDLE}: looks like an idle timeout of the server or of a box on the way{{when}}", _BEAT_OFTENER),
+    "farewell": (f"{_IDLE}: looks like an idle timeout that answers HTTP 408{{when}}", _BEAT_OFTENER),
+    "idle_timeout": (f"{_IDLE}: looks like an idle timeout of the server or of a middle box{{when}}", _BEAT_OFTENER),
     "known_timeout": (f"{_IDLE}: looks like {{whose}}{{when}}", _BEAT_OFTENER),
     "box_idle_timeout": (
-        f"{_IDLE}: nginx.conf says keepalive_timeout {{configured}}: it was changed since, or it looks like a box on the "
-        "way{known}{when}",
+        f"{_IDLE}: nginx.conf says keepalive_timeout {{configured}}: it was changed since, or it looks like a middle "
+        "box{known}{when}",
         _BEAT_OFTENER,
     ),
-    # A server closes in order: "Timed out keep-alive connections are closed normally" (reset_timedout_connection, nginx.org).
+    # "Timed out keep-alive connections are closed normally" (reset_timedout_connection, nginx.org).
     "box_reset_idle": (
-        f"{_IDLE}: a server closes such connections in order, so it looks like a box on the way{{known}}{{counted}}{{when}}",
+        f"{_IDLE}: a server closes such connections in order, so it looks like a middle box{{known}}{{counted}}{{when}}",
         _BEAT_OFTENER,
     ),
     "box_forgot": (
-        "{befell}, all of them idle for {for_s} or longer before (heartbeats are 1 to {gap_s:.0f} s apart): looks like a box on "
-        "the way that forgets idle connections{known}{when}",
+        "{loss}, all of them idle for {for_s} or longer before (heartbeats are 1 to {gap_s:.0f} s apart): looks like a middle "
+        "box that forgets idle connections{known}{when}",
         _BEAT_OFTENER,
     ),
     "lifetime": (
-        "{befell} at age {age}, whatever their idle time: looks like a limit of age of the server's or of a box on the way{when}",
+        "{loss} at age {age}, whatever their idle time: looks like an age limit of the server or of a middle box{when}",
         "raise that limit, or hold for less",
     ),
     "closed_at_once": (
-        "{befell}, at once and without any answer: whoever accepted them does not serve them (nginx: return 444, or no free "
-        "slot; a box on the way without a server behind it){when}",
+        "{loss}, at once and without any answer: they were accepted and not served (nginx: return 444, or no free "
+        "slot; a middle box without a server behind it){when}",
         "see the server's error log, and its limits on connections and descriptors",
     ),
-    # Want of room.
+    # No free slots.
     "idle_reuse": (
         f"{_IDLE}, while others opened: {{nginx}} free slots and closed idle connections to reuse theirs ({_REUSE}; nginx.conf "
         "gives {slots!n} in all, {asked!n} were asked for){when}",
         _ROOM,
     ),
     "likely_reuse": (
-        f"{_IDLE}, while others opened: looks like the server has no room for more and closes idle connections to make some (it "
+        f"{_IDLE}, while others opened: looks like the server has no free slot and closes idle connections (it "
         f"never held more than {{most!n}} of the {{asked!n}} asked for; nginx: {_REUSE}){{when}}",
         _ROOM,
     ),
     # Moments.
     "server_ended": (
-        "{server} ended or was killed: none of its processes was left", "see its error log and the kernel's for who ended it",
+        "{server} ended or was killed: none of its processes was left", "see its error log and the kernel's for what ended it",
     ),
     "connects_refused": ("looks like {server} ended: connects were refused from then on", "see its error log"),
     "page_never_again": ("looks like {server} ended: its status page answered before, and never again", "see its error log"),
     "server_restarted": (
-        "{server} was restarted: other processes took the place of those that were there",
-        "see its log and the service manager's for who restarted it",
+        "{server} was restarted: all its processes were replaced",
+        "see its log and the service manager's for what restarted it",
     ),
     "box_reset": (
-        f"{_STILL_COUNTS}a box on the way reset them, and did not tell it",
+        f"{_STILL_COUNTS}a middle box reset them",
         "see firewalls and load balancers between here and the server",
     ),
     "box_seems_reset": (
-        "looks like a box on the way that was restarted or lost its table of connections",
+        "looks like a middle box that was restarted or lost its table of connections",
         "see firewalls and load balancers between here and the server",
     ),
     "worker_crash": (f"{_STILL_COUNTS}{{likely}}a worker of it crashed or was killed{{of}}", _CRASH),
@@ -143,87 +143,88 @@ _CAUSES: dict[str, tuple[str, str]] = {
         _CRASH,
     ),
     "reload_by_processes": (
-        "{server} was reloaded: {ended} of its processes ended and others took their place", _NO_RELOAD,
+        "{server} was reloaded: {ended} of its processes were replaced", _NO_RELOAD,
     ),
     "reload_by_counts": (
-        "{reload}: it went on counting, let go of them all in good order, and ended our status connection with them", _NO_RELOAD,
+        "{reload}: its counters continued, and it closed them all in order, our status connection too", _NO_RELOAD,
     ),
-    "likely_reload": ("looks like a reload of {server}, which lets old workers close what they hold", _NO_RELOAD),
+    "likely_reload": ("looks like a reload of {server}, whose old workers close their connections", _NO_RELOAD),
     "reload_or_end": ("looks like a reload, a restart or the end of {server}", "see its log of that moment"),
-    "burst": ("what ended them all at one moment, nothing here says", "see the server's log of that moment"),
-    # Heartbeats without a whole answer.
+    "burst": ("cause unknown", "see the server's log of that moment"),
+    # Heartbeats without a complete answer.
     "never_accepted": (
-        "nobody was answered: looks like {server} has not accepted them (its listen queue holds them)", _LISTENS,
+        "no heartbeat was answered: looks like {server} has not accepted them (its listen queue holds them)", _LISTENS,
     ),
     "others_accepted": (
-        "others were answered, and these never: looks like {server} has not accepted them (its listen queue holds them)",
+        "others were answered, these never: looks like {server} has not accepted them (its listen queue holds them)",
         _LISTENS,
     ),
     "silent_drop": (
-        "all of them had been idle for {for_s} or longer, while others were answered{counts}: {likely}a box on the way drops "
-        "idle connections without a word{known}",
-        "beat more often than that (--keepalive below twice that time), or raise its timeout",
+        "all of them had been idle for {for_s} or longer, while others were answered{counts}: {likely}a middle box drops "
+        "idle connections silently{known}",
+        "send heartbeats more often (--keepalive below twice that time), or raise its timeout",
     ),
     "packets_lost": (
         "others were answered, but {share:.0%} of this host's TCP segments were sent again: packets were lost on the way",
         "see links, cables and firewalls between (ip -s link), and the server's own counters",
     ),
     "server_slow": (
-        "others were answered late, up to {up_to_s!d}: looks like {server} or the way to it is overloaded",
-        "ask less of it (--connections, --keepalive), or wait longer (--timeout)",
+        "others were answered late, up to {up_to_s!d}: looks like {server} or the network path is overloaded",
+        "use fewer --connections, a longer --keepalive or a longer --timeout",
     ),
     "worker_stalled": (
-        "others were answered: looks like a worker of {server}, one of {workers}, stands still with its connections",
+        "others were answered: looks like a worker of {server}, one of {workers}, is stopped with its connections",
         "see what its workers do (ps, its error log)",
     ),
-    "no_route": ("nobody was answered, and {connects} found no route or were forbidden: the way to it was cut", _WAY),
+    "no_route": ("no heartbeat was answered, and {connects} found no route or were blocked: the network path was down", _WAY),
     "unacknowledged": (
-        "nobody was answered, and nothing that was sent was acknowledged ({segments} sent again): looks like the way to it was "
-        "cut, or its host was down",
+        "no heartbeat was answered, and nothing that was sent was acknowledged ({segments} sent again): looks like the network "
+        "path or its host was down",
         _WAY,
     ),
     "page_answered": (
-        "nobody was answered, though the server's status page answered{counted}: looks like the way to it was cut", _WAY,
+        "no heartbeat was answered, though the server's status page answered{counted}: looks like the network path was down",
+        _WAY,
     ),
     "server_stalled": (
-        "{server} stood still: it answered nobody, its status page neither, and its processes used no CPU",
-        "see who stopped it (SIGSTOP, a debugger, a frozen cgroup)",
+        "{server} was stopped: it answered no heartbeat, its status page was silent, and its processes used no CPU",
+        "see what stopped it (SIGSTOP, a debugger, a frozen cgroup)",
     ),
     "nobody_answered": (
-        "nobody was answered meanwhile: looks like {server} stood still, or the way to it was cut",
+        "no heartbeat was answered meanwhile: looks like {server} was stopped, or the network path was down",
         "see whether it runs, and routes and firewalls between",
     ),
     "answers_in_part": (
-        "of each answer only a part came ({part:.0%} on the average): looks like a slow line, or a box on the way that holds "
+        "answers were incomplete ({part:.0%} came on average): looks like a slow line, or a middle box that holds "
         "answers back",
-        "see the bandwidth and the boxes between here and the server",
+        "see the bandwidth and middle boxes between here and the server",
     ),
     "answers_late": (
         "{server} counted {requests} meanwhile, and none was answered in time: looks like answers come late, or are lost on the "
         "way back",
-        "see its load, and boxes on the way; a longer --timeout tells late from lost",
+        "see its load, and middle boxes; a longer --timeout tells late from lost",
     ),
     "cut_short": (
-        "{befell}, after a part of it had come ({part:.0%} on the average): looks like a box on the way that breaks answers off, "
+        "{loss}, after a part of it had come ({part:.0%} on average): looks like a middle box that cuts answers off, "
         "or a worker that ended while it wrote{when}",
-        "see the boxes between here and the server, and its error log",
+        "see middle boxes between here and the server, and its error log",
     ),
-    # What fits none.
-    "too_few": ("{befell}{medians}{when}: too few to tell why", "{remedy}"),
-    "unexplained": ("{befell}{medians}{when}: this fits nothing that asyncli knows", "{remedy}"),
+    # Unknown.
+    "too_few": ("{loss}{medians}{when}: too few to tell the cause", "{remedy}"),
+    "unexplained": ("{loss}{medians}{when}: cause unknown", "{remedy}"),
 }  # fmt: skip
-#: What to look at where a cause is unexplained.
+#: What to look at if a cause is unexplained.
 SEE_OF_CAUSE = {
     "reset": "see the server's error log, and firewalls between",
     "closed_idle": "see the server's idle timeout, and its free slots",
     "closed_awaiting": "see its error log; a reload or a crash of a worker does this",
     "closed_announced": "raise its request and age limits (nginx: keepalive_requests, keepalive_time)",
-    "heartbeat_timeout": "see the server's load, and middle boxes that drop idle connections without a word",
+    "heartbeat_timeout": "see the server's load, and middle boxes that drop idle connections silently",
 }
 
 
 class Dead(msgspec.Struct, frozen=True):
-    """Those that a sentence is about. ``age``, ``idle``: from the least to the greatest; ``medians``: of both (s)."""
+    """The lost connections of a sentence. ``age``, ``idle``: ranges; ``medians``: of both (s)."""
 
     cause: str
     count: int
@@ -242,24 +243,24 @@ class Dead(msgspec.Struct, frozen=True):
             medians = f"; median age {format_duration(self.medians[0])}, idle for {format_duration(self.medians[1])}"
         were = f"{format_many(self.count, 'connection')} {'was' if self.count == 1 else 'were'}"
         evidence = words.evidence.format(
-            befell=befell(self.cause, self.count), were=were, age=self.age, idle=self.idle, medians=medians, when=when
+            loss=describe_loss(self.cause, self.count), were=were, age=self.age, idle=self.idle, medians=medians, when=when
         )
         return Words(evidence, words.remedy)
 
 
-# The places of :class:`Dead` are filled when all of them are known.
-_LATER = {name: f"{{{name}}}" for name in ("befell", "were", "age", "idle", "medians", "when")}
+# Filled by :class:`Dead`.
+_LATER = {name: f"{{{name}}}" for name in ("loss", "were", "age", "idle", "medians", "when")}
 
 
 def words_of(form: str, certain: bool, **seen: Any) -> Words:
-    """What the mechanism ``form`` says of what was ``seen``; idle times ``low`` and ``high`` (s) name whose default they are."""
+    """The words of the mechanism ``form``; idle times ``low`` and ``high`` (s) tell whose default they are."""
     plain = {name: plain_braces(value) if isinstance(value, str) and name != "remedy" else value for name, value in seen.items()}
     known = f" ({whose})" if "low" in seen and (whose := known_idle(seen["low"], seen["high"])) else ""
     return fill(_CAUSES[form], {**_LATER, "likely": "" if certain else "looks like ", "known": known, **plain})
 
 
 def in_seconds(low: float, high: float | None = None) -> str:
-    """``75 s``, ``75-77 s``; ``1 h to 1 h 2 min``: times are told in seconds below 10 min, as in configurations (75 s, 350 s)."""
+    """``75 s``, ``75-77 s``; ``1 h to 1 h 2 min``: in seconds below 10 min, as in configurations."""
     high = low if high is None else high
     if round(high) >= 600:
         first, last = format_duration(round(low)), format_duration(round(high))
@@ -268,32 +269,31 @@ def in_seconds(low: float, high: float | None = None) -> str:
 
 
 def known_idle(low: float, high: float) -> str:
-    """Whose default an idle timeout between these times (s) is; "" where it is nobody's."""
+    """Whose default an idle timeout between these times (s) is, or ""."""
     return next((name for seconds, name in _KNOWN_IDLE_S.items() if low - 1 <= seconds <= high + 1), "")
 
 
 def default_of(directive: str, low: float, high: float) -> str:
-    """``75 s by default``, where nginx's ``directive`` is that by default or as it is packaged; "" where it is not."""
+    """``75 s by default`` if that is a default of nginx's ``directive``, or ""."""
     slack = 0 if directive == "keepalive_requests" else 1
     return next((words for value, words in _DEFAULTS[directive] if low - slack <= value <= high + slack), "")
 
 
 def limit(directive: str, low: float, high: float, configured: float | None, server: str, certain: bool) -> Words:
-    """What a limit of nginx ended: ``certain``, or looks like it. ``server``: what is called so, where it may be another's limit.
-
-    ``low`` and ``high`` are the same where they are what nginx.conf has; ``configured`` is what it says instead.
+    """A limit of nginx from ``low`` to ``high``. ``server``: its name if the limit may be another's; ``configured``: what
+    nginx.conf says instead.
     """
     default = default_of(directive, low, high)
     why = f"nginx {directive}{f' ({default})' if default else ''}"
     if server:
         why = f"a limit of {server}, such as nginx's {directive}"
     if configured is not None:
-        why += f", though nginx.conf says {_value(directive, configured)}: it was changed since, or another on the way did it"
+        why += f", though nginx.conf says {_value(directive, configured)}: it was changed since, or a middle box did it"
     return words_of(directive, certain, limit=why, requests=_requests(low, high))
 
 
 def configured_limit(directive: str, value: float, certain: bool) -> Words:
-    """What a limit of nginx ended at the value that nginx.conf has."""
+    """A limit of nginx at the value in nginx.conf."""
     why = f"nginx {directive} (nginx.conf says {_value(directive, value)})"
     return words_of(directive, certain, limit=why, requests=_requests(value, value))
 
@@ -309,17 +309,17 @@ def _value(directive: str, value: float) -> str:
 
 
 def at_moments(why: Words, instants_s: Sequence[float], lasted_s: float, count: int, held: float) -> Words:
-    """``why``, of what ended at these moments; of the largest, how long it lasted and how many of how many ended."""
+    """``why`` with the moments; of the largest its length and share."""
     share = f"{format_count(count)} of {format_count(max(held, count))} held"
     if len(instants_s) == 1:
-        when = f"at {format_clock(instants_s[0])} within {format_duration(max(1.0, lasted_s))} ({share}; of ages {{age}})"
+        when = f"at {format_clock(instants_s[0])} within {format_duration(max(1.0, lasted_s))} ({share}; ages {{age}})"
     else:
         first = ", ".join(format_clock(one) for one in instants_s[:3])
         more = f" and {len(instants_s) - 3} more" if len(instants_s) > 3 else ""
-        when = f"at {len(instants_s)} moments ({first}{more}; of ages {{age}}); of the largest, {share}"
-    return Words(f"{{befell}} {when}: {why.evidence}", why.remedy)
+        when = f"at {len(instants_s)} moments ({first}{more}; ages {{age}}); of the largest, {share}"
+    return Words(f"{{loss}} {when}: {why.evidence}", why.remedy)
 
 
 def unanswered(why: Words, timeout_s: float) -> Words:
-    """``why`` heartbeats went unanswered for so long."""
-    return Words(f"{{befell}} ({format_duration(timeout_s)}): {why.evidence}{{when}}", why.remedy)
+    """``why`` with the timeout of the heartbeats."""
+    return Words(f"{{loss}} ({format_duration(timeout_s)}): {why.evidence}{{when}}", why.remedy)

@@ -10,26 +10,26 @@ from collections.abc import Callable
 from asyncli.agent.client import AgentClient
 from asyncli.collect.kernel import read_counters
 from asyncli.collect.procfs import read_listeners
-from asyncli.collect.status import StatusReader
+from asyncli.collect.status_reader import StatusReader
 from asyncli.errors import PeerError
 from asyncli.metrics import KERNEL_TCP_ALLOC, STATUS_ACTIVE
 from asyncli.plan import Plan
 from asyncli.units import format_count
 
-#: A server that was killed is started again within this time, or not at all; and so long may it take to close what we left.
+#: How long a server may take to restart, or to close our connections (s).
 REST_S = 30.0
 _LOOK_S = 0.2
-# Sockets that became no fewer for so long will not soon.
+# Sockets whose number has not fallen for so long (s) will not close soon.
 _SETTLED_S = 3.0
-# Connections of others come and go: so many, and this share of ours, may be there beyond those of before.
+# Other clients may have opened so many connections meanwhile, and this share of ours.
 _OTHERS, _OTHERS_SHARE = 10, 0.01
 
 
 class Rest:
-    """The server as it was before the first step, and waiting until it is so again.
+    """Waits until the server is as it was before the first step.
 
-    By its own count of connections, where it has a status page, which an agent may read; else by the TCP sockets of its host,
-    until they are as few as before or become no fewer: other programs have some too.
+    By its own count of connections, from a status page or an agent; else by its host's TCP sockets, until they are as few as
+    before or stop falling.
     """
 
     def __init__(self, plan: Plan, *, local: bool) -> None:
@@ -49,15 +49,15 @@ class Rest:
         return rest
 
     def listens(self) -> bool:
-        """Whether somebody listens on every port; where the server is elsewhere, that is not known, and assumed."""
+        """Whether every port has a listener; assumed for a server elsewhere."""
         return all(read_listeners(port) for port in self._ports)
 
     async def wait(self, ours: int, stopped: Callable[[], bool]) -> str:
-        """What is still amiss after :data:`REST_S`; "" as soon as it is at rest again."""
+        """Why the server is not at rest after :data:`REST_S`; "" once it is."""
         try:
             return await self._wait(ours, stopped)
         finally:
-            # One connection of ours more would be counted in the step.
+            # Our own connection would be counted in the step.
             await self.close()
 
     async def _wait(self, ours: int, stopped: Callable[[], bool]) -> str:
@@ -83,7 +83,7 @@ class Rest:
         return ""
 
     async def _open(self) -> float | None:
-        """Connections of the server by its own count, else the TCP sockets of this host; None while its page does not answer."""
+        """The server's connections by its own count, else this host's TCP sockets; None while the page does not answer."""
         if self._link is not None:
             try:
                 latest = (await self._link.hello(measure=False)).latest

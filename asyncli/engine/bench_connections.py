@@ -16,7 +16,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 
 from asyncli.core.life import ANNOUNCED, AWAITING, CONNECTING, DEADLINE, GARBAGE, IDLE, TLS_DEADLINE, cause, event_of
-from asyncli.engine.load_counts import LoadCounts, count, us_between
+from asyncli.engine.bench_counts import LoadCounts, count, us_between
 from asyncli.engine.net import HUNG_UP, PEER_CLOSED, READABLE, WRITABLE, Net
 from asyncli.engine.shard import LoadShard
 from asyncli.engine.slots import Slots

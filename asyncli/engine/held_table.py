@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from asyncli.core.life import IDLE
 from asyncli.core.pacer import MISSED_S, RampPacer, ReopenPacer
-from asyncli.engine.connections import MOST_PENDING, HeldConnections
+from asyncli.engine.held_connections import MOST_PENDING, HeldConnections
 from asyncli.engine.net import Net
 from asyncli.engine.shard import Shard
 from asyncli.records import Tick

@@ -1,4 +1,4 @@
-"""What every lab server has: a program that is started as our child, waited for, and gone without a trace."""
+"""The base of lab servers: a program that is started as our child, waited for, and removed without a trace."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from typing import ClassVar, Self
 
 from asyncli.errors import HostError, PlanError
 from asyncli.lab import child, ports
-from asyncli.lab.configs import config_file
+from asyncli.lab.resources import config_file
 
 _START_TRIES = 5
 _START_S = 30.0
 _QUESTION_S = 5.0
-# A status page of thousands of processes has a character or a line for each.
+# Enough for a status page of thousands of processes.
 _LONGEST_ANSWER = 1 << 20
 
 
 class LabServer(ABC):
-    """A server of our own on ``address`` and ``port`` (0: a free one); ``async with`` starts it and ends it.
+    """A server on ``address`` and ``port`` (0: a free one); ``async with`` starts it and ends it.
 
-    It is cut for ``connections`` that beat every ``keepalive_s`` seconds or oftener, in ``workers`` processes or threads; where
-    they are not given as many as suit it. ``keepalive_timeout_s`` is ten times ``keepalive_s`` and at least an hour where it is
-    not given: a paused client must not lose its connections. ``tls``: it speaks TLS, with a certificate that is made anew.
+    It is sized for ``connections`` with a heartbeat every ``keepalive_s`` seconds, in ``workers`` processes or threads (default:
+    as many as suit it). ``keepalive_timeout_s`` defaults to ten times ``keepalive_s``, and at least an hour, so that a paused
+    client keeps its connections. ``tls``: it speaks TLS, with a new certificate.
 
-    It runs in a temporary folder and dies with us. A subclass says how it is sized, configured and called. It is ready when it
-    prints a line, or where it has a ``status_path`` when its status page answers, on 127.0.0.1 and a port of its own.
+    It runs in a temporary folder and ends with us. It is ready when it prints a line, or when its status page answers, on
+    127.0.0.1 and its own port.
     """
 
     #: What messages call it, and its folder is called after.
@@ -47,7 +47,7 @@ class LabServer(ABC):
     speaks_tls: ClassVar[bool] = False
     #: Whether it prints a line when it is ready.
     prints_when_ready: ClassVar[bool] = False
-    #: How a grave line of its logs looks (else the last one tells); what is no news at its beginning: time stamps, process ids.
+    #: A serious line of its logs (else the last one counts), and the prefix to cut: time stamps, process ids.
     grave: ClassVar[re.Pattern[str] | None] = None
     stamp: ClassVar[re.Pattern[str]] = re.compile("^$")
     #: Where it complains, the most telling first.
@@ -137,7 +137,7 @@ class LabServer(ABC):
 
     @property
     def complaints(self) -> tuple[str, ...]:
-        """The lines that it wrote to stderr since its start, or in its last run."""
+        """The lines of its stderr, also after its end."""
         if self._folder is None:
             return self._complaints
         return tuple(self._file("stderr").read_text(encoding="utf-8", errors="replace").splitlines())
@@ -150,7 +150,7 @@ class LabServer(ABC):
         await self.stop()
 
     async def start(self) -> None:
-        """Start it and return when it is ready with all its workers; at most 30 s, else :class:`HostError`."""
+        """Start it and wait until all workers are ready, at most 30 s, else :class:`HostError`."""
         if self._process is not None:
             return
         await self._prepare()
@@ -161,12 +161,12 @@ class LabServer(ABC):
                 await self._start_once()
                 return
             except _PortTakenError as error:
-                # Between our look and the server's bind somebody took a port. With one drawn by us, draw again.
+                # Another process took the port since we looked; a port that we drew is drawn again.
                 if self._asked_port or attempt == _START_TRIES - 1:
                     raise HostError(str(error)) from None
 
     async def stop(self) -> None:
-        """End it (SIGTERM, after 5 s SIGKILL for all its processes) and remove its files. Safe to repeat."""
+        """End it (SIGTERM, after 5 s SIGKILL) and remove its files. Safe to repeat."""
         try:
             if self._process is not None:
                 await child.end(self._process)
@@ -182,14 +182,14 @@ class LabServer(ABC):
     # What a subclass says.
 
     async def _prepare(self) -> None:  # noqa: B027 (some have nothing to find)
-        """Find the program and cut it for its connections; :class:`HostError` where that cannot be done."""
+        """Find the program and size it; :class:`HostError` where that fails."""
 
     @abstractmethod
     def _argv(self) -> list[str]:
         """Program (an absolute path) and arguments that keep it in the foreground."""
 
     def _values(self) -> Mapping[str, object]:
-        """What is filled in for the template's words after a dollar sign."""
+        """The values of the template's words after a dollar sign."""
         return {}
 
     def _files(self) -> Mapping[str, bytes]:
@@ -201,7 +201,7 @@ class LabServer(ABC):
         return True
 
     def _workers_ready(self) -> bool:
-        """Whether each worker has set itself up; true where that cannot be told from outside."""
+        """Whether each worker is ready; true where that is unknown."""
         return True
 
     # How it is done.
@@ -213,7 +213,7 @@ class LabServer(ABC):
             self.port, self.status_port = ports.free_pair(self.address)
         try:
             self._folder = Path(tempfile.mkdtemp(prefix=f"asyncli-{self.name}-"))
-            # Workers may run as another user than the one that may read our temporary files.
+            # Workers may run as another user.
             self._folder.chmod(0o755)
             for file_name, content in self._files().items():
                 self._file(file_name).write_bytes(content)
@@ -294,7 +294,7 @@ class LabServer(ABC):
         return HostError(f"{self.called} did not start: {complaint}; {where}")
 
     def _complaint(self) -> str:
-        """The first grave line of what it wrote about its trouble, else the last one, without time stamps."""
+        """The first serious line of its errors, else the last one, without time stamps."""
         for name in self.complains_in:
             try:
                 text = self._file(name).read_text(encoding="utf-8", errors="replace")
@@ -332,7 +332,7 @@ def quoted(text: Path | str) -> str:
 
 
 async def ask(port: int, path: str, address: str = "127.0.0.1") -> bytes:
-    """What a port of this host answers to a GET, head and body, as far as it comes within 5 s; b"" where nothing does."""
+    """What a port of this host answers to a GET, head and body, within 5 s; b"" for nothing."""
     answer = b""
     try:
         async with asyncio.timeout(_QUESTION_S):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from asyncli.certificates import TlsOptions, client_context
 from asyncli.collect.http import KeptConnection, reason
-from asyncli.collect.pages import NotStatusPage, StatusPage, excerpt, parse_page
+from asyncli.collect.status_pages import NotStatusPage, StatusPage, excerpt, parse_page
 from asyncli.errors import PeerError
 from asyncli.metrics import (
     STATUS_ACCEPTS,
@@ -17,7 +17,7 @@ from asyncli.metrics import (
 )
 from asyncli.text import oneline
 
-#: One poll, connecting included: with one poll a second, later than this the number no longer belongs to its second.
+#: One poll, connecting included: later the number is of another second.
 TIMEOUT_S = 2.0
 _WRONG_PAGE = "aim --status-url at nginx's stub_status, Apache's server-status?auto or HAProxy's ;csv, or leave it out"
 # It was the right page before.
@@ -26,7 +26,7 @@ _UNREACHED = "see that the server runs and --status-url names its host and port,
 
 
 class StatusReader:
-    """Reads one status URL over one kept connection, and counts what it sends. For one event loop; close it.
+    """Reads a status URL over one kept connection and counts its polls. For one event loop; close it.
 
     ``options``: of https. Raises :class:`~asyncli.errors.HostError` where their files cannot be read.
     """
@@ -41,20 +41,10 @@ class StatusReader:
         tls = client_context(options or TlsOptions()) if url.lower().startswith("https:") else None
         self._connection = KeptConnection({"User-Agent": "asyncli", "Accept": "text/plain"}, tls)
 
-    @property
-    def polls(self) -> int:
-        """Requests written to the socket, a repeat on a connection that the server had closed included."""
-        return self._connection.requests
-
-    @property
-    def connects(self) -> int:
-        """Connections made: nginx ends one after keepalive_requests (1000) polls, so an overnight run makes many."""
-        return self._connection.connects
-
     async def read(self) -> dict[str, float]:
-        """The page as ``status.*`` metrics, our own connection and requests among its counts on every kind of page.
+        """The page as ``status.*`` metrics, always with our own connection and requests.
 
-        Raises :class:`PeerError` (one line) when it cannot be reached in time or is no page that we know.
+        Raises :class:`PeerError` where it cannot be reached in time or is unknown.
         """
         import aiohttp
 
@@ -77,11 +67,11 @@ class StatusReader:
         return self._with_us(page)
 
     def _with_us(self, page: StatusPage) -> dict[str, float]:
-        polls, connects = float(self.polls), float(self.connects)
+        polls, connects = float(self._connection.requests), float(self._connection.connects)
         unanswered = polls - self.pages
         values = {**page.values, STATUS_POLLS: polls, STATUS_CONNECTS: connects, STATUS_UNANSWERED: unanswered}
         if not page.with_us:
-            # Those who read the counts take our one connection, our connects and our polls out of them again.
+            # Analysis subtracts our connection, connects and polls.
             ours = {STATUS_ACTIVE: 1.0, STATUS_ACCEPTS: connects, STATUS_HANDLED: connects, STATUS_REQUESTS: polls}
             values |= {name: values[name] + count for name, count in ours.items() if name in values}
         return values

@@ -1,7 +1,7 @@
-"""What the server may still take: descriptors of its fullest process, memory of its control group.
+"""The server's headroom: descriptors of its fullest process, memory of its control group.
 
-Descriptors are counted without listing them (which would create dentries): the size of /proc/PID/fd is their number since
-Linux 6.2 (proc_fd_getattr in fs/proc/fd.c); before it is 0, and then only their limit is known.
+Descriptors are counted without listing them, which would create dentries: since Linux 6.2 the size of /proc/PID/fd is their
+number (proc_fd_getattr in fs/proc/fd.c); before, only their limit is known.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from pathlib import Path
 
 from asyncli import metrics
 from asyncli.collect.groups import Group, memory_group
-from asyncli.collect.probes import ProbeReading
+from asyncli.collect.probe_budget import ProbeReading
 from asyncli.collect.procfs import PROC, read_text
 
-# A server of a process for each connection has as many as it holds, each with few descriptors: the first ones tell enough.
+# Enough for a server with a process for each connection, each with few descriptors.
 _MOST_PROCESSES = 128
 _OPEN_FILES = re.compile(r"^Max open files\s+(\d+)", re.MULTILINE)
 
 
 class Headroom:
-    """The headroom of the processes that ``pids`` names at each reading. Blocking; never fails for one that has ended.
+    """The headroom of ``pids``. Blocking; ended processes are skipped.
 
-    Of the groups of those seen first it is the one with the tightest limit: it can be asked when all of them have been killed.
+    Its memory group is the one with the tightest limit at the first reading, which outlives its processes.
     """
 
     def __init__(self, pids: Callable[[], Iterable[int]], *, proc: Path = PROC) -> None:
@@ -36,7 +36,7 @@ class Headroom:
         self._limits: dict[int, int] = {}
 
     def read(self) -> ProbeReading:
-        """Descriptors of the fullest process (only the lowest limit where they cannot be counted), and its memory group."""
+        """Descriptors of the fullest process (the lowest limit where they cannot be counted), and its memory group."""
         pids = list(self._pids())[:_MOST_PROCESSES]
         return ProbeReading({**self._descriptors(pids), **self._memory(pids)})
 

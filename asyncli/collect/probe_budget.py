@@ -1,4 +1,4 @@
-"""The laws every probe lives by: what it may cost, and what is said when it fails. Pure; time comes in as seconds."""
+"""The laws of probes: their cost, and their outages. Pure; time comes in as seconds."""
 
 from __future__ import annotations
 
@@ -9,32 +9,31 @@ import msgspec
 from asyncli.findings.probes import probe_back, probe_lost, probe_slowed
 from asyncli.records import Finding
 
-#: The share of one core that a probe may use: on a small host what watches must not be what is measured. Of the ten probes
-#: only three can grow dear (the memory of server, generator and session: smaps_rollup of each process), and the others cost
-#: 3.2 ms together beside 115 processes; so all of them stay within 1 % of a core.
+#: The share of a core that a probe may use. Three of ten probes can be expensive (smaps_rollup of each process of server,
+#: generator and session); the others take 3.2 ms together beside 115 processes. So all stay within 1 % of a core.
 BUDGET = 0.003
-#: Our own memory needs no reading a second: it grows with the connections and then stands still (4.6 ms a reading at 100,000).
-#: With less, a ramp of 20 s had five points of it now and then (1.5 to 3.2 ms a reading with one worker), and a slope wants six.
+#: Our own memory changes little (4.6 ms a reading at 100,000). With less, a ramp of 20 s had too few points at times (1.5 to 3.2
+#: ms a reading with one worker): a slope wants six.
 OWN_BUDGET = 0.0015
 OWN = frozenset({"generator_memory", "session_memory"})
-#: No probe is ahead of its budget by more than it may use in so long: of 113 processes (40 ms a reading) that is four readings.
+#: A probe may be ahead of its budget by this time's use: four readings of 113 processes (40 ms each).
 MOST_AHEAD_S = 60.0
-#: Nothing is read oftener: samples are on whole seconds.
+#: Samples are on whole seconds.
 SHORTEST_PERIOD_S = 1.0
 
 
 class ProbeReading(msgspec.Struct):
-    """What one round of a probe gave: metrics, and what the user should know about how they were read."""
+    """One round of a probe: metrics, and findings about the reading."""
 
     values: dict[str, float] = msgspec.field(default_factory=dict)
     findings: list[Finding] = msgspec.field(default_factory=list)
 
 
 class Schedule:
-    """When a probe is due: a round that cost ``c`` seconds of CPU is followed by ``c`` / its share seconds of rest.
+    """When a probe is due: a round of ``c`` CPU seconds is followed by ``c`` / its share seconds of rest.
 
-    The budget is of the whole run, and what says most comes early: baseline, ramp, the first seconds of the hold. So a probe may
-    be ahead of it, by half of what the run allows at most, and has given that back when the run ends.
+    The budget is the whole run's, and the early phases matter most: a probe may be ahead by half of what the run allows, and has
+    given that back at the run's end.
     """
 
     def __init__(self, name: str) -> None:
@@ -45,7 +44,7 @@ class Schedule:
         self._debt_s, self._at_s = 0.0, float("-inf")
         self._begun_s = self._run_s = self._ahead_s = 0.0
         self._over = 0
-        # How often our own memory is read, nobody has to know: every two seconds or every ten say the same of it.
+        # The rate of our own memory's readings is no news.
         self._said = name in OWN
 
     def begin(self, now_s: float, run_s: float) -> None:
@@ -55,16 +54,16 @@ class Schedule:
         return now_s >= self._due_s
 
     def spent(self, now_s: float, cost_s: float) -> Finding | None:
-        """A round that began at ``now_s`` took ``cost_s`` of CPU; a finding after two dear ones in a row."""
+        """Add a round that began at ``now_s`` and took ``cost_s`` of CPU; a finding after two expensive ones in a row."""
         self._debt_s = max(0.0, self._debt_s - self._budget * (now_s - self._at_s)) + cost_s
         self._at_s = now_s
         left_s = self._begun_s + self._run_s - now_s
-        # A run of no time has nothing to be ahead of; and a round may have begun before it did.
+        # A run without length has no budget to be ahead of.
         giving_back = self._ahead_s / self._run_s if left_s > 0 and self._run_s > 0 else 0.0
         ahead_s = giving_back * left_s
         rest_s = (self._debt_s / self._budget - ahead_s) / (1 - giving_back)
-        # A reading at a phase border, between two seconds, must not cost an affordable probe the next second. The little less
-        # keeps 10.0 ms, as a float, from becoming two seconds.
+        # A reading at a phase border must not skip an affordable probe's next second. The little less keeps 10.0 ms, as a float,
+        # from two seconds.
         affordable = rest_s - 1e-9 <= SHORTEST_PERIOD_S
         self._due_s = now_s if affordable else now_s + rest_s - 1e-9
         period_s = math.ceil(cost_s / self._budget - 1e-9)

@@ -1,12 +1,11 @@
-"""Ticks and findings as they lie in a run file: a tick is opened at once, its histograms when they are asked for.
+"""Ticks and findings in a run file. A tick is decoded at once, its histograms when they are used.
 
-In a night at 6,450 heartbeats a second histograms are nine tenths of the file. Opened all at once they would take some
-gigabytes, and most readers want a count or a gauge.
+After a night at 6,450 heartbeats a second histograms are nine tenths of the file: decoded at once they would take gigabytes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar, cast
 
 import msgspec
@@ -21,21 +20,16 @@ _NONE = msgspec.msgpack.encode(Histogram())
 
 
 class StoredHistogram:
-    """Reads like a :class:`Histogram`, of which it holds the packed bytes; not to be changed.
-
-    Raises :class:`StoreError` where the bytes turn out to be none.
-    """
+    """A read-only :class:`Histogram` that keeps its packed bytes. Raises :class:`StoreError` where they are damaged."""
 
     __slots__ = ("_packed",)
-    # The one that was opened last: who asks for its counts will ask for its least and greatest too. Kept for that, and
-    # replaced as a whole, so that threads cannot mix two up.
+    # The one decoded last: its counts, least and greatest are used together. Replaced as a whole, for threads.
     _last: ClassVar[tuple[object, Histogram]] = (None, Histogram())
 
     def __init__(self, packed: bytes) -> None:
         self._packed = packed
 
     def opened(self) -> Histogram:
-        """The histogram itself."""
         owner, histogram = StoredHistogram._last
         if owner is not self._packed:
             try:
@@ -46,33 +40,13 @@ class StoredHistogram:
             StoredHistogram._last = (self._packed, histogram)
         return histogram
 
-    @property
-    def counts(self) -> dict[int, int]:
-        return self.opened().counts
-
-    @property
-    def least(self) -> int:
-        return self.opened().least
-
-    @property
-    def greatest(self) -> int:
-        return self.opened().greatest
-
-    @property
-    def count(self) -> int:
-        return self.opened().count
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self.opened(), name)
 
     def __bool__(self) -> bool:
         return self._packed != _NONE
-
-    def quantile(self, q: float) -> float | None:
-        return self.opened().quantile(q)
-
-    def quantiles(self, qs: Sequence[float]) -> list[float | None]:
-        return self.opened().quantiles(qs)
-
-    def items(self) -> Iterator[tuple[int, int]]:
-        return self.opened().items()
 
     def __eq__(self, other: object) -> bool:
         return self.opened() == (other.opened() if isinstance(other, StoredHistogram) else other)

@@ -1,4 +1,4 @@
-"""Which server programs this host has, and how an nginx is cut for a number of connections."""
+"""The server programs of this host, and an nginx's size for a number of connections."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _DEFAULT_NR_OPEN = 1_048_576
 
 
 class NginxBinary(NamedTuple):
-    """An nginx program: ``version`` in numbers, ``version_text`` as it says it, ``without`` the modules it lacks."""
+    """An nginx program; ``version_text``: its own words; ``without``: the modules it lacks."""
 
     path: str
     version: tuple[int, ...]
@@ -35,7 +35,7 @@ class NginxBinary(NamedTuple):
 
 
 class Sizes(NamedTuple):
-    """How an nginx is cut for a number of connections: processes, slots in each, and descriptors each may open."""
+    """An nginx's size: processes, slots and descriptors of each."""
 
     workers: int
     slots: int
@@ -43,7 +43,7 @@ class Sizes(NamedTuple):
 
 
 def parse_version(text: str) -> NginxBinary | None:
-    """What ``nginx -V`` prints, as a binary without its path; None where it is no nginx."""
+    """The output of ``nginx -V`` as a binary without its path; None for another program."""
     match = re.search(r"nginx version:\s*([\w.-]+)/([\d.]+)", text)
     if match is None:
         return None
@@ -57,7 +57,7 @@ def parse_version(text: str) -> NginxBinary | None:
 
 
 def programs(flag: str, *names: str) -> Iterator[tuple[str, str]]:
-    """The absolute path of each program of this host called one of ``names``, and what it prints at ``flag``: a few ms each."""
+    """The absolute path of each program called one of ``names``, and its output for ``flag``: a few ms each."""
     places = dict.fromkeys([*os.environ.get("PATH", os.defpath).split(os.pathsep), *_PLACES])
     for path in (shutil.which(name, path=place) for name in names for place in places if place):
         if path is not None:
@@ -79,7 +79,7 @@ def find_nginx() -> NginxBinary | None:
 
 
 def descriptor_limit() -> int:
-    """The descriptors one process of ours may be given: the hard limit, or fs.nr_open where that is infinite."""
+    """The descriptors that a process may have: the hard limit, or fs.nr_open where that is infinite."""
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     if hard != resource.RLIM_INFINITY:
         return hard
@@ -92,9 +92,9 @@ def descriptor_limit() -> int:
 def slots_needed(connections: int, workers: int) -> int:
     """worker_connections for a worker's share of ``connections``.
 
-    reuseport deals by a hash, so a worker's share is binomial: six standard deviations over the mean are not met in a
-    billion workers. A tenth on top keeps more than a sixteenth of the slots free (nginx closes idle clients below that;
-    16/15 would do), and at least 1.15 x the mean. 16 are for listeners, the channel and the status page's pollers.
+    reuseport distributes by a hash, so a worker's share is binomial: not one in a billion workers gets six standard deviations
+    over the mean. A tenth on top keeps more than a sixteenth of the slots free (below that nginx closes idle clients), and at
+    least 1.15 x the mean. 16 are for listeners, the channel and pollers.
     """
     mean = connections / workers
     return max(math.ceil(1.1 * (mean + 6 * math.sqrt(mean))), math.ceil(1.15 * mean)) + 16

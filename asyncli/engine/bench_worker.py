@@ -15,8 +15,8 @@ import time
 
 import msgspec
 
+from asyncli.engine.bench_load import MOST_EVENTS, Load
 from asyncli.engine.closed_loop import ClosedLoop
-from asyncli.engine.load import MOST_EVENTS, Load
 from asyncli.engine.net import Net, PollNet, RealNet, over_tls
 from asyncli.engine.open_loop import OpenLoop
 from asyncli.engine.shard import Down, Drain, LoadShard, Start, Stop

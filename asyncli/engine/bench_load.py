@@ -10,8 +10,8 @@ from __future__ import annotations
 from abc import abstractmethod
 
 from asyncli.core.life import ANNOUNCED, EOF, GARBAGE, event_of
-from asyncli.engine.load_connections import UNBOUNDED, WATCH, LoadConnections
-from asyncli.engine.load_counts import count, us_between
+from asyncli.engine.bench_connections import UNBOUNDED, WATCH, LoadConnections
+from asyncli.engine.bench_counts import count, us_between
 from asyncli.engine.net import HUNG_UP, PEER_CLOSED, WRITABLE, Net
 from asyncli.engine.shard import LoadShard
 from asyncli.protocols.interface import Event
