@@ -21,7 +21,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from random import Random
 
-sys.path[:0] = [str(Path(__file__).parent.parent / "tests" / "fuzz"), str(Path(__file__).parent.parent / "tests")]
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "fuzz"))
 
 from drive import TARGETS, Tally, bounded, kept, target
 
