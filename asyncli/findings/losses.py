@@ -116,7 +116,7 @@ def cut_off(hosts: Sequence[tuple[str, float]], until_s: float) -> Words:
     if len(hosts) == 1:
         name, silent_s = hosts[0]
         return Words(
-            f"{name} had itself been silent for {silent_s:.1f} s, {until} that client host was cut off or stood still",
+            f"{name} had itself been silent for {silent_s:.1f} s, {until} that client host was cut off or stopped",
             f"see that host's cable, its {also}",
         )
     names = " and ".join(f"{name} (for {silent_s:.1f} s)" for name, silent_s in hosts)

@@ -112,7 +112,7 @@ def parse(text: str, of: type[msgspec.Struct]) -> Threshold:
         else:
             bound = _bound(key, number)
     except OverflowError:
-        raise ValueError(f"{shown(number)} is beyond any number of a run") from None
+        raise ValueError(f"{shown(number)} is beyond any number of a run; write a smaller one") from None
     return Threshold(text, key, comparison, bound, whole)
 
 

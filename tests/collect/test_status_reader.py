@@ -50,7 +50,7 @@ async def test_polls_share_one_connection_and_are_counted(start: Start) -> None:
         await reader.close()
     assert values["status.active"] == 15001
     assert values["status.polls"] == 2
-    assert (len(peers), reader.connects, reader.server_header) == (1, 1, "nginx/1.22.1")
+    assert (len(peers), values["status.connects"], reader.server_header) == (1, 1, "nginx/1.22.1")
 
 
 async def test_our_part_is_added_where_the_page_leaves_it_out(start: Start) -> None:
