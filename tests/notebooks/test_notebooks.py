@@ -66,17 +66,18 @@ def test_a_notebook_runs(name: str, tmp_path: Path) -> None:
     require_whole(book)
     pictures = [output for cell in code_of(book) for output in cell.outputs if "image/png" in output.get("data", {})]
     assert len(pictures) >= {"memory_per_connection": 3, "compare_two_runs": 1}[name]
-    assert sorted(path.suffix for path in tmp_path.iterdir()) == [".db"] * {"memory_per_connection": 1, "compare_two_runs": 2}[name]
+    assert sorted(path.suffix for path in tmp_path.iterdir()) == [".db"] * {"memory_per_connection": 1, "compare_two_runs": 4}[name]
     for path in tmp_path.iterdir():
         run = asyncli.load(path)
         connections = run.summary.connections
         assert (connections.held, connections.lost) == (connections.requested, 0)
         # Beside other tests it may have been late, which makes a run invalid and its counts no less exact.
         assert run.verdict == "passed" or run.frames.findings["code"].str.startswith("generator_saturated_").any(), run.verdict
-        # What nginx takes for one connection is its request pool and buffers: some hundred bytes, on any machine.
+        # What nginx takes for one connection is its request pool and buffers: some hundred bytes, on any machine; with TLS OpenSSL's too.
         cost = run.summary.cost.server_user
-        assert cost.ci95[0] < 5000, cost
-        assert cost.ci95[1] > 100, cost
+        least, most = (10_000, 20_000) if run.plan.tls else (100, 5_000)
+        assert cost.ci95[0] < most, cost
+        assert cost.ci95[1] > least, cost
     assert " in nginx" in "\n".join(map(said, code_of(book)))
 
 
