@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from programs import Program, report
+from provoked import require_ended
 from reading_by_hand import active, kernel_growth, look
 
 from asyncli.lab.nginx import LabNginx
@@ -32,7 +33,7 @@ def test_the_intervals_hold_what_is_read_by_hand(tmp_path: Path, start_nginx: Ca
         program.until_phase("hold")
         second = look(server.pid, server.status_url)
         program.signal(signal.SIGINT)
-        assert program.wait().status == 0, program.err
+        require_ended(tmp_path, program.wait(), 0)
     cost = report(tmp_path, "run.db")["cost"]
     more = second.connections - first.connections
     assert CONNECTIONS / 2 < more < CONNECTIONS

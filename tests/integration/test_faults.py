@@ -18,7 +18,7 @@ import pytest
 from middle_box import Habit, MiddleBox, between
 from namespaces import WATCHED, Cable
 from programs import SHORT, Program
-from provoked import Faults, Held, N, Told, an_nginx, an_nginx_at_the_end_of, holding, soaked, struck
+from provoked import Faults, Held, N, Told, an_nginx, an_nginx_at_the_end_of, holding, require_ended, soaked, struck
 
 from asyncli.lab.base import backlog
 
@@ -172,7 +172,7 @@ def a_reload_that_nobody_watches(folder: Path) -> Told:
             os.kill(server.pid, signal.SIGHUP)
             held.until_lost(N)
             program.signal()
-            assert program.wait().status == 99
+            require_ended(folder, program.wait(), 99)
         return Told(folder)
 
 

@@ -45,7 +45,8 @@ def stalls(run: Run) -> list[Finding]:
         return []
     from_s, to_s, waited = max(found, key=lambda one: one[1] - one[0])
     server = ServerEvidence(run)
-    evidence = server.about(from_s, to_s, waited)
+    # A page that is asked for in the last half second may be answered after it (collect/sampler.py).
+    evidence = server.about(from_s, to_s - 0.5, waited)
     why = why_silent(server, evidence, waited)
     return [latency.no_answers(from_s, to_s, waited, server.called, why, evidence.requests, len(found))]
 
