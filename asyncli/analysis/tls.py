@@ -12,12 +12,9 @@ from asyncli.findings.tls import tls_certificate_ends, tls_handshakes_failed, tl
 from asyncli.records import Finding
 from asyncli.run import Run
 
-_SOON_DAYS = 30.0
 # RFC 9325, section 4.5.
 _LEAST_BITS = {"RSA": 2048, "EC": 224, "DSA": 2048}
 _BROKEN = ("md5", "sha1")
-# The slope of TLS 1.2 connections in asyncli's workers: bench/README.md, "TLS".
-_OBJECT_BYTES = 18_500.0
 
 
 class Quantiles(msgspec.Struct):
@@ -82,7 +79,7 @@ def tls_findings(part: TlsPart | msgspec.UnsetType, environment: Mapping[str, An
         yield tls_weak("key", f"{kind} {bits}")
     if certificate.get("signature") in _BROKEN:
         yield tls_weak("signature", certificate["signature"])
-    if certificate and certificate["days_left"] <= _SOON_DAYS:
+    if certificate and certificate["days_left"] <= 30:
         yield tls_certificate_ends(certificate["subject"], certificate["ends"], certificate["days_left"])
     if part.objects:
-        yield tls_objects(part.objects, held, _OBJECT_BYTES)
+        yield tls_objects(part.objects, held)

@@ -21,6 +21,8 @@ GARBAGE = "not a response"
 TLS_FAILED = "TLS failed"
 TLS_DEADLINE = "deadline of TLS's handshake passed"
 STRANGE = "another error"
+#: After these the peer may not answer our FIN, which would keep the port: RST.
+ABORTS = (DEADLINE, TLS_DEADLINE, GARBAGE)
 
 #: (state, event) -> cause. Before CONNECTING has ended the cause is a failure (never established); after, a death.
 #: A pair that is missing cannot happen; STRANGE stands for errors of the kernel that have no name here.

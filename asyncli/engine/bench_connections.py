@@ -15,7 +15,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import deque
 
-from asyncli.core.life import ANNOUNCED, AWAITING, CONNECTING, DEADLINE, GARBAGE, IDLE, TLS_DEADLINE, cause, event_of
+from asyncli.core.life import ABORTS, ANNOUNCED, AWAITING, CONNECTING, DEADLINE, GARBAGE, IDLE, cause, event_of
 from asyncli.engine.bench_counts import LoadCounts, count, us_between
 from asyncli.engine.net import HUNG_UP, PEER_CLOSED, READABLE, WRITABLE, Net
 from asyncli.engine.shard import LoadShard
@@ -237,7 +237,7 @@ class LoadConnections(ABC):
         slot, now = self._slot[handle], self._net.clock()
         if (began := self._connecting.pop(handle, None)) is not None:
             self._give_back(self._claimed.pop(handle), began)
-            self._free_row(handle, abort=event in (DEADLINE, TLS_DEADLINE))
+            self._free_row(handle, abort=event in ABORTS)
             self._connect_failed(slot, event, now)
             return
         pending, served, asked = self._pending[handle], self._served[handle], self._counts.asked
@@ -269,7 +269,7 @@ class LoadConnections(ABC):
         if pending:
             asked.resent += pending
             self._again.append((self._since[handle], pending))
-        self._free_row(handle, abort=event in (DEADLINE, GARBAGE))
+        self._free_row(handle, abort=event in ABORTS)
         if served:
             self._slots.connect_at(slot, now)
         else:
@@ -298,7 +298,7 @@ class LoadConnections(ABC):
         for handle, began in list(self._connecting.items()):
             if now - began < self._shard.connect_timeout_s:
                 break
-            self._end(handle, TLS_DEADLINE if self._net.shakes_hands(handle) else DEADLINE)
+            self._end(handle, self._net.late_event(handle))
         late = now - self._shard.timeout_s
         for handle, began in list(self._closing.items()):
             if began > late:

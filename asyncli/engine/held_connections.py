@@ -13,20 +13,7 @@ from __future__ import annotations
 from array import array
 
 from asyncli.core.heartbeat import LONGEST_BACKOFF_S, backoff_s, sleep_s
-from asyncli.core.life import (
-    ANNOUNCED,
-    AWAITING,
-    BACKOFF,
-    CONNECTING,
-    DEAD,
-    DEADLINE,
-    EOF,
-    GARBAGE,
-    IDLE,
-    TLS_DEADLINE,
-    cause,
-    event_of,
-)  # fmt: skip
+from asyncli.core.life import ABORTS, ANNOUNCED, AWAITING, BACKOFF, CONNECTING, DEAD, EOF, GARBAGE, IDLE, cause, event_of
 from asyncli.core.pacer import MissedBeats
 from asyncli.core.wheel import Wheel
 from asyncli.engine.addresses import Addresses
@@ -180,7 +167,7 @@ class HeldConnections:
                 # What came in time may be unread, if it was we who stood still.
                 self._ready(row, self._handle[row])
                 if row in waiting:
-                    self._end(row, TLS_DEADLINE if self._net.shakes_hands(self._handle[row]) else DEADLINE)
+                    self._end(row, self._net.late_event(self._handle[row]))
 
     def begin_drain(self) -> None:
         """From here nothing is sent or opened. What ends is no loss, unless it owes an answer."""
@@ -353,8 +340,7 @@ class HeldConnections:
         self._protocol.forget(row)
         self._unsent.pop(row, None)
         self.missed.forget(row)
-        # Where the peer has not closed, our FIN would leave the port waiting for a peer that does not answer.
-        self._free_row(row, abort=event in (DEADLINE, TLS_DEADLINE, GARBAGE))
+        self._free_row(row, abort=event in ABORTS)
         if state == CONNECTING:
             if self._connect_failed(row, why):
                 self.state[row] = BACKOFF

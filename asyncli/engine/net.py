@@ -17,6 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from asyncli.core.life import DEADLINE
 from asyncli.engine.spread import Destination, sources_for
 from asyncli.records import Tick
 
@@ -85,8 +86,8 @@ class Net(Protocol):
         """
         ...
 
-    def shakes_hands(self, handle: int) -> bool:
-        """Whether a connect that is not over has come through TCP's handshake, and waits for TLS's."""
+    def late_event(self, handle: int) -> str:
+        """What has taken too long (core.life): of a connect TCP's handshake or TLS's, of a heartbeat its answer."""
         ...
 
     def add_counts(self, tick: Tick) -> None:
@@ -156,8 +157,8 @@ class RealNet:
             self.watch(other, READABLE | PEER_CLOSED)
         return other
 
-    def shakes_hands(self, handle: int) -> bool:
-        return False
+    def late_event(self, handle: int) -> str:
+        return DEADLINE
 
     def add_counts(self, tick: Tick) -> None:
         pass

@@ -13,6 +13,7 @@ from heapq import heappop, heappush
 import msgspec
 
 from asyncli.core.heartbeat import fraction
+from asyncli.core.life import DEADLINE
 from asyncli.engine.bench_load import MOST_EVENTS
 from asyncli.engine.bench_worker import new_load
 from asyncli.engine.held_table import ConnectionTable
@@ -173,8 +174,8 @@ class SimNet:
             self.watch(other, watched)
         return other
 
-    def shakes_hands(self, handle: int) -> bool:
-        return False
+    def late_event(self, handle: int) -> str:
+        return DEADLINE
 
     def add_counts(self, tick: Tick) -> None:
         pass

@@ -17,6 +17,7 @@ from array import array
 from collections.abc import Sequence
 
 from asyncli.certificates import TlsOptions, client_context, reason_of
+from asyncli.core.life import DEADLINE, TLS_DEADLINE
 from asyncli.engine.net import PEER_CLOSED, READABLE, WRITABLE, RealNet
 from asyncli.protocols.tls13 import SUITES, AlertError, RecordError, RecordLayer
 from asyncli.records import Tick, TlsCounts
@@ -157,10 +158,9 @@ class TlsNet:
         waiting = [(handle, READABLE) for handle in (*self._ended, *self._early)] if self._ended or self._early else []
         return waiting + self._net.poll(most, 0.0 if waiting else wait_s)
 
-    def shakes_hands(self, handle: int) -> bool:
-        """Whether TCP stands and TLS does not yet."""
+    def late_event(self, handle: int) -> str:
         shaking = self._shaking.get(handle)
-        return shaking is not None and shaking.stood is not None
+        return DEADLINE if shaking is None or shaking.stood is None else TLS_DEADLINE
 
     def add_counts(self, tick: Tick) -> None:
         tick.tls, self._counts = self._counts, TlsCounts()

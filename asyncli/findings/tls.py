@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from asyncli.findings import Words, finding
-from asyncli.units import format_bytes, format_count
+from asyncli.units import format_count
 
 _CHOICE = "see ssl_protocols and ssl_ciphers of the server, and what a newer OpenSSL there offers"
 
@@ -47,13 +47,11 @@ def tls_weak(what: str, chosen: str) -> Words:
 
 
 @finding("tls_objects", "info")
-def tls_objects(connections: int, of: int, each_bytes: float) -> Words:
+def tls_objects(connections: int, of: int) -> Words:
     """Objects of OpenSSL's that connections keep which do not speak TLS 1.3: memory of asyncli's, not the server's.
-
-    ``each_bytes``: measured for TLS 1.2 (bench/README.md).
     """
     return Words(
-        f"{format_count(connections)} of {format_count(of)} connections keep an object of OpenSSL's, as TLS 1.2 does: about "
-        f"{format_bytes(each_bytes)} each of asyncli's memory",
+        f"{format_count(connections)} of {format_count(of)} connections keep an object of OpenSSL's, as TLS 1.2 does: memory of "
+        "asyncli's, which the row of asyncli in the table of costs has",
         "allow TLS 1.3 on the server to hold more with less",
     )
