@@ -12,7 +12,7 @@ import secrets
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -47,10 +47,6 @@ from asyncli.values import (
 # A plan file has some lines. Python's reader of TOML takes seconds for some 30,000 bytes of dots.
 LONGEST_FILE = 16_384
 _AN_HOUR = 3600.0
-
-
-if TYPE_CHECKING:
-    from asyncli.benchplan import BenchPlan
 
 
 class Discreet(msgspec.Struct, frozen=True):
@@ -334,9 +330,10 @@ def masked(headers: Iterable[object]) -> list[str]:
     return [f"{str(one).partition(':')[0]}: {MASK}" for one in headers]
 
 
-def shown_plan(plan: Plan | BenchPlan) -> dict[str, Any]:
+def shown_plan(plan: Discreet) -> dict[str, Any]:
     """The plan as plain data for all but the run file: without the headers' values, and of TLS what was asked."""
-    shown: dict[str, Any] = {**msgspec.to_builtins(plan), "headers": masked(plan.headers)}
+    shown: dict[str, Any] = msgspec.to_builtins(plan)
+    shown["headers"] = masked(shown["headers"])
     return {key: value for key, value in shown.items() if value or key not in TlsOptions.__struct_fields__}
 
 

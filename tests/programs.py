@@ -211,6 +211,12 @@ def held(folder: Path, name: str = "run.db") -> int:
     return run.ticks[-1][1].held if run is not None and run.ticks else 0
 
 
+def answered(folder: Path, name: str = "run.db") -> int:
+    """The heartbeats of that run that were answered by its last second on record."""
+    run = recorded(folder / name)
+    return 0 if run is None else sum(tick.answered for _, tick in run.ticks)
+
+
 def told(folder: Path, name: str = "run.db") -> set[str]:
     """Codes of that run's findings on record by now."""
     run = recorded(folder / name)

@@ -52,7 +52,7 @@ _CAUSES: dict[str, tuple[str, str]] = {
         "{loss}{medians}{when}; until then {before!n} heartbeats had been answered with HTTP",
         "see what answers there now: a middle box (a portal, TLS) or another program on its port",
     ),
-    "tls_error": ("{befell}{when}: {reasons}", "see the server's error log, and boxes on the way that change what passes"),
+    "tls_error": ("{loss}{when}: {reasons}", "see the server's error log, and middle boxes that change what passes"),
     "http_error": (
         "{loss} after an error as answer (HTTP {statuses}){when}",
         "see the server's error log for why it answers so, or aim at a path that it answers with 200",

@@ -122,7 +122,7 @@ def test_nobody_there(tmp_path: Path, server: Server) -> None:
         (["--server-name", "x", "--server-pid", "1"], "not 2 times"),
         (["--server-name", "nonesuch-of-the-tests"], "nonesuch-of-the-tests"),
         (["--server-pid", "x"], "--server-pid: 'x'"),
-        (["--status-url", "https://127.0.0.1/"], "--status-url: 'https://127.0.0.1/'"),
+        (["--status-url", "ftp://127.0.0.1/"], "--status-url: 'ftp://127.0.0.1/'"),
         (["--status-url", "http://127.0.0.1:1/"], "(Connection refused)"),
         (["--status-url", "{url}", "--listen", "0.0.0.0:0"], "0.0.0.0 is"),
         (["--status-url", "{url}", "--listen", "[::]:0"], ":: is"),

@@ -57,7 +57,7 @@ def test_a_server_that_counts_what_it_does_not_answer_is_slow() -> None:
         if "status.requests" in sample.values:
             sample.values["status.requests"] = sample.values["status.polls"] + 30 * sample.t_s
     (one,) = stalls(run)
-    assert (one.fields["why"], one.fields["requests"]) == ("slow", 60)
+    assert (one.fields["why"], one.fields["requests"]) == ("slow", 45)
 
 
 @pytest.mark.parametrize("why", ["somebody died", "we stood still", "few waited"])

@@ -17,7 +17,7 @@ import pytest
 from fault_table import require_as_written
 from hosts import Dask, Hosts, clustered
 from lanes import Lanes, Running
-from programs import DEADLINE_S, Program, Server, codes, held, recorded, report, run, serving, told, until
+from programs import DEADLINE_S, Program, Server, answered, codes, held, recorded, report, run, serving, told, until
 
 import asyncli
 from asyncli.cluster.actor import HostActor
@@ -314,7 +314,7 @@ def test_where_no_host_is_left_a_stop_ends_it_and_so_does_a_while(folder: Path, 
     asked = ("soak", there.server.url, "--cluster", there.address, "-c", "100", "--hold", "10m", *SHORT)
     with subprocess.Popen([sys.executable, "-c", code, *asked], cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as soak:
         try:
-            until(lambda: held(folder) == 100, "all are held")
+            until(lambda: held(folder) == 100 and answered(folder), "all are held, and have been answered")
             worker.stop()
             until(lambda: "hosts_all_lost" in told(folder), "it says that it waits")
             assert (soak.wait(DEADLINE_S), soak.stderr.read()) == (4, "")

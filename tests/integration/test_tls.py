@@ -21,7 +21,7 @@ from programs import SHORT, Done, report, run
 from asyncli import lab
 from asyncli.protocols.tls13 import SUITES
 
-SHORT_SOAK = ("-c", "12", "--ramp", "100/s", "--hold", "3", *SHORT, "--timeout", "2", "--connect-timeout", "2", "--no-reopen")
+SHORT_SOAK = ("-c", "12", "--ramp", "100/s", "--hold", "3", *SHORT, "--no-reopen")
 
 
 def soaked(folder: Path, port: int, *more: str, ca: bool = True, scheme: str = "https") -> tuple[Done, dict[str, Any] | None]:
@@ -55,7 +55,7 @@ REFUSED: dict[str, tuple[dict[str, Any], tuple[str, ...], bool, str]] = {
     "unknown_authority": ({}, (), False, "authority unknown here"),
     "no_version": ({"change": at_most_1_2}, ("--tls-min", "1.3"), True, "no version of TLS in common"),
     "no_suite": ({"change": at_most_1_2}, ("--tls-ciphers", "DHE-RSA-AES128-SHA"), True, "no cipher suite in common"),
-    "no_handshake": ({"habit": strange.never_answers_hello}, (), True, "--connect-timeout (2 s)"),
+    "no_handshake": ({"habit": strange.never_answers_hello}, ("--connect-timeout", "2"), True, "--connect-timeout (2 s)"),
 }
 
 
