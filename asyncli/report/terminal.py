@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from asyncli.report import document as doc
 from asyncli.text import oneline, printable
@@ -118,22 +118,26 @@ def _print_table(table: doc.DataTable, console: Console, width: int) -> None:
         console.print(_Wide(grid, max(needed, width)), crop=False)
 
 
-def text_of(show: Callable[[Console], None], width: int) -> str:
+def _console(file: io.StringIO, width: int, **more: Any) -> Console:
+    """One that writes into ``file``, in a notebook too, where rich's own would display what it prints."""
     from rich.console import Console
 
+    return Console(file=file, width=width, highlight=False, force_jupyter=False, **more)
+
+
+def text_of(show: Callable[[Console], None], width: int) -> str:
     out = io.StringIO()
-    show(Console(file=out, width=width, highlight=False, color_system=None))
+    show(_console(out, width, color_system=None))
     return out.getvalue().rstrip()
 
 
 def html_of(show: Callable[[Console], None], width: int) -> str:
     """What ``show`` prints on a terminal, as HTML in a notebook's colours."""
-    from rich.console import Console
     from rich.text import Text
 
     out = io.StringIO()
-    show(Console(file=out, width=width, highlight=False, force_terminal=True, color_system="standard", _environ={}))
-    record = Console(file=io.StringIO(), width=width, highlight=False, record=True, _environ={})
+    show(_console(out, width, force_terminal=True, color_system="standard", _environ={}))
+    record = _console(io.StringIO(), width, record=True, _environ={})
     record.print(Text.from_ansi(out.getvalue().rstrip()), soft_wrap=True)
     return record.export_html(inline_styles=True, code_format='<pre style="line-height: 1.4; overflow-x: auto;">{code}</pre>')
 
