@@ -13,7 +13,7 @@ from typing import Any
 import trustme
 
 from asyncli.certificates import TlsOptions
-from asyncli.engine.tls import Handshake, KeyLog
+from asyncli.engine.tls_handshake import Handshake, KeyLog
 from asyncli.protocols.tls13 import SUITES, RecordLayer
 
 ROW = 5

@@ -37,7 +37,7 @@ from asyncli.report.summary import limit_findings, not_kept
 from asyncli.report.thresholds import judge, parse, require
 
 if TYPE_CHECKING:
-    from asyncli.engine.handshake import TlsFacts
+    from asyncli.engine.tls_probe import TlsFacts
 
 _LEAD_S = 0.1
 # A second process halves each connection's CPU; with fewer connections a process it gains nothing.

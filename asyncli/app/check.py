@@ -24,7 +24,7 @@ from asyncli.values import parse_url
 if TYPE_CHECKING:
     from asyncli.agent.collector import AgentCollector
     from asyncli.cluster.link import Cluster
-    from asyncli.engine.handshake import TlsFacts
+    from asyncli.engine.tls_probe import TlsFacts
 
     Sampler = Collector | AgentCollector
 
@@ -91,7 +91,7 @@ async def first_handshake(plan: Plan, spread: Spread) -> TlsFacts | None:
     """Before a run over TLS; None of one in the clear. Raises :class:`~asyncli.errors.HostError` where it fails."""
     if plan.tls is None:
         return None
-    from asyncli.engine.handshake import shake_hands
+    from asyncli.engine.tls_probe import shake_hands
 
     return await asyncio.to_thread(shake_hands, plan, spread)
 

@@ -41,7 +41,7 @@ from asyncli.store.writer import RunWriter
 if TYPE_CHECKING:
     from asyncli.app.check import Sampler
     from asyncli.cluster.link import Cluster
-    from asyncli.engine.handshake import TlsFacts
+    from asyncli.engine.tls_probe import TlsFacts
     from asyncli.report.livestate import LiveObserver
 
 T = TypeVar("T")

@@ -2,16 +2,12 @@
 
 OpenSSL does the whole handshake: verification, SNI, ALPN, client certificates, tickets. Of TLS 1.3 the two traffic secrets are
 then taken over (protocols/tls13.py) and OpenSSL's object is let go; of TLS 1.2 it stays, 18 kB or more a connection.
-
-The secrets come by the context's key log, which is a file in memory of this process alone (memfd_create(2)), emptied after each
-handshake. A pipe could fill, and OpenSSL would wait for us.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
-import os
 import ssl
 from array import array
 from collections.abc import Sequence
@@ -19,85 +15,15 @@ from collections.abc import Sequence
 from asyncli.certificates import TlsOptions, client_context, reason_of
 from asyncli.core.life import DEADLINE, TLS_DEADLINE
 from asyncli.engine.net import PEER_CLOSED, READABLE, WRITABLE, RealNet
+from asyncli.engine.tls_handshake import Handshake, KeyLog, TlsError
 from asyncli.protocols.tls13 import SUITES, AlertError, RecordError, RecordLayer
 from asyncli.records import Tick, TlsCounts
 
 # A step of a handshake takes up to 0.8 ms: with these a turn stays near the 10 ms that the tables allow theirs.
 _MOST_STEPS = 12
 _READ_BYTES = 16_384
-_HEADER, _LONGEST_RECORD = 5, (1 << 14) + 2048  # 2048: of TLS 1.2 (RFC 5246, section 6.2.3)
 # Reasons are OpenSSL's and the alerts' names: a few. What a peer can make them say is bounded all the same.
-_MOST_REASONS, _LONGEST_REASON = 20, 120
-
-
-class TlsError(OSError):
-    """TLS ended a connection, or an attempt at one: ``reason`` says by which alert, or why."""
-
-    def __init__(self, reason: str) -> None:
-        self.reason = reason[:_LONGEST_REASON]
-        super().__init__(errno.EPROTO, self.reason)
-
-
-class Handshake:
-    """OpenSSL's object of one connection and its two buffers, while it shakes hands; of TLS 1.2, for good."""
-
-    __slots__ = ("began", "incoming", "outgoing", "partial", "place", "random", "stood", "tls")
-
-    def __init__(self, place: int, began: float) -> None:
-        self.place, self.began = place, began
-        self.stood: float | None = None  # when TCP's was over
-        self.partial = b""
-        self.random = b""
-
-    def begin(self, context: ssl.SSLContext, name: str, session: ssl.SSLSession | None) -> None:
-        self.incoming, self.outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-        self.tls = context.wrap_bio(self.incoming, self.outgoing, server_hostname=name, session=session)
-
-    def step(self) -> bool:
-        """Whether the handshake is over. Raises :class:`TlsError`."""
-        try:
-            self.tls.do_handshake()
-        except ssl.SSLWantReadError:
-            return False
-        except ssl.SSLError as error:
-            raise TlsError(reason_of(error)) from None
-        return True
-
-    def feed(self, data: bytes) -> bool:
-        """A record at a time, so that OpenSSL takes nothing of what follows the handshake. True: it is over, and ``partial`` has
-        what is left."""
-        self.partial += data
-        while len(self.partial) >= _HEADER:
-            kind, major, length = self.partial[0], self.partial[1], int.from_bytes(self.partial[3:5], "big")
-            if not 20 <= kind <= 23 or major != 3 or length > _LONGEST_RECORD:
-                length = len(self.partial)  # no record: OpenSSL says what it takes it for
-            elif len(self.partial) < _HEADER + length:
-                return False
-            record, self.partial = self.partial[: _HEADER + length], self.partial[_HEADER + length :]
-            self.incoming.write(record)
-            if self.step():
-                return True
-        return False
-
-
-class KeyLog:
-    """The traffic secrets of each handshake, by its client's random."""
-
-    def __init__(self, context: ssl.SSLContext) -> None:
-        self._file = os.memfd_create("keylog", os.MFD_CLOEXEC)
-        context.keylog_filename = f"/proc/self/fd/{self._file}"
-
-    def take(self, random: bytes) -> tuple[bytes, bytes]:
-        """The client's and the server's; the file is empty afterwards. All it has of another handshake is of no use to anyone."""
-        lines = os.pread(self._file, os.fstat(self._file).st_size, 0).split(b"\n")
-        os.ftruncate(self._file, 0)
-        found = {}
-        for line in lines:
-            label, _, rest = line.partition(b" ")
-            whose, _, secret = rest.partition(b" ")
-            if whose == random.hex().encode("ascii"):
-                found[label] = bytes.fromhex(secret.decode("ascii"))
-        return found[b"CLIENT_TRAFFIC_SECRET_0"], found[b"SERVER_TRAFFIC_SECRET_0"]
+_MOST_REASONS = 20
 
 
 class TlsNet:
@@ -221,11 +147,14 @@ class TlsNet:
         try:
             return self._layer.feed(handle, data)
         except AlertError as error:
+            self._layer.forget(handle)
             raise self._failed(handle, f"alert {error}") from None
         except RecordError as error:
             if handle not in self._unsent:
                 with contextlib.suppress(OSError):
                     self._raw_send(handle, self._layer.alert(handle, error.alert))
+            # After a fatal alert nothing is said, close_notify neither (RFC 8446, section 6.2).
+            self._layer.forget(handle)
             raise self._failed(handle, str(error)) from None
 
     def _seal(self, handle: int, data: bytes) -> bytes:
@@ -312,6 +241,7 @@ class TlsNet:
             self._layer.open(handle, suite, *self._keylog.take(shaking.random))
             plain, reply, ended = self._feed(handle, shaking.partial) if shaking.partial else (b"", b"", False)
         else:
+            self._keylog.clear()
             self._kept[handle] = shaking
             plain, reply, ended = self._read_kept(handle, shaking, shaking.partial)
         del self._shaking[handle]
@@ -349,6 +279,8 @@ class TlsNet:
     def _failed(self, handle: int, reason: str) -> TlsError:
         """Counted."""
         error, counts = TlsError(reason), self._counts
+        if handle in self._shaking:
+            self._keylog.clear()
         reasons = counts.failed if handle in self._shaking else counts.ended
         reason = error.reason
         if reason in reasons or len(reasons) < _MOST_REASONS:
@@ -361,9 +293,9 @@ class TlsNet:
             return
         with contextlib.suppress(OSError):
             kept = self._kept.get(handle)
-            if kept is None:
+            if self._layer.has_keys(handle):
                 self._raw_send(handle, self._layer.alert(handle, "close_notify"))
-            else:
+            elif kept is not None:
                 with contextlib.suppress(ssl.SSLError):
                     kept.tls.unwrap()
                 self._raw_send(handle, kept.outgoing.read())

@@ -36,8 +36,9 @@ SUITES: dict[str, tuple[Callable[[Any], Any], int, str, int]] = {
     "TLS_AES_256_GCM_SHA384": (AESGCM, 32, "sha384", 48),
     "TLS_CHACHA20_POLY1305_SHA256": (ChaCha20Poly1305, 32, "sha256", 32),
 }
-_SUITES = list(SUITES.values())
-_NUMBER = {name: number for number, name in enumerate(SUITES)}
+# By a row's number for it; 0: the row has no keys.
+_SUITES: list[Any] = [None, *SUITES.values()]
+_NUMBER = {name: number for number, name in enumerate(SUITES, 1)}
 
 #: Alerts by their numbers (section 6).
 ALERTS = {
@@ -129,12 +130,16 @@ class RecordLayer:
         self._in.put(row, number, theirs)
 
     def forget(self, row: int) -> None:
-        """The connection is gone, and its keys with it."""
+        """The connection is gone, or of no more use, and its keys with it."""
         if row < len(self._suite):
+            self._suite[row] = 0
             self._out.wipe(row)
             self._in.wipe(row)
             self._partial.pop(row, None)
             self._message.pop(row, None)
+
+    def has_keys(self, row: int) -> bool:
+        return row < len(self._suite) and self._suite[row] != 0
 
     def seal(self, row: int, data: bytes, kind: int = _APPLICATION) -> bytes:
         """The records of ``data``, which must now be sent in this order."""
