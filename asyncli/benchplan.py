@@ -9,12 +9,11 @@ from typing import Any
 import msgspec
 
 from asyncli import plan as soaks
-from asyncli.certificates import TlsOptions
 from asyncli.errors import PlanError
 from asyncli.plan import Discreet, Layer, Plan, read_layers
 from asyncli.records import CpuShares, Ended, Environment, Finding, Sample, Tick
 from asyncli.units import shown
-from asyncli.values import above_zero, count_to, one_of
+from asyncli.values import TlsOptions, above_zero, count_to, one_of
 
 # Methods whose answers have a known end; CONNECT and UPGRADE leave HTTP.
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
@@ -59,15 +58,6 @@ class BenchPlan(Discreet, frozen=True, forbid_unknown_fields=True, kw_only=True)
     server_name: str | None = None
     #: Limits on the bench's own numbers, as those of a soak.
     fail_if: tuple[str, ...] = ()
-    #: Of https, as a soak's.
-    ca: str | None = None
-    client_cert: str | None = None
-    client_key: str | None = None
-    insecure: bool = False
-    tls_min: str | None = None
-    tls_max: str | None = None
-    tls_ciphers: str | None = None
-    tls_resume: bool = False
     seed: int = 0
     force: bool = False
 

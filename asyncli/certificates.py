@@ -6,24 +6,10 @@ import contextlib
 import ssl
 from pathlib import Path
 
-import msgspec
-
 from asyncli.errors import HostError
+from asyncli.values import TlsOptions
 
 _VERSIONS = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
-
-
-class TlsOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """How the connections of a test speak TLS. Files are of PEM, and stand on every client host."""
-
-    ca: str | None = None
-    client_cert: str | None = None
-    client_key: str | None = None
-    insecure: bool = False
-    tls_min: str | None = None
-    tls_max: str | None = None
-    tls_ciphers: str | None = None
-    tls_resume: bool = False
 
 
 def client_context(options: TlsOptions) -> ssl.SSLContext:

@@ -16,7 +16,6 @@ from typing import Any, Literal
 
 import msgspec
 
-from asyncli.certificates import TlsOptions
 from asyncli.core.ramp import Ramp
 from asyncli.errors import PlanError
 from asyncli.units import parse_count, parse_duration, parse_pace, shown
@@ -24,6 +23,7 @@ from asyncli.values import (
     AGENT_PORT,
     MASK,
     Target,
+    TlsOptions,
     checked_url,
     each_of,
     one_of,
@@ -49,12 +49,12 @@ LONGEST_FILE = 16_384
 _AN_HOUR = 3600.0
 
 
-class Discreet(msgspec.Struct, frozen=True):
-    """A plan that hides its headers' values when printed: in a notebook, a log, a traceback."""
+class Discreet(TlsOptions, frozen=True):
+    """A plan that hides its headers' values when printed: in a notebook, a log, a traceback. Of TLS it shows what was asked."""
 
     def __rich_repr__(self) -> list[tuple[str, Any]]:
         said = ((name, getattr(self, name)) for name in self.__struct_fields__)
-        return [(name, masked(value) if name == "headers" else value) for name, value in said]
+        return [(name, masked(value) if name == "headers" else value) for name, value in said if _is_shown(name, value)]
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in self.__rich_repr__())})"
@@ -94,15 +94,6 @@ class Plan(Discreet, frozen=True, forbid_unknown_fields=True, kw_only=True):
     headers: tuple[str, ...] = ()
     first_beat: Literal["now", "sleep"] = "now"
     reopen: bool = True
-    #: Of https: see :class:`~asyncli.certificates.TlsOptions`.
-    ca: str | None = None
-    client_cert: str | None = None
-    client_key: str | None = None
-    insecure: bool = False
-    tls_min: str | None = None
-    tls_max: str | None = None
-    tls_ciphers: str | None = None
-    tls_resume: bool = False
     #: Limits on the run's numbers, as expressions; a crossed one fails the run (report/thresholds.py).
     fail_if: tuple[str, ...] = ()
     #: End the run at the first crossed limit that can only get worse.
@@ -334,7 +325,11 @@ def shown_plan(plan: Discreet) -> dict[str, Any]:
     """The plan as plain data for all but the run file: without the headers' values, and of TLS what was asked."""
     shown: dict[str, Any] = msgspec.to_builtins(plan)
     shown["headers"] = masked(shown["headers"])
-    return {key: value for key, value in shown.items() if value or key not in TlsOptions.__struct_fields__}
+    return {key: value for key, value in shown.items() if _is_shown(key, value)}
+
+
+def _is_shown(field: str, value: object) -> bool:
+    return bool(value) or field not in TlsOptions.__struct_fields__
 
 
 def plan_document(plan: Plan) -> Mapping[str, Any]:

@@ -49,6 +49,19 @@ class Target(msgspec.Struct, frozen=True):
         return shown if self.port == (443 if self.secure else 80) else f"{shown}:{self.port}"
 
 
+class TlsOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """How the connections of a test speak TLS. Files are of PEM, and stand on every client host."""
+
+    ca: str | None = None
+    client_cert: str | None = None
+    client_key: str | None = None
+    insecure: bool = False
+    tls_min: str | None = None
+    tls_max: str | None = None
+    tls_ciphers: str | None = None
+    tls_resume: bool = False
+
+
 def parse_url(value: object) -> Target:
     """An http or https URL to its parts; ``ValueError`` says what is wrong with it and what to write."""
     if not isinstance(value, str) or not value:

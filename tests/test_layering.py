@@ -46,14 +46,14 @@ MAY_IMPORT: dict[str, set[str]] = {
 #: MODEL's own order.
 MODEL_MAY_IMPORT: dict[str, set[str]] = {
     "values": {"units"},
-    "plan": {"certificates", "core.ramp", "errors", "units", "values"},
+    "plan": {"core.ramp", "errors", "units", "values"},
     "records": {"core.histogram", "text"},
     "findings": {"records", "units"},
     "samples": {"records"},
     "topology": {"metrics", "records"},
     "run": {"plan", "records", "samples", "topology"},
-    "benchplan": {"certificates", "errors", "plan", "records", "units", "values"},
-    "certificates": {"errors"},
+    "benchplan": {"errors", "plan", "records", "units", "values"},
+    "certificates": {"errors", "values"},
     "errors": {"exit_status"},
 }
 # What a pure module has no business with: the world and its clock.

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 import trustme
 
-from asyncli.certificates import TlsOptions
 from asyncli.engine.tls_handshake import Handshake, KeyLog
 from asyncli.protocols.tls13 import SUITES, RecordLayer
+from asyncli.values import TlsOptions
 
 ROW = 5
 NAME = "server.test"

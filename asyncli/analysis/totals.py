@@ -97,10 +97,16 @@ def sum_of_counts(ticks: Sequence[Tick]) -> Tick:
         whole.deaths[cause] = sum_of_deaths([tick.deaths[cause] for tick in ticks if cause in tick.deaths])
     for name in HISTOGRAMS:
         setattr(whole, name, summed(getattr(tick, name) for tick in ticks))
-    for tick in ticks:
-        if tick.tls is not None:
-            whole.tls = whole.tls or TlsCounts()
-            whole.tls.merge(tick.tls)
+    if counts := [tick.tls for tick in ticks if tick.tls is not None]:
+        whole.tls = TlsCounts(
+            full=sum(one.full for one in counts),
+            resumed=sum(one.resumed for one in counts),
+            spoken=_sum_by_key(one.spoken for one in counts),
+            failed=_sum_by_key(one.failed for one in counts),
+            ended=_sum_by_key(one.ended for one in counts),
+            tcp_us=summed(one.tcp_us for one in counts),
+            handshake_us=summed(one.handshake_us for one in counts),
+        )
     whole.longest_turn_s = max((tick.longest_turn_s for tick in ticks), default=0.0)
     return whole
 

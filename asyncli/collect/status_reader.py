@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from asyncli.certificates import TlsOptions, client_context
+from asyncli.certificates import client_context
 from asyncli.collect.http import KeptConnection, reason
 from asyncli.collect.status_pages import NotStatusPage, StatusPage, excerpt, parse_page
 from asyncli.errors import PeerError
@@ -16,6 +16,7 @@ from asyncli.metrics import (
     STATUS_UNANSWERED,
 )
 from asyncli.text import oneline
+from asyncli.values import TlsOptions
 
 #: One poll, connecting included: later the number is of another second.
 TIMEOUT_S = 2.0

@@ -1,6 +1,6 @@
 """The connections of one process of ``asyncli bench``: a row in columns each, and the life of each from connect to end.
 
-The counterpart of connections.py for benches. Laws:
+The counterpart of held_connections.py for benches. Laws:
 
 - A request is answered, failed, in flight at the end, or still to be asked. What a connection leaves unanswered as it ends is
   asked again on another, and counted, its latency from the first time on. But the request that stood first has failed where

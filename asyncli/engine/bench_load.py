@@ -1,6 +1,6 @@
 """One worker of ``asyncli bench``: what is ready is read, compared and counted. closed_loop.py and open_loop.py ask.
 
-No asyncio here and no clock of its own: a driver waits and calls :meth:`Load.turn` (loadworker.py on the real clock, tests on a
+No asyncio here and no clock of its own: a driver waits and calls :meth:`Load.turn` (bench_worker.py on the real clock, tests on a
 virtual one). Level-triggered, a bounded number of events a turn; no handle is closed before the batch of events is done, but by
 its own event.
 """

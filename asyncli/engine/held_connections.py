@@ -1,6 +1,7 @@
 """The connections of one process: rows in columns, and the life of each from its connect to its end.
 
-No clock of its own and no schedule: table.py says what is due. What a peer's bytes mean is the protocol's (protocols/). Laws:
+No clock of its own and no schedule: held_table.py says what is due. What a peer's bytes mean is the protocol's (protocols/).
+Laws:
 
 - No handle is closed before the batch of events is done, so none can come back as another connection within it.
 - A row is in the wheel exactly while it is IDLE (next beat) or in BACKOFF (next attempt); CONNECTING and AWAITING rows

@@ -1,7 +1,7 @@
 """The table of one process's connections: one wheel of what is due, one turn that does what can be done now.
 
 No asyncio here and no clock of its own: a driver calls :meth:`ConnectionTable.turn` when the network is ready or something is due
-(worker.py on the real clock, sim.py on a virtual one). Laws, beside those of connections.py:
+(worker.py on the real clock, sim.py on a virtual one). Laws, beside those of held_connections.py:
 
 - Level-triggered, a bounded number of events a turn.
 - Held is what was heard: what was asked before the drain and is not answered in it is lost.

@@ -95,6 +95,15 @@ class Net(Protocol):
         ...
 
 
+def replace_by_closing(net: Net, handle: int, destination: int, source: int) -> int:
+    """:meth:`Net.replace` by a close and a connect."""
+    net.close(handle, abort=False)
+    other = net.connect(destination, source)
+    if other == handle:
+        net.watch(other, READABLE | PEER_CLOSED)
+    return other
+
+
 class RealNet:
     """Sockets of the kernel as bare descriptors in one epoll set, whose own ``fileno()`` an event loop watches.
 
@@ -151,11 +160,7 @@ class RealNet:
             os.close(handle)
 
     def replace(self, handle: int, destination: int, source: int) -> int:
-        self.close(handle, abort=False)
-        other = self.connect(destination, source)
-        if other == handle:
-            self.watch(other, READABLE | PEER_CLOSED)
-        return other
+        return replace_by_closing(self, handle, destination, source)
 
     def late_event(self, handle: int) -> str:
         return DEADLINE

@@ -8,14 +8,13 @@ import msgspec
 
 from asyncli import __version__
 from asyncli.benchplan import BenchPlan
-from asyncli.certificates import TlsOptions
 from asyncli.core.ramp import Ramp
 from asyncli.engine.spread import Destination, Spread
 from asyncli.plan import Plan
 from asyncli.protocols import new_protocol, new_reader
 from asyncli.protocols.interface import Protocol, Reader
 from asyncli.records import Finding, Tick
-from asyncli.values import Target
+from asyncli.values import Target, TlsOptions
 
 
 class Shard(msgspec.Struct, frozen=True, tag=True):

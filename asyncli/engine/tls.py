@@ -12,12 +12,13 @@ import ssl
 from array import array
 from collections.abc import Sequence
 
-from asyncli.certificates import TlsOptions, client_context, reason_of
+from asyncli.certificates import client_context, reason_of
 from asyncli.core.life import DEADLINE, TLS_DEADLINE
-from asyncli.engine.net import PEER_CLOSED, READABLE, WRITABLE, RealNet
+from asyncli.engine.net import READABLE, WRITABLE, RealNet, replace_by_closing
 from asyncli.engine.tls_handshake import Handshake, KeyLog, TlsError
 from asyncli.protocols.tls13 import SUITES, AlertError, RecordError, RecordLayer
 from asyncli.records import Tick, TlsCounts
+from asyncli.values import TlsOptions
 
 # A step of a handshake takes up to 0.8 ms: with these a turn stays near the 10 ms that the tables allow theirs.
 _MOST_STEPS = 12
@@ -63,11 +64,7 @@ class TlsNet:
         return handle
 
     def replace(self, handle: int, destination: int, source: int) -> int:
-        self.close(handle, abort=False)
-        other = self.connect(destination, source)
-        if other == handle:
-            self.watch(other, READABLE | PEER_CLOSED)
-        return other
+        return replace_by_closing(self, handle, destination, source)
 
     def close(self, handle: int, abort: bool) -> None:
         if not abort:
@@ -169,10 +166,8 @@ class TlsNet:
         """Send what is sealed, after what waits; what the kernel has no room for follows."""
         taken = 0
         if handle not in self._unsent:
-            try:
+            with contextlib.suppress(BlockingIOError):
                 taken = self._raw_send(handle, data)
-            except BlockingIOError:
-                taken = 0
         if taken < len(data):
             self._unsent[handle] = self._unsent.get(handle, b"") + data[taken:]
             self._odd.add(handle)

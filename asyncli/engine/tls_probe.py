@@ -12,12 +12,12 @@ from typing import Any
 
 import msgspec
 
-from asyncli.certificates import TlsOptions, client_context, reason_of
+from asyncli.certificates import client_context, reason_of
 from asyncli.engine.spread import Destination, Spread
 from asyncli.errors import HostError
 from asyncli.plan import Plan
 from asyncli.text import printable
-from asyncli.values import Target
+from asyncli.values import Target, TlsOptions
 
 # The first handshake of a process loads what the others find; with more they say the same.
 _TIMES = 3
