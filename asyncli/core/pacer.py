@@ -1,7 +1,7 @@
 """The pace of opening and reopening connections, and of missed heartbeats. Pure: instants are arguments.
 
 After a hang nothing is sent at once: a late ramp catches up at twice its pace, connections are reopened no faster than the ramp
-opened them, and missed heartbeats keep their distances.
+opened them, and missed heartbeats go out at twice their pace.
 """
 
 from __future__ import annotations
@@ -16,9 +16,7 @@ _BURST_S = 0.010
 # The shortest wait of a row, or it would be tried again in the same turn.
 _GRAIN_S = 0.001
 # Later beats were missed in a stall; less is a busy moment.
-MISSED_S = 0.1
-# How often a beat is put off: a worker that is always late must send.
-_MOST_PUT_OFF = 8
+_MISSED_S = 0.1
 
 
 class Opening(NamedTuple):
@@ -104,29 +102,27 @@ class ReopenPacer:
         return max(following, now + _GRAIN_S)
 
 
-class MissedBeats:
-    """Heartbeats missed in a stall go out as much later as it was long."""
+class BeatPacer:
+    """Until which instant heartbeats may go out: now; after a stall, from the first that it missed on, at twice their pace.
+
+    So they keep half their distances, while a process that is merely busy sends all that is due.
+    """
 
     def __init__(self) -> None:
-        #: By row: the instant that its beat was due at first, and how often it was put off.
-        self.rows: dict[int, tuple[float, int]] = {}
-        self._stall_end, self._shift_s = -math.inf, 0.0
+        self._until = self._asked = self._passed = 0.0
 
-    def put_off(self, row: int, due: float, now: float) -> float | None:
-        """Until when to put off the beat that is due; None: send it, late since :meth:`first_due`."""
-        first, times = self.rows.get(row, (due, 0))
-        if times == _MOST_PUT_OFF or (now - due <= MISSED_S and due >= self._stall_end):
-            return None
-        if due >= self._stall_end:
-            # The first of those that were missed, and so the one that is the latest.
-            self._stall_end, self._shift_s = now, now - due
-        self.rows[row] = (first, times + 1)
-        return due + self._shift_s
+    def until(self, first_due: float, now: float) -> float:
+        """``first_due``: the earliest instant of those that have not gone out."""
+        passed, behind = now - self._asked, self._until < self._asked
+        if now - first_due <= _MISSED_S and not behind:
+            self._until = now
+        else:
+            # Nothing is made up for at once: a stall counts for no more than what passed before the turn before.
+            counts = passed if passed <= _MISSED_S else min(passed, self._passed)
+            self._until = min(now, (self._until if behind else first_due) + 2 * counts)
+        self._asked, self._passed = now, passed
+        return self._until
 
-    def first_due(self, row: int, due: float) -> float:
-        """The instant that the beat now due was due at first; from here on the row has missed none."""
-        return self.rows.pop(row, (due, 0))[0]
-
-    def forget(self, row: int) -> None:
-        """The row's connection is gone."""
-        self.rows.pop(row, None)
+    def instant(self, due: float) -> float:
+        """When a heartbeat that is ``due`` may go out, by what was known at the last call of :meth:`until`."""
+        return due if self._until >= self._asked else max(due, self._asked + (due - self._until) / 2 + _GRAIN_S)

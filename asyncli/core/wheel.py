@@ -7,6 +7,7 @@ float, not to the slot. A row is in the wheel at most once.
 
 from __future__ import annotations
 
+import math
 from array import array
 from bisect import bisect_left, insort
 from collections.abc import Iterator
@@ -73,6 +74,13 @@ class Wheel:
                 return True
             before, here = here, following[here]
         return False
+
+    def first_due(self, now: float) -> float:
+        """The earliest instant in the wheel, or, where nothing is due at ``now``, a later one."""
+        while self._at >= len(self._run):
+            if not self._advance(now):
+                return math.inf
+        return self._run[self._at][0]
 
     def pop_due(self, now: float, most: int) -> Iterator[int]:
         """Up to ``most`` rows that are due at ``now``, in the order of their instants, each taken out as it is given."""

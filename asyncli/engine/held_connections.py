@@ -15,7 +15,6 @@ from array import array
 
 from asyncli.core.heartbeat import LONGEST_BACKOFF_S, backoff_s, sleep_s
 from asyncli.core.life import ABORTS, ANNOUNCED, AWAITING, BACKOFF, CONNECTING, DEAD, EOF, GARBAGE, IDLE, cause, event_of
-from asyncli.core.pacer import MissedBeats
 from asyncli.core.wheel import Wheel
 from asyncli.engine.addresses import Addresses
 from asyncli.engine.net import READABLE, WRITABLE, Net
@@ -60,7 +59,6 @@ class HeldConnections:
         self.awaiting: dict[int, float] = {}
         #: What waits since when, in the order of its deadlines, and for how long it may.
         self.deadlines = ((self.connecting, shard.connect_timeout_s), (self.awaiting, shard.timeout_s))
-        self.missed = MissedBeats()
         # What the kernel had no room for, of rows that have such; they are watched for room as well.
         self._unsent: dict[int, bytes] = {}
         self.to_close: list[tuple[int, bool]] = []
@@ -340,7 +338,6 @@ class HeldConnections:
         why = cause(state, event)
         self._protocol.forget(row)
         self._unsent.pop(row, None)
-        self.missed.forget(row)
         self._free_row(row, abort=event in ABORTS)
         if state == CONNECTING:
             if self._connect_failed(row, why):

@@ -11,7 +11,7 @@ No asyncio here and no clock of its own: a driver calls :meth:`ConnectionTable.t
 from __future__ import annotations
 
 from asyncli.core.life import IDLE
-from asyncli.core.pacer import MISSED_S, RampPacer, ReopenPacer
+from asyncli.core.pacer import BeatPacer, RampPacer, ReopenPacer
 from asyncli.engine.held_connections import MOST_PENDING, HeldConnections
 from asyncli.engine.net import Net
 from asyncli.engine.shard import Shard
@@ -34,7 +34,7 @@ class ConnectionTable:
         self._connections = HeldConnections(shard, worker, net)
         self._ramp = RampPacer(shard.ramp, worker, shard.workers, shard.again)
         self._reopens = ReopenPacer(shard.ramp, shard.workers)
-        self._missed = self._connections.missed
+        self._beats = BeatPacer()
         self._next_sweep = 0.0
         self._closing_row = 0
         self._started = False
@@ -131,7 +131,7 @@ class ConnectionTable:
         if not connections.draining:
             beat = connections.wheel.next_due()
             if beat is not None:
-                due.append(beat)
+                due.append(self._beats.instant(beat))
             if not self._ramp.finished:
                 # With too many pending, the network must speak (or the sweep time out) before the next batch.
                 full = len(connections.connecting) >= MOST_PENDING
@@ -154,27 +154,15 @@ class ConnectionTable:
         return False
 
     def _beat_due(self, now: float) -> bool:
-        connections, missed, beats = self._connections, self._missed.rows, 0
+        connections, beats = self._connections, 0
         state, wheel, send_heartbeat = connections.state, connections.wheel, connections.send_heartbeat
-        for row in wheel.pop_due(now, _MOST_BEATS):
+        for row in wheel.pop_due(self._beats.until(wheel.first_due(now), now), _MOST_BEATS):
             beats += 1
-            due = wheel.due[row]
-            if state[row] != IDLE:
-                self._reopen(row, now)
-            elif now - due > MISSED_S or missed:
-                self._send_late(row, due, now)
+            if state[row] == IDLE:
+                send_heartbeat(row, wheel.due[row])
             else:
-                send_heartbeat(row, due)
+                self._reopen(row, now)
         return beats == _MOST_BEATS
-
-    def _send_late(self, row: int, due: float, now: float) -> None:
-        """Send it, or, where it was missed in a stall, hang it up for later."""
-        wheel = self._connections.wheel
-        if (later := self._missed.put_off(row, due, now)) is not None:
-            wheel.add(row, later)
-        else:
-            wheel.due[row] = first = self._missed.first_due(row, due)
-            self._connections.send_heartbeat(row, first)
 
     def _reopen(self, row: int, now: float) -> None:
         """Open what was lost, where the pace has room for it; else have it wait for its place."""
