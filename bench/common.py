@@ -62,13 +62,13 @@ def settle(seconds: float = 20.0) -> None:
     time.sleep(0.5)
 
 
-async def engine_round(port: int, connections: int, hold_s: float, workers: int = 1, **values: Any) -> dict[str, float]:
+async def engine_round(url: str, connections: int, hold_s: float, workers: int = 1, **values: Any) -> dict[str, float]:
     """One soak of the bare engine (no collector, no run file): CPU a connect, CPU a heartbeat, memory a connection."""
     plan = build_plan(
-        [Layer("--{key}", {"urls": [f"http://127.0.0.1:{port}/"], "connections": connections, "seed": 1, **values})]
+        [Layer("--{key}", {"urls": [url], "connections": connections, "seed": 1, **values})]
     )
     sources = loopback_sources(sources_wanted(connections, 1, PORTS))
-    destination = Destination(socket.AF_INET, "127.0.0.1", port)
+    destination = Destination(socket.AF_INET, "127.0.0.1", plan.targets[0].port)
     generator = Generator(build_shard(plan, Spread((destination,), sources, workers, True, PORTS)))
     await generator.start()
 

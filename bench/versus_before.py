@@ -29,17 +29,17 @@ FIGURES = {
 }
 
 
-async def measure(port: int, connections: int, hold_s: float) -> dict[str, float]:
+async def measure(url: str, connections: int, hold_s: float) -> dict[str, float]:
     """By the asyncli that this process imports: connects with hardly a beat among them, then beats alone."""
-    connects = await engine_round(port, connections, 1, batch=20, interval=0.01, keepalive=3600, first_beat="sleep")
+    connects = await engine_round(url, connections, 1, batch=20, interval=0.01, keepalive=3600, first_beat="sleep")
     settle()
-    beats = await engine_round(port, connections, hold_s, batch=40, interval=0.01, keepalive=20, first_beat="sleep")
+    beats = await engine_round(url, connections, hold_s, batch=40, interval=0.01, keepalive=20, first_beat="sleep")
     settle()
     return {**beats, **{key: connects[key] for key in ("connect_user_us", "connect_system_us")}}
 
 
-def of_tree(tree: str, port: int, options: argparse.Namespace) -> dict[str, float]:
-    words = [__file__, tree, "--port", str(port), "--connections", str(options.connections), "--hold", str(options.hold)]
+def of_tree(tree: str, url: str, options: argparse.Namespace) -> dict[str, float]:
+    words = [__file__, tree, "--url", url, "--connections", str(options.connections), "--hold", str(options.hold)]
     environment = {**os.environ, "PYTHONPATH": os.path.abspath(tree)}
     done = subprocess.run([sys.executable, *words], env=environment, stdout=subprocess.PIPE, check=True)
     found: dict[str, float] = json.loads(done.stdout)
@@ -52,20 +52,19 @@ async def main() -> None:
     parser.add_argument("--connections", type=int, default=10_000)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--hold", type=int, default=10)
-    parser.add_argument("--port", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--url", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.port is not None:
-        print(json.dumps(await measure(options.port, options.connections, options.hold)))
+    if options.url is not None:
+        print(json.dumps(await measure(options.url, options.connections, options.hold)))
         return
     print(f"$ {command()}\n{machine()}")
     trees = (options.before, str(HERE.parent))
     rounds: list[dict[str, dict[str, float]]] = []
     async with choose("nginx", connections=options.connections, keepalive_s=3600) as server:
-        port = int(server.url.rstrip("/").rpartition(":")[2])
         for number in range(options.rounds):
             found = {}
             for tree in trees if number % 2 else reversed(trees):
-                found[tree] = await asyncio.to_thread(of_tree, tree, port, options)
+                found[tree] = await asyncio.to_thread(of_tree, tree, server.url, options)
             rounds.append(found)
             for tree in trees:
                 print(f"round {number + 1}", tree, {key: round(value, 2) for key, value in found[tree].items()}, flush=True)

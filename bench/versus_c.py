@@ -36,20 +36,19 @@ async def main() -> None:
     rounds: list[tuple[dict[str, float], dict[str, float]]] = []
     print(f"$ {command()}\n{machine()}")
     async with choose("nginx", connections=options.connections, keepalive_s=3600) as server:
-        port = int(server.url.rstrip("/").rpartition(":")[2])
         for number in range(options.rounds):
             floor, ours = {}, {}
             # Connects with hardly a beat among them, then beats alone.
             for keepalive, hold, batch in ((3600, 1, options.batch), (options.keepalive, options.hold, 2 * options.batch)):
                 process = await asyncio.create_subprocess_exec(
-                    client, str(port), str(options.connections), str(batch), str(options.interval_us),
+                    client, server.url.rstrip("/").rpartition(":")[2], str(options.connections), str(batch), str(options.interval_us),
                     str(keepalive), str(hold), str(sources), stdout=subprocess.PIPE,
                 )  # fmt: skip
                 measured = json.loads((await process.communicate())[0])
                 floor = {**measured, **{key: floor[key] for key in FIGURES[:2] if key in floor}}
                 settle()
                 measured = await engine_round(
-                    port, options.connections, hold, batch=batch, interval=options.interval_us * 1e-6,
+                    server.url, options.connections, hold, batch=batch, interval=options.interval_us * 1e-6,
                     keepalive=keepalive, first_beat="sleep",
                 )  # fmt: skip
                 ours = {**measured, **{key: ours[key] for key in FIGURES[:2] if key in ours}}

@@ -81,7 +81,7 @@ async def examine(plan: Plan, spread: Spread, sampler: Sampler, cluster: Cluster
     checks = preflight.examine(judged, spread, limits, configured, far=far, hosts=hosts)
     tls = await first_handshake(plan, spread) if connects else None
     if tls is not None and cluster is None:
-        checks.append(handshake_rate(plan.asked_per_s, spread, limits, tls.handshake_s, tls.cpu_s))
+        checks.append(handshake_rate(plan, spread, limits, tls.handshake_s, tls.cpu_s))
     if configured.nginx is not None:
         server = msgspec.structs.replace(server, directives=configured.nginx.directives_for(plan.targets[0]))
     return Examined(spread, checks, found, server, tls)

@@ -361,19 +361,23 @@ def _cpu(plan: Plan, spread: Spread, limits: Limits) -> Iterator[Check]:
         )  # fmt: skip
 
 
-def handshake_rate(asked_per_s: float, spread: Spread, limits: Limits, handshake_s: float, cpu_s: float) -> Check:
+def handshake_rate(plan: Plan, spread: Spread, limits: Limits, handshake_s: float, cpu_s: float) -> Check:
     """The ramp against one measured handshake of TLS: ``handshake_s`` of the clock, and of it ``cpu_s`` of our CPU time.
 
-    Its ends take turns: with both on this host and nothing else to do, the clock's time is the CPU time of both.
+    Its ends take turns: with both on this host and nothing else to do, the clock's time is the CPU time of both. At the ramp's
+    end heartbeats want their share of the CPUs.
     """
     one_s = handshake_s if spread.local else cpu_s
-    have = None if limits.cpu_time is None else limits.cpu_time / one_s
+    have, remedy = None, ""
     detail = f"a handshake took {1e3 * one_s:.2g} ms of CPU{' at both ends' if spread.local else ' here'}"
-    detail += "" if limits.cpu_time is None else f", and there are {limits.cpu_time:g} CPUs"
-    detail += "; the ramp will be late, and the lateness is recorded" if have is not None and asked_per_s > have else ""
-    remedy = "" if have is None else f"--ramp {max(1, int(0.7 * have)):d}/s or less, or more CPUs"
+    if limits.cpu_time is not None:
+        beats = beats_per_s(plan)
+        have = max(0.0, limits.cpu_time - beats * _ends(spread) / BEATS_PER_CPU_S) / one_s
+        detail += f", and there are {limits.cpu_time:g} CPUs, for {_round_up(beats):,} heartbeats a second as well"
+        detail += "; the ramp will be late, and the lateness is recorded" if plan.asked_per_s > have else ""
+        remedy = f"--ramp {max(1, int(0.7 * have)):d}/s or less, or more CPUs"
     return limit(
-        "handshake_rate", "handshakes that the CPUs can do", "a second", have, asked_per_s, short="warn",
+        "handshake_rate", "handshakes that the CPUs can do", "a second", have, plan.asked_per_s, short="warn",
         source="the CPUs we may use", detail=detail, remedy=remedy,
     )  # fmt: skip
 
