@@ -43,7 +43,11 @@ _SERVER_OPTIONS: tuple[Option, ...] = (
     click.option("--server-name", metavar="NAME", help="The name of the server's executable."),
 )
 _CONNECT_OPTIONS: tuple[Option, ...] = (
-    click.option("--connect-timeout", metavar="TIME", help="A connect unanswered for this long has failed.  [default: 10s]"),
+    click.option(
+        "--connect-timeout",
+        metavar="TIME",
+        help="A connect unanswered for this long has failed, and so has a handshake of TLS.  [default: 10s]",
+    ),
     click.option("--source", metavar="ADDRESS", multiple=True, help="Connect from this address of this host; repeatable."),
 )
 _TLS_OPTIONS: tuple[Option, ...] = (

@@ -298,7 +298,8 @@ class LoadConnections(ABC):
         for handle, began in list(self._connecting.items()):
             if now - began < self._shard.connect_timeout_s:
                 break
-            self._end(handle, self._net.late_event(handle))
+            if (event := self._net.late_event(handle)) is not None:
+                self._end(handle, event)
         late = now - self._shard.timeout_s
         for handle, began in list(self._closing.items()):
             if began > late:

@@ -165,8 +165,8 @@ class HeldConnections:
             for row in overdue:
                 # What came in time may be unread, if it was we who stood still.
                 self._ready(row, self._handle[row])
-                if row in waiting:
-                    self._end(row, self._net.late_event(self._handle[row]))
+                if row in waiting and (event := self._net.late_event(self._handle[row])) is not None:
+                    self._end(row, event)
 
     def begin_drain(self) -> None:
         """From here nothing is sent or opened. What ends is no loss, unless it owes an answer."""

@@ -86,8 +86,9 @@ class Net(Protocol):
         """
         ...
 
-    def late_event(self, handle: int) -> str:
-        """What has taken too long (core.life): of a connect TCP's handshake or TLS's, of a heartbeat its answer."""
+    def late_event(self, handle: int) -> str | None:
+        """What has taken too long (core.life): of a connect TCP's handshake or TLS's, of a heartbeat its answer; None:
+        nothing yet, since TLS's handshake began later."""
         ...
 
     def add_counts(self, tick: Tick) -> None:
@@ -162,7 +163,7 @@ class RealNet:
     def replace(self, handle: int, destination: int, source: int) -> int:
         return replace_by_closing(self, handle, destination, source)
 
-    def late_event(self, handle: int) -> str:
+    def late_event(self, handle: int) -> str | None:
         return DEADLINE
 
     def add_counts(self, tick: Tick) -> None:
@@ -190,7 +191,7 @@ def over_tls(net: RealNet, shard: Shard | LoadShard) -> RealNet | TlsNet:
         return net
     from asyncli.engine.tls import TlsNet as OverTls  # OpenSSL, and 3 MB, that a process without TLS does not owe
 
-    return OverTls(net, shard.tls, [shard.names[one.target] for one in shard.destinations])
+    return OverTls(net, shard.tls, [shard.names[one.target] for one in shard.destinations], shard.connect_timeout_s)
 
 
 class PollNet(RealNet):

@@ -174,7 +174,7 @@ class SimNet:
             self.watch(other, watched)
         return other
 
-    def late_event(self, handle: int) -> str:
+    def late_event(self, handle: int) -> str | None:
         return DEADLINE
 
     def add_counts(self, tick: Tick) -> None:

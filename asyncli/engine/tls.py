@@ -28,10 +28,10 @@ _MOST_REASONS = 20
 
 
 class TlsNet:
-    """``net`` with TLS on every connection. ``names``: the host that is asked for, by destination."""
+    """``net`` with TLS on every connection. ``names``: the host asked for, by destination; ``patience_s``: for a handshake."""
 
-    def __init__(self, net: RealNet, options: TlsOptions, names: Sequence[str]) -> None:
-        self._net, self._names, self._resume = net, names, options.tls_resume
+    def __init__(self, net: RealNet, options: TlsOptions, names: Sequence[str], patience_s: float) -> None:
+        self._net, self._names, self._resume, self._patience_s = net, names, options.tls_resume, patience_s
         self._context = client_context(options)
         self._keylog = KeyLog(self._context)
         self._layer = RecordLayer()
@@ -81,9 +81,12 @@ class TlsNet:
         waiting = [(handle, READABLE) for handle in (*self._ended, *self._early)] if self._ended or self._early else []
         return waiting + self._net.poll(most, 0.0 if waiting else wait_s)
 
-    def late_event(self, handle: int) -> str:
+    def late_event(self, handle: int) -> str | None:
         shaking = self._shaking.get(handle)
-        return DEADLINE if shaking is None or shaking.stood is None else TLS_DEADLINE
+        if shaking is None or shaking.stood is None:
+            return DEADLINE
+        # TLS's handshake has as long as TCP's had.
+        return TLS_DEADLINE if self.clock() - shaking.stood >= self._patience_s else None
 
     def add_counts(self, tick: Tick) -> None:
         tick.tls, self._counts = self._counts, TlsCounts()

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from asyncli.analysis.slope import Cost
 from asyncli.core.histogram import Histogram
 from asyncli.metrics import METRICS, meaning
-from asyncli.records import Deaths, Finding, Sample
+from asyncli.records import Deaths, Finding, Sample, Tick, TlsCounts
 from asyncli.report.analyses import Analyses
 from asyncli.report.format import COSTS
 from asyncli.report.summary import Summary
@@ -28,9 +28,11 @@ _TIMES = {
     "latency": (_LATENCY, "heartbeat: answered minus due"), "lateness": (_LATENESS, "heartbeat: sent minus due"),
     "connect": (_LATENESS, "connect: established minus begun"),
     "ramp_lateness": (_LATENESS, "batch of the ramp: opened minus due"),
+    "tcp": (_LATENESS, "of a connect over TLS: TCP's part"), "handshake": (_LATENESS, "of a connect over TLS: TLS's handshake"),
 }  # fmt: skip
 _RUN_ID = {"run_id": "the run's id: rows of several runs may be put together"}
 _T_S = {"t_s": "seconds since the run's start", "phase": "the phase that the second lies in"}
+_NO_TLS = TlsCounts()
 #: Columns that are fields of a tick.
 _OF_A_TICK = {
     "second": "whole seconds since the first connect that the tick closes", "workers": "worker processes that reported",
@@ -119,9 +121,16 @@ def tick_rows(run: Run) -> Iterator[list[Cell]]:
         times = (
             None if value is None else value / 1e3
             for name, (quantiles, _) in _TIMES.items()
-            for value in _quantiles(getattr(tick, f"{name}_us"), quantiles)
+            for value in _quantiles(_times(tick, name), quantiles)
         )  # fmt: skip
         yield [t_s, phase, *counts, *times]
+
+
+def _times(tick: Tick, name: str) -> Histogram:
+    """One of _TIMES."""
+    of = tick if hasattr(tick, f"{name}_us") else tick.tls or _NO_TLS
+    histogram: Histogram = getattr(of, f"{name}_us")
+    return histogram
 
 
 def _quantiles(histogram: Histogram, quantiles: Sequence[tuple[str, float]]) -> list[float | None]:

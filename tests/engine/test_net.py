@@ -5,11 +5,15 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Iterator
+from typing import cast
 
 import pytest
 
+from asyncli.core.life import DEADLINE, TLS_DEADLINE
 from asyncli.engine.net import PEER_CLOSED, READABLE, PollNet, RealNet
 from asyncli.engine.spread import Destination
+from asyncli.engine.tls import TlsNet
+from asyncli.values import TlsOptions
 
 # TEST-NET-1 of RFC 5737: no address of this host.
 NOT_OURS = "192.0.2.1"
@@ -83,3 +87,41 @@ def test_a_socket_that_is_left_to_the_next_connection_is_a_new_one_to_the_server
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(handle)
     peer.close()
+
+
+class SlowNet:
+    """One connection, whose TCP handshake is over at ``stands_s``."""
+
+    stands_s = 9.0
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.clock = lambda: self.now
+
+    def connect(self, destination: int, source: int) -> int:
+        return 7
+
+    def send(self, handle: int, data: bytes) -> int:
+        if self.now < self.stands_s:
+            raise BlockingIOError
+        return len(data)
+
+    def recv(self, handle: int, most: int) -> bytes:
+        raise BlockingIOError
+
+    def poll(self, most: int, wait_s: float) -> list[tuple[int, int]]:
+        return []
+
+
+def test_the_handshake_of_tls_has_as_long_as_that_of_tcp() -> None:
+    slow = SlowNet()
+    net = TlsNet(cast(RealNet, slow), TlsOptions(), ["localhost"], patience_s=10.0)
+    handle = net.connect(0, 0)
+    assert net.late_event(handle) == DEADLINE
+    slow.now = 9.5
+    with pytest.raises(BlockingIOError):
+        net.send(handle, b"")
+    slow.now = 19.0
+    assert net.late_event(handle) is None
+    slow.now = 19.5
+    assert net.late_event(handle) == TLS_DEADLINE

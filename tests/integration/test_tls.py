@@ -124,6 +124,11 @@ def refused_after_the_handshake(summary: dict[str, Any]) -> None:
     assert set(summary["tls"]["ended"]) == {"alert certificate_required"}
 
 
+def never_shook_hands(summary: dict[str, Any]) -> None:
+    counts = summary["connections"]
+    assert (counts["held"], counts["opened"], counts["failures"]) == (0, 0, {"tls_timeout": 12})
+
+
 def speaks(words: str) -> Judged:
     def judge(summary: dict[str, Any]) -> None:
         held(summary)
@@ -154,6 +159,7 @@ KINDS: dict[str, tuple[dict[str, Any], tuple[str, ...], Judged]] = {
     "goodbye": ({"habit": strange.says_goodbye}, (), ended("closed_idle")),
     # It is refused, and OpenSSL's server then closes.
     "renegotiates": ({"habit": strange.asks_anew, "change": at_most_1_2}, (), ended("closed_idle")),
+    "silent": ({"habit": strange.falls_silent}, ("--connect-timeout", "1"), never_shook_hands),
     "no_client_certificate": ({"change": asks_for_a_certificate}, (), refused_after_the_handshake),
 }  # fmt: skip
 
