@@ -118,14 +118,16 @@ def judged(tmp_path_factory: pytest.TempPathFactory) -> dict[int, tuple[Drift, l
             asked_of_it = ["soak", url, *asked, "--server-pid", str(pid), "--out", f"{name}.db", "--quiet", *limits]
             programs[name] = stack.enter_context(Program(folder, *asked_of_it, name=str(name)))
         ends = {leak: program.wait() for leak, program in programs.items()}
-    return {leak: _judge(folder / f"{leak}.db", end.out) for leak, end in ends.items()}
+    assert all(end.out for end in ends.values())
+    return {leak: _judge(folder / f"{leak}.db") for leak in programs}
 
 
-def _judge(path: Path, said: str) -> tuple[Drift, list[Finding], int]:
-    judged = "failed: drift.server_user > 10MB/h" if path.stem == str(SHARED) else f"passed: {CONNECTIONS} of {CONNECTIONS} conn"
-    assert said.startswith(judged), said
+def _judge(path: Path) -> tuple[Drift, list[Finding], int]:
     run = recorded(path)
     summary = summarise(run)
+    # Three soaks and three servers on one host: one may be late, and is then invalid.
+    assert (summary.connections.held, summary.connections.lost) == (CONNECTIONS, 0)
+    assert [one.kept for one in summary.limits] == ([False] if path.stem == str(SHARED) else [])
     # What the server grew by in the hold is between two levels too.
     assert (summary.cost.server_user is None) == (path.stem != "0"), answer(summary)
     assert ("grows by" in answer(summary)) == (path.stem != "0")
