@@ -118,14 +118,15 @@ def judged(tmp_path_factory: pytest.TempPathFactory) -> dict[int, tuple[Drift, l
             asked_of_it = ["soak", url, *asked, "--server-pid", str(pid), "--out", f"{name}.db", "--quiet", *limits]
             programs[name] = stack.enter_context(Program(folder, *asked_of_it, name=str(name)))
         ends = {leak: program.wait() for leak, program in programs.items()}
-    assert all(end.out for end in ends.values())
-    return {leak: _judge(folder / f"{leak}.db") for leak in programs}
+    return {leak: _judge(folder / f"{leak}.db", end.out) for leak, end in ends.items()}
 
 
-def _judge(path: Path) -> tuple[Drift, list[Finding], int]:
+def _judge(path: Path, said: str) -> tuple[Drift, list[Finding], int]:
+    judged = "failed: drift.server_user > 10MB/h" if path.stem == str(SHARED) else f"passed: {CONNECTIONS} of {CONNECTIONS} conn"
+    # Three soaks and three servers on one host: one may be late.
+    assert said.startswith((judged, "invalid: the generator was the limit,")), said
     run = recorded(path)
     summary = summarise(run)
-    # Three soaks and three servers on one host: one may be late, and is then invalid.
     assert (summary.connections.held, summary.connections.lost) == (CONNECTIONS, 0)
     assert [one.kept for one in summary.limits] == ([False] if path.stem == str(SHARED) else [])
     # What the server grew by in the hold is between two levels too.
