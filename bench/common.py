@@ -107,3 +107,31 @@ async def engine_round(url: str, connections: int, hold_s: float, workers: int =
             break
     await generator.close()
     return result
+
+
+#: A figure of :func:`engine_costs`: what it is called, and the parts that are added up.
+FIGURES = {
+    "CPU a connect, us": ("connect_user_us", "connect_system_us"),
+    "CPU a heartbeat, us": ("beat_user_us", "beat_system_us"),
+    "of it user time, us": ("beat_user_us",),
+    "memory a connection, B": ("memory_bytes",),
+}
+
+
+async def engine_costs(url: str, connections: int, hold_s: float, batches: tuple[int, int], **values: Any) -> dict[str, float]:
+    """Two rounds of one worker: connects with hardly a beat among them, then beats alone; a batch of each every 10 ms."""
+    shared: dict[str, Any] = {"interval": 0.01, "first_beat": "sleep", **values}
+    connects = await engine_round(url, connections, 1, batch=batches[0], keepalive=3600, **shared)
+    settle()
+    beats = await engine_round(url, connections, hold_s, batch=batches[1], keepalive=20, **shared)
+    settle()
+    return {**beats, **{key: connects[key] for key in FIGURES["CPU a connect, us"]}}
+
+
+def print_figures(names: tuple[str, str], rounds: list[tuple[dict[str, float], dict[str, float]]]) -> None:
+    """The medians of both, and the ratios of the second to the first."""
+    for name, parts in FIGURES.items():
+        first, second = ([sum(pair[at][part] for part in parts) for pair in rounds] for at in (0, 1))
+        ratios = [new / old for old, new in zip(first, second, strict=True)]
+        middles = f"{statistics.median(first):.2f} {names[0]}, {statistics.median(second):.2f} {names[1]}"
+        print(f"{name:24} {middles}, ratio {spread_of(ratios)}")

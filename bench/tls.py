@@ -9,17 +9,10 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import statistics
 
-from common import command, engine_round, machine, settle, spread_of
+from common import command, engine_costs, machine, print_figures
 
 from asyncli.lab import choose
-
-FIGURES = {
-    "CPU a connect, us": ("connect_user_us", "connect_system_us"),
-    "CPU a heartbeat, us": ("beat_user_us", "beat_system_us"),
-    "memory a connection, B": ("memory_bytes",),
-}
 
 
 async def main() -> None:
@@ -29,21 +22,17 @@ async def main() -> None:
     parser.add_argument("--hold", type=int, default=10)
     options = parser.parse_args()
     print(f"$ {command()}\n{machine()}")
-    rounds: list[list[dict[str, float]]] = [[], []]
+    rounds = []
     for number in range(options.rounds):
+        found = {}
         for tls in (False, True) if number % 2 else (True, False):
             async with choose("nginx", connections=options.connections, keepalive_s=3600, tls=tls) as server:
                 ca = {"ca": str(server.authority)} if tls else {}
-                connects = await engine_round(server.url, options.connections, 1, batch=3, interval=0.01, keepalive=3600, first_beat="sleep", **ca)
-                settle()
-                beats = await engine_round(server.url, options.connections, options.hold, batch=3, interval=0.01, keepalive=20, first_beat="sleep", **ca)
-                settle()
-            rounds[tls].append({**beats, **{key: connects[key] for key in ("connect_user_us", "connect_system_us")}})
-            print(f"round {number + 1}", "TLS" if tls else "plain", {key: round(value, 2) for key, value in rounds[tls][-1].items()}, flush=True)
-    for name, parts in FIGURES.items():
-        plain, sealed = ([sum(one[part] for part in parts) for one in of] for of in rounds)
-        ratios = [new / old for old, new in zip(plain, sealed, strict=True)]
-        print(f"{name:24} {statistics.median(plain):.2f} plain, {statistics.median(sealed):.2f} TLS, ratio {spread_of(ratios)}")
+                # Two CPUs shake hands some 700 times a second.
+                found[tls] = await engine_costs(server.url, options.connections, options.hold, (3, 3), **ca)
+            print(f"round {number + 1}", "TLS" if tls else "plain", {key: round(value, 2) for key, value in found[tls].items()}, flush=True)
+        rounds.append((found[False], found[True]))
+    print_figures(("plain", "TLS"), rounds)
 
 
 asyncio.run(main())

@@ -12,30 +12,12 @@ import argparse
 import asyncio
 import json
 import os
-import statistics
 import subprocess
 import sys
 
-from common import HERE, command, engine_round, machine, settle, spread_of
+from common import HERE, command, engine_costs, machine, print_figures
 
 from asyncli.lab import choose
-
-#: A figure: what it is called, and the parts that are added up.
-FIGURES = {
-    "CPU a connect, us": ("connect_user_us", "connect_system_us"),
-    "CPU a heartbeat, us": ("beat_user_us", "beat_system_us"),
-    "of it user time, us": ("beat_user_us",),
-    "memory a connection, B": ("memory_bytes",),
-}
-
-
-async def measure(url: str, connections: int, hold_s: float) -> dict[str, float]:
-    """By the asyncli that this process imports: connects with hardly a beat among them, then beats alone."""
-    connects = await engine_round(url, connections, 1, batch=20, interval=0.01, keepalive=3600, first_beat="sleep")
-    settle()
-    beats = await engine_round(url, connections, hold_s, batch=40, interval=0.01, keepalive=20, first_beat="sleep")
-    settle()
-    return {**beats, **{key: connects[key] for key in ("connect_user_us", "connect_system_us")}}
 
 
 def of_tree(tree: str, url: str, options: argparse.Namespace) -> dict[str, float]:
@@ -55,7 +37,7 @@ async def main() -> None:
     parser.add_argument("--url", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.url is not None:
-        print(json.dumps(await measure(options.url, options.connections, options.hold)))
+        print(json.dumps(await engine_costs(options.url, options.connections, options.hold, (20, 40))))
         return
     print(f"$ {command()}\n{machine()}")
     trees = (options.before, str(HERE.parent))
@@ -68,11 +50,7 @@ async def main() -> None:
             rounds.append(found)
             for tree in trees:
                 print(f"round {number + 1}", tree, {key: round(value, 2) for key, value in found[tree].items()}, flush=True)
-    for name, parts in FIGURES.items():
-        before, after = ([sum(one[tree][part] for part in parts) for one in rounds] for tree in trees)
-        ratios = [new / old for old, new in zip(before, after, strict=True)]
-        middles = f"{statistics.median(before):.2f} before, {statistics.median(after):.2f} now"
-        print(f"{name:24} {middles}, ratio {spread_of(ratios)}")
+    print_figures(("before", "now"), [(one[options.before], one[trees[1]]) for one in rounds])
 
 
 asyncio.run(main())
