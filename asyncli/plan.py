@@ -283,18 +283,18 @@ def read_layers(
     alone = [field for field in ("agent_token_file", "agent_ca") if fields.get(field) is not None and fields.get("agent") is None]
     if alone:
         raise PlanError(f"{located[alone[0]]}: there is no agent; write --agent http://HOST:{AGENT_PORT}")
-    _require_tls(fields, located)
+    require_tls(fields, located)
     fields.setdefault("seed", secrets.randbits(48))
     return fields, located
 
 
-def _require_tls(fields: Mapping[str, Any], located: Mapping[str, str]) -> None:
+def require_tls(fields: Mapping[str, Any], located: Mapping[str, str]) -> None:
     """All URLs over TLS or none, and flags of TLS only where it is spoken."""
-    secure = {url.lower().startswith("https:") for url in fields["urls"]}
+    secure = {parse_url(url).secure for url in fields["urls"]}
     if len(secure) > 1:
         raise PlanError(f"{located['urls']}: http and https in one run; test them one after the other")
     said = [located[field] for field in TlsOptions.__struct_fields__ if fields.get(field)]
-    if said and True not in secure and not str(fields.get("status_url")).lower().startswith("https:"):
+    if said and True not in secure and not (fields.get("status_url") and parse_url(fields["status_url"]).secure):
         raise PlanError(f"{said[0]}: no URL is https; write https://, or leave it out")
     if fields.get("client_key") and not fields.get("client_cert"):
         raise PlanError(f"{located['client_key']}: a key without its certificate; write --client-cert FILE beside it")

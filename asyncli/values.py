@@ -118,19 +118,17 @@ def checked_url(value: object) -> str:
 
 def parse_agent(value: object) -> str:
     """Where an agent is: ``http://host[:port]``, or https."""
-    scheme, colon, rest = value.partition("://") if isinstance(value, str) else ("", "", "")
-    if not colon and not _USERINFO.match(str(value)):
+    if "://" not in str(value) and not _USERINFO.match(str(value)):
         raise ValueError(f"{shown(value)} is not the address of an agent; write http://HOST:{AGENT_PORT}")
-    secure = scheme.lower() == "https"
     try:
-        target = parse_url(f"http://{rest}" if secure else value)
+        target = parse_url(value)
     except ValueError as error:
         raise ValueError(f"{error} (of an agent: http://HOST:{AGENT_PORT})") from None
     if target.path != "/":
         raise ValueError(f"{shown(value)} has a path; write http://HOST:{AGENT_PORT}")
     authority = urlsplit(target.url).netloc
     port = "" if re.search(r":[0-9]+\Z", authority) else f":{AGENT_PORT}"
-    return f"{'https' if secure else 'http'}://{authority.rstrip(':')}{port}"
+    return f"{'https' if target.secure else 'http'}://{authority.rstrip(':')}{port}"
 
 
 def each_of(check: Callable[[str], str]) -> Callable[[object], tuple[str, ...]]:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import ssl
 import time
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
@@ -26,14 +25,12 @@ from asyncli.agent.wire import (
 )  # fmt: skip
 from asyncli.certificates import trusting
 from asyncli.collect.clock_offset import ClockOffset, Exchange
-from asyncli.collect.http import KeptConnection, reason
+from asyncli.collect.http import KeptConnection, reason, untrusted
 from asyncli.errors import HeldError, PeerError
 from asyncli.plan import Plan
 from asyncli.secret_variables import TOKEN_VARIABLE
 from asyncli.text import plain
-
-if TYPE_CHECKING:
-    import aiohttp
+from asyncli.values import parse_url
 
 # An ordinary answer takes milliseconds; the first hello parses a configuration and runs a program.
 _ANSWER_S, _HELLO_S = 2.5, 10.0
@@ -71,7 +68,7 @@ class AgentClient:
         self.clock = ClockOffset()
         self._token = read_token(plan.agent_token_file, "--agent-token-file")
         self._named = plan.agent_token_file or TOKEN_VARIABLE
-        self._tls = trusting("--agent-ca", plan.agent_ca) if self.url.startswith("https:") else None
+        self._tls = trusting("--agent-ca", plan.agent_ca) if parse_url(self.url).secure else None
         self._lease = ""
         headers = {"User-Agent": f"asyncli/{__version__}", "Accept": "application/json"}
         if self._token is not None:
@@ -129,7 +126,7 @@ class AgentClient:
         except TimeoutError:
             raise self._lost(f"no answer in {within_s:g} s") from None
         except aiohttp.ClientSSLError as error:
-            raise self._untrusted(error) from None
+            raise self._error(*untrusted(error, "--agent-ca")) from None
         except aiohttp.ServerDisconnectedError:
             hint = "" if self._tls else "; does it speak TLS? then write https://"
             raise self._lost(f"it closed the connection{hint}") from None
@@ -177,15 +174,6 @@ class AgentClient:
     def _version(self, said: Version) -> AgentError:
         what = f"is asyncli {said.asyncli[:40]!r} and speaks protocol {said.protocol}, and this is {__version__} with {PROTOCOL}"
         return self._error(what, "install the same asyncli on both hosts")
-
-    def _untrusted(self, error: aiohttp.ClientSSLError) -> AgentError:
-        cause = getattr(error, "certificate_error", None) or error.__cause__ or error
-        if isinstance(cause, ssl.SSLCertVerificationError):
-            why = cause.verify_message or str(cause)
-            mend = "renew it" if "expired" in why else "name its authority with --agent-ca, and the host as the certificate does"
-            return self._error(f"its certificate is not to be trusted ({why})", mend)
-        why = str(getattr(cause, "reason", None) or "no TLS").lower().replace("_", " ")
-        return self._error(f"TLS fails ({why})", "write http:// if it was started without --tls-cert")
 
     def _error(self, what: str, mend: str) -> AgentError:
         return AgentError(f"agent {self.url}: {what}; {mend}")

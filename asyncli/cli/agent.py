@@ -13,17 +13,18 @@ from typing import Any
 import click
 
 from asyncli import __version__
-from asyncli.cli.options import parsed, server_options
+from asyncli.cli.options import parsed, server_options, trust_options
 from asyncli.cli.outputs import UNSEEN
 from asyncli.cli.signals import Heard, caught
 from asyncli.errors import HostError, PlanError
-from asyncli.plan import KEYS, Plan
+from asyncli.plan import KEYS, Plan, require_tls
 from asyncli.secret_variables import TOKEN_VARIABLE
 from asyncli.values import AGENT_PORT
 
 
 @click.command(name="agent", no_args_is_help=True, context_settings={"max_content_width": 110})
 @server_options
+@trust_options
 @click.option("--listen", default=f"127.0.0.1:{AGENT_PORT}", metavar="HOST:PORT", show_default=True, help="Where to listen.")
 @click.option(
     "--token-file", metavar="FILE", help="The token of the clients; required beyond loopback.  [default: $ASYNCLI_AGENT_TOKEN]"
@@ -40,7 +41,8 @@ def command(**values: Any) -> int:
     token_file, certificate, key = (values.pop(name) for name in ("token_file", "tls_cert", "tls_key"))
     if key is not None and certificate is None:
         raise PlanError("--tls-key: there is no certificate; name it with --tls-cert")
-    named = [f"--{name.replace('_', '-')}" for name, value in values.items() if value is not None and name != "status_url"]
+    ways = ("server_pid", "server_pidfile", "server_name")
+    named = [f"--{name.replace('_', '-')}" for name in ways if values[name] is not None]
     if len(named) > 1:
         raise PlanError(f"{' and '.join(named)}: name the server once, not {len(named)} times; leave all but one out")
     if not named and values["status_url"] is None:
@@ -79,10 +81,13 @@ def _run(
         _say(f"warning: {token_file} can be read by others on this host; chmod 600 {token_file}")
     if tls is not None and certificate is not None and (why := refused_because(tls, certificate)) is not None:
         _say(f"warning: --tls-cert {certificate}: {why}; every soak will refuse it until the agent is started with another")
+    plan = _plan(values)
+    if plan.insecure:
+        _say("warning: --insecure: the status page's certificate is not verified")
     if token is not None and tls is None and not _loopback(host):
         _say("warning: the token crosses the network in the clear; give --tls-cert and --tls-key")
     raise_nofile()
-    asyncio.run(_serve(_plan(values), host, port, token, tls))
+    asyncio.run(_serve(plan, host, port, token, tls))
     # Its output is a log: the end does not wait for a reader.
     Heard.late = True
     return 0
@@ -129,7 +134,9 @@ def _plan(values: dict[str, Any]) -> Plan:
         field: parsed(f"--{key.replace('_', '-')}", parse, given[key]) for key, (field, parse) in KEYS.items() if key in given
     }
     # The server listens on the status page's port.
-    return Plan(urls=(fields["status_url"],) if "status_url" in fields else (), **fields)
+    fields["urls"] = (fields["status_url"],) if "status_url" in fields else ()
+    require_tls(fields, {field: f"--{key.replace('_', '-')}" for key, (field, _) in KEYS.items()})
+    return Plan(**fields)
 
 
 def _loopback(host: str) -> bool:

@@ -50,11 +50,14 @@ _CONNECT_OPTIONS: tuple[Option, ...] = (
     ),
     click.option("--source", metavar="ADDRESS", multiple=True, help="Connect from this address of this host; repeatable."),
 )
-_TLS_OPTIONS: tuple[Option, ...] = (
+_TRUST_OPTIONS: tuple[Option, ...] = (
     click.option("--ca", metavar="FILE", help="Of https: who signed the server's certificate (PEM).  [default: the system's]"),
     click.option("--client-cert", metavar="FILE", help="Our certificate, where the server asks for one."),
     click.option("--client-key", metavar="FILE", help="Its key.  [default: in the same file]"),
     click.option("--insecure", is_flag=True, default=None, help="Do not verify the server's certificate."),
+)
+_TLS_OPTIONS: tuple[Option, ...] = (
+    *_TRUST_OPTIONS,
     click.option("--tls-min", metavar="1.2|1.3", help="Refuse older versions of TLS.  [default: 1.2]"),
     click.option("--tls-max", metavar="1.2|1.3", help="Offer no newer version.  [default: 1.3]"),
     click.option("--tls-ciphers", metavar="LIST", help="Cipher suites of TLS 1.2 to offer, in OpenSSL's words."),
@@ -104,8 +107,8 @@ def _give(options: tuple[Option, ...]) -> Callable[[F], F]:
     return give
 
 
-server_options, connect_options, header_options, tls_options = map(
-    _give, (_SERVER_OPTIONS, _CONNECT_OPTIONS, _HEADER_OPTIONS, _TLS_OPTIONS)
+server_options, connect_options, header_options, trust_options, tls_options = map(
+    _give, (_SERVER_OPTIONS, _CONNECT_OPTIONS, _HEADER_OPTIONS, _TRUST_OPTIONS, _TLS_OPTIONS)
 )
 
 

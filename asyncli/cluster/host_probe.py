@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from asyncli import __version__
+from asyncli.certificates import client_context
 from asyncli.engine.spread import Spread
 from asyncli.environment import boot_id, host_name, network, spread_over
 from asyncli.errors import AsyncliError
@@ -58,6 +59,8 @@ async def probe_client_host(plan: dict[str, Any]) -> bytes:
                 asked, sources=tuple(one for one in asked.sources if _is_own(one)) or asked.sources[:1]
             )
         spread = await spread_over(limits, asked)
+        if asked.tls is not None:
+            client_context(asked.tls)  # the files that it names are this host's
     except AsyncliError as error:
         return msgspec.msgpack.encode(msgspec.structs.replace(seen, why_not=str(error)))
     return msgspec.msgpack.encode(msgspec.structs.replace(seen, spread=spread))

@@ -95,3 +95,14 @@ def reason(error: BaseException) -> str:
         # A failed name look-up has a negative errno of its own kind; asyncio's other texts repeat the address.
         return os.strerror(cause.errno) if cause.errno > 0 else str(cause.strerror)
     return oneline(str(error) or type(error).__name__)[:80]
+
+
+def untrusted(error: aiohttp.ClientSSLError, ca: str) -> tuple[str, str]:
+    """What of the peer's TLS failed, and what to do; ``ca``: the flag that names an authority."""
+    import aiohttp
+
+    if not isinstance(error, aiohttp.ClientConnectorCertificateError):
+        return f"TLS fails ({reason(error)})", "write http:// if it does not speak TLS"
+    why = reason(error)
+    mend = "renew it" if "expired" in why else f"name its authority with {ca}, and the host as the certificate does"
+    return f"its certificate is not to be trusted ({why})", mend

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from asyncli.certificates import client_context
-from asyncli.collect.http import KeptConnection, reason
+from asyncli.collect.http import KeptConnection, reason, untrusted
 from asyncli.collect.status_pages import NotStatusPage, StatusPage, excerpt, parse_page
 from asyncli.errors import PeerError
 from asyncli.metrics import (
@@ -16,7 +16,7 @@ from asyncli.metrics import (
     STATUS_UNANSWERED,
 )
 from asyncli.text import oneline
-from asyncli.values import TlsOptions
+from asyncli.values import TlsOptions, parse_url
 
 #: One poll, connecting included: later the number is of another second.
 TIMEOUT_S = 2.0
@@ -39,7 +39,7 @@ class StatusReader:
         #: The Server header of the last answer, "" when there was none.
         self.server_header = ""
         self._timeout_s = timeout_s
-        tls = client_context(options or TlsOptions()) if url.lower().startswith("https:") else None
+        tls = client_context(options or TlsOptions()) if parse_url(url).secure else None
         self._connection = KeptConnection({"User-Agent": "asyncli", "Accept": "text/plain"}, tls)
 
     async def read(self) -> dict[str, float]:
@@ -53,6 +53,8 @@ class StatusReader:
             answer = await self._connection.ask("GET", self.url, within_s=self._timeout_s)
         except TimeoutError:
             raise self._error(f"no answer in {self._timeout_s:g} s", _UNREACHED) from None
+        except aiohttp.ClientSSLError as error:
+            raise self._error(*untrusted(error, "--ca")) from None
         except (aiohttp.ClientError, OSError) as error:
             raise self._error(f"cannot be read ({reason(error)})", _UNREACHED) from None
         self.server_header = answer.headers.get("Server", "")

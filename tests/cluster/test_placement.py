@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncli import __version__
-from asyncli.cluster.host_probe import HostProbe, read_probe
+from asyncli.cluster.host_probe import HostProbe, probe_client_host, read_probe
 from asyncli.cluster.placement import Member, Placement, ends_there, place, said_of
 from asyncli.engine.fleet import PATIENCE_S, Room, TickMerger, assign, held_by, take_over
 from asyncli.engine.shard import build_shard
 from asyncli.engine.spread import Destination, Spread
 from asyncli.errors import PreflightError
-from asyncli.plan import Plan
+from asyncli.plan import Plan, plan_document
 from asyncli.preflight.limits import Limits
 from asyncli.records import Tick
 
@@ -180,3 +182,10 @@ def test_a_batch_that_fits_on_no_host_is_told_as_such() -> None:
         place(plan, [member("a"), member("b")])
     assert "None" not in str(raised.value)
     assert "--batch" in str(raised.value)
+
+
+def test_a_host_without_the_authoritys_file_cannot_take_the_plan() -> None:
+    plan = msgspec.structs.replace(PLAN, urls=("https://127.0.0.1/",), ca="absent.pem")
+    probe = read_probe(asyncio.run(probe_client_host(plan_document(plan))))
+    assert isinstance(probe, HostProbe)
+    assert "--ca absent.pem" in probe.why_not
