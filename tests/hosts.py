@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import json
 import os
 import signal
 import subprocess
 import sys
+import threading
 import uuid
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from programs import DEADLINE_S, contents, until
+from programs import alive, contents, until
 
 from asyncli.lab.network import Network
 
@@ -35,10 +39,6 @@ def bridged(count: int) -> Network:
 Place = tuple[Network, str]
 
 
-def _at(place: Place | None) -> AbstractContextManager[None]:
-    return nullcontext() if place is None else place[0].inside(place[1])
-
-
 def another_machine(folder: Path, number: int) -> tuple[str, ...]:
     """Words before a program, to which this machine is then another one: by its boot's id, the only thing that tells."""
     told = folder / f"boot_id_{number}"
@@ -46,30 +46,71 @@ def another_machine(folder: Path, number: int) -> tuple[str, ...]:
     return ("unshare", "-m", "sh", "-c", 'mount --bind "$0" /proc/sys/kernel/random/boot_id && exec "$@"', str(told))
 
 
+# Dask's looks at itself, every few milliseconds, are of no use here.
+_QUIET = {"DASK_DISTRIBUTED__WORKER__PROFILE__ENABLED": "False", "DASK_DISTRIBUTED__ADMIN__TICK__INTERVAL": "1s"}
+# To load Dask takes seconds of CPU: one process has, and is forked for each scheduler and worker, on its host, with its log.
+_NURSERY = """
+import json, os, signal, sys
+import asyncli.cluster.actor, dask.cli, distributed.cli.dask_scheduler, distributed.cli.dask_worker
+from asyncli.lab.network import _enter
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+for line in sys.stdin:
+    words, environment, folder, log, namespace = json.loads(line)
+    if pid := os.fork():
+        print(pid, flush=True)
+        continue
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    for number, path in enumerate((os.devnull, log, log)):
+        os.dup2(os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND), number)
+    if namespace:
+        _enter(os.open(namespace, os.O_RDONLY))
+    os.environ.update(environment)
+    os.chdir(folder)
+    sys.argv = ["dask", *words]
+    dask.cli.run_cli()
+"""
+_forking = threading.Lock()
+
+
+@functools.cache
+def _nursery() -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", _NURSERY]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={**os.environ, **_QUIET})
+
+
 class Dask:
     """A scheduler or a worker as a process, on a host of a network or none, its log in ``folder``; what it starts bears its mark."""
 
     def __init__(self, folder: Path, *arguments: str, place: Place | None = None, before: Sequence[str] = ()) -> None:
-        self._mark = f"ASYNCLI_TEST_DASK={uuid.uuid4().hex}"
-        self._log = folder / f"dask-{uuid.uuid4().hex[:8]}.log"
-        name, _, value = self._mark.partition("=")
-        environment = {**os.environ, name: value, "TMPDIR": str(folder)}
-        with self._log.open("wb") as log, _at(place):
-            self.popen = subprocess.Popen(
-                [*before, sys.executable, "-m", "dask", *arguments], cwd=folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment
-            )
+        self._mark, self._log = f"ASYNCLI_TEST_DASK={uuid.uuid4().hex}", folder / f"dask-{uuid.uuid4().hex[:8]}.log"
+        environment = {**dict([self._mark.split("=")]), "TMPDIR": str(folder)}
+        self._log.touch()
+        if before or "--preload" in arguments:
+            command = [*before, sys.executable, "-m", "dask", *arguments]
+            whole = {**os.environ, **_QUIET, **environment}
+            with self._log.open("wb") as log, contextlib.nullcontext() if place is None else place[0].inside(place[1]):
+                self.pid = subprocess.Popen(command, cwd=folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=whole).pid
+            return
+        namespace = place and f"/proc/{os.getpid()}/fd/{place[0]._namespaces[place[1]]}"
+        with _forking:
+            nursery = _nursery()
+            nursery.stdin.write(json.dumps((arguments, environment, str(folder), str(self._log), namespace)) + "\n")
+            nursery.stdin.flush()
+            self.pid = int(nursery.stdout.readline())
 
     @property
     def log(self) -> str:
         return self._log.read_text(encoding="utf-8", errors="replace")
 
     def until_said(self, words: str) -> None:
-        until(lambda: words in self.log or self.popen.poll() is not None, f"dask says {words!r}")
+        until(lambda: words in self.log or not alive(self.pid), f"dask says {words!r}")
         assert words in self.log, self.log
 
     def started(self) -> list[int]:
         """The living processes that it has started, and that theirs have."""
-        return [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if pid != self.popen.pid and self._is_ours(pid)]
+        # A zombie has no environment any more.
+        every = map(int, filter(str.isdigit, os.listdir("/proc")))
+        return [pid for pid in every if pid != self.pid and self._mark.encode() in contents(f"/proc/{pid}/environ")]
 
     def hosts(self) -> list[int]:
         """The generator's processes on it."""
@@ -80,21 +121,16 @@ class Dask:
         until(lambda: not self.hosts(), "its generator is gone")
 
     def kill(self) -> None:
-        self.popen.send_signal(signal.SIGKILL)
-        self.popen.wait(DEADLINE_S)
+        """It alone, and not what it has started."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGKILL)
+        until(lambda: not alive(self.pid), "it has ended")
 
-    def stop(self) -> None:
-        self.popen.terminate()
-        try:
-            self.popen.wait(10)
-        except subprocess.TimeoutExpired:
-            self.kill()
+    def end(self) -> None:
+        """Kill it and what it has started."""
+        self.kill()
         for pid in self.started():
             os.kill(pid, signal.SIGKILL)
-
-    def _is_ours(self, pid: int) -> bool:
-        # A zombie has no environment any more.
-        return self._mark.encode() in contents(f"/proc/{pid}/environ")
 
 
 class Hosts:
@@ -102,43 +138,37 @@ class Hosts:
 
     def __init__(self, folder: Path, *, at: str = "127.0.0.1", place: Place | None = None, more: tuple[str, ...] = ()) -> None:
         self.folder, self._more, self._place = folder, more, place
-        self._all: list[Dask] = []
-        scheme = "tls" if more else "tcp"
-        self.scheduler = self._start("scheduler", "--host", f"{scheme}://{at}", "--port", "0", "--no-dashboard", *more, place=place)
-        self.scheduler.until_said("Scheduler at:")
-        self.address = next(word for word in self.scheduler.log.split() if word.startswith(f"{scheme}://"))
+        self._workers: list[Dask] = []
+        self._scheme = "tls" if more else "tcp"
+        self._schedule(at, 0)
+        self.address = next(word for word in self.scheduler.log.split() if word.startswith(f"{self._scheme}://"))
 
-    def _start(self, *arguments: str, place: Place | None, before: Sequence[str] = ()) -> Dask:
-        dask = Dask(self.folder, *arguments, place=place, before=before)
-        self._all.append(dask)
-        return dask
+    def _schedule(self, host: str, port: int) -> None:
+        arguments = ("--host", f"{self._scheme}://{host}", "--port", str(port), "--no-dashboard", *self._more)
+        self.scheduler = Dask(self.folder, "scheduler", *arguments, place=self._place)
+        self.scheduler.until_said("Scheduler at:")
 
     def worker(self, place: Place | None = None, *more: str, before: Sequence[str] = ()) -> Dask:
         """One more worker, which the scheduler knows. ``before``: words before it, of a program that becomes it."""
-        worker = self._start(
-            "worker", self.address, "--no-nanny", "--nthreads", "1", "--no-dashboard", *self._more, *more, place=place, before=before
-        )
+        arguments = (self.address, "--no-nanny", "--nthreads", "1", "--no-dashboard", *self._more, *more)
+        self._workers.append(worker := Dask(self.folder, "worker", *arguments, place=place, before=before))
         worker.until_said("Registered to")
         return worker
 
     def stop_workers(self) -> None:
         """And the scheduler knows none any more."""
-        while (worker := self._all.pop()) is not self.scheduler:
-            worker.stop()
-        self._all.append(self.scheduler)
+        while self._workers:
+            self._workers.pop().end()
 
     def schedule_anew(self) -> None:
         """Another scheduler in the place of the one that was killed, which knows no worker."""
         self.stop_workers()
         where = urlsplit(self.address)
-        self._all.clear()
-        arguments = ("--host", f"{where.scheme}://{where.hostname}", "--port", str(where.port), "--no-dashboard", *self._more)
-        self.scheduler = self._start("scheduler", *arguments, place=self._place)
-        self.scheduler.until_said("Scheduler at:")
+        self._schedule(where.hostname or "", where.port or 0)
 
     def stop(self) -> None:
         self.stop_workers()
-        self.scheduler.stop()
+        self.scheduler.end()
 
 
 @contextmanager

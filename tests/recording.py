@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from asyncli.plan import Plan, plan_document
-from asyncli.records import Environment
+from asyncli.records import HISTOGRAMS, Asked, Deaths, Environment, Tick
 from asyncli.run import Run
 from asyncli.store.writer import RunWriter
 
@@ -31,3 +31,17 @@ def write_run(run: Run, path: Path, *, run_id: str | None = None, started_s: flo
     writer.close(run.complete)
     assert writer.trouble is None
     return path
+
+
+def a_tick(second: int) -> Tick:
+    """A second with something in each part of it."""
+    tick = Tick(second=second, workers=2, held=10 * second, opened=10, started=10, sent=7, answered=6, failures={"refused": 1}, by_status={200: 6}, dropped={1: 1})
+    for value, name in enumerate(HISTOGRAMS):
+        for part in range(1, 9):
+            getattr(tick, name).add(1234 * value * part)
+    tick.deaths["reset"] = Deaths(count=2)
+    tick.deaths["reset"].age_s.add(3)
+    if second == 7:
+        tick.asked = Asked(keepalive=6, ended={"time": 1}, failed={"reset": 1}, by_target={0: 6})
+        tick.asked.waiting_us.add(99)
+    return tick

@@ -24,7 +24,6 @@ _SOURCE = r"""
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
-#include <sys/time.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -52,19 +51,6 @@ int clock_gettime(clockid_t id, struct timespec *t) {
     long done = syscall(SYS_clock_gettime, id, t);
     if (!done) add(t, of(id));
     return done;
-}
-
-int gettimeofday(struct timeval *restrict t, void *restrict zone) {
-    struct timespec now;
-    clock_gettime(CLOCK_REALTIME, &now);
-    t->tv_sec = now.tv_sec, t->tv_usec = now.tv_nsec / 1000;
-    return 0;
-}
-
-time_t time(time_t *t) {
-    struct timespec now;
-    clock_gettime(CLOCK_REALTIME, &now);
-    return t ? *t = now.tv_sec : now.tv_sec;
 }
 
 /* Deadlines are by the clocks that we show, the kernel's are by its own. */

@@ -29,6 +29,13 @@ def server() -> Iterator[Server]:
         yield server
 
 
+@pytest.fixture(scope="module")
+def agent(tmp_path_factory: pytest.TempPathFactory, server: Server) -> Iterator[AnAgent]:
+    """An agent that anyone may ask."""
+    with AnAgent(tmp_path_factory.mktemp("agent"), "--status-url", server.url) as agent:
+        yield agent
+
+
 def soak(folder: Path, server: Server, url: str, *more: str | Path) -> Done:
     return here(folder, "soak", server.url, "--agent", url, *FEW, *more)
 
@@ -50,7 +57,8 @@ def test_a_token_that_is_wrong_or_missing(tmp_path: Path, server: Server, monkey
         assert "another-token" not in there.err
 
 
-def test_certificates(tmp_path: Path, server: Server) -> None:
+def test_certificates(tmp_path: Path, server: Server, agent: AnAgent) -> None:
+    assert "write http://" in complaint(soak(tmp_path, server, agent.url.replace("http", "https")))
     authority, other = trustme.CA(), trustme.CA()
     authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
     other.cert_pem.write_to_path(str(tmp_path / "other.pem"))
@@ -58,8 +66,7 @@ def test_certificates(tmp_path: Path, server: Server) -> None:
     authority.issue_cert("127.0.0.1", not_after=yesterday).private_key_and_cert_chain_pem.write_to_path(str(tmp_path / "expired.pem"))
     authority.issue_cert("10.1.2.3").private_key_and_cert_chain_pem.write_to_path(str(tmp_path / "good.pem"))
     with AnAgent(tmp_path, "--status-url", server.url, "--tls-cert", tmp_path / "expired.pem", name="a") as there:
-        said = complaint(soak(tmp_path, server, there.url, "--agent-ca", tmp_path / "ca.pem"))
-        assert "expired" in said
+        assert "expired" in complaint(soak(tmp_path, server, there.url, "--agent-ca", tmp_path / "ca.pem"))
         assert "expired" in there.err
     with AnAgent(tmp_path, "--status-url", server.url, "--tls-cert", tmp_path / "good.pem", name="b") as there:
         assert "--agent-ca" in complaint(soak(tmp_path, server, there.url, "--agent-ca", tmp_path / "other.pem"))
@@ -70,18 +77,15 @@ def test_certificates(tmp_path: Path, server: Server) -> None:
         socket.create_connection(("127.0.0.1", there.port)).close()
         there.signal(signal.SIGCONT)
         there.until(lambda: "it left in the handshake" in there.err, "who gave up is told so")
-    with AnAgent(tmp_path, "--status-url", server.url, name="c") as there:
-        assert "write http://" in complaint(soak(tmp_path, server, there.url.replace("http", "https")))
 
 
-def test_another_version_is_refused_on_both_sides(tmp_path: Path, server: Server) -> None:
+def test_another_version_is_refused_on_both_sides(tmp_path: Path, server: Server, agent: AnAgent) -> None:
     with serving(answer=http(json.dumps({"protocol": 2, "asyncli": "9.9", "more": []}).encode()), closes=True) as other:
         assert "'9.9'" in complaint(soak(tmp_path, server, other.url.rstrip("/")))
-    with AnAgent(tmp_path, "--status-url", server.url) as there:
-        status, body = there.ask("/v1/hello", Asyncli_Protocol="2")
-        assert status == 426
-        assert b"asyncli 0." in body
-        there.until(lambda: "refused 127.0.0.1: " in there.err, "it logs so")
+    status, body = agent.ask("/v1/hello", Asyncli_Protocol="2")
+    assert status == 426
+    assert b"asyncli 0." in body
+    agent.until(lambda: "refused 127.0.0.1: " in agent.err, "it logs so")
     with serving(answer=http(json.dumps({"error": "another protocol"}).encode(), "426 Upgrade Required"), closes=True) as other:
         assert "another protocol" in complaint(soak(tmp_path, server, other.url.rstrip("/")))
 
@@ -206,28 +210,27 @@ def requests(draw: st.DrawFn) -> bytes:
     return "\r\n".join([*lines, "", ""]).encode("utf-8", "replace") + body
 
 
-def test_whatever_a_stranger_sends_the_agent_goes_on(tmp_path: Path, server: Server) -> None:
+def test_whatever_a_stranger_sends_the_agent_goes_on(agent: AnAgent) -> None:
     number = iter(range(1, 1_000_000))
-    with AnAgent(tmp_path, "--status-url", server.url, name="fuzzed") as there:
 
-        @settings(max_examples=100)
-        @given(requests())
-        def ask(sent: bytes) -> None:
-            at = next(number)
-            with socket.create_connection(("127.0.0.1", there.port), 30, (f"127.2.{at // 250}.{at % 250 + 1}", 0)) as sock:
-                sock.sendall(sent)
-                sock.shutdown(socket.SHUT_WR)
-                answer = b""
-                try:
-                    while part := sock.recv(65536):
-                        answer += part
-                except ConnectionResetError:
-                    pass
-            status = re.match(rb"HTTP/1\.[01] (\d\d\d) ", answer)
-            assert not answer or status, answer
-            assert status is None or not status[1].startswith(b"5"), answer
+    @settings(max_examples=100)
+    @given(requests())
+    def ask(sent: bytes) -> None:
+        at = next(number)
+        with socket.create_connection(("127.0.0.1", agent.port), 30, (f"127.2.{at // 250}.{at % 250 + 1}", 0)) as sock:
+            sock.sendall(sent)
+            sock.shutdown(socket.SHUT_WR)
+            answer = b""
+            try:
+                while part := sock.recv(65536):
+                    answer += part
+            except ConnectionResetError:
+                pass
+        status = re.match(rb"HTTP/1\.[01] (\d\d\d) ", answer)
+        assert not answer or status, answer
+        assert status is None or not status[1].startswith(b"5"), answer
 
-        ask()
-        assert there.hello()["protocol"] == 1
-        assert "Traceback" not in there.err
-        assert all(line.startswith(("asyncli agent", "refused ", "not known here")) for line in there.err.splitlines())
+    ask()
+    assert agent.hello()["protocol"] == 1
+    assert "Traceback" not in agent.err
+    assert all(line.startswith(("asyncli agent", "refused ", "not known here")) for line in agent.err.splitlines())

@@ -70,26 +70,24 @@ def tick(second: int, held: int, **more: Any) -> Ticked:
 
 
 SILENT = WorkerSilent(worker=1, pid=11, held=50, awaiting=5, silent_s=5.1)
+LOST = WorkerLost(1, 11, "was killed by SIGKILL", 50)
 
 
+# A worker's silence is told between two ticks: the gauges of the last one have what it holds, or have it not, until the next.
 @pytest.mark.parametrize(
     "messages",
     [
-        # A worker's silence is told between two ticks: the gauges of the last one have what it holds, or have it not, until the next.
-        [tick(1, 100, awaiting=9), SILENT],
-        [tick(1, 100, awaiting=9), SILENT, tick(2, 50, awaiting=4)],
-        [tick(1, 100, awaiting=9), SILENT, tick(2, 50, awaiting=4), WorkerBack(1, 11, 7.0)],
-        [tick(1, 100, awaiting=9), SILENT, tick(2, 50, awaiting=4), WorkerLost(1, 11, "was killed by SIGKILL", 50)],
-        [
-            tick(1, 100, awaiting=9), SILENT, tick(2, 50, awaiting=4), WorkerLost(1, 11, "was killed by SIGKILL", 50),
-            tick(3, 50, awaiting=4, beats_failed=5, deaths={"generator_lost": Deaths(count=50)}),
-        ],
+        [SILENT],
+        [SILENT, tick(2, 50, awaiting=4)],
+        [SILENT, tick(2, 50, awaiting=4), WorkerBack(1, 11, 7.0)],
+        [SILENT, tick(2, 50, awaiting=4), LOST],
+        [SILENT, tick(2, 50, awaiting=4), LOST, tick(3, 50, awaiting=4, beats_failed=5, deaths={"generator_lost": Deaths(count=50)})],
     ],
-)  # fmt: skip
+)
 async def test_what_a_silent_worker_of_a_lost_host_held_is_counted_once(messages: Sequence[Up]) -> None:
     generator = fleet(member("a", 0), member("b", 1, 2))
     generator.begin(time.monotonic() - 10.0)
-    for message in messages:
+    for message in (tick(1, 100, awaiting=9), *messages):
         generator._on_message(generator._hosts["b"], message)
     generator._lose(generator._hosts["b"], "is cut off")
     ticks = [one.tick for one in await said(generator) if isinstance(one, Ticked)] + [generator._merging.rest()]

@@ -1,9 +1,14 @@
-"""A cluster as its user meets it: wrong addresses, foreign workers, certificates, signals, notebooks. One host, this one."""
+"""A cluster as its user meets it: wrong addresses, foreign workers, certificates, signals, notebooks. One host, this one.
+
+What waits has lanes; what is refused at once runs here meanwhile.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import datetime
+import os
+import re
 import signal
 import subprocess
 import sys
@@ -17,15 +22,17 @@ import pytest
 from fault_table import require_as_written
 from hosts import Dask, Hosts, clustered
 from lanes import Lanes, Running
-from programs import DEADLINE_S, Program, Server, answered, codes, held, recorded, report, run, serving, told, until
+from programs import DEADLINE_S, Done, Program, Server, answered, codes, held, here, recorded, report, serving, told, until
 
 import asyncli
+from asyncli.cli.soak import _require_same_hosts
 from asyncli.cluster.actor import HostActor
 from asyncli.cluster.link import Cluster, unanswered
 from asyncli.engine.shard import build_shard
 from asyncli.engine.spread import Destination, Spread
 from asyncli.errors import PlanError
 from asyncli.plan import Plan
+from asyncli.store.resume import read_interrupted
 
 SHORT = ("-k", "4", "--ramp", "50/10ms", "--baseline", "0.2", "--residue", "0.2", "--json", "run.json", "--out", "run.db")
 lanes = Lanes()
@@ -69,34 +76,126 @@ def empty_cluster(folder: Path) -> Iterator[There]:
         yield There(hosts, (), server)
 
 
-@contextmanager
-def no_cluster(folder: Path) -> Iterator[Server]:
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
     with serving() as server:
         yield server
 
 
-def soak(folder: Path, server: Server, address: str, *arguments: str) -> tuple[int, str]:
-    """The status and what stands on standard error of a soak that should not come far."""
-    done = run(folder, "soak", server.url, "--cluster", address, "-c", "100", "--hold", "1", *SHORT, *arguments)
-    return done.status, done.err
+@pytest.fixture(scope="module")
+def empty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
+    """A scheduler, whose workers are those of a test."""
+    with clustered(tmp_path_factory.mktemp("empty")) as hosts:
+        yield hosts
+
+
+def soak(folder: Path, server: Server, address: str, *arguments: str) -> Done:
+    return here(folder, "soak", server.url, "--cluster", address, "-c", "100", "--hold", "1", *SHORT, *arguments)
 
 
 def one_line(folder: Path, server: Server, address: str, *arguments: str) -> str:
+    """What is said of a soak that is refused before it opens anything."""
     before = server.accepts
-    status, said = soak(folder, server, address, *arguments)
-    assert (status, said.count("\n"), server.accepts) == (2, 1, before), said
+    done = soak(folder, server, address, *arguments)
+    assert (done.status, done.err.count("\n"), server.accepts) == (2, 1, before), done.err
     assert not (folder / "run.db").exists()
-    return said
+    return done.err
 
 
-@lanes(cluster)
-def test_two_workers_of_one_host_are_one_actor(folder: Path, there: There) -> None:
-    assert soak(folder, there.server, there.address) == (0, "")
-    summary = report(folder, "run.db")
-    (one,) = summary["environment"]["cluster"]["hosts"]
-    assert (one["connections"], one["workers"]) == (100, 1)
-    assert summary["connections"]["held"] == 100
-    there.until_free()
+def test_fewer_hosts_than_were_asked_for_are_refused(
+    running: Running, tmp_path: Path, empty: Hosts, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("asyncli.cluster.link._COME_S", 2.0)
+    empty.worker()
+    done = here(tmp_path, "check", server.url, "--cluster", empty.address, "--cluster-hosts", "2")
+    assert (done.status, done.out) == (2, "")
+    _, refused = done.err.splitlines()
+    assert "--cluster-hosts: 1 of 2 " in refused
+
+
+def test_an_address_that_leads_nowhere(tmp_path: Path, server: Server) -> None:
+    with serving() as other:
+        for port in (1, other.port):
+            assert f"tcp://127.0.0.1:{port}" in one_line(tmp_path, server, f"tcp://127.0.0.1:{port}")
+
+
+def test_without_the_extra_it_says_what_to_install(tmp_path: Path) -> None:
+    code = "import sys; sys.modules['distributed'] = None\nfrom asyncli.cli.main import main\nmain()"
+    asked = ["soak", "http://127.0.0.1:1/", "--cluster", "tcp://127.0.0.1:8786"]
+    done = subprocess.run([sys.executable, "-c", code, *asked], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "asyncli[dask]" in done.stderr
+
+
+def test_workers_that_are_none_or_of_another_kind(tmp_path: Path, empty: Hosts, server: Server) -> None:
+    """There is none; another asyncli is there, or none is to be found."""
+    empty.stop_workers()
+    assert f"dask worker {empty.address}" in one_line(tmp_path, server, empty.address)
+    kinds = {
+        "import asyncli; asyncli.__version__ = '0.0.9'": "0.0.9",
+        "import sys\nclass Without:\n    def find_spec(self, name, *_):\n        if name.startswith('asyncli'): "
+        "raise ModuleNotFoundError(f'No module named {name!r}')\nsys.meta_path.insert(0, Without())": "; install",
+    }
+    for change, said in kinds.items():
+        preload = tmp_path / "preload.py"
+        preload.write_text(change)
+        empty.stop_workers()
+        empty.worker(None, "--preload", str(preload))
+        assert said in one_line(tmp_path, server, empty.address)
+
+
+def test_a_bug_of_the_actor_does_not_hide(tmp_path: Path, empty: Hosts, server: Server) -> None:
+    empty.stop_workers()
+    preload = tmp_path / "preload.py"
+    preload.write_text(
+        "from asyncli.collect.processes import ProcessGroup as p\n"
+        "def memory(self, old=p.memory, left=[3]):\n    if not left[0]: raise RuntimeError('a bug')\n    left[0] -= 1\n    return old(self)\n"
+        "p.memory = memory\n"
+    )
+    worker = empty.worker(None, "--preload", str(preload))
+    done = soak(tmp_path, server, empty.address, "--hold", "10m")
+    worker.until_free()
+    assert (done.status, "Traceback" in done.err) == (4, False)
+    (lost,) = (one["fields"] for one in report(tmp_path, "run.db")["findings"] if one["code"] == "host_lost")
+    assert lost["held"] == 100
+
+
+def certificates(folder: Path, name: str, lasts: datetime.timedelta) -> tuple[str, ...]:
+    """An authority and a certificate of its that ``lasts`` from now, as Dask's flags of a scheduler or worker."""
+    import trustme
+
+    folder = folder / name
+    folder.mkdir()
+    authority = trustme.CA()
+    leaf = authority.issue_cert("127.0.0.1", "localhost", not_after=datetime.datetime.now(datetime.UTC) + lasts)
+    authority.cert_pem.write_to_path(folder / "ca.pem")
+    leaf.private_key_pem.write_to_path(folder / "key.pem")
+    for blob in leaf.cert_chain_pems:
+        blob.write_to_path(folder / "cert.pem", append=True)
+    return ("--tls-ca-file", str(folder / "ca.pem"), "--tls-cert", str(folder / "cert.pem"), "--tls-key", str(folder / "key.pem"))
+
+
+def flags_of(files: tuple[str, ...]) -> tuple[str, ...]:
+    return ("--cluster-ca", files[1], "--cluster-cert", files[3], "--cluster-key", files[5])
+
+
+def test_tls_lets_in_who_has_a_certificate_and_nobody_else(tmp_path: Path, server: Server) -> None:
+    day = datetime.timedelta(days=1)
+    ours, strangers, expired = (
+        certificates(tmp_path, name, lasts) for name, lasts in (("ours", day), ("strangers", day), ("expired", -day))
+    )
+    with clustered(tmp_path, more=ours) as cluster:
+        worker = cluster.worker()
+        done = soak(tmp_path, server, cluster.address, *flags_of(ours))
+        assert (done.status, done.err) == (0, "")
+        assert "cluster_open" not in codes(report(tmp_path, "run.db"))
+        (tmp_path / "run.db").unlink()
+        one_line(tmp_path, server, cluster.address, *flags_of(strangers))
+        assert one_line(tmp_path, server, cluster.address.replace("tls", "tcp")).endswith("write tls://\n")
+        # A client whose certificate has expired is not let in, nor a stranger's, nor one whose key is another's.
+        for cert, key in ((expired[3], expired[5]), (strangers[3], strangers[5]), (ours[3], strangers[5])):
+            one_line(tmp_path, server, cluster.address, "--cluster-ca", ours[1], "--cluster-cert", cert, "--cluster-key", key)
+        worker.until_free()
 
 
 def shard(there: There) -> bytes:
@@ -111,7 +210,7 @@ def test_an_actor_that_is_closed_at_any_moment_leaves_nothing(folder: Path, ther
 
     async def provoke() -> None:
         async with Client(there.address, asynchronous=True, set_as_default=False) as client:
-            for after_s in (None, 0.0, 0.0, 0.0, 0.002, 0.005, 0.01, 0.02, 0.05):
+            for after_s in (None, 0.0, 0.002, 0.01, 0.05):
                 with client.as_current():
                     actor = await client.submit(HostActor, "a test", actor=True, pure=False)
                 if after_s is None:
@@ -151,9 +250,8 @@ def test_a_killed_session_leaves_nothing_anywhere_and_its_run_can_be_resumed(fol
         program.until(lambda: held(folder) == 100, "all are on record")
         program.signal(signal.SIGKILL)
         program.until_gone()
-    alone = run(folder, "soak", "--resume", "run.db")
-    assert (alone.status, alone.err.count("\n")) == (2, 1)
-    assert f"--cluster {there.address}" in alone.err
+    with pytest.raises(PlanError, match=re.escape(f"--cluster {there.address}")):
+        _require_same_hosts(read_interrupted(folder / "run.db"), None)
     before = recorded(folder / "run.db")
     # At once, as a service manager would: the hosts may not have let go yet, and are waited for.
     with Program(folder, "soak", "--resume", "run.db", "--cluster", there.address) as program:
@@ -180,7 +278,7 @@ def ticks(folder: Path) -> int:
 
 
 @lanes(cluster)
-def test_from_a_notebook(folder: Path, there: There) -> None:
+def test_from_a_notebook_two_workers_of_one_host_are_one_actor(folder: Path, there: There) -> None:
     from distributed import Client
 
     async def cell() -> None:
@@ -195,6 +293,9 @@ def test_from_a_notebook(folder: Path, there: There) -> None:
             await asyncio.to_thread(client.close)
 
     asyncio.run(cell())
+    (one,) = report(folder, "run.db")["environment"]["cluster"]["hosts"]
+    assert (one["connections"], one["workers"]) == (100, 1)
+    there.until_free()
 
 
 @pytest.mark.parametrize(
@@ -226,65 +327,8 @@ def test_who_listens_and_cannot_be_talked_to_is_not_said_to_be_missing(scheme: s
     assert unanswered(f"{scheme}://10.0.0.7:8786", reason).endswith(f"write {write}")
 
 
-@lanes(no_cluster)
-def test_an_address_that_leads_nowhere(folder: Path, server: Server) -> None:
-    with serving() as other:
-        for port in (1, other.port):
-            assert f"tcp://127.0.0.1:{port}" in one_line(folder, server, f"tcp://127.0.0.1:{port}")
-
-
-@lanes(no_cluster)
-def test_without_the_extra_it_says_what_to_install(folder: Path, server: Server) -> None:
-    code = "import sys; sys.modules['distributed'] = None\nfrom asyncli.cli.main import main\nmain()"
-    asked = ["soak", "http://127.0.0.1:1/", "--cluster", "tcp://127.0.0.1:8786"]
-    done = subprocess.run([sys.executable, "-c", code, *asked], cwd=folder, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
-    assert "asyncli[dask]" in done.stderr
-
-
-@lanes(empty_cluster)
-def test_a_cluster_without_a_worker(folder: Path, there: There) -> None:
-    assert f"dask worker {there.address}" in one_line(folder, there.server, there.address)
-
-
-@lanes(empty_cluster)
-def test_workers_of_another_kind(folder: Path, there: There) -> None:
-    """Another asyncli is there, or none is to be found."""
-    kinds = {
-        "import asyncli; asyncli.__version__ = '0.0.9'": "0.0.9",
-        "import sys\nclass Without:\n    def find_spec(self, name, *_):\n        if name.startswith('asyncli'): "
-        "raise ModuleNotFoundError(f'No module named {name!r}')\nsys.meta_path.insert(0, Without())": "; install",
-    }
-    for change, said in kinds.items():
-        preload = folder / "preload.py"
-        preload.write_text(change)
-        there.hosts.stop_workers()
-        there.hosts.worker(None, "--preload", str(preload))
-        assert said in one_line(folder, there.server, there.address)
-
-
-@lanes(empty_cluster)
-def test_a_bug_of_the_actor_does_not_hide(folder: Path, there: There) -> None:
-    there.hosts.stop_workers()
-    preload = folder / "preload.py"
-    preload.write_text(
-        "from asyncli.collect.processes import ProcessGroup as p\n"
-        "def memory(self, old=p.memory, left=[3]):\n    if not left[0]: raise RuntimeError('a bug')\n    left[0] -= 1\n    return old(self)\n"
-        "p.memory = memory\n"
-    )
-    worker = there.hosts.worker(None, "--preload", str(preload))
-    with there.holding(folder) as program:
-        done = program.wait()
-        program.until_gone()
-    worker.until_free()
-    assert (done.status, "Traceback" in done.err) == (4, False)
-    (lost,) = (one["fields"] for one in report(folder, "run.db")["findings"] if one["code"] == "host_lost")
-    assert lost["held"] == 100
-
-
 @lanes(empty_cluster)
 def test_a_scheduler_that_dies_and_is_started_anew(folder: Path, there: There) -> None:
-    there.hosts.stop_workers()
     worker = there.hosts.worker()
     with there.holding(folder) as program:
         program.until(lambda: held(folder) == 100, "all are held")
@@ -315,7 +359,7 @@ def test_where_no_host_is_left_a_stop_ends_it_and_so_does_a_while(folder: Path, 
     with subprocess.Popen([sys.executable, "-c", code, *asked], cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as soak:
         try:
             until(lambda: held(folder) == 100 and answered(folder), "all are held, and have been answered")
-            worker.stop()
+            os.kill(worker.pid, signal.SIGTERM)
             until(lambda: "hosts_all_lost" in told(folder), "it says that it waits")
             assert (soak.wait(DEADLINE_S), soak.stderr.read()) == (4, "")
         finally:
@@ -324,7 +368,6 @@ def test_where_no_host_is_left_a_stop_ends_it_and_so_does_a_while(folder: Path, 
     assert "generator_failed" in codes(found)
     assert found["connections"]["deaths"] == {"generator_lost": 100}
     require_as_written("test_where_no_host_is_left_a_stop_ends_it_and_so_does_a_while", found)
-    there.hosts.stop_workers()
 
 
 @lanes(empty_cluster)
@@ -340,47 +383,3 @@ def test_so_many_hosts_are_waited_for(folder: Path, there: There) -> None:
         program.until(lambda: "waits, for 60 s" in program.out, "it says that it waits")
         program.signal()
         assert (program.wait().status, program.err.count("\n")) == (130, 1)
-    code = "import asyncli.cluster.link as l; l._COME_S = 2.0\nfrom asyncli.cli.main import main\nmain()"
-    words = ["check", there.server.url, "--cluster", there.address, "--cluster-hosts", "2"]
-    done = subprocess.run([sys.executable, "-c", code, *words], cwd=folder, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout) == (2, "")
-    _, refused = done.stderr.splitlines()
-    assert "--cluster-hosts: 1 of 2 " in refused
-
-
-def certificates(folder: Path, name: str, lasts: datetime.timedelta) -> tuple[str, ...]:
-    """An authority and a certificate of its that ``lasts`` from now, as Dask's flags of a scheduler or worker."""
-    import trustme
-
-    folder = folder / name
-    folder.mkdir()
-    authority = trustme.CA()
-    leaf = authority.issue_cert("127.0.0.1", "localhost", not_after=datetime.datetime.now(datetime.UTC) + lasts)
-    authority.cert_pem.write_to_path(folder / "ca.pem")
-    leaf.private_key_pem.write_to_path(folder / "key.pem")
-    for blob in leaf.cert_chain_pems:
-        blob.write_to_path(folder / "cert.pem", append=True)
-    return ("--tls-ca-file", str(folder / "ca.pem"), "--tls-cert", str(folder / "cert.pem"), "--tls-key", str(folder / "key.pem"))
-
-
-def flags_of(files: tuple[str, ...]) -> tuple[str, ...]:
-    return ("--cluster-ca", files[1], "--cluster-cert", files[3], "--cluster-key", files[5])
-
-
-@lanes(no_cluster)
-def test_tls_lets_in_who_has_a_certificate_and_nobody_else(folder: Path, server: Server) -> None:
-    day = datetime.timedelta(days=1)
-    ours, strangers, expired = (
-        certificates(folder, name, lasts) for name, lasts in (("ours", day), ("strangers", day), ("expired", -day))
-    )
-    with clustered(folder, more=ours) as cluster:
-        worker = cluster.worker()
-        assert soak(folder, server, cluster.address, *flags_of(ours)) == (0, "")
-        assert "cluster_open" not in codes(report(folder, "run.db"))
-        (folder / "run.db").unlink()
-        one_line(folder, server, cluster.address, *flags_of(strangers))
-        assert one_line(folder, server, cluster.address.replace("tls", "tcp")).endswith("write tls://\n")
-        # A client whose certificate has expired is not let in, nor a stranger's, nor one whose key is another's.
-        for cert, key in ((expired[3], expired[5]), (strangers[3], strangers[5]), (ours[3], strangers[5])):
-            one_line(folder, server, cluster.address, "--cluster-ca", ours[1], "--cluster-cert", cert, "--cluster-key", key)
-        worker.until_free()

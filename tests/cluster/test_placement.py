@@ -157,14 +157,6 @@ def test_a_hosts_ports_are_crowded_by_its_own_share() -> None:
     assert fleet.shard_of(shard, msgspec.structs.replace(narrow, workers=())).crowded
 
 
-def test_nobody_takes_over_more_than_one_process_of_its_can_hold() -> None:
-    """Ten thousand a worker, and a host that came later with 1,024 descriptors a process."""
-    free = {"small": Room(28_000, 960, 2), "large": Room(10_000, 20_000, 2)}
-    taken, over = take_over(20_000, 10, 2, (0, 1), free)
-    assert taken == {"large": (0,)}
-    assert over == (1,)
-
-
 def test_a_host_that_holds_less_than_a_share_is_left_out_and_named() -> None:
     """Without a worker it would have nothing to say, and pass for lost."""
     plan = msgspec.structs.replace(PLAN, connections=60_000)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncli.collect.clock_offset import ClockOffset, Exchange
@@ -20,7 +20,6 @@ def exchanged(at_s: float, offset_s: float, there_s: float, held_s: float, back_
 _WAY = st.floats(0.0, 2.0)
 
 
-@settings(max_examples=200)
 @given(
     offset_s=st.floats(-1e6, 1e6),
     drift=st.floats(-90e-6, 90e-6),

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from asyncli.collect.clocks import Clocks, ClockWatch, read_clocks
+from asyncli.collect.clocks import Clocks, ClockWatch
 from asyncli.records import Finding, Sample
 
 
@@ -79,10 +79,3 @@ def test_several_things_at_once_and_a_look_that_failed(machine: Machine) -> None
     machine.legible = True
     # What a look could not see the next one does.
     assert machine.goes_on(1.0) == ["suspended"]
-
-
-def test_the_clocks_of_this_machine_are_read() -> None:
-    clocks = read_clocks()
-    assert abs(clocks.monotonic_s - time.monotonic()) < 10
-    assert clocks.boot_s >= clocks.monotonic_s - 0.1
-    assert abs(clocks.wall_s - time.time()) < 10

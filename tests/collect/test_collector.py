@@ -8,12 +8,11 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import pytest
-from aiohttp import web
+from programs import serving
 
 from asyncli.collect import sampler as module
 from asyncli.collect.collector import Collector
 from asyncli.collect.probe_budget import ProbeReading
-from asyncli.errors import PeerError
 from asyncli.metrics import METRICS
 from asyncli.plan import Plan
 from asyncli.records import Finding, Sample
@@ -77,36 +76,28 @@ async def bench() -> AsyncIterator[Callable[..., Bench]]:
         await one.collector.close()
 
 
-class StatusServer:
+class Status:
     """A status page that counts what reaches it and can be told to misbehave."""
 
     def __init__(self) -> None:
-        self.requests = 0
-        self.broken = False
-        self.gate = asyncio.Event()
+        self.requests, self.broken, self.url = 0, False, ""
+        self.gate = threading.Event()
         self.gate.set()
-        self.url = ""
 
-    async def answer(self, _: web.Request) -> web.Response:
-        self.requests += 1
-        await self.gate.wait()
-        text = "<html>busy</html>" if self.broken else PAGE.format(self.requests)
-        return web.Response(text=text, headers={"Server": "nginx/1.22.1"})
+    def __call__(self, number: int) -> bytes:
+        self.requests = number
+        self.gate.wait(10)
+        text = "<html>busy</html>" if self.broken else PAGE.format(number)
+        return f"HTTP/1.1 200 OK\r\nServer: nginx/1.22.1\r\nContent-Length: {len(text)}\r\n\r\n{text}".encode()
 
 
 @pytest.fixture
-async def status() -> AsyncIterator[StatusServer]:
-    server = StatusServer()
-    app = web.Application()
-    app.router.add_get("/", server.answer)
-    runner = web.AppRunner(app, shutdown_timeout=0)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    server.url = f"http://127.0.0.1:{runner.addresses[0][1]}/"
-    yield server
-    server.gate.set()
-    await runner.cleanup()
+def status() -> Iterator[Status]:
+    status = Status()
+    with serving(answer=status) as server:
+        status.url = server.url
+        yield status
+        status.gate.set()
 
 
 @pytest.fixture
@@ -118,7 +109,7 @@ def sleeper() -> Iterator[int]:
 
 
 async def test_one_sample_a_second_merges_the_page_and_proc(
-    bench: Callable[..., Bench], status: StatusServer, sleeper: int
+    bench: Callable[..., Bench], status: Status, sleeper: int
 ) -> None:
     one = bench(Plan(urls=(NOWHERE,), status_url=status.url, server_pid=sleeper), Clock(3))
     await one.open()
@@ -145,42 +136,10 @@ async def test_one_sample_a_second_merges_the_page_and_proc(
         assert (await one.collector.sample_now()).values["status.requests"] == polls
 
 
-async def test_a_wrong_status_page_is_refused_at_the_start(bench: Callable[..., Bench], status: StatusServer) -> None:
-    status.broken = True
-    with pytest.raises(PeerError, match="busy") as caught:
-        await bench(Plan(urls=(NOWHERE,), status_url=status.url), Clock(0)).collector.open()
-    assert caught.value.exit_status == 2
-
-
-async def test_nothing_is_sent_that_was_not_asked_for(bench: Callable[..., Bench], status: StatusServer) -> None:
-    one = bench(Plan(urls=(status.url,)), Clock(2), local=True)
-    await one.open()
-    await one.run()
-    assert status.requests == 0
-    assert "server_processes_unknown" in one.codes()
-    assert not any(name.startswith(("status.", "server.")) for name in one.samples[-1].values)
-
-
-async def test_a_failing_page_is_a_gap_and_two_findings(bench: Callable[..., Bench], status: StatusServer) -> None:
-    clock = Clock(5)
-    one = bench(Plan(urls=(NOWHERE,), status_url=status.url), clock, probes={"kernel": lambda: ProbeReading({"tcp.x": 1})})
-    await one.open()
-    one.collector._on_sample = lambda sample: (one.samples.append(sample), breaks(sample))[0]
-
-    def breaks(sample: Sample) -> None:
-        status.broken = 1 <= sample.t_s < 4
-
-    await one.run()
-    assert [("status.active" in sample.values) for sample in one.samples] == [True, False, False, False, True]
-    assert all(sample.values["tcp.x"] == 1 for sample in one.samples)
-    assert one.codes() == ["status_lost", "status_back"]
-    assert one.findings[-1].fields["for_s"] == 4
-
-
 async def test_a_page_that_falls_silent_is_lost_since_it_was_asked(
-    bench: Callable[..., Bench], status: StatusServer, monkeypatch: pytest.MonkeyPatch
+    bench: Callable[..., Bench], status: Status, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "_ROUND_WAIT_S", 0.02)
+    monkeypatch.setattr(module, "_ROUND_WAIT_S", 0.1)
     one = bench(Plan(urls=(NOWHERE,), status_url=status.url), Clock(12), probes={"kernel": lambda: ProbeReading({"tcp.x": 1})})
     await one.open()
 
@@ -217,9 +176,9 @@ async def test_a_probe_that_fails_and_comes_back_ends_nothing(bench: Callable[..
 
 
 async def test_a_stuck_probe_never_blocks_the_loop(
-    bench: Callable[..., Bench], status: StatusServer, monkeypatch: pytest.MonkeyPatch
+    bench: Callable[..., Bench], status: Status, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "_ROUND_WAIT_S", 0.02)
+    monkeypatch.setattr(module, "_ROUND_WAIT_S", 0.1)
     release, clock = threading.Event(), Clock(6)
 
     def stuck() -> ProbeReading:

@@ -76,19 +76,6 @@ def fake_slab_tree(root: Path) -> Path:
     return root
 
 
-def test_a_line_of_slabinfo_is_read_whole() -> None:
-    slab = kernel.parse_slabinfo(SLABINFO)["TCP"]
-    assert slab == kernel.Slab(78, 2368, 11 * 8 * kernel.PAGE_BYTES)
-    assert slab.active_bytes == 78 * 2368
-    assert set(kernel.parse_slabinfo(SLABINFO, ["TCP", "filp", "absent"])) == {"TCP", "filp"}
-
-
-@pytest.mark.parametrize("text", ["", "slabinfo - version: 1.1\n"])
-def test_another_slabinfo_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="version 2"):
-        kernel.parse_slabinfo(text)
-
-
 def test_names_behind_merged_caches_are_found_and_counted_once(tmp_path: Path) -> None:
     links = kernel.read_slab_links(fake_slab_tree(tmp_path / "slab"))
     assert links == LINKS
@@ -227,10 +214,12 @@ def test_busy_is_neither_idle_nor_waiting_and_counts_guests_once() -> None:
         lambda: kernel.parse_counters("TcpExt: A B\nTcpExt: 1\n", "TcpExt", ["A"]),
         lambda: kernel.parse_counters("", "Tcp", ["A"]),
         lambda: kernel.parse_cpu_busy("intr 1 2\n"),
+        lambda: kernel.parse_slabinfo(""),
+        lambda: kernel.parse_slabinfo("slabinfo - version: 1.1\n"),
     ],
 )
 def test_a_text_of_another_kind_is_refused(parse) -> None:  # type: ignore[no-untyped-def]
-    with pytest.raises(ValueError, match=r"/proc/|kernel's counters"):
+    with pytest.raises(ValueError, match=r"/proc/|kernel's counters|version 2"):
         parse()
 
 

@@ -89,15 +89,6 @@ def test_both_families_are_read_and_a_missing_one_is_none(tmp_path: Path) -> Non
     assert [one.inode for one in procfs.read_listeners(8080, tmp_path)] == [7001, 7011, 7012, 7013]
 
 
-def test_our_own_process_can_be_read() -> None:
-    stat = procfs.read_stat(os.getpid())
-    memory = procfs.read_memory(os.getpid())
-    assert stat.parent == os.getppid()
-    assert 0 < memory.uss_bytes <= memory.rss_bytes
-    assert procfs.link(os.getpid(), "exe") == os.path.realpath(f"/proc/{os.getpid()}/exe")
-    assert procfs.command_line(os.getpid())
-
-
 def test_cpu_time_is_exact_where_the_process_lives_here() -> None:
     until = time.process_time() + 0.003
     while time.process_time() < until:

@@ -8,26 +8,18 @@ import gc
 import os
 import resource
 import signal
-import socket
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from programs import DEADLINE_S
+from test_load import shard
 from test_table import shard as soak_shard
 
 from asyncli.engine.generator import Generator
-from asyncli.engine.shard import Failed, LoadShard, Ticked, WorkerLost
-from asyncli.engine.spread import Destination
-
-
-def shard(**values: Any) -> LoadShard:
-    given = {"connections": 1, "workers": 1, "method": "GET", "asks": (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",), "sources": ()}
-    given |= {"local": True, "duration_s": 60.0, "destinations": (Destination(socket.AF_INET, "127.0.0.1", 1),)}
-    return LoadShard(**given | values)
+from asyncli.engine.shard import Failed, Ticked, WorkerLost
 
 
 async def lost(generator: Generator) -> WorkerLost:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from programs import DEADLINE_S
+from programs import here
 
 from asyncli.collect.listening import unheard
 from asyncli.engine import resolve
@@ -105,11 +104,10 @@ def _destinations(url: str) -> tuple[Destination, ...]:
 
 
 def test_the_preflight_refuses_what_one_address_cannot_and_its_command_mends_it(network: Network, tmp_path: Path) -> None:
-    def check(*more: str) -> str:
+    def check() -> str:
         with network.inside("client"):
             Path("/proc/sys/net/ipv4/ip_local_port_range").write_text("10000 65000", encoding="ascii")
-            command = [sys.executable, "-m", "asyncli", "check", "-c", "60000", URL, *more]
-            return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=DEADLINE_S, check=False).stdout
+            return here(tmp_path, "check", "-c", "60000", URL).out
 
     command = "ip addr add 10.77.0.10/24 dev eth0 && ip addr add 10.77.0.11/24 dev eth0"
     assert command in " ".join(check().split())

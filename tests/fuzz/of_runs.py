@@ -18,18 +18,18 @@ from typing import Any, NamedTuple
 
 import msgspec
 from chance import maybe, mutated
+from recording import a_tick, new_run
 from scratch import FOLDER
 
 from asyncli.core.histogram import Histogram
 from asyncli.errors import StoreError
-from asyncli.plan import Plan, plan_document
-from asyncli.records import HISTOGRAMS, Asked, Check, Deaths, Finding, Phase, Sample, Tick
+from asyncli.plan import Plan
+from asyncli.records import HISTOGRAMS, Check, Finding, Phase, Sample, Tick
 from asyncli.run import Run
 from asyncli.store.follow import Follower
 from asyncli.store.reader import read_run
 from asyncli.store.resume import read_interrupted
 from asyncli.store.run_index import read_index_entry
-from asyncli.store.writer import RunWriter
 
 
 class Case(NamedTuple):
@@ -62,7 +62,7 @@ def whole() -> bytes:
     with tempfile.TemporaryDirectory(dir=FOLDER) as folder:
         path = Path(folder) / "run.db"
         plan = Plan(urls=("http://127.0.0.1:8080/",), connections=500, seed=7, hold_s=3.0)
-        writer = RunWriter.create(path, run_id="r1", started_wall_s=1_740_830_400.0, plan_document=plan_document(plan), environment={"cpus": 2, "kernel": "6"})
+        writer = new_run(path, plan, run_id="r1", started_s=1_740_830_400.0, environment={"cpus": 2, "kernel": "6"})
         for name, start_s, end_s in (("baseline", 0.0, 1.0), ("ramp", 1.0, 4.0), ("hold", 4.0, 7.0), ("drain", 7.0, 7.5), ("residue", 7.5, 8.0)):
             writer.phase(Phase(name, start_s, end_s))
         for second in range(8):
@@ -75,20 +75,6 @@ def whole() -> bytes:
             small.execute("PRAGMA page_size = 512")
             small.execute("VACUUM")
         return path.read_bytes()
-
-
-def a_tick(second: int) -> Tick:
-    """A second with something in each part of it."""
-    tick = Tick(second=second, workers=2, held=10 * second, opened=10, started=10, sent=7, answered=6, failures={"refused": 1}, by_status={200: 6}, dropped={1: 1})
-    for value, name in enumerate(HISTOGRAMS):
-        for part in range(1, 9):
-            getattr(tick, name).add(1234 * value * part)
-    tick.deaths["reset"] = Deaths(count=2)
-    tick.deaths["reset"].age_s.add(3)
-    if second == 7:
-        tick.asked = Asked(keepalive=6, ended={"time": 1}, failed={"reset": 1}, by_target={0: 6})
-        tick.asked.waiting_us.add(99)
-    return tick
 
 
 @functools.cache

@@ -67,8 +67,12 @@ server {
 def conf(tmp_path: Path) -> Path:
     (tmp_path / "sites").mkdir()
     (tmp_path / "sites" / "default").write_text(_SITE, encoding="utf-8")
-    path = tmp_path / "nginx.conf"
-    path.write_text(_CONF, encoding="utf-8")
+    return written(tmp_path, _CONF)
+
+
+def written(folder: Path, text: str) -> Path:
+    path = folder / "nginx.conf"
+    path.write_text(text, encoding="utf-8")
     return path
 
 
@@ -130,8 +134,7 @@ def test_a_location_is_chosen_and_inherits(conf: Path, path: str, timeout: float
 def test_defaults_depend_on_the_version(
     tmp_path: Path, version: str, requests: int, time: float | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = tmp_path / "nginx.conf"
-    path.write_text("events {} http { server { listen 8080; } }", encoding="utf-8")
+    path = written(tmp_path, "events {} http { server { listen 8080; } }")
     # The path is the one it was built with.
     said = f"nginx version: nginx/{version}\nconfigure arguments: --prefix={tmp_path} --conf-path={path}\n"
     monkeypatch.setattr(nginx_config, "ask_server", lambda exe, flag, pid: ProgramSaid(said if (exe, flag) == ("/usr/sbin/nginx", "-V") else ""))
@@ -176,8 +179,7 @@ def test_what_cannot_be_read_is_unknown_and_says_why(tmp_path: Path, text: str |
 def test_a_configuration_has_a_bound_however_it_grows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ten includes in each of nine files, one below the other: a thousand million of them, were they all read."""
     monkeypatch.setattr(nginx_files, "_MOST_FILES", 300)
-    path = tmp_path / "nginx.conf"
-    path.write_text("include 1;", encoding="utf-8")
+    path = written(tmp_path, "include 1;")
     for level in range(1, 10):
         (tmp_path / str(level)).write_text(f"include {level + 1};\n" * 10, encoding="utf-8")
     (tmp_path / "10").write_text("daemon on;", encoding="utf-8")
@@ -193,8 +195,7 @@ def test_a_configuration_has_a_bound_however_it_grows(tmp_path: Path, monkeypatc
 
 
 def test_snippets_that_hundreds_of_sites_include_are_within_the_bound(tmp_path: Path) -> None:
-    path = tmp_path / "nginx.conf"
-    path.write_text("events {} http { include sites/*; }", encoding="utf-8")
+    path = written(tmp_path, "events {} http { include sites/*; }")
     (tmp_path / "sites").mkdir()
     for name in "abc":
         (tmp_path / name).write_text("keepalive_requests 7;", encoding="utf-8")
@@ -285,8 +286,7 @@ def test_what_the_host_takes_away(tmp_path: Path) -> None:
 
 
 def test_descriptors_are_inherited_from_the_master(tmp_path: Path) -> None:
-    path = tmp_path / "nginx.conf"
-    path.write_text("events { worker_connections 200000; } http { server { listen 8080; } }", encoding="utf-8")
+    path = written(tmp_path, "events { worker_connections 200000; } http { server { listen 8080; } }")
     a_config = read(path)
     assert verdicts(a_config)["nginx_nofile"].verdict == "unknown"
     check = verdicts(a_config, Host(inherited_nofile=1024))["nginx_nofile"]
@@ -302,11 +302,10 @@ def test_auto_is_a_worker_a_cpu(tmp_path: Path) -> None:
 
 
 def test_the_host_header_names_the_server_block(tmp_path: Path) -> None:
-    path = tmp_path / "nginx.conf"
-    path.write_text(
+    path = written(
+        tmp_path,
         "events { worker_connections 999; } http { server { listen 8080; }"
         " server { listen 8080; server_name b; keepalive_timeout 1s; } }",
-        encoding="utf-8",
     )
     small = {"connections": 100}
     assert verdicts(read(path), **small)["nginx_keepalive_timeout"].verdict == "ok"
@@ -317,8 +316,7 @@ def test_the_host_header_names_the_server_block(tmp_path: Path) -> None:
 
 
 def test_a_missing_status_page_comes_with_the_block_to_add(tmp_path: Path) -> None:
-    path = tmp_path / "nginx.conf"
-    path.write_text("events {} http { server { listen 8080; } }", encoding="utf-8")
+    path = written(tmp_path, "events {} http { server { listen 8080; } }")
     check = verdicts(read(path))["nginx_stub_status"]
     assert check.verdict == "warn"
     assert "stub_status;" in check.remedy
@@ -327,15 +325,14 @@ def test_a_missing_status_page_comes_with_the_block_to_add(tmp_path: Path) -> No
 
 
 def test_what_it_says_of_a_target_is_recorded_and_no_secret(tmp_path: Path) -> None:
-    path = tmp_path / "nginx.conf"
-    path.write_text(
+    path = written(
+        tmp_path,
         """worker_processes 2; pid /run/a.pid;
         events { worker_connections 1024; }
         http { keepalive_timeout 75s; access_log /var/log/a.log main;
           server { listen 8080 backlog=4096; server_name a; keepalive_timeout 1h 30m;
             location / { sendfile on; proxy_set_header Authorization "Bearer s3cret"; } }
           server { listen 8081; tcp_nodelay off; } }""",
-        encoding="utf-8",
     )
     said = read(path).directives_for(Plan(urls=("http://127.0.0.1:8080/x",)).targets[0])
     secret = said.pop("location proxy_set_header")
@@ -366,8 +363,7 @@ def master(root: Path, conf: Path, title: str = "nginx: master process nginx -c 
 
 @pytest.mark.parametrize("pid", [50, 51])
 def test_a_worker_leads_to_its_master(tmp_path: Path, pid: int) -> None:
-    path = tmp_path / "nginx.conf"
-    path.write_text("events { worker_connections 9999; } http { server { listen 8080; } }", encoding="utf-8")
+    path = written(tmp_path, "events { worker_connections 9999; } http { server { listen 8080; } }")
     master(tmp_path, path)
     plan = Plan(urls=("http://127.0.0.1:8080/",), connections=1000)
     checks = {one.code: one for one in examined(plan, lay(), pid, tmp_path)}

@@ -2,27 +2,13 @@
 
 from __future__ import annotations
 
-import pytest
-
 from asyncli.protocols.http1 import Scanner
 from asyncli.protocols.interface import Event
-from asyncli.protocols.replies import MOST_REMEMBERED, AmidCopy, Garbled, Replies, State
+from asyncli.protocols.replies import MOST_REMEMBERED, AmidCopy, Replies
 
 HEAD = b"HTTP/1.1 200 OK\r\n"
 SMALL = HEAD + b"Content-Length: 5\r\nDate: now\r\n\r\nhello"
 LATER = HEAD + b"Content-Length: 5\r\nDate: six\r\n\r\nhello"
-
-
-def feed(parts: list[bytes], method: str = "GET") -> tuple[list[Event], State, bool]:
-    """Every response by itself, where the stream stands, and whether it is over; then nothing more is fed."""
-    replies, state, found, over = Replies(lambda: Scanner(method), 65_536), None, [], False
-    for part in parts:
-        assert not over
-        runs, state, over = replies.take(state, part)
-        found += [response for response, count in runs for _ in range(count)]
-    if not over and (last := replies.end(state)) is not None:
-        found.append(last)
-    return found, state, over
 
 
 def test_a_train_of_the_same_answer_is_counted_by_one_comparison() -> None:
@@ -54,20 +40,6 @@ def test_a_long_answer_is_counted_and_not_remembered() -> None:
         found += runs
     assert found == [(Event(200, True, size), 1)] * 2
     assert replies.known.data == b""
-
-
-@pytest.mark.parametrize(
-    ("parts", "whole"),
-    [
-        ([b"SSH-2.0-x\r\n\r\n"], 0),
-        ([SMALL + b"nonsense\r\n\r\n"], 1),
-        ([SMALL, SMALL * 3 + LATER + b"nonsense\r\n\r\n"], 5),
-        ([SMALL, SMALL[:9] + b"\0\0\0\r\n\r\n"], 1),
-    ],
-)
-def test_nonsense_is_told_wherever_it_comes_and_what_was_whole_before_it_counts(parts: list[bytes], whole: int) -> None:
-    found, state, over = feed(parts)
-    assert (len(found), type(state), over) == (whole, Garbled, False)
 
 
 def test_answers_that_never_come_again_are_counted_together() -> None:

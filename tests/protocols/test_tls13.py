@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import ssl
 from collections.abc import Iterable
 
@@ -39,12 +38,6 @@ def taken(layer: RecordLayer, pieces: Iterable[bytes]) -> tuple[bytes, bytes, bo
     return plain, replies, ended
 
 
-def cut(source: random.Random, data: bytes) -> list[bytes]:
-    places = sorted(source.choices(range(len(data) + 1), k=source.randint(0, 6)))
-    pieces = [data[a:b] for a, b in zip([0, *places], [*places, len(data)], strict=True)]
-    return [one for one in pieces if one]
-
-
 def test_keys_and_records_are_those_of_the_standard() -> None:
     assert expand_label(CLIENT, "key", 16, "sha256").hex() == "17422dda596ed5d9acd890e3c63f5051"
     assert expand_label(SERVER, "iv", 12, "sha256").hex() == "cf782b88dd83549aadf1e984"
@@ -53,25 +46,6 @@ def test_keys_and_records_are_those_of_the_standard() -> None:
     assert layer.alert(ROW, "close_notify") == CLOSE_NOTIFY
     assert example(SERVER, CLIENT).feed(ROW, SEALED) == (bytes(range(50)), b"", False)
     assert taken(example(SERVER, CLIENT), [SEALED + CLOSE_NOTIFY[:9], CLOSE_NOTIFY[9:]]) == (bytes(range(50)), b"", True)
-
-
-@EVERY_SUITE
-def test_openssl_reads_what_is_sealed_and_is_read_in_any_split(suite: str) -> None:
-    source = random.Random(7)
-    peer = Peer(suite)
-    assert peer.layer.feed(ROW, peer.unread) == (b"", b"", False)  # its tickets
-    for round_ in range(60):
-        said = [source.randbytes(source.choice((1, 80, 400, 20_000))) for _ in range(source.randint(1, 4))]
-        plain, replies, ended = taken(peer.layer, cut(source, b"".join(map(peer.writes, said))))
-        assert (plain, replies, ended) == (b"".join(said), b"", False)
-        asked = source.randbytes(source.choice((1, 70, 40_000)))
-        assert peer.reads(peer.layer.seal(ROW, asked)) == asked
-        if round_ % 7 == 0:
-            # Both ways: its next records have new keys, and so have ours where it asks for that.
-            plain, reply, _ = taken(peer.layer, cut(source, peer.updates_keys(asks=round_ % 2 == 0)))
-            assert plain == b"."
-            assert bool(reply) == (round_ % 2 == 0)
-            peer.reads(reply)
 
 
 @EVERY_SUITE

@@ -5,22 +5,20 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import signal
 import sqlite3
 import stat
 import subprocess
 import sys
-import textwrap
 from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 import pytest
-from programs import recorded, until
-from recording import new_run
+from programs import until
+from recording import a_tick, new_run
 
 from asyncli.plan import Plan
-from asyncli.records import SCHEMA, Check, Deaths, Finding, Phase, Sample, Tick
+from asyncli.records import SCHEMA, Check, Finding, Phase, Sample
 from asyncli.samples import Samples
 from asyncli.store import reader as reader_module
 from asyncli.store.follow import Follower, News
@@ -34,15 +32,6 @@ PLAN = Plan(urls=("http://127.0.0.1:8080/",), connections=500, seed=7)
 
 def create(path: Path) -> RunWriter:
     return new_run(path, PLAN, run_id="r1", started_s=1_740_830_400.0, environment={"cpus": 2})
-
-
-def a_tick(second: int) -> Tick:
-    tick = Tick(second=second, workers=2, held=10 * second, opened=10, sent=7, answered=6, failures={"refused": 1})
-    tick.latency_us.add(1234)
-    tick.by_status[200] = 6
-    tick.deaths["reset"] = Deaths(count=2)
-    tick.deaths["reset"].age_s.add(3)
-    return tick
 
 
 def fill(writer: RunWriter) -> None:
@@ -123,38 +112,6 @@ def test_numbers_that_are_none_are_left_out(tmp_path: Path) -> None:
     assert writer.dropped == 1
 
 
-_WRITES_FOR_EVER = """
-    import sys, time
-    from pathlib import Path
-    sys.path[:0] = {paths!r}
-    from test_store import create, fill, a_tick
-    writer = create(Path(sys.argv[1]))
-    fill(writer)
-    second = 3
-    while True:
-        second += 1
-        writer.tick(second + 5.0, a_tick(second))
-        time.sleep(0.05)
-"""
-
-
-def test_kill_9_leaves_a_readable_run(tmp_path: Path) -> None:
-    path = tmp_path / "run.db"
-    script = textwrap.dedent(_WRITES_FOR_EVER).format(paths=[str(Path(__file__).parent), *sys.path])
-    child = subprocess.Popen([sys.executable, "-c", script, str(path)])
-    try:
-        # Not there yet, or still empty.
-        seen = until(lambda: (run := recorded(path)) and len(run.ticks) > 3 and run.ticks, "there are some ticks")
-    finally:
-        child.send_signal(signal.SIGKILL)
-        child.wait()
-    assert (tmp_path / "run.db-wal").exists()
-    run = read_run(path)
-    assert not run.complete
-    assert len(run.ticks) >= len(seen)
-    assert [tick.second for _, tick in run.ticks] == list(range(1, len(run.ticks) + 1))
-
-
 def test_a_folder_that_cannot_be_written_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the WAL's index cannot be made, file and WAL are read from a copy (simulated: root may write anywhere)."""
     path = tmp_path / "run.db"
@@ -196,45 +153,6 @@ def test_a_sample_that_is_none_is_skipped_and_counted(tmp_path: Path, sql: str) 
 
 def news(path: Path) -> News:
     return Follower(path).news()
-
-
-_FULL_DISK = """
-    import resource, sys, time
-    from pathlib import Path
-    sys.path[:0] = {paths!r}
-    from test_store import create, a_tick
-    from asyncli.store.reader import read_run
-
-    def wait_for(what):
-        deadline = time.monotonic() + 240
-        while not what():
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
-
-    path = Path(sys.argv[1])
-    writer = create(path)
-    hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
-    resource.setrlimit(resource.RLIMIT_FSIZE, (Path(str(path) + "-wal").stat().st_size + 8192, hard))
-    for second in range(500):
-        writer.tick(float(second), a_tick(second))
-    wait_for(lambda: writer.trouble)
-    assert "\\n" not in writer.trouble, writer.trouble
-    assert len(read_run(path).ticks) == 0
-    resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
-    for second in range(500, 510):
-        writer.tick(float(second), a_tick(second))
-    wait_for(lambda: writer.trouble is None)
-    writer.close(True)
-    run = read_run(path)
-    assert [tick.second for _, tick in run.ticks] == list(range(510))
-    assert run.complete and run.dropped == 0
-"""
-
-
-def test_a_full_disk_loses_nothing_once_there_is_room(tmp_path: Path) -> None:
-    """The limit on a file's size stands in for the disk's: unprivileged, and as real to SQLite."""
-    script = textwrap.dedent(_FULL_DISK).format(paths=[str(Path(__file__).parent), *sys.path])
-    subprocess.run([sys.executable, "-c", script, str(tmp_path / "run.db")], check=True)
 
 
 def test_what_waits_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
