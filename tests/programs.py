@@ -153,7 +153,7 @@ def run(folder: Path, *arguments: str | Path, name: str = "program", before: Seq
         return done
 
 
-def here(folder: Path, *arguments: str | Path) -> Done:
+def here(folder: Path, *arguments: object) -> Done:
     """The same in this process, without a start of its own: for what needs no process to look at; not beside other threads."""
     out, err = (io.TextIOWrapper(io.BytesIO(), "utf-8", write_through=True) for _ in range(2))
     before = os.environ.get("COLUMNS")
@@ -263,16 +263,15 @@ class Server:
     ``answer``: bytes, or a function of the request's number. It accepts ``most`` connections, and ``closes`` each after an answer.
     """
 
-    def __init__(self, address: str, answer: bytes | Callable[[int], bytes], most: int, closes: bool) -> None:
+    def __init__(self, answer: bytes | Callable[[int], bytes], port: int, most: int, closes: bool) -> None:
         self.accepts = self.requests = 0
         #: The last request; and whether requests are read and not answered.
         self.heard, self.deaf = b"", False
         self._answer, self._most, self._closes = answer, most, closes
-        family = socket.AF_INET6 if ":" in address else socket.AF_INET
-        self._listener = socket.create_server((address, 0), family=family, backlog=4096)
+        self._listener = socket.create_server(("127.0.0.1", port), backlog=4096)
         self._listener.setblocking(False)
         self.port = self._listener.getsockname()[1]
-        self.url = f"http://{f'[{address}]' if ':' in address else address}:{self.port}/"
+        self.url = f"http://127.0.0.1:{self.port}/"
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_until_complete, args=(self._serve(),))
         self._ended, self._clients = asyncio.Event(), set[asyncio.Task[None]]()
@@ -314,11 +313,9 @@ class Server:
 
 
 @contextmanager
-def serving(
-    address: str = "127.0.0.1", answer: bytes | Callable[[int], bytes] = OK, *, most: int = 10**6, closes: bool = False
-) -> Iterator[Server]:
+def serving(answer: bytes | Callable[[int], bytes] = OK, *, port: int = 0, most: int = 10**6, closes: bool = False) -> Iterator[Server]:
     """A counting server, answering; until the end of the block."""
-    server = Server(address, answer, most, closes)
+    server = Server(answer, port, most, closes)
     server.start()
     try:
         yield server

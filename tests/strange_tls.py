@@ -144,9 +144,9 @@ def falls_silent(one: Conversation, number: int) -> None:
 
 @contextmanager
 def serving(folder: Path, habit: Habit = polite, change: Callable[[ssl.SSLContext], object] = lambda _: None, **issue: object) -> Iterator[int]:
-    """The port of a server of this habit on 127.0.0.1; ``folder`` gets ``ca.pem``. ``issue``: of its certificate, by trustme."""
+    """The port of a server of this habit on 127.0.0.1; its authority is added to ``ca.pem`` in ``folder``. ``issue``: of its certificate, by trustme."""
     authority = trustme.CA()
-    authority.cert_pem.write_to_path(folder / "ca.pem")
+    authority.cert_pem.write_to_path(folder / "ca.pem", append=True)
     names = issue.pop("names", ("127.0.0.1",))
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     authority.issue_cert(*names, **issue).configure_cert(context)  # type: ignore[arg-type, misc]

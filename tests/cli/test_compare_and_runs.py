@@ -251,10 +251,9 @@ def test_a_name_that_is_no_utf8_spoils_no_list_and_no_comparison(files: Path, tm
 
 def test_a_page_is_utf8_whatever_the_terminal_is(files: Path) -> None:
     code = "import sys; from asyncli.cli.main import run; sys.exit(run(sys.argv[1:]))"
-    for words in (["report", files / "a.db"], ["compare", files / "a.db", files / "b.db"]):
-        argv = [sys.executable, "-c", code, *words, "--html", "-"]
-        done = subprocess.run(argv, env={**os.environ, "PYTHONIOENCODING": "latin-1"}, capture_output=True, check=True)
-        assert done.stdout.decode("utf-8").endswith("</html>\n")
+    argv = [sys.executable, "-c", code, "compare", files / "a.db", files / "b.db", "--html", "-"]
+    done = subprocess.run(argv, env={**os.environ, "PYTHONIOENCODING": "latin-1"}, capture_output=True, check=True)
+    assert done.stdout.decode("utf-8").endswith("</html>\n")
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another")

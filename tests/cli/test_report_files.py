@@ -54,11 +54,10 @@ def test_the_page_on_standard_output(capfd: pytest.CaptureFixture[str], tmp_path
     assert len(done.err.splitlines()) == 7
 
 
-@pytest.mark.parametrize("kind", ["nothing", "one tick"])
-def test_a_poor_run_is_exported_too(capfd: pytest.CaptureFixture[str], tmp_path: Path, kind: str) -> None:
-    path = write_run(KINDS[kind](), tmp_path / "run.db")
+def test_a_run_of_nothing_is_exported_too(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = write_run(KINDS["nothing"](), tmp_path / "run.db")
     done = said(capfd, "report", path, "--html", tmp_path / "p.html", "--plots", tmp_path / "plots", "--csv", tmp_path / "csv")
-    assert (done.status, "--plots" in done.err) == (0, kind == "nothing")
+    assert (done.status, "--plots" in done.err) == (0, True)
     assert all(one.stat().st_size for one in tmp_path.rglob("*") if one.is_file())
 
 

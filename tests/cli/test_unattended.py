@@ -36,30 +36,31 @@ def test_a_log_of_json_lines_and_a_command_that_hears_the_verdict(tmp_path: Path
     assert json.loads((tmp_path / "summary.json").read_text())["connections"]["held"] == 50
 
 
-@pytest.mark.parametrize(("how", "answer"), [("--quiet", "held 50 of 50"), ("--log-json", '"held":50')])
-def test_sigusr1_asks_for_a_line(tmp_path: Path, how: str, answer: str) -> None:
-    with Program(tmp_path, "demo", "-c", "50", *SHORT, "--hold", "1h", how, "--out", "run.db") as program:
+def test_sigusr1_asks_for_a_line(tmp_path: Path) -> None:
+    with Program(tmp_path, "demo", "-c", "50", *SHORT, "--hold", "1h", "--log-json", "--out", "run.db") as program:
         program.until((tmp_path / "run.db").exists, "it measures")
-
-        def told() -> bool:
-            program.signal(signal.SIGUSR1)
-            return answer in program.out
-
-        program.until(told, "it says that all are held")
+        asked(program, '"held":50')
         program.signal(signal.SIGINT)
         assert program.wait().status == 0
 
 
-def looked(folder: Path) -> str:
-    return here(folder, "watch", "run.db", "--once").out
+def asked(program: Program, answer: str) -> None:
+    """Ask it until it answers so."""
+
+    def told() -> bool:
+        program.signal(signal.SIGUSR1)
+        return answer in program.out
+
+    program.until(told, "it says that all are held")
 
 
 def test_watch_looks_in_from_another_terminal_and_ends_by_ctrl_c_or_with_the_run(tmp_path: Path) -> None:
     with Program(tmp_path, "demo", "-c", "50", *SHORT, "--hold", "1h", "--quiet", "--out", "run.db") as program:
         program.until(lambda: held(tmp_path) == 50, "all are held")
-        line = looked(tmp_path)
+        line = here(tmp_path, "watch", "run.db", "--once").out
         assert "held 50 of 50" in line
         assert "lost 0" in line
+        asked(program, "held 50 of 50")
         with Program(tmp_path, "watch", "run.db", name="other") as other:
             other.until(lambda: "held 50 of 50" in other.out, "it shows it")
             other.signal(signal.SIGINT)
@@ -120,14 +121,3 @@ def aged(folder: Path, seconds: float) -> None:
     then = time.time() - seconds
     for name in ("run.db", "run.db-wal"):
         os.utime(folder / name, (then, then))
-
-
-def test_watch_ends_where_the_file_is_moved(tmp_path: Path) -> None:
-    with Program(tmp_path, "demo", "-c", "10", *SHORT, "--hold", "1h", "--quiet", "--out", "run.db") as program:
-        program.until((tmp_path / "run.db").exists, "it measures")
-        with Program(tmp_path, "watch", "run.db", name="watch") as watch:
-            watch.until(lambda: "held 10 of 10" in watch.out, "it looks on")
-            (tmp_path / "run.db").rename(tmp_path / "night.db")
-            done = watch.wait()
-            assert (done.status, done.err) == (0, "")
-        assert program.wait().status == 2

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from programs import Program, report, run, until
+from programs import Program, here, report, until
 
 from asyncli.experiments import load
 from asyncli.experiments.client_lost import conclude
@@ -58,9 +58,7 @@ def test_what_was_not_seen_is_not_claimed() -> None:
 
 def test_a_taste_of_it_adds_up(in_namespaces: None, tmp_path: Path) -> None:
     pytest.importorskip("distributed")
-    with Program(tmp_path, "experiment", "client-lost", "--quick", "--out", "it") as program:
-        done = program.wait()
-        program.until_gone()
+    done = here(tmp_path, "experiment", "client-lost", "--quick", "--out", "it")
     assert done.status == 0, done.err
     record = json.loads((tmp_path / "it/record.json").read_text())
     of = {one["step"]: one for one in record["rounds"]}
@@ -86,14 +84,14 @@ def test_killed_it_leaves_nothing(in_namespaces: None, tmp_path: Path) -> None:
 
 
 def test_without_dask_or_with_a_hold_that_is_too_short_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    done = run(tmp_path, "experiment", "client-lost", "--quick", "--duration", "20s", "--out", "it")
+    done = here(tmp_path, "experiment", "client-lost", "--quick", "--duration", "20s", "--out", "it")
     if "asyncli[dask]" not in done.err:
         complaint = "--duration: 20s is too short for a cut of 25s; write 27 s or more"
         assert (done.status, done.err.strip()) == (2, f"asyncli: {complaint}")
-    (tmp_path / "hidden").mkdir()
-    (tmp_path / "hidden/distributed.py").write_text("raise ModuleNotFoundError(\"No module named 'distributed'\")")
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path / "hidden"), os.environ.get("PYTHONPATH", "")]))
-    done = run(tmp_path, "experiment", "client-lost", "--quick", "--out", "it")
+    for name in [one for one in sys.modules if one.startswith("asyncli.cluster")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "distributed", None)
+    done = here(tmp_path, "experiment", "client-lost", "--quick", "--out", "it")
     assert (done.status, done.err.count("\n")) == (2, 1)
     assert "asyncli[dask]" in done.err
     assert not (tmp_path / "it").exists()

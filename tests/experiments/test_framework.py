@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from programs import run as program
+from programs import here
 from rich.console import Console
 
 from asyncli.analysis.bench_result import Benched, benched
@@ -386,9 +386,19 @@ def test_the_exit_status_says_whether_something_was_measured(tmp_path: Path, mad
         assert (doing is not nothing) or "no [nginx] here[/]; :smile: install it" in said.out
 
 
+def test_the_plan_of_a_record_is_repeated(tmp_path: Path, made_up: Any) -> None:
+    made_up(measures)
+    assert asyncli(tmp_path, "made-up", "--quick", "--rounds", "3", "--quiet") == 0
+    first = tmp_path / "out" / "record.json"
+    assert cli.run(["experiment", "made-up", "--plan", str(first), "--out", str(tmp_path / "again"), "--quiet"]) == 0
+    one, other = (json.loads(path.read_text()) for path in (first, tmp_path / "again" / "record.json"))
+    assert [one[key] for key in ("plan", "quick", "command")] == [other[key] for key in ("plan", "quick", "command")]
+    assert (one["quick"], one["plan"]["rounds"], one["command"].split()[2:]) == (True, 3, ["made-up", "--quick", "--rounds", "3"])
+
+
 @pytest.mark.nginx
-def test_from_the_command_to_the_page_and_again_from_its_record(tmp_path: Path) -> None:
-    done = program(tmp_path, "experiment", "upstream-keepalive", "--quick", "--duration", "0.5s", "--out", "first")
+def test_from_the_command_to_the_page(tmp_path: Path) -> None:
+    done = here(tmp_path, "experiment", "upstream-keepalive", "--quick", "--duration", "0.5s", "--out", "first")
     assert (done.status, done.err) == (0, "")
     assert done.out.endswith("first/report.html, first/record.json\n")
     record = json.loads((tmp_path / "first" / "record.json").read_text())
@@ -404,8 +414,3 @@ def test_from_the_command_to_the_page_and_again_from_its_record(tmp_path: Path) 
     most = by_step["on, 1,000, room for 128"]
     assert most["backend_accepts"] <= most["backend_requests"] / 1000 + 2 * 128
     assert few["proxy_us"] > 0
-    again = program(tmp_path, "experiment", "upstream-keepalive", "--plan", "first/record.json", "--out", "second", "--quiet")
-    assert (again.status, again.err, again.out) == (0, "", "second/report.html, second/record.json\n")
-    second = json.loads((tmp_path / "second" / "record.json").read_text())
-    assert [second[key] for key in ("plan", "quick", "command")] == [record[key] for key in ("plan", "quick", "command")]
-    assert record["command"].split()[2:] == ["upstream-keepalive", "--quick", "--duration", "0.5s"]

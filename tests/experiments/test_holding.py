@@ -22,8 +22,6 @@ from asyncli.experiments.soak_ladder import own_cost
 from asyncli.lab import choose
 from asyncli.records import Sample
 
-pytestmark = pytest.mark.measures
-
 FACTS = {"nofile": 20_000, "pid_max": 32_768, "threads_max": 190_000, "map_max": 65_530}
 SMALL = {
     "rounds": 1, "connections": 400, "members": 60, "plateaus": 3, "rest": "300ms", "hold": "300ms", "baseline": "200ms",
@@ -37,6 +35,7 @@ async def of(*servers: str) -> Record:
     return await run(experiment, plan, quick=True, say=lambda _: None)
 
 
+@pytest.mark.measures
 @pytest.mark.compiler
 async def test_threads_pools_and_one_at_a_time_each_as_they_are() -> None:
     children = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children")
@@ -64,6 +63,7 @@ async def group_to_be_made() -> None:
         pytest.skip(f"no memory control group can be made here: {error}")
 
 
+@pytest.mark.measures
 @pytest.mark.compiler
 async def test_a_server_is_in_its_group_from_its_start_and_the_group_is_removed() -> None:
     await group_to_be_made()

@@ -16,7 +16,7 @@ from asyncli.experiments.record import Claim, Round, Rounds, turned
 from asyncli.experiments.server_models_claims import cells
 
 # As docs/experiments.md has it: repeats of one step scatter by 5 to 15 %.
-SCATTER = (0.05, 0.10, 0.15)
+SCATTER = (0.05, 0.15)
 
 
 def ratios(noise: random.Random, scatter: float, rounds: int, truth: float = 1.0) -> list[float]:
@@ -36,7 +36,7 @@ PROMISED, WITHIN = 0.025, 0.0105
 
 
 @pytest.mark.parametrize("scatter", SCATTER)
-@pytest.mark.parametrize("rounds", [3, 5, 10])
+@pytest.mark.parametrize("rounds", [3, 10])
 def test_at_the_bound_it_errs_either_way_as_often_as_the_level_promises(scatter: float, rounds: int) -> None:
     # Just where the rule lies neither verdict is right: 2.5 % each, 95 % cannot say.
     found = judged(scatter, rounds, MORE.low)
@@ -46,7 +46,7 @@ def test_at_the_bound_it_errs_either_way_as_often_as_the_level_promises(scatter:
 
 
 @pytest.mark.parametrize("scatter", SCATTER)
-@pytest.mark.parametrize("rounds", [3, 5, 10])
+@pytest.mark.parametrize("rounds", [3, 10])
 def test_of_two_alike_one_is_called_more_in_less_than_the_level(scatter: float, rounds: int) -> None:
     found = judged(scatter, rounds, 1.0)
     assert found[True] < PROMISED

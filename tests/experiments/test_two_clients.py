@@ -1,14 +1,13 @@
-"""The original experiment: what made-up rounds come to, and a taste of the real one, in namespaces, to its end and killed."""
+"""The original experiment: what made-up rounds come to, and a taste of the real one, in namespaces."""
 
 from __future__ import annotations
 
 import json
-import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
-from programs import Program, report, until
+from programs import here, report
 
 from asyncli.experiments import load
 from asyncli.experiments.record import Rounds
@@ -52,9 +51,7 @@ def test_each_claim_is_judged_by_its_rule(changes: dict[str, Any], number: int, 
 
 
 def test_a_taste_of_it_holds_all_and_its_counts_agree(in_namespaces: None, tmp_path: Path) -> None:
-    with Program(tmp_path, "experiment", "two-clients", "--quick", "--out", "it", "--json", "it.json") as program:
-        done = program.wait()
-        program.until_gone()
+    done = here(tmp_path, "experiment", "two-clients", "--quick", "--out", "it", "--json", "it.json")
     assert done.status == 0, done.err
     record = json.loads((tmp_path / "it.json").read_text())
     assert record["conclusions"]["claims"][0]["verdict"] == "holds"
@@ -72,18 +69,3 @@ def test_a_taste_of_it_holds_all_and_its_counts_agree(in_namespaces: None, tmp_p
     assert (one["environment"]["agent"]["same_network"], one["reconciliation"]["server_active"] is not None) == (False, True)
     assert (other["environment"].get("agent"), other["reconciliation"]["server_active"]) == (None, None)
     assert other["environment"]["sysctls"]["net.ipv4.ip_local_port_range"].split() == ["1024", "61024"]
-
-
-def test_killed_it_leaves_nothing(in_namespaces: None, tmp_path: Path) -> None:
-    with Program(tmp_path, "experiment", "two-clients", "--quick", "--duration", "10m", "--out", "it") as program:
-        program.until(lambda: len(list((tmp_path / "it").glob("client-*.db"))) == 2 and len(program.hosts()) == 2, "both clients run")
-        program.signal(signal.SIGKILL)
-        until(lambda: not program.processes(), "nginx, the agent, both clients and all of theirs are gone")
-
-
-def test_stopped_it_says_so(in_namespaces: None, tmp_path: Path) -> None:
-    with Program(tmp_path, "experiment", "two-clients", "--quick", "--duration", "10m", "--out", "it") as program:
-        program.until(lambda: len(program.hosts()) == 2, "both clients run")
-        program.signal()
-        assert program.wait().status == 130
-        program.until_gone()

@@ -56,7 +56,7 @@ def words(found: Capacity) -> str:
 @pytest.mark.nginx
 def test_the_slots_of_an_nginx_are_found_to_the_resolution(tmp_path: Path, start_nginx: Callable[..., LabNginx]) -> None:
     server = start_nginx(workers=1, worker_connections=300)
-    arguments = ["--status-url", server.status_url, "--server-pid", str(server.pid), "--start", "270", "--out", "steps", "--json", "out.json"]
+    arguments = ["--status-url", server.status_url, "--server-pid", str(server.pid), "--start", "270", "--within", "10%", "--out", "steps", "--json", "out.json"]
     with Program(tmp_path, "capacity", server.url, *FLAGS, *arguments) as program:
         done = program.wait()
     found = json.loads((tmp_path / "out.json").read_text())
@@ -64,7 +64,7 @@ def test_the_slots_of_an_nginx_are_found_to_the_resolution(tmp_path: Path, start
     assert done.status == 0, done
     # With a sixteenth free, less its listeners and its channel, it closes the idle ones: 300 x 15/16 - 4.
     assert held <= 278 < failed, (held, failed)
-    assert failed - held <= 0.05 * failed
+    assert failed - held <= 0.1 * failed
     first = found["gave_way"][0]
     assert (first["side"], first["code"], first["certain"]) == ("server", "slots", True), found["gave_way"]
     assert (found["forecast"]["name"], found["forecast"]["agrees"]) == ("worker_connections", True)

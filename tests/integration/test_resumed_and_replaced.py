@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from programs import Program, codes, held, here, recorded, report, run, told, until
+from programs import Program, alive, codes, held, here, recorded, report, told, until
 
 from asyncli.lab.nginx import LabNginx
 from asyncli.store.reader import read_run
@@ -52,16 +52,13 @@ def counted(summary: dict[str, Any]) -> None:
     assert beats["sent"] == beats["answered"] + beats["failed"]
 
 
-@pytest.mark.parametrize("victim", ["session", "host"])
-def test_a_run_that_was_cut_off_in_its_hold_is_gone_on_with(tmp_path: Path, nginx: LabNginx, victim: str) -> None:
+def test_a_run_that_was_cut_off_in_its_hold_is_gone_on_with(tmp_path: Path, nginx: LabNginx) -> None:
     with soak(tmp_path, nginx, "--hold", "4", "--json", "first.json") as program:
         until_held(program, tmp_path)
-        os.kill(program.pid if victim == "session" else program.hosts()[0], signal.SIGKILL)
-        done = program.wait()
+        program.signal(signal.SIGKILL)
         program.until_gone()
-    assert victim == "session" or (done.status, "--resume" in done.out) == (4, True)
     before, first = kept(tmp_path / "run.db"), read_run(tmp_path / "run.db")
-    done = run(tmp_path, "soak", "--resume", "run.db", "--json", "run.json", name="resumed")
+    done = here(tmp_path, "soak", "--resume", "run.db", "--json", "run.json")
     assert (done.status, done.err) == (4, "")
     # Nothing that was committed is gone, and it is the same run.
     after, whole = kept(tmp_path / "run.db"), read_run(tmp_path / "run.db")
@@ -106,18 +103,17 @@ def test_a_run_that_is_stopped_before_all_are_held_again_can_be_resumed_once_mor
         program.signal(signal.SIGKILL)
         program.until_gone()
     an_hour_ago(tmp_path / "run.db")
-    for times, name in enumerate(("first", "second"), 1):
-        with Program(tmp_path, "soak", "--resume", "run.db", name=name) as program:
-            program.until(lambda times=times: _resumed(tmp_path) == times, "it is resumed")
-            program.signal()
-            done = program.wait()
-            program.until_gone()
-        assert (done.status, done.err) == (4, "")
-        whole = read_run(tmp_path / "run.db")
-        assert ([one.name for one in whole.phases], whole.complete) == (["baseline", "ramp", "hold"], False)
-        assert [one.end_s for one in whole.gaps] == [None]
+    with Program(tmp_path, "soak", "--resume", "run.db", name="second") as program:
+        program.until(lambda: "resumed" in told(tmp_path), "it is resumed")
+        program.signal()
+        done = program.wait()
+        program.until_gone()
+    assert (done.status, done.err) == (4, "")
+    whole = read_run(tmp_path / "run.db")
+    assert ([one.name for one in whole.phases], whole.complete) == (["baseline", "ramp", "hold"], False)
+    assert [one.end_s for one in whole.gaps] == [None]
     with Program(tmp_path, "soak", "--resume", "run.db", name="third") as program:
-        program.until(lambda: [one for one in _gaps(tmp_path) if one.end_s is not None], "it holds on")
+        program.until(lambda: [one for one in recorded(tmp_path / "run.db").gaps if one.end_s is not None], "it holds on")
         # An hour of it was the interruption.
         program.until(lambda: held(tmp_path) == MANY, "all are held")
         assert " 9 min 5" in here(tmp_path, "watch", "run.db", "--once").out
@@ -125,36 +121,25 @@ def test_a_run_that_is_stopped_before_all_are_held_again_can_be_resumed_once_mor
         done = program.wait()
         program.until_gone()
     assert (done.status, done.err) == (0, "")
-    summary = report(tmp_path, "run.db")
-    counted(summary)
+    counted(report(tmp_path, "run.db"))
 
 
-def _resumed(folder: Path) -> int:
-    found = recorded(folder / "run.db")
-    return 0 if found is None else sum(one.code == "resumed" for one in found.findings)
-
-
-def test_a_run_whose_server_is_gone_stays_as_it_is(tmp_path: Path, start_nginx: Callable[..., LabNginx]) -> None:
-    server = start_nginx()
-    with Program(tmp_path, "soak", server.url, *ASKED, "--hold", "10m") as program:
-        until_held(program, tmp_path, 1)
-        program.signal(signal.SIGKILL)
-        program.until_gone()
-    _end(server)
-    for _ in range(2):
-        done = here(tmp_path, "soak", "--resume", "run.db")
-        assert (done.status, done.err) == (4, "")
-        assert report(tmp_path, "run.db")["run"]["complete"] is False
-
-
-def test_another_server_at_the_resume_is_described_anew(tmp_path: Path, start_nginx: Callable[..., LabNginx]) -> None:
+def test_a_run_whose_server_is_gone_stays_as_it_is_and_another_server_is_described_anew(
+    tmp_path: Path, start_nginx: Callable[..., LabNginx]
+) -> None:
     server = start_nginx()
     with Program(tmp_path, "soak", server.url, *ASKED, "--hold", "4") as program:
         until_held(program, tmp_path)
-        program.signal(signal.SIGKILL)
+        os.kill(program.hosts()[0], signal.SIGKILL)
+        done = program.wait()
         program.until_gone()
+    assert (done.status, "--resume" in done.out) == (4, True)
     assert report(tmp_path, "run.db")["environment"]["server"]["label"].startswith("nginx")
-    _end(server)
+    os.kill(server.pid, signal.SIGTERM)
+    until(lambda: not alive(server.pid), "nginx has ended")
+    done = here(tmp_path, "soak", "--resume", "run.db")
+    assert (done.status, done.err) == (4, "")
+    assert report(tmp_path, "run.db")["run"]["complete"] is False
     command = [sys.executable, "-m", "asyncli", "lab", "builtin", "--port", str(server.port)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=tmp_path) as other:
         other.stdout.readline()
@@ -176,20 +161,6 @@ def test_another_server_at_the_resume_is_described_anew(tmp_path: Path, start_ng
     assert summary["server"]["rss_bytes"]["hold_end"] is not None
 
 
-def _end(server: LabNginx) -> None:
-    os.kill(server.pid, signal.SIGTERM)
-    until(lambda: not Path(f"/proc/{server.pid}").exists() or _is_zombie(server.pid), "nginx has ended")
-
-
-def _is_zombie(pid: int) -> bool:
-    return " Z " in Path(f"/proc/{pid}/stat").read_text()
-
-
-def _gaps(folder: Path) -> list[Any]:
-    found = recorded(folder / "run.db")
-    return [] if found is None else found.gaps
-
-
 def test_a_run_that_had_not_come_to_its_hold_begins_anew(tmp_path: Path, nginx: LabNginx) -> None:
     with soak(tmp_path, nginx, "--interval", "100ms", "--hold", "1") as program:
         program.until_phase("ramp")
@@ -198,7 +169,7 @@ def test_a_run_that_had_not_come_to_its_hold_begins_anew(tmp_path: Path, nginx: 
         program.until_gone()
     before = held(tmp_path)
     # A server that was started anew has another pid: that may be said, and nothing else.
-    done = run(tmp_path, "soak", "--resume", "run.db", "--server-pid", str(nginx.pid), name="resumed")
+    done = here(tmp_path, "soak", "--resume", "run.db", "--server-pid", nginx.pid)
     assert done.status == 4
     summary = report(tmp_path, "run.db")
     counted(summary)
@@ -211,6 +182,7 @@ def test_a_run_that_had_not_come_to_its_hold_begins_anew(tmp_path: Path, nginx: 
 
 
 def test_a_lost_worker_is_replaced_and_its_connections_are_opened_again(tmp_path: Path, nginx: LabNginx) -> None:
+    """Those that end again and again are given up."""
     with soak(tmp_path, nginx, "--hold", "10m") as program:
         until_held(program, tmp_path)
         workers = program.workers()
@@ -220,11 +192,15 @@ def test_a_lost_worker_is_replaced_and_its_connections_are_opened_again(tmp_path
         program.until(lambda: len(_full(tmp_path)) > seen + 2, "all are held again")
         assert set(program.workers()) - set(workers)
         assert len(program.workers()) == 2
-        program.signal()
+        summary = report(tmp_path, "run.db")
+        killed = {workers[0]}
+        # Each of the two, and three that come in its place.
+        while len(killed) < 8:
+            for pid in program.until(lambda: set(program.workers()) - killed, "there are others"):
+                killed.add(pid)
+                os.kill(pid, signal.SIGKILL)
         done = program.wait()
         program.until_gone()
-    assert (done.status, done.err) == (4, "")
-    summary = report(tmp_path, "run.db")
     counted(summary)
     connections = summary["connections"]
     assert (connections["held"], connections["opened"], connections["reopened"]) == (MANY, MANY + MANY // 2, MANY // 2)
@@ -234,21 +210,9 @@ def test_a_lost_worker_is_replaced_and_its_connections_are_opened_again(tmp_path
     assert summary["reconciliation"]["agrees"] is True
     assert summary["generator"]["processes"] == 3
     assert summary["generator"]["cpu_us_per_heartbeat"] > 0
-
-
-def test_workers_that_end_again_and_again_are_given_up(tmp_path: Path, nginx: LabNginx) -> None:
-    with soak(tmp_path, nginx, "--hold", "10m") as program:
-        until_held(program, tmp_path, 1)
-        killed: set[int] = set()
-        # Each of the two, and three that come in its place.
-        while len(killed) < 8:
-            for pid in program.until(lambda: set(program.workers()) - killed, "there are others"):
-                killed.add(pid)
-                os.kill(pid, signal.SIGKILL)
-        done = program.wait()
-        program.until_gone()
     assert (done.status, done.err) == (4, "")
     summary = report(tmp_path, "run.db")
+    counted(summary)
     assert "generator_failed" in codes(summary)
     assert summary["connections"]["held"] == 0
     assert summary["connections"]["opened"] == summary["connections"]["lost"]

@@ -6,8 +6,6 @@ import asyncio
 import json
 import signal
 import socket
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -28,16 +26,16 @@ from asyncli.store.reader import read_run
 
 
 @contextmanager
-def closed_port(address: str = "127.0.0.1") -> Iterator[int]:
+def closed_port() -> Iterator[int]:
     """A port that refuses, and that nobody else can get meanwhile."""
-    with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as bound:
-        bound.bind((address, 0))
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
         yield bound.getsockname()[1]
 
 
 @contextmanager
-def silent_port(address: str = "127.0.0.1", port: int = 0) -> Iterator[int]:
-    """A port whose listen queue is full and never emptied: the kernel drops every further SYN."""
+def silent_port(address: str, port: int) -> Iterator[None]:
+    """Its listen queue is full and never emptied: the kernel drops every further SYN."""
     with socket.create_server((address, port), backlog=0) as listener:
         waiting = []
         try:
@@ -49,7 +47,7 @@ def silent_port(address: str = "127.0.0.1", port: int = 0) -> Iterator[int]:
                     client.connect(listener.getsockname())
                 except TimeoutError:
                     break
-            yield listener.getsockname()[1]
+            yield
         finally:
             for client in waiting:
                 client.close()
@@ -105,11 +103,8 @@ def test_a_server_that_starts_later_is_waited_for(tmp_path: Path, command: str) 
     more = ("--hold", "0.5", *SHORT, "--out", "run.db") if command == "soak" else ("-n", "100")
     with Program(tmp_path, command, f"http://127.0.0.1:{port}/", "-c", "5", "--wait-for-server", "1h", *more) as program:
         program.until(lambda: "nothing listens on" in program.out, "it says that it waits")
-        with subprocess.Popen([sys.executable, "-m", "asyncli", "lab", "builtin", "--port", str(port)], stdout=subprocess.DEVNULL) as server:
-            try:
-                assert program.wait().status == 0
-            finally:
-                server.terminate()
+        with serving(port=port):
+            assert program.wait().status == 0
 
 
 def test_the_waiting_for_a_server_ends_with_a_signal_or_its_time(tmp_path: Path) -> None:
@@ -127,15 +122,12 @@ def test_the_waiting_for_a_server_ends_with_a_signal_or_its_time(tmp_path: Path)
     assert here(tmp_path, "bench", url, "--wait-for-server", "soon").status == 2
 
 
-@pytest.mark.parametrize(("address", "workers"), [("127.0.0.1", 3), ("::1", 1)])
-def test_nothing_is_sent_to_the_target_that_is_not_counted(tmp_path: Path, address: str, workers: int) -> None:
-    if ":" in address and not _has(address):
-        pytest.skip("no ::1 on this host")
-    with serving(address) as server:
+def test_nothing_is_sent_to_the_target_that_is_not_counted(tmp_path: Path) -> None:
+    with serving() as server:
         check = here(tmp_path, "check", server.url, "-c", "200")
         assert (check.status, check.err) == (0, "")
         assert (server.accepts, server.requests) == (0, 0)
-        asked = ["-c", "200", "--workers", str(workers), "--hold", "1.5", "--out", "run.db", "--quiet"]
+        asked = ["-c", "200", "--workers", "3", "--hold", "1.5", "--out", "run.db", "--quiet"]
         done = here(tmp_path, "soak", server.url, *SHORT, *asked)
         assert (done.status, done.err) == (0, "")
         summary = report(tmp_path, "run.db")
@@ -143,17 +135,17 @@ def test_nothing_is_sent_to_the_target_that_is_not_counted(tmp_path: Path, addre
         assert server.requests == summary["heartbeats"]["sent"] == summary["heartbeats"]["answered"] > 200
 
 
-def _has(address: str) -> bool:
+def _has_ipv6() -> bool:
     with socket.socket(socket.AF_INET6) as probe:
         try:
-            probe.bind((address, 0))
+            probe.bind(("::1", 0))
         except OSError:
             return False
     return True
 
 
 async def test_of_a_name_the_address_that_refuses_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    if not _has("::1"):
+    if not _has_ipv6():
         pytest.skip("no ::1 on this host")
     # A host's own files decide what `localhost` is; here it is both, and ::1 refuses.
     both = [(socket.AF_INET6, "::1"), (socket.AF_INET, "127.0.0.1")]

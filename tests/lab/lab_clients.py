@@ -28,12 +28,17 @@ class Client:
         self.reader = reader
         self.writer = writer
 
-    async def exchange(self, method: str, path: str, oracle: h11.Connection | None = None) -> tuple[h11.Response, bytes]:
+    async def exchange(
+        self, method: str, path: str, oracle: h11.Connection | None = None, body: bytes = b"", **more: str
+    ) -> tuple[h11.Response, bytes]:
         """A request and its answer by the judgement of h11, which refuses what is no HTTP; ``oracle`` of a kept connection."""
         oracle = oracle or h11.Connection(h11.CLIENT)
-        self.writer.write(oracle.send(h11.Request(method=method, target=path, headers=[("Host", "lab")])) or b"")
-        oracle.send(h11.EndOfMessage())
-        response, body = None, b""
+        headers = {"Host": "lab", **({"Content-Length": str(len(body))} if body else {}), **more}
+        sent = oracle.send(h11.Request(method=method, target=path, headers=[*headers.items()])) or b""
+        if body:
+            sent += oracle.send(h11.Data(data=body)) or b""
+        self.writer.write(sent + (oracle.send(h11.EndOfMessage()) or b""))
+        response, got = None, b""
         while True:
             event = oracle.next_event()
             if event is h11.NEED_DATA:
@@ -41,11 +46,11 @@ class Client:
             elif isinstance(event, h11.Response):
                 response = event
             elif isinstance(event, h11.Data):
-                body += bytes(event.data)
+                got += bytes(event.data)
             else:
                 assert isinstance(event, h11.EndOfMessage), event
                 assert response is not None
-                return response, body
+                return response, got
 
     @classmethod
     async def to(cls, url: str) -> Client:

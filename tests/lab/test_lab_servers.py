@@ -18,7 +18,7 @@ import pytest
 from lab_clients import GET, HEAD, Client, Poller, alive, eventually, group, hung_up, opened, page_until, port_of, refusal
 
 from asyncli.errors import HostError, PlanError
-from asyncli.lab import NAMES, choose, ports
+from asyncli.lab import choose, ports
 from asyncli.lab.executables import find_nginx
 
 _NGINX = find_nginx()
@@ -38,7 +38,8 @@ def of(*names: str) -> pytest.MarkDecorator:
 
 
 both = of("nginx", "builtin")
-every = of(*NAMES)
+# Of the models one of processes and one of threads; one Apache is started as the other.
+kinds = of("nginx", "nginx-proxy", "apache-event", "haproxy", "builtin", "prefork", "thread-queue", "asyncio")
 
 
 def lab(name: str, **options: Any) -> Any:
@@ -63,7 +64,7 @@ async def test_it_holds_as_many_as_it_was_cut_for_and_counts_them(name: str) -> 
         await page_until(server.status_url, lambda page: page.get("status.active") == 1)
 
 
-@of("nginx", "nginx-proxy", "builtin", "apache-prefork", "apache-event")
+@of("nginx", "builtin", "apache-event")
 async def test_keepalive_requests_ends_a_connection_after_so_many(name: str) -> None:
     async with lab(name, keepalive_requests=3) as server:
         client = await Client.to(server.url)
@@ -74,7 +75,7 @@ async def test_keepalive_requests_ends_a_connection_after_so_many(name: str) -> 
         await client.close()
 
 
-@of("nginx", "builtin", "haproxy", "apache-prefork", "apache-event")
+@of("nginx", "builtin", "haproxy", "apache-event")
 async def test_keepalive_timeout_ends_an_idle_connection(name: str) -> None:
     async with lab(name, keepalive_timeout_s=1) as server:
         client = await Client.to(server.url)
@@ -85,7 +86,7 @@ async def test_keepalive_timeout_ends_an_idle_connection(name: str) -> None:
         await client.close()
 
 
-@every
+@kinds
 async def test_nothing_of_it_stays_and_it_can_be_started_again(name: str, temporary: Path) -> None:
     server = lab(name, workers=3)
     for _ in range(2):
@@ -106,7 +107,7 @@ async def test_nothing_of_it_stays_and_it_can_be_started_again(name: str, tempor
         _ = pids_of(server)
 
 
-@every
+@kinds
 async def test_a_taken_port_is_one_clear_line_and_leaves_nothing(
     name: str, monkeypatch: pytest.MonkeyPatch, temporary: Path
 ) -> None:
@@ -161,7 +162,7 @@ async def test_ipv6(name: str) -> None:
         await client.close()
 
 
-@of("nginx", "builtin", "fork", "prefork", "thread-queue", "asyncio")
+@of("nginx", "builtin", "prefork")
 async def test_nothing_is_left_when_its_owner_is_killed(name: str) -> None:
     script = (
         "import asyncio\n"
@@ -178,7 +179,7 @@ async def test_nothing_is_left_when_its_owner_is_killed(name: str) -> None:
         pid, url = owner.stdout.readline().decode().split()
         client = await Client.to(url)
         await client.beat()
-        assert len(group(int(pid))) == {"fork": 2, "thread-queue": 1, "asyncio": 1}.get(name, 3)
+        assert len(group(int(pid))) == 3
     finally:
         owner.send_signal(signal.SIGKILL)
         owner.wait()

@@ -16,6 +16,7 @@ from asyncli.errors import HostError
 from asyncli.lab import ports
 from asyncli.lab.executables import parse_version, size
 from asyncli.lab.resources import config_file
+from asyncli.lab.wire import Counts, status_page
 
 
 def test_version_of_a_distributions_nginx() -> None:
@@ -89,3 +90,10 @@ def test_the_template_is_found_and_a_missing_file_is_one_clear_line() -> None:
     assert "stub_status" in config_file("nginx.conf").read_text(encoding="utf-8")
     with pytest.raises(HostError, match=r"configs/nothing\.conf: not part of this installation"):
         config_file("nothing.conf")
+
+
+def test_the_status_page_of_the_built_in_server_is_nginx_to_the_byte() -> None:
+    assert status_page(Counts(291, 16630948, 16630946, 31070465, 6, 179)) == (
+        b"Active connections: 291 \nserver accepts handled requests\n 16630948 16630946 31070465 \n"
+        b"Reading: 6 Writing: 179 Waiting: 106 \n"
+    )

@@ -36,6 +36,8 @@ def of(*names: str) -> pytest.MarkDecorator:
 
 
 every = of(*MODELS)
+# The six in C are one program, with one conversation.
+either = of("thread-pool", "asyncio")
 
 
 async def bytes_of(client: Client, count: int) -> bytes:
@@ -83,7 +85,7 @@ async def test_as_many_bytes_as_were_asked_for(name: str) -> None:
         assert server.complaints == ()
 
 
-@every
+@either
 async def test_what_is_no_number_of_bytes_is_closed_without_an_answer(name: str) -> None:
     async with LabModel(name, workers=2) as server:
         for wrong in (b"12x\n", b"1 2\n", b"99999999999\n", b"1" * 17, b"5\r5\n", b"7\n-1\n"):
@@ -96,42 +98,17 @@ async def test_what_is_no_number_of_bytes_is_closed_without_an_answer(name: str)
         assert await said_to(server.url, b"12") == b""
 
 
-def told(connection: h11.Connection, method: str, body: bytes, *last: tuple[str, str]) -> bytes:
-    headers = [("Host", "lab"), *([("Content-Length", str(len(body)))] if body else []), *last]
-    sent = connection.send(h11.Request(method=method, target="/", headers=headers)) or b""
-    if body:
-        sent += connection.send(h11.Data(data=body)) or b""
-    return sent + (connection.send(h11.EndOfMessage()) or b"")
-
-
-async def heard(connection: h11.Connection, client: Client) -> tuple[int, bytes]:
-    """The next response as h11 reads it."""
-    status, body = 0, b""
-    while True:
-        event = connection.next_event()
-        if event is h11.NEED_DATA:
-            connection.receive_data(await asyncio.wait_for(client.reader.read(65_536), DEADLINE_S))
-        elif isinstance(event, h11.Response):
-            status = event.status_code
-        elif isinstance(event, h11.Data):
-            body += bytes(event.data)
-        elif isinstance(event, h11.EndOfMessage):
-            return status, body
-
-
-@every
+@either
 async def test_keep_alive_as_h11_reads_it(name: str) -> None:
     async with LabModel(name, workers=2) as server:
         client, oracle = await Client.to(server.url), h11.Connection(h11.CLIENT)
         rounds = [("GET", b""), ("HEAD", b""), ("POST", b"p" * 100_000), ("POST", b"GET / HTTP/1.1\r\n\r\n"), ("PUT", b"abc"), ("GET", b"")]
         for method, body in rounds:
-            client.writer.write(told(oracle, method, body))
-            status, got = await heard(oracle, client)
-            assert status == (405 if method == "PUT" else 200)
-            assert got == (b"ok\n" if status == 200 and method != "HEAD" else b"")
+            response, got = await client.exchange(method, "/", oracle, body)
+            assert response.status_code == (405 if method == "PUT" else 200)
+            assert got == (b"ok\n" if response.status_code == 200 and method != "HEAD" else b"")
             oracle.start_next_cycle()
-        client.writer.write(told(oracle, "GET", b"", ("Connection", "Close")))
-        assert await heard(oracle, client) == (200, b"ok\n")
+        assert (await client.exchange("GET", "/", oracle, Connection="Close"))[1] == b"ok\n"
         assert oracle.their_state is h11.MUST_CLOSE
         assert await client.ended() == b""
         await client.close()
@@ -146,7 +123,7 @@ OK, CLOSES = answer(200, head_only=False, keep=True), answer(200, head_only=Fals
 OK_HEAD = answer(200, head_only=True, keep=True)
 
 
-@every
+@either
 async def test_what_is_pipelined_is_answered_in_order(name: str) -> None:
     async with LabModel(name, workers=2) as server:
         put = b"PUT / HTTP/1.1\r\nHost: lab\r\nContent-Length: 3\r\n\r\nabc"
@@ -159,7 +136,7 @@ async def test_what_is_pipelined_is_answered_in_order(name: str) -> None:
         await client.close()
 
 
-@every
+@either
 async def test_requests_in_pieces_of_any_size(name: str) -> None:
     async with LabModel(name, workers=2) as server:
         for piece in (1, 2, 3, 7, 50):
@@ -213,7 +190,7 @@ HEADS = [
 ]
 
 
-@every
+@either
 async def test_heads_right_and_wrong(name: str) -> None:
     async with LabModel(name, workers=2) as server:
         for sent, status, keep in HEADS:
@@ -231,7 +208,7 @@ async def test_heads_right_and_wrong(name: str) -> None:
         assert server.complaints == ()
 
 
-@every
+@either
 async def test_a_body_is_awaited_by_whoever_expects_it(name: str) -> None:
     async with LabModel(name, workers=2) as server:
         client = await Client.to(server.url)
