@@ -27,15 +27,14 @@ def covered(found: list[Costs], name: str, truth: float) -> int:
     return sum(low <= truth <= high for low, high in intervals)
 
 
-@pytest.mark.parametrize(("phi", "connections"), [(0.0, 60_000), (0.5, 60_000), (0.9, 100_000)])
-def test_intervals_hold_the_truth_as_often_as_they_say(phi: float, connections: int) -> None:
+def test_intervals_hold_the_truth_as_often_as_they_say() -> None:
     """Of all three kinds of memory; of one line test_cost_line.py counts a hundred. Less than 35 of 40 come in one draw of seventy."""
-    found = [costs(a_run(connections, hold_s=8.0, seed=seed, phi=phi)) for seed in range(40)]
+    found = [costs(a_run(100_000, hold_s=8.0, seed=seed, phi=0.9)) for seed in range(40)]
     for name in ("server_user", "kernel", "host_total"):
         assert covered(found, name, TRUTH[name]) >= 35, name
 
 
-def test_every_cost_is_found() -> None:
+def test_every_cost_is_found_and_the_table_adds_up() -> None:
     result = costs(a_run(100_000, hold_s=10.0))
     for name, truth in TRUTH.items():
         cost = getattr(result, name)
@@ -44,39 +43,22 @@ def test_every_cost_is_found() -> None:
         assert cost.points == 36
     assert result.findings == []
     assert result.server_user.fixed_bytes == pytest.approx(FIXED["server"], rel=0.01)
-    elsewhere = costs(a_run(100_000, hold_s=10.0, local=False, server=False))
-    for one in (result, elsewhere):
-        assert one.kernel_queued.bytes_per_connection == pytest.approx(4096 / ENDS_A_PAGE, rel=0.02)
-
-
-def test_the_table_adds_up() -> None:
-    c = costs(a_run(30_000, hold_s=10.0))
-    assert c.residual is not None
-    assert c.host_total is not None
-    assert c.server_user is not None
-    assert c.kernel is not None
-    assert c.generator_user is not None
+    assert result.kernel_queued.bytes_per_connection == pytest.approx(4096 / ENDS_A_PAGE, rel=0.02)
     for field in ("bytes_per_connection", "fixed_bytes"):
-        parts = [getattr(c.server_user, field), getattr(c.generator_user, field), 2 * getattr(c.kernel, field)]
-        assert getattr(c.host_total, field) == pytest.approx(sum(parts) + getattr(c.residual, field))
+        server, generator, kernel, rest, host = (
+            getattr(getattr(result, name), field) for name in ("server_user", "generator_user", "kernel", "residual", "host_total")
+        )
+        assert host == pytest.approx(server + generator + 2 * kernel + rest)
 
 
 def test_a_server_elsewhere_pays_its_own_end() -> None:
     c = costs(a_run(50_000, hold_s=10.0, local=False, server=False))
     assert c.kernel.bytes_per_connection == pytest.approx(KERNEL_END, rel=0.01)
+    assert c.kernel_queued.bytes_per_connection == pytest.approx(4096 / ENDS_A_PAGE, rel=0.02)
     assert c.host_total.bytes_per_connection == pytest.approx(KERNEL_END + GENERATOR + REST, rel=0.03)
     assert c.residual.bytes_per_connection == pytest.approx(REST, abs=150)
     assert c.server_user is None
     assert [finding.fields["costs"] for finding in c.findings] == [["server_user"]]
-
-
-def test_rss_stands_in_for_pss_and_says_so() -> None:
-    run = a_run(30_000, hold_s=10.0)
-    for sample in run.samples:
-        sample.values.pop("server.pss_bytes")
-    cost = costs(run).server_user
-    assert "RSS" in cost.method
-    assert cost.bytes_per_connection == pytest.approx(1.8 * SERVER, rel=0.05)
 
 
 def test_other_clients_are_counted_by_the_server() -> None:
@@ -104,14 +86,14 @@ def short(connections: int, seed: int = 0, *, first_use: float = 0.0, phi: float
     return run
 
 
-@pytest.mark.parametrize("phi", [0.0, 0.5, 0.9])
+@pytest.mark.parametrize("phi", [0.0, 0.9])
 def test_a_ramp_too_short_for_a_slope_gives_the_difference_of_two_levels(phi: float) -> None:
     """What the first connections take once is in it, and it says so; its interval holds that as often as it says."""
-    found = [costs(short(2000, seed, first_use=1e6, phi=phi, hold_s=15.0)) for seed in range(100)]
+    found = [costs(short(2000, seed, first_use=1e6, phi=phi, hold_s=15.0)) for seed in range(50)]
     for name in ("server_user", "kernel", "generator_user", "host_total"):
         true = TRUTH[name] + (1e6 / 2000 if name in ("server_user", "host_total") else 0)
         # As a short ramp has it too, slow wander is covered less (bench/README.md).
-        assert covered(found, name, true) >= (90 if phi < 0.9 else 85), name
+        assert covered(found, name, true) >= (45 if phi < 0.9 else 42), name
     one = found[0]
     assert [finding.code for finding in one.findings] == ["cost_few_points"]
     assert "server_user" in one.findings[0].fields["levels"]
@@ -243,12 +225,8 @@ def test_a_ladder_that_did_not_settle_says_so_and_is_less_sure() -> None:
     wide = [high - low for low, high in (quick.server_user.ci95, slow.server_user.ci95)]
     assert wide[1] > 2 * wide[0]
     assert slow.fits["server_user"].band(1e4)[0] < slow.fits["server_user"].at(1e4) < slow.fits["server_user"].band(1e4)[1]
-
-
-@pytest.mark.parametrize("plateaus", [1, 2])
-def test_too_few_plateaus_fall_back_to_the_ramp_and_say_so(plateaus: int) -> None:
-    c = costs(a_run(20_000, hold_s=5.0, plateaus=plateaus, plateau_s=10.0))
-    assert "ramp" in c.kernel.method
+    # One or two are too few for a line: it is the ramp's.
+    assert all("ramp" in costs(a_run(20_000, hold_s=5.0, plateaus=few, plateau_s=10.0)).kernel.method for few in (1, 2))
 
 
 def test_a_ramp_that_was_interrupted_came_as_far_as_was_counted() -> None:
@@ -272,8 +250,8 @@ def test_a_ramp_that_was_interrupted_came_as_far_as_was_counted() -> None:
     assert "active count" not in c.kernel.method
 
 
-@pytest.mark.parametrize("at_s", [0.0, 0.5, 3.0, 5.05, 6.2, 9.0, 20.0, 60.0, 106.0, 116.0, 118.5])
-@pytest.mark.parametrize("plateaus", [0, 1, 5])
+@pytest.mark.parametrize("at_s", [0.0, 5.05, 6.2, 20.0, 60.0, 116.0])
+@pytest.mark.parametrize("plateaus", [0, 5])
 def test_a_run_that_is_cut_off_anywhere(at_s: float, plateaus: int) -> None:
     run = cut(a_run(100_000, hold_s=10.0, plateaus=plateaus, plateau_s=10.0), at_s)
     c = costs(run)
@@ -311,9 +289,9 @@ def test_a_baseline_that_stands_apart_is_no_point_and_is_said_to_be_none() -> No
 
 
 def test_intervals_of_plateaus_hold_the_truth() -> None:
-    found = [costs(a_run(40_000, hold_s=8.0, seed=seed, phi=0.5, plateaus=8, plateau_s=10.0)) for seed in range(50)]
-    assert covered(found, "host_total", HOST) >= 44
-    assert covered(found, "residual", REST) >= 44
+    found = [costs(a_run(40_000, hold_s=8.0, seed=seed, phi=0.5, plateaus=8, plateau_s=10.0)) for seed in range(30)]
+    assert covered(found, "host_total", HOST) >= 26
+    assert covered(found, "residual", REST) >= 26
 
 
 def test_a_metric_that_is_sampled_rarely() -> None:
