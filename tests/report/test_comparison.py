@@ -14,11 +14,11 @@ from rich.console import Console
 from synthetic_run import a_run
 from test_page import Page
 
-from asyncli.analysis.compare import ROWS, Comparison, Difference, compare
+from asyncli.analysis.compare import Comparison, Difference, compare
 from asyncli.analysis.measured import measure
 from asyncli.core.histogram import Histogram
 from asyncli.records import Deaths
-from asyncli.report.comparison_report import amounts, page, print_comparison, sentence, to_json
+from asyncli.report.comparison_report import amounts, page, print_comparison, to_json
 from asyncli.report.figures.comparison import forest
 from asyncli.report.figures.drawing import NARROW, WIDE, NothingToDraw
 from asyncli.run import Run
@@ -60,13 +60,7 @@ def printed(comparison: Comparison, width: int = 80) -> str:
     return text
 
 
-def test_no_difference_is_said_with_what_is_excluded(alike: Comparison) -> None:
-    text = " ".join(printed(alike, 140).split())
-    assert {"server": "nginx/1.22.1", "configured": True} in [one.fields for one in alike.findings]
-    assert " is higher" not in text
-
-
-@pytest.mark.parametrize("width", [60, 80, 96, 120, 200])
+@pytest.mark.parametrize("width", [60, 96, 200])
 def test_any_width(unlike: Comparison, alike: Comparison, width: int) -> None:
     for comparison in (unlike, alike):
         text = printed(comparison, width)
@@ -130,26 +124,6 @@ def strict(name: str) -> object:
     raise AssertionError(f"the JSON holds {name}")
 
 
-def test_json_is_the_contract(unlike: Comparison) -> None:
-    document = json.loads(to_json(unlike), parse_constant=strict)
-    assert set(document) == {"schema", "runs", "differs", "differences", "findings", "method", "rule"}
-    assert document["schema"] == 1
-    assert [run["name"] for run in document["runs"]] == ["A", "B"]
-    assert {"file", "id", "started", "verdict", "complete", "held", "hold_s", "server", "config_hash"} < set(document["runs"][0])
-    assert [one["key"] for one in document["differences"]] == [row.key for row in ROWS]
-    for one in document["differences"]:
-        assert set(one) == {
-            "key", "name", "unit", "between", "values", "difference", "ci95", "relative", "p_value", "verdict", "words",
-        }  # fmt: skip
-        assert one["verdict"] in {"higher", "lower", "no_difference", "cannot_say"}
-        if one["ci95"] is not None:
-            assert one["ci95"][0] <= one["difference"] <= one["ci95"][1], one["key"]
-            assert one["difference"] == pytest.approx(one["values"][1] - one["values"][0])
-    server = next(one for one in document["differences"] if one["key"] == "cost.server_user")
-    assert (server["verdict"], server["between"]) == ("higher", ["A", "B"])
-    assert {"key": "server.config_hash", "values": ["ab12", "cd34"]} in document["differs"]
-
-
 def test_the_page_is_whole_and_points_nowhere(unlike: Comparison) -> None:
     text = page(unlike)
     seen = Page(text)
@@ -172,11 +146,9 @@ def _lossy(run: Run) -> None:
 
 
 @pytest.mark.parametrize("changes", [_nothing, _lossy])
-@pytest.mark.parametrize("both", [True, False])
-def test_the_page_and_the_text_of_odd_runs(changes: Callable[[Run], None], both: bool) -> None:
+def test_the_page_and_the_text_of_odd_runs(changes: Callable[[Run], None]) -> None:
     runs = [a_run(5000, hold_s=30.0), a_run(5000, hold_s=30.0, seed=2)]
-    for run in runs if both else runs[1:]:
-        changes(run)
+    changes(runs[1])
     comparison = compared(*runs)
     printed(comparison)
     Page(page(comparison))
@@ -204,9 +176,3 @@ def test_the_forest_plot_stays_on_its_paper() -> None:
             low, high = ax.get_xlim()
             for line in ax.lines:
                 assert all(low <= x <= high for x in line.get_xdata() if len(line.get_xdata()) and ax.get_xlim() != (0, 1)), style
-
-
-def test_a_small_number_keeps_its_digits() -> None:
-    tiny = Difference("failed", "per 1,000 attempts", ("A", "B"), (0.001, 0.00145), 0.00045, (0.0003, 0.0006), 0.45, 0.0001, "higher")
-    assert "0.00045" in sentence(tiny)
-    assert "0.000 " not in " ".join((amounts(tiny).first, amounts(tiny).second, amounts(tiny).low, ""))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 
 import msgspec
 import pytest
@@ -11,7 +10,7 @@ from rich.console import Console
 from synthetic_run import a_run
 
 from asyncli.core.histogram import Histogram
-from asyncli.report.listing import Listed, Listing, Unread, listed, newest_first, print_listing, to_json
+from asyncli.report.listing import Listed, Listing, Unread, listed, newest_first, print_listing
 from asyncli.report.summary import summarise
 
 
@@ -74,15 +73,6 @@ def test_foreign_names_cannot_steer_the_terminal() -> None:
 def test_newest_first_and_names_within_a_second() -> None:
     runs = [one("b.db"), one("a.db"), one("new.db", age_s=5.0), one("old.db", age_s=1e6)]
     assert [run.file for run in newest_first(runs)] == ["new.db", "a.db", "b.db", "old.db"]
-
-
-def test_json() -> None:
-    document = json.loads(to_json(Listing("x", [one()], [Unread("b.db", "is broken; mend it")])))
-    assert (document["schema"], document["folder"]) == (1, "x")
-    run = document["runs"][0]
-    assert (run["verdict"], run["cost_of"]) == ("passed", "host_total")
-    assert run["cost"]["ci95"][0] < run["cost"]["bytes_per_connection"] < run["cost"]["ci95"][1]
-    assert document["unread"] == [{"file": "b.db", "why": "is broken; mend it"}]
 
 
 def test_the_servers_cost_stands_in_where_the_hosts_is_drowned() -> None:

@@ -6,12 +6,10 @@ import io
 import re
 
 import pytest
-from made_runs import unsteady
 from rich.console import Console
 from synthetic_run import a_run
 
 from asyncli.records import Finding
-from asyncli.report.answer import room
 from asyncli.report.run_report import print_report
 from asyncli.report.summary import Summary, summarise
 from asyncli.run import Run
@@ -27,14 +25,6 @@ def printed(of: Run | Summary, width: int = 80, path: str = "run.db", *, termina
     assert "…" not in text  # no cell is cut
     assert "nan" not in text.lower().split()
     return str(text)
-
-
-def test_the_report_of_a_run_that_passed_is_short_and_has_no_rules() -> None:
-    run = a_run(3000, hold_s=120.0)
-    text = printed(run)
-    assert len(text.splitlines()) <= 40
-    assert "Rule:" not in text
-    assert len([one for one in summarise(run).findings if one.severity == "info" and not one.code.startswith("verdict_")]) == 5
 
 
 @pytest.mark.parametrize("width", [40, 60, 80, 200])
@@ -60,29 +50,8 @@ def test_a_terminal_that_knows_ascii_alone() -> None:
     assert re.search(rb"B \+- \d+ on this host", raw.getvalue().replace(b"\n", b" "))
 
 
-def test_a_server_that_held_none_has_no_forecast_in_the_answer() -> None:
-    summary = summarise(a_run(100_000))
-    assert room(summary)
-    summary.connections.held = 0
-    assert room(summary) == ""
-    assert "Room for connections" in printed(summary, verbose=True)
-    summary.connections.opened = 0
-    assert "Room for connections" not in printed(summary, verbose=True)
-
-
 def test_a_log_gets_its_tables_as_wide_as_they_must_be() -> None:
     run = a_run(30_000)
     narrow = printed(run, 40, terminal=False)
     assert "this host in all" in narrow
     assert re.search(r"^Cost of a connection +bytes +95 % interval +fixed +at 30,000$", narrow, re.MULTILINE)
-
-
-def test_after_a_failure_there_is_no_forecast() -> None:
-    run = a_run(100_000)
-    run.ticks[5][1].failures["refused"] = 7
-    for _, tick in run.ticks:
-        tick.held_at_drain = max(0, tick.held_at_drain - 7)
-    summary = summarise(run)
-    assert (summary.forecast.memory, summary.forecast.ceilings, summary.forecast.first) == (None, [], None)
-    assert "forecast_unknown" not in [one.code for one in summary.findings]
-    assert summarise(unsteady()).forecast.first is None
