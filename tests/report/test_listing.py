@@ -10,7 +10,7 @@ from rich.console import Console
 from synthetic_run import a_run
 
 from asyncli.core.histogram import Histogram
-from asyncli.report.listing import Listed, Listing, Unread, listed, newest_first, print_listing
+from asyncli.report.listing import Listed, Listing, listed, newest_first, print_listing
 from asyncli.report.summary import summarise
 
 
@@ -50,24 +50,6 @@ def test_in_a_pipe_nothing_is_cut() -> None:
         assert words in head, words
     for words in ("2025-03-01 12:00", "nginx/1.22.1", "30 s", "4.1 MB"):
         assert words in line, words
-
-
-def test_a_terminal_that_knows_ascii_alone() -> None:
-    raw = io.BytesIO()
-    file = io.TextIOWrapper(raw, encoding="ascii")
-    print_listing(
-        Listing("x", [one("é.db")], [Unread("ö", "ö: is broken; mend it")]), Console(file=file, width=80, highlight=False)
-    )
-    file.flush()
-    assert b" B +- " in raw.getvalue()
-
-
-def test_foreign_names_cannot_steer_the_terminal() -> None:
-    listing = Listing("x", [one("a\x1b[2J\nb[red].db")], [Unread("c", "c\x1b[2J: no run")])
-    text = "\n".join(printed(listing, 200, terminal=False))
-    assert "\x1b" not in text
-    assert "[red].db" in text
-    assert len(text.splitlines()) == 4
 
 
 def test_newest_first_and_names_within_a_second() -> None:
