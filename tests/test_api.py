@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from recording import write_run
-from synthetic_run import GENERATOR, KERNEL_END, SERVER, a_run
+from synthetic_run import GENERATOR, KERNEL_END, SERVER, a_run, raised
 
 from asyncli import api
 from asyncli.errors import AsyncliError, PlanError, StoreError
@@ -170,12 +170,7 @@ def test_what_is_shown_cannot_steer_a_page(tmp_path: Path) -> None:
 
 def test_two_runs_compared(tmp_path: Path) -> None:
     lean, rich = a_run(5000, interval_s=0.02, seed=3), a_run(5000, interval_s=0.02, seed=4)
-    rich.id = "f00dfeed0003"
-    for sample in rich.samples:
-        grown = sample.values
-        n = max(0.0, grown.get("status.active", 1.0) - 1)
-        grown["server.pss_bytes"] += 400 * n
-        grown["host.used_bytes"] += 400 * n
+    raised(rich, 0, "server.pss_bytes", "host.used_bytes", each=400.0).id = "f00dfeed0003"
     a, b = record(tmp_path / "a.db", lean), record(tmp_path / "b.db", rich)
     compared = api.compare(a, api.load(b))
     row = compared.frame.loc["cost.server_user"]

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from scipy.special import stdtrit
 from scipy.stats import norm, poisson
-from synthetic_run import SERVER, a_run, cut, without
+from synthetic_run import SERVER, a_run, cut, raised, without
 
 from asyncli.analysis import estimates, measured
 from asyncli.analysis.compare import Comparison, Difference, compare, differing, hindrance
@@ -217,19 +217,13 @@ def test_a_server_that_costs_more_is_called_so(more: float, verdict: str) -> Non
 
 def changed(run: Run, more: float) -> None:
     """Let the server use ``more`` bytes per connection, and the host with it."""
-    held = {sample.t_s: sample.values["status.active"] - 1 for sample in run.samples if "status.active" in sample.values}
-    for sample in run.samples:
-        extra = more * held.get(sample.t_s, 0.0)
-        sample.values["server.pss_bytes"] += extra
-        sample.values["host.used_bytes"] += extra
-    run.id = "another"
+    raised(run, 0, "server.pss_bytes", "host.used_bytes", each=more).id = "another"
 
 
 def test_what_lies_in_what_is_left_over_is_no_difference_of_the_host() -> None:
     runs = [a_run(20_000, hold_s=60.0, seed=seed) for seed in (1, 2)]
-    for sample in runs[1].samples:
-        # Another program, that took memory at the ramp's own pace.
-        sample.values["host.used_bytes"] += 4700.0 * (sample.values.get("status.active", 1.0) - 1.0)
+    # Another program, that took memory at the ramp's own pace.
+    raised(runs[1], 0, "host.used_bytes", each=4700.0)
     host = row(compared(*runs), "cost.host_total")
     assert (host.verdict, host.p_value < 1e-6) == ("cannot_say", True)
     assert "+4," in host.why
@@ -343,9 +337,7 @@ def test_runs_that_should_not_be_believed_are_said_so() -> None:
     comparison = compared(a_run(20_000, hold_s=30.0), late, a_run(20_000, hold_s=30.0, seed=3, complete=False))
     assert [one.code for one in comparison.findings[:2]] == ["compare_invalid", "compare_incomplete"]
     assert [one.fields["run"] for one in comparison.findings[:2]] == ["B", "C"]
-    shared = a_run(20_000, hold_s=30.0, seed=4)
-    for sample in shared.samples[10:]:
-        sample.values["kernel.tcp_alloc"] += 100_000
+    shared = raised(a_run(20_000, hold_s=30.0, seed=4), 100_000, "kernel.tcp_alloc", since_s=9.0)
     company = fields(compared(a_run(20_000, hold_s=30.0), shared), "compare_company")
     assert (company["run"], company["others"]) == ("B", 100_000)
 
@@ -416,8 +408,7 @@ def test_memory_of_two_kinds_is_not_compared() -> None:
     runs = [a_run(20_000, hold_s=30.0), a_run(20_000, hold_s=30.0, seed=2)]
     for sample in runs[0].samples:
         sample.values["server.uss_bytes"] = sample.values["server.pss_bytes"]
-    for sample in runs[1].samples:
-        del sample.values["server.pss_bytes"]
+    without(runs[1], "server.pss_bytes")
     comparison = compared(*runs)
     for key in ("cost.server_user", "cost.residual", "fixed.server_user", "memory.server_hold_end"):
         found = row(comparison, key)

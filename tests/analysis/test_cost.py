@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from synthetic_run import ENDS_A_PAGE, FIXED, GENERATOR, KERNEL_END, REST, SERVER, a_run, cut
+from synthetic_run import ENDS_A_PAGE, FIXED, GENERATOR, KERNEL_END, REST, SERVER, a_run, cut, raised, without
 
 from asyncli.analysis.cost import Costs, Residue, costs
 from asyncli.records import Phase, Sample
@@ -63,13 +63,8 @@ def test_a_server_elsewhere_pays_its_own_end() -> None:
 
 def test_other_clients_are_counted_by_the_server() -> None:
     """Half as many again, that come and go with ours, would make each of ours look half as dear again."""
-    run = a_run(30_000, hold_s=10.0, noise=0.1)
-    for sample in run.samples:
-        strangers = 0.5 * (sample.values.get("status.active", 1.0) - 1.0)
-        sample.values["server.pss_bytes"] += SERVER * strangers
-        if "status.active" in sample.values:
-            sample.values["status.active"] += strangers
-    cost = costs(run).server_user
+    run = raised(a_run(30_000, hold_s=10.0, noise=0.1), 0, "server.pss_bytes", each=0.5 * SERVER)
+    cost = costs(raised(run, 0, "status.active", each=0.5)).server_user
     assert "active" in cost.method
     assert cost.bytes_per_connection == pytest.approx(SERVER, rel=0.01)
     alone = costs(a_run(30_000, hold_s=10.0)).server_user
@@ -79,11 +74,7 @@ def test_other_clients_are_counted_by_the_server() -> None:
 def short(connections: int, seed: int = 0, *, first_use: float = 0.0, phi: float = 0.0, **more: Any) -> Run:
     """A ramp of at most two seconds, in which the server takes ``first_use`` bytes once."""
     run = a_run(connections, seed=seed, phi=phi, batch=10, interval_s=20.0 / connections, **{"hold_s": 10.0, **more})
-    for sample in run.samples:
-        if sample.t_s > run.phases[1].start_s and "server.pss_bytes" in sample.values:
-            sample.values["server.pss_bytes"] += first_use
-            sample.values["host.used_bytes"] += first_use
-    return run
+    return raised(run, first_use, "server.pss_bytes", "host.used_bytes", since_s=run.phases[1].start_s)
 
 
 @pytest.mark.parametrize("phi", [0.0, 0.9])
@@ -125,9 +116,7 @@ def test_what_was_not_held_or_not_read_has_no_level_and_what_moves_has_a_wide_on
     still, moving = costs(run).server_user, costs(settling).server_user
     # By as much again as it moved by in the last half.
     assert moving.ci95[1] - moving.bytes_per_connection > still.half_width + 400e3 * 3 / 2000
-    for one in run.samples:
-        del one.values["kernel.socket_bytes"]
-    c = costs(run)
+    c = costs(without(run, "kernel.socket_bytes"))
     assert c.kernel is None
     assert "kernel" in c.unknown
     assert c.server_user is not None
@@ -173,17 +162,12 @@ def test_what_is_behind_each_cost() -> None:
 def test_what_stays_behind() -> None:
     run = a_run(30_000, hold_s=10.0, noise=0.0)
     drained = run.phases[-1].start_s
-    for sample in run.samples:
-        if sample.t_s > drained:
-            sample.values["server.pss_bytes"] += 5e6
-            sample.values["kernel.socket_bytes"] += 2e6
-            sample.values["host.used_bytes"] += 9e6
+    for name, by in (("server.pss_bytes", 5e6), ("kernel.socket_bytes", 2e6), ("host.used_bytes", 9e6)):
+        raised(run, by, name, since_s=drained)
     left = costs(run).residue
     assert (left.server_user, left.kernel, left.host_total) == (pytest.approx(5e6), pytest.approx(2e6), pytest.approx(9e6))
     assert left.after_s == pytest.approx(run.samples[-1].t_s - drained)
-    for sample in run.samples:
-        sample.values.pop("kernel.socket_bytes")
-    assert costs(run).residue.kernel is None
+    assert costs(without(run, "kernel.socket_bytes")).residue.kernel is None
     run.phases = run.phases[:-1]
     assert costs(run).residue == Residue()
 
@@ -191,14 +175,12 @@ def test_what_stays_behind() -> None:
 def test_inodes_of_proc_are_left_out_of_the_host_and_its_residue() -> None:
     """Another program lists descriptors: 1,800 B a connection, which stay."""
     run = a_run(60_000, hold_s=10.0, noise=0.1)
-    held, drained = 0.0, run.phases[-1].start_s
+    held = 0.0
     for sample in run.samples:
         held = max(held, sample.values.get("status.active", 1.0) - 1.0)
         sample.values["kernel.listing_bytes"] = 2e6 + 1800.0 * held
         sample.values["host.used_bytes"] += 1800.0 * held
-        if sample.t_s > drained:
-            sample.values["host.used_bytes"] += 9e6
-    c = costs(run)
+    c = costs(raised(run, 9e6, "host.used_bytes", since_s=run.phases[-1].start_s))
     (finding,) = c.findings
     assert finding.code == "descriptors_listed"
     assert c.host_total.bytes_per_connection == pytest.approx(HOST, rel=0.01)
@@ -273,10 +255,7 @@ def test_a_hole_in_the_samples_misleads_no_fit() -> None:
 def test_a_baseline_that_stands_apart_is_no_point_and_is_said_to_be_none() -> None:
     """What the first connections take once is in every point but the baseline's: 3 MB of asyncli, beside 125 B a connection."""
     run = a_run(40_000, hold_s=8.0, plateaus=5, plateau_s=10.0)
-    for sample in run.samples:
-        if sample.t_s > run.phases[1].start_s and "generator.uss_bytes" in sample.values:
-            sample.values["generator.uss_bytes"] += 3e6
-    c = costs(run)
+    c = costs(raised(run, 3e6, "generator.uss_bytes", since_s=run.phases[1].start_s))
     fit = c.fits["generator_user"]
     assert fit.cost.points == len(fit.n) == 5
     assert fit.apart == pytest.approx(fit.cost.fixed_bytes - 3e6, abs=3e5)

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from synthetic_run import AVAILABLE, FIXED, GENERATOR, KERNEL_END, REST, SERVER, a_run, bare_run, without
+from synthetic_run import AVAILABLE, FIXED, GENERATOR, KERNEL_END, REST, SERVER, a_run, bare_run, raised, without
 
 from asyncli.analysis.cost import Costs, costs
 from asyncli.analysis.forecast import RESERVE, Ceiling, Forecast, forecast
@@ -202,11 +202,7 @@ def test_a_line_that_is_carried_on_for_a_little_is_not_said_to_be_carried_too_fa
 
 def test_what_the_first_connections_take_once_is_no_room() -> None:
     run = a_run(20_000, hold_s=10.0)
-    for sample in run.samples:
-        if sample.t_s > run.phases[1].start_s:
-            for name in ("server.pss_bytes", "host.used_bytes"):
-                sample.values[name] += 3e9
-    found, _ = forecast_of(run)
+    found, _ = forecast_of(raised(run, 3e9, "server.pss_bytes", "host.used_bytes", since_s=run.phases[1].start_s))
     assert found.memory.connections == pytest.approx((ROOM - 3e9) / HOST, rel=0.03)
     assert found.server_memory.connections == pytest.approx((ROOM - 3e9) / (SERVER + KERNEL_END + REST), rel=0.03)
 

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 import synthetic_run
-from synthetic_run import bare_run, cut, without
+from synthetic_run import bare_run, cut, raised, without
 
 from asyncli.analysis.counts import Divergence, asked_over_time
 from asyncli.analysis.losses.attribution import Diagnosis
@@ -47,9 +47,7 @@ def look(run: Run, plan: Plan | None = None) -> tuple[Reconciliation, list[Findi
 
 
 def shift(run: Run, metric: str, by: float, since_s: float = 40.0, until_s: float = math.inf) -> None:
-    for sample in run.samples:
-        if since_s <= sample.t_s < until_s and metric in sample.values:
-            sample.values[metric] += by
+    raised(run, by, metric, since_s=since_s, until_s=until_s)
 
 
 def cap(run: Run, metric: str, most: float) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from rich.console import Console
-from synthetic_run import a_run
+from synthetic_run import a_run, raised
 from test_page import Page
 
 from asyncli.analysis.compare import Comparison, Difference, compare
@@ -30,11 +30,7 @@ def compared(*runs: Run, paths: tuple[str, ...] = ("a.db", "b.db", "c.db")) -> C
 
 def dearer(seed: int = 2, more: float = 510.0) -> Run:
     """A run whose server takes ``more`` bytes a connection, and twice as long to answer."""
-    run = a_run(20_000, hold_s=60.0, seed=seed)
-    for sample in run.samples:
-        extra = more * (sample.values.get("status.active", 1.0) - 1)
-        sample.values["server.pss_bytes"] += extra
-        sample.values["host.used_bytes"] += extra
+    run = raised(a_run(20_000, hold_s=60.0, seed=seed), 0, "server.pss_bytes", "host.used_bytes", each=more)
     for _, tick in run.ticks:
         tick.latency_us = Histogram({key + 64: count for key, count in tick.latency_us.items()}, 1, 10_000)
     run.environment["server"] = {"label": "nginx/1.27.0", "version": "1.27.0", "config_hash": "cd34"}
