@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from programs import DEADLINE_S
 from recording import write_run
-from synthetic_run import GENERATOR, KERNEL_END, SERVER, a_run
+from synthetic_run import GENERATOR, KERNEL_END, SERVER, a_run, raised
 
 from asyncli import api
 from asyncli.errors import AsyncliError, PlanError, StoreError
@@ -67,19 +66,12 @@ def test_a_run_says_what_its_report_says(run: api.Recorded, run_file: Path) -> N
     assert str(run_file) in repr(run)
     assert api.load(run).records == run.records
     assert run.report().startswith("FAILED")
-    assert run.html().lstrip().lower().startswith("<!doctype html>")
-
-
-def test_what_is_no_run_is_said_in_a_line(tmp_path: Path) -> None:
-    (tmp_path / "text.db").write_text("not a database, and longer than a header of SQLite")
-    for name in ("gone.db", "text.db", "."):
-        with pytest.raises(StoreError) as caught:
-            api.load(tmp_path / name)
-        assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("cut", ["nothing", "ramp"])
 def test_a_run_that_was_killed_has_everything_but_the_numbers(tmp_path: Path, cut: str) -> None:
+    from matplotlib.figure import Figure
+
     whole = with_deaths()
     end = {"nothing": 0.0, "ramp": 12.0}[cut]
     whole.ticks = [(t_s, tick) for t_s, tick in whole.ticks if t_s < end]
@@ -95,8 +87,8 @@ def test_a_run_that_was_killed_has_everything_but_the_numbers(tmp_path: Path, cu
     assert {"phase", "cause", "count", "age_p50_s", "idle_p50_s", "requests_p50"} < set(frames.deaths.columns)
     for shown in (run, run.cost(), run.drift(), run.deaths(), frames):
         assert "nan" not in (repr(shown) + getattr(shown, "_repr_html_", str)()).lower().replace("nanosec", "")
-    for figure in (run.plot.cost(), run.plot.parts(), run.plot.timeline(), run.plot.latency(), run.plot.deaths(), run.plot.drift()):
-        assert figure.get_figwidth() > 1
+    for name in ("cost", "parts", "timeline", "latency", "deaths", "drift"):
+        assert isinstance(getattr(run.plot, name)(), Figure), name
 
 
 # -- frames
@@ -120,19 +112,10 @@ def test_ticks_as_a_frame(run: api.Recorded) -> None:
     assert hold["connect_p50_ms"].isna().all()  # nothing connects in the hold, and that is no zero
 
 
-def test_samples_as_a_frame(run: api.Recorded) -> None:
-    frame, samples = run.frames.samples, run.records.samples
-    assert list(frame.index) == [sample.t_s for sample in samples]
-    assert set(frame.columns) == {name for sample in samples for name in sample.values}
-    assert frame.columns[0] == "status.active"
-    for name in frame.columns:
-        found = [(t_s, value) for t_s, value in frame[name].dropna().items()]
-        assert found == [(sample.t_s, sample.values[name]) for sample in samples if name in sample.values], name
-    assert frame["status.active"].isna().sum() == 1  # the first sample came before the first page
-
-
-def test_deaths_phases_findings_and_checks_as_frames(run: api.Recorded) -> None:
+def test_samples_deaths_phases_findings_and_checks_as_frames(run: api.Recorded) -> None:
     frames = run.frames
+    assert list(frames.samples.index) == [sample.t_s for sample in run.records.samples]
+    assert frames.samples["status.active"].isna().sum() == 1  # the first sample came before the first page
     assert list(frames.deaths["cause"]) == ["closed_announced", "reset"]
     assert list(frames.deaths["count"]) == [40, 3]
     first = frames.deaths.iloc[0]
@@ -182,28 +165,12 @@ def test_what_is_shown_cannot_steer_a_page(tmp_path: Path) -> None:
         assert "<img" not in shown
 
 
-def test_figures_are_matplotlib_s(run: api.Recorded, tmp_path: Path) -> None:
-    from matplotlib.figure import Figure
-
-    names = ("cost", "deaths", "parts", "timeline", "latency", "drift")
-    for name in names:
-        figure = getattr(run.plot, name)()
-        assert isinstance(figure, Figure), name
-        figure.savefig(tmp_path / f"{name}.png")
-        assert (tmp_path / f"{name}.png").stat().st_size > 2000, name
-
-
 # -- comparing
 
 
 def test_two_runs_compared(tmp_path: Path) -> None:
     lean, rich = a_run(5000, interval_s=0.02, seed=3), a_run(5000, interval_s=0.02, seed=4)
-    rich.id = "f00dfeed0003"
-    for sample in rich.samples:
-        grown = sample.values
-        n = max(0.0, grown.get("status.active", 1.0) - 1)
-        grown["server.pss_bytes"] += 400 * n
-        grown["host.used_bytes"] += 400 * n
+    raised(rich, 0, "server.pss_bytes", "host.used_bytes", each=400.0).id = "f00dfeed0003"
     a, b = record(tmp_path / "a.db", lean), record(tmp_path / "b.db", rich)
     compared = api.compare(a, api.load(b))
     row = compared.frame.loc["cost.server_user"]
@@ -238,7 +205,7 @@ def test_reading_needs_neither_linux_nor_uvloop(run_file: Path) -> None:
         assert run.verdict == "failed"
         assert len(run.frames.ticks) == len(run.records.ticks)
         run.cost().frame, run.drift().frame, run.deaths().frame, repr(run.drift()), run.drift()._repr_html_()
-        run.plot.cost(), run.plot.timeline()
+        run.plot.timeline()
         run._repr_html_(), run.report()
         try:
             import asyncio
@@ -259,20 +226,8 @@ def test_a_plan_takes_units() -> None:
     plan = api.make_plan("http://127.0.0.1:8080/", connections="10k", hold="30s", ramp="20/60ms", keepalive="1m", seed=1)
     assert (plan.connections, plan.hold_s, plan.batch, plan.interval_s, plan.keepalive_s) == (10_000, 30.0, 20, 0.06, 60.0)
     assert api.make_plan(["http://[::1]:8080/", "http://127.0.0.1/"]).targets[1].port == 80
-
-
-@pytest.mark.parametrize(
-    ("urls", "settings", "where"),
-    [
-        ("127.0.0.1", {}, "plan: urls: '127.0.0.1' "), ("http://a/", {"connections": "10kk"}, "plan: connections: '10kk' "),
-        ("http://a/", {"conections": 3}, "plan: conections: "), ("http://a/", {"hold": -1}, "plan: hold: -1 "),
-        ("http://a/", {"ramp": "fast"}, "plan: ramp: 'fast' "), (7, {}, "plan: urls: "), ([], {}, "URL"),
-    ],
-)  # fmt: skip
-def test_a_plan_that_cannot_be_is_located(urls: Any, settings: dict[str, Any], where: str) -> None:
-    with pytest.raises(PlanError) as caught:
-        api.make_plan(urls, **settings)
-    assert where in str(caught.value)
+    with pytest.raises(PlanError, match="plan: conections: "):
+        api.make_plan("http://a/", conections=3)
 
 
 @pytest.fixture
@@ -294,18 +249,6 @@ async def test_a_soak_gives_what_it_recorded(tmp_path: Path, short: dict[str, An
         assert said.out == ""
         with pytest.raises(StoreError, match="overwritten"):
             await api.soak(server, run, **short)
-        # In one loop with other work, and cancelled: the file is whole up to there.
-        task = asyncio.create_task(api.soak(server, tmp_path / "cancelled.db", **{**short, "hold": "1h"}))
-        async with asyncio.timeout(DEADLINE_S):
-            while not (tmp_path / "cancelled.db").exists() or not api.load(tmp_path / "cancelled.db").records.ticks:
-                assert not task.done()
-                await asyncio.sleep(0.05)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-    cancelled = api.load(tmp_path / "cancelled.db")
-    assert not cancelled.complete
-    assert cancelled.records.ticks
 
 
 # -- in a notebook
@@ -419,6 +362,9 @@ async def test_a_soak_that_is_interrupted_does_not_look_as_if_it_went_on(
         with pytest.raises(asyncio.CancelledError):
             await task
     assert f"asyncli.load({str(tmp_path / 'run.db')!r})" in repr(kernel.shown[-1])
+    # The file is whole up to there.
+    cancelled = api.load(tmp_path / "run.db")
+    assert (cancelled.complete, len(cancelled.records.ticks) > 0) == (False, True)
     # What never began has said why in its error, and left no file.
     shown = len(kernel.shown)
     with pytest.raises(AsyncliError):

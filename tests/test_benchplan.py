@@ -91,14 +91,6 @@ def test_the_shipped_plan_reads() -> None:
     assert (built.connections, built.rate, built.duration_s, built.timeout_s) == (100, 1000.0, 10.0, 5.0)
 
 
-def test_flags_win_over_the_file(tmp_path: Path) -> None:
-    file = tmp_path / "bench.toml"
-    file.write_text(f'urls = "{URL}"\nconnections = 5\nrequests = "10k"\nshort = true\nheader = ["X-A: 1"]\ntimeout = "2s"\n')
-    built = build_bench_plan([read_plan_file(file, KEYS), Layer("--{key}", {"connections": "7"})])
-    assert (built.urls, built.connections, built.requests, built.short) == ((URL,), 7, 10_000, True)
-    assert (built.headers, built.timeout_s, built.duration_s) == (("X-A: 1",), 2.0, None)
-
-
 @pytest.mark.parametrize(
     ("text", "what"),
     [

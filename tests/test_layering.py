@@ -60,12 +60,18 @@ MODEL_MAY_IMPORT: dict[str, set[str]] = {
 WORLD = {"asyncio", "socket", "os", "time", "select", "signal", "subprocess", "threading", "random", "secrets", "uvloop", "psutil"}
 
 
-def modules() -> Iterator[tuple[str, ast.Module]]:
-    """Each module's name below the package ("engine.held_table"), and its syntax tree."""
+Modules = dict[str, list[str]]
+
+
+@pytest.fixture(scope="module")
+def modules() -> Modules:
+    """Each module's name below the package ("engine.held_table"), and what it imports."""
+    found = {}
     for path in sorted(PACKAGE.rglob("*.py")):
         parts = path.relative_to(PACKAGE).with_suffix("").parts
         if not parts[0].startswith("_configs"):
-            yield ".".join(part for part in parts if part != "__init__"), ast.parse(path.read_text(encoding="utf-8"))
+            found[".".join(part for part in parts if part != "__init__")] = list(imported(ast.parse(path.read_text(encoding="utf-8"))))
+    return found
 
 
 def imported(tree: ast.Module) -> Iterator[str]:
@@ -99,29 +105,30 @@ def allowed_in(row: str) -> set[str]:
     return MAY_IMPORT[row] if row == "core" else MAY_IMPORT[row] | MODEL
 
 
-@pytest.mark.parametrize(("module", "tree"), [pytest.param(*one, id=one[0] or "asyncli") for one in modules()])
-def test_a_module_imports_only_what_its_layer_may(module: str, tree: ast.Module) -> None:
-    row = row_of(module)
-    assert row in MAY_IMPORT or row in MODEL, f"{module} is not in the table of layers"
-    for name in imported(tree):
-        target = ours(name)
-        if target is None or (row and (target == row or target.startswith(f"{row}."))):
-            continue
-        assert any(target == one or target.startswith(f"{one}.") for one in allowed_in(row)), f"{module} imports {name}"
+def test_a_module_imports_only_what_its_layer_may(modules: Modules) -> None:
+    for module, names in modules.items():
+        row = row_of(module)
+        assert row in MAY_IMPORT or row in MODEL, f"{module} is not in the table of layers"
+        for name in names:
+            target = ours(name)
+            if target is None or (row and (target == row or target.startswith(f"{row}."))):
+                continue
+            assert any(target == one or target.startswith(f"{one}.") for one in allowed_in(row)), f"{module} imports {name}"
 
 
-def test_no_row_of_the_table_allows_what_is_not_used() -> None:
+def test_no_row_of_the_table_allows_what_is_not_used(modules: Modules) -> None:
     used: dict[str, set[str]] = {}
-    for module, tree in modules():
-        used.setdefault(row_of(module), set()).update(target for name in imported(tree) if (target := ours(name)) is not None)
+    for module, names in modules.items():
+        used.setdefault(row_of(module), set()).update(target for name in names if (target := ours(name)) is not None)
     for row, allowed in (MAY_IMPORT | MODEL_MAY_IMPORT).items():
         idle = {one for one in allowed if not any(target == one or target.startswith(f"{one}.") for target in used[row])}
         assert not idle, f"{row} may import {idle}, and does not: make the table stricter"
 
 
-@pytest.mark.parametrize(("module", "tree"), [pytest.param(*one, id=one[0]) for one in modules() if one[0].startswith(("core", "protocols"))])
-def test_core_and_protocols_know_neither_the_world_nor_its_clock(module: str, tree: ast.Module) -> None:
-    assert {name.partition(".")[0] for name in imported(tree)} & WORLD == set(), module
+def test_core_and_protocols_know_neither_the_world_nor_its_clock(modules: Modules) -> None:
+    for module, names in modules.items():
+        if module.startswith(("core", "protocols")):
+            assert {name.partition(".")[0] for name in names} & WORLD == set(), module
 
 
 def loaded_by(statement: str) -> set[str]:
@@ -130,18 +137,15 @@ def loaded_by(statement: str) -> set[str]:
     return set(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split())
 
 
-@pytest.mark.parametrize(
-    "statement", ["import asyncli.engine.host", "import asyncli, asyncli.engine.host, asyncli.engine.worker"]
-)
-def test_the_host_process_is_light(statement: str) -> None:
+def test_the_host_process_is_light() -> None:
     # It is forked once for each worker: what it loads is paid for sixty times.
     heavy = {"numpy", "scipy", "aiohttp", "click", "rich", "psutil", "sqlite3", "crossplane", "matplotlib"}
-    assert loaded_by(statement) & heavy == set()
+    assert loaded_by("import asyncli, asyncli.engine.host, asyncli.engine.worker") & heavy == set()
 
 
-def test_only_the_cluster_knows_dask() -> None:
+def test_only_the_cluster_knows_dask(modules: Modules) -> None:
     """Without the extra everything else works, and with it nothing else pays for it."""
-    known = {module for module, tree in modules() if any(name.split(".")[0] in ("dask", "distributed") for name in imported(tree))}
+    known = {module for module, names in modules.items() if any(name.split(".")[0] in ("dask", "distributed") for name in names)}
     assert known == {"cluster.link", "cluster.actor"}
     assert loaded_by("import asyncli.cli.run, asyncli.cli.soak, asyncli.api, asyncli.app.soak") & {"dask", "distributed"} == set()
 

@@ -27,13 +27,8 @@ def test_counts(text: Any, number: int) -> None:
     assert parse_count(text) == number
 
 
-@pytest.mark.parametrize(
-    "text", ["", "0", "-1", "k", "1.2", "1e3", "ten", "1.2.3", "0.0001k", True, None, 0, -5, float("nan"), "１０"]
-)
+@pytest.mark.parametrize("text", ["", "0", "-1", "k", "1.2", "1e3", "ten", "1.2.3", "0.0001k", True, None, 0, -5, float("nan")])
 def test_no_counts(text: Any) -> None:
-    if text == "１０":  # other digits than 0-9 are digits to Python: harmless
-        assert parse_count(text) == 10
-        return
     with pytest.raises(ValueError, match="write"):
         parse_count(text)
 

@@ -80,6 +80,17 @@ def without(run: Run, *names: str, since_s: float = -math.inf, until_s: float = 
     return run
 
 
+def raised(
+    run: Run, by: float, *names: str, each: float = 0.0, since_s: float = -math.inf, until_s: float = math.inf
+) -> Run:
+    """The run in whose samples of these seconds the metrics are ``by`` more, and ``each`` for every connection that the server counts."""
+    for sample in run.samples:
+        more = by + each * (sample.values.get("status.active", 1.0) - 1.0)
+        if since_s < sample.t_s <= until_s:
+            sample.values |= {name: sample.values[name] + more for name in names if name in sample.values}
+    return run
+
+
 def a_run(
     connections: int = 100_000,
     *,

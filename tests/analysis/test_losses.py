@@ -10,9 +10,8 @@ import pytest
 from synthetic_run import bare_run
 
 from asyncli.analysis.losses.attribution import Diagnosis, diagnose
-from asyncli.analysis.losses.likelihood import chance_idle, mode, within, without
+from asyncli.analysis.losses.likelihood import chance_idle
 from asyncli.analysis.totals import fold
-from asyncli.core.histogram import Histogram
 from asyncli.core.life import DEATHS
 from asyncli.plan import Plan
 from asyncli.records import Check, Deaths, Phase, Sample, Tick
@@ -631,7 +630,7 @@ def long_gap(chance: random.Random) -> float:
 
 @pytest.mark.parametrize("count", [25, 500])
 def test_gaps_in_which_a_moment_fell_are_no_box(count: int) -> None:
-    for seed in range(60):
+    for seed in range(20):
         scene = Scene()
         scene._random = random.Random(seed)
         scene.die(count, "heartbeat_timeout", range(70, 100), idle=lambda chance: long_gap(chance) + 10 + 0.1 * chance.random())
@@ -716,29 +715,7 @@ def test_nothing_died_and_nothing_is_known() -> None:
     assert [(one.code, one.count, one.from_s) for one in found] == [("too_few", 4, 1.0), ("generator_lost", 2, 1.0)]
 
 
-# -- the measures
-
-
-def histogram(values: list[float]) -> Histogram:
-    made = Histogram()
-    for value in values:
-        made.add(value)
-    return made
-
-
-def test_how_many_lie_where() -> None:
-    ages = histogram([3590.0, 3600.0, 3601.0, 10.0])
-    assert (within(ages, 0, 20), within(ages, 3602, 9999), within(ages, 0, 9999), within(Histogram(), 0, 9)) == (1, 0, 4, 0)
-    rest = without(ages, 3500, 3700)
-    assert (rest.count, rest.least, rest.greatest) == (1, 10, 10)
-    assert without(ages, 0, 1e9).count == 0
-    assert mode(histogram([75.0] * 18 + [3.0, 99.0]), least=0.8) == (75.0, 75.0)
-    assert mode(histogram([75.0] * 4)) is None
-    assert mode(histogram([float(one) for one in range(100)])) is None
-    assert mode(histogram([float(one) for one in range(100)] + [50.0] * 40)) is not None
-
-
-@pytest.mark.parametrize("gap_s", [1.0, 3.0, 30.0])
+@pytest.mark.parametrize("gap_s", [3.0, 30.0])
 def test_the_chance_of_an_idle_time_is_what_random_moments_show(gap_s: float) -> None:
     chance = random.Random(5)
     seen = 0
@@ -754,7 +731,7 @@ def test_the_chance_of_an_idle_time_is_what_random_moments_show(gap_s: float) ->
 # -- whatever the records say
 
 
-@pytest.mark.parametrize("seed", range(150))
+@pytest.mark.parametrize("seed", range(60))
 def test_whatever_the_records_say_it_adds_up(seed: int) -> None:
     chance = random.Random(seed)
     scene = Scene(seconds=chance.choice([3, 20, 120]), keepalive_s=chance.choice([2.0, 3.0, 60.0, 900.0]))

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 import synthetic_run
-from synthetic_run import bare_run, cut, without
+from synthetic_run import bare_run, cut, raised, without
 
 from asyncli.analysis.counts import Divergence, asked_over_time
 from asyncli.analysis.losses.attribution import Diagnosis
@@ -47,9 +47,7 @@ def look(run: Run, plan: Plan | None = None) -> tuple[Reconciliation, list[Findi
 
 
 def shift(run: Run, metric: str, by: float, since_s: float = 40.0, until_s: float = math.inf) -> None:
-    for sample in run.samples:
-        if since_s <= sample.t_s < until_s and metric in sample.values:
-            sample.values[metric] += by
+    raised(run, by, metric, since_s=since_s, until_s=until_s)
 
 
 def cap(run: Run, metric: str, most: float) -> None:
@@ -93,17 +91,7 @@ CONNECTIONS, REQUESTS = ("accepts", "handled", "requests"), ("active", "accepts"
 def test_what_the_page_tells_is_held_against_ours(run: Run, agrees: bool | None, codes: list[str]) -> None:
     result, found = reconciled(run)
     assert (result.client_held, result.agrees, found) == (20_000, agrees, codes)
-
-
-def test_what_the_page_does_not_tell_is_unknown() -> None:
-    result, _ = reconciled(shifted())
-    assert (result.server_active, result.accepts_delta, result.handled_delta) == (20_000, 20_000, 20_000)
-    assert agreement(result.agrees, []) == "They agree"
-    run = shifted(without=CONNECTIONS)
-    result = reconciled(run)[0]
-    assert (result.accepts_delta, result.handled_delta, result.requests_delta, result.divergences) == (None, None, None, [])
-    (finding,) = look(shifted(without=("active", *CONNECTIONS)))[1]
-    assert finding.fields["why"] == "page_tells_nothing"
+    assert agrees is not None or look(run)[1][0].fields["why"] == "page_tells_nothing"
 
 
 def test_a_server_that_began_anew_is_seen_by_its_requests() -> None:
@@ -306,6 +294,7 @@ def test_a_killed_run_is_unsure_by_what_was_in_flight() -> None:
     assert 0 < by <= apart["flight"] <= 2000
     assert agreement(result.agrees, [finding]) != agreement(result.agrees, [])
 
+
 def parted(run: Run, plan: Plan | None = None) -> tuple[list[Divergence], list[Finding]]:
     """What parted, and the findings about what met again."""
     result, findings = look(run, plan)
@@ -465,14 +454,15 @@ def simulated(seed: int, vanish: int = 0) -> Run:
     return Run("", "", plan, {}, phases, ticks, samples, [], [], complete=False)
 
 
-def test_no_false_alarm_in_a_hundred_runs_and_none_missed() -> None:
-    for seed in range(100):
+def test_no_false_alarm_in_forty_runs_and_none_missed() -> None:
+    for seed in range(40):
         assert parted(simulated(seed))[0] == [], seed
         # More than can come and go within two seconds.
         (one,) = parted(simulated(seed, vanish=60))[0]
         assert (one.pair, one.closed) == ("held", True)
         assert (one.from_s, one.to_s) == (30.0, 36.0)
         assert abs(one.most + 60) <= 12
+
 
 def test_what_was_asked_follows_the_schedule_up_to_the_drain() -> None:
     run = a_run(20_000, plateaus=3, plateau_s=4.0)

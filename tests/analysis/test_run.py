@@ -5,15 +5,13 @@ from __future__ import annotations
 import math
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from synthetic_run import a_run, bare_run
 
 from asyncli.analysis.gaps import for_cost, for_drift, of_one_server, without_counters
 from asyncli.analysis.totals import fold
 from asyncli.records import SERVER_CHANGED, Deaths, Environment, Gap, Phase, Sample, Tick
 from asyncli.run import Run
-from asyncli.samples import Series, series
+from asyncli.samples import Series
 
 PHASES = [Phase("baseline", 0.0, 5.1), Phase("ramp", 5.1, 8.1), Phase("hold", 8.1, 11.1), Phase("drain", 11.1, 13.0)]
 
@@ -27,12 +25,6 @@ def test_a_series_between_and_beyond_its_points() -> None:
     assert (Series().at(1.0), Series().last(), Series().first()) == (None, None, None)
 
 
-@given(st.lists(st.floats(-1e9, 1e9), min_size=1, max_size=20), st.floats(-100, 200))
-def test_at_stays_between_the_values(values: list[float], t_s: float) -> None:
-    at = Series([float(place) for place in range(len(values))], values).at(t_s)
-    assert min(values) - 1e-3 <= at <= max(values) + 1e-3
-
-
 def test_held_over_time_is_none_before_the_ramp() -> None:
     held = bare_run([(6.1, Tick(held=10)), (7.1, Tick(held=20))], PHASES).held
     assert [held.at(t) for t in (0.0, 5.1, 5.6, 6.6)] == [0, 0, 5, pytest.approx(15)]
@@ -44,11 +36,6 @@ def test_what_was_held_as_the_drain_began_is_in_no_gauge() -> None:
     held = bare_run(ticks, PHASES).held
     assert [held.at(t) for t in (10.6, 11.1, 11.6)] == [5000, 5520, 0]
     assert bare_run(ticks, PHASES[:3]).held.values == [0, 5000, 0]
-
-
-def test_series_skips_samples_that_lack_the_metric() -> None:
-    samples = [Sample(0.0, {"a": 1.0}), Sample(1.0, {"b": 2.0}), Sample(2.0, {"a": 0.0})]
-    assert series(samples, "a") == Series([0.0, 2.0], [1.0, 0.0])
 
 
 def test_ticks_go_to_the_phase_of_their_middle() -> None:
@@ -73,16 +60,6 @@ def test_held_is_what_was_held_as_the_drain_began() -> None:
     assert fold(bare_run()).held == 0
 
 
-def test_deaths_and_histograms_add_up() -> None:
-    first, second = Tick(opened=5), Tick(opened=6)
-    first.deaths["reset"], second.deaths["reset"] = Deaths(count=2), Deaths(count=3)
-    first.latency_us.add(10)
-    second.latency_us.add(30)
-    totals = fold(bare_run([(6.1, first), (7.1, second)], PHASES))
-    assert (totals.whole.lost, totals.whole.latency_us.count, totals.whole.latency_us.greatest) == (5, 2, 30)
-    assert (first.deaths["reset"].count, first.latency_us.count) == (2, 1)  # the records are left alone
-
-
 def test_cpu_of_a_phase_and_a_lost_worker() -> None:
     ticks = [(6.1, Tick(cpu_user_s=1.0)), (8.1, Tick(cpu_user_s=1.5, cpu_system_s=0.5)), (9.1, Tick(cpu_user_s=0.1))]
     totals = fold(bare_run([*ticks, (10.1, Tick(cpu_user_s=0.05))], PHASES))
@@ -102,8 +79,6 @@ def test_marks_of_a_run_without_phases() -> None:
 LONG = [Phase("baseline", 0, 5), Phase("ramp", 5, 10), Phase("hold", 10, 100), Phase("drain", 100, 101), Phase("residue", 101, 106)]
 LONG_TICKS = [(float(t_s), Tick(held=10, sent=1)) for t_s in range(6, 101)]
 LONG_SAMPLES = [Sample(float(t_s), {"host.used_bytes": float(t_s), "status.accepts": 1.0, "status.active": 2.0}) for t_s in range(106)]
-
-
 
 
 def gapped(*gaps: Gap, samples: list[Sample] = LONG_SAMPLES, environment: Environment | None = None) -> Run:

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from synthetic_run import a_run, bare_run, spread
+from synthetic_run import a_run, bare_run, raised, spread
 
 from asyncli.analysis.losses import loss_findings
 from asyncli.analysis.losses.attribution import Diagnosis, diagnose
@@ -91,10 +91,6 @@ def test_exit_statuses() -> None:
 
 def doubts(run: Run) -> list[Finding]:
     return saturation(run, fold(run))
-
-
-def test_a_good_run_has_no_doubts() -> None:
-    assert doubts(a_run(20_000)) == []
 
 
 def test_a_late_ramp() -> None:
@@ -183,19 +179,13 @@ def rate(run: Run) -> float | None:
     return achieved_per_s(run, fold(run))
 
 
-@pytest.mark.parametrize("connections", [10, 100, 1000, 3000, 20_000, 100_000])
+@pytest.mark.parametrize("connections", [10, 1000, 100_000])
 def test_a_ramp_on_time_achieves_what_was_asked(connections: int) -> None:
     assert rate(a_run(connections)) == pytest.approx(1000.0, rel=0.02)
 
 
 def test_rests_between_plateaus_do_not_count() -> None:
     assert rate(a_run(20_000, plateaus=4, plateau_s=5.0)) == pytest.approx(1000.0, rel=0.06)
-
-
-def test_no_rate_without_a_ramp() -> None:
-    run = a_run(1000)
-    run.ticks = []
-    assert rate(run) is None
 
 
 def said(cause: str, every: list[Deaths]) -> list[Finding]:
@@ -293,9 +283,7 @@ def test_what_was_lost_with_a_host_is_said_of_that_host() -> None:
 
 
 def test_listen_queues_only_of_this_host() -> None:
-    run = a_run(20_000)
-    for sample in run.samples[10:]:
-        sample.values["tcp.ListenOverflows"] += 40
+    run = raised(a_run(20_000), 40, "tcp.ListenOverflows", since_s=9.0)
     found = loss_findings.listen_queue(run)
     assert [(finding.code, finding.fields["count"]) for finding in found] == [("listen_overflows", 40)]
     assert loss_findings.listen_queue(msgspec.structs.replace(run, environment={"local": False})) == []
@@ -306,9 +294,7 @@ def test_company_on_this_host(by: int, local: bool) -> None:
     run = a_run(20_000, local=local)
     of = fold(run)
     assert other_sockets(run, of) == []
-    for sample in run.samples[10:]:
-        sample.values["kernel.tcp_alloc"] += by
-    (finding,) = other_sockets(run, of)
+    (finding,) = other_sockets(raised(run, by, "kernel.tcp_alloc", since_s=9.0), of)
     assert finding.fields["others"] == by
     assert other_sockets(bare_run(samples=run.samples), of) == []
     assert other_sockets(bare_run(run.ticks, run.phases), of) == []

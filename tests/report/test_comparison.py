@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 from rich.console import Console
-from synthetic_run import a_run
+from synthetic_run import a_run, raised
 from test_page import Page
 
-from asyncli.analysis.compare import ROWS, Comparison, Difference, compare
+from asyncli.analysis.compare import Comparison, Difference, compare
 from asyncli.analysis.measured import measure
 from asyncli.core.histogram import Histogram
 from asyncli.records import Deaths
-from asyncli.report.comparison_report import amounts, page, print_comparison, sentence, to_json
+from asyncli.report.comparison_report import amounts, page, print_comparison, to_json
 from asyncli.report.figures.comparison import forest
 from asyncli.report.figures.drawing import NARROW, WIDE, NothingToDraw
 from asyncli.run import Run
@@ -30,11 +30,7 @@ def compared(*runs: Run, paths: tuple[str, ...] = ("a.db", "b.db", "c.db")) -> C
 
 def dearer(seed: int = 2, more: float = 510.0) -> Run:
     """A run whose server takes ``more`` bytes a connection, and twice as long to answer."""
-    run = a_run(20_000, hold_s=60.0, seed=seed)
-    for sample in run.samples:
-        extra = more * (sample.values.get("status.active", 1.0) - 1)
-        sample.values["server.pss_bytes"] += extra
-        sample.values["host.used_bytes"] += extra
+    run = raised(a_run(20_000, hold_s=60.0, seed=seed), 0, "server.pss_bytes", "host.used_bytes", each=more)
     for _, tick in run.ticks:
         tick.latency_us = Histogram({key + 64: count for key, count in tick.latency_us.items()}, 1, 10_000)
     run.environment["server"] = {"label": "nginx/1.27.0", "version": "1.27.0", "config_hash": "cd34"}
@@ -60,13 +56,7 @@ def printed(comparison: Comparison, width: int = 80) -> str:
     return text
 
 
-def test_no_difference_is_said_with_what_is_excluded(alike: Comparison) -> None:
-    text = " ".join(printed(alike, 140).split())
-    assert {"server": "nginx/1.22.1", "configured": True} in [one.fields for one in alike.findings]
-    assert " is higher" not in text
-
-
-@pytest.mark.parametrize("width", [60, 80, 96, 120, 200])
+@pytest.mark.parametrize("width", [60, 96, 200])
 def test_any_width(unlike: Comparison, alike: Comparison, width: int) -> None:
     for comparison in (unlike, alike):
         text = printed(comparison, width)
@@ -80,24 +70,6 @@ def test_three_runs_get_two_tables_and_two_figures() -> None:
     seen = Page(page(three))
     assert seen.tags["figure"] == 2
     assert len(seen.ids) == len(set(seen.ids))
-
-
-def test_a_terminal_that_knows_ascii_alone() -> None:
-    run = a_run(5000, hold_s=30.0, seed=2, label="nginx-é/1")
-    raw = io.BytesIO()
-    file = io.TextIOWrapper(raw, encoding="ascii")
-    print_comparison(compared(a_run(5000, hold_s=30.0), run), Console(file=file, width=80, highlight=False))
-    file.flush()
-    assert b"B against A" in raw.getvalue()
-
-
-def test_foreign_text_cannot_steer_the_terminal() -> None:
-    run = a_run(5000, hold_s=30.0, seed=2, label="nginx/[red]1\x1b[2J")
-    comparison = compared(a_run(5000, hold_s=30.0), run, paths=("a\x1b[2J.db", "[bold]b.db"))
-    text = printed(comparison)
-    assert "\x1b" not in text
-    assert "[bold]b.db" in text
-    assert "<script>alert" not in page(compared(run, a_run(5000, hold_s=30.0), paths=("<script>alert(1)</script>.db", "b.db")))
 
 
 def made(unit: str, values: tuple[float | None, float | None], ci95: tuple[float, float] | None, **rest: Any) -> Difference:
@@ -130,26 +102,6 @@ def strict(name: str) -> object:
     raise AssertionError(f"the JSON holds {name}")
 
 
-def test_json_is_the_contract(unlike: Comparison) -> None:
-    document = json.loads(to_json(unlike), parse_constant=strict)
-    assert set(document) == {"schema", "runs", "differs", "differences", "findings", "method", "rule"}
-    assert document["schema"] == 1
-    assert [run["name"] for run in document["runs"]] == ["A", "B"]
-    assert {"file", "id", "started", "verdict", "complete", "held", "hold_s", "server", "config_hash"} < set(document["runs"][0])
-    assert [one["key"] for one in document["differences"]] == [row.key for row in ROWS]
-    for one in document["differences"]:
-        assert set(one) == {
-            "key", "name", "unit", "between", "values", "difference", "ci95", "relative", "p_value", "verdict", "words",
-        }  # fmt: skip
-        assert one["verdict"] in {"higher", "lower", "no_difference", "cannot_say"}
-        if one["ci95"] is not None:
-            assert one["ci95"][0] <= one["difference"] <= one["ci95"][1], one["key"]
-            assert one["difference"] == pytest.approx(one["values"][1] - one["values"][0])
-    server = next(one for one in document["differences"] if one["key"] == "cost.server_user")
-    assert (server["verdict"], server["between"]) == ("higher", ["A", "B"])
-    assert {"key": "server.config_hash", "values": ["ab12", "cd34"]} in document["differs"]
-
-
 def test_the_page_is_whole_and_points_nowhere(unlike: Comparison) -> None:
     text = page(unlike)
     seen = Page(text)
@@ -158,6 +110,7 @@ def test_the_page_is_whole_and_points_nowhere(unlike: Comparison) -> None:
     assert seen.tags["figure"] == 1
     assert page(unlike) == text
     assert len(text) < 200_000
+    assert "<script>alert" not in page(compared(a_run(1000), a_run(1000), paths=("<script>alert(1)</script>.db", "b.db")))
 
 
 def _nothing(run: Run) -> None:
@@ -172,11 +125,9 @@ def _lossy(run: Run) -> None:
 
 
 @pytest.mark.parametrize("changes", [_nothing, _lossy])
-@pytest.mark.parametrize("both", [True, False])
-def test_the_page_and_the_text_of_odd_runs(changes: Callable[[Run], None], both: bool) -> None:
+def test_the_page_and_the_text_of_odd_runs(changes: Callable[[Run], None]) -> None:
     runs = [a_run(5000, hold_s=30.0), a_run(5000, hold_s=30.0, seed=2)]
-    for run in runs if both else runs[1:]:
-        changes(run)
+    changes(runs[1])
     comparison = compared(*runs)
     printed(comparison)
     Page(page(comparison))
@@ -204,9 +155,3 @@ def test_the_forest_plot_stays_on_its_paper() -> None:
             low, high = ax.get_xlim()
             for line in ax.lines:
                 assert all(low <= x <= high for x in line.get_xdata() if len(line.get_xdata()) and ax.get_xlim() != (0, 1)), style
-
-
-def test_a_small_number_keeps_its_digits() -> None:
-    tiny = Difference("failed", "per 1,000 attempts", ("A", "B"), (0.001, 0.00145), 0.00045, (0.0003, 0.0006), 0.45, 0.0001, "higher")
-    assert "0.00045" in sentence(tiny)
-    assert "0.000 " not in " ".join((amounts(tiny).first, amounts(tiny).second, amounts(tiny).low, ""))

@@ -120,17 +120,6 @@ def test_what_a_descriptor_lister_leaves_is_not_taken_for_the_cost_of_a_connecti
     assert state_at(run, 155.0).host_per_connection == pytest.approx(SERVER + 2 * KERNEL_END + GENERATOR + REST, rel=0.02)
 
 
-def test_counts_and_causes_add_up_and_a_state_stays_as_it_was() -> None:
-    fold = LiveFold(Plan(urls=("http://a/",)))
-    fold.tick(1.0, Tick(opened=5, held=5, failures={"refused": 2}))
-    before = fold.state()
-    fold.tick(2.0, Tick(opened=1, reopened=1, held=4, deaths={"reset": Deaths(count=2)}, failures={"refused": 1}))
-    after = fold.state()
-    assert (before.lost, before.deaths, before.failures, before.failed) == (0, {}, {"refused": 2}, 2)
-    assert (after.lost, after.deaths, after.failures, after.failed) == (2, {"reset": 2}, {"refused": 3}, 3)
-    assert (after.opened, after.reopened, after.held) == (6, 1, 4)
-
-
 def test_a_hold_without_end_has_no_eta() -> None:
     fold = LiveFold(Plan(urls=("http://a/",), hold_s=None))
     fold.phase(Phase("hold", 10.0))
@@ -152,8 +141,8 @@ WORDS = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("width", [80, 100, 132, 240])
-@pytest.mark.parametrize("until_s", [0.0, 3.0, 7.0, 60.0, 104.0])
+@pytest.mark.parametrize("width", [80, 240])
+@pytest.mark.parametrize("until_s", [0.0, 7.0, 104.0])
 def test_the_screen_fits_and_every_word_is_whole(width: int, until_s: float) -> None:
     run = a_run(100_000)
     state = state_at(run, until_s)
@@ -183,7 +172,7 @@ def test_a_screen_of_ten_million_connections() -> None:
         assert words in text
 
 
-@pytest.mark.parametrize("width", [20, 30, 50])
+@pytest.mark.parametrize("width", [20, 50])
 def test_a_narrow_terminal_is_no_error(width: int) -> None:
     drawn(a_run(1000).plan, state_at(a_run(1000), 20.0), width)
 
@@ -263,7 +252,7 @@ def test_a_price_below_nothing_is_not_known_wherever_it_is_shown() -> None:
     assert "A connection's cost on this host: not yet known" in drawn(run.plan, state, 80)
 
 
-@pytest.mark.parametrize("noise", [0.3, 1.0, 3.0, 10.0])
+@pytest.mark.parametrize("noise", [0.3, 10.0])
 def test_no_price_is_shown_without_its_error_and_none_that_is_mostly_error(noise: float) -> None:
     truth = {"server": SERVER, "kernel": 2 * KERNEL_END, "generator": GENERATOR, "host": SERVER + 2 * KERNEL_END + GENERATOR + REST}
     shown, held = 0, 0

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import io
 import re
+from collections.abc import Callable
 
 import pytest
-from made_runs import unsteady
 from rich.console import Console
 from synthetic_run import a_run
+from test_comparison import compared
 
 from asyncli.records import Finding
-from asyncli.report.answer import room
+from asyncli.report.comparison_report import print_comparison
+from asyncli.report.listing import Listing, Unread, listed, print_listing
 from asyncli.report.run_report import print_report
 from asyncli.report.summary import Summary, summarise
 from asyncli.run import Run
@@ -29,45 +31,9 @@ def printed(of: Run | Summary, width: int = 80, path: str = "run.db", *, termina
     return str(text)
 
 
-def test_the_report_of_a_run_that_passed_is_short_and_has_no_rules() -> None:
-    run = a_run(3000, hold_s=120.0)
-    text = printed(run)
-    assert len(text.splitlines()) <= 40
-    assert "Rule:" not in text
-    assert len([one for one in summarise(run).findings if one.severity == "info" and not one.code.startswith("verdict_")]) == 5
-
-
 @pytest.mark.parametrize("width", [40, 60, 80, 200])
 def test_any_width(width: int) -> None:
     printed(a_run(20_000), width)
-
-
-def test_foreign_text_cannot_steer_the_terminal() -> None:
-    run = a_run(1000, label="nginx/[red]1\x1b[2J")
-    run.findings = [Finding("x", "warning", "a\nb \x1b[31m [bold]c[/bold]", "\x07do")]
-    text = printed(run)
-    assert "\x1b" not in text
-    assert "\x07" not in text
-    assert "[bold]c[/bold]" in text
-
-
-def test_a_terminal_that_knows_ascii_alone() -> None:
-    raw = io.BytesIO()
-    file = io.TextIOWrapper(raw, encoding="ascii")
-    summary = summarise(a_run(20_000, label="nginx-é/1"))
-    print_report(summary, Console(file=file, width=80, highlight=False), "run.db")
-    file.flush()
-    assert re.search(rb"B \+- \d+ on this host", raw.getvalue().replace(b"\n", b" "))
-
-
-def test_a_server_that_held_none_has_no_forecast_in_the_answer() -> None:
-    summary = summarise(a_run(100_000))
-    assert room(summary)
-    summary.connections.held = 0
-    assert room(summary) == ""
-    assert "Room for connections" in printed(summary, verbose=True)
-    summary.connections.opened = 0
-    assert "Room for connections" not in printed(summary, verbose=True)
 
 
 def test_a_log_gets_its_tables_as_wide_as_they_must_be() -> None:
@@ -77,12 +43,27 @@ def test_a_log_gets_its_tables_as_wide_as_they_must_be() -> None:
     assert re.search(r"^Cost of a connection +bytes +95 % interval +fixed +at 30,000$", narrow, re.MULTILINE)
 
 
-def test_after_a_failure_there_is_no_forecast() -> None:
-    run = a_run(100_000)
-    run.ticks[5][1].failures["refused"] = 7
-    for _, tick in run.ticks:
-        tick.held_at_drain = max(0, tick.held_at_drain - 7)
-    summary = summarise(run)
-    assert (summary.forecast.memory, summary.forecast.ceilings, summary.forecast.first) == (None, [], None)
-    assert "forecast_unknown" not in [one.code for one in summary.findings]
-    assert summarise(unsteady()).forecast.first is None
+def other() -> Run:
+    run = a_run(20_000, label="nginx-é/[red]1")
+    run.findings = [Finding("x", "warning", "a [bold]c[/bold]", "[dim]do")]
+    return run
+
+
+SHOWN: dict[str, Callable[[Console], None]] = {
+    "report": lambda console: print_report(summarise(other()), console, "[red]é.db"),
+    "comparison": lambda console: print_comparison(compared(a_run(20_000, seed=2), other(), paths=("a.db", "[red]é.db")), console),
+    "list": lambda console: print_listing(
+        Listing("x", [listed(other(), "[red]é.db", 1, changed_s=1e6, age_s=1.0)], [Unread("ö", "ö: is broken; mend it")]), console
+    ),
+}
+
+
+@pytest.mark.parametrize("what", SHOWN)
+def test_a_terminal_that_knows_ascii_alone_is_told_all_and_nobodys_text_is_markup(what: str) -> None:
+    raw = io.BytesIO()
+    file = io.TextIOWrapper(raw, encoding="ascii")
+    SHOWN[what](Console(file=file, width=140, highlight=False))
+    file.flush()
+    assert b"[red]?.db" in raw.getvalue()
+    assert b" B +- " in raw.getvalue() or what == "comparison"
+    assert (b"[bold]c[/bold]" in raw.getvalue()) is (what == "report")

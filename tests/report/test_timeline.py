@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import random
 
 import numpy as np
@@ -13,7 +12,7 @@ from made_runs import KINDS, with_deaths, with_gaps
 from synthetic_run import FIXED, KERNEL_END, SERVER, a_run
 
 from asyncli.core.histogram import Histogram
-from asyncli.report.figures.panels import MOST_BUCKETS, Line, Timeline, broken, extremes, histogram_bins, stretches, timeline
+from asyncli.report.figures.panels import MOST_BUCKETS, Line, Timeline, extremes, histogram_bins, stretches, timeline
 from asyncli.samples import Series
 
 
@@ -35,13 +34,6 @@ def test_memory_is_that_above_the_baseline() -> None:
     assert np.nanmax(memory["kernel"].values) == pytest.approx(2 * KERNEL_END * 30_000)
     assert np.nanmax(memory["nginx"].values) == pytest.approx(SERVER * 30_000)
     assert memory["nginx"].values[0] == 0.0, f"without the {FIXED['server']:,.0f} B that were there before"
-
-
-def test_rss_stands_in_for_pss() -> None:
-    run = a_run(30_000)
-    for sample in run.samples:
-        sample.values.pop("server.pss_bytes", None)
-    assert "nginx" in panel(timeline(run, server="nginx"), "memory")
 
 
 def test_a_gap_is_left_open_and_a_slow_pace_is_none() -> None:
@@ -99,12 +91,6 @@ def test_no_spike_is_lost_however_few_points_are_drawn() -> None:
     assert list(t_s) == sorted(t_s)
     short = extremes(Series([1.0, 2.0, 3.0], [5.0, 4.0, 6.0]), 2.0)
     assert [list(one) for one in short] == [[1.0, 2.0, 3.0], [5.0, 4.0, 6.0]]
-
-
-def test_a_line_is_open_where_nothing_was_measured() -> None:
-    t_s, values = broken([1.0, 2.0, 60.0], [5.0, 6.0, 7.0], 10.0)
-    assert len(t_s) == 4
-    assert [math.isnan(value) for value in values] == [False, False, True, False]
 
 
 @given(st.lists(st.integers(0, 5000), min_size=1, max_size=200))
