@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 from asyncli.analysis.constants import PART
@@ -33,18 +34,30 @@ def _cores(run: Run, name: str, start_s: float, stop_s: float) -> float | None:
 
 
 def cpus_taken(run: Run) -> list[Finding]:
-    """A finding if all CPUs of asyncli's host were busy, a good part of them with other programs.
+    """A finding of the longest stretch in which all CPUs of asyncli's host were busy, a good part of them with other programs.
 
     Programs that used less before the first connect may be the server's backend.
     """
     start, stop, cpus = run.first_connect_s, run.stop_s, run.place.cpus
-    busy = _cores(run, run.of_ours(HOST_CPU_BUSY_S), start, stop)
-    before, then = (others_cores(run, *span) for span in ((-math.inf, start), (start, stop)))
-    if cpus is None or busy is None or then is None or busy < MOST_CPU_SHARE * cpus:
+    if cpus is None or not start < stop:
         return []
-    if then < MOST_OF_OTHERS * cpus:
+    taken: list[tuple[float, float]] = []
+    # Long enough for CPU time that is read each second or third, in steps of 10 ms; one that is cut short joins the last.
+    parts = max(1, int((stop - start) / 10.0))
+    borders = [start + (stop - start) * part / parts for part in range(parts + 1)]
+    for part in itertools.pairwise(borders):
+        busy, others = _cores(run, run.of_ours(HOST_CPU_BUSY_S), *part), others_cores(run, *part)
+        if busy is not None and others is not None and busy >= MOST_CPU_SHARE * cpus and others >= MOST_OF_OTHERS * cpus:
+            joins = bool(taken) and taken[-1][1] == part[0]
+            taken.append((taken.pop()[0] if joins else part[0], part[1]))
+    if not taken:
         return []
-    return [host_busy(round(cpus), busy, then, None if before is None else before >= MOST_OF_OTHERS * cpus)]
+    span = max(taken, key=lambda one: one[1] - one[0])
+    busy, then = _cores(run, run.of_ours(HOST_CPU_BUSY_S), *span), others_cores(run, *span)
+    before = others_cores(run, -math.inf, start)
+    assert busy is not None
+    assert then is not None
+    return [host_busy(round(cpus), busy, then, None if before is None else before >= MOST_OF_OTHERS * cpus, span, len(taken))]
 
 
 def other_sockets(run: Run, totals: Totals) -> list[Finding]:

@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 from asyncli.findings import Words, finding
+from asyncli.units import format_clock
 
 
 @finding("host_busy", "warning")
-def host_busy(cpus: int, busy_cores: float, others_cores: float, before: bool | None) -> Words:
-    """All CPUs of asyncli's host were busy, a good part of them with programs other than asyncli and the server. Programs that
-    used as much ``before`` the first connect do not work for the server; others (None: not measured then) may be its backend.
+def host_busy(
+    cpus: int, busy_cores: float, others_cores: float, before: bool | None, span_s: tuple[float, float], times: int
+) -> Words:
+    """All CPUs of asyncli's host were busy, a good part of them with programs other than asyncli and the server, or with other
+    guests of its hypervisor: in the longest of ``times`` stretches. Programs that used as much ``before`` the first connect do
+    not work for the server; others (None: not measured then) may be its backend.
     """
-    busy = f"{min(1.0, busy_cores / cpus):.0%} busy"
-    evidence = f"this host's {cpus} CPUs were {busy}, {others_cores:.1f} of them with other programs"
+    when = f"from {format_clock(span_s[0])} to {format_clock(span_s[1])}"
+    more = f" (the longest of {times} times)" if times > 1 else ""
+    evidence = (
+        f"this host's {cpus} CPUs were {min(1.0, busy_cores / cpus):.0%} busy {when}{more}, {others_cores:.1f} of them with "
+        "other programs or guests (steal)"
+    )
     if before:
-        return Words(f"{evidence}: latencies include this load", "stop those programs, or use quiet hosts")
+        return Words(f"{evidence}: latencies include it", "stop those programs, or use quiet hosts")
     then = "were not measured" if before is None else "used less"
     return Words(
         f"{evidence}, which {then} before the first connect",

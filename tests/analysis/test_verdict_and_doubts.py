@@ -341,6 +341,18 @@ def test_cpus_that_others_took(
     assert found == ([] if others is None else [("host_busy", others, before)])
 
 
+def test_a_stretch_in_which_others_took_the_cpus_is_told_though_the_whole_run_was_quiet() -> None:
+    run = a_run(1000, hold_s=100, local=True)
+    run.environment["cpus"] = 2
+    cpu(run, generator__cpu_s=(0.0, 0.05), server__cpu_s=(0.0, 0.1))
+    for sample in run.samples:
+        sample.values["host.cpu_busy_s"] = 50.0 + 0.4 * sample.t_s + 1.5 * min(30.0, max(0.0, sample.t_s - 40.0))
+    (found,) = cpus_taken(run)
+    start_s, end_s = found.fields["span_s"]
+    assert (abs(start_s - 40.0) <= 11.0, abs(end_s - 70.0) <= 11.0, found.fields["times"]) == (True, True, 1)
+    assert found.fields["others_cores"] == pytest.approx(1.75, abs=0.2)
+
+
 def test_error_statuses() -> None:
     assert loss_findings.statuses(Tick(by_status={200: 5, 301: 1})) == []
     (finding,) = loss_findings.statuses(Tick(by_status={200: 5, 404: 2, 503: 1}))
