@@ -432,9 +432,9 @@ def test_heartbeats_spread_as_the_uniform_jitter_does_and_what_a_stall_missed_is
 def test_a_stall_beyond_the_timeout_blames_nobody_for_answers_that_were_there() -> None:
     net = Net(SimServer(connect_s=0.0, latency_s=0.2))
     table = started(net, connections=3_000, keepalive=4, batch=75, timeout=2)
-    drive(table, net, 10.0)
+    drive(table, net, 6.0)
     # Some 350 heartbeats wait for their answers at any time, more than a turn may take.
-    during = drive(table, net, 25.0, stall=(11.0, 19.0))
+    during = drive(table, net, 19.0, stall=(7.0, 15.0))
     assert (during.lost, during.beats_failed, during.held) == (0, 0, 3_000)
 
 
