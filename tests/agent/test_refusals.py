@@ -213,7 +213,7 @@ def requests(draw: st.DrawFn) -> bytes:
 def test_whatever_a_stranger_sends_the_agent_goes_on(agent: AnAgent) -> None:
     number = iter(range(1, 1_000_000))
 
-    @settings(max_examples=100)
+    @settings(max_examples=50)
     @given(requests())
     def ask(sent: bytes) -> None:
         at = next(number)

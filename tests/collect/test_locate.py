@@ -13,7 +13,7 @@ import pytest
 
 from asyncli.collect import locate
 from asyncli.collect.listening import unheard
-from asyncli.collect.locate import Found, ServerFacts, config_path, find_server, matching_inodes
+from asyncli.collect.locate import Found, ServerFacts, config_path, find_server, matching_inodes, topmost
 from asyncli.collect.procfs import Listener
 from asyncli.errors import HostError
 from asyncli.lab.network import Network
@@ -150,6 +150,13 @@ def test_an_exact_address_is_preferred_to_the_wildcard() -> None:
     assert matching_inodes(listeners, {"127.0.0.1"}) == {2}
     assert matching_inodes(listeners, {"127.0.0.9"}) == {1}
     assert matching_inodes(listeners[1:], {"127.0.0.9"}) == set()
+
+
+def test_a_line_of_ancestors_ends_where_the_name_changes() -> None:
+    parent = {12: 11, 11: 10, 10: 1, 1: 0}
+    names = {12: "nginx", 11: "nginx", 10: "sh", 1: "init"}
+    assert topmost(12, parent, names) == 11
+    assert topmost(12, parent, names, stop={11}) == 12
 
 
 BUILT = "nginx version: nginx/1.22.1\nconfigure arguments: --prefix=/usr/share/nginx --conf-path=/etc/nginx/nginx.conf"

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from test_table import shard
 
@@ -109,7 +109,6 @@ STEPS = st.lists(
 THE_END = [*[(0.0, 0, 0, 7)] * 25, *[(1.0, 7, 0, 7)] * 6]
 
 
-@settings(max_examples=150)
 @given(st.integers(1, 3), STEPS)
 def test_every_second_adds_up_and_none_comes_before_its_time(workers: int, steps: list[tuple[float, int, int, int]]) -> None:
     with pytest.MonkeyPatch.context() as monkeypatch:

@@ -344,7 +344,6 @@ def test_pieces_of_any_size_are_the_same_answers(piece: int, size: int, pipeline
     is_whole(total, asked, 40)
 
 
-@settings(max_examples=150)
 @given(
     st.builds(
         SimServer, most_requests=st.sampled_from([0, 0, 1, 3, 50]), reset_share=st.sampled_from([0.0, 0.05]),

@@ -135,11 +135,11 @@ def test_the_drain_tells_when_each_that_sleeps_was_heard_last() -> None:
 
 
 def test_deaths_carry_age_idle_time_and_requests() -> None:
-    total, _, _ = soak(SimServer(most_requests=4), 600.0, connections=50, keepalive=20)
+    total, _, _ = soak(SimServer(most_requests=4), 200.0, connections=50, keepalive=20)
     assert set(total.deaths["closed_announced"].requests.counts) == {4}
-    total, _, _ = soak(SimServer(idle_timeout_s=75.0), 900.0, connections=50, keepalive=600)
+    total, _, _ = soak(SimServer(idle_timeout_s=75.0), 400.0, connections=50, keepalive=600)
     assert set(total.deaths["closed_idle"].idle_s.counts) <= {74, 75}
-    total, _, _ = soak(SimServer(longest_age_s=300.0), 900.0, connections=50, keepalive=20)
+    total, _, _ = soak(SimServer(longest_age_s=300.0), 400.0, connections=50, keepalive=20)
     ages = total.deaths["closed_announced"].age_s
     assert ages.least >= 299
     assert ages.greatest <= 311
@@ -156,7 +156,7 @@ def test_refusals_back_off_instead_of_hammering() -> None:
 def test_pending_connects_are_bounded_and_time_out() -> None:
     # A network that swallows SYNs: connects take longer than we wait.
     net, total, most = SimNet(SimServer(connect_s=1e6)), Tick(), 0
-    for tick in simulate(shard(connections=1000, connect_timeout=5), SimServer(), 60.0, net=net):
+    for tick in simulate(shard(connections=1000, connect_timeout=5), SimServer(), 20.0, net=net):
         most = max(most, tick.connecting)
         total.merge_counts(tick)
     assert most <= MOST_PENDING
@@ -223,7 +223,7 @@ def test_a_send_buffer_smaller_than_a_heartbeat_loses_nothing(connect_s: float, 
 
 def test_what_is_left_of_a_heartbeat_is_not_sent_on_the_next_connection() -> None:
     server = SimServer(takes_bytes=100, resets_all_at_s=30.000_5, connect_s=0.0)
-    total, last, net = soak(server, 60.0, connections=200, keepalive=10, header="X: " + 1000 * "x", ramp="200/1s")
+    total, last, net = soak(server, 40.0, connections=200, keepalive=10, header="X: " + 1000 * "x", ramp="200/1s")
     assert (total.lost, last.held_at_drain) == (200, 200)
     assert total.sent == total.answered + total.beats_failed
     assert total.answered == net.requests
@@ -432,9 +432,9 @@ def test_heartbeats_spread_as_the_uniform_jitter_does_and_what_a_stall_missed_is
 def test_a_stall_beyond_the_timeout_blames_nobody_for_answers_that_were_there() -> None:
     net = Net(SimServer(connect_s=0.0, latency_s=0.2))
     table = started(net, connections=3_000, keepalive=4, batch=75, timeout=2)
-    drive(table, net, 10.0)
+    drive(table, net, 6.0)
     # Some 350 heartbeats wait for their answers at any time, more than a turn may take.
-    during = drive(table, net, 25.0, stall=(11.0, 19.0))
+    during = drive(table, net, 19.0, stall=(7.0, 15.0))
     assert (during.lost, during.beats_failed, during.held) == (0, 0, 3_000)
 
 
@@ -442,7 +442,7 @@ def test_a_beat_that_was_missed_and_whose_connection_ends_meanwhile_leaves_nothi
     net = Net(SimServer(connect_s=0.0, resets_all_at_s=23.0))
     table = started(net, connections=1_000, keepalive=10, batch=25)
     total = drive(table, net, 21.0)
-    total.merge_counts(after := drive(table, net, 60.0, stall=(21.0, 22.9)))
+    total.merge_counts(after := drive(table, net, 40.0, stall=(21.0, 22.9)))
     assert total.lost == 1_000
     assert after.held == total.opened - total.lost == 1_000
     assert total.sent == total.answered + total.beats_failed + after.awaiting
@@ -456,7 +456,7 @@ def per_second(instants: list[float], start: float) -> list[int]:
 def test_all_that_is_lost_at_once_is_opened_again_no_faster_than_the_ramp_opened_it() -> None:
     net = Net(SimServer(resets_all_at_s=30.0))
     table = started(net, connections=4_000, keepalive=60, batch=5)
-    total = drive(table, net, 60.0)
+    total = drive(table, net, 45.0)
     assert (total.opened, total.reopened, total.lost, total.held) == (8_000, 4_000, 4_000, 4_000)
     again = per_second([at for at in net.connects if at >= 30.0], 30.0)
     # 500 a second, as in the ramp; the first of them after half of the backoff.
@@ -469,7 +469,7 @@ def test_a_worker_in_the_place_of_a_lost_one_opens_its_connections_again() -> No
     for at, again in ((30.0, 1_000), (3.0, 600)):
         net = Net(SimServer(connect_s=0.0), at)
         table = started(net, workers=2, worker=1, replaces=True, connections=2_000, keepalive=10, batch=5, interval="12.5ms")
-        total = drive(table, net, at + 30.0)
+        total = drive(table, net, at + 15.0)
         # The ramp takes 5 s: 400 a second, of which it has half; what came due since then it catches up with at twice that.
         assert (total.opened, total.held, total.lost) == (1_000, 1_000, 0)
         assert total.reopened == pytest.approx(again, abs=5)
