@@ -20,7 +20,7 @@ from programs import Program, here, until
 
 from asyncli.lab.nginx import LabNginx
 
-pytestmark = [pytest.mark.nginx, pytest.mark.measures]
+pytestmark = pytest.mark.nginx
 
 
 def counts(server: LabNginx) -> dict[str, int]:
@@ -84,6 +84,7 @@ def test_the_server_counts_what_was_asked(
     assert found["environment"]["server"]["label"] == nginx.label
 
 
+@pytest.mark.measures
 def test_errors_are_a_failure_and_a_rate_is_kept_to_the_instant(tmp_path: Path, nginx: LabNginx) -> None:
     found = bench(tmp_path, nginx.url, "-d", "1.5s", "--rate", "2000")
     assert 2900 <= found["requests"]["total"] <= 3000
@@ -109,6 +110,7 @@ def test_the_first_signal_ends_it_and_reports(tmp_path: Path, nginx: LabNginx) -
     assert requests["total"] + requests["in_flight"] + requests["left"] == 1_000_000_000
 
 
+@pytest.mark.measures
 def test_a_crossed_limit_fails_it_and_is_a_failure_for_ci(tmp_path: Path, nginx: LabNginx) -> None:
     limits = ("--fail-if", "latency_ms.max > 1us", "--fail-if", "requests.failed > 0.1%", "--junit", "out.xml")
     found = bench(tmp_path, nginx.url, "-n", "1000", "-c", "5", *limits, status=99)
@@ -157,6 +159,7 @@ def test_a_server_that_falls_silent_does_not_pass(tmp_path: Path, nginx: LabNgin
     assert found["requests"]["in_flight"] == 4
 
 
+@pytest.mark.measures
 def test_busy_loops_beside_it_make_it_invalid_and_are_named(tmp_path: Path, nginx: LabNginx) -> None:
     """Two for each CPU: neither asyncli nor nginx has a core then, and both look idle."""
     busyloop = tmp_path / "busyloop"  # so that the process has a name of its own

@@ -94,19 +94,6 @@ def idle_reuse(folder: Path) -> Told:
 # -- the server ends, or a part of it
 
 
-@fault()
-def a_master_that_is_killed(folder: Path) -> Told:
-    with an_nginx() as server:
-        with holding(folder, server, status=0) as held:
-            os.kill(server.pid, signal.SIGKILL)
-            held.until_found("server_master_ended")
-            held.seconds(2.0)
-        # Its workers serve on: nothing is lost, and nothing is due to it.
-        told = none_lost(Told(folder))
-    assert not {"server_ended", "server_restarted"} & told.findings.keys()
-    return told
-
-
 @fault("worker_crash", certain=True)
 def a_crash_of_a_worker(folder: Path) -> Told:
     with an_nginx() as server:
@@ -194,7 +181,7 @@ def a_stop_and_back(folder: Path) -> Told:
 
 
 @fault()
-def a_short_stop(folder: Path) -> Told:
+def a_short_stop_and_a_master_that_is_killed(folder: Path) -> Told:
     with an_nginx() as server:
         with holding(folder, server, keepalive="6", status=0) as held:
             server.kill(signal.SIGSTOP)
@@ -203,7 +190,13 @@ def a_short_stop(folder: Path) -> Told:
             finally:
                 server.kill(signal.SIGCONT)
             held.seconds(2.0)
-        return none_lost(Told(folder))
+            os.kill(server.pid, signal.SIGKILL)
+            held.until_found("server_master_ended")
+            held.seconds(2.0)
+        # Its workers serve on: nothing is lost, and nothing is due to it.
+        told = none_lost(Told(folder))
+    assert not {"server_ended", "server_restarted"} & told.findings.keys()
+    return told
 
 
 @fault("worker_stalled", certain=False)
@@ -299,29 +292,20 @@ def what_fits_none(folder: Path) -> Told:
     return told
 
 
-def bearable(folder: Path, begin: Callable[[MiddleBox], object]) -> Told:
-    """What is said of a soak through a box that does a thing of which nobody dies."""
-    with an_nginx() as server, between(server.at) as box:
-        with holding(folder, server, url=box.url, keepalive="4", status=0) as held:
-            begin(box)
-            held.seconds(4.0)
-        return none_lost(Told(folder))
-
-
 def becomes(**values: object) -> Callable[[MiddleBox], None]:
     return lambda box: [setattr(box, name, value) for name, value in values.items()] and None
 
 
 @fault()
-def answers_that_come_late(folder: Path) -> Told:
-    told = bearable(folder, becomes(delay_s=0.5))
+def answers_that_come_late_and_then_byte_by_byte(folder: Path) -> Told:
+    with an_nginx() as server, between(server.at) as box:
+        with holding(folder, server, url=box.url, keepalive="4", status=0) as held:
+            for begin in (becomes(delay_s=0.5), becomes(delay_s=0.0, bytes_per_s=1000.0, piece=1)):
+                begin(box)
+                held.seconds(4.0)
+        told = none_lost(Told(folder))
     assert told.summary["heartbeats"]["latency_ms"]["p99"] > 500
     return told
-
-
-@fault()
-def answers_byte_by_byte(folder: Path) -> Told:
-    return bearable(folder, becomes(bytes_per_s=1000.0, piece=1))
 
 
 def boxed(
@@ -368,17 +352,6 @@ def cabled(
         return Told(folder)
 
 
-def dropping(seconds: float, rule: str = "") -> Callable[[Held, Cable], None]:
-    """For some seconds."""
-
-    def happens(held: Held, cable: Cable) -> None:
-        cable.drop(rule)
-        held.seconds(seconds)
-        cable.pass_all()
-
-    return happens
-
-
 def dropping_until_all_are_lost(held: Held, cable: Cable) -> None:
     cable.drop()
     held.until_lost(N)
@@ -387,8 +360,16 @@ def dropping_until_all_are_lost(held: Held, cable: Cable) -> None:
 
 
 @fault(cable=True)
-def some_packets_lost(folder: Path) -> Told:
-    return none_lost(cabled(folder, dropping(6.0, "numgen random mod 100 < 8"), status=0))
+def some_packets_lost_and_a_short_blackhole(folder: Path) -> Told:
+    def happens(held: Held, cable: Cable) -> None:
+        # Seconds are of the record, whose last may be one old: of the blackhole three to four.
+        for rule, seconds in (("numgen random mod 100 < 8", 6.0), ("", 4.0)):
+            cable.drop(rule)
+            held.seconds(seconds)
+            cable.pass_all()
+            held.seconds(2.0)
+
+    return none_lost(cabled(folder, happens, status=0))
 
 
 @fault("packets_lost", certain=False, cable=True)
@@ -412,12 +393,6 @@ def a_blackhole(folder: Path) -> Told:
 def a_blackhole_with_the_status_page_behind_it(folder: Path) -> Told:
     # The server's processes use no CPU meanwhile, as those of one that stands still.
     return whole_again(cabled(folder, dropping_until_all_are_lost, *IMPATIENT, watched_apart=False), "heartbeat_timeout")
-
-
-@fault(cable=True)
-def a_short_blackhole(folder: Path) -> Told:
-    # Seconds are of the record, whose last may be one old: three to four of them.
-    return none_lost(cabled(folder, dropping(4.0), status=0))
 
 
 @fault("path_cut", certain=True, cable=True)
