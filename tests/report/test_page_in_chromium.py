@@ -77,7 +77,7 @@ def browser(go: Go) -> Iterator[Browser]:
 def report(kind: str) -> str:
     if kind == "two runs":
         return page(compared(a_run(5000, hold_s=60.0), dearer()))
-    run = a_night(7200) if kind == "night" else KINDS[kind]()
+    run = a_night() if kind == "night" else KINDS[kind]()
     analyses = analyse(run)
     return render(run, summarise(run, analyses), analyses)
 
