@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -57,7 +59,7 @@ def test_the_sentences_of_made_up_differences(golden: Callable[[dict[str, str]],
 
 
 def cases() -> Iterator[tuple[str, Summary]]:
-    yield "100,000 on this host", summarise(a_run(100_000))
+    yield "100,000 on this host", good()
     yield "1,000 on this host", summarise(a_run(1000))
     yield "a server elsewhere", summarise(a_run(60_000, local=False, server=False, status=False, label=""))
     yield "no hold", summarise(changed(a_run(1000), lambda run: setattr(run, "phases", run.phases[:2])))
@@ -81,7 +83,7 @@ def cases() -> Iterator[tuple[str, Summary]]:
         alone = with_cost("server_user", each, ci95)
         alone.cost.host_total = None
         yield f"{each} B in the server, {ci95}, and nothing of the host", alone
-    none_held = summarise(a_run(100_000))
+    none_held = copy.deepcopy(good())
     none_held.connections.held = 0
     yield "none was held at the end", none_held
     for known in (True, False):
@@ -109,8 +111,13 @@ def not_seen(of_run: dict[str, Any], environment: dict[str, Any]) -> Summary:
     return summarise(run)
 
 
+@functools.cache
+def good() -> Summary:
+    return summarise(a_run(100_000))
+
+
 def with_cost(part: str, each: float, ci95: tuple[float, float]) -> Summary:
-    summary = summarise(a_run(100_000))
+    summary = copy.deepcopy(good())
     cost = getattr(summary.cost, part)
     cost.bytes_per_connection, cost.ci95 = each, ci95
     return summary

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from synthetic_run import a_run, cut
 
 from asyncli.core.histogram import Histogram
-from asyncli.records import Check, Deaths, Finding, Phase, Sample, Tick
+from asyncli.records import Check, Deaths, Finding
 from asyncli.run import Run
 
 HOSTILE = "</svg><script>alert('x')</script> \"$\\frac{1}{0}$\" & <!-- --> http://evil.example/ var(--ink) #0068a5 0.123456"
@@ -124,31 +124,10 @@ def hostile() -> Run:
     return run
 
 
-def a_night(seconds: int = 43_200) -> Run:
-    """Twelve hours of one tick and one sample a second, made of few different ones: what it costs to show, not to load."""
-    run = a_run(10_000, hold_s=120.0)
-    hold = next(one for one in run.phases if one.name == "hold")
-    steady = [tick for t_s, tick in run.ticks if hold.start_s + 20 < t_s < hold.start_s + 100]
-    kept = [sample for sample in run.samples if hold.start_s + 20 < sample.t_s < hold.start_s + 100]
-    ticks = [(t_s, tick) for t_s, tick in run.ticks if t_s <= hold.start_s]
-    samples = [sample for sample in run.samples if sample.t_s <= hold.start_s]
-    lot = random.Random(1)
-    for second in range(seconds):
-        t_s = hold.start_s + 1.0 + second
-        tick = steady[second % len(steady)]
-        if second % 3600 == 1800:
-            tick = Tick(**{name: getattr(tick, name) for name in tick.__struct_fields__})
-            tick.deaths = {"reset": dead(1 + second // 3600, 1800, 20, 60)}
-        ticks.append((t_s, tick))
-        values = kept[second % len(kept)].values
-        samples.append(
-            Sample(t_s + 0.4, {**values, "host.used_bytes": values["host.used_bytes"] + 40.0 * second + lot.gauss(0, 3e5)})
-        )
-    run.phases = [*run.phases[:2], Phase("hold", hold.start_s, hold.start_s + seconds), *(
-        Phase(one.name, one.start_s - (hold.end_s or 0.0) + hold.start_s + seconds, (one.end_s or 0.0) - (hold.end_s or 0.0) + hold.start_s + seconds)
-        for one in run.phases[3:]
-    )]  # fmt: skip
-    run.ticks, run.samples = ticks, samples
+def a_night() -> Run:
+    """Two hours, in which one was lost."""
+    run = a_run(10_000, hold_s=7200.0)
+    run.ticks[3600][1].deaths = {"reset": dead(1, 1800, 20, 60)}
     return run
 
 
@@ -158,5 +137,5 @@ KINDS: dict[str, Callable[[], Run]] = {
     "elsewhere": lambda: a_run(30_000, local=False, server=False, status=False), "without samples": without_samples,
     "interrupted in the ramp": interrupted_in_the_ramp, "untested": untested, "invalid": invalid, "one tick": one_tick,
     "nothing": nothing, "gaps": with_gaps, "hostile": hostile, "short": lambda: a_run(100, hold_s=1.0),
-    "listed": listed, "unsteady": unsteady, "noisy": lambda: a_run(20_000, noise=40.0),
+    "listed": listed, "unsteady": unsteady,
 }  # fmt: skip
