@@ -32,13 +32,12 @@ class StatusReader:
     ``options``: of https. Raises :class:`~asyncli.errors.HostError` where their files cannot be read.
     """
 
-    def __init__(self, url: str, options: TlsOptions | None = None, *, timeout_s: float = TIMEOUT_S) -> None:
+    def __init__(self, url: str, options: TlsOptions | None = None) -> None:
         self.url = url
         #: Polls that a page answered.
         self.pages = 0
         #: The Server header of the last answer, "" when there was none.
         self.server_header = ""
-        self._timeout_s = timeout_s
         tls = client_context(options or TlsOptions()) if parse_url(url).secure else None
         self._connection = KeptConnection({"User-Agent": "asyncli", "Accept": "text/plain"}, tls)
 
@@ -50,9 +49,9 @@ class StatusReader:
         import aiohttp
 
         try:
-            answer = await self._connection.ask("GET", self.url, within_s=self._timeout_s)
+            answer = await self._connection.ask("GET", self.url, within_s=TIMEOUT_S)
         except TimeoutError:
-            raise self._error(f"no answer in {self._timeout_s:g} s", _UNREACHED) from None
+            raise self._error(f"no answer in {TIMEOUT_S:g} s", _UNREACHED) from None
         except aiohttp.ClientSSLError as error:
             raise self._error(*untrusted(error, "--ca")) from None
         except (aiohttp.ClientError, OSError) as error:
