@@ -37,7 +37,7 @@ class TlsNet:
         self._layer = RecordLayer()
         self._shaking: dict[int, Handshake] = {}
         self._kept: dict[int, Handshake] = {}  # with OpenSSL's object for good
-        self._sessions: dict[str, ssl.SSLSession] = {}  # by the name that was asked for
+        self._sessions: dict[int, ssl.SSLSession] = {}  # by destination
         # What the kernel had no room for: sealed, so it is sent as it is or never.
         self._unsent: dict[int, bytes] = {}
         # Plaintext that came with the end of a handshake, and handles whose peer has said that nothing follows.
@@ -198,8 +198,7 @@ class TlsNet:
         self._steps -= 1
         try:
             if not shaking.random:
-                name = self._names[shaking.place]
-                shaking.begin(self._context, name, self._sessions.get(name))
+                shaking.begin(self._context, self._names[shaking.place], self._sessions.get(shaking.place))
                 shaking.step()
                 hello = shaking.outgoing.read()
                 shaking.random = hello[11:43]
@@ -234,7 +233,7 @@ class TlsNet:
         counts, tls, flight = self._counts, shaking.tls, shaking.outgoing.read()
         suite, version = (tls.cipher() or ("", "", 0))[0], tls.version() or ""
         # The first one's object is kept where a session is wanted: its ticket comes later.
-        wants_ticket = self._resume and self._names[shaking.place] not in self._sessions
+        wants_ticket = self._resume and shaking.place not in self._sessions
         if version == "TLSv1.3" and suite in SUITES and not wants_ticket:
             self._layer.open(handle, suite, *self._keylog.take(shaking.random))
             plain, reply, ended = self._feed(handle, shaking.partial) if shaking.partial else (b"", b"", False)
@@ -269,7 +268,7 @@ class TlsNet:
         except ssl.SSLError as error:
             raise self._failed(handle, reason_of(error)) from None
         if self._resume and (session := kept.tls.session) is not None and session.has_ticket:
-            self._sessions.setdefault(self._names[kept.place], session)
+            self._sessions.setdefault(kept.place, session)
         return b"".join(heard), kept.outgoing.read(), ended
 
     # -- ends
