@@ -8,7 +8,7 @@ import stat
 from pathlib import Path
 
 import pytest
-from programs import SHORT, Program, contents, held, here, run, serving
+from programs import SHORT, Program, contents, held, here, serving
 
 from asyncli.engine.generator import Generator
 from asyncli.engine.shard import build_shard
@@ -75,9 +75,12 @@ async def test_nor_does_one_that_a_notebook_starts(variable: str, monkeypatch: p
 
 
 def test_a_run_without_headers_may_be_read_as_any_file(tmp_path: Path) -> None:
-    with serving() as server:
-        soak = ("soak", server.url, "-c", "1", *SHORT, "--hold", "0.1s", "--out", "run.db", "--quiet")
-        run(tmp_path, *soak, before=("sh", "-c", 'umask 022; exec "$@"', "sh"))
+    before = os.umask(0o022)
+    try:
+        with serving() as server:
+            here(tmp_path, "soak", server.url, "-c", "1", *SHORT, "--hold", "0.1s", "--out", "run.db", "--quiet")
+    finally:
+        os.umask(before)
     assert stat.S_IMODE((tmp_path / "run.db").stat().st_mode) == 0o644
 
 

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-from programs import SHORT, Program, held, here, run
+from programs import SHORT, Program, held, here
 from recording import write_run
 from synthetic_run import a_run
 
@@ -18,9 +18,14 @@ from asyncli.store.reader import read_run
 pytestmark = pytest.mark.nginx
 
 
-def test_a_log_of_json_lines_and_a_command_that_hears_the_verdict(tmp_path: Path) -> None:
+def test_a_log_of_json_lines_a_line_on_a_signal_and_a_command_that_hears_the_verdict(tmp_path: Path) -> None:
     command = 'echo "$ASYNCLI_VERDICT $ASYNCLI_STATUS" > said; cat > summary.json; basename "$ASYNCLI_RUN" >> said; exit 7'
-    done = run(tmp_path, "demo", "-c", "50", *SHORT, "--hold", "1s", "--out", "run.db", "--log-json", "--on-finish", command)
+    with Program(tmp_path, "demo", "-c", "50", *SHORT, "--hold", "1h", "--out", "run.db", "--log-json", "--on-finish", command) as program:
+        program.until((tmp_path / "run.db").exists, "it measures")
+        asked(program, '"held":50')
+        program.signal(signal.SIGINT)
+        done = program.wait()
+        program.until_gone()
     # A command that fails is said and changes no status.
     assert (done.status, "status 7" in done.err) == (0, True)
     lines = [json.loads(line) for line in done.out.splitlines()]
@@ -34,14 +39,6 @@ def test_a_log_of_json_lines_and_a_command_that_hears_the_verdict(tmp_path: Path
     assert next(line for line in lines if line["event"] == "status")["asked"] == 50
     assert (tmp_path / "said").read_text() == "passed 0\nrun.db\n"
     assert json.loads((tmp_path / "summary.json").read_text())["connections"]["held"] == 50
-
-
-def test_sigusr1_asks_for_a_line(tmp_path: Path) -> None:
-    with Program(tmp_path, "demo", "-c", "50", *SHORT, "--hold", "1h", "--log-json", "--out", "run.db") as program:
-        program.until((tmp_path / "run.db").exists, "it measures")
-        asked(program, '"held":50')
-        program.signal(signal.SIGINT)
-        assert program.wait().status == 0
 
 
 def asked(program: Program, answer: str) -> None:
