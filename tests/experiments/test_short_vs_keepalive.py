@@ -20,8 +20,10 @@ SETUPS = ("Apache", "Apache, few children", "nginx")
 
 
 async def measure(**changes: Any) -> dict[str, Round]:
+    before = set(psutil.Process().children(recursive=True))
     record = await run(EXPERIMENT, plan_of(EXPERIMENT, True, changes), quick=True, say=lambda _: None)
-    assert not [one.name() for one in psutil.Process().children(recursive=True) if one.status() != psutil.STATUS_ZOMBIE]
+    left = set(psutil.Process().children(recursive=True)) - before
+    assert not [one.name() for one in left if one.status() != psutil.STATUS_ZOMBIE]
     return {one["step"]: one for one in record.rounds} | {"record": record}
 
 
