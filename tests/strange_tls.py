@@ -69,7 +69,7 @@ class Conversation:
 
 
 # Handshakes with a target that measure what one costs.
-BEFORE_THE_RAMP = 3
+BEFORE_THE_RAMP = 10
 Habit = Callable[[Conversation, int], None]
 
 

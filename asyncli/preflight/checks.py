@@ -39,6 +39,8 @@ STALL_S = 1.0
 # The generator's CPU: 17 us a heartbeat, 50 to 117 us a connect; a server on this host takes about as much.
 BEATS_PER_CPU_S = 60_000
 CONNECTS_PER_CPU_S = 12_000
+# A batch may be so late (s) in a run that is valid.
+_LATE_S = 0.05
 # Our processes beside the workers: session, host, and the collector's few.
 _OTHER_PROCESSES = 8
 _NOT_LIMITED = 2**60
@@ -369,15 +371,17 @@ def handshake_rate(plan: Plan, spread: Spread, limits: Limits, handshake_s: floa
     """
     one_s = handshake_s if spread.local else cpu_s
     have, remedy = None, ""
+    # All of the ramp's are to be done within it and the lateness that a batch may have: a few need no rate.
+    need = math.ceil(plan.connections / (plan.connections / plan.asked_per_s + _LATE_S))
     detail = f"a handshake took {1e3 * one_s:.2g} ms of CPU{' at both ends' if spread.local else ' here'}"
     if limits.cpu_time is not None:
         beats = beats_per_s(plan)
-        have = max(0.0, limits.cpu_time - beats * _ends(spread) / BEATS_PER_CPU_S) / one_s
+        have = int(max(0.0, limits.cpu_time - beats * _ends(spread) / BEATS_PER_CPU_S) / one_s)
         detail += f", and there are {limits.cpu_time:g} CPUs, for {_round_up(beats):,} heartbeats a second as well"
-        detail += "; the ramp will be late, and the lateness is recorded" if plan.asked_per_s > have else ""
-        remedy = f"--ramp {max(1, int(0.7 * have)):d}/s or less, or more CPUs"
+        detail += "; a faster ramp is late, and the lateness is recorded" if need > have else ""
+        remedy = f"--ramp {max(1, int(0.7 * have))}/s or less, or more CPUs"
     return limit(
-        "handshake_rate", "handshakes that the CPUs can do", "a second", have, plan.asked_per_s, short="warn",
+        "handshake_rate", "handshakes that the CPUs can do", "a second", have, need, short="warn",
         source="the CPUs we may use", detail=detail, remedy=remedy,
     )  # fmt: skip
 

@@ -11,7 +11,7 @@ import pytest
 from asyncli.engine.spread import Destination, Route, Spread, loopback_sources
 from asyncli.plan import Plan
 from asyncli.preflight import checks_to_findings, refusals
-from asyncli.preflight.checks import host_checks, predicted_bytes
+from asyncli.preflight.checks import handshake_rate, host_checks, predicted_bytes
 from asyncli.preflight.limits import Limits
 from asyncli.records import Check
 
@@ -181,3 +181,15 @@ def test_findings_carry_numbers_and_remedies() -> None:
     fields = findings["preflight_nofile"].fields
     assert (fields["have"], fields["need"], fields["unit"]) == (20_000, 50_064, "descriptors")
     assert [one.code for one in refusals(checks)] == ["nofile"]
+
+
+@pytest.mark.parametrize(
+    ("connections", "per_s", "local", "verdict"),
+    # 2 CPUs, 4 ms at both ends, 1 ms here: 500 and 2,000 a second, less what heartbeats take.
+    [(100_000, 1000.0, True, "warn"), (100_000, 1000.0, False, "ok"), (100_000, 200.0, True, "ok"), (20, 1000.0, True, "ok"), (100, 1000.0, True, "warn")],
+)
+def test_a_ramp_of_handshakes_is_held_against_the_cpus(connections: int, per_s: float, local: bool, verdict: str) -> None:
+    a_plan = plan(connections=connections, batch=1, interval_s=1.0 / per_s)
+    found = handshake_rate(a_plan, spread(local=local), ROOMY, handshake_s=0.004, cpu_s=0.001)
+    assert found.verdict == verdict
+    assert ("--ramp " in found.remedy) == (verdict == "warn")
