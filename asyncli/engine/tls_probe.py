@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import math
 import socket
 import ssl
 import time
@@ -160,7 +159,9 @@ def _why(error: Exception, plan: Plan, target: Target, there: Destination) -> st
         return "no cipher suite in common, or it asks for a certificate; see --tls-ciphers, --client-cert and its log"
     if "certificate required" in reason or reason == "alert bad certificate":
         return f"it refused our certificate ({reason}); name one of an authority that it trusts: --client-cert, --client-key"
-    if not reason:
+    if isinstance(error, ConnectionResetError):
+        reason = "the server reset the connection"
+    elif not reason or reason == "unexpected eof while reading":
         reason = "the server closed the connection" if isinstance(error, ssl.SSLError | ConnectionError) else str(error)
     return f"the handshake of TLS failed ({reason}); see the server's log"
 
@@ -185,8 +186,7 @@ def _why_not_trusted(code: int, message: str, target: Target, shown: Certificate
         return f"its certificate is not for {target.name}{names}; aim at a name that it has, or {_INSECURE}"
     if code in (_EXPIRED, _NOT_YET) and shown is not None:
         if code == _EXPIRED:
-            ago = math.ceil(-shown.days_left)
-            return f"its certificate expired on {shown.ends[:10]}, {ago} days ago; renew it, or {_INSECURE}"
+            return f"its certificate expired on {shown.ends[:10]}, {-shown.days_left:.1f} days ago; renew it, or {_INSECURE}"
         return f"its certificate is not valid yet by this host's clock; see both clocks, or {_INSECURE}"
     if code in _UNKNOWN_AUTHORITY:
         by = "" if shown is None else f" ({'itself' if shown.issuer == shown.subject else shown.issuer})"
