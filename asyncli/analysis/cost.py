@@ -21,6 +21,7 @@ from asyncli.findings.cost import (
     cost_not_sampled,
     cost_of_a_part,
     cost_residual_unknown,
+    cost_reused,
     descriptors_listed,
     plateau_unsettled,
 )
@@ -122,7 +123,7 @@ def costs(run: Run) -> Costs:
     if unread:
         result.findings.append(cost_not_sampled(unread, where.host))
         result.unknown |= dict.fromkeys(unread, result.findings[-1].evidence)
-    result.findings += _doubts(result, run.plan, held, ours, shared, server)
+    result.findings += _doubts(result, run, held, ours, shared, server)
     if result.residual is None and result.host_total is not None and result.host_total.of_levels:
         result.unknown["residual"] = "a difference of two levels of the whole host includes other programs"
     elif result.residual is None:
@@ -130,6 +131,14 @@ def costs(run: Run) -> Costs:
         result.findings.append(cost_residual_unknown(missing))
         result.unknown["residual"] = result.findings[-1].evidence
     return result
+
+
+def accepted_before(run: Run) -> float:
+    """How many connections of others the server had accepted before the first of ours; 0 where unknown."""
+    names = (metrics.STATUS_ACCEPTS, metrics.STATUS_CONNECTS)
+    readings = (run.series(name).between(-math.inf, run.first_connect_s) for name in names)
+    accepted, polls = (one.values[0] if len(one) else 0.0 for one in readings)
+    return accepted - polls
 
 
 def server_memory(run: Run) -> tuple[Series, str]:
@@ -229,11 +238,14 @@ def _ramp_that_fits(plan: Plan) -> str:
     return f"--ramp {math.floor(per_s / digit) * digit}/s"
 
 
-def _doubts(known: Costs, plan: Plan, held: Series, *fitters: Fitter) -> list[Finding]:
+def _doubts(known: Costs, run: Run, held: Series, *fitters: Fitter) -> list[Finding]:
     if not known.fits:
         return []
     found = []
-    most = max(held.values)
+    plan, most, before = run.plan, max(held.values), accepted_before(run)
+    # What it keeps of half as many hides half of the cost.
+    if known.server_user is not None and 2 * before >= most:
+        found.append(cost_reused(round(before)))
     if most < NEARLY_ALL * plan.connections:
         found.append(cost_of_a_part(most, plan.connections))
     moving = {name: moved for one in fitters for name, moved in one.unsettled.items() if name in _SIZED and name in known.fits}

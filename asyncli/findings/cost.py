@@ -86,6 +86,17 @@ def cost_of_a_part(held: float, asked: int) -> str:
     return f"the ramp reached {format_count(held)} of {format_count(asked)} connections: the cost of the rest is unknown"
 
 
+@finding("cost_reused", "warning", "restart the server before the run")
+def cost_reused(accepted: int) -> str:
+    """The server had accepted connections before the first one of this run. Memory that it kept of them serves new ones, and its
+    cost of a connection is then too low.
+    """
+    return (
+        f"the server had accepted {format_count(accepted)} connections before this run: memory that it kept of them is used "
+        "again and missing from its cost of a connection"
+    )
+
+
 @finding("plateau_unsettled", "warning")
 def plateau_unsettled(moved: Mapping[str, Sequence[Moved]], rest_s: float) -> Words:
     """Memory still changed at the end of a plateau's rest; the interval of the cost includes as much again."""

@@ -185,8 +185,8 @@ def a_run(
         values["host.available_bytes"] = AVAILABLE + FIXED["host"] - values["host.used_bytes"]
         if status:
             values |= {
-                "status.active": n + others + 1.0, "status.accepts": 1001.0 + opened_in_all + others,
-                "status.handled": 1001.0 + opened_in_all + others, "status.requests": 5000.0 + answered + polls,
+                "status.active": n + others + 1.0, "status.accepts": 1.0 + opened_in_all + others,
+                "status.handled": 1.0 + opened_in_all + others, "status.requests": 5000.0 + answered + polls,
                 "status.polls": float(polls), "status.waiting": float(n), "status.reading": 0.0, "status.writing": 1.0,
             }  # fmt: skip
         samples.append(Sample(t_s, values))

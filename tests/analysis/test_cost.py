@@ -96,6 +96,14 @@ def test_a_ramp_too_short_for_a_slope_gives_the_difference_of_two_levels(phi: fl
     assert (one.residual, list(one.unknown)) == (None, ["residual"])
 
 
+@pytest.mark.parametrize(("accepted", "told"), [(400.0, None), (1500.0, 1501)])
+def test_a_server_that_was_used_before_may_have_kept_memory(accepted: float, told: int | None) -> None:
+    run = a_run(2000, hold_s=10.0)
+    for sample in run.samples[1:]:
+        sample.values["status.accepts"] += accepted
+    assert [one.fields["accepted"] for one in costs(run).findings if one.code == "cost_reused"] == ([] if told is None else [told])
+
+
 @pytest.mark.parametrize("connections", [1000, 2000, 3000, 20_000])
 def test_the_remedy_for_a_short_ramp_suffices(connections: int) -> None:
     run = short(connections)

@@ -178,7 +178,7 @@ def test_a_page_of_one_of_several_servers() -> None:
 def test_a_listen_queue_that_nobody_empties() -> None:
     """EMFILE on the server: the kernel opens for the client, and the server never accepts."""
     run = a_run(20_000)
-    for metric, before in (("status.active", 1.0), ("status.accepts", 1001.0), ("status.handled", 1001.0)):
+    for metric, before in (("status.active", 1.0), ("status.accepts", 1.0), ("status.handled", 1.0)):
         cap(run, metric, before + 19_700)
     result, findings = look(run)
     assert [one.code for one in findings] == ["reconcile_held", "reconcile_accepts"]
@@ -351,13 +351,13 @@ def test_a_server_that_was_restarted() -> None:
     for sample in run.samples:
         if sample.t_s > 50 and "status.accepts" in sample.values:
             for name in ("accepts", "handled"):
-                sample.values[f"status.{name}"] -= 21_001 - 3
+                sample.values[f"status.{name}"] -= 20_001 - 3
             sample.values["status.requests"] -= next(
                 one.values["status.requests"] for one in reversed(run.samples) if one.t_s < 50 and "status.requests" in one.values
             )
     result, findings = look(run)
     (finding,) = [one for one in findings if one.code == "counters_restarted"]
-    assert (finding.fields["counter"], finding.fields["before"], finding.fields["after"]) == ("accepts", 21_001, 3)
+    assert (finding.fields["counter"], finding.fields["before"], finding.fields["after"]) == ("accepts", 20_001, 3)
     # Three connects of others since the restart are all that is too much; what it had counted before is not lost.
     assert (result.accepts_delta, result.handled_delta) == (20_003, 20_003)
     assert [one.pair for one in result.divergences] == ["accepts"]
