@@ -57,6 +57,8 @@ class MeasuredRun(msgspec.Struct):
     kinds: dict[str, str]
     #: Keys of rows that are differences of two levels, first use included.
     levels: frozenset[str]
+    #: The server was used before the run, so the cost of a connection in it is too low.
+    reused: bool
     findings: list[Finding]
 
 
@@ -73,7 +75,8 @@ def measure(name: str, path: str, run: Run) -> MeasuredRun:
     hold = measured.hold
     hold_s = hold.length_s if hold is not None else 0.0
     said: dict[str, Said] = {}
-    levels = _costs(said, costs(run))
+    found = costs(run)
+    levels = _costs(said, found)
     _memory(said, run)
     _cpu(said, run)
     latency = by_stretch(hold, "latency_us")
@@ -88,7 +91,7 @@ def measure(name: str, path: str, run: Run) -> MeasuredRun:
         name=name, path=path, id=run.id, started=run.started, verdict=judgement.verdict, why=judgement.why,
         complete=run.complete, spoiled=at_end.why if at_end.verdict == "invalid" else "", held=totals.held, hold_s=hold_s,
         facts=facts(run.plan, run.environment), said=said, late_ms=late_ms,
-        kinds=_kinds(run), levels=levels,
+        kinds=_kinds(run), levels=levels, reused=any(one.code == "cost_reused" for one in found.findings),
         findings=[*other_sockets(run, totals), *_bursts(name, measured.ticks)],
     )  # fmt: skip
 

@@ -402,6 +402,15 @@ def test_a_difference_of_two_levels_is_compared_with_nothing() -> None:
     assert (both.verdict, both.why != "") == ("cannot_say", True)
 
 
+def test_the_cost_in_a_server_that_was_used_before_is_compared_with_nothing() -> None:
+    used = a_run(20_000, hold_s=30.0)
+    for sample in used.samples[1:]:
+        sample.values["status.accepts"] += 20_000.0
+    comparison = compared(a_run(20_000, hold_s=30.0), used)
+    assert "of B had connections before" in row(comparison, "cost.server_user").why
+    assert row(comparison, "cost.kernel").verdict == "no_difference"
+
+
 def test_memory_of_two_kinds_is_not_compared() -> None:
     runs = [a_run(20_000, hold_s=30.0), a_run(20_000, hold_s=30.0, seed=2)]
     for sample in runs[0].samples:
