@@ -219,7 +219,7 @@ def _unlike(row: Number, first: MeasuredRun, second: MeasuredRun) -> str:
     if kinds[0] != kinds[1]:
         return f"the server's memory was read as {kinds[0]} in {first.name}, as {kinds[1]} in {second.name}"
     if row.key in ("cost.server_user", "fixed.server_user") and (of := [one.name for one in (first, second) if one.reused]):
-        return f"the server of {' and '.join(of)} had connections before the run, and may have kept memory; restart it before each run"
+        return f"the server of {' and '.join(of)} had connections before the run, and may have kept memory; restart it first"
     if of := [one.name for one in (first, second) if row.key in one.levels]:
         # Reuse of freed memory changes it by more than any interval covers: the second run looks better.
         return f"a difference of two levels in {' and '.join(of)}, first use included; a slower ramp gives a slope"
