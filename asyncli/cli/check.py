@@ -33,7 +33,7 @@ def command(urls: tuple[str, ...], probe: bool, **values: Any) -> int:
     def waits(words: str) -> None:
         click.echo(f"asyncli: {words}", err=True)
 
-    spread, checks, findings = asyncio.run(check(plan, cluster_of(values), waits, probe=probe))
+    found = asyncio.run(check(plan, cluster_of(values), waits, probe=probe))
     with printing():
-        print_checks(plan, spread, checks, [*findings, *too_short(plan)], Console(highlight=False))
-    return 2 if refusals(checks) else 0
+        print_checks(plan, found.spread, found.checks, [*found.findings, *too_short(plan)], Console(highlight=False))
+    return 2 if refusals(found.checks) else 0

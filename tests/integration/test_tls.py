@@ -72,6 +72,18 @@ def test_what_is_wrong_with_the_server_is_told_before_the_ramp(name: str, tmp_pa
     assert words in done.err
 
 
+def test_a_search_is_refused_as_a_soak_is_and_a_step_says_what_tls_failed_of(tmp_path: Path) -> None:
+    with strange.serving(tmp_path, **strange.EXPIRED) as port:
+        words = ("capacity", f"https://127.0.0.1:{port}/", "--ca", "ca.pem", "--start", "10", "--most", "10", "--out", "steps")
+        done = here(tmp_path, *words)
+        assert (done.status, done.out, done.err.count("\n"), (tmp_path / "steps").exists()) == (2, "", 1, False)
+        assert "expired on 2020-01-01" in done.err
+        done = here(tmp_path, *words, "--baseline", "0.1", "--hold", "0.1", "--force", "--json", "-")
+    way = json.loads(done.out)["gave_way"][0]
+    assert (way["side"], way["code"]) == ("server", "tls_failed")
+    assert "certificate has expired" in way["evidence"]
+
+
 def test_insecure_goes_on_and_says_so(tmp_path: Path) -> None:
     with strange.serving(tmp_path, **strange.EXPIRED) as port:
         done, summary = soaked(tmp_path, port, more=("--insecure", "--hold", "0.2"), ca=False)
