@@ -72,6 +72,29 @@ def test_what_is_wrong_with_the_server_is_told_before_the_ramp(name: str, tmp_pa
     assert words in done.err
 
 
+BENCHED: dict[str, tuple[dict[str, Any], tuple[str, ...], dict[str, int], str, set[str]]] = {
+    "unverified": (strange.EXPIRED, ("--insecure",), {"full": 4, "resumed": 0}, "passed", {"tls_unverified", "tls_certificate_ends"}),
+    "resumed": (
+        {"change": at_most_1_2}, ("--ca", "ca.pem", "--tls-resume", "--short", "-c", "1"), {"full": 1, "resumed": 19}, "passed", set(),
+    ),
+    "asks": ({"change": asks_for_a_certificate}, ("--ca", "ca.pem", "-n", "4"), {"resumed": 0}, "untested", {"requests_failed"}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BENCHED)
+def test_a_bench_says_of_tls_what_a_soak_says(name: str, tmp_path: Path) -> None:
+    server, flags, counts, verdict, codes = BENCHED[name]
+    with strange.serving(tmp_path, **server) as port:
+        done = here(tmp_path, "bench", f"https://127.0.0.1:{port}/", "-c", "4", "-n", "20", *flags, "--json", "bench.json")
+    found = json.loads((tmp_path / "bench.json").read_text())
+    assert {key: found["tls"][key] for key in counts} == counts
+    assert found["tls"]["verified"] == ("--insecure" not in flags)
+    assert (found["verdict"], codes - {one["code"] for one in found["findings"]}) == (verdict, set())
+    assert f"TLS          {next(iter(found['tls']['spoken']))}, " in done.out
+    if name == "asks":
+        assert "alert certificate_required" in done.out
+
+
 def test_a_search_is_refused_as_a_soak_is_and_a_step_says_what_tls_failed_of(tmp_path: Path) -> None:
     with strange.serving(tmp_path, **strange.EXPIRED) as port:
         words = ("capacity", f"https://127.0.0.1:{port}/", "--ca", "ca.pem", "--start", "10", "--most", "10", "--out", "steps")
