@@ -125,7 +125,7 @@ def benched(run: BenchRun) -> Benched:
     generator = _spent(sum(run.cpu_s), run.cpu_s[0], total.answered, run.elapsed_s)
     server = _server(run)
     objects = max((tick.tls.objects for _, tick in run.ticks if tick.tls is not None), default=0)
-    tls = tls_part(total.tls, not run.plan.insecure, objects)
+    tls = msgspec.UNSET if total.tls is None else tls_part(total.tls, not run.plan.insecure, objects)
     found = [*run.findings, *doubts(run, asked, generator, server), *tls_findings(tls, run.environment)]
     verdict, why = _verdict(run, asked, found)
     return Benched(

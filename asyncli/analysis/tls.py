@@ -46,14 +46,13 @@ class TlsPart(msgspec.Struct):
 
 def tls_of(run: Run, totals: Totals) -> TlsPart | msgspec.UnsetType:
     """Unset of a run in the clear."""
+    if totals.whole.tls is None:
+        return msgspec.UNSET
     until = [tick.tls.objects for t_s, tick in run.ticks if t_s <= run.stop_s and tick.tls is not None]
     return tls_part(totals.whole.tls, not run.plan.insecure, until[-1] if until else 0)
 
 
-def tls_part(counts: TlsCounts | None, verified: bool, objects: int = 0) -> TlsPart | msgspec.UnsetType:
-    """Of these counts; unset of none."""
-    if counts is None:
-        return msgspec.UNSET
+def tls_part(counts: TlsCounts, verified: bool, objects: int = 0) -> TlsPart:
     quantiles = [
         Quantiles(*(None if value is None else value / 1e3 for value in map(one.quantile, (0.5, 0.9, 0.99, 1.0))))
         for one in (counts.tcp_us, counts.handshake_us)
