@@ -309,6 +309,8 @@ def require_tls(fields: Mapping[str, Any], located: Mapping[str, str]) -> None:
         raise PlanError(f"{located['insecure']} and {located['ca']}: nothing is verified, or by this authority; leave one out")
     if (fields.get("tls_min") or "1.2") > (fields.get("tls_max") or "1.3"):
         raise PlanError(f"{located['tls_max']}: below {located['tls_min']}; write the higher version")
+    if fields.get("tls_min") == "1.3" and fields.get("tls_ciphers"):
+        raise PlanError(f"{located['tls_ciphers']} and {located['tls_min']}: of TLS 1.3 the server chooses; leave one out")
 
 
 def build_plan(layers: Iterable[Layer]) -> Plan:

@@ -96,6 +96,7 @@ def test_urls(url: str, host: str, port: int, path: str) -> None:
         ({"urls": ["https://a/"], "client_key": "k.pem"}, "a key without its certificate"),
         ({"urls": ["https://a/"], "insecure": True, "ca": "a.pem"}, "leave one out"),
         ({"urls": ["https://a/"], "tls_min": "1.3", "tls_max": "1.2"}, "write the higher version"),
+        ({"urls": ["https://a/"], "tls_min": "1.3", "tls_ciphers": "X"}, "--tls-ciphers and --tls-min: of TLS 1.3 the server chooses"),
         ({"urls": ["https://a/"], "tls_min": "1.1"}, "is not a version of TLS"),
         ({"urls": ["https://a/"], "client_key": ""}, "--client-key: is empty; name a file, or leave it out"),
         ({"urls": ["http://a b/"]}, "white space"),

@@ -16,9 +16,11 @@ from typing import Any
 
 import pytest
 import strange_tls as strange
+from cryptography.hazmat.primitives.asymmetric import rsa
 from programs import SHORT, Done, here, report
 
 from asyncli import lab
+from asyncli.lab import certificate
 from asyncli.protocols.tls13 import SUITES
 
 #: On each server of a soak.
@@ -114,6 +116,25 @@ def test_a_search_is_refused_as_a_soak_is_and_a_step_says_what_tls_failed_of(tmp
     way = json.loads(done.out)["gave_way"][0]
     assert (way["side"], way["code"]) == ("server", "tls_failed")
     assert "certificate has expired" in way["evidence"]
+
+
+def test_a_key_that_is_too_short_and_one_that_is_missing_are_called_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(certificate.ec, "generate_private_key", lambda _: rsa.generate_private_key(65537, 1024))
+        issued = certificate.issue("127.0.0.1")
+    (tmp_path / "short.pem").write_bytes(issued.certificate + issued.key)
+    (tmp_path / "its-ca.pem").write_bytes(issued.authority)
+
+    def shows_it(context: ssl.SSLContext) -> None:
+        context.set_ciphers("DEFAULT:@SECLEVEL=0")
+        context.load_cert_chain(tmp_path / "short.pem")
+
+    with strange.serving(tmp_path, change=shows_it, key_type=strange.trustme.KeyType.RSA) as port:
+        short, _ = soaked(tmp_path, port, more=("--ca", "its-ca.pem"), ca=False)
+        missing, _ = soaked(tmp_path, port, more=("--client-cert", "its-ca.pem"))
+    assert "(RSA 1024); issue" in short.err
+    assert "its-ca.pem: holds no" in missing.err
+    assert "ssl.c" not in missing.err
 
 
 def test_insecure_goes_on_and_says_so(tmp_path: Path) -> None:
