@@ -65,10 +65,12 @@ def identify(context: ssl.SSLContext, flags: tuple[str, str], certificate: str, 
         # Never ask for a passphrase.
         context.load_cert_chain(certificate, key, password=lambda: "")
     except (ssl.SSLError, OSError, ValueError) as error:
-        why = str(getattr(error, "reason", None) or error).lower().replace("_", " ")
+        # Without a reason OpenSSL tells its own file and line.
+        reason = error.reason if isinstance(error, ssl.SSLError) else str(error)
+        why = f" ({reason.lower().replace('_', ' ')})" if reason else ""
         files = " and ".join(f"{flag} {path}" for flag, path in named)
-        what = "hold no certificate with its key, in PEM and without a passphrase"
-        raise HostError(f"{files}: {what} ({why}); name both files") from None
+        what = f"{'hold' if key else 'holds'} no certificate with its key, in PEM and without a passphrase{why}"
+        raise HostError(f"{files}: {what}; name both files") from None
     return context
 
 

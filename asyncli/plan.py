@@ -30,6 +30,7 @@ from asyncli.values import (
     parse_agent,
     parse_boolean,
     parse_connections,
+    parse_file,
     parse_header,
     parse_header_file,
     parse_hold,
@@ -133,7 +134,13 @@ class Plan(Discreet, frozen=True, forbid_unknown_fields=True, kw_only=True):
         return Ramp(self.connections, self.batch, self.interval_s, self.plateaus, self.plateau_s)
 
 
-_VERSION = one_of("1.2", "1.3", what="a version of TLS")
+_version = one_of("1.2", "1.3", what="a version of TLS")
+
+
+def _tls_version(value: object) -> str:
+    """Of TOML and Python a number as well."""
+    return _version(str(value) if isinstance(value, float) else value)
+
 
 #: key in a plan file (and, with dashes, the flag) -> (field of Plan, parser). The one list of what a plan can say.
 KEYS: dict[str, tuple[str, Callable[[object], Any]]] = {
@@ -153,21 +160,21 @@ KEYS: dict[str, tuple[str, Callable[[object], Any]]] = {
     "connect_timeout": ("connect_timeout_s", parse_positive),
     "status_url": ("status_url", checked_url),
     "server_pid": ("server_pid", whole_number(1, 2**22, "a process id")),
-    "server_pidfile": ("server_pidfile", parse_text),
+    "server_pidfile": ("server_pidfile", parse_file),
     "server_name": ("server_name", parse_text),
     "agent": ("agent", parse_agent),
-    "agent_token_file": ("agent_token_file", parse_text),
-    "agent_ca": ("agent_ca", parse_text),
+    "agent_token_file": ("agent_token_file", parse_file),
+    "agent_ca": ("agent_ca", parse_file),
     "method": ("method", one_of("HEAD", "GET", "OPTIONS", what="a method for a heartbeat")),
     "header": ("headers", each_of(parse_header)),
     "first_beat": ("first_beat", one_of("now", "sleep", what="a first beat")),
     "reopen": ("reopen", parse_boolean),
-    "ca": ("ca", parse_text),
-    "client_cert": ("client_cert", parse_text),
-    "client_key": ("client_key", parse_text),
+    "ca": ("ca", parse_file),
+    "client_cert": ("client_cert", parse_file),
+    "client_key": ("client_key", parse_file),
     "insecure": ("insecure", parse_boolean),
-    "tls_min": ("tls_min", _VERSION),
-    "tls_max": ("tls_max", _VERSION),
+    "tls_min": ("tls_min", _tls_version),
+    "tls_max": ("tls_max", _tls_version),
     "tls_ciphers": ("tls_ciphers", parse_text),
     "tls_resume": ("tls_resume", parse_boolean),
     "fail_if": ("fail_if", each_of(parse_text)),
@@ -302,6 +309,8 @@ def require_tls(fields: Mapping[str, Any], located: Mapping[str, str]) -> None:
         raise PlanError(f"{located['insecure']} and {located['ca']}: nothing is verified, or by this authority; leave one out")
     if (fields.get("tls_min") or "1.2") > (fields.get("tls_max") or "1.3"):
         raise PlanError(f"{located['tls_max']}: below {located['tls_min']}; write the higher version")
+    if fields.get("tls_min") == "1.3" and fields.get("tls_ciphers"):
+        raise PlanError(f"{located['tls_ciphers']} and {located['tls_min']}: of TLS 1.3 the server chooses; leave one out")
 
 
 def build_plan(layers: Iterable[Layer]) -> Plan:

@@ -196,7 +196,7 @@ def headers_in(text: str) -> tuple[str, ...]:
 
 
 def parse_header_file(value: object) -> tuple[str, ...]:
-    path = parse_text(value)
+    path = parse_file(value)
     try:
         with open(path, "rb") as file:
             data = file.read(_LONGEST_HEADERS + 1)
@@ -303,3 +303,9 @@ def parse_text(value: object) -> str:
     if not "".join(value.split()).isprintable():
         raise ValueError(f"{shown(value)} has control characters in it, or bytes that are not UTF-8; write it without")
     return value
+
+
+def parse_file(value: object) -> str:
+    if value == "":
+        raise ValueError("is empty; name a file, or leave it out")
+    return parse_text(value)

@@ -30,6 +30,9 @@ def test_flags_win_over_the_file_and_the_file_over_defaults(tmp_path: Path) -> N
     )
     assert (built.connections, built.keepalive_s, built.batch, built.interval_s, built.hold_s) == (5000, 10, 20, 0.005, 3600)
     assert built.headers == ("X-A: 1",)
+    file.write_text('urls = ["https://a/"]\ntls_min = 1.2\ntls_max = 1.3\n')
+    built = build_plan([read_plan_file(file)])
+    assert (built.tls_min, built.tls_max) == ("1.2", "1.3")
 
 
 def test_every_field_of_a_plan_has_a_key_and_every_shipped_plan_reads() -> None:
@@ -93,7 +96,9 @@ def test_urls(url: str, host: str, port: int, path: str) -> None:
         ({"urls": ["https://a/"], "client_key": "k.pem"}, "a key without its certificate"),
         ({"urls": ["https://a/"], "insecure": True, "ca": "a.pem"}, "leave one out"),
         ({"urls": ["https://a/"], "tls_min": "1.3", "tls_max": "1.2"}, "write the higher version"),
+        ({"urls": ["https://a/"], "tls_min": "1.3", "tls_ciphers": "X"}, "--tls-ciphers and --tls-min: of TLS 1.3 the server chooses"),
         ({"urls": ["https://a/"], "tls_min": "1.1"}, "is not a version of TLS"),
+        ({"urls": ["https://a/"], "client_key": ""}, "--client-key: is empty; name a file, or leave it out"),
         ({"urls": ["http://a b/"]}, "white space"),
         ({"urls": ["http://a:65536/"]}, "65536"),
         ({"urls": ["http://a:0/"]}, "port"),

@@ -46,7 +46,7 @@ def doubts(run: BenchRun, asked: Asked, generator: Spent, server: Spent) -> Iter
     if errors := {status: count for status, count in total.by_status.items() if status >= 400}:
         yield bench.error_answers(errors, total.answered)
     if sum(asked.failed.values()):
-        yield bench.requests_failed(asked.failed)
+        yield bench.requests_failed(asked.failed, {} if total.tls is None else total.tls.ended)
     yield from _of_the_end(run, asked)
     if plan.rate is not None:
         yield from _of_open_loop(run, asked, plan.rate)

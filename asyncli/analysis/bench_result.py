@@ -10,10 +10,12 @@ import msgspec
 from asyncli.analysis.bench_doubts import BUSY_SERVER_CORES, MOST_LATENESS_MS, Spent, doubts
 from asyncli.analysis.saturation import MOST_CPU_SHARE
 from asyncli.analysis.shared_host import MOST_OF_OTHERS
+from asyncli.analysis.tls import TlsPart, tls_findings, tls_part
 from asyncli.analysis.totals import Latency, Lateness, in_ms
 from asyncli.benchplan import BenchPlan, BenchRun
 from asyncli.core.histogram import Histogram, bounds
 from asyncli.findings.bench import by_cause
+from asyncli.findings.tls import by_reason
 from asyncli.metrics import SERVER_CPU_S
 from asyncli.records import NOTHING_LISTENS, Asked, CpuShares, Environment, Finding
 from asyncli.units import format_count, format_duration
@@ -113,6 +115,7 @@ class Benched(msgspec.Struct):
     host: BenchHost | None
     findings: list[Finding]
     environment: Environment
+    tls: TlsPart | msgspec.UnsetType = msgspec.UNSET
 
 
 def benched(run: BenchRun) -> Benched:
@@ -121,7 +124,9 @@ def benched(run: BenchRun) -> Benched:
     failed, refused = sum(asked.failed.values()), sum(total.failures.values())
     generator = _spent(sum(run.cpu_s), run.cpu_s[0], total.answered, run.elapsed_s)
     server = _server(run)
-    found = [*run.findings, *doubts(run, asked, generator, server)]
+    objects = max((tick.tls.objects for _, tick in run.ticks if tick.tls is not None), default=0)
+    tls = msgspec.UNSET if total.tls is None else tls_part(total.tls, not run.plan.insecure, objects)
+    found = [*run.findings, *doubts(run, asked, generator, server), *tls_findings(tls, run.environment)]
     verdict, why = _verdict(run, asked, found)
     return Benched(
         verdict=verdict,
@@ -174,6 +179,7 @@ def benched(run: BenchRun) -> Benched:
         host=_host(run.cpus),
         findings=found,
         environment=run.environment,
+        tls=tls,
     )
 
 
@@ -232,7 +238,8 @@ def _verdict(run: BenchRun, asked: Asked, findings: list[Finding]) -> tuple[Verd
         if here := next((one.evidence for one in run.findings if one.code == NOTHING_LISTENS), None):
             return "untested", here
         why = by_cause(total.failures) or by_cause(asked.failed) or ("no answer came" if total.sent else "nothing was sent")
-        return "untested", f"nothing was answered ({why})"
+        reasons = "" if total.tls is None else by_reason(total.tls.failed or total.tls.ended)
+        return "untested", f"nothing was answered ({why}{reasons and '; TLS: '}{reasons})"
     errors = [one for one in findings if one.severity == "error"]
     if errors:
         return "failed", errors[0].evidence

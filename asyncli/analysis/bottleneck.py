@@ -24,6 +24,7 @@ from asyncli.analysis.totals import Totals, errors
 from asyncli.findings import bottleneck
 from asyncli.findings.forecast import gave_way
 from asyncli.findings.losses import listed
+from asyncli.findings.tls import by_reason
 from asyncli.records import Finding
 from asyncli.run import Run, Ticks
 from asyncli.units import format_count, format_many
@@ -107,7 +108,7 @@ class Seen(msgspec.Struct, frozen=True):
 
     def silent(self) -> int:
         """Connections without an answer in time."""
-        return self.deaths(*_SILENT) + self.failures("connect_timeout")
+        return self.deaths(*_SILENT) + self.failures("connect_timeout") + self.failures("tls_timeout")
 
     def overflowed(self) -> float:
         """Overflows of listen queues on the server's host."""
@@ -291,6 +292,11 @@ def _not_connected(side: Side, cause: str, seen: Seen) -> Iterator[GaveWay]:
         yield _way(side, cause, certain=side != "unknown", connects=format_many(count, "connect") + were)
 
 
+def _tls(seen: Seen) -> Iterator[GaveWay]:
+    if (counts := seen.totals.whole.tls) is not None and counts.failed:
+        yield _way("server", "tls_failed", why=by_reason(counts.failed))
+
+
 def _errors(seen: Seen) -> Iterator[GaveWay]:
     if bad := errors(seen.totals.whole, 500):
         yield _way("server", "errors", server=seen.server, errors=listed(bad))
@@ -313,8 +319,8 @@ _MECHANISMS = (
     _host_memory, _starved, partial(_noted, "host", _FAILED), partial(_slots, certain=True), _full, _both_busy, _late,
     partial(_slots, certain=False), partial(_diagnosed, "server", _ENDED), partial(_noted, "server", {"server_ended"}),
     _server_cpu, partial(_diagnosed, "network", _OF_THE_WAY), _never_arrived, _listen_queue,
-    partial(_not_connected, "server", "refused"), partial(_not_connected, "network", "unreachable"), _errors, _lost,
-    partial(_not_connected, "unknown", "connect_timeout"), _slow,
+    partial(_not_connected, "server", "refused"), partial(_not_connected, "network", "unreachable"), _tls, _errors, _lost,
+    partial(_not_connected, "unknown", "connect_timeout"), partial(_not_connected, "unknown", "tls_timeout"), _slow,
 )  # fmt: skip
 
 

@@ -9,7 +9,7 @@ import msgspec
 
 from asyncli.analysis.totals import Totals
 from asyncli.findings.tls import tls_certificate_ends, tls_handshakes_failed, tls_objects, tls_unverified, tls_weak
-from asyncli.records import Finding
+from asyncli.records import Finding, TlsCounts
 from asyncli.run import Run
 
 # RFC 9325, section 4.5.
@@ -46,22 +46,22 @@ class TlsPart(msgspec.Struct):
 
 def tls_of(run: Run, totals: Totals) -> TlsPart | msgspec.UnsetType:
     """Unset of a run in the clear."""
-    counts = totals.whole.tls
-    if counts is None:
+    if totals.whole.tls is None:
         return msgspec.UNSET
     until = [tick.tls.objects for t_s, tick in run.ticks if t_s <= run.stop_s and tick.tls is not None]
+    return tls_part(totals.whole.tls, not run.plan.insecure, until[-1] if until else 0)
+
+
+def tls_part(counts: TlsCounts, verified: bool, objects: int = 0) -> TlsPart:
     quantiles = [
         Quantiles(*(None if value is None else value / 1e3 for value in map(one.quantile, (0.5, 0.9, 0.99, 1.0))))
         for one in (counts.tcp_us, counts.handshake_us)
     ]
-    return TlsPart(
-        counts.full, counts.resumed, not run.plan.insecure, counts.spoken, counts.failed, counts.ended, until[-1] if until else 0,
-        *quantiles,
-    )  # fmt: skip
+    return TlsPart(counts.full, counts.resumed, verified, counts.spoken, counts.failed, counts.ended, objects, *quantiles)
 
 
-def tls_findings(part: TlsPart | msgspec.UnsetType, environment: Mapping[str, Any], held: int) -> Iterator[Finding]:
-    """What the user should know of it."""
+def tls_findings(part: TlsPart | msgspec.UnsetType, environment: Mapping[str, Any], held: int = 0) -> Iterator[Finding]:
+    """What the user should know of it. ``held``: connections of a soak, which objects may cost memory."""
     if part is msgspec.UNSET:
         return
     if part.failed:
@@ -81,5 +81,5 @@ def tls_findings(part: TlsPart | msgspec.UnsetType, environment: Mapping[str, An
         yield tls_weak("signature", certificate["signature"])
     if certificate and certificate["days_left"] <= 30:
         yield tls_certificate_ends(certificate["subject"], certificate["ends"], certificate["days_left"])
-    if part.objects:
+    if part.objects and held:
         yield tls_objects(part.objects, held)

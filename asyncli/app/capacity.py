@@ -12,6 +12,7 @@ import datetime
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -35,6 +36,9 @@ from asyncli.report.capacity_report import SCHEMA, Capacity, Step, step_line, st
 from asyncli.report.livestate import LiveObserver
 from asyncli.topology import place_of
 from asyncli.units import format_bytes, format_count, format_duration
+
+if TYPE_CHECKING:
+    from asyncli.engine.tls_probe import TlsFacts
 
 #: What ends connections however few there are; the rest of what the preflight finds of a server is what is searched for.
 _TIMER_CHECKS = frozenset({
@@ -73,6 +77,7 @@ class CapacitySearch:
         self.unheard: Finding | None = None
         self._memory: int | None = None
         self._own = HOST_AVAILABLE_BYTES
+        self._tls: TlsFacts | None = None
         self._began = datetime.datetime.now(datetime.UTC)
         self._zero = time.monotonic()
 
@@ -155,7 +160,7 @@ class CapacitySearch:
         plan = sized(self.plan, min(self.search.start, self.search.most))
         limits, _ = await probe_host(plan)
         self._memory = limits.memory_total
-        spread, checks, _ = await check(plan)
+        spread, checks, *_, self._tls = await check(plan, probe=not plan.force)
         watched: dict[str, object] = {"local": spread.local, "agent": None if plan.agent is None else {}}
         self._own = place_of(watched).of_ours(HOST_AVAILABLE_BYTES)
         if not self.plan.force:
@@ -174,7 +179,7 @@ class CapacitySearch:
         self._say(f"step {number}: {format_count(count)} connections, {_lasts(plan)}")
         with self._onlooker(plan) as onlooker:
             guard = _Guard(onlooker, self._memory, self._own)
-            self._soak = soak = Soak(plan, path, observer=guard)
+            self._soak = soak = Soak(plan, path, observer=guard, tls=self._tls)
             onlooker.stop = guard.stop = soak.stop
             onlooker.failed = soak.observer_failed
             if self._stopping:

@@ -54,8 +54,8 @@ async def lay_plan(plan: Plan, cluster: Cluster | None, waits: Callable[[str], N
 
 
 class Examined(NamedTuple):
-    """The spread as the opened sampler knows it, every limit against the plan, findings of the cluster, and the server with its
-    directives."""
+    """The spread as the opened sampler knows it, every limit against the plan, findings, the server with its directives, and what
+    it agreed to in TLS (None: it was not asked, speaks none, or did not answer)."""
 
     spread: Spread
     checks: list[Check]
@@ -98,8 +98,8 @@ async def first_handshake(plan: Plan, spread: Spread) -> TlsFacts | None:
 
 async def check(
     plan: Plan, cluster: Cluster | None = None, waits: Callable[[str], None] = lambda _: None, *, probe: bool = False
-) -> tuple[Spread, list[Check], list[Finding]]:
-    """What ``asyncli check`` shows: the spread, every limit against the plan, and findings. Sends nothing to the target.
+) -> Examined:
+    """What ``asyncli check`` shows. Sends nothing to the target.
 
     ``waits`` is called with what it waits for. With ``probe``, or where the status page of the same host is read, it shakes hands
     with a target that speaks TLS.
@@ -116,6 +116,6 @@ async def check(
         await sampler.open(hold=False)
         known = plan.status_url is not None and parse_url(plan.status_url).host in {one.host for one in plan.targets}
         examined = await examine(plan, spread, sampler, cluster, connects=probe or known)
-        return examined.spread, examined.checks, [*findings, *examined.findings]
+        return examined._replace(findings=[*findings, *examined.findings])
     finally:
         await sampler.close()

@@ -58,7 +58,8 @@ class Soak:
     """One run of ``plan`` into the run file ``out``. ``stop()`` drains and reports; cancelling the task ends it at once.
 
     ``resume``: the run in ``out`` to resume. ``cluster``: the hosts that open the connections; None: this one.
-    ``wait_for_server_s``: how long to wait until a server on this host listens. ``findings``: of the plan, made before.
+    ``wait_for_server_s``: how long to wait until a server on this host listens. ``findings``: of the plan, made before;
+    ``tls``: what the server agreed to then.
     """
 
     def __init__(
@@ -72,6 +73,7 @@ class Soak:
         cluster: Cluster | None = None,
         wait_for_server_s: float = 0.0,
         findings: Iterable[Finding] = (),
+        tls: TlsFacts | None = None,
     ) -> None:
         self.out = out
         #: It has begun to measure, or found that nothing listens.
@@ -80,7 +82,7 @@ class Soak:
         self.trouble: str | None = None
         self._target, self._cluster = target, cluster
         self._wait_for_server_s = wait_for_server_s
-        self._findings = list(findings)
+        self._findings, self._tls = list(findings), tls
         self._progress = Progress(plan, out)
         self._recorder = Recorder(observer or NoObserver(), self._progress)
         self._begun_wall_s = time.time() if resume is None else resume.started_wall_s
@@ -155,7 +157,7 @@ class Soak:
         if not plan.force:
             preflight.refuse(checks)
         if self._resumption is None:
-            self._recorder.open(self._create_run_file(limits, spread, server, sampler.agent, tls))
+            self._recorder.open(self._create_run_file(limits, spread, server, sampler.agent, tls or self._tls))
         else:
             self._resumption.open(self.out, server, progress, self._recorder)
         writer = self._recorder.writer

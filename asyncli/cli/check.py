@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import click
+import msgspec
 
 from asyncli.cli.options import cluster_of, cluster_options, plan_from, plan_options
+from asyncli.errors import PlanError
 
 
 @click.command(name="check", context_settings={"max_content_width": 110})
@@ -20,6 +22,8 @@ def command(urls: tuple[str, ...], probe: bool, **values: Any) -> int:
     Without --probe it sends nothing to the target. Exit status: 2 where a soak would be refused, else 0.
     """
     plan = plan_from(values, urls)
+    if probe and plan.tls is None:
+        raise PlanError("--probe: no URL is https; write https://, or leave it out")
     import asyncio
 
     from rich.console import Console
@@ -33,7 +37,9 @@ def command(urls: tuple[str, ...], probe: bool, **values: Any) -> int:
     def waits(words: str) -> None:
         click.echo(f"asyncli: {words}", err=True)
 
-    spread, checks, findings = asyncio.run(check(plan, cluster_of(values), waits, probe=probe))
+    found = asyncio.run(check(plan, cluster_of(values), waits, probe=probe))
     with printing():
-        print_checks(plan, spread, checks, [*findings, *too_short(plan)], Console(highlight=False))
-    return 2 if refusals(checks) else 0
+        findings = [*found.findings, *too_short(plan)]
+        tls = None if found.tls is None else msgspec.to_builtins(found.tls)
+        print_checks(plan, found.spread, found.checks, findings, Console(highlight=False), tls=tls, probed=probe)
+    return 2 if refusals(found.checks) else 0

@@ -17,7 +17,7 @@ from asyncli.errors import PlanError
 def command(term: str) -> int:
     """Explain a term of the report, or a finding by its code; without TERM, list the terms.
 
-    The terms are the paragraphs of docs/method.md.
+    The terms are the paragraphs of docs/method.md; a limit of the preflight is explained by the paragraph that names it.
     """
     from asyncli import findings
     from asyncli.lab.resources import document
@@ -34,6 +34,8 @@ def command(term: str) -> int:
         elif entries := findings.entries_of(term):
             for one in entries:
                 print(f"{term} ({one.severity}): {' '.join(one.about.split())}")
+        elif (known := next((text for text in terms.values() if f"`{term}`" in text), None)) is not None:
+            print(known)
         else:
             raise PlanError(f"TERM: nothing is called {term!r}; 'asyncli explain' lists the terms")
     return 0

@@ -141,6 +141,7 @@ def read_certificate(der: bytes) -> Certificate | None:
 _INSECURE = "--insecure goes on unverified"
 # OpenSSL's X509_V_ERR_... of what is told with more than its own words (openssl/x509_vfy.h).
 _NOT_YET, _EXPIRED, _WRONG_NAME, _WRONG_ADDRESS = 9, 10, 62, 64
+_SHORT_KEY = 66
 _UNKNOWN_AUTHORITY = (2, 18, 19, 20, 21)
 
 
@@ -188,6 +189,8 @@ def _why_not_trusted(code: int, message: str, target: Target, shown: Certificate
         if code == _EXPIRED:
             return f"its certificate expired on {shown.ends[:10]}, {-shown.days_left:.1f} days ago; renew it, or {_INSECURE}"
         return f"its certificate is not valid yet by this host's clock; see both clocks, or {_INSECURE}"
+    if code == _SHORT_KEY:
+        return f"its key is too short ({'unknown' if shown is None else shown.key}); issue one with a longer key, or {_INSECURE}"
     if code in _UNKNOWN_AUTHORITY:
         by = "" if shown is None else f" ({'itself' if shown.issuer == shown.subject else shown.issuer})"
         return f"its certificate is signed by an authority unknown here{by}; name the authority's file with --ca, or {_INSECURE}"

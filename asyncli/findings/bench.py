@@ -7,6 +7,7 @@ from typing import TypedDict
 
 from asyncli.findings import Words, finding
 from asyncli.findings.generator import BENCH_AGAIN
+from asyncli.findings.tls import TLS_REMEDY, by_reason
 from asyncli.records import Severity
 from asyncli.units import format_count, format_duration, format_many
 
@@ -60,10 +61,10 @@ def error_answers(by_status: Mapping[int, int], of: int) -> str:
 
 
 @finding("requests_failed", "error", f"{_ERROR_LOG}, and its load")
-def requests_failed(failures: Mapping[str, int]) -> str:
-    """Requests got no complete answer: their connection ended, or they timed out."""
-    count = sum(failures.values())
-    return f"{format_many(count, 'request')} got no complete answer ({by_cause(failures)})"
+def requests_failed(failures: Mapping[str, int], tls: Mapping[str, int]) -> Words:
+    """Requests got no complete answer: their connection ended, or they timed out. ``tls``: connections it ended, by reason."""
+    said = f"{format_many(sum(failures.values()), 'request')} got no complete answer ({by_cause(failures)})"
+    return Words(f"{said}; TLS ended connections: {by_reason(tls)}", TLS_REMEDY) if tls else Words(said)
 
 
 @finding("connects_failed", "warning")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from asyncli.findings import Words, fill
+from asyncli.findings.tls import TLS_REMEDY
 
 _MEMORY_LIMIT = "raise its limit (systemd MemoryMax=, docker --memory), or make a connection cheaper"
 _BETWEEN = "see routes, firewalls and the load of what is between; ip -s link and nstat show drops"
@@ -79,6 +80,8 @@ _WAYS: dict[str, tuple[str, str]] = {
     "connect_timeout": (
         "{connects} got no answer in time", "see whether the server accepts (its CPU, its backlog=), and the network path",
     ),
+    "tls_failed": ("handshakes of TLS failed: {why}", TLS_REMEDY),
+    "tls_timeout": ("{connects} got no handshake of TLS in time", "see the server's CPU, or ramp more slowly (--ramp)"),
     "errors": (
         "{server} answered heartbeats with errors: {errors}", "see its error log; of a proxy, its backend's",
     ),

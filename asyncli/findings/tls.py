@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from asyncli.findings import Words, finding
 from asyncli.units import format_count
 
+TLS_REMEDY = "see the server's error log, and --tls-min, --tls-max, --ca and --client-cert"
 _CHOICE = "see ssl_protocols and ssl_ciphers of the server, and what a newer OpenSSL there offers"
 
 
@@ -16,7 +17,7 @@ def by_reason(reasons: Mapping[str, int]) -> str:
     return ", ".join(f"{format_count(count)} × {why}" for why, count in ranked)
 
 
-@finding("tls_handshakes_failed", "error", "see the server's error log, and --tls-min, --tls-max, --ca and --client-cert")
+@finding("tls_handshakes_failed", "error", TLS_REMEDY)
 def tls_handshakes_failed(reasons: Mapping[str, int]) -> str:
     """TCP connected and TLS did not: by the alert that came, or by OpenSSL's words here."""
     return f"handshakes of TLS failed: {by_reason(reasons)}"

@@ -16,6 +16,7 @@ from asyncli.records import Tick
 from asyncli.report import document as doc
 from asyncli.report.format import cores
 from asyncli.report.jsonout import finite_json
+from asyncli.report.run_events import tls_words
 from asyncli.report.terminal import print_document
 from asyncli.text import oneline
 from asyncli.units import format_bytes, format_clock, format_count, format_duration, format_many
@@ -107,6 +108,8 @@ def _rows(found: Benched) -> Iterable[tuple[str, str]]:
         yield "statuses", ", ".join(f"{status}: {format_count(count)}" for status, count in requests.by_status.items())
     each = connections.requests_each
     ended = f"; those that ended served {_range(each['min'], each['max'])}" if each else ""
+    if found.tls is not msgspec.UNSET:
+        yield "TLS", tls_words(found.tls, found.environment)
     yield "connections", f"{format_count(connections.opened)} opened, {format_count(connections.failed)} failed{ended}"
     of_bytes, seconds = found.bytes, found.duration_s or math.inf
     yield (

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from asyncli.analysis.tls import tls_findings, tls_part
 from asyncli.engine.spread import Spread
 from asyncli.plan import Plan
-from asyncli.records import Check, Finding
+from asyncli.records import Check, Finding, TlsCounts
 from asyncli.report.document import Document, ItemList, ListedItem, Paragraph, Section, View, finding_items
+from asyncli.report.run_events import tls_words
 from asyncli.report.run_setup import checks_table
 from asyncli.report.terminal import print_document
 from asyncli.text import oneline
@@ -21,8 +23,12 @@ if TYPE_CHECKING:
 _SEVERITIES = {"short": "error", "warn": "warning"}
 
 
-def print_checks(plan: Plan, spread: Spread, checks: Sequence[Check], findings: Sequence[Finding], console: Console) -> None:
-    """Print a row for each check, the failed ones first, and below the table their details and remedies."""
+def print_checks(
+    plan: Plan, spread: Spread, checks: Sequence[Check], findings: Sequence[Finding], console: Console, *,
+    tls: dict[str, Any] | None = None, probed: bool = False,
+) -> None:  # fmt: skip
+    """Print a row for each check, the failed ones first, and below the table their details and remedies. ``tls``: what the server
+    agreed to, as a run's environment has it; ``probed``: it was asked."""
     from rich.text import Text
 
     pairs = f"{format_many(len(spread.destinations), 'destination')} x {format_many(max(1, len(spread.sources)), 'source')}"
@@ -36,8 +42,16 @@ def print_checks(plan: Plan, spread: Spread, checks: Sequence[Check], findings: 
         for one in checks
         if one.verdict in _SEVERITIES
     ]  # fmt: skip
+    agreed = []
+    if tls is not None:
+        part = tls_part(TlsCounts(spoken={f"{tls['protocol']} {tls['suite']}": 1}), tls["verified"])
+        agreed = [Paragraph((("TLS", "bold"), f": {tls_words(part, {'tls': tls})}"), "line")]
+        findings = [*findings, *tls_findings(part, {"tls": tls})]
+    elif plan.tls is not None:
+        remedy = "remedy: see that the server listens" if probed else "remedy: --probe shakes hands with the target"
+        told.append(ListedItem("info", "info", "the certificate and the rate of handshakes were not looked at", remedy))
     sections = [
-        Section("asked", "", [Paragraph(asked, "text"), checks_table(checks)]),
+        Section("asked", "", [Paragraph(asked, "text"), checks_table(checks), *agreed]),
         Section("short", "", [ItemList([*told, *finding_items(findings)])]),
     ]
     print_document(Document("check", "", "", [], sections), console, View.VERBOSE)

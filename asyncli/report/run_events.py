@@ -9,8 +9,9 @@ import msgspec
 from asyncli.analysis.losses.attribution import Diagnosis
 from asyncli.analysis.reconcile import agreement
 from asyncli.analysis.reconcile import in_words as divergence_in_words
+from asyncli.analysis.tls import TlsPart
 from asyncli.findings.tls import by_reason
-from asyncli.records import Deaths
+from asyncli.records import Deaths, Environment
 from asyncli.report import document as doc
 from asyncli.report.answer import server_name
 from asyncli.report.format import bytes_each, milliseconds, or_bytes, or_dash
@@ -81,30 +82,36 @@ def heartbeats_section(summary: Summary) -> doc.Section:
     return doc.Section("heartbeats", "Heartbeats", [table, doc.Paragraph(words, view=doc.FULL if said else doc.ALL)], tight=True)
 
 
-def tls_sections(summary: Summary) -> list[doc.Section]:
-    """What was agreed on and how long it took; none of a run in the clear."""
-    tls = summary.tls
-    if tls is msgspec.UNSET:
-        return []
+def tls_words(tls: TlsPart, environment: Environment) -> str:
+    """What was agreed on, and how long it took."""
     spoken = ", ".join(tls.spoken) if len(tls.spoken) == 1 else by_reason(tls.spoken)
     said = [spoken] if spoken else []
     said += [f"{format_count(count)} {kind}" for count, kind in ((tls.full, "full"), (tls.resumed, "resumed")) if count]
     if tls.failed:
         said.append(f"{format_count(sum(tls.failed.values()))} failed")
-    certificate = (summary.environment.get("tls") or {}).get("certificate")
+    certificate = (environment.get("tls") or {}).get("certificate")
     if certificate:
         unverified = "" if tls.verified else "unverified "
         said.append(f"{unverified}{certificate['key']} certificate until {certificate['ends'][:10]}")
+    took = f"; a handshake took {milliseconds(tls.handshake_ms.p50)} (median)" if tls.handshake_ms.p50 is not None else ""
+    return ", ".join(said) + took
+
+
+def tls_sections(summary: Summary) -> list[doc.Section]:
+    """What was agreed on and how long it took; none of a run in the clear."""
+    tls = summary.tls
+    if tls is msgspec.UNSET:
+        return []
+    said = tls_words(tls, summary.environment)
     rows = [
         doc.TableRow(label, [milliseconds(value) for value in (one.p50, one.p90, one.p99, one.max)])
         for label, one in (("TCP's handshake", tls.tcp_ms), ("TLS's handshake", tls.handshake_ms))
     ]
-    took = f"; a handshake took {milliseconds(tls.handshake_ms.p50)} (median)" if tls.handshake_ms.p50 is not None else ""
     title = "Handshakes: connect to connected, and from there until a heartbeat could be sent"
     blocks: list[doc.Block] = [
-        doc.Paragraph((("TLS", "bold"), f": {', '.join(said)}{took}"), "line", view=doc.View.SHORT),
+        doc.Paragraph((("TLS", "bold"), f": {said}"), "line", view=doc.View.SHORT),
         doc.DataTable("Handshakes", doc.numbers("p50", "p90", "p99", "max"), rows, title, kind="tight", view=doc.FULL),
-        doc.Paragraph(", ".join(said), view=doc.FULL),
+        doc.Paragraph(said, view=doc.FULL),
     ]
     return [doc.Section("tls", "TLS", blocks, tight=True)]
 

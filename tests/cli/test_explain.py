@@ -16,7 +16,7 @@ def test_without_a_term_it_lists_them(tmp_path: Path) -> None:
     assert "{probe}_lost" in codes
 
 
-@pytest.mark.parametrize("term", ["cost", "reconciliation", "two_levels"])
+@pytest.mark.parametrize("term", ["cost", "reconciliation", "two_levels", "tls", "handshake_rate", "nofile"])
 def test_a_term_is_explained_by_its_paragraph(tmp_path: Path, term: str) -> None:
     done = here(tmp_path, "explain", term)
     assert done.status == 0

@@ -16,9 +16,11 @@ from typing import Any
 
 import pytest
 import strange_tls as strange
+from cryptography.hazmat.primitives.asymmetric import rsa
 from programs import SHORT, Done, here, report
 
 from asyncli import lab
+from asyncli.lab import certificate
 from asyncli.protocols.tls13 import SUITES
 
 #: On each server of a soak.
@@ -70,6 +72,69 @@ def test_what_is_wrong_with_the_server_is_told_before_the_ramp(name: str, tmp_pa
     assert (done.status, done.out, summary) == (2, "", None)
     assert done.err.count("\n") == 1
     assert words in done.err
+
+
+BENCHED: dict[str, tuple[dict[str, Any], tuple[str, ...], dict[str, int], str, set[str]]] = {
+    "unverified": (strange.EXPIRED, ("--insecure",), {"full": 4, "resumed": 0}, "passed", {"tls_unverified", "tls_certificate_ends"}),
+    "resumed": (
+        {"change": at_most_1_2}, ("--ca", "ca.pem", "--tls-resume", "--short", "-c", "1"), {"full": 1, "resumed": 19}, "passed", set(),
+    ),
+    "asks": ({"change": asks_for_a_certificate}, ("--ca", "ca.pem", "-n", "4"), {"resumed": 0}, "untested", {"requests_failed"}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BENCHED)
+def test_a_bench_says_of_tls_what_a_soak_says(name: str, tmp_path: Path) -> None:
+    server, flags, counts, verdict, codes = BENCHED[name]
+    with strange.serving(tmp_path, **server) as port:
+        done = here(tmp_path, "bench", f"https://127.0.0.1:{port}/", "-c", "4", "-n", "20", *flags, "--json", "bench.json")
+    found = json.loads((tmp_path / "bench.json").read_text())
+    assert {key: found["tls"][key] for key in counts} == counts
+    assert found["tls"]["verified"] == ("--insecure" not in flags)
+    assert (found["verdict"], codes - {one["code"] for one in found["findings"]}) == (verdict, set())
+    assert f"TLS          {next(iter(found['tls']['spoken']))}, " in done.out
+    if name == "asks":
+        assert "alert certificate_required" in done.out
+
+
+def test_check_says_what_it_did_not_look_at_and_with_probe_what_was_agreed_on(tmp_path: Path) -> None:
+    with strange.serving(tmp_path, **strange.EXPIRED) as port:
+        assert "--probe" in here(tmp_path, "check", f"https://127.0.0.1:{port}/").out
+        done = here(tmp_path, "check", "--probe", "--insecure", f"https://127.0.0.1:{port}/")
+    assert "TLS: TLSv1.3 TLS_AES_256_GCM_SHA384, unverified EC 256 certificate until 2020-01-01" in " ".join(done.out.split())
+    assert "(--insecure)" in done.out
+    assert "no URL is https" in here(tmp_path, "check", "--probe", "http://127.0.0.1:1/").err
+
+
+def test_a_search_is_refused_as_a_soak_is_and_a_step_says_what_tls_failed_of(tmp_path: Path) -> None:
+    with strange.serving(tmp_path, **strange.EXPIRED) as port:
+        words = ("capacity", f"https://127.0.0.1:{port}/", "--ca", "ca.pem", "--start", "10", "--most", "10", "--out", "steps")
+        done = here(tmp_path, *words)
+        assert (done.status, done.out, done.err.count("\n"), (tmp_path / "steps").exists()) == (2, "", 1, False)
+        assert "expired on 2020-01-01" in done.err
+        done = here(tmp_path, *words, "--baseline", "0.1", "--hold", "0.1", "--force", "--json", "-")
+    way = json.loads(done.out)["gave_way"][0]
+    assert (way["side"], way["code"]) == ("server", "tls_failed")
+    assert "certificate has expired" in way["evidence"]
+
+
+def test_a_key_that_is_too_short_and_one_that_is_missing_are_called_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(certificate.ec, "generate_private_key", lambda _: rsa.generate_private_key(65537, 1024))
+        issued = certificate.issue("127.0.0.1")
+    (tmp_path / "short.pem").write_bytes(issued.certificate + issued.key)
+    (tmp_path / "its-ca.pem").write_bytes(issued.authority)
+
+    def shows_it(context: ssl.SSLContext) -> None:
+        context.set_ciphers("DEFAULT:@SECLEVEL=0")
+        context.load_cert_chain(tmp_path / "short.pem")
+
+    with strange.serving(tmp_path, change=shows_it, key_type=strange.trustme.KeyType.RSA) as port:
+        short, _ = soaked(tmp_path, port, more=("--ca", "its-ca.pem"), ca=False)
+        missing, _ = soaked(tmp_path, port, more=("--client-cert", "its-ca.pem"))
+    assert "(RSA 1024); issue" in short.err
+    assert "its-ca.pem: holds no" in missing.err
+    assert "ssl.c" not in missing.err
 
 
 def test_insecure_goes_on_and_says_so(tmp_path: Path) -> None:
