@@ -20,7 +20,7 @@ from asyncli.core.histogram import Histogram
 from asyncli.core.life import DEATHS, FAILURES
 from asyncli.exit_status import exit_status
 from asyncli.plan import Plan
-from asyncli.records import ABORTED, CUT, NOTHING_LISTENS, RESUMED, STOPPED, Deaths, Finding, Phase, Sample, Tick
+from asyncli.records import ABORTED, CUT, NOTHING_LISTENS, RESUMED, STOPPED, Deaths, Finding, Phase, Sample, Tick, TlsCounts
 from asyncli.run import Run, Ticks
 
 PLAN = Plan(urls=("http://a/",), connections=100)
@@ -103,8 +103,13 @@ def test_a_late_ramp() -> None:
     # The same lateness with connects waiting for the server is the server's.
     run.ticks[5][1].connecting = 10 * 200
     (finding,) = doubts(run)
-    assert (finding.code, finding.severity) == ("ramp_held_back", "warning")
+    assert (finding.code, finding.severity, finding.fields["in_tls"]) == ("ramp_held_back", "warning", False)
     assert not is_saturated([finding])
+    # They wait where they wait longest; what is not over is not counted yet.
+    for tcp, tls, in_tls in ((230, 1_400_000, True), (1_400_000, 46_000, False), (230, 0, True)):
+        run.ticks[5][1].tls = TlsCounts(tcp_us=spread(tcp, 100), handshake_us=spread(tls, 100 if tls else 0))
+        (finding,) = doubts(run)
+        assert (finding.code, finding.fields["in_tls"]) == ("ramp_held_back", in_tls)
 
 
 def test_a_hiccup_in_a_short_ramp_is_no_limit() -> None:
