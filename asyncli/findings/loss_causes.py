@@ -43,6 +43,7 @@ _LISTENS = (
     "see whether it accepts (ss -ltn: Recv-Q); give it more processes, threads or slots (Apache: MaxRequestWorkers; HAProxy: "
     "maxconn)"
 )
+_ANSWERS = "see its error log, and what its workers wait for: a backend, a lock, a free thread"
 #: Mechanism, or one of its forms -> (evidence, remedy).
 _CAUSES: dict[str, tuple[str, str]] = {
     # Recorded by the run.
@@ -158,6 +159,12 @@ _CAUSES: dict[str, tuple[str, str]] = {
     "others_accepted": (
         "others were answered, these never: looks like {server} has not accepted them (its listen queue holds them)",
         _LISTENS,
+    ),
+    "never_answered": (
+        "no heartbeat was answered: {server} accepted, shook hands over TLS, and did not answer", _ANSWERS,
+    ),
+    "others_answered": (
+        "others were answered, these never: {server} accepted them, shook hands over TLS, and did not answer", _ANSWERS,
     ),
     "silent_drop": (
         "all of them had been idle for {for_s} or longer, while others were answered{counts}: {likely}a middle box drops "

@@ -14,7 +14,7 @@ from asyncli.analysis.losses.likelihood import chance_idle
 from asyncli.analysis.totals import fold
 from asyncli.core.life import DEATHS
 from asyncli.plan import Plan
-from asyncli.records import Check, Deaths, Phase, Sample, Tick
+from asyncli.records import Check, Deaths, Phase, Sample, Tick, TlsCounts
 
 HELD = 1000
 NGINX = {"server": {"label": "nginx/1.22.1"}}
@@ -528,6 +528,17 @@ def test_a_server_that_stands_still() -> None:
     assert told(scene) == [("server_stalled", True)]
     scene.sampled(EVERY, server_processes=None, server_cpu_s=None, status_active=None, status_accepts=None)
     assert told(scene) == [("server_stalled", False)]
+
+
+@pytest.mark.parametrize("nobody", [True, False])
+def test_who_shook_hands_was_accepted(nobody: bool) -> None:
+    scene = Scene().die(HELD if nobody else 200, "heartbeat_timeout", range(60, 80), idle=between(10, 30), requests=at(0))
+    scene.environment["local"] = True
+    if nobody:
+        unanswered(scene, 1).sampled(EVERY, status_active=None, status_accepts=None)
+    assert told(scene) == [("never_accepted", False)]
+    scene.ticks[5].tls = TlsCounts(full=HELD)
+    assert told(scene) == [("never_answered", False)]
 
 
 def test_a_silence_is_dated_by_its_first_heartbeat() -> None:
