@@ -53,11 +53,8 @@ _CAUSES: dict[str, tuple[str, str]] = {
         "{loss}{medians}{when}; until then {before!n} heartbeats had been answered with HTTP",
         "see what answers there now: a middle box (a portal, TLS) or another program on its port",
     ),
-    "tls_error": ("{loss}{when}: {reasons}", "see the server's error log, and middle boxes that change what passes"),
-    "http_error": (
-        "{loss} after an error as answer (HTTP {statuses}){when}",
-        "see the server's error log for why it answers so, or aim at a path that it answers with 200",
-    ),
+    "tls_error": ("{loss}{when}: {reasons}", "{remedy}"),
+    "http_error": ("{loss} after an error as answer (HTTP {statuses}){when}", "{remedy}"),
     "suspended": (f"{_SLEPT}the server or a middle box closed them meanwhile", _AWAKE),
     "suspended_too_long": (f"{_SLEPT}nginx keepalive_timeout (nginx.conf says {{timeout_s!d}}) expired meanwhile", _AWAKE),
     "client_cut": ("{loss} ({timeout_s!d}): {cut}", "{remedy}"),

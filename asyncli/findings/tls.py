@@ -16,10 +16,22 @@ def by_reason(reasons: Mapping[str, int]) -> str:
     return ", ".join(f"{format_count(count)} × {why}" for why, count in ranked)
 
 
-@finding("tls_handshakes_failed", "error", "see the server's error log, and --tls-min, --tls-max, --ca and --client-cert")
-def tls_handshakes_failed(reasons: Mapping[str, int]) -> str:
+def refuses_ours(reason: str) -> bool:
+    """An alert about a certificate is about ours."""
+    return reason.startswith("alert") and ("certificate" in reason or reason in ("alert unknown ca", "alert unknown_ca"))
+
+
+def mend(reasons: Mapping[str, int], otherwise: str) -> str:
+    """What to do about these reasons."""
+    ours = any(map(refuses_ours, reasons))
+    return "name a certificate that the server trusts: --client-cert, --client-key" if ours else otherwise
+
+
+@finding("tls_handshakes_failed", "error")
+def tls_handshakes_failed(reasons: Mapping[str, int]) -> Words:
     """TCP connected and TLS did not: by the alert that came, or by OpenSSL's words here."""
-    return f"handshakes of TLS failed: {by_reason(reasons)}"
+    see = "see the server's error log, and --tls-min, --tls-max, --ca and --client-cert"
+    return Words(f"handshakes of TLS failed: {by_reason(reasons)}", mend(reasons, see))
 
 
 @finding("tls_unverified", "info", "name the authority with --ca")

@@ -173,6 +173,21 @@ def test_what_its_cause_says_already() -> None:
     assert scene.found()[1].remedy != before
 
 
+@pytest.mark.parametrize("reason", ["alert certificate_required", "alert unknown_ca", "alert bad_certificate"])
+def test_who_refuses_our_certificate_or_answers_400_to_none_has_its_mend(reason: str) -> None:
+    refused = Scene().die(100, "tls_failed", EVER)
+    refused.ticks[5].tls = TlsCounts(full=HELD, ended={reason: 100})
+    assert "--client-cert" in only(refused).remedy
+    refused.ticks[5].tls = TlsCounts(full=HELD, ended={"alert internal_error": 100})
+    assert "--client-cert" not in only(refused).remedy
+    answered = Scene().die(100, "closed_announced", EVER, idle=at(0))
+    for second in EVER:
+        answered.ticks[second].by_status = {400: 1}
+    assert "--client-cert" not in only(answered).remedy
+    answered.ticks[5].tls = TlsCounts(full=HELD)
+    assert "--client-cert" in only(answered).remedy
+
+
 def test_errors_that_end_the_connection() -> None:
     scene = Scene().die(100, "closed_announced", EVER, idle=at(0))
     for second in EVER:
