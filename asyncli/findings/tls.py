@@ -23,8 +23,10 @@ def refuses_ours(reason: str) -> bool:
 
 def mend(reasons: Mapping[str, int], otherwise: str) -> str:
     """What to do about these reasons."""
-    ours = any(map(refuses_ours, reasons))
-    return "name a certificate that the server trusts: --client-cert, --client-key" if ours else otherwise
+    mends = ["name a certificate that the server trusts: --client-cert, --client-key"] if any(map(refuses_ours, reasons)) else []
+    if "certificate has expired" in reasons:
+        mends.append("renew the server's certificate")
+    return "; ".join(mends) or otherwise
 
 
 @finding("tls_handshakes_failed", "error")

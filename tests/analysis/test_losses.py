@@ -13,8 +13,10 @@ from asyncli.analysis.losses.attribution import Diagnosis, diagnose
 from asyncli.analysis.losses.likelihood import chance_idle
 from asyncli.analysis.totals import fold
 from asyncli.core.life import DEATHS
+from asyncli.findings.probes import probe_lost
+from asyncli.findings.tls import tls_handshakes_failed
 from asyncli.plan import Plan
-from asyncli.records import Check, Deaths, Phase, Sample, Tick, TlsCounts
+from asyncli.records import Check, Deaths, Finding, Phase, Sample, Tick, TlsCounts
 
 HELD = 1000
 NGINX = {"server": {"label": "nginx/1.22.1"}}
@@ -53,6 +55,7 @@ class Scene:
             for t_s in range(seconds + 1)
         ]  # fmt: skip
         self.checks: list[Check] = []
+        self.findings: list[Finding] = []
         self.environment: dict[str, Any] = dict(NGINX)
         self._random = random.Random(3)
 
@@ -89,7 +92,7 @@ class Scene:
 
     def found(self) -> list[Diagnosis]:
         ticks = [(1.0 + second, tick) for second, tick in self.ticks.items()]
-        run = bare_run(ticks, self.phases, self.samples, self.environment, plan=self.plan, checks=self.checks)
+        run = bare_run(ticks, self.phases, self.samples, self.environment, plan=self.plan, checks=self.checks, findings=self.findings)
         totals = fold(run)
         found = diagnose(run, totals)
         counts: dict[str, int] = {}
@@ -178,6 +181,7 @@ def test_who_refuses_our_certificate_or_answers_400_to_none_has_its_mend(reason:
     refused = Scene().die(100, "tls_failed", EVER)
     refused.ticks[5].tls = TlsCounts(full=HELD, ended={reason: 100})
     assert "--client-cert" in only(refused).remedy
+    assert "renew" in tls_handshakes_failed({"certificate has expired": 9}).remedy
     refused.ticks[5].tls = TlsCounts(full=HELD, ended={"alert internal_error": 100})
     assert "--client-cert" not in only(refused).remedy
     answered = Scene().die(100, "closed_announced", EVER, idle=at(0))
@@ -494,6 +498,13 @@ def test_a_reload_that_nothing_proves_stays_a_likelihood_beside_those_that_are_p
     assert [(one.code, one.count, one.certain) for one in scene.found()] == [
         ("reload", 3 * HELD, True), ("reload", HELD - 50, False),
     ]  # fmt: skip
+
+
+def test_a_page_that_fails_of_tls_is_no_sign_that_the_server_ended() -> None:
+    scene = burst().sampled(EVERY, server_processes=None, server_cpu_s=None).sampled(AFTER, **UNPOLLED)
+    assert told(scene) == [("server_ended", False)]
+    scene.findings = [probe_lost("status", 61.0, "its certificate has expired", True)]
+    assert told(scene) == [("reload", False)]
 
 
 @pytest.mark.parametrize("second", [59, 61])
