@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 import msgspec
 
 from asyncli.analysis.totals import Totals
-from asyncli.findings.tls import tls_certificate_ends, tls_handshakes_failed, tls_objects, tls_unverified, tls_weak
+from asyncli.findings import tls
 from asyncli.records import Finding
 from asyncli.run import Run
 
@@ -60,26 +59,31 @@ def tls_of(run: Run, totals: Totals) -> TlsPart | msgspec.UnsetType:
     )  # fmt: skip
 
 
-def tls_findings(part: TlsPart | msgspec.UnsetType, environment: Mapping[str, Any], held: int) -> Iterator[Finding]:
+def tls_findings(part: TlsPart | msgspec.UnsetType, run: Run, held: int) -> Iterator[Finding]:
     """What the user should know of it."""
     if part is msgspec.UNSET:
         return
     if part.failed:
-        yield tls_handshakes_failed(part.failed)
+        yield tls.tls_handshakes_failed(part.failed)
     if not part.verified:
-        yield tls_unverified()
+        yield tls.tls_unverified()
     for spoken in part.spoken:
         suite = spoken.partition(" ")[2]
         # Of TLS 1.3 all suites have both.
         if not suite.startswith("TLS_") and not (suite.startswith(("ECDHE", "DHE")) and ("GCM" in suite or "CHACHA20" in suite)):
-            yield tls_weak("suite", spoken)
-    certificate = (environment.get("tls") or {}).get("certificate") or {}
+            yield tls.tls_weak("suite", spoken)
+    certificate = (run.environment.get("tls") or {}).get("certificate") or {}
     kind, _, bits = str(certificate.get("key", "")).partition(" ")
     if bits.isdigit() and int(bits) < _LEAST_BITS.get(kind, 0):
-        yield tls_weak("key", f"{kind} {bits}")
+        yield tls.tls_weak("key", f"{kind} {bits}")
     if certificate.get("signature") in _BROKEN:
-        yield tls_weak("signature", certificate["signature"])
+        yield tls.tls_weak("signature", certificate["signature"])
     if certificate and certificate["days_left"] <= 30:
-        yield tls_certificate_ends(certificate["subject"], certificate["ends"], certificate["days_left"])
-    if part.objects:
-        yield tls_objects(part.objects, held)
+        yield tls.tls_certificate_ends(certificate["subject"], certificate["ends"], certificate["days_left"])
+    # Each worker's first with each target is a full one.
+    first = (run.place.workers or 1) * len(run.plan.targets)
+    if run.plan.tls_options.tls_resume and not part.resumed and part.full > first:
+        yield tls.tls_not_resumed(part.full)
+    # Of TLS 1.3 an object waits for a session, where one was asked for.
+    if part.objects and not all(spoken.startswith("TLSv1.3 ") for spoken in part.spoken):
+        yield tls.tls_objects(part.objects, held)

@@ -60,10 +60,15 @@ def tls_weak(what: str, chosen: str) -> Words:
     return Words(said, _CHOICE if what == "suite" else "have another certificate made")
 
 
+@finding("tls_not_resumed", "warning", "switch tickets or a cache of sessions on, or leave --tls-resume out")
+def tls_not_resumed(full: int) -> str:
+    """--tls-resume, and no handshake was resumed."""
+    return f"resumption was asked for, and the server gave no session that it takes again: {format_count(full)} full"
+
+
 @finding("tls_objects", "info")
 def tls_objects(connections: int, of: int) -> Words:
-    """Objects of OpenSSL's that connections keep which do not speak TLS 1.3: memory of asyncli's, not the server's.
-    """
+    """Objects of OpenSSL's that connections keep which do not speak TLS 1.3: memory of asyncli's, not the server's."""
     return Words(
         f"{format_count(connections)} of {format_count(of)} connections keep an object of OpenSSL's, as TLS 1.2 does: memory of "
         "asyncli's, which the row of asyncli in the table of costs has",

@@ -122,7 +122,7 @@ def summarise(run: Run, analyses: Analyses | None = None) -> Summary:
             *unreadable,
             *limits,
             *loss_findings.failures(run, totals),
-            *tls_findings(summary.tls, run.environment, totals.open),
+            *tls_findings(summary.tls, run, totals.open),
             *loss_findings.lost(known.diagnoses),
             *disagreements,
             *other_sockets(run, totals),

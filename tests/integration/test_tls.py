@@ -125,6 +125,18 @@ def resumed(summary: dict[str, Any]) -> None:
     assert summary["tls"]["resumed"] > summary["tls"]["full"] > 0
 
 
+def not_resumed(summary: dict[str, Any]) -> None:
+    held(summary)
+    assert (summary["tls"]["full"], summary["tls"]["resumed"]) == (EACH, 0)
+    codes = {one["code"] for one in summary["findings"]}
+    assert "tls_not_resumed" in codes
+    assert "tls_objects" not in codes
+
+
+def no_sessions(context: ssl.SSLContext) -> None:
+    context.num_tickets = 0
+
+
 def all_ended(summary: dict[str, Any]) -> None:
     counts = summary["connections"]
     # The first shook no hands.
@@ -141,6 +153,7 @@ SOAKS: dict[str, tuple[list[dict[str, Any]], tuple[str, ...], Callable[[dict[str
     ),
     "held, with long answers": ([{"habit": strange.updates_keys}, {"change": at_most_1_2}], ("--method", "GET"), held),
     "resumed": ([{}], ("--tls-resume", "--ramp", "1/100ms", "--method", "GET"), resumed),
+    "not resumed": ([{"change": no_sessions}], ("--tls-resume", "--ramp", "1/100ms"), not_resumed),
     "ended": (
         # The first is asked for several handshakes before the ramp. What is asked for anew is refused, and OpenSSL's server then closes.
         [{"habit": strange.falls_silent}, {"habit": strange.replays}, {"habit": strange.garbles}, {"habit": strange.writes_in_the_clear},
