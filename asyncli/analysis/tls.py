@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
+from datetime import datetime, timedelta
 
 import msgspec
 
@@ -28,6 +30,7 @@ class Quantiles(msgspec.Struct):
 class TlsPart(msgspec.Struct):
     """``spoken``: version and cipher suite -> handshakes that agreed on them. ``failed``: handshakes by reason; ``ended``:
     connections that stood and that TLS ended. ``objects``: connections that kept an object of OpenSSL's at the hold's end.
+    ``certificates``: when those that were shown end -> full handshakes.
 
     ``tcp_ms`` and ``handshake_ms``: TCP's handshake, and TLS's after it.
     """
@@ -36,6 +39,7 @@ class TlsPart(msgspec.Struct):
     resumed: int
     verified: bool
     spoken: dict[str, int]
+    certificates: dict[str, int]
     failed: dict[str, int]
     ended: dict[str, int]
     objects: int
@@ -54,8 +58,8 @@ def tls_of(run: Run, totals: Totals) -> TlsPart | msgspec.UnsetType:
         for one in (counts.tcp_us, counts.handshake_us)
     ]
     return TlsPart(
-        counts.full, counts.resumed, not run.plan.insecure, counts.spoken, counts.failed, counts.ended, until[-1] if until else 0,
-        *quantiles,
+        counts.full, counts.resumed, not run.plan.insecure, counts.spoken, counts.certificates, counts.failed, counts.ended,
+        until[-1] if until else 0, *quantiles,
     )  # fmt: skip
 
 
@@ -80,6 +84,12 @@ def tls_findings(part: TlsPart | msgspec.UnsetType, run: Run, held: int) -> Iter
         yield tls.tls_weak("signature", certificate["signature"])
     if certificate and certificate["days_left"] <= 30:
         yield tls.tls_certificate_ends(certificate["subject"], certificate["ends"], certificate["days_left"])
+    # A server may show another one after a reload.
+    for ends in part.certificates.keys() - {certificate.get("ends")}:
+        with contextlib.suppress(ValueError, TypeError):  # a file may say anything
+            days_left = (datetime.fromisoformat(ends) - datetime.fromisoformat(run.started)) / timedelta(days=1)
+            if days_left <= 30:
+                yield tls.tls_certificate_ends("another one, shown in the run", ends, days_left)
     # Each worker's first with each target is a full one.
     first = (run.place.workers or 1) * len(run.plan.targets)
     if run.plan.tls_options.tls_resume and not part.resumed and part.full > first:

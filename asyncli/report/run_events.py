@@ -95,6 +95,7 @@ def tls_sections(summary: Summary) -> list[doc.Section]:
     if certificate:
         unverified = "" if tls.verified else "unverified "
         said.append(f"{unverified}{certificate['key']} certificate until {certificate['ends'][:10]}")
+        said += [f"another until {ends[:10]}" for ends in sorted(tls.certificates) if ends != certificate["ends"]]
     rows = [
         doc.TableRow(label, [milliseconds(value) for value in (one.p50, one.p90, one.p99, one.max)])
         for label, one in (("TCP's handshake", tls.tcp_ms), ("TLS's handshake", tls.handshake_ms))

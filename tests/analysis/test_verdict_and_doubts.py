@@ -14,6 +14,7 @@ from asyncli.analysis.losses import loss_findings
 from asyncli.analysis.losses.attribution import Diagnosis, diagnose
 from asyncli.analysis.saturation import achieved_per_s, is_saturated, saturation
 from asyncli.analysis.shared_host import cpus_taken, other_sockets
+from asyncli.analysis.tls import tls_findings, tls_of
 from asyncli.analysis.totals import Totals, fold
 from asyncli.analysis.verdict import judge
 from asyncli.core.histogram import Histogram
@@ -110,6 +111,16 @@ def test_a_late_ramp() -> None:
         run.ticks[5][1].tls = TlsCounts(tcp_us=spread(tcp, 100), handshake_us=spread(tls, 100 if tls else 0))
         (finding,) = doubts(run)
         assert (finding.code, finding.fields["in_tls"]) == ("ramp_held_back", in_tls)
+
+
+def test_a_certificate_that_is_shown_in_the_run_alone_is_told_where_it_ends_soon() -> None:
+    run = a_run(1000)
+    shown = ("2025-03-11T12:00:00+00:00", "2026-03-11T12:00:00+00:00", "soon", "2025-03-11")
+    run.ticks[5][1].tls = TlsCounts(certificates=dict.fromkeys(shown, 7))
+    (finding,) = tls_findings(tls_of(run, fold(run)), run, 1000)
+    assert (finding.code, finding.fields["ends"], finding.fields["days_left"]) == ("tls_certificate_ends", shown[0], 10)
+    run.environment["tls"] = {"certificate": {"ends": shown[0], "days_left": 40}}
+    assert list(tls_findings(tls_of(run, fold(run)), run, 1000)) == []
 
 
 def test_a_hiccup_in_a_short_ramp_is_no_limit() -> None:

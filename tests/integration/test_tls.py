@@ -128,6 +128,7 @@ def resumed(summary: dict[str, Any]) -> None:
 def not_resumed(summary: dict[str, Any]) -> None:
     held(summary)
     assert (summary["tls"]["full"], summary["tls"]["resumed"]) == (EACH, 0)
+    assert list(summary["tls"]["certificates"].values()) == [EACH]
     codes = {one["code"] for one in summary["findings"]}
     assert "tls_not_resumed" in codes
     assert "tls_objects" not in codes
