@@ -40,6 +40,10 @@ class PeerError(AsyncliError):
     """The server, its status page or its agent failed."""
 
 
+class UntrustedPeerError(PeerError):
+    """TLS with it failed: nothing is known of what it would have said."""
+
+
 class HeldError(AsyncliError):
     """Another session holds what is asked for: an agent, or a client host."""
 

@@ -184,6 +184,8 @@ class TlsCounts(msgspec.Struct):
     resumed: Count = 0
     #: Version and cipher suite, as in "TLSv1.3 TLS_AES_256_GCM_SHA384" -> handshakes that chose it.
     spoken: dict[str, Count] = msgspec.field(default_factory=dict)
+    #: When the certificate ends that a full handshake showed (ISO 8601) -> how many.
+    certificates: dict[str, Count] = msgspec.field(default_factory=dict)
     #: Why handshakes failed, and why TLS ended connections that stood -> how many.
     failed: dict[str, Count] = msgspec.field(default_factory=dict)
     ended: dict[str, Count] = msgspec.field(default_factory=dict)
@@ -196,6 +198,7 @@ class TlsCounts(msgspec.Struct):
         self.full += other.full
         self.resumed += other.resumed
         _add(self.spoken, other.spoken)
+        _add(self.certificates, other.certificates)
         _add(self.failed, other.failed)
         _add(self.ended, other.ended)
         self.tcp_us.merge(other.tcp_us)

@@ -126,7 +126,8 @@ def benched(run: BenchRun) -> Benched:
     server = _server(run)
     objects = max((tick.tls.objects for _, tick in run.ticks if tick.tls is not None), default=0)
     tls = msgspec.UNSET if total.tls is None else tls_part(total.tls, not run.plan.insecure, objects)
-    found = [*run.findings, *doubts(run, asked, generator, server), *tls_findings(tls, run.environment)]
+    said = tls_findings(tls, run.environment, started=run.started)
+    found = [*run.findings, *doubts(run, asked, generator, server), *said]
     verdict, why = _verdict(run, asked, found)
     return Benched(
         verdict=verdict,

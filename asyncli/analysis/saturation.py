@@ -33,7 +33,8 @@ def saturation(run: Run, totals: Totals) -> list[Finding]:
     """A finding for each bound that was crossed; empty if the generator was not the limit.
 
     Only a warning (:func:`is_saturated` ignores it): a ramp that was late while connects were pending, because the server
-    accepted slowly, and a short stop in a run that was otherwise on time.
+    accepted slowly or handshakes of TLS queued, and a short stop in a run that was otherwise on time. Whether asyncli was the
+    limit of those handshakes is told by its CPU time, also where both ends share a host.
     """
     run = run.outside_gaps
     found = [_ramp(run, totals)]
@@ -91,7 +92,11 @@ def _ramp(run: Run, totals: Totals) -> Finding | None:
     if late_s is None and (rate is None or rate >= NEARLY_ALL * plan.asked_per_s or ramp.failures):
         return None
     if totals.pending_peak_per_worker >= PENDING_HOLDS_BACK:
-        return generator.ramp_held_back(late_s, MOST_RAMP_LATENESS_S, rate, plan.asked_per_s, totals.pending_peak_per_worker)
+        tcp, tls = (None, None) if ramp.tls is None else (one.quantile(0.9) for one in (ramp.tls.tcp_us, ramp.tls.handshake_us))
+        in_tls = tcp is not None and (tls is None or tcp < tls)
+        return generator.ramp_held_back(
+            late_s, MOST_RAMP_LATENESS_S, rate, plan.asked_per_s, totals.pending_peak_per_worker, in_tls
+        )
     return generator.saturated_ramp(late_s, MOST_RAMP_LATENESS_S, rate, plan.asked_per_s)
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Mapping
+from datetime import datetime, timedelta
 from typing import Any
 
 import msgspec
 
 from asyncli.analysis.totals import Totals
-from asyncli.findings.tls import tls_certificate_ends, tls_handshakes_failed, tls_objects, tls_unverified, tls_weak
+from asyncli.findings import tls
 from asyncli.records import Finding, TlsCounts
 from asyncli.run import Run
 
@@ -29,6 +31,7 @@ class Quantiles(msgspec.Struct):
 class TlsPart(msgspec.Struct):
     """``spoken``: version and cipher suite -> handshakes that agreed on them. ``failed``: handshakes by reason; ``ended``:
     connections that stood and that TLS ended. ``objects``: connections that kept an object of OpenSSL's at the hold's end.
+    ``certificates``: when those that were shown end -> full handshakes.
 
     ``tcp_ms`` and ``handshake_ms``: TCP's handshake, and TLS's after it.
     """
@@ -37,6 +40,7 @@ class TlsPart(msgspec.Struct):
     resumed: int
     verified: bool
     spoken: dict[str, int]
+    certificates: dict[str, int]
     failed: dict[str, int]
     ended: dict[str, int]
     objects: int
@@ -57,29 +61,44 @@ def tls_part(counts: TlsCounts, verified: bool, objects: int = 0) -> TlsPart:
         Quantiles(*(None if value is None else value / 1e3 for value in map(one.quantile, (0.5, 0.9, 0.99, 1.0))))
         for one in (counts.tcp_us, counts.handshake_us)
     ]
-    return TlsPart(counts.full, counts.resumed, verified, counts.spoken, counts.failed, counts.ended, objects, *quantiles)
+    said = (counts.spoken, counts.certificates, counts.failed, counts.ended)
+    return TlsPart(counts.full, counts.resumed, verified, *said, objects, *quantiles)
 
 
-def tls_findings(part: TlsPart | msgspec.UnsetType, environment: Mapping[str, Any], held: int = 0) -> Iterator[Finding]:
-    """What the user should know of it. ``held``: connections of a soak, which objects may cost memory."""
+def tls_findings(
+    part: TlsPart | msgspec.UnsetType, environment: Mapping[str, Any], *, started: str = "", first: float | None = None,
+    held: int = 0,
+) -> Iterator[Finding]:  # fmt: skip
+    """What the user should know of it. ``first``: with --tls-resume, how many handshakes must be full ones; ``held``: connections
+    of a soak, which objects may cost memory.
+    """
     if part is msgspec.UNSET:
         return
     if part.failed:
-        yield tls_handshakes_failed(part.failed)
+        yield tls.tls_handshakes_failed(part.failed)
     if not part.verified:
-        yield tls_unverified()
+        yield tls.tls_unverified()
     for spoken in part.spoken:
         suite = spoken.partition(" ")[2]
         # Of TLS 1.3 all suites have both.
         if not suite.startswith("TLS_") and not (suite.startswith(("ECDHE", "DHE")) and ("GCM" in suite or "CHACHA20" in suite)):
-            yield tls_weak("suite", spoken)
+            yield tls.tls_weak("suite", spoken)
     certificate = (environment.get("tls") or {}).get("certificate") or {}
     kind, _, bits = str(certificate.get("key", "")).partition(" ")
     if bits.isdigit() and int(bits) < _LEAST_BITS.get(kind, 0):
-        yield tls_weak("key", f"{kind} {bits}")
+        yield tls.tls_weak("key", f"{kind} {bits}")
     if certificate.get("signature") in _BROKEN:
-        yield tls_weak("signature", certificate["signature"])
+        yield tls.tls_weak("signature", certificate["signature"])
     if certificate and certificate["days_left"] <= 30:
-        yield tls_certificate_ends(certificate["subject"], certificate["ends"], certificate["days_left"])
-    if part.objects and held:
-        yield tls_objects(part.objects, held)
+        yield tls.tls_certificate_ends(certificate["subject"], certificate["ends"], certificate["days_left"])
+    # A server may show another one after a reload.
+    for ends in part.certificates.keys() - {certificate.get("ends")}:
+        with contextlib.suppress(ValueError, TypeError):  # a file may say anything
+            days_left = (datetime.fromisoformat(ends) - datetime.fromisoformat(started)) / timedelta(days=1)
+            if days_left <= 30:
+                yield tls.tls_certificate_ends("another one, shown in the run", ends, days_left)
+    if first is not None and not part.resumed and part.full > first:
+        yield tls.tls_not_resumed(part.full)
+    # Of TLS 1.3 an object waits for a session, where one was asked for.
+    if held and part.objects and not all(spoken.startswith("TLSv1.3 ") for spoken in part.spoken):
+        yield tls.tls_objects(part.objects, held)

@@ -102,6 +102,7 @@ def sum_of_counts(ticks: Sequence[Tick]) -> Tick:
             full=sum(one.full for one in counts),
             resumed=sum(one.resumed for one in counts),
             spoken=_sum_by_key(one.spoken for one in counts),
+            certificates=_sum_by_key(one.certificates for one in counts),
             failed=_sum_by_key(one.failed for one in counts),
             ended=_sum_by_key(one.ended for one in counts),
             tcp_us=summed(one.tcp_us for one in counts),

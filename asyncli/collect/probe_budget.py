@@ -82,13 +82,13 @@ class Outage:
         self._since_s: float | None = None
         self._last_s: float | None = None
 
-    def failed(self, now_s: float, why: str) -> Finding | None:
+    def failed(self, now_s: float, why: str, *, untrusted: bool = False) -> Finding | None:
         """A failure; a finding for the first of an outage."""
         if self._since_s is not None:
             return None
         # The gap begins with the last reading there is.
         self._since_s = now_s if self._last_s is None else self._last_s
-        return probe_lost(self.name, now_s, why)
+        return probe_lost(self.name, now_s, why, untrusted)
 
     def answered(self, now_s: float) -> Finding | None:
         """An answer; a finding when it ends an outage."""

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from asyncli.collect.probe_budget import Outage, ProbeReading, Schedule
 from asyncli.collect.processes import ProcessesGoneError
+from asyncli.errors import UntrustedPeerError
 from asyncli.findings.probes import server_ended
 from asyncli.metrics import PROBE
 from asyncli.plan import Plan
@@ -151,7 +152,7 @@ class Sampler:
             self._say(self._schedule(name).spent(since_s, outcome.took_s))
         if outcome.reading is None:
             why = _words(outcome.error)
-            lost = self._outage(name).failed(since_s, why)
+            lost = self._outage(name).failed(since_s, why, untrusted=isinstance(outcome.error, UntrustedPeerError))
             # The server's end explains the losses after it.
             ended = lost is not None and isinstance(outcome.error, ProcessesGoneError)
             self._say(server_ended(since_s, why, self._plan.server_pid) if ended else lost)

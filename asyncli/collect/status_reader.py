@@ -5,7 +5,7 @@ from __future__ import annotations
 from asyncli.certificates import client_context
 from asyncli.collect.http import KeptConnection, reason, untrusted
 from asyncli.collect.status_pages import NotStatusPage, StatusPage, excerpt, parse_page
-from asyncli.errors import PeerError
+from asyncli.errors import PeerError, UntrustedPeerError
 from asyncli.metrics import (
     STATUS_ACCEPTS,
     STATUS_ACTIVE,
@@ -53,7 +53,7 @@ class StatusReader:
         except TimeoutError:
             raise self._error(f"no answer in {TIMEOUT_S:g} s", _UNREACHED) from None
         except aiohttp.ClientSSLError as error:
-            raise self._error(*untrusted(error, "--ca")) from None
+            raise UntrustedPeerError(*self._error(*untrusted(error, "--ca")).args) from None
         except (aiohttp.ClientError, OSError) as error:
             raise self._error(f"cannot be read ({reason(error)})", _UNREACHED) from None
         self.server_header = answer.headers.get("Server", "")

@@ -11,6 +11,7 @@ import errno
 import ssl
 from array import array
 from collections.abc import Sequence
+from datetime import UTC, datetime
 
 from asyncli.certificates import client_context, reason_of
 from asyncli.core.life import DEADLINE, TLS_DEADLINE
@@ -38,6 +39,7 @@ class TlsNet:
         self._shaking: dict[int, Handshake] = {}
         self._kept: dict[int, Handshake] = {}  # with OpenSSL's object for good
         self._sessions: dict[int, ssl.SSLSession] = {}  # by destination
+        self._ends: dict[bytes, str] = {}  # of certificates
         # What the kernel had no room for: sealed, so it is sent as it is or never.
         self._unsent: dict[int, bytes] = {}
         # Plaintext that came with the end of a handshake, and handles whose peer has said that nothing follows.
@@ -247,12 +249,21 @@ class TlsNet:
         counts.resumed += bool(tls.session_reused)
         spoken = f"{version} {suite}"
         counts.spoken[spoken] = counts.spoken.get(spoken, 0) + 1
+        if not tls.session_reused and (ends := self._ends_of(tls)):
+            counts.certificates[ends] = counts.certificates.get(ends, 0) + 1
         if plain:
             self._early[handle] = plain
         if ended:
             self._ended.add(handle)
         self._settle(handle)
         return flight + reply
+
+    def _ends_of(self, tls: ssl.SSLObject) -> str:
+        """When the peer's certificate ends; "" where it is not verified, and of more than a few."""
+        der = tls.getpeercert(binary_form=True) or b""
+        if der not in self._ends and len(self._ends) < _MOST_REASONS and (told := tls.getpeercert()):
+            self._ends[der] = datetime.fromtimestamp(ssl.cert_time_to_seconds(str(told["notAfter"])), UTC).isoformat()
+        return self._ends.get(der, "")
 
     def _read_kept(self, handle: int, kept: Handshake, data: bytes) -> tuple[bytes, bytes, bool]:
         """As the record layer's ``feed``, by OpenSSL's object."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
+import select
 import socket
 import ssl
 import time
@@ -14,12 +16,15 @@ import msgspec
 from asyncli.certificates import client_context, reason_of
 from asyncli.engine.spread import Destination, Spread
 from asyncli.errors import HostError
+from asyncli.findings.tls import refuses_ours
 from asyncli.plan import Plan
 from asyncli.text import printable
 from asyncli.values import Target, TlsOptions
 
 # The first handshake of a process loads what the others find, and other programs only lengthen one: the least of some tells.
 _TIMES = 10
+# A server that refuses our certificate says so at once, and mostly sends tickets if it does not.
+_FIRST_WORD_MS = 200
 
 
 class Certificate(msgspec.Struct, frozen=True):
@@ -72,7 +77,7 @@ def _of_target(plan: Plan, target: Target, there: Destination, context: ssl.SSLC
             return found
         with sock:
             try:
-                one = _shake(sock, context, target.name)
+                one = _shake(sock, context, target.name, heeds=found is None)
             except (ssl.SSLError, OSError) as error:
                 why = _why(error, plan, target, there)
                 raise HostError(f"{target.url}: {why}") from None
@@ -92,11 +97,19 @@ def _connected(there: Destination, timeout_s: float) -> socket.socket:
     return sock
 
 
-def _shake(sock: socket.socket, context: ssl.SSLContext, name: str) -> TlsFacts:
+def _shake(sock: socket.socket, context: ssl.SSLContext, name: str, *, heeds: bool = False) -> TlsFacts:
+    """``heeds``: wait for what the server says next: of TLS 1.3 it sees our certificate after our handshake is over."""
     began, cpu = time.monotonic(), time.thread_time()
     with context.wrap_socket(sock, server_hostname=name) as tls:
         handshake_s, cpu_s = time.monotonic() - began, time.thread_time() - cpu
         cipher, der = tls.cipher(), tls.getpeercert(binary_form=True)
+        if heeds and tls.version() == "TLSv1.3":
+            first = select.poll()
+            first.register(tls, select.POLLIN)
+            first.poll(_FIRST_WORD_MS)
+            tls.setblocking(False)
+            with contextlib.suppress(ssl.SSLWantReadError, ConnectionError):
+                tls.recv(1)
         return TlsFacts(
             protocol=tls.version() or "",
             suite=cipher[0] if cipher else "",
@@ -158,7 +171,7 @@ def _why(error: Exception, plan: Plan, target: Target, there: Destination) -> st
         return f"no version of TLS in common ({_versions(plan.tls_options)} allowed here); see --tls-min and --tls-max"
     if reason in ("alert handshake failure", "no cipher match", "no shared cipher"):
         return "no cipher suite in common, or it asks for a certificate; see --tls-ciphers, --client-cert and its log"
-    if "certificate required" in reason or reason == "alert bad certificate":
+    if refuses_ours(reason):
         return f"it refused our certificate ({reason}); name one of an authority that it trusts: --client-cert, --client-key"
     if isinstance(error, ConnectionResetError):
         reason = "the server reset the connection"

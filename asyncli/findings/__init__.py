@@ -1,6 +1,6 @@
 """The catalogue of findings: code, severity, fields, evidence, remedy and meaning of each. No other module words them.
 
-Call an entry with what was seen: ``probe_lost("status", 12.0, "no answer in 2 s")``. Its parameters are the finding's fields in
+Call an entry with what was seen: ``probe_back("status", 12.0, 2.0)``. Its parameters are the finding's fields in
 JSON; its docstring is what ``asyncli explain CODE`` prints. Fields named in :data:`INSTANTS` are times on the run's clock.
 No code parses a sentence.
 """

@@ -196,12 +196,18 @@ def _ramp(late_s: float | None, bound_s: float, per_s: float | None, asked_per_s
     return f"the ramp reached {per_s or 0.0:,.0f} connections/s of {asked_per_s:,.0f}"
 
 
-@finding("ramp_held_back", "warning", "raise net.core.somaxconn and the server's backlog=, or ramp more slowly (--interval)")
-def ramp_held_back(late_s: float | None, bound_s: float, per_s: float | None, asked_per_s: float, pending: float) -> str:
-    """The ramp was late (``late_s``: its p99) or slow while ``pending`` connects per worker waited: the server accepted slowly,
-    so the run stays valid.
+@finding("ramp_held_back", "warning")
+def ramp_held_back(
+    late_s: float | None, bound_s: float, per_s: float | None, asked_per_s: float, pending: float, in_tls: bool
+) -> Words:
+    """The ramp was late (``late_s``: its p99) or slow while ``pending`` connects per worker waited for the server to accept or,
+    ``in_tls``, for a handshake that took longer than TCP's. The run stays valid, unless asyncli used all its CPUs
+    (generator_saturated_cpu).
     """
-    return f"{_ramp(late_s, bound_s, per_s, asked_per_s)}; {pending:,.0f} connects per worker waited for the server to accept"
+    what, mend = "the server to accept", "raise net.core.somaxconn and the server's backlog=, or ramp more slowly (--interval)"
+    if in_tls:
+        what, mend = "TLS's handshake", "ramp more slowly (--ramp N/s), or give more CPUs to both ends"
+    return Words(f"{_ramp(late_s, bound_s, per_s, asked_per_s)}; {pending:,.0f} connects per worker waited for {what}", mend)
 
 
 @finding("generator_saturated_ramp", "error", "ramp more slowly (--interval), or leave more CPU to asyncli")

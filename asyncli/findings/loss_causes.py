@@ -43,6 +43,7 @@ _LISTENS = (
     "see whether it accepts (ss -ltn: Recv-Q); give it more processes, threads or slots (Apache: MaxRequestWorkers; HAProxy: "
     "maxconn)"
 )
+_ANSWERS = "see its error log, and what its workers wait for: a backend, a lock, a free thread"
 #: Mechanism, or one of its forms -> (evidence, remedy).
 _CAUSES: dict[str, tuple[str, str]] = {
     # Recorded by the run.
@@ -52,11 +53,8 @@ _CAUSES: dict[str, tuple[str, str]] = {
         "{loss}{medians}{when}; until then {before!n} heartbeats had been answered with HTTP",
         "see what answers there now: a middle box (a portal, TLS) or another program on its port",
     ),
-    "tls_error": ("{loss}{when}: {reasons}", "see the server's error log, and middle boxes that change what passes"),
-    "http_error": (
-        "{loss} after an error as answer (HTTP {statuses}){when}",
-        "see the server's error log for why it answers so, or aim at a path that it answers with 200",
-    ),
+    "tls_error": ("{loss}{when}: {reasons}", "{remedy}"),
+    "http_error": ("{loss} after an error as answer (HTTP {statuses}){when}", "{remedy}"),
     "suspended": (f"{_SLEPT}the server or a middle box closed them meanwhile", _AWAKE),
     "suspended_too_long": (f"{_SLEPT}nginx keepalive_timeout (nginx.conf says {{timeout_s!d}}) expired meanwhile", _AWAKE),
     "client_cut": ("{loss} ({timeout_s!d}): {cut}", "{remedy}"),
@@ -158,6 +156,12 @@ _CAUSES: dict[str, tuple[str, str]] = {
     "others_accepted": (
         "others were answered, these never: looks like {server} has not accepted them (its listen queue holds them)",
         _LISTENS,
+    ),
+    "never_answered": (
+        "no heartbeat was answered: {server} accepted, shook hands over TLS, and did not answer", _ANSWERS,
+    ),
+    "others_answered": (
+        "others were answered, these never: {server} accepted them, shook hands over TLS, and did not answer", _ANSWERS,
     ),
     "silent_drop": (
         "all of them had been idle for {for_s} or longer, while others were answered{counts}: {likely}a middle box drops "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TypedDict
 
 from asyncli.findings import Words, finding
@@ -168,13 +168,18 @@ def _incident(one: Incident) -> str:
     return f"{one['why']}; with them {others}" if others else one["why"]
 
 
+def mend_of_statuses(statuses: Iterable[int], *, over_tls: bool) -> str:
+    """What to do about answers that were errors. To who shows no certificate nginx shakes hands, and then answers 400."""
+    if over_tls and set(statuses) == {400}:
+        return "if the server asks for a certificate (ssl_verify_client), name one with --client-cert; else see its error log"
+    return "see the server's error log for why it answers so; aim at a path that it answers with 200, or take another --method"
+
+
 @finding("status_errors", "warning")
-def status_errors(by_status: Mapping[int, int]) -> Words:
+def status_errors(by_status: Mapping[int, int], over_tls: bool) -> Words:
     """Heartbeats were answered with HTTP errors: the connections held, but did not do the intended work."""
-    return Words(
-        f"heartbeats were answered with errors: {listed(by_status)}",
-        "aim at a path that the server answers with 200, or take another --method",
-    )
+    remedy = mend_of_statuses(by_status, over_tls=over_tls)
+    return Words(f"heartbeats were answered with errors: {listed(by_status)}", remedy)
 
 
 @finding("listen_{what}", "warning")

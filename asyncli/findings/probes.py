@@ -20,8 +20,10 @@ def probe_slowed(probe: str, cost_s: float, period_s: float, budget: float) -> s
 
 
 @finding("{probe}_lost", "warning", "figures leave this gap blank")
-def probe_lost(probe: str, from_s: float, why: str) -> str:
-    """A probe (the status page, the processes, a file of the kernel) fails; its numbers have a gap from then on."""
+def probe_lost(probe: str, from_s: float, why: str, untrusted: bool) -> str:
+    """A probe (the status page, the processes, a file of the kernel) fails; its numbers have a gap from then on. ``untrusted``:
+    TLS failed, which is no sign that the server is silent.
+    """
     return f"{probe} could not be read from {format_clock(from_s)} on: {why}"
 
 

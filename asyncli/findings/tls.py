@@ -17,10 +17,24 @@ def by_reason(reasons: Mapping[str, int]) -> str:
     return ", ".join(f"{format_count(count)} × {why}" for why, count in ranked)
 
 
-@finding("tls_handshakes_failed", "error", TLS_REMEDY)
-def tls_handshakes_failed(reasons: Mapping[str, int]) -> str:
+def refuses_ours(reason: str) -> bool:
+    """An alert about a certificate is about ours."""
+    return reason.startswith("alert") and ("certificate" in reason or reason in ("alert unknown ca", "alert unknown_ca"))
+
+
+def mend(reasons: Mapping[str, int], otherwise: str) -> str:
+    """What to do about these reasons."""
+    mends = ["name a certificate that the server trusts: --client-cert, --client-key"] if any(map(refuses_ours, reasons)) else []
+    if "certificate has expired" in reasons:
+        mends.append("renew the server's certificate")
+    return "; ".join(mends) or otherwise
+
+
+@finding("tls_handshakes_failed", "error")
+def tls_handshakes_failed(reasons: Mapping[str, int]) -> Words:
     """TCP connected and TLS did not: by the alert that came, or by OpenSSL's words here."""
-    return f"handshakes of TLS failed: {by_reason(reasons)}"
+    see = "see the server's error log, and --tls-min, --tls-max, --ca and --client-cert"
+    return Words(f"handshakes of TLS failed: {by_reason(reasons)}", mend(reasons, see))
 
 
 @finding("tls_unverified", "info", "name the authority with --ca")
@@ -47,10 +61,15 @@ def tls_weak(what: str, chosen: str) -> Words:
     return Words(said, _CHOICE if what == "suite" else "have another certificate made")
 
 
+@finding("tls_not_resumed", "warning", "switch tickets or a cache of sessions on, or leave --tls-resume out")
+def tls_not_resumed(full: int) -> str:
+    """--tls-resume, and no handshake was resumed."""
+    return f"resumption was asked for, and the server gave no session that it takes again: {format_count(full)} full"
+
+
 @finding("tls_objects", "info")
 def tls_objects(connections: int, of: int) -> Words:
-    """Objects of OpenSSL's that connections keep which do not speak TLS 1.3: memory of asyncli's, not the server's.
-    """
+    """Objects of OpenSSL's that connections keep which do not speak TLS 1.3: memory of asyncli's, not the server's."""
     return Words(
         f"{format_count(connections)} of {format_count(of)} connections keep an object of OpenSSL's, as TLS 1.2 does: memory of "
         "asyncli's, which the row of asyncli in the table of costs has",

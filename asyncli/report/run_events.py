@@ -93,6 +93,7 @@ def tls_words(tls: TlsPart, environment: Environment) -> str:
     if certificate:
         unverified = "" if tls.verified else "unverified "
         said.append(f"{unverified}{certificate['key']} certificate until {certificate['ends'][:10]}")
+        said += [f"another until {ends[:10]}" for ends in sorted(tls.certificates) if ends != certificate["ends"]]
     took = f"; a handshake took {milliseconds(tls.handshake_ms.p50)} (median)" if tls.handshake_ms.p50 is not None else ""
     return ", ".join(said) + took
 

@@ -115,6 +115,8 @@ def summarise(run: Run, analyses: Analyses | None = None) -> Summary:
         *(Limit(one.threshold.text, one.value, None if one.crossed is None else not one.crossed) for one in outcomes),
         *(Limit(one.fields["limit"], None, None) for one in unreadable),
     ]
+    # Each worker's first with each target is a full one.
+    first = (run.place.workers or 1) * len(plan.targets) if plan.tls_options.tls_resume else None
     summary.findings = _once(
         [
             verdict_of(judgement.verdict, judgement.why, RULE),
@@ -122,7 +124,7 @@ def summarise(run: Run, analyses: Analyses | None = None) -> Summary:
             *unreadable,
             *limits,
             *loss_findings.failures(run, totals),
-            *tls_findings(summary.tls, run.environment, totals.open),
+            *tls_findings(summary.tls, run.environment, started=run.started, first=first, held=totals.open),
             *loss_findings.lost(known.diagnoses),
             *disagreements,
             *other_sockets(run, totals),

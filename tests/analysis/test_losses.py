@@ -13,8 +13,10 @@ from asyncli.analysis.losses.attribution import Diagnosis, diagnose
 from asyncli.analysis.losses.likelihood import chance_idle
 from asyncli.analysis.totals import fold
 from asyncli.core.life import DEATHS
+from asyncli.findings.probes import probe_lost
+from asyncli.findings.tls import tls_handshakes_failed
 from asyncli.plan import Plan
-from asyncli.records import Check, Deaths, Phase, Sample, Tick
+from asyncli.records import Check, Deaths, Finding, Phase, Sample, Tick, TlsCounts
 
 HELD = 1000
 NGINX = {"server": {"label": "nginx/1.22.1"}}
@@ -53,6 +55,7 @@ class Scene:
             for t_s in range(seconds + 1)
         ]  # fmt: skip
         self.checks: list[Check] = []
+        self.findings: list[Finding] = []
         self.environment: dict[str, Any] = dict(NGINX)
         self._random = random.Random(3)
 
@@ -89,7 +92,7 @@ class Scene:
 
     def found(self) -> list[Diagnosis]:
         ticks = [(1.0 + second, tick) for second, tick in self.ticks.items()]
-        run = bare_run(ticks, self.phases, self.samples, self.environment, plan=self.plan, checks=self.checks)
+        run = bare_run(ticks, self.phases, self.samples, self.environment, plan=self.plan, checks=self.checks, findings=self.findings)
         totals = fold(run)
         found = diagnose(run, totals)
         counts: dict[str, int] = {}
@@ -171,6 +174,22 @@ def test_what_its_cause_says_already() -> None:
     for tick in scene.ticks.values():
         tick.answered = 0
     assert scene.found()[1].remedy != before
+
+
+@pytest.mark.parametrize("reason", ["alert certificate_required", "alert unknown_ca", "alert bad_certificate"])
+def test_who_refuses_our_certificate_or_answers_400_to_none_has_its_mend(reason: str) -> None:
+    refused = Scene().die(100, "tls_failed", EVER)
+    refused.ticks[5].tls = TlsCounts(full=HELD, ended={reason: 100})
+    assert "--client-cert" in only(refused).remedy
+    assert "renew" in tls_handshakes_failed({"certificate has expired": 9}).remedy
+    refused.ticks[5].tls = TlsCounts(full=HELD, ended={"alert internal_error": 100})
+    assert "--client-cert" not in only(refused).remedy
+    answered = Scene().die(100, "closed_announced", EVER, idle=at(0))
+    for second in EVER:
+        answered.ticks[second].by_status = {400: 1}
+    assert "--client-cert" not in only(answered).remedy
+    answered.ticks[5].tls = TlsCounts(full=HELD)
+    assert "--client-cert" in only(answered).remedy
 
 
 def test_errors_that_end_the_connection() -> None:
@@ -481,6 +500,13 @@ def test_a_reload_that_nothing_proves_stays_a_likelihood_beside_those_that_are_p
     ]  # fmt: skip
 
 
+def test_a_page_that_fails_of_tls_is_no_sign_that_the_server_ended() -> None:
+    scene = burst().sampled(EVERY, server_processes=None, server_cpu_s=None).sampled(AFTER, **UNPOLLED)
+    assert told(scene) == [("server_ended", False)]
+    scene.findings = [probe_lost("status", 61.0, "its certificate has expired", True)]
+    assert told(scene) == [("reload", False)]
+
+
 @pytest.mark.parametrize("second", [59, 61])
 def test_one_beyond_a_second_s_border_belongs_to_its_moment(second: int) -> None:
     assert by_code(Scene().die(1, "reset", [second]).die(HELD - 1, "reset", [60])) == {"box_reset": HELD}
@@ -528,6 +554,17 @@ def test_a_server_that_stands_still() -> None:
     assert told(scene) == [("server_stalled", True)]
     scene.sampled(EVERY, server_processes=None, server_cpu_s=None, status_active=None, status_accepts=None)
     assert told(scene) == [("server_stalled", False)]
+
+
+@pytest.mark.parametrize("nobody", [True, False])
+def test_who_shook_hands_was_accepted(nobody: bool) -> None:
+    scene = Scene().die(HELD if nobody else 200, "heartbeat_timeout", range(60, 80), idle=between(10, 30), requests=at(0))
+    scene.environment["local"] = True
+    if nobody:
+        unanswered(scene, 1).sampled(EVERY, status_active=None, status_accepts=None)
+    assert told(scene) == [("never_accepted", False)]
+    scene.ticks[5].tls = TlsCounts(full=HELD)
+    assert told(scene) == [("never_answered", False)]
 
 
 def test_a_silence_is_dated_by_its_first_heartbeat() -> None:

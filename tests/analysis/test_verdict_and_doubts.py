@@ -14,13 +14,14 @@ from asyncli.analysis.losses import loss_findings
 from asyncli.analysis.losses.attribution import Diagnosis, diagnose
 from asyncli.analysis.saturation import achieved_per_s, is_saturated, saturation
 from asyncli.analysis.shared_host import cpus_taken, other_sockets
+from asyncli.analysis.tls import tls_findings, tls_of
 from asyncli.analysis.totals import Totals, fold
 from asyncli.analysis.verdict import judge
 from asyncli.core.histogram import Histogram
 from asyncli.core.life import DEATHS, FAILURES
 from asyncli.exit_status import exit_status
 from asyncli.plan import Plan
-from asyncli.records import ABORTED, CUT, NOTHING_LISTENS, RESUMED, STOPPED, Deaths, Finding, Phase, Sample, Tick
+from asyncli.records import ABORTED, CUT, NOTHING_LISTENS, RESUMED, STOPPED, Deaths, Finding, Phase, Sample, Tick, TlsCounts
 from asyncli.run import Run, Ticks
 
 PLAN = Plan(urls=("http://a/",), connections=100)
@@ -103,8 +104,23 @@ def test_a_late_ramp() -> None:
     # The same lateness with connects waiting for the server is the server's.
     run.ticks[5][1].connecting = 10 * 200
     (finding,) = doubts(run)
-    assert (finding.code, finding.severity) == ("ramp_held_back", "warning")
+    assert (finding.code, finding.severity, finding.fields["in_tls"]) == ("ramp_held_back", "warning", False)
     assert not is_saturated([finding])
+    # They wait where they wait longest; what is not over is not counted yet.
+    for tcp, tls, in_tls in ((230, 1_400_000, True), (1_400_000, 46_000, False), (230, 0, True)):
+        run.ticks[5][1].tls = TlsCounts(tcp_us=spread(tcp, 100), handshake_us=spread(tls, 100 if tls else 0))
+        (finding,) = doubts(run)
+        assert (finding.code, finding.fields["in_tls"]) == ("ramp_held_back", in_tls)
+
+
+def test_a_certificate_that_is_shown_in_the_run_alone_is_told_where_it_ends_soon() -> None:
+    run = a_run(1000)
+    shown = ("2025-03-11T12:00:00+00:00", "2026-03-11T12:00:00+00:00", "soon", "2025-03-11")
+    run.ticks[5][1].tls = TlsCounts(certificates=dict.fromkeys(shown, 7))
+    (finding,) = tls_findings(tls_of(run, fold(run)), run, 1000)
+    assert (finding.code, finding.fields["ends"], finding.fields["days_left"]) == ("tls_certificate_ends", shown[0], 10)
+    run.environment["tls"] = {"certificate": {"ends": shown[0], "days_left": 40}}
+    assert list(tls_findings(tls_of(run, fold(run)), run, 1000)) == []
 
 
 def test_a_hiccup_in_a_short_ramp_is_no_limit() -> None:

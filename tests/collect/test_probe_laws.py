@@ -75,7 +75,7 @@ def test_an_outage_is_said_when_it_begins_and_when_it_ends() -> None:
     assert outage.answered(1) is None
     lost = outage.failed(2, "Connection refused")
     assert (lost.code, lost.severity) == ("status_lost", "warning")
-    assert lost.fields == {"probe": "status", "from_s": 2, "why": "Connection refused"}
+    assert lost.fields == {"probe": "status", "from_s": 2, "why": "Connection refused", "untrusted": False}
     assert outage.failed(3, "Connection refused") is None
     back = outage.answered(31)
     assert (back.code, back.severity) == ("status_back", "info")

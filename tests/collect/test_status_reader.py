@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
+import strange_tls as strange
 from programs import serving
 
 from asyncli.collect.status_reader import StatusReader
-from asyncli.errors import PeerError
+from asyncli.errors import PeerError, UntrustedPeerError
+from asyncli.values import TlsOptions
 
 HTML = "<html>\r\n<head><title>Welcome to nginx!</title></head>\n\x1b[31m" + "x" * 10_000
 # HAProxy's frontend for statistics is none of those that are summed.
@@ -30,6 +34,14 @@ async def test_polls_share_one_connection_and_our_part_is_added_where_the_page_l
         "status.active": 4, "status.accepts": 6, "status.handled": 6, "status.requests": 9, "status.polls": 2,
         "status.connects": 1, "status.unanswered": 0,
     }
+
+
+async def test_a_page_whose_certificate_has_expired_is_not_trusted(tmp_path: Path) -> None:
+    with strange.serving(tmp_path, **strange.EXPIRED) as port:
+        reader = StatusReader(f"https://127.0.0.1:{port}/status", TlsOptions(ca=str(tmp_path / "ca.pem")))
+        with pytest.raises(UntrustedPeerError, match="renew it"):
+            await reader.read()
+        await reader.close()
 
 
 @pytest.mark.parametrize(

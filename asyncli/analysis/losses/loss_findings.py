@@ -62,7 +62,7 @@ def _incident(first: Diagnosis, *others: Diagnosis) -> Incident:
 
 def statuses(whole: Tick) -> list[Finding]:
     bad = errors(whole)
-    return [losses.status_errors(bad)] if bad else []
+    return [losses.status_errors(bad, whole.tls is not None)] if bad else []
 
 
 def listen_queue(run: Run) -> list[Finding]:

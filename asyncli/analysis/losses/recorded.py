@@ -8,8 +8,8 @@ from asyncli.analysis.constants import FEWEST, NEARLY_ALL
 from asyncli.analysis.losses.server_evidence import cuts
 from asyncli.analysis.losses.table import ENDED, LossTable, left, reason
 from asyncli.analysis.totals import errors
-from asyncli.findings.losses import cut_off, lost_with
-from asyncli.findings.tls import by_reason
+from asyncli.findings.losses import cut_off, lost_with, mend_of_statuses
+from asyncli.findings.tls import by_reason, mend
 
 #: The code of losses by a suspension of this machine, which are not the server's.
 SUSPENDED = "suspended"
@@ -34,7 +34,8 @@ def not_http(table: LossTable) -> None:
 def tls_error(table: LossTable) -> None:
     """What TLS ended: by an alert of the server's, or by what it sent."""
     if (cells := table.of("tls_failed")) and (counts := table.totals.whole.tls) is not None:
-        table.claim(cells, reason("tls_error", certain=True, reasons=by_reason(counts.ended)))
+        remedy = mend(counts.ended, "see the server's error log, and middle boxes that change what passes")
+        table.claim(cells, reason("tls_error", certain=True, reasons=by_reason(counts.ended), remedy=remedy))
 
 
 def suspended(table: LossTable) -> None:
@@ -72,6 +73,7 @@ def http_error(table: LossTable) -> None:
     closes = table.server.is_nginx and _NGINX_CLOSES_AFTER.issuperset(statuses)
     if not both or both < NEARLY_ALL * answers or (not closes and both < NEARLY_ALL * left(cells)):
         return
-    found = reason("http_error", certain=both >= FEWEST, statuses=", ".join(map(str, statuses)))
+    remedy = mend_of_statuses(statuses, over_tls=table.totals.whole.tls is not None)
+    found = reason("http_error", certain=both >= FEWEST, statuses=", ".join(map(str, statuses)), remedy=remedy)
     for cell, count in bad:
         table.claim([cell], found, count=count)

@@ -36,7 +36,7 @@ class Evidence(msgspec.Struct):
     reconnected: int | None = None
     #: By how much more than before its count exceeds ours; None while that fluctuates.
     excess: int | None = None
-    #: The status page was silent, and had answered before.
+    #: The status page was silent, and had answered before. Where TLS with it failed nobody knows.
     silent: bool | None = None
     #: It stayed silent to the end of the hold.
     silent_since: bool | None = None
@@ -118,6 +118,7 @@ class ServerEvidence:
         steps = [later - earlier for earlier, later in itertools.pairwise(self._seen)]
         self._missed_s = max(MISSED_S, 2 * statistics.median(steps)) if steps else MISSED_S
         self._status = {name: run.series(f"status.{name}") for name in ("active", "accepts", "connects", "requests", "polls")}
+        self._page_untrusted = any(one.code == "status_lost" and one.fields.get("untrusted") for one in run.findings)
         names = (run.of_ours(name) for name in (TCP_RETRANS_SEGS, f"{TCP}OutSegs"))
         self._resent, self._segments = (run.series(name) for name in names)
         #: (When this machine woke from a suspension, how long it was), in s.
@@ -149,7 +150,7 @@ class ServerEvidence:
         found.ended = self._rise(self._server["ended"], from_s, to_s)
         found.reconnected = self._rise(self._status["connects"], from_s, to_s)
         found.excess = self._excess(from_s, to_s, count)
-        if active.last(from_s) is not None:
+        if active.last(from_s) is not None and not self._page_untrusted:
             found.silent = self._silent(from_s, to_s)
             found.silent_since = self._stop - to_s > MISSED_S and self._silent(to_s, self._stop)
         # Page and tick are up to a second apart.

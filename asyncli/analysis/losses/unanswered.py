@@ -56,7 +56,7 @@ def _why(table: LossTable, cells: list[LossCell]) -> Reason | None:
         return _nobody_answered(table, cells, meanwhile, asked, server.about(max(asked_s, 0.0), until_s, count), never)
     found = server.about(max(asked_s, 0.0), to_s, count)
     if never:
-        return reason("never_accepted", "others_accepted", server=server.called)
+        return _never(table, "others_")
     edge = idle_edge(table.gap_s, pooled(cells).idle_s, waited_s=table.timeout_s)
     if edge is not None:
         kept = min(found.excess or 0, count) if 2 * (found.excess or 0) >= count else 0
@@ -99,8 +99,14 @@ def _nobody_answered(
         none = found.requests is not None and found.requests <= PART * sent and sent >= FEWEST
         return reason("path_cut", why, counted=" and counted no request" if none else "")
     if table.server.local and never:
-        return reason("never_accepted", server=name)
+        return _never(table, "never_")
     return reason("server_stalled", "nobody_answered", server=name) if count >= FEWEST else None
+
+
+def _never(table: LossTable, others: str) -> Reason:
+    """None of their heartbeats was ever answered. Who shook hands in TLS has accepted; before that a kernel may do alone."""
+    did = "accepted" if table.totals.whole.tls is None else "answered"
+    return reason(f"never_{did}", f"{others}{did}", server=table.server.called)
 
 
 def why_silent(server: ServerEvidence, found: Evidence, sent: int) -> NoAnswers:
