@@ -117,10 +117,10 @@ def test_a_certificate_that_is_shown_in_the_run_alone_is_told_where_it_ends_soon
     run = a_run(1000)
     shown = ("2025-03-11T12:00:00+00:00", "2026-03-11T12:00:00+00:00", "soon", "2025-03-11")
     run.ticks[5][1].tls = TlsCounts(certificates=dict.fromkeys(shown, 7))
-    (finding,) = tls_findings(tls_of(run, fold(run)), run, 1000)
+    (finding,) = tls_findings(tls_of(run, fold(run)), run.environment, started=run.started)
     assert (finding.code, finding.fields["ends"], finding.fields["days_left"]) == ("tls_certificate_ends", shown[0], 10)
     run.environment["tls"] = {"certificate": {"ends": shown[0], "days_left": 40}}
-    assert list(tls_findings(tls_of(run, fold(run)), run, 1000)) == []
+    assert list(tls_findings(tls_of(run, fold(run)), run.environment, started=run.started)) == []
 
 
 def test_a_hiccup_in_a_short_ramp_is_no_limit() -> None:

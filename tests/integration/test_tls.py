@@ -81,7 +81,6 @@ BENCHED: dict[str, tuple[dict[str, Any], tuple[str, ...], dict[str, int], str, s
     "resumed": (
         {"change": at_most_1_2}, ("--ca", "ca.pem", "--tls-resume", "--short", "-c", "1"), {"full": 1, "resumed": 19}, "passed", set(),
     ),
-    "asks": ({"change": asks_for_a_certificate}, ("--ca", "ca.pem", "-n", "4"), {"resumed": 0}, "untested", {"requests_failed"}),
 }  # fmt: skip
 
 
@@ -95,8 +94,6 @@ def test_a_bench_says_of_tls_what_a_soak_says(name: str, tmp_path: Path) -> None
     assert found["tls"]["verified"] == ("--insecure" not in flags)
     assert (found["verdict"], codes - {one["code"] for one in found["findings"]}) == (verdict, set())
     assert f"TLS          {next(iter(found['tls']['spoken']))}, " in done.out
-    if name == "asks":
-        assert "alert certificate_required" in done.out
 
 
 def test_check_says_what_it_did_not_look_at_and_with_probe_what_was_agreed_on(tmp_path: Path) -> None:
