@@ -157,9 +157,7 @@ _CAUSES: dict[str, tuple[str, str]] = {
         "others were answered, these never: looks like {server} has not accepted them (its listen queue holds them)",
         _LISTENS,
     ),
-    "never_answered": (
-        "no heartbeat was answered: {server} accepted, shook hands over TLS, and did not answer", _ANSWERS,
-    ),
+    "never_answered": ("no heartbeat was answered: {server} accepted, shook hands over TLS, and did not answer", _ANSWERS),
     "others_answered": (
         "others were answered, these never: {server} accepted them, shook hands over TLS, and did not answer", _ANSWERS,
     ),

@@ -178,8 +178,8 @@ def mend_of_statuses(statuses: Iterable[int], *, over_tls: bool) -> str:
 @finding("status_errors", "warning")
 def status_errors(by_status: Mapping[int, int], over_tls: bool) -> Words:
     """Heartbeats were answered with HTTP errors: the connections held, but did not do the intended work."""
-    remedy = mend_of_statuses(by_status, over_tls=over_tls)
-    return Words(f"heartbeats were answered with errors: {listed(by_status)}", remedy)
+    said = f"heartbeats were answered with errors: {listed(by_status)}"
+    return Words(said, mend_of_statuses(by_status, over_tls=over_tls))
 
 
 @finding("listen_{what}", "warning")
