@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from typing import NamedTuple
 
 from asyncli.analysis.constants import PART
 from asyncli.analysis.saturation import MOST_CPU_SHARE
@@ -12,25 +13,34 @@ from asyncli.findings.host import host_busy, host_shared
 from asyncli.metrics import GENERATOR_CPU_S, HOST_CPU_BUSY_S, KERNEL_TCP_ALLOC, SERVER_CPU_S, SESSION_CPU_S
 from asyncli.records import Finding
 from asyncli.run import Run
+from asyncli.samples import Series
 
 #: A smaller share of all CPUs is not missing from what server and asyncli could do.
 MOST_OF_OTHERS = PART
 
 
-def others_cores(run: Run, start_s: float, stop_s: float) -> float | None:
-    """Cores of asyncli's host that neither asyncli nor the server used; None where unknown."""
-    busy = _cores(run, run.of_ours(HOST_CPU_BUSY_S), start_s, stop_s)
-    server = _cores(run, SERVER_CPU_S, start_s, stop_s) if run.place.local else 0.0
-    if busy is None or server is None:
-        return None
-    # Before the first connect there may be no generator.
-    ours = (_cores(run, name, start_s, stop_s) or 0.0 for name in (GENERATOR_CPU_S, SESSION_CPU_S))
-    return max(0.0, busy - server - sum(ours))
+class _Used(NamedTuple):
+    """CPU seconds of asyncli's host over time, and who used them. Read once: a night has thousands of stretches."""
+
+    busy: Series
+    #: None: it is on another host.
+    server: Series | None
+    ours: tuple[Series, ...]
+
+    def cores(self, start_s: float, stop_s: float) -> tuple[float, float] | None:
+        """Cores in use, and those of them that neither asyncli nor the server used; None where unknown."""
+        busy = _cores(self.busy, start_s, stop_s)
+        server = 0.0 if self.server is None else _cores(self.server, start_s, stop_s)
+        if busy is None or server is None:
+            return None
+        # Before the first connect there may be no generator.
+        ours = (_cores(one, start_s, stop_s) or 0.0 for one in self.ours)
+        return busy, max(0.0, busy - server - sum(ours))
 
 
-def _cores(run: Run, name: str, start_s: float, stop_s: float) -> float | None:
+def _cores(used: Series, start_s: float, stop_s: float) -> float | None:
     # CPU time has a resolution of 10 ms: over less time, shares are too rough.
-    return run.series(name).per_second(start_s, stop_s, least_s=0.5)
+    return used.per_second(start_s, stop_s, least_s=0.5)
 
 
 def cpus_taken(run: Run) -> list[Finding]:
@@ -41,23 +51,23 @@ def cpus_taken(run: Run) -> list[Finding]:
     start, stop, cpus = run.first_connect_s, run.stop_s, run.place.cpus
     if cpus is None or not start < stop:
         return []
+    server = run.series(SERVER_CPU_S) if run.place.local else None
+    used = _Used(run.series(run.of_ours(HOST_CPU_BUSY_S)), server, (run.series(GENERATOR_CPU_S), run.series(SESSION_CPU_S)))
     taken: list[tuple[float, float]] = []
     # Long enough for CPU time that is read each second or third, in steps of 10 ms; one that is cut short joins the last.
     parts = max(1, int((stop - start) / 10.0))
     borders = [start + (stop - start) * part / parts for part in range(parts + 1)]
     for part in itertools.pairwise(borders):
-        busy, others = _cores(run, run.of_ours(HOST_CPU_BUSY_S), *part), others_cores(run, *part)
-        if busy is not None and others is not None and busy >= MOST_CPU_SHARE * cpus and others >= MOST_OF_OTHERS * cpus:
+        found = used.cores(*part)
+        if found is not None and found[0] >= MOST_CPU_SHARE * cpus and found[1] >= MOST_OF_OTHERS * cpus:
             joins = bool(taken) and taken[-1][1] == part[0]
             taken.append((taken.pop()[0] if joins else part[0], part[1]))
     if not taken:
         return []
     span = max(taken, key=lambda one: one[1] - one[0])
-    busy, then = _cores(run, run.of_ours(HOST_CPU_BUSY_S), *span), others_cores(run, *span)
-    before = others_cores(run, -math.inf, start)
-    assert busy is not None
+    then, before = used.cores(*span), used.cores(-math.inf, start)
     assert then is not None
-    return [host_busy(round(cpus), busy, then, None if before is None else before >= MOST_OF_OTHERS * cpus, span, len(taken))]
+    return [host_busy(round(cpus), *then, None if before is None else before[1] >= MOST_OF_OTHERS * cpus, span, len(taken))]
 
 
 def other_sockets(run: Run, totals: Totals) -> list[Finding]:
