@@ -133,7 +133,7 @@ def costs(run: Run) -> Costs:
     return result
 
 
-def accepted_before(run: Run) -> float:
+def _accepted_before(run: Run) -> float:
     """How many connections of others the server had accepted before the first of ours; 0 where unknown."""
     names = (metrics.STATUS_ACCEPTS, metrics.STATUS_CONNECTS)
     readings = (run.series(name).between(-math.inf, run.first_connect_s) for name in names)
@@ -242,7 +242,7 @@ def _doubts(known: Costs, run: Run, held: Series, *fitters: Fitter) -> list[Find
     if not known.fits:
         return []
     found = []
-    plan, most, before = run.plan, max(held.values), accepted_before(run)
+    plan, most, before = run.plan, max(held.values), _accepted_before(run)
     # What it keeps of half as many hides half of the cost.
     if known.server_user is not None and 2 * before >= most:
         found.append(cost_reused(round(before)))

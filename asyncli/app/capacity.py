@@ -160,11 +160,12 @@ class CapacitySearch:
         plan = sized(self.plan, min(self.search.start, self.search.most))
         limits, _ = await probe_host(plan)
         self._memory = limits.memory_total
-        spread, checks, *_, self._tls = await check(plan, probe=not plan.force)
+        found = await check(plan, probe=not plan.force)
+        spread, self._tls = found.spread, found.tls
         watched: dict[str, object] = {"local": spread.local, "agent": None if plan.agent is None else {}}
         self._own = place_of(watched).of_ours(HOST_AVAILABLE_BYTES)
         if not self.plan.force:
-            refuse([one for one in checks if not one.code.startswith("nginx_") or one.code in _TIMER_CHECKS])
+            refuse([one for one in found.checks if not one.code.startswith("nginx_") or one.code in _TIMER_CHECKS])
             if spread.local:
                 places = {(one.address, one.port) for one in spread.destinations}
                 self.unheard = nothing_listens(places, None, "no step was begun")

@@ -33,8 +33,7 @@ def mend(reasons: Mapping[str, int], otherwise: str) -> str:
 @finding("tls_handshakes_failed", "error")
 def tls_handshakes_failed(reasons: Mapping[str, int]) -> Words:
     """TCP connected and TLS did not: by the alert that came, or by OpenSSL's words here."""
-    see = "see the server's error log, and --tls-min, --tls-max, --ca and --client-cert"
-    return Words(f"handshakes of TLS failed: {by_reason(reasons)}", mend(reasons, see))
+    return Words(f"handshakes of TLS failed: {by_reason(reasons)}", mend(reasons, TLS_REMEDY))
 
 
 @finding("tls_unverified", "info", "name the authority with --ca")
