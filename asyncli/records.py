@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import Annotated, Any, Literal, Protocol, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, Protocol
 
 import msgspec
 
+from asyncli.core.adding import added_up, summable
 from asyncli.core.histogram import Histogram
 from asyncli.text import plain, tidy
 
@@ -102,20 +103,6 @@ class Deaths(msgspec.Struct, array_like=True):
     idle_s: Histogram = msgspec.field(default_factory=Histogram)
     requests: Histogram = msgspec.field(default_factory=Histogram)
 
-    def merge(self, other: Deaths) -> None:
-        self.count += other.count
-        self.age_s.merge(other.age_s)
-        self.idle_s.merge(other.idle_s)
-        self.requests.merge(other.requests)
-
-
-_Key = TypeVar("_Key")
-
-
-def _add(counts: dict[_Key, int], others: dict[_Key, int]) -> None:
-    for key, count in others.items():
-        counts[key] = counts.get(key, 0) + count
-
 
 #: Why a bench's worker ended: all requests done, its time over, stopped, or no connection was possible.
 Ended = Literal["asked", "time", "stopped", "gave up"]
@@ -162,23 +149,14 @@ class Asked(msgspec.Struct):
     #: The last answer's instant, in seconds since T0: the greatest of all workers'.
     last_s: float = 0.0
 
-    def merge(self, other: Asked) -> None:
-        for name in ("keepalive", "resent", "body_bytes", "other_length", "in_flight", "overdue", "left", "queued"):
-            setattr(self, name, getattr(self, name) + getattr(other, name))
-        _add(self.failed, other.failed)
-        _add(self.by_target, other.by_target)
-        _add(self.ended, other.ended)
-        for name in ("waiting_us", "processing_us", "per_connection", "outstanding_us"):
-            getattr(self, name).merge(getattr(other, name))
-        self.last_s = max(self.last_s, other.last_s)
-        self.ended_s = max(self.ended_s, other.ended_s)
-
 
 class TlsCounts(msgspec.Struct):
     """What TLS counts in a second, in microseconds where it is a time. Mergeable.
 
     A :class:`Tick`'s ``connect_us`` is then the whole, until a heartbeat may be sent: ``tcp_us`` and ``handshake_us`` in turn.
     """
+
+    not_added: ClassVar[tuple[str, ...]] = ("objects",)
 
     full: Count = 0
     resumed: Count = 0
@@ -194,15 +172,11 @@ class TlsCounts(msgspec.Struct):
     #: Connections that keep an object of OpenSSL's, at the end of the second. A gauge, summed over workers.
     objects: int = 0
 
-    def merge(self, other: TlsCounts) -> None:
-        self.full += other.full
-        self.resumed += other.resumed
-        _add(self.spoken, other.spoken)
-        _add(self.certificates, other.certificates)
-        _add(self.failed, other.failed)
-        _add(self.ended, other.ended)
-        self.tcp_us.merge(other.tcp_us)
-        self.handshake_us.merge(other.handshake_us)
+
+#: Of a tick: summed over workers, and not over time.
+GAUGES = (
+    "workers", "held", "connecting", "awaiting", "ramped", "drained", "held_at_drain", "cpu_user_s", "cpu_system_s",
+)  # fmt: skip
 
 
 class Tick(msgspec.Struct):
@@ -211,6 +185,8 @@ class Tick(msgspec.Struct):
     Times are in microseconds. ``latency_us`` counts from the instant the heartbeat was due, so a late generator cannot hide; an
     unanswered heartbeat counts with its wait. ``lateness_us`` is due to sent.
     """
+
+    not_added: ClassVar[tuple[str, ...]] = ("second", "longest_wait_s", *GAUGES)
 
     #: Whole seconds since the common start T0 that this tick closes.
     second: int = 0
@@ -266,22 +242,9 @@ class Tick(msgspec.Struct):
 
     def merge_counts(self, other: Tick) -> None:
         """Add the counts of ``other`` (not its gauges)."""
-        for name in COUNTS:
-            setattr(self, name, getattr(self, name) + getattr(other, name))
-        _add(self.failures, other.failures)
-        _add(self.by_status, other.by_status)
-        _add(self.dropped, other.dropped)
-        for cause, deaths in other.deaths.items():
-            self.deaths.setdefault(cause, Deaths()).merge(deaths)
-        for name in HISTOGRAMS:
-            getattr(self, name).merge(getattr(other, name))
-        self.longest_turn_s = max(self.longest_turn_s, other.longest_turn_s)
-        if other.asked is not None:
-            self.asked = self.asked or Asked()
-            self.asked.merge(other.asked)
-        if other.tls is not None:
-            self.tls = self.tls or TlsCounts()
-            self.tls.merge(other.tls)
+        whole = added_up(self, other)
+        for name in summable(Tick):
+            setattr(self, name, getattr(whole, name))
 
     def merge_gauges(self, other: Tick) -> None:
         """Add the gauges of ``other``, which comes from another worker."""
@@ -293,10 +256,6 @@ class Tick(msgspec.Struct):
             self.tls.objects += other.tls.objects
 
 
-GAUGES = (
-    "workers", "held", "connecting", "awaiting", "ramped", "drained", "held_at_drain", "cpu_user_s", "cpu_system_s",
-)  # fmt: skip
-COUNTS = ("started", "opened", "reopened", "sent", "answered", "beats_failed", "bytes_sent", "bytes_received", "unanswered")
 HISTOGRAMS = ("latency_us", "lateness_us", "connect_us", "ramp_lateness_us", "heard_ms")
 
 

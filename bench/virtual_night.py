@@ -17,11 +17,12 @@ import psutil
 from common import command, machine
 
 from asyncli.analysis.trend import trend
+from asyncli.core.adding import summable
 from asyncli.engine.shard import build_shard
 from asyncli.engine.sim import SimNet, SimServer, simulate
 from asyncli.engine.spread import Destination, Spread
 from asyncli.plan import Layer, build_plan
-from asyncli.records import COUNTS, Tick
+from asyncli.records import Tick
 
 _WARM_H = 6
 
@@ -40,8 +41,9 @@ def main() -> None:
     # Counts alone: the buckets of a histogram that is summed over days grow in number, and are this script's own.
     total, lost, held, hours, bytes_at, begun = Tick(), 0, 0, [], [], time.monotonic()
     for tick in simulate(shard, server, chosen.hours * 3600.0, net=net):
-        for name in COUNTS:
-            setattr(total, name, getattr(total, name) + getattr(tick, name))
+        for name, how in summable(Tick).items():
+            if how is sum:
+                setattr(total, name, getattr(total, name) + getattr(tick, name))
         lost += tick.lost
         held = max(held, tick.held_at_drain)
         if tick.second % 3600 == 0 and not tick.held_at_drain:

@@ -81,8 +81,10 @@ def tls_findings(
     for spoken in part.spoken:
         suite = spoken.partition(" ")[2]
         # Of TLS 1.3 all suites have both.
-        if not suite.startswith("TLS_") and not (suite.startswith(("ECDHE", "DHE")) and ("GCM" in suite or "CHACHA20" in suite)):
-            yield tls.tls_weak("suite", spoken)
+        if not suite.startswith(("TLS_", "ECDHE", "DHE")):
+            yield tls.tls_weak("forward secrecy", spoken)
+        if not suite.startswith("TLS_") and not any(mode in suite for mode in ("GCM", "CCM", "CHACHA20")):
+            yield tls.tls_weak("authenticated encryption", spoken)
     certificate = (environment.get("tls") or {}).get("certificate") or {}
     kind, _, bits = str(certificate.get("key", "")).partition(" ")
     if bits.isdigit() and int(bits) < _LEAST_BITS.get(kind, 0):

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from typing import TypeVar
 
 import msgspec
 
-from asyncli.core.histogram import Histogram, bucket, summed
-from asyncli.records import COUNTS, HISTOGRAMS, Deaths, PhaseName, Tick, TlsCounts
+from asyncli.core.adding import added_up
+from asyncli.core.histogram import Histogram, bucket
+from asyncli.records import PhaseName, Tick
 from asyncli.run import Run
-
-K = TypeVar("K")
-_NOTHING = Tick()
 
 
 class Lateness(msgspec.Struct):
@@ -51,20 +47,18 @@ class Totals(msgspec.Struct):
     cpu_s: dict[PhaseName, tuple[float, float]] = msgspec.field(default_factory=dict)
 
     def during(self, *names: PhaseName) -> Tick:
-        total = Tick()
-        for name in names:
-            total.merge_counts(self.by_phase.get(name, _NOTHING))
-        return total
+        return added_up(Tick(), *(self.by_phase[name] for name in names if name in self.by_phase))
 
 
 def fold(run: Run) -> Totals:
     """The totals of a run. A tick belongs to the phase of its second's middle; a tick in a gap to none."""
     totals = Totals()
     parts: dict[PhaseName, list[tuple[float, Tick]]] = {}
+    in_gaps: list[Tick] = []
     at_drain = 0
     for (t_s, tick), name in zip(run.ticks, run.phases_of_ticks, strict=True):
         if any(gap.start_s < t_s <= (math.inf if gap.end_s is None else gap.end_s) for gap in run.gaps):
-            totals.whole.merge_counts(tick)
+            in_gaps.append(tick)
         else:
             parts.setdefault(name, []).append((t_s, tick))
         totals.peak = max(totals.peak, tick.held, tick.held_at_drain)
@@ -73,43 +67,16 @@ def fold(run: Run) -> Totals:
         if name == "ramp" and tick.workers:
             totals.pending_peak_per_worker = max(totals.pending_peak_per_worker, tick.connecting / tick.workers)
     for name, part in parts.items():
-        totals.by_phase[name] = sum_of_counts([tick for _, tick in part])
-        totals.whole.merge_counts(totals.by_phase[name])
+        totals.by_phase[name] = added_up(Tick(), *(tick for _, tick in part))
         (start_s, first_tick), (end_s, last_tick) = part[0], part[-1]
         if end_s > start_s:
             # The processes of a resumed run begin at zero.
             totals.cpu_s[name] = (max(0.0, _cpu(last_tick) - _cpu(first_tick)), end_s - start_s)
+    totals.whole = added_up(Tick(), *in_gaps, *totals.by_phase.values())
     if run.ticks:
         totals.open = at_drain or run.ticks[-1][1].held
         totals.held = max(0, totals.open - totals.whole.unanswered)
     return totals
-
-
-def sum_of_counts(ticks: Sequence[Tick]) -> Tick:
-    """The same as :meth:`Tick.merge_counts` of each, but faster."""
-    whole = Tick()
-    for name in COUNTS:
-        setattr(whole, name, sum(getattr(tick, name) for tick in ticks))
-    whole.failures = _sum_by_key(tick.failures for tick in ticks)
-    whole.by_status = _sum_by_key(tick.by_status for tick in ticks)
-    whole.dropped = _sum_by_key(tick.dropped for tick in ticks)
-    for cause in dict.fromkeys(cause for tick in ticks for cause in tick.deaths):
-        whole.deaths[cause] = sum_of_deaths([tick.deaths[cause] for tick in ticks if cause in tick.deaths])
-    for name in HISTOGRAMS:
-        setattr(whole, name, summed(getattr(tick, name) for tick in ticks))
-    if counts := [tick.tls for tick in ticks if tick.tls is not None]:
-        whole.tls = TlsCounts(
-            full=sum(one.full for one in counts),
-            resumed=sum(one.resumed for one in counts),
-            spoken=_sum_by_key(one.spoken for one in counts),
-            certificates=_sum_by_key(one.certificates for one in counts),
-            failed=_sum_by_key(one.failed for one in counts),
-            ended=_sum_by_key(one.ended for one in counts),
-            tcp_us=summed(one.tcp_us for one in counts),
-            handshake_us=summed(one.handshake_us for one in counts),
-        )
-    whole.longest_turn_s = max((tick.longest_turn_s for tick in ticks), default=0.0)
-    return whole
 
 
 def never_answered(tick: Tick) -> int:
@@ -121,19 +88,6 @@ def never_answered(tick: Tick) -> int:
 def errors(whole: Tick, least: int = 400) -> dict[int, int]:
     """Answers by status, from ``least`` on."""
     return {status: count for status, count in whole.by_status.items() if status >= least}
-
-
-def _sum_by_key(some: Iterable[dict[K, int]]) -> dict[K, int]:
-    whole: dict[K, int] = {}
-    for counts in some:
-        for key, count in counts.items():
-            whole[key] = whole.get(key, 0) + count
-    return whole
-
-
-def sum_of_deaths(some: Sequence[Deaths]) -> Deaths:
-    ages, idles, requests = ([getattr(one, name) for one in some] for name in ("age_s", "idle_s", "requests"))
-    return Deaths(sum(one.count for one in some), summed(ages), summed(idles), summed(requests))
 
 
 def _cpu(tick: Tick) -> float:

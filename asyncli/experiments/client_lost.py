@@ -13,7 +13,8 @@ from typing import Annotated, Any, NamedTuple
 from msgspec import Meta
 
 from asyncli.analysis.reconcile import reconcile
-from asyncli.analysis.totals import fold, sum_of_counts
+from asyncli.analysis.totals import fold
+from asyncli.core.adding import added_up
 from asyncli.errors import EngineError, PlanError
 from asyncli.experiments import Count, Experiment, ExperimentPlan
 from asyncli.experiments.context import Context, fitness
@@ -34,6 +35,7 @@ from asyncli.experiments.record import Chart, ChartLine, Claim, Column, Conclusi
 from asyncli.lab import child
 from asyncli.lab.network import Network
 from asyncli.metrics import STATUS_ACTIVE
+from asyncli.records import Tick
 from asyncli.run import Run
 from asyncli.store.reader import read_run, read_with
 from asyncli.units import format_duration, parse_duration
@@ -177,8 +179,8 @@ def figures_of(run: Run, told_s: Sequence[tuple[str, float]], watched: Watched) 
             # Silence shows in the next tick; a loss too, but others have reopened some by then: the rest is as of the instant.
             late = [tick for t_s, tick in run.ticks if t_s <= at_s + _TICK_S]
             past = late if name == _SILENT else [tick for t_s, tick in run.ticks if t_s <= at_s]
-            counts = sum_of_counts(past)
-            lost = sum_of_counts(late).lost if name == _LOST else counts.lost
+            counts = added_up(Tick(), *past)
+            lost = added_up(Tick(), *late).lost if name == _LOST else counts.lost
             # What was opened shows in the first page that was read after it.
             read = active.first(since_s=at_s) if name == _AGAIN else active.last(until_s=at_s)
             found[name] = {

@@ -28,7 +28,10 @@ def no_answers(from_s: float, to_s: float, waited: int, server: str, why: NoAnsw
             f"{server} counted {format_many(requests or 0, 'request')} meanwhile: it was slow, or its answers were delayed",
             "see its load, and middle boxes between here and the server",
         ),
-        "page_answered": ("its status page answered: looks like the network path was down", _NETWORK),
+        "page_answered": (
+            "its status page answered: looks like the network path was down, or a part of it was stopped",
+            f"see its workers and backends; {_NETWORK}",
+        ),
         "unknown": (
             f"looks like {server} was stopped, or the network path was down",
             "see its load and its error log, and routes and firewalls between",

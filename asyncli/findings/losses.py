@@ -169,9 +169,10 @@ def _incident(one: Incident) -> str:
 
 
 def mend_of_statuses(statuses: Iterable[int], *, over_tls: bool) -> str:
-    """What to do about answers that were errors. To who shows no certificate nginx shakes hands, and then answers 400."""
-    if over_tls and set(statuses) == {400}:
-        return "if the server asks for a certificate (ssl_verify_client), name one with --client-cert; else see its error log"
+    """What to do about answers that were errors. nginx answers 400 to who shows no certificate, and to who speaks no TLS."""
+    if set(statuses) == {400}:
+        ours = "asks for a certificate (ssl_verify_client), name one with --client-cert" if over_tls else "speaks TLS there, take https://"
+        return f"if the server {ours}; else see its error log"
     return "see the server's error log for why it answers so; aim at a path that it answers with 200, or take another --method"
 
 

@@ -51,13 +51,16 @@ def tls_certificate_ends(subject: str, ends: str, days_left: float) -> str:
 
 @finding("tls_weak", "warning")
 def tls_weak(what: str, chosen: str) -> Words:
-    """What the server chose is below what RFC 9325 (sections 4.1 to 4.5) recommends. ``what``: "suite", "key" or "signature"."""
+    """What the server chose is below what RFC 9325 (sections 4.1 to 4.5) recommends. ``what``: "forward secrecy", "authenticated
+    encryption" (what its suite has not), "key" or "signature".
+    """
     said = {
-        "suite": f"the server chose {chosen}, which has no forward secrecy or no authenticated encryption (RFC 9325, 4.1, 4.2)",
         "key": f"the server's certificate has a key of {chosen}, below 2,048 bits of RSA or 224 of a curve (RFC 9325, 4.5)",
         "signature": f"the server's certificate is signed with {chosen} (RFC 9325, 4.5)",
-    }[what]
-    return Words(said, _CHOICE if what == "suite" else "have another certificate made")
+    }
+    if what in said:
+        return Words(said[what], "have another certificate made")
+    return Words(f"the server chose {chosen}, which has no {what} (RFC 9325, 4.1, 4.2)", _CHOICE)
 
 
 @finding("tls_not_resumed", "warning", "switch tickets or a cache of sessions on, or leave --tls-resume out")

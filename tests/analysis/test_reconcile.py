@@ -213,10 +213,7 @@ def test_polls_without_a_page_may_or_may_not_have_arrived() -> None:
 def test_a_handshake_of_which_the_last_packet_was_lost(answers: int, severity: str) -> None:
     # Three were opened, fell silent and were replaced; the server never knew of them.
     run = a_run(20_000)
-    dead = Deaths()
-    for _ in range(3):
-        dead.merge(Deaths(1, requests=Histogram({bucket(answers): 1}, answers, answers)))
-    run.ticks[30][1].deaths["heartbeat_timeout"] = dead
+    run.ticks[30][1].deaths["heartbeat_timeout"] = Deaths(3, requests=Histogram({bucket(answers): 3}, answers, answers))
     run.ticks[31][1].opened += 3
     (finding,) = [one for one in look(run)[1] if one.code == "reconcile_accepts"]
     assert finding.severity == severity

@@ -108,9 +108,7 @@ def sleeper() -> Iterator[int]:
     process.wait()
 
 
-async def test_one_sample_a_second_merges_the_page_and_proc(
-    bench: Callable[..., Bench], status: Status, sleeper: int
-) -> None:
+async def test_one_sample_a_second_merges_the_page_and_proc(bench: Callable[..., Bench], status: Status, sleeper: int) -> None:
     one = bench(Plan(urls=(NOWHERE,), status_url=status.url, server_pid=sleeper), Clock(3))
     await one.open()
     await one.run()

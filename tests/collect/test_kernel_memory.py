@@ -195,11 +195,7 @@ def test_counters_are_picked_by_name_from_their_group() -> None:
         "tcp.TCPTimeouts": 2,
     }
     wanted = ["RetransSegs", "AttemptFails", "EstabResets", "NotInThisKernel"]
-    assert kernel.parse_counters(SNMP, "Tcp", wanted) == {
-        "tcp.AttemptFails": 11,
-        "tcp.EstabResets": 12,
-        "tcp.RetransSegs": 13,
-    }
+    assert kernel.parse_counters(SNMP, "Tcp", wanted) == {"tcp.AttemptFails": 11, "tcp.EstabResets": 12, "tcp.RetransSegs": 13}
 
 
 def test_busy_is_neither_idle_nor_waiting_and_counts_guests_once() -> None:

@@ -169,9 +169,7 @@ async def test_of_a_name_the_address_that_refuses_is_given_up(tmp_path: Path, mo
     assert (summary["connections"]["failed"], summary["connections"]["failures"]) == (0, {})
 
 
-async def test_of_a_name_the_address_that_never_answers_is_given_up(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_of_a_name_the_address_that_never_answers_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     both = [(socket.AF_INET, "127.0.0.2"), (socket.AF_INET, "127.0.0.1")]
     monkeypatch.setattr(resolve, "_addresses", lambda host, port: both)
     with serving() as server, silent_port("127.0.0.2", server.port):

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from recording import new_run
 
-from asyncli.analysis.totals import sum_of_counts
 from asyncli.core import histogram as histogram_module
+from asyncli.core.adding import added_up
 from asyncli.core.histogram import Histogram, summed
 from asyncli.records import Deaths, Sample, Tick
 from asyncli.samples import Samples, Series, series, within
@@ -95,9 +95,9 @@ def test_the_sum_of_counts_is_one_merge_after_another() -> None:
     whole = Tick()
     for tick in ticks:
         whole.merge_counts(tick)
-    assert sum_of_counts(ticks) == whole
+    assert added_up(Tick(), *ticks) == whole
     assert ticks == before
-    assert sum_of_counts([]) == Tick()
+    assert added_up(Tick()) == Tick()
 
 
 ROWS = [

@@ -14,7 +14,8 @@ import msgspec
 
 from asyncli.analysis.losses.likelihood import within, without
 from asyncli.analysis.losses.server_evidence import ServerEvidence
-from asyncli.analysis.totals import Totals, sum_of_deaths
+from asyncli.analysis.totals import Totals
+from asyncli.core.adding import added_up
 from asyncli.core.histogram import Histogram
 from asyncli.findings import Words
 from asyncli.findings.loss_causes import Dead, in_seconds, words_of
@@ -86,7 +87,7 @@ class Attribution:
         """The reason's words, filled in for these losses."""
         medians = None
         if "{medians}" in reason.words.evidence:
-            whole = sum_of_deaths([rest for _, rest, *_ in self._parts])
+            whole = added_up(Deaths(), *(rest for _, rest, *_ in self._parts))
             age, idle = whole.age_s.quantile(0.5), whole.idle_s.quantile(0.5)
             medians = None if age is None or idle is None else (age, idle)
         dead = Dead(self.cause, self.count, self._span("age_s"), self._span("idle_s"), medians, self.since_s, self.to_s)
@@ -158,7 +159,7 @@ def left(cells: Iterable[LossCell]) -> int:
 
 
 def pooled(cells: Sequence[LossCell]) -> Deaths:
-    return sum_of_deaths([cell.rest for cell in cells])
+    return added_up(Deaths(), *(cell.rest for cell in cells))
 
 
 def asked(cells: Iterable[LossCell]) -> float:
