@@ -16,7 +16,7 @@ PACKAGE = Path(asyncli.__file__).parent
 #: What all may know: plans, records and their names, and small things that know nothing else.
 MODEL = {
     "asyncli", "benchplan", "certificates", "errors", "exit_status", "findings", "metrics", "plan", "records", "run", "samples", "secret_variables", "text",
-    "topology", "trust", "units", "values", "core.histogram",
+    "topology", "trust", "units", "values", "core.adding", "core.histogram",
 }  # fmt: skip
 #: Each part, and the others that it may import beside MODEL; its own modules it always may.
 MAY_IMPORT: dict[str, set[str]] = {
@@ -47,7 +47,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 MODEL_MAY_IMPORT: dict[str, set[str]] = {
     "values": {"units"},
     "plan": {"core.ramp", "errors", "units", "values"},
-    "records": {"core.histogram", "text"},
+    "records": {"core.adding", "core.histogram", "text"},
     "findings": {"records", "units"},
     "samples": {"records"},
     "topology": {"metrics", "records"},
