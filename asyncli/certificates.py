@@ -47,7 +47,10 @@ def reason_of(error: ssl.SSLError) -> str:
 def trusting(flag: str, authority: str | None) -> ssl.SSLContext:
     """A client's context that trusts this file's authority (None: the system's). Raises :class:`HostError`."""
     try:
-        return ssl.create_default_context(cafile=authority)
+        context = ssl.create_default_context(cafile=authority)
+        # Of $SSLKEYLOGFILE: no secret goes into a file.
+        context.keylog_filename = None  # type: ignore[assignment]
+        return context
     except (OSError, ssl.SSLError) as error:
         why = error.strerror if not isinstance(error, ssl.SSLError) and error.strerror else "no certificate in PEM"
         raise HostError(f"{flag} {authority}: cannot be read ({why}); name a file with the authority's certificate") from None
@@ -61,16 +64,26 @@ def identify(context: ssl.SSLContext, flags: tuple[str, str], certificate: str, 
             Path(path).read_bytes()
         except OSError as error:
             raise HostError(f"{flag} {path}: cannot be read ({error.strerror}); name a file in PEM") from None
+    asked = []
+
+    def no_passphrase() -> str:
+        asked.append(True)
+        return ""
+
     try:
         # Never ask for a passphrase.
-        context.load_cert_chain(certificate, key, password=lambda: "")
+        context.load_cert_chain(certificate, key, password=no_passphrase)
     except (ssl.SSLError, OSError, ValueError) as error:
         # Without a reason OpenSSL tells its own file and line.
         reason = error.reason if isinstance(error, ssl.SSLError) else str(error)
         why = f" ({reason.lower().replace('_', ' ')})" if reason else ""
         files = " and ".join(f"{flag} {path}" for flag, path in named)
-        what = f"{'hold' if key else 'holds'} no certificate with its key, in PEM and without a passphrase{why}"
-        raise HostError(f"{files}: {what}; name both files") from None
+        what = f"{'hold' if key else 'holds'} no certificate with its key, in PEM{why}; name both files"
+        if asked:
+            what = "the key has a passphrase; write it without one (openssl pkey -in KEY -out PLAIN)"
+        elif reason == "KEY_VALUES_MISMATCH":
+            what = "the key is not the certificate's; name the one that is"
+        raise HostError(f"{files}: {what}") from None
     return context
 
 

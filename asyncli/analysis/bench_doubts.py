@@ -44,7 +44,7 @@ def doubts(run: BenchRun, asked: Asked, generator: Spent, server: Spent) -> Iter
     if (taken := _taken(run, generator, server)) is not None:
         yield taken
     if errors := {status: count for status, count in total.by_status.items() if status >= 400}:
-        yield bench.error_answers(errors, total.answered)
+        yield bench.error_answers(errors, total.answered, total.tls is not None)
     if sum(asked.failed.values()):
         yield bench.requests_failed(asked.failed, {} if total.tls is None else total.tls.ended)
     yield from _of_the_end(run, asked)

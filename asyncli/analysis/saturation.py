@@ -91,7 +91,8 @@ def _ramp(run: Run, totals: Totals) -> Finding | None:
     # Failed attempts open nothing; other findings report them.
     if late_s is None and (rate is None or rate >= NEARLY_ALL * plan.asked_per_s or ramp.failures):
         return None
-    if totals.pending_peak_per_worker >= PENDING_HOLDS_BACK:
+    # Batches that went out in time wait for somebody else.
+    if late_s is None or totals.pending_peak_per_worker >= PENDING_HOLDS_BACK:
         tcp, tls = (None, None) if ramp.tls is None else (one.quantile(0.9) for one in (ramp.tls.tcp_us, ramp.tls.handshake_us))
         in_tls = tcp is not None and (tls is None or tcp < tls)
         return generator.ramp_held_back(

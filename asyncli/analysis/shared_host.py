@@ -79,7 +79,10 @@ def other_sockets(run: Run, totals: Totals) -> list[Finding]:
     before, after = allocated.last(until_s=start), allocated.last(until_s=stop, since_s=max(start, stop - 10.0))
     if before is None or after is None or not math.isfinite(start):
         return []
-    ours = totals.open * run.sides.ends
+    # Of a connect that waits both ends may exist.
+    pending = next((tick.connecting for t_s, tick in reversed(run.ticks) if t_s <= stop), 0)
+    most = (totals.open + pending) * run.sides.ends
+    ours = min(max(totals.open * run.sides.ends, round(after - before)), most)
     others = round(after - before) - ours
     # Daemons open and close dozens; a share of 5 % changes no printed digit.
     if abs(others) <= 50 + 0.05 * ours:

@@ -20,6 +20,7 @@ def command(term: str) -> int:
     The terms are the paragraphs of docs/method.md; a limit of the preflight is explained by the paragraph that names it.
     """
     from asyncli import findings
+    from asyncli.findings.losses import CONNECT_WORDS, LOSS_WORDS
     from asyncli.lab.resources import document
 
     for module in pkgutil.iter_modules(findings.__path__, "asyncli.findings."):
@@ -36,6 +37,9 @@ def command(term: str) -> int:
                 print(f"{term} ({one.severity}): {' '.join(one.about.split())}")
         elif (known := next((text for text in terms.values() if f"`{term}`" in text), None)) is not None:
             print(known)
+        elif causes := [words for words in (LOSS_WORDS.get(term), CONNECT_WORDS.get(term, ("",))[0]) if words]:
+            lost = "connections " if term in LOSS_WORDS else ""
+            print(f"{term} (a cause): {lost}{'; or '.join(causes)}")
         else:
             raise PlanError(f"TERM: nothing is called {term!r}; 'asyncli explain' lists the terms")
     return 0

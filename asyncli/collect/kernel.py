@@ -35,12 +35,13 @@ _LISTING_CACHE = "proc_inode_cache"
 #: with IPv6, blobs only with an LSM.)
 _ESSENTIAL = ("TCP", "sock_inode_cache", "filp", "dentry", "eventpoll_epi", "eventpoll_pwq")
 
-#: Counters of refused, dropped, reset and late connections. All 140 would dominate the run file.
+#: Counters of refused, dropped, reset and late connections, and of segments sent again for nothing. All 140 would dominate the
+#: run file.
 TCP_COUNTERS = frozenset({
     "ListenOverflows", "ListenDrops", "TCPBacklogDrop", "TCPReqQFullDrop", "TCPReqQFullDoCookies", "SyncookiesSent",
     "TCPTimeWaitOverflow", "TCPAbortOnMemory", "TCPAbortOnTimeout", "TCPAbortOnData", "TCPAbortOnClose",
     "TCPMemoryPressures", "TCPTimeouts", "TCPSynRetrans", "TCPRetransFail", "TCPRcvQDrop", "TCPZeroWindowDrop",
-    "PruneCalled", "TCPChallengeACK",
+    "PruneCalled", "TCPChallengeACK", "TCPDSACKRecv",
 })  # fmt: skip
 _WAITING_PAGES = re.compile(r"^ +count: +(\d+)$", re.MULTILINE)
 _SNMP_TCP = frozenset({"OutSegs", "RetransSegs", "AttemptFails", "EstabResets", "OutRsts"})

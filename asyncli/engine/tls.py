@@ -278,8 +278,10 @@ class TlsNet:
             pass
         except ssl.SSLError as error:
             raise self._failed(handle, reason_of(error)) from None
-        if self._resume and (session := kept.tls.session) is not None and session.has_ticket:
-            self._sessions.setdefault(kept.place, session)
+        # Asking for it copies it.
+        wanted = self._resume and kept.place not in self._sessions
+        if wanted and (session := kept.tls.session) is not None and session.has_ticket:
+            self._sessions[kept.place] = session
         return b"".join(heard), kept.outgoing.read(), ended
 
     # -- ends

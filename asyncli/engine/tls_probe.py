@@ -161,7 +161,7 @@ _UNKNOWN_AUTHORITY = (2, 18, 19, 20, 21)
 def _why(error: Exception, plan: Plan, target: Target, there: Destination) -> str:
     """What a handshake failed of, and what to do."""
     if isinstance(error, ssl.SSLCertVerificationError):
-        return _why_not_trusted(error.verify_code, error.verify_message, target, _shown_by(plan, target, there))
+        return _why_not_trusted(error.verify_code, error.verify_message, target, _shown_by(plan, target, there), plan.ca)
     if isinstance(error, TimeoutError):
         return f"its handshake of TLS takes longer than --connect-timeout ({plan.connect_timeout_s:g} s); see the server's log"
     reason = reason_of(error) if isinstance(error, ssl.SSLError) and error.reason else ""
@@ -194,7 +194,7 @@ def _shown_by(plan: Plan, target: Target, there: Destination) -> Certificate | N
         return None
 
 
-def _why_not_trusted(code: int, message: str, target: Target, shown: Certificate | None) -> str:
+def _why_not_trusted(code: int, message: str, target: Target, shown: Certificate | None, authority: str | None) -> str:
     if code in (_WRONG_NAME, _WRONG_ADDRESS):
         names = "" if shown is None else f", but for {_few(shown.names) or shown.subject}"
         return f"its certificate is not for {target.name}{names}; aim at a name that it has, or {_INSECURE}"
@@ -206,7 +206,8 @@ def _why_not_trusted(code: int, message: str, target: Target, shown: Certificate
         return f"its key is too short ({'unknown' if shown is None else shown.key}); issue one with a longer key, or {_INSECURE}"
     if code in _UNKNOWN_AUTHORITY:
         by = "" if shown is None else f" ({'itself' if shown.issuer == shown.subject else shown.issuer})"
-        return f"its certificate is signed by an authority unknown here{by}; name the authority's file with --ca, or {_INSECURE}"
+        whom = "an authority unknown here" if authority is None else f"another authority than that of --ca {authority}"
+        return f"its certificate is signed by {whom}{by}; name the authority's file with --ca, or {_INSECURE}"
     return f"its certificate cannot be trusted ({message}); renew it, or {_INSECURE}"
 
 

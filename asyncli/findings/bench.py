@@ -7,6 +7,7 @@ from typing import TypedDict
 
 from asyncli.findings import Words, finding
 from asyncli.findings.generator import BENCH_AGAIN
+from asyncli.findings.losses import mend_of_statuses
 from asyncli.findings.tls import TLS_REMEDY, by_reason
 from asyncli.records import Severity
 from asyncli.units import format_count, format_duration, format_many
@@ -54,10 +55,10 @@ def short_run(for_s: float) -> str:
     return f"all requests were answered in {format_duration(for_s)}, too short for a rate"
 
 
-@finding("error_answers", "error", "aim at a path that the server answers with 200, or see its error log")
-def error_answers(by_status: Mapping[int, int], of: int) -> str:
+@finding("error_answers", "error")
+def error_answers(by_status: Mapping[int, int], of: int, over_tls: bool) -> Words:
     """Answers had a status of 400 or more."""
-    return _answers(by_status, of, "were errors")
+    return Words(_answers(by_status, of, "were errors"), mend_of_statuses(by_status, over_tls=over_tls))
 
 
 @finding("requests_failed", "error", f"{_ERROR_LOG}, and its load")

@@ -92,8 +92,8 @@ def cost_reused(accepted: int) -> str:
     cost of a connection is then too low.
     """
     return (
-        f"the server had accepted {format_count(accepted)} connections before this run: any memory that it kept of them is "
-        "used again and missing from its cost of a connection"
+        f"the server had accepted {format_count(accepted)} connections before this run, and uses what memory it kept of them "
+        "again: its cost of a connection is unknown"
     )
 
 

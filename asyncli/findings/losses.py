@@ -21,7 +21,8 @@ LOSS_WORDS = {
     "generator_lost": "were lost with a process of asyncli's own",
     "other": "ended for an unknown reason",
 }
-_FAILURES: dict[str, tuple[str, str]] = {
+#: What happened to connects that failed, by cause, and what to do.
+CONNECT_WORDS: dict[str, tuple[str, str]] = {
     "refused": ("connects were refused", "see that the server listens at this address and port, and its backlog"),
     "unreachable": ("connects found no route, or were blocked", "see routes and firewall between here and the server"),
     "connect_timeout": (
@@ -133,7 +134,7 @@ def failed(
     """Connects that failed by one cause. ``replacing``: all were to replace lost connections. ``told``: reported by client hosts
     that had been silent.
     """
-    what, remedy = _FAILURES.get(cause, _FAILURES["other"])
+    what, remedy = CONNECT_WORDS.get(cause, CONNECT_WORDS["other"])
     evidence = f"{_many(count, what)} ({cause})"
     if from_s is not None and until_s is not None:
         evidence += f", from {format_clock(from_s)} to {format_clock(until_s)}"

@@ -25,8 +25,8 @@ def refuses_ours(reason: str) -> bool:
 def mend(reasons: Mapping[str, int], otherwise: str) -> str:
     """What to do about these reasons."""
     mends = ["name a certificate that the server trusts: --client-cert, --client-key"] if any(map(refuses_ours, reasons)) else []
-    if "certificate has expired" in reasons:
-        mends.append("renew the server's certificate")
+    if any(("certificate" in one or "mismatch" in one) and not one.startswith("alert") for one in reasons):
+        mends.append("see the certificate that the server shows now: before the run it could be trusted; renew or replace it")
     return "; ".join(mends) or otherwise
 
 

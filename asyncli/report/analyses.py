@@ -11,7 +11,7 @@ from asyncli.analysis.forecast import Forecast, forecast
 from asyncli.analysis.losses.attribution import Diagnosis, diagnose
 from asyncli.analysis.saturation import saturation
 from asyncli.analysis.totals import Totals, fold
-from asyncli.findings.cost import CALLED
+from asyncli.findings.cost import CALLED, cost_reused
 from asyncli.findings.unknown import cost_grew
 from asyncli.records import Finding
 from asyncli.run import Run
@@ -38,6 +38,7 @@ def analyse(run: Run) -> Analyses:
     if totals.whole.opened and not totals.whole.answered:
         cost = Costs(residue=cost.residue)
     _leave_out_growth(cost, drift)
+    _leave_out_reused(cost)
     ceilings, of_forecast = forecast(run, cost)
     diagnoses = diagnose(run, totals)
     gave_way = instead_of_forecast(Seen(run, totals, diagnoses, saturation(run, totals)))
@@ -50,6 +51,16 @@ def analyse(run: Run) -> Analyses:
         diagnoses=diagnoses,
         findings=[*(of_forecast if gave_way is None else [gave_way]), *of_drift],
     )
+
+
+def _leave_out_reused(cost: Costs) -> None:
+    """Remove what the server's memory is part of, where it used memory of earlier connections again."""
+    if (reused := next((one for one in cost.findings if one.code == cost_reused.code), None)) is None:
+        return
+    for name in ("server_user", "host_total", "residual"):
+        setattr(cost, name, None)
+        cost.fits.pop(name, None)
+        cost.unknown[name] = reused.evidence
 
 
 def _leave_out_growth(cost: Costs, drift: dict[MetricName, Drift]) -> None:

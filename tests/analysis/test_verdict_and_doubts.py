@@ -138,7 +138,7 @@ def test_a_slow_ramp() -> None:
     for place, (_, tick) in enumerate(run.ticks):
         tick.opened = 500 if place < 40 else 0
     run.phases[1].end_s = run.phases[2].start_s = run.phases[1].start_s + 40
-    assert [finding.code for finding in doubts(run)] == ["generator_saturated_ramp"]
+    assert [finding.code for finding in doubts(run)] == ["ramp_held_back"]
     run.ticks[3][1].failures = {"refused": 1}
     assert doubts(run) == []
 

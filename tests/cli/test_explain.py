@@ -27,6 +27,7 @@ def test_a_term_is_explained_by_its_paragraph(tmp_path: Path, term: str) -> None
     ("code", "said"),
     [
         ("worker_lost", "worker_lost (error): "), ("status_lost", "status_lost (warning): "), ("agent_memory_slowed", "agent_memory_slowed (info): "),
+        ("closed_idle", "closed_idle (a cause): connections were closed "), ("refused", "refused (a cause): connects were refused"),
     ],
 )
 def test_a_finding_is_explained_by_its_code(tmp_path: Path, code: str, said: str) -> None:

@@ -101,19 +101,21 @@ def sent_again(run: Run) -> list[Finding]:
     """Hosts that retransmitted 1 % or more of their TCP segments within ten seconds: asyncli's, and the server's if an agent
     counts.
 
-    By RetransSegs and OutSegs of /proc/net/snmp, for all programs of a network namespace (RFC 4022). Losses on the way here show
-    only in the other side's counters.
+    By RetransSegs and OutSegs of /proc/net/snmp, for all programs of a network namespace (RFC 4022), less those of which the peer
+    says that it had them (TCPDSACKRecv, RFC 2883): probes of a busy end, and no loss. Losses on the way here show only in the
+    other side's counters.
     """
     start, stop, ours = run.first_connect_s, run.stop_s, run.of_ours(TCP)
     found = []
     for family in dict.fromkeys((ours, TCP)):
-        again, out = run.series(f"{family}RetransSegs"), run.series(f"{family}OutSegs")
+        again, out, needless = (run.series(f"{family}{name}") for name in ("RetransSegs", "OutSegs", "TCPDSACKRecv"))
         if not math.isfinite(start) or not len(again) or not len(out):
             continue
         worst, count, rises = 0.0, 0.0, list[float]()
         for number in range(math.ceil((stop - start) / _SPAN_S)):
             low, high = start + number * _SPAN_S, min(stop, start + (number + 1) * _SPAN_S)
-            more, sent = ((counter.at(high) or 0.0) - (counter.at(low) or 0.0) for counter in (again, out))
+            more, sent, had = ((counter.at(high) or 0.0) - (counter.at(low) or 0.0) for counter in (again, out, needless))
+            more -= had
             if more >= _FEWEST and sent >= 0 and more >= WORTH_TELLING * (more + sent):
                 worst, count = max(worst, more / (more + sent)), count + more
                 rises += _rises(again, low, high)

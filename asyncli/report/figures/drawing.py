@@ -132,10 +132,12 @@ def sheet(
 
 def ticks(axis: Axis, unit: str, most: int) -> None:
     """Round ticks, ``most`` of them at most: ``200 MB``, ``10k``."""
-    from matplotlib.ticker import EngFormatter, MaxNLocator
+    from matplotlib.ticker import EngFormatter, FuncFormatter, MaxNLocator
 
     axis.set_major_locator(MaxNLocator(most, steps=[1, 2, 2.5, 5, 10], integer=True))
-    axis.set_major_formatter(EngFormatter(unit, sep=" " if unit else ""))
+    whole = EngFormatter(unit, sep=" " if unit else "")
+    # Around a line that is flat there are no thousandths of a byte.
+    axis.set_major_formatter(FuncFormatter(lambda value, _: "" if 0 < abs(value) < 1 else whole(value)))
 
 
 def time_axis(ax: Axes, start_s: float, end_s: float, width: float) -> None:
