@@ -13,7 +13,7 @@ from asyncli.errors import PlanError
 from asyncli.plan import Discreet, Layer, Plan, read_layers
 from asyncli.records import CpuShares, Ended, Environment, Finding, Sample, Tick
 from asyncli.units import shown
-from asyncli.values import TlsOptions, above_zero, count_to, one_of
+from asyncli.values import TlsOptions, above_zero, checked_url, count_to, each_of, one_of
 
 # Methods whose answers have a known end; CONNECT and UPGRADE leave HTTP.
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
@@ -134,10 +134,11 @@ KEYS: dict[str, tuple[str, Callable[[object], Any]]] = {
     **{
         key: soaks.KEYS[key]
         for key in (
-            "urls", "connections", "header", "workers", "source", "timeout", "connect_timeout", "status_url", "server_pid",
+            "connections", "header", "workers", "source", "timeout", "connect_timeout", "status_url", "server_pid",
             "server_pidfile", "server_name", "fail_if", "seed", "force", *TlsOptions.__struct_fields__,
         )
     },
+    "urls": ("urls", each_of(checked_url)),
     "requests": ("requests", _requests),
     "duration": ("duration_s", above_zero("10s")),
     "rate": ("rate", _rate),

@@ -24,6 +24,7 @@ from asyncli.values import (
     MASK,
     Target,
     TlsOptions,
+    checked_target,
     checked_url,
     each_of,
     one_of,
@@ -39,6 +40,7 @@ from asyncli.values import (
     parse_keepalive,
     parse_positive,
     parse_source,
+    parse_target,
     parse_text,
     parse_url,
     whole_number,
@@ -48,6 +50,7 @@ from asyncli.values import (
 # A plan file has some lines. Python's reader of TOML takes seconds for some 30,000 bytes of dots.
 LONGEST_FILE = 16_384
 _AN_HOUR = 3600.0
+_OF_AN_UPGRADE = {"upgrade", "sec-websocket-key", "sec-websocket-version", "sec-websocket-extensions"}
 
 
 class Discreet(TlsOptions, frozen=True):
@@ -105,7 +108,12 @@ class Plan(Discreet, frozen=True, forbid_unknown_fields=True, kw_only=True):
     @property
     def targets(self) -> tuple[Target, ...]:
         """The URLs taken apart, in order."""
-        return tuple(parse_url(url) for url in self.urls)
+        return tuple(parse_target(url) for url in self.urls)
+
+    @property
+    def protocol(self) -> str:
+        """What its connections speak."""
+        return self.targets[0].protocol
 
     @property
     def tls(self) -> TlsOptions | None:
@@ -144,7 +152,7 @@ def _tls_version(value: object) -> str:
 
 #: key in a plan file (and, with dashes, the flag) -> (field of Plan, parser). The one list of what a plan can say.
 KEYS: dict[str, tuple[str, Callable[[object], Any]]] = {
-    "urls": ("urls", each_of(checked_url)),
+    "urls": ("urls", each_of(checked_target)),
     "connections": ("connections", parse_connections),
     "keepalive": ("keepalive_s", parse_keepalive),
     "batch": ("batch", parse_count),
@@ -291,18 +299,21 @@ def read_layers(
     if alone:
         raise PlanError(f"{located[alone[0]]}: there is no agent; write --agent http://HOST:{AGENT_PORT}")
     require_tls(fields, located)
+    if any(parse_target(url).protocol == "websocket" for url in fields["urls"]):
+        require_websocket(fields, located)
     fields.setdefault("seed", secrets.randbits(48))
     return fields, located
 
 
 def require_tls(fields: Mapping[str, Any], located: Mapping[str, str]) -> None:
-    """All URLs over TLS or none, and flags of TLS only where it is spoken."""
-    secure = {parse_url(url).secure for url in fields["urls"]}
-    if len(secure) > 1:
-        raise PlanError(f"{located['urls']}: http and https in one run; test them one after the other")
+    """All URLs of one scheme, and flags of TLS only where it is spoken."""
+    schemes = {url.partition("://")[0].lower(): parse_target(url).secure for url in fields["urls"]}
+    if len(schemes) > 1:
+        raise PlanError(f"{located['urls']}: {' and '.join(sorted(schemes))} in one run; test them one after the other")
+    secure = schemes.values()
     said = [located[field] for field in TlsOptions.__struct_fields__ if fields.get(field)]
     if said and True not in secure and not (fields.get("status_url") and parse_url(fields["status_url"]).secure):
-        raise PlanError(f"{said[0]}: no URL is https; write https://, or leave it out")
+        raise PlanError(f"{said[0]}: no URL is over TLS; write https:// or wss://, or leave it out")
     if fields.get("client_key") and not fields.get("client_cert"):
         raise PlanError(f"{located['client_key']}: a key without its certificate; write --client-cert FILE beside it")
     if fields.get("insecure") and fields.get("ca"):
@@ -311,6 +322,15 @@ def require_tls(fields: Mapping[str, Any], located: Mapping[str, str]) -> None:
         raise PlanError(f"{located['tls_max']}: below {located['tls_min']}; write the higher version")
     if fields.get("tls_min") == "1.3" and fields.get("tls_ciphers"):
         raise PlanError(f"{located['tls_ciphers']} and {located['tls_min']}: of TLS 1.3 the server chooses; leave one out")
+
+
+def require_websocket(fields: Mapping[str, Any], located: Mapping[str, str]) -> None:
+    """Nothing that HTTP alone has, and nothing that an upgrade says itself."""
+    if "method" in fields:
+        raise PlanError(f"{located['method']}: the heartbeat of a WebSocket is a ping; leave it out")
+    for one in fields.get("headers", ()):
+        if (name := one.partition(":")[0]).lower() in _OF_AN_UPGRADE:
+            raise PlanError(f"{located['headers']}: asyncli sets {name} itself; leave it out")
 
 
 def build_plan(layers: Iterable[Layer]) -> Plan:

@@ -173,6 +173,22 @@ class TlsCounts(msgspec.Struct):
     objects: int = 0
 
 
+class ProtocolCounts(msgspec.Struct):
+    """What a protocol that shakes hands counts in a second, as WebSocket does. Mergeable."""
+
+    #: From the first words to the peer's leave (us); a :class:`Tick`'s ``connect_us`` is the whole, from the connect on.
+    handshake_us: Histogram = msgspec.field(default_factory=Histogram)
+    #: Why it was refused -> how many.
+    refused: dict[str, Count] = msgspec.field(default_factory=dict)
+    #: How it broke the protocol on connections that stood -> how many.
+    broken: dict[str, Count] = msgspec.field(default_factory=dict)
+    #: The code of the peer's goodbye, 0 without one -> how many.
+    goodbyes: dict[int, Count] = msgspec.field(default_factory=dict)
+    #: What came whole and unasked, and bytes of it without framing.
+    messages: Count = 0
+    message_bytes: Count = 0
+
+
 #: Of a tick: summed over workers, and not over time.
 GAUGES = (
     "workers", "held", "connecting", "awaiting", "ramped", "drained", "held_at_drain", "cpu_user_s", "cpu_system_s",
@@ -234,6 +250,8 @@ class Tick(msgspec.Struct):
     heard_ms: Histogram = msgspec.field(default_factory=Histogram)
     #: Of connections over TLS only.
     tls: TlsCounts | None = None
+    #: Of connections whose protocol shakes hands only.
+    protocol: ProtocolCounts | None = None
 
     @property
     def lost(self) -> int:

@@ -21,6 +21,9 @@ AGENT_PORT = 9165
 SHORTEST_INTERVAL_S = 1e-6
 #: Replaces a header's value, which may be secret, wherever a plan is shown.
 MASK = "***"
+#: What is spoken to URLs of each scheme, and whether over TLS.
+SCHEMES = {"http": ("http", False), "https": ("http", True), "ws": ("websocket", False), "wss": ("websocket", True)}
+_HTTP = ("http", "https")
 # Some headers, as curl's -H @FILE, and not a device without end.
 _LONGEST_HEADERS = 65_536
 _USERINFO = re.compile(r"((?:[^/?#]*://)?)[^/?#]*@")
@@ -36,6 +39,7 @@ class Target(msgspec.Struct, frozen=True):
     port: int
     path: str
     secure: bool = False
+    protocol: str = "http"
 
     @property
     def name(self) -> str:
@@ -62,11 +66,11 @@ class TlsOptions(msgspec.Struct, frozen=True, kw_only=True):
     tls_resume: bool = False
 
 
-def parse_url(value: object) -> Target:
-    """An http or https URL to its parts; ``ValueError`` says what is wrong with it and what to write."""
+def parse_url(value: object, schemes: tuple[str, ...] = _HTTP) -> Target:
+    """A URL of one of ``schemes`` to its parts; ``ValueError`` says what is wrong with it and what to write."""
     if not isinstance(value, str) or not value:
         raise ValueError(f"{shown(value)} is not a URL; write for example http://127.0.0.1:8080/")
-    secure = _require_http(value) == "https"
+    protocol, secure = SCHEMES[_scheme_of(value, schemes)]
     try:
         parts = urlsplit(value)
         host = parts.hostname
@@ -84,10 +88,10 @@ def parse_url(value: object) -> Target:
         raise ValueError(f"{shown(value)}: port {shown(port_text)} is not a port; write a number from 1 to 65535")
     path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     # RFC 6874: the zone of a link-local address stands behind an encoded "%".
-    return Target(url=value, host=host.replace("%25", "%", 1), port=int(port_text), path=path, secure=secure)
+    return Target(url=value, host=host.replace("%25", "%", 1), port=int(port_text), path=path, secure=secure, protocol=protocol)
 
 
-def _require_http(value: str) -> str:
+def _scheme_of(value: str, schemes: tuple[str, ...]) -> str:
     """The scheme of what may be a URL."""
     if userinfo := _USERINFO.match(value):
         without = f"{userinfo[1]}{MASK}@{value[userinfo.end() :]}"
@@ -99,8 +103,8 @@ def _require_http(value: str) -> str:
     scheme, colon, _ = value.partition("://")
     if not colon:
         raise ValueError(f"{shown(value)} has no scheme; write http://{value[:60]}")
-    if scheme.lower() not in ("http", "https"):
-        raise ValueError(f"{shown(value)}: unknown scheme {shown(scheme)}; write http or https")
+    if scheme.lower() not in schemes:
+        raise ValueError(f"{shown(value)}: unknown scheme {shown(scheme)}; write {', '.join(schemes[:-1])} or {schemes[-1]}")
     return scheme.lower()
 
 
@@ -114,6 +118,15 @@ def _is_address(text: str) -> bool:
 
 def checked_url(value: object) -> str:
     return parse_url(value).url
+
+
+def parse_target(value: object) -> Target:
+    """The URL of what is tested."""
+    return parse_url(value, tuple(SCHEMES))
+
+
+def checked_target(value: object) -> str:
+    return parse_target(value).url
 
 
 def parse_agent(value: object) -> str:

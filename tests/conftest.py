@@ -20,6 +20,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from namespaces import can_be_made
 
+from asyncli.lab import nchan
 from asyncli.lab.apache import find_apache
 from asyncli.lab.executables import find_nginx
 from asyncli.lab.haproxy import find_haproxy
@@ -43,6 +44,11 @@ def _nginx() -> bool:
     return binary is not None and binary.stub_status
 
 
+def _nchan() -> bool:
+    binary = find_nginx()
+    return binary is not None and Path(binary.modules, nchan.MODULE).is_file()
+
+
 def _compiler() -> bool:
     """A compiler with the C library's headers: each comes without the other."""
     try:
@@ -57,6 +63,7 @@ _SERVERS: dict[str, tuple[Callable[[], bool], str, tuple[str, ...]]] = {
     "nginx": (_nginx, "no nginx with stub_status on this host; apt-get install nginx", ("ASYNCLI_REQUIRE_NGINX", "ASYNCLI_REQUIRE_SERVERS")),
     "apache": (lambda: find_apache() is not None, "no Apache 2.4 on this host; apt-get install apache2", ("ASYNCLI_REQUIRE_SERVERS",)),
     "haproxy": (lambda: find_haproxy() is not None, "no HAProxy on this host; apt-get install haproxy", ("ASYNCLI_REQUIRE_SERVERS",)),
+    "nchan": (_nchan, "no nginx with Nchan on this host; apt-get install libnginx-mod-nchan", ("ASYNCLI_REQUIRE_SERVERS",)),
     "namespaces": (
         can_be_made,
         "no network namespaces to drop packets in: that takes root, ip and nft; apt-get install iproute2 nftables",

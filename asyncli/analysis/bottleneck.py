@@ -108,7 +108,7 @@ class Seen(msgspec.Struct, frozen=True):
 
     def silent(self) -> int:
         """Connections without an answer in time."""
-        return self.deaths(*_SILENT) + self.failures("connect_timeout") + self.failures("tls_timeout")
+        return self.deaths(*_SILENT) + sum(map(self.failures, ("connect_timeout", "tls_timeout", "handshake_timeout")))
 
     def overflowed(self) -> float:
         """Overflows of listen queues on the server's host."""
@@ -297,6 +297,11 @@ def _tls(seen: Seen) -> Iterator[GaveWay]:
         yield _way("server", "tls_failed", why=by_reason(counts.failed))
 
 
+def _refused(seen: Seen) -> Iterator[GaveWay]:
+    if (counts := seen.totals.whole.protocol) is not None and counts.refused:
+        yield _way("server", "handshake_refused", server=seen.server, why=by_reason(counts.refused))
+
+
 def _errors(seen: Seen) -> Iterator[GaveWay]:
     if bad := errors(seen.totals.whole, 500):
         yield _way("server", "errors", server=seen.server, errors=listed(bad))
@@ -319,8 +324,9 @@ _MECHANISMS = (
     _host_memory, _starved, partial(_noted, "host", _FAILED), partial(_slots, certain=True), _full, _both_busy, _late,
     partial(_slots, certain=False), partial(_diagnosed, "server", _ENDED), partial(_noted, "server", {"server_ended"}),
     _server_cpu, partial(_diagnosed, "network", _OF_THE_WAY), _never_arrived, _listen_queue,
-    partial(_not_connected, "server", "refused"), partial(_not_connected, "network", "unreachable"), _tls, _errors, _lost,
-    partial(_not_connected, "unknown", "connect_timeout"), partial(_not_connected, "unknown", "tls_timeout"), _slow,
+    partial(_not_connected, "server", "refused"), partial(_not_connected, "network", "unreachable"), _tls, _refused, _errors,
+    _lost, partial(_not_connected, "unknown", "connect_timeout"), partial(_not_connected, "unknown", "tls_timeout"),
+    partial(_not_connected, "unknown", "handshake_timeout"), _slow,
 )  # fmt: skip
 
 

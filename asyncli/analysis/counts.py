@@ -17,6 +17,8 @@ Pair = Literal["asked", "held", "accepts", "handled", "requests"]
 
 # After these failures the server may have accepted a connection that the client never opened.
 _PERHAPS_ACCEPTED = ("connect_timeout", "refused", "other")
+# After these it may have counted an upgrade that was not granted.
+_PERHAPS_ASKED = ("handshake_refused", "handshake_timeout")
 # Page and tick are up to this far apart.
 _APART_S = 1.0
 # One or two pages may be caught between two counters.
@@ -58,13 +60,15 @@ class Client:
         held = run.held
         self.t_s, self._held = np.array(held.t_s), np.array(held.values)
         self._start, self._plan = run.first_connect_s, run.plan
+        #: Requests are upgrades, one a connection.
+        self.upgrades = run.plan.protocol != "http"
         rows = [(t_s, tick) for t_s, tick in run.ticks if t_s > held.t_s[0]]
         self._tick_s = np.array([held.t_s[0], *(t_s for t_s, _ in rows)])
         columns = {
             "opened": [tick.opened for _, tick in rows],
             "lost": [tick.lost if tick.deaths else 0 for _, tick in rows],
-            "sent": [tick.sent for _, tick in rows],
-            "answered": [tick.answered for _, tick in rows],
+            "sent": [_upgrades(tick) if self.upgrades else tick.sent for _, tick in rows],
+            "answered": [tick.opened if self.upgrades else tick.answered for _, tick in rows],
             "unsure": [sum(map(tick.failures.get, _PERHAPS_ACCEPTED, (0, 0, 0))) if tick.failures else 0 for _, tick in rows],
         }
         columns |= {f"untold_{name}": _untold(rows, columns[name]) for name in ("opened", "sent")}
@@ -115,6 +119,11 @@ class Client:
         asked = self.asked(t_s)
         # Gauge and schedule are read at different moments, so more than asked is no divergence.
         return _divergences("asked", t_s, held - asked, self.asked(t_s - _APART_S) - asked, np.full(len(t_s), math.inf))
+
+
+def _upgrades(tick: Tick) -> int:
+    """Asked for."""
+    return tick.opened + sum(map(tick.failures.get, _PERHAPS_ASKED, (0, 0)))
 
 
 def _untold(rows: Sequence[tuple[float, Tick]], counts: Sequence[int]) -> list[int]:
@@ -226,7 +235,7 @@ def compared(client: Client, pages: Pages, start: float, stop: float) -> list[Co
     opened, sent, lost, answered = (client.within(name, since, until) for name in ("opened", "sent", "lost", "answered"))
     unseen_opened, unseen_sent = pages.unseen(client)
     perhaps, unread, before = pages.perhaps_reconnected, pages.unanswered, (t_s >= start) & (pages.told_s <= stop)
-    churn = (opened + lost)[before]
+    churn, upgrading = (opened + lost)[before], client.connecting(t_s) if client.upgrades else 0.0
     return [
         CountPair("held", t_s[before], client.held(t_s, stop)[before], pages.active[before], -churn, churn + unread[before]),
         CountPair(
@@ -236,7 +245,7 @@ def compared(client: Client, pages: Pages, start: float, stop: float) -> list[Co
         CountPair("handled", t_s, pages.accepts, pages.handled, 0.0 * t_s, 0.0 * t_s),
         CountPair(
             "requests", t_s, client.at("answered", t_s) + pages.polls, pages.requests, -answered - perhaps - unseen_sent - unread,
-            client.at("sent", t_s) - client.at("answered", t_s) + sent + client.at("untold_sent", until),
+            client.at("sent", t_s) - client.at("answered", t_s) + sent + client.at("untold_sent", until) + upgrading,
         ),
     ]  # fmt: skip
 

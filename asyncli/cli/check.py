@@ -23,7 +23,7 @@ def command(urls: tuple[str, ...], probe: bool, **values: Any) -> int:
     """
     plan = plan_from(values, urls)
     if probe and plan.tls is None:
-        raise PlanError("--probe: no URL is https; write https://, or leave it out")
+        raise PlanError("--probe: no URL is over TLS; write https:// or wss://, or leave it out")
     import asyncio
 
     from rich.console import Console

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import errno
 
-# States. UNBORN: its batch of the ramp is not due yet. DEAD: nothing of it is left and nothing will follow.
-UNBORN, CONNECTING, IDLE, AWAITING, BACKOFF, DEAD = range(6)
+# States. UNBORN: its batch of the ramp is not due yet. HANDSHAKE: of its protocol, as an upgrade is. LEAVING: at the end of the
+# drain we have said goodbye. DEAD: nothing of it is left and nothing will follow.
+UNBORN, CONNECTING, IDLE, AWAITING, BACKOFF, DEAD, HANDSHAKE, LEAVING = range(8)
 
 # Events that end something. What the peer did, what the kernel said, or what our own clock decided.
 EOF = "end of stream"
@@ -24,7 +25,7 @@ STRANGE = "another error"
 #: After these the peer may not answer our FIN, which would keep the port: RST.
 ABORTS = (DEADLINE, TLS_DEADLINE, GARBAGE)
 
-#: (state, event) -> cause. Before CONNECTING has ended the cause is a failure (never established); after, a death.
+#: (state, event) -> cause. In CONNECTING and HANDSHAKE the cause is a failure (never established); after, a death.
 #: A pair that is missing cannot happen; STRANGE stands for errors of the kernel that have no name here.
 CAUSES: dict[tuple[int, str], str] = {
     (CONNECTING, REFUSED): "refused",
@@ -37,6 +38,14 @@ CAUSES: dict[tuple[int, str], str] = {
     (CONNECTING, TLS_DEADLINE): "tls_timeout",
     (CONNECTING, TLS_FAILED): "tls_failed",
     (CONNECTING, STRANGE): "other",
+    (HANDSHAKE, EOF): "handshake_refused",
+    (HANDSHAKE, RESET): "handshake_refused",
+    (HANDSHAKE, ANNOUNCED): "handshake_refused",
+    (HANDSHAKE, GARBAGE): "handshake_refused",
+    (HANDSHAKE, DEADLINE): "handshake_timeout",
+    (HANDSHAKE, UNREACHABLE): "handshake_timeout",
+    (HANDSHAKE, TLS_FAILED): "tls_failed",
+    (HANDSHAKE, STRANGE): "other",
     (IDLE, EOF): "closed_idle",
     (IDLE, RESET): "reset",
     (IDLE, ANNOUNCED): "closed_announced",
@@ -56,7 +65,10 @@ CAUSES: dict[tuple[int, str], str] = {
 }
 
 #: Causes of attempts that never established, and of established connections that ended: the contract's names.
-FAILURES = ("refused", "unreachable", "connect_timeout", "tls_timeout", "tls_failed", "no_ports", "no_descriptors", "other")
+FAILURES = (
+    "refused", "unreachable", "connect_timeout", "tls_timeout", "tls_failed", "handshake_refused", "handshake_timeout",
+    "no_ports", "no_descriptors", "other",
+)  # fmt: skip
 DEATHS = (
     "reset", "closed_idle", "closed_awaiting", "closed_announced", "heartbeat_timeout", "protocol_error",
     "tls_failed", "generator_lost", "other",

@@ -4,8 +4,8 @@ No clock of its own and no schedule: held_table.py says what is due. What a peer
 Laws:
 
 - No handle is closed before the batch of events is done, so none can come back as another connection within it.
-- A row is in the wheel exactly while it is IDLE (next beat) or in BACKOFF (next attempt); CONNECTING and AWAITING rows
-  stand in dictionaries in the order of their start, which is the order of their deadlines.
+- A row is in the wheel exactly while it is IDLE (next beat) or in BACKOFF (next attempt); rows that connect or shake hands, and
+  AWAITING ones, stand in dictionaries in the order of their start, which is the order of their deadlines.
 - Lateness counts from the instant that was due, latency too: a stalled generator cannot make the server look good.
 """
 
@@ -14,14 +14,29 @@ from __future__ import annotations
 from array import array
 
 from asyncli.core.heartbeat import LONGEST_BACKOFF_S, backoff_s, sleep_s
-from asyncli.core.life import ABORTS, ANNOUNCED, AWAITING, BACKOFF, CONNECTING, DEAD, EOF, GARBAGE, IDLE, cause, event_of
+from asyncli.core.life import (
+    ABORTS,
+    ANNOUNCED,
+    AWAITING,
+    BACKOFF,
+    CONNECTING,
+    DEAD,
+    EOF,
+    GARBAGE,
+    HANDSHAKE,
+    IDLE,
+    LEAVING,
+    cause,
+    event_of,
+)  # fmt: skip
 from asyncli.core.wheel import Wheel
 from asyncli.engine.addresses import Addresses
 from asyncli.engine.net import READABLE, WRITABLE, Net
 from asyncli.engine.shard import Shard
 from asyncli.engine.spread import share
-from asyncli.protocols.interface import ANSWER, NEWS, Event, ProtocolError
-from asyncli.records import Deaths, Tick
+from asyncli.protocols import interface
+from asyncli.protocols.interface import Event, ProtocolError
+from asyncli.records import Deaths, ProtocolCounts, Tick
 
 # Half of a listen backlog of nginx's default, 511, in flight from each worker: more would only queue in the kernel.
 MOST_PENDING = 256
@@ -30,6 +45,10 @@ MOST_PENDING = 256
 _MOST_UNPROVEN = MOST_PENDING // 4
 # An answer's head fits; os.read with a big buffer maps and unmaps it at each call (17 us more at 256 KiB).
 _READ_BYTES = 8192
+# Peers write what they like as a reason.
+_MOST_REASONS = 20
+# Answers to pings that a peer does not read; a socket's buffers hold as much beside.
+_MOST_UNREAD_BYTES = 65_536
 
 
 class HeldConnections:
@@ -42,6 +61,7 @@ class HeldConnections:
         self.rows = rows = share(shard.ramp.connections, shard.ramp.batch, shard.workers, worker)
         self._protocol = shard.new_protocol(rows)
         self._partial, self._heartbeat = self._protocol.partial, self._protocol.heartbeat
+        self._handshake = self._protocol.handshake
         self.addresses = Addresses(shard, _MOST_UNPROVEN)
         self.state = bytearray(rows)  # UNBORN
         self._handle = array("i", b"\xff" * (4 * rows))
@@ -57,13 +77,17 @@ class HeldConnections:
         self.wheel = Wheel(0, 1.0, 0.0)
         self.connecting: dict[int, float] = {}
         self.awaiting: dict[int, float] = {}
+        self.leaving: dict[int, float] = {}
         #: What waits since when, in the order of its deadlines, and for how long it may.
-        self.deadlines = ((self.connecting, shard.connect_timeout_s), (self.awaiting, shard.timeout_s))
+        self.deadlines = (
+            (self.connecting, shard.connect_timeout_s), (self.awaiting, shard.timeout_s), (self.leaving, shard.timeout_s),
+        )  # fmt: skip
         # What the kernel had no room for, of rows that have such; they are watched for room as well.
         self._unsent: dict[int, bytes] = {}
         self.to_close: list[tuple[int, bool]] = []
         # The last whole answer as bytes and what it meant. None at first: b"" would be the end of a stream.
         self._last_answer: tuple[bytes | None, Event] = (None, Event(0, False))
+        self._counts = ProtocolCounts()
         #: First attempts that have not ended yet.
         self.first_pending = 0
         self.draining = False
@@ -92,7 +116,7 @@ class HeldConnections:
         addresses, unsent = self.addresses, self._unsent
         live, proven, failed_at = addresses.live, addresses.proven, addresses.failed_at
         connect, send, watch, clock = net.connect, net.send, net.watch, net.clock
-        local, beat, heartbeat = self._shard.local, self._shard.beat_at_once, self._heartbeat
+        local, beat, heartbeat, shakes = self._shard.local, self._shard.beat_at_once, self._heartbeat, self._handshake is not None
         made: list[tuple[int, int, float]] = []
         bytes_sent, now = 0, clock()
         for number, row in enumerate(rows, self._number(rows.start)):
@@ -114,14 +138,14 @@ class HeldConnections:
                 if local:
                     # There the handshake is over when connect() returns: the first beat can go out at once, and the event
                     # that would say "connected" need never be awaited.
-                    first = (heartbeat or self._next_heartbeat(row)) if beat else b""
+                    first = ((not shakes and heartbeat) or self._first_words(row)) if beat or shakes else b""
                     try:
                         if (taken := send(handle, first)) != len(first):
                             unsent[row] = first[taken:]
                         bytes_sent += taken
                     except BlockingIOError:
                         early = True
-                        if beat:
+                        if first:
                             unsent[row] = first
                 watch(handle, READABLE | WRITABLE if early or row in unsent else READABLE)
             except OSError as error:
@@ -132,7 +156,10 @@ class HeldConnections:
                 made.append((row, number, now))
         self.tick.started += len(rows)
         self.tick.bytes_sent += bytes_sent
-        self._establish(made, beat)
+        if shakes:
+            self._shake_hands(made)
+        else:
+            self._establish(made, beat)
 
     def send_heartbeat(self, row: int, due: float) -> None:
         """Send the idle row's heartbeat, which was due then; the row is out of the wheel."""
@@ -165,8 +192,17 @@ class HeldConnections:
             for row in overdue:
                 # What came in time may be unread, if it was we who stood still.
                 self._ready(row, self._handle[row])
-                if row in waiting and (event := self._net.late_event(self._handle[row])) is not None:
+                if row in self.leaving:
+                    self._leave(row)
+                elif row in waiting and (event := self._net.late_event(self._handle[row])) is not None:
                     self._end(row, event)
+
+    def take_tick(self) -> Tick:
+        """The counts since the last call."""
+        tick, self.tick = self.tick, Tick()
+        if self._handshake is not None:
+            tick.protocol, self._counts = self._counts, ProtocolCounts()
+        return tick
 
     def begin_drain(self) -> None:
         """From here nothing is sent or opened. What ends is no loss, unless it owes an answer."""
@@ -179,10 +215,16 @@ class HeldConnections:
                 state[row] = DEAD
 
     def close(self, row: int) -> None:
-        """Close an idle row at the end of the drain, by RST: 100,000 would fill TIME_WAIT."""
-        self._free_row(row, abort=True)
-        self.state[row] = DEAD
+        """Close an idle row at the end of the drain, once the peer has answered a goodbye."""
         self.held -= 1
+        self.state[row], self.leaving[row] = LEAVING, self._net.clock()
+        bye = self._protocol.goodbye(row)
+        try:
+            if bye and row not in self._unsent and self._net.send(self._handle[row], bye) == len(bye):
+                return
+        except OSError:
+            pass
+        self._leave(row)
 
     def close_handles(self) -> None:
         for handle, abort in self.to_close:
@@ -199,32 +241,74 @@ class HeldConnections:
     def _next_heartbeat(self, row: int) -> bytes:
         return self._heartbeat or self._protocol.heartbeat_for(row, self._shard.destinations[self._aim[row]].target)
 
+    def _first_words(self, row: int) -> bytes:
+        """What is sent once the transport stands."""
+        if self._handshake is not None:
+            return self._handshake(row, self._shard.destinations[self._aim[row]].target)
+        return self._next_heartbeat(row)
+
+    def _leave(self, row: int) -> None:
+        """By RST: 100,000 would fill TIME_WAIT."""
+        del self.leaving[row]
+        self._free_row(row, abort=True)
+        self.state[row] = DEAD
+
     def _ready(self, row: int, handle: int) -> None:
         state = self.state[row]
         if state == CONNECTING:
             self._connected(row, handle)
+        elif state == LEAVING:
+            try:
+                if self._net.recv(handle, _READ_BYTES):
+                    return
+            except BlockingIOError:
+                return
+            except OSError:
+                pass
+            self._leave(row)
         else:
             self._receive(row, handle, state == AWAITING)
 
     def _connected(self, row: int, handle: int) -> None:
         """The network says that a connect has ended, one way or the other: the first words tell which."""
-        beat = self._shard.beat_at_once and not self.draining
-        # A heartbeat may be the row's own: one that could not be sent yet is this one.
+        shakes, beat = self._handshake is not None, self._shard.beat_at_once and not self.draining
+        # They may be the row's own: what could not be sent yet are these.
         first = self._unsent.pop(row, b"")
-        first = (first or self._next_heartbeat(row)) if beat else b""
+        first = (first or self._first_words(row)) if beat or shakes else b""
         try:
             if (taken := self._net.send(handle, first)) != len(first):
                 self._unsent[row] = first[taken:]
             self._net.watch(handle, READABLE | WRITABLE if row in self._unsent else READABLE, again=True)
         except BlockingIOError:
-            if beat:
+            if first:
                 self._unsent[row] = first
             return
         except OSError as error:
             self._end(row, event_of(error.errno))
             return
         self.tick.bytes_sent += taken
-        self._establish([(row, self._number(row), self._net.clock())], beat)
+        made = [(row, self._number(row), self._net.clock())]
+        if shakes:
+            self._shake_hands(made)
+        else:
+            self._establish(made, beat)
+
+    def _shake_hands(self, made: list[tuple[int, int, float]]) -> None:
+        """The first words of these rows are out, and the peer's are awaited for as long as a connect again."""
+        state, connecting, born = self.state, self.connecting, self._born
+        for row, _, now in made:
+            state[row] = HANDSHAKE
+            born[row] = connecting.pop(row)
+            connecting[row] = now
+
+    def _granted(self, row: int) -> None:
+        """The peer granted what its handshake asked for."""
+        now = self._net.clock()
+        self._counts.handshake_us.add((now - self.connecting[row]) * 1e6)
+        self.connecting[row] = self._born[row]
+        beat = self._shard.beat_at_once and not self.draining
+        if not beat or self._write(row, self._next_heartbeat(row)):
+            self._establish([(row, self._number(row), now)], beat)
 
     def _establish(self, made: list[tuple[int, int, float]], beaten: bool) -> None:
         """These connects succeeded: (row, its connection's number, since when); ``beaten``: their first beat is out."""
@@ -274,8 +358,8 @@ class HeldConnections:
         now = net.clock()
         del self.awaiting[row]
         tick.answered += 1
-        status = event.status
-        tick.by_status[status] = tick.by_status.get(status, 0) + 1
+        if status := event.status:
+            tick.by_status[status] = tick.by_status.get(status, 0) + 1
         tick.latency_us.add((now - self.wheel.due[row]) * 1e6)
         self._requests[row] += 1
         self._beats[row] += 1
@@ -289,27 +373,53 @@ class HeldConnections:
 
     def _interpret(self, row: int, data: bytes, awaiting: bool) -> Event | None:
         """Off the beaten track, the protocol judges: an answer, or None where the row still waits, sleeps or has ended."""
-        whole = row not in self._partial
+        whole, counts = row not in self._partial, self._counts
         try:
             event = self._protocol.feed(row, data, awaiting)
-        except ProtocolError:
+        except ProtocolError as error:
+            self._note_why(row, str(error))
             self._end(row, GARBAGE)
             return None
         if event is None:
             if not data:
+                if self.state[row] == HANDSHAKE:
+                    self._note_why(row, "closed without an answer")
                 self._end(row, EOF)
             return None
-        if event.reply and not self._write(row, event.reply):
+        counts.messages += event.messages
+        counts.message_bytes += event.body_bytes
+        if event.reply and not self._reply(row, event.reply):
             return None
-        if event.kind == NEWS:
-            self._heard[row] = self._net.clock()
-        elif event.kind != ANSWER or not awaiting:
-            self._end(row, ANNOUNCED if event.kind != ANSWER else GARBAGE)
-        else:
-            if whole and data and not event.reply:
-                self._last_answer = (data, event)
-            return event
+        match event.kind:
+            case interface.ANSWER if awaiting:
+                # What equal bytes mean: the same, where they were the whole of what was said.
+                if whole and data and not event.reply and not event.messages and row not in self._partial:
+                    self._last_answer = (data, event)
+                return event
+            case interface.NEWS:
+                self._heard[row] = self._net.clock()
+            case interface.ESTABLISHED:
+                self._granted(row)
+                if event.rest and self.state[row] in (IDLE, AWAITING):
+                    return self._interpret(row, event.rest, self.state[row] == AWAITING)
+            case interface.LEAVING:
+                counts.goodbyes[event.status] = counts.goodbyes.get(event.status, 0) + 1
+                self._end(row, ANNOUNCED)
+            case _:
+                self._end(row, GARBAGE)
         return None
+
+    def _note_why(self, row: int, why: str) -> None:
+        reasons = self._counts.refused if self.state[row] == HANDSHAKE else self._counts.broken
+        if why in reasons or len(reasons) < _MOST_REASONS:
+            reasons[why] = reasons.get(why, 0) + 1
+
+    def _reply(self, row: int, data: bytes) -> bool:
+        """Send what the protocol answers; who asks and does not read is ended. False: the row has ended."""
+        if len(self._unsent.get(row, b"")) > _MOST_UNREAD_BYTES:
+            self._end(row, GARBAGE)
+            return False
+        return self._write(row, data)
 
     def _write(self, row: int, data: bytes, in_wheel: bool = True) -> bool:
         """Send, after the rest of what was not sent whole; what the kernel has no room for follows. False: the row has ended."""
@@ -339,7 +449,7 @@ class HeldConnections:
         self._protocol.forget(row)
         self._unsent.pop(row, None)
         self._free_row(row, abort=event in ABORTS)
-        if state == CONNECTING:
+        if state in (CONNECTING, HANDSHAKE):
             if self._connect_failed(row, why):
                 self.state[row] = BACKOFF
                 self.wheel.add(row, now)

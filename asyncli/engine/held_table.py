@@ -68,7 +68,9 @@ class ConnectionTable:
 
     @property
     def drained(self) -> bool:
-        return self._connections.draining and self._closing_row >= self._connections.rows and not self._connections.to_close
+        connections = self._connections
+        closed = self._closing_row >= connections.rows and not (connections.leaving or connections.to_close)
+        return connections.draining and closed
 
     @property
     def ramped(self) -> bool:
@@ -105,7 +107,7 @@ class ConnectionTable:
     def take_tick(self, second: int) -> Tick:
         """The counts since the last call, with the gauges of now."""
         connections = self._connections
-        tick, connections.tick = connections.tick, Tick()
+        tick = connections.take_tick()
         tick.second = second
         tick.workers = 1
         tick.held = connections.held

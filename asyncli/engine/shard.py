@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import os
+from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 
@@ -15,6 +16,9 @@ from asyncli.protocols import new_protocol, new_reader
 from asyncli.protocols.interface import Protocol, Reader
 from asyncli.records import Finding, Tick
 from asyncli.values import Target, TlsOptions
+
+# Of a WebSocket's request, beside its key (protocols/websocket.py).
+_UPGRADE = ("Upgrade: websocket", "Connection: Upgrade", "Sec-WebSocket-Version: 13")
 
 
 class Shard(msgspec.Struct, frozen=True, tag=True):
@@ -42,10 +46,11 @@ class Shard(msgspec.Struct, frozen=True, tag=True):
     #: None: in the clear. ``names``: the host that each URL of the plan asks for.
     tls: TlsOptions | None = None
     names: tuple[str, ...] = ()
+    protocol: str = "http"
 
     def new_protocol(self, rows: int) -> Protocol:
         """What so many rows speak."""
-        return new_protocol(self.method, self.requests)
+        return new_protocol(self.protocol, self.method, self.requests, os.urandom)
 
     def addresses_beside(self, destination: int) -> int:
         """How many addresses the name of a destination has, itself among them."""
@@ -104,7 +109,7 @@ def build_shard(plan: Plan, spread: Spread) -> Shard:
         reopen=plan.reopen,
         beat_at_once=plan.first_beat == "now",
         method=plan.method,
-        requests=tuple(_head(plan.method, target, plan.headers) for target in plan.targets),
+        requests=tuple(map(_request_of(plan), plan.targets)),
         destinations=spread.destinations,
         sources=spread.sources,
         local=spread.local,
@@ -112,6 +117,7 @@ def build_shard(plan: Plan, spread: Spread) -> Shard:
         crowded=spread.crowds(plan.connections),
         tls=plan.tls,
         names=tuple(target.name for target in plan.targets),
+        protocol=plan.protocol,
     )
 
 
@@ -143,6 +149,14 @@ def build_load_shard(plan: BenchPlan, spread: Spread) -> LoadShard:
         tls=plan.held.tls,
         names=tuple(target.name for target in plan.held.targets),
     )
+
+
+def _request_of(plan: Plan) -> Callable[[Target], bytes]:
+    """What is asked of each URL: a heartbeat, or all of an upgrade but its key."""
+    if plan.protocol == "websocket":
+        fields = [*plan.headers, *_UPGRADE]
+        return lambda target: _head("GET", target, fields).removesuffix(b"\r\n")
+    return lambda target: _head(plan.method, target, plan.headers)
 
 
 def _head(method: str, target: Target, fields: Sequence[str]) -> bytes:

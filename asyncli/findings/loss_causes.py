@@ -22,6 +22,11 @@ _KNOWN_IDLE_S = {
     240: "the idle timeout of Azure's load balancer", 350: "the idle timeout of AWS's network load balancer",
     600: "the idle timeout of GCP's firewalls and load balancers",
 }  # fmt: skip
+# After an upgrade.
+_KNOWN_UPGRADED_S = {
+    **{seconds: whose for seconds, whose in _KNOWN_IDLE_S.items() if seconds >= 240},
+    60: "the proxy_read_timeout of nginx by default, or the idle timeout of AWS's application and classic load balancers",
+}
 # nginx's defaults.
 _DEFAULTS = {
     "keepalive_timeout": ((75, "75 s by default"), (65, "65 s in its packages")),
@@ -53,6 +58,11 @@ _CAUSES: dict[str, tuple[str, str]] = {
         "{loss}{medians}{when}; until then {before!n} heartbeats had been answered with HTTP",
         "see what answers there now: a middle box (a portal, TLS) or another program on its port",
     ),
+    "broken_protocol": (
+        "{were} ended, as the server broke the protocol{when}: {reasons}",
+        "see its error log, and middle boxes that change what passes",
+    ),
+    "goodbye": ("{were} ended by the server, with a close frame {said}{when}", "{remedy}"),
     "tls_error": ("{loss}{when}: {reasons}", "{remedy}"),
     "http_error": ("{loss} after an error as answer (HTTP {statuses}){when}", "{remedy}"),
     "suspended": (f"{_SLEPT}the server or a middle box closed them meanwhile", _AWAKE),
@@ -215,6 +225,21 @@ _CAUSES: dict[str, tuple[str, str]] = {
     "too_few": ("{loss}{medians}{when}: too few to tell the cause", "{remedy}"),
     "unexplained": ("{loss}{medians}{when}: cause unknown", "{remedy}"),
 }  # fmt: skip
+#: Close codes (RFC 6455, section 7.4.1, and its registry): their names, and what to look at.
+_GOODBYES = {
+    1000: ("normal closure", "see why it was done with them"),
+    1001: ("going away", "see what stopped it, or restarted it, or what it deleted"),
+    1002: ("protocol error", "see its error log: it did not understand a frame of asyncli's"),
+    1003: ("unsupported data", "see its error log"),
+    1007: ("invalid payload", "see its error log"),
+    1008: ("policy violation", "see its rules: tokens, origins, rates, idle times"),
+    1009: ("message too big", "see its limit of a message's size"),
+    1010: ("mandatory extension", "see which extensions it wants"),
+    1011: ("internal error", "see its error log"),
+    1012: ("service restart", "see what restarted it"),
+    1013: ("try again later", "see its load and its limits"),
+    1014: ("bad gateway", "see the proxy's backend"),
+}
 #: What to look at if a cause is unexplained.
 SEE_OF_CAUSE = {
     "reset": "see the server's error log, and firewalls between",
@@ -223,6 +248,14 @@ SEE_OF_CAUSE = {
     "closed_announced": "raise its request and age limits (nginx: keepalive_requests, keepalive_time)",
     "heartbeat_timeout": "see the server's load, and middle boxes that drop idle connections silently",
 }
+
+
+def words_of_goodbye(code: int) -> Words:
+    """``of code 1001 (going away)``, and what to look at."""
+    if not code:
+        return Words("without a code", "see why it was done with them")
+    name, remedy = _GOODBYES.get(code, ("", "see its documentation for what it means by that"))
+    return Words(f"of code {code}" + (f" ({name})" if name else ""), remedy)
 
 
 class Dead(msgspec.Struct, frozen=True):
@@ -270,9 +303,10 @@ def in_seconds(low: float, high: float | None = None) -> str:
     return f"{low:.0f} s" if round(low) == round(high) else f"{low:.0f}-{high:.0f} s"
 
 
-def known_idle(low: float, high: float) -> str:
+def known_idle(low: float, high: float, *, upgraded: bool = False) -> str:
     """Whose default an idle timeout between these times (s) is, or ""."""
-    return next((name for seconds, name in _KNOWN_IDLE_S.items() if low - 1 <= seconds <= high + 1), "")
+    known = _KNOWN_UPGRADED_S if upgraded else _KNOWN_IDLE_S
+    return next((name for seconds, name in known.items() if low - 1 <= seconds <= high + 1), "")
 
 
 def default_of(directive: str, low: float, high: float) -> str:

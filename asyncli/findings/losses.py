@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TypedDict
 
 from asyncli.findings import Words, finding
+from asyncli.findings.tls import by_reason
 from asyncli.records import HOST_LOST, RESUMED, Finding
 from asyncli.units import format_clock, format_count
 
@@ -33,6 +34,11 @@ CONNECT_WORDS: dict[str, tuple[str, str]] = {
     "tls_timeout": (
         "connects stood, and their handshake of TLS was not over in time",
         "ramp more slowly (--interval), or give the server more CPU: a handshake takes some 0.5 ms of it",
+    ),
+    "handshake_refused": ("connects were refused in the protocol's handshake", "see the finding handshakes_refused"),
+    "handshake_timeout": (
+        "connects stood, and their handshake of the protocol was not answered in time",
+        "see the server's load, and whether it speaks the protocol at this URL",
     ),
     "no_ports": (
         "connects found no free local port",
@@ -182,6 +188,13 @@ def status_errors(by_status: Mapping[int, int], over_tls: bool) -> Words:
     """Heartbeats were answered with HTTP errors: the connections held, but did not do the intended work."""
     said = f"heartbeats were answered with errors: {listed(by_status)}"
     return Words(said, mend_of_statuses(by_status, over_tls=over_tls))
+
+
+@finding("handshakes_refused", "error")
+def handshakes_refused(reasons: Mapping[str, int]) -> Words:
+    """Connects stood, and the server did not grant what a protocol asks for first, as an upgrade to WebSocket: by its answer."""
+    remedy = "see the URL's path, and the headers that it wants (--header: Origin, Authorization, Sec-WebSocket-Protocol)"
+    return Words(f"the server refused handshakes: {by_reason(reasons)}", remedy)
 
 
 @finding("listen_{what}", "warning")

@@ -45,6 +45,8 @@ class LabServer(ABC):
     template: ClassVar[str] = ""
     status_path: ClassVar[str] = ""
     speaks_tls: ClassVar[bool] = False
+    #: Of its URL, without TLS.
+    scheme: ClassVar[str] = "http"
     #: Whether it prints a line when it is ready.
     prints_when_ready: ClassVar[bool] = False
     #: A serious line of its logs (else the last one counts), and the prefix to cut: time stamps, process ids.
@@ -86,7 +88,7 @@ class LabServer(ABC):
     @property
     def url(self) -> str:
         """The URL to aim at."""
-        return f"http{'s' if self.tls else ''}://{ports.host_port(ports.reachable(self.address), self.port)}/"
+        return f"{self.scheme}{'s' if self.tls else ''}://{ports.host_port(ports.reachable(self.address), self.port)}/"
 
     @property
     def authority(self) -> Path | None:

@@ -25,13 +25,15 @@ _DEFAULT_NR_OPEN = 1_048_576
 
 
 class NginxBinary(NamedTuple):
-    """An nginx program; ``version_text``: its own words; ``without``: the modules it lacks."""
+    """An nginx program; ``version_text``: its own words; ``without``: the modules it lacks; ``modules``: the folder of
+    others."""
 
     path: str
     version: tuple[int, ...]
     version_text: str
     stub_status: bool
     without: frozenset[str]
+    modules: str = ""
 
 
 class Sizes(NamedTuple):
@@ -53,6 +55,7 @@ def parse_version(text: str) -> NginxBinary | None:
         version_text=f"{match[1]}/{match[2]}",
         stub_status="--with-http_stub_status_module" in text,
         without=frozenset(re.findall(r"--without-(\w+)", text)),
+        modules=found[1] if (found := re.search(r"--modules-path=(\S+)", text)) else "",
     )
 
 

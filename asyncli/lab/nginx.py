@@ -123,8 +123,9 @@ class LabNginx(LabServer):
             "tls_lines": self._tls_lines() if self.tls else "# (no TLS)",
             "backlog": backlog(),
             "content_type": self._content_type,
-            "body_parts": parts,
-            "body": body,
+            "modules": "# (no modules)",
+            "answer": f"{parts}\n            return 200 {body};".lstrip(),
+            "beside_status": "# (nothing else)",
             "status_port": self.status_port,
         }
 

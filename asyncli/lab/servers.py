@@ -14,6 +14,7 @@ __all__ = ["NAMES", "LabServer", "choose"]
 NAMES: dict[str, str] = {
     "nginx": "nginx.LabNginx", "nginx-proxy": "proxy.LabNginxProxy", "apache-prefork": "apache.LabApachePrefork",
     "apache-event": "apache.LabApacheEvent", "haproxy": "haproxy.LabHaproxy", "builtin": "builtin.LabBuiltin",
+    "nchan": "nchan.LabNchan",
     **dict.fromkeys(("iterative", "fork", "prefork", "thread", "thread-pool", "thread-queue", "asyncio"), "models.LabModel"),
 }  # fmt: skip
 

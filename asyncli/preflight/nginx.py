@@ -65,7 +65,9 @@ def _target_checks(config: NginxConfig, plan: Plan, target: Target, host: Host) 
         what, detail = f"a server block that listens on port {target.port}", f"{config.path} has none: its limits are unknown"
         yield Check("nginx_listen", what, "unknown", detail=detail, remedy="name the nginx that serves it with --server-pid")
         return
-    yield from _timers(timers_for(server, target.path), plan)
+    # After an upgrade they no longer count.
+    if plan.protocol == "http":
+        yield from _timers(timers_for(server, target.path), plan)
     yield from _rooms(config, listen, plan, host)
 
 

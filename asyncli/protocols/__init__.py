@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from asyncli.protocols.http1 import Http1, Scanner
 from asyncli.protocols.interface import Protocol, Reader
 
 
-def new_protocol(method: str, requests: Sequence[bytes]) -> Protocol:
-    """What the held connections of one table speak; ``requests`` has the bytes of a heartbeat for each URL of the plan."""
+def new_protocol(name: str, method: str, requests: Sequence[bytes], entropy: Callable[[int], bytes]) -> Protocol:
+    """What the held connections of one table speak; ``requests`` has the bytes of a heartbeat for each URL of the plan, or of the
+    first words; ``entropy`` gives so many random bytes.
+    """
+    if name == "websocket":
+        from asyncli.protocols.websocket import WebSocket  # hashlib, and OpenSSL with it, that HTTP does not owe
+
+        return WebSocket(requests, entropy)
     return Http1(method, requests)
 
 

@@ -20,9 +20,9 @@ MOST_HEAD_BYTES = 65_536
 _MOST_LENGTH_DIGITS = 20
 
 # No pattern can match the same blanks in two ways: a peer may send 64 KiB of them, and each way would be tried.
-_BLANK_LINE = re.compile(rb"\n\r?\n")
+BLANK_LINE = re.compile(rb"\n\r?\n")
 _LINE_END = re.compile(rb"\r\n")
-_STATUS_LINE = re.compile(rb"HTTP/([0-9])\.([0-9]) ([0-9]{3})(?: [^\x00\r\n\f\v]*)?")
+_STATUS_LINE = re.compile(rb"HTTP/([0-9])\.([0-9]) ([0-9]{3})(?: ([^\x00\r\n\f\v]*))?")
 _HEADER = re.compile(rb"([-!#$%&'*+.^_`|~0-9A-Za-z]+):([^\x00\r\n\f\v]*)")
 _CHUNK = re.compile(rb"([0-9A-Fa-f]{1,20})(?:;[^\n]*|[ \t]*)\r\n")
 
@@ -34,35 +34,36 @@ class _Head(msgspec.Struct, frozen=True):
     length: int | None
 
 
-def _parse_head(text: bytes) -> _Head:
-    first, _, rest = text.partition(b"\n")
+def fields_of(head: bytes) -> tuple[re.Match[bytes], dict[bytes, list[bytes]]]:
+    """The status line (two digits of the version, status, reason) and the header fields, by names in small letters, of what a
+    blank line ends. Raises :class:`ProtocolError`.
+    """
+    first, _, rest = head.partition(b"\n")
     first = first.removesuffix(b"\r")
-    match = _STATUS_LINE.fullmatch(first)
-    if match is None:
+    line = _STATUS_LINE.fullmatch(first)
+    if line is None:
         raise ProtocolError(f"not a status line: {first[:80]!r}")
-    modern = (match[1], match[2]) >= (b"1", b"1")
-    status = int(match[3])
-    if status < 100:
-        raise ProtocolError(f"not a status: {status}")
-    tokens: set[bytes] = set()
-    lengths: set[bytes] = set()
-    codings: list[bytes] = []
+    if int(line[3]) < 100:
+        raise ProtocolError(f"not a status: {int(line[3])}")
+    fields: dict[bytes, list[bytes]] = {}
     for field in _fields(rest):
         header = _HEADER.fullmatch(field)
         if header is None:
             raise ProtocolError(f"not a header: {field[:80]!r}")
-        name = header[1].lower()
-        if name == b"connection":
-            tokens.update([token.strip() for token in header[2].lower().split(b",")])
-        elif name == b"content-length":
-            lengths.update([length.strip() for length in header[2].split(b",")])
-        elif name == b"transfer-encoding":
-            codings.append(header[2].strip(b" \t").lower())
+        fields.setdefault(header[1].lower(), []).append(header[2].strip(b" \t"))
+    return line, fields
+
+
+def _parse_head(text: bytes) -> _Head:
+    line, fields = fields_of(text)
+    tokens = {token.strip() for value in fields.get(b"connection", []) for token in value.lower().split(b",")}
+    lengths = {length.strip() for value in fields.get(b"content-length", []) for length in value.split(b",")}
+    codings = [value.lower() for value in fields.get(b"transfer-encoding", [])]
     if codings and codings != [b"chunked"]:
         raise ProtocolError(f"unknown Transfer-Encoding: {b', '.join(codings)[:80]!r}")
     # HTTP/1.0 closes unless it says otherwise; HTTP/1.1 stays open unless it says otherwise.
-    keep_alive = b"close" not in tokens and (modern or b"keep-alive" in tokens)
-    return _Head(status, keep_alive, bool(codings), _length(lengths))
+    keep_alive = b"close" not in tokens and ((line[1], line[2]) >= (b"1", b"1") or b"keep-alive" in tokens)
+    return _Head(int(line[3]), keep_alive, bool(codings), _length(lengths))
 
 
 def _length(said: set[bytes]) -> int | None:
@@ -156,7 +157,7 @@ class Scanner:
         buffer, at = self._buffer, self._at
         if at < len(buffer) and buffer[at] < 0x21:
             raise ProtocolError(f"not a status line: {bytes(buffer[at : at + 80])!r}")
-        end = self._find(_BLANK_LINE, "head")
+        end = self._find(BLANK_LINE, "head")
         if end < 0:
             return None
         self._at = end
@@ -247,7 +248,7 @@ def _trailer(scanner: Scanner) -> _Step | None:
         if scanner._buffer.startswith(blank, at):
             scanner._at += len(blank)
             return _whole
-    end = scanner._find(_BLANK_LINE, "trailer")
+    end = scanner._find(BLANK_LINE, "trailer")
     if end < 0:
         return None
     for field in _fields(bytes(scanner._buffer[at:end])):
@@ -259,6 +260,8 @@ def _trailer(scanner: Scanner) -> _Step | None:
 
 class Http1:
     """Heartbeats by ``method``; ``requests`` has the bytes of one for each URL of the plan."""
+
+    handshake = None
 
     def __init__(self, method: str, requests: Sequence[bytes]) -> None:
         self._method, self._requests = method, requests
@@ -280,6 +283,9 @@ class Http1:
         elif scanner.rest:
             raise ProtocolError("bytes after the response")
         return event
+
+    def goodbye(self, row: int) -> bytes:
+        return b""
 
     def forget(self, row: int) -> None:
         self.partial.pop(row, None)

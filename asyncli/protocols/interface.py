@@ -11,13 +11,14 @@ own it keeps in typed arrays by row, and in ``partial`` only those rows that are
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Protocol as Interface
 
 import msgspec
 
-#: What an event is: the answer to a heartbeat or a request; something else that shows that the peer lives; the peer says goodbye.
-ANSWER, NEWS, LEAVING = range(3)
+#: What an event is: the answer to a heartbeat or a request; something else that shows that the peer lives; the peer says goodbye;
+#: it grants what :meth:`Protocol.handshake` asked for.
+ANSWER, NEWS, LEAVING, ESTABLISHED = range(4)
 
 
 class ProtocolError(Exception):
@@ -25,13 +26,17 @@ class ProtocolError(Exception):
 
 
 class Event(msgspec.Struct, frozen=True):
-    """What one read meant. ``body_bytes``: without framing. ``reply``: bytes to send at once."""
+    """What one read meant. ``status``: of HTTP, or the code of a goodbye; 0: none. ``body_bytes``: without framing. ``reply``:
+    bytes to send at once. ``messages``: what came whole that nobody asked for. ``rest``: of ESTABLISHED, what came after it.
+    """
 
     status: int
     keep_alive: bool
     body_bytes: int = 0
     kind: int = ANSWER
     reply: bytes = b""
+    messages: int = 0
+    rest: bytes = b""
 
 
 class Protocol(Interface):
@@ -47,6 +52,13 @@ class Protocol(Interface):
         """The bytes of a heartbeat where they are the same for all rows and each time; None: see :meth:`heartbeat_for`."""
         ...
 
+    @property
+    def handshake(self) -> Callable[[int, int], bytes] | None:
+        """handshake(row, target) -> the first words to this URL of the plan, where the peer must grant something before the row
+        is held; None: it need not. Until ESTABLISHED the row is in ``partial``.
+        """
+        ...
+
     def heartbeat_for(self, row: int, target: int) -> bytes:
         """The next heartbeat of a row that is connected to this URL of the plan."""
         ...
@@ -55,6 +67,10 @@ class Protocol(Interface):
         """What a read means, b"" being the end of the stream; None: nothing yet. ``awaiting``: a heartbeat is out. Raises
         :class:`ProtocolError`.
         """
+        ...
+
+    def goodbye(self, row: int) -> bytes:
+        """The last words on a connection that stands, after which the peer closes it; b"": none."""
         ...
 
     def forget(self, row: int) -> None:

@@ -17,8 +17,9 @@ from asyncli.report.answer import server_name
 from asyncli.report.format import bytes_each, milliseconds, or_bytes, or_dash
 from asyncli.report.summary import Summary
 from asyncli.text import oneline
-from asyncli.units import format_bytes, format_count, format_duration
+from asyncli.units import format_bytes, format_count, format_duration, format_many
 
+_PROTOCOLS = {"websocket": "WebSocket"}
 #: Codes without an explanation.
 _OPEN = ("unexplained", "too_few")
 
@@ -117,6 +118,30 @@ def tls_sections(summary: Summary) -> list[doc.Section]:
     return [doc.Section("tls", "TLS", blocks, tight=True)]
 
 
+def protocol_sections(summary: Summary) -> list[doc.Section]:
+    """Of a protocol that shakes hands: how long that took, and what came unasked."""
+    part = summary.protocol
+    if part is msgspec.UNSET:
+        return []
+    name = _PROTOCOLS.get(part.name, part.name)
+    said = [f"{format_count(summary.connections.opened)} upgraded"]
+    said += [f"{format_count(sum(part.refused.values()))} refused"] if part.refused else []
+    if part.messages:
+        said.append(f"{format_many(part.messages, 'message')} came ({format_bytes(part.message_bytes)})")
+    if part.goodbyes:
+        said.append("goodbyes: " + ", ".join(f"{format_count(count)} × {code}" for code, count in part.goodbyes.items()))
+    took = part.handshake_ms
+    words = ", ".join(said) + ("" if took.p50 is None else f"; an upgrade took {milliseconds(took.p50)} (median)")
+    rows = [doc.TableRow("", [milliseconds(value) for value in (took.p50, took.p90, took.p99, took.max)])]
+    title = "From the first words to the server's leave"
+    blocks: list[doc.Block] = [
+        doc.Paragraph(((name, "bold"), f": {words}"), "line", view=doc.View.SHORT),
+        doc.DataTable("Handshakes", doc.numbers("p50", "p90", "p99", "max"), rows, title, kind="tight", view=doc.FULL),
+        doc.Paragraph(words, view=doc.FULL),
+    ]
+    return [doc.Section("protocol", name, blocks, tight=True)]
+
+
 def deaths_table(deaths: Mapping[str, Deaths]) -> doc.DataTable:
     """Medians of age, idle time and requests of lost connections, by cause."""
     rows = []
@@ -142,7 +167,11 @@ def _diagnosis(one: Diagnosis) -> doc.ListedItem:
 
 
 def counts_section(summary: Summary) -> doc.Section:
-    r, beats, opened = summary.reconciliation, summary.heartbeats, summary.connections.opened
+    r, opened = summary.reconciliation, summary.connections.opened
+    # Of a WebSocket the server counts the upgrade as a request.
+    asked, what, was = opened, "upgrades", "upgraded"
+    if summary.protocol is msgspec.UNSET:
+        asked, what, was = summary.heartbeats.answered, "answers", "answered"
     blocks: list[doc.Block] = []
     if r.agrees is not None or r.accepts_delta is not None:
         view = doc.FULL if r.agrees else doc.ALL
@@ -150,7 +179,7 @@ def counts_section(summary: Summary) -> doc.Section:
             doc.TableRow(label, [or_dash(ours, ",d"), or_dash(theirs, ",d")])
             for label, ours, theirs in (
                 ("open, active", r.client_held, r.server_active), ("opened, accepted", opened, r.accepts_delta),
-                ("opened, handled", opened, r.handled_delta), ("answers, requests (polls too)", beats.answered, r.requests_delta),
+                ("opened, handled", opened, r.handled_delta), (f"{what}, requests (polls too)", asked, r.requests_delta),
             )
         ]  # fmt: skip
         columns = doc.numbers("asyncli", server_name(summary))
@@ -162,7 +191,7 @@ def counts_section(summary: Summary) -> doc.Section:
         both = (
             (r.client_held, r.server_active, "open"),
             (opened, r.accepts_delta, "accepted"),
-            (beats.answered, r.requests_delta, "answered"),
+            (asked, r.requests_delta, was),
         )
         counted = [f"{format_count(ours or 0)} {what}" for ours, theirs, what in both if theirs is not None]
         how = agreement(r.agrees, summary.findings).removeprefix("They ").partition(" (see")[0]

@@ -20,6 +20,7 @@ from asyncli.report.run_events import (
     deaths_section,
     heartbeats_section,
     processes_section,
+    protocol_sections,
     timeline_section,
     tls_sections,
 )
@@ -75,6 +76,7 @@ def run_document(
             drift_section(summary, drawn),
             timeline_section(summary, drawn),
             *tls_sections(summary),
+            *protocol_sections(summary),
             heartbeats_section(summary),
             deaths_section(summary, deaths or {}, drawn),
             counts_section(summary),

@@ -11,6 +11,7 @@ from asyncli.analysis.gaps import of_one_server
 from asyncli.analysis.losses import loss_findings
 from asyncli.analysis.losses.recorded import SUSPENDED
 from asyncli.analysis.losses.slowness import not_heard, sent_again, slow_answers, stalls, unheard
+from asyncli.analysis.protocol import protocol_findings, protocol_of
 from asyncli.analysis.reconcile import reconcile
 from asyncli.analysis.saturation import achieved_per_s, is_saturated, saturation
 from asyncli.analysis.shared_host import cpus_taken, other_sockets
@@ -102,6 +103,7 @@ def summarise(run: Run, analyses: Analyses | None = None) -> Summary:
         findings=[],
         environment=dict.fromkeys(_ENVIRONMENT) | run.environment,
         tls=tls_of(run, totals),
+        protocol=protocol_of(run, totals),
     )
     outcomes, unreadable = limits_of(plan, summary)
     crossed = [one.words for one in not_kept(outcomes)] + [one.evidence for one in unreadable]
@@ -125,6 +127,7 @@ def summarise(run: Run, analyses: Analyses | None = None) -> Summary:
             *limits,
             *loss_findings.failures(run, totals),
             *tls_findings(summary.tls, run.environment, started=run.started, first=first, held=totals.open),
+            *protocol_findings(summary.protocol),
             *loss_findings.lost(known.diagnoses),
             *disagreements,
             *other_sockets(run, totals),

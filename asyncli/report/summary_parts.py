@@ -10,6 +10,7 @@ from asyncli.analysis.cost import Residue
 from asyncli.analysis.drift import Drift, MetricName
 from asyncli.analysis.forecast import Forecast
 from asyncli.analysis.losses.attribution import Diagnosis
+from asyncli.analysis.protocol import ProtocolPart
 from asyncli.analysis.reconcile import Reconciliation
 from asyncli.analysis.slope import Cost
 from asyncli.analysis.tls import TlsPart
@@ -134,6 +135,7 @@ class Summary(msgspec.Struct):
     environment: Environment
     #: Not there of a run in the clear.
     tls: TlsPart | msgspec.UnsetType = msgspec.UNSET
+    protocol: ProtocolPart | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def verdict(self) -> Verdict:

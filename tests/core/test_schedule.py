@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from asyncli.core.heartbeat import backoff_s, fraction, sleep_s
 from asyncli.core.histogram import Histogram, bounds, bucket
-from asyncli.core.life import CAUSES, CONNECTING, DEATHS, FAILURES, cause, event_of
+from asyncli.core.life import CAUSES, CONNECTING, DEATHS, FAILURES, HANDSHAKE, cause, event_of
 from asyncli.core.ramp import Ramp
 from asyncli.engine.spread import loopback_sources, share, sources_wanted, workers_needed
 
@@ -85,7 +85,7 @@ def test_quantiles_agree_with_sorting(values: list[int], q: float) -> None:
 
 def test_causes_are_the_contract_s_names() -> None:
     for (state, _event), why in CAUSES.items():
-        assert why in (FAILURES if state == CONNECTING else DEATHS)
+        assert why in (FAILURES if state in (CONNECTING, HANDSHAKE) else DEATHS)
     assert cause(CONNECTING, event_of(99)) == "no_ports"
     assert cause(CONNECTING, event_of(24)) == "no_descriptors"
     assert cause(CONNECTING, event_of(12345)) == "other"

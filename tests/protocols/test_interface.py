@@ -11,14 +11,14 @@ from asyncli.engine.shard import Shard, build_shard
 from asyncli.engine.sim import SimNet, SimServer, simulate
 from asyncli.engine.spread import Destination, Spread
 from asyncli.plan import Plan
-from asyncli.protocols.interface import LEAVING, NEWS, Event, ProtocolError
+from asyncli.protocols.interface import ESTABLISHED, LEAVING, NEWS, Event, ProtocolError
 from asyncli.records import Tick
 
 
 class Counting:
     """Each row counts its heartbeats; "ok" answers one, "hey" wants an "ack", "bye" ends the connection."""
 
-    heartbeat = None
+    heartbeat = handshake = None
     partial: dict[int, bytes]
 
     def __init__(self, rows: int) -> None:
@@ -37,6 +37,9 @@ class Counting:
         if word not in events:
             raise ProtocolError(str(word))
         return events[word]
+
+    def goodbye(self, row: int) -> bytes:
+        return b""
 
     def forget(self, row: int) -> None:
         self.partial.pop(row, None)
@@ -81,4 +84,73 @@ def test_what_a_peer_says_unasked(word: list[bytes], cause: str | None, monkeypa
         # Each heartbeat has its own bytes, and all news but the last has its reply: news is no answer, and no death.
         assert set(net.heard.values()) == {1}
         assert total.answered - 20 <= acks <= total.answered
-        assert total.by_status == {0: total.answered}
+        assert total.by_status == {}
+
+
+class Shaking(Counting):
+    """Held once its peer has said "welcome" to "hello"; "no" is a refusal."""
+
+    handshake = None
+
+    def __init__(self, rows: int) -> None:
+        super().__init__(rows)
+        self.handshake = self._hello  # type: ignore[assignment]
+
+    def _hello(self, row: int, target: int) -> bytes:
+        self.partial[row] = b"hello"
+        return b"hello"
+
+    def feed(self, row: int, data: bytes, awaiting: bool) -> Event | None:
+        if self.partial.get(row) != b"hello":
+            return super().feed(row, data, awaiting)
+        del self.partial[row]
+        if data == b"no":
+            raise ProtocolError("it said no")
+        return Event(0, True, kind=ESTABLISHED) if data else None
+
+
+class Host(Peer):
+    """Answers a greeting with ``word`` after ``late_s``, or by its end, and a heartbeat with "ok"."""
+
+    def __init__(self, word: list[bytes], connect_s: float) -> None:
+        super().__init__([])
+        self.server, self.greeting = SimServer(connect_s=connect_s), word
+
+    def send(self, handle: int, data: bytes) -> int:
+        if data != b"hello":
+            return super().send(handle, data)
+        taken = SimNet.send(self, handle, b"") or len(data)
+        for part in self.greeting:
+            self._at(self.now + 0.5, handle, "data", part)
+        return taken
+
+
+@pytest.mark.parametrize("connect_s", [0.0, 0.01])
+@pytest.mark.parametrize(
+    ("word", "failure", "why"),
+    [
+        ([b"welcome"], None, {}), ([b"no"], "handshake_refused", {"it said no"}), ([], "handshake_timeout", {}),
+        ([b""], "handshake_refused", {"closed without an answer"}),
+    ],
+)  # fmt: skip
+def test_a_row_is_held_once_its_peer_has_granted_it(word: list[bytes], failure: str | None, why: set[str], connect_s: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Shard, "new_protocol", lambda _, rows: Shaking(rows))
+    plan = Plan(urls=("http://127.0.0.1/",), connections=20, keepalive_s=4.0, timeout_s=2.0, connect_timeout_s=2.0)
+    there, net, total = Destination(2, "127.0.0.1", 80), Host(word, connect_s), Tick()
+    shard = build_shard(plan, Spread((there,), (), 1, connect_s == 0.0, 1000))
+    for tick in simulate(shard, net.server, 30.0, net=net):
+        total.merge_counts(tick)
+    counts = total.protocol
+    assert counts is not None
+    assert set(counts.refused) == set(why)
+    assert set(total.failures) == ({failure} if failure else set())
+    assert total.opened == (0 if failure else 20)
+    assert not total.deaths
+    # Those that go on are refused more often; each attempt ended, but for those of the last seconds.
+    assert total.opened + sum(total.failures.values()) <= total.started <= total.opened + sum(total.failures.values()) + 20
+    if failure is None:
+        # The heartbeat goes out once it is granted; latency and connect are told apart.
+        assert total.sent == total.answered > 20
+        assert counts.handshake_us.least >= 499_999
+        assert total.connect_us.least >= 499_999 + connect_s * 1e6
+        assert counts.handshake_us.count == total.connect_us.count == 20

@@ -18,6 +18,7 @@ _MECHANISMS = (
     recorded.generator_lost,
     recorded.not_http,
     recorded.tls_error,
+    recorded.goodbye,
     recorded.http_error,
     recorded.client_cut,
     timeouts.keepalive_off,

@@ -8,6 +8,7 @@ from asyncli.analysis.constants import FEWEST, NEARLY_ALL
 from asyncli.analysis.losses.server_evidence import cuts
 from asyncli.analysis.losses.table import ENDED, LossTable, left, reason
 from asyncli.analysis.totals import errors
+from asyncli.findings.loss_causes import words_of_goodbye
 from asyncli.findings.losses import cut_off, lost_with, mend_of_statuses
 from asyncli.findings.tls import by_reason, mend
 
@@ -25,8 +26,11 @@ def generator_lost(table: LossTable) -> None:
 
 
 def not_http(table: LossTable) -> None:
-    """Answers that were not HTTP."""
-    if cells := table.of("protocol_error"):
+    """Answers that were not HTTP, or broke the protocol that was agreed on."""
+    cells = table.of("protocol_error")
+    if cells and (counts := table.totals.whole.protocol) is not None:
+        table.claim(cells, reason("not_http", "broken_protocol", certain=True, reasons=by_reason(counts.broken)))
+    elif cells:
         before = sum(tick.answered for _, tick in table.run.ticks_between(-math.inf, min(cell.from_s for cell in cells)))
         table.claim(cells, reason("not_http", "no_longer_http" if before else "", certain=True, before=before))
 
@@ -36,6 +40,15 @@ def tls_error(table: LossTable) -> None:
     if (cells := table.of("tls_failed")) and (counts := table.totals.whole.tls) is not None:
         remedy = mend(counts.ended, "see the server's error log, and middle boxes that change what passes")
         table.claim(cells, reason("tls_error", certain=True, reasons=by_reason(counts.ended), remedy=remedy))
+
+
+def goodbye(table: LossTable) -> None:
+    """The server took leave, and said why."""
+    for cell in table.of("closed_announced"):
+        goodbyes = cell.tick.protocol.goodbyes if cell.tick.protocol is not None else {}
+        for code, count in goodbyes.items():
+            said, remedy, _ = words_of_goodbye(code)
+            table.claim([cell], reason("goodbye", certain=True, said=said, remedy=remedy), count=count)
 
 
 def suspended(table: LossTable) -> None:

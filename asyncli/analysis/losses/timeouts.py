@@ -104,13 +104,17 @@ def _whose_timeout(table: LossTable, cause: str, low: float, high: float) -> Rea
         return reason("box_reset", "box_reset_idle", certain=kept > 0, event=event, low=low, high=high, counted=counted)
     if cause == "closed_announced":
         return reason("idle_timeout", "farewell", event=event)
+    upgraded = table.plan.protocol == "websocket"
+    whose = loss_causes.known_idle(low, high, upgraded=upgraded)
+    known = reason("idle_timeout", "known_timeout" if whose else "", event=event, whose=whose)
+    if upgraded:
+        return known
     have, default = table.configured("keepalive_timeout"), loss_causes.default_of("keepalive_timeout", low, high)
     if have is not None and not (default and table.server.direct):
         return reason("box_idle_timeout", event=event, low=low, high=high, configured=loss_causes.in_seconds(have))
     if table.server.is_nginx or (default and not table.server.name):
         return _likely(table, "keepalive_timeout", low, high, event)
-    whose = loss_causes.known_idle(low, high)
-    return reason("idle_timeout", "known_timeout" if whose else "", event=event, whose=whose)
+    return known
 
 
 def likely_keepalive_requests(table: LossTable) -> None:

@@ -1,0 +1,44 @@
+"""What a protocol that shakes hands said: how long its handshakes took, why they were refused, and what came unasked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from asyncli.analysis.tls import Quantiles
+from asyncli.analysis.totals import Totals, in_ms
+from asyncli.findings import losses
+from asyncli.records import Finding
+from asyncli.run import Run
+
+
+class ProtocolPart(msgspec.Struct):
+    """``handshake_ms``: from the first words to the peer's leave. ``refused``: handshakes by reason. ``broken``: connections that
+    broke the protocol, by how. ``goodbyes``: those that the peer took leave of, by its code ("0": none). ``messages`` came
+    unasked, ``message_bytes`` of them without framing.
+    """
+
+    name: str
+    handshake_ms: Quantiles
+    refused: dict[str, int]
+    broken: dict[str, int]
+    goodbyes: dict[str, int]
+    messages: int
+    message_bytes: int
+
+
+def protocol_of(run: Run, totals: Totals) -> ProtocolPart | msgspec.UnsetType:
+    """Unset of HTTP, which shakes no hands."""
+    counts = totals.whole.protocol
+    if counts is None:
+        return msgspec.UNSET
+    took = Quantiles(*in_ms(counts.handshake_us, 0.5, 0.9, 0.99, 1.0))
+    goodbyes = {str(code): count for code, count in sorted(counts.goodbyes.items())}
+    said = (counts.refused, counts.broken, goodbyes, counts.messages, counts.message_bytes)
+    return ProtocolPart(run.plan.protocol, took, *said)
+
+
+def protocol_findings(part: ProtocolPart | msgspec.UnsetType) -> Iterator[Finding]:
+    if part is not msgspec.UNSET and part.refused:
+        yield losses.handshakes_refused(part.refused)

@@ -1,0 +1,275 @@
+"""WebSocket, the client's end (RFC 6455): upgrades, a ping as the heartbeat, and frames scanned without input or output.
+
+No extension is offered. Messages are checked and counted, not kept. Of the pings in one read the last is answered (section
+5.5.3). wsproto agrees, frame by frame and however the bytes are cut.
+"""
+
+from __future__ import annotations
+
+import codecs
+import hashlib
+import re
+import struct
+from binascii import b2a_base64
+from collections.abc import Callable, Sequence
+
+from asyncli.protocols.http1 import BLANK_LINE, MOST_HEAD_BYTES, fields_of
+from asyncli.protocols.interface import ANSWER, ESTABLISHED, LEAVING, NEWS, Event, ProtocolError
+
+CONTINUATION, TEXT, BINARY, CLOSE, PING, PONG = 0x0, 0x1, 0x2, 0x8, 0x9, 0xA
+_OFFERED = re.compile(rb"(?im)^Sec-WebSocket-Protocol:([^\r]*)")
+_GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
+_FIN, _RESERVED, _MASKED, _CONTROL = 0x80, 0x70, 0x80, 0x8
+_MOST_CONTROL = 125
+# The same for all, so that all pongs are the same bytes.
+_BEAT = b"beat"
+_BEAT_WORD = int.from_bytes(_BEAT)
+_ANSWER = Event(0, True, kind=ANSWER)
+_GOING_AWAY = 1001
+_UTF8 = codecs.getincrementaldecoder("utf-8")
+# What a server may send (section 7.4, and the registry that it begins): the others stand for what was never sent.
+_CLOSE_CODES = frozenset({*range(1000, 1004), *range(1007, 1015), *range(3000, 5000)})
+
+
+def frame(opcode: int, payload: bytes, key: bytes) -> bytes:
+    """A whole frame of a client's, masked with ``key``, of four bytes that nobody foresees (section 5.3)."""
+    size = len(payload)
+    if size <= _MOST_CONTROL:
+        head = struct.pack(">BB", _FIN | opcode, _MASKED | size)
+    elif size < 1 << 16:
+        head = struct.pack(">BBH", _FIN | opcode, _MASKED | 126, size)
+    else:
+        head = struct.pack(">BBQ", _FIN | opcode, _MASKED | 127, size)
+    masks = int.from_bytes((key * (size // 4 + 1))[:size])
+    return head + key + (int.from_bytes(payload) ^ masks).to_bytes(size)
+
+
+def accept_of(key: bytes) -> bytes:
+    """The Sec-WebSocket-Accept that answers this Sec-WebSocket-Key."""
+    return b2a_base64(hashlib.sha1(key + _GUID, usedforsecurity=False).digest(), newline=False)
+
+
+class WebSocket:
+    """Pings as heartbeats. ``requests``: of each URL of the plan the upgrade's request, without its key and the empty line;
+    ``entropy`` gives so many random bytes.
+    """
+
+    heartbeat = None
+
+    def __init__(self, requests: Sequence[bytes], entropy: Callable[[int], bytes]) -> None:
+        self._requests, self._entropy = requests, entropy
+        offered = b",".join(_OFFERED.findall(requests[0])).split(b",")
+        self._offered = frozenset(name.strip() for name in offered)
+        self.partial: dict[int, _Upgrade | _Frames] = {}
+
+    def handshake(self, row: int, target: int) -> bytes:
+        key = b2a_base64(self._entropy(16), newline=False)
+        self.partial[row] = _Upgrade(accept_of(key), self._offered)
+        return b"%bSec-WebSocket-Key: %b\r\n\r\n" % (self._requests[target], key)
+
+    def heartbeat_for(self, row: int, target: int) -> bytes:
+        # frame(PING, _BEAT, self._entropy(4)), written out: this is once a heartbeat.
+        mask = int.from_bytes(self._entropy(4))
+        return struct.pack(">BBII", _FIN | PING, _MASKED | 4, mask, mask ^ _BEAT_WORD)
+
+    def feed(self, row: int, data: bytes, awaiting: bool) -> Event | None:
+        reader = self.partial.pop(row, None)
+        if not data:
+            return None
+        if isinstance(reader, _Upgrade):
+            rest = reader.feed(data)
+            if rest is None:
+                self.partial[row] = reader
+                return None
+            return Event(0, True, kind=ESTABLISHED, rest=rest)
+        frames = reader or _Frames()
+        frames.feed(data)
+        if frames.midst:
+            self.partial[row] = frames
+        return frames.event(awaiting, self._entropy)
+
+    def goodbye(self, row: int) -> bytes:
+        return frame(CLOSE, struct.pack(">H", _GOING_AWAY), self._entropy(4))
+
+    def forget(self, row: int) -> None:
+        self.partial.pop(row, None)
+
+
+class _Upgrade:
+    """The answer to a request to upgrade."""
+
+    def __init__(self, accept: bytes, offered: frozenset[bytes]) -> None:
+        self._accept, self._offered, self._head, self._looked = accept, offered, bytearray(), 0
+
+    def feed(self, data: bytes) -> bytes | None:
+        """What came after the head that grants it; None while the head is not whole. Raises :class:`ProtocolError`, in the words
+        of a report.
+        """
+        self._head += data
+        end = BLANK_LINE.search(self._head, self._looked)
+        if (len(self._head) if end is None else end.end()) > MOST_HEAD_BYTES:
+            raise ProtocolError(f"a head of more than {MOST_HEAD_BYTES} bytes")
+        if end is None:
+            # Its last two bytes may begin the blank line.
+            self._looked = max(0, len(self._head) - 2)
+            return None
+        line, fields = fields_of(bytes(self._head[: end.end()]))
+        rest, status = bytes(self._head[end.end() :]), int(line[3])
+        if status < 200 and status != 101:
+            self._head, self._looked = bytearray(), 0
+            return self.feed(rest)
+        if status != 101:
+            reason, said = ((one or b"").strip()[:80].decode("latin-1") for one in (line[4], rest.partition(b"\n")[0]))
+            raise ProtocolError(f"HTTP {status} {reason}".rstrip() + (f": {said}" if said else ""))
+        self._require(fields)
+        return rest
+
+    def _require(self, fields: dict[bytes, list[bytes]]) -> None:
+        """What section 4.1 has a client look at."""
+        upgrade, connection = (b",".join(fields.get(name, [])).lower() for name in (b"upgrade", b"connection"))
+        if upgrade.strip() != b"websocket" or b"upgrade" not in map(bytes.strip, connection.split(b",")):
+            raise ProtocolError("101 without Upgrade: websocket and Connection: Upgrade")
+        if fields.get(b"sec-websocket-accept", []) != [self._accept]:
+            raise ProtocolError("the Sec-WebSocket-Accept does not answer the key")
+        if fields.get(b"sec-websocket-extensions"):
+            raise ProtocolError("an extension that was not offered")
+        chosen = fields.get(b"sec-websocket-protocol", [])
+        if not set(chosen) <= self._offered or len(chosen) > 1:
+            raise ProtocolError("a subprotocol that was not offered")
+
+
+class _Frames:
+    """The frames of one connection from the server, and what those of a read said."""
+
+    __slots__ = ("_buffer", "_decode", "_fin", "_left", "_opcode", "body_bytes", "close", "heard", "messages", "ping", "pong")
+
+    def __init__(self) -> None:
+        self._buffer = b""  # of a frame's head, or of a control frame
+        self._left = 0  # payload to come of a data frame
+        self._opcode = 0  # of the message that has begun
+        self._fin = True  # its frame is the last
+        self._decode: codecs.IncrementalDecoder | None = None
+        self._begin_read()
+
+    def _begin_read(self) -> None:
+        self.messages = self.body_bytes = 0
+        self.ping: bytes | None = None
+        self.close: int | None = None
+        self.heard = self.pong = False
+
+    @property
+    def midst(self) -> bool:
+        """In the midst of a frame, or of a message."""
+        return bool(self._buffer or self._opcode) and self.close is None
+
+    def event(self, awaiting: bool, entropy: Callable[[int], bytes]) -> Event | None:
+        """What the last read said; None: nothing that is whole."""
+        if self.close is not None:
+            # Code 0: none was sent, and then none is sent back.
+            bye = frame(CLOSE, struct.pack(">H", self.close) if self.close else b"", entropy(4))
+            return Event(self.close, False, self.body_bytes, LEAVING, bye, self.messages)
+        reply = b"" if self.ping is None else frame(PONG, self.ping, entropy(4))
+        news, answer = bool(reply or self.messages or self.body_bytes), awaiting and self.pong
+        if answer and not news:
+            return _ANSWER
+        if not (news or self.heard):
+            return None
+        return Event(0, True, self.body_bytes, ANSWER if answer else NEWS, reply, self.messages)
+
+    def feed(self, data: bytes) -> None:
+        self._begin_read()
+        data = self._buffer + data if self._buffer else data
+        self._buffer, at = b"", 0
+        while self.close is None:
+            if self._left:
+                part = data[at : at + self._left]
+                at += len(part)
+                self._left -= len(part)
+                self._take(part)
+                if self._left:
+                    return
+            following = self._head(data, at)
+            if following is None:
+                self._buffer = data[at:]
+                return
+            at = following
+
+    def _head(self, data: bytes, at: int) -> int | None:
+        """Where the payload of a data frame begins, or a control frame ends; None: more bytes are needed."""
+        there = len(data) - at
+        if there < 2:
+            return None
+        first, size = data[at], data[at + 1]
+        opcode, fin = first & 0xF, bool(first & _FIN)
+        if first & _RESERVED:
+            raise ProtocolError("a frame with reserved bits set, though no extension was agreed on")
+        if size & _MASKED:
+            raise ProtocolError("a masked frame from the server")
+        if opcode & _CONTROL:
+            return self._control(opcode, fin, size, data, at)
+        if opcode > BINARY:
+            raise ProtocolError(f"a frame of the unknown opcode {opcode}")
+        if (opcode == CONTINUATION) != bool(self._opcode):
+            raise ProtocolError("a new message within another" if self._opcode else "a continuation of nothing")
+        at += 2
+        if size > _MOST_CONTROL:
+            width = 2 if size == 126 else 8
+            if there < 2 + width:
+                return None
+            size = int.from_bytes(data[at : at + width])
+            if size >> 63 or size <= (_MOST_CONTROL if width == 2 else 0xFFFF):
+                raise ProtocolError("a frame whose length is not written as it must be")
+            at += width
+        if opcode:
+            self._opcode, self._decode = opcode, _UTF8("strict") if opcode == TEXT else None
+        self._fin, self._left = fin, size
+        if not size:
+            self._take(b"")
+        return at
+
+    def _control(self, opcode: int, fin: bool, size: int, data: bytes, at: int) -> int | None:
+        if opcode > PONG:
+            raise ProtocolError(f"a frame of the unknown opcode {opcode}")
+        if not fin or size > _MOST_CONTROL:
+            raise ProtocolError("a control frame that is cut or longer than 125 bytes")
+        end = at + 2 + size
+        if len(data) < end:
+            return None
+        payload = data[at + 2 : end]
+        if opcode == CLOSE:
+            self.close = _close_code(payload)
+        elif opcode == PING:
+            self.ping = payload
+        else:
+            # A server may send others unasked (section 5.5.3).
+            self.pong |= payload == _BEAT
+        self.heard = True
+        return end
+
+    def _take(self, part: bytes) -> None:
+        """Payload of the data frame that has begun; it may be its last."""
+        self.body_bytes += len(part)
+        ends = self._fin and not self._left
+        if self._decode is not None:
+            _require_utf8(self._decode, part, ends)
+        if ends:
+            self._opcode, self._decode = 0, None
+            self.messages += 1
+
+
+def _require_utf8(decoder: codecs.IncrementalDecoder, part: bytes, final: bool) -> None:
+    try:
+        decoder.decode(part, final)
+    except UnicodeDecodeError:
+        raise ProtocolError("a text that is not UTF-8") from None
+
+
+def _close_code(payload: bytes) -> int:
+    """The code of a close frame, 0 where it has none."""
+    if not payload:
+        return 0
+    code = int.from_bytes(payload[:2])
+    if len(payload) == 1 or code not in _CLOSE_CODES:
+        raise ProtocolError("a close frame whose code may not be sent")
+    _require_utf8(_UTF8("strict"), payload[2:], True)
+    return code

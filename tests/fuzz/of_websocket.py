@@ -1,0 +1,160 @@
+"""Frames to the WebSocket reader: the grammar of RFC 6455, bent. Laws: any split means the same, wsproto says the same."""
+
+from __future__ import annotations
+
+import os
+import struct
+from random import Random
+from typing import NamedTuple
+
+from chance import maybe, mutated
+from of_http1 import pieces
+from wsproto.frame_protocol import CloseReason, FrameProtocol, Opcode, ParseFailed
+
+from asyncli.protocols.interface import ANSWER, LEAVING, ProtocolError
+from asyncli.protocols.websocket import WebSocket, accept_of
+
+_BEAT = b"beat"
+
+
+class Case(NamedTuple):
+    """``data`` after the upgrade, read in pieces between ``cuts``."""
+
+    data: bytes
+    cuts: tuple[int, ...] = ()
+
+
+class Said(NamedTuple):
+    """What a stream said. ``close``: None without a close frame; ``error``: it ended in one."""
+
+    messages: int
+    body_bytes: int
+    pings: tuple[bytes, ...]
+    answers: int
+    close: int | None
+    error: bool
+
+
+_TEXTS = (b"", b"hello", "zwölf Zeichen ✓".encode(), b"x" * 125, b"x" * 126, "€".encode() * 300, b"\xc3", b"\xed\xa0\x80", b"\xff")
+# Without 1014, which was registered after wsproto's list.
+_CODES = (0, 999, 1000, 1001, 1003, 1004, 1005, 1006, 1007, 1011, 1013, 1015, 1016, 2999, 3000, 4999, 5000, 65535)
+
+
+def generate(chance: Random) -> Case:
+    """Frames as servers send them, some of them wrong, perhaps bent, in pieces."""
+    data = b"".join(_frames(chance) for _ in range(1 + chance.randrange(4)))
+    if maybe(chance, 4):
+        data = mutated(chance, data)
+    cuts = tuple(chance.randrange(len(data) + 1) for _ in range(chance.randrange(5)))
+    return Case(data, tuple(range(1, len(data))) if maybe(chance, 8) else cuts)
+
+
+def _frames(chance: Random) -> bytes:
+    """A control frame, or a message in some frames with a control frame among them."""
+    if maybe(chance, 2):
+        return _control(chance)
+    opcode, left = 1 + maybe(chance, 2), chance.choice(_TEXTS[:6]) if maybe(chance, 3) else chance.choice(_TEXTS)
+    made = b""
+    while maybe(chance, 2):
+        size = chance.randrange(len(left) + 1)
+        made += _frame(chance, opcode, left[:size], fin=False)
+        left, opcode = left[size:], 0
+        if maybe(chance, 3):
+            made += _control(chance)
+    return made + _frame(chance, opcode, left)
+
+
+def _control(chance: Random) -> bytes:
+    payload = chance.choice((b"", b"beat", b"beat", b"x" * 125, b"y" * (126 if maybe(chance, 8) else 3)))
+    if maybe(chance, 8):
+        code = struct.pack(">H", chance.choice(_CODES))
+        return _frame(chance, 8, (b"", b"\x03", code, code + b"why", code + b"\xff")[chance.randrange(5)])
+    return _frame(chance, 9 + maybe(chance, 2), payload)
+
+
+def _frame(chance: Random, opcode: int, payload: bytes, fin: bool = True) -> bytes:
+    if maybe(chance, 60):
+        opcode = chance.randrange(16)
+    first = (0x80 if fin and not maybe(chance, 80) else 0) | opcode | (chance.choice((0x10, 0x20, 0x40)) if maybe(chance, 80) else 0)
+    size = len(payload)
+    if size <= 125 and not maybe(chance, 80):
+        return struct.pack(">BB", first, (0x80 if maybe(chance, 80) else 0) | size) + payload
+    if not maybe(chance, 60):
+        return struct.pack(">BBH", first, 126, size) + payload
+    return struct.pack(">BBQ", first, 127, size | ((1 << 63) if maybe(chance, 3) else 0)) + payload
+
+
+def check(case: Case) -> str:
+    """The outcome's kind. Raises AssertionError where a law is broken."""
+    whole, cut, told = read([case.data]), read(pieces(case.data, case.cuts)), oracle(case.data)
+    if whole.error and not told.error:
+        # It judges a frame once that has come whole.
+        told = oracle(case.data + bytes(1 << 17))
+    said = f"in pieces {cut}, whole {whole}, wsproto says {told}"
+    assert whole.error == cut.error == told.error, said
+    if whole.error:
+        # What was said before it, in the same read, does not count.
+        return "refused"
+    # It waits for the rest of a character.
+    assert 0 <= whole.body_bytes - told.body_bytes < 4, said
+    # Of the pings of one read the last is answered, and beside a goodbye neither they nor answers count.
+    last = () if whole.close is not None else whole.pings[-1:]
+    each = [
+        one._replace(pings=last if one.close is not None else one.pings[-1:], answers=one.close is None and one.answers, body_bytes=0)
+        for one in (whole, cut, told)
+    ]
+    assert each[0] == each[1] == each[2], said
+    return "accepted"
+
+
+def read(parts: list[bytes]) -> Said:
+    """What our reader makes of it."""
+    protocol = WebSocket([b"GET / HTTP/1.1\r\n"], os.urandom)
+    key = protocol.handshake(0, 0).split(b": ")[1].strip()
+    head = b"HTTP/1.1 101 x\r\nUpgrade: websocket\r\nConnection: upgrade\r\nSec-WebSocket-Accept: %b\r\n\r\n" % accept_of(key)
+    assert protocol.feed(0, head, False) is not None
+    said = Said(0, 0, (), 0, None, False)
+    for part in parts:
+        try:
+            event = protocol.feed(0, part, True)
+        except ProtocolError as error:
+            assert len(str(error)) < 500
+            return said._replace(error=True)
+        if event is None:
+            continue
+        said = said._replace(messages=said.messages + event.messages, body_bytes=said.body_bytes + event.body_bytes)
+        said = said._replace(answers=said.answers | (event.kind == ANSWER))
+        if event.kind == LEAVING:
+            return said._replace(close=event.status)
+        if event.reply:
+            said = said._replace(pings=(*said.pings, unmasked(event.reply)))
+    return said
+
+
+def unmasked(frame: bytes) -> bytes:
+    """The payload of a short frame of ours."""
+    assert frame[1] & 0x80
+    assert len(frame) == 6 + (frame[1] & 0x7F)
+    return bytes(byte ^ frame[2 + place % 4] for place, byte in enumerate(frame[6:]))
+
+
+def oracle(data: bytes) -> Said:
+    """What wsproto makes of it, in our terms."""
+    frames = FrameProtocol(client=True, extensions=[])
+    said = Said(0, 0, (), 0, None, False)
+    try:
+        frames.receive_bytes(data)
+        for one in frames.received_frames():
+            size = len(one.payload.encode() if isinstance(one.payload, str) else one.payload)
+            match one.opcode:
+                case Opcode.PING:
+                    said = said._replace(pings=(*said.pings, bytes(one.payload)))
+                case Opcode.PONG:
+                    said = said._replace(answers=said.answers | (bytes(one.payload) == _BEAT))
+                case Opcode.CLOSE:
+                    return said._replace(close=0 if one.payload[0] == CloseReason.NO_STATUS_RCVD else int(one.payload[0]))
+                case _:
+                    said = said._replace(messages=said.messages + one.message_finished, body_bytes=said.body_bytes + size)
+    except ParseFailed:
+        return said._replace(error=True)
+    return said

@@ -1,0 +1,151 @@
+"""WebSockets, really soaked: on an nginx that holds them by itself, and on a server that does what servers should not."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+import threading
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from programs import SHORT, Program, codes, held, recorded, report, require_whole, run
+from wsproto import ConnectionType, WSConnection
+from wsproto.events import AcceptConnection, CloseConnection, Ping, Request
+
+from asyncli.lab import choose
+
+N = 40
+
+
+@pytest.mark.nchan
+@pytest.mark.parametrize("tls", [False, True])
+async def test_an_nginx_holds_them_and_its_words_are_counted(tmp_path: Path, tls: bool) -> None:
+    async with choose("nchan", connections=N, tls=tls) as server:
+        assert server.status_url is not None
+        page = server.status_url.replace("/nginx_status", "/publish")
+        authority = [] if server.authority is None else ["--ca", server.authority]
+        asked = ["soak", server.url, *SHORT, *authority, "--status-url", server.status_url, "-c", str(N), "--hold", "forever", "--out", "run.db", "--quiet"]
+        with Program(tmp_path, *asked) as program:
+            await asyncio.to_thread(program.until, lambda: held(tmp_path) == N, "all are held")
+            await asyncio.to_thread(told, page, b"five!")
+            await asyncio.to_thread(program.until, lambda: said(tmp_path, "messages") == N, "each has heard it")
+            # It takes leave of all who listen to what is no more.
+            await asyncio.to_thread(told, page, None)
+            await asyncio.to_thread(program.until, lambda: said(tmp_path, "goodbyes") and held(tmp_path) == N, "all are there again")
+            program.signal()
+            done = await asyncio.to_thread(program.wait)
+    summary = report(tmp_path, "run.db")
+    # Its stderr is silent: at the end each was told goodbye.
+    assert (done.status in (99, 4), done.err, server.complaints) == (True, "", ())
+    counts, protocol = summary["connections"], summary["protocol"]
+    assert (counts["opened"], counts["held"], counts["deaths"]) == (2 * N, N, {"closed_announced": N})
+    assert (protocol["messages"], protocol["message_bytes"], protocol["goodbyes"]) == (N, 5 * N, {"1001": N})
+    assert ("tls" in summary) == tls
+    assert [one["code"] for one in summary["diagnoses"]] == ["goodbye"]
+    # nginx counts upgrades as requests; two requests to publish were not ours.
+    assert summary["reconciliation"]["requests_delta"] - summary["reconciliation"]["accepts_delta"] < 60
+    assert summary["reconciliation"]["server_active"] == N
+    assert summary["heartbeats"]["answered"] >= summary["heartbeats"]["sent"] - N
+
+
+def told(page: str, words: bytes | None) -> None:
+    """Publish ``words``; None: the channel is no more."""
+    urllib.request.urlopen(urllib.request.Request(page, words, method="DELETE" if words is None else "POST")).read()
+
+
+def said(folder: Path, name: str) -> int:
+    """What the servers said unasked, as recorded so far."""
+    seen = recorded(folder / "run.db")
+    counts = [tick.protocol for _, tick in seen.ticks if tick.protocol is not None] if seen is not None else []
+    return sum(one.messages if name == "messages" else sum(one.goodbyes.values()) for one in counts)
+
+
+@pytest.mark.nginx
+async def test_a_server_of_another_protocol_refuses(tmp_path: Path) -> None:
+    async with choose("nginx", connections=N) as server:
+        done = await asyncio.to_thread(run, tmp_path, "soak", server.url.replace("http", "ws"), *SHORT, "-c", "10", "--hold", "1", "--out", "run.db", "--quiet")
+    summary = report(tmp_path, "run.db")
+    assert (done.status, done.err) == (3, "")
+    assert set(summary["connections"]["failures"]) == {"handshake_refused"}
+    assert set(summary["protocol"]["refused"]) == {"HTTP 200 OK: ok"}
+    assert {"handshakes_refused", "gave_up"} <= codes(summary)
+
+
+#: By path, what the server says on a connection that it has granted, besides pongs.
+STRANGE = {
+    "/good": b"",
+    "/masked": b"\x81\x81abcd",
+    "/no-utf-8": b"\x81\x01\xff",
+    "/bye": b"\x88\x02" + struct.pack(">H", 1013),
+}
+
+
+async def _client(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """One connection; what it does is asked for by its path."""
+    conn, path = WSConnection(ConnectionType.SERVER), ""
+    while data := await reader.read(4096):
+        conn.receive_data(data)
+        for event in conn.events():
+            if isinstance(event, Request):
+                path = event.target
+                if path == "/never":
+                    continue
+                if path == "/no":
+                    writer.write(b"HTTP/1.1 401 Unauthorized\r\nContent-Length: 8\r\n\r\nno token")
+                elif path == "/gone":
+                    writer.close()
+                else:
+                    writer.write(conn.send(AcceptConnection()) + STRANGE.get(path, b""))
+            elif (isinstance(event, Ping) and path != "/mute") or isinstance(event, CloseConnection):
+                writer.write(conn.send(event.response()))
+                if isinstance(event, CloseConnection):
+                    writer.close()
+    writer.close()
+
+
+@contextmanager
+def strange() -> Iterator[str]:
+    """The server in a thread of the test; its address."""
+    loop, at, ended = asyncio.new_event_loop(), [""], asyncio.Event()
+    ready = threading.Event()
+
+    async def serve() -> None:
+        async with await asyncio.start_server(_client, "127.0.0.1", 0, backlog=1024) as server:
+            at[0] = f"ws://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+            ready.set()
+            await ended.wait()
+
+    thread = threading.Thread(target=loop.run_until_complete, args=(serve(),))
+    thread.start()
+    ready.wait()
+    try:
+        yield at[0]
+    finally:
+        loop.call_soon_threadsafe(ended.set)
+        thread.join()
+
+
+def test_what_servers_should_not_do_has_each_its_cause(tmp_path: Path) -> None:
+    paths = [*STRANGE, "/mute", "/no", "/gone", "/never"]
+    with strange() as at:
+        done = run(
+            tmp_path, "soak", *(f"{at}{path}" for path in paths), *SHORT, "-c", str(10 * len(paths)), "--hold", "4", "--timeout", "2",
+            "--connect-timeout", "2", "--no-reopen", "--out", "run.db", "--quiet",
+        )  # fmt: skip
+    assert (done.status in (99, 4), done.err) == (True, ""), done
+    summary = report(tmp_path, "run.db")
+    counts, protocol = summary["connections"], summary["protocol"]
+    assert counts["deaths"] == {"protocol_error": 20, "closed_announced": 10, "heartbeat_timeout": 10}
+    assert counts["failures"] == {"handshake_refused": 20, "handshake_timeout": 10}
+    assert (counts["held"], counts["opened"]) == (10, 50)
+    assert protocol["refused"] == {"HTTP 401 Unauthorized: no token": 10, "closed without an answer": 10}
+    assert protocol["goodbyes"] == {"1013": 10}
+    evidence = {one["code"]: one["evidence"] for one in summary["diagnoses"]}
+    assert {"not_http", "goodbye"} <= set(evidence)
+    assert "10 × a masked frame from the server" in evidence["not_http"]
+    assert "10 × a text that is not UTF-8" in evidence["not_http"]
+    assert "1013 (try again later)" in evidence["goodbye"]
+    require_whole(0 if done.status == 99 else done.status, summary)
