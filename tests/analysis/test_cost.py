@@ -12,6 +12,7 @@ from synthetic_run import ENDS_A_PAGE, FIXED, GENERATOR, KERNEL_END, REST, SERVE
 
 from asyncli.analysis.cost import Costs, Residue, costs
 from asyncli.records import Phase, Sample
+from asyncli.report.analyses import analyse
 from asyncli.run import Run
 from asyncli.units import parse_pace
 
@@ -102,6 +103,9 @@ def test_a_server_that_was_used_before_may_have_kept_memory(accepted: float, tol
     for sample in run.samples[1:]:
         sample.values["status.accepts"] += accepted
     assert [one.fields["accepted"] for one in costs(run).findings if one.code == "cost_reused"] == ([] if told is None else [told])
+    # A cost that is far too low is not told.
+    known = analyse(run)
+    assert {known.costs.server_user is None, known.costs.host_total is None} == {told is not None}
 
 
 @pytest.mark.parametrize("connections", [1000, 2000, 3000, 20_000])

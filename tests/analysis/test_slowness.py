@@ -86,6 +86,10 @@ def test_segments_that_were_sent_again(resent: float, count: int | None) -> None
     told = sent_again(run)
     assert [round(one.fields["count"]) for one in told] == ([count] if count else [])
     assert all(one.fields["share"] == pytest.approx(0.03, abs=0.005) for one in told)
+    # What the peer says that it had was lost nowhere.
+    for sample in run.samples:
+        sample.values["tcp.TCPDSACKRecv"] = sample.values["tcp.RetransSegs"]
+    assert not sent_again(run)
 
 
 def slow(first: int, last: int, us: int = 800_000) -> Run:
