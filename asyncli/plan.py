@@ -96,6 +96,8 @@ class Plan(Discreet, frozen=True, forbid_unknown_fields=True, kw_only=True):
     agent_ca: str | None = None
     method: str = "HEAD"
     headers: tuple[str, ...] = ()
+    #: Of a WebSocket: the text that is sent as a heartbeat and comes back; None: a ping.
+    ws_message: str | None = None
     first_beat: Literal["now", "sleep"] = "now"
     reopen: bool = True
     #: Limits on the run's numbers, as expressions; a crossed one fails the run (report/thresholds.py).
@@ -175,6 +177,7 @@ KEYS: dict[str, tuple[str, Callable[[object], Any]]] = {
     "agent_ca": ("agent_ca", parse_file),
     "method": ("method", one_of("HEAD", "GET", "OPTIONS", what="a method for a heartbeat")),
     "header": ("headers", each_of(parse_header)),
+    "ws_message": ("ws_message", parse_text),
     "first_beat": ("first_beat", one_of("now", "sleep", what="a first beat")),
     "reopen": ("reopen", parse_boolean),
     "ca": ("ca", parse_file),
@@ -301,6 +304,8 @@ def read_layers(
     require_tls(fields, located)
     if any(parse_target(url).protocol == "websocket" for url in fields["urls"]):
         require_websocket(fields, located)
+    elif fields.get("ws_message") is not None:
+        raise PlanError(f"{located['ws_message']}: no URL is a WebSocket's; write ws:// or wss://, or leave it out")
     fields.setdefault("seed", secrets.randbits(48))
     return fields, located
 
@@ -326,8 +331,9 @@ def require_tls(fields: Mapping[str, Any], located: Mapping[str, str]) -> None:
 
 def require_websocket(fields: Mapping[str, Any], located: Mapping[str, str]) -> None:
     """Nothing that HTTP alone has, and nothing that an upgrade says itself."""
-    if "method" in fields:
-        raise PlanError(f"{located['method']}: the heartbeat of a WebSocket is a ping; leave it out")
+    if fields.get("method", "HEAD") != "HEAD":
+        what = "the heartbeat of a WebSocket is a ping, or a message (ws_message)"
+        raise PlanError(f"{located['method']}: {what}; leave it out")
     for one in fields.get("headers", ()):
         if (name := one.partition(":")[0]).lower() in _OF_AN_UPGRADE:
             raise PlanError(f"{located['headers']}: asyncli sets {name} itself; leave it out")
@@ -358,7 +364,7 @@ def shown_plan(plan: Discreet) -> dict[str, Any]:
 
 
 def _is_shown(field: str, value: object) -> bool:
-    return bool(value) or field not in TlsOptions.__struct_fields__
+    return bool(value) or field not in (*TlsOptions.__struct_fields__, "ws_message")
 
 
 def plan_document(plan: Plan) -> Mapping[str, Any]:

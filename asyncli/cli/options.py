@@ -88,6 +88,7 @@ _PLAN_OPTIONS: tuple[Option, ...] = (
     *_TLS_OPTIONS,
     click.option("--method", metavar="METHOD", help="Of the heartbeats: HEAD, GET or OPTIONS.  [default: HEAD]"),
     *_HEADER_OPTIONS,
+    click.option("--ws-message", metavar="TEXT", help="Of a WebSocket: heartbeats that come back.  [default: pings]"),
     click.option("--first-beat", metavar="now|sleep", help="Beat at once after connecting, or sleep first.  [default: now]"),
     click.option("--reopen/--no-reopen", default=None, help="Replace lost connections, or only count them.  [default: reopen]"),
     click.option("--fail-if", metavar="LIMIT", multiple=True, help="Fail if LIMIT is true, as in 'lost > 0.1%'; repeatable."),

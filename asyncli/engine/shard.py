@@ -47,10 +47,12 @@ class Shard(msgspec.Struct, frozen=True, tag=True):
     tls: TlsOptions | None = None
     names: tuple[str, ...] = ()
     protocol: str = "http"
+    #: Of a WebSocket: the text of a heartbeat; "": it is a ping.
+    message: str = ""
 
     def new_protocol(self, rows: int) -> Protocol:
         """What so many rows speak."""
-        return new_protocol(self.protocol, self.method, self.requests, os.urandom)
+        return new_protocol(self.protocol, self.method, self.requests, os.urandom, self.message.encode())
 
     def addresses_beside(self, destination: int) -> int:
         """How many addresses the name of a destination has, itself among them."""
@@ -118,6 +120,7 @@ def build_shard(plan: Plan, spread: Spread) -> Shard:
         tls=plan.tls,
         names=tuple(target.name for target in plan.targets),
         protocol=plan.protocol,
+        message=plan.ws_message or "",
     )
 
 

@@ -50,14 +50,14 @@ def accept_of(key: bytes) -> bytes:
 
 
 class WebSocket:
-    """Pings as heartbeats. ``requests``: of each URL of the plan the upgrade's request, without its key and the empty line;
-    ``entropy`` gives so many random bytes.
+    """Pings as heartbeats, or texts that come back (``message``). ``requests``: of each URL of the plan the upgrade's request,
+    without its key and the empty line; ``entropy`` gives so many random bytes.
     """
 
     heartbeat = None
 
-    def __init__(self, requests: Sequence[bytes], entropy: Callable[[int], bytes]) -> None:
-        self._requests, self._entropy = requests, entropy
+    def __init__(self, requests: Sequence[bytes], entropy: Callable[[int], bytes], message: bytes = b"") -> None:
+        self._requests, self._entropy, self._message = requests, entropy, message
         offered = b",".join(_OFFERED.findall(requests[0])).split(b",")
         self._offered = frozenset(name.strip() for name in offered)
         self.partial: dict[int, _Upgrade | _Frames] = {}
@@ -68,6 +68,8 @@ class WebSocket:
         return b"%bSec-WebSocket-Key: %b\r\n\r\n" % (self._requests[target], key)
 
     def heartbeat_for(self, row: int, target: int) -> bytes:
+        if self._message:
+            return frame(TEXT, self._message, self._entropy(4))
         # frame(PING, _BEAT, self._entropy(4)), written out: this is once a heartbeat.
         mask = int.from_bytes(self._entropy(4))
         return struct.pack(">BBII", _FIN | PING, _MASKED | 4, mask, mask ^ _BEAT_WORD)
@@ -82,7 +84,7 @@ class WebSocket:
                 self.partial[row] = reader
                 return None
             return Event(0, True, kind=ESTABLISHED, rest=rest)
-        frames = reader or _Frames()
+        frames = reader or _Frames(self._message)
         frames.feed(data)
         if frames.midst:
             self.partial[row] = frames
@@ -141,9 +143,14 @@ class _Upgrade:
 class _Frames:
     """The frames of one connection from the server, and what those of a read said."""
 
-    __slots__ = ("_buffer", "_decode", "_fin", "_left", "_opcode", "body_bytes", "close", "heard", "messages", "ping", "pong")
+    __slots__ = (
+        "_buffer", "_decode", "_expected", "_fin", "_left", "_opcode", "_same", "answer", "body_bytes", "close", "heard",
+        "messages", "ping",
+    )  # fmt: skip
 
-    def __init__(self) -> None:
+    def __init__(self, expected: bytes) -> None:
+        self._expected = expected  # the text that answers; b"": a pong does
+        self._same = -1  # so many of its bytes have come as the message that has begun; -1: that is another one
         self._buffer = b""  # of a frame's head, or of a control frame
         self._left = 0  # payload to come of a data frame
         self._opcode = 0  # of the message that has begun
@@ -155,7 +162,7 @@ class _Frames:
         self.messages = self.body_bytes = 0
         self.ping: bytes | None = None
         self.close: int | None = None
-        self.heard = self.pong = False
+        self.heard = self.answer = False
 
     @property
     def midst(self) -> bool:
@@ -169,7 +176,10 @@ class _Frames:
             bye = frame(CLOSE, struct.pack(">H", self.close) if self.close else b"", entropy(4))
             return Event(self.close, False, self.body_bytes, LEAVING, bye, self.messages)
         reply = b"" if self.ping is None else frame(PONG, self.ping, entropy(4))
-        news, answer = bool(reply or self.messages or self.body_bytes), awaiting and self.pong
+        if self.answer and not awaiting:
+            # Nobody asked for it: a message like any other.
+            self.messages += bool(self._expected)
+        news, answer = bool(reply or self.messages or self.body_bytes), awaiting and self.answer
         if answer and not news:
             return _ANSWER
         if not (news or self.heard):
@@ -222,6 +232,7 @@ class _Frames:
             at += width
         if opcode:
             self._opcode, self._decode = opcode, _UTF8("strict") if opcode == TEXT else None
+            self._same = 0 if opcode == TEXT and self._expected else -1
         self._fin, self._left = fin, size
         if not size:
             self._take(b"")
@@ -242,19 +253,27 @@ class _Frames:
             self.ping = payload
         else:
             # A server may send others unasked (section 5.5.3).
-            self.pong |= payload == _BEAT
+            self.answer |= payload == _BEAT and not self._expected
         self.heard = True
         return end
 
     def _take(self, part: bytes) -> None:
         """Payload of the data frame that has begun; it may be its last."""
-        self.body_bytes += len(part)
+        if self._same >= 0 and self._expected.startswith(part, self._same):
+            self._same += len(part)
+        else:
+            self.body_bytes += max(0, self._same) + len(part)
+            self._same = -1
         ends = self._fin and not self._left
         if self._decode is not None:
             _require_utf8(self._decode, part, ends)
         if ends:
             self._opcode, self._decode = 0, None
-            self.messages += 1
+            if self._same == len(self._expected):
+                self.answer = True
+            else:
+                self.body_bytes += max(0, self._same)
+                self.messages += 1
 
 
 def _require_utf8(decoder: codecs.IncrementalDecoder, part: bytes, final: bool) -> None:

@@ -10,7 +10,7 @@ from asyncli.report.format import about, about_to, bytes_each, ceiling, with_err
 from asyncli.report.summary import Summary
 from asyncli.text import oneline
 from asyncli.topology import sides
-from asyncli.values import AGENT_PORT, parse_url
+from asyncli.values import AGENT_PORT, parse_target
 
 # An interval wider than this share of its slope is called wide.
 _WIDE_INTERVAL = 0.25
@@ -112,7 +112,7 @@ def _how_to_see_the_server(summary: Summary) -> tuple[str, str]:
     server, agent = summary.environment.get("server"), isinstance(summary.environment.get("agent"), dict)
     hidden = isinstance(server, dict) and server.get("hidden") is True
     if not agent and not sides(summary.environment).server:
-        host = parse_url(summary.plan["urls"][0]).host
+        host = parse_target(summary.plan["urls"][0]).host
         at = f"http://{f'[{host}]' if ':' in host else host}:{AGENT_PORT}"
         return "it runs on another host", f"start 'asyncli agent' there, and soak with --agent {shlex.quote(at)}"
     who = "the agent" if agent else "the soak"

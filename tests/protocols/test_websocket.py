@@ -7,7 +7,7 @@ import struct
 
 import pytest
 from wsproto import ConnectionType, WSConnection
-from wsproto.events import AcceptConnection, CloseConnection, Ping, Request
+from wsproto.events import AcceptConnection, CloseConnection, Ping, Request, TextMessage
 
 from asyncli.protocols.interface import ANSWER, ESTABLISHED, LEAVING, NEWS, Event, ProtocolError
 from asyncli.protocols.websocket import BINARY, CLOSE, PING, PONG, WebSocket, accept_of, frame
@@ -143,6 +143,32 @@ def test_what_frames_mean(data: bytes, kind: int, messages: int, size: int) -> N
     # However many pings a read has, one is answered.
     assert len(event.reply) < 20
     assert not protocol.partial
+
+
+@pytest.mark.parametrize("cut", [1, 2, 5, 100])
+def test_a_text_that_comes_back_is_an_answer(cut: int) -> None:
+    protocol = WebSocket([ASK], os.urandom, "zurück".encode())
+    server = WSConnection(ConnectionType.SERVER)
+    server.receive_data(protocol.handshake(7, 0))
+    list(server.events())
+    protocol.feed(7, server.send(AcceptConnection()), False)
+    server.receive_data(protocol.heartbeat_for(7, 0))
+    (heard,) = server.events()
+    assert isinstance(heard, TextMessage)
+    assert heard.data == "zurück"
+    # Another one that begins like it, a longer one, and one of no words answer nothing.
+    for words, kinds in (("zurück", [ANSWER]), ("zur", [NEWS]), ("zurück!", [NEWS]), ("", [NEWS])):
+        data = server.send(TextMessage(words))
+        events = [protocol.feed(7, data[at : at + cut], True) for at in range(0, len(data), cut)]
+        told = [event for event in events if event is not None]
+        assert [event.kind for event in told if event.kind == ANSWER or event.messages] == kinds
+        assert sum(event.body_bytes for event in told) == (0 if kinds == [ANSWER] else len(words.encode()))
+        assert not protocol.partial
+    # A pong is none, and what nobody asked for is a message.
+    pong, unasked = protocol.feed(7, server_frame(PONG, b"beat"), True), protocol.feed(7, server.send(TextMessage("zurück")), False)
+    assert pong is not None
+    assert unasked is not None
+    assert (pong.kind, unasked.kind, unasked.messages) == (NEWS, NEWS, 1)
 
 
 def test_our_pong_that_nobody_asked_for_is_news() -> None:
