@@ -18,10 +18,11 @@ _BEAT = b"beat"
 
 
 class Case(NamedTuple):
-    """``data`` after the upgrade, read in pieces between ``cuts``."""
+    """``data`` after the upgrade, read in pieces between ``cuts``; ``message``: the text that answers, else a pong does."""
 
     data: bytes
     cuts: tuple[int, ...] = ()
+    message: bytes = b""
 
 
 class Said(NamedTuple):
@@ -46,7 +47,7 @@ def generate(chance: Random) -> Case:
     if maybe(chance, 4):
         data = mutated(chance, data)
     cuts = tuple(chance.randrange(len(data) + 1) for _ in range(chance.randrange(5)))
-    return Case(data, tuple(range(1, len(data))) if maybe(chance, 8) else cuts)
+    return Case(data, tuple(range(1, len(data))) if maybe(chance, 8) else cuts, b"hello" if maybe(chance, 2) else b"")
 
 
 def _frames(chance: Random) -> bytes:
@@ -86,17 +87,18 @@ def _frame(chance: Random, opcode: int, payload: bytes, fin: bool = True) -> byt
 
 def check(case: Case) -> str:
     """The outcome's kind. Raises AssertionError where a law is broken."""
-    whole, cut, told = read([case.data]), read(pieces(case.data, case.cuts)), oracle(case.data)
+    whole, cut = read([case.data], case.message), read(pieces(case.data, case.cuts), case.message)
+    told = oracle(case.data, case.message)
     if whole.error and not told.error:
         # It judges a frame once that has come whole.
-        told = oracle(case.data + bytes(1 << 17))
+        told = oracle(case.data + bytes(1 << 17), case.message)
     said = f"in pieces {cut}, whole {whole}, wsproto says {told}"
     assert whole.error == cut.error == told.error, said
     if whole.error:
         # What was said before it, in the same read, does not count.
         return "refused"
-    # It waits for the rest of a character.
-    assert 0 <= whole.body_bytes - told.body_bytes < 4, said
+    # It waits for the rest of a character, and we for the rest of what may be an answer.
+    assert -len(case.message) <= whole.body_bytes - told.body_bytes < 4, said
     # Of the pings of one read the last is answered, and beside a goodbye neither they nor answers count.
     last = () if whole.close is not None else whole.pings[-1:]
     each = [
@@ -107,9 +109,9 @@ def check(case: Case) -> str:
     return "accepted"
 
 
-def read(parts: list[bytes]) -> Said:
+def read(parts: list[bytes], message: bytes) -> Said:
     """What our reader makes of it."""
-    protocol = WebSocket([b"GET / HTTP/1.1\r\n"], os.urandom)
+    protocol = WebSocket([b"GET / HTTP/1.1\r\n"], os.urandom, message)
     key = protocol.handshake(0, 0).split(b": ")[1].strip()
     head = b"HTTP/1.1 101 x\r\nUpgrade: websocket\r\nConnection: upgrade\r\nSec-WebSocket-Accept: %b\r\n\r\n" % accept_of(key)
     assert protocol.feed(0, head, False) is not None
@@ -138,9 +140,9 @@ def unmasked(frame: bytes) -> bytes:
     return bytes(byte ^ frame[2 + place % 4] for place, byte in enumerate(frame[6:]))
 
 
-def oracle(data: bytes) -> Said:
+def oracle(data: bytes, message: bytes) -> Said:
     """What wsproto makes of it, in our terms."""
-    frames = FrameProtocol(client=True, extensions=[])
+    frames, text = FrameProtocol(client=True, extensions=[]), ""
     said = Said(0, 0, (), 0, None, False)
     try:
         frames.receive_bytes(data)
@@ -150,11 +152,15 @@ def oracle(data: bytes) -> Said:
                 case Opcode.PING:
                     said = said._replace(pings=(*said.pings, bytes(one.payload)))
                 case Opcode.PONG:
-                    said = said._replace(answers=said.answers | (bytes(one.payload) == _BEAT))
+                    said = said._replace(answers=said.answers | (bytes(one.payload) == _BEAT and not message))
                 case Opcode.CLOSE:
                     return said._replace(close=0 if one.payload[0] == CloseReason.NO_STATUS_RCVD else int(one.payload[0]))
                 case _:
-                    said = said._replace(messages=said.messages + one.message_finished, body_bytes=said.body_bytes + size)
+                    text += one.payload if isinstance(one.payload, str) else "\0"
+                    answers = bool(message) and one.message_finished and text == message.decode()
+                    text = "" if one.message_finished else text
+                    messages, size = (0, len(one.payload) - len(message)) if answers else (int(one.message_finished), size)
+                    said = said._replace(messages=said.messages + messages, body_bytes=said.body_bytes + size, answers=said.answers | answers)
     except ParseFailed:
         return said._replace(error=True)
     return said
