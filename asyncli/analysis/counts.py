@@ -16,7 +16,9 @@ from asyncli.samples import Series, began_anew
 Pair = Literal["asked", "held", "accepts", "handled", "requests"]
 
 # After these failures the server may have accepted a connection that the client never opened.
-_PERHAPS_ACCEPTED = ("connect_timeout", "refused", "other")
+_PERHAPS_ACCEPTED = (
+    "connect_timeout", "refused", "tls_failed", "tls_timeout", "handshake_refused", "handshake_timeout", "other",
+)  # fmt: skip
 # After these it may have counted an upgrade that was not granted.
 _PERHAPS_ASKED = ("handshake_refused", "handshake_timeout")
 # Page and tick are up to this far apart.
@@ -69,7 +71,7 @@ class Client:
             "lost": [tick.lost if tick.deaths else 0 for _, tick in rows],
             "sent": [_upgrades(tick) if self.upgrades else tick.sent for _, tick in rows],
             "answered": [tick.opened if self.upgrades else tick.answered for _, tick in rows],
-            "unsure": [sum(map(tick.failures.get, _PERHAPS_ACCEPTED, (0, 0, 0))) if tick.failures else 0 for _, tick in rows],
+            "unsure": [sum(tick.failures.get(one, 0) for one in _PERHAPS_ACCEPTED) if tick.failures else 0 for _, tick in rows],
         }
         columns |= {f"untold_{name}": _untold(rows, columns[name]) for name in ("opened", "sent")}
         self._whole = {name: np.cumsum(np.array([0.0, *column])) for name, column in columns.items()}
@@ -235,9 +237,10 @@ def compared(client: Client, pages: Pages, start: float, stop: float) -> list[Co
     opened, sent, lost, answered = (client.within(name, since, until) for name in ("opened", "sent", "lost", "answered"))
     unseen_opened, unseen_sent = pages.unseen(client)
     perhaps, unread, before = pages.perhaps_reconnected, pages.unanswered, (t_s >= start) & (pages.told_s <= stop)
-    churn, upgrading = (opened + lost)[before], client.connecting(t_s) if client.upgrades else 0.0
+    churn, upgrading = (opened + lost)[before], client.connecting(t_s) if client.upgrades else 0.0 * t_s
+    held = client.held(t_s, stop)[before]
     return [
-        CountPair("held", t_s[before], client.held(t_s, stop)[before], pages.active[before], -churn, churn + unread[before]),
+        CountPair("held", t_s[before], held, pages.active[before], -churn, churn + (unread + upgrading)[before]),
         CountPair(
             "accepts", t_s, client.at("opened", t_s), pages.accepts, -opened - unseen_opened - unread,
             opened + client.connecting(t_s) + client.at("unsure", until) + client.at("untold_opened", until) + perhaps,

@@ -11,6 +11,7 @@ Laws:
 
 from __future__ import annotations
 
+import contextlib
 from array import array
 
 from asyncli.core.heartbeat import LONGEST_BACKOFF_S, backoff_s, sleep_s
@@ -45,6 +46,8 @@ MOST_PENDING = 256
 _MOST_UNPROVEN = MOST_PENDING // 4
 # An answer's head fits; os.read with a big buffer maps and unmaps it at each call (17 us more at 256 KiB).
 _READ_BYTES = 8192
+# Of an overdue row: what a socket's buffer holds.
+_MOST_READS = 32
 # Peers write what they like as a reason.
 _MOST_REASONS = 20
 # Answers to pings that a peer does not read; a socket's buffers hold as much beside.
@@ -87,7 +90,7 @@ class HeldConnections:
         self.to_close: list[tuple[int, bool]] = []
         # The last whole answer as bytes and what it meant. None at first: b"" would be the end of a stream.
         self._last_answer: tuple[bytes | None, Event] = (None, Event(0, False))
-        self._counts = ProtocolCounts()
+        self._counts, self._reasons = ProtocolCounts(), set[str]()
         #: First attempts that have not ended yet.
         self.first_pending = 0
         self.draining = False
@@ -188,14 +191,21 @@ class HeldConnections:
             for row, since in waiting.items():
                 if now - since < patience_s:
                     break
-                overdue.append(row)
-            for row in overdue:
-                # What came in time may be unread, if it was we who stood still.
-                self._ready(row, self._handle[row])
+                overdue.append((row, since))
+            for row, since in overdue:
+                self._read_all(row, waiting, since)
                 if row in self.leaving:
                     self._leave(row)
-                elif row in waiting and (event := self._net.late_event(self._handle[row])) is not None:
+                elif waiting.get(row) == since and (event := self._net.late_event(self._handle[row])) is not None:
                     self._end(row, event)
+
+    def _read_all(self, row: int, waiting: dict[int, float], since: float) -> None:
+        """What came in time may be unread, if it was we who stood still; before the answer there may be messages."""
+        for _ in range(_MOST_READS):
+            before = self.tick.bytes_received
+            self._ready(row, self._handle[row])
+            if waiting.get(row) != since or self.tick.bytes_received == before:
+                return
 
     def take_tick(self) -> Tick:
         """The counts since the last call."""
@@ -295,9 +305,10 @@ class HeldConnections:
 
     def _shake_hands(self, made: list[tuple[int, int, float]]) -> None:
         """The first words of these rows are out, and the peer's are awaited for as long as a connect again."""
-        state, connecting, born = self.state, self.connecting, self._born
+        state, connecting, born, aim, proven = self.state, self.connecting, self._born, self._aim, self.addresses.proven
         for row, _, now in made:
             state[row] = HANDSHAKE
+            proven[aim[row]] = True
             born[row] = connecting.pop(row)
             connecting[row] = now
 
@@ -377,17 +388,22 @@ class HeldConnections:
         try:
             event = self._protocol.feed(row, data, awaiting)
         except ProtocolError as error:
-            self._note_why(row, str(error))
-            self._end(row, GARBAGE)
+            self._end(row, GARBAGE, said=str(error))
             return None
         if event is None:
             if not data:
-                if self.state[row] == HANDSHAKE:
-                    self._note_why(row, "closed without an answer")
                 self._end(row, EOF)
             return None
         counts.messages += event.messages
         counts.message_bytes += event.body_bytes
+        if event.kind == interface.LEAVING:
+            counts.goodbyes[event.status] = counts.goodbyes.get(event.status, 0) + 1
+            # It may be gone already.
+            with contextlib.suppress(OSError):
+                if row not in self._unsent:
+                    self._net.send(self._handle[row], event.reply)
+            self._end(row, ANNOUNCED)
+            return None
         if event.reply and not self._reply(row, event.reply):
             return None
         match event.kind:
@@ -402,22 +418,20 @@ class HeldConnections:
                 self._granted(row)
                 if event.rest and self.state[row] in (IDLE, AWAITING):
                     return self._interpret(row, event.rest, self.state[row] == AWAITING)
-            case interface.LEAVING:
-                counts.goodbyes[event.status] = counts.goodbyes.get(event.status, 0) + 1
-                self._end(row, ANNOUNCED)
             case _:
                 self._end(row, GARBAGE)
         return None
 
-    def _note_why(self, row: int, why: str) -> None:
-        reasons = self._counts.refused if self.state[row] == HANDSHAKE else self._counts.broken
-        if why in reasons or len(reasons) < _MOST_REASONS:
-            reasons[why] = reasons.get(why, 0) + 1
+    def _note(self, reasons: dict[str, int], why: str) -> None:
+        if len(self._reasons) < _MOST_REASONS:
+            self._reasons.add(why)
+        why = why if why in self._reasons else "other reasons"
+        reasons[why] = reasons.get(why, 0) + 1
 
     def _reply(self, row: int, data: bytes) -> bool:
         """Send what the protocol answers; who asks and does not read is ended. False: the row has ended."""
         if len(self._unsent.get(row, b"")) > _MOST_UNREAD_BYTES:
-            self._end(row, GARBAGE)
+            self._end(row, GARBAGE, said="it does not read the answers to its pings")
             return False
         return self._write(row, data)
 
@@ -442,8 +456,10 @@ class HeldConnections:
         if rest and self._write(row, rest) and row not in self._unsent:
             self._net.watch(self._handle[row], READABLE, again=True)
 
-    def _end(self, row: int, event: str, in_wheel: bool = True) -> None:
-        """The one way a connection, or an attempt at one, ends. ``in_wheel``: whether an IDLE row still hangs there."""
+    def _end(self, row: int, event: str, in_wheel: bool = True, said: str = "") -> None:
+        """The one way a connection, or an attempt at one, ends. ``in_wheel``: whether an IDLE row still hangs there; ``said``:
+        how the peer refused, or broke the protocol.
+        """
         state, tick, now = self.state[row], self.tick, self._net.clock()
         why = cause(state, event)
         self._protocol.forget(row)
@@ -454,7 +470,11 @@ class HeldConnections:
                 self.state[row] = BACKOFF
                 self.wheel.add(row, now)
                 return
+            if why == "handshake_refused":
+                self._note(self._counts.refused, said or f"{'closed' if event == EOF else 'reset'} without an answer")
         else:
+            if said:
+                self._note(self._counts.broken, said)
             self.held -= 1
             if not self._requests[row]:
                 # A server that accepts and closes must not be connected to twice a second for ever.

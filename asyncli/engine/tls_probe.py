@@ -166,7 +166,8 @@ def _why(error: Exception, plan: Plan, target: Target, there: Destination) -> st
         return f"its handshake of TLS takes longer than --connect-timeout ({plan.connect_timeout_s:g} s); see the server's log"
     reason = reason_of(error) if isinstance(error, ssl.SSLError) and error.reason else ""
     if reason in ("wrong version number", "http request", "record layer failure", "packet length too long"):
-        return f"port {target.port} does not speak TLS; write http://, or its port of https"
+        plain = target.url.partition("://")[0].removesuffix("s")
+        return f"port {target.port} does not speak TLS; write {plain}://, or its port of {plain}s"
     if "protocol version" in reason or reason in ("unsupported protocol", "no protocols available", "wrong ssl version"):
         return f"no version of TLS in common ({_versions(plan.tls_options)} allowed here); see --tls-min and --tls-max"
     if reason in ("alert handshake failure", "no cipher match", "no shared cipher"):

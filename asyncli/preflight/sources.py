@@ -84,6 +84,6 @@ def _listen(plan: Plan, more: int) -> str:
     between, ends = (" ", "") if more <= _FEW else (" to ", f" ({more} lines)")
     lines, urls = (
         between.join(f"listen {one};" for one in shown),
-        between.join(f"http://{host}:{one}{first.path}" for one in shown),
+        between.join(f"{first.url.partition('://')[0]}://{host}:{one}{first.path}" for one in shown),
     )
     return f"{lines}{ends} in its server block, and the URLs {urls}"

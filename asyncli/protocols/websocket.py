@@ -61,10 +61,11 @@ class WebSocket:
         offered = b",".join(_OFFERED.findall(requests[0])).split(b",")
         self._offered = frozenset(name.strip() for name in offered)
         self.partial: dict[int, _Upgrade | _Frames] = {}
+        self._refusals: dict[int, tuple[str, ...]] = {}
 
     def handshake(self, row: int, target: int) -> bytes:
         key = b2a_base64(self._entropy(16), newline=False)
-        self.partial[row] = _Upgrade(accept_of(key), self._offered)
+        self.partial[row] = _Upgrade(accept_of(key), self._offered, self._refusals)
         return b"%bSec-WebSocket-Key: %b\r\n\r\n" % (self._requests[target], key)
 
     def heartbeat_for(self, row: int, target: int) -> bytes:
@@ -100,31 +101,34 @@ class WebSocket:
 class _Upgrade:
     """The answer to a request to upgrade."""
 
-    def __init__(self, accept: bytes, offered: frozenset[bytes]) -> None:
-        self._accept, self._offered, self._head, self._looked = accept, offered, bytearray(), 0
+    def __init__(self, accept: bytes, offered: frozenset[bytes], refusals: dict[int, tuple[str, ...]]) -> None:
+        self._accept, self._offered, self._refusals = accept, offered, refusals
+        self._head, self._looked = bytearray(), 0
 
     def feed(self, data: bytes) -> bytes | None:
         """What came after the head that grants it; None while the head is not whole. Raises :class:`ProtocolError`, in the words
         of a report.
         """
         self._head += data
-        end = BLANK_LINE.search(self._head, self._looked)
-        if (len(self._head) if end is None else end.end()) > MOST_HEAD_BYTES:
-            raise ProtocolError(f"a head of more than {MOST_HEAD_BYTES} bytes")
-        if end is None:
-            # Its last two bytes may begin the blank line.
-            self._looked = max(0, len(self._head) - 2)
-            return None
-        line, fields = fields_of(bytes(self._head[: end.end()]))
-        rest, status = bytes(self._head[end.end() :]), int(line[3])
-        if status < 200 and status != 101:
-            self._head, self._looked = bytearray(), 0
-            return self.feed(rest)
-        if status != 101:
-            reason, said = ((one or b"").strip()[:80].decode("latin-1") for one in (line[4], rest.partition(b"\n")[0]))
-            raise ProtocolError(f"HTTP {status} {reason}".rstrip() + (f": {said}" if said else ""))
-        self._require(fields)
-        return rest
+        while True:
+            end = BLANK_LINE.search(self._head, self._looked)
+            if (len(self._head) if end is None else end.end()) > MOST_HEAD_BYTES:
+                raise ProtocolError(f"a head of more than {MOST_HEAD_BYTES} bytes")
+            if end is None:
+                # Its last two bytes may begin the blank line.
+                self._looked = max(0, len(self._head) - 2)
+                return None
+            line, fields = fields_of(bytes(self._head[: end.end()]))
+            del self._head[: end.end()]
+            self._looked, status = 0, int(line[3])
+            if status == 101:
+                self._require(fields)
+                return bytes(self._head)
+            if status >= 200:
+                said = [(one or b"").strip()[:80].decode("latin-1") for one in (line[4], self._head.partition(b"\n")[0])]
+                # Of each status the first one's words: others may have the time in them.
+                reason, first_line = self._refusals.setdefault(status, tuple(said))
+                raise ProtocolError(f"HTTP {status} {reason}".rstrip() + (f": {first_line}" if first_line else ""))
 
     def _require(self, fields: dict[bytes, list[bytes]]) -> None:
         """What section 4.1 has a client look at."""
@@ -144,7 +148,7 @@ class _Frames:
     """The frames of one connection from the server, and what those of a read said."""
 
     __slots__ = (
-        "_buffer", "_decode", "_expected", "_fin", "_left", "_opcode", "_same", "answer", "body_bytes", "close", "heard",
+        "_buffer", "_decode", "_expected", "_fin", "_left", "_opcode", "_same", "answers", "body_bytes", "close", "heard",
         "messages", "ping",
     )  # fmt: skip
 
@@ -162,7 +166,7 @@ class _Frames:
         self.messages = self.body_bytes = 0
         self.ping: bytes | None = None
         self.close: int | None = None
-        self.heard = self.answer = False
+        self.heard, self.answers = False, 0
 
     @property
     def midst(self) -> bool:
@@ -176,10 +180,12 @@ class _Frames:
             bye = frame(CLOSE, struct.pack(">H", self.close) if self.close else b"", entropy(4))
             return Event(self.close, False, self.body_bytes, LEAVING, bye, self.messages)
         reply = b"" if self.ping is None else frame(PONG, self.ping, entropy(4))
-        if self.answer and not awaiting:
-            # Nobody asked for it: a message like any other.
-            self.messages += bool(self._expected)
-        news, answer = bool(reply or self.messages or self.body_bytes), awaiting and self.answer
+        answer = awaiting and self.answers > 0
+        if self._expected:
+            # Those that nobody asked for are messages like any other.
+            self.messages += self.answers - answer
+            self.body_bytes += (self.answers - answer) * len(self._expected)
+        news = bool(reply or self.messages or self.body_bytes)
         if answer and not news:
             return _ANSWER
         if not (news or self.heard):
@@ -253,7 +259,7 @@ class _Frames:
             self.ping = payload
         else:
             # A server may send others unasked (section 5.5.3).
-            self.answer |= payload == _BEAT and not self._expected
+            self.answers += payload == _BEAT and not self._expected
         self.heard = True
         return end
 
@@ -270,7 +276,7 @@ class _Frames:
         if ends:
             self._opcode, self._decode = 0, None
             if self._same == len(self._expected):
-                self.answer = True
+                self.answers += 1
             else:
                 self.body_bytes += max(0, self._same)
                 self.messages += 1

@@ -133,7 +133,7 @@ def protocol_sections(summary: Summary) -> list[doc.Section]:
     took = part.handshake_ms
     words = ", ".join(said) + ("" if took.p50 is None else f"; an upgrade took {milliseconds(took.p50)} (median)")
     rows = [doc.TableRow("", [milliseconds(value) for value in (took.p50, took.p90, took.p99, took.max)])]
-    title = "From the first words to the server's leave"
+    title = "From the upgrade's request to 101"
     blocks: list[doc.Block] = [
         doc.Paragraph(((name, "bold"), f": {words}"), "line", view=doc.View.SHORT),
         doc.DataTable("Handshakes", doc.numbers("p50", "p90", "p99", "max"), rows, title, kind="tight", view=doc.FULL),

@@ -118,7 +118,8 @@ def read(parts: list[bytes], message: bytes) -> Said:
     said = Said(0, 0, (), 0, None, False)
     for part in parts:
         try:
-            event = protocol.feed(0, part, True)
+            # One heartbeat is out, until it is answered.
+            event = protocol.feed(0, part, not said.answers)
         except ProtocolError as error:
             assert len(str(error)) < 500
             return said._replace(error=True)
@@ -157,7 +158,7 @@ def oracle(data: bytes, message: bytes) -> Said:
                     return said._replace(close=0 if one.payload[0] == CloseReason.NO_STATUS_RCVD else int(one.payload[0]))
                 case _:
                     text += one.payload if isinstance(one.payload, str) else "\0"
-                    answers = bool(message) and one.message_finished and text == message.decode()
+                    answers = bool(message) and one.message_finished and text == message.decode() and not said.answers
                     text = "" if one.message_finished else text
                     messages, size = (0, len(one.payload) - len(message)) if answers else (int(one.message_finished), size)
                     said = said._replace(messages=said.messages + messages, body_bytes=said.body_bytes + size, answers=said.answers | answers)

@@ -112,8 +112,17 @@ def test_a_refusal_is_told_with_the_first_line_of_its_body() -> None:
     assert str(error.value) == "HTTP 401 Unauthorized: no token"
 
 
-def test_early_hints_come_before_the_answer() -> None:
-    _, event = upgraded(head=b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n" + HEAD)
+def test_of_a_status_the_first_refusal_gives_the_words() -> None:
+    protocol = WebSocket([ASK], os.urandom)
+    for row, said in enumerate((b"at 10:00:01", b"at 10:00:02")):
+        protocol.handshake(row, 0)
+        with pytest.raises(ProtocolError, match=r"^HTTP 503 Busy: at 10:00:01$"):
+            protocol.feed(row, b"HTTP/1.1 503 Busy\r\n\r\n" + said, False)
+
+
+@pytest.mark.parametrize("hints", [b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n", b"HTTP/1.1 100\n\n" * 3_000])
+def test_early_hints_come_before_the_answer(hints: bytes) -> None:
+    _, event = upgraded(head=hints + HEAD)
     assert event is not None
     assert event.kind == ESTABLISHED
 

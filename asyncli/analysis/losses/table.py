@@ -150,7 +150,9 @@ class LossTable:
                 setattr(cell.rest, by, without(getattr(cell.rest, by), low, high))
 
     def configured(self, directive: str) -> float | None:
-        """The value in nginx.conf (seconds or a number); None where it was not read."""
+        """The value in nginx.conf (seconds or a number) of what ends connections of HTTP; None where it was not read."""
+        if self.plan.protocol != "http":
+            return None
         return self.server.configured.get(f"nginx_{directive}")
 
 

@@ -75,7 +75,7 @@ def _without_request(table: LossTable) -> list[LossCell]:
 
 def likely_idle_timeout(table: LossTable) -> None:
     """Ended after an idle time that no configuration has: a timeout of the server or of a middle box."""
-    cells = _without_request(table)
+    cells = _without_request(table) if table.plan.protocol == "http" else []
     span = mode(pooled(cells).idle_s, least=_MIDDLE)
     if span is not None and span[1] >= 1:
         table.claim(cells, _likely(table, "client_header_timeout", *span), where=("idle_s", *timer_window(*span)))
