@@ -115,7 +115,12 @@ class Plan(Discreet, frozen=True, forbid_unknown_fields=True, kw_only=True):
     @property
     def protocol(self) -> str:
         """What its connections speak."""
-        return self.targets[0].protocol
+        return parse_target(self.urls[0]).protocol
+
+    @property
+    def upgrades(self) -> bool:
+        """Its connections leave HTTP: then pings are no requests, HTTP's timers end nothing, and both ends say goodbye."""
+        return self.protocol != "http"
 
     @property
     def tls(self) -> TlsOptions | None:

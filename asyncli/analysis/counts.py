@@ -63,7 +63,7 @@ class Client:
         self.t_s, self._held = np.array(held.t_s), np.array(held.values)
         self._start, self._plan = run.first_connect_s, run.plan
         #: Requests are upgrades, one a connection.
-        self.upgrades = run.plan.protocol != "http"
+        self.upgrades = run.plan.upgrades
         rows = [(t_s, tick) for t_s, tick in run.ticks if t_s > held.t_s[0]]
         self._tick_s = np.array([held.t_s[0], *(t_s for t_s, _ in rows)])
         columns = {

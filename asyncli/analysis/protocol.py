@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import msgspec
 
 from asyncli.analysis.tls import Quantiles
-from asyncli.analysis.totals import Totals, in_ms
+from asyncli.analysis.totals import Totals
 from asyncli.findings import losses
 from asyncli.records import Finding
 from asyncli.run import Run
@@ -33,10 +33,9 @@ def protocol_of(run: Run, totals: Totals) -> ProtocolPart | msgspec.UnsetType:
     counts = totals.whole.protocol
     if counts is None:
         return msgspec.UNSET
-    took = Quantiles(*in_ms(counts.handshake_us, 0.5, 0.9, 0.99, 1.0))
     goodbyes = {str(code): count for code, count in sorted(counts.goodbyes.items())}
     said = (counts.refused, counts.broken, goodbyes, counts.messages, counts.message_bytes)
-    return ProtocolPart(run.plan.protocol, took, *said)
+    return ProtocolPart(run.plan.protocol, Quantiles.of(counts.handshake_us), *said)
 
 
 def protocol_findings(part: ProtocolPart | msgspec.UnsetType) -> Iterator[Finding]:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Self
 
 import msgspec
 
-from asyncli.analysis.totals import Totals
+from asyncli.analysis.totals import Totals, in_ms
+from asyncli.core.histogram import Histogram
 from asyncli.findings import tls
 from asyncli.records import Finding, TlsCounts
 from asyncli.run import Run
@@ -26,6 +27,10 @@ class Quantiles(msgspec.Struct):
     p90: float | None
     p99: float | None
     max: float | None
+
+    @classmethod
+    def of(cls, microseconds: Histogram) -> Self:
+        return cls(*in_ms(microseconds, 0.5, 0.9, 0.99, 1.0))
 
 
 class TlsPart(msgspec.Struct):
@@ -57,10 +62,7 @@ def tls_of(run: Run, totals: Totals) -> TlsPart | msgspec.UnsetType:
 
 
 def tls_part(counts: TlsCounts, verified: bool, objects: int = 0) -> TlsPart:
-    quantiles = [
-        Quantiles(*(None if value is None else value / 1e3 for value in map(one.quantile, (0.5, 0.9, 0.99, 1.0))))
-        for one in (counts.tcp_us, counts.handshake_us)
-    ]
+    quantiles = map(Quantiles.of, (counts.tcp_us, counts.handshake_us))
     said = (counts.spoken, counts.certificates, counts.failed, counts.ended)
     return TlsPart(counts.full, counts.resumed, verified, *said, objects, *quantiles)
 

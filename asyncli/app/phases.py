@@ -169,7 +169,7 @@ class Phases:
         plan, incoming, workers = self._progress.plan, self._incoming, self._shard.workers
         patience_s = max(plan.timeout_s, plan.connect_timeout_s, self._generator.drain_s)
         # Of those that say goodbye an answer is awaited, after the last heartbeat's.
-        patience_s += 0.0 if plan.protocol == "http" else plan.timeout_s
+        patience_s += plan.timeout_s if plan.upgrades else 0.0
         patience_s += plan.connections * _DRAIN_S_PER_CONNECTION + _DRAIN_SLACK_S
         latest_s = time.monotonic() + patience_s
         while not self._progress.failed and incoming.last.drained < workers and time.monotonic() < latest_s:

@@ -29,7 +29,7 @@ from asyncli.core.life import (
     LEAVING,
     cause,
     event_of,
-)  # fmt: skip
+)
 from asyncli.core.wheel import Wheel
 from asyncli.engine.addresses import Addresses
 from asyncli.engine.net import READABLE, WRITABLE, Net

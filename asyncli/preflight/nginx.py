@@ -65,8 +65,7 @@ def _target_checks(config: NginxConfig, plan: Plan, target: Target, host: Host) 
         what, detail = f"a server block that listens on port {target.port}", f"{config.path} has none: its limits are unknown"
         yield Check("nginx_listen", what, "unknown", detail=detail, remedy="name the nginx that serves it with --server-pid")
         return
-    # After an upgrade they no longer count.
-    if plan.protocol == "http":
+    if not plan.upgrades:
         yield from _timers(timers_for(server, target.path), plan)
     yield from _rooms(config, listen, plan, host)
 

@@ -55,12 +55,8 @@ def analyse(run: Run) -> Analyses:
 
 def _leave_out_reused(cost: Costs) -> None:
     """Remove what the server's memory is part of, where it used memory of earlier connections again."""
-    if (reused := next((one for one in cost.findings if one.code == cost_reused.code), None)) is None:
-        return
-    for name in ("server_user", "host_total", "residual"):
-        setattr(cost, name, None)
-        cost.fits.pop(name, None)
-        cost.unknown[name] = reused.evidence
+    if (reused := next((one for one in cost.findings if one.code == cost_reused.code), None)) is not None:
+        _leave_out(cost, reused, "server_user", "host_total", "residual")
 
 
 def _leave_out_growth(cost: Costs, drift: dict[MetricName, Drift]) -> None:
@@ -72,10 +68,12 @@ def _leave_out_growth(cost: Costs, drift: dict[MetricName, Drift]) -> None:
         if found is None or not found.of_levels or not holds:
             continue
         grew = cost_grew(CALLED[name], {CALLED[one]: in_words(drift[one]) for one in holds})
+        _leave_out(cost, grew, name, "residual")
+        cost.findings.append(grew)
+
+
+def _leave_out(cost: Costs, why: Finding, *names: str) -> None:
+    for name in names:
         setattr(cost, name, None)
         cost.fits.pop(name, None)
-        cost.unknown[name] = grew.evidence
-        cost.residual = None
-        cost.fits.pop("residual", None)
-        cost.unknown["residual"] = grew.evidence
-        cost.findings.append(grew)
+        cost.unknown[name] = why.evidence

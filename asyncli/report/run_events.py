@@ -9,7 +9,7 @@ import msgspec
 from asyncli.analysis.losses.attribution import Diagnosis
 from asyncli.analysis.reconcile import agreement
 from asyncli.analysis.reconcile import in_words as divergence_in_words
-from asyncli.analysis.tls import TlsPart
+from asyncli.analysis.tls import Quantiles, TlsPart
 from asyncli.findings.tls import by_reason
 from asyncli.records import Deaths, Environment
 from asyncli.report import document as doc
@@ -104,18 +104,22 @@ def tls_sections(summary: Summary) -> list[doc.Section]:
     tls = summary.tls
     if tls is msgspec.UNSET:
         return []
-    said = tls_words(tls, summary.environment)
+    title = "Handshakes: connect to connected, and from there until a heartbeat could be sent"
+    took = {"TCP's handshake": tls.tcp_ms, "TLS's handshake": tls.handshake_ms}
+    return [_handshakes("tls", "TLS", tls_words(tls, summary.environment), title, took)]
+
+
+def _handshakes(key: str, name: str, words: str, title: str, took: Mapping[str, Quantiles]) -> doc.Section:
     rows = [
         doc.TableRow(label, [milliseconds(value) for value in (one.p50, one.p90, one.p99, one.max)])
-        for label, one in (("TCP's handshake", tls.tcp_ms), ("TLS's handshake", tls.handshake_ms))
+        for label, one in took.items()
     ]
-    title = "Handshakes: connect to connected, and from there until a heartbeat could be sent"
     blocks: list[doc.Block] = [
-        doc.Paragraph((("TLS", "bold"), f": {said}"), "line", view=doc.View.SHORT),
+        doc.Paragraph(((name, "bold"), f": {words}"), "line", view=doc.View.SHORT),
         doc.DataTable("Handshakes", doc.numbers("p50", "p90", "p99", "max"), rows, title, kind="tight", view=doc.FULL),
-        doc.Paragraph(said, view=doc.FULL),
+        doc.Paragraph(words, view=doc.FULL),
     ]
-    return [doc.Section("tls", "TLS", blocks, tight=True)]
+    return doc.Section(key, name, blocks, tight=True)
 
 
 def protocol_sections(summary: Summary) -> list[doc.Section]:
@@ -132,14 +136,7 @@ def protocol_sections(summary: Summary) -> list[doc.Section]:
         said.append("goodbyes: " + ", ".join(f"{format_count(count)} × {code}" for code, count in part.goodbyes.items()))
     took = part.handshake_ms
     words = ", ".join(said) + ("" if took.p50 is None else f"; an upgrade took {milliseconds(took.p50)} (median)")
-    rows = [doc.TableRow("", [milliseconds(value) for value in (took.p50, took.p90, took.p99, took.max)])]
-    title = "From the upgrade's request to 101"
-    blocks: list[doc.Block] = [
-        doc.Paragraph(((name, "bold"), f": {words}"), "line", view=doc.View.SHORT),
-        doc.DataTable("Handshakes", doc.numbers("p50", "p90", "p99", "max"), rows, title, kind="tight", view=doc.FULL),
-        doc.Paragraph(words, view=doc.FULL),
-    ]
-    return [doc.Section("protocol", name, blocks, tight=True)]
+    return [_handshakes("protocol", name, words, "From the upgrade's request to 101", {"": took})]
 
 
 def deaths_table(deaths: Mapping[str, Deaths]) -> doc.DataTable:

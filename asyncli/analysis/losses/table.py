@@ -151,9 +151,7 @@ class LossTable:
 
     def configured(self, directive: str) -> float | None:
         """The value in nginx.conf (seconds or a number) of what ends connections of HTTP; None where it was not read."""
-        if self.plan.protocol != "http":
-            return None
-        return self.server.configured.get(f"nginx_{directive}")
+        return None if self.plan.upgrades else self.server.configured.get(f"nginx_{directive}")
 
 
 def left(cells: Iterable[LossCell]) -> int:

@@ -75,7 +75,7 @@ def _without_request(table: LossTable) -> list[LossCell]:
 
 def likely_idle_timeout(table: LossTable) -> None:
     """Ended after an idle time that no configuration has: a timeout of the server or of a middle box."""
-    cells = _without_request(table) if table.plan.protocol == "http" else []
+    cells = [] if table.plan.upgrades else _without_request(table)
     span = mode(pooled(cells).idle_s, least=_MIDDLE)
     if span is not None and span[1] >= 1:
         table.claim(cells, _likely(table, "client_header_timeout", *span), where=("idle_s", *timer_window(*span)))
@@ -104,10 +104,9 @@ def _whose_timeout(table: LossTable, cause: str, low: float, high: float) -> Rea
         return reason("box_reset", "box_reset_idle", certain=kept > 0, event=event, low=low, high=high, counted=counted)
     if cause == "closed_announced":
         return reason("idle_timeout", "farewell", event=event)
-    upgraded = table.plan.protocol == "websocket"
-    whose = loss_causes.known_idle(low, high, upgraded=upgraded)
+    whose = loss_causes.known_idle(low, high, upgraded=table.plan.upgrades)
     known = reason("idle_timeout", "known_timeout" if whose else "", event=event, whose=whose)
-    if upgraded:
+    if table.plan.upgrades:
         return known
     have, default = table.configured("keepalive_timeout"), loss_causes.default_of("keepalive_timeout", low, high)
     if have is not None and not (default and table.server.direct):

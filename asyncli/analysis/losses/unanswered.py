@@ -127,7 +127,7 @@ def why_silent(server: ServerEvidence, found: Evidence, sent: int) -> NoAnswers:
 def cut_short(table: LossTable) -> None:
     """Closed within an answer: more bytes came than complete answers have."""
     # Of a WebSocket most bytes are its upgrade's.
-    cells = table.of("closed_awaiting") if table.plan.protocol == "http" else []
+    cells = [] if table.plan.upgrades else table.of("closed_awaiting")
     if left(cells) >= FEWEST and (part := _part_of_an_answer(table, cells)) is not None:
         table.claim(cells, reason("cut_short", part=part))
 
