@@ -16,9 +16,12 @@ from typing import Any, Literal
 
 import msgspec
 
+from asyncli.consistency import require_consistent
 from asyncli.core.ramp import Ramp
 from asyncli.errors import PlanError
-from asyncli.units import parse_count, parse_duration, parse_pace, shown
+from asyncli.expected import checked_expected, parse_sent
+from asyncli.spoken import OWN_KEYS
+from asyncli.units import LONGEST_S, parse_count, parse_duration, parse_pace, shown
 from asyncli.values import (
     AGENT_PORT,
     MASK,
@@ -39,10 +42,10 @@ from asyncli.values import (
     parse_interval,
     parse_keepalive,
     parse_positive,
+    parse_silence,
     parse_source,
     parse_target,
     parse_text,
-    parse_url,
     whole_number,
     with_one_host,
 )
@@ -50,7 +53,6 @@ from asyncli.values import (
 # A plan file has some lines. Python's reader of TOML takes seconds for some 30,000 bytes of dots.
 LONGEST_FILE = 16_384
 _AN_HOUR = 3600.0
-_OF_AN_UPGRADE = {"upgrade", "sec-websocket-key", "sec-websocket-version", "sec-websocket-extensions"}
 
 
 class Discreet(TlsOptions, frozen=True):
@@ -98,6 +100,12 @@ class Plan(Discreet, frozen=True, forbid_unknown_fields=True, kw_only=True):
     headers: tuple[str, ...] = ()
     #: Of a WebSocket: the text that is sent as a heartbeat and comes back; None: a ping.
     ws_message: str | None = None
+    #: Of raw TCP (expected.py): what is sent as a heartbeat, None: nothing; what its answer is; what the server says first.
+    send: str | None = None
+    expect: str | None = None
+    greeting: str | None = None
+    #: Of connections that listen: who hears nothing for so long is dead. None: as the protocol's.
+    silence_s: float | None = None
     first_beat: Literal["now", "sleep"] = "now"
     reopen: bool = True
     #: Limits on the run's numbers, as expressions; a crossed one fails the run (report/thresholds.py).
@@ -121,6 +129,16 @@ class Plan(Discreet, frozen=True, forbid_unknown_fields=True, kw_only=True):
     def upgrades(self) -> bool:
         """Its connections leave HTTP: then pings are no requests, HTTP's timers end nothing, and both ends say goodbye."""
         return self.protocol != "http"
+
+    @property
+    def listens(self) -> bool:
+        """Its connections send no heartbeats: they live by what they hear."""
+        return self.protocol == "tcp" and self.send is None
+
+    @property
+    def longest_silence_s(self) -> float:
+        """Of connections that listen."""
+        return LONGEST_S if self.silence_s is None else self.silence_s
 
     @property
     def tls(self) -> TlsOptions | None:
@@ -183,6 +201,10 @@ KEYS: dict[str, tuple[str, Callable[[object], Any]]] = {
     "method": ("method", one_of("HEAD", "GET", "OPTIONS", what="a method for a heartbeat")),
     "header": ("headers", each_of(parse_header)),
     "ws_message": ("ws_message", parse_text),
+    "send": ("send", parse_sent),
+    "expect": ("expect", checked_expected),
+    "greeting": ("greeting", checked_expected),
+    "silence": ("silence_s", parse_silence),
     "first_beat": ("first_beat", one_of("now", "sleep", what="a first beat")),
     "reopen": ("reopen", parse_boolean),
     "ca": ("ca", parse_file),
@@ -306,42 +328,9 @@ def read_layers(
     alone = [field for field in ("agent_token_file", "agent_ca") if fields.get(field) is not None and fields.get("agent") is None]
     if alone:
         raise PlanError(f"{located[alone[0]]}: there is no agent; write --agent http://HOST:{AGENT_PORT}")
-    require_tls(fields, located)
-    if any(parse_target(url).protocol == "websocket" for url in fields["urls"]):
-        require_websocket(fields, located)
-    elif fields.get("ws_message") is not None:
-        raise PlanError(f"{located['ws_message']}: no URL is a WebSocket's; write ws:// or wss://, or leave it out")
+    require_consistent(fields, located)
     fields.setdefault("seed", secrets.randbits(48))
     return fields, located
-
-
-def require_tls(fields: Mapping[str, Any], located: Mapping[str, str]) -> None:
-    """All URLs of one scheme, and flags of TLS only where it is spoken."""
-    schemes = {url.partition("://")[0].lower(): parse_target(url).secure for url in fields["urls"]}
-    if len(schemes) > 1:
-        raise PlanError(f"{located['urls']}: {' and '.join(sorted(schemes))} in one run; test them one after the other")
-    secure = schemes.values()
-    said = [located[field] for field in TlsOptions.__struct_fields__ if fields.get(field)]
-    if said and True not in secure and not (fields.get("status_url") and parse_url(fields["status_url"]).secure):
-        raise PlanError(f"{said[0]}: no URL is over TLS; write https:// or wss://, or leave it out")
-    if fields.get("client_key") and not fields.get("client_cert"):
-        raise PlanError(f"{located['client_key']}: a key without its certificate; write --client-cert FILE beside it")
-    if fields.get("insecure") and fields.get("ca"):
-        raise PlanError(f"{located['insecure']} and {located['ca']}: nothing is verified, or by this authority; leave one out")
-    if (fields.get("tls_min") or "1.2") > (fields.get("tls_max") or "1.3"):
-        raise PlanError(f"{located['tls_max']}: below {located['tls_min']}; write the higher version")
-    if fields.get("tls_min") == "1.3" and fields.get("tls_ciphers"):
-        raise PlanError(f"{located['tls_ciphers']} and {located['tls_min']}: of TLS 1.3 the server chooses; leave one out")
-
-
-def require_websocket(fields: Mapping[str, Any], located: Mapping[str, str]) -> None:
-    """Nothing that HTTP alone has, and nothing that an upgrade says itself."""
-    if fields.get("method", "HEAD") != "HEAD":
-        what = "the heartbeat of a WebSocket is a ping, or a message (ws_message)"
-        raise PlanError(f"{located['method']}: {what}; leave it out")
-    for one in fields.get("headers", ()):
-        if (name := one.partition(":")[0]).lower() in _OF_AN_UPGRADE:
-            raise PlanError(f"{located['headers']}: asyncli sets {name} itself; leave it out")
 
 
 def build_plan(layers: Iterable[Layer]) -> Plan:
@@ -369,7 +358,7 @@ def shown_plan(plan: Discreet) -> dict[str, Any]:
 
 
 def _is_shown(field: str, value: object) -> bool:
-    return bool(value) or field not in (*TlsOptions.__struct_fields__, "ws_message")
+    return bool(value) or field not in (*TlsOptions.__struct_fields__, *OWN_KEYS[1:])
 
 
 def plan_document(plan: Plan) -> Mapping[str, Any]:

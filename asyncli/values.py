@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from asyncli.spoken import PROTOCOLS, SCHEMES
 from asyncli.units import LONGEST_S, instant_of, parse_count, parse_duration, parse_until, shown
 
 # A connection beats after 1 to keepalive/2 seconds, so below 2 s the interval would be empty.
@@ -21,8 +22,6 @@ AGENT_PORT = 9165
 SHORTEST_INTERVAL_S = 1e-6
 #: Replaces a header's value, which may be secret, wherever a plan is shown.
 MASK = "***"
-#: What is spoken to URLs of each scheme, and whether over TLS.
-SCHEMES = {"http": ("http", False), "https": ("http", True), "ws": ("websocket", False), "wss": ("websocket", True)}
 _HTTP = ("http", "https")
 # Some headers, as curl's -H @FILE, and not a device without end.
 _LONGEST_HEADERS = 65_536
@@ -50,7 +49,8 @@ class Target(msgspec.Struct, frozen=True):
     def authority(self) -> str:
         """Host and port as a request names them."""
         shown = f"[{self.name}]" if ":" in self.name else self.name
-        return shown if self.port == (443 if self.secure else 80) else f"{shown}:{self.port}"
+        ports = PROTOCOLS[self.protocol].ports
+        return shown if ports is not None and self.port == ports[self.secure] else f"{shown}:{self.port}"
 
 
 class TlsOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,7 +83,10 @@ def parse_url(value: object, schemes: tuple[str, ...] = _HTTP) -> Target:
         raise ValueError(
             f"{shown(value)}: {shown(parts.netloc)} is no host; write a name or an address (IPv6 in brackets) and its port"
         )
-    port_text = ("443" if secure else "80") if match["port"] is None else match["port"]
+    ports = PROTOCOLS[protocol].ports
+    if ports is None and (match["port"] is None or parts.path not in ("", "/") or parts.query):
+        raise ValueError(f"{shown(value)} is not a host and a port; write for example {parts.scheme}://127.0.0.1:6379")
+    port_text = match["port"] or (str(ports[secure]) if ports is not None and match["port"] is None else "")
     if not port_text.isdigit() or len(port_text) > 5 or not 1 <= int(port_text) <= 65535:
         raise ValueError(f"{shown(value)}: port {shown(port_text)} is not a port; write a number from 1 to 65535")
     path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
@@ -316,6 +319,11 @@ def parse_text(value: object) -> str:
     if not "".join(value.split()).isprintable():
         raise ValueError(f"{shown(value)} has control characters in it, or bytes that are not UTF-8; write it without")
     return value
+
+
+def parse_silence(value: object) -> float:
+    """How long a connection that listens may hear nothing (s); ``forever`` is longer than any run."""
+    return LONGEST_S if value == "forever" else parse_positive(value)
 
 
 def parse_file(value: object) -> str:

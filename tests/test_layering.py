@@ -15,7 +15,7 @@ import asyncli
 PACKAGE = Path(asyncli.__file__).parent
 #: What all may know: plans, records and their names, and small things that know nothing else.
 MODEL = {
-    "asyncli", "benchplan", "certificates", "errors", "exit_status", "findings", "metrics", "plan", "records", "run", "samples", "secret_variables", "text",
+    "asyncli", "benchplan", "certificates", "consistency", "errors", "expected", "exit_status", "findings", "metrics", "plan", "records", "run", "samples", "secret_variables", "spoken", "text",
     "topology", "trust", "units", "values", "core.adding", "core.histogram",
 }  # fmt: skip
 #: Each part, and the others that it may import beside MODEL; its own modules it always may.
@@ -45,8 +45,10 @@ MAY_IMPORT: dict[str, set[str]] = {
 }  # fmt: skip
 #: MODEL's own order.
 MODEL_MAY_IMPORT: dict[str, set[str]] = {
-    "values": {"units"},
-    "plan": {"core.ramp", "errors", "units", "values"},
+    "values": {"spoken", "units"},
+    "expected": {"units", "values"},
+    "consistency": {"errors", "spoken", "values"},
+    "plan": {"consistency", "core.ramp", "errors", "expected", "spoken", "units", "values"},
     "records": {"core.adding", "core.histogram", "text"},
     "findings": {"records", "units"},
     "samples": {"records"},

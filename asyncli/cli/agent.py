@@ -16,8 +16,9 @@ from asyncli import __version__
 from asyncli.cli.options import parsed, server_options, trust_options
 from asyncli.cli.outputs import UNSEEN
 from asyncli.cli.signals import Heard, caught
+from asyncli.consistency import require_tls
 from asyncli.errors import HostError, PlanError
-from asyncli.plan import KEYS, Plan, require_tls
+from asyncli.plan import KEYS, Plan
 from asyncli.secret_variables import TOKEN_VARIABLE
 from asyncli.values import AGENT_PORT
 

@@ -22,6 +22,7 @@ from asyncli.core.life import (
     BACKOFF,
     CONNECTING,
     DEAD,
+    DEADLINE,
     EOF,
     GARBAGE,
     HANDSHAKE,
@@ -37,6 +38,7 @@ from asyncli.engine.shard import Shard
 from asyncli.engine.spread import share
 from asyncli.protocols import interface
 from asyncli.protocols.interface import Event, ProtocolError
+from asyncli.protocols.words import HttpWords
 from asyncli.records import Deaths, ProtocolCounts, Tick
 
 # Half of a listen backlog of nginx's default, 511, in flight from each worker: more would only queue in the kernel.
@@ -46,6 +48,8 @@ MOST_PENDING = 256
 _MOST_UNPROVEN = MOST_PENDING // 4
 # An answer's head fits; os.read with a big buffer maps and unmaps it at each call (17 us more at 256 KiB).
 _READ_BYTES = 8192
+# A row that was silent for too long and has just been heard: it is looked at again then, and no sooner.
+_LOOK_AGAIN_S = 1.0
 # Of an overdue row: what a socket's buffer holds.
 _MOST_READS = 32
 # Peers write what they like as a reason.
@@ -62,9 +66,11 @@ class HeldConnections:
         self._batch_size, self._workers = shard.ramp.batch, shard.workers
         self._seed, self._keepalive_s = shard.seed, shard.keepalive_s
         self.rows = rows = share(shard.ramp.connections, shard.ramp.batch, shard.workers, worker)
-        self._protocol = shard.new_protocol(rows)
+        self._protocol = shard.new_protocol(self._number)
         self._partial, self._heartbeat = self._protocol.partial, self._protocol.heartbeat
-        self._handshake = self._protocol.handshake
+        self._handshake, self._silence_s = self._protocol.handshake, self._protocol.silence_s
+        self._beats_at_once = shard.beat_at_once and self._silence_s is None
+        self._counts_words = self._handshake is not None or not isinstance(shard.words, HttpWords)
         self.addresses = Addresses(shard, _MOST_UNPROVEN)
         self.state = bytearray(rows)  # UNBORN
         self._handle = array("i", b"\xff" * (4 * rows))
@@ -119,7 +125,7 @@ class HeldConnections:
         addresses, unsent = self.addresses, self._unsent
         live, proven, failed_at = addresses.live, addresses.proven, addresses.failed_at
         connect, send, watch, clock = net.connect, net.send, net.watch, net.clock
-        local, beat, heartbeat, shakes = self._shard.local, self._shard.beat_at_once, self._heartbeat, self._handshake is not None
+        local, beat, heartbeat, shakes = self._shard.local, self._beats_at_once, self._heartbeat, self._handshake is not None
         made: list[tuple[int, int, float]] = []
         bytes_sent, now = 0, clock()
         for number, row in enumerate(rows, self._number(rows.start)):
@@ -166,6 +172,9 @@ class HeldConnections:
 
     def send_heartbeat(self, row: int, due: float) -> None:
         """Send the idle row's heartbeat, which was due then; the row is out of the wheel."""
+        if self._silence_s is not None:
+            self._look(row, self._silence_s)
+            return
         heartbeat = self._heartbeat or self._next_heartbeat(row)
         if not self._write(row, heartbeat, in_wheel=False):
             return
@@ -174,6 +183,16 @@ class HeldConnections:
         tick.lateness_us.add((now - due) * 1e6)
         self.state[row] = AWAITING
         self.awaiting[row] = now
+
+    def _look(self, row: int, silence_s: float) -> None:
+        """Has a row that listens been silent for too long? It may have heard something since it was hung up."""
+        now, heard = self._net.clock(), self._heard[row]
+        self.wheel.add(row, max(heard + silence_s, now + _LOOK_AGAIN_S))
+        if now >= heard + silence_s:
+            # What came in time may be unread, if it was we who stood still.
+            self._ready(row, self._handle[row])
+            if self.state[row] == IDLE and self._heard[row] == heard:
+                self._end(row, DEADLINE)
 
     def take_events(self, most: int) -> int:
         """Do what the network has ready, a bounded number of things; how many there were."""
@@ -210,7 +229,7 @@ class HeldConnections:
     def take_tick(self) -> Tick:
         """The counts since the last call."""
         tick, self.tick = self.tick, Tick()
-        if self._handshake is not None:
+        if self._counts_words:
             tick.protocol, self._counts = self._counts, ProtocolCounts()
         return tick
 
@@ -281,7 +300,7 @@ class HeldConnections:
 
     def _connected(self, row: int, handle: int) -> None:
         """The network says that a connect has ended, one way or the other: the first words tell which."""
-        shakes, beat = self._handshake is not None, self._shard.beat_at_once and not self.draining
+        shakes, beat = self._handshake is not None, self._beats_at_once and not self.draining
         # They may be the row's own: what could not be sent yet are these.
         first = self._unsent.pop(row, b"")
         first = (first or self._first_words(row)) if beat or shakes else b""
@@ -317,7 +336,7 @@ class HeldConnections:
         now = self._net.clock()
         self._counts.handshake_us.add((now - self.connecting[row]) * 1e6)
         self.connecting[row] = self._born[row]
-        beat = self._shard.beat_at_once and not self.draining
+        beat = self._beats_at_once and not self.draining
         if not beat or self._write(row, self._next_heartbeat(row)):
             self._establish([(row, self._number(row), now)], beat)
 
@@ -326,7 +345,7 @@ class HeldConnections:
         tick, state, connecting, due, add = self.tick, self.state, self.connecting, self.wheel.due, self.wheel.add
         born, heard, requests, lives, beats = self._born, self._heard, self._requests, self._lives, self._beats
         connect_us, seed, keepalive_s, retries = tick.connect_us.add, self._seed, self._keepalive_s, self._retries
-        aim, proven, failed_at = self._aim, self.addresses.proven, self.addresses.failed_at
+        aim, proven, failed_at, silence_s = self._aim, self.addresses.proven, self.addresses.failed_at, self._silence_s
         for row, number, now in made:
             connect_us((now - connecting.pop(row)) * 1e6)
             if lives[row]:
@@ -346,7 +365,7 @@ class HeldConnections:
             else:
                 state[row] = IDLE
                 if not self.draining:
-                    add(row, now + sleep_s(seed, number, beats[row], keepalive_s))
+                    add(row, now + (silence_s or sleep_s(seed, number, beats[row], keepalive_s)))
         tick.opened += len(made)
         tick.sent += len(made) if beaten else 0
         self.held += len(made)
@@ -393,6 +412,8 @@ class HeldConnections:
         if event is None:
             if not data:
                 self._end(row, EOF)
+            elif self._silence_s is not None:
+                self._heard[row] = self._net.clock()
             return None
         counts.messages += event.messages
         counts.message_bytes += event.body_bytes

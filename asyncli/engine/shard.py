@@ -11,9 +11,11 @@ from asyncli import __version__
 from asyncli.benchplan import BenchPlan
 from asyncli.core.ramp import Ramp
 from asyncli.engine.spread import Destination, Spread
+from asyncli.expected import unescaped
 from asyncli.plan import Plan
 from asyncli.protocols import new_protocol, new_reader
 from asyncli.protocols.interface import Protocol, Reader
+from asyncli.protocols.words import HttpWords, TcpWords, WebSocketWords, Words
 from asyncli.records import Finding, Tick
 from asyncli.values import Target, TlsOptions
 
@@ -22,7 +24,7 @@ _UPGRADE = ("Upgrade: websocket", "Connection: Upgrade", "Sec-WebSocket-Version:
 
 
 class Shard(msgspec.Struct, frozen=True, tag=True):
-    """A generator's orders. Times in seconds. ``requests`` has the bytes of a heartbeat for each URL of the plan."""
+    """A generator's orders. Times in seconds."""
 
     ramp: Ramp
     keepalive_s: float
@@ -31,8 +33,7 @@ class Shard(msgspec.Struct, frozen=True, tag=True):
     seed: int
     reopen: bool
     beat_at_once: bool
-    method: str
-    requests: tuple[bytes, ...]
+    words: Words
     destinations: tuple[Destination, ...]
     sources: tuple[str, ...]
     local: bool
@@ -46,13 +47,10 @@ class Shard(msgspec.Struct, frozen=True, tag=True):
     #: None: in the clear. ``names``: the host that each URL of the plan asks for.
     tls: TlsOptions | None = None
     names: tuple[str, ...] = ()
-    protocol: str = "http"
-    #: Of a WebSocket: the text of a heartbeat; "": it is a ping.
-    message: str = ""
 
-    def new_protocol(self, rows: int) -> Protocol:
-        """What so many rows speak."""
-        return new_protocol(self.protocol, self.method, self.requests, os.urandom, self.message.encode())
+    def new_protocol(self, number: Callable[[int], int]) -> Protocol:
+        """What the rows of a table speak; ``number``: of a row its connection's number."""
+        return new_protocol(self.words, os.urandom, number)
 
     def addresses_beside(self, destination: int) -> int:
         """How many addresses the name of a destination has, itself among them."""
@@ -110,8 +108,7 @@ def build_shard(plan: Plan, spread: Spread) -> Shard:
         seed=plan.seed,
         reopen=plan.reopen,
         beat_at_once=plan.first_beat == "now",
-        method=plan.method,
-        requests=tuple(map(_request_of(plan), plan.targets)),
+        words=_words_of(plan),
         destinations=spread.destinations,
         sources=spread.sources,
         local=spread.local,
@@ -119,8 +116,6 @@ def build_shard(plan: Plan, spread: Spread) -> Shard:
         crowded=spread.crowds(plan.connections),
         tls=plan.tls,
         names=tuple(target.name for target in plan.targets),
-        protocol=plan.protocol,
-        message=plan.ws_message or "",
     )
 
 
@@ -154,12 +149,16 @@ def build_load_shard(plan: BenchPlan, spread: Spread) -> LoadShard:
     )
 
 
-def _request_of(plan: Plan) -> Callable[[Target], bytes]:
-    """What is asked of each URL: a heartbeat, or all of an upgrade but its key."""
-    if plan.protocol == "websocket":
-        fields = [*plan.headers, *_UPGRADE]
-        return lambda target: _head("GET", target, fields).removesuffix(b"\r\n")
-    return lambda target: _head(plan.method, target, plan.headers)
+def _words_of(plan: Plan) -> Words:
+    match plan.protocol:
+        case "http":
+            return HttpWords(plan.method, tuple(_head(plan.method, target, plan.headers) for target in plan.targets))
+        case "websocket":
+            fields = [*plan.headers, *_UPGRADE]
+            requests = tuple(_head("GET", target, fields).removesuffix(b"\r\n") for target in plan.targets)
+            return WebSocketWords(requests, (plan.ws_message or "").encode())
+        case _:
+            return TcpWords(unescaped(plan.send or ""), plan.expect or "any", plan.greeting or "", plan.longest_silence_s)
 
 
 def _head(method: str, target: Target, fields: Sequence[str]) -> bytes:

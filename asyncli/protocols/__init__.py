@@ -1,24 +1,30 @@
-"""What is spoken on connections. To add a protocol: a file here, and its line below."""
+"""What is spoken on connections. To add a protocol: a file here, its words in words.py, and its lines below."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from asyncli.protocols.http1 import Http1, Scanner
 from asyncli.protocols.interface import Protocol, Reader
+from asyncli.protocols.words import HttpWords, TcpWords, WebSocketWords, Words
 
 
-def new_protocol(
-    name: str, method: str, requests: Sequence[bytes], entropy: Callable[[int], bytes], message: bytes = b""
-) -> Protocol:
-    """What the held connections of one table speak; ``requests`` has the bytes of a heartbeat for each URL of the plan, or of the
-    first words; ``entropy`` gives so many random bytes; ``message``: what comes back as a heartbeat.
+def new_protocol(words: Words, entropy: Callable[[int], bytes], number: Callable[[int], int]) -> Protocol:
+    """What the held connections of one table speak. ``entropy`` gives so many random bytes; ``number``: of a row its connection's
+    number in the whole run.
     """
-    if name == "websocket":
-        from asyncli.protocols.websocket import WebSocket  # hashlib, and OpenSSL with it, that HTTP does not owe
+    # What HTTP does not need, its workers do not load: hashlib brings OpenSSL.
+    match words:
+        case HttpWords():
+            return Http1(words.method, words.requests)
+        case WebSocketWords():
+            from asyncli.protocols.websocket import WebSocket
 
-        return WebSocket(requests, entropy, message)
-    return Http1(method, requests)
+            return WebSocket(words.requests, entropy, words.message)
+        case TcpWords():
+            from asyncli.protocols.tcp import Tcp
+
+            return Tcp(words)
 
 
 def new_reader(method: str) -> Reader:

@@ -261,7 +261,7 @@ def _trailer(scanner: Scanner) -> _Step | None:
 class Http1:
     """Heartbeats by ``method``; ``requests`` has the bytes of one for each URL of the plan."""
 
-    handshake = None
+    handshake = silence_s = None
 
     def __init__(self, method: str, requests: Sequence[bytes]) -> None:
         self._method, self._requests = method, requests

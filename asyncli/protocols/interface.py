@@ -59,6 +59,11 @@ class Protocol(Interface):
         """
         ...
 
+    @property
+    def silence_s(self) -> float | None:
+        """None: rows send heartbeats. Else they listen, and one that hears nothing for so long is dead."""
+        ...
+
     def heartbeat_for(self, row: int, target: int) -> bytes:
         """The next heartbeat of a row that is connected to this URL of the plan."""
         ...

@@ -54,7 +54,7 @@ class WebSocket:
     without its key and the empty line; ``entropy`` gives so many random bytes.
     """
 
-    heartbeat = None
+    heartbeat = silence_s = None
 
     def __init__(self, requests: Sequence[bytes], entropy: Callable[[int], bytes], message: bytes = b"") -> None:
         self._requests, self._entropy, self._message = requests, entropy, message

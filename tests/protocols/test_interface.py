@@ -18,7 +18,7 @@ from asyncli.records import Tick
 class Counting:
     """Each row counts its heartbeats; "ok" answers one, "hey" wants an "ack", "bye" ends the connection."""
 
-    heartbeat = handshake = None
+    heartbeat = handshake = silence_s = None
     partial: dict[int, bytes]
 
     def __init__(self, rows: int) -> None:
@@ -67,7 +67,7 @@ class Peer(SimNet):
     [([b"hey"], None), ([b"h", b"ey"], None), ([b"bye"], "closed_announced"), ([b"ok"], "protocol_error"), ([b"what"], "protocol_error")],
 )
 def test_what_a_peer_says_unasked(word: list[bytes], cause: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Shard, "new_protocol", lambda _, rows: Counting(rows))
+    monkeypatch.setattr(Shard, "new_protocol", lambda _, number: Counting(20))
     plan, there = Plan(urls=("http://127.0.0.1/",), connections=20, keepalive_s=4.0, timeout_s=2.0), Destination(2, "127.0.0.1", 80)
     net, total = Peer(word), Tick()
     for tick in simulate(build_shard(plan, Spread((there,), (), 1, True, 1000)), net.server, 60.0, net=net):
@@ -134,7 +134,7 @@ class Host(Peer):
     ],
 )  # fmt: skip
 def test_a_row_is_held_once_its_peer_has_granted_it(word: list[bytes], failure: str | None, why: set[str], connect_s: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Shard, "new_protocol", lambda _, rows: Shaking(rows))
+    monkeypatch.setattr(Shard, "new_protocol", lambda _, number: Shaking(20))
     plan = Plan(urls=("http://127.0.0.1/",), connections=20, keepalive_s=4.0, timeout_s=2.0, connect_timeout_s=2.0)
     there, net, total = Destination(2, "127.0.0.1", 80), Host(word, connect_s), Tick()
     shard = build_shard(plan, Spread((there,), (), 1, connect_s == 0.0, 1000))

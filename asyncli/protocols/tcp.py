@@ -1,0 +1,56 @@
+"""Raw TCP: bytes that are sent as a heartbeat, and what is expected of their answer; or connections that only listen.
+
+Nothing here knows where a message of the peer's ends: what comes unasked is counted in bytes.
+"""
+
+from __future__ import annotations
+
+from asyncli.expected import Expected, parse_expected
+from asyncli.protocols.interface import ESTABLISHED, NEWS, Event, ProtocolError
+from asyncli.protocols.words import TcpWords
+
+
+class Tcp:
+    """``words.send`` as heartbeats, each answered by what ``words.expect`` describes; without it, connections that listen."""
+
+    def __init__(self, words: TcpWords) -> None:
+        self.heartbeat = words.send or None
+        self.silence_s = None if words.send else words.silence_s
+        self._answer = parse_expected(words.expect)
+        self._greeting = parse_expected(words.greeting) if words.greeting else None
+        self.handshake = None if self._greeting is None else self._await_greeting
+        # What is awaited, and what of it has come.
+        self.partial: dict[int, tuple[Expected, bytes]] = {}
+
+    def _await_greeting(self, row: int, target: int) -> bytes:
+        assert self._greeting is not None
+        self.partial[row] = (self._greeting, b"")
+        return b""
+
+    def heartbeat_for(self, row: int, target: int) -> bytes:
+        raise AssertionError("one heartbeat is all rows'")
+
+    def feed(self, row: int, data: bytes, awaiting: bool) -> Event | None:
+        expected, come = self.partial.pop(row, (self._answer, b""))
+        if not data:
+            return None
+        greeting = expected is self._greeting
+        if not greeting and not awaiting:
+            return Event(0, True, len(data), NEWS)
+        come += data
+        try:
+            end = expected.end_in(come)
+        except ValueError as error:
+            raise ProtocolError(str(error)) from None
+        if end is None:
+            self.partial[row] = (expected, come)
+            return None
+        if greeting:
+            return Event(0, True, kind=ESTABLISHED, rest=come[end:])
+        return Event(0, True, len(come) - end)
+
+    def goodbye(self, row: int) -> bytes:
+        return b""
+
+    def forget(self, row: int) -> None:
+        self.partial.pop(row, None)
