@@ -141,6 +141,11 @@ class Plan(Discreet, frozen=True, forbid_unknown_fields=True, kw_only=True):
         return LONGEST_S if self.silence_s is None else self.silence_s
 
     @property
+    def patience_s(self) -> float:
+        """How long a connection lives that says nothing though it should."""
+        return self.longest_silence_s if self.listens else self.timeout_s
+
+    @property
     def tls(self) -> TlsOptions | None:
         """How its connections speak TLS; None: they do not."""
         return self.tls_options if any(target.secure for target in self.targets) else None

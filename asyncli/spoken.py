@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 
 
 class Spoken(msgspec.Struct, frozen=True):
     """``title``: in reports. ``schemes``: in the clear, and over TLS, with their usual ``ports``; None: it has none. ``keys``:
-    fields of a plan that are its own. ``asks_by_http``: it begins with a request of HTTP, which has headers.
+    fields of a plan that are its own. ``asks_by_http``: it begins with a request of HTTP, which has headers. ``requests``:
+    what a server of HTTP counts as such; None: nobody knows.
     """
 
     title: str
@@ -15,11 +18,12 @@ class Spoken(msgspec.Struct, frozen=True):
     ports: tuple[int, int] | None
     keys: tuple[str, ...]
     asks_by_http: bool = False
+    requests: Literal["heartbeats", "connections"] | None = None
 
 
 PROTOCOLS = {
-    "http": Spoken("HTTP", ("http", "https"), (80, 443), ("method",), True),
-    "websocket": Spoken("WebSocket", ("ws", "wss"), (80, 443), ("ws_message",), True),
+    "http": Spoken("HTTP", ("http", "https"), (80, 443), ("method",), True, "heartbeats"),
+    "websocket": Spoken("WebSocket", ("ws", "wss"), (80, 443), ("ws_message",), True, "connections"),
     "tcp": Spoken("TCP", ("tcp", "tls"), None, ("send", "expect", "greeting", "silence_s")),
 }
 #: What is spoken to URLs of each scheme, and whether over TLS.

@@ -29,7 +29,8 @@ FEW = 10
 
 
 class Tried(msgspec.Struct, frozen=True):
-    """One step. ``answered``: heartbeats. ``served``: the most connections held, and answered, at the end of any second.
+    """One step. ``tested``: the server did what was asked. ``served``: the most connections held, and answered, at the
+    end of any second.
 
     ``chance``: it may not happen again: this host was late, or the server was reloaded. ``timed``: it failed by what looks like a
     limit of time or of requests.
@@ -37,7 +38,7 @@ class Tried(msgspec.Struct, frozen=True):
 
     asked: int
     outcome: Outcome
-    answered: int
+    tested: bool
     served: int
     chance: bool = False
     timed: bool = False
@@ -93,7 +94,7 @@ def next_count(search: Search, tried: Sequence[Tried]) -> int | None:
     if not tried:
         return min(search.start, search.most)
     last = tried[-1]
-    if last.outcome == "stopped" or not any(one.answered for one in tried):
+    if last.outcome == "stopped" or not any(one.tested for one in tried):
         return None
     if last.chance and _times(last, tried) < TRIES:
         return last.asked
@@ -125,7 +126,7 @@ def verdict(
     ``stopped``: the user ended the search.
     """
     known = bracket(tried)
-    if not any(one.answered for one in tried):
+    if not any(one.tested for one in tried):
         return "untested", "nothing ever answered"
     if ends_few(tried):
         return "failed", "connections end at any count, so this is no limit of their number"

@@ -19,6 +19,7 @@ import msgspec
 from asyncli.analysis.constants import WORTH_TELLING
 from asyncli.analysis.estimates import ALPHA, NO_SCATTER, Estimate, Rate, Repeat, contrast, holm, rates_differ
 from asyncli.analysis.measured import HOST, OURS, MeasuredRun
+from asyncli.analysis.totals import tested
 from asyncli.findings import comparison
 from asyncli.findings.comparison import DIRECTIVE
 from asyncli.findings.host import host_shared
@@ -136,7 +137,7 @@ def hindrance(path: str, run: Run) -> str | None:
     if not run.ticks:
         where = f"in its {run.phases[-1].name}" if run.phases else "at its start"
         return f"{path}: has no second of the generator (the run ended {where}); compare runs that reached their ramp"
-    if not any(tick.answered for _, tick in run.ticks):
+    if not tested(run, any(tick.opened for _, tick in run.ticks), any(tick.answered for _, tick in run.ticks)):
         did = "answered" if any(tick.opened for _, tick in run.ticks) else "connected"
         return f"{path}: nothing ever {did} in this run; 'asyncli report {path}' says why"
     return None

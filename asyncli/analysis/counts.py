@@ -12,6 +12,7 @@ from asyncli.metrics import PROBE, STATUS_CONNECTS, STATUS_UNANSWERED
 from asyncli.records import Tick
 from asyncli.run import Run
 from asyncli.samples import Series, began_anew
+from asyncli.spoken import PROTOCOLS
 
 Pair = Literal["asked", "held", "accepts", "handled", "requests"]
 
@@ -62,15 +63,16 @@ class Client:
         held = run.held
         self.t_s, self._held = np.array(held.t_s), np.array(held.values)
         self._start, self._plan = run.first_connect_s, run.plan
-        #: Requests are upgrades, one a connection.
-        self.upgrades = run.plan.upgrades
+        #: What the server counts as requests; one that makes a connection begins before we count it as open.
+        self.requests = PROTOCOLS[run.plan.protocol].requests
+        upgrades = self.requests == "connections"
         rows = [(t_s, tick) for t_s, tick in run.ticks if t_s > held.t_s[0]]
         self._tick_s = np.array([held.t_s[0], *(t_s for t_s, _ in rows)])
         columns = {
             "opened": [tick.opened for _, tick in rows],
             "lost": [tick.lost if tick.deaths else 0 for _, tick in rows],
-            "sent": [_upgrades(tick) if self.upgrades else tick.sent for _, tick in rows],
-            "answered": [tick.opened if self.upgrades else tick.answered for _, tick in rows],
+            "sent": [_upgrades(tick) if upgrades else tick.sent for _, tick in rows],
+            "answered": [tick.opened if upgrades else tick.answered for _, tick in rows],
             "unsure": [sum(tick.failures.get(one, 0) for one in _PERHAPS_ACCEPTED) if tick.failures else 0 for _, tick in rows],
         }
         columns |= {f"untold_{name}": _untold(rows, columns[name]) for name in ("opened", "sent")}
@@ -237,9 +239,9 @@ def compared(client: Client, pages: Pages, start: float, stop: float) -> list[Co
     opened, sent, lost, answered = (client.within(name, since, until) for name in ("opened", "sent", "lost", "answered"))
     unseen_opened, unseen_sent = pages.unseen(client)
     perhaps, unread, before = pages.perhaps_reconnected, pages.unanswered, (t_s >= start) & (pages.told_s <= stop)
-    churn, upgrading = (opened + lost)[before], client.connecting(t_s) if client.upgrades else 0.0 * t_s
+    churn, upgrading = (opened + lost)[before], client.connecting(t_s) if client.requests == "connections" else 0.0 * t_s
     held = client.held(t_s, stop)[before]
-    return [
+    pairs = [
         CountPair("held", t_s[before], held, pages.active[before], -churn, churn + (unread + upgrading)[before]),
         CountPair(
             "accepts", t_s, client.at("opened", t_s), pages.accepts, -opened - unseen_opened - unread,
@@ -251,6 +253,7 @@ def compared(client: Client, pages: Pages, start: float, stop: float) -> list[Co
             client.at("sent", t_s) - client.at("answered", t_s) + sent + client.at("untold_sent", until) + upgrading,
         ),
     ]  # fmt: skip
+    return pairs[: None if client.requests else -1]
 
 
 def _divergences(pair: Pair, t_s: Any, difference: Any, low: Any, high: Any) -> list[Divergence]:

@@ -79,6 +79,11 @@ def fold(run: Run) -> Totals:
     return totals
 
 
+def tested(run: Run, opened: int, answered: int) -> bool:
+    """Whether the server did what was asked of it, at least once; who listens asks for a connection alone."""
+    return bool(answered or (opened and run.plan.listens))
+
+
 def never_answered(tick: Tick) -> int:
     """Connections that were never answered: not accepted, or the handshake's last packet was lost."""
     dead = tick.deaths.get("heartbeat_timeout")

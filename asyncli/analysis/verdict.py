@@ -51,7 +51,7 @@ def judge(
     ``findings``: of the run file. ``limited``: keys that the user set limits to; ``crossed``: those limits in words, the worst
     first. ``end_s``: when the records end. ``asleep``: lost because this machine was suspended. ``unheard``: held and not heard.
 
-    1. untested: nothing connected, or no heartbeat was answered.
+    1. untested: nothing connected, or no heartbeat was answered (unless it listens, and sends none).
     2. invalid: the generator was the limit (``saturated``), lost connections itself (unless a limit allows it), lost connections
        only to a suspension, or ran out of ports or descriptors.
     3. failed: a connection was lost (unless a limit says how many may be), or a limit was crossed.
@@ -65,7 +65,7 @@ def judge(
         if here := next((one.evidence for one in findings if one.code == NOTHING_LISTENS), None):
             return Judgement("untested", here)
         return Judgement("untested", f"nothing ever connected{by_hand}")
-    if not whole.answered:
+    if not (whole.answered or plan.listens):
         opened, sent = format_many(whole.opened, "connection"), format_many(whole.sent, "heartbeat")
         return Judgement("untested", f"nothing ever answered: {opened} opened, {sent} sent{by_hand}")
     # A lost worker that held nothing yet has a count of 0.
@@ -101,7 +101,7 @@ def judge(
         lost = f"the server lost none; {whole.lost:,} were lost with asyncli's own processes, which --fail-if allows"
     failed = sum(whole.failures.values())
     retried = f"; {format_many(failed, 'connect')} failed and {'was' if failed == 1 else 'were'} retried" if failed else ""
-    # With --first-beat sleep some may never have been heard.
+    # Some may never have been heard: with --first-beat sleep, or where they listen.
     silent = f", {unheard.count:,} of them silent in the last {format_duration(unheard.ago_s)} of the hold" if unheard else ""
     said = f"{_part(held, asked, 'connection')} held to the end{silent}, and {lost}{retried}{by_hand}"
     return Judgement("passed", said + _answered_with_errors(whole))

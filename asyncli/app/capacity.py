@@ -150,7 +150,7 @@ class CapacitySearch:
 
     def _foretold(self, known: Bracket) -> Prediction | None:
         """By the cost of the greatest step that held; what limits alone say needs none."""
-        if not any(one.answered for one in self.steps):
+        if not any(one.tested for one in self.steps):
             return None
         best = sorted(self._forecasts, key=lambda one: (one[1], one[0]), reverse=True)
         return next((said for _, _, one in best if (said := prediction(one, known, self.search.within)) is not None), None)
@@ -189,7 +189,7 @@ class CapacitySearch:
         results = await asyncio.to_thread(read_results, path)
         analyses = await asyncio.to_thread(lambda: results.analyses)
         step = step_of(results.records, analyses, results.summary, path.name)
-        if not step.answered and self.steps and step.outcome == "failed":
+        if not step.tested and self.steps and step.outcome == "failed":
             # A server that is not there says nothing of this count.
             step.outcome, self._gone = "stopped", f"nothing answered any more in the step of {format_count(count)}"
         self.steps.append(step)

@@ -43,6 +43,7 @@ _AWAKE = "keep this machine awake: systemd-inhibit asyncli ..."
 _CRASH = "see its error log ('worker process ... exited on signal') and the kernel's"
 _STILL_COUNTS = "{server}'s own count of connections still holds {kept!n} of them: "
 _NO_RELOAD = "do not reload it while you measure"
+_STOPPED = "see what stopped it (SIGSTOP, a debugger, a frozen cgroup)"
 _WAY = "see routes, firewalls and links between here and the server"
 _LISTENS = (
     "see whether it accepts (ss -ltn: Recv-Q); give it more processes, threads or slots (Apache: MaxRequestWorkers; HAProxy: "
@@ -62,7 +63,7 @@ _CAUSES: dict[str, tuple[str, str]] = {
         "{were} ended, as the server broke the protocol{when}: {reasons}",
         "see its error log, and middle boxes that change what passes",
     ),
-    "goodbye": ("{were} ended by the server, with a close frame {said}{when}", "{remedy}"),
+    "goodbye": ("{were} ended by the server, {said}{when}", "{remedy}"),
     "tls_error": ("{loss}{when}: {reasons}", "{remedy}"),
     "http_error": ("{loss} after an error as answer (HTTP {statuses}){when}", "{remedy}"),
     "suspended": (f"{_SLEPT}the server or a middle box closed them meanwhile", _AWAKE),
@@ -199,8 +200,7 @@ _CAUSES: dict[str, tuple[str, str]] = {
         _WAY,
     ),
     "server_stalled": (
-        "{server} was stopped: it answered no heartbeat, its status page was silent, and its processes used no CPU",
-        "see what stopped it (SIGSTOP, a debugger, a frozen cgroup)",
+        "{server} was stopped: it answered no heartbeat, its status page was silent, and its processes used no CPU", _STOPPED,
     ),
     "nobody_answered": (
         "no heartbeat was answered meanwhile: looks like {server} was stopped, or the network path was down",
@@ -216,6 +216,16 @@ _CAUSES: dict[str, tuple[str, str]] = {
         "way back",
         "see its load, and middle boxes; a longer --timeout tells late from lost",
     ),
+    # Of those that listen.
+    "stopped_speaking": ("{server} was stopped: its processes used no CPU", _STOPPED),
+    "others_heard": (
+        "others heard something meanwhile: looks like {server} forgot these, or a middle box drops them silently",
+        "see its error log, and idle timeouts of middle boxes",
+    ),
+    "nobody_heard": (
+        "nothing was heard at all meanwhile: looks like {server} had nothing to say, was stopped, or the network path was down",
+        "have the server say something more often (an event, a comment), or give a longer --silence",
+    ),
     "cut_short": (
         "{loss}, after a part of it had come ({part:.0%} on average): looks like a middle box that cuts answers off, "
         "or a worker that ended while it wrote{when}",
@@ -225,8 +235,8 @@ _CAUSES: dict[str, tuple[str, str]] = {
     "too_few": ("{loss}{medians}{when}: too few to tell the cause", "{remedy}"),
     "unexplained": ("{loss}{medians}{when}: cause unknown", "{remedy}"),
 }  # fmt: skip
-#: Close codes (RFC 6455, section 7.4.1, and its registry): their names, and what to look at.
-_GOODBYES = {
+# Close codes (RFC 6455, section 7.4.1, and its registry): their names, and what to look at.
+_CLOSE_CODES = {
     1000: ("normal closure", "see why it was done with them"),
     1001: ("going away", "see what stopped it, or restarted it, or what it deleted"),
     1002: ("protocol error", "see its error log: it did not understand a frame of asyncli's"),
@@ -240,6 +250,12 @@ _GOODBYES = {
     1013: ("try again later", "see its load and its limits"),
     1014: ("bad gateway", "see the proxy's backend"),
 }
+#: Of each protocol: how a server takes leave, and its codes.
+_GOODBYES: dict[str, tuple[str, dict[int, tuple[str, str]]]] = {
+    "websocket": ("with a close frame", _CLOSE_CODES),
+    "sse": ("which ended the stream", {}),
+    "stream": ("which ended the answer", {}),
+}
 #: What to look at if a cause is unexplained.
 SEE_OF_CAUSE = {
     "reset": "see the server's error log, and firewalls between",
@@ -250,12 +266,13 @@ SEE_OF_CAUSE = {
 }
 
 
-def words_of_goodbye(code: int) -> Words:
-    """``of code 1001 (going away)``, and what to look at."""
+def words_of_goodbye(protocol: str, code: int) -> Words:
+    """``with a close frame of code 1001 (going away)``, and what to look at."""
+    how, codes = _GOODBYES.get(protocol, ("in due form", {}))
     if not code:
-        return Words("without a code", "see why it was done with them")
-    name, remedy = _GOODBYES.get(code, ("", "see its documentation for what it means by that"))
-    return Words(f"of code {code}" + (f" ({name})" if name else ""), remedy)
+        return Words(how, "see why it was done with them")
+    name, remedy = codes.get(code, ("", "see its documentation for what it means by that"))
+    return Words(f"{how} of code {code}" + (f" ({name})" if name else ""), remedy)
 
 
 class Dead(msgspec.Struct, frozen=True):
@@ -354,6 +371,11 @@ def at_moments(why: Words, instants_s: Sequence[float], lasted_s: float, count: 
         more = f" and {len(instants_s) - 3} more" if len(instants_s) > 3 else ""
         when = f"at {len(instants_s)} moments ({first}{more}; ages {{age}}); of the largest, {share}"
     return Words(f"{{loss}} {when}: {why.evidence}", why.remedy)
+
+
+def unheard(why: Words, silence_s: float) -> Words:
+    """``why`` with the longest silence of connections that listen."""
+    return Words(f"{{were}} ended after hearing nothing for {format_duration(silence_s)}{{when}}: {why.evidence}", why.remedy)
 
 
 def unanswered(why: Words, timeout_s: float) -> Words:

@@ -10,7 +10,7 @@ from asyncli.analysis.drift import Drift, MetricName, drifts, in_words
 from asyncli.analysis.forecast import Forecast, forecast
 from asyncli.analysis.losses.attribution import Diagnosis, diagnose
 from asyncli.analysis.saturation import saturation
-from asyncli.analysis.totals import Totals, fold
+from asyncli.analysis.totals import Totals, fold, tested
 from asyncli.findings.cost import CALLED, cost_reused
 from asyncli.findings.unknown import cost_grew
 from asyncli.records import Finding
@@ -35,7 +35,7 @@ def analyse(run: Run) -> Analyses:
     totals = fold(run)
     drift, of_drift = drifts(run)
     cost = costs(run)
-    if totals.whole.opened and not totals.whole.answered:
+    if totals.whole.opened and not tested(run, totals.whole.opened, totals.whole.answered):
         cost = Costs(residue=cost.residue)
     _leave_out_growth(cost, drift)
     _leave_out_reused(cost)

@@ -50,7 +50,7 @@ def server_name(summary: Summary) -> str:
 def answer(summary: Summary) -> str:
     """The cost of a connection as a sentence."""
     cost, sampled = summary.cost, sides(summary.environment)
-    if summary.connections.opened and not summary.heartbeats.answered:
+    if summary.connections.opened and summary.verdict == "untested":
         return "Cost per connection unknown: nothing ever answered."
     if not_seen := _server_not_seen(summary):
         return not_seen

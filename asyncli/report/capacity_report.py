@@ -38,7 +38,7 @@ _SIDES: dict[Side, str] = {
 }  # fmt: skip
 
 
-class Step(msgspec.Struct):
+class Step(msgspec.Struct, omit_defaults=True):
     """One step: a soak of ``asked`` connections, stored in ``run_file``. None: unknown.
 
     ``crossed``: keys of crossed limits, empty if too few were held. ``served``: the most held and answered at once.
@@ -65,6 +65,12 @@ class Step(msgspec.Struct):
     gave_way: list[GaveWay]
     server: str
     run_file: str
+    listens: bool = False
+
+    @property
+    def tested(self) -> bool:
+        """The server did what was asked of it, at least once."""
+        return bool(self.answered or (self.opened and self.listens))
 
     @property
     def tried(self) -> Tried:
@@ -72,7 +78,7 @@ class Step(msgspec.Struct):
         chance = self.outcome == "ours" and all(one.code in LATE for one in self.gave_way if one.side == "host")
         chance |= self.outcome == "failed" and first in RELOADED
         timed = self.outcome == "failed" and first in TIMERS
-        return Tried(self.asked, self.outcome, self.answered, self.served, chance, timed)
+        return Tried(self.asked, self.outcome, self.tested, self.served, chance, timed)
 
 
 class Capacity(msgspec.Struct):
@@ -138,6 +144,7 @@ def step_of(run: Run, analyses: Analyses, summary: Summary, run_file: str) -> St
         gave_way=ways,
         server=seen.server,
         run_file=run_file,
+        listens=run.plan.listens,
     )
 
 

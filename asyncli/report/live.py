@@ -192,6 +192,8 @@ def plain_line(state: LiveState) -> str:
             f"{state.heartbeats_per_s:,.0f} beats/s p50 {milliseconds(state.latency_p50_ms)} "
             f"p99 {milliseconds(state.latency_p99_ms)} late p99 {milliseconds(state.lateness_p99_ms)}"
         )
+    if state.messages_per_s:
+        parts.append(f"{state.messages_per_s:,.0f} messages/s")
     if state.active is not None:
         parts.append(f"server active {format_count(state.active)}")
     if state.server_bytes is not None:

@@ -184,6 +184,8 @@ def _heartbeats(state: LiveState) -> Iterator[Fact]:
     yield "latency p50", milliseconds(state.latency_p50_ms), ""
     yield "latency p99", milliseconds(state.latency_p99_ms), ""
     yield "lateness p99", milliseconds(state.lateness_p99_ms), ""
+    if state.messages_per_s:
+        yield "messages", f"{state.messages_per_s:,.0f}/s", ""
     if state.unanswered:
         yield "unanswered", unanswered(state), "bold yellow"
 

@@ -64,6 +64,8 @@ class LiveState(msgspec.Struct):
     asked_per_s: float = 0.0
     achieved_per_s: float | None = None
     heartbeats_per_s: float | None = None
+    #: What came unasked; None of HTTP.
+    messages_per_s: float | None = None
     latency_p50_ms: float | None = None
     latency_p99_ms: float | None = None
     lateness_p99_ms: float | None = None
@@ -300,6 +302,8 @@ class LiveFold:
             end = recent[-1][0] - self._phase.start_s
             state.asked_per_s = (self._ramp.opened_by(end) - self._ramp.opened_by(end - span)) / span
         state.heartbeats_per_s = sum(tick.answered for _, tick in recent) / span
+        if (counts := [tick.protocol.messages for _, tick in recent if tick.protocol is not None]):
+            state.messages_per_s = sum(counts) / span
         state.latency_p50_ms, state.latency_p99_ms = in_ms(latency, 0.5, 0.99)
         (state.lateness_p99_ms,) = in_ms(lateness, 0.99)
         state.longest_turn_s = max(tick.longest_turn_s for _, tick in recent)

@@ -16,10 +16,10 @@ from asyncli.report import document as doc
 from asyncli.report.answer import server_name
 from asyncli.report.format import bytes_each, milliseconds, or_bytes, or_dash
 from asyncli.report.summary import Summary
+from asyncli.spoken import PROTOCOLS
 from asyncli.text import oneline
 from asyncli.units import format_bytes, format_count, format_duration, format_many
 
-_PROTOCOLS = {"websocket": "WebSocket"}
 #: Codes without an explanation.
 _OPEN = ("unexplained", "too_few")
 
@@ -127,16 +127,21 @@ def protocol_sections(summary: Summary) -> list[doc.Section]:
     part = summary.protocol
     if part is msgspec.UNSET:
         return []
-    name = _PROTOCOLS.get(part.name, part.name)
-    said = [f"{format_count(summary.connections.opened)} upgraded"]
+    name = PROTOCOLS[part.name].title
+    took = part.handshake_ms
+    opened = format_count(summary.connections.opened)
+    said = [] if took.p50 is None else [f"{opened} granted, in {milliseconds(took.p50)} (median)"]
     said += [f"{format_count(sum(part.refused.values()))} refused"] if part.refused else []
     if part.messages:
         said.append(f"{format_many(part.messages, 'message')} came ({format_bytes(part.message_bytes)})")
+    elif part.message_bytes:
+        said.append(f"{format_bytes(part.message_bytes)} came unasked")
     if part.goodbyes:
         said.append("goodbyes: " + ", ".join(f"{format_count(count)} × {code}" for code, count in part.goodbyes.items()))
-    took = part.handshake_ms
-    words = ", ".join(said) + ("" if took.p50 is None else f"; an upgrade took {milliseconds(took.p50)} (median)")
-    return [_handshakes("protocol", name, words, "From the upgrade's request to 101", {"": took})]
+    words = ", ".join(said)
+    if took.p50 is None:
+        return [doc.Section("protocol", name, [_line(name, words)] if words else [])]
+    return [_handshakes("protocol", name, words, "From the first words to the server's leave", {"": took})]
 
 
 def deaths_table(deaths: Mapping[str, Deaths]) -> doc.DataTable:
@@ -165,10 +170,12 @@ def _diagnosis(one: Diagnosis) -> doc.ListedItem:
 
 def counts_section(summary: Summary) -> doc.Section:
     r, opened = summary.reconciliation, summary.connections.opened
-    # Of a WebSocket the server counts the upgrade as a request.
-    asked, what, was = opened, "upgrades", "upgraded"
-    if summary.protocol is msgspec.UNSET:
-        asked, what, was = summary.heartbeats.answered, "answers", "answered"
+    # What the server counts as requests.
+    asked: int | None = summary.heartbeats.answered
+    what, was = "answers", "answered"
+    if summary.protocol is not msgspec.UNSET:
+        asked = None if PROTOCOLS[summary.protocol.name].requests is None else opened
+        what, was = "grants", "granted"
     blocks: list[doc.Block] = []
     if r.agrees is not None or r.accepts_delta is not None:
         view = doc.FULL if r.agrees else doc.ALL
@@ -190,7 +197,7 @@ def counts_section(summary: Summary) -> doc.Section:
             (opened, r.accepts_delta, "accepted"),
             (asked, r.requests_delta, was),
         )
-        counted = [f"{format_count(ours or 0)} {what}" for ours, theirs, what in both if theirs is not None]
+        counted = [f"{format_count(ours)} {what}" for ours, theirs, what in both if ours is not None and theirs is not None]
         how = agreement(r.agrees, summary.findings).removeprefix("They ").partition(" (see")[0]
         blocks.append(_line(f"Counts {how}", ", ".join(counted)))
     blocks.append(doc.Bullets([divergence_in_words(one) for one in r.divergences], view=doc.View.PAGE))

@@ -77,7 +77,7 @@ def run_document(
             timeline_section(summary, drawn),
             *tls_sections(summary),
             *protocol_sections(summary),
-            heartbeats_section(summary),
+            *([] if summary.protocol is not msgspec.UNSET and not summary.heartbeats.sent else [heartbeats_section(summary)]),
             deaths_section(summary, deaths or {}, drawn),
             counts_section(summary),
             processes_section(summary),

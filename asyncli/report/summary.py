@@ -16,7 +16,7 @@ from asyncli.analysis.reconcile import reconcile
 from asyncli.analysis.saturation import achieved_per_s, is_saturated, saturation
 from asyncli.analysis.shared_host import cpus_taken, other_sockets
 from asyncli.analysis.tls import tls_findings, tls_of
-from asyncli.analysis.totals import Latency, Lateness, Totals, in_ms
+from asyncli.analysis.totals import Latency, Lateness, Totals, in_ms, tested
 from asyncli.analysis.verdict import RULE, Verdict, ended_by_user, judge
 from asyncli.findings import unknown
 from asyncli.findings.cost import CALLED
@@ -141,7 +141,7 @@ def summarise(run: Run, analyses: Analyses | None = None) -> Summary:
             *_of_the_file(run),
             *_few_of_each(run.findings),
             *([unknown.ramp_unknown()] if rate is None else []),
-            *([] if whole.latency_us else [unknown.latency_unknown()]),
+            *([] if whole.latency_us or run.plan.listens else [unknown.latency_unknown()]),
             *cost.findings,
             *known.findings,
             *_of_residue(plan, cost.residue),
@@ -218,7 +218,7 @@ def _generator(run: Run, totals: Totals, saturated: bool) -> tuple[summary_parts
         _before_after(run, GENERATOR_USS_BYTES),
         run.series(GENERATOR_CPU_S),
     )
-    used = None
+    used, there = None, tested(run, totals.open, totals.whole.answered)
     if memory.baseline is not None and memory.hold_end is not None:
         used = memory.hold_end - memory.baseline
     answered = totals.by_phase["hold"].answered if "hold" in totals.by_phase else 0
@@ -230,7 +230,7 @@ def _generator(run: Run, totals: Totals, saturated: bool) -> tuple[summary_parts
     generator = summary_parts.GeneratorUse(
         processes=None if processes.hold_end is None else round(processes.hold_end),
         user_bytes=used,
-        user_bytes_per_connection=used / totals.open if used is not None and totals.open and totals.whole.answered else None,
+        user_bytes_per_connection=used / totals.open if used is not None and totals.open and there else None,
         cpu_s=cpu.last(until_s=run.stop_s),
         cpu_us_per_heartbeat=per_beat,
         saturated=saturated,

@@ -47,7 +47,7 @@ def goodbye(table: LossTable) -> None:
     for cell in table.of("closed_announced"):
         goodbyes = cell.tick.protocol.goodbyes if cell.tick.protocol is not None else {}
         for code, count in goodbyes.items():
-            said, remedy, _ = words_of_goodbye(code)
+            said, remedy, _ = words_of_goodbye(table.plan.protocol, code)
             table.claim([cell], reason("goodbye", certain=True, said=said, remedy=remedy), count=count)
 
 

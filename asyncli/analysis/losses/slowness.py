@@ -146,7 +146,7 @@ def unheard(run: Run, totals: Totals) -> Unheard | None:
     hold, drain = run.phase("hold"), run.phase("drain")
     if hold is None or drain is None:
         return None
-    faults = [began_s(t_s, run.plan.timeout_s) for t_s, tick in run.ticks if "heartbeat_timeout" in tick.deaths]
+    faults = [began_s(t_s, run.plan.patience_s) for t_s, tick in run.ticks if "heartbeat_timeout" in tick.deaths]
     # The last silence counts if it lasted to the end.
     answered_s = max((t_s for t_s, tick in run.ticks if tick.answered), default=hold.start_s)
     silent = any(one >= answered_s - 1.0 for one in faults) and answered_s < drain.start_s
@@ -160,5 +160,5 @@ def unheard(run: Run, totals: Totals) -> Unheard | None:
 def not_heard(seen: Unheard | None, totals: Totals, plan: Plan) -> list[Finding]:
     if seen is None:
         return []
-    enough_s = plan.keepalive_s / 2 + plan.timeout_s
-    return [latency.not_heard(seen.count, totals.held, seen.since_s, seen.ago_s, seen.fault, enough_s)]
+    enough_s = plan.longest_silence_s if plan.listens else plan.keepalive_s / 2 + plan.timeout_s
+    return [latency.not_heard(seen.count, totals.held, seen.since_s, seen.ago_s, seen.fault, enough_s, plan.listens)]

@@ -111,13 +111,13 @@ class LossTable:
         self.run, self.plan, self.totals = run, run.plan, totals
         self.server = ServerEvidence(run)
         self.cells = [
-            LossCell(cause, dead, tick, t_s, run.plan.timeout_s)
+            LossCell(cause, dead, tick, t_s, run.plan.patience_s)
             for t_s, tick in run.ticks
             for cause, dead in tick.deaths.items()
             if dead.count
         ]
         #: The longest gap between two heartbeats and the timeout (s).
-        self.gap_s, self.timeout_s = run.plan.keepalive_s / 2, run.plan.timeout_s
+        self.gap_s, self.timeout_s = run.plan.keepalive_s / 2, run.plan.patience_s
         self.attributions: dict[tuple[str, Reason], Attribution] = {}
         # By cause, until more is claimed of it.
         self._left_of = dict(totals.whole.deaths)

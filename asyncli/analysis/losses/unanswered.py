@@ -23,9 +23,10 @@ from asyncli.units import format_count, format_many
 def unanswered(table: LossTable) -> None:
     """Explain heartbeats without an answer."""
     for event, cells in enumerate(_stretches(table)):
-        found = _why(table, cells)
+        found = _why_unheard(table, cells) if table.plan.listens else _why(table, cells)
         if found is not None:
-            table.claim(cells, Reason(found.code, loss_causes.unanswered(found.words, table.timeout_s), found.certain, event))
+            whole = loss_causes.unheard if table.plan.listens else loss_causes.unanswered
+            table.claim(cells, Reason(found.code, whole(found.words, table.timeout_s), found.certain, event))
 
 
 def _stretches(table: LossTable) -> list[list[LossCell]]:
@@ -37,6 +38,15 @@ def _stretches(table: LossTable) -> list[list[LossCell]]:
             parted.append([])
         parted[-1].append(cell)
     return parted
+
+
+def _why_unheard(table: LossTable, cells: list[LossCell]) -> Reason:
+    """Why who listens heard nothing."""
+    server, since_s, to_s = table.server, cells[0].from_s - table.timeout_s + 1.0, cells[-1].from_s
+    if server.about(max(since_s, 0.0), to_s, left(cells)).stopped:
+        return reason("server_stalled", "stopped_speaking", certain=True, server=server.called)
+    heard = sum(tick.bytes_received for _, tick in table.run.ticks_between(since_s, to_s))
+    return reason("unheard", "others_heard" if heard else "nobody_heard", server=server.called)
 
 
 def _why(table: LossTable, cells: list[LossCell]) -> Reason | None:
