@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, Self, TypeVar
@@ -321,3 +321,27 @@ def serving(answer: bytes | Callable[[int], bytes] = OK, *, port: int = 0, most:
         yield server
     finally:
         server.stop()
+
+
+Client = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Coroutine[Any, Any, None]]
+
+
+@contextmanager
+def speaking(client: Client) -> Iterator[str]:
+    """A server in a thread of the test, which does ``client`` with each connection; its address and port."""
+    loop, at, ended, ready = asyncio.new_event_loop(), [""], asyncio.Event(), threading.Event()
+
+    async def serve() -> None:
+        async with await asyncio.start_server(client, "127.0.0.1", 0, backlog=1024) as server:
+            at[0] = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+            ready.set()
+            await ended.wait()
+
+    thread = threading.Thread(target=loop.run_until_complete, args=(serve(),))
+    thread.start()
+    ready.wait()
+    try:
+        yield at[0]
+    finally:
+        loop.call_soon_threadsafe(ended.set)
+        thread.join()

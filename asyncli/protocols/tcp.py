@@ -6,7 +6,7 @@ Nothing here knows where a message of the peer's ends: what comes unasked is cou
 from __future__ import annotations
 
 from asyncli.expected import Expected, parse_expected
-from asyncli.protocols.interface import ESTABLISHED, NEWS, Event, ProtocolError
+from asyncli.protocols.interface import ANSWER, ESTABLISHED, NEWS, Event, ProtocolError
 from asyncli.protocols.words import TcpWords
 
 
@@ -45,9 +45,8 @@ class Tcp:
         if end is None:
             self.partial[row] = (expected, come)
             return None
-        if greeting:
-            return Event(0, True, kind=ESTABLISHED, rest=come[end:])
-        return Event(0, True, len(come) - end)
+        # What comes in the same read is a part of it.
+        return Event(0, True, kind=ESTABLISHED if greeting else ANSWER, rest=b"" if greeting else come[end:])
 
     def goodbye(self, row: int) -> bytes:
         return b""

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import struct
-import threading
 import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import fault_table
 import pytest
-from programs import SHORT, Program, codes, held, recorded, report, require_whole, run
+from programs import SHORT, Program, codes, held, recorded, report, require_whole, run, speaking
 from wsproto import ConnectionType, WSConnection
 from wsproto.events import AcceptConnection, CloseConnection, Ping, Request
 
@@ -107,33 +104,11 @@ async def _client(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) ->
     writer.close()
 
 
-@contextmanager
-def strange() -> Iterator[str]:
-    """The server in a thread of the test; its address."""
-    loop, at, ended = asyncio.new_event_loop(), [""], asyncio.Event()
-    ready = threading.Event()
-
-    async def serve() -> None:
-        async with await asyncio.start_server(_client, "127.0.0.1", 0, backlog=1024) as server:
-            at[0] = f"ws://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-            ready.set()
-            await ended.wait()
-
-    thread = threading.Thread(target=loop.run_until_complete, args=(serve(),))
-    thread.start()
-    ready.wait()
-    try:
-        yield at[0]
-    finally:
-        loop.call_soon_threadsafe(ended.set)
-        thread.join()
-
-
 def test_what_servers_should_not_do_has_each_its_cause(tmp_path: Path) -> None:
     paths = [*STRANGE, "/mute", "/no", "/gone", "/never"]
-    with strange() as at:
+    with speaking(_client) as at:
         done = run(
-            tmp_path, "soak", *(f"{at}{path}" for path in paths), *SHORT, "-c", str(10 * len(paths)), "--hold", "4", "--timeout", "2",
+            tmp_path, "soak", *(f"ws://{at}{path}" for path in paths), *SHORT, "-c", str(10 * len(paths)), "--hold", "4", "--timeout", "2",
             "--connect-timeout", "2", "--no-reopen", "--out", "run.db", "--quiet",
         )  # fmt: skip
     assert (done.status in (99, 4), done.err) == (True, ""), done

@@ -1,0 +1,78 @@
+"""Raw TCP, really soaked: bytes on an nginx, in the clear and over TLS, and connections that only listen."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from pathlib import Path
+
+import pytest
+from programs import SHORT, codes, report, run, speaking
+
+from asyncli.lab import choose
+
+N = 40
+#: A heartbeat of HTTP as bytes.
+HEAD = ("--send", r"HEAD / HTTP/1.1\r\nHost: x\r\n\r\n", "--expect", r"/^HTTP\/1\.1 200 /")
+
+
+@pytest.mark.nginx
+@pytest.mark.parametrize("tls", [False, True])
+async def test_bytes_are_sent_and_answered(tmp_path: Path, tls: bool) -> None:
+    async with choose("nginx", connections=N, tls=tls) as server:
+        assert server.status_url is not None
+        url = server.url.replace("https", "tls").replace("http", "tcp").rstrip("/")
+        authority = [] if server.authority is None else ["--ca", server.authority]
+        asked = ["soak", url, *SHORT, *HEAD, *authority, "--status-url", server.status_url, "-c", str(N), "-k", "4", "--hold", "4", "--out", "run.db", "--quiet"]
+        done = await asyncio.to_thread(run, tmp_path, *asked)
+    summary = report(tmp_path, "run.db")
+    assert (done.status in (0, 4), done.err) == (True, ""), done
+    assert summary["run"]["verdict"] in ("passed", "invalid")
+    assert (summary["connections"]["held"], summary["connections"]["lost"]) == (N, 0)
+    assert summary["heartbeats"]["answered"] == summary["heartbeats"]["sent"] > N
+    # The rest of an answer comes beside its first line.
+    assert summary["protocol"]["message_bytes"] == 0
+    assert ("tls" in summary) == tls
+    # Nobody says what the server counts as a request.
+    assert summary["reconciliation"]["agrees"]
+
+
+async def _client(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """What it does is asked for by its greeting's answer: the first line."""
+    writer.write(b"220 here\r\n")
+    with contextlib.suppress(ConnectionError):
+        while line := await reader.readline():
+            writer.write({b"PING\n": b"+PONG\r\n", b"WHO\n": b"-ERR who?\r\n"}.get(line, b""))
+    writer.close()
+
+
+@pytest.mark.parametrize(
+    ("asked", "deaths", "failures", "said"),
+    [
+        (["--greeting", "/^220 /", "--send", r"PING\n", "--expect", r"+PONG\r\n"], {}, {}, {"heartbeats": 2 * N}),
+        (["--greeting", "/^220 /", "--send", r"WHO\n", "--expect", r"+PONG\r\n"], {"protocol_error": N}, {}, {"broken": {r"b'-ERR who?\r\n' in place of b'+PONG\r\n'": N}}),
+        (["--greeting", "8 bytes", "--send", r"mute\n", "--timeout", "2"], {"heartbeat_timeout": N}, {}, {}),
+        (["--greeting", "/^250 /"], {}, {"handshake_refused"}, {}),
+        ([], {}, {}, {"heartbeats": 0}),
+        (["--silence", "2"], {"heartbeat_timeout": N}, {}, {"heartbeats": 0}),
+    ],
+    ids=["answers", "another answer", "no answer", "another greeting", "listens", "listens in vain"],
+)  # fmt: skip
+def test_what_a_server_does_with_bytes_is_told(tmp_path: Path, asked: list[str], deaths: dict[str, int], failures: set[str], said: dict[str, object]) -> None:
+    with speaking(_client) as at:
+        done = run(tmp_path, "soak", f"tcp://{at}", *SHORT, *asked, "-c", str(N), "-k", "4", "--hold", "4", "--no-reopen", "--out", "run.db", "--quiet")
+    summary = report(tmp_path, "run.db")
+    counts, protocol = summary["connections"], summary["protocol"]
+    assert (counts["deaths"], set(counts["failures"])) == (deaths, set(failures))
+    assert done.err == ""
+    assert protocol["broken"] == said.get("broken", {})
+    if "heartbeats" in said:
+        assert (summary["heartbeats"]["sent"] >= said["heartbeats"]) == (said["heartbeats"] != 0 or summary["heartbeats"]["sent"] == 0)
+    untested = failures or "WHO\\n" in asked or "mute\\n" in asked
+    assert (summary["run"]["verdict"] == "untested") == bool(untested)
+    if asked == ["--silence", "2"]:
+        assert [one["code"] for one in summary["diagnoses"]] == ["unheard"]
+    if not asked:
+        # They are held, and nobody knows more of them.
+        assert "not_heard" in codes(summary)
+        assert counts["held"] == N

@@ -1,0 +1,76 @@
+"""Raw TCP's codec: what answers a heartbeat, a greeting, and what comes unasked. tests/fuzz compares it with Python's own patterns."""
+
+from __future__ import annotations
+
+import pytest
+
+from asyncli.expected import parse_expected, parse_sent, unescaped
+from asyncli.protocols.interface import ANSWER, ESTABLISHED, NEWS, ProtocolError
+from asyncli.protocols.tcp import Tcp
+from asyncli.protocols.words import TcpWords
+
+
+@pytest.mark.parametrize(
+    ("expect", "reads", "more"),
+    [
+        ("any", [b"whatever"], 0), ("+PONG\\r\\n", [b"+PO", b"NG\r", b"\n"], 0), ("+PONG\\r\\n", [b"+PONG\r\n*3\r\n"], 4),
+        ("4 bytes", [b"\x00\x01", b"\x02\x03\x04"], 1), ("/^2\\d\\d ok$/", [b"250 ok\r", b"\nmore"], 4), ("\\x00\\xffé", [b"\x00\xff\xc3\xa9"], 0),
+    ],
+)  # fmt: skip
+def test_what_answers(expect: str, reads: list[bytes], more: int) -> None:
+    protocol = Tcp(TcpWords(b"PING\r\n", expect))
+    assert (protocol.heartbeat, protocol.handshake, protocol.silence_s) == (b"PING\r\n", None, None)
+    for part in reads[:-1]:
+        assert protocol.feed(3, part, True) is None
+        assert 3 in protocol.partial
+    event = protocol.feed(3, reads[-1], True)
+    assert event is not None
+    assert (event.kind, event.keep_alive, len(event.rest), event.body_bytes, event.messages) == (ANSWER, True, more, 0, 0)
+    assert not protocol.partial
+    idle = protocol.feed(3, b"news", False)
+    assert idle is not None
+    assert (idle.kind, idle.body_bytes) == (NEWS, 4)
+    assert protocol.feed(3, b"", False) is None
+
+
+@pytest.mark.parametrize(
+    ("expect", "reads", "words"),
+    [
+        ("+PONG\\r\\n", [b"+P", b"ANIC"], r"b'\+PANIC' in place of b'\+PONG\\r\\n'"), ("+PONG", [b"-ERR unknown\r\n"], "-ERR unknown"),
+        ("/^220 /", [b"554 no\n"], "554 no.*in place of '/\\^220 /'"), ("/x/", [b"y" * 40_000, b"y" * 40_000], "a line of more than 65,536 bytes"),
+    ],
+)  # fmt: skip
+def test_what_is_another_answer(expect: str, reads: list[bytes], words: str) -> None:
+    protocol = Tcp(TcpWords(b"x", expect))
+    for part in reads[:-1]:
+        assert protocol.feed(0, part, True) is None
+    with pytest.raises(ProtocolError, match=words) as caught:
+        protocol.feed(0, reads[-1], True)
+    assert len(str(caught.value)) < 400
+    assert not protocol.partial
+
+
+def test_a_greeting_is_awaited_and_what_comes_with_it_is_a_part_of_it() -> None:
+    protocol = Tcp(TcpWords(greeting="/^220 /", silence_s=9.0))
+    assert (protocol.heartbeat, protocol.silence_s) == (None, 9.0)
+    assert protocol.handshake is not None
+    assert protocol.handshake(1, 0) == b""
+    assert protocol.feed(1, b"220 a", False) is None
+    event = protocol.feed(1, b".b\r\nand", False)
+    assert event is not None
+    # It must not answer the first heartbeat.
+    assert (event.kind, event.rest) == (ESTABLISHED, b"")
+    protocol.handshake(1, 0)
+    protocol.forget(1)
+    assert not protocol.partial
+
+
+@pytest.mark.parametrize("text", ["\\q", "PING\\", "\\x1", "/(/", "0 bytes", "70000 bytes", "/[/", "a\x07b", ""])
+def test_what_is_no_answer_is_said(text: str) -> None:
+    with pytest.raises(ValueError, match=r"write|1 to 65,536 bytes"):
+        parse_expected(text)
+
+
+def test_escapes() -> None:
+    assert unescaped(r"a\r\n\t\0\\\x7Fb") == b"a\r\n\t\0\\\x7fb"
+    assert parse_sent("PING\r\n") == "PING\r\n"
