@@ -58,6 +58,8 @@ class BenchPlan(Discreet, frozen=True, forbid_unknown_fields=True, kw_only=True)
     server_name: str | None = None
     #: Limits on the bench's own numbers, as those of a soak.
     fail_if: tuple[str, ...] = ()
+    connect_to: str | None = None
+    sni: str | None = None
     seed: int = 0
     force: bool = False
 
@@ -70,7 +72,7 @@ class BenchPlan(Discreet, frozen=True, forbid_unknown_fields=True, kw_only=True)
 
 _SHARED = (
     "urls", "connections", "workers", "sources", "timeout_s", "connect_timeout_s", "status_url", "server_pid", "server_pidfile",
-    "server_name", "headers", "seed", "force", *TlsOptions.__struct_fields__,
+    "server_name", "headers", "connect_to", "sni", "seed", "force", *TlsOptions.__struct_fields__,
 )  # fmt: skip
 
 
@@ -135,7 +137,7 @@ KEYS: dict[str, tuple[str, Callable[[object], Any]]] = {
         key: soaks.KEYS[key]
         for key in (
             "connections", "header", "workers", "source", "timeout", "connect_timeout", "status_url", "server_pid",
-            "server_pidfile", "server_name", "fail_if", "seed", "force", *TlsOptions.__struct_fields__,
+            "server_pidfile", "server_name", "fail_if", "connect_to", "sni", "seed", "force", *TlsOptions.__struct_fields__,
         )
     },
     "urls": ("urls", each_of(checked_url)),

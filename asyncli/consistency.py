@@ -27,6 +27,8 @@ def require_tls(fields: Mapping[str, Any], located: Mapping[str, str]) -> None:
     said = [located[field] for field in TlsOptions.__struct_fields__ if fields.get(field)]
     if said and True not in secure and not (fields.get("status_url") and parse_url(fields["status_url"]).secure):
         raise PlanError(f"{said[0]}: no URL is over TLS; write https:// or wss://, or leave it out")
+    if fields.get("sni") and True not in secure:
+        raise PlanError(f"{located['sni']}: no URL is over TLS; write https://, wss:// or tls://, or leave it out")
     if fields.get("client_key") and not fields.get("client_cert"):
         raise PlanError(f"{located['client_key']}: a key without its certificate; write --client-cert FILE beside it")
     if fields.get("insecure") and fields.get("ca"):

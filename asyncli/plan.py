@@ -27,6 +27,7 @@ from asyncli.values import (
     MASK,
     Target,
     TlsOptions,
+    aimed,
     checked_target,
     checked_url,
     each_of,
@@ -41,6 +42,7 @@ from asyncli.values import (
     parse_hold_until,
     parse_interval,
     parse_keepalive,
+    parse_place,
     parse_positive,
     parse_silence,
     parse_source,
@@ -87,6 +89,10 @@ class Plan(Discreet, frozen=True, forbid_unknown_fields=True, kw_only=True):
     sources: tuple[str, ...] = ()
     timeout_s: float = 10.0
     connect_timeout_s: float = 10.0
+    #: ``HOST:PORT`` to connect to in place of the URLs', which are asked for all the same.
+    connect_to: str | None = None
+    #: The name that TLS asks for, and verifies, in place of the URLs' hosts.
+    sni: str | None = None
     status_url: str | None = None
     server_pid: int | None = None
     server_pidfile: str | None = None
@@ -118,7 +124,7 @@ class Plan(Discreet, frozen=True, forbid_unknown_fields=True, kw_only=True):
     @property
     def targets(self) -> tuple[Target, ...]:
         """The URLs taken apart, in order."""
-        return tuple(parse_target(url) for url in self.urls)
+        return tuple(aimed(parse_target(url), self.connect_to, self.sni) for url in self.urls)
 
     @property
     def protocol(self) -> str:
@@ -196,6 +202,8 @@ KEYS: dict[str, tuple[str, Callable[[object], Any]]] = {
     "source": ("sources", each_of(parse_source)),
     "timeout": ("timeout_s", parse_positive),
     "connect_timeout": ("connect_timeout_s", parse_positive),
+    "connect_to": ("connect_to", parse_place),
+    "sni": ("sni", parse_text),
     "status_url": ("status_url", checked_url),
     "server_pid": ("server_pid", whole_number(1, 2**22, "a process id")),
     "server_pidfile": ("server_pidfile", parse_file),
@@ -363,7 +371,7 @@ def shown_plan(plan: Discreet) -> dict[str, Any]:
 
 
 def _is_shown(field: str, value: object) -> bool:
-    return bool(value) or field not in (*TlsOptions.__struct_fields__, *OWN_KEYS[1:])
+    return bool(value) or field not in (*TlsOptions.__struct_fields__, *OWN_KEYS[1:], "connect_to", "sni")
 
 
 def plan_document(plan: Plan) -> Mapping[str, Any]:

@@ -39,15 +39,20 @@ class Target(msgspec.Struct, frozen=True):
     path: str
     secure: bool = False
     protocol: str = "http"
+    #: Where its server is elsewhere than its URL says: what TLS and a request call it all the same; "": as where it is.
+    called: str = ""
+    asked: str = ""
 
     @property
     def name(self) -> str:
         """The host without its zone, which means something to this host alone (RFC 6874)."""
-        return self.host.partition("%")[0]
+        return self.called or self.host.partition("%")[0]
 
     @property
     def authority(self) -> str:
         """Host and port as a request names them."""
+        if self.asked:
+            return self.asked
         shown = f"[{self.name}]" if ":" in self.name else self.name
         ports = PROTOCOLS[self.protocol].ports
         return shown if ports is not None and self.port == ports[self.secure] else f"{shown}:{self.port}"
@@ -126,6 +131,23 @@ def checked_url(value: object) -> str:
 def parse_target(value: object) -> Target:
     """The URL of what is tested."""
     return parse_url(value, tuple(SCHEMES))
+
+
+def parse_place(value: object) -> str:
+    """``HOST:PORT``."""
+    text = parse_text(value)
+    target = parse_url(f"http://{text}")
+    if target.path != "/" or urlsplit(target.url).port is None or text.endswith("/"):
+        raise ValueError(f"{shown(text)} is not a host and a port; write for example 10.0.0.7:443")
+    return text
+
+
+def aimed(target: Target, place: str | None, name: str | None) -> Target:
+    """``target`` at another ``place`` (HOST:PORT), and called by another ``name`` in TLS, if given."""
+    if place is not None:
+        there = parse_url(f"http://{place}")
+        target = msgspec.structs.replace(target, host=there.host, port=there.port, called=target.name, asked=target.authority)
+    return target if name is None else msgspec.structs.replace(target, called=name, asked=target.authority)
 
 
 def checked_target(value: object) -> str:

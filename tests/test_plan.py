@@ -93,6 +93,15 @@ def test_urls(url: str, host: str, port: int, path: str) -> None:
         ({"urls": ["ftp://a/"]}, "unknown scheme"),
         ({"urls": ["https://a/", "http://a/"]}, "http and https in one run"),
         ({"urls": ["ws://a/"], "method": "GET"}, "--method: of HTTP alone (http://), and the URL is of WebSocket; leave it out"),
+        ({"connect_to": "10.0.0.7"}, "--connect-to: '10.0.0.7' is not a host and a port; write for example 10.0.0.7:443"),
+        ({"connect_to": "a:0"}, "--connect-to: 'http://a:0': port '0' is not a port"),
+        ({"sni": "a"}, "--sni: no URL is over TLS; write https://"),
+        ({"send": "x"}, "--send: of TCP alone (tcp://), and the URL is of HTTP; leave it out"),
+        ({"urls": ["tcp://a"]}, "'tcp://a' is not a host and a port; write for example tcp://127.0.0.1:6379"),
+        ({"urls": ["tcp://a:1/x"]}, "is not a host and a port"),
+        ({"urls": ["tcp://a:1"], "header": ["A: b"]}, "--header: TCP has no headers; leave it out"),
+        ({"urls": ["tcp://a:1"], "expect": "x"}, "--expect: nothing is sent that it answers; write --send BYTES beside it"),
+        ({"urls": ["tcp://a:1"], "send": "x", "silence": "3"}, "--send and --silence: a connection sends heartbeats or listens; leave one out"),
         ({"ws_message": "x"}, "--ws-message: of WebSocket alone (ws://), and the URL is of HTTP; leave it out"),
         ({"urls": ["ws://a/"], "ws_message": ""}, "--ws-message: '' is not a text"),
         ({"urls": ["ws://a/"], "header": ["Upgrade: x"]}, "--header: asyncli sets Upgrade itself"),
@@ -157,6 +166,14 @@ def test_a_ramp_may_be_a_rate_in_flags_and_in_a_file(tmp_path: Path) -> None:
     # A flag is stronger than a file, whichever way either says it.
     stronger = build_plan([Layer("d", {"urls": [URL]}), read_plan_file(file), Layer("--{key}", {"ramp": "10/1s"})])
     assert (stronger.batch, stronger.interval_s) == (10, 1.0)
+
+
+def test_a_server_may_be_elsewhere_than_its_url_says() -> None:
+    made = plan(urls=["https://shop.example:444/x"], connect_to="[::1]:8443", sni="other.example")
+    (target,) = made.targets
+    assert (target.host, target.port, target.path, target.authority, target.name) == ("::1", 8443, "/x", "shop.example:444", "other.example")
+    (target,) = plan(urls=["http://shop.example/"], connect_to="10.0.0.7:80").targets
+    assert (target.host, target.port, target.authority, target.name) == ("10.0.0.7", 80, "shop.example", "shop.example")
 
 
 @pytest.mark.parametrize(

@@ -48,6 +48,7 @@ _CONNECT_OPTIONS: tuple[Option, ...] = (
         metavar="TIME",
         help="A connect unanswered for this long has failed, and so has a handshake of TLS.  [default: 10s]",
     ),
+    click.option("--connect-to", metavar="HOST:PORT", help="Connect there, and ask for the URL all the same."),
     click.option("--source", metavar="ADDRESS", multiple=True, help="Connect from this address of this host; repeatable."),
 )
 _TRUST_OPTIONS: tuple[Option, ...] = (
@@ -61,6 +62,7 @@ _TLS_OPTIONS: tuple[Option, ...] = (
     click.option("--tls-min", metavar="1.2|1.3", help="Refuse older versions of TLS.  [default: 1.2]"),
     click.option("--tls-max", metavar="1.2|1.3", help="Offer no newer version.  [default: 1.3]"),
     click.option("--tls-ciphers", metavar="LIST", help="Cipher suites of TLS 1.2 to offer, in OpenSSL's words."),
+    click.option("--sni", metavar="NAME", help="Ask for this name in TLS, and verify it.  [default: the URL's host]"),
     click.option("--tls-resume", is_flag=True, default=None, help="Resume the session of a first handshake in all others."),
 )
 # Every user of the host can read a command line; a file may be private.

@@ -76,6 +76,14 @@ def test_what_is_wrong_with_the_server_is_told_before_the_ramp(name: str, tmp_pa
     assert words in done.err
 
 
+def test_a_server_elsewhere_is_asked_by_the_name_of_the_url_or_the_one_given(tmp_path: Path) -> None:
+    asked = ("soak", "https://shop.test/", "--ca", "ca.pem", "-c", EACH, *SHORT_SOAK, "--quiet")
+    with strange.serving(tmp_path, names=("shop.test", "other.test")) as port:
+        for number, more in enumerate(((), ("--sni", "other.test"), ("--sni", "third.test"))):
+            done = here(tmp_path, *asked, "--connect-to", f"127.0.0.1:{port}", *more, "--out", f"{number}.db")
+            assert (done.status in (0, 4), "third.test" in done.err) == ((True, False), (True, False), (False, True))[number], done
+
+
 BENCHED: dict[str, tuple[dict[str, Any], tuple[str, ...], dict[str, int], str, set[str]]] = {
     "unverified": (strange.EXPIRED, ("--insecure",), {"full": 4, "resumed": 0}, "passed", {"tls_unverified", "tls_certificate_ends"}),
     "resumed": (
