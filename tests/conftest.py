@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -64,6 +65,10 @@ _SERVERS: dict[str, tuple[Callable[[], bool], str, tuple[str, ...]]] = {
     "apache": (lambda: find_apache() is not None, "no Apache 2.4 on this host; apt-get install apache2", ("ASYNCLI_REQUIRE_SERVERS",)),
     "haproxy": (lambda: find_haproxy() is not None, "no HAProxy on this host; apt-get install haproxy", ("ASYNCLI_REQUIRE_SERVERS",)),
     "nchan": (_nchan, "no nginx with Nchan on this host; apt-get install libnginx-mod-nchan", ("ASYNCLI_REQUIRE_SERVERS",)),
+    "stores": (
+        lambda: bool(shutil.which("redis-server") and shutil.which("memcached")),
+        "no redis or no memcached on this host; apt-get install redis-server memcached", ("ASYNCLI_REQUIRE_SERVERS",),
+    ),
     "namespaces": (
         can_be_made,
         "no network namespaces to drop packets in: that takes root, ip and nft; apt-get install iproute2 nftables",

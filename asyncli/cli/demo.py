@@ -16,8 +16,8 @@ CONNECTIONS = "100k"
 @plan_options(CONNECTIONS)
 @click.option(
     "--server",
-    type=click.Choice(["nginx", "builtin", "nchan"]),
-    help="Which server; nchan is an nginx that holds WebSockets.  [default: nginx where there is one]",
+    type=click.Choice(["nginx", "builtin", "nchan", "redis", "memcached"]),
+    help="Which server; nchan is an nginx that holds WebSockets, redis and memcached speak raw TCP.  [default: nginx]",
 )
 @click.option("--tls", is_flag=True, help="Over TLS, with a certificate made for this start.")
 @output_options
@@ -27,12 +27,13 @@ def command(server: str | None, tls: bool, **values: Any) -> int:
     It needs no configuration and leaves nothing behind. Without an nginx with stub_status it takes the built-in server, and
     every number says so.
     """
-    # A plan needs a URL; the lab's is known once it runs.
-    placeholder = f"{'ws' if server == 'nchan' else 'http'}{'s' if tls else ''}://127.0.0.1:1/"
-    defaults = Layer("demo: {key}", {"urls": [placeholder], "connections": CONNECTIONS, "keepalive": 60, "hold": "60s"})
-    to = outputs_of(values)
-    plan = plan_from(values, (), defaults)
     from asyncli import lab
+
+    # A plan needs a URL; the lab's is known once it runs.
+    kind = lab.kind_of(server or "nginx")
+    asked = {"urls": [kind.url_of("127.0.0.1:1", tls)], "connections": CONNECTIONS, "keepalive": 60, "hold": "60s"}
+    to = outputs_of(values)
+    plan = plan_from(values, (), Layer("demo: {key}", {**asked, **kind.plan_keys}))
     from asyncli.cli.run import run_soak
 
     return run_soak(plan, to, lab=lab.choose(server, connections=plan.connections, keepalive_s=plan.keepalive_s, tls=tls))

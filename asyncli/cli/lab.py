@@ -15,8 +15,8 @@ from asyncli.units import parse_count
     "-c",
     "--connections",
     metavar="N",
-    help="How many it must hold.  [default: 100k; nginx-proxy 5k, apache-prefork 256, apache-event and haproxy 10k, "
-    "server models 16]",
+    help="How many it must hold.  [default: 100k; nginx-proxy 5k, apache-prefork 256, apache-event, haproxy, redis "
+    "and memcached 10k, server models 16]",
 )
 @click.option("-k", "--keepalive", default="3600", metavar="TIME", show_default=True, help="The clients' longest keepalive.")
 @click.option("--port", default="0", metavar="PORT", show_default=True, help="The port; 0: a free one.")
@@ -25,9 +25,9 @@ def command(name: str, connections: str | None, keepalive: str, port: str, tls: 
     """Start a local server, print its address, and run it until Ctrl-C.
 
     NAME is nginx, nginx-proxy (an nginx before two others), nchan (an nginx that holds WebSockets), apache-prefork,
-    apache-event, haproxy, or builtin (asyncli's own); or a textbook model: iterative, fork (a process per client), prefork,
-    thread (a thread per client), thread-pool, thread-queue, asyncio. The first six must be installed; the models but
-    asyncio need a C compiler. The system's own configuration is neither read nor changed.
+    apache-event, haproxy, redis, memcached, or builtin (asyncli's own); or a textbook model: iterative, fork (a process per
+    client), prefork, thread (a thread per client), thread-pool, thread-queue, asyncio. All but builtin must be installed; the
+    models but asyncio need a C compiler. The system's own configuration is neither read nor changed.
     """
     count = None if connections is None else parsed("--connections", parse_count, connections)
     seconds = seconds_of("--keepalive", keepalive)
@@ -61,5 +61,6 @@ async def _serve(name: str, connections: int | None, keepalive_s: float, port: i
         authority = "" if server.authority is None else f"--ca {shlex.quote(str(server.authority))} "
         if server.authority is not None:
             click.echo(f"  authority  {server.authority}")
-        click.echo(f"  try     asyncli soak -c {server.connections} {status}{authority}{server.url}")
+        keys = "".join(f"--{key} {shlex.quote(value)} " for key, value in server.plan_keys.items())
+        click.echo(f"  try     asyncli soak -c {server.connections} {status}{authority}{keys}{server.url}")
         await stopped.wait()

@@ -13,11 +13,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 from asyncli.errors import HostError, PlanError
 from asyncli.lab import child, ports
 from asyncli.lab.resources import config_file
+from asyncli.spoken import PROTOCOLS, SCHEMES
 
 _START_TRIES = 5
 _START_S = 30.0
@@ -47,6 +48,8 @@ class LabServer(ABC):
     speaks_tls: ClassVar[bool] = False
     #: Of its URL, without TLS.
     scheme: ClassVar[str] = "http"
+    #: Keys of a plan for it, as what is sent as a heartbeat.
+    plan_keys: ClassVar[Mapping[str, Any]] = {}
     #: Whether it prints a line when it is ready.
     prints_when_ready: ClassVar[bool] = False
     #: A serious line of its logs (else the last one counts), and the prefix to cut: time stamps, process ids.
@@ -88,7 +91,12 @@ class LabServer(ABC):
     @property
     def url(self) -> str:
         """The URL to aim at."""
-        return f"{self.scheme}{'s' if self.tls else ''}://{ports.host_port(ports.reachable(self.address), self.port)}/"
+        return self.url_of(ports.host_port(ports.reachable(self.address), self.port), self.tls)
+
+    @classmethod
+    def url_of(cls, place: str, tls: bool) -> str:
+        """The URL of such a server at ``place`` (host:port)."""
+        return f"{PROTOCOLS[SCHEMES[cls.scheme][0]].schemes[tls]}://{place}/"
 
     @property
     def authority(self) -> Path | None:

@@ -8,13 +8,13 @@ from typing import Any, cast
 from asyncli.errors import PlanError
 from asyncli.lab.base import LabServer
 
-__all__ = ["NAMES", "LabServer", "choose"]
+__all__ = ["NAMES", "LabServer", "choose", "kind_of"]
 
 #: name -> module and class, imported on use.
 NAMES: dict[str, str] = {
     "nginx": "nginx.LabNginx", "nginx-proxy": "proxy.LabNginxProxy", "apache-prefork": "apache.LabApachePrefork",
     "apache-event": "apache.LabApacheEvent", "haproxy": "haproxy.LabHaproxy", "builtin": "builtin.LabBuiltin",
-    "nchan": "nchan.LabNchan",
+    "nchan": "nchan.LabNchan", "redis": "stores.LabRedis", "memcached": "stores.LabMemcached",
     **dict.fromkeys(("iterative", "fork", "prefork", "thread", "thread-pool", "thread-queue", "asyncio"), "models.LabModel"),
 }  # fmt: skip
 
@@ -31,9 +31,15 @@ def choose(name: str | None = None, **options: Any) -> LabServer:
         if binary is not None and binary.stub_status:
             return choose("nginx", binary=binary, **options)
         name = "builtin"
+    if NAMES.get(name, "").startswith("models."):
+        options["model"] = name
+    return kind_of(name)(**options)
+
+
+def kind_of(name: str) -> type[LabServer]:
+    """The class of the lab server called ``name``. Raises :class:`~asyncli.errors.PlanError` for an unknown name."""
     if name not in NAMES:
         *others, last = NAMES
         raise PlanError(f"unknown lab server {name!r}; write {', '.join(others)} or {last}")
     module, _, made = NAMES[name].partition(".")
-    model = {"model": name} if module == "models" else {}
-    return cast(LabServer, getattr(importlib.import_module(f"asyncli.lab.{module}"), made)(**model, **options))
+    return cast(type[LabServer], getattr(importlib.import_module(f"asyncli.lab.{module}"), made))

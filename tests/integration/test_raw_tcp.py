@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 from programs import SHORT, codes, report, run, speaking
 
+from asyncli.errors import HostError
 from asyncli.lab import choose
+from asyncli.lab.executables import descriptor_limit
 
 N = 40
 #: A heartbeat of HTTP as bytes.
@@ -35,6 +37,23 @@ async def test_bytes_are_sent_and_answered(tmp_path: Path, tls: bool) -> None:
     assert ("tls" in summary) == tls
     # Nobody says what the server counts as a request.
     assert summary["reconciliation"]["agrees"]
+
+
+@pytest.mark.stores
+@pytest.mark.parametrize("name", ["redis", "memcached"])
+async def test_a_store_of_the_lab_holds_what_it_is_cut_for(name: str, tmp_path: Path) -> None:
+    async with choose(name, connections=N) as server:
+        assert server.label == f"{name}/{server.version}"
+        keys = [word for key, value in server.plan_keys.items() for word in (f"--{key}", value)]
+        asked = ["soak", server.url, *keys, *SHORT, "-c", str(N), "-k", "4", "--hold", "3", "--out", "run.db", "--quiet"]
+        done = await asyncio.to_thread(run, tmp_path, *asked)
+    summary = report(tmp_path, "run.db")
+    assert (done.status in (0, 4), done.err, server.complaints) == (True, "", ())
+    assert (summary["connections"]["held"], summary["connections"]["lost"]) == (N, 0)
+    assert summary["heartbeats"]["answered"] == summary["heartbeats"]["sent"] >= N
+    most = descriptor_limit() - 64
+    with pytest.raises(HostError, match=f"-c {most}"):
+        await choose(name, connections=most + 1).start()
 
 
 async def _client(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
