@@ -163,15 +163,15 @@ class _Talk:
                     raise TimeoutError
                 heard = b""
         except TimeoutError:
-            why = f"was not answered within {flag} ({limit_s:g} s)"
+            why = f"was not answered within {flag} ({limit_s:g} s); see the server's log"
         except ssl.SSLError:
             raise  # of the whole of TLS
         except (ProtocolError, OSError) as error:
             said = printable(str(error)) if isinstance(error, ProtocolError) else "reset without an answer"
-            why = f"{'was refused' if shakes else 'failed'}: {said}"
-        remedy = handshakes_refused({}).remedy if PROTOCOLS[self.plan.protocol].asks_by_http else "see the server's log"
+            remedy = handshakes_refused({}).remedy if PROTOCOLS[self.plan.protocol].asks_by_http else "see the server's log"
+            why = f"{'was refused' if shakes else 'failed'}: {said}; {remedy}"
         forced = "; a soak goes on with --force" if shakes else ""
-        raise HostError(f"{self.target.url}: the {what} {why}; {remedy}{forced}")
+        raise HostError(f"{self.target.url}: the {what} {why}{forced}")
 
 
 def _connected(there: Destination, timeout_s: float) -> socket.socket:
