@@ -12,18 +12,17 @@ import itertools
 import os
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from asyncli import preflight
 from asyncli.analysis.bench_result import Benched, benched
-from asyncli.app.check import first_handshake
 from asyncli.benchplan import BenchPlan, BenchRun
 from asyncli.collect import cpus
 from asyncli.collect.collector import Collector
 from asyncli.collect.listening import nothing_listens, wait_for_listener
 from asyncli.engine.generator import Generator
+from asyncli.engine.probe import TlsFacts, probe
 from asyncli.engine.shard import Failed, LoadShard, Ticked, Up, WorkerLost, WorkerSilent, build_load_shard
 from asyncli.engine.spread import OWN_DESCRIPTORS, Spread, show
 from asyncli.environment import probe_host, read_environment
@@ -35,9 +34,6 @@ from asyncli.preflight.limits import Limits
 from asyncli.records import Asked, Ended, Finding, Sample, Tick
 from asyncli.report.summary import limit_findings, not_kept
 from asyncli.report.thresholds import judge, parse, require
-
-if TYPE_CHECKING:
-    from asyncli.engine.tls_probe import TlsFacts
 
 _LEAD_S = 0.1
 # A second process halves each connection's CPU; with fewer connections a process it gains nothing.
@@ -109,7 +105,7 @@ class Bench:
             await collector.open()
             if not self.plan.force:
                 preflight.refuse(host_checks(self.plan.held, spread, limits))
-                self._tls = await first_handshake(self.plan.held, spread)
+                self._tls, _ = await asyncio.to_thread(probe, self.plan.held, spread)
             started = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
             shard = build_load_shard(self.plan, spread)
             asks = spread.local and not self.plan.force

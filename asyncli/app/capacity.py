@@ -38,7 +38,7 @@ from asyncli.topology import place_of
 from asyncli.units import format_bytes, format_count, format_duration
 
 if TYPE_CHECKING:
-    from asyncli.engine.tls_probe import TlsFacts
+    from asyncli.engine.probe import TlsFacts
 
 #: What ends connections however few there are; the rest of what the preflight finds of a server is what is searched for.
 _TIMER_CHECKS = frozenset({
@@ -160,7 +160,7 @@ class CapacitySearch:
         plan = sized(self.plan, min(self.search.start, self.search.most))
         limits, _ = await probe_host(plan)
         self._memory = limits.memory_total
-        found = await check(plan, probe=not plan.force)
+        found = await check(plan, connects=not plan.force, beats=False)
         spread, self._tls = found.spread, found.tls
         watched: dict[str, object] = {"local": spread.local, "agent": None if plan.agent is None else {}}
         self._own = place_of(watched).of_ours(HOST_AVAILABLE_BYTES)

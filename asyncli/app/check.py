@@ -12,6 +12,7 @@ import msgspec
 from asyncli import preflight
 from asyncli.collect.collector import Collector
 from asyncli.collect.locate import ServerFacts
+from asyncli.engine.probe import TlsFacts, probe
 from asyncli.engine.spread import Spread
 from asyncli.environment import probe_host
 from asyncli.plan import Plan
@@ -19,12 +20,10 @@ from asyncli.preflight.checks import handshake_rate
 from asyncli.preflight.configured import Configured, read_configured
 from asyncli.preflight.limits import Limits, read_limits
 from asyncli.records import Check, Finding, Sample
-from asyncli.values import parse_url
 
 if TYPE_CHECKING:
     from asyncli.agent.collector import AgentCollector
     from asyncli.cluster.link import Cluster
-    from asyncli.engine.tls_probe import TlsFacts
 
     Sampler = Collector | AgentCollector
 
@@ -55,17 +54,21 @@ async def lay_plan(plan: Plan, cluster: Cluster | None, waits: Callable[[str], N
 
 class Examined(NamedTuple):
     """The spread as the opened sampler knows it, every limit against the plan, findings, the server with its directives, and what
-    it agreed to in TLS (None: it was not asked, speaks none, or did not answer)."""
+    a first connection found, as :class:`~asyncli.engine.probe.Probed`: nothing where there was none."""
 
     spread: Spread
     checks: list[Check]
     findings: list[Finding]
     server: ServerFacts
     tls: TlsFacts | None
+    steps: dict[str, list[tuple[str, float]]]
 
 
-async def examine(plan: Plan, spread: Spread, sampler: Sampler, cluster: Cluster | None, *, connects: bool) -> Examined:
-    """Whether ``plan`` can succeed, now that ``sampler`` is open. ``connects``: the target may be asked to shake hands."""
+async def examine(
+    plan: Plan, spread: Spread, sampler: Sampler, cluster: Cluster | None, *, connects: bool, beats: bool = False
+) -> Examined:
+    """Whether ``plan`` can succeed, now that ``sampler`` is open. ``connects``: the target may be asked to shake hands;
+    ``beats``: and to answer a heartbeat."""
     spread = msgspec.structs.replace(spread, local=sampler.local)
     if cluster is not None and not isinstance(sampler, Collector):
         cluster.watched_by_agent(sampler.boot)
@@ -79,30 +82,20 @@ async def examine(plan: Plan, spread: Spread, sampler: Sampler, cluster: Cluster
         configured = await asyncio.to_thread(read_configured, server.pid, server.exe, server.config_path)
     limits = await asyncio.to_thread(read_limits)
     checks = preflight.examine(judged, spread, limits, configured, far=far, hosts=hosts)
-    tls = await first_handshake(plan, spread) if connects else None
+    tls, steps = await asyncio.to_thread(probe, plan, spread, beats=beats) if connects else (None, {})
     if tls is not None and cluster is None:
         checks.append(handshake_rate(plan, spread, limits, tls.handshake_s, tls.cpu_s))
     if configured.nginx is not None:
         server = msgspec.structs.replace(server, directives=configured.nginx.directives_for(plan.targets[0]))
-    return Examined(spread, checks, found, server, tls)
-
-
-async def first_handshake(plan: Plan, spread: Spread) -> TlsFacts | None:
-    """Before a run over TLS; None of one in the clear. Raises :class:`~asyncli.errors.HostError` where it fails."""
-    if plan.tls is None:
-        return None
-    from asyncli.engine.tls_probe import shake_hands
-
-    return await asyncio.to_thread(shake_hands, plan, spread)
+    return Examined(spread, checks, found, server, tls, steps)
 
 
 async def check(
-    plan: Plan, cluster: Cluster | None = None, waits: Callable[[str], None] = lambda _: None, *, probe: bool = False
+    plan: Plan, cluster: Cluster | None = None, waits: Callable[[str], None] = lambda _: None, *, connects: bool, beats: bool
 ) -> Examined:
-    """What ``asyncli check`` shows. Sends nothing to the target.
+    """What ``asyncli check`` shows; ``connects`` and ``beats``: as of :func:`examine`.
 
-    ``waits`` is called with what it waits for. With ``probe``, or where the status page of the same host is read, it shakes hands
-    with a target that speaks TLS.
+    ``waits`` is called with what it waits for.
     """
     findings: list[Finding] = []
     try:
@@ -114,8 +107,7 @@ async def check(
     try:
         # Another session may hold an agent meanwhile: looking takes nothing from it.
         await sampler.open(hold=False)
-        known = plan.status_url is not None and parse_url(plan.status_url).host in {one.host for one in plan.targets}
-        examined = await examine(plan, spread, sampler, cluster, connects=probe or known)
+        examined = await examine(plan, spread, sampler, cluster, connects=connects, beats=beats)
         return examined._replace(findings=[*findings, *examined.findings])
     finally:
         await sampler.close()

@@ -41,7 +41,7 @@ from asyncli.store.writer import RunWriter
 if TYPE_CHECKING:
     from asyncli.app.check import Sampler
     from asyncli.cluster.link import Cluster
-    from asyncli.engine.tls_probe import TlsFacts
+    from asyncli.engine.probe import TlsFacts
     from asyncli.report.livestate import LiveObserver
 
 T = TypeVar("T")
@@ -153,7 +153,7 @@ class Soak:
         await self._when_free(sampler.open)
         judged = plan if self._resumption is None else self._resumption.plan_from_here(plan)
         examined = await examine(judged, spread, sampler, self._cluster, connects=not plan.force)
-        spread, checks, of_cluster, server, tls = examined
+        spread, checks, of_cluster, server, tls, _ = examined
         if not plan.force:
             preflight.refuse(checks)
         if self._resumption is None:

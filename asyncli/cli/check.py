@@ -8,22 +8,19 @@ import click
 import msgspec
 
 from asyncli.cli.options import cluster_of, cluster_options, plan_from, plan_options
-from asyncli.errors import PlanError
 
 
 @click.command(name="check", context_settings={"max_content_width": 110})
 @click.argument("urls", nargs=-1, metavar="URL...")
 @plan_options()
 @cluster_options
-@click.option("--probe", is_flag=True, help="Of https: shake hands with the target, to measure what the ramp will cost.")
+@click.option("--probe", is_flag=True, help="Connect once: shake hands, send a heartbeat, and show the answers.")
 def command(urls: tuple[str, ...], probe: bool, **values: Any) -> int:
     """Check every limit of this host and of the server against the plan, with the command that mends each shortfall.
 
-    Without --probe it sends nothing to the target. Exit status: 2 where a soak would be refused, else 0.
+    Without --probe it sends nothing to the target. Exit status: 2 where a soak would be refused or the probe fails, else 0.
     """
     plan = plan_from(values, urls)
-    if probe and plan.tls is None:
-        raise PlanError("--probe: no URL is over TLS; write https:// or wss://, or leave it out")
     import asyncio
 
     from rich.console import Console
@@ -37,9 +34,9 @@ def command(urls: tuple[str, ...], probe: bool, **values: Any) -> int:
     def waits(words: str) -> None:
         click.echo(f"asyncli: {words}", err=True)
 
-    found = asyncio.run(check(plan, cluster_of(values), waits, probe=probe))
+    found = asyncio.run(check(plan, cluster_of(values), waits, connects=probe, beats=probe))
     with printing():
         findings = [*found.findings, *too_short(plan)]
         tls = None if found.tls is None else msgspec.to_builtins(found.tls)
-        print_checks(plan, found.spread, found.checks, findings, Console(highlight=False), tls=tls, probed=probe)
+        print_checks(plan, found.spread, found.checks, findings, Console(highlight=False), tls=tls, steps=found.steps)
     return 2 if refusals(found.checks) else 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from asyncli.analysis.tls import tls_findings, tls_part
@@ -10,6 +10,7 @@ from asyncli.engine.spread import Spread
 from asyncli.plan import Plan
 from asyncli.records import Check, Finding, TlsCounts
 from asyncli.report.document import Document, ItemList, ListedItem, Paragraph, Section, View, finding_items
+from asyncli.report.format import milliseconds
 from asyncli.report.run_events import tls_words
 from asyncli.report.run_setup import checks_table
 from asyncli.report.terminal import print_document
@@ -25,10 +26,10 @@ _SEVERITIES = {"short": "error", "warn": "warning"}
 
 def print_checks(
     plan: Plan, spread: Spread, checks: Sequence[Check], findings: Sequence[Finding], console: Console, *,
-    tls: dict[str, Any] | None = None, probed: bool = False,
+    tls: dict[str, Any] | None, steps: Mapping[str, Iterable[tuple[str, float]]],
 ) -> None:  # fmt: skip
     """Print a row for each check, the failed ones first, and below the table their details and remedies. ``tls``: what the server
-    agreed to, as a run's environment has it; ``probed``: it was asked."""
+    agreed to, as a run's environment has it; ``steps``: by URL those of a first connection, with their seconds."""
     from rich.text import Text
 
     pairs = f"{format_many(len(spread.destinations), 'destination')} x {format_many(max(1, len(spread.sources)), 'source')}"
@@ -43,13 +44,16 @@ def print_checks(
         if one.verdict in _SEVERITIES
     ]  # fmt: skip
     agreed = []
+    for url, done in steps.items():
+        took = ", ".join(f"{what} in {milliseconds(seconds * 1e3)}" for what, seconds in done)
+        agreed.append(Paragraph(((oneline(url), "bold"), f": {took or 'not reached: see that the server listens'}"), "line"))
     if tls is not None:
         part = tls_part(TlsCounts(spoken={f"{tls['protocol']} {tls['suite']}": 1}), tls["verified"])
-        agreed = [Paragraph((("TLS", "bold"), f": {tls_words(part, {'tls': tls})}"), "line")]
+        agreed.append(Paragraph((("TLS", "bold"), f": {tls_words(part, {'tls': tls})}"), "line"))
         findings = [*findings, *tls_findings(part, {"tls": tls})]
-    elif plan.tls is not None:
-        remedy = "remedy: see that the server listens" if probed else "remedy: --probe shakes hands with the target"
-        told.append(ListedItem("info", "info", "the certificate and the rate of handshakes were not looked at", remedy))
+    elif not steps and (plan.tls is not None or plan.upgrades):
+        unseen = "the server's answer was" if plan.tls is None else "the certificate and the rate of handshakes were"
+        told.append(ListedItem("info", "info", f"{unseen} not looked at", "remedy: --probe shakes hands with the target"))
     sections = [
         Section("asked", "", [Paragraph(asked, "text"), checks_table(checks), *agreed]),
         Section("short", "", [ItemList([*told, *finding_items(findings)])]),

@@ -71,7 +71,7 @@ async def _client(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) ->
         (["--greeting", "/^220 /", "--send", r"PING\n", "--expect", r"+PONG\r\n"], {}, {}, {"heartbeats": 2 * N}),
         (["--greeting", "/^220 /", "--send", r"WHO\n", "--expect", r"+PONG\r\n"], {"protocol_error": N}, {}, {"broken": {r"b'-ERR who?\r\n' in place of b'+PONG\r\n'": N}}),
         (["--greeting", "8 bytes", "--send", r"mute\n", "--timeout", "2"], {"heartbeat_timeout": N}, {}, {}),
-        (["--greeting", "/^250 /"], {}, {"handshake_refused"}, {}),
+        (["--greeting", "/^250 /", "--force"], {}, {"handshake_refused"}, {}),
         ([], {}, {}, {"heartbeats": 0}),
         (["--silence", "2"], {"heartbeat_timeout": N}, {}, {"heartbeats": 0}),
     ],

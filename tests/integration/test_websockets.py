@@ -9,7 +9,7 @@ from pathlib import Path
 
 import fault_table
 import pytest
-from programs import SHORT, Program, codes, held, recorded, report, require_whole, run, speaking
+from programs import SHORT, Done, Program, codes, held, here, recorded, report, require_whole, run, speaking
 from wsproto import ConnectionType, WSConnection
 from wsproto.events import AcceptConnection, CloseConnection, Ping, Request
 
@@ -64,7 +64,10 @@ def said(folder: Path, name: str) -> int:
 @pytest.mark.nginx
 async def test_a_server_of_another_protocol_refuses(tmp_path: Path) -> None:
     async with choose("nginx", connections=N) as server:
-        done = await asyncio.to_thread(run, tmp_path, "soak", server.url.replace("http", "ws"), *SHORT, "-c", "10", "--hold", "1", "--out", "run.db", "--quiet")
+        words = (server.url.replace("http", "ws"), *SHORT, "-c", "10", "--hold", "1", "--out", "run.db", "--quiet")
+        early = await asyncio.to_thread(run, tmp_path, "soak", *words)
+        assert (early.status, "refused: HTTP 200 OK: ok;" in early.err, (tmp_path / "run.db").exists()) == (2, True, False)
+        done = await asyncio.to_thread(run, tmp_path, "soak", *words, "--force")
     summary = report(tmp_path, "run.db")
     assert (done.status, done.err) == (3, "")
     assert set(summary["connections"]["failures"]) == {"handshake_refused"}
@@ -80,6 +83,9 @@ STRANGE = {
     "/bye": b"\x88\x02" + struct.pack(">H", 1013),
 }
 
+#: What it heard, by all its connections.
+HEARD: list[str] = []
+
 
 async def _client(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     """One connection; what it does is asked for by its path."""
@@ -87,6 +93,7 @@ async def _client(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) ->
     while data := await reader.read(4096):
         conn.receive_data(data)
         for event in conn.events():
+            HEARD.append(f"{type(event).__name__}{f' {event.code}' if isinstance(event, CloseConnection) else ''}")
             if isinstance(event, Request):
                 path = event.target
                 if path == "/never":
@@ -109,7 +116,7 @@ def test_what_servers_should_not_do_has_each_its_cause(tmp_path: Path) -> None:
     with speaking(_client) as at:
         done = run(
             tmp_path, "soak", *(f"ws://{at}{path}" for path in paths), *SHORT, "-c", str(10 * len(paths)), "--hold", "4", "--timeout", "2",
-            "--connect-timeout", "2", "--no-reopen", "--out", "run.db", "--quiet",
+            "--connect-timeout", "2", "--no-reopen", "--force", "--out", "run.db", "--quiet",
         )  # fmt: skip
     assert (done.status in (99, 4), done.err) == (True, ""), done
     summary = report(tmp_path, "run.db")
@@ -122,3 +129,54 @@ def test_what_servers_should_not_do_has_each_its_cause(tmp_path: Path) -> None:
     assert {"not_http", "goodbye"} <= {one["code"] for one in summary["diagnoses"]}
     fault_table.require_as_written("test_what_servers_should_not_do_has_each_its_cause", summary)
     require_whole(0 if done.status == 99 else done.status, summary)
+
+
+# -- one connection before the ramp
+
+
+def soaked(folder: Path, *words: str) -> Done:
+    return here(folder, "soak", *words, *SHORT, "-c", "5", "--hold", "0.2", "--out", "run.db", "--quiet")
+
+
+def test_a_websocket_is_upgraded_pinged_and_left_with_a_goodbye(tmp_path: Path) -> None:
+    with speaking(_client) as place:
+        at = f"ws://{place}"
+        HEARD.clear()
+        assert "--probe" in here(tmp_path, "check", f"{at}/good").out
+        assert HEARD == []
+        done = here(tmp_path, "check", "--probe", f"{at}/good", f"{at}/also")
+        assert HEARD == ["Request", "Ping", "CloseConnection 1001"] * 2
+        for path in ("good", "also"):
+            assert f"{at}/{path}: connected in" in done.out
+        said = " ".join(done.out.split())
+        assert said.count("handshake granted in") == said.count("heartbeat answered in") == 2
+        HEARD.clear()
+        assert soaked(tmp_path, f"{at}/good").status == 0
+    # A soak's first connection asks to be granted, and no more.
+    assert HEARD[:3] == ["Request", "CloseConnection 1001", "Request"]
+    assert report(tmp_path, "run.db")["connections"]["opened"] == 5
+
+
+REFUSALS = {"/no": "refused: HTTP 401 Unauthorized: no token", "/gone": "refused: closed without an answer", "/never": "--connect-timeout (0.5 s)"}
+
+
+@pytest.mark.parametrize("path", REFUSALS)
+def test_a_refusal_is_told_before_the_ramp(path: str, tmp_path: Path) -> None:
+    with speaking(_client) as place:
+        at = f"ws://{place}"
+        words = (f"{at}/good", f"{at}{path}", "--connect-timeout", "0.5")
+        for done in (soaked(tmp_path, *words), here(tmp_path, "check", "--probe", *words)):
+            assert (done.status, done.out, done.err.count("\n"), list(tmp_path.iterdir())) == (2, "", 1, [])
+            assert f"{at}{path}: the handshake was" in done.err
+            assert REFUSALS[path] in done.err
+        assert soaked(tmp_path, *words, "--force").status == 99
+    assert (tmp_path / "run.db").exists()
+
+
+def test_a_heartbeat_that_fails_is_told_by_check_alone(tmp_path: Path) -> None:
+    with speaking(_client) as place:
+        at = f"ws://{place}"
+        done = here(tmp_path, "check", "--probe", f"{at}/mute", "--timeout", "0.5")
+        assert (done.status, "the heartbeat was not answered within --timeout (0.5 s)" in done.err) == (2, True)
+        done = here(tmp_path, "check", "--probe", f"{at}/bye", "--timeout", "0.5")
+        assert (done.status, "the heartbeat failed: closed, code 1013" in done.err) == (2, True)

@@ -23,5 +23,5 @@ _FLEET = Finding("cluster", "info", "2 hosts with")
 def test_the_last_line_says_whose_limits_were_looked_at(findings: list[Finding], whose: str) -> None:
     out = io.StringIO()
     spread = Spread((Destination(socket.AF_INET, "10.0.0.8", 80),), (), 1, local=False, ports=28_232)
-    print_checks(Plan(urls=("http://10.0.0.8/",)), spread, [], findings, Console(file=out, width=200))
+    print_checks(Plan(urls=("http://10.0.0.8/",)), spread, [], findings, Console(file=out, width=200), tls=None, steps={})
     assert f"no limit of {whose} blocks this plan" in out.getvalue()

@@ -1,4 +1,4 @@
-"""A handshake before a run: whether the certificate is the right one, what is agreed on, and what it costs in CPU time."""
+"""A connection before a run: TLS, what is agreed on and what it costs in CPU time, and then the protocol's first words."""
 
 from __future__ import annotations
 
@@ -8,16 +8,20 @@ import select
 import socket
 import ssl
 import time
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
 
 import msgspec
 
 from asyncli.certificates import client_context, reason_of
+from asyncli.engine.shard import build_shard
 from asyncli.engine.spread import Destination, Spread
 from asyncli.errors import HostError
+from asyncli.findings.losses import handshakes_refused
 from asyncli.findings.tls import refuses_ours
 from asyncli.plan import Plan
+from asyncli.protocols.interface import ANSWER, ESTABLISHED, LEAVING, Event, Protocol, ProtocolError
+from asyncli.spoken import PROTOCOLS
 from asyncli.text import printable
 from asyncli.values import Target, TlsOptions
 
@@ -25,6 +29,9 @@ from asyncli.values import Target, TlsOptions
 _TIMES = 10
 # A server that refuses our certificate says so at once, and mostly sends tickets if it does not.
 _FIRST_WORD_MS = 200
+# For the answer to a goodbye.
+_GOODBYE_S = 1.0
+_READ_BYTES = 8192
 
 
 class Certificate(msgspec.Struct, frozen=True):
@@ -51,39 +58,120 @@ class TlsFacts(msgspec.Struct, frozen=True):
     certificate: Certificate | None
 
 
-def shake_hands(plan: Plan, spread: Spread) -> TlsFacts | None:
-    """With each URL's first address; the facts of the first URL. Blocking: call it in a thread.
+class Probed(NamedTuple):
+    """What the first URL's server agreed to in TLS, and by URL each step that was done, with its seconds; none: not reached."""
 
-    None where the plan speaks no TLS or nobody is reached: the ramp says more of that. Raises
-    :class:`~asyncli.errors.HostError` for what the handshake fails of, in one line.
+    tls: TlsFacts | None
+    steps: dict[str, list[tuple[str, float]]]
+
+
+def probe(plan: Plan, spread: Spread, *, beats: bool = False) -> Probed:
+    """Shake hands with each URL's first address, in TLS and in its protocol; with ``beats`` send a heartbeat too. Blocking: call
+    it in a thread.
+
+    It connects to none where all of that is nothing, and says no more of who is not reached: the ramp does. Raises
+    :class:`~asyncli.errors.HostError` for what fails, in one line.
     """
-    if plan.tls is None:
-        return None
-    context = client_context(plan.tls)
-    facts = None
+    protocol = build_shard(plan, spread).new_protocol(lambda row: row)
+    if plan.tls is None and protocol.handshake is None and not beats:
+        return Probed(None, {})
+    context = None if plan.tls is None else client_context(plan.tls)
+    tls, steps = None, {}
     for number, target in enumerate(plan.targets):
         there = next((one for one in spread.destinations if one.target == number), None)
-        if there is not None and (found := _of_target(plan, target, there, context, 1 if facts else _TIMES)) is not None:
-            facts = facts or found
-    return facts
+        if there is not None:
+            talk = _Talk(plan, target, number, protocol, beats)
+            tls = _of_target(talk, there, context, 1 if tls or context is None else _TIMES) or tls
+            steps[target.url] = talk.steps
+    return Probed(tls, steps)
 
 
-def _of_target(plan: Plan, target: Target, there: Destination, context: ssl.SSLContext, times: int) -> TlsFacts | None:
-    found = None
+def _of_target(talk: _Talk, there: Destination, context: ssl.SSLContext | None, times: int) -> TlsFacts | None:
+    found, plan, target = None, talk.plan, talk.target
     for _ in range(times):
+        began = time.monotonic()
         try:
             sock = _connected(there, plan.connect_timeout_s)
         except OSError:
             return found
         with sock:
+            speak = None if talk.steps else talk.speak
+            if speak is not None:
+                talk.steps.append(("connected", time.monotonic() - began))
+            if context is None:
+                talk.speak(sock, b"")
+                return None
             try:
-                one = _shake(sock, context, target.name, heeds=found is None)
-            except (ssl.SSLError, OSError) as error:
+                one = _shake(sock, context, target.name, speak)
+            except OSError as error:
                 why = _why(error, plan, target, there)
                 raise HostError(f"{target.url}: {why}") from None
         if found is None or one.cpu_s < found.cpu_s:
             found = one
     return found
+
+
+class _Talk:
+    """The first words on a connection to ``target``, as the engine has them. ``steps``: as in :class:`Probed`."""
+
+    def __init__(self, plan: Plan, target: Target, number: int, protocol: Protocol, beats: bool) -> None:
+        self.plan, self.target = plan, target
+        self.steps: list[tuple[str, float]] = []
+        self._number, self._protocol, self._beats = number, protocol, beats and protocol.silence_s is None
+
+    def speak(self, sock: socket.socket, heard: bytes) -> None:
+        """``heard``: what the peer has said already."""
+        protocol = self._protocol
+        if protocol.handshake is not None:
+            heard = self._exchange(sock, protocol.handshake(0, self._number), heard, ESTABLISHED).rest
+        if self._beats:
+            self._exchange(sock, protocol.heartbeat or protocol.heartbeat_for(0, self._number), heard, ANSWER)
+        with contextlib.suppress(OSError):
+            if bye := protocol.goodbye(0):
+                sock.settimeout(_GOODBYE_S)
+                sock.sendall(bye)
+                ends = time.monotonic() + _GOODBYE_S
+                while sock.recv(_READ_BYTES) and time.monotonic() < ends:
+                    pass
+        protocol.forget(0)
+
+    def _exchange(self, sock: socket.socket, words: bytes, heard: bytes, awaited: int) -> Event:
+        """Send ``words``, and read until the event that is ``awaited``."""
+        shakes, began = awaited == ESTABLISHED, time.monotonic()
+        what, done, flag, limit_s = "heartbeat", "answered", "--timeout", self.plan.timeout_s
+        if shakes:
+            what, done, flag, limit_s = "handshake", "granted", "--connect-timeout", self.plan.connect_timeout_s
+        try:
+            sock.settimeout(limit_s)
+            sock.sendall(words)
+            while True:
+                if not heard:
+                    sock.settimeout(max(0.001, began + limit_s - time.monotonic()))
+                    heard = sock.recv(_READ_BYTES)
+                event = self._protocol.feed(0, heard, not shakes)
+                took_s = time.monotonic() - began
+                if event is not None:
+                    sock.sendall(event.reply)
+                    if event.kind == awaited:
+                        self.steps.append((f"{what} {done}{f' {event.status}' if event.status else ''}", took_s))
+                        return event
+                    if event.kind == LEAVING:
+                        raise ProtocolError(f"closed, code {event.status}")
+                if not heard:
+                    raise ProtocolError("closed without an answer")
+                if took_s > limit_s:
+                    raise TimeoutError
+                heard = b""
+        except TimeoutError:
+            why = f"was not answered within {flag} ({limit_s:g} s); see the server's log"
+        except ssl.SSLError:
+            raise  # of the whole of TLS
+        except (ProtocolError, OSError) as error:
+            said = printable(str(error)) if isinstance(error, ProtocolError) else "reset without an answer"
+            remedy = handshakes_refused({}).remedy if PROTOCOLS[self.plan.protocol].asks_by_http else "see the server's log"
+            why = f"{'was refused' if shakes else 'failed'}: {said}; {remedy}"
+        forced = "; a soak goes on with --force" if shakes else ""
+        raise HostError(f"{self.target.url}: the {what} {why}{forced}")
 
 
 def _connected(there: Destination, timeout_s: float) -> socket.socket:
@@ -97,19 +185,24 @@ def _connected(there: Destination, timeout_s: float) -> socket.socket:
     return sock
 
 
-def _shake(sock: socket.socket, context: ssl.SSLContext, name: str, *, heeds: bool = False) -> TlsFacts:
-    """``heeds``: wait for what the server says next: of TLS 1.3 it sees our certificate after our handshake is over."""
+def _shake(
+    sock: socket.socket, context: ssl.SSLContext, name: str, speak: Callable[[socket.socket, bytes], None] | None = None
+) -> TlsFacts:
+    """``speak``: go on so, after what the server says next: of TLS 1.3 it sees our certificate after our handshake is over."""
     began, cpu = time.monotonic(), time.thread_time()
     with context.wrap_socket(sock, server_hostname=name) as tls:
         handshake_s, cpu_s = time.monotonic() - began, time.thread_time() - cpu
         cipher, der = tls.cipher(), tls.getpeercert(binary_form=True)
-        if heeds and tls.version() == "TLSv1.3":
+        heard = b""
+        if speak is not None and tls.version() == "TLSv1.3":
             first = select.poll()
             first.register(tls, select.POLLIN)
             first.poll(_FIRST_WORD_MS)
             tls.setblocking(False)
             with contextlib.suppress(ssl.SSLWantReadError, ConnectionError):
-                tls.recv(1)
+                heard = tls.recv(_READ_BYTES)
+        if speak is not None:
+            speak(tls, heard)
         return TlsFacts(
             protocol=tls.version() or "",
             suite=cipher[0] if cipher else "",

@@ -1,0 +1,95 @@
+"""One connection before a run speaks what all will speak: what it found, and what a server refuses, is told before the ramp."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import trustme
+from programs import SHORT, here
+
+from asyncli.lab import choose
+
+
+@contextmanager
+def speaking(greeting: bytes, answer: bytes, context: ssl.SSLContext | None = None) -> Iterator[tuple[int, list[bytes]]]:
+    """A server that says ``greeting``, and ``answer`` to each read; its port, and of each connection what was read until its end."""
+    loop, over, ready, heard, at = asyncio.new_event_loop(), asyncio.Event(), threading.Event(), [], [0]
+
+    async def client(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        heard.append(b"")
+        mine = len(heard) - 1
+        writer.write(greeting)
+        try:
+            while data := await reader.read(4096):
+                heard[mine] += data
+                writer.write(answer)
+        except OSError:
+            heard[mine] += b" reset"
+        writer.close()
+
+    async def serve() -> None:
+        async with await asyncio.start_server(client, "127.0.0.1", 0, ssl=context) as server:
+            at[0] = server.sockets[0].getsockname()[1]
+            ready.set()
+            await over.wait()
+
+    thread = threading.Thread(target=loop.run_until_complete, args=(serve(),))
+    thread.start()
+    ready.wait()
+    try:
+        yield at[0], heard
+    finally:
+        loop.call_soon_threadsafe(over.set)
+        thread.join()
+
+
+def one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+@pytest.mark.parametrize("tls", [False, True])
+def test_raw_tcp_is_greeted_and_its_heartbeat_answered(tls: bool, tmp_path: Path) -> None:
+    context = None
+    if tls:
+        context, authority = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), trustme.CA()
+        authority.issue_cert("127.0.0.1").configure_cert(context)
+        authority.cert_pem.write_to_path(tmp_path / "ca.pem")
+    with speaking(b"220 ready\r\n", b"250 ok\r\n", context) as (port, heard):
+        scheme, ca = ("tls", ("--ca", "ca.pem")) if tls else ("tcp", ())
+        words = (f"{scheme}://127.0.0.1:{port}", *ca, "--send", r"NOOP\r\n", "--expect", "/^250/")
+        done = here(tmp_path, "check", "--probe", *words, "--greeting", "/^220/")
+        assert done.status == 0, done
+        assert "handshake granted in" in one_line(done.out)
+        assert "heartbeat answered in" in one_line(done.out)
+        assert ("TLS: TLSv1.3" in done.out) == tls
+        # Nine more handshakes of TLS tell what one costs.
+        assert [one for one in heard if b"NOOP" in one] == [b"NOOP\r\n"]
+        assert len(heard) == (10 if tls else 1)
+        done = here(tmp_path, "soak", *words, *SHORT, "--greeting", "/^554/")
+        assert (done.status, done.err.count("\n"), "in place of" in done.err, "--header" in done.err) == (2, 1, True, False)
+        del heard[:]
+        # Nobody has to be asked: nobody is connected to.
+        done = here(tmp_path, "check", *words)
+        assert (done.status, heard) == (0, [])
+
+
+@pytest.mark.nginx
+async def test_plain_http_is_asked_by_check_alone_and_says_its_status(tmp_path: Path) -> None:
+    async with choose("nginx", connections=40) as server:
+        assert server.status_url is not None
+        there = server.status_url.replace("nginx_status", "nonesuch")
+        done = await asyncio.to_thread(here, tmp_path, "check", "--probe", "-c", "10", there)
+        assert (done.status, "heartbeat answered 404 in" in one_line(done.out)) == (0, True)
+    assert server.complaints == ()
+
+
+def test_who_is_not_there_is_not_refused(tmp_path: Path) -> None:
+    done = here(tmp_path, "check", "--probe", "ws://127.0.0.1:1/")
+    assert (done.status, "ws://127.0.0.1:1/: not reached" in one_line(done.out)) == (0, True)
+    assert here(tmp_path, "soak", "ws://127.0.0.1:1/", *SHORT, "--quiet").status == 3
