@@ -1,0 +1,155 @@
+"""What one held connection costs, by server and protocol: memory in server and kernel, CPU time of a connect and a heartbeat."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping
+from typing import Annotated, Any, NamedTuple
+
+from msgspec import Meta
+
+from asyncli.analysis.cost import costs
+from asyncli.experiments import Count, Experiment, ExperimentPlan
+from asyncli.experiments.cgroup import charged
+from asyncli.experiments.context import Context
+from asyncli.experiments.record import Chart, Column, Conclusions, Rounds, bars, turned
+from asyncli.experiments.soak_ladder import climb, figures_of, plan_of_soak
+from asyncli.lab import choose
+from asyncli.metrics import SERVER_CPU_S
+from asyncli.run import Run
+from asyncli.units import parse_duration
+
+
+class Cell(NamedTuple):
+    """A ``server`` of the lab, what is spoken with it, and the keys of a plan for that; ``scheme``: where it is not the lab's."""
+
+    server: str
+    spoken: str
+    tls: bool = False
+    scheme: str = ""
+    keys: Mapping[str, Any] = {}
+
+
+#: By the names that ``--only`` takes.
+CELLS = {
+    "nginx": Cell("nginx", "HTTP"),
+    "nginx-tls": Cell("nginx", "HTTPS", True),
+    "apache-event": Cell("apache-event", "HTTP"),
+    "apache-event-tls": Cell("apache-event", "HTTPS", True),
+    "haproxy": Cell("haproxy", "HTTP"),
+    "haproxy-tls": Cell("haproxy", "HTTPS", True),
+    "builtin": Cell("builtin", "HTTP"),
+    "builtin-tls": Cell("builtin", "HTTPS", True),
+    "nchan-ws": Cell("nchan", "WebSocket"),
+    "nchan-wss": Cell("nchan", "WebSocket over TLS", True),
+    "redis": Cell("redis", "raw TCP"),
+    "memcached": Cell("memcached", "raw TCP"),
+}
+_COLUMNS = [
+    Column("user", "its processes", "B"), Column("user_half", "±", "B"), Column("kernel", "kernel, an end", "B"),
+    Column("own", "on its side", "B"), Column("own_half", "±", "B"),
+    Column("connect_us", "CPU a connect and first heartbeat", "us"), Column("beat_us", "a later one", "us"),
+    Column("ours", "asyncli", "B"),
+]  # fmt: skip
+_CAPTION = (
+    "Each is one more connection, by a ladder: slopes of memory over connections held, ± half of a 95 % interval. On its side: "
+    "what the server's control group is charged for it, and its TCP socket where that is not. CPU time is the server's, "
+    "handshakes included. Each server is the lab's, with its configuration there: no log, no cache, no backend."
+)
+
+
+class AtlasPlan(ExperimentPlan, frozen=True, kw_only=True):
+    rounds: Count = 3
+    connections: Count = 5_000
+    rate: Count = 1_000
+    #: Connects a second over TLS: both ends' handshakes take these CPUs.
+    tls_rate: Count = 200
+    plateaus: Annotated[int, Meta(ge=2, le=100)] = 5
+    rest: str = "3s"
+    keepalive: str = "30s"
+    hold: str = "10s"
+    baseline: str = "3s"
+
+
+async def _run(context: Context) -> None:
+    for number in range(context.plan.rounds):
+        for name in turned(list(CELLS), number):
+            if context.wanted(name):
+                with context.step(name, name):
+                    await _measure(context, name, number)
+
+
+async def _measure(context: Context, name: str, number: int) -> None:
+    plan, cell = context.plan, CELLS[name]
+    server = choose(cell.server, connections=plan.connections, keepalive_s=parse_duration(plan.keepalive), tls=cell.tls)
+    async with charged(context, server) as charges:
+        keys = {**server.plan_keys, **cell.keys}
+        if server.authority is not None:
+            keys["ca"] = str(server.authority)
+        if cell.scheme:
+            keys["urls"] = [f"{cell.scheme}{server.url[server.url.index('://') :]}"]
+        rate = max(1, (plan.tls_rate if cell.tls else plan.rate) // 100)
+        soak = plan_of_soak(
+            server, connections=plan.connections, ramp=f"{rate}/10ms", plateaus=plan.plateaus, plateau_rest=plan.rest,
+            keepalive=plan.keepalive, hold=plan.hold, baseline=plan.baseline, **keys,
+        )  # fmt: skip
+        run = await climb(server, soak)
+        found = {**figures_of(run, charges), **cpu_of(run)}
+        context.met(server)
+    ours = costs(run).generator_user
+    whole = found["held"] == found["asked"]
+    context.add(
+        name, number, **found, ours=ours and ours.bytes_per_connection, usable=whole,
+        unusable=None if whole else f"{found['held']:,} of {found['asked']:,} were held",
+    )  # fmt: skip
+    said = "unknown" if found["user"] is None else f"{found['user']:,.0f} B ± {found['user_half']:,.0f} in {server.label}"
+    context.tell(number, name, said)
+
+
+def cpu_of(run: Run) -> dict[str, float | None]:
+    """The server's CPU time (us): of a heartbeat in the hold, and of a connect in the ramp with the first one. Pure."""
+    ramp, hold = run.phase("ramp"), run.phase("hold")
+    if ramp is None or hold is None:
+        return {"beat_us": None, "connect_us": None}
+    spent, beats, _ = _spent(run, hold.start_s, run.stop_s)
+    beat_s = spent / beats if beats else 0.0
+    spent, beats, opened = _spent(run, ramp.start_s, hold.start_s)
+    return {
+        "beat_us": beat_s * 1e6 if beat_s else None,
+        "connect_us": (spent - max(0, beats - opened) * beat_s) / opened * 1e6 if opened else None,
+    }
+
+
+def _spent(run: Run, start_s: float, end_s: float) -> tuple[float, int, int]:
+    """The server's CPU seconds between its first and last reading there, and what was answered and opened meanwhile."""
+    cpu = run.series(SERVER_CPU_S).between(start_s - 1.0, end_s)
+    if len(cpu) < 2:
+        return 0.0, 0, 0
+    ticks = [tick for _, tick in run.ticks_between(cpu.t_s[0], cpu.t_s[-1])]
+    return cpu.values[-1] - cpu.values[0], sum(one.answered for one in ticks), sum(one.opened for one in ticks)
+
+
+def conclude(plan: Any, rounds: Rounds) -> Conclusions:
+    """The table, and a picture of it."""
+    labels = {name: f"{one.server}, {one.spoken}" for name, one in CELLS.items()}
+    table = rounds.table("One held connection", _COLUMNS, labels, _CAPTION)
+    known = [name for name in CELLS if rounds.of(name, "user")]
+    known.sort(key=lambda name: statistics.median(rounds.of(name, "user")))
+    parts = {"user": "its processes", "kernel": "kernel, an end"}
+    lines = [bars(label, [rounds.median(name, key) for name in known]) for key, label in parts.items()]
+    chart = Chart("bars", "Memory of one held connection", "", "bytes", lines, [labels[name] for name in known])
+    return Conclusions([table], [chart])
+
+
+EXPERIMENT = Experiment(
+    name="atlas",
+    title="What one held connection costs, by server and protocol",
+    question="The same soak of {connections:,} connections against each server of the lab, in each protocol that it speaks: what "
+    "does one more take?",
+    source="none: the same soak against all of them is ours",
+    plan=AtlasPlan,
+    quick={"rounds": 1, "connections": 1_000, "plateaus": 4, "rest": "2s", "hold": "4s", "baseline": "2s"},
+    run=_run,
+    conclude=conclude,
+    servers=tuple(CELLS),
+)  # fmt: skip

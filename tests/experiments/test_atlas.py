@@ -1,0 +1,37 @@
+"""The experiment atlas: on real servers with small numbers, and its CPU times of a made run."""
+
+from __future__ import annotations
+
+import pytest
+from synthetic_run import a_run
+
+from asyncli import experiments
+from asyncli.experiments.atlas import CELLS, cpu_of
+from asyncli.experiments.run import run
+from asyncli.lab import NAMES
+
+SMALL = {"rounds": 1, "connections": 200, "plateaus": 3, "rest": "1s", "hold": "2s", "baseline": "1s", "keepalive": "4s"}
+
+
+@pytest.mark.measures
+@pytest.mark.stores
+async def test_each_cell_is_measured() -> None:
+    experiment = experiments.load("atlas")
+    plan = experiments.plan_of(experiment, True, {**SMALL, "only": ["redis", "builtin-tls"]})
+    record = await run(experiment, plan, quick=True, say=lambda _: None)
+    assert record.complete
+    found = {one["step"]: one for one in record.rounds}
+    assert set(found) == {"redis", "builtin-tls"}
+    assert {one["held"] for one in found.values()} == {200}
+    # A server in Python that shakes hands, and one in C that does not.
+    assert found["builtin-tls"]["connect_us"] > 2 * found["redis"]["connect_us"] > 0
+    (table,) = record.conclusions.tables
+    assert [row.label for row in table.rows] == ["builtin, HTTPS", "redis, raw TCP"]
+
+
+def test_every_cell_is_a_server_of_the_lab() -> None:
+    assert {one.server for one in CELLS.values()} <= set(NAMES)
+
+
+def test_cpu_times_without_readings_are_unknown() -> None:
+    assert cpu_of(a_run(2_000, server=False)) == {"beat_us": None, "connect_us": None}
