@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from asyncli.errors import PlanError
-from asyncli.spoken import OWN_KEYS, PROTOCOLS
+from asyncli.spoken import OWN_KEYS, PROTOCOLS, STREAMS
 from asyncli.values import TlsOptions, parse_target, parse_url
 
 _OF_AN_UPGRADE = {"upgrade", "sec-websocket-key", "sec-websocket-version", "sec-websocket-extensions"}
@@ -37,16 +37,23 @@ def require_tls(fields: Mapping[str, Any], located: Mapping[str, str]) -> None:
         raise PlanError(f"{located['tls_ciphers']} and {located['tls_min']}: of TLS 1.3 the server chooses; leave one out")
 
 
+def _ways_to(key: str) -> str:
+    """How a plan asks for the protocols that have this field."""
+    theirs = [name for name, one in PROTOCOLS.items() if key in one.keys]
+    if "http" in theirs:
+        theirs = ["http"]
+    return " or ".join(f"--protocol {name}" if name in STREAMS else f"{PROTOCOLS[name].schemes[0]}://" for name in theirs)
+
+
 def _require_protocol(fields: Mapping[str, Any], located: Mapping[str, str]) -> None:
     """Nothing that another protocol alone has, and nothing that this one says itself."""
     name = parse_target(fields["urls"][0]).protocol
+    if name == "http":
+        name = fields.get("http_protocol") or name
     spoken = PROTOCOLS[name]
     for key in OWN_KEYS:
         if key in located and key not in spoken.keys and fields[key] not in (None, "HEAD"):
-            theirs = [one for one in PROTOCOLS.values() if key in one.keys]
-            urls = " or ".join(f"{one.schemes[0]}://" for one in theirs)
-            what = f"of {theirs[0].title} alone ({urls}), and the URL is of {spoken.title}"
-            raise PlanError(f"{located[key]}: {what}; leave it out")
+            raise PlanError(f"{located[key]}: only for {_ways_to(key)}, and the connections speak {spoken.title}; leave it out")
     if fields.get("headers") and not spoken.asks_by_http:
         raise PlanError(f"{located['headers']}: {spoken.title} has no headers; leave it out")
     for one in fields.get("headers", ()) if name == "websocket" else ():

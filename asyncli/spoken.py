@@ -18,11 +18,18 @@ class Spoken(msgspec.Struct, frozen=True):
 
 
 PROTOCOLS = {
-    "http": Spoken("HTTP", ("http", "https"), (80, 443), ("method",), True),
+    "http": Spoken("HTTP", ("http", "https"), (80, 443), ("method", "http_protocol"), True),
+    "sse": Spoken("Server-sent events", ("http", "https"), (80, 443), ("http_protocol", "silence_s"), True),
+    "stream": Spoken("HTTP stream", ("http", "https"), (80, 443), ("http_protocol", "silence_s"), True),
     "websocket": Spoken("WebSocket", ("ws", "wss"), (80, 443), ("ws_message",), True),
     "tcp": Spoken("TCP", ("tcp", "tls"), None, ("send", "expect", "greeting", "silence_s")),
 }
+#: What a plan's ``protocol`` has http:// URLs speak.
+STREAMS = ("sse", "stream")
 #: What is spoken to URLs of each scheme, and whether over TLS.
-SCHEMES = {scheme: (name, bool(place)) for name, one in PROTOCOLS.items() for place, scheme in enumerate(one.schemes)}
+SCHEMES = {
+    scheme: (name, bool(place))
+    for name, one in PROTOCOLS.items() if name not in STREAMS for place, scheme in enumerate(one.schemes)
+}  # fmt: skip
 #: Fields of a plan that some protocols alone have.
 OWN_KEYS = tuple(dict.fromkeys(key for one in PROTOCOLS.values() for key in one.keys))
