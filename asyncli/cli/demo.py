@@ -17,7 +17,7 @@ CONNECTIONS = "100k"
 @click.option(
     "--server",
     type=click.Choice(["nginx", "builtin", "nchan"]),
-    help="Which server; nchan is an nginx that holds WebSockets.  [default: nginx where there is one]",
+    help="Which server; nchan is an nginx that holds WebSockets and event streams.  [default: nginx where there is one]",
 )
 @click.option("--tls", is_flag=True, help="Over TLS, with a certificate made for this start.")
 @output_options
@@ -28,11 +28,13 @@ def command(server: str | None, tls: bool, **values: Any) -> int:
     every number says so.
     """
     # A plan needs a URL; the lab's is known once it runs.
-    placeholder = f"{'ws' if server == 'nchan' else 'http'}{'s' if tls else ''}://127.0.0.1:1/"
+    scheme = "ws" if server == "nchan" and not values.get("protocol") else "http"
+    placeholder = f"{scheme}{'s' if tls else ''}://127.0.0.1:1/"
     defaults = Layer("demo: {key}", {"urls": [placeholder], "connections": CONNECTIONS, "keepalive": 60, "hold": "60s"})
     to = outputs_of(values)
     plan = plan_from(values, (), defaults)
     from asyncli import lab
     from asyncli.cli.run import run_soak
 
-    return run_soak(plan, to, lab=lab.choose(server, connections=plan.connections, keepalive_s=plan.keepalive_s, tls=tls))
+    more = {"scheme": scheme} if server == "nchan" else {}
+    return run_soak(plan, to, lab=lab.choose(server, connections=plan.connections, keepalive_s=plan.keepalive_s, tls=tls, **more))

@@ -93,7 +93,7 @@ _PLAN_OPTIONS: tuple[Option, ...] = (
     click.option("--send", metavar="BYTES", help=r"Of tcp:// and tls://: heartbeats, as 'PING\r\n'.  [default: none]"),
     click.option("--expect", metavar="ANSWER", help="Its answer: bytes, '/REGEX/' of a line, 'N bytes'.  [default: any]"),
     click.option("--greeting", metavar="ANSWER", help="What the server says first, likewise.  [default: nothing]"),
-    click.option("--silence", metavar="TIME", help="Who listens and hears nothing so long is dead.  [default: 60s; tcp: forever]"),
+    click.option("--silence", metavar="TIME", help="Listeners that hear nothing so long are dead.  [default: 60s, tcp: forever]"),
     click.option("--first-beat", metavar="now|sleep", help="Beat at once after connecting, or sleep first.  [default: now]"),
     click.option("--reopen/--no-reopen", default=None, help="Replace lost connections, or only count them.  [default: reopen]"),
     click.option("--fail-if", metavar="LIMIT", multiple=True, help="Fail if LIMIT is true, as in 'lost > 0.1%'; repeatable."),

@@ -46,7 +46,7 @@ class LabServer(ABC):
     status_path: ClassVar[str] = ""
     speaks_tls: ClassVar[bool] = False
     #: Of its URL, without TLS.
-    scheme: ClassVar[str] = "http"
+    scheme: str = "http"
     #: Whether it prints a line when it is ready.
     prints_when_ready: ClassVar[bool] = False
     #: A serious line of its logs (else the last one counts), and the prefix to cut: time stamps, process ids.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from asyncli.errors import HostError
 from asyncli.lab.base import quoted
@@ -13,12 +14,15 @@ MODULE = "ngx_nchan_module.so"
 
 
 class LabNchan(LabNginx):
-    """As :class:`LabNginx`, but each path is a subscription to one channel, by WebSocket or as server-sent events: who asks says
-    which. What is posted to ``/publish`` beside the status page goes to all subscribers.
+    """As :class:`LabNginx`, but each path is a subscription to one channel, by WebSocket or as server-sent events: who asks
+    says which, and ``scheme`` what its URL says. What is posted to ``/publish`` beside the status page goes to all subscribers.
     """
 
     name = "nchan"
-    scheme = "ws"
+
+    def __init__(self, *args: Any, scheme: str = "ws", **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.scheme = scheme
 
     @property
     def label(self) -> str:

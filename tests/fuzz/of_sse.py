@@ -65,7 +65,7 @@ def generate(chance: Random) -> Case:
     if maybe(chance, 8):
         data = mutated(chance, data)
     cuts = tuple(chance.randrange(len(data) + 1) for _ in range(chance.randrange(6)))
-    return Case(data, tuple(range(1, len(data))) if maybe(chance, 8) else cuts, not maybe(chance, 6))
+    return Case(data, tuple(range(1, len(data))) if maybe(chance, 20) else cuts, not maybe(chance, 6))
 
 
 def _event(chance: Random) -> bytes:
