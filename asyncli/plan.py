@@ -131,7 +131,7 @@ class Plan(Discreet, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
     @property
     def upgrades(self) -> bool:
-        """Its connections leave HTTP: then pings are no requests, HTTP's timers end nothing, and both ends say goodbye."""
+        """Its connections ask by HTTP once at most: heartbeats are no requests, HTTP's timers end nothing, and both may say goodbye."""
         return self.protocol != "http"
 
     @property
