@@ -148,7 +148,8 @@ class _Events(Scanner):
 
     @property
     def at_rest(self) -> bool:
-        midst = self._line or self._kind or self._carriage_return or self._id is not None or self._data >= 0
+        # A line feed that follows a carriage return then ends one more empty line, which means nothing.
+        midst = self._line or self._kind or self._id is not None or self._data >= 0
         return not midst and super().at_rest
 
     def said(self, ended: bool) -> tuple[Event, bytes | None]:

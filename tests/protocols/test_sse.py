@@ -110,6 +110,13 @@ def test_what_events_mean(text: bytes, messages: int, size: int, end: bool) -> N
     assert heard(granted(HEAD + b"\r\n"), text) == (NEWS, messages, size)
 
 
+def test_the_mark_of_a_streams_beginning_is_one_there_alone() -> None:
+    protocol, marked = granted(rows=3), chunk(b"\xef\xbb\xbfdata: x\n\n")
+    for first, count in ((chunk(b"data: y\n\n"), 1), (marked, 0)):
+        assert [heard(protocol, first, row)[1] for row in range(3)] == [count] * 3
+    assert [heard(granted(), marked)[1] for _ in range(2)] == [1, 1]
+
+
 def test_a_streams_bytes_are_counted() -> None:
     protocol = granted(b"HTTP/1.1 206 Part\r\nTransfer-Encoding: chunked\r\n\r\n", events=False)
     assert [heard(protocol, part) for part in (b"5\r\nhel", b"lo", b"\r\n", b"5\r\nhello\r\n", b"0\r\n\r\n")] == [(NEWS, 0, 3), (NEWS, 0, 2), (NEWS, 0, 0), (NEWS, 0, 5), (LEAVING, 0, 0)]
