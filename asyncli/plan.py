@@ -131,7 +131,7 @@ class Plan(Discreet, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
     @property
     def upgrades(self) -> bool:
-        """Its connections ask by HTTP once at most: heartbeats are no requests, HTTP's timers end nothing, and both may say goodbye."""
+        """They ask by HTTP once at most: heartbeats are no requests, HTTP's timers end nothing, and both may say goodbye."""
         return self.protocol != "http"
 
     @property

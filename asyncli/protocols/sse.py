@@ -95,7 +95,7 @@ class Stream:
     def _require(self, granted: Granted, head: Head) -> None:
         kind, coding = granted.field(b"content-type"), granted.field(b"content-encoding")
         said = f"HTTP {head.status}: "
-        if head.status in (204, 205, 304) or (head.length == 0 and not head.chunked):
+        if head.status in (204, 205) or (head.length == 0 and not head.chunked):
             raise ProtocolError(f"{said}an answer without a body")
         if self._events and kind.partition(b";")[0].strip() != b"text/event-stream":
             raise ProtocolError(f"{said}Content-Type: {shown_bytes(kind) or 'none'}, not text/event-stream")
