@@ -9,7 +9,10 @@ from asyncli.errors import PlanError
 from asyncli.spoken import OWN_KEYS, PROTOCOLS, STREAMS
 from asyncli.values import TlsOptions, parse_target, parse_url
 
-_OF_AN_UPGRADE = {"upgrade", "sec-websocket-key", "sec-websocket-version", "sec-websocket-extensions"}
+_OUR_HEADERS = {
+    "websocket": {"upgrade", "sec-websocket-key", "sec-websocket-version", "sec-websocket-extensions"},
+    "sse": {"last-event-id"},
+}
 
 
 def require_consistent(fields: Mapping[str, Any], located: Mapping[str, str]) -> None:
@@ -56,8 +59,8 @@ def _require_protocol(fields: Mapping[str, Any], located: Mapping[str, str]) -> 
             raise PlanError(f"{located[key]}: only for {_ways_to(key)}, and the connections speak {spoken.title}; leave it out")
     if fields.get("headers") and not spoken.asks_by_http:
         raise PlanError(f"{located['headers']}: {spoken.title} has no headers; leave it out")
-    for one in fields.get("headers", ()) if name == "websocket" else ():
-        if (header := one.partition(":")[0]).lower() in _OF_AN_UPGRADE:
+    for one in fields.get("headers", ()):
+        if (header := one.partition(":")[0]).lower() in _OUR_HEADERS.get(name, ()):
             raise PlanError(f"{located['headers']}: asyncli sets {header} itself; leave it out")
     if fields.get("send") is not None and fields.get("silence_s") is not None:
         raise PlanError(f"{located['send']} and {located['silence_s']}: a connection sends heartbeats or listens; leave one out")

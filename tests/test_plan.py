@@ -99,6 +99,7 @@ def test_urls(url: str, host: str, port: int, path: str) -> None:
         ({"urls": ["ws://a/"], "protocol": "sse"}, "--protocol: only for http://, and the connections speak WebSocket; leave it out"),
         ({"protocol": "grpc"}, "'grpc' is not a protocol over http://; write sse or stream"),
         ({"urls": ["ws://a/"], "ws_message": ""}, "--ws-message: '' is not a text"),
+        ({"protocol": "sse", "header": ["last-event-ID: 5"]}, "--header: asyncli sets last-event-ID itself; leave it out"),
         ({"urls": ["ws://a/"], "header": ["Upgrade: x"]}, "--header: asyncli sets Upgrade itself"),
         ({"urls": ["ws://a/"], "status_url": "ws://a/"}, "unknown scheme 'ws'; write http or https"),
         ({"urls": ["http://a/"], "insecure": True}, "no URL is over TLS"),
