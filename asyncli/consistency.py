@@ -6,10 +6,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from asyncli.errors import PlanError
-from asyncli.spoken import OWN_KEYS, PROTOCOLS
+from asyncli.spoken import OWN_KEYS, PROTOCOLS, STREAMS
 from asyncli.values import TlsOptions, parse_target, parse_url
 
-_OF_AN_UPGRADE = {"upgrade", "sec-websocket-key", "sec-websocket-version", "sec-websocket-extensions"}
+_OUR_HEADERS = {
+    "websocket": {"upgrade", "sec-websocket-key", "sec-websocket-version", "sec-websocket-extensions"},
+    "sse": {"last-event-id"},
+}
 
 
 def require_consistent(fields: Mapping[str, Any], located: Mapping[str, str]) -> None:
@@ -39,20 +42,27 @@ def require_tls(fields: Mapping[str, Any], located: Mapping[str, str]) -> None:
         raise PlanError(f"{located['tls_ciphers']} and {located['tls_min']}: of TLS 1.3 the server chooses; leave one out")
 
 
+def _ways_to(key: str) -> str:
+    """How a plan asks for the protocols that have this field."""
+    theirs = [name for name, one in PROTOCOLS.items() if key in one.keys]
+    if "http" in theirs:
+        theirs = ["http"]
+    return " or ".join(f"--protocol {name}" if name in STREAMS else f"{PROTOCOLS[name].schemes[0]}://" for name in theirs)
+
+
 def _require_protocol(fields: Mapping[str, Any], located: Mapping[str, str]) -> None:
     """Nothing that another protocol alone has, and nothing that this one says itself."""
     name = parse_target(fields["urls"][0]).protocol
+    if name == "http":
+        name = fields.get("http_protocol") or name
     spoken = PROTOCOLS[name]
     for key in OWN_KEYS:
         if key in located and key not in spoken.keys and fields[key] not in (None, "HEAD"):
-            theirs = [one for one in PROTOCOLS.values() if key in one.keys]
-            urls = " or ".join(f"{one.schemes[0]}://" for one in theirs)
-            what = f"of {theirs[0].title} alone ({urls}), and the URL is of {spoken.title}"
-            raise PlanError(f"{located[key]}: {what}; leave it out")
+            raise PlanError(f"{located[key]}: only for {_ways_to(key)}, and the connections speak {spoken.title}; leave it out")
     if fields.get("headers") and not spoken.asks_by_http:
         raise PlanError(f"{located['headers']}: {spoken.title} has no headers; leave it out")
-    for one in fields.get("headers", ()) if name == "websocket" else ():
-        if (header := one.partition(":")[0]).lower() in _OF_AN_UPGRADE:
+    for one in fields.get("headers", ()):
+        if (header := one.partition(":")[0]).lower() in _OUR_HEADERS.get(name, ()):
             raise PlanError(f"{located['headers']}: asyncli sets {header} itself; leave it out")
     if fields.get("send") is not None and fields.get("silence_s") is not None:
         raise PlanError(f"{located['send']} and {located['silence_s']}: a connection sends heartbeats or listens; leave one out")

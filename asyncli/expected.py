@@ -69,7 +69,7 @@ def parse_expected(value: object) -> Expected:
         return Expected()
     if (size := re.fullmatch(r"([0-9]{1,9}) bytes?", text)) is not None:
         if not 1 <= int(size[1]) <= _LONGEST_ANSWER:
-            raise ValueError(f"{shown(value)}: an answer has 1 to {_LONGEST_ANSWER:,} bytes")
+            raise ValueError(f"{shown(value)}: an answer has 1 to {_LONGEST_ANSWER:,} bytes; write as many")
         return Expected(size=int(size[1]))
     if len(text) > 1 and text[0] == text[-1] == "/":
         try:

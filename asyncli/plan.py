@@ -20,7 +20,7 @@ from asyncli.consistency import require_consistent
 from asyncli.core.ramp import Ramp
 from asyncli.errors import PlanError
 from asyncli.expected import checked_expected, parse_sent
-from asyncli.spoken import OWN_KEYS
+from asyncli.spoken import OWN_KEYS, STREAMS
 from asyncli.units import LONGEST_S, parse_count, parse_duration, parse_pace, shown
 from asyncli.values import (
     AGENT_PORT,
@@ -55,6 +55,8 @@ from asyncli.values import (
 # A plan file has some lines. Python's reader of TOML takes seconds for some 30,000 bytes of dots.
 LONGEST_FILE = 16_384
 _AN_HOUR = 3600.0
+# WHATWG's specification would have a server say something every 15 s, since proxies cut what is silent for a minute.
+_STREAM_SILENCE_S = 60.0
 
 
 class Discreet(TlsOptions, frozen=True):
@@ -104,6 +106,8 @@ class Plan(Discreet, frozen=True, forbid_unknown_fields=True, kw_only=True):
     agent_ca: str | None = None
     method: str = "HEAD"
     headers: tuple[str, ...] = ()
+    #: Of http:// URLs: an answer that does not end is held; None: heartbeats are sent.
+    http_protocol: Literal["sse", "stream"] | None = None
     #: Of a WebSocket: the text that is sent as a heartbeat and comes back; None: a ping.
     ws_message: str | None = None
     #: Of raw TCP (expected.py): what is sent as a heartbeat, None: nothing; what its answer is; what the server says first.
@@ -129,22 +133,23 @@ class Plan(Discreet, frozen=True, forbid_unknown_fields=True, kw_only=True):
     @property
     def protocol(self) -> str:
         """What its connections speak."""
-        return parse_target(self.urls[0]).protocol
+        return self.http_protocol or parse_target(self.urls[0]).protocol
 
     @property
     def upgrades(self) -> bool:
-        """Its connections leave HTTP: then pings are no requests, HTTP's timers end nothing, and both ends say goodbye."""
+        """They ask by HTTP once at most: heartbeats are no requests, HTTP's timers end nothing, and both may say goodbye."""
         return self.protocol != "http"
 
     @property
     def listens(self) -> bool:
         """Its connections send no heartbeats: they live by what they hear."""
-        return self.protocol == "tcp" and self.send is None
+        return self.protocol in STREAMS or (self.protocol == "tcp" and self.send is None)
 
     @property
     def longest_silence_s(self) -> float:
         """Of connections that listen."""
-        return LONGEST_S if self.silence_s is None else self.silence_s
+        usual_s = _STREAM_SILENCE_S if self.protocol in STREAMS else LONGEST_S
+        return usual_s if self.silence_s is None else self.silence_s
 
     @property
     def patience_s(self) -> float:
@@ -212,6 +217,7 @@ KEYS: dict[str, tuple[str, Callable[[object], Any]]] = {
     "agent_token_file": ("agent_token_file", parse_file),
     "agent_ca": ("agent_ca", parse_file),
     "method": ("method", one_of("HEAD", "GET", "OPTIONS", what="a method for a heartbeat")),
+    "protocol": ("http_protocol", one_of(*STREAMS, what="a protocol over http://")),
     "header": ("headers", each_of(parse_header)),
     "ws_message": ("ws_message", parse_text),
     "send": ("send", parse_sent),

@@ -22,11 +22,18 @@ class Spoken(msgspec.Struct, frozen=True):
 
 
 PROTOCOLS = {
-    "http": Spoken("HTTP", ("http", "https"), (80, 443), ("method",), True, "heartbeats"),
+    "http": Spoken("HTTP", ("http", "https"), (80, 443), ("method", "http_protocol"), True, "heartbeats"),
+    "sse": Spoken("Server-sent events", ("http", "https"), (80, 443), ("http_protocol", "silence_s"), True, "connections"),
+    "stream": Spoken("HTTP stream", ("http", "https"), (80, 443), ("http_protocol", "silence_s"), True, "connections"),
     "websocket": Spoken("WebSocket", ("ws", "wss"), (80, 443), ("ws_message",), True, "connections"),
     "tcp": Spoken("TCP", ("tcp", "tls"), None, ("send", "expect", "greeting", "silence_s")),
 }
+#: What a plan's ``protocol`` has http:// URLs speak.
+STREAMS = ("sse", "stream")
 #: What is spoken to URLs of each scheme, and whether over TLS.
-SCHEMES = {scheme: (name, bool(place)) for name, one in PROTOCOLS.items() for place, scheme in enumerate(one.schemes)}
+SCHEMES = {
+    scheme: (name, bool(place))
+    for name, one in PROTOCOLS.items() if name not in STREAMS for place, scheme in enumerate(one.schemes)
+}  # fmt: skip
 #: Fields of a plan that some protocols alone have.
 OWN_KEYS = tuple(dict.fromkeys(key for one in PROTOCOLS.values() for key in one.keys))

@@ -17,7 +17,7 @@ CONNECTIONS = "100k"
 @click.option(
     "--server",
     type=click.Choice(["nginx", "builtin", "nchan", "redis", "memcached"]),
-    help="Which server; nchan is an nginx that holds WebSockets, redis and memcached speak raw TCP.  [default: nginx]",
+    help="Which server; nchan holds WebSockets and event streams, redis and memcached speak raw TCP.  [default: nginx]",
 )
 @click.option("--tls", is_flag=True, help="Over TLS, with a certificate made for this start.")
 @output_options
@@ -31,9 +31,11 @@ def command(server: str | None, tls: bool, **values: Any) -> int:
 
     # A plan needs a URL; the lab's is known once it runs.
     kind = lab.kind_of(server or "nginx")
-    asked = {"urls": [kind.url_of("127.0.0.1:1", tls)], "connections": CONNECTIONS, "keepalive": 60, "hold": "60s"}
+    scheme = "http" if values.get("protocol") else kind.scheme
+    asked = {"urls": [lab.url_of(scheme, "127.0.0.1:1", tls)], "connections": CONNECTIONS, "keepalive": 60, "hold": "60s"}
     to = outputs_of(values)
     plan = plan_from(values, (), Layer("demo: {key}", {**asked, **kind.plan_keys}))
     from asyncli.cli.run import run_soak
 
-    return run_soak(plan, to, lab=lab.choose(server, connections=plan.connections, keepalive_s=plan.keepalive_s, tls=tls))
+    made = lab.choose(server, connections=plan.connections, keepalive_s=plan.keepalive_s, tls=tls, scheme=scheme)
+    return run_soak(plan, to, lab=made)

@@ -413,7 +413,7 @@ class HeldConnections:
             if not data:
                 self._end(row, EOF)
             elif self._silence_s is not None:
-                self._heard[row] = self._net.clock()
+                self._hear(row)
             return None
         counts.messages += event.messages
         counts.message_bytes += event.body_bytes
@@ -434,7 +434,7 @@ class HeldConnections:
                     self._last_answer = (data, event)
                 return event
             case interface.NEWS:
-                self._heard[row] = self._net.clock()
+                self._hear(row)
             case interface.ESTABLISHED:
                 self._granted(row)
                 if event.rest and self.state[row] in (IDLE, AWAITING):
@@ -442,6 +442,12 @@ class HeldConnections:
             case _:
                 self._end(row, GARBAGE)
         return None
+
+    def _hear(self, row: int) -> None:
+        """The peer lives, which is all that a row that listens can know."""
+        self._heard[row] = self._net.clock()
+        if self._silence_s is not None and self.state[row] == IDLE:
+            self._retries[row] = 0
 
     def _note(self, reasons: dict[str, int], why: str) -> None:
         if len(self._reasons) < _MOST_REASONS:
@@ -497,7 +503,7 @@ class HeldConnections:
             if said:
                 self._note(self._counts.broken, said)
             self.held -= 1
-            if not self._requests[row]:
+            if not self._requests[row] and (self._silence_s is None or self._heard[row] == self._born[row]):
                 # A server that accepts and closes must not be connected to twice a second for ever.
                 self._retries[row] = min(255, self._retries[row] + 1)
             asked = state == AWAITING

@@ -15,7 +15,7 @@ from asyncli.expected import unescaped
 from asyncli.plan import Plan
 from asyncli.protocols import new_protocol, new_reader
 from asyncli.protocols.interface import Protocol, Reader
-from asyncli.protocols.words import HttpWords, TcpWords, WebSocketWords, Words
+from asyncli.protocols.words import HttpWords, StreamWords, TcpWords, WebSocketWords, Words
 from asyncli.records import Finding, Tick
 from asyncli.values import Target, TlsOptions
 
@@ -157,8 +157,18 @@ def _words_of(plan: Plan) -> Words:
             fields = [*plan.headers, *_UPGRADE]
             requests = tuple(_head("GET", target, fields).removesuffix(b"\r\n") for target in plan.targets)
             return WebSocketWords(requests, (plan.ws_message or "").encode())
+        case "sse" | "stream" as name:
+            requests = tuple(_head("GET", target, _asking(plan.headers, name)).removesuffix(b"\r\n") for target in plan.targets)
+            return StreamWords(requests, name == "sse", plan.longest_silence_s)
         case _:
             return TcpWords(unescaped(plan.send or ""), plan.expect or "any", plan.greeting or "", plan.longest_silence_s)
+
+
+def _asking(fields: Sequence[str], protocol: str) -> list[str]:
+    """Headers with those that a browser's request for an event stream has, where the plan says nothing else."""
+    named = {field.partition(":")[0].lower() for field in fields}
+    usual = ["Accept: text/event-stream"] if protocol == "sse" else []
+    return [*fields, *(one for one in (*usual, "Cache-Control: no-cache") if one.partition(":")[0].lower() not in named)]
 
 
 def _head(method: str, target: Target, fields: Sequence[str]) -> bytes:

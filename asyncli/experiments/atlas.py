@@ -26,7 +26,7 @@ class Cell(NamedTuple):
     server: str
     spoken: str
     tls: bool = False
-    scheme: str = ""
+    scheme: str | None = None
     keys: Mapping[str, Any] = {}
 
 
@@ -42,6 +42,8 @@ CELLS = {
     "builtin-tls": Cell("builtin", "HTTPS", True),
     "nchan-ws": Cell("nchan", "WebSocket"),
     "nchan-wss": Cell("nchan", "WebSocket over TLS", True),
+    "nchan-sse": Cell("nchan", "event stream", False, "http", {"protocol": "sse", "silence": "forever"}),
+    "nchan-sse-tls": Cell("nchan", "event stream over TLS", True, "http", {"protocol": "sse", "silence": "forever"}),
     "redis": Cell("redis", "raw TCP"),
     "memcached": Cell("memcached", "raw TCP"),
 }
@@ -81,13 +83,12 @@ async def _run(context: Context) -> None:
 
 async def _measure(context: Context, name: str, number: int) -> None:
     plan, cell = context.plan, CELLS[name]
-    server = choose(cell.server, connections=plan.connections, keepalive_s=parse_duration(plan.keepalive), tls=cell.tls)
+    keepalive_s = parse_duration(plan.keepalive)
+    server = choose(cell.server, connections=plan.connections, keepalive_s=keepalive_s, tls=cell.tls, scheme=cell.scheme)
     async with charged(context, server) as charges:
         keys = {**server.plan_keys, **cell.keys}
         if server.authority is not None:
             keys["ca"] = str(server.authority)
-        if cell.scheme:
-            keys["urls"] = [f"{cell.scheme}{server.url[server.url.index('://') :]}"]
         rate = max(1, (plan.tls_rate if cell.tls else plan.rate) // 100)
         soak = plan_of_soak(
             server, connections=plan.connections, ramp=f"{rate}/10ms", plateaus=plan.plateaus, plateau_rest=plan.rest,

@@ -32,7 +32,8 @@ class LabServer(ABC):
 
     It is sized for ``connections`` with a heartbeat every ``keepalive_s`` seconds, in ``workers`` processes or threads (default:
     as many as suit it). ``keepalive_timeout_s`` defaults to ten times ``keepalive_s``, and at least an hour, so that a paused
-    client keeps its connections. ``tls``: it speaks TLS, with a new certificate.
+    client keeps its connections. ``tls``: it speaks TLS, with a new certificate. ``scheme``: of its URL, where it speaks more
+    than one protocol.
 
     It runs in a temporary folder and ends with us. It is ready when it prints a line, or when its status page answers, on
     127.0.0.1 and its own port.
@@ -47,7 +48,7 @@ class LabServer(ABC):
     status_path: ClassVar[str] = ""
     speaks_tls: ClassVar[bool] = False
     #: Of its URL, without TLS.
-    scheme: ClassVar[str] = "http"
+    scheme: str = "http"
     #: Keys of a plan for it, as what is sent as a heartbeat.
     plan_keys: ClassVar[Mapping[str, Any]] = {}
     #: Whether it prints a line when it is ready.
@@ -68,7 +69,10 @@ class LabServer(ABC):
         *,
         keepalive_timeout_s: int | None = None,
         tls: bool = False,
+        scheme: str | None = None,
     ) -> None:
+        if scheme is not None:
+            self.scheme = scheme
         if tls and not self.speaks_tls:
             raise PlanError("this server of the lab has no TLS; use nginx, apache-event, apache-prefork, haproxy or builtin")
         self.tls = tls
@@ -91,12 +95,7 @@ class LabServer(ABC):
     @property
     def url(self) -> str:
         """The URL to aim at."""
-        return self.url_of(ports.host_port(ports.reachable(self.address), self.port), self.tls)
-
-    @classmethod
-    def url_of(cls, place: str, tls: bool) -> str:
-        """The URL of such a server at ``place`` (host:port)."""
-        return f"{PROTOCOLS[SCHEMES[cls.scheme][0]].schemes[tls]}://{place}/"
+        return url_of(self.scheme, ports.host_port(ports.reachable(self.address), self.port), self.tls)
 
     @property
     def authority(self) -> Path | None:
@@ -325,6 +324,11 @@ class LabServer(ABC):
 
 class _PortTakenError(HostError):
     """The port was free when we looked and is not any more."""
+
+
+def url_of(scheme: str, place: str, tls: bool) -> str:
+    """The URL of a server at ``place`` (host:port)."""
+    return f"{PROTOCOLS[SCHEMES[scheme][0]].schemes[tls]}://{place}/"
 
 
 def backlog() -> int:

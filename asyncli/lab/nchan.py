@@ -13,8 +13,8 @@ MODULE = "ngx_nchan_module.so"
 
 
 class LabNchan(LabNginx):
-    """As :class:`LabNginx`, but each path is a subscription to one channel, by WebSocket or as server-sent events: who asks says
-    which. What is posted to ``/publish`` beside the status page goes to all subscribers.
+    """As :class:`LabNginx`, but each path is a subscription to one channel, by WebSocket or as server-sent events: who asks
+    says which, and ``scheme`` what its URL says. What is posted to ``/publish`` beside the status page goes to all subscribers.
     """
 
     name = "nchan"

@@ -6,9 +6,9 @@ import importlib
 from typing import Any, cast
 
 from asyncli.errors import PlanError
-from asyncli.lab.base import LabServer
+from asyncli.lab.base import LabServer, url_of
 
-__all__ = ["NAMES", "LabServer", "choose", "kind_of"]
+__all__ = ["NAMES", "LabServer", "choose", "kind_of", "url_of"]
 
 #: name -> module and class, imported on use.
 NAMES: dict[str, str] = {

@@ -27,7 +27,9 @@ _HEADER = re.compile(rb"([-!#$%&'*+.^_`|~0-9A-Za-z]+):([^\x00\r\n\f\v]*)")
 _CHUNK = re.compile(rb"([0-9A-Fa-f]{1,20})(?:;[^\n]*|[ \t]*)\r\n")
 
 
-class _Head(msgspec.Struct, frozen=True):
+class Head(msgspec.Struct, frozen=True):
+    """What the head of a response says of its body: chunked, of a ``length``, or to the stream's end."""
+
     status: int
     keep_alive: bool
     chunked: bool
@@ -54,8 +56,8 @@ def fields_of(head: bytes) -> tuple[re.Match[bytes], dict[bytes, list[bytes]]]:
     return line, fields
 
 
-def _parse_head(text: bytes) -> _Head:
-    line, fields = fields_of(text)
+def head_of(line: re.Match[bytes], fields: dict[bytes, list[bytes]]) -> Head:
+    """What :func:`fields_of` gave, read. Raises :class:`ProtocolError`."""
     tokens = {token.strip() for value in fields.get(b"connection", []) for token in value.lower().split(b",")}
     lengths = {length.strip() for value in fields.get(b"content-length", []) for length in value.split(b",")}
     codings = [value.lower() for value in fields.get(b"transfer-encoding", [])]
@@ -63,7 +65,7 @@ def _parse_head(text: bytes) -> _Head:
         raise ProtocolError(f"unknown Transfer-Encoding: {b', '.join(codings)[:80]!r}")
     # HTTP/1.0 closes unless it says otherwise; HTTP/1.1 stays open unless it says otherwise.
     keep_alive = b"close" not in tokens and ((line[1], line[2]) >= (b"1", b"1") or b"keep-alive" in tokens)
-    return _Head(int(line[3]), keep_alive, bool(codings), _length(lengths))
+    return Head(int(line[3]), keep_alive, bool(codings), _length(lengths))
 
 
 def _length(said: set[bytes]) -> int | None:
@@ -103,7 +105,7 @@ class Scanner:
     # What lies before _at is used; up to _looked there is no end of what begins at _at.
     _at = _looked = 0
     _left = _body_bytes = 0
-    _head: _Head | None = None
+    _head: Head | None = None
 
     def __init__(self, method: str) -> None:
         self._bodiless = method == "HEAD"
@@ -130,14 +132,18 @@ class Scanner:
             if head.status == 101:
                 raise ProtocolError("101 Switching Protocols, though no upgrade was asked for")
             if head.status >= 200:
-                self._head = head
-                self._choose_body(head)
+                self.begin_body(head)
         while self._body is not _whole:
             following = self._body(self)
             if following is None:
                 return None
             self._body = following
         return Event(self._head.status, self._head.keep_alive, self._body_bytes)
+
+    @property
+    def at_rest(self) -> bool:
+        """Between two chunks, or in a body that lasts to the stream's end: the head alone says how it goes on."""
+        return self._at == len(self._buffer) and self._body in (_chunk_head, _until_close)
 
     def end(self) -> Event | None:
         """The stream has ended: the response if its body was to end so, else None (it was cut)."""
@@ -153,7 +159,7 @@ class Scanner:
         self._at = 0
         self._buffer += data
 
-    def _take_head(self) -> _Head | None:
+    def _take_head(self) -> Head | None:
         buffer, at = self._buffer, self._at
         if at < len(buffer) and buffer[at] < 0x21:
             raise ProtocolError(f"not a status line: {bytes(buffer[at : at + 80])!r}")
@@ -161,9 +167,11 @@ class Scanner:
         if end < 0:
             return None
         self._at = end
-        return _parse_head(bytes(buffer[at:end]))
+        return head_of(*fields_of(bytes(buffer[at:end])))
 
-    def _choose_body(self, head: _Head) -> None:
+    def begin_body(self, head: Head) -> None:
+        """What follows is the body that this head announced."""
+        self._head = head
         if self._bodiless or head.status in (204, 304):
             self._body = _whole
         elif head.chunked:

@@ -13,7 +13,7 @@ import struct
 from binascii import b2a_base64
 from collections.abc import Callable, Sequence
 
-from asyncli.protocols.http1 import BLANK_LINE, MOST_HEAD_BYTES, fields_of
+from asyncli.protocols.grant import Grant, Granted, Refusals
 from asyncli.protocols.interface import ANSWER, ESTABLISHED, LEAVING, NEWS, Event, ProtocolError
 
 CONTINUATION, TEXT, BINARY, CLOSE, PING, PONG = 0x0, 0x1, 0x2, 0x8, 0x9, 0xA
@@ -61,7 +61,7 @@ class WebSocket:
         offered = b",".join(_OFFERED.findall(requests[0])).split(b",")
         self._offered = frozenset(name.strip() for name in offered)
         self.partial: dict[int, _Upgrade | _Frames] = {}
-        self._refusals: dict[int, tuple[str, ...]] = {}
+        self._refusals: Refusals = {}
 
     def handshake(self, row: int, target: int) -> bytes:
         key = b2a_base64(self._entropy(16), newline=False)
@@ -80,11 +80,11 @@ class WebSocket:
         if not data:
             return None
         if isinstance(reader, _Upgrade):
-            rest = reader.feed(data)
-            if rest is None:
+            granted = reader.feed(data)
+            if granted is None:
                 self.partial[row] = reader
                 return None
-            return Event(0, True, kind=ESTABLISHED, rest=rest)
+            return Event(0, True, kind=ESTABLISHED, rest=granted.rest)
         frames = reader or _Frames(self._message)
         frames.feed(data)
         if frames.midst:
@@ -98,41 +98,23 @@ class WebSocket:
         self.partial.pop(row, None)
 
 
-class _Upgrade:
+class _Upgrade(Grant):
     """The answer to a request to upgrade."""
 
-    def __init__(self, accept: bytes, offered: frozenset[bytes], refusals: dict[int, tuple[str, ...]]) -> None:
-        self._accept, self._offered, self._refusals = accept, offered, refusals
-        self._head, self._looked = bytearray(), 0
+    def __init__(self, accept: bytes, offered: frozenset[bytes], refusals: Refusals) -> None:
+        super().__init__((101,), refusals)
+        self._accept, self._offered = accept, offered
 
-    def feed(self, data: bytes) -> bytes | None:
-        """What came after the head that grants it; None while the head is not whole. Raises :class:`ProtocolError`, in the words
-        of a report.
-        """
-        self._head += data
-        while True:
-            end = BLANK_LINE.search(self._head, self._looked)
-            if (len(self._head) if end is None else end.end()) > MOST_HEAD_BYTES:
-                raise ProtocolError(f"a head of more than {MOST_HEAD_BYTES} bytes")
-            if end is None:
-                # Its last two bytes may begin the blank line.
-                self._looked = max(0, len(self._head) - 2)
-                return None
-            line, fields = fields_of(bytes(self._head[: end.end()]))
-            del self._head[: end.end()]
-            self._looked, status = 0, int(line[3])
-            if status == 101:
-                self._require(fields)
-                return bytes(self._head)
-            if status >= 200:
-                said = [(one or b"").strip()[:80].decode("latin-1") for one in (line[4], self._head.partition(b"\n")[0])]
-                # Of each status the first one's words: others may have the time in them.
-                reason, first_line = self._refusals.setdefault(status, tuple(said))
-                raise ProtocolError(f"HTTP {status} {reason}".rstrip() + (f": {first_line}" if first_line else ""))
+    def feed(self, data: bytes) -> Granted | None:
+        granted = super().feed(data)
+        if granted is not None:
+            self._require(granted)
+        return granted
 
-    def _require(self, fields: dict[bytes, list[bytes]]) -> None:
+    def _require(self, granted: Granted) -> None:
         """What section 4.1 has a client look at."""
-        upgrade, connection = (b",".join(fields.get(name, [])).lower() for name in (b"upgrade", b"connection"))
+        fields = granted.fields
+        upgrade, connection = granted.field(b"upgrade"), granted.field(b"connection")
         if upgrade.strip() != b"websocket" or b"upgrade" not in map(bytes.strip, connection.split(b",")):
             raise ProtocolError("101 without Upgrade: websocket and Connection: Upgrade")
         if fields.get(b"sec-websocket-accept", []) != [self._accept]:

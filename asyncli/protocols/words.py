@@ -21,6 +21,16 @@ class WebSocketWords(msgspec.Struct, frozen=True, tag="websocket"):
     message: bytes = b""
 
 
+class StreamWords(msgspec.Struct, frozen=True, tag="stream"):
+    """``requests``: of each URL the request, without the empty line; ``events``: what answers are server-sent events;
+    ``silence_s``: the longest silence that is none.
+    """
+
+    requests: tuple[bytes, ...]
+    events: bool
+    silence_s: float
+
+
 class TcpWords(msgspec.Struct, frozen=True, tag="tcp"):
     """``send``: the bytes of a heartbeat, b"" for none; ``expect``: its answer, and ``greeting`` what the peer says first, as
     :func:`~asyncli.protocols.tcp.parse_expected` reads them; ``silence_s``: without heartbeats, the longest silence that is none.
@@ -32,4 +42,4 @@ class TcpWords(msgspec.Struct, frozen=True, tag="tcp"):
     silence_s: float = 0.0
 
 
-Words = HttpWords | WebSocketWords | TcpWords
+Words = HttpWords | WebSocketWords | StreamWords | TcpWords

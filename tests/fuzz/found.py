@@ -40,6 +40,7 @@ FOUND: dict[str, list[Any]] = {
         Answer("HEAD", _OK + b"X: " + b"x" * 60_000 + b"\r\n\r\n", tuple(range(1, 60_000))),
         Answer("HEAD", _OK + b"X: y" + b"\n z" * 20_000 + b"\r\n\r\n"),
     ],
+    "sse": [],
     "tls": [],
     "pages": [
         _PAGE.replace("s: 1", "s: " + "9" * 400),

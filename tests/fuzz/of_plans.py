@@ -27,7 +27,7 @@ _TIMES = ("0", "1", "10ms", "90s", "8h", "1h30m", "1 h 30 m", "250us", "0.001us"
 _URLS = (
     "http://127.0.0.1:8080/", "http://127.0.0.1:8080/", "http://a", "http://[::1]:8080/x?y=1", "HTTP://A.b:1/", "http://h?q", "http://a:65535", "http://a:0/", "http://a:80:90/", "http://1::2:80/",
     "http://[::1", "http://[::1]x:80/", "http://[]/", "http://a:/", "http://:80/", "http://me@a/", "http://@a/", "http://a/%zz#f", "https://a/", "ftp://a", "a", "", "http://", "http:///", "http://a\\b/",
-    "http://a:" + "9" * 5000, "http://[v1.x]/", "http://[fe80::1%25lo]/", "http://a/" + "x" * 3000, "http://a;b/", "http://a_b.c./", "http://-/", "http://a#b", "http://1.2.3.999/", "http://%41/", "http://a:+80/", "ws://a/", "wss://a:1/x",
+    "http://a:" + "9" * 5000, "http://[v1.x]/", "http://[fe80::1%25lo]/", "http://a/" + "x" * 3000, "http://a;b/", "http://a_b.c./", "http://-/", "http://a#b", "http://1.2.3.999/", "http://%41/", "http://a:+80/", "ws://a/", "wss://a:1/x", "tcp://a:1/", "tls://a:1/x", "tcp://a",
 )  # fmt: skip
 _WHOLES = ("1", "0", "7", "-1", "2", "100", "101", "1_0", " 5 ", "٣", "x", "9" * 5000, 0, 1, 2, 5, 100, 2**63, 10**400, 1.0, True, None)
 _HEADERS = ("X-A: 1", "A:b", "A:", ": b", "no colon", "Connection: close", "Host: x", "A: b\r\nC: d", "A: \x7f", "A: é", "A:\tb ", "A: " + "x" * 5000, "Accept: */*", "A b: c")
@@ -37,8 +37,10 @@ _OF = {
     "urls": _URLS, "connections": _COUNTS, "keepalive": _TIMES, "batch": _COUNTS, "interval": _TIMES, "hold": (*_TIMES, "forever"), "baseline": _TIMES, "residue": _TIMES, "plateaus": _WHOLES,
     "plateau_rest": _TIMES, "workers": _WHOLES, "source": _SOURCES, "timeout": _TIMES, "connect_timeout": _TIMES, "status_url": _URLS, "server_pid": _WHOLES, "server_pidfile": _TEXTS,
     "server_name": _TEXTS, "agent": (*_URLS, "https://h", "http://[::1]:1", "http://h/x"), "agent_token_file": _TEXTS, "agent_ca": _TEXTS, "method": ("HEAD", "GET", "OPTIONS", "POST", "", 1, []), "header": _HEADERS, "first_beat": ("now", "sleep", "later", 1, []), "reopen": (True, False, 1, "yes"),
-    **dict.fromkeys(("ca", "client_cert", "client_key", "tls_ciphers", "ws_message"), _TEXTS), **dict.fromkeys(("insecure", "tls_resume"), (True, False, 1)),
+    **dict.fromkeys(("ca", "client_cert", "client_key", "tls_ciphers", "ws_message", "sni"), _TEXTS), **dict.fromkeys(("insecure", "tls_resume"), (True, False, 1)),
     **dict.fromkeys(("tls_min", "tls_max"), ("1.2", "1.3", "1.1", 1.2, None)),
+    "connect_to": ("10.0.0.7:443", "[::1]:80", "a:1", "a", "a:0", "a:1/", "a:1/x", "http://a:1", "a@b:1", "", 5), "protocol": ("sse", "stream", "http", "", 1, None), "silence": (*_TIMES, "forever"), "send": ("PING\\r\\n", "", "\\x", *_TEXTS),
+    **dict.fromkeys(("expect", "greeting"), ("any", "+PONG\\r\\n", "/^ok/", "/(/", "5 bytes", "0 bytes", *_TEXTS)),
     "fail_if": ("lost > 1", "", 5), "abort": (True, False, None), "seed": _WHOLES, "force": (True, False, 0), "ramp": ("10/10ms", "1/1h", "0/1s", "10/0", "/", "1/2/3", "10/", "9k/1us", 10, [], None),
 }  # fmt: skip
 assert set(_OF) == {*KEYS, "ramp"}

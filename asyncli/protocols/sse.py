@@ -1,0 +1,233 @@
+"""Server-sent events (WHATWG HTML, section 9.2), and answers that do not end: GET, and connections that listen to its body.
+
+Events are checked and counted, not kept. A row takes a byte, and a reference where its peer gives events ids; only a row in the
+midst of a chunk, a line or an event has a reader. httpx-sse agrees, event by event and however the bytes are cut.
+"""
+
+from __future__ import annotations
+
+from asyncli.protocols.grant import Grant, Granted, Refusals, shown_bytes
+from asyncli.protocols.http1 import Head, Scanner, head_of
+from asyncli.protocols.interface import ESTABLISHED, LEAVING, NEWS, Event, ProtocolError
+from asyncli.protocols.words import StreamWords
+
+# How a row's body goes on: in chunks or until the stream's end, and whether its first line is still to come.
+_BODIES = (Head(200, True, False, None), Head(200, True, True, None))
+_CHUNKED, _FRESH = 1, 2
+_BOM = b"\xef\xbb\xbf"
+_DATA, _OTHER = b"data", b"other"
+# It comes back to the server in a head, for which servers take 8 KiB.
+_LONGEST_ID = 4096
+# So many different ids are shared by the rows that have them.
+_SHARED_IDS = 256
+_LIFE = Event(0, True, kind=NEWS)
+
+
+class Stream:
+    """Rows that ask once and listen. ``words.events``: to server-sent events; else to any answer, by its bytes."""
+
+    heartbeat = None
+
+    def __init__(self, words: StreamWords) -> None:
+        self._requests, self._events, self.silence_s = words.requests, words.events, words.silence_s
+        self.partial: dict[int, Grant | _Events | _Bytes] = {}
+        self._refusals: Refusals = {}
+        self._bodies = bytearray()
+        # The last event's id of each row, kept for its next connection; b"": it has none.
+        self._ids: list[bytes] = []
+        self._known_ids: dict[bytes, bytes] = {}
+        # One event goes to many rows: a read as bytes, how the body of its row went on, and what it meant.
+        self._last: tuple[bytes, int, Event, bytes | None] = (b"", 0, _LIFE, None)
+
+    def handshake(self, row: int, target: int) -> bytes:
+        self.partial[row] = Grant((200,) if self._events else range(200, 300), self._refusals)
+        last = self._ids[row] if row < len(self._ids) else b""
+        return self._requests[target] + (b"Last-Event-ID: %b\r\n\r\n" % last if last else b"\r\n")
+
+    def heartbeat_for(self, row: int, target: int) -> bytes:
+        raise AssertionError("they listen")
+
+    def feed(self, row: int, data: bytes, awaiting: bool) -> Event | None:
+        reader = self.partial.pop(row, None)
+        if not data:
+            return None
+        if isinstance(reader, Grant):
+            return self._begin(row, reader, data)
+        whole, known, body = reader is None, self._last, self._bodies[row]
+        if whole and data == known[0] and body == known[1]:
+            if known[3] is not None:
+                self._keep_id(row, known[3])
+            return known[2]
+        reader = reader or self._reader(body)
+        ended = reader.feed(data)
+        event, said = reader.said(ended is not None)
+        if said is not None:
+            said = self._keep_id(row, said)
+        if ended is None and not reader.at_rest:
+            self.partial[row] = reader
+        elif ended is None:
+            self._bodies[row] = body & _CHUNKED
+            if whole and not body & _FRESH:
+                self._last = (data, body, event, said)
+        return event
+
+    def goodbye(self, row: int) -> bytes:
+        return b""
+
+    def forget(self, row: int) -> None:
+        self.partial.pop(row, None)
+
+    def _begin(self, row: int, grant: Grant, data: bytes) -> Event | None:
+        granted = grant.feed(data)
+        if granted is None:
+            self.partial[row] = grant
+            return None
+        head = head_of(granted.line, granted.fields)
+        self._require(granted, head)
+        self._bodies.extend(bytes(max(0, row + 1 - len(self._bodies))))
+        self._bodies[row] = head.chunked * _CHUNKED | self._events * _FRESH
+        if not head.chunked and head.length is not None:
+            # How much is to come the reader alone knows.
+            reader = self.partial[row] = self._reader(self._bodies[row])
+            reader.begin_body(head)
+        return Event(0, True, kind=ESTABLISHED, rest=granted.rest)
+
+    def _require(self, granted: Granted, head: Head) -> None:
+        kind, coding = granted.field(b"content-type"), granted.field(b"content-encoding")
+        said = f"HTTP {head.status}: "
+        if head.status in (204, 205) or (head.length == 0 and not head.chunked):
+            raise ProtocolError(f"{said}an answer without a body")
+        if self._events and kind.partition(b";")[0].strip() != b"text/event-stream":
+            raise ProtocolError(f"{said}Content-Type: {shown_bytes(kind) or 'none'}, not text/event-stream")
+        if self._events and coding not in (b"", b"identity"):
+            raise ProtocolError(f"{said}Content-Encoding: {shown_bytes(coding)}, so events cannot be read")
+
+    def _reader(self, body: int) -> _Events | _Bytes:
+        reader = _Events(bool(body & _FRESH)) if self._events else _Bytes("GET")
+        reader.begin_body(_BODIES[body & _CHUNKED])
+        return reader
+
+    def _keep_id(self, row: int, last: bytes) -> bytes:
+        """As the one that other rows have as well."""
+        if len(self._known_ids) > _SHARED_IDS:
+            self._known_ids.clear()
+        last = self._known_ids.setdefault(last, last)
+        if last or row < len(self._ids):
+            self._ids.extend([b""] * (row + 1 - len(self._ids)))
+            self._ids[row] = last
+        return last
+
+
+class _Bytes(Scanner):
+    """A body whose bytes are counted."""
+
+    _told = 0
+
+    def said(self, ended: bool) -> tuple[Event, bytes | None]:
+        """What the last read said, and no event's id."""
+        size, self._told = self._body_bytes - self._told, self._body_bytes
+        return Event(0, not ended, size, LEAVING if ended else NEWS), None
+
+
+class _Events(Scanner):
+    """A body of events, and what those of a read said. ``fresh``: its first line is still to come."""
+
+    def __init__(self, fresh: bool) -> None:
+        super().__init__("GET")
+        self._fresh = fresh
+        self._line = b""  # what has come of one that is not whole, where that matters
+        self._kind = b""  # what it is, where the rest of it is only counted or skipped
+        self._carriage_return = False  # it ended the line before, and a line feed may belong to it
+        self._id: bytes | None = None  # of the event that has begun
+        self._data = -1  # its bytes so far; -1: it has no data
+        self._begin_read()
+
+    def _begin_read(self) -> None:
+        self._messages = self._message_bytes = 0
+        self._last_id: bytes | None = None
+
+    @property
+    def at_rest(self) -> bool:
+        # A line feed that follows a carriage return then ends one more empty line, which means nothing.
+        midst = self._line or self._kind or self._id is not None or self._data >= 0
+        return not midst and super().at_rest
+
+    def said(self, ended: bool) -> tuple[Event, bytes | None]:
+        """What the last read said, and the id of the last event; None: it had none."""
+        event, last = _LIFE, self._last_id
+        if ended or self._messages:
+            event = Event(0, not ended, self._message_bytes, LEAVING if ended else NEWS, b"", self._messages)
+        self._begin_read()
+        return event, last
+
+    def _take_body(self, most: int) -> int:
+        at = self._at
+        taken = super()._take_body(most)
+        if taken:
+            self._take_text(bytes(self._buffer[at : at + taken]))
+        return taken
+
+    def _take_text(self, text: bytes) -> None:
+        if self._carriage_return:
+            text = text.removeprefix(b"\n")
+        self._carriage_return = text.endswith(b"\r")
+        if b"\r" in text:
+            text = text.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        first, *lines = text.split(b"\n")
+        if lines:
+            self._end_line(first)
+            first = lines.pop()
+            for line in lines:
+                self._field(line)
+        self._go_on(first)
+
+    def _end_line(self, rest: bytes) -> None:
+        """The line that has begun ends with ``rest``."""
+        if self._kind:
+            self._data += len(rest) if self._kind is _DATA else 0
+            self._kind = b""
+            return
+        line, self._line = self._line + rest, b""
+        if self._fresh:
+            self._fresh, line = False, line.removeprefix(_BOM)
+        self._field(line)
+
+    def _field(self, line: bytes) -> None:
+        if not line:
+            self._dispatch()
+            return
+        name, _, value = line.partition(b":")
+        if name == b"data":
+            # A line feed joins it to what came before.
+            self._data += 1 + len(value) - value.startswith(b" ")
+        elif name == b"id":
+            value = value.removeprefix(b" ")
+            if len(value) > _LONGEST_ID:
+                raise ProtocolError(f"an event's id of more than {_LONGEST_ID} bytes")
+            self._id = self._id if b"\0" in value else value
+
+    def _dispatch(self) -> None:
+        if self._id is not None:
+            self._last_id, self._id = self._id, None
+        if self._data >= 0:
+            self._messages += 1
+            self._message_bytes += self._data
+            self._data = -1
+
+    def _go_on(self, part: bytes) -> None:
+        """More of a line that does not end yet: what need not be kept is not."""
+        if self._kind:
+            self._data += len(part) if self._kind is _DATA else 0
+            return
+        self._line += part
+        line = self._line.removeprefix(_BOM) if self._fresh else self._line
+        if len(line) <= len(b"data: "):
+            return
+        if line.startswith(b"id:"):
+            if len(line) > _LONGEST_ID + len(b"id: "):
+                raise ProtocolError(f"an event's id of more than {_LONGEST_ID} bytes")
+            return
+        self._kind = _DATA if line.startswith(b"data:") else _OTHER
+        if self._kind is _DATA:
+            self._field(line)
+        self._fresh, self._line = False, b""

@@ -1,0 +1,187 @@
+"""Event streams to the reader of server-sent events: heads, framings and lines, bent. Laws: any split means the same, also to a
+row that reads what another has read; h11 and httpx-sse say the same."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import NamedTuple
+
+import h11
+from chance import maybe, mutated
+from httpx_sse._decoders import SSEDecoder, SSELineDecoder
+from of_http1 import pieces
+
+from asyncli.protocols.http1 import MOST_HEAD_BYTES
+from asyncli.protocols.interface import ESTABLISHED, LEAVING, ProtocolError
+from asyncli.protocols.sse import Stream
+from asyncli.protocols.words import StreamWords
+
+
+class Case(NamedTuple):
+    """``data`` as the answer, read in pieces between ``cuts``; ``events``: else its bytes are counted."""
+
+    data: bytes
+    cuts: tuple[int, ...] = ()
+    events: bool = True
+
+
+class Said(NamedTuple):
+    """What a stream said: ``error``: it ended in one; ``ended``: it came to its end."""
+
+    granted: bool = False
+    messages: int = 0
+    body_bytes: int = 0
+    last_id: bytes = b""
+    ended: bool = False
+    error: bool = False
+
+
+_STATUS = (b"HTTP/1.1 200 OK",) * 30 + (b"HTTP/1.0 200 OK", b"HTTP/1.1 204 No", b"HTTP/1.1 206 Part", b"HTTP/1.1 404 Not", b"HTTP/1.1 302 Found", b"HTTP/1.1 101 x", b"HTTP/1.1 100 Continue")
+_TYPES = (b"text/event-stream",) * 8 + (b"text/event-stream; charset=utf-8", b"Text/Event-Stream ;x", b"text/html", b"text/event-streams", b"")
+_LINES = (
+    b"data: hello", b"data:hello", b"data:  two", b"data", b"data:", b"data: ", b"data:\xff\xe2\x82\xac", b"data: a:b", b"datum: x", b" data: x", b"DATA: x", b"dat", b"d",
+    b"data: " + b"x" * 300, b":", b": ping", b"event: tick", b"event", b"retry: 1000", b"retry: x", b"id: 1", b"id: 1", b"id:2", b"id", b"id:", b"id: a\0b", b"id:  x", b"ids: 7", b"id: " + b"9" * 300,
+    b"\xef\xbb\xbfdata: x", b"\xef\xbb\xbf", b"\xef\xbb", b"x" * 300, b": ping data: x", b"retry:   id: 5", b"data: \x0b\x0c\x1c\x85",
+)  # fmt: skip
+_ENDS = (b"\n", b"\r\n", b"\r")
+
+
+def generate(chance: Random) -> Case:
+    """An answer with events, perhaps bent, in pieces."""
+    body = (b"\xef\xbb\xbf" if maybe(chance, 4) else b"") + b"".join(_event(chance) for _ in range(chance.randrange(5)))
+    if maybe(chance, 4) and body:
+        body = mutated(chance, body)
+    if maybe(chance, 200):
+        at = chance.randrange(len(body) + 1)
+        body = body[:at] + chance.choice((b"x", b"id: ", b"\n", b"\r", b"data:\n")) * chance.choice((500, 5_000)) + body[at:]
+    lines, framing = [chance.choice(_STATUS), b"Content-Type: " + chance.choice(_TYPES)], chance.randrange(6)
+    if framing == 4:
+        lines.append(b"Content-Length: %d" % max(0, len(body) + chance.choice((0, 0, 1, -1))))
+    elif framing < 4:
+        lines.append(b"Transfer-Encoding: chunked")
+        body = _chunked(chance, body)
+    lines += [b"Content-Encoding: " + chance.choice((b"gzip", b"identity"))] if maybe(chance, 20) else []
+    data = (b"HTTP/1.1 103 Early\r\n\r\n" if maybe(chance, 20) else b"") + b"\r\n".join(lines) + b"\r\n\r\n" + body
+    if maybe(chance, 8):
+        data = mutated(chance, data)
+    cuts = tuple(chance.randrange(len(data) + 1) for _ in range(chance.randrange(6)))
+    return Case(data, tuple(range(1, len(data))) if maybe(chance, 20) else cuts, not maybe(chance, 6))
+
+
+def _event(chance: Random) -> bytes:
+    end = chance.choice(_ENDS)
+    lines = [chance.choice(_LINES) for _ in range(chance.randrange(4))]
+    return b"".join(line + (chance.choice(_ENDS) if maybe(chance, 12) else end) for line in [*lines, *([] if maybe(chance, 8) else [b""])])
+
+
+def _chunked(chance: Random, body: bytes) -> bytes:
+    parts = pieces(body, tuple(chance.randrange(len(body) + 1) for _ in range(chance.randrange(5))))
+    made = b"".join(b"%x%b\r\n%b\r\n" % (len(part), chance.choice((b"", b"", b"", b";x=y")), part) for part in parts)
+    return made + (b"" if maybe(chance, 2) else b"0\r\n" + (b"T: 1\r\n" if maybe(chance, 4) else b"") + b"\r\n")
+
+
+def check(case: Case) -> str:
+    """The outcome's kind. Raises AssertionError where a law is broken."""
+    words = StreamWords((b"GET / HTTP/1.1\r\n",), case.events, 60.0)
+    protocol, parts = Stream(words), pieces(case.data, case.cuts)
+    # The third row reads what the second has just read, and the first connects again.
+    heard = [*read(protocol, (0,), [case.data]), *read(protocol, (1, 2), parts), *read(protocol, (0,), [case.data])]
+    told = oracle(case)
+    if told.error and not told.granted and set(heard) == {Said()}:
+        # It judges a head once that is whole.
+        return "not granted yet"
+    words_of_all = f"in pieces {heard[1:]}, whole {heard[0]}, h11 and httpx-sse say {told}"
+    assert {one.error for one in (*heard, told)} == {told.error}, words_of_all
+    if told.error:
+        # What was said before it, in the same read, does not count.
+        return "refused"
+    assert set(heard) == {told}, words_of_all
+    return "accepted" if told.granted else "not granted yet"
+
+
+def read(protocol: Stream, rows: tuple[int, ...], parts: list[bytes]) -> list[Said]:
+    """What our reader makes of it, on rows that read one after the other."""
+    said = dict.fromkeys(rows, Said())
+    for row in rows:
+        protocol.handshake(row, 0)
+    for part in parts:
+        for row in rows:
+            if not (said[row].ended or said[row].error):
+                said[row] = fed(protocol, row, said[row], part)
+    return [one if one.error else one._replace(last_id=last_id(protocol, row)) for row, one in said.items()]
+
+
+def fed(protocol: Stream, row: int, said: Said, part: bytes) -> Said:
+    """And one part more."""
+    try:
+        event = protocol.feed(row, part, False)
+    except ProtocolError as error:
+        assert len(str(error)) < 300
+        assert len(str(error).splitlines()) == 1
+        assert row not in protocol.partial
+        return Said(error=True)
+    if event is None:
+        return said
+    if event.kind == ESTABLISHED:
+        assert not said.granted
+        return fed(protocol, row, said._replace(granted=True), event.rest) if event.rest else said._replace(granted=True)
+    return said._replace(messages=said.messages + event.messages, body_bytes=said.body_bytes + event.body_bytes, ended=event.kind == LEAVING)
+
+
+def last_id(protocol: Stream, row: int) -> bytes:
+    """What the row asks with, once its connection has ended."""
+    assert protocol.feed(row, b"", False) is None
+    protocol.forget(row)
+    again = protocol.handshake(row, 0)
+    protocol.forget(row)
+    assert row not in protocol.partial
+    return again.partition(b"Last-Event-ID: ")[2].removesuffix(b"\r\n\r\n")
+
+
+def oracle(case: Case) -> Said:
+    """What h11 and httpx-sse make of it, in our terms."""
+    conn = h11.Connection(h11.CLIENT, max_incomplete_event_size=MOST_HEAD_BYTES)
+    conn.send(h11.Request(method="GET", target="/", headers=[("Host", "x")]))
+    conn.send(h11.EndOfMessage())
+    said, body = Said(), b""
+    try:
+        conn.receive_data(case.data)
+        while (event := conn.next_event()) is not h11.NEED_DATA and event is not h11.PAUSED:
+            if isinstance(event, h11.Response):
+                if not _grants(event, case.events):
+                    return said._replace(error=True)
+                said = said._replace(granted=True)
+            elif isinstance(event, h11.Data):
+                body += event.data
+            elif isinstance(event, h11.EndOfMessage):
+                said = said._replace(ended=True)
+                break
+    except h11.RemoteProtocolError as error:
+        # In a trailer these mean nothing (of_http1.py).
+        if not (said.granted and ("Transfer-Encoding" in str(error) or "Content-Length" in str(error))):
+            return said._replace(error=True)
+        said = said._replace(ended=True)
+    if not case.events:
+        return said._replace(body_bytes=len(body))
+    # A character for each byte.
+    text, lines, decoder = body.removeprefix(b"\xef\xbb\xbf").decode("latin-1"), SSELineDecoder(), SSEDecoder()
+    whole = lines.decode(text + "\n" * text.endswith("\r"))
+    if any(line.startswith("id:") and len(line[3:].removeprefix(" ")) > 4096 for line in (*whole, "".join(lines.buffer))):
+        return said._replace(error=True)
+    for line in whole:
+        if not line:
+            said = said._replace(last_id=decoder._last_event_id.encode("latin-1"))
+            if decoder._data:
+                said = said._replace(messages=said.messages + 1, body_bytes=said.body_bytes + len("\n".join(decoder._data)))
+        decoder.decode(line)
+    return said
+
+
+def _grants(head: h11.Response, events: bool) -> bool:
+    fields = {name: b",".join(value for other, value in head.headers if other == name) for name, _ in head.headers}
+    if head.status_code in (204, 205) or (fields.get(b"content-length", b"").strip(b"0") == b"" and b"content-length" in fields and b"transfer-encoding" not in fields):
+        return False
+    if not events:
+        return 200 <= head.status_code < 300
+    kind = fields.get(b"content-type", b"").partition(b";")[0].strip().lower()
+    return head.status_code == 200 and kind == b"text/event-stream" and fields.get(b"content-encoding", b"").lower() in (b"", b"identity")

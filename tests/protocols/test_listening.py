@@ -1,0 +1,124 @@
+"""Connections that listen, on the simulated network: who hears nothing for too long is dead, and nobody else."""
+
+from __future__ import annotations
+
+import pytest
+
+from asyncli.core.life import BACKOFF, IDLE
+from asyncli.engine.held_table import ConnectionTable
+from asyncli.engine.shard import Shard, build_shard
+from asyncli.engine.sim import SimNet, SimServer, simulate
+from asyncli.engine.spread import Destination, Spread
+from asyncli.plan import Layer, build_plan
+from asyncli.records import Tick
+
+ROWS = 20
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n"
+EVENT = b"data: hello\n\n"
+
+
+class Source(SimNet):
+    """Grants each request after 10 ms, and then says ``words``: how many seconds later, what; b"" ends the stream."""
+
+    def __init__(self, *words: tuple[float, bytes], connect_s: float = 0.0) -> None:
+        super().__init__(SimServer(connect_s=connect_s))
+        self.words = words
+
+    def send(self, handle: int, data: bytes) -> int:
+        taken = super().send(handle, b"") or len(data)
+        granted = self.now + 0.01
+        for after, word in [(0.0, HEAD), *self.words] if data else []:
+            self._at(granted + after, handle, "data", word)
+        return taken
+
+
+def shard(silence: str = "5s", *, reopen: bool = False, local: bool = True) -> Shard:
+    plan = build_plan([Layer("--{key}", {"urls": ["http://127.0.0.1/"], "connections": ROWS, "protocol": "sse", "silence": silence, "reopen": reopen, "seed": 1})])
+    return build_shard(plan, Spread((Destination(2, "127.0.0.1", 80),), (), 1, local, 1000))
+
+
+def soaked(net: Source, hold_s: float = 60.0, silence: str = "5s", *, reopen: bool = False) -> Tick:
+    total, tick = Tick(), Tick()
+    for tick in simulate(shard(silence, reopen=reopen, local=not net.server.connect_s), net.server, hold_s, net=net):
+        total.merge_counts(tick)
+    assert total.sent == total.answered == 0
+    total.held_at_drain = tick.held_at_drain
+    return total
+
+
+def driven(net: Source, seconds: float, silence: str = "5s", *, reopen: bool = False, stalls: tuple[float, float] = (0.0, 0.0)) -> Tick:
+    """Turns ten times a second but for a stall, with the wheel counted after each."""
+    table = ConnectionTable(shard(silence, reopen=reopen), 0, net)
+    table.start(0.0)
+    rows = table._connections
+    for step in range(int(seconds * 10)):
+        net.advance(step / 10)
+        if not stalls[0] <= net.now < stalls[1]:
+            table.turn()
+            assert len(rows.wheel) == sum(state in (IDLE, BACKOFF) for state in rows.state)
+    return table.take_tick(0)
+
+
+@pytest.mark.parametrize("connect_s", [0.0, 0.01])
+def test_who_hears_nothing_is_dead_once_the_silence_is_over(connect_s: float) -> None:
+    total = soaked(Source(connect_s=connect_s))
+    assert {cause: deaths.count for cause, deaths in total.deaths.items()} == {"heartbeat_timeout": ROWS}
+    dead = total.deaths["heartbeat_timeout"]
+    assert dead.age_s.least == dead.age_s.greatest == dead.idle_s.least == dead.idle_s.greatest == 5
+
+
+def test_silence_counts_from_the_last_word() -> None:
+    total = soaked(Source((4.0, EVENT), (6.0, b": ping\n"), (7.0, b":")))
+    dead = total.deaths["heartbeat_timeout"]
+    assert dead.count == ROWS
+    assert (dead.age_s.least, dead.age_s.greatest, dead.idle_s.least, dead.idle_s.greatest) == (12, 12, 5, 5)
+    assert total.protocol is not None
+    assert (total.protocol.messages, total.protocol.message_bytes) == (ROWS, 5 * ROWS)
+
+
+@pytest.mark.parametrize("pause_s", [0.3, 4.0, 4.999])
+def test_who_hears_in_time_lives(pause_s: float) -> None:
+    total = soaked(Source(*((pause_s * number, EVENT) for number in range(1, int(70 / pause_s)))))
+    assert not total.deaths
+    assert total.held_at_drain == ROWS
+    assert total.heard_ms.count == ROWS
+    assert total.heard_ms.greatest <= pause_s * 1e3 + 1
+
+
+def test_who_hears_in_the_very_look_lives() -> None:
+    total = soaked(Source((5.0, EVENT)), 9.0)
+    assert (total.held_at_drain, total.deaths) == (ROWS, {})
+
+
+def test_an_end_in_the_very_look_is_one() -> None:
+    total = soaked(Source((5.0, b"")))
+    assert {cause: deaths.count for cause, deaths in total.deaths.items()} == {"closed_idle": ROWS}
+
+
+def test_who_may_be_silent_for_ever_lives() -> None:
+    total = soaked(Source(), 4_000.0, "forever")
+    assert not total.deaths
+    assert (total.held_at_drain, total.opened) == (ROWS, ROWS)
+
+
+def test_what_came_in_time_and_is_read_late_kills_nobody() -> None:
+    total = driven(Source((3.0, EVENT)), 26.0, stalls=(1.0, 21.0))
+    assert (total.held, dict(total.deaths)) == (ROWS, {})
+    # Without a word it is as dead as after a quiet wait.
+    assert driven(Source(), 26.0, stalls=(1.0, 21.0)).deaths["heartbeat_timeout"].count == ROWS
+
+
+@pytest.mark.parametrize("words", [(), ((2.0, b""),), ((2.0, EVENT), (3.0, b"")), ((5.0, b""),), ((2.0, b"data: " + b"x" * 10_000),)])
+def test_who_was_lost_is_opened_again(words: tuple[tuple[float, bytes], ...]) -> None:
+    total = driven(Source(*words), 40.0, reopen=True)
+    lost = sum(deaths.count for deaths in total.deaths.values())
+    assert lost >= 2 * ROWS
+    assert total.opened == ROWS + total.reopened
+    assert total.held == total.opened - lost
+
+
+def test_a_stream_that_lived_and_ended_is_asked_for_again_soon() -> None:
+    spoke, silent = (driven(Source(*words, (1.0, b"")), 60.0, reopen=True).reopened for words in ([(0.5, EVENT)], []))
+    # It takes 0.5 s to 1 s, each time; who never heard a word waits longer each time.
+    assert spoke > 30 * ROWS
+    assert silent < 10 * ROWS
