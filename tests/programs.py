@@ -336,6 +336,8 @@ def speaking(client: Client) -> Iterator[str]:
             at[0] = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
             ready.set()
             await ended.wait()
+        for task in asyncio.all_tasks() - {asyncio.current_task()}:
+            task.cancel()
 
     thread = threading.Thread(target=loop.run_until_complete, args=(serve(),))
     thread.start()
