@@ -21,6 +21,7 @@ PROTOCOLS = {
     "http": Spoken("HTTP", ("http", "https"), (80, 443), ("method",), True),
     "websocket": Spoken("WebSocket", ("ws", "wss"), (80, 443), ("ws_message",), True),
     "tcp": Spoken("TCP", ("tcp", "tls"), None, ("send", "expect", "greeting", "silence_s")),
+    "mqtt": Spoken("MQTT", ("mqtt", "mqtts"), (1883, 8883), ("mqtt_version", "mqtt_id", "mqtt_login", "subscribe")),
 }
 #: What is spoken to URLs of each scheme, and whether over TLS.
 SCHEMES = {scheme: (name, bool(place)) for name, one in PROTOCOLS.items() for place, scheme in enumerate(one.schemes)}
