@@ -42,7 +42,7 @@ def _require_protocol(fields: Mapping[str, Any], located: Mapping[str, str]) -> 
     name = parse_target(fields["urls"][0]).protocol
     spoken = PROTOCOLS[name]
     for key in OWN_KEYS:
-        if key in located and key not in spoken.keys and fields[key] not in (None, "HEAD"):
+        if key in located and key not in spoken.keys and fields[key] and fields[key] != "HEAD":
             theirs = [one for one in PROTOCOLS.values() if key in one.keys]
             urls = " or ".join(f"{one.schemes[0]}://" for one in theirs)
             what = f"of {theirs[0].title} alone ({urls}), and the URL is of {spoken.title}"

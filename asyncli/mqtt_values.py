@@ -76,6 +76,8 @@ def parse_login_file(value: object) -> str:
 
 def _short(value: object) -> str:
     text = parse_text(value)
+    if not text.isprintable():
+        raise ValueError(f"{shown(text)} has control characters in it; write it without")
     if len(text.encode()) > _LONGEST_TEXT:
         raise ValueError(f"{shown(text)} is longer than {_LONGEST_TEXT:,} bytes; write a shorter one")
     return text

@@ -22,8 +22,8 @@ class Template:
             raise ValueError(f"{shown(text)} has a single brace in it; write {{{{ or }}}} for a brace") from None
         for _, name, form, conversion in fields:
             if name not in ("n", "random") or conversion or not (_FORMAT.fullmatch(form or "") if name == "n" else not form):
-                field = f"{name}{f'!{conversion}' if conversion else ''}{f':{form}' if form else ''}"
-                raise ValueError(f"{shown(text)}: {{{field[:40]}}} is no field; write {{n}}, {{n:06d}} or {{random}}")
+                field = f"{{{name}{f'!{conversion}' if conversion else ''}{f':{form}' if form else ''}}}"
+                raise ValueError(f"{shown(text)}: {shown(field)} is no field; write {{n}}, {{n:06d}} or {{random}}")
         #: Each connection has another text.
         self.varies = any(name == "n" for _, name, _, _ in fields)
         self._text = text

@@ -10,14 +10,15 @@ from asyncli.cli.options import output_options, outputs_of, plan_from, plan_opti
 from asyncli.plan import Layer
 
 CONNECTIONS = "100k"
+_SCHEMES = {"nchan": "ws", "mosquitto": "mqtt"}
 
 
 @click.command(name="demo", context_settings={"max_content_width": 110})
 @plan_options(CONNECTIONS)
 @click.option(
     "--server",
-    type=click.Choice(["nginx", "builtin", "nchan"]),
-    help="Which server; nchan is an nginx that holds WebSockets.  [default: nginx where there is one]",
+    type=click.Choice(["nginx", "builtin", "nchan", "mosquitto"]),
+    help="Which server; nchan is of WebSockets, mosquitto of MQTT.  [default: nginx where there is one]",
 )
 @click.option("--tls", is_flag=True, help="Over TLS, with a certificate made for this start.")
 @output_options
@@ -28,7 +29,7 @@ def command(server: str | None, tls: bool, **values: Any) -> int:
     every number says so.
     """
     # A plan needs a URL; the lab's is known once it runs.
-    placeholder = f"{'ws' if server == 'nchan' else 'http'}{'s' if tls else ''}://127.0.0.1:1/"
+    placeholder = f"{_SCHEMES.get(server or '', 'http')}{'s' if tls else ''}://127.0.0.1:1"
     defaults = Layer("demo: {key}", {"urls": [placeholder], "connections": CONNECTIONS, "keepalive": 60, "hold": "60s"})
     to = outputs_of(values)
     plan = plan_from(values, (), defaults)

@@ -36,7 +36,9 @@ _CONNACK, _PUBLISH, _PUBREL, _SUBACK, _PINGRESP, _DISCONNECT = 2, 3, 6, 9, 13, 1
 _ACKNOWLEDGED = {1: b"\x40\x02", 2: b"\x50\x02"}
 _PUBCOMP = b"\x70\x02"
 _CLEAN, _USER, _PASSWORD = 0x02, 0x80, 0x40
-_REFUSED = 0x80
+# Of SUBACK, and of DISCONNECT (MQTT 5, section 3.14.2.1).
+_FAILURES = frozenset(code for code in REASONS if code >= 0x80)
+_GOODBYES = frozenset((0, *range(0x80, 0x84), 0x87, 0x89, 0x8B, *range(0x8D, 0x91), *range(0x93, 0xA3)))
 # Of SUBACK and the like, and of the properties of a publication; of more nobody has need.
 _MOST_BYTES = 65_536
 # What its field of two bytes holds; of longer sleeps the server is not told, and waits for ever.
@@ -138,7 +140,12 @@ class _Packets:
         self._require(kind, data[at] & 0xF, data, at)
         size, begin = varying(data, at + 1, self._five)
         if kind == _PUBLISH:
-            return self._publication(data[at] >> 1 & 3, data, begin, begin + size)
+            try:
+                return self._publication(data[at] >> 1 & 3, data, begin, begin + size)
+            except WantedError as wanted:
+                if wanted.upto <= begin + size:
+                    raise
+                raise ProtocolError("PUBLISH that ends before its payload") from None
         if size > _MOST_BYTES:
             raise ProtocolError(f"{_NAMES[kind]} of {size:,} bytes")
         body = data[begin : there(data, begin + size)]
@@ -157,7 +164,7 @@ class _Packets:
                 raise ProtocolError("PINGRESP with a body" if body else "PINGRESP that answers no PINGREQ")
             self._awaiting, self._answered = False, True
         else:
-            self._reason = _code(kind, body[:1], (0, *REASONS))
+            self._reason = _code(kind, body[:1], _GOODBYES)
             said = self._properties(kind, body[1:], OF_DISCONNECT)
             if self._awaits:
                 raise _refusal(kind, self._reason, said)
@@ -202,7 +209,7 @@ class _Packets:
             raise ProtocolError("SUBACK that does not answer the SUBSCRIBE")
         said = properties(body[2:begin], OF_ANSWER, "SUBACK") if self._five else {}
         for topic, granted in zip(asked, body[begin:], strict=True):
-            code = _code(_SUBACK, bytes((granted,)), (0, 1, 2, *REASONS))
+            code = _code(_SUBACK, bytes((granted,)), (0, 1, 2, *_FAILURES))
             if code > 2:
                 raise _refusal(_SUBACK, code, said, f" for {topic[:80]}")
         self._awaits = 0
@@ -268,7 +275,7 @@ def _packet_id(body: bytes) -> bytes:
 def _code(kind: int, code: bytes, known: Container[int]) -> int:
     """A reason code, 0 where it is left out."""
     if code and code[0] not in known:
-        raise ProtocolError(f"{_NAMES[kind]} with the unknown code {code[0]}")
+        raise ProtocolError(f"{_NAMES[kind]} with the code {code[0]}, which it may not have")
     return code[0] if code else 0
 
 
