@@ -60,14 +60,14 @@ class LabMosquitto(LabServer):
             )
 
     def _values(self) -> Mapping[str, object]:
-        pem, authority = self._file("server.pem"), self._file("authority.pem")
+        pem = self._file("server.pem")
         return {
             "address": self.address,
             "port": self.port,
             "error_log": self._file("error.log"),
             # As root it would become another user, whose PSS root may not read in most containers.
             "user_line": "user root" if os.geteuid() == 0 else "# (user: only root may set it)",
-            "tls_lines": f"cafile {authority}\ncertfile {pem}\nkeyfile {pem}" if self.tls else "# (no TLS)",
+            "tls_lines": f"certfile {pem}\nkeyfile {pem}" if self.tls else "# (no TLS)",
             "more_lines": self._more_lines,
         }
 
