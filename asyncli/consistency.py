@@ -57,7 +57,7 @@ def _require_protocol(fields: Mapping[str, Any], located: Mapping[str, str]) -> 
         name = fields.get("http_protocol") or name
     spoken = PROTOCOLS[name]
     for key in OWN_KEYS:
-        if key in located and key not in spoken.keys and fields[key] not in (None, "HEAD"):
+        if key in located and key not in spoken.keys and fields[key] not in (None, "HEAD", ()):
             raise PlanError(f"{located[key]}: only for {_ways_to(key)}, and the connections speak {spoken.title}; leave it out")
     if fields.get("headers") and not spoken.asks_by_http:
         raise PlanError(f"{located['headers']}: {spoken.title} has no headers; leave it out")

@@ -26,6 +26,7 @@ def _bytes_of(part: str, place: int) -> bytes:
     if len(part) == 3:
         return bytes((int(part[1:], 16),))
     if part not in _ESCAPES:
+        part = part if part.isprintable() else ascii(part)[1:-1]
         raise ValueError(rf"'\{part}' is no escape; write one of \r \n \t \0 \\ \xHH")
     return _ESCAPES[part].encode()
 
@@ -69,7 +70,7 @@ def parse_expected(value: object) -> Expected:
         return Expected()
     if (size := re.fullmatch(r"([0-9]{1,9}) bytes?", text)) is not None:
         if not 1 <= int(size[1]) <= _LONGEST_ANSWER:
-            raise ValueError(f"{shown(value)}: an answer has 1 to {_LONGEST_ANSWER:,} bytes; write as many")
+            raise ValueError(f"{shown(value)} is not the size of an answer; write 1 to {_LONGEST_ANSWER:,} bytes")
         return Expected(size=int(size[1]))
     if len(text) > 1 and text[0] == text[-1] == "/":
         try:

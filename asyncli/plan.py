@@ -20,6 +20,7 @@ from asyncli.consistency import require_consistent
 from asyncli.core.ramp import Ramp
 from asyncli.errors import PlanError
 from asyncli.expected import checked_expected, parse_sent
+from asyncli.mqtt_values import parse_client_id, parse_login_file, parse_subscription, parse_version
 from asyncli.spoken import OWN_KEYS, STREAMS
 from asyncli.units import LONGEST_S, parse_count, parse_duration, parse_pace, shown
 from asyncli.values import (
@@ -60,11 +61,11 @@ _STREAM_SILENCE_S = 60.0
 
 
 class Discreet(TlsOptions, frozen=True):
-    """A plan that hides its headers' values when printed: in a notebook, a log, a traceback. Of TLS it shows what was asked."""
+    """A plan that hides its secrets when printed: in a notebook, a log, a traceback. Of TLS it shows what was asked."""
 
     def __rich_repr__(self) -> list[tuple[str, Any]]:
         said = ((name, getattr(self, name)) for name in self.__struct_fields__)
-        return [(name, masked(value) if name == "headers" else value) for name, value in said if _is_shown(name, value)]
+        return [(name, without_secrets(name, value)) for name, value in said if _is_shown(name, value)]
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in self.__rich_repr__())})"
@@ -116,6 +117,11 @@ class Plan(Discreet, frozen=True, forbid_unknown_fields=True, kw_only=True):
     greeting: str | None = None
     #: Of connections that listen: who hears nothing for so long is dead. None: as the protocol's.
     silence_s: float | None = None
+    #: Of MQTT: None is 3.1.1; a template of client ids; ``user:password``; topics, each with its QoS.
+    mqtt_version: str | None = None
+    mqtt_id: str | None = None
+    mqtt_login: str | None = None
+    subscribe: tuple[str, ...] = ()
     first_beat: Literal["now", "sleep"] = "now"
     reopen: bool = True
     #: Limits on the run's numbers, as expressions; a crossed one fails the run (report/thresholds.py).
@@ -224,6 +230,9 @@ KEYS: dict[str, tuple[str, Callable[[object], Any]]] = {
     "expect": ("expect", checked_expected),
     "greeting": ("greeting", checked_expected),
     "silence": ("silence_s", parse_silence),
+    "mqtt_version": ("mqtt_version", parse_version),
+    "mqtt_id": ("mqtt_id", parse_client_id),
+    "subscribe": ("subscribe", each_of(parse_subscription)),
     "first_beat": ("first_beat", one_of("now", "sleep", what="a first beat")),
     "reopen": ("reopen", parse_boolean),
     "ca": ("ca", parse_file),
@@ -243,6 +252,10 @@ KEYS: dict[str, tuple[str, Callable[[object], Any]]] = {
 
 #: Headers from a file, beside "header"; it is read when the plan is made.
 HEADER_FILE: dict[str, tuple[str, Callable[[object], Any]]] = {"header_file": ("headers", parse_header_file)}
+#: All files that are.
+SECRET_FILES = HEADER_FILE | {"mqtt_login_file": ("mqtt_login", parse_login_file)}
+#: Fields with secrets.
+SECRETS = ("headers", "mqtt_login")
 
 
 class Layer(msgspec.Struct, frozen=True):
@@ -285,7 +298,7 @@ def _one_by_one(layer: Layer) -> Layer:
 _NAME_A_PLAN = "name a TOML file, or one of asyncli's plans: smoke, 100k, overnight, bench"
 
 
-def read_plan_file(path: str | os.PathLike[str], keys: Iterable[str] = (*KEYS, *HEADER_FILE, "ramp")) -> Layer:
+def read_plan_file(path: str | os.PathLike[str], keys: Iterable[str] = (*KEYS, *SECRET_FILES, "ramp")) -> Layer:
     """A TOML plan of ``keys`` as a layer. Raises :class:`PlanError` for an unreadable file, bad TOML or an unknown key."""
     known = sorted(keys)
     path = Path(path)
@@ -354,7 +367,8 @@ def read_layers(
 
 def build_plan(layers: Iterable[Layer]) -> Plan:
     """The layers, weakest first, as one plan. A missing seed is drawn, and kept in the run file."""
-    fields, located = read_layers(map(_one_by_one, layers), KEYS | HEADER_FILE | {"hold_until": ("hold_until", parse_hold_until)})
+    known = KEYS | SECRET_FILES | {"hold_until": ("hold_until", parse_hold_until)}
+    fields, located = read_layers(map(_one_by_one, layers), known)
     plan = Plan(**fields)
     if plan.batch > plan.connections:
         plan = msgspec.structs.replace(plan, batch=plan.connections)
@@ -364,16 +378,17 @@ def build_plan(layers: Iterable[Layer]) -> Plan:
     return plan
 
 
-def masked(headers: Iterable[object]) -> list[str]:
-    """``Name: value`` headers without their values: ``Authorization: ***``."""
-    return [f"{str(one).partition(':')[0]}: {MASK}" for one in headers]
+def without_secrets(field: str, value: Any) -> Any:
+    """A plan's value as it may be shown: headers as ``Authorization: ***``."""
+    if field == "headers":
+        return [f"{str(one).partition(':')[0]}: {MASK}" for one in value or ()]
+    return MASK if field in SECRETS and value else value
 
 
 def shown_plan(plan: Discreet) -> dict[str, Any]:
-    """The plan as plain data for all but the run file: without the headers' values, and of TLS what was asked."""
-    shown: dict[str, Any] = msgspec.to_builtins(plan)
-    shown["headers"] = masked(shown["headers"])
-    return {key: value for key, value in shown.items() if _is_shown(key, value)}
+    """The plan as plain data for all but the run file: without secrets, and of TLS what was asked."""
+    plain: dict[str, Any] = msgspec.to_builtins(plan)
+    return {key: without_secrets(key, value) for key, value in plain.items() if _is_shown(key, value)}
 
 
 def _is_shown(field: str, value: object) -> bool:

@@ -27,6 +27,7 @@ PROTOCOLS = {
     "stream": Spoken("HTTP stream", ("http", "https"), (80, 443), ("http_protocol", "silence_s"), True, "connections"),
     "websocket": Spoken("WebSocket", ("ws", "wss"), (80, 443), ("ws_message",), True, "connections"),
     "tcp": Spoken("TCP", ("tcp", "tls"), None, ("send", "expect", "greeting", "silence_s")),
+    "mqtt": Spoken("MQTT", ("mqtt", "mqtts"), (1883, 8883), ("mqtt_version", "mqtt_id", "mqtt_login", "subscribe")),
 }
 #: What a plan's ``protocol`` has http:// URLs speak.
 STREAMS = ("sse", "stream")

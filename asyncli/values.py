@@ -24,7 +24,7 @@ SHORTEST_INTERVAL_S = 1e-6
 MASK = "***"
 _HTTP = ("http", "https")
 # Some headers, as curl's -H @FILE, and not a device without end.
-_LONGEST_HEADERS = 65_536
+_LONGEST_SECRETS = 65_536
 _USERINFO = re.compile(r"((?:[^/?#]*://)?)[^/?#]*@")
 _AUTHORITY = re.compile(r"(?:\[(?P<address>[^\[\]]+)\]|[-._0-9A-Za-z]+)(?::(?P<port>[^:]*))?")
 _TOKEN = frozenset("!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
@@ -88,9 +88,10 @@ def parse_url(value: object, schemes: tuple[str, ...] = _HTTP) -> Target:
         raise ValueError(
             f"{shown(value)}: {shown(parts.netloc)} is no host; write a name or an address (IPv6 in brackets) and its port"
         )
-    ports = PROTOCOLS[protocol].ports
-    if ports is None and (match["port"] is None or parts.path not in ("", "/") or parts.query):
-        raise ValueError(f"{shown(value)} is not a host and a port; write for example {parts.scheme}://127.0.0.1:6379")
+    spoken, ports = PROTOCOLS[protocol], PROTOCOLS[protocol].ports
+    if (ports is None and match["port"] is None) or (not spoken.asks_by_http and (parts.path not in ("", "/") or parts.query)):
+        example = f"{parts.scheme}://127.0.0.1:{6379 if ports is None else ports[secure]}"
+        raise ValueError(f"{shown(value)} is not a host and a port; write for example {example}")
     port_text = match["port"] or (str(ports[secure]) if ports is not None and match["port"] is None else "")
     if not port_text.isdigit() or len(port_text) > 5 or not 1 <= int(port_text) <= 65535:
         raise ValueError(f"{shown(value)}: port {shown(port_text)} is not a port; write a number from 1 to 65535")
@@ -103,7 +104,9 @@ def _scheme_of(value: str, schemes: tuple[str, ...]) -> str:
     """The scheme of what may be a URL."""
     if userinfo := _USERINFO.match(value):
         without = f"{userinfo[1]}{MASK}@{value[userinfo.end() :]}"
-        raise ValueError(f"{shown(without)} carries a user name; leave it out, and send an Authorization header (--header-file)")
+        how = "send an Authorization header (--header-file)"
+        how = "write --mqtt-login-file FILE" if value.lower().startswith("mqtt") else how
+        raise ValueError(f"{shown(without)} carries a user name; leave it out, and {how}")
     if any(ch.isspace() or ord(ch) < 33 or ord(ch) == 127 for ch in value):
         raise ValueError(f"{shown(value)} has white space or a control character in it; remove it, or write it as %20")
     if not value.isascii():
@@ -235,17 +238,23 @@ def headers_in(text: str) -> tuple[str, ...]:
 
 def parse_header_file(value: object) -> tuple[str, ...]:
     path = parse_file(value)
+    text = read_text(path, "name a file with one 'Name: value' a line")
     try:
-        with open(path, "rb") as file:
-            data = file.read(_LONGEST_HEADERS + 1)
-    except OSError as error:
-        raise ValueError(f"{shown(path)} cannot be read ({error.strerror}); name a file with one 'Name: value' a line") from None
-    if len(data) > _LONGEST_HEADERS:
-        raise ValueError(f"{shown(path)} is longer than {_LONGEST_HEADERS:,} bytes; name a file with one 'Name: value' a line")
-    try:
-        return headers_in(data.decode("utf-8", "replace"))
+        return headers_in(text)
     except ValueError as error:
         raise ValueError(f"{shown(path)}: {error}") from None
+
+
+def read_text(path: str, remedy: str) -> str:
+    """The text of a file of secrets, which no error shows."""
+    try:
+        with open(path, "rb") as file:
+            data = file.read(_LONGEST_SECRETS + 1)
+    except OSError as error:
+        raise ValueError(f"{shown(path)} cannot be read ({error.strerror}); {remedy}") from None
+    if len(data) > _LONGEST_SECRETS:
+        raise ValueError(f"{shown(path)} is longer than {_LONGEST_SECRETS:,} bytes; {remedy}")
+    return data.decode("utf-8", "replace")
 
 
 def parse_keepalive(value: object) -> float:

@@ -25,6 +25,7 @@ from asyncli.lab import nchan
 from asyncli.lab.apache import find_apache
 from asyncli.lab.executables import find_nginx
 from asyncli.lab.haproxy import find_haproxy
+from asyncli.lab.mosquitto import find_mosquitto
 
 # Before numpy is loaded: its threads would take the CPUs that other tests of a lane use.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -69,6 +70,7 @@ _SERVERS: dict[str, tuple[Callable[[], bool], str, tuple[str, ...]]] = {
         lambda: bool(shutil.which("redis-server") and shutil.which("memcached")),
         "no redis or no memcached on this host; apt-get install redis-server memcached", ("ASYNCLI_REQUIRE_SERVERS",),
     ),
+    "mosquitto": (lambda: find_mosquitto() is not None, "no mosquitto 2.0 on this host; apt-get install mosquitto", ("ASYNCLI_REQUIRE_SERVERS",)),
     "namespaces": (
         can_be_made,
         "no network namespaces to drop packets in: that takes root, ip and nft; apt-get install iproute2 nftables",

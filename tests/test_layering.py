@@ -15,8 +15,8 @@ import asyncli
 PACKAGE = Path(asyncli.__file__).parent
 #: What all may know: plans, records and their names, and small things that know nothing else.
 MODEL = {
-    "asyncli", "benchplan", "certificates", "consistency", "errors", "expected", "exit_status", "findings", "metrics", "plan", "records", "run", "samples", "secret_variables", "spoken", "text",
-    "topology", "trust", "units", "values", "core.adding", "core.histogram",
+    "asyncli", "benchplan", "certificates", "consistency", "errors", "expected", "exit_status", "findings", "metrics", "mqtt_values", "plan", "records", "run", "samples", "secret_variables", "spoken",
+    "template", "text", "topology", "trust", "units", "values", "core.adding", "core.histogram",
 }  # fmt: skip
 #: Each part, and the others that it may import beside MODEL; its own modules it always may.
 MAY_IMPORT: dict[str, set[str]] = {
@@ -48,9 +48,11 @@ MODEL_MAY_IMPORT: dict[str, set[str]] = {
     "values": {"spoken", "units"},
     "expected": {"units", "values"},
     "consistency": {"errors", "spoken", "values"},
-    "plan": {"consistency", "core.ramp", "errors", "expected", "spoken", "units", "values"},
+    "mqtt_values": {"template", "units", "values"},
+    "template": {"units"},
+    "plan": {"consistency", "core.ramp", "errors", "expected", "mqtt_values", "spoken", "units", "values"},
     "records": {"core.adding", "core.histogram", "text"},
-    "findings": {"records", "units"},
+    "findings": {"mqtt_values", "records", "units"},
     "samples": {"records"},
     "topology": {"metrics", "records"},
     "run": {"plan", "records", "samples", "topology"},

@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from asyncli.errors import PlanError
+from asyncli.mqtt_values import topic_and_qos
 from asyncli.plan import KEYS, Layer, Plan, build_plan, load_plan, plan_document, read_plan_file, shown_plan
+from asyncli.template import Template
 from asyncli.values import parse_url
 
 URL = "http://127.0.0.1:8080/"
@@ -36,8 +38,8 @@ def test_flags_win_over_the_file_and_the_file_over_defaults(tmp_path: Path) -> N
 
 
 def test_every_field_of_a_plan_has_a_key_and_every_shipped_plan_reads() -> None:
-    # The hold has two fields: how long, or until when.
-    assert {field for field, _ in KEYS.values()} | {"hold_until"} == set(Plan.__struct_fields__)
+    # The hold has two fields: how long, or until when; a login comes by a file alone.
+    assert {field for field, _ in KEYS.values()} | {"hold_until", "mqtt_login"} == set(Plan.__struct_fields__)
     configs = Path(__file__).parent.parent / "configs"
     assert sorted(file.stem for file in configs.glob("*.toml")) == ["100k", "bench", "overnight", "smoke"]
     shipped = [configs / f"{name}.toml" for name in ("100k", "overnight", "smoke")]
@@ -109,6 +111,21 @@ def test_urls(url: str, host: str, port: int, path: str) -> None:
         ({"protocol": "grpc"}, "'grpc' is not a protocol over http://; write sse or stream"),
         ({"urls": ["ws://a/"], "ws_message": ""}, "--ws-message: '' is not a text"),
         ({"protocol": "sse", "header": ["last-event-ID: 5"]}, "--header: asyncli sets last-event-ID itself; leave it out"),
+        ({"subscribe": ["a"]}, "--subscribe: only for mqtt://, and the connections speak HTTP; leave it out"),
+        ({"urls": ["mqtt://a"], "header": ["A: b"]}, "--header: MQTT has no headers; leave it out"),
+        ({"urls": ["mqtt://a/b"]}, "'mqtt://a/b' is not a host and a port; write for example mqtt://127.0.0.1:1883"),
+        ({"urls": ["mqtt://me:pw@a"]}, "'mqtt://***@a' carries a user name; leave it out, and write --mqtt-login-file FILE"),
+        ({"urls": ["mqtt://a"], "mqtt_version": "4"}, "--mqtt-version: '4' is not a version of MQTT; write 3.1.1 or 5"),
+        ({"urls": ["mqtt://a"], "mqtt_id": "fixed"}, "--mqtt-id: 'fixed' is the same for all connections, and of two a broker ends one; write {n} in it"),
+        ({"urls": ["mqtt://a"], "mqtt_id": "{n}{m:x}"}, "--mqtt-id: '{n}{m:x}': '{m:x}' is no field; write {n}, {n:06d} or {random}"),
+        ({"urls": ["mqtt://a"], "mqtt_id": "{n!r}"}, "'{n!r}' is no field"),
+        ({"urls": ["mqtt://a"], "mqtt_id": "{n"}, "has a single brace in it; write {{ or }} for a brace"),
+        ({"urls": ["mqtt://a"], "mqtt_id": "{n}\n"}, "has control characters in it"),
+        ({"urls": ["mqtt://a"], "subscribe": ["a@3"]}, "--subscribe: 'a@3' is not a topic and a QoS; write for example sensors/#@1"),
+        ({"urls": ["mqtt://a"], "subscribe": ["a/#/b"]}, "--subscribe: 'a/#/b': a wildcard is a whole level, and # the last one"),
+        ({"urls": ["mqtt://a"], "subscribe": ["a/b+"]}, "a wildcard is a whole level"),
+        ({"urls": ["mqtt://a"], "mqtt_login_file": "/nowhere"}, "--mqtt-login-file: '/nowhere' cannot be read (No such file or directory); name a file with one line"),
+        ({"urls": ["mqtt://a"], "mqtt_login_file": "/dev/null"}, "'/dev/null' has no login in it; name a file with one line, user:password"),
         ({"urls": ["ws://a/"], "header": ["Upgrade: x"]}, "--header: asyncli sets Upgrade itself"),
         ({"urls": ["ws://a/"], "status_url": "ws://a/"}, "unknown scheme 'ws'; write http or https"),
         ({"urls": ["http://a/"], "insecure": True}, "no URL is over TLS"),
@@ -204,9 +221,24 @@ def test_wrong_files_say_where(tmp_path: Path, text: str, words: str) -> None:
         read_plan_file(tmp_path / "absent.toml")
 
 
-def test_a_plan_that_is_printed_shows_no_headers_value() -> None:
+def test_a_plan_of_mqtt() -> None:
+    made = plan(urls=["mqtts://broker"], mqtt_version=5.0, mqtt_id="{random}{{{n:04x}}}", subscribe=["+/{n}/#@2", "a@b", "$share/x/#"])
+    (target,) = made.targets
+    assert (target.port, target.secure, made.mqtt_version, made.subscribe) == (8883, True, "5", ("+/{n}/#@2", "a@b", "$share/x/#"))
+    assert Template(made.mqtt_id or "").fill(300, "3f2a9c") == "3f2a9c{012c}"
+    assert [topic_and_qos(one) for one in made.subscribe] == [("+/{n}/#", 2), ("a@b", 0), ("$share/x/#", 0)]
+    assert load_plan(plan_document(made)) == made
+
+
+def test_a_plan_that_is_printed_shows_no_secret(tmp_path: Path) -> None:
     from rich.pretty import pretty_repr
 
+    (tmp_path / "login").write_text("abc:abc:def\n")
+    login = plan(urls=["mqtt://a"], mqtt_login_file=str(tmp_path / "login"))
+    for text in (repr(login), pretty_repr(login), str(shown_plan(login))):
+        assert "abc" not in text
+        assert "***" in text
+    assert plan_document(login)["mqtt_login"] == "abc:abc:def"
     made = plan(header=["Authorization: Bearer abc"])
     for text in (repr(made), pretty_repr(made), str(shown_plan(made))):
         assert "abc" not in text

@@ -23,7 +23,7 @@ from asyncli.analysis.totals import tested
 from asyncli.findings import comparison
 from asyncli.findings.comparison import DIRECTIVE
 from asyncli.findings.host import host_shared
-from asyncli.plan import masked
+from asyncli.plan import without_secrets
 from asyncli.records import Finding
 from asyncli.run import Run
 from asyncli.units import format_count
@@ -259,7 +259,7 @@ def differing(runs: Sequence[MeasuredRun]) -> list[Differing]:
     for key in keys:
         values = [one.facts.get(key) for one in runs]
         if any(value != values[0] for value in values[1:]):
-            found.append(Differing(key, [masked(value or ()) for value in values] if key == "plan.headers" else values))
+            found.append(Differing(key, [without_secrets(key.removeprefix("plan."), value) for value in values]))
     if any(one.key.startswith(DIRECTIVE) for one in found):
         # The hash of the file adds nothing to its directives.
         found = [one for one in found if one.key != "server.config_hash"]

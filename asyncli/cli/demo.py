@@ -16,8 +16,8 @@ CONNECTIONS = "100k"
 @plan_options(CONNECTIONS)
 @click.option(
     "--server",
-    type=click.Choice(["nginx", "builtin", "nchan", "redis", "memcached"]),
-    help="Which server; nchan holds WebSockets and event streams, redis and memcached speak raw TCP.  [default: nginx]",
+    type=click.Choice(["nginx", "builtin", "nchan", "mosquitto", "redis", "memcached"]),
+    help="Which; nchan is of WebSockets and event streams, mosquitto of MQTT, redis and memcached of TCP.  [default: nginx]",
 )
 @click.option("--tls", is_flag=True, help="Over TLS, with a certificate made for this start.")
 @output_options

@@ -15,19 +15,20 @@ from asyncli.units import parse_count
     "-c",
     "--connections",
     metavar="N",
-    help="How many it must hold.  [default: 100k; nginx-proxy 5k, apache-prefork 256, apache-event, haproxy, redis "
-    "and memcached 10k, server models 16]",
+    help="How many it must hold.  [default: 100k; nginx-proxy 5k, apache-prefork 256, apache-event, haproxy, "
+    "mosquitto, redis and memcached 10k, server models 16]",
 )
 @click.option("-k", "--keepalive", default="3600", metavar="TIME", show_default=True, help="The clients' longest keepalive.")
 @click.option("--port", default="0", metavar="PORT", show_default=True, help="The port; 0: a free one.")
-@click.option("--tls", is_flag=True, help="Speak TLS, with a new certificate: nginx, nchan, apache-*, haproxy, builtin.")
+@click.option("--tls", is_flag=True, help="Speak TLS, with a new certificate: not nginx-proxy and the models.")
 def command(name: str, connections: str | None, keepalive: str, port: str, tls: bool) -> int:
     """Start a local server, print its address, and run it until Ctrl-C.
 
-    NAME is nginx, nginx-proxy (an nginx before two others), nchan (an nginx that holds WebSockets), apache-prefork,
-    apache-event, haproxy, redis, memcached, or builtin (asyncli's own); or a textbook model: iterative, fork (a process per
-    client), prefork, thread (a thread per client), thread-pool, thread-queue, asyncio. All but builtin must be installed; the
-    models but asyncio need a C compiler. The system's own configuration is neither read nor changed.
+    NAME is nginx, nginx-proxy (an nginx before two others), nchan (an nginx that holds WebSockets and event streams),
+    apache-prefork, apache-event, haproxy, mosquitto (MQTT), redis, memcached, or builtin (asyncli's own); or a textbook model:
+    iterative, fork (a process per client), prefork, thread (a thread per client), thread-pool, thread-queue, asyncio. All but
+    builtin must be installed; the models but asyncio need a C compiler. The system's own configuration is neither read nor
+    changed.
     """
     count = None if connections is None else parsed("--connections", parse_count, connections)
     seconds = seconds_of("--keepalive", keepalive)

@@ -12,7 +12,7 @@ import msgspec
 
 from asyncli.cli.outputs import Outputs
 from asyncli.errors import HostError, PlanError
-from asyncli.plan import HEADER_FILE, KEYS, Layer, Plan, build_plan, read_plan_file
+from asyncli.plan import KEYS, SECRET_FILES, Layer, Plan, build_plan, read_plan_file
 from asyncli.secret_variables import HEADERS_VARIABLE, secret
 from asyncli.units import parse_duration
 from asyncli.values import headers_in, with_one_host
@@ -96,6 +96,10 @@ _PLAN_OPTIONS: tuple[Option, ...] = (
     click.option("--expect", metavar="ANSWER", help="Its answer: bytes, '/REGEX/' of a line, 'N bytes'.  [default: any]"),
     click.option("--greeting", metavar="ANSWER", help="What the server says first, likewise.  [default: nothing]"),
     click.option("--silence", metavar="TIME", help="Listeners that hear nothing so long are dead.  [default: 60s, tcp: forever]"),
+    click.option("--mqtt-version", metavar="3.1.1|5", help="Of mqtt:// and mqtts://.  [default: 3.1.1]"),
+    click.option("--mqtt-id", metavar="TEMPLATE", help="Client ids; {n} counts.  [default: asyncli-{random}-{n:06d}]"),
+    click.option("--mqtt-login-file", metavar="FILE", help="Of MQTT: user:password, in a line."),
+    click.option("--subscribe", metavar="TOPIC[@QOS]", multiple=True, help="Topics to hear, as 'sensors/#@1'; repeatable."),
     click.option("--first-beat", metavar="now|sleep", help="Beat at once after connecting, or sleep first.  [default: now]"),
     click.option("--reopen/--no-reopen", default=None, help="Replace lost connections, or only count them.  [default: reopen]"),
     click.option("--fail-if", metavar="LIMIT", multiple=True, help="Fail if LIMIT is true, as in 'lost > 0.1%'; repeatable."),
@@ -209,7 +213,7 @@ def plan_from(values: dict[str, Any], urls: tuple[str, ...] = (), defaults: Laye
     layers = [defaults] if defaults is not None else []
     if (file := values.get("plan_file")) is not None:
         layers.append(read_plan_file(plan_path(str(file))))
-    keys = {*KEYS, *HEADER_FILE, "ramp"}
+    keys = {*KEYS, *SECRET_FILES, "ramp"}
     flags = {key: value for key, value in values.items() if key in keys and value is not None and value != ()}
     # The URLs last: a flag's value without quotes spills into them, and the flag's error is the clearer one.
     plan = build_plan([*layers, Layer("--{key}", flags), *([Layer("URL", {"urls": list(urls)})] if urls else [])])

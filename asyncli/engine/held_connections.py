@@ -458,7 +458,7 @@ class HeldConnections:
     def _reply(self, row: int, data: bytes) -> bool:
         """Send what the protocol answers; who asks and does not read is ended. False: the row has ended."""
         if len(self._unsent.get(row, b"")) > _MOST_UNREAD_BYTES:
-            self._end(row, GARBAGE, said="it does not read the answers to its pings")
+            self._end(row, GARBAGE, said="it does not read what it is answered")
             return False
         return self._write(row, data)
 

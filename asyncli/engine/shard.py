@@ -12,10 +12,11 @@ from asyncli.benchplan import BenchPlan
 from asyncli.core.ramp import Ramp
 from asyncli.engine.spread import Destination, Spread
 from asyncli.expected import unescaped
+from asyncli.mqtt_values import CLIENT_ID
 from asyncli.plan import Plan
 from asyncli.protocols import new_protocol, new_reader
 from asyncli.protocols.interface import Protocol, Reader
-from asyncli.protocols.words import HttpWords, StreamWords, TcpWords, WebSocketWords, Words
+from asyncli.protocols.words import HttpWords, MqttWords, StreamWords, TcpWords, WebSocketWords, Words
 from asyncli.records import Finding, Tick
 from asyncli.values import Target, TlsOptions
 
@@ -160,6 +161,11 @@ def _words_of(plan: Plan) -> Words:
         case "sse" | "stream" as name:
             requests = tuple(_head("GET", target, _asking(plan.headers, name)).removesuffix(b"\r\n") for target in plan.targets)
             return StreamWords(requests, name == "sse", plan.longest_silence_s)
+        case "mqtt":
+            # Of this seed: who resumes the run has its client ids again.
+            random = f"{plan.seed & 0xFFFFFF:06x}"
+            version, client_id, login = plan.mqtt_version or "3.1.1", plan.mqtt_id or CLIENT_ID, plan.mqtt_login or ""
+            return MqttWords(version, client_id, random, plan.keepalive_s, plan.subscribe, login)
         case _:
             return TcpWords(unescaped(plan.send or ""), plan.expect or "any", plan.greeting or "", plan.longest_silence_s)
 

@@ -44,6 +44,8 @@ CELLS = {
     "nchan-wss": Cell("nchan", "WebSocket over TLS", True),
     "nchan-sse": Cell("nchan", "event stream", False, "http", {"protocol": "sse", "silence": "forever"}),
     "nchan-sse-tls": Cell("nchan", "event stream over TLS", True, "http", {"protocol": "sse", "silence": "forever"}),
+    "mosquitto": Cell("mosquitto", "MQTT"),
+    "mosquitto-tls": Cell("mosquitto", "MQTT over TLS", True),
     "redis": Cell("redis", "raw TCP"),
     "memcached": Cell("memcached", "raw TCP"),
 }

@@ -13,6 +13,7 @@ import msgspec
 
 from asyncli.findings import Words, fill
 from asyncli.findings.losses import describe_loss, plain_braces
+from asyncli.mqtt_values import REASONS
 from asyncli.units import format_clock, format_count, format_duration, format_many
 
 # Idle timeouts (s) that are somebody's default.
@@ -168,9 +169,9 @@ _CAUSES: dict[str, tuple[str, str]] = {
         "others were answered, these never: looks like {server} has not accepted them (its listen queue holds them)",
         _LISTENS,
     ),
-    "never_answered": ("no heartbeat was answered: {server} accepted, shook hands over TLS, and did not answer", _ANSWERS),
+    "never_answered": ("no heartbeat was answered: {server} accepted, shook hands, and did not answer", _ANSWERS),
     "others_answered": (
-        "others were answered, these never: {server} accepted them, shook hands over TLS, and did not answer", _ANSWERS,
+        "others were answered, these never: {server} accepted them, shook hands, and did not answer", _ANSWERS,
     ),
     "silent_drop": (
         "all of them had been idle for {for_s} or longer, while others were answered{counts}: {likely}a middle box drops "
@@ -253,6 +254,7 @@ _CLOSE_CODES = {
 #: Of each protocol: how a server takes leave, and its codes.
 _GOODBYES: dict[str, tuple[str, dict[int, tuple[str, str]]]] = {
     "websocket": ("with a close frame", _CLOSE_CODES),
+    "mqtt": ("with a DISCONNECT", {code: (name, "see its log") for code, name in REASONS.items()}),
     "sse": ("which ended the stream", {}),
     "stream": ("which ended the answer", {}),
 }

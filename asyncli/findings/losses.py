@@ -193,7 +193,8 @@ def status_errors(by_status: Mapping[int, int], over_tls: bool) -> Words:
 @finding("handshakes_refused", "error")
 def handshakes_refused(reasons: Mapping[str, int]) -> Words:
     """Connects stood, and the server did not grant what a protocol asks for first, as an upgrade to WebSocket: by its answer."""
-    remedy = "see the URL's path, and the headers that it wants (--header: Origin, Authorization, Sec-WebSocket-Protocol)"
+    http = "of HTTP the URL's path and headers (--header: Origin, Authorization, Sec-WebSocket-Protocol)"
+    remedy = f"see its error log and its limit of connections; {http}; of MQTT login and ids (--mqtt-login-file, --mqtt-id)"
     return Words(f"the server refused handshakes: {by_reason(reasons)}", remedy)
 
 

@@ -74,7 +74,7 @@ class LabServer(ABC):
         if scheme is not None:
             self.scheme = scheme
         if tls and not self.speaks_tls:
-            raise PlanError("this server of the lab has no TLS; use nginx, apache-event, apache-prefork, haproxy or builtin")
+            raise PlanError("this server of the lab has no TLS; use nginx, apache-event, haproxy, mosquitto or builtin")
         self.tls = tls
         ports.family_of(address)
         self._connections = connections or self.usual

@@ -1,4 +1,4 @@
-"""Local servers to aim at, by name: nginx, Apache, HAProxy, and the built-in asyncio server where there is none."""
+"""Local servers to aim at, by name: nginx, Apache, HAProxy, mosquitto, and the built-in asyncio server where there is none."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ __all__ = ["NAMES", "LabServer", "choose", "kind_of", "url_of"]
 NAMES: dict[str, str] = {
     "nginx": "nginx.LabNginx", "nginx-proxy": "proxy.LabNginxProxy", "apache-prefork": "apache.LabApachePrefork",
     "apache-event": "apache.LabApacheEvent", "haproxy": "haproxy.LabHaproxy", "builtin": "builtin.LabBuiltin",
-    "nchan": "nchan.LabNchan", "redis": "stores.LabRedis", "memcached": "stores.LabMemcached",
+    "nchan": "nchan.LabNchan", "mosquitto": "mosquitto.LabMosquitto", "redis": "stores.LabRedis",
+    "memcached": "stores.LabMemcached",
     **dict.fromkeys(("iterative", "fork", "prefork", "thread", "thread-pool", "thread-queue", "asyncio"), "models.LabModel"),
 }  # fmt: skip
 

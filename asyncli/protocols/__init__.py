@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from asyncli.protocols.http1 import Http1, Scanner
 from asyncli.protocols.interface import Protocol, Reader
-from asyncli.protocols.words import HttpWords, StreamWords, TcpWords, WebSocketWords, Words
+from asyncli.protocols.words import HttpWords, MqttWords, StreamWords, TcpWords, WebSocketWords, Words
 
 
 def new_protocol(words: Words, entropy: Callable[[int], bytes], number: Callable[[int], int]) -> Protocol:
@@ -29,6 +29,10 @@ def new_protocol(words: Words, entropy: Callable[[int], bytes], number: Callable
             from asyncli.protocols.tcp import Tcp
 
             return Tcp(words)
+        case MqttWords():
+            from asyncli.protocols.mqtt import Mqtt
+
+            return Mqtt(words, number)
 
 
 def new_reader(method: str) -> Reader:

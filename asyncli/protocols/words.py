@@ -42,4 +42,17 @@ class TcpWords(msgspec.Struct, frozen=True, tag="tcp"):
     silence_s: float = 0.0
 
 
-Words = HttpWords | WebSocketWords | StreamWords | TcpWords
+class MqttWords(msgspec.Struct, frozen=True, tag="mqtt"):
+    """``client_id`` and the topics of ``subscribe`` (``TOPIC[@QOS]``) are templates, of which ``random`` is filled in;
+    ``login``: ``user:password``, or "".
+    """
+
+    version: str
+    client_id: str
+    random: str
+    keepalive_s: float
+    subscribe: tuple[str, ...] = ()
+    login: str = ""
+
+
+Words = HttpWords | WebSocketWords | StreamWords | TcpWords | MqttWords

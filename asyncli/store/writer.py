@@ -20,6 +20,7 @@ import msgspec
 
 from asyncli.errors import StoreError
 from asyncli.findings.runfile import run_file_back, run_file_moved, run_file_trouble
+from asyncli.plan import SECRETS
 from asyncli.records import SCHEMA, Check, Finding, Gap, Phase, Sample, Tick
 from asyncli.store.lock import lock
 from asyncli.store.schema import APPLICATION_ID, FIELDS, GAPS, RECORDED, RESUMED_SCHEMA, TABLES, beside
@@ -113,8 +114,8 @@ class RunWriter:
             "environment": _json(plain(environment)),
             "complete": "false",
         }
-        # The plan has the headers' values. SQLite gives -wal and -shm the mode of the file.
-        _make(path, 0o600 if plan_document.get("headers") else 0o644)
+        # The plan has its secrets. SQLite gives -wal and -shm the mode of the file.
+        _make(path, 0o600 if any(plan_document.get(field) for field in SECRETS) else 0o644)
         claimed, connection = _claim(path), None
         try:
             connection = _open(path)

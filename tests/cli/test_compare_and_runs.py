@@ -230,12 +230,12 @@ def test_a_long_run_is_listed_without_the_samples_of_its_hold(tmp_path: Path) ->
 def test_a_header_is_never_shown_and_no_value_differs_unseen(tmp_path: Path) -> None:
     for name in "ab":
         run = a_run(500)
-        run.plan = msgspec.structs.replace(run.plan, headers=(f"Authorization: Bearer tiger-{name}",))
+        run.plan = msgspec.structs.replace(run.plan, headers=(f"Authorization: Bearer tiger-{name}",), mqtt_login=f"tiger-{name}")
         write(run, tmp_path / f"{name}.db")
     both = (compare_command, tmp_path / "a.db", tmp_path / "b.db")
     document, page, text = (ran(*both, *words)[1] for words in (("--json", "-"), ("--html", "-"), ()))
     differs = {one["key"]: one["values"] for one in json.loads(document)["differs"]}
-    assert differs["plan.headers"] == [["Authorization: ***"]] * 2
+    assert (differs["plan.headers"], differs["plan.mqtt_login"]) == ([["Authorization: ***"]] * 2, ["***"] * 2)
     assert "tiger" not in document + page + text
 
 

@@ -23,6 +23,7 @@ def _set(table: str, column: str, value: Any, reader: str = "run") -> Damage:
 FOUND: dict[str, list[Any]] = {
     "websocket": [],
     "tcp": [],
+    "mqtt": [],
     "http1": [
         # Taken in one read, refused in two.
         Answer("GET", _OK + b"X: " + b"x" * 70_000 + b"\r\n\r\n", (68_000,)),

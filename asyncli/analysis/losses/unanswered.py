@@ -114,8 +114,10 @@ def _nobody_answered(
 
 
 def _never(table: LossTable, others: str) -> Reason:
-    """None of their heartbeats was ever answered. Who shook hands in TLS has accepted; before that a kernel may do alone."""
-    did = "accepted" if table.totals.whole.tls is None else "answered"
+    """None of their heartbeats was ever answered. Who shook hands has accepted; before that a kernel may do alone."""
+    whole = table.totals.whole
+    shook = whole.tls is not None or (whole.protocol is not None and whole.protocol.handshake_us.count)
+    did = "answered" if shook else "accepted"
     return reason(f"never_{did}", f"{others}{did}", server=table.server.called)
 
 

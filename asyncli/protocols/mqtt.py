@@ -1,0 +1,285 @@
+"""MQTT 3.1.1 and 5, the client's end: clean sessions, PINGREQ as the heartbeat, and packets read without input or output.
+
+Publications are acknowledged and counted, not kept: a row remembers no more than the packet that it is in the midst of. (A server
+sends one again only where it resumes a session, and here none is.) ohmqtt agrees on every packet of MQTT 5.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Callable, Container
+
+from asyncli.mqtt_values import REASONS, topic_and_qos
+from asyncli.protocols.interface import ANSWER, ESTABLISHED, LEAVING, NEWS, Event, ProtocolError
+from asyncli.protocols.mqtt_properties import (
+    OF_ANSWER,
+    OF_CONNACK,
+    OF_DISCONNECT,
+    OF_PUBLISH,
+    REASON_STRING,
+    SERVER_KEEP_ALIVE,
+    WantedError,
+    properties,
+    there,
+    utf8,
+    varying,
+)  # fmt: skip
+from asyncli.protocols.words import MqttWords
+from asyncli.template import Template
+
+_NAMES = (
+    "packet of type 0", "CONNECT", "CONNACK", "PUBLISH", "PUBACK", "PUBREC", "PUBREL", "PUBCOMP", "SUBSCRIBE", "SUBACK",
+    "UNSUBSCRIBE", "UNSUBACK", "PINGREQ", "PINGRESP", "DISCONNECT", "AUTH",
+)  # fmt: skip
+_CONNACK, _PUBLISH, _PUBREL, _SUBACK, _PINGRESP, _DISCONNECT = 2, 3, 6, 9, 13, 14
+_ACKNOWLEDGED = {1: b"\x40\x02", 2: b"\x50\x02"}
+_PUBCOMP = b"\x70\x02"
+_CLEAN, _USER, _PASSWORD = 0x02, 0x80, 0x40
+# Of SUBACK, and of DISCONNECT (MQTT 5, section 3.14.2.1).
+_FAILURES = frozenset(code for code in REASONS if code >= 0x80)
+_GOODBYES = frozenset((0, *range(0x80, 0x84), 0x87, 0x89, 0x8B, *range(0x8D, 0x91), *range(0x93, 0xA3)))
+# Of SUBACK and the like, and of the properties of a publication; of more nobody has need.
+_MOST_BYTES = 65_536
+# What its field of two bytes holds; of longer sleeps the server is not told, and waits for ever.
+_LONGEST_KEEP_ALIVE_S = 65_535
+_ANSWER = Event(0, True, kind=ANSWER)
+
+
+class Mqtt:
+    """``number``: of a row its connection's number, which its client id has in it."""
+
+    heartbeat, silence_s = b"\xc0\x00", None
+
+    def __init__(self, words: MqttWords, number: Callable[[int], int]) -> None:
+        self._words, self._number, self._five = words, number, words.version == "5"
+        self._client_id = Template(words.client_id)
+        self._topics = [(Template(topic), bytes((qos,))) for topic, qos in map(topic_and_qos, words.subscribe)]
+        user, colon, password = words.login.partition(":")
+        flags = _CLEAN | (_USER if user else 0) | (_PASSWORD if colon else 0)
+        keep_alive = math.ceil(words.keepalive_s) if words.keepalive_s <= _LONGEST_KEEP_ALIVE_S else 0
+        self._none = b"\0" if self._five else b""  # no properties
+        self._head = _text("MQTT") + struct.pack(">BBH", 5 if self._five else 4, flags, keep_alive) + self._none
+        self._login = (_text(user) if user else b"") + (_text(password) if colon else b"")
+        self.partial: dict[int, _Packets] = {}
+
+    def handshake(self, row: int, target: int) -> bytes:
+        n, random = self._number(row), self._words.random
+        topics = b"".join(_text(topic.fill(n, random)) + qos for topic, qos in self._topics)
+        subscribe = _packet(b"\x82", b"\0\1" + self._none + topics) if topics else b""
+        self.partial[row] = _Packets(self._words, subscribe, _CONNACK)
+        return _packet(b"\x10", self._head + _text(self._client_id.fill(n, random)) + self._login)
+
+    def heartbeat_for(self, row: int, target: int) -> bytes:
+        raise AssertionError("one heartbeat is all rows'")
+
+    def feed(self, row: int, data: bytes, awaiting: bool) -> Event | None:
+        packets = self.partial.pop(row, None)
+        if not data:
+            return None
+        packets = packets or _Packets(self._words)
+        event = packets.feed(data, awaiting)
+        if packets.midst:
+            self.partial[row] = packets
+        return event
+
+    def goodbye(self, row: int) -> bytes:
+        return b"\xe0\x00"
+
+    def forget(self, row: int) -> None:
+        self.partial.pop(row, None)
+
+
+class _Packets:
+    """The packets of one connection from the server, and what those of a read said."""
+
+    __slots__ = (
+        "_ack", "_answered", "_awaiting", "_awaits", "_body_bytes", "_buffer", "_five", "_left", "_messages", "_reason", "_reply",
+        "_subscribe", "_wanted", "_words",
+    )  # fmt: skip
+
+    def __init__(self, words: MqttWords, subscribe: bytes = b"", awaits: int = 0) -> None:
+        self._words, self._five, self._subscribe = words, words.version == "5", subscribe
+        self._awaits = awaits  # what the handshake waits for; 0: it is over
+        self._buffer, self._wanted = bytearray(), 0  # the beginning of a packet, and how much of it is looked at next
+        self._left = 0  # payload to come of a publication
+        self._ack = b""  # once it has come
+
+    @property
+    def midst(self) -> bool:
+        return bool(self._awaits or self._left or self._buffer)
+
+    def feed(self, data: bytes, awaiting: bool) -> Event | None:
+        """What a read said; None: nothing that is whole. Raises :class:`ProtocolError`."""
+        self._messages, self._body_bytes, self._reply, self._answered, self._awaiting = 0, 0, b"", False, awaiting
+        self._reason, shaking, at = -1, bool(self._awaits), 0
+        if self._buffer:
+            self._buffer += data
+            if len(self._buffer) < self._wanted:
+                return None
+            data = bytes(self._buffer)
+            self._buffer.clear()
+        while at < len(data):
+            try:
+                at = self._take(data, at) if self._left else self._packet(data, at)
+            except WantedError as wanted:
+                self._buffer += data[at:]
+                self._wanted = wanted.upto - at
+                break
+            if self._reason >= 0:
+                return Event(self._reason, False, self._body_bytes, LEAVING, b"", self._messages)
+            if shaking and not self._awaits:
+                return Event(0, True, self._body_bytes, ESTABLISHED, self._reply, self._messages, data[at:])
+        if self._messages or self._body_bytes or self._reply:
+            return Event(0, True, self._body_bytes, ANSWER if self._answered else NEWS, self._reply, self._messages)
+        return _ANSWER if self._answered else None
+
+    def _packet(self, data: bytes, at: int) -> int:
+        """Where the packet ends that begins here; of a publication, where its payload begins."""
+        kind = data[at] >> 4
+        self._require(kind, data[at] & 0xF, data, at)
+        size, begin = varying(data, at + 1, self._five)
+        if kind == _PUBLISH:
+            try:
+                return self._publication(data[at] >> 1 & 3, data, begin, begin + size)
+            except WantedError as wanted:
+                if wanted.upto <= begin + size:
+                    raise
+                raise ProtocolError("PUBLISH that ends before its payload") from None
+        if size > _MOST_BYTES:
+            raise ProtocolError(f"{_NAMES[kind]} of {size:,} bytes")
+        body = data[begin : there(data, begin + size)]
+        if kind == _CONNACK:
+            self._connack(body)
+        elif kind == _SUBACK:
+            self._suback(body)
+        elif kind == _PUBREL:
+            _code(kind, body[2:3], (0, 0x92))
+            self._properties(kind, body[3:], OF_ANSWER)
+            if len(body) < 2 or (len(body) > 2 and not self._five):
+                raise ProtocolError(f"PUBREL of {len(body)} bytes")
+            self._reply += _PUBCOMP + _packet_id(body)
+        elif kind == _PINGRESP:
+            if body or not self._awaiting:
+                raise ProtocolError("PINGRESP with a body" if body else "PINGRESP that answers no PINGREQ")
+            self._awaiting, self._answered = False, True
+        else:
+            self._reason = _code(kind, body[:1], _GOODBYES)
+            said = self._properties(kind, body[1:], OF_DISCONNECT)
+            if self._awaits:
+                raise _refusal(kind, self._reason, said)
+        return begin + size
+
+    def _require(self, kind: int, flags: int, data: bytes, at: int) -> None:
+        """May the server send such a packet now?"""
+        leaves = kind == _DISCONNECT and self._five
+        if self._awaits == _CONNACK and not (kind == _CONNACK or leaves):
+            raise ProtocolError(f"{data[at : at + 40]!r} in place of CONNACK")
+        if kind not in (_PUBLISH, _PUBREL, _PINGRESP, self._awaits or _PUBLISH) and not leaves:
+            raise ProtocolError(f"{_NAMES[kind]}, which may not come here")
+        if kind != _PUBLISH:
+            if flags != (2 if kind == _PUBREL else 0):
+                raise ProtocolError(f"{_NAMES[kind]} with reserved flags set")
+        elif flags & 0b0110 == 0b0110:
+            raise ProtocolError("PUBLISH of QoS 3")
+        elif flags & 0b1110 == 0b1000:
+            raise ProtocolError("PUBLISH of QoS 0 that is marked as a duplicate")
+
+    def _connack(self, body: bytes) -> None:
+        # A server that knows no MQTT 5 refuses it in the form of 3.1.1.
+        short = len(body) == 2 and (body[1] > 0 or not self._five)
+        if len(body) < 2 or body[0] > 1 or not (short or self._five):
+            raise ProtocolError("CONNACK that is malformed")
+        said = {} if short else properties(body[2:], OF_CONNACK, "CONNACK")
+        if code := _code(_CONNACK, body[1:2], (0, *REASONS)):
+            raise _refusal(_CONNACK, code, said)
+        if body[0]:
+            raise ProtocolError("CONNACK with a session, though a clean one was asked for")
+        keep_alive, gap_s = int.from_bytes(said.get(SERVER_KEEP_ALIVE, b"")), self._words.keepalive_s / 2
+        if 0 < keep_alive < gap_s:
+            what = f"the server's Server Keep Alive is {keep_alive} s, and heartbeats may be {gap_s:g} s apart"
+            raise ProtocolError(f"{what}: write -k {max(2, keep_alive)}")
+        self._awaits = _SUBACK if self._subscribe else 0
+        self._reply += self._subscribe
+
+    def _suback(self, body: bytes) -> None:
+        asked = self._words.subscribe
+        begin = len(body) - len(asked)
+        if begin < 2 or body[:2] != b"\0\1" or (begin > 2 and not self._five):
+            raise ProtocolError("SUBACK that does not answer the SUBSCRIBE")
+        said = properties(body[2:begin], OF_ANSWER, "SUBACK") if self._five else {}
+        for topic, granted in zip(asked, body[begin:], strict=True):
+            code = _code(_SUBACK, bytes((granted,)), (0, 1, 2, *_FAILURES))
+            if code > 2:
+                raise _refusal(_SUBACK, code, said, f" for {topic[:80]}")
+        self._awaits = 0
+
+    def _publication(self, qos: int, data: bytes, begin: int, end: int) -> int:
+        """Where its payload begins; judged once all before that has come."""
+        topic_at = there(data, begin + 2)
+        topic_end = topic_at + int.from_bytes(data[begin:topic_at])
+        at = after = topic_end + (2 if qos else 0)
+        if self._five and at < end:
+            size, after = varying(data, at)
+            if size > _MOST_BYTES:
+                raise ProtocolError(f"PUBLISH with {size:,} bytes of properties")
+            after += size
+        if after > end or (self._five and after == at):
+            raise ProtocolError("PUBLISH that ends before its payload")
+        there(data, after)
+        topic = utf8(data[topic_at:topic_end], "a topic")
+        if not topic or "#" in topic or "+" in topic:
+            raise ProtocolError("PUBLISH to a topic with wildcards" if topic else "PUBLISH without a topic")
+        if self._five:
+            properties(data[at:after], OF_PUBLISH, "PUBLISH")
+        self._ack = _ACKNOWLEDGED[qos] + _packet_id(data[topic_end:at]) if qos else b""
+        self._left = end - after
+        return after if self._left else self._take(data, after)
+
+    def _take(self, data: bytes, at: int) -> int:
+        """Of a payload what there is."""
+        taken = min(self._left, len(data) - at)
+        self._left -= taken
+        self._body_bytes += taken
+        if not self._left:
+            self._messages += 1
+            self._reply += self._ack
+        return at + taken
+
+    def _properties(self, kind: int, data: bytes, allowed: frozenset[int]) -> dict[int, bytes]:
+        """They may be left out where they are a packet's last."""
+        return properties(data, allowed, _NAMES[kind]) if data and self._five else {}
+
+
+def _packet(first: bytes, body: bytes) -> bytes:
+    """A whole packet of ours."""
+    size, length = len(body), b""
+    while size > 0x7F:
+        length += bytes((0x80 | size & 0x7F,))
+        size >>= 7
+    return first + length + bytes((size,)) + body
+
+
+def _text(text: str) -> bytes:
+    data = text.encode()
+    return struct.pack(">H", len(data)) + data
+
+
+def _packet_id(body: bytes) -> bytes:
+    """The two bytes that a body begins with."""
+    if body[:2] == b"\0\0":
+        raise ProtocolError("a packet identifier of 0")
+    return body[:2]
+
+
+def _code(kind: int, code: bytes, known: Container[int]) -> int:
+    """A reason code, 0 where it is left out."""
+    if code and code[0] not in known:
+        raise ProtocolError(f"{_NAMES[kind]} with the code {code[0]}, which it may not have")
+    return code[0] if code else 0
+
+
+def _refusal(kind: int, code: int, said: dict[int, bytes], whom: str = "") -> ProtocolError:
+    """The server's no, with its own words where it has some."""
+    why = said.get(REASON_STRING, b"").decode()[:80]
+    return ProtocolError(f"{_NAMES[kind]} {code}: {REASONS.get(code, 'no reason')}{whom}" + (f" ({why})" if why else ""))
