@@ -6,12 +6,8 @@ raises :class:`PlanError` with where, what, and the remedy.
 
 from __future__ import annotations
 
-import difflib
-import os
 import secrets
-import tomllib
 from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
@@ -53,8 +49,6 @@ from asyncli.values import (
     with_one_host,
 )
 
-# A plan file has some lines. Python's reader of TOML takes seconds for some 30,000 bytes of dots.
-LONGEST_FILE = 16_384
 _AN_HOUR = 3600.0
 # WHATWG's specification would have a server say something every 15 s, since proxies cut what is silent for a minute.
 _STREAM_SILENCE_S = 60.0
@@ -293,32 +287,6 @@ def _one_by_one(layer: Layer) -> Layer:
             raise PlanError(f"{layer.locate('hold')}: {error}") from None
         values["hold"] = hold if by_clock is None else None
     return Layer(layer.where, values)
-
-
-_NAME_A_PLAN = "name a TOML file, or one of asyncli's plans: smoke, 100k, overnight, bench"
-
-
-def read_plan_file(path: str | os.PathLike[str], keys: Iterable[str] = (*KEYS, *SECRET_FILES, "ramp")) -> Layer:
-    """A TOML plan of ``keys`` as a layer. Raises :class:`PlanError` for an unreadable file, bad TOML or an unknown key."""
-    known = sorted(keys)
-    path = Path(path)
-    try:
-        with path.open("rb") as file:
-            data = file.read(LONGEST_FILE + 1)
-        if len(data) > LONGEST_FILE:
-            raise PlanError(f"{path}: is longer than {LONGEST_FILE:,} bytes; {_NAME_A_PLAN}")
-        values = tomllib.loads(data.decode().replace("\r\n", "\n"))
-    except OSError as error:
-        raise PlanError(f"{path}: cannot be read ({error.strerror}); {_NAME_A_PLAN}") from None
-    except (ValueError, RecursionError) as error:  # bad TOML, no UTF-8, a number of 4,301 digits, lists in lists without end
-        why = " ".join(str(error).split(";")[0].split())[:200]
-        raise PlanError(f"{path}: is not TOML ({why}); write lines like hold = \"10m\"") from None
-    for key in values:
-        if key not in known:
-            near = difflib.get_close_matches(key, known, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"the keys are {', '.join(known)}"
-            raise PlanError(f"{path}: unknown key {shown(key)}; {hint}")
-    return Layer(where=f"{str(path).replace('{', '{{').replace('}', '}}')}: {{key}}", values=values)
 
 
 def read_layers(

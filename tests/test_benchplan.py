@@ -13,7 +13,8 @@ from asyncli.cli.main import run as run_here
 from asyncli.engine.shard import build_load_shard
 from asyncli.engine.spread import Spread
 from asyncli.errors import PlanError
-from asyncli.plan import Layer, read_plan_file
+from asyncli.plan import Layer
+from asyncli.plan_file import read_plan_file
 
 URL = "http://127.0.0.1:1/"
 

@@ -9,7 +9,8 @@ import pytest
 
 from asyncli.errors import PlanError
 from asyncli.mqtt_values import topic_and_qos
-from asyncli.plan import KEYS, Layer, Plan, build_plan, load_plan, plan_document, read_plan_file, shown_plan
+from asyncli.plan import KEYS, Layer, Plan, build_plan, load_plan, plan_document, shown_plan
+from asyncli.plan_file import read_plan_file
 from asyncli.template import Template
 from asyncli.values import parse_url
 

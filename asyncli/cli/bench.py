@@ -19,7 +19,8 @@ from asyncli.cli.options import (
     with_headers_of_environment,
 )
 from asyncli.exit_status import INTERRUPTED, exit_status
-from asyncli.plan import HEADER_FILE, Layer, read_plan_file
+from asyncli.plan import HEADER_FILE, Layer
+from asyncli.plan_file import read_plan_file
 
 
 @click.command(name="bench", context_settings={"max_content_width": 110})

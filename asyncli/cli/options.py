@@ -12,7 +12,8 @@ import msgspec
 
 from asyncli.cli.outputs import Outputs
 from asyncli.errors import HostError, PlanError
-from asyncli.plan import KEYS, SECRET_FILES, Layer, Plan, build_plan, read_plan_file
+from asyncli.plan import KEYS, SECRET_FILES, Layer, Plan, build_plan
+from asyncli.plan_file import read_plan_file
 from asyncli.secret_variables import HEADERS_VARIABLE, secret
 from asyncli.units import parse_duration
 from asyncli.values import headers_in, with_one_host

@@ -15,7 +15,8 @@ from scratch import FOLDER
 from yarl import URL
 
 from asyncli.errors import PlanError
-from asyncli.plan import KEYS, Layer, Plan, build_plan, load_plan, plan_document, read_plan_file
+from asyncli.plan import KEYS, Layer, Plan, build_plan, load_plan, plan_document
+from asyncli.plan_file import read_plan_file
 from asyncli.units import parse_pace
 from asyncli.values import parse_target
 
