@@ -40,4 +40,4 @@ def protocol_of(run: Run, totals: Totals) -> ProtocolPart | msgspec.UnsetType:
 
 def protocol_findings(part: ProtocolPart | msgspec.UnsetType) -> Iterator[Finding]:
     if part is not msgspec.UNSET and part.refused:
-        yield losses.handshakes_refused(part.refused)
+        yield losses.handshakes_refused(part.name, part.refused)

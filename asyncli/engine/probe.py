@@ -21,7 +21,6 @@ from asyncli.findings.losses import handshakes_refused
 from asyncli.findings.tls import refuses_ours
 from asyncli.plan import Plan
 from asyncli.protocols.interface import ANSWER, ESTABLISHED, LEAVING, Event, Protocol, ProtocolError
-from asyncli.spoken import PROTOCOLS
 from asyncli.text import printable
 from asyncli.values import Target, TlsOptions
 
@@ -168,7 +167,7 @@ class _Talk:
             raise  # of the whole of TLS
         except (ProtocolError, OSError) as error:
             said = printable(str(error)) if isinstance(error, ProtocolError) else "reset without an answer"
-            remedy = handshakes_refused({}).remedy if PROTOCOLS[self.plan.protocol].asks_by_http else "see the server's log"
+            remedy = handshakes_refused(self.plan.protocol, {}).remedy
             why = f"{'was refused' if shakes else 'failed'}: {said}; {remedy}"
         forced = "; a soak goes on with --force" if shakes else ""
         raise HostError(f"{self.target.url}: the {what} {why}{forced}")

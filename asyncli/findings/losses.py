@@ -22,6 +22,13 @@ LOSS_WORDS = {
     "generator_lost": "were lost with a process of asyncli's own",
     "other": "ended for an unknown reason",
 }
+_SEE_OF_HTTP = "see the URL's path, and the headers that it wants (--header: Origin, Authorization)"
+#: What to look at where a server refuses a protocol's handshake.
+SEE_OF_REFUSED = {
+    "websocket": "see the URL's path, and the headers that it wants (--header: Origin, Authorization, Sec-WebSocket-Protocol)",
+    "mqtt": "see its log and its limit of connections, the login and the ids (--mqtt-login-file, --mqtt-id)",
+    "tcp": "see whether such a server listens there, and what it says first (--greeting)",
+}
 #: What happened to connects that failed, by cause, and what to do.
 CONNECT_WORDS: dict[str, tuple[str, str]] = {
     "refused": ("connects were refused", "see that the server listens at this address and port, and its backlog"),
@@ -191,11 +198,9 @@ def status_errors(by_status: Mapping[int, int], over_tls: bool) -> Words:
 
 
 @finding("handshakes_refused", "error")
-def handshakes_refused(reasons: Mapping[str, int]) -> Words:
+def handshakes_refused(protocol: str, reasons: Mapping[str, int]) -> Words:
     """Connects stood, and the server did not grant what a protocol asks for first, as an upgrade to WebSocket: by its answer."""
-    http = "of HTTP the URL's path and headers (--header: Origin, Authorization, Sec-WebSocket-Protocol)"
-    remedy = f"see its error log and its limit of connections; {http}; of MQTT login and ids (--mqtt-login-file, --mqtt-id)"
-    return Words(f"the server refused handshakes: {by_reason(reasons)}", remedy)
+    return Words(f"the server refused handshakes: {by_reason(reasons)}", SEE_OF_REFUSED.get(protocol, _SEE_OF_HTTP))
 
 
 @finding("listen_{what}", "warning")
