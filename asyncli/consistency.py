@@ -9,7 +9,11 @@ from asyncli.errors import PlanError
 from asyncli.spoken import OWN_KEYS, PROTOCOLS
 from asyncli.values import TlsOptions, parse_target, parse_url
 
-_OF_AN_UPGRADE = {"upgrade", "sec-websocket-key", "sec-websocket-version", "sec-websocket-extensions"}
+# Of what asyncli says itself, and what HTTP/2 has no use for (RFC 9113, section 8.2.2).
+_NOT_TO_BE_SAID = {
+    "websocket": ("upgrade", "sec-websocket-key", "sec-websocket-version", "sec-websocket-extensions"),
+    "http2": ("connection", "proxy-connection", "keep-alive", "transfer-encoding", "upgrade", "te", "http2-settings"),
+}
 
 
 def require_consistent(fields: Mapping[str, Any], located: Mapping[str, str]) -> None:
@@ -40,18 +44,25 @@ def require_tls(fields: Mapping[str, Any], located: Mapping[str, str]) -> None:
 def _require_protocol(fields: Mapping[str, Any], located: Mapping[str, str]) -> None:
     """Nothing that another protocol alone has, and nothing that this one says itself."""
     name = parse_target(fields["urls"][0]).protocol
+    if name == "http" and fields.get("http2"):
+        name = "http2"
     spoken = PROTOCOLS[name]
     for key in OWN_KEYS:
-        if key in located and key not in spoken.keys and fields[key] not in (None, "HEAD"):
+        if key in located and key not in spoken.keys and fields[key] not in (None, False, "HEAD"):
             theirs = [one for one in PROTOCOLS.values() if key in one.keys]
-            urls = " or ".join(f"{one.schemes[0]}://" for one in theirs)
+            urls = " or ".join(dict.fromkeys(f"{one.schemes[0]}://" for one in theirs))
             what = f"of {theirs[0].title} alone ({urls}), and the URL is of {spoken.title}"
             raise PlanError(f"{located[key]}: {what}; leave it out")
     if fields.get("headers") and not spoken.asks_by_http:
         raise PlanError(f"{located['headers']}: {spoken.title} has no headers; leave it out")
-    for one in fields.get("headers", ()) if name == "websocket" else ():
-        if (header := one.partition(":")[0]).lower() in _OF_AN_UPGRADE:
-            raise PlanError(f"{located['headers']}: asyncli sets {header} itself; leave it out")
+    for one in fields.get("headers", ()):
+        if (header := one.partition(":")[0]).lower() in _NOT_TO_BE_SAID.get(name, ()):
+            what = "HTTP/2 allows no" if name == "http2" else "asyncli itself sets"
+            raise PlanError(f"{located['headers']}: {what} {header}; leave it out")
+    if fields.get("h2_heartbeat") and name != "http2":
+        raise PlanError(f"{located['h2_heartbeat']}: of HTTP/2 alone; write --http2 beside it, or leave it out")
+    if fields.get("headers") and name == "http2" and fields.get("h2_heartbeat") != "head":
+        raise PlanError(f"{located['headers']}: pings have no headers; write --h2-heartbeat head beside it, or leave it out")
     if fields.get("send") is not None and fields.get("silence_s") is not None:
         raise PlanError(f"{located['send']} and {located['silence_s']}: a connection sends heartbeats or listens; leave one out")
     if fields.get("expect") is not None and fields.get("send") is None:

@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from asyncli.cli.options import output_options, outputs_of, plan_from, plan_options
+from asyncli.errors import PlanError
 from asyncli.plan import Layer
 
 CONNECTIONS = "100k"
@@ -32,7 +33,11 @@ def command(server: str | None, tls: bool, **values: Any) -> int:
     defaults = Layer("demo: {key}", {"urls": [placeholder], "connections": CONNECTIONS, "keepalive": 60, "hold": "60s"})
     to = outputs_of(values)
     plan = plan_from(values, (), defaults)
+    if plan.http2 and server not in (None, "nginx"):
+        raise PlanError("--http2: of the lab's servers nginx alone speaks it; leave --server out")
     from asyncli import lab
     from asyncli.cli.run import run_soak
 
-    return run_soak(plan, to, lab=lab.choose(server, connections=plan.connections, keepalive_s=plan.keepalive_s, tls=tls))
+    server, more = ("nginx", {"http2": True}) if plan.http2 else (server, {})
+    made = lab.choose(server, connections=plan.connections, keepalive_s=plan.keepalive_s, tls=tls, **more)
+    return run_soak(plan, to, lab=made)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
+from typing import ClassVar
 
 import msgspec
 
@@ -15,7 +16,7 @@ from asyncli.expected import unescaped
 from asyncli.plan import Plan
 from asyncli.protocols import new_protocol, new_reader
 from asyncli.protocols.interface import Protocol, Reader
-from asyncli.protocols.words import HttpWords, TcpWords, WebSocketWords, Words
+from asyncli.protocols.words import Http2Words, HttpWords, TcpWords, WebSocketWords, Words
 from asyncli.records import Finding, Tick
 from asyncli.values import Target, TlsOptions
 
@@ -52,6 +53,11 @@ class Shard(msgspec.Struct, frozen=True, tag=True):
         """What the rows of a table speak; ``number``: of a row its connection's number."""
         return new_protocol(self.words, os.urandom, number)
 
+    @property
+    def http2(self) -> bool:
+        """Whether TLS is to agree on HTTP/2."""
+        return isinstance(self.words, Http2Words)
+
     def addresses_beside(self, destination: int) -> int:
         """How many addresses the name of a destination has, itself among them."""
         target = self.destinations[destination].target
@@ -87,6 +93,8 @@ class LoadShard(msgspec.Struct, frozen=True, tag=True):
     seed: int = 0
     tls: TlsOptions | None = None
     names: tuple[str, ...] = ()
+
+    http2: ClassVar[bool] = False
 
     def new_reader(self) -> Reader:
         """What reads one answer."""
@@ -157,6 +165,11 @@ def _words_of(plan: Plan) -> Words:
             fields = [*plan.headers, *_UPGRADE]
             requests = tuple(_head("GET", target, fields).removesuffix(b"\r\n") for target in plan.targets)
             return WebSocketWords(requests, (plan.ws_message or "").encode())
+        case "http2":
+            from asyncli.protocols.hpack import header_block
+
+            heads = [(_head("HEAD", target, plan.headers), b"https" if target.secure else b"http") for target in plan.targets]
+            return Http2Words(tuple(header_block(*one) for one in heads) if plan.requests == "heartbeats" else ())
         case _:
             return TcpWords(unescaped(plan.send or ""), plan.expect or "any", plan.greeting or "", plan.longest_silence_s)
 

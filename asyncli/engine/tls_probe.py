@@ -13,10 +13,10 @@ from typing import Any
 
 import msgspec
 
-from asyncli.certificates import client_context, reason_of
+from asyncli.certificates import client_context, not_http2, reason_of
 from asyncli.engine.spread import Destination, Spread
 from asyncli.errors import HostError
-from asyncli.findings.tls import refuses_ours
+from asyncli.findings.tls import NO_HTTP2_REMEDY, refuses_ours
 from asyncli.plan import Plan
 from asyncli.text import printable
 from asyncli.values import Target, TlsOptions
@@ -59,7 +59,7 @@ def shake_hands(plan: Plan, spread: Spread) -> TlsFacts | None:
     """
     if plan.tls is None:
         return None
-    context = client_context(plan.tls)
+    context = client_context(plan.tls, http2=plan.http2)
     facts = None
     for number, target in enumerate(plan.targets):
         there = next((one for one in spread.destinations if one.target == number), None)
@@ -81,6 +81,8 @@ def _of_target(plan: Plan, target: Target, there: Destination, context: ssl.SSLC
             except (ssl.SSLError, OSError) as error:
                 why = _why(error, plan, target, there)
                 raise HostError(f"{target.url}: {why}") from None
+        if plan.http2 and (why := not_http2(one.alpn)):
+            raise HostError(f"{target.url}: {why}; {NO_HTTP2_REMEDY}")
         if found is None or one.cpu_s < found.cpu_s:
             found = one
     return found

@@ -32,4 +32,10 @@ class TcpWords(msgspec.Struct, frozen=True, tag="tcp"):
     silence_s: float = 0.0
 
 
-Words = HttpWords | WebSocketWords | TcpWords
+class Http2Words(msgspec.Struct, frozen=True, tag="http2"):
+    """``heads``: of each URL the block of headers of a HEAD; none: heartbeats are pings."""
+
+    heads: tuple[bytes, ...] = ()
+
+
+Words = HttpWords | WebSocketWords | TcpWords | Http2Words
