@@ -136,7 +136,7 @@ class Plan(Discreet, frozen=True, forbid_unknown_fields=True, kw_only=True):
     @property
     def upgrades(self) -> bool:
         """Its connections leave HTTP: then pings are no requests, HTTP's timers end nothing, and both ends say goodbye."""
-        return self.protocol != "http"
+        return self.protocol not in ("http", "http2")
 
     @property
     def listens(self) -> bool:

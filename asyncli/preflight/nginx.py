@@ -84,6 +84,8 @@ def _asked_host(plan: Plan, host: str) -> str:
 
 def _timers(timers: Timers, plan: Plan) -> Iterator[Check]:
     yield _keepalive_timeout(timers, plan)
+    if plan.requests != "heartbeats":
+        return
     yield _header_timeout(timers, plan)
     yield _keepalive_requests(timers, plan)
     if timers.keepalive_time_s is not None:

@@ -29,7 +29,7 @@ _ALLOWED = {
     _ENABLE_PUSH: (0, 0), _INITIAL_WINDOW_SIZE: (0, _MOST_STREAM), _MAX_FRAME_SIZE: (_MOST_PAYLOAD, (1 << 24) - 1),
     _ENABLE_CONNECT: (0, 1),
 }  # fmt: skip
-_MOST_STATUS_LINE = 200
+_MOST_STATUS_LINE, _MOST_REPLIES = 200, 1000
 
 
 def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
@@ -114,6 +114,7 @@ class _Frames:
 
     def __init__(self, shakes: bool = False) -> None:
         self._shakes, self._settled, self._acknowledged = shakes, False, False  # the server's SETTINGS came; it took ours
+        self._replies: list[bytes] = []  # of a handshake they go out together
         self._buffer = b""
         self._status = 0  # of the answer that has begun
         self._block: bytearray | None = None  # of headers, so far
@@ -144,7 +145,8 @@ class _Frames:
     def feed(self, data: bytes, stream: int, awaiting: bool) -> None:
         """``stream``: the last that was opened; ``awaiting``: its answer is not whole yet."""
         self._stream, self._open, self._pinged, self._answered = stream, awaiting and stream > 0, awaiting and not stream, False
-        self._replies: list[bytes] = []
+        if not self._shakes:
+            self._replies = []
         self.read = at = 0
         data = self._buffer + data
         while len(data) - at >= _HEAD_BYTES and not self._leaves and not (self._shakes and self._granted):
@@ -167,9 +169,9 @@ class _Frames:
         if self._shakes:
             if self._goaway is not None:
                 raise ProtocolError(f"GOAWAY of code {self._goaway}")
-            if self._granted:
-                return Event(0, True, kind=ESTABLISHED, reply=reply, rest=self._buffer)
-            return Event(0, True, kind=NEWS, reply=reply) if reply else None
+            if len(self._replies) > _MOST_REPLIES:
+                raise ProtocolError(f"more than {_MOST_REPLIES} frames before it acknowledged our SETTINGS")
+            return Event(0, True, kind=ESTABLISHED, reply=reply, rest=self._buffer) if self._granted else None
         if self._answered and (self._goaway is None or self._answers_before):
             status, self._status = self._status, 0
             return Event(status, self._goaway is None and self._stream < _MOST_STREAM, kind=ANSWER, reply=reply)
