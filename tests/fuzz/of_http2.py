@@ -212,24 +212,17 @@ def read(parts: list[bytes], heads: bool) -> Said:
     return said
 
 
-def _lenient(data: bytes) -> str:
-    try:
-        return str(_huffman(data))
-    except hpack.HPACKDecodingError:
-        # We read no text but a status.
-        return "?"
-
-
 _huffman = hpack.hpack.decode_huffman
-hpack.hpack.decode_huffman = lambda data: _lenient(data).encode() if _fails(data) else _huffman(data)
 
 
-def _fails(data: bytes) -> bool:
+def _lenient(data: bytes) -> bytes:
     try:
-        _huffman(data)
+        return bytes(_huffman(data))
     except hpack.HPACKDecodingError:
-        return True
-    return False
+        return b"?"  # we read no text but a status
+
+
+hpack.hpack.decode_huffman = _lenient
 
 
 def oracle(case: Case) -> Said:
@@ -286,13 +279,22 @@ class _Peer:
             data = data[:place] + bytes(5) + data[place + 5 :]
             if flags & 8 and payload[0] + 6 > len(payload):
                 raise Refused
+            payload = data[9:]
+        if kind == HEADERS and flags & 8 and not self._block and 0 < len(payload) == payload[0] + (6 if flags & 0x20 else 1):
+            # h2 takes no padding of nothing.
+            data = frame(HEADERS, flags & ~8, stream, payload[1 : len(payload) - payload[0]])
+        if kind in (DATA, HEADERS) and stream and self.answered and not self._block:
+            raise Refused  # h2 waits until a block is whole, and answers data with a reset
         judged = not self._block and ((kind > CONTINUATION) or (kind in (PRIORITY, WINDOW_UPDATE) and len(payload) == (5 if kind == PRIORITY else 4) and (kind == WINDOW_UPDATE or stream)))
         if judged and not (kind == WINDOW_UPDATE and not int.from_bytes(payload) & _MOST):
             # h2 keeps windows, which we do not need, and closed streams.
             return
-        if kind == RST_STREAM and self.answered and not self._block and len(payload) == 4:
+        if kind == RST_STREAM and self.answered and not self._block and stream and len(payload) == 4:
             return
-        events = self._conn.receive_data(data)
+        # Of a setting that comes twice h2 takes the last.
+        several = kind == SETTINGS and len(payload) > 6 and not len(payload) % 6 and not flags & ACK and not stream
+        each = [frame(SETTINGS, 0, 0, payload[place : place + 6]) for place in range(0, len(payload), 6)] if several else [data]
+        events = [event for one in each for event in self._conn.receive_data(one)]
         self._block = (self._block or kind == HEADERS) and not flags & END_HEADERS
         for event in events:
             if isinstance(event, ResponseReceived | InformationalResponseReceived):
