@@ -57,8 +57,8 @@ def _require_protocol(fields: Mapping[str, Any], located: Mapping[str, str]) -> 
         raise PlanError(f"{located['headers']}: {spoken.title} has no headers; leave it out")
     for one in fields.get("headers", ()):
         if (header := one.partition(":")[0]).lower() in _NOT_TO_BE_SAID.get(name, ()):
-            what = "HTTP/2 allows no" if name == "http2" else "asyncli itself sets"
-            raise PlanError(f"{located['headers']}: {what} {header}; leave it out")
+            what = f"HTTP/2 allows no {header}" if name == "http2" else f"asyncli sets {header} itself"
+            raise PlanError(f"{located['headers']}: {what}; leave it out")
     if fields.get("h2_heartbeat") and name != "http2":
         raise PlanError(f"{located['h2_heartbeat']}: of HTTP/2 alone; write --http2 beside it, or leave it out")
     if fields.get("headers") and name == "http2" and fields.get("h2_heartbeat") != "head":
