@@ -12,7 +12,7 @@ from asyncli.values import TlsOptions, parse_target, parse_url
 # Of what asyncli says itself, and what HTTP/2 has no use for (RFC 9113, section 8.2.2).
 _NOT_TO_BE_SAID = {
     "websocket": ("upgrade", "sec-websocket-key", "sec-websocket-version", "sec-websocket-extensions"),
-    "http2": ("connection", "proxy-connection", "keep-alive", "transfer-encoding", "upgrade", "te", "http2-settings"),
+    "http2": ("proxy-connection", "keep-alive", "upgrade", "te", "http2-settings"),
 }
 
 

@@ -252,7 +252,7 @@ _CLOSE_CODES = {
 }
 # Error codes of HTTP/2 (RFC 9113, section 7), as far as a GOAWAY has them.
 _ERROR_CODES = {
-    0: ("no error", "see what stopped or reloaded it, and its idle time and requests of a connection (nginx: keepalive_timeout)"),
+    0: ("no error", "see what stopped or reloaded it, and its timeouts; pings put none of nginx's off: --h2-heartbeat head"),
     1: ("protocol error", "see its error log: it did not understand a frame of asyncli's"),
     2: ("internal error", "see its error log"),
     3: ("flow control error", "see its error log"),

@@ -117,8 +117,8 @@ class LabNginx(LabServer):
             "temp_paths": _temp_paths(self._binary.without),
             "keepalive_timeout": self._timeout_s,
             "keepalive_requests": self._requests,
-            # Not below nginx's own when a test sets a short keepalive_timeout.
-            "header_timeout": max(60, self._timeout_s),
+            # Not below nginx's own when a test sets a short keepalive_timeout; of HTTP/2 it ends what only pings.
+            "header_timeout": self._time_s if self._http2 else max(60, self._timeout_s),
             "keepalive_time": f"keepalive_time {self._time_s}s;" if modern else "# (not in this version)",
             "status_keepalive_time": "keepalive_time 1000h;" if modern else "# (keepalive_time: not in this version)",
             "listen": ports.host_port(self.address, self.port) + (" ssl" if self.tls else "") + (" http2" if self._http2 else ""),

@@ -38,7 +38,7 @@ _OF = {
     "plateau_rest": _TIMES, "workers": _WHOLES, "source": _SOURCES, "timeout": _TIMES, "connect_timeout": _TIMES, "status_url": _URLS, "server_pid": _WHOLES, "server_pidfile": _TEXTS,
     "server_name": _TEXTS, "agent": (*_URLS, "https://h", "http://[::1]:1", "http://h/x"), "agent_token_file": _TEXTS, "agent_ca": _TEXTS, "method": ("HEAD", "GET", "OPTIONS", "POST", "", 1, []), "header": _HEADERS, "first_beat": ("now", "sleep", "later", 1, []), "reopen": (True, False, 1, "yes"),
     **dict.fromkeys(("ca", "client_cert", "client_key", "tls_ciphers", "ws_message"), _TEXTS), **dict.fromkeys(("insecure", "tls_resume", "http2"), (True, False, 1)),
-    "h2_heartbeat": ("ping", "head", "HEAD", None),
+    "h2_heartbeat": ("ping", "head", "HEAD", None), **dict.fromkeys(("send", "expect", "greeting"), ("x", "PING\\r\\n", "/a/", "4 bytes", "any", "\\q", "", 5)), "silence": (*_TIMES, "forever"),
     **dict.fromkeys(("tls_min", "tls_max"), ("1.2", "1.3", "1.1", 1.2, None)),
     "fail_if": ("lost > 1", "", 5), "abort": (True, False, None), "seed": _WHOLES, "force": (True, False, 0), "ramp": ("10/10ms", "1/1h", "0/1s", "10/0", "/", "1/2/3", "10/", "9k/1us", 10, [], None),
 }  # fmt: skip
