@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 import struct
 from pathlib import Path
 
@@ -15,8 +16,15 @@ from h2.connection import H2Connection
 from h2.events import RequestReceived
 from programs import SHORT, Program, codes, held, report, require_whole, run, speaking
 
+from asyncli.core.adding import added_up
+from asyncli.engine.held_table import ConnectionTable
+from asyncli.engine.net import RealNet, over_tls
+from asyncli.engine.shard import build_shard
+from asyncli.engine.spread import Destination, Spread
 from asyncli.lab import choose
+from asyncli.plan import Layer, build_plan
 from asyncli.protocols.http2 import GOAWAY, HEADERS, PING, PUSH_PROMISE, RST_STREAM, frame
+from asyncli.records import Tick
 
 N = 40
 
@@ -91,6 +99,23 @@ async def test_over_tls_one_line_says_so_before_the_run(tmp_path: Path) -> None:
         done = await asyncio.to_thread(run, tmp_path, "soak", "--http2", server.url, *SHORT, "--ca", str(server.authority), "-c", "10", "--hold", "1")
     assert done.status == 2
     assert done.err == f"asyncli: {server.url}: the server speaks http/1.1 in ALPN, not h2; leave --http2 out, or switch HTTP/2 on there\n"
+
+
+@pytest.mark.nginx
+async def test_a_server_that_no_longer_chooses_it_has_failed_in_tls() -> None:
+    async with choose("nginx", connections=N, tls=True) as server:
+        asked = {"urls": [server.url], "http2": True, "ca": str(server.authority), "connections": 1, "reopen": False}
+        there = Spread((Destination(socket.AF_INET, "127.0.0.1", server.port),), (), 1, True, 28_232)
+        shard = build_shard(build_plan([Layer("--{key}", asked)]), there)
+        net = over_tls(RealNet(shard.destinations, (), False), shard)
+        table, tick = ConnectionTable(shard, 0, net), Tick()
+        table.start(net.clock())
+        while not (tick := added_up(tick, table.take_tick(0))).failures:
+            table.turn()
+            await asyncio.sleep(0)
+    assert tick.failures == {"tls_failed": 1}
+    assert tick.tls is not None
+    assert tick.tls.failed == {"the server speaks http/1.1 in ALPN, not h2": 1}
 
 
 #: By the path of a URL what comes with the answer to the first HEAD, or in place of it.
