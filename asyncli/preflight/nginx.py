@@ -14,7 +14,7 @@ from asyncli.plan import Plan
 from asyncli.preflight.checks import STALL_S, Verdict, limit, longest_gap_s, mean_gap_s, oldest_s
 from asyncli.preflight.nginx_config import Listen, NginxConfig, Timers, timers_for
 from asyncli.records import Check
-from asyncli.units import LONGEST_S, format_count, format_duration
+from asyncli.units import format_count, format_duration
 from asyncli.values import Target
 
 # nginx's NGX_LISTEN_BACKLOG on Linux.
@@ -97,7 +97,7 @@ def _timeout_of_pings(timers: Timers, plan: Plan) -> Check:
     have, age = timers.client_header_timeout_s, oldest_s(plan)
     what = "client_header_timeout against the age of the oldest connection"
     detail = "nginx closes a connection of HTTP/2 that has made no request after this time, and pings are none"
-    need = LONGEST_S if age is None else age
+    need = _FAR_S if age is None else age
     remedy = f"--h2-heartbeat head, or client_header_timeout {math.ceil(need) + 60}s in nginx.conf"
     return limit("nginx_client_header_timeout", what, "s", have, need, detail=detail, remedy=remedy)
 
