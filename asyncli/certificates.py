@@ -12,8 +12,8 @@ from asyncli.values import TlsOptions
 _VERSIONS = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
 
 
-def client_context(options: TlsOptions) -> ssl.SSLContext:
-    """What all connections of a process share. Raises :class:`HostError`."""
+def client_context(options: TlsOptions, *, http2: bool = False) -> ssl.SSLContext:
+    """What all connections of a process share; ``http2``: offer h2 by ALPN. Raises :class:`HostError`."""
     context = trusting("--ca", options.ca)
     if options.insecure:
         context.check_hostname = False
@@ -30,8 +30,14 @@ def client_context(options: TlsOptions) -> ssl.SSLContext:
             what = "OpenSSL knows none of them; 'openssl ciphers -v' lists those of TLS 1.2 (of TLS 1.3 the server chooses)"
             raise HostError(f"--tls-ciphers {options.tls_ciphers}: {what}") from None
     context.options |= ssl.OP_NO_RENEGOTIATION
-    context.set_alpn_protocols(["http/1.1"])
+    # Beside h2 the other is offered so that a server without h2 says what it speaks, where some would end the handshake.
+    context.set_alpn_protocols(["h2", "http/1.1"] if http2 else ["http/1.1"])
     return context
+
+
+def not_http2(chosen: str | None) -> str:
+    """What is wrong with what the server chose by ALPN; "" for h2."""
+    return "" if chosen == "h2" else f"the server {f'speaks {chosen}' if chosen else 'chose nothing'} in ALPN, not h2"
 
 
 def reason_of(error: ssl.SSLError) -> str:

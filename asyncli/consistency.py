@@ -6,12 +6,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from asyncli.errors import PlanError
-from asyncli.spoken import OWN_KEYS, PROTOCOLS, STREAMS
+from asyncli.spoken import OWN_KEYS, PROTOCOLS
 from asyncli.values import TlsOptions, parse_target, parse_url
 
-_OUR_HEADERS = {
+# Of what asyncli says itself, and what HTTP/2 has no use for (RFC 9113, section 8.2.2).
+_NOT_TO_BE_SAID = {
     "websocket": {"upgrade", "sec-websocket-key", "sec-websocket-version", "sec-websocket-extensions"},
     "sse": {"last-event-id"},
+    "http2": {"proxy-connection", "keep-alive", "upgrade", "te", "http2-settings"},
 }
 
 
@@ -44,26 +46,27 @@ def require_tls(fields: Mapping[str, Any], located: Mapping[str, str]) -> None:
 
 def _ways_to(key: str) -> str:
     """How a plan asks for the protocols that have this field."""
-    theirs = [name for name, one in PROTOCOLS.items() if key in one.keys]
-    if "http" in theirs:
-        theirs = ["http"]
-    return " or ".join(f"--protocol {name}" if name in STREAMS else f"{PROTOCOLS[name].schemes[0]}://" for name in theirs)
+    theirs = [one.flag or f"{one.schemes[0]}://" for one in PROTOCOLS.values() if key in one.keys]
+    return "http://" if "http://" in theirs else " or ".join(theirs)
 
 
 def _require_protocol(fields: Mapping[str, Any], located: Mapping[str, str]) -> None:
     """Nothing that another protocol alone has, and nothing that this one says itself."""
     name = parse_target(fields["urls"][0]).protocol
     if name == "http":
-        name = fields.get("http_protocol") or name
+        name = fields.get("http_protocol") or ("http2" if fields.get("http2") else name)
     spoken = PROTOCOLS[name]
     for key in OWN_KEYS:
-        if key in located and key not in spoken.keys and fields[key] not in (None, "HEAD", ()):
+        if key in located and key not in spoken.keys and fields[key] not in (None, False, "HEAD", ()):
             raise PlanError(f"{located[key]}: only for {_ways_to(key)}, and the connections speak {spoken.title}; leave it out")
     if fields.get("headers") and not spoken.asks_by_http:
         raise PlanError(f"{located['headers']}: {spoken.title} has no headers; leave it out")
     for one in fields.get("headers", ()):
-        if (header := one.partition(":")[0]).lower() in _OUR_HEADERS.get(name, ()):
-            raise PlanError(f"{located['headers']}: asyncli sets {header} itself; leave it out")
+        if (header := one.partition(":")[0]).lower() in _NOT_TO_BE_SAID.get(name, ()):
+            what = f"HTTP/2 allows no {header}" if name == "http2" else f"asyncli sets {header} itself"
+            raise PlanError(f"{located['headers']}: {what}; leave it out")
+    if fields.get("headers") and name == "http2" and fields.get("h2_heartbeat") != "head":
+        raise PlanError(f"{located['headers']}: pings have no headers; write --h2-heartbeat head beside it, or leave it out")
     if fields.get("send") is not None and fields.get("silence_s") is not None:
         raise PlanError(f"{located['send']} and {located['silence_s']}: a connection sends heartbeats or listens; leave one out")
     if fields.get("expect") is not None and fields.get("send") is None:

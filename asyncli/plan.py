@@ -17,7 +17,7 @@ from asyncli.core.ramp import Ramp
 from asyncli.errors import PlanError
 from asyncli.expected import checked_expected, parse_sent
 from asyncli.mqtt_values import parse_client_id, parse_login_file, parse_subscription, parse_version
-from asyncli.spoken import OWN_KEYS, STREAMS
+from asyncli.spoken import OWN_KEYS, STREAMS, Requests, requests_of
 from asyncli.units import LONGEST_S, parse_count, parse_duration, parse_pace, shown
 from asyncli.values import (
     AGENT_PORT,
@@ -105,6 +105,9 @@ class Plan(Discreet, frozen=True, forbid_unknown_fields=True, kw_only=True):
     http_protocol: Literal["sse", "stream"] | None = None
     #: Of a WebSocket: the text that is sent as a heartbeat and comes back; None: a ping.
     ws_message: str | None = None
+    #: HTTP/2 to http:// (by prior knowledge) and https:// (by ALPN); its heartbeat, None: a ping.
+    http2: bool = False
+    h2_heartbeat: Literal["ping", "head"] | None = None
     #: Of raw TCP (expected.py): what is sent as a heartbeat, None: nothing; what its answer is; what the server says first.
     send: str | None = None
     expect: str | None = None
@@ -133,12 +136,17 @@ class Plan(Discreet, frozen=True, forbid_unknown_fields=True, kw_only=True):
     @property
     def protocol(self) -> str:
         """What its connections speak."""
-        return self.http_protocol or parse_target(self.urls[0]).protocol
+        return self.http_protocol or ("http2" if self.http2 else parse_target(self.urls[0]).protocol)
+
+    @property
+    def requests(self) -> Requests | None:
+        """What a server of HTTP counts as requests; None: nobody knows."""
+        return requests_of(self.protocol, self.h2_heartbeat)
 
     @property
     def upgrades(self) -> bool:
         """They ask by HTTP once at most: heartbeats are no requests, HTTP's timers end nothing, and both may say goodbye."""
-        return self.protocol != "http"
+        return self.protocol not in ("http", "http2")
 
     @property
     def listens(self) -> bool:
@@ -220,6 +228,8 @@ KEYS: dict[str, tuple[str, Callable[[object], Any]]] = {
     "protocol": ("http_protocol", one_of(*STREAMS, what="a protocol over http://")),
     "header": ("headers", each_of(parse_header)),
     "ws_message": ("ws_message", parse_text),
+    "http2": ("http2", parse_boolean),
+    "h2_heartbeat": ("h2_heartbeat", one_of("ping", "head", what="a heartbeat of HTTP/2")),
     "send": ("send", parse_sent),
     "expect": ("expect", checked_expected),
     "greeting": ("greeting", checked_expected),

@@ -6,11 +6,13 @@ from typing import Literal
 
 import msgspec
 
+Requests = Literal["heartbeats", "connections", "none"]
+
 
 class Spoken(msgspec.Struct, frozen=True):
     """``title``: in reports. ``schemes``: in the clear, and over TLS, with their usual ``ports``; None: it has none. ``keys``:
-    fields of a plan that are its own. ``asks_by_http``: it begins with a request of HTTP, which has headers. ``requests``:
-    what a server of HTTP counts as such; None: nobody knows.
+    fields of a plan that are its own. ``asks_by_http``: its requests are of HTTP, which have headers. ``requests``: what a server
+    of HTTP counts as such; None: nobody knows. ``flag``: how it is asked for where its schemes are another's.
     """
 
     title: str
@@ -18,23 +20,31 @@ class Spoken(msgspec.Struct, frozen=True):
     ports: tuple[int, int] | None
     keys: tuple[str, ...]
     asks_by_http: bool = False
-    requests: Literal["heartbeats", "connections"] | None = None
+    requests: Requests | None = None
+    flag: str = ""
 
 
+_WEB = ("http", "https"), (80, 443)
 PROTOCOLS = {
-    "http": Spoken("HTTP", ("http", "https"), (80, 443), ("method", "http_protocol"), True, "heartbeats"),
-    "sse": Spoken("Server-sent events", ("http", "https"), (80, 443), ("http_protocol", "silence_s"), True, "connections"),
-    "stream": Spoken("HTTP stream", ("http", "https"), (80, 443), ("http_protocol", "silence_s"), True, "connections"),
+    "http": Spoken("HTTP", *_WEB, ("method", "http_protocol", "http2"), True, "heartbeats"),
+    "http2": Spoken("HTTP/2", *_WEB, ("http2", "h2_heartbeat"), True, "heartbeats", "--http2"),
+    "sse": Spoken("Server-sent events", *_WEB, ("http_protocol", "silence_s"), True, "connections", "--protocol sse"),
+    "stream": Spoken("HTTP stream", *_WEB, ("http_protocol", "silence_s"), True, "connections", "--protocol stream"),
     "websocket": Spoken("WebSocket", ("ws", "wss"), (80, 443), ("ws_message",), True, "connections"),
     "tcp": Spoken("TCP", ("tcp", "tls"), None, ("send", "expect", "greeting", "silence_s")),
     "mqtt": Spoken("MQTT", ("mqtt", "mqtts"), (1883, 8883), ("mqtt_version", "mqtt_id", "mqtt_login", "subscribe")),
 }
 #: What a plan's ``protocol`` has http:// URLs speak.
 STREAMS = ("sse", "stream")
-#: What is spoken to URLs of each scheme, and whether over TLS.
+#: What is spoken to URLs of each scheme where the plan says nothing else, and whether over TLS.
 SCHEMES = {
     scheme: (name, bool(place))
-    for name, one in PROTOCOLS.items() if name not in STREAMS for place, scheme in enumerate(one.schemes)
+    for name, one in PROTOCOLS.items() if not one.flag for place, scheme in enumerate(one.schemes)
 }  # fmt: skip
 #: Fields of a plan that some protocols alone have.
 OWN_KEYS = tuple(dict.fromkeys(key for one in PROTOCOLS.values() for key in one.keys))
+
+
+def requests_of(protocol: str, h2_heartbeat: str | None) -> Requests | None:
+    """What a server of HTTP counts as requests; None: nobody knows."""
+    return "none" if protocol == "http2" and h2_heartbeat != "head" else PROTOCOLS[protocol].requests

@@ -2,7 +2,7 @@
 
     python bench/fuzz.py [TARGET...] [--inputs 1000000] [--seed 1] [--keep FOLDER] [--guided]
 
-Targets: http1, websocket, sse, mqtt, tcp, tls, pages, plans, thresholds, runs; without any, all, each in a process of its own, as many at once as --jobs says. The generators
+Targets: http1, http2, websocket, sse, mqtt, tcp, tls, pages, plans, thresholds, runs; without any, all, each in a process of its own, as many at once as --jobs says. The generators
 and the laws are in tests/fuzz/. Printed for each: inputs, seconds (of them CPU), inputs a second, kinds of outcome, the slowest input
 (CPU time, checks included), and the memory resident after each tenth of the inputs. What breaks a law is kept as a
 literal of Python's in FOLDER, the first five at each place in the code, and makes the exit status 1.

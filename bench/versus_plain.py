@@ -1,9 +1,9 @@
-"""What TLS or WebSocket costs asyncli: CPU a connect, CPU a heartbeat and memory a connection, beside plain HTTP, as ratios.
+"""What TLS, WebSocket or HTTP/2 costs asyncli: CPU a connect, CPU a heartbeat and memory a connection, beside plain HTTP, as ratios.
 
-    python bench/versus_plain.py tls|websocket [--connections 10000] [--rounds 3] [--hold 10]
+    python bench/versus_plain.py tls|websocket|http2 [--connections 10000] [--rounds 3] [--hold 10]
 
-Interleaved rounds against two nginx of one configuration, one with TLS 1.3, or with Nchan, whose heartbeats are pings; the bare
-engine, one worker, as versus_before.py.
+Interleaved rounds against two nginx of one configuration, one with TLS 1.3, with Nchan or with HTTP/2, whose heartbeats are pings;
+the bare engine, one worker, as versus_before.py.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from asyncli.lab import choose
 
 async def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("what", choices=("tls", "websocket"))
+    parser.add_argument("what", choices=("tls", "websocket", "http2"))
     parser.add_argument("--connections", type=int, default=10_000)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--hold", type=int, default=10)
@@ -29,11 +29,12 @@ async def main() -> None:
         found = {}
         for name in ("plain", options.what) if number % 2 else (options.what, "plain"):
             server_name, tls = "nchan" if name == "websocket" else "nginx", name == "tls"
-            async with choose(server_name, connections=options.connections, keepalive_s=3600, tls=tls) as server:
-                ca = {"ca": str(server.authority)} if tls else {}
+            http2 = {"http2": True} if name == "http2" else {}
+            async with choose(server_name, connections=options.connections, keepalive_s=3600, tls=tls, **http2) as server:
+                more = {"ca": str(server.authority)} if tls else http2
                 # Two CPUs shake hands some 700 times a second.
                 batches = (3, 3) if options.what == "tls" else (20, 40)
-                found[name] = await engine_costs(server.url, options.connections, options.hold, batches, **ca)
+                found[name] = await engine_costs(server.url, options.connections, options.hold, batches, **more)
             print(f"round {number + 1}", name, {key: round(value, 2) for key, value in found[name].items()}, flush=True)
         rounds.append((found["plain"], found[options.what]))
     print_figures(("plain", options.what), rounds)

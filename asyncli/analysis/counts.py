@@ -12,7 +12,6 @@ from asyncli.metrics import PROBE, STATUS_CONNECTS, STATUS_UNANSWERED
 from asyncli.records import Tick
 from asyncli.run import Run
 from asyncli.samples import Series, began_anew
-from asyncli.spoken import PROTOCOLS
 
 Pair = Literal["asked", "held", "accepts", "handled", "requests"]
 
@@ -64,15 +63,15 @@ class Client:
         self.t_s, self._held = np.array(held.t_s), np.array(held.values)
         self._start, self._plan = run.first_connect_s, run.plan
         #: What the server counts as requests; one that makes a connection begins before we count it as open.
-        self.requests = PROTOCOLS[run.plan.protocol].requests
-        upgrades = self.requests == "connections"
+        self.requests = run.plan.requests
+        upgrades, pings = self.requests == "connections", self.requests == "none"
         rows = [(t_s, tick) for t_s, tick in run.ticks if t_s > held.t_s[0]]
         self._tick_s = np.array([held.t_s[0], *(t_s for t_s, _ in rows)])
         columns = {
             "opened": [tick.opened for _, tick in rows],
             "lost": [tick.lost if tick.deaths else 0 for _, tick in rows],
-            "sent": [_upgrades(tick) if upgrades else tick.sent for _, tick in rows],
-            "answered": [tick.opened if upgrades else tick.answered for _, tick in rows],
+            "sent": [0 if pings else _upgrades(tick) if upgrades else tick.sent for _, tick in rows],
+            "answered": [0 if pings else tick.opened if upgrades else tick.answered for _, tick in rows],
             "unsure": [sum(tick.failures.get(one, 0) for one in _PERHAPS_ACCEPTED) if tick.failures else 0 for _, tick in rows],
         }
         columns |= {f"untold_{name}": _untold(rows, columns[name]) for name in ("opened", "sent")}

@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from asyncli.cli.options import output_options, outputs_of, plan_from, plan_options
+from asyncli.errors import PlanError
 from asyncli.plan import Layer
 
 CONNECTIONS = "100k"
@@ -35,7 +36,10 @@ def command(server: str | None, tls: bool, **values: Any) -> int:
     asked = {"urls": [lab.url_of(scheme, "127.0.0.1:1", tls)], "connections": CONNECTIONS, "keepalive": 60, "hold": "60s"}
     to = outputs_of(values)
     plan = plan_from(values, (), Layer("demo: {key}", {**asked, **kind.plan_keys}))
+    if plan.http2 and server not in (None, "nginx"):
+        raise PlanError("--http2: of the lab's servers nginx alone speaks it; leave --server out")
     from asyncli.cli.run import run_soak
 
-    made = lab.choose(server, connections=plan.connections, keepalive_s=plan.keepalive_s, tls=tls, scheme=scheme)
+    server, more = ("nginx", {"http2": True}) if plan.http2 else (server, {})
+    made = lab.choose(server, connections=plan.connections, keepalive_s=plan.keepalive_s, tls=tls, scheme=scheme, **more)
     return run_soak(plan, to, lab=made)

@@ -93,6 +93,8 @@ _PLAN_OPTIONS: tuple[Option, ...] = (
     *_HEADER_OPTIONS,
     click.option("--protocol", metavar="sse|stream", help="Of http://: hold server-sent events, or any endless answer."),
     click.option("--ws-message", metavar="TEXT", help="Of a WebSocket: heartbeats that come back.  [default: pings]"),
+    click.option("--http2", is_flag=True, default=None, help="Speak HTTP/2: to http:// at once, to https:// by ALPN."),
+    click.option("--h2-heartbeat", metavar="ping|head", help="Of HTTP/2: a ping, or a HEAD on a new stream.  [default: ping]"),
     click.option("--send", metavar="BYTES", help=r"Of tcp:// and tls://: heartbeats, as 'PING\r\n'.  [default: none]"),
     click.option("--expect", metavar="ANSWER", help="Its answer: bytes, '/REGEX/' of a line, 'N bytes'.  [default: any]"),
     click.option("--greeting", metavar="ANSWER", help="What the server says first, likewise.  [default: nothing]"),

@@ -331,13 +331,16 @@ class HeldConnections:
             born[row] = connecting.pop(row)
             connecting[row] = now
 
-    def _granted(self, row: int) -> None:
-        """The peer granted what its handshake asked for."""
+    def _granted(self, row: int, words: bytes) -> None:
+        """The peer granted what its handshake asked for; our ``words`` to that go out with the first heartbeat, which by itself
+        would wait until the peer's kernel has acknowledged them (Nagle's algorithm).
+        """
         now = self._net.clock()
         self._counts.handshake_us.add((now - self.connecting[row]) * 1e6)
         self.connecting[row] = self._born[row]
         beat = self._beats_at_once and not self.draining
-        if not beat or self._write(row, self._next_heartbeat(row)):
+        words += self._next_heartbeat(row) if beat else b""
+        if not words or self._write(row, words):
             self._establish([(row, self._number(row), now)], beat)
 
     def _establish(self, made: list[tuple[int, int, float]], beaten: bool) -> None:
@@ -425,7 +428,7 @@ class HeldConnections:
                     self._net.send(self._handle[row], event.reply)
             self._end(row, ANNOUNCED)
             return None
-        if event.reply and not self._reply(row, event.reply):
+        if event.reply and event.kind != interface.ESTABLISHED and not self._reply(row, event.reply):
             return None
         match event.kind:
             case interface.ANSWER if awaiting:
@@ -436,7 +439,7 @@ class HeldConnections:
             case interface.NEWS:
                 self._hear(row)
             case interface.ESTABLISHED:
-                self._granted(row)
+                self._granted(row, event.reply)
                 if event.rest and self.state[row] in (IDLE, AWAITING):
                     return self._interpret(row, event.rest, self.state[row] == AWAITING)
             case _:

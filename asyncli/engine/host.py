@@ -108,7 +108,10 @@ class WorkerHost:
         self._inbox = bytearray(MOST_MESSAGE)
 
     def run(self) -> None:
-        mine = self._shard.mine if isinstance(self._shard, Shard) else None
+        mine = None
+        if isinstance(self._shard, Shard):
+            mine = self._shard.mine
+            self._shard.new_protocol(int)  # loads what its workers then share
         for number in range(self._shard.workers) if mine is None else mine:
             self._fork(number)
         self._poll = select.poll()

@@ -191,7 +191,8 @@ def over_tls(net: RealNet, shard: Shard | LoadShard) -> RealNet | TlsNet:
         return net
     from asyncli.engine.tls import TlsNet as OverTls  # OpenSSL, and 3 MB, that a process without TLS does not owe
 
-    return OverTls(net, shard.tls, [shard.names[one.target] for one in shard.destinations], shard.connect_timeout_s)
+    names = [shard.names[one.target] for one in shard.destinations]
+    return OverTls(net, shard.tls, names, shard.connect_timeout_s, shard.http2)
 
 
 class PollNet(RealNet):

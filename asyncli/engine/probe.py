@@ -13,12 +13,12 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from asyncli.certificates import client_context, reason_of
+from asyncli.certificates import client_context, not_http2, reason_of
 from asyncli.engine.shard import build_shard
 from asyncli.engine.spread import Destination, Spread
 from asyncli.errors import HostError
 from asyncli.findings.losses import handshakes_refused
-from asyncli.findings.tls import refuses_ours
+from asyncli.findings.tls import NO_HTTP2_REMEDY, refuses_ours
 from asyncli.plan import Plan
 from asyncli.protocols.interface import ANSWER, ESTABLISHED, LEAVING, Event, Protocol, ProtocolError
 from asyncli.text import printable
@@ -74,7 +74,7 @@ def probe(plan: Plan, spread: Spread, *, beats: bool = False) -> Probed:
     protocol = build_shard(plan, spread).new_protocol(lambda row: row)
     if plan.tls is None and protocol.handshake is None and not beats:
         return Probed(None, {})
-    context = None if plan.tls is None else client_context(plan.tls)
+    context = None if plan.tls is None else client_context(plan.tls, http2=plan.http2)
     tls, steps = None, {}
     for number, target in enumerate(plan.targets):
         there = next((one for one in spread.destinations if one.target == number), None)
@@ -105,6 +105,8 @@ def _of_target(talk: _Talk, there: Destination, context: ssl.SSLContext | None, 
             except OSError as error:
                 why = _why(error, plan, target, there)
                 raise HostError(f"{target.url}: {why}") from None
+        if plan.http2 and (why := not_http2(one.alpn)):
+            raise HostError(f"{target.url}: {why}; {NO_HTTP2_REMEDY}")
         if found is None or one.cpu_s < found.cpu_s:
             found = one
     return found

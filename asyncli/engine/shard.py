@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
+from typing import ClassVar
 
 import msgspec
 
@@ -16,7 +17,7 @@ from asyncli.mqtt_values import CLIENT_ID
 from asyncli.plan import Plan
 from asyncli.protocols import new_protocol, new_reader
 from asyncli.protocols.interface import Protocol, Reader
-from asyncli.protocols.words import HttpWords, MqttWords, StreamWords, TcpWords, WebSocketWords, Words
+from asyncli.protocols.words import Http2Words, HttpWords, MqttWords, StreamWords, TcpWords, WebSocketWords, Words
 from asyncli.records import Finding, Tick
 from asyncli.values import Target, TlsOptions
 
@@ -53,6 +54,11 @@ class Shard(msgspec.Struct, frozen=True, tag=True):
         """What the rows of a table speak; ``number``: of a row its connection's number."""
         return new_protocol(self.words, os.urandom, number)
 
+    @property
+    def http2(self) -> bool:
+        """Whether TLS is to agree on HTTP/2."""
+        return isinstance(self.words, Http2Words)
+
     def addresses_beside(self, destination: int) -> int:
         """How many addresses the name of a destination has, itself among them."""
         target = self.destinations[destination].target
@@ -88,6 +94,8 @@ class LoadShard(msgspec.Struct, frozen=True, tag=True):
     seed: int = 0
     tls: TlsOptions | None = None
     names: tuple[str, ...] = ()
+
+    http2: ClassVar[bool] = False
 
     def new_reader(self) -> Reader:
         """What reads one answer."""
@@ -166,6 +174,11 @@ def _words_of(plan: Plan) -> Words:
             random = f"{plan.seed & 0xFFFFFF:06x}"
             version, client_id, login = plan.mqtt_version or "3.1.1", plan.mqtt_id or CLIENT_ID, plan.mqtt_login or ""
             return MqttWords(version, client_id, random, plan.keepalive_s, plan.subscribe, login)
+        case "http2":
+            from asyncli.protocols.hpack import header_block
+
+            heads = [(_head("HEAD", target, plan.headers), b"https" if target.secure else b"http") for target in plan.targets]
+            return Http2Words(tuple(header_block(*one) for one in heads) if plan.requests == "heartbeats" else ())
         case _:
             return TcpWords(unescaped(plan.send or ""), plan.expect or "any", plan.greeting or "", plan.longest_silence_s)
 

@@ -13,7 +13,7 @@ from array import array
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from asyncli.certificates import client_context, reason_of
+from asyncli.certificates import client_context, not_http2, reason_of
 from asyncli.core.life import DEADLINE, TLS_DEADLINE
 from asyncli.engine.net import READABLE, WRITABLE, RealNet, replace_by_closing
 from asyncli.engine.tls_handshake import Handshake, KeyLog, TlsError
@@ -29,11 +29,13 @@ _MOST_REASONS = 20
 
 
 class TlsNet:
-    """``net`` with TLS on every connection. ``names``: the host asked for, by destination; ``patience_s``: for a handshake."""
+    """``net`` with TLS on every connection. ``names``: the host asked for, by destination; ``patience_s``: for a handshake;
+    ``http2``: the server must choose it.
+    """
 
-    def __init__(self, net: RealNet, options: TlsOptions, names: Sequence[str], patience_s: float) -> None:
+    def __init__(self, net: RealNet, options: TlsOptions, names: Sequence[str], patience_s: float, http2: bool = False) -> None:
         self._net, self._names, self._resume, self._patience_s = net, names, options.tls_resume, patience_s
-        self._context = client_context(options)
+        self._context, self._http2 = client_context(options, http2=http2), http2
         self._keylog = KeyLog(self._context)
         self._layer = RecordLayer()
         self._shaking: dict[int, Handshake] = {}
@@ -233,6 +235,8 @@ class TlsNet:
         """The handshake is over: what is to be sent before all else."""
         assert shaking.stood is not None
         counts, tls, flight = self._counts, shaking.tls, shaking.outgoing.read()
+        if self._http2 and (why := not_http2(tls.selected_alpn_protocol())):
+            raise self._failed(handle, why)
         suite, version = (tls.cipher() or ("", "", 0))[0], tls.version() or ""
         # The first one's object is kept where a session is wanted: its ticket comes later.
         wants_ticket = self._resume and shaking.place not in self._sessions

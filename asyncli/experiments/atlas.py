@@ -21,19 +21,25 @@ from asyncli.units import parse_duration
 
 
 class Cell(NamedTuple):
-    """A ``server`` of the lab, what is spoken with it, and the keys of a plan for that; ``scheme``: where it is not the lab's."""
+    """A ``server`` of the lab, what is spoken with it, and the keys of a plan for that; ``scheme``: where it is not the lab's;
+    ``options``: of the lab.
+    """
 
     server: str
     spoken: str
     tls: bool = False
     scheme: str | None = None
     keys: Mapping[str, Any] = {}
+    options: Mapping[str, Any] = {}
 
 
 #: By the names that ``--only`` takes.
 CELLS = {
     "nginx": Cell("nginx", "HTTP"),
     "nginx-tls": Cell("nginx", "HTTPS", True),
+    "nginx-h2c": Cell("nginx", "HTTP/2, pings", keys={"http2": True}, options={"http2": True}),
+    "nginx-h2": Cell("nginx", "HTTP/2 over TLS, pings", True, keys={"http2": True}, options={"http2": True}),
+    "nginx-h2c-heads": Cell("nginx", "HTTP/2, HEADs", keys={"http2": True, "h2_heartbeat": "head"}, options={"http2": True}),
     "apache-event": Cell("apache-event", "HTTP"),
     "apache-event-tls": Cell("apache-event", "HTTPS", True),
     "haproxy": Cell("haproxy", "HTTP"),
@@ -86,7 +92,8 @@ async def _run(context: Context) -> None:
 async def _measure(context: Context, name: str, number: int) -> None:
     plan, cell = context.plan, CELLS[name]
     keepalive_s = parse_duration(plan.keepalive)
-    server = choose(cell.server, connections=plan.connections, keepalive_s=keepalive_s, tls=cell.tls, scheme=cell.scheme)
+    options = {"connections": plan.connections, "keepalive_s": keepalive_s, "tls": cell.tls, "scheme": cell.scheme}
+    server = choose(cell.server, **options, **cell.options)
     async with charged(context, server) as charges:
         keys = {**server.plan_keys, **cell.keys}
         if server.authority is not None:

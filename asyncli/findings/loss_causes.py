@@ -251,10 +251,24 @@ _CLOSE_CODES = {
     1013: ("try again later", "see its load and its limits"),
     1014: ("bad gateway", "see the proxy's backend"),
 }
+# Error codes of HTTP/2 (RFC 9113, section 7), as far as a GOAWAY has them.
+_ERROR_CODES = {
+    0: ("no error", "see what stopped or reloaded it, and its timeouts; pings put none of nginx's off: --h2-heartbeat head"),
+    1: ("protocol error", "see its error log: it did not understand a frame of asyncli's"),
+    2: ("internal error", "see its error log"),
+    3: ("flow control error", "see its error log"),
+    4: ("settings timeout", "see its load, and middle boxes that hold packets back"),
+    6: ("frame size error", "see its error log: it did not understand a frame of asyncli's"),
+    9: ("compression error", "see its error log: it did not understand a HEAD of asyncli's"),
+    11: ("enhance your calm", "see its limit of pings and requests, and give a longer --keepalive"),
+    12: ("inadequate security", "see its suites of TLS (RFC 9113, appendix A), or --tls-min 1.3"),
+    13: ("HTTP/1.1 required", "leave --http2 out"),
+}
 #: Of each protocol: how a server takes leave, and its codes.
 _GOODBYES: dict[str, tuple[str, dict[int, tuple[str, str]]]] = {
     "websocket": ("with a close frame", _CLOSE_CODES),
     "mqtt": ("with a DISCONNECT", {code: (name, "see its log") for code, name in REASONS.items()}),
+    "http2": ("with GOAWAY", _ERROR_CODES),
     "sse": ("which ended the stream", {}),
     "stream": ("which ended the answer", {}),
 }
@@ -271,7 +285,7 @@ SEE_OF_CAUSE = {
 def words_of_goodbye(protocol: str, code: int) -> Words:
     """``with a close frame of code 1001 (going away)``, and what to look at."""
     how, codes = _GOODBYES.get(protocol, ("in due form", {}))
-    if not code:
+    if not code and code not in codes:
         return Words(how, "see why it was done with them")
     name, remedy = codes.get(code, ("", "see its documentation for what it means by that"))
     return Words(f"{how} of code {code}" + (f" ({name})" if name else ""), remedy)

@@ -8,6 +8,7 @@ from asyncli.findings import Words, finding
 from asyncli.units import format_count
 
 TLS_REMEDY = "see the server's error log, and --tls-min, --tls-max, --ca and --client-cert"
+NO_HTTP2_REMEDY = "leave --http2 out, or switch HTTP/2 on there"
 _CHOICE = "see ssl_protocols and ssl_ciphers of the server, and what a newer OpenSSL there offers"
 
 
@@ -27,6 +28,8 @@ def mend(reasons: Mapping[str, int], otherwise: str) -> str:
     mends = ["name a certificate that the server trusts: --client-cert, --client-key"] if any(map(refuses_ours, reasons)) else []
     if any(("certificate" in one or "mismatch" in one) and not one.startswith("alert") for one in reasons):
         mends.append("see the certificate that the server shows now: before the run it could be trusted; renew or replace it")
+    if any("ALPN" in one for one in reasons):
+        mends.append(NO_HTTP2_REMEDY)
     return "; ".join(mends) or otherwise
 
 

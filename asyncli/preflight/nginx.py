@@ -83,11 +83,23 @@ def _asked_host(plan: Plan, host: str) -> str:
 
 
 def _timers(timers: Timers, plan: Plan) -> Iterator[Check]:
+    if plan.requests != "heartbeats":
+        yield _timeout_of_pings(timers, plan)
+        return
     yield _keepalive_timeout(timers, plan)
     yield _header_timeout(timers, plan)
     yield _keepalive_requests(timers, plan)
     if timers.keepalive_time_s is not None:
         yield _keepalive_time(timers.keepalive_time_s, plan)
+
+
+def _timeout_of_pings(timers: Timers, plan: Plan) -> Check:
+    have, age = timers.client_header_timeout_s, oldest_s(plan)
+    what = "client_header_timeout against the age of the oldest connection"
+    detail = "nginx closes a connection of HTTP/2 that has made no request after this time, and pings are none"
+    need = _FAR_S if age is None else age
+    remedy = f"--h2-heartbeat head, or client_header_timeout {math.ceil(need) + 60}s in nginx.conf"
+    return limit("nginx_client_header_timeout", what, "s", have, need, detail=detail, remedy=remedy)
 
 
 def _keepalive_timeout(timers: Timers, plan: Plan) -> Check:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from asyncli.protocols.http1 import Http1, Scanner
 from asyncli.protocols.interface import Protocol, Reader
-from asyncli.protocols.words import HttpWords, MqttWords, StreamWords, TcpWords, WebSocketWords, Words
+from asyncli.protocols.words import Http2Words, HttpWords, MqttWords, StreamWords, TcpWords, WebSocketWords, Words
 
 
 def new_protocol(words: Words, entropy: Callable[[int], bytes], number: Callable[[int], int]) -> Protocol:
@@ -25,6 +25,10 @@ def new_protocol(words: Words, entropy: Callable[[int], bytes], number: Callable
             from asyncli.protocols.sse import Stream
 
             return Stream(words)
+        case Http2Words():
+            from asyncli.protocols.http2 import Http2
+
+            return Http2(words.heads)
         case TcpWords():
             from asyncli.protocols.tcp import Tcp
 

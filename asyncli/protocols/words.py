@@ -55,4 +55,10 @@ class MqttWords(msgspec.Struct, frozen=True, tag="mqtt"):
     login: str = ""
 
 
-Words = HttpWords | WebSocketWords | StreamWords | TcpWords | MqttWords
+class Http2Words(msgspec.Struct, frozen=True, tag="http2"):
+    """``heads``: of each URL the block of headers of a HEAD; none: heartbeats are pings."""
+
+    heads: tuple[bytes, ...] = ()
+
+
+Words = HttpWords | Http2Words | WebSocketWords | StreamWords | TcpWords | MqttWords

@@ -16,7 +16,7 @@ from asyncli.report import document as doc
 from asyncli.report.answer import server_name
 from asyncli.report.format import bytes_each, milliseconds, or_bytes, or_dash
 from asyncli.report.summary import Summary
-from asyncli.spoken import PROTOCOLS
+from asyncli.spoken import PROTOCOLS, requests_of
 from asyncli.text import oneline
 from asyncli.units import format_bytes, format_count, format_duration, format_many
 
@@ -174,8 +174,9 @@ def counts_section(summary: Summary) -> doc.Section:
     asked: int | None = summary.heartbeats.answered
     what, was = "answers", "answered"
     if summary.protocol is not msgspec.UNSET:
-        asked = None if PROTOCOLS[summary.protocol.name].requests is None else opened
-        what, was = "grants", "granted"
+        kind = requests_of(summary.protocol.name, summary.plan.get("h2_heartbeat"))
+        asked = {"heartbeats": asked, "connections": opened, "none": 0}.get(kind or "")
+        what, was = ("HEADs", "requests") if summary.protocol.name == "http2" else ("grants", "granted")
     blocks: list[doc.Block] = []
     if r.agrees is not None or r.accepts_delta is not None:
         view = doc.FULL if r.agrees else doc.ALL

@@ -16,7 +16,7 @@ from random import Random
 from types import FrameType
 from typing import Any, NamedTuple
 
-TARGETS = ("http1", "websocket", "sse", "mqtt", "tcp", "tls", "pages", "plans", "thresholds", "runs")
+TARGETS = ("http1", "http2", "websocket", "sse", "mqtt", "tcp", "tls", "pages", "plans", "thresholds", "runs")
 #: CPU seconds for one input. The longest that the generators make take some 0.1 s; what is squared takes minutes.
 BOUND_S = 2.0
 

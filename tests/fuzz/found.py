@@ -22,6 +22,7 @@ def _set(table: str, column: str, value: Any, reader: str = "run") -> Damage:
 
 FOUND: dict[str, list[Any]] = {
     "websocket": [],
+    "http2": [],
     "tcp": [],
     "mqtt": [],
     "http1": [

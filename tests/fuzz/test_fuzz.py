@@ -8,7 +8,7 @@ import pytest
 from drive import TARGETS, Breach, Tally, bounded, target
 from found import FOUND
 
-INPUTS = {"http1": 4_000, "websocket": 4_000, "sse": 3_000, "mqtt": 4_000, "tcp": 4_000, "tls": 3_000, "pages": 4_000, "plans": 2_000, "thresholds": 2_000, "runs": 400}
+INPUTS = {"http1": 4_000, "websocket": 4_000, "http2": 4_000, "sse": 3_000, "mqtt": 4_000, "tcp": 4_000, "tls": 3_000, "pages": 4_000, "plans": 2_000, "thresholds": 2_000, "runs": 400}
 assert set(FOUND) == set(INPUTS) == set(TARGETS)
 
 

@@ -316,6 +316,19 @@ def test_the_host_header_names_the_server_block(tmp_path: Path) -> None:
     assert verdicts(read(path), urls=urls, **small)["nginx_keepalive_timeout"].verdict == "short"
 
 
+def test_pings_of_http2_are_no_requests(tmp_path: Path) -> None:
+    a_config = config(tmp_path, listen=_GOOD)
+    assert verdicts(a_config, http2=True, h2_heartbeat="head").keys() == verdicts(a_config).keys()
+    checks = verdicts(a_config, http2=True)
+    assert not checks.keys() & {f"nginx_{name}" for name in ("keepalive_timeout", "keepalive_requests", "keepalive_time")}
+    assert checks["nginx_client_header_timeout"].verdict == "ok"
+    usual = config(tmp_path, server="client_header_timeout 60s;", listen=_GOOD)
+    for hold_s in (60.0, None):
+        found = verdicts(usual, http2=True, hold_s=hold_s)["nginx_client_header_timeout"]
+        assert found.verdict == "short"
+        assert found.remedy.startswith("--h2-heartbeat head, or client_header_timeout ")
+
+
 def test_a_missing_status_page_comes_with_the_block_to_add(tmp_path: Path) -> None:
     path = written(tmp_path, "events {} http { server { listen 8080; } }")
     check = verdicts(read(path))["nginx_stub_status"]

@@ -1,0 +1,92 @@
+"""HPACK (RFC 7541), as far as it goes without a dynamic table: a request's block of headers, and a response's status."""
+
+from __future__ import annotations
+
+import re
+
+from asyncli.protocols.interface import ProtocolError
+
+_MOST_STATIC = 61
+_STATUSES = {8: 200, 9: 204, 10: 206, 11: 304, 12: 400, 13: 404, 14: 500}
+_STATUS_NAMES = (b":status", b"\xb8\x84\x8d\x36\xa3")  # as it is, and in Huffman's code
+# Of digits that code is 5 bits for 0 to 2 and 6 for the others, and ones at the end (appendix B).
+_DIGITS = re.compile("(000(?:00|01|10)|011(?:001|01.|1..))" * 3 + "1{0,7}")
+
+
+def header_block(request: bytes, scheme: bytes) -> bytes:
+    """A request of HTTP/1.1 without a body as HTTP/2 says it: static entries and literals that nobody need remember."""
+    line, *lines = request.removesuffix(b"\r\n\r\n").split(b"\r\n")
+    method, path, _ = line.split(b" ")
+    fields = [(name.strip().lower(), value.strip()) for name, _, value in (one.partition(b":") for one in lines)]
+    pseudo = [(b":method", method), (b":scheme", scheme), (b":path", path), (b":authority", dict(fields)[b"host"])]
+    return b"".join(b"\0" + _text(name) + _text(value) for name, value in pseudo + fields if name != b"host")
+
+
+def _text(text: bytes) -> bytes:
+    size = len(text)
+    if size < 127:
+        return bytes((size,)) + text
+    size, written = size - 127, b"\x7f"
+    while size >= 128:
+        size, written = size >> 7, written + bytes((size & 127 | 128,))
+    return written + bytes((size,)) + text
+
+
+def status_of(block: bytes) -> int:
+    """The ``:status`` that a block of headers begins with, 0 where it begins with another; the rest of it is scanned."""
+    at, status, fields = 0, 0, 0
+    while at < len(block):
+        first = block[at]
+        name = value = (False, b"")
+        if first & 0xE0 == 0x20:
+            size, at = _number(block, at, 5)
+            if size or fields:
+                raise ProtocolError("a dynamic table, which was not granted")
+            continue
+        index, at = _number(block, at, 7 if first & 0x80 else 6 if first & 0x40 else 4)
+        if not first & 0x80:
+            if not index:
+                name, at = _string(block, at)
+            value, at = _string(block, at)
+        if index > _MOST_STATIC or first == 0x80:
+            raise ProtocolError("a header of the dynamic table, which was not granted")
+        if not fields:
+            named = index in _STATUSES or (not index and name[1] == _STATUS_NAMES[name[0]])
+            status = _STATUSES.get(index, 0) if first & 0x80 else _digits(*value) if named else 0
+        fields += 1
+    return status
+
+
+def _number(block: bytes, at: int, bits: int) -> tuple[int, int]:
+    """An integer, and where it ends (section 5.1)."""
+    mask = (1 << bits) - 1
+    found, at = block[at] & mask, at + 1
+    if found < mask:
+        return found, at
+    for shift in range(0, 35, 7):
+        if at == len(block):
+            break
+        found, at = found + ((block[at] & 127) << shift), at + 1
+        if block[at - 1] < 128:
+            return found, at
+    raise ProtocolError("a block of headers with a number that does not end")
+
+
+def _string(block: bytes, at: int) -> tuple[tuple[bool, bytes], int]:
+    """A text, whether it is in Huffman's code, and where it ends (section 5.2)."""
+    if at == len(block):
+        raise ProtocolError("a block of headers that is cut")
+    coded = block[at] >= 128
+    size, at = _number(block, at, 7)
+    if size > len(block) - at:
+        raise ProtocolError("a block of headers that is cut")
+    return (coded, block[at : at + size]), at + size
+
+
+def _digits(coded: bool, text: bytes) -> int:
+    """Three digits as a number; else 0."""
+    if coded:
+        match = _DIGITS.fullmatch(f"{int.from_bytes(text):0{8 * len(text)}b}") if text else None
+        codes = [] if match is None else [(len(one), int(one, 2)) for one in match.groups()]
+        text = b"".join(b"%d" % (code if bits == 5 else code - 22) for bits, code in codes)
+    return int(text) if len(text) == 3 and text.isdigit() else 0

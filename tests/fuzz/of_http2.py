@@ -1,0 +1,333 @@
+"""Frames to the HTTP/2 reader: the grammar of RFC 9113 and HPACK's, bent. Laws: any split means the same, h2 says the same."""
+
+from __future__ import annotations
+
+import struct
+from random import Random
+from typing import NamedTuple
+
+import hpack
+import hpack.hpack
+from chance import maybe, mutated
+from h2.config import H2Configuration
+from h2.connection import ConnectionState, H2Connection
+from h2.events import DataReceived, InformationalResponseReceived, ResponseReceived, StreamEnded
+from h2.exceptions import ProtocolError as Refused
+from h2.settings import SettingCodes, Settings
+from hyperframe.exceptions import HyperframeError
+from of_http1 import pieces
+
+from asyncli.protocols.hpack import header_block
+from asyncli.protocols.http2 import (
+    ACK,
+    CONTINUATION,
+    DATA,
+    END_HEADERS,
+    END_STREAM,
+    GOAWAY,
+    HEADERS,
+    PING,
+    PRIORITY,
+    PUSH_PROMISE,
+    RST_STREAM,
+    SETTINGS,
+    WINDOW_UPDATE,
+    Http2,
+    frame,
+)
+from asyncli.protocols.interface import ANSWER, ESTABLISHED, LEAVING, ProtocolError
+
+_BEAT = b"asyncli!"
+_BLOCK = header_block(b"HEAD / HTTP/1.1\r\nHost: a\r\n\r\n", b"http")
+_MOST = (1 << 31) - 1
+
+
+class Case(NamedTuple):
+    """``data`` from its first byte on, read in pieces between ``cuts``; ``heads``: the heartbeat is a HEAD, else a ping."""
+
+    data: bytes
+    cuts: tuple[int, ...]
+    heads: bool
+
+
+class Said(NamedTuple):
+    """What a stream said. ``left``: the code of a goodbye, 0 where an answer was the last; ``error``: it ended in one."""
+
+    granted: bool
+    replies: bytes
+    status: int | None
+    left: int | None
+    error: bool
+
+
+# -- frames
+
+
+def generate(chance: Random) -> Case:
+    """A handshake and some frames as servers send them, some of them wrong, perhaps bent, in pieces."""
+    heads = maybe(chance, 2)
+    data = frame(SETTINGS, 0, 0, _settings(chance)) + (_control(chance) if maybe(chance, 4) else b"") + frame(SETTINGS, ACK, 0)
+    after = [_control(chance) for _ in range(chance.randrange(3))]
+    if heads and not maybe(chance, 4):
+        after.insert(chance.randrange(len(after) + 1), _answer(chance))
+    data += b"".join(after)
+    if maybe(chance, 40):
+        data = chance.choice((b"HTTP/1.1 400 Bad Request\r\n\r\n", b"HTTP/1.1 505 ", b"HTTP/", b"+OK hello\r\n", data[9:]))
+    if maybe(chance, 4):
+        data = mutated(chance, data)
+    cuts = tuple(chance.randrange(len(data) + 1) for _ in range(chance.randrange(5)))
+    return Case(data, tuple(range(1, len(data))) if maybe(chance, 8) else cuts, heads)
+
+
+def _settings(chance: Random) -> bytes:
+    values = {1: (0, 4096), 2: (0, 0, 0, 1), 3: (0, 100), 4: (0, 65_535, _MOST, 1 << 31), 5: (16_384, 1 << 24, 100, (1 << 24) - 1), 6: (100,), 8: (0, 1, 2), 77: (5,)}
+    names = [chance.choice((3, 3, 4, 5, 6, 1, 77, *values)) for _ in range(chance.randrange(4))]
+    return b"".join(struct.pack(">HI", name, values[name][0] if not maybe(chance, 8) else chance.choice(values[name])) for name in names)
+
+
+def _control(chance: Random) -> bytes:
+    """A frame that may come at any time, or should not."""
+    stream = 0 if not maybe(chance, 30) else chance.choice((1, 2, 3))
+    match chance.randrange(8):
+        case 0 | 1:
+            payload = chance.choice((_BEAT, _BEAT, b"others'!", b"short"[: 0 if maybe(chance, 20) else 5] + b"..."))
+            return frame(PING, chance.choice((0, ACK)), stream, payload)
+        case 2:
+            return frame(SETTINGS, ACK if maybe(chance, 8) else 0, stream, _settings(chance) if not maybe(chance, 20) else b"12345")
+        case 3:
+            return frame(WINDOW_UPDATE, 0, chance.choice((0, 1)), chance.choice((1, 1, 100, _MOST, 0 if maybe(chance, 4) else 5)).to_bytes(4))
+        case 4:
+            return frame(chance.choice((10, 16, 200)), 0, chance.choice((0, 1, 2)), b"nobody knows")
+        case 5:
+            return frame(PRIORITY, 0, chance.choice((1, 3, 5, stream)), bytes(5 if not maybe(chance, 20) else 4))
+        case 6 if maybe(chance, 3):
+            last, code = chance.choice((0, 1, 1, _MOST)), chance.choice((0, 0, 0, 2, 11, 99))
+            return frame(GOAWAY, 0, stream, struct.pack(">II", last, code) + chance.choice((b"", b"why")))
+        case 7 if maybe(chance, 4):
+            kind = chance.choice((DATA, HEADERS, RST_STREAM, PUSH_PROMISE, CONTINUATION, PING))
+            return frame(kind, chance.choice((0, 1, 4, 5)), chance.choice((0, 1, 1, 2, 3)), b"" if maybe(chance, 2) else bytes(4))
+    return frame(PING, 0, 0, b"12345678")
+
+
+def _answer(chance: Random) -> bytes:
+    """Headers, perhaps after those of another status, with the end of the stream or before it."""
+    made = b""
+    while maybe(chance, 5):
+        made += _headers(chance, [(":status", chance.choice(("100", "103", "103")))], maybe(chance, 20))
+    fields = [(":status", str(chance.choice((200, 200, 204, 206, 304, 400, 404, 500, 201, 302, 503, 999)))), *_fields(chance)]
+    if maybe(chance, 20):
+        fields = chance.choice((fields[1:], [*fields[1:], fields[0]], [(":status", "20")], [(":status", "2xx")], [(":status", "0200")], [(":status", "020")]))
+    ends = not maybe(chance, 3)
+    made += _headers(chance, fields, ends)
+    if not ends and not maybe(chance, 6):
+        made += frame(DATA, 0, 1) if maybe(chance, 4) else b""
+        if maybe(chance, 3):
+            made += _headers(chance, [("x-sum", "1")], not maybe(chance, 8))
+        else:
+            made += frame(DATA, END_STREAM | (8 if maybe(chance, 12) else 0), 1, b"" if not maybe(chance, 8) else bytes(chance.randrange(4)))
+    return made
+
+
+def _fields(chance: Random) -> list[tuple[str, str]]:
+    some = [("server", "nginx"), ("date", "Mon, 23 Nov 2026 19:04:38 GMT"), ("x-" + "y" * 130, "z" * 300), ("content-length", "3"), ("set-cookie", "a=b")]
+    return [chance.choice(some) for _ in range(chance.randrange(4))]
+
+
+def _headers(chance: Random, fields: list[tuple[str, str]], ends: bool) -> bytes:
+    """In one frame or some, with padding and priority."""
+    encoder = hpack.Encoder()
+    if maybe(chance, 2):
+        encoder.header_table_size = 0
+    if maybe(chance, 20):
+        encoder.encode(fields)
+    block = encoder.encode(fields, huffman=maybe(chance, 2))
+    if maybe(chance, 12):
+        block = chance.choice((b"\x20", b"\x20\x20", b"\x3f\xe1\x1f", b"\x21")) + block
+    if maybe(chance, 12):
+        block += chance.choice((b"\x80", b"\xbe", b"\xff\x80\x80\x80\x00", b"\x7f\x80", b"\x20", b"\x10\x01a\x01b", b"\x01", b"\xbd", b"\x0f\x2f\x00"))
+    flags, first, padding = END_STREAM if ends else 0, b"", 0
+    if maybe(chance, 5):
+        flags, padding = flags | 0x8, chance.choice((0, 1, 9, 255 if maybe(chance, 8) else 3))
+        first = bytes((padding,))
+    if maybe(chance, 5):
+        flags, first = flags | 0x20, first + bytes(5)
+    parts = [block]
+    while maybe(chance, 4):
+        at = chance.randrange(len(parts[-1]) + 1)
+        parts[-1:] = [parts[-1][:at], parts[-1][at:]]
+    said = [b"" if maybe(chance, 40) else (bytes(padding) if not number else b"") for number in range(len(parts))]
+    made = frame(HEADERS, flags | (END_HEADERS if len(parts) == 1 else 0), 1, first + parts[0] + said[0])
+    for number, part in enumerate(parts[1:], 2):
+        made += _control(chance) if maybe(chance, 40) else b""
+        made += frame(CONTINUATION, END_HEADERS if number == len(parts) and not maybe(chance, 20) else 0, 1, part)
+    return made
+
+
+# -- laws
+
+
+def check(case: Case) -> str:
+    """The outcome's kind. Raises AssertionError where a law is broken."""
+    whole, cut, told = read([case.data], case.heads), read(pieces(case.data, case.cuts), case.heads), oracle(case)
+    said = f"in pieces {cut}, whole {whole}, h2 says {told}"
+    assert whole.error == cut.error == told.error, said
+    if whole.error:
+        # What was said before it, in the same read, does not count.
+        return "refused"
+    each = [whole, cut, told]
+    if whole.left is not None:
+        # Nor do replies and pings beside a goodbye.
+        each = [one._replace(replies=b"", status=None) for one in each]
+    assert each[0] == each[1] == each[2], said
+    return f"accepted{', and left' if whole.left is not None else ''}" if whole.granted else "waits"
+
+
+def read(parts: list[bytes], heads: bool) -> Said:
+    """What our reader makes of it."""
+    protocol, awaiting = Http2([_BLOCK] if heads else []), False
+    protocol.handshake(0, 0)
+    said = Said(False, b"", None, None, False)
+    parts = list(filter(None, parts))
+    try:
+        while parts:
+            event = protocol.feed(0, parts.pop(0), awaiting)
+            if event is None:
+                continue
+            said = said._replace(replies=said.replies + event.reply)
+            if event.kind == ESTABLISHED:
+                assert not protocol.partial
+                said, awaiting = said._replace(granted=True), True
+                parts[:0] = [event.rest] if event.rest else []
+                if heads:
+                    protocol.heartbeat_for(0, 0)
+            elif event.kind == ANSWER:
+                said, awaiting = said._replace(status=event.status, left=None if event.keep_alive else 0), False
+            elif event.kind == LEAVING:
+                said = said._replace(left=event.status)
+            if said.left is not None:
+                return said
+    except ProtocolError as error:
+        assert len(str(error)) < 300
+        return said._replace(error=True)
+    return said
+
+
+_huffman = hpack.hpack.decode_huffman
+
+
+def _lenient(data: bytes) -> bytes:
+    try:
+        return bytes(_huffman(data))
+    except hpack.HPACKDecodingError:
+        return b"?"  # we read no text but a status
+
+
+hpack.hpack.decode_huffman = _lenient
+
+
+def oracle(case: Case) -> Said:
+    """What h2 makes of it, frame by frame, in our terms."""
+    data, said = case.data, Said(False, b"", None, None, False)
+    if data.startswith(b"HTTP/") and len(data) >= 9:
+        return said._replace(error=b"\n" in data[:200] or len(data) >= 200)
+    peer, at = _Peer(case.heads), 0
+    while len(data) - at >= 9 and peer.left is None:
+        size, kind, stream = int.from_bytes(data[at : at + 3]), data[at + 3], int.from_bytes(data[at + 5 : at + 9])
+        first = not peer.settled and (kind != SETTINGS or data[at + 4] & ACK or stream)
+        if first or size > 16_384:
+            return said._replace(error=True)
+        if len(data) - at < 9 + size:
+            break
+        try:
+            peer.take(kind, data[at + 4], stream & _MOST, data[at : at + 9 + size])
+        except (Refused, HyperframeError):
+            return said._replace(error=True)
+        at += 9 + size
+    return Said(peer.granted, peer.replies if peer.granted else b"", peer.status if peer.answered else None, peer.left, False)
+
+
+class _Peer:
+    """h2's client, whose HEAD or ping is out from the handshake on."""
+
+    def __init__(self, heads: bool) -> None:
+        self._conn = conn = H2Connection(H2Configuration(client_side=True, validate_inbound_headers=False, normalize_inbound_headers=False, header_encoding=None))
+        conn.local_settings = Settings(client=True, initial_values={SettingCodes.ENABLE_PUSH: 0, SettingCodes.INITIAL_WINDOW_SIZE: 0})
+        conn.initiate_connection()
+        conn.decoder.header_table_size = conn.decoder.max_allowed_table_size = 0
+        conn.decoder.max_header_list_size = 1 << 30
+        if heads:
+            conn.send_headers(1, [(":method", "HEAD"), (":scheme", "http"), (":path", "/"), (":authority", "a")], end_stream=True)
+        self.heads, self.settled, self.acknowledged, self.replies = heads, False, False, b""
+        self.status: int | None = None
+        self.left: int | None = None
+        self.answered, self._last, self._block = False, 0, False
+
+    @property
+    def granted(self) -> bool:
+        return self.settled and self.acknowledged
+
+    def take(self, kind: int, flags: int, stream: int, data: bytes) -> None:
+        """A whole frame. Raises what h2 raises; :class:`Refused` also for what it lets pass and we do not."""
+        payload = data[9:]
+        if kind == PUSH_PROMISE or (kind in (DATA, HEADERS, RST_STREAM, CONTINUATION, WINDOW_UPDATE) and stream and not (self.granted and self.heads and stream == 1)):
+            raise Refused
+        if kind == SETTINGS and any(payload[place : place + 6] == b"\0\2\0\0\0\1" for place in range(0, len(payload), 6)):
+            raise Refused  # RFC 9113, 6.5.2
+        if kind == HEADERS and flags & 0x20 and len(payload) - bool(flags & 8) >= 5 and not self._block:
+            # Of priorities h2 judges what each depends on, which RFC 9113 takes no notice of.
+            place = 9 + bool(flags & 8)
+            data = data[:place] + bytes(5) + data[place + 5 :]
+            if flags & 8 and payload[0] + 6 > len(payload):
+                raise Refused
+            payload = data[9:]
+        if kind == HEADERS and flags & 8 and not self._block and 0 < len(payload) == payload[0] + (6 if flags & 0x20 else 1):
+            # h2 takes no padding of nothing.
+            data = frame(HEADERS, flags & ~8, stream, payload[1 : len(payload) - payload[0]])
+        if kind in (DATA, HEADERS) and stream and self.answered and not self._block:
+            raise Refused  # h2 waits until a block is whole, and answers data with a reset
+        judged = not self._block and ((kind > CONTINUATION) or (kind in (PRIORITY, WINDOW_UPDATE) and len(payload) == (5 if kind == PRIORITY else 4) and (kind == WINDOW_UPDATE or stream)))
+        if judged and not (kind == WINDOW_UPDATE and not int.from_bytes(payload) & _MOST):
+            # h2 keeps windows, which we do not need, and closed streams.
+            return
+        if kind == RST_STREAM and self.answered and not self._block and stream and len(payload) == 4:
+            return
+        # Of a setting that comes twice h2 takes the last.
+        several = kind == SETTINGS and len(payload) > 6 and not len(payload) % 6 and not flags & ACK and not stream
+        each = [frame(SETTINGS, 0, 0, payload[place : place + 6]) for place in range(0, len(payload), 6)] if several else [data]
+        events = [event for one in each for event in self._conn.receive_data(one)]
+        self._block = (self._block or kind == HEADERS) and not flags & END_HEADERS
+        for event in events:
+            if isinstance(event, ResponseReceived | InformationalResponseReceived):
+                name, value = event.headers[0] if event.headers else (b"", b"")
+                if bytes(name) != b":status" or len(value) != 3 or not bytes(value).isdigit() or int(value) < 100:
+                    raise Refused
+                self.status = int(value) if isinstance(event, ResponseReceived) else None
+            elif isinstance(event, DataReceived) and self.status is None:
+                raise Refused
+            elif isinstance(event, StreamEnded):
+                self.answered = True
+        self._of_connection(kind, flags, payload)
+        if self.left is None and self._goaway == 0 and self.answered:
+            self.left = 0
+
+    _goaway: int | None = None
+
+    def _of_connection(self, kind: int, flags: int, payload: bytes) -> None:
+        if kind == RST_STREAM:
+            raise Refused  # in place of an answer
+        if kind == SETTINGS:
+            self.settled |= not flags & ACK
+            self.acknowledged |= bool(flags & ACK)
+            self.replies += b"" if flags & ACK else frame(SETTINGS, ACK, 0)
+        elif kind == PING and not flags & ACK:
+            self.replies += frame(PING, ACK, 0, payload)
+        elif kind == PING and payload == _BEAT and not self.heads and self.granted:
+            self.status, self.answered = 0, True
+        elif kind == GOAWAY:
+            if not self.granted:
+                raise Refused
+            last, self._goaway = struct.unpack_from(">II", payload)
+            if self._goaway or not self.heads or self.answered or not last & _MOST:
+                self.left = self._goaway
+            # h2 takes nothing more after it.
+            self._conn.state_machine.state = ConnectionState.CLIENT_OPEN

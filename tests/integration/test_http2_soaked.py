@@ -1,0 +1,175 @@
+"""HTTP/2, really soaked: on nginx in the clear and over TLS, by pings and by HEADs, and on servers that do what they should not."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import struct
+from pathlib import Path
+
+import fault_table
+import pytest
+from h2.config import H2Configuration
+from h2.connection import H2Connection
+from h2.events import RequestReceived
+from programs import SHORT, Program, codes, held, recorded, report, require_whole, run, speaking
+
+from asyncli.core.adding import added_up
+from asyncli.engine.held_table import ConnectionTable
+from asyncli.engine.net import RealNet, over_tls
+from asyncli.engine.shard import build_shard
+from asyncli.engine.spread import Destination, Spread
+from asyncli.lab import choose
+from asyncli.plan import Layer, build_plan
+from asyncli.protocols.http2 import GOAWAY, HEADERS, PING, PUSH_PROMISE, RST_STREAM, frame
+from asyncli.records import Tick
+
+N = 40
+
+
+@pytest.mark.nginx
+@pytest.mark.parametrize("tls", [False, True], ids=["clear", "tls"])
+@pytest.mark.parametrize("heartbeat", ["ping", "head"])
+async def test_nginx_holds_them_and_counts_the_same(tmp_path: Path, tls: bool, heartbeat: str) -> None:
+    async with choose("nginx", connections=N, tls=tls, http2=True) as server:
+        assert server.status_url is not None
+        authority = [] if server.authority is None else ["--ca", server.authority]
+        header = ["--header", "X-Long: " + "x" * 2_000] if heartbeat == "head" else []
+        asked = ["soak", "--http2", "--h2-heartbeat", heartbeat, server.url, *header, *SHORT, *authority, "--status-url", server.status_url]
+        done = await asyncio.to_thread(run, tmp_path, *asked, "-c", str(N), "--hold", "3", "--out", "run.db", "--quiet")
+    summary = report(tmp_path, "run.db")
+    require_whole(done.status, summary)
+    assert (done.err, server.complaints) == ("", ())
+    beats, counts = summary["heartbeats"], summary["reconciliation"]
+    assert (summary["connections"]["held"], summary["connections"]["lost"]) == (N, 0)
+    assert beats["answered"] == beats["sent"] > N
+    assert beats["by_status"] == ({"200": beats["answered"]} if heartbeat == "head" else {})
+    assert counts["agrees"]
+    # To nginx a stream is a request, and a ping none; its status page was asked a few times.
+    assert 0 <= counts["requests_delta"] - (beats["answered"] if heartbeat == "head" else 0) < 20
+    assert (summary["protocol"]["name"], summary["protocol"]["refused"]) == ("http2", {})
+    assert ("tls" in summary) == tls
+
+
+@pytest.mark.nginx
+async def test_a_reload_says_goodbye_to_each(tmp_path: Path) -> None:
+    async with choose("nginx", connections=N, http2=True) as server:
+        asked = ["soak", "--http2", server.url, *SHORT, "-c", str(N), "--hold", "forever", "--status-url", str(server.status_url)]
+        with Program(tmp_path, *asked, "--out", "run.db", "--quiet") as program:
+            await asyncio.to_thread(program.until, lambda: held(tmp_path) == N, "all are held")
+            os.kill(server.pid, signal.SIGHUP)
+            await asyncio.to_thread(program.until, lambda: goodbyes(tmp_path) == N and held(tmp_path) == N, "all are there again")
+            program.signal()
+            await asyncio.to_thread(program.wait)
+    summary = report(tmp_path, "run.db")
+    assert summary["connections"]["deaths"] == {"closed_announced": N}
+    assert summary["protocol"]["goodbyes"] == {"0": N}
+    assert [one["code"] for one in summary["diagnoses"]] == ["goodbye"]
+    fault_table.require_as_written("test_a_reload_says_goodbye_to_each", summary)
+
+
+def goodbyes(folder: Path) -> int:
+    """Those on record."""
+    seen = recorded(folder / "run.db")
+    counts = [tick.protocol.goodbyes for _, tick in seen.ticks if tick.protocol is not None] if seen is not None else []
+    return sum(sum(one.values()) for one in counts)
+
+
+@pytest.mark.nginx
+async def test_so_many_requests_are_the_limit_that_nginx_has(tmp_path: Path) -> None:
+    async with choose("nginx", connections=N, http2=True, keepalive_requests=2) as server:
+        asked = ["soak", "--http2", "--h2-heartbeat", "head", server.url, *SHORT, "-c", str(N), "--hold", "3", "--no-reopen", "--force"]
+        done = await asyncio.to_thread(run, tmp_path, *asked, "--status-url", str(server.status_url), "--out", "run.db", "--quiet")
+    summary = report(tmp_path, "run.db")
+    # The GOAWAY comes before the last answer, which counts.
+    assert (done.status in (99, 4), done.err, summary["connections"]["deaths"]) == (True, "", {"closed_announced": N})
+    assert (summary["heartbeats"]["sent"], summary["heartbeats"]["answered"], summary["heartbeats"]["failed"]) == (2 * N, 2 * N, 0)
+    assert [(one["code"], one["certain"]) for one in summary["diagnoses"]] == [("keepalive_requests", True)]
+
+
+@pytest.mark.nginx
+async def test_a_server_without_it_refuses(tmp_path: Path) -> None:
+    async with choose("nginx", connections=N) as server:
+        done = await asyncio.to_thread(run, tmp_path, "soak", "--http2", server.url, *SHORT, "-c", "10", "--hold", "1", "--out", "run.db", "--quiet")
+    summary = report(tmp_path, "run.db")
+    assert (done.status, done.err) == (3, "")
+    assert set(summary["protocol"]["refused"]) == {"it speaks HTTP/1: HTTP/1.1 400 Bad Request"}
+    assert {"handshakes_refused", "gave_up"} <= codes(summary)
+
+
+@pytest.mark.nginx
+async def test_over_tls_one_line_says_so_before_the_run(tmp_path: Path) -> None:
+    async with choose("nginx", connections=N, tls=True) as server:
+        done = await asyncio.to_thread(run, tmp_path, "soak", "--http2", server.url, *SHORT, "--ca", str(server.authority), "-c", "10", "--hold", "1")
+    assert done.status == 2
+    assert done.err == f"asyncli: {server.url}: the server speaks http/1.1 in ALPN, not h2; leave --http2 out, or switch HTTP/2 on there\n"
+
+
+@pytest.mark.nginx
+async def test_a_server_that_no_longer_chooses_it_has_failed_in_tls() -> None:
+    async with choose("nginx", connections=N, tls=True) as server:
+        asked = {"urls": [server.url], "http2": True, "ca": str(server.authority), "connections": 1, "reopen": False}
+        there = Spread((Destination(socket.AF_INET, "127.0.0.1", server.port),), (), 1, True, 28_232)
+        shard = build_shard(build_plan([Layer("--{key}", asked)]), there)
+        net = over_tls(RealNet(shard.destinations, (), False), shard)
+        table, tick = ConnectionTable(shard, 0, net), Tick()
+        table.start(net.clock())
+        while not (tick := added_up(tick, table.take_tick(0))).failures:
+            table.turn()
+            await asyncio.sleep(0)
+    assert tick.failures == {"tls_failed": 1}
+    assert tick.tls is not None
+    assert tick.tls.failed == {"the server speaks http/1.1 in ALPN, not h2": 1}
+
+
+#: By the path of a URL what comes with the answer to the first HEAD, or in place of it.
+STRANGE = {
+    "/good": b"",
+    "/calm": frame(GOAWAY, 0, 0, struct.pack(">II", 0, 11)),
+    "/push": frame(PUSH_PROMISE, 4, 1, bytes(4)),
+    "/dynamic": frame(HEADERS, 5, 1, b"\xbe"),
+    "/reset": frame(RST_STREAM, 0, 1, struct.pack(">I", 7)),
+    "/ping": frame(PING, 0, 0, b"whatever"),
+    "/mute": b"",
+}
+
+
+async def _client(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """One connection of a server of h2's; what it does is asked for by the path."""
+    conn = H2Connection(H2Configuration(client_side=False))
+    conn.initiate_connection()
+    writer.write(conn.data_to_send())
+    while data := await reader.read(4096):
+        for event in conn.receive_data(data):
+            if isinstance(event, RequestReceived):
+                path = dict(event.headers)[b":path"].decode()
+                writer.write(conn.data_to_send() + STRANGE[path])
+                if path in ("/good", "/ping"):
+                    # Without the end of the stream, which follows in a frame of data.
+                    conn.send_headers(event.stream_id, [(":status", "204")])
+                    conn.end_stream(event.stream_id)
+        writer.write(conn.data_to_send())
+    writer.close()
+
+
+def test_what_servers_of_http2_should_not_do_has_each_its_cause(tmp_path: Path) -> None:
+    with speaking(_client) as at:
+        done = run(
+            tmp_path, "soak", "--http2", "--h2-heartbeat", "head", *(f"http://{at}{path}" for path in STRANGE), *SHORT, "-c", str(10 * len(STRANGE)), "--hold", "4",
+            "--timeout", "2", "--no-reopen", "--out", "run.db", "--quiet",
+        )  # fmt: skip
+    assert (done.status in (99, 4), done.err) == (True, ""), done
+    summary = report(tmp_path, "run.db")
+    counts, protocol = summary["connections"], summary["protocol"]
+    assert counts["deaths"] == {"protocol_error": 30, "closed_announced": 10, "heartbeat_timeout": 10}
+    assert (counts["held"], counts["opened"], counts["failures"]) == (20, 70, {})
+    assert protocol["goodbyes"] == {"11": 10}
+    assert protocol["broken"] == {
+        "a push, though it was not granted": 10,
+        "a header of the dynamic table, which was not granted": 10,
+        "RST_STREAM of code 7 in place of an answer": 10,
+    }
+    assert set(summary["heartbeats"]["by_status"]) == {"204"}
+    fault_table.require_as_written("test_what_servers_of_http2_should_not_do_has_each_its_cause", summary)

@@ -1,0 +1,220 @@
+"""HTTP/2's codec: the handshake, heartbeats, what single frames mean. tests/fuzz compares streams of frames with h2."""
+
+from __future__ import annotations
+
+import struct
+import tracemalloc
+
+import hpack
+import pytest
+from h2.config import H2Configuration
+from h2.connection import H2Connection
+from h2.events import PingReceived, RequestReceived, StreamEnded
+
+from asyncli.protocols.hpack import header_block, status_of
+from asyncli.protocols.http2 import (
+    ACK,
+    CONTINUATION,
+    DATA,
+    END_HEADERS,
+    END_STREAM,
+    FIRST_WORDS,
+    GOAWAY,
+    HEADERS,
+    PING,
+    PUSH_PROMISE,
+    RST_STREAM,
+    SETTINGS,
+    WINDOW_UPDATE,
+    Http2,
+    frame,
+)
+from asyncli.protocols.interface import ANSWER, ESTABLISHED, LEAVING, NEWS, Event, ProtocolError
+
+ASK = b"HEAD /x?y HTTP/1.1\r\nUser-Agent: me\r\nHost: there:8080\r\nX-Long: " + b"z" * 300 + b"\r\n\r\n"
+GRANT = frame(SETTINGS, 0, 0) + frame(SETTINGS, ACK, 0)
+PONG = frame(PING, ACK, 0, b"asyncli!")
+WHOLE = END_HEADERS | END_STREAM
+
+
+def granted(heads: bool = True, beats: int = 1) -> Http2:
+    """Row 7's connection with its heartbeat out."""
+    protocol = Http2([header_block(ASK, b"https")] if heads else [])
+    assert protocol.handshake(7, 0) == FIRST_WORDS
+    event = protocol.feed(7, GRANT, False)
+    assert event == Event(0, True, kind=ESTABLISHED, reply=frame(SETTINGS, ACK, 0))
+    for number in range(beats if heads else 0):
+        protocol.heartbeat_for(7, 0)
+        if number < beats - 1:
+            assert protocol.feed(7, frame(HEADERS, WHOLE, 2 * number + 1, b"\x88"), True) == Event(200, True)
+    return protocol
+
+
+def goaway(code: int, last: int = 0) -> bytes:
+    return frame(GOAWAY, 0, 0, struct.pack(">II", last, code))
+
+
+def test_a_server_of_h2_understands_us_and_we_it() -> None:
+    protocol, server = Http2([header_block(ASK, b"https")]), H2Connection(H2Configuration(client_side=False))
+    server.initiate_connection()
+    server.receive_data(protocol.handshake(0, 0))
+    event = protocol.feed(0, server.data_to_send(), False)
+    assert event is not None
+    assert event.kind == ESTABLISHED
+    server.receive_data(event.reply)
+    for beat in range(3):
+        asked, ended = server.receive_data(protocol.heartbeat_for(0, 0))
+        assert isinstance(asked, RequestReceived)
+        assert isinstance(ended, StreamEnded)
+        assert asked.stream_id == 2 * beat + 1
+        assert asked.headers == [
+            (b":method", b"HEAD"), (b":scheme", b"https"), (b":path", b"/x?y"), (b":authority", b"there:8080"), (b"user-agent", b"me"), (b"x-long", b"z" * 300),
+        ]  # fmt: skip
+        server.send_headers(asked.stream_id, [(":status", "503"), ("retry-after", "1")], end_stream=True)
+        assert protocol.feed(0, server.data_to_send(), True) == Event(503, True)
+    pings = Http2([])
+    (ping,) = server.receive_data(pings.heartbeat or b"")
+    assert isinstance(ping, PingReceived)
+    assert server.data_to_send() == PONG
+
+
+def test_headers_longer_than_a_frame_go_on_in_others() -> None:
+    block = header_block(ASK.replace(b"z" * 300, b"z" * 40_000), b"http")
+    protocol, server = Http2([block]), H2Connection(H2Configuration(client_side=False))
+    server.receive_data(protocol.handshake(0, 0))
+    server.decoder.max_header_list_size = 1 << 20
+    protocol.feed(0, GRANT, False)
+    asked, _ = server.receive_data(protocol.heartbeat_for(0, 0))
+    assert isinstance(asked, RequestReceived)
+    assert asked.headers[-1] == (b"x-long", b"z" * 40_000)
+
+
+def test_it_is_granted_once_both_have_taken_the_others_settings() -> None:
+    protocol = Http2([])
+    protocol.handshake(3, 0)
+    said = frame(SETTINGS, 0, 0, b"\0\3\0\0\0\x80") + frame(WINDOW_UPDATE, 0, 0, bytes(3) + b"\1") + frame(PING, 0, 0, b"whatever")
+    for part in (said[:5], said[5:20], said[20:], frame(SETTINGS, ACK, 0)[:-1]):
+        assert protocol.feed(3, part, False) is None
+        assert 3 in protocol.partial
+    event = protocol.feed(3, frame(SETTINGS, ACK, 0)[-1:] + b"more", False)
+    assert event == Event(0, True, kind=ESTABLISHED, reply=frame(SETTINGS, ACK, 0) + frame(PING, ACK, 0, b"whatever"), rest=b"more")
+    assert not protocol.partial
+    protocol.handshake(3, 0)
+    protocol.forget(3)
+    assert not protocol.partial
+
+
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        (b"HTTP/1.1 400 Bad Request\r\nServer: x\r\n\r\n", "it speaks HTTP/1: HTTP/1.1 400 Bad Request"), (b"HTTP/" + b"x" * 300, "it speaks HTTP/1: HTTP/" + "x" * 75),
+        (b"220 hello there\r\n", r"b'220 hello there\r\n' in place of SETTINGS"), (frame(PING, 0, 0, bytes(8)), "in place of SETTINGS"), (goaway(1), "in place of SETTINGS"),
+        (frame(SETTINGS, 0, 0) + goaway(11), "GOAWAY of code 11"), (frame(SETTINGS, 0, 0) * 1_001, "more than 1000 frames before it acknowledged our SETTINGS"),
+        (frame(SETTINGS, 0, 0) + frame(HEADERS, WHOLE, 1, b"\x88"), "a frame of a stream that was never opened"), (frame(SETTINGS, 0, 0, b"\0\2\0\0\0\1"), "SETTINGS of 1 for 0x2, which may not be"),
+    ],
+)  # fmt: skip
+def test_a_handshake_is_refused(data: bytes, why: str) -> None:
+    protocol = Http2([])
+    protocol.handshake(0, 0)
+    with pytest.raises(ProtocolError) as error:
+        protocol.feed(0, data, False)
+    assert why in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("data", "awaiting", "event"),
+    [
+        (PONG, True, Event(0, True)), (PONG, False, Event(0, True, kind=NEWS)), (frame(PING, ACK, 0, b"another!"), True, Event(0, True, kind=NEWS)),
+        (frame(PING, 0, 0, b"theirs..") * 2 + PONG, True, Event(0, True, reply=frame(PING, ACK, 0, b"theirs..") * 2)),
+        (frame(SETTINGS, 0, 0), False, Event(0, True, kind=NEWS, reply=frame(SETTINGS, ACK, 0))), (frame(200, 7, 9, b"unknown"), True, Event(0, True, kind=NEWS)),
+        (goaway(0), False, Event(0, False, kind=LEAVING)), (PONG + goaway(11), True, Event(11, False, kind=LEAVING)), (PONG[:-1], True, None), (b"", True, None),
+    ],
+)  # fmt: skip
+def test_what_frames_mean_where_pings_are_heartbeats(data: bytes, awaiting: bool, event: Event | None) -> None:
+    protocol = granted(heads=False)
+    assert protocol.feed(7, data, awaiting) == event
+    assert bool(protocol.partial) == (data == PONG[:-1])
+
+
+@pytest.mark.parametrize(
+    ("data", "event"),
+    [
+        (frame(HEADERS, WHOLE, 3, b"\x88"), Event(200, True)), (frame(HEADERS, WHOLE | 0x28, 3, b"\2" + bytes(5) + b"\x8d" + bytes(2)), Event(404, True)),
+        (frame(HEADERS, END_STREAM, 3, b"\x20\x48") + frame(CONTINUATION, 0, 3, b"\x83\x68\x4f") + frame(CONTINUATION, END_HEADERS, 3, b"\xff"), Event(429, True)),
+        (frame(HEADERS, END_HEADERS, 3, b"\x08\x03103") + frame(HEADERS, WHOLE, 3, b"\x89"), Event(204, True)),
+        (frame(HEADERS, END_HEADERS, 3, b"\x88") + frame(DATA, END_STREAM, 3), Event(200, True)), (frame(HEADERS, END_HEADERS, 3, b"\x88"), Event(0, True, kind=NEWS)),
+        (frame(HEADERS, END_HEADERS, 3, b"\x88") + frame(HEADERS, WHOLE, 3, b"\x00\x01a\x01b"), Event(200, True)), (PONG, Event(0, True, kind=NEWS)),
+        # Who leaves in peace answers what it has taken before.
+        (goaway(0, 3) + frame(HEADERS, WHOLE, 3, b"\x88"), Event(200, False)), (goaway(0, (1 << 31) - 1), Event(0, True, kind=NEWS)),
+        (goaway(0, 1), Event(0, False, kind=LEAVING)), (goaway(2, 3) + frame(HEADERS, WHOLE, 3, b"\x88"), Event(2, False, kind=LEAVING)),
+        (frame(WINDOW_UPDATE, 0, 1, bytes(3) + b"\1") + frame(RST_STREAM, 0, 1, bytes(4)), Event(0, True, kind=NEWS)),
+    ],
+)  # fmt: skip
+def test_what_frames_mean_where_heads_are_heartbeats(data: bytes, event: Event) -> None:
+    assert granted(beats=2).feed(7, data, True) == event
+    protocol, last = granted(beats=2), None
+    for at in range(len(data)):
+        if last is None or last.kind == NEWS:
+            last = protocol.feed(7, data[at : at + 1], True) or last
+    assert last == event
+    assert bool(protocol.partial) == (event.kind == NEWS and data[3] in (HEADERS, GOAWAY))
+
+
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        (frame(HEADERS, WHOLE, 3, b"\xbe"), "a header of the dynamic table, which was not granted"), (frame(HEADERS, WHOLE, 3, b"\x3f\xe1\x1f\x88"), "a dynamic table, which was not granted"),
+        (frame(HEADERS, WHOLE, 3, b""), "headers without a :status"), (frame(HEADERS, WHOLE, 3, b"\x00\x01a\x01b\x88"), "headers without a :status"),
+        (frame(HEADERS, WHOLE, 3, b"\x08\x022x"), "headers without a :status"), (frame(HEADERS, WHOLE, 3, b"\x08\x04200"), "a block of headers that is cut"),
+        (frame(HEADERS, WHOLE, 3, b"\x88\x7f\xff\xff\xff\xff\xff\xff\x01"), "a block of headers with a number that does not end"),
+        (frame(HEADERS, WHOLE, 1, b"\x88"), "a frame of a stream that is over"), (frame(HEADERS, WHOLE, 5, b"\x88"), "a frame of a stream that was never opened"),
+        (frame(HEADERS, WHOLE, 2, b"\x88"), "a frame of a stream that was never opened"), (frame(RST_STREAM, 0, 3, b"\0\0\0\7"), "RST_STREAM of code 7 in place of an answer"),
+        (frame(PUSH_PROMISE, 4, 3, bytes(4)), "a push, though it was not granted"), (frame(CONTINUATION, 4, 3, b"\x88"), "a CONTINUATION of nothing"),
+        (frame(HEADERS, END_STREAM, 3, b"\x88") + PONG, "a block of headers that another frame interrupts"), (frame(HEADERS, WHOLE | 8, 3, b"\2\x88"), "shorter than its padding"),
+        (frame(HEADERS, END_HEADERS, 3, b"\x88") + frame(DATA, END_STREAM, 3, b"ok"), "data, which no HEAD has"), (frame(DATA, END_STREAM, 3), "data before the headers"),
+        (frame(HEADERS, END_HEADERS, 3, b"\x88") * 2, "trailers that do not end the stream"), (frame(HEADERS, WHOLE, 3, b"\x08\x03103"), "a stream that ends with 103"),
+        (frame(PING, 0, 0, b"short"), "a frame of type 6 of a wrong length or stream"), (frame(SETTINGS, 0, 1), "of a wrong length or stream"), (frame(DATA, 0, 0), "of a wrong length or stream"),
+        (frame(SETTINGS, 0, 0, b"12345"), "SETTINGS that are cut"), (frame(SETTINGS, ACK, 0, bytes(6)), "an acknowledgement with SETTINGS in it"), (frame(GOAWAY, 0, 0, bytes(7)), "a GOAWAY that is cut"),
+        (frame(WINDOW_UPDATE, 0, 0, bytes(4)), "a WINDOW_UPDATE of nothing"), (frame(DATA, 0, 3, bytes(16_385)), "a frame of more than 16384 bytes"),
+        (frame(HEADERS, 0, 3, b"\x88") + frame(CONTINUATION, 0, 3, bytes(16_000)) * 5, "a block of headers of more than 65536 bytes"),
+    ],
+)  # fmt: skip
+def test_what_a_server_may_not_send(data: bytes, why: str) -> None:
+    for cut in (3, len(data)) if len(data) < 1_000 else (len(data),):
+        protocol = granted(beats=2)
+        parts = [data[at : at + cut] for at in range(0, len(data), cut)]
+        with pytest.raises(ProtocolError) as error:
+            list(map(protocol.feed, [7] * len(parts), parts, [True] * len(parts)))
+        assert why in str(error.value)
+
+
+def test_the_last_stream_is_the_last_of_the_connection() -> None:
+    protocol = granted(beats=2)
+    protocol._streams[7] = (1 << 31) - 5
+    for left in (True, False):
+        stream = int.from_bytes(protocol.heartbeat_for(7, 0)[5:9])
+        assert protocol.feed(7, frame(HEADERS, WHOLE, stream, b"\x88"), True) == Event(200, left, kind=ANSWER)
+    assert stream == (1 << 31) - 1
+
+
+def test_every_status_is_read_as_hpack_writes_it() -> None:
+    for status in range(100, 1000):
+        for huffman in (False, True):
+            assert status_of(hpack.Encoder().encode([(":status", str(status)), ("server", "x" * 200)], huffman=huffman)) == status
+    for name in (b"\x00\x07:status", b"\x10\x85\xb8\x84\x8d\x36\xa3"):
+        assert status_of(name + b"\x03204") == 204
+
+
+def test_a_row_takes_a_stream_s_number_and_no_more() -> None:
+    protocol = Http2([header_block(ASK, b"http")])
+    tracemalloc.start()
+    before = tracemalloc.get_traced_memory()[0]
+    for row in range(10_000):
+        protocol.handshake(row, 0)
+        protocol.feed(row, GRANT, False)
+        protocol.heartbeat_for(row, 0)
+        protocol.feed(row, frame(HEADERS, WHOLE, 1, b"\x88"), True)
+    after = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    assert not protocol.partial
+    assert (after - before) / 10_000 < 8
