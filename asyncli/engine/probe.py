@@ -105,8 +105,6 @@ def _of_target(talk: _Talk, there: Destination, context: ssl.SSLContext | None, 
             except OSError as error:
                 why = _why(error, plan, target, there)
                 raise HostError(f"{target.url}: {why}") from None
-        if plan.http2 and (why := not_http2(one.alpn)):
-            raise HostError(f"{target.url}: {why}; {NO_HTTP2_REMEDY}")
         if found is None or one.cpu_s < found.cpu_s:
             found = one
     return found
@@ -123,6 +121,9 @@ class _Talk:
     def speak(self, sock: socket.socket, heard: bytes) -> None:
         """``heard``: what the peer has said already."""
         protocol = self._protocol
+        alpn = sock.selected_alpn_protocol() if isinstance(sock, ssl.SSLSocket) else "h2"
+        if self.plan.http2 and (why := not_http2(alpn)):
+            raise HostError(f"{self.target.url}: {why}; {NO_HTTP2_REMEDY}")
         if protocol.handshake is not None:
             heard = self._exchange(sock, protocol.handshake(0, self._number), heard, ESTABLISHED).rest
         if self._beats:

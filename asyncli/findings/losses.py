@@ -26,6 +26,7 @@ _SEE_OF_HTTP = "see the URL's path, and the headers that it wants (--header: Ori
 #: What to look at where a server refuses a protocol's handshake.
 SEE_OF_REFUSED = {
     "websocket": "see the URL's path, and the headers that it wants (--header: Origin, Authorization, Sec-WebSocket-Protocol)",
+    "http2": "see whether it speaks HTTP/2 here without being asked to upgrade; leave --http2 out, or write https://",
     "mqtt": "see its log and its limit of connections, the login and the ids (--mqtt-login-file, --mqtt-id)",
     "tcp": "see whether such a server listens there, and what it says first (--greeting)",
 }

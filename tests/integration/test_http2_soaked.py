@@ -92,7 +92,7 @@ async def test_so_many_requests_are_the_limit_that_nginx_has(tmp_path: Path) -> 
 @pytest.mark.nginx
 async def test_a_server_without_it_refuses(tmp_path: Path) -> None:
     async with choose("nginx", connections=N) as server:
-        done = await asyncio.to_thread(run, tmp_path, "soak", "--http2", server.url, *SHORT, "-c", "10", "--hold", "1", "--out", "run.db", "--quiet")
+        done = await asyncio.to_thread(run, tmp_path, "soak", "--http2", server.url, *SHORT, "-c", "10", "--hold", "1", "--force", "--out", "run.db", "--quiet")
     summary = report(tmp_path, "run.db")
     assert (done.status, done.err) == (3, "")
     assert set(summary["protocol"]["refused"]) == {"it speaks HTTP/1: HTTP/1.1 400 Bad Request"}
