@@ -19,7 +19,7 @@ def shown_bytes(value: bytes) -> str:
     return oneline(value.strip()[:_LONGEST_WORDS].decode("latin-1"))
 
 
-class Granted:
+class AnswerHead:
     """The answer that grants it: its status line, its fields, and what came after its head."""
 
     def __init__(self, line: re.Match[bytes], fields: dict[bytes, list[bytes]], rest: bytes) -> None:
@@ -38,7 +38,7 @@ class Grant:
         self._statuses, self._refusals = statuses, refusals
         self._head, self._looked = bytearray(), 0
 
-    def feed(self, data: bytes) -> Granted | None:
+    def feed(self, data: bytes) -> AnswerHead | None:
         """None while the head is not whole. Raises :class:`ProtocolError`, in the words of a report."""
         self._head += data
         while True:
@@ -53,7 +53,7 @@ class Grant:
             del self._head[: end.end()]
             self._looked, status = 0, int(line[3])
             if status in self._statuses:
-                return Granted(line, fields, bytes(self._head))
+                return AnswerHead(line, fields, bytes(self._head))
             if status >= 200 or status == 101:
                 raise ProtocolError(self._refused(line, fields))
 

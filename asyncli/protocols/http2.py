@@ -53,7 +53,7 @@ class Http2:
         self.heartbeat = None if heads else _PING
         self._heads = [_headers(block) for block in heads]
         self._streams = array("I")  # by row: the last one that was opened; 0: none
-        self.partial: dict[int, _Frames] = {}
+        self.partial: dict[int, _FrameReader] = {}
         # The last answer to a HEAD that was whole in one frame, without its stream: what follows is mostly the same.
         self._known, self._status = (b"", b""), 0
 
@@ -61,7 +61,7 @@ class Http2:
         if self._heads:
             self._streams.extend([0] * (row + 1 - len(self._streams)))
             self._streams[row] = 0
-        self.partial[row] = _Frames(shakes=True)
+        self.partial[row] = _FrameReader(shakes=True)
         return FIRST_WORDS
 
     def heartbeat_for(self, row: int, target: int) -> bytes:
@@ -77,7 +77,7 @@ class Http2:
         stream = self._streams[row] if self._heads else 0
         if frames is None and awaiting and (data[:5], data[9:]) == self._known and data[5:9] == stream.to_bytes(4):
             return Event(self._status, stream < _MOST_STREAM)
-        before, frames = frames, frames or _Frames()
+        before, frames = frames, frames or _FrameReader()
         frames.feed(data, stream, awaiting)
         event = frames.event()
         if frames.midst:
@@ -104,7 +104,7 @@ def _headers(block: bytes) -> list[tuple[bytes, bytes]]:
     return frames
 
 
-class _Frames:
+class _FrameReader:
     """One connection in the midst of its handshake, of a frame or of an answer, and what the frames of a read said."""
 
     __slots__ = (

@@ -6,7 +6,7 @@ midst of a chunk, a line or an event has a reader. httpx-sse agrees, event by ev
 
 from __future__ import annotations
 
-from asyncli.protocols.grant import Grant, Granted, Refusals, shown_bytes
+from asyncli.protocols.grant import AnswerHead, Grant, Refusals, shown_bytes
 from asyncli.protocols.http1 import Head, Scanner, head_of
 from asyncli.protocols.interface import ESTABLISHED, LEAVING, NEWS, Event, ProtocolError
 from asyncli.protocols.words import StreamWords
@@ -92,7 +92,7 @@ class Stream:
             reader.begin_body(head)
         return Event(0, True, kind=ESTABLISHED, rest=granted.rest)
 
-    def _require(self, granted: Granted, head: Head) -> None:
+    def _require(self, granted: AnswerHead, head: Head) -> None:
         kind, coding = granted.field(b"content-type"), granted.field(b"content-encoding")
         said = f"HTTP {head.status}: "
         if head.status in (204, 205) or (head.length == 0 and not head.chunked):

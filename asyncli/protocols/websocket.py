@@ -13,7 +13,7 @@ import struct
 from binascii import b2a_base64
 from collections.abc import Callable, Sequence
 
-from asyncli.protocols.grant import Grant, Granted, Refusals
+from asyncli.protocols.grant import AnswerHead, Grant, Refusals
 from asyncli.protocols.interface import ANSWER, ESTABLISHED, LEAVING, NEWS, Event, ProtocolError
 
 CONTINUATION, TEXT, BINARY, CLOSE, PING, PONG = 0x0, 0x1, 0x2, 0x8, 0x9, 0xA
@@ -105,13 +105,13 @@ class _Upgrade(Grant):
         super().__init__((101,), refusals)
         self._accept, self._offered = accept, offered
 
-    def feed(self, data: bytes) -> Granted | None:
+    def feed(self, data: bytes) -> AnswerHead | None:
         granted = super().feed(data)
         if granted is not None:
             self._require(granted)
         return granted
 
-    def _require(self, granted: Granted) -> None:
+    def _require(self, granted: AnswerHead) -> None:
         """What section 4.1 has a client look at."""
         fields = granted.fields
         upgrade, connection = granted.field(b"upgrade"), granted.field(b"connection")
