@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from asyncli.errors import PlanError
@@ -59,15 +59,20 @@ def _require_protocol(fields: Mapping[str, Any], located: Mapping[str, str]) -> 
     for key in OWN_KEYS:
         if key in located and key not in spoken.keys and fields[key] not in (None, False, "HEAD", ()):
             raise PlanError(f"{located[key]}: only for {_ways_to(key)}, and the connections speak {spoken.title}; leave it out")
-    if fields.get("headers") and not spoken.asks_by_http:
-        raise PlanError(f"{located['headers']}: {spoken.title} has no headers; leave it out")
-    for one in fields.get("headers", ()):
-        if (header := one.partition(":")[0]).lower() in _NOT_TO_BE_SAID.get(name, ()):
-            what = f"HTTP/2 allows no {header}" if name == "http2" else f"asyncli sets {header} itself"
-            raise PlanError(f"{located['headers']}: {what}; leave it out")
-    if fields.get("headers") and name == "http2" and fields.get("h2_heartbeat") != "head":
-        raise PlanError(f"{located['headers']}: pings have no headers; write --h2-heartbeat head beside it, or leave it out")
+    require_headers(name, fields.get("headers", ()), located.get("headers", ""), pings=fields.get("h2_heartbeat") != "head")
     if fields.get("send") is not None and fields.get("silence_s") is not None:
         raise PlanError(f"{located['send']} and {located['silence_s']}: a connection sends heartbeats or listens; leave one out")
     if fields.get("expect") is not None and fields.get("send") is None:
         raise PlanError(f"{located['expect']}: nothing is sent that it answers; write --send BYTES beside it")
+
+
+def require_headers(protocol: str, headers: Iterable[str], where: str, *, pings: bool) -> None:
+    """Headers that ``protocol`` can send; ``pings``: the heartbeats of HTTP/2 are such."""
+    if headers and not PROTOCOLS[protocol].asks_by_http:
+        raise PlanError(f"{where}: {PROTOCOLS[protocol].title} has no headers; leave it out")
+    for one in headers:
+        if (header := one.partition(":")[0]).lower() in _NOT_TO_BE_SAID.get(protocol, ()):
+            what = f"HTTP/2 allows no {header}" if protocol == "http2" else f"asyncli sets {header} itself"
+            raise PlanError(f"{where}: {what}; leave it out")
+    if headers and protocol == "http2" and pings:
+        raise PlanError(f"{where}: pings have no headers; write --h2-heartbeat head beside it, or leave it out")

@@ -11,8 +11,8 @@ from asyncli.values import parse_text
 
 _ESCAPED = re.compile(r"\\(x[0-9A-Fa-f]{2}|.|$)", re.DOTALL)
 _ESCAPES = {"r": "\r", "n": "\n", "t": "\t", "0": "\0", "\\": "\\"}
-# Of a line, or of an answer of so many bytes: more is not one.
-_LONGEST_ANSWER = 65_536
+# Of an answer of so many bytes: more is not one. A pattern may take the square of a line's length.
+_LONGEST_ANSWER, _LONGEST_LINE = 65_536, 4096
 
 
 def unescaped(text: str) -> bytes:
@@ -54,8 +54,8 @@ class Expected(msgspec.Struct, frozen=True):
         if self.line is None:
             return (self.size or len(come)) if len(come) >= self.size else None
         end = come.find(b"\n") + 1
-        if (end or len(come)) > _LONGEST_ANSWER:
-            raise ValueError(f"a line of more than {_LONGEST_ANSWER:,} bytes")
+        if (end or len(come)) > _LONGEST_LINE:
+            raise ValueError(f"a line of more than {_LONGEST_LINE:,} bytes")
         if not end:
             return None
         if not self.line.search(come[:end].rstrip(b"\r\n")):

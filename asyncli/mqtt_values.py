@@ -6,7 +6,7 @@ import re
 
 from asyncli.template import Template
 from asyncli.units import shown
-from asyncli.values import parse_file, parse_text, read_text
+from asyncli.values import MOST_CONNECTIONS, parse_file, parse_text, read_text
 
 #: 21 of the 23 characters that every broker takes.
 CLIENT_ID = "asyncli-{random}-{n:06d}"
@@ -78,6 +78,7 @@ def _short(value: object) -> str:
     text = parse_text(value)
     if not text.isprintable():
         raise ValueError(f"{shown(text)} has control characters in it; write it without")
-    if len(text.encode()) > _LONGEST_TEXT:
+    longest = Template(text).fill(MOST_CONNECTIONS, "f" * 6) if "{" in text else text
+    if len(longest.encode()) > _LONGEST_TEXT:
         raise ValueError(f"{shown(text)} is longer than {_LONGEST_TEXT:,} bytes; write a shorter one")
     return text

@@ -45,6 +45,7 @@ from asyncli.values import (
     parse_source,
     parse_target,
     parse_text,
+    parse_tls_version,
     whole_number,
     with_one_host,
 )
@@ -160,6 +161,11 @@ class Plan(Discreet, frozen=True, forbid_unknown_fields=True, kw_only=True):
         return usual_s if self.silence_s is None else self.silence_s
 
     @property
+    def heard_within_s(self) -> float:
+        """In so long each connection is heard, or ended."""
+        return self.longest_silence_s if self.listens else self.keepalive_s / 2 + self.timeout_s
+
+    @property
     def patience_s(self) -> float:
         """How long a connection lives that says nothing though it should."""
         return self.longest_silence_s if self.listens else self.timeout_s
@@ -189,14 +195,6 @@ class Plan(Discreet, frozen=True, forbid_unknown_fields=True, kw_only=True):
     def schedule(self) -> Ramp:
         """The ramp as arithmetic: which batch is due when."""
         return Ramp(self.connections, self.batch, self.interval_s, self.plateaus, self.plateau_s)
-
-
-_version = one_of("1.2", "1.3", what="a version of TLS")
-
-
-def _tls_version(value: object) -> str:
-    """Of TOML and Python a number as well."""
-    return _version(str(value) if isinstance(value, float) else value)
 
 
 #: key in a plan file (and, with dashes, the flag) -> (field of Plan, parser). The one list of what a plan can say.
@@ -243,8 +241,8 @@ KEYS: dict[str, tuple[str, Callable[[object], Any]]] = {
     "client_cert": ("client_cert", parse_file),
     "client_key": ("client_key", parse_file),
     "insecure": ("insecure", parse_boolean),
-    "tls_min": ("tls_min", _tls_version),
-    "tls_max": ("tls_max", _tls_version),
+    "tls_min": ("tls_min", parse_tls_version),
+    "tls_max": ("tls_max", parse_tls_version),
     "tls_ciphers": ("tls_ciphers", parse_text),
     "tls_resume": ("tls_resume", parse_boolean),
     "fail_if": ("fail_if", each_of(parse_text)),

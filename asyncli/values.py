@@ -140,7 +140,7 @@ def parse_place(value: object) -> str:
     """``HOST:PORT``."""
     text = parse_text(value)
     target = parse_url(f"http://{text}")
-    if target.path != "/" or urlsplit(target.url).port is None or text.endswith("/"):
+    if {*text} & {*"/?#"} or urlsplit(target.url).port is None:
         raise ValueError(f"{shown(text)} is not a host and a port; write for example 10.0.0.7:443")
     return text
 
@@ -254,7 +254,10 @@ def read_text(path: str, remedy: str) -> str:
         raise ValueError(f"{shown(path)} cannot be read ({error.strerror}); {remedy}") from None
     if len(data) > _LONGEST_SECRETS:
         raise ValueError(f"{shown(path)} is longer than {_LONGEST_SECRETS:,} bytes; {remedy}")
-    return data.decode("utf-8", "replace")
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        raise ValueError(f"{shown(path)} is not UTF-8; {remedy}") from None
 
 
 def parse_keepalive(value: object) -> float:
@@ -361,3 +364,11 @@ def parse_file(value: object) -> str:
     if value == "":
         raise ValueError("is empty; name a file, or leave it out")
     return parse_text(value)
+
+
+_version = one_of("1.2", "1.3", what="a version of TLS")
+
+
+def parse_tls_version(value: object) -> str:
+    """Of TOML and Python a number as well."""
+    return _version(str(value) if isinstance(value, float) else value)

@@ -43,7 +43,7 @@ _READ_LIMITS = (
 #: Diagnoses of time limits, which do not depend on the number of connections.
 TIMERS = frozenset({
     "keepalive_timeout", "keepalive_requests", "keepalive_time", "keepalive_off", "client_header_timeout", "idle_timeout",
-    "lifetime", "box_idle_timeout", "silent_drop", "not_http", "http_error",
+    "lifetime", "box_idle_timeout", "silent_drop", "not_http", "http_error", "unheard",
 })  # fmt: skip
 #: Limits of this host that pass, such as another program's load.
 LATE = frozenset({"both_busy", "ramp", "beats", "turn", "cpu"})

@@ -13,7 +13,7 @@ from asyncli.cli.options import parsed, plan_from, plan_options
 from asyncli.errors import PlanError
 from asyncli.exit_status import INTERRUPTED, exit_status
 from asyncli.plan import Layer, Plan
-from asyncli.units import format_count, format_duration
+from asyncli.units import LONGEST_S, format_count, format_duration
 from asyncli.values import parse_connections
 
 #: Default limits of a step; --fail-if on the same number replaces one.
@@ -75,14 +75,15 @@ def command(
         raise PlanError(f"--hold: '{values['hold']}' is one instant, but each step holds; write a time, for example 20s")
     if plan.hold_s is None:
         raise PlanError("--hold: 'forever' never ends; write a time, for example 20s")
-    heard_s = plan.keepalive_s / 2 + plan.timeout_s
+    # Who listens for ever is never silent for too long.
+    heard_s = plan.heard_within_s if plan.heard_within_s < LONGEST_S else plan.timeout_s
     if values.get("hold") is None:
         plan = msgspec.structs.replace(plan, hold_s=heard_s)
     hint = ""
     if plan.hold_s is not None and plan.hold_s < heard_s:
         hint = (
-            f"--hold {format_duration(plan.hold_s)} is shorter than the longest gap between heartbeats and their timeout "
-            f"together ({format_duration(heard_s)}): a connection that falls silent late in a step is not seen"
+            f"--hold {format_duration(plan.hold_s)} is shorter than a connection may be silent ({format_duration(heard_s)}"
+            f"{'' if plan.listens else ', --keepalive / 2 + --timeout'}): one that falls silent late in a step is not seen"
         )
     return _run(plan, first, last, share, out=out, files={"--json": json_file, "--html": html_file}, quiet=quiet, hint=hint)
 

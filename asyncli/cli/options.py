@@ -11,6 +11,7 @@ import click
 import msgspec
 
 from asyncli.cli.outputs import Outputs
+from asyncli.consistency import require_headers
 from asyncli.errors import HostError, PlanError
 from asyncli.plan import KEYS, SECRET_FILES, Layer, Plan, build_plan
 from asyncli.plan_file import read_plan_file
@@ -29,10 +30,14 @@ P = TypeVar("P", "Plan", "BenchPlan")
 
 def with_headers_of_environment(plan: P) -> P:
     """``plan`` with the headers of $ASYNCLI_HEADERS beside its own. Raises :class:`PlanError`."""
+    more: tuple[str, ...] = ()
     try:
-        headers = with_one_host((*plan.headers, *headers_in(secret(HEADERS_VARIABLE))))
+        more = headers_in(secret(HEADERS_VARIABLE))
+        headers = with_one_host((*plan.headers, *more))
     except ValueError as error:
         raise PlanError(f"${HEADERS_VARIABLE}: {error}") from None
+    if isinstance(plan, Plan):
+        require_headers(plan.protocol, more, f"${HEADERS_VARIABLE}", pings=plan.h2_heartbeat != "head")
     return msgspec.structs.replace(plan, headers=headers)
 
 

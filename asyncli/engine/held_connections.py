@@ -196,9 +196,14 @@ class HeldConnections:
 
     def take_events(self, most: int) -> int:
         """Do what the network has ready, a bounded number of things; how many there were."""
-        events, row_of, ready = self._net.poll(most), self._row_of, self._ready
-        for handle, _ in events:
+        events, row_of, ready, unsent = self._net.poll(most), self._row_of, self._ready, self._unsent
+        for handle, what in events:
             if (row := row_of[handle]) >= 0:
+                if unsent and what & WRITABLE and row in unsent and self.state[row] in (HANDSHAKE, IDLE, AWAITING):
+                    # Else who always has something to read would never send it.
+                    self._flush(row)
+                    if row_of[handle] != row:
+                        continue
                 ready(row, handle)
         self.close_handles()
         return len(events)

@@ -75,7 +75,8 @@ def not_heard(count: int, held: int, from_s: float, for_s: float, fault: bool, e
     heartbeat of a ``fault``. A hold of ``enough_s`` hears from every connection, or has ended it; where it ``listens`` for ever
     none does.
     """
-    since = "when the first heartbeat went unanswered" if fault else "when the hold began"
+    since = "when the first fell silent" if fault and listens else "when the first heartbeat went unanswered"
+    since = since if fault else "when the hold began"
     # After a fault only the time since then counts, however long the hold was.
     longer = f"{'hold on, after it, for' if fault else 'hold for'} {format_duration(enough_s)} or longer"
     remedy = f"{longer} (--keepalive / 2 + --timeout), or lower --keepalive"

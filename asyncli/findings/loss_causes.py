@@ -336,10 +336,11 @@ def in_seconds(low: float, high: float | None = None) -> str:
     return f"{low:.0f} s" if round(low) == round(high) else f"{low:.0f}-{high:.0f} s"
 
 
-def known_idle(low: float, high: float, *, upgraded: bool = False) -> str:
-    """Whose default an idle timeout between these times (s) is, or ""."""
+def known_idle(low: float, high: float, *, upgraded: bool = False, http: bool = True) -> str:
+    """Whose default an idle timeout between these times (s) is, or "". ``http``: proxies of HTTP may be between."""
     known = _KNOWN_UPGRADED_S if upgraded else _KNOWN_IDLE_S
-    return next((name for seconds, name in known.items() if low - 1 <= seconds <= high + 1), "")
+    them = {seconds: whose for seconds, whose in known.items() if http or seconds >= 240}
+    return next((name for seconds, name in them.items() if low - 1 <= seconds <= high + 1), "")
 
 
 def default_of(directive: str, low: float, high: float) -> str:

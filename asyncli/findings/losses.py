@@ -8,7 +8,7 @@ from typing import TypedDict
 from asyncli.findings import Words, finding
 from asyncli.findings.tls import by_reason
 from asyncli.records import HOST_LOST, RESUMED, Finding
-from asyncli.units import format_clock, format_count
+from asyncli.units import format_clock, format_count, format_many
 
 #: What happened to lost connections, by cause.
 LOSS_WORDS = {
@@ -30,6 +30,11 @@ SEE_OF_REFUSED = {
     "mqtt": "see its log and its limit of connections, the login and the ids (--mqtt-login-file, --mqtt-id)",
     "tcp": "see whether such a server listens there, and what it says first (--greeting)",
 }
+# In whatever protocol.
+_AT_LARGE = {
+    "closed_announced": "ended as the server had said", "heartbeat_timeout": "fell silent",
+    "protocol_error": "broke the protocol",
+}  # fmt: skip
 #: What happened to connects that failed, by cause, and what to do.
 CONNECT_WORDS: dict[str, tuple[str, str]] = {
     "refused": ("connects were refused", "see that the server listens at this address and port, and its backlog"),
@@ -174,7 +179,8 @@ def lost(cause: str, count: int, incidents: Sequence[Incident], remedies: Sequen
         said = (describe_loss(cause, one["count"]) for one in incidents)
         counts = (format_count(one["count"]) for one in incidents)
         parts = [part.replace(one, n, 1) for part, one, n in zip(parts, said, counts, strict=True)]
-        parts = [f"{describe_loss(cause, count)}; of these {'; '.join(parts)}"]
+        whole = f"{format_many(count, 'connection')} {_AT_LARGE[cause]}" if cause in _AT_LARGE else describe_loss(cause, count)
+        parts = [f"{whole}; of these {'; '.join(parts)}"]
     return Words(parts[0], "; ".join(remedies))
 
 

@@ -57,8 +57,8 @@ def mean_gap_s(plan: Plan) -> float:
 
 
 def beats_per_s(plan: Plan) -> float:
-    """Heartbeats a second with everything open."""
-    return plan.connections / mean_gap_s(plan)
+    """Heartbeats a second with everything open; who listens sends none."""
+    return 0.0 if plan.listens else plan.connections / mean_gap_s(plan)
 
 
 def ramp_s(plan: Plan) -> float:

@@ -59,7 +59,7 @@ def nginx_checks(config: NginxConfig, plan: Plan, host: Host | None = None) -> l
 
 
 def _target_checks(config: NginxConfig, plan: Plan, target: Target, host: Host) -> Iterator[Check]:
-    server = config.server_for(_asked_host(plan, target.host), target.port)
+    server = config.server_for(_asked_host(plan, target.name if target.asked else target.host), target.port)
     listen = config.listen_for(target.host, target.port)
     if server is None or listen is None:
         what, detail = f"a server block that listens on port {target.port}", f"{config.path} has none: its limits are unknown"
@@ -207,12 +207,15 @@ def _slots(config: NginxConfig, workers: int, plan: Plan) -> Check:
         math.ceil(_COMFORTABLE * plan.connections),
         _share(plan.connections, workers),
     )
-    detail = f"{workers} x {format_count(config.worker_connections)}; with a sixteenth or less free nginx closes idle clients"
+    # Of idle ones alone: an upgraded connection, or a stream, it does not reuse.
+    free = 0.0 if plan.upgrades else _REUSE_BELOW
+    detail = f"{workers} x {format_count(config.worker_connections)}"
+    detail += "" if plan.upgrades else "; with a sixteenth or less free nginx closes idle clients"
     remedy = f"worker_connections {math.ceil(_COMFORTABLE * most) + 16} in nginx.conf"
     verdict: Verdict = "ok"
-    if plan.connections > have * (1 - _REUSE_BELOW):
+    if plan.connections > have * (1 - free):
         verdict = "short"
-    elif need > have or most > config.worker_connections * (1 - _REUSE_BELOW):
+    elif need > have or most > config.worker_connections * (1 - free):
         verdict = "warn"
         detail += f"; one worker may get {format_count(most)}"
     return Check("nginx_worker_connections", what, verdict, have, need, "slots", detail, remedy if verdict != "ok" else "")

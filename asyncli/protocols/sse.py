@@ -1,7 +1,8 @@
 """Server-sent events (WHATWG HTML, section 9.2), and answers that do not end: GET, and connections that listen to its body.
 
-Events are checked and counted, not kept. A row takes a byte, and a reference where its peer gives events ids; only a row in the
-midst of a chunk, a line or an event has a reader. httpx-sse agrees, event by event and however the bytes are cut.
+Events are checked and counted, not kept. A row takes a byte, and a reference where its peer gives events ids, to one that rows
+share where it is the same; only a row in the midst of a chunk, a line or an event has a reader. httpx-sse agrees, event by event
+and however the bytes are cut.
 """
 
 from __future__ import annotations

@@ -30,6 +30,8 @@ def can_be_judged(one: Threshold) -> bool:
 def require_limits(plan: Plan) -> None:
     """Raise :class:`PlanError` for an invalid limit of ``plan``, or for --abort without one."""
     require(plan.fail_if, Summary)
+    if beats := [text for text in plan.fail_if if plan.listens and parse(text, Summary).key.startswith("heartbeats.")]:
+        raise PlanError(f"--fail-if {beats[0]!r}: connections that listen send no heartbeats; leave it out")
     if plan.abort and not plan.fail_if:
         raise PlanError("--abort: there is no limit that it could stop at; set one, for example --fail-if 'lost > 0.1%'")
 

@@ -236,6 +236,7 @@ def _generator(run: Run, totals: Totals, saturated: bool) -> tuple[summary_parts
         saturated=saturated,
     )
     missing = [name for name in summary_parts.GeneratorUse.__struct_fields__ if getattr(generator, name) is None]
+    missing = [name for name in missing if not (run.plan.listens and name == "cpu_us_per_heartbeat")]
     return generator, [unknown.generator_numbers_unknown(missing)] if missing else []
 
 

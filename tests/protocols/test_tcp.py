@@ -37,7 +37,7 @@ def test_what_answers(expect: str, reads: list[bytes], more: int) -> None:
     ("expect", "reads", "words"),
     [
         ("+PONG\\r\\n", [b"+P", b"ANIC"], r"b'\+PANIC' in place of b'\+PONG\\r\\n'"), ("+PONG", [b"-ERR unknown\r\n"], "-ERR unknown"),
-        ("/^220 /", [b"554 no\n"], "554 no.*in place of '/\\^220 /'"), ("/x/", [b"y" * 40_000, b"y" * 40_000], "a line of more than 65,536 bytes"),
+        ("/^220 /", [b"554 no\n"], "554 no.*in place of '/\\^220 /'"), ("/x/", [b"y" * 2_500, b"y" * 2_500], "a line of more than 4,096 bytes"),
     ],
 )  # fmt: skip
 def test_what_is_another_answer(expect: str, reads: list[bytes], words: str) -> None:

@@ -50,7 +50,7 @@ def idle_reuse(table: LossTable) -> None:
 
 def likely_reuse(table: LossTable) -> None:
     """The same with unknown slots: the server never holds what was asked for, and closes as it accepts."""
-    cells = _closed_as_others_opened(table)
+    cells = [] if table.plan.upgrades else _closed_as_others_opened(table)
     if left(cells) < max(FEWEST, NEARLY_ALL * left(table.of("closed_idle"))):
         return
     most, asked_for = max(tick.held for _, tick in table.run.ticks), table.plan.connections

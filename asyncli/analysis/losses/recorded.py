@@ -58,7 +58,7 @@ def suspended(table: LossTable) -> None:
     """
     timeout_s = table.configured("keepalive_timeout")
     for event, (woke_s, slept_s) in enumerate(table.server.suspensions):
-        until_s = woke_s + table.gap_s + table.timeout_s + 3.0
+        until_s = woke_s + table.gap_s + table.plan.timeout_s + 3.0
         form = "suspended_too_long" if timeout_s and slept_s + table.gap_s >= timeout_s else ""
         found = reason(
             SUSPENDED, form, certain=True, event=event, for_s=round(slept_s, 1), at_s=woke_s, timeout_s=timeout_s,

@@ -117,7 +117,7 @@ class ServerEvidence:
         # Costly probes are read less often.
         steps = [later - earlier for earlier, later in itertools.pairwise(self._seen)]
         self._missed_s = max(MISSED_S, 2 * statistics.median(steps)) if steps else MISSED_S
-        self._counts_beats = run.plan.requests == "heartbeats"
+        self.counts_beats = run.plan.requests == "heartbeats"
         self._status = {name: run.series(f"status.{name}") for name in ("active", "accepts", "connects", "requests", "polls")}
         self._page_untrusted = any(one.code == "status_lost" and one.fields.get("untrusted") for one in run.findings)
         names = (run.of_ours(name) for name in (TCP_RETRANS_SEGS, f"{TCP}OutSegs"))
@@ -157,7 +157,7 @@ class ServerEvidence:
         # Page and tick are up to a second apart.
         since_s = from_s + 1.0 if to_s - from_s > 2.0 else from_s
         requests, polls = (_meanwhile(self._status[name], since_s, to_s) for name in ("requests", "polls"))
-        found.requests = None if requests is None or polls is None or not self._counts_beats else requests - polls
+        found.requests = None if requests is None or polls is None or not self.counts_beats else requests - polls
         resent, found.segments = (_meanwhile(counter, from_s, to_s) for counter in (self._resent, self._segments))
         if resent is not None:
             # Other programs retransmit too.

@@ -160,5 +160,5 @@ def unheard(run: Run, totals: Totals) -> Unheard | None:
 def not_heard(seen: Unheard | None, totals: Totals, plan: Plan) -> list[Finding]:
     if seen is None:
         return []
-    enough_s = plan.longest_silence_s if plan.listens else plan.keepalive_s / 2 + plan.timeout_s
-    return [latency.not_heard(seen.count, totals.held, seen.since_s, seen.ago_s, seen.fault, enough_s, plan.listens)]
+    said = (seen.count, totals.held, seen.since_s, seen.ago_s, seen.fault, plan.heard_within_s, plan.listens)
+    return [latency.not_heard(*said)]

@@ -15,6 +15,7 @@ from asyncli.analysis.losses.likelihood import idle_edge, mode, stands_out, surp
 from asyncli.analysis.losses.table import Field, LossCell, LossTable, Reason, asked, left, pooled, reason
 from asyncli.core.histogram import Histogram, bounds, bucket
 from asyncli.findings import loss_causes
+from asyncli.spoken import PROTOCOLS
 from asyncli.units import format_count
 
 # The middle share of the ages that an age limit leaves narrow.
@@ -104,7 +105,8 @@ def _whose_timeout(table: LossTable, cause: str, low: float, high: float) -> Rea
         return reason("box_reset", "box_reset_idle", certain=kept > 0, event=event, low=low, high=high, counted=counted)
     if cause == "closed_announced":
         return reason("idle_timeout", "farewell", event=event)
-    whose = loss_causes.known_idle(low, high, upgraded=table.plan.upgrades)
+    http = PROTOCOLS[table.plan.protocol].asks_by_http
+    whose = loss_causes.known_idle(low, high, upgraded=table.plan.upgrades, http=http)
     known = reason("idle_timeout", "known_timeout" if whose else "", event=event, whose=whose)
     if table.plan.upgrades:
         return known

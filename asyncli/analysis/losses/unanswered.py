@@ -45,7 +45,8 @@ def _why_unheard(table: LossTable, cells: list[LossCell]) -> Reason:
     server, since_s, to_s = table.server, cells[0].from_s - table.timeout_s + 1.0, cells[-1].from_s
     if server.about(max(since_s, 0.0), to_s, left(cells)).stopped:
         return reason("server_stalled", "stopped_speaking", certain=True, server=server.called)
-    heard = sum(tick.bytes_received for _, tick in table.run.ticks_between(since_s, to_s))
+    # What opens is granted something, which is no event.
+    heard = sum(tick.bytes_received for _, tick in table.run.ticks_between(since_s, to_s) if not tick.opened)
     return reason("unheard", "others_heard" if heard else "nobody_heard", server=server.called)
 
 
@@ -131,21 +132,23 @@ def why_silent(server: ServerEvidence, found: Evidence, sent: int) -> NoAnswers:
         return "unacknowledged"
     if found.stopped:
         return "stopped"
-    if found.silent is not False:
+    if found.silent is not False or not server.counts_beats:
+        # A page that counts no heartbeats says nothing of them: behind it a backend may have stopped.
         return "unknown"
     return "slow" if (found.requests or 0) >= max(FEWEST, sent / 2) else "page_answered"
 
 
 def cut_short(table: LossTable) -> None:
     """Closed within an answer: more bytes came than complete answers have."""
-    # Of a WebSocket most bytes are its upgrade's.
-    cells = [] if table.plan.upgrades else table.of("closed_awaiting")
+    cells = table.of("closed_awaiting")
     if left(cells) >= FEWEST and (part := _part_of_an_answer(table, cells)) is not None:
         table.claim(cells, reason("cut_short", part=part))
 
 
 def _part_of_an_answer(table: LossTable, cells: Sequence[LossCell]) -> float | None:
     """The mean share of an answer that each of the lost got; None if none, or unknown."""
+    if table.plan.upgrades:
+        return None
     quiet = [tick for _, tick in table.run.ticks if tick.answered and not tick.deaths]
     answered = sum(tick.answered for tick in quiet)
     size = sum(tick.bytes_received for tick in quiet) / answered if answered else 0.0

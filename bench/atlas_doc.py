@@ -1,0 +1,73 @@
+"""docs/atlas.md and docs/atlas.svg from the record of the experiment atlas.
+
+    python bench/atlas_doc.py experiment-atlas-*/record.json
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from experiments_doc import table
+
+from asyncli.experiments import command_of, load, plan_of
+from asyncli.experiments.atlas import CELLS
+from asyncli.experiments.record import record_of
+from asyncli.experiments.run import concluded
+from asyncli.report.experiment_report import server_labels
+from asyncli.report.figures.experiment import draw
+from asyncli.report.figures.svg import file_svg
+from asyncli.units import format_duration
+
+DOCS = Path(__file__).parent.parent / "docs"
+HEAD = """# The atlas: what one held connection costs
+
+The same soak against each server of the lab, in each protocol that it speaks: memory and CPU time of one more connection that is held and answers a
+heartbeat now and then. It is for sizing: multiply by the connections that you hold, and measure your own server with your own configuration before you
+buy.
+
+![Memory of one held connection](atlas.svg)
+
+"""
+TAIL = """
+## What it is not
+
+- Not a ranking: the servers do different work. redis and memcached parse a word, Nchan keeps a channel's subscriber, nginx answers a file-less 200.
+- Not your server: no backend, no log, no cache, no message but the heartbeat. A WebSocket server with application state takes what that takes.
+- Not the cost of traffic: heartbeats come every 15 s on average.
+- Of one machine, client and server on it: compare ratios, not figures.
+
+## The cells
+
+Each is one command, `asyncli experiment atlas --only NAME`; the configuration is the lab's (`configs/`), with limits on connections, requests and idle
+times lifted, as for many idle connections each server's documentation has it.
+
+| cell | server and protocol | its plan |
+|---|---|---|
+"""
+
+
+def main() -> None:
+    record = record_of(Path(sys.argv[1]).read_bytes())
+    experiment = load(record.experiment)
+    plan = plan_of(experiment, record.quick, record.plan)
+    found, facts = concluded(experiment, plan, record.rounds), record.environment
+    rounds = len({one["round"] for one in record.rounds})
+    lines = [
+        f"{server_labels(record)}; Linux {facts.get('kernel')}, {facts.get('cpus')} CPUs; {rounds} round{'s' if rounds > 1 else ''} of "
+        f"{plan.connections:,} connections, {format_duration(record.duration_s)}.", "", f"    {command_of(experiment, plan, record.quick)}", "",
+        *table(found.tables[0]), "", found.tables[0].caption,
+    ]  # fmt: skip
+    lines += [f"\n- ({one.evidence})" for one in record.findings if one.severity != "info"]
+    measured = {one["step"] for one in record.rounds}
+    cells = []
+    for name, one in CELLS.items():
+        if name in measured:
+            keys = " ".join(f"{key}={value!r}" for key, value in one.keys.items())
+            cells.append(f"| `{name}` | {one.server}, {one.spoken} | {keys or 'as by default'} |")
+    (DOCS / "atlas.md").write_text(HEAD + "\n".join(lines) + "\n" + TAIL + "\n".join(cells) + "\n", encoding="utf-8")
+    (DOCS / "atlas.svg").write_text(file_svg(draw(found.charts[0]), "atlas", found.charts[0].title), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
