@@ -263,7 +263,9 @@ def _server_cpu(seen: Seen) -> Iterator[GaveWay]:
 
 
 def _listen_queue(seen: Seen) -> Iterator[GaveWay]:
-    if count := seen.overflowed():
+    # It makes connects wait, by the whole host's count: who was refused with words was accepted.
+    refused = seen.failures("tls_failed") + seen.failures("handshake_refused")
+    if (count := seen.overflowed()) and (seen.silent() or not refused):
         times = "once" if count == 1 else f"{format_count(count)} times"
         yield _way("server", "listen_queue", certain=False, host=seen.run.sides.host, times=times)
 
