@@ -8,7 +8,6 @@ from typing import Annotated, Any, NamedTuple
 
 from msgspec import Meta
 
-from asyncli.analysis.cost import costs
 from asyncli.experiments import Count, Experiment, ExperimentPlan
 from asyncli.experiments.cgroup import charged
 from asyncli.experiments.context import Context
@@ -59,7 +58,6 @@ _COLUMNS = [
     Column("user", "its processes", "B"), Column("user_half", "±", "B"), Column("kernel", "kernel, an end", "B"),
     Column("own", "on its side", "B"), Column("own_half", "±", "B"),
     Column("connect_us", "CPU a connect and first heartbeat", "us"), Column("beat_us", "a later one", "us"),
-    Column("ours", "asyncli", "B"),
 ]  # fmt: skip
 _CAPTION = (
     "Each is one more connection, by a ladder: slopes of memory over connections held, ± half of a 95 % interval. On its side: "
@@ -106,10 +104,9 @@ async def _measure(context: Context, name: str, number: int) -> None:
         run = await climb(server, soak)
         found = {**figures_of(run, charges), **cpu_of(run)}
         context.met(server)
-    ours = costs(run).generator_user
     whole = found["held"] == found["asked"]
     context.add(
-        name, number, **found, ours=ours and ours.bytes_per_connection, usable=whole,
+        name, number, **found, usable=whole,
         unusable=None if whole else f"{found['held']:,} of {found['asked']:,} were held",
     )  # fmt: skip
     said = "unknown" if found["user"] is None else f"{found['user']:,.0f} B ± {found['user_half']:,.0f} in {server.label}"
