@@ -8,6 +8,7 @@ import msgspec
 
 from asyncli.core.adding import added_up
 from asyncli.core.histogram import Histogram, bucket
+from asyncli.plan import Plan
 from asyncli.records import PhaseName, Tick
 from asyncli.run import Run
 
@@ -79,9 +80,9 @@ def fold(run: Run) -> Totals:
     return totals
 
 
-def tested(run: Run, opened: int, answered: int) -> bool:
+def tested(plan: Plan, opened: int, answered: int) -> bool:
     """Whether the server did what was asked of it, at least once; who listens asks for a connection alone."""
-    return bool(answered or (opened and run.plan.listens))
+    return bool(answered or (opened and plan.listens))
 
 
 def never_answered(tick: Tick) -> int:

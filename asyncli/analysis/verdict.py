@@ -8,7 +8,7 @@ from typing import Literal
 import msgspec
 
 from asyncli.analysis.losses.slowness import Unheard
-from asyncli.analysis.totals import Totals, errors
+from asyncli.analysis.totals import Totals, errors, tested
 from asyncli.findings.losses import lost_with
 from asyncli.plan import Plan
 from asyncli.records import ABORTED, CUT, NOTHING_LISTENS, RESUMED, STOPPED, Finding, Tick
@@ -65,7 +65,7 @@ def judge(
         if here := next((one.evidence for one in findings if one.code == NOTHING_LISTENS), None):
             return Judgement("untested", here)
         return Judgement("untested", f"nothing ever connected{by_hand}")
-    if not (whole.answered or plan.listens):
+    if not tested(plan, whole.opened, whole.answered):
         opened, sent = format_many(whole.opened, "connection"), format_many(whole.sent, "heartbeat")
         return Judgement("untested", f"nothing ever answered: {opened} opened, {sent} sent{by_hand}")
     # A lost worker that held nothing yet has a count of 0.

@@ -11,7 +11,7 @@ from msgspec import Meta
 from asyncli.experiments import Count, Experiment, ExperimentPlan
 from asyncli.experiments.cgroup import charged
 from asyncli.experiments.context import Context
-from asyncli.experiments.record import Chart, Column, Conclusions, Rounds, bars, turned
+from asyncli.experiments.record import Chart, Column, Conclusions, Rounds, bars
 from asyncli.experiments.soak_ladder import climb, figures_of, plan_of_soak
 from asyncli.lab import choose
 from asyncli.metrics import SERVER_CPU_S
@@ -80,11 +80,7 @@ class AtlasPlan(ExperimentPlan, frozen=True, kw_only=True):
 
 
 async def _run(context: Context) -> None:
-    for number in range(context.plan.rounds):
-        for name in turned(list(CELLS), number):
-            if context.wanted(name):
-                with context.step(name, name):
-                    await _measure(context, name, number)
+    await context.in_turns(list(CELLS), _measure)
 
 
 async def _measure(context: Context, name: str, number: int) -> None:

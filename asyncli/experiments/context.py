@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from asyncli.app.bench import Bench
 from asyncli.benchplan import BenchRun, build_bench_plan
 from asyncli.collect.processes import ProcessesGoneError
 from asyncli.errors import AsyncliError, PlanError
-from asyncli.experiments.record import Round
+from asyncli.experiments.record import Round, turned
 from asyncli.findings.experiment import left_out, round_failed
 from asyncli.lab.base import LabServer
 from asyncli.plan import Layer
@@ -50,6 +50,14 @@ class Context:
             why, _, remedy = str(error).partition("; ")
             self.findings.append(left_out(what, why, remedy))
             self.say(f"{what} is left out: {error}")
+
+    async def in_turns(self, names: Sequence[str], measure: Callable[[Context, str, int], Awaitable[None]]) -> None:
+        """``measure`` each in each round, as a step of its own."""
+        for number in range(self.plan.rounds):
+            for name in turned(names, number):
+                if self.wanted(name):
+                    with self.step(name, name):
+                        await measure(self, name, number)
 
     def add(self, step: str, number: int, **figures: Any) -> None:
         """Keep the figures of ``step`` in round ``number``; unusable ones get a finding."""

@@ -13,7 +13,6 @@ from asyncli.experiments import Count, Experiment, ExperimentPlan
 from asyncli.experiments.cgroup import charged
 from asyncli.experiments.context import Context
 from asyncli.experiments.holding_claims import SHAPES, conclude
-from asyncli.experiments.record import turned
 from asyncli.experiments.soak_ladder import climb, figures_of, plan_of_soak
 from asyncli.lab import choose
 from asyncli.lab.executables import descriptor_limit
@@ -43,13 +42,8 @@ class HoldingPlan(ExperimentPlan, frozen=True, kw_only=True):
 
 
 async def _run(context: Context) -> None:
-    plan = context.plan
-    chosen = plan.only or plan.servers
-    for number in range(plan.rounds):
-        for name in turned([one for one in SERVERS if one in chosen], number):
-            if context.wanted(name):
-                with context.step(name, name):
-                    await (_hold_one(context, number) if name == "iterative" else _hold(context, name, number))
+    chosen = context.plan.only or context.plan.servers
+    await context.in_turns([one for one in SERVERS if one in chosen], _hold)
 
 
 async def _hold_one(context: Context, number: int) -> None:
@@ -66,6 +60,9 @@ async def _hold_one(context: Context, number: int) -> None:
 
 
 async def _hold(context: Context, name: str, number: int) -> None:
+    if name == "iterative":
+        await _hold_one(context, number)
+        return
     plan, shape = context.plan, SHAPES[name]
     many = fitting(name, plan, _counter(HOST_AVAILABLE_BYTES))
     options = {"workers": many} if shape.pool and name != "apache-prefork" else {}

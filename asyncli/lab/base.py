@@ -213,6 +213,15 @@ class LabServer(ABC):
         """Whether each worker is ready; true where that is unknown."""
         return True
 
+    def _require_room(self, most: int, nofile: int) -> None:
+        """It is one process, which holds at most ``most`` connections with ``nofile`` descriptors. Raises :class:`HostError`."""
+        most = max(0, most)
+        if self.connections > most:
+            raise HostError(
+                f"{self.name} is one process and holds at most {most:,} connections with {nofile:,} descriptors, not "
+                f"{self.connections:,}; ask for fewer (-c {most}) or raise the hard limit (ulimit -Hn, LimitNOFILE=)"
+            )
+
     # How it is done.
 
     async def _start_once(self) -> None:

@@ -71,12 +71,7 @@ class LabHaproxy(LabServer):
         self._path, self._version_text = found
         self._workers = self._asked_workers or min(len(os.sched_getaffinity(0)), _MOST_THREADS)
         nofile = descriptor_limit()
-        most = most_connections(nofile, self.workers)
-        if self.connections > most:
-            raise HostError(
-                f"haproxy is one process and holds at most {max(0, most):,} connections with {nofile:,} descriptors, not "
-                f"{self.connections:,}; ask for fewer (-c {max(0, most)}) or raise the hard limit (ulimit -Hn, LimitNOFILE=)"
-            )
+        self._require_room(most_connections(nofile, self.workers), nofile)
 
     def _values(self) -> Mapping[str, object]:
         # Not shorter than nginx's, so that a short keep-alive ends first.

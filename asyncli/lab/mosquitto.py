@@ -52,12 +52,8 @@ class LabMosquitto(LabServer):
         if found is None:
             raise HostError("mosquitto: no mosquitto 2.0 or later on this host; install it (apt-get install mosquitto)")
         (self._path, self._version), nofile = found, descriptor_limit()
-        self._workers, most = 1, max(0, nofile - _OWN_DESCRIPTORS)
-        if self.connections > most:
-            raise HostError(
-                f"mosquitto is one process and holds at most {most:,} connections with {nofile:,} descriptors, not "
-                f"{self.connections:,}; ask for fewer (-c {most}) or raise the hard limit (ulimit -Hn, LimitNOFILE=)"
-            )
+        self._workers = 1
+        self._require_room(nofile - _OWN_DESCRIPTORS, nofile)
 
     def _values(self) -> Mapping[str, object]:
         pem = self._file("server.pem")

@@ -42,13 +42,8 @@ class _LabStore(LabServer):
         if there is None:
             raise HostError(f"{self.name}: no {self.program} on this host; install it (apt-get install {self.package})")
         self._path, self._version_text = there
-        self._workers = 1
-        most = max(0, descriptor_limit() - _OWN_DESCRIPTORS)
-        if self.connections > most:
-            raise HostError(
-                f"{self.name} is one process and holds at most {most:,} connections with {descriptor_limit():,} descriptors, not "
-                f"{self.connections:,}; ask for fewer (-c {most}) or raise the hard limit (ulimit -Hn, LimitNOFILE=)"
-            )
+        self._workers, nofile = 1, descriptor_limit()
+        self._require_room(nofile - _OWN_DESCRIPTORS, nofile)
 
     async def _answers(self) -> bool:
         answer, expected = b"", parse_expected(self.plan_keys["expect"])
