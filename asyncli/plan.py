@@ -52,7 +52,8 @@ from asyncli.values import (
 
 _AN_HOUR = 3600.0
 # WHATWG's specification would have a server say something every 15 s, since proxies cut what is silent for a minute.
-_STREAM_SILENCE_S = 60.0
+# Longer than the minute after which proxies close what says nothing: they are heard to close it then.
+_STREAM_SILENCE_S = 90.0
 
 
 class Discreet(TlsOptions, frozen=True):

@@ -8,7 +8,7 @@ from asyncli.analysis.constants import NEARLY_ALL, WORTH_TELLING
 from asyncli.analysis.totals import Totals
 from asyncli.core.histogram import Histogram
 from asyncli.findings import generator
-from asyncli.records import Finding, PhaseName
+from asyncli.records import Finding, PhaseName, Tick
 from asyncli.run import Run
 
 # Five steps of the 10 ms grid: the ramp is no longer the planned one.
@@ -93,12 +93,22 @@ def _ramp(run: Run, totals: Totals) -> Finding | None:
         return None
     # Batches that went out in time wait for somebody else.
     if late_s is None or totals.pending_peak_per_worker >= PENDING_HOLDS_BACK:
-        tcp, tls = (None, None) if ramp.tls is None else (one.quantile(0.9) for one in (ramp.tls.tcp_us, ramp.tls.handshake_us))
-        in_tls = tcp is not None and (tls is None or tcp < tls)
         return generator.ramp_held_back(
-            late_s, MOST_RAMP_LATENESS_S, rate, plan.asked_per_s, totals.pending_peak_per_worker, in_tls
+            late_s, MOST_RAMP_LATENESS_S, rate, plan.asked_per_s, totals.pending_peak_per_worker, _waited_in(ramp)
         )
     return generator.saturated_ramp(late_s, MOST_RAMP_LATENESS_S, rate, plan.asked_per_s)
+
+
+def _waited_in(ramp: Tick) -> generator.PartOfConnect:
+    """The part of a connect that took longest; what is not over is not counted: the first part that nobody has behind it."""
+    times: dict[generator.PartOfConnect, float | None] = {"tcp": (ramp.tls.tcp_us if ramp.tls else ramp.connect_us).quantile(0.9)}
+    if ramp.tls:
+        times["tls"] = ramp.tls.handshake_us.quantile(0.9)
+    if ramp.protocol:
+        times["protocol"] = ramp.protocol.handshake_us.quantile(0.9)
+        # In the clear the whole connect is known and this part of it.
+        times["tcp"] = times["tcp"] if ramp.tls else (times["tcp"] or 0.0) / 2
+    return max(times, key=lambda part: float("inf") if times[part] is None else times[part] or 0.0)
 
 
 def _still(run: Run) -> Finding | None:

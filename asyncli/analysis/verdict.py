@@ -18,7 +18,7 @@ Verdict = Literal["passed", "failed", "invalid", "untested"]
 
 RULE = (
     "passed: as many held at the hold's end as were asked for, and none lost; invalid: the generator was the limit; "
-    "untested: no heartbeat was ever answered; else failed"
+    "untested: nothing connected, or no heartbeat was ever answered (who listens sends none); else failed"
 )
 #: The numbers of the rule; a limit of the user's on one of them replaces its part of the rule.
 LOST, HELD, OURS = "connections.lost", "connections.held", "connections.deaths.generator_lost"

@@ -103,7 +103,7 @@ _PLAN_OPTIONS: tuple[Option, ...] = (
     click.option("--send", metavar="BYTES", help=r"Of tcp:// and tls://: heartbeats, as 'PING\r\n'.  [default: none]"),
     click.option("--expect", metavar="ANSWER", help="Its answer: bytes, '/REGEX/' of a line, 'N bytes'.  [default: any]"),
     click.option("--greeting", metavar="ANSWER", help="What the server says first, likewise.  [default: nothing]"),
-    click.option("--silence", metavar="TIME", help="Listeners that hear nothing so long are dead.  [default: 60s, tcp: forever]"),
+    click.option("--silence", metavar="TIME", help="Listeners that hear nothing so long are dead.  [default: 90s, tcp: forever]"),
     click.option("--mqtt-version", metavar="3.1.1|5", help="Of mqtt:// and mqtts://.  [default: 3.1.1]"),
     click.option("--mqtt-id", metavar="TEMPLATE", help="Client ids; {n} counts.  [default: asyncli-{random}-{n:06d}]"),
     click.option("--mqtt-login-file", metavar="FILE", help="Of MQTT: user:password, in a line."),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Literal
 
 from asyncli.findings import Words, finding
 from asyncli.findings.run import go_on
@@ -196,17 +197,24 @@ def _ramp(late_s: float | None, bound_s: float, per_s: float | None, asked_per_s
     return f"the ramp reached {per_s or 0.0:,.0f} connections/s of {asked_per_s:,.0f}"
 
 
+PartOfConnect = Literal["tcp", "tls", "protocol"]
+_SLOWER = "ramp more slowly (--ramp N/s), or give more CPUs to both ends"
+_WAITS: dict[PartOfConnect, tuple[str, str]] = {
+    "tcp": ("the server to accept", "raise net.core.somaxconn and the server's backlog=, or ramp more slowly (--interval)"),
+    "tls": ("TLS's handshake", _SLOWER),
+    "protocol": ("the protocol's handshake", _SLOWER),
+}
+
+
 @finding("ramp_held_back", "warning")
 def ramp_held_back(
-    late_s: float | None, bound_s: float, per_s: float | None, asked_per_s: float, pending: float, in_tls: bool
+    late_s: float | None, bound_s: float, per_s: float | None, asked_per_s: float, pending: float, waited_in: PartOfConnect
 ) -> Words:
-    """The ramp was late (``late_s``: its p99) or slow while ``pending`` connects per worker waited for the server to accept or,
-    ``in_tls``, for a handshake that took longer than TCP's. The run stays valid, unless asyncli used all its CPUs
-    (generator_saturated_cpu).
+    """The ramp was late (``late_s``: its p99) or slow while ``pending`` connects per worker waited: for the server to accept,
+    or for a handshake, ``waited_in``, that took longer than the rest of a connect. The run stays valid, unless asyncli used all
+    its CPUs (generator_saturated_cpu).
     """
-    what, mend = "the server to accept", "raise net.core.somaxconn and the server's backlog=, or ramp more slowly (--interval)"
-    if in_tls:
-        what, mend = "TLS's handshake", "ramp more slowly (--ramp N/s), or give more CPUs to both ends"
+    what, mend = _WAITS[waited_in]
     return Words(f"{_ramp(late_s, bound_s, per_s, asked_per_s)}; {pending:,.0f} connects per worker waited for {what}", mend)
 
 

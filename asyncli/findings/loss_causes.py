@@ -36,7 +36,7 @@ _DEFAULTS = {
     "keepalive_time": ((3600, "1 h by default"),),
 }
 _IDLE = "{loss}, {idle} after their last answer"
-_BEAT_OFTENER = "raise that timeout, or send heartbeats more often: --keepalive below twice that time"
+_BEAT_OFTENER = "raise that timeout, or have more sent: heartbeats (--keepalive below twice that time), or by the server"
 _ROOM = "raise worker_connections in nginx.conf: each worker needs 1.1 times its share"
 _REUSE = "'worker_connections are not enough, reusing connections' in its error log"
 _SLEPT = "{loss} after this machine had been suspended for {for_s!d}, at {at_s!c}, and had not been heard since: "

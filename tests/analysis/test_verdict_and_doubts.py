@@ -21,7 +21,20 @@ from asyncli.core.histogram import Histogram
 from asyncli.core.life import DEATHS, FAILURES
 from asyncli.exit_status import exit_status
 from asyncli.plan import Plan
-from asyncli.records import ABORTED, CUT, NOTHING_LISTENS, RESUMED, STOPPED, Deaths, Finding, Phase, Sample, Tick, TlsCounts
+from asyncli.records import (
+    ABORTED,
+    CUT,
+    NOTHING_LISTENS,
+    RESUMED,
+    STOPPED,
+    Deaths,
+    Finding,
+    Phase,
+    ProtocolCounts,
+    Sample,
+    Tick,
+    TlsCounts,
+)
 from asyncli.run import Run, Ticks
 
 PLAN = Plan(urls=("http://a/",), connections=100)
@@ -104,13 +117,20 @@ def test_a_late_ramp() -> None:
     # The same lateness with connects waiting for the server is the server's.
     run.ticks[5][1].connecting = 10 * 200
     (finding,) = doubts(run)
-    assert (finding.code, finding.severity, finding.fields["in_tls"]) == ("ramp_held_back", "warning", False)
+    assert (finding.code, finding.severity, finding.fields["waited_in"]) == ("ramp_held_back", "warning", "tcp")
     assert not is_saturated([finding])
-    # They wait where they wait longest; what is not over is not counted yet.
-    for tcp, tls, in_tls in ((230, 1_400_000, True), (1_400_000, 46_000, False), (230, 0, True)):
-        run.ticks[5][1].tls = TlsCounts(tcp_us=spread(tcp, 100), handshake_us=spread(tls, 100 if tls else 0))
+    # They wait where they wait longest; what is not over is not counted yet. In the clear a connect is known as a whole.
+    late = run.ticks[5][1]
+    for tcp, tls, protocol, part in (
+        (230, 900_000, None, "tls"), (900_000, 46_000, None, "tcp"), (230, 0, None, "tls"), (230, 900, 1_000, "protocol"),
+        (230, 900, 0, "protocol"), (230, 900, 300, "tls"), (900, None, 800, "protocol"), (900, None, 20, "tcp"),
+    ):  # fmt: skip
+        times = [spread(us, 100 if us else 0) for us in (tcp, tls or 0, protocol or 0)]
+        late.connect_us = times[0]
+        late.tls = None if tls is None else TlsCounts(tcp_us=times[0], handshake_us=times[1])
+        late.protocol = None if protocol is None else ProtocolCounts(handshake_us=times[2])
         (finding,) = doubts(run)
-        assert (finding.code, finding.fields["in_tls"]) == ("ramp_held_back", in_tls)
+        assert (finding.code, finding.fields["waited_in"]) == ("ramp_held_back", part)
 
 
 def test_a_certificate_that_is_shown_in_the_run_alone_is_told_where_it_ends_soon() -> None:
