@@ -212,6 +212,15 @@ def test_errors_that_end_the_connection() -> None:
 # -- limits and timers
 
 
+@pytest.mark.parametrize(
+    ("seconds", "age", "found"),
+    [(EVER, ANY_AGE, "idle_timeout"), ([50, 51], at(12.3), "idle_timeout"), ([50, 51], ANY_AGE, "burst")],
+)
+def test_those_that_listen_and_were_told_at_once_have_one_idle_time_at_any_moment(seconds: Any, age: Draw, found: str) -> None:
+    scene = labelled(Scene(http_protocol="sse"), "")
+    assert told(scene.die(400, "closed_idle", seconds, age=age, idle=between(12, 12.4))) == [(found, False)]
+
+
 def of_requests(**said: float) -> Scene:
     return Scene().says(**said).die(500, "closed_announced", EVER, age=between(700, 1100), idle=at(0), requests=at(1000))
 

@@ -14,7 +14,7 @@ import msgspec
 from asyncli.analysis.constants import FEWEST, NEARLY_ALL
 from asyncli.analysis.losses.likelihood import DEVIATIONS, LEAST_SURPRISE, one_of
 from asyncli.analysis.losses.server_evidence import Evidence
-from asyncli.analysis.losses.table import ENDED, LossCell, LossTable, Reason, asked, left, pooled, reason
+from asyncli.analysis.losses.table import ENDED, LossCell, LossTable, Reason, asked, left, reason
 from asyncli.analysis.losses.timeouts import idle_mode
 from asyncli.findings.loss_causes import at_moments
 
@@ -90,7 +90,7 @@ def bursts(table: LossTable, *, only_certain: bool) -> None:
     for burst in _find(table):
         found = _what_happened(table, burst, table.server.about(burst.from_s, burst.to_s, burst.count))
         # A common idle time of nearly all says more: they were opened at one moment too.
-        timed = found.code == "box_reset" and idle_mode(table, pooled(burst.of("reset")).idle_s) is not None
+        timed = found.code == "box_reset" and idle_mode(table, burst.of("reset")) is not None
         if not timed and (found.certain or not only_certain):
             alike.setdefault((found.code, found.certain), []).append((burst, found))
     for moments in alike.values():

@@ -84,14 +84,22 @@ def likely_idle_timeout(table: LossTable) -> None:
         # Ended by an answer, not by a timer.
         if cause == "reset" and asked(table.of(cause)) >= 0.5:
             continue
-        while (span := idle_mode(table, table.left_of(cause).idle_s)) is not None:
+        while (span := idle_mode(table, table.of(cause))) is not None:
             table.claim(table.of(cause), _whose_timeout(table, cause, *span), where=("idle_s", *span))
 
 
-def idle_mode(table: LossTable, idle_s: Histogram) -> tuple[float, float] | None:
-    """The idle time of a timer; up to 1 s is also what any event shows after a ramp."""
-    span = mode(idle_s)
-    return span if span is not None and span[1] >= 2 and surprises(table.gap_s, idle_s, *span) else None
+def idle_mode(table: LossTable, cells: list[LossCell]) -> tuple[float, float] | None:
+    """The idle time of a timer; up to 1 s is also what any event shows after a ramp.
+
+    Heartbeats are spread by chance, and so are the idle times of any moment. What a server says may be said to all at once: those
+    who only listen then have one idle time at any moment, whenever they were opened.
+    """
+    dead = pooled(cells)
+    span = mode(dead.idle_s)
+    if span is None or span[1] < 2 or not surprises(table.gap_s, dead.idle_s, *span):
+        return None
+    told_at_once = table.plan.listens and mode(dead.age_s, least=_MIDDLE) is None and not _is_no_moment(cells, dead.idle_s, span)
+    return None if told_at_once else span
 
 
 def _whose_timeout(table: LossTable, cause: str, low: float, high: float) -> Reason:
