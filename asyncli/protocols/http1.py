@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from asyncli.protocols.interface import LEAVING, Event, ProtocolError
+from asyncli.protocols.interface import LEAVING, Event, Protocol, ProtocolError
 
 # 64 KiB is four times what nginx, Apache and HAProxy allow themselves for a head; more is an attack or no HTTP.
 MOST_HEAD_BYTES = 65_536
@@ -266,10 +266,8 @@ def _trailer(scanner: Scanner) -> _Step | None:
     return _whole
 
 
-class Http1:
+class Http1(Protocol):
     """Heartbeats by ``method``; ``requests`` has the bytes of one for each URL of the plan."""
-
-    handshake = silence_s = None
 
     def __init__(self, method: str, requests: Sequence[bytes]) -> None:
         self._method, self._requests = method, requests
@@ -291,12 +289,6 @@ class Http1:
         elif scanner.rest:
             raise ProtocolError("bytes after the response")
         return event
-
-    def goodbye(self, row: int) -> bytes:
-        return b""
-
-    def forget(self, row: int) -> None:
-        self.partial.pop(row, None)
 
 
 def _farewell(data: bytes) -> Event:

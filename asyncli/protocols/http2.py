@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from asyncli.protocols.hpack import status_of
 from asyncli.protocols.http1 import MOST_HEAD_BYTES
-from asyncli.protocols.interface import ANSWER, ESTABLISHED, LEAVING, NEWS, Event, ProtocolError
+from asyncli.protocols.interface import ANSWER, ESTABLISHED, LEAVING, NEWS, Event, Protocol, ProtocolError
 
 DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS, PUSH_PROMISE, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = range(10)
 ACK = END_STREAM = 0x1
@@ -44,10 +44,8 @@ _BEAT = b"asyncli!"
 _PING = frame(PING, 0, 0, _BEAT)
 
 
-class Http2:
+class Http2(Protocol):
     """Heartbeats by PING; or by HEAD, with the block of headers in ``heads`` for each URL of the plan."""
-
-    silence_s = None
 
     def __init__(self, heads: Sequence[bytes]) -> None:
         self.heartbeat = None if heads else _PING
@@ -85,13 +83,6 @@ class Http2:
         elif before is None and stream and frames.read == 1 and event is not None and event.kind == ANSWER:
             self._known, self._status = (data[:5], data[9:]), event.status
         return event
-
-    def goodbye(self, row: int) -> bytes:
-        # To a GOAWAY of the client's nginx does nothing, and each row would wait for its close.
-        return b""
-
-    def forget(self, row: int) -> None:
-        self.partial.pop(row, None)
 
 
 def _headers(block: bytes) -> list[tuple[bytes, bytes]]:

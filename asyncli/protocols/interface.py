@@ -11,7 +11,8 @@ own it keeps in typed arrays by row, and in ``partial`` only those rows that are
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from typing import Any
 from typing import Protocol as Interface
 
 import msgspec
@@ -39,48 +40,36 @@ class Event(msgspec.Struct, frozen=True):
     rest: bytes = b""
 
 
-class Protocol(Interface):
-    """What is spoken on the held connections of one table."""
+class Protocol:
+    """What is spoken on the held connections of one table; each protocol has a ``feed``, and of the rest what is not as here."""
 
-    @property
-    def partial(self) -> Mapping[int, object]:
-        """The rows that are in the midst of a message; always the same mapping."""
-        ...
-
-    @property
-    def heartbeat(self) -> bytes | None:
-        """The bytes of a heartbeat where they are the same for all rows and each time; None: see :meth:`heartbeat_for`."""
-        ...
-
-    @property
-    def handshake(self) -> Callable[[int, int], bytes] | None:
-        """handshake(row, target) -> the first words to this URL of the plan, where the peer must grant something before the row
-        is held; None: it need not. Until ESTABLISHED the row is in ``partial``.
-        """
-        ...
-
-    @property
-    def silence_s(self) -> float | None:
-        """None: rows send heartbeats. Else they listen, and one that hears nothing for so long is dead."""
-        ...
+    #: The rows that are in the midst of a message; always the same mapping.
+    partial: dict[int, Any]
+    #: The bytes of a heartbeat where they are the same for all rows and each time; None: see :meth:`heartbeat_for`.
+    heartbeat: bytes | None = None
+    #: handshake(row, target) -> the first words to this URL of the plan, where the peer must grant something before the row is
+    #: held; None: it need not. Until ESTABLISHED the row is in ``partial``.
+    handshake: Callable[[int, int], bytes] | None = None
+    #: None: rows send heartbeats. Else they listen, and one that hears nothing for so long is dead.
+    silence_s: float | None = None
 
     def heartbeat_for(self, row: int, target: int) -> bytes:
-        """The next heartbeat of a row that is connected to this URL of the plan."""
-        ...
+        """The next heartbeat of a row that is connected to this URL of the plan, where each has its own."""
+        raise NotImplementedError
 
     def feed(self, row: int, data: bytes, awaiting: bool) -> Event | None:
         """What a read means, b"" being the end of the stream; None: nothing yet. ``awaiting``: a heartbeat is out. Raises
         :class:`ProtocolError`.
         """
-        ...
+        raise NotImplementedError
 
     def goodbye(self, row: int) -> bytes:
         """The last words on a connection that stands, after which the peer closes it; b"": none."""
-        ...
+        return b""
 
     def forget(self, row: int) -> None:
         """The row's connection is gone."""
-        ...
+        self.partial.pop(row, None)
 
 
 class Reader(Interface):

@@ -11,7 +11,7 @@ import struct
 from collections.abc import Callable, Container
 
 from asyncli.mqtt_values import REASONS, topic_and_qos
-from asyncli.protocols.interface import ANSWER, ESTABLISHED, LEAVING, NEWS, Event, ProtocolError
+from asyncli.protocols.interface import ANSWER, ESTABLISHED, LEAVING, NEWS, Event, Protocol, ProtocolError
 from asyncli.protocols.mqtt_properties import (
     OF_ANSWER,
     OF_CONNACK,
@@ -46,10 +46,10 @@ _LONGEST_KEEP_ALIVE_S = 65_535
 _ANSWER = Event(0, True, kind=ANSWER)
 
 
-class Mqtt:
+class Mqtt(Protocol):
     """``number``: of a row its connection's number, which its client id has in it."""
 
-    heartbeat, silence_s = b"\xc0\x00", None
+    heartbeat = b"\xc0\x00"
 
     def __init__(self, words: MqttWords, number: Callable[[int], int]) -> None:
         self._words, self._number, self._five = words, number, words.version == "5"
@@ -70,9 +70,6 @@ class Mqtt:
         self.partial[row] = _Packets(self._words, subscribe, _CONNACK)
         return _packet(b"\x10", self._head + _text(self._client_id.fill(n, random)) + self._login)
 
-    def heartbeat_for(self, row: int, target: int) -> bytes:
-        raise AssertionError("one heartbeat is all rows'")
-
     def feed(self, row: int, data: bytes, awaiting: bool) -> Event | None:
         packets = self.partial.pop(row, None)
         if not data:
@@ -85,9 +82,6 @@ class Mqtt:
 
     def goodbye(self, row: int) -> bytes:
         return b"\xe0\x00"
-
-    def forget(self, row: int) -> None:
-        self.partial.pop(row, None)
 
 
 class _Packets:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from asyncli.protocols.grant import AnswerHead, Grant, Refusals, shown_bytes
 from asyncli.protocols.http1 import Head, Scanner, head_of
-from asyncli.protocols.interface import ESTABLISHED, LEAVING, NEWS, Event, ProtocolError
+from asyncli.protocols.interface import ESTABLISHED, LEAVING, NEWS, Event, Protocol, ProtocolError
 from asyncli.protocols.words import StreamWords
 
 # How a row's body goes on: in chunks or until the stream's end, and whether its first line is still to come.
@@ -24,10 +24,8 @@ _SHARED_IDS = 256
 _LIFE = Event(0, True, kind=NEWS)
 
 
-class Stream:
+class Stream(Protocol):
     """Rows that ask once and listen. ``words.events``: to server-sent events; else to any answer, by its bytes."""
-
-    heartbeat = None
 
     def __init__(self, words: StreamWords) -> None:
         self._requests, self._events, self.silence_s = words.requests, words.events, words.silence_s
@@ -44,9 +42,6 @@ class Stream:
         self.partial[row] = Grant((200,) if self._events else range(200, 300), self._refusals)
         last = self._ids[row] if row < len(self._ids) else b""
         return self._requests[target] + (b"Last-Event-ID: %b\r\n\r\n" % last if last else b"\r\n")
-
-    def heartbeat_for(self, row: int, target: int) -> bytes:
-        raise AssertionError("they listen")
 
     def feed(self, row: int, data: bytes, awaiting: bool) -> Event | None:
         reader = self.partial.pop(row, None)
@@ -71,12 +66,6 @@ class Stream:
             if whole and not body & _FRESH:
                 self._last = (data, body, event, said)
         return event
-
-    def goodbye(self, row: int) -> bytes:
-        return b""
-
-    def forget(self, row: int) -> None:
-        self.partial.pop(row, None)
 
     def _begin(self, row: int, grant: Grant, data: bytes) -> Event | None:
         granted = grant.feed(data)

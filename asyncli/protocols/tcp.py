@@ -6,11 +6,11 @@ Nothing here knows where a message of the peer's ends: what comes unasked is cou
 from __future__ import annotations
 
 from asyncli.expected import Expected, parse_expected
-from asyncli.protocols.interface import ANSWER, ESTABLISHED, NEWS, Event, ProtocolError
+from asyncli.protocols.interface import ANSWER, ESTABLISHED, NEWS, Event, Protocol, ProtocolError
 from asyncli.protocols.words import TcpWords
 
 
-class Tcp:
+class Tcp(Protocol):
     """``words.send`` as heartbeats, each answered by what ``words.expect`` describes; without it, connections that listen."""
 
     def __init__(self, words: TcpWords) -> None:
@@ -26,9 +26,6 @@ class Tcp:
         assert self._greeting is not None
         self.partial[row] = (self._greeting, b"")
         return b""
-
-    def heartbeat_for(self, row: int, target: int) -> bytes:
-        raise AssertionError("one heartbeat is all rows'")
 
     def feed(self, row: int, data: bytes, awaiting: bool) -> Event | None:
         expected, come = self.partial.pop(row, (self._answer, b""))
@@ -47,9 +44,3 @@ class Tcp:
             return None
         # What comes in the same read is a part of it.
         return Event(0, True, kind=ESTABLISHED if greeting else ANSWER, rest=b"" if greeting else come[end:])
-
-    def goodbye(self, row: int) -> bytes:
-        return b""
-
-    def forget(self, row: int) -> None:
-        self.partial.pop(row, None)

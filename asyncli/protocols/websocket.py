@@ -14,7 +14,7 @@ from binascii import b2a_base64
 from collections.abc import Callable, Sequence
 
 from asyncli.protocols.grant import AnswerHead, Grant, Refusals
-from asyncli.protocols.interface import ANSWER, ESTABLISHED, LEAVING, NEWS, Event, ProtocolError
+from asyncli.protocols.interface import ANSWER, ESTABLISHED, LEAVING, NEWS, Event, Protocol, ProtocolError
 
 CONTINUATION, TEXT, BINARY, CLOSE, PING, PONG = 0x0, 0x1, 0x2, 0x8, 0x9, 0xA
 _OFFERED = re.compile(rb"(?im)^Sec-WebSocket-Protocol:([^\r]*)")
@@ -49,12 +49,10 @@ def accept_of(key: bytes) -> bytes:
     return b2a_base64(hashlib.sha1(key + _GUID, usedforsecurity=False).digest(), newline=False)
 
 
-class WebSocket:
+class WebSocket(Protocol):
     """Pings as heartbeats, or texts that come back (``message``). ``requests``: of each URL of the plan the upgrade's request,
     without its key and the empty line; ``entropy`` gives so many random bytes.
     """
-
-    heartbeat = silence_s = None
 
     def __init__(self, requests: Sequence[bytes], entropy: Callable[[int], bytes], message: bytes = b"") -> None:
         self._requests, self._entropy, self._message = requests, entropy, message
@@ -93,9 +91,6 @@ class WebSocket:
 
     def goodbye(self, row: int) -> bytes:
         return frame(CLOSE, struct.pack(">H", _GOING_AWAY), self._entropy(4))
-
-    def forget(self, row: int) -> None:
-        self.partial.pop(row, None)
 
 
 class _Upgrade(Grant):
