@@ -14,6 +14,7 @@ from asyncli.plan import Layer, Plan, build_plan
 from asyncli.protocols.interface import ESTABLISHED, LEAVING, NEWS, Event, ProtocolError
 from asyncli.protocols.sse import Stream
 from asyncli.protocols.words import StreamWords
+from asyncli.template import Fields
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n"
 CHUNKED = HEAD + b"Transfer-Encoding: chunked\r\n\r\n"
@@ -26,7 +27,7 @@ def chunk(text: bytes) -> bytes:
 
 def granted(head: bytes = CHUNKED, events: bool = True, rows: int = 1) -> Stream:
     """A table whose rows' requests were granted by ``head``."""
-    protocol = Stream(StreamWords((b"GET / HTTP/1.1\r\nHost: there\r\n",), events, 60.0))
+    protocol = Stream(StreamWords((b"GET / HTTP/1.1\r\nHost: there\r\n",), events, 60.0), Fields())
     for row in range(rows):
         protocol.handshake(row, 0)
         assert protocol.feed(row, head, False) == Event(0, True, kind=ESTABLISHED)
@@ -87,7 +88,7 @@ def test_what_a_plan_says_of_silence() -> None:
     ],
 )
 def test_a_stream_is_refused(head: bytes, why: str) -> None:
-    protocol = Stream(StreamWords((b"GET / HTTP/1.1\r\n",), True, 60.0))
+    protocol = Stream(StreamWords((b"GET / HTTP/1.1\r\n",), True, 60.0), Fields())
     protocol.handshake(0, 0)
     with pytest.raises(ProtocolError) as error:
         protocol.feed(0, head, False)
