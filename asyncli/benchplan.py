@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from asyncli import plan as soaks
+from asyncli.consistency import require_alike
 from asyncli.errors import PlanError
 from asyncli.plan import Discreet, Layer, Plan, read_layers
 from asyncli.records import CpuShares, Ended, Environment, Finding, Sample, Tick
@@ -154,6 +155,7 @@ KEYS: dict[str, tuple[str, Callable[[object], Any]]] = {
 def build_bench_plan(layers: Iterable[Layer]) -> BenchPlan:
     """The layers, weakest first, as one plan. Raises :class:`PlanError` for what cannot be."""
     fields, located = read_layers(layers, KEYS | soaks.HEADER_FILE)
+    require_alike(fields, located)
     if fields.get("requests") is None and fields.get("duration_s") is None:
         fields["duration_s"] = DEFAULT_DURATION_S
     if fields.get("body") and "method" not in fields:

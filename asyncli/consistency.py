@@ -7,8 +7,13 @@ from typing import Any
 
 from asyncli.errors import PlanError
 from asyncli.spoken import OWN_KEYS, PROTOCOLS
+from asyncli.template import FIELDS, OpenTemplate, Template, no_fields
+from asyncli.units import shown
 from asyncli.values import TlsOptions, parse_target, parse_url
 
+#: Fields of a plan with texts that are open templates, and whether they may be secret; those with templates.
+_OPEN_TEXTS = {"urls": False, "headers": True, "send": False, "ws_message": False, "mqtt_login": True}
+_TEMPLATES = ("mqtt_id", "subscribe")
 # Of what asyncli says itself, and what HTTP/2 has no use for (RFC 9113, section 8.2.2).
 _NOT_TO_BE_SAID = {
     "websocket": {"upgrade", "sec-websocket-key", "sec-websocket-version", "sec-websocket-extensions"},
@@ -21,6 +26,7 @@ def require_consistent(fields: Mapping[str, Any], located: Mapping[str, str]) ->
     """``fields`` of a plan, each with its source. Raises :class:`PlanError`."""
     require_tls(fields, located)
     _require_protocol(fields, located)
+    require_fields(fields, located)
 
 
 def require_tls(fields: Mapping[str, Any], located: Mapping[str, str]) -> None:
@@ -42,6 +48,29 @@ def require_tls(fields: Mapping[str, Any], located: Mapping[str, str]) -> None:
         raise PlanError(f"{located['tls_max']}: below {located['tls_min']}; write the higher version")
     if fields.get("tls_min") == "1.3" and fields.get("tls_ciphers"):
         raise PlanError(f"{located['tls_ciphers']} and {located['tls_min']}: of TLS 1.3 the server chooses; leave one out")
+
+
+def require_fields(fields: Mapping[str, Any], located: Mapping[str, str]) -> None:
+    """Nothing that is to be filled in for each connection and is no field. Of what may be secret nothing is shown."""
+    for field in (*_OPEN_TEXTS, *_TEMPLATES):
+        value = fields.get(field) or ()
+        for text in (value,) if isinstance(value, str) else value:
+            if field in _OPEN_TEXTS:
+                wrong = next(iter(no_fields(text, None)), "")
+            else:
+                wrong = "".join(f"{{{name}}}" for name in sorted(Template(text).names - {*FIELDS})[:1])
+            if wrong:
+                what = "a field in it" if _OPEN_TEXTS.get(field) else shown(wrong)
+                how = "write {n}, {n:06d} or {random}, or double its braces where they are meant"
+                raise PlanError(f"{located[field]}: {what} is no field; {how}")
+
+
+def require_alike(fields: Mapping[str, Any], located: Mapping[str, str]) -> None:
+    """A bench asks alike on every connection."""
+    for field in ("urls", "headers"):
+        if any(OpenTemplate(text).names for text in fields.get(field, ())):
+            what = "{n} and {random} are for connections that are held, and a bench asks alike on all"
+            raise PlanError(f"{located[field]}: {what}; leave them out, or write %7B for a brace")
 
 
 def _ways_to(key: str) -> str:

@@ -78,7 +78,11 @@ def _short(value: object) -> str:
     text = parse_text(value)
     if not text.isprintable():
         raise ValueError(f"{shown(text)} has control characters in it; write it without")
-    longest = Template(text).fill(MOST_CONNECTIONS, "f" * 6) if "{" in text else text
+    if "{" in text:
+        template = Template(text)
+        longest = template.fill(dict.fromkeys(template.names, "") | {"n": MOST_CONNECTIONS, "random": "f" * 6})
+    else:
+        longest = text
     if len(longest.encode()) > _LONGEST_TEXT:
         raise ValueError(f"{shown(text)} is longer than {_LONGEST_TEXT:,} bytes; write a shorter one")
     return text

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import re
 import string
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from asyncli.units import shown
 
 _FORMAT = re.compile(r"(0?[1-9][0-9]?)?[dx]?")
+_NAME = r"[A-Za-z_][-A-Za-z0-9_]*"
+# In braces, or in double ones.
+_FIELD = re.compile(rf"\{{(\{{)?({_NAME})(?::([^{{}}\r\n]*))?\}}(?(1)\}})")
+#: Of every connection.
+FIELDS = ("n", "random")
 
 
 class Template:
     """``{n}`` is the connection's number in the whole run, from 0; ``{n:06d}`` six digits of it; ``{random}`` six hex digits that
-    all connections of a run share; ``{{`` a brace. Raises ``ValueError``.
+    all connections of a run share; ``{{`` a brace. Other names are columns of the run's data. Raises ``ValueError``.
     """
 
     def __init__(self, text: str) -> None:
@@ -21,12 +27,78 @@ class Template:
         except ValueError:
             raise ValueError(f"{shown(text)} has a single brace in it; write {{{{ or }}}} for a brace") from None
         for _, name, form, conversion in fields:
-            if name not in ("n", "random") or conversion or not (_FORMAT.fullmatch(form or "") if name == "n" else not form):
+            if conversion or re.fullmatch(_NAME, name or "") is None or not _may_have(name or "", form or ""):
                 field = f"{{{name}{f'!{conversion}' if conversion else ''}{f':{form}' if form else ''}}}"
                 raise ValueError(f"{shown(text)}: {shown(field)} is no field; write {{n}}, {{n:06d}} or {{random}}")
+        self.names = frozenset(name for _, name, _, _ in fields if name)
         #: Each connection has another text.
-        self.varies = any(name == "n" for _, name, _, _ in fields)
+        self.varies = bool(self.names - {"random"})
         self._text = text
 
-    def fill(self, n: int, random: str) -> str:
-        return self._text.format(n=n, random=random)
+    def fill(self, values: Mapping[str, object]) -> str:
+        return self._text.format_map(values)
+
+
+class OpenTemplate(Template):
+    """A text that may have braces of its own, as JSON has: only ``{n}``, ``{n:06d}``, ``{random}`` and ``columns`` are fields.
+    A field in double braces is sent in single ones. Whatever else has braces stands for itself.
+    """
+
+    def __init__(self, text: str, columns: Iterable[str] = ()) -> None:
+        known, parts, at = {*FIELDS, *columns}, [], 0
+        for field in _FIELD.finditer(text):
+            if field[2] in known and _may_have(field[2], field[3] or ""):
+                parts += [_doubled(text[at : field.start()]), field[0]]
+                at = field.end()
+        super().__init__("".join(parts) + _doubled(text[at:]))
+
+
+def no_fields(text: str, columns: Iterable[str] | None) -> Iterable[str]:
+    """What in such a text looks like a field and is none: with ``columns`` any other name in braces, without them, only a form
+    that a field has not.
+    """
+    known = {*FIELDS, *(columns or ())}
+    for field in _FIELD.finditer(text):
+        if not field[1] and (not _may_have(field[2], field[3] or "") if field[2] in known else columns is not None):
+            yield field[0]
+
+
+def _may_have(name: str, form: str) -> bool:
+    return _FORMAT.fullmatch(form) is not None if name == "n" else not form
+
+
+def _doubled(text: str) -> str:
+    return text.replace("{", "{{").replace("}", "}}")
+
+
+class Fields:
+    """What is filled in for the rows of a table. ``number``: of a row its connection's number in the whole run."""
+
+    def __init__(self, number: Callable[[int], int] = int, random: str = "") -> None:
+        self.number, self._random = number, random
+        self.columns: Sequence[str] = ()
+
+    def of(self, row: int) -> dict[str, object]:
+        return {"n": self.number(row), "random": self._random}
+
+
+class Filled:
+    """Bytes that are a template (an open one, unless ``template`` says otherwise), for the rows of a table. Made when asked for:
+    where rows vary, nothing is kept of them.
+    """
+
+    def __init__(self, data: bytes, fields: Fields, template: Callable[[str], Template] | None = None) -> None:
+        # Bytes of no encoding: each is a character and back again.
+        text = data.decode("latin-1")
+        self._template = OpenTemplate(text, fields.columns) if template is None else template(text)
+        self.varies = self._template.varies
+        self._fields = fields
+        self._same = b"" if self.varies else self._template.fill(fields.of(0)).encode("latin-1")
+
+    def __call__(self, row: int) -> bytes:
+        return self._template.fill(self._fields.of(row)).encode("latin-1") if self.varies else self._same
+
+
+def same_for_all(texts: Sequence[Filled]) -> bytes | None:
+    """The bytes that each of them is for each row; None: they differ."""
+    return texts[0](0) if not any(text.varies for text in texts) and len({text(0) for text in texts}) == 1 else None

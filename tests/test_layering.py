@@ -47,7 +47,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 MODEL_MAY_IMPORT: dict[str, set[str]] = {
     "values": {"spoken", "units"},
     "expected": {"units", "values"},
-    "consistency": {"errors", "spoken", "values"},
+    "consistency": {"errors", "spoken", "template", "units", "values"},
     "mqtt_values": {"template", "units", "values"},
     "template": {"units"},
     "plan": {"consistency", "core.ramp", "errors", "expected", "mqtt_values", "spoken", "units", "values"},
@@ -57,7 +57,7 @@ MODEL_MAY_IMPORT: dict[str, set[str]] = {
     "samples": {"records"},
     "topology": {"metrics", "records"},
     "run": {"plan", "records", "samples", "topology"},
-    "benchplan": {"errors", "plan", "records", "units", "values"},
+    "benchplan": {"consistency", "errors", "plan", "records", "units", "values"},
     "certificates": {"errors", "values"},
     "errors": {"exit_status"},
 }

@@ -232,7 +232,7 @@ def test_a_plan_of_mqtt() -> None:
     made = plan(urls=["mqtts://broker"], mqtt_version=5.0, mqtt_id="{random}{{{n:04x}}}", subscribe=["+/{n}/#@2", "a@b", "$share/x/#"])
     (target,) = made.targets
     assert (target.port, target.secure, made.mqtt_version, made.subscribe) == (8883, True, "5", ("+/{n}/#@2", "a@b", "$share/x/#"))
-    assert Template(made.mqtt_id or "").fill(300, "3f2a9c") == "3f2a9c{012c}"
+    assert Template(made.mqtt_id or "").fill({"n": 300, "random": "3f2a9c"}) == "3f2a9c{012c}"
     assert [topic_and_qos(one) for one in made.subscribe] == [("+/{n}/#", 2), ("a@b", 0), ("$share/x/#", 0)]
     assert load_plan(plan_document(made)) == made
 

@@ -11,7 +11,7 @@ import click
 import msgspec
 
 from asyncli.cli.outputs import Outputs
-from asyncli.consistency import require_headers
+from asyncli.consistency import require_alike, require_fields, require_headers
 from asyncli.errors import HostError, PlanError
 from asyncli.plan import KEYS, SECRET_FILES, Layer, Plan, build_plan
 from asyncli.plan_file import read_plan_file
@@ -36,8 +36,12 @@ def with_headers_of_environment(plan: P) -> P:
         headers = with_one_host((*plan.headers, *more))
     except ValueError as error:
         raise PlanError(f"${HEADERS_VARIABLE}: {error}") from None
+    said, where = {"headers": more}, {"headers": f"${HEADERS_VARIABLE}"}
     if isinstance(plan, Plan):
+        require_fields(said, where)
         require_headers(plan.protocol, more, f"${HEADERS_VARIABLE}", pings=plan.h2_heartbeat != "head")
+    else:
+        require_alike(said, where)
     return msgspec.structs.replace(plan, headers=headers)
 
 
@@ -73,7 +77,7 @@ _TLS_OPTIONS: tuple[Option, ...] = (
 )
 # Every user of the host can read a command line; a file may be private.
 _HEADER_OPTIONS: tuple[Option, ...] = (
-    click.option("--header", metavar="'NAME: VALUE'", multiple=True, help="Sent with each request; repeatable."),
+    click.option("--header", metavar="'NAME: VALUE'", multiple=True, help="Sent with each request; {n} counts; repeatable."),
     click.option("--header-file", metavar="FILE", help=f"Headers, one a line.  [also: ${HEADERS_VARIABLE}]"),
 )
 _PLAN_OPTIONS: tuple[Option, ...] = (

@@ -438,7 +438,7 @@ class HeldConnections:
         match event.kind:
             case interface.ANSWER if awaiting:
                 # What equal bytes mean: the same, where they were the whole of what was said.
-                if whole and data and not event.reply and not event.messages and row not in self._partial:
+                if whole and data and not (event.reply or event.messages or event.own or row in self._partial):
                     self._last_answer = (data, event)
                 return event
             case interface.NEWS:

@@ -19,6 +19,7 @@ from asyncli.protocols import new_protocol, new_reader
 from asyncli.protocols.interface import Protocol, Reader
 from asyncli.protocols.words import Http2Words, HttpWords, MqttWords, StreamWords, TcpWords, WebSocketWords, Words
 from asyncli.records import Finding, Tick
+from asyncli.template import Fields
 from asyncli.values import Target, TlsOptions
 
 # Of a WebSocket's request, beside its key (protocols/websocket.py).
@@ -52,7 +53,8 @@ class Shard(msgspec.Struct, frozen=True, tag=True):
 
     def new_protocol(self, number: Callable[[int], int]) -> Protocol:
         """What the rows of a table speak; ``number``: of a row its connection's number."""
-        return new_protocol(self.words, os.urandom, number)
+        # Of this seed: who resumes the run has its client ids again.
+        return new_protocol(self.words, os.urandom, Fields(number, f"{self.seed & 0xFFFFFF:06x}"))
 
     @property
     def http2(self) -> bool:
@@ -170,15 +172,12 @@ def _words_of(plan: Plan) -> Words:
             requests = tuple(_head("GET", target, _asking(plan.headers, name)).removesuffix(b"\r\n") for target in plan.targets)
             return StreamWords(requests, name == "sse", plan.longest_silence_s)
         case "mqtt":
-            # Of this seed: who resumes the run has its client ids again.
-            random = f"{plan.seed & 0xFFFFFF:06x}"
             version, client_id, login = plan.mqtt_version or "3.1.1", plan.mqtt_id or CLIENT_ID, plan.mqtt_login or ""
-            return MqttWords(version, client_id, random, plan.keepalive_s, plan.subscribe, login)
+            return MqttWords(version, client_id, plan.keepalive_s, plan.subscribe, login)
         case "http2":
-            from asyncli.protocols.hpack import header_block
-
-            heads = [(_head("HEAD", target, plan.headers), b"https" if target.secure else b"http") for target in plan.targets]
-            return Http2Words(tuple(header_block(*one) for one in heads) if plan.requests == "heartbeats" else ())
+            requests = tuple(_head("HEAD", target, plan.headers) for target in plan.targets)
+            scheme = b"https" if plan.targets[0].secure else b"http"
+            return Http2Words(requests if plan.requests == "heartbeats" else (), scheme)
         case _:
             return TcpWords(unescaped(plan.send or ""), plan.expect or "any", plan.greeting or "", plan.longest_silence_s)
 

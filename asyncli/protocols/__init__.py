@@ -7,36 +7,37 @@ from collections.abc import Callable
 from asyncli.protocols.http1 import Http1, Scanner
 from asyncli.protocols.interface import Protocol, Reader
 from asyncli.protocols.words import Http2Words, HttpWords, MqttWords, StreamWords, TcpWords, WebSocketWords, Words
+from asyncli.template import Fields
 
 
-def new_protocol(words: Words, entropy: Callable[[int], bytes], number: Callable[[int], int]) -> Protocol:
-    """What the held connections of one table speak. ``entropy`` gives so many random bytes; ``number``: of a row its connection's
-    number in the whole run.
+def new_protocol(words: Words, entropy: Callable[[int], bytes], fields: Fields) -> Protocol:
+    """What the held connections of one table speak. ``entropy`` gives so many random bytes; ``fields``: of the templates in
+    ``words``.
     """
     # What HTTP does not need, its workers do not load: hashlib brings OpenSSL.
     match words:
         case HttpWords():
-            return Http1(words.method, words.requests)
+            return Http1(words.method, words.requests, fields)
         case WebSocketWords():
             from asyncli.protocols.websocket import WebSocket
 
-            return WebSocket(words.requests, entropy, words.message)
+            return WebSocket(words.requests, entropy, words.message, fields)
         case StreamWords():
             from asyncli.protocols.sse import Stream
 
-            return Stream(words)
+            return Stream(words, fields)
         case Http2Words():
             from asyncli.protocols.http2 import Http2
 
-            return Http2(words.heads)
+            return Http2(words.requests, words.scheme, fields)
         case TcpWords():
             from asyncli.protocols.tcp import Tcp
 
-            return Tcp(words)
+            return Tcp(words, fields)
         case MqttWords():
             from asyncli.protocols.mqtt import Mqtt
 
-            return Mqtt(words, number)
+            return Mqtt(words, fields)
 
 
 def new_reader(method: str) -> Reader:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from asyncli.protocols.interface import LEAVING, Event, Protocol, ProtocolError
+from asyncli.template import Fields, Filled, same_for_all
 
 # 64 KiB is four times what nginx, Apache and HAProxy allow themselves for a head; more is an attack or no HTTP.
 MOST_HEAD_BYTES = 65_536
@@ -269,13 +270,13 @@ def _trailer(scanner: Scanner) -> _Step | None:
 class Http1(Protocol):
     """Heartbeats by ``method``; ``requests`` has the bytes of one for each URL of the plan."""
 
-    def __init__(self, method: str, requests: Sequence[bytes]) -> None:
-        self._method, self._requests = method, requests
-        self.heartbeat = requests[0] if len(set(requests)) == 1 else None
+    def __init__(self, method: str, requests: Sequence[bytes], fields: Fields) -> None:
+        self._method, self._requests = method, [Filled(request, fields) for request in requests]
+        self.heartbeat = same_for_all(self._requests)
         self.partial: dict[int, Scanner] = {}
 
     def heartbeat_for(self, row: int, target: int) -> bytes:
-        return self._requests[target]
+        return self._requests[target](row)
 
     def feed(self, row: int, data: bytes, awaiting: bool) -> Event | None:
         if not awaiting:

@@ -11,9 +11,10 @@ import struct
 from array import array
 from collections.abc import Sequence
 
-from asyncli.protocols.hpack import status_of
+from asyncli.protocols.hpack import header_block, status_of
 from asyncli.protocols.http1 import MOST_HEAD_BYTES
 from asyncli.protocols.interface import ANSWER, ESTABLISHED, LEAVING, NEWS, Event, Protocol, ProtocolError
+from asyncli.template import Fields, Filled
 
 DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS, PUSH_PROMISE, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = range(10)
 ACK = END_STREAM = 0x1
@@ -45,11 +46,12 @@ _PING = frame(PING, 0, 0, _BEAT)
 
 
 class Http2(Protocol):
-    """Heartbeats by PING; or by HEAD, with the block of headers in ``heads`` for each URL of the plan."""
+    """Heartbeats by PING; or by HEAD, which ``requests`` has for each URL of the plan as HTTP/1.1 says it."""
 
-    def __init__(self, heads: Sequence[bytes]) -> None:
-        self.heartbeat = None if heads else _PING
-        self._heads = [_headers(block) for block in heads]
+    def __init__(self, requests: Sequence[bytes], scheme: bytes, fields: Fields) -> None:
+        self.heartbeat = None if requests else _PING
+        self._scheme, self._requests = scheme, [Filled(request, fields) for request in requests]
+        self._heads = [None if one.varies else _headers(header_block(one(0), scheme)) for one in self._requests]
         self._streams = array("I")  # by row: the last one that was opened; 0: none
         self.partial: dict[int, _FrameReader] = {}
         # The last answer to a HEAD that was whole in one frame, without its stream: what follows is mostly the same.
@@ -66,7 +68,8 @@ class Http2(Protocol):
         stream = self._streams[row]
         self._streams[row] = stream = stream + 2 if stream else 1
         name = stream.to_bytes(4)
-        return b"".join([head + name + part for head, part in self._heads[target]])
+        head = self._heads[target] or _headers(header_block(self._requests[target](row), self._scheme))
+        return b"".join([begin + name + part for begin, part in head])
 
     def feed(self, row: int, data: bytes, awaiting: bool) -> Event | None:
         frames = self.partial.pop(row, None)

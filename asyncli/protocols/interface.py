@@ -29,6 +29,7 @@ class ProtocolError(Exception):
 class Event(msgspec.Struct, frozen=True):
     """What one read meant. ``status``: of HTTP, or the code of a goodbye; 0: none. ``body_bytes``: without framing. ``reply``:
     bytes to send at once. ``messages``: what came whole that nobody asked for. ``rest``: of ESTABLISHED, what came after it.
+    ``own``: the same bytes would not answer another row.
     """
 
     status: int
@@ -38,6 +39,7 @@ class Event(msgspec.Struct, frozen=True):
     reply: bytes = b""
     messages: int = 0
     rest: bytes = b""
+    own: bool = False
 
 
 class Protocol:

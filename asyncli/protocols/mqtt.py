@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Callable, Container
+from collections.abc import Container
 
 from asyncli.mqtt_values import REASONS, topic_and_qos
 from asyncli.protocols.interface import ANSWER, ESTABLISHED, LEAVING, NEWS, Event, Protocol, ProtocolError
@@ -26,7 +26,7 @@ from asyncli.protocols.mqtt_properties import (
     varying,
 )  # fmt: skip
 from asyncli.protocols.words import MqttWords
-from asyncli.template import Template
+from asyncli.template import Fields, Filled, Template
 
 _NAMES = (
     "packet of type 0", "CONNECT", "CONNACK", "PUBLISH", "PUBACK", "PUBREC", "PUBREL", "PUBCOMP", "SUBSCRIBE", "SUBACK",
@@ -47,28 +47,26 @@ _ANSWER = Event(0, True, kind=ANSWER)
 
 
 class Mqtt(Protocol):
-    """``number``: of a row its connection's number, which its client id has in it."""
-
     heartbeat = b"\xc0\x00"
 
-    def __init__(self, words: MqttWords, number: Callable[[int], int]) -> None:
-        self._words, self._number, self._five = words, number, words.version == "5"
-        self._client_id = Template(words.client_id)
-        self._topics = [(Template(topic), bytes((qos,))) for topic, qos in map(topic_and_qos, words.subscribe)]
+    def __init__(self, words: MqttWords, fields: Fields) -> None:
+        self._words, self._five = words, words.version == "5"
+        self._client_id = Filled(words.client_id.encode(), fields, Template)
+        topics = map(topic_and_qos, words.subscribe)
+        self._topics = [(Filled(topic.encode(), fields, Template), bytes((qos,))) for topic, qos in topics]
         user, colon, password = words.login.partition(":")
         flags = _CLEAN | (_USER if user else 0) | (_PASSWORD if colon else 0)
         keep_alive = math.ceil(words.keepalive_s) if words.keepalive_s <= _LONGEST_KEEP_ALIVE_S else 0
         self._none = b"\0" if self._five else b""  # no properties
-        self._head = _text("MQTT") + struct.pack(">BBH", 5 if self._five else 4, flags, keep_alive) + self._none
-        self._login = (_text(user) if user else b"") + (_text(password) if colon else b"")
+        self._head = _text(b"MQTT") + struct.pack(">BBH", 5 if self._five else 4, flags, keep_alive) + self._none
+        self._login = [Filled(text.encode(), fields) for text in (*([user] if user else []), *([password] if colon else []))]
         self.partial: dict[int, _Packets] = {}
 
     def handshake(self, row: int, target: int) -> bytes:
-        n, random = self._number(row), self._words.random
-        topics = b"".join(_text(topic.fill(n, random)) + qos for topic, qos in self._topics)
+        topics = b"".join(_text(topic(row)) + qos for topic, qos in self._topics)
         subscribe = _packet(b"\x82", b"\0\1" + self._none + topics) if topics else b""
         self.partial[row] = _Packets(self._words, subscribe, _CONNACK)
-        return _packet(b"\x10", self._head + _text(self._client_id.fill(n, random)) + self._login)
+        return _packet(b"\x10", b"".join([self._head, *(_text(text(row)) for text in (self._client_id, *self._login))]))
 
     def feed(self, row: int, data: bytes, awaiting: bool) -> Event | None:
         packets = self.partial.pop(row, None)
@@ -254,8 +252,7 @@ def _packet(first: bytes, body: bytes) -> bytes:
     return first + length + bytes((size,)) + body
 
 
-def _text(text: str) -> bytes:
-    data = text.encode()
+def _text(data: bytes) -> bytes:
     return struct.pack(">H", len(data)) + data
 
 

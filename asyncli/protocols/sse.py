@@ -11,6 +11,7 @@ from asyncli.protocols.grant import AnswerHead, Grant, Refusals, shown_bytes
 from asyncli.protocols.http1 import Head, Scanner, head_of
 from asyncli.protocols.interface import ESTABLISHED, LEAVING, NEWS, Event, Protocol, ProtocolError
 from asyncli.protocols.words import StreamWords
+from asyncli.template import Fields, Filled
 
 # How a row's body goes on: in chunks or until the stream's end, and whether its first line is still to come.
 _BODIES = (Head(200, True, False, None), Head(200, True, True, None))
@@ -27,8 +28,9 @@ _LIFE = Event(0, True, kind=NEWS)
 class Stream(Protocol):
     """Rows that ask once and listen. ``words.events``: to server-sent events; else to any answer, by its bytes."""
 
-    def __init__(self, words: StreamWords) -> None:
-        self._requests, self._events, self.silence_s = words.requests, words.events, words.silence_s
+    def __init__(self, words: StreamWords, fields: Fields) -> None:
+        self._requests = [Filled(request, fields) for request in words.requests]
+        self._events, self.silence_s = words.events, words.silence_s
         self.partial: dict[int, Grant | _Events | _Bytes] = {}
         self._refusals: Refusals = {}
         self._bodies = bytearray()
@@ -41,7 +43,7 @@ class Stream(Protocol):
     def handshake(self, row: int, target: int) -> bytes:
         self.partial[row] = Grant((200,) if self._events else range(200, 300), self._refusals)
         last = self._ids[row] if row < len(self._ids) else b""
-        return self._requests[target] + (b"Last-Event-ID: %b\r\n\r\n" % last if last else b"\r\n")
+        return self._requests[target](row) + (b"Last-Event-ID: %b\r\n\r\n" % last if last else b"\r\n")
 
     def feed(self, row: int, data: bytes, awaiting: bool) -> Event | None:
         reader = self.partial.pop(row, None)

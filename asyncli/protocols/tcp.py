@@ -8,13 +8,15 @@ from __future__ import annotations
 from asyncli.expected import Expected, parse_expected
 from asyncli.protocols.interface import ANSWER, ESTABLISHED, NEWS, Event, Protocol, ProtocolError
 from asyncli.protocols.words import TcpWords
+from asyncli.template import Fields, Filled, same_for_all
 
 
 class Tcp(Protocol):
     """``words.send`` as heartbeats, each answered by what ``words.expect`` describes; without it, connections that listen."""
 
-    def __init__(self, words: TcpWords) -> None:
-        self.heartbeat = words.send or None
+    def __init__(self, words: TcpWords, fields: Fields) -> None:
+        self._send = Filled(words.send, fields)
+        self.heartbeat = same_for_all([self._send]) or None
         self.silence_s = None if words.send else words.silence_s
         self._answer = parse_expected(words.expect)
         self._greeting = parse_expected(words.greeting) if words.greeting else None
@@ -26,6 +28,9 @@ class Tcp(Protocol):
         assert self._greeting is not None
         self.partial[row] = (self._greeting, b"")
         return b""
+
+    def heartbeat_for(self, row: int, target: int) -> bytes:
+        return self._send(row)
 
     def feed(self, row: int, data: bytes, awaiting: bool) -> Event | None:
         expected, come = self.partial.pop(row, (self._answer, b""))

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 
 from asyncli.protocols.grant import AnswerHead, Grant, Refusals
 from asyncli.protocols.interface import ANSWER, ESTABLISHED, LEAVING, NEWS, Event, Protocol, ProtocolError
+from asyncli.template import Fields, Filled
 
 CONTINUATION, TEXT, BINARY, CLOSE, PING, PONG = 0x0, 0x1, 0x2, 0x8, 0x9, 0xA
 _OFFERED = re.compile(rb"(?im)^Sec-WebSocket-Protocol:([^\r]*)")
@@ -24,7 +25,6 @@ _MOST_CONTROL = 125
 # The same for all, so that all pongs are the same bytes.
 _BEAT = b"beat"
 _BEAT_WORD = int.from_bytes(_BEAT)
-_ANSWER = Event(0, True, kind=ANSWER)
 _GOING_AWAY = 1001
 _UTF8 = codecs.getincrementaldecoder("utf-8")
 # What a server may send (section 7.4, and the registry that it begins): the others stand for what was never sent.
@@ -54,21 +54,23 @@ class WebSocket(Protocol):
     without its key and the empty line; ``entropy`` gives so many random bytes.
     """
 
-    def __init__(self, requests: Sequence[bytes], entropy: Callable[[int], bytes], message: bytes = b"") -> None:
-        self._requests, self._entropy, self._message = requests, entropy, message
-        offered = b",".join(_OFFERED.findall(requests[0])).split(b",")
-        self._offered = frozenset(name.strip() for name in offered)
+    def __init__(self, requests: Sequence[bytes], entropy: Callable[[int], bytes], message: bytes, fields: Fields) -> None:
+        self._requests, self._entropy = [Filled(request, fields) for request in requests], entropy
+        self._message, self._speaks = Filled(message, fields), bool(message)
+        self._answer = Event(0, True, kind=ANSWER, own=self._message.varies)
+        self._offered = None if self._requests[0].varies else _offered_in(self._requests[0](0))
         self.partial: dict[int, _Upgrade | _Frames] = {}
         self._refusals: Refusals = {}
 
     def handshake(self, row: int, target: int) -> bytes:
         key = b2a_base64(self._entropy(16), newline=False)
-        self.partial[row] = _Upgrade(accept_of(key), self._offered, self._refusals)
-        return b"%bSec-WebSocket-Key: %b\r\n\r\n" % (self._requests[target], key)
+        request = self._requests[target](row)
+        self.partial[row] = _Upgrade(accept_of(key), self._offered or _offered_in(request), self._refusals)
+        return b"%bSec-WebSocket-Key: %b\r\n\r\n" % (request, key)
 
     def heartbeat_for(self, row: int, target: int) -> bytes:
-        if self._message:
-            return frame(TEXT, self._message, self._entropy(4))
+        if self._speaks:
+            return frame(TEXT, self._message(row), self._entropy(4))
         # frame(PING, _BEAT, self._entropy(4)), written out: this is once a heartbeat.
         mask = int.from_bytes(self._entropy(4))
         return struct.pack(">BBII", _FIN | PING, _MASKED | 4, mask, mask ^ _BEAT_WORD)
@@ -83,7 +85,7 @@ class WebSocket(Protocol):
                 self.partial[row] = reader
                 return None
             return Event(0, True, kind=ESTABLISHED, rest=granted.rest)
-        frames = reader or _Frames(self._message)
+        frames = reader or _Frames(self._message(row), self._answer)
         frames.feed(data)
         if frames.midst:
             self.partial[row] = frames
@@ -91,6 +93,11 @@ class WebSocket(Protocol):
 
     def goodbye(self, row: int) -> bytes:
         return frame(CLOSE, struct.pack(">H", _GOING_AWAY), self._entropy(4))
+
+
+def _offered_in(request: bytes) -> frozenset[bytes]:
+    """The subprotocols."""
+    return frozenset(name.strip() for name in b",".join(_OFFERED.findall(request)).split(b","))
 
 
 class _Upgrade(Grant):
@@ -125,12 +132,12 @@ class _Frames:
     """The frames of one connection from the server, and what those of a read said."""
 
     __slots__ = (
-        "_buffer", "_decode", "_expected", "_fin", "_left", "_opcode", "_same", "answers", "body_bytes", "close", "heard",
-        "messages", "ping",
+        "_answer", "_buffer", "_decode", "_expected", "_fin", "_left", "_opcode", "_same", "answers", "body_bytes", "close",
+        "heard", "messages", "ping",
     )  # fmt: skip
 
-    def __init__(self, expected: bytes) -> None:
-        self._expected = expected  # the text that answers; b"": a pong does
+    def __init__(self, expected: bytes, answer: Event) -> None:
+        self._expected, self._answer = expected, answer  # the text that answers; b"": a pong does
         self._same = -1  # so many of its bytes have come as the message that has begun; -1: that is another one
         self._buffer = b""  # of a frame's head, or of a control frame
         self._left = 0  # payload to come of a data frame
@@ -164,7 +171,7 @@ class _Frames:
             self.body_bytes += (self.answers - answer) * len(self._expected)
         news = bool(reply or self.messages or self.body_bytes)
         if answer and not news:
-            return _ANSWER
+            return self._answer
         if not (news or self.heard):
             return None
         return Event(0, True, self.body_bytes, ANSWER if answer else NEWS, reply, self.messages)

@@ -1,4 +1,7 @@
-"""What the connections of a run say, as plain data: a kind for each protocol."""
+"""What the connections of a run say, as plain data: a kind for each protocol.
+
+What is sent is a template (template.py): an open one, but ``client_id`` and the topics of ``subscribe``.
+"""
 
 from __future__ import annotations
 
@@ -43,22 +46,20 @@ class TcpWords(msgspec.Struct, frozen=True, tag="tcp"):
 
 
 class MqttWords(msgspec.Struct, frozen=True, tag="mqtt"):
-    """``client_id`` and the topics of ``subscribe`` (``TOPIC[@QOS]``) are templates, of which ``random`` is filled in;
-    ``login``: ``user:password``, or "".
-    """
+    """``login``: ``user:password``, or ""."""
 
     version: str
     client_id: str
-    random: str
     keepalive_s: float
     subscribe: tuple[str, ...] = ()
     login: str = ""
 
 
 class Http2Words(msgspec.Struct, frozen=True, tag="http2"):
-    """``heads``: of each URL the block of headers of a HEAD; none: heartbeats are pings."""
+    """``requests``: of each URL a HEAD, as HTTP/1.1 says it; none: heartbeats are pings."""
 
-    heads: tuple[bytes, ...] = ()
+    requests: tuple[bytes, ...] = ()
+    scheme: bytes = b"http"
 
 
 Words = HttpWords | Http2Words | WebSocketWords | StreamWords | TcpWords | MqttWords

@@ -16,6 +16,7 @@ from ohmqtt.serialization import decode_varint
 from asyncli.protocols.interface import ANSWER, ESTABLISHED, LEAVING, ProtocolError
 from asyncli.protocols.mqtt import Mqtt
 from asyncli.protocols.words import MqttWords
+from asyncli.template import Fields
 
 
 class Case(NamedTuple):
@@ -118,8 +119,8 @@ def check(case: Case) -> str:
 
 def read(parts: list[bytes], case: Case) -> Said:
     """What our reader makes of it."""
-    words = MqttWords("5" if case.five else "3.1.1", "{n}", "", 60.0, ("a@1", "b")[: case.topics])
-    protocol, said, parts = Mqtt(words, int), Said(), list(parts)
+    words = MqttWords("5" if case.five else "3.1.1", "{n}", 60.0, ("a@1", "b")[: case.topics])
+    protocol, said, parts = Mqtt(words, Fields()), Said(), list(parts)
     if case.shakes:
         protocol.handshake(0, 0)
     while parts:

@@ -27,11 +27,11 @@ _COUNTS = ("1", "5000", "100k", "1.5M", "1_000", "10M", "11M", "0", "-1", "1.2",
 _TIMES = ("0", "1", "10ms", "90s", "8h", "1h30m", "1 h 30 m", "250us", "0.001us", "1.9", "9" * 400, "1d", "3650d", "4000d", "-1", "inf", "soon", 0, 1, 60, 2.5, 1e-300, 5e-324, 1e300, -0.0, float("nan"))
 _URLS = (
     "http://127.0.0.1:8080/", "http://127.0.0.1:8080/", "http://a", "http://[::1]:8080/x?y=1", "HTTP://A.b:1/", "http://h?q", "http://a:65535", "http://a:0/", "http://a:80:90/", "http://1::2:80/",
-    "http://[::1", "http://[::1]x:80/", "http://[]/", "http://a:/", "http://:80/", "http://me@a/", "http://@a/", "http://a/%zz#f", "https://a/", "ftp://a", "a", "", "http://", "http:///", "http://a\\b/",
+    "http://[::1", "http://[::1]x:80/", "http://[]/", "http://a:/", "http://:80/", "http://me@a/", "http://a/{n}?{random}&{id}", "http://{n}/", "http://a/{n:06f}", "http://@a/", "http://a/%zz#f", "https://a/", "ftp://a", "a", "", "http://", "http:///", "http://a\\b/",
     "http://a:" + "9" * 5000, "http://[v1.x]/", "http://[fe80::1%25lo]/", "http://a/" + "x" * 3000, "http://a;b/", "http://a_b.c./", "http://-/", "http://a#b", "http://1.2.3.999/", "http://%41/", "http://a:+80/", "ws://a/", "wss://a:1/x", "mqtt://a", "mqtts://a/x", "tcp://a:1/", "tls://a:1/x", "tcp://a",
 )  # fmt: skip
 _WHOLES = ("1", "0", "7", "-1", "2", "100", "101", "1_0", " 5 ", "٣", "x", "9" * 5000, 0, 1, 2, 5, 100, 2**63, 10**400, 1.0, True, None)
-_HEADERS = ("X-A: 1", "A:b", "A:", ": b", "no colon", "Connection: close", "Host: x", "A: b\r\nC: d", "A: \x7f", "A: é", "A:\tb ", "A: " + "x" * 5000, "Accept: */*", "A b: c")
+_HEADERS = ("X-A: 1", "A:b", "A:", ": b", "no colon", "Connection: close", "Host: x", "A: b\r\nC: d", "A: \x7f", "A: é", "A:\tb ", "A: " + "x" * 5000, "Accept: */*", "A b: c", "A: {n:06d} {x}", "A: {n:x6}", "A: {{n}}{")
 _SOURCES = ("127.0.0.2", "::1", " 127.0.0.3 ", "nowhere", "fe80::1%lo", "1", "", "127.0.0.1/8", "0x7f.1", "٣.1.1.1")
 _TEXTS = ("nginx", "", "a\0b", "/run/nginx.pid", "x" * 3000, 5, None, [], "\udc80")
 _OF = {
@@ -42,7 +42,7 @@ _OF = {
     "mqtt_version": ("3.1.1", "5", 5, 5.0, 4, "3.1", True, []), "mqtt_id": ("{n}", "dev-{n:06d}-{random}", "{n", "{m}", "{n!r}", "{n:{n}}", "fixed", "{{n}}{n:x}", "{n:999d}", 5),
     "subscribe": ("a/#@1", "a/+/b", "#", "a#", "#/a", "a+@2", "@1", "a@3", "a@b", "a/{n}@2", "a/{m}", "a{", "", 5),
     **dict.fromkeys(("tls_min", "tls_max"), ("1.2", "1.3", "1.1", 1.2, None)),
-    "connect_to": ("10.0.0.7:443", "[::1]:80", "a:1", "a", "a:0", "a:1/", "a:1/x", "http://a:1", "a@b:1", "", 5), "protocol": ("sse", "stream", "http", "", 1, None), "silence": (*_TIMES, "forever"), "send": ("PING\\r\\n", "", "\\x", *_TEXTS),
+    "connect_to": ("10.0.0.7:443", "[::1]:80", "a:1", "a", "a:0", "a:1/", "a:1/x", "http://a:1", "a@b:1", "", 5), "protocol": ("sse", "stream", "http", "", 1, None), "silence": (*_TIMES, "forever"), "send": ("PING\\r\\n", "{n:4d}{\\x7d", "{random:1}", "", "\\x", *_TEXTS),
     **dict.fromkeys(("expect", "greeting"), ("any", "+PONG\\r\\n", "/^ok/", "/(/", "5 bytes", "0 bytes", *_TEXTS)),
     "fail_if": ("lost > 1", "", 5), "abort": (True, False, None), "seed": _WHOLES, "force": (True, False, 0), "ramp": ("10/10ms", "1/1h", "0/1s", "10/0", "/", "1/2/3", "10/", "9k/1us", 10, [], None),
 }  # fmt: skip

@@ -13,6 +13,7 @@ from wsproto.frame_protocol import CloseReason, FrameProtocol, Opcode, ParseFail
 
 from asyncli.protocols.interface import ANSWER, LEAVING, ProtocolError
 from asyncli.protocols.websocket import WebSocket, accept_of
+from asyncli.template import Fields
 
 _BEAT = b"beat"
 
@@ -111,7 +112,7 @@ def check(case: Case) -> str:
 
 def read(parts: list[bytes], message: bytes) -> Said:
     """What our reader makes of it."""
-    protocol = WebSocket([b"GET / HTTP/1.1\r\n"], os.urandom, message)
+    protocol = WebSocket([b"GET / HTTP/1.1\r\n"], os.urandom, message, Fields())
     key = protocol.handshake(0, 0).split(b": ")[1].strip()
     head = b"HTTP/1.1 101 x\r\nUpgrade: websocket\r\nConnection: upgrade\r\nSec-WebSocket-Accept: %b\r\n\r\n" % accept_of(key)
     assert protocol.feed(0, head, False) is not None

@@ -11,7 +11,7 @@ from h2.config import H2Configuration
 from h2.connection import H2Connection
 from h2.events import PingReceived, RequestReceived, StreamEnded
 
-from asyncli.protocols.hpack import header_block, status_of
+from asyncli.protocols.hpack import status_of
 from asyncli.protocols.http2 import (
     ACK,
     CONTINUATION,
@@ -30,6 +30,7 @@ from asyncli.protocols.http2 import (
     frame,
 )
 from asyncli.protocols.interface import ANSWER, ESTABLISHED, LEAVING, NEWS, Event, ProtocolError
+from asyncli.template import Fields
 
 ASK = b"HEAD /x?y HTTP/1.1\r\nUser-Agent: me\r\nHost: there:8080\r\nX-Long: " + b"z" * 300 + b"\r\n\r\n"
 GRANT = frame(SETTINGS, 0, 0) + frame(SETTINGS, ACK, 0)
@@ -39,7 +40,7 @@ WHOLE = END_HEADERS | END_STREAM
 
 def granted(heads: bool = True, beats: int = 1) -> Http2:
     """Row 7's connection with its heartbeat out."""
-    protocol = Http2([header_block(ASK, b"https")] if heads else [])
+    protocol = Http2([ASK] if heads else [], b"https", Fields())
     assert protocol.handshake(7, 0) == FIRST_WORDS
     event = protocol.feed(7, GRANT, False)
     assert event == Event(0, True, kind=ESTABLISHED, reply=frame(SETTINGS, ACK, 0))
@@ -55,7 +56,7 @@ def goaway(code: int, last: int = 0) -> bytes:
 
 
 def test_a_server_of_h2_understands_us_and_we_it() -> None:
-    protocol, server = Http2([header_block(ASK, b"https")]), H2Connection(H2Configuration(client_side=False))
+    protocol, server = Http2([ASK], b"https", Fields()), H2Connection(H2Configuration(client_side=False))
     server.initiate_connection()
     server.receive_data(protocol.handshake(0, 0))
     event = protocol.feed(0, server.data_to_send(), False)
@@ -72,15 +73,15 @@ def test_a_server_of_h2_understands_us_and_we_it() -> None:
         ]  # fmt: skip
         server.send_headers(asked.stream_id, [(":status", "503"), ("retry-after", "1")], end_stream=True)
         assert protocol.feed(0, server.data_to_send(), True) == Event(503, True)
-    pings = Http2([])
+    pings = Http2([], b"https", Fields())
     (ping,) = server.receive_data(pings.heartbeat or b"")
     assert isinstance(ping, PingReceived)
     assert server.data_to_send() == PONG
 
 
 def test_headers_longer_than_a_frame_go_on_in_others() -> None:
-    block = header_block(ASK.replace(b"z" * 300, b"z" * 40_000), b"http")
-    protocol, server = Http2([block]), H2Connection(H2Configuration(client_side=False))
+    long = ASK.replace(b"z" * 300, b"z" * 40_000)
+    protocol, server = Http2([long], b"http", Fields()), H2Connection(H2Configuration(client_side=False))
     server.receive_data(protocol.handshake(0, 0))
     server.decoder.max_header_list_size = 1 << 20
     protocol.feed(0, GRANT, False)
@@ -90,7 +91,7 @@ def test_headers_longer_than_a_frame_go_on_in_others() -> None:
 
 
 def test_it_is_granted_once_both_have_taken_the_others_settings() -> None:
-    protocol = Http2([])
+    protocol = Http2([], b"https", Fields())
     protocol.handshake(3, 0)
     said = frame(SETTINGS, 0, 0, b"\0\3\0\0\0\x80") + frame(WINDOW_UPDATE, 0, 0, bytes(3) + b"\1") + frame(PING, 0, 0, b"whatever")
     for part in (said[:5], said[5:20], said[20:], frame(SETTINGS, ACK, 0)[:-1]):
@@ -114,7 +115,7 @@ def test_it_is_granted_once_both_have_taken_the_others_settings() -> None:
     ],
 )  # fmt: skip
 def test_a_handshake_is_refused(data: bytes, why: str) -> None:
-    protocol = Http2([])
+    protocol = Http2([], b"https", Fields())
     protocol.handshake(0, 0)
     with pytest.raises(ProtocolError) as error:
         protocol.feed(0, data, False)
@@ -206,7 +207,7 @@ def test_every_status_is_read_as_hpack_writes_it() -> None:
 
 
 def test_a_row_takes_a_stream_s_number_and_no_more() -> None:
-    protocol = Http2([header_block(ASK, b"http")])
+    protocol = Http2([ASK], b"http", Fields())
     tracemalloc.start()
     before = tracemalloc.get_traced_memory()[0]
     for row in range(10_000):

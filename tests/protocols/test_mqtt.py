@@ -22,14 +22,15 @@ from ohmqtt.property import MQTTConnAckProps, MQTTPublishProps
 from asyncli.protocols.interface import ANSWER, ESTABLISHED, LEAVING, NEWS, Event, ProtocolError
 from asyncli.protocols.mqtt import Mqtt
 from asyncli.protocols.words import MqttWords
+from asyncli.template import Fields
 
-WORDS = MqttWords("3.1.1", "asyncli-{random}-{n:06d}", "3f2a9c", 59.5)
-FIVE = MqttWords("5", "{n}", "3f2a9c", 59.5)
+WORDS = MqttWords("3.1.1", "asyncli-{random}-{n:06d}", 59.5)
+FIVE = MqttWords("5", "{n}", 59.5)
 PONG, YES, YES_5 = b"\xd0\0", b"\x20\2\0\0", b"\x20\3\0\0\0"
 
 
 def table(words: MqttWords) -> Mqtt:
-    return Mqtt(words, lambda row: row + 100)
+    return Mqtt(words, Fields(lambda row: row + 100, "3f2a9c"))
 
 
 def shaken(words: MqttWords, *parts: bytes) -> tuple[Mqtt, Event | None]:
@@ -52,14 +53,14 @@ def held(words: MqttWords) -> Mqtt:
 def test_what_is_asked_for_is_that_of_the_specification() -> None:
     # MQTT 3.1.1, sections 3.1 and 3.8; the keep alive is rounded up.
     assert table(WORDS).handshake(7, 0) == b"\x10\x21\0\4MQTT\4\2\0\x3c\0\x15asyncli-3f2a9c-000107"
-    login = MqttWords("3.1.1", "{n}", "", 70_000.0, ("a/{n}@1", "b@c"), "me:pass:word")
+    login = MqttWords("3.1.1", "{n}", 70_000.0, ("a/{n}@1", "b@c"), "me:pass:word")
     protocol, event = shaken(login, YES)
     assert protocol.handshake(7, 0) == b"\x10\x1e\0\4MQTT\4\xc2\0\0\0\x03107\0\2me\0\x09pass:word"
     assert event == Event(0, True, kind=NEWS, reply=b"\x82\x10\0\1\0\5a/107\1\0\3b@c\0")
 
 
 def test_a_server_of_ohmqtt_understands_us() -> None:
-    asked = MqttWords("5", "{n}-" + "x" * 200, "", 60.0, ("a/{n}@2", "b"), "me")
+    asked = MqttWords("5", "{n}-" + "x" * 200, 60.0, ("a/{n}@2", "b"), "me")
     protocol = table(asked)
     connect = decode_packet(protocol.handshake(7, 0))
     assert isinstance(connect, MQTTConnectPacket)
@@ -117,7 +118,7 @@ def test_a_connection_is_refused(words: MqttWords, data: bytes, why: str) -> Non
 )
 def test_a_subscription_is_refused(data: bytes, why: str) -> None:
     with pytest.raises(ProtocolError) as error:
-        shaken(MqttWords("3.1.1", "{n}", "", 60.0, ("a", "b@1")), YES, data)
+        shaken(MqttWords("3.1.1", "{n}", 60.0, ("a", "b@1")), YES, data)
     assert str(error.value) == why
 
 

@@ -14,6 +14,7 @@ from asyncli.plan import Layer, Plan, build_plan
 from asyncli.protocols.interface import ESTABLISHED, LEAVING, NEWS, Event, ProtocolError
 from asyncli.protocols.sse import Stream
 from asyncli.protocols.words import StreamWords
+from asyncli.template import Fields
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n"
 CHUNKED = HEAD + b"Transfer-Encoding: chunked\r\n\r\n"
@@ -26,7 +27,7 @@ def chunk(text: bytes) -> bytes:
 
 def granted(head: bytes = CHUNKED, events: bool = True, rows: int = 1) -> Stream:
     """A table whose rows' requests were granted by ``head``."""
-    protocol = Stream(StreamWords((b"GET / HTTP/1.1\r\nHost: there\r\n",), events, 60.0))
+    protocol = Stream(StreamWords((b"GET / HTTP/1.1\r\nHost: there\r\n",), events, 60.0), Fields())
     for row in range(rows):
         protocol.handshake(row, 0)
         assert protocol.feed(row, head, False) == Event(0, True, kind=ESTABLISHED)
@@ -43,7 +44,7 @@ def heard(protocol: Stream, data: bytes, row: int = 0) -> tuple[int, int, int]:
 def asked(protocol: str, *headers: str) -> bytes:
     plan = build_plan([Layer("--{key}", {"urls": ["http://h/x"], "protocol": protocol, "header": list(headers)})])
     made = build_shard(plan, Spread((Destination(2, "127.0.0.1", 80),), (), 1, True, 1000)).new_protocol(lambda row: row)
-    assert made.silence_s == 60.0
+    assert made.silence_s == 90.0
     assert made.handshake is not None
     return made.handshake(0, 0)
 
@@ -63,7 +64,7 @@ def test_what_a_plan_says_of_silence() -> None:
     def silence(**more: str) -> float:
         return build_plan([Layer("--{key}", {"urls": ["https://h/"], "protocol": "stream", **more})]).longest_silence_s
 
-    assert (silence(), silence(silence="90s")) == (60.0, 90.0)
+    assert (silence(), silence(silence="40s")) == (90.0, 40.0)
     assert silence(silence="forever") > 1e8
     assert Plan(urls=("http://h/",), http_protocol="sse").listens
     assert not Plan(urls=("http://h/",)).listens
@@ -87,7 +88,7 @@ def test_what_a_plan_says_of_silence() -> None:
     ],
 )
 def test_a_stream_is_refused(head: bytes, why: str) -> None:
-    protocol = Stream(StreamWords((b"GET / HTTP/1.1\r\n",), True, 60.0))
+    protocol = Stream(StreamWords((b"GET / HTTP/1.1\r\n",), True, 60.0), Fields())
     protocol.handshake(0, 0)
     with pytest.raises(ProtocolError) as error:
         protocol.feed(0, head, False)

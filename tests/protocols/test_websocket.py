@@ -11,6 +11,7 @@ from wsproto.events import AcceptConnection, CloseConnection, Ping, Request, Tex
 
 from asyncli.protocols.interface import ANSWER, ESTABLISHED, LEAVING, NEWS, Event, ProtocolError
 from asyncli.protocols.websocket import BINARY, CLOSE, PING, PONG, WebSocket, accept_of, frame
+from asyncli.template import Fields
 
 ASK = b"GET /chat HTTP/1.1\r\nHost: there\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
 OFFERS = ASK + b"Sec-WebSocket-Protocol: chat, superchat\r\n"
@@ -19,7 +20,7 @@ HEAD = b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: WebSocket\r\nConnection: k
 
 def upgraded(ask: bytes = ASK, more: bytes = b"", head: bytes = HEAD, cut: int = 0) -> tuple[WebSocket, Event | None]:
     """A row of the table whose server has answered the upgrade with ``head`` and ``more``, in pieces of ``cut`` bytes."""
-    protocol = WebSocket([ask], os.urandom)
+    protocol = WebSocket([ask], os.urandom, b"", Fields())
     key = protocol.handshake(7, 0).split(b"Sec-WebSocket-Key: ")[1].strip()
     data, event = (head.replace(b"%b", accept_of(key)) + b"\r\n" + more), None
     for at in range(0, len(data), cut or len(data)):
@@ -38,7 +39,7 @@ def test_the_key_and_its_answer_are_those_of_the_rfc() -> None:
 
 
 def test_a_server_of_wsproto_understands_us_and_we_it() -> None:
-    protocol, server = WebSocket([ASK], os.urandom), WSConnection(ConnectionType.SERVER)
+    protocol, server = WebSocket([ASK], os.urandom, b"", Fields()), WSConnection(ConnectionType.SERVER)
     server.receive_data(protocol.handshake(0, 0))
     (request,) = server.events()
     assert isinstance(request, Request)
@@ -63,7 +64,7 @@ def test_a_server_of_wsproto_understands_us_and_we_it() -> None:
 @pytest.mark.parametrize("size", [0, 1, 125, 126, 65_535, 65_536])
 def test_our_frames_are_read_by_wsproto(size: int) -> None:
     server, payload = WSConnection(ConnectionType.SERVER), os.urandom(size)
-    server.receive_data(WebSocket([ASK], os.urandom).handshake(0, 0))
+    server.receive_data(WebSocket([ASK], os.urandom, b"", Fields()).handshake(0, 0))
     list(server.events())
     server.send(AcceptConnection())
     server.receive_data(frame(BINARY, payload, os.urandom(4)))
@@ -71,7 +72,7 @@ def test_our_frames_are_read_by_wsproto(size: int) -> None:
 
 
 def test_no_two_frames_and_no_two_keys_are_the_same() -> None:
-    protocol = WebSocket([ASK], os.urandom)
+    protocol = WebSocket([ASK], os.urandom, b"", Fields())
     assert len({protocol.heartbeat_for(0, 0) for _ in range(100)}) == len({protocol.handshake(0, 0) for _ in range(100)}) == 100
 
 
@@ -113,7 +114,7 @@ def test_a_refusal_is_told_with_the_first_line_of_its_body() -> None:
 
 
 def test_of_a_status_the_first_refusal_gives_the_words() -> None:
-    protocol = WebSocket([ASK], os.urandom)
+    protocol = WebSocket([ASK], os.urandom, b"", Fields())
     for row, said in enumerate((b"at 10:00:01", b"at 10:00:02")):
         protocol.handshake(row, 0)
         with pytest.raises(ProtocolError, match=r"^HTTP 503 Busy: at 10:00:01$"):
@@ -156,7 +157,7 @@ def test_what_frames_mean(data: bytes, kind: int, messages: int, size: int) -> N
 
 @pytest.mark.parametrize("cut", [1, 2, 5, 100])
 def test_a_text_that_comes_back_is_an_answer(cut: int) -> None:
-    protocol = WebSocket([ASK], os.urandom, "zurück".encode())
+    protocol = WebSocket([ASK], os.urandom, "zurück".encode(), Fields())
     server = WSConnection(ConnectionType.SERVER)
     server.receive_data(protocol.handshake(7, 0))
     list(server.events())
@@ -226,7 +227,7 @@ def test_a_message_that_never_ends_takes_no_memory() -> None:
 
 
 def test_a_row_that_is_gone_leaves_nothing() -> None:
-    protocol = WebSocket([ASK], os.urandom)
+    protocol = WebSocket([ASK], os.urandom, b"", Fields())
     protocol.handshake(3, 0)
     protocol.forget(3)
     assert not protocol.partial
