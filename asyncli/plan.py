@@ -102,6 +102,8 @@ class Plan(Discreet, frozen=True, forbid_unknown_fields=True, kw_only=True):
     agent_ca: str | None = None
     method: str = "HEAD"
     headers: tuple[str, ...] = ()
+    #: A file with a row for each connection, whose columns are fields (data_file.py).
+    data: str | None = None
     #: Of http:// URLs: an answer that does not end is held; None: heartbeats are sent.
     http_protocol: Literal["sse", "stream"] | None = None
     #: Of a WebSocket: the text that is sent as a heartbeat and comes back; None: a ping.
@@ -225,6 +227,7 @@ KEYS: dict[str, tuple[str, Callable[[object], Any]]] = {
     "method": ("method", one_of("HEAD", "GET", "OPTIONS", what="a method for a heartbeat")),
     "protocol": ("http_protocol", one_of(*STREAMS, what="a protocol over http://")),
     "header": ("headers", each_of(parse_header)),
+    "data": ("data", parse_file),
     "ws_message": ("ws_message", parse_text),
     "http2": ("http2", parse_boolean),
     "h2_heartbeat": ("h2_heartbeat", one_of("ping", "head", what="a heartbeat of HTTP/2")),
@@ -368,7 +371,7 @@ def shown_plan(plan: Discreet) -> dict[str, Any]:
 
 
 def _is_shown(field: str, value: object) -> bool:
-    return bool(value) or field not in (*TlsOptions.__struct_fields__, *OWN_KEYS[1:], "connect_to", "sni")
+    return bool(value) or field not in (*TlsOptions.__struct_fields__, *OWN_KEYS[1:], "connect_to", "sni", "data")
 
 
 def plan_document(plan: Plan) -> Mapping[str, Any]:

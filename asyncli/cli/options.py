@@ -100,6 +100,7 @@ _PLAN_OPTIONS: tuple[Option, ...] = (
     *_TLS_OPTIONS,
     click.option("--method", metavar="METHOD", help="Of the heartbeats: HEAD, GET or OPTIONS.  [default: HEAD]"),
     *_HEADER_OPTIONS,
+    click.option("--data", metavar="FILE.csv", help="A row for each connection; {column} is filled in like {n}."),
     click.option("--protocol", metavar="sse|stream", help="Of http://: hold server-sent events, or any endless answer."),
     click.option("--ws-message", metavar="TEXT", help="Of a WebSocket: heartbeats that come back.  [default: pings]"),
     click.option("--http2", is_flag=True, default=None, help="Speak HTTP/2: to http:// at once, to https:// by ALPN."),

@@ -21,6 +21,7 @@ from asyncli.findings.losses import handshakes_refused
 from asyncli.findings.tls import NO_HTTP2_REMEDY, refuses_ours
 from asyncli.plan import Plan
 from asyncli.protocols.interface import ANSWER, ESTABLISHED, LEAVING, Event, Protocol, ProtocolError
+from asyncli.template import Data
 from asyncli.text import printable
 from asyncli.values import Target, TlsOptions
 
@@ -64,14 +65,14 @@ class Probed(NamedTuple):
     steps: dict[str, list[tuple[str, float]]]
 
 
-def probe(plan: Plan, spread: Spread, *, beats: bool = False) -> Probed:
+def probe(plan: Plan, spread: Spread, data: Data | None = None, *, beats: bool = False) -> Probed:
     """Shake hands with each URL's first address, in TLS and in its protocol; with ``beats`` send a heartbeat too. Blocking: call
     it in a thread.
 
     It connects to none where all of that is nothing, and says no more of who is not reached: the ramp does. Raises
     :class:`~asyncli.errors.HostError` for what fails, in one line.
     """
-    protocol = build_shard(plan, spread).new_protocol(lambda row: row)
+    protocol = build_shard(plan, spread, data).new_protocol(lambda row: row)
     if plan.tls is None and protocol.handshake is None and not beats:
         return Probed(None, {})
     context = None if plan.tls is None else client_context(plan.tls, http2=plan.http2)
