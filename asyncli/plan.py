@@ -89,6 +89,8 @@ class Plan(Discreet, frozen=True, forbid_unknown_fields=True, kw_only=True):
     connect_timeout_s: float = 10.0
     #: ``HOST:PORT`` to connect to in place of the URLs', which are asked for all the same.
     connect_to: str | None = None
+    #: Each connection begins with such a PROXY header, of a source of its own.
+    proxy_protocol: Literal["v1", "v2"] | None = None
     #: The name that TLS asks for, and verifies, in place of the URLs' hosts.
     sni: str | None = None
     status_url: str | None = None
@@ -217,6 +219,7 @@ KEYS: dict[str, tuple[str, Callable[[object], Any]]] = {
     "connect_timeout": ("connect_timeout_s", parse_positive),
     "connect_to": ("connect_to", parse_place),
     "sni": ("sni", parse_text),
+    "proxy_protocol": ("proxy_protocol", one_of("v1", "v2", what="a version of the PROXY protocol")),
     "status_url": ("status_url", checked_url),
     "server_pid": ("server_pid", whole_number(1, 2**22, "a process id")),
     "server_pidfile": ("server_pidfile", parse_file),
@@ -371,7 +374,8 @@ def shown_plan(plan: Discreet) -> dict[str, Any]:
 
 
 def _is_shown(field: str, value: object) -> bool:
-    return bool(value) or field not in (*TlsOptions.__struct_fields__, *OWN_KEYS[1:], "connect_to", "sni", "data")
+    where_set = (*TlsOptions.__struct_fields__, *OWN_KEYS[1:], "connect_to", "proxy_protocol", "sni", "data")
+    return bool(value) or field not in where_set
 
 
 def plan_document(plan: Plan) -> Mapping[str, Any]:

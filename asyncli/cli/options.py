@@ -59,6 +59,7 @@ _CONNECT_OPTIONS: tuple[Option, ...] = (
         help="A connect unanswered for this long has failed, and so has a handshake of TLS.  [default: 10s]",
     ),
     click.option("--connect-to", metavar="HOST:PORT", help="Connect there, and ask for the URL all the same."),
+    click.option("--proxy-protocol", metavar="v1|v2", help="Begin with a PROXY header: a source of its own for each connection."),
     click.option("--source", metavar="ADDRESS", multiple=True, help="Connect from this address of this host; repeatable."),
 )
 _TRUST_OPTIONS: tuple[Option, ...] = (

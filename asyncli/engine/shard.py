@@ -50,6 +50,8 @@ class Shard(msgspec.Struct, frozen=True, tag=True):
     #: None: in the clear. ``names``: the host that each URL of the plan asks for.
     tls: TlsOptions | None = None
     names: tuple[str, ...] = ()
+    #: "v1" or "v2": each connection begins with such a header.
+    proxy_protocol: str | None = None
     #: Of all connections of the run: a host may take over those of another.
     data: Data | None = None
 
@@ -98,6 +100,7 @@ class LoadShard(msgspec.Struct, frozen=True, tag=True):
     seed: int = 0
     tls: TlsOptions | None = None
     names: tuple[str, ...] = ()
+    proxy_protocol: str | None = None
 
     http2: ClassVar[bool] = False
 
@@ -129,6 +132,7 @@ def build_shard(plan: Plan, spread: Spread, data: Data | None = None) -> Shard:
         crowded=spread.crowds(plan.connections),
         tls=plan.tls,
         names=tuple(target.name for target in plan.targets),
+        proxy_protocol=plan.proxy_protocol,
         data=data,
     )
 
@@ -160,6 +164,7 @@ def build_load_shard(plan: BenchPlan, spread: Spread) -> LoadShard:
         seed=plan.seed,
         tls=plan.held.tls,
         names=tuple(target.name for target in plan.held.targets),
+        proxy_protocol=plan.proxy_protocol,
     )
 
 
