@@ -42,5 +42,7 @@ def command(server: str | None, tls: bool, **values: Any) -> int:
         raise PlanError(f"--{flag}: of the lab's servers nginx alone speaks it; leave --server out")
     from asyncli.cli.run import run_soak
 
-    made = lab.choose("nginx" if more else server, connections=plan.connections, keepalive_s=plan.keepalive_s, tls=tls, scheme=scheme, **more)
+    made = lab.choose(
+        "nginx" if more else server, connections=plan.connections, keepalive_s=plan.keepalive_s, tls=tls, scheme=scheme, **more
+    )
     return run_soak(plan, to, lab=made)
