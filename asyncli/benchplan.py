@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -60,6 +60,7 @@ class BenchPlan(Discreet, frozen=True, forbid_unknown_fields=True, kw_only=True)
     #: Limits on the bench's own numbers, as those of a soak.
     fail_if: tuple[str, ...] = ()
     connect_to: str | None = None
+    proxy_protocol: Literal["v1", "v2"] | None = None
     sni: str | None = None
     seed: int = 0
     force: bool = False
@@ -73,7 +74,7 @@ class BenchPlan(Discreet, frozen=True, forbid_unknown_fields=True, kw_only=True)
 
 _SHARED = (
     "urls", "connections", "workers", "sources", "timeout_s", "connect_timeout_s", "status_url", "server_pid", "server_pidfile",
-    "server_name", "headers", "connect_to", "sni", "seed", "force", *TlsOptions.__struct_fields__,
+    "server_name", "headers", "connect_to", "proxy_protocol", "sni", "seed", "force", *TlsOptions.__struct_fields__,
 )  # fmt: skip
 
 
@@ -138,7 +139,8 @@ KEYS: dict[str, tuple[str, Callable[[object], Any]]] = {
         key: soaks.KEYS[key]
         for key in (
             "connections", "header", "workers", "source", "timeout", "connect_timeout", "status_url", "server_pid",
-            "server_pidfile", "server_name", "fail_if", "connect_to", "sni", "seed", "force", *TlsOptions.__struct_fields__,
+            "server_pidfile", "server_name", "fail_if", "connect_to", "proxy_protocol", "sni", "seed", "force",
+            *TlsOptions.__struct_fields__,
         )
     },
     "urls": ("urls", each_of(checked_url)),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from asyncli.errors import PlanError
@@ -14,6 +14,7 @@ from asyncli.values import TlsOptions, parse_target, parse_url
 #: Fields of a plan with texts that are open templates, and whether they may be secret; those with templates.
 _OPEN_TEXTS = {"urls": False, "headers": True, "send": False, "ws_message": False, "mqtt_login": True}
 _TEMPLATES = ("mqtt_id", "subscribe")
+_FLAGS = {"headers": "header", "mqtt_login": "mqtt_login_file"}
 # Of what asyncli says itself, and what HTTP/2 has no use for (RFC 9113, section 8.2.2).
 _NOT_TO_BE_SAID = {
     "websocket": {"upgrade", "sec-websocket-key", "sec-websocket-version", "sec-websocket-extensions"},
@@ -50,19 +51,32 @@ def require_tls(fields: Mapping[str, Any], located: Mapping[str, str]) -> None:
         raise PlanError(f"{located['tls_ciphers']} and {located['tls_min']}: of TLS 1.3 the server chooses; leave one out")
 
 
-def require_fields(fields: Mapping[str, Any], located: Mapping[str, str]) -> None:
-    """Nothing that is to be filled in for each connection and is no field. Of what may be secret nothing is shown."""
+def filled_texts(fields: Mapping[str, Any], columns: Iterable[str] = ()) -> Iterator[tuple[str, Template]]:
+    """What a plan has filled in for each connection, by its field."""
     for field in (*_OPEN_TEXTS, *_TEMPLATES):
         value = fields.get(field) or ()
         for text in (value,) if isinstance(value, str) else value:
-            if field in _OPEN_TEXTS:
-                wrong = next(iter(no_fields(text, None)), "")
-            else:
-                wrong = "".join(f"{{{name}}}" for name in sorted(Template(text).names - {*FIELDS})[:1])
-            if wrong:
-                what = "a field in it" if _OPEN_TEXTS.get(field) else shown(wrong)
-                how = "write {n}, {n:06d} or {random}, or double its braces where they are meant"
-                raise PlanError(f"{located[field]}: {what} is no field; {how}")
+            yield field, OpenTemplate(text, columns) if field in _OPEN_TEXTS else Template(text)
+
+
+def require_fields(fields: Mapping[str, Any], located: Mapping[str, str], columns: Sequence[str] | None = None) -> None:
+    """Nothing that is to be filled in for each connection and is no field. ``columns``: of the plan's data; None: it has none, or
+    they are not known yet. Of what may be secret nothing is shown. Raises :class:`PlanError`.
+    """
+    if columns is None and fields.get("data"):
+        return
+    how = "write {n}, {n:06d} or {random}, or double its braces where they are meant"
+    if columns is not None:
+        how = f"its columns are {', '.join(map(shown, columns[:10]))}; a field that is none is written in double braces"
+    for field, template in filled_texts(fields, columns or ()):
+        if field in _OPEN_TEXTS:
+            wrong = next(iter(no_fields(template.text, columns)), "")
+        else:
+            wrong = "".join(f"{{{name}}}" for name in sorted(template.names - {*FIELDS, *(columns or ())})[:1])
+        if wrong:
+            where = located.get(field) or ("URL" if field == "urls" else f"--{_FLAGS.get(field, field).replace('_', '-')}")
+            what = "a field in it" if _OPEN_TEXTS.get(field) else shown(wrong)
+            raise PlanError(f"{where}: {what} is no field{'' if columns is None else ' of --data'}; {how}")
 
 
 def require_alike(fields: Mapping[str, Any], located: Mapping[str, str]) -> None:

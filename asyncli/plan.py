@@ -90,6 +90,8 @@ class Plan(Discreet, frozen=True, forbid_unknown_fields=True, kw_only=True):
     connect_timeout_s: float = 10.0
     #: ``HOST:PORT`` to connect to in place of the URLs', which are asked for all the same.
     connect_to: str | None = None
+    #: Each connection begins with such a PROXY header, of a source of its own.
+    proxy_protocol: Literal["v1", "v2"] | None = None
     #: The name that TLS asks for, and verifies, in place of the URLs' hosts.
     sni: str | None = None
     status_url: str | None = None
@@ -103,6 +105,8 @@ class Plan(Discreet, frozen=True, forbid_unknown_fields=True, kw_only=True):
     agent_ca: str | None = None
     method: str = "HEAD"
     headers: tuple[str, ...] = ()
+    #: A file with a row for each connection, whose columns are fields (data_file.py).
+    data: str | None = None
     #: Of http:// URLs: an answer that does not end is held; None: heartbeats are sent.
     http_protocol: Literal["sse", "stream"] | None = None
     #: Of a WebSocket: the text that is sent as a heartbeat and comes back; None: a ping.
@@ -216,6 +220,7 @@ KEYS: dict[str, tuple[str, Callable[[object], Any]]] = {
     "connect_timeout": ("connect_timeout_s", parse_positive),
     "connect_to": ("connect_to", parse_place),
     "sni": ("sni", parse_text),
+    "proxy_protocol": ("proxy_protocol", one_of("v1", "v2", what="a version of the PROXY protocol")),
     "status_url": ("status_url", checked_url),
     "server_pid": ("server_pid", whole_number(1, 2**22, "a process id")),
     "server_pidfile": ("server_pidfile", parse_file),
@@ -226,6 +231,7 @@ KEYS: dict[str, tuple[str, Callable[[object], Any]]] = {
     "method": ("method", one_of("HEAD", "GET", "OPTIONS", what="a method for a heartbeat")),
     "protocol": ("http_protocol", one_of(*STREAMS, what="a protocol over http://")),
     "header": ("headers", each_of(parse_header)),
+    "data": ("data", parse_file),
     "ws_message": ("ws_message", parse_text),
     "http2": ("http2", parse_boolean),
     "h2_heartbeat": ("h2_heartbeat", one_of("ping", "head", what="a heartbeat of HTTP/2")),
@@ -369,7 +375,8 @@ def shown_plan(plan: Discreet) -> dict[str, Any]:
 
 
 def _is_shown(field: str, value: object) -> bool:
-    return bool(value) or field not in (*TlsOptions.__struct_fields__, *OWN_KEYS[1:], "connect_to", "sni")
+    where_set = (*TlsOptions.__struct_fields__, *OWN_KEYS[1:], "connect_to", "proxy_protocol", "sni", "data")
+    return bool(value) or field not in where_set
 
 
 def plan_document(plan: Plan) -> Mapping[str, Any]:

@@ -6,12 +6,15 @@ import re
 import string
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+import msgspec
+
 from asyncli.units import shown
 
 _FORMAT = re.compile(r"(0?[1-9][0-9]?)?[dx]?")
-_NAME = r"[A-Za-z_][-A-Za-z0-9_]*"
+#: Of a field, and so of a column.
+NAME = r"[A-Za-z_][-A-Za-z0-9_]*"
 # In braces, or in double ones.
-_FIELD = re.compile(rf"\{{(\{{)?({_NAME})(?::([^{{}}\r\n]*))?\}}(?(1)\}})")
+_FIELD = re.compile(rf"\{{(\{{)?({NAME})(?::([^{{}}\r\n]*))?\}}(?(1)\}})")
 #: Of every connection.
 FIELDS = ("n", "random")
 
@@ -27,16 +30,16 @@ class Template:
         except ValueError:
             raise ValueError(f"{shown(text)} has a single brace in it; write {{{{ or }}}} for a brace") from None
         for _, name, form, conversion in fields:
-            if conversion or re.fullmatch(_NAME, name or "") is None or not _may_have(name or "", form or ""):
+            if conversion or re.fullmatch(NAME, name or "") is None or not _may_have(name or "", form or ""):
                 field = f"{{{name}{f'!{conversion}' if conversion else ''}{f':{form}' if form else ''}}}"
                 raise ValueError(f"{shown(text)}: {shown(field)} is no field; write {{n}}, {{n:06d}} or {{random}}")
         self.names = frozenset(name for _, name, _, _ in fields if name)
         #: Each connection has another text.
         self.varies = bool(self.names - {"random"})
-        self._text = text
+        self._form = self.text = text
 
     def fill(self, values: Mapping[str, object]) -> str:
-        return self._text.format_map(values)
+        return self._form.format_map(values)
 
 
 class OpenTemplate(Template):
@@ -51,6 +54,7 @@ class OpenTemplate(Template):
                 parts += [_doubled(text[at : field.start()]), field[0]]
                 at = field.end()
         super().__init__("".join(parts) + _doubled(text[at:]))
+        self.text = text
 
 
 def no_fields(text: str, columns: Iterable[str] | None) -> Iterable[str]:
@@ -71,15 +75,35 @@ def _doubled(text: str) -> str:
     return text.replace("{", "{{").replace("}", "}}")
 
 
+class Data(msgspec.Struct, frozen=True):
+    """Columns of a file with a row for each connection, as one piece that the workers of a host share: ``texts`` has the rows one
+    after the other, in UTF-8, their values apart by NUL; ``ends`` where each ends (64 bits, this machine's order).
+    """
+
+    columns: tuple[str, ...]
+    texts: bytes
+    ends: bytes
+
+    @property
+    def rows(self) -> int:
+        return len(self.ends) // 8
+
+
 class Fields:
     """What is filled in for the rows of a table. ``number``: of a row its connection's number in the whole run."""
 
-    def __init__(self, number: Callable[[int], int] = int, random: str = "") -> None:
-        self.number, self._random = number, random
-        self.columns: Sequence[str] = ()
+    def __init__(self, number: Callable[[int], int] = int, random: str = "", data: Data | None = None) -> None:
+        self._number, self._random, self.columns = number, random, () if data is None else data.columns
+        self._texts, self._ends = (b"", memoryview(b"")) if data is None else (data.texts, memoryview(data.ends).cast("Q"))
 
     def of(self, row: int) -> dict[str, object]:
-        return {"n": self.number(row), "random": self._random}
+        """Each field's value, as of an encoding of a byte a character (see :class:`Filled`)."""
+        n = self._number(row)
+        values: dict[str, object] = {"n": n, "random": self._random}
+        if self.columns:
+            text = self._texts[self._ends[n - 1] if n else 0 : self._ends[n]].decode("latin-1")
+            values.update(zip(self.columns, text.split("\0"), strict=True))
+        return values
 
 
 class Filled:

@@ -15,7 +15,7 @@ import asyncli
 PACKAGE = Path(asyncli.__file__).parent
 #: What all may know: plans, records and their names, and small things that know nothing else.
 MODEL = {
-    "asyncli", "benchplan", "certificates", "consistency", "errors", "expected", "exit_status", "findings", "metrics", "mqtt_values", "plan", "plan_file", "records", "run", "samples", "secret_variables", "spoken",
+    "asyncli", "benchplan", "certificates", "consistency", "data_file", "errors", "expected", "exit_status", "findings", "metrics", "mqtt_values", "plan", "plan_file", "records", "run", "samples", "secret_variables", "spoken",
     "template", "text", "topology", "trust", "units", "values", "core.adding", "core.histogram",
 }  # fmt: skip
 #: Each part, and the others that it may import beside MODEL; its own modules it always may.
@@ -52,6 +52,7 @@ MODEL_MAY_IMPORT: dict[str, set[str]] = {
     "template": {"units"},
     "plan": {"consistency", "core.ramp", "errors", "expected", "mqtt_values", "spoken", "units", "values"},
     "plan_file": {"errors", "plan", "units"},
+    "data_file": {"consistency", "errors", "plan", "template", "units"},
     "records": {"core.adding", "core.histogram", "text"},
     "findings": {"mqtt_values", "records", "units"},
     "samples": {"records"},

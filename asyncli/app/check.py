@@ -12,6 +12,7 @@ import msgspec
 from asyncli import preflight
 from asyncli.collect.collector import Collector
 from asyncli.collect.locate import ServerFacts
+from asyncli.data_file import read_data
 from asyncli.engine.probe import TlsFacts, probe
 from asyncli.engine.spread import Spread
 from asyncli.environment import probe_host
@@ -20,6 +21,7 @@ from asyncli.preflight.checks import handshake_rate
 from asyncli.preflight.configured import Configured, read_configured
 from asyncli.preflight.limits import Limits, read_limits
 from asyncli.records import Check, Finding, Sample
+from asyncli.template import Data
 
 if TYPE_CHECKING:
     from asyncli.agent.collector import AgentCollector
@@ -65,10 +67,11 @@ class Examined(NamedTuple):
 
 
 async def examine(
-    plan: Plan, spread: Spread, sampler: Sampler, cluster: Cluster | None, *, connects: bool, beats: bool = False
-) -> Examined:
+    plan: Plan, spread: Spread, sampler: Sampler, cluster: Cluster | None, data: Data | None, *,
+    connects: bool, beats: bool = False,
+) -> Examined:  # fmt: skip
     """Whether ``plan`` can succeed, now that ``sampler`` is open. ``connects``: the target may be asked to shake hands;
-    ``beats``: and to answer a heartbeat."""
+    ``beats``: and to answer a heartbeat; ``data``: of ``plan.data``, read."""
     spread = msgspec.structs.replace(spread, local=sampler.local)
     if cluster is not None and not isinstance(sampler, Collector):
         cluster.watched_by_agent(sampler.boot)
@@ -82,7 +85,7 @@ async def examine(
         configured = await asyncio.to_thread(read_configured, server.pid, server.exe, server.config_path)
     limits = await asyncio.to_thread(read_limits)
     checks = preflight.examine(judged, spread, limits, configured, far=far, hosts=hosts)
-    tls, steps = await asyncio.to_thread(probe, plan, spread, beats=beats) if connects else (None, {})
+    tls, steps = await asyncio.to_thread(probe, plan, spread, data, beats=beats) if connects else (None, {})
     if tls is not None and cluster is None:
         checks.append(handshake_rate(plan, spread, limits, tls.handshake_s, tls.cpu_s))
     if configured.nginx is not None:
@@ -98,6 +101,7 @@ async def check(
     ``waits`` is called with what it waits for.
     """
     findings: list[Finding] = []
+    data = await asyncio.to_thread(read_data, plan)
     try:
         _, spread = await lay_plan(plan, cluster, waits)
     finally:
@@ -107,7 +111,7 @@ async def check(
     try:
         # Another session may hold an agent meanwhile: looking takes nothing from it.
         await sampler.open(hold=False)
-        examined = await examine(plan, spread, sampler, cluster, connects=connects, beats=beats)
+        examined = await examine(plan, spread, sampler, cluster, data, connects=connects, beats=beats)
         return examined._replace(findings=[*findings, *examined.findings])
     finally:
         await sampler.close()

@@ -14,14 +14,16 @@ from asyncli.app.incoming import lost_with_us
 from asyncli.app.progress import Progress, wait_for
 from asyncli.app.recorder import Recorder
 from asyncli.collect.locate import ServerFacts
+from asyncli.data_file import described
 from asyncli.engine.shard import Shard
-from asyncli.errors import HeldError
+from asyncli.errors import HeldError, PlanError
 from asyncli.findings.generator import resumed
 from asyncli.findings.run import held_again, server_changed
 from asyncli.plan import Plan
 from asyncli.records import SERVER_CHANGED, Gap, Tick
 from asyncli.store.resume import Interrupted
 from asyncli.store.writer import RunWriter
+from asyncli.template import Data
 
 T = TypeVar("T")
 
@@ -54,6 +56,12 @@ class Resumption:
         """Set the run's clock by the wall clock; it never goes back."""
         progress.zero_s -= max(time.time() - self.before.started_wall_s, self.before.last_s + 1.0)
         progress.reopening = self.in_hold
+
+    def require_same(self, data: Data | None) -> None:
+        """Raise :class:`PlanError` where the connections would be others than those of the run."""
+        if data is not None and self.before.environment.get("data") != described(data):
+            what = f"{self.before.plan.data} has other rows than those that the run began with"
+            raise PlanError(f"--resume: {what}; put the file back, or begin another run")
 
     def plan_from_here(self, plan: Plan) -> Plan:
         """The plan that limits are judged by: with the rest of the hold."""

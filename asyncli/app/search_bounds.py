@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 
 import msgspec
 
 from asyncli.analysis.capacity import Search
+from asyncli.data_file import read_data
 from asyncli.environment import probe_host
 from asyncli.errors import PlanError
 from asyncli.plan import Plan
 from asyncli.preflight import checks_to_findings, refusals, refuse
 from asyncli.preflight.checks import host_checks
 from asyncli.records import Check
+from asyncli.units import format_many
 from asyncli.values import MOST_CONNECTIONS
 
 # The preflight predicts to two digits.
@@ -23,8 +26,13 @@ _MEMORY = ("memory", "cgroup_memory")
 async def bounded(plan: Plan, start: int, most: int | None, within: float) -> Search:
     """The counts that the search may ask for; ``most`` None: as many as this host can carry. Raises
     :class:`~asyncli.errors.PreflightError` where this host cannot carry ``most``."""
+    rows = await asyncio.to_thread(read_data, plan, MOST_CONNECTIONS)
+    if rows is not None and rows.rows < max(start, most or 0):
+        raise PlanError(f"--data: {plan.data} has {format_many(rows.rows, 'row')}; write --start and --most of at most that")
     if most is None:
         here, why = await most_here(plan)
+        if rows is not None and rows.rows < here:
+            return Search(start, rows.rows, within)
         told = checks_to_findings([] if why is None else [why])
         return Search(min(start, here), here, within, *((told[0].evidence, told[0].remedy) if told else ()))
     if start > most:

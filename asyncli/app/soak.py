@@ -25,6 +25,7 @@ from asyncli.app.resume import Resumption, when_leases_expire
 from asyncli.collect.clocks import ClockWatch
 from asyncli.collect.listening import nothing_listens, wait_for_listener
 from asyncli.collect.locate import ServerFacts
+from asyncli.data_file import described, read_data
 from asyncli.engine.generator import Generator
 from asyncli.engine.shard import build_shard
 from asyncli.engine.spread import Spread
@@ -37,6 +38,7 @@ from asyncli.preflight.limits import Limits
 from asyncli.records import Finding, Sample
 from asyncli.store.resume import Interrupted
 from asyncli.store.writer import RunWriter
+from asyncli.template import Data
 
 if TYPE_CHECKING:
     from asyncli.app.check import Sampler
@@ -90,6 +92,7 @@ class Soak:
         if self._resumption is not None:
             self._resumption.set_clock(self._progress)
         self._generator: Any = None
+        self._data: Data | None = None
 
     @classmethod
     def shown_by(cls, observer: LiveObserver, plan: Plan, out: Path, **more: Any) -> Self:
@@ -127,6 +130,9 @@ class Soak:
     async def run(self) -> Path:
         """Run it; the run file's path. Raises :class:`~asyncli.errors.AsyncliError` where it cannot start."""
         try:
+            self._data = await asyncio.to_thread(read_data, self._progress.plan)
+            if self._resumption is not None:
+                self._resumption.require_same(self._data)
             limits, spread = await self._when_free(lambda: lay_plan(self._progress.plan, self._cluster, self._waits))
             sampler = make_sampler(
                 self._progress.plan,
@@ -152,7 +158,7 @@ class Soak:
         waited_s = await wait_for_listener(places, here, self._wait_for_server_s, self._waits, stopped)
         await self._when_free(sampler.open)
         judged = plan if self._resumption is None else self._resumption.plan_from_here(plan)
-        examined = await examine(judged, spread, sampler, self._cluster, connects=not plan.force)
+        examined = await examine(judged, spread, sampler, self._cluster, self._data, connects=not plan.force)
         spread, checks, of_cluster, server, tls, _ = examined
         if not plan.force:
             preflight.refuse(checks)
@@ -189,7 +195,7 @@ class Soak:
     async def _measure(self, spread: Spread, sampler: Sampler) -> None:
         """Start the generator and the samplers, run the phases, and end them all."""
         progress, recorder = self._progress, self._recorder
-        shard = build_shard(progress.plan, spread)
+        shard = build_shard(progress.plan, spread, self._data)
         if self._resumption is not None:
             shard = self._resumption.shard_from_here(shard)
         generator = self._generator = Generator(shard) if self._cluster is None else self._cluster.generator(shard)
@@ -251,6 +257,8 @@ class Soak:
             environment["agent"] = agent
         if tls is not None:
             environment["tls"] = msgspec.to_builtins(tls)
+        if self._data is not None:
+            environment["data"] = described(self._data)
         environment["wall_start"] = wall.isoformat()
         return RunWriter.create(
             self.out,

@@ -36,10 +36,13 @@ def command(server: str | None, tls: bool, **values: Any) -> int:
     asked = {"urls": [lab.url_of(scheme, "127.0.0.1:1", tls)], "connections": CONNECTIONS, "keepalive": 60, "hold": "60s"}
     to = outputs_of(values)
     plan = plan_from(values, (), Layer("demo: {key}", {**asked, **kind.plan_keys}))
-    if plan.http2 and server not in (None, "nginx"):
-        raise PlanError("--http2: of the lab's servers nginx alone speaks it; leave --server out")
+    more = {name: True for name in ("http2", "proxy_protocol") if getattr(plan, name)}
+    if more and server not in (None, "nginx"):
+        flag = next(iter(more)).replace("_", "-")
+        raise PlanError(f"--{flag}: of the lab's servers nginx alone speaks it; leave --server out")
     from asyncli.cli.run import run_soak
 
-    server, more = ("nginx", {"http2": True}) if plan.http2 else (server, {})
-    made = lab.choose(server, connections=plan.connections, keepalive_s=plan.keepalive_s, tls=tls, scheme=scheme, **more)
+    made = lab.choose(
+        "nginx" if more else server, connections=plan.connections, keepalive_s=plan.keepalive_s, tls=tls, scheme=scheme, **more
+    )
     return run_soak(plan, to, lab=made)

@@ -59,6 +59,7 @@ _CONNECT_OPTIONS: tuple[Option, ...] = (
         help="A connect unanswered for this long has failed, and so has a handshake of TLS.  [default: 10s]",
     ),
     click.option("--connect-to", metavar="HOST:PORT", help="Connect there, and ask for the URL all the same."),
+    click.option("--proxy-protocol", metavar="v1|v2", help="Begin with a PROXY header: a source of its own for each connection."),
     click.option("--source", metavar="ADDRESS", multiple=True, help="Connect from this address of this host; repeatable."),
 )
 _TRUST_OPTIONS: tuple[Option, ...] = (
@@ -100,6 +101,7 @@ _PLAN_OPTIONS: tuple[Option, ...] = (
     *_TLS_OPTIONS,
     click.option("--method", metavar="METHOD", help="Of the heartbeats: HEAD, GET or OPTIONS.  [default: HEAD]"),
     *_HEADER_OPTIONS,
+    click.option("--data", metavar="FILE.csv", help="A row for each connection; {column} is filled in like {n}."),
     click.option("--protocol", metavar="sse|stream", help="Of http://: hold server-sent events, or any endless answer."),
     click.option("--ws-message", metavar="TEXT", help="Of a WebSocket: heartbeats that come back.  [default: pings]"),
     click.option("--http2", is_flag=True, default=None, help="Speak HTTP/2: to http:// at once, to https:// by ALPN."),

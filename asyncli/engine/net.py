@@ -22,6 +22,7 @@ from asyncli.engine.spread import Destination, sources_for
 from asyncli.records import Tick
 
 if TYPE_CHECKING:
+    from asyncli.engine.proxied_net import ProxiedNet
     from asyncli.engine.shard import LoadShard, Shard
     from asyncli.engine.tls import TlsNet
 
@@ -185,8 +186,13 @@ def _every_port() -> bytes | None:
     return asked
 
 
-def over_tls(net: RealNet, shard: Shard | LoadShard) -> RealNet | TlsNet:
-    """``net``, or TLS over it where the shard asks for that."""
+def over_tls(real: RealNet, shard: Shard | LoadShard) -> RealNet | ProxiedNet | TlsNet:
+    """``real``, with a PROXY header first, and TLS over it, where the shard asks for that."""
+    net: RealNet | ProxiedNet = real
+    if shard.proxy_protocol is not None:
+        from asyncli.engine.proxied_net import ProxiedNet as Proxied
+
+        net = Proxied(real, shard.destinations, shard.proxy_protocol)
     if shard.tls is None:
         return net
     from asyncli.engine.tls import TlsNet as OverTls  # OpenSSL, and 3 MB, that a process without TLS does not owe

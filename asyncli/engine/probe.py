@@ -21,6 +21,8 @@ from asyncli.findings.losses import handshakes_refused
 from asyncli.findings.tls import NO_HTTP2_REMEDY, refuses_ours
 from asyncli.plan import Plan
 from asyncli.protocols.interface import ANSWER, ESTABLISHED, LEAVING, Event, Protocol, ProtocolError
+from asyncli.protocols.proxy_header import ProxyHeader
+from asyncli.template import Data
 from asyncli.text import printable
 from asyncli.values import Target, TlsOptions
 
@@ -64,14 +66,14 @@ class Probed(NamedTuple):
     steps: dict[str, list[tuple[str, float]]]
 
 
-def probe(plan: Plan, spread: Spread, *, beats: bool = False) -> Probed:
+def probe(plan: Plan, spread: Spread, data: Data | None = None, *, beats: bool = False) -> Probed:
     """Shake hands with each URL's first address, in TLS and in its protocol; with ``beats`` send a heartbeat too. Blocking: call
     it in a thread.
 
     It connects to none where all of that is nothing, and says no more of who is not reached: the ramp does. Raises
     :class:`~asyncli.errors.HostError` for what fails, in one line.
     """
-    protocol = build_shard(plan, spread).new_protocol(lambda row: row)
+    protocol = build_shard(plan, spread, data).new_protocol(lambda row: row)
     if plan.tls is None and protocol.handshake is None and not beats:
         return Probed(None, {})
     context = None if plan.tls is None else client_context(plan.tls, http2=plan.http2)
@@ -90,7 +92,7 @@ def _of_target(talk: _Talk, there: Destination, context: ssl.SSLContext | None, 
     for _ in range(times):
         began = time.monotonic()
         try:
-            sock = _connected(there, plan.connect_timeout_s)
+            sock = _connected(plan, there)
         except OSError:
             return found
         with sock:
@@ -176,11 +178,13 @@ class _Talk:
         raise HostError(f"{self.target.url}: the {what} {why}{forced}")
 
 
-def _connected(there: Destination, timeout_s: float) -> socket.socket:
+def _connected(plan: Plan, there: Destination) -> socket.socket:
     sock = socket.socket(there.family, socket.SOCK_STREAM)
     try:
-        sock.settimeout(timeout_s)
+        sock.settimeout(plan.connect_timeout_s)
         sock.connect((there.address, there.port))
+        if plan.proxy_protocol is not None:
+            sock.sendall(ProxyHeader(plan.proxy_protocol, there.address, there.port).of(0))
     except OSError:
         sock.close()
         raise
@@ -283,7 +287,7 @@ def _versions(options: TlsOptions) -> str:
 def _shown_by(plan: Plan, target: Target, there: Destination) -> Certificate | None:
     """The certificate that cannot be trusted, by another handshake that trusts it."""
     try:
-        with _connected(there, plan.connect_timeout_s) as sock:
+        with _connected(plan, there) as sock:
             options = msgspec.structs.replace(plan.tls_options, ca=None, insecure=True)
             return _shake(sock, client_context(options), target.name).certificate
     except (OSError, HostError):

@@ -19,7 +19,7 @@ from asyncli.protocols import new_protocol, new_reader
 from asyncli.protocols.interface import Protocol, Reader
 from asyncli.protocols.words import Http2Words, HttpWords, MqttWords, StreamWords, TcpWords, WebSocketWords, Words
 from asyncli.records import Finding, Tick
-from asyncli.template import Fields
+from asyncli.template import Data, Fields
 from asyncli.values import Target, TlsOptions
 
 # Of a WebSocket's request, beside its key (protocols/websocket.py).
@@ -50,11 +50,15 @@ class Shard(msgspec.Struct, frozen=True, tag=True):
     #: None: in the clear. ``names``: the host that each URL of the plan asks for.
     tls: TlsOptions | None = None
     names: tuple[str, ...] = ()
+    #: "v1" or "v2": each connection begins with such a header.
+    proxy_protocol: str | None = None
+    #: Of all connections of the run: a host may take over those of another.
+    data: Data | None = None
 
     def new_protocol(self, number: Callable[[int], int]) -> Protocol:
         """What the rows of a table speak; ``number``: of a row its connection's number."""
         # Of this seed: who resumes the run has its client ids again.
-        return new_protocol(self.words, os.urandom, Fields(number, f"{self.seed & 0xFFFFFF:06x}"))
+        return new_protocol(self.words, os.urandom, Fields(number, f"{self.seed & 0xFFFFFF:06x}", self.data))
 
     @property
     def http2(self) -> bool:
@@ -96,6 +100,7 @@ class LoadShard(msgspec.Struct, frozen=True, tag=True):
     seed: int = 0
     tls: TlsOptions | None = None
     names: tuple[str, ...] = ()
+    proxy_protocol: str | None = None
 
     http2: ClassVar[bool] = False
 
@@ -109,8 +114,8 @@ class LoadShard(msgspec.Struct, frozen=True, tag=True):
         return self.method not in ("POST", "PATCH")
 
 
-def build_shard(plan: Plan, spread: Spread) -> Shard:
-    """The orders for the one host process of a local run."""
+def build_shard(plan: Plan, spread: Spread, data: Data | None = None) -> Shard:
+    """The orders for the one host process of a local run. ``data``: of ``plan.data``, read."""
     return Shard(
         ramp=plan.schedule,
         keepalive_s=plan.keepalive_s,
@@ -127,6 +132,8 @@ def build_shard(plan: Plan, spread: Spread) -> Shard:
         crowded=spread.crowds(plan.connections),
         tls=plan.tls,
         names=tuple(target.name for target in plan.targets),
+        proxy_protocol=plan.proxy_protocol,
+        data=data,
     )
 
 
@@ -157,6 +164,7 @@ def build_load_shard(plan: BenchPlan, spread: Spread) -> LoadShard:
         seed=plan.seed,
         tls=plan.held.tls,
         names=tuple(target.name for target in plan.held.targets),
+        proxy_protocol=plan.proxy_protocol,
     )
 
 

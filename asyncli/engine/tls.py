@@ -16,6 +16,7 @@ from datetime import UTC, datetime
 from asyncli.certificates import client_context, not_http2, reason_of
 from asyncli.core.life import DEADLINE, TLS_DEADLINE
 from asyncli.engine.net import READABLE, WRITABLE, RealNet, replace_by_closing
+from asyncli.engine.proxied_net import ProxiedNet
 from asyncli.engine.tls_handshake import Handshake, KeyLog, TlsError
 from asyncli.protocols.tls13 import SUITES, AlertError, RecordError, RecordLayer
 from asyncli.records import Tick, TlsCounts
@@ -33,7 +34,9 @@ class TlsNet:
     ``http2``: the server must choose it.
     """
 
-    def __init__(self, net: RealNet, options: TlsOptions, names: Sequence[str], patience_s: float, http2: bool = False) -> None:
+    def __init__(
+        self, net: RealNet | ProxiedNet, options: TlsOptions, names: Sequence[str], patience_s: float, http2: bool = False
+    ) -> None:
         self._net, self._names, self._resume, self._patience_s = net, names, options.tls_resume, patience_s
         self._context, self._http2 = client_context(options, http2=http2), http2
         self._keylog = KeyLog(self._context)

@@ -21,8 +21,8 @@ class LabNginx(LabServer):
     """A private nginx. Raises :class:`HostError` without an nginx, or where it does not start.
 
     It answers every path with ``body``, in which nginx fills in its variables; ``least_workers``: the least number of workers
-    (default: one a CPU); ``http2``: it speaks HTTP/2, and without TLS nothing else. The other keyword arguments provoke the ends
-    of connections.
+    (default: one a CPU); ``http2``: it speaks HTTP/2, and without TLS nothing else; ``proxy_protocol``: connections begin with a
+    PROXY header. The other keyword arguments provoke the ends of connections.
     """
 
     name = "nginx"
@@ -45,12 +45,13 @@ class LabNginx(LabServer):
         content_type: str = "text/plain",
         least_workers: int | None = None,
         http2: bool = False,
+        proxy_protocol: bool = False,
         **more: Any,
     ) -> None:
         super().__init__(*common, **more)
         self._least_workers = least_workers or len(os.sched_getaffinity(0))
         self._requests, self._time_s, self._slots = keepalive_requests, keepalive_time_s, worker_connections
-        self._binary, self._http2 = binary, http2
+        self._binary, self._http2, self._proxied = binary, http2, proxy_protocol
         self._body, self._content_type = body, content_type
         #: The connections it is sized for.
         self._room = self._connections
@@ -107,6 +108,7 @@ class LabNginx(LabServer):
         assert self.sizes is not None
         assert self._binary is not None
         modern = self._binary.version >= (1, 19, 10)
+        listens = {"ssl": self.tls, "http2": self._http2, "proxy_protocol": self._proxied}
         parts, body = _in_parts(self._body)
         return {
             "error_log": quoted(self._file("error.log")),
@@ -121,7 +123,7 @@ class LabNginx(LabServer):
             "header_timeout": self._time_s if self._http2 else max(60, self._timeout_s),
             "keepalive_time": f"keepalive_time {self._time_s}s;" if modern else "# (not in this version)",
             "status_keepalive_time": "keepalive_time 1000h;" if modern else "# (keepalive_time: not in this version)",
-            "listen": ports.host_port(self.address, self.port) + (" ssl" if self.tls else "") + (" http2" if self._http2 else ""),
+            "listen": " ".join([ports.host_port(self.address, self.port), *(word for word, said in listens.items() if said)]),
             "tls_lines": self._tls_lines() if self.tls else "# (no TLS)",
             "backlog": backlog(),
             "content_type": self._content_type,

@@ -7,13 +7,15 @@ import contextlib
 import re
 from pathlib import Path
 
+import pytest
 from programs import SHORT, report, run, speaking
 
 N = 40
 HOLD = ("-c", str(N), "--hold", "1.2", "--workers", "2", "--out", "run.db", "--quiet")
 
 
-def test_each_connection_asks_as_itself_on_all_its_heartbeats(tmp_path: Path) -> None:
+@pytest.mark.parametrize("named", [False, True])
+def test_each_connection_asks_as_itself_on_all_its_heartbeats(tmp_path: Path, named: bool) -> None:
     heard: list[set[bytes]] = []
 
     async def client(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -25,8 +27,16 @@ def test_each_connection_asks_as_itself_on_all_its_heartbeats(tmp_path: Path) ->
         heard.append(asked)
         writer.close()
 
+    (tmp_path / "rows.csv").write_text("".join(["meter,owner\n", *(f"m-{n},owner-{n}\n" for n in range(N))]))
+    more = ("--data", "rows.csv", "--header", "X-Meter: {meter}") if named else ("--header", "X-Meter: {n:06d}-{random}")
     with speaking(client) as at:
-        done = run(tmp_path, "soak", f"http://{at}/of/{{n}}?{{literal}}", "--header", "X-Meter: {n:06d}-{random}", "--seed", "4140", *SHORT, *HOLD)
+        done = run(tmp_path, "soak", f"http://{at}/{{n}}?{'{owner}' if named else '{literal}'}", *more, "--seed", "4140", *SHORT, *HOLD)
     summary = report(tmp_path, "run.db")
     assert (done.err, summary["connections"]["lost"], summary["heartbeats"]["answered"] > N) == ("", 0, True)
-    assert sorted(heard, key=str) == sorted(({b"/of/%d?{literal} %06d-00102c" % (n, n)} for n in range(N)), key=str)
+    form = "/{0}?owner-{0} m-{0}" if named else "/{0}?{{literal}} {0:06d}-00102c"
+    assert sorted(heard, key=str) == sorted(({form.format(n).encode()} for n in range(N)), key=str)
+    assert ("data" in summary["plan"]) == named
+    if named:
+        (tmp_path / "rows.csv").write_text("meter,owner\nm-0,owner-0\n")
+        short = run(tmp_path, "check", "http://127.0.0.1:1/{owner}", "--data", "rows.csv", "-c", "2")
+        assert (short.status, len(short.err.splitlines())) == (2, 1)

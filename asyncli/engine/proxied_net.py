@@ -1,0 +1,53 @@
+"""The network seam with a PROXY header before all else on each connection, TLS included."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Sequence
+
+from asyncli.engine.net import RealNet
+from asyncli.engine.spread import Destination
+from asyncli.protocols.proxy_header import ProxyHeader
+
+
+class ProxiedNet:
+    """``net``, whose connections begin with a header by ``version``: "v1" or "v2". It leaves with the first words, also where
+    these are empty: that is how each table asks for a connect's outcome. It is not counted among the bytes sent.
+    """
+
+    def __init__(self, net: RealNet, destinations: Sequence[Destination], version: str) -> None:
+        self._net, self._headers = net, [ProxyHeader(version, one.address, one.port) for one in destinations]
+        self._unsent: dict[int, bytes] = {}
+        self._raw_send, self.recv, self.clock = net.send, net.recv, net.clock
+        self.fileno, self.watch, self.poll = net.fileno, net.watch, net.poll
+        self.late_event, self.add_counts = net.late_event, net.add_counts
+
+    def connect(self, destination: int, source: int) -> int:
+        handle = self._net.connect(destination, source)
+        self._begin(handle, destination, source)
+        return handle
+
+    def replace(self, handle: int, destination: int, source: int) -> int:
+        self._unsent.pop(handle, None)
+        handle = self._net.replace(handle, destination, source)
+        self._begin(handle, destination, source)
+        return handle
+
+    def close(self, handle: int, abort: bool) -> None:
+        self._unsent.pop(handle, None)
+        self._net.close(handle, abort)
+
+    def send(self, handle: int, data: bytes) -> int:
+        if handle not in self._unsent:
+            return self._raw_send(handle, data)
+        header = self._unsent[handle]
+        taken = self._raw_send(handle, header + data)
+        if taken < len(header):
+            self._unsent[handle] = header[taken:]
+            raise BlockingIOError(errno.EAGAIN, "")
+        del self._unsent[handle]
+        return taken - len(header)
+
+    def _begin(self, handle: int, destination: int, source: int) -> None:
+        # As spread.py lays connections out: this is the connection's number, while all destinations are used.
+        self._unsent[handle] = self._headers[destination].of(source * len(self._headers) + destination)
