@@ -246,6 +246,8 @@ class Tick(msgspec.Struct):
     asked: Asked | None = None
     #: Of the deaths: connections whose heartbeat was not answered in the drain.
     unanswered: Count = 0
+    #: Of the deaths: connections whose unanswered heartbeat the peer's kernel had acknowledged.
+    acknowledged: Count = 0
     #: Of those idle when the drain began: time since the last answer, or the connect (ms).
     heard_ms: Histogram = msgspec.field(default_factory=Histogram)
     #: Of connections over TLS only.

@@ -495,7 +495,7 @@ class HeldConnections:
         """The one way a connection, or an attempt at one, ends. ``in_wheel``: whether an IDLE row still hangs there; ``said``:
         how the peer refused, or broke the protocol.
         """
-        state, tick, now = self.state[row], self.tick, self._net.clock()
+        state, tick, now, handle = self.state[row], self.tick, self._net.clock(), self._handle[row]
         why = cause(state, event)
         self._protocol.forget(row)
         self._unsent.pop(row, None)
@@ -521,6 +521,7 @@ class HeldConnections:
                 # It waited for so long at the least.
                 tick.latency_us.add((now - self.wheel.due[row]) * 1e6)
                 self._beats[row] += 1
+                tick.acknowledged += why == "heartbeat_timeout" and self._net.acknowledged(handle)
             elif in_wheel and not self.draining:
                 self.wheel.remove(row)
             # Nothing is asked in the drain: this was before.

@@ -7,11 +7,13 @@ OSErrors. TLS is another class with these methods (tls.py).
 from __future__ import annotations
 
 import errno
+import fcntl
 import math
 import os
 import select
 import socket
 import struct
+import termios
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -92,6 +94,10 @@ class Net(Protocol):
         nothing yet, since TLS's handshake began later."""
         ...
 
+    def acknowledged(self, handle: int) -> bool:
+        """Whether the peer's kernel has acknowledged all that was sent."""
+        ...
+
     def add_counts(self, tick: Tick) -> None:
         """Put into ``tick`` what the transport has counted since the last call."""
         ...
@@ -166,6 +172,9 @@ class RealNet:
 
     def late_event(self, handle: int) -> str | None:
         return DEADLINE
+
+    def acknowledged(self, handle: int) -> bool:
+        return not any(fcntl.ioctl(handle, termios.TIOCOUTQ, bytes(4)))
 
     def add_counts(self, tick: Tick) -> None:
         pass

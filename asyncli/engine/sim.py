@@ -177,6 +177,9 @@ class SimNet:
     def late_event(self, handle: int) -> str | None:
         return DEADLINE
 
+    def acknowledged(self, handle: int) -> bool:
+        return not self._connections[handle].silent
+
     def add_counts(self, tick: Tick) -> None:
         pass
 

@@ -95,6 +95,9 @@ class TlsNet:
         # TLS's handshake has as long as TCP's had.
         return TLS_DEADLINE if self.clock() - shaking.stood >= self._patience_s else None
 
+    def acknowledged(self, handle: int) -> bool:
+        return self._net.acknowledged(handle)
+
     def add_counts(self, tick: Tick) -> None:
         tick.tls, self._counts = self._counts, TlsCounts()
         tick.tls.objects = len(self._kept)

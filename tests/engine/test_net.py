@@ -89,6 +89,19 @@ def test_a_socket_that_is_left_to_the_next_connection_is_a_new_one_to_the_server
     peer.close()
 
 
+def test_what_the_peers_kernel_has_is_acknowledged_though_nobody_reads_it(listener: socket.socket) -> None:
+    net = RealNet((Destination(socket.AF_INET, "127.0.0.1", listener.getsockname()[1]),), ())
+    handle, peer = connected(net, listener)
+    net.send(handle, b"ask")
+    assert net.acknowledged(handle)
+    with pytest.raises(BlockingIOError):
+        while net.send(handle, bytes(65_536)):
+            pass
+    assert not net.acknowledged(handle)
+    net.close(handle, abort=True)
+    peer.close()
+
+
 class SlowNet:
     """One connection, whose TCP handshake is over at ``stands_s``."""
 

@@ -97,7 +97,8 @@ def _nobody_answered(
     name, count, sent = table.server.called, left(cells), sum(tick.sent for tick in asked)
     if no_route := sum(tick.failures.get("unreachable", 0) for tick in meanwhile):
         return reason("path_cut", "no_route", certain=True, connects=format_many(no_route, "connect"))
-    why = why_silent(table.server, found, sent)
+    acknowledged = sum(tick.acknowledged for tick in {id(cell.tick): cell.tick for cell in cells}.values())
+    why = why_silent(table.server, found, sent, 2 * acknowledged >= count)
     if why == "unacknowledged":
         return reason("path_cut", why, segments=format_many(found.resent or 0, "TCP segment"))
     if why == "stopped":
@@ -122,13 +123,13 @@ def _never(table: LossTable, others: str) -> Reason:
     return reason(f"never_{did}", f"{others}{did}", server=table.server.called)
 
 
-def why_silent(server: ServerEvidence, found: Evidence, sent: int) -> NoAnswers:
+def why_silent(server: ServerEvidence, found: Evidence, sent: int, acknowledged: bool = False) -> NoAnswers:
     """Why no heartbeat was answered while ``sent`` of them waited.
 
-    What no kernel acknowledged was retransmitted, nearly all of it. The kernel counts for the whole host: on the server's host
-    its processes say more.
+    What no kernel acknowledged was retransmitted, nearly all of it. The kernel counts for the whole host: what the sockets of the
+    lost say (``acknowledged``) goes before, and on the server's host its processes.
     """
-    if (found.resent or 0) >= max(FEWEST, sent / 2) and not (server.local and found.stopped):
+    if (found.resent or 0) >= max(FEWEST, sent / 2) and not acknowledged and not (server.local and found.stopped):
         return "unacknowledged"
     if found.stopped:
         return "stopped"
