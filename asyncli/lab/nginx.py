@@ -21,14 +21,14 @@ class LabNginx(LabServer):
     """A private nginx. Raises :class:`HostError` without an nginx, or where it does not start.
 
     It answers every path with ``body``, in which nginx fills in its variables; ``least_workers``: the least number of workers
-    (default: one a CPU); ``http2``: it speaks HTTP/2, and without TLS nothing else. The other keyword arguments provoke the ends
-    of connections.
+    (default: one a CPU); with ``http2`` and without TLS it speaks nothing else. The other keyword arguments provoke the ends of
+    connections.
     """
 
     name = "nginx"
     template = "nginx.conf"
     status_path = "/nginx_status"
-    speaks_tls = True
+    speaks_tls = speaks_http2 = True
     grave = re.compile(r"\[(emerg|alert|crit|error)\]")
     stamp = re.compile(r"^[\d/]+ [\d:]+ |^nginx: |\d+#\d+: (\*\d+ )?")
     # Until it has read its configuration it writes to stderr, then to the log.
@@ -44,13 +44,12 @@ class LabNginx(LabServer):
         body: str = "ok\n",
         content_type: str = "text/plain",
         least_workers: int | None = None,
-        http2: bool = False,
         **more: Any,
     ) -> None:
         super().__init__(*common, **more)
         self._least_workers = least_workers or len(os.sched_getaffinity(0))
         self._requests, self._time_s, self._slots = keepalive_requests, keepalive_time_s, worker_connections
-        self._binary, self._http2 = binary, http2
+        self._binary = binary
         self._body, self._content_type = body, content_type
         #: The connections it is sized for.
         self._room = self._connections
@@ -118,10 +117,10 @@ class LabNginx(LabServer):
             "keepalive_timeout": self._timeout_s,
             "keepalive_requests": self._requests,
             # Not below nginx's own when a test sets a short keepalive_timeout; of HTTP/2 it ends what only pings.
-            "header_timeout": self._time_s if self._http2 else max(60, self._timeout_s),
+            "header_timeout": self._time_s if self.http2 else max(60, self._timeout_s),
             "keepalive_time": f"keepalive_time {self._time_s}s;" if modern else "# (not in this version)",
             "status_keepalive_time": "keepalive_time 1000h;" if modern else "# (keepalive_time: not in this version)",
-            "listen": ports.host_port(self.address, self.port) + (" ssl" if self.tls else "") + (" http2" if self._http2 else ""),
+            "listen": ports.host_port(self.address, self.port) + (" ssl" if self.tls else "") + (" http2" if self.http2 else ""),
             "tls_lines": self._tls_lines() if self.tls else "# (no TLS)",
             "backlog": backlog(),
             "content_type": self._content_type,
