@@ -1,7 +1,8 @@
 """What all tests share: tests that need a real server are skipped where there is none, or fail where one is asked for.
 
-ASYNCLI_REQUIRE_NGINX asks for nginx, ASYNCLI_REQUIRE_SERVERS for every server of the lab, ASYNCLI_REQUIRE_COMPILER for what builds
-its models, ASYNCLI_REQUIRE_NAMESPACES for what the faults of the network take.
+ASYNCLI_REQUIRE_NGINX asks for nginx, ASYNCLI_REQUIRE_SERVERS for every server of the lab that pip or the distribution installs,
+ASYNCLI_REQUIRE_NODE and ASYNCLI_REQUIRE_GO for those on Node and Go, ASYNCLI_REQUIRE_COMPILER for what builds its models,
+ASYNCLI_REQUIRE_NAMESPACES for what the faults of the network take.
 """
 
 from __future__ import annotations

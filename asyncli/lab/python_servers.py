@@ -10,6 +10,7 @@ For many idle connections as their documentations say: no compression, which tak
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import resource
 import signal
 import ssl
@@ -18,7 +19,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 
-class _Asked(NamedTuple):
+class _Place(NamedTuple):
     address: str
     port: int
     backlog: int
@@ -38,12 +39,14 @@ def _ready() -> None:
     print("ready", flush=True)
 
 
-def _websockets(asked: _Asked) -> None:
+def _websockets(asked: _Place) -> None:
     from websockets.asyncio.server import ServerConnection, serve
+    from websockets.exceptions import ConnectionClosed
 
     async def echo(connection: ServerConnection) -> None:
-        async for message in connection:
-            await connection.send(message)
+        with contextlib.suppress(ConnectionClosed):
+            async for message in connection:
+                await connection.send(message)
 
     async def run() -> None:
         async with serve(
@@ -55,7 +58,7 @@ def _websockets(asked: _Asked) -> None:
     asyncio.run(run())
 
 
-def _aiohttp(asked: _Asked) -> None:
+def _aiohttp(asked: _Place) -> None:
     from aiohttp import web
 
     async def answer(request: web.Request) -> web.StreamResponse:
@@ -79,7 +82,7 @@ def _aiohttp(asked: _Asked) -> None:
     asyncio.run(run())
 
 
-def _uvicorn(asked: _Asked) -> None:
+def _uvicorn(asked: _Place) -> None:
     import uvicorn
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
@@ -114,14 +117,14 @@ def _uvicorn(asked: _Asked) -> None:
     Told(config).run()
 
 
-_SERVERS: dict[str, Callable[[_Asked], None]] = {"websockets": _websockets, "aiohttp": _aiohttp, "uvicorn": _uvicorn}
+_SERVERS: dict[str, Callable[[_Place], None]] = {"websockets": _websockets, "aiohttp": _aiohttp, "uvicorn": _uvicorn}
 
 
 def main() -> None:
     name, address, port, backlog, idle_s, pem = sys.argv[1:]
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    _SERVERS[name](_Asked(address, int(port), int(backlog), int(idle_s), pem))
+    _SERVERS[name](_Place(address, int(port), int(backlog), int(idle_s), pem))
 
 
 if __name__ == "__main__":
