@@ -1,4 +1,4 @@
-"""docs/atlas.md and docs/atlas.svg from the record of the experiment atlas.
+"""docs/atlas.md and its figures from the record of the experiment atlas.
 
     python bench/atlas_doc.py experiment-atlas-*/record.json
 """
@@ -26,21 +26,35 @@ The same soak against each server of the lab, in each protocol that it speaks: m
 heartbeat now and then. It is for sizing: multiply by the connections that you hold, and measure your own server with your own configuration before you
 buy.
 
-![Memory of one held connection](atlas.svg)
+![Memory of one held connection in the clear](atlas.svg)
+
+![Memory of one held connection over TLS](atlas-tls.svg)
 
 """
 TAIL = """
 ## What it is not
 
-- Not a ranking: the servers do different work. redis and memcached parse a word, Nchan keeps a channel's subscriber, nginx answers a file-less 200.
+- Not a ranking: the servers do different work. redis and memcached parse a word, Nchan keeps a channel's subscriber, nginx answers a file-less 200, the libraries call a program.
 - Not your server: no backend, no log, no cache, no message but the heartbeat. A WebSocket server with application state takes what that takes.
 - Not the cost of traffic: heartbeats come every 15 s on average.
 - Of one machine, client and server on it: compare ratios, not figures.
 
+## How they are set
+
+Limits on connections, requests and idle times are lifted, as for many idle connections each server's documentation has it; no server pings of its own
+accord. `configs/` has the configurations of nginx, Apache, HAProxy, Caddy, lighttpd, mosquitto and NATS, `asyncli/lab/` the programs on a library:
+
+- No permessage-deflate anywhere: it takes most of a WebSocket's memory where it is granted (`websockets`, "Memory and buffers": 64 kB with it, 14 kB
+  without), and asyncli does not ask for it unless told to.
+- Python: `websockets` and `aiohttp` on asyncio's own loop, `uvicorn` with what `uvicorn[standard]` installs (uvloop, httptools, `websockets`). Over TLS
+  asyncio zeroes a buffer of 256 KiB for each connection (asyncio/sslproto.py, `max_size`); uvloop's is touched as far as it is used.
+- Node: `ws` without its list of clients. V8's heap grows and shrinks in steps: its intervals are wide.
+- Go: `gorilla` with a pool of write buffers, read buffers of 1,024 B, and a handler that returns (its examples/bufferpool); a goroutine for each
+  connection. `gobwas` with an epoll set in place of those ("A Million WebSockets and Go").
+
 ## The cells
 
-Each is one command, `asyncli experiment atlas --only NAME`; the configuration is the lab's (`configs/`), with limits on connections, requests and idle
-times lifted, as for many idle connections each server's documentation has it.
+Each is one command, `asyncli experiment atlas --only NAME`.
 
 | cell | server and protocol | its plan |
 |---|---|---|
@@ -66,7 +80,8 @@ def main() -> None:
             keys = " ".join(f"{key}={value!r}" for key, value in one.keys.items())
             cells.append(f"| `{name}` | {one.server}, {one.spoken} | {keys or 'as by default'} |")
     (DOCS / "atlas.md").write_text(HEAD + "\n".join(lines) + "\n" + TAIL + "\n".join(cells) + "\n", encoding="utf-8")
-    (DOCS / "atlas.svg").write_text(file_svg(draw(found.charts[0]), "atlas", found.charts[0].title), encoding="utf-8")
+    for name, chart in zip(("atlas", "atlas-tls"), found.charts, strict=True):
+        (DOCS / f"{name}.svg").write_text(file_svg(draw(chart), name, chart.title), encoding="utf-8")
 
 
 if __name__ == "__main__":

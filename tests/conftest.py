@@ -1,7 +1,8 @@
 """What all tests share: tests that need a real server are skipped where there is none, or fail where one is asked for.
 
-ASYNCLI_REQUIRE_NGINX asks for nginx, ASYNCLI_REQUIRE_SERVERS for every server of the lab, ASYNCLI_REQUIRE_COMPILER for what builds
-its models, ASYNCLI_REQUIRE_NAMESPACES for what the faults of the network take.
+ASYNCLI_REQUIRE_NGINX asks for nginx, ASYNCLI_REQUIRE_SERVERS for every server of the lab that pip or the distribution installs,
+ASYNCLI_REQUIRE_NODE and ASYNCLI_REQUIRE_GO for those on Node and Go, ASYNCLI_REQUIRE_COMPILER for what builds its models,
+ASYNCLI_REQUIRE_NAMESPACES for what the faults of the network take.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ from namespaces import can_be_made
 from asyncli.lab import nchan
 from asyncli.lab.apache import find_apache
 from asyncli.lab.executables import find_nginx
-from asyncli.lab.haproxy import find_haproxy
-from asyncli.lab.mosquitto import find_mosquitto
+from asyncli.lab.haproxy import LabHaproxy
+from asyncli.lab.mosquitto import LabMosquitto
 
 # Before numpy is loaded: its threads would take the CPUs that other tests of a lane use.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -64,13 +65,13 @@ def _compiler() -> bool:
 _SERVERS: dict[str, tuple[Callable[[], bool], str, tuple[str, ...]]] = {
     "nginx": (_nginx, "no nginx with stub_status on this host; apt-get install nginx", ("ASYNCLI_REQUIRE_NGINX", "ASYNCLI_REQUIRE_SERVERS")),
     "apache": (lambda: find_apache() is not None, "no Apache 2.4 on this host; apt-get install apache2", ("ASYNCLI_REQUIRE_SERVERS",)),
-    "haproxy": (lambda: find_haproxy() is not None, "no HAProxy on this host; apt-get install haproxy", ("ASYNCLI_REQUIRE_SERVERS",)),
+    "haproxy": (lambda: LabHaproxy.found() is not None, "no HAProxy on this host; apt-get install haproxy", ("ASYNCLI_REQUIRE_SERVERS",)),
     "nchan": (_nchan, "no nginx with Nchan on this host; apt-get install libnginx-mod-nchan", ("ASYNCLI_REQUIRE_SERVERS",)),
     "stores": (
         lambda: bool(shutil.which("redis-server") and shutil.which("memcached")),
         "no redis or no memcached on this host; apt-get install redis-server memcached", ("ASYNCLI_REQUIRE_SERVERS",),
     ),
-    "mosquitto": (lambda: find_mosquitto() is not None, "no mosquitto 2.0 on this host; apt-get install mosquitto", ("ASYNCLI_REQUIRE_SERVERS",)),
+    "mosquitto": (lambda: LabMosquitto.found() is not None, "no mosquitto 2.0 on this host; apt-get install mosquitto", ("ASYNCLI_REQUIRE_SERVERS",)),
     "namespaces": (
         can_be_made,
         "no network namespaces to drop packets in: that takes root, ip and nft; apt-get install iproute2 nftables",

@@ -2,45 +2,52 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from asyncli.cli.options import parsed, seconds_of
 from asyncli.errors import PlanError
+from asyncli.lab import NAMES
 from asyncli.units import parse_count
 
+_NAMES = "\n".join(f"  {name:15} {known.words}" for name, known in NAMES.items())
+_HELP = f"""Start a local server, print its address, and run it until Ctrl-C.
 
-@click.command(name="lab", no_args_is_help=True)
+\b
+NAME is
+{_NAMES}
+
+All but builtin and asyncio must be installed; the other textbook models need a C compiler, gorilla and gobwas are built by Go.
+The system's own configuration is neither read nor changed.
+"""
+
+
+@click.command(name="lab", no_args_is_help=True, help=_HELP)
 @click.argument("name", metavar="NAME")
 @click.option(
     "-c",
     "--connections",
     metavar="N",
-    help="How many it must hold.  [default: 100k; nginx-proxy 5k, apache-prefork 256, apache-event, haproxy, "
-    "mosquitto, redis and memcached 10k, server models 16]",
+    help="How many it must hold.  [default: nginx, nchan and builtin 100k, nginx-proxy 5k, apache-prefork 256, server models 16, "
+    "the others 10k]",
 )
 @click.option("-k", "--keepalive", default="3600", metavar="TIME", show_default=True, help="The clients' longest keepalive.")
 @click.option("--port", default="0", metavar="PORT", show_default=True, help="The port; 0: a free one.")
-@click.option("--tls", is_flag=True, help="Speak TLS, with a new certificate: not nginx-proxy and the models.")
-def command(name: str, connections: str | None, keepalive: str, port: str, tls: bool) -> int:
-    """Start a local server, print its address, and run it until Ctrl-C.
-
-    NAME is nginx, nginx-proxy (an nginx before two others), nchan (an nginx that holds WebSockets and event streams),
-    apache-prefork, apache-event, haproxy, mosquitto (MQTT), redis, memcached, or builtin (asyncli's own); or a textbook model:
-    iterative, fork (a process per client), prefork, thread (a thread per client), thread-pool, thread-queue, asyncio. All but
-    builtin must be installed; the models but asyncio need a C compiler. The system's own configuration is neither read nor
-    changed.
-    """
+@click.option("--tls", is_flag=True, help="Speak TLS, with a new certificate, where it can.")
+@click.option("--http2", is_flag=True, help="Speak HTTP/2, where it can.")
+def command(name: str, connections: str | None, keepalive: str, port: str, tls: bool, http2: bool) -> int:
     count = None if connections is None else parsed("--connections", parse_count, connections)
     seconds = seconds_of("--keepalive", keepalive)
     if not port.isdigit() or int(port) > 65535:
         raise PlanError(f"--port: {port!r} is not a port; write a number from 0 to 65535")
     import asyncio
 
-    asyncio.run(_serve(name, count, seconds, int(port), tls))
+    asyncio.run(_serve(name, count, keepalive_s=seconds, port=int(port), tls=tls, http2=http2))
     return 0
 
 
-async def _serve(name: str, connections: int | None, keepalive_s: float, port: int, tls: bool) -> None:
+async def _serve(name: str, connections: int | None, **options: Any) -> None:
     import asyncio
     import shlex
 
@@ -51,7 +58,7 @@ async def _serve(name: str, connections: int | None, keepalive_s: float, port: i
     for number in caught():
         asyncio.get_running_loop().add_signal_handler(number, stopped.set)
     asked = {} if connections is None else {"connections": connections}
-    async with lab.choose(name, keepalive_s=keepalive_s, port=port, tls=tls, **asked) as server:
+    async with lab.choose(name, **options, **asked) as server:
         workers = "1 worker" if server.workers == 1 else f"{server.workers} workers"
         click.echo(f"{server.label} with {workers}, pid {server.pid}; Ctrl-C ends it")
         click.echo(f"  target  {server.url}")
@@ -62,6 +69,6 @@ async def _serve(name: str, connections: int | None, keepalive_s: float, port: i
         authority = "" if server.authority is None else f"--ca {shlex.quote(str(server.authority))} "
         if server.authority is not None:
             click.echo(f"  authority  {server.authority}")
-        keys = "".join(f"--{key} {shlex.quote(value)} " for key, value in server.plan_keys.items())
+        keys = "".join(f"--{key} {shlex.quote(value)} " for key, value in server.plan_keys.items()) + "--http2 " * server.http2
         click.echo(f"  try     asyncli soak -c {server.connections} {status}{authority}{keys}{server.url}")
         await stopped.wait()

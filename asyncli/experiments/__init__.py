@@ -72,7 +72,7 @@ ABOUT = {
     "pipelining": "pipelines against one at a time, threads and tasks; nginx (2 min)",
     "server-models": "processes, threads and pools, by CPU a connection; programs in C (6 min)",
     "holding": "what a held connection costs each server of the lab, and how many fit (10 min)",
-    "atlas": "what one held connection costs, by server and protocol (30 min)",
+    "atlas": "what one held connection costs, by server and protocol (90 min)",
     "two-clients": "one nginx, two clients of 50,000 on hosts of their own, in namespaces (3 min)",
     "client-lost": "one nginx, a fleet of two by Dask, one of them cut off and back, in namespaces (3 min)",
 }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Mapping
 from typing import Annotated, Any, NamedTuple
 
@@ -32,25 +31,52 @@ class Cell(NamedTuple):
     options: Mapping[str, Any] = {}
 
 
+_H2: dict[str, Any] = {"keys": {"http2": True}, "options": {"http2": True}}
+_SSE: dict[str, Any] = {"scheme": "http", "keys": {"protocol": "sse", "silence": "forever"}}
 #: By the names that ``--only`` takes.
 CELLS = {
     "nginx": Cell("nginx", "HTTP"),
     "nginx-tls": Cell("nginx", "HTTPS", True),
-    "nginx-h2c": Cell("nginx", "HTTP/2, pings", keys={"http2": True}, options={"http2": True}),
-    "nginx-h2": Cell("nginx", "HTTP/2 over TLS, pings", True, keys={"http2": True}, options={"http2": True}),
+    "nginx-h2c": Cell("nginx", "HTTP/2, pings", **_H2),
+    "nginx-h2": Cell("nginx", "HTTP/2 over TLS, pings", True, **_H2),
     "nginx-h2c-heads": Cell("nginx", "HTTP/2, HEADs", keys={"http2": True, "h2_heartbeat": "head"}, options={"http2": True}),
     "apache-event": Cell("apache-event", "HTTP"),
     "apache-event-tls": Cell("apache-event", "HTTPS", True),
+    "apache-event-h2c": Cell("apache-event", "HTTP/2, pings", **_H2),
+    "apache-event-h2": Cell("apache-event", "HTTP/2 over TLS, pings", True, **_H2),
     "haproxy": Cell("haproxy", "HTTP"),
     "haproxy-tls": Cell("haproxy", "HTTPS", True),
+    "haproxy-h2c": Cell("haproxy", "HTTP/2, pings", **_H2),
+    "haproxy-h2": Cell("haproxy", "HTTP/2 over TLS, pings", True, **_H2),
+    "caddy": Cell("caddy", "HTTP"),
+    "caddy-tls": Cell("caddy", "HTTPS", True),
+    "caddy-h2c": Cell("caddy", "HTTP/2, pings", **_H2),
+    "caddy-h2": Cell("caddy", "HTTP/2 over TLS, pings", True, **_H2),
+    "lighttpd": Cell("lighttpd", "HTTP"),
+    "lighttpd-h2c": Cell("lighttpd", "HTTP/2, pings", **_H2),
     "builtin": Cell("builtin", "HTTP"),
     "builtin-tls": Cell("builtin", "HTTPS", True),
     "nchan-ws": Cell("nchan", "WebSocket"),
     "nchan-wss": Cell("nchan", "WebSocket over TLS", True),
-    "nchan-sse": Cell("nchan", "event stream", False, "http", {"protocol": "sse", "silence": "forever"}),
-    "nchan-sse-tls": Cell("nchan", "event stream over TLS", True, "http", {"protocol": "sse", "silence": "forever"}),
+    "websockets-ws": Cell("websockets", "WebSocket"),
+    "websockets-wss": Cell("websockets", "WebSocket over TLS", True),
+    "aiohttp-ws": Cell("aiohttp", "WebSocket"),
+    "aiohttp-wss": Cell("aiohttp", "WebSocket over TLS", True),
+    "aiohttp-http": Cell("aiohttp", "HTTP", scheme="http"),
+    "uvicorn-ws": Cell("uvicorn", "WebSocket"),
+    "uvicorn-wss": Cell("uvicorn", "WebSocket over TLS", True),
+    "uvicorn-http": Cell("uvicorn", "HTTP", scheme="http"),
+    "node-ws": Cell("node-ws", "WebSocket"),
+    "node-wss": Cell("node-ws", "WebSocket over TLS", True),
+    "node-http": Cell("node-ws", "HTTP", scheme="http"),
+    "gorilla-ws": Cell("gorilla", "WebSocket"),
+    "gorilla-wss": Cell("gorilla", "WebSocket over TLS", True),
+    "gobwas-ws": Cell("gobwas", "WebSocket"),
+    "nchan-sse": Cell("nchan", "event stream", **_SSE),
+    "nchan-sse-tls": Cell("nchan", "event stream over TLS", True, **_SSE),
     "mosquitto": Cell("mosquitto", "MQTT"),
     "mosquitto-tls": Cell("mosquitto", "MQTT over TLS", True),
+    "nats": Cell("nats", "raw TCP"),
     "redis": Cell("redis", "raw TCP"),
     "memcached": Cell("memcached", "raw TCP"),
 }
@@ -133,15 +159,18 @@ def _spent(run: Run, start_s: float, end_s: float) -> tuple[float, int, int]:
 
 
 def conclude(plan: Any, rounds: Rounds) -> Conclusions:
-    """The table, and a picture of it."""
+    """The table, and a picture of the servers' memory in the clear and over TLS, which takes a multiple of it."""
     labels = {name: f"{one.server}, {one.spoken}" for name, one in CELLS.items()}
     table = rounds.table("One held connection", _COLUMNS, labels, _CAPTION)
-    known = [name for name in CELLS if rounds.of(name, "user")]
-    known.sort(key=lambda name: statistics.median(rounds.of(name, "user")))
-    parts = {"user": "its processes", "kernel": "kernel, an end"}
-    lines = [bars(label, [rounds.median(name, key) for name in known]) for key, label in parts.items()]
-    chart = Chart("bars", "Memory of one held connection", "", "bytes", lines, [labels[name] for name in known])
-    return Conclusions([table], [chart])
+    known = {name: value for name in CELLS if (value := rounds.median(name, "user")) is not None}
+    charts = []
+    for tls, title in ((False, "in the clear"), (True, "over TLS")):
+        names = sorted((name for name in known if CELLS[name].tls == tls), key=known.__getitem__)
+        line = bars("its processes", [known[name] for name in names])
+        said = [labels[name].replace(" over TLS", "") for name in names]
+        what = f"A server's memory for one held connection {title}"
+        charts.append(Chart("bars", what, "", f"bytes in its processes, {title}", [line], said))
+    return Conclusions([table], charts)
 
 
 EXPERIMENT = Experiment(

@@ -18,9 +18,10 @@ from asyncli.units import format_clock, format_count, format_duration, format_ma
 
 # Idle timeouts (s) that are somebody's default.
 _KNOWN_IDLE_S = {
-    5: "the keep-alive timeout of Apache and Node.js", 60: "the idle timeout of AWS's application and classic load balancers",
-    65: "nginx's packaged keepalive_timeout", 75: "nginx's default keepalive_timeout",
-    240: "the idle timeout of Azure's load balancer", 350: "the idle timeout of AWS's network load balancer",
+    5: "the keep-alive timeout of Apache, lighttpd, Node.js and uvicorn",
+    60: "the idle timeout of AWS's application and classic load balancers", 65: "nginx's packaged keepalive_timeout",
+    75: "nginx's default keepalive_timeout", 240: "the idle timeout of Azure's load balancer", 300: "Caddy's idle timeout",
+    350: "the idle timeout of AWS's network load balancer",
     600: "the idle timeout of GCP's firewalls and load balancers",
 }  # fmt: skip
 # After an upgrade.

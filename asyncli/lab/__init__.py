@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from asyncli.lab.servers import NAMES, LabServer, choose, kind_of, url_of
+from asyncli.lab.servers import NAMES, choose, kind_of
 
-__all__ = ["NAMES", "LabServer", "choose", "kind_of", "url_of"]
+__all__ = ["NAMES", "choose", "kind_of"]

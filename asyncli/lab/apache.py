@@ -163,6 +163,7 @@ class LabApache(LabServer):
             "timeout": max(60, self._timeout_s),
             "listen": ports.host_port(self.address, self.port),
             "tls_lines": f"SSLEngine on\n    SSLCertificateFile {quoted(folder / 'server.pem')}" if self.tls else "# (no TLS)",
+            "protocols": f"{'h2' if self.tls else 'h2c'} http/1.1" if self.http2 else "http/1.1",
             "status_port": status_port,
             "status_here": status_here,
             "status_listen": status_listen,
@@ -172,7 +173,8 @@ class LabApache(LabServer):
     def _modules(self) -> str:
         assert self._binary is not None
         lines = []
-        for name in (f"mpm_{self.mpm}", "unixd", "authz_core", "alias", "status", *(["ssl"] if self.tls else [])):
+        more = [*(["ssl"] if self.tls else []), *(["http2"] if self.http2 else [])]
+        for name in (f"mpm_{self.mpm}", "unixd", "authz_core", "alias", "status", *more):
             if {f"mod_{name}", self.mpm if name.startswith("mpm_") else f"mod_{name}"} & self._binary.built_in:
                 continue
             file = self._binary.modules and self._binary.modules / f"mod_{name}.so"
@@ -241,6 +243,8 @@ class LabApacheEvent(LabApache):
 
     name = "apache-event"
     mpm = "event"
+    # In prefork mod_http2 serves one request of a connection at a time, and warns of that.
+    speaks_http2 = True
     # One process holds them under a descriptor limit of 20,000, and the status page counts them.
     usual = 10_000
     status_timeout = "2500ms"

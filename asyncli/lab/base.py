@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, ClassVar, Self
 
-from asyncli.errors import HostError, PlanError
+from asyncli.errors import HostError
 from asyncli.lab import child, ports
 from asyncli.lab.resources import config_file
 from asyncli.spoken import PROTOCOLS, SCHEMES
@@ -32,8 +32,8 @@ class LabServer(ABC):
 
     It is sized for ``connections`` with a heartbeat every ``keepalive_s`` seconds, in ``workers`` processes or threads (default:
     as many as suit it). ``keepalive_timeout_s`` defaults to ten times ``keepalive_s``, and at least an hour, so that a paused
-    client keeps its connections. ``tls``: it speaks TLS, with a new certificate. ``scheme``: of its URL, where it speaks more
-    than one protocol.
+    client keeps its connections. ``tls``: it speaks TLS, with a new certificate. ``http2``: it speaks HTTP/2. ``scheme``: of its
+    URL, where it speaks more than one protocol.
 
     It runs in a temporary folder and ends with us. It is ready when it prints a line, or when its status page answers, on
     127.0.0.1 and its own port.
@@ -47,6 +47,7 @@ class LabServer(ABC):
     template: ClassVar[str] = ""
     status_path: ClassVar[str] = ""
     speaks_tls: ClassVar[bool] = False
+    speaks_http2: ClassVar[bool] = False
     #: Of its URL, without TLS.
     scheme: str = "http"
     #: Keys of a plan for it, as what is sent as a heartbeat.
@@ -69,13 +70,12 @@ class LabServer(ABC):
         *,
         keepalive_timeout_s: int | None = None,
         tls: bool = False,
+        http2: bool = False,
         scheme: str | None = None,
     ) -> None:
         if scheme is not None:
             self.scheme = scheme
-        if tls and not self.speaks_tls:
-            raise PlanError("this server of the lab has no TLS; use nginx, apache-event, haproxy, mosquitto or builtin")
-        self.tls = tls
+        self.tls, self.http2 = tls, http2
         ports.family_of(address)
         self._connections = connections or self.usual
         self.address, self.port, self.status_port = address, port, 0
@@ -361,7 +361,7 @@ async def ask(port: int, path: str, address: str = "127.0.0.1") -> bytes:
         async with asyncio.timeout(_QUESTION_S):
             reader, writer = await asyncio.open_connection(address, port)
             try:
-                writer.write(b"GET %b HTTP/1.0\r\n\r\n" % path.encode())
+                writer.write(f"GET {path} HTTP/1.0\r\nHost: {ports.host_port(address, port)}\r\n\r\n".encode())
                 while len(answer) < _LONGEST_ANSWER and (more := await reader.read(65536)):
                     answer += more
             finally:

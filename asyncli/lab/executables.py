@@ -17,7 +17,7 @@ from asyncli.trust import ask_program
 # Where distributions and builds by hand put servers.
 _PLACES = (
     "/usr/sbin", "/usr/local/sbin", "/usr/local/nginx/sbin", "/usr/local/apache2/bin", "/usr/bin", "/usr/local/bin",
-    "/opt/nginx/sbin",
+    "/opt/nginx/sbin", "/usr/local/go/bin",
 )  # fmt: skip
 # nginx's own NGX_MAX_PROCESSES is 1,024, helpers included.
 _MOST_WORKERS = 1_000

@@ -7,10 +7,10 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from asyncli.errors import HostError
 from asyncli.lab import ports
-from asyncli.lab.base import LabServer, ask, backlog
-from asyncli.lab.executables import descriptor_limit, programs
+from asyncli.lab.base import ask, backlog
+from asyncli.lab.executables import descriptor_limit
+from asyncli.lab.one_process import OneProcess
 
 # The status page's pollers count among maxconn as well.
 _POLLERS = 8
@@ -20,58 +20,33 @@ _OWN_DESCRIPTORS, _OF_A_THREAD = 64, 4
 _MOST_THREADS = 64
 
 
-def parse_version(text: str) -> str | None:
-    """``haproxy/2.6.12`` from what ``haproxy -v`` prints; None where it is none of 2.2 or later (``http-request return``)."""
-    match = re.search(r"^HA-?Proxy version ((\d+)\.(\d+)[\w.]*)", text, re.MULTILINE)
-    return f"haproxy/{match[1]}" if match and (int(match[2]), int(match[3])) >= (2, 2) else None
-
-
-def find_haproxy() -> tuple[str, str] | None:
-    """The path and version of the HAProxy (2.2 or later) of this host, or None."""
-    return next(((path, version) for path, text in programs("-v", "haproxy") if (version := parse_version(text))), None)
-
-
-def most_connections(nofile: int, threads: int) -> int:
-    """The connections of one process, each a descriptor."""
-    return nofile - _OWN_DESCRIPTORS - _OF_A_THREAD * threads - _POLLERS
-
-
-class LabHaproxy(LabServer):
+class LabHaproxy(OneProcess):
     """A HAProxy that answers 200 itself: one process, whose ``workers`` are threads (one a CPU).
 
     Its descriptors less some 80 bound it: 19,920 under a limit of 20,000; more are a :class:`HostError`. It has no limit of
     requests a connection.
     """
 
-    name = "haproxy"
+    name, program, version_flag, install = "haproxy", "haproxy", "-v", "apt-get install haproxy"
+    # Since 2.2 it has http-request return.
+    says, least = re.compile(r"^HA-?Proxy version (\d+\.\d+[\w.]*)", re.MULTILINE), (2, 2)
     template = "haproxy.cfg"
     status_path = "/stats;csv"
-    speaks_tls = True
+    speaks_tls = speaks_http2 = True
     # Except the alert that it wants more descriptors (see configs/haproxy.cfg).
     grave = re.compile(r"\[(ALERT|EMERG)\](?!.*FD limit)")
     stamp = re.compile(r"^\[\w+\]\s+(\d+/\d+ )?\(\d+\) : ")
-
-    usual = 10_000
-    _path, _version_text = "", "haproxy"
-
-    @property
-    def label(self) -> str:
-        """For example ``haproxy/2.6.12``."""
-        return self._version_text
 
     @property
     def error_log(self) -> Path:
         """Its stderr, where it writes errors without a syslog; exists while it runs."""
         return self._file("stderr")
 
-    async def _prepare(self) -> None:
-        found = find_haproxy()
-        if found is None:
-            raise HostError("haproxy: no HAProxy 2.2 or later on this host; install it (apt-get install haproxy)")
-        self._path, self._version_text = found
-        self._workers = self._asked_workers or min(len(os.sched_getaffinity(0)), _MOST_THREADS)
-        nofile = descriptor_limit()
-        self._require_room(most_connections(nofile, self.workers), nofile)
+    def _threads(self) -> int:
+        return min(len(os.sched_getaffinity(0)), _MOST_THREADS)
+
+    def _own(self) -> int:
+        return _OWN_DESCRIPTORS + _OF_A_THREAD * self.workers + _POLLERS
 
     def _values(self) -> Mapping[str, object]:
         # Not shorter than nginx's, so that a short keep-alive ends first.
@@ -83,9 +58,15 @@ class LabHaproxy(LabServer):
             "backlog": backlog(),
             "keepalive_timeout": f"{self._timeout_s}s",
             "request_timeout": f"{request_timeout_s}s",
-            "listen": ports.host_port(self.address, self.port) + (f" ssl crt {self._file('server.pem')}" if self.tls else ""),
+            "listen": " ".join([ports.host_port(self.address, self.port), *self._spoken()]),
             "status_port": self.status_port,
         }
+
+    def _spoken(self) -> list[str]:
+        """Of the line bind."""
+        if self.tls:
+            return ["ssl", "crt", str(self._file("server.pem")), *(["alpn", "h2,http/1.1"] if self.http2 else [])]
+        return ["proto", "h2"] if self.http2 else []
 
     def _argv(self) -> list[str]:
         return [self._path, "-db", "-f", str(self.config_path)]

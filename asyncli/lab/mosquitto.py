@@ -7,53 +7,26 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from asyncli.errors import HostError
-from asyncli.lab.base import LabServer
-from asyncli.lab.executables import descriptor_limit, programs
-
-# Listener, log, epoll, and what it opens by the way.
-_OWN_DESCRIPTORS = 32
-_VERSION = re.compile(r"mosquitto version ((\d+)\.[\d.]+)")
+from asyncli.lab.one_process import OneProcess
 
 
-def find_mosquitto() -> tuple[str, str] | None:
-    """The path and version of the mosquitto (2.0 or later) of this host, or None."""
-    found = ((path, _VERSION.search(text)) for path, text in programs("-h", "mosquitto"))
-    return next(((path, match[1]) for path, match in found if match is not None and int(match[2]) >= 2), None)
-
-
-class LabMosquitto(LabServer):
+class LabMosquitto(OneProcess):
     """A mosquitto that takes anybody: one process of one thread, which its descriptors bound. It has no status page.
     ``more_lines`` are added to its configuration.
     """
 
-    name = "mosquitto"
+    name, program, version_flag, install = "mosquitto", "mosquitto", "-h", "apt-get install mosquitto"
+    says, least = re.compile(r"mosquitto version (\d+\.[\d.]+)"), (2, 0)
     template = "mosquitto.conf"
     scheme = "mqtt"
     speaks_tls = True
-    usual = 10_000
     grave = re.compile(r"Error")
     stamp = re.compile(r"^\d+: ")
     complains_in = ("error.log", "stderr")
-    _workers = 1
-    _path, _version = "", ""
 
     def __init__(self, *common: Any, more_lines: str = "", **more: Any) -> None:
         super().__init__(*common, **more)
         self._more_lines = more_lines
-
-    @property
-    def label(self) -> str:
-        """For example ``mosquitto/2.0.11``."""
-        return f"mosquitto/{self._version}"
-
-    async def _prepare(self) -> None:
-        found = find_mosquitto()
-        if found is None:
-            raise HostError("mosquitto: no mosquitto 2.0 or later on this host; install it (apt-get install mosquitto)")
-        (self._path, self._version), nofile = found, descriptor_limit()
-        self._workers = 1
-        self._require_room(nofile - _OWN_DESCRIPTORS, nofile)
 
     def _values(self) -> Mapping[str, object]:
         pem = self._file("server.pem")

@@ -18,6 +18,7 @@ class LabNchan(LabNginx):
     """
 
     name = "nchan"
+    speaks_http2 = False
     scheme = "ws"
 
     @property

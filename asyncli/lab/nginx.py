@@ -21,14 +21,14 @@ class LabNginx(LabServer):
     """A private nginx. Raises :class:`HostError` without an nginx, or where it does not start.
 
     It answers every path with ``body``, in which nginx fills in its variables; ``least_workers``: the least number of workers
-    (default: one a CPU); ``http2``: it speaks HTTP/2, and without TLS nothing else; ``proxy_protocol``: connections begin with a
+    (default: one a CPU); with ``http2`` and without TLS it speaks nothing else; ``proxy_protocol``: connections begin with a
     PROXY header. The other keyword arguments provoke the ends of connections.
     """
 
     name = "nginx"
     template = "nginx.conf"
     status_path = "/nginx_status"
-    speaks_tls = True
+    speaks_tls = speaks_http2 = True
     grave = re.compile(r"\[(emerg|alert|crit|error)\]")
     stamp = re.compile(r"^[\d/]+ [\d:]+ |^nginx: |\d+#\d+: (\*\d+ )?")
     # Until it has read its configuration it writes to stderr, then to the log.
@@ -44,14 +44,13 @@ class LabNginx(LabServer):
         body: str = "ok\n",
         content_type: str = "text/plain",
         least_workers: int | None = None,
-        http2: bool = False,
         proxy_protocol: bool = False,
         **more: Any,
     ) -> None:
         super().__init__(*common, **more)
         self._least_workers = least_workers or len(os.sched_getaffinity(0))
         self._requests, self._time_s, self._slots = keepalive_requests, keepalive_time_s, worker_connections
-        self._binary, self._http2, self._proxied = binary, http2, proxy_protocol
+        self._binary, self._proxied = binary, proxy_protocol
         self._body, self._content_type = body, content_type
         #: The connections it is sized for.
         self._room = self._connections
@@ -108,7 +107,7 @@ class LabNginx(LabServer):
         assert self.sizes is not None
         assert self._binary is not None
         modern = self._binary.version >= (1, 19, 10)
-        listens = {"ssl": self.tls, "http2": self._http2, "proxy_protocol": self._proxied}
+        listens = {"ssl": self.tls, "http2": self.http2, "proxy_protocol": self._proxied}
         parts, body = _in_parts(self._body)
         return {
             "error_log": quoted(self._file("error.log")),
@@ -120,7 +119,7 @@ class LabNginx(LabServer):
             "keepalive_timeout": self._timeout_s,
             "keepalive_requests": self._requests,
             # Not below nginx's own when a test sets a short keepalive_timeout; of HTTP/2 it ends what only pings.
-            "header_timeout": self._time_s if self._http2 else max(60, self._timeout_s),
+            "header_timeout": self._time_s if self.http2 else max(60, self._timeout_s),
             "keepalive_time": f"keepalive_time {self._time_s}s;" if modern else "# (not in this version)",
             "status_keepalive_time": "keepalive_time 1000h;" if modern else "# (keepalive_time: not in this version)",
             "listen": " ".join([ports.host_port(self.address, self.port), *(word for word, said in listens.items() if said)]),

@@ -1,29 +1,58 @@
-"""Local servers to aim at, by name: nginx, Apache, HAProxy, mosquitto, and the built-in asyncio server where there is none."""
+"""Local servers to aim at, by name. To add one: a class, and its line here."""
 
 from __future__ import annotations
 
 import importlib
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from asyncli.errors import PlanError
-from asyncli.lab.base import LabServer, url_of
 
-__all__ = ["NAMES", "LabServer", "choose", "kind_of", "url_of"]
+if TYPE_CHECKING:
+    from asyncli.lab.base import LabServer
 
-#: name -> module and class, imported on use.
-NAMES: dict[str, str] = {
-    "nginx": "nginx.LabNginx", "nginx-proxy": "proxy.LabNginxProxy", "apache-prefork": "apache.LabApachePrefork",
-    "apache-event": "apache.LabApacheEvent", "haproxy": "haproxy.LabHaproxy", "builtin": "builtin.LabBuiltin",
-    "nchan": "nchan.LabNchan", "mosquitto": "mosquitto.LabMosquitto", "redis": "stores.LabRedis",
-    "memcached": "stores.LabMemcached",
-    **dict.fromkeys(("iterative", "fork", "prefork", "thread", "thread-pool", "thread-queue", "asyncio"), "models.LabModel"),
-}  # fmt: skip
+
+class Known(NamedTuple):
+    """``made``: module and class, imported on use. ``words``: what it is, for a help."""
+
+    made: str
+    words: str
+
+
+NAMES: dict[str, Known] = {
+    "nginx": Known("nginx.LabNginx", "HTTP, HTTP/2"),
+    "nginx-proxy": Known("proxy.LabNginxProxy", "an nginx before two others: HTTP"),
+    "nchan": Known("nchan.LabNchan", "an nginx that holds WebSockets and event streams"),
+    "apache-prefork": Known("apache.LabApachePrefork", "a process for each connection: HTTP"),
+    "apache-event": Known("apache.LabApacheEvent", "HTTP, HTTP/2"),
+    "haproxy": Known("haproxy.LabHaproxy", "HTTP, HTTP/2"),
+    "caddy": Known("one_process.LabCaddy", "HTTP, HTTP/2"),
+    "lighttpd": Known("one_process.LabLighttpd", "HTTP, HTTP/2"),
+    "websockets": Known("libraries.LabWebsockets", "Python's websockets on asyncio: WebSocket"),
+    "aiohttp": Known("libraries.LabAiohttp", "Python's aiohttp: WebSocket, HTTP"),
+    "uvicorn": Known("libraries.LabUvicorn", "Python's uvicorn with an app of ASGI: WebSocket, HTTP"),
+    "node-ws": Known("libraries.LabNodeWs", "Node's ws: WebSocket, HTTP"),
+    "gorilla": Known("libraries.LabGorilla", "Go's gorilla/websocket: WebSocket, HTTP"),
+    "gobwas": Known("libraries.LabGobwas", "Go's gobwas/ws on an epoll set: WebSocket"),
+    "mosquitto": Known("mosquitto.LabMosquitto", "MQTT"),
+    "nats": Known("one_process.LabNats", "NATS, as raw TCP"),
+    "redis": Known("one_process.LabRedis", "raw TCP"),
+    "memcached": Known("one_process.LabMemcached", "raw TCP"),
+    "builtin": Known("builtin.LabBuiltin", "asyncli's own: HTTP"),
+    "iterative": Known("models.LabModel", "a textbook model: one client at a time"),
+    "fork": Known("models.LabModel", "a textbook model: a process per client"),
+    "prefork": Known("models.LabModel", "a textbook model: a pool of processes"),
+    "thread": Known("models.LabModel", "a textbook model: a thread per client"),
+    "thread-pool": Known("models.LabModel", "a textbook model: a pool of threads"),
+    "thread-queue": Known("models.LabModel", "a textbook model: a pool of threads, fed through a queue"),
+    "asyncio": Known("models.LabModel", "a textbook model: asyncio"),
+}
 
 
 def choose(name: str | None = None, **options: Any) -> LabServer:
     """The lab server called ``name``; None: an nginx with stub_status, else the built-in one. It is not started.
 
-    ``options``: see :class:`LabServer` and the server's class. Raises :class:`~asyncli.errors.PlanError` for an unknown name.
+    ``options``: see :class:`LabServer` and the server's class. Raises :class:`~asyncli.errors.PlanError` for an unknown name, and
+    where it does not speak what is asked for.
     """
     if name is None:
         from asyncli.lab.executables import find_nginx
@@ -32,9 +61,14 @@ def choose(name: str | None = None, **options: Any) -> LabServer:
         if binary is not None and binary.stub_status:
             return choose("nginx", binary=binary, **options)
         name = "builtin"
-    if NAMES.get(name, "").startswith("models."):
+    kind = kind_of(name)
+    for option, able, what in (("tls", "speaks_tls", "TLS"), ("http2", "speaks_http2", "HTTP/2")):
+        if options.get(option) and not getattr(kind, able):
+            others = ", ".join(one for one in NAMES if getattr(kind_of(one), able))
+            raise PlanError(f"the lab {name} does not speak {what}; those that do are {others}")
+    if NAMES[name].made.startswith("models."):
         options["model"] = name
-    return kind_of(name)(**options)
+    return kind(**options)
 
 
 def kind_of(name: str) -> type[LabServer]:
@@ -42,5 +76,5 @@ def kind_of(name: str) -> type[LabServer]:
     if name not in NAMES:
         *others, last = NAMES
         raise PlanError(f"unknown lab server {name!r}; write {', '.join(others)} or {last}")
-    module, _, made = NAMES[name].partition(".")
-    return cast(type[LabServer], getattr(importlib.import_module(f"asyncli.lab.{module}"), made))
+    module, _, made = NAMES[name].made.partition(".")
+    return cast("type[LabServer]", getattr(importlib.import_module(f"asyncli.lab.{module}"), made))

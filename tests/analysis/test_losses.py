@@ -315,11 +315,11 @@ def test_a_limit_is_told_by_what_its_dead_have_in_common(scene: Scene, found: tu
     assert told(scene) == [found]
 
 
-@pytest.mark.parametrize(("idle_s", "whose"), [(5, "Node.js"), (60, "AWS"), (350, "AWS"), (240, "Azure"), (44, "")])
+@pytest.mark.parametrize(("idle_s", "whose"), [(5, "Node.js"), (5, "uvicorn"), (60, "AWS"), (300, "Caddy"), (350, "AWS"), (240, "Azure"), (44, "")])
 def test_idle_timeouts_that_somebody_is_known_for(idle_s: float, whose: str) -> None:
     evidence = only(idle_for(idle_s, "Apache/2.4")).evidence
     assert whose in evidence
-    assert bool(whose) is any(name in evidence for name in ("Node.js", "AWS", "Azure"))
+    assert bool(whose) is any(name in evidence for name in ("Node.js", "uvicorn", "AWS", "Caddy", "Azure"))
 
 
 def test_a_limit_of_requests_and_some_that_end_at_another_number_stay_apart() -> None:

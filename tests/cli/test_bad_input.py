@@ -74,7 +74,7 @@ LINES: list[tuple[str, str]] = [
     ("soack URL", "no command 'soack'; did you mean 'soak'?"), ("reprot run.db", "no command 'reprot'; did you mean 'report'?"),
     ("frobnicate", "URL: 'frobnicate' has no scheme"), ("--frobnicate", "No such option"),
     ("lab apache", "unknown lab server 'apache'"), ("lab nginx --port 65536", "--port: '65536' is not a port"),
-    ("demo --server apache", "Invalid value for '--server': 'apache' is not one of"),
+    ("demo --server apache", "unknown lab server 'apache'"), ("demo --server redis --tls", "the lab redis does not speak TLS"),
     ("report a b", "Got unexpected extra argument"),
     ("explain worker_", "TERM: nothing is called 'worker_'"),
     ("bench URL -c 0", "--connections: '0' is below 1"), ("bench URL --rate 0", "--rate: '0' is below 1"),

@@ -133,7 +133,7 @@ def ports_taken() -> Iterator[tuple[socket.socket, int]]:
         yield taken, port
 
 
-@pytest.mark.parametrize(("name", "finder"), [("nginx", "nginx.find_nginx"), ("nginx-proxy", "nginx.find_nginx"), ("apache-event", "apache.find_apache"), ("haproxy", "haproxy.find_haproxy")])
+@pytest.mark.parametrize(("name", "finder"), [("nginx", "nginx.find_nginx"), ("nginx-proxy", "nginx.find_nginx"), ("apache-event", "apache.find_apache")])
 async def test_none_installed_says_what_to_install(name: str, finder: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(f"asyncli.lab.{finder}", lambda: None)
     assert f"apt-get install {finder.partition('.')[0]}" in await refusal(lab(name))
@@ -336,5 +336,5 @@ async def test_nginx_takes_the_word_of_its_own_test() -> None:
 
 
 def test_an_unknown_server_is_a_plan_error() -> None:
-    with pytest.raises(PlanError, match="write nginx, nginx-proxy, apache-prefork, apache-event, haproxy"):
+    with pytest.raises(PlanError, match="write nginx, nginx-proxy, nchan, apache-prefork, apache-event, haproxy"):
         choose("apache")

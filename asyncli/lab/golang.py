@@ -1,0 +1,76 @@
+"""Go programs of the lab, built at their first use by the host's Go and kept in the user's cache."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import NamedTuple
+
+from asyncli.errors import HostError
+from asyncli.lab.executables import programs
+from asyncli.secret_variables import for_child
+
+SOURCES = Path(__file__).with_name("go")
+# 16 s on two idle CPUs where Go's own library is not built yet.
+_BUILD_S = 300.0
+
+
+class Built(NamedTuple):
+    """``go``: what built it, as ``go1.26.8``."""
+
+    program: Path
+    go: str
+
+
+def build(name: str) -> Built:
+    """The program of ``go/NAME``. Raises :class:`HostError` without Go 1.20 or later, or with the first line where it fails.
+
+    Its libraries come through the user's module proxy, in the versions and with the sums of ``go.sum``.
+    """
+    path, built = look(name)
+    if not built.program.is_file():
+        _build(path, name, built.program)
+    return built
+
+
+def look(name: str) -> tuple[str, Built]:
+    """The host's Go, and what it builds or has built."""
+    every = ((path, re.search(r"\b(go1\.\S+)", text)) for path, text in programs("version", "go"))
+    found = next(((path, match[1]) for path, match in every if match), None)
+    if found is None:
+        raise HostError(f"{name}: no Go on this host; install it (apt-get install golang-go, or see go.dev/doc/install)")
+    path, version = found
+    texts = [one.read_bytes() for one in (SOURCES / "go.mod", SOURCES / "go.sum", SOURCES / name / "main.go")]
+    digest = hashlib.sha256(b"\0".join([version.encode(), *texts])).hexdigest()[:16]
+    program = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "asyncli", f"{name}-{digest}")
+    return path, Built(program, version)
+
+
+def version_of(module: str) -> str:
+    """Of a library, by go.mod."""
+    match = re.search(rf"/{re.escape(module)} v(\S+)", (SOURCES / "go.mod").read_text(encoding="utf-8"))
+    return match[1] if match else "unknown"
+
+
+def _build(go: str, name: str, program: Path) -> None:
+    env = {**for_child(), "GOTOOLCHAIN": "local", "GOFLAGS": "", "CGO_ENABLED": "0"}
+    try:
+        program.parent.mkdir(parents=True, exist_ok=True)
+        # Under its name once it is whole: another run may look for it.
+        with tempfile.TemporaryDirectory(dir=program.parent) as folder:
+            made = Path(folder, name)
+            argv = [go, "build", "-mod=readonly", "-buildvcs=false", "-o", str(made), f"./{name}"]
+            done = subprocess.run(argv, cwd=SOURCES, env=env, capture_output=True, text=True, timeout=_BUILD_S, check=False)
+            if done.returncode:
+                # Its first line but one names the package.
+                said = next((line for line in done.stderr.splitlines() if not line.startswith("#")), "it said nothing")
+                raise HostError(f"{name}: {go} cannot build it: {said}; see GOPROXY, and Go's version")
+            made.replace(program)
+    except subprocess.TimeoutExpired:
+        raise HostError(f"{name}: {go} has not built it after {_BUILD_S:.0f} s; look at the host's load, or at GOPROXY") from None
+    except OSError as error:
+        raise HostError(f"{name}: no folder to build it in ({error}); set XDG_CACHE_HOME to one that can be written") from None

@@ -1,0 +1,123 @@
+"""The lab's servers that are libraries, and those of one process: held and asked by clients that others wrote, and refused in a line."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import ssl
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from lab_clients import group, refusal
+from programs import complaint, here
+
+from asyncli.errors import HostError
+from asyncli.lab import choose, golang, kind_of, libraries, one_process
+
+websockets = pytest.importorskip("websockets.asyncio.client")
+SOCKETS = ("websockets", "aiohttp", "uvicorn", "node-ws", "gorilla", "gobwas")
+PAGES = ("aiohttp", "uvicorn", "node-ws", "gorilla", "caddy", "lighttpd")
+HTTP2 = ("caddy", "lighttpd", "haproxy", "apache-event")
+#: What the distribution and pip do not install has a variable of its own.
+ASKED_FOR = {"node-ws": "ASYNCLI_REQUIRE_NODE", "gorilla": "ASYNCLI_REQUIRE_GO", "gobwas": "ASYNCLI_REQUIRE_GO"}
+
+
+async def made(name: str, **options: Any) -> Any:
+    """The server, where this host has what it takes."""
+    server, asked = choose(name, connections=100, **options), os.environ.get(ASKED_FOR.get(name, "ASYNCLI_REQUIRE_SERVERS"))
+    try:
+        if name in ("gorilla", "gobwas") and not asked and not golang.look(name)[1].program.is_file():
+            pytest.skip(f"to build it takes 16 s; asyncli lab {name}")
+        await server._prepare()
+    except HostError as error:
+        (pytest.fail if asked else pytest.skip)(str(error))
+    return server
+
+
+def trusted(server: Any) -> ssl.SSLContext | None:
+    return None if server.authority is None else ssl.create_default_context(cafile=server.authority)
+
+
+def over_tls(*names: str) -> list[tuple[str, bool]]:
+    return [(name, tls) for name in names for tls in (False, True) if kind_of(name).speaks_tls or not tls]
+
+
+@pytest.mark.parametrize(("name", "tls"), over_tls(*SOCKETS))
+async def test_websockets_are_held_and_answered(name: str, tls: bool, temporary: Path) -> None:
+    server = await made(name, tls=tls)
+    async with server:
+        assert server.label.startswith(f"{'ws' if name == 'node-ws' else name}/{server.version}")
+        context = trusted(server)
+        held = [await websockets.connect(server.url, ssl=context, compression=None, proxy=None) for _ in range(5)]
+        for number, one in enumerate(held):
+            await (await one.ping(b"%d" % number))
+            for message in ("", "x" * 70_000, b"\0\xff"):
+                await one.send(message)
+                assert await asyncio.wait_for(one.recv(), 10) == message
+        await held.pop().close()
+        pid, process = server.pid, server._process
+    # By itself at SIGTERM, clients or not, and without a word.
+    assert (process.returncode != -signal.SIGKILL, group(pid), server.complaints) == (True, [], ())
+    assert not list(temporary.iterdir())
+    for one in held:
+        one.transport.abort()
+
+
+@pytest.mark.parametrize(
+    ("name", "tls", "http2"), [*((*one, False) for one in over_tls(*PAGES)), *((*one, True) for one in over_tls(*HTTP2))]
+)
+async def test_pages_are_answered_on_kept_connections(name: str, tls: bool, http2: bool, temporary: Path) -> None:
+    scheme = {} if name in HTTP2 else {"scheme": "http"}
+    server = await made(name, tls=tls, http2=http2, **scheme)
+    async with server:
+        context = trusted(server) or True
+        async with httpx.AsyncClient(http1=not http2, http2=http2, verify=context, trust_env=False) as client:
+            answers = [await client.request(method, server.url) for method in ("GET", "HEAD", "GET")]
+            assert [(one.status_code, one.http_version) for one in answers] == [(200, "HTTP/2" if http2 else "HTTP/1.1")] * 3
+            assert len({one.extensions["network_stream"].get_extra_info("client_addr") for one in answers}) == 1
+            assert answers[0].content
+            pid, process = server.pid, server._process
+            await server.stop()
+        assert (process.returncode != -signal.SIGKILL, group(pid)) == (True, [])
+    assert not list(temporary.iterdir())
+
+
+async def test_nats_answers_a_client_that_listens_first() -> None:
+    async with await made("nats") as server:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        assert (await reader.readline()).startswith(b"INFO {")
+        writer.write(b"PING\r\n")
+        assert await asyncio.wait_for(reader.readline(), 10) == b"PONG\r\n"
+        writer.close()
+
+
+@pytest.mark.parametrize("name", [*SOCKETS, "redis", "memcached", "nats", "caddy", "lighttpd", "haproxy", "mosquitto"])
+def test_what_is_missing_is_told_with_the_line_that_installs_it(name: str, temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (one_process, libraries, golang):
+        monkeypatch.setattr(module, "programs", lambda *_: iter(()))
+    monkeypatch.setattr(libraries, "version", nothing)
+    said = complaint(here(temporary, "lab", name))
+    assert (said.startswith(f"{name}: no "), "; install" in said) == (True, True)
+
+
+def nothing(package: str) -> str:
+    raise libraries.PackageNotFoundError(package)
+
+
+async def test_a_package_of_node_is_looked_for_as_node_does(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(libraries, "programs", lambda *_: iter([("/usr/bin/node", "v20.1.0\n")]))
+    below = temporary / "node_modules" / "ws"
+    (temporary / "app").mkdir()
+    monkeypatch.chdir(temporary / "app")
+    monkeypatch.setenv("NODE_PATH", str(temporary / "node_modules"))
+    below.mkdir(parents=True)
+    server = choose("node-ws")
+    if Path("/usr/lib/node_modules/ws").exists():
+        pytest.skip("ws is installed for all")
+    assert "npm install" in await refusal(server)
+    (below / "package.json").write_text('{"version": "8.9.0"}', encoding="utf-8")
+    await server._prepare()
+    assert (server.version, str(below) in server._program) == ("8.9.0", True)
