@@ -379,13 +379,14 @@ def main() -> NoReturn:
 
 
 def _read_exactly(count: int) -> bytes:
-    data = b""
+    # The rows of a plan's data may be many megabytes, and a pipe gives 64 kB at once.
+    data = bytearray()
     while len(data) < count:
-        more = os.read(0, count - len(data))
+        more = os.read(0, min(65_536, count - len(data)))
         if not more:
             sys.exit(0)
         data += more
-    return data
+    return bytes(data)
 
 
 if __name__ == "__main__":
