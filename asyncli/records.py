@@ -184,6 +184,8 @@ class ProtocolCounts(msgspec.Struct):
     broken: dict[str, Count] = msgspec.field(default_factory=dict)
     #: The code of the peer's goodbye, 0 without one -> how many.
     goodbyes: dict[int, Count] = msgspec.field(default_factory=dict)
+    #: Why, in the peer's own words, where it says it -> how many.
+    farewells: dict[str, Count] = msgspec.field(default_factory=dict)
     #: What came whole and unasked, and bytes of it without framing.
     messages: Count = 0
     message_bytes: Count = 0

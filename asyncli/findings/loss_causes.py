@@ -283,13 +283,13 @@ SEE_OF_CAUSE = {
 }
 
 
-def words_of_goodbye(protocol: str, code: int) -> Words:
-    """``with a close frame of code 1001 (going away)``, and what to look at."""
+def words_of_goodbye(protocol: str, code: int, own: str = "") -> Words:
+    """``with a close frame of code 1001 (going away)``, and what to look at; ``own``: the server's words for it."""
     how, codes = _GOODBYES.get(protocol, ("in due form", {}))
     if not code and code not in codes:
         return Words(how, "see why it was done with them")
     name, remedy = codes.get(code, ("", "see its documentation for what it means by that"))
-    return Words(f"{how} of code {code}" + (f" ({name})" if name else ""), remedy)
+    return Words(f"{how} of code {code}" + (f" ({name})" if name else "") + (f": {own}" if own else ""), remedy)
 
 
 class Dead(msgspec.Struct, frozen=True):

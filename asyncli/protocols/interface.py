@@ -28,8 +28,8 @@ class ProtocolError(Exception):
 
 class Event(msgspec.Struct, frozen=True):
     """What one read meant. ``status``: of HTTP, or the code of a goodbye; 0: none. ``body_bytes``: without framing. ``reply``:
-    bytes to send at once. ``messages``: what came whole that nobody asked for. ``rest``: of ESTABLISHED, what came after it.
-    ``own``: the same bytes would not answer another row.
+    bytes to send at once. ``messages``: what came whole that nobody asked for. ``rest``: of ESTABLISHED, what came after it; of
+    LEAVING, why, as the peer says it. ``own``: the same bytes would not answer another row.
     """
 
     status: int

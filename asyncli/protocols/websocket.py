@@ -133,7 +133,7 @@ class _Frames:
 
     __slots__ = (
         "_answer", "_buffer", "_decode", "_expected", "_fin", "_left", "_opcode", "_same", "answers", "body_bytes", "close",
-        "heard", "messages", "ping",
+        "heard", "messages", "ping", "why",
     )  # fmt: skip
 
     def __init__(self, expected: bytes, answer: Event) -> None:
@@ -150,6 +150,7 @@ class _Frames:
         self.messages = self.body_bytes = 0
         self.ping: bytes | None = None
         self.close: int | None = None
+        self.why = b""
         self.heard, self.answers = False, 0
 
     @property
@@ -162,7 +163,7 @@ class _Frames:
         if self.close is not None:
             # Code 0: none was sent, and then none is sent back.
             bye = frame(CLOSE, struct.pack(">H", self.close) if self.close else b"", entropy(4))
-            return Event(self.close, False, self.body_bytes, LEAVING, bye, self.messages)
+            return Event(self.close, False, self.body_bytes, LEAVING, bye, self.messages, self.why)
         reply = b"" if self.ping is None else frame(PONG, self.ping, entropy(4))
         answer = awaiting and self.answers > 0
         if self._expected:
@@ -238,7 +239,7 @@ class _Frames:
             return None
         payload = data[at + 2 : end]
         if opcode == CLOSE:
-            self.close = _close_code(payload)
+            self.close, self.why = _close_code(payload), payload[2:]
         elif opcode == PING:
             self.ping = payload
         else:

@@ -80,7 +80,7 @@ STRANGE = {
     "/good": b"",
     "/masked": b"\x81\x81abcd",
     "/no-utf-8": b"\x81\x01\xff",
-    "/bye": b"\x88\x02" + struct.pack(">H", 1013),
+    "/bye": b"\x88\x0b" + struct.pack(">H", 1013) + b"too\nearly",
 }
 
 #: What it heard, by all its connections.

@@ -11,6 +11,7 @@ from asyncli.analysis.totals import errors
 from asyncli.findings.loss_causes import words_of_goodbye
 from asyncli.findings.losses import cut_off, lost_with, mend_of_statuses
 from asyncli.findings.tls import by_reason, mend
+from asyncli.records import ProtocolCounts
 
 #: The code of losses by a suspension of this machine, which are not the server's.
 SUSPENDED = "suspended"
@@ -45,9 +46,11 @@ def tls_error(table: LossTable) -> None:
 def goodbye(table: LossTable) -> None:
     """The server took leave, and said why."""
     for cell in table.of("closed_announced"):
-        goodbyes = cell.tick.protocol.goodbyes if cell.tick.protocol is not None else {}
-        for code, count in goodbyes.items():
-            said, remedy, _ = words_of_goodbye(table.plan.protocol, code)
+        counts = cell.tick.protocol or ProtocolCounts()
+        for code, count in counts.goodbyes.items():
+            # Whose words they are is known where all said the same.
+            own = [words for words, many in counts.farewells.items() if len(counts.goodbyes) == 1 and many == count]
+            said, remedy, _ = words_of_goodbye(table.plan.protocol, code, *own)
             table.claim([cell], reason("goodbye", certain=True, said=said, remedy=remedy), count=count)
 
 
