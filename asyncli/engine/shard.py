@@ -177,8 +177,12 @@ def _words_of(plan: Plan) -> Words:
         case "http2":
             from asyncli.protocols.hpack import header_block
 
-            heads = [(_head("HEAD", target, plan.headers), b"https" if target.secure else b"http") for target in plan.targets]
-            return Http2Words(tuple(header_block(*one) for one in heads) if plan.requests == "heartbeats" else ())
+            def blocks(method: str) -> tuple[bytes, ...]:
+                asked = [(_head(method, one, plan.headers), b"https" if one.secure else b"http") for one in plan.targets]
+                return tuple(header_block(*one) for one in asked)
+
+            heads = blocks("HEAD") if plan.h2_heartbeat == "head" else ()
+            return Http2Words(heads, blocks("GET") if plan.streams else (), plan.streams)
         case _:
             return TcpWords(unescaped(plan.send or ""), plan.expect or "any", plan.greeting or "", plan.longest_silence_s)
 

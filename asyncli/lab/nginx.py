@@ -122,6 +122,7 @@ class LabNginx(LabServer):
             "keepalive_time": f"keepalive_time {self._time_s}s;" if modern else "# (not in this version)",
             "status_keepalive_time": "keepalive_time 1000h;" if modern else "# (keepalive_time: not in this version)",
             "listen": ports.host_port(self.address, self.port) + (" ssl" if self.tls else "") + (" http2" if self._http2 else ""),
+            "http2_lines": "http2_max_concurrent_streams 10000;" if self._http2 else "# (no HTTP/2)",
             "tls_lines": self._tls_lines() if self.tls else "# (no TLS)",
             "backlog": backlog(),
             "content_type": self._content_type,

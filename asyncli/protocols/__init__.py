@@ -28,7 +28,7 @@ def new_protocol(words: Words, entropy: Callable[[int], bytes], number: Callable
         case Http2Words():
             from asyncli.protocols.http2 import Http2
 
-            return Http2(words.heads)
+            return Http2(words.heads, words.gets, words.streams)
         case TcpWords():
             from asyncli.protocols.tcp import Tcp
 

@@ -56,9 +56,13 @@ class MqttWords(msgspec.Struct, frozen=True, tag="mqtt"):
 
 
 class Http2Words(msgspec.Struct, frozen=True, tag="http2"):
-    """``heads``: of each URL the block of headers of a HEAD; none: heartbeats are pings."""
+    """``heads``: of each URL the block of headers of a HEAD; none: heartbeats are pings. ``gets``: likewise of the GETs that each
+    connection holds ``streams`` of.
+    """
 
     heads: tuple[bytes, ...] = ()
+    gets: tuple[bytes, ...] = ()
+    streams: int = 0
 
 
 Words = HttpWords | Http2Words | WebSocketWords | StreamWords | TcpWords | MqttWords
