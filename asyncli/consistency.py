@@ -102,7 +102,8 @@ def _require_protocol(fields: Mapping[str, Any], located: Mapping[str, str]) -> 
     for key in OWN_KEYS:
         if key in located and key not in spoken.keys and fields[key] not in (None, False, "HEAD", ()):
             raise PlanError(f"{located[key]}: only for {_ways_to(key)}, and the connections speak {spoken.title}; leave it out")
-    require_headers(name, fields.get("headers", ()), located.get("headers", ""), pings=fields.get("h2_heartbeat") != "head")
+    pings = fields.get("h2_heartbeat") != "head" and not fields.get("streams")
+    require_headers(name, fields.get("headers", ()), located.get("headers", ""), pings=pings)
     if fields.get("send") is not None and fields.get("silence_s") is not None:
         raise PlanError(f"{located['send']} and {located['silence_s']}: a connection sends heartbeats or listens; leave one out")
     if fields.get("expect") is not None and fields.get("send") is None:
@@ -110,7 +111,7 @@ def _require_protocol(fields: Mapping[str, Any], located: Mapping[str, str]) -> 
 
 
 def require_headers(protocol: str, headers: Iterable[str], where: str, *, pings: bool) -> None:
-    """Headers that ``protocol`` can send; ``pings``: the heartbeats of HTTP/2 are such."""
+    """Headers that ``protocol`` can send; ``pings``: HTTP/2 sends nothing else."""
     if headers and not PROTOCOLS[protocol].asks_by_http:
         raise PlanError(f"{where}: {PROTOCOLS[protocol].title} has no headers; leave it out")
     for one in headers:
@@ -118,4 +119,4 @@ def require_headers(protocol: str, headers: Iterable[str], where: str, *, pings:
             what = f"HTTP/2 allows no {header}" if protocol == "http2" else f"asyncli sets {header} itself"
             raise PlanError(f"{where}: {what}; leave it out")
     if headers and protocol == "http2" and pings:
-        raise PlanError(f"{where}: pings have no headers; write --h2-heartbeat head beside it, or leave it out")
+        raise PlanError(f"{where}: pings have no headers; write --h2-heartbeat head or --streams beside it, or leave it out")

@@ -114,6 +114,8 @@ class Plan(Discreet, frozen=True, forbid_unknown_fields=True, kw_only=True):
     #: HTTP/2 to http:// (by prior knowledge) and https:// (by ALPN); its heartbeat, None: a ping.
     http2: bool = False
     h2_heartbeat: Literal["ping", "head"] | None = None
+    #: Of HTTP/2: answers that each connection holds open on streams of its own.
+    streams: int = 0
     #: Of raw TCP (expected.py): what is sent as a heartbeat, None: nothing; what its answer is; what the server says first.
     send: str | None = None
     expect: str | None = None
@@ -235,6 +237,7 @@ KEYS: dict[str, tuple[str, Callable[[object], Any]]] = {
     "ws_message": ("ws_message", parse_text),
     "http2": ("http2", parse_boolean),
     "h2_heartbeat": ("h2_heartbeat", one_of("ping", "head", what="a heartbeat of HTTP/2")),
+    "streams": ("streams", whole_number(0, 10_000, "a number of streams")),
     "send": ("send", parse_sent),
     "expect": ("expect", checked_expected),
     "greeting": ("greeting", checked_expected),

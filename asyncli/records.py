@@ -176,6 +176,8 @@ class TlsCounts(msgspec.Struct):
 class ProtocolCounts(msgspec.Struct):
     """What a protocol that shakes hands counts in a second, as WebSocket does. Mergeable."""
 
+    not_added: ClassVar[tuple[str, ...]] = ("streams_open",)
+
     #: From the first words to the peer's leave (us); a :class:`Tick`'s ``connect_us`` is the whole, from the connect on.
     handshake_us: Histogram = msgspec.field(default_factory=Histogram)
     #: Why it was refused -> how many.
@@ -189,6 +191,11 @@ class ProtocolCounts(msgspec.Struct):
     #: What came whole and unasked, and bytes of it without framing.
     messages: Count = 0
     message_bytes: Count = 0
+    #: Of HTTP/2, requests that were answered in a handshake and whose answers are held; why such ended while their connection
+    #: lived -> how many; and those open at the end of the second: a gauge, summed over workers.
+    streams_opened: Count = 0
+    streams_lost: dict[str, Count] = msgspec.field(default_factory=dict)
+    streams_open: int = 0
 
 
 #: Of a tick: summed over workers, and not over time.
@@ -276,6 +283,9 @@ class Tick(msgspec.Struct):
         if other.tls is not None:
             self.tls = self.tls or TlsCounts()
             self.tls.objects += other.tls.objects
+        if other.protocol is not None:
+            self.protocol = self.protocol or ProtocolCounts()
+            self.protocol.streams_open += other.protocol.streams_open
 
 
 HISTOGRAMS = ("latency_us", "lateness_us", "connect_us", "ramp_lateness_us", "heard_ms")

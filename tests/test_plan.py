@@ -132,7 +132,7 @@ def test_urls(url: str, host: str, port: int, path: str) -> None:
         ({"http2": True, "method": "GET"}, "--method: only for http://, and the connections speak HTTP/2; leave it out"),
         ({"h2_heartbeat": "head"}, "--h2-heartbeat: only for --http2, and the connections speak HTTP; leave it out"),
         ({"http2": True, "h2_heartbeat": "get"}, "is not a heartbeat of HTTP/2; write ping or head"),
-        ({"http2": True, "header": ["A: b"]}, "--header: pings have no headers; write --h2-heartbeat head beside it, or leave it out"),
+        ({"http2": True, "header": ["A: b"]}, "--header: pings have no headers"),
         ({"http2": True, "h2_heartbeat": "head", "header": ["Upgrade: x"]}, "--header: HTTP/2 allows no Upgrade; leave it out"),
         ({"urls": ["ws://a/"], "status_url": "ws://a/"}, "unknown scheme 'ws'; write http or https"),
         ({"urls": ["http://a/"], "insecure": True}, "no URL is over TLS"),

@@ -52,7 +52,8 @@ class Costs(msgspec.Struct):
     """The costs; None where unknown, with the reason in ``unknown`` and in ``findings``.
 
     ``kernel_queued``: pages of queued TCP buffers per socket end, in no other cost. ``fits``: the points and lines, by the same
-    names. ``client_total``: of asyncli's own host where the server is on another; in no other cost.
+    names. ``client_total``: of asyncli's own host where the server is on another; in no other cost. ``streams``: of HTTP/2, what
+    each of these connections holds with it.
     """
 
     server_user: Cost | None = None
@@ -66,12 +67,13 @@ class Costs(msgspec.Struct):
     fits: dict[str, Fit] = msgspec.field(default_factory=dict)
     residue: Residue = msgspec.field(default_factory=Residue)
     unknown: dict[str, str] = msgspec.field(default_factory=dict)
+    streams: int | msgspec.UnsetType = msgspec.UNSET
 
 
 def costs(run: Run) -> Costs:
     """The costs of a run on the host that was sampled (:mod:`asyncli.topology`)."""
     run = for_cost(run)
-    result = Costs()
+    result = Costs(streams=run.plan.streams or msgspec.UNSET)
     where, held = run.sides, run.held
     others = _server_count(run)
     ours = Fitter(run, held)

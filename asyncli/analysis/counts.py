@@ -62,16 +62,17 @@ class Client:
         held = run.held
         self.t_s, self._held = np.array(held.t_s), np.array(held.values)
         self._start, self._plan = run.first_connect_s, run.plan
-        #: What the server counts as requests; one that makes a connection begins before we count it as open.
+        #: What the server counts as requests; those that make a connection begin before we count it as open.
         self.requests = run.plan.requests
-        upgrades, pings = self.requests == "connections", self.requests == "none"
+        beats, self.by_connect = self.requests == "heartbeats", run.plan.streams + (self.requests == "connections")
+        each = self.by_connect
         rows = [(t_s, tick) for t_s, tick in run.ticks if t_s > held.t_s[0]]
         self._tick_s = np.array([held.t_s[0], *(t_s for t_s, _ in rows)])
         columns = {
             "opened": [tick.opened for _, tick in rows],
             "lost": [tick.lost if tick.deaths else 0 for _, tick in rows],
-            "sent": [0 if pings else _upgrades(tick) if upgrades else tick.sent for _, tick in rows],
-            "answered": [0 if pings else tick.opened if upgrades else tick.answered for _, tick in rows],
+            "sent": [each * _upgrades(tick) + (tick.sent if beats else 0) for _, tick in rows],
+            "answered": [each * tick.opened + (tick.answered if beats else 0) for _, tick in rows],
             "unsure": [sum(tick.failures.get(one, 0) for one in _PERHAPS_ACCEPTED) if tick.failures else 0 for _, tick in rows],
         }
         columns |= {f"untold_{name}": _untold(rows, columns[name]) for name in ("opened", "sent")}
@@ -238,7 +239,7 @@ def compared(client: Client, pages: Pages, start: float, stop: float) -> list[Co
     opened, sent, lost, answered = (client.within(name, since, until) for name in ("opened", "sent", "lost", "answered"))
     unseen_opened, unseen_sent = pages.unseen(client)
     perhaps, unread, before = pages.perhaps_reconnected, pages.unanswered, (t_s >= start) & (pages.told_s <= stop)
-    churn, upgrading = (opened + lost)[before], client.connecting(t_s) if client.requests == "connections" else 0.0 * t_s
+    churn, upgrading = (opened + lost)[before], client.connecting(t_s) * client.by_connect
     held = client.held(t_s, stop)[before]
     pairs = [
         CountPair("held", t_s[before], held, pages.active[before], -churn, churn + (unread + upgrading)[before]),

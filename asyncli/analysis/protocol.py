@@ -9,8 +9,20 @@ import msgspec
 from asyncli.analysis.tls import Quantiles
 from asyncli.analysis.totals import Totals
 from asyncli.findings import losses
-from asyncli.records import Finding
+from asyncli.records import Finding, ProtocolCounts
 from asyncli.run import Run
+
+
+class StreamsPart(msgspec.Struct):
+    """Of HTTP/2: how many each connection holds; all that were opened; those lost on connections that lived, and the ``reasons``;
+    those open at the hold's end.
+    """
+
+    per_connection: int
+    streams_opened: int
+    streams_lost: int
+    streams_open: int
+    reasons: dict[str, int]
 
 
 class ProtocolPart(msgspec.Struct):
@@ -26,6 +38,7 @@ class ProtocolPart(msgspec.Struct):
     goodbyes: dict[str, int]
     messages: int
     message_bytes: int
+    streams: StreamsPart | msgspec.UnsetType = msgspec.UNSET
 
 
 def protocol_of(run: Run, totals: Totals) -> ProtocolPart | msgspec.UnsetType:
@@ -35,9 +48,19 @@ def protocol_of(run: Run, totals: Totals) -> ProtocolPart | msgspec.UnsetType:
         return msgspec.UNSET
     goodbyes = {str(code): count for code, count in sorted(counts.goodbyes.items())}
     said = (counts.refused, counts.broken, goodbyes, counts.messages, counts.message_bytes)
-    return ProtocolPart(run.plan.protocol, Quantiles.of(counts.handshake_us), *said)
+    return ProtocolPart(run.plan.protocol, Quantiles.of(counts.handshake_us), *said, _streams(run, counts))
+
+
+def _streams(run: Run, counts: ProtocolCounts) -> StreamsPart | msgspec.UnsetType:
+    if not run.plan.streams:
+        return msgspec.UNSET
+    until = [tick.protocol.streams_open for t_s, tick in run.ticks if t_s <= run.stop_s and tick.protocol is not None]
+    lost = counts.streams_lost
+    return StreamsPart(run.plan.streams, counts.streams_opened, sum(lost.values()), until[-1] if until else 0, lost)
 
 
 def protocol_findings(part: ProtocolPart | msgspec.UnsetType) -> Iterator[Finding]:
     if part is not msgspec.UNSET and part.refused:
         yield losses.handshakes_refused(part.name, part.refused)
+    if part is not msgspec.UNSET and part.streams is not msgspec.UNSET and part.streams.streams_lost:
+        yield losses.streams_lost(part.streams.reasons)

@@ -19,7 +19,7 @@ from asyncli.analysis.regression import FittedLine, Point, regress
 from asyncli.findings.cost import LEVELS, Moved
 from asyncli.run import Run
 from asyncli.samples import Series
-from asyncli.units import format_bytes
+from asyncli.units import format_bytes, format_many
 
 # Forty points distinguish white noise from wander better than twenty. A ramp of two minutes has three samples per bin; a shorter
 # one gets fewer bins.
@@ -191,7 +191,8 @@ class Fitter:
     """Fits metrics against the same N(t)."""
 
     def __init__(self, run: Run, held: Series, over: str = "") -> None:
-        self._held, self._over = held, over
+        each = f" of connections with {format_many(run.plan.streams, 'stream')} each" if run.plan.streams else ""
+        self._held, self._over = held, over + each
         self._start = run.first_connect_s
         ramp, hold = run.phase("ramp"), run.phase("hold")
         end = ramp.end_s if ramp is not None and ramp.end_s is not None else (run.ticks[-1][0] if run.ticks else self._start)

@@ -22,6 +22,7 @@ RULE = (
 )
 #: The numbers of the rule; a limit of the user's on one of them replaces its part of the rule.
 LOST, HELD, OURS = "connections.lost", "connections.held", "connections.deaths.generator_lost"
+STREAMS = "protocol.streams.streams_lost"
 # Failures of this host's.
 _SHORT_OF = ("no_ports", "no_descriptors")
 
@@ -54,7 +55,7 @@ def judge(
     1. untested: nothing connected, or no heartbeat was answered (unless it listens, and sends none).
     2. invalid: the generator was the limit (``saturated``), lost connections itself (unless a limit allows it), lost connections
        only to a suspension, or ran out of ports or descriptors.
-    3. failed: a connection was lost (unless a limit says how many may be), or a limit was crossed.
+    3. failed: a connection or a held stream was lost (unless a limit says how many may be), or a limit was crossed.
     4. invalid: the run was killed (not ``complete``).
     5. failed: fewer were held at the end than asked for (unless a limit says how few may be).
     6. passed.
@@ -90,6 +91,9 @@ def judge(
         reasons.append(f"{_part(theirs, whole.opened, 'established connection')} lost")
     elif held < asked and HELD not in limited and complete and not cut and not (crossed and aborted):
         reasons.append(f"{_part(held, asked, 'connection')} held at the end{by_hand}")
+    streams = whole.protocol.streams_lost if whole.protocol is not None else {}
+    if streams and STREAMS not in limited:
+        reasons.append(f"{format_many(sum(streams.values()), 'held stream')} lost")
     if reasons or crossed:
         return Judgement("failed", "; ".join((*reasons, *crossed)))
     if cut:

@@ -39,7 +39,7 @@ def with_headers_of_environment(plan: P) -> P:
     said, where = {"headers": more}, {"headers": f"${HEADERS_VARIABLE}"}
     if isinstance(plan, Plan):
         require_fields(said, where)
-        require_headers(plan.protocol, more, f"${HEADERS_VARIABLE}", pings=plan.h2_heartbeat != "head")
+        require_headers(plan.protocol, more, f"${HEADERS_VARIABLE}", pings=plan.h2_heartbeat != "head" and not plan.streams)
     else:
         require_alike(said, where)
     return msgspec.structs.replace(plan, headers=headers)
@@ -106,6 +106,7 @@ _PLAN_OPTIONS: tuple[Option, ...] = (
     click.option("--ws-message", metavar="TEXT", help="Of a WebSocket: heartbeats that come back.  [default: pings]"),
     click.option("--http2", is_flag=True, default=None, help="Speak HTTP/2: to http:// at once, to https:// by ALPN."),
     click.option("--h2-heartbeat", metavar="ping|head", help="Of HTTP/2: a ping, or a HEAD on a new stream.  [default: ping]"),
+    click.option("--streams", metavar="K", help="Of HTTP/2: hold K answers on each connection.  [default: none]"),
     click.option("--send", metavar="BYTES", help=r"Of tcp:// and tls://: heartbeats, as 'PING\r\n'.  [default: none]"),
     click.option("--expect", metavar="ANSWER", help="Its answer: bytes, '/REGEX/' of a line, 'N bytes'.  [default: any]"),
     click.option("--greeting", metavar="ANSWER", help="What the server says first, likewise.  [default: nothing]"),

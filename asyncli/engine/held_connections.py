@@ -90,7 +90,8 @@ class HeldConnections:
         self.leaving: dict[int, float] = {}
         #: What waits since when, in the order of its deadlines, and for how long it may.
         self.deadlines = (
-            (self.connecting, shard.connect_timeout_s), (self.awaiting, shard.timeout_s), (self.leaving, shard.timeout_s),
+            (self.connecting, shard.connect_timeout_s), (self.awaiting, shard.timeout_s),
+            (self.leaving, self._protocol.parting_s or shard.timeout_s),
         )  # fmt: skip
         # What the kernel had no room for, of rows that have such; they are watched for room as well.
         self._unsent: dict[int, bytes] = {}
@@ -236,6 +237,7 @@ class HeldConnections:
         """The counts since the last call."""
         tick, self.tick = self.tick, Tick()
         if self._counts_words:
+            self._protocol.add_counts(self._counts)
             tick.protocol, self._counts = self._counts, ProtocolCounts()
         return tick
 

@@ -17,11 +17,12 @@ from asyncli.certificates import client_context, not_http2, reason_of
 from asyncli.engine.shard import build_shard
 from asyncli.engine.spread import Destination, Spread
 from asyncli.errors import HostError
-from asyncli.findings.losses import handshakes_refused
+from asyncli.findings import losses
 from asyncli.findings.tls import NO_HTTP2_REMEDY, refuses_ours
 from asyncli.plan import Plan
-from asyncli.protocols.interface import ANSWER, ESTABLISHED, LEAVING, Event, Protocol, ProtocolError
+from asyncli.protocols.interface import ANSWER, ESTABLISHED, LEAVING, Event, Protocol, ProtocolError, StreamLimitError
 from asyncli.protocols.proxy_header import ProxyHeader
+from asyncli.records import ProtocolCounts
 from asyncli.template import Data
 from asyncli.text import printable
 from asyncli.values import Target, TlsOptions
@@ -128,6 +129,10 @@ class _Talk:
             raise HostError(f"{self.target.url}: {why}; {NO_HTTP2_REMEDY}")
         if protocol.handshake is not None:
             heard = self._exchange(sock, protocol.handshake(0, self._number), heard, ESTABLISHED).rest
+            protocol.add_counts(counts := ProtocolCounts())
+            if counts.streams_lost:
+                said = losses.streams_lost(counts.streams_lost)
+                raise HostError(f"{self.target.url}: {said.evidence}; {said.remedy}; a soak goes on with --force")
         if self._beats:
             self._exchange(sock, protocol.heartbeat or protocol.heartbeat_for(0, self._number), heard, ANSWER)
         with contextlib.suppress(OSError):
@@ -172,7 +177,8 @@ class _Talk:
             raise  # of the whole of TLS
         except (ProtocolError, OSError) as error:
             said = printable(str(error)) if isinstance(error, ProtocolError) else "reset without an answer"
-            remedy = handshakes_refused(self.plan.protocol, {}).remedy
+            remedy = losses.handshakes_refused(self.plan.protocol, {}).remedy
+            remedy = losses.FEWER_STREAMS if isinstance(error, StreamLimitError) else remedy
             why = f"{'was refused' if shakes else 'failed'}: {said}; {remedy}"
         forced = "; a soak goes on with --force" if shakes else ""
         raise HostError(f"{self.target.url}: the {what} {why}{forced}")

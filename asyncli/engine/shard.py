@@ -183,9 +183,9 @@ def _words_of(plan: Plan) -> Words:
             version, client_id, login = plan.mqtt_version or "3.1.1", plan.mqtt_id or CLIENT_ID, plan.mqtt_login or ""
             return MqttWords(version, client_id, plan.keepalive_s, plan.subscribe, login)
         case "http2":
-            requests = tuple(_head("HEAD", target, plan.headers) for target in plan.targets)
+            heads, gets = (tuple(_head(method, target, plan.headers) for target in plan.targets) for method in ("HEAD", "GET"))
             scheme = b"https" if plan.targets[0].secure else b"http"
-            return Http2Words(requests if plan.requests == "heartbeats" else (), scheme)
+            return Http2Words(heads if plan.h2_heartbeat == "head" else (), scheme, gets if plan.streams else (), plan.streams)
         case _:
             return TcpWords(unescaped(plan.send or ""), plan.expect or "any", plan.greeting or "", plan.longest_silence_s)
 

@@ -210,6 +210,22 @@ def handshakes_refused(protocol: str, reasons: Mapping[str, int]) -> Words:
     return Words(f"the server refused handshakes: {by_reason(reasons)}", SEE_OF_REFUSED.get(protocol, _SEE_OF_HTTP))
 
 
+#: What to do where a server allows fewer streams at a time.
+FEWER_STREAMS = "write a lower --streams, or raise that limit (nginx: http2_max_concurrent_streams)"
+_SEE_OF_STREAMS = {
+    "END_STREAM": "aim at a URL whose answer has a body, or does not end",
+    "status": "aim at a path that it answers with 200",
+    "RST_STREAM": "see its timeouts for clients that read nothing (nginx: send_timeout), and its error log",
+}
+
+
+@finding("streams_lost", "error")
+def streams_lost(reasons: Mapping[str, int]) -> Words:
+    """Streams that were to be held ended, or were answered with an error, on connections that lived: by what ended them."""
+    mends = dict.fromkeys(_SEE_OF_STREAMS[why.partition(" ")[0]] for why in reasons)
+    return Words(f"streams ended that were to be held: {by_reason(reasons)}", "; ".join(mends))
+
+
 @finding("listen_{what}", "warning")
 def listen(what: str, count: float, host: str) -> Words:
     """A listen queue on the server's host was full. The kernel counts for all programs, so it may not be the server's."""

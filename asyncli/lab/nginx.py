@@ -123,6 +123,7 @@ class LabNginx(LabServer):
             "keepalive_time": f"keepalive_time {self._time_s}s;" if modern else "# (not in this version)",
             "status_keepalive_time": "keepalive_time 1000h;" if modern else "# (keepalive_time: not in this version)",
             "listen": " ".join([ports.host_port(self.address, self.port), *(word for word, said in listens.items() if said)]),
+            "http2_lines": "http2_max_concurrent_streams 10000;" if self.http2 else "# (no HTTP/2)",
             "tls_lines": self._tls_lines() if self.tls else "# (no TLS)",
             "backlog": backlog(),
             "content_type": self._content_type,

@@ -83,8 +83,11 @@ def _asked_host(plan: Plan, host: str) -> str:
 
 
 def _timers(timers: Timers, plan: Plan) -> Iterator[Check]:
+    if plan.streams:
+        yield _send_timeout(timers, plan)
     if plan.requests != "heartbeats":
-        yield _timeout_of_pings(timers, plan)
+        if not plan.streams:
+            yield _timeout_of_pings(timers, plan)
         return
     yield _keepalive_timeout(timers, plan)
     yield _header_timeout(timers, plan)
@@ -100,6 +103,15 @@ def _timeout_of_pings(timers: Timers, plan: Plan) -> Check:
     need = _FAR_S if age is None else age
     remedy = f"--h2-heartbeat head, or client_header_timeout {math.ceil(need) + 60}s in nginx.conf"
     return limit("nginx_client_header_timeout", what, "s", have, need, detail=detail, remedy=remedy)
+
+
+def _send_timeout(timers: Timers, plan: Plan) -> Check:
+    have, age = timers.send_timeout_s, oldest_s(plan)
+    detail = "nginx resets a stream whose body it could not send for this time, and held streams take none of theirs"
+    need = _FAR_S if age is None else age
+    remedy = f"send_timeout {math.ceil(need) + 60}s in nginx.conf"
+    what = "send_timeout against the age of the oldest stream"
+    return limit("nginx_send_timeout", what, "s", have, need, detail=detail, remedy=remedy)
 
 
 def _keepalive_timeout(timers: Timers, plan: Plan) -> Check:

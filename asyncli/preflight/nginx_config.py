@@ -46,6 +46,7 @@ class Timers(msgspec.Struct, frozen=True, kw_only=True):
     keepalive_requests: int = 1000
     keepalive_time_s: float | None = _KEEPALIVE_TIME_S
     client_header_timeout_s: float = _HEADER_TIMEOUT_S
+    send_timeout_s: float = _HEADER_TIMEOUT_S
 
 
 class Location(msgspec.Struct, frozen=True, kw_only=True):
@@ -273,7 +274,7 @@ def _inherit(outer: Timers, block: list[Directive]) -> Timers:
     said: dict[str, Any] = {}
     for one in block:
         name, args = one["directive"], one["args"]
-        if name in ("keepalive_timeout", "client_header_timeout"):
+        if name in ("keepalive_timeout", "client_header_timeout", "send_timeout"):
             said[f"{name}_s"] = _seconds(args[0])
         elif name == "keepalive_time":
             said["keepalive_time_s"] = _seconds(args[0])

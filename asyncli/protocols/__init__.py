@@ -29,7 +29,7 @@ def new_protocol(words: Words, entropy: Callable[[int], bytes], fields: Fields) 
         case Http2Words():
             from asyncli.protocols.http2 import Http2
 
-            return Http2(words.requests, words.scheme, fields)
+            return Http2(words, fields)
         case TcpWords():
             from asyncli.protocols.tcp import Tcp
 

@@ -1,19 +1,21 @@
 """HTTP/2, the client's end (RFC 9113): PING as the heartbeat, or a HEAD on a new stream; frames scanned without input or output.
 
 Our SETTINGS leave the server no dynamic table, no push and no window: each block of headers stands alone, and no body comes. A
-row is held once the server has acknowledged them, since before that a block may refer to the default table. Of a block only
-``:status`` is read. h2 and hpack agree, frame by frame and however the bytes are cut.
+row is held once the server has acknowledged them, since before that a block may refer to the default table; and, where it has
+streams, once each of its GETs is answered: the window holds their bodies back, so that they last. Of a block only ``:status`` is
+read. h2 and hpack agree, frame by frame and however the bytes are cut.
 """
 
 from __future__ import annotations
 
 import struct
 from array import array
-from collections.abc import Sequence
 
 from asyncli.protocols.hpack import header_block, status_of
 from asyncli.protocols.http1 import MOST_HEAD_BYTES
-from asyncli.protocols.interface import ANSWER, ESTABLISHED, LEAVING, NEWS, Event, Protocol, ProtocolError
+from asyncli.protocols.interface import ANSWER, ESTABLISHED, LEAVING, NEWS, Event, Protocol, ProtocolError, StreamLimitError
+from asyncli.protocols.words import Http2Words
+from asyncli.records import ProtocolCounts
 from asyncli.template import Fields, Filled
 
 DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS, PUSH_PROMISE, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = range(10)
@@ -24,13 +26,15 @@ _LENGTHS = {PRIORITY: 5, RST_STREAM: 4, PING: 8, WINDOW_UPDATE: 4}
 _OF_CONNECTION, _OF_STREAM = (SETTINGS, PING, GOAWAY), (DATA, HEADERS, PRIORITY, RST_STREAM, CONTINUATION)
 _HEAD_BYTES, _MOST_PAYLOAD = 9, 1 << 14
 _MOST_STREAM = (1 << 31) - 1
-_HEADER_TABLE_SIZE, _ENABLE_PUSH, _INITIAL_WINDOW_SIZE, _MAX_FRAME_SIZE, _MAX_HEADER_LIST_SIZE, _ENABLE_CONNECT = 1, 2, 4, 5, 6, 8
+_HEADER_TABLE_SIZE, _ENABLE_PUSH, _MAX_STREAMS, _INITIAL_WINDOW_SIZE, _MAX_FRAME_SIZE, _MAX_HEADER_LIST_SIZE = 1, 2, 3, 4, 5, 6
+_ENABLE_CONNECT = 8
 # Of a server's SETTINGS; of others any value is allowed.
 _ALLOWED = {
     _ENABLE_PUSH: (0, 0), _INITIAL_WINDOW_SIZE: (0, _MOST_STREAM), _MAX_FRAME_SIZE: (_MOST_PAYLOAD, (1 << 24) - 1),
     _ENABLE_CONNECT: (0, 1),
 }  # fmt: skip
 _MOST_STATUS_LINE, _MOST_REPLIES = 200, 1000
+_CANCEL, _MOST_CODE = 8, 13
 
 
 def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
@@ -43,53 +47,112 @@ _SETTINGS_ACK = frame(SETTINGS, ACK, 0)
 # The same for all, so that all its answers are the same bytes.
 _BEAT = b"asyncli!"
 _PING = frame(PING, 0, 0, _BEAT)
+_FLUSH = frame(PING, 0, 0, b"asyncli?")
+_GOODBYE = frame(GOAWAY, 0, 0, bytes(8))  # no error, and no stream of the server's was taken
 
 
 class Http2(Protocol):
-    """Heartbeats by PING; or by HEAD, which ``requests`` has for each URL of the plan as HTTP/1.1 says it."""
+    """Heartbeats by PING; or by HEAD, which ``words.heads`` has for each URL of the plan. ``words.gets``: likewise of the
+    ``words.streams`` GETs that each row holds.
+    """
 
-    def __init__(self, requests: Sequence[bytes], scheme: bytes, fields: Fields) -> None:
-        self.heartbeat = None if requests else _PING
-        self._scheme, self._requests = scheme, [Filled(request, fields) for request in requests]
-        self._heads = [None if one.varies else _headers(header_block(one(0), scheme)) for one in self._requests]
+    # To a GOAWAY of the client's nginx does nothing; one that is reset right after it would not be read.
+    parting_s = 0.3
+
+    def __init__(self, words: Http2Words, fields: Fields) -> None:
+        self._scheme, self._held = words.scheme, words.streams
+        self.heartbeat = None if words.heads else _PING
+        heads, gets = ([Filled(one, fields) for one in asked] for asked in (words.heads, words.gets))
+        self._heads = [(head, None if head.varies else self._frames(head(0))) for head in heads]
         self._streams = array("I")  # by row: the last one that was opened; 0: none
         self.partial: dict[int, _FrameReader] = {}
         # The last answer to a HEAD that was whole in one frame, without its stream: what follows is mostly the same.
         self._known, self._status = (b"", b""), 0
+        # The held ones are 1, 3 and so on, the same in each row; by row a bit for each that is gone.
+        self._first, self._width = max(0, 2 * self._held - 1), (self._held + 7) // 8
+        self._gets = [(get, None if get.varies else self._asks(get(0))) for get in gets]
+        self._none, self._gone = (1 << self._held) - 1, bytearray()
+        self._opened, self._lost, self._open = 0, dict[str, int](), 0
 
     def handshake(self, row: int, target: int) -> bytes:
         if self._heads:
             self._streams.extend([0] * (row + 1 - len(self._streams)))
-            self._streams[row] = 0
-        self.partial[row] = _FrameReader(shakes=True)
+            self._streams[row] = self._first
+        if self._held:
+            self._gone.extend(b"\xff" * (self._width * (row + 1) - len(self._gone)))
+        get, same = self._gets[target] if self._gets else (None, b"")
+        asks = self._asks(get(row)) if get is not None and same is None else same
+        self.partial[row] = _FrameReader(bool(self._heads), self._held, awaited=self._none, asks=asks)
         return FIRST_WORDS
 
     def heartbeat_for(self, row: int, target: int) -> bytes:
         stream = self._streams[row]
         self._streams[row] = stream = stream + 2 if stream else 1
-        name = stream.to_bytes(4)
-        head = self._heads[target] or _headers(header_block(self._requests[target](row), self._scheme))
-        return b"".join([begin + name + part for begin, part in head])
+        head, same = self._heads[target]
+        return _on_stream(same or self._frames(head(row)), stream)
 
     def feed(self, row: int, data: bytes, awaiting: bool) -> Event | None:
         frames = self.partial.pop(row, None)
         if not data:
             return None
-        stream = self._streams[row] if self._heads else 0
+        stream = self._streams[row] if self._heads else self._first
         if frames is None and awaiting and (data[:5], data[9:]) == self._known and data[5:9] == stream.to_bytes(4):
             return Event(self._status, stream < _MOST_STREAM)
-        before, frames = frames, frames or _FrameReader()
+        before, frames = frames, frames or _FrameReader(bool(self._heads), self._held, self._gone_of(row))
         frames.feed(data, stream, awaiting)
         event = frames.event()
         if frames.midst:
             self.partial[row] = frames
-        elif before is None and stream and frames.read == 1 and event is not None and event.kind == ANSWER:
+        elif before is None and self._heads and frames.read == 1 and event is not None and event.kind == ANSWER:
             self._known, self._status = (data[:5], data[9:]), event.status
+        granted = event is not None and event.kind == ESTABLISHED
+        if self._held and (granted or (frames.lost and not frames.shakes)):
+            self._count(row, frames, granted)
         return event
 
+    def goodbye(self, row: int) -> bytes:
+        return _GOODBYE
 
-def _headers(block: bytes) -> list[tuple[bytes, bytes]]:
-    """The frames of a HEAD with this block, each in two parts between which its stream's number belongs."""
+    def _frames(self, request: bytes) -> Frames:
+        return _headers(header_block(request, self._scheme))
+
+    def _asks(self, get: bytes) -> bytes:
+        """For all that a row holds. nginx keeps headers without a body in TLS's buffer until it has more to send, as the answer
+        to a ping is.
+        """
+        frames = self._frames(get)
+        return b"".join(_on_stream(frames, 2 * one + 1) for one in range(self._held)) + _FLUSH
+
+    def add_counts(self, counts: ProtocolCounts) -> None:
+        if self._held:
+            counts.streams_opened, counts.streams_lost, counts.streams_open = self._opened, self._lost, self._open
+            self._opened, self._lost = 0, {}
+
+    def forget(self, row: int) -> None:
+        super().forget(row)
+        if row * self._width < len(self._gone):
+            self._open -= self._held - self._gone_of(row).bit_count()
+            self._gone[row * self._width : (row + 1) * self._width] = self._none.to_bytes(self._width)
+
+    def _gone_of(self, row: int) -> int:
+        """A bit for each of its held streams that is gone."""
+        return int.from_bytes(self._gone[row * self._width : (row + 1) * self._width]) & self._none
+
+    def _count(self, row: int, frames: _FrameReader, granted: bool) -> None:
+        """Its streams that have gone in this read; of a handshake also those that were asked for in it."""
+        self._opened += self._held if granted else 0
+        self._open += (self._held if granted else 0) - len(frames.lost)
+        for why in frames.lost:
+            self._lost[why] = self._lost.get(why, 0) + 1
+        self._gone[row * self._width : (row + 1) * self._width] = frames.gone.to_bytes(self._width)
+        frames.lost.clear()
+
+
+Frames = list[tuple[bytes, bytes]]
+
+
+def _headers(block: bytes) -> Frames:
+    """The frames of a HEAD or GET with this block, each in two parts between which its stream's number belongs."""
     parts = [block[at : at + _MOST_PAYLOAD] for at in range(0, len(block), _MOST_PAYLOAD)]
     frames = []
     for number, part in enumerate(parts):
@@ -98,27 +161,42 @@ def _headers(block: bytes) -> list[tuple[bytes, bytes]]:
     return frames
 
 
+def _on_stream(frames: Frames, stream: int) -> bytes:
+    name = stream.to_bytes(4)
+    return b"".join([head + name + part for head, part in frames])
+
+
 class _FrameReader:
-    """One connection in the midst of its handshake, of a frame or of an answer, and what the frames of a read said."""
+    """One connection in the midst of its handshake, of a frame or of an answer, and what the frames of a read said. ``held``: how
+    many streams it holds; ``gone``: a bit for each that is gone, with why in ``lost``; ``awaited``: a bit for each without its
+    answer, in a handshake, which says ``asks`` once the SETTINGS are agreed on.
+    """
 
     __slots__ = (
-        "_acknowledged", "_answered", "_block", "_buffer", "_ends", "_goaway", "_last", "_open", "_pinged", "_replies",
-        "_settled", "_shakes", "_status", "_stream", "read",
+        "_acknowledged", "_answered", "_asks", "_awaited", "_beats_by_head", "_block", "_buffer", "_ends", "_goaway", "_held",
+        "_last", "_of", "_open", "_pinged", "_replies", "_settled", "_status", "_stream", "gone", "lost", "read", "shakes",
     )  # fmt: skip
 
-    def __init__(self, shakes: bool = False) -> None:
-        self._shakes, self._settled, self._acknowledged = shakes, False, False  # the server's SETTINGS came; it took ours
+    def __init__(self, heads: bool, held: int, gone: int = 0, *, awaited: int = 0, asks: bytes | None = None) -> None:
+        self.shakes = asks is not None
+        self._settled = self._acknowledged = False  # the server's SETTINGS came; it took ours
+        self._beats_by_head, self._held, self.gone, self._awaited, self._asks = heads, held, gone, awaited, asks or b""
+        self.lost: list[str] = []
         self._replies: list[bytes] = []  # of a handshake they go out together
         self._buffer = b""
-        self._status = 0  # of the answer that has begun
+        self._status = 0  # of the answer to a HEAD that has begun
         self._block: bytearray | None = None  # of headers, so far
-        self._ends = False  # the stream, with them
+        self._of, self._ends = 0, False  # their stream, and whether it ends with them
         self._goaway: int | None = None  # its code
         self._last = 0  # the last stream that a server which leaves still answers
 
     @property
-    def _granted(self) -> bool:
+    def _agreed(self) -> bool:
         return self._settled and self._acknowledged
+
+    @property
+    def _granted(self) -> bool:
+        return self._agreed and not self._awaited
 
     @property
     def _leaves(self) -> bool:
@@ -128,25 +206,26 @@ class _FrameReader:
     @property
     def _answers_before(self) -> bool:
         """It leaves once this HEAD is answered."""
-        return self._goaway == 0 < self._stream <= self._last
+        return self._beats_by_head and self._goaway == 0 < self._stream <= self._last
 
     @property
     def midst(self) -> bool:
-        if self._shakes:
+        if self.shakes:
             return not self._granted
         return not self._leaves and (bool(self._buffer or self._status) or not (self._block is None and self._goaway is None))
 
     def feed(self, data: bytes, stream: int, awaiting: bool) -> None:
-        """``stream``: the last that was opened; ``awaiting``: its answer is not whole yet."""
-        self._stream, self._open, self._pinged, self._answered = stream, awaiting and stream > 0, awaiting and not stream, False
-        if not self._shakes:
+        """``stream``: the last that was opened; ``awaiting``: the answer to a heartbeat is not whole yet."""
+        self._stream, self._open, self._pinged = stream, awaiting and self._beats_by_head, awaiting and not self._beats_by_head
+        self._answered = False
+        if not self.shakes:
             self._replies = []
         self.read = at = 0
         data = self._buffer + data
-        while len(data) - at >= _HEAD_BYTES and not self._leaves and not (self._shakes and self._granted):
+        while len(data) - at >= _HEAD_BYTES and not self._leaves and not (self.shakes and self._granted):
             sized, flags, of = struct.unpack_from(">IBI", data, at)
             length, kind, end = sized >> 8, sized & 0xFF, at + _HEAD_BYTES + (sized >> 8)
-            if self._shakes and not self._settled and (kind != SETTINGS or flags & ACK or of):
+            if self.shakes and not self._settled and (kind != SETTINGS or flags & ACK or of):
                 _require_more(data)
                 break
             if length > _MOST_PAYLOAD:
@@ -159,23 +238,32 @@ class _FrameReader:
 
     def event(self) -> Event | None:
         """What the last read said; None: nothing that is whole."""
+        if self.shakes:
+            return self._of_handshake()
         reply = b"".join(self._replies)
-        if self._shakes:
-            if self._goaway is not None:
-                raise ProtocolError(f"GOAWAY of code {self._goaway}")
-            if len(self._replies) > _MOST_REPLIES:
-                raise ProtocolError(f"more than {_MOST_REPLIES} frames before it acknowledged our SETTINGS")
-            return Event(0, True, kind=ESTABLISHED, reply=reply, rest=self._buffer) if self._granted else None
         if self._answered and (self._goaway is None or self._answers_before):
             status, self._status = self._status, 0
-            return Event(status, self._goaway is None and self._stream < _MOST_STREAM, kind=ANSWER, reply=reply)
+            stays = self._goaway is None and self._stream < _MOST_STREAM
+            return Event(status, stays, kind=ANSWER, reply=reply, own=bool(self.lost))
         if self._leaves:
             return Event(self._goaway or 0, False, kind=LEAVING)
         return Event(0, True, kind=NEWS, reply=reply) if self.read else None
 
+    def _of_handshake(self) -> Event | None:
+        if self._goaway is not None:
+            raise ProtocolError(f"GOAWAY of code {self._goaway}")
+        if len(self._replies) > _MOST_REPLIES:
+            raise ProtocolError(f"more than {_MOST_REPLIES} frames before it acknowledged our SETTINGS")
+        if not (self._granted or (self._agreed and self._asks)):
+            return None
+        reply, self._asks, self._replies = b"".join((*self._replies, self._asks)), b"", []
+        if not self._granted:
+            return Event(0, True, kind=NEWS, reply=reply)
+        return Event(0, True, kind=ESTABLISHED, reply=reply, rest=self._buffer)
+
     def _take(self, kind: int, flags: int, of: int, payload: bytes) -> None:
         """A whole frame. Those of types that nobody knows mean nothing."""
-        if self._block is not None and (kind != CONTINUATION or of != self._stream):
+        if self._block is not None and (kind != CONTINUATION or of != self._of):
             raise ProtocolError("a block of headers that another frame interrupts")
         if len(payload) != _LENGTHS.get(kind, len(payload)) or (of and kind in _OF_CONNECTION) or (not of and kind in _OF_STREAM):
             raise ProtocolError(f"a frame of type {kind} of a wrong length or stream")
@@ -210,27 +298,33 @@ class _FrameReader:
             least, most = _ALLOWED.get(name, (0, value))
             if not least <= value <= most:
                 raise ProtocolError(f"SETTINGS of {value} for 0x{name:x}, which may not be")
+            if name == _MAX_STREAMS and self._asks and value < (need := self._held + self._beats_by_head):
+                raise StreamLimitError(f"it allows {value} streams at a time on a connection, and {need} are needed")
         self._settled = True
         self._replies.append(_SETTINGS_ACK)
 
     def _take_of_stream(self, kind: int, flags: int, of: int, payload: bytes) -> None:
-        if not of & 1 or of > self._stream:
+        if not of & 1 or of > self._stream or (self.shakes and not self._agreed):
             raise ProtocolError("a frame of a stream that was never opened")
-        opened = self._open and of == self._stream
+        held, opened = of < 2 * self._held, self._open and of == self._stream
         if kind == RST_STREAM:
-            if opened:
+            if held:
+                self._lose(of, f"RST_STREAM {code}" if (code := int.from_bytes(payload)) <= _MOST_CODE else "RST_STREAM")
+            elif opened:
                 raise ProtocolError(f"RST_STREAM of code {int.from_bytes(payload)} in place of an answer")
         elif kind == WINDOW_UPDATE:
             pass
-        elif not opened:
+        elif not (held or opened):
             raise ProtocolError("a frame of a stream that is over")
         elif kind == DATA:
-            if not self._status or payload or flags & _PADDED:
-                raise ProtocolError("data, which no HEAD has" if self._status else "data before the headers")
-            self._end(flags & END_STREAM)
+            if self._awaited >> of // 2 & 1 if held else not self._status:
+                raise ProtocolError("data before the headers")
+            if payload or flags & _PADDED:
+                raise ProtocolError("data beyond its window" if held else "data, which no HEAD has")
+            self._end(of, flags & END_STREAM)
         else:
             if kind == HEADERS:
-                self._block, self._ends = bytearray(), bool(flags & END_STREAM)
+                self._block, self._of, self._ends = bytearray(), of, bool(flags & END_STREAM)
                 payload = _unpadded(flags, payload)
             if self._block is None:
                 raise ProtocolError("a CONTINUATION of nothing")
@@ -238,11 +332,11 @@ class _FrameReader:
             if len(self._block) > MOST_HEAD_BYTES:
                 raise ProtocolError(f"a block of headers of more than {MOST_HEAD_BYTES} bytes")
             if flags & END_HEADERS:
-                self._take_headers(bytes(self._block))
+                self._take_headers(of, bytes(self._block))
 
-    def _take_headers(self, block: bytes) -> None:
-        self._block, status = None, status_of(block)
-        if self._status:
+    def _take_headers(self, of: int, block: bytes) -> None:
+        self._block, status, held = None, status_of(block), of < 2 * self._held
+        if not self._awaited >> of // 2 & 1 if held else self._status:
             if not self._ends:
                 raise ProtocolError("trailers that do not end the stream")
         elif status < 100:
@@ -251,13 +345,29 @@ class _FrameReader:
             if self._ends:
                 raise ProtocolError(f"a stream that ends with {status}")
             return
-        else:
+        elif not held:
             self._status = status
-        self._end(self._ends)
+        else:
+            self._awaited &= ~(1 << of // 2)
+            if status >= 300:
+                self._lose(of, f"status {status}")
+                # Nobody waits for the rest of it.
+                self._replies += [] if self._ends else [frame(RST_STREAM, 0, of, _CANCEL.to_bytes(4))]
+        self._end(of, self._ends)
 
-    def _end(self, ends: int) -> None:
-        if ends:
+    def _end(self, of: int, ends: int) -> None:
+        if ends and of < 2 * self._held:
+            self._lose(of, "END_STREAM")
+        elif ends:
             self._open, self._answered = False, True
+
+    def _lose(self, of: int, why: str) -> None:
+        """What comes of it after that means nothing."""
+        bit = 1 << of // 2
+        self._awaited &= ~bit
+        if not self.gone & bit:
+            self.gone |= bit
+            self.lost.append(why)
 
 
 def _require_more(data: bytes) -> None:

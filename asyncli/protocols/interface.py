@@ -17,6 +17,8 @@ from typing import Protocol as Interface
 
 import msgspec
 
+from asyncli.records import ProtocolCounts
+
 #: What an event is: the answer to a heartbeat or a request; something else that shows that the peer lives; the peer says goodbye;
 #: it grants what :meth:`Protocol.handshake` asked for.
 ANSWER, NEWS, LEAVING, ESTABLISHED = range(4)
@@ -26,10 +28,14 @@ class ProtocolError(Exception):
     """The peer sent what the protocol does not allow; ``str()`` says what."""
 
 
+class StreamLimitError(ProtocolError):
+    """It allows fewer streams at a time than a connection is to hold."""
+
+
 class Event(msgspec.Struct, frozen=True):
     """What one read meant. ``status``: of HTTP, or the code of a goodbye; 0: none. ``body_bytes``: without framing. ``reply``:
     bytes to send at once. ``messages``: what came whole that nobody asked for. ``rest``: of ESTABLISHED, what came after it; of
-    LEAVING, why, as the peer says it. ``own``: the same bytes would not answer another row.
+    LEAVING, why, as the peer says it. ``own``: of ANSWER, the same bytes would mean something else, of another row or next time.
     """
 
     status: int
@@ -54,6 +60,8 @@ class Protocol:
     handshake: Callable[[int, int], bytes] | None = None
     #: None: rows send heartbeats. Else they listen, and one that hears nothing for so long is dead.
     silence_s: float | None = None
+    #: For so long the peer's close is awaited after a goodbye; None: as an answer.
+    parting_s: float | None = None
 
     def heartbeat_for(self, row: int, target: int) -> bytes:
         """The next heartbeat of a row that is connected to this URL of the plan, where each has its own."""
@@ -68,6 +76,9 @@ class Protocol:
     def goodbye(self, row: int) -> bytes:
         """The last words on a connection that stands, after which the peer closes it; b"": none."""
         return b""
+
+    def add_counts(self, counts: ProtocolCounts) -> None:
+        """Add what it counts itself, since the last call."""
 
     def forget(self, row: int) -> None:
         """The row's connection is gone."""

@@ -56,10 +56,14 @@ class MqttWords(msgspec.Struct, frozen=True, tag="mqtt"):
 
 
 class Http2Words(msgspec.Struct, frozen=True, tag="http2"):
-    """``requests``: of each URL a HEAD, as HTTP/1.1 says it; none: heartbeats are pings."""
+    """``heads``: of each URL a HEAD, as HTTP/1.1 says it; none: heartbeats are pings. ``gets``: likewise of the GETs that each
+    connection holds ``streams`` of.
+    """
 
-    requests: tuple[bytes, ...] = ()
+    heads: tuple[bytes, ...] = ()
     scheme: bytes = b"http"
+    gets: tuple[bytes, ...] = ()
+    streams: int = 0
 
 
 Words = HttpWords | Http2Words | WebSocketWords | StreamWords | TcpWords | MqttWords

@@ -6,7 +6,7 @@ import shlex
 
 from asyncli.analysis.forecast import Ceiling
 from asyncli.findings.forecast import gave_way
-from asyncli.report.format import about, about_to, bytes_each, ceiling, with_error
+from asyncli.report.format import about, about_to, bytes_each, ceiling, with_error, with_streams
 from asyncli.report.summary import Summary
 from asyncli.text import oneline
 from asyncli.topology import sides
@@ -25,7 +25,8 @@ def one_line(summary: Summary) -> str:
     for one, where in ((total, f"on {sides(summary.environment).host}"), (server, f"in {server_name(summary)}")):
         # Two levels of the whole host include other programs.
         if one is not None and one.ci95[0] > 0 and not (one is total and one.of_levels):
-            each = "a connection, first use included," if one.of_levels else "one more"
+            more = with_streams(summary.cost.streams)
+            each = f"a connection{more}, first use included," if one.of_levels else f"one more{more}"
             line += f"; {each} costs {with_error(one)} {where}"
             break
     return oneline(line.replace("±", "+-"))
@@ -70,10 +71,11 @@ def answer(summary: Summary) -> str:
     if grew is not None and cost.server_user is None:
         return oneline(f"{grew.evidence[:1].upper()}{grew.evidence[1:]}.")
     total = cost.host_total
-    each = "One more connection costs"
+    more = with_streams(cost.streams)
+    each = f"One more connection{more} costs"
     first = next((one for one in (cost.server_user, cost.kernel, total) if one is not None), None)
     if first is not None and first.of_levels:
-        each = "A connection, first use included, costs"
+        each = f"A connection{more}, first use included, costs"
     if total is not None and parts and (total.ci95[0] <= 0 or total.of_levels):
         # The host's memory includes other programs: lead with the parts.
         parts = [one for one in parts if not one.endswith("left over")]

@@ -6,9 +6,11 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from msgspec import UNSET, UnsetType
+
 from asyncli.analysis.cost import SURE
 from asyncli.analysis.slope import Cost
-from asyncli.units import format_bytes, format_count
+from asyncli.units import format_bytes, format_count, format_many
 
 if TYPE_CHECKING:
     from asyncli.analysis.cost import Costs
@@ -46,9 +48,16 @@ class CostRow(NamedTuple):
         return f"{self.ends} × {each}" if self.ends > 1 else each
 
 
-def caption(rows: Sequence[CostRow]) -> str:
-    slopes = any(row.cost is not None and not row.cost.of_levels for row in rows)
-    return "Memory that one more connection costs" if slopes else "Memory that a connection takes, first use included"
+def with_streams(streams: int | UnsetType) -> str:
+    """What is said behind "connection" where each holds streams: its cost is not one of a connection alone."""
+    return "" if streams is UNSET else f" with its {format_many(streams, 'stream')}"
+
+
+def caption(rows: Sequence[CostRow], held: str) -> str:
+    """``held``: :func:`with_streams`."""
+    if any(row.cost is not None and not row.cost.of_levels for row in rows):
+        return f"Memory that one more connection{held} costs"
+    return f"Memory that a connection{held} takes, first use included"
 
 
 def cost_rows(costs: Costs | CostPart, server: str, where: Sides) -> list[CostRow]:

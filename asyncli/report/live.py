@@ -12,7 +12,7 @@ import msgspec
 from asyncli.exit_status import exit_status
 from asyncli.plan import Plan
 from asyncli.report.answer import one_line
-from asyncli.report.format import cores, milliseconds, plus_minus
+from asyncli.report.format import cores, milliseconds, plus_minus, with_streams
 from asyncli.report.jsonout import finite
 from asyncli.report.livestate import LiveState, Notice
 from asyncli.report.summary import Summary
@@ -202,7 +202,7 @@ def plain_line(state: LiveState) -> str:
         parts.append(f"asyncli {format_bytes(state.generator_bytes)} {cores(state.generator_cpu_share)}")
     if state.host_per_connection is not None and state.host_per_connection_half is not None:
         each = plus_minus(state.host_per_connection, state.host_per_connection_half).replace("±", "+-")
-        parts.append(f"{each} a connection on {state.host}, first use included")
+        parts.append(f"{each} a connection{with_streams(state.streams)} on {state.host}, first use included")
     return f"{format_clock(state.elapsed_s)}  {state.phase or 'start':<8}  " + "; ".join(parts)
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Self
 
 from asyncli.plan import Plan
 from asyncli.records import PHASES
-from asyncli.report.format import cores, milliseconds, or_bytes, or_dash, plus_minus
+from asyncli.report.format import cores, milliseconds, or_bytes, or_dash, plus_minus, with_streams
 from asyncli.report.live import NullView, behind, causes, plain_line, unanswered
 from asyncli.report.livestate import LiveState
 from asyncli.report.terminal import SEVERITY_STYLE, ascii_only, html_of
@@ -214,10 +214,11 @@ def _cost(state: LiveState) -> list[Text]:
 
     whole, half = state.host_per_connection, state.host_per_connection_half
     if whole is None or half is None:
-        first = Text(f"A connection's cost on {state.host}: not yet known", "dim")
+        first = Text(f"Cost of a connection{with_streams(state.streams)} on {state.host}: not yet known", "dim")
     else:
         each = (plus_minus(whole, half), "bold cyan")
-        first = Text.assemble("A connection costs ", each, f" on {state.host}, first use included")
+        what = f"A connection{with_streams(state.streams)} costs "
+        first = Text.assemble(what, each, f" on {state.host}, first use included")
     parts = [
         f"{where} {plus_minus(value, half)}"
         for value, half, where in (

@@ -52,6 +52,8 @@ class LiveState(msgspec.Struct):
     #: The host whose memory is sampled.
     host: str = "this host"
     asked: int = 0
+    #: Of HTTP/2: what each connection holds; its cost is of both.
+    streams: int | msgspec.UnsetType = msgspec.UNSET
     held: int = 0
     opened: int = 0
     reopened: int = 0
@@ -129,6 +131,7 @@ class LiveFold:
         self._plan = plan
         self._ramp = plan.schedule
         self._state = LiveState(asked=plan.connections, asked_per_s=plan.asked_per_s, until=plan.hold_until)
+        self._state.streams = plan.streams or msgspec.UNSET
         if plan.agent is not None:
             self._state.host = "the server's host"
         self._phase: Phase | None = None

@@ -9,7 +9,7 @@ from asyncli.analysis.cost import Costs
 from asyncli.analysis.drift import Drift, MetricName, in_words
 from asyncli.report import document as doc
 from asyncli.report.answer import room, server_name
-from asyncli.report.format import about, about_to, caption, ceiling, cost_rows, interval, short_bytes, shown_r2
+from asyncli.report.format import about, about_to, caption, ceiling, cost_rows, interval, short_bytes, shown_r2, with_streams
 from asyncli.report.summary import CostPart, Summary
 from asyncli.text import oneline
 from asyncli.topology import Sides, sides
@@ -31,7 +31,8 @@ def cost_table(costs: Costs | CostPart, server: str, where: Sides, held: int) ->
         *doc.numbers("bytes", "95 % interval", "fixed", f"at {format_count(held)}"),
         doc.TableColumn("R²", view=doc.View.PAGE),
     ]
-    return doc.DataTable("Cost of a connection", columns, lines, f"{caption(rows)}, in bytes", kind="stack")
+    more = with_streams(costs.streams)
+    return doc.DataTable(f"Cost of a connection{more}", columns, lines, f"{caption(rows, more)}, in bytes", kind="stack")
 
 
 def cost_section(summary: Summary, drawn: Mapping[str, doc.Picture]) -> doc.Section:
@@ -46,7 +47,7 @@ def cost_section(summary: Summary, drawn: Mapping[str, doc.Picture]) -> doc.Sect
         blocks.append(doc.Folded("How each was found", doc.Definitions(found)))
     if stays := _stays(summary):
         blocks.append(doc.Paragraph(stays, view=doc.FULL))
-    return doc.Section("cost", "Cost of a connection", blocks)
+    return doc.Section("cost", f"Cost of a connection{with_streams(summary.cost.streams)}", blocks)
 
 
 def _stays(summary: Summary) -> str:

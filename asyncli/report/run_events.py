@@ -136,6 +136,10 @@ def protocol_sections(summary: Summary) -> list[doc.Section]:
         said.append(f"{format_many(part.messages, 'message')} came ({format_bytes(part.message_bytes)})")
     elif part.message_bytes:
         said.append(f"{format_bytes(part.message_bytes)} came unasked")
+    if (streams := part.streams) is not msgspec.UNSET:
+        lost = f" ({by_reason(streams.reasons)})" if streams.streams_lost else ""
+        said.append(f"{format_count(streams.streams_open)} streams held, {streams.per_connection} a connection")
+        said.append(f"{format_count(streams.streams_lost)} streams lost{lost}")
     if part.goodbyes:
         said.append("goodbyes: " + ", ".join(f"{format_count(count)} × {code}" for code, count in part.goodbyes.items()))
     words = ", ".join(said)
@@ -177,6 +181,8 @@ def counts_section(summary: Summary) -> doc.Section:
         kind = requests_of(summary.protocol.name, summary.plan.get("h2_heartbeat"))
         asked = {"heartbeats": asked, "connections": opened, "none": 0}.get(kind or "")
         what, was = ("HEADs", "requests") if summary.protocol.name == "http2" else ("grants", "granted")
+        if asked is not None and (streams := summary.protocol.streams) is not msgspec.UNSET:
+            asked, what = asked + streams.streams_opened, "streams"
     blocks: list[doc.Block] = []
     if r.agrees is not None or r.accepts_delta is not None:
         view = doc.FULL if r.agrees else doc.ALL

@@ -82,7 +82,7 @@ class Server(msgspec.Struct):
 
 
 class CostPart(msgspec.Struct):
-    """``kernel_queued``: data in socket buffers, per end; in no other row."""
+    """``kernel_queued``: data in socket buffers, per end; in no other row. ``streams``: what each connection holds with it."""
 
     server_user: Cost | None
     kernel: Cost | None
@@ -90,6 +90,7 @@ class CostPart(msgspec.Struct):
     generator_user: Cost | None
     host_total: Cost | None
     residual: Cost | None
+    streams: int | msgspec.UnsetType = msgspec.UNSET
 
 
 class GeneratorUse(msgspec.Struct):

@@ -35,6 +35,7 @@ from asyncli.protocols.http2 import (
     frame,
 )
 from asyncli.protocols.interface import ANSWER, ESTABLISHED, LEAVING, ProtocolError
+from asyncli.protocols.words import Http2Words
 from asyncli.template import Fields
 
 _BEAT = b"asyncli!"
@@ -184,7 +185,7 @@ def check(case: Case) -> str:
 
 def read(parts: list[bytes], heads: bool) -> Said:
     """What our reader makes of it."""
-    protocol, awaiting = Http2([_ASK] if heads else [], b"http", Fields()), False
+    protocol, awaiting = Http2(Http2Words((_ASK,) if heads else ()), Fields()), False
     protocol.handshake(0, 0)
     said = Said(False, b"", None, None, False)
     parts = list(filter(None, parts))

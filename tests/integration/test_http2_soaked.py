@@ -13,7 +13,7 @@ import fault_table
 import pytest
 from h2.config import H2Configuration
 from h2.connection import H2Connection
-from h2.events import RequestReceived
+from h2.events import ConnectionTerminated, PingReceived, RequestReceived
 from programs import SHORT, Program, codes, held, recorded, report, require_whole, run, speaking
 
 from asyncli.core.adding import added_up
@@ -173,3 +173,69 @@ def test_what_servers_of_http2_should_not_do_has_each_its_cause(tmp_path: Path) 
     }
     assert set(summary["heartbeats"]["by_status"]) == {"204"}
     fault_table.require_as_written("test_what_servers_of_http2_should_not_do_has_each_its_cause", summary)
+
+
+@pytest.mark.nginx
+@pytest.mark.parametrize("tls", [False, True], ids=["clear", "tls"])
+async def test_nginx_holds_streams_and_counts_them(tmp_path: Path, tls: bool) -> None:
+    async with choose("nginx", connections=N, tls=tls, http2=True) as server:
+        authority = [] if server.authority is None else ["--ca", server.authority]
+        heartbeat = ["--h2-heartbeat", "head"] if tls else []
+        asked = ["soak", "--http2", "--streams", "20", server.url, *SHORT, *authority, *heartbeat, "--status-url", str(server.status_url)]
+        done = await asyncio.to_thread(run, tmp_path, *asked, "-c", str(N), "--hold", "0.5", "--out", "run.db", "--quiet")
+    summary = report(tmp_path, "run.db")
+    require_whole(done.status, summary)
+    assert (done.err, server.complaints) == ("", ())
+    assert summary["protocol"]["streams"] == {"per_connection": 20, "streams_opened": 20 * N, "streams_lost": 0, "streams_open": 20 * N, "reasons": {}}
+    counts = summary["reconciliation"]
+    assert counts["agrees"]
+    assert 0 <= counts["requests_delta"] - 20 * N - (summary["heartbeats"]["answered"] if tls else 0) < 20
+    assert summary["cost"]["streams"] == 20
+
+
+@pytest.mark.nginx
+@pytest.mark.parametrize(("path", "streams", "why"), [("/", 129, "http2_max_concurrent_streams"), ("/", 3, "END_STREAM"), ("/no", 3, "status 404")])
+async def test_streams_that_would_not_last_are_one_line_before_the_run(tmp_path: Path, path: str, streams: int, why: str) -> None:
+    body = "" if why == "END_STREAM" else "ok"
+    async with choose("nginx", connections=N, http2=True, body=body) as server:
+        config = server.config_path
+        config.write_text(config.read_text().replace("10000;", "128;", 1).replace("location / {", "location = / {", 1))
+        os.kill(server.pid, signal.SIGHUP)
+        await asyncio.sleep(0.3)
+        done = await asyncio.to_thread(run, tmp_path, "soak", "--http2", "--streams", str(streams), server.url.rstrip("/") + path, *SHORT, "-c", "10", "--hold", "1")
+    assert (done.status, done.err.count("\n"), why in done.err) == (2, 1, True), done.err
+
+
+async def _holds_streams(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """h2's server, which answers without an end, and with the first ping resets a stream; a GOAWAY ends it well."""
+    conn = H2Connection(H2Configuration(client_side=False))
+    conn.initiate_connection()
+    writer.write(conn.data_to_send())
+    while data := await reader.read(4096):
+        for event in conn.receive_data(data):
+            if isinstance(event, RequestReceived):
+                conn.send_headers(event.stream_id, [(":status", "200")])
+            elif isinstance(event, PingReceived) and 3 in conn.streams and conn.streams[3].open:
+                conn.reset_stream(3, 7)
+            elif isinstance(event, ConnectionTerminated):
+                GOODBYES.append(event.error_code)
+                writer.close()
+                return
+        writer.write(conn.data_to_send())
+    writer.close()
+
+
+GOODBYES: list[int] = []
+
+
+def test_streams_that_the_server_resets_are_lost_and_their_connections_held(tmp_path: Path) -> None:
+    GOODBYES.clear()
+    with speaking(_holds_streams) as at:
+        done = run(tmp_path, "soak", "--http2", "--streams", "4", f"http://{at}/", *SHORT, "-c", "20", "--hold", "1", "--out", "run.db", "--quiet")
+    summary = report(tmp_path, "run.db")
+    assert (done.status, done.err, summary["run"]["verdict"]) == (99, "", "failed")
+    assert (summary["connections"]["held"], summary["connections"]["lost"], summary["heartbeats"]["failed"]) == (20, 0, 0)
+    assert summary["protocol"]["streams"] == {"per_connection": 4, "streams_opened": 80, "streams_lost": 20, "streams_open": 60, "reasons": {"RST_STREAM 7": 20}}
+    assert "streams_lost" in codes(summary)
+    # Each connection of the drain says goodbye, and the probe's.
+    assert GOODBYES == [0] * 21

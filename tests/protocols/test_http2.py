@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import struct
 import tracemalloc
+from collections.abc import Sequence
 
 import hpack
 import pytest
 from h2.config import H2Configuration
-from h2.connection import H2Connection
+from h2.connection import ConnectionState, H2Connection
 from h2.events import PingReceived, RequestReceived, StreamEnded
+from h2.exceptions import FlowControlError
 
 from asyncli.protocols.hpack import status_of
 from asyncli.protocols.http2 import (
@@ -29,10 +31,18 @@ from asyncli.protocols.http2 import (
     Http2,
     frame,
 )
-from asyncli.protocols.interface import ANSWER, ESTABLISHED, LEAVING, NEWS, Event, ProtocolError
+from asyncli.protocols.interface import ANSWER, ESTABLISHED, LEAVING, NEWS, Event, ProtocolError, StreamLimitError
+from asyncli.protocols.words import Http2Words
+from asyncli.records import ProtocolCounts
 from asyncli.template import Fields
 
 ASK = b"HEAD /x?y HTTP/1.1\r\nUser-Agent: me\r\nHost: there:8080\r\nX-Long: " + b"z" * 300 + b"\r\n\r\n"
+
+
+def spoken(heads: Sequence[bytes], scheme: bytes = b"https", gets: Sequence[bytes] = (), streams: int = 0) -> Http2:
+    return Http2(Http2Words(tuple(heads), scheme, tuple(gets), streams), Fields())
+
+
 GRANT = frame(SETTINGS, 0, 0) + frame(SETTINGS, ACK, 0)
 PONG = frame(PING, ACK, 0, b"asyncli!")
 WHOLE = END_HEADERS | END_STREAM
@@ -40,7 +50,7 @@ WHOLE = END_HEADERS | END_STREAM
 
 def granted(heads: bool = True, beats: int = 1) -> Http2:
     """Row 7's connection with its heartbeat out."""
-    protocol = Http2([ASK] if heads else [], b"https", Fields())
+    protocol = spoken([ASK] if heads else [])
     assert protocol.handshake(7, 0) == FIRST_WORDS
     event = protocol.feed(7, GRANT, False)
     assert event == Event(0, True, kind=ESTABLISHED, reply=frame(SETTINGS, ACK, 0))
@@ -56,7 +66,7 @@ def goaway(code: int, last: int = 0) -> bytes:
 
 
 def test_a_server_of_h2_understands_us_and_we_it() -> None:
-    protocol, server = Http2([ASK], b"https", Fields()), H2Connection(H2Configuration(client_side=False))
+    protocol, server = spoken([ASK]), H2Connection(H2Configuration(client_side=False))
     server.initiate_connection()
     server.receive_data(protocol.handshake(0, 0))
     event = protocol.feed(0, server.data_to_send(), False)
@@ -73,7 +83,7 @@ def test_a_server_of_h2_understands_us_and_we_it() -> None:
         ]  # fmt: skip
         server.send_headers(asked.stream_id, [(":status", "503"), ("retry-after", "1")], end_stream=True)
         assert protocol.feed(0, server.data_to_send(), True) == Event(503, True)
-    pings = Http2([], b"https", Fields())
+    pings = spoken([])
     (ping,) = server.receive_data(pings.heartbeat or b"")
     assert isinstance(ping, PingReceived)
     assert server.data_to_send() == PONG
@@ -81,7 +91,7 @@ def test_a_server_of_h2_understands_us_and_we_it() -> None:
 
 def test_headers_longer_than_a_frame_go_on_in_others() -> None:
     long = ASK.replace(b"z" * 300, b"z" * 40_000)
-    protocol, server = Http2([long], b"http", Fields()), H2Connection(H2Configuration(client_side=False))
+    protocol, server = spoken([long], b"http"), H2Connection(H2Configuration(client_side=False))
     server.receive_data(protocol.handshake(0, 0))
     server.decoder.max_header_list_size = 1 << 20
     protocol.feed(0, GRANT, False)
@@ -91,7 +101,7 @@ def test_headers_longer_than_a_frame_go_on_in_others() -> None:
 
 
 def test_it_is_granted_once_both_have_taken_the_others_settings() -> None:
-    protocol = Http2([], b"https", Fields())
+    protocol = spoken([])
     protocol.handshake(3, 0)
     said = frame(SETTINGS, 0, 0, b"\0\3\0\0\0\x80") + frame(WINDOW_UPDATE, 0, 0, bytes(3) + b"\1") + frame(PING, 0, 0, b"whatever")
     for part in (said[:5], said[5:20], said[20:], frame(SETTINGS, ACK, 0)[:-1]):
@@ -115,7 +125,7 @@ def test_it_is_granted_once_both_have_taken_the_others_settings() -> None:
     ],
 )  # fmt: skip
 def test_a_handshake_is_refused(data: bytes, why: str) -> None:
-    protocol = Http2([], b"https", Fields())
+    protocol = spoken([])
     protocol.handshake(0, 0)
     with pytest.raises(ProtocolError) as error:
         protocol.feed(0, data, False)
@@ -206,8 +216,135 @@ def test_every_status_is_read_as_hpack_writes_it() -> None:
         assert status_of(name + b"\x03204") == 204
 
 
+GET = ASK.replace(b"HEAD", b"GET")
+
+
+def holding(heads: bool = False, streams: int = 3) -> Http2:
+    """Row 7's connection whose GETs are asked for and not answered."""
+    protocol = spoken([ASK] if heads else [], b"http", [GET], streams)
+    protocol.handshake(7, 0)
+    event = protocol.feed(7, GRANT, False)
+    assert event is not None
+    assert event.kind == NEWS
+    return protocol
+
+
+def counted(protocol: Http2) -> tuple[int, int, dict[str, int]]:
+    """Streams opened, open and lost."""
+    protocol.add_counts(counts := ProtocolCounts())
+    return counts.streams_opened, counts.streams_open, counts.streams_lost
+
+
+def answer(stream: int, block: bytes = b"\x88", flags: int = END_HEADERS) -> bytes:
+    return frame(HEADERS, flags, stream, block)
+
+
+@pytest.mark.parametrize("heads", [False, True])
+def test_streams_of_a_server_of_h2_are_held_and_counted(heads: bool) -> None:
+    protocol, server = spoken([ASK] if heads else [], b"http", [GET], 20), H2Connection(H2Configuration(client_side=False))
+    server.initiate_connection()
+    server.receive_data(protocol.handshake(3, 0))
+    asks = protocol.feed(3, server.data_to_send(), False)
+    assert asks is not None
+    asked = [event.stream_id for event in server.receive_data(asks.reply) if isinstance(event, RequestReceived)]
+    assert asked == list(range(1, 40, 2))
+    assert counted(protocol) == (0, 0, {})
+    for stream in asked:
+        server.send_headers(stream, [(":status", "200"), ("content-length", "5")])
+        with pytest.raises(FlowControlError):
+            server.send_data(stream, b"hello")
+    event = protocol.feed(3, server.data_to_send(), False)
+    assert event is not None
+    assert (event.kind, counted(protocol), dict(protocol.partial)) == (ESTABLISHED, (20, 20, {}), {})
+    # Heartbeats go on beside them.
+    said = server.receive_data(protocol.heartbeat or protocol.heartbeat_for(3, 0))
+    if heads:
+        assert isinstance(said[0], RequestReceived)
+        assert said[0].stream_id == 41
+        server.send_headers(41, [(":status", "204")], end_stream=True)
+    assert protocol.feed(3, server.data_to_send(), True) == Event(204 if heads else 0, True)
+    server.reset_stream(5, 7)
+    server.send_headers(9, [("x-sum", "1")], end_stream=True)
+    server.end_stream(11)
+    assert protocol.feed(3, server.data_to_send(), False) == Event(0, True, kind=NEWS)
+    assert counted(protocol) == (0, 17, {"RST_STREAM 7": 1, "END_STREAM": 2})
+    # What is over is counted once, and an answer with more in its read is no answer like others.
+    protocol.feed(3, frame(RST_STREAM, 0, 9, bytes(4)), False)
+    assert counted(protocol) == (0, 17, {})
+    if not heads:
+        assert protocol.feed(3, PONG + frame(RST_STREAM, 0, 1, bytes(4)), True) == Event(0, True, own=True)
+        assert counted(protocol) == (0, 16, {"RST_STREAM 0": 1})
+    protocol.forget(3)
+    assert counted(protocol) == (0, 0, {})
+    server.receive_data(protocol.goodbye(3))
+    assert server.state_machine.state == ConnectionState.CLOSED
+
+
+@pytest.mark.parametrize(
+    ("answers", "lost"),
+    [
+        (answer(1) + answer(3) + answer(5), {}), (answer(5) + answer(1) + answer(3, b"\x8d"), {"status 404": 1}),
+        (answer(1, b"\x08\x03103") + answer(1) + answer(3, flags=WHOLE) + answer(5) + frame(DATA, END_STREAM, 5), {"END_STREAM": 2}),
+        (answer(1) + frame(RST_STREAM, 0, 3, b"\0\0\0\7") + answer(5), {"RST_STREAM 7": 1}), (answer(1) + frame(RST_STREAM, 0, 3, b"\0\0\1\0") + answer(5), {"RST_STREAM": 1}),
+        (answer(1, flags=0) + frame(CONTINUATION, END_HEADERS, 1) + answer(3, b"\x8e", WHOLE) + frame(PING, 0, 0, bytes(8)) + answer(5), {"status 500": 1}),
+    ],
+)  # fmt: skip
+def test_a_row_is_held_once_its_streams_are_answered(answers: bytes, lost: dict[str, int]) -> None:
+    for cut in (1, 7, len(answers)):
+        protocol, events = holding(), []
+        parts = [answers[at : at + cut] for at in range(0, len(answers), cut)]
+        while parts:
+            events += [event] if (event := protocol.feed(7, parts.pop(0), False)) is not None else []
+            parts[:0] = [events[-1].rest] if events and event is not None and event.rest else []
+        assert [event.kind for event in events if event.kind != NEWS] == [ESTABLISHED]
+        # The server is told that nobody waits for the rest of an error.
+        assert (frame(RST_STREAM, 0, 3, b"\0\0\0\x08") in events[0].reply) == ("status 404" in lost)
+        assert counted(protocol) == (3, 3 - sum(lost.values()), lost)
+
+
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        (frame(DATA, 0, 1), "data before the headers"), (answer(1) + frame(DATA, 0, 1, b"x"), "data beyond its window"), (answer(7), "a frame of a stream that was never opened"),
+        (answer(1) * 2, "trailers that do not end the stream"), (answer(1, b""), "headers without a :status"), (answer(1, flags=0) + answer(3), "a block of headers that another frame interrupts"),
+        (goaway(0, 5), "GOAWAY of code 0"),
+    ],
+)  # fmt: skip
+def test_what_a_server_may_not_send_on_streams_that_are_held(data: bytes, why: str) -> None:
+    with pytest.raises(ProtocolError) as error:
+        holding().feed(7, data, False)
+    assert why in str(error.value)
+
+
+@pytest.mark.parametrize(("most", "heads", "enough"), [(3, False, True), (2, False, False), (3, True, False), (4, True, True)])
+def test_so_many_streams_must_be_allowed(most: int, heads: bool, enough: bool) -> None:
+    protocol = spoken([ASK] if heads else [], b"http", [GET], 3)
+    protocol.handshake(0, 0)
+    try:
+        event = protocol.feed(0, frame(SETTINGS, 0, 0, struct.pack(">HI", 3, most)), False)
+    except StreamLimitError:
+        assert not enough
+    else:
+        assert (event, enough) == (None, True)
+
+
+def test_a_row_takes_a_bit_for_each_stream_that_it_holds() -> None:
+    protocol = spoken([], b"http", [GET], 100)
+    tracemalloc.start()
+    before = tracemalloc.get_traced_memory()[0]
+    for row in range(2_000):
+        protocol.handshake(row, 0)
+        protocol.feed(row, GRANT, False)
+        protocol.feed(row, b"".join(map(answer, range(1, 200, 2))), False)
+        protocol.feed(row, PONG, True)
+    after = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    assert counted(protocol)[:2] == (200_000, 200_000)
+    assert (after - before) / 2_000 < 20
+
+
 def test_a_row_takes_a_stream_s_number_and_no_more() -> None:
-    protocol = Http2([ASK], b"http", Fields())
+    protocol = spoken([ASK], b"http")
     tracemalloc.start()
     before = tracemalloc.get_traced_memory()[0]
     for row in range(10_000):

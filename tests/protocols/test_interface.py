@@ -11,14 +11,13 @@ from asyncli.engine.shard import Shard, build_shard
 from asyncli.engine.sim import SimNet, SimServer, simulate
 from asyncli.engine.spread import Destination, Spread
 from asyncli.plan import Plan
-from asyncli.protocols.interface import ESTABLISHED, LEAVING, NEWS, Event, ProtocolError
+from asyncli.protocols.interface import ESTABLISHED, LEAVING, NEWS, Event, Protocol, ProtocolError
 from asyncli.records import Tick
 
 
-class Counting:
+class Counting(Protocol):
     """Each row counts its heartbeats; "ok" answers one, "hey" wants an "ack", "bye" ends the connection."""
 
-    heartbeat = handshake = silence_s = None
     partial: dict[int, bytes]
 
     def __init__(self, rows: int) -> None:
@@ -38,11 +37,8 @@ class Counting:
             raise ProtocolError(str(word))
         return events[word]
 
-    def goodbye(self, row: int) -> bytes:
-        return b""
-
     def forget(self, row: int) -> None:
-        self.partial.pop(row, None)
+        super().forget(row)
         self.sent[row] = 0
 
 
@@ -90,13 +86,7 @@ def test_what_a_peer_says_unasked(word: list[bytes], cause: str | None, monkeypa
 class Shaking(Counting):
     """Held once its peer has said "welcome" to "hello"; "no" is a refusal."""
 
-    handshake = None
-
-    def __init__(self, rows: int) -> None:
-        super().__init__(rows)
-        self.handshake = self._hello  # type: ignore[assignment]
-
-    def _hello(self, row: int, target: int) -> bytes:
+    def handshake(self, row: int, target: int) -> bytes:
         self.partial[row] = b"hello"
         return b"hello"
 

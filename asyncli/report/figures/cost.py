@@ -24,6 +24,7 @@ from asyncli.report.figures.drawing import (
     ticks,
 )
 from asyncli.report.figures.panels import Role
+from asyncli.report.format import with_streams
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -127,10 +128,11 @@ def cost_parts(costs: Costs, *, ends: int = 2, server: str = "server", style: St
             facecolor=COLOURS[color], edgecolor=COLOURS["paper"], alpha=0.6 if rest else 1.0, hatch="////" if rest else None,
         )  # fmt: skip
         reached += size
-    title = "known parts" if costs.host_total is not None else ""
+    held = with_streams(costs.streams)
+    title = f"known parts{held}" if costs.host_total is not None else held.strip()
     if total is not None:
         low, high = total.ci95
-        title = f"{each(total.bytes_per_connection)} in all, ± {each(total.half_width, sign=False)}"
+        title = f"{each(total.bytes_per_connection)} in all, ± {each(total.half_width, sign=False)}{held}"
         ax.plot([low, high], [0.6, 0.6], color=COLOURS["ink"], linewidth=2.4)
         ax.plot([total.bytes_per_connection], [0.6], color=COLOURS["ink"], marker="|", markersize=9)
     ax.set_title(title)

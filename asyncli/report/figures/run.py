@@ -15,6 +15,7 @@ from asyncli.report.figures.drift import drift_lines
 from asyncli.report.figures.losses import deaths_by
 from asyncli.report.figures.panels import Timeline, timeline
 from asyncli.report.figures.timeline import timeline_panels
+from asyncli.report.format import with_streams
 from asyncli.report.run_costs import drift_labels
 from asyncli.report.summary import Summary
 from asyncli.run import Run
@@ -29,18 +30,18 @@ def pictures(run: Run, summary: Summary, analyses: Analyses) -> list[Picture]:
     over_time = timeline(run, asked_over_time(run), server)
     lost = {cause: one for cause, one in analyses.totals.whole.deaths.items() if one.count}
     labels = drift_labels(server, where.host)
-    points = medians(run, analyses.drifts)
+    points, held = medians(run, analyses.drifts), with_streams(costs.streams)
     return [
         Picture(
             "parts",
-            "What one connection is made of",
+            f"What one connection{held} is made of",
             "Memory in bytes; the bar over it is the total's 95 % interval." if known_total(costs) else "Memory in bytes.",
             lambda style: cost_parts(costs, ends=where.ends, server=server, style=style),
             lambda: _parts_alt(analyses, where.ends, server),
         ),
         Picture(
             "cost",
-            "Memory over connections",
+            f"Memory over connections{held and f', each{held}'}",
             "Memory above the fixed part. Open marks are the medians that each line is fitted to; a cross is an excluded "
             "baseline; dots are samples. The tint is the slope's 95 % interval.",
             lambda style: cost_lines(lines, style=style),
@@ -74,7 +75,7 @@ def _parts_alt(analyses: Analyses, ends: int, server: str) -> str:
     parts = ", ".join(f"{label} {each(size)}" for label, _, size in cost_shares(analyses.costs, ends=ends, server=server))
     total = known_total(analyses.costs)
     half = "" if total is None else f" In all {each(total.bytes_per_connection)} ± {each(total.half_width, sign=False)}."
-    return f"A bar of one connection's memory: {parts}.{half}"
+    return f"A bar of the memory of one connection{with_streams(analyses.costs.streams)}: {parts}.{half}"
 
 
 def _lines_alt(drawn: Sequence[Slope]) -> str:
