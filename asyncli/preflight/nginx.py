@@ -70,7 +70,8 @@ def _target_checks(config: NginxConfig, plan: Plan, target: Target, host: Host) 
         what, remedy = "proxy_protocol of its listen against the plan", "write --proxy-protocol v1 or v2"
         if not listen.proxy_protocol:
             remedy = f"leave --proxy-protocol out, or listen {listen.place or listen.port} proxy_protocol in nginx.conf"
-        yield Check("nginx_proxy_protocol", what, "short", detail="one of the two has it alone: no request is heard", remedy=remedy)
+        detail = "one of the two has it alone: no request is heard"
+        yield Check("nginx_proxy_protocol", what, "short", detail=detail, remedy=remedy)
     if not plan.upgrades:
         yield from _timers(timers_for(server, _path_of_first(target)), plan)
     yield from _rooms(config, listen, plan, host)
