@@ -14,6 +14,7 @@ from asyncli.plan import Plan
 from asyncli.preflight.checks import STALL_S, Verdict, limit, longest_gap_s, mean_gap_s, oldest_s
 from asyncli.preflight.nginx_config import Listen, NginxConfig, Timers, timers_for
 from asyncli.records import Check
+from asyncli.template import OpenTemplate
 from asyncli.units import format_count, format_duration
 from asyncli.values import Target
 
@@ -65,9 +66,20 @@ def _target_checks(config: NginxConfig, plan: Plan, target: Target, host: Host) 
         what, detail = f"a server block that listens on port {target.port}", f"{config.path} has none: its limits are unknown"
         yield Check("nginx_listen", what, "unknown", detail=detail, remedy="name the nginx that serves it with --server-pid")
         return
+    if listen.proxy_protocol != (plan.proxy_protocol is not None):
+        what, remedy = "proxy_protocol of its listen against the plan", "write --proxy-protocol v1 or v2"
+        if not listen.proxy_protocol:
+            remedy = f"leave --proxy-protocol out, or listen {listen.place or listen.port} proxy_protocol in nginx.conf"
+        detail = "one of the two has it alone: no request is heard"
+        yield Check("nginx_proxy_protocol", what, "short", detail=detail, remedy=remedy)
     if not plan.upgrades:
-        yield from _timers(timers_for(server, target.path), plan)
+        yield from _timers(timers_for(server, _path_of_first(target)), plan)
     yield from _rooms(config, listen, plan, host)
+
+
+def _path_of_first(target: Target) -> str:
+    """What connection 0 asks for; a column of the plan's data stays as it is."""
+    return OpenTemplate(target.path).fill({"n": 0, "random": "0" * 6})
 
 
 _RANK: dict[str, int] = {"ok": 0, "unknown": 1, "warn": 2, "short": 3}

@@ -35,6 +35,7 @@ class Listen(msgspec.Struct, frozen=True, kw_only=True):
     backlog: int | None = None
     reuseport: bool = False
     default: bool = False
+    proxy_protocol: bool = False
     #: As the configuration names it: "127.0.0.1:8080", "8080".
     place: str = ""
 
@@ -103,8 +104,8 @@ class NginxConfig(msgspec.Struct, frozen=True, kw_only=True):
         if not same:
             return None
         backlogs = [one.backlog for one in same if one.backlog is not None]
-        reuseport = any(one.reuseport for one in same)
-        return msgspec.structs.replace(same[0], backlog=min(backlogs, default=None), reuseport=reuseport)
+        flags = {name: any(getattr(one, name) for one in same) for name in ("reuseport", "proxy_protocol")}
+        return msgspec.structs.replace(same[0], backlog=min(backlogs, default=None), **flags)
 
     def directives_for(self, target: Target) -> dict[str, str]:
         """The directives for ``target``, level and directive -> value: "http keepalive_timeout" -> "75s"."""
@@ -303,6 +304,7 @@ def _listen(args: list[str]) -> Listen | None:
         backlog=backlog,
         reuseport="reuseport" in options,
         default="default_server" in options or "default" in options,
+        proxy_protocol="proxy_protocol" in options,
         place=place,
     )
 

@@ -269,6 +269,9 @@ def test_an_nginx_that_fits(tmp_path: Path) -> None:
         ("backlog", "", "", "127.0.0.1:8080", {}, "warn", "listen 127.0.0.1:8080 backlog=1024"),
         ("backlog", "", "", "8080 reuseport", {}, "ok", "6 "),
         ("backlog", "", "", "8080", {"connections": 10}, "ok", ""),
+        ("proxy_protocol", "", "", "8080 proxy_protocol", {}, "short", "--proxy-protocol v1"),
+        ("proxy_protocol", "", "", "8080", {"proxy_protocol": "v2"}, "short", "listen 8080 proxy_protocol"),
+        ("keepalive_timeout", r"location ~ ^/\d+$ { keepalive_timeout 0; }", "", _GOOD, {"urls": ("http://127.0.0.1:8080/{n}",)}, "short", ""),
     ],
 )
 def test_what_a_directive_does_to_a_plan(

@@ -83,6 +83,25 @@ def test_what_a_peer_says_unasked(word: list[bytes], cause: str | None, monkeypa
         assert total.by_status == {}
 
 
+class Choosy(Counting):
+    """"ok" answers row 0 alone."""
+
+    def feed(self, row: int, data: bytes, awaiting: bool) -> Event | None:
+        if row:
+            raise ProtocolError("another row's")
+        return Event(0, True, own=True) if data else None
+
+
+def test_an_answer_of_a_rows_own_answers_no_other_though_the_bytes_are_equal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Shard, "new_protocol", lambda _, number: Choosy(20))
+    plan, there = Plan(urls=("http://127.0.0.1/",), connections=20, keepalive_s=4.0, reopen=False), Destination(2, "127.0.0.1", 80)
+    net, total = Peer([]), Tick()
+    for tick in simulate(build_shard(plan, Spread((there,), (), 1, True, 1000)), net.server, 20.0, net=net):
+        total.merge_counts(tick)
+    assert {cause: deaths.count for cause, deaths in total.deaths.items()} == {"protocol_error": 19}
+    assert total.answered == total.sent - 19 > 1
+
+
 class Shaking(Counting):
     """Held once its peer has said "welcome" to "hello"; "no" is a refusal."""
 
