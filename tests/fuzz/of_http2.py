@@ -325,7 +325,7 @@ class _Peer:
         if judged and not (kind == WINDOW_UPDATE and not int.from_bytes(payload) & _MOST):
             # h2 keeps windows, which we do not need, and closed streams.
             return
-        if kind == RST_STREAM and self.answered and not self._block and stream and len(payload) == 4:
+        if kind == RST_STREAM and self.answered and self.heads and not self._block and stream and len(payload) == 4:
             return
         # Of a setting that comes twice h2 takes the last.
         several = kind == SETTINGS and len(payload) > 6 and not len(payload) % 6 and not flags & ACK and not stream
