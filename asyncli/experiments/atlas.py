@@ -10,7 +10,7 @@ from msgspec import Meta
 from asyncli.experiments import Count, Experiment, ExperimentPlan
 from asyncli.experiments.cgroup import charged
 from asyncli.experiments.context import Context
-from asyncli.experiments.record import Chart, Column, Conclusions, Rounds, bars
+from asyncli.experiments.record import Chart, Column, Conclusions, FigureRow, FigureTable, Rounds, bars
 from asyncli.experiments.soak_ladder import climb, figures_of, plan_of_soak
 from asyncli.lab import choose
 from asyncli.metrics import SERVER_CPU_S
@@ -30,8 +30,14 @@ class Cell(NamedTuple):
     keys: Mapping[str, Any] = {}
     options: Mapping[str, Any] = {}
 
+    @property
+    def streams(self) -> int:
+        """How many each connection holds; 0: none."""
+        return int(self.keys.get("streams", 0))
 
-_H2: dict[str, Any] = {"keys": {"http2": True}, "options": {"http2": True}}
+
+_H2C: Mapping[str, Any] = {"http2": True}
+_H2: dict[str, Any] = {"keys": _H2C, "options": _H2C}
 _SSE: dict[str, Any] = {"scheme": "http", "keys": {"protocol": "sse", "silence": "forever"}}
 #: By the names that ``--only`` takes.
 CELLS = {
@@ -39,7 +45,9 @@ CELLS = {
     "nginx-tls": Cell("nginx", "HTTPS", True),
     "nginx-h2c": Cell("nginx", "HTTP/2, pings", **_H2),
     "nginx-h2": Cell("nginx", "HTTP/2 over TLS, pings", True, **_H2),
-    "nginx-h2c-heads": Cell("nginx", "HTTP/2, HEADs", keys={"http2": True, "h2_heartbeat": "head"}, options={"http2": True}),
+    "nginx-h2c-heads": Cell("nginx", "HTTP/2, HEADs", keys={**_H2C, "h2_heartbeat": "head"}, options=_H2C),
+    "nginx-h2c-streams-10": Cell("nginx", "HTTP/2, 10 held streams", keys={**_H2C, "streams": 10}, options=_H2C),
+    "nginx-h2c-streams-100": Cell("nginx", "HTTP/2, 100 held streams", keys={**_H2C, "streams": 100}, options=_H2C),
     "apache-event": Cell("apache-event", "HTTP"),
     "apache-event-tls": Cell("apache-event", "HTTPS", True),
     "apache-event-h2c": Cell("apache-event", "HTTP/2, pings", **_H2),
@@ -85,6 +93,13 @@ _COLUMNS = [
     Column("own", "on its side", "B"), Column("own_half", "±", "B"),
     Column("connect_us", "CPU a connect and first heartbeat", "us"), Column("beat_us", "a later one", "us"),
 ]  # fmt: skip
+_OF_A_STREAM = [Column("user", "its processes", "B"), Column("user_half", "±", "B")]
+# Fewer streams, and more of them: what the first takes, a connection's buffers among it, is in both and cancels.
+_PAIRS = {"nginx": ("nginx-h2c-streams-10", "nginx-h2c-streams-100")}
+_OF_STREAMS = (
+    "One more stream of HTTP/2, whose answer is held back, on a connection that holds some: the difference of two cells' cost "
+    "of a connection, by that of their streams. Not the first stream's, and of a body of 3 bytes."
+)
 _CAPTION = (
     "Each is one more connection, by a ladder: slopes of memory over connections held, ± half of a 95 % interval. On its side: "
     "what the server's control group is charged for it, and its TCP socket where that is not. CPU time is the server's, "
@@ -112,15 +127,18 @@ async def _run(context: Context) -> None:
 async def _measure(context: Context, name: str, number: int) -> None:
     plan, cell = context.plan, CELLS[name]
     keepalive_s = parse_duration(plan.keepalive)
-    options = {"connections": plan.connections, "keepalive_s": keepalive_s, "tls": cell.tls, "scheme": cell.scheme}
+    # As many streams as the others have connections.
+    each = max(1, cell.streams)
+    connections = max(plan.plateaus, plan.connections // each)
+    options = {"connections": connections, "keepalive_s": keepalive_s, "tls": cell.tls, "scheme": cell.scheme}
     server = choose(cell.server, **options, **cell.options)
     async with charged(context, server) as charges:
         keys = {**server.plan_keys, **cell.keys}
         if server.authority is not None:
             keys["ca"] = str(server.authority)
-        rate = max(1, (plan.tls_rate if cell.tls else plan.rate) // 100)
+        rate = max(1, (plan.tls_rate if cell.tls else plan.rate) // each // 100)
         soak = plan_of_soak(
-            server, connections=plan.connections, ramp=f"{rate}/10ms", plateaus=plan.plateaus, plateau_rest=plan.rest,
+            server, connections=connections, ramp=f"{rate}/10ms", plateaus=plan.plateaus, plateau_rest=plan.rest,
             keepalive=plan.keepalive, hold=plan.hold, baseline=plan.baseline, **keys,
         )  # fmt: skip
         run = await climb(server, soak)
@@ -162,7 +180,10 @@ def conclude(plan: Any, rounds: Rounds) -> Conclusions:
     """The table, and a picture of the servers' memory in the clear and over TLS, which takes a multiple of it."""
     labels = {name: f"{one.server}, {one.spoken}" for name, one in CELLS.items()}
     table = rounds.table("One held connection", _COLUMNS, labels, _CAPTION)
-    known = {name: value for name in CELLS if (value := rounds.median(name, "user")) is not None}
+    rows = [FigureRow(f"{one}, HTTP/2", of_a_stream(rounds, *pair)) for one, pair in _PAIRS.items()]
+    streams = FigureTable("One more held stream", _OF_A_STREAM, [one for one in rows if one.values["user"]], _OF_STREAMS)
+    of_each = ((name, rounds.median(name, "user")) for name, one in CELLS.items() if not one.streams)
+    known = {name: value for name, value in of_each if value is not None}
     charts = []
     for tls, title in ((False, "in the clear"), (True, "over TLS")):
         names = sorted((name for name in known if CELLS[name].tls == tls), key=known.__getitem__)
@@ -170,7 +191,20 @@ def conclude(plan: Any, rounds: Rounds) -> Conclusions:
         said = [labels[name].replace(" over TLS", "") for name in names]
         what = f"A server's memory for one held connection {title}"
         charts.append(Chart("bars", what, "", f"bytes in its processes, {title}", [line], said))
-    return Conclusions([table], charts)
+    return Conclusions([table, *([streams] if streams.rows else [])], charts)
+
+
+def of_a_stream(rounds: Rounds, fewer: str, more: str) -> dict[str, list[float]]:
+    """By round, the difference of two cells by that of their streams: ``user``, and half of its interval, as if their errors were
+    correlated. Pure.
+    """
+    streams = CELLS[more].streams - CELLS[fewer].streams
+    costs, halves = ([rounds.by_round(one, key) for one in (fewer, more)] for key in ("user", "user_half"))
+    both = [at for at in costs[0] if at in costs[1]]
+    return {
+        "user": [(costs[1][at] - costs[0][at]) / streams for at in both],
+        "user_half": [(halves[1][at] + halves[0][at]) / streams for at in both],
+    }
 
 
 EXPERIMENT = Experiment(

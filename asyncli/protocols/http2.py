@@ -298,7 +298,8 @@ class _FrameReader:
             least, most = _ALLOWED.get(name, (0, value))
             if not least <= value <= most:
                 raise ProtocolError(f"SETTINGS of {value} for 0x{name:x}, which may not be")
-            if name == _MAX_STREAMS and self._asks and value < (need := self._held + self._beats_by_head):
+            need = self._held and self._held + self._beats_by_head
+            if name == _MAX_STREAMS and value < need and self.shakes and not self._agreed:
                 raise StreamLimitError(f"it allows {value} streams at a time on a connection, and {need} are needed")
         self._settled = True
         self._replies.append(_SETTINGS_ACK)

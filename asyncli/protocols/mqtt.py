@@ -86,8 +86,8 @@ class _Packets:
     """The packets of one connection from the server, and what those of a read said."""
 
     __slots__ = (
-        "_ack", "_answered", "_awaiting", "_awaits", "_body_bytes", "_buffer", "_five", "_left", "_messages", "_reason", "_reply",
-        "_subscribe", "_wanted", "_words",
+        "_ack", "_again", "_answered", "_awaiting", "_awaits", "_body_bytes", "_buffer", "_five", "_left", "_messages", "_reason",
+        "_reply", "_subscribe", "_wanted", "_words",
     )  # fmt: skip
 
     def __init__(self, words: MqttWords, subscribe: bytes = b"", awaits: int = 0) -> None:
@@ -96,6 +96,7 @@ class _Packets:
         self._buffer, self._wanted = bytearray(), 0  # the beginning of a packet, and how much of it is looked at next
         self._left = 0  # payload to come of a publication
         self._ack = b""  # once it has come
+        self._again = False  # it was counted before
 
     @property
     def midst(self) -> bool:
@@ -133,7 +134,7 @@ class _Packets:
         size, begin = varying(data, at + 1, self._five)
         if kind == _PUBLISH:
             try:
-                return self._publication(data[at] >> 1 & 3, data, begin, begin + size)
+                return self._publication(data[at] & 0xF, data, begin, begin + size)
             except WantedError as wanted:
                 if wanted.upto <= begin + size:
                     raise
@@ -206,8 +207,9 @@ class _Packets:
                 raise _refusal(_SUBACK, code, said, f" for {topic[:80]}")
         self._awaits = 0
 
-    def _publication(self, qos: int, data: bytes, begin: int, end: int) -> int:
+    def _publication(self, flags: int, data: bytes, begin: int, end: int) -> int:
         """Where its payload begins; judged once all before that has come."""
+        qos = flags >> 1 & 3
         topic_at = there(data, begin + 2)
         topic_end = topic_at + int.from_bytes(data[begin:topic_at])
         at = after = topic_end + (2 if qos else 0)
@@ -225,6 +227,8 @@ class _Packets:
         if self._five:
             properties(data[at:after], OF_PUBLISH, "PUBLISH")
         self._ack = _ACKNOWLEDGED[qos] + _packet_id(data[topic_end:at]) if qos else b""
+        # Of QoS 2 one that is marked as a duplicate was sent on this connection before, since sessions are clean.
+        self._again = qos == 2 and flags & 8 > 0
         self._left = end - after
         return after if self._left else self._take(data, after)
 
@@ -232,9 +236,9 @@ class _Packets:
         """Of a payload what there is."""
         taken = min(self._left, len(data) - at)
         self._left -= taken
-        self._body_bytes += taken
+        self._body_bytes += 0 if self._again else taken
         if not self._left:
-            self._messages += 1
+            self._messages += 0 if self._again else 1
             self._reply += self._ack
         return at + taken
 

@@ -14,7 +14,7 @@ from asyncli.analysis.totals import fold
 from asyncli.analysis.verdict import Verdict, ended_by_user, judge
 from asyncli.records import SCHEMA
 from asyncli.report.document import Block, Cell, DataTable, Document, Paragraph, Section, TableColumn, TableRow, View
-from asyncli.report.format import utf8, with_error
+from asyncli.report.format import utf8, with_error, with_streams
 from asyncli.report.jsonout import finite_json
 from asyncli.report.summary import hangs_on_all, verdict_of_all
 from asyncli.report.terminal import VERDICT_STYLE, fitting, print_document
@@ -51,6 +51,8 @@ class Listed(msgspec.Struct):
     cost_of: str | None
     server_cost: Cost | None
     bytes: int
+    #: Of HTTP/2: what each connection holds; the costs are of both.
+    streams: int | msgspec.UnsetType = msgspec.UNSET
 
 
 class Unread(msgspec.Struct):
@@ -94,7 +96,7 @@ def listed(run: Run, file: str, size: int, *, changed_s: float, age_s: float, wh
         live=not run.complete and changed_s < _LIVE_S, stopped=bool(ended_by_user(run.findings)),
         hold_s=run.measured_s(run.hold.start_s, run.hold.end_s) if run.hold is not None else 0.0,
         planned_s=run.plan.hold_s,
-        cost=cost, cost_of=of, server_cost=server_cost, bytes=size,
+        cost=cost, cost_of=of, server_cost=server_cost, bytes=size, streams=run.plan.streams or msgspec.UNSET,
     )  # fmt: skip
 
 
@@ -149,19 +151,19 @@ def _row(run: Listed, longest: int | None) -> TableRow:
         name = f"…{name[1 - longest :]}"
     cells: list[Cell] = [
         _age(run.age_s), held if run.held == run.requested else f"{held}/{format_count(run.requested)}",
-        (verdict, VERDICT_STYLE[verdict.partition(",")[0]]), _cost(run.server_cost), _hold(run),
-        _cost(run.cost if run.cost_of == "host_total" else None), oneline(run.server or "-"),
+        (verdict, VERDICT_STYLE[verdict.partition(",")[0]]), _cost(run.server_cost, run), _hold(run),
+        _cost(run.cost if run.cost_of == "host_total" else None, run), oneline(run.server or "-"),
         run.started.replace("T", " ").removesuffix("Z")[:16],
         format_bytes(run.bytes),
     ]  # fmt: skip
     return TableRow(name, cells)
 
 
-def _cost(cost: Cost | None) -> str:
+def _cost(cost: Cost | None, run: Listed) -> str:
     if cost is None:
         return "-"
     # Two levels include first use.
-    return with_error(cost) + (" (two levels)" if cost.of_levels else "")
+    return with_error(cost) + with_streams(run.streams) + (" (two levels)" if cost.of_levels else "")
 
 
 def _age(seconds: float) -> str:

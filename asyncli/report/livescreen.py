@@ -214,7 +214,7 @@ def _cost(state: LiveState) -> list[Text]:
 
     whole, half = state.host_per_connection, state.host_per_connection_half
     if whole is None or half is None:
-        first = Text(f"Cost of a connection{with_streams(state.streams)} on {state.host}: not yet known", "dim")
+        first = Text(f"A connection's cost{with_streams(state.streams)} on {state.host}: not yet known", "dim")
     else:
         each = (plus_minus(whole, half), "bold cyan")
         what = f"A connection{with_streams(state.streams)} costs "

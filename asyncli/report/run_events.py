@@ -14,7 +14,7 @@ from asyncli.findings.tls import by_reason
 from asyncli.records import Deaths, Environment
 from asyncli.report import document as doc
 from asyncli.report.answer import server_name
-from asyncli.report.format import bytes_each, milliseconds, or_bytes, or_dash
+from asyncli.report.format import bytes_each, milliseconds, or_bytes, or_dash, with_streams
 from asyncli.report.summary import Summary
 from asyncli.spoken import PROTOCOLS, requests_of
 from asyncli.text import oneline
@@ -229,7 +229,8 @@ def processes_section(summary: Summary) -> doc.Section:
     used.append(f"asyncli {cpu}, {more}")
     notes = []
     if generator.user_bytes_per_connection is not None:
-        notes.append(f"{bytes_each(generator.user_bytes_per_connection)} a connection held (first use included)")
+        held = f"a connection held{with_streams(summary.cost.streams)}"
+        notes.append(f"{bytes_each(generator.user_bytes_per_connection)} {held} (first use included)")
     if generator.cpu_us_per_heartbeat is not None:
         notes.append(f"{generator.cpu_us_per_heartbeat:,.1f} µs of CPU a heartbeat")
     columns = doc.numbers("number", "memory before", "at the hold's end", "CPU")

@@ -11,12 +11,13 @@ import hpack.hpack
 from chance import maybe, mutated
 from h2.config import H2Configuration
 from h2.connection import ConnectionState, H2Connection
-from h2.events import DataReceived, InformationalResponseReceived, ResponseReceived, StreamEnded
+from h2.events import DataReceived, Event, InformationalResponseReceived, ResponseReceived, StreamEnded, StreamReset
 from h2.exceptions import ProtocolError as Refused
 from h2.settings import SettingCodes, Settings
 from hyperframe.exceptions import HyperframeError
 from of_http1 import pieces
 
+from asyncli.protocols.hpack import header_block
 from asyncli.protocols.http2 import (
     ACK,
     CONTINUATION,
@@ -36,19 +37,25 @@ from asyncli.protocols.http2 import (
 )
 from asyncli.protocols.interface import ANSWER, ESTABLISHED, LEAVING, ProtocolError
 from asyncli.protocols.words import Http2Words
+from asyncli.records import ProtocolCounts
 from asyncli.template import Fields
 
 _BEAT = b"asyncli!"
 _ASK = b"HEAD / HTTP/1.1\r\nHost: a\r\n\r\n"
 _MOST = (1 << 31) - 1
+_BLOCK = header_block(_ASK, b"http")
+_ASKS = b"".join(frame(HEADERS, END_HEADERS | END_STREAM, stream, _BLOCK) for stream in (1, 3)) + frame(PING, 0, 0, b"asyncli?")
 
 
 class Case(NamedTuple):
-    """``data`` from its first byte on, read in pieces between ``cuts``; ``heads``: the heartbeat is a HEAD, else a ping."""
+    """``data`` from its first byte on, read in pieces between ``cuts``; ``heads``: the heartbeat is a HEAD, else a ping, perhaps
+    beside two streams that are ``held``.
+    """
 
     data: bytes
     cuts: tuple[int, ...]
     heads: bool
+    held: bool = False
 
 
 class Said(NamedTuple):
@@ -59,6 +66,8 @@ class Said(NamedTuple):
     status: int | None
     left: int | None
     error: bool
+    #: Of a row that is held: why its streams ended.
+    lost: tuple[str, ...] = ()
 
 
 # -- frames
@@ -67,17 +76,23 @@ class Said(NamedTuple):
 def generate(chance: Random) -> Case:
     """A handshake and some frames as servers send them, some of them wrong, perhaps bent, in pieces."""
     heads = maybe(chance, 2)
+    held = not heads and maybe(chance, 2)
     data = frame(SETTINGS, 0, 0, _settings(chance)) + (_control(chance) if maybe(chance, 4) else b"") + frame(SETTINGS, ACK, 0)
     after = [_control(chance) for _ in range(chance.randrange(3))]
     if heads and not maybe(chance, 4):
         after.insert(chance.randrange(len(after) + 1), _answer(chance))
+    for stream in (chance.choice(((1, 3), (3, 1))) if held else ()):
+        after.insert(chance.randrange(len(after) + 1), _answer(chance, stream, lasts=not maybe(chance, 4)))
+    if held and maybe(chance, 2):
+        after.append(frame(*chance.choice(((RST_STREAM, 0, 1, b"\0\0\0\7"), (DATA, END_STREAM, 3, b""), (DATA, 0, 3, b""), (DATA, 0, 1, b"x")))))
+        after.append(frame(PING, ACK, 0, _BEAT))
     data += b"".join(after)
     if maybe(chance, 40):
         data = chance.choice((b"HTTP/1.1 400 Bad Request\r\n\r\n", b"HTTP/1.1 505 ", b"HTTP/", b"+OK hello\r\n", data[9:]))
     if maybe(chance, 4):
         data = mutated(chance, data)
     cuts = tuple(chance.randrange(len(data) + 1) for _ in range(chance.randrange(5)))
-    return Case(data, tuple(range(1, len(data))) if maybe(chance, 8) else cuts, heads)
+    return Case(data, tuple(range(1, len(data))) if maybe(chance, 8) else cuts, heads, held)
 
 
 def _settings(chance: Random) -> bytes:
@@ -110,22 +125,22 @@ def _control(chance: Random) -> bytes:
     return frame(PING, 0, 0, b"12345678")
 
 
-def _answer(chance: Random) -> bytes:
-    """Headers, perhaps after those of another status, with the end of the stream or before it."""
+def _answer(chance: Random, stream: int = 1, *, lasts: bool = False) -> bytes:
+    """Headers, perhaps after those of another status, with the end of the stream or before it; or without it, where it ``lasts``."""
     made = b""
     while maybe(chance, 5):
-        made += _headers(chance, [(":status", chance.choice(("100", "103", "103")))], maybe(chance, 20))
+        made += _headers(chance, [(":status", chance.choice(("100", "103", "103")))], maybe(chance, 20), stream)
     fields = [(":status", str(chance.choice((200, 200, 204, 206, 304, 400, 404, 500, 201, 302, 503, 999)))), *_fields(chance)]
     if maybe(chance, 20):
         fields = chance.choice((fields[1:], [*fields[1:], fields[0]], [(":status", "20")], [(":status", "2xx")], [(":status", "0200")], [(":status", "020")]))
-    ends = not maybe(chance, 3)
-    made += _headers(chance, fields, ends)
-    if not ends and not maybe(chance, 6):
-        made += frame(DATA, 0, 1) if maybe(chance, 4) else b""
+    ends = not lasts and not maybe(chance, 3)
+    made += _headers(chance, fields, ends, stream)
+    if not ends and not lasts and not maybe(chance, 6):
+        made += frame(DATA, 0, stream) if maybe(chance, 4) else b""
         if maybe(chance, 3):
-            made += _headers(chance, [("x-sum", "1")], not maybe(chance, 8))
+            made += _headers(chance, [("x-sum", "1")], not maybe(chance, 8), stream)
         else:
-            made += frame(DATA, END_STREAM | (8 if maybe(chance, 12) else 0), 1, b"" if not maybe(chance, 8) else bytes(chance.randrange(4)))
+            made += frame(DATA, END_STREAM | (8 if maybe(chance, 12) else 0), stream, b"" if not maybe(chance, 8) else bytes(chance.randrange(4)))
     return made
 
 
@@ -134,7 +149,7 @@ def _fields(chance: Random) -> list[tuple[str, str]]:
     return [chance.choice(some) for _ in range(chance.randrange(4))]
 
 
-def _headers(chance: Random, fields: list[tuple[str, str]], ends: bool) -> bytes:
+def _headers(chance: Random, fields: list[tuple[str, str]], ends: bool, stream: int) -> bytes:
     """In one frame or some, with padding and priority."""
     encoder = hpack.Encoder()
     if maybe(chance, 2):
@@ -157,10 +172,10 @@ def _headers(chance: Random, fields: list[tuple[str, str]], ends: bool) -> bytes
         at = chance.randrange(len(parts[-1]) + 1)
         parts[-1:] = [parts[-1][:at], parts[-1][at:]]
     said = [b"" if maybe(chance, 40) else (bytes(padding) if not number else b"") for number in range(len(parts))]
-    made = frame(HEADERS, flags | (END_HEADERS if len(parts) == 1 else 0), 1, first + parts[0] + said[0])
+    made = frame(HEADERS, flags | (END_HEADERS if len(parts) == 1 else 0), stream, first + parts[0] + said[0])
     for number, part in enumerate(parts[1:], 2):
         made += _control(chance) if maybe(chance, 40) else b""
-        made += frame(CONTINUATION, END_HEADERS if number == len(parts) and not maybe(chance, 20) else 0, 1, part)
+        made += frame(CONTINUATION, END_HEADERS if number == len(parts) and not maybe(chance, 20) else 0, stream, part)
     return made
 
 
@@ -169,7 +184,8 @@ def _headers(chance: Random, fields: list[tuple[str, str]], ends: bool) -> bytes
 
 def check(case: Case) -> str:
     """The outcome's kind. Raises AssertionError where a law is broken."""
-    whole, cut, told = read([case.data], case.heads), read(pieces(case.data, case.cuts), case.heads), oracle(case)
+    whole, cut, told = read([case.data], case), read(pieces(case.data, case.cuts), case), oracle(case)
+    told = whole if told is None else told
     said = f"in pieces {cut}, whole {whole}, h2 says {told}"
     assert whole.error == cut.error == told.error, said
     if whole.error:
@@ -183,11 +199,24 @@ def check(case: Case) -> str:
     return f"accepted{', and left' if whole.left is not None else ''}" if whole.granted else "waits"
 
 
-def read(parts: list[bytes], heads: bool) -> Said:
+def read(parts: list[bytes], case: Case) -> Said:
     """What our reader makes of it."""
-    protocol, awaiting = Http2(Http2Words((_ASK,) if heads else ()), Fields()), False
+    protocol = Http2(Http2Words((_ASK,) if case.heads else (), b"http", (_ASK,) if case.held else (), 2 * case.held), Fields())
+    said = _read(protocol, parts, case.heads)
+    protocol.add_counts(counts := ProtocolCounts())
+    assert counts.streams_open == counts.streams_opened - sum(counts.streams_lost.values()) == 2 * (said.granted and case.held) - sum(counts.streams_lost.values())
+    assert bool(protocol.partial) <= (not said.error)
+    protocol.forget(0)
+    protocol.add_counts(counts_after := ProtocolCounts())
+    assert counts_after.streams_open == 0
+    lost = tuple(sorted(why for why, count in counts.streams_lost.items() for _ in range(count)))
+    # What it asks for goes out before answers of its handshake, or between them.
+    return said._replace(replies=said.replies.replace(_ASKS, b"") if said.granted else b"", lost=lost)
+
+
+def _read(protocol: Http2, parts: list[bytes], heads: bool) -> Said:
     protocol.handshake(0, 0)
-    said = Said(False, b"", None, None, False)
+    said, awaiting = Said(False, b"", None, None, False), False
     parts = list(filter(None, parts))
     try:
         while parts:
@@ -226,12 +255,12 @@ def _lenient(data: bytes) -> bytes:
 hpack.hpack.decode_huffman = _lenient
 
 
-def oracle(case: Case) -> Said:
-    """What h2 makes of it, frame by frame, in our terms."""
+def oracle(case: Case) -> Said | None:
+    """What h2 makes of it, frame by frame, in our terms; None: it judges what is nothing to us."""
     data, said = case.data, Said(False, b"", None, None, False)
     if data.startswith(b"HTTP/") and len(data) >= 9:
         return said._replace(error=b"\n" in data[:200] or len(data) >= 200)
-    peer, at = _Peer(case.heads), 0
+    peer, at = _Peer(case.heads, case.held), 0
     while len(data) - at >= 9 and peer.left is None:
         size, kind, stream = int.from_bytes(data[at : at + 3]), data[at + 3], int.from_bytes(data[at + 5 : at + 9])
         first = not peer.settled and (kind != SETTINGS or data[at + 4] & ACK or stream)
@@ -243,14 +272,21 @@ def oracle(case: Case) -> Said:
             peer.take(kind, data[at + 4], stream & _MOST, data[at : at + 9 + size])
         except (Refused, HyperframeError):
             return said._replace(error=True)
+        except _NothingError:
+            return None
         at += 9 + size
-    return Said(peer.granted, peer.replies if peer.granted else b"", peer.status if peer.answered else None, peer.left, False)
+    lost = tuple(sorted(peer.lost)) if peer.granted else ()
+    return Said(peer.granted, peer.replies if peer.granted else b"", peer.status if peer.answered else None, peer.left, False, lost)
+
+
+class _NothingError(Exception):
+    """A frame of a stream that is gone: h2 has a mind about it, we do not."""
 
 
 class _Peer:
     """h2's client, whose HEAD or ping is out from the handshake on."""
 
-    def __init__(self, heads: bool) -> None:
+    def __init__(self, heads: bool, held: bool) -> None:
         self._conn = conn = H2Connection(H2Configuration(client_side=True, validate_inbound_headers=False, normalize_inbound_headers=False, header_encoding=None))
         conn.local_settings = Settings(client=True, initial_values={SettingCodes.ENABLE_PUSH: 0, SettingCodes.INITIAL_WINDOW_SIZE: 0})
         conn.initiate_connection()
@@ -262,18 +298,20 @@ class _Peer:
         self.status: int | None = None
         self.left: int | None = None
         self.answered, self._last, self._block = False, 0, False
+        self.held, self.waits, self.gone, self.lost = held, {1, 3} if held else set(), set[int](), list[str]()
+
+    @property
+    def agreed(self) -> bool:
+        return self.settled and self.acknowledged
 
     @property
     def granted(self) -> bool:
-        return self.settled and self.acknowledged
+        return self.agreed and not self.waits
 
     def take(self, kind: int, flags: int, stream: int, data: bytes) -> None:
         """A whole frame. Raises what h2 raises; :class:`Refused` also for what it lets pass and we do not."""
         payload = data[9:]
-        if kind == PUSH_PROMISE or (kind in (DATA, HEADERS, RST_STREAM, CONTINUATION, WINDOW_UPDATE) and stream and not (self.granted and self.heads and stream == 1)):
-            raise Refused
-        if kind == SETTINGS and any(payload[place : place + 6] == b"\0\2\0\0\0\1" for place in range(0, len(payload), 6)):
-            raise Refused  # RFC 9113, 6.5.2
+        self._look(kind, flags, stream, payload)
         if kind == HEADERS and flags & 0x20 and len(payload) - bool(flags & 8) >= 5 and not self._block:
             # Of priorities h2 judges what each depends on, which RFC 9113 takes no notice of.
             place = 9 + bool(flags & 8)
@@ -284,13 +322,13 @@ class _Peer:
         if kind == HEADERS and flags & 8 and not self._block and 0 < len(payload) == payload[0] + (6 if flags & 0x20 else 1):
             # h2 takes no padding of nothing.
             data = frame(HEADERS, flags & ~8, stream, payload[1 : len(payload) - payload[0]])
-        if kind in (DATA, HEADERS) and stream and self.answered and not self._block:
+        if kind in (DATA, HEADERS) and stream and self.answered and self.heads and not self._block:
             raise Refused  # h2 waits until a block is whole, and answers data with a reset
         judged = not self._block and ((kind > CONTINUATION) or (kind in (PRIORITY, WINDOW_UPDATE) and len(payload) == (5 if kind == PRIORITY else 4) and (kind == WINDOW_UPDATE or stream)))
         if judged and not (kind == WINDOW_UPDATE and not int.from_bytes(payload) & _MOST):
             # h2 keeps windows, which we do not need, and closed streams.
             return
-        if kind == RST_STREAM and self.answered and not self._block and stream and len(payload) == 4:
+        if kind == RST_STREAM and self.answered and self.heads and not self._block and stream and len(payload) == 4:
             return
         # Of a setting that comes twice h2 takes the last.
         several = kind == SETTINGS and len(payload) > 6 and not len(payload) % 6 and not flags & ACK and not stream
@@ -298,7 +336,9 @@ class _Peer:
         events = [event for one in each for event in self._conn.receive_data(one)]
         self._block = (self._block or kind == HEADERS) and not flags & END_HEADERS
         for event in events:
-            if isinstance(event, ResponseReceived | InformationalResponseReceived):
+            if self.held:
+                self._of_held(event)
+            elif isinstance(event, ResponseReceived | InformationalResponseReceived):
                 name, value = event.headers[0] if event.headers else (b"", b"")
                 if bytes(name) != b":status" or len(value) != 3 or not bytes(value).isdigit() or int(value) < 100:
                     raise Refused
@@ -308,13 +348,59 @@ class _Peer:
             elif isinstance(event, StreamEnded):
                 self.answered = True
         self._of_connection(kind, flags, payload)
-        if self.left is None and self._goaway == 0 and self.answered:
+        if self.left is None and self._goaway == 0 and self.answered and self.heads:
             self.left = 0
+        if self.held and self.agreed and not self._asked:
+            self._ask()
+
+    def _look(self, kind: int, flags: int, stream: int, payload: bytes) -> None:
+        opened = self.agreed and (stream == 1 if self.heads else self.held and stream in (1, 3))
+        of_stream = bool(stream) and kind in (DATA, HEADERS, RST_STREAM, CONTINUATION, WINDOW_UPDATE)
+        if kind == PUSH_PROMISE or (of_stream and not opened):
+            raise Refused
+        if of_stream and stream in self.gone:
+            raise _NothingError
+        settings = [payload[at : at + 6] for at in range(0, len(payload), 6)] if kind == SETTINGS else []
+        if b"\0\2\0\0\0\1" in settings:
+            raise Refused  # RFC 9113, 6.5.2
+        needed = self.held and not (self.agreed or stream or flags & ACK)
+        if needed and any(one[:2] == b"\0\3" and one < b"\0\3\0\0\0\2" for one in settings):
+            raise Refused  # fewer streams than are needed
+
+    def _ask(self) -> None:
+        self._asked = True
+        for number in (1, 3):
+            # As if it were a HEAD: of others it counts bodies.
+            self._conn.send_headers(number, [(":method", "HEAD"), (":scheme", "http"), (":path", "/"), (":authority", "a")], end_stream=True)
+
+    def _of_held(self, event: Event) -> None:
+        stream = getattr(event, "stream_id", 0)
+        if isinstance(event, ResponseReceived | InformationalResponseReceived):
+            name, value = event.headers[0] if event.headers else (b"", b"")
+            if bytes(name) != b":status" or len(value) != 3 or not bytes(value).isdigit() or int(value) < 100:
+                raise Refused
+            if isinstance(event, ResponseReceived):
+                self.waits.discard(stream)
+                if int(value) >= 300:
+                    self._lose(stream, f"status {int(value)}")
+                    self.replies += frame(RST_STREAM, 0, stream, b"\0\0\0\x08") if event.stream_ended is None else b""
+        elif isinstance(event, DataReceived) and stream in self.waits:
+            raise Refused
+        elif isinstance(event, StreamEnded):
+            self._lose(stream, "END_STREAM")
+        elif isinstance(event, StreamReset):
+            self._lose(stream, f"RST_STREAM {int(event.error_code)}" if int(event.error_code) <= 13 else "RST_STREAM")
+
+    def _lose(self, stream: int, why: str) -> None:
+        self.waits.discard(stream)
+        self.lost += [why] if stream not in self.gone else []
+        self.gone.add(stream)
 
     _goaway: int | None = None
+    _asked = False
 
     def _of_connection(self, kind: int, flags: int, payload: bytes) -> None:
-        if kind == RST_STREAM:
+        if kind == RST_STREAM and not self.held:
             raise Refused  # in place of an answer
         if kind == SETTINGS:
             self.settled |= not flags & ACK

@@ -167,7 +167,8 @@ def oracle(data: bytes) -> tuple[Said, bytes]:
             return wrong
         match one:
             case MQTTPublishPacket() if one.topic and "\0" not in one.topic and one.properties.TopicAlias is None:
-                said = said._replace(messages=said.messages + 1, body_bytes=said.body_bytes + len(one.payload))
+                if not (one.dup and one.qos == 2):
+                    said = said._replace(messages=said.messages + 1, body_bytes=said.body_bytes + len(one.payload))
                 reply = (b"\x40\2", b"\x50\2")[one.qos - 1] + one.packet_id.to_bytes(2) if one.qos else b""
                 said = said._replace(replies=said.replies + reply)
             case MQTTPubRelPacket():

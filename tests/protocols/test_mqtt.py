@@ -122,6 +122,10 @@ def test_a_subscription_is_refused(data: bytes, why: str) -> None:
     assert str(error.value) == why
 
 
+def _of_qos(qos: MQTTQoS, dup: bool = False) -> bytes:
+    return MQTTPublishPacket("a", b"x", qos=qos, packet_id=9, dup=dup).encode()
+
+
 LONG = MQTTPublishPacket("a", bytes(300), qos=MQTTQoS.Q2, packet_id=9, properties=MQTTPublishProps(UserProperty=[("a", "b"), ("a", "")])).encode()
 
 
@@ -133,6 +137,9 @@ LONG = MQTTPublishPacket("a", bytes(300), qos=MQTTQoS.Q2, packet_id=9, propertie
         (MQTTPublishPacket("a/b", retain=True).encode() + PONG, ANSWER, 1, 0, b""),
         (PONG + LONG, ANSWER, 1, 300, MQTTPubRecPacket(9).encode()),
         (MQTTPublishPacket("a", b"x", qos=MQTTQoS.Q1, packet_id=9).encode() * 2, NEWS, 2, 2, MQTTPubAckPacket(9).encode() * 2),
+        # A second time only where it is sure to be the same one.
+        (_of_qos(MQTTQoS.Q1) + _of_qos(MQTTQoS.Q1, dup=True), NEWS, 2, 2, MQTTPubAckPacket(9).encode() * 2),
+        (_of_qos(MQTTQoS.Q2) + _of_qos(MQTTQoS.Q2, dup=True), NEWS, 1, 1, MQTTPubRecPacket(9).encode() * 2),
         (MQTTPubRelPacket(9).encode(), NEWS, 0, 0, MQTTPubCompPacket(9).encode()),
         (MQTTPubRelPacket(9, MQTTReasonCode.PacketIdentifierNotFound).encode(), NEWS, 0, 0, MQTTPubCompPacket(9).encode()),
         (MQTTDisconnectPacket(MQTTReasonCode.ServerShuttingDown).encode() + b"\xff", LEAVING, 0, 0, b""),
