@@ -58,8 +58,9 @@ class _LabLibrary(LabServer):
 class _LabPython(_LabLibrary):
     """By the Python that runs asyncli; the programs are in ``python_servers.py``."""
 
-    #: The packages that it takes, its own first, and what pip calls them.
+    #: The packages that it takes, its own first and from which version on, and what pip calls them.
     packages: ClassVar[tuple[str, ...]]
+    least: ClassVar[int] = 0
     wants: ClassVar[str]
     #: Names of those of which one or another may be there.
     may_use: ClassVar[tuple[str, ...]] = ()
@@ -67,6 +68,8 @@ class _LabPython(_LabLibrary):
     def _find(self) -> None:
         versions = {one: _version_of(one) for one in (*self.packages, *self.may_use)}
         missing = [one for one in self.packages if versions[one] is None]
+        if not missing and int((versions[self.name] or "0").partition(".")[0]) < self.least:
+            missing = [f"{self.name} {self.least} or later"]
         if missing:
             raise HostError(
                 f"{self.name}: no package {' and no '.join(missing)} in {sys.executable}; "
@@ -81,7 +84,7 @@ class LabWebsockets(_LabPython):
     """Python's ``websockets`` on asyncio."""
 
     name = "websockets"
-    packages, wants = ("websockets",), "websockets>=14"
+    packages, least, wants = ("websockets",), 14, "websockets>=14"
 
 
 class LabAiohttp(_LabPython):
