@@ -90,14 +90,14 @@ class LabWebsockets(_LabPython):
 class LabAiohttp(_LabPython):
     """Python's ``aiohttp`` on asyncio: WebSockets and HTTP/1.1."""
 
-    name = "aiohttp"
+    name, also = "aiohttp", "http"
     packages, wants = ("aiohttp",), "aiohttp"
 
 
 class LabUvicorn(_LabPython):
     """Python's ``uvicorn`` with an application of ASGI: WebSockets and HTTP/1.1, by what ``uvicorn[standard]`` installs."""
 
-    name = "uvicorn"
+    name, also = "uvicorn", "http"
     packages, wants = ("uvicorn", "websockets"), "uvicorn[standard]"
     may_use = ("uvloop", "httptools")
 
@@ -106,7 +106,7 @@ class LabNodeWs(_LabLibrary):
     """Node with the package ``ws``: WebSockets and HTTP/1.1. The package is looked for as Node does, from the folder in which
     asyncli runs, then where ``npm install -g`` has it."""
 
-    name = "node-ws"
+    name, also = "node-ws", "http"
 
     def _find(self) -> None:
         node = next(programs("--version", "node", "nodejs"), None)
@@ -137,7 +137,7 @@ class _LabGo(_LabLibrary):
 class LabGorilla(_LabGo):
     """Go's ``gorilla/websocket``, a goroutine for each connection: WebSockets and HTTP/1.1."""
 
-    name, module = "gorilla", "gorilla/websocket"
+    name, module, also = "gorilla", "gorilla/websocket", "http"
 
 
 class LabGobwas(_LabGo):
