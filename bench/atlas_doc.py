@@ -42,10 +42,10 @@ TAIL = """
 ## How they are set
 
 Limits on connections, requests and idle times are lifted, as for many idle connections each server's documentation has it; no server pings of its own
-accord. `configs/` has the configurations of nginx, Apache, HAProxy, Caddy, lighttpd, mosquitto and NATS, `asyncli/lab/` the programs on a library:
+accord, but NATS once. lighttpd ends a connection after 65,535 requests. `configs/` has the configurations of nginx, Apache, HAProxy, Caddy, lighttpd, mosquitto and NATS, `asyncli/lab/` the programs on a library:
 
 - No permessage-deflate anywhere: it takes most of a WebSocket's memory where it is granted (`websockets`, "Memory and buffers": 64 kB with it, 14 kB
-  without), and asyncli does not ask for it unless told to.
+  without), and asyncli does not ask for it.
 - Python: `websockets` and `aiohttp` on asyncio's own loop, `uvicorn` with what `uvicorn[standard]` installs (uvloop, httptools, `websockets`). Over TLS
   asyncio zeroes a buffer of 256 KiB for each connection (asyncio/sslproto.py, `max_size`); uvloop's is touched as far as it is used.
 - Node: `ws` without its list of clients. V8's heap grows and shrinks in steps: its intervals are wide.

@@ -62,6 +62,8 @@ async def _serve(name: str, connections: int | None, **options: Any) -> None:
         workers = "1 worker" if server.workers == 1 else f"{server.workers} workers"
         click.echo(f"{server.label} with {workers}, pid {server.pid}; Ctrl-C ends it")
         click.echo(f"  target  {server.url}")
+        if server.also:
+            click.echo(f"  also    {server.url.replace(server.scheme, server.also, 1)}")
         # The page's address may contain shell characters.
         status = "" if server.status_url is None else f"--status-url {shlex.quote(server.status_url)} "
         if server.status_url is not None:

@@ -21,8 +21,7 @@ _KNOWN_IDLE_S = {
     5: "the keep-alive timeout of Apache, lighttpd, Node.js and uvicorn",
     60: "the idle timeout of AWS's application and classic load balancers", 65: "nginx's packaged keepalive_timeout",
     75: "nginx's default keepalive_timeout", 240: "the idle timeout of Azure's load balancer", 300: "Caddy's idle timeout",
-    350: "the idle timeout of AWS's network load balancer",
-    600: "the idle timeout of GCP's firewalls and load balancers",
+    350: "the idle timeout of AWS's network load balancer", 600: "the idle timeout of GCP's firewalls and load balancers",
 }  # fmt: skip
 # After an upgrade.
 _KNOWN_UPGRADED_S = {

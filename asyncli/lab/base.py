@@ -50,6 +50,8 @@ class LabServer(ABC):
     speaks_http2: ClassVar[bool] = False
     #: Of its URL, without TLS.
     scheme: str = "http"
+    #: Another that it speaks at the same port; "" where there is none.
+    also: ClassVar[str] = ""
     #: Keys of a plan for it, as what is sent as a heartbeat.
     plan_keys: ClassVar[Mapping[str, Any]] = {}
     #: Whether it prints a line when it is ready.

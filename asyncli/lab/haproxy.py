@@ -43,7 +43,7 @@ class LabHaproxy(OneProcess):
         return self._file("stderr")
 
     def _threads(self) -> int:
-        return min(len(os.sched_getaffinity(0)), _MOST_THREADS)
+        return self._asked_workers or min(len(os.sched_getaffinity(0)), _MOST_THREADS)
 
     def _own(self) -> int:
         return _OWN_DESCRIPTORS + _OF_A_THREAD * self.workers + _POLLERS

@@ -58,8 +58,9 @@ class _LabLibrary(LabServer):
 class _LabPython(_LabLibrary):
     """By the Python that runs asyncli; the programs are in ``python_servers.py``."""
 
-    #: The packages that it takes, its own first, and what pip calls them.
+    #: The packages that it takes, its own first and from which version on, and what pip calls them.
     packages: ClassVar[tuple[str, ...]]
+    least: ClassVar[int] = 0
     wants: ClassVar[str]
     #: Names of those of which one or another may be there.
     may_use: ClassVar[tuple[str, ...]] = ()
@@ -67,6 +68,8 @@ class _LabPython(_LabLibrary):
     def _find(self) -> None:
         versions = {one: _version_of(one) for one in (*self.packages, *self.may_use)}
         missing = [one for one in self.packages if versions[one] is None]
+        if not missing and int((versions[self.name] or "0").partition(".")[0]) < self.least:
+            missing = [f"{self.name} {self.least} or later"]
         if missing:
             raise HostError(
                 f"{self.name}: no package {' and no '.join(missing)} in {sys.executable}; "
@@ -81,20 +84,20 @@ class LabWebsockets(_LabPython):
     """Python's ``websockets`` on asyncio."""
 
     name = "websockets"
-    packages, wants = ("websockets",), "websockets>=14"
+    packages, least, wants = ("websockets",), 14, "websockets>=14"
 
 
 class LabAiohttp(_LabPython):
     """Python's ``aiohttp`` on asyncio: WebSockets and HTTP/1.1."""
 
-    name = "aiohttp"
+    name, also = "aiohttp", "http"
     packages, wants = ("aiohttp",), "aiohttp"
 
 
 class LabUvicorn(_LabPython):
     """Python's ``uvicorn`` with an application of ASGI: WebSockets and HTTP/1.1, by what ``uvicorn[standard]`` installs."""
 
-    name = "uvicorn"
+    name, also = "uvicorn", "http"
     packages, wants = ("uvicorn", "websockets"), "uvicorn[standard]"
     may_use = ("uvloop", "httptools")
 
@@ -103,7 +106,7 @@ class LabNodeWs(_LabLibrary):
     """Node with the package ``ws``: WebSockets and HTTP/1.1. The package is looked for as Node does, from the folder in which
     asyncli runs, then where ``npm install -g`` has it."""
 
-    name = "node-ws"
+    name, also = "node-ws", "http"
 
     def _find(self) -> None:
         node = next(programs("--version", "node", "nodejs"), None)
@@ -134,7 +137,7 @@ class _LabGo(_LabLibrary):
 class LabGorilla(_LabGo):
     """Go's ``gorilla/websocket``, a goroutine for each connection: WebSockets and HTTP/1.1."""
 
-    name, module = "gorilla", "gorilla/websocket"
+    name, module, also = "gorilla", "gorilla/websocket", "http"
 
 
 class LabGobwas(_LabGo):

@@ -17,6 +17,8 @@ class LabMosquitto(OneProcess):
 
     name, program, version_flag, install = "mosquitto", "mosquitto", "-h", "apt-get install mosquitto"
     says, least = re.compile(r"mosquitto version (\d+\.[\d.]+)"), (2, 0)
+    # Listener, log, epoll, and what it opens by the way.
+    own_descriptors = 32
     template = "mosquitto.conf"
     scheme = "mqtt"
     speaks_tls = True

@@ -19,7 +19,7 @@ class LabNchan(LabNginx):
 
     name = "nchan"
     speaks_http2 = False
-    scheme = "ws"
+    scheme, also = "ws", "http"
 
     @property
     def label(self) -> str:

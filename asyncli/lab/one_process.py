@@ -59,11 +59,11 @@ class OneProcess(LabServer):
             least = f" {'.'.join(map(str, self.least))} or later" if self.least else ""
             raise HostError(f"{self.name}: no {self.program}{least} on this host; install it ({self.install})")
         (self._path, self._version_text), nofile = found, descriptor_limit()
-        self._workers = self._asked_workers or self._threads()
+        self._workers = self._threads()
         self._require_room(nofile - self._own(), nofile)
 
     def _threads(self) -> int:
-        """By default."""
+        """Where they can be chosen."""
         return 1
 
     def _own(self) -> int:
@@ -112,7 +112,7 @@ class LabMemcached(OneProcess):
     plan_keys: ClassVar = {"send": r"version\r\n", "expect": r"/^VERSION /"}
 
     def _threads(self) -> int:
-        return len(os.sched_getaffinity(0))
+        return self._asked_workers or len(os.sched_getaffinity(0))
 
     def _argv(self) -> list[str]:
         user = ["-u", "nobody"] if os.geteuid() == 0 else []

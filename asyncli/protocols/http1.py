@@ -293,8 +293,10 @@ class Http1(Protocol):
 
 
 def _farewell(data: bytes) -> Event:
-    """What an idle connection may say is 408 with Connection: close, or the like."""
-    event = Scanner("GET").feed(data)
+    """What an idle connection may say is 408 with Connection: close, or the like; without a length too, as Node's: it ends with
+    the connection (RFC 9112, section 6.3)."""
+    scanner = Scanner("GET")
+    event = scanner.feed(data) or scanner.end()
     if event is None or event.keep_alive:
         raise ProtocolError("a response that nobody asked for")
     return Event(event.status, False, event.body_bytes, LEAVING)

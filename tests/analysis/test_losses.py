@@ -244,8 +244,8 @@ def at_once(**said: float) -> Scene:
     return Scene().says(**said).die(1000, "closed_announced", [5], age=at(0), idle=at(0), requests=at(1))
 
 
-def before_a_request(**said: float) -> Scene:
-    return Scene(keepalive_s=200.0).says(**said).die(60, "closed_idle", EVER, age=at(60), idle=at(60), requests=at(0))
+def before_a_request(cause: str = "closed_idle", **said: float) -> Scene:
+    return Scene(keepalive_s=200.0).says(**said).die(60, cause, EVER, age=at(60), idle=at(60), requests=at(0))
 
 
 def labelled(scene: Scene, label: str) -> Scene:
@@ -286,6 +286,8 @@ def over_a_minute(cause: str, seconds: range) -> Scene:
         (of_idle(keepalive_timeout=3600), ("keepalive_timeout", False)),
         (Scene(keepalive_s=200.0).says(keepalive_timeout=3600).die(400, "closed_idle", EVER, idle=at(50)), ("box_idle_timeout", False)),
         (before_a_request(), ("client_header_timeout", False)),
+        # With an answer to no request: 408.
+        (before_a_request("closed_announced"), ("client_header_timeout", False)),
         (before_a_request(client_header_timeout=60, keepalive_timeout=60), ("client_header_timeout", True)),
         (at_once(), ("keepalive_off", False)),
         (at_once(keepalive_timeout=0), ("keepalive_off", True)),

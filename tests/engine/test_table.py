@@ -251,6 +251,8 @@ def test_answers_may_come_in_any_split(cuts: list[int]) -> None:
         ([[OK], [OK + OK]], "protocol_error"),
         ([[OK], [OK, b"unasked"]], "protocol_error"),
         ([[OK], [OK, b"HTTP/1.1 408 Timeout\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"]], "closed_announced"),
+        # Node's has no length: it ends with the connection.
+        ([[OK], [OK, b"HTTP/1.1 408 Timeout\r\nConnection: close\r\n\r\n"]], "closed_announced"),
         ([[OK], [OK[:9], b""]], "closed_awaiting"),
         ([[OK], [b"HTTP/1.0 200 OK\r\n\r\n"]], "closed_announced"),
         ([[OK], [OK, b""]], "closed_idle"),

@@ -29,10 +29,10 @@ def keepalive_off(table: LossTable) -> None:
     if not said and requests is not None and requests <= 1:
         said = f"keepalive_requests {requests:.0f}"
     answered = table.left_of("closed_announced").requests
-    first = within(answered, 0, 1)
+    first = within(answered, 1, 1)
     if said or first >= max(FEWEST, NEARLY_ALL * answered.count, 0.5 * table.totals.whole.opened):
         found = reason("keepalive_off", certain=bool(said), configured=said and f" (nginx.conf says {said})")
-        table.claim(table.of("closed_announced"), found, where=("requests", 0, 1))
+        table.claim(table.of("closed_announced"), found, where=("requests", 1, 1))
 
 
 def configured(table: LossTable) -> None:
@@ -69,8 +69,8 @@ def _configured(
 
 
 def _without_request(table: LossTable) -> list[LossCell]:
-    """Cells with connections closed while idle before any request; none if these are few."""
-    cells = [cell for cell in table.of("closed_idle") if cell.without_request()]
+    """Cells with connections closed before any request, with an answer (408) or without; none if these are few."""
+    cells = [cell for cell in table.of("closed_idle", "closed_announced") if cell.without_request()]
     return cells if 2 * sum(cell.without_request() for cell in cells) >= left(cells) else []
 
 
