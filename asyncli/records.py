@@ -257,6 +257,8 @@ class Tick(msgspec.Struct):
     unanswered: Count = 0
     #: Of the deaths: connections whose unanswered heartbeat the peer's kernel had acknowledged.
     acknowledged: Count = 0
+    #: Of the deaths: connections that had said something since that heartbeat, and not its answer.
+    spoke: Count = 0
     #: Of those idle when the drain began: time since the last answer, or the connect (ms).
     heard_ms: Histogram = msgspec.field(default_factory=Histogram)
     #: Of connections over TLS only.

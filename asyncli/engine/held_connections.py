@@ -423,7 +423,7 @@ class HeldConnections:
         if event is None:
             if not data:
                 self._end(row, EOF)
-            elif self._silence_s is not None:
+            elif self._silence_s is not None or row not in self._partial:
                 self._hear(row)
             return None
         counts.messages += event.messages
@@ -501,7 +501,7 @@ class HeldConnections:
         how the peer refused, or broke the protocol.
         """
         state, tick, now, handle = self.state[row], self.tick, self._net.clock(), self._handle[row]
-        why = cause(state, event)
+        why, midst = cause(state, event), row in self._partial
         self._protocol.forget(row)
         self._unsent.pop(row, None)
         self._free_row(row, abort=event in ABORTS)
@@ -521,12 +521,14 @@ class HeldConnections:
                 self._retries[row] = min(255, self._retries[row] + 1)
             asked = state == AWAITING
             if asked:
-                del self.awaiting[row]
+                since = self.awaiting.pop(row)
                 tick.beats_failed += 1
                 # It waited for so long at the least.
                 tick.latency_us.add((now - self.wheel.due[row]) * 1e6)
                 self._beats[row] += 1
-                tick.acknowledged += why == "heartbeat_timeout" and self._net.acknowledged(handle)
+                if why == "heartbeat_timeout":
+                    tick.acknowledged += self._net.acknowledged(handle)
+                    tick.spoke += midst or self._heard[row] > since
             elif in_wheel and not self.draining:
                 self.wheel.remove(row)
             # Nothing is asked in the drain: this was before.

@@ -87,6 +87,10 @@ _CAUSES: dict[str, tuple[str, str]] = {
         "{loss} after {requests} requests each, at age {age}: {likely}{limit}{when}",
         "raise keepalive_requests in nginx.conf, or use a longer --keepalive",
     ),
+    "request_limit": (
+        "{loss} after {requests} answers each, whatever their age: looks like a limit of the server or of a middle box{when}",
+        "raise that limit, or use a longer --keepalive",
+    ),
     "keepalive_time": (
         "{loss} at age {age}, at their next heartbeat: {likely}{limit}{when}",
         "raise keepalive_time in nginx.conf (1 h by default), or hold for less",
@@ -163,15 +167,21 @@ _CAUSES: dict[str, tuple[str, str]] = {
     "burst": ("cause unknown", "see the server's log of that moment"),
     # Heartbeats without a complete answer.
     "never_accepted": (
-        "no heartbeat was answered: looks like {server} has not accepted them (its listen queue holds them)", _LISTENS,
+        "no heartbeat was answered: looks like {server} has not accepted them (its listen queue holds them), or does not answer",
+        _LISTENS,
     ),
     "others_accepted": (
-        "others were answered, these never: looks like {server} has not accepted them (its listen queue holds them)",
+        "others were answered, these never: looks like {server} has not accepted them (its listen queue holds them), or does not "
+        "answer",
         _LISTENS,
     ),
     "never_answered": ("no heartbeat was answered: {server} accepted, shook hands, and did not answer", _ANSWERS),
     "others_answered": (
         "others were answered, these never: {server} accepted them, shook hands, and did not answer", _ANSWERS,
+    ),
+    "answered_otherwise": (
+        "{server} said something meanwhile on each of them, and nothing that answers a heartbeat",
+        "see what it answers to a heartbeat: something else, a part of it, or nothing while it says other things",
     ),
     "silent_drop": (
         "all of them had been idle for {for_s} or longer, while others were answered{counts}: {likely}a middle box drops "

@@ -301,6 +301,11 @@ def over_a_minute(cause: str, seconds: range) -> Scene:
         (Scene().die(60, "closed_announced", EVER, idle=at(20)), ("idle_timeout", False)),
         (Scene().die(60, "closed_awaiting", EVER, at(0.01), at(0.01), at(0)), ("closed_at_once", False)),
         (Scene().die(60, "closed_idle", EVER, age=between(300, 300.9)), ("lifetime", False)),
+        # One age at several moments: they were opened together, and again.
+        (Scene().die(40, "closed_idle", [6], at(5), between(0, 2)).die(40, "closed_idle", [13], at(5), between(0, 2)), ("lifetime", False)),
+        # Exactly so many answers, and then the end; at one moment that is no limit.
+        (Scene().die(120, "closed_awaiting", EVER, between(3, 20), requests=at(3)), ("request_limit", False)),
+        (Scene().die(120, "closed_awaiting", [50], between(3, 20), requests=at(3)), ("burst", False)),
         # What happens over a minute late in a hold is no limit of age.
         (over_a_minute("closed_idle", range(100, 160)), ("unexplained", False)),
         (over_a_minute("closed_announced", range(100, 130)), ("unexplained", False)),
@@ -622,6 +627,14 @@ def test_what_nobody_acknowledged_was_lost_on_the_way() -> None:
     assert only(counting(scene, "tcp.RetransSegs", 170.0, 180.0)).code == "server_stalled"
     scene.environment["local"] = True
     assert only(counting(scene, "tcp.RetransSegs", 0.1, 180.0)).code == "server_stalled"
+
+
+@pytest.mark.parametrize("all_of_them", [True, False])
+def test_who_said_something_else_was_not_silent(all_of_them: bool) -> None:
+    scene = silent(200, range(60, 80), between(1, 30))
+    for tick in (unanswered(scene) if all_of_them else scene).ticks.values():
+        tick.spoke = sum(one.count for one in tick.deaths.values())
+    assert told(scene) == [("answered_otherwise", False)]
 
 
 def test_a_host_without_a_route_knows_what_was_cut() -> None:

@@ -27,6 +27,11 @@ def test_nobody_is_answered_for_three_seconds() -> None:
     assert (one.fields["waited"], one.fields["why"]) == (9, "page_answered")
     assert (one.fields["from_s"], one.fields["to_s"]) == pytest.approx((29.1, 32.1), abs=0.2)
     assert stalls(silent(30, 30)) == []
+    # As long as every answer takes, none comes.
+    slow = silent(30, 32)
+    for _, tick in slow.ticks:
+        tick.latency_us = spread(2_000_000, 100)
+    assert stalls(slow) == []
 
 
 def test_what_tells_a_server_that_stands_still_from_a_way_that_is_cut() -> None:

@@ -43,17 +43,17 @@ class Counting(Protocol):
 
 
 class Peer(SimNet):
-    """Answers each heartbeat with "ok", and then says ``word``, in parts; ``heard`` are the bytes that it was sent."""
+    """Answers each heartbeat with ``first``, and then says ``word``, in parts; ``heard`` are the bytes that it was sent."""
 
-    def __init__(self, word: list[bytes]) -> None:
+    def __init__(self, word: list[bytes], first: bytes = b"ok") -> None:
         super().__init__(SimServer())
-        self.word, self.heard = word, Counter[bytes]()
+        self.word, self.heard = [first, *word] if first else word, Counter[bytes]()
 
     def send(self, handle: int, data: bytes) -> int:
         taken = super().send(handle, b"") or len(data)
         if data:
             self.heard[data] += 1
-        for number, part in enumerate([b"ok", *self.word] if data and data != b"ack" else []):
+        for number, part in enumerate(self.word if data and data != b"ack" else []):
             self._at(self.now + 0.1 * (number + 1), handle, "data", part)
         return taken
 
@@ -81,6 +81,19 @@ def test_what_a_peer_says_unasked(word: list[bytes], cause: str | None, monkeypa
         assert set(net.heard.values()) == {1}
         assert total.answered - 20 <= acks <= total.answered
         assert total.by_status == {}
+
+
+@pytest.mark.parametrize(("word", "spoke"), [([b"hey"], True), ([b"h"], True), ([], False)])
+def test_of_what_died_silent_it_is_known_whether_it_said_anything_and_had_what_it_was_sent(
+    word: list[bytes], spoke: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Shard, "new_protocol", lambda _, number: Counting(20))
+    plan, there = Plan(urls=("http://127.0.0.1/",), connections=20, keepalive_s=4.0, timeout_s=2.0), Destination(2, "127.0.0.1", 80)
+    net, total = Peer(word, b""), Tick()
+    for tick in simulate(build_shard(plan, Spread((there,), (), 1, True, 1000)), net.server, 30.0, net=net):
+        total.merge_counts(tick)
+    assert set(total.deaths) == {"heartbeat_timeout"}
+    assert (total.acknowledged, total.spoke) == (total.lost, total.lost if spoke else 0)
 
 
 class Choosy(Counting):

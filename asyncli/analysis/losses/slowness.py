@@ -31,6 +31,8 @@ def stalls(run: Run) -> list[Finding]:
     Not near losses, whose diagnosis covers it, and not while the generator was stopped.
     """
     rows = run.ticks_between(run.first_connect_s, run.stop_s)
+    # As long as the quickest answers take, nothing comes of itself.
+    usual_s = (summed([tick.latency_us for _, tick in rows if tick.answered]).quantile(PART) or 0.0) / 1e6
     found: list[tuple[float, float, int]] = []
     for begun, end in _stretches(rows, lambda tick: not tick.answered and tick.awaiting > 0 and tick.longest_turn_s < 0.5):
         waited = max(tick.awaiting for _, tick in rows[begun:end])
@@ -39,7 +41,7 @@ def stalls(run: Run) -> list[Finding]:
         if end == len(rows):
             around = [*around, *run.ticks_between(run.stop_s, math.inf)]
         # Answers of a few connections may be two ticks apart.
-        if end - begun >= 2 and waited >= FEWEST and not any(tick.lost for _, tick in around):
+        if end - begun >= 2 + usual_s and waited >= FEWEST and not any(tick.lost for _, tick in around):
             found.append((rows[begun][0] - 1.0, rows[end - 1][0], waited))
     if not found:
         return []

@@ -126,6 +126,15 @@ def _whose_timeout(table: LossTable, cause: str, low: float, high: float) -> Rea
     return known
 
 
+def exact_request_limit(table: LossTable) -> None:
+    """Ended without a word after exactly so many answers, nearly all of them, and at no one moment."""
+    for cause in ("closed_idle", "closed_awaiting", "reset"):
+        cells, requests = table.of(cause), table.left_of(cause).requests
+        span = mode(requests, least=NEARLY_ALL)
+        if span is not None and span[0] == span[1] >= 2 and _lasted(cells):
+            table.claim(cells, reason("request_limit", requests=format_count(span[0])), where=("requests", *span))
+
+
 def likely_keepalive_requests(table: LossTable) -> None:
     """Ended at one request number, at any age. A limit of requests is exact."""
     found = table.left_of("closed_announced")
@@ -162,14 +171,18 @@ def _is_no_moment(cells: list[LossCell], age_s: Histogram, ages: tuple[float, fl
     """Whether the middle 80 % of the losses are spread wider than ``ages`` can be: an age limit leaves instants as spread as the
     opens.
     """
-    ordered = sorted(cells, key=lambda cell: cell.to_s)
-    upto = list(itertools.accumulate(cell.left for cell in ordered))
-    first, last = (ordered[bisect.bisect_left(upto, share * upto[-1])].to_s for share in (0.1, 0.9))
     # At 8 h a bucket is minutes wide.
     low = max(bounds(bucket(int(ages[0])))[0], age_s.least)
     high = min(bounds(bucket(int(ages[1])))[1], age_s.greatest)
-    # Connections opened within 4 s have one age at any moment.
-    return last - first >= max(4.0, 2 * (high - low))
+    return _lasted(cells, 2 * (high - low))
+
+
+def _lasted(cells: list[LossCell], least_s: float = 0.0) -> bool:
+    """Whether the middle 80 % of them were lost over so long; connections opened within 4 s have one age at any moment."""
+    ordered = sorted(cells, key=lambda cell: cell.to_s)
+    upto = list(itertools.accumulate(cell.left for cell in ordered))
+    first, last = (ordered[bisect.bisect_left(upto, share * upto[-1])].to_s for share in (0.1, 0.9))
+    return last - first >= max(4.0, least_s)
 
 
 def forgotten(table: LossTable) -> None:

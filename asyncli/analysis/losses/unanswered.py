@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Literal
 
 from asyncli.analysis.constants import FEWEST, NEARLY_ALL, PART
 from asyncli.analysis.losses.likelihood import idle_edge, one_of, within
@@ -66,6 +67,8 @@ def _why(table: LossTable, cells: list[LossCell]) -> Reason | None:
     if sum(tick.answered for tick in asked) < PART * count:
         return _nobody_answered(table, cells, meanwhile, asked, server.about(max(asked_s, 0.0), until_s, count), never)
     found = server.about(max(asked_s, 0.0), to_s, count)
+    if 2 * _of_ticks(cells, "spoke") >= count:
+        return reason("answered_otherwise", server=server.called)
     if never:
         return _never(table, "others_")
     edge = idle_edge(table.gap_s, pooled(cells).idle_s, waited_s=table.timeout_s)
@@ -97,14 +100,15 @@ def _nobody_answered(
     name, count, sent = table.server.called, left(cells), sum(tick.sent for tick in asked)
     if no_route := sum(tick.failures.get("unreachable", 0) for tick in meanwhile):
         return reason("path_cut", "no_route", certain=True, connects=format_many(no_route, "connect"))
-    acknowledged = sum(tick.acknowledged for tick in {id(cell.tick): cell.tick for cell in cells}.values())
-    why = why_silent(table.server, found, sent, 2 * acknowledged >= count)
+    why = why_silent(table.server, found, sent, 2 * _of_ticks(cells, "acknowledged") >= count)
     if why == "unacknowledged":
         return reason("path_cut", why, segments=format_many(found.resent or 0, "TCP segment"))
     if why == "stopped":
         return reason("server_stalled", certain=count >= FEWEST, server=name)
     if part := _part_of_an_answer(table, cells):
         return reason("answers_in_part", part=part)
+    if 2 * _of_ticks(cells, "spoke") >= count:
+        return reason("answered_otherwise", server=name)
     if why == "slow":
         return reason("answers_late", server=name, requests=format_many(found.requests or 0, "request"))
     if why == "page_answered":
@@ -113,6 +117,11 @@ def _nobody_answered(
     if table.server.local and never:
         return _never(table, "never_")
     return reason("server_stalled", "nobody_answered", server=name) if count >= FEWEST else None
+
+
+def _of_ticks(cells: list[LossCell], count: Literal["acknowledged", "spoke"]) -> int:
+    """Of what died in the seconds of ``cells``."""
+    return sum(getattr(tick, count) for tick in {id(cell.tick): cell.tick for cell in cells}.values())
 
 
 def _never(table: LossTable, others: str) -> Reason:
