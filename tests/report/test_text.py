@@ -16,7 +16,7 @@ from test_live import state_at
 from asyncli.records import Finding
 from asyncli.report.analyses import analyse
 from asyncli.report.answer import answer, one_line
-from asyncli.report.comparison_report import print_comparison
+from asyncli.report.comparison_report import document, print_comparison
 from asyncli.report.figures.run import pictures as drawings
 from asyncli.report.listing import Listing, Unread, listed, print_listing
 from asyncli.report.live import plain_line
@@ -90,6 +90,8 @@ def test_the_cost_of_a_connection_that_holds_streams_is_never_shown_without_them
     print_listing(Listing("/", [line], []), Console(file=listing, width=300))
     for said in (answer(summary), one_line(summary), str(costs), *pictures, plain_line(state_at(run, 40.0)), listing.getvalue()):
         assert held in " ".join(said.split()), said
+    compared_runs = document(compared(run, run))["runs"]
+    assert [one["streams"] for one in compared_runs] == [100, 100]
     plain = summarise(a_run(30_000))
     assert "streams" not in msgspec.to_builtins(plain.cost)
     assert "streams" not in answer(plain)
