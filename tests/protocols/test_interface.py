@@ -11,15 +11,12 @@ from asyncli.engine.shard import Shard, build_shard
 from asyncli.engine.sim import SimNet, SimServer, simulate
 from asyncli.engine.spread import Destination, Spread
 from asyncli.plan import Plan
-from asyncli.protocols.interface import ESTABLISHED, LEAVING, NEWS, Event, ProtocolError
+from asyncli.protocols.interface import ESTABLISHED, LEAVING, NEWS, Event, Protocol, ProtocolError
 from asyncli.records import Tick
 
 
-class Counting:
+class Counting(Protocol):
     """Each row counts its heartbeats; "ok" answers one, "hey" wants an "ack", "bye" ends the connection."""
-
-    heartbeat = handshake = silence_s = None
-    partial: dict[int, bytes]
 
     def __init__(self, rows: int) -> None:
         self.partial, self.sent = {}, array("I", bytes(4 * rows))
@@ -38,11 +35,8 @@ class Counting:
             raise ProtocolError(str(word))
         return events[word]
 
-    def goodbye(self, row: int) -> bytes:
-        return b""
-
     def forget(self, row: int) -> None:
-        self.partial.pop(row, None)
+        super().forget(row)
         self.sent[row] = 0
 
 
