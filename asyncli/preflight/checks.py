@@ -28,12 +28,10 @@ Verdict = Literal["ok", "short", "warn", "unknown"]
 # sock_inode_cache 832, filp 192, dentry 192, and epoll's items.
 KERNEL_BYTES_PER_END = 4_100
 SERVER_BYTES = 1_300
-# A stream of HTTP/2 that is held: experiment atlas.
-STREAM_BYTES = 10_000
+STREAM_BYTES = 10_000  # of HTTP/2, held: experiment atlas
 GENERATOR_BYTES = 160
 # A worker before its first connection, and the session with its run file.
-WORKER_BYTES = 1_500_000
-SESSION_BYTES = 60_000_000
+WORKER_BYTES, SESSION_BYTES = 1_500_000, 60_000_000
 # Above this share of what is available the prediction may err.
 _COMFORTABLE = 0.8
 # A server may be busy for so long without an overflow of its queue.
@@ -121,9 +119,8 @@ def _nofile(plan: Plan, spread: Spread, limits: Limits) -> Iterator[Check]:
         f"{format_count(plan.connections)} connections in {format_many(spread.workers, 'process')}: {format_count(fullest)} in "
         f"the fullest, and {OWN_DESCRIPTORS} of its own"
     )
-    have, need = limits.nofile_hard, fullest + OWN_DESCRIPTORS
+    have, need, what = limits.nofile_hard, fullest + OWN_DESCRIPTORS, "descriptors of one process"
     remedy = "" if have is None else f"{_smaller_shares(plan, have)}; or ulimit -Hn {need}"
-    what = "descriptors of one process"
     yield limit("nofile", what, "descriptors", have, need, source="RLIMIT_NOFILE", detail=detail, remedy=remedy)
 
 
@@ -217,7 +214,6 @@ def _time_wait(plan: Plan, spread: Spread, limits: Limits) -> Iterator[Check]:
 
 
 def _server_bytes(plan: Plan) -> int:
-    """A connection's in the server, with the streams that it holds."""
     return SERVER_BYTES + plan.streams * STREAM_BYTES
 
 
@@ -232,9 +228,8 @@ def _prediction(parts: str) -> str:
 
 
 def _prediction_here(plan: Plan, spread: Spread) -> str:
-    kernel = f"{'2 x ' if spread.local else ''}{KERNEL_BYTES_PER_END:,} B of kernel"
-    server = f" + {_server_bytes(plan):,} B of nginx" if spread.local else ""
-    return _prediction(f"{kernel}{server} + {GENERATOR_BYTES} B of generator")
+    times, server = ("2 x ", f" + {_server_bytes(plan):,} B of nginx") if spread.local else ("", "")
+    return _prediction(f"{times}{KERNEL_BYTES_PER_END:,} B of kernel{server} + {GENERATOR_BYTES} B of generator")
 
 
 def _memory(plan: Plan, spread: Spread, limits: Limits) -> Iterator[Check]:
