@@ -28,10 +28,10 @@ Verdict = Literal["ok", "short", "warn", "unknown"]
 # sock_inode_cache 832, filp 192, dentry 192, and epoll's items.
 KERNEL_BYTES_PER_END = 4_100
 SERVER_BYTES = 1_300
+STREAM_BYTES = 10_000  # of HTTP/2, held: experiment atlas
 GENERATOR_BYTES = 160
 # A worker before its first connection, and the session with its run file.
-WORKER_BYTES = 1_500_000
-SESSION_BYTES = 60_000_000
+WORKER_BYTES, SESSION_BYTES = 1_500_000, 60_000_000
 # Above this share of what is available the prediction may err.
 _COMFORTABLE = 0.8
 # A server may be busy for so long without an overflow of its queue.
@@ -119,9 +119,8 @@ def _nofile(plan: Plan, spread: Spread, limits: Limits) -> Iterator[Check]:
         f"{format_count(plan.connections)} connections in {format_many(spread.workers, 'process')}: {format_count(fullest)} in "
         f"the fullest, and {OWN_DESCRIPTORS} of its own"
     )
-    have, need = limits.nofile_hard, fullest + OWN_DESCRIPTORS
+    have, need, what = limits.nofile_hard, fullest + OWN_DESCRIPTORS, "descriptors of one process"
     remedy = "" if have is None else f"{_smaller_shares(plan, have)}; or ulimit -Hn {need}"
-    what = "descriptors of one process"
     yield limit("nofile", what, "descriptors", have, need, source="RLIMIT_NOFILE", detail=detail, remedy=remedy)
 
 
@@ -214,9 +213,13 @@ def _time_wait(plan: Plan, spread: Spread, limits: Limits) -> Iterator[Check]:
     )  # fmt: skip
 
 
+def _server_bytes(plan: Plan) -> int:
+    return SERVER_BYTES + plan.streams * STREAM_BYTES
+
+
 def predicted_bytes(plan: Plan, spread: Spread) -> int:
     """The predicted memory of the run on this host, bytes: see the constants."""
-    each = KERNEL_BYTES_PER_END * _ends(spread) + GENERATOR_BYTES + (SERVER_BYTES if spread.local else 0)
+    each = KERNEL_BYTES_PER_END * _ends(spread) + GENERATOR_BYTES + (_server_bytes(plan) if spread.local else 0)
     return plan.connections * each + spread.workers * WORKER_BYTES + SESSION_BYTES
 
 
@@ -224,19 +227,19 @@ def _prediction(parts: str) -> str:
     return f"predicted per connection: {parts} (Linux 6.18, nginx 1.22); another server may need far more"
 
 
-def _prediction_here(spread: Spread) -> str:
-    kernel = f"{'2 x ' if spread.local else ''}{KERNEL_BYTES_PER_END:,} B of kernel"
-    return _prediction(f"{kernel}{f' + {SERVER_BYTES:,} B of nginx' if spread.local else ''} + {GENERATOR_BYTES} B of generator")
+def _prediction_here(plan: Plan, spread: Spread) -> str:
+    times, server = ("2 x ", f" + {_server_bytes(plan):,} B of nginx") if spread.local else ("", "")
+    return _prediction(f"{times}{KERNEL_BYTES_PER_END:,} B of kernel{server} + {GENERATOR_BYTES} B of generator")
 
 
 def _memory(plan: Plan, spread: Spread, limits: Limits) -> Iterator[Check]:
     have, need = limits.memory_available, predicted_bytes(plan, spread)
-    yield _memory_check(plan, "memory", "memory available on this host", have, need, _prediction_here(spread))
+    yield _memory_check(plan, "memory", "memory available on this host", have, need, _prediction_here(plan, spread))
 
 
 def _far_memory(plan: Plan, limits: Limits) -> Iterator[Check]:
-    need = plan.connections * (KERNEL_BYTES_PER_END + SERVER_BYTES)
-    detail = _prediction(f"{KERNEL_BYTES_PER_END:,} B of kernel + {SERVER_BYTES:,} B of nginx")
+    need = plan.connections * (KERNEL_BYTES_PER_END + _server_bytes(plan))
+    detail = _prediction(f"{KERNEL_BYTES_PER_END:,} B of kernel + {_server_bytes(plan):,} B of nginx")
     yield _memory_check(plan, "memory", "memory available", limits.memory_available, need, detail)
 
 
@@ -247,7 +250,7 @@ def _cgroup_memory(plan: Plan, spread: Spread, limits: Limits) -> Iterator[Check
     have, need = max(0, limits.cgroup_memory_limit - limits.cgroup_memory_used), predicted_bytes(plan, spread)
     detail = (
         f"limit {format_bytes(limits.cgroup_memory_limit)}, {format_bytes(limits.cgroup_memory_used)} in use; "
-        f"a server outside this cgroup does not count; {_prediction_here(spread)}"
+        f"a server outside this cgroup does not count; {_prediction_here(plan, spread)}"
     )
     check = _memory_check(plan, "cgroup_memory", "memory left in the cgroup", have, need, detail)
     if check.verdict != "ok":

@@ -24,7 +24,7 @@ from asyncli.report.terminal import VERDICT_STYLE, print_document
 from asyncli.run import Run
 from asyncli.store.reader import read_run
 from asyncli.text import oneline
-from asyncli.units import format_count, format_duration
+from asyncli.units import format_count, format_duration, format_many
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -173,6 +173,7 @@ def document(comparison: Comparison) -> dict[str, Any]:
             {
                 "name": run.name, "file": utf8(run.path), "id": run.id, "started": run.started, "verdict": run.verdict,
                 "complete": run.complete, "held": run.held, "hold_s": run.hold_s,
+                **({"streams": streams} if (streams := run.facts.get("plan.streams")) else {}),
                 "server": run.facts.get("server.label"), "config_hash": run.facts.get("server.config_hash"),
             }
             for run in comparison.runs
@@ -261,7 +262,9 @@ def comparison_document(comparison: Comparison) -> doc.Document:
 
 
 def _run(run: MeasuredRun) -> doc.Words:
-    held = f"{format_count(run.held)} held" + (f" for {format_duration(round(run.hold_s))}" if run.hold_s >= 1 else "")
+    held = f"{format_count(run.held)} held"
+    held += f" with {format_many(streams, 'stream')} each" if (streams := run.facts.get("plan.streams")) else ""
+    held += f" for {format_duration(round(run.hold_s))}" if run.hold_s >= 1 else ""
     verdict = verdict_of(run)
     return (
         (f"{run.name}  ", "bold"), (oneline(run.path), "bold"), f": {server_of(run)}, {held}, begun {run.started}, ",

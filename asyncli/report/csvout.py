@@ -11,7 +11,7 @@ from typing import NamedTuple
 from asyncli.analysis.slope import Cost
 from asyncli.core.histogram import Histogram
 from asyncli.metrics import METRICS, meaning
-from asyncli.records import Deaths, Finding, Sample, Tick, TlsCounts
+from asyncli.records import Deaths, Finding, ProtocolCounts, Sample, Tick, TlsCounts
 from asyncli.report.analyses import Analyses
 from asyncli.report.format import COSTS
 from asyncli.report.summary import Summary
@@ -28,11 +28,12 @@ _TIMES = {
     "latency": (_LATENCY, "heartbeat: answered minus due"), "lateness": (_LATENESS, "heartbeat: sent minus due"),
     "connect": (_LATENESS, "connect: established minus begun"),
     "ramp_lateness": (_LATENESS, "batch of the ramp: opened minus due"),
+    "granted": (_LATENESS, "a protocol's handshake: from the first words to the server's leave"),
     "tcp": (_LATENESS, "of a connect over TLS: TCP's part"), "handshake": (_LATENESS, "of a connect over TLS: TLS's handshake"),
 }  # fmt: skip
 _RUN_ID = {"run_id": "the run's id: rows of several runs may be put together"}
 _T_S = {"t_s": "seconds since the run's start", "phase": "the phase that the second lies in"}
-_NO_TLS = TlsCounts()
+_NO_TLS, _NO_PROTOCOL = TlsCounts(), ProtocolCounts()
 #: Columns that are fields of a tick.
 _OF_A_TICK = {
     "second": "whole seconds since the first connect that the tick closes", "workers": "worker processes that reported",
@@ -44,12 +45,17 @@ _OF_A_TICK = {
     "bytes_received": "bytes received", "cpu_user_s": "user CPU time of the workers since their start",
     "cpu_system_s": "system CPU time of the same", "longest_turn_s": "the longest time that a worker was stopped",
 }  # fmt: skip
+#: And of its protocol's counts; empty of HTTP/1.1.
+OF_PROTOCOL = {
+    "messages": "messages that came unasked", "message_bytes": "bytes of them without framing",
+    "streams_open": "streams of HTTP/2 that were held at the second's end",
+}  # fmt: skip
 _ONE_END = "kernel and kernel_queued are of one socket end"
 
 #: table -> column -> meaning. Samples have a column for each metric too.
 COLUMNS: dict[str, dict[str, str]] = {
     "ticks": {
-        **_RUN_ID, **_T_S, **_OF_A_TICK,
+        **_RUN_ID, **_T_S, **_OF_A_TICK, **OF_PROTOCOL,
         **{f"{name}_{label}_ms": what for name, (quantiles, what) in _TIMES.items() for label, _ in quantiles},
     },
     "samples": {**_RUN_ID, "t_s": _T_S["t_s"]},
@@ -123,11 +129,14 @@ def tick_rows(run: Run) -> Iterator[list[Cell]]:
             for name, (quantiles, _) in _TIMES.items()
             for value in _quantiles(_times(tick, name), quantiles)
         )  # fmt: skip
-        yield [t_s, phase, *counts, *times]
+        said = [None if tick.protocol is None else getattr(tick.protocol, name) for name in OF_PROTOCOL]
+        yield [t_s, phase, *counts, *said, *times]
 
 
 def _times(tick: Tick, name: str) -> Histogram:
     """One of _TIMES."""
+    if name == "granted":
+        return (tick.protocol or _NO_PROTOCOL).handshake_us
     of = tick if hasattr(tick, f"{name}_us") else tick.tls or _NO_TLS
     histogram: Histogram = getattr(of, f"{name}_us")
     return histogram

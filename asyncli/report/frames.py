@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from asyncli.records import PHASES, Finding
-from asyncli.report.csvout import COLUMNS, death_rows, finding_rows, ordered_metrics, phase_rows, tick_rows
+from asyncli.report.csvout import COLUMNS, OF_PROTOCOL, death_rows, finding_rows, ordered_metrics, phase_rows, tick_rows
 from asyncli.run import Run
 
 if TYPE_CHECKING:
@@ -44,8 +44,8 @@ class Frames:
     def ticks(self) -> DataFrame:
         """A row per second of the generator; index ``t_s``: its end."""
         names = [*COLUMNS["ticks"]][1:]
-        times = [name for name in names if name.endswith("_ms")]
-        frame = frame_of(names, tick_rows(self._run), "t_s", times)
+        numbers = [name for name in names if name.endswith("_ms") or name in OF_PROTOCOL]
+        frame = frame_of(names, tick_rows(self._run), "t_s", numbers)
         return frame.assign(phase=pandas().Categorical(frame["phase"], PHASES, ordered=True))
 
     @cached_property

@@ -237,5 +237,6 @@ def test_streams_that_the_server_resets_are_lost_and_their_connections_held(tmp_
     assert (summary["connections"]["held"], summary["connections"]["lost"], summary["heartbeats"]["failed"]) == (20, 0, 0)
     assert summary["protocol"]["streams"] == {"per_connection": 4, "streams_opened": 80, "streams_lost": 20, "streams_open": 60, "reasons": {"RST_STREAM 7": 20}}
     assert "streams_lost" in codes(summary)
+    fault_table.require_as_written("test_streams_that_the_server_resets_are_lost_and_their_connections_held", summary)
     # Each connection of the drain says goodbye, and the probe's.
     assert GOODBYES == [0] * 21

@@ -167,6 +167,8 @@ def test_the_servers_queues_matter_only_on_its_own_host() -> None:
 def test_the_prediction_counts_both_ends_only_where_both_are() -> None:
     both, one = predicted_bytes(plan(), spread()), predicted_bytes(plan(), spread(local=False))
     assert both - one == 100_000 * (4_100 + 1_300)
+    streams = plan(http2=True, streams=100)
+    assert (predicted_bytes(streams, spread()) - both, predicted_bytes(streams, spread(local=False))) == (100_000 * 100 * 10_000, one)
 
 
 def test_findings_carry_numbers_and_remedies() -> None:

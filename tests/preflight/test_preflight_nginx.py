@@ -332,6 +332,17 @@ def test_pings_of_http2_are_no_requests(tmp_path: Path) -> None:
         assert found.remedy.startswith("--h2-heartbeat head, or client_header_timeout ")
 
 
+def test_held_streams_are_requests_whose_bodies_are_not_sent(tmp_path: Path) -> None:
+    usual, good = config(tmp_path, listen=_GOOD), config(tmp_path, server="send_timeout 10000h;", listen=_GOOD)
+    assert "nginx_send_timeout" not in verdicts(usual, http2=True)
+    for hold_s, heads in ((60.0, None), (None, "head")):
+        found = verdicts(usual, http2=True, streams=5, h2_heartbeat=heads, hold_s=hold_s)
+        assert (found["nginx_send_timeout"].verdict, found["nginx_send_timeout"].have) == ("short", 60)
+        assert verdicts(good, http2=True, streams=5, hold_s=hold_s)["nginx_send_timeout"].verdict == "ok"
+        # With them it has made requests.
+        assert ("nginx_client_header_timeout" in found) == (heads is not None)
+
+
 def test_a_missing_status_page_comes_with_the_block_to_add(tmp_path: Path) -> None:
     path = written(tmp_path, "events {} http { server { listen 8080; } }")
     check = verdicts(read(path))["nginx_stub_status"]

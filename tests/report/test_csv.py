@@ -11,9 +11,10 @@ from made_runs import HOSTILE, KINDS
 from synthetic_run import a_run
 
 from asyncli.metrics import meaning
-from asyncli.records import Finding
+from asyncli.records import Finding, ProtocolCounts
 from asyncli.report.analyses import analyse
 from asyncli.report.csvout import COLUMNS, tables, to_csv
+from asyncli.report.frames import Frames
 from asyncli.report.summary import summarise
 from asyncli.run import Run
 
@@ -65,6 +66,19 @@ def test_numbers_are_those_of_the_run() -> None:
     assert float(rows["host_total"]["bytes_per_connection"]) == summary.cost.host_total.bytes_per_connection
     assert [float(rows["kernel"][f"ci95_{end}_bytes"]) for end in ("low", "high")] == list(summary.cost.kernel.ci95)  # type: ignore[union-attr]
     assert [row["code"] for row in found["findings"]] == [finding.code for finding in summary.findings]
+
+
+def test_what_a_protocol_counts_has_columns() -> None:
+    run = a_run(5000)
+    run.ticks[3][1].protocol = ProtocolCounts(messages=5, message_bytes=70, streams_open=900)
+    run.ticks[3][1].protocol.handshake_us.add(2_000)
+    rows = read(run)["ticks"]
+    names = ("messages", "message_bytes", "streams_open", "granted_max_ms")
+    assert [rows[3][name] for name in names[:3]] == ["5", "70", "900"]
+    assert float(rows[3]["granted_max_ms"]) == pytest.approx(2.0)
+    assert {rows[2][name] for name in names} == {""}
+    frame = Frames(run, []).ticks
+    assert (frame["messages"].iloc[3], math.isnan(frame["messages"].iloc[2])) == (5.0, True)
 
 
 def test_every_column_is_documented() -> None:

@@ -6,16 +6,23 @@ import io
 import re
 from collections.abc import Callable
 
+import msgspec
 import pytest
 from rich.console import Console
 from synthetic_run import a_run
 from test_comparison import compared
+from test_live import state_at
 
 from asyncli.records import Finding
-from asyncli.report.comparison_report import print_comparison
+from asyncli.report.analyses import analyse
+from asyncli.report.answer import answer, one_line
+from asyncli.report.comparison_report import document, print_comparison
+from asyncli.report.figures.run import pictures as drawings
 from asyncli.report.listing import Listing, Unread, listed, print_listing
+from asyncli.report.live import plain_line
 from asyncli.report.run_report import print_report
 from asyncli.report.summary import Summary, summarise
+from asyncli.report.tables import CostView
 from asyncli.run import Run
 
 
@@ -67,3 +74,24 @@ def test_a_terminal_that_knows_ascii_alone_is_told_all_and_nobodys_text_is_marku
     assert b"[red]?.db" in raw.getvalue()
     assert b" B +- " in raw.getvalue() or what == "comparison"
     assert (b"[bold]c[/bold]" in raw.getvalue()) is (what == "report")
+
+
+def test_the_cost_of_a_connection_that_holds_streams_is_never_shown_without_them() -> None:
+    run, held = a_run(30_000, http2=True, streams=100), "with its 100 streams"
+    analyses = analyse(run)
+    summary = summarise(run, analyses)
+    assert msgspec.to_builtins(summary.cost)["streams"] == 100
+    assert all("100 streams" in one.method for one in (summary.cost.server_user, summary.cost.kernel, summary.cost.host_total) if one is not None)
+    # Each of these says what "one more connection" costs.
+    costs = CostView(analyses.costs, answer(summary), server="nginx", where=run.sides, held=30_000)
+    pictures = [one.title for one in drawings(run, summary, analyses) if one.name in ("parts", "cost")]
+    line = listed(run, "a.db", 1, changed_s=9.0, age_s=9.0)
+    listing = io.StringIO()
+    print_listing(Listing("/", [line], []), Console(file=listing, width=300))
+    for said in (answer(summary), one_line(summary), str(costs), *pictures, plain_line(state_at(run, 40.0)), listing.getvalue()):
+        assert held in " ".join(said.split()), said
+    compared_runs = document(compared(run, run))["runs"]
+    assert [one["streams"] for one in compared_runs] == [100, 100]
+    plain = summarise(a_run(30_000))
+    assert "streams" not in msgspec.to_builtins(plain.cost)
+    assert "streams" not in answer(plain)
