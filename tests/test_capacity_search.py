@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 import socket
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from asyncli.analysis.capacity import Search
+from asyncli.analysis.capacity import Bracket, Search
 from asyncli.app import search_bounds
 from asyncli.app.capacity import CapacitySearch, _Guard
 from asyncli.app.search_bounds import most_here
@@ -83,6 +85,21 @@ async def test_a_server_that_never_accepts_is_untested_after_one_step(tmp_path: 
         search = CapacitySearch(msgspec.structs.replace(PLAN, urls=urls, **SHORT), Search(20, 400, 0.5), tmp_path)
         await search.run()
     assert (search.found.verdict, len(search.steps), search.steps[0].answered) == ("untested", 1, 0)
+
+
+async def test_a_server_that_ends_each_when_it_is_old_has_no_capacity(tmp_path: Path) -> None:
+    async def until_old(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await asyncio.sleep(0.3)
+        writer.close()
+
+    async with await asyncio.start_server(until_old, "127.0.0.1", 0) as server:
+        urls = (f"tcp://127.0.0.1:{server.sockets[0].getsockname()[1]}",)
+        plan = {"urls": urls, **SHORT, "hold_s": 0.8, "batch": 1, "server_pid": os.getpid(), "abort": True, "fail_if": ("lost > 0",)}
+        search = CapacitySearch(msgspec.structs.replace(PLAN, **plan), Search(1, 8, 0.5), tmp_path)
+        await search.run()
+    found = search.found
+    assert (found.verdict, exit_status(found.verdict), found.bracket) == ("failed", 99, Bracket(0, 1))
+    assert [(one.asked, one.outcome, one.lost > 0) for one in found.steps] == [(1, "failed", True)]
 
 
 async def test_what_this_hosts_preflight_ends_is_no_answer_and_named(tmp_path: Path) -> None:

@@ -3,7 +3,8 @@
 Counts double until one is not held; then the bracket is narrowed. A failed step shows how many were served at most: the next two
 counts are on either side of that, as far apart as the required width. If that guess is wrong, the bracket is halved.
 
-Losses that look like a timer may be how a server refuses too many connections; a step of few connections decides.
+Losses that look like a timer may be how a server refuses too many connections; a step of few connections decides. Whatever a step
+fails by, one connection is no limit of their number: the server that does not hold it has none to be found.
 """
 
 from __future__ import annotations
@@ -17,14 +18,14 @@ from asyncli.analysis.forecast import Forecast
 
 #: failed: something beyond this host gave way. ours: this host or asyncli was the limit, so the step says nothing of the server.
 Outcome = Literal["held", "failed", "ours", "stopped"]
-#: failed: connections end at any count. stopped: by the user, by a run file that cannot be written, or because the server ended
-#: and no step had failed.
+#: failed: not even the least count is held. stopped: by the user, by a run file that cannot be written, or because the server
+#: ended and no step had failed.
 Verdict = Literal["found", "held", "invalid", "untested", "failed", "stopped"]
 
 RULE = "as many at the hold's end as were asked for, within every limit"
 #: So many tries decide that this host is the limit at a count, or that a count fails although the server was reloaded.
 TRIES = 2
-#: A count that no server is too small for: if these end, the number is not the reason.
+#: Chance may spare one connection a timer, not all of so few: if a timer ends these, the number is not the reason.
 FEW = 10
 
 
@@ -83,10 +84,11 @@ def _times(one: Tried, tried: Sequence[Tried]) -> int:
     return sum((other.asked, other.outcome, other.chance) == (one.asked, one.outcome, one.chance) for other in tried)
 
 
-def ends_few(tried: Sequence[Tried]) -> bool:
-    """Whether a timer ends connections at any count: not even :data:`FEW` were held."""
+def holds_none(tried: Sequence[Tried]) -> bool:
+    """Whether the number is not the reason: not even one was held, or a timer ended :data:`FEW`."""
     known = bracket(tried)
-    return known.failed is not None and known.failed <= FEW and not known.held and any(one.timed for one in tried)
+    fewest = FEW if any(one.timed for one in tried) else 1
+    return known.failed is not None and known.failed <= fewest and not known.held
 
 
 def next_count(search: Search, tried: Sequence[Tried]) -> int | None:
@@ -101,7 +103,7 @@ def next_count(search: Search, tried: Sequence[Tried]) -> int | None:
     if last.outcome == "ours":
         return None
     known = bracket(tried)
-    if ends_few(tried):
+    if holds_none(tried):
         return None
     if last.timed and not known.held:
         return FEW
@@ -116,7 +118,7 @@ def next_count(search: Search, tried: Sequence[Tried]) -> int | None:
     for guess in (below, below + width) if first.served + width <= first.asked else ():
         if known.held < guess < known.failed:
             return guess
-    return (known.held + known.failed) // 2
+    return (known.held + known.failed) // 2 if known.held else 1
 
 
 def verdict(
@@ -128,8 +130,8 @@ def verdict(
     known = bracket(tried)
     if not any(one.tested for one in tried):
         return "untested", "nothing ever answered"
-    if ends_few(tried):
-        return "failed", "connections end at any count, so this is no limit of their number"
+    if holds_none(tried):
+        return "failed", f"not even {known.failed:,} could be held, so this is no limit of their number"
     last = tried[-1]
     if known.is_narrow(search.within):
         return "found", ""

@@ -119,9 +119,12 @@ class CapacitySearch:
         tried = [one.tried for one in self.steps]
         known = bracket(tried)
         word, why = verdict(self.search, tried, gone=bool(self._gone), broken=self._broken, stopped=self._stopping)
-        # Of few that a timer ends, too few have ended to say which.
-        timed = [one for one in self.steps if one.tried.timed] if word == "failed" else []
-        decisive = timed or [one for one in self.steps if one.outcome == "failed" and one.asked == known.failed]
+        failed = [one for one in self.steps if one.outcome == "failed"]
+        decisive = [one for one in failed if one.asked == known.failed]
+        if word == "failed":
+            # Of few, too few have ended to say why; the largest step has the most.
+            timed, told = [one for one in failed if one.tried.timed], [one for one in failed if one.is_told]
+            decisive = sorted(timed or told or decisive, key=lambda one: one.asked)
         why = why if self.unheard is None else self.unheard.evidence
         ours = [one for one in self.steps[-1:] if one.outcome == "ours"]
         ways = (ours or decisive)[-1].gave_way if ours or decisive else []

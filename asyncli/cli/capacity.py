@@ -65,7 +65,7 @@ def command(
 
     Each step is a soak from rest that ends at the first crossed limit. The count doubles until one is not held; then the gap
     is halved. Ctrl-C once drains and reports; twice stops at once. Exit status: 0 with an answer, 3 nothing answered, 4 this
-    host was the limit, 99 a timer of the server ends connections at any count, or the search ended before its answer.
+    host was the limit, 99 not even one connection is held, or the search ended before its answer.
     """
     first = parsed("--start", parse_connections, start)
     last, share = None if most is None else parsed("--most", parse_connections, most), _percent(within)

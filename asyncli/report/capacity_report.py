@@ -73,6 +73,11 @@ class Step(msgspec.Struct, omit_defaults=True):
         return bool(self.answered or (self.opened and self.listens))
 
     @property
+    def is_told(self) -> bool:
+        """What gave way is known, and is not chance."""
+        return bool(self.gave_way) and self.gave_way[0].side != "unknown" and not self.tried.chance
+
+    @property
     def tried(self) -> Tried:
         first = self.gave_way[0].code if self.gave_way else ""
         chance = self.outcome == "ours" and all(one.code in LATE for one in self.gave_way if one.side == "host")

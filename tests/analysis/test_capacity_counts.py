@@ -65,6 +65,11 @@ def timed(asked: int, served: int) -> Tried:
         ([timed(1000, 100), tried(10)], 98),
         ([timed(1000, 900), tried(10, "failed")], None),
         ([timed(8, 8)], None),
+        # Whatever ends them: what does not hold one has no limit of their number.
+        ([tried(1000, "failed")], 1),
+        ([tried(1000, "failed", 500), tried(488, "failed")], 1),
+        ([tried(8, "failed"), tried(1, "failed")], None),
+        ([tried(8, "failed"), tried(1)], 4),
         ([tried(1000), timed(2000, 1000)], 1025),
         # Late once may be chance, twice is not; and what is no chance is not tried again.
         ([tried(1000), tried(2000, "ours", chance=True)], 2000),
@@ -127,6 +132,8 @@ def test_one_that_held_above_one_that_did_not_is_luck() -> None:
         ([tried(1000), tried(2000, "failed"), tried(1500, "ours")], {}, "invalid"),
         ([tried(100_000)], {}, "held"),
         ([timed(1000, 900), tried(10, "failed")], {}, "failed"),
+        ([tried(1000, "failed"), tried(1, "failed")], {}, "failed"),
+        ([tried(1000, "failed")], {"gone": True}, "found"),
         # A server that turns away what is too many may look the same, but for few.
         ([timed(1000, 100), tried(10), tried(100), tried(102, "failed")], {}, "found"),
         ([tried(1000)], {"broken": "no disk"}, "stopped"),
