@@ -31,6 +31,9 @@ def command(server: str | None, tls: bool, **values: Any) -> int:
     kind = lab.kind_of(server or "nginx")
     scheme = "http" if values.get("protocol") else kind.scheme
     asked = {"urls": [url_of(scheme, "127.0.0.1:1", tls)], "connections": kind.usual, "keepalive": 60, "hold": "60s"}
+    if values.get("protocol"):
+        # Nobody publishes to them.
+        asked["silence"] = "forever"
     to = outputs_of(values)
     plan = plan_from(values, (), Layer("demo: {key}", {**asked, **kind.plan_keys}))
     proxied = {"proxy_protocol": True} if plan.proxy_protocol else {}

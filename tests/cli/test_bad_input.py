@@ -16,6 +16,8 @@ from programs import SHORT, Done, Program, codes, complaint, here, report, servi
 from recording import write_run
 
 from asyncli.cli.main import run as run_here
+from asyncli.plan import Plan
+from asyncli.units import LONGEST_S
 
 URL = "http://127.0.0.1:1/"
 
@@ -211,3 +213,13 @@ def test_force_goes_past_a_refusal(tmp_path: Path) -> None:
             done = program.wait()
     assert (done.status, done.err) == (99, "")
     assert "preflight_nofile" in codes(report(tmp_path, "run.db"))
+
+
+@pytest.mark.parametrize(("asked", "silence_s"), [((), LONGEST_S), (("--silence", "5s"), 5.0)])
+def test_a_demo_of_streams_listens_for_ever_unless_it_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: tuple[str, ...], silence_s: float
+) -> None:
+    plans: list[Plan] = []
+    monkeypatch.setattr("asyncli.cli.run.run_soak", lambda plan, *_, **__: plans.append(plan) or 0)
+    assert here(tmp_path, "demo", "--server", "nchan", "--protocol", "sse", "-c", "10", *asked).status == 0
+    assert [plan.silence_s for plan in plans] == [silence_s]
