@@ -9,7 +9,7 @@ from asyncli.errors import PlanError
 from asyncli.spoken import OWN_KEYS, PROTOCOLS
 from asyncli.template import FIELDS, OpenTemplate, Template, no_fields
 from asyncli.units import shown
-from asyncli.values import TlsOptions, parse_target, parse_url
+from asyncli.values import AGENT_PORT, TlsOptions, parse_target, parse_url
 
 #: Fields of a plan with texts that are open templates, and whether they may be secret; those with templates.
 _OPEN_TEXTS = {"urls": False, "headers": True, "send": False, "ws_message": False, "mqtt_login": True}
@@ -25,9 +25,24 @@ _NOT_TO_BE_SAID = {
 
 def require_consistent(fields: Mapping[str, Any], located: Mapping[str, str]) -> None:
     """``fields`` of a plan, each with its source. Raises :class:`PlanError`."""
+    _require_one_server(fields, located)
     require_tls(fields, located)
     _require_protocol(fields, located)
     require_fields(fields, located)
+
+
+def _require_one_server(fields: Mapping[str, Any], located: Mapping[str, str]) -> None:
+    named = [field for field in ("server_pid", "server_pidfile", "server_name") if fields.get(field) is not None]
+    if len(named) > 1:
+        where = " and ".join(located[field] for field in named)
+        raise PlanError(f"{where}: name the server once, not {len(named)} times; leave all but one out")
+    if fields.get("agent") is not None and (twice := [one for one in ("status_url", *named) if fields.get(one) is not None]):
+        where = " and ".join(located[field] for field in twice)
+        what = "the agent reads the server's status page and processes"
+        raise PlanError(f"{located['agent']} and {where}: {what}; give the latter to 'asyncli agent'")
+    alone = [field for field in ("agent_token_file", "agent_ca") if fields.get(field) is not None and fields.get("agent") is None]
+    if alone:
+        raise PlanError(f"{located[alone[0]]}: there is no agent; write --agent http://HOST:{AGENT_PORT}")
 
 
 def require_tls(fields: Mapping[str, Any], located: Mapping[str, str]) -> None:

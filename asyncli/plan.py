@@ -20,7 +20,6 @@ from asyncli.mqtt_values import parse_client_id, parse_login_file, parse_subscri
 from asyncli.spoken import OWN_KEYS, STREAMS, Requests, requests_of
 from asyncli.units import LONGEST_S, parse_count, parse_duration, parse_pace, shown
 from asyncli.values import (
-    AGENT_PORT,
     MASK,
     Target,
     TlsOptions,
@@ -51,8 +50,7 @@ from asyncli.values import (
 )
 
 _AN_HOUR = 3600.0
-# WHATWG's specification would have a server say something every 15 s, since proxies cut what is silent for a minute.
-# Longer than the minute after which proxies close what says nothing: they are heard to close it then.
+# Longer than the minute after which proxies close what says nothing (so WHATWG's specification): they are heard to close it then.
 _STREAM_SILENCE_S = 90.0
 
 
@@ -335,17 +333,6 @@ def read_layers(
         raise PlanError(f"{located['headers']}: {error}") from None
     if not fields.get("urls"):
         raise PlanError("no URL given; write one, for example http://127.0.0.1:8080/")
-    named = [field for field in ("server_pid", "server_pidfile", "server_name") if fields.get(field) is not None]
-    if len(named) > 1:
-        where = " and ".join(located[field] for field in named)
-        raise PlanError(f"{where}: name the server once, not {len(named)} times; leave all but one out")
-    if fields.get("agent") is not None and (twice := [one for one in ("status_url", *named) if fields.get(one) is not None]):
-        where = " and ".join(located[field] for field in twice)
-        what = "the agent reads the server's status page and processes"
-        raise PlanError(f"{located['agent']} and {where}: {what}; give the latter to 'asyncli agent'")
-    alone = [field for field in ("agent_token_file", "agent_ca") if fields.get(field) is not None and fields.get("agent") is None]
-    if alone:
-        raise PlanError(f"{located[alone[0]]}: there is no agent; write --agent http://HOST:{AGENT_PORT}")
     require_consistent(fields, located)
     fields.setdefault("seed", secrets.randbits(48))
     return fields, located
