@@ -11,12 +11,16 @@ from rich.console import Console
 from synthetic_run import a_run
 from test_comparison import compared
 
+from asyncli.analysis.cost import Cost, Costs
 from asyncli.records import Finding
 from asyncli.report.comparison_report import print_comparison
+from asyncli.report.format import short_bytes
 from asyncli.report.listing import Listing, Unread, listed, print_listing
+from asyncli.report.run_costs import cost_table
 from asyncli.report.run_report import print_report
 from asyncli.report.summary import Summary, summarise
 from asyncli.run import Run
+from asyncli.topology import sides
 
 
 def printed(of: Run | Summary, width: int = 80, path: str = "run.db", *, terminal: bool = True, verbose: bool = False) -> str:
@@ -41,6 +45,21 @@ def test_a_log_gets_its_tables_as_wide_as_they_must_be() -> None:
     narrow = printed(run, 40, terminal=False)
     assert "this host in all" in narrow
     assert re.search(r"^Cost of a connection +bytes +95 % interval +fixed +at 30,000$", narrow, re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    ("each", "ci95", "shown"),
+    [
+        (-126_523.0, (-223_633.0, -29_412.0), "hidden"), (343_041.0, (-1_615_500.0, 2_338_602.0), "hidden"),
+        (4050.0, (3956.0, 4183.0), "4,050"), (0.01, (-0.1, 0.12), "0"),
+    ],
+)  # fmt: skip
+def test_no_cost_is_printed_that_may_be_zero(each: float, ci95: tuple[float, float], shown: str) -> None:
+    cost = Cost(each, ci95, 0.0, "", 10)
+    table = cost_table(Costs(kernel=cost, residual=cost), "nginx", sides({}), 40)
+    cells = {row.label: row.cells[0] for row in table.rows}
+    assert cells["kernel, this end"][0] == shown
+    assert cells["left over"][0] == short_bytes(each)
 
 
 def other() -> Run:
