@@ -56,6 +56,8 @@ _UNKNOWN = "unknown"
 # Limits of the server that were read and reached.
 _LIMITS = frozenset({"slots", "descriptors", "memory_limit"})
 _SILENT = ("heartbeat_timeout", "closed_awaiting", "protocol_error")
+# Connects that failed for want of something on this host, and what that is.
+_OUR_LACK = {"no_descriptors": "descriptors", "no_ports": "local_ports"}
 # Failures of asyncli itself, as codes of findings.
 _FAILED = frozenset({"worker_lost", "generator_failed", "generator_silent", "asyncli_failed", "drain_unfinished"})
 
@@ -145,10 +147,12 @@ def instead_of_forecast(seen: Seen) -> Finding | None:
     if not lost and (not failed or seen.totals.held >= asked):
         return None
     served, first = served_most(seen.run.ticks), what_gave_way(seen)[0]
+    # How many the server serves is told by what it refused, closed or left silent, not by what ended here.
+    theirs = lost - seen.deaths("protocol_error") + failed - sum(map(seen.failures, _OUR_LACK))
     remedy = "see the findings on what was lost, or failed to open" if first.code == _UNKNOWN else first.remedy
     limit = first.certain and first.side == "server" and first.code in _LIMITS
     return gave_way(
-        lost, failed, seen.server, served if 0 < served < asked else None, asked,
+        lost, failed, seen.server, served if theirs and 0 < served < asked else None, asked,
         first.side, first.code, first.certain, limit, first.evidence, remedy,
     )  # fmt: skip
 
@@ -200,7 +204,7 @@ def _late(seen: Seen) -> Iterator[GaveWay]:
 
 
 def _starved(seen: Seen) -> Iterator[GaveWay]:
-    for cause, code in (("no_descriptors", "descriptors"), ("no_ports", "local_ports")):
+    for cause, code in _OUR_LACK.items():
         if count := seen.failures(cause):
             yield _way("host", code, cause, connects=count)
 

@@ -84,7 +84,6 @@ def costs(run: Run) -> Costs:
     user, kind = server_memory(ramp)
     note = f" of {kind}" + (" (counts shared pages in each process)" if kind == "RSS" else "")
     kernel = ramp.series(metrics.KERNEL_SOCKET_BYTES)
-    queued = ramp.series(metrics.KERNEL_TCP_MEM_BYTES)
     generator = ramp.series(metrics.GENERATOR_USS_BYTES)
     host, in_use = ramp.series(metrics.HOST_USED_BYTES), " of memory in use"
     listing = ramp.series(metrics.KERNEL_LISTING_BYTES)
@@ -100,10 +99,13 @@ def costs(run: Run) -> Costs:
     found = {
         "server_user": server.fit("server_user", user, note=note),
         "kernel": shared.fit("kernel", kernel, 1 / ends, f" of slab objects{both}"),
-        "kernel_queued": shared.fit("kernel_queued", queued, 1 / ends, f" of queued TCP buffers{both}"),
+        "kernel_queued": shared.fit(
+            "kernel_queued", ramp.series(metrics.KERNEL_TCP_MEM_BYTES), 1 / ends, f" of queued TCP buffers{both}"
+        ),
         "generator_user": ours.fit("generator_user", generator, note=" of USS"),
         "host_total": shared.fit("host_total", host, note=in_use),
     }
+    result.unknown |= _count_strangers(found, {"kernel": kernel, "host_total": host}, shared, ramp, ends)
     for name, one in found.items():
         if isinstance(one, Fit):
             setattr(result, name, one.cost)
@@ -133,6 +135,40 @@ def costs(run: Run) -> Costs:
         result.findings.append(cost_residual_unknown(missing))
         result.unknown["residual"] = result.findings[-1].evidence
     return result
+
+
+def _count_strangers(found: dict[str, Fit | int], read: dict[str, Series], fitter: Fitter, run: Run, ends: int) -> dict[str, str]:
+    """Widen differences of two levels in ``found`` by what sockets of other programs may have cost; why some are unknown.
+
+    A slope's interval has what others do out of step with the connections, and what is in step belongs to them: an upstream's
+    sockets. Two levels cannot tell, but the kernel counts the sockets of all. Each of others is taken to cost between nothing and
+    as much as one of ours: the interval has both, and the value is between them.
+    """
+    kernel = found["kernel"]
+    if not isinstance(kernel, Fit) or not kernel.cost.of_levels:
+        return {}
+    strangers = fitter.strangers(run.series(metrics.KERNEL_TCP_ALLOC), ends)
+    beside = fitter.fit("kernel", strangers, 1 / ends)
+    if not isinstance(beside, Fit):
+        return {}
+    sockets = 1.0 + beside.cost.bytes_per_connection
+    if sockets <= 0:
+        # What one of them costs has no bound.
+        why = "other programs closed as many sockets as these connections opened, or more"
+        return {name: why for name in read if found.pop(name)}
+    price = max(0.0, kernel.cost.bytes_per_connection / sockets)
+    for name, metric in read.items():
+        fits, scale = [found[name]], 1 / ends if name == "kernel" else 1.0
+        for each in (price / 2, price):
+            theirs = Series(strangers.t_s, [each * one for one in strangers.values])
+            fits.append(fitter.fit(name, minus(metric, [theirs]), scale))
+        known = [one for one in fits if isinstance(one, Fit) and one.cost.of_levels]
+        if len(known) == len(fits):
+            alone, middle, _ = known
+            bounds = [bound for one in known for bound in one.cost.ci95]
+            cost = msgspec.structs.replace(middle.cost, ci95=(min(bounds), max(bounds)), method=alone.cost.method)
+            found[name] = msgspec.structs.replace(middle, cost=cost)
+    return {}
 
 
 def _accepted_before(run: Run) -> float:

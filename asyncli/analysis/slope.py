@@ -245,6 +245,11 @@ class Fitter:
         cost = Cost(line.slope, (low, high), line.intercept, method, len(on_it), line.r2)
         return self._fit(cost, on_it, metric.between(-math.inf, self._end), line, apart)
 
+    def strangers(self, allocated: Series, ends: int) -> Series:
+        """The TCP sockets beside the ``ends`` of each of these connections, of all that the kernel had ``allocated``."""
+        ours = (ends * (self._held.at(t_s) or 0.0) if t_s > self._start else 0.0 for t_s in allocated.t_s)
+        return Series(allocated.t_s, [every - own for every, own in zip(allocated.values, ours, strict=True)])
+
     def _fit(self, cost: Cost, points: Sequence[Point], every: Series, line: FittedLine, apart: float | None = None) -> Fit:
         seconds_n = [self._held.at(t_s) or 0.0 if t_s > self._start else 0.0 for t_s in every.t_s]
         return Fit(cost, [one.n for one in points], [one.value for one in points], seconds_n, every.values, line, apart)

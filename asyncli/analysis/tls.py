@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta
 from typing import Any, Self
@@ -18,6 +19,8 @@ from asyncli.run import Run
 # RFC 9325, section 4.5.
 _LEAST_BITS = {"RSA": 2048, "EC": 224, "DSA": 2048}
 _BROKEN = ("md5", "sha1")
+# Renewal is due when a third of a certificate's time is left (letsencrypt.org/docs/integration-guide), 30 days of the usual 90.
+_DUE_SHARE, _DUE_DAYS = 1 / 3, 30.0
 
 
 class Quantiles(msgspec.Struct):
@@ -93,13 +96,14 @@ def tls_findings(
         yield tls.tls_weak("key", f"{kind} {bits}")
     if certificate.get("signature") in _BROKEN:
         yield tls.tls_weak("signature", certificate["signature"])
-    if certificate and certificate["days_left"] <= 30:
+    due_days = min(_DUE_DAYS, _DUE_SHARE * certificate.get("lasts_days", math.inf))
+    if certificate and certificate["days_left"] <= due_days:
         yield tls.tls_certificate_ends(certificate["subject"], certificate["ends"], certificate["days_left"])
     # A server may show another one after a reload.
     for ends in part.certificates.keys() - {certificate.get("ends")}:
         with contextlib.suppress(ValueError, TypeError):  # a file may say anything
             days_left = (datetime.fromisoformat(ends) - datetime.fromisoformat(started)) / timedelta(days=1)
-            if days_left <= 30:
+            if days_left <= due_days:
                 yield tls.tls_certificate_ends("another one, shown in the run", ends, days_left)
     if first is not None and not part.resumed and part.full > first:
         yield tls.tls_not_resumed(part.full)

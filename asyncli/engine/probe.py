@@ -37,13 +37,16 @@ _READ_BYTES = 8192
 
 
 class Certificate(msgspec.Struct, frozen=True):
-    """A server's. ``subject`` and ``issuer`` as RFC 4514 writes them; ``ends``: ISO 8601, UTC; ``key``: "EC 256", "RSA 2048"."""
+    """A server's. ``subject`` and ``issuer`` as RFC 4514 writes them; ``ends``: ISO 8601, UTC; ``lasts_days``: from begin to end;
+    ``key``: "EC 256", "RSA 2048".
+    """
 
     subject: str
     issuer: str
     names: list[str]
     ends: str
     days_left: float
+    lasts_days: float
     key: str
     signature: str
 
@@ -249,6 +252,7 @@ def read_certificate(der: bytes) -> Certificate | None:
             names=[printable(name) for name in listed],
             ends=ends.isoformat(timespec="seconds"),
             days_left=(ends - datetime.datetime.now(datetime.UTC)).total_seconds() / 86_400,
+            lasts_days=(ends - one.not_valid_before_utc).total_seconds() / 86_400,
             key=f"{kind}{size}",
             signature="none" if digest is None else digest.name,
         )

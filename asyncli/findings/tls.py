@@ -47,7 +47,7 @@ def tls_unverified() -> str:
 
 @finding("tls_certificate_ends", "warning", "renew it")
 def tls_certificate_ends(subject: str, ends: str, days_left: float) -> str:
-    """The server's certificate ends within 30 days of the run's begin."""
+    """The server's certificate ends within 30 days of the run's begin, and within the last third of its time."""
     when = f"ends on {ends[:10]}, in {days_left:.0f} days" if days_left > 0 else f"ended on {ends[:10]}"
     return f"the server's certificate ({subject}) {when}"
 

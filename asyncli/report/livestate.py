@@ -117,6 +117,11 @@ _MEMORY = {
 _COSTS = ("server", "kernel", "generator", "host")
 _STATUS = ("active", "waiting", "accepts", "handled")
 _SERVER = ("server_bytes", "server_cpu_share", "server_processes")
+# What the seconds of ramp, hold and drain say of connections: in the residue there are none.
+_OF_TICKS = (
+    "achieved_per_s", "heartbeats_per_s", "messages_per_s", "latency_p50_ms", "latency_p99_ms", "lateness_p99_ms",
+    "longest_turn_s",
+)  # fmt: skip
 # Fields without a current value after a finding that their source is lost or ended.
 _OF_SOURCE = {
     "status": _STATUS, "server": _SERVER, "server_memory": ("server_bytes",), "agent": _STATUS + _SERVER,
@@ -161,6 +166,9 @@ class LiveFold:
             self._held = (phase.start_s, 0)
         state.phase, state.over = phase.name, False
         state.refilling &= phase.name == "hold"
+        if phase.name == "residue":
+            for rate in _OF_TICKS:
+                setattr(state, rate, None)
         self._now(phase.start_s)
 
     def tick(self, t_s: float, tick: Tick) -> None:
@@ -174,7 +182,9 @@ class LiveFold:
         waits_long = tick.longest_wait_s > _WAITS_LONG_S
         state.unanswered, state.longest_wait_s = (tick.awaiting, tick.longest_wait_s) if waits_long else (0, 0.0)
         self._count(tick)
-        self._rates()
+        # The last of the drain may come late.
+        if state.phase != "residue":
+            self._rates()
 
     def resumed(self, so_far: Tick) -> None:
         """The run continues, with these counts so far."""

@@ -24,7 +24,10 @@ def cost_table(costs: Costs | CostPart, server: str, where: Sides, held: int) ->
         if one is None:
             lines.append(doc.TableRow(row.label, [("-", "dim")] * 5, strong=total))
             continue
-        number = (short_bytes(one.bytes_per_connection), "bold" if total else "cyan")
+        # What is left over of a total may be nothing, and so may what is known to a byte; no other cost is.
+        of = costs.host_total if row.name == "residual" and costs.host_total is not None else one
+        shown = of.ci95[0] > 0 or max(map(abs, one.ci95)) < 1
+        number = (short_bytes(one.bytes_per_connection), "bold" if total else "cyan") if shown else ("hidden", "dim")
         r2 = "-" if one.r2 is None or row.name == "residual" else shown_r2(one.r2)
         lines.append(doc.TableRow(row.label, [number, interval(*one.ci95), row.at(0), row.at(held), r2], strong=total))
     columns = [

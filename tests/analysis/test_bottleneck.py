@@ -230,6 +230,10 @@ def fewer(most: int) -> Change:
     [
         (seen(failed("refused", 909), fewer(1091)), 0, 909, 1091, "refused"),
         (seen(lost("closed_idle", 1), codes=("keepalive_time",)), 1, 0, None, "keepalive_time"),
+        # It held them all: a wrong answer ended each here, or none could be opened.
+        (seen(lost("protocol_error", 60), fewer(100), codes=("protocol_error",)), 60, 0, None, "protocol_error"),
+        (seen(failed("no_descriptors", 900), fewer(1100)), 0, 900, None, "descriptors"),
+        (seen(lost("protocol_error", 60), lost("closed_awaiting", 1), fewer(100), codes=("protocol_error",)), 61, 0, 100, "protocol_error"),
         (seen(lost("closed_idle", 7), failed("refused", 1), codes=("unheard_of",), certain=False), 7, 1, None, "refused"),
         (seen(lost("closed_idle", 7), codes=("unheard_of",), certain=False), 7, 0, None, "unheard_of"),
     ],

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from synthetic_run import ENDS_A_PAGE, FIXED, GENERATOR, KERNEL_END, REST, SERVER, a_run, cut, raised, without
 
-from asyncli.analysis.cost import Costs, Residue, costs
+from asyncli.analysis.cost import SURE, Costs, Residue, costs
 from asyncli.records import Phase, Sample
 from asyncli.report.analyses import analyse
 from asyncli.run import Run
@@ -95,6 +95,35 @@ def test_a_ramp_too_short_for_a_slope_gives_the_difference_of_two_levels(phi: fl
     # However still both levels are, glibc may have kept so much that it freed.
     assert one.server_user.half_width >= 128 * 1024 / 2000
     assert (one.residual, list(one.unknown)) == (None, ["residual"])
+
+
+@pytest.mark.parametrize("connections", [40, 500])
+@pytest.mark.parametrize("sockets", [-20, 30, 900])
+@pytest.mark.parametrize("dear", [0.5, 1.0])
+def test_sockets_of_others_are_in_the_interval_of_two_levels(connections: int, sockets: int, dear: float) -> None:
+    """They cost what ours do, or less: 900 beside 80 ends are no 49,000 B ± 400 of each."""
+    run = short(connections, noise=0.01)
+    alone, since_s = costs(run), run.phases[1].start_s
+    raised(run, sockets, "kernel.tcp_alloc", since_s=since_s)
+    raised(run, dear * sockets * KERNEL_END, "kernel.socket_bytes", "host.used_bytes", since_s=since_s)
+    beside = costs(run)
+    for name in ("kernel", "host_total"):
+        quiet, one = getattr(alone, name), getattr(beside, name)
+        assert one.of_levels
+        assert one.ci95[0] <= TRUTH[name] <= one.ci95[1]
+        assert one.ci95[0] <= one.bytes_per_connection <= one.ci95[1]
+        assert quiet.half_width < 0.5 * quiet.bytes_per_connection
+    # Fewer than ours still give a number.
+    assert (beside.kernel.half_width <= SURE * beside.kernel.bytes_per_connection) is (sockets < 2 * connections)
+    assert beside.server_user == alone.server_user
+
+
+def test_more_sockets_that_others_close_than_ours_hide_the_kernel() -> None:
+    run = short(500)
+    beside = costs(raised(run, -1100, "kernel.tcp_alloc", since_s=run.phases[1].start_s))
+    assert (beside.kernel, beside.host_total, beside.residual) == (None, None, None)
+    assert {"kernel", "host_total", "residual"} <= beside.unknown.keys()
+    assert beside.server_user is not None
 
 
 @pytest.mark.parametrize(("accepted", "told"), [(400.0, None), (1500.0, 1501)])

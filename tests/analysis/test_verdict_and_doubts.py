@@ -143,6 +143,23 @@ def test_a_certificate_that_is_shown_in_the_run_alone_is_told_where_it_ends_soon
     assert list(tls_findings(tls_of(run, fold(run)), run.environment, started=run.started)) == []
 
 
+@pytest.mark.parametrize(
+    ("days_left", "lasts_days", "told"),
+    [
+        (29.9, 30.0, False), (9.0, 30.0, True), (29.9, 90.0, True), (31.0, 365.0, False), (29.9, 365.0, True), (3.0, 6.6, False),
+        (2.0, 6.6, True), (-1.0, 1.0, True), (29.9, None, True),
+    ],
+)  # fmt: skip
+def test_a_certificate_is_to_be_renewed_in_the_last_third_of_its_time(days_left: float, lasts_days: float | None, told: bool) -> None:
+    """Of an older run its whole time is not known."""
+    run = a_run(1000)
+    run.ticks[5][1].tls = TlsCounts()
+    run.environment["tls"] = {"certificate": {"subject": "CN=x", "ends": "2025-03-11T12:00:00+00:00", "days_left": days_left}}
+    run.environment["tls"]["certificate"] |= {} if lasts_days is None else {"lasts_days": lasts_days}
+    found = tls_findings(tls_of(run, fold(run)), run.environment, started=run.started)
+    assert [one.code for one in found] == ["tls_certificate_ends"] * told
+
+
 def test_a_hiccup_in_a_short_ramp_is_no_limit() -> None:
     run = a_run(1000, batch=10)
     assert run.plan.interval_s == 0.01

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 from rich.console import Console
-from synthetic_run import GENERATOR, KERNEL_END, REST, SERVER, a_run
+from synthetic_run import GENERATOR, KERNEL_END, REST, SERVER, a_run, spread
 
 from asyncli.plan import Plan
 from asyncli.records import Deaths, Finding, Phase, Sample, Tick
@@ -67,6 +67,17 @@ def test_a_resumed_run_counts_what_it_had_lost_and_knows_no_end_while_it_opens_a
     fold.resumed(Tick(opened=400, deaths={"generator_lost": Deaths(count=400)}))
     again = fed(run, 30.0, fold=fold).state()
     assert (again.eta_s is not None, again.refilling, again.host_per_connection is not None) == (True, False, True)
+
+
+def test_nothing_beats_in_the_residue() -> None:
+    run = a_run(20_000, hold_s=12.0)
+    drain, residue = run.phases[3], run.phases[4]
+    held, after = state_at(run, drain.start_s), state_at(run, residue.start_s)
+    assert held.heartbeats_per_s > 0
+    late = fed(run, residue.start_s)
+    late.tick(residue.start_s + 0.2, Tick(answered=5, latency_us=spread(400, 5), lateness_us=spread(400, 5)))
+    for state in (after, late.state()):
+        assert (state.phase, state.held, state.heartbeats_per_s, state.latency_p50_ms) == ("residue", 0, None, None)
 
 
 def test_the_fold_at_several_instants() -> None:

@@ -13,17 +13,21 @@ from synthetic_run import a_run
 from test_comparison import compared
 from test_live import state_at
 
+from asyncli.analysis.cost import Cost, Costs
 from asyncli.records import Finding
 from asyncli.report.analyses import analyse
 from asyncli.report.answer import answer, one_line
 from asyncli.report.comparison_report import document, print_comparison
 from asyncli.report.figures.run import pictures as drawings
+from asyncli.report.format import short_bytes
 from asyncli.report.listing import Listing, Unread, listed, print_listing
 from asyncli.report.live import plain_line
+from asyncli.report.run_costs import cost_table
 from asyncli.report.run_report import print_report
 from asyncli.report.summary import Summary, summarise
 from asyncli.report.tables import CostView
 from asyncli.run import Run
+from asyncli.topology import sides
 
 
 def printed(of: Run | Summary, width: int = 80, path: str = "run.db", *, terminal: bool = True, verbose: bool = False) -> str:
@@ -48,6 +52,22 @@ def test_a_log_gets_its_tables_as_wide_as_they_must_be() -> None:
     narrow = printed(run, 40, terminal=False)
     assert "this host in all" in narrow
     assert re.search(r"^Cost of a connection +bytes +95 % interval +fixed +at 30,000$", narrow, re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    ("each", "ci95", "shown"),
+    [
+        (-126_523.0, (-223_633.0, -29_412.0), "hidden"), (343_041.0, (-1_615_500.0, 2_338_602.0), "hidden"),
+        (4050.0, (3956.0, 4183.0), "4,050"), (0.01, (-0.1, 0.12), "0"),
+    ],
+)  # fmt: skip
+def test_no_cost_is_printed_that_may_be_zero(each: float, ci95: tuple[float, float], shown: str) -> None:
+    cost = Cost(each, ci95, 0.0, "", 10)
+    sure = Cost(9000.0, (8000.0, 10_000.0), 0.0, "", 10)
+    for total, left_over in ((sure, short_bytes(each)), (cost, shown)):
+        table = cost_table(Costs(kernel=cost, residual=cost, host_total=total), "nginx", sides({}), 40)
+        cells = {row.label: row.cells[0] for row in table.rows}
+        assert (cells["kernel, this end"][0], cells["left over"][0]) == (shown, left_over)
 
 
 def other() -> Run:
