@@ -18,9 +18,10 @@ from asyncli.engine.shard import build_shard
 from asyncli.engine.spread import Destination, Spread
 from asyncli.errors import HostError
 from asyncli.findings import losses
+from asyncli.findings.protocol_codes import remedy_of_broken, remedy_of_refusals
 from asyncli.findings.tls import NO_HTTP2_REMEDY, refuses_ours
 from asyncli.plan import Plan
-from asyncli.protocols.interface import ANSWER, ESTABLISHED, LEAVING, Event, Protocol, ProtocolError, StreamLimitError
+from asyncli.protocols.interface import ANSWER, ESTABLISHED, LEAVING, Event, Protocol, ProtocolError
 from asyncli.protocols.proxy_header import ProxyHeader
 from asyncli.records import ProtocolCounts
 from asyncli.template import Data
@@ -172,13 +173,14 @@ class _Talk:
                     raise TimeoutError
                 heard = b""
         except TimeoutError:
-            why = f"was not answered within {flag} ({limit_s:g} s); see the server's log"
+            missed = f": no {name} came" if (name := self._protocol.awaits(0)) else ""
+            remedy = remedy_of_refusals(self.plan.protocol) if shakes else "see the server's log"
+            why = f"was not answered within {flag} ({limit_s:g} s){missed}; {remedy}"
         except ssl.SSLError:
             raise  # of the whole of TLS
         except (ProtocolError, OSError) as error:
             said = printable(str(error)) if isinstance(error, ProtocolError) else "reset without an answer"
-            remedy = losses.handshakes_refused(self.plan.protocol, {}).remedy
-            remedy = losses.FEWER_STREAMS if isinstance(error, StreamLimitError) else remedy
+            remedy = remedy_of_refusals(self.plan.protocol, [said]) if shakes else remedy_of_broken(self.plan.protocol)
             why = f"{'was refused' if shakes else 'failed'}: {said}; {remedy}"
         forced = "; a soak goes on with --force" if shakes else ""
         raise HostError(f"{self.target.url}: the {what} {why}{forced}")

@@ -82,9 +82,7 @@ _WAYS: dict[str, tuple[str, str]] = {
     ),
     "tls_failed": ("handshakes of TLS failed: {why}", TLS_REMEDY),
     "tls_timeout": ("{connects} got no handshake of TLS in time", "see the server's CPU, or ramp more slowly (--ramp)"),
-    "handshake_refused": (
-        "{server} refused handshakes: {why}", "see its error log and limits, the URL's path, and what headers or login it wants",
-    ),
+    "handshake_refused": ("{server} refused handshakes: {why}", "{remedy}"),
     "handshake_timeout": ("{connects} had no answer to handshakes", "see the server's CPU, or ramp more slowly (--ramp)"),
     "errors": (
         "{server} answered heartbeats with errors: {errors}", "see its error log; of a proxy, its backend's",
