@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from asyncli.findings import protocol_codes
+from asyncli.findings.loss_causes import remedy_of_unexplained
 from asyncli.findings.protocol_codes import remedy_of_broken, remedy_of_refusals
 
 
@@ -32,3 +33,7 @@ def test_several_have_each_its_own_once_and_none_that_of_silence() -> None:
     assert both == [remedy_of_refusals("websocket", ["HTTP 404"]), remedy_of_refusals("websocket", ["HTTP 500"])]
     assert "broker" in remedy_of_refusals("mqtt")
     assert ("--expect" in remedy_of_broken("tcp"), "--http2" in remedy_of_broken("http")) == (True, True)
+
+
+def test_a_broker_may_have_ended_the_older_of_two_with_one_id() -> None:
+    assert ["--mqtt-id" in remedy_of_unexplained(one, "closed_idle") for one in ("mqtt", "websocket")] == [True, False]

@@ -131,7 +131,7 @@ def what_gave_way(seen: Seen) -> list[GaveWay]:
         return list(found.values())
     whole, asked = seen.totals.whole, seen.run.plan.connections
     said = "; ".join(one.evidence for one in seen.diagnoses)
-    said = said or f"{format_count(seen.totals.held)} of {format_count(asked)} were held, {whole.lost} lost"
+    said = said or f"{format_count(seen.totals.held)} of {format_count(asked)} were held, {whole.lost} lost; cause unknown"
     return [_way("unknown", _UNKNOWN, certain=False, said=said)]
 
 

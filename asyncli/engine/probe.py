@@ -24,6 +24,7 @@ from asyncli.plan import Plan
 from asyncli.protocols.interface import ANSWER, ESTABLISHED, LEAVING, Event, Protocol, ProtocolError
 from asyncli.protocols.proxy_header import ProxyHeader
 from asyncli.records import ProtocolCounts
+from asyncli.spoken import PROTOCOLS
 from asyncli.template import Data
 from asyncli.text import printable
 from asyncli.values import Target, TlsOptions
@@ -269,12 +270,13 @@ def _why(error: Exception, plan: Plan, target: Target, there: Destination) -> st
     """What a handshake failed of, and what to do."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return _why_not_trusted(error.verify_code, error.verify_message, target, _shown_by(plan, target, there), plan.ca)
+    plain, secure = PROTOCOLS[target.protocol].schemes
+    see = f"see the server's log; if it speaks no TLS there, write {plain}://"
     if isinstance(error, TimeoutError):
-        return f"its handshake of TLS takes longer than --connect-timeout ({plan.connect_timeout_s:g} s); see the server's log"
+        return f"its handshake of TLS takes longer than --connect-timeout ({plan.connect_timeout_s:g} s); {see}"
     reason = reason_of(error) if isinstance(error, ssl.SSLError) and error.reason else ""
     if reason in ("wrong version number", "http request", "record layer failure", "packet length too long"):
-        plain = target.url.partition("://")[0].removesuffix("s")
-        return f"port {target.port} does not speak TLS; write {plain}://, or its port of {plain}s"
+        return f"port {target.port} does not speak TLS; write {plain}://, or its port of {secure}"
     if "protocol version" in reason or reason in ("unsupported protocol", "no protocols available", "wrong ssl version"):
         return f"no version of TLS in common ({_versions(plan.tls_options)} allowed here); see --tls-min and --tls-max"
     if reason in ("alert handshake failure", "no cipher match", "no shared cipher"):
@@ -285,7 +287,7 @@ def _why(error: Exception, plan: Plan, target: Target, there: Destination) -> st
         reason = "the server reset the connection"
     elif not reason or reason == "unexpected eof while reading":
         reason = "the server closed the connection" if isinstance(error, ssl.SSLError | ConnectionError) else str(error)
-    return f"the handshake of TLS failed ({reason}); see the server's log"
+    return f"the handshake of TLS failed ({reason}); {see}"
 
 
 def _versions(options: TlsOptions) -> str:

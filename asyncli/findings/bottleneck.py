@@ -88,7 +88,7 @@ _WAYS: dict[str, tuple[str, str]] = {
         "{server} answered heartbeats with errors: {errors}", "see its error log; of a proxy, its backend's",
     ),
     "slow": ("{slow}{cores}", "see what its processes wait for: a lock, a disk, a backend, a limit on its rate"),
-    "unknown": ("{said}; cause unknown", "see the report of that step"),
+    "unknown": ("{said}", "see the report of that step"),
 }  # fmt: skip
 
 

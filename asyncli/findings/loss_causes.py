@@ -64,7 +64,7 @@ _CAUSES: dict[str, tuple[str, str]] = {
     "broken_protocol": (
         "{were} ended, as the server broke the protocol{when}: {reasons}", "{remedy}",
     ),
-    "goodbye": ("{were} ended by the server, {said}{when}", "{remedy}"),
+    "goodbye": ("{were} ended by the server, {said}{medians}{when}", "{remedy}"),
     "tls_error": ("{loss}{when}: {reasons}", "{remedy}"),
     "http_error": ("{loss} after an error as answer (HTTP {statuses}){when}", "{remedy}"),
     "suspended": (f"{_SLEPT}the server or a middle box closed them meanwhile", _AWAKE),
@@ -236,14 +236,23 @@ _CAUSES: dict[str, tuple[str, str]] = {
     "too_few": ("{loss}{medians}{when}: too few to tell the cause", "{remedy}"),
     "unexplained": ("{loss}{medians}{when}: cause unknown", "{remedy}"),
 }  # fmt: skip
-#: What to look at if a cause is unexplained.
-SEE_OF_CAUSE = {
+# What to look at if a cause is unexplained.
+_SEE_OF_CAUSE = {
     "reset": "see the server's error log, and firewalls between",
     "closed_idle": "see the server's idle timeout, and its free slots",
     "closed_awaiting": "see its error log; a reload or a crash of a worker does this",
     "closed_announced": "raise its request and age limits (nginx: keepalive_requests, keepalive_time)",
     "heartbeat_timeout": "see the server's load, and middle boxes that drop idle connections silently",
 }
+
+# A broker ends the older of two connections with one id (MQTT 3.1.1, section 3.1.4), and of 3.1.1 without a word.
+_SEE_OF_BROKER = "see its log; another client may have the same ids (write another --mqtt-id, or another --seed)"
+
+
+def remedy_of_unexplained(protocol: str, cause: str) -> str:
+    if protocol == "mqtt" and cause in ("closed_idle", "closed_awaiting", "reset"):
+        return _SEE_OF_BROKER
+    return _SEE_OF_CAUSE.get(cause, "see the kernel's log")
 
 
 class Dead(msgspec.Struct, frozen=True):

@@ -79,6 +79,14 @@ def test_raw_tcp_is_greeted_and_its_heartbeat_answered(tls: bool, tmp_path: Path
         assert (done.status, heard) == (0, [])
 
 
+@pytest.mark.parametrize("answer", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b""])
+@pytest.mark.parametrize(("scheme", "plain"), [("wss", "ws"), ("mqtts", "mqtt"), ("tls", "tcp"), ("https", "http")])
+def test_a_port_without_tls_is_told_with_the_scheme_to_write(scheme: str, plain: str, answer: bytes, tmp_path: Path) -> None:
+    with speaking(b"", answer) as (port, _):
+        done = here(tmp_path, "check", "--probe", "--connect-timeout", "0.3", f"{scheme}://127.0.0.1:{port}")
+    assert (done.status, f" {plain}://" in done.err) == (2, True), done
+
+
 @pytest.mark.nginx
 async def test_plain_http_is_asked_by_check_alone_and_says_its_status(tmp_path: Path) -> None:
     async with choose("nginx", connections=40) as server:
