@@ -6,6 +6,7 @@ without confirmation; ``{known}`` says whose default an idle time is.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -236,6 +237,31 @@ _CAUSES: dict[str, tuple[str, str]] = {
     "too_few": ("{loss}{medians}{when}: too few to tell the cause", "{remedy}"),
     "unexplained": ("{loss}{medians}{when}: cause unknown", "{remedy}"),
 }  # fmt: skip
+#: The forms of a mechanism that has several, or none of its own name.
+_FORMS = {
+    "box_reset": ("box_reset", "box_seems_reset", "box_reset_idle", "box_forgot"),
+    "idle_reuse": ("idle_reuse", "likely_reuse"),
+    "idle_timeout": ("idle_timeout", "farewell", "known_timeout"),
+    "never_accepted": ("never_accepted", "others_accepted"),
+    "never_answered": ("never_answered", "others_answered"),
+    "not_http": ("not_http", "no_longer_http"),
+    "path_cut": ("no_route", "unacknowledged", "page_answered"),
+    "reload": ("reload_by_processes", "reload_by_counts", "likely_reload", "reload_or_end"),
+    "server_ended": ("server_ended", "connects_refused", "page_never_again"),
+    "server_stalled": ("server_stalled", "stopped_speaking", "nobody_answered"),
+    "suspended": ("suspended", "suspended_too_long"),
+    "unheard": ("others_heard", "nobody_heard"),
+}
+_FORM_OF = {form: code for code, forms in _FORMS.items() for form in forms}
+#: The codes of diagnoses.
+CODES = tuple(dict.fromkeys(_FORM_OF.get(form, form) for form in _CAUSES))
+# What stands for a field where nothing was seen; else an ellipsis.
+_UNSEEN = {
+    "loss": "connections ended", "were": "connections were", "server": "the server", "said": "in its protocol's own words",
+    "limit": "a limit of nginx, or of a server like it",
+    **dict.fromkeys(("likely", "when", "medians", "known", "configured", "counted", "counts", "of"), ""),
+}  # fmt: skip
+_FIELD = re.compile(r"\{(\w+)[^{}]*\}")
 # What to look at if a cause is unexplained.
 _SEE_OF_CAUSE = {
     "reset": "see the server's error log, and firewalls between",
@@ -282,6 +308,16 @@ class Dead(msgspec.Struct, frozen=True):
 
 # Filled by :class:`Dead`.
 _LATER = {name: f"{{{name}}}" for name in ("loss", "were", "age", "idle", "medians", "when")}
+
+
+def meanings(code: str) -> list[Words]:
+    """The words of each form of the diagnosis ``code``, for no run."""
+    forms = [_CAUSES[form] for form in _FORMS.get(code, (code,))]
+    return [Words(_unseen(evidence), _unseen(remedy)) for evidence, remedy in forms]
+
+
+def _unseen(text: str) -> str:
+    return _FIELD.sub(lambda field: _UNSEEN.get(field[1], "..."), text)
 
 
 def words_of(form: str, certain: bool, **seen: Any) -> Words:

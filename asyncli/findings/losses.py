@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TypedDict
 
 from asyncli.findings import Words, finding
@@ -137,6 +137,14 @@ def cut_off(hosts: Sequence[tuple[str, float]], until_s: float) -> Words:
         f"{names} had been silent, {until} these client hosts were cut off or stopped",
         f"see the cables of those hosts, their {also}",
     )
+
+
+def causes(code: str) -> Iterator[str]:
+    """What the cause ``code`` of losses, or of connects that failed, means."""
+    if code in LOSS_WORDS:
+        yield f"connections {LOSS_WORDS[code]}{f'; of other protocols: {_AT_LARGE[code]}' if code in _AT_LARGE else ''}"
+    if code in CONNECT_WORDS:
+        yield f"{CONNECT_WORDS[code][0]}; remedy: {CONNECT_WORDS[code][1]}"
 
 
 @finding("failed_{cause}", "error")

@@ -26,10 +26,13 @@ def go_on(command: str) -> str:
     return f"continue the run with '{command}'"
 
 
-@finding("verdict_{verdict}", "error")
-def verdict(verdict: str, why: str, rule: str) -> Words:
+def _verdict(verdict: str, why: str, rule: str) -> Words:
     """The verdict of a run. ``why``: what decided it; ``rule``: the rule behind it."""
     return Words(why, f"the rule: {rule}", _SEVERITIES.get(verdict))
+
+
+verdict = finding("verdict_{verdict}", "error")(_verdict)
+finding("verdict_passed", _SEVERITIES["passed"])(_verdict)
 
 
 @finding(STOPPED, "warning")
