@@ -36,6 +36,8 @@ _FIRST_WORD_MS = 200
 # For the answer to a goodbye.
 _GOODBYE_S = 1.0
 _READ_BYTES = 8192
+# Of an answer.
+_SHOWN_BYTES = 40
 
 
 class Certificate(msgspec.Struct, frozen=True):
@@ -164,7 +166,9 @@ class _Talk:
                 if event is not None:
                     sock.sendall(event.reply)
                     if event.kind == awaited:
-                        self.steps.append((f"{what} {done}{f' {event.status}' if event.status else ''}", took_s))
+                        # Raw TCP has no other word for what an answer is.
+                        shown = repr(heard[:_SHOWN_BYTES]) if self.plan.protocol == "tcp" else event.status
+                        self.steps.append((f"{what} {done}{f' {shown}' if shown else ''}", took_s))
                         return event
                     if event.kind == LEAVING:
                         raise ProtocolError(f"closed, code {event.status}")
