@@ -116,7 +116,7 @@ def _require_protocol(fields: Mapping[str, Any], located: Mapping[str, str]) -> 
     spoken = PROTOCOLS[name]
     for key in OWN_KEYS:
         if key in located and key not in spoken.keys and fields[key] not in (None, False, "HEAD", ()):
-            raise PlanError(f"{located[key]}: only for {_ways_to(key)}, and the connections speak {spoken.title}; leave it out")
+            raise PlanError(f"{located[key]}: only for {_ways_to(key)}, not for {spoken.title}; leave it out")
     pings = fields.get("h2_heartbeat") != "head" and not fields.get("streams")
     require_headers(name, fields.get("headers", ()), located.get("headers", ""), pings=pings)
     if fields.get("send") is not None and fields.get("silence_s") is not None:

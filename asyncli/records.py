@@ -188,6 +188,8 @@ class ProtocolCounts(msgspec.Struct):
     goodbyes: dict[int, Count] = msgspec.field(default_factory=dict)
     #: Why, in the peer's own words, where it says it -> how many.
     farewells: dict[str, Count] = msgspec.field(default_factory=dict)
+    #: Where any answer is right: how the first of each worker begins -> how many.
+    first_answers: dict[str, Count] = msgspec.field(default_factory=dict)
     #: What came whole and unasked, and bytes of it without framing.
     messages: Count = 0
     message_bytes: Count = 0

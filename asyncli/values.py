@@ -23,6 +23,8 @@ SHORTEST_INTERVAL_S = 1e-6
 #: Replaces a header's value, which may be secret, wherever a plan is shown.
 MASK = "***"
 _HTTP = ("http", "https")
+# Names of protocols that some take for schemes.
+_ALIASES = {"h2c": "http2", "h2": "http2"}
 # Some headers, as curl's -H @FILE, and not a device without end.
 _LONGEST_SECRETS = 65_536
 _USERINFO = re.compile(r"((?:[^/?#]*://)?)[^/?#]*@")
@@ -89,9 +91,12 @@ def parse_url(value: object, schemes: tuple[str, ...] = _HTTP) -> Target:
             f"{shown(value)}: {shown(parts.netloc)} is no host; write a name or an address (IPv6 in brackets) and its port"
         )
     spoken, ports = PROTOCOLS[protocol], PROTOCOLS[protocol].ports
-    if (ports is None and match["port"] is None) or (not spoken.asks_by_http and (parts.path not in ("", "/") or parts.query)):
+    beyond = parts.path not in ("", "/") or parts.query or parts.fragment
+    if (ports is None and match["port"] is None) or (not spoken.asks_by_http and beyond):
         example = f"{parts.scheme}://127.0.0.1:{6379 if ports is None else ports[secure]}"
         raise ValueError(f"{shown(value)} is not a host and a port; write for example {example}")
+    if protocol == "websocket" and parts.fragment:
+        raise ValueError(f"{shown(value)} has a fragment, as no URL of a WebSocket may (RFC 6455, section 3); leave it out")
     port_text = match["port"] or (str(ports[secure]) if ports is not None and match["port"] is None else "")
     if not port_text.isdigit() or len(port_text) > 5 or not 1 <= int(port_text) <= 65535:
         raise ValueError(f"{shown(value)}: port {shown(port_text)} is not a port; write a number from 1 to 65535")
@@ -113,7 +118,9 @@ def _scheme_of(value: str, schemes: tuple[str, ...]) -> str:
         raise ValueError(f"{shown(value)} is not ASCII; percent-encode the path and write the host name as punycode")
     scheme, colon, _ = value.partition("://")
     if not colon:
-        raise ValueError(f"{shown(value)} has no scheme; write http://{value[:60]}")
+        raise ValueError(f"{shown(value)} has no scheme; write {schemes[0]}://{value[:60]} (or {', '.join(schemes[1:])})")
+    if (known := PROTOCOLS.get(_ALIASES.get(scheme.lower(), scheme.lower()))) and known.flag and len(schemes) == len(SCHEMES):
+        raise ValueError(f"{shown(value)}: {shown(scheme)} is no scheme; write {known.schemes[0]}:// and {known.flag}")
     if scheme.lower() not in schemes:
         raise ValueError(f"{shown(value)}: unknown scheme {shown(scheme)}; write {', '.join(schemes[:-1])} or {schemes[-1]}")
     return scheme.lower()

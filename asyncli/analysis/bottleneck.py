@@ -24,6 +24,7 @@ from asyncli.analysis.totals import Totals, errors
 from asyncli.findings import bottleneck
 from asyncli.findings.forecast import gave_way
 from asyncli.findings.losses import listed
+from asyncli.findings.protocol_codes import remedy_of_refusals
 from asyncli.findings.tls import by_reason
 from asyncli.records import Finding
 from asyncli.run import Run, Ticks
@@ -43,7 +44,7 @@ _READ_LIMITS = (
 #: Diagnoses of time limits, which do not depend on the number of connections.
 TIMERS = frozenset({
     "keepalive_timeout", "keepalive_requests", "keepalive_time", "keepalive_off", "client_header_timeout", "idle_timeout",
-    "lifetime", "box_idle_timeout", "silent_drop", "not_http", "http_error", "unheard",
+    "lifetime", "box_idle_timeout", "silent_drop", "not_http", "broken_protocol", "http_error", "unheard",
 })  # fmt: skip
 #: Limits of this host that pass, such as another program's load.
 LATE = frozenset({"both_busy", "ramp", "beats", "turn", "cpu"})
@@ -132,7 +133,7 @@ def what_gave_way(seen: Seen) -> list[GaveWay]:
         return list(found.values())
     whole, asked = seen.totals.whole, seen.run.plan.connections
     said = "; ".join(one.evidence for one in seen.diagnoses)
-    said = said or f"{format_count(seen.totals.held)} of {format_count(asked)} were held, {whole.lost} lost"
+    said = said or f"{format_count(seen.totals.held)} of {format_count(asked)} were held, {whole.lost} lost; cause unknown"
     return [_way("unknown", _UNKNOWN, certain=False, said=said)]
 
 
@@ -305,7 +306,8 @@ def _tls(seen: Seen) -> Iterator[GaveWay]:
 
 def _refused(seen: Seen) -> Iterator[GaveWay]:
     if (counts := seen.totals.whole.protocol) is not None and counts.refused:
-        yield _way("server", "handshake_refused", server=seen.server, why=by_reason(counts.refused))
+        remedy = remedy_of_refusals(seen.run.plan.protocol, counts.refused)
+        yield _way("server", "handshake_refused", server=seen.server, why=by_reason(counts.refused), remedy=remedy)
 
 
 def _errors(seen: Seen) -> Iterator[GaveWay]:

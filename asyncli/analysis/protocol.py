@@ -39,6 +39,8 @@ class ProtocolPart(msgspec.Struct):
     messages: int
     message_bytes: int
     streams: StreamsPart | msgspec.UnsetType = msgspec.UNSET
+    #: Where any answer is right: how the first of each worker began.
+    first_answers: dict[str, int] | msgspec.UnsetType = msgspec.UNSET
 
 
 def protocol_of(run: Run, totals: Totals) -> ProtocolPart | msgspec.UnsetType:
@@ -48,7 +50,8 @@ def protocol_of(run: Run, totals: Totals) -> ProtocolPart | msgspec.UnsetType:
         return msgspec.UNSET
     goodbyes = {str(code): count for code, count in sorted(counts.goodbyes.items())}
     said = (counts.refused, counts.broken, goodbyes, counts.messages, counts.message_bytes)
-    return ProtocolPart(run.plan.protocol, Quantiles.of(counts.handshake_us), *said, _streams(run, counts))
+    took, first = Quantiles.of(counts.handshake_us), counts.first_answers or msgspec.UNSET
+    return ProtocolPart(run.plan.protocol, took, *said, _streams(run, counts), first)
 
 
 def _streams(run: Run, counts: ProtocolCounts) -> StreamsPart | msgspec.UnsetType:

@@ -68,7 +68,8 @@ def judge(
         return Judgement("untested", f"nothing ever connected{by_hand}")
     if not tested(plan, whole.opened, whole.answered):
         opened, sent = format_many(whole.opened, "connection"), format_many(whole.sent, "heartbeat")
-        return Judgement("untested", f"nothing ever answered: {opened} opened, {sent} sent{by_hand}")
+        what = "no answer was right" if "protocol_error" in whole.deaths else "nothing ever answered"
+        return Judgement("untested", f"{what}: {opened} opened, {sent} sent{by_hand}")
     # A lost worker that held nothing yet has a count of 0.
     gone = whole.deaths.get("generator_lost")
     starved = {cause: whole.failures[cause] for cause in _SHORT_OF if whole.failures.get(cause)}

@@ -63,8 +63,8 @@ class _Commands(click.Group):
 )
 @click.version_option(__version__, "-V", "--version", message="asyncli %(version)s")
 def cli() -> None:
-    """asyncli holds long-lived HTTP connections on a server and says what one more of them costs: in the server, in the
-    kernel, in all, with an error bar.
+    """asyncli holds long-lived connections (HTTP, WebSocket, event streams, MQTT, raw TCP) on a server and says what one more
+    of them costs: in the server, in the kernel, in all, with an error bar.
 
     \b
     asyncli [-c N] [-k SECONDS] URL    ramp up, then hold until Ctrl-C

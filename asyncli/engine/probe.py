@@ -18,11 +18,13 @@ from asyncli.engine.shard import build_shard
 from asyncli.engine.spread import Destination, Spread
 from asyncli.errors import HostError
 from asyncli.findings import losses
+from asyncli.findings.protocol_codes import remedy_of_broken, remedy_of_refusals
 from asyncli.findings.tls import NO_HTTP2_REMEDY, refuses_ours
 from asyncli.plan import Plan
-from asyncli.protocols.interface import ANSWER, ESTABLISHED, LEAVING, Event, Protocol, ProtocolError, StreamLimitError
+from asyncli.protocols.interface import ANSWER, ESTABLISHED, LEAVING, Event, Protocol, ProtocolError
 from asyncli.protocols.proxy_header import ProxyHeader
 from asyncli.records import ProtocolCounts
+from asyncli.spoken import PROTOCOLS
 from asyncli.template import Data
 from asyncli.text import printable
 from asyncli.values import Target, TlsOptions
@@ -34,6 +36,8 @@ _FIRST_WORD_MS = 200
 # For the answer to a goodbye.
 _GOODBYE_S = 1.0
 _READ_BYTES = 8192
+# Of an answer.
+_SHOWN_BYTES = 40
 
 
 class Certificate(msgspec.Struct, frozen=True):
@@ -165,7 +169,9 @@ class _Talk:
                 if event is not None:
                     sock.sendall(event.reply)
                     if event.kind == awaited:
-                        self.steps.append((f"{what} {done}{f' {event.status}' if event.status else ''}", took_s))
+                        # Raw TCP has no other word for what an answer is.
+                        shown = repr(heard[:_SHOWN_BYTES]) if self.plan.protocol == "tcp" else event.status
+                        self.steps.append((f"{what} {done}{f' {shown}' if shown else ''}", took_s))
                         return event
                     if event.kind == LEAVING:
                         raise ProtocolError(f"closed, code {event.status}")
@@ -175,13 +181,14 @@ class _Talk:
                     raise TimeoutError
                 heard = b""
         except TimeoutError:
-            why = f"was not answered within {flag} ({limit_s:g} s); see the server's log"
+            missed = f": no {name} came" if (name := self._protocol.awaits(0)) else ""
+            remedy = remedy_of_refusals(self.plan.protocol) if shakes else "see the server's log"
+            why = f"was not answered within {flag} ({limit_s:g} s){missed}; {remedy}"
         except ssl.SSLError:
             raise  # of the whole of TLS
         except (ProtocolError, OSError) as error:
             said = printable(str(error)) if isinstance(error, ProtocolError) else "reset without an answer"
-            remedy = losses.handshakes_refused(self.plan.protocol, {}).remedy
-            remedy = losses.FEWER_STREAMS if isinstance(error, StreamLimitError) else remedy
+            remedy = remedy_of_refusals(self.plan.protocol, [said]) if shakes else remedy_of_broken(self.plan.protocol)
             why = f"{'was refused' if shakes else 'failed'}: {said}; {remedy}"
         forced = "; a soak goes on with --force" if shakes else ""
         raise HostError(f"{self.target.url}: the {what} {why}{forced}")
@@ -271,12 +278,13 @@ def _why(error: Exception, plan: Plan, target: Target, there: Destination) -> st
     """What a handshake failed of, and what to do."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return _why_not_trusted(error.verify_code, error.verify_message, target, _shown_by(plan, target, there), plan.ca)
+    plain, secure = PROTOCOLS[target.protocol].schemes
+    see = f"see the server's log; if it speaks no TLS there, write {plain}://"
     if isinstance(error, TimeoutError):
-        return f"its handshake of TLS takes longer than --connect-timeout ({plan.connect_timeout_s:g} s); see the server's log"
+        return f"its handshake of TLS takes longer than --connect-timeout ({plan.connect_timeout_s:g} s); {see}"
     reason = reason_of(error) if isinstance(error, ssl.SSLError) and error.reason else ""
     if reason in ("wrong version number", "http request", "record layer failure", "packet length too long"):
-        plain = target.url.partition("://")[0].removesuffix("s")
-        return f"port {target.port} does not speak TLS; write {plain}://, or its port of {plain}s"
+        return f"port {target.port} does not speak TLS; write {plain}://, or its port of {secure}"
     if "protocol version" in reason or reason in ("unsupported protocol", "no protocols available", "wrong ssl version"):
         return f"no version of TLS in common ({_versions(plan.tls_options)} allowed here); see --tls-min and --tls-max"
     if reason in ("alert handshake failure", "no cipher match", "no shared cipher"):
@@ -287,7 +295,7 @@ def _why(error: Exception, plan: Plan, target: Target, there: Destination) -> st
         reason = "the server reset the connection"
     elif not reason or reason == "unexpected eof while reading":
         reason = "the server closed the connection" if isinstance(error, ssl.SSLError | ConnectionError) else str(error)
-    return f"the handshake of TLS failed ({reason}); see the server's log"
+    return f"the handshake of TLS failed ({reason}); {see}"
 
 
 def _versions(options: TlsOptions) -> str:

@@ -82,15 +82,13 @@ _WAYS: dict[str, tuple[str, str]] = {
     ),
     "tls_failed": ("handshakes of TLS failed: {why}", TLS_REMEDY),
     "tls_timeout": ("{connects} got no handshake of TLS in time", "see the server's CPU, or ramp more slowly (--ramp)"),
-    "handshake_refused": (
-        "{server} refused handshakes: {why}", "see its error log and limits, the URL's path, and what headers or login it wants",
-    ),
+    "handshake_refused": ("{server} refused handshakes: {why}", "{remedy}"),
     "handshake_timeout": ("{connects} had no answer to handshakes", "see the server's CPU, or ramp more slowly (--ramp)"),
     "errors": (
         "{server} answered heartbeats with errors: {errors}", "see its error log; of a proxy, its backend's",
     ),
     "slow": ("{slow}{cores}", "see what its processes wait for: a lock, a disk, a backend, a limit on its rate"),
-    "unknown": ("{said}; cause unknown", "see the report of that step"),
+    "unknown": ("{said}", "see the report of that step"),
 }  # fmt: skip
 
 

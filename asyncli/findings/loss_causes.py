@@ -6,6 +6,7 @@ without confirmation; ``{known}`` says whose default an idle time is.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,7 +14,7 @@ import msgspec
 
 from asyncli.findings import Words, fill
 from asyncli.findings.losses import describe_loss, plain_braces
-from asyncli.mqtt_values import REASONS
+from asyncli.findings.protocol_codes import remedy_of_broken
 from asyncli.units import format_clock, format_count, format_duration, format_many
 
 # Idle timeouts (s) that are somebody's default.
@@ -55,16 +56,15 @@ _ANSWERS = "see its error log, and what its workers wait for: a backend, a lock,
 _CAUSES: dict[str, tuple[str, str]] = {
     # Recorded by the run.
     "generator_lost": ("{were} lost with {whom}", "{remedy}"),
-    "not_http": ("{loss}{medians}{when}", "see that the URL names an HTTP server"),
+    "not_http": ("{loss}{medians}{when}", remedy_of_broken("http")),
     "no_longer_http": (
         "{loss}{medians}{when}; until then {before!n} heartbeats had been answered with HTTP",
         "see what answers there now: a middle box (a portal, TLS) or another program on its port",
     ),
     "broken_protocol": (
-        "{were} ended, as the server broke the protocol{when}: {reasons}",
-        "see its error log, and middle boxes that change what passes",
+        "{were} ended, as the server broke the protocol{when}: {reasons}", "{remedy}",
     ),
-    "goodbye": ("{were} ended by the server, {said}{when}", "{remedy}"),
+    "goodbye": ("{were} ended by the server, {said}{medians}{when}", "{remedy}"),
     "tls_error": ("{loss}{when}: {reasons}", "{remedy}"),
     "http_error": ("{loss} after an error as answer (HTTP {statuses}){when}", "{remedy}"),
     "suspended": (f"{_SLEPT}the server or a middle box closed them meanwhile", _AWAKE),
@@ -118,8 +118,8 @@ _CAUSES: dict[str, tuple[str, str]] = {
         "raise that limit, or hold for less",
     ),
     "closed_at_once": (
-        "{loss}, at once and without any answer: they were accepted and not served (nginx: return 444, or no free "
-        "slot; a middle box without a server behind it){when}",
+        "{loss}, at once and without any answer: they were accepted and not served (no free slot, or a rule "
+        "against them; a middle box without a server behind it){when}",
         "see the server's error log, and its limits on connections and descriptors",
     ),
     # No free slots.
@@ -246,44 +246,33 @@ _CAUSES: dict[str, tuple[str, str]] = {
     "too_few": ("{loss}{medians}{when}: too few to tell the cause", "{remedy}"),
     "unexplained": ("{loss}{medians}{when}: cause unknown", "{remedy}"),
 }  # fmt: skip
-# Close codes (RFC 6455, section 7.4.1, and its registry): their names, and what to look at.
-_CLOSE_CODES = {
-    1000: ("normal closure", "see why it was done with them"),
-    1001: ("going away", "see what stopped it, or restarted it, or what it deleted"),
-    1002: ("protocol error", "see its error log: it did not understand a frame of asyncli's"),
-    1003: ("unsupported data", "see its error log"),
-    1007: ("invalid payload", "see its error log"),
-    1008: ("policy violation", "see its rules: tokens, origins, rates, idle times"),
-    1009: ("message too big", "see its limit of a message's size"),
-    1010: ("mandatory extension", "see which extensions it wants"),
-    1011: ("internal error", "see its error log"),
-    1012: ("service restart", "see what restarted it"),
-    1013: ("try again later", "see its load and its limits"),
-    1014: ("bad gateway", "see the proxy's backend"),
+#: The forms of a mechanism that has several, or none of its own name.
+_FORMS = {
+    "box_reset": ("box_reset", "box_seems_reset", "box_reset_idle", "box_forgot"),
+    "idle_reuse": ("idle_reuse", "likely_reuse"),
+    "idle_timeout": ("idle_timeout", "farewell", "known_timeout"),
+    "never_accepted": ("never_accepted", "others_accepted"),
+    "never_answered": ("never_answered", "others_answered"),
+    "not_http": ("not_http", "no_longer_http"),
+    "path_cut": ("no_route", "unacknowledged", "page_answered"),
+    "reload": ("reload_by_processes", "reload_by_counts", "likely_reload", "reload_or_end"),
+    "server_ended": ("server_ended", "connects_refused", "page_never_again"),
+    "server_stalled": ("server_stalled", "stopped_speaking", "nobody_answered"),
+    "suspended": ("suspended", "suspended_too_long"),
+    "unheard": ("others_heard", "nobody_heard"),
 }
-# Error codes of HTTP/2 (RFC 9113, section 7), as far as a GOAWAY has them.
-_ERROR_CODES = {
-    0: ("no error", "see what stopped or reloaded it, and its timeouts; pings put none of nginx's off: --h2-heartbeat head"),
-    1: ("protocol error", "see its error log: it did not understand a frame of asyncli's"),
-    2: ("internal error", "see its error log"),
-    3: ("flow control error", "see its error log"),
-    4: ("settings timeout", "see its load, and middle boxes that hold packets back"),
-    6: ("frame size error", "see its error log: it did not understand a frame of asyncli's"),
-    9: ("compression error", "see its error log: it did not understand a HEAD of asyncli's"),
-    11: ("enhance your calm", "see its limit of pings and requests, and give a longer --keepalive"),
-    12: ("inadequate security", "see its suites of TLS (RFC 9113, appendix A), or --tls-min 1.3"),
-    13: ("HTTP/1.1 required", "leave --http2 out"),
-}
-#: Of each protocol: how a server takes leave, and its codes.
-_GOODBYES: dict[str, tuple[str, dict[int, tuple[str, str]]]] = {
-    "websocket": ("with a close frame", _CLOSE_CODES),
-    "mqtt": ("with a DISCONNECT", {code: (name, "see its log") for code, name in REASONS.items()}),
-    "http2": ("with GOAWAY", _ERROR_CODES),
-    "sse": ("which ended the stream", {}),
-    "stream": ("which ended the answer", {}),
-}
-#: What to look at if a cause is unexplained.
-SEE_OF_CAUSE = {
+_FORM_OF = {form: code for code, forms in _FORMS.items() for form in forms}
+#: The codes of diagnoses.
+CODES = tuple(dict.fromkeys(_FORM_OF.get(form, form) for form in _CAUSES))
+# What stands for a field where nothing was seen; else an ellipsis.
+_UNSEEN = {
+    "loss": "connections ended", "were": "connections were", "server": "the server", "said": "in its protocol's own words",
+    "limit": "a limit of nginx, or of a server like it",
+    **dict.fromkeys(("likely", "when", "medians", "known", "configured", "counted", "counts", "of"), ""),
+}  # fmt: skip
+_FIELD = re.compile(r"\{(\w+)[^{}]*\}")
+# What to look at if a cause is unexplained.
+_SEE_OF_CAUSE = {
     "reset": "see the server's error log, and firewalls between",
     "closed_idle": "see the server's idle timeout, and its free slots",
     "closed_awaiting": "see its error log; a reload or a crash of a worker does this",
@@ -291,14 +280,14 @@ SEE_OF_CAUSE = {
     "heartbeat_timeout": "see the server's load, and middle boxes that drop idle connections silently",
 }
 
+# A broker ends the older of two connections with one id (MQTT 3.1.1, section 3.1.4), and of 3.1.1 without a word.
+_SEE_OF_BROKER = "see its log; another client may have the same ids (write another --mqtt-id, or another --seed)"
 
-def words_of_goodbye(protocol: str, code: int, own: str = "") -> Words:
-    """``with a close frame of code 1001 (going away)``, and what to look at; ``own``: the server's words for it."""
-    how, codes = _GOODBYES.get(protocol, ("in due form", {}))
-    if not code and code not in codes:
-        return Words(how, "see why it was done with them")
-    name, remedy = codes.get(code, ("", "see its documentation for what it means by that"))
-    return Words(f"{how} of code {code}" + (f" ({name})" if name else "") + (f": {own}" if own else ""), remedy)
+
+def remedy_of_unexplained(protocol: str, cause: str) -> str:
+    if protocol == "mqtt" and cause in ("closed_idle", "closed_awaiting", "reset"):
+        return _SEE_OF_BROKER
+    return _SEE_OF_CAUSE.get(cause, "see the kernel's log")
 
 
 class Dead(msgspec.Struct, frozen=True):
@@ -328,6 +317,16 @@ class Dead(msgspec.Struct, frozen=True):
 
 # Filled by :class:`Dead`.
 _LATER = {name: f"{{{name}}}" for name in ("loss", "were", "age", "idle", "medians", "when")}
+
+
+def meanings(code: str) -> list[Words]:
+    """The words of each form of the diagnosis ``code``, for no run."""
+    forms = [_CAUSES[form] for form in _FORMS.get(code, (code,))]
+    return [Words(_unseen(evidence), _unseen(remedy)) for evidence, remedy in forms]
+
+
+def _unseen(text: str) -> str:
+    return _FIELD.sub(lambda field: _UNSEEN.get(field[1], "..."), text)
 
 
 def words_of(form: str, certain: bool, **seen: Any) -> Words:

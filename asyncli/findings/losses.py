@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TypedDict
 
 from asyncli.findings import Words, finding
+from asyncli.findings.protocol_codes import remedy_of_refusals
 from asyncli.findings.tls import by_reason
 from asyncli.records import HOST_LOST, RESUMED, Finding
 from asyncli.units import format_clock, format_count, format_many
@@ -21,14 +22,6 @@ LOSS_WORDS = {
     "tls_failed": "were ended by an error of TLS",
     "generator_lost": "were lost with a process of asyncli's own",
     "other": "ended for an unknown reason",
-}
-_SEE_OF_HTTP = "see the URL's path, and the headers that it wants (--header: Origin, Authorization)"
-#: What to look at where a server refuses a protocol's handshake.
-SEE_OF_REFUSED = {
-    "websocket": "see the URL's path, and the headers that it wants (--header: Origin, Authorization, Sec-WebSocket-Protocol)",
-    "http2": "see whether it speaks HTTP/2 here without being asked to upgrade; leave --http2 out, or write https://",
-    "mqtt": "see its log and its limit of connections, the login and the ids (--mqtt-login-file, --mqtt-id)",
-    "tcp": "see whether such a server listens there, and what it says first (--greeting)",
 }
 # In whatever protocol.
 _AT_LARGE = {
@@ -146,6 +139,14 @@ def cut_off(hosts: Sequence[tuple[str, float]], until_s: float) -> Words:
     )
 
 
+def causes(code: str) -> Iterator[str]:
+    """What the cause ``code`` of losses, or of connects that failed, means."""
+    if code in LOSS_WORDS:
+        yield f"connections {LOSS_WORDS[code]}{f'; of other protocols: {_AT_LARGE[code]}' if code in _AT_LARGE else ''}"
+    if code in CONNECT_WORDS:
+        yield f"{CONNECT_WORDS[code][0]}; remedy: {CONNECT_WORDS[code][1]}"
+
+
 @finding("failed_{cause}", "error")
 def failed(
     cause: str, count: int, from_s: float | None, until_s: float | None, replacing: bool, told: Sequence[HostReport]
@@ -207,11 +208,9 @@ def status_errors(by_status: Mapping[int, int], over_tls: bool) -> Words:
 @finding("handshakes_refused", "error")
 def handshakes_refused(protocol: str, reasons: Mapping[str, int]) -> Words:
     """Connects stood, and the server did not grant what a protocol asks for first, as an upgrade to WebSocket: by its answer."""
-    return Words(f"the server refused handshakes: {by_reason(reasons)}", SEE_OF_REFUSED.get(protocol, _SEE_OF_HTTP))
+    return Words(f"the server refused handshakes: {by_reason(reasons)}", remedy_of_refusals(protocol, reasons))
 
 
-#: What to do where a server allows fewer streams at a time.
-FEWER_STREAMS = "write a lower --streams, or raise that limit (nginx: http2_max_concurrent_streams)"
 _SEE_OF_STREAMS = {
     "END_STREAM": "aim at a URL whose answer has a body, or does not end",
     "status": "aim at a path that it answers with 200",

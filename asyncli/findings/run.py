@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from asyncli.findings import Words, finding
-from asyncli.findings.server import SEE_SERVER
 from asyncli.records import ABORTED, CUT, GAVE_UP, STOPPED, Severity
 from asyncli.units import format_duration
 
@@ -27,10 +26,13 @@ def go_on(command: str) -> str:
     return f"continue the run with '{command}'"
 
 
-@finding("verdict_{verdict}", "error")
-def verdict(verdict: str, why: str, rule: str) -> Words:
+def _verdict(verdict: str, why: str, rule: str) -> Words:
     """The verdict of a run. ``why``: what decided it; ``rule``: the rule behind it."""
     return Words(why, f"the rule: {rule}", _SEVERITIES.get(verdict))
+
+
+verdict = finding("verdict_{verdict}", "error")(_verdict)
+finding("verdict_passed", _SEVERITIES["passed"])(_verdict)
 
 
 @finding(STOPPED, "warning")
@@ -54,7 +56,7 @@ def aborted_by_limit(phase: str | None, after_s: float, of_s: float | None, beca
     return f"stopped {where(phase, after_s, of_s)}, because {because}"
 
 
-@finding(GAVE_UP, "error", SEE_SERVER)
+@finding(GAVE_UP, "error", "see the findings on connects that failed")
 def gave_up(phase: str | None, after_s: float, of_s: float | None, failures: int) -> str:
     """The ramp ended early, because nothing had connected after so many ``failures``."""
     return f"gave up after {format_duration(round(after_s, 1))}: all {failures:,} connects failed"

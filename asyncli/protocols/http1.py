@@ -25,6 +25,8 @@ BLANK_LINE = re.compile(rb"\n\r?\n")
 _LINE_END = re.compile(rb"\r\n")
 _STATUS_LINE = re.compile(rb"HTTP/([0-9])\.([0-9]) ([0-9]{3})(?: ([^\x00\r\n\f\v]*))?")
 _HEADER = re.compile(rb"([-!#$%&'*+.^_`|~0-9A-Za-z]+):([^\x00\r\n\f\v]*)")
+# The first frame of a server of HTTP/2, after its length (RFC 9113, section 3.4).
+_SETTINGS = b"\x04\0\0\0\0\0"
 _CHUNK = re.compile(rb"([0-9A-Fa-f]{1,20})(?:;[^\n]*|[ \t]*)\r\n")
 
 
@@ -163,6 +165,8 @@ class Scanner:
     def _take_head(self) -> Head | None:
         buffer, at = self._buffer, self._at
         if at < len(buffer) and buffer[at] < 0x21:
+            if buffer[at + 3 : at + 9] == _SETTINGS:
+                raise ProtocolError("it speaks HTTP/2")
             raise ProtocolError(f"not a status line: {bytes(buffer[at : at + 80])!r}")
         end = self._find(BLANK_LINE, "head")
         if end < 0:

@@ -13,7 +13,7 @@ from array import array
 
 from asyncli.protocols.hpack import header_block, status_of
 from asyncli.protocols.http1 import MOST_HEAD_BYTES
-from asyncli.protocols.interface import ANSWER, ESTABLISHED, LEAVING, NEWS, Event, Protocol, ProtocolError, StreamLimitError
+from asyncli.protocols.interface import ANSWER, ESTABLISHED, LEAVING, NEWS, Event, Protocol, ProtocolError
 from asyncli.protocols.words import Http2Words
 from asyncli.records import ProtocolCounts
 from asyncli.template import Fields, Filled
@@ -251,7 +251,7 @@ class _FrameReader:
 
     def _of_handshake(self) -> Event | None:
         if self._goaway is not None:
-            raise ProtocolError(f"GOAWAY of code {self._goaway}")
+            raise ProtocolError(f"GOAWAY {self._goaway}")
         if len(self._replies) > _MOST_REPLIES:
             raise ProtocolError(f"more than {_MOST_REPLIES} frames before it acknowledged our SETTINGS")
         if not (self._granted or (self._agreed and self._asks)):
@@ -298,9 +298,9 @@ class _FrameReader:
             least, most = _ALLOWED.get(name, (0, value))
             if not least <= value <= most:
                 raise ProtocolError(f"SETTINGS of {value} for 0x{name:x}, which may not be")
-            need = self._held and self._held + self._beats_by_head
+            need = self._held + self._beats_by_head
             if name == _MAX_STREAMS and value < need and self.shakes and not self._agreed:
-                raise StreamLimitError(f"it allows {value} streams at a time on a connection, and {need} are needed")
+                raise ProtocolError(f"MAX_CONCURRENT_STREAMS {value}: {need} needed on a connection")
         self._settled = True
         self._replies.append(_SETTINGS_ACK)
 

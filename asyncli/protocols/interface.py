@@ -28,10 +28,6 @@ class ProtocolError(Exception):
     """The peer sent what the protocol does not allow; ``str()`` says what."""
 
 
-class StreamLimitError(ProtocolError):
-    """It allows fewer streams at a time than a connection is to hold."""
-
-
 class Event(msgspec.Struct, frozen=True):
     """What one read meant. ``status``: of HTTP, or the code of a goodbye; 0: none. ``body_bytes``: without framing. ``reply``:
     bytes to send at once. ``messages``: what came whole that nobody asked for. ``rest``: of ESTABLISHED, what came after it; of
@@ -72,6 +68,10 @@ class Protocol:
         :class:`ProtocolError`.
         """
         raise NotImplementedError
+
+    def awaits(self, row: int) -> str:
+        """The message that a handshake waits for, where it has a name."""
+        return ""
 
     def goodbye(self, row: int) -> bytes:
         """The last words on a connection that stands, after which the peer closes it; b"": none."""

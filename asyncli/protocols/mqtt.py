@@ -78,6 +78,10 @@ class Mqtt(Protocol):
             self.partial[row] = packets
         return event
 
+    def awaits(self, row: int) -> str:
+        awaits = self.partial[row].awaits if row in self.partial else 0
+        return _NAMES[awaits] if awaits else ""
+
     def goodbye(self, row: int) -> bytes:
         return b"\xe0\x00"
 
@@ -86,13 +90,13 @@ class _Packets:
     """The packets of one connection from the server, and what those of a read said."""
 
     __slots__ = (
-        "_ack", "_again", "_answered", "_awaiting", "_awaits", "_body_bytes", "_buffer", "_five", "_left", "_messages", "_reason",
-        "_reply", "_subscribe", "_wanted", "_words",
+        "_ack", "_again", "_answered", "_awaiting", "_body_bytes", "_buffer", "_five", "_left", "_messages", "_reason", "_reply",
+        "_subscribe", "_wanted", "_words", "awaits",
     )  # fmt: skip
 
     def __init__(self, words: MqttWords, subscribe: bytes = b"", awaits: int = 0) -> None:
         self._words, self._five, self._subscribe = words, words.version == "5", subscribe
-        self._awaits = awaits  # what the handshake waits for; 0: it is over
+        self.awaits = awaits  # what the handshake waits for; 0: it is over
         self._buffer, self._wanted = bytearray(), 0  # the beginning of a packet, and how much of it is looked at next
         self._left = 0  # payload to come of a publication
         self._ack = b""  # once it has come
@@ -100,12 +104,12 @@ class _Packets:
 
     @property
     def midst(self) -> bool:
-        return bool(self._awaits or self._left or self._buffer)
+        return bool(self.awaits or self._left or self._buffer)
 
     def feed(self, data: bytes, awaiting: bool) -> Event | None:
         """What a read said; None: nothing that is whole. Raises :class:`ProtocolError`."""
         self._messages, self._body_bytes, self._reply, self._answered, self._awaiting = 0, 0, b"", False, awaiting
-        self._reason, shaking, at = -1, bool(self._awaits), 0
+        self._reason, shaking, at = -1, bool(self.awaits), 0
         if self._buffer:
             self._buffer += data
             if len(self._buffer) < self._wanted:
@@ -121,7 +125,7 @@ class _Packets:
                 break
             if self._reason >= 0:
                 return Event(self._reason, False, self._body_bytes, LEAVING, b"", self._messages)
-            if shaking and not self._awaits:
+            if shaking and not self.awaits:
                 return Event(0, True, self._body_bytes, ESTABLISHED, self._reply, self._messages, data[at:])
         if self._messages or self._body_bytes or self._reply:
             return Event(0, True, self._body_bytes, ANSWER if self._answered else NEWS, self._reply, self._messages)
@@ -159,16 +163,16 @@ class _Packets:
         else:
             self._reason = _code(kind, body[:1], _GOODBYES)
             said = self._properties(kind, body[1:], OF_DISCONNECT)
-            if self._awaits:
+            if self.awaits:
                 raise _refusal(kind, self._reason, said)
         return begin + size
 
     def _require(self, kind: int, flags: int, data: bytes, at: int) -> None:
         """May the server send such a packet now?"""
         leaves = kind == _DISCONNECT and self._five
-        if self._awaits == _CONNACK and not (kind == _CONNACK or leaves):
+        if self.awaits == _CONNACK and not (kind == _CONNACK or leaves):
             raise ProtocolError(f"{data[at : at + 40]!r} in place of CONNACK")
-        if kind not in (_PUBLISH, _PUBREL, _PINGRESP, self._awaits or _PUBLISH) and not leaves:
+        if kind not in (_PUBLISH, _PUBREL, _PINGRESP, self.awaits or _PUBLISH) and not leaves:
             raise ProtocolError(f"{_NAMES[kind]}, which may not come here")
         if kind != _PUBLISH:
             if flags != (2 if kind == _PUBREL else 0):
@@ -190,9 +194,8 @@ class _Packets:
             raise ProtocolError("CONNACK with a session, though a clean one was asked for")
         keep_alive, gap_s = int.from_bytes(said.get(SERVER_KEEP_ALIVE, b"")), self._words.keepalive_s / 2
         if 0 < keep_alive < gap_s:
-            what = f"the server's Server Keep Alive is {keep_alive} s, and heartbeats may be {gap_s:g} s apart"
-            raise ProtocolError(f"{what}: write -k {max(2, keep_alive)}")
-        self._awaits = _SUBACK if self._subscribe else 0
+            raise ProtocolError(f"SERVER_KEEP_ALIVE {keep_alive}: heartbeats may be {gap_s:g} s apart")
+        self.awaits = _SUBACK if self._subscribe else 0
         self._reply += self._subscribe
 
     def _suback(self, body: bytes) -> None:
@@ -205,7 +208,7 @@ class _Packets:
             code = _code(_SUBACK, bytes((granted,)), (0, 1, 2, *_FAILURES))
             if code > 2:
                 raise _refusal(_SUBACK, code, said, f" for {topic[:80]}")
-        self._awaits = 0
+        self.awaits = 0
 
     def _publication(self, flags: int, data: bytes, begin: int, end: int) -> int:
         """Where its payload begins; judged once all before that has come."""

@@ -8,7 +8,10 @@ from __future__ import annotations
 from asyncli.expected import Expected, parse_expected
 from asyncli.protocols.interface import ANSWER, ESTABLISHED, NEWS, Event, Protocol, ProtocolError
 from asyncli.protocols.words import TcpWords
+from asyncli.records import ProtocolCounts
 from asyncli.template import Fields, Filled, same_for_all
+
+_TOLD_BYTES = 40
 
 
 class Tcp(Protocol):
@@ -21,6 +24,8 @@ class Tcp(Protocol):
         self._answer = parse_expected(words.expect)
         self._greeting = parse_expected(words.greeting) if words.greeting else None
         self.handshake = None if self._greeting is None else self._await_greeting
+        # Nobody looks at it where any is right, so that the first is told.
+        self._untold, self._first = words.expect == "any", b""
         # What is awaited, and what of it has come.
         self.partial: dict[int, tuple[Expected, bytes]] = {}
 
@@ -47,5 +52,12 @@ class Tcp(Protocol):
         if end is None:
             self.partial[row] = (expected, come)
             return None
+        if self._untold and not greeting:
+            self._untold, self._first = False, come[:_TOLD_BYTES]
         # What comes in the same read is a part of it.
         return Event(0, True, kind=ESTABLISHED if greeting else ANSWER, rest=b"" if greeting else come[end:])
+
+    def add_counts(self, counts: ProtocolCounts) -> None:
+        if self._first:
+            counts.first_answers[repr(self._first)] = 1
+            self._first = b""

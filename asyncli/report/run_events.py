@@ -140,12 +140,18 @@ def protocol_sections(summary: Summary) -> list[doc.Section]:
         lost = f" ({by_reason(streams.reasons)})" if streams.streams_lost else ""
         said.append(f"{format_count(streams.streams_open)} streams held, {streams.per_connection} a connection")
         said.append(f"{format_count(streams.streams_lost)} streams lost{lost}")
+    if part.first_answers is not msgspec.UNSET:
+        said.append(f"first answers: {by_reason(part.first_answers)}")
     if part.goodbyes:
-        said.append("goodbyes: " + ", ".join(f"{format_count(count)} × {code}" for code, count in part.goodbyes.items()))
+        said.append("goodbyes: " + ", ".join(f"{format_count(count)} {_with(code)}" for code, count in part.goodbyes.items()))
     words = ", ".join(said)
     if took.p50 is None:
         return [doc.Section("protocol", name, [_line(name, words)] if words else [])]
     return [_handshakes("protocol", name, words, "From the first words to the server's leave", {"": took})]
+
+
+def _with(code: str) -> str:
+    return "without a code" if code == "0" else f"× {code}"
 
 
 def deaths_table(deaths: Mapping[str, Deaths]) -> doc.DataTable:

@@ -74,6 +74,11 @@ def test_verdicts(of: Totals, options: dict[str, Any], verdict: str) -> None:
     assert judgement.why
 
 
+def test_answers_that_were_wrong_are_answers() -> None:
+    none, wrong = (judge(PLAN, Totals(Tick(opened=9, sent=9, deaths=dead), 0), saturated=False, complete=True) for dead in ({}, {"protocol_error": Deaths(count=9)}))
+    assert (none.verdict, wrong.verdict, none.why == wrong.why) == ("untested", "untested", False)
+
+
 def test_who_passed_with_answers_that_were_errors_says_so_in_the_one_line() -> None:
     of = totals(100, 100)
     of.whole.answered, of.whole.by_status = 97, {200: 7, 404: 30, 503: 60}

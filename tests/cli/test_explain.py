@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import ast
 from pathlib import Path
 
 import pytest
 from programs import here
 
+from asyncli.findings.losses import CONNECT_WORDS, LOSS_WORDS
+
 
 def test_without_a_term_it_lists_them(tmp_path: Path) -> None:
     done = here(tmp_path, "explain")
-    terms, codes = done.out.splitlines()
+    terms, codes, causes = done.out.splitlines()
     assert terms.startswith("Terms: cost, ")
     assert " worker_lost," in codes
     assert "{probe}_lost" in codes
+    assert {"goodbye", "lifetime", "handshake_refused"} <= set(causes.rstrip(".").split(": ")[1].split(", "))
 
 
 @pytest.mark.parametrize("term", ["cost", "reconciliation", "two_levels", "tls", "handshake_rate", "nofile"])
@@ -28,7 +32,19 @@ def test_a_term_is_explained_by_its_paragraph(tmp_path: Path, term: str) -> None
     [
         ("worker_lost", "worker_lost (error): "), ("status_lost", "status_lost (warning): "), ("agent_memory_slowed", "agent_memory_slowed (info): "),
         ("closed_idle", "closed_idle (a cause): connections were closed "), ("refused", "refused (a cause): connects were refused"),
+        ("generator_lost", "generator_lost (a cause): "), ("verdict_passed", "verdict_passed (info): "), ("verdict_failed", "verdict_failed (error): "),
     ],
 )
 def test_a_finding_is_explained_by_its_code(tmp_path: Path, code: str, said: str) -> None:
     assert here(tmp_path, "explain", code).out.startswith(said)
+
+
+def test_each_cause_and_diagnosis_has_lines_of_its_own(tmp_path: Path) -> None:
+    """The codes are read out of the mechanisms themselves."""
+    tree = [ast.parse(path.read_text()) for path in Path("asyncli/analysis/losses").glob("*.py")]
+    calls = [node for one in tree for node in ast.walk(one) if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "reason"]
+    codes = {one.args[0].value for one in calls if isinstance(one.args[0], ast.Constant)} | {*LOSS_WORDS, *CONNECT_WORDS}
+    said = {code: here(tmp_path, "explain", code).out for code in sorted(codes)}
+    assert len(codes) > 40
+    assert [code for code, lines in said.items() if not lines.startswith(code)] == []
+    assert len(set(said.values())) == len(said)

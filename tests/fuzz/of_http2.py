@@ -363,8 +363,8 @@ class _Peer:
         settings = [payload[at : at + 6] for at in range(0, len(payload), 6)] if kind == SETTINGS else []
         if b"\0\2\0\0\0\1" in settings:
             raise Refused  # RFC 9113, 6.5.2
-        needed = self.held and not (self.agreed or stream or flags & ACK)
-        if needed and any(one[:2] == b"\0\3" and one < b"\0\3\0\0\0\2" for one in settings):
+        needed = 2 * self.held + self.heads
+        if not (self.agreed or stream or flags & ACK) and any(one[:2] == b"\0\3" and int.from_bytes(one[2:]) < needed for one in settings):
             raise Refused  # fewer streams than are needed
 
     def _ask(self) -> None:

@@ -156,7 +156,7 @@ async def test_what_brokers_should_not_do_has_each_its_cause(tmp_path: Path) -> 
     assert counts["failures"] == {"handshake_refused": 20, "handshake_timeout": 10}
     assert (counts["held"], protocol["goodbyes"]) == (10, {"139": 10})
     assert set(protocol["refused"]) == {
-        "CONNACK 136: server unavailable", "the server's Server Keep Alive is 5 s, and heartbeats may be 10 s apart: write -k 5",
+        "CONNACK 136: server unavailable", "SERVER_KEEP_ALIVE 5: heartbeats may be 10 s apart",
     }  # fmt: skip
     fault_table.require_as_written("test_what_brokers_should_not_do_has_each_its_cause", summary)
 

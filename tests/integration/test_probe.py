@@ -65,8 +65,8 @@ def test_raw_tcp_is_greeted_and_its_heartbeat_answered(tls: bool, tmp_path: Path
         words = (f"{scheme}://127.0.0.1:{port}", *ca, "--send", r"NOOP\r\n", "--expect", "/^250/")
         done = here(tmp_path, "check", "--probe", *words, "--greeting", "/^220/")
         assert done.status == 0, done
-        assert "handshake granted in" in one_line(done.out)
-        assert "heartbeat answered in" in one_line(done.out)
+        assert r"handshake granted b'220 ready\r\n' in" in one_line(done.out)
+        assert r"heartbeat answered b'250 ok\r\n' in" in one_line(done.out)
         assert ("TLS: TLSv1.3" in done.out) == tls
         # Nine more handshakes of TLS tell what one costs.
         assert [one for one in heard if b"NOOP" in one] == [b"NOOP\r\n"]
@@ -77,6 +77,14 @@ def test_raw_tcp_is_greeted_and_its_heartbeat_answered(tls: bool, tmp_path: Path
         # Nobody has to be asked: nobody is connected to.
         done = here(tmp_path, "check", *words)
         assert (done.status, heard) == (0, [])
+
+
+@pytest.mark.parametrize("answer", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b""])
+@pytest.mark.parametrize(("scheme", "plain"), [("wss", "ws"), ("mqtts", "mqtt"), ("tls", "tcp"), ("https", "http")])
+def test_a_port_without_tls_is_told_with_the_scheme_to_write(scheme: str, plain: str, answer: bytes, tmp_path: Path) -> None:
+    with speaking(b"", answer) as (port, _):
+        done = here(tmp_path, "check", "--probe", "--connect-timeout", "0.3", f"{scheme}://127.0.0.1:{port}")
+    assert (done.status, f" {plain}://" in done.err) == (2, True), done
 
 
 @pytest.mark.nginx

@@ -126,7 +126,7 @@ def test_what_servers_should_not_do_has_each_its_cause(tmp_path: Path) -> None:
     assert (counts["held"], counts["opened"]) == (10, 50)
     assert protocol["refused"] == {"HTTP 401 Unauthorized: no token": 10, "closed without an answer": 10}
     assert protocol["goodbyes"] == {"1013": 10}
-    assert {"not_http", "goodbye"} <= {one["code"] for one in summary["diagnoses"]}
+    assert {"broken_protocol", "goodbye"} <= {one["code"] for one in summary["diagnoses"]}
     fault_table.require_as_written("test_what_servers_should_not_do_has_each_its_cause", summary)
     require_whole(0 if done.status == 99 else done.status, summary)
 

@@ -81,3 +81,8 @@ def test_an_empty_line_before_an_answer_is_nobodys() -> None:
     scanner = Scanner("GET")
     assert scanner.feed(OK + b"Content-Length: 2\r\n\r\nhi\r\n") == Event(200, True, 2)
     assert scanner.rest == b"\r\n"
+
+
+def test_a_server_of_http2_alone_is_known_by_its_first_frame() -> None:
+    with pytest.raises(ProtocolError, match=r"^it speaks HTTP/2$"):
+        Scanner("HEAD").feed(b"\0\0\x06\x04\0\0\0\0\0\0\x03\0\0\0\x80")

@@ -31,7 +31,7 @@ from asyncli.protocols.http2 import (
     Http2,
     frame,
 )
-from asyncli.protocols.interface import ANSWER, ESTABLISHED, LEAVING, NEWS, Event, ProtocolError, StreamLimitError
+from asyncli.protocols.interface import ANSWER, ESTABLISHED, LEAVING, NEWS, Event, ProtocolError
 from asyncli.protocols.words import Http2Words
 from asyncli.records import ProtocolCounts
 from asyncli.template import Fields
@@ -120,7 +120,7 @@ def test_it_is_granted_once_both_have_taken_the_others_settings() -> None:
     [
         (b"HTTP/1.1 400 Bad Request\r\nServer: x\r\n\r\n", "it speaks HTTP/1: HTTP/1.1 400 Bad Request"), (b"HTTP/" + b"x" * 300, "it speaks HTTP/1: HTTP/" + "x" * 75),
         (b"220 hello there\r\n", r"b'220 hello there\r\n' in place of SETTINGS"), (frame(PING, 0, 0, bytes(8)), "in place of SETTINGS"), (goaway(1), "in place of SETTINGS"),
-        (frame(SETTINGS, 0, 0) + goaway(11), "GOAWAY of code 11"), (frame(SETTINGS, 0, 0) * 1_001, "more than 1000 frames before it acknowledged our SETTINGS"),
+        (frame(SETTINGS, 0, 0) + goaway(11), "GOAWAY 11"), (frame(SETTINGS, 0, 0) * 1_001, "more than 1000 frames before it acknowledged our SETTINGS"),
         (frame(SETTINGS, 0, 0) + frame(HEADERS, WHOLE, 1, b"\x88"), "a frame of a stream that was never opened"), (frame(SETTINGS, 0, 0, b"\0\2\0\0\0\1"), "SETTINGS of 1 for 0x2, which may not be"),
     ],
 )  # fmt: skip
@@ -307,7 +307,7 @@ def test_a_row_is_held_once_its_streams_are_answered(answers: bytes, lost: dict[
     [
         (frame(DATA, 0, 1), "data before the headers"), (answer(1) + frame(DATA, 0, 1, b"x"), "data beyond its window"), (answer(7), "a frame of a stream that was never opened"),
         (answer(1) * 2, "trailers that do not end the stream"), (answer(1, b""), "headers without a :status"), (answer(1, flags=0) + answer(3), "a block of headers that another frame interrupts"),
-        (goaway(0, 5), "GOAWAY of code 0"),
+        (goaway(0, 5), "GOAWAY 0"),
     ],
 )  # fmt: skip
 def test_what_a_server_may_not_send_on_streams_that_are_held(data: bytes, why: str) -> None:
@@ -316,14 +316,14 @@ def test_what_a_server_may_not_send_on_streams_that_are_held(data: bytes, why: s
     assert why in str(error.value)
 
 
-@pytest.mark.parametrize(("most", "heads", "enough"), [(3, False, True), (2, False, False), (3, True, False), (4, True, True)])
-def test_so_many_streams_must_be_allowed(most: int, heads: bool, enough: bool) -> None:
-    protocol = spoken([ASK] if heads else [], b"http", [GET], 3)
+@pytest.mark.parametrize(("most", "heads", "held", "enough"), [(3, False, 3, True), (2, False, 3, False), (3, True, 3, False), (4, True, 3, True), (0, True, 0, False), (1, True, 0, True), (0, False, 0, True)])
+def test_so_many_streams_must_be_allowed(most: int, heads: bool, held: int, enough: bool) -> None:
+    protocol = spoken([ASK] if heads else [], b"http", [GET] if held else [], held)
     protocol.handshake(0, 0)
     try:
         event = protocol.feed(0, frame(SETTINGS, 0, 0, struct.pack(">HI", 3, most)), False)
-    except StreamLimitError:
-        assert not enough
+    except ProtocolError as error:
+        assert (str(error).partition(":")[0], enough) == (f"MAX_CONCURRENT_STREAMS {most}", False)
     else:
         assert (event, enough) == (None, True)
 

@@ -89,7 +89,7 @@ def test_a_server_of_ohmqtt_understands_us() -> None:
         (WORDS, b"\x20\2\0\x63", "CONNACK with the code 99, which it may not have"),
         (WORDS, b"\x20\2\1\0", "CONNACK with a session, though a clean one was asked for"),
         (WORDS, b"\x20\3\0\0\0", "CONNACK that is malformed"),
-        (FIVE, b"\x20\6\0\0\3\x13\0\x1d", "the server's Server Keep Alive is 29 s, and heartbeats may be 29.75 s apart: write -k 29"),
+        (FIVE, b"\x20\6\0\0\3\x13\0\x1d", "SERVER_KEEP_ALIVE 29: heartbeats may be 29.75 s apart"),
         (FIVE, b"\x20\5\0\0\2\x24\2", "the property 36 with a value that it may not have"),
         (FIVE, b"\x20\7\0\0\4\x25\1\x25\1", "CONNACK with the property 37 twice"),
         (FIVE, b"\x20\5\0\0\2\x01\1", "CONNACK with the property 1"),
@@ -104,6 +104,16 @@ def test_a_connection_is_refused(words: MqttWords, data: bytes, why: str) -> Non
     with pytest.raises(ProtocolError) as error:
         shaken(words, data)
     assert str(error.value) == why
+
+
+def test_what_a_handshake_waits_for_has_a_name() -> None:
+    protocol = table(MqttWords("3.1.1", "{n}", 60.0, ("a",)))
+    protocol.handshake(7, 0)
+    assert protocol.awaits(7) == "CONNACK"
+    protocol.feed(7, YES, False)
+    assert protocol.awaits(7) == "SUBACK"
+    protocol.feed(7, b"\x90\3\0\1\0", False)
+    assert protocol.awaits(7) == ""
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from asyncli.analysis.constants import FEWEST
 from asyncli.analysis.losses import bursts, recorded, timeouts, unanswered
 from asyncli.analysis.losses.table import LossTable, Reason, left, reason
 from asyncli.analysis.totals import Totals
-from asyncli.findings.loss_causes import SEE_OF_CAUSE
+from asyncli.findings.loss_causes import remedy_of_unexplained
 from asyncli.run import Run
 
 # First what the run or the server confirms, then single numbers of the lost connections, then their instants.
@@ -81,4 +81,4 @@ def _unexplained(table: LossTable) -> None:
     for event, cause in enumerate(dict.fromkeys(cell.cause for cell in table.cells if cell.left)):
         cells = table.of(cause)
         code = "too_few" if left(cells) < FEWEST else "unexplained"
-        table.claim(cells, reason(code, event=event, remedy=SEE_OF_CAUSE.get(cause, "see the kernel's log")))
+        table.claim(cells, reason(code, event=event, remedy=remedy_of_unexplained(table.plan.protocol, cause)))

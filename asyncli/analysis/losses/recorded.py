@@ -8,8 +8,8 @@ from asyncli.analysis.constants import FEWEST, NEARLY_ALL
 from asyncli.analysis.losses.server_evidence import cuts
 from asyncli.analysis.losses.table import ENDED, LossTable, left, reason
 from asyncli.analysis.totals import errors
-from asyncli.findings.loss_causes import words_of_goodbye
 from asyncli.findings.losses import cut_off, lost_with, mend_of_statuses
+from asyncli.findings.protocol_codes import remedy_of_broken, words_of_goodbye
 from asyncli.findings.tls import by_reason, mend
 from asyncli.records import ProtocolCounts
 
@@ -30,7 +30,8 @@ def not_http(table: LossTable) -> None:
     """Answers that were not HTTP, or broke the protocol that was agreed on."""
     cells = table.of("protocol_error")
     if cells and (counts := table.totals.whole.protocol) is not None:
-        table.claim(cells, reason("not_http", "broken_protocol", certain=True, reasons=by_reason(counts.broken)))
+        remedy = remedy_of_broken(table.plan.protocol)
+        table.claim(cells, reason("broken_protocol", certain=True, reasons=by_reason(counts.broken), remedy=remedy))
     elif cells:
         before = sum(tick.answered for _, tick in table.run.ticks_between(-math.inf, min(cell.from_s for cell in cells)))
         table.claim(cells, reason("not_http", "no_longer_http" if before else "", certain=True, before=before))

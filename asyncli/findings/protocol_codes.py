@@ -1,0 +1,111 @@
+"""What a server says in a protocol's own words and codes, when it refuses, breaks the protocol or takes leave, and what to do."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from asyncli.findings import Words
+from asyncli.mqtt_values import REASONS
+
+# Close codes (RFC 6455, section 7.4.1, and its registry): their names, and what to look at.
+_CLOSE_CODES = {
+    1000: ("normal closure", "see why it was done with them"),
+    1001: ("going away", "see what stopped it, or restarted it, or what it deleted"),
+    1002: ("protocol error", "see its error log: it did not understand a frame of asyncli's"),
+    1003: ("unsupported data", "see its error log"),
+    1007: ("invalid payload", "see its error log"),
+    1008: ("policy violation", "see its rules: tokens, origins, rates, idle times"),
+    1009: ("message too big", "see its limit of a message's size"),
+    1010: ("mandatory extension", "see which extensions it wants"),
+    1011: ("internal error", "see its error log"),
+    1012: ("service restart", "see what restarted it"),
+    1013: ("try again later", "see its load and its limits"),
+    1014: ("bad gateway", "see the proxy's backend"),
+}
+# Error codes of HTTP/2 (RFC 9113, section 7), as far as a GOAWAY has them.
+_ERROR_CODES = {
+    0: ("no error", "see what stopped or reloaded it, and its timeouts"),
+    1: ("protocol error", "see its error log: it did not understand a frame of asyncli's"),
+    2: ("internal error", "see its error log"),
+    3: ("flow control error", "see its error log"),
+    4: ("settings timeout", "see its load, and middle boxes that hold packets back"),
+    6: ("frame size error", "see its error log: it did not understand a frame of asyncli's"),
+    9: ("compression error", "see its error log: it did not understand a HEAD of asyncli's"),
+    11: ("enhance your calm", "see its limit of pings and requests, and give a longer --keepalive"),
+    12: ("inadequate security", "see its suites of TLS (RFC 9113, appendix A), or --tls-min 1.3"),
+    13: ("HTTP/1.1 required", "leave --http2 out"),
+}
+#: Of each protocol: how a server takes leave, and its codes.
+_GOODBYES: dict[str, tuple[str, dict[int, tuple[str, str]]]] = {
+    "websocket": ("with a close frame", _CLOSE_CODES),
+    "mqtt": ("with a DISCONNECT", {code: (name, "see its log") for code, name in REASONS.items()}),
+    "http2": ("with GOAWAY", _ERROR_CODES),
+    "sse": ("which ended the stream", {}),
+    "stream": ("which ended the answer", {}),
+}
+# Refusals begin with a word and a code, where they have one: the codes of each word, and what to do; the last is of all others.
+_STATED = re.compile(r"([A-Z_]+) ([0-9]+)")
+_BROKER = "see its log, its load and its limits"
+_OF_BROKER = (
+    ((1, 132), "write another --mqtt-version"), ((2, 133), "write other ids (--mqtt-id)"),
+    ((4, 5, 134, 135, 140), "see the login and its rights (--mqtt-login-file)"), ((), _BROKER),
+)  # fmt: skip
+_REFUSED: dict[str, tuple[tuple[Iterable[int], str], ...]] = {
+    "HTTP": (
+        (range(300, 400), "aim at where it redirects to"),
+        ((401, 403, 407), "see the credentials and the Origin that it wants (--header-file)"),
+        ((429, *range(500, 600)), "see its log, its load and its limits, and the backend behind it"),
+        ((), "see the URL's path, and the headers that it wants (--header)"),
+    ),
+    "CONNACK": _OF_BROKER,
+    "DISCONNECT": _OF_BROKER,
+    "SERVER_KEEP_ALIVE": (((), "write a --keepalive of no more seconds than that"),),
+    "SUBACK": (((), "see the topics (--subscribe), and what the login may read"),),
+    "GOAWAY": tuple(((code,), remedy) for code, (_, remedy) in _ERROR_CODES.items()),
+    "MAX_CONCURRENT_STREAMS": (
+        ((), "raise that limit (nginx: http2_max_concurrent_streams), or use fewer: --streams; --h2-heartbeat ping needs none"),
+    ),
+}
+# Of answers that state no code, and of none: by protocol.
+_ANOTHER = {
+    "http": "see that the URL names an HTTP server; one that speaks HTTP/2 alone needs --http2",
+    "http2": "see whether it speaks HTTP/2 here without being asked to upgrade; leave --http2 out, or write https://",
+    "sse": "see that the URL names an HTTP server, and its path",
+    "websocket": "see whether a WebSocket server answers at this URL, and whether a middle box changes what it says",
+    "mqtt": "see whether a broker listens there, and its log",
+    "tcp": "see whether such a server listens there, and what it says first (--greeting)",
+}
+_BROKEN = {"http": _ANOTHER["http"], "tcp": "see whether --expect is right; else see its error log"}
+
+
+def remedy_of_refusals(protocol: str, reasons: Iterable[str] = ()) -> str:
+    """What to do where a server does not grant a handshake: by its answers, as ``HTTP 404 Not Found``; without any, none came."""
+    remedies = dict.fromkeys(_remedy_of_refusal(protocol, why) for why in reasons)
+    return "; ".join(remedies) or _another(protocol)
+
+
+def _remedy_of_refusal(protocol: str, why: str) -> str:
+    if stated := _STATED.match(why):
+        for codes, remedy in _REFUSED.get(stated[1], ()):
+            if not codes or int(stated[2]) in codes:
+                return remedy
+    return _another(protocol)
+
+
+def _another(protocol: str) -> str:
+    return _ANOTHER.get(protocol, _ANOTHER["sse"])
+
+
+def remedy_of_broken(protocol: str) -> str:
+    """What to do where a server broke the protocol that it had agreed to."""
+    return _BROKEN.get(protocol, "see its error log, and middle boxes that change what passes")
+
+
+def words_of_goodbye(protocol: str, code: int, own: str = "") -> Words:
+    """``with a close frame of code 1001 (going away)``, and what to look at; ``own``: the server's words for it."""
+    how, codes = _GOODBYES.get(protocol, ("in due form", {}))
+    if not code and code not in codes:
+        return Words(how, "see why it was done with them")
+    name, remedy = codes.get(code, ("", "see its documentation for what it means by that"))
+    return Words(f"{how} of code {code}" + (f" ({name})" if name else "") + (f": {own}" if own else ""), remedy)

@@ -1,0 +1,39 @@
+"""What to do about a server's answer in a protocol's own words: by its code."""
+
+from __future__ import annotations
+
+import pytest
+
+from asyncli.findings import protocol_codes
+from asyncli.findings.loss_causes import remedy_of_unexplained
+from asyncli.findings.protocol_codes import remedy_of_broken, remedy_of_refusals
+
+
+@pytest.mark.parametrize(
+    ("protocol", "reason", "flag"),
+    [
+        ("websocket", "HTTP 404 Not Found", "URL"), ("sse", "HTTP 405 Method Not Allowed", "--header"), ("websocket", "HTTP 200 OK: hello", "URL"),
+        ("websocket", "HTTP 401 Unauthorized", "credentials"), ("websocket", "HTTP 403 Forbidden: x", "Origin"),
+        ("websocket", "HTTP 429 Too Many Requests", "load"), ("stream", "HTTP 503 Service Unavailable", "backend"), ("sse", "HTTP 302 Found: Location: /", "redirects"),
+        ("websocket", "the Sec-WebSocket-Accept does not answer the key", "middle box"), ("sse", "no event stream", "HTTP server"),
+        ("mqtt", "CONNACK 1: unacceptable protocol version", "--mqtt-version"), ("mqtt", "CONNACK 132: x", "--mqtt-version"),
+        ("mqtt", "CONNACK 133: x", "--mqtt-id"), ("mqtt", "CONNACK 5: not authorized", "--mqtt-login-file"), ("mqtt", "DISCONNECT 135: x", "--mqtt-login-file"),
+        ("mqtt", "CONNACK 3: server unavailable", "load"), ("mqtt", "CONNACK 137: x", "load"), ("mqtt", "SUBACK 135: not authorized for a", "--subscribe"),
+        ("mqtt", "b'HTTP/1.1 400' in place of CONNACK", "broker"), ("mqtt", "closed without an answer", "broker"),
+        ("http2", "GOAWAY 11", "calm"), ("http2", "MAX_CONCURRENT_STREAMS 0: 1 needed", "--h2-heartbeat"), ("http2", "it speaks HTTP/1: x", "--http2"),
+        ("tcp", "b'554' in place of '/^220/'", "--greeting"),
+    ],
+)  # fmt: skip
+def test_a_refusal_has_the_remedy_of_its_code(protocol: str, reason: str, flag: str) -> None:
+    assert flag in remedy_of_refusals(protocol, [reason]).replace(protocol_codes._ERROR_CODES[11][1], "calm")
+
+
+def test_several_have_each_its_own_once_and_none_that_of_silence() -> None:
+    both = remedy_of_refusals("websocket", ["HTTP 404 a", "HTTP 503 b", "HTTP 503 c"]).split("; ")
+    assert both == [remedy_of_refusals("websocket", ["HTTP 404"]), remedy_of_refusals("websocket", ["HTTP 500"])]
+    assert "broker" in remedy_of_refusals("mqtt")
+    assert ("--expect" in remedy_of_broken("tcp"), "--http2" in remedy_of_broken("http")) == (True, True)
+
+
+def test_a_broker_may_have_ended_the_older_of_two_with_one_id() -> None:
+    assert ["--mqtt-id" in remedy_of_unexplained(one, "closed_idle") for one in ("mqtt", "websocket")] == [True, False]
