@@ -26,6 +26,7 @@ from asyncli.findings.host import host_shared
 from asyncli.plan import without_secrets
 from asyncli.records import Finding
 from asyncli.run import Run
+from asyncli.spoken import OWN_KEYS
 from asyncli.units import format_count
 
 Called = Literal["higher", "lower", "no_difference", "cannot_say"]
@@ -180,7 +181,7 @@ def _require_known_parts(rows: Sequence[Difference]) -> None:
         return
     if 2 * rest / whole.difference > 1:
         whole.verdict = "cannot_say"
-        whole.why = f"{rest:+,.0f} of {whole.difference:+,.0f} B a connection are left over, which may be other programs"
+        whole.why = f"{rest:+,.0f} of {whole.difference:+,.0f} bytes a connection are left over, which may be other programs"
 
 
 def _row(row: Number, first: MeasuredRun, second: MeasuredRun) -> Difference:
@@ -260,6 +261,9 @@ def differing(runs: Sequence[MeasuredRun]) -> list[Differing]:
         values = [one.facts.get(key) for one in runs]
         if any(value != values[0] for value in values[1:]):
             found.append(Differing(key, [without_secrets(key.removeprefix("plan."), value) for value in values]))
+    if any(one.key == "protocol" for one in found):
+        # What is one protocol's alone differs for it.
+        found = [one for one in found if one.key.removeprefix("plan.") not in OWN_KEYS]
     if any(one.key.startswith(DIRECTIVE) for one in found):
         # The hash of the file adds nothing to its directives.
         found = [one for one in found if one.key != "server.config_hash"]
@@ -273,7 +277,7 @@ def _findings(runs: Sequence[MeasuredRun], differs: Sequence[Differing]) -> list
         return {key: by_key[key] for key in keys if key in by_key}
 
     found = [*chain.from_iterable(map(_trust, runs))]
-    done = [key for key in by_key if key.startswith("plan.") and key.removeprefix("plan.") not in _WHERE]
+    done = [key for key in by_key if key == "protocol" or (key.startswith("plan.") and key.removeprefix("plan.") not in _WHERE)]
     for made, unlike in (
         (comparison.compare_plan, of(*done)),
         (comparison.compare_host, of(*HOST, "local")),

@@ -22,6 +22,7 @@ from asyncli.findings.cost import (
     cost_of_a_part,
     cost_residual_unknown,
     cost_reused,
+    cost_sockets_closed,
     descriptors_listed,
     plateau_unsettled,
 )
@@ -105,7 +106,7 @@ def costs(run: Run) -> Costs:
         "generator_user": ours.fit("generator_user", generator, note=" of USS"),
         "host_total": shared.fit("host_total", host, note=in_use),
     }
-    result.unknown |= _count_strangers(found, {"kernel": kernel, "host_total": host}, shared, ramp, ends)
+    _count_strangers(result, found, {"kernel": kernel, "host_total": host}, shared, run)
     for name, one in found.items():
         if isinstance(one, Fit):
             setattr(result, name, one.cost)
@@ -137,38 +138,46 @@ def costs(run: Run) -> Costs:
     return result
 
 
-def _count_strangers(found: dict[str, Fit | int], read: dict[str, Series], fitter: Fitter, run: Run, ends: int) -> dict[str, str]:
-    """Widen differences of two levels in ``found`` by what sockets of other programs may have cost; why some are unknown.
+def _count_strangers(result: Costs, found: dict[str, Fit | int], read: dict[str, Series], fitter: Fitter, run: Run) -> None:
+    """Widen costs in ``found`` by what sockets of other programs may have cost, or say in ``result`` that it hides them.
 
-    A slope's interval has what others do out of step with the connections, and what is in step belongs to them: an upstream's
-    sockets. Two levels cannot tell, but the kernel counts the sockets of all. Each of others is taken to cost between nothing and
-    as much as one of ours: the interval has both, and the value is between them.
+    The kernel counts the sockets of all. Each of others is taken to cost between nothing and as much as one of ours: the interval
+    has both, and the value is between them. A slope's interval has what others do out of step with the connections already; in
+    step, and gone with them, are sockets that belong to them: an upstream's.
     """
-    kernel = found["kernel"]
-    if not isinstance(kernel, Fit) or not kernel.cost.of_levels:
-        return {}
+    kernel, ends = found["kernel"], run.sides.ends
     strangers = fitter.strangers(run.series(metrics.KERNEL_TCP_ALLOC), ends)
-    beside = fitter.fit("kernel", strangers, 1 / ends)
-    if not isinstance(beside, Fit):
-        return {}
+    beside = fitter.fit("strangers", strangers, 1 / ends)
+    if not isinstance(kernel, Fit) or not isinstance(beside, Fit):
+        return
+    low, high = beside.cost.ci95
+    if not kernel.cost.of_levels and (low <= 0 <= high or _leave_with_ours(strangers, run)):
+        return
     sockets = 1.0 + beside.cost.bytes_per_connection
     if sockets <= 0:
         # What one of them costs has no bound.
-        why = "other programs closed as many sockets as these connections opened, or more"
-        return {name: why for name in read if found.pop(name)}
+        result.findings.append(cost_sockets_closed([name for name in read if found.pop(name)]))
+        result.unknown |= dict.fromkeys(read, result.findings[-1].evidence)
+        return
     price = max(0.0, kernel.cost.bytes_per_connection / sockets)
     for name, metric in read.items():
         fits, scale = [found[name]], 1 / ends if name == "kernel" else 1.0
-        for each in (price / 2, price):
+        for each in (price, price / 2):
             theirs = Series(strangers.t_s, [each * one for one in strangers.values])
             fits.append(fitter.fit(name, minus(metric, [theirs]), scale))
-        known = [one for one in fits if isinstance(one, Fit) and one.cost.of_levels]
+        known = [one for one in fits if isinstance(one, Fit) and one.cost.of_levels == kernel.cost.of_levels]
         if len(known) == len(fits):
-            alone, middle, _ = known
+            alone, _, middle = known
             bounds = [bound for one in known for bound in one.cost.ci95]
             cost = msgspec.structs.replace(middle.cost, ci95=(min(bounds), max(bounds)), method=alone.cost.method)
             found[name] = msgspec.structs.replace(middle, cost=cost)
-    return {}
+
+
+def _leave_with_ours(strangers: Series, run: Run) -> bool:
+    """Whether most of what came in the ramp is gone after the drain."""
+    before, most = strangers.last(until_s=run.first_connect_s), strangers.last(until_s=run.stop_s)
+    after = strangers.last(since_s=drained.start_s) if (drained := run.phase("residue")) is not None else None
+    return before is not None and most is not None and after is not None and abs(after - before) < abs(most - before) / 2
 
 
 def _accepted_before(run: Run) -> float:

@@ -21,6 +21,7 @@ from asyncli.metrics import SERVER_CPU_S
 from asyncli.plan import Plan
 from asyncli.records import Environment, Finding
 from asyncli.run import Run, Ticks
+from asyncli.spoken import PROTOCOLS
 from asyncli.units import format_duration
 
 _NONE = Histogram()
@@ -248,6 +249,7 @@ def facts(plan: Plan, environment: Environment) -> dict[str, Any]:
     if isinstance(server, dict):
         found |= {f"server.{key}": server.get(key) for key in ("label", "version", "exe", "config_hash")}
         found |= {f"{DIRECTIVE}{name}": value for name, value in (server.get("directives") or {}).items()}
+    found["protocol"] = PROTOCOLS[plan.protocol].title
     found |= {f"plan.{key}": value for key, value in msgspec.to_builtins(plan).items() if key not in ("batch", "interval_s")}
     if plan.hold_until is not None:
         # Its length by the wall clock varies by seconds.

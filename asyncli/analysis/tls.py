@@ -19,8 +19,6 @@ from asyncli.run import Run
 # RFC 9325, section 4.5.
 _LEAST_BITS = {"RSA": 2048, "EC": 224, "DSA": 2048}
 _BROKEN = ("md5", "sha1")
-# Renewal is due when a third of a certificate's time is left (letsencrypt.org/docs/integration-guide), 30 days of the usual 90.
-_DUE_SHARE, _DUE_DAYS = 1 / 3, 30.0
 
 
 class Quantiles(msgspec.Struct):
@@ -96,7 +94,8 @@ def tls_findings(
         yield tls.tls_weak("key", f"{kind} {bits}")
     if certificate.get("signature") in _BROKEN:
         yield tls.tls_weak("signature", certificate["signature"])
-    due_days = min(_DUE_DAYS, _DUE_SHARE * certificate.get("lasts_days", math.inf))
+    # Renewal is due when a third of its time is left (letsencrypt.org/docs/integration-guide): 30 days of the usual 90.
+    due_days = min(30.0, certificate.get("lasts_days", math.inf) / 3)
     if certificate and certificate["days_left"] <= due_days:
         yield tls.tls_certificate_ends(certificate["subject"], certificate["ends"], certificate["days_left"])
     # A server may show another one after a reload.

@@ -56,6 +56,12 @@ def cost_not_sampled(costs: Sequence[str], host: str) -> str:
     return f"cost unknown of what was not sampled in the ramp: {', '.join(_SOURCES[name].format(host=host) for name in costs)}"
 
 
+@finding("cost_sockets_closed", "info", "run again while no other program closes connections there")
+def cost_sockets_closed(costs: Sequence[str]) -> str:
+    """What other programs' closed sockets gave back hides these ``costs``."""
+    return f"cost unknown of {_called(costs)}: other programs closed as many sockets as these connections opened, or more"
+
+
 @finding("cost_residual_unknown", "info")
 def cost_residual_unknown(needs: Sequence[str]) -> str:
     """What the host uses per connection beyond its known parts is unknown: it ``needs`` a cost that is unknown, or its parts were

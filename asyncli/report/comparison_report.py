@@ -32,10 +32,10 @@ if TYPE_CHECKING:
 # Columns of a terminal.
 _WIDEST = 120
 _ROW = {row.key: row for row in ROWS}
-#: Units by size: (at least, factor, name); the first that fits is used.
+#: Units by size: (at least, factor, name); the first that fits is used. B is a run.
 _SCALES: dict[str, tuple[tuple[float, float, str], ...]] = {
-    "bytes": ((1e12, 1e12, "TB"), (1e9, 1e9, "GB"), (1e6, 1e6, "MB"), (1e5, 1e3, "kB"), (0, 1, "B")),
-    "bytes/h": ((1e9, 1e9, "GB/h"), (1e6, 1e6, "MB/h"), (1e5, 1e3, "kB/h"), (0, 1, "B/h")),
+    "bytes": ((1e12, 1e12, "TB"), (1e9, 1e9, "GB"), (1e6, 1e6, "MB"), (1e5, 1e3, "kB"), (0, 1, "bytes")),
+    "bytes/h": ((1e9, 1e9, "GB/h"), (1e6, 1e6, "MB/h"), (1e5, 1e3, "kB/h"), (0, 1, "bytes/h")),
     "us": ((1e6, 1e6, "s"), (1e4, 1e3, "ms"), (0, 1, "µs")),
     "ms": ((1e4, 1e3, "s"), (0, 1, "ms")),
 }

@@ -292,6 +292,21 @@ def test_a_different_plan_is_said_at_the_top() -> None:
     assert memory.difference is not None
 
 
+@pytest.mark.parametrize(
+    ("url", "more", "title"),
+    [
+        ("mqtt://127.0.0.1:1883", {"mqtt_version": "5"}, "MQTT"), ("http://127.0.0.1:8080/", {}, "HTTP"),
+        ("http://127.0.0.1:8080/", {"http_protocol": "sse", "silence_s": 9.0}, "Server-sent events"),
+    ],
+)
+def test_another_protocol_is_named_in_place_of_its_keys(url: str, more: dict[str, Any], title: str) -> None:
+    runs = [a_run(20_000, hold_s=30.0, http2=True, streams=2), a_run(20_000, hold_s=30.0, seed=2, **more)]
+    runs[1].plan = msgspec.structs.replace(runs[1].plan, urls=(url,))
+    assert fields(compared(*runs), "compare_plan")["differs"] == {"protocol": ["HTTP/2", title]}
+    runs[1].plan = msgspec.structs.replace(runs[0].plan, streams=3)
+    assert fields(compared(*runs), "compare_plan")["differs"] == {"plan.streams": [2, 3]}
+
+
 def test_another_host_or_asyncli_is_said() -> None:
     runs = [a_run(10_000, hold_s=30.0), a_run(10_000, hold_s=30.0, seed=2)]
     other = {"kernel": "6.1.0", "cpus": 64, "memory_bytes": 4e9, "asyncli": "0.2.0", "sysctls": {"net.core.somaxconn": "128"}}

@@ -118,11 +118,34 @@ def test_sockets_of_others_are_in_the_interval_of_two_levels(connections: int, s
     assert beside.server_user == alone.server_user
 
 
+@pytest.mark.parametrize("stay", [True, False])
+def test_sockets_in_step_with_ours_are_an_upstreams_if_they_leave_with_ours(stay: bool) -> None:
+    """As of another soak that ramps at the same pace: a narrow interval about twice the cost holds the truth of neither."""
+    run = a_run(20_000, hold_s=10.0, noise=0.1)
+    alone, most = costs(run), 0.0
+    for sample in run.samples:
+        held = sample.values.get("status.active", 1.0) - 1.0
+        most = max(most, held)
+        theirs = 2 * (most if stay else held)
+        sample.values["kernel.tcp_alloc"] += theirs
+        for name in ("kernel.socket_bytes", "host.used_bytes"):
+            sample.values[name] += KERNEL_END * theirs
+    beside = costs(run)
+    twice = {"kernel": 2 * KERNEL_END, "host_total": HOST + 2 * KERNEL_END}
+    for name, dear in twice.items():
+        one = getattr(beside, name)
+        assert one.ci95[0] <= dear <= one.ci95[1]
+        assert (one.ci95[0] <= TRUTH[name]) is stay
+        assert not one.of_levels
+        assert getattr(alone, name).ci95[0] <= TRUTH[name] <= getattr(alone, name).ci95[1]
+
+
 def test_more_sockets_that_others_close_than_ours_hide_the_kernel() -> None:
     run = short(500)
     beside = costs(raised(run, -1100, "kernel.tcp_alloc", since_s=run.phases[1].start_s))
     assert (beside.kernel, beside.host_total, beside.residual) == (None, None, None)
     assert {"kernel", "host_total", "residual"} <= beside.unknown.keys()
+    assert "cost_sockets_closed" in [one.code for one in beside.findings]
     assert beside.server_user is not None
 
 
