@@ -141,7 +141,7 @@ def protocol_sections(summary: Summary) -> list[doc.Section]:
         said.append(f"{format_count(streams.streams_open)} streams held, {streams.per_connection} a connection")
         said.append(f"{format_count(streams.streams_lost)} streams lost{lost}")
     if part.first_answers is not msgspec.UNSET:
-        said.append(f"first answers: {by_reason(part.first_answers)}")
+        said.append(f"first answers: {', '.join(part.first_answers)}")
     if part.goodbyes:
         said.append("goodbyes: " + ", ".join(f"{format_count(count)} {_with(code)}" for code, count in part.goodbyes.items()))
     words = ", ".join(said)
