@@ -11,7 +11,7 @@ from rich.console import Console
 from synthetic_run import a_run
 from test_comparison import compared
 
-from asyncli.records import Finding
+from asyncli.records import Finding, ProtocolCounts
 from asyncli.report.comparison_report import print_comparison
 from asyncli.report.listing import Listing, Unread, listed, print_listing
 from asyncli.report.run_report import print_report
@@ -34,6 +34,13 @@ def printed(of: Run | Summary, width: int = 80, path: str = "run.db", *, termina
 @pytest.mark.parametrize("width", [40, 60, 80, 200])
 def test_any_width(width: int) -> None:
     printed(a_run(20_000), width)
+
+
+def test_a_goodbye_without_a_code_has_none() -> None:
+    run = a_run(20_000)
+    run.ticks[-1][1].protocol = ProtocolCounts(goodbyes={0: 80, 1001: 3})
+    said = next(line for line in printed(run).splitlines() if "goodbyes" in line)
+    assert ("× 0" in said, "80 without" in said, "3 × 1001" in said) == (False, True, True)
 
 
 def test_a_log_gets_its_tables_as_wide_as_they_must_be() -> None:
