@@ -81,7 +81,7 @@ def generate(chance: Random) -> Case:
 
 
 def _settings(chance: Random) -> bytes:
-    values = {1: (0, 4096), 2: (0, 0, 0, 1), 3: (0, 100), 4: (0, 65_535, _MOST, 1 << 31), 5: (16_384, 1 << 24, 100, (1 << 24) - 1), 6: (100,), 8: (0, 1, 2), 77: (5,)}
+    values = {1: (0, 4096), 2: (0, 0, 0, 1), 3: (100, 0), 4: (0, 65_535, _MOST, 1 << 31), 5: (16_384, 1 << 24, 100, (1 << 24) - 1), 6: (100,), 8: (0, 1, 2), 77: (5,)}
     names = [chance.choice((3, 3, 4, 5, 6, 1, 77, *values)) for _ in range(chance.randrange(4))]
     return b"".join(struct.pack(">HI", name, values[name][0] if not maybe(chance, 8) else chance.choice(values[name])) for name in names)
 
@@ -274,6 +274,9 @@ class _Peer:
             raise Refused
         if kind == SETTINGS and any(payload[place : place + 6] == b"\0\2\0\0\0\1" for place in range(0, len(payload), 6)):
             raise Refused  # RFC 9113, 6.5.2
+        pairs = struct.iter_unpack(">HI", payload[: len(payload) // 6 * 6]) if kind == SETTINGS and not flags & ACK and not stream else ()
+        if self.heads and not self.granted and (3, 0) in pairs:
+            raise Refused  # no HEAD may be sent
         if kind == HEADERS and flags & 0x20 and len(payload) - bool(flags & 8) >= 5 and not self._block:
             # Of priorities h2 judges what each depends on, which RFC 9113 takes no notice of.
             place = 9 + bool(flags & 8)
