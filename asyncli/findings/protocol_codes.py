@@ -76,7 +76,7 @@ _ANOTHER = {
     "mqtt": "see whether a broker listens there, and its log",
     "tcp": "see whether such a server listens there, and what it says first (--greeting)",
 }
-_BROKEN = {"http": _ANOTHER["http"], "tcp": "see whether --expect is right; else see its error log"}
+_BROKEN = {"http": _ANOTHER["http"], "tcp": "see whether --send and --expect are right; else see its error log"}
 
 
 def remedy_of_refusals(protocol: str, reasons: Iterable[str] = ()) -> str:
