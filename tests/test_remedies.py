@@ -6,7 +6,7 @@ import pytest
 
 from asyncli.findings import protocol_codes
 from asyncli.findings.loss_causes import remedy_of_unexplained
-from asyncli.findings.protocol_codes import remedy_of_broken, remedy_of_refusals
+from asyncli.findings.protocol_codes import code_of_goodbye, remedy_of_broken, remedy_of_refusals
 
 
 @pytest.mark.parametrize(
@@ -37,3 +37,7 @@ def test_several_have_each_its_own_once_and_none_that_of_silence() -> None:
 
 def test_a_broker_may_have_ended_the_older_of_two_with_one_id() -> None:
     assert ["--mqtt-id" in remedy_of_unexplained(one, "closed_idle") for one in ("mqtt", "websocket")] == [True, False]
+
+
+def test_of_http2_0_is_a_code() -> None:
+    assert [code_of_goodbye(*one) for one in (("http2", 0), ("websocket", 0), ("sse", 0), ("websocket", 4001))] == ["0 (no error)", "", "", "4001"]

@@ -68,8 +68,7 @@ def judge(
         return Judgement("untested", f"nothing ever connected{by_hand}")
     if not tested(plan, whole.opened, whole.answered):
         opened, sent = format_many(whole.opened, "connection"), format_many(whole.sent, "heartbeat")
-        what = "no answer was right" if "protocol_error" in whole.deaths else "nothing ever answered"
-        return Judgement("untested", f"{what}: {opened} opened, {sent} sent{by_hand}")
+        return Judgement("untested", f"{why_untested(whole.deaths)}: {opened} opened, {sent} sent{by_hand}")
     # A lost worker that held nothing yet has a count of 0.
     gone = whole.deaths.get("generator_lost")
     starved = {cause: whole.failures[cause] for cause in _SHORT_OF if whole.failures.get(cause)}
@@ -110,6 +109,11 @@ def judge(
     silent = f", {unheard.count:,} of them silent in the last {format_duration(unheard.ago_s)} of the hold" if unheard else ""
     said = f"{_part(held, asked, 'connection')} held to the end{silent}, and {lost}{retried}{by_hand}"
     return Judgement("passed", said + _answered_with_errors(whole))
+
+
+def why_untested(causes: Collection[str]) -> str:
+    """``causes``: of losses, where something connected and no heartbeat was answered."""
+    return "no answer was right" if "protocol_error" in causes else "nothing ever answered"
 
 
 def _part(count: int, of: int, one: str) -> str:

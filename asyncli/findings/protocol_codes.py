@@ -76,7 +76,7 @@ _ANOTHER = {
     "mqtt": "see whether a broker listens there, and its log",
     "tcp": "see whether such a server listens there, and what it says first (--greeting)",
 }
-_BROKEN = {"http": _ANOTHER["http"], "tcp": "see whether --expect is right; else see its error log"}
+_BROKEN = {"http": _ANOTHER["http"], "tcp": "see whether --send and --expect are right; else see its error log"}
 
 
 def remedy_of_refusals(protocol: str, reasons: Iterable[str] = ()) -> str:
@@ -102,10 +102,18 @@ def remedy_of_broken(protocol: str) -> str:
     return _BROKEN.get(protocol, "see its error log, and middle boxes that change what passes")
 
 
+def code_of_goodbye(protocol: str, code: int) -> str:
+    """``1001 (going away)``; "" where 0 stands for none."""
+    _, codes = _GOODBYES.get(protocol, ("", {}))
+    name = f" ({codes[code][0]})" if code in codes else ""
+    return f"{code}{name}" if code or name else ""
+
+
 def words_of_goodbye(protocol: str, code: int, own: str = "") -> Words:
     """``with a close frame of code 1001 (going away)``, and what to look at; ``own``: the server's words for it."""
     how, codes = _GOODBYES.get(protocol, ("in due form", {}))
-    if not code and code not in codes:
+    shown = code_of_goodbye(protocol, code)
+    if not shown:
         return Words(how, "see why it was done with them")
-    name, remedy = codes.get(code, ("", "see its documentation for what it means by that"))
-    return Words(f"{how} of code {code}" + (f" ({name})" if name else "") + (f": {own}" if own else ""), remedy)
+    _, remedy = codes.get(code, ("", "see its documentation for what it means by that"))
+    return Words(f"{how} of code {shown}" + (f": {own}" if own else ""), remedy)

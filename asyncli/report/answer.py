@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 
 from asyncli.analysis.forecast import Ceiling
+from asyncli.analysis.verdict import why_untested
 from asyncli.findings.forecast import gave_way
 from asyncli.report.format import about, about_to, bytes_each, ceiling, with_error, with_streams
 from asyncli.report.summary import Summary
@@ -52,7 +53,7 @@ def answer(summary: Summary) -> str:
     """The cost of a connection as a sentence."""
     cost, sampled = summary.cost, sides(summary.environment)
     if summary.connections.opened and summary.verdict == "untested":
-        return "Cost per connection unknown: nothing ever answered."
+        return f"Cost per connection unknown: {why_untested(summary.connections.deaths)}."
     if not_seen := _server_not_seen(summary):
         return not_seen
     end = "for this end of it" if sampled.far is None else "for its end of it"

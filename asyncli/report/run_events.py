@@ -10,6 +10,7 @@ from asyncli.analysis.losses.attribution import Diagnosis
 from asyncli.analysis.reconcile import agreement
 from asyncli.analysis.reconcile import in_words as divergence_in_words
 from asyncli.analysis.tls import Quantiles, TlsPart
+from asyncli.findings.protocol_codes import code_of_goodbye
 from asyncli.findings.tls import by_reason
 from asyncli.records import Deaths, Environment
 from asyncli.report import document as doc
@@ -141,17 +142,18 @@ def protocol_sections(summary: Summary) -> list[doc.Section]:
         said.append(f"{format_count(streams.streams_open)} streams held, {streams.per_connection} a connection")
         said.append(f"{format_count(streams.streams_lost)} streams lost{lost}")
     if part.first_answers is not msgspec.UNSET:
-        said.append(f"first answers: {by_reason(part.first_answers)}")
+        said.append(f"first answers: {', '.join(part.first_answers)}")
     if part.goodbyes:
-        said.append("goodbyes: " + ", ".join(f"{format_count(count)} {_with(code)}" for code, count in part.goodbyes.items()))
+        said.append("goodbyes: " + ", ".join(_goodbyes(part.name, int(code), count) for code, count in part.goodbyes.items()))
     words = ", ".join(said)
     if took.p50 is None:
         return [doc.Section("protocol", name, [_line(name, words)] if words else [])]
     return [_handshakes("protocol", name, words, "From the first words to the server's leave", {"": took})]
 
 
-def _with(code: str) -> str:
-    return "without a code" if code == "0" else f"× {code}"
+def _goodbyes(protocol: str, code: int, count: int) -> str:
+    shown = code_of_goodbye(protocol, code)
+    return f"{format_count(count)} × {shown}" if shown else f"{format_count(count)} without a code"
 
 
 def deaths_table(deaths: Mapping[str, Deaths]) -> doc.DataTable:

@@ -16,7 +16,7 @@ from asyncli.core.life import DEATHS
 from asyncli.findings.probes import probe_lost
 from asyncli.findings.tls import tls_handshakes_failed
 from asyncli.plan import Plan
-from asyncli.records import Check, Deaths, Finding, Phase, Sample, Tick, TlsCounts
+from asyncli.records import Check, Deaths, Finding, Phase, ProtocolCounts, Sample, Tick, TlsCounts
 
 HELD = 1000
 NGINX = {"server": {"label": "nginx/1.22.1"}}
@@ -164,6 +164,12 @@ def test_hosts_that_were_silent_together_are_named_together() -> None:
     assert [(one.code, one.count) for one in found] == [("client_cut", 100), ("client_cut", 30)]
     assert all(name in found[0].evidence for name in ("10.0.0.9", "10.0.0.10"))
     assert "10.0.0.9" not in found[1].evidence
+
+
+def test_a_goodbye_says_how_old_they_were() -> None:
+    scene = Scene().die(40, "closed_announced", [5], age=at(30), idle=at(2))
+    scene.ticks[5].protocol = ProtocolCounts(goodbyes={1001: 40})
+    assert [(one.code, one.count, "30 s" in one.evidence) for one in scene.found()] == [("goodbye", 40, True)]
 
 
 def test_what_its_cause_says_already() -> None:

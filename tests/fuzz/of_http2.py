@@ -96,7 +96,7 @@ def generate(chance: Random) -> Case:
 
 
 def _settings(chance: Random) -> bytes:
-    values = {1: (0, 4096), 2: (0, 0, 0, 1), 3: (0, 100), 4: (0, 65_535, _MOST, 1 << 31), 5: (16_384, 1 << 24, 100, (1 << 24) - 1), 6: (100,), 8: (0, 1, 2), 77: (5,)}
+    values = {1: (0, 4096), 2: (0, 0, 0, 1), 3: (100, 0), 4: (0, 65_535, _MOST, 1 << 31), 5: (16_384, 1 << 24, 100, (1 << 24) - 1), 6: (100,), 8: (0, 1, 2), 77: (5,)}
     names = [chance.choice((3, 3, 4, 5, 6, 1, 77, *values)) for _ in range(chance.randrange(4))]
     return b"".join(struct.pack(">HI", name, values[name][0] if not maybe(chance, 8) else chance.choice(values[name])) for name in names)
 

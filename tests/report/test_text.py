@@ -14,7 +14,7 @@ from test_comparison import compared
 from test_live import state_at
 
 from asyncli.analysis.cost import Cost, Costs
-from asyncli.records import Finding
+from asyncli.records import Finding, ProtocolCounts
 from asyncli.report.analyses import analyse
 from asyncli.report.answer import answer, one_line
 from asyncli.report.comparison_report import document, print_comparison
@@ -45,6 +45,13 @@ def printed(of: Run | Summary, width: int = 80, path: str = "run.db", *, termina
 @pytest.mark.parametrize("width", [40, 60, 80, 200])
 def test_any_width(width: int) -> None:
     printed(a_run(20_000), width)
+
+
+def test_a_goodbye_without_a_code_has_none() -> None:
+    run = a_run(20_000)
+    run.ticks[-1][1].protocol = ProtocolCounts(goodbyes={0: 80, 1001: 3})
+    said = next(line for line in printed(run).splitlines() if "goodbyes" in line)
+    assert ("× 0" in said, "80 without" in said, "3 × 1001" in said) == (False, True, True)
 
 
 def test_a_log_gets_its_tables_as_wide_as_they_must_be() -> None:
