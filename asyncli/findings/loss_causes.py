@@ -13,29 +13,11 @@ from typing import Any
 import msgspec
 
 from asyncli.findings import Words, fill
+from asyncli.findings.known_timers import default_of, known_idle
 from asyncli.findings.losses import describe_loss, plain_braces
 from asyncli.findings.protocol_codes import remedy_of_broken
 from asyncli.units import format_clock, format_count, format_duration, format_many
 
-# Idle timeouts (s) that are somebody's default.
-_KNOWN_IDLE_S = {
-    5: "the keep-alive timeout of Apache, lighttpd, Node.js and uvicorn",
-    60: "the idle timeout of AWS's application and classic load balancers", 65: "nginx's packaged keepalive_timeout",
-    75: "nginx's default keepalive_timeout", 240: "the idle timeout of Azure's load balancer", 300: "Caddy's idle timeout",
-    350: "the idle timeout of AWS's network load balancer", 600: "the idle timeout of GCP's firewalls and load balancers",
-}  # fmt: skip
-# After an upgrade.
-_KNOWN_UPGRADED_S = {
-    **{seconds: whose for seconds, whose in _KNOWN_IDLE_S.items() if seconds >= 240},
-    60: "the proxy_read_timeout of nginx by default, or the idle timeout of AWS's application and classic load balancers",
-}
-# nginx's defaults.
-_DEFAULTS = {
-    "keepalive_timeout": ((75, "75 s by default"), (65, "65 s in its packages")),
-    "client_header_timeout": ((60, "60 s by default"),),
-    "keepalive_requests": ((1000, "1,000 by default"), (100, "100 by default before 1.19.10")),
-    "keepalive_time": ((3600, "1 h by default"),),
-}
 _IDLE = "{loss}, {idle} after their last answer"
 _BEAT_OFTENER = "raise that timeout, or have more sent: heartbeats (--keepalive below twice that time), or by the server"
 _ROOM = "raise worker_connections in nginx.conf: each worker needs 1.1 times its share"
@@ -343,19 +325,6 @@ def in_seconds(low: float, high: float | None = None) -> str:
         first, last = format_duration(round(low)), format_duration(round(high))
         return first if first == last else f"{first} to {last}"
     return f"{low:.0f} s" if round(low) == round(high) else f"{low:.0f}-{high:.0f} s"
-
-
-def known_idle(low: float, high: float, *, upgraded: bool = False, http: bool = True) -> str:
-    """Whose default an idle timeout between these times (s) is, or "". ``http``: proxies of HTTP may be between."""
-    known = _KNOWN_UPGRADED_S if upgraded else _KNOWN_IDLE_S
-    them = {seconds: whose for seconds, whose in known.items() if http or seconds >= 240}
-    return next((name for seconds, name in them.items() if low - 1 <= seconds <= high + 1), "")
-
-
-def default_of(directive: str, low: float, high: float) -> str:
-    """``75 s by default`` if that is a default of nginx's ``directive``, or ""."""
-    slack = 0 if directive == "keepalive_requests" else 1
-    return next((words for value, words in _DEFAULTS[directive] if low - slack <= value <= high + slack), "")
 
 
 def limit(directive: str, low: float, high: float, configured: float | None, server: str, certain: bool) -> Words:

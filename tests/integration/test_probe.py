@@ -65,8 +65,7 @@ def test_raw_tcp_is_greeted_and_its_heartbeat_answered(tls: bool, tmp_path: Path
         words = (f"{scheme}://127.0.0.1:{port}", *ca, "--send", r"NOOP\r\n", "--expect", "/^250/")
         done = here(tmp_path, "check", "--probe", *words, "--greeting", "/^220/")
         assert done.status == 0, done
-        assert r"handshake granted b'220 ready\r\n' in" in one_line(done.out)
-        assert r"heartbeat answered b'250 ok\r\n' in" in one_line(done.out)
+        assert (r"b'220 ready\r\n'" in done.out, r"b'250 ok\r\n'" in done.out) == (True, True)
         assert ("TLS: TLSv1.3" in done.out) == tls
         # Nine more handshakes of TLS tell what one costs.
         assert [one for one in heard if b"NOOP" in one] == [b"NOOP\r\n"]

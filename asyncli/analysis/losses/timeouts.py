@@ -15,6 +15,7 @@ from asyncli.analysis.losses.likelihood import idle_edge, mode, stands_out, surp
 from asyncli.analysis.losses.table import Field, LossCell, LossTable, Reason, asked, left, pooled, reason
 from asyncli.core.histogram import Histogram, bounds, bucket
 from asyncli.findings import loss_causes
+from asyncli.findings.known_timers import default_of, known_idle
 from asyncli.spoken import PROTOCOLS
 from asyncli.units import format_count
 
@@ -114,11 +115,11 @@ def _whose_timeout(table: LossTable, cause: str, low: float, high: float) -> Rea
     if cause == "closed_announced":
         return reason("idle_timeout", "farewell", event=event)
     http = PROTOCOLS[table.plan.protocol].asks_by_http
-    whose = loss_causes.known_idle(low, high, upgraded=table.plan.upgrades, http=http)
+    whose = known_idle(low, high, upgraded=table.plan.upgrades, http=http)
     known = reason("idle_timeout", "known_timeout" if whose else "", event=event, whose=whose)
     if table.plan.upgrades:
         return known
-    have, default = table.configured("keepalive_timeout"), loss_causes.default_of("keepalive_timeout", low, high)
+    have, default = table.configured("keepalive_timeout"), default_of("keepalive_timeout", low, high)
     if have is not None and not (default and table.server.direct):
         return reason("box_idle_timeout", event=event, low=low, high=high, configured=loss_causes.in_seconds(have))
     if table.server.is_nginx or (default and not table.server.name):
@@ -159,7 +160,7 @@ def likely_age_limit(table: LossTable) -> None:
         span = mode(age_s, max(width, 1.0, 0.04 * (age_s.quantile(0.5) or 0.0)), _MIDDLE)
         if span is None or span[1] < 1:
             continue
-        default = announced and loss_causes.default_of("keepalive_time", span[0] - width, span[1])
+        default = announced and default_of("keepalive_time", span[0] - width, span[1])
         if not default and not _is_no_moment(cells, age_s, span):
             continue
         found = _likely(table, "keepalive_time", span[0] - width, span[1]) if announced else reason("lifetime")

@@ -1,0 +1,36 @@
+"""Timers and limits that are somebody's default."""
+
+from __future__ import annotations
+
+# Idle timeouts (s) that are somebody's default.
+_KNOWN_IDLE_S = {
+    5: "the keep-alive timeout of Apache, lighttpd, Node.js and uvicorn",
+    60: "the idle timeout of AWS's application and classic load balancers", 65: "nginx's packaged keepalive_timeout",
+    75: "nginx's default keepalive_timeout", 240: "the idle timeout of Azure's load balancer", 300: "Caddy's idle timeout",
+    350: "the idle timeout of AWS's network load balancer", 600: "the idle timeout of GCP's firewalls and load balancers",
+}  # fmt: skip
+# After an upgrade.
+_KNOWN_UPGRADED_S = {
+    **{seconds: whose for seconds, whose in _KNOWN_IDLE_S.items() if seconds >= 240},
+    60: "the proxy_read_timeout of nginx by default, or the idle timeout of AWS's application and classic load balancers",
+}
+# nginx's defaults.
+_DEFAULTS = {
+    "keepalive_timeout": ((75, "75 s by default"), (65, "65 s in its packages")),
+    "client_header_timeout": ((60, "60 s by default"),),
+    "keepalive_requests": ((1000, "1,000 by default"), (100, "100 by default before 1.19.10")),
+    "keepalive_time": ((3600, "1 h by default"),),
+}
+
+
+def known_idle(low: float, high: float, *, upgraded: bool = False, http: bool = True) -> str:
+    """Whose default an idle timeout between these times (s) is, or "". ``http``: proxies of HTTP may be between."""
+    known = _KNOWN_UPGRADED_S if upgraded else _KNOWN_IDLE_S
+    them = {seconds: whose for seconds, whose in known.items() if http or seconds >= 240}
+    return next((name for seconds, name in them.items() if low - 1 <= seconds <= high + 1), "")
+
+
+def default_of(directive: str, low: float, high: float) -> str:
+    """``75 s by default`` if that is a default of nginx's ``directive``, or ""."""
+    slack = 0 if directive == "keepalive_requests" else 1
+    return next((words for value, words in _DEFAULTS[directive] if low - slack <= value <= high + slack), "")
