@@ -70,8 +70,9 @@ def main() -> None:
     lines = [
         f"{server_labels(record)}; Linux {facts.get('kernel')}, {facts.get('cpus')} CPUs; {rounds} round{'s' if rounds > 1 else ''} of "
         f"{plan.connections:,} connections, {format_duration(record.duration_s)}.", "", f"    {command_of(experiment, plan, record.quick)}", "",
-        *table(found.tables[0]), "", found.tables[0].caption,
     ]  # fmt: skip
+    for number, each in enumerate(found.tables):
+        lines += [*(["", f"**{each.title}**", ""] if number else []), *table(each), "", each.caption]
     lines += [f"\n- ({one.evidence})" for one in record.findings if one.severity != "info"]
     measured = {one["step"] for one in record.rounds}
     cells = []

@@ -103,7 +103,8 @@ _OF_STREAMS = (
 _CAPTION = (
     "Each is one more connection, by a ladder: slopes of memory over connections held, ± half of a 95 % interval. On its side: "
     "what the server's control group is charged for it, and its TCP socket where that is not. CPU time is the server's, "
-    "handshakes included. Each server is the lab's, with its configuration there: no log, no cache, no backend."
+    "handshakes included. A figure whose interval reaches zero is left out. Each server is the lab's, with its configuration "
+    "there: no log, no cache, no backend."
 )
 
 
@@ -182,8 +183,11 @@ def conclude(plan: Any, rounds: Rounds) -> Conclusions:
     table = rounds.table("One held connection", _COLUMNS, labels, _CAPTION)
     rows = [FigureRow(f"{one}, HTTP/2", of_a_stream(rounds, *pair)) for one, pair in _PAIRS.items()]
     streams = FigureTable("One more held stream", _OF_A_STREAM, [one for one in rows if one.values["user"]], _OF_STREAMS)
-    of_each = ((name, rounds.median(name, "user")) for name, one in CELLS.items() if not one.streams)
+    of_each = ((name, figure(rounds, name, "user")) for name, one in CELLS.items() if not one.streams)
     known = {name: value for name, value in of_each if value is not None}
+    for row in table.rows:
+        name = next(name for name, label in labels.items() if label == row.label)
+        row.values.update({cost: [] for cost in ("user", "own") if figure(rounds, name, cost) is None})
     charts = []
     for tls, title in ((False, "in the clear"), (True, "over TLS")):
         names = sorted((name for name in known if CELLS[name].tls == tls), key=known.__getitem__)
@@ -192,6 +196,12 @@ def conclude(plan: Any, rounds: Rounds) -> Conclusions:
         what = f"A server's memory for one held connection {title}"
         charts.append(Chart("bars", what, "", f"bytes in its processes, {title}", [line], said))
     return Conclusions([table, *([streams] if streams.rows else [])], charts)
+
+
+def figure(rounds: Rounds, name: str, cost: str) -> float | None:
+    """The median of a cell's ``cost``; None where it is unknown, or its interval reaches zero: the error is the figure then."""
+    value, half = rounds.median(name, cost), rounds.median(name, f"{cost}_half")
+    return None if value is None or value <= (half or 0.0) else value
 
 
 def of_a_stream(rounds: Rounds, fewer: str, more: str) -> dict[str, list[float]]:

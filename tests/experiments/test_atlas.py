@@ -40,6 +40,13 @@ def test_a_stream_costs_what_more_of_them_take_by_round() -> None:
     assert [row.median("user") for row in streams.rows] == [9_000.0]
 
 
+def test_a_figure_that_is_mostly_error_is_left_out() -> None:
+    rounds = Rounds({"step": name, "round": 1, "user": 5_000.0, "user_half": half, "kernel": 4_000.0} for name, half in (("nginx", 5_000.0), ("haproxy", 4_999.0)))
+    found = conclude(None, rounds)
+    assert [(row.median("user"), row.median("kernel")) for row in found.tables[0].rows] == [(None, 4_000.0), (5_000.0, 4_000.0)]
+    assert found.charts[0].categories == ["haproxy, HTTP"]
+
+
 def test_every_cell_is_a_server_of_the_lab() -> None:
     assert {one.server for one in CELLS.values()} <= set(NAMES)
 
