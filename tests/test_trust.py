@@ -50,6 +50,9 @@ class Stranger:
             os.chown(exe, *((BOB, BOB) if folder is None else (0, 0)))
         process = subprocess.Popen([title, "600"], executable=exe, user=BOB, group=BOB, extra_groups=[], cwd="/")
         self.processes.append(process)
+        # exec() closes our pipe to it, for which Popen waits, before it has its arguments.
+        while not Path(f"/proc/{process.pid}/cmdline").read_bytes():
+            time.sleep(0.001)
         return process.pid
 
     def replaced(self) -> int:
