@@ -79,12 +79,7 @@ class Agent:
         self._rates, self._dear = Rates(_PER_S, _BURST), Rates(_DEAR_PER_S, _DEAR_BURST)
         self._refusals = Refusals()
         self._collector = Collector(
-            plan,
-            clock=time.monotonic,
-            generator_pids=list,
-            on_sample=self._sampled,
-            on_finding=lambda finding: self._buffer.finding(time.monotonic(), finding),
-            local=True,
+            plan, on_sample=self._sampled, on_finding=lambda one: self._buffer.finding(time.monotonic(), one), local=True
         )
         self._facts: tuple[float, Limits, Configured] | None = None
         self._reading = asyncio.Lock()
