@@ -21,7 +21,6 @@ from asyncli.lab.builtin import LabBuiltin
 from asyncli.plan import Plan
 from asyncli.preflight.limits import Limits
 from asyncli.records import NOTHING_LISTENS, Phase, Sample
-from asyncli.report.livestate import LiveObserver
 from asyncli.values import MOST_CONNECTIONS
 
 PLAN = Plan(urls=("http://127.0.0.1:1/",), workers=1)
@@ -113,11 +112,10 @@ async def test_what_this_hosts_preflight_ends_is_no_answer_and_named(tmp_path: P
 
 
 def test_a_step_ends_before_this_host_has_no_memory() -> None:
-    plan = msgspec.structs.replace(PLAN, connections=10)
     said: list[str] = []
 
     def a_guard(total: int | None) -> _Guard:
-        guard = _Guard(LiveObserver(plan), total)
+        guard = _Guard(total)
         guard.stop = said.append
         return guard
 

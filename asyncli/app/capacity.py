@@ -20,6 +20,7 @@ from asyncli.analysis.bottleneck import GaveWay, memory_floor
 from asyncli.analysis.capacity import RULE, Bracket, Prediction, Search, bracket, next_count, prediction, verdict
 from asyncli.analysis.forecast import Forecast
 from asyncli.app.check import check
+from asyncli.app.recorder import NoObserver
 from asyncli.app.results import read_results
 from asyncli.app.search_bounds import sized
 from asyncli.app.settle import Rest
@@ -31,7 +32,7 @@ from asyncli.findings.capacity import not_at_rest, server_gone
 from asyncli.metrics import HOST_AVAILABLE_BYTES
 from asyncli.plan import Plan, shown_plan
 from asyncli.preflight import refuse
-from asyncli.records import Environment, Finding, Phase, Sample, Tick
+from asyncli.records import Environment, Finding, Phase, Sample
 from asyncli.report.capacity_report import SCHEMA, Capacity, Step, step_line, step_of
 from asyncli.report.livestate import LiveObserver
 from asyncli.topology import place_of
@@ -182,8 +183,8 @@ class CapacitySearch:
         path = self.folder / f"{number:02}-{count}.db"
         self._say(f"step {number}: {format_count(count)} connections, {_lasts(plan)}")
         with self._onlooker(plan) as onlooker:
-            guard = _Guard(onlooker, self._memory, self._own)
-            self._soak = soak = Soak(plan, path, observer=guard, tls=self._tls)
+            guard = _Guard(self._memory, self._own)
+            self._soak = soak = Soak(plan, path, observer=onlooker, guard=guard, tls=self._tls)
             onlooker.stop = guard.stop = soak.stop
             onlooker.failed = soak.observer_failed
             if self._stopping:
@@ -206,37 +207,23 @@ def _lasts(plan: Plan) -> str:
     return f"{format_duration(round(plan.baseline_s + plan.schedule.end_s + hold_s + plan.residue_s))} if all are held"
 
 
-class _Guard:
-    """Passes on what happens, and ends the step where this host's own memory runs out: the kernel would end somebody.
+class _Guard(NoObserver):
+    """Ends the step where this host's own memory runs out: the kernel would end somebody.
 
     ``total``: bytes of memory that this host has; None where that is not known, and then nothing is guarded. ``own``: the metric
     of what is available on it.
     """
 
-    def __init__(self, onlooker: LiveObserver, total: int | None, own: str = HOST_AVAILABLE_BYTES) -> None:
+    def __init__(self, total: int | None, own: str = HOST_AVAILABLE_BYTES) -> None:
         self.stop: Callable[[str], None] = lambda _: None
-        self._to, self._total, self._own = onlooker, total, own
+        self._total, self._own = total, own
         self._before: float | None = None
         self._driven = False
 
     def phase(self, phase: Phase) -> None:
         self._driven |= phase.name == "ramp"
-        self._to.phase(phase)
-
-    def tick(self, t_s: float, tick: Tick) -> None:
-        self._to.tick(t_s, tick)
-
-    def finding(self, finding: Finding) -> None:
-        self._to.finding(finding)
-
-    def planned(self, plan: Plan) -> None:
-        self._to.planned(plan)
-
-    def resumed(self, so_far: Tick) -> None:
-        self._to.resumed(so_far)
 
     def sample(self, sample: Sample) -> None:
-        self._to.sample(sample)
         free = sample.values.get(self._own)
         if free is None or self._total is None:
             return
