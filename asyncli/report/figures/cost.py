@@ -23,7 +23,7 @@ from asyncli.report.figures.drawing import (
     sheet,
     ticks,
 )
-from asyncli.report.figures.panels import Role
+from asyncli.report.figures.panels import ROLE_OF, Role
 from asyncli.report.format import with_streams
 
 if TYPE_CHECKING:
@@ -57,16 +57,12 @@ class Slope(msgspec.Struct):
 
 def slopes(fits: Mapping[str, Fit], *, ends: int, server: str, host: str = "this host") -> list[Slope]:
     """The fits to draw, the whole host first."""
-    known: tuple[tuple[str, str, Role, int], ...] = (
-        ("host_total", f"{host} in all", "total", 1),
-        ("server_user", server, "server", 1),
-        ("kernel", "kernel, both ends" if ends == 2 else "kernel, this end", "kernel", ends),
-        ("generator_user", "asyncli", "ours", 1),
-    )
+    of_kernel = "kernel, both ends" if ends == 2 else "kernel, this end"
+    labels = {"host_total": f"{host} in all", "server_user": server, "kernel": of_kernel, "generator_user": "asyncli"}
     # The band of an unsure host would cover all others.
     return [
-        Slope(label, role, fits[name], times)
-        for name, label, role, times in known
+        Slope(label, ROLE_OF[name], fits[name], ends if name == "kernel" else 1)
+        for name, label in labels.items()
         if name in fits and (name != "host_total" or fits[name].cost.ci95[0] > 0 or len(fits) == 1)
     ]
 
@@ -148,12 +144,10 @@ def cost_shares(costs: Costs, *, ends: int, server: str) -> list[tuple[str, str,
     kernel = "kernel, 2 ends" if ends == 2 else "kernel, this end"
     # Without a total there is no residual.
     hidden = costs.host_total is not None and known_total(costs) is None
-    known: tuple[tuple[str, str, Cost | None, int], ...] = (
-        (server, "server", costs.server_user, 1),
-        (kernel, "kernel", costs.kernel, ends),
-        ("asyncli", "ours", costs.generator_user, 1),
-        ("left over", "rest", None if hidden else costs.residual, 1),
-    )
+    known = (
+        (server, "server", costs.server_user, 1), (kernel, "kernel", costs.kernel, ends),
+        ("asyncli", "ours", costs.generator_user, 1), ("left over", "rest", None if hidden else costs.residual, 1),
+    )  # fmt: skip
     return [(label, color, times * one.bytes_per_connection) for label, color, one, times in known if one is not None]
 
 

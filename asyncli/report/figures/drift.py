@@ -21,19 +21,13 @@ from asyncli.report.figures.drawing import (
     ticks,
     time_axis,
 )
-from asyncli.report.figures.panels import MOST_BUCKETS, Role, broken, extremes
+from asyncli.report.figures.panels import MOST_BUCKETS, ROLE_OF, broken, extremes
 from asyncli.samples import Series
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-DRIFT_ROLES: dict[MetricName, Role] = {
-    "host_total": "total",
-    "server_user": "server",
-    "kernel": "kernel",
-    "generator_user": "ours",
-}
 # Medians are of a minute at most: a longer silence is a gap.
 _GAP_S = 150.0
 
@@ -51,7 +45,7 @@ def drift_lines(
     start = min(medians[name].t_s[0] for name in drawn)
     end = max(medians[name].t_s[-1] for name in drawn)
     for name, ax in zip(drawn, rows[:, 0], strict=True):
-        one, found, role = drifts[name], medians[name], DRIFT_ROLES[name]
+        one, found, role = drifts[name], medians[name], ROLE_OF[name]
         per_s = (one.bytes_per_hour or 0.0) / 3600
         base = statistics.median(value - per_s * (t_s - start) for t_s, value in found.rows())
         kept_t, kept = extremes(Series(found.t_s, [value - base for value in found.values]), (end - start) / MOST_BUCKETS or 1.0)
