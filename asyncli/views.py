@@ -24,7 +24,7 @@ from asyncli.report.figures.timeline import timeline_panels
 from asyncli.report.frames import Frames, frame_of
 from asyncli.report.run_report import print_report
 from asyncli.report.tables import CostView, DeathView, DriftView
-from asyncli.report.terminal import html_of, text_of
+from asyncli.report.terminal import html_of, print_document, text_of
 from asyncli.topology import Sides, sides
 
 if TYPE_CHECKING:
@@ -223,7 +223,7 @@ class Compared:
         return html_of(self._print, _WIDTH)
 
     def _print(self, console: Console) -> None:
-        comparison_report.print_comparison(self.comparison, console)
+        print_document(comparison_report.comparison_document(self.comparison), console)
 
 
 _ROWS = {row.key: row for row in comparing.ROWS}

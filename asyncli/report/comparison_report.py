@@ -6,7 +6,7 @@ import math
 import string
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
@@ -20,14 +20,11 @@ from asyncli.report import document as doc
 from asyncli.report.format import utf8
 from asyncli.report.jsonout import finite_json
 from asyncli.report.summary import hangs_on_all, verdict_of_all
-from asyncli.report.terminal import VERDICT_STYLE, print_document
+from asyncli.report.terminal import VERDICT_STYLE
 from asyncli.run import Run
 from asyncli.store.reader import read_run
 from asyncli.text import oneline
 from asyncli.units import format_count, format_duration, format_many
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 # Columns of a terminal.
 _WIDEST = 120
@@ -223,16 +220,6 @@ def unsaid(rows: Sequence[Difference]) -> dict[str, list[str]]:
         if one.verdict == "cannot_say":
             reasons.setdefault(oneline(one.why), []).append(_ROW[one.key].name)
     return reasons
-
-
-def print_comparison(comparison: Comparison, console: Console) -> None:
-    print_document(comparison_document(comparison), console, doc.View.VERBOSE)
-
-
-def page(comparison: Comparison) -> str:
-    from asyncli.report.html import page as html_page
-
-    return html_page(comparison_document(comparison))
 
 
 def comparison_document(comparison: Comparison) -> doc.Document:

@@ -10,7 +10,7 @@ from asyncli.analysis.drift import Drift, MetricName
 from asyncli.analysis.losses.attribution import Diagnosis
 from asyncli.analysis.slope import Cost
 from asyncli.records import Deaths
-from asyncli.report.document import Block, DataTable, Document, Paragraph, Section, View
+from asyncli.report.document import Block, DataTable, Document, Paragraph, Section
 from asyncli.report.format import COSTS
 from asyncli.report.frames import frame_of
 from asyncli.report.run_costs import cost_table, drift_table
@@ -35,7 +35,7 @@ class TableView:
         self._document = Document("", "", "", [], [Section("", "", blocks)], widest=_WIDTH)
 
     def print(self, console: Console) -> None:
-        print_document(self._document, console, View.VERBOSE)
+        print_document(self._document, console)
 
     def __repr__(self) -> str:
         return text_of(self.print, _WIDTH)
