@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated, Any
 
 from msgspec import Meta, field
@@ -15,7 +14,7 @@ from asyncli.experiments.context import Context
 from asyncli.experiments.holding_claims import SHAPES, conclude
 from asyncli.experiments.soak_ladder import climb, figures_of, plan_of_soak
 from asyncli.lab import choose
-from asyncli.lab.executables import descriptor_limit
+from asyncli.lab.executables import descriptor_limit, number_in
 from asyncli.metrics import HOST_AVAILABLE_BYTES, HOST_USED_BYTES, SERVER_PSS_BYTES
 from asyncli.units import format_bytes, parse_duration
 
@@ -112,14 +111,7 @@ def _counter(name: str) -> float:
 def _host_facts() -> dict[str, int | None]:
     """This host's limits of a server's growth; None where one cannot be read."""
     files = {"pid_max": "kernel/pid_max", "threads_max": "kernel/threads-max", "map_max": "vm/max_map_count"}
-    return {"nofile": descriptor_limit(), **{name: _number(f"/proc/sys/{file}") for name, file in files.items()}}
-
-
-def _number(path: str) -> int | None:
-    try:
-        return int(Path(path).read_text(encoding="ascii"))
-    except (OSError, ValueError):
-        return None
+    return {"nofile": descriptor_limit(), **{name: number_in(f"/proc/sys/{file}") for name, file in files.items()}}
 
 
 EXPERIMENT = Experiment(

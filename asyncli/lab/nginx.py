@@ -28,7 +28,7 @@ class LabNginx(LabServer):
     name = "nginx"
     template = "nginx.conf"
     status_path = "/nginx_status"
-    speaks_tls = speaks_http2 = True
+    speaks_tls = speaks_http2 = speaks_proxy_protocol = True
     grave = re.compile(r"\[(emerg|alert|crit|error)\]")
     stamp = re.compile(r"^[\d/]+ [\d:]+ |^nginx: |\d+#\d+: (\*\d+ )?")
     # Until it has read its configuration it writes to stderr, then to the log.

@@ -58,9 +58,9 @@ class OneProcess(LabServer):
         if found is None:
             least = f" {'.'.join(map(str, self.least))} or later" if self.least else ""
             raise HostError(f"{self.name}: no {self.program}{least} on this host; install it ({self.install})")
-        (self._path, self._version_text), nofile = found, descriptor_limit()
+        self._path, self._version_text = found
         self._workers = self._threads()
-        self._require_room(nofile - self._own(), nofile)
+        self._require_room(self._own())
 
     def _threads(self) -> int:
         """Where they can be chosen."""

@@ -25,7 +25,7 @@ class LabNginxProxy(LabNginx):
 
     name = "nginx-proxy"
     template = "nginx-proxy.conf"
-    speaks_tls = speaks_http2 = False
+    speaks_tls = speaks_http2 = speaks_proxy_protocol = False
 
     #: Both ends fit into one worker under a descriptor limit of 20,000.
     usual = 5_000

@@ -62,7 +62,9 @@ def choose(name: str | None = None, **options: Any) -> LabServer:
             return choose("nginx", binary=binary, **options)
         name = "builtin"
     kind = kind_of(name)
-    for option, able, what in (("tls", "speaks_tls", "TLS"), ("http2", "speaks_http2", "HTTP/2")):
+    asked = {"tls": "TLS", "http2": "HTTP/2", "proxy_protocol": "the PROXY protocol"}
+    for option, what in asked.items():
+        able = f"speaks_{option}"
         if options.get(option) and not getattr(kind, able):
             others = ", ".join(one for one in NAMES if getattr(kind_of(one), able))
             raise PlanError(f"the lab {name} does not speak {what}; those that do are {others}")
