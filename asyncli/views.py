@@ -196,7 +196,7 @@ class Compared:
         """
         rows = [
             (
-                one.key, _ROWS[one.key].name, one.unit, *one.between, *one.values, one.difference,
+                one.key, comparing.ROW_OF[one.key].name, one.unit, *one.between, *one.values, one.difference,
                 *(one.ci95 or (None, None)), one.relative, one.p_value, one.verdict, comparison_report.words(one),
             )
             for one in self.differences
@@ -224,6 +224,3 @@ class Compared:
 
     def _print(self, console: Console) -> None:
         print_document(comparison_report.comparison_document(self.comparison), console)
-
-
-_ROWS = {row.key: row for row in comparing.ROWS}
