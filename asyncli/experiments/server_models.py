@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import math
 from typing import Annotated, Any
 
 from msgspec import Meta, field
 
-from asyncli.errors import HostError, PeerError
+from asyncli.errors import PeerError
 from asyncli.experiments import Count, Experiment, ExperimentPlan
 from asyncli.experiments.context import Context
 from asyncli.experiments.cputime import CpuTime, ServerCpu
@@ -93,13 +92,9 @@ async def _load(
 async def _client(host: str, port: int, processes: int, loops: int, size: int) -> dict[str, Any]:
     """The classic client's findings. Raises :class:`PeerError` where not every connection brought its bytes."""
     arguments = (host, port, processes, loops, size)
-    line, words = await child.run_module("asyncli.experiments.bytes_client", arguments, _PATIENCE_S)
-    if line is None:
+    found = await child.run_module("asyncli.experiments.bytes_client", arguments, _PATIENCE_S)
+    if found is None:
         raise PeerError(f"{processes * loops:,} connections took longer than {_PATIENCE_S:.0f} s; lower server_s in its plan")
-    try:
-        found: dict[str, Any] = json.loads(line)
-    except ValueError:
-        raise HostError(f"the client did not do its work: {words}") from None
     if failures := found["failures"]:
         kinds = ", ".join(f"{count} {kind.replace('_', ' ')}" for kind, count in failures.items())
         raise PeerError(
