@@ -45,13 +45,6 @@ class Group(NamedTuple):
         return min(found, default=None)
 
     @property
-    def refused(self) -> int:
-        """How often the limit refused a page."""
-        if self.second:
-            return counted(self.read("memory.events"), "max")
-        return int(self.read("memory.failcnt") or 0)
-
-    @property
     def killed(self) -> int:
         """Processes that the kernel killed for lack of memory."""
         return counted(self.read("memory.events" if self.second else "memory.oom_control"), "oom_kill")

@@ -13,7 +13,7 @@ import msgspec
 
 from asyncli.analysis.cost import Costs, costs
 from asyncli.analysis.slope import Cost
-from asyncli.analysis.totals import fold
+from asyncli.analysis.totals import fold, in_ms
 from asyncli.app.recorder import NoObserver
 from asyncli.app.soak import KnownServer, Soak
 from asyncli.collect.kernel import SlabReader, read_counters
@@ -108,7 +108,7 @@ def figures_of(run: Run, charges: Charges | None = None) -> dict[str, Any]:
         "lost": totals.whole.lost,
         "failed": sum(totals.whole.failures.values()),
         "causes": {name: dead.count for name, dead in totals.whole.deaths.items()} | totals.whole.failures,
-        "p99_ms": as_ms(totals.whole.latency_us.quantile(0.99)),
+        "p99_ms": in_ms(totals.whole.latency_us, 0.99)[0],
         "processes": run.series(SERVER_PROCESSES).last(until_s=end),
         "threads": run.series(SERVER_THREADS).last(until_s=end),
         "full_bytes": run.series(SERVER_PSS_BYTES).last(until_s=end),
@@ -155,7 +155,3 @@ def _slope(run: Run, samples: list[Sample]) -> Cost | None:
     active_samples = [Sample(t_s, {STATUS_ACTIVE: value}) for t_s, value in zip(active.t_s, active.values, strict=True)]
     both = sorted([*active_samples, *samples], key=lambda one: one.t_s)
     return costs(msgspec.structs.replace(run, samples=both)).server_user
-
-
-def as_ms(microseconds: float | None) -> float | None:
-    return None if microseconds is None else microseconds / 1e3
