@@ -15,7 +15,7 @@ from asyncli.analysis.cost import costs
 from asyncli.errors import HostError
 from asyncli.experiments import cgroup, holding
 from asyncli.experiments.context import Context
-from asyncli.experiments.holding_claims import SHAPES, stops
+from asyncli.experiments.holding import SHAPES, stops
 from asyncli.experiments.record import Conclusions, Record, Round, Rounds
 from asyncli.experiments.run import run
 from asyncli.experiments.soak_ladder import own_cost
