@@ -19,8 +19,8 @@ from asyncli.records import Environment, Finding
 from asyncli.report import comparison_report
 from asyncli.report.answer import answer, one_line, server_name
 from asyncli.report.figures.drawing import NothingToDraw, Style
+from asyncli.report.figures.events import timeline_panels
 from asyncli.report.figures.panels import timeline
-from asyncli.report.figures.timeline import timeline_panels
 from asyncli.report.frames import Frames, frame_of
 from asyncli.report.run_report import print_report
 from asyncli.report.tables import CostView, DeathView, DriftView

@@ -11,9 +11,8 @@ import msgspec
 import pytest
 
 from asyncli.analysis.capacity import Bracket, Search
-from asyncli.app import search_bounds
-from asyncli.app.capacity import CapacitySearch, _Guard
-from asyncli.app.search_bounds import most_here
+from asyncli.app import capacity
+from asyncli.app.capacity import CapacitySearch, _Guard, most_here
 from asyncli.engine.spread import Spread
 from asyncli.errors import PreflightError
 from asyncli.exit_status import exit_status
@@ -32,7 +31,7 @@ def on_a_host(monkeypatch: pytest.MonkeyPatch, **limits: int) -> None:
     async def probe_host(plan: Plan) -> tuple[Limits, Spread]:
         return Limits(**limits), Spread((), (), 1, False, 10**9)
 
-    monkeypatch.setattr(search_bounds, "probe_host", probe_host)
+    monkeypatch.setattr(capacity, "probe_host", probe_host)
     monkeypatch.setattr(Spread, "capacity", 10**9)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime
+import math
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -22,21 +23,23 @@ from asyncli.analysis.forecast import Forecast
 from asyncli.app.check import check
 from asyncli.app.recorder import NoObserver
 from asyncli.app.results import read_results
-from asyncli.app.search_bounds import sized
 from asyncli.app.settle import Rest
 from asyncli.app.soak import Soak
 from asyncli.collect.listening import nothing_listens
+from asyncli.data_file import read_data
 from asyncli.environment import probe_host
-from asyncli.errors import AsyncliError, EngineError, StoreError
-from asyncli.findings.capacity import not_at_rest, server_gone
+from asyncli.errors import AsyncliError, EngineError, PlanError, StoreError
+from asyncli.findings.forecast import not_at_rest, server_gone
 from asyncli.metrics import HOST_AVAILABLE_BYTES
 from asyncli.plan import Plan, shown_plan
-from asyncli.preflight import refuse
-from asyncli.records import Environment, Finding, Phase, Sample
+from asyncli.preflight import checks_to_findings, refusals, refuse
+from asyncli.preflight.checks import host_checks
+from asyncli.records import Check, Environment, Finding, Phase, Sample
 from asyncli.report.capacity_report import SCHEMA, Capacity, Step, step_line, step_of
 from asyncli.report.livestate import LiveObserver
 from asyncli.topology import place_of
-from asyncli.units import format_bytes, format_count, format_duration
+from asyncli.units import format_bytes, format_count, format_duration, format_many
+from asyncli.values import MOST_CONNECTIONS
 
 if TYPE_CHECKING:
     from asyncli.engine.probe import TlsFacts
@@ -231,3 +234,69 @@ class _Guard(NoObserver):
             self._before = free
         elif self._before is not None and free < memory_floor(self._total, self._before):
             self.stop(f"this host has {format_bytes(free)} of memory left")
+
+
+# The preflight predicts to two digits.
+_TWO_DIGITS = 1.02
+_MEMORY = ("memory", "cgroup_memory")
+
+
+# How many it may ask for: what this host can carry by its preflight, or what the user says.
+
+
+async def bounded(plan: Plan, start: int, most: int | None, within: float) -> Search:
+    """The counts that the search may ask for; ``most`` None: as many as this host can carry. Raises
+    :class:`~asyncli.errors.PreflightError` where this host cannot carry ``most``."""
+    rows = await asyncio.to_thread(read_data, plan, MOST_CONNECTIONS)
+    if rows is not None and rows.rows < max(start, most or 0):
+        raise PlanError(f"--data: {plan.data} has {format_many(rows.rows, 'row')}; write --start and --most of at most that")
+    if most is None:
+        here, why = await most_here(plan)
+        if rows is not None and rows.rows < here:
+            return Search(start, rows.rows, within)
+        told = checks_to_findings([] if why is None else [why])
+        return Search(min(start, here), here, within, *((told[0].evidence, told[0].remedy) if told else ()))
+    if start > most:
+        raise PlanError(f"--start: {start} is more than --most {most}; write at most that")
+    checks = await _checks(plan, most)
+    if not plan.force:
+        refuse(checks)
+    return Search(start, most, within)
+
+
+def sized(plan: Plan, count: int) -> Plan:
+    return msgspec.structs.replace(plan, connections=count, batch=min(plan.batch, count))
+
+
+async def _checks(plan: Plan, count: int) -> list[Check]:
+    limits, spread = await probe_host(sized(plan, count))
+    return host_checks(sized(plan, count), spread, limits)
+
+
+async def most_here(plan: Plan) -> tuple[int, Check | None]:
+    """The most connections that this host's preflight allows, to two digits, and the check that forbids more.
+
+    (MOST_CONNECTIONS, None) where none does. A memory warning counts as short. Raises :class:`PreflightError` where this host
+    cannot carry even one.
+    """
+
+    async def short(count: int) -> Check | None:
+        checks = await _checks(plan, count)
+        return next(iter([*refusals(checks), *(one for one in checks if one.verdict == "warn" and one.code in _MEMORY)]), None)
+
+    if await short(MOST_CONNECTIONS) is None:
+        return MOST_CONNECTIONS, None
+    low, high, why = 1, MOST_CONNECTIONS, await short(1)
+    if why is not None:
+        refuse([msgspec.structs.replace(why, verdict="short")])
+    while high > max(low * _TWO_DIGITS, low + 1):
+        middle = math.isqrt(low * high) if high > 4 * low else (low + high) // 2
+        found = await short(middle)
+        low, high, why = (middle, high, why) if found is None else (low, middle, found)
+    return _two_digits(low), why
+
+
+def _two_digits(number: int) -> int:
+    """Rounded down; numbers below a hundred stay."""
+    step = int(10 ** max(0, len(str(number)) - 2))
+    return number // step * step

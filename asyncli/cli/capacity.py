@@ -97,9 +97,8 @@ def _run(
 
     from rich.console import Console
 
-    from asyncli.app.capacity import CapacitySearch
+    from asyncli.app.capacity import CapacitySearch, bounded
     from asyncli.app.results import free_name
-    from asyncli.app.search_bounds import bounded
     from asyncli.cli.outputs import deliver, file_writers, made_folder, printing, require_files
     from asyncli.cli.screen import Screen, speaker
     from asyncli.cli.signals import until_stopped

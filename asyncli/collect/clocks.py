@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
-from asyncli.findings.clocks import clock_stepped, stalled, suspended
+from asyncli.findings.host import clock_stepped, stalled, suspended
 from asyncli.metrics import CLOCK_SUSPENDED_S
 from asyncli.records import Finding, Sample
 

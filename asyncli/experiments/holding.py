@@ -148,6 +148,8 @@ def _host_facts() -> dict[str, int | None]:
     return {"nofile": descriptor_limit(), **{name: number_in(f"/proc/sys/{file}") for name, file in files.items()}}
 
 
+# Concluding: pure.
+
 # A slope with a wider interval than this is no ground to divide by.
 _SURE = 0.5
 _COST = [

@@ -11,7 +11,7 @@ from msgspec import Meta, field
 from asyncli.errors import PeerError
 from asyncli.experiments import Count, Experiment, ExperimentPlan
 from asyncli.experiments.context import Context
-from asyncli.experiments.cputime import CpuTime, ServerCpu
+from asyncli.experiments.counters import CpuTime, ServerCpu
 from asyncli.experiments.judging import MORE, Rule, claimed
 from asyncli.experiments.record import Chart, ChartLine, Claim, Column, Conclusions, FigureRow, FigureTable, Rounds, bars, turned
 from asyncli.findings.experiment import cell_failed

@@ -24,7 +24,7 @@ from asyncli.cli import main as cli
 from asyncli.errors import HostError, PlanError
 from asyncli.experiments import NAMES, Count, Experiment, ExperimentPlan, command_of, load, plan_of
 from asyncli.experiments.context import Context, figures
-from asyncli.experiments.cputime import ServerCpu
+from asyncli.experiments.counters import ServerCpu
 from asyncli.experiments.record import Chart, ChartLine, Claim, Column, Conclusions, FigureRow, Record, Rounds, record_of, span
 from asyncli.experiments.run import run
 from asyncli.records import Asked, Ended, Tick
