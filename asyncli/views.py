@@ -21,9 +21,8 @@ from asyncli.report.answer import answer, one_line, server_name
 from asyncli.report.figures.drawing import NothingToDraw, Style
 from asyncli.report.figures.events import timeline_panels
 from asyncli.report.figures.panels import timeline
-from asyncli.report.frames import Frames, frame_of
 from asyncli.report.run_report import print_report
-from asyncli.report.tables import CostView, DeathView, DriftView
+from asyncli.report.tables import CostView, DeathView, DriftView, Frames, frame_of
 from asyncli.report.terminal import html_of, print_document, text_of
 from asyncli.topology import Sides, sides
 

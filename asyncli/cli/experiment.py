@@ -74,7 +74,7 @@ def command(
 
     from asyncli.cli.screen import speaker
     from asyncli.cli.signals import until_stopped
-    from asyncli.experiments.run import run
+    from asyncli.experiments.context import run
     from asyncli.report.experiment_report import experiment_document
     from asyncli.report.terminal import print_document
 
@@ -137,7 +137,7 @@ def _text(record: Record) -> str:
 
 
 def _exit_status(record: Record) -> int:
-    from asyncli.experiments.run import counted
+    from asyncli.experiments.context import counted
     from asyncli.findings.experiment import stopped
 
     if any(one.code == stopped.code for one in record.findings):

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import msgspec
 
 from asyncli.cluster.placement import Member
-from asyncli.collect.clock_offset import ClockOffset, Exchange, Offset
+from asyncli.collect.clocks import ClockOffset, Exchange, Offset
 from asyncli.engine.shard import Down, Shard, SilentWorkers, Up
 from asyncli.errors import ClusterError, EngineError
 from asyncli.findings.generator import cluster_clock

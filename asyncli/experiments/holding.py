@@ -12,11 +12,10 @@ from msgspec import Meta, field
 from asyncli.collect.kernel import read_counters
 from asyncli.errors import HostError
 from asyncli.experiments import Count, Experiment, ExperimentPlan
-from asyncli.experiments.cgroup import charged
 from asyncli.experiments.context import Context
 from asyncli.experiments.judging import Interval, Rule, claimed, counted
 from asyncli.experiments.record import Chart, Claim, Column, Conclusions, FigureRow, FigureTable, Round, Rounds, bars, span
-from asyncli.experiments.soak_ladder import climb, figures_of, plan_of_soak
+from asyncli.experiments.soak_ladder import charged, climb, figures_of, plan_of_soak
 from asyncli.lab import choose
 from asyncli.lab.executables import descriptor_limit, number_in
 from asyncli.metrics import HOST_AVAILABLE_BYTES, HOST_USED_BYTES, SERVER_PSS_BYTES

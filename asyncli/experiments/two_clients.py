@@ -14,12 +14,11 @@ from asyncli.analysis.totals import fold, in_ms
 from asyncli.collect.kernel import read_counters
 from asyncli.errors import EngineError
 from asyncli.experiments import Count, Experiment, ExperimentPlan
-from asyncli.experiments.cgroup import Charges
 from asyncli.experiments.context import Context, fitness
 from asyncli.experiments.judging import Interval, Rule, claimed, counted
 from asyncli.experiments.netns_testbed import CLIENTS, HOSTS, SYSCTLS, Programs, in_rounds, serving, soak_words, suffix
 from asyncli.experiments.record import Claim, Column, Conclusions, Rounds, span
-from asyncli.experiments.soak_ladder import own_cost
+from asyncli.experiments.soak_ladder import Charges, own_cost
 from asyncli.findings.experiment import slots
 from asyncli.lab import child
 from asyncli.lab.network import Network

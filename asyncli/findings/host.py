@@ -1,9 +1,10 @@
-"""Findings of asyncli's host: other programs, its clocks, a suspended machine."""
+"""Findings of asyncli's host: other programs, its clocks, a suspended machine; limits of host and server against the plan."""
 
 from __future__ import annotations
 
 from asyncli.findings import Words, finding
-from asyncli.units import format_clock, format_duration
+from asyncli.records import Severity
+from asyncli.units import format_bytes, format_clock, format_duration
 
 
 @finding("host_busy", "warning")
@@ -69,3 +70,25 @@ def clock_stepped(at_s: float, by_s: float, to_local: str) -> str:
     """The wall clock was set. asyncli measures by the monotonic clock, which a step does not change."""
     by = f"{'forward' if by_s > 0 else 'back'} by {format_duration(abs(round(by_s, 1)))} to {to_local}"
     return f"the wall clock of this machine was set {by} at {format_clock(at_s)}; no measurement depends on it"
+
+
+_SEVERITIES: dict[str, Severity] = {"short": "error", "unknown": "info"}
+
+
+@finding("preflight_{check}", "warning")
+def preflight(
+    check: str, verdict: str, what: str, have: float | None, need: float | None, unit: str, detail: str, remedy: str
+) -> Words:
+    """A limit of this host or of the server may be too low for the plan. ``verdict``: with "short" the run fails for certain,
+    with "warn" it may, with "unknown" asyncli could not read the limit. ``have`` and ``need`` are in ``unit``.
+    """
+    said = ", ".join(f"{_amount(one, unit)} {word}" for one, word in ((have, "available"), (need, "needed")) if one is not None)
+    evidence = "; ".join(part for part in (f"{what}: {said}" if said else what, detail) if part)
+    return Words(evidence, remedy, _SEVERITIES.get(verdict))
+
+
+def _amount(number: float, unit: str) -> str:
+    if unit == "bytes":
+        return format_bytes(number)
+    # The check's name has the unit of a count.
+    return f"{number:,.10g} {unit}" if unit in ("s", "a second") else f"{number:,.10g}"

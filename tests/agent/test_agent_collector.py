@@ -16,7 +16,7 @@ from asyncli.agent.collector import AgentCollector
 from asyncli.agent.wire import Batch, Instants, SampleRow
 from asyncli.app.progress import Progress
 from asyncli.app.recorder import NoObserver, Recorder
-from asyncli.collect.clock_offset import Exchange
+from asyncli.collect.clocks import Exchange
 from asyncli.collect.status_pages import parse_page
 from asyncli.plan import Plan
 from asyncli.records import Finding, Sample

@@ -23,10 +23,9 @@ from asyncli.benchplan import BenchPlan, BenchRun
 from asyncli.cli import main as cli
 from asyncli.errors import HostError, PlanError
 from asyncli.experiments import NAMES, Count, Experiment, ExperimentPlan, command_of, load, plan_of
-from asyncli.experiments.context import Context, figures
+from asyncli.experiments.context import Context, figures, run
 from asyncli.experiments.counters import ServerCpu
 from asyncli.experiments.record import Chart, ChartLine, Claim, Column, Conclusions, FigureRow, Record, Rounds, record_of, span
-from asyncli.experiments.run import run
 from asyncli.records import Asked, Ended, Tick
 from asyncli.report.experiment_report import experiment_document
 from asyncli.report.html import page
