@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Protocol
+from typing import TYPE_CHECKING, TypeAlias
 
 from asyncli.app.progress import Progress
 from asyncli.findings.run import sample_refused, watcher_failed
@@ -11,12 +11,15 @@ from asyncli.plan import Plan
 from asyncli.records import MOST, Finding, Phase, Sample, Tick
 from asyncli.store.writer import RunWriter
 
+if TYPE_CHECKING:
+    from asyncli.report.livestate import LiveObserver
+
 # An error may quote all that it could not show.
 _LONGEST_WHY = 200
 
 
-class Observer(Protocol):
-    """Shows a soak while it runs: a screen, a log, a notebook's progress bar."""
+class NoObserver:
+    """Sees a soak while it runs, and shows nothing; others do: a screen, a log, a notebook's progress bar."""
 
     def phase(self, phase: Phase) -> None: ...
     def tick(self, t_s: float, tick: Tick) -> None: ...
@@ -29,8 +32,7 @@ class Observer(Protocol):
         """An interrupted run goes on with these counts; ``planned`` then tells the end of its hold."""
 
 
-class NoObserver(Observer):
-    """Shows nothing."""
+Observer: TypeAlias = "NoObserver | LiveObserver"
 
 
 class Recorder:

@@ -65,7 +65,8 @@ class Sampler:
         self._plan = plan
         self._clock, self._sleep = watching.get("clock", time.monotonic), watching.get("sleep", asyncio.sleep)
         self._generator_pids = watching.get("generator_pids", list[int])
-        self._on_sample, self._on_finding = watching.get("on_sample", lambda _: None), watching["on_finding"]
+        self._on_sample: Callable[[Sample], None] = watching.get("on_sample", lambda _: None)
+        self._on_finding = watching["on_finding"]
         #: Cheap ones first: one that stalls holds up those behind it.
         self._probes: dict[str, Probe] = {}
         self._polls: dict[str, Poll] = {}
