@@ -12,8 +12,8 @@ from experiments_doc import table
 
 from asyncli.experiments import command_of, load, plan_of
 from asyncli.experiments.atlas import CELLS
+from asyncli.experiments.context import concluded
 from asyncli.experiments.record import record_of
-from asyncli.experiments.run import concluded
 from asyncli.report.experiment_report import server_labels
 from asyncli.report.figures.experiment import draw
 from asyncli.report.figures.svg import file_svg

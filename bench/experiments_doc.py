@@ -10,8 +10,8 @@ from pathlib import Path
 
 from asyncli.errors import PlanError
 from asyncli.experiments import command_of, load, plan_of
+from asyncli.experiments.context import concluded
 from asyncli.experiments.record import VERDICTS, FigureTable, record_of
-from asyncli.experiments.run import concluded
 from asyncli.report.experiment_report import amount, cell, heading, server_labels
 from asyncli.units import format_duration
 

@@ -17,11 +17,11 @@ from typing import Any
 from common import command, machine, settle
 
 import asyncli
+from asyncli.api import Recorded
 from asyncli.lab import choose
 from asyncli.lab.base import LabServer
 from asyncli.lab.nginx import LabNginx
 from asyncli.metrics import SERVER_CPU_S
-from asyncli.views import Recorded
 
 
 class Tuned(LabNginx):

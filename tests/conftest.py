@@ -22,11 +22,10 @@ import pytest
 from hypothesis import HealthCheck, settings
 from namespaces import can_be_made
 
-from asyncli.lab import nchan
 from asyncli.lab.apache import find_apache
 from asyncli.lab.executables import find_nginx
-from asyncli.lab.haproxy import LabHaproxy
-from asyncli.lab.mosquitto import LabMosquitto
+from asyncli.lab.nginx import NCHAN_MODULE
+from asyncli.lab.one_process import LabHaproxy, LabMosquitto
 
 # Before numpy is loaded: its threads would take the CPUs that other tests of a lane use.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -49,7 +48,7 @@ def _nginx() -> bool:
 
 def _nchan() -> bool:
     binary = find_nginx()
-    return binary is not None and Path(binary.modules, nchan.MODULE).is_file()
+    return binary is not None and Path(binary.modules, NCHAN_MODULE).is_file()
 
 
 def _compiler() -> bool:

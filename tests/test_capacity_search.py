@@ -11,9 +11,8 @@ import msgspec
 import pytest
 
 from asyncli.analysis.capacity import Bracket, Search
-from asyncli.app import search_bounds
-from asyncli.app.capacity import CapacitySearch, _Guard
-from asyncli.app.search_bounds import most_here
+from asyncli.app import capacity
+from asyncli.app.capacity import CapacitySearch, _Guard, most_here
 from asyncli.engine.spread import Spread
 from asyncli.errors import PreflightError
 from asyncli.exit_status import exit_status
@@ -21,7 +20,6 @@ from asyncli.lab.builtin import LabBuiltin
 from asyncli.plan import Plan
 from asyncli.preflight.limits import Limits
 from asyncli.records import NOTHING_LISTENS, Phase, Sample
-from asyncli.report.livestate import LiveObserver
 from asyncli.values import MOST_CONNECTIONS
 
 PLAN = Plan(urls=("http://127.0.0.1:1/",), workers=1)
@@ -33,7 +31,7 @@ def on_a_host(monkeypatch: pytest.MonkeyPatch, **limits: int) -> None:
     async def probe_host(plan: Plan) -> tuple[Limits, Spread]:
         return Limits(**limits), Spread((), (), 1, False, 10**9)
 
-    monkeypatch.setattr(search_bounds, "probe_host", probe_host)
+    monkeypatch.setattr(capacity, "probe_host", probe_host)
     monkeypatch.setattr(Spread, "capacity", 10**9)
 
 
@@ -113,11 +111,10 @@ async def test_what_this_hosts_preflight_ends_is_no_answer_and_named(tmp_path: P
 
 
 def test_a_step_ends_before_this_host_has_no_memory() -> None:
-    plan = msgspec.structs.replace(PLAN, connections=10)
     said: list[str] = []
 
     def a_guard(total: int | None) -> _Guard:
-        guard = _Guard(LiveObserver(plan), total)
+        guard = _Guard(total)
         guard.stop = said.append
         return guard
 

@@ -38,8 +38,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "experiments.record": set(),
     "cli": {"agent", "app", "cluster", "experiments", "lab", "preflight", "report", "store"},
     "notebook": {"report"},
-    "views": {"analysis", "app", "notebook", "report"},
-    "api": {"app", "cluster", "lab", "notebook", "report", "store", "views"},
+    "api": {"analysis", "app", "cluster", "lab", "notebook", "report", "store"},
     "": {"api", "app"},
     "__main__": {"cli"},
 }  # fmt: skip

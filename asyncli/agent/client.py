@@ -24,7 +24,7 @@ from asyncli.agent.wire import (
     read_token,
 )  # fmt: skip
 from asyncli.certificates import trusting
-from asyncli.collect.clock_offset import ClockOffset, Exchange
+from asyncli.collect.clocks import ClockOffset, Exchange
 from asyncli.collect.http import KeptConnection, reason, untrusted
 from asyncli.errors import HeldError, PeerError
 from asyncli.plan import Plan

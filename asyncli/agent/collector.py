@@ -10,8 +10,7 @@ import contextlib
 import math
 import os
 import time
-from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Unpack
 
 import msgspec
 
@@ -22,10 +21,10 @@ from asyncli.collect.collector import probes_of_ourselves
 from asyncli.collect.kernel import SlabReader, read_counters
 from asyncli.collect.locate import ServerFacts
 from asyncli.collect.probe_budget import ProbeReading
-from asyncli.collect.sampler import Probe, Sampler
+from asyncli.collect.sampler import Probe, Sampler, Watching
 from asyncli.environment import boot_id, host_name, network
 from asyncli.findings import INSTANTS, rewritten
-from asyncli.findings.agents import agent, agent_back, agent_gap, agent_in_the_clear, agent_lost, agent_restarted
+from asyncli.findings.probes import agent, agent_back, agent_gap, agent_in_the_clear, agent_lost, agent_restarted
 from asyncli.plan import Plan
 from asyncli.preflight.configured import Configured
 from asyncli.preflight.limits import Limits
@@ -54,18 +53,9 @@ class AgentCollector(Sampler):
     #: Longer than the agent takes at a phase border, so that its loss shows.
     border_wait_s = BORDER_S + 1.0
 
-    def __init__(
-        self,
-        plan: Plan,
-        *,
-        clock: Callable[[], float],
-        generator_pids: Callable[[], Sequence[int]],
-        on_sample: Callable[[Sample], None],
-        on_finding: Callable[[Finding], None],
-    ) -> None:
-        super().__init__(plan, clock=clock, on_sample=on_sample, on_finding=on_finding)
+    def __init__(self, plan: Plan, **watching: Unpack[Watching]) -> None:
+        super().__init__(plan, **watching)
         self._client = AgentClient(plan)
-        self._generator_pids = generator_pids
         self._polls["agent"] = self._follow
         self._hello: Hello | None = None
         self._leased = False

@@ -21,9 +21,8 @@ from aiohttp import web
 from asyncli import __version__
 from asyncli.agent.buffer import SampleBuffer
 from asyncli.agent.exposition import CONTENT_TYPE, exposition
-from asyncli.agent.lease import Lease, same
+from asyncli.agent.lease import Lease, Rates, Refusals, same
 from asyncli.agent.listener import IDLE_S, Door, shown
-from asyncli.agent.rates import Rates, Refusals
 from asyncli.agent.wire import LEASE_HEADER, PROTOCOL, PROTOCOL_HEADER, Batch, Granted, Hello, Instants, Refusal, Wish
 from asyncli.collect.collector import Collector
 from asyncli.collect.locate import ServerFacts
@@ -79,12 +78,7 @@ class Agent:
         self._rates, self._dear = Rates(_PER_S, _BURST), Rates(_DEAR_PER_S, _DEAR_BURST)
         self._refusals = Refusals()
         self._collector = Collector(
-            plan,
-            clock=time.monotonic,
-            generator_pids=list,
-            on_sample=self._sampled,
-            on_finding=lambda finding: self._buffer.finding(time.monotonic(), finding),
-            local=True,
+            plan, on_sample=self._sampled, on_finding=lambda one: self._buffer.finding(time.monotonic(), one), local=True
         )
         self._facts: tuple[float, Limits, Configured] | None = None
         self._reading = asyncio.Lock()

@@ -2,7 +2,7 @@
 
 GET /v1/hello describes the agent; POST and DELETE /v1/lease take and leave it; GET /v1/samples?after=N gives the samples after N,
 POST /v1/sample?after=N the same after one more of everything. Instants are seconds of the agent's monotonic clock;
-:mod:`asyncli.collect.clock_offset` makes them comparable.
+:mod:`asyncli.collect.clocks` makes them comparable.
 """
 
 from __future__ import annotations

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
 
 import msgspec
 
@@ -12,6 +11,7 @@ from asyncli.analysis.saturation import MOST_CPU_SHARE
 from asyncli.analysis.shared_host import MOST_OF_OTHERS
 from asyncli.analysis.tls import TlsPart, tls_findings, tls_part
 from asyncli.analysis.totals import Latency, Lateness, in_ms
+from asyncli.analysis.verdict import Verdict
 from asyncli.benchplan import BenchPlan, BenchRun
 from asyncli.core.histogram import Histogram, bounds
 from asyncli.findings.bench import by_cause
@@ -28,8 +28,6 @@ RULE = (
     f"{MOST_CPU_SHARE:.0%} of the time while the server used less than {BUSY_SERVER_CORES:.0%} of a core, or other programs used "
     f"more than {MOST_OF_OTHERS:.0%} of this host's busy CPUs; untested: nothing was answered"
 )
-
-Verdict = Literal["passed", "failed", "invalid", "untested"]
 
 
 class Times(msgspec.Struct):

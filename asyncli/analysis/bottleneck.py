@@ -8,7 +8,7 @@ that were reached (asyncli's lateness does not matter for them), asyncli's laten
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Collection, Iterator, Sequence, Set
 from functools import partial
 from typing import Any, Literal
 
@@ -23,7 +23,7 @@ from asyncli.analysis.shared_host import MOST_OF_OTHERS
 from asyncli.analysis.totals import Totals, errors
 from asyncli.findings import bottleneck
 from asyncli.findings.forecast import gave_way
-from asyncli.findings.losses import listed
+from asyncli.findings.losses import connects_failed, listed
 from asyncli.findings.protocol_codes import remedy_of_refusals
 from asyncli.findings.tls import by_reason
 from asyncli.records import Finding
@@ -57,6 +57,7 @@ _UNKNOWN = "unknown"
 # Limits of the server that were read and reached.
 _LIMITS = frozenset({"slots", "descriptors", "memory_limit"})
 _SILENT = ("heartbeat_timeout", "closed_awaiting", "protocol_error")
+_UNANSWERED = ("connect_timeout", "tls_timeout", "handshake_timeout")
 # Connects that failed for want of something on this host, and what that is.
 _OUR_LACK = {"no_descriptors": "descriptors", "no_ports": "local_ports"}
 # Failures of asyncli itself, as codes of findings.
@@ -111,7 +112,7 @@ class Seen(msgspec.Struct, frozen=True):
 
     def silent(self) -> int:
         """Connections without an answer in time."""
-        return self.deaths(*_SILENT) + sum(map(self.failures, ("connect_timeout", "tls_timeout", "handshake_timeout")))
+        return self.deaths(*_SILENT) + sum(map(self.failures, _UNANSWERED))
 
     def overflowed(self) -> float:
         """Overflows of listen queues on the server's host."""
@@ -204,12 +205,6 @@ def _late(seen: Seen) -> Iterator[GaveWay]:
         yield _way("host", "beats", slow=seen.slow, late_ms=late / 1e3, whole_ms=whole / 1e3)
 
 
-def _starved(seen: Seen) -> Iterator[GaveWay]:
-    for cause, code in _OUR_LACK.items():
-        if count := seen.failures(cause):
-            yield _way("host", code, cause, connects=count)
-
-
 def _host_memory(seen: Seen) -> Iterator[GaveWay]:
     """Too little memory left on the server's host or on asyncli's."""
     run, far = seen.run, seen.run.sides.far
@@ -293,10 +288,11 @@ def _never_arrived(seen: Seen) -> Iterator[GaveWay]:
         yield _way("network", "never_arrived", form, certain=here, **seen_of)
 
 
-def _not_connected(side: Side, cause: str, seen: Seen) -> Iterator[GaveWay]:
-    if count := seen.failures(cause):
-        were = (" was" if count == 1 else " were") if cause == "refused" else ""
-        yield _way(side, cause, certain=side != "unknown", connects=format_many(count, "connect") + were)
+def _not_connected(side: Side, causes: Collection[str], seen: Seen) -> Iterator[GaveWay]:
+    for cause in causes:
+        if count := seen.failures(cause):
+            words = connects_failed(cause, count)
+            yield GaveWay(side, _OUR_LACK.get(cause, cause), words.evidence, words.remedy, side != "unknown")
 
 
 def _tls(seen: Seen) -> Iterator[GaveWay]:
@@ -329,12 +325,12 @@ def _slow(seen: Seen) -> Iterator[GaveWay]:
 
 
 _MECHANISMS = (
-    _host_memory, _starved, partial(_noted, "host", _FAILED), partial(_slots, certain=True), _full, _both_busy, _late,
+    _host_memory, partial(_not_connected, "host", _OUR_LACK), partial(_noted, "host", _FAILED),
+    partial(_slots, certain=True), _full, _both_busy, _late,
     partial(_slots, certain=False), partial(_diagnosed, "server", _ENDED), partial(_noted, "server", {"server_ended"}),
     _server_cpu, partial(_diagnosed, "network", _OF_THE_WAY), _never_arrived, _listen_queue,
-    partial(_not_connected, "server", "refused"), partial(_not_connected, "network", "unreachable"), _tls, _refused, _errors,
-    _lost, partial(_not_connected, "unknown", "connect_timeout"), partial(_not_connected, "unknown", "tls_timeout"),
-    partial(_not_connected, "unknown", "handshake_timeout"), _slow,
+    partial(_not_connected, "server", ["refused"]), partial(_not_connected, "network", ["unreachable"]), _tls, _refused,
+    _errors, _lost, partial(_not_connected, "unknown", _UNANSWERED), _slow,
 )  # fmt: skip
 
 

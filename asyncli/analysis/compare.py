@@ -87,6 +87,8 @@ ROWS: tuple[Number, ...] = (
     Number("cost.generator_user", "bytes", "memory", "asyncli", "asyncli's own memory per connection"),
     Number("lateness.p99", "ms", "beats late, p99", "asyncli", "p99 of how late asyncli sent heartbeats"),
 )
+#: By their keys.
+ROW_OF = {row.key: row for row in ROWS}
 GROUPS: dict[Group, str] = {
     "cost": "Memory of a connection",
     "memory": "Server's memory",

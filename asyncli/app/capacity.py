@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime
+import math
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -20,22 +21,25 @@ from asyncli.analysis.bottleneck import GaveWay, memory_floor
 from asyncli.analysis.capacity import RULE, Bracket, Prediction, Search, bracket, next_count, prediction, verdict
 from asyncli.analysis.forecast import Forecast
 from asyncli.app.check import check
+from asyncli.app.recorder import NoObserver
 from asyncli.app.results import read_results
-from asyncli.app.search_bounds import sized
 from asyncli.app.settle import Rest
 from asyncli.app.soak import Soak
 from asyncli.collect.listening import nothing_listens
+from asyncli.data_file import read_data
 from asyncli.environment import probe_host
-from asyncli.errors import AsyncliError, EngineError, StoreError
-from asyncli.findings.capacity import not_at_rest, server_gone
+from asyncli.errors import AsyncliError, EngineError, PlanError, StoreError
+from asyncli.findings.forecast import not_at_rest, server_gone
 from asyncli.metrics import HOST_AVAILABLE_BYTES
 from asyncli.plan import Plan, shown_plan
-from asyncli.preflight import refuse
-from asyncli.records import Environment, Finding, Phase, Sample, Tick
+from asyncli.preflight import checks_to_findings, refusals, refuse
+from asyncli.preflight.checks import host_checks
+from asyncli.records import Check, Environment, Finding, Phase, Sample
 from asyncli.report.capacity_report import SCHEMA, Capacity, Step, step_line, step_of
 from asyncli.report.livestate import LiveObserver
 from asyncli.topology import place_of
-from asyncli.units import format_bytes, format_count, format_duration
+from asyncli.units import format_bytes, format_count, format_duration, format_many
+from asyncli.values import MOST_CONNECTIONS
 
 if TYPE_CHECKING:
     from asyncli.engine.probe import TlsFacts
@@ -182,8 +186,8 @@ class CapacitySearch:
         path = self.folder / f"{number:02}-{count}.db"
         self._say(f"step {number}: {format_count(count)} connections, {_lasts(plan)}")
         with self._onlooker(plan) as onlooker:
-            guard = _Guard(onlooker, self._memory, self._own)
-            self._soak = soak = Soak(plan, path, observer=guard, tls=self._tls)
+            guard = _Guard(self._memory, self._own)
+            self._soak = soak = Soak(plan, path, observer=onlooker, guard=guard, tls=self._tls)
             onlooker.stop = guard.stop = soak.stop
             onlooker.failed = soak.observer_failed
             if self._stopping:
@@ -206,37 +210,23 @@ def _lasts(plan: Plan) -> str:
     return f"{format_duration(round(plan.baseline_s + plan.schedule.end_s + hold_s + plan.residue_s))} if all are held"
 
 
-class _Guard:
-    """Passes on what happens, and ends the step where this host's own memory runs out: the kernel would end somebody.
+class _Guard(NoObserver):
+    """Ends the step where this host's own memory runs out: the kernel would end somebody.
 
     ``total``: bytes of memory that this host has; None where that is not known, and then nothing is guarded. ``own``: the metric
     of what is available on it.
     """
 
-    def __init__(self, onlooker: LiveObserver, total: int | None, own: str = HOST_AVAILABLE_BYTES) -> None:
+    def __init__(self, total: int | None, own: str = HOST_AVAILABLE_BYTES) -> None:
         self.stop: Callable[[str], None] = lambda _: None
-        self._to, self._total, self._own = onlooker, total, own
+        self._total, self._own = total, own
         self._before: float | None = None
         self._driven = False
 
     def phase(self, phase: Phase) -> None:
         self._driven |= phase.name == "ramp"
-        self._to.phase(phase)
-
-    def tick(self, t_s: float, tick: Tick) -> None:
-        self._to.tick(t_s, tick)
-
-    def finding(self, finding: Finding) -> None:
-        self._to.finding(finding)
-
-    def planned(self, plan: Plan) -> None:
-        self._to.planned(plan)
-
-    def resumed(self, so_far: Tick) -> None:
-        self._to.resumed(so_far)
 
     def sample(self, sample: Sample) -> None:
-        self._to.sample(sample)
         free = sample.values.get(self._own)
         if free is None or self._total is None:
             return
@@ -244,3 +234,69 @@ class _Guard:
             self._before = free
         elif self._before is not None and free < memory_floor(self._total, self._before):
             self.stop(f"this host has {format_bytes(free)} of memory left")
+
+
+# The preflight predicts to two digits.
+_TWO_DIGITS = 1.02
+_MEMORY = ("memory", "cgroup_memory")
+
+
+# How many it may ask for: what this host can carry by its preflight, or what the user says.
+
+
+async def bounded(plan: Plan, start: int, most: int | None, within: float) -> Search:
+    """The counts that the search may ask for; ``most`` None: as many as this host can carry. Raises
+    :class:`~asyncli.errors.PreflightError` where this host cannot carry ``most``."""
+    rows = await asyncio.to_thread(read_data, plan, MOST_CONNECTIONS)
+    if rows is not None and rows.rows < max(start, most or 0):
+        raise PlanError(f"--data: {plan.data} has {format_many(rows.rows, 'row')}; write --start and --most of at most that")
+    if most is None:
+        here, why = await most_here(plan)
+        if rows is not None and rows.rows < here:
+            return Search(start, rows.rows, within)
+        told = checks_to_findings([] if why is None else [why])
+        return Search(min(start, here), here, within, *((told[0].evidence, told[0].remedy) if told else ()))
+    if start > most:
+        raise PlanError(f"--start: {start} is more than --most {most}; write at most that")
+    checks = await _checks(plan, most)
+    if not plan.force:
+        refuse(checks)
+    return Search(start, most, within)
+
+
+def sized(plan: Plan, count: int) -> Plan:
+    return msgspec.structs.replace(plan, connections=count, batch=min(plan.batch, count))
+
+
+async def _checks(plan: Plan, count: int) -> list[Check]:
+    limits, spread = await probe_host(sized(plan, count))
+    return host_checks(sized(plan, count), spread, limits)
+
+
+async def most_here(plan: Plan) -> tuple[int, Check | None]:
+    """The most connections that this host's preflight allows, to two digits, and the check that forbids more.
+
+    (MOST_CONNECTIONS, None) where none does. A memory warning counts as short. Raises :class:`PreflightError` where this host
+    cannot carry even one.
+    """
+
+    async def short(count: int) -> Check | None:
+        checks = await _checks(plan, count)
+        return next(iter([*refusals(checks), *(one for one in checks if one.verdict == "warn" and one.code in _MEMORY)]), None)
+
+    if await short(MOST_CONNECTIONS) is None:
+        return MOST_CONNECTIONS, None
+    low, high, why = 1, MOST_CONNECTIONS, await short(1)
+    if why is not None:
+        refuse([msgspec.structs.replace(why, verdict="short")])
+    while high > max(low * _TWO_DIGITS, low + 1):
+        middle = math.isqrt(low * high) if high > 4 * low else (low + high) // 2
+        found = await short(middle)
+        low, high, why = (middle, high, why) if found is None else (low, middle, found)
+    return _two_digits(low), why
+
+
+def _two_digits(number: int) -> int:
+    """Rounded down; numbers below a hundred stay."""
+    step = int(10 ** max(0, len(str(number)) - 2))
+    return number // step * step

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple, Unpack
 
 import msgspec
 
 from asyncli import preflight
 from asyncli.collect.collector import Collector
 from asyncli.collect.locate import ServerFacts
+from asyncli.collect.sampler import Watching
 from asyncli.data_file import read_data
 from asyncli.engine.probe import TlsFacts, probe
 from asyncli.engine.spread import Spread
@@ -20,7 +20,7 @@ from asyncli.plan import Plan
 from asyncli.preflight.checks import handshake_rate
 from asyncli.preflight.configured import Configured, read_configured
 from asyncli.preflight.limits import Limits, read_limits
-from asyncli.records import Check, Finding, Sample
+from asyncli.records import Check, Finding
 from asyncli.template import Data
 
 if TYPE_CHECKING:
@@ -30,23 +30,13 @@ if TYPE_CHECKING:
     Sampler = Collector | AgentCollector
 
 
-def make_sampler(
-    plan: Plan,
-    *,
-    local: bool,
-    clock: Callable[[], float] = time.monotonic,
-    generator_pids: Callable[[], Sequence[int]] = list,
-    on_sample: Callable[[Sample], None] = lambda _: None,
-    on_finding: Callable[[Finding], None],
-) -> Sampler:
+def make_sampler(plan: Plan, *, local: bool, **watching: Unpack[Watching]) -> Sampler:
     """A collector; with an agent on the server's host, one that reads that agent and this host."""
     if plan.agent is None:
-        return Collector(
-            plan, clock=clock, generator_pids=generator_pids, on_sample=on_sample, on_finding=on_finding, local=local
-        )
+        return Collector(plan, local=local, **watching)
     from asyncli.agent.collector import AgentCollector
 
-    return AgentCollector(plan, clock=clock, generator_pids=generator_pids, on_sample=on_sample, on_finding=on_finding)
+    return AgentCollector(plan, **watching)
 
 
 async def lay_plan(plan: Plan, cluster: Cluster | None, waits: Callable[[str], None]) -> tuple[Limits, Spread]:

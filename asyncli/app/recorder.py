@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, TypeAlias
 
 from asyncli.app.progress import Progress
 from asyncli.findings.run import sample_refused, watcher_failed
@@ -11,12 +11,15 @@ from asyncli.plan import Plan
 from asyncli.records import MOST, Finding, Phase, Sample, Tick
 from asyncli.store.writer import RunWriter
 
+if TYPE_CHECKING:
+    from asyncli.report.livestate import LiveObserver
+
 # An error may quote all that it could not show.
 _LONGEST_WHY = 200
 
 
-class Observer(Protocol):
-    """Shows a soak while it runs: a screen, a log, a notebook's progress bar."""
+class NoObserver:
+    """Sees a soak while it runs, and shows nothing; others do: a screen, a log, a notebook's progress bar."""
 
     def phase(self, phase: Phase) -> None: ...
     def tick(self, t_s: float, tick: Tick) -> None: ...
@@ -29,23 +32,15 @@ class Observer(Protocol):
         """An interrupted run goes on with these counts; ``planned`` then tells the end of its hold."""
 
 
-class NoObserver:
-    """Shows nothing."""
-
-    def phase(self, phase: Phase) -> None: ...
-    def tick(self, t_s: float, tick: Tick) -> None: ...
-    def sample(self, sample: Sample) -> None: ...
-    def finding(self, finding: Finding) -> None: ...
-    def planned(self, plan: Plan) -> None: ...
-    def resumed(self, so_far: Tick) -> None: ...
+Observer: TypeAlias = "NoObserver | LiveObserver"
 
 
 class Recorder:
-    """Writes to ``writer`` once it is open, and shows to ``observer`` until that raises."""
+    """Writes to ``writer`` once it is open, and shows to each of ``observers`` until that raises."""
 
-    def __init__(self, observer: Observer, progress: Progress) -> None:
+    def __init__(self, observers: Iterable[Observer], progress: Progress) -> None:
         self.writer: RunWriter | None = None
-        self._observer, self._progress = observer, progress
+        self._observers, self._progress = [*observers], progress
         self._early: list[Finding] = []
         self._refused_sample = False
 
@@ -93,11 +88,12 @@ class Recorder:
         self.show(lambda observer: observer.finding(finding))
 
     def show(self, tell: Callable[[Observer], None]) -> None:
-        try:
-            tell(self._observer)
-        except Exception as error:  # whatever it is, it is the observer's
-            self._observer = NoObserver()
-            self.observer_failed(error)
+        for observer in [*self._observers]:
+            try:
+                tell(observer)
+            except Exception as error:  # whatever it is, it is the observer's
+                self._observers.remove(observer)
+                self.observer_failed(error)
 
     def observer_failed(self, error: BaseException) -> None:
         why = f"{type(error).__name__}: {str(error)[:_LONGEST_WHY]}"

@@ -20,7 +20,7 @@ from asyncli.app.check import examine, lay_plan, make_sampler
 from asyncli.app.incoming import Incoming
 from asyncli.app.phases import Phases
 from asyncli.app.progress import STOPPABLE, Progress
-from asyncli.app.recorder import NoObserver, Observer, Recorder
+from asyncli.app.recorder import Observer, Recorder
 from asyncli.app.resume import Resumption, when_leases_expire
 from asyncli.collect.clocks import ClockWatch
 from asyncli.collect.listening import nothing_listens, wait_for_listener
@@ -59,7 +59,7 @@ class KnownServer(msgspec.Struct, frozen=True):
 class Soak:
     """One run of ``plan`` into the run file ``out``. ``stop()`` drains and reports; cancelling the task ends it at once.
 
-    ``resume``: the run in ``out`` to resume. ``cluster``: the hosts that open the connections; None: this one.
+    ``guard``: observes as well. ``resume``: the run in ``out`` to resume. ``cluster``: the hosts that open the connections.
     ``wait_for_server_s``: how long to wait until a server on this host listens. ``findings``: of the plan, made before;
     ``tls``: what the server agreed to then.
     """
@@ -70,6 +70,7 @@ class Soak:
         out: Path,
         *,
         observer: Observer | None = None,
+        guard: Observer | None = None,
         target: KnownServer | None = None,
         resume: Interrupted | None = None,
         cluster: Cluster | None = None,
@@ -86,7 +87,7 @@ class Soak:
         self._wait_for_server_s = wait_for_server_s
         self._findings, self._tls = list(findings), tls
         self._progress = Progress(plan, out)
-        self._recorder = Recorder(observer or NoObserver(), self._progress)
+        self._recorder = Recorder([one for one in (observer, guard) if one is not None], self._progress)
         self._begun_wall_s = time.time() if resume is None else resume.started_wall_s
         self._resumption = None if resume is None else Resumption(resume)
         if self._resumption is not None:

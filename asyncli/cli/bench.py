@@ -77,8 +77,9 @@ def command(
     from asyncli.cli.outputs import deliver, file_writers, printing, require_files
     from asyncli.cli.screen import speaker
     from asyncli.cli.signals import until_stopped
-    from asyncli.report.bench_report import one_line, print_bench, tick_line, to_json
+    from asyncli.report.bench_report import bench_document, one_line, tick_line, to_json
     from asyncli.report.junit import suite
+    from asyncli.report.terminal import print_document
 
     require_limits(plan)
     files = {"--json": json_file, "--junit": junit_file}
@@ -105,7 +106,7 @@ def command(
             if quiet:
                 print(one_line(found), file=console.file)
             else:
-                print_bench(found, console)
+                print_document(bench_document(found), console)
 
     def junit() -> str:
         return suite(found.verdict, (found.why, ""), found.findings, plan.urls[0], found.started, found.duration_s)

@@ -97,14 +97,14 @@ def _run(
 
     from rich.console import Console
 
-    from asyncli.app.capacity import CapacitySearch
+    from asyncli.app.capacity import CapacitySearch, bounded
     from asyncli.app.results import free_name
-    from asyncli.app.search_bounds import bounded
     from asyncli.cli.outputs import deliver, file_writers, made_folder, printing, require_files
     from asyncli.cli.screen import Screen, speaker
     from asyncli.cli.signals import until_stopped
-    from asyncli.report.capacity_report import capacity_document, one_line, print_capacity, to_json
+    from asyncli.report.capacity_report import capacity_document, one_line, to_json
     from asyncli.report.html import page
+    from asyncli.report.terminal import print_document
 
     require_files(files)
     folder = Path(out) if out is not None else free_name("asyncli-capacity", "")
@@ -150,7 +150,7 @@ def _run(
                 print(one_line(found), file=console.file)
             else:
                 console.print()
-                print_capacity(found, console)
+                print_document(capacity_document(found), console)
 
     texts = {"--json": lambda: to_json(found) + "\n", "--html": lambda: page(capacity_document(found))}
     deliver(tell, *file_writers(files, texts))

@@ -21,7 +21,9 @@ def command(runs: tuple[str, ...], json_file: str | None, html_file: str | None)
     Each run is compared with the first: two builds of a server, two configurations. The exit status is 0 whatever differs.
     """
     from asyncli.app.results import compare_results
-    from asyncli.report.comparison_report import page, print_comparison, require_some, to_json
+    from asyncli.report.comparison_report import comparison_document, require_some, to_json
+    from asyncli.report.html import page
+    from asyncli.report.terminal import print_document
 
     paths, files = [Path(run) for run in runs], {"--json": json_file, "--html": html_file}
     require_some("RUN", len(paths))
@@ -34,8 +36,9 @@ def command(runs: tuple[str, ...], json_file: str | None, html_file: str | None)
         from rich.console import Console
 
         with printing():
-            print_comparison(comparison, Console(highlight=False))
-    deliver(*file_writers(files, {"--json": lambda: to_json(comparison) + "\n", "--html": lambda: page(comparison)}))
+            print_document(comparison_document(comparison), Console(highlight=False))
+    texts = {"--json": lambda: to_json(comparison) + "\n", "--html": lambda: page(comparison_document(comparison))}
+    deliver(*file_writers(files, texts))
     if html_file not in (None, "-"):
         with printing():
             print(html_file, file=sys.stderr if json_file == "-" else sys.stdout)

@@ -7,7 +7,6 @@ from typing import Any
 import click
 
 from asyncli.cli.options import output_options, outputs_of, plan_from, plan_options
-from asyncli.errors import PlanError
 from asyncli.plan import Layer
 
 CONNECTIONS = "100k"
@@ -37,12 +36,9 @@ def command(server: str | None, tls: bool, **values: Any) -> int:
     to = outputs_of(values)
     plan = plan_from(values, (), Layer("demo: {key}", {**asked, **kind.plan_keys}))
     proxied = {"proxy_protocol": True} if plan.proxy_protocol else {}
-    if proxied and server not in (None, "nginx"):
-        raise PlanError("--proxy-protocol: of the lab's servers nginx alone speaks it; leave --server out")
     from asyncli.cli.run import run_soak
 
     made = lab.choose(
-        "nginx" if proxied else server, connections=plan.connections, keepalive_s=plan.keepalive_s, tls=tls, http2=plan.http2,
-        scheme=scheme, **proxied,
-    )  # fmt: skip
+        server, connections=plan.connections, keepalive_s=plan.keepalive_s, tls=tls, http2=plan.http2, scheme=scheme, **proxied
+    )
     return run_soak(plan, to, lab=made)

@@ -74,8 +74,9 @@ def command(
 
     from asyncli.cli.screen import speaker
     from asyncli.cli.signals import until_stopped
-    from asyncli.experiments.run import run
-    from asyncli.report.experiment_report import print_experiment
+    from asyncli.experiments.context import run
+    from asyncli.report.experiment_report import experiment_document
+    from asyncli.report.terminal import print_document
 
     # Messages contain paths and compilers' errors: no markup, no emoji.
     console = Console(stderr=json_file == "-", highlight=False, markup=False, emoji=False)
@@ -96,7 +97,7 @@ def command(
         with printing():
             # A record that could not be written is printed.
             if not quiet or lost:
-                print_experiment(record, console)
+                print_document(experiment_document(record), console)
             if not lost:
                 console.print(f"{folder}/report.html, {folder}/record.json", soft_wrap=True)
 
@@ -110,13 +111,14 @@ def command(
 
 def _keep(record: Record, folder: Path) -> str | None:
     """Write the record and its page, each whole or not at all; the error, or None."""
-    from asyncli.report.experiment_report import page
+    from asyncli.report.experiment_report import experiment_document
+    from asyncli.report.html import page
 
     part = folder / "part"
     try:
         folder.mkdir(exist_ok=True)
         # The record first: the page can be made of it.
-        for name, text in (("record.json", _text(record)), ("report.html", page(record))):
+        for name, text in (("record.json", _text(record)), ("report.html", page(experiment_document(record)))):
             part.write_text(text, encoding="utf-8")
             part.replace(folder / name)
     except OSError as error:
@@ -135,7 +137,7 @@ def _text(record: Record) -> str:
 
 
 def _exit_status(record: Record) -> int:
-    from asyncli.experiments.run import counted
+    from asyncli.experiments.context import counted
     from asyncli.findings.experiment import stopped
 
     if any(one.code == stopped.code for one in record.findings):

@@ -16,8 +16,7 @@ from typing import Any
 import msgspec
 
 from asyncli.cluster.placement import Member, Placement
-from asyncli.cluster.remote_host import CLOSE_S, Handle, RemoteHost
-from asyncli.cluster.usage import Usage
+from asyncli.cluster.remote_host import CLOSE_S, Handle, RemoteHost, Usage
 from asyncli.engine.fleet import Room, TickMerger
 from asyncli.engine.shard import (
     Adopt,

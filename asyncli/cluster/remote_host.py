@@ -1,4 +1,4 @@
-"""The session's end of one host: orders, messages and its clock.
+"""The session's end of one host: orders, messages and its clock; and what the processes of all hosts use.
 
 A host keeps its messages until the next question confirms them, so a network cut loses nothing.
 """
@@ -9,16 +9,18 @@ import asyncio
 import contextlib
 import math
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Protocol
 
 import msgspec
 
 from asyncli.cluster.placement import Member
-from asyncli.collect.clock_offset import ClockOffset, Exchange, Offset
+from asyncli.collect.clocks import ClockOffset, Exchange, Offset
 from asyncli.engine.shard import Down, Shard, SilentWorkers, Up
 from asyncli.errors import ClusterError, EngineError
 from asyncli.findings.generator import cluster_clock
+from asyncli.metrics import GENERATOR_CPU_S
 from asyncli.records import Finding
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -152,3 +154,27 @@ class RemoteHost:
                 continue
             after += len(frames)
             self._on_messages(self, [_up.decode(frame) for frame in frames])
+
+
+class Usage:
+    """The last measurement of each host, and the CPU time of those that were lost: what is spent stays spent."""
+
+    def __init__(self) -> None:
+        self._last: dict[str, Mapping[str, float]] = {}
+        self._heard: set[str] = set()
+        self._spent_s = 0.0
+
+    def measured(self, host: str, values: Mapping[str, float], living: Collection[str]) -> dict[str, float] | None:
+        """The sum, once each of the ``living`` has been heard since the last one."""
+        self._last[host] = values
+        self._heard.add(host)
+        if not self._heard.issuperset(living):
+            return None
+        self._heard.clear()
+        whole: Counter[str] = Counter()
+        for one in ({GENERATOR_CPU_S: self._spent_s}, *self._last.values()):
+            whole.update(one)
+        return dict(whole)
+
+    def lose(self, host: str) -> None:
+        self._spent_s += self._last.pop(host, {}).get(GENERATOR_CPU_S, 0.0)

@@ -6,48 +6,35 @@ It sends nothing but status polls.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Unpack
 
+from asyncli.collect.groups import Headroom
 from asyncli.collect.kernel import SlabReader, read_counters
 from asyncli.collect.locate import Found, ServerFacts, describe, find_server, own_ancestry
 from asyncli.collect.probe_budget import ProbeReading
 from asyncli.collect.processes import ProcessGroup, ServerTree, listed, read_session_cpu, read_session_memory
-from asyncli.collect.sampler import Probe, Sampler
-from asyncli.collect.server_room import Headroom
+from asyncli.collect.sampler import Probe, Sampler, Watching
 from asyncli.collect.status_reader import StatusReader
 from asyncli.errors import HostError
 from asyncli.findings.probes import server_master_ended, server_processes_unknown, server_restarted
 from asyncli.metrics import SERVER_ENDED
 from asyncli.plan import Plan
-from asyncli.records import Finding, Sample
 
 
 class Collector(Sampler):
-    """``generator_pids``: the host process and its workers. ``local``: the target is on this host, so its processes can be found
-    by port.
+    """``local``: the target is on this host, so its processes can be found by port.
 
     Use: ``open``, then ``run`` as a task and ``sample_now`` at the borders of phases, then cancel the task and ``close``.
     """
 
-    def __init__(
-        self,
-        plan: Plan,
-        *,
-        clock: Callable[[], float],
-        generator_pids: Callable[[], Sequence[int]],
-        on_sample: Callable[[Sample], None],
-        on_finding: Callable[[Finding], None],
-        local: bool,
-        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
-    ) -> None:
-        super().__init__(plan, clock=clock, on_sample=on_sample, on_finding=on_finding, sleep=sleep)
+    def __init__(self, plan: Plan, *, local: bool, **watching: Unpack[Watching]) -> None:
+        super().__init__(plan, **watching)
         #: The server as found by :meth:`open`; null where unknown.
         self.server = ServerFacts()
         self.local = local
         #: Of an agent's collector: its facts.
         self.agent: dict[str, Any] | None = None
-        self._generator_pids = generator_pids
         self._status = None if plan.status_url is None else StatusReader(plan.status_url, plan.tls_options)
         if self._status is not None:
             self._polls["status"] = self._page

@@ -42,8 +42,6 @@ class Stat(msgspec.Struct, frozen=True):
     threads: int
     start_ticks: int
     rss_bytes: int
-    #: What of ``waited_s`` is system time.
-    waited_system_s: float = 0.0
 
     @property
     def ended(self) -> bool:
@@ -98,7 +96,6 @@ def parse_stat(text: str) -> Stat:
         threads=int(fields[17]),
         start_ticks=int(fields[19]),
         rss_bytes=int(fields[21]) * PAGE_BYTES,
-        waited_system_s=int(fields[14]) / TICKS_PER_S,
     )
 
 

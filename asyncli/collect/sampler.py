@@ -8,9 +8,9 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple
+from typing import NamedTuple, NotRequired, TypedDict, Unpack
 
 from asyncli.collect.probe_budget import Outage, ProbeReading, Schedule
 from asyncli.collect.processes import ProcessesGoneError
@@ -31,6 +31,17 @@ Probe = Callable[[], ProbeReading]
 Poll = Callable[[bool], Awaitable[ProbeReading]]
 
 
+class Watching(TypedDict):
+    """What a sampler is made with: the run's own ``clock`` (s), ``generator_pids``: the host process and its workers, and where
+    samples and findings go, in the loop's thread."""
+
+    clock: NotRequired[Callable[[], float]]
+    generator_pids: NotRequired[Callable[[], Sequence[int]]]
+    on_sample: NotRequired[Callable[[Sample], None]]
+    on_finding: Callable[[Finding], None]
+    sleep: NotRequired[Callable[[float], Awaitable[None]]]
+
+
 class _Outcome(NamedTuple):
     """A probe's reading or error, and its CPU time (a poll's time)."""
 
@@ -45,23 +56,17 @@ class _Asked(NamedTuple):
 
 
 class Sampler:
-    """Samples on the whole seconds of ``clock`` (the run's own, in seconds) go to ``on_sample``, in the loop's thread."""
+    """Samples on the whole seconds of the clock."""
 
     #: At a phase border; longer than the status page's timeout of 2 s.
     border_wait_s = 2.5
 
-    def __init__(
-        self,
-        plan: Plan,
-        *,
-        clock: Callable[[], float],
-        on_sample: Callable[[Sample], None],
-        on_finding: Callable[[Finding], None],
-        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
-    ) -> None:
+    def __init__(self, plan: Plan, **watching: Unpack[Watching]) -> None:
         self._plan = plan
-        self._clock, self._sleep = clock, sleep
-        self._on_sample, self._on_finding = on_sample, on_finding
+        self._clock, self._sleep = watching.get("clock", time.monotonic), watching.get("sleep", asyncio.sleep)
+        self._generator_pids = watching.get("generator_pids", list[int])
+        self._on_sample: Callable[[Sample], None] = watching.get("on_sample", lambda _: None)
+        self._on_finding = watching["on_finding"]
         #: Cheap ones first: one that stalls holds up those behind it.
         self._probes: dict[str, Probe] = {}
         self._polls: dict[str, Poll] = {}

@@ -8,10 +8,9 @@ from typing import Annotated, Any, NamedTuple
 from msgspec import Meta
 
 from asyncli.experiments import Count, Experiment, ExperimentPlan
-from asyncli.experiments.cgroup import charged
 from asyncli.experiments.context import Context
 from asyncli.experiments.record import Chart, Column, Conclusions, FigureRow, FigureTable, Rounds, bars
-from asyncli.experiments.soak_ladder import climb, figures_of, plan_of_soak
+from asyncli.experiments.soak_ladder import charged, climb, figures_of, plan_of_soak
 from asyncli.lab import choose
 from asyncli.metrics import SERVER_CPU_S
 from asyncli.run import Run

@@ -1,20 +1,26 @@
-"""What experiments share: benches of a lab server, steps that may fail alone, and their rounds."""
+"""What experiments share: benches of a lab server, steps that may fail alone, their rounds; a run of one, and its record."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import datetime
 import os
+import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from asyncli.analysis.bench_result import Benched, benched
 from asyncli.app.bench import Bench
 from asyncli.benchplan import BenchRun, build_bench_plan
 from asyncli.collect.processes import ProcessesGoneError
 from asyncli.errors import AsyncliError, PlanError
-from asyncli.experiments.record import Round, turned
-from asyncli.findings.experiment import left_out, round_failed
+from asyncli.experiments import Experiment, ExperimentPlan, command_of
+from asyncli.experiments.record import SCHEMA, Conclusions, Record, Round, Rounds, turned
+from asyncli.findings.experiment import ended_early, left_out, not_concluded, round_failed, stopped, tasted, untested
 from asyncli.lab.base import LabServer
 from asyncli.plan import Layer
 from asyncli.records import Environment, Finding
@@ -129,3 +135,69 @@ def figures(found: Benched) -> dict[str, Any]:
         "bytes": found.bytes.received,
         "busy": [one.code for one in found.findings if one.code in _BUSY],
     }
+
+
+async def run(
+    experiment: Experiment,
+    plan: ExperimentPlan,
+    *,
+    quick: bool = False,
+    say: Callable[[str], None] = print,
+    folder: Path | None = None,
+) -> Record:
+    """Run a plan of :func:`~asyncli.experiments.plan_of`; run files go to ``folder``. When cancelled it keeps what was measured,
+    and the record is not complete."""
+    context = Context(plan, say, folder)
+    started, begun = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"), time.monotonic()
+    complete = False
+    try:
+        await experiment.run(context)
+        complete = True
+    except asyncio.CancelledError:
+        context.findings.append(stopped())
+    except Exception as error:
+        # Keep what was measured.
+        if not context.rounds:
+            raise
+        context.findings.append(ended_early(_words(error)))
+    try:
+        conclusions = concluded(experiment, plan, context.rounds)
+    except Exception as error:
+        context.findings.append(not_concluded(_words(error)))
+        complete, conclusions = False, Conclusions()
+    if not counted(context.rounds):
+        context.findings.append(untested())
+    if quick:
+        context.findings.append(tasted())
+    title, question = experiment.said(plan)
+    return Record(
+        schema=SCHEMA,
+        experiment=experiment.name,
+        title=title,
+        question=question,
+        source=experiment.source,
+        plan=msgspec.to_builtins(plan),
+        quick=quick,
+        started=started,
+        duration_s=time.monotonic() - begun,
+        complete=complete,
+        rounds=context.rounds,
+        conclusions=conclusions,
+        findings=context.findings,
+        environment=context.environment,
+        command=command_of(experiment, plan, quick),
+    )
+
+
+def concluded(experiment: Experiment, plan: ExperimentPlan, rounds: list[Round]) -> Conclusions:
+    """The conclusions of the usable rounds. Pure."""
+    return experiment.conclude(plan, counted(rounds))
+
+
+def counted(rounds: list[Round]) -> Rounds:
+    """The usable rounds; the others are only in the record."""
+    return Rounds(one for one in rounds if one.get("usable", True))
+
+
+def _words(error: Exception) -> str:
+    return str(error) if isinstance(error, AsyncliError) else f"{type(error).__name__}: {error}"

@@ -15,8 +15,8 @@ from types import TracebackType
 from typing import Any, Self
 
 from asyncli.errors import EngineError
-from asyncli.experiments.cgroup import Charges, charged
 from asyncli.experiments.context import Context
+from asyncli.experiments.soak_ladder import Charges, charged
 from asyncli.lab import child
 from asyncli.lab.network import Network
 from asyncli.lab.nginx import LabNginx

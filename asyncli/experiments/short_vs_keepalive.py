@@ -11,10 +11,9 @@ from asyncli.benchplan import BenchRun
 from asyncli.collect.processes import ServerTree
 from asyncli.experiments import Count, Experiment, ExperimentPlan
 from asyncli.experiments.context import Context, figures, fitness_of
-from asyncli.experiments.counters import read_io, read_tcp, since
+from asyncli.experiments.counters import counting, read_io, read_tcp, since
 from asyncli.experiments.judging import LESS, MORE, claimed, limited, unjudged
 from asyncli.experiments.record import Chart, ChartLine, Claim, Column, Conclusions, FigureRow, FigureTable, Rounds, bars, turned
-from asyncli.experiments.strace import counting
 from asyncli.lab import choose
 from asyncli.lab.apache import page
 from asyncli.lab.base import LabServer

@@ -1,11 +1,15 @@
-"""Soaks of a lab server for an experiment, up a ladder of plateaus: what a connection costs."""
+"""Soaks of a lab server for an experiment, up a ladder of plateaus: what a connection costs; and the server's charge."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
+import os
+import re
 import tempfile
 import time
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +17,15 @@ import msgspec
 
 from asyncli.analysis.cost import Costs, costs
 from asyncli.analysis.slope import Cost
-from asyncli.analysis.totals import fold
+from asyncli.analysis.totals import fold, in_ms
 from asyncli.app.recorder import NoObserver
 from asyncli.app.soak import KnownServer, Soak
+from asyncli.collect.groups import Group, memory_group
 from asyncli.collect.kernel import SlabReader, read_counters
 from asyncli.collect.processes import ProcessesGoneError, ProcessGroup, ServerTree
-from asyncli.experiments.cgroup import Charges
+from asyncli.experiments.context import Context
+from asyncli.findings.experiment import no_group
+from asyncli.lab import child
 from asyncli.lab.base import LabServer
 from asyncli.metrics import KERNEL_SLAB, SERVER_PROCESSES, SERVER_PSS_BYTES, SERVER_THREADS, STATUS_ACTIVE
 from asyncli.plan import Layer, Plan, build_plan
@@ -108,7 +115,7 @@ def figures_of(run: Run, charges: Charges | None = None) -> dict[str, Any]:
         "lost": totals.whole.lost,
         "failed": sum(totals.whole.failures.values()),
         "causes": {name: dead.count for name, dead in totals.whole.deaths.items()} | totals.whole.failures,
-        "p99_ms": as_ms(totals.whole.latency_us.quantile(0.99)),
+        "p99_ms": in_ms(totals.whole.latency_us, 0.99)[0],
         "processes": run.series(SERVER_PROCESSES).last(until_s=end),
         "threads": run.series(SERVER_THREADS).last(until_s=end),
         "full_bytes": run.series(SERVER_PSS_BYTES).last(until_s=end),
@@ -157,5 +164,75 @@ def _slope(run: Run, samples: list[Sample]) -> Cost | None:
     return costs(msgspec.structs.replace(run, samples=both)).server_user
 
 
-def as_ms(microseconds: float | None) -> float | None:
-    return None if microseconds is None else microseconds / 1e3
+# Often enough for the shortest plateau's rest.
+_EVERY_S = 0.1
+# A process that was killed leaves its group once its parent has waited for it.
+_EMPTY_S = 5.0
+
+
+class Charges:
+    """The charge of a server's group without file cache, from its start; no samples without a group."""
+
+    def __init__(self) -> None:
+        #: By this host's monotonic clock, under the name of the server's memory, whose line it is fitted as.
+        self.samples: list[Sample] = []
+        #: Whether accepted sockets are in it.
+        self.with_sockets = False
+
+    async def read(self, group: Group) -> None:
+        """Until it is cancelled."""
+        # Since Linux 6.12, and of cgroup v2 alone (inet_csk_accept()).
+        release = re.match(r"(\d+)\.(\d+)", os.uname().release)
+        self.with_sockets = group.second and release is not None and (int(release[1]), int(release[2])) >= (6, 12)
+        while True:
+            self.samples.append(Sample(time.monotonic(), {SERVER_PSS_BYTES: float(group.held_bytes)}))
+            await asyncio.sleep(_EVERY_S)
+
+
+@contextlib.asynccontextmanager
+async def charged(context: Context, server: LabServer) -> AsyncIterator[Charges]:
+    """Run ``server`` in its own group and sample that; where none can be made, without, and with a finding."""
+    charges = Charges()
+    async with contextlib.AsyncExitStack() as stack:
+        try:
+            group = await stack.enter_async_context(own_group())
+        except OSError as error:
+            if not any(one.code == no_group.code for one in context.findings):
+                context.findings.append(no_group(error.strerror or str(error)))
+            await stack.enter_async_context(server)
+        else:
+            with child.inside(group.folder / "cgroup.procs"):
+                await stack.enter_async_context(server)
+            stack.callback(asyncio.create_task(charges.read(group)).cancel)
+        yield charges
+
+
+@contextlib.asynccontextmanager
+async def own_group() -> AsyncIterator[Group]:
+    """A memory group, removed at the end, when the server must have ended. Raises OSError where none can be made.
+
+    It is below our own group, so that our limits apply; with cgroup v2 beside it where ours has no limit, since a group with
+    processes cannot delegate memory.
+    """
+    ours = memory_group(*(Path(f"/proc/self/{name}").read_text(encoding="utf-8") for name in ("cgroup", "mountinfo")))
+    if ours is None:
+        raise FileNotFoundError(errno.ENOENT, "no memory controller")
+    place = ours.folder
+    if ours.second and "memory" not in ours.read("cgroup.subtree_control").split():
+        if ours.read("memory.max").strip() != "max":
+            raise PermissionError(errno.EPERM, "our own memory is limited")
+        place = place.parent
+    group = Group(place / f"asyncli-{os.getpid()}-{os.urandom(4).hex()}", ours.second)
+    group.folder.mkdir()
+    try:
+        # Where no memory is handed on to it, it has no such file.
+        group.read("memory.stat")
+        yield group
+    finally:
+        await child.until(lambda: _removed(group.folder), _EMPTY_S)
+
+
+def _removed(folder: Path) -> bool:
+    with contextlib.suppress(OSError):
+        folder.rmdir()
+    return not folder.exists()

@@ -10,16 +10,15 @@ from typing import Annotated, Any
 import msgspec
 
 from asyncli.analysis.cost import costs
-from asyncli.analysis.totals import fold
+from asyncli.analysis.totals import fold, in_ms
 from asyncli.collect.kernel import read_counters
 from asyncli.errors import EngineError
 from asyncli.experiments import Count, Experiment, ExperimentPlan
-from asyncli.experiments.cgroup import Charges
 from asyncli.experiments.context import Context, fitness
 from asyncli.experiments.judging import Interval, Rule, claimed, counted
 from asyncli.experiments.netns_testbed import CLIENTS, HOSTS, SYSCTLS, Programs, in_rounds, serving, soak_words, suffix
 from asyncli.experiments.record import Claim, Column, Conclusions, Rounds, span
-from asyncli.experiments.soak_ladder import as_ms, own_cost
+from asyncli.experiments.soak_ladder import Charges, own_cost
 from asyncli.findings.experiment import slots
 from asyncli.lab import child
 from asyncli.lab.network import Network
@@ -170,7 +169,7 @@ def _counts_of(run: Run) -> dict[str, Any]:
     return {
         "asked": run.plan.connections, "held": totals.held, "lost": whole.lost, "opened": whole.opened,
         "answered": whole.answered,
-        "late_ms": as_ms(whole.ramp_lateness_us.quantile(0.99)), "p99_ms": as_ms(whole.latency_us.quantile(0.99)),
+        "late_ms": in_ms(whole.ramp_lateness_us, 0.99)[0], "p99_ms": in_ms(whole.latency_us, 0.99)[0],
     }  # fmt: skip
 
 

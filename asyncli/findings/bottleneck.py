@@ -22,13 +22,6 @@ _WAYS: dict[str, tuple[str, str]] = {
         "{slow}, but asyncli itself sent it late: p99 {late_ms:,.0f} of {whole_ms:,.0f} ms",
         "leave more CPU to asyncli, ramp more slowly, or use a longer --keepalive",
     ),
-    "no_descriptors": (
-        "asyncli ran out of descriptors: {connects!n} connects found none", "raise the limit (ulimit -n), or leave --workers out",
-    ),
-    "no_ports": (
-        "asyncli ran out of local ports: {connects!n} connects found none",
-        "give more addresses of this host with --source, or more URLs",
-    ),
     "memory": (
         "{who} had {least!b} of memory left, of {before!b} before the first connect",
         "run asyncli on another host, or where there is more memory",
@@ -73,17 +66,8 @@ _WAYS: dict[str, tuple[str, str]] = {
         f"{_ARRIVED}; lost on the way, or dropped by a full listen queue of its host, which is not seen from here",
         f"{_BETWEEN}; nstat -az TcpExtListenOverflows on its host tells of its queue",
     ),
-    "refused": ("{connects} refused", "see that the server runs and listens there"),
-    "unreachable": (
-        "{connects} found no route, or were blocked", "see routes and firewall between here and the server",
-    ),
-    "connect_timeout": (
-        "{connects} got no answer in time", "see whether the server accepts (its CPU, its backlog=), and the network path",
-    ),
     "tls_failed": ("handshakes of TLS failed: {why}", TLS_REMEDY),
-    "tls_timeout": ("{connects} got no handshake of TLS in time", "see the server's CPU, or ramp more slowly (--ramp)"),
     "handshake_refused": ("{server} refused handshakes: {why}", "{remedy}"),
-    "handshake_timeout": ("{connects} had no answer to handshakes", "see the server's CPU, or ramp more slowly (--ramp)"),
     "errors": (
         "{server} answered heartbeats with errors: {errors}", "see its error log; of a proxy, its backend's",
     ),

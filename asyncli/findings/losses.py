@@ -147,6 +147,12 @@ def causes(code: str) -> Iterator[str]:
         yield f"{CONNECT_WORDS[code][0]}; remedy: {CONNECT_WORDS[code][1]}"
 
 
+def connects_failed(cause: str, count: int) -> Words:
+    """``2 connects were refused``, and what to do."""
+    what, remedy = CONNECT_WORDS.get(cause, CONNECT_WORDS["other"])
+    return Words(_many(count, what), remedy)
+
+
 @finding("failed_{cause}", "error")
 def failed(
     cause: str, count: int, from_s: float | None, until_s: float | None, replacing: bool, told: Sequence[HostReport]
@@ -154,8 +160,8 @@ def failed(
     """Connects that failed by one cause. ``replacing``: all were to replace lost connections. ``told``: reported by client hosts
     that had been silent.
     """
-    what, remedy = CONNECT_WORDS.get(cause, CONNECT_WORDS["other"])
-    evidence = f"{_many(count, what)} ({cause})"
+    evidence, remedy, _ = connects_failed(cause, count)
+    evidence += f" ({cause})"
     if from_s is not None and until_s is not None:
         evidence += f", from {format_clock(from_s)} to {format_clock(until_s)}"
     if replacing:

@@ -17,6 +17,7 @@ from typing import Any, ClassVar, Self
 
 from asyncli.errors import HostError
 from asyncli.lab import child, ports
+from asyncli.lab.executables import descriptor_limit, number_in
 from asyncli.lab.resources import config_file
 from asyncli.spoken import PROTOCOLS, SCHEMES
 
@@ -48,6 +49,7 @@ class LabServer(ABC):
     status_path: ClassVar[str] = ""
     speaks_tls: ClassVar[bool] = False
     speaks_http2: ClassVar[bool] = False
+    speaks_proxy_protocol: ClassVar[bool] = False
     #: Of its URL, without TLS.
     scheme: str = "http"
     #: Another that it speaks at the same port; "" where there is none.
@@ -215,9 +217,9 @@ class LabServer(ABC):
         """Whether each worker is ready; true where that is unknown."""
         return True
 
-    def _require_room(self, most: int, nofile: int) -> None:
-        """It is one process, which holds at most ``most`` connections with ``nofile`` descriptors. Raises :class:`HostError`."""
-        most = max(0, most)
+    def _require_room(self, own: int) -> None:
+        """It is one process, in which so many descriptors are no connections. Raises :class:`HostError`."""
+        most = max(0, (nofile := descriptor_limit()) - own)
         if self.connections > most:
             raise HostError(
                 f"{self.name} is one process and holds at most {most:,} connections with {nofile:,} descriptors, not "
@@ -344,10 +346,7 @@ def url_of(scheme: str, place: str, tls: bool) -> str:
 
 def backlog() -> int:
     """The listeners' queue: 4,096, or net.core.somaxconn where that is less (the kernel would cut it anyway)."""
-    try:
-        return min(4096, int(Path("/proc/sys/net/core/somaxconn").read_text(encoding="ascii")))
-    except (OSError, ValueError):
-        return 4096
+    return min(4096, number_in("/proc/sys/net/core/somaxconn") or 4096)
 
 
 def quoted(text: Path | str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
+import json
 import os
 import signal
 import subprocess
@@ -12,7 +13,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import psutil
 
@@ -126,9 +127,9 @@ async def first_line(process: subprocess.Popen[bytes], timeout_s: float) -> byte
     return bytes(text).partition(b"\n")[0] if await until(complete, timeout_s) else None
 
 
-async def run_module(module: str, arguments: Iterable[object], timeout_s: float) -> tuple[bytes | None, str]:
-    """Run ``python -m module``: the first line of its output (None without one in time), and the last one of stderr. Raises
-    :class:`HostError` where it cannot be started."""
+async def run_module(module: str, arguments: Iterable[object], timeout_s: float) -> dict[str, Any] | None:
+    """Run ``python -m module``: the JSON in the first line of its output; None without a line in time. Raises :class:`HostError`
+    where it cannot be started, or says something else: with the last line of its stderr."""
     with tempfile.TemporaryFile() as stderr:
         argv = [sys.executable, "-m", module, *map(str, arguments)]
         try:
@@ -145,7 +146,11 @@ async def run_module(module: str, arguments: Iterable[object], timeout_s: float)
                 process.stdout.close()
         stderr.seek(0)
         said = stderr.read().decode(errors="replace").strip().splitlines()
-    return line, said[-1] if said else "it said nothing"
+    try:
+        return None if line is None else dict(json.loads(line))
+    except ValueError:
+        words = said[-1] if said else "it said nothing"
+        raise HostError(f"{module} failed: {words}; run it by hand to see more (python -m {module})") from None
 
 
 async def end(process: subprocess.Popen[bytes], grace_s: float = GRACE_S) -> None:

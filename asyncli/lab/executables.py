@@ -86,10 +86,15 @@ def descriptor_limit() -> int:
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     if hard != resource.RLIM_INFINITY:
         return hard
+    return number_in("/proc/sys/fs/nr_open") or _DEFAULT_NR_OPEN
+
+
+def number_in(path: str) -> int | None:
+    """The number in a file of the kernel's; None where it cannot be read."""
     try:
-        return int(Path("/proc/sys/fs/nr_open").read_text(encoding="ascii"))
+        return int(Path(path).read_text(encoding="ascii"))
     except (OSError, ValueError):
-        return _DEFAULT_NR_OPEN
+        return None
 
 
 def slots_needed(connections: int, workers: int) -> int:

@@ -17,7 +17,7 @@ from typing import ClassVar
 from asyncli.errors import HostError
 from asyncli.lab import golang
 from asyncli.lab.base import LabServer, backlog
-from asyncli.lab.executables import descriptor_limit, programs
+from asyncli.lab.executables import programs
 
 # Listeners, pipes, epoll sets and what a runtime opens.
 _OWN_DESCRIPTORS = 64
@@ -41,9 +41,8 @@ class _LabLibrary(LabServer):
         return self._label or self.name
 
     async def _prepare(self) -> None:
-        nofile = descriptor_limit()
         self._workers = 1
-        self._require_room(nofile - _OWN_DESCRIPTORS, nofile)
+        self._require_room(_OWN_DESCRIPTORS)
         await asyncio.to_thread(self._find)
 
     def _find(self) -> None:

@@ -8,7 +8,8 @@ import json
 import os
 import re
 from collections.abc import Mapping
-from typing import ClassVar
+from pathlib import Path
+from typing import Any, ClassVar
 
 from asyncli.errors import HostError
 from asyncli.expected import parse_expected, unescaped
@@ -58,9 +59,9 @@ class OneProcess(LabServer):
         if found is None:
             least = f" {'.'.join(map(str, self.least))} or later" if self.least else ""
             raise HostError(f"{self.name}: no {self.program}{least} on this host; install it ({self.install})")
-        (self._path, self._version_text), nofile = found, descriptor_limit()
+        self._path, self._version_text = found
         self._workers = self._threads()
-        self._require_room(nofile - self._own(), nofile)
+        self._require_room(self._own())
 
     def _threads(self) -> int:
         """Where they can be chosen."""
@@ -199,3 +200,109 @@ class LabLighttpd(OneProcess):
 
     async def _answers(self) -> bool:
         return b" 200 " in (await ask(self.port, "/", ports.reachable(self.address)))[:16]
+
+
+class LabMosquitto(OneProcess):
+    """A mosquitto that takes anybody: one process of one thread, which its descriptors bound. It has no status page.
+    ``more_lines`` are added to its configuration.
+    """
+
+    name, program, version_flag, install = "mosquitto", "mosquitto", "-h", "apt-get install mosquitto"
+    says, least = re.compile(r"mosquitto version (\d+\.[\d.]+)"), (2, 0)
+    # Listener, log, epoll, and what it opens by the way.
+    own_descriptors = 32
+    template = "mosquitto.conf"
+    scheme = "mqtt"
+    speaks_tls = True
+    grave = re.compile(r"Error")
+    stamp = re.compile(r"^\d+: ")
+    complains_in = ("error.log", "stderr")
+
+    def __init__(self, *common: Any, more_lines: str = "", **more: Any) -> None:
+        super().__init__(*common, **more)
+        self._more_lines = more_lines
+
+    def _values(self) -> Mapping[str, object]:
+        pem = self._file("server.pem")
+        return {
+            "address": self.address,
+            "port": self.port,
+            "error_log": self._file("error.log"),
+            # As root it would become another user, whose PSS root may not read in most containers.
+            "user_line": "user root" if os.geteuid() == 0 else "# (user: only root may set it)",
+            "tls_lines": f"certfile {pem}\nkeyfile {pem}" if self.tls else "# (no TLS)",
+            "more_lines": self._more_lines,
+        }
+
+    def _argv(self) -> list[str]:
+        return [self._path, "-c", str(self.config_path)]
+
+    async def _answers(self) -> bool:
+        """Whether it says so: a port that answers may be another program's."""
+        try:
+            return b" running\n" in self._file("error.log").read_bytes()
+        except OSError:
+            return False
+
+
+# The status page's pollers count among maxconn as well.
+_POLLERS = 8
+# Other descriptors: listeners, standard ones, the lock; and a thread's epoll, pipe and wake-up.
+_OWN_DESCRIPTORS, _OF_A_THREAD = 64, 4
+# HAProxy's own MAX_THREADS on 64 bits.
+_MOST_THREADS = 64
+
+
+class LabHaproxy(OneProcess):
+    """A HAProxy that answers 200 itself: one process, whose ``workers`` are threads (one a CPU).
+
+    Its descriptors less some 80 bound it: 19,920 under a limit of 20,000; more are a :class:`HostError`. It has no limit of
+    requests a connection.
+    """
+
+    name, program, version_flag, install = "haproxy", "haproxy", "-v", "apt-get install haproxy"
+    # Since 2.2 it has http-request return.
+    says, least = re.compile(r"^HA-?Proxy version (\d+\.\d+[\w.]*)", re.MULTILINE), (2, 2)
+    template = "haproxy.cfg"
+    status_path = "/stats;csv"
+    speaks_tls = speaks_http2 = True
+    # Except the alert that it wants more descriptors (see configs/haproxy.cfg).
+    grave = re.compile(r"\[(ALERT|EMERG)\](?!.*FD limit)")
+    stamp = re.compile(r"^\[\w+\]\s+(\d+/\d+ )?\(\d+\) : ")
+
+    @property
+    def error_log(self) -> Path:
+        """Its stderr, where it writes errors without a syslog; exists while it runs."""
+        return self._file("stderr")
+
+    def _threads(self) -> int:
+        return self._asked_workers or min(len(os.sched_getaffinity(0)), _MOST_THREADS)
+
+    def _own(self) -> int:
+        return _OWN_DESCRIPTORS + _OF_A_THREAD * self.workers + _POLLERS
+
+    def _values(self) -> Mapping[str, object]:
+        # Not shorter than nginx's, so that a short keep-alive ends first.
+        request_timeout_s = max(60, self._timeout_s)
+        return {
+            "threads": self.workers,
+            "maxconn": self.connections + _POLLERS,
+            "nofile": descriptor_limit(),
+            "backlog": backlog(),
+            "keepalive_timeout": f"{self._timeout_s}s",
+            "request_timeout": f"{request_timeout_s}s",
+            "listen": " ".join([ports.host_port(self.address, self.port), *self._spoken()]),
+            "status_port": self.status_port,
+        }
+
+    def _spoken(self) -> list[str]:
+        """Of the line bind."""
+        if self.tls:
+            return ["ssl", "crt", str(self._file("server.pem")), *(["alpn", "h2,http/1.1"] if self.http2 else [])]
+        return ["proto", "h2"] if self.http2 else []
+
+    def _argv(self) -> list[str]:
+        return [self._path, "-db", "-f", str(self.config_path)]
+
+    async def _answers(self) -> bool:
+        return b"\n# pxname," in await ask(self.status_port, self.status_path)

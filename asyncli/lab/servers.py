@@ -20,11 +20,11 @@ class Known(NamedTuple):
 
 NAMES: dict[str, Known] = {
     "nginx": Known("nginx.LabNginx", "HTTP, HTTP/2"),
-    "nginx-proxy": Known("proxy.LabNginxProxy", "an nginx before two others: HTTP"),
-    "nchan": Known("nchan.LabNchan", "an nginx that holds WebSockets and event streams"),
+    "nginx-proxy": Known("nginx.LabNginxProxy", "an nginx before two others: HTTP"),
+    "nchan": Known("nginx.LabNchan", "an nginx that holds WebSockets and event streams"),
     "apache-prefork": Known("apache.LabApachePrefork", "a process for each connection: HTTP"),
     "apache-event": Known("apache.LabApacheEvent", "HTTP, HTTP/2"),
-    "haproxy": Known("haproxy.LabHaproxy", "HTTP, HTTP/2"),
+    "haproxy": Known("one_process.LabHaproxy", "HTTP, HTTP/2"),
     "caddy": Known("one_process.LabCaddy", "HTTP, HTTP/2"),
     "lighttpd": Known("one_process.LabLighttpd", "HTTP, HTTP/2"),
     "websockets": Known("libraries.LabWebsockets", "Python's websockets on asyncio: WebSocket"),
@@ -33,7 +33,7 @@ NAMES: dict[str, Known] = {
     "node-ws": Known("libraries.LabNodeWs", "Node's ws: WebSocket, HTTP"),
     "gorilla": Known("libraries.LabGorilla", "Go's gorilla/websocket: WebSocket, HTTP"),
     "gobwas": Known("libraries.LabGobwas", "Go's gobwas/ws on an epoll set: WebSocket"),
-    "mosquitto": Known("mosquitto.LabMosquitto", "MQTT"),
+    "mosquitto": Known("one_process.LabMosquitto", "MQTT"),
     "nats": Known("one_process.LabNats", "NATS, as raw TCP"),
     "redis": Known("one_process.LabRedis", "raw TCP"),
     "memcached": Known("one_process.LabMemcached", "raw TCP"),
@@ -62,7 +62,9 @@ def choose(name: str | None = None, **options: Any) -> LabServer:
             return choose("nginx", binary=binary, **options)
         name = "builtin"
     kind = kind_of(name)
-    for option, able, what in (("tls", "speaks_tls", "TLS"), ("http2", "speaks_http2", "HTTP/2")):
+    asked = {"tls": "TLS", "http2": "HTTP/2", "proxy_protocol": "the PROXY protocol"}
+    for option, what in asked.items():
+        able = f"speaks_{option}"
         if options.get(option) and not getattr(kind, able):
             others = ", ".join(one for one in NAMES if getattr(kind_of(one), able))
             raise PlanError(f"the lab {name} does not speak {what}; those that do are {others}")

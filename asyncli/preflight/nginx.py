@@ -96,10 +96,12 @@ def _asked_host(plan: Plan, host: str) -> str:
 
 def _timers(timers: Timers, plan: Plan) -> Iterator[Check]:
     if plan.streams:
-        yield _send_timeout(timers, plan)
+        detail = "nginx resets a stream whose body it could not send for this time, and held streams take none of theirs"
+        yield _against_age("send_timeout", timers.send_timeout_s, "stream", detail, plan)
+    elif plan.requests != "heartbeats":
+        detail = "nginx closes a connection of HTTP/2 that has made no request after this time, and pings are none"
+        yield _against_age("client_header_timeout", timers.client_header_timeout_s, "connection", detail, plan, _BY_HEADS)
     if plan.requests != "heartbeats":
-        if not plan.streams:
-            yield _timeout_of_pings(timers, plan)
         return
     yield _keepalive_timeout(timers, plan)
     yield _header_timeout(timers, plan)
@@ -108,22 +110,15 @@ def _timers(timers: Timers, plan: Plan) -> Iterator[Check]:
         yield _keepalive_time(timers.keepalive_time_s, plan)
 
 
-def _timeout_of_pings(timers: Timers, plan: Plan) -> Check:
-    have, age = timers.client_header_timeout_s, oldest_s(plan)
-    what = "client_header_timeout against the age of the oldest connection"
-    detail = "nginx closes a connection of HTTP/2 that has made no request after this time, and pings are none"
-    need = _FAR_S if age is None else age
-    remedy = f"--h2-heartbeat head, or client_header_timeout {math.ceil(need) + 60}s in nginx.conf"
-    return limit("nginx_client_header_timeout", what, "s", have, need, detail=detail, remedy=remedy)
+_BY_HEADS = "--h2-heartbeat head, or "
 
 
-def _send_timeout(timers: Timers, plan: Plan) -> Check:
-    have, age = timers.send_timeout_s, oldest_s(plan)
-    detail = "nginx resets a stream whose body it could not send for this time, and held streams take none of theirs"
+def _against_age(directive: str, have: float, of: str, detail: str, plan: Plan, instead: str = "") -> Check:
+    age = oldest_s(plan)
     need = _FAR_S if age is None else age
-    remedy = f"send_timeout {math.ceil(need) + 60}s in nginx.conf"
-    what = "send_timeout against the age of the oldest stream"
-    return limit("nginx_send_timeout", what, "s", have, need, detail=detail, remedy=remedy)
+    remedy = f"{instead}{directive} {math.ceil(need) + 60}s in nginx.conf"
+    what = f"{directive} against the age of the oldest {of}"
+    return limit(f"nginx_{directive}", what, "s", have, need, detail=detail, remedy=remedy)
 
 
 def _keepalive_timeout(timers: Timers, plan: Plan) -> Check:

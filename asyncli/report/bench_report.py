@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
@@ -17,12 +17,8 @@ from asyncli.report import document as doc
 from asyncli.report.format import cores
 from asyncli.report.jsonout import finite_json
 from asyncli.report.run_events import tls_words
-from asyncli.report.terminal import print_document
 from asyncli.text import oneline
 from asyncli.units import format_bytes, format_clock, format_count, format_duration, format_many
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 
 def to_json(found: Benched) -> str:
@@ -56,10 +52,6 @@ def tick_line(t_s: float, tick: Tick) -> str:
         + (f"  {format_count(failed)} failed" if failed else "")
         + (f"  {format_count(failures)} connects failed" if failures else "")
     )
-
-
-def print_bench(found: Benched, console: Console) -> None:
-    print_document(bench_document(found), console, doc.View.VERBOSE)
 
 
 def bench_document(found: Benched) -> doc.Document:

@@ -6,7 +6,7 @@ import re
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
@@ -23,13 +23,10 @@ from asyncli.report.answer import why
 from asyncli.report.format import about, about_to, ceiling, milliseconds, or_bytes, or_dash
 from asyncli.report.jsonout import finite_json
 from asyncli.report.summary import Summary, limits_of, not_kept
-from asyncli.report.terminal import VERDICT_STYLE, print_document
+from asyncli.report.terminal import VERDICT_STYLE
 from asyncli.run import Run
 from asyncli.text import oneline
 from asyncli.units import format_count, format_duration, format_many
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 #: Version of the JSON.
 SCHEMA = 1
@@ -191,10 +188,6 @@ def step_line(step: Step) -> str:
 
 
 _OUTCOMES: dict[Outcome, str] = {"held": "held", "failed": "not held", "ours": "this host was the limit", "stopped": "stopped"}
-
-
-def print_capacity(found: Capacity, console: Console) -> None:
-    print_document(capacity_document(found), console, doc.View.VERBOSE)
 
 
 def capacity_document(found: Capacity) -> doc.Document:

@@ -9,7 +9,7 @@ from asyncli.analysis.tls import tls_findings, tls_part
 from asyncli.engine.spread import Spread
 from asyncli.plan import Plan
 from asyncli.records import Check, Finding, TlsCounts
-from asyncli.report.document import Document, ItemList, ListedItem, Paragraph, Section, View, finding_items
+from asyncli.report.document import Document, ItemList, ListedItem, Paragraph, Section, finding_items
 from asyncli.report.format import milliseconds
 from asyncli.report.run_events import tls_words
 from asyncli.report.run_setup import checks_table
@@ -58,7 +58,7 @@ def print_checks(
         Section("asked", "", [Paragraph(asked, "text"), checks_table(checks), *agreed]),
         Section("short", "", [ItemList([*told, *finding_items(findings)])]),
     ]
-    print_document(Document("check", "", "", [], sections), console, View.VERBOSE)
+    print_document(Document("check", "", "", [], sections), console)
     words, style = _verdict(checks, findings)
     console.print(Text(words, style), soft_wrap=True)
 

@@ -6,12 +6,12 @@ import math
 import string
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from asyncli import __version__
-from asyncli.analysis.compare import GROUPS, METHOD, ROWS, RULE, Comparison, Difference, hindrance
+from asyncli.analysis.compare import GROUPS, METHOD, ROW_OF, RULE, Comparison, Difference, hindrance
 from asyncli.analysis.measured import MeasuredRun, measure
 from asyncli.errors import PlanError, StoreError
 from asyncli.findings.comparison import in_words, named
@@ -20,18 +20,14 @@ from asyncli.report import document as doc
 from asyncli.report.format import utf8
 from asyncli.report.jsonout import finite_json
 from asyncli.report.summary import hangs_on_all, verdict_of_all
-from asyncli.report.terminal import VERDICT_STYLE, print_document
+from asyncli.report.terminal import VERDICT_STYLE
 from asyncli.run import Run
 from asyncli.store.reader import read_run
 from asyncli.text import oneline
 from asyncli.units import format_count, format_duration, format_many
 
-if TYPE_CHECKING:
-    from rich.console import Console
-
 # Columns of a terminal.
 _WIDEST = 120
-_ROW = {row.key: row for row in ROWS}
 #: Units by size: (at least, factor, name); the first that fits is used. B is a run.
 _SCALES: dict[str, tuple[tuple[float, float, str], ...]] = {
     "bytes": ((1e12, 1e12, "TB"), (1e9, 1e9, "GB"), (1e6, 1e6, "MB"), (1e5, 1e3, "kB"), (0, 1, "bytes")),
@@ -181,7 +177,7 @@ def document(comparison: Comparison) -> dict[str, Any]:
         "differs": [{"key": one.key, "values": msgspec.to_builtins(one.values)} for one in comparison.differs],
         "differences": [
             {
-                "key": one.key, "name": _ROW[one.key].name, "unit": one.unit, "between": list(one.between),
+                "key": one.key, "name": ROW_OF[one.key].name, "unit": one.unit, "between": list(one.between),
                 "values": list(one.values), "difference": one.difference,
                 "ci95": None if one.ci95 is None else list(one.ci95), "relative": one.relative, "p_value": one.p_value,
                 "verdict": one.verdict, "words": words(one),
@@ -213,7 +209,7 @@ def sentence(one: Difference) -> str:
     """A significant difference in words: "latency p50: B is higher by 0.152 ms (+23.9 %)"."""
     shown = amounts(one)
     by = f"{shown.difference.lstrip('+-')} {shown.unit}".rstrip()
-    return f"{_ROW[one.key].name}: {words(one)} by {by}" + (f" ({shown.percent} %)" if one.relative is not None else "")
+    return f"{ROW_OF[one.key].name}: {words(one)} by {by}" + (f" ({shown.percent} %)" if one.relative is not None else "")
 
 
 def unsaid(rows: Sequence[Difference]) -> dict[str, list[str]]:
@@ -221,18 +217,8 @@ def unsaid(rows: Sequence[Difference]) -> dict[str, list[str]]:
     reasons: dict[str, list[str]] = {}
     for one in rows:
         if one.verdict == "cannot_say":
-            reasons.setdefault(oneline(one.why), []).append(_ROW[one.key].name)
+            reasons.setdefault(oneline(one.why), []).append(ROW_OF[one.key].name)
     return reasons
-
-
-def print_comparison(comparison: Comparison, console: Console) -> None:
-    print_document(comparison_document(comparison), console, doc.View.VERBOSE)
-
-
-def page(comparison: Comparison) -> str:
-    from asyncli.report.html import page as html_page
-
-    return html_page(comparison_document(comparison))
 
 
 def comparison_document(comparison: Comparison) -> doc.Document:
@@ -304,7 +290,7 @@ def numbers_table(rows: Sequence[Difference]) -> doc.DataTable:
     for one in rows:
         if all(not value for value in one.values):
             continue
-        row, shown = _ROW[one.key], amounts(one)
+        row, shown = ROW_OF[one.key], amounts(one)
         if row.group != group:
             group = row.group
             lines.append(doc.TableRow(GROUPS[group], group=True))

@@ -3,32 +3,18 @@
 from __future__ import annotations
 
 import statistics
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from asyncli import __version__
 from asyncli.experiments.record import VERDICTS, Chart, FigureRow, FigureTable, Record, Unit
 from asyncli.report import document as doc
 from asyncli.report.format import digits
-from asyncli.report.terminal import print_document
 from asyncli.text import oneline
 from asyncli.units import format_bytes, format_count, format_duration, format_many
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 _WIDEST = 132
 #: Facts about the host that are shown.
 _FACTS = ("kernel", "machine", "cpu_model", "cpus", "memory_bytes", "python", "asyncli", "host", "server")
-
-
-def print_experiment(record: Record, console: Console) -> None:
-    print_document(experiment_document(record), console, doc.View.VERBOSE)
-
-
-def page(record: Record) -> str:
-    from asyncli.report.html import page as html_page
-
-    return html_page(experiment_document(record))
 
 
 def experiment_document(record: Record) -> doc.Document:

@@ -13,7 +13,7 @@ from asyncli.analysis.slope import Cost
 from asyncli.analysis.totals import fold
 from asyncli.analysis.verdict import Verdict, ended_by_user, judge
 from asyncli.records import SCHEMA
-from asyncli.report.document import Block, Cell, DataTable, Document, Paragraph, Section, TableColumn, TableRow, View
+from asyncli.report.document import Block, Cell, DataTable, Document, Paragraph, Section, TableColumn, TableRow
 from asyncli.report.format import utf8, with_error, with_streams
 from asyncli.report.jsonout import finite_json
 from asyncli.report.summary import hangs_on_all, verdict_of_all
@@ -141,7 +141,7 @@ def print_listing(listing: Listing, console: Console) -> None:
     sections = [Section("runs", "", blocks)]
     if broken:
         sections.append(Section("unread", "", [DataTable("Not runs, or broken:", [], broken, width=0)]))
-    print_document(Document("runs", "", "", [], sections), console, View.VERBOSE)
+    print_document(Document("runs", "", "", [], sections), console)
 
 
 def _row(run: Listed, longest: int | None) -> TableRow:

@@ -38,7 +38,7 @@ def ascii_only(text: str) -> str:
     return text.translate(_ASCII).encode("ascii", "replace").decode()
 
 
-def print_document(document: doc.Document, console: Console, view: doc.View) -> None:
+def print_document(document: doc.Document, console: Console, view: doc.View = doc.View.VERBOSE) -> None:
     """Print what ``view`` shows of ``document``. No cell is cut: columns that do not fit are printed below, with the same row
     names.
     """

@@ -16,7 +16,7 @@ from asyncli.agent.collector import AgentCollector
 from asyncli.agent.wire import Batch, Instants, SampleRow
 from asyncli.app.progress import Progress
 from asyncli.app.recorder import NoObserver, Recorder
-from asyncli.collect.clock_offset import Exchange
+from asyncli.collect.clocks import Exchange
 from asyncli.collect.status_pages import parse_page
 from asyncli.plan import Plan
 from asyncli.records import Finding, Sample
@@ -109,7 +109,7 @@ def test_a_number_that_no_host_could_have_is_left_out_and_told_of_once(tmp_path:
         def sample(self, sample: Sample) -> None:
             seen.append(sample)
 
-    recorder = Recorder(Looks(), Progress(Plan(urls=("http://10.0.0.8/",)), tmp_path / "run.db"))
+    recorder = Recorder([Looks()], Progress(Plan(urls=("http://10.0.0.8/",)), tmp_path / "run.db"))
     for t_s in (1.0, 2.0):
         recorder.sample(Sample(t_s, {"server.rss_bytes": 1e300, "tcp.ListenDrops": -5.0, "status.active": 1.0}))
     assert seen == [Sample(1.0, {"status.active": 1.0}), Sample(2.0, {"status.active": 1.0})]

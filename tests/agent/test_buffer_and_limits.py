@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncli.agent.buffer import SampleBuffer
-from asyncli.agent.lease import Lease, same
-from asyncli.agent.rates import Rates, Refusals
+from asyncli.agent.lease import Lease, Rates, Refusals, same
 from asyncli.agent.wire import KEEPS_S, LEASE_S, MOST_ROWS
 from asyncli.findings.probes import probe_slowed
 from asyncli.records import Finding, Sample

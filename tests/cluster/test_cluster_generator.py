@@ -21,7 +21,7 @@ from asyncli.cluster.generator import ClusterGenerator
 from asyncli.cluster.link import Cluster
 from asyncli.cluster.placement import Member, Placement
 from asyncli.cluster.remote_host import RemoteHost
-from asyncli.collect.clock_offset import Offset
+from asyncli.collect.clocks import Offset
 from asyncli.engine.fleet import Room
 from asyncli.engine.shard import Adopt, Drain, Failed, HostFinding, Ticked, Up, WorkerBack, WorkerLost, WorkerSilent, build_shard
 from asyncli.engine.spread import Destination, Spread

@@ -7,7 +7,7 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncli.collect.clock_offset import ClockOffset, Exchange
+from asyncli.collect.clocks import ClockOffset, Exchange
 
 
 def exchanged(at_s: float, offset_s: float, there_s: float, held_s: float, back_s: float) -> Exchange:

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from asyncli.collect.groups import Group, memory_group
-from asyncli.collect.server_room import Headroom
+from asyncli.collect.groups import Group, Headroom, memory_group
 from asyncli.metrics import METRICS
 
 V1 = "4:memory:/mine\n3:cpu:/\n0::/\n"
@@ -91,7 +90,7 @@ def test_the_tightest_group_is_asked_also_when_its_last_process_was_killed(tmp_p
 
 def test_a_group_of_either_kind_as_numbers(tmp_path: Path) -> None:
     one = Group(v1(tmp_path, "one", 1000, used=50, killed=2), second=False)
-    assert (one.used_bytes, one.held_bytes, one.limit_bytes, one.killed, one.refused) == (50, 48, 1000, 2, 7)
+    assert (one.used_bytes, one.held_bytes, one.limit_bytes, one.killed) == (50, 48, 1000, 2)
     inner = tmp_path / "v2/outer/inner"
     inner.mkdir(parents=True)
     (inner / "memory.max").write_text("max\n")
@@ -101,7 +100,7 @@ def test_a_group_of_either_kind_as_numbers(tmp_path: Path) -> None:
     (inner / "memory.events").write_text("low 0\nmax 4\noom 1\noom_kill 1\n")
     two = memory_group("0::/outer/inner\n", MOUNT.format(at=tmp_path / "v2", kind="cgroup2"))
     assert two == (inner, True)
-    assert (two.used_bytes, two.held_bytes, two.limit_bytes, two.killed, two.refused) == (40, 20, 3000, 1, 4)
+    assert (two.used_bytes, two.held_bytes, two.limit_bytes, two.killed) == (40, 20, 3000, 1)
     (inner / "memory.max").write_text("2000\n")
     assert two.limit_bytes == 2000
     assert memory_group(V1, "") is None

@@ -7,8 +7,8 @@ from synthetic_run import a_run
 
 from asyncli import experiments
 from asyncli.experiments.atlas import CELLS, conclude, cpu_of, of_a_stream
+from asyncli.experiments.context import run
 from asyncli.experiments.record import Rounds
-from asyncli.experiments.run import run
 from asyncli.lab import NAMES
 
 SMALL = {"rounds": 1, "connections": 200, "plateaus": 3, "rest": "1s", "hold": "2s", "baseline": "1s", "keepalive": "4s"}

@@ -23,12 +23,13 @@ from asyncli.benchplan import BenchPlan, BenchRun
 from asyncli.cli import main as cli
 from asyncli.errors import HostError, PlanError
 from asyncli.experiments import NAMES, Count, Experiment, ExperimentPlan, command_of, load, plan_of
-from asyncli.experiments.context import Context, figures
-from asyncli.experiments.cputime import ServerCpu
+from asyncli.experiments.context import Context, figures, run
+from asyncli.experiments.counters import ServerCpu
 from asyncli.experiments.record import Chart, ChartLine, Claim, Column, Conclusions, FigureRow, Record, Rounds, record_of, span
-from asyncli.experiments.run import run
 from asyncli.records import Asked, Ended, Tick
-from asyncli.report.experiment_report import page, print_experiment
+from asyncli.report.experiment_report import experiment_document
+from asyncli.report.html import page
+from asyncli.report.terminal import print_document
 
 ROUNDS = Rounds([
     {"step": "off", "round": 0, "per_s": 100.0}, {"step": "on", "round": 0, "per_s": 210.0},
@@ -70,7 +71,7 @@ def recorded(doing: Any = measures, concluding: Any = conclude, **changes: Any) 
 
 def text_of(record: Record, width: int = 140) -> str:
     out = io.StringIO()
-    print_experiment(record, Console(width=width, file=out))
+    print_document(experiment_document(record), Console(width=width, file=out))
     return out.getvalue()
 
 
@@ -99,7 +100,7 @@ def test_text_and_page_say_the_same() -> None:
     record = recorded()
     assert record.complete
     assert [(len(one.lines), one.title) for one in record.conclusions.charts] == [(1, "Throughput"), (1, "Memory")]
-    text, html = text_of(record), page(record).replace("\u00a0", " ")
+    text, html = text_of(record), page(experiment_document(record)).replace("\u00a0", " ")
     for words in ("Of 2", "Why?", "holds", "It doubles.", "2.00 to 2.10 times.", "requests/s", "switched on", "150", "21,203"):
         assert words in text
         assert words in html
@@ -107,7 +108,7 @@ def test_text_and_page_say_the_same() -> None:
         assert word not in text
     assert "A &lt;caption&gt;." in html
     assert html.count("<svg viewBox") >= 2
-    assert page(record_of(msgspec.json.encode(record))) == page(record)
+    assert page(experiment_document(record_of(msgspec.json.encode(record)))) == page(experiment_document(record))
 
 
 def test_what_was_measured_is_kept_whatever_ends_it() -> None:
@@ -124,7 +125,7 @@ def test_what_was_measured_is_kept_whatever_ends_it() -> None:
 
     for record, code in ((recorded(is_cancelled), "stopped"), (recorded(fails), "ended_early"), (recorded(concluding=trips), "not_concluded")):
         assert (record.complete, codes(record), record.rounds) == (False, [code], ROUNDS)
-        assert page(record)
+        assert page(experiment_document(record))
 
 
 def test_a_server_that_cannot_be_had_is_left_out_once_and_the_rest_goes_on() -> None:
@@ -172,7 +173,7 @@ def test_nothing_measured_is_said() -> None:
 
     record = recorded(measures_nothing)
     assert (codes(record), record.conclusions.tables) == (["untested"], [])
-    for said in (text_of(record), page(record)):
+    for said in (text_of(record), page(experiment_document(record))):
         assert "a source" in said
         assert "edians of" not in said
 

@@ -14,10 +14,9 @@ from asyncli import experiments
 from asyncli.analysis.cost import costs
 from asyncli.errors import HostError
 from asyncli.experiments import cgroup, holding
-from asyncli.experiments.context import Context
-from asyncli.experiments.holding_claims import SHAPES, stops
+from asyncli.experiments.context import Context, run
+from asyncli.experiments.holding import SHAPES, stops
 from asyncli.experiments.record import Conclusions, Record, Round, Rounds
-from asyncli.experiments.run import run
 from asyncli.experiments.soak_ladder import own_cost
 from asyncli.lab import choose
 from asyncli.records import Sample

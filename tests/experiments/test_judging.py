@@ -13,7 +13,7 @@ import pytest
 from asyncli.experiments import load
 from asyncli.experiments.judging import LARGE, MORE, Interval, Rule, Side, claimed, counted, interval, limited, shown, verdict
 from asyncli.experiments.record import Claim, Round, Rounds, turned
-from asyncli.experiments.server_models_claims import cells
+from asyncli.experiments.server_models import cells
 
 # As docs/experiments.md has it: repeats of one step scatter by 5 to 15 %.
 SCATTER = (0.05, 0.15)

@@ -23,11 +23,10 @@ from programs import DEADLINE_S
 from asyncli import experiments
 from asyncli.collect.procfs import all_pids, read_stat
 from asyncli.experiments import bytes_client
-from asyncli.experiments.cputime import CpuTime, ServerCpu
+from asyncli.experiments.context import run
+from asyncli.experiments.counters import CpuTime, ServerCpu
 from asyncli.experiments.record import Claim, Conclusions, Round, Rounds
-from asyncli.experiments.run import run
-from asyncli.experiments.server_models import EXPERIMENT
-from asyncli.experiments.server_models_claims import ModelLoad, cells, conclude
+from asyncli.experiments.server_models import EXPERIMENT, ModelLoad, cells, conclude
 from asyncli.lab import compiler
 from asyncli.lab.models import MODELS, LabModel
 

@@ -12,8 +12,8 @@ import psutil
 import pytest
 
 from asyncli.experiments import load, plan_of
+from asyncli.experiments.context import run
 from asyncli.experiments.record import Conclusions, Record, Round, Rounds
-from asyncli.experiments.run import run
 
 EXPERIMENT = load("short-vs-keepalive")
 SETUPS = ("Apache", "Apache, few children", "nginx")

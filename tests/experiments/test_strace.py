@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from asyncli.errors import HostError
-from asyncli.experiments.strace import counting, parse_counts
+from asyncli.experiments.counters import counting, parse_counts
 
 # Says that it is there, and at a line on stdin calls getppid a thousand times.
 PROGRAM = """

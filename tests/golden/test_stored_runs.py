@@ -27,6 +27,7 @@ from asyncli.report.figures.drawing import NothingToDraw
 from asyncli.report.jsonout import to_json
 from asyncli.report.run_report import render
 from asyncli.report.summary import summarise
+from asyncli.report.terminal import print_document
 from asyncli.store.reader import read_run
 
 HERE = Path(__file__).parent
@@ -106,7 +107,7 @@ def test_a_list_of_the_stored_runs_says_what_it_said(asyncli: Callable[..., str]
 
 def test_a_stored_bench_says_what_it_said(golden: Golden) -> None:
     found = benched(msgspec.json.decode(stored("bench.json"), type=BenchRun))
-    text = terminal(lambda console: bench_report.print_bench(found, console))
+    text = terminal(lambda console: print_document(bench_report.bench_document(found), console))
     golden({"bench.txt": text, "bench.json": rounded(bench_report.to_json(found))})
 
 
@@ -123,7 +124,7 @@ def test_a_stored_search_says_what_it_said(golden: Golden, tmp_path: Path) -> No
     tried = [one.tried for one in found.steps]
     found.bracket = bracket(tried)
     found.verdict, found.why = verdict(found.search, tried)
-    text = terminal(lambda console: capacity_report.print_capacity(found, console))
+    text = terminal(lambda console: print_document(capacity_report.capacity_document(found), console))
     page = visible(html.page(capacity_report.capacity_document(found)))
     golden({"capacity.txt": text, "capacity.json": rounded(capacity_report.to_json(found)), "capacity.page.txt": page})
 

@@ -16,8 +16,8 @@ from asyncli.engine.net import RealNet, over_tls
 from asyncli.engine.shard import build_shard
 from asyncli.engine.spread import Destination, Spread
 from asyncli.lab.base import LabServer
-from asyncli.lab.haproxy import LabHaproxy
 from asyncli.lab.nginx import LabNginx
+from asyncli.lab.one_process import LabHaproxy
 from asyncli.plan import Layer, build_plan
 
 N = 40

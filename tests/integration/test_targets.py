@@ -17,7 +17,7 @@ from programs import SHORT, Program, codes, here, report, serving
 import asyncli
 from asyncli.app.incoming import Incoming
 from asyncli.app.progress import Progress
-from asyncli.app.recorder import NoObserver, Recorder
+from asyncli.app.recorder import Recorder
 from asyncli.engine import resolve
 from asyncli.engine.shard import Ticked
 from asyncli.engine.spread import Destination
@@ -75,7 +75,7 @@ def test_nothing_connected_is_told_only_where_each_address_was_tried(tmp_path: P
     progress = Progress(plan, tmp_path / "run.db")
     two = tuple(Destination(socket.AF_INET, "127.0.0.1", 1 + place, place) for place in (0, 1))
     incoming = Incoming(
-        progress, Recorder(NoObserver(), progress), two, resume="", on_told=lambda: None, on_sample=lambda _: None
+        progress, Recorder([], progress), two, resume="", on_told=lambda: None, on_sample=lambda _: None
     )
     incoming.hear(Ticked(Tick(failures={"refused": 4})))
     # The first gave all of them: the second is tried after 2 s, and may take its time.

@@ -12,8 +12,7 @@ import pytest
 from lab_clients import Client, Poller, group
 
 from asyncli.lab import choose
-from asyncli.lab.nginx import LabNginx
-from asyncli.lab.proxy import LabNginxProxy
+from asyncli.lab.nginx import LabNginx, LabNginxProxy
 
 pytestmark = pytest.mark.nginx
 

@@ -19,7 +19,7 @@ from asyncli.analysis.cost import Costs
 from asyncli.analysis.slope import Cost
 from asyncli.report.analyses import analyse
 from asyncli.report.document import Picture
-from asyncli.report.figures.cost import cost_lines, cost_parts, cost_shares, slopes
+from asyncli.report.figures.costs import cost_lines, cost_parts, cost_shares, slopes
 from asyncli.report.figures.drawing import NARROW, PALETTE, ROLES, WIDE, NothingToDraw, Style, drawing
 from asyncli.report.figures.run import pictures
 from asyncli.report.figures.svg import file_png, file_svg, inline_svg

@@ -18,9 +18,11 @@ from asyncli.analysis.compare import Comparison, Difference, compare
 from asyncli.analysis.measured import measure
 from asyncli.core.histogram import Histogram
 from asyncli.records import Deaths
-from asyncli.report.comparison_report import amounts, page, print_comparison, to_json
+from asyncli.report.comparison_report import amounts, comparison_document, to_json
 from asyncli.report.figures.comparison import forest
 from asyncli.report.figures.drawing import NARROW, WIDE, NothingToDraw
+from asyncli.report.html import page
+from asyncli.report.terminal import print_document
 from asyncli.run import Run
 
 
@@ -49,7 +51,7 @@ def alike() -> Comparison:
 
 def printed(comparison: Comparison, width: int = 80) -> str:
     console = Console(file=io.StringIO(), width=width, highlight=False, force_terminal=True, color_system=None)
-    print_comparison(comparison, console)
+    print_document(comparison_document(comparison), console)
     text: str = console.file.getvalue()  # type: ignore[attr-defined]
     assert max(map(len, text.splitlines())) <= width
     assert not {"nan", "inf", "none"} & set(re.findall(r"[a-z]+", text.lower()))
@@ -67,7 +69,7 @@ def test_any_width(unlike: Comparison, alike: Comparison, width: int) -> None:
 def test_three_runs_get_two_tables_and_two_figures() -> None:
     three = compared(a_run(5000, hold_s=30.0), a_run(5000, hold_s=30.0, seed=2), dearer(3))
     assert printed(three).count("against A:") == 2
-    seen = Page(page(three))
+    seen = Page(page(comparison_document(three)))
     assert seen.tags["figure"] == 2
     assert len(seen.ids) == len(set(seen.ids))
 
@@ -103,14 +105,14 @@ def strict(name: str) -> object:
 
 
 def test_the_page_is_whole_and_points_nowhere(unlike: Comparison) -> None:
-    text = page(unlike)
+    text = page(comparison_document(unlike))
     seen = Page(text)
     assert [point for _, point in seen.links if not point.startswith(("#", "data:,"))] == []
     assert not re.search(r"url\((?!#)|@import|https?://(?!127\.0\.0\.1)", text)
     assert seen.tags["figure"] == 1
-    assert page(unlike) == text
+    assert page(comparison_document(unlike)) == text
     assert len(text) < 200_000
-    assert "<script>alert" not in page(compared(a_run(1000), a_run(1000), paths=("<script>alert(1)</script>.db", "b.db")))
+    assert "<script>alert" not in page(comparison_document(compared(a_run(1000), a_run(1000), paths=("<script>alert(1)</script>.db", "b.db"))))
 
 
 def _nothing(run: Run) -> None:
@@ -130,7 +132,7 @@ def test_the_page_and_the_text_of_odd_runs(changes: Callable[[Run], None]) -> No
     changes(runs[1])
     comparison = compared(*runs)
     printed(comparison)
-    Page(page(comparison))
+    Page(page(comparison_document(comparison)))
     json.loads(to_json(comparison), parse_constant=strict)
 
 

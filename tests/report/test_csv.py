@@ -14,8 +14,8 @@ from asyncli.metrics import meaning
 from asyncli.records import Finding, ProtocolCounts
 from asyncli.report.analyses import analyse
 from asyncli.report.csvout import COLUMNS, tables, to_csv
-from asyncli.report.frames import Frames
 from asyncli.report.summary import summarise
+from asyncli.report.tables import Frames
 from asyncli.run import Run
 
 NAMES = ["ticks", "samples", "deaths", "phases", "findings", "cost", "columns"]

@@ -18,8 +18,9 @@ from synthetic_run import a_run
 from test_comparison import compared, dearer
 
 from asyncli.report.analyses import analyse
-from asyncli.report.comparison_report import page
+from asyncli.report.comparison_report import comparison_document
 from asyncli.report.figures.drawing import PALETTE
+from asyncli.report.html import page
 from asyncli.report.run_report import render
 from asyncli.report.summary import summarise
 
@@ -76,7 +77,7 @@ def browser(go: Go) -> Iterator[Browser]:
 
 def report(kind: str) -> str:
     if kind == "two runs":
-        return page(compared(a_run(5000, hold_s=60.0), dearer()))
+        return page(comparison_document(compared(a_run(5000, hold_s=60.0), dearer())))
     run = a_night() if kind == "night" else KINDS[kind]()
     analyses = analyse(run)
     return render(run, summarise(run, analyses), analyses)

@@ -17,7 +17,7 @@ from asyncli.analysis.cost import Cost, Costs
 from asyncli.records import Finding, ProtocolCounts
 from asyncli.report.analyses import analyse
 from asyncli.report.answer import answer, one_line
-from asyncli.report.comparison_report import document, print_comparison
+from asyncli.report.comparison_report import comparison_document, document
 from asyncli.report.figures.run import pictures as drawings
 from asyncli.report.format import short_bytes
 from asyncli.report.listing import Listing, Unread, listed, print_listing
@@ -26,6 +26,7 @@ from asyncli.report.run_costs import cost_table
 from asyncli.report.run_report import print_report
 from asyncli.report.summary import Summary, summarise
 from asyncli.report.tables import CostView
+from asyncli.report.terminal import print_document
 from asyncli.run import Run
 from asyncli.topology import sides
 
@@ -85,7 +86,7 @@ def other() -> Run:
 
 SHOWN: dict[str, Callable[[Console], None]] = {
     "report": lambda console: print_report(summarise(other()), console, "[red]é.db"),
-    "comparison": lambda console: print_comparison(compared(a_run(20_000, seed=2), other(), paths=("a.db", "[red]é.db")), console),
+    "comparison": lambda console: print_document(comparison_document(compared(a_run(20_000, seed=2), other(), paths=("a.db", "[red]é.db"))), console),
     "list": lambda console: print_listing(
         Listing("x", [listed(other(), "[red]é.db", 1, changed_s=1e6, age_s=1.0)], [Unread("ö", "ö: is broken; mend it")]), console
     ),

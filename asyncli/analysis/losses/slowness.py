@@ -31,10 +31,13 @@ def stalls(run: Run) -> list[Finding]:
     Not near losses, whose diagnosis covers it, and not while the generator was stopped.
     """
     rows = run.ticks_between(run.first_connect_s, run.stop_s)
+    quiet = _stretches(rows, lambda tick: not tick.answered and tick.awaiting > 0 and tick.longest_turn_s < 0.5)
+    if not (quiet := [(begun, end) for begun, end in quiet if end - begun >= 2]):
+        return []
     # As long as the quickest answers take, nothing comes of itself.
     usual_s = (summed([tick.latency_us for _, tick in rows if tick.answered]).quantile(PART) or 0.0) / 1e6
     found: list[tuple[float, float, int]] = []
-    for begun, end in _stretches(rows, lambda tick: not tick.answered and tick.awaiting > 0 and tick.longest_turn_s < 0.5):
+    for begun, end in quiet:
         waited = max(tick.awaiting for _, tick in rows[begun:end])
         around = rows[max(0, begun - 1) : end + 2]
         # What waited when the drain began may be lost in it.

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from asyncli.analysis.compare import GROUPS, ROWS, Difference
+from asyncli.analysis.compare import GROUPS, ROW_OF, Difference
 from asyncli.report.comparison_report import amounts
 from asyncli.report.document import typeset
 from asyncli.report.figures.drawing import COLOURS, WIDE, NothingToDraw, Style, drawn_alone, sheet
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-_ROW = {row.key: row for row in ROWS}
 # Ends of the axis (%); most intervals fit, and arrows point at the others.
 _ENDS = (1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0)
 _WITHIN = 0.75
@@ -37,7 +36,7 @@ def forest(rows: Sequence[Difference], *, style: Style = WIDE) -> Figure:
         raise NothingToDraw("No number is known of both runs and above zero.")
     lines: list[tuple[Difference, tuple[float, float, float]] | str] = []
     for one, shares in drawn:
-        group = GROUPS[_ROW[one.key].group]
+        group = GROUPS[ROW_OF[one.key].group]
         lines += [] if group in lines else [group]
         lines.append((one, shares))
     left, right = (164.0, 74.0) if style.narrow else (180.0, 130.0)
@@ -48,7 +47,7 @@ def forest(rows: Sequence[Difference], *, style: Style = WIDE) -> Figure:
     ax.grid(visible=False, axis="y")
     ax.grid(visible=True, axis="x")
     ax.axvline(0, color=COLOURS["ink"], linewidth=1.0)
-    ax.set_yticks(range(len(lines)), [line if isinstance(line, str) else _ROW[line[0].key].label for line in lines])
+    ax.set_yticks(range(len(lines)), [line if isinstance(line, str) else ROW_OF[line[0].key].label for line in lines])
     for place, (line, name) in enumerate(zip(lines, ax.get_yticklabels(), strict=True)):
         if isinstance(line, str):
             name.set_style("italic")
@@ -82,5 +81,5 @@ def forest(rows: Sequence[Difference], *, style: Style = WIDE) -> Figure:
 
 def forest_alt(rows: Sequence[Difference]) -> str:
     """The figure in a sentence."""
-    shares = "; ".join(f"{_ROW[one.key].name} {amounts(one).percent} %" for one in rows if _shares(one))
+    shares = "; ".join(f"{ROW_OF[one.key].name} {amounts(one).percent} %" for one in rows if _shares(one))
     return f"Relative differences: {shares}."

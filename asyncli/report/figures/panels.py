@@ -22,6 +22,8 @@ from asyncli.units import format_count, format_duration
 
 #: What a line means; drawing.py has its colour and dash.
 Role = Literal["asked", "total", "server", "kernel", "ours", "middle", "high", "most"]
+#: Of each memory that a report knows, by its name in costs and drifts.
+ROLE_OF: dict[str, Role] = {"host_total": "total", "server_user": "server", "kernel": "kernel", "generator_user": "ours"}
 
 #: (Metrics, of which the first that was read counts; label; role).
 MEMORY: tuple[tuple[tuple[str, ...], str, Role], ...] = (

@@ -9,12 +9,10 @@ from asyncli.analysis.drift import MetricName, in_words, medians
 from asyncli.report.analyses import Analyses
 from asyncli.report.answer import server_name
 from asyncli.report.document import Picture
-from asyncli.report.figures.cost import Slope, cost_lines, cost_parts, cost_shares, known_total, slopes
+from asyncli.report.figures.costs import Slope, cost_lines, cost_parts, cost_shares, drift_lines, known_total, slopes
 from asyncli.report.figures.drawing import each
-from asyncli.report.figures.drift import drift_lines
-from asyncli.report.figures.losses import deaths_by
+from asyncli.report.figures.events import deaths_by, timeline_panels
 from asyncli.report.figures.panels import Timeline, timeline
-from asyncli.report.figures.timeline import timeline_panels
 from asyncli.report.format import with_streams
 from asyncli.report.run_costs import drift_labels
 from asyncli.report.summary import Summary

@@ -1,13 +1,16 @@
-"""The cost of a connection: its parts, and the lines through memory over connections."""
+"""Memory: the parts of a connection's cost, the lines through memory over connections, and memory over the hold."""
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
+import numpy as np
 
 from asyncli.analysis.cost import Costs
+from asyncli.analysis.drift import Drift, MetricName
 from asyncli.analysis.slope import Cost, Fit
 from asyncli.report.figures.drawing import (
     COLOURS,
@@ -19,16 +22,18 @@ from asyncli.report.figures.drawing import (
     drawn_alone,
     each,
     legend,
+    plot_line,
     plot_points,
     sheet,
     ticks,
+    time_axis,
 )
-from asyncli.report.figures.panels import Role
+from asyncli.report.figures.panels import MOST_BUCKETS, ROLE_OF, Role, broken, extremes
 from asyncli.report.format import with_streams
+from asyncli.samples import Series
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
 
 # The axis may be so many times as high as its points, to show wide intervals.
 _ROOM = 2.0
@@ -57,16 +62,12 @@ class Slope(msgspec.Struct):
 
 def slopes(fits: Mapping[str, Fit], *, ends: int, server: str, host: str = "this host") -> list[Slope]:
     """The fits to draw, the whole host first."""
-    known: tuple[tuple[str, str, Role, int], ...] = (
-        ("host_total", f"{host} in all", "total", 1),
-        ("server_user", server, "server", 1),
-        ("kernel", "kernel, both ends" if ends == 2 else "kernel, this end", "kernel", ends),
-        ("generator_user", "asyncli", "ours", 1),
-    )
+    of_kernel = "kernel, both ends" if ends == 2 else "kernel, this end"
+    labels = {"host_total": f"{host} in all", "server_user": server, "kernel": of_kernel, "generator_user": "asyncli"}
     # The band of an unsure host would cover all others.
     return [
-        Slope(label, role, fits[name], times)
-        for name, label, role, times in known
+        Slope(label, ROLE_OF[name], fits[name], ends if name == "kernel" else 1)
+        for name, label in labels.items()
         if name in fits and (name != "host_total" or fits[name].cost.ci95[0] > 0 or len(fits) == 1)
     ]
 
@@ -148,12 +149,10 @@ def cost_shares(costs: Costs, *, ends: int, server: str) -> list[tuple[str, str,
     kernel = "kernel, 2 ends" if ends == 2 else "kernel, this end"
     # Without a total there is no residual.
     hidden = costs.host_total is not None and known_total(costs) is None
-    known: tuple[tuple[str, str, Cost | None, int], ...] = (
-        (server, "server", costs.server_user, 1),
-        (kernel, "kernel", costs.kernel, ends),
-        ("asyncli", "ours", costs.generator_user, 1),
-        ("left over", "rest", None if hidden else costs.residual, 1),
-    )
+    known = (
+        (server, "server", costs.server_user, 1), (kernel, "kernel", costs.kernel, ends),
+        ("asyncli", "ours", costs.generator_user, 1), ("left over", "rest", None if hidden else costs.residual, 1),
+    )  # fmt: skip
     return [(label, color, times * one.bytes_per_connection) for label, color, one, times in known if one is not None]
 
 
@@ -161,3 +160,37 @@ def known_total(costs: Costs) -> Cost | None:
     """The whole host's cost if its interval is above zero; else other programs hide it."""
     total = costs.host_total
     return total if total is not None and total.ci95[0] > 0 else None
+
+
+# Medians are of a minute at most: a longer silence is a gap.
+_GAP_S = 150.0
+
+
+@drawn_alone
+def drift_lines(
+    drifts: Mapping[MetricName, Drift], medians: Mapping[MetricName, Series], names: Mapping[MetricName, str], style: Style = WIDE
+) -> Figure:
+    """A panel per name: medians over the hold, with the Theil-Sen line."""
+    drawn = [name for name in names if name in drifts and len(medians.get(name, Series())) > 1]
+    if not drawn:
+        raise NothingToDraw("There is no drift to be drawn: the hold has fewer than two medians of memory.")
+    left, right = (62.0, 22.0) if style.narrow else (72.0, 22.0)
+    figure, rows = sheet(style, [58.0] * len(drawn), (left, right, 26.0, 30.0), gap=36.0, common_x=True)
+    start = min(medians[name].t_s[0] for name in drawn)
+    end = max(medians[name].t_s[-1] for name in drawn)
+    for name, ax in zip(drawn, rows[:, 0], strict=True):
+        one, found, role = drifts[name], medians[name], ROLE_OF[name]
+        per_s = (one.bytes_per_hour or 0.0) / 3600
+        base = statistics.median(value - per_s * (t_s - start) for t_s, value in found.rows())
+        kept_t, kept = extremes(Series(found.t_s, [value - base for value in found.values]), (end - start) / MOST_BUCKETS or 1.0)
+        plot_line(ax, role, *broken(kept_t, kept, max(_GAP_S, (end - start) / 100)))
+        if len(kept) <= 120:
+            plot_points(ax, role, kept_t.tolist(), kept.tolist(), 3.2)
+        if one.bytes_per_hour is not None:
+            ax.plot([start, end], [0.0, per_s * (end - start)], color=COLOURS["ink"], linewidth=1.4, zorder=5)
+        ax.set_title(names[name])
+        reach = max(np.abs(kept).max(), 1.0)
+        ax.set_ylim(min(-0.2 * reach, *ax.get_ylim()), max(0.2 * reach, *ax.get_ylim()))
+        ticks(ax.yaxis, "B", 3)
+    time_axis(rows[-1, 0], start, end, style.width - left - right)
+    return figure
