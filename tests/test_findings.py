@@ -9,7 +9,7 @@ import msgspec
 
 from asyncli import findings
 from asyncli.findings import CATALOGUE, INSTANTS, rewritten
-from asyncli.findings.host import suspended
+from asyncli.findings.clocks import suspended
 from asyncli.findings.probes import probe_lost
 from asyncli.records import Finding
 from asyncli.store.decoding import open_finding

@@ -24,7 +24,7 @@ from asyncli.collect.probe_budget import ProbeReading
 from asyncli.collect.sampler import Probe, Sampler, Watching
 from asyncli.environment import boot_id, host_name, network
 from asyncli.findings import INSTANTS, rewritten
-from asyncli.findings.probes import agent, agent_back, agent_gap, agent_in_the_clear, agent_lost, agent_restarted
+from asyncli.findings.agents import agent, agent_back, agent_gap, agent_in_the_clear, agent_lost, agent_restarted
 from asyncli.plan import Plan
 from asyncli.preflight.configured import Configured
 from asyncli.preflight.limits import Limits

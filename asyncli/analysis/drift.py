@@ -19,7 +19,7 @@ from asyncli.analysis.gaps import for_drift
 from asyncli.analysis.regression import CONFIDENCE
 from asyncli.analysis.slope import minus
 from asyncli.analysis.trend import FEWEST_POINTS, Trend, trend
-from asyncli.findings.cost import by_the_hour, drift_grows, drift_unknown
+from asyncli.findings.drift import by_the_hour, drift_grows, drift_unknown
 from asyncli.records import Finding
 from asyncli.run import Run
 from asyncli.samples import Series, began_anew

@@ -29,7 +29,7 @@ from asyncli.collect.listening import nothing_listens
 from asyncli.data_file import read_data
 from asyncli.environment import probe_host
 from asyncli.errors import AsyncliError, EngineError, PlanError, StoreError
-from asyncli.findings.forecast import not_at_rest, server_gone
+from asyncli.findings.capacity import not_at_rest, server_gone
 from asyncli.metrics import HOST_AVAILABLE_BYTES
 from asyncli.plan import Plan, shown_plan
 from asyncli.preflight import checks_to_findings, refusals, refuse

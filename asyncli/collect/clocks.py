@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple
 
-from asyncli.findings.host import clock_stepped, stalled, suspended
+from asyncli.findings.clocks import clock_stepped, stalled, suspended
 from asyncli.metrics import CLOCK_SUSPENDED_S
 from asyncli.records import Finding, Sample
 

@@ -1,4 +1,4 @@
-"""Findings of how many connections would fit, and of a search for that."""
+"""Findings of how many connections would fit."""
 
 from __future__ import annotations
 
@@ -51,15 +51,3 @@ def gave_way(
         most = f"{server} served at most about {format_count(float(f'{served:.2g}'))} of {format_count(asked)} at once; "
     likely = "" if certain or side == "unknown" else "the likely bottleneck: "
     return Words(f"no forecast, because {' and '.join(did)}: {most}{likely}{why}", remedy, "error" if limit else "info")
-
-
-@finding("not_at_rest", "warning", "what the server still holds counts towards the next step")
-def not_at_rest(why: str) -> str:
-    """The server did not come to rest between two steps, so the next step measures what it still holds."""
-    return why
-
-
-@finding("server_gone", "error", "start it again, under a supervisor that restarts it")
-def server_gone(why: str) -> str:
-    """The server ended during the search, so the search ended."""
-    return why

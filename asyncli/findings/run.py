@@ -1,4 +1,4 @@
-"""Findings of a run's course and end: stopped, given up, resumed, incomplete; its verdict and limits; its file."""
+"""Findings of a run's course and end: stopped, given up, resumed, incomplete; its verdict."""
 
 from __future__ import annotations
 
@@ -128,66 +128,3 @@ def server_changed(differs: Sequence[str], was_held: bool) -> str:
     """
     but = "; its cost per connection is unknown, because the ramp measured the other" if was_held else ""
     return f"another server answers since the run was resumed ({'; '.join(differs)}): server numbers are of this one{but}"
-
-
-@finding("run_file_trouble", "warning", "make room or rights there; what waits is written then")
-def run_file_trouble(why: str) -> str:
-    """The run file cannot be written; records wait in memory until it can."""
-    return why
-
-
-@finding("run_file_back", "info")
-def run_file_back(path: str, after_s: float, dropped: int) -> str:
-    """The run file is written again. ``dropped``: records for which there was no room in memory."""
-    missing = f"{dropped:,} records were dropped" if dropped else "nothing is missing"
-    return f"{path} is written again after {format_duration(after_s)}; {missing}"
-
-
-@finding("run_file_moved", "warning", "leave the run file where it is until the run's end")
-def run_file_moved(path: str) -> str:
-    """The run file was moved or deleted while it was written, which ended the run."""
-    return f"{path} was moved or deleted while the run wrote to it: the run ends"
-
-
-@finding("samples_skipped", "warning", "the report covers the rest")
-def samples_skipped(count: int) -> str:
-    """Samples in the run file with an impossible value or an unknown metric were skipped."""
-    return f"{count:,} samples in the run file have an impossible value or no known metric and were skipped"
-
-
-@finding("records_missing", "error", "write the run file to a disk with room (--out)")
-def records_missing(count: int) -> str:
-    """The disk of the run file refused records, and memory had no room for them, so the numbers lack them."""
-    return f"{count:,} records are missing from the run file: its disk refused them"
-
-
-@finding("limit_kept", "info")
-def limit_kept(limit: str, key: str, value: float, amount: str) -> str:
-    """A limit of --fail-if was kept. ``value`` is that of ``key`` in the JSON; ``amount`` is the same with its unit."""
-    return f"kept: {limit}: {key} is {amount}"
-
-
-@finding("limit_crossed", "error")
-def limit_crossed(limit: str, key: str, value: float, amount: str) -> str:
-    """A limit of --fail-if was crossed, so the run failed. ``value`` is that of ``key`` in the JSON."""
-    return f"crossed: {limit}: {key} is {amount}"
-
-
-@finding("limit_unknown", "error")
-def limit_unknown(limit: str, key: str | None, value: float | None, amount: str) -> Words:
-    """A limit of --fail-if cannot be decided, so the run failed: its value is unknown, or its 95 % interval includes the limit.
-    ``key`` null: this asyncli cannot read the limit, and ``amount`` says why.
-    """
-    if key is None:
-        return Words(f"--fail-if: {amount}")
-    return Words(f"undecided: {limit}: {key} is {amount}", "see why, or leave the limit out")
-
-
-@finding("drift_hold", "warning")
-def drift_hold(limits: Sequence[str], least_s: float, hold_s: float) -> Words:
-    """The hold is too short for a limit on drift, which will be unknown. ``least_s``: the shortest hold that suffices."""
-    least = format_duration(least_s)
-    return Words(
-        f"{' and '.join(limits)}: drift needs a hold of at least {least}; this one is {format_duration(hold_s)}",
-        f"hold for {least} or longer (--hold), or leave the limit out",
-    )

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from asyncli.engine.spread import Spread
 from asyncli.errors import PreflightError
-from asyncli.findings.host import preflight
+from asyncli.findings.preflight import preflight
 from asyncli.plan import Plan
 from asyncli.preflight.checks import far_checks, host_checks
 from asyncli.preflight.configured import Configured

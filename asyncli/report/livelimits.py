@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from asyncli.analysis.drift import least_hold_s
 from asyncli.core.histogram import Histogram
 from asyncli.errors import PlanError
-from asyncli.findings.run import drift_hold
+from asyncli.findings.limits import drift_hold
 from asyncli.plan import Plan
 from asyncli.records import Finding, Tick
 from asyncli.report.summary import Summary

@@ -21,8 +21,10 @@ from asyncli.analysis.verdict import RULE, Verdict, ended_by_user, judge
 from asyncli.findings import unknown
 from asyncli.findings.cost import CALLED
 from asyncli.findings.forecast import gave_way
-from asyncli.findings.run import incomplete, limit_crossed, limit_kept, limit_unknown, records_missing, stopped_early
+from asyncli.findings.limits import limit_crossed, limit_kept, limit_unknown
+from asyncli.findings.run import incomplete, stopped_early
 from asyncli.findings.run import verdict as verdict_of
+from asyncli.findings.runfile import records_missing
 from asyncli.metrics import GENERATOR_CPU_S, GENERATOR_PROCESSES, GENERATOR_USS_BYTES
 from asyncli.plan import Plan, shown_plan
 from asyncli.records import CUT, SCHEMA, Finding

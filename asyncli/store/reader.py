@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from asyncli.errors import NotBegunError, PlanError, StoreError
-from asyncli.findings.run import samples_skipped
+from asyncli.findings.runfile import samples_skipped
 from asyncli.plan import load_plan
 from asyncli.records import MOST, Check, Finding, Gap, Phase, Tick
 from asyncli.run import Run

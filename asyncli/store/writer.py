@@ -19,7 +19,7 @@ from typing import Any, Self
 import msgspec
 
 from asyncli.errors import StoreError
-from asyncli.findings.run import run_file_back, run_file_moved, run_file_trouble
+from asyncli.findings.runfile import run_file_back, run_file_moved, run_file_trouble
 from asyncli.plan import SECRETS
 from asyncli.records import SCHEMA, Check, Finding, Gap, Phase, Sample, Tick
 from asyncli.store.lock import lock

@@ -1,0 +1,17 @@
+"""Findings of a search for a server's capacity."""
+
+from __future__ import annotations
+
+from asyncli.findings import finding
+
+
+@finding("not_at_rest", "warning", "what the server still holds counts towards the next step")
+def not_at_rest(why: str) -> str:
+    """The server did not come to rest between two steps, so the next step measures what it still holds."""
+    return why
+
+
+@finding("server_gone", "error", "start it again, under a supervisor that restarts it")
+def server_gone(why: str) -> str:
+    """The server ended during the search, so the search ended."""
+    return why

@@ -1,0 +1,69 @@
+"""Findings of memory that grows with time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from asyncli.findings import Words, finding
+from asyncli.units import format_bytes, format_count, format_duration
+
+# Longer than any planned run (h).
+_FOR_EVER_H = 10 * 365 * 24.0
+_MEMORY = {
+    "server_user": "the server's memory",
+    "kernel": "the kernel's memory for sockets on this host",
+    "generator_user": "asyncli's own memory",
+    "host_total": "the memory in use on this host",
+}
+_REMEDIES = {
+    "server_user": "hold longer (--hold); if it continues, see what the server keeps per request: modules, caches, buffers",
+    "kernel": "see which cache grows with slabtop -s c, and whether other programs open connections",
+    "generator_user": "hold longer (--hold); if it continues, report it as a bug",
+    "host_total": "see what else grows on this host: ps --sort -rss, slabtop -s c",
+}
+
+
+def by_the_hour(bytes_per_hour: float, ci95: tuple[float, float]) -> str:
+    """``144 MB an hour (140 MB to 148 MB)``, without sign."""
+    rate, low, high = (format_bytes(abs(value)) for value in (bytes_per_hour, *sorted(map(abs, ci95))))
+    return f"{rate} an hour ({low} to {high})"
+
+
+@finding("drift_grows", "warning")
+def drift_grows(
+    metric: str, from_s: float, to_s: float, bytes_per_hour: float, ci95: tuple[float, float], bytes_per_request: float | None,
+    available_bytes: float | None,
+) -> Words:  # fmt: skip
+    """Memory grows by more than 0.1 % an hour with a constant number of connections: the median of the slopes between any two
+    points of the hold (Theil-Sen), with its 95 % interval. ``bytes_per_request``: the same per answered heartbeat.
+    """
+    evidence = f"{_MEMORY[metric]} grows by {by_the_hour(bytes_per_hour, ci95)} in {format_duration(to_s - from_s)} of the hold"
+    if bytes_per_request is not None:
+        evidence += f": {_few_bytes(bytes_per_request)} per heartbeat, if heartbeats are the cause"
+    if available_bytes is not None:
+        left_h = available_bytes / bytes_per_hour
+        lasts = "lasts for more than ten years" if left_h > _FOR_EVER_H else f"is used up in {_long(left_h)}"
+        evidence += f"; at that rate the {format_bytes(available_bytes)} available on this host {lasts}"
+    return Words(evidence, _REMEDIES[metric])
+
+
+@finding("drift_unknown", "info")
+def drift_unknown(metrics: Sequence[str], points: int, wanted: int, too_short: bool) -> Words:
+    """Whether memory grows is unknown: the hold was ``too_short``, or too many of its minutes have no samples or another number
+    of connections.
+    """
+    what = f"growth unknown of {', '.join(_MEMORY[metric] for metric in metrics)}"
+    if too_short:
+        return Words(f"{what}: hold too short: {points} points, {wanted} needed", "hold longer (--hold)")
+    return Words(
+        f"{what}: samples or connections are missing: {points} points, {wanted} needed",
+        "see the other findings for what was lost or not read",
+    )
+
+
+def _few_bytes(value: float) -> str:
+    return f"{value:,.0f} B" if value >= 10 else f"{value:.2g} B"
+
+
+def _long(hours: float) -> str:
+    return format_duration(hours * 3600) if hours < 48 else f"{format_count(hours / 24)} days"

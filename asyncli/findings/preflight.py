@@ -1,0 +1,28 @@
+"""Findings of the preflight: limits of this host and of the server against the plan."""
+
+from __future__ import annotations
+
+from asyncli.findings import Words, finding
+from asyncli.records import Severity
+from asyncli.units import format_bytes
+
+_SEVERITIES: dict[str, Severity] = {"short": "error", "unknown": "info"}
+
+
+@finding("preflight_{check}", "warning")
+def preflight(
+    check: str, verdict: str, what: str, have: float | None, need: float | None, unit: str, detail: str, remedy: str
+) -> Words:
+    """A limit of this host or of the server may be too low for the plan. ``verdict``: with "short" the run fails for certain,
+    with "warn" it may, with "unknown" asyncli could not read the limit. ``have`` and ``need`` are in ``unit``.
+    """
+    said = ", ".join(f"{_amount(one, unit)} {word}" for one, word in ((have, "available"), (need, "needed")) if one is not None)
+    evidence = "; ".join(part for part in (f"{what}: {said}" if said else what, detail) if part)
+    return Words(evidence, remedy, _SEVERITIES.get(verdict))
+
+
+def _amount(number: float, unit: str) -> str:
+    if unit == "bytes":
+        return format_bytes(number)
+    # The check's name has the unit of a count.
+    return f"{number:,.10g} {unit}" if unit in ("s", "a second") else f"{number:,.10g}"
