@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import statistics
-from typing import Any
 
 from asyncli import __version__
 from asyncli.experiments.record import VERDICTS, Chart, FigureRow, FigureTable, Record, Unit
 from asyncli.report import document as doc
 from asyncli.report.format import digits
+from asyncli.report.run_setup import fact
 from asyncli.text import oneline
 from asyncli.units import format_bytes, format_count, format_duration, format_many
 
@@ -32,8 +32,8 @@ def experiment_document(record: Record) -> doc.Document:
     of = f"Figures are medians of {format_many(rounds, 'round')}, from the least to the most. " if rounds else ""
     figures: list[doc.Block] = [doc.Paragraph(f"{of}Source: {record.source}", style="dim")]
     figures += [_picture(number, one) for number, one in enumerate(conclusions.charts, 1)]
-    plan = [(key, _plain(key, one)) for key, one in record.plan.items()]
-    where = [(key, _plain(key, one)) for key, one in record.environment.items() if key in _FACTS]
+    plan = [(key, "all" if key == "only" and not one else fact(key, one)) for key, one in record.plan.items()]
+    where = [(key, fact(key, [*one] if key == "server" else one)) for key, one in record.environment.items() if key in _FACTS]
     command = f"Made by {record.command}; its record runs again with --plan record.json."
     sections = [
         doc.Section("title", "", [doc.Paragraph(one.words, one.role, one.style, doc.TERMINAL) for one in top]),
@@ -107,12 +107,3 @@ def _picture(number: int, chart: Chart) -> doc.Picture:
     lines = "; ".join(f"{one.label} from {min(one.ys):,.4g} to {max(one.ys):,.4g}" for one in chart.lines if one.ys)
     alt = f"{chart.title}: {lines}"
     return doc.Picture(f"x{number}", chart.title, chart.caption, lambda style: draw(chart, style), lambda: alt)
-
-
-def _plain(key: str, value: Any) -> str:
-    """A value of plan or environment for a reader."""
-    if isinstance(value, list | dict):
-        return ", ".join(map(str, value)) or ("all" if key == "only" else "none")
-    if key == "memory_bytes" and value is not None:
-        return format_bytes(value)
-    return "unknown" if value is None else f"{value:,}" if isinstance(value, int) else str(value)

@@ -27,7 +27,7 @@ def _setting(key: str, value: Any) -> str:
         return "found by asyncli" if key in ("workers", "server_pid") else "not given"
     if key.endswith("_s") and isinstance(value, int | float):
         return format_duration(value)
-    return _fact(key, value)
+    return fact(key, value)
 
 
 _KINDS = {"server": "Server", "agent": "The server's host, by its agent", "limits": "Limits", "sysctls": "Kernel settings"}
@@ -35,11 +35,11 @@ _KINDS = {"server": "Server", "agent": "The server's host, by its agent", "limit
 
 def environment_section(summary: Summary, checks: Sequence[Check]) -> Section:
     where = summary.environment
-    single = [(key.replace("_", " "), _fact(key, value)) for key, value in where.items() if not isinstance(value, Mapping)]
+    single = [(key.replace("_", " "), fact(key, value)) for key, value in where.items() if not isinstance(value, Mapping)]
     blocks: list[Block] = [pairs("Host", [row for row in single if row[0] not in _KINDS], FULL)]
     for key, value in where.items():
         if isinstance(value, Mapping) and value:
-            facts = [(str(name), _fact(str(name), one)) for name, one in value.items()]
+            facts = [(str(name), fact(str(name), one)) for name, one in value.items()]
             blocks.append(pairs(_KINDS.get(key, key.replace("_", " ")), facts, FULL))
     if checks:
         blocks.append(Folded("What the preflight read", checks_table(checks)))
@@ -50,7 +50,7 @@ def environment_section(summary: Summary, checks: Sequence[Check]) -> Section:
 _NAMES = ("seed", "pid", "server_pid")
 
 
-def _fact(key: str, value: Any) -> str:
+def fact(key: str, value: Any) -> str:
     """A value of unknown type of plan or environment, in words."""
     if value is None or (isinstance(value, float) and not math.isfinite(value)):
         return "not known"
@@ -63,9 +63,9 @@ def _fact(key: str, value: Any) -> str:
             return f"{value:,.10g}"
         return str(value) if key in _NAMES or abs(value) < 10_000 else f"{value:,d}"
     if isinstance(value, list | tuple):
-        return ", ".join(_fact("", one) for one in value) or "none"
+        return ", ".join(fact("", one) for one in value) or "none"
     if isinstance(value, Mapping):
-        return ", ".join(f"{name} {_fact('', one)}" for name, one in value.items()) or "none"
+        return ", ".join(f"{name} {fact('', one)}" for name, one in value.items()) or "none"
     return oneline(str(value)) or "empty"
 
 
