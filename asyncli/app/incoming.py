@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 
-from asyncli.app.progress import STOPPABLE, Progress
-from asyncli.app.recorder import Recorder
+from asyncli.app.recorder import STOPPABLE, Progress, Recorder
 from asyncli.engine.shard import (
     Failed,
     HostFinding,
