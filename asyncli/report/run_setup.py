@@ -10,23 +10,7 @@ from asyncli.analysis.handshakes import tls_findings, tls_part
 from asyncli.engine.spread import Spread
 from asyncli.plan import Plan
 from asyncli.records import Check, Finding, TlsCounts
-from asyncli.report.document import (
-    FULL,
-    Block,
-    DataTable,
-    Document,
-    Folded,
-    ItemList,
-    ListedItem,
-    Paragraph,
-    Section,
-    TableColumn,
-    TableRow,
-    View,
-    finding_items,
-    numbers,
-    pairs,
-)
+from asyncli.report import document as doc
 from asyncli.report.format import milliseconds
 from asyncli.report.run_events import tls_words
 from asyncli.report.summary import Summary
@@ -38,11 +22,11 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 
-def plan_section(summary: Summary) -> Section:
+def plan_section(summary: Summary) -> doc.Section:
     rows = [(key.removesuffix("_s").replace("_", " "), _setting(key, value)) for key, value in summary.plan.items()]
     if summary.plan.get("hold_until") and summary.plan.get("hold_s") is None:
         rows = [row for row in rows if row[0] != "hold"]  # it never began
-    return Section("plan", "Plan", [pairs("The plan", rows, FULL)])
+    return doc.Section("plan", "Plan", [doc.pairs("The plan", rows, doc.FULL)])
 
 
 def _setting(key: str, value: Any) -> str:
@@ -58,17 +42,17 @@ def _setting(key: str, value: Any) -> str:
 _KINDS = {"server": "Server", "agent": "The server's host, by its agent", "limits": "Limits", "sysctls": "Kernel settings"}
 
 
-def environment_section(summary: Summary, checks: Sequence[Check]) -> Section:
+def environment_section(summary: Summary, checks: Sequence[Check]) -> doc.Section:
     where = summary.environment
     single = [(key.replace("_", " "), fact(key, value)) for key, value in where.items() if not isinstance(value, Mapping)]
-    blocks: list[Block] = [pairs("Host", [row for row in single if row[0] not in _KINDS], FULL)]
+    blocks: list[doc.Block] = [doc.pairs("Host", [row for row in single if row[0] not in _KINDS], doc.FULL)]
     for key, value in where.items():
         if isinstance(value, Mapping) and value:
             facts = [(str(name), fact(str(name), one)) for name, one in value.items()]
-            blocks.append(pairs(_KINDS.get(key, key.replace("_", " ")), facts, FULL))
+            blocks.append(doc.pairs(_KINDS.get(key, key.replace("_", " ")), facts, doc.FULL))
     if checks:
-        blocks.append(Folded("What the preflight read", checks_table(checks)))
-    return Section("environment", "Environment", blocks)
+        blocks.append(doc.Folded("What the preflight read", checks_table(checks)))
+    return doc.Section("environment", "Environment", blocks)
 
 
 # Copied into plans or commands: no commas.
@@ -97,18 +81,18 @@ def fact(key: str, value: Any) -> str:
 _MARKS = {"short": ("SHORT", "bold red"), "warn": ("warn", "yellow"), "ok": ("ok", "green"), "unknown": ("?", "dim")}
 
 
-def checks_table(checks: Sequence[Check]) -> DataTable:
+def checks_table(checks: Sequence[Check]) -> doc.DataTable:
     """The preflight's limits, too low ones first."""
     order = list(_MARKS)
     rows = [
-        TableRow(
+        doc.TableRow(
             oneline(one.what), [_MARKS[one.verdict], amount(one.have, one.unit), amount(one.need, one.unit), oneline(one.detail)]
         )
         for one in sorted(checks, key=lambda one: order.index(one.verdict))
     ]
-    because = TableColumn("because", kind="words", view=View.PAGE)
-    columns = [TableColumn("verdict", kind="word"), *numbers("have", "need"), because]
-    return DataTable("What the preflight read", columns, rows, kind="wordy stack long")
+    because = doc.TableColumn("because", kind="words", view=doc.View.PAGE)
+    columns = [doc.TableColumn("verdict", kind="word"), *doc.numbers("have", "need"), because]
+    return doc.DataTable("What the preflight read", columns, rows, kind="wordy stack long")
 
 
 def amount(value: float | None, unit: str) -> str:
@@ -137,7 +121,7 @@ def print_checks(
         f"{format_count(plan.asked_per_s)} a second: {format_duration(plan.connections / plan.asked_per_s)} of ramp"
     )
     told = [
-        ListedItem(_SEVERITIES[one.verdict], one.verdict, oneline(f"{one.what}: {one.detail}" if one.detail else one.what),
+        doc.ListedItem(_SEVERITIES[one.verdict], one.verdict, oneline(f"{one.what}: {one.detail}" if one.detail else one.what),
                    f"remedy: {oneline(one.remedy)}" if one.remedy else "")
         for one in checks
         if one.verdict in _SEVERITIES
@@ -145,19 +129,19 @@ def print_checks(
     agreed = []
     for url, done in steps.items():
         took = ", ".join(f"{what} in {milliseconds(seconds * 1e3)}" for what, seconds in done)
-        agreed.append(Paragraph(((oneline(url), "bold"), f": {took or 'not reached: see that the server listens'}"), "line"))
+        agreed.append(doc.Paragraph(((oneline(url), "bold"), f": {took or 'not reached: see that the server listens'}"), "line"))
     if tls is not None:
         part = tls_part(TlsCounts(spoken={f"{tls['protocol']} {tls['suite']}": 1}), tls["verified"])
-        agreed.append(Paragraph((("TLS", "bold"), f": {tls_words(part, {'tls': tls})}"), "line"))
+        agreed.append(doc.Paragraph((("TLS", "bold"), f": {tls_words(part, {'tls': tls})}"), "line"))
         findings = [*findings, *tls_findings(part, {"tls": tls})]
     elif not steps and (plan.tls is not None or plan.upgrades):
         unseen = "the server's answer was" if plan.tls is None else "the certificate and the rate of handshakes were"
-        told.append(ListedItem("info", "info", f"{unseen} not looked at", "remedy: --probe shakes hands with the target"))
+        told.append(doc.ListedItem("info", "info", f"{unseen} not looked at", "remedy: --probe shakes hands with the target"))
     sections = [
-        Section("asked", "", [Paragraph(asked, "text"), checks_table(checks), *agreed]),
-        Section("short", "", [ItemList([*told, *finding_items(findings)])]),
+        doc.Section("asked", "", [doc.Paragraph(asked, "text"), checks_table(checks), *agreed]),
+        doc.Section("short", "", [doc.ItemList([*told, *doc.finding_items(findings)])]),
     ]
-    print_document(Document("check", "", "", [], sections), console)
+    print_document(doc.Document("check", "", "", [], sections), console)
     words, style = _verdict(checks, findings)
     console.print(Text(words, style), soft_wrap=True)
 
