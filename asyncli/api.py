@@ -357,10 +357,9 @@ class Compared:
         if not rows:
             names = ", ".join(run.name for run in self.comparison.runs[1:])
             raise PlanError(f"plot: there is no run {second!r} beside the first; write one of {names}")
-        from asyncli.report.figures.comparison import forest
-
         title = f"How much {second} differs from {rows[0].between[0]}"
-        return _figure(lambda style: forest(rows, style=style), title, "Filled marks are real differences, open ones are not.")
+        note = "Filled marks are real differences, open ones are not."
+        return _figure(lambda style: comparison_report.forest(rows, style=style), title, note)
 
     def __repr__(self) -> str:
         return text_of(self._print, _WIDTH)

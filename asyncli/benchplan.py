@@ -14,7 +14,7 @@ from asyncli.errors import PlanError
 from asyncli.plan import Discreet, Layer, Plan, read_layers
 from asyncli.records import CpuShares, Ended, Environment, Finding, Sample, Tick
 from asyncli.units import shown
-from asyncli.values import TlsOptions, above_zero, checked_url, count_to, each_of, one_of
+from asyncli.values import above_zero, checked_url, count_to, each_of, one_of
 
 # Methods whose answers have a known end; CONNECT and UPGRADE leave HTTP.
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
@@ -68,14 +68,8 @@ class BenchPlan(Discreet, frozen=True, forbid_unknown_fields=True, kw_only=True)
     @property
     def held(self) -> Plan:
         """The same connections as a soak's plan, for preflight and collector."""
-        shared = {name: getattr(self, name) for name in _SHARED}
-        return Plan(batch=self.connections, **shared)
-
-
-_SHARED = (
-    "urls", "connections", "workers", "sources", "timeout_s", "connect_timeout_s", "status_url", "server_pid", "server_pidfile",
-    "server_name", "headers", "connect_to", "proxy_protocol", "sni", "seed", "force", *TlsOptions.__struct_fields__,
-)  # fmt: skip
+        shared = {*self.__struct_fields__} & {*Plan.__struct_fields__} - {"method", "fail_if"}
+        return Plan(batch=self.connections, **{name: getattr(self, name) for name in shared})
 
 
 class BenchRun(msgspec.Struct):
@@ -135,14 +129,7 @@ _pipeline = count_to(MOST_PIPELINE, f"too deep; write how many requests to send 
 
 #: key of a plan (and, with dashes, the flag) -> (field of BenchPlan, parser).
 KEYS: dict[str, tuple[str, Callable[[object], Any]]] = {
-    **{
-        key: soaks.KEYS[key]
-        for key in (
-            "connections", "header", "workers", "source", "timeout", "connect_timeout", "status_url", "server_pid",
-            "server_pidfile", "server_name", "fail_if", "connect_to", "proxy_protocol", "sni", "seed", "force",
-            *TlsOptions.__struct_fields__,
-        )
-    },
+    **{key: known for key, known in soaks.KEYS.items() if known[0] in BenchPlan.__struct_fields__},
     "urls": ("urls", each_of(checked_url)),
     "requests": ("requests", _requests),
     "duration": ("duration_s", above_zero("10s")),

@@ -11,7 +11,7 @@ from typing import Any
 from asyncli.plan import Plan
 from asyncli.report.live import PlainView
 from asyncli.report.livescreen import SHORTEST_FRAME_S, Look
-from asyncli.report.livestate import LiveObserver, LiveState
+from asyncli.report.livestate import LiveObserver
 
 
 def kernel_shell() -> Any | None:
@@ -21,35 +21,19 @@ def kernel_shell() -> Any | None:
     return shell if shell is not None and getattr(shell, "kernel", None) is not None else None
 
 
-class _Shown(LiveObserver):
-    """Shows what it sees of a soak."""
-
-    def __init__(self, plan: Plan) -> None:
-        super().__init__(plan)
-        self.plan = plan
-        self._shown_s = 0.0
-
-    def show(self, state: LiveState) -> None:
-        """Show one look."""
-        raise NotImplementedError
-
-    def look(self, at_once: bool) -> None:
-        now = time.monotonic()
-        if not at_once and now - self._shown_s < SHORTEST_FRAME_S:
-            return
-        self._shown_s = now
-        self.show(self.fold.state())
-
-
-class NotebookObserver(_Shown):
+class NotebookObserver(LiveObserver):
     """Shows the soak below the cell, in one output that changes in place."""
 
     def __init__(self, plan: Plan) -> None:
         super().__init__(plan)
+        self.plan, self._shown_s = plan, 0.0
         self._handle: Any = None
 
-    def show(self, state: LiveState) -> None:
-        self._update(Look(self.plan, state))
+    def look(self, at_once: bool) -> None:
+        now = time.monotonic()
+        if at_once or now - self._shown_s >= SHORTEST_FRAME_S:
+            self._shown_s = now
+            self._update(Look(self.plan, self.fold.state()))
 
     def end(self, outcome: str) -> None:
         """Leave the outcome on the page."""
@@ -66,7 +50,7 @@ class NotebookObserver(_Shown):
             self._handle.update(look)
 
 
-class LogObserver(_Shown):
+class LogObserver(LiveObserver):
     """Shows the soak as lines on standard error: each phase, each finding, and every ten seconds."""
 
     def __init__(self, plan: Plan) -> None:
@@ -75,8 +59,8 @@ class LogObserver(_Shown):
         super().__init__(plan)
         self._view = PlainView(plan, Console(stderr=True, highlight=False))
 
-    def show(self, state: LiveState) -> None:
-        self._view.update(state)
+    def look(self, at_once: bool) -> None:
+        self._view.update(self.fold.state())
 
 
 def show_figures() -> None:

@@ -1,6 +1,6 @@
 """docs/atlas.md and its figures from the record of the experiment atlas.
 
-    python bench/atlas_doc.py experiment-atlas-*/record.json
+python bench/atlas_doc.py experiment-atlas-*/record.json
 """
 
 from __future__ import annotations
@@ -14,9 +14,8 @@ from asyncli.experiments import command_of, load, plan_of
 from asyncli.experiments.atlas import CELLS
 from asyncli.experiments.context import concluded
 from asyncli.experiments.record import record_of
-from asyncli.report.experiment_report import server_labels
-from asyncli.report.figures.experiment import draw
-from asyncli.report.figures.svg import file_svg
+from asyncli.report.experiment_report import draw, server_labels
+from asyncli.report.figures.drawing import file_svg
 from asyncli.units import format_duration
 
 DOCS = Path(__file__).parent.parent / "docs"

@@ -9,20 +9,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from asyncli import __version__
-from asyncli.agent.wire import (
-    LEASE_HEADER,
-    LEASE_S,
-    PROTOCOL,
-    PROTOCOL_HEADER,
-    Batch,
-    Granted,
-    Hello,
-    Instants,
-    Refusal,
-    Version,
-    Wish,
-    read_token,
-)  # fmt: skip
+from asyncli.agent import wire
 from asyncli.certificates import trusting
 from asyncli.collect.clocks import ClockOffset, Exchange
 from asyncli.collect.http import KeptConnection, reason, untrusted
@@ -66,7 +53,7 @@ class AgentClient:
         assert plan.agent is not None
         self.url = plan.agent
         self.clock = ClockOffset()
-        self._token = read_token(plan.agent_token_file, "--agent-token-file")
+        self._token = wire.read_token(plan.agent_token_file, "--agent-token-file")
         self._named = plan.agent_token_file or TOKEN_VARIABLE
         self._tls = trusting("--agent-ca", plan.agent_ca) if parse_url(self.url).secure else None
         self._lease = ""
@@ -81,46 +68,47 @@ class AgentClient:
         host = urlsplit(self.url).hostname or ""
         return self._token is not None and self._tls is None and host not in ("localhost", "::1") and not host.startswith("127.")
 
-    async def hello(self, *, measure: bool = True) -> Hello:
+    async def hello(self, *, measure: bool = True) -> wire.Hello:
         """The agent, its host and the server; ``measure``: and its clock's offset."""
         body = await self._ask("GET", "/v1/hello", within_s=_HELLO_S)
-        hello = self._read(body, Hello)
+        hello = self._read(body, wire.Hello)
         for _ in range(_ROUND_TRIPS if measure else 0):
             asked_s = time.monotonic()
-            again = self._read(await self._ask("GET", "/v1/hello"), Hello)
+            again = self._read(await self._ask("GET", "/v1/hello"), wire.Hello)
             self._heard(asked_s, again.clock)
         return hello
 
-    async def take(self, holder: str) -> Granted:
+    async def take(self, holder: str) -> wire.Granted:
         """Take the lease; raises with its holder's name where another session has it."""
-        granted = self._read(await self._ask("POST", "/v1/lease", body=msgspec.json.encode(Wish(holder[:200]))), Granted)
+        wish = msgspec.json.encode(wire.Wish(holder[:200]))
+        granted = self._read(await self._ask("POST", "/v1/lease", body=wish), wire.Granted)
         self._lease = granted.lease
         return granted
 
     async def leave(self) -> None:
         await self._ask("DELETE", "/v1/lease")
 
-    async def samples(self, after: int, now_within_s: float | None = None) -> Batch:
+    async def samples(self, after: int, now_within_s: float | None = None) -> wire.Batch:
         """Samples after number ``after``; with ``now_within_s``, after one more of everything within that time."""
         asked_s = time.monotonic()
         if now_within_s is None:
             body = await self._ask("GET", f"/v1/samples?after={after}")
         else:
             body = await self._ask("POST", f"/v1/sample?after={after}", within_s=now_within_s)
-        batch = self._read(body, Batch)
+        batch = self._read(body, wire.Batch)
         self._heard(asked_s, batch.clock)
         return batch
 
     async def close(self) -> None:
         await self._connection.close()
 
-    def _heard(self, asked_s: float, clock: Instants) -> None:
+    def _heard(self, asked_s: float, clock: wire.Instants) -> None:
         self.clock.heard(Exchange(asked_s, clock.heard_s, clock.said_s, time.monotonic()))
 
     async def _ask(self, method: str, path: str, *, body: bytes | None = None, within_s: float = _ANSWER_S) -> bytes:
         import aiohttp
 
-        headers = {PROTOCOL_HEADER: str(PROTOCOL)} | ({LEASE_HEADER: self._lease} if self._lease else {})
+        headers = {wire.PROTOCOL_HEADER: str(wire.PROTOCOL)} | ({wire.LEASE_HEADER: self._lease} if self._lease else {})
         try:
             answer = await self._connection.ask(method, self.url + path, within_s=within_s, headers=headers, body=body)
         except TimeoutError:
@@ -145,16 +133,16 @@ class AgentClient:
             return msgspec.convert(plain(msgspec.json.decode(body)), kind)
         except (msgspec.DecodeError, RecursionError) as error:
             try:
-                said = msgspec.json.decode(body, type=Version)
+                said = msgspec.json.decode(body, type=wire.Version)
             except (msgspec.DecodeError, RecursionError):
                 said = None
-            if said is not None and said.protocol != PROTOCOL:
+            if said is not None and said.protocol != wire.PROTOCOL:
                 raise self._version(said) from None
             raise self._error(f"answers no {kind.__name__} ({str(error)[:120]})", _NO_AGENT) from None
 
     def _refused(self, status: int, body: bytes) -> AgentError:
         try:
-            why = msgspec.convert(plain(msgspec.json.decode(body)), Refusal).error[:300]
+            why = msgspec.convert(plain(msgspec.json.decode(body)), wire.Refusal).error[:300]
         except (msgspec.DecodeError, RecursionError):
             return self._error(f"answers {status}", _NO_AGENT)
         if status == 401 and self._token is None:
@@ -164,16 +152,16 @@ class AgentClient:
         if status == 401:
             return self._error(f"refuses the token of {self._named}", "give the one that the agent was started with")
         if status == 409:
-            return AgentHeldError(f"agent {self.url}: {why}; end that session, or wait {LEASE_S:.0f} s after it is gone")
+            return AgentHeldError(f"agent {self.url}: {why}; end that session, or wait {wire.LEASE_S:.0f} s after it is gone")
         if status == 426:
             return self._error(f"refuses asyncli {__version__}: {why}", "install the same asyncli on both hosts")
         if status in (408, 429):
             return LostError(f"agent {self.url}: {why}; it answers again in a moment")
         return self._error(f"refuses: {why}", "see its log")
 
-    def _version(self, said: Version) -> AgentError:
-        what = f"is asyncli {said.asyncli[:40]!r} and speaks protocol {said.protocol}, and this is {__version__} with {PROTOCOL}"
-        return self._error(what, "install the same asyncli on both hosts")
+    def _version(self, said: wire.Version) -> AgentError:
+        theirs, ours = f"asyncli {said.asyncli[:40]!r} and speaks protocol {said.protocol}", f"{__version__} with {wire.PROTOCOL}"
+        return self._error(f"is {theirs}, and this is {ours}", "install the same asyncli on both hosts")
 
     def _error(self, what: str, mend: str) -> AgentError:
         return AgentError(f"agent {self.url}: {what}; {mend}")

@@ -7,9 +7,9 @@ import math
 import msgspec
 
 from asyncli.analysis.bench_doubts import BUSY_SERVER_CORES, MOST_LATENESS_MS, Spent, doubts
+from asyncli.analysis.handshakes import TlsPart, tls_findings, tls_part
 from asyncli.analysis.saturation import MOST_CPU_SHARE
 from asyncli.analysis.shared_host import MOST_OF_OTHERS
-from asyncli.analysis.tls import TlsPart, tls_findings, tls_part
 from asyncli.analysis.totals import Latency, Lateness, in_ms
 from asyncli.analysis.verdict import Verdict
 from asyncli.benchplan import BenchPlan, BenchRun

@@ -4,29 +4,10 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 
-from asyncli.app.progress import STOPPABLE, Progress
-from asyncli.app.recorder import Recorder
-from asyncli.engine.shard import (
-    Failed,
-    HostFinding,
-    ProcessUsage,
-    SilentWorkers,
-    Ticked,
-    Up,
-    WorkerBack,
-    WorkerLost,
-    WorkerReplaced,
-    WorkerSilent,
-)  # fmt: skip
+from asyncli.app.recorder import STOPPABLE, Progress, Recorder
+from asyncli.engine import shard
 from asyncli.engine.spread import Destination, show
-from asyncli.findings.generator import (
-    generator_failed,
-    generator_silent,
-    worker_back,
-    worker_lost,
-    worker_replaced,
-    worker_silent,
-)
+from asyncli.findings import generator
 from asyncli.findings.server import address_dropped
 from asyncli.records import Deaths, Finding, Sample, Tick
 
@@ -56,45 +37,45 @@ class Incoming:
     ) -> None:
         self.last = Tick()
         self.opened = self.failures = self._refused = 0
-        self.silent = SilentWorkers()
+        self.silent = shard.SilentWorkers()
         self._progress, self._recorder = progress, recorder
         self._destinations = destinations
         self._resume, self._on_told, self._on_sample = resume, on_told, on_sample
         self._dropped: set[int] = set()
         self._silent_turns = 0
 
-    async def listen(self, messages: AsyncIterator[Up]) -> None:
+    async def listen(self, messages: AsyncIterator[shard.Up]) -> None:
         async for message in messages:
             self.hear(message)
 
-    def hear(self, message: Up) -> None:
+    def hear(self, message: shard.Up) -> None:
         found = self._recorder.finding
         match message:
-            case Ticked():
+            case shard.Ticked():
                 self._tick(message.tick)
-            case WorkerSilent():
+            case shard.WorkerSilent():
                 self.silent.heard(message)
-                found(worker_silent(message.worker, message.pid, message.host, message.held, message.silent_s))
-            case WorkerBack():
+                found(generator.worker_silent(message.worker, message.pid, message.host, message.held, message.silent_s))
+            case shard.WorkerBack():
                 self.silent.heard(message)
-                found(worker_back(message.worker, message.pid, message.host, message.silent_s))
-            case WorkerLost():
+                found(generator.worker_back(message.worker, message.pid, message.host, message.silent_s))
+            case shard.WorkerLost():
                 self.silent.heard(message)
-                found(worker_lost(message.worker, message.pid, message.host, message.held, message.how))
-            case WorkerReplaced():
+                found(generator.worker_lost(message.worker, message.pid, message.host, message.held, message.how))
+            case shard.WorkerReplaced():
                 reopens = self._progress.plan.reopen if self._progress.t0_s else None
-                found(worker_replaced(message.worker, message.pid, message.host, reopens))
-            case ProcessUsage(values=values):
+                found(generator.worker_replaced(message.worker, message.pid, message.host, reopens))
+            case shard.ProcessUsage(values=values):
                 self._on_sample(Sample(self._progress.now_s(), values))
-            case HostFinding(finding=finding):
+            case shard.HostFinding(finding=finding):
                 found(finding)
                 self._on_told()
-            case Failed():
+            case shard.Failed():
                 held, awaiting = self.last.held + self.silent.held, self.last.awaiting + self.silent.awaiting
                 if held:
                     # No worker is left to count them.
                     self._tick(lost_with_us(held, awaiting, self.last.second + 1))
-                self.fail(generator_failed(message.why, self.resume))
+                self.fail(generator.generator_failed(message.why, self.resume))
 
     def _tick(self, tick: Tick) -> None:
         self.last = tick
@@ -128,7 +109,7 @@ class Incoming:
         """
         self._silent_turns += 1
         if self._progress.t0_s and self._silent_turns > _SILENT_TURNS:
-            self.fail(generator_silent(_SILENT_TURNS / 2, False, self.resume))
+            self.fail(generator.generator_silent(_SILENT_TURNS / 2, False, self.resume))
 
     @property
     def nothing_connected(self) -> bool:

@@ -8,16 +8,7 @@ from typing import Any
 import click
 
 from asyncli.benchplan import KEYS, BenchRun, build_bench_plan
-from asyncli.cli.options import (
-    connect_options,
-    header_options,
-    plan_path,
-    seconds_of,
-    server_options,
-    tls_options,
-    wait_option,
-    with_headers_of_environment,
-)
+from asyncli.cli import options
 from asyncli.exit_status import INTERRUPTED, exit_status
 from asyncli.plan import HEADER_FILE, Layer
 from asyncli.plan_file import read_plan_file
@@ -32,13 +23,13 @@ from asyncli.plan_file import read_plan_file
 @click.option("--pipeline", metavar="DEPTH", help="Write so many requests at once on each connection.")
 @click.option("--rate", metavar="N", help="An open loop: N requests a second in all, at fixed instants.")
 @click.option("--method", metavar="METHOD", help="GET, HEAD, POST, PUT, PATCH, DELETE or OPTIONS.  [default: GET]")
-@header_options
+@options.header_options
 @click.option("--body", metavar="TEXT|@FILE", help="Sent with each request, by POST unless --method says otherwise.")
 @click.option("--workers", metavar="N", help="Processes.  [default: half the CPUs for a server on this host, else all]")
 @click.option("--timeout", metavar="TIME", help="A request unanswered for this long has failed.  [default: 10s]")
-@connect_options
-@tls_options
-@server_options
+@options.connect_options
+@options.tls_options
+@options.server_options
 @click.option("--fail-if", metavar="LIMIT", multiple=True, help="Fail if LIMIT is true: 'requests.failed > 0.1%'; repeatable.")
 @click.option("--seed", metavar="N", help="Seed of the pauses before connect retries.")
 @click.option("--force", is_flag=True, default=None, help="Ignore this host's limits.")
@@ -47,7 +38,7 @@ from asyncli.plan_file import read_plan_file
 )
 @click.option("--json", "json_file", metavar="FILE", help="Write everything as JSON; '-' for standard output.")
 @click.option("--junit", "junit_file", metavar="FILE", help="Write verdict and limits as JUnit XML; '-' likewise.")
-@wait_option
+@options.wait_option
 @click.option("--quiet", is_flag=True, help="Print errors and the one-line verdict, nothing else.")
 def command(
     urls: tuple[str, ...],
@@ -63,12 +54,12 @@ def command(
     Latency is recorded for every request: in a closed loop from its write (or its connect), with --rate from the instant at
     which it was due, so that a server that hangs cannot hide. Several URLs share the connections. Ctrl-C ends it and reports.
     """
-    wait_s = seconds_of("--wait-for-server", wait_for_server)
+    wait_s = options.seconds_of("--wait-for-server", wait_for_server)
     flags = {key: value for key, value in values.items() if key in {*KEYS, *HEADER_FILE} and value is not None and value != ()}
-    layers = [read_plan_file(plan_path(plan_file), (*KEYS, *HEADER_FILE))] if plan_file is not None else []
+    layers = [read_plan_file(options.plan_path(plan_file), (*KEYS, *HEADER_FILE))] if plan_file is not None else []
     if urls:
         layers.append(Layer("URL", {"urls": list(urls)}))
-    plan = with_headers_of_environment(build_bench_plan([*layers, Layer("--{key}", flags)]))
+    plan = options.with_headers_of_environment(build_bench_plan([*layers, Layer("--{key}", flags)]))
     import asyncio
 
     from rich.console import Console

@@ -28,8 +28,8 @@ def command(urls: tuple[str, ...], probe: bool, **values: Any) -> int:
     from asyncli.app.check import check
     from asyncli.cli.outputs import printing
     from asyncli.preflight import refusals
-    from asyncli.report.checks import print_checks
     from asyncli.report.livelimits import too_short
+    from asyncli.report.run_setup import print_checks
 
     def waits(words: str) -> None:
         click.echo(f"asyncli: {words}", err=True)

@@ -93,8 +93,7 @@ def _plots(results: Results) -> Iterator[tuple[str, bytes]]:
     """(name, content) of each figure that there is data for, as PNG and as SVG."""
     from asyncli.cli.outputs import MARK
     from asyncli.report.answer import server_label
-    from asyncli.report.figures.drawing import NothingToDraw, Style
-    from asyncli.report.figures.svg import file_png, file_svg
+    from asyncli.report.figures.drawing import NothingToDraw, Style, file_png, file_svg
 
     run, summary = results.records, results.summary
     note = f"{MARK}{run.id} of {run.started}: {summary.connections.held:,} connections on {server_label(summary)}"

@@ -7,17 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from asyncli.cli.options import (
-    CLUSTER,
-    cluster_of,
-    cluster_options,
-    output_options,
-    outputs_of,
-    plan_from,
-    plan_options,
-    seconds_of,
-    wait_option,
-)
+from asyncli.cli import options
 from asyncli.errors import PlanError
 
 if TYPE_CHECKING:
@@ -27,28 +17,28 @@ if TYPE_CHECKING:
 
 @click.command(name="soak", context_settings={"max_content_width": 110})
 @click.argument("urls", nargs=-1, metavar="URL...")
-@plan_options()
-@output_options
+@options.plan_options()
+@options.output_options
 @click.option("--resume", metavar="RUN.db", help="Continue a run that was cut off: same plan, seed and file.")
-@wait_option
-@cluster_options
+@options.wait_option
+@options.cluster_options
 def command(urls: tuple[str, ...], resume: str | None, wait_for_server: str | None, **values: Any) -> int:
     """Hold connections on the server at URL and say what one more of them costs.
 
     Several URLs (ports or addresses of one server) share the connections. Ctrl-C once drains and reports; twice stops at
     once. 'asyncli report RUN.db' prints the report again.
     """
-    wait_s, to = seconds_of("--wait-for-server", wait_for_server), outputs_of(values)
-    hosts = {name: values.pop(name) for name in CLUSTER}
+    wait_s, to = options.seconds_of("--wait-for-server", wait_for_server), options.outputs_of(values)
+    hosts = {name: values.pop(name) for name in options.CLUSTER}
     if resume is None:
-        plan, before = plan_from(values, urls), None
+        plan, before = options.plan_from(values, urls), None
     else:
         plan, before = _resumed(resume, urls, values, to.out)
         _require_same_hosts(before, hosts["cluster"])
         to = to._replace(out=resume)
     from asyncli.cli.run import run_soak
 
-    return run_soak(plan, to, resume=before, cluster=cluster_of(hosts), wait_for_server_s=wait_s)
+    return run_soak(plan, to, resume=before, cluster=options.cluster_of(hosts), wait_for_server_s=wait_s)
 
 
 #: The flags that --resume takes: where the server is, which a reboot may change; nothing else of the plan.
@@ -82,7 +72,7 @@ def _resumed(run: str, urls: tuple[str, ...], values: dict[str, Any], out: str |
     before = read_interrupted(run)
     if not named:
         return before.plan, before
-    anew = plan_from(named, before.plan.urls)
+    anew = options.plan_from(named, before.plan.urls)
     # One of the three names the server, and the others then do not.
     keys = {*named, *(_SERVER if named.keys() & set(_SERVER) else ()), *(_AGENT if named.keys() & set(_AGENT) else ())}
     return msgspec.structs.replace(before.plan, **{key: getattr(anew, key) for key in keys}), before

@@ -17,20 +17,9 @@ from asyncli.analysis.totals import fold
 from asyncli.core.adding import added_up
 from asyncli.errors import EngineError, PlanError
 from asyncli.experiments import Count, Experiment, ExperimentPlan
+from asyncli.experiments import netns_testbed as testbed
 from asyncli.experiments.context import Context, fitness
 from asyncli.experiments.judging import Interval, Rule, claimed, counted
-from asyncli.experiments.netns_testbed import (
-    CLIENTS,
-    FLEET,
-    SESSION,
-    SYSCTLS,
-    Programs,
-    Running,
-    in_rounds,
-    serving,
-    soak_words,
-    suffix,
-)  # fmt: skip
 from asyncli.experiments.record import Chart, ChartLine, Claim, Column, Conclusions, Rounds
 from asyncli.lab import child
 from asyncli.lab.network import Network
@@ -40,7 +29,7 @@ from asyncli.run import Run
 from asyncli.store.reader import read_run, read_with
 from asyncli.units import format_duration, parse_duration
 
-_, _CUT = CLIENTS
+_, _CUT = testbed.CLIENTS
 # What a soak takes beside its phases: probing hosts, clock offsets, processes, preflight, report.
 _SLACK_S = 90.0
 # The server's sockets are last read so long before the hold's end.
@@ -89,24 +78,24 @@ async def _run(context: Context) -> None:
         raise PlanError(
             f"--duration: {plan.duration} is too short for a cut of {plan.cut}; write {format_duration(least_s)} or more"
         )
-    await in_rounds(context, "nginx with a fleet of two", _round)
+    await testbed.in_rounds(context, "nginx with a fleet of two", _round)
 
 
 async def _round(context: Context, number: int, folder: Path) -> None:
     plan = context.plan
-    file = folder / f"run{suffix(number)}.db"
-    with Network(FLEET, SYSCTLS) as network:
+    file = folder / f"run{testbed.suffix(number)}.db"
+    with Network(testbed.FLEET, testbed.SYSCTLS) as network:
         # Room for the dead beside those that are opened again.
-        most = (len(CLIENTS) + 1) * plan.connections
+        most = (len(testbed.CLIENTS) + 1) * plan.connections
         async with (
-            serving(context, network, most) as (nginx, _),
-            Programs(network) as programs,
+            testbed.serving(context, network, most) as (nginx, _),
+            testbed.Programs(network) as programs,
         ):
             url, token = await programs.agent(nginx.status_url)
-            address = await programs.cluster(SESSION)
-            words = soak_words(plan, nginx, len(CLIENTS) * plan.connections, file)
+            address = await programs.cluster(testbed.SESSION)
+            words = testbed.soak_words(plan, nginx, len(testbed.CLIENTS) * plan.connections, file)
             words += ["--cluster", address, "--agent", url, "--log-json"]
-            watched = await _watch(plan, network, programs.start(SESSION, "the soak", "asyncli", words, token))
+            watched = await _watch(plan, network, programs.start(testbed.SESSION, "the soak", "asyncli", words, token))
     run = await asyncio.to_thread(read_run, file)
     told_s = await asyncio.to_thread(read_with, file, _told)
     found = figures_of(run, told_s, watched)
@@ -116,10 +105,10 @@ async def _round(context: Context, number: int, folder: Path) -> None:
     context.tell(number, "the fleet", f"{found['sum']['held']:,} of {found['sum']['asked']:,} held at the end; {file}")
 
 
-async def _watch(plan: Any, network: Network, soak: Running) -> Watched:
+async def _watch(plan: Any, network: Network, soak: testbed.Running) -> Watched:
     """Pull the cable of one client midway in the hold, put it back, and wait for the soak's end."""
     hold_s, cut_s = parse_duration(plan.duration), parse_duration(plan.cut)
-    ramp_s = len(CLIENTS) * plan.connections / plan.rate
+    ramp_s = len(testbed.CLIENTS) * plan.connections / plan.rate
     await soak.until_said('"event":"phase","phase":"hold"', parse_duration(plan.baseline) + ramp_s + _SLACK_S)
     begun_s = time.monotonic()
     await _until(begun_s + (hold_s - cut_s) / 2, soak)
@@ -135,7 +124,7 @@ async def _watch(plan: Any, network: Network, soak: Running) -> Watched:
     return watched
 
 
-async def _until(at_s: float, soak: Running) -> None:
+async def _until(at_s: float, soak: testbed.Running) -> None:
     """Wait until that monotonic instant. Raises :class:`EngineError` where the soak ends before."""
     if await child.until(lambda: soak.ended, at_s - time.monotonic()):
         raise EngineError(f"the soak ended with {soak.process.returncode} in the midst of it: {soak.last_words}")
@@ -238,7 +227,7 @@ def _claims(plan: Any, rounds: Rounds) -> Iterator[Claim]:
         yield from counted(claim, rule, {"; ".join(words): sides})
     if again := rounds.of("sum", "again_s"):
         # Each process opens at its share of the pace.
-        soon_s = len(CLIENTS) * plan.connections / plan.rate + _SOON_S
+        soon_s = len(testbed.CLIENTS) * plan.connections / plan.rate + _SOON_S
         yield from claimed(
             "Once the host is given up, its share is open again as fast as the ramp opened it.", Rule(high=soon_s),
             {"seconds until all are held again": Interval(min(again), max(again))},

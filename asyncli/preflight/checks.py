@@ -61,17 +61,12 @@ def beats_per_s(plan: Plan) -> float:
     return 0.0 if plan.listens else plan.connections / mean_gap_s(plan)
 
 
-def ramp_s(plan: Plan) -> float:
-    """The length of the ramp with its rests, seconds."""
-    return math.ceil(plan.connections / plan.batch) * plan.interval_s + plan.plateaus * plan.plateau_s
-
-
 def oldest_s(plan: Plan) -> float | None:
     """The age of the first connection at the hold's end, seconds; None without an end."""
     if plan.hold_until is not None:
         now_s = time.time()
-        return max(ramp_s(plan), instant_of(plan.hold_until, now_s) - now_s - plan.baseline_s)
-    return None if plan.hold_s is None else ramp_s(plan) + plan.hold_s
+        return max(plan.schedule.end_s, instant_of(plan.hold_until, now_s) - now_s - plan.baseline_s)
+    return None if plan.hold_s is None else plan.schedule.end_s + plan.hold_s
 
 
 def limit(

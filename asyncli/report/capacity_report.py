@@ -6,7 +6,7 @@ import re
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -20,6 +20,7 @@ from asyncli.records import CUT, STOPPED, Environment, Finding
 from asyncli.report import document as doc
 from asyncli.report.analyses import Analyses
 from asyncli.report.answer import why
+from asyncli.report.figures.drawing import COLOURS, WIDE, NothingToDraw, Style, drawn_alone, sheet, ticks
 from asyncli.report.format import about, about_to, ceiling, milliseconds, or_bytes, or_dash
 from asyncli.report.jsonout import finite_json
 from asyncli.report.summary import Summary, limits_of, not_kept
@@ -27,6 +28,9 @@ from asyncli.report.terminal import VERDICT_STYLE
 from asyncli.run import Run
 from asyncli.text import oneline
 from asyncli.units import format_count, format_duration, format_many
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 #: Version of the JSON.
 SCHEMA = 1
@@ -243,8 +247,6 @@ def _forecast(found: Capacity) -> list[doc.Block]:
 
 
 def _picture(found: Capacity) -> list[doc.Block]:
-    from asyncli.report.figures.capacity import steps, steps_alt
-
     return [
         doc.Picture(
             "steps", "The steps",
@@ -306,3 +308,42 @@ def _files(found: Capacity) -> list[doc.Block]:
         doc.Paragraph(("Run files       ", (found.folder, "bold")), "text"),
         doc.Paragraph(("A step's report ", (f"asyncli report {last}", "bold")), "text"),
     ]
+
+
+_COLOUR = {"held": "ours", "failed": "kernel", "ours": "violet", "stopped": "rest"}
+
+
+def _by_count(found: Capacity) -> list[Step]:
+    return sorted(found.steps, key=lambda one: one.asked)
+
+
+@drawn_alone
+def steps(found: Capacity, *, style: Style = WIDE) -> Figure:
+    """A bar per step, to the most that it served; a thin line to what it asked for."""
+    rows = _by_count(found)
+    if not rows:
+        raise NothingToDraw("No step was over.")
+    figure, ((ax,),) = sheet(style, [24.0 * len(rows)], (60.0, 130.0 if style.narrow else 190.0, 8.0, 26.0))
+    for place, one in enumerate(rows):
+        colour, served, held = COLOURS[_COLOUR[one.outcome]], min(one.served, one.asked), one.outcome == "held"
+        ax.plot([served, one.asked], [place, place], color=COLOURS["rule"], linewidth=0.8)
+        ax.barh(place, served, 0.42, color=colour if held else COLOURS["paper"], edgecolor=colour, hatch="" if held else "////")
+        if found.bracket.held:
+            ax.plot([found.bracket.held] * 2, [place - 0.34, place + 0.34], color=COLOURS["ink"], linewidth=1.4, clip_on=False)
+        said = outcome_of(one) + ("" if style.narrow else f", p99 {milliseconds(one.latency_p99_ms)}")
+        ax.annotate(
+            said, (1.0, place), xycoords=("axes fraction", "data"), xytext=(12, 0), textcoords="offset points", va="center",
+            color=COLOURS["soft"] if held else colour, size=11,
+        )  # fmt: skip
+    ax.grid(visible=False)
+    ax.set_yticks(range(len(rows)), [format_count(one.asked) for one in rows])
+    ax.set_ylim(len(rows) - 0.5, -0.5)
+    ax.set_xlim(0, rows[-1].asked)
+    ticks(ax.xaxis, "", 4)
+    return figure
+
+
+def steps_alt(found: Capacity) -> str:
+    """The figure in a sentence."""
+    said = "; ".join(f"{format_count(one.asked)} {outcome_of(one)}" for one in _by_count(found))
+    return f"Connections asked for, and what came of it: {said}."

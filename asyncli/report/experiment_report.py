@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import statistics
-from typing import Any
+from typing import TYPE_CHECKING
 
 from asyncli import __version__
 from asyncli.experiments.record import VERDICTS, Chart, FigureRow, FigureTable, Record, Unit
 from asyncli.report import document as doc
+from asyncli.report.figures.drawing import COLOURS, WIDE, NothingToDraw, Style, cut, drawn_alone, sheet
 from asyncli.report.format import digits
+from asyncli.report.run_setup import fact
 from asyncli.text import oneline
 from asyncli.units import format_bytes, format_count, format_duration, format_many
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 _WIDEST = 132
 #: Facts about the host that are shown.
@@ -32,8 +37,8 @@ def experiment_document(record: Record) -> doc.Document:
     of = f"Figures are medians of {format_many(rounds, 'round')}, from the least to the most. " if rounds else ""
     figures: list[doc.Block] = [doc.Paragraph(f"{of}Source: {record.source}", style="dim")]
     figures += [_picture(number, one) for number, one in enumerate(conclusions.charts, 1)]
-    plan = [(key, _plain(key, one)) for key, one in record.plan.items()]
-    where = [(key, _plain(key, one)) for key, one in record.environment.items() if key in _FACTS]
+    plan = [(key, "all" if key == "only" and not one else fact(key, one)) for key, one in record.plan.items()]
+    where = [(key, fact(key, [*one] if key == "server" else one)) for key, one in record.environment.items() if key in _FACTS]
     command = f"Made by {record.command}; its record runs again with --plan record.json."
     sections = [
         doc.Section("title", "", [doc.Paragraph(one.words, one.role, one.style, doc.TERMINAL) for one in top]),
@@ -102,17 +107,66 @@ def _table(table: FigureTable) -> list[doc.Block]:
 
 
 def _picture(number: int, chart: Chart) -> doc.Picture:
-    from asyncli.report.figures.experiment import draw
-
     lines = "; ".join(f"{one.label} from {min(one.ys):,.4g} to {max(one.ys):,.4g}" for one in chart.lines if one.ys)
     alt = f"{chart.title}: {lines}"
     return doc.Picture(f"x{number}", chart.title, chart.caption, lambda style: draw(chart, style), lambda: alt)
 
 
-def _plain(key: str, value: Any) -> str:
-    """A value of plan or environment for a reader."""
-    if isinstance(value, list | dict):
-        return ", ".join(map(str, value)) or ("all" if key == "only" else "none")
-    if key == "memory_bytes" and value is not None:
-        return format_bytes(value)
-    return "unknown" if value is None else f"{value:,}" if isinstance(value, int) else str(value)
+# Distinguished by dash and marker too.
+_ROLES = ("server", "kernel", "ours", "violet", "ink", "rest", "soft")
+_DASHES = ("-", (0, (5, 1.6)), (0, (5, 1.6, 1, 1.6)), (0, (1.2, 1.4)), (0, (8, 2)), (0, (2, 2)), (0, (3, 1, 1, 1, 1, 1)))
+_MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+_MOST_MARKED = 40
+
+
+@drawn_alone
+def draw(chart: Chart, style: Style = WIDE) -> Figure:
+    """The chart. Raises :class:`~asyncli.report.figures.drawing.NothingToDraw` without a point."""
+    if not any(line.ys for line in chart.lines):
+        raise NothingToDraw("Nothing of this was measured.")
+    figure = _bars(chart, style) if chart.kind == "bars" else _lines(chart, style)
+    if len(chart.lines) > 1:
+        figure.legend(loc="lower left", ncols=1 if style.narrow else 3)
+    return figure
+
+
+def _lines(chart: Chart, style: Style) -> Figure:
+    from matplotlib.ticker import FuncFormatter
+
+    figure, ((ax,),) = sheet(style, [182.0], (58.0, 16.0, 24.0, 46.0 + _legend_px(chart, style)))
+    for number, line in enumerate(chart.lines):
+        colour, dash, marker = COLOURS[_ROLES[number % 7]], _DASHES[number % 7], _MARKERS[number % 7]
+        marker = marker if len(line.xs) <= _MOST_MARKED else ""
+        ax.plot(line.xs, line.ys, color=colour, linestyle=dash, label=line.label, marker=marker, markersize=4.5)
+    ax.set_ylim(bottom=0)
+    ax.margins(x=0.02)
+    for axis in (ax.xaxis, ax.yaxis):
+        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}" if abs(value) >= 10 else f"{value:,.2g}"))
+    ax.set_xlabel(chart.x_label)
+    ax.set_title(chart.y_label, color=COLOURS["soft"], weight="normal", size=11)
+    return figure
+
+
+def _bars(chart: Chart, style: Style) -> Figure:
+    """Horizontal bars, a group per category."""
+    many = len(chart.lines)
+    step = 15.0 * many + 14
+    left = min(6.4 * max(map(len, chart.categories), default=0) + 12, style.width * 0.45)
+    figure, ((ax,),) = sheet(style, [step * len(chart.categories)], (left, 16.0, 24.0, 8.0 + _legend_px(chart, style)))
+    for number, line in enumerate(chart.lines):
+        bars = ax.barh(
+            [x * step + number * 15.0 for x in line.xs], line.ys, height=11, color=COLOURS[_ROLES[number % 7]], label=line.label
+        )
+        ax.bar_label(bars, [digits(value) for value in line.ys], padding=4, size=11)
+    names = [cut(one, int(left / 6.2) - 1) for one in chart.categories]
+    ax.set_yticks([at * step + (many - 1) * 7.5 for at in range(len(names))], names)
+    ax.set_ylim(step * len(names) - 7, -14)
+    ax.set_xlim(0, 1.16 * max((y for line in chart.lines for y in line.ys), default=0.0) or 1.0)
+    ax.set_xticks([])
+    ax.grid(visible=False)
+    ax.set_title(chart.y_label, color=COLOURS["soft"], weight="normal", size=11)
+    return figure
+
+
+def _legend_px(chart: Chart, style: Style) -> float:
+    return 18.0 * -(-len(chart.lines) // (1 if style.narrow else 3)) if len(chart.lines) > 1 else 0.0

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from asyncli import __version__
 from asyncli.report.document import Document, Picture, View, cell_text, plain, typeset
-from asyncli.report.figures.drawing import NARROW, PALETTE, WIDE, NothingToDraw
-from asyncli.report.figures.svg import inline_svg
+from asyncli.report.figures.drawing import NARROW, PALETTE, WIDE, NothingToDraw, inline_svg
 
 if TYPE_CHECKING:
     from markupsafe import Markup

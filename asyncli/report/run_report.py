@@ -13,17 +13,9 @@ from asyncli import __version__
 from asyncli.analysis.verdict import interrupted
 from asyncli.records import GAVE_UP, NOTHING_LISTENS, Check, Deaths, Finding
 from asyncli.report import document as doc
+from asyncli.report import run_events as events
 from asyncli.report.answer import NOT_THE_SERVER, answer, doubts, room, server_label, why
 from asyncli.report.run_costs import cost_section, drift_section, room_section
-from asyncli.report.run_events import (
-    counts_section,
-    deaths_section,
-    heartbeats_section,
-    processes_section,
-    protocol_sections,
-    timeline_section,
-    tls_sections,
-)
 from asyncli.report.run_setup import environment_section, plan_section
 from asyncli.report.summary import Summary
 from asyncli.report.terminal import print_document
@@ -69,18 +61,19 @@ def run_document(
         summary = msgspec.structs.replace(summary, findings=errors)
         sections = [_answer(summary), _findings(summary), _files(summary, path)]
     else:
+        beats = summary.protocol is msgspec.UNSET or summary.heartbeats.sent
         sections = [
             _answer(summary),
             cost_section(summary, drawn),
             room_section(summary),
             drift_section(summary, drawn),
-            timeline_section(summary, drawn),
-            *tls_sections(summary),
-            *protocol_sections(summary),
-            *([] if summary.protocol is not msgspec.UNSET and not summary.heartbeats.sent else [heartbeats_section(summary)]),
-            deaths_section(summary, deaths or {}, drawn),
-            counts_section(summary),
-            processes_section(summary),
+            events.timeline_section(summary, drawn),
+            *events.tls_sections(summary),
+            *events.protocol_sections(summary),
+            *([events.heartbeats_section(summary)] if beats else []),
+            events.deaths_section(summary, deaths or {}, drawn),
+            events.counts_section(summary),
+            events.processes_section(summary),
             _findings(summary),
             plan_section(summary),
             environment_section(summary, checks),

@@ -1,23 +1,32 @@
-"""Plan, environment and preflight in a run's report."""
+"""Plan, environment and preflight in a run's report; the preflight alone, for a terminal."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
-from asyncli.records import Check
-from asyncli.report.document import FULL, Block, DataTable, Folded, Section, TableColumn, TableRow, View, numbers, pairs
+from asyncli.analysis.handshakes import tls_findings, tls_part
+from asyncli.engine.spread import Spread
+from asyncli.plan import Plan
+from asyncli.records import Check, Finding, TlsCounts
+from asyncli.report import document as doc
+from asyncli.report.format import milliseconds
+from asyncli.report.run_events import tls_words
 from asyncli.report.summary import Summary
+from asyncli.report.terminal import print_document
 from asyncli.text import oneline
-from asyncli.units import format_bytes, format_count, format_duration
+from asyncli.units import format_bytes, format_count, format_duration, format_many
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 
-def plan_section(summary: Summary) -> Section:
+def plan_section(summary: Summary) -> doc.Section:
     rows = [(key.removesuffix("_s").replace("_", " "), _setting(key, value)) for key, value in summary.plan.items()]
     if summary.plan.get("hold_until") and summary.plan.get("hold_s") is None:
         rows = [row for row in rows if row[0] != "hold"]  # it never began
-    return Section("plan", "Plan", [pairs("The plan", rows, FULL)])
+    return doc.Section("plan", "Plan", [doc.pairs("The plan", rows, doc.FULL)])
 
 
 def _setting(key: str, value: Any) -> str:
@@ -27,30 +36,30 @@ def _setting(key: str, value: Any) -> str:
         return "found by asyncli" if key in ("workers", "server_pid") else "not given"
     if key.endswith("_s") and isinstance(value, int | float):
         return format_duration(value)
-    return _fact(key, value)
+    return fact(key, value)
 
 
 _KINDS = {"server": "Server", "agent": "The server's host, by its agent", "limits": "Limits", "sysctls": "Kernel settings"}
 
 
-def environment_section(summary: Summary, checks: Sequence[Check]) -> Section:
+def environment_section(summary: Summary, checks: Sequence[Check]) -> doc.Section:
     where = summary.environment
-    single = [(key.replace("_", " "), _fact(key, value)) for key, value in where.items() if not isinstance(value, Mapping)]
-    blocks: list[Block] = [pairs("Host", [row for row in single if row[0] not in _KINDS], FULL)]
+    single = [(key.replace("_", " "), fact(key, value)) for key, value in where.items() if not isinstance(value, Mapping)]
+    blocks: list[doc.Block] = [doc.pairs("Host", [row for row in single if row[0] not in _KINDS], doc.FULL)]
     for key, value in where.items():
         if isinstance(value, Mapping) and value:
-            facts = [(str(name), _fact(str(name), one)) for name, one in value.items()]
-            blocks.append(pairs(_KINDS.get(key, key.replace("_", " ")), facts, FULL))
+            facts = [(str(name), fact(str(name), one)) for name, one in value.items()]
+            blocks.append(doc.pairs(_KINDS.get(key, key.replace("_", " ")), facts, doc.FULL))
     if checks:
-        blocks.append(Folded("What the preflight read", checks_table(checks)))
-    return Section("environment", "Environment", blocks)
+        blocks.append(doc.Folded("What the preflight read", checks_table(checks)))
+    return doc.Section("environment", "Environment", blocks)
 
 
 # Copied into plans or commands: no commas.
 _NAMES = ("seed", "pid", "server_pid")
 
 
-def _fact(key: str, value: Any) -> str:
+def fact(key: str, value: Any) -> str:
     """A value of unknown type of plan or environment, in words."""
     if value is None or (isinstance(value, float) and not math.isfinite(value)):
         return "not known"
@@ -63,27 +72,27 @@ def _fact(key: str, value: Any) -> str:
             return f"{value:,.10g}"
         return str(value) if key in _NAMES or abs(value) < 10_000 else f"{value:,d}"
     if isinstance(value, list | tuple):
-        return ", ".join(_fact("", one) for one in value) or "none"
+        return ", ".join(fact("", one) for one in value) or "none"
     if isinstance(value, Mapping):
-        return ", ".join(f"{name} {_fact('', one)}" for name, one in value.items()) or "none"
+        return ", ".join(f"{name} {fact('', one)}" for name, one in value.items()) or "none"
     return oneline(str(value)) or "empty"
 
 
 _MARKS = {"short": ("SHORT", "bold red"), "warn": ("warn", "yellow"), "ok": ("ok", "green"), "unknown": ("?", "dim")}
 
 
-def checks_table(checks: Sequence[Check]) -> DataTable:
+def checks_table(checks: Sequence[Check]) -> doc.DataTable:
     """The preflight's limits, too low ones first."""
     order = list(_MARKS)
     rows = [
-        TableRow(
+        doc.TableRow(
             oneline(one.what), [_MARKS[one.verdict], amount(one.have, one.unit), amount(one.need, one.unit), oneline(one.detail)]
         )
         for one in sorted(checks, key=lambda one: order.index(one.verdict))
     ]
-    because = TableColumn("because", kind="words", view=View.PAGE)
-    columns = [TableColumn("verdict", kind="word"), *numbers("have", "need"), because]
-    return DataTable("What the preflight read", columns, rows, kind="wordy stack long")
+    because = doc.TableColumn("because", kind="words", view=doc.View.PAGE)
+    columns = [doc.TableColumn("verdict", kind="word"), *doc.numbers("have", "need"), because]
+    return doc.DataTable("What the preflight read", columns, rows, kind="wordy stack long")
 
 
 def amount(value: float | None, unit: str) -> str:
@@ -92,3 +101,59 @@ def amount(value: float | None, unit: str) -> str:
     if unit in ("B", "bytes"):
         return format_bytes(value)
     return format_duration(value) if unit in ("s", "seconds") else format_count(value)
+
+
+#: Verdicts of checks that are listed with their remedy, as severities.
+_SEVERITIES = {"short": "error", "warn": "warning"}
+
+
+def print_checks(
+    plan: Plan, spread: Spread, checks: Sequence[Check], findings: Sequence[Finding], console: Console, *,
+    tls: dict[str, Any] | None, steps: Mapping[str, Iterable[tuple[str, float]]],
+) -> None:  # fmt: skip
+    """Print a row for each check, the failed ones first, and below the table their details and remedies. ``tls``: what the server
+    agreed to, as a run's environment has it; ``steps``: by URL those of a first connection, with their seconds."""
+    from rich.text import Text
+
+    pairs = f"{format_many(len(spread.destinations), 'destination')} x {format_many(max(1, len(spread.sources)), 'source')}"
+    asked = (
+        f"{format_count(plan.connections)} connections in {format_many(spread.workers, 'process')}, {pairs}, "
+        f"{format_count(plan.asked_per_s)} a second: {format_duration(plan.connections / plan.asked_per_s)} of ramp"
+    )
+    told = [
+        doc.ListedItem(_SEVERITIES[one.verdict], one.verdict, oneline(f"{one.what}: {one.detail}" if one.detail else one.what),
+                   f"remedy: {oneline(one.remedy)}" if one.remedy else "")
+        for one in checks
+        if one.verdict in _SEVERITIES
+    ]  # fmt: skip
+    agreed = []
+    for url, done in steps.items():
+        took = ", ".join(f"{what} in {milliseconds(seconds * 1e3)}" for what, seconds in done)
+        agreed.append(doc.Paragraph(((oneline(url), "bold"), f": {took or 'not reached: see that the server listens'}"), "line"))
+    if tls is not None:
+        part = tls_part(TlsCounts(spoken={f"{tls['protocol']} {tls['suite']}": 1}), tls["verified"])
+        agreed.append(doc.Paragraph((("TLS", "bold"), f": {tls_words(part, {'tls': tls})}"), "line"))
+        findings = [*findings, *tls_findings(part, {"tls": tls})]
+    elif not steps and (plan.tls is not None or plan.upgrades):
+        unseen = "the server's answer was" if plan.tls is None else "the certificate and the rate of handshakes were"
+        told.append(doc.ListedItem("info", "info", f"{unseen} not looked at", "remedy: --probe shakes hands with the target"))
+    sections = [
+        doc.Section("asked", "", [doc.Paragraph(asked, "text"), checks_table(checks), *agreed]),
+        doc.Section("short", "", [doc.ItemList([*told, *doc.finding_items(findings)])]),
+    ]
+    print_document(doc.Document("check", "", "", [], sections), console)
+    words, style = _verdict(checks, findings)
+    console.print(Text(words, style), soft_wrap=True)
+
+
+def _verdict(checks: Sequence[Check], findings: Sequence[Finding]) -> tuple[str, str]:
+    short = sum(check.verdict == "short" for check in checks)
+    if short:
+        limits = "one limit is" if short == 1 else f"{short} limits are"
+        return f"{limits} too low: a soak will refuse to start. To start it anyway: --force", "bold red"
+    unknown = next((one for one in findings if one.code == "server_processes_unknown"), None)
+    if unknown is None:
+        return "OK: no limit blocks this plan", "green"
+    hosts = "the client hosts" if any(one.code == "cluster" for one in findings) else "this host"
+    why = oneline(str(unknown.fields.get("why", unknown.evidence)))
+    return f"OK: no limit of {hosts} blocks this plan; the server's limits are unknown: {why}", "yellow"

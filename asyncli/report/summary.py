@@ -8,14 +8,13 @@ import msgspec
 
 from asyncli.analysis.cost import Residue
 from asyncli.analysis.gaps import of_one_server
+from asyncli.analysis.handshakes import protocol_findings, protocol_of, tls_findings, tls_of
 from asyncli.analysis.losses import loss_findings
 from asyncli.analysis.losses.recorded import SUSPENDED
 from asyncli.analysis.losses.slowness import not_heard, sent_again, slow_answers, stalls, unheard
-from asyncli.analysis.protocol import protocol_findings, protocol_of
 from asyncli.analysis.reconcile import reconcile
 from asyncli.analysis.saturation import achieved_per_s, is_saturated, saturation
 from asyncli.analysis.shared_host import cpus_taken, other_sockets
-from asyncli.analysis.tls import tls_findings, tls_of
 from asyncli.analysis.totals import Latency, Lateness, Totals, in_ms, tested
 from asyncli.analysis.verdict import RULE, Verdict, ended_by_user, judge
 from asyncli.findings import unknown

@@ -9,11 +9,10 @@ import msgspec
 from asyncli.analysis.cost import Residue
 from asyncli.analysis.drift import Drift, MetricName
 from asyncli.analysis.forecast import Forecast
+from asyncli.analysis.handshakes import ProtocolPart, TlsPart
 from asyncli.analysis.losses.attribution import Diagnosis
-from asyncli.analysis.protocol import ProtocolPart
 from asyncli.analysis.reconcile import Reconciliation
 from asyncli.analysis.slope import Cost
-from asyncli.analysis.tls import TlsPart
 from asyncli.analysis.totals import Latency, Lateness
 from asyncli.analysis.verdict import Verdict
 from asyncli.records import Environment, Finding, Gap, Phase

@@ -10,11 +10,11 @@ import msgspec
 import pytest
 from synthetic_run import a_run, bare_run, raised, spread
 
+from asyncli.analysis.handshakes import tls_findings, tls_of
 from asyncli.analysis.losses import loss_findings
 from asyncli.analysis.losses.attribution import Diagnosis, diagnose
 from asyncli.analysis.saturation import achieved_per_s, is_saturated, saturation
 from asyncli.analysis.shared_host import cpus_taken, other_sockets
-from asyncli.analysis.tls import tls_findings, tls_of
 from asyncli.analysis.totals import Totals, fold
 from asyncli.analysis.verdict import judge
 from asyncli.core.histogram import Histogram

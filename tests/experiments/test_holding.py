@@ -13,7 +13,7 @@ from synthetic_run import a_run
 from asyncli import experiments
 from asyncli.analysis.cost import costs
 from asyncli.errors import HostError
-from asyncli.experiments import cgroup, holding
+from asyncli.experiments import holding, soak_ladder
 from asyncli.experiments.context import Context, run
 from asyncli.experiments.holding import SHAPES, stops
 from asyncli.experiments.record import Conclusions, Record, Round, Rounds
@@ -56,7 +56,7 @@ async def test_threads_pools_and_one_at_a_time_each_as_they_are() -> None:
 
 async def group_to_be_made() -> None:
     try:
-        async with cgroup.own_group():
+        async with soak_ladder.own_group():
             pass
     except OSError as error:
         pytest.skip(f"no memory control group can be made here: {error}")
@@ -68,7 +68,7 @@ async def test_a_server_is_in_its_group_from_its_start_and_the_group_is_removed(
     await group_to_be_made()
     context = Context(holding.EXPERIMENT.plan())
     server = choose("prefork", connections=10, keepalive_s=2.0, workers=10)
-    async with cgroup.charged(context, server) as charges:
+    async with soak_ladder.charged(context, server) as charges:
         where = {line.rpartition("/")[2] for line in Path(f"/proc/{server.pid}/cgroup").read_text(encoding="ascii").splitlines()}
         (name,) = (one for one in where if one.startswith(f"asyncli-{os.getpid()}-"))
         (folder,) = Path("/sys/fs/cgroup").rglob(name)
@@ -82,10 +82,10 @@ async def test_a_server_is_in_its_group_from_its_start_and_the_group_is_removed(
 
 
 async def test_without_a_group_the_server_runs_and_it_is_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cgroup, "memory_group", lambda *_: None)
+    monkeypatch.setattr(soak_ladder, "memory_group", lambda *_: None)
     context = Context(holding.EXPERIMENT.plan())
     for _ in range(2):
-        async with cgroup.charged(context, choose("asyncio", connections=1, keepalive_s=2.0)) as charges:
+        async with soak_ladder.charged(context, choose("asyncio", connections=1, keepalive_s=2.0)) as charges:
             assert charges.samples == []
     assert [one.code for one in context.findings] == ["no_group"]
 
@@ -94,7 +94,7 @@ async def test_without_a_group_the_server_runs_and_it_is_said_once(monkeypatch: 
 def test_what_the_group_is_charged_counts_whatever_else_the_host_does(with_sockets: bool, own: float) -> None:
     run = a_run(5_000)
     run.environment["clock"] = {"monotonic_s": 100.0}
-    charges = cgroup.Charges()
+    charges = soak_ladder.Charges()
     charges.with_sockets = with_sockets
     for number, one in enumerate(run.samples):
         held = run.held.at(one.t_s) or 0.0
@@ -104,7 +104,7 @@ def test_what_the_group_is_charged_counts_whatever_else_the_host_does(with_socke
     found = own_cost(run, cost, charges)
     assert found["own"] == pytest.approx(own, rel=0.02)
     assert found["own_half"] < 0.02 * own
-    assert (own_cost(run, cost, cgroup.Charges())["own_half"] or 1e9) > 10_000
+    assert (own_cost(run, cost, soak_ladder.Charges())["own_half"] or 1e9) > 10_000
 
 
 def made(name: str, number: int = 0, **figures: Any) -> Round:

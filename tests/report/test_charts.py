@@ -20,9 +20,19 @@ from asyncli.analysis.slope import Cost
 from asyncli.report.analyses import analyse
 from asyncli.report.document import Picture
 from asyncli.report.figures.costs import cost_lines, cost_parts, cost_shares, slopes
-from asyncli.report.figures.drawing import NARROW, PALETTE, ROLES, WIDE, NothingToDraw, Style, drawing
+from asyncli.report.figures.drawing import (
+    NARROW,
+    PALETTE,
+    ROLES,
+    WIDE,
+    NothingToDraw,
+    Style,
+    drawing,
+    file_png,
+    file_svg,
+    inline_svg,
+)
 from asyncli.report.figures.run import pictures
-from asyncli.report.figures.svg import file_png, file_svg, inline_svg
 from asyncli.report.format import shown_r2
 from asyncli.report.summary import summarise
 from asyncli.run import Run
@@ -140,7 +150,7 @@ def test_no_pyplot_and_no_gui_and_no_matplotlib_before_a_figure_is_asked_for() -
         "import sys; sys.path[:0] = ['tests/analysis', 'tests/report'];"
         "import asyncli.report.figures.run, asyncli.report.run_report; print('matplotlib' in sys.modules, 'jinja2' in sys.modules);"
         "from test_charts import pictures_of; from synthetic_run import a_run; from asyncli.report.figures.drawing import WIDE;"
-        "from asyncli.report.figures.svg import inline_svg; inline_svg(pictures_of(a_run(30_000))[0].draw(WIDE), 'x');"
+        "from asyncli.report.figures.drawing import inline_svg; inline_svg(pictures_of(a_run(30_000))[0].draw(WIDE), 'x');"
         "print('matplotlib.pyplot' in sys.modules, 'tkinter' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
@@ -155,7 +165,10 @@ def a_cost(slope: float) -> Cost:
 def test_the_bar_adds_up_to_the_total(rest: float) -> None:
     total = 1000.0 + 2 * 4000.0 + 130.0 + rest
     costs = Costs(
-        server_user=a_cost(1000.0), kernel=a_cost(4000.0), generator_user=a_cost(130.0), residual=a_cost(rest),
+        server_user=a_cost(1000.0),
+        kernel=a_cost(4000.0),
+        generator_user=a_cost(130.0),
+        residual=a_cost(rest),
         host_total=a_cost(total),
     )
     assert math.isclose(sum(size for *_, size in cost_shares(costs, ends=2, server="nginx")), total)

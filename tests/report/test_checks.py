@@ -11,7 +11,7 @@ from rich.console import Console
 from asyncli.engine.spread import Destination, Spread
 from asyncli.plan import Plan
 from asyncli.records import Finding
-from asyncli.report.checks import print_checks
+from asyncli.report.run_setup import print_checks
 
 _UNKNOWN = Finding("server_processes_unknown", "info", "the server is on another host; its memory is not known")
 _FLEET = Finding("cluster", "info", "2 hosts with")

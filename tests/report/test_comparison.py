@@ -18,8 +18,7 @@ from asyncli.analysis.compare import Comparison, Difference, compare
 from asyncli.analysis.measured import measure
 from asyncli.core.histogram import Histogram
 from asyncli.records import Deaths
-from asyncli.report.comparison_report import amounts, comparison_document, to_json
-from asyncli.report.figures.comparison import forest
+from asyncli.report.comparison_report import amounts, comparison_document, forest, to_json
 from asyncli.report.figures.drawing import NARROW, WIDE, NothingToDraw
 from asyncli.report.html import page
 from asyncli.report.terminal import print_document
@@ -112,7 +111,9 @@ def test_the_page_is_whole_and_points_nowhere(unlike: Comparison) -> None:
     assert seen.tags["figure"] == 1
     assert page(comparison_document(unlike)) == text
     assert len(text) < 200_000
-    assert "<script>alert" not in page(comparison_document(compared(a_run(1000), a_run(1000), paths=("<script>alert(1)</script>.db", "b.db"))))
+    assert "<script>alert" not in page(
+        comparison_document(compared(a_run(1000), a_run(1000), paths=("<script>alert(1)</script>.db", "b.db")))
+    )
 
 
 def _nothing(run: Run) -> None:

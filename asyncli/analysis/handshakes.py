@@ -1,4 +1,4 @@
-"""What the connections of a run agreed on in TLS, how long their handshakes took, and what is odd about it."""
+"""What the connections of a run agreed on in TLS and in their protocol, how long handshakes took, and what is odd about it."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import msgspec
 
 from asyncli.analysis.totals import Totals, in_ms
 from asyncli.core.histogram import Histogram
-from asyncli.findings import tls
-from asyncli.records import Finding, TlsCounts
+from asyncli.findings import losses, tls
+from asyncli.records import Finding, ProtocolCounts, TlsCounts
 from asyncli.run import Run
 
 # RFC 9325, section 4.5.
@@ -109,3 +109,59 @@ def tls_findings(
     # Of TLS 1.3 an object waits for a session, where one was asked for.
     if held and part.objects and not all(spoken.startswith("TLSv1.3 ") for spoken in part.spoken):
         yield tls.tls_objects(part.objects, held)
+
+
+class StreamsPart(msgspec.Struct):
+    """Of HTTP/2: how many each connection holds; all that were opened; those lost on connections that lived, and the ``reasons``;
+    those open at the hold's end.
+    """
+
+    per_connection: int
+    streams_opened: int
+    streams_lost: int
+    streams_open: int
+    reasons: dict[str, int]
+
+
+class ProtocolPart(msgspec.Struct):
+    """``handshake_ms``: from the first words to the peer's leave. ``refused``: handshakes by reason. ``broken``: connections that
+    broke the protocol, by how. ``goodbyes``: those that the peer took leave of, by its code ("0": none). ``messages`` came
+    unasked, ``message_bytes`` of them without framing.
+    """
+
+    name: str
+    handshake_ms: Quantiles
+    refused: dict[str, int]
+    broken: dict[str, int]
+    goodbyes: dict[str, int]
+    messages: int
+    message_bytes: int
+    streams: StreamsPart | msgspec.UnsetType = msgspec.UNSET
+    #: Where any answer is right: how the first of each worker began.
+    first_answers: dict[str, int] | msgspec.UnsetType = msgspec.UNSET
+
+
+def protocol_of(run: Run, totals: Totals) -> ProtocolPart | msgspec.UnsetType:
+    """Unset of HTTP, which shakes no hands."""
+    counts = totals.whole.protocol
+    if counts is None:
+        return msgspec.UNSET
+    goodbyes = {str(code): count for code, count in sorted(counts.goodbyes.items())}
+    said = (counts.refused, counts.broken, goodbyes, counts.messages, counts.message_bytes)
+    took, first = Quantiles.of(counts.handshake_us), counts.first_answers or msgspec.UNSET
+    return ProtocolPart(run.plan.protocol, took, *said, _streams(run, counts), first)
+
+
+def _streams(run: Run, counts: ProtocolCounts) -> StreamsPart | msgspec.UnsetType:
+    if not run.plan.streams:
+        return msgspec.UNSET
+    until = [tick.protocol.streams_open for t_s, tick in run.ticks if t_s <= run.stop_s and tick.protocol is not None]
+    lost = counts.streams_lost
+    return StreamsPart(run.plan.streams, counts.streams_opened, sum(lost.values()), until[-1] if until else 0, lost)
+
+
+def protocol_findings(part: ProtocolPart | msgspec.UnsetType) -> Iterator[Finding]:
+    if part is not msgspec.UNSET and part.refused:
+        yield losses.handshakes_refused(part.name, part.refused)
+    if part is not msgspec.UNSET and part.streams is not msgspec.UNSET and part.streams.streams_lost:
+        yield losses.streams_lost(part.streams.reasons)
