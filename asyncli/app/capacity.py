@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from asyncli.analysis.bottleneck import GaveWay, memory_floor
-from asyncli.analysis.capacity import RULE, Bracket, Prediction, Search, bracket, next_count, prediction, verdict
+from asyncli.analysis.capacity import FEW, RULE, Bracket, Prediction, Search, bracket, next_count, prediction, verdict
 from asyncli.analysis.forecast import Forecast
 from asyncli.app.check import check
 from asyncli.app.recorder import NoObserver
@@ -29,6 +29,7 @@ from asyncli.collect.listening import nothing_listens
 from asyncli.data_file import read_data
 from asyncli.environment import probe_host
 from asyncli.errors import AsyncliError, EngineError, PlanError, StoreError
+from asyncli.findings.bottleneck import words_of
 from asyncli.findings.capacity import not_at_rest, server_gone
 from asyncli.metrics import HOST_AVAILABLE_BYTES
 from asyncli.plan import Plan, shown_plan
@@ -133,7 +134,8 @@ class CapacitySearch:
         ours = [one for one in self.steps[-1:] if one.outcome == "ours"]
         ways = (ours or decisive)[-1].gave_way if ours or decisive else []
         if word == "invalid" and not ways:
-            ways = [GaveWay("host", "preflight", self.search.bound, self.search.mend)]
+            words = words_of("preflight", short=self.search.bound, remedy=self.search.mend)
+            ways = [GaveWay("host", "preflight", words.evidence, words.remedy)]
         return Capacity(
             schema=SCHEMA,
             verdict=word,
@@ -182,6 +184,9 @@ class CapacitySearch:
     async def _step(self, count: int) -> None:
         # Of the server the preflight would refuse the very counts that are searched for.
         plan = msgspec.structs.replace(sized(self.plan, count), force=True)
+        if count <= FEW and (aged_s := max((one.ended_s for one in self.steps), default=0.0)):
+            # They are to get as old as those that ended, and to be heard of then.
+            plan = msgspec.structs.replace(plan, hold_s=max(plan.hold_s or 0.0, aged_s + plan.keepalive_s / 2 + plan.timeout_s))
         number = len(self.steps) + 1
         path = self.folder / f"{number:02}-{count}.db"
         self._say(f"step {number}: {format_count(count)} connections, {_lasts(plan)}")

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 from array import array
+from collections.abc import Iterator
 
 from asyncli.core.heartbeat import LONGEST_BACKOFF_S, backoff_s, sleep_s
 from asyncli.core.life import (
@@ -38,9 +39,9 @@ from asyncli.engine.shard import Shard
 from asyncli.engine.spread import share
 from asyncli.protocols import interface
 from asyncli.protocols.interface import Event, ProtocolError
-from asyncli.protocols.words import HttpWords
+from asyncli.protocols.words import Http2Words, HttpWords
 from asyncli.records import Deaths, ProtocolCounts, Tick
-from asyncli.text import oneline
+from asyncli.text import first_line
 
 # Half of a listen backlog of nginx's default, 511, in flight from each worker: more would only queue in the kernel.
 MOST_PENDING = 256
@@ -84,6 +85,9 @@ class HeldConnections:
         self._lives = array("I", bytes(4 * rows))
         self._retries = bytearray(rows)
         self._aim = array("H", bytes(2 * rows))  # the destination it was opened to
+        # Of rows that hold streams: how often such were opened again, and the beat before which they were last.
+        shorts = rows if isinstance(shard.words, Http2Words) and shard.words.streams and shard.reopen else 0
+        self._asked, self._asked_at = bytearray(shorts), array("I", bytes(4 * shorts))
         self.wheel = Wheel(0, 1.0, 0.0)
         self.connecting: dict[int, float] = {}
         self.awaiting: dict[int, float] = {}
@@ -196,6 +200,21 @@ class HeldConnections:
             if self.state[row] == IDLE and self._heard[row] == heard:
                 self._end(row, DEADLINE)
 
+    def short_rows(self, now: float) -> Iterator[tuple[float, int]]:
+        """When to open the streams again that rows have begun to lack: as connections, with longer and longer waits until a
+        heartbeat is answered.
+        """
+        for row in self._protocol.take_short() if self._asked else ():
+            beat = self._beats[row]
+            self._asked[row] = min(255, self._asked[row] + 1) if self._asked_at[row] == beat else 0
+            self._asked_at[row] = beat
+            yield now + backoff_s(self._seed, self._number(row), (beat << 8) | self._asked[row], self._asked[row]), row
+
+    def ask_again(self, row: int) -> None:
+        """Open the streams that the idle row lacks."""
+        if words := self._protocol.ask_again(row, self._shard.destinations[self._aim[row]].target):
+            self._write(row, words)
+
     def take_events(self, most: int) -> int:
         """Do what the network has ready, a bounded number of things; how many there were."""
         events, row_of, ready, unsent = self._net.poll(most), self._row_of, self._ready, self._unsent
@@ -236,7 +255,7 @@ class HeldConnections:
     def take_tick(self) -> Tick:
         """The counts since the last call."""
         tick, self.tick = self.tick, Tick()
-        if self._counts_words:
+        if self._counts_words or self._counts.broken:
             self._protocol.add_counts(self._counts)
             tick.protocol, self._counts = self._counts, ProtocolCounts()
         return tick
@@ -430,8 +449,8 @@ class HeldConnections:
         counts.message_bytes += event.body_bytes
         if event.kind == interface.LEAVING:
             counts.goodbyes[event.status] = counts.goodbyes.get(event.status, 0) + 1
-            if event.rest:
-                self._note(counts.farewells, oneline(event.rest.decode(errors="replace")))
+            if why := first_line(event.rest):
+                self._note(counts.farewells, why)
             # It may be gone already.
             with contextlib.suppress(OSError):
                 if row not in self._unsent:

@@ -13,9 +13,8 @@ from typing import Any
 import msgspec
 
 from asyncli.findings import Words, fill
-from asyncli.findings.known_timers import default_of, known_idle
+from asyncli.findings.known_timers import default_of, known_idle, timer_of
 from asyncli.findings.losses import describe_loss, plain_braces
-from asyncli.findings.protocol_codes import remedy_of_broken
 from asyncli.units import format_clock, format_count, format_duration, format_many
 
 _IDLE = "{loss}, {idle} after their last answer"
@@ -38,9 +37,9 @@ _ANSWERS = "see its error log, and what its workers wait for: a backend, a lock,
 _CAUSES: dict[str, tuple[str, str]] = {
     # Recorded by the run.
     "generator_lost": ("{were} lost with {whom}", "{remedy}"),
-    "not_http": ("{loss}{medians}{when}", remedy_of_broken("http")),
+    "not_http": ("{loss}{medians}{when}{reasons}", "{remedy}"),
     "no_longer_http": (
-        "{loss}{medians}{when}; until then {before!n} heartbeats had been answered with HTTP",
+        "{loss}{medians}{when}; until then {before!n} heartbeats had been answered with HTTP{reasons}",
         "see what answers there now: a middle box (a portal, TLS) or another program on its port",
     ),
     "broken_protocol": (
@@ -55,19 +54,19 @@ _CAUSES: dict[str, tuple[str, str]] = {
     # Timers and limits.
     "keepalive_off": (
         "{loss} after their first request each: {likely}keep-alive is off{configured}{when}",
-        "switch keep-alive on: keepalive_timeout and keepalive_requests well above 0 in nginx.conf",
+        "switch keep-alive on there (nginx: keepalive_timeout and keepalive_requests well above 0)",
     ),
     "keepalive_timeout": (
         f"{_IDLE}: {{likely}}{{limit}}{{when}}",
-        "raise keepalive_timeout in nginx.conf, or send heartbeats more often: --keepalive below twice that time",
+        "raise {timer}, or send heartbeats more often: --keepalive below twice that time",
     ),
     "client_header_timeout": (
         "{loss}, {idle} after they were opened and before their first request: {likely}{limit}{when}",
-        "raise client_header_timeout in nginx.conf, or send the first heartbeat at once (--first-beat now)",
+        "raise {timer}, or send the first heartbeat at once (--first-beat now)",
     ),
     "keepalive_requests": (
         "{loss} after {requests} requests each, at age {age}: {likely}{limit}{when}",
-        "raise keepalive_requests in nginx.conf, or use a longer --keepalive",
+        "raise {timer}, or use a longer --keepalive",
     ),
     "request_limit": (
         "{loss} after {requests} answers each, whatever their age: looks like a limit of the server or of a middle box{when}",
@@ -75,7 +74,7 @@ _CAUSES: dict[str, tuple[str, str]] = {
     ),
     "keepalive_time": (
         "{loss} at age {age}, at their next heartbeat: {likely}{limit}{when}",
-        "raise keepalive_time in nginx.conf (1 h by default), or hold for less",
+        "raise {timer}, or hold for less",
     ),
     "farewell": (f"{_IDLE}: looks like an idle timeout that answers HTTP 408{{when}}", _BEAT_OFTENER),
     "idle_timeout": (f"{_IDLE}: looks like an idle timeout of the server or of a middle box{{when}}", _BEAT_OFTENER),
@@ -249,7 +248,7 @@ CODES = tuple(dict.fromkeys(_FORM_OF.get(form, form) for form in _CAUSES))
 # What stands for a field where nothing was seen; else an ellipsis.
 _UNSEEN = {
     "loss": "connections ended", "were": "connections were", "server": "the server", "said": "in its protocol's own words",
-    "limit": "a limit of nginx, or of a server like it",
+    "limit": "a limit of nginx, or of a server like it", "timer": "that limit",
     **dict.fromkeys(("likely", "when", "medians", "known", "configured", "counted", "counts", "of"), ""),
 }  # fmt: skip
 _FIELD = re.compile(r"\{(\w+)[^{}]*\}")
@@ -303,12 +302,14 @@ _LATER = {name: f"{{{name}}}" for name in ("loss", "were", "age", "idle", "media
 
 def meanings(code: str) -> list[Words]:
     """The words of each form of the diagnosis ``code``, for no run."""
-    forms = [_CAUSES[form] for form in _FORMS.get(code, (code,))]
-    return [Words(_unseen(evidence), _unseen(remedy)) for evidence, remedy in forms]
+    return [unseen(_CAUSES[form]) for form in _FORMS.get(code, (code,))]
 
 
-def _unseen(text: str) -> str:
-    return _FIELD.sub(lambda field: _UNSEEN.get(field[1], "..."), text)
+def unseen(template: tuple[str, str], **stands_for: str) -> Words:
+    """``template`` where nothing was seen; what ``stands_for`` its fields."""
+    known = {**_UNSEEN, **stands_for}
+    evidence, remedy = (_FIELD.sub(lambda field: known.get(field[1], "..."), text) for text in template)
+    return Words(evidence, remedy)
 
 
 def words_of(form: str, certain: bool, **seen: Any) -> Words:
@@ -337,13 +338,13 @@ def limit(directive: str, low: float, high: float, configured: float | None, ser
         why = f"a limit of {server}, such as nginx's {directive}"
     if configured is not None:
         why += f", though nginx.conf says {_value(directive, configured)}: it was changed since, or a middle box did it"
-    return words_of(directive, certain, limit=why, requests=_requests(low, high))
+    return words_of(directive, certain, limit=why, requests=_requests(low, high), timer=timer_of(directive, server))
 
 
 def configured_limit(directive: str, value: float, certain: bool) -> Words:
     """A limit of nginx at the value in nginx.conf."""
     why = f"nginx {directive} (nginx.conf says {_value(directive, value)})"
-    return words_of(directive, certain, limit=why, requests=_requests(value, value))
+    return words_of(directive, certain, limit=why, requests=_requests(value, value), timer=timer_of(directive))
 
 
 def _requests(low: float, high: float) -> str:

@@ -170,6 +170,11 @@ def test_a_goodbye_says_how_old_they_were() -> None:
     scene = Scene().die(40, "closed_announced", [5], age=at(30), idle=at(2))
     scene.ticks[5].protocol = ProtocolCounts(goodbyes={1001: 40})
     assert [(one.code, one.count, "30 s" in one.evidence) for one in scene.found()] == [("goodbye", 40, True)]
+    # With their reasons, where it is known whose they are; seconds in which they differ are one diagnosis.
+    scene.die(9, "closed_announced", [6])
+    scene.ticks[5].protocol.farewells = {"full": 30, "old": 10}
+    scene.ticks[6].protocol = ProtocolCounts(goodbyes={1001: 9}, farewells={"full": 9})
+    assert [(one.code, one.count, "39 × full, 10 × old" in one.evidence) for one in scene.found()] == [("goodbye", 49, True)]
 
 
 def test_what_its_cause_says_already() -> None:
@@ -179,7 +184,10 @@ def test_what_its_cause_says_already() -> None:
     before = scene.found()[1].remedy
     for tick in scene.ticks.values():
         tick.answered = 0
-    assert scene.found()[1].remedy != before
+    never = scene.found()[1].remedy
+    scene.ticks[5].protocol = ProtocolCounts(broken={"it speaks TLS": 3})
+    assert len({before, never, scene.found()[1].remedy}) == 3
+    assert "TLS" in scene.found()[1].evidence
 
 
 @pytest.mark.parametrize("reason", ["alert certificate_required", "alert unknown_ca", "alert bad_certificate"])
@@ -496,6 +504,12 @@ def read_seldom(every_s: int) -> Scene:
 )
 def test_a_moment_is_told_by_what_the_server_shows_of_it(scene: Scene, found: tuple[str, bool]) -> None:
     assert told(scene) == [found]
+
+
+@pytest.mark.parametrize(("server", "timer"), [("nginx/1.22.1", "nginx.conf"), ("node", "headersTimeout"), ("Apache/2.4.71", "RequestReadTimeout"), ("mine/1", "")])
+def test_a_timer_has_the_name_that_its_server_has_for_it(server: str, timer: str) -> None:
+    remedy = only(labelled(before_a_request(), server)).remedy
+    assert (timer in remedy, "nginx" in remedy) == (True, timer == "nginx.conf")
 
 
 def test_what_the_server_itself_shows_comes_before_a_likely_limit() -> None:

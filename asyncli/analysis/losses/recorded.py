@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 from asyncli.analysis.constants import FEWEST, NEARLY_ALL
 from asyncli.analysis.losses.server_evidence import cuts
 from asyncli.analysis.losses.table import ENDED, LossTable, left, reason
 from asyncli.analysis.totals import errors
+from asyncli.core.adding import added_up
 from asyncli.findings.losses import cut_off, lost_with, mend_of_statuses
 from asyncli.findings.protocol_codes import remedy_of_broken, words_of_goodbye
 from asyncli.findings.tls import by_reason, mend
@@ -28,13 +30,17 @@ def generator_lost(table: LossTable) -> None:
 
 def not_http(table: LossTable) -> None:
     """Answers that were not HTTP, or broke the protocol that was agreed on."""
-    cells = table.of("protocol_error")
-    if cells and (counts := table.totals.whole.protocol) is not None:
-        remedy = remedy_of_broken(table.plan.protocol)
-        table.claim(cells, reason("broken_protocol", certain=True, reasons=by_reason(counts.broken), remedy=remedy))
-    elif cells:
-        before = sum(tick.answered for _, tick in table.run.ticks_between(-math.inf, min(cell.from_s for cell in cells)))
-        table.claim(cells, reason("not_http", "no_longer_http" if before else "", certain=True, before=before))
+    if not (cells := table.of("protocol_error")):
+        return
+    broken = (table.totals.whole.protocol or ProtocolCounts()).broken
+    seen: dict[str, Any] = {"reasons": by_reason(broken), "remedy": remedy_of_broken(table.plan.protocol, broken)}
+    code, form = "broken_protocol", ""
+    if table.plan.protocol == "http":
+        # Of runs that are older nobody knows how.
+        seen["reasons"] = seen["reasons"] and f": {seen['reasons']}"
+        seen["before"] = sum(tick.answered for _, tick in table.run.ticks_between(-math.inf, min(cell.from_s for cell in cells)))
+        code, form = "not_http", "no_longer_http" if seen["before"] else ""
+    table.claim(cells, reason(code, form, certain=True, **seen))
 
 
 def tls_error(table: LossTable) -> None:
@@ -46,13 +52,16 @@ def tls_error(table: LossTable) -> None:
 
 def goodbye(table: LossTable) -> None:
     """The server took leave, and said why."""
-    for cell in table.of("closed_announced"):
-        counts = cell.tick.protocol or ProtocolCounts()
-        for code, count in counts.goodbyes.items():
-            # Whose words they are is known where all said the same.
-            own = [words for words, many in counts.farewells.items() if len(counts.goodbyes) == 1 and many == count]
-            said, remedy, _ = words_of_goodbye(table.plan.protocol, code, *own)
-            table.claim([cell], reason("goodbye", certain=True, said=said, remedy=remedy), count=count)
+    cells = [(cell, cell.tick.protocol or ProtocolCounts()) for cell in table.of("closed_announced")]
+    for code in dict.fromkeys(code for _, counts in cells for code in counts.goodbyes):
+        # Whose words they are is known where all of a second said the same.
+        told = added_up(ProtocolCounts(), *(counts for _, counts in cells if counts.goodbyes.keys() == {code}))
+        own = by_reason(told.farewells)
+        if told.goodbyes.get(code) in told.farewells.values():
+            own = next(iter(told.farewells))
+        said, remedy, _ = words_of_goodbye(table.plan.protocol, code, own)
+        for cell, counts in cells:
+            table.claim([cell], reason("goodbye", certain=True, said=said, remedy=remedy), count=counts.goodbyes.get(code, 0))
 
 
 def suspended(table: LossTable) -> None:
