@@ -43,6 +43,6 @@ def command(server: str | None, tls: bool, **values: Any) -> int:
 
     made = lab.choose(
         "nginx" if proxied else server, connections=plan.connections, keepalive_s=plan.keepalive_s, tls=tls, http2=plan.http2,
-        scheme=scheme, **proxied,
+        deflate=plan.ws_deflate, scheme=scheme, **proxied,
     )  # fmt: skip
     return run_soak(plan, to, lab=made)

@@ -104,6 +104,7 @@ _PLAN_OPTIONS: tuple[Option, ...] = (
     click.option("--data", metavar="FILE.csv", help="A row for each connection; {column} is filled in like {n}."),
     click.option("--protocol", metavar="sse|stream", help="Of http://: hold server-sent events, or any endless answer."),
     click.option("--ws-message", metavar="TEXT", help="Of a WebSocket: heartbeats that come back.  [default: pings]"),
+    click.option("--ws-deflate", is_flag=True, default=None, help="Of a WebSocket: offer to compress messages, as browsers do."),
     click.option("--http2", is_flag=True, default=None, help="Speak HTTP/2: to http:// at once, to https:// by ALPN."),
     click.option("--h2-heartbeat", metavar="ping|head", help="Of HTTP/2: a ping, or a HEAD on a new stream.  [default: ping]"),
     click.option("--streams", metavar="K", help="Of HTTP/2: hold K answers on each connection.  [default: none]"),

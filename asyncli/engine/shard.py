@@ -22,8 +22,9 @@ from asyncli.records import Finding, Tick
 from asyncli.template import Data, Fields
 from asyncli.values import Target, TlsOptions
 
-# Of a WebSocket's request, beside its key (protocols/websocket.py).
+# Of a WebSocket's request, beside its key (protocols/websocket.py); and what browsers offer.
 _UPGRADE = ("Upgrade: websocket", "Connection: Upgrade", "Sec-WebSocket-Version: 13")
+_DEFLATE = "Sec-WebSocket-Extensions: permessage-deflate; client_max_window_bits"
 
 
 class Shard(msgspec.Struct, frozen=True, tag=True):
@@ -173,9 +174,9 @@ def _words_of(plan: Plan) -> Words:
         case "http":
             return HttpWords(plan.method, tuple(_head(plan.method, target, plan.headers) for target in plan.targets))
         case "websocket":
-            fields = [*plan.headers, *_UPGRADE]
+            fields = [*plan.headers, *_UPGRADE, *([_DEFLATE] if plan.ws_deflate else ())]
             requests = tuple(_head("GET", target, fields).removesuffix(b"\r\n") for target in plan.targets)
-            return WebSocketWords(requests, (plan.ws_message or "").encode())
+            return WebSocketWords(requests, (plan.ws_message or "").encode(), plan.ws_deflate)
         case "sse" | "stream" as name:
             requests = tuple(_head("GET", target, _asking(plan.headers, name)).removesuffix(b"\r\n") for target in plan.targets)
             return StreamWords(requests, name == "sse", plan.longest_silence_s)

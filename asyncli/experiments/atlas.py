@@ -38,6 +38,8 @@ class Cell(NamedTuple):
 
 _H2C: Mapping[str, Any] = {"http2": True}
 _H2: dict[str, Any] = {"keys": _H2C, "options": _H2C}
+# Short messages: what a server keeps to read and write compressed ones is made by the first.
+_DEFLATE: dict[str, Any] = {"keys": {"ws_deflate": True, "ws_message": '{"op": "ping"}'}, "options": {"deflate": True}}
 _SSE: dict[str, Any] = {"scheme": "http", "keys": {"protocol": "sse", "silence": "forever"}}
 #: By the names that ``--only`` takes.
 CELLS = {
@@ -68,6 +70,7 @@ CELLS = {
     "nchan-wss": Cell("nchan", "WebSocket over TLS", True),
     "websockets-ws": Cell("websockets", "WebSocket"),
     "websockets-wss": Cell("websockets", "WebSocket over TLS", True),
+    "websockets-ws-deflate": Cell("websockets", "WebSocket, compressed messages", **_DEFLATE),
     "aiohttp-ws": Cell("aiohttp", "WebSocket"),
     "aiohttp-wss": Cell("aiohttp", "WebSocket over TLS", True),
     "aiohttp-http": Cell("aiohttp", "HTTP", scheme="http"),
@@ -76,6 +79,7 @@ CELLS = {
     "uvicorn-http": Cell("uvicorn", "HTTP", scheme="http"),
     "node-ws": Cell("node-ws", "WebSocket"),
     "node-wss": Cell("node-ws", "WebSocket over TLS", True),
+    "node-ws-deflate": Cell("node-ws", "WebSocket, compressed messages", **_DEFLATE),
     "node-http": Cell("node-ws", "HTTP", scheme="http"),
     "gorilla-ws": Cell("gorilla", "WebSocket"),
     "gorilla-wss": Cell("gorilla", "WebSocket over TLS", True),

@@ -48,6 +48,10 @@ NAMES: dict[str, Known] = {
 }
 
 
+# Options of which not every server is capable.
+_ABLE = (("tls", "speaks_tls", "TLS"), ("http2", "speaks_http2", "HTTP/2"), ("deflate", "speaks_deflate", "permessage-deflate"))
+
+
 def choose(name: str | None = None, **options: Any) -> LabServer:
     """The lab server called ``name``; None: an nginx with stub_status, else the built-in one. It is not started.
 
@@ -62,7 +66,7 @@ def choose(name: str | None = None, **options: Any) -> LabServer:
             return choose("nginx", binary=binary, **options)
         name = "builtin"
     kind = kind_of(name)
-    for option, able, what in (("tls", "speaks_tls", "TLS"), ("http2", "speaks_http2", "HTTP/2")):
+    for option, able, what in _ABLE:
         if options.get(option) and not getattr(kind, able):
             others = ", ".join(one for one in NAMES if getattr(kind_of(one), able))
             raise PlanError(f"the lab {name} does not speak {what}; those that do are {others}")

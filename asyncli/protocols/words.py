@@ -17,11 +17,12 @@ class HttpWords(msgspec.Struct, frozen=True, tag="http"):
 
 class WebSocketWords(msgspec.Struct, frozen=True, tag="websocket"):
     """``requests``: of each URL the upgrade's request, without its key and the empty line; ``message``: the text of a heartbeat,
-    or b"" for pings.
+    or b"" for pings; ``deflate``: they offer permessage-deflate.
     """
 
     requests: tuple[bytes, ...]
     message: bytes = b""
+    deflate: bool = False
 
 
 class StreamWords(msgspec.Struct, frozen=True, tag="stream"):
