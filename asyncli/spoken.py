@@ -27,7 +27,7 @@ class Spoken(msgspec.Struct, frozen=True):
 _WEB = ("http", "https"), (80, 443)
 PROTOCOLS = {
     "http": Spoken("HTTP", *_WEB, ("method", "http_protocol", "http2"), True, "heartbeats"),
-    "http2": Spoken("HTTP/2", *_WEB, ("http2", "h2_heartbeat", "streams"), True, "heartbeats", "--http2"),
+    "http2": Spoken("HTTP/2", *_WEB, ("http2", "h2_heartbeat", "h2_table", "streams"), True, "heartbeats", "--http2"),
     "sse": Spoken("Server-sent events", *_WEB, ("http_protocol", "silence_s"), True, "connections", "--protocol sse"),
     "stream": Spoken("HTTP stream", *_WEB, ("http_protocol", "silence_s"), True, "connections", "--protocol stream"),
     "websocket": Spoken("WebSocket", ("ws", "wss"), (80, 443), ("ws_message", "ws_deflate"), True, "connections"),

@@ -107,6 +107,7 @@ _PLAN_OPTIONS: tuple[Option, ...] = (
     click.option("--ws-deflate", is_flag=True, default=None, help="Of a WebSocket: offer to compress messages, as browsers do."),
     click.option("--http2", is_flag=True, default=None, help="Speak HTTP/2: to http:// at once, to https:// by ALPN."),
     click.option("--h2-heartbeat", metavar="ping|head", help="Of HTTP/2: a ping, or a HEAD on a new stream.  [default: ping]"),
+    click.option("--h2-table", is_flag=True, default=None, help="Of HTTP/2: requests use the server's table, as browsers' do."),
     click.option("--streams", metavar="K", help="Of HTTP/2: hold K answers on each connection.  [default: none]"),
     click.option("--send", metavar="BYTES", help=r"Of tcp:// and tls://: heartbeats, as 'PING\r\n'.  [default: none]"),
     click.option("--expect", metavar="ANSWER", help="Its answer: bytes, '/REGEX/' of a line, 'N bytes'.  [default: any]"),

@@ -186,7 +186,8 @@ def _words_of(plan: Plan) -> Words:
         case "http2":
             heads, gets = (tuple(_head(method, target, plan.headers) for target in plan.targets) for method in ("HEAD", "GET"))
             scheme = b"https" if plan.targets[0].secure else b"http"
-            return Http2Words(heads if plan.h2_heartbeat == "head" else (), scheme, gets if plan.streams else (), plan.streams)
+            heads, gets = heads if plan.h2_heartbeat == "head" else (), gets if plan.streams else ()
+            return Http2Words(heads, scheme, gets, plan.streams, plan.h2_table)
         case _:
             return TcpWords(unescaped(plan.send or ""), plan.expect or "any", plan.greeting or "", plan.longest_silence_s)
 

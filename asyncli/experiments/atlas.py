@@ -48,6 +48,9 @@ CELLS = {
     "nginx-h2c": Cell("nginx", "HTTP/2, pings", **_H2),
     "nginx-h2": Cell("nginx", "HTTP/2 over TLS, pings", True, **_H2),
     "nginx-h2c-heads": Cell("nginx", "HTTP/2, HEADs", keys={**_H2C, "h2_heartbeat": "head"}, options=_H2C),
+    "nginx-h2c-heads-table": Cell(
+        "nginx", "HTTP/2, HEADs by the header table", keys={**_H2C, "h2_heartbeat": "head", "h2_table": True}, options=_H2C
+    ),
     "nginx-h2c-streams-10": Cell("nginx", "HTTP/2, 10 held streams", keys={**_H2C, "streams": 10}, options=_H2C),
     "nginx-h2c-streams-100": Cell("nginx", "HTTP/2, 100 held streams", keys={**_H2C, "streams": 100}, options=_H2C),
     "apache-event": Cell("apache-event", "HTTP"),

@@ -10,35 +10,51 @@ from __future__ import annotations
 
 import struct
 from array import array
+from collections.abc import Callable
+from functools import partial
 
-from asyncli.protocols.hpack import header_block, status_of
+from asyncli.protocols.hpack import FILLS, PLAIN, SHRINKS, TABLE_BYTES, THEN, status_of
 from asyncli.protocols.http1 import MOST_HEAD_BYTES
+from asyncli.protocols.http2_frames import (
+    ACK,
+    CONTINUATION,
+    DATA,
+    END_HEADERS,
+    END_STREAM,
+    GOAWAY,
+    HEAD_BYTES,
+    HEADERS,
+    MOST_PAYLOAD,
+    MOST_STREAM,
+    PADDED,
+    PING,
+    PRIORITY,
+    PUSH_PROMISE,
+    RST_STREAM,
+    SETTINGS,
+    WINDOW_UPDATE,
+    Request,
+    frame,
+    on_stream,
+    unpadded,
+)
 from asyncli.protocols.interface import ANSWER, ESTABLISHED, LEAVING, NEWS, Event, Protocol, ProtocolError
 from asyncli.protocols.words import Http2Words
 from asyncli.records import ProtocolCounts
 from asyncli.template import Fields, Filled
 
-DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS, PUSH_PROMISE, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = range(10)
-ACK = END_STREAM = 0x1
-END_HEADERS, _PADDED, _HAS_PRIORITY = 0x4, 0x8, 0x20
 # Of these a frame has one length, belongs to the connection, or to a stream.
 _LENGTHS = {PRIORITY: 5, RST_STREAM: 4, PING: 8, WINDOW_UPDATE: 4}
 _OF_CONNECTION, _OF_STREAM = (SETTINGS, PING, GOAWAY), (DATA, HEADERS, PRIORITY, RST_STREAM, CONTINUATION)
-_HEAD_BYTES, _MOST_PAYLOAD = 9, 1 << 14
-_MOST_STREAM = (1 << 31) - 1
 _HEADER_TABLE_SIZE, _ENABLE_PUSH, _MAX_STREAMS, _INITIAL_WINDOW_SIZE, _MAX_FRAME_SIZE, _MAX_HEADER_LIST_SIZE = 1, 2, 3, 4, 5, 6
 _ENABLE_CONNECT = 8
 # Of a server's SETTINGS; of others any value is allowed.
 _ALLOWED = {
-    _ENABLE_PUSH: (0, 0), _INITIAL_WINDOW_SIZE: (0, _MOST_STREAM), _MAX_FRAME_SIZE: (_MOST_PAYLOAD, (1 << 24) - 1),
+    _ENABLE_PUSH: (0, 0), _INITIAL_WINDOW_SIZE: (0, MOST_STREAM), _MAX_FRAME_SIZE: (MOST_PAYLOAD, (1 << 24) - 1),
     _ENABLE_CONNECT: (0, 1),
 }  # fmt: skip
 _MOST_STATUS_LINE, _MOST_REPLIES = 200, 1000
 _CANCEL, _MOST_CODE = 8, 13
-
-
-def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
-    return struct.pack(">IBI", len(payload) << 8 | kind, flags, stream) + payload
 
 
 _SETTINGS = ((_HEADER_TABLE_SIZE, 0), (_ENABLE_PUSH, 0), (_INITIAL_WINDOW_SIZE, 0), (_MAX_HEADER_LIST_SIZE, MOST_HEAD_BYTES))
@@ -60,17 +76,19 @@ class Http2(Protocol):
     parting_s = 0.3
 
     def __init__(self, words: Http2Words, fields: Fields) -> None:
-        self._scheme, self._held = words.scheme, words.streams
+        self._held = words.streams
         self.heartbeat = None if words.heads else _PING
-        heads, gets = ([Filled(one, fields) for one in asked] for asked in (words.heads, words.gets))
-        self._heads = [(head, None if head.varies else self._frames(head(0))) for head in heads]
+        asked = (words.heads, words.gets)
+        self._heads, self._gets = ([Request(Filled(one, fields), words.scheme) for one in each] for each in asked)
+        # By row: how it says its next request (hpack.py).
+        self._ways, self._first_way, self._tables = bytearray(), FILLS if words.table else PLAIN, 0
         self._streams = array("I")  # by row: the last one that was opened; 0: none
         self.partial: dict[int, _FrameReader] = {}
         # The last answer to a HEAD that was whole in one frame, without its stream: what follows is mostly the same.
         self._known, self._status = (b"", b""), 0
         # The held ones are 1, 3 and so on, the same in each row; by row a bit for each that is gone.
         self._first, self._width = max(0, 2 * self._held - 1), (self._held + 7) // 8
-        self._gets = [(get, None if get.varies else self._asks(get(0))) for get in gets]
+        self._asked: dict[tuple[int, int], bytes] = {}  # by URL and way, where rows ask alike
         self._none, self._gone = (1 << self._held) - 1, bytearray()
         self._opened, self._lost, self._open = 0, dict[str, int](), 0
 
@@ -78,18 +96,18 @@ class Http2(Protocol):
         if self._heads:
             self._streams.extend([0] * (row + 1 - len(self._streams)))
             self._streams[row] = self._first
+        if self._heads or self._held:
+            self._ways.extend(bytes(max(0, row + 1 - len(self._ways))))
+            self._ways[row] = self._first_way
         if self._held:
             self._gone.extend(b"\xff" * (self._width * (row + 1) - len(self._gone)))
-        get, same = self._gets[target] if self._gets else (None, b"")
-        asks = self._asks(get(row)) if get is not None and same is None else same
-        self.partial[row] = _FrameReader(bool(self._heads), self._held, awaited=self._none, asks=asks)
+        self.partial[row] = _FrameReader(bool(self._heads), self._held, 0, self._none, partial(self._asks, row, target))
         return FIRST_WORDS
 
     def heartbeat_for(self, row: int, target: int) -> bytes:
         stream = self._streams[row]
         self._streams[row] = stream = stream + 2 if stream else 1
-        head, same = self._heads[target]
-        return _on_stream(same or self._frames(head(row)), stream)
+        return on_stream(self._heads[target].frames(row, self._way(row)), stream)
 
     def feed(self, row: int, data: bytes, awaiting: bool) -> Event | None:
         frames = self.partial.pop(row, None)
@@ -97,9 +115,11 @@ class Http2(Protocol):
             return None
         stream = self._streams[row] if self._heads else self._first
         if frames is None and awaiting and (data[:5], data[9:]) == self._known and data[5:9] == stream.to_bytes(4):
-            return Event(self._status, stream < _MOST_STREAM)
+            return Event(self._status, stream < MOST_STREAM)
         before, frames = frames, frames or _FrameReader(bool(self._heads), self._held, self._gone_of(row))
         frames.feed(data, stream, awaiting)
+        if frames.shrinks and self._ways:
+            self._ways[row], frames.shrinks = SHRINKS, False
         event = frames.event()
         if frames.midst:
             self.partial[row] = frames
@@ -113,17 +133,31 @@ class Http2(Protocol):
     def goodbye(self, row: int) -> bytes:
         return _GOODBYE
 
-    def _frames(self, request: bytes) -> Frames:
-        return _headers(header_block(request, self._scheme))
+    def _way(self, row: int) -> int:
+        """How it says the request that it says now."""
+        way = self._ways[row]
+        if way != PLAIN:
+            self._ways[row] = THEN[way]
+            self._tables += way == FILLS
+        return way
 
-    def _asks(self, get: bytes) -> bytes:
+    def _asks(self, row: int, target: int) -> bytes:
         """For all that a row holds. nginx keeps headers without a body in TLS's buffer until it has more to send, as the answer
         to a ping is.
         """
-        frames = self._frames(get)
-        return b"".join(_on_stream(frames, 2 * one + 1) for one in range(self._held)) + _FLUSH
+        if not self._held:
+            return b""
+        get, way = self._gets[target], self._way(row)
+        if (target, way) in self._asked:
+            return self._asked[target, way]
+        first, frames = get.frames(row, way), get.frames(row, THEN[way])
+        asked = on_stream(first, 1) + b"".join(on_stream(frames, 2 * one + 1) for one in range(1, self._held)) + _FLUSH
+        if not get.varies:
+            self._asked[target, way] = asked
+        return asked
 
     def add_counts(self, counts: ProtocolCounts) -> None:
+        counts.tables, self._tables = self._tables, 0
         if self._held:
             counts.streams_opened, counts.streams_lost, counts.streams_open = self._opened, self._lost, self._open
             self._opened, self._lost = 0, {}
@@ -148,39 +182,22 @@ class Http2(Protocol):
         frames.lost.clear()
 
 
-Frames = list[tuple[bytes, bytes]]
-
-
-def _headers(block: bytes) -> Frames:
-    """The frames of a HEAD or GET with this block, each in two parts between which its stream's number belongs."""
-    parts = [block[at : at + _MOST_PAYLOAD] for at in range(0, len(block), _MOST_PAYLOAD)]
-    frames = []
-    for number, part in enumerate(parts):
-        flags = (0 if number else END_STREAM) | (END_HEADERS if part is parts[-1] else 0)
-        frames.append((frame(CONTINUATION if number else HEADERS, flags, 0, part)[:5], part))
-    return frames
-
-
-def _on_stream(frames: Frames, stream: int) -> bytes:
-    name = stream.to_bytes(4)
-    return b"".join([head + name + part for head, part in frames])
-
-
 class _FrameReader:
     """One connection in the midst of its handshake, of a frame or of an answer, and what the frames of a read said. ``held``: how
     many streams it holds; ``gone``: a bit for each that is gone, with why in ``lost``; ``awaited``: a bit for each without its
-    answer, in a handshake, which says ``asks`` once the SETTINGS are agreed on.
+    answer, in a handshake, which says ``asks`` once the SETTINGS are agreed on. ``shrinks``: the server allows a smaller table.
     """
 
     __slots__ = (
         "_acknowledged", "_answered", "_asks", "_awaited", "_beats_by_head", "_block", "_buffer", "_ends", "_goaway", "_held",
         "_last", "_of", "_open", "_pinged", "_replies", "_settled", "_status", "_stream", "gone", "lost", "read", "shakes",
+        "shrinks",
     )  # fmt: skip
 
-    def __init__(self, heads: bool, held: int, gone: int = 0, *, awaited: int = 0, asks: bytes | None = None) -> None:
-        self.shakes = asks is not None
+    def __init__(self, heads: bool, held: int, gone: int = 0, awaited: int = 0, asks: Callable[[], bytes] | None = None) -> None:
+        self.shakes, self.shrinks = asks is not None, False
         self._settled = self._acknowledged = False  # the server's SETTINGS came; it took ours
-        self._beats_by_head, self._held, self.gone, self._awaited, self._asks = heads, held, gone, awaited, asks or b""
+        self._beats_by_head, self._held, self.gone, self._awaited, self._asks = heads, held, gone, awaited, asks
         self.lost: list[str] = []
         self._replies: list[bytes] = []  # of a handshake they go out together
         self._buffer = b""
@@ -222,17 +239,17 @@ class _FrameReader:
             self._replies = []
         self.read = at = 0
         data = self._buffer + data
-        while len(data) - at >= _HEAD_BYTES and not self._leaves and not (self.shakes and self._granted):
+        while len(data) - at >= HEAD_BYTES and not self._leaves and not (self.shakes and self._granted):
             sized, flags, of = struct.unpack_from(">IBI", data, at)
-            length, kind, end = sized >> 8, sized & 0xFF, at + _HEAD_BYTES + (sized >> 8)
+            length, kind, end = sized >> 8, sized & 0xFF, at + HEAD_BYTES + (sized >> 8)
             if self.shakes and not self._settled and (kind != SETTINGS or flags & ACK or of):
                 _require_more(data)
                 break
-            if length > _MOST_PAYLOAD:
-                raise ProtocolError(f"a frame of more than {_MOST_PAYLOAD} bytes")
+            if length > MOST_PAYLOAD:
+                raise ProtocolError(f"a frame of more than {MOST_PAYLOAD} bytes")
             if len(data) < end:
                 break
-            self._take(kind, flags, of & _MOST_STREAM, data[at + _HEAD_BYTES : end])
+            self._take(kind, flags, of & MOST_STREAM, data[at + HEAD_BYTES : end])
             self.read, at = self.read + 1, end
         self._buffer = data[at:]
 
@@ -243,7 +260,7 @@ class _FrameReader:
         reply = b"".join(self._replies)
         if self._answered and (self._goaway is None or self._answers_before):
             status, self._status = self._status, 0
-            stays = self._goaway is None and self._stream < _MOST_STREAM
+            stays = self._goaway is None and self._stream < MOST_STREAM
             return Event(status, stays, kind=ANSWER, reply=reply, own=bool(self.lost))
         if self._leaves:
             return Event(self._goaway or 0, False, kind=LEAVING)
@@ -256,7 +273,7 @@ class _FrameReader:
             raise ProtocolError(f"more than {_MOST_REPLIES} frames before it acknowledged our SETTINGS")
         if not (self._granted or (self._agreed and self._asks)):
             return None
-        reply, self._asks, self._replies = b"".join((*self._replies, self._asks)), b"", []
+        reply, self._asks, self._replies = b"".join((*self._replies, self._asks() if self._asks else b"")), None, []
         if not self._granted:
             return Event(0, True, kind=NEWS, reply=reply)
         return Event(0, True, kind=ESTABLISHED, reply=reply, rest=self._buffer)
@@ -278,10 +295,10 @@ class _FrameReader:
             if len(payload) < 8:
                 raise ProtocolError("a GOAWAY that is cut")
             last, self._goaway = struct.unpack_from(">II", payload)
-            self._last = last & _MOST_STREAM
+            self._last = last & MOST_STREAM
         elif kind == PUSH_PROMISE:
             raise ProtocolError("a push, though it was not granted")
-        elif kind == WINDOW_UPDATE and not int.from_bytes(payload) & _MOST_STREAM:
+        elif kind == WINDOW_UPDATE and not int.from_bytes(payload) & MOST_STREAM:
             raise ProtocolError("a WINDOW_UPDATE of nothing")
         elif of and kind <= CONTINUATION and kind != PRIORITY:
             self._take_of_stream(kind, flags, of, payload)
@@ -299,6 +316,7 @@ class _FrameReader:
             if not least <= value <= most:
                 raise ProtocolError(f"SETTINGS of {value} for 0x{name:x}, which may not be")
             need = self._held + self._beats_by_head
+            self.shrinks |= name == _HEADER_TABLE_SIZE and value < TABLE_BYTES
             if name == _MAX_STREAMS and value < need and self.shakes and not self._agreed:
                 raise ProtocolError(f"MAX_CONCURRENT_STREAMS {value}: {need} needed on a connection")
         self._settled = True
@@ -320,13 +338,13 @@ class _FrameReader:
         elif kind == DATA:
             if self._awaited >> of // 2 & 1 if held else not self._status:
                 raise ProtocolError("data before the headers")
-            if payload or flags & _PADDED:
+            if payload or flags & PADDED:
                 raise ProtocolError("data beyond its window" if held else "data, which no HEAD has")
             self._end(of, flags & END_STREAM)
         else:
             if kind == HEADERS:
                 self._block, self._of, self._ends = bytearray(), of, bool(flags & END_STREAM)
-                payload = _unpadded(flags, payload)
+                payload = unpadded(flags, payload)
             if self._block is None:
                 raise ProtocolError("a CONTINUATION of nothing")
             self._block += payload
@@ -378,12 +396,3 @@ def _require_more(data: bytes) -> None:
         raise ProtocolError(f"{data[:40]!r} in place of SETTINGS")
     if end or len(data) >= _MOST_STATUS_LINE:
         raise ProtocolError(f"it speaks HTTP/1: {line.decode('latin-1').strip()[:80]}")
-
-
-def _unpadded(flags: int, payload: bytes) -> bytes:
-    """The block of headers in a frame, without priority and padding."""
-    padded, before = bool(flags & _PADDED), 5 if flags & _HAS_PRIORITY else 0
-    padding = payload[0] if padded and payload else 0
-    if len(payload) < padded + before + padding:
-        raise ProtocolError("a frame of headers that is shorter than its padding")
-    return payload[padded + before : len(payload) - padding]
