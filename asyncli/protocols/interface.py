@@ -77,6 +77,10 @@ class Protocol:
         """The last words on a connection that stands, after which the peer closes it; b"": none."""
         return b""
 
+    def reopens_after_s(self, row: int) -> float:
+        """The least wait that the row's peer has asked for before it is connected to again."""
+        return 0.0
+
     def add_counts(self, counts: ProtocolCounts) -> None:
         """Add what it counts itself, since the last call."""
 
