@@ -124,6 +124,8 @@ def _require_protocol(fields: Mapping[str, Any], located: Mapping[str, str]) -> 
             raise PlanError(f"{located[key]}: only for {_ways_to(key)}, not for {spoken.title}; leave it out")
     pings = fields.get("h2_heartbeat") != "head" and not fields.get("streams")
     require_headers(name, fields.get("headers", ()), located.get("headers", ""), pings=pings)
+    if fields.get("h2_table") and pings:
+        raise PlanError(f"{located['h2_table']}: pings have no headers; write --h2-heartbeat head or --streams beside it")
     if fields.get("send") is not None and fields.get("silence_s") is not None:
         raise PlanError(f"{located['send']} and {located['silence_s']}: a connection sends heartbeats or listens; leave one out")
     if fields.get("expect") is not None and fields.get("send") is None:

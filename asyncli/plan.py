@@ -109,11 +109,15 @@ class Plan(Discreet, frozen=True, forbid_unknown_fields=True, kw_only=True):
     http_protocol: Literal["sse", "stream"] | None = None
     #: Of a WebSocket: the text that is sent as a heartbeat and comes back; None: a ping.
     ws_message: str | None = None
+    #: Offer to compress messages (permessage-deflate).
+    ws_deflate: bool = False
     #: HTTP/2 to http:// (by prior knowledge) and https:// (by ALPN); its heartbeat, None: a ping.
     http2: bool = False
     h2_heartbeat: Literal["ping", "head"] | None = None
     #: Of HTTP/2: answers that each connection holds open on streams of its own.
     streams: int = 0
+    #: Of its requests: the fields of a connection's later ones refer to the server's dynamic table.
+    h2_table: bool = False
     #: Of raw TCP (expected.py): what is sent as a heartbeat, None: nothing; what its answer is; what the server says first.
     send: str | None = None
     expect: str | None = None
@@ -233,8 +237,10 @@ KEYS: dict[str, tuple[str, Callable[[object], Any]]] = {
     "header": ("headers", each_of(parse_header)),
     "data": ("data", parse_file),
     "ws_message": ("ws_message", parse_text),
+    "ws_deflate": ("ws_deflate", parse_boolean),
     "http2": ("http2", parse_boolean),
     "h2_heartbeat": ("h2_heartbeat", one_of("ping", "head", what="a heartbeat of HTTP/2")),
+    "h2_table": ("h2_table", parse_boolean),
     "streams": ("streams", whole_number(0, 10_000, "a number of streams")),
     "send": ("send", parse_sent),
     "expect": ("expect", checked_expected),

@@ -198,6 +198,10 @@ class ProtocolCounts(msgspec.Struct):
     streams_opened: Count = 0
     streams_lost: dict[str, Count] = msgspec.field(default_factory=dict)
     streams_open: int = 0
+    #: Of HTTP/2, connections whose requests use the server's dynamic table.
+    tables: Count = 0
+    #: Of WebSocket, where it was offered: permessage-deflate as it was granted, with its parameters -> on how many connections.
+    deflate: dict[str, Count] = msgspec.field(default_factory=dict)
 
 
 #: Of a tick: summed over workers, and not over time.

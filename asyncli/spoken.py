@@ -27,10 +27,10 @@ class Spoken(msgspec.Struct, frozen=True):
 _WEB = ("http", "https"), (80, 443)
 PROTOCOLS = {
     "http": Spoken("HTTP", *_WEB, ("method", "http_protocol", "http2"), True, "heartbeats"),
-    "http2": Spoken("HTTP/2", *_WEB, ("http2", "h2_heartbeat", "streams"), True, "heartbeats", "--http2"),
+    "http2": Spoken("HTTP/2", *_WEB, ("http2", "h2_heartbeat", "h2_table", "streams"), True, "heartbeats", "--http2"),
     "sse": Spoken("Server-sent events", *_WEB, ("http_protocol", "silence_s"), True, "connections", "--protocol sse"),
     "stream": Spoken("HTTP stream", *_WEB, ("http_protocol", "silence_s"), True, "connections", "--protocol stream"),
-    "websocket": Spoken("WebSocket", ("ws", "wss"), (80, 443), ("ws_message",), True, "connections"),
+    "websocket": Spoken("WebSocket", ("ws", "wss"), (80, 443), ("ws_message", "ws_deflate"), True, "connections"),
     "tcp": Spoken("TCP", ("tcp", "tls"), None, ("send", "expect", "greeting", "silence_s")),
     "mqtt": Spoken("MQTT", ("mqtt", "mqtts"), (1883, 8883), ("mqtt_version", "mqtt_id", "mqtt_login", "subscribe")),
 }

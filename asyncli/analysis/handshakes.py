@@ -137,6 +137,10 @@ class ProtocolPart(msgspec.Struct):
     messages: int
     message_bytes: int
     streams: StreamsPart | msgspec.UnsetType = msgspec.UNSET
+    #: Of HTTP/2, where it was asked for: connections whose requests used the server's dynamic table.
+    tables: int | msgspec.UnsetType = msgspec.UNSET
+    #: Of WebSocket, where it was offered: permessage-deflate as it was granted -> on how many connections.
+    deflate: dict[str, int] | msgspec.UnsetType = msgspec.UNSET
     #: Where any answer is right: how the first of each worker began.
     first_answers: dict[str, int] | msgspec.UnsetType = msgspec.UNSET
 
@@ -149,7 +153,9 @@ def protocol_of(run: Run, totals: Totals) -> ProtocolPart | msgspec.UnsetType:
     goodbyes = {str(code): count for code, count in sorted(counts.goodbyes.items())}
     said = (counts.refused, counts.broken, goodbyes, counts.messages, counts.message_bytes)
     took, first = Quantiles.of(counts.handshake_us), counts.first_answers or msgspec.UNSET
-    return ProtocolPart(run.plan.protocol, took, *said, _streams(run, counts), first)
+    deflate = counts.deflate if run.plan.ws_deflate else msgspec.UNSET
+    tables = counts.tables if run.plan.h2_table else msgspec.UNSET
+    return ProtocolPart(run.plan.protocol, took, *said, _streams(run, counts), tables, deflate, first)
 
 
 def _streams(run: Run, counts: ProtocolCounts) -> StreamsPart | msgspec.UnsetType:

@@ -39,6 +39,7 @@ def command(server: str | None, tls: bool, **values: Any) -> int:
     from asyncli.cli.run import run_soak
 
     made = lab.choose(
-        server, connections=plan.connections, keepalive_s=plan.keepalive_s, tls=tls, http2=plan.http2, scheme=scheme, **proxied
-    )
+        server, connections=plan.connections, keepalive_s=plan.keepalive_s, tls=tls, http2=plan.http2, deflate=plan.ws_deflate,
+        scheme=scheme, **proxied,
+    )  # fmt: skip
     return run_soak(plan, to, lab=made)

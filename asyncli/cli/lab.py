@@ -36,14 +36,15 @@ The system's own configuration is neither read nor changed.
 @click.option("--port", default="0", metavar="PORT", show_default=True, help="The port; 0: a free one.")
 @click.option("--tls", is_flag=True, help="Speak TLS, with a new certificate, where it can.")
 @click.option("--http2", is_flag=True, help="Speak HTTP/2, where it can.")
-def command(name: str, connections: str | None, keepalive: str, port: str, tls: bool, http2: bool) -> int:
+@click.option("--ws-deflate", is_flag=True, help="Grant permessage-deflate to WebSockets, where it can.")
+def command(name: str, connections: str | None, keepalive: str, port: str, tls: bool, http2: bool, ws_deflate: bool) -> int:
     count = None if connections is None else parsed("--connections", parse_count, connections)
     seconds = seconds_of("--keepalive", keepalive)
     if not port.isdigit() or int(port) > 65535:
         raise PlanError(f"--port: {port!r} is not a port; write a number from 0 to 65535")
     import asyncio
 
-    asyncio.run(_serve(name, count, keepalive_s=seconds, port=int(port), tls=tls, http2=http2))
+    asyncio.run(_serve(name, count, keepalive_s=seconds, port=int(port), tls=tls, http2=http2, deflate=ws_deflate))
     return 0
 
 
@@ -71,6 +72,7 @@ async def _serve(name: str, connections: int | None, **options: Any) -> None:
         authority = "" if server.authority is None else f"--ca {shlex.quote(str(server.authority))} "
         if server.authority is not None:
             click.echo(f"  authority  {server.authority}")
-        keys = "".join(f"--{key} {shlex.quote(value)} " for key, value in server.plan_keys.items()) + "--http2 " * server.http2
+        keys = "".join(f"--{key} {shlex.quote(value)} " for key, value in server.plan_keys.items())
+        keys += "--http2 " * server.http2 + "--ws-deflate " * server.deflate
         click.echo(f"  try     asyncli soak -c {server.connections} {status}{authority}{keys}{server.url}")
         await stopped.wait()

@@ -561,7 +561,8 @@ class HeldConnections:
         if self._shard.reopen and not self.draining:
             self.state[row] = BACKOFF
             attempt = (self._lives[row] << 8) | self._retries[row]
-            self.wheel.add(row, now + backoff_s(self._seed, self._number(row), attempt, self._retries[row]))
+            wait_s = backoff_s(self._seed, self._number(row), attempt, self._retries[row])
+            self.wheel.add(row, now + self._protocol.reopens_after_s(row) + wait_s)
         else:
             self.state[row] = DEAD
 

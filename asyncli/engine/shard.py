@@ -22,8 +22,9 @@ from asyncli.records import Finding, Tick
 from asyncli.template import Data, Fields
 from asyncli.values import Target, TlsOptions
 
-# Of a WebSocket's request, beside its key (protocols/websocket.py).
+# Of a WebSocket's request, beside its key (protocols/websocket.py); and what browsers offer.
 _UPGRADE = ("Upgrade: websocket", "Connection: Upgrade", "Sec-WebSocket-Version: 13")
+_DEFLATE = "Sec-WebSocket-Extensions: permessage-deflate; client_max_window_bits"
 
 
 class Shard(msgspec.Struct, frozen=True, tag=True):
@@ -173,9 +174,9 @@ def _words_of(plan: Plan) -> Words:
         case "http":
             return HttpWords(plan.method, tuple(_head(plan.method, target, plan.headers) for target in plan.targets))
         case "websocket":
-            fields = [*plan.headers, *_UPGRADE]
+            fields = [*plan.headers, *_UPGRADE, *([_DEFLATE] if plan.ws_deflate else ())]
             requests = tuple(_head("GET", target, fields).removesuffix(b"\r\n") for target in plan.targets)
-            return WebSocketWords(requests, (plan.ws_message or "").encode())
+            return WebSocketWords(requests, (plan.ws_message or "").encode(), plan.ws_deflate)
         case "sse" | "stream" as name:
             requests = tuple(_head("GET", target, _asking(plan.headers, name)).removesuffix(b"\r\n") for target in plan.targets)
             return StreamWords(requests, name == "sse", plan.longest_silence_s)
@@ -185,7 +186,8 @@ def _words_of(plan: Plan) -> Words:
         case "http2":
             heads, gets = (tuple(_head(method, target, plan.headers) for target in plan.targets) for method in ("HEAD", "GET"))
             scheme = b"https" if plan.targets[0].secure else b"http"
-            return Http2Words(heads if plan.h2_heartbeat == "head" else (), scheme, gets if plan.streams else (), plan.streams)
+            heads, gets = heads if plan.h2_heartbeat == "head" else (), gets if plan.streams else ()
+            return Http2Words(heads, scheme, gets, plan.streams, plan.h2_table)
         case _:
             return TcpWords(unescaped(plan.send or ""), plan.expect or "any", plan.greeting or "", plan.longest_silence_s)
 

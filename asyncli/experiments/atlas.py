@@ -37,6 +37,8 @@ class Cell(NamedTuple):
 
 _H2C: Mapping[str, Any] = {"http2": True}
 _H2: dict[str, Any] = {"keys": _H2C, "options": _H2C}
+# Short messages: what a server keeps to read and write compressed ones is made by the first.
+_DEFLATE: dict[str, Any] = {"keys": {"ws_deflate": True, "ws_message": '{"op": "ping"}'}, "options": {"deflate": True}}
 _SSE: dict[str, Any] = {"scheme": "http", "keys": {"protocol": "sse", "silence": "forever"}}
 #: By the names that ``--only`` takes.
 CELLS = {
@@ -45,6 +47,9 @@ CELLS = {
     "nginx-h2c": Cell("nginx", "HTTP/2, pings", **_H2),
     "nginx-h2": Cell("nginx", "HTTP/2 over TLS, pings", True, **_H2),
     "nginx-h2c-heads": Cell("nginx", "HTTP/2, HEADs", keys={**_H2C, "h2_heartbeat": "head"}, options=_H2C),
+    "nginx-h2c-heads-table": Cell(
+        "nginx", "HTTP/2, HEADs by the header table", keys={**_H2C, "h2_heartbeat": "head", "h2_table": True}, options=_H2C
+    ),
     "nginx-h2c-streams-10": Cell("nginx", "HTTP/2, 10 held streams", keys={**_H2C, "streams": 10}, options=_H2C),
     "nginx-h2c-streams-100": Cell("nginx", "HTTP/2, 100 held streams", keys={**_H2C, "streams": 100}, options=_H2C),
     "apache-event": Cell("apache-event", "HTTP"),
@@ -67,6 +72,7 @@ CELLS = {
     "nchan-wss": Cell("nchan", "WebSocket over TLS", True),
     "websockets-ws": Cell("websockets", "WebSocket"),
     "websockets-wss": Cell("websockets", "WebSocket over TLS", True),
+    "websockets-ws-deflate": Cell("websockets", "WebSocket, compressed messages", **_DEFLATE),
     "aiohttp-ws": Cell("aiohttp", "WebSocket"),
     "aiohttp-wss": Cell("aiohttp", "WebSocket over TLS", True),
     "aiohttp-http": Cell("aiohttp", "HTTP", scheme="http"),
@@ -75,6 +81,7 @@ CELLS = {
     "uvicorn-http": Cell("uvicorn", "HTTP", scheme="http"),
     "node-ws": Cell("node-ws", "WebSocket"),
     "node-wss": Cell("node-ws", "WebSocket over TLS", True),
+    "node-ws-deflate": Cell("node-ws", "WebSocket, compressed messages", **_DEFLATE),
     "node-http": Cell("node-ws", "HTTP", scheme="http"),
     "gorilla-ws": Cell("gorilla", "WebSocket"),
     "gorilla-wss": Cell("gorilla", "WebSocket over TLS", True),

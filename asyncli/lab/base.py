@@ -33,8 +33,8 @@ class LabServer(ABC):
 
     It is sized for ``connections`` with a heartbeat every ``keepalive_s`` seconds, in ``workers`` processes or threads (default:
     as many as suit it). ``keepalive_timeout_s`` defaults to ten times ``keepalive_s``, and at least an hour, so that a paused
-    client keeps its connections. ``tls``: it speaks TLS, with a new certificate. ``http2``: it speaks HTTP/2. ``scheme``: of its
-    URL, where it speaks more than one protocol.
+    client keeps its connections. ``tls``: it speaks TLS, with a new certificate. ``http2``: it speaks HTTP/2. ``deflate``: it
+    grants permessage-deflate to WebSockets. ``scheme``: of its URL, where it speaks more than one protocol.
 
     It runs in a temporary folder and ends with us. It is ready when it prints a line, or when its status page answers, on
     127.0.0.1 and its own port.
@@ -50,6 +50,7 @@ class LabServer(ABC):
     speaks_tls: ClassVar[bool] = False
     speaks_http2: ClassVar[bool] = False
     speaks_proxy_protocol: ClassVar[bool] = False
+    speaks_deflate: ClassVar[bool] = False
     #: Of its URL, without TLS.
     scheme: str = "http"
     #: Another that it speaks at the same port; "" where there is none.
@@ -75,11 +76,12 @@ class LabServer(ABC):
         keepalive_timeout_s: int | None = None,
         tls: bool = False,
         http2: bool = False,
+        deflate: bool = False,
         scheme: str | None = None,
     ) -> None:
         if scheme is not None:
             self.scheme = scheme
-        self.tls, self.http2 = tls, http2
+        self.tls, self.http2, self.deflate = tls, http2, deflate
         ports.family_of(address)
         self._connections = connections or self.usual
         self.address, self.port, self.status_port = address, port, 0

@@ -25,7 +25,8 @@ _OWN_DESCRIPTORS = 64
 
 class _LabLibrary(LabServer):
     """``_program`` is started with address, port, length of the listeners' queue, seconds after which an idle connection of HTTP
-    is closed, and the certificate's file ("" without TLS); it prints a line when it listens.
+    is closed, the certificate's file ("" without TLS), and "deflate" where it grants that ("" else); it prints a line when it
+    listens.
     """
 
     scheme = "ws"
@@ -51,12 +52,13 @@ class _LabLibrary(LabServer):
 
     def _argv(self) -> list[str]:
         pem = str(self._file("server.pem")) if self.tls else ""
-        return [*self._program, self.address, str(self.port), str(backlog()), str(self._timeout_s), pem]
+        return [*self._program, self.address, str(self.port), str(backlog()), str(self._timeout_s), pem, "deflate" * self.deflate]
 
 
 class _LabPython(_LabLibrary):
     """By the Python that runs asyncli; the programs are in ``python_servers.py``."""
 
+    speaks_deflate = True
     #: The packages that it takes, its own first and from which version on, and what pip calls them.
     packages: ClassVar[tuple[str, ...]]
     least: ClassVar[int] = 0
@@ -106,6 +108,7 @@ class LabNodeWs(_LabLibrary):
     asyncli runs, then where ``npm install -g`` has it."""
 
     name, also = "node-ws", "http"
+    speaks_deflate = True
 
     def _find(self) -> None:
         node = next(programs("--version", "node", "nodejs"), None)

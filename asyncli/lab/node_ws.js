@@ -1,11 +1,11 @@
-// The program behind asyncli.lab.libraries.LabNodeWs: node node_ws.js PACKAGE ADDRESS PORT BACKLOG IDLE_S PEM
+// The program behind asyncli.lab.libraries.LabNodeWs: node node_ws.js PACKAGE ADDRESS PORT BACKLOG IDLE_S PEM DEFLATE
 //
-// For many idle connections as the documentations of ws and Node say: no permessage-deflate (ws: "significant overhead in terms of
-// performance and memory consumption"), no list of clients, and idle connections of HTTP are kept (by default Node closes them after
+// For many idle connections as the documentations of ws and Node say: no permessage-deflate unless DEFLATE says so (ws: "significant overhead
+// in terms of performance and memory consumption"), no list of clients, and idle connections of HTTP are kept (by default Node closes them after
 // 5 s, and those without a request after 60 s).
 "use strict";
 const fs = require("fs");
-const [packaged, address, port, backlog, idle, pem] = process.argv.slice(2);
+const [packaged, address, port, backlog, idle, pem, deflate] = process.argv.slice(2);
 const { WebSocketServer } = require(packaged);
 
 const answer = (_request, response) => response.end("ok\n");
@@ -14,7 +14,7 @@ const server = pem ? require("https").createServer({ cert: both, key: both }, an
 server.keepAliveTimeout = idle * 1000;
 server.headersTimeout = 0;
 server.requestTimeout = 0;
-new WebSocketServer({ server, perMessageDeflate: false, clientTracking: false }).on("connection", (held) => {
+new WebSocketServer({ server, perMessageDeflate: Boolean(deflate), clientTracking: false }).on("connection", (held) => {
   held.on("message", (data, binary) => held.send(data, { binary }));
   held.on("error", () => held.terminate());
 });

@@ -1,10 +1,10 @@
 """The Python programs behind :mod:`asyncli.lab.libraries`.
 
-    python -m asyncli.lab.python_servers NAME ADDRESS PORT BACKLOG IDLE_S PEM
+    python -m asyncli.lab.python_servers NAME ADDRESS PORT BACKLOG IDLE_S PEM DEFLATE
 
-For many idle connections as their documentations say: no compression, which takes most of a connection's memory (websockets,
-"Memory and buffers": 64 kB with it, 14 kB without), no access log, no pings (by default websockets and uvicorn send one each
-20 s), and idle connections of HTTP are kept (by default uvicorn closes them after 5 s).
+For many idle connections as their documentations say: no compression unless DEFLATE says so, which takes most of a connection's
+memory (websockets, "Memory and buffers": 64 kB with it, 14 kB without), no access log, no pings (by default websockets and
+uvicorn send one each 20 s), and idle connections of HTTP are kept (by default uvicorn closes them after 5 s).
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ class _Place(NamedTuple):
     backlog: int
     idle_s: int
     pem: str
+    deflate: bool
 
     @property
     def context(self) -> ssl.SSLContext | None:
@@ -50,8 +51,9 @@ def _websockets(asked: _Place) -> None:
 
     async def run() -> None:
         async with serve(
-            echo, asked.address, asked.port, compression=None, ping_interval=None, backlog=asked.backlog, ssl=asked.context
-        ) as server:
+            echo, asked.address, asked.port, compression="deflate" if asked.deflate else None, ping_interval=None,
+            backlog=asked.backlog, ssl=asked.context,
+        ) as server:  # fmt: skip
             _ready()
             await server.serve_forever()
 
@@ -62,7 +64,7 @@ def _aiohttp(asked: _Place) -> None:
     from aiohttp import web
 
     async def answer(request: web.Request) -> web.StreamResponse:
-        held = web.WebSocketResponse(compress=False)
+        held = web.WebSocketResponse(compress=asked.deflate)
         if not held.can_prepare(request):
             return web.Response(text="ok\n")
         await held.prepare(request)
@@ -112,7 +114,7 @@ def _uvicorn(asked: _Place) -> None:
 
     config = uvicorn.Config(
         app, host=asked.address, port=asked.port, backlog=asked.backlog, timeout_keep_alive=asked.idle_s, access_log=False,
-        log_level="warning", ws_ping_interval=None, ws_per_message_deflate=False, ssl_certfile=asked.pem or None,
+        log_level="warning", ws_ping_interval=None, ws_per_message_deflate=asked.deflate, ssl_certfile=asked.pem or None,
     )  # fmt: skip
     Told(config).run()
 
@@ -121,10 +123,10 @@ _SERVERS: dict[str, Callable[[_Place], None]] = {"websockets": _websockets, "aio
 
 
 def main() -> None:
-    name, address, port, backlog, idle_s, pem = sys.argv[1:]
+    name, address, port, backlog, idle_s, pem, deflate = sys.argv[1:]
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    _SERVERS[name](_Place(address, int(port), int(backlog), int(idle_s), pem))
+    _SERVERS[name](_Place(address, int(port), int(backlog), int(idle_s), pem, bool(deflate)))
 
 
 if __name__ == "__main__":

@@ -48,6 +48,10 @@ NAMES: dict[str, Known] = {
 }
 
 
+# Options of which not every server is capable: ``speaks_tls`` and so on.
+_ABLE = {"tls": "TLS", "http2": "HTTP/2", "proxy_protocol": "the PROXY protocol", "deflate": "permessage-deflate"}
+
+
 def choose(name: str | None = None, **options: Any) -> LabServer:
     """The lab server called ``name``; None: an nginx with stub_status, else the built-in one. It is not started.
 
@@ -62,8 +66,7 @@ def choose(name: str | None = None, **options: Any) -> LabServer:
             return choose("nginx", binary=binary, **options)
         name = "builtin"
     kind = kind_of(name)
-    asked = {"tls": "TLS", "http2": "HTTP/2", "proxy_protocol": "the PROXY protocol"}
-    for option, what in asked.items():
+    for option, what in _ABLE.items():
         able = f"speaks_{option}"
         if options.get(option) and not getattr(kind, able):
             others = ", ".join(one for one in NAMES if getattr(kind_of(one), able))

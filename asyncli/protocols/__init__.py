@@ -14,10 +14,14 @@ def new_protocol(words: Words, entropy: Callable[[int], bytes], fields: Fields) 
     """What the held connections of one table speak. ``entropy`` gives so many random bytes; ``fields``: of the templates in
     ``words``.
     """
-    # What HTTP does not need, its workers do not load: hashlib brings OpenSSL.
+    # What HTTP does not need, its workers do not load: hashlib brings OpenSSL, deflate zlib.
     match words:
         case HttpWords():
             return Http1(words.method, words.requests, fields)
+        case WebSocketWords(deflate=True):
+            from asyncli.protocols.deflate import Deflated
+
+            return Deflated(words.requests, entropy, words.message, fields)
         case WebSocketWords():
             from asyncli.protocols.websocket import WebSocket
 

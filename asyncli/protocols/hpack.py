@@ -1,4 +1,4 @@
-"""HPACK (RFC 7541), as far as it goes without a dynamic table: a request's block of headers, and a response's status."""
+"""HPACK (RFC 7541): a request's block of headers, with the server's dynamic table or without, and a response's status."""
 
 from __future__ import annotations
 
@@ -11,25 +11,56 @@ _STATUSES = {8: 200, 9: 204, 10: 206, 11: 304, 12: 400, 13: 404, 14: 500}
 _STATUS_NAMES = (b":status", b"\xb8\x84\x8d\x36\xa3")  # as it is, and in Huffman's code
 # Of digits that code is 5 bits for 0 to 2 and 6 for the others, and ones at the end (appendix B).
 _DIGITS = re.compile("(000(?:00|01|10)|011(?:001|01.|1..))" * 3 + "1{0,7}")
+#: How a connection says its next request: in literals that nobody need remember; so, after it has the server's table hold
+#: nothing, for servers that allow less than the usual table (section 4.2); in literals that fill the table; or referring to
+#: those. And how it says the one after that.
+WAYS = PLAIN, SHRINKS, FILLS, REFERS = range(4)
+THEN = (PLAIN, PLAIN, REFERS, REFERS)
+#: The table that a server has unless it says less, and what an entry takes of it beside its text (section 4.1).
+TABLE_BYTES, _ENTRY_BYTES = 4096, 32
+# Static entries that say all of a field.
+_WHOLE = {(b":method", b"GET"): 2, (b":path", b"/"): 4, (b":scheme", b"http"): 6, (b":scheme", b"https"): 7}
 
 
-def header_block(request: bytes, scheme: bytes) -> bytes:
-    """A request of HTTP/1.1 without a body as HTTP/2 says it: static entries and literals that nobody need remember."""
+def header_block(request: bytes, scheme: bytes, way: int = PLAIN) -> bytes:
+    """A request of HTTP/1.1 without a body as HTTP/2 says it. HEADs and GETs of one connection have the same table: all of their
+    fields but the method, as far as it goes.
+    """
     line, *lines = request.removesuffix(b"\r\n\r\n").split(b"\r\n")
     method, path, _ = line.split(b" ")
     fields = [(name.strip().lower(), value.strip()) for name, _, value in (one.partition(b":") for one in lines)]
     pseudo = [(b":method", method), (b":scheme", scheme), (b":path", path), (b":authority", dict(fields)[b"host"])]
-    return b"".join(b"\0" + _text(name) + _text(value) for name, value in pseudo + fields if name != b"host")
+    said = pseudo + [field for field in fields if field[0] != b"host"]
+    literals = [_text(name) + _text(value) for name, value in said]
+    if way in (PLAIN, SHRINKS):
+        return b"\x20" * (way == SHRINKS) + b"".join(b"\0" + literal for literal in literals)
+    room, tabled = TABLE_BYTES, list[int]()
+    for at, (name, value) in enumerate(said):
+        size = len(name) + len(value) + _ENTRY_BYTES
+        if at and (name, value) not in _WHOLE and size <= room:
+            room -= size
+            tabled.append(at)
+    newest, block = _MOST_STATIC + len(tabled), b""
+    for at, literal in enumerate(literals):
+        if at in tabled:
+            block += b"\x40" + literal if way == FILLS else _integer(newest - tabled.index(at), 0x80)
+        else:
+            block += _integer(_WHOLE[said[at]], 0x80) if said[at] in _WHOLE else b"\0" + literal
+    return block
 
 
 def _text(text: bytes) -> bytes:
-    size = len(text)
-    if size < 127:
-        return bytes((size,)) + text
-    size, written = size - 127, b"\x7f"
-    while size >= 128:
-        size, written = size >> 7, written + bytes((size & 127 | 128,))
-    return written + bytes((size,)) + text
+    return _integer(len(text)) + text
+
+
+def _integer(value: int, flag: int = 0) -> bytes:
+    """With a prefix of 7 bits (section 5.1)."""
+    if value < 127:
+        return bytes((flag | value,))
+    value, written = value - 127, bytes((flag | 127,))
+    while value >= 128:
+        value, written = value >> 7, written + bytes((value & 127 | 128,))
+    return written + bytes((value,))
 
 
 def status_of(block: bytes) -> int:

@@ -9,9 +9,11 @@ read. h2 and hpack agree, frame by frame and however the bytes are cut.
 from __future__ import annotations
 
 from array import array
+from collections.abc import Sequence
+from functools import partial
 
-from asyncli.protocols.hpack import header_block
-from asyncli.protocols.http2_frames import BEAT, FIRST_WORDS, GOODBYE, MOST_STREAM, FrameReader, headers, on_stream, on_streams
+from asyncli.protocols.hpack import FILLS, PLAIN, SHRINKS, THEN
+from asyncli.protocols.http2_frames import BEAT, FIRST_WORDS, GOODBYE, MOST_STREAM, FrameReader, Request, on_stream, on_streams
 from asyncli.protocols.interface import ANSWER, ESTABLISHED, Event, Protocol
 from asyncli.protocols.words import Http2Words
 from asyncli.records import ProtocolCounts
@@ -30,10 +32,12 @@ class Http2(Protocol):
     parting_s = 0.3
 
     def __init__(self, words: Http2Words, fields: Fields) -> None:
-        self._scheme, self._held = words.scheme, words.streams
+        self._held = words.streams
         self.heartbeat = None if words.heads else BEAT
-        heads, gets = ([Filled(one, fields) for one in asked] for asked in (words.heads, words.gets))
-        self._heads = [(head, None if head.varies else self._frames(head(0))) for head in heads]
+        asked = (words.heads, words.gets)
+        self._heads, self._gets = ([Request(Filled(one, fields), words.scheme) for one in each] for each in asked)
+        # By row: how it says its next request (hpack.py).
+        self._ways, self._first_way, self._tables = bytearray(), FILLS if words.table else PLAIN, 0
         self._streams = array("I")  # by row: the last one that was opened; 0: none
         self.partial: dict[int, FrameReader] = {}
         # The last answer to a HEAD that was whole in one frame, without its stream: what follows is mostly the same.
@@ -42,7 +46,7 @@ class Http2(Protocol):
         self._first, self._width = range(1, 2 * self._held, 2), (self._held + 7) // 8
         self._later: dict[int, array[int]] = {}
         self._short: list[int] = []
-        self._gets = [(get, None if get.varies else on_streams(self._frames(get(0)), self._first)) for get in gets]
+        self._asked: dict[tuple[int, int], bytes] = {}  # by URL and way, of a handshake, where rows ask alike
         self._none, self._gone = (1 << self._held) - 1, bytearray()
         self._opened, self._lost, self._open = 0, dict[str, int](), 0
 
@@ -50,18 +54,18 @@ class Http2(Protocol):
         if self._heads or self._held:
             self._streams.extend([0] * (row + 1 - len(self._streams)))
             self._streams[row] = max(0, 2 * self._held - 1)
+            self._ways.extend(bytes(max(0, row + 1 - len(self._ways))))
+            self._ways[row] = self._first_way
         if self._held:
             self._gone.extend(b"\xff" * (self._width * (row + 1) - len(self._gone)))
-        get, same = self._gets[target] if self._gets else (None, b"")
-        asks = on_streams(self._frames(get(row)), self._first) if get is not None and same is None else same
-        self.partial[row] = FrameReader(bool(self._heads), self._held, 0, _NONE, awaited=self._first, asks=asks)
+        asks = partial(self._asks, row, target, self._first)
+        self.partial[row] = FrameReader(bool(self._heads), self._held, 0, _NONE, self._first, asks)
         return FIRST_WORDS
 
     def heartbeat_for(self, row: int, target: int) -> bytes:
         stream = self._streams[row]
         self._streams[row] = stream = stream + 2 if stream else 1
-        head, same = self._heads[target]
-        return on_stream(same or self._frames(head(row)), stream)
+        return on_stream(self._heads[target].frames(row, self._way(row)), stream)
 
     def feed(self, row: int, data: bytes, awaiting: bool) -> Event | None:
         frames = self.partial.pop(row, None)
@@ -72,6 +76,8 @@ class Http2(Protocol):
             return Event(self._status, stream < MOST_STREAM)
         before, frames = frames, frames or self._reader(row)
         frames.feed(data, stream, awaiting)
+        if frames.shrinks and self._ways:
+            self._ways[row], frames.shrinks = SHRINKS, False
         event = frames.event()
         if frames.midst:
             self.partial[row] = frames
@@ -85,8 +91,26 @@ class Http2(Protocol):
     def goodbye(self, row: int) -> bytes:
         return GOODBYE
 
-    def _frames(self, request: bytes) -> list[tuple[bytes, bytes]]:
-        return headers(header_block(request, self._scheme))
+    def _way(self, row: int) -> int:
+        """How it says the request that it says now."""
+        way = self._ways[row]
+        if way != PLAIN:
+            self._ways[row] = THEN[way]
+            self._tables += way == FILLS
+        return way
+
+    def _asks(self, row: int, target: int, streams: Sequence[int]) -> bytes:
+        """The GETs that open these."""
+        if not streams:
+            return b""
+        get, way = self._gets[target], self._way(row)
+        same = streams is self._first and not get.varies
+        if same and (target, way) in self._asked:
+            return self._asked[target, way]
+        asked = on_streams(get.frames(row, way), get.frames(row, THEN[way]), streams)
+        if same:
+            self._asked[target, way] = asked
+        return asked
 
     def _reader(self, row: int) -> FrameReader:
         return FrameReader(bool(self._heads), self._held, self._gone_of(row), self._later.get(row, _NONE))
@@ -105,9 +129,10 @@ class Http2(Protocol):
         frames.awaited.update(streams)
         self._streams[row] = streams[-1]
         self._opened, self._open = self._opened + missing, self._open + missing
-        return on_streams(self._frames(self._gets[target][0](row)), streams)
+        return self._asks(row, target, streams)
 
     def add_counts(self, counts: ProtocolCounts) -> None:
+        counts.tables, self._tables = self._tables, 0
         if self._held:
             counts.streams_opened, counts.streams_lost, counts.streams_open = self._opened, self._lost, self._open
             self._opened, self._lost = 0, {}

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import struct
 from array import array
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 
-from asyncli.protocols.hpack import status_of
+from asyncli.protocols.hpack import TABLE_BYTES, WAYS, header_block, status_of
 from asyncli.protocols.http1 import MOST_HEAD_BYTES
 from asyncli.protocols.interface import ANSWER, ESTABLISHED, LEAVING, NEWS, Event, ProtocolError
+from asyncli.template import Filled
 from asyncli.text import first_line
 
 DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS, PUSH_PROMISE, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = range(10)
@@ -47,44 +48,60 @@ GOODBYE = frame(GOAWAY, 0, 0, bytes(8))  # no error, and no stream of the server
 _SETTINGS_ACK = frame(SETTINGS, ACK, 0)
 
 
-def headers(block: bytes) -> list[tuple[bytes, bytes]]:
-    """The frames of a HEAD or GET with this block, each in two parts between which its stream's number belongs."""
-    parts = [block[at : at + _MOST_PAYLOAD] for at in range(0, len(block), _MOST_PAYLOAD)]
-    frames = []
-    for number, part in enumerate(parts):
-        flags = (0 if number else END_STREAM) | (END_HEADERS if part is parts[-1] else 0)
-        frames.append((frame(CONTINUATION if number else HEADERS, flags, 0, part)[:5], part))
-    return frames
+#: The frames of a request, each in two parts between which its stream's number belongs.
+Frames = list[tuple[bytes, bytes]]
 
 
-def on_stream(frames: list[tuple[bytes, bytes]], stream: int) -> bytes:
+class Request:
+    """A HEAD or GET, which a connection says in one of the ways of hpack.py; in each once for all where rows say the same."""
+
+    def __init__(self, filled: Filled, scheme: bytes) -> None:
+        self._filled, self._scheme, self.varies = filled, scheme, filled.varies
+        self._same = [] if self.varies else [self._made(0, way) for way in WAYS]
+
+    def frames(self, row: int, way: int) -> Frames:
+        return self._same[way] if self._same else self._made(row, way)
+
+    def _made(self, row: int, way: int) -> Frames:
+        block = header_block(self._filled(row), self._scheme, way)
+        parts = [block[at : at + _MOST_PAYLOAD] for at in range(0, len(block), _MOST_PAYLOAD)]
+        frames = []
+        for number, part in enumerate(parts):
+            flags = (0 if number else END_STREAM) | (END_HEADERS if part is parts[-1] else 0)
+            frames.append((frame(CONTINUATION if number else HEADERS, flags, 0, part)[:5], part))
+        return frames
+
+
+def on_stream(frames: Frames, stream: int) -> bytes:
     name = stream.to_bytes(4)
     return b"".join([head + name + part for head, part in frames])
 
 
-def on_streams(frames: list[tuple[bytes, bytes]], streams: Iterable[int]) -> bytes:
+def on_streams(first: Frames, others: Frames, streams: Sequence[int]) -> bytes:
     """To be held. nginx keeps headers without a body in TLS's buffer until it has more to send, as the answer to a ping is."""
-    return b"".join(on_stream(frames, stream) for stream in streams) + _FLUSH
+    return on_stream(first, streams[0]) + b"".join(on_stream(others, stream) for stream in streams[1:]) + _FLUSH
 
 
 class FrameReader:
     """One connection in the midst of its handshake, of a frame or of an answer, and what the frames of a read said. ``held``: how
     many streams it holds; ``gone``: a bit for each of the first that is gone, with why in ``lost``; ``later``: those in their
     place; ``awaited``: those without their answer, as of a handshake, which says ``asks`` once the SETTINGS are agreed on.
+    ``shrinks``: the server allows a smaller table.
     """
 
     __slots__ = (
         "_acknowledged", "_answered", "_asks", "_beats_by_head", "_block", "_buffer", "_ends", "_goaway", "_held", "_last", "_of",
         "_open", "_pinged", "_replies", "_settled", "_status", "_stream", "_why", "awaited", "gone", "later", "lost", "read",
-        "shakes",
+        "shakes", "shrinks",
     )  # fmt: skip
 
     def __init__(
-        self, heads: bool, held: int, gone: int, later: array[int], *, awaited: Iterable[int] = (), asks: bytes | None = None
-    ) -> None:
-        self.shakes = asks is not None
+        self, heads: bool, held: int, gone: int, later: array[int], awaited: Iterable[int] = (),
+        asks: Callable[[], bytes] | None = None,
+    ) -> None:  # fmt: skip
+        self.shakes, self.shrinks = asks is not None, False
         self._settled = self._acknowledged = False  # the server's SETTINGS came; it took ours
-        self._beats_by_head, self._held, self._asks = heads, held, asks or b""
+        self._beats_by_head, self._held, self._asks = heads, held, asks
         self.gone, self.later, self.awaited = gone, later, set(awaited)
         self.lost: list[str] = []
         self._replies: list[bytes] = []  # of a handshake they go out together
@@ -163,7 +180,7 @@ class FrameReader:
             raise ProtocolError(f"more than {_MOST_REPLIES} frames before it acknowledged our SETTINGS")
         if not (self._granted or (self._agreed and self._asks)):
             return None
-        reply, self._asks, self._replies = b"".join((*self._replies, self._asks)), b"", []
+        reply, self._asks, self._replies = b"".join((*self._replies, self._asks() if self._asks else b"")), None, []
         if not self._granted:
             return Event(0, True, kind=NEWS, reply=reply)
         return Event(0, True, kind=ESTABLISHED, reply=reply, rest=self._buffer)
@@ -207,6 +224,7 @@ class FrameReader:
             if not least <= value <= most:
                 raise ProtocolError(f"SETTINGS of {value} for 0x{name:x}, which may not be")
             need = self._held + self._beats_by_head
+            self.shrinks |= name == _HEADER_TABLE_SIZE and value < TABLE_BYTES
             if name == _MAX_STREAMS and value < need and self.shakes and not self._agreed:
                 raise ProtocolError(f"MAX_CONCURRENT_STREAMS {value}: {need} needed on a connection")
         self._settled = True

@@ -85,6 +85,10 @@ class Protocol:
         """What opens the streams that a row lacks, between two heartbeats; b"": it lacks none."""
         return b""
 
+    def reopens_after_s(self, row: int) -> float:
+        """The least wait that the row's peer has asked for before it is connected to again."""
+        return 0.0
+
     def add_counts(self, counts: ProtocolCounts) -> None:
         """Add what it counts itself, since the last call."""
 

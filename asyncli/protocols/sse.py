@@ -1,11 +1,13 @@
 """Server-sent events (WHATWG HTML, section 9.2), and answers that do not end: GET, and connections that listen to its body.
 
 Events are checked and counted, not kept. A row takes a byte, and a reference where its peer gives events ids, to one that rows
-share where it is the same; only a row in the midst of a chunk, a line or an event has a reader. httpx-sse agrees, event by event
-and however the bytes are cut.
+share where it is the same, and 4 bytes where it says how long to wait; only a row in the midst of a chunk, a line or an event
+has a reader. httpx-sse agrees, event by event and however the bytes are cut.
 """
 
 from __future__ import annotations
+
+from array import array
 
 from asyncli.protocols.grant import AnswerHead, Grant, Refusals, shown_bytes
 from asyncli.protocols.http1 import Head, Scanner, head_of
@@ -22,6 +24,8 @@ _DATA, _OTHER = b"data", b"other"
 _LONGEST_ID = 4096
 # So many different ids are shared by the rows that have them.
 _SHARED_IDS = 256
+# What a peer may ask for before it is connected to again (ms), and a line that says so.
+_LONGEST_WAIT_MS, _LONGEST_RETRY = 3_600_000, len(b"retry: ") + 20
 _LIFE = Event(0, True, kind=NEWS)
 
 
@@ -37,8 +41,9 @@ class Stream(Protocol):
         # The last event's id of each row, kept for its next connection; b"": it has none.
         self._ids: list[bytes] = []
         self._known_ids: dict[bytes, bytes] = {}
+        self._waits_ms = array("I")  # by row, kept likewise
         # One event goes to many rows: a read as bytes, how the body of its row went on, and what it meant.
-        self._last: tuple[bytes, int, Event, bytes | None] = (b"", 0, _LIFE, None)
+        self._last: tuple[bytes, int, Event, bytes | None, int | None] = (b"", 0, _LIFE, None, None)
 
     def handshake(self, row: int, target: int) -> bytes:
         self.partial[row] = Grant((200,) if self._events else range(200, 300), self._refusals)
@@ -55,19 +60,26 @@ class Stream(Protocol):
         if whole and data == known[0] and body == known[1]:
             if known[3] is not None:
                 self._keep_id(row, known[3])
+            if known[4] is not None:
+                self._keep_wait(row, known[4])
             return known[2]
         reader = reader or self._reader(body)
         ended = reader.feed(data)
-        event, said = reader.said(ended is not None)
+        event, said, wait_ms = reader.said(ended is not None)
         if said is not None:
             said = self._keep_id(row, said)
+        if wait_ms is not None:
+            self._keep_wait(row, wait_ms)
         if ended is None and not reader.at_rest:
             self.partial[row] = reader
         elif ended is None:
             self._bodies[row] = body & _CHUNKED
             if whole and not body & _FRESH:
-                self._last = (data, body, event, said)
+                self._last = (data, body, event, said, wait_ms)
         return event
+
+    def reopens_after_s(self, row: int) -> float:
+        return self._waits_ms[row] / 1e3 if row < len(self._waits_ms) else 0.0
 
     def _begin(self, row: int, grant: Grant, data: bytes) -> Event | None:
         granted = grant.feed(data)
@@ -99,6 +111,10 @@ class Stream(Protocol):
         reader.begin_body(_BODIES[body & _CHUNKED])
         return reader
 
+    def _keep_wait(self, row: int, wait_ms: int) -> None:
+        self._waits_ms.extend([0] * (row + 1 - len(self._waits_ms)))
+        self._waits_ms[row] = wait_ms
+
     def _keep_id(self, row: int, last: bytes) -> bytes:
         """As the one that other rows have as well."""
         if len(self._known_ids) > _SHARED_IDS:
@@ -115,10 +131,10 @@ class _Bytes(Scanner):
 
     _told = 0
 
-    def said(self, ended: bool) -> tuple[Event, bytes | None]:
-        """What the last read said, and no event's id."""
+    def said(self, ended: bool) -> tuple[Event, None, None]:
+        """What the last read said."""
         size, self._told = self._body_bytes - self._told, self._body_bytes
-        return Event(0, not ended, size, LEAVING if ended else NEWS), None
+        return Event(0, not ended, size, LEAVING if ended else NEWS), None, None
 
 
 class _Events(Scanner):
@@ -137,6 +153,7 @@ class _Events(Scanner):
     def _begin_read(self) -> None:
         self._messages = self._message_bytes = 0
         self._last_id: bytes | None = None
+        self._wait_ms: int | None = None
 
     @property
     def at_rest(self) -> bool:
@@ -144,13 +161,15 @@ class _Events(Scanner):
         midst = self._line or self._kind or self._id is not None or self._data >= 0
         return not midst and super().at_rest
 
-    def said(self, ended: bool) -> tuple[Event, bytes | None]:
-        """What the last read said, and the id of the last event; None: it had none."""
-        event, last = _LIFE, self._last_id
+    def said(self, ended: bool) -> tuple[Event, bytes | None, int | None]:
+        """What the last read said, the id of its last event, and how long to wait before the next connection (ms); None: it had
+        none.
+        """
+        event, last, wait_ms = _LIFE, self._last_id, self._wait_ms
         if ended or self._messages:
             event = Event(0, not ended, self._message_bytes, LEAVING if ended else NEWS, b"", self._messages)
         self._begin_read()
-        return event, last
+        return event, last, wait_ms
 
     def _take_body(self, most: int) -> int:
         at = self._at
@@ -197,6 +216,8 @@ class _Events(Scanner):
             if len(value) > _LONGEST_ID:
                 raise ProtocolError(f"an event's id of more than {_LONGEST_ID} bytes")
             self._id = self._id if b"\0" in value else value
+        elif name == b"retry" and len(line) <= _LONGEST_RETRY and (digits := value.removeprefix(b" ")).isdigit():
+            self._wait_ms = min(int(digits), _LONGEST_WAIT_MS)
 
     def _dispatch(self) -> None:
         if self._id is not None:
@@ -218,6 +239,8 @@ class _Events(Scanner):
         if line.startswith(b"id:"):
             if len(line) > _LONGEST_ID + len(b"id: "):
                 raise ProtocolError(f"an event's id of more than {_LONGEST_ID} bytes")
+            return
+        if line.startswith(b"retry:") and len(line) <= _LONGEST_RETRY:
             return
         self._kind = _DATA if line.startswith(b"data:") else _OTHER
         if self._kind is _DATA:

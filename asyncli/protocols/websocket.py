@@ -1,7 +1,7 @@
 """WebSocket, the client's end (RFC 6455): upgrades, a ping as the heartbeat, and frames scanned without input or output.
 
-No extension is offered. Messages are checked and counted, not kept. Of the pings in one read the last is answered (section
-5.5.3). wsproto agrees, frame by frame and however the bytes are cut.
+No extension is offered (deflate.py offers one). Messages are checked and counted, not kept. Of the pings in one read the last
+is answered (section 5.5.3). wsproto agrees, frame by frame and however the bytes are cut.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from asyncli.template import Fields, Filled
 CONTINUATION, TEXT, BINARY, CLOSE, PING, PONG = 0x0, 0x1, 0x2, 0x8, 0x9, 0xA
 _OFFERED = re.compile(rb"(?im)^Sec-WebSocket-Protocol:([^\r]*)")
 _GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
-_FIN, _RESERVED, _MASKED, _CONTROL = 0x80, 0x70, 0x80, 0x8
+_FIN, RESERVED, _MASKED, CONTROL, OPCODE = 0x80, 0x70, 0x80, 0x8, 0xF
 _MOST_CONTROL = 125
 # The same for all, so that all pongs are the same bytes.
 _BEAT = b"beat"
@@ -59,7 +59,7 @@ class WebSocket(Protocol):
         self._message, self._speaks = Filled(message, fields), bool(message)
         self._answer = Event(0, True, kind=ANSWER, own=self._message.varies)
         self._offered = None if self._requests[0].varies else _offered_in(self._requests[0](0))
-        self.partial: dict[int, _Upgrade | _Frames] = {}
+        self.partial: dict[int, _Upgrade | Frames] = {}
         self._refusals: Refusals = {}
 
     def handshake(self, row: int, target: int) -> bytes:
@@ -84,12 +84,21 @@ class WebSocket(Protocol):
             if granted is None:
                 self.partial[row] = reader
                 return None
+            self._agree(row, granted.fields.get(b"sec-websocket-extensions", []))
             return Event(0, True, kind=ESTABLISHED, rest=granted.rest)
-        frames = reader or _Frames(self._message(row), self._answer)
+        frames = reader or self._frames(row)
         frames.feed(data)
         if frames.midst:
             self.partial[row] = frames
         return frames.event(awaiting, self._entropy)
+
+    def _agree(self, row: int, extensions: list[bytes]) -> None:
+        """What the server's answer says of extensions. Raises :class:`ProtocolError`."""
+        if extensions:
+            raise ProtocolError("an extension that was not offered")
+
+    def _frames(self, row: int) -> Frames:
+        return Frames(self._message(row), self._answer)
 
     def goodbye(self, row: int) -> bytes:
         return frame(CLOSE, struct.pack(">H", _GOING_AWAY), self._entropy(4))
@@ -121,14 +130,12 @@ class _Upgrade(Grant):
             raise ProtocolError("101 without Upgrade: websocket and Connection: Upgrade")
         if fields.get(b"sec-websocket-accept", []) != [self._accept]:
             raise ProtocolError("the Sec-WebSocket-Accept does not answer the key")
-        if fields.get(b"sec-websocket-extensions"):
-            raise ProtocolError("an extension that was not offered")
         chosen = fields.get(b"sec-websocket-protocol", [])
         if not set(chosen) <= self._offered or len(chosen) > 1:
             raise ProtocolError("a subprotocol that was not offered")
 
 
-class _Frames:
+class Frames:
     """The frames of one connection from the server, and what those of a read said."""
 
     __slots__ = (
@@ -186,7 +193,7 @@ class _Frames:
                 part = data[at : at + self._left]
                 at += len(part)
                 self._left -= len(part)
-                self._take(part)
+                self._take(part, self._fin and not self._left)
                 if self._left:
                     return
             following = self._head(data, at)
@@ -201,12 +208,12 @@ class _Frames:
         if there < 2:
             return None
         first, size = data[at], data[at + 1]
-        opcode, fin = first & 0xF, bool(first & _FIN)
-        if first & _RESERVED:
-            raise ProtocolError("a frame with reserved bits set, though no extension was agreed on")
+        opcode, fin = first & OPCODE, bool(first & _FIN)
+        if first & RESERVED:
+            self._of_extension(first)
         if size & _MASKED:
             raise ProtocolError("a masked frame from the server")
-        if opcode & _CONTROL:
+        if opcode & CONTROL:
             return self._control(opcode, fin, size, data, at)
         if opcode > BINARY:
             raise ProtocolError(f"a frame of the unknown opcode {opcode}")
@@ -226,8 +233,11 @@ class _Frames:
             self._same = 0 if opcode == TEXT and self._expected else -1
         self._fin, self._left = fin, size
         if not size:
-            self._take(b"")
+            self._take(b"", fin)
         return at
+
+    def _of_extension(self, first: int) -> None:
+        raise ProtocolError("a frame with reserved bits set, though no extension was agreed on")
 
     def _control(self, opcode: int, fin: bool, size: int, data: bytes, at: int) -> int | None:
         if opcode > PONG:
@@ -248,14 +258,13 @@ class _Frames:
         self.heard = True
         return end
 
-    def _take(self, part: bytes) -> None:
-        """Payload of the data frame that has begun; it may be its last."""
+    def _take(self, part: bytes, ends: bool) -> None:
+        """Payload of the data frame that has begun; ``ends``: the message's last."""
         if self._same >= 0 and self._expected.startswith(part, self._same):
             self._same += len(part)
         else:
             self.body_bytes += max(0, self._same) + len(part)
             self._same = -1
-        ends = self._fin and not self._left
         if self._decode is not None:
             _require_utf8(self._decode, part, ends)
         if ends:

@@ -17,11 +17,12 @@ class HttpWords(msgspec.Struct, frozen=True, tag="http"):
 
 class WebSocketWords(msgspec.Struct, frozen=True, tag="websocket"):
     """``requests``: of each URL the upgrade's request, without its key and the empty line; ``message``: the text of a heartbeat,
-    or b"" for pings.
+    or b"" for pings; ``deflate``: they offer permessage-deflate.
     """
 
     requests: tuple[bytes, ...]
     message: bytes = b""
+    deflate: bool = False
 
 
 class StreamWords(msgspec.Struct, frozen=True, tag="stream"):
@@ -57,13 +58,14 @@ class MqttWords(msgspec.Struct, frozen=True, tag="mqtt"):
 
 class Http2Words(msgspec.Struct, frozen=True, tag="http2"):
     """``heads``: of each URL a HEAD, as HTTP/1.1 says it; none: heartbeats are pings. ``gets``: likewise of the GETs that each
-    connection holds ``streams`` of.
+    connection holds ``streams`` of. ``table``: they use the server's dynamic table.
     """
 
     heads: tuple[bytes, ...] = ()
     scheme: bytes = b"http"
     gets: tuple[bytes, ...] = ()
     streams: int = 0
+    table: bool = False
 
 
 Words = HttpWords | Http2Words | WebSocketWords | StreamWords | TcpWords | MqttWords

@@ -141,6 +141,11 @@ def protocol_sections(summary: Summary) -> list[doc.Section]:
         lost = f" ({by_reason(streams.reasons)})" if streams.streams_lost else ""
         said.append(f"{format_count(streams.streams_open)} streams held, {streams.per_connection} a connection")
         said.append(f"{format_count(streams.streams_lost)} streams lost{lost}")
+    if part.tables is not msgspec.UNSET:
+        said.append(f"header table used by {format_count(part.tables)}")
+    if part.deflate is not msgspec.UNSET:
+        how = f" ({by_reason(part.deflate)})" if part.deflate else ""
+        said.append(f"compression granted to {format_count(sum(part.deflate.values()))}{how}")
     if part.first_answers is not msgspec.UNSET:
         said.append(f"first answers: {', '.join(part.first_answers)}")
     if part.goodbyes:

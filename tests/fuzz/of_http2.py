@@ -44,7 +44,11 @@ _BEAT = b"asyncli!"
 _ASK = b"HEAD / HTTP/1.1\r\nHost: a\r\n\r\n"
 _MOST = (1 << 31) - 1
 _BLOCK = header_block(_ASK, b"http")
-_ASKS = b"".join(frame(HEADERS, END_HEADERS | END_STREAM, stream, _BLOCK) for stream in (1, 3)) + frame(PING, 0, 0, b"asyncli?")
+# What it holds; and for a server that allows less than the usual table.
+_ASKS = tuple(
+    b"".join(frame(HEADERS, END_HEADERS | END_STREAM, stream, block) for stream, block in ((1, first), (3, _BLOCK))) + frame(PING, 0, 0, b"asyncli?")
+    for first in (_BLOCK, b"\x20" + _BLOCK)
+)
 
 
 class Case(NamedTuple):
@@ -211,7 +215,8 @@ def read(parts: list[bytes], case: Case) -> Said:
     assert counts_after.streams_open == 0
     lost = tuple(sorted(why for why, count in counts.streams_lost.items() for _ in range(count)))
     # What it asks for goes out before answers of its handshake, or between them.
-    return said._replace(replies=said.replies.replace(_ASKS, b"") if said.granted else b"", lost=lost)
+    replies = said.replies.replace(_ASKS[0], b"").replace(_ASKS[1], b"")
+    return said._replace(replies=replies if said.granted else b"", lost=lost)
 
 
 def _read(protocol: Http2, parts: list[bytes], heads: bool) -> Said:

@@ -3,6 +3,7 @@ row that reads what another has read; h11 and httpx-sse say the same."""
 
 from __future__ import annotations
 
+import re
 from random import Random
 from typing import NamedTuple
 
@@ -33,6 +34,7 @@ class Said(NamedTuple):
     messages: int = 0
     body_bytes: int = 0
     last_id: bytes = b""
+    wait_s: float = 0.0
     ended: bool = False
     error: bool = False
 
@@ -41,7 +43,7 @@ _STATUS = (b"HTTP/1.1 200 OK",) * 30 + (b"HTTP/1.0 200 OK", b"HTTP/1.1 204 No", 
 _TYPES = (b"text/event-stream",) * 8 + (b"text/event-stream; charset=utf-8", b"Text/Event-Stream ;x", b"text/html", b"text/event-streams", b"")
 _LINES = (
     b"data: hello", b"data:hello", b"data:  two", b"data", b"data:", b"data: ", b"data:\xff\xe2\x82\xac", b"data: a:b", b"datum: x", b" data: x", b"DATA: x", b"dat", b"d",
-    b"data: " + b"x" * 300, b":", b": ping", b"event: tick", b"event", b"retry: 1000", b"retry: x", b"id: 1", b"id: 1", b"id:2", b"id", b"id:", b"id: a\0b", b"id:  x", b"ids: 7", b"id: " + b"9" * 300,
+    b"data: " + b"x" * 300, b":", b": ping", b"event: tick", b"event", b"retry: 1000", b"retry: x", b"retry:0070", b"retry: 9999999", b"retry:", b"retry: 1 ", b"retry:  1", b"retry: -1", b"retry", b"retry: " + b"1" * 20, b"retry: " + b"1" * 21, b"id: 1", b"id: 1", b"id:2", b"id", b"id:", b"id: a\0b", b"id:  x", b"ids: 7", b"id: " + b"9" * 300,
     b"\xef\xbb\xbfdata: x", b"\xef\xbb\xbf", b"\xef\xbb", b"x" * 300, b": ping data: x", b"retry:   id: 5", b"data: \x0b\x0c\x1c\x85",
 )  # fmt: skip
 _ENDS = (b"\n", b"\r\n", b"\r")
@@ -109,7 +111,7 @@ def read(protocol: Stream, rows: tuple[int, ...], parts: list[bytes]) -> list[Sa
         for row in rows:
             if not (said[row].ended or said[row].error):
                 said[row] = fed(protocol, row, said[row], part)
-    return [one if one.error else one._replace(last_id=last_id(protocol, row)) for row, one in said.items()]
+    return [one if one.error else one._replace(last_id=last_id(protocol, row), wait_s=protocol.reopens_after_s(row)) for row, one in said.items()]
 
 
 def fed(protocol: Stream, row: int, said: Said, part: bytes) -> Said:
@@ -174,7 +176,11 @@ def oracle(case: Case) -> Said:
             said = said._replace(last_id=decoder._last_event_id.encode("latin-1"))
             if decoder._data:
                 said = said._replace(messages=said.messages + 1, body_bytes=said.body_bytes + len("\n".join(decoder._data)))
+        decoder._retry = None
         decoder.decode(line)
+        # It takes any text that is a number to Python.
+        if decoder._retry is not None and re.fullmatch("retry: ?[0-9]+", line) and len(line) <= 27:
+            said = said._replace(wait_s=min(decoder._retry, 3_600_000) / 1e3)
     return said
 
 

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 import struct
+import zlib
 from random import Random
 from typing import NamedTuple
 
 from chance import maybe, mutated
 from of_http1 import pieces
-from wsproto.frame_protocol import CloseReason, FrameProtocol, Opcode, ParseFailed
+from wsproto.extensions import PerMessageDeflate
+from wsproto.frame_protocol import CloseReason, FrameDecoder, FrameProtocol, Opcode, ParseFailed
 
+from asyncli.protocols.deflate import Deflated
 from asyncli.protocols.interface import ANSWER, LEAVING, ProtocolError
 from asyncli.protocols.websocket import WebSocket, accept_of
 from asyncli.template import Fields
@@ -19,11 +22,14 @@ _BEAT = b"beat"
 
 
 class Case(NamedTuple):
-    """``data`` after the upgrade, read in pieces between ``cuts``; ``message``: the text that answers, else a pong does."""
+    """``data`` after the upgrade, read in pieces between ``cuts``; ``message``: the text that answers, else a pong does; ``grant``:
+    permessage-deflate as the server granted it.
+    """
 
     data: bytes
     cuts: tuple[int, ...] = ()
     message: bytes = b""
+    grant: str = ""
 
 
 class Said(NamedTuple):
@@ -37,6 +43,7 @@ class Said(NamedTuple):
     error: bool
 
 
+_GRANTS = tuple(f"permessage-deflate{more}" for more in ("", "; server_no_context_takeover", "; client_max_window_bits=9; server_max_window_bits=9"))
 _TEXTS = (b"", b"hello", "zwölf Zeichen ✓".encode(), b"x" * 125, b"x" * 126, "€".encode() * 300, b"\xc3", b"\xed\xa0\x80", b"\xff")
 # Without 1014, which was registered after wsproto's list.
 _CODES = (0, 999, 1000, 1001, 1003, 1004, 1005, 1006, 1007, 1011, 1013, 1015, 1016, 2999, 3000, 4999, 5000, 65535)
@@ -44,19 +51,48 @@ _CODES = (0, 999, 1000, 1001, 1003, 1004, 1005, 1006, 1007, 1011, 1013, 1015, 10
 
 def generate(chance: Random) -> Case:
     """Frames as servers send them, some of them wrong, perhaps bent, in pieces."""
-    data = b"".join(_frames(chance) for _ in range(1 + chance.randrange(4)))
+    grant = chance.choice(("", "", *_GRANTS))
+    deflate = _Deflate(chance, grant)
+    data = b"".join(_frames(chance, deflate) for _ in range(1 + chance.randrange(4)))
     if maybe(chance, 4):
         data = mutated(chance, data)
     cuts = tuple(chance.randrange(len(data) + 1) for _ in range(chance.randrange(5)))
-    return Case(data, tuple(range(1, len(data))) if maybe(chance, 8) else cuts, b"hello" if maybe(chance, 2) else b"")
+    return Case(data, tuple(range(1, len(data))) if maybe(chance, 8) else cuts, b"hello" if maybe(chance, 2) else b"", grant)
 
 
-def _frames(chance: Random) -> bytes:
+class _Deflate:
+    """A server's compressor; ``first``: the opcode of a message's first frame, with the bit that it is compressed."""
+
+    def __init__(self, chance: Random, grant: str) -> None:
+        self._chance, self._grant = chance, grant
+        self._made = self._new()
+
+    def __call__(self, text: bytes) -> bytes:
+        if "no_context" in self._grant:
+            self._made = self._new()
+        if maybe(self._chance, 20):
+            return self._chance.randbytes(9)
+        if maybe(self._chance, 20):
+            # A last block, after which nothing refers back.
+            last, self._made = self._made, self._new()
+            return last.compress(text) + last.flush() + b"\0"
+        return (self._made.compress(text) + self._made.flush(zlib.Z_SYNC_FLUSH)).removesuffix(b"\0\0\xff\xff")
+
+    def __bool__(self) -> bool:
+        return bool(self._grant)
+
+    def _new(self) -> zlib._Compress:
+        return zlib.compressobj(self._chance.choice((1, 6, 9)), wbits=-9)
+
+
+def _frames(chance: Random, deflate: _Deflate) -> bytes:
     """A control frame, or a message in some frames with a control frame among them."""
     if maybe(chance, 2):
         return _control(chance)
     opcode, left = 1 + maybe(chance, 2), chance.choice(_TEXTS[:6]) if maybe(chance, 3) else chance.choice(_TEXTS)
     made = b""
+    if deflate and maybe(chance, 2):
+        opcode, left = opcode | 0x40, deflate(left)
     while maybe(chance, 2):
         size = chance.randrange(len(left) + 1)
         made += _frame(chance, opcode, left[:size], fin=False)
@@ -88,11 +124,11 @@ def _frame(chance: Random, opcode: int, payload: bytes, fin: bool = True) -> byt
 
 def check(case: Case) -> str:
     """The outcome's kind. Raises AssertionError where a law is broken."""
-    whole, cut = read([case.data], case.message), read(pieces(case.data, case.cuts), case.message)
-    told = oracle(case.data, case.message)
+    whole, cut = (read(parts, case.message, case.grant) for parts in ([case.data], pieces(case.data, case.cuts)))
+    told = oracle(case.data, case.message, case.grant)
     if whole.error and not told.error:
         # It judges a frame once that has come whole.
-        told = oracle(case.data + bytes(1 << 17), case.message)
+        told = oracle(case.data + bytes(1 << 17), case.message, case.grant)
     said = f"in pieces {cut}, whole {whole}, wsproto says {told}"
     assert whole.error == cut.error == told.error, said
     if whole.error:
@@ -110,11 +146,12 @@ def check(case: Case) -> str:
     return "accepted"
 
 
-def read(parts: list[bytes], message: bytes) -> Said:
+def read(parts: list[bytes], message: bytes, grant: str) -> Said:
     """What our reader makes of it."""
-    protocol = WebSocket([b"GET / HTTP/1.1\r\n"], os.urandom, message, Fields())
+    protocol = (Deflated if grant else WebSocket)([b"GET / HTTP/1.1\r\n"], os.urandom, message, Fields())
     key = protocol.handshake(0, 0).split(b": ")[1].strip()
     head = b"HTTP/1.1 101 x\r\nUpgrade: websocket\r\nConnection: upgrade\r\nSec-WebSocket-Accept: %b\r\n\r\n" % accept_of(key)
+    head = head.replace(b"\r\n\r\n", b"\r\nSec-WebSocket-Extensions: %b\r\n\r\n" % grant.encode()) if grant else head
     assert protocol.feed(0, head, False) is not None
     said = Said(0, 0, (), 0, None, False)
     for part in parts:
@@ -142,9 +179,35 @@ def unmasked(frame: bytes) -> bytes:
     return bytes(byte ^ frame[2 + place % 4] for place, byte in enumerate(frame[6:]))
 
 
-def oracle(data: bytes, message: bytes) -> Said:
+class _Extension(PerMessageDeflate):
+    """wsproto's, without two faults: a control frame amid a compressed message has it forget that, and nothing follows a last
+    block. Like us it reads only what may answer a message (``inflates``).
+    """
+
+    def __init__(self, grant: str, inflates: bool) -> None:
+        super().__init__()
+        self.finalize(grant)
+        self._inflates = inflates
+
+    def frame_inbound_payload_data(self, proto: FrameDecoder | FrameProtocol, data: bytes) -> bytes | CloseReason:
+        unread = self._inbound_compressed and self._inbound_is_compressible and not self._inflates
+        return b"x" * len(data) if unread else super().frame_inbound_payload_data(proto, data)
+
+    def frame_inbound_complete(self, proto: FrameDecoder | FrameProtocol, fin: bool) -> bytes | CloseReason | None:
+        compressed, control = self._inbound_compressed, not self._inbound_is_compressible
+        if compressed and not control and not self._inflates:
+            self._inbound_compressed = None if fin else compressed
+            return None
+        said = super().frame_inbound_complete(proto, fin)
+        self._inbound_compressed = compressed if compressed and control else self._inbound_compressed
+        if fin and not control and self._decompressor is not None and self._decompressor.eof:
+            self._decompressor = None
+        return said
+
+
+def oracle(data: bytes, message: bytes, grant: str) -> Said:
     """What wsproto makes of it, in our terms."""
-    frames, text = FrameProtocol(client=True, extensions=[]), ""
+    frames, text = FrameProtocol(client=True, extensions=[_Extension(grant, bool(message))] if grant else []), ""
     said = Said(0, 0, (), 0, None, False)
     try:
         frames.receive_bytes(data)

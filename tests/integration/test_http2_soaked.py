@@ -37,7 +37,7 @@ async def test_nginx_holds_them_and_counts_the_same(tmp_path: Path, tls: bool, h
     async with choose("nginx", connections=N, tls=tls, http2=True) as server:
         assert server.status_url is not None
         authority = [] if server.authority is None else ["--ca", server.authority]
-        header = ["--header", "X-Long: " + "x" * 2_000] if heartbeat == "head" else []
+        header = ["--header", "X-Long: " + "x" * 2_000, *(["--h2-table"] if tls else [])] if heartbeat == "head" else []
         asked = ["soak", "--http2", "--h2-heartbeat", heartbeat, server.url, *header, *SHORT, *authority, "--status-url", server.status_url]
         done = await asyncio.to_thread(run, tmp_path, *asked, "-c", str(N), "--hold", "3", "--out", "run.db", "--quiet")
     summary = report(tmp_path, "run.db")
@@ -52,6 +52,7 @@ async def test_nginx_holds_them_and_counts_the_same(tmp_path: Path, tls: bool, h
     assert 0 <= counts["requests_delta"] - (beats["answered"] if heartbeat == "head" else 0) < 20
     assert (summary["protocol"]["name"], summary["protocol"]["refused"]) == ("http2", {})
     assert ("tls" in summary) == tls
+    assert summary["protocol"].get("tables") == (N if tls and heartbeat == "head" else None)
 
 
 @pytest.mark.nginx
@@ -187,7 +188,7 @@ def test_what_servers_of_http2_should_not_do_has_each_its_cause(tmp_path: Path) 
 async def test_nginx_holds_streams_and_counts_them(tmp_path: Path, tls: bool) -> None:
     async with choose("nginx", connections=N, tls=tls, http2=True) as server:
         authority = [] if server.authority is None else ["--ca", server.authority]
-        heartbeat = ["--h2-heartbeat", "head"] if tls else []
+        heartbeat = ["--h2-heartbeat", "head", "--h2-table"] if tls else []
         asked = ["soak", "--http2", "--streams", "20", server.url, *SHORT, *authority, *heartbeat, "--status-url", str(server.status_url)]
         done = await asyncio.to_thread(run, tmp_path, *asked, "-c", str(N), "--hold", "0.5", "--out", "run.db", "--quiet")
     summary = report(tmp_path, "run.db")

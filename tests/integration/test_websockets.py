@@ -61,6 +61,18 @@ def said(folder: Path, name: str) -> int:
     return sum(one.messages if name == "messages" else sum(one.goodbyes.values()) for one in counts)
 
 
+async def test_compressed_messages_of_a_library_are_answered_and_counted(tmp_path: Path) -> None:
+    async with choose("websockets", connections=N, deflate=True) as server:
+        words = (server.url, *SHORT, "-c", str(N), "--ws-deflate", "--ws-message", "{{n}} {n}", "-k", "2", "--hold", "1.5", "--out", "run.db", "--quiet")
+        done = await asyncio.to_thread(run, tmp_path, "soak", *words)
+    summary = report(tmp_path, "run.db")
+    protocol, beats = summary["protocol"], summary["heartbeats"]
+    assert (done.err, summary["connections"]["deaths"], protocol["messages"]) == ("", {}, 0)
+    assert protocol["deflate"] == {"permessage-deflate; client_max_window_bits=12; server_max_window_bits=12": N}
+    # The second answer of each refers to its first.
+    assert beats["answered"] == beats["sent"] >= 2 * N
+
+
 @pytest.mark.nginx
 async def test_a_server_of_another_protocol_refuses(tmp_path: Path) -> None:
     async with choose("nginx", connections=N) as server:

@@ -47,11 +47,15 @@ def over_tls(*names: str) -> list[tuple[str, bool]]:
 
 @pytest.mark.parametrize(("name", "tls"), over_tls(*SOCKETS))
 async def test_websockets_are_held_and_answered(name: str, tls: bool, temporary: Path) -> None:
-    server = await made(name, tls=tls)
+    # In the clear those grant it that can, over TLS none: both are asked for it.
+    deflate = kind_of(name).speaks_deflate and not tls
+    server = await made(name, tls=tls, deflate=deflate)
     async with server:
         assert server.label.startswith(f"{'ws' if name == 'node-ws' else name}/{server.version}")
         context = trusted(server)
-        held = [await websockets.connect(server.url, ssl=context, compression=None, proxy=None) for _ in range(5)]
+        asked = {"ssl": context, "compression": "deflate", "proxy": None}
+        held = [await websockets.connect(server.url, **asked) for _ in range(5)]
+        assert {bool(one.protocol.extensions) for one in held} == {deflate}
         for number, one in enumerate(held):
             await (await one.ping(b"%d" % number))
             for message in ("", "x" * 70_000, b"\0\xff"):

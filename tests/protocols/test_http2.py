@@ -12,6 +12,7 @@ from h2.config import H2Configuration
 from h2.connection import ConnectionState, H2Connection
 from h2.events import PingReceived, RequestReceived, StreamEnded
 from h2.exceptions import FlowControlError
+from h2.settings import SettingCodes
 
 from asyncli.protocols.hpack import status_of
 from asyncli.protocols.http2 import Http2
@@ -219,6 +220,49 @@ def test_every_status_is_read_as_hpack_writes_it() -> None:
 GET = ASK.replace(b"HEAD", b"GET")
 
 
+@pytest.mark.parametrize("streams", [0, 3])
+@pytest.mark.parametrize("table", [False, True])
+@pytest.mark.parametrize("most", [4096, 8192, 4095, 0])
+def test_requests_use_the_table_that_the_server_allows(most: int, table: bool, streams: int) -> None:
+    # One field is longer than the table, and one is another in each row.
+    head, get = (one.replace(b"z" * 300, b"z" * 4_100 + b"\r\nX-N: {n}\r\nX-N: {n}") for one in (ASK, GET))
+    protocol = Http2(Http2Words((head,), b"https", (get,) * bool(streams), streams, table), Fields())
+    fields = [(b":scheme", b"https"), (b":path", b"/x?y"), (b":authority", b"there:8080"), (b"user-agent", b"me"), (b"x-long", b"z" * 4_100), (b"x-n", b"3"), (b"x-n", b"3")]
+    used = table and most >= 4096
+    for _ in range(2):  # a connection, and the row's next
+        server = H2Connection(H2Configuration(client_side=False, header_encoding=None))
+        server.initiate_connection()
+        server.update_settings({SettingCodes.HEADER_TABLE_SIZE: most})
+        said = [server.receive_data(protocol.handshake(3, 0))]
+        event = protocol.feed(3, server.data_to_send(), False)
+        assert event is not None
+        said.append(server.receive_data(event.reply))
+        if streams:
+            for stream in range(1, 2 * streams, 2):
+                server.send_headers(stream, [(":status", "200")])
+            event = protocol.feed(3, server.data_to_send(), False)
+        assert event is not None
+        assert event.kind == ESTABLISHED
+        sizes = []
+        for beat in range(4):
+            if beat == 3:
+                server.update_settings({SettingCodes.HEADER_TABLE_SIZE: 100})
+                event = protocol.feed(3, server.data_to_send(), False)
+                assert event is not None
+                said.append(server.receive_data(event.reply))
+            beats = protocol.heartbeat_for(3, 0)
+            said.append(server.receive_data(beats))
+            sizes.append(len(beats))
+            assert bool(server.decoder.header_table.dynamic_entries) == (used and beat < 3)
+            server.send_headers(2 * (streams + beat) + 1, [(":status", "204")], end_stream=True)
+            assert protocol.feed(3, server.data_to_send(), True) == Event(204, True)
+        asked = [event.headers for events in said for event in events if isinstance(event, RequestReceived)]
+        assert asked == [[(b":method", method), *fields] for method in (b"GET",) * streams + (b"HEAD",) * 4]
+        assert (sizes[1] < 4_200) == used
+        protocol.add_counts(counts := ProtocolCounts())
+        assert counts.tables == used
+
+
 def holding(heads: bool = False, streams: int = 3) -> Http2:
     """Row 7's connection whose GETs are asked for and not answered."""
     protocol = spoken([ASK] if heads else [], b"http", [GET], streams)
@@ -343,6 +387,8 @@ def test_so_many_streams_must_be_allowed(most: int, heads: bool, held: int, enou
 
 def test_a_row_takes_a_bit_for_each_stream_that_it_holds() -> None:
     protocol = spoken([], b"http", [GET], 100)
+    protocol.handshake(0, 0)
+    protocol.feed(0, GRANT, False)  # its words are made for all
     tracemalloc.start()
     before = tracemalloc.get_traced_memory()[0]
     for row in range(2_000):

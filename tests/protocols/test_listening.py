@@ -14,7 +14,7 @@ from asyncli.records import Tick
 
 ROWS = 20
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n"
-EVENT = b"data: hello\n\n"
+EVENT, RETRY = b"data: hello\n\n", b"retry: 3000\n"
 
 
 class Source(SimNet):
@@ -122,3 +122,9 @@ def test_a_stream_that_lived_and_ended_is_asked_for_again_soon() -> None:
     # It takes 0.5 s to 1 s, each time; who never heard a word waits longer each time.
     assert spoke > 30 * ROWS
     assert silent < 10 * ROWS
+
+
+def test_a_stream_is_asked_for_again_no_sooner_than_it_said() -> None:
+    words = (0.5, RETRY), (1.0, b"")
+    # It waits for 3.25 s to 3.75 s.
+    assert 12 * ROWS < driven(Source(*words), 60.0, reopen=True).reopened < 15 * ROWS

@@ -1,0 +1,125 @@
+"""permessage-deflate: grants as websockets takes them, messages as wsproto has them. tests/fuzz compares streams of frames."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tracemalloc
+import zlib
+
+import pytest
+from websockets.exceptions import NegotiationError
+from websockets.extensions.permessage_deflate import ClientPerMessageDeflateFactory
+from websockets.headers import parse_extension
+from wsproto import ConnectionType, WSConnection
+from wsproto.events import AcceptConnection, Message, TextMessage
+from wsproto.extensions import PerMessageDeflate
+
+from asyncli.protocols.deflate import Deflated, deflated, parameters_of
+from asyncli.protocols.interface import ANSWER, ESTABLISHED, NEWS, Event, ProtocolError
+from asyncli.protocols.websocket import accept_of
+from asyncli.records import ProtocolCounts
+from asyncli.template import Fields
+
+ASK = b"GET / HTTP/1.1\r\nHost: there\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
+HEAD = b"HTTP/1.1 101 x\r\nUpgrade: websocket\r\nConnection: upgrade\r\nSec-WebSocket-Accept: %b\r\nSec-WebSocket-Extensions: %b\r\n\r\n"
+OFFER = b"Sec-WebSocket-Extensions: permessage-deflate; client_max_window_bits\r\n"
+
+
+def granted(message: bytes = b"", grant: bytes = b"permessage-deflate") -> Deflated:
+    """Row 7's connection."""
+    protocol = Deflated([ASK + OFFER], os.urandom, message, Fields())
+    key = protocol.handshake(7, 0).split(b"Sec-WebSocket-Key: ")[1].strip()
+    assert protocol.feed(7, HEAD % (accept_of(key), grant), False) == Event(0, True, kind=ESTABLISHED)
+    return protocol
+
+
+def counted(protocol: Deflated) -> list[tuple[str, int]]:
+    protocol.add_counts(counts := ProtocolCounts())
+    return list(counts.deflate.items())
+
+
+@pytest.mark.parametrize("cut", [1, 7, 10_000])
+@pytest.mark.parametrize(("bits", "fresh"), [(15, False), (9, False), (12, True)])
+def test_a_message_and_its_echo_are_compressed(bits: int, fresh: bool, cut: int) -> None:
+    # It repeats itself beyond the smallest window.
+    text = "größer, " + "".join(map(str, range(600))) * 2
+    protocol, server = Deflated([ASK + OFFER], os.urandom, text.encode(), Fields()), WSConnection(ConnectionType.SERVER)
+    terms = PerMessageDeflate(client_max_window_bits=bits, server_max_window_bits=bits, server_no_context_takeover=fresh)
+    server.receive_data(protocol.handshake(0, 0))
+    list(server.events())
+    assert protocol.feed(0, server.send(AcceptConnection(extensions=[terms])), False) == Event(0, True, kind=ESTABLISHED)
+    said = f"permessage-deflate; client_max_window_bits={bits}" + "; server_no_context_takeover" * fresh
+    assert (counted(protocol), counted(protocol)) == ([(said, 1)], [])
+    for _ in range(3):
+        server.receive_data(protocol.heartbeat_for(0, 0))
+        assert "".join(event.data for event in server.events() if isinstance(event, Message)) == text
+        for words, kind in (("something else", NEWS), (text, ANSWER)):
+            data = server.send(TextMessage(words))
+            assert data[0] & 0x40
+            events = [protocol.feed(0, data[at : at + cut], True) for at in range(0, len(data), cut)]
+            (last,) = [event for event in events if event is not None and (event.kind == ANSWER or event.messages)]
+            # Equal bytes would mean something else the next time.
+            assert (last.kind, last.own) == (kind, kind == ANSWER)
+    assert bool(protocol._inflaters) != fresh
+    protocol.forget(0)
+    assert (protocol.partial, protocol._inflaters) == ({}, {})
+
+
+def test_what_a_server_leaves_uncompressed_is_read_as_ever() -> None:
+    protocol, short = granted(b"hello"), deflated(b"hello")
+    for said in (b"\x81\x05hello", b"\xc1" + bytes([len(short)]) + short):
+        assert protocol.feed(7, said, True) == Event(0, True, kind=ANSWER, own=said[0] == 0xC1)
+
+
+def test_news_that_answers_nothing_is_not_inflated() -> None:
+    protocol = granted()
+    assert protocol.feed(7, b"\xc1\x03\xff\xff\xff\x8a\x04beat", True) == Event(0, True, 3, kind=ANSWER, messages=1)
+    assert not protocol._inflaters
+
+
+@pytest.mark.parametrize(
+    "grant",
+    [
+        "", ";server_no_context_takeover ; client_no_context_takeover", "; server_max_window_bits=8", '; client_max_window_bits="10"; server_max_window_bits = 15',
+        "; client_max_window_bits", "; server_max_window_bits=7", "; server_max_window_bits=08", "; server_max_window_bits=16", "; server_no_context_takeover=1",
+        "; server_no_context_takeover; server_no_context_takeover", "; mux", ", permessage-deflate", "-frame", "; server_max_window_bits",
+    ],
+)  # fmt: skip
+def test_grants_are_taken_as_websockets_takes_them(grant: str) -> None:
+    said = f"permessage-deflate{grant}"
+    try:
+        ((name, parameters),) = parse_extension(said)
+        terms = ClientPerMessageDeflateFactory(client_max_window_bits=True).process_response_params(parameters, [])
+        if name != "permessage-deflate":
+            raise NegotiationError(name)
+    except (NegotiationError, ValueError):
+        with pytest.raises(ProtocolError):
+            parameters_of(said.encode())
+        return
+    found = parameters_of(said.encode())
+    assert (terms.remote_no_context_takeover, terms.local_no_context_takeover) == (b"server_no_context_takeover" in found, b"client_no_context_takeover" in found)
+    assert terms.remote_max_window_bits == int(found.get(b"server_max_window_bits", b"15"))
+
+
+def test_a_bomb_takes_no_memory() -> None:
+    protocol, deflater = granted(b"hello"), zlib.compressobj(9, wbits=-15)
+    said = [deflater.compress(text) + deflater.flush(zlib.Z_SYNC_FLUSH)[:-4] for text in (bytes(20_000_000), b"hello")]
+    bomb, hello = b"\xc1\x7e" + len(said[0]).to_bytes(2) + said[0], b"\xc1" + bytes([len(said[1])]) + said[1]
+    tracemalloc.start()
+    try:
+        assert protocol.feed(7, bomb, True) == Event(0, True, 20_000_000, kind=NEWS, messages=1)
+        assert tracemalloc.get_traced_memory()[1] < 1_000_000
+    finally:
+        tracemalloc.stop()
+    assert protocol.feed(7, hello, True) == Event(0, True, kind=ANSWER, own=True)
+
+
+def test_who_does_not_ask_for_it_loads_no_zlib() -> None:
+    code = (
+        "import os, sys; from asyncli.engine import worker; from asyncli.protocols import new_protocol; from asyncli.template import Fields;"
+        "from asyncli.protocols.words import *; new = lambda words: (new_protocol(words, os.urandom, Fields()), print('zlib' in sys.modules));"
+        "new(HttpWords('HEAD', (b'x',))), new(WebSocketWords((b'x',))), new(WebSocketWords((b'x',), deflate=True))"
+    )
+    assert subprocess.check_output([sys.executable, "-c", code], text=True).split() == ["False", "False", "True"]
