@@ -60,6 +60,7 @@ class BenchPlan(Discreet, frozen=True, forbid_unknown_fields=True, kw_only=True)
     #: Limits on the bench's own numbers, as those of a soak.
     fail_if: tuple[str, ...] = ()
     connect_to: str | None = None
+    resolve: tuple[str, ...] = ()
     proxy_protocol: Literal["v1", "v2"] | None = None
     sni: str | None = None
     seed: int = 0
@@ -74,7 +75,7 @@ class BenchPlan(Discreet, frozen=True, forbid_unknown_fields=True, kw_only=True)
 
 _SHARED = (
     "urls", "connections", "workers", "sources", "timeout_s", "connect_timeout_s", "status_url", "server_pid", "server_pidfile",
-    "server_name", "headers", "connect_to", "proxy_protocol", "sni", "seed", "force", *TlsOptions.__struct_fields__,
+    "server_name", "headers", "connect_to", "resolve", "proxy_protocol", "sni", "seed", "force", *TlsOptions.__struct_fields__,
 )  # fmt: skip
 
 
@@ -139,7 +140,7 @@ KEYS: dict[str, tuple[str, Callable[[object], Any]]] = {
         key: soaks.KEYS[key]
         for key in (
             "connections", "header", "workers", "source", "timeout", "connect_timeout", "status_url", "server_pid",
-            "server_pidfile", "server_name", "fail_if", "connect_to", "proxy_protocol", "sni", "seed", "force",
+            "server_pidfile", "server_name", "fail_if", "connect_to", "resolve", "proxy_protocol", "sni", "seed", "force",
             *TlsOptions.__struct_fields__,
         )
     },

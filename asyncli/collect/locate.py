@@ -10,7 +10,7 @@ import hashlib
 import os
 import re
 import socket
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from asyncli.collect.listening import Place, heard_elsewhere
 from asyncli.collect.procfs import PROC, Listener, Stat, all_pids, command_line, link, parents, read_listeners, read_stat
 from asyncli.errors import HostError
 from asyncli.findings.server import server_program_not_run
+from asyncli.places import real_path
 from asyncli.plan import Plan
 from asyncli.records import Finding
 from asyncli.text import oneline, tidy
@@ -155,14 +156,15 @@ def _from_name(name: str, ours: Collection[int], proc: Path) -> int:
     return roots[0]
 
 
-def _from_ports(targets: Iterable[Target], ours: Collection[int], proc: Path) -> Found:
+def _from_ports(targets: Sequence[Target], ours: Collection[int], proc: Path) -> Found:
     inodes: set[int] = set()
     places: set[Place] = set()
     for target in targets:
-        addresses = addresses_of(target.host)
+        addresses = addresses_of(target)
         places |= {(address, target.port) for address in addresses}
         inodes |= matching_inodes(read_listeners(target.port, proc), addresses)
-    where = f"port {', '.join(str(port) for port in sorted({target.port for target in targets}))}"
+    ports = sorted({target.port for target in targets})
+    where = f"port {', '.join(map(str, ports))}" if all(ports) else f"unix:{targets[0].host}"
     if not inodes:
         if (elsewhere := heard_elsewhere(places, proc)) is not None:
             return Found(why_not=elsewhere.what, remedy=f"use {elsewhere.url}")
@@ -196,10 +198,14 @@ def _unreadable(where: str) -> Found:
     return Found(why_not=f"{whose} {why}, so its descriptors are hidden", remedy=f"{run}, or {_NAME_A_PROCESS}", hidden=hidden)
 
 
-def addresses_of(host: str) -> frozenset[str]:
-    """The host's addresses as text; empty when the name cannot be resolved. May ask a name server."""
+def addresses_of(target: Target) -> frozenset[str]:
+    """The addresses of its host as text; empty when the name cannot be resolved. May ask a name server."""
+    if not target.port:
+        return frozenset([real_path(target.host)])
+    if target.addresses:
+        return frozenset(target.addresses)
     try:
-        infos = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+        infos = socket.getaddrinfo(target.host, None, type=socket.SOCK_STREAM)
     except OSError:
         return frozenset()
     return frozenset(str(info[4][0]).partition("%")[0] for info in infos)

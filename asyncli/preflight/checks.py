@@ -89,7 +89,10 @@ def limit(
 def host_checks(plan: Plan, spread: Spread, limits: Limits) -> list[Check]:
     """One check for each limit of this host, in the order in which they usually bite."""
     rows = (_nofile, _nr_open, _file_max, _ports, _time_wait, _memory, _cgroup_memory, _queues, _conntrack, _tcp_mem)
-    return [check for row in (*rows, _epoll, _processes, _cpu) for check in row(plan, spread, limits)]
+    of_tcp = () if plan.has_ports else (_ports, _time_wait, _conntrack, _tcp_mem)
+    return [
+        check for row in (*rows, _epoll, _processes, _cpu) if row not in of_tcp for check in row(plan, spread, limits)
+    ]
 
 
 def far_checks(plan: Plan, limits: Limits) -> list[Check]:
@@ -278,10 +281,11 @@ def _queues(plan: Plan, spread: Spread, limits: Limits) -> Iterator[Check]:
 def _accept_queues(plan: Plan, limits: Limits) -> Iterator[Check]:
     """The accept and SYN queues of the server's host."""
     need = plan.asked_per_s * STALL_S
-    for code, meaning, have, name in (
+    queues = (
         ("somaxconn", "longest accept queue", limits.somaxconn, "net.core.somaxconn"),
         ("syn_backlog", "half-open connections", limits.syn_backlog, "net.ipv4.tcp_max_syn_backlog"),
-    ):
+    )
+    for code, meaning, have, name in queues if plan.has_ports else queues[:1]:
         detail = f"{format_count(plan.asked_per_s)} connects/s while the server accepts none for {STALL_S:g} s"
         remedy = f"sysctl -w {name}={_round_up(need)} and the server's backlog= to match; or a longer --interval"
         what = f"{meaning} ({name})"
