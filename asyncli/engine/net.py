@@ -197,7 +197,7 @@ def _every_port() -> bytes | None:
 
 def new_net(shard: Shard | LoadShard, kind: type[RealNet], *more: bool) -> RealNet:
     """The sockets that ``shard`` asks for; of ``kind`` where it asks for TCP's."""
-    if shard.destinations[0].port:
+    if all(one.port for one in shard.destinations):
         return kind(shard.destinations, shard.sources, *more)
     from asyncli.engine.unix_net import UnixNet
 

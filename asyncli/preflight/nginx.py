@@ -60,10 +60,11 @@ def nginx_checks(config: NginxConfig, plan: Plan, host: Host | None = None) -> l
 
 
 def _target_checks(config: NginxConfig, plan: Plan, target: Target, host: Host) -> Iterator[Check]:
-    server = config.server_for(_asked_host(plan, target.name if target.asked else target.host), target.port)
+    path = "" if target.port else target.host
+    server = config.server_for(_asked_host(plan, target.name if target.asked else target.host), target.port, path)
     listen = config.listen_for(target.host, target.port)
     if server is None or listen is None:
-        where = f"port {target.port}" if target.port else f"unix:{target.host}"
+        where = f"unix:{path}" if path else f"port {target.port}"
         what, detail = f"a server block that listens on {where}", f"{config.path} has none: its limits are unknown"
         yield Check("nginx_listen", what, "unknown", detail=detail, remedy="name the nginx that serves it with --server-pid")
         return

@@ -86,9 +86,10 @@ class NginxConfig(msgspec.Struct, frozen=True, kw_only=True):
     #: Directives outside of the server blocks: "http keepalive_timeout" -> "75s".
     said: dict[str, str] = {}
 
-    def server_for(self, host: str, port: int) -> ServerBlock | None:
-        """The server block that nginx chooses for ``host`` on ``port``; None where none listens there."""
-        there = [one for one in self.servers if any(_hears(listen, host, port) for listen in one.listens)]
+    def server_for(self, host: str, port: int, path: str = "") -> ServerBlock | None:
+        """The server block that nginx chooses for ``host`` on ``port``, or on a Unix socket's ``path``; None where none listens
+        there."""
+        there = [one for one in self.servers if any(_hears(listen, path or host, port) for listen in one.listens)]
         there = there or [one for one in self.servers if any(listen.port == port != 0 for listen in one.listens)]
         for matches in (str.__eq__, _by_wildcard):
             for one in there:

@@ -149,7 +149,7 @@ async def test_of_a_name_the_address_that_refuses_is_given_up(tmp_path: Path, mo
         pytest.skip("no ::1 on this host")
     # A host's own files decide what `localhost` is; here it is both, and ::1 refuses.
     both = [(socket.AF_INET6, "::1"), (socket.AF_INET, "127.0.0.1")]
-    monkeypatch.setattr(resolve, "_addresses", lambda host, port: both)
+    monkeypatch.setattr(resolve, "_addresses", lambda target: both)
     with serving() as server:
         plan = asyncli.Plan(
             urls=(f"http://localhost:{server.port}/",),
@@ -171,7 +171,7 @@ async def test_of_a_name_the_address_that_refuses_is_given_up(tmp_path: Path, mo
 
 async def test_of_a_name_the_address_that_never_answers_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     both = [(socket.AF_INET, "127.0.0.2"), (socket.AF_INET, "127.0.0.1")]
-    monkeypatch.setattr(resolve, "_addresses", lambda host, port: both)
+    monkeypatch.setattr(resolve, "_addresses", lambda target: both)
     with serving() as server, silent_port("127.0.0.2", server.port):
         plan = asyncli.Plan(
             urls=(f"http://localhost:{server.port}/",), connections=100, hold_s=2.0, keepalive_s=2.0, baseline_s=0.2,
