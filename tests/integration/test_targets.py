@@ -97,6 +97,17 @@ def test_nothing_listens_is_said_at_once_and_nothing_is_sent(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("command", ["soak", "bench"])
+def test_a_name_that_no_name_server_knows_is_where_the_plan_says(tmp_path: Path, command: str) -> None:
+    more = ("--hold", "0.5", *SHORT, "--out", "run.db") if command == "soak" else ("-n", "20")
+    with serving() as server:
+        place = f"127.0.0.1:{server.port}"
+        told = ["--resolve", f"shop.test:{server.port}:127.0.0.1", f"http://{place}/"]
+        assert here(tmp_path, command, f"http://shop.test:{server.port}/", *told, "-c", "4", *more, "--json", "run.json").status == 0
+        if command == "soak":
+            assert read_run(tmp_path / "run.db").environment["destinations"] == [place, place]
+
+
+@pytest.mark.parametrize("command", ["soak", "bench"])
 def test_a_server_that_starts_later_is_waited_for(tmp_path: Path, command: str) -> None:
     with closed_port() as port:
         pass
