@@ -9,11 +9,11 @@ from collections.abc import Callable
 
 from asyncli.agent.client import AgentClient
 from asyncli.collect.kernel import read_counters
+from asyncli.collect.listening import unheard
 from asyncli.collect.procfs import read_listeners
 from asyncli.collect.status_reader import StatusReader
 from asyncli.errors import PeerError
 from asyncli.metrics import KERNEL_SOCKETS, KERNEL_TCP_ALLOC, STATUS_ACTIVE
-from asyncli.places import real_path
 from asyncli.plan import Plan
 from asyncli.units import format_count
 
@@ -36,7 +36,7 @@ class Rest:
     def __init__(self, plan: Plan, *, local: bool) -> None:
         # Where an agent samples, the listener may be in another network namespace of this host.
         here = local and plan.agent is None
-        self._places = {("" if one.port else real_path(one.host), one.port) for one in plan.targets if here}
+        self._places = {("" if one.port else one.host, one.port) for one in plan.targets if here}
         self._sockets = KERNEL_TCP_ALLOC if plan.has_ports else KERNEL_SOCKETS
         self._local = local
         self._link = None if plan.agent is None else AgentClient(plan)
@@ -53,7 +53,7 @@ class Rest:
 
     def listens(self) -> bool:
         """Whether every port, or path, has a listener; assumed for a server elsewhere."""
-        return all(any(not path or one.address == path for one in read_listeners(port)) for path, port in self._places)
+        return all(read_listeners(port) if port else unheard([(path, port)]) is None for path, port in self._places)
 
     async def wait(self, ours: int, stopped: Callable[[], bool]) -> str:
         """Why the server is not at rest after :data:`REST_S`; "" once it is."""

@@ -10,6 +10,7 @@ import hashlib
 import os
 import re
 import socket
+import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from asyncli.collect.listening import Place, heard_elsewhere
 from asyncli.collect.procfs import PROC, Listener, Stat, all_pids, command_line, link, parents, read_listeners, read_stat
 from asyncli.errors import HostError
 from asyncli.findings.server import server_program_not_run
-from asyncli.places import real_path
+from asyncli.places import real_path, sockaddr
 from asyncli.plan import Plan
 from asyncli.records import Finding
 from asyncli.text import oneline, tidy
@@ -36,6 +37,8 @@ _NAME_A_PROCESS = "name it with --server-pid, --server-pidfile or --server-name"
 _SAYS = {"nginx": "-V", "haproxy": "-v"}
 # A pid file is a line; nginx's configuration, without what it includes, seldom more than 100 kB.
 _LONGEST_PIDFILE, _LONGEST_CONFIG = 4096, 4 << 20
+# A connect of this host's.
+_PEER_S = 0.1
 
 
 class Found(msgspec.Struct, frozen=True):
@@ -165,12 +168,12 @@ def _from_ports(targets: Sequence[Target], ours: Collection[int], proc: Path) ->
         inodes |= matching_inodes(read_listeners(target.port, proc), addresses)
     ports = sorted({target.port for target in targets})
     where = f"port {', '.join(map(str, ports))}" if all(ports) else f"unix:{targets[0].host}"
-    if not inodes:
+    listening = socket_holders(inodes, proc) if inodes or all(ports) else _peer(targets[0].host)
+    if not inodes and not listening:
         if (elsewhere := heard_elsewhere(places, proc)) is not None:
             return Found(why_not=elsewhere.what, remedy=f"use {elsewhere.url}")
         remedy = f"start the server; where it is in a container, {_NAME_A_PROCESS}"
         return Found(why_not=f"nothing listens on {where} in this network namespace", remedy=remedy)
-    listening = socket_holders(inodes, proc)
     holders = listening - set(ours)
     if listening and not holders:
         return Found(
@@ -187,6 +190,20 @@ def _from_ports(targets: Sequence[Target], ours: Collection[int], proc: Path) ->
         return Found(why_not=why_not, remedy=_NAME_A_PROCESS)
     parent = {pid: stat.parent for pid, stat in stats.items()}
     return Found(tuple(sorted({topmost(pid, parent, names, ours) for pid in holders})), f"listens on {where}")
+
+
+def _peer(path: str) -> set[int]:
+    """Who listens on a Unix socket that the table has under another name, a relative or a container's: the kernel tells who
+    connects (SO_PEERCRED, unix(7)). Not for whom init listens.
+    """
+    try:
+        with socket.socket(socket.AF_UNIX) as sock:
+            sock.settimeout(_PEER_S)
+            sock.connect(sockaddr(path, 0))
+            pid = int.from_bytes(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 4), sys.byteorder)
+    except OSError:
+        return set()
+    return {pid} if pid > 1 else set()
 
 
 def _unreadable(where: str) -> Found:
