@@ -25,9 +25,8 @@ class UnixNet(RealNet):
 
     def __init__(self, destinations: tuple[Destination, ...]) -> None:
         super().__init__(destinations, ())
-        # Those that wait, in the order in which they came; where to; and what they are to be watched for then.
+        # Those that wait, in the order in which they came, all for the one socket of a plan; and what they are to be watched for.
         self._waiting: dict[int, socket.SocketType] = {}
-        self._aims: dict[int, int] = {}
         self._wanted: dict[int, int] = {}
         self._queued = 0
         self.send = self._send_connected
@@ -43,8 +42,8 @@ class UnixNet(RealNet):
             except BlockingIOError:
                 self._wake_every(_AGAIN_NS)
         sock = socket.SocketType(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
-        self._waiting[handle := sock.fileno()] = sock
-        self._aims[handle], self._wanted[handle] = destination, READABLE
+        handle = sock.fileno()
+        self._waiting[handle], self._wanted[handle] = sock, READABLE
         self._queued += 1
         return handle
 
@@ -56,26 +55,26 @@ class UnixNet(RealNet):
             super().watch(handle, events, again)
 
     def poll(self, most: int, wait_s: float = 0.0) -> list[tuple[int, int]]:
-        if self._waiting:
-            self._connect_waiting()
+        if not self._waiting:
+            return super().poll(most, wait_s)
+        self._connect_waiting()
         return [one for one in super().poll(most, wait_s) if one[0] != self._timer]
 
     def _connect_waiting(self) -> None:
         with suppress(BlockingIOError):
             os.read(self._timer, 8)
         for handle, sock in list(self._waiting.items()):
-            if sock.connect_ex(self._targets[self._aims[handle]][1]) == errno.EAGAIN:
+            if sock.connect_ex(self._targets[0][1]) == errno.EAGAIN:
                 return
             # Whatever came of it: the first words tell.
-            events = self._wanted[handle]
-            self._leave(handle)
-            super().watch(handle, events)
+            super().watch(handle, self._leave(handle))
 
-    def _leave(self, handle: int) -> None:
+    def _leave(self, handle: int) -> int:
+        """It waits no more: what it is to be watched for."""
         self._waiting.pop(handle).detach()
-        del self._aims[handle], self._wanted[handle]
         if not self._waiting:
             self._wake_every(0)
+        return self._wanted.pop(handle)
 
     def _wake_every(self, period_ns: int) -> None:
         self._libc.timerfd_settime(self._timer, 0, struct.pack("4l", 0, period_ns, 0, period_ns), None)
