@@ -60,6 +60,7 @@ class BenchPlan(Discreet, frozen=True, forbid_unknown_fields=True, kw_only=True)
     #: Limits on the bench's own numbers, as those of a soak.
     fail_if: tuple[str, ...] = ()
     connect_to: str | None = None
+    resolve: tuple[str, ...] = ()
     proxy_protocol: Literal["v1", "v2"] | None = None
     sni: str | None = None
     seed: int = 0

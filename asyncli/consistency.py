@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from asyncli.errors import PlanError
+from asyncli.places import UNIX, resolved
 from asyncli.spoken import OWN_KEYS, PROTOCOLS
 from asyncli.template import FIELDS, OpenTemplate, Template, no_fields
 from asyncli.units import shown
@@ -26,6 +27,7 @@ _NOT_TO_BE_SAID = {
 def require_consistent(fields: Mapping[str, Any], located: Mapping[str, str]) -> None:
     """``fields`` of a plan, each with its source. Raises :class:`PlanError`."""
     _require_one_server(fields, located)
+    _require_one_aim(fields, located)
     require_tls(fields, located)
     _require_protocol(fields, located)
     require_fields(fields, located)
@@ -43,6 +45,17 @@ def _require_one_server(fields: Mapping[str, Any], located: Mapping[str, str]) -
     alone = [field for field in ("agent_token_file", "agent_ca") if fields.get(field) is not None and fields.get("agent") is None]
     if alone:
         raise PlanError(f"{located[alone[0]]}: there is no agent; write --agent http://HOST:{AGENT_PORT}")
+
+
+def _require_one_aim(fields: Mapping[str, Any], located: Mapping[str, str]) -> None:
+    """Each URL's connections go to one place, which has what is said of it."""
+    place, names = fields.get("connect_to"), fields.get("resolve")
+    if place and names:
+        raise PlanError(f"{located['connect_to']} and {located['resolve']}: all connections go there; leave one out")
+    if place and place.startswith(UNIX) and fields.get("sources"):
+        raise PlanError(f"{located['sources']}: a Unix socket has no source addresses; leave it out")
+    for host, port in resolved(names or ()).keys() - {(one.host, one.port) for one in map(parse_target, fields["urls"])}:
+        raise PlanError(f"{located['resolve']}: no URL is of {shown(f'{host}:{port}')}; write the host and port of one")
 
 
 def require_tls(fields: Mapping[str, Any], located: Mapping[str, str]) -> None:

@@ -105,6 +105,7 @@ KERNEL_LISTING_BYTES = _gauge(
 KERNEL_SLAB = _family(
     "kernel.slab.", "bytes in use of one cache of the socket family, by its own name", "kernel_slab_bytes", "cache",
 )
+KERNEL_SOCKETS = _gauge("kernel.sockets", "sockets of every family in this network namespace (sockstat)")
 KERNEL_TCP_INUSE = _gauge("kernel.tcp_inuse", "TCP sockets in use (sockstat)")
 KERNEL_TCP_ORPHAN = _gauge("kernel.tcp_orphan", "orphaned TCP sockets")
 KERNEL_TCP_TW = _gauge("kernel.tcp_tw", "sockets in TIME_WAIT")
@@ -135,5 +136,7 @@ TCP = _family(
 PROBE = _family("probe.", "seconds that one round of this probe took", "probe_seconds", "probe")
 #: Of the family: segments sent again.
 TCP_RETRANS_SEGS = f"{TCP}RetransSegs"
+#: Of TCP's sockets: nothing to connections over Unix sockets.
+OF_TCP = (TCP, "kernel.tcp_", f"{CLIENT}{TCP}", f"{CLIENT}kernel.tcp_")
 #: The families; none begins another's name.
 FAMILIES = tuple(name for name in METRICS if name.endswith("."))

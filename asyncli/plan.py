@@ -17,13 +17,13 @@ from asyncli.core.ramp import Ramp
 from asyncli.errors import PlanError
 from asyncli.expected import checked_expected, parse_sent
 from asyncli.mqtt_values import parse_client_id, parse_login_file, parse_subscription, parse_version
+from asyncli.places import UNIX, aimed, parse_place, parse_resolve
 from asyncli.spoken import OWN_KEYS, STREAMS, Requests, requests_of
 from asyncli.units import LONGEST_S, parse_count, parse_duration, parse_pace, shown
 from asyncli.values import (
     MASK,
     Target,
     TlsOptions,
-    aimed,
     checked_target,
     checked_url,
     each_of,
@@ -38,7 +38,6 @@ from asyncli.values import (
     parse_hold_until,
     parse_interval,
     parse_keepalive,
-    parse_place,
     parse_positive,
     parse_silence,
     parse_source,
@@ -86,8 +85,10 @@ class Plan(Discreet, frozen=True, forbid_unknown_fields=True, kw_only=True):
     sources: tuple[str, ...] = ()
     timeout_s: float = 10.0
     connect_timeout_s: float = 10.0
-    #: ``HOST:PORT`` to connect to in place of the URLs', which are asked for all the same.
+    #: ``HOST:PORT``, or ``unix:/path``, to connect to in place of the URLs', which are asked for all the same.
     connect_to: str | None = None
+    #: ``HOST:PORT:ADDRESS[,ADDRESS]``, in place of what a name server says.
+    resolve: tuple[str, ...] = ()
     #: Each connection begins with such a PROXY header, of a source of its own.
     proxy_protocol: Literal["v1", "v2"] | None = None
     #: The name that TLS asks for, and verifies, in place of the URLs' hosts.
@@ -141,7 +142,12 @@ class Plan(Discreet, frozen=True, forbid_unknown_fields=True, kw_only=True):
     @property
     def targets(self) -> tuple[Target, ...]:
         """The URLs taken apart, in order."""
-        return tuple(aimed(parse_target(url), self.connect_to, self.sni) for url in self.urls)
+        return tuple(aimed(parse_target(url), self.connect_to, self.sni, self.resolve) for url in self.urls)
+
+    @property
+    def has_ports(self) -> bool:
+        """Its connections are of TCP: a Unix socket has no ports, packets, or counters of its own."""
+        return not (self.connect_to or "").startswith(UNIX)
 
     @property
     def protocol(self) -> str:
@@ -223,6 +229,7 @@ KEYS: dict[str, tuple[str, Callable[[object], Any]]] = {
     "timeout": ("timeout_s", parse_positive),
     "connect_timeout": ("connect_timeout_s", parse_positive),
     "connect_to": ("connect_to", parse_place),
+    "resolve": ("resolve", each_of(parse_resolve)),
     "sni": ("sni", parse_text),
     "proxy_protocol": ("proxy_protocol", one_of("v1", "v2", what="a version of the PROXY protocol")),
     "status_url": ("status_url", checked_url),
@@ -371,7 +378,7 @@ def shown_plan(plan: Discreet) -> dict[str, Any]:
 
 
 def _is_shown(field: str, value: object) -> bool:
-    where_set = (*TlsOptions.__struct_fields__, *OWN_KEYS[1:], "connect_to", "proxy_protocol", "sni", "data")
+    where_set = (*TlsOptions.__struct_fields__, *OWN_KEYS[1:], "connect_to", "resolve", "proxy_protocol", "sni", "data")
     return bool(value) or field not in where_set
 
 

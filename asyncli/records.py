@@ -265,6 +265,8 @@ class Tick(msgspec.Struct):
     acknowledged: Count = 0
     #: Of the deaths: connections that had said something since that heartbeat, and not its answer.
     spoke: Count = 0
+    #: Of a Unix socket: connects that the kernel had no room for in the server's listen queue, and that waited for it.
+    queue_full: Count = 0
     #: Of those idle when the drain began: time since the last answer, or the connect (ms).
     heard_ms: Histogram = msgspec.field(default_factory=Histogram)
     #: Of connections over TLS only.

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from asyncli.metrics import CLIENT, TCP
+from asyncli.metrics import CLIENT, KERNEL_SOCKETS, TCP
 from asyncli.records import MOST, SERVER_CHANGED, Environment
 
 
@@ -56,7 +56,7 @@ class Place(msgspec.Struct, frozen=True):
     def of_ours(self, metric: str) -> str:
         """The name under which ``metric`` of asyncli's own host, or of its network namespace, was sampled."""
         known = self.sides
-        apart = known.far is not None or (metric.startswith(TCP) and not known.one_network)
+        apart = known.far is not None or (metric.startswith((TCP, KERNEL_SOCKETS)) and not known.one_network)
         return f"{CLIENT}{metric}" if self.agent is not None and apart else metric
 
 

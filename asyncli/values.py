@@ -33,7 +33,10 @@ _TOKEN = frozenset("!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHI
 
 
 class Target(msgspec.Struct, frozen=True):
-    """One URL of the server, taken apart: ``host`` without brackets, ``path`` with its query."""
+    """One URL of the server, taken apart: ``host`` without brackets, ``path`` with its query.
+
+    A Unix socket has no port, 0: ``host`` is then its path, or ``@`` and its abstract name.
+    """
 
     url: str
     host: str
@@ -44,6 +47,8 @@ class Target(msgspec.Struct, frozen=True):
     #: Where its server is elsewhere than its URL says: what TLS and a request call it all the same; "": as where it is.
     called: str = ""
     asked: str = ""
+    #: Of its host, where the plan says them: no name server is asked.
+    addresses: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -86,7 +91,7 @@ def parse_url(value: object, schemes: tuple[str, ...] = _HTTP) -> Target:
     if not host:
         raise ValueError(f"{shown(value)} has no host; write for example http://127.0.0.1:8080/")
     match = _AUTHORITY.fullmatch(parts.netloc)
-    if match is None or (match["address"] and not _is_address(host)):
+    if match is None or (match["address"] and not is_address(host)):
         raise ValueError(
             f"{shown(value)}: {shown(parts.netloc)} is no host; write a name or an address (IPv6 in brackets) and its port"
         )
@@ -126,7 +131,7 @@ def _scheme_of(value: str, schemes: tuple[str, ...]) -> str:
     return scheme.lower()
 
 
-def _is_address(text: str) -> bool:
+def is_address(text: str) -> bool:
     try:
         ip_address(text)
     except ValueError:
@@ -141,23 +146,6 @@ def checked_url(value: object) -> str:
 def parse_target(value: object) -> Target:
     """The URL of what is tested."""
     return parse_url(value, tuple(SCHEMES))
-
-
-def parse_place(value: object) -> str:
-    """``HOST:PORT``."""
-    text = parse_text(value)
-    target = parse_url(f"http://{text}")
-    if {*text} & {*"/?#"} or urlsplit(target.url).port is None:
-        raise ValueError(f"{shown(text)} is not a host and a port; write for example 10.0.0.7:443")
-    return text
-
-
-def aimed(target: Target, place: str | None, name: str | None) -> Target:
-    """``target`` at another ``place`` (HOST:PORT), and called by another ``name`` in TLS, if given."""
-    if place is not None:
-        there = parse_url(f"http://{place}")
-        target = msgspec.structs.replace(target, host=there.host, port=there.port, called=target.name, asked=target.authority)
-    return target if name is None else msgspec.structs.replace(target, called=name, asked=target.authority)
 
 
 def checked_target(value: object) -> str:

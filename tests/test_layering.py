@@ -15,7 +15,7 @@ import asyncli
 PACKAGE = Path(asyncli.__file__).parent
 #: What all may know: plans, records and their names, and small things that know nothing else.
 MODEL = {
-    "asyncli", "benchplan", "certificates", "consistency", "data_file", "errors", "expected", "exit_status", "findings", "metrics", "mqtt_values", "plan", "plan_file", "records", "run", "samples", "secret_variables", "spoken",
+    "asyncli", "benchplan", "certificates", "consistency", "data_file", "errors", "expected", "exit_status", "findings", "metrics", "mqtt_values", "places", "plan", "plan_file", "records", "run", "samples", "secret_variables", "spoken",
     "template", "text", "topology", "trust", "units", "values", "core.adding", "core.histogram",
 }  # fmt: skip
 #: Each part, and the others that it may import beside MODEL; its own modules it always may.
@@ -46,10 +46,11 @@ MAY_IMPORT: dict[str, set[str]] = {
 MODEL_MAY_IMPORT: dict[str, set[str]] = {
     "values": {"spoken", "units"},
     "expected": {"units", "values"},
-    "consistency": {"errors", "spoken", "template", "units", "values"},
+    "places": {"units", "values"},
+    "consistency": {"errors", "places", "spoken", "template", "units", "values"},
     "mqtt_values": {"template", "units", "values"},
     "template": {"units"},
-    "plan": {"consistency", "core.ramp", "errors", "expected", "mqtt_values", "spoken", "units", "values"},
+    "plan": {"consistency", "core.ramp", "errors", "expected", "mqtt_values", "places", "spoken", "units", "values"},
     "plan_file": {"errors", "plan", "units"},
     "data_file": {"consistency", "errors", "plan", "template", "units"},
     "records": {"core.adding", "core.histogram", "text"},

@@ -102,6 +102,13 @@ def test_urls(url: str, host: str, port: int, path: str) -> None:
         ({"urls": ["https://a/", "http://a/"]}, "http and https in one run"),
         ({"connect_to": "10.0.0.7"}, "--connect-to: '10.0.0.7' is not a host and a port; write for example 10.0.0.7:443"),
         ({"connect_to": "a:0"}, "--connect-to: 'http://a:0': port '0' is not a port"),
+        ({"connect_to": "unix:a.sock"}, "--connect-to: 'unix:a.sock' has no path from the root; write for example unix:/run/app.sock"),
+        ({"connect_to": "unix:/" + "x" * 107}, "its path has 108 bytes, and may have 107"),
+        ({"connect_to": "unix:/a", "source": ["127.0.0.2"]}, "--source: a Unix socket has no source addresses; leave it out"),
+        ({"resolve": ["a:80"]}, "--resolve: 'a:80' is not HOST:PORT:ADDRESS; write for example shop.example:443:10.0.0.7,10.0.0.8"),
+        ({"resolve": ["a:80:10.0.0.7,b"]}, "is not HOST:PORT:ADDRESS"),
+        ({"resolve": ["a:80:10.0.0.7"]}, "--resolve: no URL is of 'a:80'; write the host and port of one"),
+        ({"urls": ["http://a/"], "resolve": ["a:80:10.0.0.7"], "connect_to": "b:1"}, "--connect-to and --resolve: "),
         ({"sni": "a"}, "--sni: no URL is over TLS; write https://"),
         ({"send": "x"}, "--send: only for tcp://, not for HTTP; leave it out"),
         ({"urls": ["tcp://a"]}, "'tcp://a' is not a host and a port; write for example tcp://127.0.0.1:6379"),
@@ -208,6 +215,17 @@ def test_a_server_may_be_elsewhere_than_its_url_says() -> None:
     assert (target.host, target.port, target.path, target.authority, target.name) == ("::1", 8443, "/x", "shop.example:444", "other.example")
     (target,) = plan(urls=["http://shop.example/"], connect_to="10.0.0.7:80").targets
     assert (target.host, target.port, target.authority, target.name) == ("10.0.0.7", 80, "shop.example", "shop.example")
+    for path in ("/run/app.sock", "@app"):
+        (target,) = plan(urls=["wss://shop.example/x"], connect_to=f"unix:{path}").targets
+        assert (target.host, target.port, target.authority, target.name) == (path, 0, "shop.example", "shop.example")
+
+
+def test_addresses_of_a_name_may_be_said() -> None:
+    urls = ["http://SHOP.example/x", "http://other.example/", "http://[::1]:81/"]
+    made = plan(urls=urls, resolve=["Shop.example:80:10.0.0.7,[::1]", "shop.example:80:10.0.0.8,10.0.0.7", "[::1]:81:127.0.0.1"])
+    assert [(one.host, one.addresses) for one in made.targets] == [
+        ("shop.example", ("10.0.0.7", "::1", "10.0.0.8")), ("other.example", ()), ("::1", ("127.0.0.1",)),
+    ]
 
 
 @pytest.mark.parametrize(

@@ -44,7 +44,7 @@ _FUTURE_S = 10.0
 _BEHIND_S = 0.1
 #: The agent's own counters; they continue across its restart.
 _ITS_OWN = (metrics.STATUS_POLLS, metrics.STATUS_CONNECTS, metrics.STATUS_UNANSWERED, metrics.SERVER_ENDED, metrics.AGENT_CPU_S)
-_NEAR = (metrics.TCP, metrics.KERNEL_TCP_INUSE, metrics.KERNEL_TCP_ORPHAN, metrics.KERNEL_TCP_TW)
+_NEAR = (metrics.TCP, metrics.KERNEL_TCP_INUSE, metrics.KERNEL_TCP_ORPHAN, metrics.KERNEL_TCP_TW, metrics.KERNEL_SOCKETS)
 
 
 class AgentCollector(Sampler):
@@ -213,7 +213,7 @@ class AgentCollector(Sampler):
                 self._gap(self._last_s, t_s, kept if overrun else ended if self._anew else "the agent, or its host, stood still")
             # Samples are dropped only before the first of a batch.
             self._last_s, overrun, self._anew = t_s, False, False
-            self._on_sample(Sample(t_s, self._continued(row.values)))
+            self._on_sample(Sample(t_s, self._of_the_run(self._continued(row.values))))
         for said in batch.said:
             self._tell(self._of_the_agent(said.finding))
 

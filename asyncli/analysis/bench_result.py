@@ -14,6 +14,7 @@ from asyncli.analysis.totals import Latency, Lateness, in_ms
 from asyncli.analysis.verdict import Verdict
 from asyncli.benchplan import BenchPlan, BenchRun
 from asyncli.core.histogram import Histogram, bounds
+from asyncli.findings import losses
 from asyncli.findings.bench import by_cause
 from asyncli.findings.tls import by_reason
 from asyncli.metrics import SERVER_CPU_S
@@ -125,7 +126,8 @@ def benched(run: BenchRun) -> Benched:
     objects = max((tick.tls.objects for _, tick in run.ticks if tick.tls is not None), default=0)
     tls = msgspec.UNSET if total.tls is None else tls_part(total.tls, not run.plan.insecure, objects)
     said = tls_findings(tls, run.environment, started=run.started)
-    found = [*run.findings, *doubts(run, asked, generator, server), *said]
+    full = [losses.listen("full", run.total.queue_full, "")] if run.total.queue_full else []
+    found = [*run.findings, *doubts(run, asked, generator, server), *full, *said]
     verdict, why = _verdict(run, asked, found)
     return Benched(
         verdict=verdict,

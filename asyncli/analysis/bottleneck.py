@@ -115,7 +115,9 @@ class Seen(msgspec.Struct, frozen=True):
         return self.deaths(*_SILENT) + sum(map(self.failures, _UNANSWERED))
 
     def overflowed(self) -> float:
-        """Overflows of listen queues on the server's host."""
+        """Overflows of listen queues on the server's host; of a Unix socket, connects that met a full one."""
+        if not self.run.plan.has_ports:
+            return self.totals.whole.queue_full
         return self.rise(f"{metrics.TCP}ListenOverflows") if self.run.sides.server else 0.0
 
 
@@ -267,7 +269,8 @@ def _listen_queue(seen: Seen) -> Iterator[GaveWay]:
     refused = seen.failures("tls_failed") + seen.failures("handshake_refused")
     if (count := seen.overflowed()) and (seen.silent() or not refused):
         times = "once" if count == 1 else f"{format_count(count)} times"
-        yield _way("server", "listen_queue", certain=False, host=seen.run.sides.host, times=times)
+        form = "listen_queue" if seen.run.plan.has_ports else "listen_queue_full"
+        yield _way("server", "listen_queue", form, certain=form != "listen_queue", host=seen.run.sides.host, times=times)
 
 
 # Lost, refused or late connections, without further evidence.

@@ -14,6 +14,7 @@ import msgspec
 from asyncli import metrics
 from asyncli.analysis.constants import FEWEST, NEARLY_ALL, WORTH_TELLING
 from asyncli.analysis.gaps import for_cost
+from asyncli.analysis.shared_host import counted_sockets
 from asyncli.analysis.slope import FEWEST_PLATEAUS, FREED_KEPT, OTHERS_INTO_HOLD_S, Cost, Fit, Fitter, minus
 from asyncli.findings.cost import (
     CALLED,
@@ -112,7 +113,7 @@ def costs(run: Run) -> Costs:
             setattr(result, name, one.cost)
             result.fits[name] = one
     few = {name: points for name, points in found.items() if isinstance(points, int) and points}
-    unread = [name for name, points in found.items() if points == 0]
+    unread = [name for name, points in found.items() if points == 0 and (name != "kernel_queued" or run.plan.has_ports)]
     if where.far is not None:
         client = ours.fit("client_total", ramp.series(run.of_ours(metrics.HOST_USED_BYTES)), note=" of memory in use")
         result.client_total = client.cost if isinstance(client, Fit) else None
@@ -146,7 +147,7 @@ def _count_strangers(result: Costs, found: dict[str, Fit | int], read: dict[str,
     step, and gone with them, are sockets that belong to them: an upstream's.
     """
     kernel, ends = found["kernel"], run.sides.ends
-    strangers = fitter.strangers(run.series(metrics.KERNEL_TCP_ALLOC), ends)
+    strangers = fitter.strangers(counted_sockets(run), ends)
     beside = fitter.fit("strangers", strangers, 1 / ends)
     if not isinstance(kernel, Fit) or not isinstance(beside, Fit):
         return

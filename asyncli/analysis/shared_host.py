@@ -10,7 +10,7 @@ from asyncli.analysis.constants import PART
 from asyncli.analysis.saturation import MOST_CPU_SHARE
 from asyncli.analysis.totals import Totals
 from asyncli.findings.host import host_busy, host_shared
-from asyncli.metrics import GENERATOR_CPU_S, HOST_CPU_BUSY_S, KERNEL_TCP_ALLOC, SERVER_CPU_S, SESSION_CPU_S
+from asyncli.metrics import GENERATOR_CPU_S, HOST_CPU_BUSY_S, KERNEL_SOCKETS, KERNEL_TCP_ALLOC, SERVER_CPU_S, SESSION_CPU_S
 from asyncli.records import Finding
 from asyncli.run import Run
 from asyncli.samples import Series
@@ -70,12 +70,16 @@ def cpus_taken(run: Run) -> list[Finding]:
     return [host_busy(round(cpus), *then, None if before is None else before[1] >= MOST_OF_OTHERS * cpus, span, len(taken))]
 
 
-def other_sockets(run: Run, totals: Totals) -> list[Finding]:
-    """A finding if other programs opened or closed many TCP sockets from the baseline to the hold's end.
-
-    By sockstat's ``alloc``, which counts both families in every network namespace, as the slabs do: it should rise by our ends.
+def counted_sockets(run: Run) -> Series:
+    """The sockets of all programs. Of TCP sockstat's ``alloc``, which counts both families in every network
+    namespace, as the slabs do; of Unix sockets all of this namespace.
     """
-    allocated, start, stop = run.series(KERNEL_TCP_ALLOC), run.first_connect_s, run.stop_s
+    return run.series(KERNEL_TCP_ALLOC if run.plan.has_ports else run.of_ours(KERNEL_SOCKETS))
+
+
+def other_sockets(run: Run, totals: Totals) -> list[Finding]:
+    """A finding if other programs opened or closed many sockets from the baseline to the hold's end, as they rose by our ends."""
+    allocated, start, stop = counted_sockets(run), run.first_connect_s, run.stop_s
     before, after = allocated.last(until_s=start), allocated.last(until_s=stop, since_s=max(start, stop - 10.0))
     if before is None or after is None or not math.isfinite(start):
         return []

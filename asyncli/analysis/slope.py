@@ -246,7 +246,7 @@ class Fitter:
         return self._fit(cost, on_it, metric.between(-math.inf, self._end), line, apart)
 
     def strangers(self, allocated: Series, ends: int) -> Series:
-        """The TCP sockets beside the ``ends`` of each of these connections, of all that the kernel had ``allocated``."""
+        """The sockets beside the ``ends`` of each of these connections, of all that the kernel had ``allocated``."""
         ours = (ends * (self._held.at(t_s) or 0.0) if t_s > self._start else 0.0 for t_s in allocated.t_s)
         return Series(allocated.t_s, [every - own for every, own in zip(allocated.values, ours, strict=True)])
 

@@ -16,6 +16,7 @@ from asyncli.data_file import read_data
 from asyncli.engine.probe import TlsFacts, probe
 from asyncli.engine.spread import Spread
 from asyncli.environment import probe_host
+from asyncli.errors import PlanError
 from asyncli.plan import Plan
 from asyncli.preflight.checks import handshake_rate
 from asyncli.preflight.configured import Configured, read_configured
@@ -62,6 +63,8 @@ async def examine(
 ) -> Examined:  # fmt: skip
     """Whether ``plan`` can succeed, now that ``sampler`` is open. ``connects``: the target may be asked to shake hands;
     ``beats``: and to answer a heartbeat; ``data``: of ``plan.data``, read."""
+    if not plan.has_ports and not sampler.local:
+        raise PlanError(f"--connect-to and --agent: {plan.connect_to} is on this host, and the agent on another; leave one out")
     spread = msgspec.structs.replace(spread, local=sampler.local)
     if cluster is not None and not isinstance(sampler, Collector):
         cluster.watched_by_agent(sampler.boot)

@@ -9,10 +9,11 @@ from collections.abc import Callable
 
 from asyncli.agent.client import AgentClient
 from asyncli.collect.kernel import read_counters
+from asyncli.collect.listening import unheard
 from asyncli.collect.procfs import read_listeners
 from asyncli.collect.status_reader import StatusReader
 from asyncli.errors import PeerError
-from asyncli.metrics import KERNEL_TCP_ALLOC, STATUS_ACTIVE
+from asyncli.metrics import KERNEL_SOCKETS, KERNEL_TCP_ALLOC, STATUS_ACTIVE
 from asyncli.plan import Plan
 from asyncli.units import format_count
 
@@ -28,13 +29,15 @@ _OTHERS, _OTHERS_SHARE = 10, 0.01
 class Rest:
     """Waits until the server is as it was before the first step.
 
-    By its own count of connections, from a status page or an agent; else by its host's TCP sockets, until they are as few as
+    By its own count of connections, from a status page or an agent; else by its host's sockets, until they are as few as
     before or stop falling.
     """
 
     def __init__(self, plan: Plan, *, local: bool) -> None:
         # Where an agent samples, the listener may be in another network namespace of this host.
-        self._ports = {target.port for target in plan.targets} if local and plan.agent is None else set()
+        here = local and plan.agent is None
+        self._places = {("" if one.port else one.host, one.port) for one in plan.targets if here}
+        self._sockets = KERNEL_TCP_ALLOC if plan.has_ports else KERNEL_SOCKETS
         self._local = local
         self._link = None if plan.agent is None else AgentClient(plan)
         self._counts = plan.status_url is not None
@@ -49,8 +52,8 @@ class Rest:
         return rest
 
     def listens(self) -> bool:
-        """Whether every port has a listener; assumed for a server elsewhere."""
-        return all(read_listeners(port) for port in self._ports)
+        """Whether every port, or path, has a listener; assumed for a server elsewhere."""
+        return all(read_listeners(port) if port else unheard([(path, port)]) is None for path, port in self._places)
 
     async def wait(self, ours: int, stopped: Callable[[], bool]) -> str:
         """Why the server is not at rest after :data:`REST_S`; "" once it is."""
@@ -74,7 +77,8 @@ class Rest:
             if time.monotonic() >= latest:
                 waited = f"{REST_S:.0f} s after the drain"
                 if not listens:
-                    return f"nobody listens on port {', '.join(map(str, sorted(self._ports)))} any more, {waited}"
+                    places = sorted(f"unix:{path}" if path else f"port {port}" for path, port in self._places)
+                    return f"nobody listens on {', '.join(places)} any more, {waited}"
                 if still is None:
                     return f"the server's status page does not answer, {waited}"
                 return f"the server counts {format_count(still - self._before)} connections more than at the start, {waited}"
@@ -83,14 +87,14 @@ class Rest:
         return ""
 
     async def _open(self) -> float | None:
-        """The server's connections by its own count, else this host's TCP sockets; None while the page does not answer."""
+        """The server's connections by its own count, else this host's sockets; None while the page does not answer."""
         if self._link is not None:
             try:
                 latest = (await self._link.hello(measure=False)).latest
             except PeerError:
                 return None
             self._counts = STATUS_ACTIVE in latest
-            return latest.get(STATUS_ACTIVE, latest.get(KERNEL_TCP_ALLOC, 0.0))
+            return latest.get(STATUS_ACTIVE, latest.get(self._sockets, 0.0))
         if self._status is not None:
             try:
                 return (await self._status.read()).get(STATUS_ACTIVE, 0.0)
@@ -98,7 +102,7 @@ class Rest:
                 return None
         if not self._local:
             return 0.0
-        return (await asyncio.to_thread(read_counters)).values.get(KERNEL_TCP_ALLOC, 0.0)
+        return (await asyncio.to_thread(read_counters)).values.get(self._sockets, 0.0)
 
     async def close(self) -> None:
         if self._link is not None:

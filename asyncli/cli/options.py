@@ -58,7 +58,8 @@ _CONNECT_OPTIONS: tuple[Option, ...] = (
         metavar="TIME",
         help="A connect unanswered for this long has failed, and so has a handshake of TLS.  [default: 10s]",
     ),
-    click.option("--connect-to", metavar="HOST:PORT", help="Connect there, and ask for the URL all the same."),
+    click.option("--connect-to", metavar="HOST:PORT", help="Connect there, or to unix:/path, and ask for the URL all the same."),
+    click.option("--resolve", metavar="HOST:PORT:ADDRESS,...", multiple=True, help="Where a URL's host is; repeatable."),
     click.option("--proxy-protocol", metavar="v1|v2", help="Begin with a PROXY header: a source of its own for each connection."),
     click.option("--source", metavar="ADDRESS", multiple=True, help="Connect from this address of this host; repeatable."),
 )

@@ -127,6 +127,8 @@ class Cluster:
         ``waits`` is called with what it waits for, when that changes. Sets ``checks`` and :attr:`findings`. Raises
         :class:`ClusterError`, or PreflightError where the hosts cannot hold the plan.
         """
+        if not plan.has_ports:
+            raise PlanError(f"--connect-to and --cluster: {plan.connect_to} is a socket of one host; leave one out")
         if self._client is None:
             await self._connect()
         members = await self._gather(plan, waits)

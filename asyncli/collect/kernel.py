@@ -22,9 +22,10 @@ SLAB_LINKS = Path("/sys/kernel/slab")
 
 #: Caches of which an idle established connection holds objects. The bind buckets are the connecting end's: one for
 #: its port (shared by all who use the port) and one for its port and address. Security blobs by whichever LSM has a
-#: cache of its own. Time-wait and request sockets are not here: who waits is not connected.
+#: cache of its own. Before Linux 5.15 UNIX had stream sockets as well. Time-wait and request sockets are not here: who waits is
+#: not connected.
 SOCKET_CACHES = (
-    "TCP", "TCPv6", "sock_inode_cache", "filp", "dentry", "eventpoll_epi", "eventpoll_pwq", "ep_head",
+    "TCP", "TCPv6", "UNIX-STREAM", "UNIX", "sock_inode_cache", "filp", "dentry", "eventpoll_epi", "eventpoll_pwq", "ep_head",
     "lsm_inode_cache", "lsm_file_cache", "selinux_inode_security", "selinux_file_security",
     "tcp_bind_bucket", "tcp_bind2_bucket",
 )  # fmt: skip
@@ -134,19 +135,23 @@ def slab_metrics(slabs: Mapping[str, Slab], resolved: Mapping[str, str]) -> dict
 
 
 def parse_sockstat(text: str, text6: str = "") -> dict[str, float]:
-    """``kernel.tcp_*`` of /proc/net/sockstat and sockstat6. Only "inuse" is kept by family; the rest counts both."""
+    """``kernel.sockets``, ``kernel.tcp_*`` of /proc/net/sockstat and sockstat6. Only "inuse" is kept by family; the rest counts
+    both.
+    """
     values: dict[str, float] = {}
     for line in (*text.splitlines(), *text6.splitlines()):
         protocol, _, rest = line.partition(":")
-        if protocol not in ("TCP", "TCP6"):
+        if protocol not in ("sockets", "TCP", "TCP6"):
             continue
         fields = rest.split()
         for name, number in zip(fields[::2], fields[1::2], strict=False):
             if name == "mem":
                 values[metrics.KERNEL_TCP_MEM_BYTES] = float(int(number) * PAGE_BYTES)
+            elif name == "used":
+                values[metrics.KERNEL_SOCKETS] = float(number)
             elif name in ("inuse", "orphan", "tw", "alloc"):
                 values[f"kernel.tcp_{name}"] = values.get(f"kernel.tcp_{name}", 0.0) + int(number)
-    if not values:
+    if values.keys() <= {metrics.KERNEL_SOCKETS}:
         raise ValueError("/proc/net/sockstat has no line for TCP")
     return values
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import os
 import socket
 import time
 from collections.abc import Callable, Collection
@@ -16,6 +17,7 @@ from typing import NamedTuple
 from asyncli.collect.procfs import PROC, read_listeners
 from asyncli.errors import PlanError
 from asyncli.findings import server
+from asyncli.places import sockaddr
 from asyncli.records import Finding
 from asyncli.units import format_duration
 
@@ -25,9 +27,9 @@ _LOOK_EVERY_S = 0.1
 _REFUSED_WITHIN_S = 0.1
 
 # Or there is no way to it at all.
-_REFUSED = {errno.ECONNREFUSED, errno.EADDRNOTAVAIL, errno.ENETUNREACH, errno.EAFNOSUPPORT}
+_REFUSED = {errno.ECONNREFUSED, errno.ENOENT, errno.EADDRNOTAVAIL, errno.ENETUNREACH, errno.EAFNOSUPPORT}
 
-#: Address and port.
+#: Address and port; of a Unix socket its path, and 0.
 Place = tuple[str, int]
 
 
@@ -52,14 +54,14 @@ def unheard(places: Collection[Place], proc: Path = PROC) -> Missing | None:
         return None
     if not all(_refuses(*one) for one in places):
         return None
-    shown = ", ".join(f"{_in_url(address)}:{port}" for address, port in sorted(places))
+    shown = ", ".join(f"{_in_url(address)}:{port}" if port else _of_unix(address) for address, port in sorted(places))
     return elsewhere or Missing(f"nothing listens on {shown} of this host")
 
 
 def heard_elsewhere(places: Collection[Place], proc: Path = PROC) -> Missing | None:
     """Whether a port of ``places`` is listened on at other addresses of this host only; None where it is not."""
     for address, port in sorted(places):
-        if others := sorted({one.address for one in read_listeners(port, proc) if one.address is not None}):
+        if port and (others := sorted({one.address for one in read_listeners(port, proc) if one.address is not None})):
             listed = ", ".join(map(_in_url, others))
             what = f"port {port} listens on {listed} only, not on the URL's {_in_url(address)}"
             return Missing(what, f"http://{_in_url(others[0])}:{port}/")
@@ -70,11 +72,17 @@ def _in_url(address: str) -> str:
     return f"[{address}]" if ":" in address else address
 
 
+def _of_unix(path: str) -> str:
+    left = os.path.exists(path)
+    return f"unix:{path}{' (a file that a server has left behind)' if left else ''}"
+
+
 def _refuses(address: str, port: int) -> bool:
+    family = socket.AF_UNIX if not port else socket.AF_INET6 if ":" in address else socket.AF_INET
     try:
-        with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM) as sock:
+        with socket.socket(family, socket.SOCK_STREAM) as sock:
             sock.settimeout(_REFUSED_WITHIN_S)
-            sock.connect((address, port))
+            sock.connect(sockaddr(address, port))
             # A local port may have been chosen that is the very one: it is connected to itself (RFC 9293, 3.5).
             return bool(sock.getsockname() == sock.getpeername())
     except OSError as error:

@@ -11,7 +11,8 @@ import hashlib
 import os
 import re
 import socket
-from collections.abc import Collection, Iterable, Mapping
+import sys
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from asyncli.collect.listening import Place, heard_elsewhere
 from asyncli.collect.procfs import PROC, Listener, Stat, all_pids, command_line, link, parents, read_listeners, read_stat
 from asyncli.errors import HostError
 from asyncli.findings.server import server_program_not_run
+from asyncli.places import real_path, sockaddr
 from asyncli.plan import Plan
 from asyncli.records import Finding
 from asyncli.text import oneline, tidy
@@ -36,6 +38,8 @@ _NAME_A_PROCESS = "name it with --server-pid, --server-pidfile or --server-name"
 _SAYS = {"nginx": "-V", "haproxy": "-v"}
 # A pid file is a line; nginx's configuration, without what it includes, seldom more than 100 kB.
 _LONGEST_PIDFILE, _LONGEST_CONFIG = 4096, 4 << 20
+# A connect of this host's.
+_PEER_S = 0.1
 
 
 class Found(msgspec.Struct, frozen=True):
@@ -156,20 +160,21 @@ def _from_name(name: str, ours: Collection[int], proc: Path) -> int:
     return roots[0]
 
 
-def _from_ports(targets: Iterable[Target], ours: Collection[int], proc: Path) -> Found:
+def _from_ports(targets: Sequence[Target], ours: Collection[int], proc: Path) -> Found:
     inodes: set[int] = set()
     places: set[Place] = set()
     for target in targets:
-        addresses = addresses_of(target.host)
+        addresses = addresses_of(target)
         places |= {(address, target.port) for address in addresses}
         inodes |= matching_inodes(read_listeners(target.port, proc), addresses)
-    where = f"port {', '.join(str(port) for port in sorted({target.port for target in targets}))}"
-    if not inodes:
+    ports = sorted({target.port for target in targets})
+    where = f"port {', '.join(map(str, ports))}" if all(ports) else f"unix:{targets[0].host}"
+    listening = socket_holders(inodes, proc) if inodes or all(ports) else _peer(targets[0].host)
+    if not inodes and not listening:
         if (elsewhere := heard_elsewhere(places, proc)) is not None:
             return Found(why_not=elsewhere.what, remedy=f"use {elsewhere.url}")
         remedy = f"start the server; where it is in a container, {_NAME_A_PROCESS}"
         return Found(why_not=f"nothing listens on {where} in this network namespace", remedy=remedy)
-    listening = socket_holders(inodes, proc)
     holders = listening - set(ours)
     if listening and not holders:
         return Found(
@@ -188,6 +193,20 @@ def _from_ports(targets: Iterable[Target], ours: Collection[int], proc: Path) ->
     return Found(tuple(sorted({topmost(pid, parent, names, ours) for pid in holders})), f"listens on {where}")
 
 
+def _peer(path: str) -> set[int]:
+    """Who listens on a Unix socket that the table has under another name, a relative or a container's: the kernel tells who
+    connects (SO_PEERCRED, unix(7)). Not for whom init listens.
+    """
+    try:
+        with socket.socket(socket.AF_UNIX) as sock:
+            sock.settimeout(_PEER_S)
+            sock.connect(sockaddr(path, 0))
+            pid = int.from_bytes(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 4), sys.byteorder)
+    except OSError:
+        return set()
+    return {pid} if pid > 1 else set()
+
+
 def _unreadable(where: str) -> Found:
     """The holder of the listening socket cannot be found, because its descriptors are hidden."""
     hidden = os.geteuid() != 0
@@ -197,10 +216,14 @@ def _unreadable(where: str) -> Found:
     return Found(why_not=f"{whose} {why}, so its descriptors are hidden", remedy=f"{run}, or {_NAME_A_PROCESS}", hidden=hidden)
 
 
-def addresses_of(host: str) -> frozenset[str]:
-    """The host's addresses as text; empty when the name cannot be resolved. May ask a name server."""
+def addresses_of(target: Target) -> frozenset[str]:
+    """The addresses of its host as text; empty when the name cannot be resolved. May ask a name server."""
+    if not target.port:
+        return frozenset([real_path(target.host)])
+    if target.addresses:
+        return frozenset(target.addresses)
     try:
-        infos = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+        infos = socket.getaddrinfo(target.host, None, type=socket.SOCK_STREAM)
     except OSError:
         return frozenset()
     return frozenset(str(info[4][0]).partition("%")[0] for info in infos)

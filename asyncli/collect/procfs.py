@@ -17,6 +17,8 @@ from pathlib import Path
 
 import msgspec
 
+from asyncli.places import real_path
+
 PROC = Path("/proc")
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
@@ -60,7 +62,7 @@ class Memory(msgspec.Struct, frozen=True):
 
 
 class Listener(msgspec.Struct, frozen=True):
-    """A listening TCP socket: its address (None: any), port and inode."""
+    """A listening socket: its address (None: any), port and inode. Of a Unix socket the port is 0, and the address its path."""
 
     address: str | None
     port: int
@@ -177,9 +179,24 @@ def read_memory(pid: int, proc: Path = PROC) -> Memory | None:
         return None
 
 
+def parse_unix_listeners(lines: Iterable[str]) -> Iterator[Listener]:
+    """Those of /proc/net/unix that listen and have a path, which is made real, or a name behind ``@``."""
+    for line in lines:
+        fields = line.rstrip("\n").split(None, 7)
+        # __SO_ACCEPTCON of include/linux/net.h, and SOCK_STREAM.
+        if len(fields) == 8 and (fields[3], fields[4]) == ("00010000", "0001"):
+            yield Listener(address=real_path(fields[7]), port=0, inode=int(fields[6]))
+
+
 def read_listeners(port: int, proc: Path = PROC) -> list[Listener]:
-    """Sockets that listen on ``port`` in our network namespace."""
+    """Sockets that listen on ``port`` in our network namespace; 0: Unix sockets."""
     found: list[Listener] = []
+    if not port:
+        try:
+            with (proc / "net/unix").open(encoding="utf-8", errors="replace") as file:
+                return list(parse_unix_listeners(file))
+        except FileNotFoundError:
+            return found
     for name in ("tcp", "tcp6"):
         try:
             with (proc / "net" / name).open(encoding="ascii", errors="replace") as file:

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple, NotRequired, TypedDict, Unpack
 
+from asyncli import metrics
 from asyncli.collect.probe_budget import Outage, ProbeReading, Schedule
 from asyncli.collect.processes import ProcessesGoneError
 from asyncli.errors import UntrustedPeerError
@@ -164,12 +165,16 @@ class Sampler:
             return
         self._say(self._outage(name).answered(now_s))
         if outcome.reading.values:
-            values.update(outcome.reading.values)
+            values.update(self._of_the_run(outcome.reading.values))
             values[f"{PROBE}{name}"] = outcome.took_s
         for finding in outcome.reading.findings:
             if finding.code not in self._reported:
                 self._reported.add(finding.code)
                 self._on_finding(finding)
+
+    def _of_the_run(self, read: dict[str, float]) -> dict[str, float]:
+        """What says something of the plan's connections."""
+        return read if self._plan.has_ports else {name: one for name, one in read.items() if not name.startswith(metrics.OF_TCP)}
 
     def _say(self, finding: Finding | None) -> None:
         if finding is not None:

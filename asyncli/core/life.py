@@ -76,6 +76,9 @@ DEATHS = (
 
 _EVENT_OF_ERRNO = {
     errno.ECONNREFUSED: REFUSED,
+    # Of Unix sockets: its path is gone, or so is the server that a connect waited for.
+    errno.ENOENT: REFUSED,
+    errno.ENOTCONN: REFUSED,
     errno.ECONNRESET: RESET,
     # The peer's FIN came first and its RST after our write: to us it had closed.
     errno.EPIPE: EOF,

@@ -17,7 +17,7 @@ import msgspec
 
 from asyncli.engine.bench_load import MOST_EVENTS, Load
 from asyncli.engine.closed_loop import ClosedLoop
-from asyncli.engine.net import Net, PollNet, RealNet, over_tls
+from asyncli.engine.net import Net, PollNet, RealNet, new_net, over_tls
 from asyncli.engine.open_loop import OpenLoop
 from asyncli.engine.shard import Down, Drain, LoadShard, Start, Stop
 from asyncli.engine.ticks import TickSender
@@ -41,7 +41,7 @@ def new_load(shard: LoadShard, worker: int, net: Net) -> Load:
 def run_load(shard: LoadShard, number: int, link: socket.socket) -> None:
     """The body of a worker process; returns when it is told to stop, or the host is gone."""
     polls = shard.tls is None and shard.short and shard.rate is None and shard.connections <= _MOST_POLLED * shard.workers
-    net = over_tls((PollNet if polls else RealNet)(shard.destinations, shard.sources), shard)
+    net = over_tls(new_net(shard, PollNet if polls else RealNet), shard)
     load = new_load(shard, number, net)
     order = _receive(link)
     if not isinstance(order, Start):

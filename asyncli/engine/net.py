@@ -121,7 +121,7 @@ class RealNet:
     def __init__(self, destinations: tuple[Destination, ...], sources: tuple[str, ...], crowded: bool = False) -> None:
         self._range = _every_port() if crowded else None
         self._epoll = select.epoll()
-        self._targets = [(d.family, (d.address, d.port)) for d in destinations]
+        self._targets = [(one.family, one.sockaddr) for one in destinations]
         self._sources = [[(source, 0) for source in sources_for(one, sources)] for one in destinations]
         # The system calls themselves, with nothing of ours around them: they are the hot path.
         self.send: Callable[[int, bytes], int] = os.write
@@ -193,6 +193,15 @@ def _every_port() -> bytes | None:
     except (OSError, ValueError, struct.error):
         return None
     return asked
+
+
+def new_net(shard: Shard | LoadShard, kind: type[RealNet], *more: bool) -> RealNet:
+    """The sockets that ``shard`` asks for; of ``kind`` where it asks for TCP's."""
+    if all(one.port for one in shard.destinations):
+        return kind(shard.destinations, shard.sources, *more)
+    from asyncli.engine.unix_net import UnixNet
+
+    return UnixNet(shard.destinations)
 
 
 def over_tls(real: RealNet, shard: Shard | LoadShard) -> RealNet | ProxiedNet | TlsNet:

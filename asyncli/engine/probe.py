@@ -198,7 +198,7 @@ def _connected(plan: Plan, there: Destination) -> socket.socket:
     sock = socket.socket(there.family, socket.SOCK_STREAM)
     try:
         sock.settimeout(plan.connect_timeout_s)
-        sock.connect((there.address, there.port))
+        sock.connect(there.sockaddr)
         if plan.proxy_protocol is not None:
             sock.sendall(ProxyHeader(plan.proxy_protocol, there.address, there.port).of(0))
     except OSError:

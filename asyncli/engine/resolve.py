@@ -6,7 +6,9 @@ Nothing is sent to the target here: names go to the resolver, sources are tried 
 from __future__ import annotations
 
 import ipaddress
+import os
 import socket
+import stat
 from collections.abc import Callable
 from pathlib import Path
 
@@ -22,6 +24,7 @@ from asyncli.engine.spread import (
 )
 from asyncli.errors import HostError, PlanError
 from asyncli.plan import Plan
+from asyncli.values import Target
 
 # With one source a pair may use half its ports before connect() slows down noticeably; a second source costs a bind() a
 # connection, so it is taken only past this.
@@ -40,8 +43,12 @@ def plan_spread(
     destinations = tuple(
         Destination(family, address, target.port, number)
         for number, target in enumerate(plan.targets)
-        for family, address in _addresses(target.host, target.port)
+        for family, address in _addresses(target)
     )
+    workers = plan.workers or workers_needed(plan.connections, nofile, cpus)
+    if not plan.has_ports:
+        # Both ends of a Unix socket are on one host.
+        return Spread(destinations, sources=(), workers=workers, local=True, ports=0)
     own = _own_addresses()
     # Where the server is neither an address tells that this host has no way to (IPv6 where there is none), nor one beside which
     # its name has one of loopback that is listened at: that nobody may answer at.
@@ -54,15 +61,21 @@ def plan_spread(
     return Spread(
         destinations=destinations,
         sources=plan.sources or _choose_sources(plan.connections, destinations, ports, routes),
-        workers=plan.workers or workers_needed(plan.connections, nofile, cpus),
+        workers=workers,
         local=local,
         ports=ports,
         route=next(iter(routes.values()), None),
     )
 
 
-def _addresses(host: str, port: int) -> list[tuple[int, str]]:
-    """Of a name the addresses that this host has a way to; all, where it has one to none of them."""
+def _addresses(target: Target) -> list[tuple[int, str]]:
+    """Of a name the addresses that this host has a way to; all, where it has one to none of them, or the plan says them."""
+    host, port = target.host, target.port
+    if not port:
+        _check_socket(host)
+        return [(socket.AF_UNIX, host)]
+    if target.addresses:
+        return [(socket.AF_INET6 if ":" in one else socket.AF_INET, one) for one in target.addresses]
     try:
         # Without AI_ADDRCONFIG, which takes a family for absent that is on loopback alone: there it refuses even "::1".
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
@@ -72,6 +85,20 @@ def _addresses(host: str, port: int) -> list[tuple[int, str]]:
     if not addresses:
         raise PlanError(f"host {host!r} has neither an IPv4 nor an IPv6 address; write its address")
     return [one for one in addresses if _way(Destination(one[0], one[1], port)) is not None] or list(addresses)
+
+
+def _check_socket(path: str) -> None:
+    """Raise :class:`HostError` where no connect to this path can do. Where nothing is there the server may be to come."""
+    try:
+        mode = None if path.startswith("@") else os.stat(path).st_mode
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise HostError(f"unix:{path} cannot be looked at ({_words(error)}); run as a user who may, or name another") from None
+    if mode is not None and not stat.S_ISSOCK(mode):
+        raise HostError(f"unix:{path} is no socket; name the one that the server listens on")
+    if mode is not None and not os.access(path, os.W_OK, effective_ids=True):
+        raise HostError(f"unix:{path} may not be written by this user, as a connect must; run as the server's user, or chmod it")
 
 
 _FAMILIES = (socket.AF_INET, socket.AF_INET6)

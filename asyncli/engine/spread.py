@@ -10,6 +10,8 @@ import math
 
 import msgspec
 
+from asyncli.places import sockaddr
+
 # connect() searches a pair's port range at random: with a tenth of it in use nearly every first probe hits a free port,
 # while past a half the search shows (47 us a connect grows to 117 us as the 28,232 default ports fill).
 FULLEST_PAIR = 0.10
@@ -23,12 +25,20 @@ CONNECTIONS_WORTH_A_PROCESS = 10_000
 
 
 class Destination(msgspec.Struct, frozen=True):
-    """One address of the server: ``family`` is socket.AF_INET or AF_INET6, ``target`` the URL's place in the plan."""
+    """One address of the server: ``family`` is socket.AF_INET, AF_INET6 or AF_UNIX, ``target`` the URL's place in the plan.
+
+    Of a Unix socket ``port`` is 0, and ``address`` its path, or ``@`` and its abstract name.
+    """
 
     family: int
     address: str
     port: int
     target: int = 0
+
+    @property
+    def sockaddr(self) -> tuple[str, int] | str:
+        """As connect() takes it."""
+        return sockaddr(self.address, self.port)
 
 
 class Route(msgspec.Struct, frozen=True):
@@ -72,7 +82,9 @@ class Spread(msgspec.Struct, frozen=True):
 
 
 def show(destination: Destination) -> str:
-    """``127.0.0.1:80`` or ``[::1]:80``."""
+    """``127.0.0.1:80``, ``[::1]:80`` or ``unix:/run/app.sock``."""
+    if not destination.port:
+        return f"unix:{destination.address}"
     address = f"[{destination.address}]" if ":" in destination.address else destination.address
     return f"{address}:{destination.port}"
 

@@ -99,6 +99,7 @@ class TlsNet:
         return self._net.acknowledged(handle)
 
     def add_counts(self, tick: Tick) -> None:
+        self._net.add_counts(tick)
         tick.tls, self._counts = self._counts, TlsCounts()
         tick.tls.objects = len(self._kept)
 

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from asyncli.engine.held_table import ConnectionTable
-from asyncli.engine.net import RealNet, over_tls
+from asyncli.engine.net import RealNet, new_net, over_tls
 from asyncli.engine.shard import Down, Drain, LoadShard, Shard, Start, Stop
 from asyncli.engine.ticks import TickSender
 
@@ -29,7 +29,7 @@ class Worker:
     """Drives a table on the real clock until it is told to stop or the host is gone."""
 
     def __init__(self, shard: Shard, number: int, link: socket.socket, *, replaces: bool = False) -> None:
-        self._net = over_tls(RealNet(shard.destinations, shard.sources, shard.crowded), shard)
+        self._net = over_tls(new_net(shard, RealNet, shard.crowded), shard)
         self._table = ConnectionTable(shard, number, self._net, replaces=replaces)
         self._link = link
         self._ticks = TickSender(link)

@@ -62,6 +62,10 @@ _WAYS: dict[str, tuple[str, str]] = {
         "the listen queue of a program on {host} was full {times} (ListenOverflows), so connects had to wait",
         "raise net.core.somaxconn and the server's backlog=, let it accept faster, or ramp more slowly (--ramp)",
     ),
+    "listen_queue_full": (
+        "the server's listen queue was full {times}, so connects had to wait",
+        "raise net.core.somaxconn and its backlog=, let it accept faster, or ramp more slowly (--ramp)",
+    ),
     "never_arrived": (_ARRIVED, _BETWEEN),
     "never_arrived_there": (
         f"{_ARRIVED}; lost on the way, or dropped by a full listen queue of its host, which is not seen from here",

@@ -61,9 +61,10 @@ _REPLACING = {
 }
 # So many client hosts are named.
 _NAMED = 3
-#: The meaning of TCP counters (kernel: networking/snmp_counter.rst).
+#: The meaning of TCP counters (kernel: networking/snmp_counter.rst); "full" is our own, of a Unix socket.
 _QUEUE = {
     "overflows": "connects met a full listen queue on {host} (ListenOverflows)",
+    "full": "connects met a full listen queue and waited; a client that does not wait, as nginx, fails there (EAGAIN)",
     "drops": "connects were dropped by listening sockets of {host} (ListenDrops)",
 }
 
@@ -233,11 +234,11 @@ def streams_lost(reasons: Mapping[str, int]) -> Words:
 
 @finding("listen_{what}", "warning")
 def listen(what: str, count: float, host: str) -> Words:
-    """A listen queue on the server's host was full. The kernel counts for all programs, so it may not be the server's."""
-    return Words(
-        _many(count, _QUEUE[what].format(host=host)),
-        "if it was the server's: raise net.core.somaxconn and its backlog=, or ramp more slowly (--interval)",
-    )
+    """A listen queue on the server's host was full. The kernel counts for all programs, so it may not be the server's; of a Unix
+    socket (``full``) it is.
+    """
+    remedy = "raise net.core.somaxconn and its backlog=, or ramp more slowly (--interval)"
+    return Words(_many(count, _QUEUE[what].format(host=host)), remedy if what == "full" else f"if it was the server's: {remedy}")
 
 
 def _many(count: float, what: str) -> str:

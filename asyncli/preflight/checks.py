@@ -25,11 +25,10 @@ from asyncli.units import format_bytes, format_count, format_many, instant_of
 Verdict = Literal["ok", "short", "warn", "unknown"]
 
 # Bytes of an idle connection, measured on Linux 6.18 x86-64 with nginx 1.22 and a million connections. An end: TCP 2,304,
-# sock_inode_cache 832, filp 192, dentry 192, and epoll's items.
-KERNEL_BYTES_PER_END = 4_100
-SERVER_BYTES = 1_300
+# sock_inode_cache 832, filp 192, dentry 192, and epoll's items. Of a Unix socket's end UNIX-STREAM 1,152 in place of TCP.
+KERNEL_BYTES_PER_END = {True: 4_100, False: 2_600}
+SERVER_BYTES, GENERATOR_BYTES = 1_300, 160
 STREAM_BYTES = 10_000  # of HTTP/2, held: experiment atlas
-GENERATOR_BYTES = 160
 # A worker before its first connection, and the session with its run file.
 WORKER_BYTES, SESSION_BYTES = 1_500_000, 60_000_000
 # Above this share of what is available the prediction may err.
@@ -37,13 +36,13 @@ _COMFORTABLE = 0.8
 # A server may be busy for so long without an overflow of its queue.
 STALL_S = 1.0
 # The generator's CPU: 17 us a heartbeat, 50 to 117 us a connect; a server on this host takes about as much.
-BEATS_PER_CPU_S = 60_000
-CONNECTS_PER_CPU_S = 12_000
+BEATS_PER_CPU_S, CONNECTS_PER_CPU_S = 60_000, 12_000
 # A batch may be so late (s) in a run that is valid.
 _LATE_S = 0.05
 # Our processes beside the workers: session, host, and the collector's few.
 _OTHER_PROCESSES = 8
 _NOT_LIMITED = 2**60
+_OF_TCP = ("ports", "time_wait", "syn_backlog", "conntrack", "tcp_mem")
 
 
 def longest_gap_s(plan: Plan) -> float:
@@ -84,7 +83,8 @@ def limit(
 def host_checks(plan: Plan, spread: Spread, limits: Limits) -> list[Check]:
     """One check for each limit of this host, in the order in which they usually bite."""
     rows = (_nofile, _nr_open, _file_max, _ports, _time_wait, _memory, _cgroup_memory, _queues, _conntrack, _tcp_mem)
-    return [check for row in (*rows, _epoll, _processes, _cpu) for check in row(plan, spread, limits)]
+    found = [check for row in (*rows, _epoll, _processes, _cpu) for check in row(plan, spread, limits)]
+    return [check for check in found if plan.has_ports or check.code not in _OF_TCP]
 
 
 def far_checks(plan: Plan, limits: Limits) -> list[Check]:
@@ -214,7 +214,7 @@ def _server_bytes(plan: Plan) -> int:
 
 def predicted_bytes(plan: Plan, spread: Spread) -> int:
     """The predicted memory of the run on this host, bytes: see the constants."""
-    each = KERNEL_BYTES_PER_END * _ends(spread) + GENERATOR_BYTES + (_server_bytes(plan) if spread.local else 0)
+    each = KERNEL_BYTES_PER_END[plan.has_ports] * _ends(spread) + GENERATOR_BYTES + (_server_bytes(plan) if spread.local else 0)
     return plan.connections * each + spread.workers * WORKER_BYTES + SESSION_BYTES
 
 
@@ -224,7 +224,7 @@ def _prediction(parts: str) -> str:
 
 def _prediction_here(plan: Plan, spread: Spread) -> str:
     times, server = ("2 x ", f" + {_server_bytes(plan):,} B of nginx") if spread.local else ("", "")
-    return _prediction(f"{times}{KERNEL_BYTES_PER_END:,} B of kernel{server} + {GENERATOR_BYTES} B of generator")
+    return _prediction(f"{times}{KERNEL_BYTES_PER_END[plan.has_ports]:,} B of kernel{server} + {GENERATOR_BYTES} B of generator")
 
 
 def _memory(plan: Plan, spread: Spread, limits: Limits) -> Iterator[Check]:
@@ -233,8 +233,8 @@ def _memory(plan: Plan, spread: Spread, limits: Limits) -> Iterator[Check]:
 
 
 def _far_memory(plan: Plan, limits: Limits) -> Iterator[Check]:
-    need = plan.connections * (KERNEL_BYTES_PER_END + _server_bytes(plan))
-    detail = _prediction(f"{KERNEL_BYTES_PER_END:,} B of kernel + {_server_bytes(plan):,} B of nginx")
+    need = plan.connections * (KERNEL_BYTES_PER_END[plan.has_ports] + _server_bytes(plan))
+    detail = _prediction(f"{KERNEL_BYTES_PER_END[plan.has_ports]:,} B of kernel + {_server_bytes(plan):,} B of nginx")
     yield _memory_check(plan, "memory", "memory available", limits.memory_available, need, detail)
 
 

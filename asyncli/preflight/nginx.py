@@ -60,10 +60,12 @@ def nginx_checks(config: NginxConfig, plan: Plan, host: Host | None = None) -> l
 
 
 def _target_checks(config: NginxConfig, plan: Plan, target: Target, host: Host) -> Iterator[Check]:
-    server = config.server_for(_asked_host(plan, target.name if target.asked else target.host), target.port)
+    path = "" if target.port else target.host
+    server = config.server_for(_asked_host(plan, target.name if target.asked else target.host), target.port, path)
     listen = config.listen_for(target.host, target.port)
     if server is None or listen is None:
-        what, detail = f"a server block that listens on port {target.port}", f"{config.path} has none: its limits are unknown"
+        where = f"unix:{path}" if path else f"port {target.port}"
+        what, detail = f"a server block that listens on {where}", f"{config.path} has none: its limits are unknown"
         yield Check("nginx_listen", what, "unknown", detail=detail, remedy="name the nginx that serves it with --server-pid")
         return
     if listen.proxy_protocol != (plan.proxy_protocol is not None):
@@ -262,6 +264,7 @@ def _reuseport(config: NginxConfig, listen: Listen, workers: int, plan: Plan) ->
     if plan.connections <= config.worker_connections * (1 - _REUSE_BELOW):
         return Check(code, what, "ok", detail="off, but one worker has slots for all connections")
     remedy = f"listen {listen.place or listen.port} reuseport in nginx.conf, and a restart (a reload may not do it)"
+    remedy = remedy if listen.port else "more worker_connections in nginx.conf: a Unix socket has no reuseport"
     detail = "off: one worker may take most connections and run out of slots while others idle"
     return Check(code, what, "warn", detail=detail, remedy=remedy)
 

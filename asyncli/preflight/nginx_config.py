@@ -28,7 +28,9 @@ _WILDCARDS = frozenset({"*", "0.0.0.0", "::", ""})
 
 
 class Listen(msgspec.Struct, frozen=True, kw_only=True):
-    """One ``listen``: ``address`` without brackets, "*" for all; ``backlog`` None: the default (511 on Linux)."""
+    """One ``listen``: ``address`` without brackets, "*" for all; ``backlog`` None: the default (511 on Linux). Of a Unix socket
+    ``port`` is 0, and ``address`` its path.
+    """
 
     address: str
     port: int
@@ -84,10 +86,11 @@ class NginxConfig(msgspec.Struct, frozen=True, kw_only=True):
     #: Directives outside of the server blocks: "http keepalive_timeout" -> "75s".
     said: dict[str, str] = {}
 
-    def server_for(self, host: str, port: int) -> ServerBlock | None:
-        """The server block that nginx chooses for ``host`` on ``port``; None where none listens there."""
-        there = [one for one in self.servers if any(_hears(listen, host, port) for listen in one.listens)]
-        there = there or [one for one in self.servers if any(listen.port == port for listen in one.listens)]
+    def server_for(self, host: str, port: int, path: str = "") -> ServerBlock | None:
+        """The server block that nginx chooses for ``host`` on ``port``, or on a Unix socket's ``path``; None where none listens
+        there."""
+        there = [one for one in self.servers if any(_hears(listen, path or host, port) for listen in one.listens)]
+        there = there or [one for one in self.servers if any(listen.port == port != 0 for listen in one.listens)]
         for matches in (str.__eq__, _by_wildcard):
             for one in there:
                 if any(matches(name, host.lower()) for name in one.names):
@@ -100,7 +103,7 @@ class NginxConfig(msgspec.Struct, frozen=True, kw_only=True):
     def listen_for(self, host: str, port: int) -> Listen | None:
         """The listening socket for ``port``, with the options of any server block that sets them."""
         same = [one for server in self.servers for one in server.listens if one.port == port]
-        same = [one for one in same if _hears(one, host, port)] or same
+        same = [one for one in same if _hears(one, host, port)] or (same if port else [])
         if not same:
             return None
         backlogs = [one.backlog for one in same if one.backlog is not None]
@@ -121,7 +124,7 @@ class NginxConfig(msgspec.Struct, frozen=True, kw_only=True):
         """The URLs of its stub_status pages on this host."""
         urls = []
         for server in self.servers:
-            for listen in server.listens:
+            for listen in (one for one in server.listens if one.port):
                 paths = [one.pattern for one in server.locations if one.stub_status and one.modifier in ("", "=", "^~")]
                 for path in (["/"] if server.stub_status else []) + paths:
                     address = "127.0.0.1" if listen.address in _WILDCARDS else listen.address
@@ -226,7 +229,7 @@ def _server(block: list[Directive], outer: Timers, status: bool) -> ServerBlock:
     # Without a listen: *:80 as root, *:8000 otherwise.
     listens = listens or [Listen(address="*", port=80 if os.geteuid() == 0 else 8000)]
     return ServerBlock(
-        listens=tuple(one for one in listens if one is not None),
+        listens=tuple(listens),
         names=tuple(str(name).lower() for one in block if one["directive"] == "server_name" for name in one["args"]),
         timers=timers,
         locations=tuple(_locations(block, timers)),
@@ -284,14 +287,14 @@ def _inherit(outer: Timers, block: list[Directive]) -> Timers:
     return msgspec.structs.replace(outer, **said)
 
 
-def _listen(args: list[str]) -> Listen | None:
-    """``listen`` to its parts; None for a Unix socket."""
+def _listen(args: list[str]) -> Listen:
+    """``listen`` to its parts."""
     place = args[0]
-    if place.startswith("unix:"):
-        return None
     options = args[1:]
     backlog = next((int(option.partition("=")[2]) for option in options if option.startswith("backlog=")), None)
-    if place.isdigit():
+    if place.startswith("unix:"):
+        address, port = place.removeprefix("unix:"), 0
+    elif place.isdigit():
         address, port = "*", int(place)
     else:
         match = re.fullmatch(r"(\[[^\]]*\]|[^:]*)(?::(\d+)(?:-\d+)?)?", place)
@@ -312,6 +315,8 @@ def _listen(args: list[str]) -> Listen | None:
 def _hears(listen: Listen, host: str, port: int) -> bool:
     if listen.port != port:
         return False
+    if not port:
+        return os.path.realpath(listen.address) == os.path.realpath(host)
     return listen.address in _WILDCARDS or listen.address == host or not re.fullmatch(r"[\d.]+|.*:.*", host)
 
 

@@ -14,11 +14,14 @@ _PROXIED, _STREAM_OF = 0x21, {4: 0x11, 6: 0x21}
 
 
 class ProxyHeader:
-    """Of connections to ``address`` and ``port``, by ``version``: "v1" (text) or "v2" (binary)."""
+    """Of connections to ``address`` and ``port``, by ``version``: "v1" (text) or "v2" (binary). To a Unix socket, without a port,
+    they are as a proxy on its host takes them at 127.0.0.1.
+    """
 
     def __init__(self, version: str, address: str, port: int) -> None:
         self._text, self._port = version == "v1", port
         self._to: IPv4Address | IPv6Address
+        address = address if port else "127.0.0.1"
         self._to = IPv6Address(address.partition("%")[0]) if ":" in address else IPv4Address(address)
 
     def of(self, n: int) -> bytes:

@@ -138,7 +138,7 @@ def test_an_unreadable_slabinfo_is_a_finding_and_no_number(tmp_path: Path) -> No
 
 def test_sockstat_adds_the_families_where_the_kernel_splits_them() -> None:
     assert kernel.parse_sockstat(SOCKSTAT, SOCKSTAT6) == {
-        "kernel.tcp_inuse": 30000, "kernel.tcp_orphan": 3, "kernel.tcp_tw": 7, "kernel.tcp_alloc": 30001,
+        "kernel.sockets": 30014, "kernel.tcp_inuse": 30000, "kernel.tcp_orphan": 3, "kernel.tcp_tw": 7, "kernel.tcp_alloc": 30001,
         "kernel.tcp_mem_bytes": 245 * kernel.PAGE_BYTES,
     }
 

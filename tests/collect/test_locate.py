@@ -91,6 +91,30 @@ def test_a_port_that_nobody_listens_on_is_said() -> None:
     assert "--server-pid" in found.remedy
 
 
+def test_a_server_is_found_by_its_unix_socket_by_whatever_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, link = tmp_path / "a b.sock", tmp_path / "link"
+    link.symlink_to(tmp_path)
+    with socket.socket(socket.AF_UNIX) as named, socket.socket(socket.AF_UNIX) as abstract:
+        for listener, address in ((named, f"{link}/a b.sock"), (abstract, "\0asyncli test")):
+            listener.bind(address)
+            assert find_server(plan(connect_to=f"unix:{address}".replace("\0", "@")), local=True).pids == ()
+            listener.listen()
+        for place in (f"unix:{path}", f"unix:{link}/a b.sock", "unix:@asyncli test"):
+            # It is our own: so it was found.
+            found = find_server(plan(connect_to=place), local=True, ours={os.getpid()})
+            assert (found.pids, "own process" in found.why_not, place in found.why_not) == ((), True, True)
+            assert unheard([(place.removeprefix("unix:"), 0)]) is None
+    # Under a relative name: a connect tells whose it is.
+    with socket.socket(socket.AF_UNIX) as listener:
+        monkeypatch.chdir(tmp_path)
+        listener.bind("relative")
+        listener.listen()
+        monkeypatch.chdir("/")
+        assert "own process" in find_server(plan(connect_to=f"unix:{tmp_path}/relative"), local=True, ours={os.getpid()}).why_not
+    left, gone = unheard([(str(path), 0)]), unheard([(str(tmp_path / "none"), 0)])
+    assert (f"unix:{path}" in left.what, "left" in left.what, "left" in gone.what) == (True, True, False)
+
+
 def test_we_are_not_the_server() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         found = find_server(plan(f"http://127.0.0.1:{listener.getsockname()[1]}/"), local=True, ours={os.getpid()})

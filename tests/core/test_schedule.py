@@ -88,6 +88,8 @@ def test_causes_are_the_contract_s_names() -> None:
         assert why in (FAILURES if state in (CONNECTING, HANDSHAKE) else DEATHS)
     assert cause(CONNECTING, event_of(99)) == "no_ports"
     assert cause(CONNECTING, event_of(24)) == "no_descriptors"
+    # A Unix socket's path that is gone, and a server that went while a connect waited for it.
+    assert [cause(CONNECTING, event_of(one)) for one in (2, 107)] == ["refused"] * 2
     assert cause(CONNECTING, event_of(12345)) == "other"
 
 

@@ -57,7 +57,7 @@ def test_addresses_of_the_routes_interface_are_found(network: Network) -> None:
 def test_an_address_without_a_way_does_not_make_the_server_remote(network: Network, monkeypatch: pytest.MonkeyPatch) -> None:
     for other, local in (("2001:db8::1", True), ("10.77.0.8", False)):
         both = [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6 if ":" in other else socket.AF_INET, other)]
-        monkeypatch.setattr(resolve, "_addresses", lambda host, port, both=both: both)
+        monkeypatch.setattr(resolve, "_addresses", lambda target, both=both: both)
         with network.inside("client"):
             found = plan_spread(Plan(urls=(URL,), connections=2), ports=1000, nofile=1024, cpus=1)
         assert (found.local, len(found.destinations)) == (local, 2)
@@ -66,7 +66,7 @@ def test_an_address_without_a_way_does_not_make_the_server_remote(network: Netwo
 def test_a_name_whose_loopback_is_listened_at_is_this_hosts(network: Network, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever else it names may be out of reach: the kernel knows a way there, and nobody has to answer."""
     both = [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET, "10.77.0.77")]
-    monkeypatch.setattr(resolve, "_addresses", lambda host, port: both)
+    monkeypatch.setattr(resolve, "_addresses", lambda target: both)
     with network.inside("client"):
         subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
         plan, listens = Plan(urls=(URL,), connections=2), lambda address, port: unheard([(address, port)]) is None

@@ -42,7 +42,7 @@ _OF = {
     "mqtt_version": ("3.1.1", "5", 5, 5.0, 4, "3.1", True, []), "mqtt_id": ("{n}", "dev-{n:06d}-{random}", "{n", "{m}", "{n!r}", "{n:{n}}", "fixed", "{{n}}{n:x}", "{n:999d}", 5),
     "subscribe": ("a/#@1", "a/+/b", "#", "a#", "#/a", "a+@2", "@1", "a@3", "a@b", "a/{n}@2", "a/{m}", "a{", "", 5),
     **dict.fromkeys(("tls_min", "tls_max"), ("1.2", "1.3", "1.1", 1.2, None)),
-    "connect_to": ("10.0.0.7:443", "[::1]:80", "a:1", "a", "a:0", "a:1/", "a:1/x", "http://a:1", "a@b:1", "", 5), "proxy_protocol": ("v1", "v2", "v3", 1, ""), "protocol": ("sse", "stream", "http", "", 1, None), "silence": (*_TIMES, "forever"), "send": ("PING\\r\\n", "{n:4d}{\\x7d", "{random:1}", "", "\\x", *_TEXTS),
+    "connect_to": ("10.0.0.7:443", "[::1]:80", "a:1", "a", "a:0", "a:1/", "a:1/x", "http://a:1", "a@b:1", "unix:/run/a.sock", "unix:@a", "unix:a", "unix:", "unix:/" + "x" * 200, "", 5), "resolve": ("a:80:10.0.0.7", "127.0.0.1:8080:127.0.0.2,[::1]", "127.0.0.1:8080:::1", "[::1]:8080:::1", "a:80", "a:80:b", "a:x:::1", "a:0:::1", "a:80:,", "", 5), "proxy_protocol": ("v1", "v2", "v3", 1, ""), "protocol": ("sse", "stream", "http", "", 1, None), "silence": (*_TIMES, "forever"), "send": ("PING\\r\\n", "{n:4d}{\\x7d", "{random:1}", "", "\\x", *_TEXTS),
     **dict.fromkeys(("expect", "greeting"), ("any", "+PONG\\r\\n", "/^ok/", "/(/", "5 bytes", "0 bytes", *_TEXTS)),
     "fail_if": ("lost > 1", "", 5), "abort": (True, False, None), "seed": _WHOLES, "force": (True, False, 0), "ramp": ("10/10ms", "1/1h", "0/1s", "10/0", "/", "1/2/3", "10/", "9k/1us", 10, [], None),
 }  # fmt: skip
@@ -61,7 +61,7 @@ def _good(key: str) -> tuple[Any, ...]:
 
 
 _GOOD = {key: _good(key) for key in _NAMES}
-_LISTS = ("urls", "source", "header", "fail_if", "subscribe")
+_LISTS = ("urls", "resolve", "source", "header", "fail_if", "subscribe")
 _DATES = ("1979-05-27T07:32:00Z", "1979-13-01", "25:00:00", "1979-05-27")
 _PIECES = ("[", "{a=", "[[a]]\n", "a.", "1", '"', "#", "\n", "x = 1\n", "'", "\\", "connections = 5\n", "urls = [", "0", "_")
 _FILE = FOLDER / "plan.toml"

@@ -96,6 +96,17 @@ def test_nothing_listens_is_said_at_once_and_nothing_is_sent(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("command", ["soak", "bench"])
+def test_a_name_that_no_name_server_knows_is_where_the_plan_says(tmp_path: Path, command: str) -> None:
+    more = ("--hold", "0.5", *SHORT, "--out", "run.db") if command == "soak" else ("-n", "20")
+    with serving() as server:
+        place = f"127.0.0.1:{server.port}"
+        told = ["--resolve", f"shop.test:{server.port}:127.0.0.1", f"http://{place}/"]
+        assert here(tmp_path, command, f"http://shop.test:{server.port}/", *told, "-c", "4", *more, "--json", "run.json").status == 0
+        if command == "soak":
+            assert read_run(tmp_path / "run.db").environment["destinations"] == [place, place]
+
+
+@pytest.mark.parametrize("command", ["soak", "bench"])
 def test_a_server_that_starts_later_is_waited_for(tmp_path: Path, command: str) -> None:
     with closed_port() as port:
         pass
@@ -148,7 +159,7 @@ async def test_of_a_name_the_address_that_refuses_is_given_up(tmp_path: Path, mo
         pytest.skip("no ::1 on this host")
     # A host's own files decide what `localhost` is; here it is both, and ::1 refuses.
     both = [(socket.AF_INET6, "::1"), (socket.AF_INET, "127.0.0.1")]
-    monkeypatch.setattr(resolve, "_addresses", lambda host, port: both)
+    monkeypatch.setattr(resolve, "_addresses", lambda target: both)
     with serving() as server:
         plan = asyncli.Plan(
             urls=(f"http://localhost:{server.port}/",),
@@ -170,7 +181,7 @@ async def test_of_a_name_the_address_that_refuses_is_given_up(tmp_path: Path, mo
 
 async def test_of_a_name_the_address_that_never_answers_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     both = [(socket.AF_INET, "127.0.0.2"), (socket.AF_INET, "127.0.0.1")]
-    monkeypatch.setattr(resolve, "_addresses", lambda host, port: both)
+    monkeypatch.setattr(resolve, "_addresses", lambda target: both)
     with serving() as server, silent_port("127.0.0.2", server.port):
         plan = asyncli.Plan(
             urls=(f"http://localhost:{server.port}/",), connections=100, hold_s=2.0, keepalive_s=2.0, baseline_s=0.2,

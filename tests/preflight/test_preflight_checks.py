@@ -47,6 +47,13 @@ def test_100_000_fit_a_host_with_20_000_descriptors_a_process() -> None:
     assert len({one.code for one in checks}) == len(checks) >= 13
 
 
+def test_a_unix_socket_is_held_to_no_limit_of_ports_or_packets() -> None:
+    there = Spread((Destination(socket.AF_UNIX, "/run/a.sock", 0),), (), 6, True, 0)
+    over, by_port = ({one.code: one for one in host_checks(plan(connect_to=to), lay, ROOMY)} for to, lay in (("unix:/run/a.sock", there), (None, spread())))
+    assert by_port.keys() - over.keys() == {"ports", "time_wait", "syn_backlog", "conntrack", "tcp_mem"}
+    assert over["memory"].need < by_port["memory"].need
+
+
 @pytest.mark.parametrize(
     ("code", "a_plan", "a_spread", "changes", "verdict", "remedy"),
     [

@@ -67,7 +67,8 @@ def statuses(whole: Tick) -> list[Finding]:
 
 def listen_queue(run: Run) -> list[Finding]:
     """Overflows of listen queues on the server's host."""
-    found = []
+    full = sum(tick.queue_full for _, tick in run.ticks)
+    found = [losses.listen("full", full, run.sides.host)] if full else []
     for what in ("Overflows", "Drops") if run.sides.server else ():
         counter = run.series(f"{TCP}Listen{what}")
         first, last = counter.first(), counter.last(until_s=run.stop_s)

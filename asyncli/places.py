@@ -1,0 +1,78 @@
+"""Where connections go, in place of what their URLs say: another host, a Unix socket, addresses of a name."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable
+from urllib.parse import urlsplit
+
+import msgspec
+
+from asyncli.units import shown
+from asyncli.values import Target, is_address, parse_text, parse_url
+
+#: How a place begins that is a Unix socket.
+UNIX = "unix:"
+# sockaddr_un has room for 108 bytes, with the NUL behind a path or before an abstract name (unix(7)).
+_LONGEST_PATH = 107
+_RESOLVED = re.compile(r"(?P<place>(?:\[[^\[\]]+\]|[^:\[\]]+):[0-9]+):(?P<addresses>.+)")
+
+
+def parse_place(value: object) -> str:
+    """``HOST:PORT``, or of a Unix socket ``unix:/path`` or ``unix:@name``."""
+    text = parse_text(value)
+    if text.startswith(UNIX):
+        path = text.removeprefix(UNIX)
+        if not re.match("[/@].", path):
+            raise ValueError(f"{shown(text)} has no path from the root; write for example unix:/run/app.sock")
+        if (size := len(path.encode())) > _LONGEST_PATH:
+            raise ValueError(f"{shown(text)}: its path has {size} bytes, and may have {_LONGEST_PATH}; name a link to its folder")
+        return text
+    target = parse_url(f"http://{text}")
+    if {*text} & {*"/?#"} or urlsplit(target.url).port is None:
+        raise ValueError(f"{shown(text)} is not a host and a port; write for example 10.0.0.7:443")
+    return text
+
+
+def parse_resolve(value: str) -> str:
+    """``HOST:PORT:ADDRESS[,ADDRESS]``, as curl has it."""
+    resolved([value])
+    return value
+
+
+def resolved(texts: Iterable[str]) -> dict[tuple[str, int], tuple[str, ...]]:
+    """By host and port the addresses of ``texts``, as of :func:`parse_resolve`."""
+    found: dict[tuple[str, int], tuple[str, ...]] = {}
+    for text in texts:
+        match = _RESOLVED.fullmatch(text)
+        addresses = [] if match is None else [one.removeprefix("[").removesuffix("]") for one in match["addresses"].split(",")]
+        if match is None or not all(map(is_address, addresses)):
+            raise ValueError(f"{shown(text)} is not HOST:PORT:ADDRESS; write for example shop.example:443:10.0.0.7,10.0.0.8")
+        there = parse_url(f"http://{match['place']}")
+        known = found.get((there.host, there.port), ())
+        found[there.host, there.port] = tuple(dict.fromkeys((*known, *addresses)))
+    return found
+
+
+def aimed(target: Target, place: str | None, name: str | None, resolve: Iterable[str] = ()) -> Target:
+    """``target`` at another ``place``, called by another ``name`` in TLS, at the addresses that ``resolve`` says, if given."""
+    if addresses := resolved(resolve).get((target.host, target.port)):
+        target = msgspec.structs.replace(target, addresses=addresses)
+    if place is not None:
+        host, port = place.removeprefix(UNIX), 0
+        if host == place:
+            there = parse_url(f"http://{place}")
+            host, port = there.host, there.port
+        target = msgspec.structs.replace(target, host=host, port=port, called=target.name, asked=target.authority)
+    return target if name is None else msgspec.structs.replace(target, called=name, asked=target.authority)
+
+
+def sockaddr(address: str, port: int) -> tuple[str, int] | str:
+    """As connect() takes it. The abstract name of a Unix socket begins with NUL."""
+    return (address, port) if port else re.sub("^@", "\0", address)
+
+
+def real_path(address: str) -> str:
+    """A Unix socket's, by whatever links it is named."""
+    return address if address.startswith("@") else os.path.realpath(address)

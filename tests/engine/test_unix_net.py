@@ -1,0 +1,71 @@
+"""Unix sockets behind the seam: connects that meet a full listen queue wait their turn."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from asyncli.engine.net import READABLE, WRITABLE
+from asyncli.engine.spread import Destination
+from asyncli.engine.unix_net import UnixNet
+from asyncli.records import Tick
+
+
+@contextlib.contextmanager
+def listening(address: str) -> Iterator[socket.socket]:
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(address)
+        server.listen(0)  # which has room for one (listen(2))
+        yield server
+
+
+def connecting(net: UnixNet) -> int:
+    handle = net.connect(0, 0)
+    net.watch(handle, READABLE | WRITABLE)
+    return handle
+
+
+def said(net: UnixNet, handle: int) -> int | str | None:
+    """What the first words of a table tell."""
+    try:
+        return net.send(handle, b"")
+    except OSError as error:
+        return errno.errorcode[error.errno or 0]
+
+
+@pytest.mark.parametrize("abstract", [False, True])
+def test_a_connect_that_meets_a_full_queue_waits_its_turn(tmp_path: Path, abstract: bool) -> None:
+    name = "asyncli-test-queue" if abstract else str(tmp_path / "a.sock")
+    net = UnixNet((Destination(socket.AF_UNIX, f"@{name}" if abstract else name, 0),))
+    with listening(f"\0{name}" if abstract else name) as server:
+        handles = [connecting(net) for _ in range(4)]
+        assert [said(net, handle) for handle in handles] == [0, "EAGAIN", "EAGAIN", "EAGAIN"]
+        assert [handle for handle, _ in net.poll(8)] == handles[:1]
+        taken = [server.accept()[0]]
+        # The one that came first, and no other, even where one more comes meanwhile.
+        handles.append(connecting(net))
+        found = []
+        while handles[1] not in found:
+            found = [handle for handle, _ in net.poll(8, 5.0)]
+        assert [said(net, handle) for handle in handles] == [0, 0, "EAGAIN", "EAGAIN", "EAGAIN"]
+        # One that is given up does not stand in the way.
+        net.close(handles[2], abort=True)
+        taken.append(server.accept()[0])
+        while said(net, handles[3]) == "EAGAIN":
+            net.poll(8, 5.0)
+        assert net.send(handles[3], b"x") == 1
+        net.add_counts(tick := Tick())
+        assert tick.queue_full == 4
+    # Who waits when the server goes is refused.
+    while said(net, handles[4]) == "EAGAIN":
+        net.poll(8, 5.0)
+    assert said(net, handles[4]) == "ENOTCONN"
+    for handle in (handles[0], handles[1], handles[3], handles[4]):
+        net.close(handle, abort=False)
+    for sock in taken:
+        sock.close()
