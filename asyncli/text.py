@@ -23,9 +23,9 @@ def oneline(text: str) -> str:
     return " ".join(printable(text).split())
 
 
-def first_line(data: bytes) -> str:
-    """Of what a peer gives as its reason, which may be long, or no text."""
-    return oneline(data.partition(b"\n")[0][:80].decode(errors="replace"))
+def brief(data: bytes) -> str:
+    """The beginning of what a peer gives as its reason, which may be long, or no text."""
+    return oneline(data[:80].decode(errors="replace"))
 
 
 def plain(value: Any) -> Any:

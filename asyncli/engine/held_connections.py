@@ -41,7 +41,7 @@ from asyncli.protocols import interface
 from asyncli.protocols.interface import Event, ProtocolError
 from asyncli.protocols.words import Http2Words, HttpWords
 from asyncli.records import Deaths, ProtocolCounts, Tick
-from asyncli.text import first_line
+from asyncli.text import brief
 
 # Half of a listen backlog of nginx's default, 511, in flight from each worker: more would only queue in the kernel.
 MOST_PENDING = 256
@@ -449,7 +449,7 @@ class HeldConnections:
         counts.message_bytes += event.body_bytes
         if event.kind == interface.LEAVING:
             counts.goodbyes[event.status] = counts.goodbyes.get(event.status, 0) + 1
-            if why := first_line(event.rest):
+            if why := brief(event.rest):
                 self._note(counts.farewells, why)
             # It may be gone already.
             with contextlib.suppress(OSError):

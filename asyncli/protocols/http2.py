@@ -13,7 +13,16 @@ from collections.abc import Sequence
 from functools import partial
 
 from asyncli.protocols.hpack import FILLS, PLAIN, SHRINKS, THEN
-from asyncli.protocols.http2_frames import BEAT, FIRST_WORDS, GOODBYE, MOST_STREAM, FrameReader, Request, on_stream, on_streams
+from asyncli.protocols.http2_frames import (
+    BEAT,
+    FIRST_WORDS,
+    GOODBYE,
+    MOST_STREAM,
+    FrameReader,
+    Http2Request,
+    on_stream,
+    on_streams,
+)
 from asyncli.protocols.interface import ANSWER, ESTABLISHED, Event, Protocol
 from asyncli.protocols.words import Http2Words
 from asyncli.records import ProtocolCounts
@@ -35,7 +44,7 @@ class Http2(Protocol):
         self._held = words.streams
         self.heartbeat = None if words.heads else BEAT
         asked = (words.heads, words.gets)
-        self._heads, self._gets = ([Request(Filled(one, fields), words.scheme) for one in each] for each in asked)
+        self._heads, self._gets = ([Http2Request(Filled(one, fields), words.scheme) for one in each] for each in asked)
         # By row: how it says its next request (hpack.py).
         self._ways, self._first_way, self._tables = bytearray(), FILLS if words.table else PLAIN, 0
         self._streams = array("I")  # by row: the last one that was opened; 0: none

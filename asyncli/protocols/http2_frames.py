@@ -13,7 +13,7 @@ from asyncli.protocols.hpack import TABLE_BYTES, WAYS, header_block, status_of
 from asyncli.protocols.http1 import MOST_HEAD_BYTES
 from asyncli.protocols.interface import ANSWER, ESTABLISHED, LEAVING, NEWS, Event, ProtocolError
 from asyncli.template import Filled
-from asyncli.text import first_line
+from asyncli.text import brief
 
 DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS, PUSH_PROMISE, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = range(10)
 ACK = END_STREAM = 0x1
@@ -52,7 +52,7 @@ _SETTINGS_ACK = frame(SETTINGS, ACK, 0)
 Frames = list[tuple[bytes, bytes]]
 
 
-class Request:
+class Http2Request:
     """A HEAD or GET, which a connection says in one of the ways of hpack.py; in each once for all where rows say the same."""
 
     def __init__(self, filled: Filled, scheme: bytes) -> None:
@@ -175,7 +175,7 @@ class FrameReader:
 
     def _of_handshake(self) -> Event | None:
         if self._goaway is not None:
-            raise ProtocolError(f"GOAWAY {self._goaway} {first_line(self._why)}".rstrip())
+            raise ProtocolError(f"GOAWAY {self._goaway} {brief(self._why)}".rstrip())
         if len(self._replies) > _MOST_REPLIES:
             raise ProtocolError(f"more than {_MOST_REPLIES} frames before it acknowledged our SETTINGS")
         if not (self._granted or (self._agreed and self._asks)):
