@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from asyncli import values
 from asyncli.consistency import require_consistent
 from asyncli.core.ramp import Ramp
 from asyncli.errors import PlanError
@@ -20,40 +21,13 @@ from asyncli.mqtt_values import parse_client_id, parse_login_file, parse_subscri
 from asyncli.places import UNIX, aimed, parse_place, parse_resolve
 from asyncli.spoken import OWN_KEYS, STREAMS, Requests, requests_of
 from asyncli.units import LONGEST_S, parse_count, parse_duration, parse_pace, shown
-from asyncli.values import (
-    MASK,
-    Target,
-    TlsOptions,
-    checked_target,
-    checked_url,
-    each_of,
-    one_of,
-    parse_agent,
-    parse_boolean,
-    parse_connections,
-    parse_file,
-    parse_header,
-    parse_header_file,
-    parse_hold,
-    parse_hold_until,
-    parse_interval,
-    parse_keepalive,
-    parse_positive,
-    parse_silence,
-    parse_source,
-    parse_target,
-    parse_text,
-    parse_tls_version,
-    whole_number,
-    with_one_host,
-)
 
 _AN_HOUR = 3600.0
 # Longer than the minute after which proxies close what says nothing (so WHATWG's specification): they are heard to close it then.
 _STREAM_SILENCE_S = 90.0
 
 
-class Discreet(TlsOptions, frozen=True):
+class Discreet(values.TlsOptions, frozen=True):
     """A plan that hides its secrets when printed: in a notebook, a log, a traceback. Of TLS it shows what was asked."""
 
     def __rich_repr__(self) -> list[tuple[str, Any]]:
@@ -140,9 +114,9 @@ class Plan(Discreet, frozen=True, forbid_unknown_fields=True, kw_only=True):
     force: bool = False
 
     @property
-    def targets(self) -> tuple[Target, ...]:
+    def targets(self) -> tuple[values.Target, ...]:
         """The URLs taken apart, in order."""
-        return tuple(aimed(parse_target(url), self.connect_to, self.sni, self.resolve) for url in self.urls)
+        return tuple(aimed(values.parse_target(url), self.connect_to, self.sni, self.resolve) for url in self.urls)
 
     @property
     def has_ports(self) -> bool:
@@ -152,7 +126,7 @@ class Plan(Discreet, frozen=True, forbid_unknown_fields=True, kw_only=True):
     @property
     def protocol(self) -> str:
         """What its connections speak."""
-        return self.http_protocol or ("http2" if self.http2 else parse_target(self.urls[0]).protocol)
+        return self.http_protocol or ("http2" if self.http2 else values.parse_target(self.urls[0]).protocol)
 
     @property
     def requests(self) -> Requests | None:
@@ -186,14 +160,14 @@ class Plan(Discreet, frozen=True, forbid_unknown_fields=True, kw_only=True):
         return self.longest_silence_s if self.listens else self.timeout_s
 
     @property
-    def tls(self) -> TlsOptions | None:
+    def tls(self) -> values.TlsOptions | None:
         """How its connections speak TLS; None: they do not."""
         return self.tls_options if any(target.secure for target in self.targets) else None
 
     @property
-    def tls_options(self) -> TlsOptions:
+    def tls_options(self) -> values.TlsOptions:
         """As it would be spoken."""
-        return TlsOptions(**{name: getattr(self, name) for name in TlsOptions.__struct_fields__})
+        return values.TlsOptions(**{name: getattr(self, name) for name in values.TlsOptions.__struct_fields__})
 
     @property
     def asked_per_s(self) -> float:
@@ -214,67 +188,67 @@ class Plan(Discreet, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 #: key in a plan file (and, with dashes, the flag) -> (field of Plan, parser). The one list of what a plan can say.
 KEYS: dict[str, tuple[str, Callable[[object], Any]]] = {
-    "urls": ("urls", each_of(checked_target)),
-    "connections": ("connections", parse_connections),
-    "keepalive": ("keepalive_s", parse_keepalive),
+    "urls": ("urls", values.each_of(values.checked_target)),
+    "connections": ("connections", values.parse_connections),
+    "keepalive": ("keepalive_s", values.parse_keepalive),
     "batch": ("batch", parse_count),
-    "interval": ("interval_s", parse_interval),
-    "hold": ("hold_s", parse_hold),
+    "interval": ("interval_s", values.parse_interval),
+    "hold": ("hold_s", values.parse_hold),
     "baseline": ("baseline_s", parse_duration),
     "residue": ("residue_s", parse_duration),
-    "plateaus": ("plateaus", whole_number(0, 100, "a number of plateaus")),
-    "plateau_rest": ("plateau_s", parse_positive),
-    "workers": ("workers", whole_number(1, 1000, "a number of processes")),
-    "source": ("sources", each_of(parse_source)),
-    "timeout": ("timeout_s", parse_positive),
-    "connect_timeout": ("connect_timeout_s", parse_positive),
+    "plateaus": ("plateaus", values.whole_number(0, 100, "a number of plateaus")),
+    "plateau_rest": ("plateau_s", values.parse_positive),
+    "workers": ("workers", values.whole_number(1, 1000, "a number of processes")),
+    "source": ("sources", values.each_of(values.parse_source)),
+    "timeout": ("timeout_s", values.parse_positive),
+    "connect_timeout": ("connect_timeout_s", values.parse_positive),
     "connect_to": ("connect_to", parse_place),
-    "resolve": ("resolve", each_of(parse_resolve)),
-    "sni": ("sni", parse_text),
-    "proxy_protocol": ("proxy_protocol", one_of("v1", "v2", what="a version of the PROXY protocol")),
-    "status_url": ("status_url", checked_url),
-    "server_pid": ("server_pid", whole_number(1, 2**22, "a process id")),
-    "server_pidfile": ("server_pidfile", parse_file),
-    "server_name": ("server_name", parse_text),
-    "agent": ("agent", parse_agent),
-    "agent_token_file": ("agent_token_file", parse_file),
-    "agent_ca": ("agent_ca", parse_file),
-    "method": ("method", one_of("HEAD", "GET", "OPTIONS", what="a method for a heartbeat")),
-    "protocol": ("http_protocol", one_of(*STREAMS, what="a protocol over http://")),
-    "header": ("headers", each_of(parse_header)),
-    "data": ("data", parse_file),
-    "ws_message": ("ws_message", parse_text),
-    "ws_deflate": ("ws_deflate", parse_boolean),
-    "http2": ("http2", parse_boolean),
-    "h2_heartbeat": ("h2_heartbeat", one_of("ping", "head", what="a heartbeat of HTTP/2")),
-    "h2_table": ("h2_table", parse_boolean),
-    "streams": ("streams", whole_number(0, 10_000, "a number of streams")),
+    "resolve": ("resolve", values.each_of(parse_resolve)),
+    "sni": ("sni", values.parse_text),
+    "proxy_protocol": ("proxy_protocol", values.one_of("v1", "v2", what="a version of the PROXY protocol")),
+    "status_url": ("status_url", values.checked_url),
+    "server_pid": ("server_pid", values.whole_number(1, 2**22, "a process id")),
+    "server_pidfile": ("server_pidfile", values.parse_file),
+    "server_name": ("server_name", values.parse_text),
+    "agent": ("agent", values.parse_agent),
+    "agent_token_file": ("agent_token_file", values.parse_file),
+    "agent_ca": ("agent_ca", values.parse_file),
+    "method": ("method", values.one_of("HEAD", "GET", "OPTIONS", what="a method for a heartbeat")),
+    "protocol": ("http_protocol", values.one_of(*STREAMS, what="a protocol over http://")),
+    "header": ("headers", values.each_of(values.parse_header)),
+    "data": ("data", values.parse_file),
+    "ws_message": ("ws_message", values.parse_text),
+    "ws_deflate": ("ws_deflate", values.parse_boolean),
+    "http2": ("http2", values.parse_boolean),
+    "h2_heartbeat": ("h2_heartbeat", values.one_of("ping", "head", what="a heartbeat of HTTP/2")),
+    "h2_table": ("h2_table", values.parse_boolean),
+    "streams": ("streams", values.whole_number(0, 10_000, "a number of streams")),
     "send": ("send", parse_sent),
     "expect": ("expect", checked_expected),
     "greeting": ("greeting", checked_expected),
-    "silence": ("silence_s", parse_silence),
+    "silence": ("silence_s", values.parse_silence),
     "mqtt_version": ("mqtt_version", parse_version),
     "mqtt_id": ("mqtt_id", parse_client_id),
-    "subscribe": ("subscribe", each_of(parse_subscription)),
-    "first_beat": ("first_beat", one_of("now", "sleep", what="a first beat")),
-    "reopen": ("reopen", parse_boolean),
-    "ca": ("ca", parse_file),
-    "client_cert": ("client_cert", parse_file),
-    "client_key": ("client_key", parse_file),
-    "insecure": ("insecure", parse_boolean),
-    "tls_min": ("tls_min", parse_tls_version),
-    "tls_max": ("tls_max", parse_tls_version),
-    "tls_ciphers": ("tls_ciphers", parse_text),
-    "tls_resume": ("tls_resume", parse_boolean),
-    "fail_if": ("fail_if", each_of(parse_text)),
-    "abort": ("abort", parse_boolean),
-    "seed": ("seed", whole_number(0, 2**63 - 1, "a seed")),
-    "force": ("force", parse_boolean),
+    "subscribe": ("subscribe", values.each_of(parse_subscription)),
+    "first_beat": ("first_beat", values.one_of("now", "sleep", what="a first beat")),
+    "reopen": ("reopen", values.parse_boolean),
+    "ca": ("ca", values.parse_file),
+    "client_cert": ("client_cert", values.parse_file),
+    "client_key": ("client_key", values.parse_file),
+    "insecure": ("insecure", values.parse_boolean),
+    "tls_min": ("tls_min", values.parse_tls_version),
+    "tls_max": ("tls_max", values.parse_tls_version),
+    "tls_ciphers": ("tls_ciphers", values.parse_text),
+    "tls_resume": ("tls_resume", values.parse_boolean),
+    "fail_if": ("fail_if", values.each_of(values.parse_text)),
+    "abort": ("abort", values.parse_boolean),
+    "seed": ("seed", values.whole_number(0, 2**63 - 1, "a seed")),
+    "force": ("force", values.parse_boolean),
 }
 
 
 #: Headers from a file, beside "header"; it is read when the plan is made.
-HEADER_FILE: dict[str, tuple[str, Callable[[object], Any]]] = {"header_file": ("headers", parse_header_file)}
+HEADER_FILE: dict[str, tuple[str, Callable[[object], Any]]] = {"header_file": ("headers", values.parse_header_file)}
 #: All files that are.
 SECRET_FILES = HEADER_FILE | {"mqtt_login_file": ("mqtt_login", parse_login_file)}
 #: Fields with secrets.
@@ -296,26 +270,26 @@ class Layer(msgspec.Struct, frozen=True):
 
 def _one_by_one(layer: Layer) -> Layer:
     """``ramp`` sets two keys, and ``hold`` one of two."""
-    values = dict(layer.values)
-    pace = values.pop("ramp", None)
+    given = dict(layer.values)
+    pace = given.pop("ramp", None)
     if pace is not None:
         try:
             batch, interval_s = parse_pace(pace)
         except ValueError as error:
             raise PlanError(f"{layer.locate('ramp')}: {error}") from None
-        if twice := [layer.locate(key) for key in ("batch", "interval") if key in values]:
+        if twice := [layer.locate(key) for key in ("batch", "interval") if key in given]:
             what = "both say how fast the ramp is; leave out the one or the other"
             raise PlanError(f"{layer.locate('ramp')} and {' and '.join(twice)}: {what}")
-        values |= {"batch": batch, "interval": interval_s}
-    if "hold" in values:
-        hold = values["hold"]
+        given |= {"batch": batch, "interval": interval_s}
+    if "hold" in given:
+        hold = given["hold"]
         by_clock = hold.strip()[5:] if isinstance(hold, str) and hold.strip().lower().startswith("until") else None
         try:
-            values["hold_until"] = parse_hold_until(by_clock)
+            given["hold_until"] = values.parse_hold_until(by_clock)
         except ValueError as error:
             raise PlanError(f"{layer.locate('hold')}: {error}") from None
-        values["hold"] = hold if by_clock is None else None
-    return Layer(layer.where, values)
+        given["hold"] = hold if by_clock is None else None
+    return Layer(layer.where, given)
 
 
 def read_layers(
@@ -341,7 +315,7 @@ def read_layers(
             located[field] = layer.locate(key)
         fields |= said
     try:
-        with_one_host(fields.get("headers", ()))
+        values.with_one_host(fields.get("headers", ()))
     except ValueError as error:
         raise PlanError(f"{located['headers']}: {error}") from None
     if not fields.get("urls"):
@@ -353,7 +327,7 @@ def read_layers(
 
 def build_plan(layers: Iterable[Layer]) -> Plan:
     """The layers, weakest first, as one plan. A missing seed is drawn, and kept in the run file."""
-    known = KEYS | SECRET_FILES | {"hold_until": ("hold_until", parse_hold_until)}
+    known = KEYS | SECRET_FILES | {"hold_until": ("hold_until", values.parse_hold_until)}
     fields, located = read_layers(map(_one_by_one, layers), known)
     plan = Plan(**fields)
     if plan.batch > plan.connections:
@@ -367,8 +341,8 @@ def build_plan(layers: Iterable[Layer]) -> Plan:
 def without_secrets(field: str, value: Any) -> Any:
     """A plan's value as it may be shown: headers as ``Authorization: ***``."""
     if field == "headers":
-        return [f"{str(one).partition(':')[0]}: {MASK}" for one in value or ()]
-    return MASK if field in SECRETS and value else value
+        return [f"{str(one).partition(':')[0]}: {values.MASK}" for one in value or ()]
+    return values.MASK if field in SECRETS and value else value
 
 
 def shown_plan(plan: Discreet) -> dict[str, Any]:
@@ -378,7 +352,7 @@ def shown_plan(plan: Discreet) -> dict[str, Any]:
 
 
 def _is_shown(field: str, value: object) -> bool:
-    where_set = (*TlsOptions.__struct_fields__, *OWN_KEYS[1:], "connect_to", "resolve", "proxy_protocol", "sni", "data")
+    where_set = (*values.TlsOptions.__struct_fields__, *OWN_KEYS[1:], "connect_to", "resolve", "proxy_protocol", "sni", "data")
     return bool(value) or field not in where_set
 
 

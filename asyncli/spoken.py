@@ -41,6 +41,8 @@ SCHEMES = {
     scheme: (name, bool(place))
     for name, one in PROTOCOLS.items() if not one.flag for place, scheme in enumerate(one.schemes)
 }  # fmt: skip
+#: What a server was found to speak in place of HTTP/1.1.
+SPEAKS_HTTP2, SPEAKS_TLS = "it speaks HTTP/2", "it speaks TLS"
 #: Fields of a plan that some protocols alone have.
 OWN_KEYS = tuple(dict.fromkeys(key for one in PROTOCOLS.values() for key in one.keys))
 

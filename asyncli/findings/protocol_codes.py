@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 from asyncli.findings import Words
 from asyncli.mqtt_values import REASONS
+from asyncli.spoken import SPEAKS_HTTP2, SPEAKS_TLS
 
 # Close codes (RFC 6455, section 7.4.1, and its registry): their names, and what to look at.
 _CLOSE_CODES = {
@@ -76,8 +77,7 @@ _ANOTHER = {
     "mqtt": "see whether a broker listens there, and its log",
     "tcp": "see whether such a server listens there, and what it says first (--greeting)",
 }
-# As protocols/http1.py says it.
-_SPOKEN = {"it speaks HTTP/2": "write --http2", "it speaks TLS": "write https://"}
+_SPOKEN = {SPEAKS_HTTP2: "write --http2", SPEAKS_TLS: "write https://"}
 _BROKEN = {"http": _ANOTHER["http"], "tcp": "see whether --send and --expect are right; else see its error log"}
 
 

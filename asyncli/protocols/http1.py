@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from asyncli.protocols.interface import LEAVING, Event, Protocol, ProtocolError
+from asyncli.spoken import SPEAKS_HTTP2, SPEAKS_TLS
 from asyncli.template import Fields, Filled, same_for_all
 
 # 64 KiB is four times what nginx, Apache and HAProxy allow themselves for a head; more is an attack or no HTTP.
@@ -168,9 +169,9 @@ class Scanner:
         buffer, at = self._buffer, self._at
         if at < len(buffer) and buffer[at] < 0x21:
             if buffer[at + 3 : at + 9] == _SETTINGS:
-                raise ProtocolError("it speaks HTTP/2")
+                raise ProtocolError(SPEAKS_HTTP2)
             if _TLS.match(buffer, at):
-                raise ProtocolError("it speaks TLS")
+                raise ProtocolError(SPEAKS_TLS)
             raise ProtocolError(f"not a status line: {bytes(buffer[at : at + 80])!r}")
         end = self._find(BLANK_LINE, "head")
         if end < 0:
