@@ -283,8 +283,7 @@ def process_name(stat: Stat, proc: Path = PROC) -> str:
     if exe is None:
         return stat.name
     name = os.path.basename(exe)
-    # Threads and scripts have names that are nobody's file.
-    if not name.startswith(stat.name) and "/" not in stat.name:
+    if not name.startswith(stat.name):
         with contextlib.suppress(OSError):
             if os.path.samefile(f"{proc}/{stat.pid}/root{os.path.dirname(exe)}/{stat.name}", f"{proc}/{stat.pid}/exe"):
                 return stat.name

@@ -39,7 +39,7 @@ from asyncli.engine.shard import Shard
 from asyncli.engine.spread import share
 from asyncli.protocols import interface
 from asyncli.protocols.interface import Event, ProtocolError
-from asyncli.protocols.words import Http2Words, HttpWords
+from asyncli.protocols.words import HttpWords
 from asyncli.records import Deaths, ProtocolCounts, Tick
 from asyncli.text import brief
 
@@ -85,9 +85,6 @@ class HeldConnections:
         self._lives = array("I", bytes(4 * rows))
         self._retries = bytearray(rows)
         self._aim = array("H", bytes(2 * rows))  # the destination it was opened to
-        # Of rows that hold streams: how often such were opened again, and the beat before which they were last.
-        shorts = rows if isinstance(shard.words, Http2Words) and shard.words.streams and shard.reopen else 0
-        self._asked, self._asked_at = bytearray(shorts), array("I", bytes(4 * shorts))
         self.wheel = Wheel(0, 1.0, 0.0)
         self.connecting: dict[int, float] = {}
         self.awaiting: dict[int, float] = {}
@@ -201,14 +198,13 @@ class HeldConnections:
                 self._end(row, DEADLINE)
 
     def short_rows(self, now: float) -> Iterator[tuple[float, int]]:
-        """When to open the streams again that rows have begun to lack: as connections, with longer and longer waits until a
-        heartbeat is answered.
+        """When to open the streams again that rows have begun to lack: as connections, later and later until a heartbeat is
+        answered.
         """
-        for row in self._protocol.take_short() if self._asked else ():
-            beat = self._beats[row]
-            self._asked[row] = min(255, self._asked[row] + 1) if self._asked_at[row] == beat else 0
-            self._asked_at[row] = beat
-            yield now + backoff_s(self._seed, self._number(row), (beat << 8) | self._asked[row], self._asked[row]), row
+        for row in self._protocol.take_short() if self._shard.reopen else ():
+            retry = self._retries[row]
+            self._retries[row] = min(255, retry + 1)
+            yield now + backoff_s(self._seed, self._number(row), (self._beats[row] << 8) | retry, retry), row
 
     def ask_again(self, row: int) -> None:
         """Open the streams that the idle row lacks."""
