@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 from array import array
+from collections.abc import Iterator
 
 from asyncli.core.heartbeat import LONGEST_BACKOFF_S, backoff_s, sleep_s
 from asyncli.core.life import (
@@ -195,6 +196,20 @@ class HeldConnections:
             self._ready(row, self._handle[row])
             if self.state[row] == IDLE and self._heard[row] == heard:
                 self._end(row, DEADLINE)
+
+    def short_rows(self, now: float) -> Iterator[tuple[float, int]]:
+        """When to open the streams again that rows have begun to lack: as connections, later and later until a heartbeat is
+        answered.
+        """
+        for row in self._protocol.take_short() if self._shard.reopen else ():
+            retry = self._retries[row]
+            self._retries[row] = min(255, retry + 1)
+            yield now + backoff_s(self._seed, self._number(row), (self._beats[row] << 8) | retry, retry), row
+
+    def ask_again(self, row: int) -> None:
+        """Open the streams that the idle row lacks."""
+        if words := self._protocol.ask_again(row, self._shard.destinations[self._aim[row]].target):
+            self._write(row, words)
 
     def take_events(self, most: int) -> int:
         """Do what the network has ready, a bounded number of things; how many there were."""

@@ -10,7 +10,9 @@ No asyncio here and no clock of its own: a driver calls :meth:`ConnectionTable.t
 
 from __future__ import annotations
 
-from asyncli.core.life import IDLE
+from heapq import heappop, heappush
+
+from asyncli.core.life import AWAITING, IDLE
 from asyncli.core.pacer import BeatPacer, RampPacer, ReopenPacer
 from asyncli.engine.held_connections import MOST_PENDING, HeldConnections
 from asyncli.engine.net import Net
@@ -33,7 +35,8 @@ class ConnectionTable:
         self._shard, self._net, self._replaces = shard, net, replaces
         self._connections = HeldConnections(shard, worker, net)
         self._ramp = RampPacer(shard.ramp, worker, shard.workers, shard.again)
-        self._reopens = ReopenPacer(shard.ramp, shard.workers)
+        self._reopens, self._asks = (ReopenPacer(shard.ramp, shard.workers) for _ in range(2))
+        self._short: list[tuple[float, int]] = []  # when rows that lack streams open them again, the next one first
         self._beats = BeatPacer()
         self._next_sweep = 0.0
         self._closing_row = 0
@@ -91,6 +94,8 @@ class ConnectionTable:
                 busy = self._open_due(begun) or busy
         events = connections.take_events(_MOST_EVENTS)
         now = net.clock()
+        if not connections.draining:
+            self._ask_again(now)
         if now >= self._next_sweep:
             self._next_sweep = now + _SWEEP_S
             connections.expire(now)
@@ -134,6 +139,8 @@ class ConnectionTable:
             beat = connections.wheel.next_due()
             if beat is not None:
                 due.append(self._beats.instant(beat))
+            if self._short:
+                due.append(self._short[0][0])
             if not self._ramp.finished:
                 # With too many pending, the network must speak (or the sweep time out) before the next batch.
                 full = len(connections.connecting) >= MOST_PENDING
@@ -175,6 +182,20 @@ class ConnectionTable:
             connections.open(range(row, row + 1))
         else:
             connections.wheel.add(row, later)
+
+    def _ask_again(self, now: float) -> None:
+        """Open streams that were lost, a row's at once, as fast as the ramp. A heartbeat that is out may be a HEAD."""
+        connections, short = self._connections, self._short
+        for due in connections.short_rows(now):
+            heappush(short, due)
+        while short and short[0][0] <= now:
+            row, later = heappop(short)[1], None
+            if connections.state[row] == AWAITING:
+                later = now + _SWEEP_S
+            elif connections.state[row] == IDLE and (later := self._asks.wait_until(row, now, room=True, goes_on=False)) is None:
+                connections.ask_again(row)
+            if later is not None:
+                heappush(short, (later, row))
 
     def _close_some(self) -> bool:
         """Once nothing is outstanding, close rows, a bounded number a turn."""

@@ -77,6 +77,14 @@ class Protocol:
         """The last words on a connection that stands, after which the peer closes it; b"": none."""
         return b""
 
+    def take_short(self) -> list[int]:
+        """The rows that have begun, since the last call, to hold fewer streams than they are to."""
+        return []
+
+    def ask_again(self, row: int, target: int) -> bytes:
+        """What opens the streams that a row lacks, between two heartbeats; b"": it lacks none."""
+        return b""
+
     def add_counts(self, counts: ProtocolCounts) -> None:
         """Add what it counts itself, since the last call."""
 

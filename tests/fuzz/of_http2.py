@@ -18,7 +18,8 @@ from hyperframe.exceptions import HyperframeError
 from of_http1 import pieces
 
 from asyncli.protocols.hpack import header_block
-from asyncli.protocols.http2 import (
+from asyncli.protocols.http2 import Http2
+from asyncli.protocols.http2_frames import (
     ACK,
     CONTINUATION,
     DATA,
@@ -32,7 +33,6 @@ from asyncli.protocols.http2 import (
     RST_STREAM,
     SETTINGS,
     WINDOW_UPDATE,
-    Http2,
     frame,
 )
 from asyncli.protocols.interface import ANSWER, ESTABLISHED, LEAVING, ProtocolError

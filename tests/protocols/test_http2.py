@@ -14,7 +14,8 @@ from h2.events import PingReceived, RequestReceived, StreamEnded
 from h2.exceptions import FlowControlError
 
 from asyncli.protocols.hpack import status_of
-from asyncli.protocols.http2 import (
+from asyncli.protocols.http2 import Http2
+from asyncli.protocols.http2_frames import (
     ACK,
     CONTINUATION,
     DATA,
@@ -28,7 +29,6 @@ from asyncli.protocols.http2 import (
     RST_STREAM,
     SETTINGS,
     WINDOW_UPDATE,
-    Http2,
     frame,
 )
 from asyncli.protocols.interface import ANSWER, ESTABLISHED, LEAVING, NEWS, Event, ProtocolError
@@ -274,8 +274,21 @@ def test_streams_of_a_server_of_h2_are_held_and_counted(heads: bool) -> None:
     if not heads:
         assert protocol.feed(3, PONG + frame(RST_STREAM, 0, 1, bytes(4)), True) == Event(0, True, own=True)
         assert counted(protocol) == (0, 16, {"RST_STREAM 0": 1})
+    # What has gone is asked for again, and an answer to it is awaited.
+    gone = 3 if heads else 4
+    assert (protocol.take_short(), protocol.take_short()) == ([3], [])
+    asked = [event.stream_id for event in server.receive_data(protocol.ask_again(3, 0)) if isinstance(event, RequestReceived)]
+    assert asked == [(43 if heads else 41) + 2 * number for number in range(gone)]
+    assert (protocol.ask_again(3, 0), counted(protocol)) == (b"", (gone, 20, {}))
+    for stream, status in zip(asked, ("200", "200", "404", "200"), strict=False):
+        server.send_headers(stream, [(":status", status)])
+    server.reset_stream(asked[1], 7)
+    protocol.feed(3, server.data_to_send(), False)
+    assert (dict(protocol.partial), counted(protocol)) == ({}, (0, 18, {"status 404": 1, "RST_STREAM 7": 1}))
+    with pytest.raises(ProtocolError):
+        protocol.feed(3, frame(RST_STREAM, 0, asked[0], bytes(4)) + frame(DATA, 0, 7, b"x"), False)
     protocol.forget(3)
-    assert counted(protocol) == (0, 0, {})
+    assert (protocol.take_short(), counted(protocol)) == ([3], (0, 0, {}))
     server.receive_data(protocol.goodbye(3))
     assert server.state_machine.state == ConnectionState.CLOSED
 
