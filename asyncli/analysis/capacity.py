@@ -3,8 +3,9 @@
 Counts double until one is not held; then the bracket is narrowed. A failed step shows how many were served at most: the next two
 counts are on either side of that, as far apart as the required width. If that guess is wrong, the bracket is halved.
 
-Losses that look like a timer may be how a server refuses too many connections; a step of few connections decides. Whatever a step
-fails by, one connection is no limit of their number: the server that does not hold it has none to be found.
+Losses that look like a timer, or at an age that no connection of a step that held has reached, may be how a server refuses too
+many connections; a step of few, for as long, decides. Whatever a step fails by, one connection is no limit of their number: the
+server that does not hold it has none to be found.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class Tried(msgspec.Struct, frozen=True):
     end of any second.
 
     ``chance``: it may not happen again: this host was late, or the server was reloaded. ``timed``: it failed by what looks like a
-    limit of time or of requests.
+    limit of time or of requests. ``lived_s``: the age of its oldest connection; ``ended_s``: of the youngest that was lost, or 0.
     """
 
     asked: int
@@ -43,6 +44,8 @@ class Tried(msgspec.Struct, frozen=True):
     served: int
     chance: bool = False
     timed: bool = False
+    lived_s: float = 0.0
+    ended_s: float = 0.0
 
 
 class Search(msgspec.Struct, frozen=True):
@@ -85,10 +88,11 @@ def _times(one: Tried, tried: Sequence[Tried]) -> int:
 
 
 def holds_none(tried: Sequence[Tried]) -> bool:
-    """Whether the number is not the reason: not even one was held, or a timer ended :data:`FEW`."""
+    """Whether the number is not the reason: not even one was held, or time ended :data:`FEW`, or fewer that held for less."""
     known = bracket(tried)
-    fewest = FEW if any(one.timed for one in tried) else 1
-    return known.failed is not None and known.failed <= fewest and not known.held
+    fewest = FEW if any(one.timed or one.ended_s for one in tried) else 1
+    held_before = any(one.outcome == "held" and one.asked == known.failed for one in tried)
+    return known.failed is not None and known.failed <= fewest and (not known.held or held_before)
 
 
 def next_count(search: Search, tried: Sequence[Tried]) -> int | None:
@@ -105,8 +109,10 @@ def next_count(search: Search, tried: Sequence[Tried]) -> int | None:
     known = bracket(tried)
     if holds_none(tried):
         return None
-    if last.timed and not known.held:
-        return FEW
+    # Ages are in whole seconds, rounded up: of one, it was closed at once.
+    oldest_s = max((one.lived_s for one in tried if one.outcome == "held"), default=1.0)
+    if (last.timed and not known.held) or last.ended_s > oldest_s:
+        return min(FEW, known.held or FEW)
     if known.failed is None:
         return None if known.held >= search.most else min(search.most, max(search.start, 2 * known.held))
     if known.is_narrow(search.within):

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from asyncli.analysis.bottleneck import GaveWay, memory_floor
-from asyncli.analysis.capacity import RULE, Bracket, Prediction, Search, bracket, next_count, prediction, verdict
+from asyncli.analysis.capacity import FEW, RULE, Bracket, Prediction, Search, bracket, next_count, prediction, verdict
 from asyncli.analysis.forecast import Forecast
 from asyncli.app.check import check
 from asyncli.app.results import read_results
@@ -178,6 +178,9 @@ class CapacitySearch:
     async def _step(self, count: int) -> None:
         # Of the server the preflight would refuse the very counts that are searched for.
         plan = msgspec.structs.replace(sized(self.plan, count), force=True)
+        if count <= FEW and (aged_s := max((one.ended_s for one in self.steps), default=0.0)):
+            # They are to get as old as those that ended, and to be heard of then.
+            plan = msgspec.structs.replace(plan, hold_s=max(plan.hold_s or 0.0, aged_s + plan.keepalive_s / 2 + plan.timeout_s))
         number = len(self.steps) + 1
         path = self.folder / f"{number:02}-{count}.db"
         self._say(f"step {number}: {format_count(count)} connections, {_lasts(plan)}")

@@ -66,6 +66,8 @@ class Step(msgspec.Struct, omit_defaults=True):
     server: str
     run_file: str
     listens: bool = False
+    lived_s: float = 0.0
+    ended_s: float = 0.0
 
     @property
     def tested(self) -> bool:
@@ -83,7 +85,7 @@ class Step(msgspec.Struct, omit_defaults=True):
         chance = self.outcome == "ours" and all(one.code in LATE for one in self.gave_way if one.side == "host")
         chance |= self.outcome == "failed" and first in RELOADED
         timed = self.outcome == "failed" and first in TIMERS
-        return Tried(self.asked, self.outcome, self.tested, self.served, chance, timed)
+        return Tried(self.asked, self.outcome, self.tested, self.served, chance, timed, self.lived_s, self.ended_s)
 
 
 class Capacity(msgspec.Struct):
@@ -150,6 +152,8 @@ def step_of(run: Run, analyses: Analyses, summary: Summary, run_file: str) -> St
         server=seen.server,
         run_file=run_file,
         listens=run.plan.listens,
+        lived_s=max(0.0, run.stop_s - run.first_connect_s),
+        ended_s=min((dead.age_s.least + 1.0 for dead in analyses.totals.whole.deaths.values() if dead.count), default=0.0),
     )
 
 

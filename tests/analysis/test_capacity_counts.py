@@ -33,6 +33,10 @@ def tried(asked: int, outcome: Outcome = "held", served: int | None = None, chan
 RELOADED = Tried(2000, "failed", 2000, 2000, chance=True)
 
 
+def aged(asked: int, outcome: Outcome, lived_s: float, ended_s: float = 0.0) -> Tried:
+    return Tried(asked, outcome, asked, asked, lived_s=lived_s, ended_s=ended_s)
+
+
 def timed(asked: int, served: int) -> Tried:
     return Tried(asked, "failed", asked, served, timed=True)
 
@@ -71,6 +75,13 @@ def timed(asked: int, served: int) -> Tried:
         ([tried(8, "failed"), tried(1, "failed")], None),
         ([tried(8, "failed"), tried(1)], 4),
         ([tried(1000), timed(2000, 1000)], 1025),
+        # No connection that was held was as old as those that ended: few, for as long, tell whether it is their age.
+        ([aged(1000, "held", 21), aged(2000, "failed", 23, 22)], 10),
+        ([aged(1000, "held", 21), aged(2000, "failed", 23, 22), aged(10, "failed", 22, 22)], None),
+        ([aged(1000, "held", 21), aged(2000, "failed", 23, 22), aged(10, "held", 42)], 1500),
+        ([aged(1000, "held", 21), aged(2000, "failed", 23, 20)], 1500),
+        ([aged(4, "held", 21), aged(8, "failed", 23, 22)], 4),
+        ([aged(4, "held", 21), aged(8, "failed", 23, 22), aged(4, "failed", 22, 22)], None),
         # Late once may be chance, twice is not; and what is no chance is not tried again.
         ([tried(1000), tried(2000, "ours", chance=True)], 2000),
         ([tried(1000), *[tried(2000, "ours", chance=True)] * TRIES], None),
@@ -133,6 +144,7 @@ def test_one_that_held_above_one_that_did_not_is_luck() -> None:
         ([tried(100_000)], {}, "held"),
         ([timed(1000, 900), tried(10, "failed")], {}, "failed"),
         ([tried(1000, "failed"), tried(1, "failed")], {}, "failed"),
+        ([aged(1000, "held", 21), aged(2000, "failed", 23, 22), aged(10, "failed", 22, 22)], {}, "failed"),
         ([tried(1000, "failed")], {"gone": True}, "found"),
         # A server that turns away what is too many may look the same, but for few.
         ([timed(1000, 100), tried(10), tried(100), tried(102, "failed")], {}, "found"),
