@@ -138,7 +138,7 @@ def hindrance(path: str, run: Run) -> str | None:
     if not run.ticks:
         where = f"in its {run.phases[-1].name}" if run.phases else "at its start"
         return f"{path}: has no second of the generator (the run ended {where}); compare runs that reached their ramp"
-    if not tested(run.plan, any(tick.opened for _, tick in run.ticks), any(tick.answered for _, tick in run.ticks)):
+    if not tested(run.plan, *(tick for _, tick in run.ticks)):
         did = "answered" if any(tick.opened for _, tick in run.ticks) else "connected"
         return f"{path}: nothing ever {did} in this run; 'asyncli report {path}' says why"
     return None

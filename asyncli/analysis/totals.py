@@ -80,9 +80,12 @@ def fold(run: Run) -> Totals:
     return totals
 
 
-def tested(plan: Plan, opened: int, answered: int) -> bool:
-    """Whether the server did what was asked of it, at least once; who listens asks for a connection alone."""
-    return bool(answered or (opened and plan.listens))
+def tested(plan: Plan, *ticks: Tick) -> bool:
+    """Whether the server did what was asked of it, at least once: answered a heartbeat; of who listens, took a connection; where
+    no heartbeat was due yet, granted a handshake.
+    """
+    granted = any(one.protocol is not None and one.protocol.handshake_us for one in ticks) and not any(one.sent for one in ticks)
+    return any(tick.answered or (tick.opened and (plan.listens or granted)) for tick in ticks)
 
 
 def never_answered(tick: Tick) -> int:

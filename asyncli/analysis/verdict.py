@@ -52,7 +52,8 @@ def judge(
     ``findings``: of the run file. ``limited``: keys that the user set limits to; ``crossed``: those limits in words, the worst
     first. ``end_s``: when the records end. ``asleep``: lost because this machine was suspended. ``unheard``: held and not heard.
 
-    1. untested: nothing connected, or no heartbeat was answered (unless it listens, and sends none).
+    1. untested: nothing connected, or no heartbeat was answered (unless it listens, and sends none, or none was due yet and
+       handshakes were granted).
     2. invalid: the generator was the limit (``saturated``), lost connections itself (unless a limit allows it), lost connections
        only to a suspension, or ran out of ports or descriptors.
     3. failed: a connection or a held stream was lost (unless a limit says how many may be), or a limit was crossed.
@@ -66,9 +67,9 @@ def judge(
         if here := next((one.evidence for one in findings if one.code == NOTHING_LISTENS), None):
             return Judgement("untested", here)
         return Judgement("untested", f"nothing ever connected{by_hand}")
-    if not tested(plan, whole.opened, whole.answered):
+    if not tested(plan, whole):
         opened, sent = format_many(whole.opened, "connection"), format_many(whole.sent, "heartbeat")
-        return Judgement("untested", f"{why_untested(whole.deaths)}: {opened} opened, {sent} sent{by_hand}")
+        return Judgement("untested", f"{why_untested(whole.deaths, whole.sent)}: {opened} opened, {sent} sent{by_hand}")
     # A lost worker that held nothing yet has a count of 0.
     gone = whole.deaths.get("generator_lost")
     starved = {cause: whole.failures[cause] for cause in _SHORT_OF if whole.failures.get(cause)}
@@ -111,8 +112,10 @@ def judge(
     return Judgement("passed", said + _answered_with_errors(whole))
 
 
-def why_untested(causes: Collection[str]) -> str:
-    """``causes``: of losses, where something connected and no heartbeat was answered."""
+def why_untested(causes: Collection[str], sent: int) -> str:
+    """``causes``: of losses, where something connected, and of the heartbeats that were ``sent`` none was answered."""
+    if not (causes or sent):
+        return "no heartbeat was due yet (hold for longer, or write --first-beat now)"
     return "no answer was right" if "protocol_error" in causes else "nothing ever answered"
 
 

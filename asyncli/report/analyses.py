@@ -35,7 +35,7 @@ def analyse(run: Run) -> Analyses:
     totals = fold(run)
     drift, of_drift = drifts(run)
     cost = costs(run)
-    if totals.whole.opened and not tested(run.plan, totals.whole.opened, totals.whole.answered):
+    if totals.whole.opened and not tested(run.plan, totals.whole):
         cost = Costs(residue=cost.residue)
     _leave_out_growth(cost, drift)
     _leave_out_reused(cost)

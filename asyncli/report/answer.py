@@ -53,7 +53,7 @@ def answer(summary: Summary) -> str:
     """The cost of a connection as a sentence."""
     cost, sampled = summary.cost, sides(summary.environment)
     if summary.connections.opened and summary.verdict == "untested":
-        return f"Cost per connection unknown: {why_untested(summary.connections.deaths)}."
+        return f"Cost per connection unknown: {why_untested(summary.connections.deaths, summary.heartbeats.sent)}."
     if not_seen := _server_not_seen(summary):
         return not_seen
     end = "for this end of it" if sampled.far is None else "for its end of it"

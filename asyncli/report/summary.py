@@ -218,7 +218,7 @@ def _generator(run: Run, totals: Totals, saturated: bool) -> tuple[summary_parts
         _before_after(run, GENERATOR_USS_BYTES),
         run.series(GENERATOR_CPU_S),
     )
-    used, there = None, tested(run.plan, totals.open, totals.whole.answered)
+    used, there = None, tested(run.plan, totals.whole)
     if memory.baseline is not None and memory.hold_end is not None:
         used = memory.hold_end - memory.baseline
     answered = totals.by_phase["hold"].answered if "hold" in totals.by_phase else 0

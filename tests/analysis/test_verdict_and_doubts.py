@@ -79,6 +79,15 @@ def test_answers_that_were_wrong_are_answers() -> None:
     assert (none.verdict, wrong.verdict, none.why == wrong.why) == ("untested", "untested", False)
 
 
+def test_where_no_heartbeat_was_due_a_granted_handshake_is_all_that_was_asked() -> None:
+    granted = ProtocolCounts()
+    granted.handshake_us.add(5)
+    ticks = (Tick(opened=100), Tick(opened=100, protocol=granted), Tick(opened=100, protocol=granted, sent=1), Tick(opened=100, sent=1))
+    said = [judge(PLAN, Totals(one, held=100), saturated=False, complete=True) for one in ticks]
+    assert [one.verdict for one in said] == ["untested", "passed", "untested", "untested"]
+    assert said[0].why != said[3].why
+
+
 def test_who_passed_with_answers_that_were_errors_says_so_in_the_one_line() -> None:
     of = totals(100, 100)
     of.whole.answered, of.whole.by_status = 97, {200: 7, 404: 30, 503: 60}
