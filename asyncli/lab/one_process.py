@@ -123,13 +123,13 @@ class LabMemcached(OneProcess):
 
 
 class LabNats(OneProcess):
-    """A NATS server, by its protocol of text: it greets with INFO, and answers PING with PONG."""
+    """A NATS server, by its protocol of text: it greets with INFO, answers PING with PONG, and sends a PING of its own."""
 
     name, program, install = "nats", "nats-server", "apt-get install nats-server"
     template = "nats.conf"
     scheme = "tcp"
     says = re.compile(r"nats-server: v(\d\S*)")
-    plan_keys: ClassVar = {"greeting": "/^INFO /", "send": r"PING\r\n", "expect": r"PONG\r\n"}
+    plan_keys: ClassVar = {"greeting": "/^INFO /", "send": r"PING\r\n", "expect": "/^P[IO]NG$/"}
 
     def _values(self) -> Mapping[str, object]:
         return {

@@ -16,7 +16,7 @@ from asyncli.template import Fields
     ("expect", "reads", "more"),
     [
         ("any", [b"whatever"], 0), ("+PONG\\r\\n", [b"+PO", b"NG\r", b"\n"], 0), ("+PONG\\r\\n", [b"+PONG\r\n*3\r\n"], 4),
-        ("4 bytes", [b"\x00\x01", b"\x02\x03\x04"], 1), ("/^2\\d\\d ok$/", [b"250 ok\r", b"\nmore"], 4), ("\\x00\\xffé", [b"\x00\xff\xc3\xa9"], 0),
+        ("4 bytes", [b"\x00\x01", b"\x02\x03\x04"], 1), ("/^2\\d\\d ok$/", [b"250 ok\r", b"\nmore"], 4), ("/^P[IO]NG$/", [b"PING\r\nPONG\r\n"], 6), ("\\x00\\xffé", [b"\x00\xff\xc3\xa9"], 0),
     ],
 )  # fmt: skip
 def test_what_answers(expect: str, reads: list[bytes], more: int) -> None:
