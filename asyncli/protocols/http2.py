@@ -33,7 +33,7 @@ from asyncli.protocols.http2_frames import (
     RST_STREAM,
     SETTINGS,
     WINDOW_UPDATE,
-    Request,
+    RequestFrames,
     frame,
     on_stream,
     unpadded,
@@ -79,7 +79,7 @@ class Http2(Protocol):
         self._held = words.streams
         self.heartbeat = None if words.heads else _PING
         asked = (words.heads, words.gets)
-        self._heads, self._gets = ([Request(Filled(one, fields), words.scheme) for one in each] for each in asked)
+        self._heads, self._gets = ([RequestFrames(Filled(one, fields), words.scheme) for one in each] for each in asked)
         # By row: how it says its next request (hpack.py).
         self._ways, self._first_way, self._tables = bytearray(), FILLS if words.table else PLAIN, 0
         self._streams = array("I")  # by row: the last one that was opened; 0: none

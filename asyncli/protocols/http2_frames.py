@@ -21,7 +21,7 @@ def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
     return struct.pack(">IBI", len(payload) << 8 | kind, flags, stream) + payload
 
 
-class Request:
+class RequestFrames:
     """A HEAD or GET, which a connection says in one of the ways of hpack.py; in each once for all where rows say the same."""
 
     def __init__(self, filled: Filled, scheme: bytes) -> None:
