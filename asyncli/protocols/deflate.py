@@ -138,7 +138,7 @@ class _DeflatedReader(MessageReader):
                 raise ProtocolError("a message that cannot be inflated") from None
             yield text
             part = inflater.unconsumed_tail
-            if not part and len(text) < _MOST_INFLATED:
+            if not part:
                 return
 
 

@@ -167,16 +167,16 @@ class MessageReader:
 
     def event(self, awaiting: bool, entropy: Callable[[int], bytes]) -> Event | None:
         """What the last read said; None: nothing that is whole."""
-        if self.close is not None:
-            # Code 0: none was sent, and then none is sent back.
-            bye = frame(CLOSE, struct.pack(">H", self.close) if self.close else b"", entropy(4))
-            return Event(self.close, False, self.body_bytes, LEAVING, bye, self.messages, self.why)
-        reply = b"" if self.ping is None else frame(PONG, self.ping, entropy(4))
         answer = awaiting and self.answers > 0
         if self._expected:
             # Those that nobody asked for are messages like any other.
             self.messages += self.answers - answer
             self.body_bytes += (self.answers - answer) * len(self._expected)
+        if self.close is not None:
+            # Code 0: none was sent, and then none is sent back.
+            bye = frame(CLOSE, struct.pack(">H", self.close) if self.close else b"", entropy(4))
+            return Event(self.close, False, self.body_bytes, LEAVING, bye, self.messages, self.why)
+        reply = b"" if self.ping is None else frame(PONG, self.ping, entropy(4))
         news = bool(reply or self.messages or self.body_bytes)
         if answer and not news:
             return self._answer

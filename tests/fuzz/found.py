@@ -6,6 +6,7 @@ from typing import Any
 
 from of_http1 import Case as Answer
 from of_runs import Case as Damage
+from of_websocket import Case as Frames
 
 _CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 _OK = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n"
@@ -21,7 +22,8 @@ def _set(table: str, column: str, value: Any, reader: str = "run") -> Damage:
 
 
 FOUND: dict[str, list[Any]] = {
-    "websocket": [],
+    # More echoes than one, and then a goodbye.
+    "websocket": [Frames(b"\x81\x05hello" * 2 + b"\x88\0", (), b"hello")],
     "http2": [],
     "tcp": [],
     "mqtt": [],
