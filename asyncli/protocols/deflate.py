@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from asyncli.protocols.grant import shown_bytes
 from asyncli.protocols.interface import ANSWER, Event, ProtocolError
-from asyncli.protocols.websocket import CONTROL, OPCODE, RESERVED, TEXT, MessageReader, WebSocket, frame
+from asyncli.protocols.websocket import CONTROL, OPCODE, RESERVED, TEXT, ServerFrames, WebSocket, frame
 from asyncli.records import ProtocolCounts
 from asyncli.template import Fields
 
@@ -61,10 +61,10 @@ class Deflated(WebSocket):
             said = "; ".join(b"=".join(filter(None, one)).decode() for one in ((_NAME, b""), *sorted(parameters.items())))
             self._granted[said] = self._granted.get(said, 0) + 1
 
-    def _frames(self, row: int) -> MessageReader:
+    def _frames(self, row: int) -> ServerFrames:
         if not self._grants[row]:
             return super()._frames(row)
-        return _DeflatedReader(self._message(row), self._answer, row, self._grants[row], self._inflaters)
+        return _DeflatedFrames(self._message(row), self._answer, row, self._grants[row], self._inflaters)
 
 
 def deflated(text: bytes) -> bytes:
@@ -90,7 +90,7 @@ def parameters_of(extensions: bytes) -> dict[bytes, bytes]:
     return found
 
 
-class _DeflatedReader(MessageReader):
+class _DeflatedFrames(ServerFrames):
     """Where it was granted. ``inflaters``: by row, of those whose server has sent what has to be inflated."""
 
     __slots__ = ("_compressed", "_grant", "_inflaters", "_row")

@@ -19,7 +19,7 @@ from asyncli.protocols.http2_frames import (
     GOODBYE,
     MOST_STREAM,
     FrameReader,
-    Http2Request,
+    RequestFrames,
     on_stream,
     on_streams,
 )
@@ -44,7 +44,7 @@ class Http2(Protocol):
         self._held = words.streams
         self.heartbeat = None if words.heads else BEAT
         asked = (words.heads, words.gets)
-        self._heads, self._gets = ([Http2Request(Filled(one, fields), words.scheme) for one in each] for each in asked)
+        self._heads, self._gets = ([RequestFrames(Filled(one, fields), words.scheme) for one in each] for each in asked)
         # By row: how it says its next request (hpack.py).
         self._ways, self._first_way, self._tables = bytearray(), FILLS if words.table else PLAIN, 0
         self._streams = array("I")  # by row: the last one that was opened; 0: none

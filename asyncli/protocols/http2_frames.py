@@ -52,7 +52,7 @@ _SETTINGS_ACK = frame(SETTINGS, ACK, 0)
 Frames = list[tuple[bytes, bytes]]
 
 
-class Http2Request:
+class RequestFrames:
     """A HEAD or GET, which a connection says in one of the ways of hpack.py; in each once for all where rows say the same."""
 
     def __init__(self, filled: Filled, scheme: bytes) -> None:

@@ -59,7 +59,7 @@ class WebSocket(Protocol):
         self._message, self._speaks = Filled(message, fields), bool(message)
         self._answer = Event(0, True, kind=ANSWER, own=self._message.varies)
         self._offered = None if self._requests[0].varies else _offered_in(self._requests[0](0))
-        self.partial: dict[int, _Upgrade | MessageReader] = {}
+        self.partial: dict[int, _Upgrade | ServerFrames] = {}
         self._refusals: Refusals = {}
 
     def handshake(self, row: int, target: int) -> bytes:
@@ -97,8 +97,8 @@ class WebSocket(Protocol):
         if extensions:
             raise ProtocolError("an extension that was not offered")
 
-    def _frames(self, row: int) -> MessageReader:
-        return MessageReader(self._message(row), self._answer)
+    def _frames(self, row: int) -> ServerFrames:
+        return ServerFrames(self._message(row), self._answer)
 
     def goodbye(self, row: int) -> bytes:
         return frame(CLOSE, struct.pack(">H", _GOING_AWAY), self._entropy(4))
@@ -135,7 +135,7 @@ class _Upgrade(Grant):
             raise ProtocolError("a subprotocol that was not offered")
 
 
-class MessageReader:
+class ServerFrames:
     """The frames of one connection from the server, and what those of a read said."""
 
     __slots__ = (
