@@ -16,17 +16,7 @@ from asyncli.analysis.constants import FEWEST, NEARLY_ALL, WORTH_TELLING
 from asyncli.analysis.gaps import for_cost
 from asyncli.analysis.shared_host import counted_sockets
 from asyncli.analysis.slope import FEWEST_PLATEAUS, FREED_KEPT, OTHERS_INTO_HOLD_S, Cost, Fit, Fitter, minus
-from asyncli.findings.cost import (
-    CALLED,
-    cost_few_points,
-    cost_not_sampled,
-    cost_of_a_part,
-    cost_residual_unknown,
-    cost_reused,
-    cost_sockets_closed,
-    descriptors_listed,
-    plateau_unsettled,
-)
+from asyncli.findings import cost as told
 from asyncli.plan import Plan
 from asyncli.records import Finding
 from asyncli.run import Run
@@ -94,7 +84,7 @@ def costs(run: Run) -> Costs:
     if isinstance(listed, Fit) and listed.cost.ci95[0] > 50.0:
         # It grows with the connections, but belongs to another program.
         host, in_use = minus(host, [listing]), f"{in_use} less inodes of /proc"
-        result.findings.append(descriptors_listed(listed.cost.bytes_per_connection, listed.cost.half_width))
+        result.findings.append(told.descriptors_listed(listed.cost.bytes_per_connection, listed.cost.half_width))
     ends = where.ends
 
     both = ", per socket end" + (" (both on this host)" if ends == 2 else "")
@@ -127,14 +117,14 @@ def costs(run: Run) -> Costs:
         result.findings.append(_few_points(levels, few, ours.points_wanted, run.plan))
         result.unknown |= dict.fromkeys(few, result.findings[-1].evidence)
     if unread:
-        result.findings.append(cost_not_sampled(unread, where.host))
+        result.findings.append(told.cost_not_sampled(unread, where.host))
         result.unknown |= dict.fromkeys(unread, result.findings[-1].evidence)
     result.findings += _doubts(result, run, held, ours, shared, server)
     if result.residual is None and result.host_total is not None and result.host_total.of_levels:
         result.unknown["residual"] = "a difference of two levels of the whole host includes other programs"
     elif result.residual is None:
         missing = [name for name in ("host_total", *parts) if getattr(result, name) is None]
-        result.findings.append(cost_residual_unknown(missing))
+        result.findings.append(told.cost_residual_unknown(missing))
         result.unknown["residual"] = result.findings[-1].evidence
     return result
 
@@ -157,7 +147,7 @@ def _count_strangers(result: Costs, found: dict[str, Fit | int], read: dict[str,
     sockets = 1.0 + beside.cost.bytes_per_connection
     if sockets <= 0:
         # What one of them costs has no bound.
-        result.findings.append(cost_sockets_closed([name for name in read if found.pop(name)]))
+        result.findings.append(told.cost_sockets_closed([name for name in read if found.pop(name)]))
         result.unknown |= dict.fromkeys(read, result.findings[-1].evidence)
         return
     price = max(0.0, kernel.cost.bytes_per_connection / sockets)
@@ -266,14 +256,14 @@ def _server_count(run: Run) -> Series | None:
     return Series(active.t_s, [max(0.0, value - 1) for value in active.values])
 
 
-_TOLD = frozenset(CALLED) - {"kernel_queued", "listing"}
+_TOLD = frozenset(told.CALLED) - {"kernel_queued", "listing"}
 
 
 def _few_points(levels: dict[str, int], few: dict[str, int], wanted: int, plan: Plan) -> Finding:
     points = max([*levels.values(), *few.values()])
-    slopeless, unknown = ([name for name in CALLED if name in names and name in _TOLD] for names in (levels, few))
+    slopeless, unknown = ([name for name in told.CALLED if name in names and name in _TOLD] for names in (levels, few))
     remedy = "--plateaus 5" if plan.plateaus else _ramp_that_fits(plan)
-    return cost_few_points(points, wanted, slopeless, unknown, plan.plateaus, FEWEST_PLATEAUS, remedy)
+    return told.cost_few_points(points, wanted, slopeless, unknown, plan.plateaus, FEWEST_PLATEAUS, remedy)
 
 
 def _ramp_that_fits(plan: Plan) -> str:
@@ -293,10 +283,10 @@ def _doubts(known: Costs, run: Run, held: Series, *fitters: Fitter) -> list[Find
     plan, most, before = run.plan, max(held.values), _accepted_before(run)
     # What it keeps of half as many hides half of the cost.
     if known.server_user is not None and 2 * before >= most:
-        found.append(cost_reused(round(before)))
+        found.append(told.cost_reused(round(before)))
     if most < NEARLY_ALL * plan.connections:
-        found.append(cost_of_a_part(most, plan.connections))
+        found.append(told.cost_of_a_part(most, plan.connections))
     moving = {name: moved for one in fitters for name, moved in one.unsettled.items() if name in _SIZED and name in known.fits}
     if moving:
-        found.append(plateau_unsettled(moving, plan.plateau_s))
+        found.append(told.plateau_unsettled(moving, plan.plateau_s))
     return found
