@@ -22,9 +22,7 @@ _BEAT = b"beat"
 
 
 class Case(NamedTuple):
-    """``data`` after the upgrade, read in pieces between ``cuts``; ``message``: the text that answers, else a pong does; ``grant``:
-    permessage-deflate as the server granted it.
-    """
+    """``data`` after the upgrade, read in pieces between ``cuts``; ``message``: what answers, else a pong; ``grant``: of compression."""
 
     data: bytes
     cuts: tuple[int, ...] = ()
@@ -72,8 +70,7 @@ class _Deflate:
             self._made = self._new()
         if maybe(self._chance, 20):
             return self._chance.randbytes(9)
-        if maybe(self._chance, 20):
-            # A last block, after which nothing refers back.
+        if maybe(self._chance, 20):  # a last block, after which nothing refers back
             last, self._made = self._made, self._new()
             return last.compress(text) + last.flush() + b"\0"
         return (self._made.compress(text) + self._made.flush(zlib.Z_SYNC_FLUSH)).removesuffix(b"\0\0\xff\xff")
@@ -180,9 +177,7 @@ def unmasked(frame: bytes) -> bytes:
 
 
 class _Extension(PerMessageDeflate):
-    """wsproto's, without two faults: a control frame amid a compressed message has it forget that, and nothing follows a last
-    block. Like us it reads only what may answer a message (``inflates``).
-    """
+    """wsproto's, which like us may not inflate, and goes on after a control frame amid a compressed message, and a last block."""
 
     def __init__(self, grant: str, inflates: bool) -> None:
         super().__init__()

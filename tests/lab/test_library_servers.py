@@ -47,7 +47,6 @@ def over_tls(*names: str) -> list[tuple[str, bool]]:
 
 @pytest.mark.parametrize(("name", "tls"), over_tls(*SOCKETS))
 async def test_websockets_are_held_and_answered(name: str, tls: bool, temporary: Path) -> None:
-    # In the clear those grant it that can, over TLS none: both are asked for it.
     deflate = kind_of(name).speaks_deflate and not tls
     server = await made(name, tls=tls, deflate=deflate)
     async with server:

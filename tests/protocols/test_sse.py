@@ -137,14 +137,6 @@ def test_the_last_events_id_comes_back_with_the_next_request() -> None:
     assert b"Last-Event-ID" not in protocol.handshake(0, 0)
 
 
-def test_what_a_server_says_of_the_next_connection_is_kept_for_each_row() -> None:
-    protocol = granted(rows=3)
-    for text in (b"data: x\n\n", b"retry: 70\n\n"):
-        for row in (0, 2):
-            protocol.feed(row, chunk(text), False)
-    assert [protocol.reopens_after_s(row) for row in range(4)] == [0.07, 0, 0.07, 0]
-
-
 def test_an_id_that_no_head_has_room_for() -> None:
     for cut in (1, 5_000):
         protocol, text = granted(), chunk(b"id: " + b"9" * 4_097)
