@@ -32,7 +32,8 @@ def test_several_have_each_its_own_once_and_none_that_of_silence() -> None:
     both = remedy_of_refusals("websocket", ["HTTP 404 a", "HTTP 503 b", "HTTP 503 c"]).split("; ")
     assert both == [remedy_of_refusals("websocket", ["HTTP 404"]), remedy_of_refusals("websocket", ["HTTP 500"])]
     assert "broker" in remedy_of_refusals("mqtt")
-    assert ("--expect" in remedy_of_broken("tcp"), "--http2" in remedy_of_broken("http")) == (True, True)
+    assert ("--expect" in remedy_of_broken("tcp"), "--http2" in remedy_of_broken("http")) == (True, False)
+    assert ("--http2" in remedy_of_broken("http", ["it speaks HTTP/2"]), "https://" in remedy_of_broken("http", ["it speaks TLS"])) == (True, True)
 
 
 def test_a_broker_may_have_ended_the_older_of_two_with_one_id() -> None:

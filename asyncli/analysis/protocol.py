@@ -46,7 +46,7 @@ class ProtocolPart(msgspec.Struct):
 def protocol_of(run: Run, totals: Totals) -> ProtocolPart | msgspec.UnsetType:
     """Unset of HTTP, which shakes no hands."""
     counts = totals.whole.protocol
-    if counts is None:
+    if counts is None or run.plan.protocol == "http":
         return msgspec.UNSET
     goodbyes = {str(code): count for code, count in sorted(counts.goodbyes.items())}
     said = (counts.refused, counts.broken, goodbyes, counts.messages, counts.message_bytes)

@@ -251,7 +251,7 @@ class HeldConnections:
     def take_tick(self) -> Tick:
         """The counts since the last call."""
         tick, self.tick = self.tick, Tick()
-        if self._counts_words:
+        if self._counts_words or self._counts.broken:
             self._protocol.add_counts(self._counts)
             tick.protocol, self._counts = self._counts, ProtocolCounts()
         return tick

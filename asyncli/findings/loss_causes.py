@@ -15,7 +15,6 @@ import msgspec
 from asyncli.findings import Words, fill
 from asyncli.findings.known_timers import default_of, known_idle
 from asyncli.findings.losses import describe_loss, plain_braces
-from asyncli.findings.protocol_codes import remedy_of_broken
 from asyncli.units import format_clock, format_count, format_duration, format_many
 
 _IDLE = "{loss}, {idle} after their last answer"
@@ -38,9 +37,9 @@ _ANSWERS = "see its error log, and what its workers wait for: a backend, a lock,
 _CAUSES: dict[str, tuple[str, str]] = {
     # Recorded by the run.
     "generator_lost": ("{were} lost with {whom}", "{remedy}"),
-    "not_http": ("{loss}{medians}{when}", remedy_of_broken("http")),
+    "not_http": ("{loss}{medians}{when}{reasons}", "{remedy}"),
     "no_longer_http": (
-        "{loss}{medians}{when}; until then {before!n} heartbeats had been answered with HTTP",
+        "{loss}{medians}{when}; until then {before!n} heartbeats had been answered with HTTP{reasons}",
         "see what answers there now: a middle box (a portal, TLS) or another program on its port",
     ),
     "broken_protocol": (

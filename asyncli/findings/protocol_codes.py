@@ -69,13 +69,15 @@ _REFUSED: dict[str, tuple[tuple[Iterable[int], str], ...]] = {
 }
 # Of answers that state no code, and of none: by protocol.
 _ANOTHER = {
-    "http": "see that the URL names an HTTP server; one that speaks HTTP/2 alone needs --http2",
+    "http": "see that the URL names an HTTP server",
     "http2": "see whether it speaks HTTP/2 here without being asked to upgrade; leave --http2 out, or write https://",
     "sse": "see that the URL names an HTTP server, and its path",
     "websocket": "see whether a WebSocket server answers at this URL, and whether a middle box changes what it says",
     "mqtt": "see whether a broker listens there, and its log",
     "tcp": "see whether such a server listens there, and what it says first (--greeting)",
 }
+# As protocols/http1.py says it.
+_SPOKEN = {"it speaks HTTP/2": "write --http2", "it speaks TLS": "write https://"}
 _BROKEN = {"http": _ANOTHER["http"], "tcp": "see whether --send and --expect are right; else see its error log"}
 
 
@@ -97,8 +99,10 @@ def _another(protocol: str) -> str:
     return _ANOTHER.get(protocol, _ANOTHER["sse"])
 
 
-def remedy_of_broken(protocol: str) -> str:
-    """What to do where a server broke the protocol that it had agreed to."""
+def remedy_of_broken(protocol: str, reasons: Iterable[str] = ()) -> str:
+    """What to do where a server broke the protocol that it had agreed to, or that it was asked in: by what it said."""
+    if known := [_SPOKEN[why] for why in reasons if why in _SPOKEN]:
+        return "; ".join(known)
     return _BROKEN.get(protocol, "see its error log, and middle boxes that change what passes")
 
 

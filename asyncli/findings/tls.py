@@ -9,13 +9,16 @@ from asyncli.units import format_count
 
 TLS_REMEDY = "see the server's error log, and --tls-min, --tls-max, --ca and --client-cert"
 NO_HTTP2_REMEDY = "leave --http2 out, or switch HTTP/2 on there"
+_MOST_REASONS = 8
 _CHOICE = "see ssl_protocols and ssl_ciphers of the server, and what a newer OpenSSL there offers"
 
 
 def by_reason(reasons: Mapping[str, int]) -> str:
-    """``12 × alert certificate_required, 3 × ...``, the most frequent first."""
+    """``12 × alert certificate_required, 3 × ...``, the most frequent first; many are not all told."""
     ranked = sorted(reasons.items(), key=lambda one: (-one[1], one[0]))
-    return ", ".join(f"{format_count(count)} × {why}" for why, count in ranked)
+    told = [f"{format_count(count)} × {why}" for why, count in ranked[:_MOST_REASONS]]
+    more = sum(count for _, count in ranked[_MOST_REASONS:])
+    return ", ".join([*told, f"{format_count(more)} others"] if more else told)
 
 
 def refuses_ours(reason: str) -> bool:

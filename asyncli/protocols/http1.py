@@ -27,6 +27,8 @@ _STATUS_LINE = re.compile(rb"HTTP/([0-9])\.([0-9]) ([0-9]{3})(?: ([^\x00\r\n\f\v
 _HEADER = re.compile(rb"([-!#$%&'*+.^_`|~0-9A-Za-z]+):([^\x00\r\n\f\v]*)")
 # The first frame of a server of HTTP/2, after its length (RFC 9113, section 3.4).
 _SETTINGS = b"\x04\0\0\0\0\0"
+# Of TLS an alert or a handshake's record (RFC 8446, section 5.1).
+_TLS = re.compile(rb"[\x15\x16]\x03[\x00-\x04]")
 _CHUNK = re.compile(rb"([0-9A-Fa-f]{1,20})(?:;[^\n]*|[ \t]*)\r\n")
 
 
@@ -167,6 +169,8 @@ class Scanner:
         if at < len(buffer) and buffer[at] < 0x21:
             if buffer[at + 3 : at + 9] == _SETTINGS:
                 raise ProtocolError("it speaks HTTP/2")
+            if _TLS.match(buffer, at):
+                raise ProtocolError("it speaks TLS")
             raise ProtocolError(f"not a status line: {bytes(buffer[at : at + 80])!r}")
         end = self._find(BLANK_LINE, "head")
         if end < 0:

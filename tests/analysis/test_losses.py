@@ -179,7 +179,10 @@ def test_what_its_cause_says_already() -> None:
     before = scene.found()[1].remedy
     for tick in scene.ticks.values():
         tick.answered = 0
-    assert scene.found()[1].remedy != before
+    never = scene.found()[1].remedy
+    scene.ticks[5].protocol = ProtocolCounts(broken={"it speaks TLS": 3})
+    assert len({before, never, scene.found()[1].remedy}) == 3
+    assert "TLS" in scene.found()[1].evidence
 
 
 @pytest.mark.parametrize("reason", ["alert certificate_required", "alert unknown_ca", "alert bad_certificate"])

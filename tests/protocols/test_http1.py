@@ -83,6 +83,12 @@ def test_an_empty_line_before_an_answer_is_nobodys() -> None:
     assert scanner.rest == b"\r\n"
 
 
-def test_a_server_of_http2_alone_is_known_by_its_first_frame() -> None:
-    with pytest.raises(ProtocolError, match=r"^it speaks HTTP/2$"):
-        Scanner("HEAD").feed(b"\0\0\x06\x04\0\0\0\0\0\0\x03\0\0\0\x80")
+@pytest.mark.parametrize(
+    ("data", "what"),
+    [(b"\0\0\x06\x04\0\0\0\0\0\0\x03\0\0\0\x80", "it speaks HTTP/2"), (b"\x15\x03\x01\0\x02\x02\x46", "it speaks TLS"), (b"\x88\x02\x03\xea\n\n", ""), (b"\x15 no\n\n", "")],
+)
+def test_another_protocol_is_known_by_its_first_bytes(data: bytes, what: str) -> None:
+    with pytest.raises(ProtocolError) as caught:
+        Scanner("HEAD").feed(data)
+    said = str(caught.value)
+    assert (said == what) == bool(what)

@@ -48,7 +48,7 @@ def test_any_width(width: int) -> None:
 
 
 def test_a_goodbye_without_a_code_has_none() -> None:
-    run = a_run(20_000)
+    run = a_run(20_000, http_protocol="stream")
     run.ticks[-1][1].protocol = ProtocolCounts(goodbyes={0: 80, 1001: 3})
     said = next(line for line in printed(run).splitlines() if "goodbyes" in line)
     assert ("× 0" in said, "80 without" in said, "3 × 1001" in said) == (False, True, True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 from asyncli.analysis.constants import FEWEST, NEARLY_ALL
 from asyncli.analysis.losses.server_evidence import cuts
@@ -28,13 +29,17 @@ def generator_lost(table: LossTable) -> None:
 
 def not_http(table: LossTable) -> None:
     """Answers that were not HTTP, or broke the protocol that was agreed on."""
-    cells = table.of("protocol_error")
-    if cells and (counts := table.totals.whole.protocol) is not None:
-        remedy = remedy_of_broken(table.plan.protocol)
-        table.claim(cells, reason("broken_protocol", certain=True, reasons=by_reason(counts.broken), remedy=remedy))
-    elif cells:
-        before = sum(tick.answered for _, tick in table.run.ticks_between(-math.inf, min(cell.from_s for cell in cells)))
-        table.claim(cells, reason("not_http", "no_longer_http" if before else "", certain=True, before=before))
+    if not (cells := table.of("protocol_error")):
+        return
+    broken = (table.totals.whole.protocol or ProtocolCounts()).broken
+    seen: dict[str, Any] = {"reasons": by_reason(broken), "remedy": remedy_of_broken(table.plan.protocol, broken)}
+    code, form = "broken_protocol", ""
+    if table.plan.protocol == "http":
+        # Of runs that are older nobody knows how.
+        seen["reasons"] = seen["reasons"] and f": {seen['reasons']}"
+        seen["before"] = sum(tick.answered for _, tick in table.run.ticks_between(-math.inf, min(cell.from_s for cell in cells)))
+        code, form = "not_http", "no_longer_http" if seen["before"] else ""
+    table.claim(cells, reason(code, form, certain=True, **seen))
 
 
 def tls_error(table: LossTable) -> None:
