@@ -109,7 +109,7 @@ async def test_what_this_hosts_preflight_ends_is_no_answer_and_named(tmp_path: P
         await search.run()
     found = search.found
     assert (found.verdict, found.bracket.held) == ("invalid", 10)
-    assert [(one.side, one.code, one.evidence) for one in found.gave_way] == [("host", "preflight", "too few descriptors")]
+    assert [(one.side, one.code, one.remedy) for one in found.gave_way] == [("host", "preflight", "raise them")]
 
 
 def test_a_step_ends_before_this_host_has_no_memory() -> None:

@@ -134,7 +134,7 @@ def what_gave_way(seen: Seen) -> list[GaveWay]:
     whole, asked = seen.totals.whole, seen.run.plan.connections
     said = "; ".join(one.evidence for one in seen.diagnoses)
     said = said or f"{format_count(seen.totals.held)} of {format_count(asked)} were held, {whole.lost} lost; cause unknown"
-    return [_way("unknown", _UNKNOWN, certain=False, said=said)]
+    return [_way("unknown", _UNKNOWN, certain=False, losses=said)]
 
 
 def instead_of_forecast(seen: Seen) -> Finding | None:
@@ -264,7 +264,7 @@ def _server_cpu(seen: Seen) -> Iterator[GaveWay]:
     may_use = min(threads, cpus)
     if used >= MOST_CPU_SHARE * may_use:
         of = "the one that its single thread can use" if threads == 1 else f"the {may_use:.0f} that it can use"
-        yield _way("server", "cpu", server=seen.server, used=used, of=of, slow=seen.slow and f"; {seen.slow}")
+        yield _way("server", "cpu", server=seen.server, used=used, of=of, also=seen.slow and f"; {seen.slow}")
 
 
 def _listen_queue(seen: Seen) -> Iterator[GaveWay]:

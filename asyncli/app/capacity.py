@@ -27,6 +27,7 @@ from asyncli.app.soak import Soak
 from asyncli.collect.listening import nothing_listens
 from asyncli.environment import probe_host
 from asyncli.errors import AsyncliError, EngineError, StoreError
+from asyncli.findings.bottleneck import words_of
 from asyncli.findings.capacity import not_at_rest, server_gone
 from asyncli.metrics import HOST_AVAILABLE_BYTES
 from asyncli.plan import Plan, shown_plan
@@ -129,7 +130,8 @@ class CapacitySearch:
         ours = [one for one in self.steps[-1:] if one.outcome == "ours"]
         ways = (ours or decisive)[-1].gave_way if ours or decisive else []
         if word == "invalid" and not ways:
-            ways = [GaveWay("host", "preflight", self.search.bound, self.search.mend)]
+            words = words_of("preflight", short=self.search.bound, remedy=self.search.mend)
+            ways = [GaveWay("host", "preflight", words.evidence, words.remedy)]
         return Capacity(
             schema=SCHEMA,
             verdict=word,

@@ -20,7 +20,7 @@ def command(term: str) -> int:
     The terms are the paragraphs of docs/method.md; a limit of the preflight is explained by the paragraph that names it.
     """
     from asyncli import findings
-    from asyncli.findings.loss_causes import CODES, meanings
+    from asyncli.findings import bottleneck, loss_causes
     from asyncli.findings.losses import CONNECT_WORDS, LOSS_WORDS, causes
     from asyncli.lab.resources import document
 
@@ -29,14 +29,18 @@ def command(term: str) -> int:
     _, *parts = re.split(r"^## (.+)$", document("method.md").read_text(encoding="utf-8"), flags=re.MULTILINE)
     terms = dict(zip(parts[::2], (text.strip() for text in parts[1::2]), strict=True))
     own = [f"{term} (a cause): {text}" for text in causes(term)]
-    for evidence, remedy, _ in meanings(term) if term in CODES else ():
-        own.append(f"{term} (a diagnosis): {evidence}" + (f"; remedy: {remedy}" if remedy != "..." else ""))
+    for what, catalogue in (("a diagnosis", loss_causes), ("what gave way", bottleneck)):
+        for evidence, remedy, _ in catalogue.meanings(term) if term in catalogue.CODES else ():
+            own.append(f"{term} ({what}): {evidence}" + (f"; remedy: {remedy}" if remedy != "..." else ""))
     # A cause may look like a code with a field in it, as generator_lost does.
     entries = [one for one in findings.entries_of(term) if not own or one.code == term]
+    # So capacity calls what asyncli was late by.
+    entries = entries or [one for one in findings.CATALOGUE if one.code == f"generator_saturated_{term}"]
     with printing():
         if not term:
             print(f"Terms: {', '.join(terms)}.\nFindings: {', '.join(sorted({one.code for one in findings.CATALOGUE}))}.")
-            print(f"Causes and diagnoses: {', '.join(sorted({*LOSS_WORDS, *CONNECT_WORDS, *CODES}))}.")
+            codes = {*LOSS_WORDS, *CONNECT_WORDS, *loss_causes.CODES, *bottleneck.CODES}
+            print(f"Causes and diagnoses: {', '.join(sorted(codes))}.")
         elif (known := terms.get(term.lower().replace("_", " "))) is not None:
             print(known)
         elif entries or own:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from asyncli.findings import Words, fill
+from asyncli.findings.loss_causes import unseen
 from asyncli.findings.tls import TLS_REMEDY
 
 _MEMORY_LIMIT = "raise its limit (systemd MemoryMax=, docker --memory), or make a connection cheaper"
@@ -61,7 +62,7 @@ _WAYS: dict[str, tuple[str, str]] = {
         "raise its limit (systemd LimitNOFILE=, ulimit -n, nginx: worker_rlimit_nofile)",
     ),
     "cpu": (
-        "{server} used {used:.2f} cores of {of}{slow}",
+        "{server} used {used:.2f} cores of {of}{also}",
         "give it more processes or threads, or more cores; or use a longer --keepalive",
     ),
     "listen_queue": (
@@ -88,8 +89,28 @@ _WAYS: dict[str, tuple[str, str]] = {
         "{server} answered heartbeats with errors: {errors}", "see its error log; of a proxy, its backend's",
     ),
     "slow": ("{slow}{cores}", "see what its processes wait for: a lock, a disk, a backend, a limit on its rate"),
-    "unknown": ("{said}", "see the report of that step"),
+    "unknown": ("{losses}", "see the report of that step"),
+    "preflight": ("this host can open no more, by its preflight: {short}", "{remedy}"),
 }  # fmt: skip
+#: The forms of a mechanism that has several, or none of its own name.
+_FORMS = {
+    "descriptors": ("no_descriptors", "descriptors"), "local_ports": ("no_ports",),
+    "slots": ("not_handled", "sessions", "busy_workers"), "memory_limit": ("memory_limit", "memory_killed"),
+    "never_arrived": ("never_arrived", "never_arrived_there"),
+}  # fmt: skip
+_FORM_OF = {form: code for code, forms in _FORMS.items() for form in forms}
+#: The codes of what gave way, beside those of diagnoses and findings.
+CODES = tuple(dict.fromkeys(_FORM_OF.get(form, form) for form in _WAYS))
+# What stands for a field for no step.
+_UNSEEN = {
+    "slow": "heartbeats were answered too late", "losses": "nothing tells what gave way", "limit": "...",
+    "who": "a host", **dict.fromkeys(("also", "cores"), ""),
+}  # fmt: skip
+
+
+def meanings(code: str) -> list[Words]:
+    """The words of each form of the mechanism ``code``, for no step."""
+    return [unseen(_WAYS[form], **_UNSEEN) for form in _FORMS.get(code, (code,))]
 
 
 def words_of(form: str, **seen: Any) -> Words:

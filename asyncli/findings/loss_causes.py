@@ -302,12 +302,14 @@ _LATER = {name: f"{{{name}}}" for name in ("loss", "were", "age", "idle", "media
 
 def meanings(code: str) -> list[Words]:
     """The words of each form of the diagnosis ``code``, for no run."""
-    forms = [_CAUSES[form] for form in _FORMS.get(code, (code,))]
-    return [Words(_unseen(evidence), _unseen(remedy)) for evidence, remedy in forms]
+    return [unseen(_CAUSES[form]) for form in _FORMS.get(code, (code,))]
 
 
-def _unseen(text: str) -> str:
-    return _FIELD.sub(lambda field: _UNSEEN.get(field[1], "..."), text)
+def unseen(template: tuple[str, str], **stands_for: str) -> Words:
+    """``template`` where nothing was seen; what ``stands_for`` its fields."""
+    known = {**_UNSEEN, **stands_for}
+    evidence, remedy = (_FIELD.sub(lambda field: known.get(field[1], "..."), text) for text in template)
+    return Words(evidence, remedy)
 
 
 def words_of(form: str, certain: bool, **seen: Any) -> Words:
