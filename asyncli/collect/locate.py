@@ -6,6 +6,7 @@ dentries, so it never happens at a tick.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import re
@@ -252,8 +253,18 @@ def _held(pid: int, wanted: Collection[str], proc: Path) -> set[str]:
 
 
 def process_name(stat: Stat, proc: Path = PROC) -> str:
-    """The executable's file name, or the process's name where that is unreadable."""
-    return os.path.basename(link(stat.pid, "exe", proc) or "") or stat.name
+    """The executable's file name, or the process's name where that is unreadable; where the executable was started by another
+    name for it, that name: Debian's redis-server is a link to redis-check-rdb. One that is the beginning of the file's says less.
+    """
+    exe = link(stat.pid, "exe", proc)
+    if exe is None:
+        return stat.name
+    name = os.path.basename(exe)
+    if not name.startswith(stat.name):
+        with contextlib.suppress(OSError):
+            if os.path.samefile(f"{proc}/{stat.pid}/root{os.path.dirname(exe)}/{stat.name}", f"{proc}/{stat.pid}/exe"):
+                return stat.name
+    return name
 
 
 def topmost(pid: int, parent: Mapping[int, int], names: Mapping[int, str], stop: Collection[int] = ()) -> int:

@@ -14,7 +14,7 @@ import pytest
 from asyncli.collect import locate
 from asyncli.collect.listening import unheard
 from asyncli.collect.locate import Found, ServerFacts, config_path, find_server, matching_inodes, topmost
-from asyncli.collect.procfs import Listener
+from asyncli.collect.procfs import Listener, read_stat
 from asyncli.errors import HostError
 from asyncli.lab.network import Network
 from asyncli.plan import Plan
@@ -67,6 +67,19 @@ def test_the_facts_name_the_process(server: Forked) -> None:
     assert facts.exe == os.path.realpath(f"/proc/{server.process.pid}/exe")
     assert facts.name == os.path.basename(facts.exe)
     assert facts.config_path is None
+
+
+def test_a_program_is_called_as_it_was_started(tmp_path: Path) -> None:
+    shutil.copy("/bin/cat", tmp_path / "the-file")
+    (tmp_path / "a-link").symlink_to("the-file")
+    for name in ("the-file", "a-link"):
+        with subprocess.Popen(["the", "-"], executable=tmp_path / name, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0) as program:
+            assert program.stdin is not None
+            assert program.stdout is not None
+            program.stdin.write(b"there")
+            program.stdout.read(5)
+            assert locate.process_name(read_stat(program.pid)) == name
+            program.stdin.close()
 
 
 def test_a_port_that_nobody_listens_on_is_said() -> None:
