@@ -23,6 +23,11 @@ def oneline(text: str) -> str:
     return " ".join(printable(text).split())
 
 
+def first_line(data: bytes) -> str:
+    """Of what a peer gives as its reason, which may be long, or no text."""
+    return oneline(data.partition(b"\n")[0][:80].decode(errors="replace"))
+
+
 def plain(value: Any) -> Any:
     """Plain data with every text in it printable, at any depth."""
     if isinstance(value, str):

@@ -18,11 +18,15 @@ from asyncli.records import Check, Finding, Sample, Tick
 from asyncli.report.livestate import LiveObserver
 from asyncli.run import Run
 from asyncli.store.reader import read_run
-from asyncli.text import oneline, plain, printable
+from asyncli.text import first_line, oneline, plain, printable
 
 #: A window's title, a screen wiped, a byte that is no UTF-8, a text that runs backwards.
 HOSTILE = "a\x1b]0;own\x07\x1b[2J\udce9\u202eb\x9b"
 TAME = "a?]0;own??[2J???b?".replace("???b", "??b")
+
+
+def test_a_reason_is_the_first_line_of_bytes() -> None:
+    assert (first_line(b"a\x1b\xff\nb"), len(first_line(b"x" * 100)), first_line(b"")) == ("a?\ufffd", 80, "")
 
 
 @pytest.mark.parametrize(

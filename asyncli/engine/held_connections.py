@@ -41,7 +41,7 @@ from asyncli.protocols import interface
 from asyncli.protocols.interface import Event, ProtocolError
 from asyncli.protocols.words import HttpWords
 from asyncli.records import Deaths, ProtocolCounts, Tick
-from asyncli.text import oneline
+from asyncli.text import first_line
 
 # Half of a listen backlog of nginx's default, 511, in flight from each worker: more would only queue in the kernel.
 MOST_PENDING = 256
@@ -445,8 +445,8 @@ class HeldConnections:
         counts.message_bytes += event.body_bytes
         if event.kind == interface.LEAVING:
             counts.goodbyes[event.status] = counts.goodbyes.get(event.status, 0) + 1
-            if event.rest:
-                self._note(counts.farewells, oneline(event.rest.decode(errors="replace")))
+            if why := first_line(event.rest):
+                self._note(counts.farewells, why)
             # It may be gone already.
             with contextlib.suppress(OSError):
                 if row not in self._unsent:

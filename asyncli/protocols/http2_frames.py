@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from asyncli.protocols.hpack import status_of
 from asyncli.protocols.http1 import MOST_HEAD_BYTES
 from asyncli.protocols.interface import ANSWER, ESTABLISHED, LEAVING, NEWS, Event, ProtocolError
+from asyncli.text import first_line
 
 DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS, PUSH_PROMISE, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = range(10)
 ACK = END_STREAM = 0x1
@@ -74,7 +75,8 @@ class FrameReader:
 
     __slots__ = (
         "_acknowledged", "_answered", "_asks", "_beats_by_head", "_block", "_buffer", "_ends", "_goaway", "_held", "_last", "_of",
-        "_open", "_pinged", "_replies", "_settled", "_status", "_stream", "awaited", "gone", "later", "lost", "read", "shakes",
+        "_open", "_pinged", "_replies", "_settled", "_status", "_stream", "_why", "awaited", "gone", "later", "lost", "read",
+        "shakes",
     )  # fmt: skip
 
     def __init__(
@@ -91,6 +93,7 @@ class FrameReader:
         self._block: bytearray | None = None  # of headers, so far
         self._of, self._ends = 0, False  # their stream, and whether it ends with them
         self._goaway: int | None = None  # its code
+        self._why = b""  # with it
         self._last = 0  # the last stream that a server which leaves still answers
 
     @property
@@ -150,12 +153,12 @@ class FrameReader:
             stays = self._goaway is None and self._stream < MOST_STREAM
             return Event(status, stays, kind=ANSWER, reply=reply, own=bool(self.lost))
         if self._leaves:
-            return Event(self._goaway or 0, False, kind=LEAVING)
+            return Event(self._goaway or 0, False, kind=LEAVING, rest=self._why)
         return Event(0, True, kind=NEWS, reply=reply) if self.read else None
 
     def _of_handshake(self) -> Event | None:
         if self._goaway is not None:
-            raise ProtocolError(f"GOAWAY {self._goaway}")
+            raise ProtocolError(f"GOAWAY {self._goaway} {first_line(self._why)}".rstrip())
         if len(self._replies) > _MOST_REPLIES:
             raise ProtocolError(f"more than {_MOST_REPLIES} frames before it acknowledged our SETTINGS")
         if not (self._granted or (self._agreed and self._asks)):
@@ -182,6 +185,7 @@ class FrameReader:
             if len(payload) < 8:
                 raise ProtocolError("a GOAWAY that is cut")
             last, self._goaway = struct.unpack_from(">II", payload)
+            self._why = payload[8:]
             self._last = last & MOST_STREAM
         elif kind == PUSH_PROMISE:
             raise ProtocolError("a push, though it was not granted")

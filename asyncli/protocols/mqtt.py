@@ -91,7 +91,7 @@ class _Packets:
 
     __slots__ = (
         "_ack", "_again", "_answered", "_awaiting", "_body_bytes", "_buffer", "_five", "_left", "_messages", "_reason", "_reply",
-        "_subscribe", "_wanted", "_words", "awaits",
+        "_subscribe", "_wanted", "_why", "_words", "awaits",
     )  # fmt: skip
 
     def __init__(self, words: MqttWords, subscribe: bytes = b"", awaits: int = 0) -> None:
@@ -124,7 +124,7 @@ class _Packets:
                 self._wanted = wanted.upto - at
                 break
             if self._reason >= 0:
-                return Event(self._reason, False, self._body_bytes, LEAVING, b"", self._messages)
+                return Event(self._reason, False, self._body_bytes, LEAVING, b"", self._messages, self._why)
             if shaking and not self.awaits:
                 return Event(0, True, self._body_bytes, ESTABLISHED, self._reply, self._messages, data[at:])
         if self._messages or self._body_bytes or self._reply:
@@ -163,6 +163,7 @@ class _Packets:
         else:
             self._reason = _code(kind, body[:1], _GOODBYES)
             said = self._properties(kind, body[1:], OF_DISCONNECT)
+            self._why = said.get(REASON_STRING, b"")
             if self.awaits:
                 raise _refusal(kind, self._reason, said)
         return begin + size

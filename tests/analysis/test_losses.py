@@ -170,6 +170,11 @@ def test_a_goodbye_says_how_old_they_were() -> None:
     scene = Scene().die(40, "closed_announced", [5], age=at(30), idle=at(2))
     scene.ticks[5].protocol = ProtocolCounts(goodbyes={1001: 40})
     assert [(one.code, one.count, "30 s" in one.evidence) for one in scene.found()] == [("goodbye", 40, True)]
+    # With their reasons, where it is known whose they are; seconds in which they differ are one diagnosis.
+    scene.die(9, "closed_announced", [6])
+    scene.ticks[5].protocol.farewells = {"full": 30, "old": 10}
+    scene.ticks[6].protocol = ProtocolCounts(goodbyes={1001: 9}, farewells={"full": 9})
+    assert [(one.code, one.count, "39 × full, 10 × old" in one.evidence) for one in scene.found()] == [("goodbye", 49, True)]
 
 
 def test_what_its_cause_says_already() -> None:

@@ -138,7 +138,7 @@ def test_a_handshake_is_refused(data: bytes, why: str) -> None:
         (PONG, True, Event(0, True)), (PONG, False, Event(0, True, kind=NEWS)), (frame(PING, ACK, 0, b"another!"), True, Event(0, True, kind=NEWS)),
         (frame(PING, 0, 0, b"theirs..") * 2 + PONG, True, Event(0, True, reply=frame(PING, ACK, 0, b"theirs..") * 2)),
         (frame(SETTINGS, 0, 0), False, Event(0, True, kind=NEWS, reply=frame(SETTINGS, ACK, 0))), (frame(200, 7, 9, b"unknown"), True, Event(0, True, kind=NEWS)),
-        (goaway(0), False, Event(0, False, kind=LEAVING)), (PONG + goaway(11), True, Event(11, False, kind=LEAVING)), (PONG[:-1], True, None), (b"", True, None),
+        (goaway(0), False, Event(0, False, kind=LEAVING)), (PONG + goaway(11), True, Event(11, False, kind=LEAVING)), (frame(GOAWAY, 0, 0, bytes(7) + b"\x0btoo_many_pings"), True, Event(11, False, kind=LEAVING, rest=b"too_many_pings")), (PONG[:-1], True, None), (b"", True, None),
     ],
 )  # fmt: skip
 def test_what_frames_mean_where_pings_are_heartbeats(data: bytes, awaiting: bool, event: Event | None) -> None:

@@ -154,6 +154,7 @@ LONG = MQTTPublishPacket("a", bytes(300), qos=MQTTQoS.Q2, packet_id=9, propertie
         (MQTTPubRelPacket(9, MQTTReasonCode.PacketIdentifierNotFound).encode(), NEWS, 0, 0, MQTTPubCompPacket(9).encode()),
         (MQTTDisconnectPacket(MQTTReasonCode.ServerShuttingDown).encode() + b"\xff", LEAVING, 0, 0, b""),
         (MQTTDisconnectPacket().encode(), LEAVING, 0, 0, b""),
+        (b"\xe0\x08\x8b\x06\x1f\0\x03why", LEAVING, 0, 0, b""),
     ],
 )
 def test_what_packets_mean(data: bytes, kind: int, messages: int, size: int, reply: bytes) -> None:
@@ -161,7 +162,8 @@ def test_what_packets_mean(data: bytes, kind: int, messages: int, size: int, rep
     event = protocol.feed(7, data, True)
     assert event is not None
     assert (event.kind, event.messages, event.body_bytes, event.reply) == (kind, messages, size, reply)
-    assert event.status == (139 if data.startswith(b"\xe0\1") else 0)
+    assert event.status == (139 if data.startswith((b"\xe0\1", b"\xe0\x08")) else 0)
+    assert event.rest == (b"why" if data.endswith(b"why") else b"")
     assert not protocol.partial
 
 

@@ -9,6 +9,7 @@ from asyncli.analysis.constants import FEWEST, NEARLY_ALL
 from asyncli.analysis.losses.server_evidence import cuts
 from asyncli.analysis.losses.table import ENDED, LossTable, left, reason
 from asyncli.analysis.totals import errors
+from asyncli.core.adding import added_up
 from asyncli.findings.losses import cut_off, lost_with, mend_of_statuses
 from asyncli.findings.protocol_codes import remedy_of_broken, words_of_goodbye
 from asyncli.findings.tls import by_reason, mend
@@ -51,13 +52,16 @@ def tls_error(table: LossTable) -> None:
 
 def goodbye(table: LossTable) -> None:
     """The server took leave, and said why."""
-    for cell in table.of("closed_announced"):
-        counts = cell.tick.protocol or ProtocolCounts()
-        for code, count in counts.goodbyes.items():
-            # Whose words they are is known where all said the same.
-            own = [words for words, many in counts.farewells.items() if len(counts.goodbyes) == 1 and many == count]
-            said, remedy, _ = words_of_goodbye(table.plan.protocol, code, *own)
-            table.claim([cell], reason("goodbye", certain=True, said=said, remedy=remedy), count=count)
+    cells = [(cell, cell.tick.protocol or ProtocolCounts()) for cell in table.of("closed_announced")]
+    for code in dict.fromkeys(code for _, counts in cells for code in counts.goodbyes):
+        # Whose words they are is known where all of a second said the same.
+        told = added_up(ProtocolCounts(), *(counts for _, counts in cells if counts.goodbyes.keys() == {code}))
+        own = by_reason(told.farewells)
+        if told.goodbyes.get(code) in told.farewells.values():
+            own = next(iter(told.farewells))
+        said, remedy, _ = words_of_goodbye(table.plan.protocol, code, own)
+        for cell, counts in cells:
+            table.claim([cell], reason("goodbye", certain=True, said=said, remedy=remedy), count=counts.goodbyes.get(code, 0))
 
 
 def suspended(table: LossTable) -> None:
