@@ -73,17 +73,19 @@ def packets_sent_again(here: bool, count: float, from_s: float, to_s: float, sha
 def not_heard(count: int, held: int, from_s: float, for_s: float, fault: bool, enough_s: float, listens: bool) -> Words:
     """Connections counted as held whose last answer is older than ``from_s``: the begin of the hold, or the first unanswered
     heartbeat of a ``fault``. A hold of ``enough_s`` hears from every connection, or has ended it; where it ``listens`` for ever
-    none does.
+    none does, and nothing is amiss.
     """
     since = "when the first fell silent" if fault and listens else "when the first heartbeat went unanswered"
     since = since if fault else "when the hold began"
     # After a fault only the time since then counts, however long the hold was.
     longer = f"{'hold on, after it, for' if fault else 'hold for'} {format_duration(enough_s)} or longer"
     remedy = f"{longer} (--keepalive / 2 + --timeout), or lower --keepalive"
+    forever = listens and enough_s >= LONGEST_S
     if listens:
-        remedy = "write --silence TIME, if the server is to speak" if enough_s >= LONGEST_S else f"{longer} (--silence)"
+        remedy = "write --silence TIME, if the server is to speak" if forever else f"{longer} (--silence)"
     return Words(
         f"{format_count(count)} of {format_count(held)} held connections were not heard after {format_clock(from_s)}, {since}, "
         f"{format_duration(for_s)} before the end: their state is unknown",
         remedy,
+        "info" if forever and not fault else None,
     )

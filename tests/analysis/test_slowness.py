@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from synthetic_run import a_run, spread
 
@@ -9,6 +10,7 @@ from asyncli.analysis.losses.slowness import not_heard, sent_again, slow_answers
 from asyncli.analysis.totals import fold
 from asyncli.records import Deaths
 from asyncli.run import Run
+from asyncli.units import LONGEST_S
 
 
 def silent(first: int, last: int) -> Run:
@@ -165,6 +167,9 @@ def test_what_was_not_heard(fault_at_s: float | None, count: int, since_s: float
     assert seen.ago_s == pytest.approx(since_s, abs=1.0)
     (found,) = not_heard(seen, totals, run.plan)
     assert (found.fields["count"], found.fields["fault"], found.fields["enough_s"]) == (count, fault_at_s is not None, 40.0)
+    # Who listens for ever expects nothing.
+    (listens,) = not_heard(seen, totals, msgspec.structs.replace(run.plan, http_protocol="sse", silence_s=LONGEST_S))
+    assert (found.severity, listens.severity) == ("warning", "info" if fault_at_s is None else "warning")
 
 
 def test_a_silence_of_all_to_the_end_counts_from_its_beginning_however_early_the_first_fault() -> None:
