@@ -21,6 +21,13 @@ _DEFAULTS = {
     "keepalive_requests": ((1000, "1,000 by default"), (100, "100 by default before 1.19.10")),
     "keepalive_time": ((3600, "1 h by default"),),
 }
+# What other servers call them, by the beginning of a server's name.
+_NAMES = {
+    "node": ("keepAliveTimeout", "headersTimeout", "maxRequestsPerSocket"),
+    "apache": ("KeepAliveTimeout", "RequestReadTimeout", "MaxKeepAliveRequests"),
+    "haproxy": ("timeout http-keep-alive", "timeout http-request"),
+    "lighttpd": ("server.max-keep-alive-idle", "server.max-read-idle", "server.max-keep-alive-requests"),
+}
 
 
 def known_idle(low: float, high: float, *, upgraded: bool = False, http: bool = True) -> str:
@@ -34,3 +41,11 @@ def default_of(directive: str, low: float, high: float) -> str:
     """``75 s by default`` if that is a default of nginx's ``directive``, or ""."""
     slack = 0 if directive == "keepalive_requests" else 1
     return next((words for value, words in _DEFAULTS[directive] if low - slack <= value <= high + slack), "")
+
+
+def timer_of(directive: str, server: str = "") -> str:
+    """What ``server`` calls nginx's ``directive``; "": it is nginx."""
+    if not server:
+        return f"{directive} in nginx.conf"
+    names = next((names for known, names in _NAMES.items() if server.lower().startswith(known)), ())
+    return dict(zip(_DEFAULTS, names, strict=False)).get(directive, "that limit")

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from asyncli.findings import Words, fill
-from asyncli.findings.known_timers import default_of, known_idle
+from asyncli.findings.known_timers import default_of, known_idle, timer_of
 from asyncli.findings.losses import describe_loss, plain_braces
 from asyncli.units import format_clock, format_count, format_duration, format_many
 
@@ -54,19 +54,19 @@ _CAUSES: dict[str, tuple[str, str]] = {
     # Timers and limits.
     "keepalive_off": (
         "{loss} after their first request each: {likely}keep-alive is off{configured}{when}",
-        "switch keep-alive on: keepalive_timeout and keepalive_requests well above 0 in nginx.conf",
+        "switch keep-alive on there (nginx: keepalive_timeout and keepalive_requests well above 0)",
     ),
     "keepalive_timeout": (
         f"{_IDLE}: {{likely}}{{limit}}{{when}}",
-        "raise keepalive_timeout in nginx.conf, or send heartbeats more often: --keepalive below twice that time",
+        "raise {timer}, or send heartbeats more often: --keepalive below twice that time",
     ),
     "client_header_timeout": (
         "{loss}, {idle} after they were opened and before their first request: {likely}{limit}{when}",
-        "raise client_header_timeout in nginx.conf, or send the first heartbeat at once (--first-beat now)",
+        "raise {timer}, or send the first heartbeat at once (--first-beat now)",
     ),
     "keepalive_requests": (
         "{loss} after {requests} requests each, at age {age}: {likely}{limit}{when}",
-        "raise keepalive_requests in nginx.conf, or use a longer --keepalive",
+        "raise {timer}, or use a longer --keepalive",
     ),
     "request_limit": (
         "{loss} after {requests} answers each, whatever their age: looks like a limit of the server or of a middle box{when}",
@@ -74,7 +74,7 @@ _CAUSES: dict[str, tuple[str, str]] = {
     ),
     "keepalive_time": (
         "{loss} at age {age}, at their next heartbeat: {likely}{limit}{when}",
-        "raise keepalive_time in nginx.conf (1 h by default), or hold for less",
+        "raise {timer}, or hold for less",
     ),
     "farewell": (f"{_IDLE}: looks like an idle timeout that answers HTTP 408{{when}}", _BEAT_OFTENER),
     "idle_timeout": (f"{_IDLE}: looks like an idle timeout of the server or of a middle box{{when}}", _BEAT_OFTENER),
@@ -248,7 +248,7 @@ CODES = tuple(dict.fromkeys(_FORM_OF.get(form, form) for form in _CAUSES))
 # What stands for a field where nothing was seen; else an ellipsis.
 _UNSEEN = {
     "loss": "connections ended", "were": "connections were", "server": "the server", "said": "in its protocol's own words",
-    "limit": "a limit of nginx, or of a server like it",
+    "limit": "a limit of nginx, or of a server like it", "timer": "that limit",
     **dict.fromkeys(("likely", "when", "medians", "known", "configured", "counted", "counts", "of"), ""),
 }  # fmt: skip
 _FIELD = re.compile(r"\{(\w+)[^{}]*\}")
@@ -338,13 +338,13 @@ def limit(directive: str, low: float, high: float, configured: float | None, ser
         why = f"a limit of {server}, such as nginx's {directive}"
     if configured is not None:
         why += f", though nginx.conf says {_value(directive, configured)}: it was changed since, or a middle box did it"
-    return words_of(directive, certain, limit=why, requests=_requests(low, high))
+    return words_of(directive, certain, limit=why, requests=_requests(low, high), timer=timer_of(directive, server))
 
 
 def configured_limit(directive: str, value: float, certain: bool) -> Words:
     """A limit of nginx at the value in nginx.conf."""
     why = f"nginx {directive} (nginx.conf says {_value(directive, value)})"
-    return words_of(directive, certain, limit=why, requests=_requests(value, value))
+    return words_of(directive, certain, limit=why, requests=_requests(value, value), timer=timer_of(directive))
 
 
 def _requests(low: float, high: float) -> str:

@@ -506,6 +506,12 @@ def test_a_moment_is_told_by_what_the_server_shows_of_it(scene: Scene, found: tu
     assert told(scene) == [found]
 
 
+@pytest.mark.parametrize(("server", "timer"), [("nginx/1.22.1", "nginx.conf"), ("node", "headersTimeout"), ("Apache/2.4.71", "RequestReadTimeout"), ("mine/1", "")])
+def test_a_timer_has_the_name_that_its_server_has_for_it(server: str, timer: str) -> None:
+    remedy = only(labelled(before_a_request(), server)).remedy
+    assert (timer in remedy, "nginx" in remedy) == (True, timer == "nginx.conf")
+
+
 def test_what_the_server_itself_shows_comes_before_a_likely_limit() -> None:
     scene = Scene(keepalive_s=200.0).die(HELD, "closed_idle", [6], age=at(4), idle=at(4), requests=at(0))
     assert told(scene) == [("client_header_timeout", False)]
