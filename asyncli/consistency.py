@@ -89,9 +89,14 @@ def require_fields(fields: Mapping[str, Any], located: Mapping[str, str], column
         else:
             wrong = "".join(f"{{{name}}}" for name in sorted(template.names - {*FIELDS, *(columns or ())})[:1])
         if wrong:
-            where = located.get(field) or ("URL" if field == "urls" else f"--{_FLAGS.get(field, field).replace('_', '-')}")
+            where = located.get(field) or flag_of(field)
             what = "a field in it" if _OPEN_TEXTS.get(field) else shown(wrong)
             raise PlanError(f"{where}: {what} is no field{'' if columns is None else ' of --data'}; {how}")
+
+
+def flag_of(field: str) -> str:
+    """How a user writes a field of a plan."""
+    return "URL" if field == "urls" else f"--{_FLAGS.get(field, field).replace('_', '-')}"
 
 
 def require_alike(fields: Mapping[str, Any], located: Mapping[str, str]) -> None:

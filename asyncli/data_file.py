@@ -12,7 +12,7 @@ from typing import Any, TextIO
 
 import msgspec
 
-from asyncli.consistency import filled_texts, require_fields
+from asyncli.consistency import filled_texts, flag_of, require_fields
 from asyncli.errors import PlanError
 from asyncli.plan import Plan
 from asyncli.template import FIELDS, NAME, Data
@@ -20,6 +20,8 @@ from asyncli.units import format_bytes, format_many, shown
 
 # Of a connection, in bytes: what a header or an id of MQTT may be without trouble; of all, what goes to each host in a piece.
 _LONGEST_ROW, _MOST_BYTES = 4096, 1 << 30
+# Of a text that is made of a row: what a topic of MQTT may be, and about what a request's head.
+_LONGEST_TEXT = 65_535
 # What may stand in a line of a request; elsewhere all but NUL, which no text of a plan has.
 _MAY_BE = {
     "urls": (re.compile(r"[!-~]*"), "a URL has no such character: percent-encode it"),
@@ -64,17 +66,19 @@ def _used(plan: Plan, where: str, file: TextIO, most: int) -> Data:
     columns = _columns(where, next(lines, []))
     said = {field: getattr(plan, field) for field in Plan.__struct_fields__}
     require_fields(said, {}, columns)
-    uses = [(field, name) for field, text in filled_texts(said, columns) for name in text.names if name not in FIELDS]
+    made = list(filled_texts(said, columns))
+    uses = [(field, name) for field, text in made for name in text.names if name not in FIELDS]
     if not uses:
         known = ", ".join(f"{{{name}}}" for name in columns[:10])
         raise PlanError(f"{where}: nothing that is sent has a field of its columns; write one of {known}, or leave the file out")
     names = sorted({name for _, name in uses})
     places = [columns.index(name) for name in names]
     allowed = [[_MAY_BE[field] for field, name in uses if name == one and field in _MAY_BE] or [(_ANY, "")] for one in names]
-    texts, ends = bytearray(), array("Q")
+    texts, ends, longest = bytearray(), array("Q"), dict.fromkeys(names, 0)
     for row in _rows(where, lines, len(columns), most):
         values = [row[place] for place in places]
         for value, patterns, name in zip(values, allowed, names, strict=True):
+            longest[name] = max(longest[name], len(value.encode()))
             for pattern, how in patterns:
                 if pattern.fullmatch(value) is None or "\0" in value:
                     raise PlanError(f"{where}, line {lines.line_num}: its {name} cannot be sent; {how or 'write it without NUL'}")
@@ -85,6 +89,11 @@ def _used(plan: Plan, where: str, file: TextIO, most: int) -> Data:
         if len(texts) > _MOST_BYTES:
             raise PlanError(f"{where}: more than {format_bytes(_MOST_BYTES)} of it would be used; write less")
         ends.append(len(texts))
+    widest = {"n": most, "random": "0" * 6, **{name: "x" * size for name, size in longest.items()}}
+    for field, text in made:
+        if (size := len(text.fill(widest).encode())) > _LONGEST_TEXT:
+            what = f"would be {size:,} bytes with its columns' longest values, and {_LONGEST_TEXT:,} are the most"
+            raise PlanError(f"{where}: {flag_of(field)} {what}; write shorter values, or each once")
     return Data(tuple(names), bytes(texts), ends.tobytes())
 
 
