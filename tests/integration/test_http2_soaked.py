@@ -7,13 +7,14 @@ import os
 import signal
 import socket
 import struct
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import fault_table
 import pytest
 from h2.config import H2Configuration
 from h2.connection import H2Connection
-from h2.events import ConnectionTerminated, PingReceived, RequestReceived
+from h2.events import ConnectionTerminated, Event, PingReceived, RequestReceived
 from programs import SHORT, Program, codes, held, recorded, report, require_whole, run, speaking
 
 from asyncli.core.adding import added_up
@@ -136,22 +137,28 @@ STRANGE = {
 }
 
 
-async def _client(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """One connection of a server of h2's; what it does is asked for by the path."""
+async def _heard(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> AsyncIterator[tuple[H2Connection, Event]]:
+    """One connection of a server of h2's, which sends after each read what it was told to."""
     conn = H2Connection(H2Configuration(client_side=False))
     conn.initiate_connection()
     writer.write(conn.data_to_send())
     while data := await reader.read(4096):
         for event in conn.receive_data(data):
-            if isinstance(event, RequestReceived):
-                path = dict(event.headers)[b":path"].decode()
-                writer.write(conn.data_to_send() + STRANGE[path])
-                if path in ("/good", "/ping"):
-                    # Without the end of the stream, which follows in a frame of data.
-                    conn.send_headers(event.stream_id, [(":status", "204")])
-                    conn.end_stream(event.stream_id)
+            yield conn, event
         writer.write(conn.data_to_send())
     writer.close()
+
+
+async def _client(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """What it does is asked for by the path."""
+    async for conn, event in _heard(reader, writer):
+        if isinstance(event, RequestReceived):
+            path = dict(event.headers)[b":path"].decode()
+            writer.write(conn.data_to_send() + STRANGE[path])
+            if path in ("/good", "/ping"):
+                # Without the end of the stream, which follows in a frame of data.
+                conn.send_headers(event.stream_id, [(":status", "204")])
+                conn.end_stream(event.stream_id)
 
 
 def test_what_servers_of_http2_should_not_do_has_each_its_cause(tmp_path: Path) -> None:
@@ -207,22 +214,16 @@ async def test_streams_that_would_not_last_are_one_line_before_the_run(tmp_path:
 
 
 async def _holds_streams(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """h2's server, which answers without an end, and with the first ping resets a stream; a GOAWAY ends it well."""
-    conn = H2Connection(H2Configuration(client_side=False))
-    conn.initiate_connection()
-    writer.write(conn.data_to_send())
-    while data := await reader.read(4096):
-        for event in conn.receive_data(data):
-            if isinstance(event, RequestReceived):
-                conn.send_headers(event.stream_id, [(":status", "200")])
-            elif isinstance(event, PingReceived) and 3 in conn.streams and conn.streams[3].open:
-                conn.reset_stream(3, 7)
-            elif isinstance(event, ConnectionTerminated):
-                GOODBYES.append(event.error_code)
-                writer.close()
-                return
-        writer.write(conn.data_to_send())
-    writer.close()
+    """It answers without an end, and with the first ping resets a stream; a GOAWAY ends it well."""
+    async for conn, event in _heard(reader, writer):
+        if isinstance(event, RequestReceived):
+            conn.send_headers(event.stream_id, [(":status", "200")])
+        elif isinstance(event, PingReceived) and 3 in conn.streams and conn.streams[3].open:
+            conn.reset_stream(3, 7)
+        elif isinstance(event, ConnectionTerminated):
+            GOODBYES.append(event.error_code)
+            writer.close()
+            return
 
 
 GOODBYES: list[int] = []
