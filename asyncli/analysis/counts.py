@@ -64,15 +64,16 @@ class Client:
         self._start, self._plan = run.first_connect_s, run.plan
         #: What the server counts as requests; those that make a connection begin before we count it as open.
         self.requests = run.plan.requests
-        beats, self.by_connect = self.requests == "heartbeats", run.plan.streams + (self.requests == "connections")
+        streams, beats = run.plan.streams, self.requests == "heartbeats"
+        self.by_connect = streams + (self.requests == "connections")
         each = self.by_connect
         rows = [(t_s, tick) for t_s, tick in run.ticks if t_s > held.t_s[0]]
         self._tick_s = np.array([held.t_s[0], *(t_s for t_s, _ in rows)])
         columns = {
             "opened": [tick.opened for _, tick in rows],
             "lost": [tick.lost if tick.deaths else 0 for _, tick in rows],
-            "sent": [each * _upgrades(tick) + (tick.sent if beats else 0) for _, tick in rows],
-            "answered": [each * tick.opened + (tick.answered if beats else 0) for _, tick in rows],
+            "sent": [each * _upgrades(tick) + (tick.sent if beats else 0) + _asked_again(tick, streams) for _, tick in rows],
+            "answered": [each * tick.opened + (tick.answered if beats else 0) + _asked_again(tick, streams) for _, tick in rows],
             "unsure": [sum(tick.failures.get(one, 0) for one in _PERHAPS_ACCEPTED) if tick.failures else 0 for _, tick in rows],
         }
         columns |= {f"untold_{name}": _untold(rows, columns[name]) for name in ("opened", "sent")}
@@ -128,6 +129,11 @@ class Client:
 def _upgrades(tick: Tick) -> int:
     """Asked for."""
     return tick.opened + sum(map(tick.failures.get, _PERHAPS_ASKED, (0, 0)))
+
+
+def _asked_again(tick: Tick, streams: int) -> int:
+    """Requests for streams in the place of lost ones, where each connection holds so many."""
+    return max(0, tick.protocol.streams_opened - streams * tick.opened) if tick.protocol is not None and streams else 0
 
 
 def _untold(rows: Sequence[tuple[float, Tick]], counts: Sequence[int]) -> list[int]:

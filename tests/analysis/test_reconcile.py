@@ -13,14 +13,14 @@ import pytest
 import synthetic_run
 from synthetic_run import bare_run, cut, raised, without
 
-from asyncli.analysis.counts import Divergence, asked_over_time
+from asyncli.analysis.counts import Client, Divergence, asked_over_time
 from asyncli.analysis.losses.attribution import Diagnosis
 from asyncli.analysis.reconcile import Reconciliation, agreement, in_words, reconcile
 from asyncli.analysis.totals import fold
 from asyncli.core.histogram import Histogram, bucket
 from asyncli.core.ramp import Ramp
 from asyncli.plan import Plan
-from asyncli.records import Deaths, Finding, Phase, Sample, Tick
+from asyncli.records import Deaths, Finding, Phase, ProtocolCounts, Sample, Tick
 from asyncli.run import Run
 
 
@@ -32,6 +32,17 @@ def a_run(connections: int = 100_000, **options: Any) -> Run:
             answered = sum(tick.answered for t_s, tick in run.ticks if t_s <= sample.t_s)
             sample.values["status.requests"] = 5000.0 + answered + sample.values["status.polls"]
     return run
+
+
+def test_streams_that_are_asked_for_again_are_requests() -> None:
+    run = synthetic_run.a_run(1000, http2=True, streams=3)
+    for _, tick in run.ticks:
+        tick.protocol = ProtocolCounts(streams_opened=3 * tick.opened)
+    before, after = Client(run).at("answered", math.inf), run.ticks[40][1]
+    after.protocol = ProtocolCounts(streams_opened=3 * after.opened + 7)
+    client = Client(run)
+    assert before >= 3000
+    assert (client.at("answered", math.inf), client.within("sent", 0.0, math.inf) - before) == (before + 7, 7)
 
 
 def reconciled(run: Run) -> tuple[Reconciliation, list[str]]:
