@@ -125,7 +125,8 @@ class CapacitySearch:
         if word == "failed":
             # Of few, too few have ended to say why; the largest step has the most.
             timed, told = [one for one in failed if one.tried.timed], [one for one in failed if one.is_told]
-            decisive = sorted(timed or told or decisive, key=lambda one: one.asked)
+            sure = [one for one in failed if not one.tried.chance]
+            decisive = sorted(timed or told or sure or decisive, key=lambda one: one.asked)
         why = why if self.unheard is None else self.unheard.evidence
         ours = [one for one in self.steps[-1:] if one.outcome == "ours"]
         ways = (ours or decisive)[-1].gave_way if ours or decisive else []
