@@ -174,7 +174,7 @@ def test_a_goodbye_says_how_old_they_were() -> None:
     scene.die(9, "closed_announced", [6])
     scene.ticks[5].protocol.farewells = {"full": 30, "old": 10}
     scene.ticks[6].protocol = ProtocolCounts(goodbyes={1001: 9}, farewells={"full": 9})
-    assert [(one.code, one.count, "39 × full, 10 × old" in one.evidence) for one in scene.found()] == [("goodbye", 49, True)]
+    assert [(one.code, one.count, one.evidence.count(" × ")) for one in scene.found()] == [("goodbye", 49, 2)]
 
 
 def test_what_its_cause_says_already() -> None:
