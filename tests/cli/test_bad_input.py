@@ -142,10 +142,11 @@ def refused(folder: Path, *arguments: str | Path) -> str:
     [
         (["--source", "192.0.2.1"], "source 192.0.2.1 is not an address of this host"),
         (["http://nonesuch.invalid/", "--quiet"], "'nonesuch.invalid' cannot be resolved"),
-        (["--server-pid", "4194304"], "no process 4194304"),
+        (["--server-pid", "4194304"], "--server-pid: no process 4194304"),
         (["--server-pidfile", "no/such.pid"], "no/such.pid: cannot be read"),
-        (["--server-pidfile", "a.pid"], "holds no process id"),
-        (["--server-name", "no-such-server"], "no-such-server: no such process"),
+        (["--server-pidfile", "a.pid"], "a.pid: holds no process id"),
+        (["--server-pidfile", "stale.pid"], "no process 4194304"),
+        (["--server-name", "no-such-server"], "--server-name no-such-server: no such process"),
         (["--out", "run.db", "--json", "run.db", "--quiet"], "run.db is the run file itself"),
         (["--out", "mine.db"], "exists already and is never overwritten"),
         (["--out", "no/such/run.db"], "there is no folder no/such"),
@@ -153,6 +154,7 @@ def refused(folder: Path, *arguments: str | Path) -> str:
 )  # fmt: skip
 def test_what_this_host_has_not_is_one_line(tmp_path: Path, arguments: list[str], line: str) -> None:
     (tmp_path / "a.pid").write_text("nginx\n")
+    (tmp_path / "stale.pid").write_text("4194304\n")
     (tmp_path / "mine.db").write_bytes(b"SQLite format 3\0")
     assert line in refused(tmp_path, *arguments)
     assert not (tmp_path / "run.db").exists()
