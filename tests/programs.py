@@ -10,6 +10,7 @@ import os
 import re
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import threading
@@ -327,12 +328,12 @@ Client = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Coroutine[Any, A
 
 
 @contextmanager
-def speaking(client: Client) -> Iterator[str]:
+def speaking(client: Client, context: ssl.SSLContext | None = None) -> Iterator[str]:
     """A server in a thread of the test, which does ``client`` with each connection; its address and port."""
     loop, at, ended, ready = asyncio.new_event_loop(), [""], asyncio.Event(), threading.Event()
 
     async def serve() -> None:
-        async with await asyncio.start_server(client, "127.0.0.1", 0, backlog=1024) as server:
+        async with await asyncio.start_server(client, "127.0.0.1", 0, backlog=1024, ssl=context) as server:
             at[0] = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
             ready.set()
             await ended.wait()

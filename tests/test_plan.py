@@ -228,29 +228,6 @@ def test_addresses_of_a_name_may_be_said() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("conections = 5", "did you mean 'connections'"),
-        ("nonsense = 5", "the keys are"),
-        ("connections = ", "is not TOML"),
-        ('keepalive = "soon"', "keepalive: 'soon' is not a duration"),
-        ("reopen = 1", "neither true nor false"),
-        ('ramp = "100/s"\ninterval = "1s"', "interval: both say how fast the ramp is"),
-        ("seed = 1\n" * 5000, "is longer than 16,384 bytes"),
-    ],
-)
-def test_wrong_files_say_where(tmp_path: Path, text: str, words: str) -> None:
-    file = tmp_path / "plan.toml"
-    file.write_text(text)
-    with pytest.raises(PlanError) as caught:
-        build_plan([Layer("d", {"urls": [URL]}), read_plan_file(file)])
-    assert words in str(caught.value)
-    assert str(file) in str(caught.value)
-    with pytest.raises(PlanError, match="cannot be read"):
-        read_plan_file(tmp_path / "absent.toml")
-
-
 def test_a_plan_of_mqtt() -> None:
     made = plan(urls=["mqtts://broker"], mqtt_version=5.0, mqtt_id="{random}{{{n:04x}}}", subscribe=["+/{n}/#@2", "a@b", "$share/x/#"])
     (target,) = made.targets

@@ -41,10 +41,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ):  # fmt: skip
         (folder / name).mkdir(exist_ok=True)
         (folder / name / file).write_text(content)
-    (folder / "p{0}.toml").write_text("conections = 5")
-    (folder / "limit.toml").write_text('fail_if = ["held < 1", "lots > 1"]')
-    (folder / "zero.toml").write_text("interval = 0")
-    (folder / "bad.toml").write_text("connections = ")
+    for name, text in {
+        "p{0}": "conections = 5", "nonsense": "nonsense = 5", "limit": 'fail_if = ["held < 1", "lots > 1"]', "zero": "interval = 0", "bad": "connections = ",
+        "soon": 'keepalive = "soon"', "one": "reopen = 1", "both": 'ramp = "100/s"\ninterval = "1s"', "long": "seed = 1\n" * 5000,
+    }.items():  # fmt: skip
+        (folder / f"{name}.toml").write_text(text)
     (folder / "bytes.toml").write_bytes(b"\xff\xfe\x00")
     return folder
 
@@ -66,7 +67,10 @@ LINES: list[tuple[str, str]] = [
     ("soak URL --plan no/such.toml", "no/such.toml: cannot be read"),
     ("soak URL --plan nonesuch", "nonesuch: cannot be read"),
     ("soak URL --plan p{0}.toml", "p{0}.toml: unknown key 'conections'; did you mean 'connections'?"),
-    ("soak URL --plan zero.toml", "zero.toml: interval: 0 is zero"),
+    ("soak URL --plan nonsense.toml", "nonsense.toml: unknown key 'nonsense'; the keys are"),
+    ("soak URL --plan zero.toml", "zero.toml: interval: 0 is zero"), ("soak URL --plan soon.toml", "soon.toml: keepalive: 'soon' is not a duration"),
+    ("soak URL --plan one.toml", "one.toml: reopen: 1 is neither true nor false"), ("soak URL --plan long.toml", "long.toml: is longer than 16,384 bytes"),
+    ("soak URL --plan both.toml", "both.toml: ramp and both.toml: interval: both say how fast the ramp is"),
     ("soak URL --plan bad.toml", "bad.toml: is not TOML"), ("soak URL --plan bytes.toml", "bytes.toml: is not TOML"),
     ("soak URL --connectoins 5", "No such option"), ("soak URL -c", "Option '-c' requires an argument"),
     ("soak URL --cluster-ca a", "--cluster-ca: of no use without --cluster"),
@@ -138,10 +142,11 @@ def refused(folder: Path, *arguments: str | Path) -> str:
     [
         (["--source", "192.0.2.1"], "source 192.0.2.1 is not an address of this host"),
         (["http://nonesuch.invalid/", "--quiet"], "'nonesuch.invalid' cannot be resolved"),
-        (["--server-pid", "4194304"], "no process 4194304"),
+        (["--server-pid", "4194304"], "--server-pid: no process 4194304"),
         (["--server-pidfile", "no/such.pid"], "no/such.pid: cannot be read"),
-        (["--server-pidfile", "a.pid"], "holds no process id"),
-        (["--server-name", "no-such-server"], "no-such-server: no such process"),
+        (["--server-pidfile", "a.pid"], "a.pid: holds no process id"),
+        (["--server-pidfile", "stale.pid"], "no process 4194304"),
+        (["--server-name", "no-such-server"], "--server-name no-such-server: no such process"),
         (["--out", "run.db", "--json", "run.db", "--quiet"], "run.db is the run file itself"),
         (["--out", "mine.db"], "exists already and is never overwritten"),
         (["--out", "no/such/run.db"], "there is no folder no/such"),
@@ -149,6 +154,7 @@ def refused(folder: Path, *arguments: str | Path) -> str:
 )  # fmt: skip
 def test_what_this_host_has_not_is_one_line(tmp_path: Path, arguments: list[str], line: str) -> None:
     (tmp_path / "a.pid").write_text("nginx\n")
+    (tmp_path / "stale.pid").write_text("4194304\n")
     (tmp_path / "mine.db").write_bytes(b"SQLite format 3\0")
     assert line in refused(tmp_path, *arguments)
     assert not (tmp_path / "run.db").exists()

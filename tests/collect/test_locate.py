@@ -128,29 +128,6 @@ def test_a_named_pid_is_taken_as_it_is(server: Forked, tmp_path: Path) -> None:
     assert find_server(plan(server_pidfile=str(pidfile)), local=False).pids == (server.process.pid,)
 
 
-@pytest.fixture
-def ended() -> int:
-    process = subprocess.Popen(["true"])
-    process.wait()
-    return process.pid
-
-
-def test_a_named_process_that_does_not_exist_is_refused(ended: int, tmp_path: Path) -> None:
-    stale = tmp_path / "stale.pid"
-    stale.write_text(str(ended))
-    empty = tmp_path / "empty.pid"
-    empty.write_text("")
-    for fields, words in (
-        ({"server_pid": ended}, f"--server-pid: no process {ended}"),
-        ({"server_pidfile": str(stale)}, f"no process {ended}"),
-        ({"server_pidfile": str(empty)}, "empty.pid"), ({"server_pidfile": str(tmp_path / "absent")}, "absent"),
-        ({"server_name": "no-such-server"}, "--server-name no-such-server: "),
-    ):
-        with pytest.raises(HostError, match=words) as caught:
-            find_server(plan(**fields), local=True)
-        assert "\n" not in str(caught.value)
-
-
 def fake_process(proc: Path, pid: int, name: str, parent: int) -> None:
     (proc / str(pid)).mkdir()
     fields = ["S", str(parent), *["0"] * 15, "1", "0", str(pid), "0", "100", "0"]

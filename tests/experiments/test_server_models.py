@@ -7,18 +7,14 @@ import json
 import math
 import os
 import signal
-import socket
 import subprocess
 import sys
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
-from programs import DEADLINE_S
+from programs import DEADLINE_S, speaking
 
 from asyncli import experiments
 from asyncli.collect.procfs import all_pids, read_stat
@@ -66,34 +62,15 @@ async def test_the_client_makes_as_many_connections_as_it_was_told() -> None:
             assert 0 < found["cpu_s"] < 10
 
 
-@contextmanager
-def answering(answer: bytes) -> Iterator[int]:
-    """A server that sends this on each connection, whatever was asked, and closes; its port."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-
-        def serve() -> None:
-            while True:
-                try:
-                    one, _ = listener.accept()
-                except OSError:
-                    return
-                with one:
-                    one.recv(64)
-                    one.sendall(answer)
-
-        thread = threading.Thread(target=serve)
-        thread.start()
-        try:
-            yield listener.getsockname()[1]
-        finally:
-            listener.shutdown(socket.SHUT_RDWR)
-            thread.join(10)
-
-
 @pytest.mark.parametrize(("answer", "kind"), [(b"", "short"), (b"123", "short"), (b"12345", "too_many_bytes")])
 async def test_the_client_says_when_not_just_its_bytes_came(answer: bytes, kind: str) -> None:
-    with answering(answer) as port:
-        status, found, err = await client("127.0.0.1", port, 2, 5, 4)
+    async def answers(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(64)
+        writer.write(answer)
+        writer.close()
+
+    with speaking(answers) as at:
+        status, found, err = await client(*at.split(":"), 2, 5, 4)
     assert (status, found["connections"], found["failures"], err) == (1, 0, {kind: 2}, "")
 
 

@@ -46,21 +46,6 @@ def seen(folder: Path) -> int:
     return 0 if run is None else len(run.ticks)
 
 
-@pytest.mark.parametrize("phase", ["baseline", "hold"])
-def test_a_killed_session_leaves_no_process_and_a_whole_file(tmp_path: Path, nginx: LabNginx, phase: str) -> None:
-    with soaking(tmp_path, nginx, phase) as program:
-        reach(program, tmp_path, nginx, phase)
-        known = recorded(tmp_path / "run.db")
-        program.signal(signal.SIGKILL)
-        program.until_gone()
-    summary = report(tmp_path, "run.db")
-    assert summary["run"]["complete"] is False
-    assert summary["run"]["verdict"] == ("untested" if phase == "baseline" else "invalid")
-    assert "incomplete" in codes(summary)
-    # What was on record before the kill is on record after it.
-    assert summary["connections"]["opened"] >= sum(tick.opened for _, tick in known.ticks)
-
-
 @pytest.mark.parametrize(("victim", "phase"), [("host", "baseline"), ("host", "drain"), ("worker", "ramp")])
 def test_a_killed_generator_is_never_the_servers_failure(tmp_path: Path, nginx: LabNginx, victim: str, phase: str) -> None:
     with soaking(tmp_path, nginx, phase, "--json", "run.json") as program:

@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 import trustme
-from programs import SHORT, here
+from programs import SHORT, Client, here, speaking
 
 from asyncli.lab import choose
 
 
-@contextmanager
-def speaking(greeting: bytes, answer: bytes, context: ssl.SSLContext | None = None) -> Iterator[tuple[int, list[bytes]]]:
-    """A server that says ``greeting``, and ``answer`` to each read; its port, and of each connection what was read until its end."""
-    loop, over, ready, heard, at = asyncio.new_event_loop(), asyncio.Event(), threading.Event(), [], [0]
+def answering(greeting: bytes, answer: bytes) -> tuple[Client, list[bytes]]:
+    """A client of a server that says ``greeting``, and ``answer`` to each read; and of each connection what was read until its end."""
+    heard: list[bytes] = []
 
     async def client(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         heard.append(b"")
@@ -33,20 +29,7 @@ def speaking(greeting: bytes, answer: bytes, context: ssl.SSLContext | None = No
             heard[mine] += b" reset"
         writer.close()
 
-    async def serve() -> None:
-        async with await asyncio.start_server(client, "127.0.0.1", 0, ssl=context) as server:
-            at[0] = server.sockets[0].getsockname()[1]
-            ready.set()
-            await over.wait()
-
-    thread = threading.Thread(target=loop.run_until_complete, args=(serve(),))
-    thread.start()
-    ready.wait()
-    try:
-        yield at[0], heard
-    finally:
-        loop.call_soon_threadsafe(over.set)
-        thread.join()
+    return client, heard
 
 
 def one_line(text: str) -> str:
@@ -60,9 +43,10 @@ def test_raw_tcp_is_greeted_and_its_heartbeat_answered(tls: bool, tmp_path: Path
         context, authority = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), trustme.CA()
         authority.issue_cert("127.0.0.1").configure_cert(context)
         authority.cert_pem.write_to_path(tmp_path / "ca.pem")
-    with speaking(b"220 ready\r\n", b"250 ok\r\n", context) as (port, heard):
+    client, heard = answering(b"220 ready\r\n", b"250 ok\r\n")
+    with speaking(client, context) as at:
         scheme, ca = ("tls", ("--ca", "ca.pem")) if tls else ("tcp", ())
-        words = (f"{scheme}://127.0.0.1:{port}", *ca, "--send", r"NOOP\r\n", "--expect", "/^250/")
+        words = (f"{scheme}://{at}", *ca, "--send", r"NOOP\r\n", "--expect", "/^250/")
         done = here(tmp_path, "check", "--probe", *words, "--greeting", "/^220/")
         assert done.status == 0, done
         assert (r"b'220 ready\r\n'" in done.out, r"b'250 ok\r\n'" in done.out) == (True, True)
@@ -81,8 +65,8 @@ def test_raw_tcp_is_greeted_and_its_heartbeat_answered(tls: bool, tmp_path: Path
 @pytest.mark.parametrize("answer", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b""])
 @pytest.mark.parametrize(("scheme", "plain"), [("wss", "ws"), ("mqtts", "mqtt"), ("tls", "tcp"), ("https", "http")])
 def test_a_port_without_tls_is_told_with_the_scheme_to_write(scheme: str, plain: str, answer: bytes, tmp_path: Path) -> None:
-    with speaking(b"", answer) as (port, _):
-        done = here(tmp_path, "check", "--probe", "--connect-timeout", "0.3", f"{scheme}://127.0.0.1:{port}")
+    with speaking(answering(b"", answer)[0]) as at:
+        done = here(tmp_path, "check", "--probe", "--connect-timeout", "0.3", f"{scheme}://{at}")
     assert (done.status, f" {plain}://" in done.err) == (2, True), done
 
 

@@ -6,9 +6,7 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
-import socket
 import ssl
-import threading
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
@@ -17,7 +15,7 @@ from typing import Any
 import pytest
 import strange_tls as strange
 from cryptography.hazmat.primitives.asymmetric import rsa
-from programs import SHORT, Done, here, report
+from programs import SHORT, Done, here, report, speaking
 
 from asyncli import lab
 from asyncli.lab import certificate
@@ -153,9 +151,12 @@ def test_insecure_goes_on_and_says_so(tmp_path: Path) -> None:
 
 
 def test_http_on_the_port_of_tls_and_the_other_way_round(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        threading.Thread(target=answer_in_the_clear, args=(listener,), daemon=True).start()
-        done, summary = soaked(tmp_path, listener.getsockname()[1], ca=False)
+    async def in_the_clear(_: object, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        writer.close()
+
+    with speaking(in_the_clear) as at:
+        done, summary = soaked(tmp_path, int(at.partition(":")[2]), ca=False)
     assert (done.status, done.err.count("\n"), summary) == (2, 1, None)
     assert "does not speak TLS" in done.err
     with strange.serving(tmp_path) as port:
@@ -163,12 +164,6 @@ def test_http_on_the_port_of_tls_and_the_other_way_round(tmp_path: Path) -> None
     assert (done.status, done.err) == (3, "")
     assert summary is not None
     assert summary["connections"]["held"] == 0
-
-
-def answer_in_the_clear(listener: socket.socket) -> None:
-    sock, _ = listener.accept()
-    with sock:
-        sock.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
 
 
 # -- what happens to connections that stand: the servers of a soak, its flags, and what becomes of it

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 from contract import ENVIRONMENT, SOAK, keys_match
+from made_runs import KINDS, nothing
 from recording import write_run
 from synthetic_run import a_run, without
 
@@ -31,22 +32,9 @@ def document(run: Run) -> dict[str, Any]:
     return loaded
 
 
-def empty(run: Run) -> Run:
-    run.ticks, run.samples, run.phases, run.findings, run.environment, run.complete = [], [], [], [], {}, False
-    return run
-
-
-RUNS = {
-    "good": lambda: a_run(30_000),
-    "elsewhere": lambda: a_run(30_000, local=False, server=False, status=False),
-    "short": lambda: a_run(100, hold_s=1.0),
-    "empty": lambda: empty(a_run(100)),
-}
-
-
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize("name", ["good", "elsewhere", "short", "nothing"])
 def test_the_keys_are_exactly_the_contract(name: str) -> None:
-    loaded = document(RUNS[name]())
+    loaded = document(KINDS[name]())
     of_unknown_metrics = {} if name == "good" else dict.fromkeys(SOAK["drift"])
     keys_match(loaded | {"drift": of_unknown_metrics | loaded["drift"]}, SOAK, whole=name == "good")
     assert list(loaded) == list(SOAK)
@@ -66,8 +54,8 @@ def test_every_null_has_its_finding() -> None:
         ".server": "server_numbers_unknown", ".cost": "cost_", ".generator": "generator_numbers_unknown",
         ".residue": "residue_unknown", ".forecast": "forecast_unknown", ".drift": "drift_unknown",
     }  # fmt: skip
-    for name in ("elsewhere", "short", "empty"):
-        loaded = document(RUNS[name]())
+    for name in ("elsewhere", "short", "nothing"):
+        loaded = document(KINDS[name]())
         codes = " ".join(finding["code"] for finding in loaded["findings"])
         for path in nulls(loaded):
             part = "." + path.split(".")[1]
@@ -202,7 +190,7 @@ def test_junit_has_the_verdict_and_each_limit_as_a_test(limits: tuple[str, ...],
 
 
 def test_what_xml_cannot_hold_is_replaced() -> None:
-    run = empty(a_run(100))
+    run = nothing()
     run.plan = msgspec.structs.replace(run.plan, fail_if=("a\x00\ud800<b> & 'c'",))
     suite = ET.fromstring(to_junit(summarise(run)).encode("utf-8"))
     assert (suite.get("errors"), suite.get("failures")) == ("2", "0")
