@@ -6,6 +6,7 @@ from typing import Any
 
 from asyncli.findings import Words, fill
 from asyncli.findings.loss_causes import unseen
+from asyncli.findings.losses import CONNECT_WORDS
 from asyncli.findings.tls import TLS_REMEDY
 
 _MEMORY_LIMIT = "raise its limit (systemd MemoryMax=, docker --memory), or make a connection cheaper"
@@ -80,7 +81,7 @@ _WAYS: dict[str, tuple[str, str]] = {
     "unknown": ("{losses}", "see the report of that step"),
     "preflight": ("this host can open no more, by its preflight: {short}", "{remedy}"),
 }  # fmt: skip
-#: The forms of a mechanism that has several, or none of its own name.
+#: The forms of a mechanism that has several, or none of its own name; of failed connects they are the causes.
 _FORMS = {
     "descriptors": ("no_descriptors", "descriptors"), "local_ports": ("no_ports",),
     "slots": ("not_handled", "sessions", "busy_workers"), "memory_limit": ("memory_limit", "memory_killed"),
@@ -88,7 +89,7 @@ _FORMS = {
 }  # fmt: skip
 _FORM_OF = {form: code for code, forms in _FORMS.items() for form in forms}
 #: The codes of what gave way, beside those of diagnoses and findings.
-CODES = tuple(dict.fromkeys(_FORM_OF.get(form, form) for form in _WAYS))
+CODES = tuple(dict.fromkeys(_FORM_OF.get(form, form) for form in (*_WAYS, *_FORM_OF)))
 # What stands for a field for no step.
 _UNSEEN = {
     "slow": "heartbeats were answered too late", "losses": "nothing tells what gave way", "limit": "...",
@@ -98,7 +99,7 @@ _UNSEEN = {
 
 def meanings(code: str) -> list[Words]:
     """The words of each form of the mechanism ``code``, for no step."""
-    return [unseen(_WAYS[form], **_UNSEEN) for form in _FORMS.get(code, (code,))]
+    return [unseen(_WAYS.get(form) or CONNECT_WORDS[form], **_UNSEEN) for form in _FORMS.get(code, (code,))]
 
 
 def words_of(form: str, **seen: Any) -> Words:

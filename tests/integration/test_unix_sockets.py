@@ -45,9 +45,6 @@ async def test_they_are_held_and_what_is_of_tcp_alone_is_not_said_of_them(tmp_pa
     read = {name for sample in found.samples for name in sample.values}
     assert "kernel.sockets" in read
     assert not [name for name in read if "tcp" in name.lower() and not name.startswith("kernel.slab.")]
-    held, before = (found.series("kernel.sockets").last(until_s=t_s) for t_s in (found.stop_s, found.first_connect_s))
-    # Others of this host come and go.
-    assert held - before > 1.8 * N
 
 
 @pytest.mark.parametrize("there", ["nothing", "left_behind", "a_file", "unbound"])
