@@ -1,4 +1,4 @@
-"""docs/atlas.md and its figures from the record of the experiment atlas.
+"""docs/atlas.md and its figures from records of the experiment atlas, of one plan and on one machine: cells, or further rounds of them.
 
 python bench/atlas_doc.py experiment-atlas-*/record.json
 """
@@ -43,8 +43,8 @@ TAIL = """
 Limits on connections, requests and idle times are lifted, as for many idle connections each server's documentation has it; no server pings of its own
 accord, but NATS once. lighttpd ends a connection after 65,535 requests. `configs/` has the configurations of nginx, Apache, HAProxy, Caddy, lighttpd, mosquitto and NATS, `asyncli/lab/` the programs on a library:
 
-- No permessage-deflate anywhere: it takes most of a WebSocket's memory where it is granted (`websockets`, "Memory and buffers": 64 kB with it, 14 kB
-  without), and asyncli does not ask for it.
+- permessage-deflate in two cells alone, which send a short message compressed (`--ws-deflate --ws-message`), and `ws` with its defaults: what a server
+  keeps for it is most of such a connection.
 - Python: `websockets` and `aiohttp` on asyncio's own loop, `uvicorn` with what `uvicorn[standard]` installs (uvloop, httptools, `websockets`). Over TLS
   asyncio zeroes a buffer of 256 KiB for each connection (asyncio/sslproto.py, `max_size`); uvloop's is touched as far as it is used.
 - Node: `ws` without its list of clients. V8's heap grows and shrinks in steps: its intervals are wide.
@@ -61,7 +61,12 @@ Each is one command, `asyncli experiment atlas --only NAME`.
 
 
 def main() -> None:
-    record = record_of(Path(sys.argv[1]).read_bytes())
+    record, *others = (record_of(Path(path).read_bytes()) for path in sys.argv[1:])
+    for other in others:
+        for one in other.rounds:
+            one["round"] = 1 + max((before["round"] for before in record.rounds if before["step"] == one["step"]), default=0)
+            record.rounds.append(one)
+        record.duration_s += other.duration_s
     experiment = load(record.experiment)
     plan = plan_of(experiment, record.quick, record.plan)
     found, facts = concluded(experiment, plan, record.rounds), record.environment
