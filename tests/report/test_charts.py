@@ -19,19 +19,8 @@ from asyncli.analysis.cost import Costs
 from asyncli.analysis.slope import Cost
 from asyncli.report.analyses import analyse
 from asyncli.report.document import Picture
+from asyncli.report.figures import drawing as draw
 from asyncli.report.figures.costs import cost_lines, cost_parts, cost_shares, slopes
-from asyncli.report.figures.drawing import (
-    NARROW,
-    PALETTE,
-    ROLES,
-    WIDE,
-    NothingToDraw,
-    Style,
-    drawing,
-    file_png,
-    file_svg,
-    inline_svg,
-)
 from asyncli.report.figures.run import pictures
 from asyncli.report.format import shown_r2
 from asyncli.report.summary import summarise
@@ -62,7 +51,7 @@ def require_laid_out(figure: Figure, name: str) -> None:
     """No two words of it overlap, and none leaves the sheet."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-    with drawing():
+    with draw.drawing():
         renderer = FigureCanvasAgg(figure).get_renderer()
         figure.draw_without_rendering()
         boxes = [(one.get_text(), one.get_window_extent(renderer)) for one in texts(figure)]
@@ -82,19 +71,19 @@ def test_every_figure_is_drawn_or_says_why_not_and_can_be_read(kind: str) -> Non
     laid_out = kind in ("deaths", "elsewhere", "listed")
     drawn = set()
     for picture in pictures_of(KINDS[kind]()):
-        for style in (WIDE, NARROW) if laid_out else (WIDE,):
+        for style in (draw.WIDE, draw.NARROW) if laid_out else (draw.WIDE,):
             try:
                 figure = picture.draw(style)
-            except NothingToDraw as nothing:
+            except draw.NothingToDraw as nothing:
                 assert re.fullmatch(r"[A-Z].*\.", str(nothing))
                 continue
             drawn.add(picture.name)
             assert figure.get_size_inches()[0] * 72 == pytest.approx(style.width)
             if laid_out:
                 require_laid_out(figure, picture.name)
-            if style is NARROW:
+            if style is draw.NARROW:
                 continue
-            svg = inline_svg(figure, picture.name)
+            svg = draw.inline_svg(figure, picture.name)
             ET.fromstring(svg)
             assert not re.search(r"\bnan\b|\binf\b", svg, re.IGNORECASE)
             alt = picture.alt()
@@ -109,7 +98,7 @@ def test_every_figure_is_drawn_or_says_why_not_and_can_be_read(kind: str) -> Non
 
 def test_a_figure_is_the_same_text_each_time_and_its_ids_are_its_own() -> None:
     (picture,) = (one for one in pictures_of(KINDS["deaths"]()) if one.name == "timeline")
-    svg, again = (inline_svg(picture.draw(WIDE), "timeline") for _ in range(2))
+    svg, again = (draw.inline_svg(picture.draw(draw.WIDE), "timeline") for _ in range(2))
     assert svg == again
     ids = set(re.findall(r' id="([^"]*)"', svg))
     assert all(one.startswith("timeline-") for one in ids)
@@ -118,9 +107,9 @@ def test_a_figure_is_the_same_text_each_time_and_its_ids_are_its_own() -> None:
 
 def test_inline_it_has_the_pages_colours_and_font_whatever_the_callers_style_is_and_points_nowhere() -> None:
     picture = pictures_of(a_run(30_000))[1]
-    svg = inline_svg(picture.draw(WIDE), "cost")
+    svg = draw.inline_svg(picture.draw(draw.WIDE), "cost")
     assert "var(--server)" in svg
-    for light, _ in PALETTE.values():
+    for light, _ in draw.PALETTE.values():
         assert light not in svg
     assert "font-size: 11px" in svg
     assert not re.search(r"font-family|font: |DejaVu|http|xlink|metadata|DOCTYPE|<style|<!--", svg)
@@ -128,19 +117,21 @@ def test_inline_it_has_the_pages_colours_and_font_whatever_the_callers_style_is_
     odd = {"font.size": 30, "axes.grid": False, "lines.linewidth": 9, "svg.fonttype": "path", "axes.facecolor": "red"}
     with mpl.rc_context(odd):
         kept = dict(mpl.rcParams)
-        assert inline_svg(picture.draw(WIDE), "cost") == svg
+        assert draw.inline_svg(picture.draw(draw.WIDE), "cost") == svg
         assert dict(mpl.rcParams) == kept
 
 
 def test_a_plot_of_its_own_says_what_and_whose_it_is() -> None:
-    figure = pictures_of(a_run(30_000))[0].draw(Style(title="What one connection is made of", note="asyncli run f00d of <today>"))
+    figure = pictures_of(a_run(30_000))[0].draw(
+        draw.Style(title="What one connection is made of", note="asyncli run f00d of <today>")
+    )
     assert {"What one connection is made of", "asyncli run f00d of <today>"} <= {one.get_text() for one in texts(figure)}
-    svg = file_svg(figure, "parts", "asyncli run f00d & more")
+    svg = draw.file_svg(figure, "parts", "asyncli run f00d & more")
     assert "<desc>asyncli run f00d &amp; more</desc>" in svg
     assert "DOCTYPE" not in svg
     assert "Matplotlib" not in svg
     ET.fromstring(svg)
-    png = file_png(figure, "asyncli run f00d")
+    png = draw.file_png(figure, "asyncli run f00d")
     assert png.startswith(b"\x89PNG")
     assert b"asyncli run f00d" in png[:4096]
 
@@ -179,7 +170,7 @@ def test_the_bar_adds_up_to_the_total(rest: float) -> None:
 
 @pytest.mark.parametrize("costs", [Costs(host_total=a_cost(100.0)), Costs(residual=a_cost(-5.0))])
 def test_a_total_alone_or_below_zero_is_not_drawn_as_a_bar(costs: Costs) -> None:
-    with pytest.raises(NothingToDraw):
+    with pytest.raises(draw.NothingToDraw):
         cost_parts(costs)
 
 
@@ -210,12 +201,12 @@ def luminance(colour: str) -> float:
 @pytest.mark.parametrize("name", ["ink", "soft", "server", "kernel", "ours", "rest", "violet"])
 def test_what_is_written_in_a_colour_can_be_read(name: str, dark: bool) -> None:
     """WCAG 2.2, 1.4.3: a contrast of 4.5 for text."""
-    pair = sorted((luminance(PALETTE[name][dark]), luminance(PALETTE["paper"][dark])))
+    pair = sorted((luminance(draw.PALETTE[name][dark]), luminance(draw.PALETTE["paper"][dark])))
     assert (pair[1] + 0.05) / (pair[0] + 0.05) >= 4.5
 
 
 def test_no_two_roles_differ_by_colour_alone() -> None:
-    looks = [(width, dash, marker) for _, width, dash, marker in ROLES.values()]
+    looks = [(width, dash, marker) for _, width, dash, marker in draw.ROLES.values()]
     assert len(set(looks)) == len(looks)
 
 
