@@ -15,6 +15,7 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.request
 import uuid
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
@@ -348,3 +349,8 @@ def speaking(client: Client, context: ssl.SSLContext | None = None) -> Iterator[
     finally:
         loop.call_soon_threadsafe(ended.set)
         thread.join()
+
+
+def publish(page: str, words: bytes | None) -> None:
+    """To all who listen to a channel of Nchan; None: it is no more."""
+    urllib.request.urlopen(urllib.request.Request(page, words, method="DELETE" if words is None else "POST")).read()

@@ -19,7 +19,6 @@ from ohmqtt.mqtt_spec import MQTTQoS
 from ohmqtt.packet import MQTTConnectPacket, MQTTPublishPacket
 from programs import SHORT, Program, codes, held, recorded, report, require_whole, run
 
-from asyncli.errors import HostError
 from asyncli.lab import choose
 
 pytestmark = pytest.mark.mosquitto
@@ -159,11 +158,6 @@ async def test_what_brokers_should_not_do_has_each_its_cause(tmp_path: Path) -> 
         "CONNACK 136: server unavailable", "SERVER_KEEP_ALIVE 5: heartbeats may be 10 s apart",
     }  # fmt: skip
     fault_table.require_as_written("test_what_brokers_should_not_do_has_each_its_cause", summary)
-
-
-async def test_the_lab_refuses_what_one_process_cannot_hold() -> None:
-    with pytest.raises(HostError, match=r"one process and holds at most [\d,]+ connections"):
-        await choose("mosquitto", connections=10**9).start()
 
 
 async def test_a_server_of_another_protocol_refuses(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-import urllib.request
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,7 +11,7 @@ from pathlib import Path
 
 import fault_table
 import pytest
-from programs import SHORT, Program, codes, held, recorded, report, run, speaking
+from programs import SHORT, Program, codes, held, publish, recorded, report, run, speaking
 
 from asyncli.lab import choose
 
@@ -46,11 +45,6 @@ async def test_an_nginx_holds_streams_and_its_events_are_counted(tmp_path: Path,
     assert summary["reconciliation"]["server_active"] == N
     # Three requests to publish were not ours.
     assert summary["reconciliation"]["accepts_delta"] == 2 * N + 3
-
-
-def publish(page: str, text: bytes | None) -> None:
-    """To all who listen; None: the channel is no more."""
-    urllib.request.urlopen(urllib.request.Request(page, text, method="DELETE" if text is None else "POST")).read()
 
 
 def heard(folder: Path) -> int:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import struct
-import urllib.request
 from pathlib import Path
 
 import fault_table
 import pytest
-from programs import SHORT, Done, Program, codes, held, here, recorded, report, require_whole, run, speaking
+from programs import SHORT, Done, Program, codes, held, here, publish, recorded, report, require_whole, run, speaking
 from wsproto import ConnectionType, WSConnection
 from wsproto.events import AcceptConnection, CloseConnection, Ping, Request
 
@@ -28,10 +27,10 @@ async def test_an_nginx_holds_them_and_its_words_are_counted(tmp_path: Path, tls
         asked = ["soak", server.url, *SHORT, *authority, "--status-url", server.status_url, "-c", str(N), "--hold", "forever", "--out", "run.db", "--quiet"]
         with Program(tmp_path, *asked) as program:
             await asyncio.to_thread(program.until, lambda: held(tmp_path) == N, "all are held")
-            await asyncio.to_thread(told, page, b"five!")
+            await asyncio.to_thread(publish, page, b"five!")
             await asyncio.to_thread(program.until, lambda: said(tmp_path, "messages") == N, "each has heard it")
             # It takes leave of all who listen to what is no more.
-            await asyncio.to_thread(told, page, None)
+            await asyncio.to_thread(publish, page, None)
             await asyncio.to_thread(program.until, lambda: said(tmp_path, "goodbyes") and held(tmp_path) == N, "all are there again")
             program.signal()
             done = await asyncio.to_thread(program.wait)
@@ -47,11 +46,6 @@ async def test_an_nginx_holds_them_and_its_words_are_counted(tmp_path: Path, tls
     assert summary["reconciliation"]["requests_delta"] - summary["reconciliation"]["accepts_delta"] < 60
     assert summary["reconciliation"]["server_active"] == N
     assert summary["heartbeats"]["answered"] >= summary["heartbeats"]["sent"] - N
-
-
-def told(page: str, words: bytes | None) -> None:
-    """Publish ``words``; None: the channel is no more."""
-    urllib.request.urlopen(urllib.request.Request(page, words, method="DELETE" if words is None else "POST")).read()
 
 
 def said(folder: Path, name: str) -> int:
