@@ -15,13 +15,14 @@ import msgspec
 from asyncli.consistency import filled_texts, flag_of, require_fields
 from asyncli.errors import PlanError
 from asyncli.plan import Plan
+from asyncli.spoken import PROTOCOLS
 from asyncli.template import FIELDS, NAME, Data
 from asyncli.units import format_bytes, format_many, shown
 
 # Of a connection, in bytes: what a header or an id of MQTT may be without trouble; of all, what goes to each host in a piece.
 _LONGEST_ROW, _MOST_BYTES = 4096, 1 << 30
-# Of a text that is made of a row: what a topic of MQTT may be, and about what a request's head.
-_LONGEST_TEXT = 65_535
+# Of a text of MQTT that is made of a row: two bytes say how long it is.
+_LONGEST_TEXT, _OF_MQTT = 65_535, PROTOCOLS["mqtt"].keys
 # What may stand in a line of a request; elsewhere all but NUL, which no text of a plan has.
 _MAY_BE = {
     "urls": (re.compile(r"[!-~]*"), "a URL has no such character: percent-encode it"),
@@ -74,11 +75,12 @@ def _used(plan: Plan, where: str, file: TextIO, most: int) -> Data:
     names = sorted({name for _, name in uses})
     places = [columns.index(name) for name in names]
     allowed = [[_MAY_BE[field] for field, name in uses if name == one and field in _MAY_BE] or [(_ANY, "")] for one in names]
-    texts, ends, longest = bytearray(), array("Q"), dict.fromkeys(names, 0)
+    texts, ends = bytearray(), array("Q")
+    # A row is short: only where its columns are used many times must be looked at what comes of it.
+    longs = [(field, text) for field, text in made if field in _OF_MQTT and text.text.count("{") * _LONGEST_ROW > _LONGEST_TEXT]
     for row in _rows(where, lines, len(columns), most):
         values = [row[place] for place in places]
         for value, patterns, name in zip(values, allowed, names, strict=True):
-            longest[name] = max(longest[name], len(value.encode()))
             for pattern, how in patterns:
                 if pattern.fullmatch(value) is None or "\0" in value:
                     raise PlanError(f"{where}, line {lines.line_num}: its {name} cannot be sent; {how or 'write it without NUL'}")
@@ -88,12 +90,12 @@ def _used(plan: Plan, where: str, file: TextIO, most: int) -> Data:
             raise PlanError(f"{where}, line {lines.line_num}: more than {_LONGEST_ROW:,} bytes for a connection; write less")
         if len(texts) > _MOST_BYTES:
             raise PlanError(f"{where}: more than {format_bytes(_MOST_BYTES)} of it would be used; write less")
+        for field, text in longs:
+            size = len(text.fill({"n": most, "random": "0" * 6, **dict(zip(names, values, strict=True))}).encode())
+            if size > _LONGEST_TEXT:
+                what = f"{flag_of(field)} would be {size:,} bytes, and MQTT has room for {_LONGEST_TEXT:,}"
+                raise PlanError(f"{where}, line {lines.line_num}: {what}; write shorter values, or use its columns fewer times")
         ends.append(len(texts))
-    widest = {"n": most, "random": "0" * 6, **{name: "x" * size for name, size in longest.items()}}
-    for field, text in made:
-        if (size := len(text.fill(widest).encode())) > _LONGEST_TEXT:
-            what = f"would be {size:,} bytes with its columns' longest values, and {_LONGEST_TEXT:,} are the most"
-            raise PlanError(f"{where}: {flag_of(field)} {what}; write shorter values, or each once")
     return Data(tuple(names), bytes(texts), ends.tobytes())
 
 

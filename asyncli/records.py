@@ -271,7 +271,7 @@ class Tick(msgspec.Struct):
     heard_ms: Histogram = msgspec.field(default_factory=Histogram)
     #: Of connections over TLS only.
     tls: TlsCounts | None = None
-    #: Of connections whose protocol shakes hands only.
+    #: Of connections whose protocol shakes hands; of HTTP's what broke it alone.
     protocol: ProtocolCounts | None = None
 
     @property

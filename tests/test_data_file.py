@@ -88,7 +88,6 @@ def test_a_login_of_mqtt_may_be_of_columns(file: Path, tmp_path: Path) -> None:
         ("device\na\nb\0\n", {"urls": ["tcp://a:1"], "send": "{device}"}, "rows.csv"),
         ("device\na\n" + "b" * 5000, {}, "line 3: "),
         ("device\na\n" + "b" * 4000, {"urls": ["mqtt://a"], "subscribe": ["{device}" * 17]}, "--subscribe would be 68,000"),
-        ("device\na\n" + "b" * 4000, {"urls": ["http://a/" + "{device}" * 17]}, "URL would be 68,009"),
         ("device,b\na\nb\n", {}, "row 1 has 1 value"),
         ("device,device\na,b\n", {}, "two columns called 'device'"),
         ("device,n\na,b\n", {}, "{n} is a field"),

@@ -52,7 +52,7 @@ MODEL_MAY_IMPORT: dict[str, set[str]] = {
     "template": {"units"},
     "plan": {"consistency", "core.ramp", "errors", "expected", "mqtt_values", "places", "spoken", "units", "values"},
     "plan_file": {"errors", "plan", "units"},
-    "data_file": {"consistency", "errors", "plan", "template", "units"},
+    "data_file": {"consistency", "errors", "plan", "spoken", "template", "units"},
     "records": {"core.adding", "core.histogram", "text"},
     "findings": {"mqtt_values", "records", "spoken", "units"},
     "samples": {"records"},

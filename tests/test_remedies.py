@@ -34,7 +34,7 @@ def test_several_have_each_its_own_once_and_none_that_of_silence() -> None:
     assert both == [remedy_of_refusals("websocket", ["HTTP 404"]), remedy_of_refusals("websocket", ["HTTP 500"])]
     assert "broker" in remedy_of_refusals("mqtt")
     assert ("--expect" in remedy_of_broken("tcp"), "--http2" in remedy_of_broken("http")) == (True, False)
-    assert ("--http2" in remedy_of_broken("http", [SPEAKS_HTTP2]), "https://" in remedy_of_broken("http", [SPEAKS_TLS])) == (True, True)
+    assert ("--http2" in remedy_of_broken("http", {SPEAKS_HTTP2: 2, SPEAKS_TLS: 1}), "https://" in remedy_of_broken("http", {SPEAKS_TLS: 2, SPEAKS_HTTP2: 1})) == (True, True)
 
 
 def test_a_broker_may_have_ended_the_older_of_two_with_one_id() -> None:

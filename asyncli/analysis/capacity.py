@@ -87,10 +87,17 @@ def _times(one: Tried, tried: Sequence[Tried]) -> int:
     return sum((other.asked, other.outcome, other.chance) == (one.asked, one.outcome, one.chance) for other in tried)
 
 
+def _outlived(one: Tried, tried: Sequence[Tried]) -> bool:
+    """Whether what it lost was older than any connection that a step held."""
+    # Ages are in whole seconds, rounded up: of one, it was closed at once.
+    lived_s = max((other.lived_s for other in tried if other.outcome == "held"), default=1.0)
+    return one.outcome == "failed" and one.ended_s > lived_s
+
+
 def holds_none(tried: Sequence[Tried]) -> bool:
     """Whether the number is not the reason: not even one was held, or time ended :data:`FEW`, or fewer that held for less."""
     known = bracket(tried)
-    fewest = FEW if any(one.timed or one.ended_s for one in tried) else 1
+    fewest = FEW if any(one.timed or _outlived(one, tried) for one in tried) else 1
     held_before = any(one.outcome == "held" and one.asked == known.failed for one in tried)
     return known.failed is not None and known.failed <= fewest and (not known.held or held_before)
 
@@ -109,9 +116,7 @@ def next_count(search: Search, tried: Sequence[Tried]) -> int | None:
     known = bracket(tried)
     if holds_none(tried):
         return None
-    # Ages are in whole seconds, rounded up: of one, it was closed at once.
-    oldest_s = max((one.lived_s for one in tried if one.outcome == "held"), default=1.0)
-    if (last.timed and not known.held) or last.ended_s > oldest_s:
+    if (last.timed and not known.held) or _outlived(last, tried):
         return min(FEW, known.held or FEW)
     if known.failed is None:
         return None if known.held >= search.most else min(search.most, max(search.start, 2 * known.held))

@@ -101,6 +101,10 @@ class ReopenPacer:
         self._next = following
         return max(following, now + _GRAIN_S)
 
+    def forget(self, row: int) -> None:
+        """It needs no place any more."""
+        self._booked.discard(row)
+
 
 class BeatPacer:
     """Until which instant heartbeats may go out: now; after a stall, from the first that it missed on, at twice their pace.

@@ -197,17 +197,17 @@ class HeldConnections:
             if self.state[row] == IDLE and self._heard[row] == heard:
                 self._end(row, DEADLINE)
 
-    def short_rows(self, now: float) -> Iterator[tuple[float, int]]:
-        """When to open the streams again that rows have begun to lack: as connections, later and later until a heartbeat is
-        answered.
+    def missing_streams(self, now: float) -> Iterator[tuple[float, int]]:
+        """When to open streams again, and of which rows: of those that have begun to miss some. As connections, later and later
+        until a heartbeat is answered.
         """
-        for row in self._protocol.take_short() if self._shard.reopen else ():
+        for row in self._protocol.take_missing() if self._shard.reopen else ():
             retry = self._retries[row]
             self._retries[row] = min(255, retry + 1)
             yield now + backoff_s(self._seed, self._number(row), (self._beats[row] << 8) | retry, retry), row
 
     def ask_again(self, row: int) -> None:
-        """Open the streams that the idle row lacks."""
+        """Open the streams that the idle row misses."""
         if words := self._protocol.ask_again(row, self._shard.destinations[self._aim[row]].target):
             self._write(row, words)
 
@@ -251,9 +251,11 @@ class HeldConnections:
     def take_tick(self) -> Tick:
         """The counts since the last call."""
         tick, self.tick = self.tick, Tick()
-        if self._counts_words or self._counts.broken:
+        if self._counts_words:
             self._protocol.add_counts(self._counts)
             tick.protocol, self._counts = self._counts, ProtocolCounts()
+        elif self._counts.broken:
+            tick.protocol, self._counts = ProtocolCounts(broken=self._counts.broken), ProtocolCounts()
         return tick
 
     def begin_drain(self) -> None:

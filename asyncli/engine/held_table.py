@@ -12,7 +12,8 @@ from __future__ import annotations
 
 from heapq import heappop, heappush
 
-from asyncli.core.life import AWAITING, IDLE
+from asyncli.core import life
+from asyncli.core.life import IDLE
 from asyncli.core.pacer import BeatPacer, RampPacer, ReopenPacer
 from asyncli.engine.held_connections import MOST_PENDING, HeldConnections
 from asyncli.engine.net import Net
@@ -36,7 +37,8 @@ class ConnectionTable:
         self._connections = HeldConnections(shard, worker, net)
         self._ramp = RampPacer(shard.ramp, worker, shard.workers, shard.again)
         self._reopens, self._asks = (ReopenPacer(shard.ramp, shard.workers) for _ in range(2))
-        self._short: list[tuple[float, int]] = []  # when rows that lack streams open them again, the next one first
+        self._holds_streams = bool(getattr(shard.words, "streams", 0))
+        self._missing: list[tuple[float, int]] = []  # when rows open streams again, the next one first
         self._beats = BeatPacer()
         self._next_sweep = 0.0
         self._closing_row = 0
@@ -94,7 +96,7 @@ class ConnectionTable:
                 busy = self._open_due(begun) or busy
         events = connections.take_events(_MOST_EVENTS)
         now = net.clock()
-        if not connections.draining:
+        if self._holds_streams and not connections.draining:
             self._ask_again(now)
         if now >= self._next_sweep:
             self._next_sweep = now + _SWEEP_S
@@ -139,8 +141,8 @@ class ConnectionTable:
             beat = connections.wheel.next_due()
             if beat is not None:
                 due.append(self._beats.instant(beat))
-            if self._short:
-                due.append(self._short[0][0])
+            if self._missing:
+                due.append(self._missing[0][0])
             if not self._ramp.finished:
                 # With too many pending, the network must speak (or the sweep time out) before the next batch.
                 full = len(connections.connecting) >= MOST_PENDING
@@ -185,17 +187,22 @@ class ConnectionTable:
 
     def _ask_again(self, now: float) -> None:
         """Open streams that were lost, a row's at once, as fast as the ramp. A heartbeat that is out may be a HEAD."""
-        connections, short = self._connections, self._short
-        for due in connections.short_rows(now):
-            heappush(short, due)
-        while short and short[0][0] <= now:
-            row, later = heappop(short)[1], None
-            if connections.state[row] == AWAITING:
-                later = now + _SWEEP_S
-            elif connections.state[row] == IDLE and (later := self._asks.wait_until(row, now, room=True, goes_on=False)) is None:
-                connections.ask_again(row)
+        connections, missing = self._connections, self._missing
+        for due in connections.missing_streams(now):
+            heappush(missing, due)
+        while missing and missing[0][0] <= now:
+            row, later = heappop(missing)[1], None
+            match connections.state[row]:
+                case life.AWAITING:
+                    later = now + _SWEEP_S
+                case life.IDLE:
+                    later = self._asks.wait_until(row, now, room=True, goes_on=False)
+                    if later is None:
+                        connections.ask_again(row)
+                case _:
+                    self._asks.forget(row)
             if later is not None:
-                heappush(short, (later, row))
+                heappush(missing, (later, row))
 
     def _close_some(self) -> bool:
         """Once nothing is outstanding, close rows, a bounded number a turn."""

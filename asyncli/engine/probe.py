@@ -188,7 +188,7 @@ class _Talk:
             raise  # of the whole of TLS
         except (ProtocolError, OSError) as error:
             said = printable(str(error)) if isinstance(error, ProtocolError) else "reset without an answer"
-            remedy = remedy_of_refusals(self.plan.protocol, [said]) if shakes else remedy_of_broken(self.plan.protocol, [said])
+            remedy = remedy_of_refusals(self.plan.protocol, [said]) if shakes else remedy_of_broken(self.plan.protocol, {said: 1})
             why = f"{'was refused' if shakes else 'failed'}: {said}; {remedy}"
         forced = "; a soak goes on with --force" if shakes else ""
         raise HostError(f"{self.target.url}: the {what} {why}{forced}")

@@ -93,6 +93,7 @@ CODES = tuple(dict.fromkeys(_FORM_OF.get(form, form) for form in (*_WAYS, *_FORM
 # What stands for a field for no step.
 _UNSEEN = {
     "slow": "heartbeats were answered too late", "losses": "nothing tells what gave way", "limit": "...",
+    "of": "those that it can use",
     "who": "a host", **dict.fromkeys(("also", "cores"), ""),
 }  # fmt: skip
 

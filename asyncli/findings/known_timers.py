@@ -21,13 +21,22 @@ _DEFAULTS = {
     "keepalive_requests": ((1000, "1,000 by default"), (100, "100 by default before 1.19.10")),
     "keepalive_time": ((3600, "1 h by default"),),
 }
-# What other servers call them, by the beginning of a server's name.
+# What other servers call them in their documentation, by the beginning of a server's name.
 _NAMES = {
-    "node": ("keepAliveTimeout", "headersTimeout", "maxRequestsPerSocket"),
-    "apache": ("KeepAliveTimeout", "RequestReadTimeout", "MaxKeepAliveRequests"),
-    "haproxy": ("timeout http-keep-alive", "timeout http-request"),
-    "lighttpd": ("server.max-keep-alive-idle", "server.max-read-idle", "server.max-keep-alive-requests"),
-}
+    "node": {
+        "keepalive_timeout": "keepAliveTimeout", "client_header_timeout": "headersTimeout",
+        "keepalive_requests": "maxRequestsPerSocket",
+    },
+    "apache": {
+        "keepalive_timeout": "KeepAliveTimeout", "client_header_timeout": "RequestReadTimeout",
+        "keepalive_requests": "MaxKeepAliveRequests",
+    },
+    "haproxy": {"keepalive_timeout": "timeout http-keep-alive", "client_header_timeout": "timeout http-request"},
+    "lighttpd": {
+        "keepalive_timeout": "server.max-keep-alive-idle", "client_header_timeout": "server.max-read-idle",
+        "keepalive_requests": "server.max-keep-alive-requests",
+    },
+}  # fmt: skip
 
 
 def known_idle(low: float, high: float, *, upgraded: bool = False, http: bool = True) -> str:
@@ -47,5 +56,5 @@ def timer_of(directive: str, server: str = "") -> str:
     """What ``server`` calls nginx's ``directive``; "": it is nginx."""
     if not server:
         return f"{directive} in nginx.conf"
-    names = next((names for known, names in _NAMES.items() if server.lower().startswith(known)), ())
-    return dict(zip(_DEFAULTS, names, strict=False)).get(directive, "that limit")
+    names = next((names for known, names in _NAMES.items() if server.lower().startswith(known)), {})
+    return names.get(directive, "that limit")

@@ -64,7 +64,7 @@ _NAMED = 3
 #: The meaning of TCP counters (kernel: networking/snmp_counter.rst); "full" is our own, of a Unix socket.
 _QUEUE = {
     "overflows": "connects met a full listen queue on {host} (ListenOverflows)",
-    "full": "connects met a full listen queue and waited; a client that does not wait, as nginx, fails there (EAGAIN)",
+    "full": "connects waited for room in the server's listen queue; others, as nginx, do not wait, and fail (EAGAIN)",
     "drops": "connects were dropped by listening sockets of {host} (ListenDrops)",
 }
 

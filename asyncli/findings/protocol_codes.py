@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from asyncli.findings import Words
 from asyncli.mqtt_values import REASONS
@@ -99,11 +99,10 @@ def _another(protocol: str) -> str:
     return _ANOTHER.get(protocol, _ANOTHER["sse"])
 
 
-def remedy_of_broken(protocol: str, reasons: Iterable[str] = ()) -> str:
-    """What to do where a server broke the protocol that it had agreed to, or that it was asked in: by what it said."""
-    if known := [_SPOKEN[why] for why in reasons if why in _SPOKEN]:
-        return "; ".join(known)
-    return _BROKEN.get(protocol, "see its error log, and middle boxes that change what passes")
+def remedy_of_broken(protocol: str, reasons: Mapping[str, int] | None = None) -> str:
+    """What to do where a server broke the protocol that it had agreed to, or that it was asked in: by what it said most often."""
+    most = max(reasons, key=reasons.__getitem__) if reasons else ""
+    return _SPOKEN.get(most) or _BROKEN.get(protocol, "see its error log, and middle boxes that change what passes")
 
 
 def code_of_goodbye(protocol: str, code: int) -> str:

@@ -26,7 +26,7 @@ Verdict = Literal["ok", "short", "warn", "unknown"]
 
 # Bytes of an idle connection, measured on Linux 6.18 x86-64 with nginx 1.22 and a million connections. An end: TCP 2,304,
 # sock_inode_cache 832, filp 192, dentry 192, and epoll's items. Of a Unix socket's end UNIX-STREAM 1,152 in place of TCP.
-KERNEL_BYTES_PER_END = {True: 4_100, False: 2_600}
+KERNEL_BYTES_PER_END, KERNEL_BYTES_PER_UNIX_END = 4_100, 2_600
 SERVER_BYTES, GENERATOR_BYTES = 1_300, 160
 STREAM_BYTES = 10_000  # of HTTP/2, held: experiment atlas
 # A worker before its first connection, and the session with its run file.
@@ -208,13 +208,17 @@ def _time_wait(plan: Plan, spread: Spread, limits: Limits) -> Iterator[Check]:
     )  # fmt: skip
 
 
+def kernel_bytes_per_end(plan: Plan) -> int:
+    return KERNEL_BYTES_PER_END if plan.has_ports else KERNEL_BYTES_PER_UNIX_END
+
+
 def _server_bytes(plan: Plan) -> int:
     return SERVER_BYTES + plan.streams * STREAM_BYTES
 
 
 def predicted_bytes(plan: Plan, spread: Spread) -> int:
     """The predicted memory of the run on this host, bytes: see the constants."""
-    each = KERNEL_BYTES_PER_END[plan.has_ports] * _ends(spread) + GENERATOR_BYTES + (_server_bytes(plan) if spread.local else 0)
+    each = kernel_bytes_per_end(plan) * _ends(spread) + GENERATOR_BYTES + (_server_bytes(plan) if spread.local else 0)
     return plan.connections * each + spread.workers * WORKER_BYTES + SESSION_BYTES
 
 
@@ -224,7 +228,7 @@ def _prediction(parts: str) -> str:
 
 def _prediction_here(plan: Plan, spread: Spread) -> str:
     times, server = ("2 x ", f" + {_server_bytes(plan):,} B of nginx") if spread.local else ("", "")
-    return _prediction(f"{times}{KERNEL_BYTES_PER_END[plan.has_ports]:,} B of kernel{server} + {GENERATOR_BYTES} B of generator")
+    return _prediction(f"{times}{kernel_bytes_per_end(plan):,} B of kernel{server} + {GENERATOR_BYTES} B of generator")
 
 
 def _memory(plan: Plan, spread: Spread, limits: Limits) -> Iterator[Check]:
@@ -233,8 +237,8 @@ def _memory(plan: Plan, spread: Spread, limits: Limits) -> Iterator[Check]:
 
 
 def _far_memory(plan: Plan, limits: Limits) -> Iterator[Check]:
-    need = plan.connections * (KERNEL_BYTES_PER_END[plan.has_ports] + _server_bytes(plan))
-    detail = _prediction(f"{KERNEL_BYTES_PER_END[plan.has_ports]:,} B of kernel + {_server_bytes(plan):,} B of nginx")
+    need = plan.connections * (kernel_bytes_per_end(plan) + _server_bytes(plan))
+    detail = _prediction(f"{kernel_bytes_per_end(plan):,} B of kernel + {_server_bytes(plan):,} B of nginx")
     yield _memory_check(plan, "memory", "memory available", limits.memory_available, need, detail)
 
 

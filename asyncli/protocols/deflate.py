@@ -131,7 +131,8 @@ class _DeflatedFrames(ServerFrames):
         inflater = self._inflaters.get(self._row)
         if inflater is None:
             inflater = self._inflaters[self._row] = zlib.decompressobj(-(self._grant & _BITS))
-        while True:
+        # What follows a last block is of no use, and would be kept.
+        while not inflater.eof:
             try:
                 text = inflater.decompress(part, _MOST_INFLATED)
             except zlib.error:

@@ -54,7 +54,7 @@ class Http2(Protocol):
         # The held ones are 1, 3 and so on, the same in each row; by row a bit for each that is gone, and those in their place.
         self._first, self._width = range(1, 2 * self._held, 2), (self._held + 7) // 8
         self._later: dict[int, array[int]] = {}
-        self._short: list[int] = []
+        self._begun: list[int] = []  # rows that have begun to miss some
         self._asked: dict[tuple[int, int], bytes] = {}  # by URL and way, of a handshake, where rows ask alike
         self._none, self._gone = (1 << self._held) - 1, bytearray()
         self._opened, self._lost, self._open = 0, dict[str, int](), 0
@@ -124,9 +124,9 @@ class Http2(Protocol):
     def _reader(self, row: int) -> FrameReader:
         return FrameReader(bool(self._heads), self._held, self._gone_of(row), self._later.get(row, _NONE))
 
-    def take_short(self) -> list[int]:
-        short, self._short = self._short, []
-        return short
+    def take_missing(self) -> list[int]:
+        rows, self._begun = self._begun, []
+        return rows
 
     def ask_again(self, row: int, target: int) -> bytes:
         missing, last = self._missing(row), self._streams[row]
@@ -171,5 +171,5 @@ class Http2(Protocol):
         if frames.later is not _NONE:
             self._later[row] = frames.later
         if frames.lost and self._missing(row) == len(frames.lost):
-            self._short.append(row)
+            self._begun.append(row)
         frames.lost.clear()

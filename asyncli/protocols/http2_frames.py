@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import struct
 from array import array
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 
 from asyncli.protocols.hpack import TABLE_BYTES, WAYS, header_block, status_of
@@ -294,14 +295,14 @@ class FrameReader:
 
     def _lose(self, of: int, why: str) -> None:
         """What comes of it after that means nothing."""
-        bit = 1 << of // 2
         self.awaited.discard(of)
-        if of in self.later:
+        at = bisect_left(self.later, of)
+        if at < len(self.later) and self.later[at] == of:
             # A new one: what a read said counts once the whole of it was understood.
             self.later = self.later[:]
-            self.later.remove(of)
-        elif of < 2 * self._held and not self.gone & bit:
-            self.gone |= bit
+            del self.later[at]
+        elif of < 2 * self._held and not self.gone >> of // 2 & 1:
+            self.gone |= 1 << of // 2
         else:
             return
         self.lost.append(why)

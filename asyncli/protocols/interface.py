@@ -77,12 +77,12 @@ class Protocol:
         """The last words on a connection that stands, after which the peer closes it; b"": none."""
         return b""
 
-    def take_short(self) -> list[int]:
+    def take_missing(self) -> list[int]:
         """The rows that have begun, since the last call, to hold fewer streams than they are to."""
         return []
 
     def ask_again(self, row: int, target: int) -> bytes:
-        """What opens the streams that a row lacks, between two heartbeats; b"": it lacks none."""
+        """What opens the streams that a row misses, between two heartbeats; b"": it misses none."""
         return b""
 
     def reopens_after_s(self, row: int) -> float:

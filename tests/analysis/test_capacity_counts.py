@@ -64,6 +64,7 @@ def timed(asked: int, served: int) -> Tried:
         ([tried(1000, "stopped")], None),
         # Nobody is there.
         ([Tried(1000, "failed", 0, 0)], None),
+        ([Tried(8, "failed", 5, 5, lived_s=6, ended_s=1)], 5), ([Tried(1000, "held", 1000, 1000, lived_s=30.2, ended_s=31)], 2000),
         # What looks like a timer is put to the test with few; where they hold, it is a question of how many after all.
         ([timed(1000, 100)], 10),
         ([timed(1000, 100), tried(10)], 98),

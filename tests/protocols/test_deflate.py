@@ -102,6 +102,11 @@ def test_a_bomb_takes_no_memory() -> None:
     tracemalloc.start()
     try:
         assert protocol.feed(7, bomb, True) == Event(0, True, 20_000_000, kind=NEWS, messages=1)
+        # Nor what follows a last block.
+        ended = granted(b"hello")
+        ended.feed(7, b"\x41\x02\x03\x00", True)
+        for _ in range(100):
+            ended.feed(7, b"\x00\x7e\xff\xff" + bytes(65_535), True)
         assert tracemalloc.get_traced_memory()[1] < 1_000_000
     finally:
         tracemalloc.stop()

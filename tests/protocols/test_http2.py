@@ -316,7 +316,7 @@ def test_streams_of_a_server_of_h2_are_held_and_counted(heads: bool) -> None:
         assert counted(protocol) == (0, 16, {"RST_STREAM 0": 1})
     # What has gone is asked for again, and an answer to it is awaited.
     gone = 3 if heads else 4
-    assert (protocol.take_short(), protocol.take_short()) == ([3], [])
+    assert (protocol.take_missing(), protocol.take_missing()) == ([3], [])
     asked = [event.stream_id for event in server.receive_data(protocol.ask_again(3, 0)) if isinstance(event, RequestReceived)]
     assert asked == [(43 if heads else 41) + 2 * number for number in range(gone)]
     assert (protocol.ask_again(3, 0), counted(protocol)) == (b"", (gone, 20, {}))
@@ -328,7 +328,7 @@ def test_streams_of_a_server_of_h2_are_held_and_counted(heads: bool) -> None:
     with pytest.raises(ProtocolError):
         protocol.feed(3, frame(RST_STREAM, 0, asked[0], bytes(4)) + frame(DATA, 0, 7, b"x"), False)
     protocol.forget(3)
-    assert (protocol.take_short(), counted(protocol)) == ([3], (0, 0, {}))
+    assert (protocol.take_missing(), counted(protocol)) == ([3], (0, 0, {}))
     server.receive_data(protocol.goodbye(3))
     assert server.state_machine.state == ConnectionState.CLOSED
 
