@@ -43,8 +43,7 @@ class Said(NamedTuple):
 
 _GRANTS = tuple(f"permessage-deflate{more}" for more in ("", "; server_no_context_takeover", "; client_max_window_bits=9; server_max_window_bits=9"))
 _TEXTS = (b"", b"hello", "zwölf Zeichen ✓".encode(), b"x" * 125, b"x" * 126, "€".encode() * 300, b"\xc3", b"\xed\xa0\x80", b"\xff")
-# Without 1014, which was registered after wsproto's list.
-_CODES = (0, 999, 1000, 1001, 1003, 1004, 1005, 1006, 1007, 1011, 1013, 1015, 1016, 2999, 3000, 4999, 5000, 65535)
+_CODES = (0, 999, 1000, 1001, 1003, 1004, 1005, 1006, 1007, 1011, 1013, 1014, 1015, 1016, 2999, 3000, 4999, 5000, 65535)
 
 
 def generate(chance: Random) -> Case:
@@ -122,6 +121,9 @@ def _frame(chance: Random, opcode: int, payload: bytes, fin: bool = True) -> byt
 def check(case: Case) -> str:
     """The outcome's kind. Raises AssertionError where a law is broken."""
     whole, cut = (read(parts, case.message, case.grant) for parts in ([case.data], pieces(case.data, case.cuts)))
+    if whole.close == cut.close == 1014:
+        # Registered after wsproto's list.
+        return "accepted"
     told = oracle(case.data, case.message, case.grant)
     if whole.error and not told.error:
         # It judges a frame once that has come whole.
