@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Mapping
 
 from asyncli.agent.wire import KEEPS_S, MOST_ROWS, FindingRow, SampleRow
 from asyncli.findings import rewritten
-from asyncli.metrics import METRICS, PROBE, family_of
+from asyncli.metrics import PROBE
 from asyncli.records import Finding, Sample
 
 # Bounds beside the ten minutes: one sample a second, and the borders of phases.
@@ -76,29 +75,3 @@ class SampleBuffer:
 def _of_the_agent(_: str, value: object) -> object:
     """Findings about the collector's session are about the agent."""
     return f"agent{value[7:]}" if isinstance(value, str) and (value == "session" or value.startswith("session_")) else value
-
-
-CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-
-
-def exposition(values: Mapping[str, float], version: str) -> str:
-    """The latest value of each known metric in Prometheus's text format 0.0.4 (prometheus.io, "Exposition formats")."""
-    groups: dict[str, list[str]] = {}
-    heads: dict[str, str] = {}
-
-    def put(name: str, kind: str, what: str, labels: str, value: float) -> None:
-        heads[name] = f"# HELP {name} {what}\n# TYPE {name} {kind}\n"
-        groups.setdefault(name, []).append(f"{name}{labels} {value!r}\n")
-
-    put("asyncli_agent_info", "gauge", "the agent that samples here", f'{{version="{_label(version)}"}}', 1.0)
-    for name, value in values.items():
-        family = family_of(name)
-        metric = METRICS.get(family or name)
-        if metric is not None and metric.exposed:
-            labels = f'{{{metric.label}="{_label(name[len(family) :])}"}}' if family else ""
-            put(f"asyncli_{metric.exposed}", metric.kind, metric.about, labels, float(value))
-    return "".join(heads[name] + "".join(lines) for name, lines in groups.items())
-
-
-def _label(text: str) -> str:
-    return text.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')

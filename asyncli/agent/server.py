@@ -19,7 +19,8 @@ import msgspec
 from aiohttp import web
 
 from asyncli import __version__
-from asyncli.agent.buffer import CONTENT_TYPE, SampleBuffer, exposition
+from asyncli.agent.buffer import SampleBuffer
+from asyncli.agent.exposition import CONTENT_TYPE, exposition
 from asyncli.agent.lease import Lease, Rates, Refusals, same
 from asyncli.agent.listener import IDLE_S, Door, shown
 from asyncli.agent.wire import LEASE_HEADER, PROTOCOL, PROTOCOL_HEADER, Batch, Granted, Hello, Instants, Refusal, Wish

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 
-from asyncli.app.recorder import STOPPABLE, Progress, Recorder
+from asyncli.app.progress import STOPPABLE, Progress
+from asyncli.app.recorder import Recorder
 from asyncli.engine import shard
 from asyncli.engine.spread import Destination, show
 from asyncli.findings import generator

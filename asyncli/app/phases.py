@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from asyncli.app.incoming import Incoming
-from asyncli.app.recorder import Progress, Recorder, wait_for
+from asyncli.app.progress import Progress, wait_for
+from asyncli.app.recorder import Recorder
 from asyncli.app.resume import Resumption
 from asyncli.engine.shard import Shard
 from asyncli.findings.generator import drain_unfinished

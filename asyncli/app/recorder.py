@@ -1,14 +1,11 @@
-"""Everything that a soak records goes into the run file and to its observers; its clock, its phase, and what stopped it."""
+"""Everything that a soak records goes into the run file and to its observers."""
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import time
 from collections.abc import Callable, Iterable
-from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
+from asyncli.app.progress import Progress
 from asyncli.findings.run import sample_refused, watcher_failed
 from asyncli.plan import Plan
 from asyncli.records import MOST, Finding, Phase, Sample, Tick
@@ -101,51 +98,3 @@ class Recorder:
     def observer_failed(self, error: BaseException) -> None:
         why = f"{type(error).__name__}: {str(error)[:_LONGEST_WHY]}"
         self.finding(watcher_failed(*self._progress.where(), why, str(self._progress.path)))
-
-
-#: From the drain on, stopping changes nothing.
-STOPPABLE = ("baseline", "ramp", "hold")
-
-
-class Progress:
-    """``plan`` changes once: when a hold by the wall clock begins."""
-
-    def __init__(self, plan: Plan, path: Path) -> None:
-        self.plan, self.path = plan, path
-        #: On time.monotonic(): the zero of the run's clock, and of the generator's seconds (0: it has not begun).
-        self.zero_s = time.monotonic()
-        self.t0_s = 0.0
-        self.phase: Phase | None = None
-        #: A resumed run is opening what it held.
-        self.reopening = False
-        #: Interruptions of the hold (s).
-        self.left_out_s = 0.0
-        self.stopped = asyncio.Event()
-        self.ticked = asyncio.Event()
-        #: The generator failed.
-        self.failed = False
-
-    def now_s(self) -> float:
-        """The run's clock."""
-        return time.monotonic() - self.zero_s
-
-    def is_in(self, *phases: str) -> bool:
-        return self.phase is not None and self.phase.name in phases
-
-    def where(self) -> tuple[str | None, float, float | None]:
-        """The phase ("resume" while a resumed run reopens its connections), how long it has lasted, and how long it is to last
-        (s)."""
-        if self.reopening or self.phase is None:
-            return "resume" if self.reopening else None, 0.0, None
-        name = self.phase.name
-        lasts = {"baseline": self.plan.baseline_s, "ramp": self.plan.schedule.end_s, "hold": self.plan.hold_s}
-        since_s = self.now_s() - self.phase.start_s - (self.left_out_s if name == "hold" else 0.0)
-        return name, max(0.0, since_s), lasts.get(name)
-
-
-async def wait_for(event: asyncio.Event, seconds: float) -> None:
-    """Wait for ``event``, ``seconds`` at most."""
-    # Not asyncio.wait_for: before Python 3.12 it swallows a cancellation that comes together with the event.
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(seconds):
-            await event.wait()

@@ -11,7 +11,8 @@ from typing import TypeVar
 import msgspec
 
 from asyncli.app.incoming import lost_with_us
-from asyncli.app.recorder import Progress, Recorder, wait_for
+from asyncli.app.progress import Progress, wait_for
+from asyncli.app.recorder import Recorder
 from asyncli.collect.locate import ServerFacts
 from asyncli.data_file import described
 from asyncli.engine.shard import Shard

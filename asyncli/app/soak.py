@@ -19,7 +19,8 @@ from asyncli import preflight
 from asyncli.app.check import examine, lay_plan, make_sampler
 from asyncli.app.incoming import Incoming
 from asyncli.app.phases import Phases
-from asyncli.app.recorder import STOPPABLE, Observer, Progress, Recorder
+from asyncli.app.progress import STOPPABLE, Progress
+from asyncli.app.recorder import Observer, Recorder
 from asyncli.app.resume import Resumption, when_leases_expire
 from asyncli.collect.clocks import ClockWatch
 from asyncli.collect.listening import nothing_listens, wait_for_listener

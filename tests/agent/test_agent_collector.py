@@ -14,7 +14,8 @@ from asyncli.agent.buffer import SampleBuffer
 from asyncli.agent.client import LostError
 from asyncli.agent.collector import AgentCollector
 from asyncli.agent.wire import Batch, Instants, SampleRow
-from asyncli.app.recorder import NoObserver, Progress, Recorder
+from asyncli.app.progress import Progress
+from asyncli.app.recorder import NoObserver, Recorder
 from asyncli.collect.clocks import Exchange
 from asyncli.collect.status_pages import parse_page
 from asyncli.plan import Plan

@@ -7,7 +7,7 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncli.agent.buffer import exposition
+from asyncli.agent.exposition import exposition
 from asyncli.metrics import METRICS
 
 _NAME = r"[a-zA-Z_:][a-zA-Z0-9_:]*"

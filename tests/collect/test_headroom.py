@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from asyncli.collect.groups import Group, Headroom, memory_group
+from asyncli.collect.groups import Group, memory_group
+from asyncli.collect.server_room import Headroom
 from asyncli.metrics import METRICS
 
 V1 = "4:memory:/mine\n3:cpu:/\n0::/\n"

@@ -16,7 +16,8 @@ from programs import SHORT, Program, codes, here, report, serving
 
 import asyncli
 from asyncli.app.incoming import Incoming
-from asyncli.app.recorder import Progress, Recorder
+from asyncli.app.progress import Progress
+from asyncli.app.recorder import Recorder
 from asyncli.engine import resolve
 from asyncli.engine.shard import Ticked
 from asyncli.engine.spread import Destination

@@ -1,0 +1,86 @@
+"""The server's headroom: descriptors of its fullest process, memory of its control group.
+
+Descriptors are counted without listing them, which would create dentries: since Linux 6.2 the size of /proc/PID/fd is their
+number (proc_fd_getattr in fs/proc/fd.c); before, only their limit is known.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from asyncli import metrics
+from asyncli.collect.groups import Group, memory_group
+from asyncli.collect.probe_budget import ProbeReading
+from asyncli.collect.procfs import PROC, read_text
+
+# Enough for a server with a process for each connection, each with few descriptors.
+_MOST_PROCESSES = 128
+_OPEN_FILES = re.compile(r"^Max open files\s+(\d+)", re.MULTILINE)
+
+
+class Headroom:
+    """The headroom of ``pids``. Blocking; ended processes are skipped.
+
+    Its memory group is the one with the tightest limit at the first reading, which outlives its processes.
+    """
+
+    def __init__(self, pids: Callable[[], Iterable[int]], *, proc: Path = PROC) -> None:
+        self._pids = pids
+        self._proc = proc
+        self._group: Group | None = None
+        self._looked = False
+        self._limits: dict[int, int] = {}
+
+    def read(self) -> ProbeReading:
+        """Descriptors of the fullest process (the lowest limit where they cannot be counted), and its memory group."""
+        pids = list(self._pids())[:_MOST_PROCESSES]
+        return ProbeReading({**self._descriptors(pids), **self._memory(pids)})
+
+    def _descriptors(self, pids: list[int]) -> dict[str, float]:
+        self._limits = {pid: limit for pid, limit in self._limits.items() if pid in pids}
+        fullest = (0.0, 0, 0)
+        for pid in pids:
+            with contextlib.suppress(OSError):
+                number = os.stat(f"{self._proc}/{pid}/fd").st_size
+                if pid not in self._limits:
+                    found = _OPEN_FILES.search(read_text(f"{self._proc}/{pid}/limits"))
+                    self._limits[pid] = int(found[1]) if found else 0
+                if number and (limit := self._limits[pid]):
+                    fullest = max(fullest, (number / limit, number, limit))
+        _, number, limit = fullest
+        if number:
+            return {metrics.SERVER_DESCRIPTORS: float(number), metrics.SERVER_DESCRIPTORS_LIMIT: float(limit)}
+        least = min(filter(None, self._limits.values()), default=0)
+        return {metrics.SERVER_DESCRIPTORS_LIMIT: float(least)} if least else {}
+
+    def _memory(self, pids: list[int]) -> dict[str, float]:
+        if not self._looked and pids:
+            self._looked = True
+            self._group = self._tightest(pids)
+        if self._group is None:
+            return {}
+        # The group may be removed with its last process.
+        with contextlib.suppress(OSError, ValueError):
+            limit = self._group.limit_bytes
+            return {
+                metrics.SERVER_GROUP_BYTES: float(self._group.held_bytes),
+                metrics.SERVER_GROUP_KILLED: float(self._group.killed),
+                **({} if limit is None else {metrics.SERVER_GROUP_LIMIT_BYTES: float(limit)}),
+            }
+        return {}
+
+    def _tightest(self, pids: list[int]) -> Group | None:
+        """The group with the tightest limit; None where none has one."""
+        found: dict[Group, int] = {}
+        with contextlib.suppress(OSError):
+            mounts = read_text(f"{self._proc}/self/mountinfo")
+            for pid in pids:
+                with contextlib.suppress(OSError, ValueError):
+                    group = memory_group(read_text(f"{self._proc}/{pid}/cgroup"), mounts)
+                    if group is not None and group not in found and (limit := group.limit_bytes) is not None:
+                        found[group] = limit
+        return min(found, key=lambda one: found[one], default=None)
