@@ -48,7 +48,7 @@ def _require_one_server(fields: Mapping[str, Any], located: Mapping[str, str]) -
 
 
 def _require_one_aim(fields: Mapping[str, Any], located: Mapping[str, str]) -> None:
-    """Each URL's connections go to one place, which has what is said of it."""
+    """--connect-to, --resolve and --source do not contradict each other."""
     place, names = fields.get("connect_to"), fields.get("resolve")
     if place and names:
         raise PlanError(f"{located['connect_to']} and {located['resolve']}: all connections go there; leave one out")
