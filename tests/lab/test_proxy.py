@@ -1,4 +1,4 @@
-"""The lab's proxy: three nginx, and what keep-alive to the backends changes is what the two lines change."""
+"""The lab's proxy: three nginx, and what keep-alive to the backends changes is what its lines change."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ import pytest
 from lab_clients import Client, Poller, group
 
 from asyncli.lab import choose
-from asyncli.lab.nginx import LabNginx, LabNginxProxy
+from asyncli.lab.nginx import LabNginx
+from asyncli.lab.proxies import LabNginxProxy
 
 pytestmark = pytest.mark.nginx
 
@@ -78,7 +79,7 @@ async def test_a_backend_ends_a_connection_after_its_keepalive_requests() -> Non
         assert await beats_through(server, 60) == [(3, 30), (3, 30)]
 
 
-async def test_two_lines_are_all_that_differs() -> None:
+async def test_three_lines_are_all_that_differs() -> None:
     texts = []
     for keep in (False, True):
         async with lab(upstream_keepalive=keep) as server:
@@ -86,7 +87,9 @@ async def test_two_lines_are_all_that_differs() -> None:
             # Ports and folders differ.
             texts.append([line.strip() for line in lines if not any(word in line for word in ("127.0.0.1", "error_log"))])
     off, on = texts
-    assert [line for line in on if line not in off] == ["proxy_http_version 1.1;", 'proxy_set_header Connection "";']
+    assert [line for line in on if line not in off] == [
+        "proxy_http_version 1.1;", "proxy_set_header Connection $connection_upgrade;", "proxy_set_header Upgrade $http_upgrade;"
+    ]  # fmt: skip
     assert [line for line in off if line not in on and not line.startswith("#")] == []
     assert "keepalive 32;" in off
 
