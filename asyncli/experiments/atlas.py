@@ -70,6 +70,8 @@ CELLS = {
     "caddy-h2": Cell("caddy", "HTTP/2 over TLS, pings", True, **_H2),
     "lighttpd": Cell("lighttpd", "HTTP"),
     "lighttpd-h2c": Cell("lighttpd", "HTTP/2, pings", **_H2),
+    "varnish": Cell("varnish", "HTTP"),
+    "varnish-h2c": Cell("varnish", "HTTP/2, pings", **_H2),
     "builtin": Cell("builtin", "HTTP"),
     "builtin-tls": Cell("builtin", "HTTPS", True),
     "nchan-ws": Cell("nchan", "WebSocket"),

@@ -28,6 +28,7 @@ NAMES: dict[str, Known] = {
     "haproxy-proxy": Known("proxies.LabHaproxyProxy", "a HAProxy before two nginx: HTTP, HTTP/2, WebSocket"),
     "caddy": Known("one_process.LabCaddy", "HTTP, HTTP/2"),
     "lighttpd": Known("one_process.LabLighttpd", "HTTP, HTTP/2"),
+    "varnish": Known("one_process.LabVarnish", "HTTP, HTTP/2"),
     "websockets": Known("libraries.LabWebsockets", "Python's websockets on asyncio: WebSocket"),
     "aiohttp": Known("libraries.LabAiohttp", "Python's aiohttp: WebSocket, HTTP"),
     "uvicorn": Known("libraries.LabUvicorn", "Python's uvicorn with an app of ASGI: WebSocket, HTTP"),

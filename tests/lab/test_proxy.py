@@ -9,9 +9,9 @@ from typing import Any
 
 import h11
 import pytest
-from lab_clients import Client, Poller, group
+from lab_clients import Client, Poller, group, refusal
 
-from asyncli.lab import choose
+from asyncli.lab import choose, ports
 from asyncli.lab.nginx import LabNginx
 from asyncli.lab.proxies import LabNginxProxy
 
@@ -92,6 +92,21 @@ async def test_three_lines_are_all_that_differs() -> None:
     ]  # fmt: skip
     assert [line for line in off if line not in on and not line.startswith("#")] == []
     assert "keepalive 32;" in off
+
+
+@pytest.mark.parametrize("name", ["nginx-proxy", pytest.param("haproxy-proxy", marks=pytest.mark.haproxy)])
+async def test_more_than_the_ports_to_its_backends_or_its_descriptors_are_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ports, "ephemeral", lambda: 20)
+    assert "-c 40" in await refusal(choose(name, connections=41))
+    monkeypatch.setattr("asyncli.lab.base.descriptor_limit", lambda: 64 + 8 + 4 + 2 * 30)
+    if name == "haproxy-proxy":
+        assert "-c 30" in await refusal(choose(name, connections=31, workers=1))
+
+
+async def test_websockets_take_an_nginx_with_nchan(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("asyncli.lab.nginx._NCHAN_MODULE", "none.so")
+    assert "libnginx-mod-nchan" in await refusal(lab(scheme="ws"))
+    assert (lab().also, {type(one) for one in lab().backends}) == ("", {LabNginx})
 
 
 async def test_a_second_interrupt_while_a_backend_ends_leaves_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
