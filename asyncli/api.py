@@ -85,8 +85,8 @@ def lab_server(
 ) -> LabServer:
     """A local server: ``async with asyncli.lab_server("nginx", connections="10k") as server: ...``. It ends with the block.
 
-    ``name``: "nginx", "nginx-proxy", "apache-prefork", "apache-event", "haproxy" or "builtin"; None: an nginx with stub_status,
-    else the built-in one. ``connections``: how many it must hold (None: 100,000 on nginx and the built-in one, less on others).
+    ``name``: as of ``asyncli lab``; None: an nginx with stub_status, else the built-in one. ``connections``: how many it must
+    hold (None: 100,000 on nginx and the built-in one, less on others).
     ``keepalive``: its timeout is ten times these seconds (or "1h"). Raises PlanError for a bad argument,
     :class:`~asyncli.errors.HostError` where it cannot start.
     """

@@ -24,7 +24,7 @@ from namespaces import can_be_made
 
 from asyncli.lab.apache import find_apache
 from asyncli.lab.executables import find_nginx
-from asyncli.lab.nginx import NCHAN_MODULE
+from asyncli.lab.nginx import has_nchan
 from asyncli.lab.one_process import LabHaproxy, LabMosquitto
 
 # Before numpy is loaded: its threads would take the CPUs that other tests of a lane use.
@@ -46,11 +46,6 @@ def _nginx() -> bool:
     return binary is not None and binary.stub_status
 
 
-def _nchan() -> bool:
-    binary = find_nginx()
-    return binary is not None and Path(binary.modules, NCHAN_MODULE).is_file()
-
-
 def _compiler() -> bool:
     """A compiler with the C library's headers: each comes without the other."""
     try:
@@ -65,7 +60,7 @@ _SERVERS: dict[str, tuple[Callable[[], bool], str, tuple[str, ...]]] = {
     "nginx": (_nginx, "no nginx with stub_status on this host; apt-get install nginx", ("ASYNCLI_REQUIRE_NGINX", "ASYNCLI_REQUIRE_SERVERS")),
     "apache": (lambda: find_apache() is not None, "no Apache 2.4 on this host; apt-get install apache2", ("ASYNCLI_REQUIRE_SERVERS",)),
     "haproxy": (lambda: LabHaproxy.found() is not None, "no HAProxy on this host; apt-get install haproxy", ("ASYNCLI_REQUIRE_SERVERS",)),
-    "nchan": (_nchan, "no nginx with Nchan on this host; apt-get install libnginx-mod-nchan", ("ASYNCLI_REQUIRE_SERVERS",)),
+    "nchan": (has_nchan, "no nginx with Nchan on this host; apt-get install libnginx-mod-nchan", ("ASYNCLI_REQUIRE_SERVERS",)),
     "stores": (
         lambda: bool(shutil.which("redis-server") and shutil.which("memcached")),
         "no redis or no memcached on this host; apt-get install redis-server memcached", ("ASYNCLI_REQUIRE_SERVERS",),

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from asyncli.analysis.constants import PART
 from asyncli.analysis.saturation import MOST_CPU_SHARE
 from asyncli.analysis.totals import Totals
-from asyncli.findings.host import host_busy, host_shared
+from asyncli.findings.host import host_busy, host_shared, upstream_sockets
 from asyncli.metrics import GENERATOR_CPU_S, HOST_CPU_BUSY_S, KERNEL_SOCKETS, KERNEL_TCP_ALLOC, SERVER_CPU_S, SESSION_CPU_S
 from asyncli.records import Finding
 from asyncli.run import Run
@@ -91,4 +91,7 @@ def other_sockets(run: Run, totals: Totals) -> list[Finding]:
     # Daemons open and close dozens; a share of 5 % changes no printed digit.
     if abs(others) <= 50 + 0.05 * ours:
         return []
-    return [host_shared(run.sides.host, ours, others)]
+    drained = run.phase("residue")
+    gone = None if drained is None or others < 0 else allocated.last(since_s=drained.start_s)
+    told = host_shared if gone is None or gone - before > others / 2 else upstream_sockets
+    return [told(run.sides.host, ours, others)]

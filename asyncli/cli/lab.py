@@ -29,8 +29,8 @@ The system's own configuration is neither read nor changed.
     "-c",
     "--connections",
     metavar="N",
-    help="How many it must hold.  [default: nginx, nchan and builtin 100k, nginx-proxy 5k, apache-prefork 256, server models 16, "
-    "the others 10k]",
+    help="How many it must hold.  [default: nginx, nchan and builtin 100k, haproxy-proxy 9k, apache-prefork 256, server models "
+    "16, the others 10k]",
 )
 @click.option("-k", "--keepalive", default="3600", metavar="TIME", show_default=True, help="The clients' longest keepalive.")
 @click.option("--port", default="0", metavar="PORT", show_default=True, help="The port; 0: a free one.")

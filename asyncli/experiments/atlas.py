@@ -60,12 +60,18 @@ CELLS = {
     "haproxy-tls": Cell("haproxy", "HTTPS", True),
     "haproxy-h2c": Cell("haproxy", "HTTP/2, pings", **_H2),
     "haproxy-h2": Cell("haproxy", "HTTP/2 over TLS, pings", True, **_H2),
+    "nginx-proxy-ws": Cell("nginx-proxy", "WebSocket", scheme="ws"),
+    "nginx-proxy-wss": Cell("nginx-proxy", "WebSocket over TLS", True, scheme="ws"),
+    "haproxy-proxy-ws": Cell("haproxy-proxy", "WebSocket", scheme="ws"),
+    "haproxy-proxy-wss": Cell("haproxy-proxy", "WebSocket over TLS", True, scheme="ws"),
     "caddy": Cell("caddy", "HTTP"),
     "caddy-tls": Cell("caddy", "HTTPS", True),
     "caddy-h2c": Cell("caddy", "HTTP/2, pings", **_H2),
     "caddy-h2": Cell("caddy", "HTTP/2 over TLS, pings", True, **_H2),
     "lighttpd": Cell("lighttpd", "HTTP"),
     "lighttpd-h2c": Cell("lighttpd", "HTTP/2, pings", **_H2),
+    "varnish": Cell("varnish", "HTTP"),
+    "varnish-h2c": Cell("varnish", "HTTP/2, pings", **_H2),
     "builtin": Cell("builtin", "HTTP"),
     "builtin-tls": Cell("builtin", "HTTPS", True),
     "nchan-ws": Cell("nchan", "WebSocket"),
@@ -110,7 +116,7 @@ _CAPTION = (
     "Each is one more connection, by a ladder: slopes of memory over connections held, ± half of a 95 % interval. On its side: "
     "what the server's control group is charged for it, and its TCP socket where that is not. CPU time is the server's, "
     "handshakes included. A figure whose interval reaches zero is left out. Each server is the lab's, with its configuration "
-    "there: no log, no cache, no backend."
+    "there: no log, no cache, no backend but a proxy's, of which nothing is counted. On a proxy's side are both of its ends."
 )
 
 
@@ -149,7 +155,7 @@ async def _measure(context: Context, name: str, number: int) -> None:
             keepalive=plan.keepalive, hold=plan.hold, baseline=plan.baseline, **keys,
         )  # fmt: skip
         run = await climb(server, soak)
-        found = {**figures_of(run, charges), **cpu_of(run)}
+        found = {**figures_of(run, charges, server.ends), **cpu_of(run)}
         context.met(server)
     whole = found["held"] == found["asked"]
     context.add(

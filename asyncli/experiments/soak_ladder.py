@@ -40,9 +40,11 @@ _KNOWN = 0.1
 
 
 def plan_of_soak(server: LabServer, **values: Any) -> Plan:
-    """A soak's plan by the keys of a plan file, without a residue: the server ends right after it."""
+    """A soak's plan by the keys of a plan file, without a residue: the server ends right after it. A proxy's has one: what of its
+    sockets goes with ours belongs to them.
+    """
     plan = build_plan([Layer("{key}", {"urls": [server.url], "server_pid": server.pid, "reopen": False, **values})])
-    return msgspec.structs.replace(plan, residue_s=0.0)
+    return plan if server.ends > 2 else msgspec.structs.replace(plan, residue_s=0.0)
 
 
 class _Ladder(NoObserver):
@@ -102,8 +104,9 @@ async def climb(server: LabServer, plan: Plan) -> Run:
     return msgspec.structs.replace(run, samples=sorted([*run.samples, *ladder.samples], key=lambda one: one.t_s))
 
 
-def figures_of(run: Run, charges: Charges | None = None) -> dict[str, Any]:
-    """A soak's figures: bytes by the cost's names, each with half of its 95 % interval. Pure.
+def figures_of(run: Run, charges: Charges | None = None, ends: int = 2) -> dict[str, Any]:
+    """A soak's figures: bytes by the cost's names, each with half of its 95 % interval; ``ends``: of each connection on this
+    host, a proxy's to its backend among them. Pure.
 
     ``socket``: the kernel's objects for an end, where known to ± 10 %. ``rest``: :func:`own_cost` less the server's own memory
     and socket.
@@ -119,11 +122,11 @@ def figures_of(run: Run, charges: Charges | None = None) -> dict[str, Any]:
         "processes": run.series(SERVER_PROCESSES).last(until_s=end),
         "threads": run.series(SERVER_THREADS).last(until_s=end),
         "full_bytes": run.series(SERVER_PSS_BYTES).last(until_s=end),
-        **own_cost(run, cost, charges),
+        **own_cost(run, cost, charges, ends),
     }
-    for key, one in (("user", cost.server_user), ("kernel", cost.kernel), ("host", cost.host_total)):
-        found[key] = one and one.bytes_per_connection
-        found[f"{key}_half"] = one and one.half_width
+    for key, one, share in (("user", cost.server_user, 1.0), ("kernel", cost.kernel, 2 / ends), ("host", cost.host_total, 1.0)):
+        found[key] = one and share * one.bytes_per_connection
+        found[f"{key}_half"] = one and share * one.half_width
     known_well = cost.kernel is not None and cost.kernel.half_width <= _KNOWN * cost.kernel.bytes_per_connection
     found["socket"] = found["kernel"] if known_well else None
     parts = [found[key] for key in ("own", "user", "socket")]
@@ -131,19 +134,21 @@ def figures_of(run: Run, charges: Charges | None = None) -> dict[str, Any]:
     return found
 
 
-def own_cost(run: Run, cost: Costs, charges: Charges | None = None) -> dict[str, float | None]:
+def own_cost(run: Run, cost: Costs, charges: Charges | None = None, ends: int = 2) -> dict[str, float | None]:
     """``own``, bytes that one more connection takes on the server's side where both sides are this host; ``own_half``, half of
     its interval; None if unknown. What the server's control group is charged, and its TCP socket where that is not; without a
-    group all that the host takes, less asyncli's memory and the kernel's for its end.
+    group all that the host takes, less asyncli's memory and the kernel's for its end; of a proxy it is unknown.
     """
     if charges is not None and charges.samples:
         zero_s = run.environment["clock"]["monotonic_s"]
         parts = [(_slope(run, [Sample(one.t_s - zero_s, one.values) for one in charges.samples]), 1)]
         if not charges.with_sockets:
-            # A connection has one of the host's at either end.
+            # Of these one end was accepted by the server; a proxy's to its backend is charged to the group that made it.
             tcp = run.series(f"{KERNEL_SLAB}TCP")
-            halves = [Sample(t_s, {SERVER_PSS_BYTES: value / 2}) for t_s, value in zip(tcp.t_s, tcp.values, strict=True)]
+            halves = [Sample(t_s, {SERVER_PSS_BYTES: value / ends}) for t_s, value in zip(tcp.t_s, tcp.values, strict=True)]
             parts.append((_slope(run, halves), 1))
+    elif ends > 2:
+        parts = [(None, 1)]
     else:
         parts = [(cost.host_total, 1), (cost.kernel, -1), (cost.generator_user, -1)]
     known = [(one, sign) for one, sign in parts if one is not None]

@@ -11,7 +11,8 @@ from asyncli.experiments.context import Context, figures
 from asyncli.experiments.judging import Rule, claimed, counted, limited, unjudged
 from asyncli.experiments.record import Chart, Claim, Column, Conclusions, Rounds, bars, span, turned
 from asyncli.lab.base import ask
-from asyncli.lab.nginx import LabNginx, LabNginxProxy
+from asyncli.lab.nginx import LabNginx
+from asyncli.lab.proxies import LabNginxProxy
 from asyncli.metrics import STATUS_ACCEPTS, STATUS_REQUESTS
 
 #: step -> (keep-alive to the backends, requests that a backend allows a connection, idle connections that the proxy keeps)

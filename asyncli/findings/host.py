@@ -40,3 +40,14 @@ def host_shared(host: str, ours: int, others: int) -> Words:
         f"of {host} in all and the residual include theirs",
         f"run again while no other program on {host} opens connections",
     )
+
+
+@finding("upstream_sockets", "info")
+def upstream_sockets(host: str, ours: int, others: int) -> Words:
+    """From the baseline to the hold's end other programs opened ``others`` more TCP sockets than they closed, and after the drain
+    most were gone. A proxy's are so, to its backend on the same host.
+    """
+    return Words(
+        f"{others:,} other sockets came to {host} and went with the {ours:,} of our connections, as a proxy's to its backend do: "
+        f"the kernel's cost for each of our ends, and that of {host} in all, include them"
+    )

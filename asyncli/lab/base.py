@@ -54,7 +54,11 @@ class LabServer(ABC):
     #: Of its URL, without TLS.
     scheme: str = "http"
     #: Another that it speaks at the same port; "" where there is none.
-    also: ClassVar[str] = ""
+    also: str = ""
+    #: Of each connection that it holds, on this host: the client's and its own, and a backend's where it is a proxy.
+    ends: int = 2
+    #: Of each connection, where it is one process.
+    descriptors_each: ClassVar[int] = 1
     #: Keys of a plan for it, as what is sent as a heartbeat.
     plan_keys: ClassVar[Mapping[str, Any]] = {}
     #: Whether it prints a line when it is ready.
@@ -221,7 +225,7 @@ class LabServer(ABC):
 
     def _require_room(self, own: int) -> None:
         """It is one process, in which so many descriptors are no connections. Raises :class:`HostError`."""
-        most = max(0, (nofile := descriptor_limit()) - own)
+        most = max(0, (nofile := descriptor_limit()) - own) // self.descriptors_each
         if self.connections > most:
             raise HostError(
                 f"{self.name} is one process and holds at most {most:,} connections with {nofile:,} descriptors, not "

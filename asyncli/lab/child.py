@@ -39,10 +39,10 @@ _GROUP: contextvars.ContextVar[str] = contextvars.ContextVar("group", default=""
 
 
 @contextlib.contextmanager
-def inside(procs: Path) -> Iterator[None]:
-    """Servers started within join the control group of this ``cgroup.procs`` before they exec: what they took before joining
-    would stay charged to us (cgroups(7))."""
-    token = _GROUP.set(str(procs))
+def inside(procs: Path | None) -> Iterator[None]:
+    """Servers started within join the control group of this ``cgroup.procs`` (None: ours) before they exec: what they took before
+    joining would stay charged to us (cgroups(7))."""
+    token = _GROUP.set(str(procs or ""))
     try:
         yield
     finally:

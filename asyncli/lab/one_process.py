@@ -202,6 +202,33 @@ class LabLighttpd(OneProcess):
         return b" 200 " in (await ask(self.port, "/", ports.reachable(self.address)))[:16]
 
 
+class LabVarnish(OneProcess):
+    """A Varnish that answers 200 itself, in HTTP/1.1 and, in the clear, HTTP/2: a manager, and a child that holds the
+    connections. It compiles its configuration, so a C compiler is there with it. Each connection of HTTP/2 has a thread.
+    """
+
+    name, program, version_flag, install = "varnish", "varnishd", "-V", "apt-get install varnish"
+    template = "varnish.vcl"
+    speaks_http2 = True
+    says = re.compile(r"^varnishd \(varnish-(\d[\d.]*)", re.MULTILINE)
+    grave = re.compile(r"^Error")
+
+    def _argv(self) -> list[str]:
+        # Its log is memory that it shares: of the usual 80 MB each request would touch more.
+        more = {"timeout_idle": self._timeout_s, "listen_depth": backlog(), "vsl_space": "1M"}
+        if self.http2:
+            more |= {"feature": "+http2", "thread_pool_max": self.connections + 500}
+        # It does not raise its limit of descriptors by itself.
+        return [
+            "/bin/sh", "-c", 'ulimit -n "$0" && exec "$@"', str(descriptor_limit()), self._path, "-F", "-j", "none",
+            "-n", str(self.config_path.parent), "-f", str(self.config_path), "-T", "none",
+            "-a", ports.host_port(self.address, self.port), *(word for key, to in more.items() for word in ("-p", f"{key}={to}")),
+        ]  # fmt: skip
+
+    async def _answers(self) -> bool:
+        return b" 200 " in (await ask(self.port, "/", ports.reachable(self.address)))[:16]
+
+
 class LabMosquitto(OneProcess):
     """A mosquitto that takes anybody: one process of one thread, which its descriptors bound. It has no status page.
     ``more_lines`` are added to its configuration.

@@ -64,17 +64,27 @@ def require_free(address: str, port: int) -> None:
     raise HostError(known.get(error.errno or 0, other))
 
 
+def ephemeral() -> int:
+    """How many ports this host's clients have to one address and port."""
+    low, high = _ephemeral()
+    return high - low + 1
+
+
+def _ephemeral() -> tuple[int, int]:
+    try:
+        low, high = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text(encoding="ascii").split()
+        return int(low), int(high)
+    except (OSError, ValueError):
+        return _DEFAULT_EPHEMERAL, 60_999
+
+
 def free_pair(address: str) -> tuple[int, int]:
     """A port free on ``address``, and the next one free on 127.0.0.1 for the status page.
 
     Two lab servers that draw the same port, which reuseport would share silently, collide on the exclusive status port and draw
     again.
     """
-    try:
-        text = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text(encoding="ascii")
-        highest = min(int(text.split()[0]), _DEFAULT_EPHEMERAL)
-    except (OSError, ValueError, IndexError):
-        highest = _DEFAULT_EPHEMERAL
+    highest = min(_ephemeral()[0], _DEFAULT_EPHEMERAL)
     if highest - _LOWEST < _LEAST_CHOICE:
         highest = 60_000
     for _ in range(_TRIES):

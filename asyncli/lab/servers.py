@@ -20,13 +20,15 @@ class Known(NamedTuple):
 
 NAMES: dict[str, Known] = {
     "nginx": Known("nginx.LabNginx", "HTTP, HTTP/2"),
-    "nginx-proxy": Known("nginx.LabNginxProxy", "an nginx before two others: HTTP"),
+    "nginx-proxy": Known("proxies.LabNginxProxy", "an nginx before two others: HTTP, HTTP/2, WebSocket"),
     "nchan": Known("nginx.LabNchan", "an nginx that holds WebSockets and event streams"),
     "apache-prefork": Known("apache.LabApachePrefork", "a process for each connection: HTTP"),
     "apache-event": Known("apache.LabApacheEvent", "HTTP, HTTP/2"),
     "haproxy": Known("one_process.LabHaproxy", "HTTP, HTTP/2"),
+    "haproxy-proxy": Known("proxies.LabHaproxyProxy", "a HAProxy before two nginx: HTTP, HTTP/2, WebSocket"),
     "caddy": Known("one_process.LabCaddy", "HTTP, HTTP/2"),
     "lighttpd": Known("one_process.LabLighttpd", "HTTP, HTTP/2"),
+    "varnish": Known("one_process.LabVarnish", "HTTP, HTTP/2"),
     "websockets": Known("libraries.LabWebsockets", "Python's websockets on asyncio: WebSocket"),
     "aiohttp": Known("libraries.LabAiohttp", "Python's aiohttp: WebSocket, HTTP"),
     "uvicorn": Known("libraries.LabUvicorn", "Python's uvicorn with an app of ASGI: WebSocket, HTTP"),

@@ -166,6 +166,7 @@ def doubts(summary: Summary) -> list[str]:
     shared = next((one for one in summary.findings if one.code == "host_shared"), None)
     if shared is not None:
         found.append(f"Not alone on the host: {oneline(shared.evidence)}. Remedy: {oneline(shared.remedy)}.")
+    found += [f"{oneline(one.evidence)}." for one in summary.findings if one.code == "upstream_sockets"]
     total, few = summary.cost.host_total, next((one for one in summary.findings if one.code == "cost_few_points"), None)
     if few is not None and total is not None and total.of_levels and few.remedy:
         found.append(f"The ramp was too short for a slope: first use is included. For a slope: {few.remedy}.")

@@ -363,6 +363,8 @@ def test_company_on_this_host(by: int, local: bool) -> None:
     assert other_sockets(run, of) == []
     (finding,) = other_sockets(raised(run, by, "kernel.tcp_alloc", since_s=9.0), of)
     assert finding.fields["others"] == by
+    left = raised(raised(run, by, "kernel.tcp_alloc", since_s=9.0), -by, "kernel.tcp_alloc", since_s=run.phase("residue").start_s)
+    assert [one.code for one in other_sockets(left, of)] == ["upstream_sockets" if by > 0 else "host_shared"]
     assert other_sockets(bare_run(samples=run.samples), of) == []
     assert other_sockets(bare_run(run.ticks, run.phases), of) == []
 

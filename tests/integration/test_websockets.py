@@ -7,6 +7,7 @@ import struct
 from pathlib import Path
 
 import fault_table
+import psutil
 import pytest
 from programs import SHORT, Done, Program, codes, held, here, publish, recorded, report, require_whole, run, speaking
 from wsproto import ConnectionType, WSConnection
@@ -46,6 +47,23 @@ async def test_an_nginx_holds_them_and_its_words_are_counted(tmp_path: Path, tls
     assert summary["reconciliation"]["requests_delta"] - summary["reconciliation"]["accepts_delta"] < 60
     assert summary["reconciliation"]["server_active"] == N
     assert summary["heartbeats"]["answered"] >= summary["heartbeats"]["sent"] - N
+
+
+@pytest.mark.nchan
+@pytest.mark.haproxy
+@pytest.mark.parametrize(("name", "tls"), [("nginx-proxy", True), ("haproxy-proxy", False)])
+async def test_proxies_hold_them_and_are_measured_alone(tmp_path: Path, name: str, tls: bool) -> None:
+    async with choose(name, connections=100, tls=tls, scheme="ws") as server:
+        authority = [] if server.authority is None else ["--ca", server.authority]
+        words = (server.url, *SHORT, *authority, "--status-url", server.status_url, "-c", "100", "--hold", "1", "--out", "run.db", "--quiet")
+        done = await asyncio.to_thread(run, tmp_path, "soak", *words)
+        server_pid, own = server.pid, 1 + len(psutil.Process(server.pid).children(recursive=True))
+    summary = report(tmp_path, "run.db")
+    counts, beats = summary["connections"], summary["heartbeats"]
+    assert (done.status, counts["held"], counts["lost"], counts["deaths"]) == (0, 100, 0, {})
+    assert (beats["answered"] == beats["sent"] > 0, summary["reconciliation"]["server_active"]) == (True, 100)
+    # Not the backends, two nginx with a worker each.
+    assert (summary["environment"]["server"]["pid"], {*recorded(tmp_path / "run.db").series("server.processes").values}) == (server_pid, {own})
 
 
 def said(folder: Path, name: str) -> int:

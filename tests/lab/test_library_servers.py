@@ -19,8 +19,8 @@ from asyncli.lab import choose, golang, kind_of, libraries, one_process
 
 websockets = pytest.importorskip("websockets.asyncio.client")
 SOCKETS = ("websockets", "aiohttp", "uvicorn", "node-ws", "gorilla", "gobwas")
-PAGES = ("aiohttp", "uvicorn", "node-ws", "gorilla", "caddy", "lighttpd")
-HTTP2 = ("caddy", "lighttpd", "haproxy", "apache-event")
+PAGES = ("aiohttp", "uvicorn", "node-ws", "gorilla", "caddy", "lighttpd", "varnish", "nginx-proxy", "haproxy-proxy")
+HTTP2 = ("caddy", "lighttpd", "varnish", "haproxy", "apache-event", "nginx-proxy", "haproxy-proxy")
 #: What the distribution and pip do not install has a variable of its own.
 ASKED_FOR = {"node-ws": "ASYNCLI_REQUIRE_NODE", "gorilla": "ASYNCLI_REQUIRE_GO", "gobwas": "ASYNCLI_REQUIRE_GO"}
 
@@ -97,7 +97,7 @@ async def test_nats_answers_a_client_that_listens_first() -> None:
         writer.close()
 
 
-@pytest.mark.parametrize("name", [*SOCKETS, "redis", "memcached", "nats", "caddy", "lighttpd", "haproxy", "mosquitto"])
+@pytest.mark.parametrize("name", [*SOCKETS, "redis", "memcached", "nats", "caddy", "lighttpd", "varnish", "haproxy", "mosquitto"])
 def test_what_is_missing_is_told_with_the_line_that_installs_it(name: str, temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (one_process, libraries, golang):
         monkeypatch.setattr(module, "programs", lambda *_: iter(()))

@@ -1,4 +1,4 @@
-"""The lab's proxy: three nginx, and what keep-alive to the backends changes is what the two lines change."""
+"""The lab's proxy: three nginx, and what keep-alive to the backends changes is what its lines change."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from typing import Any
 
 import h11
 import pytest
-from lab_clients import Client, Poller, group
+from lab_clients import Client, Poller, group, refusal
 
-from asyncli.lab import choose
-from asyncli.lab.nginx import LabNginx, LabNginxProxy
+from asyncli.lab import choose, ports
+from asyncli.lab.nginx import LabNginx
+from asyncli.lab.proxies import LabNginxProxy
 
 pytestmark = pytest.mark.nginx
 
@@ -78,7 +79,7 @@ async def test_a_backend_ends_a_connection_after_its_keepalive_requests() -> Non
         assert await beats_through(server, 60) == [(3, 30), (3, 30)]
 
 
-async def test_two_lines_are_all_that_differs() -> None:
+async def test_three_lines_are_all_that_differs() -> None:
     texts = []
     for keep in (False, True):
         async with lab(upstream_keepalive=keep) as server:
@@ -86,9 +87,26 @@ async def test_two_lines_are_all_that_differs() -> None:
             # Ports and folders differ.
             texts.append([line.strip() for line in lines if not any(word in line for word in ("127.0.0.1", "error_log"))])
     off, on = texts
-    assert [line for line in on if line not in off] == ["proxy_http_version 1.1;", 'proxy_set_header Connection "";']
+    assert [line for line in on if line not in off] == [
+        "proxy_http_version 1.1;", "proxy_set_header Connection $connection_upgrade;", "proxy_set_header Upgrade $http_upgrade;"
+    ]  # fmt: skip
     assert [line for line in off if line not in on and not line.startswith("#")] == []
     assert "keepalive 32;" in off
+
+
+@pytest.mark.parametrize("name", ["nginx-proxy", pytest.param("haproxy-proxy", marks=pytest.mark.haproxy)])
+async def test_more_than_the_ports_to_its_backends_or_its_descriptors_are_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ports, "ephemeral", lambda: 20)
+    assert "-c 40" in await refusal(choose(name, connections=41))
+    monkeypatch.setattr("asyncli.lab.base.descriptor_limit", lambda: 64 + 8 + 4 + 2 * 30)
+    if name == "haproxy-proxy":
+        assert "-c 30" in await refusal(choose(name, connections=31, workers=1))
+
+
+async def test_websockets_take_an_nginx_with_nchan(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("asyncli.lab.nginx._NCHAN_MODULE", "none.so")
+    assert "libnginx-mod-nchan" in await refusal(lab(scheme="ws"))
+    assert (lab().also, {type(one) for one in lab().backends}) == ("", {LabNginx})
 
 
 async def test_a_second_interrupt_while_a_backend_ends_leaves_no_other(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,140 @@
+"""Proxies before two backends that answer a small JSON and hold WebSockets: what a proxied connection costs the proxy."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from typing import Any
+
+from asyncli.errors import HostError
+from asyncli.lab import child, nginx, ports
+from asyncli.lab.base import LabServer
+from asyncli.lab.nginx import LabNchan, LabNginx
+from asyncli.lab.one_process import LabHaproxy
+
+
+class _Backend(LabNchan):
+    """As :class:`LabNginx`, and an upgrade is a subscription, as in :class:`LabNchan`."""
+
+    def _values(self) -> Mapping[str, object]:
+        plain, values = LabNginx._values(self)["answer"], super()._values()
+        return {**values, "answer": f'if ($http_upgrade = "") {{ {plain} }}\n            {values["answer"]}'}
+
+
+class Proxy(LabServer):
+    """A proxy before two nginx, with a master each. They hold WebSockets where this host's nginx has Nchan; with ``scheme`` "ws"
+    it must. ``backend_keepalive_requests``: requests until a backend closes (nginx's default: 100 before 1.19.10, 1,000 since).
+
+    ``url``, ``status_url``, ``pid`` and ``workers`` are the proxy's. The backends are in no control group of the proxy's.
+    """
+
+    def __init__(self, *common: Any, backend_keepalive_requests: int = 1_000, **more: Any) -> None:
+        super().__init__(*common, **more)
+        # A held WebSocket has a backend's; requests share theirs.
+        self.ends = 4 if self.scheme == "ws" else 2
+        sockets = self.scheme == "ws" or nginx.has_nchan()
+        self.also = "http" if self.scheme == "ws" else "ws" * sockets
+        # All at once may go to either.
+        self.backends = tuple(
+            (_Backend if sockets else LabNginx)(
+                self.connections, workers=self._asked_workers, keepalive_requests=backend_keepalive_requests, least_workers=1,
+                body=f'{{"status":"ok","backend":"{name}"}}\n', content_type="application/json",
+            )
+            for name in "ab"
+        )  # fmt: skip
+
+    async def start(self) -> None:
+        """Start the backends, then the proxy; returns when all three answer, else :class:`HostError`."""
+        if self._process is not None:
+            return
+        most = len(self.backends) * ports.ephemeral()
+        if self.connections > most:
+            raise HostError(
+                f"{self.name} has {most:,} ports to its {len(self.backends)} backends, not {self.connections:,}; "
+                f"ask for fewer (-c {most}) or widen net.ipv4.ip_local_port_range"
+            )
+        try:
+            with child.inside(None):
+                for backend in self.backends:
+                    await backend.start()
+            await super().start()
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def stop(self) -> None:
+        """End the proxy, then the backends, and remove their files. Safe to repeat."""
+        # Each in turn, even if a second Ctrl-C cancels one.
+        async with contextlib.AsyncExitStack() as stack:
+            for backend in reversed(self.backends):
+                stack.push_async_callback(backend.stop)
+            await super().stop()
+
+    def _values(self) -> Mapping[str, object]:
+        return {
+            **super()._values(),
+            "backend_a": f"127.0.0.1:{self.backends[0].port}",
+            "backend_b": f"127.0.0.1:{self.backends[1].port}",
+            # The longest gap between two heartbeats must stay below it.
+            "tunnel_timeout": max(60, self._timeout_s),
+        }
+
+
+_OFF = "# (off: neither proxy_http_version 1.1 nor an empty Connection header)"
+# The map is empty for what asks for no upgrade.
+_KEPT = ("proxy_http_version 1.1;", "proxy_set_header Connection $connection_upgrade;", "proxy_set_header Upgrade $http_upgrade;")
+
+
+class LabNginxProxy(Proxy, LabNginx):
+    """A proxy nginx: with its backends three nginx.
+
+    ``upstream_keepalive`` toggles ``proxy_http_version 1.1`` and the headers ``Connection`` and ``Upgrade``, nothing else;
+    WebSockets need it. ``upstream_idle``: idle connections to both backends that a proxy worker keeps. ``workers``: processes in
+    each (default: one, or as many as descriptors force).
+    """
+
+    name = "nginx-proxy"
+    template = "nginx-proxy.conf"
+    speaks_proxy_protocol = False
+    usual = 10_000
+
+    def __init__(self, *common: Any, upstream_keepalive: bool = True, upstream_idle: int = 32, **more: Any) -> None:
+        super().__init__(*common, least_workers=1, **more)
+        # Each connection may need one to a backend.
+        self._room = 2 * self._connections
+        self.upstream_keepalive = upstream_keepalive
+        self._upstream_idle = upstream_idle
+
+    @property
+    def label(self) -> str:
+        """For example ``nginx/1.22.1 (proxy)``."""
+        return f"{super().label} (proxy)"
+
+    def _values(self) -> Mapping[str, object]:
+        if self._binary is None:
+            raise HostError("the lab nginx-proxy has no nginx yet; start it first")
+        version = self._binary.version
+        # Limits of requests and idleness in an upstream came with 1.15.3 (there were none before), keepalive_time with 1.19.10.
+        limits = ["keepalive_requests 1000000000;", "keepalive_timeout 1h;"] if version >= (1, 15, 3) else []
+        limits += ["keepalive_time 1000h;"] if version >= (1, 19, 10) else []
+        return {
+            **super()._values(),
+            "upstream_limits": "\n        ".join(limits) or "# (none in this version)",
+            "upstream_idle": self._upstream_idle,
+            "upstream_keepalive": "\n            ".join(_KEPT if self.upstream_keepalive else [_OFF]),
+        }
+
+
+class LabHaproxyProxy(Proxy, LabHaproxy):
+    """A HAProxy before two nginx: one process, so its descriptors bound it to half as many as :class:`LabHaproxy`."""
+
+    name = "haproxy-proxy"
+    template = "haproxy-proxy.cfg"
+    #: Both ends fit under a descriptor limit of 20,000, whatever its threads.
+    usual = 9_000
+    descriptors_each = 2
+
+    @property
+    def label(self) -> str:
+        """For example ``haproxy/2.6.12 (proxy)``."""
+        return f"haproxy/{self._version_text} (proxy)" if self._version_text else self.name

@@ -1,0 +1,15 @@
+# The Varnish that `asyncli lab varnish` starts: it answers by itself, and stores nothing. Its timeouts are parameters
+# (asyncli/lab/one_process.py): timeout_idle ends a connection that is idle so long, by default after 5 s.
+vcl 4.1;
+
+backend none none;
+
+sub vcl_recv {
+    return (synth(200));
+}
+
+sub vcl_synth {
+    set resp.body = {"ok
+"};
+    return (deliver);
+}
