@@ -6,7 +6,7 @@ import itertools
 import math
 from typing import NamedTuple
 
-from asyncli.analysis.constants import PART
+from asyncli.analysis.constants import FEWEST, PART, WORTH_TELLING
 from asyncli.analysis.saturation import MOST_CPU_SHARE
 from asyncli.analysis.totals import Totals
 from asyncli.findings.host import host_busy, host_shared, upstream_sockets
@@ -91,7 +91,9 @@ def other_sockets(run: Run, totals: Totals) -> list[Finding]:
     # Daemons open and close dozens; a share of 5 % changes no printed digit.
     if abs(others) <= 50 + 0.05 * ours:
         return []
-    drained = run.phase("residue")
-    gone = None if drained is None or others < 0 else allocated.last(since_s=drained.start_s)
-    told = host_shared if gone is None or gone - before > others / 2 else upstream_sockets
+    # A proxy opens one for each connection, and its backend has the other end, here or elsewhere; both go with ours.
+    each, drained = round(others / max(1, totals.open)), run.phase("residue")
+    as_many = each in (1, 2) and abs(others - each * totals.open) <= FEWEST + WORTH_TELLING * others
+    gone = allocated.last(since_s=drained.start_s) if as_many and drained is not None else None
+    told = host_shared if gone is None or gone - before > PART * others else upstream_sockets
     return [told(run.sides.host, ours, others)]

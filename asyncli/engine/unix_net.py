@@ -87,7 +87,11 @@ class UnixNet(RealNet):
     def _send_connected(self, handle: int, data: bytes) -> int:
         if handle in self._waiting:
             raise BlockingIOError(errno.EAGAIN, "")
-        return os.write(handle, data)
+        try:
+            return os.write(handle, data)
+        except BrokenPipeError:
+            # The server has closed. What it said before is still to be read, as of TCP, which takes these words.
+            return len(data)
 
     def acknowledged(self, handle: int) -> bool:
         """What was sent is at the peer's socket. SIOCOUTQ tells what of it is unread there (unix_outq_len), which is no loss."""

@@ -24,8 +24,9 @@ _NAME, _WINDOW, _NO_CONTEXT = b"permessage-deflate", b"server_max_window_bits", 
 _PARAMETER = re.compile(rb'(?:server|client)_(?:no_context_takeover|max_window_bits[ \t]*=[ \t]*("?)([89]|1[0-5])\1)')
 # Of a row's grant: the window of what comes in the lower bits, and whether each message begins without what was before it.
 _BITS, _FRESH = 0xF, 0x10
-# So much is inflated at a time, whatever a message promises.
-_MOST_INFLATED = 65_536
+# So much is inflated at a time, whatever a message promises; and of one: a thousand times as much may come of what was sent, and the
+# time that it takes is asyncli's.
+_MOST_INFLATED, _MOST_MESSAGE = 65_536, 1 << 24
 
 
 class Deflated(WebSocket):
@@ -86,14 +87,14 @@ def parameters_of(extensions: bytes) -> dict[bytes, bytes]:
             raise ProtocolError(f"an extension that was not offered so: {shown_bytes(extensions)}")
         found[key] = match[2] or b""
     if name != _NAME:
-        raise ProtocolError("an extension that was not offered")
+        raise ProtocolError(f"an extension that was not offered: {shown_bytes(extensions)}")
     return found
 
 
 class _DeflatedFrames(ServerFrames):
     """Where it was granted. ``inflaters``: by row, of those whose server has sent what has to be inflated."""
 
-    __slots__ = ("_compressed", "_grant", "_inflaters", "_row")
+    __slots__ = ("_compressed", "_grant", "_inflated_bytes", "_inflaters", "_row")
 
     def __init__(self, expected: bytes, answer: Event, row: int, grant: int, inflaters: dict[int, zlib._Decompress]) -> None:
         super().__init__(expected, answer)
@@ -102,7 +103,7 @@ class _DeflatedFrames(ServerFrames):
 
     def _head(self, data: bytes, at: int) -> int | None:
         if not self._opcode and at < len(data) and not data[at] & CONTROL:
-            self._compressed = bool(data[at] & _RSV1)
+            self._compressed, self._inflated_bytes = bool(data[at] & _RSV1), 0
         return super()._head(data, at)
 
     def _of_extension(self, first: int) -> None:
@@ -137,6 +138,9 @@ class _DeflatedFrames(ServerFrames):
                 text = inflater.decompress(part, _MOST_INFLATED)
             except zlib.error:
                 raise ProtocolError("a message that cannot be inflated") from None
+            self._inflated_bytes += len(text)
+            if self._inflated_bytes > _MOST_MESSAGE:
+                raise ProtocolError(f"a message that inflates to more than {_MOST_MESSAGE >> 20} MiB")
             yield text
             part = inflater.unconsumed_tail
             if not part:

@@ -97,11 +97,14 @@ def test_grants_are_taken_as_websockets_takes_them(grant: str) -> None:
 
 def test_a_bomb_takes_no_memory() -> None:
     protocol, deflater = granted(b"hello"), zlib.compressobj(9, wbits=-15)
-    said = [deflater.compress(text) + deflater.flush(zlib.Z_SYNC_FLUSH)[:-4] for text in (bytes(20_000_000), b"hello")]
+    said = [deflater.compress(text) + deflater.flush(zlib.Z_SYNC_FLUSH)[:-4] for text in (bytes(10_000_000), b"hello")]
     bomb, hello = b"\xc1\x7e" + len(said[0]).to_bytes(2) + said[0], b"\xc1" + bytes([len(said[1])]) + said[1]
+    larger = zlib.compress(bytes(20_000_000), 9, -15)
     tracemalloc.start()
     try:
-        assert protocol.feed(7, bomb, True) == Event(0, True, 20_000_000, kind=NEWS, messages=1)
+        with pytest.raises(ProtocolError):
+            granted(b"hello").feed(7, b"\xc1\x7e" + len(larger).to_bytes(2) + larger, True)
+        assert protocol.feed(7, bomb, True) == Event(0, True, 10_000_000, kind=NEWS, messages=1)
         # Nor what follows a last block.
         ended = granted(b"hello")
         ended.feed(7, b"\x41\x02\x03\x00", True)
