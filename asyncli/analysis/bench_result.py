@@ -233,7 +233,8 @@ def _verdict(run: BenchRun, asked: Asked, findings: list[Finding]) -> tuple[Verd
     errors = [one for one in findings if one.code == "error_answers"]
     if errors and all(one.code in _LIMITS for one in ours):
         return "failed", errors[0].evidence
-    if ours:
+    # Of what never answered the load says nothing.
+    if ours and (total.answered or any(one.code not in _LIMITS for one in ours)):
         return "invalid", ours[0].evidence
     if not total.answered:
         if here := next((one.evidence for one in run.findings if one.code == NOTHING_LISTENS), None):

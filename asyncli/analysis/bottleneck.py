@@ -148,7 +148,8 @@ def instead_of_forecast(seen: Seen) -> Finding | None:
     whole, asked = seen.totals.whole, seen.run.plan.connections
     lost, failed = whole.lost - seen.deaths("generator_lost"), sum(whole.failures.values())
     # Connects that failed and succeeded later are no bottleneck.
-    if not lost and (not failed or seen.totals.held >= asked):
+    streams = sum(whole.protocol.streams_lost.values()) if whole.protocol is not None else 0
+    if not lost and not streams and (not failed or seen.totals.held >= asked):
         return None
     served, first = served_most(seen.run.ticks), what_gave_way(seen)[0]
     # How many the server serves is told by what it refused, closed or left silent, not by what ended here.
@@ -157,7 +158,7 @@ def instead_of_forecast(seen: Seen) -> Finding | None:
     limit = first.certain and first.side == "server" and first.code in _LIMITS
     return gave_way(
         lost, failed, seen.server, served if theirs and 0 < served < asked else None, asked,
-        first.side, first.code, first.certain, limit, first.evidence, remedy,
+        first.side, first.code, first.certain, limit, first.evidence, remedy, streams,
     )  # fmt: skip
 
 

@@ -39,13 +39,15 @@ def forecast_far(connections: float, times: float, measure: int) -> Words:
 @finding("gave_way", "info")
 def gave_way(
     lost: int, failed: int, server: str, served: int | None, asked: int, side: str, what: str, certain: bool, limit: bool,
-    why: str, remedy: str,
+    why: str, remedy: str, streams: int,
 ) -> Words:  # fmt: skip
     """Connections were lost or failed to open, so the bottleneck is reported in place of a forecast: ``what``, on one ``side``.
     An error if it is a known ``limit`` of the server. ``served``: the most answered at once, if fewer than asked for.
+    ``streams``: of HTTP/2, held ones that were lost.
     """
     did = [f"{format_many(lost, 'connection')} {'was' if lost == 1 else 'were'} lost"] if lost else []
     did += [f"{format_many(failed, 'connect')} failed"] if failed else []
+    did += [f"{format_many(streams, 'stream')} {'was' if streams == 1 else 'were'} lost"] if streams else []
     most = ""
     if served is not None:
         most = f"{server} served at most about {format_count(float(f'{served:.2g}'))} of {format_count(asked)} at once; "

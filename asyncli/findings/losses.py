@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TypedDict
 
 from asyncli.findings import Words, finding
-from asyncli.findings.protocol_codes import remedy_of_refusals
+from asyncli.findings.protocol_codes import of_reset, remedy_of_refusals
 from asyncli.findings.tls import by_reason
 from asyncli.records import HOST_LOST, RESUMED, Finding
 from asyncli.units import format_clock, format_count, format_many
@@ -228,8 +228,10 @@ _SEE_OF_STREAMS = {
 @finding("streams_lost", "error")
 def streams_lost(reasons: Mapping[str, int]) -> Words:
     """Streams that were to be held ended, or were answered with an error, on connections that lived: by what ended them."""
-    mends = dict.fromkeys(_SEE_OF_STREAMS[why.partition(" ")[0]] for why in reasons)
-    return Words(f"streams ended that were to be held: {by_reason(reasons)}", "; ".join(mends))
+    known = {why: of_reset(why) for why in reasons}
+    mends = dict.fromkeys(remedy or _SEE_OF_STREAMS[why.partition(" ")[0]] for why, (_, remedy) in known.items())
+    said = by_reason({known[why][0]: count for why, count in reasons.items()})
+    return Words(f"streams ended that were to be held: {said}", "; ".join(mends))
 
 
 @finding("listen_{what}", "warning")
@@ -237,7 +239,7 @@ def listen(what: str, count: float, host: str) -> Words:
     """A listen queue on the server's host was full. The kernel counts for all programs, so it may not be the server's; of a Unix
     socket (``full``) it is.
     """
-    remedy = "raise net.core.somaxconn and its backlog=, or ramp more slowly (--interval)"
+    remedy = "raise its backlog=, which net.core.somaxconn caps, or open connections more slowly"
     return Words(_many(count, _QUEUE[what].format(host=host)), remedy if what == "full" else f"if it was the server's: {remedy}")
 
 

@@ -32,6 +32,8 @@ _ERROR_CODES = {
     3: ("flow control error", "see its error log"),
     4: ("settings timeout", "see its load, and middle boxes that hold packets back"),
     6: ("frame size error", "see its error log: it did not understand a frame of asyncli's"),
+    7: ("refused stream", "see its limits on streams and requests (nginx: http2_max_concurrent_streams, keepalive_requests)"),
+    8: ("cancel", "see its error log"),
     9: ("compression error", "see its error log: it did not understand a HEAD of asyncli's"),
     11: ("enhance your calm", "see its limit of pings and requests, and give a longer --keepalive"),
     12: ("inadequate security", "see its suites of TLS (RFC 9113, appendix A), or --tls-min 1.3"),
@@ -103,6 +105,15 @@ def remedy_of_broken(protocol: str, reasons: Mapping[str, int] | None = None) ->
     """What to do where a server broke the protocol that it had agreed to, or that it was asked in: by what it said most often."""
     most = max(reasons, key=reasons.__getitem__) if reasons else ""
     return _SPOKEN.get(most) or _BROKEN.get(protocol, "see its error log, and middle boxes that change what passes")
+
+
+def of_reset(why: str) -> tuple[str, str]:
+    """Of ``RST_STREAM 7`` its name with it, and what to do; else as it is, and ""."""
+    stated = _STATED.fullmatch(why)
+    code = int(stated[2]) if stated and stated[1] == "RST_STREAM" else None
+    if code not in _ERROR_CODES:
+        return why, ""
+    return f"{why} ({_ERROR_CODES[code][0]})", _ERROR_CODES[code][1] if code in (7, 11) else ""
 
 
 def code_of_goodbye(protocol: str, code: int) -> str:

@@ -62,7 +62,9 @@ class NginxFiles:
             case errno.ENOENT:
                 return "does not exist"
             case errno.EACCES:
-                return "may not be read" + (f" by user {self._user.uid}, whose server it is" if self._user else "")
+                if self._user is None or self._user.uid in (0, os.geteuid()):
+                    return "may not be read by asyncli's user"
+                return f"may not be read by user {self._user.uid}, whose server it is"
             case errno.EFBIG:
                 return f"and the other files of the configuration are longer than {_MOST_BYTES:,} bytes"
         return f"cannot be read: {getattr(error, 'strerror', None) or error}"

@@ -24,8 +24,8 @@ _NAME, _WINDOW, _NO_CONTEXT = b"permessage-deflate", b"server_max_window_bits", 
 _PARAMETER = re.compile(rb'(?:server|client)_(?:no_context_takeover|max_window_bits[ \t]*=[ \t]*("?)([89]|1[0-5])\1)')
 # Of a row's grant: the window of what comes in the lower bits, and whether each message begins without what was before it.
 _BITS, _FRESH = 0xF, 0x10
-# So much is inflated at a time, whatever a message promises; and of one: a thousand times as much may come of what was sent, and the
-# time that it takes is asyncli's.
+# So much is inflated at a time, whatever a message promises; and of one in all: a thousand times as much may come of what was
+# sent, and the time that it takes is asyncli's.
 _MOST_INFLATED, _MOST_MESSAGE = 65_536, 1 << 24
 
 

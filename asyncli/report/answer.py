@@ -144,8 +144,11 @@ def room(summary: Summary) -> str:
     first = first_ceiling(summary)
     if first is not None and first.connections is not None and first is not here:
         before = f"{', '.join(sentences)}. " if sentences else ""
-        unread = not {"descriptors", "worker_connections"} & {one.name for one in found.ceilings}
-        but = "; the server's own limits are unknown" if unread else ""
+        names, but = {one.name for one in found.ceilings}, ""
+        # Of other servers than nginx only the descriptors are read.
+        if "worker_connections" not in names:
+            others = "descriptors" in names
+            but = "; of the server's own limits no other is known" if others else "; the server's own limits are unknown"
         return f"{before}The first limit is {ceiling(first.name)}, at about {about(first)}{but}."
     return f"{', '.join(sentences)}." if sentences else ""
 

@@ -91,6 +91,11 @@ def or_bytes(value: float | None) -> str:
     return "-" if value is None else format_bytes(value)
 
 
+def is_told(cost: Cost) -> bool:
+    """Whether its interval is above zero; else other programs, or noise, hide it."""
+    return cost.ci95[0] > 0 or max(map(abs, cost.ci95)) < 1
+
+
 def ceiling(name: str) -> str:
     """A ceiling's name in words."""
     return CEILINGS.get(name, name.replace("_", " "))

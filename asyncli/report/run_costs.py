@@ -9,7 +9,18 @@ from asyncli.analysis.cost import Costs
 from asyncli.analysis.drift import Drift, MetricName, in_words
 from asyncli.report import document as doc
 from asyncli.report.answer import room, server_name
-from asyncli.report.format import about, about_to, caption, ceiling, cost_rows, interval, short_bytes, shown_r2, with_streams
+from asyncli.report.format import (
+    about,
+    about_to,
+    caption,
+    ceiling,
+    cost_rows,
+    interval,
+    is_told,
+    short_bytes,
+    shown_r2,
+    with_streams,
+)
 from asyncli.report.summary import CostPart, Summary
 from asyncli.text import oneline
 from asyncli.topology import Sides, sides
@@ -26,7 +37,7 @@ def cost_table(costs: Costs | CostPart, server: str, where: Sides, held: int) ->
             continue
         # What is left over of a total may be nothing, and so may what is known to a byte; no other cost is.
         of = costs.host_total if row.name == "residual" and costs.host_total is not None else one
-        shown = of.ci95[0] > 0 or max(map(abs, one.ci95)) < 1
+        shown = is_told(of) or max(map(abs, one.ci95)) < 1
         number = (short_bytes(one.bytes_per_connection), "bold" if total else "cyan") if shown else ("hidden", "dim")
         r2 = "-" if one.r2 is None or row.name == "residual" else shown_r2(one.r2)
         lines.append(doc.TableRow(row.label, [number, interval(*one.ci95), row.at(0), row.at(held), r2], strong=total))

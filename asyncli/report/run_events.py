@@ -139,7 +139,8 @@ def protocol_sections(summary: Summary) -> list[doc.Section]:
         said.append(f"{format_bytes(part.message_bytes)} came unasked")
     if (streams := part.streams) is not msgspec.UNSET:
         lost = f" ({by_reason(streams.reasons)})" if streams.streams_lost else ""
-        said.append(f"{format_count(streams.streams_open)} streams held, {streams.per_connection} a connection")
+        asked = format_count(streams.per_connection * summary.connections.held)
+        said.append(f"{format_count(streams.streams_open)} of {asked} streams held, {streams.per_connection} a connection")
         said.append(f"{format_count(streams.streams_lost)} streams lost{lost}")
     if part.tables is not msgspec.UNSET:
         said.append(f"header table used by {format_count(part.tables)}")

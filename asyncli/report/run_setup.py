@@ -153,7 +153,7 @@ def _verdict(checks: Sequence[Check], findings: Sequence[Finding]) -> tuple[str,
         return f"{limits} too low: a soak will refuse to start. To start it anyway: --force", "bold red"
     unknown = next((one for one in findings if one.code == "server_processes_unknown"), None)
     if unknown is None:
-        return "OK: no limit blocks this plan", "green"
+        return "OK: no known limit blocks this plan", "green"
     hosts = "the client hosts" if any(one.code == "cluster" for one in findings) else "this host"
     why = oneline(str(unknown.fields.get("why", unknown.evidence)))
     return f"OK: no limit of {hosts} blocks this plan; the server's limits are unknown: {why}", "yellow"

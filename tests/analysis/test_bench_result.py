@@ -105,6 +105,7 @@ def test_the_figures() -> None:
         ({"plan": {"requests": 1000, "short": True}, "asked": Asked(keepalive=1000)}, "passed", "close_ignored"),
         ({"failures": {"refused": 3}}, "passed", "connects_failed"),
         ({"answered": 0, "opened": 0, "by_status": {}, "failures": {"refused": 3}}, "untested", "connects_failed"),
+        ({"answered": 0, "by_status": {}, "plan": {"duration_s": 2.0, "rate": 500.0}, "lateness_us": histogram(50_000)}, "untested", "generator_saturated_late"),
         ({"asked": Asked(resent=7)}, "passed", "requests_resent"),
         ({"deaths": {"closed_announced": Deaths(3, requests=histogram(1, 1, 1))}}, "passed", "connections_ended"),
         ({"asked": Asked(other_length=7)}, "passed", "lengths_differ"),

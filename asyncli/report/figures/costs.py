@@ -29,7 +29,7 @@ from asyncli.report.figures.drawing import (
     time_axis,
 )
 from asyncli.report.figures.panels import MOST_BUCKETS, ROLE_OF, Role, broken, extremes
-from asyncli.report.format import with_streams
+from asyncli.report.format import is_told, with_streams
 from asyncli.samples import Series
 
 if TYPE_CHECKING:
@@ -153,7 +153,11 @@ def cost_shares(costs: Costs, *, ends: int, server: str) -> list[tuple[str, str,
         (server, "server", costs.server_user, 1), (kernel, "kernel", costs.kernel, ends),
         ("asyncli", "ours", costs.generator_user, 1), ("left over", "rest", None if hidden else costs.residual, 1),
     )  # fmt: skip
-    return [(label, color, times * one.bytes_per_connection) for label, color, one, times in known if one is not None]
+    return [
+        (label, color, times * one.bytes_per_connection)
+        for label, color, one, times in known
+        if one is not None and (color == "rest" or is_told(one))
+    ]
 
 
 def known_total(costs: Costs) -> Cost | None:
