@@ -45,6 +45,8 @@ accord, but NATS once. lighttpd ends a connection after 65,535 requests. `config
 
 - permessage-deflate in two cells alone, which send a short message compressed (`--ws-deflate --ws-message`), and `ws` with its defaults: what a server
   keeps for it is most of such a connection.
+- Proxies stand before two nginx with Nchan, whose processes are not in it; both of a proxy's sockets are on its side.
+- Varnish answers by itself (`synth`); of HTTP/2 each connection has a thread.
 - Python: `websockets` and `aiohttp` on asyncio's own loop, `uvicorn` with what `uvicorn[standard]` installs (uvloop, httptools, `websockets`). Over TLS
   asyncio zeroes a buffer of 256 KiB for each connection (asyncio/sslproto.py, `max_size`); uvloop's is touched as far as it is used.
 - Node: `ws` without its list of clients. V8's heap grows and shrinks in steps: its intervals are wide.
@@ -67,6 +69,7 @@ def main() -> None:
             one["round"] = 1 + max((before["round"] for before in record.rounds if before["step"] == one["step"]), default=0)
             record.rounds.append(one)
         record.duration_s += other.duration_s
+        record.environment["server"] = {**(record.environment.get("server") or {}), **(other.environment.get("server") or {})}
     experiment = load(record.experiment)
     plan = plan_of(experiment, record.quick, record.plan)
     found, facts = concluded(experiment, plan, record.rounds), record.environment
