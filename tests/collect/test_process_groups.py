@@ -133,11 +133,11 @@ def test_a_process_that_cannot_be_read_for_want_of_descriptors_is_no_ended_one(m
         listed(lambda: [MASTER])()
 
 
-# A master with two workers, one of which has a child; the master replaces workers as lines come in.
+# A master with two workers, one of which has a child; it replaces workers as lines come in. Its first line is one write: the shell says its own then.
 MASTER_SOURCE = textwrap.dedent("""
     import subprocess, sys
     workers = [subprocess.Popen(["sleep", "60"]), subprocess.Popen(["sh", "-c", "sleep 60 & echo $!; wait"])]
-    print(*(worker.pid for worker in workers), flush=True)
+    sys.stdout.write(f"{workers[0].pid} {workers[1].pid}\\n"); sys.stdout.flush()
     sys.stdin.readline()
     workers[0].kill(); workers[0].wait()
     workers[0] = subprocess.Popen(["sleep", "60"])
