@@ -110,10 +110,10 @@ def remedy_of_broken(protocol: str, reasons: Mapping[str, int] | None = None) ->
 def of_reset(why: str) -> tuple[str, str]:
     """Of ``RST_STREAM 7`` its name with it, and what to do; else as it is, and ""."""
     stated = _STATED.fullmatch(why)
-    code = int(stated[2]) if stated and stated[1] == "RST_STREAM" else None
-    if code not in _ERROR_CODES:
+    if stated is None or stated[1] != "RST_STREAM":
         return why, ""
-    return f"{why} ({_ERROR_CODES[code][0]})", _ERROR_CODES[code][1] if code in (7, 11) else ""
+    code = int(stated[2])
+    return f"RST_STREAM {code_of_goodbye('http2', code)}", _ERROR_CODES[code][1] if code in (7, 11) else ""
 
 
 def code_of_goodbye(protocol: str, code: int) -> str:
