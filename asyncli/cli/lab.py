@@ -33,7 +33,7 @@ The system's own configuration is neither read nor changed.
     "16, the others 10k]",
 )
 @click.option("-k", "--keepalive", default="3600", metavar="TIME", show_default=True, help="The clients' longest keepalive.")
-@click.option("--port", default="0", metavar="PORT", show_default=True, help="The port; 0: a free one.")
+@click.option("--port", default="0", metavar="PORT", show_default=True, help="Status pages are on the next; 0: a free one.")
 @click.option("--tls", is_flag=True, help="Speak TLS, with a new certificate, where it can.")
 @click.option("--http2", is_flag=True, help="Speak HTTP/2, where it can.")
 @click.option("--ws-deflate", is_flag=True, help="Grant permessage-deflate to WebSockets, where it can.")

@@ -236,7 +236,7 @@ class LabServer(ABC):
 
     async def _start_once(self) -> None:
         if self._asked_port:
-            self.port, self.status_port = self._asked_port, ports.free_pair("127.0.0.1")[1]
+            self.port, self.status_port = self._asked_port, ports.after(self._asked_port)
         else:
             self.port, self.status_port = ports.free_pair(self.address)
         try:

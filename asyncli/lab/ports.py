@@ -78,6 +78,11 @@ def _ephemeral() -> tuple[int, int]:
         return _DEFAULT_EPHEMERAL, 60_999
 
 
+def after(port: int) -> int:
+    """The next port, for the status page: its address can be written down beforehand. Another where that is taken."""
+    return port + 1 if port < 65_535 and bind_error("127.0.0.1", port + 1) is None else free_pair("127.0.0.1")[1]
+
+
 def free_pair(address: str) -> tuple[int, int]:
     """A port free on ``address``, and the next one free on 127.0.0.1 for the status page.
 
