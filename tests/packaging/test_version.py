@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import runpy
 import shutil
 import subprocess
@@ -41,3 +42,11 @@ def test_a_version_is_that_of_the_tag_or_of_the_changelog(tmp_path: Path) -> Non
     assert version_in(tmp_path) == f"0.3.0rc1+1.g{later}"
     (tmp_path / "asyncli" / "VERSION").write_text("0.4.0\n", encoding="ascii")
     assert version_in(tmp_path) == "0.4.0"
+
+
+def test_a_citation_names_the_newest_release() -> None:
+    root = Path(asyncli.__file__).parents[1]
+    newest = re.search(r"^## \[(\d[^\]]*)\] - (\S+)$", (root / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
+    citation = (root / "CITATION.cff").read_text(encoding="utf-8")
+    assert newest is not None
+    assert [re.findall(rf"^{key}: \"?([^\"\n]+)", citation, re.MULTILINE) for key in ("version", "date-released")] == [[one] for one in newest.groups()]
