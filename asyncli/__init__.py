@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from asyncli.app.soak import Soak
     from asyncli.plan import Plan
 
-__version__ = "0.1.0"
+__version__: str
 __all__ = ["Plan", "Recorded", "Soak", "__version__", "compare", "lab_server", "load", "make_plan", "soak"]
 
 # Loaded when they are asked for: the host process and `--help` import this package and need none of it.
@@ -24,6 +24,10 @@ _HOMES = {"Plan": "asyncli.plan", "Soak": "asyncli.app.soak"} | dict.fromkeys(
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        found = importlib.import_module("asyncli.version").version()
+        globals()[name] = found
+        return found
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(_HOMES[name]), name)

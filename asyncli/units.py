@@ -19,7 +19,8 @@ _DURATION_FACTOR = {
     "us": Fraction(1, 1_000_000), "ms": Fraction(1, 1000), "s": Fraction(1), "min": Fraction(60), "m": Fraction(60),
     "h": Fraction(3600), "d": Fraction(86400),
 }  # fmt: skip
-_UNTIL = re.compile(r"(?:(\d{4}-\d\d-\d\d)(?:T|\s+))?(\d{1,2}:\d\d(?::\d\d)?)", re.ASCII)
+# From Python 3.14 on fromisoformat() takes 24:00 for the next day's midnight, and a time alone cannot say so.
+_UNTIL = re.compile(r"(?:(\d{4}-\d\d-\d\d)(?:T|\s+))?((?!24)\d{1,2}:\d\d(?::\d\d)?)", re.ASCII)
 # Ten years: past it a duration is a typing error, and float seconds would lose their microseconds.
 LONGEST_S = 10 * 365 * 86400.0
 # As far as a float goes: 1e-999999999 written out as a fraction would fill the memory.

@@ -66,17 +66,19 @@ class Done(NamedTuple):
 class Program:
     """``asyncli ARGUMENTS`` running in ``folder``, its output in files there, every process of it findable by a mark.
 
-    ``before``: words before it, of a program that becomes it.
+    ``before``: words before it, of a program that becomes it. ``program``: another than this environment's.
     """
 
-    def __init__(self, folder: Path, *arguments: str | Path, name: str = "program", before: Sequence[str] = ()) -> None:
+    def __init__(
+        self, folder: Path, *arguments: str | Path, name: str = "program", before: Sequence[str] = (), program: Sequence[str] = ASYNCLI
+    ) -> None:
         self.mark = uuid.uuid4().hex
         self._out, self._err = folder / f"{name}.out", folder / f"{name}.err"
         # Its temporary files in the test's own folder: what a killed lab leaves there waits for no later run to clear it.
         environment = {**os.environ, _MARK: self.mark, "COLUMNS": "100", "TMPDIR": str(folder)}
         with self._out.open("wb") as out, self._err.open("wb") as err:
             self._popen = subprocess.Popen(
-                [*before, *ASYNCLI, *map(str, arguments)], cwd=folder, stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=environment
+                [*before, *program, *map(str, arguments)], cwd=folder, stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=environment
             )
         self.pid = self._popen.pid
 

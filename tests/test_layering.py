@@ -16,7 +16,7 @@ PACKAGE = Path(asyncli.__file__).parent
 #: What all may know: plans, records and their names, and small things that know nothing else.
 MODEL = {
     "asyncli", "benchplan", "certificates", "consistency", "data_file", "errors", "expected", "exit_status", "findings", "metrics", "mqtt_values", "places", "plan", "plan_file", "records", "run", "samples", "secret_variables", "spoken",
-    "template", "text", "topology", "trust", "units", "values", "core.adding", "core.histogram",
+    "template", "text", "topology", "trust", "units", "values", "version", "core.adding", "core.histogram",
 }  # fmt: skip
 #: Each part, and the others that it may import beside MODEL; its own modules it always may.
 MAY_IMPORT: dict[str, set[str]] = {

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import importlib.util
 import os
 import sys
 from collections.abc import Sequence
@@ -18,7 +19,7 @@ from asyncli import __version__
 from asyncli.cli.outputs import hush, reader_left, unprinted
 from asyncli.cli.signals import Heard
 from asyncli.cli.stdio import Outlet, UnwrittenError, await_readers, outlet_of, outlets
-from asyncli.errors import AsyncliError
+from asyncli.errors import AsyncliError, HostError
 from asyncli.exit_status import INTERRUPTED, LISTED
 from asyncli.secret_variables import keep_secrets
 from asyncli.text import printable
@@ -48,6 +49,8 @@ class _Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
+        if cmd_name != "agent" and importlib.util.find_spec("numpy") is None:
+            raise HostError(f"{cmd_name}: only asyncli-agent is here; pip uninstall asyncli-agent, then pip install asyncli")
         command: click.Command = importlib.import_module(COMMANDS[cmd_name][0]).command
         return command
 
@@ -144,6 +147,13 @@ def main() -> NoReturn:
     with outlets() as made:
         status = _read_by_all(made, run(sys.argv[1:]))
     sys.exit(status)
+
+
+def agent() -> NoReturn:
+    """What the ``asyncli-agent`` script of the distribution of that name calls."""
+    if not {"-V", "--version"} & {*sys.argv[1:2]}:
+        sys.argv.insert(1, "agent")
+    main()
 
 
 def _read_by_all(made: list[Outlet], status: int) -> int:

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import msgspec
 
-from asyncli import __version__
+import asyncli
 from asyncli.benchplan import BenchPlan
 from asyncli.core.ramp import Ramp
 from asyncli.engine.spread import Destination, Spread
@@ -203,7 +203,7 @@ def _head(method: str, target: Target, fields: Sequence[str]) -> bytes:
     fields = list(fields)
     named = {field.partition(":")[0].lower() for field in fields}
     if "user-agent" not in named:
-        fields.insert(0, f"User-Agent: asyncli/{__version__}")
+        fields.insert(0, f"User-Agent: asyncli/{asyncli.__version__}")
     if "host" not in named:
         fields.insert(0, f"Host: {target.authority}")
     return "\r\n".join([f"{method} {target.path} HTTP/1.1", *fields, "", ""]).encode("ascii")

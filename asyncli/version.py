@@ -1,0 +1,43 @@
+"""Which version this is, as PEP 440 writes it. The build runs it too, and writes what it says into what it builds
+(packaging/hatch_build.py)."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+_PACKAGE = Path(__file__).parent
+_DESCRIBED = re.compile(r"(?:v(?P<release>.+)-(?P<commits>\d+)-g)?(?P<commit>[0-9a-f]{7,})")
+
+
+def version() -> str:
+    """That of a built package; of a checkout that of its tag, with the commits since ("0.2.0+5.g1a2b3c4").
+
+    Where git reaches no tag (a shallow clone) it is the changelog's newest release with the commit, without git that release.
+    """
+    try:
+        return (_PACKAGE / "VERSION").read_text(encoding="ascii").strip()
+    except FileNotFoundError:
+        return described((_PACKAGE.parent / "CHANGELOG.md").read_text(encoding="utf-8"), _described(_PACKAGE.parent))
+
+
+def described(changelog: str, said: str) -> str:
+    """The version of a checkout with this changelog, of which ``git describe --tags --long --always`` said this."""
+    newest = re.search(r"^## \[(\d[^\]]*)\]", changelog, re.MULTILINE)
+    found = _DESCRIBED.fullmatch(said)
+    release = (found and found["release"]) or (newest[1] if newest else "0")
+    if found is None or found["commits"] == "0":
+        return release
+    return f"{release}+{found['commits']}.g{found['commit']}" if found["commits"] else f"{release}+g{found['commit']}"
+
+
+def _described(root: Path) -> str:
+    import subprocess
+
+    if not (root / ".git").exists():  # another project's repository may lie around this one
+        return ""
+    git = ["git", "-C", str(root), "describe", "--tags", "--long", "--always", "--match", "v[0-9]*"]
+    try:
+        return subprocess.run(git, capture_output=True, text=True, timeout=5, check=False).stdout.strip()
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
