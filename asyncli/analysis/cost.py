@@ -59,16 +59,16 @@ class Costs(msgspec.Struct):
     fits: dict[str, Fit] = msgspec.field(default_factory=dict)
     residue: Residue = msgspec.field(default_factory=Residue)
     unknown: dict[str, str] = msgspec.field(default_factory=dict)
-    streams: int | msgspec.UnsetType = msgspec.UNSET
+    streams: float | msgspec.UnsetType = msgspec.UNSET
 
 
 def costs(run: Run) -> Costs:
     """The costs of a run on the host that was sampled (:mod:`asyncli.topology`)."""
     run = for_cost(run)
-    result = Costs(streams=run.plan.streams or msgspec.UNSET)
     where, held = run.sides, run.held
     others = _server_count(run)
     ours = Fitter(run, held)
+    result = Costs(streams=ours.streams)
     server = ours if others is None else Fitter(run, others, " over the server's active count")
     shared = server if where.server else ours
 

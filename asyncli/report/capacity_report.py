@@ -15,6 +15,7 @@ from asyncli.analysis.bottleneck import LATE, RELOADED, TIMERS, GaveWay, Seen, S
 from asyncli.analysis.capacity import Bracket, Outcome, Prediction, Search, Tried, Verdict
 from asyncli.analysis.forecast import Ceiling
 from asyncli.analysis.saturation import saturation
+from asyncli.findings.bottleneck import words_of
 from asyncli.metrics import GENERATOR_CPU_S, SERVER_CPU_S
 from asyncli.records import CUT, STOPPED, Environment, Finding
 from asyncli.report import document as doc
@@ -156,6 +157,19 @@ def step_of(run: Run, analyses: Analyses, summary: Summary, run_file: str) -> St
         lived_s=max(0.0, run.stop_s - run.first_connect_s),
         ended_s=min((dead.age_s.least + 1.0 for dead in analyses.totals.whole.deaths.values() if dead.count), default=0.0),
     )
+
+
+def of_one_age(steps: Sequence[Step]) -> list[Step]:
+    """``steps``, none of which was held. A moment's event, as a reload, does not find the connections of each at the same age."""
+    failed = [one for one in steps if one.outcome == "failed"]
+    ages = [one.ended_s for one in failed]
+    # Ages are in whole seconds, rounded up: of one, it was closed at once.
+    alike = len(ages) > 1 and min(ages) > 1.0 and max(ages) - min(ages) <= 1.0
+    if not alike or all(one.gave_way[0].certain or one.gave_way[0].code not in RELOADED for one in failed):
+        return list(steps)
+    words = words_of("same_age", steps=len(failed), age_s=min(ages) - 1.0)
+    limit = GaveWay("server", "lifetime", words.evidence, words.remedy, certain=False)
+    return [msgspec.structs.replace(one, gave_way=[limit]) if one.outcome == "failed" else one for one in steps]
 
 
 def to_json(found: Capacity) -> str:

@@ -48,9 +48,11 @@ class CostRow(NamedTuple):
         return f"{self.ends} × {each}" if self.ends > 1 else each
 
 
-def with_streams(streams: int | UnsetType) -> str:
+def with_streams(streams: float | UnsetType) -> str:
     """What is said behind "connection" where each holds streams: its cost is not one of a connection alone."""
-    return "" if streams is UNSET else f" with its {format_many(streams, 'stream')}"
+    if streams is UNSET:
+        return ""
+    return f" with its {format_many(streams, 'stream')}{'' if streams == round(streams) else ' (mean)'}"
 
 
 def caption(rows: Sequence[CostRow], held: str) -> str:

@@ -89,7 +89,7 @@ class CostPart(msgspec.Struct):
     generator_user: Cost | None
     host_total: Cost | None
     residual: Cost | None
-    streams: int | msgspec.UnsetType = msgspec.UNSET
+    streams: float | msgspec.UnsetType = msgspec.UNSET
 
 
 class GeneratorUse(msgspec.Struct):
