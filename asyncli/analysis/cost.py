@@ -14,7 +14,7 @@ import msgspec
 from asyncli import metrics
 from asyncli.analysis.constants import FEWEST, NEARLY_ALL, WORTH_TELLING
 from asyncli.analysis.gaps import for_cost
-from asyncli.analysis.shared_host import counted_sockets
+from asyncli.analysis.shared_host import counted_sockets, sockets_beside
 from asyncli.analysis.slope import FEWEST_PLATEAUS, FREED_KEPT, OTHERS_INTO_HOLD_S, Cost, Fit, Fitter, minus
 from asyncli.findings import cost as told
 from asyncli.plan import Plan
@@ -45,7 +45,8 @@ class Costs(msgspec.Struct):
 
     ``kernel_queued``: pages of queued TCP buffers per socket end, in no other cost. ``fits``: the points and lines, by the same
     names. ``client_total``: of asyncli's own host where the server is on another; in no other cost. ``streams``: of HTTP/2, what
-    each of these connections holds with it.
+    each of these connections holds with it. ``ends``: its sockets on the sampled host, a proxy's to its backend among them;
+    ``kernel`` is of one.
     """
 
     server_user: Cost | None = None
@@ -60,15 +61,17 @@ class Costs(msgspec.Struct):
     residue: Residue = msgspec.field(default_factory=Residue)
     unknown: dict[str, str] = msgspec.field(default_factory=dict)
     streams: float | msgspec.UnsetType = msgspec.UNSET
+    ends: int = 2
 
 
 def costs(run: Run) -> Costs:
     """The costs of a run on the host that was sampled (:mod:`asyncli.topology`)."""
-    run = for_cost(run)
+    beside, run = sockets_beside(run), for_cost(run)
     where, held = run.sides, run.held
     others = _server_count(run)
     ours = Fitter(run, held)
-    result = Costs(streams=ours.streams)
+    ends = where.ends + (0 if beside is None else beside.upstream)
+    result = Costs(streams=ours.streams, ends=ends)
     server = ours if others is None else Fitter(run, others, " over the server's active count")
     shared = server if where.server else ours
 
@@ -85,9 +88,8 @@ def costs(run: Run) -> Costs:
         # It grows with the connections, but belongs to another program.
         host, in_use = minus(host, [listing]), f"{in_use} less inodes of /proc"
         result.findings.append(told.descriptors_listed(listed.cost.bytes_per_connection, listed.cost.half_width))
-    ends = where.ends
 
-    both = ", per socket end" + (" (both on this host)" if ends == 2 else "")
+    both = ", per socket end" + (f" ({'both' if ends == 2 else ends} on {where.host})" if ends > 1 else "")
     found = {
         "server_user": server.fit("server_user", user, note=note),
         "kernel": shared.fit("kernel", kernel, 1 / ends, f" of slab objects{both}"),
@@ -136,7 +138,7 @@ def _count_strangers(result: Costs, found: dict[str, Fit | int], read: dict[str,
     has both, and the value is between them. A slope's interval has what others do out of step with the connections already; in
     step, and gone with them, are sockets that belong to them: an upstream's.
     """
-    kernel, ends = found["kernel"], run.sides.ends
+    kernel, ends = found["kernel"], result.ends
     strangers = fitter.strangers(counted_sockets(run), ends)
     beside = fitter.fit("strangers", strangers, 1 / ends)
     if not isinstance(kernel, Fit) or not isinstance(beside, Fit):
@@ -228,7 +230,7 @@ def _residual(known: Costs, found: Fit | int, where: Sides) -> Fit | None:
     parts = [one for one in users if one is not None]
     if total is None or total.of_levels or kernel is None or len(parts) < len(users) or not isinstance(found, Fit):
         return None
-    ends = where.ends
+    ends = known.ends
     value = total.bytes_per_connection - ends * kernel.bytes_per_connection - sum(one.bytes_per_connection for one in parts)
     fixed = total.fixed_bytes - ends * kernel.fixed_bytes - sum(one.fixed_bytes for one in parts)
     own = found.cost

@@ -93,7 +93,7 @@ def forecast(run: Run, costs: Costs) -> tuple[Forecast, list[Finding]]:
     if room is None:
         findings.append(forecast_unknown(["memory"], "available_not_read", ""))
     elif where.far is None:
-        found.server_memory = _server_alone(costs, before, where.ends, room)
+        found.server_memory = _server_alone(costs, before, room)
     if where.far is not None:
         available, used = (before.series(before.of_ours(one)) for one in (metrics.HOST_AVAILABLE_BYTES, metrics.HOST_USED_BYTES))
         words = f"asyncli's own host, {_OUR_END}"
@@ -190,23 +190,25 @@ def _level(metric: Series) -> float:
     return statistics.median(metric.values) if metric.values else math.inf
 
 
-def _server_alone(costs: Costs, before: Run, ends: int, room: _Room) -> Ceiling | None:
-    """A host like this for the server alone: its memory and one end of each connection.
+def _server_alone(costs: Costs, before: Run, room: _Room) -> Ceiling | None:
+    """A host like this for the server alone: its memory and one end of each connection, of a proxy the other too.
 
     How much of the residual is the server's is unknown: the number includes all of it, the interval none to the most.
     """
     user, kernel, rest = costs.server_user, costs.kernel, costs.residual
     if user is None or kernel is None or user.of_levels:
         return None
-    there = _level(server_memory(before)[0]) + _level(before.series(metrics.KERNEL_SOCKET_BYTES)) / ends
-    room = room.less_once(user.fixed_bytes + kernel.fixed_bytes - there)
-    own = user.bytes_per_connection + kernel.bytes_per_connection
+    ends = (costs.ends + 1) // 2
+    in_kernel = ends * kernel.bytes_per_connection
+    there = _level(server_memory(before)[0]) + _level(before.series(metrics.KERNEL_SOCKET_BYTES)) * ends / costs.ends
+    room = room.less_once(user.fixed_bytes + ends * kernel.fixed_bytes - there)
+    own = user.bytes_per_connection + in_kernel
     # The two errors may be correlated: add them.
-    half = user.half_width + kernel.half_width
+    half = user.half_width + ends * kernel.half_width
     left_over, most = (max(0.0, rest.bytes_per_connection), max(0.0, rest.ci95[1])) if rest is not None else (0.0, 0.0)
     how = (
         f"a server with as much memory and its clients elsewhere: {room.said}, by {own + left_over:,.0f} B a connection "
-        f"({user.bytes_per_connection:,.0f} in the server, {kernel.bytes_per_connection:,.0f} in the kernel for its end"
+        f"({user.bytes_per_connection:,.0f} in the server, {in_kernel:,.0f} in the kernel for its end{'s' * (ends > 1)}"
     )
     how += f", {left_over:,.0f} of what is left over)" if left_over else ")"
     if most:

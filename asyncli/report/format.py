@@ -64,12 +64,12 @@ def caption(rows: Sequence[CostRow], held: str) -> str:
 
 def cost_rows(costs: Costs | CostPart, server: str, where: Sides) -> list[CostRow]:
     """The lines of the cost table, unknown costs included."""
-    end = "each of 2 ends" if where.ends == 2 else "this end" if where.far is None else "its end"
+    end = f"each of {costs.ends} ends" if costs.ends > 1 else "this end" if where.far is None else "its end"
     labels = {
         "server_user": f"{server}, user memory", "kernel": f"kernel, {end}", "generator_user": "asyncli, user memory",
         "residual": "left over", "host_total": f"{where.host} in all",
     }  # fmt: skip
-    return [CostRow(name, label, getattr(costs, name), where.ends if name == "kernel" else 1) for name, label in labels.items()]
+    return [CostRow(name, label, getattr(costs, name), costs.ends if name == "kernel" else 1) for name, label in labels.items()]
 
 
 def shown_r2(r2: float) -> str:

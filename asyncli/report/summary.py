@@ -129,7 +129,7 @@ def summarise(run: Run, analyses: Analyses | None = None) -> Summary:
             *protocol_findings(summary.protocol),
             *loss_findings.lost(known.diagnoses),
             *disagreements,
-            *other_sockets(run, totals),
+            *other_sockets(run),
             *cpus_taken(run),
             *loss_findings.listen_queue(run),
             *sent_again(run),

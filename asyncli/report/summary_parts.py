@@ -81,7 +81,9 @@ class Server(msgspec.Struct):
 
 
 class CostPart(msgspec.Struct):
-    """``kernel_queued``: data in socket buffers, per end; in no other row. ``streams``: what each connection holds with it."""
+    """``kernel_queued``: data in socket buffers, per end; in no other row. ``streams``: what each connection holds with it.
+    ``ends``: its sockets on the sampled host; ``kernel`` is of one.
+    """
 
     server_user: Cost | None
     kernel: Cost | None
@@ -90,6 +92,7 @@ class CostPart(msgspec.Struct):
     host_total: Cost | None
     residual: Cost | None
     streams: float | msgspec.UnsetType = msgspec.UNSET
+    ends: int = 2
 
 
 class GeneratorUse(msgspec.Struct):
