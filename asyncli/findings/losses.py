@@ -9,7 +9,7 @@ from asyncli.findings import Words, finding
 from asyncli.findings.protocol_codes import of_reset, remedy_of_refusals
 from asyncli.findings.tls import by_reason
 from asyncli.records import HOST_LOST, RESUMED, Finding
-from asyncli.units import format_clock, format_count, format_many
+from asyncli.units import format_clock, format_count, format_duration, format_many
 
 #: What happened to lost connections, by cause.
 LOSS_WORDS = {
@@ -232,6 +232,13 @@ def streams_lost(reasons: Mapping[str, int]) -> Words:
     mends = dict.fromkeys(remedy or _SEE_OF_STREAMS[why.partition(" ")[0]] for why, (_, remedy) in known.items())
     said = by_reason({known[why][0]: count for why, count in reasons.items()})
     return Words(f"streams ended that were to be held: {said}", "; ".join(mends))
+
+
+@finding("reopened_later", "warning", "hold for longer, or have the server send a shorter retry:")
+def reopened_later(count: int, longest_s: float, hold_s: float) -> str:
+    """The server's ``retry:`` has lost event streams wait for longer than the hold lasted before they are opened again."""
+    waited = f"up to {format_duration(longest_s)} before they are opened again, and the hold lasted {format_duration(hold_s)}"
+    return f"retry: has {format_many(count, 'lost connection')} wait {waited}"
 
 
 @finding("listen_{what}", "warning")

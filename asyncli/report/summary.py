@@ -126,7 +126,7 @@ def summarise(run: Run, analyses: Analyses | None = None) -> Summary:
             *limits,
             *loss_findings.failures(run, totals),
             *tls_findings(summary.tls, run.environment, started=run.started, first=first, held=totals.open),
-            *protocol_findings(summary.protocol),
+            *protocol_findings(run, totals, summary.protocol),
             *loss_findings.lost(known.diagnoses),
             *disagreements,
             *other_sockets(run),
