@@ -105,7 +105,7 @@ class Bench:
             await collector.open()
             if not self.plan.force:
                 preflight.refuse(host_checks(self.plan.held, spread, limits))
-                self._tls, _ = await asyncio.to_thread(probe, self.plan.held, spread)
+                self._tls, *_ = await asyncio.to_thread(probe, self.plan.held, spread)
             started = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
             shard = build_load_shard(self.plan, spread)
             asks = spread.local and not self.plan.force

@@ -14,9 +14,10 @@ from asyncli.collect.locate import ServerFacts
 from asyncli.collect.sampler import Watching
 from asyncli.data_file import read_data
 from asyncli.engine.probe import TlsFacts, probe
-from asyncli.engine.spread import Spread
+from asyncli.engine.spread import Spread, show
 from asyncli.environment import probe_host
 from asyncli.errors import PlanError
+from asyncli.findings.server import address_dropped
 from asyncli.plan import Plan
 from asyncli.preflight.checks import handshake_rate
 from asyncli.preflight.configured import Configured, read_configured
@@ -78,12 +79,12 @@ async def examine(
         configured = await asyncio.to_thread(read_configured, server.pid, server.exe, server.config_path)
     limits = await asyncio.to_thread(read_limits)
     checks = preflight.examine(judged, spread, limits, configured, far=far, hosts=hosts)
-    tls, steps = await asyncio.to_thread(probe, plan, spread, data, beats=beats) if connects else (None, {})
+    tls, steps, dead = await asyncio.to_thread(probe, plan, spread, data, beats=beats) if connects else (None, {}, [])
     if tls is not None and cluster is None:
         checks.append(handshake_rate(plan, spread, limits, tls.handshake_s, tls.cpu_s))
     if configured.nginx is not None:
         server = msgspec.structs.replace(server, directives=configured.nginx.directives_for(plan.targets[0]))
-    return Examined(spread, checks, found, server, tls, steps)
+    return Examined(spread, checks, [*found, *(address_dropped(show(one)) for one in dead)], server, tls, steps)
 
 
 async def check(
