@@ -22,6 +22,7 @@ from asyncli.spoken import SPEAKS_HTTP2, SPEAKS_TLS
         ("mqtt", "CONNACK 3: server unavailable", "load"), ("mqtt", "CONNACK 137: x", "load"), ("mqtt", "SUBACK 135: not authorized for a", "--subscribe"),
         ("mqtt", "b'HTTP/1.1 400' in place of CONNACK", "broker"), ("mqtt", "closed without an answer", "broker"),
         ("http2", "GOAWAY 11", "calm"), ("http2", "MAX_CONCURRENT_STREAMS 0: 1 needed", "--h2-heartbeat"), ("http2", "it speaks HTTP/1: x", "--http2"),
+        ("websocket", "an extension that was not offered: permessage-deflate", "--ws-deflate"),
         ("tcp", "b'554' in place of '/^220/'", "--greeting"),
     ],
 )  # fmt: skip

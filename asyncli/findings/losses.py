@@ -34,7 +34,7 @@ CONNECT_WORDS: dict[str, tuple[str, str]] = {
     "unreachable": ("connects found no route, or were blocked", "see routes and firewall between here and the server"),
     "connect_timeout": (
         "connects got no answer in time",
-        "raise net.core.somaxconn and the server's backlog=, ramp more slowly (--interval), or see the firewall",
+        "raise net.core.somaxconn and the server's backlog=, ramp more slowly (--interval), or see firewalls, if over a network",
     ),
     "tls_failed": ("connects failed in the handshake of TLS", "see the finding tls_handshakes_failed"),
     "tls_timeout": (

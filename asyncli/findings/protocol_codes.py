@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 
 from asyncli.findings import Words
 from asyncli.mqtt_values import REASONS
-from asyncli.spoken import SPEAKS_HTTP2, SPEAKS_TLS
+from asyncli.spoken import NOT_OFFERED, SPEAKS_HTTP2, SPEAKS_TLS
 
 # Close codes (RFC 6455, section 7.4.1, and its registry): their names, and what to look at.
 _CLOSE_CODES = {
@@ -18,7 +18,7 @@ _CLOSE_CODES = {
     1007: ("invalid payload", "see its error log"),
     1008: ("policy violation", "see its rules: tokens, origins, rates, idle times"),
     1009: ("message too big", "see its limit of a message's size"),
-    1010: ("mandatory extension", "see which extensions it wants"),
+    1010: ("mandatory extension", "see which extensions it wants (--ws-deflate offers permessage-deflate)"),
     1011: ("internal error", "see its error log"),
     1012: ("service restart", "see what restarted it"),
     1013: ("try again later", "see its load and its limits"),
@@ -90,6 +90,8 @@ def remedy_of_refusals(protocol: str, reasons: Iterable[str] = ()) -> str:
 
 
 def _remedy_of_refusal(protocol: str, why: str) -> str:
+    if why.startswith(NOT_OFFERED):
+        return "write --ws-deflate where it wants permessage-deflate, else leave it out; and see its settings of extensions"
     if stated := _STATED.match(why):
         for codes, remedy in _REFUSED.get(stated[1], ()):
             if not codes or int(stated[2]) in codes:
