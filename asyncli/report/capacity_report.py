@@ -224,8 +224,11 @@ def capacity_document(found: Capacity) -> doc.Document:
         doc.Section("files", "", _files(found)),
     ]
     byline = [oneline(", ".join(found.urls)), f"begun {found.started}, took {format_duration(found.duration_s)}"]
+    # A name may begin with a small letter, as nginx's.
+    named = answer.startswith(found.server) and not answer.startswith("the ")
+    headline = answer if named else f"{answer[:1].upper()}{answer[1:]}"
     return doc.Document(
-        "capacity", f"{found.server}: {found.verdict}", answer, byline, sections, f"Made by asyncli {__version__}."
+        "capacity", f"{found.server}: {found.verdict}", headline, byline, sections, f"Made by asyncli {__version__}."
     )
 
 
