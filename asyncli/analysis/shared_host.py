@@ -10,6 +10,7 @@ from asyncli.analysis.constants import FEWEST, PART, WORTH_TELLING
 from asyncli.analysis.saturation import MOST_CPU_SHARE
 from asyncli.findings.host import host_busy, host_shared, upstream_sockets
 from asyncli.metrics import GENERATOR_CPU_S, HOST_CPU_BUSY_S, KERNEL_SOCKETS, KERNEL_TCP_ALLOC, SERVER_CPU_S, SESSION_CPU_S
+from asyncli.plan import Plan
 from asyncli.records import Finding
 from asyncli.run import Run
 from asyncli.samples import Series
@@ -69,11 +70,16 @@ def cpus_taken(run: Run) -> list[Finding]:
     return [host_busy(round(cpus), *then, None if before is None else before[1] >= MOST_OF_OTHERS * cpus, span, len(taken))]
 
 
-def counted_sockets(run: Run) -> Series:
-    """The sockets of all programs. Of TCP sockstat's ``alloc``, which counts both families in every network
-    namespace, as the slabs do; of Unix sockets all of this namespace.
+def count_of_sockets(plan: Plan) -> str:
+    """The metric of the sockets of all programs. Of TCP sockstat's ``alloc``, which counts both families in every network
+    namespace, as the slabs do; of Unix sockets all of a namespace.
     """
-    return run.series(KERNEL_TCP_ALLOC if run.plan.has_ports else run.of_ours(KERNEL_SOCKETS))
+    return KERNEL_TCP_ALLOC if plan.has_ports else KERNEL_SOCKETS
+
+
+def counted_sockets(run: Run) -> Series:
+    name = count_of_sockets(run.plan)
+    return run.series(run.of_ours(name) if name == KERNEL_SOCKETS else name)
 
 
 class Beside(NamedTuple):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple, Unpack
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
@@ -32,13 +32,13 @@ if TYPE_CHECKING:
     Sampler = Collector | AgentCollector
 
 
-def make_sampler(plan: Plan, *, local: bool, **watching: Unpack[Watching]) -> Sampler:
+def make_sampler(plan: Plan, watching: Watching, *, local: bool) -> Sampler:
     """A collector; with an agent on the server's host, one that reads that agent and this host."""
     if plan.agent is None:
-        return Collector(plan, local=local, **watching)
+        return Collector(plan, watching, local=local)
     from asyncli.agent.collector import AgentCollector
 
-    return AgentCollector(plan, **watching)
+    return AgentCollector(plan, watching)
 
 
 async def lay_plan(plan: Plan, cluster: Cluster | None, waits: Callable[[str], None]) -> tuple[Limits, Spread]:
@@ -101,7 +101,7 @@ async def check(
     finally:
         if cluster is not None:
             await cluster.close()
-    sampler = make_sampler(plan, local=spread.local, on_finding=findings.append)
+    sampler = make_sampler(plan, Watching(on_finding=findings.append), local=spread.local)
     try:
         # Another session may hold an agent meanwhile: looking takes nothing from it.
         await sampler.open(hold=False)

@@ -218,20 +218,11 @@ def handshakes_refused(protocol: str, reasons: Mapping[str, int]) -> Words:
     return Words(f"the server refused handshakes: {by_reason(reasons)}", remedy_of_refusals(protocol, reasons))
 
 
-_SEE_OF_STREAMS = {
-    "END_STREAM": "aim at a URL whose answer has a body, or does not end",
-    "status": "aim at a path that it answers with 200",
-    "RST_STREAM": "see its timeouts for clients that read nothing (nginx: send_timeout), and its error log",
-}
-
-
 @finding("streams_lost", "error")
 def streams_lost(reasons: Mapping[str, int]) -> Words:
     """Streams that were to be held ended, or were answered with an error, on connections that lived: by what ended them."""
-    known = {why: of_reset(why) for why in reasons}
-    mends = dict.fromkeys(remedy or _SEE_OF_STREAMS[why.partition(" ")[0]] for why, (_, remedy) in known.items())
-    said = by_reason({known[why][0]: count for why, count in reasons.items()})
-    return Words(f"streams ended that were to be held: {said}", "; ".join(mends))
+    said = by_reason({of_reset(why): count for why, count in reasons.items()})
+    return Words(f"streams ended that were to be held: {said}", remedy_of_refusals("http2", reasons))
 
 
 @finding("reopened_later", "warning", "hold for longer, or have the server send a shorter retry:")
