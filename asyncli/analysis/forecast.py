@@ -104,7 +104,8 @@ def forecast(run: Run, costs: Costs) -> tuple[Forecast, list[Finding]]:
         how = of_host.how if of_host is not None else ""
         findings.append(forecast_unknown(["memory"], "interval_too_wide" if how else "cost_not_known", how))
 
-    known = (of_host, client, _slots(by_code), _descriptors(by_code, plan) or _descriptors_in_use(run), _ports(by_code, run))
+    slots = _slots(by_code) or _sessions(run)
+    known = (of_host, client, slots, _descriptors(by_code, plan) or _descriptors_in_use(run), _ports(by_code, run))
     ceilings = [one for one in known if one is not None]
     ceilings += _of_the_host(by_code, plan, where.ends)
     if where.far is not None:
@@ -113,7 +114,7 @@ def forecast(run: Run, costs: Costs) -> tuple[Forecast, list[Finding]]:
     lowest = found.ceilings[0] if found.ceilings else None
     found.first = lowest.name if lowest is not None and lowest.connections is not None else None
     names = {one.name for one in ceilings}
-    if missing := [name for name in ("worker_connections", "descriptors") if name not in names]:
+    if missing := [name for name in ("worker_connections" if slots is None else slots.name, "descriptors") if name not in names]:
         why: Why = "configuration_not_read" if run.place.server_found or not local else "process_not_named"
         findings.append(forecast_unknown(missing, why, ""))
     findings += _far(found, run.held.values)
@@ -228,6 +229,15 @@ def _slots(checks: Mapping[str, Check]) -> Ceiling | None:
         "its workers get equal shares"
     )
     return Ceiling("worker_connections", math.floor(check.have * (1 - _REUSE_BELOW)), None, how)
+
+
+def _sessions(run: Run) -> Ceiling | None:
+    """Of HAProxy: what its frontends may have, less what others had before the first connect."""
+    limit, before = run.series(metrics.STATUS_LIMIT).last(), run.series(metrics.STATUS_ACTIVE).last(until_s=run.first_connect_s)
+    if limit is None or before is None:
+        return None
+    how = f"{format_count(limit)} sessions of its frontends (slim on its status page), {format_count(before)} of them of others"
+    return Ceiling("maxconn", max(0.0, limit - before), None, how)
 
 
 def _descriptors(checks: Mapping[str, Check], plan: Plan) -> Ceiling | None:

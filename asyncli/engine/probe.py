@@ -330,7 +330,8 @@ def _why_not_trusted(code: int, message: str, target: Target, shown: Certificate
     if code in (_EXPIRED, _NOT_YET) and shown is not None:
         if code == _EXPIRED:
             return f"its certificate expired on {shown.ends[:10]}, {-shown.days_left:.1f} days ago; renew it, or {_INSECURE}"
-        return f"its certificate is not valid yet by this host's clock; see both clocks, or {_INSECURE}"
+        begins = datetime.datetime.fromisoformat(shown.ends) - datetime.timedelta(days=shown.lasts_days)
+        return f"its certificate is not valid before {begins:%F %R} UTC by this host's clock; see both clocks, or {_INSECURE}"
     if code == _SHORT_KEY:
         return f"its key is too short ({'unknown' if shown is None else shown.key}); issue one with a longer key, or {_INSECURE}"
     if code in _UNKNOWN_AUTHORITY:

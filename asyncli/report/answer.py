@@ -147,7 +147,7 @@ def room(summary: Summary) -> str:
         before = f"{', '.join(sentences)}. " if sentences else ""
         names, but = {one.name for one in found.ceilings}, ""
         # Of other servers than nginx only the descriptors are read.
-        if "worker_connections" not in names:
+        if names.isdisjoint(("worker_connections", "maxconn")):
             others = "descriptors" in names
             but = "; of the server's own limits no other is known" if others else "; the server's own limits are unknown"
         return f"{before}The first limit is {ceiling(first.name)}, at about {about(first)}{but}."
