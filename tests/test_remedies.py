@@ -14,6 +14,7 @@ from asyncli.spoken import SPEAKS_HTTP2, SPEAKS_TLS
     ("protocol", "reason", "flag"),
     [
         ("websocket", "HTTP 404 Not Found", "URL"), ("sse", "HTTP 405 Method Not Allowed", "--header"), ("websocket", "HTTP 200 OK: hello", "URL"),
+        ("sse", "HTTP 400 Bad Request: <html>", "--client-cert"),
         ("websocket", "HTTP 401 Unauthorized", "credentials"), ("websocket", "HTTP 403 Forbidden: x", "Origin"),
         ("websocket", "HTTP 429 Too Many Requests", "load"), ("stream", "HTTP 503 Service Unavailable", "backend"), ("sse", "HTTP 302 Found: Location: /", "redirects"),
         ("websocket", "the Sec-WebSocket-Accept does not answer the key", "middle box"), ("sse", "no event stream", "HTTP server"),

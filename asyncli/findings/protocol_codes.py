@@ -58,6 +58,7 @@ _OF_BROKER = (
 _REFUSED: dict[str, tuple[tuple[Iterable[int], str], ...]] = {
     "HTTP": (
         (range(300, 400), "aim at where it redirects to"),
+        ((400,), "where it speaks TLS there, write https:// or wss://; where it wants a certificate, --client-cert; else see --header"),
         ((401, 403, 407), "see the credentials and the Origin that it wants (--header-file)"),
         ((429, *range(500, 600)), "see its log, its load and its limits, and the backend behind it"),
         ((), "see the URL's path, and the headers that it wants (--header)"),
