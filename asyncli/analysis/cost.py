@@ -70,7 +70,7 @@ def costs(run: Run) -> Costs:
     where, held = run.sides, run.held
     others = _server_count(run)
     ours = Fitter(run, held)
-    ends = where.ends + (0 if beside is None else beside.upstream)
+    ends = where.ends + (0 if beside is None else beside[2])
     result = Costs(streams=ours.streams, ends=ends)
     server = ours if others is None else Fitter(run, others, " over the server's active count")
     shared = server if where.server else ours
@@ -135,8 +135,7 @@ def _count_strangers(result: Costs, found: dict[str, Fit | int], read: dict[str,
     """Widen costs in ``found`` by what sockets of other programs may have cost, or say in ``result`` that it hides them.
 
     The kernel counts the sockets of all. Each of others is taken to cost between nothing and as much as one of ours: the interval
-    has both, and the value is between them. A slope's interval has what others do out of step with the connections already; in
-    step, and gone with them, are sockets that belong to them: an upstream's.
+    has both, and the value is between them. A slope's interval has what others do out of step with the connections already.
     """
     kernel, ends = found["kernel"], result.ends
     strangers = fitter.strangers(counted_sockets(run), ends)
@@ -144,7 +143,7 @@ def _count_strangers(result: Costs, found: dict[str, Fit | int], read: dict[str,
     if not isinstance(kernel, Fit) or not isinstance(beside, Fit):
         return
     low, high = beside.cost.ci95
-    if not kernel.cost.of_levels and (low <= 0 <= high or _leave_with_ours(strangers, run)):
+    if not kernel.cost.of_levels and low <= 0 <= high:
         return
     sockets = 1.0 + beside.cost.bytes_per_connection
     if sockets <= 0:
@@ -164,13 +163,6 @@ def _count_strangers(result: Costs, found: dict[str, Fit | int], read: dict[str,
             bounds = [bound for one in known for bound in one.cost.ci95]
             cost = msgspec.structs.replace(middle.cost, ci95=(min(bounds), max(bounds)), method=alone.cost.method)
             found[name] = msgspec.structs.replace(middle, cost=cost)
-
-
-def _leave_with_ours(strangers: Series, run: Run) -> bool:
-    """Whether most of what came in the ramp is gone after the drain."""
-    before, most = strangers.last(until_s=run.first_connect_s), strangers.last(until_s=run.stop_s)
-    after = strangers.last(since_s=drained.start_s) if (drained := run.phase("residue")) is not None else None
-    return before is not None and most is not None and after is not None and abs(after - before) < abs(most - before) / 2
 
 
 def _accepted_before(run: Run) -> float:

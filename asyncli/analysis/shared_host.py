@@ -82,18 +82,10 @@ def counted_sockets(run: Run) -> Series:
     return run.series(run.of_ours(name) if name == KERNEL_SOCKETS else name)
 
 
-class Beside(NamedTuple):
-    """By how many sockets ``ours`` and ``others`` rose from the baseline to the hold's end; ``upstream``: those of others that
-    came and went with each connection, as a proxy's to its backend.
+def sockets_beside(run: Run) -> tuple[int, int, int] | None:
+    """By how many sockets ours and others rose from the baseline to the hold's end, and how many of others came and went with
+    each connection, as a proxy's to its backend. None where other programs opened and closed few, or nobody counted.
     """
-
-    ours: int
-    others: int
-    upstream: int
-
-
-def sockets_beside(run: Run) -> Beside | None:
-    """None where other programs opened and closed few, or nobody counted."""
     allocated, start, stop = counted_sockets(run), run.first_connect_s, run.stop_s
     before, after = allocated.last(until_s=start), allocated.last(until_s=stop, since_s=max(start, stop - 10.0))
     if before is None or after is None or not math.isfinite(start):
@@ -111,11 +103,12 @@ def sockets_beside(run: Run) -> Beside | None:
     each, drained = round(others / max(1, connections)), run.phase("residue")
     as_many = each in (1, 2) and abs(others - each * connections) <= FEWEST + WORTH_TELLING * others
     gone = allocated.last(since_s=drained.start_s) if as_many and drained is not None else None
-    return Beside(ours, others, 0 if gone is None or gone - before > PART * others else each)
+    return ours, others, (0 if gone is None or gone - before > PART * others else each)
 
 
 def other_sockets(run: Run) -> list[Finding]:
     """A finding if other programs opened or closed many sockets from the baseline to the hold's end."""
     if (beside := sockets_beside(run)) is None:
         return []
-    return [(upstream_sockets if beside.upstream else host_shared)(run.sides.host, beside.ours, beside.others)]
+    ours, others, upstream = beside
+    return [(upstream_sockets if upstream else host_shared)(run.sides.host, ours, others)]

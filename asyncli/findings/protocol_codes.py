@@ -47,8 +47,7 @@ _GOODBYES: dict[str, tuple[str, dict[int, tuple[str, str]]]] = {
     "sse": ("which ended the stream", {}),
     "stream": ("which ended the answer", {}),
 }
-# Refusals, and ends of streams, begin with a word and mostly a code: the codes of each word, and what to do; the last is of all
-# others.
+# Refusals, and ends of streams, begin with a word and mostly a code: of each word, what to do by code; the last is of all others.
 _STATED = re.compile(r"(\w+)(?: ([0-9]+))?")
 _BROKER = "see its log, its load and its limits"
 _OF_BROKER = (
@@ -58,7 +57,7 @@ _OF_BROKER = (
 _REFUSED: dict[str, tuple[tuple[Iterable[int], str], ...]] = {
     "HTTP": (
         (range(300, 400), "aim at where it redirects to"),
-        ((400,), "where it speaks TLS there, write https:// or wss://; where it wants a certificate, --client-cert; else see --header"),
+        ((400,), "write https:// or wss:// where it speaks TLS, and --client-cert where it asks for one; else see --header"),
         ((401, 403, 407), "see the credentials and the Origin that it wants (--header-file)"),
         ((429, *range(500, 600)), "see its log, its load and its limits, and the backend behind it"),
         ((), "see the URL's path, and the headers that it wants (--header)"),
