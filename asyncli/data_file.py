@@ -19,8 +19,8 @@ from asyncli.spoken import PROTOCOLS
 from asyncli.template import FIELDS, NAME, Data
 from asyncli.units import format_bytes, format_many, shown
 
-# Of a connection, in bytes: what a header or an id of MQTT may be without trouble; of all, what goes to each host in a piece.
-_LONGEST_ROW, _MOST_BYTES = 4096, 1 << 30
+# What goes to each host in a piece.
+_MOST_BYTES = 1 << 30
 # Of a text of MQTT that is made of a row: two bytes say how long it is.
 _LONGEST_TEXT, _OF_MQTT = 65_535, PROTOCOLS["mqtt"].keys
 # What may stand in a line of a request; elsewhere all but NUL, which no text of a plan has.
@@ -76,8 +76,7 @@ def _used(plan: Plan, where: str, file: TextIO, most: int) -> Data:
     places = [columns.index(name) for name in names]
     allowed = [[_MAY_BE[field] for field, name in uses if name == one and field in _MAY_BE] or [(_ANY, "")] for one in names]
     texts, ends = bytearray(), array("Q")
-    # A row is short: only where its columns are used many times must be looked at what comes of it.
-    longs = [(field, text) for field, text in made if field in _OF_MQTT and text.text.count("{") * _LONGEST_ROW > _LONGEST_TEXT]
+    of_mqtt = [(field, text) for field, text in made if field in _OF_MQTT]
     for row in _rows(where, lines, len(columns), most):
         values = [row[place] for place in places]
         for value, patterns, name in zip(values, allowed, names, strict=True):
@@ -86,11 +85,12 @@ def _used(plan: Plan, where: str, file: TextIO, most: int) -> Data:
                     raise PlanError(f"{where}, line {lines.line_num}: its {name} cannot be sent; {how or 'write it without NUL'}")
         begin = len(texts)
         texts += "\0".join(values).encode()
-        if len(texts) - begin > _LONGEST_ROW:
-            raise PlanError(f"{where}, line {lines.line_num}: more than {_LONGEST_ROW:,} bytes for a connection; write less")
         if len(texts) > _MOST_BYTES:
             raise PlanError(f"{where}: more than {format_bytes(_MOST_BYTES)} of it would be used; write less")
-        for field, text in longs:
+        for field, text in of_mqtt:
+            # Most rows are far too short for it.
+            if text.text.count("{") * (len(texts) - begin) + len(text.text) < _LONGEST_TEXT // 2:
+                continue
             size = len(text.fill({"n": most, "random": "0" * 6, **dict(zip(names, values, strict=True))}).encode())
             if size > _LONGEST_TEXT:
                 what = f"{flag_of(field)} would be {size:,} bytes, and MQTT has room for {_LONGEST_TEXT:,}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import socket
 from collections.abc import Iterable
 from urllib.parse import urlsplit
 
@@ -76,3 +77,17 @@ def sockaddr(address: str, port: int) -> tuple[str, int] | str:
 def real_path(address: str) -> str:
     """A Unix socket's, by whatever links it is named."""
     return address if address.startswith("@") else os.path.realpath(address)
+
+
+def look_up(target: Target) -> list[tuple[int, str]]:
+    """Each address with its family: a Unix socket's path, what the plan says, or those of the name. May ask a name server. Raises
+    OSError or UnicodeError for a name that has none.
+    """
+    if not target.port:
+        return [(socket.AF_UNIX, target.host)]
+    if target.addresses:
+        return [(socket.AF_INET6 if ":" in one else socket.AF_INET, one) for one in target.addresses]
+    # Without AI_ADDRCONFIG, which takes a family for absent that is on loopback alone: there it refuses even "::1".
+    found = socket.getaddrinfo(target.host, target.port, type=socket.SOCK_STREAM)
+    families = (socket.AF_INET, socket.AF_INET6)
+    return list(dict.fromkeys((int(family), str(address[0])) for family, _, _, _, address in found if family in families))

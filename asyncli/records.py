@@ -202,6 +202,8 @@ class ProtocolCounts(msgspec.Struct):
     tables: Count = 0
     #: Of WebSocket, where it was offered: permessage-deflate as it was granted, with its parameters -> on how many connections.
     deflate: dict[str, Count] = msgspec.field(default_factory=dict)
+    #: Of event streams that were lost, how long (s) their last ``retry:`` has them wait; without one nothing.
+    retry_s: Histogram = msgspec.field(default_factory=Histogram)
 
 
 #: Of a tick: summed over workers, and not over time.

@@ -186,7 +186,7 @@ def format_bytes(number: float) -> str:
 def format_many(count: float, one: str) -> str:
     """A count and what it counts: ``1 process``, ``1,200 processes``."""
     many = one if count == 1 else one + ("es" if one.endswith("s") else "s")
-    return f"{format_count(count)} {many}"
+    return f"{format_count(count) if count == round(count) else count} {many}"
 
 
 def format_duration(seconds: float) -> str:

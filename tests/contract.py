@@ -38,7 +38,7 @@ SOAK: dict[str, Any] = {
         "processes": {"baseline": None, "hold_end": None}, "rss_bytes": {"baseline": None, "hold_end": None},
         "pss_bytes": {"baseline": None, "hold_end": None}, "cpu_s": {"baseline": None, "hold_end": None},
     },
-    "cost": dict.fromkeys(("server_user", "kernel", "kernel_queued", "generator_user", "host_total", "residual"), COST),
+    "cost": {**dict.fromkeys(("server_user", "kernel", "kernel_queued", "generator_user", "host_total", "residual"), COST), "ends": None},
     "residue": {"after_s", "server_user", "kernel", "host_total"},
     "forecast": {"memory": CEILING, "server_memory": CEILING, "ceilings": [CEILING], "first": None},
     "drift": dict.fromkeys(("server_user", "kernel", "generator_user", "host_total"), DRIFT),

@@ -14,6 +14,7 @@ from asyncli.spoken import SPEAKS_HTTP2, SPEAKS_TLS
     ("protocol", "reason", "flag"),
     [
         ("websocket", "HTTP 404 Not Found", "URL"), ("sse", "HTTP 405 Method Not Allowed", "--header"), ("websocket", "HTTP 200 OK: hello", "URL"),
+        ("sse", "HTTP 400 Bad Request: <html>", "--client-cert"),
         ("websocket", "HTTP 401 Unauthorized", "credentials"), ("websocket", "HTTP 403 Forbidden: x", "Origin"),
         ("websocket", "HTTP 429 Too Many Requests", "load"), ("stream", "HTTP 503 Service Unavailable", "backend"), ("sse", "HTTP 302 Found: Location: /", "redirects"),
         ("websocket", "the Sec-WebSocket-Accept does not answer the key", "middle box"), ("sse", "no event stream", "HTTP server"),
@@ -22,6 +23,7 @@ from asyncli.spoken import SPEAKS_HTTP2, SPEAKS_TLS
         ("mqtt", "CONNACK 3: server unavailable", "load"), ("mqtt", "CONNACK 137: x", "load"), ("mqtt", "SUBACK 135: not authorized for a", "--subscribe"),
         ("mqtt", "b'HTTP/1.1 400' in place of CONNACK", "broker"), ("mqtt", "closed without an answer", "broker"),
         ("http2", "GOAWAY 11", "calm"), ("http2", "MAX_CONCURRENT_STREAMS 0: 1 needed", "--h2-heartbeat"), ("http2", "it speaks HTTP/1: x", "--http2"),
+        ("websocket", "an extension that was not offered: permessage-deflate", "--ws-deflate"),
         ("tcp", "b'554' in place of '/^220/'", "--greeting"),
     ],
 )  # fmt: skip
@@ -34,9 +36,9 @@ def test_several_have_each_its_own_once_and_none_that_of_silence() -> None:
     assert both == [remedy_of_refusals("websocket", ["HTTP 404"]), remedy_of_refusals("websocket", ["HTTP 500"])]
     assert "broker" in remedy_of_refusals("mqtt")
     assert ("--expect" in remedy_of_broken("tcp"), "--http2" in remedy_of_broken("http")) == (True, False)
-    assert [of_reset(why) for why in ("RST_STREAM 7", "RST_STREAM 1", "RST_STREAM", "status 404")] == [
-        ("RST_STREAM 7 (refused stream)", protocol_codes._ERROR_CODES[7][1]), ("RST_STREAM 1 (protocol error)", ""), ("RST_STREAM", ""), ("status 404", ""),
-    ]  # fmt: skip
+    resets = ("RST_STREAM 7", "RST_STREAM 1", "RST_STREAM", "status 404")
+    assert [of_reset(why) for why in resets] == ["RST_STREAM 7 (refused stream)", "RST_STREAM 1 (protocol error)", "RST_STREAM", "status 404"]
+    assert ["send_timeout" in remedy_of_refusals("http2", [why]) for why in resets] == [False, True, True, False]
     assert ("--http2" in remedy_of_broken("http", {SPEAKS_HTTP2: 2, SPEAKS_TLS: 1}), "https://" in remedy_of_broken("http", {SPEAKS_TLS: 2, SPEAKS_HTTP2: 1})) == (True, True)
 
 

@@ -10,7 +10,7 @@ import contextlib
 import math
 import os
 import time
-from typing import Any, Unpack
+from typing import Any
 
 import msgspec
 
@@ -53,8 +53,8 @@ class AgentCollector(Sampler):
     #: Longer than the agent takes at a phase border, so that its loss shows.
     border_wait_s = BORDER_S + 1.0
 
-    def __init__(self, plan: Plan, **watching: Unpack[Watching]) -> None:
-        super().__init__(plan, **watching)
+    def __init__(self, plan: Plan, watching: Watching) -> None:
+        super().__init__(plan, watching)
         self._client = AgentClient(plan)
         self._polls["agent"] = self._follow
         self._hello: Hello | None = None

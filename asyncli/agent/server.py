@@ -26,6 +26,7 @@ from asyncli.agent.listener import IDLE_S, Door, shown
 from asyncli.agent.wire import LEASE_HEADER, PROTOCOL, PROTOCOL_HEADER, Batch, Granted, Hello, Instants, Refusal, Wish
 from asyncli.collect.collector import Collector
 from asyncli.collect.locate import ServerFacts
+from asyncli.collect.sampler import Watching
 from asyncli.environment import boot_id, network, read_host
 from asyncli.errors import HostError
 from asyncli.plan import Plan
@@ -77,9 +78,8 @@ class Agent:
         self._buffer, self._lease = SampleBuffer(), Lease(lambda: secrets.token_urlsafe(18))
         self._rates, self._dear = Rates(_PER_S, _BURST), Rates(_DEAR_PER_S, _DEAR_BURST)
         self._refusals = Refusals()
-        self._collector = Collector(
-            plan, on_sample=self._sampled, on_finding=lambda one: self._buffer.finding(time.monotonic(), one), local=True
-        )
+        watching = Watching(on_sample=self._sampled, on_finding=lambda one: self._buffer.finding(time.monotonic(), one))
+        self._collector = Collector(plan, watching, local=True)
         self._facts: tuple[float, Limits, Configured] | None = None
         self._reading = asyncio.Lock()
         self._runner: web.AppRunner | None = None

@@ -14,7 +14,7 @@ import msgspec
 from asyncli import metrics
 from asyncli.analysis.constants import FEWEST, NEARLY_ALL, WORTH_TELLING
 from asyncli.analysis.gaps import for_cost
-from asyncli.analysis.shared_host import counted_sockets
+from asyncli.analysis.shared_host import counted_sockets, sockets_beside
 from asyncli.analysis.slope import FEWEST_PLATEAUS, FREED_KEPT, OTHERS_INTO_HOLD_S, Cost, Fit, Fitter, minus
 from asyncli.findings import cost as told
 from asyncli.plan import Plan
@@ -45,7 +45,8 @@ class Costs(msgspec.Struct):
 
     ``kernel_queued``: pages of queued TCP buffers per socket end, in no other cost. ``fits``: the points and lines, by the same
     names. ``client_total``: of asyncli's own host where the server is on another; in no other cost. ``streams``: of HTTP/2, what
-    each of these connections holds with it.
+    each of these connections holds with it. ``ends``: its sockets on the sampled host, a proxy's to its backend among them;
+    ``kernel`` is of one.
     """
 
     server_user: Cost | None = None
@@ -59,16 +60,18 @@ class Costs(msgspec.Struct):
     fits: dict[str, Fit] = msgspec.field(default_factory=dict)
     residue: Residue = msgspec.field(default_factory=Residue)
     unknown: dict[str, str] = msgspec.field(default_factory=dict)
-    streams: int | msgspec.UnsetType = msgspec.UNSET
+    streams: float | msgspec.UnsetType = msgspec.UNSET
+    ends: int = 2
 
 
 def costs(run: Run) -> Costs:
     """The costs of a run on the host that was sampled (:mod:`asyncli.topology`)."""
-    run = for_cost(run)
-    result = Costs(streams=run.plan.streams or msgspec.UNSET)
+    beside, run = sockets_beside(run), for_cost(run)
     where, held = run.sides, run.held
     others = _server_count(run)
     ours = Fitter(run, held)
+    ends = where.ends + (0 if beside is None else beside[2])
+    result = Costs(streams=ours.streams, ends=ends)
     server = ours if others is None else Fitter(run, others, " over the server's active count")
     shared = server if where.server else ours
 
@@ -85,9 +88,8 @@ def costs(run: Run) -> Costs:
         # It grows with the connections, but belongs to another program.
         host, in_use = minus(host, [listing]), f"{in_use} less inodes of /proc"
         result.findings.append(told.descriptors_listed(listed.cost.bytes_per_connection, listed.cost.half_width))
-    ends = where.ends
 
-    both = ", per socket end" + (" (both on this host)" if ends == 2 else "")
+    both = ", per socket end" + (f" ({'both' if ends == 2 else ends} on {where.host})" if ends > 1 else "")
     found = {
         "server_user": server.fit("server_user", user, note=note),
         "kernel": shared.fit("kernel", kernel, 1 / ends, f" of slab objects{both}"),
@@ -133,16 +135,15 @@ def _count_strangers(result: Costs, found: dict[str, Fit | int], read: dict[str,
     """Widen costs in ``found`` by what sockets of other programs may have cost, or say in ``result`` that it hides them.
 
     The kernel counts the sockets of all. Each of others is taken to cost between nothing and as much as one of ours: the interval
-    has both, and the value is between them. A slope's interval has what others do out of step with the connections already; in
-    step, and gone with them, are sockets that belong to them: an upstream's.
+    has both, and the value is between them. A slope's interval has what others do out of step with the connections already.
     """
-    kernel, ends = found["kernel"], run.sides.ends
+    kernel, ends = found["kernel"], result.ends
     strangers = fitter.strangers(counted_sockets(run), ends)
     beside = fitter.fit("strangers", strangers, 1 / ends)
     if not isinstance(kernel, Fit) or not isinstance(beside, Fit):
         return
     low, high = beside.cost.ci95
-    if not kernel.cost.of_levels and (low <= 0 <= high or _leave_with_ours(strangers, run)):
+    if not kernel.cost.of_levels and low <= 0 <= high:
         return
     sockets = 1.0 + beside.cost.bytes_per_connection
     if sockets <= 0:
@@ -162,13 +163,6 @@ def _count_strangers(result: Costs, found: dict[str, Fit | int], read: dict[str,
             bounds = [bound for one in known for bound in one.cost.ci95]
             cost = msgspec.structs.replace(middle.cost, ci95=(min(bounds), max(bounds)), method=alone.cost.method)
             found[name] = msgspec.structs.replace(middle, cost=cost)
-
-
-def _leave_with_ours(strangers: Series, run: Run) -> bool:
-    """Whether most of what came in the ramp is gone after the drain."""
-    before, most = strangers.last(until_s=run.first_connect_s), strangers.last(until_s=run.stop_s)
-    after = strangers.last(since_s=drained.start_s) if (drained := run.phase("residue")) is not None else None
-    return before is not None and most is not None and after is not None and abs(after - before) < abs(most - before) / 2
 
 
 def _accepted_before(run: Run) -> float:
@@ -228,7 +222,7 @@ def _residual(known: Costs, found: Fit | int, where: Sides) -> Fit | None:
     parts = [one for one in users if one is not None]
     if total is None or total.of_levels or kernel is None or len(parts) < len(users) or not isinstance(found, Fit):
         return None
-    ends = where.ends
+    ends = known.ends
     value = total.bytes_per_connection - ends * kernel.bytes_per_connection - sum(one.bytes_per_connection for one in parts)
     fixed = total.fixed_bytes - ends * kernel.fixed_bytes - sum(one.fixed_bytes for one in parts)
     own = found.cost

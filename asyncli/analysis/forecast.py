@@ -93,7 +93,7 @@ def forecast(run: Run, costs: Costs) -> tuple[Forecast, list[Finding]]:
     if room is None:
         findings.append(forecast_unknown(["memory"], "available_not_read", ""))
     elif where.far is None:
-        found.server_memory = _server_alone(costs, before, where.ends, room)
+        found.server_memory = _server_alone(costs, before, room)
     if where.far is not None:
         available, used = (before.series(before.of_ours(one)) for one in (metrics.HOST_AVAILABLE_BYTES, metrics.HOST_USED_BYTES))
         words = f"asyncli's own host, {_OUR_END}"
@@ -104,7 +104,8 @@ def forecast(run: Run, costs: Costs) -> tuple[Forecast, list[Finding]]:
         how = of_host.how if of_host is not None else ""
         findings.append(forecast_unknown(["memory"], "interval_too_wide" if how else "cost_not_known", how))
 
-    known = (of_host, client, _slots(by_code), _descriptors(by_code, plan) or _descriptors_in_use(run), _ports(by_code, run))
+    slots = _slots(by_code) or _sessions(run)
+    known = (of_host, client, slots, _descriptors(by_code, plan) or _descriptors_in_use(run), _ports(by_code, run))
     ceilings = [one for one in known if one is not None]
     ceilings += _of_the_host(by_code, plan, where.ends)
     if where.far is not None:
@@ -113,7 +114,7 @@ def forecast(run: Run, costs: Costs) -> tuple[Forecast, list[Finding]]:
     lowest = found.ceilings[0] if found.ceilings else None
     found.first = lowest.name if lowest is not None and lowest.connections is not None else None
     names = {one.name for one in ceilings}
-    if missing := [name for name in ("worker_connections", "descriptors") if name not in names]:
+    if missing := [name for name in ("worker_connections" if slots is None else slots.name, "descriptors") if name not in names]:
         why: Why = "configuration_not_read" if run.place.server_found or not local else "process_not_named"
         findings.append(forecast_unknown(missing, why, ""))
     findings += _far(found, run.held.values)
@@ -190,23 +191,25 @@ def _level(metric: Series) -> float:
     return statistics.median(metric.values) if metric.values else math.inf
 
 
-def _server_alone(costs: Costs, before: Run, ends: int, room: _Room) -> Ceiling | None:
-    """A host like this for the server alone: its memory and one end of each connection.
+def _server_alone(costs: Costs, before: Run, room: _Room) -> Ceiling | None:
+    """A host like this for the server alone: its memory and one end of each connection, of a proxy the other too.
 
     How much of the residual is the server's is unknown: the number includes all of it, the interval none to the most.
     """
     user, kernel, rest = costs.server_user, costs.kernel, costs.residual
     if user is None or kernel is None or user.of_levels:
         return None
-    there = _level(server_memory(before)[0]) + _level(before.series(metrics.KERNEL_SOCKET_BYTES)) / ends
-    room = room.less_once(user.fixed_bytes + kernel.fixed_bytes - there)
-    own = user.bytes_per_connection + kernel.bytes_per_connection
+    ends = (costs.ends + 1) // 2
+    in_kernel = ends * kernel.bytes_per_connection
+    there = _level(server_memory(before)[0]) + _level(before.series(metrics.KERNEL_SOCKET_BYTES)) * ends / costs.ends
+    room = room.less_once(user.fixed_bytes + ends * kernel.fixed_bytes - there)
+    own = user.bytes_per_connection + in_kernel
     # The two errors may be correlated: add them.
-    half = user.half_width + kernel.half_width
+    half = user.half_width + ends * kernel.half_width
     left_over, most = (max(0.0, rest.bytes_per_connection), max(0.0, rest.ci95[1])) if rest is not None else (0.0, 0.0)
     how = (
         f"a server with as much memory and its clients elsewhere: {room.said}, by {own + left_over:,.0f} B a connection "
-        f"({user.bytes_per_connection:,.0f} in the server, {kernel.bytes_per_connection:,.0f} in the kernel for its end"
+        f"({user.bytes_per_connection:,.0f} in the server, {in_kernel:,.0f} in the kernel for its end{'s' * (ends > 1)}"
     )
     how += f", {left_over:,.0f} of what is left over)" if left_over else ")"
     if most:
@@ -226,6 +229,15 @@ def _slots(checks: Mapping[str, Check]) -> Ceiling | None:
         "its workers get equal shares"
     )
     return Ceiling("worker_connections", math.floor(check.have * (1 - _REUSE_BELOW)), None, how)
+
+
+def _sessions(run: Run) -> Ceiling | None:
+    """Of HAProxy: what its frontends may have, less what others had before the first connect."""
+    limit, before = run.series(metrics.STATUS_LIMIT).last(), run.series(metrics.STATUS_ACTIVE).last(until_s=run.first_connect_s)
+    if limit is None or before is None:
+        return None
+    how = f"{format_count(limit)} sessions of its frontends (slim on its status page), {format_count(before)} of them of others"
+    return Ceiling("maxconn", max(0.0, limit - before), None, how)
 
 
 def _descriptors(checks: Mapping[str, Check], plan: Plan) -> Ceiling | None:

@@ -166,7 +166,10 @@ def _streams(run: Run, counts: ProtocolCounts) -> StreamsPart | msgspec.UnsetTyp
     return StreamsPart(run.plan.streams, counts.streams_opened, sum(lost.values()), until[-1] if until else 0, lost)
 
 
-def protocol_findings(part: ProtocolPart | msgspec.UnsetType) -> Iterator[Finding]:
+def protocol_findings(run: Run, totals: Totals, part: ProtocolPart | msgspec.UnsetType) -> Iterator[Finding]:
+    retry_s = Histogram() if totals.whole.protocol is None else totals.whole.protocol.retry_s
+    if run.hold is not None and retry_s and retry_s.greatest >= run.hold.length_s:
+        yield losses.reopened_later(retry_s.count, float(retry_s.greatest), run.hold.length_s)
     if part is not msgspec.UNSET and part.refused:
         yield losses.handshakes_refused(part.name, part.refused)
     if part is not msgspec.UNSET and part.streams is not msgspec.UNSET and part.streams.streams_lost:

@@ -93,7 +93,7 @@ def measure(name: str, path: str, run: Run) -> MeasuredRun:
         complete=run.complete, spoiled=at_end.why if at_end.verdict == "invalid" else "", held=totals.held, hold_s=hold_s,
         facts=facts(run.plan, run.environment), said=said, late_ms=late_ms,
         kinds=_kinds(run), levels=levels, reused=any(one.code == "cost_reused" for one in found.findings),
-        findings=[*other_sockets(run, totals), *_bursts(name, measured.ticks)],
+        findings=[*other_sockets(run), *_bursts(name, measured.ticks)],
     )  # fmt: skip
 
 

@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 from asyncli.analysis.constants import FEWEST, PART, WORTH_TELLING
 from asyncli.analysis.saturation import MOST_CPU_SHARE
-from asyncli.analysis.totals import Totals
 from asyncli.findings.host import host_busy, host_shared, upstream_sockets
 from asyncli.metrics import GENERATOR_CPU_S, HOST_CPU_BUSY_S, KERNEL_SOCKETS, KERNEL_TCP_ALLOC, SERVER_CPU_S, SESSION_CPU_S
+from asyncli.plan import Plan
 from asyncli.records import Finding
 from asyncli.run import Run
 from asyncli.samples import Series
@@ -70,30 +70,45 @@ def cpus_taken(run: Run) -> list[Finding]:
     return [host_busy(round(cpus), *then, None if before is None else before[1] >= MOST_OF_OTHERS * cpus, span, len(taken))]
 
 
-def counted_sockets(run: Run) -> Series:
-    """The sockets of all programs. Of TCP sockstat's ``alloc``, which counts both families in every network
-    namespace, as the slabs do; of Unix sockets all of this namespace.
+def count_of_sockets(plan: Plan) -> str:
+    """The metric of the sockets of all programs. Of TCP sockstat's ``alloc``, which counts both families in every network
+    namespace, as the slabs do; of Unix sockets all of a namespace.
     """
-    return run.series(KERNEL_TCP_ALLOC if run.plan.has_ports else run.of_ours(KERNEL_SOCKETS))
+    return KERNEL_TCP_ALLOC if plan.has_ports else KERNEL_SOCKETS
 
 
-def other_sockets(run: Run, totals: Totals) -> list[Finding]:
-    """A finding if other programs opened or closed many sockets from the baseline to the hold's end, as they rose by our ends."""
+def counted_sockets(run: Run) -> Series:
+    name = count_of_sockets(run.plan)
+    return run.series(run.of_ours(name) if name == KERNEL_SOCKETS else name)
+
+
+def sockets_beside(run: Run) -> tuple[int, int, int] | None:
+    """By how many sockets ours and others rose from the baseline to the hold's end, and how many of others came and went with
+    each connection, as a proxy's to its backend. None where other programs opened and closed few, or nobody counted.
+    """
     allocated, start, stop = counted_sockets(run), run.first_connect_s, run.stop_s
     before, after = allocated.last(until_s=start), allocated.last(until_s=stop, since_s=max(start, stop - 10.0))
     if before is None or after is None or not math.isfinite(start):
-        return []
+        return None
     # Of a connect that waits both ends may exist.
     pending = next((tick.connecting for t_s, tick in reversed(run.ticks) if t_s <= stop), 0)
-    most = (totals.open + pending) * run.sides.ends
-    ours = min(max(totals.open * run.sides.ends, round(after - before)), most)
+    connections = round(run.held.last(until_s=stop) or 0.0)
+    most = (connections + pending) * run.sides.ends
+    ours = min(max(connections * run.sides.ends, round(after - before)), most)
     others = round(after - before) - ours
     # Daemons open and close dozens; a share of 5 % changes no printed digit.
     if abs(others) <= 50 + 0.05 * ours:
-        return []
+        return None
     # A proxy opens one for each connection, and its backend has the other end, here or elsewhere; both go with ours.
-    each, drained = round(others / max(1, totals.open)), run.phase("residue")
-    as_many = each in (1, 2) and abs(others - each * totals.open) <= FEWEST + WORTH_TELLING * others
+    each, drained = round(others / max(1, connections)), run.phase("residue")
+    as_many = each in (1, 2) and abs(others - each * connections) <= FEWEST + WORTH_TELLING * others
     gone = allocated.last(since_s=drained.start_s) if as_many and drained is not None else None
-    told = host_shared if gone is None or gone - before > PART * others else upstream_sockets
-    return [told(run.sides.host, ours, others)]
+    return ours, others, (0 if gone is None or gone - before > PART * others else each)
+
+
+def other_sockets(run: Run) -> list[Finding]:
+    """A finding if other programs opened or closed many sockets from the baseline to the hold's end."""
+    if (beside := sockets_beside(run)) is None:
+        return []
+    ours, others, upstream = beside
+    return [(upstream_sockets if upstream else host_shared)(run.sides.host, ours, others)]

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
 import msgspec
 
-from asyncli.analysis.constants import WORTH_TELLING
+from asyncli.analysis.constants import NEARLY_ALL, WORTH_TELLING
 from asyncli.analysis.regression import FittedLine, Point, regress
 from asyncli.findings.cost import LEVELS, Moved
+from asyncli.records import Tick
 from asyncli.run import Run
 from asyncli.samples import Series
 from asyncli.units import format_bytes, format_many
@@ -187,12 +188,20 @@ def minus(whole: Series, parts: Sequence[Series]) -> Series:
     return rest
 
 
+def streams_each(asked: int, ticks: Iterable[Tick]) -> float | msgspec.UnsetType:
+    """How many of the ``asked`` streams of HTTP/2 a connection held: all, or, where many were missing, their mean to a tenth."""
+    if not asked:
+        return msgspec.UNSET
+    counted = [(tick.protocol.streams_open, tick.held) for tick in ticks if tick.held and tick.protocol is not None]
+    mean = sum(streams for streams, _ in counted) / sum(held for _, held in counted) if counted else asked
+    return asked if mean >= NEARLY_ALL * asked else round(mean, 1)
+
+
 class Fitter:
     """Fits metrics against the same N(t)."""
 
     def __init__(self, run: Run, held: Series, over: str = "") -> None:
-        each = f" of connections with {format_many(run.plan.streams, 'stream')} each" if run.plan.streams else ""
-        self._held, self._over = held, over + each
+        self._held = held
         self._start = run.first_connect_s
         ramp, hold = run.phase("ramp"), run.phase("hold")
         end = ramp.end_s if ramp is not None and ramp.end_s is not None else (run.ticks[-1][0] if run.ticks else self._start)
@@ -205,6 +214,10 @@ class Fitter:
         self._rest = (hold.start_s, min(hold.start_s + OTHERS_INTO_HOLD_S, hold_end)) if hold is not None and held_any else None
         #: End of what is fitted.
         self.until_s = max(self._end + 1.0, self._rest[1] if self._rest is not None else -math.inf)
+        #: Of HTTP/2, what each of the connections held with it.
+        self.streams = streams_each(run.plan.streams, (tick for t_s, tick in run.ticks if t_s <= self.until_s))
+        each = "" if self.streams is msgspec.UNSET else f" of connections with {format_many(self.streams, 'stream')} each"
+        self._over = over + each
         self.points_wanted = FEWEST_PLATEAUS + 1 if self._rests else FEWEST_RAMP_POINTS
         #: By cost: what each plateau (from 1) still moved by.
         self.unsettled: dict[str, list[Moved]] = {}

@@ -69,7 +69,9 @@ def judge(
         return Judgement("untested", f"nothing ever connected{by_hand}")
     if not tested(plan, whole):
         opened, sent = format_many(whole.opened, "connection"), format_many(whole.sent, "heartbeat")
-        return Judgement("untested", f"{why_untested(whole.deaths, whole.sent)}: {opened} opened, {sent} sent{by_hand}")
+        broken = whole.protocol.broken if whole.protocol is not None else {}
+        most = f" ({max(broken, key=broken.__getitem__)})" if broken else ""
+        return Judgement("untested", f"{why_untested(whole.deaths, whole.sent)}{most}: {opened} opened, {sent} sent{by_hand}")
     # A lost worker that held nothing yet has a count of 0.
     gone = whole.deaths.get("generator_lost")
     starved = {cause: whole.failures[cause] for cause in _SHORT_OF if whole.failures.get(cause)}

@@ -36,7 +36,7 @@ from asyncli.plan import Plan, shown_plan
 from asyncli.preflight import checks_to_findings, refusals, refuse
 from asyncli.preflight.checks import host_checks
 from asyncli.records import Check, Environment, Finding, Phase, Sample
-from asyncli.report.capacity_report import SCHEMA, Capacity, Step, step_line, step_of
+from asyncli.report.capacity_report import SCHEMA, Capacity, Step, of_one_age, step_line, step_of
 from asyncli.report.livestate import LiveObserver
 from asyncli.topology import place_of
 from asyncli.units import format_bytes, format_count, format_duration, format_many
@@ -124,7 +124,8 @@ class CapacitySearch:
         tried = [one.tried for one in self.steps]
         known = bracket(tried)
         word, why = verdict(self.search, tried, gone=bool(self._gone), broken=self._broken, stopped=self._stopping)
-        failed = [one for one in self.steps if one.outcome == "failed"]
+        steps = of_one_age(self.steps) if word == "failed" else self.steps
+        failed = [one for one in steps if one.outcome == "failed"]
         decisive = [one for one in failed if one.asked == known.failed]
         if word == "failed":
             # Of few, too few have ended to say why; the largest step has the most.
@@ -132,7 +133,7 @@ class CapacitySearch:
             sure = [one for one in failed if not one.tried.chance]
             decisive = sorted(timed or told or sure or decisive, key=lambda one: one.asked)
         why = why if self.unheard is None else self.unheard.evidence
-        ours = [one for one in self.steps[-1:] if one.outcome == "ours"]
+        ours = [one for one in steps[-1:] if one.outcome == "ours"]
         ways = (ours or decisive)[-1].gave_way if ours or decisive else []
         if word == "invalid" and not ways:
             words = words_of("preflight", short=self.search.bound, remedy=self.search.mend)
@@ -151,7 +152,7 @@ class CapacitySearch:
             limits=list(self.plan.fail_if),
             gave_way=ways,
             forecast=self._foretold(known),
-            steps=self.steps,
+            steps=steps,
             findings=[*self._findings, *([server_gone(self._gone)] if self._gone else [])],
             search=self.search,
             plan=shown_plan(self.plan),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple, Unpack
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
@@ -14,9 +14,10 @@ from asyncli.collect.locate import ServerFacts
 from asyncli.collect.sampler import Watching
 from asyncli.data_file import read_data
 from asyncli.engine.probe import TlsFacts, probe
-from asyncli.engine.spread import Spread
+from asyncli.engine.spread import Spread, show
 from asyncli.environment import probe_host
 from asyncli.errors import PlanError
+from asyncli.findings.server import address_dropped
 from asyncli.plan import Plan
 from asyncli.preflight.checks import handshake_rate
 from asyncli.preflight.configured import Configured, read_configured
@@ -31,13 +32,13 @@ if TYPE_CHECKING:
     Sampler = Collector | AgentCollector
 
 
-def make_sampler(plan: Plan, *, local: bool, **watching: Unpack[Watching]) -> Sampler:
+def make_sampler(plan: Plan, watching: Watching, *, local: bool) -> Sampler:
     """A collector; with an agent on the server's host, one that reads that agent and this host."""
     if plan.agent is None:
-        return Collector(plan, local=local, **watching)
+        return Collector(plan, watching, local=local)
     from asyncli.agent.collector import AgentCollector
 
-    return AgentCollector(plan, **watching)
+    return AgentCollector(plan, watching)
 
 
 async def lay_plan(plan: Plan, cluster: Cluster | None, waits: Callable[[str], None]) -> tuple[Limits, Spread]:
@@ -78,12 +79,12 @@ async def examine(
         configured = await asyncio.to_thread(read_configured, server.pid, server.exe, server.config_path)
     limits = await asyncio.to_thread(read_limits)
     checks = preflight.examine(judged, spread, limits, configured, far=far, hosts=hosts)
-    tls, steps = await asyncio.to_thread(probe, plan, spread, data, beats=beats) if connects else (None, {})
+    tls, steps, dead = await asyncio.to_thread(probe, plan, spread, data, beats=beats) if connects else (None, {}, [])
     if tls is not None and cluster is None:
         checks.append(handshake_rate(plan, spread, limits, tls.handshake_s, tls.cpu_s))
     if configured.nginx is not None:
         server = msgspec.structs.replace(server, directives=configured.nginx.directives_for(plan.targets[0]))
-    return Examined(spread, checks, found, server, tls, steps)
+    return Examined(spread, checks, [*found, *(address_dropped(show(one)) for one in dead)], server, tls, steps)
 
 
 async def check(
@@ -100,7 +101,7 @@ async def check(
     finally:
         if cluster is not None:
             await cluster.close()
-    sampler = make_sampler(plan, local=spread.local, on_finding=findings.append)
+    sampler = make_sampler(plan, Watching(on_finding=findings.append), local=spread.local)
     try:
         # Another session may hold an agent meanwhile: looking takes nothing from it.
         await sampler.open(hold=False)

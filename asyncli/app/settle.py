@@ -8,12 +8,13 @@ import time
 from collections.abc import Callable
 
 from asyncli.agent.client import AgentClient
+from asyncli.analysis.shared_host import count_of_sockets
 from asyncli.collect.kernel import read_counters
 from asyncli.collect.listening import unheard
 from asyncli.collect.procfs import read_listeners
 from asyncli.collect.status_reader import StatusReader
 from asyncli.errors import PeerError
-from asyncli.metrics import KERNEL_SOCKETS, KERNEL_TCP_ALLOC, STATUS_ACTIVE
+from asyncli.metrics import STATUS_ACTIVE
 from asyncli.plan import Plan
 from asyncli.units import format_count
 
@@ -37,7 +38,7 @@ class Rest:
         # Where an agent samples, the listener may be in another network namespace of this host.
         here = local and plan.agent is None
         self._places = {("" if one.port else one.host, one.port) for one in plan.targets if here}
-        self._sockets = KERNEL_TCP_ALLOC if plan.has_ports else KERNEL_SOCKETS
+        self._sockets = count_of_sockets(plan)
         self._local = local
         self._link = None if plan.agent is None else AgentClient(plan)
         self._counts = plan.status_url is not None

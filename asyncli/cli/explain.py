@@ -42,14 +42,14 @@ def command(term: str) -> int:
             codes = {*LOSS_WORDS, *CONNECT_WORDS, *loss_causes.CODES, *bottleneck.CODES}
             print(f"Causes and diagnoses: {', '.join(sorted(codes))}.")
         elif (known := terms.get(term.lower().replace("_", " "))) is not None:
-            print(known)
+            print(known.replace("`", ""))
         elif entries or own:
             for one in entries:
-                print(f"{term} ({one.severity}): {' '.join(one.about.split())}")
+                print(f"{term} ({one.severity}): {' '.join(one.about.replace('`', '').split())}")
             for line in own:
                 print(line)
         elif (known := next((text for text in terms.values() if f"`{term}`" in text), None)) is not None:
-            print(known)
+            print(known.replace("`", ""))
         else:
             raise PlanError(f"TERM: nothing is called {term!r}; 'asyncli explain' lists the terms")
     return 0

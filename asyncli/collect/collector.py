@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Any, Unpack
+from typing import Any
 
 from asyncli.collect.kernel import SlabReader, read_counters
 from asyncli.collect.locate import Found, ServerFacts, describe, find_server, own_ancestry
@@ -28,8 +28,8 @@ class Collector(Sampler):
     Use: ``open``, then ``run`` as a task and ``sample_now`` at the borders of phases, then cancel the task and ``close``.
     """
 
-    def __init__(self, plan: Plan, *, local: bool, **watching: Unpack[Watching]) -> None:
-        super().__init__(plan, **watching)
+    def __init__(self, plan: Plan, watching: Watching, *, local: bool) -> None:
+        super().__init__(plan, watching)
         #: The server as found by :meth:`open`; null where unknown.
         self.server = ServerFacts()
         self.local = local

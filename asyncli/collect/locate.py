@@ -22,7 +22,7 @@ from asyncli.collect.listening import Place, heard_elsewhere
 from asyncli.collect.procfs import PROC, Listener, Stat, all_pids, command_line, link, parents, read_listeners, read_stat
 from asyncli.errors import HostError
 from asyncli.findings.server import server_program_not_run
-from asyncli.places import real_path, sockaddr
+from asyncli.places import look_up, real_path, sockaddr
 from asyncli.plan import Plan
 from asyncli.records import Finding
 from asyncli.text import oneline, tidy
@@ -218,15 +218,11 @@ def _unreadable(where: str) -> Found:
 
 def addresses_of(target: Target) -> frozenset[str]:
     """The addresses of its host as text; empty when the name cannot be resolved. May ask a name server."""
-    if not target.port:
-        return frozenset([real_path(target.host)])
-    if target.addresses:
-        return frozenset(target.addresses)
     try:
-        infos = socket.getaddrinfo(target.host, None, type=socket.SOCK_STREAM)
-    except OSError:
+        found = look_up(target)
+    except (OSError, UnicodeError):
         return frozenset()
-    return frozenset(str(info[4][0]).partition("%")[0] for info in infos)
+    return frozenset(one.partition("%")[0] if target.port else real_path(one) for _, one in found)
 
 
 def matching_inodes(listeners: Iterable[Listener], addresses: Collection[str]) -> set[int]:

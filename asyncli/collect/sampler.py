@@ -10,7 +10,9 @@ import math
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple, NotRequired, TypedDict, Unpack
+from typing import NamedTuple
+
+import msgspec
 
 from asyncli import metrics
 from asyncli.collect.probe_budget import Outage, ProbeReading, Schedule
@@ -32,15 +34,15 @@ Probe = Callable[[], ProbeReading]
 Poll = Callable[[bool], Awaitable[ProbeReading]]
 
 
-class Watching(TypedDict):
+class Watching(msgspec.Struct, frozen=True, kw_only=True):
     """What a sampler is made with: the run's own ``clock`` (s), ``generator_pids``: the host process and its workers, and where
     samples and findings go, in the loop's thread."""
 
-    clock: NotRequired[Callable[[], float]]
-    generator_pids: NotRequired[Callable[[], Sequence[int]]]
-    on_sample: NotRequired[Callable[[Sample], None]]
     on_finding: Callable[[Finding], None]
-    sleep: NotRequired[Callable[[float], Awaitable[None]]]
+    on_sample: Callable[[Sample], None] = lambda _: None
+    clock: Callable[[], float] = time.monotonic
+    generator_pids: Callable[[], Sequence[int]] = list
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
 
 
 class _Outcome(NamedTuple):
@@ -62,12 +64,10 @@ class Sampler:
     #: At a phase border; longer than the status page's timeout of 2 s.
     border_wait_s = 2.5
 
-    def __init__(self, plan: Plan, **watching: Unpack[Watching]) -> None:
+    def __init__(self, plan: Plan, watching: Watching) -> None:
         self._plan = plan
-        self._clock, self._sleep = watching.get("clock", time.monotonic), watching.get("sleep", asyncio.sleep)
-        self._generator_pids = watching.get("generator_pids", list[int])
-        self._on_sample: Callable[[Sample], None] = watching.get("on_sample", lambda _: None)
-        self._on_finding = watching["on_finding"]
+        self._clock, self._sleep, self._generator_pids = watching.clock, watching.sleep, watching.generator_pids
+        self._on_sample, self._on_finding = watching.on_sample, watching.on_finding
         #: Cheap ones first: one that stalls holds up those behind it.
         self._probes: dict[str, Probe] = {}
         self._polls: dict[str, Poll] = {}

@@ -68,31 +68,36 @@ class TlsFacts(msgspec.Struct, frozen=True):
 
 
 class Probed(NamedTuple):
-    """What the first URL's server agreed to in TLS, and by URL each step that was done, with its seconds; none: not reached."""
+    """What the first URL's server agreed to in TLS, and by URL each step that was done, with its seconds; none: not reached.
+    ``dead``: with heartbeats, addresses that are not reached beside one of the same name that is.
+    """
 
     tls: TlsFacts | None
     steps: dict[str, list[tuple[str, float]]]
+    dead: list[Destination]
 
 
 def probe(plan: Plan, spread: Spread, data: Data | None = None, *, beats: bool = False) -> Probed:
-    """Shake hands with each URL's first address, in TLS and in its protocol; with ``beats`` send a heartbeat too. Blocking: call
-    it in a thread.
+    """Shake hands with each URL's first address, in TLS and in its protocol; with ``beats`` with the first that is reached, and
+    send a heartbeat too. Blocking: call it in a thread.
 
     It connects to none where all of that is nothing, and says no more of who is not reached: the ramp does. Raises
     :class:`~asyncli.errors.HostError` for what fails, in one line.
     """
     protocol = build_shard(plan, spread, data).new_protocol(lambda row: row)
     if plan.tls is None and protocol.handshake is None and not beats:
-        return Probed(None, {})
+        return Probed(None, {}, [])
     context = None if plan.tls is None else client_context(plan.tls, http2=plan.http2)
-    tls, steps = None, {}
+    tls, steps, dead = None, {}, []
     for number, target in enumerate(plan.targets):
-        there = next((one for one in spread.destinations if one.target == number), None)
-        if there is not None:
+        places = [one for one in spread.destinations if one.target == number]
+        silent = [one for one in places if not _is_reached(plan, one)] if beats and len(places) > 1 else []
+        if there := next((one for one in places if one not in silent), next(iter(places), None)):
             talk = _Talk(plan, target, number, protocol, beats)
             tls = _of_target(talk, there, context, 1 if tls or context is None else _TIMES) or tls
             steps[target.url] = talk.steps
-    return Probed(tls, steps)
+            dead += silent if talk.steps else []
+    return Probed(tls, steps, dead)
 
 
 def _of_target(talk: _Talk, there: Destination, context: ssl.SSLContext | None, times: int) -> TlsFacts | None:
@@ -207,6 +212,12 @@ def _connected(plan: Plan, there: Destination) -> socket.socket:
     return sock
 
 
+def _is_reached(plan: Plan, there: Destination) -> bool:
+    with contextlib.suppress(OSError), _connected(plan, there):
+        return True
+    return False
+
+
 def _shake(
     sock: socket.socket, context: ssl.SSLContext, name: str, speak: Callable[[socket.socket, bytes], None] | None = None
 ) -> TlsFacts:
@@ -319,7 +330,8 @@ def _why_not_trusted(code: int, message: str, target: Target, shown: Certificate
     if code in (_EXPIRED, _NOT_YET) and shown is not None:
         if code == _EXPIRED:
             return f"its certificate expired on {shown.ends[:10]}, {-shown.days_left:.1f} days ago; renew it, or {_INSECURE}"
-        return f"its certificate is not valid yet by this host's clock; see both clocks, or {_INSECURE}"
+        begins = datetime.datetime.fromisoformat(shown.ends) - datetime.timedelta(days=shown.lasts_days)
+        return f"its certificate is not valid before {begins:%F %R} UTC by this host's clock; see both clocks, or {_INSECURE}"
     if code == _SHORT_KEY:
         return f"its key is too short ({'unknown' if shown is None else shown.key}); issue one with a longer key, or {_INSECURE}"
     if code in _UNKNOWN_AUTHORITY:

@@ -23,6 +23,7 @@ from asyncli.engine.spread import (
     workers_needed,
 )
 from asyncli.errors import HostError, PlanError
+from asyncli.places import look_up
 from asyncli.plan import Plan
 from asyncli.values import Target
 
@@ -73,18 +74,15 @@ def _addresses(target: Target) -> list[tuple[int, str]]:
     host, port = target.host, target.port
     if not port:
         _check_socket(host)
-        return [(socket.AF_UNIX, host)]
-    if target.addresses:
-        return [(socket.AF_INET6 if ":" in one else socket.AF_INET, one) for one in target.addresses]
     try:
-        # Without AI_ADDRCONFIG, which takes a family for absent that is on loopback alone: there it refuses even "::1".
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        addresses = look_up(target)
     except (OSError, UnicodeError) as error:
         raise PlanError(f"host {host!r} cannot be resolved ({_words(error)}); check the name, or write its address") from None
-    addresses = dict.fromkeys((int(family), str(address[0])) for family, _, _, _, address in found if family in _FAMILIES)
     if not addresses:
         raise PlanError(f"host {host!r} has neither an IPv4 nor an IPv6 address; write its address")
-    return [one for one in addresses if _way(Destination(one[0], one[1], port)) is not None] or list(addresses)
+    if target.addresses or not port:
+        return addresses
+    return [one for one in addresses if _way(Destination(one[0], one[1], port)) is not None] or addresses
 
 
 def _check_socket(path: str) -> None:

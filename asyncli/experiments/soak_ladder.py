@@ -124,7 +124,8 @@ def figures_of(run: Run, charges: Charges | None = None, ends: int = 2) -> dict[
         "full_bytes": run.series(SERVER_PSS_BYTES).last(until_s=end),
         **own_cost(run, cost, charges, ends),
     }
-    for key, one, share in (("user", cost.server_user, 1.0), ("kernel", cost.kernel, 2 / ends), ("host", cost.host_total, 1.0)):
+    of_end = cost.ends / ends
+    for key, one, share in (("user", cost.server_user, 1.0), ("kernel", cost.kernel, of_end), ("host", cost.host_total, 1.0)):
         found[key] = one and share * one.bytes_per_connection
         found[f"{key}_half"] = one and share * one.half_width
     known_well = cost.kernel is not None and cost.kernel.half_width <= _KNOWN * cost.kernel.bytes_per_connection

@@ -78,6 +78,10 @@ _WAYS: dict[str, tuple[str, str]] = {
         "{server} answered heartbeats with errors: {errors}", "see its error log; of a proxy, its backend's",
     ),
     "slow": ("{slow}{cores}", "see what its processes wait for: a lock, a disk, a backend, a limit on its rate"),
+    "same_age": (
+        "{steps} steps lost connections at the same age, {age_s!d}: looks like an age limit of the server or of a middle box",
+        "raise that limit",
+    ),
     "unknown": ("{losses}", "see the report of that step"),
     "preflight": ("this host can open no more, by its preflight: {short}", "{remedy}"),
 }  # fmt: skip
@@ -85,7 +89,7 @@ _WAYS: dict[str, tuple[str, str]] = {
 _FORMS = {
     "descriptors": ("no_descriptors", "descriptors"), "local_ports": ("no_ports",),
     "slots": ("not_handled", "sessions", "busy_workers"), "memory_limit": ("memory_limit", "memory_killed"),
-    "never_arrived": ("never_arrived", "never_arrived_there"),
+    "never_arrived": ("never_arrived", "never_arrived_there"), "lifetime": ("same_age",),
 }  # fmt: skip
 _FORM_OF = {form: code for code, forms in _FORMS.items() for form in forms}
 #: The codes of what gave way, beside those of diagnoses and findings.

@@ -49,5 +49,5 @@ def upstream_sockets(host: str, ours: int, others: int) -> Words:
     """
     return Words(
         f"{others:,} other sockets came to {host} and went with the {ours:,} of our connections, as a proxy's to its backend do: "
-        f"the kernel's cost for each of our ends, and that of {host} in all, include them"
+        f"the kernel's cost is of each of all these, and that of {host} in all includes them"
     )

@@ -9,7 +9,7 @@ from asyncli.findings import Words, finding
 from asyncli.findings.protocol_codes import of_reset, remedy_of_refusals
 from asyncli.findings.tls import by_reason
 from asyncli.records import HOST_LOST, RESUMED, Finding
-from asyncli.units import format_clock, format_count, format_many
+from asyncli.units import format_clock, format_count, format_duration, format_many
 
 #: What happened to lost connections, by cause.
 LOSS_WORDS = {
@@ -34,7 +34,7 @@ CONNECT_WORDS: dict[str, tuple[str, str]] = {
     "unreachable": ("connects found no route, or were blocked", "see routes and firewall between here and the server"),
     "connect_timeout": (
         "connects got no answer in time",
-        "raise net.core.somaxconn and the server's backlog=, ramp more slowly (--interval), or see the firewall",
+        "raise net.core.somaxconn and the server's backlog=, ramp more slowly (--interval), or see firewalls, if over a network",
     ),
     "tls_failed": ("connects failed in the handshake of TLS", "see the finding tls_handshakes_failed"),
     "tls_timeout": (
@@ -218,20 +218,18 @@ def handshakes_refused(protocol: str, reasons: Mapping[str, int]) -> Words:
     return Words(f"the server refused handshakes: {by_reason(reasons)}", remedy_of_refusals(protocol, reasons))
 
 
-_SEE_OF_STREAMS = {
-    "END_STREAM": "aim at a URL whose answer has a body, or does not end",
-    "status": "aim at a path that it answers with 200",
-    "RST_STREAM": "see its timeouts for clients that read nothing (nginx: send_timeout), and its error log",
-}
-
-
 @finding("streams_lost", "error")
 def streams_lost(reasons: Mapping[str, int]) -> Words:
     """Streams that were to be held ended, or were answered with an error, on connections that lived: by what ended them."""
-    known = {why: of_reset(why) for why in reasons}
-    mends = dict.fromkeys(remedy or _SEE_OF_STREAMS[why.partition(" ")[0]] for why, (_, remedy) in known.items())
-    said = by_reason({known[why][0]: count for why, count in reasons.items()})
-    return Words(f"streams ended that were to be held: {said}", "; ".join(mends))
+    said = by_reason({of_reset(why): count for why, count in reasons.items()})
+    return Words(f"streams ended that were to be held: {said}", remedy_of_refusals("http2", reasons))
+
+
+@finding("reopened_later", "warning", "hold for longer, or have the server send a shorter retry:")
+def reopened_later(count: int, longest_s: float, hold_s: float) -> str:
+    """The server's ``retry:`` has lost event streams wait for longer than the hold lasted before they are opened again."""
+    waited = f"up to {format_duration(longest_s)} before they are opened again, and the hold lasted {format_duration(hold_s)}"
+    return f"retry: has {format_many(count, 'lost connection')} wait {waited}"
 
 
 @finding("listen_{what}", "warning")

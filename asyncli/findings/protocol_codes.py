@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 
 from asyncli.findings import Words
 from asyncli.mqtt_values import REASONS
-from asyncli.spoken import SPEAKS_HTTP2, SPEAKS_TLS
+from asyncli.spoken import NOT_OFFERED, SPEAKS_HTTP2, SPEAKS_TLS
 
 # Close codes (RFC 6455, section 7.4.1, and its registry): their names, and what to look at.
 _CLOSE_CODES = {
@@ -18,7 +18,7 @@ _CLOSE_CODES = {
     1007: ("invalid payload", "see its error log"),
     1008: ("policy violation", "see its rules: tokens, origins, rates, idle times"),
     1009: ("message too big", "see its limit of a message's size"),
-    1010: ("mandatory extension", "see which extensions it wants"),
+    1010: ("mandatory extension", "see which extensions it wants (--ws-deflate offers permessage-deflate)"),
     1011: ("internal error", "see its error log"),
     1012: ("service restart", "see what restarted it"),
     1013: ("try again later", "see its load and its limits"),
@@ -47,8 +47,8 @@ _GOODBYES: dict[str, tuple[str, dict[int, tuple[str, str]]]] = {
     "sse": ("which ended the stream", {}),
     "stream": ("which ended the answer", {}),
 }
-# Refusals begin with a word and a code, where they have one: the codes of each word, and what to do; the last is of all others.
-_STATED = re.compile(r"([A-Z_]+) ([0-9]+)")
+# Refusals, and ends of streams, begin with a word and mostly a code: of each word, what to do by code; the last is of all others.
+_STATED = re.compile(r"(\w+)(?: ([0-9]+))?")
 _BROKER = "see its log, its load and its limits"
 _OF_BROKER = (
     ((1, 132), "write another --mqtt-version"), ((2, 133), "write other ids (--mqtt-id)"),
@@ -57,6 +57,7 @@ _OF_BROKER = (
 _REFUSED: dict[str, tuple[tuple[Iterable[int], str], ...]] = {
     "HTTP": (
         (range(300, 400), "aim at where it redirects to"),
+        ((400,), "write https:// or wss:// where it speaks TLS, and --client-cert where it asks for one; else see --header"),
         ((401, 403, 407), "see the credentials and the Origin that it wants (--header-file)"),
         ((429, *range(500, 600)), "see its log, its load and its limits, and the backend behind it"),
         ((), "see the URL's path, and the headers that it wants (--header)"),
@@ -69,6 +70,13 @@ _REFUSED: dict[str, tuple[tuple[Iterable[int], str], ...]] = {
     "MAX_CONCURRENT_STREAMS": (
         ((), "raise that limit (nginx: http2_max_concurrent_streams), or use fewer: --streams; --h2-heartbeat ping needs none"),
     ),
+    # What ends streams that are held.
+    "END_STREAM": (((), "aim at a URL whose answer has a body, or does not end"),),
+    "RST_STREAM": (
+        *(((code,), _ERROR_CODES[code][1]) for code in (7, 11)),
+        ((), "see its timeouts for clients that read nothing (nginx: send_timeout), and its error log"),
+    ),
+    "status": (((), "aim at a path that it answers with 200"),),
 }
 # Of answers that state no code, and of none: by protocol.
 _ANOTHER = {
@@ -90,9 +98,11 @@ def remedy_of_refusals(protocol: str, reasons: Iterable[str] = ()) -> str:
 
 
 def _remedy_of_refusal(protocol: str, why: str) -> str:
+    if why.startswith(NOT_OFFERED):
+        return "write --ws-deflate where it wants permessage-deflate, else leave it out; and see its settings of extensions"
     if stated := _STATED.match(why):
         for codes, remedy in _REFUSED.get(stated[1], ()):
-            if not codes or int(stated[2]) in codes:
+            if not codes or (stated[2] and int(stated[2]) in codes):
                 return remedy
     return _another(protocol)
 
@@ -107,13 +117,10 @@ def remedy_of_broken(protocol: str, reasons: Mapping[str, int] | None = None) ->
     return _SPOKEN.get(most) or _BROKEN.get(protocol, "see its error log, and middle boxes that change what passes")
 
 
-def of_reset(why: str) -> tuple[str, str]:
-    """Of ``RST_STREAM 7`` its name with it, and what to do; else as it is, and ""."""
-    stated = _STATED.fullmatch(why)
-    if stated is None or stated[1] != "RST_STREAM":
-        return why, ""
-    code = int(stated[2])
-    return f"RST_STREAM {code_of_goodbye('http2', code)}", _ERROR_CODES[code][1] if code in (7, 11) else ""
+def of_reset(why: str) -> str:
+    """Of ``RST_STREAM 7`` its name with it; else as it is."""
+    word, _, code = why.partition(" ")
+    return f"{word} {code_of_goodbye('http2', int(code))}" if word == "RST_STREAM" and code else why
 
 
 def code_of_goodbye(protocol: str, code: int) -> str:

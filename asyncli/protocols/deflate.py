@@ -15,6 +15,7 @@ from asyncli.protocols.grant import shown_bytes
 from asyncli.protocols.interface import ANSWER, Event, ProtocolError
 from asyncli.protocols.websocket import CONTROL, OPCODE, RESERVED, TEXT, ServerFrames, WebSocket, frame
 from asyncli.records import ProtocolCounts
+from asyncli.spoken import NOT_OFFERED
 from asyncli.template import Fields
 
 _RSV1 = 0x40
@@ -84,10 +85,10 @@ def parameters_of(extensions: bytes) -> dict[bytes, bytes]:
     for parameter in parameters:
         key = parameter.partition(b"=")[0].strip()
         if (match := _PARAMETER.fullmatch(parameter)) is None or key in found:
-            raise ProtocolError(f"an extension that was not offered so: {shown_bytes(extensions)}")
+            raise ProtocolError(f"{NOT_OFFERED} so: {shown_bytes(extensions)}")
         found[key] = match[2] or b""
     if name != _NAME:
-        raise ProtocolError(f"an extension that was not offered: {shown_bytes(extensions)}")
+        raise ProtocolError(f"{NOT_OFFERED}: {shown_bytes(extensions)}")
     return found
 
 

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from array import array
 
+from asyncli.core.histogram import Histogram
 from asyncli.protocols.grant import AnswerHead, Grant, Refusals, shown_bytes
 from asyncli.protocols.http1 import Head, Scanner, head_of
 from asyncli.protocols.interface import ESTABLISHED, LEAVING, NEWS, Event, Protocol, ProtocolError
 from asyncli.protocols.words import StreamWords
+from asyncli.records import ProtocolCounts
 from asyncli.template import Fields, Filled
 
 # How a row's body goes on: in chunks or until the stream's end, and whether its first line is still to come.
@@ -42,6 +44,7 @@ class Stream(Protocol):
         self._ids: list[bytes] = []
         self._known_ids: dict[bytes, bytes] = {}
         self._waits_ms = array("I")  # by row, kept likewise
+        self._retry_s = Histogram()
         # One event goes to many rows: a read as bytes, how the body of its row went on, and what it meant.
         self._last: tuple[bytes, int, Event, bytes | None, int | None] = (b"", 0, _LIFE, None, None)
 
@@ -79,7 +82,13 @@ class Stream(Protocol):
         return event
 
     def reopens_after_s(self, row: int) -> float:
-        return self._waits_ms[row] / 1e3 if row < len(self._waits_ms) else 0.0
+        wait_ms = self._waits_ms[row] if row < len(self._waits_ms) else 0
+        if wait_ms:
+            self._retry_s.add(wait_ms // 1000)
+        return wait_ms / 1e3
+
+    def add_counts(self, counts: ProtocolCounts) -> None:
+        counts.retry_s, self._retry_s = self._retry_s, Histogram()
 
     def _begin(self, row: int, grant: Grant, data: bytes) -> Event | None:
         granted = grant.feed(data)

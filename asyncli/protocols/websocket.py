@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 
 from asyncli.protocols.grant import AnswerHead, Grant, Refusals
 from asyncli.protocols.interface import ANSWER, ESTABLISHED, LEAVING, NEWS, Event, Protocol, ProtocolError
+from asyncli.spoken import NOT_OFFERED
 from asyncli.template import Fields, Filled
 
 CONTINUATION, TEXT, BINARY, CLOSE, PING, PONG = 0x0, 0x1, 0x2, 0x8, 0x9, 0xA
@@ -95,7 +96,7 @@ class WebSocket(Protocol):
     def _agree(self, row: int, extensions: list[bytes]) -> None:
         """What the server's answer says of extensions. Raises :class:`ProtocolError`."""
         if extensions:
-            raise ProtocolError("an extension that was not offered")
+            raise ProtocolError(NOT_OFFERED)
 
     def _frames(self, row: int) -> ServerFrames:
         return ServerFrames(self._message(row), self._answer)

@@ -15,6 +15,7 @@ from asyncli.values import AGENT_PORT, parse_target
 
 # An interval wider than this share of its slope is called wide.
 _WIDE_INTERVAL = 0.25
+_ENDS = {2: "two", 3: "three", 4: "four"}
 
 
 def one_line(summary: Summary) -> str:
@@ -57,7 +58,7 @@ def answer(summary: Summary) -> str:
     if not_seen := _server_not_seen(summary):
         return not_seen
     end = "for this end of it" if sampled.far is None else "for its end of it"
-    ends = "for each of its two ends" if sampled.ends == 2 else end
+    ends = f"for each of its {_ENDS[cost.ends]} ends" if cost.ends > 1 else end
     parts = [
         f"{with_error(one)} {where}"
         for one, where in (
@@ -146,7 +147,7 @@ def room(summary: Summary) -> str:
         before = f"{', '.join(sentences)}. " if sentences else ""
         names, but = {one.name for one in found.ceilings}, ""
         # Of other servers than nginx only the descriptors are read.
-        if "worker_connections" not in names:
+        if names.isdisjoint(("worker_connections", "maxconn")):
             others = "descriptors" in names
             but = "; of the server's own limits no other is known" if others else "; the server's own limits are unknown"
         return f"{before}The first limit is {ceiling(first.name)}, at about {about(first)}{but}."

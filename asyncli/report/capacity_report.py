@@ -15,6 +15,7 @@ from asyncli.analysis.bottleneck import LATE, RELOADED, TIMERS, GaveWay, Seen, S
 from asyncli.analysis.capacity import Bracket, Outcome, Prediction, Search, Tried, Verdict
 from asyncli.analysis.forecast import Ceiling
 from asyncli.analysis.saturation import saturation
+from asyncli.findings.bottleneck import words_of
 from asyncli.metrics import GENERATOR_CPU_S, SERVER_CPU_S
 from asyncli.records import CUT, STOPPED, Environment, Finding
 from asyncli.report import document as doc
@@ -158,6 +159,19 @@ def step_of(run: Run, analyses: Analyses, summary: Summary, run_file: str) -> St
     )
 
 
+def of_one_age(steps: Sequence[Step]) -> list[Step]:
+    """``steps``, none of which was held. A moment's event, as a reload, does not find the connections of each at the same age."""
+    failed = [one for one in steps if one.outcome == "failed"]
+    ages = [one.ended_s for one in failed]
+    # Ages are in whole seconds, rounded up: of one, it was closed at once.
+    alike = len(ages) > 1 and min(ages) > 1.0 and max(ages) - min(ages) <= 1.0
+    if not alike or all(one.gave_way[0].certain or one.gave_way[0].code not in RELOADED for one in failed):
+        return list(steps)
+    words = words_of("same_age", steps=len(failed), age_s=min(ages) - 1.0)
+    limit = GaveWay("server", "lifetime", words.evidence, words.remedy, certain=False)
+    return [msgspec.structs.replace(one, gave_way=[limit]) if one.outcome == "failed" else one for one in steps]
+
+
 def to_json(found: Capacity) -> str:
     return finite_json(msgspec.to_builtins(found, str_keys=True))
 
@@ -210,8 +224,11 @@ def capacity_document(found: Capacity) -> doc.Document:
         doc.Section("files", "", _files(found)),
     ]
     byline = [oneline(", ".join(found.urls)), f"begun {found.started}, took {format_duration(found.duration_s)}"]
+    # A name may begin with a small letter, as nginx's.
+    named = answer.startswith(found.server) and not answer.startswith("the ")
+    headline = answer if named else f"{answer[:1].upper()}{answer[1:]}"
     return doc.Document(
-        "capacity", f"{found.server}: {found.verdict}", answer, byline, sections, f"Made by asyncli {__version__}."
+        "capacity", f"{found.server}: {found.verdict}", headline, byline, sections, f"Made by asyncli {__version__}."
     )
 
 

@@ -275,9 +275,10 @@ def _pair(rows: Sequence[Difference], several: bool) -> list[doc.Section]:
         lambda: forest_alt(rows),
     )
     real = [sentence(one) for one in rows if one.verdict in ("higher", "lower")]
-    answer: list[doc.Block] = [doc.Paragraph(title, "text", "bold", view=doc.TERMINAL), doc.Bullets(real, strong=True)]
+    answer: list[doc.Block] = [doc.Paragraph(title, "text", "bold", view=doc.TERMINAL)]
+    answer += [doc.Bullets(real, strong=True)] if real else []
     reasons = [(", ".join(names), why) for why, names in unsaid(rows).items()]
-    heading = title if several else "The differences"
+    heading = title if several else "The differences" if real else ""
     return [
         doc.Section(name, heading, answer),
         doc.Section(f"{name}-numbers", "Every number", [picture, numbers_table(rows), doc.Paragraph(UNITS, style="dim")]),

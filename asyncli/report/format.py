@@ -23,7 +23,8 @@ COSTS = ("server_user", "kernel", "kernel_queued", "generator_user", "residual",
 #: Limits in words, by the name of the ceiling.
 CEILINGS = {
     "memory": "memory of this host, both ends on it", "server_memory": "memory of a server like this host, alone",
-    "worker_connections": "nginx's connection slots (worker_connections)", "descriptors": "the server's descriptors",
+    "worker_connections": "nginx's connection slots (worker_connections)", "maxconn": "HAProxy's sessions (maxconn)",
+    "descriptors": "the server's descriptors",
     "ports": "source ports", "generator": "memory for asyncli itself", "file_max": "open files of the whole host (fs.file-max)",
     "epoll_watches": "epoll watches (fs.epoll.max_user_watches)", "conntrack": "tracked connections (nf_conntrack_max)",
     "server_host": "memory of the server's host", "far_file_max": "open files of the server's host (fs.file-max)",
@@ -48,9 +49,11 @@ class CostRow(NamedTuple):
         return f"{self.ends} × {each}" if self.ends > 1 else each
 
 
-def with_streams(streams: int | UnsetType) -> str:
+def with_streams(streams: float | UnsetType) -> str:
     """What is said behind "connection" where each holds streams: its cost is not one of a connection alone."""
-    return "" if streams is UNSET else f" with its {format_many(streams, 'stream')}"
+    if streams is UNSET:
+        return ""
+    return f" with its {format_many(streams, 'stream')}{'' if streams == round(streams) else ' (mean)'}"
 
 
 def caption(rows: Sequence[CostRow], held: str) -> str:
@@ -62,12 +65,12 @@ def caption(rows: Sequence[CostRow], held: str) -> str:
 
 def cost_rows(costs: Costs | CostPart, server: str, where: Sides) -> list[CostRow]:
     """The lines of the cost table, unknown costs included."""
-    end = "each of 2 ends" if where.ends == 2 else "this end" if where.far is None else "its end"
+    end = f"each of {costs.ends} ends" if costs.ends > 1 else "this end" if where.far is None else "its end"
     labels = {
         "server_user": f"{server}, user memory", "kernel": f"kernel, {end}", "generator_user": "asyncli, user memory",
         "residual": "left over", "host_total": f"{where.host} in all",
     }  # fmt: skip
-    return [CostRow(name, label, getattr(costs, name), where.ends if name == "kernel" else 1) for name, label in labels.items()]
+    return [CostRow(name, label, getattr(costs, name), costs.ends if name == "kernel" else 1) for name, label in labels.items()]
 
 
 def shown_r2(r2: float) -> str:

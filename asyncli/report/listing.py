@@ -9,7 +9,7 @@ import msgspec
 
 from asyncli.analysis.cost import costs
 from asyncli.analysis.saturation import is_saturated, saturation
-from asyncli.analysis.slope import Cost
+from asyncli.analysis.slope import Cost, streams_each
 from asyncli.analysis.totals import fold
 from asyncli.analysis.verdict import Verdict, ended_by_user, judge
 from asyncli.records import SCHEMA
@@ -52,7 +52,7 @@ class Listed(msgspec.Struct):
     server_cost: Cost | None
     bytes: int
     #: Of HTTP/2: what each connection holds; the costs are of both.
-    streams: int | msgspec.UnsetType = msgspec.UNSET
+    streams: float | msgspec.UnsetType = msgspec.UNSET
 
 
 class Unread(msgspec.Struct):
@@ -80,10 +80,10 @@ def listed(run: Run, file: str, size: int, *, changed_s: float, age_s: float, wh
         verdict, _ = verdict_of_all(run if whole is None else whole())
     else:
         verdict = judge(run.plan, totals, saturated=is_saturated(limits), complete=run.complete, findings=run.findings).verdict
-    cost, of, server_cost = None, None, None
+    cost, of, server_cost, streams = None, None, None, streams_each(run.plan.streams, [])
     if totals.held or totals.peak:
         found = costs(run)
-        server_cost = found.server_user
+        server_cost, streams = found.server_user, found.streams
         # A slope whose interval includes zero is hidden by other programs.
         if found.host_total is not None and found.host_total.ci95[0] > 0 and not found.host_total.of_levels:
             cost, of = found.host_total, "host_total"
@@ -96,7 +96,7 @@ def listed(run: Run, file: str, size: int, *, changed_s: float, age_s: float, wh
         live=not run.complete and changed_s < _LIVE_S, stopped=bool(ended_by_user(run.findings)),
         hold_s=run.measured_s(run.hold.start_s, run.hold.end_s) if run.hold is not None else 0.0,
         planned_s=run.plan.hold_s,
-        cost=cost, cost_of=of, server_cost=server_cost, bytes=size, streams=run.plan.streams or msgspec.UNSET,
+        cost=cost, cost_of=of, server_cost=server_cost, bytes=size, streams=streams,
     )  # fmt: skip
 
 

@@ -9,7 +9,7 @@ from typing import Self
 import msgspec
 
 from asyncli import metrics
-from asyncli.analysis.slope import FREED_KEPT
+from asyncli.analysis.slope import FREED_KEPT, streams_each
 from asyncli.analysis.totals import in_ms
 from asyncli.core.histogram import Histogram
 from asyncli.plan import Plan
@@ -53,7 +53,7 @@ class LiveState(msgspec.Struct):
     host: str = "this host"
     asked: int = 0
     #: Of HTTP/2: what each connection holds; its cost is of both.
-    streams: int | msgspec.UnsetType = msgspec.UNSET
+    streams: float | msgspec.UnsetType = msgspec.UNSET
     held: int = 0
     opened: int = 0
     reopened: int = 0
@@ -136,7 +136,7 @@ class LiveFold:
         self._plan = plan
         self._ramp = plan.schedule
         self._state = LiveState(asked=plan.connections, asked_per_s=plan.asked_per_s, until=plan.hold_until)
-        self._state.streams = plan.streams or msgspec.UNSET
+        self._state.streams = streams_each(plan.streams, [])
         if plan.agent is not None:
             self._state.host = "the server's host"
         self._phase: Phase | None = None
@@ -181,6 +181,7 @@ class LiveFold:
         state.held, state.connecting, state.workers = tick.held, tick.connecting, tick.workers
         waits_long = tick.longest_wait_s > _WAITS_LONG_S
         state.unanswered, state.longest_wait_s = (tick.awaiting, tick.longest_wait_s) if waits_long else (0, 0.0)
+        state.streams = streams_each(self._plan.streams, [tick])
         self._count(tick)
         # The last of the drain may come late.
         if state.phase != "residue":

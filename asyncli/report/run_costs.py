@@ -35,10 +35,9 @@ def cost_table(costs: Costs | CostPart, server: str, where: Sides, held: int) ->
         if one is None:
             lines.append(doc.TableRow(row.label, [("-", "dim")] * 5, strong=total))
             continue
-        # What is left over of a total may be nothing, and so may what is known to a byte; no other cost is.
+        # What is left over of a total may be nothing; no other cost is.
         of = costs.host_total if row.name == "residual" and costs.host_total is not None else one
-        shown = is_told(of) or max(map(abs, one.ci95)) < 1
-        number = (short_bytes(one.bytes_per_connection), "bold" if total else "cyan") if shown else ("hidden", "dim")
+        number = (short_bytes(one.bytes_per_connection), "bold" if total else "cyan") if is_told(of) else ("hidden", "dim")
         r2 = "-" if one.r2 is None or row.name == "residual" else shown_r2(one.r2)
         lines.append(doc.TableRow(row.label, [number, interval(*one.ci95), row.at(0), row.at(held), r2], strong=total))
     columns = [

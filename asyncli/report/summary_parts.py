@@ -81,7 +81,9 @@ class Server(msgspec.Struct):
 
 
 class CostPart(msgspec.Struct):
-    """``kernel_queued``: data in socket buffers, per end; in no other row. ``streams``: what each connection holds with it."""
+    """``kernel_queued``: data in socket buffers, per end; in no other row. ``streams``: what each connection holds with it.
+    ``ends``: its sockets on the sampled host; ``kernel`` is of one.
+    """
 
     server_user: Cost | None
     kernel: Cost | None
@@ -89,7 +91,8 @@ class CostPart(msgspec.Struct):
     generator_user: Cost | None
     host_total: Cost | None
     residual: Cost | None
-    streams: int | msgspec.UnsetType = msgspec.UNSET
+    streams: float | msgspec.UnsetType = msgspec.UNSET
+    ends: int = 2
 
 
 class GeneratorUse(msgspec.Struct):

@@ -17,6 +17,7 @@ from asyncli.agent.wire import Batch, Instants, SampleRow
 from asyncli.app.progress import Progress
 from asyncli.app.recorder import NoObserver, Recorder
 from asyncli.collect.clocks import Exchange
+from asyncli.collect.sampler import Watching
 from asyncli.collect.status_pages import parse_page
 from asyncli.plan import Plan
 from asyncli.records import Finding, Sample
@@ -32,8 +33,8 @@ class Told:
         self.findings: list[Finding] = []
         monkeypatch.setattr(module.time, "monotonic", lambda: self.now_s)
         self.collector = AgentCollector(
-            Plan(urls=("http://10.0.0.8/",), agent="http://10.0.0.8:9165"), clock=lambda: self.now_s - 900.0, generator_pids=list,
-            on_sample=self.samples.append, on_finding=self.findings.append,
+            Plan(urls=("http://10.0.0.8/",), agent="http://10.0.0.8:9165"),
+            Watching(clock=lambda: self.now_s - 900.0, on_sample=self.samples.append, on_finding=self.findings.append),
         )  # fmt: skip
 
     def read(self) -> None:

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from asyncli.analysis.bottleneck import GaveWay
 from asyncli.analysis.capacity import (
     TRIES,
     Bracket,
@@ -22,6 +23,7 @@ from asyncli.analysis.capacity import (
 )
 from asyncli.analysis.forecast import Ceiling, Forecast
 from asyncli.exit_status import exit_status
+from asyncli.report.capacity_report import Step, of_one_age
 
 SEARCH = Search(1000, 100_000, 0.05)
 
@@ -121,6 +123,22 @@ def test_any_server_is_found_out_in_few_steps(knee: int, start: int, most: int, 
     # Once one has failed, each step closes the gap.
     gaps = [bracket(steps[:place]) for place in range(1, len(steps) + 1)]
     assert all(b.held > a.held or (b.failed or 0) < a.failed for a, b in pairwise(gaps) if a.failed is not None)
+
+
+@pytest.mark.parametrize(
+    ("code", "certain", "ages", "limit"),
+    [
+        ("reload", False, (4.0, 4.0, 4.0), True),
+        ("reload", False, (4.0, 9.0, 4.0), False),
+        ("reload", False, (1.0, 1.0, 1.0), False),
+        ("reload", True, (4.0, 4.0, 4.0), False),
+        ("idle_timeout", False, (4.0, 4.0, 4.0), False),
+    ],
+)
+def test_an_age_that_all_steps_end_at_is_a_limit(code: str, certain: bool, ages: tuple[float, ...], limit: bool) -> None:
+    made: dict[str, Any] = dict.fromkeys(Step.__struct_fields__, 0) | {"outcome": "failed", "crossed": [], "gave_way": [GaveWay("server", code, "", "", certain)]}
+    found = of_one_age([Step(**{**made, "ended_s": age_s}) for age_s in ages])
+    assert {one.gave_way[0].code for one in found} == {"lifetime" if limit else code}
 
 
 def test_one_that_held_above_one_that_did_not_is_luck() -> None:

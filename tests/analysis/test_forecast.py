@@ -265,6 +265,15 @@ def test_a_server_is_bound_by_the_descriptors_of_its_processes(run: Run, connect
     assert found.first == (min(counted)[1] if counted else None)
 
 
+def test_the_sessions_of_haproxys_frontends_are_a_limit() -> None:
+    run = raised(a_run(10_000, label="HAProxy/2.6"), 40, "status.active")
+    for sample in run.samples:
+        sample.values["status.limit"] = 12_000
+    found, findings = forecast(run, costs(run))
+    assert (found.first, found.ceilings[0].connections) == ("maxconn", 12_000 - 41)
+    assert "worker_connections" not in str([one.fields for one in findings])
+
+
 def test_no_room_is_no_connections() -> None:
     found, _ = forecast(bare_run((), PHASES, before(0.5e9), LOCAL, plan=PLAN), known(1e4, 9e3, 1.1e4))
     assert (found.memory.connections, found.memory.ci95) == (0, (0, 0))

@@ -474,6 +474,9 @@ def read_seldom(every_s: int) -> Scene:
         (burst(480).sampled(EVERY, status_active=None), ("worker_ended", False)),
         (burst(480).sampled(AFTER, status_active=HELD - 480 + 1.0), ("worker_ended", False)),
         (burst(480).sampled(EVERY, status_active=None, server_ended=0.0).sampled(AFTER, server_ended=1.0), ("worker_ended", True)),
+        (burst().sampled(EVERY, server_ended=0.0).sampled(AFTER, server_ended=2.0), ("worker_crash", True)),
+        # Their master ended after them.
+        (refusing(burst().sampled(EVERY, **UNPOLLED, server_ended=0.0).sampled(AFTER, server_ended=2.0)), ("server_ended", False)),
         # Nobody ended: it was something else.
         (burst(480).sampled(EVERY, status_active=None, server_ended=0.0), ("burst", False)),
         # The end of an only worker may be a reload as well as a crash.

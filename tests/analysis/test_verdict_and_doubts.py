@@ -360,19 +360,18 @@ def test_listen_queues_only_of_this_host() -> None:
 def test_sockets_as_many_as_ours_that_go_with_them_are_a_proxys(more: int, each: bool) -> None:
     run = raised(a_run(20_000), more, "kernel.tcp_alloc", since_s=9.0)
     left = raised(a_run(20_000), more, "kernel.tcp_alloc", since_s=9.0, until_s=run.phase("residue").start_s)
-    codes = [one.code for ran in (run, left) for one in other_sockets(ran, fold(run))]
+    codes = [one.code for ran in (run, left) for one in other_sockets(ran)]
     assert codes == ["host_shared", "upstream_sockets" if each else "host_shared"]
 
 
 @pytest.mark.parametrize(("by", "local"), [(9000, True), (-9000, False)])
 def test_company_on_this_host(by: int, local: bool) -> None:
     run = a_run(20_000, local=local)
-    of = fold(run)
-    assert other_sockets(run, of) == []
-    (finding,) = other_sockets(raised(run, by, "kernel.tcp_alloc", since_s=9.0), of)
+    assert other_sockets(run) == []
+    (finding,) = other_sockets(raised(run, by, "kernel.tcp_alloc", since_s=9.0))
     assert finding.fields["others"] == by
-    assert other_sockets(bare_run(samples=run.samples), of) == []
-    assert other_sockets(bare_run(run.ticks, run.phases), of) == []
+    assert other_sockets(bare_run(samples=run.samples)) == []
+    assert other_sockets(bare_run(run.ticks, run.phases)) == []
 
 
 def cpu(run: Run, **cores: tuple[float, float]) -> None:

@@ -13,6 +13,7 @@ from programs import serving
 from asyncli.collect import sampler as module
 from asyncli.collect.collector import Collector
 from asyncli.collect.probe_budget import ProbeReading
+from asyncli.collect.sampler import Watching
 from asyncli.metrics import METRICS
 from asyncli.plan import Plan
 from asyncli.records import Finding, Sample
@@ -45,8 +46,8 @@ class Bench:
         self.samples: list[Sample] = []
         self.findings: list[Finding] = []
         self.probes: dict[str, Any] | None = more.pop("probes", None)
-        more = {"local": False, "generator_pids": lambda: (os.getpid(),), "sleep": clock.sleep} | more
-        self.collector = Collector(plan, clock=clock, on_sample=self.samples.append, on_finding=self.findings.append, **more)
+        local, more = more.pop("local", False), {"generator_pids": lambda: (os.getpid(),), "sleep": clock.sleep} | more
+        self.collector = Collector(plan, Watching(clock=clock, on_sample=self.samples.append, on_finding=self.findings.append, **more), local=local)
 
     async def open(self) -> None:
         """With the probes of the test, where it has its own."""

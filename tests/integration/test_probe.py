@@ -62,6 +62,14 @@ def test_raw_tcp_is_greeted_and_its_heartbeat_answered(tls: bool, tmp_path: Path
         assert (done.status, heard) == (0, [])
 
 
+@pytest.mark.parametrize("order", ["127.0.0.1,127.0.0.9", "127.0.0.9,127.0.0.1"])
+def test_a_dead_address_beside_one_that_answers_is_told(order: str, tmp_path: Path) -> None:
+    with speaking(answering(b"", b"+PONG\r\n")[0]) as at:
+        port = at.rpartition(":")[2]
+        done = here(tmp_path, "check", "--probe", "--send", "PING", "--resolve", f"there:{port}:{order}", f"tcp://there:{port}")
+    assert (done.status, "+PONG" in done.out, f"to 127.0.0.9:{port} failed" in one_line(done.out)) == (0, True, True), done
+
+
 @pytest.mark.parametrize("answer", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b""])
 @pytest.mark.parametrize(("scheme", "plain"), [("wss", "ws"), ("mqtts", "mqtt"), ("tls", "tcp"), ("https", "http")])
 def test_a_port_without_tls_is_told_with_the_scheme_to_write(scheme: str, plain: str, answer: bytes, tmp_path: Path) -> None:

@@ -54,6 +54,7 @@ def only(suite: str) -> Callable[[ssl.SSLContext], None]:
 
 REFUSED: dict[str, tuple[dict[str, Any], tuple[str, ...], bool, str]] = {
     "expired": (strange.EXPIRED, (), True, "expired on 2020-01-01"),
+    "not_yet": ({key: one.replace(year=one.year + 60) for key, one in strange.EXPIRED.items()}, (), True, "not valid before 2079-01-01 00:00 UTC"),
     "wrong_name": ({"names": ("shop.test", "www.shop.test")}, (), True, "not for 127.0.0.1, but for shop.test, www.shop.test"),
     "unknown_authority": ({}, (), False, "authority unknown here"),
     "no_version": ({"change": at_most_1_2}, ("--tls-min", "1.3"), True, "no version of TLS in common"),

@@ -6,14 +6,19 @@ from __future__ import annotations
 
 import tracemalloc
 
+import msgspec
 import pytest
+from synthetic_run import a_run
 
+from asyncli.analysis.handshakes import protocol_findings
+from asyncli.analysis.totals import fold
 from asyncli.engine.shard import build_shard
 from asyncli.engine.spread import Destination, Spread
 from asyncli.plan import Layer, Plan, build_plan
 from asyncli.protocols.interface import ESTABLISHED, LEAVING, NEWS, Event, ProtocolError
 from asyncli.protocols.sse import Stream
 from asyncli.protocols.words import StreamWords
+from asyncli.records import ProtocolCounts
 from asyncli.template import Fields
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n"
@@ -109,6 +114,17 @@ def test_what_events_mean(text: bytes, messages: int, size: int, end: bool) -> N
     assert heard(whole, chunk(text) + (b"0\r\n\r\n" if end else b"")) == (LEAVING if end else NEWS, messages, size)
     assert granted(HEAD + b"Content-Length: %d\r\n\r\n" % (len(text) + (not end))).feed(0, text, False) == Event(0, not end, size, LEAVING if end else NEWS, b"", messages)
     assert heard(granted(HEAD + b"\r\n"), text) == (NEWS, messages, size)
+
+
+@pytest.mark.parametrize(("wait_ms", "told"), [(3_600_000, [3600.0]), (20_000, [])])
+def test_who_is_to_be_asked_again_after_the_hold(wait_ms: int, told: list[float]) -> None:
+    protocol, run = granted(rows=2), a_run(1000, hold_s=30.0)
+    heard(protocol, chunk(b"retry: %d\n\n" % wait_ms))
+    assert [protocol.reopens_after_s(row) for row in range(2)] == [wait_ms / 1e3, 0.0]
+    run.ticks[-5][1].protocol = counts = ProtocolCounts()
+    protocol.add_counts(counts)
+    found = list(protocol_findings(run, fold(run), msgspec.UNSET))
+    assert [(one.code, one.fields["count"], one.fields["longest_s"]) for one in found] == [("reopened_later", 1, longest_s) for longest_s in told]
 
 
 def test_the_mark_of_a_streams_beginning_is_one_there_alone() -> None:

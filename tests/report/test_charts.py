@@ -162,8 +162,8 @@ def test_the_bar_adds_up_to_the_total(rest: float) -> None:
         residual=a_cost(rest),
         host_total=a_cost(total),
     )
-    assert math.isclose(sum(size for *_, size in cost_shares(costs, ends=2, server="nginx")), total)
-    said = [one.get_text() for one in texts(cost_parts(costs, ends=2, server="nginx"))]
+    assert math.isclose(sum(size for *_, size in cost_shares(costs, server="nginx")), total)
+    said = [one.get_text() for one in texts(cost_parts(costs, server="nginx"))]
     assert f"{total:,.0f} B in all, ± 10" in said
     assert "kernel, 2 ends 8,000 B" in said
 
@@ -177,11 +177,11 @@ def test_a_total_alone_or_below_zero_is_not_drawn_as_a_bar(costs: Costs) -> None
 def test_a_total_that_may_as_well_be_nothing_is_neither_drawn_nor_split() -> None:
     hidden = Cost(1500.0, (-12_000.0, 15_000.0), 0.0, "", 9)
     costs = Costs(server_user=a_cost(500.0), kernel=a_cost(4000.0), residual=a_cost(-7000.0), host_total=hidden)
-    assert [label for label, *_ in cost_shares(costs, ends=2, server="nginx")] == ["nginx", "kernel, 2 ends"]
-    said = {one.get_text() for one in texts(cost_parts(costs, ends=2, server="nginx"))}
+    assert [label for label, *_ in cost_shares(costs, server="nginx")] == ["nginx", "kernel, 2 ends"]
+    said = {one.get_text() for one in texts(cost_parts(costs, server="nginx"))}
     assert not any("in all" in one for one in said)
     analyses = analyse(KINDS["unsteady"]())
-    assert [one.label for one in slopes(analyses.costs.fits, ends=2, server="nginx")] == ["nginx", "kernel, both ends", "asyncli"]
+    assert [one.label for one in slopes(analyses.costs, server="nginx")] == ["nginx", "kernel, 2 ends", "asyncli"]
 
 
 @pytest.mark.parametrize(
@@ -212,6 +212,6 @@ def test_no_two_roles_differ_by_colour_alone() -> None:
 
 def test_a_figure_is_scaled_to_its_points_and_not_to_a_band() -> None:
     """A host that moves: its line's band at nothing is wider than all its points."""
-    drawn = slopes(analyse(a_run(60_000, hold_s=10.0, noise=30.0, phi=0.97)).costs.fits, ends=2, server="nginx")
+    drawn = slopes(analyse(a_run(60_000, hold_s=10.0, noise=30.0, phi=0.97)).costs, server="nginx")
     most = max(max(one.above(one.fit.bytes)) for one in drawn)
     assert cost_lines(drawn).axes[0].get_ylim()[1] < 2.2 * most

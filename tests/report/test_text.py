@@ -119,6 +119,11 @@ def test_the_cost_of_a_connection_that_holds_streams_is_never_shown_without_them
     print_listing(Listing("/", [line], []), Console(file=listing, width=300))
     for said in (answer(summary), one_line(summary), str(costs), *pictures, plain_line(state_at(run, 40.0)), listing.getvalue()):
         assert held in " ".join(said.split()), said
+    for t_s, tick in run.ticks:
+        tick.protocol = ProtocolCounts(streams_open=round(100 * tick.held * (1.0 if t_s > run.hold.start_s + 20 else 0.105)))
+    few = summarise(run, analyse(run))
+    assert few.cost.streams == 10.5
+    assert "10.5 streams" in answer(few)
     compared_runs = document(compared(run, run))["runs"]
     assert [one["streams"] for one in compared_runs] == [100, 100]
     plain = summarise(a_run(30_000))

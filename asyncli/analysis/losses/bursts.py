@@ -151,17 +151,18 @@ def _what_happened(table: LossTable, burst: Burst, found: Evidence) -> Reason:
         # The kernel closes a killed process's connections by FIN, and by RST only with unread requests.
         if 2 * resets >= burst.count and asked(burst.of("reset")) < 0.5 and not found.ended:
             return reason("box_reset", certain=True, server=name, kept=kept)
-        if found.ended != 0 and (not all_of_them or workers == 1):
-            of = f", one of {workers}" if workers > 1 else ""
+        # A reload counts them down, whatever it replaces.
+        if found.ended or (found.ended is None and (not all_of_them or workers == 1)):
+            of = f", {found.ended or 1} of {workers}" if workers > 1 else ""
             return reason("worker_crash", certain=direct, server=name, kept=kept, of=of)
     if all_of_them:
-        # A single worker may also have crashed.
-        if found.ended and 1 < workers <= found.ended:
-            return reason("reload", "reload_by_processes", certain=True, server=name, ended=found.ended)
         if _refused_after(table, burst):
             return reason("server_ended", "connects_refused", server=name)
         if found.silent_since:
             return reason("server_ended", "page_never_again", server=name)
+        # A single worker may also have crashed.
+        if found.ended and 1 < workers <= found.ended:
+            return reason("reload", "reload_by_processes", certain=True, server=name, ended=found.ended)
         if 2 * idle >= burst.count or announced:
             if found.reconnected and found.excess is not None:
                 said = f"{name} was reloaded" if direct else f"looks like a reload of {name}"

@@ -60,13 +60,13 @@ class Slope(msgspec.Struct):
         return [self.times * (value - self.fit.cost.fixed_bytes) for value in values]
 
 
-def slopes(fits: Mapping[str, Fit], *, ends: int, server: str, host: str = "this host") -> list[Slope]:
+def slopes(costs: Costs, *, server: str, host: str = "this host") -> list[Slope]:
     """The fits to draw, the whole host first."""
-    of_kernel = "kernel, both ends" if ends == 2 else "kernel, this end"
+    fits, of_kernel = costs.fits, _of_kernel(costs)
     labels = {"host_total": f"{host} in all", "server_user": server, "kernel": of_kernel, "generator_user": "asyncli"}
     # The band of an unsure host would cover all others.
     return [
-        Slope(label, ROLE_OF[name], fits[name], ends if name == "kernel" else 1)
+        Slope(label, ROLE_OF[name], fits[name], costs.ends if name == "kernel" else 1)
         for name, label in labels.items()
         if name in fits and (name != "host_total" or fits[name].cost.ci95[0] > 0 or len(fits) == 1)
     ]
@@ -109,9 +109,9 @@ def cost_lines(drawn: Sequence[Slope], *, style: Style = WIDE) -> Figure:
 
 
 @drawn_alone
-def cost_parts(costs: Costs, *, ends: int = 2, server: str = "server", style: Style = WIDE) -> Figure:
+def cost_parts(costs: Costs, *, server: str = "server", style: Style = WIDE) -> Figure:
     """One connection as a bar of its parts, with the total and its interval."""
-    parts = cost_shares(costs, ends=ends, server=server)
+    parts = cost_shares(costs, server=server)
     if not parts:
         raise NothingToDraw("No part of a connection's cost is known.")
     total = known_total(costs)
@@ -144,13 +144,16 @@ def cost_parts(costs: Costs, *, ends: int = 2, server: str = "server", style: St
     return figure
 
 
-def cost_shares(costs: Costs, *, ends: int, server: str) -> list[tuple[str, str, float]]:
+def _of_kernel(costs: Costs) -> str:
+    return f"kernel, {costs.ends} ends" if costs.ends > 1 else "kernel, this end"
+
+
+def cost_shares(costs: Costs, *, server: str) -> list[tuple[str, str, float]]:
     """(Label, colour, bytes) of each known part of a connection on this host."""
-    kernel = "kernel, 2 ends" if ends == 2 else "kernel, this end"
     # Without a total there is no residual.
     hidden = costs.host_total is not None and known_total(costs) is None
     known = (
-        (server, "server", costs.server_user, 1), (kernel, "kernel", costs.kernel, ends),
+        (server, "server", costs.server_user, 1), (_of_kernel(costs), "kernel", costs.kernel, costs.ends),
         ("asyncli", "ours", costs.generator_user, 1), ("left over", "rest", None if hidden else costs.residual, 1),
     )  # fmt: skip
     return [

@@ -24,7 +24,7 @@ from asyncli.units import format_count, format_duration
 def pictures(run: Run, summary: Summary, analyses: Analyses) -> list[Picture]:
     """Every figure of the run, in the order of the report."""
     where, server, costs = sides(summary.environment), server_name(summary), analyses.costs
-    lines = slopes(costs.fits, ends=where.ends, server=server, host=where.host)
+    lines = slopes(costs, server=server, host=where.host)
     over_time = timeline(run, asked_over_time(run), server)
     lost = {cause: one for cause, one in analyses.totals.whole.deaths.items() if one.count}
     labels = drift_labels(server, where.host)
@@ -34,8 +34,8 @@ def pictures(run: Run, summary: Summary, analyses: Analyses) -> list[Picture]:
             "parts",
             f"What one connection{held} is made of",
             "Memory in bytes; the bar over it is the total's 95 % interval." if known_total(costs) else "Memory in bytes.",
-            lambda style: cost_parts(costs, ends=where.ends, server=server, style=style),
-            lambda: _parts_alt(analyses, where.ends, server),
+            lambda style: cost_parts(costs, server=server, style=style),
+            lambda: _parts_alt(analyses, server),
         ),
         Picture(
             "cost",
@@ -69,8 +69,8 @@ def pictures(run: Run, summary: Summary, analyses: Analyses) -> list[Picture]:
     ]
 
 
-def _parts_alt(analyses: Analyses, ends: int, server: str) -> str:
-    parts = ", ".join(f"{label} {each(size)}" for label, _, size in cost_shares(analyses.costs, ends=ends, server=server))
+def _parts_alt(analyses: Analyses, server: str) -> str:
+    parts = ", ".join(f"{label} {each(size)}" for label, _, size in cost_shares(analyses.costs, server=server))
     total = known_total(analyses.costs)
     half = "" if total is None else f" In all {each(total.bytes_per_connection)} ± {each(total.half_width, sign=False)}."
     return f"A bar of the memory of one connection{with_streams(analyses.costs.streams)}: {parts}.{half}"
