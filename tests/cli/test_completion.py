@@ -23,6 +23,7 @@ SAYS = '#!/bin/sh\n[ -z "$_ASYNCLI_COMPLETE" ] || exec {python} -m asyncli "$@"\
 LINES = {
     "asyncli rep\tnig\t": "got:report night.db", "asyncli soak --plan ove\t": "got:soak --plan overnight", "asyncli soak --plan=ove\t": "got:soak --plan=overnight",
     "asyncli -c 5 --resi\t": "got:-c 5 --residue", "asyncli lab apache-p\t": "got:lab apache-prefork", "asyncli report sub\tthe\t": "got:report sub dir/then.db",
+    "asyncli report --html=nigh\tl\t": "got:report --html=nightly.txt", "asyncli runs su\t": "got:runs sub dir",
 }
 
 
@@ -77,12 +78,12 @@ def test_tab_completes_in_a_shell(shell: str, tmp_path: Path) -> None:
 
     try:
         begins = "autoload -U compinit && compinit -D -u; " if shell == "zsh" else ""
-        os.write(terminal, f"{begins}. ./script; echo re''ady\n".encode())
+        os.write(terminal, f"{begins}. ./script; echo re''ady\r".encode())
         until(lambda: heard("ready"), "the shell")
         for line, result in LINES.items():
             said = b""
             for part in line.split("\t"):
-                os.write(terminal, part.encode() + (b"\t" if part else b"\n"))
+                os.write(terminal, part.encode() + (b"\t" if part else b"\r"))
             until(lambda result=result: heard(result), f"{line!r} in {shell}: {said!r}")  # type: ignore[misc]
     finally:
         os.close(terminal)

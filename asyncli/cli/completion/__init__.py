@@ -10,7 +10,6 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 import click
 from click.shell_completion import CompletionItem, ShellComplete
@@ -60,7 +59,7 @@ def offers(root: click.Group, words: list[str]) -> Iterator[str]:
             yield f"word\t{flag}{equals}{item.value}\t{' '.join((item.help or '').split())}"
 
 
-class _Values(click.ParamType):
+class _Values(click.ParamType):  # type: ignore[type-arg]
     """What a parameter may be, by its metavar."""
 
     name = "text"
@@ -86,7 +85,8 @@ def _words(command: str, param: click.Parameter, metavar: str) -> Mapping[str, s
     if metavar == "TERM":
         from asyncli.cli.explain import codes, terms
 
-        return dict.fromkeys((*(one.replace(" ", "_") for one in terms()), *(one for some in codes() for one in some if "{" not in one)), "")
+        known = [*(one.replace(" ", "_") for one in terms()), *(one for some in codes() for one in some)]
+        return dict.fromkeys((one for one in known if "{" not in one), "")
     if metavar == "NAME" and command == "experiment":
         from asyncli.experiments import ABOUT
 
@@ -102,11 +102,14 @@ def _numbers(command: str) -> Iterable[str]:
     """The keys of a run's JSON that --fail-if takes, and each last word that is one key's only."""
     from asyncli.report.thresholds import keys
 
-    of: Any
     if command == "bench":
-        from asyncli.analysis.bench_result import Benched as of
+        from asyncli.analysis.bench_result import Benched
+
+        known = keys(Benched)
     else:
-        from asyncli.report.summary import Summary as of
-    known = [key.removesuffix("*") for key in keys(of)]
+        from asyncli.report.summary import Summary
+
+        known = keys(Summary)
+    known = [key.removesuffix("*") for key in known]
     last = Counter(key.rpartition(".")[2] for key in known)
     return [*known, *(word for word, times in last.items() if word and times == 1)]
