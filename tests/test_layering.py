@@ -36,7 +36,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "app": {"agent", "analysis", "cluster", "collect", "engine", "environment", "preflight", "report", "store"},
     "experiments": {"analysis", "app", "collect", "engine.spread", "lab", "store.reader"},
     "experiments.record": set(),
-    "cli": {"agent", "app", "cluster", "experiments", "lab", "preflight", "report", "store"},
+    "cli": {"agent", "analysis.bench_result", "app", "cluster", "experiments", "lab", "preflight", "report", "store"},
     "notebook": {"report"},
     "api": {"analysis", "app", "cluster", "lab", "notebook", "report", "store"},
     "": {"api", "app"},

@@ -31,6 +31,7 @@ from asyncli.environment import probe_host
 from asyncli.errors import AsyncliError, EngineError, PlanError, StoreError
 from asyncli.findings.bottleneck import words_of
 from asyncli.findings.capacity import not_at_rest, server_gone
+from asyncli.findings.probes import needs_root
 from asyncli.metrics import HOST_AVAILABLE_BYTES
 from asyncli.plan import Plan, shown_plan
 from asyncli.preflight import checks_to_findings, refusals, refuse
@@ -173,6 +174,9 @@ class CapacitySearch:
         self._memory = limits.memory_total
         found = await check(plan, connects=not plan.force, beats=False)
         spread, self._tls = found.spread, found.tls
+        # What a flag or root would show of the server, in every step.
+        self._findings += [one for one in found.findings if one.code == needs_root.code]
+        self._findings += checks_to_findings(one for one in found.checks if one.code == "nginx_stub_status")
         watched: dict[str, object] = {"local": spread.local, "agent": None if plan.agent is None else {}}
         self._own = place_of(watched).of_ours(HOST_AVAILABLE_BYTES)
         if not self.plan.force:

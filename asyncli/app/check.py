@@ -12,11 +12,12 @@ from asyncli import preflight
 from asyncli.collect.collector import Collector
 from asyncli.collect.locate import ServerFacts
 from asyncli.collect.sampler import Watching
+from asyncli.collect.status_reader import StatusReader
 from asyncli.data_file import read_data
 from asyncli.engine.probe import TlsFacts, probe
 from asyncli.engine.spread import Spread, show
 from asyncli.environment import probe_host
-from asyncli.errors import PlanError
+from asyncli.errors import PeerError, PlanError
 from asyncli.findings.server import address_dropped
 from asyncli.plan import Plan
 from asyncli.preflight.checks import handshake_rate
@@ -77,6 +78,9 @@ async def examine(
         judged = msgspec.structs.replace(plan, status_url=status_url)
     elif spread.local:
         configured = await asyncio.to_thread(read_configured, server.pid, server.exe, server.config_path)
+        if configured.nginx is not None and plan.status_url is None:
+            silent = [url for url in configured.nginx.status_urls if not await _answers(url)]
+            configured = msgspec.structs.replace(configured, silent_pages=tuple(silent))
     limits = await asyncio.to_thread(read_limits)
     checks = preflight.examine(judged, spread, limits, configured, far=far, hosts=hosts)
     tls, steps, dead = await asyncio.to_thread(probe, plan, spread, data, beats=beats) if connects else (None, {}, [])
@@ -85,6 +89,17 @@ async def examine(
     if configured.nginx is not None:
         server = msgspec.structs.replace(server, directives=configured.nginx.directives_for(plan.targets[0]))
     return Examined(spread, checks, [*found, *(address_dropped(show(one)) for one in dead)], server, tls, steps)
+
+
+async def _answers(status_url: str) -> bool:
+    reader = StatusReader(status_url)
+    try:
+        await reader.read()
+    except PeerError:
+        return False
+    finally:
+        await reader.close()
+    return True
 
 
 async def check(

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from asyncli.benchplan import KEYS, BenchRun, build_bench_plan
+from asyncli.benchplan import KEYS, METHODS, BenchRun, build_bench_plan
 from asyncli.cli import options
 from asyncli.exit_status import INTERRUPTED, exit_status
 from asyncli.plan import HEADER_FILE, Layer
@@ -22,7 +22,7 @@ from asyncli.plan_file import read_plan_file
 @click.option("--short", is_flag=True, default=None, help="A new connection for each request, instead of keeping them alive.")
 @click.option("--pipeline", metavar="DEPTH", help="Write so many requests at once on each connection.")
 @click.option("--rate", metavar="N", help="An open loop: N requests a second in all, at fixed instants.")
-@click.option("--method", metavar="METHOD", help="GET, HEAD, POST, PUT, PATCH, DELETE or OPTIONS.  [default: GET]")
+@click.option("--method", metavar="|".join(METHODS), help="Of the requests.  [default: GET]")
 @options.header_options
 @click.option("--body", metavar="TEXT|@FILE", help="Sent with each request, by POST unless --method says otherwise.")
 @click.option("--workers", metavar="N", help="Processes.  [default: half the CPUs for a server on this host, else all]")

@@ -18,7 +18,8 @@ from asyncli.cli.options import cluster_of, cluster_options, plan_from, plan_opt
 def command(urls: tuple[str, ...], probe: bool, **values: Any) -> int:
     """Check every limit of this host and of the server against the plan, with the command that mends each shortfall.
 
-    Without --probe it sends nothing to the target. Exit status: 2 where a soak would be refused or the probe fails, else 0.
+    Without --probe it sends nothing to the target, but asks an nginx on this host for its status page. Exit status: 2 where a
+    soak would be refused or the probe fails, else 0.
     """
     plan = plan_from(values, urls)
     import asyncio

@@ -21,13 +21,9 @@ def command(term: str) -> int:
     """
     from asyncli import findings
     from asyncli.findings import bottleneck, loss_causes
-    from asyncli.findings.losses import CONNECT_WORDS, LOSS_WORDS, causes
-    from asyncli.lab.resources import document
+    from asyncli.findings.losses import causes
 
-    for module in pkgutil.iter_modules(findings.__path__, "asyncli.findings."):
-        importlib.import_module(module.name)
-    _, *parts = re.split(r"^## (.+)$", document("method.md").read_text(encoding="utf-8"), flags=re.MULTILINE)
-    terms = dict(zip(parts[::2], (text.strip() for text in parts[1::2]), strict=True))
+    known_terms, (found, diagnoses) = terms(), codes()
     own = [f"{term} (a cause): {text}" for text in causes(term)]
     for what, catalogue in (("a diagnosis", loss_causes), ("what gave way", bottleneck)):
         for evidence, remedy, _ in catalogue.meanings(term) if term in catalogue.CODES else ():
@@ -38,18 +34,37 @@ def command(term: str) -> int:
     entries = entries or [one for one in findings.CATALOGUE if one.code == f"generator_saturated_{term}"]
     with printing():
         if not term:
-            print(f"Terms: {', '.join(terms)}.\nFindings: {', '.join(sorted({one.code for one in findings.CATALOGUE}))}.")
-            codes = {*LOSS_WORDS, *CONNECT_WORDS, *loss_causes.CODES, *bottleneck.CODES}
-            print(f"Causes and diagnoses: {', '.join(sorted(codes))}.")
-        elif (known := terms.get(term.lower().replace("_", " "))) is not None:
+            print(f"Terms: {', '.join(known_terms)}.\nFindings: {', '.join(found)}.")
+            print(f"Causes and diagnoses: {', '.join(diagnoses)}.")
+        elif (known := known_terms.get(term.lower().replace("_", " "))) is not None:
             print(known.replace("`", ""))
         elif entries or own:
             for one in entries:
                 print(f"{term} ({one.severity}): {' '.join(one.about.replace('`', '').split())}")
             for line in own:
                 print(line)
-        elif (known := next((text for text in terms.values() if f"`{term}`" in text), None)) is not None:
+        elif (known := next((text for text in known_terms.values() if f"`{term}`" in text), None)) is not None:
             print(known.replace("`", ""))
         else:
             raise PlanError(f"TERM: nothing is called {term!r}; 'asyncli explain' lists the terms")
     return 0
+
+
+def terms() -> dict[str, str]:
+    """The paragraphs of docs/method.md by their titles."""
+    from asyncli.lab.resources import document
+
+    _, *parts = re.split(r"^## (.+)$", document("method.md").read_text(encoding="utf-8"), flags=re.MULTILINE)
+    return dict(zip(parts[::2], (text.strip() for text in parts[1::2]), strict=True))
+
+
+def codes() -> tuple[list[str], list[str]]:
+    """Those of findings, and those of causes and diagnoses; all are known then."""
+    from asyncli import findings
+    from asyncli.findings import bottleneck, loss_causes
+    from asyncli.findings.losses import CONNECT_WORDS, LOSS_WORDS
+
+    for module in pkgutil.iter_modules(findings.__path__, "asyncli.findings."):
+        importlib.import_module(module.name)
+    diagnoses = {*LOSS_WORDS, *CONNECT_WORDS, *loss_causes.CODES, *bottleneck.CODES}
+    return sorted({one.code for one in findings.CATALOGUE}), sorted(diagnoses)

@@ -39,6 +39,7 @@ COMMANDS = {
     "experiment": ("asyncli.cli.experiment", "A classic comparison on real servers, the source's table beside ours."),
     "demo": ("asyncli.cli.demo", "Hold 100,000 connections on a private nginx on this machine."),
     "lab": ("asyncli.cli.lab", "Start a local server to aim at, until Ctrl-C."),
+    "completion": ("asyncli.cli.completion", "Print what completes asyncli's words at TAB, for bash, zsh or fish."),
 }
 
 
@@ -49,7 +50,7 @@ class _Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        if cmd_name != "agent" and importlib.util.find_spec("numpy") is None:
+        if cmd_name not in ("agent", "completion") and importlib.util.find_spec("numpy") is None:
             raise HostError(f"{cmd_name}: only asyncli-agent is here; pip uninstall asyncli-agent, then pip install asyncli")
         command: click.Command = importlib.import_module(COMMANDS[cmd_name][0]).command
         return command
@@ -92,8 +93,6 @@ def _soak_forever(words: list[str]) -> list[str]:
 
 
 def _invoke(words: list[str]) -> int:
-    if "_ASYNCLI_COMPLETE" in os.environ:
-        cli.main(words, prog_name="asyncli")
     # Not main(): it exits with status 1 where the reader has left.
     with cli.make_context("asyncli", words) as context:
         result: Any = cli.invoke(context)
@@ -142,6 +141,11 @@ def _complain(text: str, status: int) -> int:
 
 def main() -> NoReturn:
     """What the ``asyncli`` script and ``python -m asyncli`` call."""
+    if "_ASYNCLI_COMPLETE" in os.environ:
+        from asyncli.cli.completion import offers
+
+        print(*offers(cli, sys.argv[1:]), sep="\n")
+        sys.exit()
     Heard.to_the_end = True
     keep_secrets()
     with outlets() as made:

@@ -100,7 +100,7 @@ _PLAN_OPTIONS: tuple[Option, ...] = (
     click.option("--agent-token-file", metavar="FILE", help="The agent's token.  [default: $ASYNCLI_AGENT_TOKEN]"),
     click.option("--agent-ca", metavar="FILE", help="The authority of the agent's certificate, in PEM.  [default: the system's]"),
     *_TLS_OPTIONS,
-    click.option("--method", metavar="METHOD", help="Of the heartbeats: HEAD, GET or OPTIONS.  [default: HEAD]"),
+    click.option("--method", metavar="HEAD|GET|OPTIONS", help="Of the heartbeats.  [default: HEAD]"),
     *_HEADER_OPTIONS,
     click.option("--data", metavar="FILE.csv", help="A row for each connection; {column} is filled in like {n}."),
     click.option("--protocol", metavar="sse|stream", help="Of http://: hold server-sent events, or any endless answer."),

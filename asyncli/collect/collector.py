@@ -11,6 +11,7 @@ from typing import Any
 
 from asyncli.collect.kernel import SlabReader, read_counters
 from asyncli.collect.locate import Found, ServerFacts, describe, find_server, own_ancestry
+from asyncli.collect.privilege import unprivileged
 from asyncli.collect.probe_budget import ProbeReading
 from asyncli.collect.processes import ProcessGroup, ServerTree, listed, read_session_cpu, read_session_memory
 from asyncli.collect.sampler import Probe, Sampler, Watching
@@ -51,7 +52,9 @@ class Collector(Sampler):
             await self._status.read()
         found = await asyncio.to_thread(self._find)
         self.server = await asyncio.to_thread(describe, found, self._header)
-        self._say(server_processes_unknown(found.why_not, found.remedy) if not found.pids else self.server.not_asked)
+        remedy = "" if found.hidden else found.remedy
+        self._say(server_processes_unknown(found.why_not, remedy) if not found.pids else self.server.not_asked)
+        self._say(unprivileged(found.pids, found.hidden, found.remedy))
         self._probes = self._standard_probes(found)
         self.begin()
 

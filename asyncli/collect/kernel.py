@@ -247,7 +247,7 @@ class SlabReader:
         try:
             text = read_text(self._path)
         except (PermissionError, FileNotFoundError) as error:
-            self._refused = slabinfo_unreadable(str(error.strerror))
+            self._refused = slabinfo_unreadable(str(error.strerror), os.geteuid())
             return ProbeReading(findings=[self._refused])
         findings = []
         slabs = parse_slabinfo(text, self._resolved.values())

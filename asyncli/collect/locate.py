@@ -182,7 +182,7 @@ def _from_ports(targets: Sequence[Target], ours: Collection[int], proc: Path) ->
             remedy="start the server as a process of its own",
         )
     if not holders:
-        return _unreadable(where)
+        return _unreadable(where, proc)
     stats = {stat.pid: stat for stat in parents(proc)}
     names = {pid: process_name(stat, proc) for pid, stat in stats.items()}
     forwarders = sorted(names[pid] for pid in holders if names.get(pid) in _FORWARDERS)
@@ -207,13 +207,16 @@ def _peer(path: str) -> set[int]:
     return {pid} if pid > 1 else set()
 
 
-def _unreadable(where: str) -> Found:
+def _unreadable(where: str, proc: Path) -> Found:
     """The holder of the listening socket cannot be found, because its descriptors are hidden."""
-    hidden = os.geteuid() != 0
     whose = f"the process that listens on {where}"
-    why = "belongs to another user" if hidden else "is in another namespace, or asyncli lacks CAP_SYS_PTRACE"
-    run = "run as root" if hidden else "run where it is seen, with CAP_SYS_PTRACE"
-    return Found(why_not=f"{whose} {why}, so its descriptors are hidden", remedy=f"{run}, or {_NAME_A_PROCESS}", hidden=hidden)
+    if os.geteuid() == 0:
+        why_not = f"{whose} is in another namespace, or asyncli lacks CAP_SYS_PTRACE, so its descriptors are hidden"
+        return Found(why_not=why_not, remedy=f"run where it is seen, with CAP_SYS_PTRACE, or {_NAME_A_PROCESS}")
+    # Titles are not hidden.
+    masters = [str(pid) for pid in all_pids(proc) if command_line(pid, proc).startswith("nginx: master ")]
+    remedy = f"--server-pid {' or '.join(masters) or 'PID'}"
+    return Found(why_not=f"{whose} belongs to another user, so its descriptors are hidden", remedy=remedy, hidden=True)
 
 
 def addresses_of(target: Target) -> frozenset[str]:

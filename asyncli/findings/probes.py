@@ -35,17 +35,31 @@ def probe_back(probe: str, at_s: float, for_s: float) -> str:
 
 @finding("{whose}_memory_unprivileged", "warning")
 def memory_unprivileged(whose: str, pid: int, why: str, user: int) -> Words:
-    """PSS and USS need the right to read /proc/PID/smaps_rollup. RSS counts shared pages in every process."""
-    return Words(
-        f"using RSS for the {whose}, which counts shared pages in every process: /proc/{pid}/smaps_rollup: {why} for user {user}",
-        f"run asyncli {'as root, or ' if user else ''}with CAP_SYS_PTRACE",
+    """PSS and USS need the right to read /proc/PID/smaps_rollup. RSS counts shared pages in every process. An info where
+    ``user`` is not root: needs_root has the remedy.
+    """
+    evidence = (
+        f"using RSS for the {whose}, which counts shared pages in every process: /proc/{pid}/smaps_rollup: {why} for user {user}"
     )
+    return Words(evidence, "", "info") if user else Words(evidence, "run asyncli with CAP_SYS_PTRACE")
 
 
-@finding("slabinfo_unreadable", "warning", "run as root")
-def slabinfo_unreadable(why: str) -> str:
-    """The kernel's memory for sockets is read from /proc/slabinfo, which needs root."""
-    return f"the kernel's memory for sockets is unknown: /proc/slabinfo: {why}"
+@finding("slabinfo_unreadable", "warning")
+def slabinfo_unreadable(why: str, user: int) -> Words:
+    """The kernel's memory for sockets is read from /proc/slabinfo, which needs root. An info where ``user`` is not: needs_root
+    has the remedy.
+    """
+    evidence = f"the kernel's memory for sockets is unknown: /proc/slabinfo: {why}"
+    return Words(evidence, "", "info") if user else Words(evidence, "run it outside of the container, as the host's root")
+
+
+@finding("needs_root", "warning")
+def needs_root(unknown: Sequence[str], command: str, instead: str) -> Words:
+    """An ordinary user cannot read these. ``command``: what runs asyncli as root; ``instead``: a flag that needs no root and
+    gives the server's memory (RSS), CPU and limits, "" where none is needed.
+    """
+    flag = f"; or {instead}: its RSS, CPU and limits need no root" if instead else ""
+    return Words(f"without root unknown: {'; '.join(unknown)}", f"{command} ... (the same words again){flag}")
 
 
 @finding("slab_caches_missing", "warning", "make /sys/kernel/slab readable, or boot with slab_nomerge")

@@ -61,5 +61,8 @@ def _server_checks(plan: Plan, limits: Limits, configured: Configured) -> list[C
     """The checks of an nginx; other servers' limits cannot be read."""
     if configured.nginx is None:
         return [] if configured.unknown is None else [configured.unknown]
-    host = Host(cpus=limits.cpus, somaxconn=limits.somaxconn, inherited_nofile=configured.inherited_nofile)
+    host = Host(
+        cpus=limits.cpus, somaxconn=limits.somaxconn, inherited_nofile=configured.inherited_nofile,
+        silent_pages=configured.silent_pages, sudo=limits.sudo,
+    )  # fmt: skip
     return nginx_checks(configured.nginx, plan, host)

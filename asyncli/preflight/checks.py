@@ -115,7 +115,8 @@ def _nofile(plan: Plan, spread: Spread, limits: Limits) -> Iterator[Check]:
         f"the fullest, and {OWN_DESCRIPTORS} of its own"
     )
     have, need, what = limits.nofile_hard, fullest + OWN_DESCRIPTORS, "descriptors of one process"
-    remedy = "" if have is None else f"{_smaller_shares(plan, have)}; or ulimit -Hn {need}"
+    raise_it = "ulimit -Hn " if limits.superuser else "sudo prlimit --pid $$ --nofile="
+    remedy = "" if have is None else f"{_smaller_shares(plan, have)}; or {raise_it}{need}"
     yield limit("nofile", what, "descriptors", have, need, source="RLIMIT_NOFILE", detail=detail, remedy=remedy)
 
 
@@ -134,7 +135,7 @@ def _smaller_shares(plan: Plan, nofile: int) -> str:
 def _nr_open(plan: Plan, spread: Spread, limits: Limits) -> Iterator[Check]:
     what = "highest descriptor limit that can be set (fs.nr_open)"
     need = share(plan.connections, plan.batch, spread.workers, 0) + OWN_DESCRIPTORS
-    remedy = f"leave --workers out, or sysctl -w fs.nr_open={need}"
+    remedy = f"leave --workers out, or {limits.sudo}sysctl -w fs.nr_open={need}"
     yield limit("nr_open", what, "descriptors", limits.nr_open, need, source="/proc/sys/fs/nr_open", remedy=remedy)
 
 
@@ -147,7 +148,7 @@ def _file_max(plan: Plan, spread: Spread, limits: Limits) -> Iterator[Check]:
     detail = f"{format_count(limits.files_open)} open now, {ends} per connection{' (both ends)' if spread.local else ''}"
     # CAP_SYS_ADMIN ignores this limit, but a server of an ordinary user does not.
     short: Verdict = "warn" if limits.superuser else "short"
-    remedy = f"sysctl -w fs.file-max={_round_up(need)}"
+    remedy = f"{limits.sudo}sysctl -w fs.file-max={_round_up(need)}"
     yield limit("file_max", what, "files", limits.file_max, need, short=short, detail=detail, remedy=remedy)
 
 
@@ -188,7 +189,7 @@ def _more_local_ports(plan: Plan, spread: Spread, limits: Limits) -> str:
     more_urls = math.ceil(plan.connections / (max(1, sources * spread.ports) * HALF))
     remedies.append(f"let the server listen on {more_urls} ports and give {more_urls} URLs")
     if limits.ports is None or limits.ports < 50_000:
-        remedies.append(f'sysctl -w net.ipv4.ip_local_port_range="{WIDEST}"')
+        remedies.append(f'{limits.sudo}sysctl -w net.ipv4.ip_local_port_range="{WIDEST}"')
     return "; or ".join(remedies)
 
 
@@ -204,7 +205,7 @@ def _time_wait(plan: Plan, spread: Spread, limits: Limits) -> Iterator[Check]:
     yield limit(
         "time_wait", "ports free of TIME_WAIT", "ports", have, plan.connections, short="warn", source="/proc/net/sockstat",
         detail=f"{format_count(limits.tcp_tw or 0)} sockets in TIME_WAIT on this host, tcp_tw_reuse {limits.tcp_tw_reuse}",
-        remedy="wait 60 s, or sysctl -w net.ipv4.tcp_tw_reuse=1",
+        remedy=f"wait 60 s, or {limits.sudo}sysctl -w net.ipv4.tcp_tw_reuse=1",
     )  # fmt: skip
 
 
@@ -282,7 +283,7 @@ def _accept_queues(plan: Plan, limits: Limits) -> Iterator[Check]:
         ("syn_backlog", "half-open connections", limits.syn_backlog, "net.ipv4.tcp_max_syn_backlog"),
     ):
         detail = f"{format_count(plan.asked_per_s)} connects/s while the server accepts none for {STALL_S:g} s"
-        remedy = f"sysctl -w {name}={_round_up(need)} and the server's backlog= to match; or a longer --interval"
+        remedy = f"{limits.sudo}sysctl -w {name}={_round_up(need)} and the server's backlog= to match; or a longer --interval"
         what = f"{meaning} ({name})"
         yield limit(code, what, "connections", have, need, short="warn", source=name, detail=detail, remedy=remedy)
 
@@ -302,7 +303,7 @@ def _conntrack(plan: Plan, spread: Spread, limits: Limits) -> Iterator[Check]:
     yield limit(
         "conntrack", what, "entries", have, need, short="warn",
         detail=f"{format_count(count)} tracked now, and each connection if a rule tracks it; when full the kernel drops packets",
-        remedy=f"sysctl -w net.netfilter.nf_conntrack_max={_round_up(need)}, or a NOTRACK rule",
+        remedy=f"{limits.sudo}sysctl -w net.netfilter.nf_conntrack_max={_round_up(need)}, or a NOTRACK rule",
     )  # fmt: skip
 
 
@@ -314,7 +315,7 @@ def _tcp_mem(plan: Plan, spread: Spread, limits: Limits) -> Iterator[Check]:
     yield limit(
         "tcp_mem", "TCP buffers below pressure (net.ipv4.tcp_mem)", "pages", pressure, need, short="warn",
         source="/proc/sys/net/ipv4/tcp_mem", detail=f"a page for each end with data in flight after a {STALL_S:g} s stall",
-        remedy=f'sysctl -w net.ipv4.tcp_mem="{max(low, need)} {2 * need} {max(high, 3 * need)}"',
+        remedy=f'{limits.sudo}sysctl -w net.ipv4.tcp_mem="{max(low, need)} {2 * need} {max(high, 3 * need)}"',
     )  # fmt: skip
 
 
@@ -325,7 +326,7 @@ def _epoll(plan: Plan, spread: Spread, limits: Limits) -> Iterator[Check]:
         "epoll_watches", "epoll watches of one user (fs.epoll.max_user_watches)", "watches", have, need,
         short="warn" if both else "short", source="/proc/sys/fs/epoll/max_user_watches",
         detail="both ends count together if the server runs as the same user" if both else "",
-        remedy=f"sysctl -w fs.epoll.max_user_watches={_round_up(need)}",
+        remedy=f"{limits.sudo}sysctl -w fs.epoll.max_user_watches={_round_up(need)}",
     )  # fmt: skip
 
 
@@ -337,7 +338,7 @@ def _processes(plan: Plan, spread: Spread, limits: Limits) -> Iterator[Check]:
         left = max(0, limits.pids_limit - limits.pids_used)
         rooms.append((left, "left in the pids cgroup", "raise the container's --pids-limit (systemd: TasksMax=)"))
     if limits.threads_max is not None:
-        rooms.append((limits.threads_max, "kernel.threads-max", f"sysctl -w kernel.threads-max={_round_up(need)}"))
+        rooms.append((limits.threads_max, "kernel.threads-max", f"{limits.sudo}sysctl -w kernel.threads-max={_round_up(need)}"))
     if limits.nproc is not None and not limits.superuser:
         rooms.append((limits.nproc, "RLIMIT_NPROC", f"ulimit -u {_round_up(need)}"))
     have, detail, remedy = min(rooms, default=(None, "", ""))

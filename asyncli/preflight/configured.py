@@ -16,11 +16,12 @@ _NGINXES = frozenset({"nginx", "openresty", "tengine", "angie", "freenginx"})
 
 class Configured(msgspec.Struct, frozen=True):
     """``nginx``: None for another server, or for an unreadable one, and then ``unknown`` says why. ``inherited_nofile``: the soft
-    descriptor limit of the running master."""
+    descriptor limit of the running master. ``silent_pages``: its status pages that were asked and did not answer."""
 
     nginx: NginxConfig | None = None
     unknown: Check | None = None
     inherited_nofile: int | None = None
+    silent_pages: tuple[str, ...] = ()
 
 
 def read_configured(pid: int | None, exe: str | None, config_path: str | None, root: Path = Path("/")) -> Configured:

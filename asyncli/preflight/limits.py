@@ -69,6 +69,11 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     superuser: bool = False
 
     @property
+    def sudo(self) -> str:
+        """How a command for root begins."""
+        return "" if self.superuser else "sudo "
+
+    @property
     def ports(self) -> int | None:
         """Local ports that one (source, destination) pair can use."""
         if self.port_low is None or self.port_high is None:

@@ -6,6 +6,7 @@ Pure. The rules are nginx's own (nginx.org, ngx_http_request.c and ngx_connectio
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Iterator
 
 import msgspec
@@ -32,10 +33,7 @@ _WORKER_DESCRIPTORS = 32
 _CERTAIN = 20.0
 # A hold until stopped is taken for at most thirty days.
 _FAR_S = 30 * 86400.0
-_STATUS_BLOCK = (
-    "server { listen 127.0.0.1:8081; location = /nginx_status { stub_status; access_log off; } }, reload, "
-    "and --status-url http://127.0.0.1:8081/nginx_status"
-)
+_STATUS_PORT = 8081
 
 
 class Host(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,6 +43,10 @@ class Host(msgspec.Struct, frozen=True, kw_only=True):
     somaxconn: int | None = None
     #: The soft descriptor limit that workers inherit without worker_rlimit_nofile: the running master's.
     inherited_nofile: int | None = None
+    #: Its status pages that do not answer.
+    silent_pages: tuple[str, ...] = ()
+    #: How commands for root begin.
+    sudo: str = ""
 
 
 def nginx_checks(config: NginxConfig, plan: Plan, host: Host | None = None) -> list[Check]:
@@ -56,7 +58,7 @@ def nginx_checks(config: NginxConfig, plan: Plan, host: Host | None = None) -> l
             before = worst.get(check.code)
             if before is None or _RANK[check.verdict] > _RANK[before.verdict]:
                 worst[check.code] = check
-    return [*worst.values(), _status(config, plan)]
+    return [*worst.values(), _status(config, plan, host)]
 
 
 def _target_checks(config: NginxConfig, plan: Plan, target: Target, host: Host) -> Iterator[Check]:
@@ -282,16 +284,24 @@ def _backlog(listen: Listen, workers: int, plan: Plan, host: Host) -> Check:
     wanted = 2 ** math.ceil(math.log2(max(512.0, need)))
     remedy = f"listen {listen.place or listen.port} backlog={wanted} in nginx.conf"
     if host.somaxconn is None or host.somaxconn < wanted:
-        remedy += f" and sysctl -w net.core.somaxconn={wanted}"
+        remedy += f" and {host.sudo}sysctl -w net.core.somaxconn={wanted}"
     what = "nginx's accept queue against the ramp's pace"
     return limit("nginx_backlog", what, "connections", have, need, short="warn", detail=detail, remedy=remedy)
 
 
-def _status(config: NginxConfig, plan: Plan) -> Check:
+def _status(config: NginxConfig, plan: Plan, host: Host) -> Check:
     code, what = "nginx_stub_status", "a stub_status page"
     if plan.status_url is not None:
         return Check(code, what, "ok", detail=f"--status-url {plan.status_url}")
-    if config.status_urls:
-        return Check(code, what, "ok", detail=f"at {config.status_urls[0]}")
-    detail = f"{config.path} has none: the server's own count of connections cannot be compared with ours"
-    return Check(code, what, "warn", detail=detail, remedy=_STATUS_BLOCK)
+    so = "the server's own count of connections is not compared with ours"
+    if answering := [url for url in config.status_urls if url not in host.silent_pages]:
+        return Check(code, what, "warn", detail=f"{so}: its page is not asked", remedy=f"--status-url {answering[0]}")
+    for url in host.silent_pages:
+        remedy = f"curl {url} shows why (its location may need allow 127.0.0.1;); then --status-url {url}"
+        return Check(code, what, "warn", detail=f"{so}: {url} did not answer", remedy=remedy)
+    taken = {listen.port for server in config.servers for listen in server.listens}
+    port = next(port for port in range(_STATUS_PORT, 65_536) if port not in taken)
+    block = f"server {{ listen 127.0.0.1:{port}; location = /nginx_status {{ stub_status; access_log off; }} }}"
+    reload_it = f"{host.sudo}nginx -c {shlex.quote(config.path)} -s reload"
+    remedy = f"in http {{ }} of {config.path}: {block} then {reload_it} and --status-url http://127.0.0.1:{port}/nginx_status"
+    return Check(code, what, "warn", detail=f"{so}: {config.path} has none", remedy=remedy)

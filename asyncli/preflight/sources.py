@@ -23,7 +23,7 @@ def remedy(plan: Plan, spread: Spread, limits: Limits) -> str:
     """How a client host gets enough ports."""
     route = spread.route
     sources, destinations, ports = max(1, len(spread.sources)), max(1, len(spread.destinations)), max(1, spread.ports)
-    widen = f'sysctl -w net.ipv4.ip_local_port_range="{WIDEST}"'
+    widen = f'{limits.sudo}sysctl -w net.ipv4.ip_local_port_range="{WIDEST}"'
     if limits.ports is None or limits.ports < 0.8 * _WIDEST_PORTS:
         if plan.connections <= sources * destinations * (_WIDEST_PORTS - limits.ports_reserved) * HALF:
             return widen

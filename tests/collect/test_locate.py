@@ -149,7 +149,10 @@ def test_a_forwarder_and_a_hidden_holder_are_not_the_server(tmp_path: Path, monk
     hidden = find_server(plan(), local=True, proc=tmp_path)
     assert "another user" in hidden.why_not
     assert (hidden.hidden, locate.describe(hidden).document()["hidden"]) == (True, True)
-    assert " root" in hidden.remedy
+    assert hidden.remedy == "--server-pid PID"
+    fake_process(tmp_path, 20, "nginx", 1)
+    (tmp_path / "20/cmdline").write_text("nginx: master process nginx")
+    assert find_server(plan(), local=True, proc=tmp_path).remedy == "--server-pid 20"
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     root = find_server(plan(), local=True, proc=tmp_path)
     assert (root.pids, root.hidden, "CAP_SYS_PTRACE" in root.why_not) == ((), False, True)

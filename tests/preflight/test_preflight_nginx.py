@@ -232,7 +232,7 @@ _GOOD = "8080 reuseport backlog=4096"
 
 
 def test_an_nginx_that_fits(tmp_path: Path) -> None:
-    checks = verdicts(config(tmp_path, listen=_GOOD), hold_s=8 * 3600.0)
+    checks = verdicts(config(tmp_path, listen=_GOOD), hold_s=8 * 3600.0, status_url="http://127.0.0.1:8081/nginx_status")
     assert {code: one.detail for code, one in checks.items() if one.verdict != "ok"} == {}
     names = "keepalive_timeout client_header_timeout keepalive_requests keepalive_time worker_connections nofile reuseport backlog stub_status"
     assert set(checks) == {f"nginx_{name}" for name in names.split()}
@@ -348,8 +348,20 @@ def test_a_missing_status_page_comes_with_the_block_to_add(tmp_path: Path) -> No
     check = verdicts(read(path))["nginx_stub_status"]
     assert check.verdict == "warn"
     assert "stub_status;" in check.remedy
+    assert f"nginx -c {path} -s reload" in check.remedy
+    taken = verdicts(read(written(tmp_path, "events {} http { server { listen 8080; } server { listen 8081; } }")))["nginx_stub_status"]
+    assert "http://127.0.0.1:8082/nginx_status" in taken.remedy
     given = verdicts(read(path), status_url="http://127.0.0.1:8081/s")["nginx_stub_status"]
     assert given.verdict == "ok"
+
+
+def test_a_status_page_that_is_there_comes_with_the_flag_that_names_it(tmp_path: Path) -> None:
+    url = "http://127.0.0.1:8081/s"
+    found = read(written(tmp_path, "events {} http { server { listen 8080; } server { listen 8081; location = /s { stub_status; } } }"))
+    page = verdicts(found)["nginx_stub_status"]
+    assert (page.code, page.verdict, page.remedy) == ("nginx_stub_status", "warn", f"--status-url {url}")
+    silent = verdicts(found, Host(silent_pages=(url,)))["nginx_stub_status"]
+    assert silent.remedy.startswith(f"curl {url} ")
 
 
 def test_what_it_says_of_a_target_is_recorded_and_no_secret(tmp_path: Path) -> None:
@@ -433,5 +445,4 @@ async def test_the_labs_own_nginx_passes() -> None:
         checks = {one.code: one for one in examined(plan, lay(), server.pid)}
         found = {code: one for code, one in checks.items() if code.startswith("nginx_")}
         assert len(found) >= 8
-        assert {code: one.verdict for code, one in found.items() if one.verdict != "ok"} == {}
-        assert server.status_url in found["nginx_stub_status"].detail
+        assert {code: one.remedy for code, one in found.items() if one.verdict != "ok"} == {"nginx_stub_status": f"--status-url {server.status_url}"}

@@ -1,0 +1,40 @@
+"""What an ordinary user is told once: what root would know, and the line that asks it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from asyncli.collect import privilege
+from asyncli.collect.privilege import unprivileged
+
+
+def test_one_finding_has_all_that_root_would_know(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = tmp_path / "with space/asyncli"
+    script.parent.mkdir()
+    script.touch(0o755)
+    monkeypatch.setattr(sys, "argv", [str(script), "soak"])
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    # Whoever runs the tests may be root, to whom every file is open.
+    monkeypatch.setattr(privilege, "_readable", lambda path: path.name not in ("slabinfo", "smaps_rollup"))
+    for pids, hidden, flag, count in (((), True, "--server-pid 20", 2), ((20, 21), False, "", 2), ((), False, "", 1)):
+        told = unprivileged(pids, hidden, flag)
+        assert told is not None
+        assert (told.code, told.severity, len(told.fields["unknown"])) == ("needs_root", "warning", count)
+        assert told.remedy.startswith(f"sudo '{script}' ...")
+        assert (flag in told.remedy) is True
+    monkeypatch.setattr(sys, "argv", ["-c"])
+    assert privilege.as_root() == f"sudo {sys.executable} -m asyncli"
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    assert unprivileged((), True, "") is None
+
+
+def test_nothing_is_said_where_all_can_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    (tmp_path / "20").mkdir()
+    for name in ("slabinfo", "20/smaps_rollup"):
+        (tmp_path / name).write_text("x")
+    assert unprivileged((20,), False, "", tmp_path) is None
