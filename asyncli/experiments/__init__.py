@@ -47,7 +47,9 @@ class Experiment(NamedTuple):
     #: Both are formats of the plan's numbers: ``{connections:,}``.
     title: str
     question: str
-    #: What it reproduces.
+    #: The write-up that it repeats, by its subject; empty: none, and its claims are what asyncli's own design foretells.
+    write_up: str
+    #: What was done there.
     source: str
     plan: type[ExperimentPlan]
     quick: dict[str, Any]
@@ -63,7 +65,7 @@ class Experiment(NamedTuple):
 
 
 # Settings that have a flag; the others come from a record.
-_FLAGS = {"rounds", "duration", "connections", "only"}
+_FLAGS = {"rounds", "duration", "connections", "keepalive", "only"}
 
 #: name -> what it compares, and how long that takes on two CPUs. Each has a module of its name.
 ABOUT = {

@@ -39,8 +39,8 @@ _TIMEOUT = "120s"
 
 # Of 10,000 answers of 6 kB each, and of another 10,000 of 32.6 kB; from servers that were far away.
 _SOURCE = {
-    f"{_FAR}: {_MANY}": {"duration_s": 5.0}, f"{_FAR}: {_THREADS}": {"duration_s": 25.0},
-    f"{_FAR}: {_TASKS}": {"duration_s": 60.0}, f"{_LARGE}: {_MANY}": {"duration_s": 30.0},
+    f"{_FAR}: {_MANY}": {"duration_s": "about 5"}, f"{_FAR}: {_THREADS}": {"duration_s": "25"},
+    f"{_FAR}: {_TASKS}": {"duration_s": "over 60"}, f"{_LARGE}: {_MANY}": {"duration_s": "30"},
 }  # fmt: skip
 _COLUMNS = [
     Column("duration_s", "time", "s"), Column("cpu_s", "client CPU", "s"),
@@ -263,19 +263,22 @@ def _claims(plan: PipeliningPlan, rounds: Rounds) -> Iterator[Claim]:
 
     first, slow = (rounds.of(_ORDERS[0], key) for key in ("first_behind_ms", "slow_ms"))
     behind = [one / other for one, other in zip(first, slow, strict=False) if other]
-    for claim, rule, cases in (
-        ("Pipelines are more than 10 times faster than threads (the source: 5 times).", Rule(low=10), by(_THREADS, _MANY)),
-        ("Pipelines are more than 10 times faster than asynchronous tasks (the source: 12).", Rule(low=10), by(_TASKS, _MANY)),
-        ("The client's CPU is low with pipelines, in cores.", Rule(high=0.5), of("cores", _MANY)),
-        ("It is nearly full with threads and tasks, in cores.", Rule(low=0.9), of("cores", _THREADS, _TASKS)),
-        (f"A few pipelines take nearly as long as {plan.connections}.", Rule(high=1.25), by(_TEN, _MANY)),
+    for claim, rule, cases, unit in (
+        ("Pipelines are more than 10 times faster than threads (the source: 5 times).", Rule(low=10), by(_THREADS, _MANY),
+         "times"),
+        ("Pipelines are more than 10 times faster than asynchronous tasks (the source: 12).", Rule(low=10), by(_TASKS, _MANY),
+         "times"),
+        ("The client's CPU is low with pipelines.", Rule(high=0.5), of("cores", _MANY), "cores"),
+        ("It is nearly full with threads and tasks.", Rule(low=0.9), of("cores", _THREADS, _TASKS), "cores"),
+        (f"A few pipelines take nearly as long as {plan.connections}.", Rule(high=1.25), by(_TEN, _MANY), "times"),
         ("Pipelining cures head-of-line blocking.", Rule(high=0.5),
-         {f"the first of {_BEHIND} quick answers comes after so many times what the slow one before them takes": behind}),
+         {f"the first of {_BEHIND} quick answers comes after so many times what the slow one before them takes": behind},
+         "of its time"),
         # One at a time each request is a segment, and so is its answer.
-        ("Several requests and answers of a pipeline share a TCP segment, in segments an answer.", Rule(high=1.5),
-         of("segments_each", _MANY)),
+        ("Several requests and answers of a pipeline share a TCP segment.", Rule(high=1.5), of("segments_each", _MANY),
+         "segments an answer"),
     ):  # fmt: skip
-        yield from claimed(claim, rule, cases)
+        yield from claimed(claim, rule, cases, unit=unit)
     cut, free = rounds.by_round(_CUT, "resent"), rounds.by_round(_FREE, "resent")
     if both := [at for at in cut if at in free]:
         resent = {step: rounds.of(step, "resent") for step in _LIMITS}
@@ -283,6 +286,7 @@ def _claims(plan: PipeliningPlan, rounds: Rounds) -> Iterator[Claim]:
         yield from counted(
             "Servers' limits of requests a connection cut pipelines midway.", "some asked again with the limit, and none without",
             {f"of {plan.responses:,} requests were asked again {words}": (cut[at] > 0 == free[at] for at in both)},
+            figure=f"{span(rounds.of(_CUT, 'resent'), ',.0f')} of {plan.responses:,} asked again",
         )  # fmt: skip
     if closed := rounds.of(_UNREAD, "window_closed"):
         sent = span([one / 1000 for one in rounds.of(_UNREAD, "before_bytes")], ",.0f")
@@ -299,7 +303,7 @@ def _claims(plan: PipeliningPlan, rounds: Rounds) -> Iterator[Claim]:
         yield from counted(
             "Bursts of pipelines bring retransmissions.", "more than one at a time, where anything is sent again",
             {f"{many} segments a run, {few} one at a time": (mine > theirs for mine, theirs in again if mine or theirs)},
-            "" if any(mine or theirs for mine, theirs in again) else "Nothing was lost here",
+            "" if any(mine or theirs for mine, theirs in again) else "nothing was lost here",
         )  # fmt: skip
 
 
@@ -307,6 +311,7 @@ EXPERIMENT = Experiment(
     name="pipelining",
     title="Pipelining against one request at a time, threads and tasks",
     question="How much faster are the same answers by pipelines, what does it cost the client, and what does it not cure?",
+    write_up="HTTP pipelining against keep-alive, threads and async",
     source="10,000 answers, 60 MB, by 100 pipelines of 100 in about 5 s, by 100 threads in 25 s, by 10,000 asynchronous "
     "submissions in over 60 s; and 326 MB by pipelines in 30 s; from sites on the Internet",
     plan=PipeliningPlan,

@@ -24,7 +24,7 @@ _STEPS = {
     "on, 1,000, room for 128": (True, 1_000, 128),
 }
 _OFF, _FEW, _, _FEW_ROOMY, _ = _STEPS
-_SOURCE = {_OFF: {"per_s": 21_203.0, "mean_ms": 1.61}, _FEW: {"per_s": 49_469.0, "mean_ms": 0.82, "each": 100.0}}
+_SOURCE = {_OFF: {"per_s": "21,203", "mean_ms": "1.61"}, _FEW: {"per_s": "49,469", "mean_ms": "0.82", "each": "100"}}
 _COLUMNS = [
     Column("per_s", "requests/s", "/s"), Column("mean_ms", "mean", "ms"), Column("p99_ms", "p99", "ms"),
     Column("client_us", "asyncli CPU a request", "us"), Column("proxy_us", "proxy CPU a request", "us"),
@@ -76,7 +76,7 @@ def conclude(plan: UpstreamPlan, rounds: Rounds) -> Conclusions:
     caption = "One nginx worker as the proxy, two backends of one worker each, all on this host."
     if busy := sorted(limited(rounds)):
         caption += f" asyncli itself was the limit of keep-alive {'; '.join(busy)}: the proxy can do more."
-    labels = {step: f"keep-alive {step}" for step in _STEPS}
+    labels = {step: f"keep-alive {step}{'' if step in _SOURCE else ' (ours)'}" for step in _STEPS}
     table = rounds.table("Keep-alive from a proxy to its backends", _COLUMNS, labels, caption, _SOURCE)
     line = bars("here", [rounds.median(step, "per_s") for step in _STEPS])
     chart = Chart("bars", "Throughput of the proxy", "", "requests a second", [line], [*_STEPS])
@@ -87,7 +87,7 @@ def _claims(rounds: Rounds) -> Iterator[Claim]:
     # Where asyncli was the limit, the proxy's speed is unknown.
     busy = limited(rounds) & {_OFF, _FEW}
     gains = {"times the requests a second": [] if busy else rounds.ratio(_FEW, _OFF, "per_s")}
-    note = unjudged(busy) or ("The source had 2.33 times" if any(gains.values()) else "")
+    note = unjudged(busy) or ("the source: 2.33 times" if any(gains.values()) else "")
     yield from claimed("Keep-alive to the backends more than doubles what a proxy carries.", Rule(low=2), gains, note)
     served = {idle: rounds.of(step, "each") for step, idle in ((_FEW, 32), (_FEW_ROOMY, 128))}
     # The proxy's idle connections are for both backends together: of 32 it closes some that have served few.
@@ -96,14 +96,16 @@ def _claims(rounds: Rounds) -> Iterator[Claim]:
         for idle, each in served.items()
         if each
     }
+    every = span([one for each in served.values() for one in each], ".1f") if cases else ""
     claim = "A backend with keepalive_requests 100 serves 100 requests on each connection."
-    yield from counted(claim, "from 90 to 100, the last ones being cut short by the end", cases)
+    yield from counted(claim, "from 90 to 100, the last ones being cut short by the end", cases, figure=f"{every} requests")
 
 
 EXPERIMENT = Experiment(
     name="upstream-keepalive",
     title="Keep-alive between a proxy and its backends",
     question="What does a proxy gain when it keeps its connections to the backends alive?",
+    write_up="nginx upstream keepalive, off and on",
     source="wrk -t1 -c32 -d60s on nginx 1.16 before two backends: 21,203 requests/s and 1.61 ms off, 49,469 and 0.82 ms on",
     plan=UpstreamPlan,
     quick={"rounds": 1, "duration": "2s"},

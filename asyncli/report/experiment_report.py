@@ -99,7 +99,7 @@ def _table(table: FigureTable) -> list[doc.Block]:
     for row in table.rows:
         rows.append(doc.TableRow(row.label, ["\n".join(cell(row, one.key, one.unit)).rstrip("\n") for one in columns]))
         if row.source:
-            theirs = [amount(row.source[one.key], one.unit) if one.key in row.source else "-" for one in columns]
+            theirs = [str(row.source.get(one.key, "-")) for one in columns]
             rows.append(doc.TableRow("  the source", theirs, "dim"))
     headings = [doc.TableColumn(heading(one.label, one.unit)) for one in columns]
     grid = doc.DataTable(table.title, headings, rows, kind="stack ranges", width=0)

@@ -51,12 +51,12 @@ def conclude(plan: MadeUp, rounds: Rounds) -> Conclusions:
         Chart("lines", "Nothing", "s", "MB", []),
     ]
     labels = {"off": "off", "on": "switched on", "never": "never done"}
-    table = rounds.table("The table", COLUMNS, labels, "A <caption>.", {"off": {"per_s": 21_203.0}})
+    table = rounds.table("The table", COLUMNS, labels, "A <caption>.", {"off": {"per_s": "21,203"}})
     return Conclusions([table], charts, [Claim("It doubles.", "holds", "2.00 to 2.10 times.")])
 
 
 def experiment(doing: Any, concluding: Any = conclude) -> Experiment:
-    return Experiment("made-up", "Of {rounds}", "Why?", "a source", MadeUp, {"rounds": 1}, doing, concluding, ("nginx", "apache"))
+    return Experiment("made-up", "Of {rounds}", "Why?", "a write-up", "a source", MadeUp, {"rounds": 1}, doing, concluding, ("nginx", "apache"))
 
 
 async def measures(context: Context) -> None:
