@@ -283,8 +283,8 @@ EXPERIMENT = Experiment(
     title="What each server takes to hold a connection",
     question="The same soak against every server of the lab: what does one more held connection take, how many fit, and what "
     "stops the next one?",
-    write_up="none: what is commonly expected",
-    source="none: the same soak against all of them is ours",
+    write_up="what is commonly expected",
+    source="the same soak against all of them is ours",
     plan=HoldingPlan,
     quick={
         "rounds": 1, "connections": 5_000, "plateaus": 4, "rest": "2s", "hold": "2s", "baseline": "2s",

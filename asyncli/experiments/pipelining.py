@@ -65,7 +65,7 @@ _UNREAD_COLUMNS = [
 
 
 class PipeliningPlan(ExperimentPlan, frozen=True, kw_only=True):
-    rounds: Count = 3
+    rounds: Count = 5
     responses: Count = 10_000
     connections: Annotated[int, Meta(ge=1, le=1_000)] = 100
     page_bytes: Count = 6_000
@@ -269,7 +269,7 @@ def _claims(plan: PipeliningPlan, rounds: Rounds) -> Iterator[Claim]:
         ("Pipelines are more than 10 times faster than asynchronous tasks (the source: 12).", Rule(low=10), by(_TASKS, _MANY),
          "times"),
         ("The client's CPU is low with pipelines.", Rule(high=0.5), of("cores", _MANY), "cores"),
-        ("It is nearly full with threads and tasks.", Rule(low=0.9), of("cores", _THREADS, _TASKS), "cores"),
+        ("The client's CPU is nearly full with threads and tasks.", Rule(low=0.9), of("cores", _THREADS, _TASKS), "cores"),
         (f"A few pipelines take nearly as long as {plan.connections}.", Rule(high=1.25), by(_TEN, _MANY), "times"),
         ("Pipelining cures head-of-line blocking.", Rule(high=0.5),
          {f"the first of {_BEHIND} quick answers comes after so many times what the slow one before them takes": behind},

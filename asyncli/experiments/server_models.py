@@ -280,7 +280,8 @@ def _claims(plan: Any, rounds: Rounds) -> Iterator[Claim]:
     rows: tuple[tuple[str, Rule, Mapping[str, list[float]]], ...] = (
         ("The iterative server costs the least CPU a connection.", MORE, dearer(*((one, iterative) for one in _BY_COST[1:]))),
         ("The two pools of threads cost about the same.", Rule(1 / 1.1, 1.1), dearer((queue, accept))),
-        ("Of the two the queue costs more, since it needs a mutex and a condition variable.", MORE, dearer((queue, accept))),
+        ("Of the two pools of threads the queue costs more, since it needs a mutex and a condition variable.", MORE,
+         dearer((queue, accept))),
         ("A thread per client costs more than either pool of threads.", MORE, dearer((thread, accept), (thread, queue))),
         ("Preforked processes cost more than a thread per client (its text; its table has them cost less).", MORE,
          dearer((prefork, thread))),

@@ -262,13 +262,15 @@ def _claims(rounds: Rounds) -> Iterator[Claim]:
     for claim, rule, cases, note in (
         ("Persistent connections carry more requests a second (the source: 3.21 times).", MORE,
          rounds.ratios(judged, "per_s"), left_out),
-        ("They cost the server less CPU a request.", LESS, rounds.ratios(_STEPS, "server_us"), ""),
-        *((f"They cost less I/O a request: {words}.", LESS, rounds.ratios(_STEPS, key), "") for key, words in kinds.items()),
-        ("They cost fewer system calls a request (the source: 0.77 times).", LESS, rounds.ratios(calls, "all"), ""),
-        ("They cost more memory.", MORE, rounds.ratios(_STEPS, "pss_bytes"), ""),
-        ("They win the mean, by the source's figures (0.28 times; not a claim of its text).", LESS,
+        ("Persistent connections cost the server less CPU a request.", LESS, rounds.ratios(_STEPS, "server_us"), ""),
+        *((f"Persistent connections cost less I/O a request ({words}).", LESS, rounds.ratios(_STEPS, key), "")
+          for key, words in kinds.items()),
+        ("Persistent connections cost fewer system calls a request (the source: 0.77 times).", LESS,
+         rounds.ratios(calls, "all"), ""),
+        ("Persistent connections cost more memory.", MORE, rounds.ratios(_STEPS, "pss_bytes"), ""),
+        ("Persistent connections win the mean, by the source's figures alone (0.28 times).", LESS,
          rounds.ratios(judged, "mean_ms"), left_out),
-        ("They lose the tail, by its figures (14 times at the maximum; here at p99.9).", MORE,
+        ("Persistent connections lose the tail, by the source's figures alone (14 times at the maximum; here p99.9).", MORE,
          rounds.ratios(judged, "p999_ms"), left_out),
     ):  # fmt: skip
         yield from claimed(claim, rule, cases, note)

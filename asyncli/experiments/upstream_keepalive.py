@@ -73,7 +73,10 @@ async def _counts(backend: LabNginx) -> tuple[int, int]:
 
 def conclude(plan: UpstreamPlan, rounds: Rounds) -> Conclusions:
     """Its table, and what it says of the source's claims."""
-    caption = "One nginx worker as the proxy, two backends of one worker each, all on this host."
+    caption = (
+        "One nginx worker as the proxy, two backends of one worker each, all on this host. Room: idle connections that the proxy "
+        "keeps to both backends together; where more are free at one than are wanted there, it closes one that has served few."
+    )
     if busy := sorted(limited(rounds)):
         caption += f" asyncli itself was the limit of keep-alive {'; '.join(busy)}: the proxy can do more."
     labels = {step: f"keep-alive {step}{'' if step in _SOURCE else ' (ours)'}" for step in _STEPS}
@@ -90,7 +93,6 @@ def _claims(rounds: Rounds) -> Iterator[Claim]:
     note = unjudged(busy) or ("the source: 2.33 times" if any(gains.values()) else "")
     yield from claimed("Keep-alive to the backends more than doubles what a proxy carries.", Rule(low=2), gains, note)
     served = {idle: rounds.of(step, "each") for step, idle in ((_FEW, 32), (_FEW_ROOMY, 128))}
-    # The proxy's idle connections are for both backends together: of 32 it closes some that have served few.
     cases = {
         f"{span(each, '.1f')} with room for {idle} idle ones in the proxy": [90 <= one <= 100 for one in each]
         for idle, each in served.items()

@@ -70,7 +70,7 @@ def amount(value: float, unit: Unit) -> str:
     if unit == "B":
         return format_bytes(value)
     if unit == "share":
-        return f"{value:.0%}"
+        return f"{value:.1%}" if 0 < value < 0.1 else f"{value:.0%}"
     if unit == "/s" or abs(value) >= 1000 or (not unit and value == int(value)):
         return format_count(value)
     return digits(value)
