@@ -122,7 +122,7 @@ async def _serving(plan: PipeliningPlan, page: str, number: int) -> AsyncIterato
             yield nginx, read_tcp
         return
     async with (
-        line(Quality(plan.round_trip_ms, plan.line_mbit_s, plan.line_lost), number) as network,
+        line(_quality(plan), number) as network,
         contextlib.AsyncExitStack() as stack,
     ):
 
@@ -197,10 +197,14 @@ def _depth(plan: PipeliningPlan, way: str) -> int:
     return min(_MOST_DEEP, -(-plan.responses // _connections(plan, way))) if way in (_MANY, _TEN) else 1
 
 
+def _quality(plan: PipeliningPlan) -> Quality:
+    return Quality(plan.round_trip_ms, plan.line_mbit_s, plan.line_lost)
+
+
 def _page_label(plan: PipeliningPlan, page: str) -> str:
     size = f"{(plan.large_bytes if page == _LARGE else plan.page_bytes) / 1000:g} kB"
     if page == _LINE:
-        return f"{size} on a line of {plan.round_trip_ms} ms, {plan.line_mbit_s:,} Mbit/s, {plan.line_lost:.1%} lost"
+        return f"{size} {_quality(plan).words}"
     return f"{size} from {plan.round_trip_ms} ms away" if page == _FAR else f"{size} next door"
 
 

@@ -36,6 +36,10 @@ class Quality(NamedTuple):
     mbit_s: float
     lost: float
 
+    @property
+    def words(self) -> str:
+        return f"on a line of {self.round_trip_ms:g} ms, {self.mbit_s:g} Mbit/s, {self.lost:.1%} lost"
+
 
 @contextlib.asynccontextmanager
 async def line(quality: Quality, seed: int) -> AsyncIterator[Network]:
