@@ -1,7 +1,7 @@
 """docs/experiments.md from the records in docs/records: a table of the claims, and of each experiment its tables and why it is judged so.
 
     python bench/experiments_doc.py                   write the page from the records that are there
-    python bench/experiments_doc.py --run all         measure every experiment anew first, keep the records, write the page (45 min, root)
+    python bench/experiments_doc.py --run all         measure every experiment anew first, keep the records, write the page (46 min, root)
     python bench/experiments_doc.py --run holding --run pipelining        measure these anew, and keep the other records
 
 A record is kept as soon as its experiment has ended. --quick: a taste of it, for --into FOLDER in place of docs.

@@ -70,10 +70,10 @@ _FLAGS = {"rounds", "duration", "connections", "keepalive", "only"}
 #: name -> what it compares, and how long that takes on two CPUs. Each has a module of its name.
 ABOUT = {
     "short-vs-keepalive": "a connection for each request, or kept alive; Apache, nginx (8 min)",
-    "upstream-keepalive": "a proxy that keeps its connections to the backends, or not; nginx (5 min)",
-    "pipelining": "pipelines against one at a time, threads and tasks; nginx (3 min)",
+    "upstream-keepalive": "a proxy that keeps its connections to the backends, or not; nginx (7 min)",
+    "pipelining": "pipelines against one at a time, threads and tasks; nginx (6 min)",
     "server-models": "processes, threads and pools, by CPU a connection; programs in C (6 min)",
-    "holding": "what a held connection costs each server of the lab, and how many fit (10 min)",
+    "holding": "what a held connection costs each server of the lab, and how many fit (15 min)",
     "atlas": "what one held connection costs, by server and protocol (90 min)",
     "two-clients": "one nginx, two clients of 50,000 on hosts of their own, in namespaces (3 min)",
     "client-lost": "one nginx, a fleet of two by Dask, one of them cut off and back, in namespaces (3 min)",

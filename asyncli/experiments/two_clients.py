@@ -216,8 +216,8 @@ def _claims(plan: Any, rounds: Rounds) -> Iterator[Claim]:
     on = [one for one in rounds if one["step"] == _ON]
     cost = [one for one in rounds if one["step"] == "cost"]
     counts = (f"{one['held']:,} of {one['asked']:,} held, {one['lost']:,} lost, {one['active'] or 0:,.0f} active" for one in on)
-    alike = [one["held"] == one["asked"] and not one["lost"] for one in on]
-    yield from counted("One nginx holds all that two clients open, and loses none.", "all held", {", ".join(counts): alike})
+    all_held = [one["held"] == one["asked"] and not one["lost"] for one in on]
+    yield from counted("One nginx holds all that two clients open, and loses none.", "all held", {", ".join(counts): all_held})
     enough = all(one["held"] >= _ENOUGH_TO_DIVIDE for one in on)
     each = rounds.of("cost", "rss_each") if enough else []
     slopes = rounds.of("cost", "user")
@@ -236,11 +236,11 @@ def _claims(plan: Any, rounds: Rounds) -> Iterator[Claim]:
     yield from claimed("Most of a connection's memory is the kernel's.", Rule(low=0.5), kernel, unit="of it")
     yield from claimed("2 GB of memory can hold about 150,000.", Rule(low=120_000), fits, unit="connections")
     taken = {f"round {number + 1}": [cpu] for number, cpu in rounds.by_round("cost", "cpu").items()}
-    sparse = parse_duration(plan.keepalive) >= _SOURCE_KEEPALIVE_S
-    note = "" if sparse or not taken else f"not judged with --keepalive {plan.keepalive}, which sends more heartbeats than 3600s"
+    alike = enough and parse_duration(plan.keepalive) >= _SOURCE_KEEPALIVE_S
+    note = "" if alike or not taken else f"judged of {_ENOUGH_TO_DIVIDE:,} connections or more with --keepalive 3600s alone"
     # One round decides only where it is 1.5 times off.
     claim = f"{len(CLIENTS) * plan.connections:,} held connections take nginx about 2 % of a core."
-    yield from claimed(claim, Rule(high=0.025), taken if sparse else {}, note, "cores")
+    yield from claimed(claim, Rule(high=0.025), taken if alike else {}, note, "cores")
 
 
 EXPERIMENT = Experiment(
