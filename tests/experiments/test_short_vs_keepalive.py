@@ -47,8 +47,10 @@ async def test_a_taste_on_apache() -> None:
         assert min(short["server_us"], kept["server_us"]) > 1
         assert all(value > 1e6 for _, value in [*short["pss"], *kept["pss"]])
     # A line of the access log is a write, the only one to a disk; KeepAlive Off ends each connection.
-    assert all(found[f"{GROWN}, {way}"]["disk_bytes"] > found[f"Apache, {way}"]["disk_bytes"] for way in ("short", "kept alive"))
-    assert found[f"{GROWN}, kept alive"]["io_calls"] > found["Apache, kept alive"]["io_calls"] + 0.5
+    for way in ("short", "kept alive"):
+        logs, plain = found[f"{GROWN}, {way}"], found[f"Apache, {way}"]
+        assert logs["disk_bytes"] > plain["disk_bytes"]
+        assert logs["io_calls"] > plain["io_calls"] + 0.5
     if "Apache, short: system calls" not in found:
         assert any(one.code == "left_out" for one in found["record"].findings)
         pytest.skip("the rest is of strace, which is not installed or may not trace")
