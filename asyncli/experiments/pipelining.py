@@ -335,17 +335,24 @@ def _claims(plan: PipeliningPlan, rounds: Rounds) -> Iterator[Claim]:
             "The receive window closes when the reader of a pipeline is slow.", "it closes",
             {f"it closed {span(closed, ',.0f')} times, after {sent} kB": (one > 0 for one in closed)},
         )  # fmt: skip
-    again = []
+    again: list[tuple[float, float]] = []
+    more: dict[str, list[bool]] = {}
     for page in PAGES:
         burst, single = (rounds.by_round(f"{page}: {way}", "retransmitted") for way in (_MANY, _KEPT))
-        again += [(burst[at], single[at]) for at in burst if at in single]
+        pairs = [(burst[at], single[at]) for at in burst if at in single]
+        again += pairs
+        if any(any(pair) for pair in pairs):
+            more[f"{_page_label(plan, page)}: {_against(pairs)}"] = [mine > theirs for mine, theirs in pairs if mine or theirs]
     if again:
-        many, few = (span([one[at] for one in again], ",.0f") for at in (0, 1))
         yield from counted(
-            "Bursts of pipelines bring retransmissions.", "more than one at a time, where anything is sent again",
-            {f"{many} segments a run, {few} one at a time": (mine > theirs for mine, theirs in again if mine or theirs)},
-            "" if any(mine or theirs for mine, theirs in again) else "nothing was lost here",
+            "Bursts of pipelines bring retransmissions.", "more than one at a time, where anything is sent again", more,
+            "" if more else "nothing was lost here", f"{_against(again)} segments",
         )  # fmt: skip
+
+
+def _against(pairs: list[tuple[float, float]]) -> str:
+    many, few = (span([one[at] for one in pairs], ",.0f") for at in (0, 1))
+    return f"{many} a run, {few} one at a time"
 
 
 EXPERIMENT = Experiment(
