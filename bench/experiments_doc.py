@@ -115,11 +115,10 @@ def section(record: Record) -> list[str]:
     plan = plan_of(experiment, record.quick, record.plan)
     rounds = len({one["round"] for one in record.rounds})
     facts = record.environment
-    source = f"Source: {f'{experiment.write_up}; ' if experiment.write_up else ''}{experiment.source}."
     lines = [
         f"## {title}", "", f"    {command_of(experiment, plan, record.quick)}", "", experiment.said(plan)[1], "",
         f"{server_labels(record)}; Linux {facts.get('kernel')}, {facts.get('cpus')} CPUs; {rounds} round{'s' if rounds > 1 else ''}, "
-        f"{format_duration(record.duration_s)}. {source}", "",
+        f"{format_duration(record.duration_s)}. Source: {experiment.cited}.", "",
     ]  # fmt: skip
     for one in [*found.tables[:1], *(one for one in found.tables[1:] if one.title.startswith(ALSO))]:
         lines += [f"**{one.title}**", "", *table(one), "", *([one.caption, ""] if one.caption else [])]

@@ -58,6 +58,11 @@ class Experiment(NamedTuple):
     #: The servers that a plan may name.
     servers: tuple[str, ...]
 
+    @property
+    def cited(self) -> str:
+        """The write-up, and what was done there."""
+        return f"{self.write_up}; {self.source}" if self.write_up else self.source
+
     def said(self, plan: ExperimentPlan) -> tuple[str, str]:
         """Title and question with the numbers of ``plan``."""
         values = msgspec.structs.asdict(plan)

@@ -346,13 +346,13 @@ def _claims(plan: PipeliningPlan, rounds: Rounds) -> Iterator[Claim]:
     if again:
         yield from counted(
             "Bursts of pipelines bring retransmissions.", "more than one at a time, where anything is sent again", more,
-            "" if more else "nothing was lost here", f"{_against(again)} segments",
+            "" if more else "nothing was lost here", _against(again),
         )  # fmt: skip
 
 
 def _against(pairs: list[tuple[float, float]]) -> str:
     many, few = (span([one[at] for one in pairs], ",.0f") for at in (0, 1))
-    return f"{many} a run, {few} one at a time"
+    return f"{many} segments a run, {few} one at a time"
 
 
 EXPERIMENT = Experiment(
