@@ -1,31 +1,87 @@
-"""docs/experiments.md from the records of experiments: the first table of each (and of what is held, the last), its source's figures, and the claims judged.
+"""docs/experiments.md from the records in docs/records: a table of the claims, and of each experiment its tables and why it is judged so.
 
-    python bench/experiments_doc.py RECORD.json... > docs/experiments.md
+    python bench/experiments_doc.py                   write the page from the records that are there
+    python bench/experiments_doc.py --run all         measure every experiment anew first, keep the records, write the page (46 min, root)
+    python bench/experiments_doc.py --run holding --run pipelining        measure these anew, and keep the other records
+
+A record is kept as soon as its experiment has ended. --quick: a taste of it, for --into FOLDER in place of docs.
 """
 
 from __future__ import annotations
 
+import argparse
+import lzma
+import re
+import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
-from asyncli.errors import PlanError
-from asyncli.experiments import command_of, load, plan_of
+import msgspec
+
+from asyncli.experiments import NAMES, Experiment, command_of, load, plan_of
 from asyncli.experiments.context import concluded
-from asyncli.experiments.record import VERDICTS, FigureTable, record_of
-from asyncli.report.experiment_report import amount, cell, heading, server_labels
+from asyncli.experiments.record import VERDICTS, Conclusions, FigureTable, Record, record_of
+from asyncli.report.experiment_report import cell, heading, server_labels
+from asyncli.report.jsonout import finite_json
 from asyncli.units import format_duration
 
+DOCS = Path(__file__).resolve().parent.parent / "docs"
+#: The atlas has a page of its own.
+SHOWN = [name for name in NAMES if name != "atlas"]
 # Of the tables after the first one, those without which the claims say little.
-ALSO = ("The most that each would hold", "What one connection takes", "The clients, and both as one")
+ALSO = (
+    "For each request", "Memory of the server's processes", "10,000 answers", "On the wire", "The most that each would hold",
+    "What one connection takes", "The clients, and both as one",
+)  # fmt: skip
+_FACTS = ("kernel", "machine", "cpu_model", "cpus", "memory_bytes", "server")
 HEAD = """# The classic comparisons, run again
 
-Five write-ups about connections are often quoted, of which the last one, of two clients, is asyncli's origin, and two were missing:
-what a held connection costs in each server, and what becomes of a fleet that loses a host. Each is one command of asyncli on real servers, in rounds that take turns; here stand its first table with the source's figures below ours, and
-what holds still of what the source claims. The page of each (`report.html`) has all tables and pictures. Figures are medians of the
-rounds, with the least and the most in brackets; they are of one machine, with client and server on it, and the source's of another:
-compare ratios, not figures.
+asyncli repeats five public write-ups on long, short and pipelined connections, each by one command on real servers, in rounds that take turns, and judges
+what they claim. Two experiments are asyncli's own: what a held connection costs in each server, and what becomes of a fleet that loses a host.
+
+Their titles are translated from Chinese:
+["nginx easily manages 100,000 long connections, on CentOS 6.5 with 2 GB of memory"](http://blog.chinaunix.net/xmlrpc.php?r=blog/article&uid=190176&id=4234854),
+a blog at ChinaUnix, where asyncli comes from;
+["Building a fast web: long connections of web servers"](https://blog.csdn.net/cutesource/article/details/5570369) by cutesource;
+["nginx proxy keepalive"](https://blog.timoq.com/2022/03/20/nginx-proxy-keepalive/) by timoq;
+["Very fast pipelined HTTP requests: practice, principle, implementation"](https://www.cnblogs.com/lulianqi/archive/2018/01/01.html) by lulianqi;
+and a comparison of six Linux server models, whose title and author are not known to us. Their figures stand as they print them, below ours. A row without
+them is ours.
+
+Our figures are medians of the rounds, with the least and the most in brackets. They are of one machine, with client and server on it, and a source's of
+another: compare ratios, not figures. Each command writes `report.html` with all tables and charts. Run them as root on a quiet host: memory is read of a
+control group in which the server starts, and where none can be made, of the whole host.
+
+`docs/records` has the records of these runs, and `python bench/experiments_doc.py` makes this page from them.
 
 """
+
+
+def stripped(record: Record) -> Record:
+    """What the page is made of: no series for charts, no conclusions (they are drawn anew), no name of the host."""
+    rounds = [{key: value for key, value in one.items() if key != "pss"} for one in record.rounds]
+    facts = {key: value for key, value in record.environment.items() if key in _FACTS}
+    return msgspec.structs.replace(record, rounds=rounds, conclusions=Conclusions(), environment=facts)  # type: ignore[arg-type]
+
+
+def keep(record: Record, folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    text = finite_json(msgspec.to_builtins(stripped(record), str_keys=True))
+    (folder / f"{record.experiment}.json.xz").write_bytes(lzma.compress(text.encode(), preset=9))
+
+
+def measured(name: str, quick: bool) -> Record | None:
+    """A run's record; None, and its complaint printed, where it did not come to its end."""
+    with tempfile.TemporaryDirectory(prefix="asyncli-doc-") as folder:
+        out = Path(folder, name)
+        argv = [sys.executable, "-m", "asyncli", "experiment", name, "--out", str(out), *(["--quick"] if quick else [])]
+        status = subprocess.run(argv, check=False).returncode
+        if status != 0:
+            print(f"{name}: ended with {status}; its record is not kept", file=sys.stderr)
+            return None
+        return record_of((out / "record.json").read_bytes())
 
 
 def table(one: FigureTable) -> list[str]:
@@ -38,37 +94,73 @@ def table(one: FigureTable) -> list[str]:
             cells.append(f"{middle} ({span})" if span else middle)
         lines.append(f"| {row.label} | " + " | ".join(cells) + " |")
         if row.source:
-            theirs = [amount(row.source[column.key], column.unit) if column.key in row.source else "" for column in columns]
-            lines.append("| *the source* | " + " | ".join(theirs) + " |")
+            lines.append("| *the source* | " + " | ".join(str(row.source.get(column.key, "")) for column in columns) + " |")
     return lines
 
 
-def section(path: str) -> list[str]:
-    try:
-        record = record_of(Path(path).read_bytes())
-        experiment = load(record.experiment)
-        plan = plan_of(experiment, False, record.plan)
-    except (OSError, ValueError, PlanError) as error:
-        sys.exit(f"{path}: {error}")
-    # By today's rules: they may be stricter than those of the day on which it was measured.
-    found = concluded(experiment, plan, record.rounds)
-    if not found.tables:
-        sys.exit(f"{path}: nothing of it can be concluded from")
+def conclusions(record: Record) -> tuple[Experiment, str, Conclusions]:
+    """By today's rules: they may be stricter than those of the day on which it was measured."""
+    experiment = load(record.experiment)
+    plan = plan_of(experiment, record.quick, record.plan)
+    return experiment, experiment.said(plan)[0], concluded(experiment, plan, record.rounds)
+
+
+def claims(records: list[Record], *, ours: bool) -> Iterator[str]:
+    """A row for each claim of the write-ups, or of what asyncli foretells."""
+    for record in records:
+        experiment, title, found = conclusions(record)
+        link = "#" + re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-")
+        for one in found.claims:
+            if ours is not bool(experiment.write_up):
+                source = "" if ours else f" {experiment.write_up} |"
+                yield f"| [{one.claim.removesuffix('.')}]({link}) |{source} {one.verdict} | {one.figure or '–'} |"
+
+
+def section(record: Record) -> list[str]:
+    experiment, title, found = conclusions(record)
+    plan = plan_of(experiment, record.quick, record.plan)
     rounds = len({one["round"] for one in record.rounds})
     facts = record.environment
-    title, question = experiment.said(plan)
     lines = [
-        f"## {title}", "", f"    {command_of(experiment, plan, record.quick)}", "", question, "",
+        f"## {title}", "", f"    {command_of(experiment, plan, record.quick)}", "", experiment.said(plan)[1], "",
         f"{server_labels(record)}; Linux {facts.get('kernel')}, {facts.get('cpus')} CPUs; {rounds} round{'s' if rounds > 1 else ''}, "
-        f"{format_duration(record.duration_s)}. Source: {record.source}.", "",
+        f"{format_duration(record.duration_s)}. Source: {experiment.cited}.", "",
     ]  # fmt: skip
-    for one in [found.tables[0], *(one for one in found.tables[1:] if one.title.startswith(ALSO))]:
+    for one in [*found.tables[:1], *(one for one in found.tables[1:] if one.title.startswith(ALSO))]:
         lines += [f"**{one.title}**", "", *table(one), "", *([one.caption, ""] if one.caption else [])]
-    lines += [f"- **{one.verdict}**: {one.claim} {one.why}" for one in found.claims]
+    lines += [f"- **{one.verdict}**: {one.claim.removesuffix('.')}: {one.why}" for one in found.claims]
     lines += [f"- ({one.evidence})" for one in record.findings if one.severity != "info"]
     return [*lines, ""]
 
 
+def page(folder: Path) -> str:
+    """The page of the records in ``folder``."""
+    there = [folder / f"{name}.json.xz" for name in SHOWN]
+    records = [record_of(lzma.decompress(one.read_bytes())) for one in there if one.exists()]
+    lines = ["## The claims", "", "| claim | source | verdict | figure |", "|---|---|---|---|", *claims(records, ours=False), ""]
+    lines += [f"{VERDICTS[0].upper()}{VERDICTS[1:]}", ""]
+    lines += ["## What asyncli foretells of itself", "", "Checks of our own experiment, of no source.", ""]
+    lines += ["| claim | verdict | figure |", "|---|---|---|", *claims(records, ours=True), ""]
+    return HEAD + "\n".join([*lines, *(line for record in records for line in section(record))]).rstrip() + "\n"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--run", action="append", default=[], choices=["all", *SHOWN], metavar="NAME", help="measure it anew")
+    parser.add_argument("--quick", action="store_true", help="a taste: with --into")
+    parser.add_argument("--into", type=Path, default=DOCS, metavar="FOLDER", help="in place of docs")
+    chosen = parser.parse_args()
+    if chosen.quick and chosen.into == DOCS:
+        parser.error("--quick: a taste is no figure for docs; name a folder by --into")
+    records, failed = chosen.into / "records", False
+    for name in SHOWN if "all" in chosen.run else chosen.run:
+        record = measured(name, chosen.quick)
+        failed |= record is None
+        if record is not None:
+            keep(record, records)
+    (chosen.into / "experiments.md").write_text(page(records), encoding="utf-8")
+    return int(failed)
+
+
 if __name__ == "__main__":
-    print(HEAD + VERDICTS + "\n")
-    print("\n".join(line for path in sys.argv[1:] for line in section(path)).rstrip())
+    sys.exit(main())

@@ -31,6 +31,7 @@ def _names() -> str:
 @click.option("--rounds", metavar="N", help="Repeat each measurement N times, in turns.")
 @click.option("--duration", metavar="TIME", help="How long each timed measurement lasts.")
 @click.option("--connections", metavar="N", help="Connections at a time.")
+@click.option("--keepalive", metavar="TIME", help="A heartbeat of each connection within half of it.")
 @click.option("--only", metavar="SERVER", multiple=True, help="Measure this server only; repeatable.")
 @click.option("--plan", "plan_file", metavar="RECORD.json", help="Repeat the plan of a record.")
 @click.option("--out", metavar="FOLDER", help="For record.json and report.html.  [default: experiment-NAME-<time> here]")
@@ -162,6 +163,6 @@ def _recorded(file: str, name: str) -> Record:
 
 
 def _parsed(key: str, value: Any) -> Any:
-    if key in ("only", "duration"):
+    if key in ("only", "duration", "keepalive"):
         return list(value) if key == "only" else value
     return parsed(f"--{key}", parse_count, value)

@@ -47,7 +47,9 @@ class Experiment(NamedTuple):
     #: Both are formats of the plan's numbers: ``{connections:,}``.
     title: str
     question: str
-    #: What it reproduces.
+    #: The write-up that it repeats, by title (translated) and author; empty: none, and its claims are what asyncli's own design foretells.
+    write_up: str
+    #: What was done there.
     source: str
     plan: type[ExperimentPlan]
     quick: dict[str, Any]
@@ -56,6 +58,11 @@ class Experiment(NamedTuple):
     #: The servers that a plan may name.
     servers: tuple[str, ...]
 
+    @property
+    def cited(self) -> str:
+        """The write-up, and what was done there."""
+        return f"{self.write_up}; {self.source}" if self.write_up else self.source
+
     def said(self, plan: ExperimentPlan) -> tuple[str, str]:
         """Title and question with the numbers of ``plan``."""
         values = msgspec.structs.asdict(plan)
@@ -63,15 +70,15 @@ class Experiment(NamedTuple):
 
 
 # Settings that have a flag; the others come from a record.
-_FLAGS = {"rounds", "duration", "connections", "only"}
+_FLAGS = {"rounds", "duration", "connections", "keepalive", "only"}
 
 #: name -> what it compares, and how long that takes on two CPUs. Each has a module of its name.
 ABOUT = {
-    "short-vs-keepalive": "a connection for each request, or kept alive; Apache, nginx (5 min)",
-    "upstream-keepalive": "a proxy that keeps its connections to the backends, or not; nginx (5 min)",
-    "pipelining": "pipelines against one at a time, threads and tasks; nginx (2 min)",
+    "short-vs-keepalive": "a connection for each request, or kept alive; Apache, nginx (8 min)",
+    "upstream-keepalive": "a proxy that keeps its connections to the backends, or not; nginx (7 min)",
+    "pipelining": "pipelines against one at a time, threads and tasks; nginx (6 min)",
     "server-models": "processes, threads and pools, by CPU a connection; programs in C (6 min)",
-    "holding": "what a held connection costs each server of the lab, and how many fit (10 min)",
+    "holding": "what a held connection costs each server of the lab, and how many fit (15 min)",
     "atlas": "what one held connection costs, by server and protocol (90 min)",
     "two-clients": "one nginx, two clients of 50,000 on hosts of their own, in namespaces (3 min)",
     "client-lost": "one nginx, a fleet of two by Dask, one of them cut off and back, in namespaces (3 min)",

@@ -234,6 +234,7 @@ EXPERIMENT = Experiment(
     title="What one held connection costs, by server and protocol",
     question="The same soak of {connections:,} connections against each server of the lab, in each protocol that it speaks: what "
     "does one more take?",
+    write_up="",
     source="none: the same soak against all of them is ours",
     plan=AtlasPlan,
     quick={"rounds": 1, "connections": 1_000, "plateaus": 4, "rest": "2s", "hold": "4s", "baseline": "2s"},

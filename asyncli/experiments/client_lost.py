@@ -224,13 +224,13 @@ def _claims(plan: Any, rounds: Rounds) -> Iterator[Claim]:
          [f"{one['accepted'] or 0:,.0f} accepted" for one in sums],
          [one["accepted"] == one["opened"] for one in sums if one["accepted"] is not None]),
     ):  # fmt: skip
-        yield from counted(claim, rule, {"; ".join(words): sides})
+        yield from counted(claim, rule, {", ".join(words): sides})
     if again := rounds.of("sum", "again_s"):
         # Each process opens at its share of the pace.
         soon_s = len(testbed.CLIENTS) * plan.connections / plan.rate + _SOON_S
         yield from claimed(
             "Once the host is given up, its share is open again as fast as the ramp opened it.", Rule(high=soon_s),
-            {"seconds until all are held again": Interval(min(again), max(again))},
+            {"seconds until all are held again": Interval(min(again), max(again))}, unit="s",
         )  # fmt: skip
     back = [one for one in rounds if one["step"] == _BACK and one["active"] is not None]
     yield from counted(
@@ -245,6 +245,7 @@ EXPERIMENT = Experiment(
     name="client-lost",
     title="One nginx, a fleet of two, and one of them cut off",
     question="What becomes of {connections:,} connections of each of two hosts when one loses its cable, and gets it back?",
+    write_up="",
     source="ours: the hosts of the original experiment, as one fleet by Dask, with an agent beside nginx",
     plan=ClientLostPlan,
     quick={"connections": 200, "duration": "28s", "rate": 800, "keepalive": "8s", "baseline": "1s", "cut": "25s"},

@@ -175,7 +175,7 @@ async def run(
         experiment=experiment.name,
         title=title,
         question=question,
-        source=experiment.source,
+        source=experiment.cited,
         plan=msgspec.to_builtins(plan),
         quick=quick,
         started=started,

@@ -169,7 +169,9 @@ _COST_CAPTION = (
     "control group is charged for it, and its TCP socket where that is not; without a group what this host takes for it, less "
     "asyncli's memory and the kernel's for asyncli's end. It is its processes' memory (PSS), the kernel's objects for "
     "its socket, where they are known to ± 10 %, and what is left over: its task and stack in the kernel, page tables, what "
-    "processes share. Place in pool: what there was with none held, by its processes or threads; in all: with that."
+    "processes share. The socket is half of both ends, and the client's has two bind buckets of 128 B more: so what is left over "
+    "is 128 B too low, and may be below zero. Place in pool: what there was with none held, by its processes or threads; in "
+    "all: with that."
 )
 
 
@@ -281,7 +283,8 @@ EXPERIMENT = Experiment(
     title="What each server takes to hold a connection",
     question="The same soak against every server of the lab: what does one more held connection take, how many fit, and what "
     "stops the next one?",
-    source="none: the same soak against all of them is ours, and the claims are what is commonly expected",
+    write_up="what is commonly expected",
+    source="the same soak against all of them is ours",
     plan=HoldingPlan,
     quick={
         "rounds": 1, "connections": 5_000, "plateaus": 4, "rest": "2s", "hold": "2s", "baseline": "2s",

@@ -107,30 +107,36 @@ class Rule(NamedTuple):
 MORE, LESS = Rule(low=1.05), Rule(high=1 / 1.05)
 
 
-def claimed(claim: str, rule: Rule, cases: Mapping[str, Sequence[float] | Interval], note: str = "") -> Iterator[Claim]:
-    """The claim judged, of each case's rounds or interval; none where nothing of it was measured and no ``note`` says why."""
+def claimed(
+    claim: str, rule: Rule, cases: Mapping[str, Sequence[float] | Interval], note: str = "", unit: str = "times"
+) -> Iterator[Claim]:
+    """The claim judged, of each case's rounds or interval in ``unit``; none where nothing of it was measured and no ``note`` says
+    why."""
     known = {label: one if isinstance(one, Interval) else interval(one) for label, one in cases.items() if one}
     sides = {label: rule.side(one) for label, one in known.items()}
     if len(known) > _MOST_SAID:
         ends = [min(known, key=lambda label: known[label].low), max(known, key=lambda label: known[label].high)]
         many = [list(sides.values()).count(side) for side in (True, False, None)]
-        note = f"{f'{note}. ' if note else ''}Of {len(known)} cases {many[0]} are, {many[1]} are not, {many[2]} cannot be told"
+        note = f"{f'{note}; ' if note else ''}of {len(known)} cases {many[0]} are, {many[1]} are not, {many[2]} cannot be told"
     else:
         ends = list(known)
     evidence = "; ".join(f"{label}: {known[label].words(*rule.bounds)}" for label in ends)
-    yield from _judged(claim, rule.words(), sides, evidence, note)
+    middles = [end if one.middle is None else one.middle for one in known.values() for end in (one.low, one.high)]
+    figure = f"{Interval(min(middles), max(middles)).words(*rule.bounds)} {unit}" if middles else ""
+    yield from _judged(claim, rule.words(), sides, evidence, note, figure)
 
 
-def counted(claim: str, rule: str, cases: Mapping[str, Iterable[bool]], note: str = "") -> Iterator[Claim]:
-    """The same of exact counts: for each case, whether it held in each round."""
+def counted(claim: str, rule: str, cases: Mapping[str, Iterable[bool]], note: str = "", figure: str = "") -> Iterator[Claim]:
+    """The same of exact counts: for each case, whether it held in each round. ``figure``: if not what the cases say."""
     seen = {label: set(one) for label, one in cases.items()}
     sides = {label: one == {True} if len(one) == 1 else None for label, one in seen.items() if one}
-    yield from _judged(claim, f"{rule}, in every round", sides, "; ".join(sides), note)
+    yield from _judged(claim, f"{rule}, in every round", sides, "; ".join(sides), note, figure)
 
 
-def _judged(claim: str, rule: str, sides: Mapping[str, Side], evidence: str, note: str) -> Iterator[Claim]:
+def _judged(claim: str, rule: str, sides: Mapping[str, Side], evidence: str, note: str, figure: str) -> Iterator[Claim]:
     if sides or note:
-        yield Claim(claim, verdict(sides.values()), " ".join(f"{one}." for one in (evidence, note, f"Rule: {rule}") if one))
+        why = "; ".join(one for one in (evidence, note, f"rule: {rule}") if one)
+        yield Claim(claim, verdict(sides.values()), f"{why}.", figure or evidence)
 
 
 def verdict(sides: Iterable[Side]) -> Verdict:
@@ -139,7 +145,8 @@ def verdict(sides: Iterable[Side]) -> Verdict:
     - holds: it is shown of every case;
     - holds in part: it is shown of some cases, and of others it is not;
     - does not hold: its opposite is shown of every case;
-    - cannot say: it is shown of none, and its opposite not of all; or there is no case that counts.
+    - mostly refuted: its opposite is shown of more than half, and it of none;
+    - cannot say: none of these; or there is no case that counts.
 
     Each case may err by the level of its interval, so one of k cases by up to k times that.
     """
@@ -148,7 +155,9 @@ def verdict(sides: Iterable[Side]) -> Verdict:
         return "cannot say"
     if True in every:
         return "holds" if all(every) else "holds in part"
-    return "cannot say" if None in every else "does not hold"
+    if None not in every:
+        return "does not hold"
+    return "mostly refuted" if 2 * every.count(False) > len(every) else "cannot say"
 
 
 def limited(rounds: Iterable[Round]) -> set[str]:
@@ -158,4 +167,4 @@ def limited(rounds: Iterable[Round]) -> set[str]:
 
 def unjudged(names: Iterable[str]) -> str:
     """A note on cases that are left out for that."""
-    return f"Not judged, since asyncli was the limit: {', '.join(some)}" if (some := sorted(names)) else ""
+    return f"not judged, since asyncli was the limit: {', '.join(some)}" if (some := sorted(names)) else ""

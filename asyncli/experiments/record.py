@@ -19,12 +19,12 @@ SCHEMA = 1
 #: failed, and is in no table or claim.
 Round = dict[str, Any]
 Unit = Literal["", "/s", "ms", "us", "s", "B", "cores", "share"]
-Verdict = Literal["holds", "holds in part", "does not hold", "cannot say"]
+Verdict = Literal["holds", "holds in part", "mostly refuted", "does not hold", "cannot say"]
 #: What they mean, in words: :mod:`asyncli.experiments.judging`.
 VERDICTS = (
-    "holds: shown of every case; holds in part: of some; does not hold: the opposite is shown of every case; cannot say: "
-    "neither. Shown: all of the rounds' 95% interval is on that side of the rule; of one or two rounds, or with a zero among "
-    "them, all from the least to the most, 1.5 times wider either way."
+    "holds: shown of every case; holds in part: of some; does not hold: the opposite is shown of every case; mostly refuted: of "
+    "more than half, and the claim of none; cannot say: none of these. Shown: all of the rounds' 95% interval is on that side of "
+    "the rule; of one or two rounds, or with a zero among them, all from the least to the most, 1.5 times wider either way."
 )
 
 
@@ -37,11 +37,12 @@ class Column(msgspec.Struct):
 
 
 class FigureRow(msgspec.Struct):
-    """A row: each figure's values by round, and the source's own where it gives them."""
+    """A row: each figure's values by round, and the source's own where it gives them: as it prints them."""
 
     label: str
     values: dict[str, list[float]]
-    source: dict[str, float] = msgspec.field(default_factory=dict)
+    # Numbers in older records.
+    source: Mapping[str, str | float] = msgspec.field(default_factory=dict)
 
     def median(self, key: str) -> float | None:
         """The median of a figure's rounds; None where it was never measured."""
@@ -84,11 +85,12 @@ class Chart(msgspec.Struct):
 
 
 class Claim(msgspec.Struct):
-    """A claim, its verdict (see :func:`asyncli.experiments.judging.verdict`), and the evidence."""
+    """A claim, its verdict (see :func:`asyncli.experiments.judging.verdict`), the evidence, and of that one ``figure``."""
 
     claim: str
     verdict: Verdict
     why: str
+    figure: str = ""
 
 
 class Conclusions(msgspec.Struct):
@@ -172,14 +174,14 @@ class Rounds(list[Round]):
         return {label: self.ratio(*steps, key) for label, steps in pairs.items()}
 
     def row(
-        self, step: str, columns: list[Column], source: Mapping[str, float] | None = None, label: str | None = None
+        self, step: str, columns: list[Column], source: Mapping[str, str] | None = None, label: str | None = None
     ) -> FigureRow:
         """A step's figures as a table's row, the source's beside them."""
         return FigureRow(label or step, {one.key: self.of(step, one.key) for one in columns}, dict(source or {}))
 
     def table(
         self, title: str, columns: list[Column], steps: Mapping[str, str] | Iterable[str], caption: str = "",
-        source: Mapping[str, Mapping[str, float]] = MappingProxyType({}),
+        source: Mapping[str, Mapping[str, str]] = MappingProxyType({}),
     ) -> FigureTable:  # fmt: skip
         """A row for each step of which something was measured; ``steps`` may give their labels."""
         labels = steps if isinstance(steps, Mapping) else {step: step for step in steps}

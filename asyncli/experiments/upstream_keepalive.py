@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import contextlib
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
 
 from asyncli.collect.status_pages import NotStatusPage, parse_page
 from asyncli.errors import HostError
@@ -11,10 +13,13 @@ from asyncli.experiments.context import Context, figures
 from asyncli.experiments.judging import Rule, claimed, counted, limited, unjudged
 from asyncli.experiments.record import Chart, Claim, Column, Conclusions, Rounds, bars, span, turned
 from asyncli.lab.base import ask
+from asyncli.lab.line import ADDRESSES, FAR, NEAR, Quality, line
 from asyncli.lab.nginx import LabNginx
 from asyncli.lab.proxies import LabNginxProxy
 from asyncli.metrics import STATUS_ACCEPTS, STATUS_REQUESTS
 
+#: This thread is elsewhere until the block's end.
+Inside = Callable[[], contextlib.AbstractContextManager[None]]
 #: step -> (keep-alive to the backends, requests that a backend allows a connection, idle connections that the proxy keeps)
 _STEPS = {
     "off": (False, 1_000, 32),
@@ -24,7 +29,12 @@ _STEPS = {
     "on, 1,000, room for 128": (True, 1_000, 128),
 }
 _OFF, _FEW, _, _FEW_ROOMY, _ = _STEPS
-_SOURCE = {_OFF: {"per_s": 21_203.0, "mean_ms": 1.61}, _FEW: {"per_s": 49_469.0, "mean_ms": 0.82, "each": 100.0}}
+#: The backends at the far end of a line.
+_LINE = Quality(round_trip_ms=20, mbit_s=100, lost=0.001)
+_FAR_OFF, _FAR_FEW = (f"{step}, on a line" for step in (_OFF, _FEW))
+_LINED = {_FAR_OFF: _STEPS[_OFF], _FAR_FEW: _STEPS[_FEW]}
+_PROXY, _LINED_PROXY = SERVERS = ("nginx-proxy", "line")
+_SOURCE = {_OFF: {"per_s": "21,203", "mean_ms": "1.61"}, _FEW: {"per_s": "49,469", "mean_ms": "0.82", "each": "100"}}
 _COLUMNS = [
     Column("per_s", "requests/s", "/s"), Column("mean_ms", "mean", "ms"), Column("p99_ms", "p99", "ms"),
     Column("client_us", "asyncli CPU a request", "us"), Column("proxy_us", "proxy CPU a request", "us"),
@@ -40,20 +50,40 @@ class UpstreamPlan(ExperimentPlan, frozen=True, kw_only=True):
 
 async def _run(context: Context) -> None:
     for number in range(context.plan.rounds):
-        for step in turned([*_STEPS], number):
-            if context.wanted("nginx-proxy"):
-                with context.step("nginx-proxy", "nginx as a proxy"):
+        for step in turned([*_STEPS, *_LINED], number):
+            server = _LINED_PROXY if step in _LINED else _PROXY
+            if context.wanted(server):
+                with context.step(server, f"nginx as a proxy, keep-alive {step},"):
                     await _measure(context, step, number)
 
 
+@contextlib.asynccontextmanager
+async def _proxied(step: str, number: int, *common: Any, **keys: Any) -> AsyncIterator[tuple[LabNginxProxy, Inside]]:
+    """The step's proxy, and how this thread is where its backends are."""
+    if step in _STEPS:
+        async with LabNginxProxy(*common, **keys) as proxy:
+            yield proxy, contextlib.nullcontext
+        return
+    async with line(_LINE, number) as network, contextlib.AsyncExitStack() as stack:
+        proxy = LabNginxProxy(*common, backend_address=ADDRESSES[FAR], **keys)
+        stack.push_async_callback(proxy.stop)
+        with network.inside(FAR):
+            for backend in proxy.backends:
+                await backend.start()
+        with network.inside(NEAR):
+            await proxy.start()
+            yield proxy, lambda: network.inside(FAR)
+
+
 async def _measure(context: Context, step: str, number: int) -> None:
-    many, (keepalive, most, idle) = context.plan.connections, _STEPS[step]
-    async with LabNginxProxy(
-        many + 64, upstream_keepalive=keepalive, backend_keepalive_requests=most, upstream_idle=idle
-    ) as proxy:
-        before = [await _counts(backend) for backend in proxy.backends]
+    many, (keepalive, most, idle) = context.plan.connections, (_STEPS | _LINED)[step]
+    keys = {"upstream_keepalive": keepalive, "backend_keepalive_requests": most, "upstream_idle": idle}
+    async with _proxied(step, number, many + 64, **keys) as (proxy, inside):
+        with inside():
+            before = [await _counts(backend) for backend in proxy.backends]
         found = figures(await context.bench(proxy, connections=many, duration=context.plan.duration))
-        after = [await _counts(backend) for backend in proxy.backends]
+        with inside():
+            after = [await _counts(backend) for backend in proxy.backends]
     # Each look is a request on a connection of its own, and counts itself.
     accepts, requests = (sum(b[at] - a[at] - 1 for a, b in zip(before, after, strict=True)) for at in (0, 1))
     each = requests / accepts if accepts else None
@@ -73,41 +103,47 @@ async def _counts(backend: LabNginx) -> tuple[int, int]:
 
 def conclude(plan: UpstreamPlan, rounds: Rounds) -> Conclusions:
     """Its table, and what it says of the source's claims."""
-    caption = "One nginx worker as the proxy, two backends of one worker each, all on this host."
+    caption = (
+        "One nginx worker as the proxy, two backends of one worker each, all on this host. Room: idle connections that the proxy "
+        "keeps to both backends together; where more are free at one than are wanted there, it closes one that has served few. "
+        f"On a line: the backends are in another network namespace, {_LINE.words}."
+    )
     if busy := sorted(limited(rounds)):
         caption += f" asyncli itself was the limit of keep-alive {'; '.join(busy)}: the proxy can do more."
-    labels = {step: f"keep-alive {step}" for step in _STEPS}
+    labels = {step: f"keep-alive {step}{'' if step in _SOURCE else ' (ours)'}" for step in (*_STEPS, *_LINED)}
     table = rounds.table("Keep-alive from a proxy to its backends", _COLUMNS, labels, caption, _SOURCE)
-    line = bars("here", [rounds.median(step, "per_s") for step in _STEPS])
-    chart = Chart("bars", "Throughput of the proxy", "", "requests a second", [line], [*_STEPS])
+    drawn = bars("here", [rounds.median(step, "per_s") for step in labels])
+    chart = Chart("bars", "Throughput of the proxy", "", "requests a second", [drawn], [*labels])
     return Conclusions([table], [chart], [*_claims(rounds)])
 
 
 def _claims(rounds: Rounds) -> Iterator[Claim]:
     # Where asyncli was the limit, the proxy's speed is unknown.
-    busy = limited(rounds) & {_OFF, _FEW}
-    gains = {"times the requests a second": [] if busy else rounds.ratio(_FEW, _OFF, "per_s")}
-    note = unjudged(busy) or ("The source had 2.33 times" if any(gains.values()) else "")
+    cases = {"here": (_FEW, _OFF), "on a line": (_FAR_FEW, _FAR_OFF)}
+    busy = limited(rounds) & {_OFF, _FEW, _FAR_OFF, _FAR_FEW}
+    gains = rounds.ratios({label: pair for label, pair in cases.items() if not busy & {*pair}}, "per_s")
+    note = unjudged(busy) or ("the source: 2.33 times" if any(gains.values()) else "")
     yield from claimed("Keep-alive to the backends more than doubles what a proxy carries.", Rule(low=2), gains, note)
     served = {idle: rounds.of(step, "each") for step, idle in ((_FEW, 32), (_FEW_ROOMY, 128))}
-    # The proxy's idle connections are for both backends together: of 32 it closes some that have served few.
-    cases = {
+    kept = {
         f"{span(each, '.1f')} with room for {idle} idle ones in the proxy": [90 <= one <= 100 for one in each]
         for idle, each in served.items()
         if each
     }
+    every = span([one for each in served.values() for one in each], ".1f") if kept else ""
     claim = "A backend with keepalive_requests 100 serves 100 requests on each connection."
-    yield from counted(claim, "from 90 to 100, the last ones being cut short by the end", cases)
+    yield from counted(claim, "from 90 to 100, the last ones being cut short by the end", kept, figure=f"{every} requests")
 
 
 EXPERIMENT = Experiment(
     name="upstream-keepalive",
     title="Keep-alive between a proxy and its backends",
     question="What does a proxy gain when it keeps its connections to the backends alive?",
+    write_up='"nginx proxy keepalive", timoq',
     source="wrk -t1 -c32 -d60s on nginx 1.16 before two backends: 21,203 requests/s and 1.61 ms off, 49,469 and 0.82 ms on",
     plan=UpstreamPlan,
     quick={"rounds": 1, "duration": "2s"},
     run=_run,
     conclude=conclude,
-    servers=("nginx-proxy",),
+    servers=SERVERS,
 )

@@ -22,6 +22,10 @@ from asyncli.trust import ask_program
 PAGE_BYTES = 1_456
 # A process takes 0.3 MB and one of the kernel's 32,768 ids: with more the test measures the host.
 _MOST_PREFORK = 4_000
+# Apache's "common".
+_LOG_FORMAT = r'"%h %l %u %t \"%r\" %>s %b"'
+# Apache's default of StartServers and MinSpareServers (mod mpm_common).
+_STARTED = 5
 # Status polls and the readiness probe each take a process in prefork.
 _POLLERS = 8
 # When more connections need a thread at once than there are idle ones, the event MPM closes all its idle connections (event.c,
@@ -114,9 +118,11 @@ class LabApache(LabServer):
     status_timeout: ClassVar[str]
 
     def __init__(
-        self, *common: Any, keepalive_requests: int = 0, page_bytes: int = PAGE_BYTES, one_listener: bool = False, **more: Any
-    ) -> None:
+        self, *common: Any, keepalive_requests: int = 0, page_bytes: int = PAGE_BYTES, one_listener: bool = False,
+        access_log: bool = False, keepalive: bool = True, **more: Any
+    ) -> None:  # fmt: skip
         super().__init__(*common, **more)
+        self._access_log, self._keepalive = access_log, keepalive
         self._directives: dict[str, float] = {}
         self._requests = keepalive_requests
         self._one_listener = one_listener
@@ -157,6 +163,8 @@ class LabApache(LabServer):
             "modules": self._modules(),
             "mpm_lines": "\n".join(f"{name} {value:g}" for name, value in self._directives.items()),
             "backlog": backlog(),
+            "access_log": f"CustomLog {quoted(folder / 'access.log')} {_LOG_FORMAT}" if self._access_log else "# (no access log)",
+            "keepalive": "On" if self._keepalive else "Off",
             "keepalive_timeout": self._timeout_s,
             "keepalive_requests": self._requests,
             # Not below Apache's own when a test sets a short KeepAliveTimeout.
@@ -173,7 +181,8 @@ class LabApache(LabServer):
     def _modules(self) -> str:
         assert self._binary is not None
         lines = []
-        more = [*(["ssl"] if self.tls else []), *(["http2"] if self.http2 else [])]
+        chosen = {"ssl": self.tls, "http2": self.http2, "log_config": self._access_log}
+        more = [name for name, wanted in chosen.items() if wanted]
         for name in (f"mpm_{self.mpm}", "unixd", "authz_core", "alias", "status", *more):
             if {f"mod_{name}", self.mpm if name.startswith("mpm_") else f"mod_{name}"} & self._binary.built_in:
                 continue
@@ -197,7 +206,8 @@ class LabApache(LabServer):
     async def _answers(self) -> bool:
         answer = (await ask(self.status_port, self.status_path)).decode("latin-1")
         slots = [int(number) for number in re.findall(r"^(?:Busy|Idle)Workers: (\d+)", answer, re.MULTILINE)]
-        if len(slots) != 2 or sum(slots) < self._directives["MaxRequestWorkers"]:
+        # Of prefork so many start; of event all of them.
+        if len(slots) != 2 or sum(slots) < self._directives.get("MinSpareServers", self._directives["MaxRequestWorkers"]):
             return False
         if b" 403 " in (await ask(self.port, "/", ports.reachable(self.address)))[:16]:
             raise HostError(
@@ -215,12 +225,17 @@ class LabApachePrefork(LabApache):
 
     ``one_listener``: the status page is at the target's port. Children then accept without the lock that several ports need
     ("Accept Serialization" of Apache's performance tuning guide), for which new connections wait long on busy CPUs.
+    ``grows``: only 5 processes start, and 5 to 10 are spare, Apache's own defaults.
     """
 
     name = "apache-prefork"
     mpm = "prefork"
     usual = 256  # Apache's own default of MaxRequestWorkers
     status_timeout = "1h"
+
+    def __init__(self, *common: Any, grows: bool = False, **more: Any) -> None:
+        super().__init__(*common, **more)
+        self._grows = grows
 
     def _cut(self) -> tuple[int, dict[str, float]]:
         count = self._asked_workers or self.connections + _POLLERS
@@ -229,9 +244,11 @@ class LabApachePrefork(LabApache):
                 f"apache-prefork needs a process for each of {self.connections:,} connections, and the lab starts at most "
                 f"{_MOST_PREFORK:,}; ask for fewer (-c {_MOST_PREFORK}), or use apache-event"
             )
-        directives = dict.fromkeys(("ServerLimit", "MaxRequestWorkers", "StartServers", "MinSpareServers"), float(count))
+        directives = dict.fromkeys(("ServerLimit", "MaxRequestWorkers"), float(count))
+        start = _STARTED if self._grows else count
         # Apache wants one spare process more at most than at least.
-        return count, directives | {"MaxSpareServers": count + 1}
+        most = 2 * _STARTED if self._grows else count + 1
+        return count, directives | {"StartServers": start, "MinSpareServers": start, "MaxSpareServers": most}
 
 
 class LabApacheEvent(LabApache):

@@ -56,6 +56,7 @@ def spawn(
     stderr: IO[bytes] | int = subprocess.DEVNULL,
     cwd: Path | None = None,
     env: Mapping[str, str] | None = None,
+    pass_fds: Sequence[int] = (),
 ) -> subprocess.Popen[bytes]:
     """Start ``argv`` (its first word an absolute path) as a child that ends with us, in a session: Ctrl-C does not reach it, and
     its process group can be killed."""
@@ -67,6 +68,7 @@ def spawn(
         cwd=cwd,
         env=for_child() if env is None else env,
         start_new_session=True,
+        pass_fds=pass_fds,
     )
 
 

@@ -19,7 +19,7 @@ from asyncli.errors import HostError
 
 _CLONE_NEWNET = 0x40000000  # linux/sched.h
 _IP_S = 30.0
-_REMEDY = "run it as root, where network namespaces can be made"
+REMEDY = "run it as root, where network namespaces can be made"
 #: The interface of each host.
 LINK = "eth0"
 
@@ -61,33 +61,33 @@ class Network:
     def link(self, host: str, state: str) -> None:
         """Pull the host's cable ("down"), or put it back ("up")."""
         with self.inside(host):
-            _ip("link", "set", LINK, state)
+            ip("link", "set", LINK, state)
 
     def add(self, host: str, address: str) -> None:
         """Add an address ("10.0.0.11/24") to the host."""
         with self.inside(host):
-            _ip("address", "add", address, "dev", LINK)
+            ip("address", "add", address, "dev", LINK)
 
     def _lay(self) -> None:
         self._bridge = _namespace()
         with _in(self._bridge):
             # No spanning tree, which would block the ports for half a minute.
-            _ip("link", "add", "bridge0", "type", "bridge", "stp_state", "0", "forward_delay", "0")
-            _ip("link", "set", "bridge0", "up")
+            ip("link", "add", "bridge0", "type", "bridge", "stp_state", "0", "forward_delay", "0")
+            ip("link", "set", "bridge0", "up")
         for number, (host, address) in enumerate(self.hosts.items()):
             self._namespaces[host] = _namespace()
             port = f"port{number}"
             with _in(self._bridge):
                 # A path in place of a name: our descriptor of the namespace (iproute2's netns_get_fd).
                 there = f"/proc/{os.getpid()}/fd/{self._namespaces[host]}"
-                _ip("link", "add", port, "type", "veth", "peer", "name", LINK, "netns", there)
-                _ip("link", "set", port, "master", "bridge0", "up")
+                ip("link", "add", port, "type", "veth", "peer", "name", LINK, "netns", there)
+                ip("link", "set", port, "master", "bridge0", "up")
             with self.inside(host):
-                _ip("link", "set", "lo", "up")
+                ip("link", "set", "lo", "up")
                 # No IPv6 address, whose duplicate detection takes time.
-                _ip("link", "set", LINK, "addrgenmode", "none")
-                _ip("address", "add", address, "dev", LINK)
-                _ip("link", "set", LINK, "up")
+                ip("link", "set", LINK, "addrgenmode", "none")
+                ip("address", "add", address, "dev", LINK)
+                ip("link", "set", LINK, "up")
                 for name, value in self._sysctls.get(host, {}).items():
                     _set(name, value)
 
@@ -104,7 +104,7 @@ def _namespace() -> int:
     before = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
     try:
         if libc.unshare(_CLONE_NEWNET) != 0:
-            raise HostError(f"a network namespace cannot be made ({os.strerror(ctypes.get_errno())}); {_REMEDY}")
+            raise HostError(f"a network namespace cannot be made ({os.strerror(ctypes.get_errno())}); {REMEDY}")
         try:
             return os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
         finally:
@@ -130,10 +130,11 @@ def _enter(namespace: int) -> None:
     # os.setns is there only since Python 3.12.
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.setns(namespace, _CLONE_NEWNET) != 0:
-        raise HostError(f"a network namespace cannot be entered ({os.strerror(ctypes.get_errno())}); {_REMEDY}")
+        raise HostError(f"a network namespace cannot be entered ({os.strerror(ctypes.get_errno())}); {REMEDY}")
 
 
-def _ip(*words: str) -> None:
+def ip(*words: str) -> None:
+    """Run iproute2's ip in this thread's namespace. Raises :class:`HostError` where it fails."""
     argv: Sequence[str] = ("ip", *words)
     try:
         done = subprocess.run(argv, capture_output=True, text=True, timeout=_IP_S, check=False)
@@ -142,7 +143,7 @@ def _ip(*words: str) -> None:
     except subprocess.TimeoutExpired:
         raise HostError(f"'{' '.join(argv)}' has not ended after {_IP_S:.0f} s; look at the host's load") from None
     if done.returncode != 0:
-        raise HostError(f"'{' '.join(argv)}' failed: {' '.join(done.stderr.split())[:200]}; {_REMEDY}")
+        raise HostError(f"'{' '.join(argv)}' failed: {' '.join(done.stderr.split())[:200]}; {REMEDY}")
 
 
 def _set(name: str, value: str) -> None:
@@ -151,5 +152,5 @@ def _set(name: str, value: str) -> None:
         path.write_text(value, encoding="ascii")
     except OSError as error:
         raise HostError(
-            f"sysctl {name} cannot be set to {value!r} in a network namespace ({error.strerror}); {_REMEDY}"
+            f"sysctl {name} cannot be set to {value!r} in a network namespace ({error.strerror}); {REMEDY}"
         ) from None

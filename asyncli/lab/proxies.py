@@ -25,10 +25,14 @@ class Proxy(LabServer):
     """A proxy before two nginx, with a master each. They hold WebSockets where this host's nginx has Nchan; with ``scheme`` "ws"
     it must. ``backend_keepalive_requests``: requests until a backend closes (nginx's default: 100 before 1.19.10, 1,000 since).
 
+    Backends that were started before it, at ``backend_address`` in another network namespace, stay there.
+
     ``url``, ``status_url``, ``pid`` and ``workers`` are the proxy's. The backends are in no control group of the proxy's.
     """
 
-    def __init__(self, *common: Any, backend_keepalive_requests: int = 1_000, **more: Any) -> None:
+    def __init__(
+        self, *common: Any, backend_keepalive_requests: int = 1_000, backend_address: str = "127.0.0.1", **more: Any
+    ) -> None:
         super().__init__(*common, **more)
         # A held WebSocket has a backend's; requests share theirs.
         self.ends = 4 if self.scheme == "ws" else 2
@@ -38,6 +42,7 @@ class Proxy(LabServer):
         self.backends = tuple(
             (_Backend if sockets else LabNginx)(
                 self.connections, workers=self._asked_workers, keepalive_requests=backend_keepalive_requests, least_workers=1,
+                address=backend_address,
                 body=f'{{"status":"ok","backend":"{name}"}}\n', content_type="application/json",
             )
             for name in "ab"
@@ -73,8 +78,7 @@ class Proxy(LabServer):
     def _values(self) -> Mapping[str, object]:
         return {
             **super()._values(),
-            "backend_a": f"127.0.0.1:{self.backends[0].port}",
-            "backend_b": f"127.0.0.1:{self.backends[1].port}",
+            **{f"backend_{name}": f"{one.address}:{one.port}" for name, one in zip("ab", self.backends, strict=True)},
             # The longest gap between two heartbeats must stay below it.
             "tunnel_timeout": max(60, self._timeout_s),
         }

@@ -70,7 +70,7 @@ def amount(value: float, unit: Unit) -> str:
     if unit == "B":
         return format_bytes(value)
     if unit == "share":
-        return f"{value:.0%}"
+        return f"{value:.1%}" if 0 < value < 0.1 else f"{value:.0%}"
     if unit == "/s" or abs(value) >= 1000 or (not unit and value == int(value)):
         return format_count(value)
     return digits(value)
@@ -99,7 +99,7 @@ def _table(table: FigureTable) -> list[doc.Block]:
     for row in table.rows:
         rows.append(doc.TableRow(row.label, ["\n".join(cell(row, one.key, one.unit)).rstrip("\n") for one in columns]))
         if row.source:
-            theirs = [amount(row.source[one.key], one.unit) if one.key in row.source else "-" for one in columns]
+            theirs = [str(row.source.get(one.key, "-")) for one in columns]
             rows.append(doc.TableRow("  the source", theirs, "dim"))
     headings = [doc.TableColumn(heading(one.label, one.unit)) for one in columns]
     grid = doc.DataTable(table.title, headings, rows, kind="stack ranges", width=0)

@@ -22,7 +22,8 @@ VERDICT_STYLE = {
     "passed": "bold green", "failed": "bold red", "invalid": "bold magenta", "untested": "bold yellow",
     "going on": "bold cyan", "incomplete": "bold magenta",
     "found": "bold green", "held": "bold green", "stopped": "bold yellow", "ours": "bold magenta",
-    "holds": "bold green", "holds in part": "bold yellow", "does not hold": "bold red", "cannot say": "bold magenta",
+    "holds": "bold green", "holds in part": "bold yellow", "mostly refuted": "bold red", "does not hold": "bold red",
+    "cannot say": "bold magenta",
 }  # fmt: skip
 # Wider than any table.
 _UNBOUNDED = 10_000

@@ -146,7 +146,8 @@ def test_digits_show_the_side_of_the_rule(value: float, bounds: tuple[float, ...
 @pytest.mark.parametrize(
     ("sides", "said"),
     [([True, True], "holds"), ([True, None], "holds in part"), ([True, False], "holds in part"), ([False, False], "does not hold"),
-     ([False, None], "cannot say"), ([None], "cannot say"), ([], "cannot say")],
+     ([False, None], "cannot say"), ([False, False, None], "mostly refuted"), ([False, False, None, None], "cannot say"),
+     ([None], "cannot say"), ([], "cannot say")],
 )  # fmt: skip
 def test_a_verdict_means_one_thing(sides: list[Side], said: str) -> None:
     for order in itertools.permutations(sides):
@@ -157,23 +158,23 @@ def test_a_verdict_means_one_thing(sides: list[Side], said: str) -> None:
     ("claims", "said"),
     [
         (
-            claimed("It does.", Rule(low=1), {"a": [2.0] * 5, "b": [1.2], "c": Interval(0.1, 0.2), "d": []}, "Seen"),
-            [("holds in part", "a: 2.00; b: 1.20 (0.80 to 1.80); c: 0.10 to 0.20. Seen. Rule: above 1.00.")],
+            claimed("It does.", Rule(low=1), {"a": [2.0] * 5, "b": [1.2], "c": Interval(0.1, 0.2), "d": []}, "seen"),
+            [("holds in part", "a: 2.00; b: 1.20 (0.80 to 1.80); c: 0.10 to 0.20; seen; rule: above 1.00.", "0.10 to 2.00 times")],
         ),
         (
-            claimed("It does.", Rule(1, 2), {str(at): [float(at)] * 3 for at in range(1, 12)}),
-            [("does not hold", "1: 1.00; 11: 11.0. Of 11 cases 0 are, 11 are not, 0 cannot be told. Rule: from 1.00 to 2.00.")],
+            claimed("It does.", Rule(1, 2), {str(at): [float(at)] * 3 for at in range(1, 12)}, unit="B"),
+            [("does not hold", "1: 1.00; 11: 11.0; of 11 cases 0 are, 11 are not, 0 cannot be told; rule: from 1.00 to 2.00.", "1.00 to 11.0 B")],
         ),
         (claimed("It does.", Rule(low=1), {"a": []}), []),
-        (claimed("It does.", Rule(low=1), {}, "Nobody looked"), [("cannot say", "Nobody looked. Rule: above 1.00.")]),
+        (claimed("It does.", Rule(low=1), {}, "nobody looked"), [("cannot say", "nobody looked; rule: above 1.00.", "")]),
         (counted("It does.", "so", {"a": []}), []),
-        (counted("It does.", "so", {"5 of 5": [True, True]}), [("holds", "5 of 5. Rule: so, in every round.")]),
-        (counted("It does.", "so", {"5 of 5": [False]}), [("does not hold", "5 of 5. Rule: so, in every round.")]),
-        (counted("It does.", "so", {"5 of 5": [True, False]}), [("cannot say", "5 of 5. Rule: so, in every round.")]),
+        (counted("It does.", "so", {"5 of 5": [True, True]}), [("holds", "5 of 5; rule: so, in every round.", "5 of 5")]),
+        (counted("It does.", "so", {"5 of 5": [False]}, figure="5"), [("does not hold", "5 of 5; rule: so, in every round.", "5")]),
+        (counted("It does.", "so", {"5 of 5": [True, False]}), [("cannot say", "5 of 5; rule: so, in every round.", "5 of 5")]),
     ],
 )
-def test_a_claim_has_one_way_to_say_its_evidence(claims: Iterable[Claim], said: list[tuple[str, str]]) -> None:
-    assert [(one.verdict, one.why) for one in claims] == said
+def test_a_claim_has_one_way_to_say_its_evidence(claims: Iterable[Claim], said: list[tuple[str, str, str]]) -> None:
+    assert [(one.verdict, one.why, one.figure) for one in claims] == said
 
 
 def test_where_asyncli_was_the_limit() -> None:

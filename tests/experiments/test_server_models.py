@@ -239,7 +239,7 @@ def test_the_sources_own_order_holds() -> None:
     assert [one.verdict for one in found.claims] == ["holds"] * 8
     ranking = found.tables[0]
     assert [row.label for row in ranking.rows] == [
-        "iterative", "thread pool (accept)", "thread pool (queue)", "asyncio", "thread per client", "prefork", "fork per client",
+        "iterative", "thread pool (accept)", "thread pool (queue)", "asyncio (ours)", "thread per client", "prefork", "fork per client",
     ]  # fmt: skip
     assert [row.median("rank") for row in ranking.rows] == [1, 2, 3, None, 4, 5, 6]
     assert [row.median("theirs") for row in ranking.rows] == [1, 2, 3, None, 4, 5, 6]

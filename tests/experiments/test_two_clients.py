@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 from programs import here, report
 
-from asyncli.experiments import load
+from asyncli.experiments import load, plan_of
 from asyncli.experiments.record import Rounds
 from asyncli.experiments.two_clients import conclude
 
 EXPERIMENT = load("two-clients")
+STEPS = ("1. the idle host", "2. nginx started, no request", "3. both clients on")
 ON = {
     "step": "3. both clients on", "round": 0, "asked": 100_000, "held": 100_000, "lost": 0, "opened": 100_000, "answered": 900_000,
     "active": 100_001.0, "waiting": 100_000.0, "free": 20e9, "used": 2e9, "rss": 110e6,
@@ -39,15 +40,31 @@ COST = {
         ({"own": 9_900.0, "own_half": 800.0}, 2, "cannot say"),
         ({}, 3, "holds"),
         ({"kernel": 2_000.0}, 3, "does not hold"),
-        # More fit than the source thought.
-        ({}, 4, "does not hold"),
+        # More fit than the source thought: so as many can be held.
+        ({}, 4, "holds"),
         ({"own": 11_000.0}, 4, "holds"),
+        ({"own": 20_000.0}, 4, "does not hold"),
         ({"own": 11_000.0, "own_half": 4_000.0}, 4, "cannot say"),
+        ({"cpu": 0.005}, 5, "holds"),
+        ({"cpu": 0.02}, 5, "cannot say"),
+        ({"cpu": 0.22}, 5, "does not hold"),
     ],
 )
 def test_each_claim_is_judged_by_its_rule(changes: dict[str, Any], number: int, verdict: str) -> None:
     rounds = Rounds({**one, **{key: value for key, value in changes.items() if key in one}} for one in (ON, COST))
     assert conclude(EXPERIMENT.plan(), rounds).claims[number].verdict == verdict
+
+
+def test_cpu_is_judged_at_the_sources_heartbeats_alone() -> None:
+    plan = plan_of(EXPERIMENT, False, {"keepalive": "60s"})
+    assert conclude(plan, Rounds([ON, COST])).claims[5].verdict == "cannot say"
+
+
+def test_the_sources_phases_are_its_own() -> None:
+    idle, started, on = conclude(EXPERIMENT.plan(), Rounds([{**ON, "step": step} for step in STEPS])).tables[0].rows
+    free, buffers, cache, whole = 1_723_336, 11_624, 76_124, 1_918_576
+    assert (idle.source["free"], idle.source["used"]) == (f"{free:,} KB", f"{whole - free - buffers - cache:,} KB")
+    assert (started.source["used"], on.source["used"]) == ("148,316 KB", "1,042,512 KB")
 
 
 def test_a_taste_of_it_holds_all_and_its_counts_agree(in_namespaces: None, tmp_path: Path) -> None:
@@ -63,6 +80,9 @@ def test_a_taste_of_it_holds_all_and_its_counts_agree(in_namespaces: None, tmp_p
     (cost,) = (one for one in record["rounds"] if one["step"] == "cost")
     # nginx takes 528 B; of 2,000 connections it is known to some 100 kB.
     assert 400 < cost["user"] < 1000
+    # 2,000 connections with -k 10 s.
+    assert 300 < cost["beats_s"] < 1_000
+    assert cost["beat_us"] == pytest.approx(1e6 * cost["cpu"] / cost["beats_s"])
     # The agent is one session's; the other is a stranger to the server's host.
     one, other = (report(tmp_path, f"it/client-{number}.db") for number in (9, 10))
     assert one["run"]["verdict"] == other["run"]["verdict"] == "passed"

@@ -53,6 +53,6 @@ def test_speed_of_which_asyncli_was_the_limit_is_not_judged() -> None:
     found = EXPERIMENT.conclude(EXPERIMENT.plan(), Rounds(made))
     assert [one.verdict for one in found.claims] == ["cannot say"]
     assert found.tables[0].caption.count(FEW) == 1
-    assert found.tables[0].rows[0].source == {"per_s": 21_203.0, "mean_ms": 1.61}
+    assert found.tables[0].rows[0].source == {"per_s": "21,203", "mean_ms": "1.61"}
     (line,) = found.charts[0].lines
     assert (line.xs, line.ys) == ([0.0, 1.0], [100.0, 400.0])

@@ -1,0 +1,75 @@
+"""Two hosts on a line with a delay, a rate and losses: network namespaces joined by TUN devices, and a program between these.
+
+Linux has netem for that, which not every kernel is built with.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import os
+import struct
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import NamedTuple
+
+from asyncli.errors import HostError
+from asyncli.lab import child, compiler
+from asyncli.lab.network import REMEDY, Network, ip
+
+NEAR, FAR = "near", "far"
+#: The addresses on the line.
+ADDRESSES = {NEAR: "10.77.0.1", FAR: "10.77.0.2"}
+# Of the cable that is beside it, and carries nothing.
+_CABLE = {NEAR: "10.78.0.1/30", FAR: "10.78.0.2/30"}
+_DEVICE = b"line0"
+_TUNSETIFF, _IFF_TUN, _IFF_NO_PI = 0x400454CA, 0x0001, 0x1000  # linux/if_tun.h
+# Before the line's head, as much as it sends in that time: a router's, not a modem's.
+_QUEUE_MS = 50
+
+
+class Quality(NamedTuple):
+    """Of each way: half of ``round_trip_ms``, megabits a second, and the share of packets that are lost."""
+
+    round_trip_ms: float
+    mbit_s: float
+    lost: float
+
+    @property
+    def words(self) -> str:
+        return f"on a line of {self.round_trip_ms:g} ms, {self.mbit_s:g} Mbit/s, {self.lost:.1%} lost"
+
+
+@contextlib.asynccontextmanager
+async def line(quality: Quality, seed: int) -> AsyncIterator[Network]:
+    """The hosts NEAR and FAR, whose :data:`ADDRESSES` are joined so. Raises :class:`HostError` where no line can be laid."""
+    program = await asyncio.to_thread(compiler.build, Path(__file__).with_suffix(".c"))
+    with Network(_CABLE) as network, contextlib.ExitStack() as opened:
+        devices = []
+        for host, address in ADDRESSES.items():
+            with network.inside(host):
+                devices.append(_device())
+                opened.callback(os.close, devices[-1])
+                ip("address", "add", f"{address}/30", "dev", _DEVICE.decode())
+                ip("link", "set", _DEVICE.decode(), "up")
+        each = (1e3 * quality.round_trip_ms / 2, 1e6 * quality.mbit_s, 1e3 * _QUEUE_MS, 1e6 * quality.lost, seed)
+        process = child.spawn([str(program), *map(str, devices), *(f"{one:.0f}" for one in each)], pass_fds=devices)
+        try:
+            yield network
+        finally:
+            await child.end(process)
+
+
+def _device() -> int:
+    """A descriptor of a TUN device in this thread's namespace; it ends with that."""
+    try:
+        device = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        raise HostError(f"/dev/net/tun cannot be opened ({error.strerror}); {REMEDY}, with the kernel's module tun") from None
+    try:
+        fcntl.ioctl(device, _TUNSETIFF, struct.pack("16sH22x", _DEVICE, _IFF_TUN | _IFF_NO_PI))
+    except OSError as error:
+        os.close(device)
+        raise HostError(f"a TUN device cannot be made ({error.strerror}); {REMEDY}") from None
+    return device
