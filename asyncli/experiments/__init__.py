@@ -47,7 +47,8 @@ class Experiment(NamedTuple):
     #: Both are formats of the plan's numbers: ``{connections:,}``.
     title: str
     question: str
-    #: The write-up that it repeats, by title (translated) and author; empty: none, and its claims are what asyncli's own design foretells.
+    #: The write-up that it repeats, by title (translated) and author; empty: none, and its claims are what asyncli's own design
+    #: foretells.
     write_up: str
     #: What was done there.
     source: str
