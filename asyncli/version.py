@@ -7,7 +7,6 @@ import re
 from pathlib import Path
 
 _PACKAGE = Path(__file__).parent
-_DESCRIBED = re.compile(r"(?:v(?P<release>.+)-(?P<commits>\d+)-g)?(?P<commit>[0-9a-f]{7,})")
 
 
 def version() -> str:
@@ -24,7 +23,7 @@ def version() -> str:
 def described(changelog: str, said: str) -> str:
     """The version of a checkout with this changelog, of which ``git describe --tags --long --always`` said this."""
     newest = re.search(r"^## \[(\d[^\]]*)\]", changelog, re.MULTILINE)
-    found = _DESCRIBED.fullmatch(said)
+    found = re.fullmatch(r"(?:v(?P<release>.+)-(?P<commits>\d+)-g)?(?P<commit>[0-9a-f]{7,})", said)
     release = (found and found["release"]) or (newest[1] if newest else "0")
     if found is None or found["commits"] == "0":
         return release

@@ -20,7 +20,7 @@ def unprivileged(pids: Iterable[int], hidden: bool, remedy: str, proc: Path = PR
         return None
     unknown = ["the server's memory, CPU, limits and configuration"] if hidden else []
     if not all(_readable(proc / f"{pid}/smaps_rollup") for pid in pids):
-        unknown.append("which of the server's pages are shared (PSS; its RSS counts them in every process)")
+        unknown.append("the server's PSS and USS (its RSS counts shared pages in every process)")
     if not _readable(proc / "slabinfo"):
         unknown.append("the kernel's memory for sockets (/proc/slabinfo)")
     return needs_root(unknown, as_root(), remedy) if unknown else None

@@ -25,8 +25,8 @@ def command(shell: str) -> int:
     """Print the script that completes asyncli's words at TAB.
 
     \b
-    bash:  asyncli completion bash > ~/.local/share/bash-completion/completions/asyncli
-    zsh:   echo 'source <(asyncli completion zsh)' >> ~/.zshrc
+    bash:  echo 'source <(asyncli completion bash)' >> ~/.bashrc
+    zsh:   echo 'source <(asyncli completion zsh)' >> ~/.zshrc       (after compinit)
     fish:  asyncli completion fish > ~/.config/fish/completions/asyncli.fish
 
     A package that installs into /usr or /usr/local has put them where these shells look.
