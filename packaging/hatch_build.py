@@ -1,4 +1,4 @@
-"""What the build adds: asyncli/VERSION, which asyncli/version.py reads where there is no checkout, and a manual page for each command."""
+"""What the build adds: asyncli/VERSION, which asyncli/version.py reads where there is no checkout, and manual pages."""
 
 from __future__ import annotations
 
