@@ -237,12 +237,18 @@ def json_keys(type_: type) -> Iterator[str]:
     document = msgspec.json.schema(type_)
     defined = document["$defs"]
     root = defined[document["$ref"].rpartition("/")[2]]
-    for name, schema in root["properties"].items():
-        inner = _struct(schema, defined)
-        described = plain(inner["description"].replace("``", "`")) if inner and "description" in inner else ""
-        yield f"\n## {name}\n\n" + (f"{described}\n\n" if described else "")
-        rows = list(_keys(name, schema, defined))
-        yield from table(("key", "type"), ((f"`{path}`", words) for path, words in rows))
+    parts = root["properties"]
+    yield from table(("key", "type"), _rows({name: one for name, one in parts.items() if not _struct(one, defined)}, defined))
+    for name, schema in parts.items():
+        if inner := _struct(schema, defined):
+            yield f"\n## {name}\n\n{plain(inner.get('description', '').replace('``', '`'))}\n"
+            yield from table(("key", "type"), _rows({name: schema}, defined))
+
+
+def _rows(schemas: dict[str, Any], defined: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    for name, schema in schemas.items():
+        for path, words in _keys(name, schema, defined):
+            yield f"`{path}`", words
 
 
 def _struct(schema: dict[str, Any], defined: dict[str, Any]) -> dict[str, Any] | None:

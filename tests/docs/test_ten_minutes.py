@@ -34,14 +34,12 @@ def test_its_commands_run_in_order(tmp_path: Path) -> None:
     starts = [number for number, call in enumerate(calls) if call[0] == "lab"]
     for start, end in zip(starts, [*starts[1:], len(calls)], strict=True):
         with _lab(calls[start], tmp_path) as known:
-            for words in calls[start + 1 : end]:
-                words = [known.get(one, known["STATUS"] if _STATUS.fullmatch(one) else one) for one in words]
-                if words[0] == "soak":
-                    done = run(tmp_path, *words, *SHORT, "--hold", "0.3s")
-                else:
-                    done = here(tmp_path, *words)
+            for call in calls[start + 1 : end]:
+                words = [known.get(one, known["STATUS"] if _STATUS.fullmatch(one) else one) for one in call]
+                soaks = words[0] == "soak"
+                done = run(tmp_path, *words, *SHORT, "--hold", "0.3s") if soaks else here(tmp_path, *words)
                 # Beside other tests asyncli may be late, and says so.
-                assert done.status in (0, 4 if words[0] == "soak" else 0), (words, done)
+                assert done.status in (0, 4 if soaks else 0), (words, done)
     assert (len(starts), {*(call[0] for call in calls)}) == (2, {"--version", "lab", "check", "soak", "report", "explain"})
     assert [report(tmp_path, f"{name}.db")["connections"]["held"] for name in ("first", "root", "named")] == [200] * 3
     assert (tmp_path / "root.html").stat().st_size > 10_000
