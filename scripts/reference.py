@@ -1,0 +1,368 @@
+"""The tables of docs/reference, made from the code, and the site's links: a hook of mkdocs (mkdocs.yml).
+
+    python scripts/reference.py        # writes the JSON Schemas of plan files into configs/
+
+A line "*[...](...)* <!-- made: NAME -->" of a page becomes what MADE has under that name. Pages link to files of the repository
+by their path, as GitHub shows them; the site has the repository's address there. A link to nothing fails a strict build.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+import json
+import logging
+import pkgutil
+import posixpath
+import re
+import sqlite3
+import textwrap
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from asyncli import benchplan, findings, plan
+from asyncli.analysis.bench_result import Benched
+from asyncli.cli.main import COMMANDS, cli
+from asyncli.findings import bottleneck, loss_causes
+from asyncli.findings.losses import CONNECT_WORDS, LOSS_WORDS, causes
+from asyncli.metrics import METRICS, Metric
+from asyncli.report.csvout import COLUMNS
+from asyncli.report.summary import Summary
+from asyncli.store.schema import TABLES
+
+ROOT = Path(__file__).resolve().parent.parent
+REPOSITORY = "https://github.com/asyncli/asyncli"
+SITE = "https://asyncli.github.io/asyncli/"
+log = logging.getLogger("mkdocs.hooks.reference")
+
+
+# Plan files
+
+_TEXT = {"type": "string"}
+_NUMBER = {"type": ["integer", "string"], "minimum": 0, "pattern": r"^\s*[\d._]+\s*[kKmM]?\s*(/s)?$"}
+_PART, _UNIT = r"\d+(\.\d+)?\s*", "([uU][sS]|[mM][sS]|[sS]|[mM][iI][nN]|[mM]|[hH]|[dD])"
+_TIME = {"type": ["number", "string"], "minimum": 0, "pattern": rf"^\s*({_PART}|({_PART}{_UNIT}\s*)+)$"}
+#: What a key takes beside what its field's type says.
+_ALSO = {"hold": ["^forever$", r"^\s*[uU][nN][tT][iI][lL]\b"], "silence": ["^forever$"]}
+_UNITS = {id(_TEXT): "text", id(_NUMBER): "count", id(_TIME): "time"}
+
+
+class Key(msgspec.Struct):
+    """A key of a plan file: its JSON Schema, in words, its default, and what it means."""
+
+    schema: dict[str, Any]
+    words: str
+    default: str
+    about: str
+
+
+def keys_of(command: str) -> dict[str, Key]:
+    """The keys of the plan files of ``soak`` or ``bench``."""
+    of_bench = command == "bench"
+    fields = msgspec.structs.fields(benchplan.BenchPlan if of_bench else plan.Plan)
+    types = {one.name: one for one in fields}
+    known = {**benchplan.KEYS, **plan.HEADER_FILE} if of_bench else {**plan.KEYS, **plan.SECRET_FILES}
+    flags = {one.name: one for one in command_of(command).params if isinstance(one, click.Option)}
+    found = {"urls": Key(_many(_TEXT), "texts", "", "The server's addresses; those of the command line win.")}
+    for name, (field, parse) in known.items():
+        if name != "urls":
+            about, default = told(flags[name])
+            schema, words = _type_of(name, str(types[field].type) if not name.endswith("_file") else "str", parse)
+            found[name] = Key({"description": about, **schema}, words, default, about)
+    if not of_bench:
+        about, default = told(flags["ramp"])
+        found["ramp"] = Key({"description": about, **_TEXT}, "count/time", "10/10ms", about)
+    return found
+
+
+def _type_of(name: str, annotation: str, parse: Callable[[object], Any]) -> tuple[dict[str, Any], str]:
+    """By the type of a key's field; numbers where a text may be one, as a version."""
+    if words := re.search(r"Literal\[(.+?)\]", annotation):
+        choices = [one.strip(" '\"") for one in words[1].split(",")]
+        return {"enum": choices}, " or ".join(f"`{one}`" for one in choices)
+    if "bool" in annotation:
+        return {"type": "boolean"}, "true or false"
+    if "tuple" in annotation:
+        return _many(_TEXT), "texts"
+    one = _TIME if "float" in annotation and name != "rate" else _NUMBER if re.search("int|float", annotation) else _TEXT
+    if name in _ALSO:
+        return {"anyOf": [one, *({**_TEXT, "pattern": also} for also in _ALSO[name])]}, "time"
+    versions = one is _TEXT and any(_takes(parse, number) for number in (5, 1.2))
+    return ({"type": ["string", "number"]}, "text") if versions else (one, _UNITS[id(one)])
+
+
+def _takes(parse: Callable[[object], Any], value: object) -> bool:
+    try:
+        parse(value)
+    except ValueError:
+        return False
+    return True
+
+
+def _many(one: dict[str, Any]) -> dict[str, Any]:
+    return {"anyOf": [one, {"type": "array", "items": one}]}
+
+
+def schema_of(command: str) -> str:
+    """The JSON Schema of its plan files, for editors."""
+    head = {
+        "$schema": "http://json-schema.org/draft-07/schema#", "$id": f"{SITE}{schema_name(command)}",
+        "title": f"A plan of asyncli {command}", "type": "object", "additionalProperties": False,
+    }  # fmt: skip
+    return json.dumps(head | {"properties": {name: key.schema for name, key in keys_of(command).items()}}, indent=1) + "\n"
+
+
+def schema_name(command: str) -> str:
+    return "bench.schema.json" if command == "bench" else "plan.schema.json"
+
+
+def plan_keys(command: str) -> Iterator[str]:
+    rows = (
+        (f"`{name}`", key.words, key.default and f"`{key.default}`", key.about) for name, key in keys_of(command).items()
+    )
+    yield from table(("key", "type", "default", "meaning"), rows)
+
+
+# Commands
+
+
+def command_of(name: str) -> click.Command:
+    command = cli.get_command(click.Context(cli), name)
+    assert command is not None
+    return command
+
+
+def told(option: click.Option) -> tuple[str, str]:
+    """Its help and its default, apart."""
+    text, _, default = (option.help or "").partition("[default: ")
+    default = default.removesuffix("]") or (str(option.default) if option.show_default else "")
+    return text.strip(), default
+
+
+def commands() -> Iterator[str]:
+    soak = {_row(one) for one in command_of("soak").params if isinstance(one, click.Option)}
+    for name in COMMANDS:
+        command = command_of(name)
+        usage = command.get_usage(click.Context(command, info_name=f"asyncli {name}", terminal_width=110))
+        yield f"\n## asyncli {name}\n\n```\n{usage.removeprefix('Usage: ')}\n```\n"
+        yield from _paragraphs(command.help or "")
+        yield from _paragraphs(command.epilog or "")
+        own = [_row(one) for one in command.params if isinstance(one, click.Option)]
+        shared = soak & {*own} if name != "soak" else set()
+        if len(shared) > len(soak) / 2:
+            flags = {flag.split()[0] for flag, _ in own}
+            lacks = [f"`{flag}`" for flag, _ in sorted(soak) if flag.split()[0] not in flags]
+            without = f" without {', '.join(lacks)}" if lacks else ""
+            yield f"\nIt has the options of [asyncli soak](#asyncli-soak){without}, and:\n"
+            own = [row for row in own if row not in soak]
+        yield from table(("option", "meaning"), ((f"`{flag}`", about) for flag, about in own))
+
+
+def _row(option: click.Option) -> tuple[str, str]:
+    flags = ", ".join(option.opts) + "".join(f"/{one}" for one in option.secondary_opts)
+    return flags + (f" {option.metavar}" if option.metavar else ""), " ".join((option.help or "").split())
+
+
+def _paragraphs(text: str) -> Iterator[str]:
+    r"""Help as Markdown: what click must not wrap, behind ``\b``, is shown as it is."""
+    for part in re.split(r"\n\s*\n", inspect.cleandoc(text)):
+        if part.lstrip().startswith("\b"):
+            yield "\n```\n" + textwrap.dedent(part.replace("\b", "").strip("\n")) + "\n```\n"
+        elif part.strip():
+            yield f"\n{plain(part)}\n"
+
+
+# Findings
+
+
+def catalogue() -> Iterator[str]:
+    for module in pkgutil.iter_modules(findings.__path__, "asyncli.findings."):
+        importlib.import_module(module.name)
+    for one in sorted(findings.CATALOGUE, key=lambda entry: entry.code):
+        yield f"\n### `{one.code}`\n\n**{one.severity}**: {plain(one.about.replace('``', '`'))}\n"
+        for sentence in sentences(one):
+            yield f"\n> {plain(sentence)}\n"
+        if one.remedy:
+            yield f"\nRemedy: {plain(one.remedy)}\n"
+
+
+def loss_causes_table() -> Iterator[str]:
+    codes = {**LOSS_WORDS, **CONNECT_WORDS}
+    yield from table(("cause", "meaning"), ((f"`{code}`", text) for code in codes for text in causes(code)))
+
+
+def mechanisms(known: Any) -> Iterator[str]:
+    rows = (
+        (f"`{code}`", evidence, remedy.replace("...", ""))
+        for code in sorted(known.CODES)
+        for evidence, remedy, _ in known.meanings(code)
+    )
+    yield from table(("code", "meaning", "remedy"), rows)
+
+
+def sentences(entry: findings.Entry[...]) -> list[str]:
+    """The templates of a finding's sentence, as far as its function has them in one piece."""
+    (function,) = ast.parse(textwrap.dedent(inspect.getsource(entry._words))).body
+    assert isinstance(function, ast.FunctionDef)
+    fields = {one.arg for one in (*function.args.args, *function.args.kwonlyargs)}
+    found = []
+    for node in ast.walk(function):
+        value = node.value if isinstance(node, ast.Return) else None
+        if isinstance(value, ast.Call) and getattr(value.func, "id", "") == "Words" and value.args:
+            value = value.args[0]
+        if isinstance(value, ast.Constant | ast.JoinedStr):
+            found.append(_template(value, fields))
+    return [text for text in found if re.search(r"\w{3}", text.replace("…", ""))]
+
+
+def _template(node: ast.expr, fields: set[str]) -> str:
+    if isinstance(node, ast.Constant):
+        return str(node.value)
+    if isinstance(node, ast.JoinedStr):
+        return "".join(_template(one, fields) for one in node.values)
+    names = [one.id for one in ast.walk(node) if isinstance(one, ast.Name) and one.id in fields]
+    return f"{{{names[0]}}}" if len(set(names)) == 1 else "…"
+
+
+# What a run leaves
+
+
+def json_keys(type_: type) -> Iterator[str]:
+    """A JSON document's keys, by the JSON Schema that msgspec makes of its structs."""
+    document = msgspec.json.schema(type_)
+    defined = document["$defs"]
+    root = defined[document["$ref"].rpartition("/")[2]]
+    parts = root["properties"]
+    yield from table(("key", "type"), _rows({name: one for name, one in parts.items() if not _struct(one, defined)}, defined))
+    for name, schema in parts.items():
+        if inner := _struct(schema, defined):
+            yield f"\n## {name}\n\n{plain(inner.get('description', '').replace('``', '`'))}\n"
+            yield from table(("key", "type"), _rows({name: schema}, defined))
+
+
+def _rows(schemas: dict[str, Any], defined: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    for name, schema in schemas.items():
+        for path, words in _keys(name, schema, defined):
+            yield f"`{path}`", words
+
+
+def _struct(schema: dict[str, Any], defined: dict[str, Any]) -> dict[str, Any] | None:
+    """The object behind a reference, a choice with null, or a list."""
+    for one in (schema, *schema.get("anyOf", ()), schema.get("items") or {}, schema.get("additionalProperties") or {}):
+        if isinstance(one, dict) and "$ref" in one:
+            found: dict[str, Any] = defined[one["$ref"].rpartition("/")[2]]
+            return found
+    return None
+
+
+def _keys(path: str, schema: dict[str, Any], defined: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    null = " or null" if any(one.get("type") == "null" for one in schema.get("anyOf", ())) else ""
+    inner = _struct(schema, defined)
+    if schema.get("type") == "array":
+        path += "[]"
+    if isinstance(schema.get("additionalProperties"), dict) and inner:
+        path += ".*"
+    if inner and "properties" in inner:
+        for name, one in inner["properties"].items():
+            yield from _keys(f"{path}.{name}", one, defined)
+    else:
+        yield path, _words(inner or schema) + null
+
+
+def _words(schema: dict[str, Any]) -> str:
+    if "enum" in schema:
+        return ", ".join(f"`{one}`" for one in schema["enum"] if one is not None)
+    choices = [one for one in schema.get("anyOf", ()) if one.get("type") != "null"]
+    return " or ".join(map(_words, choices)) if choices else schema.get("type", "any")
+
+
+def run_file() -> Iterator[str]:
+    with sqlite3.connect(":memory:") as database:
+        database.executescript(TABLES)
+        found = database.execute("SELECT name, type FROM sqlite_master WHERE type IN ('table', 'view') ORDER BY rowid")
+        for name, kind in found.fetchall():
+            yield f"\n## {name}\n\n" + ("A view.\n" if kind == "view" else "")
+            columns = database.execute(f"PRAGMA table_info({name})").fetchall()
+            yield from table(("column", "type"), ((f"`{column}`", type_.lower()) for _, column, type_, *_ in columns))
+
+
+def csv_columns() -> Iterator[str]:
+    for name, columns in COLUMNS.items():
+        yield f"\n## {name}.csv\n\n"
+        yield from table(("column", "meaning"), ((f"`{column}`", about) for column, about in columns.items()))
+
+
+def metrics() -> Iterator[str]:
+    def exposed(one: Metric) -> str:
+        return f"`asyncli_{one.exposed}{f'{{{one.label}}}' if one.label else ''}`" if one.exposed else ""
+
+    rows = ((f"`{name}`", one.kind, one.about, exposed(one)) for name, one in METRICS.items())
+    yield from table(("metric", "kind", "meaning", "Prometheus"), rows)
+
+
+# The site
+
+
+def plain(text: str) -> str:
+    """Text of the code as Markdown: nothing in it is HTML or emphasis but what stands in backquotes."""
+    parts = re.split(r"(`[^`]*`)", " ".join(text.split()))
+    return "".join(one if one.startswith("`") else re.sub(r"([*_<\[\]])", r"\\\1", one) for one in parts)
+
+
+def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> Iterator[str]:
+    made = [[one.replace("|", "\\|") if one.startswith("`") else plain(one).replace("|", "\\|") for one in row] for row in rows]
+    if made:
+        names = list(head)
+        yield "\n" + "\n".join(f"| {' | '.join(row)} |" for row in (names, ["---"] * len(names), *made)) + "\n"
+
+
+MADE: dict[str, Callable[[], Iterator[str]]] = {
+    "commands": commands,
+    "plan": lambda: plan_keys("soak"),
+    "bench plan": lambda: plan_keys("bench"),
+    "findings": catalogue,
+    "causes": loss_causes_table,
+    "diagnoses": lambda: mechanisms(loss_causes),
+    "what gave way": lambda: mechanisms(bottleneck),
+    "soak JSON": lambda: json_keys(Summary),
+    "bench JSON": lambda: json_keys(Benched),
+    "run file": run_file,
+    "CSV": csv_columns,
+    "metrics": metrics,
+}
+
+
+def on_files(files: Any, config: Any) -> Any:
+    """mkdocs: the schemas are served too."""
+    from mkdocs.structure.files import File
+
+    for command in ("soak", "bench"):
+        files.append(File.generated(config, schema_name(command), content=schema_of(command)))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    """mkdocs: what is made, and links as the site needs them."""
+    here = posixpath.dirname(page.file.src_uri)
+
+    def mended(link: re.Match[str]) -> str:
+        target, mark, anchor = link[1].partition("#")
+        path = posixpath.normpath(posixpath.join("docs", here, target))
+        if "://" in target or not target or path.startswith("docs/"):
+            return link[0]
+        if not (ROOT / path).exists():
+            log.warning("%s links to %s, which is not in the repository", page.file.src_uri, target)
+        return f"]({REPOSITORY}/{'tree' if (ROOT / path).is_dir() else 'blob'}/HEAD/{path}{mark}{anchor})"
+
+    markdown = re.sub(r"\]\(([^)\s]+)\)", mended, markdown)
+    return re.sub(r"^\*\[.*<!-- made: (.+) -->$", lambda line: "".join(MADE[line[1]]()), markdown, flags=re.MULTILINE)
+
+
+if __name__ == "__main__":
+    for kind in ("soak", "bench"):
+        (ROOT / "configs" / schema_name(kind)).write_text(schema_of(kind), encoding="utf-8")

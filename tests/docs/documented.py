@@ -1,0 +1,61 @@
+"""The commands that README and documentation show in their blocks of code."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parents[2]
+PAGES = (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md")))
+_FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_INDENTED = re.compile(r"(?:\A|\n)\n((?:(?: {4}.*)?\n)+)")
+#: What may stand before a program that it starts.
+_BEFORE = re.compile(r"sudo|nohup|exec|time|env|systemd-inhibit|\w+=.*|-[in]")
+_PROGRAM = re.compile(r"(?:.*/)?asyncli|\$\((?:which|command) (?:-v )?asyncli\)")
+
+
+class Block(NamedTuple):
+    """``language``: of a fence; "" of an indented block."""
+
+    language: str
+    text: str
+
+
+def blocks(page: Path) -> list[Block]:
+    """The page's blocks of code, in order."""
+    text = page.read_text(encoding="utf-8")
+    found = [(one.start(), Block(one[1], one[2])) for one in _FENCE.finditer(text)]
+    bare = _FENCE.sub(lambda one: re.sub(r"[^\n]", "x", one[0]), text)
+    found += [(one.start(), Block("", re.sub(r"^ {4}", "", one[1], flags=re.MULTILINE))) for one in _INDENTED.finditer(bare)]
+    return [block for _, block in sorted(found)]
+
+
+def commands(text: str) -> Iterator[list[str]]:
+    """The arguments of each call of asyncli in a block: of the shell's words, those behind the program up to the command's end."""
+    text = re.sub(r"\\\n\s*", " ", text)
+    for name, value in re.findall(r'^(\w+)="(.*)"$', text, re.MULTILINE):
+        text = re.sub(rf"\${name}\b", lambda _, value=value: value, text)
+    for line in text.splitlines():
+        words = shlex.shlex(re.sub(r"\$\((which|command -v) asyncli\)", "asyncli", line), posix=True, punctuation_chars=True)
+        words.whitespace_split = True
+        try:
+            yield from _calls(list(words))
+        except ValueError:  # no line of a shell's: a quote without its end
+            continue
+
+
+def _calls(words: list[str]) -> Iterator[list[str]]:
+    part: list[str] = []
+    for word in [*words, ";"]:
+        if not re.fullmatch(r"[;|&()<>]+", word):
+            part.append(word)
+            continue
+        while part and _BEFORE.fullmatch(part[0]):
+            part = part[1:]
+        if part and _PROGRAM.fullmatch(part[0]):
+            yield part[1:]
+        # What stands behind a redirection is a file.
+        part = [":"] if "<" in word or ">" in word else []

@@ -1,0 +1,47 @@
+"""Every command of README and documentation is one that asyncli takes: its options, and the values of its plan."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import click
+import pytest
+from documented import PAGES, ROOT, blocks, commands
+
+from asyncli.cli.main import _is_original_usage, _soak_forever, cli
+from asyncli.cli.options import plan_from
+
+#: What stands for a value that the reader has.
+_STANDS_FOR = {"PID": "4711", "URL": "http://127.0.0.1:8080/", "...": "http://127.0.0.1:8080/"}
+
+
+def _parsed(words: list[str]) -> click.Context:
+    words = [re.sub(r"\$\{?\w+\}?", "7", _STANDS_FOR.get(word, word)) for word in words]
+    name, *rest = _soak_forever(words) if _is_original_usage(words) else words
+    command = cli.get_command(click.Context(cli), name) if not name.startswith("-") else cli
+    assert command is not None, name
+    return command.make_context(name, rest if command is not cli else words)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_its_commands_are_taken(page: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    for words in (call for block in blocks(page) if block.language in ("", "sh") for call in commands(block.text)):
+        try:
+            context = _parsed(words)
+            values = dict(context.params)
+            if context.command.name in ("soak", "check") and values.get("resume") is None:
+                for name in ("header_file", "mqtt_login_file"):  # files of the reader's
+                    values.pop(name, None)
+                plan_from(values, values.pop("urls"))
+        except click.exceptions.Exit as end:  # --help and --version
+            assert end.exit_code == 0, words
+        except Exception as error:
+            raise AssertionError(f"asyncli {' '.join(words)}: {error}") from error
+
+
+def test_commands_are_found() -> None:
+    block = "sudo $(which asyncli) soak -c 5 \\\n    http://a/ > x.txt && A=1 nohup .venv/bin/asyncli runs | head\nasyncli, 5 B\n"
+    assert list(commands(block)) == [["soak", "-c", "5", "http://a/"], ["runs"]]
+    assert sum(len(list(commands(block.text))) for block in blocks(ROOT / "README.md")) > 10
