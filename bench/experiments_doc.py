@@ -41,7 +41,7 @@ HEAD = """# The classic comparisons, run again
 asyncli repeats five public write-ups on long, short and pipelined connections, each by one command on real servers, in rounds that take turns, and judges
 what they claim. Two experiments are asyncli's own: what a held connection costs in each server, and what becomes of a fleet that loses a host.
 
-Their titles are translated from Chinese:
+The write-ups, four of them in Chinese, their titles translated:
 ["nginx easily manages 100,000 long connections, on CentOS 6.5 with 2 GB of memory"](http://blog.chinaunix.net/xmlrpc.php?r=blog/article&uid=190176&id=4234854),
 a blog at ChinaUnix, where asyncli comes from;
 ["Building a fast web: long connections of web servers"](https://blog.csdn.net/cutesource/article/details/5570369) by cutesource;
@@ -106,7 +106,7 @@ def conclusions(record: Record) -> tuple[Experiment, str, Conclusions]:
 
 
 def claims(records: list[Record], *, ours: bool) -> Iterator[str]:
-    """A row for each claim of the write-ups, or of what asyncli foretells."""
+    """A row for each claim of the write-ups, or of what asyncli predicts."""
     for record in records:
         experiment, title, found = conclusions(record)
         link = "#" + re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-")
@@ -139,7 +139,7 @@ def page(folder: Path) -> str:
     records = [record_of(lzma.decompress(one.read_bytes())) for one in there if one.exists()]
     lines = ["## The claims", "", "| claim | source | verdict | figure |", "|---|---|---|---|", *claims(records, ours=False), ""]
     lines += [f"{VERDICTS[0].upper()}{VERDICTS[1:]}", ""]
-    lines += ["## What asyncli foretells of itself", "", "Checks of our own experiment, of no source.", ""]
+    lines += ["## What asyncli predicts of itself", "", "Checks of its own experiments; no source claims them.", ""]
     lines += ["| claim | verdict | figure |", "|---|---|---|", *claims(records, ours=True), ""]
     return HEAD + "\n".join([*lines, *(line for record in records for line in section(record))]).rstrip() + "\n"
 
