@@ -119,7 +119,7 @@ def test_what_is_so_in_every_round_holds() -> None:
 def test_what_is_so_in_none_some_or_not_all_setups(at: int, changes: dict[str, Any]) -> None:
     none = [one for number in range(3) for setup in SETUPS for one in made(number, setup, **changes)]
     assert verdicts(none)[at] == "does not hold"
-    some_rounds = [*made(0, "Apache"), *made(1, "Apache", **changes), *made(2, "Apache")]
+    some_rounds = [*made(0, GROWN), *made(1, GROWN, **changes), *made(2, GROWN)]
     assert verdicts(some_rounds)[at] == "cannot say"
     one_setup = [one for number in range(3) for one in (*made(number, GROWN), *made(number, "nginx", **changes))]
     assert verdicts(one_setup)[at] == "holds in part"
