@@ -39,7 +39,7 @@ from asyncli.engine.shard import Shard
 from asyncli.engine.spread import share
 from asyncli.protocols import interface
 from asyncli.protocols.interface import Event, ProtocolError
-from asyncli.protocols.words import HttpWords
+from asyncli.protocols.settings import HttpSettings
 from asyncli.records import Deaths, ProtocolCounts, Tick
 from asyncli.text import brief
 
@@ -72,7 +72,7 @@ class HeldConnections:
         self._partial, self._heartbeat = self._protocol.partial, self._protocol.heartbeat
         self._handshake, self._silence_s = self._protocol.handshake, self._protocol.silence_s
         self._beats_at_once = shard.beat_at_once and self._silence_s is None
-        self._counts_words = self._handshake is not None or not isinstance(shard.words, HttpWords)
+        self._counts_words = self._handshake is not None or not isinstance(shard.settings, HttpSettings)
         self.addresses = Addresses(shard, _MOST_UNPROVEN)
         self.state = bytearray(rows)  # UNBORN
         self._handle = array("i", b"\xff" * (4 * rows))

@@ -37,7 +37,7 @@ class ConnectionTable:
         self._connections = HeldConnections(shard, worker, net)
         self._ramp = RampPacer(shard.ramp, worker, shard.workers, shard.again)
         self._reopens, self._asks = (ReopenPacer(shard.ramp, shard.workers) for _ in range(2))
-        self._holds_streams = bool(getattr(shard.words, "streams", 0))
+        self._holds_streams = bool(getattr(shard.settings, "streams", 0))
         self._missing: list[tuple[float, int]] = []  # when rows open streams again, the next one first
         self._beats = BeatPacer()
         self._next_sweep = 0.0

@@ -3,28 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import ClassVar
 
 import msgspec
 
-import asyncli
 from asyncli.benchplan import BenchPlan
 from asyncli.core.ramp import Ramp
 from asyncli.engine.spread import Destination, Spread
-from asyncli.expected import unescaped
-from asyncli.mqtt_values import CLIENT_ID
 from asyncli.plan import Plan
-from asyncli.protocols import new_protocol, new_reader
+from asyncli.protocols.http1 import Scanner
 from asyncli.protocols.interface import Protocol, Reader
-from asyncli.protocols.words import Http2Words, HttpWords, MqttWords, StreamWords, TcpWords, WebSocketWords, Words
+from asyncli.protocols.settings import Http2Settings, Settings, request_head, settings_of
 from asyncli.records import Finding, Tick
 from asyncli.template import Data, Fields
-from asyncli.values import Target, TlsOptions
-
-# Of a WebSocket's request, beside its key (protocols/websocket.py); and what browsers offer.
-_UPGRADE = ("Upgrade: websocket", "Connection: Upgrade", "Sec-WebSocket-Version: 13")
-_DEFLATE = "Sec-WebSocket-Extensions: permessage-deflate; client_max_window_bits"
+from asyncli.values import TlsOptions
 
 
 class Shard(msgspec.Struct, frozen=True, tag=True):
@@ -37,7 +30,7 @@ class Shard(msgspec.Struct, frozen=True, tag=True):
     seed: int
     reopen: bool
     beat_at_once: bool
-    words: Words
+    settings: Settings
     destinations: tuple[Destination, ...]
     sources: tuple[str, ...]
     local: bool
@@ -59,12 +52,12 @@ class Shard(msgspec.Struct, frozen=True, tag=True):
     def new_protocol(self, number: Callable[[int], int]) -> Protocol:
         """What the rows of a table speak; ``number``: of a row its connection's number."""
         # Of this seed: who resumes the run has its client ids again.
-        return new_protocol(self.words, os.urandom, Fields(number, f"{self.seed & 0xFFFFFF:06x}", self.data))
+        return self.settings.new(os.urandom, Fields(number, f"{self.seed & 0xFFFFFF:06x}", self.data))
 
     @property
     def http2(self) -> bool:
         """Whether TLS is to agree on HTTP/2."""
-        return isinstance(self.words, Http2Words)
+        return isinstance(self.settings, Http2Settings)
 
     def addresses_beside(self, destination: int) -> int:
         """How many addresses the name of a destination has, itself among them."""
@@ -107,7 +100,7 @@ class LoadShard(msgspec.Struct, frozen=True, tag=True):
 
     def new_reader(self) -> Reader:
         """What reads one answer."""
-        return new_reader(self.method)
+        return Scanner(self.method)
 
     @property
     def may_repeat(self) -> bool:
@@ -125,7 +118,7 @@ def build_shard(plan: Plan, spread: Spread, data: Data | None = None) -> Shard:
         seed=plan.seed,
         reopen=plan.reopen,
         beat_at_once=plan.first_beat == "now",
-        words=_words_of(plan),
+        settings=settings_of(plan),
         destinations=spread.destinations,
         sources=spread.sources,
         local=spread.local,
@@ -151,7 +144,7 @@ def build_load_shard(plan: BenchPlan, spread: Spread) -> LoadShard:
         connections=plan.connections,
         workers=spread.workers,
         method=plan.method,
-        asks=tuple(_head(plan.method, target, fields) + plan.body for target in plan.held.targets),
+        asks=tuple(request_head(plan.method, target, fields) + plan.body for target in plan.held.targets),
         destinations=spread.destinations,
         sources=spread.sources,
         local=spread.local,
@@ -167,46 +160,6 @@ def build_load_shard(plan: BenchPlan, spread: Spread) -> LoadShard:
         names=tuple(target.name for target in plan.held.targets),
         proxy_protocol=plan.proxy_protocol,
     )
-
-
-def _words_of(plan: Plan) -> Words:
-    match plan.protocol:
-        case "http":
-            return HttpWords(plan.method, tuple(_head(plan.method, target, plan.headers) for target in plan.targets))
-        case "websocket":
-            fields = [*plan.headers, *_UPGRADE, *([_DEFLATE] if plan.ws_deflate else ())]
-            requests = tuple(_head("GET", target, fields).removesuffix(b"\r\n") for target in plan.targets)
-            return WebSocketWords(requests, (plan.ws_message or "").encode(), plan.ws_deflate)
-        case "sse" | "stream" as name:
-            requests = tuple(_head("GET", target, _asking(plan.headers, name)).removesuffix(b"\r\n") for target in plan.targets)
-            return StreamWords(requests, name == "sse", plan.longest_silence_s)
-        case "mqtt":
-            version, client_id, login = plan.mqtt_version or "3.1.1", plan.mqtt_id or CLIENT_ID, plan.mqtt_login or ""
-            return MqttWords(version, client_id, plan.keepalive_s, plan.subscribe, login)
-        case "http2":
-            heads, gets = (tuple(_head(method, target, plan.headers) for target in plan.targets) for method in ("HEAD", "GET"))
-            scheme = b"https" if plan.targets[0].secure else b"http"
-            heads, gets = heads if plan.h2_heartbeat == "head" else (), gets if plan.streams else ()
-            return Http2Words(heads, scheme, gets, plan.streams, plan.h2_table)
-        case _:
-            return TcpWords(unescaped(plan.send or ""), plan.expect or "any", plan.greeting or "", plan.longest_silence_s)
-
-
-def _asking(fields: Sequence[str], protocol: str) -> list[str]:
-    """Headers with those that a browser's request for an event stream has, where the plan says nothing else."""
-    named = {field.partition(":")[0].lower() for field in fields}
-    usual = ["Accept: text/event-stream"] if protocol == "sse" else []
-    return [*fields, *(one for one in (*usual, "Cache-Control: no-cache") if one.partition(":")[0].lower() not in named)]
-
-
-def _head(method: str, target: Target, fields: Sequence[str]) -> bytes:
-    fields = list(fields)
-    named = {field.partition(":")[0].lower() for field in fields}
-    if "user-agent" not in named:
-        fields.insert(0, f"User-Agent: asyncli/{asyncli.__version__}")
-    if "host" not in named:
-        fields.insert(0, f"Host: {target.authority}")
-    return "\r\n".join([f"{method} {target.path} HTTP/1.1", *fields, "", ""]).encode("ascii")
 
 
 # Down the pipe: session -> host -> workers.

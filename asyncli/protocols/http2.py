@@ -24,7 +24,7 @@ from asyncli.protocols.http2_frames import (
     on_streams,
 )
 from asyncli.protocols.interface import ANSWER, ESTABLISHED, Event, Protocol
-from asyncli.protocols.words import Http2Words
+from asyncli.protocols.settings import Http2Settings
 from asyncli.records import ProtocolCounts
 from asyncli.template import Fields, Filled
 
@@ -33,20 +33,20 @@ _NONE = array("I")
 
 
 class Http2(Protocol):
-    """Heartbeats by PING; or by HEAD, which ``words.heads`` has for each URL of the plan. ``words.gets``: likewise of the
-    ``words.streams`` GETs that each row holds.
+    """Heartbeats by PING; or by HEAD, which ``settings.heads`` has for each URL of the plan. ``settings.gets``: likewise of the
+    ``settings.streams`` GETs that each row holds.
     """
 
     # To a GOAWAY of the client's nginx does nothing; one that is reset right after it would not be read.
     parting_s = 0.3
 
-    def __init__(self, words: Http2Words, fields: Fields) -> None:
-        self._held = words.streams
-        self.heartbeat = None if words.heads else BEAT
-        asked = (words.heads, words.gets)
-        self._heads, self._gets = ([RequestFrames(Filled(one, fields), words.scheme) for one in each] for each in asked)
+    def __init__(self, settings: Http2Settings, fields: Fields) -> None:
+        self._held = settings.streams
+        self.heartbeat = None if settings.heads else BEAT
+        asked = (settings.heads, settings.gets)
+        self._heads, self._gets = ([RequestFrames(Filled(one, fields), settings.scheme) for one in each] for each in asked)
         # By row: how it says its next request (hpack.py).
-        self._ways, self._first_way, self._tables = bytearray(), FILLS if words.table else PLAIN, 0
+        self._ways, self._first_way, self._tables = bytearray(), FILLS if settings.table else PLAIN, 0
         self._streams = array("I")  # by row: the last one that was opened; 0: none
         self.partial: dict[int, FrameReader] = {}
         # The last answer to a HEAD that was whole in one frame, without its stream: what follows is mostly the same.

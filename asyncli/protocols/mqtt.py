@@ -25,7 +25,7 @@ from asyncli.protocols.mqtt_properties import (
     utf8,
     varying,
 )  # fmt: skip
-from asyncli.protocols.words import MqttWords
+from asyncli.protocols.settings import MqttSettings
 from asyncli.template import Fields, Filled, Template
 
 _NAMES = (
@@ -49,14 +49,14 @@ _ANSWER = Event(0, True, kind=ANSWER)
 class Mqtt(Protocol):
     heartbeat = b"\xc0\x00"
 
-    def __init__(self, words: MqttWords, fields: Fields) -> None:
-        self._words, self._five = words, words.version == "5"
-        self._client_id = Filled(words.client_id.encode(), fields, Template)
-        topics = map(topic_and_qos, words.subscribe)
+    def __init__(self, settings: MqttSettings, fields: Fields) -> None:
+        self._settings, self._five = settings, settings.version == "5"
+        self._client_id = Filled(settings.client_id.encode(), fields, Template)
+        topics = map(topic_and_qos, settings.subscribe)
         self._topics = [(Filled(topic.encode(), fields, Template), bytes((qos,))) for topic, qos in topics]
-        user, colon, password = words.login.partition(":")
+        user, colon, password = settings.login.partition(":")
         flags = _CLEAN | (_USER if user else 0) | (_PASSWORD if colon else 0)
-        keep_alive = math.ceil(words.keepalive_s) if words.keepalive_s <= _LONGEST_KEEP_ALIVE_S else 0
+        keep_alive = math.ceil(settings.keepalive_s) if settings.keepalive_s <= _LONGEST_KEEP_ALIVE_S else 0
         self._none = b"\0" if self._five else b""  # no properties
         self._head = _text(b"MQTT") + struct.pack(">BBH", 5 if self._five else 4, flags, keep_alive) + self._none
         self._login = [Filled(text.encode(), fields) for text in (*([user] if user else []), *([password] if colon else []))]
@@ -65,14 +65,14 @@ class Mqtt(Protocol):
     def handshake(self, row: int, target: int) -> bytes:
         topics = b"".join(_text(topic(row)) + qos for topic, qos in self._topics)
         subscribe = _packet(b"\x82", b"\0\1" + self._none + topics) if topics else b""
-        self.partial[row] = _Packets(self._words, subscribe, _CONNACK)
+        self.partial[row] = _Packets(self._settings, subscribe, _CONNACK)
         return _packet(b"\x10", b"".join([self._head, *(_text(text(row)) for text in (self._client_id, *self._login))]))
 
     def feed(self, row: int, data: bytes, awaiting: bool) -> Event | None:
         packets = self.partial.pop(row, None)
         if not data:
             return None
-        packets = packets or _Packets(self._words)
+        packets = packets or _Packets(self._settings)
         event = packets.feed(data, awaiting)
         if packets.midst:
             self.partial[row] = packets
@@ -90,12 +90,26 @@ class _Packets:
     """The packets of one connection from the server, and what those of a read said."""
 
     __slots__ = (
-        "_ack", "_again", "_answered", "_awaiting", "_body_bytes", "_buffer", "_five", "_left", "_messages", "_reason", "_reply",
-        "_subscribe", "_wanted", "_why", "_words", "awaits",
+        "_ack",
+        "_again",
+        "_answered",
+        "_awaiting",
+        "_body_bytes",
+        "_buffer",
+        "_five",
+        "_left",
+        "_messages",
+        "_reason",
+        "_reply",
+        "_settings",
+        "_subscribe",
+        "_wanted",
+        "_why",
+        "awaits",
     )  # fmt: skip
 
-    def __init__(self, words: MqttWords, subscribe: bytes = b"", awaits: int = 0) -> None:
-        self._words, self._five, self._subscribe = words, words.version == "5", subscribe
+    def __init__(self, settings: MqttSettings, subscribe: bytes = b"", awaits: int = 0) -> None:
+        self._settings, self._five, self._subscribe = settings, settings.version == "5", subscribe
         self.awaits = awaits  # what the handshake waits for; 0: it is over
         self._buffer, self._wanted = bytearray(), 0  # the beginning of a packet, and how much of it is looked at next
         self._left = 0  # payload to come of a publication
@@ -193,14 +207,14 @@ class _Packets:
             raise _refusal(_CONNACK, code, said)
         if body[0]:
             raise ProtocolError("CONNACK with a session, though a clean one was asked for")
-        keep_alive, gap_s = int.from_bytes(said.get(SERVER_KEEP_ALIVE, b"")), self._words.keepalive_s / 2
+        keep_alive, gap_s = int.from_bytes(said.get(SERVER_KEEP_ALIVE, b"")), self._settings.keepalive_s / 2
         if 0 < keep_alive < gap_s:
             raise ProtocolError(f"SERVER_KEEP_ALIVE {keep_alive}: heartbeats may be {gap_s:g} s apart")
         self.awaits = _SUBACK if self._subscribe else 0
         self._reply += self._subscribe
 
     def _suback(self, body: bytes) -> None:
-        asked = self._words.subscribe
+        asked = self._settings.subscribe
         begin = len(body) - len(asked)
         if begin < 2 or body[:2] != b"\0\1" or (begin > 2 and not self._five):
             raise ProtocolError("SUBACK that does not answer the SUBSCRIBE")

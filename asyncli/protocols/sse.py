@@ -13,7 +13,7 @@ from asyncli.core.histogram import Histogram
 from asyncli.protocols.grant import AnswerHead, Grant, Refusals, shown_bytes
 from asyncli.protocols.http1 import Head, Scanner, head_of
 from asyncli.protocols.interface import ESTABLISHED, LEAVING, NEWS, Event, Protocol, ProtocolError
-from asyncli.protocols.words import StreamWords
+from asyncli.protocols.settings import StreamSettings
 from asyncli.records import ProtocolCounts
 from asyncli.template import Fields, Filled
 
@@ -32,11 +32,11 @@ _LIFE = Event(0, True, kind=NEWS)
 
 
 class Stream(Protocol):
-    """Rows that ask once and listen. ``words.events``: to server-sent events; else to any answer, by its bytes."""
+    """Rows that ask once and listen. ``settings.events``: to server-sent events; else to any answer, by its bytes."""
 
-    def __init__(self, words: StreamWords, fields: Fields) -> None:
-        self._requests = [Filled(request, fields) for request in words.requests]
-        self._events, self.silence_s = words.events, words.silence_s
+    def __init__(self, settings: StreamSettings, fields: Fields) -> None:
+        self._requests = [Filled(request, fields) for request in settings.requests]
+        self._events, self.silence_s = settings.events, settings.silence_s
         self.partial: dict[int, Grant | _Events | _Bytes] = {}
         self._refusals: Refusals = {}
         self._bodies = bytearray()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from asyncli.expected import Expected, parse_expected
 from asyncli.protocols.interface import ANSWER, ESTABLISHED, NEWS, Event, Protocol, ProtocolError
-from asyncli.protocols.words import TcpWords
+from asyncli.protocols.settings import TcpSettings
 from asyncli.records import ProtocolCounts
 from asyncli.template import Fields, Filled, same_for_all
 
@@ -15,17 +15,17 @@ _TOLD_BYTES = 40
 
 
 class Tcp(Protocol):
-    """``words.send`` as heartbeats, each answered by what ``words.expect`` describes; without it, connections that listen."""
+    """``settings.send`` as heartbeats, each answered by what ``settings.expect`` describes; without it, connections listen."""
 
-    def __init__(self, words: TcpWords, fields: Fields) -> None:
-        self._send = Filled(words.send, fields)
+    def __init__(self, settings: TcpSettings, fields: Fields) -> None:
+        self._send = Filled(settings.send, fields)
         self.heartbeat = same_for_all([self._send]) or None
-        self.silence_s = None if words.send else words.silence_s
-        self._answer = parse_expected(words.expect)
-        self._greeting = parse_expected(words.greeting) if words.greeting else None
+        self.silence_s = None if settings.send else settings.silence_s
+        self._answer = parse_expected(settings.expect)
+        self._greeting = parse_expected(settings.greeting) if settings.greeting else None
         self.handshake = None if self._greeting is None else self._await_greeting
         # Nobody looks at it where any is right, so that the first is told.
-        self._untold, self._first = words.expect == "any", b""
+        self._untold, self._first = settings.expect == "any", b""
         # What is awaited, and what of it has come.
         self.partial: dict[int, tuple[Expected, bytes]] = {}
 

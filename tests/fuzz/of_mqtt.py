@@ -15,7 +15,7 @@ from ohmqtt.serialization import decode_varint
 
 from asyncli.protocols.interface import ANSWER, ESTABLISHED, LEAVING, ProtocolError
 from asyncli.protocols.mqtt import Mqtt
-from asyncli.protocols.words import MqttWords
+from asyncli.protocols.settings import MqttSettings
 from asyncli.template import Fields
 
 
@@ -119,7 +119,7 @@ def check(case: Case) -> str:
 
 def read(parts: list[bytes], case: Case) -> Said:
     """What our reader makes of it."""
-    words = MqttWords("5" if case.five else "3.1.1", "{n}", 60.0, ("a@1", "b")[: case.topics])
+    words = MqttSettings("5" if case.five else "3.1.1", "{n}", 60.0, ("a@1", "b")[: case.topics])
     protocol, said, parts = Mqtt(words, Fields()), Said(), list(parts)
     if case.shakes:
         protocol.handshake(0, 0)

@@ -14,8 +14,8 @@ from of_http1 import pieces
 
 from asyncli.protocols.http1 import MOST_HEAD_BYTES
 from asyncli.protocols.interface import ESTABLISHED, LEAVING, ProtocolError
+from asyncli.protocols.settings import StreamSettings
 from asyncli.protocols.sse import Stream
-from asyncli.protocols.words import StreamWords
 from asyncli.template import Fields
 
 
@@ -85,7 +85,7 @@ def _chunked(chance: Random, body: bytes) -> bytes:
 
 def check(case: Case) -> str:
     """The outcome's kind. Raises AssertionError where a law is broken."""
-    words = StreamWords((b"GET / HTTP/1.1\r\n",), case.events, 60.0)
+    words = StreamSettings((b"GET / HTTP/1.1\r\n",), case.events, 60.0)
     protocol, parts = Stream(words, Fields()), pieces(case.data, case.cuts)
     # The third row reads what the second has just read, and the first connects again.
     heard = [*read(protocol, (0,), [case.data]), *read(protocol, (1, 2), parts), *read(protocol, (0,), [case.data])]

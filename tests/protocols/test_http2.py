@@ -33,7 +33,7 @@ from asyncli.protocols.http2_frames import (
     frame,
 )
 from asyncli.protocols.interface import ANSWER, ESTABLISHED, LEAVING, NEWS, Event, ProtocolError
-from asyncli.protocols.words import Http2Words
+from asyncli.protocols.settings import Http2Settings
 from asyncli.records import ProtocolCounts
 from asyncli.template import Fields
 
@@ -41,7 +41,7 @@ ASK = b"HEAD /x?y HTTP/1.1\r\nUser-Agent: me\r\nHost: there:8080\r\nX-Long: " + 
 
 
 def spoken(heads: Sequence[bytes], scheme: bytes = b"https", gets: Sequence[bytes] = (), streams: int = 0) -> Http2:
-    return Http2(Http2Words(tuple(heads), scheme, tuple(gets), streams), Fields())
+    return Http2(Http2Settings(tuple(heads), scheme, tuple(gets), streams), Fields())
 
 
 GRANT = frame(SETTINGS, 0, 0) + frame(SETTINGS, ACK, 0)
@@ -231,7 +231,7 @@ def told(event: Event | None) -> Event:
 def test_requests_use_the_table_that_the_server_allows(most: int, table: bool, streams: int) -> None:
     # One field is longer than the table, and one is another in each row.
     head, get = (one.replace(b"z" * 300, b"z" * 4_100 + b"\r\nX-N: {n}\r\nX-N: {n}") for one in (ASK, GET))
-    protocol = Http2(Http2Words((head,), b"https", (get,) * bool(streams), streams, table), Fields())
+    protocol = Http2(Http2Settings((head,), b"https", (get,) * bool(streams), streams, table), Fields())
     fields = [(b":scheme", b"https"), (b":path", b"/x?y"), (b":authority", b"there:8080"), (b"user-agent", b"me"), (b"x-long", b"z" * 4_100), (b"x-n", b"3"), (b"x-n", b"3")]
     used = table and most >= 4096
     for _ in range(2):  # a connection, and the row's next

@@ -21,19 +21,19 @@ from ohmqtt.property import MQTTConnAckProps, MQTTPublishProps
 
 from asyncli.protocols.interface import ANSWER, ESTABLISHED, LEAVING, NEWS, Event, ProtocolError
 from asyncli.protocols.mqtt import Mqtt
-from asyncli.protocols.words import MqttWords
+from asyncli.protocols.settings import MqttSettings
 from asyncli.template import Fields
 
-WORDS = MqttWords("3.1.1", "asyncli-{random}-{n:06d}", 59.5)
-FIVE = MqttWords("5", "{n}", 59.5)
+WORDS = MqttSettings("3.1.1", "asyncli-{random}-{n:06d}", 59.5)
+FIVE = MqttSettings("5", "{n}", 59.5)
 PONG, YES, YES_5 = b"\xd0\0", b"\x20\2\0\0", b"\x20\3\0\0\0"
 
 
-def table(words: MqttWords) -> Mqtt:
+def table(words: MqttSettings) -> Mqtt:
     return Mqtt(words, Fields(lambda row: row + 100, "3f2a9c"))
 
 
-def shaken(words: MqttWords, *parts: bytes) -> tuple[Mqtt, Event | None]:
+def shaken(words: MqttSettings, *parts: bytes) -> tuple[Mqtt, Event | None]:
     """A row, and what it says to the last of the parts that its server answered CONNECT with."""
     protocol, event = table(words), None
     protocol.handshake(7, 0)
@@ -43,7 +43,7 @@ def shaken(words: MqttWords, *parts: bytes) -> tuple[Mqtt, Event | None]:
     return protocol, event
 
 
-def held(words: MqttWords) -> Mqtt:
+def held(words: MqttSettings) -> Mqtt:
     protocol, event = shaken(words, YES_5 if words.version == "5" else YES)
     assert event == Event(0, True, kind=ESTABLISHED)
     assert not protocol.partial
@@ -53,14 +53,14 @@ def held(words: MqttWords) -> Mqtt:
 def test_what_is_asked_for_is_that_of_the_specification() -> None:
     # MQTT 3.1.1, sections 3.1 and 3.8; the keep alive is rounded up.
     assert table(WORDS).handshake(7, 0) == b"\x10\x21\0\4MQTT\4\2\0\x3c\0\x15asyncli-3f2a9c-000107"
-    login = MqttWords("3.1.1", "{n}", 70_000.0, ("a/{n}@1", "b@c"), "me:pass:word")
+    login = MqttSettings("3.1.1", "{n}", 70_000.0, ("a/{n}@1", "b@c"), "me:pass:word")
     protocol, event = shaken(login, YES)
     assert protocol.handshake(7, 0) == b"\x10\x1e\0\4MQTT\4\xc2\0\0\0\x03107\0\2me\0\x09pass:word"
     assert event == Event(0, True, kind=NEWS, reply=b"\x82\x10\0\1\0\5a/107\1\0\3b@c\0")
 
 
 def test_a_server_of_ohmqtt_understands_us() -> None:
-    asked = MqttWords("5", "{n}-" + "x" * 200, 60.0, ("a/{n}@2", "b"), "me")
+    asked = MqttSettings("5", "{n}-" + "x" * 200, 60.0, ("a/{n}@2", "b"), "me")
     protocol = table(asked)
     connect = decode_packet(protocol.handshake(7, 0))
     assert isinstance(connect, MQTTConnectPacket)
@@ -100,14 +100,14 @@ def test_a_server_of_ohmqtt_understands_us() -> None:
         (WORDS, PONG, "b'\\xd0\\x00' in place of CONNACK"),
     ],
 )
-def test_a_connection_is_refused(words: MqttWords, data: bytes, why: str) -> None:
+def test_a_connection_is_refused(words: MqttSettings, data: bytes, why: str) -> None:
     with pytest.raises(ProtocolError) as error:
         shaken(words, data)
     assert str(error.value) == why
 
 
 def test_what_a_handshake_waits_for_has_a_name() -> None:
-    protocol = table(MqttWords("3.1.1", "{n}", 60.0, ("a",)))
+    protocol = table(MqttSettings("3.1.1", "{n}", 60.0, ("a",)))
     protocol.handshake(7, 0)
     assert protocol.awaits(7) == "CONNACK"
     protocol.feed(7, YES, False)
@@ -128,7 +128,7 @@ def test_what_a_handshake_waits_for_has_a_name() -> None:
 )
 def test_a_subscription_is_refused(data: bytes, why: str) -> None:
     with pytest.raises(ProtocolError) as error:
-        shaken(MqttWords("3.1.1", "{n}", 60.0, ("a", "b@1")), YES, data)
+        shaken(MqttSettings("3.1.1", "{n}", 60.0, ("a", "b@1")), YES, data)
     assert str(error.value) == why
 
 
@@ -201,7 +201,7 @@ def test_what_packets_mean(data: bytes, kind: int, messages: int, size: int, rep
         (WORDS, PONG * 2, "PINGRESP that answers no PINGREQ"),
     ],
 )
-def test_what_a_server_may_not_send(words: MqttWords, data: bytes, why: str) -> None:
+def test_what_a_server_may_not_send(words: MqttSettings, data: bytes, why: str) -> None:
     for cut in (1, len(data)):
         with pytest.raises(ProtocolError) as error:
             read(held(words), data, cut)

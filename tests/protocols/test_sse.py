@@ -16,8 +16,8 @@ from asyncli.engine.shard import build_shard
 from asyncli.engine.spread import Destination, Spread
 from asyncli.plan import Layer, Plan, build_plan
 from asyncli.protocols.interface import ESTABLISHED, LEAVING, NEWS, Event, ProtocolError
+from asyncli.protocols.settings import StreamSettings
 from asyncli.protocols.sse import Stream
-from asyncli.protocols.words import StreamWords
 from asyncli.records import ProtocolCounts
 from asyncli.template import Fields
 
@@ -32,7 +32,7 @@ def chunk(text: bytes) -> bytes:
 
 def granted(head: bytes = CHUNKED, events: bool = True, rows: int = 1) -> Stream:
     """A table whose rows' requests were granted by ``head``."""
-    protocol = Stream(StreamWords((b"GET / HTTP/1.1\r\nHost: there\r\n",), events, 60.0), Fields())
+    protocol = Stream(StreamSettings((b"GET / HTTP/1.1\r\nHost: there\r\n",), events, 60.0), Fields())
     for row in range(rows):
         protocol.handshake(row, 0)
         assert protocol.feed(row, head, False) == Event(0, True, kind=ESTABLISHED)
@@ -93,7 +93,7 @@ def test_what_a_plan_says_of_silence() -> None:
     ],
 )
 def test_a_stream_is_refused(head: bytes, why: str) -> None:
-    protocol = Stream(StreamWords((b"GET / HTTP/1.1\r\n",), True, 60.0), Fields())
+    protocol = Stream(StreamSettings((b"GET / HTTP/1.1\r\n",), True, 60.0), Fields())
     protocol.handshake(0, 0)
     with pytest.raises(ProtocolError) as error:
         protocol.feed(0, head, False)
