@@ -255,26 +255,27 @@ class Recorded(Results):
 
 
 class Plots:
-    """The report's figures, each a :class:`matplotlib.figure.Figure`; without data, a figure that says why."""
+    """The report's figures by their names: ``run.plot.cost()``. Each is a :class:`matplotlib.figure.Figure`; without data, one
+    that says why.
+    """
 
     def __init__(self, run: Recorded) -> None:
         self._run = run
 
-    def parts(self) -> Figure:
-        """What one connection costs, as a bar: server, kernel, asyncli, and what is left over."""
-        return self._picture("parts")
+    def __dir__(self) -> list[str]:
+        return [*super().__dir__(), *(one.name for one in self._run.pictures)]
 
-    def cost(self) -> Figure:
-        """Memory over connections held: the points, the line of each cost with its 95 % band, and the raw seconds."""
-        return self._picture("cost")
+    def __getattr__(self, name: str) -> Callable[[], Figure]:
+        pictures = {} if name.startswith("_") else {one.name: one for one in self._run.pictures}
+        if name not in pictures:
+            raise AttributeError(f"there is no figure {name!r}; the figures are {', '.join(pictures)}")
+        picture = pictures[name]
 
-    def drift(self) -> Figure:
-        """Memory over the hold, as medians of a minute, with the Theil-Sen line through them."""
-        return self._picture("drift")
+        def plot() -> Figure:
+            return _figure(picture.draw, picture.title, self._note)
 
-    def timeline(self) -> Figure:
-        """Connections, memory, heartbeats, latencies, lateness and deaths on one time axis."""
-        return self._picture("timeline")
+        plot.__name__, plot.__doc__ = name, f"{picture.title}. {picture.caption}"
+        return plot
 
     def latency(self) -> Figure:
         """Latency of heartbeats (due to answered) and lateness of asyncli (due to sent) over time."""
@@ -282,14 +283,6 @@ class Plots:
         panels = [one for one in over_time.panels if one.key in ("latency", "lateness")]
         part = msgspec.structs.replace(over_time, panels=panels)
         return _figure(lambda style: timeline_panels(part, style=style), "Latency and lateness over time", self._note)
-
-    def deaths(self) -> Figure:
-        """How old, how long idle and after how many requests connections ended, by cause."""
-        return self._picture("deaths")
-
-    def _picture(self, name: str) -> Figure:
-        picture = next(one for one in self._run.pictures if one.name == name)
-        return _figure(picture.draw, picture.title, self._note)
 
     @property
     def _note(self) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 from asyncli.errors import PlanError
 from asyncli.places import UNIX, resolved
-from asyncli.spoken import OWN_KEYS, PROTOCOLS
+from asyncli.protocol_table import OWN_KEYS, PROTOCOLS
 from asyncli.template import FIELDS, OpenTemplate, Template, no_fields
 from asyncli.units import shown
 from asyncli.values import AGENT_PORT, TlsOptions, parse_target, parse_url
@@ -16,12 +16,6 @@ from asyncli.values import AGENT_PORT, TlsOptions, parse_target, parse_url
 _OPEN_TEXTS = {"urls": False, "headers": True, "send": False, "ws_message": False, "mqtt_login": True}
 _TEMPLATES = ("mqtt_id", "subscribe")
 _FLAGS = {"headers": "header", "mqtt_login": "mqtt_login_file"}
-# Of what asyncli says itself, and what HTTP/2 has no use for (RFC 9113, section 8.2.2).
-_NOT_TO_BE_SAID = {
-    "websocket": {"upgrade", "sec-websocket-key", "sec-websocket-version", "sec-websocket-extensions"},
-    "sse": {"last-event-id"},
-    "http2": {"proxy-connection", "keep-alive", "upgrade", "te", "http2-settings"},
-}
 
 
 def require_consistent(fields: Mapping[str, Any], located: Mapping[str, str]) -> None:
@@ -150,7 +144,7 @@ def require_headers(protocol: str, headers: Iterable[str], where: str, *, pings:
     if headers and not PROTOCOLS[protocol].asks_by_http:
         raise PlanError(f"{where}: {PROTOCOLS[protocol].title} has no headers; leave it out")
     for one in headers:
-        if (header := one.partition(":")[0]).lower() in _NOT_TO_BE_SAID.get(protocol, ()):
+        if (header := one.partition(":")[0]).lower() in PROTOCOLS[protocol].reserved:
             what = f"HTTP/2 allows no {header}" if protocol == "http2" else f"asyncli sets {header} itself"
             raise PlanError(f"{where}: {what}; leave it out")
     if headers and protocol == "http2" and pings:

@@ -15,7 +15,7 @@ import msgspec
 from asyncli.consistency import filled_texts, flag_of, require_fields
 from asyncli.errors import PlanError
 from asyncli.plan import Plan
-from asyncli.spoken import PROTOCOLS
+from asyncli.protocol_table import PROTOCOLS
 from asyncli.template import FIELDS, NAME, Data
 from asyncli.units import format_bytes, format_many, shown
 

@@ -19,7 +19,7 @@ from asyncli.errors import PlanError
 from asyncli.expected import checked_expected, parse_sent
 from asyncli.mqtt_values import parse_client_id, parse_login_file, parse_subscription, parse_version
 from asyncli.places import UNIX, aimed, parse_place, parse_resolve
-from asyncli.spoken import OWN_KEYS, STREAMS, Requests, requests_of
+from asyncli.protocol_table import OWN_KEYS, STREAMS, Requests, requests_of
 from asyncli.units import LONGEST_S, parse_count, parse_duration, parse_pace, shown
 
 _AN_HOUR = 3600.0

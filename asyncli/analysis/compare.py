@@ -24,9 +24,9 @@ from asyncli.findings import comparison
 from asyncli.findings.comparison import DIRECTIVE
 from asyncli.findings.host import host_shared
 from asyncli.plan import without_secrets
+from asyncli.protocol_table import OWN_KEYS
 from asyncli.records import Finding
 from asyncli.run import Run
-from asyncli.spoken import OWN_KEYS
 from asyncli.units import format_count
 
 Called = Literal["higher", "lower", "no_difference", "cannot_say"]

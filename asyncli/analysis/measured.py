@@ -19,9 +19,9 @@ from asyncli.core.histogram import Histogram, summed
 from asyncli.findings.comparison import DIRECTIVE, compare_burst
 from asyncli.metrics import SERVER_CPU_S
 from asyncli.plan import Plan
+from asyncli.protocol_table import PROTOCOLS
 from asyncli.records import Environment, Finding
 from asyncli.run import Run, Ticks
-from asyncli.spoken import PROTOCOLS
 from asyncli.units import format_duration
 
 _NONE = Histogram()

@@ -21,10 +21,10 @@ from asyncli.findings import losses
 from asyncli.findings.protocol_codes import remedy_of_broken, remedy_of_refusals
 from asyncli.findings.tls import NO_HTTP2_REMEDY, refuses_ours
 from asyncli.plan import Plan
+from asyncli.protocol_table import PROTOCOLS
 from asyncli.protocols.interface import ANSWER, ESTABLISHED, LEAVING, Event, Protocol, ProtocolError
 from asyncli.protocols.proxy_header import ProxyHeader
 from asyncli.records import ProtocolCounts
-from asyncli.spoken import PROTOCOLS
 from asyncli.template import Data
 from asyncli.text import printable
 from asyncli.values import Target, TlsOptions

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 
 from asyncli.findings import Words
 from asyncli.mqtt_values import REASONS
-from asyncli.spoken import NOT_OFFERED, SPEAKS_HTTP2, SPEAKS_TLS
+from asyncli.protocol_table import NOT_OFFERED, SPEAKS_HTTP2, SPEAKS_TLS
 
 # Close codes (RFC 6455, section 7.4.1, and its registry): their names, and what to look at.
 _CLOSE_CODES = {

@@ -19,7 +19,7 @@ from asyncli.errors import HostError
 from asyncli.lab import child, ports
 from asyncli.lab.executables import descriptor_limit, number_in
 from asyncli.lab.resources import config_file
-from asyncli.spoken import PROTOCOLS, SCHEMES
+from asyncli.protocol_table import PROTOCOLS, SCHEMES
 
 _START_TRIES = 5
 _START_S = 30.0

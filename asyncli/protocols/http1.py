@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
+from asyncli.protocol_table import SPEAKS_HTTP2, SPEAKS_TLS
 from asyncli.protocols.interface import LEAVING, Event, Protocol, ProtocolError
-from asyncli.spoken import SPEAKS_HTTP2, SPEAKS_TLS
 from asyncli.template import Fields, Filled, same_for_all
 
 # 64 KiB is four times what nginx, Apache and HAProxy allow themselves for a head; more is an attack or no HTTP.

@@ -13,9 +13,9 @@ import struct
 from binascii import b2a_base64
 from collections.abc import Callable, Sequence
 
+from asyncli.protocol_table import NOT_OFFERED
 from asyncli.protocols.grant import AnswerHead, Grant, Refusals
 from asyncli.protocols.interface import ANSWER, ESTABLISHED, LEAVING, NEWS, Event, Protocol, ProtocolError
-from asyncli.spoken import NOT_OFFERED
 from asyncli.template import Fields, Filled
 
 CONTINUATION, TEXT, BINARY, CLOSE, PING, PONG = 0x0, 0x1, 0x2, 0x8, 0x9, 0xA

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -160,7 +160,8 @@ class Folded(msgspec.Struct, frozen=True):
 
 class Picture(msgspec.Struct, frozen=True):
     """A figure. ``draw`` raises NothingToDraw without data; ``alt``, its text for screen readers, is valid only after ``draw``.
-    ``caption``: how to read it. ``optional``: omitted without data.
+    ``caption``: how to read it. ``optional``: omitted without data. ``section``: the id of the section that it stands in, at the
+    end or ``first``.
     """
 
     name: str
@@ -170,6 +171,8 @@ class Picture(msgspec.Struct, frozen=True):
     alt: Callable[[], str]
     optional: bool = False
     view: View = View.PAGE
+    section: str = ""
+    first: bool = False
 
 
 Block = Paragraph | VerdictLine | DataTable | ItemList | Bullets | Definitions | Folded | Picture
@@ -182,6 +185,12 @@ class Section(msgspec.Struct, frozen=True):
     heading: str
     blocks: Sequence[Block]
     tight: bool = False
+
+    def with_pictures(self, pictures: Iterable[Picture]) -> Section:
+        """The section with those of the ``pictures`` that belong in it."""
+        mine = [one for one in pictures if one.section == self.id]
+        blocks = [*(one for one in mine if one.first), *self.blocks, *(one for one in mine if not one.first)]
+        return msgspec.structs.replace(self, blocks=blocks)
 
 
 class Document(msgspec.Struct, frozen=True):
@@ -223,6 +232,3 @@ def pairs(heading: str, rows: Iterable[tuple[str, str]], view: View = View.PAGE)
     found = [TableRow(oneline(name), [oneline(value)]) for name, value in rows]
     return DataTable(heading, [TableColumn("", kind="words")], found, kind="keys", view=view)
 
-
-def drawn_blocks(drawn: Mapping[str, Picture], *names: str) -> list[Block]:
-    return [drawn[name] for name in names if name in drawn]

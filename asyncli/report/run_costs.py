@@ -48,15 +48,13 @@ def cost_table(costs: Costs | CostPart, server: str, where: Sides, held: int) ->
     return doc.DataTable(f"Cost of a connection{more}", columns, lines, f"{caption(rows, more)}, in bytes", kind="stack")
 
 
-def cost_section(summary: Summary, drawn: Mapping[str, doc.Picture]) -> doc.Section:
+def cost_section(summary: Summary) -> doc.Section:
     where, server = sides(summary.environment), server_name(summary)
     rows = cost_rows(summary.cost, server, where)
     found = [(row.label, f"{row.cost.method}; {row.cost.points} points.") for row in rows if row.cost is not None]
-    blocks: list[doc.Block] = [*doc.drawn_blocks(drawn, "parts")]
+    blocks: list[doc.Block] = []
     if found:
         blocks.append(cost_table(summary.cost, server, where, summary.connections.held))
-    blocks += doc.drawn_blocks(drawn, "cost")
-    if found:
         blocks.append(doc.Folded("How each was found", doc.Definitions(found)))
     if stays := _stays(summary):
         blocks.append(doc.Paragraph(stays, view=doc.FULL))
@@ -115,10 +113,9 @@ def drift_labels(server: str, host: str) -> dict[MetricName, str]:
     return {"host_total": f"{host} in all", "server_user": oneline(server), "kernel": "kernel", "generator_user": "asyncli"}
 
 
-def drift_section(summary: Summary, drawn: Mapping[str, doc.Picture]) -> doc.Section:
+def drift_section(summary: Summary) -> doc.Section:
     names = drift_labels(server_name(summary), sides(summary.environment).host)
     blocks: list[doc.Block] = [drift_table(summary.drift, server_name(summary), sides(summary.environment).host)]
-    blocks += doc.drawn_blocks(drawn, "drift")
     # Unknown growth of the host or of asyncli is omitted.
     news = {
         name: one

@@ -12,12 +12,12 @@ from asyncli.analysis.reconcile import agreement
 from asyncli.analysis.reconcile import in_words as divergence_in_words
 from asyncli.findings.protocol_codes import code_of_goodbye
 from asyncli.findings.tls import by_reason
+from asyncli.protocol_table import PROTOCOLS, requests_of
 from asyncli.records import Deaths, Environment
 from asyncli.report import document as doc
 from asyncli.report.answer import server_name
 from asyncli.report.format import bytes_each, milliseconds, or_bytes, or_dash, with_streams
 from asyncli.report.summary import Summary
-from asyncli.spoken import PROTOCOLS, requests_of
 from asyncli.text import oneline
 from asyncli.units import format_bytes, format_count, format_duration, format_many
 
@@ -25,7 +25,7 @@ from asyncli.units import format_bytes, format_count, format_duration, format_ma
 _OPEN = ("unexplained", "too_few")
 
 
-def timeline_section(summary: Summary, drawn: Mapping[str, doc.Picture]) -> doc.Section:
+def timeline_section(summary: Summary) -> doc.Section:
     """The connections: one line of the short report if nothing was lost, else a table."""
     c, ramp = summary.connections, summary.ramp
     achieved = "-" if ramp.achieved_per_s is None else f"{ramp.achieved_per_s:,.0f}/s"
@@ -37,8 +37,8 @@ def timeline_section(summary: Summary, drawn: Mapping[str, doc.Picture]) -> doc.
     cells = [(format_count(n), style) for n, style in zip(counts, styles, strict=True)]
     # Narrow: six counts of seven digits must fit beside it in 80 columns.
     columns = doc.numbers("asked", "opened", "held", "lost", "reopened", "failed")
-    blocks: list[doc.Block] = [*doc.drawn_blocks(drawn, "timeline")]
-    blocks.append(doc.DataTable("Connections", columns, [doc.TableRow("", cells)], width=18, kind="stack", view=view))
+    table = doc.DataTable("Connections", columns, [doc.TableRow("", cells)], width=18, kind="stack", view=view)
+    blocks: list[doc.Block] = [table]
     for what, causes in (("lost", c.deaths), ("failed", c.failures)):
         if causes:
             listed = ", ".join(f"{oneline(cause)} {format_count(count)}" for cause, count in causes.items())
@@ -174,10 +174,10 @@ def deaths_table(deaths: Mapping[str, Deaths]) -> doc.DataTable:
     return doc.DataTable("Lost connections, by cause", columns, rows, kind="stack", view=doc.FULL)
 
 
-def deaths_section(summary: Summary, deaths: Mapping[str, Deaths], drawn: Mapping[str, doc.Picture]) -> doc.Section:
+def deaths_section(summary: Summary, deaths: Mapping[str, Deaths]) -> doc.Section:
     table = deaths_table({cause: deaths[cause] for cause in summary.connections.deaths if cause in deaths})
     diagnoses = doc.ItemList([_diagnosis(one) for one in summary.diagnoses], view=doc.View.PAGE)
-    return doc.Section("deaths", "Lost connections", [diagnoses, table, *doc.drawn_blocks(drawn, "deaths")])
+    return doc.Section("deaths", "Lost connections", [diagnoses, table])
 
 
 def _diagnosis(one: Diagnosis) -> doc.ListedItem:

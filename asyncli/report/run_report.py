@@ -43,7 +43,7 @@ def render(run: Run, summary: Summary, analyses: Analyses, drawn: Iterable[doc.P
     from asyncli.report.html import page
 
     drawn = pictures(run, summary, analyses) if drawn is None else drawn
-    return page(run_document(summary, "", analyses.totals.whole.deaths, run.checks, {one.name: one for one in drawn}))
+    return page(run_document(summary, "", analyses.totals.whole.deaths, run.checks, list(drawn)))
 
 
 def run_document(
@@ -51,11 +51,10 @@ def run_document(
     path: str,
     deaths: Mapping[str, Deaths] | None = None,
     checks: Sequence[Check] = (),
-    pictures: Mapping[str, doc.Picture] | None = None,
+    pictures: Sequence[doc.Picture] = (),
 ) -> doc.Document:
     """The report of the run in ``path``; for a page with its losses by cause, checks and figures."""
-    drawn = pictures or {}
-    if not drawn and {GAVE_UP, NOTHING_LISTENS} & {one.code for one in summary.findings}:
+    if not pictures and {GAVE_UP, NOTHING_LISTENS} & {one.code for one in summary.findings}:
         # Nothing was measured: only the reason matters.
         errors = [one for one in summary.findings if one.severity == "error"]
         summary = msgspec.structs.replace(summary, findings=errors)
@@ -64,14 +63,14 @@ def run_document(
         beats = summary.protocol is msgspec.UNSET or summary.heartbeats.sent
         sections = [
             _answer(summary),
-            cost_section(summary, drawn),
+            cost_section(summary),
             room_section(summary),
-            drift_section(summary, drawn),
-            events.timeline_section(summary, drawn),
+            drift_section(summary),
+            events.timeline_section(summary),
             *events.tls_sections(summary),
             *events.protocol_sections(summary),
             *([events.heartbeats_section(summary)] if beats else []),
-            events.deaths_section(summary, deaths or {}, drawn),
+            events.deaths_section(summary, deaths or {}),
             events.counts_section(summary),
             events.processes_section(summary),
             _findings(summary),
@@ -79,6 +78,7 @@ def run_document(
             environment_section(summary, checks),
             _files(summary, path),
         ]
+    sections = [one.with_pictures(pictures) for one in sections]
     headline = _headline(summary)
     return doc.Document("report", f"{headline}: {_verdict(summary)}", headline, _byline(summary), sections, _footer(summary))
 

@@ -16,7 +16,7 @@ from asyncli.analysis.losses.table import Field, LossCell, LossTable, Reason, as
 from asyncli.core.histogram import Histogram, bounds, bucket
 from asyncli.findings import loss_causes
 from asyncli.findings.known_timers import default_of, known_idle
-from asyncli.spoken import PROTOCOLS
+from asyncli.protocol_table import PROTOCOLS
 from asyncli.units import format_count
 
 # The middle share of the ages that an age limit leaves narrow.

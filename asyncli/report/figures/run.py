@@ -36,6 +36,7 @@ def pictures(run: Run, summary: Summary, analyses: Analyses) -> list[Picture]:
             "Memory in bytes; the bar over it is the total's 95 % interval." if known_total(costs) else "Memory in bytes.",
             lambda style: cost_parts(costs, server=server, style=style),
             lambda: _parts_alt(analyses, server),
+            section="cost", first=True,
         ),
         Picture(
             "cost",
@@ -44,6 +45,7 @@ def pictures(run: Run, summary: Summary, analyses: Analyses) -> list[Picture]:
             "baseline; dots are samples. The tint is the slope's 95 % interval.",
             lambda style: cost_lines(lines, style=style),
             lambda: _lines_alt(lines),
+            section="cost",
         ),
         Picture(
             "drift",
@@ -51,6 +53,7 @@ def pictures(run: Run, summary: Summary, analyses: Analyses) -> list[Picture]:
             "Medians of a minute each (of a twentieth of a short hold), and the Theil-Sen line through them.",
             lambda style: drift_lines(analyses.drifts, points, labels, style),
             lambda: f"Memory minute by minute over the hold. {_drifts(analyses, labels)}.",
+            section="drift",
         ),
         Picture(
             "timeline",
@@ -58,6 +61,7 @@ def pictures(run: Run, summary: Summary, analyses: Analyses) -> list[Picture]:
             f"Latencies count from when the heartbeat was due. Ramp and drain are tinted. {over_time.method}",
             lambda style: timeline_panels(over_time, style=style),
             lambda: _timeline_alt(over_time, summary),
+            section="timeline", first=True,
         ),
         Picture(
             "deaths",
@@ -65,6 +69,7 @@ def pictures(run: Run, summary: Summary, analyses: Analyses) -> list[Picture]:
             "A row for each cause; each panel on axes of its own.",
             lambda style: deaths_by(lost, style=style),
             lambda: _deaths_alt(summary),
+            section="deaths",
         ),
     ]
 
