@@ -42,8 +42,6 @@ _LONGEST_TEXT, _LONGEST_CODE = 2000, 60
 _FUTURE_S = 10.0
 # A sample may be so much older (s) than the last one, as the clock's estimate improves.
 _BEHIND_S = 0.1
-#: The agent's own counters; they continue across its restart.
-_ITS_OWN = (metrics.STATUS_POLLS, metrics.STATUS_CONNECTS, metrics.STATUS_UNANSWERED, metrics.SERVER_ENDED, metrics.AGENT_CPU_S)
 _NEAR = (metrics.TCP, metrics.KERNEL_TCP_INUSE, metrics.KERNEL_TCP_ORPHAN, metrics.KERNEL_TCP_TW, metrics.KERNEL_SOCKETS)
 
 
@@ -266,7 +264,7 @@ class AgentCollector(Sampler):
     def _continued(self, values: dict[str, float]) -> dict[str, float]:
         """The metrics that we know, its counters continued across a restart."""
         known = {name: value for name, value in values.items() if name in metrics.METRICS or name.startswith(metrics.FAMILIES)}
-        for name in known.keys() & _ITS_OWN:
+        for name in known.keys() & metrics.SINCE_AGENT_START:
             self._counted[name] = known[name] = known[name] + self._before.get(name, 0.0)
         return known
 

@@ -20,7 +20,7 @@ from asyncli.cli.outputs import hush, reader_left, unprinted
 from asyncli.cli.signals import Heard
 from asyncli.cli.stdio import Outlet, UnwrittenError, await_readers, outlet_of, outlets
 from asyncli.errors import AsyncliError, HostError
-from asyncli.exit_status import INTERRUPTED, LISTED
+from asyncli.exit_status import INTERRUPTED, LISTED, REFUSED
 from asyncli.secret_variables import keep_secrets
 from asyncli.text import printable
 
@@ -112,10 +112,10 @@ def run(arguments: Sequence[str]) -> int:
         return end.exit_code
     except click.exceptions.NoArgsIsHelpError as help_wanted:
         print(help_wanted.format_message(), file=sys.stderr)
-        return 2
+        return REFUSED
     except click.ClickException as error:
         where = " ".join(["asyncli", *(word for word in words[:1] if word in COMMANDS)])
-        return _complain(f"{error.format_message()} ('{where} --help' lists what there is)", 2)
+        return _complain(f"{error.format_message()} ('{where} --help' lists what there is)", REFUSED)
     except AsyncliError as error:
         return _complain(str(error), error.exit_status)
     except (KeyboardInterrupt, click.Abort):
@@ -127,7 +127,7 @@ def run(arguments: Sequence[str]) -> int:
             return 0
         if isinstance(error, SystemExit) or not (stuck or isinstance(error, UnwrittenError)):
             raise
-        return _complain(unprinted("the output", error), 2)
+        return _complain(unprinted("the output", error), REFUSED)
 
 
 def _complain(text: str, status: int) -> int:
@@ -168,5 +168,5 @@ def _read_by_all(made: list[Outlet], status: int) -> int:
             return await_readers(made, status, INTERRUPTED)
         except UnwrittenError as error:
             if not reader_left(error):
-                status = _complain(unprinted(error.filename or "the output", error), 2)
+                status = _complain(unprinted(error.filename or "the output", error), REFUSED)
     return status

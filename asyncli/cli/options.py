@@ -13,6 +13,7 @@ import msgspec
 from asyncli.cli.outputs import Outputs
 from asyncli.consistency import require_alike, require_fields, require_headers
 from asyncli.errors import HostError, PlanError
+from asyncli.metrics import STATUS_PAGES
 from asyncli.plan import KEYS, SECRET_FILES, Layer, Plan, build_plan
 from asyncli.plan_file import read_plan_file
 from asyncli.secret_variables import HEADERS_VARIABLE, secret
@@ -47,7 +48,7 @@ def with_headers_of_environment(plan: P) -> P:
 
 Option = Callable[[Any], Any]
 _SERVER_OPTIONS: tuple[Option, ...] = (
-    click.option("--status-url", metavar="URL", help="The server's status page (nginx, Apache, HAProxy), polled once a second."),
+    click.option("--status-url", metavar="URL", help=f"The server's status page ({', '.join(STATUS_PAGES)}), polled once a second."),
     click.option("--server-pid", metavar="PID", help="The server's main process.  [default: who listens on the port]"),
     click.option("--server-pidfile", metavar="FILE", help="A file with that process id."),
     click.option("--server-name", metavar="NAME", help="The name of the server's executable."),

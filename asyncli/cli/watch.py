@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
+from asyncli.exit_status import NOT_GOING_ON
 from asyncli.units import format_duration
 
 if TYPE_CHECKING:
@@ -25,8 +26,6 @@ _QUIET_S = 10.0
 _UNCLAIMED_S = 3.0
 # A new soak makes its file after its preflight.
 _PATIENCE_S = 30.0
-#: The exit status of --once for a run that was killed or hangs.
-_NOT_GOING_ON = 1
 
 
 @click.command(name="watch")
@@ -70,7 +69,7 @@ def _look_once(path: Path, log_json: bool) -> int:
         _say(json_line("status", state.elapsed_s, state.phase, more, news.began_s + state.elapsed_s))
     else:
         _say("; ".join([plain_line(state), *([how] if how else [])]))
-    return _NOT_GOING_ON if how else 0
+    return NOT_GOING_ON if how else 0
 
 
 def _look_on(path: Path, log_json: bool) -> int:

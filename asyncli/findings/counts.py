@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Literal, TypedDict
 
 from asyncli.findings import Words, finding
+from asyncli.metrics import STATUS_PAGES
 from asyncli.records import Severity
 from asyncli.units import format_clock, format_count
 
@@ -211,7 +212,7 @@ def reconciliation_unknown(why: Unknown) -> Words:
         "nothing_connected": ("nothing was connected", _SEE_OTHERS),
         "no_page": (
             "no status page from before the ramp",
-            "name its status page (nginx, Apache, HAProxy) with --status-url, and plan a --baseline",
+            f"name its status page ({', '.join(STATUS_PAGES)}) with --status-url, and plan a --baseline",
         ),
         "page_tells_nothing": (
             "the status page has neither connections nor requests",
