@@ -48,7 +48,7 @@ def with_headers_of_environment(plan: P) -> P:
 
 Option = Callable[[Any], Any]
 _SERVER_OPTIONS: tuple[Option, ...] = (
-    click.option("--status-url", metavar="URL", help=f"The server's status page ({', '.join(STATUS_PAGES)}), polled each second."),
+    click.option("--status-url", metavar="URL", help=f"The server's status page ({', '.join(STATUS_PAGES)}), read each second."),
     click.option("--server-pid", metavar="PID", help="The server's main process.  [default: who listens on the port]"),
     click.option("--server-pidfile", metavar="FILE", help="A file with that process id."),
     click.option("--server-name", metavar="NAME", help="The name of the server's executable."),

@@ -9,8 +9,8 @@ from asyncli.records import SCHEMA
 #: The schema of a run file that was resumed. Higher, so that an asyncli of before there were gaps refuses it instead of fitting
 #: across them.
 RESUMED_SCHEMA = SCHEMA + 1
-#: Columns that old files lack, as (table, column, definition), added when one is resumed: a new column goes at the end of its table,
-#: and here with a default.
+#: Columns that old files lack, as (table, column, definition), added when one is resumed. A new column goes to the end of its
+#: table, and here with a default.
 ADDED_COLUMNS = (("findings", "fields", "TEXT NOT NULL DEFAULT '{}'"),)
 #: Added on resuming.
 GAPS = "CREATE TABLE IF NOT EXISTS gaps (start_s REAL PRIMARY KEY, end_s REAL);"
