@@ -44,13 +44,13 @@ _READ_LIMITS = (
 #: Diagnoses of time limits, which do not depend on the number of connections.
 TIMERS = frozenset({
     "keepalive_timeout", "keepalive_requests", "keepalive_time", "keepalive_off", "client_header_timeout", "idle_timeout",
-    "lifetime", "box_idle_timeout", "silent_drop", "not_http", "broken_protocol", "http_error", "unheard",
+    "lifetime", "silent_drop", "not_http", "broken_protocol", "http_error", "unheard",
 })  # fmt: skip
 #: Limits of this host that pass, such as another program's load.
 LATE = frozenset({"both_busy", "ramp", "beats", "turn", "cpu"})
 #: What an operator does to a server, at any count.
 RELOADED = frozenset({"reload", "server_restarted"})
-_OF_THE_WAY = frozenset({"path_cut", "silent_drop", "box_reset", "box_idle_timeout", "packets_lost"})
+_OF_THE_WAY = frozenset({"path_cut", "silent_drop", "box_reset", "packets_lost"})
 _ENDED = frozenset({"server_ended", "server_restarted", "worker_crash", "worker_ended", "reload"})
 _SAY_NOTHING = frozenset({"too_few", "unexplained", "burst"})
 _UNKNOWN = "unknown"
@@ -216,11 +216,11 @@ def _host_memory(seen: Seen) -> Iterator[GaveWay]:
     ]
     if far is not None:
         hosts.insert(0, ("server", "the server's host", far.memory_bytes, metrics.HOST_AVAILABLE_BYTES))
-    for side, who, total, available in hosts:
+    for side, name, total, available in hosts:
         free, start_s = run.series(available), run.first_connect_s
         before, least = free.last(until_s=start_s), min(free.between(start_s, math.inf).values, default=None)
         if total is not None and before is not None and least is not None and least < memory_floor(total, before):
-            yield _way(side, "memory" if side == "host" else "host_memory", who=who, least=least, before=before)
+            yield _way(side, "memory" if side == "host" else "host_memory", host=name, least=least, before=before)
 
 
 # The server, by its own limits, counts and processes.
@@ -232,8 +232,8 @@ def _full(seen: Seen) -> Iterator[GaveWay]:
     for code, form, used, limited in _READ_LIMITS:
         limit, most = seen.run.series(limited).last(), seen.most(used)
         if limit is not None and code == "memory_limit" and killed:
-            who = format_many(killed, "process")
-            yield _way("server", code, "memory_killed", server=seen.server, killed=who, limit=limit, most=most)
+            processes = format_many(killed, "process")
+            yield _way("server", code, "memory_killed", server=seen.server, killed=processes, limit=limit, most=most)
         elif limit is not None and most >= _FULL * limit:
             yield _way("server", code, form, server=seen.server, limit=limit, most=most)
 

@@ -155,7 +155,7 @@ def verdict(
     if last.outcome == "ours":
         return "invalid", f"at {last.asked:,} this host was the limit, not the server"
     if search.bound:
-        return "invalid", "this host can open no more, by its preflight"
+        return "invalid", "this host can open no more (preflight)"
     return "held", "no more were asked for"
 
 

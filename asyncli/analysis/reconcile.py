@@ -193,9 +193,9 @@ def _in_flight_then(every: Sequence[_AtEnd], context: _Context, *, anew: bool, e
     return [*found, counts.reconcile_in_flight(apart, ended, anew)] if apart else found
 
 
-def in_words(divergence: Divergence) -> str:
+def divergence_in_words(divergence: Divergence) -> str:
     one = divergence
-    return counts.parted_in_words(one.pair, one.from_s, one.to_s, one.most, one.at_s, one.closed)
+    return counts.divergence_sentence(one.pair, one.from_s, one.to_s, one.most, one.at_s, one.closed)
 
 
 def _parted(divergences: Sequence[Divergence], context: _Context) -> list[Finding]:

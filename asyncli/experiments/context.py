@@ -20,7 +20,7 @@ from asyncli.collect.processes import ProcessesGoneError
 from asyncli.errors import AsyncliError, PlanError
 from asyncli.experiments import Experiment, ExperimentPlan, command_of
 from asyncli.experiments.record import SCHEMA, Conclusions, Record, Round, Rounds, turned
-from asyncli.findings.experiment import ended_early, left_out, not_concluded, round_failed, stopped, tasted, untested
+from asyncli.findings.experiment import ended_early, left_out, not_concluded, quick_run, round_failed, stopped, untested
 from asyncli.lab.base import LabServer
 from asyncli.plan import Layer
 from asyncli.records import Environment, Finding
@@ -168,7 +168,7 @@ async def run(
     if not counted(context.rounds):
         context.findings.append(untested())
     if quick:
-        context.findings.append(tasted())
+        context.findings.append(quick_run())
     title, question = experiment.said(plan)
     return Record(
         schema=SCHEMA,
