@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from asyncli.analysis.bench_result import Benched, benched
+from asyncli.analysis.bench_result import BenchResult, evaluate_bench
 from asyncli.app.bench import Bench
 from asyncli.benchplan import BenchRun, build_bench_plan
 from asyncli.collect.processes import ProcessesGoneError
@@ -81,9 +81,9 @@ class Context:
             self.environment = {**(host or facts), "server": {}}
         self.environment["server"][server.label] = {"version": server.version}
 
-    async def bench(self, server: LabServer, url: str | None = None, **values: Any) -> Benched:
+    async def bench(self, server: LabServer, url: str | None = None, **values: Any) -> BenchResult:
         """Bench a lab server by a bench plan's keys; ``server_pid`` is its main process."""
-        return benched(await self.bench_run(server, url, **values))
+        return evaluate_bench(await self.bench_run(server, url, **values))
 
     async def bench_run(self, server: LabServer, url: str | None = None, **values: Any) -> BenchRun:
         """As :meth:`bench`, with samples and whole histograms."""
@@ -103,7 +103,7 @@ def fitness(*failures: str | None) -> dict[str, Any]:
     return {"usable": not why, "unusable": "; ".join(why) or None}
 
 
-def fitness_of(found: Benched) -> dict[str, Any]:
+def fitness_of(found: BenchResult) -> dict[str, Any]:
     """The same of a bench: as many requests as asked for were answered, below status 400."""
     asked, total = found.plan.requests, found.requests.total
     failures = [one.evidence for one in found.findings if one.severity == "error" and one.code not in _BUSY]
@@ -115,7 +115,7 @@ def fitness_of(found: Benched) -> dict[str, Any]:
     return fitness(*failures, None if total else "nothing was answered")
 
 
-def figures(found: Benched) -> dict[str, Any]:
+def figures(found: BenchResult) -> dict[str, Any]:
     """A bench's figures under the names that the experiments' tables use."""
     times = found.times_ms["total"]
     return {
