@@ -218,7 +218,7 @@ def status_errors(by_status: Mapping[int, int], over_tls: bool) -> Words:
 
 @finding("handshakes_refused", "error")
 def handshakes_refused(protocol: str, reasons: Mapping[str, int]) -> Words:
-    """Connects stood, and the server did not grant what a protocol asks for first, as an upgrade to WebSocket: by its answer."""
+    """TCP connected, but the server refused the protocol's handshake, such as an upgrade to WebSocket: by its answer."""
     return Words(f"the server refused handshakes: {by_reason(reasons)}", remedy_of_refusals(protocol, reasons))
 
 
