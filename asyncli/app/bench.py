@@ -16,7 +16,7 @@ from collections.abc import Callable
 import msgspec
 
 from asyncli import preflight
-from asyncli.analysis.bench_result import Benched, benched
+from asyncli.analysis.bench_result import BenchResult, evaluate_bench
 from asyncli.benchplan import BenchPlan, BenchRun
 from asyncli.collect import cpus
 from asyncli.collect.collector import Collector
@@ -264,14 +264,14 @@ class Bench:
 
 def require_limits(plan: BenchPlan) -> None:
     """Raise :class:`~asyncli.errors.PlanError` for a limit of ``plan`` that is on no number of a bench."""
-    require(plan.fail_if, Benched)
+    require(plan.fail_if, BenchResult)
 
 
-def bench_results(run: BenchRun) -> Benched:
+def bench_results(run: BenchRun) -> BenchResult:
     """The results of ``run``; a limit that is crossed makes it fail."""
-    found = benched(run)
+    found = evaluate_bench(run)
     document = msgspec.to_builtins(found, str_keys=True)
-    outcomes = judge([parse(text, Benched) for text in run.plan.fail_if], document)
+    outcomes = judge([parse(text, BenchResult) for text in run.plan.fail_if], document)
     found.findings += limit_findings(outcomes)
     if (broken := [one.words for one in not_kept(outcomes)]) and found.verdict in ("passed", "failed"):
         reasons = broken if found.verdict == "passed" else [found.why, *broken]

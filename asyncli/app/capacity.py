@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from asyncli.analysis.bottleneck import GaveWay, memory_floor
+from asyncli.analysis.bottleneck import Bottleneck, memory_floor
 from asyncli.analysis.capacity import FEW, RULE, Bracket, Prediction, Search, bracket, next_count, prediction, verdict
 from asyncli.analysis.forecast import Forecast
 from asyncli.app.check import check
@@ -138,7 +138,7 @@ class CapacitySearch:
         ways = (ours or decisive)[-1].gave_way if ours or decisive else []
         if word == "invalid" and not ways:
             words = words_of("preflight", short=self.search.bound, remedy=self.search.mend)
-            ways = [GaveWay("host", "preflight", words.evidence, words.remedy)]
+            ways = [Bottleneck("host", "preflight", words.evidence, words.remedy)]
         return Capacity(
             schema=SCHEMA,
             verdict=word,

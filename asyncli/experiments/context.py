@@ -13,14 +13,14 @@ from typing import Any
 
 import msgspec
 
-from asyncli.analysis.bench_result import Benched, benched
+from asyncli.analysis.bench_result import BenchResult, evaluate_bench
 from asyncli.app.bench import Bench
 from asyncli.benchplan import BenchRun, build_bench_plan
 from asyncli.collect.processes import ProcessesGoneError
 from asyncli.errors import AsyncliError, PlanError
 from asyncli.experiments import Experiment, ExperimentPlan, command_of
 from asyncli.experiments.record import SCHEMA, Conclusions, Record, Round, Rounds, turned
-from asyncli.findings.experiment import ended_early, left_out, not_concluded, round_failed, stopped, tasted, untested
+from asyncli.findings.experiment import ended_early, left_out, not_concluded, quick_run, round_failed, stopped, untested
 from asyncli.lab.base import LabServer
 from asyncli.plan import Layer
 from asyncli.records import Environment, Finding
@@ -81,9 +81,9 @@ class Context:
             self.environment = {**(host or facts), "server": {}}
         self.environment["server"][server.label] = {"version": server.version}
 
-    async def bench(self, server: LabServer, url: str | None = None, **values: Any) -> Benched:
+    async def bench(self, server: LabServer, url: str | None = None, **values: Any) -> BenchResult:
         """Bench a lab server by a bench plan's keys; ``server_pid`` is its main process."""
-        return benched(await self.bench_run(server, url, **values))
+        return evaluate_bench(await self.bench_run(server, url, **values))
 
     async def bench_run(self, server: LabServer, url: str | None = None, **values: Any) -> BenchRun:
         """As :meth:`bench`, with samples and whole histograms."""
@@ -103,7 +103,7 @@ def fitness(*failures: str | None) -> dict[str, Any]:
     return {"usable": not why, "unusable": "; ".join(why) or None}
 
 
-def fitness_of(found: Benched) -> dict[str, Any]:
+def fitness_of(found: BenchResult) -> dict[str, Any]:
     """The same of a bench: as many requests as asked for were answered, below status 400."""
     asked, total = found.plan.requests, found.requests.total
     failures = [one.evidence for one in found.findings if one.severity == "error" and one.code not in _BUSY]
@@ -115,7 +115,7 @@ def fitness_of(found: Benched) -> dict[str, Any]:
     return fitness(*failures, None if total else "nothing was answered")
 
 
-def figures(found: Benched) -> dict[str, Any]:
+def figures(found: BenchResult) -> dict[str, Any]:
     """A bench's figures under the names that the experiments' tables use."""
     times = found.times_ms["total"]
     return {
@@ -168,7 +168,7 @@ async def run(
     if not counted(context.rounds):
         context.findings.append(untested())
     if quick:
-        context.findings.append(tasted())
+        context.findings.append(quick_run())
     title, question = experiment.said(plan)
     return Record(
         schema=SCHEMA,

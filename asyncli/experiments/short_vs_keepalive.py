@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from asyncli.analysis.bench_result import Benched, benched
+from asyncli.analysis.bench_result import BenchResult, evaluate_bench
 from asyncli.benchplan import BenchRun
 from asyncli.collect.processes import ServerTree
 from asyncli.experiments import Count, Experiment, ExperimentPlan
@@ -127,7 +127,7 @@ async def _measure(context: Context, setup: str, way: str, number: int) -> None:
         before = read_io(server.pid) | read_tcp()
         run = await context.bench_run(server, connections=plan.connections, duration=plan.duration, short=_WAYS[way])
         used = since(read_io(server.pid) | read_tcp(), before)
-    found = benched(run)
+    found = evaluate_bench(run)
     mine = {**figures(found), **_memory(run), **_a_request(found, used, setup)}
     context.add(_step(setup, way), number, **mine)
     slowest = f", the slowest {mine['max_ms']:,.0f} ms" if mine["max_ms"] is not None else ""
@@ -144,7 +144,7 @@ def _memory(run: BenchRun) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _a_request(found: Benched, used: Mapping[str, float], setup: str) -> dict[str, Any]:
+def _a_request(found: BenchResult, used: Mapping[str, float], setup: str) -> dict[str, Any]:
     """What was read and written for each request."""
     total = found.requests.total
     if not total:

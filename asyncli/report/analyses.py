@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from asyncli.analysis.bottleneck import Seen, instead_of_forecast
+from asyncli.analysis.bottleneck import AnalysedRun, instead_of_forecast
 from asyncli.analysis.cost import Costs, costs
 from asyncli.analysis.drift import Drift, MetricName, drifts, in_words
 from asyncli.analysis.forecast import Forecast, forecast
@@ -41,7 +41,7 @@ def analyse(run: Run) -> Analyses:
     _leave_out_reused(cost)
     ceilings, of_forecast = forecast(run, cost)
     diagnoses = diagnose(run, totals)
-    gave_way = instead_of_forecast(Seen(run, totals, diagnoses, saturation(run, totals)))
+    gave_way = instead_of_forecast(AnalysedRun(run, totals, diagnoses, saturation(run, totals)))
     return Analyses(
         totals=totals,
         costs=cost,

@@ -8,8 +8,8 @@ from typing import Any
 
 import msgspec
 
-from asyncli.analysis.bench_doubts import Spent
-from asyncli.analysis.bench_result import RULE, Benched
+from asyncli.analysis.bench_doubts import CpuUse
+from asyncli.analysis.bench_result import RULE, BenchResult
 from asyncli.benchplan import BenchPlan
 from asyncli.plan import shown_plan
 from asyncli.records import Tick
@@ -21,7 +21,7 @@ from asyncli.text import oneline
 from asyncli.units import format_bytes, format_clock, format_count, format_duration, format_many
 
 
-def to_json(found: Benched) -> str:
+def to_json(found: BenchResult) -> str:
     """The JSON of ``asyncli bench``."""
     document: dict[str, Any] = {"schema": 1, **msgspec.to_builtins(found, str_keys=True)}
     document["bytes"], document["transfer"] = found.bytes.received, document["bytes"]
@@ -31,7 +31,7 @@ def to_json(found: Benched) -> str:
     return finite_json(document)
 
 
-def one_line(found: Benched) -> str:
+def one_line(found: BenchResult) -> str:
     line = f"{found.verdict}: {found.why}"
     if found.latency_ms.p99 is not None:
         rate = "" if found.verdict == "passed" else f"; {found.requests.per_s:,.0f} a second"
@@ -54,7 +54,7 @@ def tick_line(t_s: float, tick: Tick) -> str:
     )
 
 
-def bench_document(found: Benched) -> doc.Document:
+def bench_document(found: BenchResult) -> doc.Document:
     """Verdict, what was asked and done, times, percentiles, findings."""
     findings = found.findings
     if found.verdict == "untested" and not found.connections.opened:
@@ -80,7 +80,7 @@ def bench_document(found: Benched) -> doc.Document:
     return doc.Document("bench", f"bench: {found.verdict}", oneline(found.why), [], sections)
 
 
-def _rows(found: Benched) -> Iterable[tuple[str, str]]:
+def _rows(found: BenchResult) -> Iterable[tuple[str, str]]:
     server, requests, connections = found.environment["server"], found.requests, found.connections
     label = "unknown" if server["label"] == "the server" else server["label"]
     yield "server", f"{label} at {', '.join(found.plan.urls)}"
@@ -136,7 +136,7 @@ def _range(least: float, most: float) -> str:
     return f"{format_count(least)} to {format_count(most)} requests"
 
 
-def _spent(spent: Spent) -> str:
+def _spent(spent: CpuUse) -> str:
     if spent.cpu_s is None:
         return "unknown"
     if spent.cpu_us_per_request is None:
@@ -152,7 +152,7 @@ def _ms(value: float | None) -> str:
     return f"{value:,.{digits}f}"
 
 
-def _times(found: Benched) -> list[doc.Block]:
+def _times(found: BenchResult) -> list[doc.Block]:
     known = {name: times for name, times in found.times_ms.items() if times is not None}
     if not known:
         return []
@@ -173,7 +173,7 @@ def _times(found: Benched) -> list[doc.Block]:
     return [doc.DataTable("  times, ms", columns, rows, width=12, kind="tight"), doc.Paragraph(said, style="dim")]
 
 
-def _percentiles(found: Benched) -> list[doc.Block]:
+def _percentiles(found: BenchResult) -> list[doc.Block]:
     if not found.percentiles_ms:
         return []
     columns = [doc.TableColumn(f"{name}%") for name in found.percentiles_ms]

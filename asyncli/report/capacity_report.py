@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from asyncli import __version__
-from asyncli.analysis.bottleneck import LATE, RELOADED, TIMERS, GaveWay, Seen, Side, least_available, served_most, what_gave_way
+from asyncli.analysis.bottleneck import LATE, RELOADED, TIMERS, AnalysedRun, Bottleneck, Side, find_bottlenecks, served_most
 from asyncli.analysis.capacity import Bracket, Outcome, Prediction, Search, Tried, Verdict
 from asyncli.analysis.forecast import Ceiling
 from asyncli.analysis.saturation import saturation
@@ -64,7 +64,7 @@ class Step(msgspec.Struct, omit_defaults=True):
     server_cores: float | None
     asyncli_cores: float | None
     duration_s: float
-    gave_way: list[GaveWay]
+    gave_way: list[Bottleneck]
     server: str
     run_file: str
     listens: bool = False
@@ -104,7 +104,7 @@ class Capacity(msgspec.Struct):
     bracket: Bracket
     rule: str
     limits: list[str]
-    gave_way: list[GaveWay]
+    gave_way: list[Bottleneck]
     forecast: Prediction | None
     steps: list[Step]
     findings: list[Finding]
@@ -119,10 +119,10 @@ def step_of(run: Run, analyses: Analyses, summary: Summary, run_file: str) -> St
     latency, memory = summary.heartbeats.latency_ms.p99, summary.server.pss_bytes.hold_end
     slow = f"a heartbeat in a hundred took {milliseconds(latency)} or longer"
     slow = slow if any(one.startswith("heartbeats.latency_ms") for one in limits) else ""
-    seen = Seen(run, analyses.totals, analyses.diagnoses, saturation(run, analyses.totals), slow)
+    seen = AnalysedRun(run, analyses.totals, analyses.diagnoses, saturation(run, analyses.totals), slow)
     stopped = any(one.code in (STOPPED, CUT) for one in run.findings)
     held = summary.verdict == "passed" and not stopped
-    ways = [] if held or stopped else what_gave_way(seen)
+    ways = [] if held or stopped else find_bottlenecks(seen)
     # A limit of the server that was reached counts in an invalid run too.
     limit = bool(ways) and ways[0].side == "server" and ways[0].certain
     ours = bool(ways) and (ways[0].side == "host" or (summary.verdict == "invalid" and not limit))
@@ -145,7 +145,7 @@ def step_of(run: Run, analyses: Analyses, summary: Summary, run_file: str) -> St
         failed=summary.connections.failed,
         latency_p99_ms=latency,
         lateness_p99_ms=summary.heartbeats.lateness_ms.p99,
-        available_bytes=least_available(run),
+        available_bytes=seen.least_available(),
         server_bytes=summary.server.rss_bytes.hold_end if memory is None else memory,
         server_cores=seen.cores(SERVER_CPU_S),
         asyncli_cores=seen.cores(GENERATOR_CPU_S),
@@ -168,7 +168,7 @@ def of_one_age(steps: Sequence[Step]) -> list[Step]:
     if not alike or all(one.gave_way[0].certain or one.gave_way[0].code not in RELOADED for one in failed):
         return list(steps)
     words = words_of("same_age", steps=len(failed), age_s=min(ages) - 1.0)
-    limit = GaveWay("server", "lifetime", words.evidence, words.remedy, certain=False)
+    limit = Bottleneck("server", "lifetime", words.evidence, words.remedy, certain=False)
     return [msgspec.structs.replace(one, gave_way=[limit]) if one.outcome == "failed" else one for one in steps]
 
 

@@ -8,8 +8,7 @@ import msgspec
 
 from asyncli.analysis.handshakes import Quantiles, TlsPart
 from asyncli.analysis.losses.attribution import Diagnosis
-from asyncli.analysis.reconcile import agreement
-from asyncli.analysis.reconcile import in_words as divergence_in_words
+from asyncli.analysis.reconcile import agreement, divergence_in_words
 from asyncli.findings.protocol_codes import code_of_goodbye
 from asyncli.findings.tls import by_reason
 from asyncli.protocol_table import PROTOCOLS, requests_of

@@ -18,7 +18,7 @@ import pytest
 from programs import here
 from rich.console import Console
 
-from asyncli.analysis.bench_result import Benched, benched
+from asyncli.analysis.bench_result import BenchResult, evaluate_bench
 from asyncli.benchplan import BenchPlan, BenchRun
 from asyncli.cli import main as cli
 from asyncli.errors import HostError, PlanError
@@ -180,12 +180,12 @@ def test_nothing_measured_is_said() -> None:
 
 def a_bench(
     *, requests: int | None = None, ended: Ended = "asked", cpu_s: float = 0.1, asked: Asked | None = None, **tick: Any
-) -> Benched:
+) -> BenchResult:
     """A second in which 100 requests were answered, where nothing else is said."""
     total = Tick(**{"answered": 100, "by_status": {200: 100}, **tick}, asked=asked or Asked())
     plan = BenchPlan(urls=("http://127.0.0.1:80/",), requests=requests)
     complete = ended in ("asked", "time")
-    return benched(
+    return evaluate_bench(
         BenchRun(plan, "2026-01-01T00:00:00+00:00", 1.0, 1, (cpu_s, 0.0), ended, complete, total, [(1.0, total)], [], [], {})
     )
 

@@ -103,9 +103,9 @@ def _numbers(command: str) -> Iterable[str]:
     from asyncli.report.thresholds import keys
 
     if command == "bench":
-        from asyncli.analysis.bench_result import Benched
+        from asyncli.analysis.bench_result import BenchResult
 
-        known = keys(Benched)
+        known = keys(BenchResult)
     else:
         from asyncli.report.summary import Summary
 
