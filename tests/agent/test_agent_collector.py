@@ -17,7 +17,7 @@ from asyncli.agent.wire import Batch, Instants, SampleRow
 from asyncli.app.progress import Progress
 from asyncli.app.recorder import NoObserver, Recorder
 from asyncli.collect.clocks import Exchange
-from asyncli.collect.sampler import Watching
+from asyncli.collect.sampler import SamplerOptions
 from asyncli.collect.status_pages import parse_page
 from asyncli.plan import Plan
 from asyncli.records import Finding, Sample
@@ -34,7 +34,7 @@ class Told:
         monkeypatch.setattr(module.time, "monotonic", lambda: self.now_s)
         self.collector = AgentCollector(
             Plan(urls=("http://10.0.0.8/",), agent="http://10.0.0.8:9165"),
-            Watching(clock=lambda: self.now_s - 900.0, on_sample=self.samples.append, on_finding=self.findings.append),
+            SamplerOptions(clock=lambda: self.now_s - 900.0, on_sample=self.samples.append, on_finding=self.findings.append),
         )  # fmt: skip
 
     def read(self) -> None:
@@ -45,16 +45,16 @@ class Told:
 
     def ask(self) -> None:
         heard_s = self.now_s + self.ahead_s - 0.001
-        self.collector._client.clock.heard(Exchange(self.now_s - 0.002, heard_s, heard_s, self.now_s))
-        self.collector._take_in(Batch("one", Instants(heard_s, heard_s), self.kept[0].n, self.taken, self.kept, []))
-        self.collector._heard_again()
+        self.collector._client.clock.add(Exchange(self.now_s - 0.002, heard_s, heard_s, self.now_s))
+        self.collector._record(Batch("one", Instants(heard_s, heard_s), self.kept[0].n, self.taken, self.kept, []))
+        self.collector._on_recovery()
         self.kept = []
 
     def cut(self, seconds: int, keeps: int) -> None:
         """The way is cut for so long; the agent keeps the last ``keeps`` samples."""
         for _ in range(seconds):
             self.read()
-            self.collector._missed(LostError("agent http://10.0.0.8:9165: no answer"))
+            self.collector._on_failure(LostError("agent http://10.0.0.8:9165: no answer"))
         self.kept = self.kept[-keeps:]
         self.ask()
 

@@ -28,7 +28,7 @@ TOKEN = "a-token-of-the-tests-0123456789"
 async def an_agent(tls: ssl.SSLContext | None = None, **of: Any) -> AsyncIterator[Agent]:
     said: list[str] = []
     plan = Plan(urls=(), **(of or {"server_pid": os.getpid()}))
-    one = Agent(plan, host="127.0.0.1", port=0, token=TOKEN, tls=tls, say=said.append)
+    one = Agent(plan, host="127.0.0.1", port=0, token=TOKEN, tls=tls, log=said.append)
     one.said = said  # type: ignore[attr-defined]
     await one.open()
     running = asyncio.create_task(one.run())
@@ -43,7 +43,7 @@ async def an_agent(tls: ssl.SSLContext | None = None, **of: Any) -> AsyncIterato
 @pytest.fixture
 async def agent(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Agent]:
     """Samples this very process; whoever is wrong or silent waits a moment only."""
-    monkeypatch.setattr(server, "_WRONG_S", 0.01)
+    monkeypatch.setattr(server, "_WRONG_TOKEN_S", 0.01)
     monkeypatch.setattr(listener, "IDLE_S", 0.3)
     monkeypatch.setattr(listener, "_MOST_CONNECTIONS", 8)
     async with an_agent() as one:
@@ -140,7 +140,7 @@ async def test_a_house_full_of_strangers_lets_the_holder_in(agent: Agent) -> Non
 async def test_who_sends_more_than_a_request_is_sent_away(agent: Agent, sent: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     # Neither his patience nor the version of aiohttp ends it.
     monkeypatch.setattr(listener, "IDLE_S", 600.0)
-    monkeypatch.setattr(server, "_WRONG_S", 600.0)
+    monkeypatch.setattr(server, "_WRONG_TOKEN_S", 600.0)
     reader, writer = await asyncio.open_connection("127.0.0.1", agent.port)
     writer.write(sent)
     with contextlib.suppress(ConnectionResetError):
@@ -159,8 +159,8 @@ async def test_samples_of_everything_are_few(agent: Agent, monkeypatch: pytest.M
         return await take()
 
     monkeypatch.setattr(agent._collector, "sample_now", counted)
-    agent._dear._per_s = 0.0
-    most = int(server._DEAR_BURST)
+    agent._immediate_rate._per_s = 0.0
+    most = int(server._IMMEDIATE_BURST)
     for number in range(most + 2):
         found.append((await ask(agent, "POST /v1/sample?after=0", source=f"127.4.0.{number + 1}", lease=word))[0])
     assert status == 200

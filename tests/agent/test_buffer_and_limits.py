@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncli.agent.buffer import SampleBuffer
-from asyncli.agent.lease import Lease, Rates, Refusals, same
+from asyncli.agent.lease import Lease, Rates, Refusals, equal_secrets
 from asyncli.agent.wire import KEEPS_S, LEASE_S, MOST_ROWS
 from asyncli.findings.probes import probe_slowed
 from asyncli.records import Finding, Sample
@@ -71,11 +71,11 @@ def test_what_holds_on_stands_until_it_is_over() -> None:
     for code in ("slabinfo_unreadable", "status_lost", "server_restarted"):
         buffer.finding(0.0, Finding(code, "info", code))
     buffer.finding(0.0, probe_slowed("session_memory", 0.02, 2.0, 0.01))
-    assert buffer.standing[-1].fields["probe"] == "agent_memory"
-    assert [one.code for one in buffer.standing] == ["slabinfo_unreadable", "status_lost", "agent_memory_slowed"]
+    assert buffer.lasting[-1].fields["probe"] == "agent_memory"
+    assert [one.code for one in buffer.lasting] == ["slabinfo_unreadable", "status_lost", "agent_memory_slowed"]
     buffer.finding(1.0, Finding("status_back", "info", ""))
     buffer.finding(1.0, Finding("server_ended", "error", ""))
-    assert [one.code for one in buffer.standing] == ["slabinfo_unreadable", "agent_memory_slowed", "server_ended"]
+    assert [one.code for one in buffer.lasting] == ["slabinfo_unreadable", "agent_memory_slowed", "server_ended"]
     buffer.sample(Sample(2.0, {"server.cpu_s": 1.0, "kernel.tcp_tw": 1.0}))
     assert buffer.latest(3.0) == {"kernel.tcp_tw": 1.0}
     buffer.finding(3.0, Finding("server_back", "info", ""))
@@ -96,8 +96,8 @@ def test_a_lease_is_one_sessions_until_it_falls_silent() -> None:
     assert lease.renew("1", 10 * LEASE_S)
     assert lease.take("b", 20 * LEASE_S) == "2"
     assert not lease.renew("1", 20 * LEASE_S)
-    assert not lease.leave("1")
-    assert lease.leave("2")
+    assert not lease.release("1")
+    assert lease.release("2")
     assert not lease.held(20 * LEASE_S)
     assert lease.take("c", 20 * LEASE_S) == "3"
 
@@ -127,4 +127,4 @@ def test_refusals_are_few_lines_and_all_counted() -> None:
 
 @pytest.mark.parametrize(("given_", "is_it"), [("abc", True), ("abd", False), ("", False), ("abc ", False), ("ä\udc80", False)])
 def test_secrets_are_compared_whole(given_: str, is_it: bool) -> None:
-    assert same(given_, "abc") is is_it
+    assert equal_secrets(given_, "abc") is is_it

@@ -76,7 +76,7 @@ def test_certificates(tmp_path: Path, server: Server, agent: AnAgent) -> None:
         there.signal(signal.SIGSTOP)
         socket.create_connection(("127.0.0.1", there.port)).close()
         there.signal(signal.SIGCONT)
-        there.until(lambda: "it left in the handshake" in there.err, "who gave up is told so")
+        there.until(lambda: "it closed during the handshake" in there.err, "who gave up is told so")
 
 
 def test_another_version_is_refused_on_both_sides(tmp_path: Path, server: Server, agent: AnAgent) -> None:

@@ -244,7 +244,7 @@ async def test_a_drain_is_obeyed_also_where_nothing_can_be_measured(actors: Call
 
 async def test_processes_whose_actor_stands_still_end_by_themselves(actors: Callable[[], HostActor], monkeypatch: pytest.MonkeyPatch) -> None:
     """Their Dask worker was stopped: nobody there could close what others open again."""
-    monkeypatch.setattr("asyncli.cluster.actor._PROCESSES_LEASH_S", 1)
+    monkeypatch.setattr("asyncli.cluster.actor._PROCESSES_TIMEOUT_S", 1)
     actor = actors()
     assert await actor.open(SHARD) == ""
     try:
@@ -254,7 +254,7 @@ async def test_processes_whose_actor_stands_still_end_by_themselves(actors: Call
         heard: list[Up] = []
         async with asyncio.timeout(DEADLINE_S):
             while not heard or not isinstance(heard[-1], Failed):
-                heard += [msgspec.msgpack.decode(frame, type=UP) for frame in await actor.said(len(heard), 1.0)]
+                heard += [msgspec.msgpack.decode(frame, type=UP) for frame in await actor.messages(len(heard), 1.0)]
         # Not by itself: it may be taken in again.
         assert heard[-1].away
         async with asyncio.timeout(DEADLINE_S):

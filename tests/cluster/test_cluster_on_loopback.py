@@ -105,7 +105,7 @@ def one_line(folder: Path, server: Server, address: str, *arguments: str) -> str
 def test_fewer_hosts_than_were_asked_for_are_refused(
     running: Running, tmp_path: Path, empty: Hosts, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("asyncli.cluster.link._COME_S", 2.0)
+    monkeypatch.setattr("asyncli.cluster.link._HOSTS_WAIT_S", 2.0)
     empty.worker()
     done = here(tmp_path, "check", server.url, "--cluster", empty.address, "--cluster-hosts", "2")
     assert (done.status, done.out) == (2, "")
@@ -375,11 +375,11 @@ def test_so_many_hosts_are_waited_for(folder: Path, there: There) -> None:
     there.hosts.stop_workers()
     asked = ("-c", "10", "--hold", "0.2", *SHORT, "--cluster-hosts", "1")
     with Program(folder, "soak", there.server.url, "--cluster", there.address, *asked) as program:
-        program.until(lambda: "waits, for 60 s" in program.out, "it says that it waits")
+        program.until(lambda: "waiting up to 60 s" in program.out, "it says that it waits")
         there.hosts.worker()
         assert (program.wait().status, program.err) == (0, "")
     (again := folder / "again").mkdir()
     with Program(again, "soak", there.server.url, "--cluster", there.address, *asked[:-1], "2") as program:
-        program.until(lambda: "waits, for 60 s" in program.out, "it says that it waits")
+        program.until(lambda: "waiting up to 60 s" in program.out, "it says that it waits")
         program.signal()
         assert (program.wait().status, program.err.count("\n")) == (130, 1)

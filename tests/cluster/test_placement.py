@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from asyncli import __version__
 from asyncli.cluster.host_probe import HostProbe, probe_client_host, read_probe
-from asyncli.cluster.placement import Member, Placement, ends_there, place, said_of
+from asyncli.cluster.placement import Member, Placement, place, placement_finding, sampled_ends
 from asyncli.engine.fleet import PATIENCE_S, Room, TickMerger, assign, held_by, take_over
 from asyncli.engine.shard import build_shard
 from asyncli.engine.spread import Destination, Spread
@@ -126,7 +126,7 @@ def test_a_silent_host_holds_nothing_that_counts_and_a_lost_one_is_our_loss() ->
     [(True, 100, 2), (False, 100, 1), (True, 0, 1), (False, 0, 0), (True, 50, None), (False, 50, None)],
 )
 def test_how_many_ends_this_kernel_has(server_here: bool, opened_here: int, ends: int | None) -> None:
-    assert ends_there(server_here, opened_here, 100) == ends
+    assert sampled_ends(server_here, opened_here, 100) == ends
 
 
 @pytest.mark.parametrize(
@@ -165,7 +165,7 @@ def test_a_host_that_holds_less_than_a_share_is_left_out_and_named() -> None:
     assert [one.name for one in whole.members] == ["a", "b"]
     assert all(one.workers for one in whole.members)
     assert sum(whole.share(one.workers) for one in whole.members) == 60_000
-    assert "small" in said_of(whole).evidence
+    assert "small" in placement_finding(whole).evidence
 
 
 def test_a_batch_that_fits_on_no_host_is_told_as_such() -> None:

@@ -27,12 +27,12 @@ class Machine:
         return Clocks(self.monotonic_s, self.boot_s, self.wall_s) if self.legible else None
 
     def goes_on(self, seconds: float, *, slept: float = 0.0, stepped: float = 0.0) -> list[str]:
-        """A look after so many seconds awake; the codes of what it found."""
+        """A compare after so many seconds awake; the codes of what it found."""
         self.monotonic_s += seconds
         self.boot_s += seconds + slept
         self.wall_s += seconds + slept + stepped
         self.findings.clear()
-        self.watch.look()
+        self.watch.compare()
         return [one.code for one in self.findings]
 
 
@@ -77,5 +77,5 @@ def test_several_things_at_once_and_a_look_that_failed(machine: Machine) -> None
     machine.legible = False
     assert machine.goes_on(1.0, slept=30.0) == []
     machine.legible = True
-    # What a look could not see the next one does.
+    # The next comparison finds what a failed reading could not.
     assert machine.goes_on(1.0) == ["suspended"]

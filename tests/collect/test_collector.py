@@ -13,7 +13,7 @@ from programs import serving
 from asyncli.collect import sampler as module
 from asyncli.collect.collector import Collector
 from asyncli.collect.probe_budget import ProbeReading
-from asyncli.collect.sampler import Watching
+from asyncli.collect.sampler import SamplerOptions
 from asyncli.metrics import METRICS
 from asyncli.plan import Plan
 from asyncli.records import Finding, Sample
@@ -47,7 +47,7 @@ class Bench:
         self.findings: list[Finding] = []
         self.probes: dict[str, Any] | None = more.pop("probes", None)
         local, more = more.pop("local", False), {"generator_pids": lambda: (os.getpid(),), "sleep": clock.sleep} | more
-        self.collector = Collector(plan, Watching(clock=clock, on_sample=self.samples.append, on_finding=self.findings.append, **more), local=local)
+        self.collector = Collector(plan, SamplerOptions(clock=clock, on_sample=self.samples.append, on_finding=self.findings.append, **more), local=local)
 
     async def open(self) -> None:
         """With the probes of the test, where it has its own."""

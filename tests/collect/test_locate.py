@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from asyncli.collect import locate
-from asyncli.collect.listening import unheard
+from asyncli.collect.listening import no_listener
 from asyncli.collect.locate import Found, ServerFacts, config_path, find_server, matching_inodes, topmost
 from asyncli.collect.procfs import Listener, read_stat
 from asyncli.errors import HostError
@@ -103,7 +103,7 @@ def test_a_server_is_found_by_its_unix_socket_by_whatever_name(tmp_path: Path, m
             # It is our own: so it was found.
             found = find_server(plan(connect_to=place), local=True, ours={os.getpid()})
             assert (found.pids, "own process" in found.why_not, place in found.why_not) == ((), True, True)
-            assert unheard([(place.removeprefix("unix:"), 0)]) is None
+            assert no_listener([(place.removeprefix("unix:"), 0)]) is None
     # Under a relative name: a connect tells whose it is.
     with socket.socket(socket.AF_UNIX) as listener:
         monkeypatch.chdir(tmp_path)
@@ -111,7 +111,7 @@ def test_a_server_is_found_by_its_unix_socket_by_whatever_name(tmp_path: Path, m
         listener.listen()
         monkeypatch.chdir("/")
         assert "own process" in find_server(plan(connect_to=f"unix:{tmp_path}/relative"), local=True, ours={os.getpid()}).why_not
-    left, gone = unheard([(str(path), 0)]), unheard([(str(tmp_path / "none"), 0)])
+    left, gone = no_listener([(str(path), 0)]), no_listener([(str(tmp_path / "none"), 0)])
     assert (f"unix:{path}" in left.what, "left" in left.what, "left" in gone.what) == (True, True, False)
 
 
@@ -227,19 +227,19 @@ def test_another_configuration_is_one_of_other_directives() -> None:
 
 
 def test_whether_anything_listens_is_read_from_the_tables(server: Forked, tmp_path: Path) -> None:
-    assert unheard([("127.0.0.1", server.port)]) is None
+    assert no_listener([("127.0.0.1", server.port)]) is None
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         port = bound.getsockname()[1]
-        nobody = unheard([("127.0.0.1", port), ("::1", port)])
+        nobody = no_listener([("127.0.0.1", port), ("::1", port)])
         assert (f"127.0.0.1:{port}, [::1]:{port}" in nobody[0], nobody[1]) == (True, None)
         # One of two is enough; and another address of the same port is none.
-        assert unheard([("127.0.0.1", port), ("127.0.0.1", server.port)]) is None
-        assert unheard([("127.0.0.2", server.port)]) is not None
+        assert no_listener([("127.0.0.1", port), ("127.0.0.1", server.port)]) is None
+        assert no_listener([("127.0.0.2", server.port)]) is not None
     with socket.create_server(("0.0.0.0", 0)) as anywhere:
-        assert unheard([("127.0.0.3", anywhere.getsockname()[1])]) is None
+        assert no_listener([("127.0.0.3", anywhere.getsockname()[1])]) is None
     # Where there are no tables, nothing is known.
-    assert unheard([("127.0.0.1", 1)], tmp_path) is None
+    assert no_listener([("127.0.0.1", 1)], tmp_path) is None
 
 
 @pytest.mark.parametrize(("host", "named"), [("::1", "127.0.0.1"), ("127.0.0.1", "::1"), ("127.0.0.2", "127.0.0.1")])
@@ -252,7 +252,7 @@ def test_a_port_that_listens_at_another_address_is_said_with_that_address(host: 
     with listener:
         port = listener.getsockname()[1]
         there, url = (f"[{one}]" if ":" in one else one for one in (host, named))
-        what = unheard([(named, port)])
+        what = no_listener([(named, port)])
         assert (there in what[0], what[1]) == (True, f"http://{there}:{port}/")
         found = find_server(plan(f"http://{url}:{port}/"), local=True)
         assert (found.why_not, f"http://{there}:{port}/" in found.remedy) == (what[0], True)
@@ -266,8 +266,8 @@ def test_a_port_that_a_rule_leads_elsewhere_is_heard() -> None:
             rule += " add rule ip nat output tcp dport 8080 redirect to :8081"
             if shutil.which("nft") is None or subprocess.run(["nft", rule], capture_output=True, check=False).returncode:
                 pytest.skip("no nft, or no NAT in this kernel")
-            assert unheard([("10.77.0.8", 8080)]) is not None
+            assert no_listener([("10.77.0.8", 8080)]) is not None
             with socket.create_server(("", 8081)):
-                assert unheard([("10.77.0.8", 8080)]) is None
+                assert no_listener([("10.77.0.8", 8080)]) is None
     except HostError as error:
         pytest.skip(str(error))
