@@ -31,7 +31,7 @@ def cut_off(tmp_path: Path) -> Path:
 
 
 def resume(before: Interrupted) -> RunWriter:
-    return RunWriter.resume(before.path, {}, recorded=before.recorded, anew=True)
+    return RunWriter.resume(before.path, {}, recorded=before.recorded, restart=True)
 
 
 def held(path: Path, *, ends_s: float | None = None, findings: tuple[Finding, ...] = (), drained: bool = False, **plan: object) -> Path:
@@ -69,9 +69,9 @@ def test_a_hold_that_was_cut_short_is_not_said_to_have_come_to_its_end(tmp_path:
     for number, found in enumerate((stopped, by_limit, older)):
         with pytest.raises(StoreError) as caught:
             read_interrupted(held(tmp_path / f"{number}.db", findings=(found,), drained=True))
-        assert "came to its end" not in str(caught.value)
+        assert "was complete" not in str(caught.value)
     resumed = Finding("resumed", "warning", "the run was cut off")
-    with pytest.raises(StoreError, match="came to its end"):
+    with pytest.raises(StoreError, match="was complete"):
         read_interrupted(held(tmp_path / "again.db", findings=(stopped, resumed), drained=True))
 
 
