@@ -88,7 +88,7 @@ LINES: list[tuple[str, str]] = [
     ("bench URL --pipeline 5 --rate 5", "--pipeline: at a rate each request has its own instant"),
     ("bench URL --pipeline 5 --method POST", "--pipeline: a POST may not be sent again"),
     ("bench URL --body @missing", "--body: 'missing' cannot be read (No such file or directory)"),
-    ("bench URL --server-pid 4000000", "--server-pid: no process 4000000"), ("bench URL -c 60k --workers 1", "descriptors of one process"),
+    ("bench URL --server-pid 4000000", "--server-pid: no process 4000000"), ("bench URL -c 60k --workers 1", "descriptors per process"),
     ("bench URL --fail-if lots>1", "--fail-if: 'lots' is no number of a run"),
     ("bench URL --json no/such.json", "--json: no/such.json lies in a folder that does not exist"),
     ("capacity URL --start 0", "--start: '0' is below 1"), ("capacity URL --most 11M", "--most: '11M' is more than one run is built for"),
@@ -188,7 +188,7 @@ def test_a_status_url_that_is_no_status_page_is_one_line(tmp_path: Path, answer:
     ("arguments", "what"),
     [
         (["-c", "1M", "--source", "127.0.0.1", "--workers", "200"], r"local ports: .*; 1 source x 1 destination x ([\d,]+) ports = \1;"),
-        (["-c", "200k", "--workers", "1"], r"descriptors of one process: .*200,000 connections in 1 process"),
+        (["-c", "200k", "--workers", "1"], r"descriptors per process .*200,000 connections in 1 process"),
     ],
     ids=["ports", "descriptors"],
 )
@@ -199,7 +199,7 @@ def test_too_many_connections_are_refused_before_the_first_with_the_sum_and_the_
     assert (done.status, done.out) == (2, "")
     lines = done.err.splitlines()
     assert any(re.search(what, line) for line in lines), done.err
-    assert all(re.match(r"asyncli: .+; mend: .+", line) for line in lines), "each shortfall carries its mend"
+    assert all(re.match(r"asyncli: .+; remedy: .+", line) for line in lines), "each shortfall has its remedy"
     assert "--force" in lines[-1]
     assert list(tmp_path.glob("*.db*")) == []
 
