@@ -16,7 +16,7 @@ from asyncli.preflight.checks import STALL_S, Verdict, limit, longest_gap_s, mea
 from asyncli.preflight.nginx_config import Listen, NginxConfig, Timers, timers_for
 from asyncli.records import Check
 from asyncli.template import OpenTemplate
-from asyncli.units import format_count, format_duration
+from asyncli.units import format_count, format_duration, format_many
 from asyncli.values import Target
 
 # nginx's NGX_LISTEN_BACKLOG on Linux.
@@ -229,7 +229,7 @@ def _slots(config: NginxConfig, workers: int, plan: Plan) -> Check:
     most = _share(plan.connections, workers)
     # nginx closes only idle HTTP connections, not upgraded ones or streams.
     free = 0.0 if plan.upgrades else _REUSE_BELOW
-    detail = f"{workers} x {format_count(config.worker_connections)}"
+    detail = f"{format_many(workers, 'worker')} x {format_count(config.worker_connections)}"
     detail += "" if plan.upgrades else "; nginx closes idle clients when a sixteenth or less is free"
     remedy = f"worker_connections {math.ceil(_COMFORTABLE * most) + 16} in nginx.conf"
     verdict: Verdict = "ok"
@@ -243,14 +243,14 @@ def _slots(config: NginxConfig, workers: int, plan: Plan) -> Check:
 
 def _descriptors(config: NginxConfig, workers: int, plan: Plan, host: Host) -> Check:
     need = math.ceil(_share(plan.connections, workers)) + _WORKER_DESCRIPTORS
-    have, source = config.rlimit_nofile, "worker_rlimit_nofile"
+    have, source = config.rlimit_nofile, "set by worker_rlimit_nofile"
     if have is None:
         have, source = host.inherited_nofile, "inherited from the running master (no worker_rlimit_nofile)"
     short: Verdict = "short" if have is not None and math.ceil(plan.connections / workers) > have else "warn"
     return limit(
         "nginx_nofile", "descriptors per nginx worker", "descriptors", have, need, short=short,
         source="there is no worker_rlimit_nofile, and the master's limit",
-        detail=f"{source}; past it accept() fails with EMFILE, which only nginx's error log shows",
+        detail=f"{source}; beyond it accept() fails with EMFILE, which only nginx's error log shows",
         remedy=f"worker_rlimit_nofile {need + need // 10} in nginx.conf, or more worker_processes",
     )  # fmt: skip
 
