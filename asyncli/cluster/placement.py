@@ -14,7 +14,7 @@ import msgspec
 from asyncli.cluster.host_probe import HostProbe
 from asyncli.engine.fleet import Room, assign, held_by, take_over
 from asyncli.engine.shard import Shard
-from asyncli.engine.spread import OWN_DESCRIPTORS, Destination, Spread, share, workers_needed
+from asyncli.engine.spread import OWN_DESCRIPTORS, Destination, Spread, workers_needed
 from asyncli.errors import ClusterError, HeldError, PlanError, PreflightError
 from asyncli.findings.generator import cluster, cluster_open
 from asyncli.plan import Plan
@@ -168,9 +168,7 @@ def room_of(plan: Plan, seen: HostProbe) -> Room:
 def _refusals(plan: Plan, seen: HostProbe, connections: int) -> list[Check]:
     assert seen.spread is not None
     nofile = seen.limits.nofile_hard or 1024
-    workers = workers_needed(connections, nofile, seen.limits.cpus or 1)
-    while share(connections, plan.batch, workers, 0) + OWN_DESCRIPTORS > nofile and workers < connections:
-        workers += 1
+    workers = workers_needed(connections, nofile, seen.limits.cpus or 1, plan.batch)
     spread = msgspec.structs.replace(seen.spread, workers=workers)
     return refusals(host_checks(_part(plan, connections), spread, seen.limits))
 

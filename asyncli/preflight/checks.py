@@ -124,10 +124,7 @@ def _smaller_shares(plan: Plan, nofile: int) -> str:
     # One process opens a whole batch.
     if plan.batch > room:
         return f"--batch {max(1, room // 2)}"
-    enough = workers_needed(plan.connections, nofile, 1)
-    while share(plan.connections, plan.batch, enough, 0) > room:
-        enough += 1
-    return f"--workers {enough}, or leave --workers out"
+    return f"--workers {workers_needed(plan.connections, nofile, 1, plan.batch)}, or leave --workers out"
 
 
 def _nr_open(plan: Plan, spread: Spread, limits: Limits) -> Iterator[Check]:
