@@ -118,8 +118,8 @@ class Agent:
             web.get("/metrics", self._metrics, allow_head=False),
         ])  # fmt: skip
         # aiohttp logs what is no HTTP request: it counts as a refusal.
-        log = logging.Logger("asyncli.agent")
-        log.addHandler(_OnWarning(lambda: self._refuse("a client", "it sent no HTTP request")))
+        log = logging.Logger("asyncli.agent", logging.WARNING)
+        log.addFilter(self._on_aiohttp_warning)
         self._runner = web.AppRunner(
             app,
             access_log=None,
@@ -202,6 +202,10 @@ class Agent:
             return True
         scheme, _, given = request.headers.get("Authorization", "").partition(" ")
         return equal_secrets(given.strip(), self._token) and scheme.lower() == "bearer"
+
+    def _on_aiohttp_warning(self, _: logging.LogRecord) -> bool:
+        self._refuse("a client", "it sent no HTTP request")
+        return False
 
     def _refuse(self, address: str, why: str) -> None:
         line = self._refusals.line(address, why, time.monotonic())
@@ -304,15 +308,6 @@ class _RefusedError(Exception):
     def __init__(self, status: int, why: str) -> None:
         super().__init__(why)
         self.status, self.why = status, why
-
-
-class _OnWarning(logging.Handler):
-    def __init__(self, refuse: Callable[[], None]) -> None:
-        super().__init__(logging.WARNING)
-        self._refuse = refuse
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self._refuse()
 
 
 async def _hide_versions(_: web.Request, response: web.StreamResponse) -> None:

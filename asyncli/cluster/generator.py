@@ -17,22 +17,8 @@ import msgspec
 
 from asyncli.cluster.placement import Member, Placement
 from asyncli.cluster.remote_host import CLOSE_S, Handle, RemoteHost, Usage
+from asyncli.engine import shard as wire
 from asyncli.engine.fleet import Room, TickMerger
-from asyncli.engine.shard import (
-    Adopt,
-    Drain,
-    Failed,
-    HostFinding,
-    ProcessUsage,
-    Shard,
-    Start,
-    Ticked,
-    Up,
-    WorkerBack,
-    WorkerLost,
-    WorkerReplaced,
-    WorkerSilent,
-)  # fmt: skip
 from asyncli.errors import AsyncliError
 from asyncli.findings.generator import host_back, host_joined, host_lost, host_silent, hosts_all_lost, share_taken
 from asyncli.metrics import SILENT
@@ -63,7 +49,7 @@ class ClusterGenerator:
     def __init__(
         self,
         fleet: Placement,
-        shard: Shard,
+        shard: wire.Shard,
         start_actor: Callable[[Member], Awaitable[Handle]],
         find: Callable[[set[str]], Awaitable[list[Member]]],
     ) -> None:
@@ -75,7 +61,7 @@ class ClusterGenerator:
         # Hosts with an actor to release at the end.
         self._with_actor: list[RemoteHost] = []
         self._merging = TickMerger()
-        self._out: asyncio.Queue[Up | None] = asyncio.Queue()
+        self._out: asyncio.Queue[wire.Up | None] = asyncio.Queue()
         self._tasks: list[asyncio.Task[None]] = []
         self._t0: float | None = None
         self._draining = self._closed = False
@@ -109,18 +95,18 @@ class ClusterGenerator:
         """Start the ramp at ``t0`` of our monotonic clock, converted to the clock of each host."""
         self._t0 = t0
         for host in self._living():
-            host.orders.put_nowait(Start(t0 + host.clock.offset_s))
+            host.orders.put_nowait(wire.Start(t0 + host.clock.offset_s))
 
     def drain(self) -> None:
         self._draining = True
         for host in self._living():
-            host.orders.put_nowait(Drain())
+            host.orders.put_nowait(wire.Drain())
 
-    async def messages(self) -> AsyncIterator[Up]:
+    async def messages(self) -> AsyncIterator[wire.Up]:
         """The hosts' messages, with ticks merged into one a second; a last :class:`Failed` after the loss of all hosts."""
         while (message := await self._out.get()) is not None:
             yield message
-            if isinstance(message, Failed):
+            if isinstance(message, wire.Failed):
                 return
 
     def document(self) -> list[dict[str, Any]]:
@@ -170,40 +156,40 @@ class ClusterGenerator:
         host.begin(self._on_task_end)
         return host
 
-    def _on_messages(self, host: RemoteHost, messages: list[Up]) -> None:
+    def _on_messages(self, host: RemoteHost, messages: list[wire.Up]) -> None:
         now = time.monotonic()
         # After the start only ticks count as contact: the actor may answer while its processes hang.
-        if self._t0 is None or any(isinstance(message, Ticked) for message in messages):
+        if self._t0 is None or any(isinstance(message, wire.Ticked) for message in messages):
             if host.silent:
                 host.silent = False
                 self._merging.silence(host.name, False)
                 self._record_finding(host_back(host.name, now - host.heard_s))
                 # The analysis uses this to explain the host's losses meanwhile.
-                self._out.put_nowait(ProcessUsage({f"{SILENT}{host.name}": now - host.heard_s}))
+                self._out.put_nowait(wire.ProcessUsage({f"{SILENT}{host.name}": now - host.heard_s}))
             host.heard_s = now
         for message in messages:
             if not host.over:
                 self._on_message(host, message)
         self._forward(now)
 
-    def _on_message(self, host: RemoteHost, message: Up) -> None:
+    def _on_message(self, host: RemoteHost, message: wire.Up) -> None:
         match message:
-            case Ticked(tick=tick):
+            case wire.Ticked(tick=tick):
                 tick.dropped = self._dropped(host, tick.dropped)
                 host.silent_workers.ticked()
                 self._merging.heard(host.name, tick)
-            case ProcessUsage(values=values):
+            case wire.ProcessUsage(values=values):
                 if (whole := self._usage.measured(host.name, values, [one.name for one in self._living()])) is not None:
-                    self._out.put_nowait(ProcessUsage(whole))
-            case Failed(why=why, away=away):
+                    self._out.put_nowait(wire.ProcessUsage(whole))
+            case wire.Failed(why=why, away=away):
                 self._lose(host, f"has given up ({why})", for_good=not away)
-            case WorkerReplaced(worker=worker) if worker in host.adopting:
+            case wire.WorkerReplaced(worker=worker) if worker in host.adopting:
                 host.adopting.discard(worker)
-            case WorkerLost() | WorkerReplaced() | WorkerSilent() | WorkerBack():
+            case wire.WorkerLost() | wire.WorkerReplaced() | wire.WorkerSilent() | wire.WorkerBack():
                 host.silent_workers.heard(message)
                 message.host = host.name
                 self._out.put_nowait(message)
-            case HostFinding():
+            case wire.HostFinding():
                 self._out.put_nowait(message)
 
     def _dropped(self, host: RemoteHost, dropped: dict[int, int]) -> dict[int, int]:
@@ -219,7 +205,7 @@ class ClusterGenerator:
     def _forward(self, now: float) -> None:
         if self._t0 is not None and now >= self._stalled_until:
             for tick in self._merging.due(now - self._t0):
-                self._out.put_nowait(Ticked(tick))
+                self._out.put_nowait(wire.Ticked(tick))
 
     async def _watch(self) -> None:
         while True:
@@ -255,7 +241,7 @@ class ClusterGenerator:
         self._forward(host.lost_s)
         held = self._merging.lose(host.name, host.silent_workers.held, host.silent_workers.awaiting)
         for one in host.silent_workers:
-            self._out.put_nowait(WorkerLost(one.worker, one.pid, "was lost with its host", one.held, host=host.name))
+            self._out.put_nowait(wire.WorkerLost(one.worker, one.pid, "was lost with its host", one.held, host=host.name))
         self._usage.lose(host.name)
         for task in host.tasks:
             if task is not asyncio.current_task():
@@ -283,8 +269,8 @@ class ClusterGenerator:
 
     def _give_up(self, why: str) -> None:
         if self._t0 is not None:
-            self._out.put_nowait(Ticked(self._merging.rest()))
-        self._out.put_nowait(Failed(why))
+            self._out.put_nowait(wire.Ticked(self._merging.rest()))
+        self._out.put_nowait(wire.Failed(why))
 
     def _reopen(self) -> str:
         """Assign idle worker numbers to hosts with room; returns in words to which."""
@@ -306,7 +292,7 @@ class ClusterGenerator:
         """Assign these idle worker numbers to the host."""
         host.workers += numbers
         host.adopting.update(numbers)
-        host.orders.put_nowait(Adopt(numbers, crowded=host.member.spread.crowds(self._fleet.share(host.workers))))
+        host.orders.put_nowait(wire.Adopt(numbers, crowded=host.member.spread.crowds(self._fleet.share(host.workers))))
         self._merging.join(host.name, len(numbers))
         self._merging.taken(len(numbers))
 
@@ -351,10 +337,10 @@ class ClusterGenerator:
             self._idle += numbers
             raise
         if self._t0 is not None:
-            host.orders.put_nowait(Start(self._t0 + host.clock.offset_s))
+            host.orders.put_nowait(wire.Start(self._t0 + host.clock.offset_s))
         self._assign(host, numbers)
         if self._draining:
-            host.orders.put_nowait(Drain())
+            host.orders.put_nowait(wire.Drain())
         self._record_finding(host_joined(name, self._fleet.share(numbers), self._fleet.plan.reopen))
 
     def _schedule_close(self, host: RemoteHost) -> None:
@@ -370,10 +356,10 @@ class ClusterGenerator:
         return "reopened" if self._fleet.plan.reopen else "taken over"
 
     def _record_finding(self, finding: Finding) -> None:
-        self._out.put_nowait(HostFinding(finding))
+        self._out.put_nowait(wire.HostFinding(finding))
 
     def _on_task_end(self, task: asyncio.Task[None]) -> None:
         """Report a failed task: a bug, which would otherwise look like a silent fleet."""
         error = None if task.cancelled() else task.exception()
         if error is not None and not self._closed:
-            self._out.put_nowait(Failed(why=f"{task.get_name()} failed: {type(error).__name__}: {error}"))
+            self._out.put_nowait(wire.Failed(why=f"{task.get_name()} failed: {type(error).__name__}: {error}"))

@@ -314,7 +314,7 @@ def own_ancestry(proc: Path = PROC) -> frozenset[int]:
 
 def describe(found: Found, server_header: str = "", proc: Path = PROC) -> ServerFacts:
     """Facts of the found server. Runs nginx or HAProxy to print its version if that is safe (asyncli/trust.py)."""
-    version = printable_version(server_header)
+    version = oneline(server_header)[:80] or None
     if not found.pids:
         return ServerFacts(version=version, hidden=found.hidden)
     pid = found.pids[0]
@@ -345,10 +345,6 @@ def describe(found: Found, server_header: str = "", proc: Path = PROC) -> Server
         config_hash=_fingerprint(config, user_of(pid, proc)),
         not_asked=not_asked,
     )
-
-
-def printable_version(server_header: str) -> str | None:
-    return oneline(server_header)[:80] or None
 
 
 def config_path(command: str, built: str, cwd: str | None) -> str | None:

@@ -141,7 +141,7 @@ def read_limits(root: Path = Path("/")) -> Limits:
         pids_limit=pids_limit,
         pids_used=pids_used,
         threads_max=_number(sys / "kernel/threads-max"),
-        cpus=_cpus(status.get("Cpus_allowed_list")),
+        cpus=sum(last - first + 1 for first, last in _ranges(status.get("Cpus_allowed_list", ""))) or None,
         cpu_quota=_cpu_quota(root, cgroups),
         sockets_used=sockets.get("sockets.used"),
         tcp_inuse=sockets.get("TCP.inuse"),
@@ -222,10 +222,6 @@ def _reserved(path: Path, low: int | None, high: int | None) -> int:
     if low is None or high is None:
         return 0
     return sum(max(0, min(last, high) - max(first, low) + 1) for first, last in _ranges(_text(path) or ""))
-
-
-def _cpus(value: str | None) -> int | None:
-    return sum(last - first + 1 for first, last in _ranges(value or "")) or None
 
 
 def _sockstat(path: Path) -> dict[str, int]:

@@ -77,13 +77,10 @@ def _target_checks(config: NginxConfig, plan: Plan, target: Target, host: Host) 
         detail = "only one of nginx and the plan uses it, so no request succeeds"
         yield Check("nginx_proxy_protocol", what, "short", detail=detail, remedy=remedy)
     if not plan.upgrades:
-        yield from _timeout_checks(timers_for(server, _path_of_first(target)), plan)
+        # Of connection 0; a placeholder for the plan's data stays.
+        path_asked = OpenTemplate(target.path).fill({"n": 0, "random": "0" * 6})
+        yield from _timeout_checks(timers_for(server, path_asked), plan)
     yield from _capacity_checks(config, listen, plan, host)
-
-
-def _path_of_first(target: Target) -> str:
-    """The path of connection 0; a placeholder for the plan's data stays."""
-    return OpenTemplate(target.path).fill({"n": 0, "random": "0" * 6})
 
 
 _RANK: dict[str, int] = {"ok": 0, "unknown": 1, "warn": 2, "short": 3}

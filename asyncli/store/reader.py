@@ -184,9 +184,7 @@ def is_sqlite(path: Path) -> bool:
 
 
 def _empty(path: Path, or_else: str = "") -> StoreError:
-    return NotBegunError(
-        f"{path}: is empty: its run has not begun, or ended before it began{or_else}; name another run file"
-    )
+    return NotBegunError(f"{path}: is empty: its run has not begun, or ended before it began{or_else}; name another run file")
 
 
 def _identify(path: Path, connection: sqlite3.Connection) -> None:

@@ -9,13 +9,12 @@ from __future__ import annotations
 import math
 import os
 import sqlite3
-from collections.abc import Sequence
 
 import msgspec
 
 from asyncli.core.histogram import Histogram, bucket
 from asyncli.metrics import HOST_USED_BYTES, KERNEL_LISTING_BYTES, SERVER_PSS_BYTES, SERVER_RSS_BYTES, STATUS_ACTIVE
-from asyncli.records import Finding, Phase, Tick
+from asyncli.records import Finding, Tick
 from asyncli.run import Run
 from asyncli.samples import Samples
 from asyncli.store.decoding import StoredHistogram, decode_tick
@@ -41,7 +40,8 @@ def read_index_entry(path: str | os.PathLike[str]) -> Run:
 def _load(connection: sqlite3.Connection) -> Run:
     run = read_frame(connection)
     run.ticks = read_ticks(connection, _decode_light)
-    run.samples, skipped = _samples(connection, _samples_until(run.phases))
+    until_s = next((one.start_s + _INTO_HOLD_S for one in run.phases if one.name == "hold"), math.inf)
+    run.samples, skipped = _samples(connection, until_s)
     run.findings = [*read_findings(connection), *skipped]
     return run
 
@@ -69,14 +69,9 @@ def _decode_light(payload: bytes) -> Tick:
     return tick
 
 
-def _samples_until(phases: Sequence[Phase]) -> float | None:
-    """The instant (s) after which no sample is read; None for a run without a hold."""
-    return next((one.start_s + _INTO_HOLD_S for one in phases if one.name == "hold"), None)
-
-
-def _samples(connection: sqlite3.Connection, until_s: float | None) -> tuple[Samples, list[Finding]]:
+def _samples(connection: sqlite3.Connection, until_s: float) -> tuple[Samples, list[Finding]]:
     marks = ", ".join("?" for _ in _METRICS)
     names = dict(connection.execute(f"SELECT id, name FROM metrics WHERE name IN ({marks}) ORDER BY id", _METRICS))
-    last = row_at(connection, "samples", math.inf if until_s is None else until_s)
+    last = row_at(connection, "samples", until_s)
     wanted = ", ".join(map(str, names)) or "NULL"
     return read_samples(connection, names, f"WHERE rowid <= {last} AND metric IN ({wanted})")

@@ -236,7 +236,8 @@ class RunWriter:
         last: _Statement = (_META, [("complete", _json(bool(self._closing))), ("dropped", _json(self.dropped))])
         self._put(*last)
         for attempt in range(_LAST_TRIES):
-            if self._write_out():
+            # The second commit writes the findings of the first.
+            if self._commit() and self._commit():
                 break
             if attempt < _LAST_TRIES - 1:
                 time.sleep(_LAST_WAIT_S)
@@ -254,10 +255,6 @@ class RunWriter:
                 with contextlib.suppress(OSError):
                     left.unlink()
         _release_lock(self._lock_fd)
-
-    def _write_out(self) -> bool:
-        """Write all, then the findings that writing made."""
-        return self._commit() and self._commit()
 
     def _commit(self) -> bool:
         """Write all in one transaction; after a failure the records wait. True if nothing is left."""

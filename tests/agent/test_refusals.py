@@ -96,11 +96,11 @@ def test_another_version_is_refused_on_both_sides(tmp_path: Path, server: Server
         (http(b"<html>"), "no Hello"),
         (http(b'{"protocol": 1, "asyncli": "0.1.0"}'), "no Hello"),
         (http(b"[" * 100_000), "no Hello"),
-        (http(b" " * 2_000_000), "answers more"),
+        (http(b" " * 2_000_000), "its answer is longer"),
         (http(b"", "404 Not Found"), "answers 404"),
         (http(b"", "302 Found"), "answers 302"),
         (http(b'{"error": "\\u001b[2J"}', "500 Oops"), "refuses: ?[2J"),
-        (b"SSH-2.0-OpenSSH_9.9\r\n", "no HTTP"),
+        (b"SSH-2.0-OpenSSH_9.9\r\n", "does not speak HTTP"),
         (b"", "closed"),
     ],
 )

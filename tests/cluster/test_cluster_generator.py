@@ -164,7 +164,7 @@ async def test_a_clock_that_drifts_on_is_told_again(monkeypatch: pytest.MonkeyPa
     generator = fleet(member("a", 0))
     host = generator._hosts["a"]
     host.actor, host.clock = Drifting(), Offset(0.0, 0.0)
-    keeping = asyncio.create_task(host._keep_time())
+    keeping = asyncio.create_task(host._watch_clock())
     await asyncio.wait_for(over.wait(), DEADLINE_S)
     keeping.cancel()
     told = [one.finding.fields["drift_s"] for one in await said(generator) if isinstance(one, HostFinding)]
@@ -188,7 +188,7 @@ def test_a_host_that_another_session_holds_by_one_of_its_workers_is_not_taken_in
     there = Cluster("tcp://scheduler:1")
     there._client = Scheduler()
     there._fleet = Placement(PLAN, (), 1, ())
-    assert [one.name for one in asyncio.run(there._find(set()))] == ["b"]
+    assert [one.name for one in asyncio.run(there._find_new_hosts(set()))] == ["b"]
 
 
 @pytest.fixture
