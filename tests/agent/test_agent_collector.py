@@ -63,7 +63,7 @@ class Told:
     ("seconds", "codes"),
     [(599, ["agent_lost", "agent_back"]), (600, ["agent_lost", "agent_back"]), (601, ["agent_lost", "agent_gap"])],
 )
-def test_one_sample_that_the_agent_had_dropped_is_missing(
+def test_one_sample_dropped_by_the_agent_is_a_gap(
     monkeypatch: pytest.MonkeyPatch, seconds: int, codes: list[str]
 ) -> None:
     told = Told(monkeypatch)
@@ -75,7 +75,7 @@ def test_one_sample_that_the_agent_had_dropped_is_missing(
     assert len(told.samples) == 5 + min(seconds, 600)
 
 
-def test_what_was_read_while_we_were_suspended_has_no_instant_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_samples_taken_during_our_suspension_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     told = Told(monkeypatch)
     for _ in range(20):
         told.read()
@@ -95,7 +95,7 @@ def test_what_was_read_while_we_were_suspended_has_no_instant_of_ours(monkeypatc
 
 
 @pytest.mark.parametrize("page", [NGINX, PREFORK, EVENT, HAPROXY], ids=["nginx", "prefork", "event", "haproxy"])
-def test_every_number_of_a_status_page_comes_through_an_agent(monkeypatch: pytest.MonkeyPatch, page: str) -> None:
+def test_every_number_of_a_status_page_passes_an_agent(monkeypatch: pytest.MonkeyPatch, page: str) -> None:
     told, buffer, values = Told(monkeypatch), SampleBuffer(), parse_page(page).values
     buffer.sample(Sample(told.now_s + told.ahead_s, values))
     (told.kept, _), told.taken = buffer.after(0), 1
@@ -103,7 +103,7 @@ def test_every_number_of_a_status_page_comes_through_an_agent(monkeypatch: pytes
     assert told.samples[-1].values == values
 
 
-def test_a_number_that_no_host_could_have_is_left_out_and_told_of_once(tmp_path: Path) -> None:
+def test_an_impossible_number_is_dropped_and_reported_once(tmp_path: Path) -> None:
     seen: list[Sample] = []
 
     class Looks(NoObserver):
@@ -117,6 +117,6 @@ def test_a_number_that_no_host_could_have_is_left_out_and_told_of_once(tmp_path:
     assert [one.code for one in recorder._early] == ["sample_refused"]
 
 
-def test_an_agents_clock_that_no_host_has() -> None:
+def test_an_impossible_agent_clock_is_refused() -> None:
     with pytest.raises(msgspec.ValidationError):
         msgspec.convert({"heard_s": 1e308, "said_s": 1.0}, Instants)

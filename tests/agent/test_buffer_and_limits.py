@@ -15,7 +15,7 @@ from asyncli.findings.probes import probe_slowed
 from asyncli.records import Finding, Sample
 
 
-def test_a_ring_keeps_ten_minutes_and_gives_what_came_since() -> None:
+def test_the_buffer_keeps_ten_minutes() -> None:
     buffer = SampleBuffer()
     assert (buffer.first, buffer.newest, buffer.after(0)) == (1, 0, ([], []))
     for second in range(1000):
@@ -33,7 +33,7 @@ def test_a_ring_keeps_ten_minutes_and_gives_what_came_since() -> None:
     assert seen == list(range(buffer.first, 1001))
 
 
-def test_a_ring_names_the_agent_itself_and_no_generator() -> None:
+def test_session_metrics_become_the_agents() -> None:
     buffer = SampleBuffer()
     buffer.sample(Sample(0.0, {
         "session.cpu_s": 1.0, "session.uss_bytes": 2.0, "probe.session": 3.0, "probe.session_memory": 4.0, "probe.generator": 5.0,
@@ -44,7 +44,7 @@ def test_a_ring_names_the_agent_itself_and_no_generator() -> None:
 
 
 @given(st.lists(st.booleans(), max_size=150), st.integers(0, 150))
-def test_every_finding_is_told_once_to_whoever_follows(events: list[bool], start: int) -> None:
+def test_every_finding_is_delivered_once(events: list[bool], start: int) -> None:
     buffer, told, wanted, after = SampleBuffer(), [], [], 0
     for number, is_sample in enumerate(events):
         if is_sample:
@@ -66,7 +66,7 @@ def test_every_finding_is_told_once_to_whoever_follows(events: list[bool], start
     assert told == wanted
 
 
-def test_what_holds_on_stands_until_it_is_over() -> None:
+def test_a_lasting_finding_is_listed_until_its_end() -> None:
     buffer = SampleBuffer()
     for code in ("slabinfo_unreadable", "status_lost", "server_restarted"):
         buffer.finding(0.0, Finding(code, "info", code))
@@ -83,7 +83,7 @@ def test_what_holds_on_stands_until_it_is_over() -> None:
     assert buffer.latest(400.0) == {}
 
 
-def test_a_lease_is_one_sessions_until_it_falls_silent() -> None:
+def test_a_lease_expires_without_renewal() -> None:
     words = map(str, itertools.count(1))
     lease = Lease(lambda: next(words))
     assert not lease.renew("", 0.0)
@@ -102,7 +102,7 @@ def test_a_lease_is_one_sessions_until_it_falls_silent() -> None:
     assert lease.take("c", 20 * LEASE_S) == "3"
 
 
-def test_rates_are_of_each_address_and_of_few() -> None:
+def test_rates_are_kept_for_recent_addresses() -> None:
     rates = Rates(1.0, 3.0)
     assert [rates.allow("a", 0.0) for _ in range(4)] == [True, True, True, False]
     assert rates.allow("b", 0.0)
@@ -112,7 +112,7 @@ def test_rates_are_of_each_address_and_of_few() -> None:
     assert len(rates._buckets) <= 256
 
 
-def test_refusals_are_few_lines_and_all_counted() -> None:
+def test_refusal_lines_are_limited_and_counted() -> None:
     refusals = Refusals()
     lines = [refusals.line("10.0.0.1", "its token is wrong", second / 10) for second in range(1000)]
     said = [line for line in lines if line is not None]
@@ -126,5 +126,5 @@ def test_refusals_are_few_lines_and_all_counted() -> None:
 
 
 @pytest.mark.parametrize(("given_", "is_it"), [("abc", True), ("abd", False), ("", False), ("abc ", False), ("ä\udc80", False)])
-def test_secrets_are_compared_whole(given_: str, is_it: bool) -> None:
+def test_secrets_are_equal_only_if_identical(given_: str, is_it: bool) -> None:
     assert equal_secrets(given_, "abc") is is_it

@@ -45,14 +45,14 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Any:
     time.tzset()
 
 
-def test_quiet_hours_say_nothing(machine: Machine) -> None:
+def test_a_slewed_clock_is_no_finding(machine: Machine) -> None:
     for _ in range(1000):
         assert machine.goes_on(1.0, stepped=0.09) == []  # chrony slews it
     assert machine.goes_on(4.9) == []
     assert machine.samples == []
 
 
-def test_a_suspension_has_a_beginning_an_end_and_a_length(machine: Machine) -> None:
+def test_a_suspension_has_its_start_end_and_length(machine: Machine) -> None:
     machine.goes_on(65.0)
     assert machine.goes_on(1.0, slept=60.0) == ["suspended"]
     (one,) = machine.findings
@@ -70,7 +70,7 @@ def test_a_step_of_the_wall_clock(machine: Machine, stepped: float, to_local: st
     assert machine.goes_on(1.0) == []
 
 
-def test_several_things_at_once_and_a_look_that_failed(machine: Machine) -> None:
+def test_suspension_with_a_step_a_stall_and_a_failed_reading(machine: Machine) -> None:
     assert machine.goes_on(1.0, slept=60.0, stepped=-2.0) == ["suspended", "clock_stepped"]
     assert machine.goes_on(12.0) == ["session_stalled"]
     assert machine.findings[0].fields == {"whose": "session", "until_s": 13.0, "for_s": 12.0}
