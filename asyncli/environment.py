@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from asyncli import __version__
-from asyncli.collect.listening import unheard
+from asyncli.collect.listening import no_listener
 from asyncli.engine.resolve import plan_spread
 from asyncli.engine.spread import Spread, show
 from asyncli.plan import Plan
@@ -38,7 +38,7 @@ async def probe_host(plan: Plan) -> tuple[Limits, Spread]:
     """
     raise_nofile()
     limits = read_limits()
-    return limits, await spread_over(limits, plan, listens=lambda address, port: unheard([(address, port)]) is None)
+    return limits, await spread_over(limits, plan, listens=lambda address, port: no_listener([(address, port)]) is None)
 
 
 async def spread_over(limits: Limits, plan: Plan, **more: Any) -> Spread:

@@ -176,7 +176,7 @@ def _unhurried(writer: RunWriter) -> Any:
     every, writing.COMMIT_EVERY_S = writing.COMMIT_EVERY_S, 0.01
 
     def put(record: Callable[[], None]) -> None:
-        while len(writer._waiting) + writer._in_hand > writing.MOST_WAITING // 2:
+        while len(writer._waiting) + writer._committing > writing.MOST_WAITING // 2:
             time.sleep(0.002)
         record()
 

@@ -12,7 +12,7 @@ from asyncli.findings import CATALOGUE, INSTANTS, rewritten
 from asyncli.findings.clocks import suspended
 from asyncli.findings.probes import probe_lost
 from asyncli.records import Finding
-from asyncli.store.decoding import open_finding
+from asyncli.store.decoding import decode_finding
 
 for _module in pkgutil.iter_modules(findings.__path__, "asyncli.findings."):
     importlib.import_module(_module.name)
@@ -24,9 +24,9 @@ def test_an_entry_makes_its_finding_with_what_was_seen_as_fields() -> None:
     assert found.fields == {"at_s": 60.0, "for_s": 7200.04, "from_local": "2026-01-01 00:00:00", "to_local": "2026-01-01 02:00:00"}
     assert " 2 h, " in found.evidence
     row = (60.0, found.code, found.severity, found.evidence, found.remedy, msgspec.json.encode(found.fields))
-    assert open_finding(row) == (60.0, found)
+    assert decode_finding(row) == (60.0, found)
     # A file of an asyncli that stored no fields.
-    assert open_finding(row[:5]) == (60.0, Finding(found.code, found.severity, found.evidence, found.remedy))
+    assert decode_finding(row[:5]) == (60.0, Finding(found.code, found.severity, found.evidence, found.remedy))
 
 
 def test_what_comes_from_outside_is_made_printable_in_fields_too() -> None:

@@ -1,1 +1,1 @@
-"""The agent: what the collector reads, read on the server's own host and handed to a soak elsewhere. Server and client of it."""
+"""The agent: runs the collector on the server's host and serves its samples to a soak on another host. Server and client."""

@@ -1,4 +1,4 @@
-"""Keeps the samples and findings of the last minutes for a session that reconnects. Pure; time is seconds."""
+"""Buffers the samples and findings of the last minutes for a session that reconnects. Pure; times in seconds."""
 
 from __future__ import annotations
 
@@ -10,32 +10,32 @@ from asyncli.findings import rewritten
 from asyncli.metrics import PROBE
 from asyncli.records import Finding, Sample
 
-# Bounds beside the ten minutes: one sample a second, and the borders of phases.
-_MOST_SAMPLES, _MOST_SAID = 2000, 200
-# A value not read for so long is stale (Prometheus's own limit).
+# Bounds beside the ten minutes: one sample a second, and phase borders.
+_MOST_SAMPLES, _MOST_FINDINGS = 2000, 200
+# A value not read for so long is stale (Prometheus's limit).
 STALE_S = 300.0
 
 
 class SampleBuffer:
-    """The samples of the last ten minutes and the findings beside them, numbered from 1; and the last value of each metric."""
+    """The samples of the last ten minutes, numbered from 1, their findings, and the last value of each metric."""
 
     def __init__(self) -> None:
         self._rows: deque[SampleRow] = deque(maxlen=_MOST_SAMPLES)
-        self._said: deque[FindingRow] = deque(maxlen=_MOST_SAID)
-        self._standing: dict[str, Finding] = {}
+        self._findings: deque[FindingRow] = deque(maxlen=_MOST_FINDINGS)
+        self._lasting: dict[str, Finding] = {}
         self._latest: dict[str, tuple[float, float]] = {}
         self.newest = 0
 
     @property
     def first(self) -> int:
-        """The oldest sample that is kept; the next one where none is."""
+        """The number of the oldest sample in the buffer; of the next one if it is empty."""
         return self._rows[0].n if self._rows else self.newest + 1
 
     def sample(self, sample: Sample) -> None:
-        """Add a sample. The collector's session is the agent itself, and there is no generator."""
+        """Add a sample. Metrics of the session become those of the agent; it has no generator."""
         values = {}
         for name, value in sample.values.items():
-            # JSON has finite numbers alone.
+            # JSON has only finite numbers.
             if math.isfinite(value) and not name.startswith(("generator.", f"{PROBE}generator")):
                 values[name.replace("session", "agent", 1) if name.startswith(("session.", f"{PROBE}session")) else name] = value
         self.newest += 1
@@ -45,33 +45,33 @@ class SampleBuffer:
             self._rows.popleft()
 
     def finding(self, t_s: float, finding: Finding) -> None:
-        """Add a finding. A lasting condition is in `standing` until its end."""
-        finding = rewritten(finding, _of_the_agent)
-        self._said.append(FindingRow(self.newest, t_s, finding))
+        """Add a finding. One that a later finding can end is in :attr:`lasting` until then."""
+        finding = rewritten(finding, _rename_session)
+        self._findings.append(FindingRow(self.newest, t_s, finding))
         what, _, end = finding.code.rpartition("_")
         if end == "back":
             for over in ("lost", "ended"):
-                self._standing.pop(f"{what}_{over}", None)
+                self._lasting.pop(f"{what}_{over}", None)
         elif finding.code != "server_restarted":
-            self._standing[finding.code] = finding
+            self._lasting[finding.code] = finding
 
     def after(self, n: int) -> tuple[list[SampleRow], list[FindingRow]]:
-        """Samples after number ``n``, at most one answer full, and the findings made before the last of them."""
+        """Samples after number ``n``, at most MOST_ROWS, and the findings made before the last of them."""
         rows = [row for row in self._rows if row.n > n][:MOST_ROWS]
         last = rows[-1].n if rows else n
-        return rows, [said for said in self._said if n <= said.n < last]
+        return rows, [one for one in self._findings if n <= one.n < last]
 
     @property
-    def standing(self) -> list[Finding]:
-        return list(self._standing.values())
+    def lasting(self) -> list[Finding]:
+        return list(self._lasting.values())
 
     def latest(self, now_s: float, within_s: float = STALE_S) -> dict[str, float]:
-        """The last value of each metric, younger than ``within_s``, whose source still answers."""
-        gone = tuple(f"{code.rpartition('_')[0]}." for code in self._standing if code.endswith(("_lost", "_ended")))
-        there = ((name, value) for name, (t_s, value) in self._latest.items() if t_s >= now_s - within_s)
-        return {name: value for name, value in there if not name.startswith(gone)}
+        """The last value of each metric that is younger than ``within_s`` and whose source still answers."""
+        gone = tuple(f"{code.rpartition('_')[0]}." for code in self._lasting if code.endswith(("_lost", "_ended")))
+        fresh = ((name, value) for name, (t_s, value) in self._latest.items() if t_s >= now_s - within_s)
+        return {name: value for name, value in fresh if not name.startswith(gone)}
 
 
-def _of_the_agent(_: str, value: object) -> object:
-    """Findings about the collector's session are about the agent."""
+def _rename_session(_: str, value: object) -> object:
+    """Replace the collector's session by the agent in a finding."""
     return f"agent{value[7:]}" if isinstance(value, str) and (value == "session" or value.startswith("session_")) else value

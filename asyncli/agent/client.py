@@ -1,4 +1,4 @@
-"""The client of an agent: one question at a time, held to the types of wire.py, in bounded time and size."""
+"""The client of an agent: one request at a time, validated by the types of wire.py, bounded in time and size."""
 
 from __future__ import annotations
 
@@ -19,23 +19,25 @@ from asyncli.secret_variables import TOKEN_VARIABLE
 from asyncli.text import plain
 from asyncli.values import parse_url
 
-# An ordinary answer takes milliseconds; the first hello parses a configuration and runs a program.
+# An answer takes milliseconds; the first hello parses a configuration and runs a program.
 _ANSWER_S, _HELLO_S = 2.5, 10.0
-#: A sample of everything: twice the collector's border wait, and the round trip.
+#: For a sample of everything: twice the collector's border wait, and the round trip.
 BORDER_S = 7.0
-# Round trips that the clock is first measured by: the least counts.
+# Round trips of the first clock measurement: the shortest counts.
 _ROUND_TRIPS = 8
 _NO_AGENT = "see that --agent names an asyncli agent"
 T = TypeVar("T")
 
 
 class AgentError(PeerError):
-    """The agent failed. ``lost``: it may come back; else it refused."""
+    """The agent failed. ``lost``: it may answer again; else it refused."""
 
     lost = False
 
 
 class LostError(AgentError):
+    """The agent does not answer."""
+
     lost = True
 
 
@@ -44,7 +46,7 @@ class AgentHeldError(AgentError, HeldError):
 
 
 class AgentClient:
-    """The agent that ``plan`` names. For one event loop; close it.
+    """A client of the plan's agent. For one event loop; close it.
 
     Methods raise :class:`AgentError`, the constructor :class:`~asyncli.errors.HostError` for an unreadable token or authority.
     """
@@ -54,7 +56,7 @@ class AgentClient:
         self.url = plan.agent
         self.clock = ClockOffset()
         self._token = wire.read_token(plan.agent_token_file, "--agent-token-file")
-        self._named = plan.agent_token_file or TOKEN_VARIABLE
+        self._token_source = plan.agent_token_file or TOKEN_VARIABLE
         self._tls = trusting("--agent-ca", plan.agent_ca) if parse_url(self.url).secure else None
         self._lease = ""
         headers = {"User-Agent": f"asyncli/{__version__}", "Accept": "application/json"}
@@ -64,46 +66,46 @@ class AgentClient:
 
     @property
     def in_the_clear(self) -> bool:
-        """Whether the token crosses a network unencrypted."""
+        """Whether the token is sent over a network unencrypted."""
         host = urlsplit(self.url).hostname or ""
         return self._token is not None and self._tls is None and host not in ("localhost", "::1") and not host.startswith("127.")
 
     async def hello(self, *, measure: bool = True) -> wire.Hello:
-        """The agent, its host and the server; ``measure``: and its clock's offset."""
+        """The agent, its host and the server; ``measure``: also measure its clock's offset."""
         body = await self._ask("GET", "/v1/hello", within_s=_HELLO_S)
         hello = self._read(body, wire.Hello)
         for _ in range(_ROUND_TRIPS if measure else 0):
             asked_s = time.monotonic()
             again = self._read(await self._ask("GET", "/v1/hello"), wire.Hello)
-            self._heard(asked_s, again.clock)
+            self._add_exchange(asked_s, again.clock)
         return hello
 
-    async def take(self, holder: str) -> wire.Granted:
-        """Take the lease; raises with its holder's name where another session has it."""
-        wish = msgspec.json.encode(wire.Wish(holder[:200]))
-        granted = self._read(await self._ask("POST", "/v1/lease", body=wish), wire.Granted)
+    async def take_lease(self, holder: str) -> wire.LeaseGrant:
+        """Take the lease. Raises :class:`AgentHeldError` with the holder's name if another session has it."""
+        body = msgspec.json.encode(wire.LeaseRequest(holder[:200]))
+        granted = self._read(await self._ask("POST", "/v1/lease", body=body), wire.LeaseGrant)
         self._lease = granted.lease
         return granted
 
-    async def leave(self) -> None:
+    async def release_lease(self) -> None:
         await self._ask("DELETE", "/v1/lease")
 
     async def samples(self, after: int, now_within_s: float | None = None) -> wire.Batch:
-        """Samples after number ``after``; with ``now_within_s``, after one more of everything within that time."""
+        """Samples after number ``after``. With ``now_within_s`` the agent first takes one of everything, within that time."""
         asked_s = time.monotonic()
         if now_within_s is None:
             body = await self._ask("GET", f"/v1/samples?after={after}")
         else:
             body = await self._ask("POST", f"/v1/sample?after={after}", within_s=now_within_s)
         batch = self._read(body, wire.Batch)
-        self._heard(asked_s, batch.clock)
+        self._add_exchange(asked_s, batch.clock)
         return batch
 
     async def close(self) -> None:
         await self._connection.close()
 
-    def _heard(self, asked_s: float, clock: wire.Instants) -> None:
-        self.clock.heard(Exchange(asked_s, clock.heard_s, clock.said_s, time.monotonic()))
+    def _add_exchange(self, asked_s: float, clock: wire.Instants) -> None:
+        self.clock.add(Exchange(asked_s, clock.heard_s, clock.said_s, time.monotonic()))
 
     async def _ask(self, method: str, path: str, *, body: bytes | None = None, within_s: float = _ANSWER_S) -> bytes:
         import aiohttp
@@ -116,14 +118,14 @@ class AgentClient:
         except aiohttp.ClientSSLError as error:
             raise self._error(*untrusted(error, "--agent-ca")) from None
         except aiohttp.ServerDisconnectedError:
-            hint = "" if self._tls else "; does it speak TLS? then write https://"
+            hint = "" if self._tls else "; if it speaks TLS, write https://"
             raise self._lost(f"it closed the connection{hint}") from None
         except aiohttp.ClientOSError as error:
             raise self._lost(reason(error) if error.errno else "it closed the connection") from None
         except (aiohttp.ClientError, OSError, ValueError) as error:
-            raise self._error(f"answers no HTTP ({type(error).__name__})", _NO_AGENT) from None
+            raise self._error(f"does not speak HTTP ({type(error).__name__})", _NO_AGENT) from None
         if not answer.whole:
-            raise self._error("answers more than an agent does", _NO_AGENT)
+            raise self._error("its answer is longer than an agent's", _NO_AGENT)
         if answer.status not in (200, 204):
             raise self._refused(answer.status, answer.body)
         return answer.body
@@ -133,12 +135,12 @@ class AgentClient:
             return msgspec.convert(plain(msgspec.json.decode(body)), kind)
         except (msgspec.DecodeError, RecursionError) as error:
             try:
-                said = msgspec.json.decode(body, type=wire.Version)
+                version = msgspec.json.decode(body, type=wire.Version)
             except (msgspec.DecodeError, RecursionError):
-                said = None
-            if said is not None and said.protocol != wire.PROTOCOL:
-                raise self._version(said) from None
-            raise self._error(f"answers no {kind.__name__} ({str(error)[:120]})", _NO_AGENT) from None
+                version = None
+            if version is not None and version.protocol != wire.PROTOCOL:
+                raise self._version(version) from None
+            raise self._error(f"its answer is no {kind.__name__} ({str(error)[:120]})", _NO_AGENT) from None
 
     def _refused(self, status: int, body: bytes) -> AgentError:
         try:
@@ -146,25 +148,24 @@ class AgentClient:
         except (msgspec.DecodeError, RecursionError):
             return self._error(f"answers {status}", _NO_AGENT)
         if status == 401 and self._token is None:
-            return self._error(
-                "asks for a token", f"name the file that holds it with --agent-token-file, or set {TOKEN_VARIABLE}"
-            )
+            return self._error("requires a token", f"name its file with --agent-token-file, or set {TOKEN_VARIABLE}")
         if status == 401:
-            return self._error(f"refuses the token of {self._named}", "give the one that the agent was started with")
+            return self._error(f"refuses the token of {self._token_source}", "give the one that the agent was started with")
         if status == 409:
-            return AgentHeldError(f"agent {self.url}: {why}; end that session, or wait {wire.LEASE_S:.0f} s after it is gone")
+            return AgentHeldError(f"agent {self.url}: {why}; end that session, or wait {wire.LEASE_S:.0f} s after its end")
         if status == 426:
             return self._error(f"refuses asyncli {__version__}: {why}", "install the same asyncli on both hosts")
         if status in (408, 429):
-            return LostError(f"agent {self.url}: {why}; it answers again in a moment")
+            return LostError(f"agent {self.url}: {why}; asyncli asks again")
         return self._error(f"refuses: {why}", "see its log")
 
-    def _version(self, said: wire.Version) -> AgentError:
-        theirs, ours = f"asyncli {said.asyncli[:40]!r} and speaks protocol {said.protocol}", f"{__version__} with {wire.PROTOCOL}"
+    def _version(self, version: wire.Version) -> AgentError:
+        theirs = f"asyncli {version.asyncli[:40]!r} and speaks protocol {version.protocol}"
+        ours = f"{__version__} with {wire.PROTOCOL}"
         return self._error(f"is {theirs}, and this is {ours}", "install the same asyncli on both hosts")
 
-    def _error(self, what: str, mend: str) -> AgentError:
-        return AgentError(f"agent {self.url}: {what}; {mend}")
+    def _error(self, what: str, remedy: str) -> AgentError:
+        return AgentError(f"agent {self.url}: {what}; {remedy}")
 
     def _lost(self, why: str) -> LostError:
-        return LostError(f"agent {self.url}: {why}; see that 'asyncli agent' runs there, and that the way to it is open")
+        return LostError(f"agent {self.url}: {why}; see that 'asyncli agent' runs there and that this host can reach it")

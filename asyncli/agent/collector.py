@@ -1,7 +1,7 @@
-"""The collector of a server on another host: an agent's samples of that host and our own of this one, on the run's clock.
+"""The collector of a server on another host: an agent's samples of that host and ours of this one, on the run's clock.
 
-The agent is one more peer of the sampler. Its metrics keep their names (status.*, server.*, kernel.*, host.*, tcp.*); those of
-this host begin with ``client.``, and are not read twice where agent and soak share a host.
+The sampler polls the agent as a peer. Its metrics keep their names (status.*, server.*, kernel.*, host.*, tcp.*); those of this
+host begin with ``client.`` and are not read twice if agent and soak share a host.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ import msgspec
 
 from asyncli import metrics
 from asyncli.agent.client import BORDER_S, AgentClient, AgentError, AgentHeldError
-from asyncli.agent.wire import KEEPS_S, Batch, Granted, Hello
-from asyncli.collect.collector import probes_of_ourselves
+from asyncli.agent.wire import KEEPS_S, Batch, Hello, LeaseGrant
+from asyncli.collect.collector import own_probes
 from asyncli.collect.kernel import SlabReader, read_counters
 from asyncli.collect.locate import ServerFacts
 from asyncli.collect.probe_budget import ProbeReading
-from asyncli.collect.sampler import Probe, Sampler, Watching
+from asyncli.collect.sampler import Probe, Sampler, SamplerOptions
 from asyncli.environment import boot_id, host_name, network
 from asyncli.findings import INSTANTS, rewritten
 from asyncli.findings.agents import agent, agent_back, agent_gap, agent_in_the_clear, agent_lost, agent_restarted
@@ -31,45 +31,45 @@ from asyncli.preflight.limits import Limits
 from asyncli.records import Finding, Sample
 from asyncli.units import format_duration
 
-# Shorter silence (s) loses nothing, as the agent keeps its samples.
+# A shorter silence (s) loses nothing, as the agent buffers its samples.
 _SILENT_S = 5.0
-# How long a silent agent is awaited at a phase border (s).
+# How long to wait for a silent agent at a phase border (s).
 _SILENT_BORDER_S = 2.0
-# A longer distance of samples (s) is a hole; one may be missed.
+# A longer distance of samples (s) is a gap; one may be missed.
 _HOLE_S = 2.5
 _LONGEST_TEXT, _LONGEST_CODE = 2000, 60
-# No clock's error puts a past sample so far into the future (s).
+# No clock error puts a past sample so far into the future (s).
 _FUTURE_S = 10.0
-# A sample may be so much older (s) than the last one, as the clock's estimate improves.
+# A sample may be so much older (s) than the last one, as the clock estimate improves.
 _BEHIND_S = 0.1
-_NEAR = (metrics.TCP, metrics.KERNEL_TCP_INUSE, metrics.KERNEL_TCP_ORPHAN, metrics.KERNEL_TCP_TW, metrics.KERNEL_SOCKETS)
+_PER_NAMESPACE = (metrics.TCP, metrics.KERNEL_TCP_INUSE, metrics.KERNEL_TCP_ORPHAN, metrics.KERNEL_TCP_TW, metrics.KERNEL_SOCKETS)
 
 
 class AgentCollector(Sampler):
-    """Used as a :class:`~asyncli.collect.collector.Collector` is."""
+    """Has the interface of :class:`~asyncli.collect.collector.Collector`."""
 
     #: Longer than the agent takes at a phase border, so that its loss shows.
     border_wait_s = BORDER_S + 1.0
 
-    def __init__(self, plan: Plan, watching: Watching) -> None:
-        super().__init__(plan, watching)
+    def __init__(self, plan: Plan, options: SamplerOptions) -> None:
+        super().__init__(plan, options)
         self._client = AgentClient(plan)
         self._polls["agent"] = self._follow
         self._hello: Hello | None = None
         self._leased = False
         # The number of the last sample, and its instant on the run's clock.
         self._after, self._last_s = 0, -math.inf
-        # The agent has restarted since then.
-        self._anew = False
-        # Since when it is silent, and whether that was reported.
+        # Whether the agent has restarted since.
+        self._restarted = False
+        # Since when it has been silent, and whether that was reported.
         self._lost_s: float | None = None
-        self._told = False
-        #: Samples since then are missing.
-        self._gaping = False
-        self._said: set[tuple[str, str]] = set()
-        # Its counters as last reported, and before its restart.
+        self._loss_reported = False
+        # Whether samples since then are missing.
+        self._gap_reported = False
+        self._seen_findings: set[tuple[str, str]] = set()
+        # Its counters as last recorded, and before its restart.
         self._counted: dict[str, float] = {}
-        self._before: dict[str, float] = {}
+        self._counted_before: dict[str, float] = {}
 
     @property
     def server(self) -> ServerFacts:
@@ -82,7 +82,7 @@ class AgentCollector(Sampler):
 
     @property
     def boot(self) -> str | None:
-        """The boot id of the agent's machine; None where unknown."""
+        """The boot id of the agent's machine; None if unknown."""
         return None if self._hello is None else self._hello.boot_id
 
     @property
@@ -91,7 +91,7 @@ class AgentCollector(Sampler):
 
     @property
     def agent(self) -> dict[str, Any] | None:
-        """The agent as the run's environment records it."""
+        """The agent, for the run's environment."""
         hello, offset = self._hello, self._client.clock.now(time.monotonic())
         if hello is None:
             return None
@@ -118,136 +118,137 @@ class AgentCollector(Sampler):
         """Connect to the agent and measure its clock; ``hold``: take its lease. Raises :class:`AgentError`."""
         self._hello = hello = await self._client.hello()
         if hold:
-            self._after = (await self._hold()).newest
-        self._probes = self._of_this_host() | probes_of_ourselves(self._generator_pids)
+            self._after = (await self._take_lease()).newest
+        self._probes = self._client_probes() | own_probes(self._generator_pids)
         self.begin()
         offset = self._client.clock.now(time.monotonic())
         assert offset is not None
         server = hello.server.version or hello.server.name or "the server"
         where = "this host, whose memory is not read a second time" if self.local else hello.host
-        self._tell(agent(self._client.url, server, where, offset.error_s))
+        self._report_once(agent(self._client.url, server, where, offset.error_s))
         if self._client.in_the_clear:
-            self._tell(agent_in_the_clear(self._client.url))
+            self._report_once(agent_in_the_clear(self._client.url))
         for finding in hello.standing:
-            self._tell(self._of_the_agent(finding))
+            self._report_once(self._on_run_clock(finding))
 
     async def close(self) -> None:
         await super().close()
         if self._leased:
             with contextlib.suppress(AgentError):
-                await self._client.leave()
+                await self._client.release_lease()
         await self._client.close()
 
     def end(self) -> None:
-        """At the run's end: samples not delivered by now are a gap."""
+        """End of the run: samples not delivered by now are a gap."""
         if self._lost_s is not None:
-            self._gap(self._lost_s, self._clock(), "the agent was not heard, and it did not come back before the run's end")
+            self._gap(self._lost_s, self._clock(), "the agent did not answer until the run's end")
 
     # What comes from the agent.
 
     async def _follow(self, everything: bool) -> ProbeReading:
-        """Record new samples, at a border after one more of everything. A failure is a gap."""
+        """Record new samples; at a phase border the agent first takes one of everything. A failure is a gap."""
         within_s = None if not everything else BORDER_S if self._lost_s is None else _SILENT_BORDER_S
         try:
             if not self._leased:
-                await self._meet_again()
+                await self._reconnect()
             try:
                 batch = await self._client.samples(self._after, within_s)
             except AgentHeldError:
-                # It restarted, or another session held it meanwhile.
+                # The agent restarted, or another session took the lease.
                 self._leased = False
-                await self._meet_again()
+                await self._reconnect()
                 batch = await self._client.samples(self._after, within_s)
-            self._take_in(batch)
+            self._record(batch)
             while batch.rows and batch.rows[-1].n < batch.newest:
                 batch = await self._client.samples(self._after)
-                self._take_in(batch)
-            self._heard_again()
+                self._record(batch)
+            self._on_recovery()
         except AgentError as error:
-            self._missed(error)
+            self._on_failure(error)
         return ProbeReading()
 
-    async def _hold(self) -> Granted:
-        granted = await self._client.take(f"asyncli on {host_name()} (pid {os.getpid()})")
+    async def _take_lease(self) -> LeaseGrant:
+        granted = await self._client.take_lease(f"asyncli on {host_name()} (pid {os.getpid()})")
         self._leased = True
         return granted
 
-    async def _meet_again(self) -> None:
+    async def _reconnect(self) -> None:
         hello = await self._client.hello()
-        await self._hold()
+        await self._take_lease()
         if self._hello is None or hello.instance != self._hello.instance:
-            self._started_anew(hello)
+            self._on_restart(hello)
         for finding in hello.standing:
-            self._tell(self._of_the_agent(finding))
+            self._report_once(self._on_run_clock(finding))
 
-    def _started_anew(self, hello: Hello) -> None:
-        """The agent restarted: its numbers and counts start at 0."""
-        self._hello, self._after, self._anew = hello, 0, True
-        begun_s = self._on_our_clock(hello.started_s)
-        self._before = dict(self._counted)
+    def _on_restart(self, hello: Hello) -> None:
+        """The agent restarted: its sample numbers and counters start at 0."""
+        self._hello, self._after, self._restarted = hello, 0, True
+        begun_s = self._run_time_s(hello.started_s)
+        self._counted_before = dict(self._counted)
         if math.isfinite(self._last_s) and metrics.STATUS_POLLS in self._counted:
-            # Of these the server may have seen none or all.
+            # Polls that the server may have seen and no sample counts.
             for name in (metrics.STATUS_POLLS, metrics.STATUS_UNANSWERED):
-                self._before[name] += max(0.0, math.ceil(begun_s - self._last_s) + 1.0)
-        self._tell(agent_restarted(self._client.url, begun_s))
+                self._counted_before[name] += max(0.0, math.ceil(begun_s - self._last_s) + 1.0)
+        self._report_once(agent_restarted(self._client.url, begun_s))
 
-    def _take_in(self, batch: Batch) -> None:
+    def _record(self, batch: Batch) -> None:
         overrun = batch.first > self._after + 1
         for row in batch.rows:
             if row.n <= self._after:
                 continue
             self._after = row.n
-            at_s = self._on_our_clock(row.t_s)
+            at_s = self._run_time_s(row.t_s)
             if at_s < self._last_s - _BEHIND_S:
-                continue  # read while this machine was suspended: the run's clock stood still, and has no instant for it
-            # The clock's estimate improves; samples stay in order.
+                continue  # read while this machine was suspended: the run's clock has no instant for it
+            # The clock estimate improves; samples stay in order.
             t_s = max(at_s, math.nextafter(self._last_s, math.inf))
             if not 0 <= t_s <= self._clock() + _FUTURE_S:
-                continue  # of before the run; or of no instant at all
-            hole = overrun or t_s - self._last_s > (_HOLE_S if self._anew else _SILENT_S)
-            if hole and math.isfinite(self._last_s):
-                kept = f"the agent was not heard, and it keeps {format_duration(KEEPS_S)}"
-                ended = "the agent was not heard, and it had ended"
-                self._gap(self._last_s, t_s, kept if overrun else ended if self._anew else "the agent, or its host, stood still")
-            # Samples are dropped only before the first of a batch.
-            self._last_s, overrun, self._anew = t_s, False, False
-            self._on_sample(Sample(t_s, self._of_the_run(self._continued(row.values))))
+                continue  # before the run, or impossible
+            missing = overrun or t_s - self._last_s > (_HOLE_S if self._restarted else _SILENT_S)
+            if missing and math.isfinite(self._last_s):
+                why = "the agent had ended" if self._restarted else "the agent or its host hung"
+                if overrun:
+                    why = f"the agent did not answer for longer than the {format_duration(KEEPS_S)} that it buffers"
+                self._gap(self._last_s, t_s, why)
+            # The agent drops samples only before the first of a batch.
+            self._last_s, overrun, self._restarted = t_s, False, False
+            self._on_sample(Sample(t_s, self._relevant(self._continue_counters(row.values))))
         for said in batch.said:
-            self._tell(self._of_the_agent(said.finding))
+            self._report_once(self._on_run_clock(said.finding))
 
-    def _heard_again(self) -> None:
-        """It has delivered all samples. An old last sample is judged by the next one."""
+    def _on_recovery(self) -> None:
+        """The agent has delivered all samples. Wait for a recent one before the silence counts as over."""
         if self._lost_s is None or self._clock() - self._last_s > _HOLE_S:
             return
-        if self._told and not self._gaping:
+        if self._loss_reported and not self._gap_reported:
             self._on_finding(agent_back(self._clock(), round(self._clock() - self._lost_s)))
-        self._lost_s, self._told, self._gaping = None, False, False
+        self._lost_s, self._loss_reported, self._gap_reported = None, False, False
 
-    def _missed(self, error: AgentError) -> None:
-        """No answer, or a refusal: reported once it lasts."""
+    def _on_failure(self, error: AgentError) -> None:
+        """No answer: reported after some seconds. A refusal: reported at once."""
         now_s = self._clock()
         if self._lost_s is None:
             self._lost_s = self._last_s if math.isfinite(self._last_s) else now_s
-        if self._told or (error.lost and now_s - self._lost_s < _SILENT_S):
+        if self._loss_reported or (error.lost and now_s - self._lost_s < _SILENT_S):
             return
-        self._told = True
+        self._loss_reported = True
         self._on_finding(agent_lost(self._lost_s, str(error), KEEPS_S))
 
     def _gap(self, from_s: float, to_s: float, why: str) -> None:
-        self._gaping = True
+        self._gap_reported = True
         self._on_finding(agent_gap(from_s, to_s, why))
 
-    def _tell(self, finding: Finding) -> None:
-        """Report a finding once: an agent that is met again repeats its own."""
-        if (finding.code, finding.evidence) not in self._said:
-            self._said.add((finding.code, finding.evidence))
+    def _report_once(self, finding: Finding) -> None:
+        """Report a finding once: after a reconnect the agent repeats its findings."""
+        if (finding.code, finding.evidence) not in self._seen_findings:
+            self._seen_findings.add((finding.code, finding.evidence))
             self._on_finding(finding)
 
-    def _of_the_agent(self, finding: Finding) -> Finding:
-        """The finding with its instants on the run's clock."""
+    def _on_run_clock(self, finding: Finding) -> Finding:
+        """The agent's finding with its instants on the run's clock, and the server's host named."""
 
         def ours(name: str, value: object) -> object:
-            return self._on_our_clock(float(value)) if name in INSTANTS and isinstance(value, int | float) else value
+            return self._run_time_s(float(value)) if name in INSTANTS and isinstance(value, int | float) else value
 
         found = rewritten(finding, ours)
         where = "" if self.local else " (on the server's host)"
@@ -256,33 +257,33 @@ class AgentCollector(Sampler):
             remedy=found.remedy[:_LONGEST_TEXT], fields=found.fields if found is not finding else {},
         )  # fmt: skip
 
-    def _on_our_clock(self, theirs_s: float) -> float:
+    def _run_time_s(self, theirs_s: float) -> float:
         now_s = time.monotonic()
         offset = self._client.clock.now(now_s)
         return self._clock() - now_s + theirs_s - (offset.offset_s if offset is not None else 0.0)
 
-    def _continued(self, values: dict[str, float]) -> dict[str, float]:
-        """The metrics that we know, its counters continued across a restart."""
+    def _continue_counters(self, values: dict[str, float]) -> dict[str, float]:
+        """The known metrics, with the agent's counters continued across a restart."""
         known = {name: value for name, value in values.items() if name in metrics.METRICS or name.startswith(metrics.FAMILIES)}
         for name in known.keys() & metrics.SINCE_AGENT_START:
-            self._counted[name] = known[name] = known[name] + self._before.get(name, 0.0)
+            self._counted[name] = known[name] = known[name] + self._counted_before.get(name, 0.0)
         return known
 
     # What is read here.
 
-    def _of_this_host(self) -> dict[str, Probe]:
-        """Probes of what the agent does not read on this host."""
+    def _client_probes(self) -> dict[str, Probe]:
+        """Probes of this host, without those that the agent reads."""
         probes: dict[str, Probe] = {}
         if not self._one_network:
-            probes["client_kernel"] = lambda: _of_the_client(read_counters(), near_only=self.local)
+            probes["client_kernel"] = lambda: _as_client(read_counters(), namespace_only=self.local)
         if not self.local:
             slab = SlabReader()
-            probes["client_slab"] = lambda: _of_the_client(slab.read())
+            probes["client_slab"] = lambda: _as_client(slab.read())
         return probes
 
 
-def _of_the_client(reading: ProbeReading, *, near_only: bool = False) -> ProbeReading:
-    """The reading under the names of this host; ``near_only``: what each network namespace has. Its findings are dropped: no
-    figure of the report needs it."""
-    kept = {name: value for name, value in reading.values.items() if not near_only or name.startswith(_NEAR)}
+def _as_client(reading: ProbeReading, *, namespace_only: bool = False) -> ProbeReading:
+    """The reading as ``client.*`` metrics; ``namespace_only``: only those of the network namespace. Its findings are dropped: no
+    figure of the report needs them."""
+    kept = {name: value for name, value in reading.values.items() if not namespace_only or name.startswith(_PER_NAMESPACE)}
     return ProbeReading({f"{metrics.CLIENT}{name}": value for name, value in kept.items()})

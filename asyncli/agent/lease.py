@@ -1,4 +1,4 @@
-"""Who may ask an agent: one session at a time, by a lease that expires without renewal; and how often. Pure; time is seconds."""
+"""Access to an agent: one session at a time, by a lease that expires without renewal; and rate limits. Pure; times in seconds."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from asyncli.agent.wire import LEASE_S
 
 
 class Lease:
-    """``draw`` makes tokens that cannot be guessed."""
+    """A lease for one holder; ``draw`` returns unguessable tokens."""
 
     def __init__(self, draw: Callable[[], str]) -> None:
         self._draw = draw
@@ -19,25 +19,25 @@ class Lease:
         self.holder = ""
 
     def take(self, holder: str, now_s: float) -> str | None:
-        """A new token for ``holder``; None while another session holds it."""
+        """A new token for ``holder``; None while another session has the lease."""
         if self._token and now_s < self._until_s:
             return None
         self._token, self.holder, self._until_s = self._draw(), holder, now_s + LEASE_S
         return self._token
 
     def renew(self, token: str, now_s: float) -> bool:
-        """Extend the lease of ``token``, also an expired one that nobody took; False where it is not ours."""
-        if not self.known(token):
+        """Extend the lease of ``token``, even an expired one if no other session took it. False for another token."""
+        if not self.matches(token):
             return False
         self._until_s = now_s + LEASE_S
         return True
 
-    def known(self, token: str) -> bool:
-        """Whether ``token`` is that of the last holder."""
-        return bool(self._token) and same(token, self._token)
+    def matches(self, token: str) -> bool:
+        """Whether ``token`` is the last holder's."""
+        return bool(self._token) and equal_secrets(token, self._token)
 
-    def leave(self, token: str) -> bool:
-        if not self.known(token):
+    def release(self, token: str) -> bool:
+        if not self.matches(token):
             return False
         self._token = self.holder = ""
         return True
@@ -46,18 +46,18 @@ class Lease:
         return bool(self._token) and now_s < self._until_s
 
 
-def same(given: str, expected: str) -> bool:
+def equal_secrets(given: str, expected: str) -> bool:
     """Compare two secrets in constant time."""
     return hmac.compare_digest(given.encode("utf-8", "surrogateescape"), expected.encode("utf-8", "surrogateescape"))
 
 
 _ADDRESSES = 256
-# Lines about refusals: so many at once, then one in so many seconds.
+# Log lines about refusals: so many at once, then one in so many seconds.
 _LINES, _LINE_EVERY_S = 10.0, 5.0
 
 
 class Rates:
-    """A token bucket for each address, of ``burst`` requests, filled with ``per_s``; for the last addresses seen."""
+    """A token bucket for each recent address: ``burst`` requests, refilled with ``per_s`` a second."""
 
     def __init__(self, per_s: float, burst: float) -> None:
         self._per_s, self._burst = per_s, burst
@@ -74,14 +74,14 @@ class Rates:
 
 
 class Refusals:
-    """Log lines about refusals, rate-limited; those left out are counted."""
+    """Log lines about refusals, rate-limited; suppressed lines are counted."""
 
     def __init__(self) -> None:
-        self._rate, self._unsaid = Rates(1.0 / _LINE_EVERY_S, _LINES), 0
+        self._rate, self._suppressed = Rates(1.0 / _LINE_EVERY_S, _LINES), 0
 
     def line(self, address: str, why: str, now_s: float) -> str | None:
         if not self._rate.allow("", now_s):
-            self._unsaid += 1
+            self._suppressed += 1
             return None
-        unsaid, self._unsaid = self._unsaid, 0
-        return f"refused {address}: {why}" + (f" (and {unsaid:,} more since the last line)" if unsaid else "")
+        suppressed, self._suppressed = self._suppressed, 0
+        return f"refused {address}: {why}" + (f" (and {suppressed:,} more since the last line)" if suppressed else "")

@@ -1,4 +1,4 @@
-"""The agent's listener: bounds on connections, their silence, and their bytes before a request."""
+"""The agent's listener: bounds the connections, their idle time, and their bytes before a request."""
 
 from __future__ import annotations
 
@@ -10,55 +10,55 @@ import ssl
 import time
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from aiohttp import web
 
 from asyncli.text import printable
 
-# The most bytes for each request, its head included (Prometheus and curl send some hundred). Some versions of aiohttp keep all
-# bytes of what never becomes a request, or follows a refused one.
+# The most bytes of a request with its head (Prometheus and curl send some hundred). Some versions of aiohttp buffer without bound
+# what never becomes a request, or follows a refused one.
 _LONGEST_REQUEST = 16 * 1024
 # Sessions, a Prometheus and a person with curl are a handful.
 _MOST_CONNECTIONS = 64
 _HANDSHAKE_S = 5.0
-_AGAIN_S = 0.2
-#: A connection that asks nothing for so long is closed; a session asks once a second.
+_RETRY_S = 0.2
+#: A connection without a request for so long is closed; a session asks once a second.
 IDLE_S = 15.0
 # Clients that distrust a certificate often just close.
-_LEFT = "it left in the handshake: it gave up waiting, or does not trust the certificate"
+_GAVE_UP = "it closed during the handshake: it timed out, or does not trust the certificate"
 
 
-class Guest(asyncio.Protocol):
-    """A connection, whose ``handler`` gets the data up to the bound."""
+class ClientConnection(asyncio.Protocol):
+    """A connection; passes data to ``handler`` up to the bound."""
 
-    def __init__(self, handler: Any, network: str, too_much: Callable[[], None]) -> None:
+    def __init__(self, handler: Any, network: str, on_overflow: Callable[[], None]) -> None:
         self.network = network
         self.last_s = time.monotonic()
-        #: ``asking``: it is being answered; ``known``: it sent the token.
-        self.asking = self.known = False
-        #: Its accept, TLS included.
-        self.coming: asyncio.Task[None] | None = None
-        self._handler, self._too_much = handler, too_much
-        self._unheard = 0
+        #: ``busy``: a request is being answered; ``authenticated``: it sent the token.
+        self.busy = self.authenticated = False
+        #: Its accept, with the TLS handshake.
+        self.accept_task: asyncio.Task[None] | None = None
+        self._handler, self._on_overflow = handler, on_overflow
+        self._unparsed = 0
 
     @property
-    def has_come(self) -> bool:
-        return self.coming is not None and self.coming.done()
+    def accepted(self) -> bool:
+        return self.accept_task is not None and self.accept_task.done()
 
-    def heard(self) -> None:
-        """A request starts."""
-        self.last_s, self.asking, self._unheard = time.monotonic(), True, 0
+    def request_started(self) -> None:
+        self.last_s, self.busy, self._unparsed = time.monotonic(), True, 0
 
-    def answered(self) -> None:
-        self.last_s, self.asking = time.monotonic(), False
+    def request_ended(self) -> None:
+        self.last_s, self.busy = time.monotonic(), False
 
     def data_received(self, data: bytes) -> None:
-        self._unheard += len(data)
-        if self._unheard <= _LONGEST_REQUEST:
+        self._unparsed += len(data)
+        if self._unparsed <= _LONGEST_REQUEST:
             self._handler.data_received(data)
         else:
-            self._too_much()
+            self._on_overflow()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._handler.connection_made(transport)
@@ -77,103 +77,103 @@ class Guest(asyncio.Protocol):
         self._handler.resume_writing()
 
 
-class Door:
-    """Accepts connections itself: asyncio's server does not show them before the TLS handshake."""
+class AgentListener:
+    """Accepts connections itself: asyncio's server hides them until the TLS handshake is done."""
 
     def __init__(self, server: web.Server, tls: ssl.SSLContext | None, refuse: Callable[[str, str], None]) -> None:
         self._server, self._tls, self._refuse = server, tls, refuse
-        #: By aiohttp's handler.
-        self.guests: dict[Any, Guest] = {}
+        #: aiohttp's handler -> its connection.
+        self.clients: dict[Any, ClientConnection] = {}
         self.tasks: list[asyncio.Task[None]] = []
 
     async def open(self, host: str, port: int) -> int:
-        """Listen at every address of ``host``; the port. Raises :class:`OSError`."""
+        """Listen at every address of ``host``; returns the port. Raises :class:`OSError`."""
         listening = await asyncio.to_thread(_listening, host, port)
-        self.tasks = [asyncio.create_task(self._let_in(one), name="the agent's door") for one in listening]
+        self.tasks = [asyncio.create_task(self._accept(one), name="the agent's listener") for one in listening]
         return int(listening[0].getsockname()[1])
 
     async def close(self) -> None:
-        tasks = [*self.tasks, *(guest.coming for guest in self.guests.values() if guest.coming is not None)]
+        tasks = [*self.tasks, *(client.accept_task for client in self.clients.values() if client.accept_task is not None)]
         for task in tasks:
             task.cancel()
         if self.tasks:
             await asyncio.wait(self.tasks)
 
     def sweep(self) -> None:
-        """Close idle connections: a request that never ends, a client that never asks."""
-        self._forget()
+        """Close connections that are idle, or whose request never ends."""
+        self._drop_closed()
         now_s = time.monotonic()
-        for handler in [one for one, guest in self.guests.items() if not guest.asking and now_s - guest.last_s > IDLE_S]:
-            self._send_away(handler)
+        for handler in [one for one, client in self.clients.items() if not client.busy and now_s - client.last_s > IDLE_S]:
+            self._abort(handler)
 
-    async def _let_in(self, listening: socket.socket) -> None:
+    async def _accept(self, listening: socket.socket) -> None:
         loop = asyncio.get_running_loop()
         with listening:
             while True:
                 try:
                     sock, address = await loop.sock_accept(listening)
                 except OSError:
-                    # The client left, or there are no descriptors for some seconds.
-                    await asyncio.sleep(_AGAIN_S)
+                    # The client closed, or there are no descriptors for some seconds.
+                    await asyncio.sleep(_RETRY_S)
                     continue
                 who = shown(str(address[0]))
-                if not self._room_for(who):
+                if not self._make_room(who):
                     sock.close()
                     continue
                 handler = self._server()
-                guest = Guest(handler, _network(str(address[0])), lambda who=who, handler=handler: self._too_much(who, handler))  # type: ignore[misc]
-                self.guests[handler] = guest
-                guest.coming = asyncio.create_task(self._receive(who, guest, sock))
+                client = ClientConnection(handler, _network(str(address[0])), partial(self._on_overflow, who, handler))
+                self.clients[handler] = client
+                client.accept_task = asyncio.create_task(self._handshake(who, client, sock))
 
-    def _room_for(self, who: str) -> bool:
-        """Whether one more may connect; connections without a token make room for it.
+    def _make_room(self, who: str) -> bool:
+        """Whether one more may connect; evicts a connection without a token if needed.
 
-        The oldest one of the network with most of them goes first: a flood evicts itself, not a slow handshake from elsewhere.
+        The oldest one of the network with most of them is evicted: a flood evicts itself, not a slow handshake from elsewhere.
         """
-        self._forget()
-        if len(self.guests) < _MOST_CONNECTIONS:
+        self._drop_closed()
+        if len(self.clients) < _MOST_CONNECTIONS:
             return True
         self._refuse(who, f"{_MOST_CONNECTIONS} connections are open")
-        strangers = [handler for handler, guest in self.guests.items() if not guest.known]
-        if not strangers:
+        unauthenticated = [handler for handler, client in self.clients.items() if not client.authenticated]
+        if not unauthenticated:
             return False
-        crowds = Counter(self.guests[one].network for one in strangers)
-        self._send_away(min(strangers, key=lambda one: (-crowds[self.guests[one].network], self.guests[one].last_s)))
+        per_network = Counter(self.clients[one].network for one in unauthenticated)
+        self._abort(min(unauthenticated, key=lambda one: (-per_network[self.clients[one].network], self.clients[one].last_s)))
         return True
 
-    async def _receive(self, who: str, guest: Guest, sock: socket.socket) -> None:
+    async def _handshake(self, who: str, client: ClientConnection, sock: socket.socket) -> None:
         limit_s = None if self._tls is None else _HANDSHAKE_S
         loop = asyncio.get_running_loop()
         try:
-            await loop.connect_accepted_socket(lambda: guest, sock, ssl=self._tls, ssl_handshake_timeout=limit_s)
+            await loop.connect_accepted_socket(lambda: client, sock, ssl=self._tls, ssl_handshake_timeout=limit_s)
         except OSError as error:
             if self._tls is not None:
                 reason = str(getattr(error, "reason", None) or "").lower().replace("_", " ")
-                self._refuse(who, f"TLS fails ({reason or _LEFT})")
+                self._refuse(who, f"TLS fails ({reason or _GAVE_UP})")
 
-    def _too_much(self, who: str, handler: Any) -> None:
-        if handler in self.guests:
-            self._refuse(who, f"it sent more than {_LONGEST_REQUEST:,} bytes and no request")
-            self._send_away(handler)
+    def _on_overflow(self, who: str, handler: Any) -> None:
+        if handler in self.clients:
+            self._refuse(who, f"it sent more than {_LONGEST_REQUEST:,} bytes without a request")
+            self._abort(handler)
 
-    def _send_away(self, handler: Any) -> None:
-        if (coming := self.guests.pop(handler).coming) is not None:
-            coming.cancel()
+    def _abort(self, handler: Any) -> None:
+        if (accept_task := self.clients.pop(handler).accept_task) is not None:
+            accept_task.cancel()
         with contextlib.suppress(AttributeError):
             handler.transport.abort()
 
-    def _forget(self) -> None:
+    def _drop_closed(self) -> None:
         """Drop closed connections."""
-        there = set(self._server.connections)
-        self.guests = {one: guest for one, guest in self.guests.items() if one in there or not guest.has_come}
+        live = set(self._server.connections)
+        self.clients = {one: client for one, client in self.clients.items() if one in live or not client.accepted}
 
 
 def _listening(host: str, port: int) -> list[socket.socket]:
-    """Sockets that listen at every address of ``host``, on one port. Raises :class:`OSError`."""
+    """Listening sockets at every address of ``host``, on one port. Raises :class:`OSError`."""
     found: list[socket.socket] = []
     try:
         for family, *_, address in dict.fromkeys(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)):
-            # Of port 0 the kernel chooses one, for all of them.
+            # For port 0 the kernel chooses one; the other addresses get the same.
             at = (address[0], found[0].getsockname()[1], *address[2:]) if found else address
             found.append(socket.create_server(at, family=family, backlog=_MOST_CONNECTIONS))
             found[-1].setblocking(False)
@@ -185,7 +185,7 @@ def _listening(host: str, port: int) -> list[socket.socket]:
 
 
 def _network(address: str) -> str:
-    """The network of an address: an IPv6 host has 64 bits to itself (RFC 4291, 2.5.1)."""
+    """The network of an address: /64 for IPv6, which one host may have (RFC 4291, 2.5.1); for IPv4 the address."""
     found = ipaddress.ip_address(address.partition("%")[0])
     if found.version == 6 and found.ipv4_mapped is None:
         return str(ipaddress.ip_network((found, 64), strict=False))
@@ -193,5 +193,5 @@ def _network(address: str) -> str:
 
 
 def shown(text: str) -> str:
-    """A client's text for the log: one line, and short."""
+    """A client's text for the log: printable and short."""
     return printable(text[:200])

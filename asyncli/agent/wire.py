@@ -1,8 +1,8 @@
-"""The protocol of agent and soak: JSON over HTTP, of one version. Both sides validate by these types.
+"""The protocol between agent and soak: JSON over HTTP, one version. Both sides validate by these types.
 
-GET /v1/hello describes the agent; POST and DELETE /v1/lease take and leave it; GET /v1/samples?after=N gives the samples after N,
-POST /v1/sample?after=N the same after one more of everything. Instants are seconds of the agent's monotonic clock;
-:mod:`asyncli.collect.clocks` makes them comparable.
+GET /v1/hello describes the agent; POST and DELETE /v1/lease take and release the lease; GET /v1/samples?after=N returns the
+samples after N; POST /v1/sample?after=N takes a sample of everything first. Instants are seconds of the agent's monotonic clock;
+:mod:`asyncli.collect.clocks` converts them.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from asyncli.preflight.limits import Limits
 from asyncli.records import Finding
 from asyncli.secret_variables import TOKEN_VARIABLE, secret
 
-#: Raised when either side would misread the other.
+#: Incremented when either side would misread the other.
 PROTOCOL = 1
 PROTOCOL_HEADER, LEASE_HEADER = "Asyncli-Protocol", "Asyncli-Lease"
-#: How long the agent keeps samples (s): a shorter network cut loses nothing.
+#: How long the agent buffers samples (s): a shorter network cut loses nothing.
 KEEPS_S = 600.0
 #: How long a lease lasts without renewal (s).
 LEASE_S = 15.0
 #: The most samples and findings in one answer.
 MOST_ROWS = 60
-#: Shorter tokens can be guessed; longer ones are another file.
+#: A shorter token can be guessed; a longer text is another file.
 SHORTEST_TOKEN, LONGEST_TOKEN = 16, 512
 _LONGEST_HOLDER = 200
 
@@ -37,7 +37,7 @@ Instant = Annotated[float, msgspec.Meta(ge=0, le=1e12)]
 
 
 class Instants(msgspec.Struct, frozen=True):
-    """When the agent received the question and when it answered (s)."""
+    """When the agent received the request and when it answered (s)."""
 
     heard_s: Instant
     said_s: Instant
@@ -58,7 +58,7 @@ class FindingRow(msgspec.Struct, frozen=True):
 
 
 class Batch(msgspec.Struct, frozen=True):
-    """Samples after the named one, in order. ``first``: the oldest kept; ``newest``: the last.
+    """Samples after the requested number, in order. ``first``: the oldest in the buffer; ``newest``: the last.
 
     ``instance`` changes when the agent restarts: sample numbers then start at 1.
     """
@@ -100,11 +100,11 @@ class Version(msgspec.Struct, frozen=True):
     asyncli: str = "?"
 
 
-class Wish(msgspec.Struct, frozen=True):
+class LeaseRequest(msgspec.Struct, frozen=True):
     holder: Annotated[str, msgspec.Meta(min_length=1, max_length=_LONGEST_HOLDER)]
 
 
-class Granted(msgspec.Struct, frozen=True):
+class LeaseGrant(msgspec.Struct, frozen=True):
     """A lease token; it expires :data:`LEASE_S` after the last renewal."""
 
     lease: str
@@ -118,7 +118,7 @@ class Refusal(msgspec.Struct, frozen=True):
 def read_token(path: str | None, flag: str) -> str | None:
     """The token in the file ``path``, else in the environment; None without either.
 
-    Raises :class:`HostError` for an unreadable file or a malformed token; ``flag`` names the file.
+    Raises :class:`HostError` for an unreadable file or a malformed token. ``flag``: the flag that names the file.
     """
     if path is None:
         where, text = TOKEN_VARIABLE, secret(TOKEN_VARIABLE)

@@ -21,7 +21,7 @@ from asyncli.benchplan import BenchPlan, BenchRun
 from asyncli.collect import cpus
 from asyncli.collect.collector import Collector
 from asyncli.collect.listening import nothing_listens, wait_for_listener
-from asyncli.collect.sampler import Watching
+from asyncli.collect.sampler import SamplerOptions
 from asyncli.engine.generator import Generator
 from asyncli.engine.probe import TlsFacts, probe
 from asyncli.engine.shard import Failed, LoadShard, Ticked, Up, WorkerLost, WorkerSilent, build_load_shard
@@ -92,13 +92,13 @@ class Bench:
         """Run it. Raises :class:`~asyncli.errors.AsyncliError` where it cannot start."""
         await self._look_at_cpus()
         limits, spread = await _lay_plan(self.plan)
-        watching = Watching(
+        options = SamplerOptions(
             clock=lambda: time.monotonic() - self._zero,
             generator_pids=lambda: self._generator.pids if self._generator else [],
             on_sample=self._samples.append,
             on_finding=self._findings.append,
         )
-        collector = Collector(self.plan.held, watching, local=spread.local)
+        collector = Collector(self.plan.held, options, local=spread.local)
         places = {(one.address, one.port) for one in spread.destinations}
         try:
             waited_s = await wait_for_listener(places, spread.local, self._wait_for_server_s, self._says, self._stopped)

@@ -11,7 +11,7 @@ import msgspec
 from asyncli import preflight
 from asyncli.collect.collector import Collector
 from asyncli.collect.locate import ServerFacts
-from asyncli.collect.sampler import Watching
+from asyncli.collect.sampler import SamplerOptions
 from asyncli.collect.status_reader import StatusReader
 from asyncli.data_file import read_data
 from asyncli.engine.probe import TlsFacts, probe
@@ -33,13 +33,13 @@ if TYPE_CHECKING:
     Sampler = Collector | AgentCollector
 
 
-def make_sampler(plan: Plan, watching: Watching, *, local: bool) -> Sampler:
+def make_sampler(plan: Plan, options: SamplerOptions, *, local: bool) -> Sampler:
     """A collector; with an agent on the server's host, one that reads that agent and this host."""
     if plan.agent is None:
-        return Collector(plan, watching, local=local)
+        return Collector(plan, options, local=local)
     from asyncli.agent.collector import AgentCollector
 
-    return AgentCollector(plan, watching)
+    return AgentCollector(plan, options)
 
 
 async def lay_plan(plan: Plan, cluster: Cluster | None, waits: Callable[[str], None]) -> tuple[Limits, Spread]:
@@ -116,7 +116,7 @@ async def check(
     finally:
         if cluster is not None:
             await cluster.close()
-    sampler = make_sampler(plan, Watching(on_finding=findings.append), local=spread.local)
+    sampler = make_sampler(plan, SamplerOptions(on_finding=findings.append), local=spread.local)
     try:
         # Another session may hold an agent meanwhile: looking takes nothing from it.
         await sampler.open(hold=False)

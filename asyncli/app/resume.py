@@ -86,7 +86,7 @@ class Resumption:
         """Go on in the run's file: what it held is the generator's loss, and its gap begins."""
         before = self.before
         again = [*before.environment.get("resumed", ()), datetime.datetime.now(datetime.UTC).isoformat()]
-        writer = RunWriter.resume(path, before.environment, recorded=before.recorded, anew=not self.in_hold)
+        writer = RunWriter.resume(path, before.environment, recorded=before.recorded, restart=not self.in_hold)
         writer.environment({"resumed": again})
         self._gap = before.gaps[-1] if before.gaps and before.gaps[-1].end_s is None else Gap(before.last_s)
         writer.gap(self._gap)

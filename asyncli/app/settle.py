@@ -10,7 +10,7 @@ from collections.abc import Callable
 from asyncli.agent.client import AgentClient
 from asyncli.analysis.shared_host import count_of_sockets
 from asyncli.collect.kernel import read_counters
-from asyncli.collect.listening import unheard
+from asyncli.collect.listening import no_listener
 from asyncli.collect.procfs import read_listeners
 from asyncli.collect.status_reader import StatusReader
 from asyncli.errors import PeerError
@@ -54,7 +54,7 @@ class Rest:
 
     def listens(self) -> bool:
         """Whether every port, or path, has a listener; assumed for a server elsewhere."""
-        return all(read_listeners(port) if port else unheard([(path, port)]) is None for path, port in self._places)
+        return all(read_listeners(port) if port else no_listener([(path, port)]) is None for path, port in self._places)
 
     async def wait(self, ours: int, stopped: Callable[[], bool]) -> str:
         """Why the server is not at rest after :data:`REST_S`; "" once it is."""

@@ -25,7 +25,7 @@ from asyncli.app.resume import Resumption, when_leases_expire
 from asyncli.collect.clocks import ClockWatch
 from asyncli.collect.listening import nothing_listens, wait_for_listener
 from asyncli.collect.locate import ServerFacts
-from asyncli.collect.sampler import Watching
+from asyncli.collect.sampler import SamplerOptions
 from asyncli.data_file import described, read_data
 from asyncli.engine.generator import Generator
 from asyncli.engine.shard import build_shard
@@ -136,13 +136,13 @@ class Soak:
             if self._resumption is not None:
                 self._resumption.require_same(self._data)
             limits, spread = await self._when_free(lambda: lay_plan(self._progress.plan, self._cluster, self._waits))
-            watching = Watching(
+            options = SamplerOptions(
                 clock=self._progress.now_s,
                 generator_pids=lambda: self._generator.pids if self._generator else [],
                 on_sample=self._sampled,
                 on_finding=self._recorder.finding,
             )
-            sampler = make_sampler(self._progress.plan, watching, local=spread.local)
+            sampler = make_sampler(self._progress.plan, options, local=spread.local)
             try:
                 await self._run(limits, spread, sampler)
             finally:

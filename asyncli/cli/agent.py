@@ -103,7 +103,7 @@ async def _serve(plan: Plan, host: str, port: int, token: str | None, tls: Any) 
     loop = asyncio.get_running_loop()
     for number in caught():
         loop.add_signal_handler(number, stopped.set)
-    agent = Agent(plan, host=host, port=port, token=token, tls=tls, say=_say)
+    agent = Agent(plan, host=host, port=port, token=token, tls=tls, log=_say)
     try:
         await agent.open()
         server = agent.server

@@ -1,5 +1,3 @@
-"""One generator on many hosts, by Dask: it knows the hosts, carries the calls and tells who is gone. We start processes there.
-
-The only place that imports ``distributed`` (the extra ``dask``), and only in :mod:`asyncli.cluster.link` and
-:mod:`asyncli.cluster.actor`.
+"""One generator on many hosts, by Dask: it lists the hosts, carries our calls and reports lost workers. asyncli starts its own
+processes there. Only :mod:`asyncli.cluster.link` and :mod:`asyncli.cluster.actor` import ``distributed`` (the extra ``dask``).
 """

@@ -1,4 +1,4 @@
-"""Probes a client host in its Dask worker, before anything is started. Sends nothing to the target."""
+"""Probes a client host in its Dask worker before the start. Sends nothing to the target."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from asyncli.preflight.limits import Limits, read_limits
 
 
 class HostProbe(msgspec.Struct, frozen=True, kw_only=True):
-    """One host as its Dask worker sees it. ``place`` is the same for all workers that share its kernel and its network."""
+    """A host as its Dask worker sees it. ``place`` is the same for all workers that share a kernel and a network."""
 
     asyncli: str
     host: str
@@ -25,42 +25,42 @@ class HostProbe(msgspec.Struct, frozen=True, kw_only=True):
     boot: str
     limits: Limits
     spread: Spread | None = None
-    #: Who has it already: one session at a time.
+    #: The session that uses it: one at a time.
     held_by: str = ""
-    #: Why it cannot take the plan, in one line.
+    #: Why it cannot run the plan, in one line.
     why_not: str = ""
 
 
 class _Version(msgspec.Struct, frozen=True):
-    """What the probe of every version has."""
+    """The field of every version's probe."""
 
     asyncli: str = "?"
 
 
-def read_probe(said: bytes) -> HostProbe | str:
-    """Decode the result of :func:`probe_client_host`; an error text where another version made it."""
+def read_probe(packed: bytes) -> HostProbe | str:
+    """Decode the result of :func:`probe_client_host`; an error text if another version made it."""
     try:
-        version = msgspec.msgpack.decode(said, type=_Version).asyncli
+        version = msgspec.msgpack.decode(packed, type=_Version).asyncli
         if version == __version__:
-            return msgspec.msgpack.decode(said, type=HostProbe)
+            return msgspec.msgpack.decode(packed, type=HostProbe)
     except msgspec.MsgspecError:
         version = "?"
     return f"has asyncli {version}, here it is {__version__}; install the same"
 
 
 async def probe_client_host(plan: dict[str, Any]) -> bytes:
-    """This host, as msgpack of :class:`HostProbe`. Names are resolved here, and ``--source`` keeps what is an address of here."""
+    """Probe this host: msgpack of :class:`HostProbe`. Resolves names here; keeps only this host's ``--source`` addresses."""
     limits = read_limits()
     seen = HostProbe(asyncli=__version__, host=host_name(), place=_place(), boot=machine(), limits=limits, held_by=held_by)
     try:
         asked = load_plan(plan)
         if asked.sources:
             asked = msgspec.structs.replace(
-                asked, sources=tuple(one for one in asked.sources if _is_own(one)) or asked.sources[:1]
+                asked, sources=tuple(one for one in asked.sources if _is_local(one)) or asked.sources[:1]
             )
         spread = await spread_over(limits, asked)
         if asked.tls is not None:
-            client_context(asked.tls)  # the files that it names are this host's
+            client_context(asked.tls)  # its files are on this host
     except AsyncliError as error:
         return msgspec.msgpack.encode(msgspec.structs.replace(seen, why_not=str(error)))
     return msgspec.msgpack.encode(msgspec.structs.replace(seen, spread=spread))
@@ -71,16 +71,16 @@ held_by = ""
 
 
 def machine() -> str:
-    """The boot id of this machine, or its name where that cannot be read."""
+    """The boot id of this machine, or its name if that cannot be read."""
     return boot_id() or host_name()
 
 
 def _place() -> str:
-    # Ports belong to a network namespace: containers of one machine count as hosts.
+    # Ports belong to a network namespace, so containers of one machine count as hosts.
     return f"{machine()} {network() or host_name()}"
 
 
-def _is_own(source: str) -> bool:
+def _is_local(source: str) -> bool:
     try:
         with socket.socket(socket.AF_INET6 if ":" in source else socket.AF_INET, socket.SOCK_STREAM) as sock:
             sock.bind((source, 0))

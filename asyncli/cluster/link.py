@@ -20,7 +20,7 @@ from asyncli import __version__
 from asyncli.certificates import identify, trusting
 from asyncli.cluster.generator import ClusterGenerator
 from asyncli.cluster.host_probe import HostProbe, machine, probe_client_host, read_probe
-from asyncli.cluster.placement import Member, Placement, choose, ends_there, open_cluster, place, said_of
+from asyncli.cluster.placement import Member, Placement, choose, place, placement_finding, sampled_ends, unencrypted
 from asyncli.engine.shard import Shard
 from asyncli.engine.spread import Spread
 from asyncli.environment import host_name, probe_host
@@ -43,9 +43,9 @@ except ImportError as missing:  # the extra "dask" is not installed
 # A scheduler answers in milliseconds; one behind a slow link in a second.
 _CONNECT_S, _ANSWER_S = 5.0, 30.0
 _CLOSE_S = 5.0
-# Workers that are started by one loop over ssh are there within seconds.
-_COME_S = 60.0
-# Errors of a connect to a port with another listener; which end closes first is chance.
+# Workers that one loop over ssh starts are up within seconds.
+_HOSTS_WAIT_S = 60.0
+# Errors of a connect to a port with another listener: which end closes first is chance.
 _SOMETHING_LISTENS = (
     "reset", "closed", "eof occurred", "broken pipe", "not dask's", "not idle", "wrong version number", "certificate", "alert",
 )  # fmt: skip
@@ -56,15 +56,15 @@ class Cluster:
 
     def __init__(self, address: str, security: Any = None, *, hosts: int | None = None, flags: str = "") -> None:
         self.address = address
-        #: What names it on a command line.
+        #: The flags that name it on a command line.
         self.flags = flags or f"--cluster {address}"
         self._least = hosts
         self._security = security
         self._client: Any = None
         self._fleet: Placement | None = None
-        #: The session's name, which actors hold their lease for.
-        self._whose = f"a session of {_user()} on {host_name()} ({uuid.uuid4().hex[:6]})"
-        # Which machine's memory is sampled, and whether the server is on it.
+        #: The session that the actors hold their hosts for.
+        self._session_name = f"a session of {_user_name()} on {host_name()} ({uuid.uuid4().hex[:6]})"
+        # Whether the server is on the machine whose memory is sampled, and that machine.
         self._server_there, self._watched = False, machine()
         self._agent = False
         self.checks: list[Check] = []
@@ -75,7 +75,7 @@ class Cluster:
     ) -> Self:
         """The scheduler at ``tcp://host:port``, or ``tls://host:port`` with PEM files. Raises :class:`PlanError` or HostError.
 
-        ``hosts``: waits up to a minute for so many. Without files ``tls://`` takes Dask's configuration
+        ``hosts``: wait up to a minute for so many. Without files ``tls://`` uses Dask's configuration
         (``distributed.comm.tls``).
         """
         try:
@@ -84,32 +84,32 @@ class Cluster:
         except ValueError:
             wrong = True
         if wrong:
-            raise PlanError(f"--cluster: {address!r} is no address of a Dask scheduler; write tcp://host:8786 or tls://host:8786")
+            raise PlanError(f"--cluster: {address!r} is no Dask scheduler's address; write tcp://host:8786 or tls://host:8786")
         files = {"--cluster-ca": ca, "--cluster-cert": cert, "--cluster-key": key}
         given = {name: file for name, file in files.items() if file is not None}
         if parts.scheme == "tcp":
             if given:
-                raise PlanError(f"{', '.join(given)}: of no use with tcp://, which is not encrypted; write tls:// in --cluster")
-            _quiet()
+                raise PlanError(f"{', '.join(given)}: tcp:// is not encrypted, so it needs none; write tls:// in --cluster")
+            _silence_dask_logs()
             return cls(address, hosts=hosts)
         missing = ", ".join(name for name in files if name not in given)
         if given and missing:
-            raise PlanError(f"--cluster: tls:// takes all three of {', '.join(files)}; {missing} is missing")
+            raise PlanError(f"--cluster: tls:// needs all three of {', '.join(files)}; add {missing}")
         if ca and cert and key:
             identify(trusting("--cluster-ca", ca), ("--cluster-cert", "--cluster-key"), cert, key)
         settings = {"tls_ca_file": ca, "tls_client_cert": cert, "tls_client_key": key} if given else {}
         security = Security(require_encryption=True, **settings)
         if not security.tls_ca_file:
             raise PlanError(f"--cluster: tls:// needs certificates; give {', '.join(files)}, or set distributed.comm.tls of Dask")
-        _quiet()
+        _silence_dask_logs()
         flags = " ".join([f"--cluster {address}", *(f"{name} {shlex.quote(file)}" for name, file in given.items())])
         return cls(address, security, hosts=hosts, flags=flags)
 
     @classmethod
     def of(cls, client: Any) -> Self:
-        """The cluster of a notebook's ``Client``, ``LocalCluster`` or the like, or of an address. Raises :class:`PlanError`.
+        """The cluster of a notebook's ``Client`` or ``LocalCluster``, or of an address. Raises :class:`PlanError`.
 
-        It makes its own connection; the client stays its owner's.
+        It opens its own connection and leaves the client alone.
         """
         if isinstance(client, str):
             return cls.at(client)
@@ -117,32 +117,32 @@ class Cluster:
             return client
         address = getattr(getattr(client, "scheduler", None), "address", None) or getattr(client, "scheduler_address", None)
         if not isinstance(address, str) or not address:
-            raise PlanError(f"cluster: {client!r} is no Dask client with a scheduler; give one, or its address: tcp://host:8786")
+            raise PlanError(f"cluster: {client!r} is no Dask client with a scheduler; give one, or an address: tcp://host:8786")
         return cls(address, getattr(client, "security", None))
 
-    async def find_hosts(self, plan: Plan, waits: Callable[[str], None]) -> tuple[Limits, Spread]:
-        """Find the hosts and spread ``plan`` over them: this host's limits, and the fleet's spread (``local``: the server is
-        here).
+    async def find_hosts(self, plan: Plan, on_wait: Callable[[str], None]) -> tuple[Limits, Spread]:
+        """Find the hosts and spread ``plan`` over them. Returns this host's limits and the fleet's spread (``local``: the server
+        is here).
 
-        ``waits`` is called with what it waits for, when that changes. Sets ``checks`` and :attr:`findings`. Raises
-        :class:`ClusterError`, or PreflightError where the hosts cannot hold the plan.
+        ``on_wait`` is called with a message when what it waits for changes. Sets ``checks`` and :attr:`findings`. Raises
+        :class:`ClusterError`, or PreflightError if the hosts cannot hold the plan.
         """
         if not plan.has_ports:
-            raise PlanError(f"--connect-to and --cluster: {plan.connect_to} is a socket of one host; leave one out")
+            raise PlanError(f"--connect-to and --cluster: the Unix socket {plan.connect_to} is on one host; leave one out")
         if self._client is None:
             await self._connect()
-        members = await self._gather(plan, waits)
+        members = await self._gather(plan, on_wait)
         fleet = self._fleet = place(plan, members)
         self.checks = fleet.checks
         limits = read_limits()
         with contextlib.suppress(AsyncliError):
-            # A name that does not resolve here is not this host.
+            # A name that does not resolve here is not this host's.
             limits, here = await probe_host(msgspec.structs.replace(plan, sources=()))
             self._server_there = here.local
         return limits, msgspec.structs.replace(fleet.spread, local=self._server_there)
 
     def watched_by_agent(self, boot: str | None) -> None:
-        """An agent samples the server; ``boot`` is the boot id of its machine, None where unknown."""
+        """An agent samples the server; ``boot`` is the boot id of its machine, None if unknown."""
         self._agent, self._server_there, self._watched = True, True, boot or "elsewhere"
 
     def _opened_on(self, boot: str) -> int:
@@ -151,36 +151,37 @@ class Cluster:
         return sum(self._fleet.share(member.workers) for member in self._fleet.members if member.seen.boot == boot)
 
     @property
-    def _ends(self) -> int | None:
+    def _sampled_ends(self) -> int | None:
         assert self._fleet is not None
-        return ends_there(self._server_there, self._opened_on(self._watched), self._fleet.plan.connections)
+        return sampled_ends(self._server_there, self._opened_on(self._watched), self._fleet.plan.connections)
 
     @property
     def findings(self) -> list[Finding]:
         assert self._fleet is not None
-        left_out = None if self._ends else cluster_memory(self._ends, self._agent)
-        return [one for one in (said_of(self._fleet), open_cluster(self.address), left_out) if one is not None]
+        left_out = None if self._sampled_ends else cluster_memory(self._sampled_ends, self._agent)
+        return [one for one in (placement_finding(self._fleet), unencrypted(self.address), left_out) if one is not None]
 
     @property
     def leave_out(self) -> tuple[str, ...]:
         """Prefixes of the metrics that say nothing about this run."""
         assert self._fleet is not None
-        names = ("generator.",) if self._ends else ("generator.", "kernel.", "host.", *((TCP,) if self._ends == 0 else ()))
+        ends = self._sampled_ends
+        names = ("generator.",) if ends else ("generator.", "kernel.", "host.", *((TCP,) if ends == 0 else ()))
         all_here = self._opened_on(machine()) == self._fleet.plan.connections
-        # With an agent's samples there are this host's, which is no client.
+        # With an agent this host is sampled as a client too, even if it is none.
         return (*names, CLIENT) if self._agent and not all_here else names
 
     def environment(self, hosts: list[dict[str, Any]]) -> dict[str, Any]:
-        """What the run file records; ``hosts``: :meth:`ClusterGenerator.document`."""
+        """The cluster for the run file; ``hosts``: from :meth:`ClusterGenerator.document`."""
         about = {
             "scheduler": self.address, "distributed": distributed.__version__, "hosts": hosts,
             "server_here": self._server_there and not self._agent,
         }  # fmt: skip
-        return {"cluster": about, "local": self._ends == 2}
+        return {"cluster": about, "local": self._sampled_ends == 2}
 
     def generator(self, shard: Shard) -> ClusterGenerator:
         assert self._fleet is not None
-        return ClusterGenerator(self._fleet, shard, self._start_actor, self._find)
+        return ClusterGenerator(self._fleet, shard, self._start_actor, self._find_new_hosts)
 
     async def close(self) -> None:
         """Disconnect; the actors end by themselves."""
@@ -190,28 +191,28 @@ class Cluster:
                 async with asyncio.timeout(_CLOSE_S):
                     await client.close()
 
-    # -- what Dask is asked
+    # -- calls to Dask
 
     async def _connect(self) -> None:
         try:
-            # Awaited apart: a client that fails to connect must be closed too.
+            # Awaited separately: a client that fails to connect must be closed too.
             self._client = Client(
                 self.address, security=self._security, asynchronous=True, timeout=_CONNECT_S, set_as_default=False, name="asyncli"
             )
             async with asyncio.timeout(_CONNECT_S + 3.0):
                 await self._client
         except (OSError, RuntimeError, ValueError, TypeError, MemoryError) as error:
-            # HTTP read as a length of Dask's exceeds any memory.
+            # HTTP text, read as one of Dask's lengths, exceeds any memory.
             reason = "an answer that is not Dask's" if isinstance(error, MemoryError) else _reason(error)
-            raise ClusterError(unanswered(self.address, reason)) from None
+            raise ClusterError(connect_error(self.address, reason)) from None
 
-    async def _gather(self, plan: Plan, waits: Callable[[str], None]) -> list[Member]:
-        """The hosts, once they are as many as were asked for."""
-        least, until, told = self._least or 0, time.monotonic() + _COME_S, ""
+    async def _gather(self, plan: Plan, on_wait: Callable[[str], None]) -> list[Member]:
+        """The hosts, once there are as many as requested."""
+        least, until, announced = self._least or 0, time.monotonic() + _HOSTS_WAIT_S, ""
         while True:
             last = not least or time.monotonic() >= until
             try:
-                members = choose(await self._see(plan, await self._addresses()), plan)
+                members = choose(await self._probe_hosts(plan, await self._addresses()), plan)
             except ClusterError as error:
                 if last:
                     raise
@@ -219,16 +220,16 @@ class Cluster:
             else:
                 if len(members) >= least:
                     return members
-                there = ", ".join(member.name for member in members)
+                joined = ", ".join(member.name for member in members)
                 if last:
                     raise ClusterError(
-                        f"--cluster-hosts: {len(members)} of {least} hosts are there after {_COME_S:.0f} s ({there}); "
+                        f"--cluster-hosts: {len(members)} of {least} hosts joined within {_HOSTS_WAIT_S:.0f} s ({joined}); "
                         "see the Dask workers' logs on the others, or ask for fewer"
                     )
-                why = f"{len(members)} of them there ({there})"
-            if why != told:
-                told = why
-                waits(f"waits, for {_COME_S:.0f} s at most, for {format_many(least, 'client host')}: {why}")
+                why = f"{len(members)} joined ({joined})"
+            if why != announced:
+                announced = why
+                on_wait(f"waiting up to {_HOSTS_WAIT_S:.0f} s for {format_many(least, 'client host')}: {why}")
             await asyncio.sleep(1.0)
 
     async def _addresses(self) -> list[str]:
@@ -245,36 +246,36 @@ class Cluster:
             )
         return found
 
-    async def _see(self, plan: Plan, addresses: list[str]) -> dict[str, HostProbe | str]:
-        """Each worker's probe of its host, or the error. Each is asked alone: one may be cut off."""
+    async def _probe_hosts(self, plan: Plan, addresses: list[str]) -> dict[str, HostProbe | str]:
+        """Each worker's probe of its host, or the error. Each worker is called separately: one may be cut off."""
         document = shown_plan(plan)
-        said = await asyncio.gather(*(self._probe_from(address, document) for address in addresses))
-        return dict(zip(addresses, said, strict=True))
+        probes = await asyncio.gather(*(self._probe_from(address, document) for address in addresses))
+        return dict(zip(addresses, probes, strict=True))
 
     async def _probe_from(self, address: str, document: Mapping[str, Any]) -> HostProbe | str:
         try:
             async with asyncio.timeout(_ANSWER_S):
-                said = (await self._client.run(probe_client_host, document, workers=[address], on_error="return"))[address]
+                answer = (await self._client.run(probe_client_host, document, workers=[address], on_error="return"))[address]
         except (OSError, RuntimeError) as error:
-            said = error
-        if isinstance(said, bytes):
-            return read_probe(said)
-        reason = _reason(said)
+            answer = error
+        if isinstance(answer, bytes):
+            return read_probe(answer)
+        reason = _reason(answer)
         if "No module named 'asyncli" in reason:
             return f"has no asyncli, or an older one; install asyncli[dask] {__version__} there, in the Python that runs it"
-        return f"cannot be asked ({reason}); its log says more"
+        return f"cannot be probed ({reason}); see its log"
 
-    async def _find(self, known: set[str]) -> list[Member]:
+    async def _find_new_hosts(self, known: set[str]) -> list[Member]:
         """Hosts other than those at the places ``known``."""
         assert self._fleet is not None
         plan = self._fleet.plan
         if self._client is None or self._client.status != "running":
-            # It has lost its scheduler.
+            # The client has lost its scheduler.
             await self.close()
             await self._connect()
-        every = await self._see(plan, await self._addresses())
+        every = await self._probe_hosts(plan, await self._addresses())
         seen = {address: one for address, one in every.items() if isinstance(one, HostProbe)}
-        # A session holds the whole host.
+        # A session holds all workers of a host.
         taken = known | {one.place for one in seen.values() if one.held_by}
         usable = {address: one for address, one in seen.items() if one.place not in taken and not one.why_not}
         return choose(usable, plan)
@@ -283,9 +284,9 @@ class Cluster:
         from asyncli.cluster.actor import HostActor
 
         key = f"asyncli-{uuid.uuid4().hex}"
-        # A notebook's client may be the current one, which results bind to.
+        # Results bind to the current client, which may be a notebook's.
         with self._client.as_current():
-            future = self._client.submit(HostActor, self._whose, actor=True, workers=[member.address], key=key, pure=False)
+            future = self._client.submit(HostActor, self._session_name, actor=True, workers=[member.address], key=key, pure=False)
             try:
                 async with asyncio.timeout(_ANSWER_S):
                     return _Actor(future, await future)
@@ -315,16 +316,16 @@ class _Actor:
             self._future.release()
 
 
-def unanswered(address: str, reason: str) -> str:
-    """The message for a scheduler that does not answer, by the error of the connect."""
+def connect_error(address: str, reason: str) -> str:
+    """The message for a scheduler that does not answer, from the connect's error."""
     if not any(words in reason.lower() for words in _SOMETHING_LISTENS):
         return f"no Dask scheduler answers at {address} ({reason}); start one: dask scheduler"
     if address.startswith("tls"):
-        what = "refuses our certificate, shows one that is not to be trusted, or speaks no TLS"
-        mend = "give certificates of the authority that it was started with, or write tcp://"
+        what = "rejects our certificate, has an untrusted one, or speaks no TLS"
+        remedy = "give certificates of the authority that it was started with, or write tcp://"
     else:
-        what, mend = "does not speak to us as a Dask scheduler does", "does it speak TLS? then write tls://"
-    return f"something listens at {address}, but {what} ({reason}); {mend}"
+        what, remedy = "it is no Dask scheduler without TLS", "if it speaks TLS, write tls://"
+    return f"something listens at {address}, but {what} ({reason}); {remedy}"
 
 
 def _reason(error: BaseException) -> str:
@@ -337,14 +338,14 @@ def _reason(error: BaseException) -> str:
     return (words or ("no answer in time" if isinstance(error, TimeoutError) else type(error).__name__))[:200]
 
 
-def _user() -> str:
+def _user_name() -> str:
     try:
         return getpass.getuser()
     except (OSError, KeyError):
         return "nobody"
 
 
-def _quiet() -> None:
+def _silence_dask_logs() -> None:
     """Silence Dask's logs: its errors are reported in one line."""
     for name in list(logging.root.manager.loggerDict):
         if name.split(".")[0] in ("distributed", "tornado"):

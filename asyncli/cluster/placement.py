@@ -1,4 +1,4 @@
-"""Which hosts there are, what each can hold, and who opens what. Pure: what was seen of the hosts comes in."""
+"""Assigns the plan's connections to hosts, by what each can hold. Pure: it gets the hosts' probes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import msgspec
 from asyncli.cluster.host_probe import HostProbe
 from asyncli.engine.fleet import Room, assign, held_by, take_over
 from asyncli.engine.shard import Shard
-from asyncli.engine.spread import OWN_DESCRIPTORS, Destination, Spread, share, workers_needed
+from asyncli.engine.spread import OWN_DESCRIPTORS, Destination, Spread, workers_needed
 from asyncli.errors import ClusterError, HeldError, PlanError, PreflightError
 from asyncli.findings.generator import cluster, cluster_open
 from asyncli.plan import Plan
@@ -24,15 +24,15 @@ from asyncli.records import Check, Finding
 from asyncli.units import format_many
 
 # The prefix of the checks of one host of several.
-_OF_A_HOST = "host_"
+_HOST_PREFIX = "host_"
 
 
 class HostHeldError(ClusterError, HeldError):
-    """A client host on which another session opens connections."""
+    """Another session opens connections on this client host."""
 
 
 class Member(msgspec.Struct, frozen=True):
-    """A host of the fleet: its ``address`` is that of its Dask worker, ``workers`` are the numbers of its processes."""
+    """A host of the fleet: ``address`` of its Dask worker, ``workers``: the numbers of its processes."""
 
     name: str
     address: str
@@ -47,8 +47,8 @@ class Member(msgspec.Struct, frozen=True):
 
 
 class Placement(msgspec.Struct, frozen=True):
-    """The hosts of a run, and the plan laid over them. ``workers``: how many there are in all. ``left_out``: hosts that are there
-    and have no room for the share of one.
+    """A plan spread over the hosts of a run. ``workers``: the number of all processes; ``left_out``: hosts without room for the
+    share of one.
     """
 
     plan: Plan
@@ -58,7 +58,7 @@ class Placement(msgspec.Struct, frozen=True):
     left_out: tuple[Member, ...] = ()
 
     def share(self, numbers: Sequence[int]) -> int:
-        """How many connections the workers of these numbers open."""
+        """The number of connections that the workers with these numbers open."""
         return held_by(self.plan.connections, self.plan.batch, self.workers, numbers)
 
     def take_over(self, numbers: Sequence[int], free: Mapping[str, Room]) -> tuple[dict[str, tuple[int, ...]], tuple[int, ...]]:
@@ -74,7 +74,7 @@ class Placement(msgspec.Struct, frozen=True):
             spread = msgspec.structs.replace(spread, workers=max(1, len(member.workers)))
             for check in host_checks(part, spread, member.seen.limits):
                 named = f"{member.name}: {check.what}"
-                found.append(msgspec.structs.replace(check, code=f"{_OF_A_HOST}{check.code}", what=named))
+                found.append(msgspec.structs.replace(check, code=f"{_HOST_PREFIX}{check.code}", what=named))
         return found
 
     @property
@@ -84,9 +84,9 @@ class Placement(msgspec.Struct, frozen=True):
         return Spread(self.destinations, sources, self.workers, local=False, ports=ports)
 
     def shard_of(self, shard: Shard, member: Member) -> Shard:
-        """``shard`` for one host: what it opens, from where, and to where its own resolver says."""
+        """``shard`` for one host: its workers, its sources, and the destinations by its own resolver."""
         spread = member.spread
-        # One that comes later has no workers yet: it takes over what it has room for.
+        # A host that joins later has no workers yet: it takes over what it has room for.
         most = self.share(member.workers) if member.workers else member.room.connections
         return msgspec.structs.replace(
             shard, destinations=spread.destinations, sources=spread.sources, local=spread.local, mine=member.workers,
@@ -94,7 +94,7 @@ class Placement(msgspec.Struct, frozen=True):
         )  # fmt: skip
 
     def document(self, member: Member) -> dict[str, Any]:
-        """A host as the run file records it."""
+        """A host, for the run file."""
         return {
             "name": member.name,
             "address": member.address,
@@ -107,7 +107,7 @@ class Placement(msgspec.Struct, frozen=True):
 
 
 def choose(seen: Mapping[str, HostProbe | str], plan: Plan) -> list[Member]:
-    """One Dask worker a host, of ``seen`` by address (or why it could not be looked at). Raises :class:`ClusterError`."""
+    """One Dask worker for each host. ``seen``: address -> its probe, or the error. Raises :class:`ClusterError`."""
     hosts: dict[str, list[tuple[str, HostProbe]]] = {}
     for address, one in sorted(seen.items()):
         if isinstance(one, str):
@@ -120,95 +120,90 @@ def choose(seen: Mapping[str, HostProbe | str], plan: Plan) -> list[Member]:
     for workers in hosts.values():
         address, one = workers[0]
         name = one.host if names[one.host] == 1 else f"{one.host} at {urlsplit(address).hostname}"
-        if busy := next((other.held_by for _, other in workers if other.held_by), ""):
-            raise HostHeldError(f"{name} is held by {busy}; wait for its end, or leave that host's worker out")
+        if holder := next((other.held_by for _, other in workers if other.held_by), ""):
+            raise HostHeldError(f"{name} is held by {holder}; wait for its end, or leave that host's worker out")
         members.append(Member(name, address, one, room_of(plan, one)))
-    twins = Counter(member.name for member in members)
+    by_name = Counter(member.name for member in members)
     return [
         msgspec.structs.replace(member, name=f"{member.name}:{urlsplit(member.address).port}")
-        if twins[member.name] > 1
+        if by_name[member.name] > 1
         else member
         for member in members
     ]
 
 
 def place(plan: Plan, members: list[Member]) -> Placement:
-    """Deal the plan's connections to ``members``. Raises :class:`PreflightError` where they cannot hold them.
-
-    ``plan.force``: deal them all the same.
+    """Assign the plan's connections to ``members``. Raises :class:`PreflightError` if they cannot hold them, unless
+    ``plan.force``.
     """
     if plan.workers is not None and plan.workers < len(members):
         hosts = format_many(len(members), "host")
-        raise PlanError(f"--workers: {plan.workers} for {hosts}; write {len(members)} or more, they are of all hosts together")
-    # One without room has no limit that would refuse the others.
+        raise PlanError(f"--workers: {plan.workers} for {hosts}; write {len(members)} or more, the number on all hosts together")
+    # The limits of a host without room must not refuse the others.
     roomy = [member for member in members if member.room.connections]
-    dealt = assign(plan.connections, plan.batch, [member.room for member in roomy], plan.workers) if roomy else None
-    if dealt is None:
+    assigned = assign(plan.connections, plan.batch, [member.room for member in roomy], plan.workers) if roomy else None
+    if assigned is None:
         if not plan.force:
-            raise PreflightError("\n".join([*_too_few(plan, members), "(--force goes on all the same)"]))
+            raise PreflightError("\n".join([*_refusal_lines(plan, members), "(override: --force)"]))
         roomy, most = members, plan.connections
-        dealt = assign(most, plan.batch, [Room(most, most, member.room.cpus) for member in roomy], plan.workers)
-        assert dealt is not None
-    # Without a worker a host would have nothing to say in the run, and pass for a lost one.
-    crew = tuple(msgspec.structs.replace(member, workers=mine) for member, mine in zip(roomy, dealt, strict=True) if mine)
-    names = {member.name for member in crew}
+        assigned = assign(most, plan.batch, [Room(most, most, member.room.cpus) for member in roomy], plan.workers)
+        assert assigned is not None
+    # A host without a worker would send nothing and seem lost.
+    pairs = zip(roomy, assigned, strict=True)
+    used = tuple(msgspec.structs.replace(member, workers=numbers) for member, numbers in pairs if numbers)
+    names = {member.name for member in used}
     left_out = tuple(member for member in members if member.name not in names)
-    destinations = tuple(dict.fromkeys(one for member in crew for one in member.spread.destinations))
-    return Placement(plan, crew, sum(map(len, dealt)), destinations, left_out)
+    destinations = tuple(dict.fromkeys(one for member in used for one in member.spread.destinations))
+    return Placement(plan, used, sum(map(len, assigned)), destinations, left_out)
 
 
 def room_of(plan: Plan, seen: HostProbe) -> Room:
-    """What a host can take of ``plan`` by its own preflight: the most that no check refuses, and in one process."""
+    """A host's room for ``plan``: the most connections that its preflight does not refuse, and the most in one process."""
     limits = seen.limits
     nofile = limits.nofile_hard or 1024
-    most = bisect.bisect_left(range(1, plan.connections + 1), True, key=lambda count: bool(_refused(plan, seen, count)))
+    most = bisect.bisect_left(range(1, plan.connections + 1), True, key=lambda count: bool(_refusals(plan, seen, count)))
     return Room(most, max(1, min(nofile, limits.nr_open or nofile) - OWN_DESCRIPTORS), limits.cpus or 1)
 
 
-def _refused(plan: Plan, seen: HostProbe, connections: int) -> list[Check]:
+def _refusals(plan: Plan, seen: HostProbe, connections: int) -> list[Check]:
     assert seen.spread is not None
     nofile = seen.limits.nofile_hard or 1024
-    workers = workers_needed(connections, nofile, seen.limits.cpus or 1)
-    while share(connections, plan.batch, workers, 0) + OWN_DESCRIPTORS > nofile and workers < connections:
-        workers += 1
+    workers = workers_needed(connections, nofile, seen.limits.cpus or 1, plan.batch)
     spread = msgspec.structs.replace(seen.spread, workers=workers)
     return refusals(host_checks(_part(plan, connections), spread, seen.limits))
 
 
 def _part(plan: Plan, connections: int) -> Plan:
-    """The plan of one host: its connections, at its part of the pace."""
-    mine = max(1, connections)
-    return msgspec.structs.replace(plan, connections=mine, interval_s=plan.interval_s * plan.connections / mine)
+    """The plan of one host: its connections, at its share of the rate."""
+    count = max(1, connections)
+    return msgspec.structs.replace(plan, connections=count, interval_s=plan.interval_s * plan.connections / count)
 
 
-def _too_few(plan: Plan, members: list[Member]) -> list[str]:
-    there = sum(member.room.connections for member in members)
-    if there >= plan.connections:
+def _refusal_lines(plan: Plan, members: list[Member]) -> list[str]:
+    room = sum(member.room.connections for member in members)
+    if room >= plan.connections:
         if plan.workers is None:
-            return [
-                f"a batch is opened by one host, and those of {plan.batch:,} cannot be dealt so that each fits; lower --batch"
-            ]
+            return [f"batches of {plan.batch:,} do not fit into the room of the hosts, each opened by one host; lower --batch"]
         return [f"the shares of {plan.workers} processes fit on no host; leave --workers out"]
     hosts = format_many(len(members), "host")
-    lines = [f"the {hosts} of the cluster can hold {there:,} of the {plan.connections:,} connections; add hosts, or mend:"]
+    lines = [f"the {hosts} of the cluster can hold {room:,} of the {plan.connections:,} connections; add hosts, or raise limits:"]
     for member in members:
-        found = checks_to_findings(_refused(plan, member.seen, member.room.connections + 1))
-        lines += [f"{member.name}, {member.room.connections:,}: {one.evidence}; mend: {one.remedy}" for one in found]
+        found = checks_to_findings(_refusals(plan, member.seen, member.room.connections + 1))
+        lines += [f"{member.name}, {member.room.connections:,}: {one.evidence}; remedy: {one.remedy}" for one in found]
     return lines
 
 
-def ends_there(server: bool, opened: int, connections: int) -> int | None:
-    """How many ends of each connection one machine's kernel has, which has the ``server`` or not, and opens so many of them.
-
-    None where of some it has more than of others.
+def sampled_ends(server: bool, opened: int, connections: int) -> int | None:
+    """The number of ends of each connection on one machine, which runs the ``server`` or not and opens ``opened`` of them; None
+    if it differs between connections.
     """
     if opened not in (0, connections):
         return None
     return int(server) + int(opened == connections)
 
 
-def open_cluster(address: str) -> Finding | None:
-    """A finding for a scheduler that anybody can use: neither encrypted nor on loopback."""
+def unencrypted(address: str) -> Finding | None:
+    """A finding for a scheduler that anyone can use: neither encrypted nor on loopback."""
     parts = urlsplit(address)
     if parts.scheme != "tcp":
         return None
@@ -220,6 +215,7 @@ def open_cluster(address: str) -> Finding | None:
     return cluster_open(address)
 
 
-def said_of(fleet: Placement) -> Finding:
+def placement_finding(fleet: Placement) -> Finding:
+    """Which hosts open the connections."""
     shares = {member.name: fleet.share(member.workers) for member in fleet.members}
     return cluster(shares, fleet.workers, {member.name: member.room.connections for member in fleet.left_out})

@@ -1,6 +1,6 @@
-"""The session's end of one host: orders, messages and its clock; and what the processes of all hosts use.
+"""The session's side of one host: orders, messages and its clock; and the resource usage of all hosts.
 
-A host keeps its messages until the next question confirms them, so a network cut loses nothing.
+A host keeps its messages until the next poll confirms them, so a network cut loses nothing.
 """
 
 from __future__ import annotations
@@ -25,31 +25,31 @@ from asyncli.records import Finding
 
 _encode = msgspec.msgpack.Encoder().encode
 _up: msgspec.msgpack.Decoder[Up] = msgspec.msgpack.Decoder(Up)
-# An answer comes within a second, even an empty one.
+# The actor answers a poll within a second, even without messages.
 _POLL_S, _ANSWER_S = 1.0, 9.0
-#: A question that failed is asked again after so long.
+#: A failed call is repeated after so long.
 RETRY_S = 0.5
 _START_S = 60.0
 CLOSE_S = 10.0
-# Rounds of a clock measurement at the start and every ten seconds: the least round trip of ten is near the network's, and 50 ppm
-# drift half a millisecond in ten seconds.
+# Rounds of a clock measurement at the start, and every ten seconds: the shortest round trip of ten is near the network's, and
+# 50 ppm drift half a millisecond in ten seconds.
 _FIRST_ROUNDS, _ROUNDS, _CLOCK_S = 10, 5, 10.0
-# As the bound on lateness.
+# The same as the bound on lateness.
 _DRIFT_S = 0.010
 
 
 class Handle(Protocol):
-    """One actor, as Dask gives it."""
+    """A host's actor in Dask."""
 
     def lost(self) -> str:
-        """Why it is gone; "" while it is not."""
+        """Why it was lost; "" if it was not."""
 
     async def call(self, method: str, *arguments: object) -> Any: ...
     def release(self) -> None: ...
 
 
 class RemoteHost:
-    """``on_messages`` gets each answer, also an empty one; ``on_finding`` a drift of its clock."""
+    """``on_messages`` is called for each answer, even an empty one; ``on_finding`` for a drift of the host's clock."""
 
     def __init__(
         self,
@@ -61,14 +61,14 @@ class RemoteHost:
     ) -> None:
         self.member, self.actor = member, actor
         self.name, self.workers = member.name, member.workers
-        #: Its clock less ours when it was opened.
+        #: Its clock minus ours when it was opened.
         self.clock = Offset(0.0, math.inf)
         self.heard_s = time.monotonic()
         self.lost_s = -math.inf
         self.silent = self.over = False
         self.orders: asyncio.Queue[Down] = asyncio.Queue()
         self.tasks: list[asyncio.Task[None]] = []
-        #: Numbers ordered to be taken over, not yet confirmed.
+        #: Worker numbers that it was ordered to adopt and has not confirmed.
         self.adopting: set[int] = set()
         self.silent_workers = SilentWorkers()
         self._on_messages, self._on_finding = on_messages, on_finding
@@ -91,14 +91,14 @@ class RemoteHost:
         self.heard_s = time.monotonic()
 
     def begin(self, on_end: Callable[[asyncio.Task[None]], None]) -> None:
-        """Start to forward orders and messages; ``on_end`` is called when a task ends."""
-        for what, name in ((self._follow, "reader"), (self._give_orders, "orders"), (self._keep_time, "clock")):
+        """Start the tasks that carry orders and messages; ``on_end`` is called when one ends."""
+        for what, name in ((self._read_messages, "reader"), (self._send_orders, "orders"), (self._watch_clock, "clock")):
             task = asyncio.create_task(what(), name=f"the {name} of {self.name}")
             task.add_done_callback(on_end)
             self.tasks.append(task)
 
     async def close(self) -> None:
-        """End its processes, if it is reachable, and release its actor."""
+        """End its processes, if it can be reached, and release its actor."""
         with contextlib.suppress(Exception):
             if not self.actor.lost():
                 async with asyncio.timeout(CLOSE_S):
@@ -111,26 +111,26 @@ class RemoteHost:
             asked_s = time.monotonic()
             async with asyncio.timeout(_ANSWER_S):
                 theirs_s = await self.actor.call("clock")
-            clock.heard(Exchange(asked_s, theirs_s, theirs_s, time.monotonic()))
+            clock.add(Exchange(asked_s, theirs_s, theirs_s, time.monotonic()))
         offset = clock.now(time.monotonic())
         assert offset is not None
         return offset
 
-    async def _keep_time(self) -> None:
-        """Follow the drift of its clock since the start."""
+    async def _watch_clock(self) -> None:
+        """Report a drift of its clock since the start."""
         while True:
             await asyncio.sleep(_CLOCK_S)
             try:
                 now = await self._measure_clock(_ROUNDS)
-            except Exception:  # whatever a cut network, or an actor that has gone, raises: the reader minds it
+            except Exception:  # a cut network or a lost actor, which _read_messages handles
                 continue
             drift_s = now.offset_s - self.clock.offset_s
             if abs(drift_s) - now.error_s - self.clock.error_s > self._drift_bound_s:
-                # Milliseconds after minutes are seconds after days.
+                # A steady drift grows: report it again only at ten times the size.
                 self._drift_bound_s = 10 * abs(drift_s)
                 self._on_finding(cluster_clock(self.name, drift_s))
 
-    async def _give_orders(self) -> None:
+    async def _send_orders(self) -> None:
         number = 0
         while True:
             order = _encode(await self.orders.get())
@@ -139,16 +139,16 @@ class RemoteHost:
                     async with asyncio.timeout(_ANSWER_S):
                         await self.actor.call("tell", number, order)
                     break
-                except Exception:  # as in _keep_time; an order that has come is not obeyed twice
+                except Exception:  # as in _watch_clock; the actor ignores an order that it has
                     await asyncio.sleep(RETRY_S)
             number += 1
 
-    async def _follow(self) -> None:
+    async def _read_messages(self) -> None:
         after = 0
         while not self.over:
             try:
                 async with asyncio.timeout(_POLL_S + _ANSWER_S):
-                    frames = await self.actor.call("said", after, _POLL_S)
+                    frames = await self.actor.call("messages", after, _POLL_S)
             except Exception:
                 await asyncio.sleep(RETRY_S)
                 continue
@@ -157,7 +157,7 @@ class RemoteHost:
 
 
 class Usage:
-    """The last measurement of each host, and the CPU time of those that were lost: what is spent stays spent."""
+    """The last measurement of each host, and the CPU time of lost ones, which still counts."""
 
     def __init__(self) -> None:
         self._last: dict[str, Mapping[str, float]] = {}
@@ -165,7 +165,7 @@ class Usage:
         self._spent_s = 0.0
 
     def measured(self, host: str, values: Mapping[str, float], living: Collection[str]) -> dict[str, float] | None:
-        """The sum, once each of the ``living`` has been heard since the last one."""
+        """The sum over all hosts, once each of the ``living`` has reported since the last sum."""
         self._last[host] = values
         self._heard.add(host)
         if not self._heard.issuperset(living):

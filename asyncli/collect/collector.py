@@ -1,7 +1,4 @@
-"""The collector of one host: what the server, the kernel and asyncli use, once a second.
-
-It sends nothing but status polls.
-"""
+"""The collector of one host: samples the server, the kernel and asyncli once a second. It sends nothing but status polls."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ from asyncli.collect.locate import Found, ServerFacts, describe, find_server, ow
 from asyncli.collect.privilege import unprivileged
 from asyncli.collect.probe_budget import ProbeReading
 from asyncli.collect.processes import ProcessGroup, ServerTree, listed, read_session_cpu, read_session_memory
-from asyncli.collect.sampler import Probe, Sampler, Watching
+from asyncli.collect.sampler import Probe, Sampler, SamplerOptions
 from asyncli.collect.server_room import Headroom
 from asyncli.collect.status_reader import StatusReader
 from asyncli.errors import HostError
@@ -26,15 +23,15 @@ from asyncli.plan import Plan
 class Collector(Sampler):
     """``local``: the target is on this host, so its processes can be found by port.
 
-    Use: ``open``, then ``run`` as a task and ``sample_now`` at the borders of phases, then cancel the task and ``close``.
+    Use: ``open``, then ``run`` as a task and ``sample_now`` at phase borders, then cancel the task and ``close``.
     """
 
-    def __init__(self, plan: Plan, watching: Watching, *, local: bool) -> None:
-        super().__init__(plan, watching)
-        #: The server as found by :meth:`open`; null where unknown.
+    def __init__(self, plan: Plan, options: SamplerOptions, *, local: bool) -> None:
+        super().__init__(plan, options)
+        #: The server as found by :meth:`open`; null if unknown.
         self.server = ServerFacts()
         self.local = local
-        #: Of an agent's collector: its facts.
+        #: Set only by :class:`~asyncli.agent.collector.AgentCollector`.
         self.agent: dict[str, Any] | None = None
         self._status = None if plan.status_url is None else StatusReader(plan.status_url, plan.tls_options)
         if self._status is not None:
@@ -43,7 +40,7 @@ class Collector(Sampler):
         self._found_by = ""
 
     async def open(self, *, hold: bool = True) -> None:
-        """Read the status page once and find the server's processes; ``hold``: for an agent's collector only.
+        """Read the status page once and find the server's processes; ``hold``: used only by an agent's collector.
 
         Raises :class:`PeerError` for an unknown status page, :class:`HostError` for a named process that does not exist. A server
         that is not found is a finding.
@@ -53,21 +50,21 @@ class Collector(Sampler):
         found = await asyncio.to_thread(self._find)
         self.server = await asyncio.to_thread(describe, found, self._header)
         remedy = "" if found.hidden else found.remedy
-        self._say(server_processes_unknown(found.why_not, remedy) if not found.pids else self.server.not_asked)
-        self._say(unprivileged(found.pids, found.hidden, found.remedy))
+        self._report(server_processes_unknown(found.why_not, remedy) if not found.pids else self.server.not_asked)
+        self._report(unprivileged(found.pids, found.hidden, found.remedy))
         self._probes = self._standard_probes(found)
         self.begin()
 
-    async def describe_anew(self) -> None:
-        """Update :attr:`server`, which may have been restarted or reconfigured."""
+    async def refresh_server(self) -> None:
+        """Read :attr:`server` again: it may have been restarted or reconfigured."""
         if self._tree is not None:
             facts = await asyncio.to_thread(describe, Found(self._tree.roots, self._found_by), self._header)
             if facts.name is not None:
-                self._say(facts.not_asked if facts.not_asked != self.server.not_asked else None)
+                self._report(facts.not_asked if facts.not_asked != self.server.not_asked else None)
                 self.server = facts
 
     def end(self) -> None:
-        """For an agent's collector only."""
+        """Used only by an agent's collector."""
 
     async def close(self) -> None:
         await super().close()
@@ -90,15 +87,15 @@ class Collector(Sampler):
     def _standard_probes(self, found: Found) -> dict[str, Probe]:
         probes: dict[str, Probe] = {"kernel": read_counters, "slab": SlabReader().read}
         if not found.pids:
-            return probes | probes_of_ourselves(self._generator_pids)
-        tree = self._tree = ServerTree(found.pids, self._find_again)
+            return probes | own_probes(self._generator_pids)
+        tree = self._tree = ServerTree(found.pids, self._relocate)
         self._found_by = found.how
         server = ProcessGroup("server", tree)
         probes |= {"server": lambda: _with_restarts(server.scan(), tree), "room": Headroom(lambda: server.pids).read}
-        return probes | probes_of_ourselves(self._generator_pids, {"server_memory": server.memory})
+        return probes | own_probes(self._generator_pids, {"server_memory": server.memory})
 
-    def _find_again(self) -> Sequence[int]:
-        """Roots of a restarted server; never of a named pid, which another process may have."""
+    def _relocate(self) -> Sequence[int]:
+        """The roots of a restarted server; none for --server-pid: another process may have that pid now."""
         if self._plan.server_pid is not None:
             return ()
         try:
@@ -107,11 +104,11 @@ class Collector(Sampler):
             return ()
 
 
-def probes_of_ourselves(generator_pids: Callable[[], Sequence[int]], dear: dict[str, Probe] | None = None) -> dict[str, Probe]:
-    """Probes of the generator and the session, with other expensive probes ``dear`` among them."""
+def own_probes(generator_pids: Callable[[], Sequence[int]], expensive: dict[str, Probe] | None = None) -> dict[str, Probe]:
+    """The probes of the generator and the session; ``expensive`` ones run after the cheap ones."""
     generator = ProcessGroup("generator", listed(generator_pids), may_be_empty=True)
     return {
-        "generator": generator.scan, "session": read_session_cpu, **(dear or {}),
+        "generator": generator.scan, "session": read_session_cpu, **(expensive or {}),
         "generator_memory": generator.memory, "session_memory": read_session_memory,
     }  # fmt: skip
 

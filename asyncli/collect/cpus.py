@@ -11,11 +11,11 @@ from pathlib import Path
 
 import msgspec
 
-from asyncli.collect.processes import by_heir
+from asyncli.collect.processes import by_ancestor
 from asyncli.collect.procfs import PROC, TICKS_PER_S, Stat, parents, read_text
 from asyncli.records import STOLEN, CpuShares
 
-# Of another pid namespace, or started and ended between the looks.
+# In another pid namespace, or started and ended between the readings.
 _UNSEEN = "processes that are not seen from here"
 _KTHREADD = 2
 # It handles loopback traffic, which is the measurement's own.
@@ -23,7 +23,7 @@ _FOR_SOCKETS = "ksoftirqd"
 
 
 class CpuTimes(msgspec.Struct, frozen=True):
-    """CPU times since boot, in seconds: of all CPUs ``busy``, in interrupts and ``stolen``; and of each process."""
+    """CPU times since boot, in seconds: busy, in interrupts and stolen, summed over all CPUs; and each process's stat."""
 
     at_s: float
     cpus: int
@@ -34,12 +34,12 @@ class CpuTimes(msgspec.Struct, frozen=True):
 
 
 def read_times(proc: Path = PROC) -> CpuTimes:
-    """Blocking; raises OSError or ValueError where /proc/stat cannot be read."""
+    """The times now. Blocking; raises OSError or ValueError if /proc/stat cannot be read."""
     return parse_times(read_text(proc / "stat"), time.monotonic(), {stat.pid: stat for stat in parents(proc)})
 
 
 def parse_times(text: str, at_s: float, processes: Mapping[int, Stat]) -> CpuTimes:
-    """Of the text of /proc/stat: user, nice, system, idle, iowait, irq, softirq, steal in ticks, of all CPUs and of each."""
+    """Parse /proc/stat: user, nice, system, idle, iowait, irq, softirq, steal in ticks, of all CPUs and of each."""
     rows = [line.split() for line in text.splitlines() if line.startswith("cpu")]
     if not rows or len(rows[0]) < 9:
         raise ValueError("/proc/stat does not begin with the times of all CPUs")
@@ -49,7 +49,7 @@ def parse_times(text: str, at_s: float, processes: Mapping[int, Stat]) -> CpuTim
 
 
 def shares(first: CpuTimes, last: CpuTimes, ours: int, server: Collection[int]) -> CpuShares:
-    """Between two readings; descendants of ``ours`` and ``server`` are not others."""
+    """Cores used between two readings, by program; without the process trees of ``ours`` and ``server``."""
     span_s = max(1e-9, last.at_s - first.at_s)
     busy = (last.busy_s - first.busy_s) / span_s
     stolen = (last.stolen_s - first.stolen_s) / span_s
@@ -73,8 +73,8 @@ def shares(first: CpuTimes, last: CpuTimes, ours: int, server: Collection[int]) 
 def _used(first: Mapping[int, Stat], last: Mapping[int, Stat]) -> dict[int, float]:
     """CPU seconds by living pid, with those of the children they waited for."""
     known = {pid: before for pid, before in first.items() if pid in last and last[pid].start_ticks == before.start_ticks}
-    # An ended child's time before the first reading comes with the rest of it.
-    owed = by_heir({(pid, stat.start_ticks): stat for pid, stat in first.items() if pid not in known}, known)
+    # The parent's waited-for time includes an ended child's time from before the first reading.
+    owed = by_ancestor({(pid, stat.start_ticks): stat for pid, stat in first.items() if pid not in known}, known)
     used = {}
     for pid, stat in last.items():
         before = known.get(pid)

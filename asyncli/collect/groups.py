@@ -6,12 +6,12 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
-# cgroup v1 says "none" by a number near 2**63.
+# cgroup v1 writes a number near 2**63 for no limit.
 _NO_LIMIT = 2**60
 
 
 class Group(NamedTuple):
-    """A memory group's folder, and whether it is of cgroup v2. Reading it raises OSError."""
+    """A memory cgroup's folder, and whether it is cgroup v2. Reading it raises OSError."""
 
     folder: Path
     second: bool
@@ -39,7 +39,7 @@ class Group(NamedTuple):
             try:
                 text = (folder / "memory.max").read_text(encoding="ascii").strip()
             except OSError:
-                # The root of the hierarchy and what is above have no such file.
+                # The root of the hierarchy and the folders above have no such file.
                 break
             found += [int(text)] if text.isdigit() else []
         return min(found, default=None)
@@ -54,7 +54,7 @@ class Group(NamedTuple):
 
 
 def memory_group(cgroup: str, mountinfo: str) -> Group | None:
-    """A process's memory group, by its ``cgroup`` and our ``mountinfo`` (proc(5)); None without one."""
+    """The memory cgroup of a process, from its ``cgroup`` and our ``mountinfo`` (proc(5)); None without one."""
     paths = {controllers: path for _, controllers, path in (line.split(":", 2) for line in cgroup.splitlines() if line)}
     mine = next((path for names, path in paths.items() if "memory" in names.split(",")), None)
     for line in mountinfo.splitlines():
@@ -74,6 +74,6 @@ def counted(text: str, name: str) -> int:
 
 
 def _below(mount: str, root: str, path: str) -> Path:
-    """A group's folder: a mount may show the hierarchy from ``root`` on only."""
+    """A cgroup's folder: a mount may show only the part of the hierarchy below ``root``."""
     rest = path.removeprefix(root) if root != "/" else path
     return Path(mount) / rest.lstrip("/")

@@ -1,4 +1,4 @@
-"""One kept HTTP connection to an untrusted peer: no redirect, cookie or proxy, and answers bounded in time and size."""
+"""One keep-alive HTTP connection to an untrusted peer: no redirect, cookie or proxy; answers bounded in time and size."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LONGEST = 1 << 20
 
 
 class HttpAnswer(NamedTuple):
-    """``whole`` is false where ``body`` is only the beginning."""
+    """``whole`` is false if ``body`` was cut off."""
 
     status: int
     reason: str
@@ -31,7 +31,7 @@ class HttpAnswer(NamedTuple):
 
 
 class KeptConnection:
-    """For one event loop; close it. ``requests`` and ``connects`` count what was sent."""
+    """A client for one event loop; close it. ``requests`` and ``connects`` count what was sent."""
 
     def __init__(self, headers: Mapping[str, str], tls: ssl.SSLContext | None = None) -> None:
         self.requests = self.connects = 0
@@ -41,8 +41,8 @@ class KeptConnection:
     async def ask(
         self, method: str, url: str, *, within_s: float, headers: Mapping[str, str] | None = None, body: bytes | None = None
     ) -> HttpAnswer:
-        """Raises TimeoutError, and what aiohttp raises (:func:`reason`)."""
-        import aiohttp  # 200 ms of import that a run without a peer does not owe
+        """The answer. Raises TimeoutError, and aiohttp's errors (:func:`reason`)."""
+        import aiohttp  # here: it takes 200 ms, and most runs have no peer
 
         session = self._session = self._session or self._open()
         timeout = aiohttp.ClientTimeout(total=within_s)
@@ -69,7 +69,7 @@ class KeptConnection:
         trace.on_request_headers_sent.append(self._sent)
         trace.on_connection_create_end.append(self._connected)
         return aiohttp.ClientSession(
-            # Longer than nginx's 75 s, so that only the server ends connections.
+            # Longer than nginx's 75 s, so that only the server closes connections.
             connector=aiohttp.TCPConnector(limit=1, keepalive_timeout=300, ssl=self._tls or True),
             headers=self._headers,
             cookie_jar=aiohttp.DummyCookieJar(),
@@ -85,24 +85,24 @@ class KeptConnection:
 
 
 def reason(error: BaseException) -> str:
-    """The system's or OpenSSL's error text of a failed connection, where there is one."""
+    """The error text of a failed connection: the system's or OpenSSL's, if there is one."""
     import ssl
 
     cause = getattr(error, "certificate_error", None) or getattr(error, "os_error", error)
     if isinstance(cause, ssl.SSLError):
         return reason_of(cause)
     if isinstance(cause, OSError) and cause.errno:
-        # A failed name look-up has a negative errno of its own kind; asyncio's other texts repeat the address.
+        # A failed name look-up has a negative errno with its own text; asyncio's other texts repeat the address.
         return os.strerror(cause.errno) if cause.errno > 0 else str(cause.strerror)
     return oneline(str(error) or type(error).__name__)[:80]
 
 
 def untrusted(error: aiohttp.ClientSSLError, ca: str) -> tuple[str, str]:
-    """What of the peer's TLS failed, and what to do; ``ca``: the flag that names an authority."""
+    """How the peer's TLS failed, and the remedy; ``ca``: the flag that names an authority."""
     import aiohttp
 
     if not isinstance(error, aiohttp.ClientConnectorCertificateError):
         return f"TLS fails ({reason(error)})", "write http:// if it does not speak TLS"
     why = reason(error)
-    mend = "renew it" if "expired" in why else f"name its authority with {ca}, and the host as the certificate does"
-    return f"its certificate is not to be trusted ({why})", mend
+    remedy = "renew it" if "expired" in why else f"name its authority with {ca}, and the host as the certificate does"
+    return f"its certificate is not trusted ({why})", remedy

@@ -1,7 +1,7 @@
-"""What the kernel holds for sockets, and what it counts of TCP. Pure parsers, and one reader for each cost.
+"""The kernel's memory for sockets, and its TCP counters. Pure parsers, and a reader for each.
 
 Sources: slabinfo(5), Documentation/mm/slub.rst, proc_meminfo(5), proc_stat(5), net/ipv4/proc.c (sockstat, netstat,
-snmp). Slab and memory are the whole host's; sockstat and the TCP counters are of our network namespace.
+snmp). Slab and memory are of the whole host; sockstat and the TCP counters are of our network namespace.
 """
 
 from __future__ import annotations
@@ -20,24 +20,22 @@ from asyncli.records import Finding
 
 SLAB_LINKS = Path("/sys/kernel/slab")
 
-#: Caches of which an idle established connection holds objects. The bind buckets are the connecting end's: one for
-#: its port (shared by all who use the port) and one for its port and address. Security blobs by whichever LSM has a
-#: cache of its own. Before Linux 5.15 UNIX had stream sockets as well. Time-wait and request sockets are not here: who waits is
-#: not connected.
+#: Slab caches in which an idle established connection has objects. The bind buckets are the connecting end's: one for its port
+#: (shared by all its users) and one for its port and address. Security blobs are of an LSM with its own cache. Before Linux 5.15
+#: UNIX had stream sockets as well. Time-wait and request sockets are left out: they are no established connections.
 SOCKET_CACHES = (
     "TCP", "TCPv6", "UNIX-STREAM", "UNIX", "sock_inode_cache", "filp", "dentry", "eventpoll_epi", "eventpoll_pwq", "ep_head",
     "lsm_inode_cache", "lsm_file_cache", "selinux_inode_security", "selinux_file_security",
     "tcp_bind_bucket", "tcp_bind2_bucket",
 )  # fmt: skip
-#: Inodes of /proc. A program that lists /proc/PID/fd (as monitoring agents do) makes one of these and a dentry for each end of
-#: each connection, and they stay. They are no cost of a connection but grow with N, so they are kept apart: 700 + 192 B an end.
+#: Inodes of /proc. A program that lists /proc/PID/fd (as monitoring agents do) creates one and a dentry for each end of each
+#: connection, and they stay: 700 + 192 B an end. They are no cost of a connection but grow with N, so they are counted apart.
 _LISTING_CACHE = "proc_inode_cache"
-#: Caches of every kernel; without one the sum is too low. (ep_head came with 5.16, the second bind bucket with 6.1, TCPv6 only
-#: with IPv6, blobs only with an LSM.)
+#: Caches of every kernel; if one is missing the sum is too low. (ep_head came with 5.16, the second bind bucket with 6.1; TCPv6
+#: needs IPv6, blobs need an LSM.)
 _ESSENTIAL = ("TCP", "sock_inode_cache", "filp", "dentry", "eventpoll_epi", "eventpoll_pwq")
 
-#: Counters of refused, dropped, reset and late connections, and of segments sent again for nothing. All 140 would dominate the
-#: run file.
+#: Counters of refused, dropped, reset and late connections, and of needless retransmissions. All 140 would dominate the run file.
 TCP_COUNTERS = frozenset({
     "ListenOverflows", "ListenDrops", "TCPBacklogDrop", "TCPReqQFullDrop", "TCPReqQFullDoCookies", "SyncookiesSent",
     "TCPTimeWaitOverflow", "TCPAbortOnMemory", "TCPAbortOnTimeout", "TCPAbortOnData", "TCPAbortOnClose",
@@ -62,7 +60,7 @@ class Slab(NamedTuple):
 
 
 def parse_slabinfo(text: str, wanted: Collection[str] | None = None) -> dict[str, Slab]:
-    """Caches by name (only ``wanted`` ones when given). ValueError when the text is not slabinfo 2.x."""
+    """Caches by name (only ``wanted`` ones if given). Raises ValueError if the text is not slabinfo 2.x."""
     if not text.startswith("slabinfo - version: 2"):
         raise ValueError(f"/proc/slabinfo begins with {text[:40]!r}, not with version 2 of slabinfo")
     found: dict[str, Slab] = {}
@@ -83,7 +81,7 @@ def cache_names(text: str) -> list[str]:
 
 
 def read_slab_links(root: Path = SLAB_LINKS) -> dict[str, str]:
-    """Name of a cache -> name of the merged one behind it, by SLUB's links. Empty where sysfs does not show them."""
+    """Name of a cache -> name of the merged cache behind it, by SLUB's links. Empty if sysfs has none."""
     links: dict[str, str] = {}
     try:
         with os.scandir(root) as entries:
@@ -96,28 +94,27 @@ def read_slab_links(root: Path = SLAB_LINKS) -> dict[str, str]:
 
 
 def resolve_caches(listed: Iterable[str], links: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
-    """Name of the socket family -> the name that slabinfo lists it by, each listed cache once; and what every kernel has and is
-    found neither by name nor behind a merged one.
+    """Name of a socket cache -> its name in slabinfo, each listed cache once; and the essential caches that were not found.
 
-    A merged cache is listed once, by the name of whichever was created first; two names of the family behind one cache
-    count once, by the first of the two in SOCKET_CACHES. A merged cache holds strangers' objects too (vm areas in
-    eventpoll_pwq's): a constant that a slope over connections does not see.
+    slabinfo lists a merged cache once, by the name that was created first. Two socket caches merged into one count once, by the
+    first of the two in SOCKET_CACHES. A merged cache holds other objects too (vm areas in eventpoll_pwq's): a constant, which a
+    slope over connections does not include.
     """
     names = dict.fromkeys(listed)
     by_target = {links[name]: name for name in names if name in links}
     family = (*SOCKET_CACHES, _LISTING_CACHE)
     listed_as = {name: name if name in names else by_target.get(links.get(name, "")) for name in family}
     resolved: dict[str, str] = {}
-    for name, there in listed_as.items():
-        if there is not None and there not in resolved.values():
-            resolved[name] = there
+    for name, found in listed_as.items():
+        if found is not None and found not in resolved.values():
+            resolved[name] = found
     return resolved, [name for name in _ESSENTIAL if listed_as[name] is None]
 
 
 def slab_metrics(slabs: Mapping[str, Slab], resolved: Mapping[str, str]) -> dict[str, float]:
     """``kernel.slab.*``, ``kernel.socket_bytes`` (objects in use) and ``kernel.socket_slab_bytes`` (their pages).
 
-    ``kernel.listing_bytes``: inodes of /proc with their dentries, which are taken out of the other two sums.
+    ``kernel.listing_bytes``: inodes of /proc with their dentries, which the other two sums exclude.
     """
     family = {name: slabs[listed] for name, listed in resolved.items() if listed in slabs}
     listing = family.pop(_LISTING_CACHE, None)
@@ -135,9 +132,7 @@ def slab_metrics(slabs: Mapping[str, Slab], resolved: Mapping[str, str]) -> dict
 
 
 def parse_sockstat(text: str, text6: str = "") -> dict[str, float]:
-    """``kernel.sockets``, ``kernel.tcp_*`` of /proc/net/sockstat and sockstat6. Only "inuse" is kept by family; the rest counts
-    both.
-    """
+    """``kernel.sockets`` and ``kernel.tcp_*`` of /proc/net/sockstat and sockstat6. Only "inuse" is per family."""
     values: dict[str, float] = {}
     for line in (*text.splitlines(), *text6.splitlines()):
         protocol, _, rest = line.partition(":")
@@ -159,8 +154,8 @@ def parse_sockstat(text: str, text6: str = "") -> dict[str, float]:
 def parse_meminfo(text: str) -> dict[str, float]:
     """``host.*_bytes`` of /proc/meminfo.
 
-    Used memory is MemTotal - MemFree - Buffers - (Cached - Shmem), here still with :func:`parse_zoneinfo`'s. Not MemAvailable:
-    it counts pinned socket inodes and dentries as reclaimable and so hides a third of a connection's cost.
+    Used memory is MemTotal - MemFree - Buffers - (Cached - Shmem), still including :func:`parse_zoneinfo`'s pages. Not
+    MemAvailable: it counts pinned socket inodes and dentries as reclaimable and so hides a third of a connection's cost.
     """
     kib: dict[str, int] = {}
     for line in text.splitlines():
@@ -180,18 +175,17 @@ def parse_meminfo(text: str) -> dict[str, float]:
 
 
 def parse_zoneinfo(text: str) -> float:
-    """Bytes of the pages that wait on the CPUs' own free lists (``count`` of each zone's pagesets).
+    """Bytes of the pages on the per-CPU free lists (``count`` of each zone's pagesets).
 
-    They are as free as the others, but MemFree does not count them. The lists grow to tens of megabytes a CPU after much was
-    freed; then thousands of connections are served from them and the host seems to pay nothing.
+    They are free, but MemFree does not count them. After much was freed the lists grow to tens of megabytes a CPU; thousands of
+    connections are then served from them, and the host's used memory does not seem to grow.
     """
     return float(PAGE_BYTES * sum(map(int, _WAITING_PAGES.findall(text))))
 
 
 def parse_counters(text: str, group: str, wanted: Iterable[str]) -> dict[str, float]:
-    """``tcp.*`` counters since boot, of one group ("TcpExt", "Tcp") of /proc/net/netstat or snmp.
-
-    Two lines, of names and of numbers. What the kernel lacks is absent.
+    """``tcp.*`` counters since boot, of one group ("TcpExt", "Tcp") of /proc/net/netstat or snmp: a line of names and a line of
+    numbers. What the kernel lacks is absent.
     """
     rows = [line.split()[1:] for line in text.splitlines() if line.startswith(f"{group}: ")]
     if len(rows) != 2 or len(rows[0]) != len(rows[1]):
@@ -201,9 +195,9 @@ def parse_counters(text: str, group: str, wanted: Iterable[str]) -> dict[str, fl
 
 
 def parse_cpu_busy(text: str) -> dict[str, float]:
-    """``host.cpu_busy_s``: seconds, over all cores, that were neither idle nor waiting for a disk.
+    """``host.cpu_busy_s``: seconds, over all cores, neither idle nor waiting for a disk.
 
-    Stolen ones are busy (nobody here could use them). Guests' time is part of user and nice already.
+    Stolen time is busy (nothing here could use it). Guests' time is already part of user and nice.
     """
     fields = text.split("\n", 1)[0].split()
     if not fields or fields[0] != "cpu":
@@ -224,7 +218,7 @@ def read_counters(proc: Path = PROC) -> ProbeReading:
         values[metrics.HOST_CPU_LISTS_BYTES] = waiting = parse_zoneinfo(read_text(proc / "zoneinfo"))
         values[metrics.HOST_USED_BYTES] -= waiting
     except (FileNotFoundError, PermissionError):
-        pass  # a hardened kernel or a container's proc: the sum is then what meminfo gives
+        pass  # a hardened kernel or a container's /proc: used memory is then meminfo's alone
     values |= parse_counters(read_text(proc / "net/netstat"), "TcpExt", TCP_COUNTERS)
     values |= parse_counters(read_text(proc / "net/snmp"), "Tcp", _SNMP_TCP)
     values |= parse_cpu_busy(read_text(proc / "stat"))
@@ -241,7 +235,7 @@ class SlabReader:
         self._refused: Finding | None = None
 
     def read(self) -> ProbeReading:
-        """Slab metrics; without the privilege a finding."""
+        """Slab metrics; a finding without the privilege."""
         if self._refused is not None:
             return ProbeReading(findings=[self._refused])
         try:

@@ -1,7 +1,6 @@
-"""Which processes are the server: named by the plan, or holding the socket that listens on the plan's port.
+"""Finds the server's processes: those that the plan names, or that hold the socket listening on the plan's port.
 
-Read once at the start (and again if the server ends): the look for a socket's holder lists descriptors, which creates
-dentries, so it never happens at a tick.
+Done once at the start (and again if the server ends), never at a tick: listing descriptors creates dentries.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from asyncli.collect.listening import Place, heard_elsewhere
+from asyncli.collect.listening import Place, listens_elsewhere
 from asyncli.collect.procfs import PROC, Listener, Stat, all_pids, command_line, link, parents, read_listeners, read_stat
 from asyncli.errors import HostError
 from asyncli.findings.server import server_program_not_run
@@ -29,32 +28,32 @@ from asyncli.text import oneline, tidy
 from asyncli.trust import User, ask_server, read_regular, user_of
 from asyncli.values import Target
 
-# They hold the port for a server in a container: their memory is not the server's.
+# Programs that listen for a server in a container or elsewhere: their memory is not the server's.
 _FORWARDERS = frozenset({"docker-proxy", "rootlessport", "conmon", "kube-proxy", "sshd", "socat"})
-# They hold sockets of services that they start on demand.
+# They hold the sockets of services that they start on demand.
 _INITS = frozenset({"systemd", "init"})
 _NAME_A_PROCESS = "name it with --server-pid, --server-pidfile or --server-name"
-# The flag that prints the version. HAProxy sends no Server header, and nginx may not.
-_SAYS = {"nginx": "-V", "haproxy": "-v"}
-# A pid file is a line; nginx's configuration, without what it includes, seldom more than 100 kB.
+# HAProxy sends no Server header, and nginx may be configured not to.
+_VERSION_FLAGS = {"nginx": "-V", "haproxy": "-v"}
+# A pid file is one line; nginx's main configuration file is seldom more than 100 kB.
 _LONGEST_PIDFILE, _LONGEST_CONFIG = 4096, 4 << 20
-# A connect of this host's.
-_PEER_S = 0.1
+# For a connect within this host.
+_CONNECT_S = 0.1
 
 
 class Found(msgspec.Struct, frozen=True):
-    """The server's root processes (nginx's master), or none with the reason in words."""
+    """The server's root processes (nginx's master), or none and the reason."""
 
     pids: tuple[int, ...] = ()
     how: str = ""
     why_not: str = ""
     remedy: str = ""
-    #: They exist, but another user's.
+    #: They exist, but belong to another user.
     hidden: bool = False
 
 
 class ServerFacts(msgspec.Struct, frozen=True):
-    """The server as found at the start, null where unknown. ``version`` is in its own words: "nginx/1.22.1"."""
+    """The server as found at the start, null if unknown. ``version``: as the server writes it, "nginx/1.22.1"."""
 
     pid: int | None = None
     #: All root processes: more than one when separate processes share the port.
@@ -62,48 +61,47 @@ class ServerFacts(msgspec.Struct, frozen=True):
     name: str | None = None
     exe: str | None = None
     version: str | None = None
-    #: nginx's only: as its command line names it, else the default it was built with.
+    #: nginx only: the path on its command line, else the built-in default.
     config_path: str | None = None
     found_by: str | None = None
-    #: A fingerprint of that file, by which two runs can be told apart; None where it cannot be read.
+    #: A fingerprint of that file, to compare two runs; None if it cannot be read.
     config_hash: str | None = None
-    #: Its processes are another user's, so they could not be found.
+    #: Its processes belong to another user, so they were not found.
     hidden: bool = False
-    #: Why its program was not asked for its version, where it could have been.
+    #: Why its program was not run to print its version.
     not_asked: Finding | None = None
-    #: What its configuration says of the plan's target, where that was read: directive -> value.
+    #: The configuration of the plan's target, if it was read: directive -> value.
     directives: dict[str, str] = {}
 
     def __post_init__(self) -> None:
         tidy(self)
 
     def document(self, label: str | None = None) -> dict[str, object]:
-        """What the environment keeps, as plain data. ``label``: its name, where the lab gave it one."""
-        # asyncli is what tests it.
+        """The server as plain data, for the environment. ``label``: the lab's name for it."""
         own = "built-in server" if (self.version or "").startswith("asyncli/") else None
         called = label or own or self.version or self.name or "the server"
         return {"label": called, "version": self.version, "pid": self.pid, "exe": self.exe, "hidden": self.hidden}
 
     def record(self, label: str | None) -> dict[str, object]:
-        """What a run file keeps: :meth:`document`, the configuration's fingerprint, and the directives."""
+        """The server for the run file: :meth:`document`, the configuration's fingerprint, and the directives."""
         return {**self.document(label), "config_hash": self.config_hash} | (
             {"directives": self.directives} if self.directives else {}
         )
 
     def differences(self, before: Mapping[str, Any]) -> list[str]:
-        """How it differs from the server of an earlier :meth:`record`, but for the pid. Facts that one lacks are not compared;
-        the directives decide before the file's fingerprint.
+        """The differences from an earlier :meth:`record`, without the pid. A fact is compared only if both have it; the
+        fingerprint only if one has no directives.
         """
         pairs = [("executable", before.get("exe"), self.exe)]
         if (earlier := before.get("directives")) and self.directives:
             names = dict.fromkeys([*earlier, *self.directives])
-            pairs += [(name, earlier.get(name, "not said"), self.directives.get(name, "not said")) for name in names]
+            pairs += [(name, earlier.get(name, "not set"), self.directives.get(name, "not set")) for name in names]
         else:
             pairs.append(("configuration", before.get("config_hash"), self.config_hash))
         found = [f"{what} {new}, before {old}" for what, old, new in pairs if old and new and old != new]
         old, new = before.get("version"), self.version
         if old and new:
-            # "nginx" alone is the same as any nginx/1.22.1: a Server header may leave the number out.
+            # "nginx" matches nginx/1.22.1: a Server header may omit the number.
             (name, _, number), (was, _, earlier) = new.partition("/"), str(old).partition("/")
             if name != was or (number and earlier and number != earlier):
                 found.append(f"version {new}, before {old}")
@@ -111,6 +109,7 @@ class ServerFacts(msgspec.Struct, frozen=True):
 
 
 def find_server(plan: Plan, *, local: bool, ours: Collection[int] = (), proc: Path = PROC) -> Found:
+    """The server that ``plan`` names or aims at. ``ours``: asyncli's own processes. Raises :class:`HostError`."""
     if plan.server_pid is not None:
         return Found((_alive(plan.server_pid, "--server-pid", proc),), "--server-pid")
     if plan.server_pidfile is not None:
@@ -145,7 +144,7 @@ def _from_pidfile(path: str, proc: Path) -> int:
 
 def _from_name(name: str, ours: Collection[int], proc: Path) -> int:
     stats = {stat.pid: stat for stat in parents(proc) if not stat.ended}
-    # The kernel cuts a process's name at 15 bytes.
+    # The kernel truncates a process's name to 15 bytes.
     named = {
         pid
         for pid, stat in stats.items()
@@ -171,15 +170,15 @@ def _from_ports(targets: Sequence[Target], ours: Collection[int], proc: Path) ->
     where = f"port {', '.join(map(str, ports))}" if all(ports) else f"unix:{targets[0].host}"
     listening = socket_holders(inodes, proc) if inodes or all(ports) else _peer(targets[0].host)
     if not inodes and not listening:
-        if (elsewhere := heard_elsewhere(places, proc)) is not None:
+        if (elsewhere := listens_elsewhere(places, proc)) is not None:
             return Found(why_not=elsewhere.what, remedy=f"use {elsewhere.url}")
         remedy = f"start the server; where it is in a container, {_NAME_A_PROCESS}"
         return Found(why_not=f"nothing listens on {where} in this network namespace", remedy=remedy)
     holders = listening - set(ours)
     if listening and not holders:
         return Found(
-            why_not=f"what listens on {where} is asyncli's own process, or one that started it",
-            remedy="start the server as a process of its own",
+            why_not=f"asyncli itself, or a process that started it, listens on {where}",
+            remedy="start the server as a separate process",
         )
     if not holders:
         return _unreadable(where, proc)
@@ -187,19 +186,19 @@ def _from_ports(targets: Sequence[Target], ours: Collection[int], proc: Path) ->
     names = {pid: process_name(stat, proc) for pid, stat in stats.items()}
     forwarders = sorted(names[pid] for pid in holders if names.get(pid) in _FORWARDERS)
     if forwarders:
-        why_not = f"{forwarders[0]} listens on {where} and passes connections on to the server"
+        why_not = f"{forwarders[0]} listens on {where} and forwards connections to the server"
         return Found(why_not=why_not, remedy=_NAME_A_PROCESS)
     parent = {pid: stat.parent for pid, stat in stats.items()}
     return Found(tuple(sorted({topmost(pid, parent, names, ours) for pid in holders})), f"listens on {where}")
 
 
 def _peer(path: str) -> set[int]:
-    """Who listens on a Unix socket that the table has under another name, a relative or a container's: the kernel tells who
-    connects (SO_PEERCRED, unix(7)). Not for whom init listens.
+    """The listener of a Unix socket, by a connect (SO_PEERCRED, unix(7)): the table may list the socket by another name, relative
+    or a container's. Empty if init listens for a service.
     """
     try:
         with socket.socket(socket.AF_UNIX) as sock:
-            sock.settimeout(_PEER_S)
+            sock.settimeout(_CONNECT_S)
             sock.connect(sockaddr(path, 0))
             pid = int.from_bytes(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 4), sys.byteorder)
     except OSError:
@@ -208,19 +207,19 @@ def _peer(path: str) -> set[int]:
 
 
 def _unreadable(where: str, proc: Path) -> Found:
-    """The holder of the listening socket cannot be found, because its descriptors are hidden."""
+    """Why the holder of the listening socket was not found: its descriptors are hidden."""
     whose = f"the process that listens on {where}"
     if os.geteuid() == 0:
         why_not = f"{whose} is in another namespace, or asyncli lacks CAP_SYS_PTRACE, so its descriptors are hidden"
-        return Found(why_not=why_not, remedy=f"run where it is seen, with CAP_SYS_PTRACE, or {_NAME_A_PROCESS}")
-    # Titles are not hidden.
+        return Found(why_not=why_not, remedy=f"run asyncli in that namespace with CAP_SYS_PTRACE, or {_NAME_A_PROCESS}")
+    # Command lines are not hidden.
     masters = [str(pid) for pid in all_pids(proc) if command_line(pid, proc).startswith("nginx: master ")]
     remedy = f"--server-pid {' or '.join(masters) or 'PID'}"
     return Found(why_not=f"{whose} belongs to another user, so its descriptors are hidden", remedy=remedy, hidden=True)
 
 
 def addresses_of(target: Target) -> frozenset[str]:
-    """The addresses of its host as text; empty when the name cannot be resolved. May ask a name server."""
+    """The addresses of its host as text; empty if the name does not resolve. May ask a name server."""
     try:
         found = look_up(target)
     except (OSError, UnicodeError):
@@ -229,9 +228,9 @@ def addresses_of(target: Target) -> frozenset[str]:
 
 
 def matching_inodes(listeners: Iterable[Listener], addresses: Collection[str]) -> set[int]:
-    """Inodes of the sockets that answer at ``addresses``: those bound to one of them, else those bound to any address.
+    """Inodes of the sockets that answer at ``addresses``: those bound to one of them, else wildcard ones.
 
-    The kernel prefers the exact match too (compute_score in net/ipv4/inet_hashtables.c).
+    The kernel also prefers the exact match (compute_score in net/ipv4/inet_hashtables.c).
     """
     found = list(listeners)
     exact = {listener.inode for listener in found if listener.address in addresses}
@@ -239,26 +238,26 @@ def matching_inodes(listeners: Iterable[Listener], addresses: Collection[str]) -
 
 
 def socket_holders(inodes: Collection[int], proc: Path = PROC) -> set[int]:
-    """For each socket the lowest-numbered process that holds it: the master, where workers inherited it.
+    """For each socket the process with the lowest pid that holds it: the master, if workers inherited it.
 
-    Only readable descriptors are seen: our own user's, or all for root. It stops when each socket has a holder.
+    Sees only readable descriptors: our own user's, or all for root. Stops when each socket has a holder.
     """
     wanted = {f"socket:[{inode}]" for inode in inodes}
     holders: set[int] = set()
     for pid in all_pids(proc):
         if not wanted:
             break
-        held = _held(pid, wanted, proc)
+        held = _sockets_held(pid, wanted, proc)
         if held and not (pid == 1 and read_stat(pid, proc).name in _INITS):
             holders.add(pid)
             wanted -= held
     return holders
 
 
-def _held(pid: int, wanted: Collection[str], proc: Path) -> set[str]:
+def _sockets_held(pid: int, wanted: Collection[str], proc: Path) -> set[str]:
     held: set[str] = set()
     try:
-        # Listening sockets have low numbers, so a worker's thousands of clients are seldom walked.
+        # Listening sockets have low descriptor numbers, so a worker's thousands of clients are seldom listed.
         with os.scandir(f"{proc}/{pid}/fd") as entries:
             for entry in entries:
                 try:
@@ -275,8 +274,10 @@ def _held(pid: int, wanted: Collection[str], proc: Path) -> set[str]:
 
 
 def process_name(stat: Stat, proc: Path = PROC) -> str:
-    """The executable's file name, or the process's name where that is unreadable; where the executable was started by another
-    name for it, that name: Debian's redis-server is a link to redis-check-rdb. One that is the beginning of the file's says less.
+    """The executable's file name, or the process's name if that is unreadable.
+
+    If the process was started by a link to the executable, the link's name: Debian's redis-server links to redis-check-rdb. Not
+    if that name is only the beginning of the file name.
     """
     exe = link(stat.pid, "exe", proc)
     if exe is None:
@@ -290,7 +291,7 @@ def process_name(stat: Stat, proc: Path = PROC) -> str:
 
 
 def topmost(pid: int, parent: Mapping[int, int], names: Mapping[int, str], stop: Collection[int] = ()) -> int:
-    """The topmost ancestor of the same name; ends below ``stop``: we may have started the server."""
+    """The topmost ancestor with the same name, below ``stop``: asyncli may have started the server."""
     while True:
         above = parent.get(pid, 0)
         if above == 0 or above in stop or names.get(above) != names.get(pid):
@@ -312,9 +313,8 @@ def own_ancestry(proc: Path = PROC) -> frozenset[int]:
 
 
 def describe(found: Found, server_header: str = "", proc: Path = PROC) -> ServerFacts:
-    """Facts of the found server. The programs of nginx and HAProxy are asked for their version where that is safe
-    (asyncli/trust.py)."""
-    version = printable_version(server_header)
+    """Facts of the found server. Runs nginx or HAProxy to print its version if that is safe (asyncli/trust.py)."""
+    version = oneline(server_header)[:80] or None
     if not found.pids:
         return ServerFacts(version=version, hidden=found.hidden)
     pid = found.pids[0]
@@ -324,15 +324,15 @@ def describe(found: Found, server_header: str = "", proc: Path = PROC) -> Server
         name = None
     exe = link(pid, "exe", proc)
     built, not_asked = "", None
-    if exe and name in _SAYS:
-        answer = ask_server(exe, _SAYS[name], pid, proc)
+    if exe and name in _VERSION_FLAGS:
+        answer = ask_server(exe, _VERSION_FLAGS[name], pid, proc)
         built = answer.text
         if answer.why_not:
-            not_asked = server_program_not_run(f"{exe} {_SAYS[name]}", answer.why_not, answer.distrusted)
-    said = re.search(r"version: (\S+)|^HA-?Proxy version ([\d.]+)", built, re.MULTILINE)
-    if said and (version is None or "/" not in version):
-        version = said[1] or f"haproxy/{said[2]}"
-    ours = name == "nginx" and _same_files(pid, proc)
+            not_asked = server_program_not_run(f"{exe} {_VERSION_FLAGS[name]}", answer.why_not, answer.distrusted)
+    version_match = re.search(r"version: (\S+)|^HA-?Proxy version ([\d.]+)", built, re.MULTILINE)
+    if version_match and (version is None or "/" not in version):
+        version = version_match[1] or f"haproxy/{version_match[2]}"
+    ours = name == "nginx" and _shares_mounts(pid, proc)
     config = config_path(command_line(pid, proc), built, link(pid, "cwd", proc)) if ours else None
     return ServerFacts(
         pid=pid,
@@ -347,14 +347,10 @@ def describe(found: Found, server_header: str = "", proc: Path = PROC) -> Server
     )
 
 
-def printable_version(server_header: str) -> str | None:
-    return oneline(server_header)[:80] or None
-
-
 def config_path(command: str, built: str, cwd: str | None) -> str | None:
-    """nginx's configuration file: ``-c`` of its command line, else the default that ``nginx -V`` names.
+    """nginx's configuration file: ``-c`` of its command line, else the default of ``nginx -V``.
 
-    A relative one stands under the prefix (``-p``, else the one it was built with), as ngx_conf_full_name has it.
+    A relative path is below the prefix (``-p``, else the built-in one), as in ngx_conf_full_name.
     """
     match = re.search(r"(?<=\s)-c\s*(\S+)", command)
     prefix = re.search(r"(?<=\s)-p\s*(\S+)", command) or re.search(r"--prefix=(\S+)", built)
@@ -377,7 +373,7 @@ def _fingerprint(path: str | None, user: User | None) -> str | None:
         return None
 
 
-def _same_files(pid: int, proc: Path) -> bool:
-    """Whether the process shares our mounts: in a container the same path is another file."""
+def _shares_mounts(pid: int, proc: Path) -> bool:
+    """Whether the process shares our mount namespace: in a container the same path is another file."""
     mounts = link(pid, "ns/mnt", proc)
     return mounts is not None and mounts == link("self", "ns/mnt", proc)

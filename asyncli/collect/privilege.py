@@ -1,4 +1,4 @@
-"""What an ordinary user cannot read on this host, and root can."""
+"""What root can read on this host and an ordinary user cannot."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from asyncli.records import Finding
 
 
 def unprivileged(pids: Iterable[int], hidden: bool, remedy: str, proc: Path = PROC) -> Finding | None:
-    """The one finding of it, None for root and where nothing is missing. ``pids``: the server's; ``hidden``: they were not found
-    because they are another user's, which ``remedy`` mends in part."""
+    """One finding of all that needs root; None for root and if nothing is missing. ``pids``: the server's. ``hidden``: they
+    belong to another user and were not found; ``remedy`` helps in part."""
     if os.geteuid() == 0:
         return None
     unknown = ["the server's memory, CPU, limits and configuration"] if hidden else []
@@ -27,7 +27,7 @@ def unprivileged(pids: Iterable[int], hidden: bool, remedy: str, proc: Path = PR
 
 
 def as_root() -> str:
-    """This program for ``sudo``, whose own path has no virtual environment and no ~/.local/bin."""
+    """The command that runs this program by ``sudo``, whose PATH lacks a virtual environment and ~/.local/bin."""
     program = os.path.abspath(sys.argv[0])
     script = os.path.basename(program) == "asyncli" and os.access(program, os.X_OK)
     return f"sudo {shlex.join([program] if script else [sys.executable, '-m', 'asyncli'])}"
@@ -35,11 +35,11 @@ def as_root() -> str:
 
 def _readable(path: Path) -> bool:
     try:
-        # The mode does not tell: who opens it is asked (ptrace_may_access).
+        # The mode is not enough: the kernel checks at open (ptrace_may_access).
         with path.open("rb") as file:
             file.read(1)
     except PermissionError:
         return False
     except OSError:
-        pass  # it is not there: root would not find it either
+        pass  # absent, for root as well
     return True

@@ -1,4 +1,4 @@
-"""The laws of probes: their cost, and their outages. Pure; time comes in as seconds."""
+"""The CPU budget of probes, and their outages. Pure; callers pass the time in seconds."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from asyncli.records import Finding
 #: The share of a core that a probe may use. Three of ten probes can be expensive (smaps_rollup of each process of server,
 #: generator and session); the others take 3.2 ms together beside 115 processes. So all stay within 1 % of a core.
 BUDGET = 0.003
-#: Our own memory changes little (4.6 ms a reading at 100,000). With less, a ramp of 20 s had too few points at times (1.5 to 3.2
-#: ms a reading with one worker): a slope wants six.
+#: Our own memory changes little (4.6 ms a reading at 100,000). With a smaller budget a ramp of 20 s sometimes had too few points
+#: (1.5 to 3.2 ms a reading with one worker): a slope needs six.
 OWN_BUDGET = 0.0015
 OWN = frozenset({"generator_memory", "session_memory"})
-#: A probe may be ahead of its budget by this time's use: four readings of 113 processes (40 ms each).
+#: A probe may be ahead of its budget by the budget of this time: four readings of 113 processes (40 ms each).
 MOST_AHEAD_S = 60.0
 #: Samples are on whole seconds.
 SHORTEST_PERIOD_S = 1.0
@@ -30,22 +30,22 @@ class ProbeReading(msgspec.Struct):
 
 
 class Schedule:
-    """When a probe is due: a round of ``c`` CPU seconds is followed by ``c`` / its share seconds of rest.
+    """When a probe is due: after a round of ``c`` CPU seconds it rests for ``c`` / its share seconds.
 
-    The budget is the whole run's, and the early phases matter most: a probe may be ahead by half of what the run allows, and has
-    given that back at the run's end.
+    The budget is for the whole run, and the early phases matter most: a probe may be ahead by half of the run's budget, and
+    repays that by the run's end.
     """
 
     def __init__(self, name: str) -> None:
         self.name = name
         self._budget = OWN_BUDGET if name in OWN else BUDGET
         self._due_s = float("-inf")
-        # CPU that was used and not yet allowed, and when that was computed.
+        # CPU time used beyond the budget so far, and when that was computed.
         self._debt_s, self._at_s = 0.0, float("-inf")
         self._begun_s = self._run_s = self._ahead_s = 0.0
         self._over = 0
-        # The rate of our own memory's readings is no news.
-        self._said = name in OWN
+        # Slower readings of our own memory are not reported.
+        self._reported = name in OWN
 
     def begin(self, now_s: float, run_s: float) -> None:
         self._begun_s, self._run_s, self._ahead_s = now_s, run_s, min(MOST_AHEAD_S, run_s / 2)
@@ -54,23 +54,21 @@ class Schedule:
         return now_s >= self._due_s
 
     def spent(self, now_s: float, cost_s: float) -> Finding | None:
-        """Add a round that began at ``now_s`` and took ``cost_s`` of CPU; a finding after two expensive ones in a row."""
+        """Record a round that began at ``now_s`` and took ``cost_s`` of CPU; a finding after two expensive ones in a row."""
         self._debt_s = max(0.0, self._debt_s - self._budget * (now_s - self._at_s)) + cost_s
         self._at_s = now_s
         left_s = self._begun_s + self._run_s - now_s
-        # A run without length has no budget to be ahead of.
-        giving_back = self._ahead_s / self._run_s if left_s > 0 and self._run_s > 0 else 0.0
-        ahead_s = giving_back * left_s
-        rest_s = (self._debt_s / self._budget - ahead_s) / (1 - giving_back)
-        # A reading at a phase border must not skip an affordable probe's next second. The little less keeps 10.0 ms, as a float,
-        # from two seconds.
+        # A run of length 0 has no budget to be ahead of.
+        repaid = self._ahead_s / self._run_s if left_s > 0 and self._run_s > 0 else 0.0
+        rest_s = (self._debt_s / self._budget - repaid * left_s) / (1 - repaid)
+        # A reading at a phase border must not skip an affordable probe's next second. 1e-9: float errors must not round 1 s up.
         affordable = rest_s - 1e-9 <= SHORTEST_PERIOD_S
         self._due_s = now_s if affordable else now_s + rest_s - 1e-9
         period_s = math.ceil(cost_s / self._budget - 1e-9)
         self._over = 0 if affordable or period_s <= SHORTEST_PERIOD_S else self._over + 1
-        if self._over < 2 or self._said:
+        if self._over < 2 or self._reported:
             return None
-        self._said = True
+        self._reported = True
         return probe_slowed(self.name, cost_s, period_s, self._budget)
 
 
@@ -83,16 +81,14 @@ class Outage:
         self._last_s: float | None = None
 
     def failed(self, now_s: float, why: str, *, untrusted: bool = False) -> Finding | None:
-        """A failure; a finding for the first of an outage."""
+        """Record a failure; a finding for the first one of an outage."""
         if self._since_s is not None:
             return None
-        # The gap begins with the last reading there is.
+        # The gap begins at the last reading.
         self._since_s = now_s if self._last_s is None else self._last_s
         return probe_lost(self.name, now_s, why, untrusted)
 
     def answered(self, now_s: float) -> Finding | None:
-        """An answer; a finding when it ends an outage."""
+        """Record an answer; a finding if it ends an outage."""
         since_s, self._since_s, self._last_s = self._since_s, None, now_s
-        if since_s is None:
-            return None
-        return probe_back(self.name, now_s, now_s - since_s)
+        return None if since_s is None else probe_back(self.name, now_s, now_s - since_s)

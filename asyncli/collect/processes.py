@@ -1,8 +1,8 @@
-"""CPU and memory of groups of processes: the server's tree, the generator's list, ourselves.
+"""CPU and memory of groups of processes: the server's tree, the generator's list, this process.
 
-Two costs, so two readings: counts and CPU time come from stat (a few microseconds a process), memory from
-smaps_rollup, for which the kernel walks the page tables (a quarter of a millisecond for 10 MB). Descriptors are never
-counted: listing /proc/PID/fd creates dentries, which are part of what is measured.
+There are two readings, as their costs differ: counts and CPU time from stat (a few microseconds a process), memory from
+smaps_rollup, for which the kernel walks the page tables (a quarter of a millisecond for 10 MB). Descriptors are never listed:
+listing /proc/PID/fd creates dentries, which are part of the measured memory.
 """
 
 from __future__ import annotations
@@ -22,53 +22,52 @@ class ProcessesGoneError(Exception):
 
 
 class CpuLedger:
-    """CPU time of a changing group of processes, which never falls. Pure.
+    """CPU time of a changing group of processes; it never falls. Pure.
 
-    The sum over the living of their own time and of the children they waited for (cutime, cstime of proc(5)): when a
-    worker ends and its master waits for it, its whole time, the last unseen moments too, moves into the master's. Where
-    nobody in the group waits (a parent that ignores SIGCHLD, an orphan that init reaps), the last seen value of the
-    ended process is kept instead; then the time since it was last seen, at most one period, is missing.
+    It sums the living processes' own time and that of the children they waited for (cutime, cstime of proc(5)). When a worker
+    ends and its master waits for it, the worker's whole time moves into the master's. If no process of the group waits for it
+    (its parent ignores SIGCHLD, or init reaps it), its last value is kept; then at most one period of its time is missing.
 
-    A process's own time is exact, what it waited for is told in whole ticks of 10 ms: what is kept for want of a tick that comes
-    later is given back when it comes.
+    A process's own time is exact, its waited-for time is in ticks of 10 ms. A part kept only because the tick was late is
+    subtracted when the tick comes.
     """
 
     def __init__(self) -> None:
         self._last: dict[tuple[int, int], Stat] = {}
         self._kept_s = 0.0
-        # By the pid of who waits: what of the kept may be a tick that is still to come.
+        # By the pid of the waiting ancestor: the part of the kept time that may come again with a late tick.
         self._owed_s: dict[int, float] = {}
 
     def update(self, living: Iterable[Stat]) -> float:
-        """Seconds of CPU of the group, given its living processes (zombies included)."""
+        """CPU seconds of the group, given its living processes (zombies included)."""
         now = {(stat.pid, stat.start_ticks): stat for stat in living}
         known = {stat.pid: stat for stat in now.values() if (stat.pid, stat.start_ticks) in self._last}
         ended = {key: stat for key, stat in self._last.items() if key not in now}
-        seen = by_heir(ended, known)
+        seen = by_ancestor(ended, known)
         self._owed_s = {pid: owed_s for pid, owed_s in self._owed_s.items() if pid in known}
-        for heir in seen.keys() | self._owed_s.keys():
-            newly_s = 0.0 if heir is None else known[heir].waited_s - self._last[heir, known[heir].start_ticks].waited_s
-            missing_s = seen.get(heir, 0.0) - newly_s
-            if heir is not None:
-                owed_s = self._owed_s.pop(heir, 0.0)
+        for pid in seen.keys() | self._owed_s.keys():
+            newly_s = 0.0 if pid is None else known[pid].waited_s - self._last[pid, known[pid].start_ticks].waited_s
+            missing_s = seen.get(pid, 0.0) - newly_s
+            if pid is not None:
+                owed_s = self._owed_s.pop(pid, 0.0)
                 missing_s = max(missing_s, -owed_s)
                 if owed_s := min(1 / TICKS_PER_S, owed_s + missing_s):
-                    self._owed_s[heir] = owed_s
+                    self._owed_s[pid] = owed_s
             self._kept_s += missing_s
         self._last = now
         return self._kept_s + sum(stat.cpu_s + stat.waited_s for stat in now.values())
 
 
-def by_heir(ended: Mapping[tuple[int, int], Stat], living: Mapping[int, Stat]) -> dict[int | None, float]:
-    """Seconds of the ended, by the nearest ancestor that lives (None: none does), which may wait for them."""
+def by_ancestor(ended: Mapping[tuple[int, int], Stat], living: Mapping[int, Stat]) -> dict[int | None, float]:
+    """CPU seconds of the ended processes, by their nearest living ancestor, which may wait for them (None: none lives)."""
     seen: dict[int | None, float] = {}
     parents_of = {stat.pid: stat.parent for stat in ended.values()}
     for stat in ended.values():
         above, steps = stat.parent, 0
         while above in parents_of and above not in living and steps < len(parents_of):
             above, steps = parents_of[above], steps + 1
-        heir = above if above in living else None
-        seen[heir] = seen.get(heir, 0.0) + stat.cpu_s + stat.waited_s
+        ancestor = above if above in living else None
+        seen[ancestor] = seen.get(ancestor, 0.0) + stat.cpu_s + stat.waited_s
     return seen
 
 
@@ -107,8 +106,8 @@ class ProcessGroup:
     def memory(self) -> ProbeReading:
         """``pss_bytes``, ``uss_bytes``, ``anon_shmem_bytes``, ``rss_bytes`` of the processes of the last scan.
 
-        Without the privilege for even one of them all but RSS are absent (a partial sum would be a wrong one), RSS
-        comes from stat, and a finding says so. An empty group gives nothing: the scan has said it.
+        If one of them may not be read, only RSS (from stat) and a finding: a partial sum would be wrong. Nothing for an empty
+        group, which the scan has reported.
         """
         if not self._living:
             return ProbeReading()
@@ -123,7 +122,7 @@ class ProcessGroup:
                 read.append(memory)
         sums = {name: sum(getattr(one, name) or 0 for one in read) for name in Memory.__struct_fields__}
         if not sums["pss_bytes"]:
-            # They ended since the scan, or the kernel is older than smaps_rollup (4.14).
+            # They ended since the scan, or the kernel is older than 4.14, without smaps_rollup.
             return ProbeReading(rss)
         if any(one.anon_shmem_bytes is None for one in read):
             del sums["anon_shmem_bytes"]
@@ -135,39 +134,39 @@ class ProcessGroup:
 
 
 class ServerTree:
-    """The server's root processes and all their descendants, looked up at each call: a reload replaces workers.
+    """The server's root processes and all their descendants, found at each call: a reload replaces workers.
 
-    When a root ends and descendants live on (an nginx upgraded in place), they are the tree. When none does,
-    ``relocate`` is asked for the roots of a restarted server; it gives none, or raises, while there is none.
+    If a root ends and descendants live on (an nginx upgraded in place), they are the tree. If none does, ``relocate`` finds the
+    roots of a restarted server; it returns none, or raises, while there is none.
     """
 
     def __init__(self, roots: Sequence[int], relocate: Callable[[], Sequence[int]] = lambda: ()) -> None:
         self.roots: tuple[int, ...] = tuple(roots)
         #: Times that ``relocate`` found the server again.
         self.restarts = 0
-        #: Processes of it that were seen alive and have ended since.
+        #: Processes that were seen alive and have ended.
         self.ended = 0
-        #: A root that ended while its children lived on, each by itself; 0 for none. Not one whose child took over from it,
-        #: as at an upgrade in place.
+        #: A root that ended while its children lived on as orphans; 0 for none. Not a root that a child replaced, as at an
+        #: upgrade in place.
         self.orphaned = 0
         self._living: set[tuple[int, int]] = set()
         self._relocate = relocate
         self._known = {pid: stat.start_ticks for pid in roots if (stat := _stat(pid)) is not None}
 
     def __call__(self) -> list[Stat]:
-        """Every process of the tree (zombies too); :class:`ProcessesGoneError` when none lives."""
+        """Every process of the tree (zombies too). Raises :class:`ProcessesGoneError` if none lives."""
         found = self._walk(self._survivors())
         if not any(not stat.ended for stat in found.values()):
-            self._find_again()
+            self._relocate_roots()
             found = self._walk(self._survivors())
-        self._mind_orphans(found)
+        self._check_orphaned(found)
         living = {(pid, stat.start_ticks) for pid, stat in found.items() if not stat.ended}
         self.ended += len(self._living - living)
         self._living = living
         self._known = {pid: stat.start_ticks for pid, stat in found.items()}
         return list(found.values())
 
-    def _mind_orphans(self, found: dict[int, Stat]) -> None:
+    def _check_orphaned(self, found: dict[int, Stat]) -> None:
         alive = {pid: stat for pid, stat in found.items() if not stat.ended}
         gone = [pid for pid in self.roots if pid not in alive]
         parents_of_living = {stat.parent for stat in alive.values()} & alive.keys()
@@ -192,7 +191,7 @@ class ServerTree:
                     queue.append(child)
         return found
 
-    def _find_again(self) -> None:
+    def _relocate_roots(self) -> None:
         roots = self._relocate()
         known = {pid: stat.start_ticks for pid in roots if (stat := _stat(pid)) is not None}
         if not known:
@@ -202,23 +201,23 @@ class ServerTree:
 
 
 def read_session_cpu() -> ProbeReading:
-    """``session.cpu_s``: our own threads, without waited-for children."""
+    """``session.cpu_s``: this process's threads, without waited-for children."""
     return ProbeReading({SESSION_CPU_S: time.process_time()})
 
 
 def read_session_memory() -> ProbeReading:
-    """``session.uss_bytes``: our own private memory. Always permitted."""
+    """``session.uss_bytes``: this process's private memory. Always permitted."""
     memory = read_memory(os.getpid())
     return ProbeReading({} if memory is None else {SESSION_USS_BYTES: float(memory.uss_bytes)})
 
 
 def listed(pids: Callable[[], Iterable[int]]) -> Callable[[], list[Stat]]:
-    """The stats of those of ``pids`` that live."""
+    """A function that returns the stats of the living among ``pids``."""
     return lambda: [stat for pid in tuple(pids()) if (stat := _stat(pid)) is not None]
 
 
 def _stat(pid: int) -> Stat | None:
-    """The process's stat; None when it has ended. Other failures are raised: the ledger would count the process twice."""
+    """The process's stat; None if it has ended. Raises other errors: the ledger would count the process twice."""
     try:
         return read_stat(pid)
     except (FileNotFoundError, ProcessLookupError):

@@ -1,8 +1,8 @@
-"""Texts of /proc to numbers: one process, its memory, its children, the listening sockets. Parsers are pure.
+"""Reads /proc: a process, its memory, its children, the listening sockets. Parsers are pure.
 
-Facts of the kernel are from proc(5), Documentation/filesystems/proc.rst and Documentation/networking/proc_net_tcp.rst.
+Sources: proc(5), Documentation/filesystems/proc.rst and Documentation/networking/proc_net_tcp.rst.
 
-Not psutil: of 60 processes it takes six to thirteen times the CPU for what is read each second (2.3 ms against 0.4 ms for stat,
+Not psutil: it takes six to thirteen times the CPU for what is read each second of 60 processes (2.3 ms against 0.4 ms for stat,
 3.0 ms against 0.2 ms for children, on Linux 6.18).
 """
 
@@ -22,16 +22,16 @@ from asyncli.places import real_path
 PROC = Path("/proc")
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
-# A larger buffer is mapped and unmapped at each call, and seq_file hands out about a page at a time anyway.
+# A larger buffer is mapped and unmapped at each call, and seq_file returns about a page at a time anyway.
 _CHUNK = 16384
 # TCP_LISTEN of include/net/tcp_states.h, as /proc/net/tcp prints it.
 _LISTEN = "0A"
 
 
 class Stat(msgspec.Struct, frozen=True):
-    """/proc/PID/stat. Times in seconds; ``start_ticks`` (since boot) tells a process from a later one with its pid.
+    """/proc/PID/stat. Times in seconds; ``start_ticks`` (since boot) distinguishes a process from a later one with its pid.
 
-    ``cpu_s`` is cut off to ticks of 10 ms in the text; :func:`read_stat` has it to the nanosecond where it can.
+    ``cpu_s`` of the text is truncated to ticks of 10 ms; :func:`read_stat` makes it exact where it can.
     """
 
     pid: int
@@ -39,7 +39,7 @@ class Stat(msgspec.Struct, frozen=True):
     state: str
     parent: int
     cpu_s: float
-    #: User and system time of the children that ended and were waited for, and of theirs.
+    #: User and system time of ended children that it waited for, and of their children.
     waited_s: float
     threads: int
     start_ticks: int
@@ -47,7 +47,7 @@ class Stat(msgspec.Struct, frozen=True):
 
     @property
     def ended(self) -> bool:
-        """A zombie or dead: its CPU time can still be read, it holds no memory."""
+        """Zombie or dead: its CPU time can still be read, it holds no memory."""
         return self.state in "ZX"
 
 
@@ -57,12 +57,12 @@ class Memory(msgspec.Struct, frozen=True):
     rss_bytes: int
     pss_bytes: int
     uss_bytes: int
-    #: See METRICS; None where the kernel does not tell pages of files apart (before 5.4).
+    #: See METRICS; None if the kernel does not separate file pages (before 5.4).
     anon_shmem_bytes: int | None = None
 
 
 class Listener(msgspec.Struct, frozen=True):
-    """A listening socket: its address (None: any), port and inode. Of a Unix socket the port is 0, and the address its path."""
+    """A listening socket: its address (None: any), port and inode. For a Unix socket the address is its path, and the port 0."""
 
     address: str | None
     port: int
@@ -70,7 +70,7 @@ class Listener(msgspec.Struct, frozen=True):
 
 
 def read_text(path: str | os.PathLike[str]) -> str:
-    """A file of /proc, whole. Raises OSError, ProcessLookupError among them when the process ended meanwhile."""
+    """The whole text of a file of /proc. Raises OSError; ProcessLookupError if the process ended meanwhile."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         parts = []
@@ -82,7 +82,7 @@ def read_text(path: str | os.PathLike[str]) -> str:
 
 
 def parse_stat(text: str) -> Stat:
-    """One line of /proc/PID/stat. The name may hold blanks and parentheses, so fields count from the last ``)``."""
+    """Parse /proc/PID/stat. The name may contain blanks and parentheses, so fields count from the last ``)``."""
     head, paren, tail = text.rpartition(")")
     pid, _, name = head.partition(" (")
     fields = tail.split()
@@ -102,10 +102,10 @@ def parse_stat(text: str) -> Stat:
 
 
 def parse_smaps_rollup(text: str) -> Memory | None:
-    """The sums of /proc/PID/smaps_rollup; USS is all that is private. None for a process without memory.
+    """The sums of /proc/PID/smaps_rollup; USS is all private memory. None for a process without memory.
 
-    Anonymous and shared memory: Pss_Anon and Pss_Shmem, SwapPss for what of them is swapped out, and the process's own huge
-    pages, which no PSS has.
+    Anonymous and shared memory: Pss_Anon, Pss_Shmem, SwapPss for their swapped-out part, and private huge pages, which no PSS
+    includes.
     """
     kib: dict[str, int] = {}
     for line in text.splitlines():
@@ -115,19 +115,19 @@ def parse_smaps_rollup(text: str) -> Memory | None:
     if "Pss" not in kib:
         return None
     private = sum(value for name, value in kib.items() if name.startswith("Private_"))
-    told = ("Pss_Anon", "Pss_Shmem", "SwapPss", "Private_Hugetlb")
+    anon_shmem = ("Pss_Anon", "Pss_Shmem", "SwapPss", "Private_Hugetlb")
     return Memory(
         rss_bytes=kib.get("Rss", 0) * 1024,
         pss_bytes=kib["Pss"] * 1024,
         uss_bytes=private * 1024,
-        anon_shmem_bytes=sum(kib.get(name, 0) for name in told) * 1024 if "Pss_Anon" in kib else None,
+        anon_shmem_bytes=sum(kib.get(name, 0) for name in anon_shmem) * 1024 if "Pss_Anon" in kib else None,
     )
 
 
 def parse_listeners(lines: Iterable[str]) -> Iterator[Listener]:
-    """Listening sockets of the lines of /proc/net/tcp or tcp6, up to the first row in another state.
+    """The listening sockets in /proc/net/tcp or tcp6, up to the first row in another state.
 
-    The kernel prints the listening ones first (tcp_seq_start), so a million established rows are never read.
+    The kernel prints listening ones first (tcp_seq_start), so a million established rows are never read.
     """
     for line in lines:
         fields = line.split(None, 10)
@@ -140,7 +140,7 @@ def parse_listeners(lines: Iterable[str]) -> Iterator[Listener]:
 
 
 def _address(digits: str) -> str | None:
-    """Hexadecimal words in host order to an address; a v4-mapped one as IPv4; None for the wildcard."""
+    """The address of hexadecimal words in host order; a v4-mapped one as IPv4; None for the wildcard."""
     packed = b"".join(int(digits[at : at + 8], 16).to_bytes(4, sys.byteorder) for at in range(0, len(digits), 8))
     address = ip_address(packed)
     if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
@@ -151,28 +151,28 @@ def _address(digits: str) -> str | None:
 def read_stat(pid: int, proc: Path = PROC) -> Stat:
     """The process's /proc/PID/stat; world-readable unless /proc is mounted with hidepid.
 
-    Its CPU time is read from the process's own clock besides: of a pool of 100 processes, ticks of 10 ms could hide a second.
+    CPU time is read from the process's CPU clock: ticks of 10 ms could hide a second of a pool of 100 processes.
     """
     stat = parse_stat(read_text(f"{proc}/{pid}/stat"))
     if proc is PROC:
         try:
             return msgspec.structs.replace(stat, cpu_s=cpu_clock_s(pid))
         except OSError:
-            pass  # it has ended since, or is of another pid namespace: what its text said stands
+            pass  # it ended, or is in another pid namespace: keep the text's value
     return stat
 
 
 def cpu_clock_s(pid: int, which: int = 2) -> float:
-    """A clock of the process's CPU time, ended threads included (clock_getcpuclockid(3)), in seconds; OSError where none lives.
+    """CPU seconds of the process, ended threads included (clock_getcpuclockid(3)). Raises OSError if it does not exist.
 
-    ``which``: 2 is exact; 1 user time and 0 user and system time, as the kernel tells them apart. MAKE_PROCESS_CPUCLOCK of
+    ``which``: 2 is exact; 1 is user time and 0 user and system time by the kernel's accounting. MAKE_PROCESS_CPUCLOCK of
     include/linux/posix-timers_types.h.
     """
     return time.clock_gettime((~pid << 3) | which)
 
 
 def read_memory(pid: int, proc: Path = PROC) -> Memory | None:
-    """None for a process without memory, or that has ended. Raises PermissionError without ptrace access to it."""
+    """The process's memory; None if it has none or has ended. Raises PermissionError without ptrace access to it."""
     try:
         return parse_smaps_rollup(read_text(f"{proc}/{pid}/smaps_rollup"))
     except (FileNotFoundError, ProcessLookupError):
@@ -180,7 +180,7 @@ def read_memory(pid: int, proc: Path = PROC) -> Memory | None:
 
 
 def parse_unix_listeners(lines: Iterable[str]) -> Iterator[Listener]:
-    """Those of /proc/net/unix that listen and have a path, which is made real, or a name behind ``@``."""
+    """The listening sockets in /proc/net/unix with a path (symlinks resolved) or a name after ``@``."""
     for line in lines:
         fields = line.rstrip("\n").split(None, 7)
         # __SO_ACCEPTCON of include/linux/net.h, and SOCK_STREAM.
@@ -189,7 +189,7 @@ def parse_unix_listeners(lines: Iterable[str]) -> Iterator[Listener]:
 
 
 def read_listeners(port: int, proc: Path = PROC) -> list[Listener]:
-    """Sockets that listen on ``port`` in our network namespace; 0: Unix sockets."""
+    """The sockets that listen on ``port`` in our network namespace; 0: Unix sockets."""
     found: list[Listener] = []
     if not port:
         try:
@@ -220,9 +220,9 @@ def parents(proc: Path = PROC) -> Iterator[Stat]:
 
 
 def children(stat: Stat, proc: Path = PROC) -> list[int]:
-    """Direct children; by the parent of every process where the kernel does not list them (CONFIG_PROC_CHILDREN).
+    """Direct children; found by every process's parent if the kernel does not list them (CONFIG_PROC_CHILDREN).
 
-    A child belongs to the thread that forked it, so every thread is asked; a process of one thread costs one read.
+    A child belongs to the thread that forked it, so each thread's list is read; a single-threaded process costs one read.
     """
     tasks = [str(stat.pid)] if stat.threads == 1 else _tasks(stat.pid, proc)
     found: list[int] = []
@@ -245,7 +245,7 @@ def _tasks(pid: int, proc: Path) -> list[str]:
 
 
 def link(pid: int | str, name: str, proc: Path = PROC) -> str | None:
-    """Where /proc/PID/``name`` leads (exe, cwd, ns/mnt); None without ptrace access to the process."""
+    """The target of /proc/PID/``name`` (exe, cwd, ns/mnt); None without ptrace access to the process."""
     try:
         return os.readlink(f"{proc}/{pid}/{name}").removesuffix(" (deleted)")
     except OSError:
@@ -253,7 +253,7 @@ def link(pid: int | str, name: str, proc: Path = PROC) -> str | None:
 
 
 def command_line(pid: int, proc: Path = PROC) -> str:
-    """Arguments as one line (nginx writes its title there, the arguments of its start after it); "" when hidden."""
+    """Arguments as one line; "" if hidden. nginx writes its title there, followed by its original arguments."""
     try:
         return read_text(f"{proc}/{pid}/cmdline").replace("\0", " ").strip()
     except OSError:

@@ -1,6 +1,6 @@
-"""The sampling loop of sessions and agents: probes once a second, never blocking the event loop.
+"""The sampling loop of sessions and agents: runs probes once a second without blocking the event loop.
 
-A thread reads /proc, and the loop polls peers. A probe that fails leaves a gap and a finding, and never ends a run.
+A thread reads /proc, and the loop polls peers. A probe that fails leaves a gap and a finding; it never ends a run.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from asyncli.metrics import PROBE
 from asyncli.plan import Plan
 from asyncli.records import Finding, Sample
 
-# A sample waits so long; later answers join the next one, so that a slow status page delays nothing.
+# A sample waits so long for answers; later ones join the next sample, so that a slow status page delays nothing.
 _ROUND_WAIT_S = 0.5
-# A thread stuck in the kernel is an outage after so long.
+# A thread stuck in the kernel for so long is an outage.
 _STALL_S = 2.0
 
-#: Reads; blocks.
+#: A blocking read.
 Probe = Callable[[], ProbeReading]
-#: Polls a peer, in bounded time; ``everything``: at a phase border, all values of now.
+#: Polls a peer, in bounded time; ``everything``: at a phase border, all current values.
 Poll = Callable[[bool], Awaitable[ProbeReading]]
 
 
-class Watching(msgspec.Struct, frozen=True, kw_only=True):
-    """What a sampler is made with: the run's own ``clock`` (s), ``generator_pids``: the host process and its workers, and where
-    samples and findings go, in the loop's thread."""
+class SamplerOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """The run's ``clock`` (s), the generator's pids (host process and workers), and the callbacks for samples and findings, which
+    run in the loop's thread."""
 
     on_finding: Callable[[Finding], None]
     on_sample: Callable[[Sample], None] = lambda _: None
@@ -46,36 +46,36 @@ class Watching(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Outcome(NamedTuple):
-    """A probe's reading or error, and its CPU time (a poll's time)."""
+    """A probe's reading or error, and its CPU time (wall time for a poll)."""
 
     reading: ProbeReading | None
     error: Exception | None
     took_s: float
 
 
-class _Asked(NamedTuple):
+class _Pending(NamedTuple):
     since_s: float
     outcome: asyncio.Future[_Outcome]
 
 
 class Sampler:
-    """Samples on the whole seconds of the clock."""
+    """Takes a sample at each whole second of the clock."""
 
-    #: At a phase border; longer than the status page's timeout of 2 s.
+    #: How long to wait for answers at a phase border; longer than the status page's timeout of 2 s.
     border_wait_s = 2.5
 
-    def __init__(self, plan: Plan, watching: Watching) -> None:
+    def __init__(self, plan: Plan, options: SamplerOptions) -> None:
         self._plan = plan
-        self._clock, self._sleep, self._generator_pids = watching.clock, watching.sleep, watching.generator_pids
-        self._on_sample, self._on_finding = watching.on_sample, watching.on_finding
-        #: Cheap ones first: one that stalls holds up those behind it.
+        self._clock, self._sleep, self._generator_pids = options.clock, options.sleep, options.generator_pids
+        self._on_sample, self._on_finding = options.on_sample, options.on_finding
+        #: Cheap ones first: one that stalls delays those after it.
         self._probes: dict[str, Probe] = {}
         self._polls: dict[str, Poll] = {}
         self._schedules: dict[str, Schedule] = {}
         self._outages: dict[str, Outage] = {}
         self._begun: tuple[float, float] | None = None
         self._reported: set[str] = set()
-        self._asked: dict[str, _Asked] = {}
+        self._pending: dict[str, _Pending] = {}
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="asyncli-probes")
         self._lock = asyncio.Lock()
 
@@ -92,15 +92,15 @@ class Sampler:
             self._cancel_polls()
 
     async def sample_now(self) -> Sample:
-        """Read everything at once, ignoring budgets, for the borders of phases; ``on_sample`` gets it too.
+        """Read everything now, ignoring budgets, for a phase border; also passed to ``on_sample``.
 
-        At most twice ``border_wait_s``; what did not answer is absent.
+        Takes at most twice ``border_wait_s``; what did not answer is absent.
         """
         async with self._lock:
             return await self._round(self._clock(), everything=True)
 
     def begin(self) -> None:
-        """A run begins: budgets may be exceeded in its first seconds."""
+        """Start the run's budgets, which may be exceeded in its first seconds."""
         self._begun = (self._clock(), self._plan.lasts_s)
         for one in self._schedules.values():
             one.begin(*self._begun)
@@ -111,7 +111,7 @@ class Sampler:
         self._thread.shutdown(wait=False, cancel_futures=True)
 
     def _cancel_polls(self) -> list[asyncio.Future[_Outcome]]:
-        cancelled = [self._asked.pop(name).outcome for name in self._polls if name in self._asked]
+        cancelled = [self._pending.pop(name).outcome for name in self._polls if name in self._pending]
         for one in cancelled:
             one.cancel()
         return cancelled
@@ -119,7 +119,7 @@ class Sampler:
     async def _round(self, now_s: float, everything: bool = False) -> Sample:
         wait_s = self.border_wait_s if everything else _ROUND_WAIT_S
         if everything:
-            # Pending readings are from before the border: await and drop them.
+            # Pending readings are from before the border: wait for them and drop them.
             await self._wait(wait_s)
             self._gather(now_s, {})
         sample = Sample(t_s=self._clock(), values={})
@@ -132,51 +132,51 @@ class Sampler:
 
     def _ask(self, now_s: float, everything: bool) -> None:
         for name, poll in self._polls.items():
-            if name not in self._asked:
-                self._asked[name] = _Asked(now_s, asyncio.ensure_future(_polled(poll, everything)))
+            if name not in self._pending:
+                self._pending[name] = _Pending(now_s, asyncio.ensure_future(_polled(poll, everything)))
         for name, probe in self._probes.items():
-            if name not in self._asked and (everything or self._schedule(name).due(now_s)):
+            if name not in self._pending and (everything or self._schedule(name).due(now_s)):
                 future = asyncio.get_running_loop().run_in_executor(self._thread, _probed, probe)
-                self._asked[name] = _Asked(now_s, future)
+                self._pending[name] = _Pending(now_s, future)
 
     async def _wait(self, timeout_s: float) -> None:
-        if pending := [one.outcome for one in self._asked.values()]:
+        if pending := [one.outcome for one in self._pending.values()]:
             await asyncio.wait(pending, timeout=timeout_s)
 
     def _gather(self, now_s: float, values: dict[str, float]) -> None:
-        for name, (since_s, outcome) in list(self._asked.items()):
+        for name, (since_s, outcome) in list(self._pending.items()):
             if outcome.done():
-                del self._asked[name]
+                del self._pending[name]
                 self._take(name, since_s, now_s, outcome.result(), values)
         # The thread runs probes in turn: the first pending one is stuck.
-        stuck = next((name for name in self._asked if name in self._probes), None)
-        if stuck is not None and now_s - (since_s := self._asked[stuck].since_s) >= _STALL_S:
-            self._say(self._outage(stuck).failed(since_s, f"no answer in {now_s - since_s:.0f} s"))
+        stuck = next((name for name in self._pending if name in self._probes), None)
+        if stuck is not None and now_s - (since_s := self._pending[stuck].since_s) >= _STALL_S:
+            self._report(self._outage(stuck).failed(since_s, f"no answer in {now_s - since_s:.0f} s"))
 
     def _take(self, name: str, since_s: float, now_s: float, outcome: _Outcome, values: dict[str, float]) -> None:
         if name in self._probes:
-            self._say(self._schedule(name).spent(since_s, outcome.took_s))
+            self._report(self._schedule(name).spent(since_s, outcome.took_s))
         if outcome.reading is None:
-            why = _words(outcome.error)
+            why = _error_text(outcome.error)
             lost = self._outage(name).failed(since_s, why, untrusted=isinstance(outcome.error, UntrustedPeerError))
-            # The server's end explains the losses after it.
+            # The end of the server explains later losses.
             ended = lost is not None and isinstance(outcome.error, ProcessesGoneError)
-            self._say(server_ended(since_s, why, self._plan.server_pid) if ended else lost)
+            self._report(server_ended(since_s, why, self._plan.server_pid) if ended else lost)
             return
-        self._say(self._outage(name).answered(now_s))
+        self._report(self._outage(name).answered(now_s))
         if outcome.reading.values:
-            values.update(self._of_the_run(outcome.reading.values))
+            values.update(self._relevant(outcome.reading.values))
             values[f"{PROBE}{name}"] = outcome.took_s
         for finding in outcome.reading.findings:
             if finding.code not in self._reported:
                 self._reported.add(finding.code)
                 self._on_finding(finding)
 
-    def _of_the_run(self, read: dict[str, float]) -> dict[str, float]:
-        """What says something of the plan's connections."""
+    def _relevant(self, read: dict[str, float]) -> dict[str, float]:
+        """The values that concern the plan's connections: TCP's only if they have ports."""
         return read if self._plan.has_ports else {name: one for name, one in read.items() if not name.startswith(metrics.OF_TCP)}
 
-    def _say(self, finding: Finding | None) -> None:
+    def _report(self, finding: Finding | None) -> None:
         if finding is not None:
             self._on_finding(finding)
 
@@ -192,11 +192,11 @@ class Sampler:
 
 
 def _probed(probe: Probe) -> _Outcome:
-    # CPU time: waiting for a core is no cost of the probe.
+    # CPU time: waiting for a core is not the probe's cost.
     begun = time.thread_time()
     try:
         reading = probe()
-    except Exception as error:  # whatever a probe does wrong is a gap, never the end of a run of hours
+    except Exception as error:  # any failure of a probe is a gap, never the end of a run
         return _Outcome(None, error, time.thread_time() - begun)
     return _Outcome(reading, None, time.thread_time() - begun)
 
@@ -210,8 +210,8 @@ async def _polled(poll: Poll, everything: bool) -> _Outcome:
     return _Outcome(reading, None, time.perf_counter() - begun)
 
 
-def _words(error: Exception | None) -> str:
-    """An error in one line: a user's error as it stands, any other with its type."""
+def _error_text(error: Exception | None) -> str:
+    """An error in one line; asyncli's own errors without their type."""
     text = " ".join(str(error).split())
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror

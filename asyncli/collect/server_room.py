@@ -1,7 +1,7 @@
-"""The server's headroom: descriptors of its fullest process, memory of its control group.
+"""The server's headroom: descriptors of its fullest process, memory of its cgroup.
 
 Descriptors are counted without listing them, which would create dentries: since Linux 6.2 the size of /proc/PID/fd is their
-number (proc_fd_getattr in fs/proc/fd.c); before, only their limit is known.
+number (proc_fd_getattr in fs/proc/fd.c). Before, only their limit is known.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ _OPEN_FILES = re.compile(r"^Max open files\s+(\d+)", re.MULTILINE)
 class Headroom:
     """The headroom of ``pids``. Blocking; ended processes are skipped.
 
-    Its memory group is the one with the tightest limit at the first reading, which outlives its processes.
+    The cgroup is the one with the tightest limit at the first reading; it outlives its processes.
     """
 
     def __init__(self, pids: Callable[[], Iterable[int]], *, proc: Path = PROC) -> None:
         self._pids = pids
         self._proc = proc
         self._group: Group | None = None
-        self._looked = False
+        self._group_read = False
         self._limits: dict[int, int] = {}
 
     def read(self) -> ProbeReading:
-        """Descriptors of the fullest process (the lowest limit where they cannot be counted), and its memory group."""
+        """Descriptors of the fullest process (the lowest limit if they cannot be counted), and memory of the cgroup."""
         pids = list(self._pids())[:_MOST_PROCESSES]
         return ProbeReading({**self._descriptors(pids), **self._memory(pids)})
 
@@ -58,12 +58,12 @@ class Headroom:
         return {metrics.SERVER_DESCRIPTORS_LIMIT: float(least)} if least else {}
 
     def _memory(self, pids: list[int]) -> dict[str, float]:
-        if not self._looked and pids:
-            self._looked = True
+        if not self._group_read and pids:
+            self._group_read = True
             self._group = self._tightest(pids)
         if self._group is None:
             return {}
-        # The group may be removed with its last process.
+        # The cgroup may be removed with its last process.
         with contextlib.suppress(OSError, ValueError):
             limit = self._group.limit_bytes
             return {
@@ -74,7 +74,7 @@ class Headroom:
         return {}
 
     def _tightest(self, pids: list[int]) -> Group | None:
-        """The group with the tightest limit; None where none has one."""
+        """The cgroup with the tightest limit; None without limits."""
         found: dict[Group, int] = {}
         with contextlib.suppress(OSError):
             mounts = read_text(f"{self._proc}/self/mountinfo")

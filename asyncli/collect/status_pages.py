@@ -1,6 +1,6 @@
 """Parsers of servers' status pages, recognised by their text. Pure.
 
-Each gives the ``status.*`` metrics of its page; what a page lacks is absent.
+Each returns the ``status.*`` metrics of its page; what a page lacks is absent.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import NamedTuple
 from asyncli.metrics import METRICS
 from asyncli.text import oneline
 
-# Tengine and Angie append columns (request_time). Counts have 64 bits at most. Possessive quantifiers (``+`` behind them) bound
-# the time on hostile input.
+# Tengine and Angie append columns (request_time). Counts have at most 64 bits. Possessive quantifiers (``++``, ``*+``) bound the
+# time on hostile input.
 _STUB_STATUS = re.compile(
     r"\s*+Active connections:\s*+(?P<active>[0-9]{1,20}+)[^\S\n]*+\n"
     r"\s*+server accepts handled requests[^\n]*+\n"
@@ -30,7 +30,7 @@ _METRIC = {metric.removeprefix("status."): metric for metric in METRICS if metri
 
 
 class StatusPage(NamedTuple):
-    """``with_us``: our own connection and requests are among the page's counts."""
+    """``with_us``: the counts include our own connection and requests."""
 
     kind: str
     values: dict[str, float]
@@ -38,11 +38,11 @@ class StatusPage(NamedTuple):
 
 
 class NotStatusPage(ValueError):  # noqa: N818 - it names what the text is
-    """The text is no status page that we know."""
+    """The text is no known status page."""
 
 
 def parse_page(text: str) -> StatusPage:
-    """The page of any known server; raises :class:`NotStatusPage`, which shows how the text begins."""
+    """Parse the page of any known server. Raises :class:`NotStatusPage` with the beginning of the text."""
     text = text.replace("\r\n", "\n")
     for parse in (_stub_status, _apache, _haproxy):
         found = parse(text)
@@ -52,7 +52,7 @@ def parse_page(text: str) -> StatusPage:
 
 
 def _stub_status(text: str) -> StatusPage | None:
-    """nginx's (ngx_http_stub_status_module): the whole server, all workers; the asking connection and request included."""
+    """nginx's (ngx_http_stub_status_module): all workers; includes the asking connection and request."""
     match = _STUB_STATUS.fullmatch(text)
     if match is None:
         return None
@@ -60,40 +60,40 @@ def _stub_status(text: str) -> StatusPage | None:
 
 
 def _apache(text: str) -> StatusPage | None:
-    """Apache's ``server-status?auto`` (mod_status); the asking connection is among its counts.
+    """Apache's ``server-status?auto`` (mod_status); includes the asking connection.
 
     Apache counts no accepts, and requests only with ``ExtendedStatus On`` (``Total Accesses``). In prefork and worker a process
-    or thread serves one connection, so the busy ones are the active connections. In event ``ConnsTotal`` is, which each process
-    updates only when a timer of one of its connections ends (KeepAliveTimeout, Timeout): the sum over several processes mixes
-    moments, so it is taken from a single process only.
+    or thread serves one connection, so the busy ones are the active connections. In event that is ``ConnsTotal``, which each
+    process updates only when a timer of one of its connections expires (KeepAliveTimeout, Timeout): a sum over several processes
+    mixes instants, so it is used only with a single process.
     """
-    said = {name: value.strip() for name, colon, value in (line.partition(":") for line in text.splitlines()) if colon}
-    if not {"BusyWorkers", "IdleWorkers", "Scoreboard"} <= said.keys():
+    fields = {name: value.strip() for name, colon, value in (line.partition(":") for line in text.splitlines()) if colon}
+    if not {"BusyWorkers", "IdleWorkers", "Scoreboard"} <= fields.keys():
         return None
-    board = said["Scoreboard"]
+    board = fields["Scoreboard"]
     found: dict[str, float | None] = {
-        "requests": _number(said, "Total Accesses"),
-        "busy": _number(said, "BusyWorkers"),
-        "idle": _number(said, "IdleWorkers"),
+        "requests": _number(fields, "Total Accesses"),
+        "busy": _number(fields, "BusyWorkers"),
+        "idle": _number(fields, "IdleWorkers"),
     }
-    connections = _number(said, "ConnsTotal")
-    if connections is None and said.get("ServerMPM") != "event":
+    connections = _number(fields, "ConnsTotal")
+    if connections is None and fields.get("ServerMPM") != "event":
         found |= {
-            "active": _number(said, "BusyWorkers"),
+            "active": _number(fields, "BusyWorkers"),
             "reading": float(board.count(_READING)),
             "writing": float(board.count(_WRITING)),
             "waiting": float(board.count(_KEPT)),
         }
-    elif _number(said, "Processes") == 1:
-        # Our own connection is one: 0 was never updated.
-        found |= {"active": connections or None, "waiting": _number(said, "ConnsAsyncKeepAlive") if connections else None}
+    elif _number(fields, "Processes") == 1:
+        # Our own connection counts, so 0 was never updated.
+        found |= {"active": connections or None, "waiting": _number(fields, "ConnsAsyncKeepAlive") if connections else None}
     return StatusPage("server-status", _known(found), True)
 
 
 def _haproxy(text: str) -> StatusPage | None:
     """HAProxy's statistics as CSV (management.txt, "9.1. CSV format"): the sum of its frontends.
 
-    Without those named after statistics, as is the custom, unless there is no other: only then the poller is counted.
+    Excludes frontends with "stats" in their name, unless there is no other; only then the counts include our own polls.
     """
     if not text.startswith(_CSV_MARK):
         return None
@@ -122,18 +122,18 @@ def _haproxy(text: str) -> StatusPage | None:
     return StatusPage("haproxy", _known(found), with_us=not others)
 
 
-def _number(said: Mapping[str, str | None], name: str) -> float | None:
-    value = said.get(name) or ""
+def _number(fields: Mapping[str, str | None], name: str) -> float | None:
+    value = fields.get(name) or ""
     return float(value) if value.isascii() and value.isdigit() and len(value) <= _MOST_DIGITS else None
 
 
 def _known(found: Mapping[str, float | None]) -> dict[str, float]:
-    """The page's values under names of METRICS; an unknown name is a KeyError."""
+    """The page's values by their names in METRICS. Raises KeyError for an unknown name."""
     named = {_METRIC[name]: value for name, value in found.items()}
     return {metric: value for metric, value in named.items() if value is not None}
 
 
 def excerpt(text: str, length: int = 60) -> str:
-    """The beginning of a foreign text, on one line, quoted and printable."""
+    """The beginning of an untrusted text: one line, quoted and printable."""
     clean = oneline(text[: 4 * length])
     return f'"{clean[:length]}..."' if len(clean) > length else f'"{clean}"'

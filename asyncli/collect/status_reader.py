@@ -1,4 +1,4 @@
-"""A reader of a server's status page that keeps one connection to it."""
+"""Reads a server's status page over one kept connection."""
 
 from __future__ import annotations
 
@@ -19,33 +19,33 @@ from asyncli.metrics import (
 from asyncli.text import oneline
 from asyncli.values import TlsOptions, parse_url
 
-#: One poll, connecting included: later the number is of another second.
+#: For one poll, connecting included: a later answer belongs to another second.
 TIMEOUT_S = 2.0
 _WRONG_PAGE = f"aim --status-url at {', '.join(f'{page} of {server}' for server, page in STATUS_PAGES.items())}, or leave it out"
-# It was the right page before.
+# For a page that was right before.
 _SEE_LOG = "see the server's error log"
 _UNREACHED = "see that the server runs and --status-url names its host and port, or leave it out"
 
 
 class StatusReader:
-    """Reads a status URL over one kept connection and counts its polls. For one event loop; close it.
+    """Reads a status URL and counts the polls. For one event loop; close it.
 
-    ``options``: of https. Raises :class:`~asyncli.errors.HostError` where their files cannot be read.
+    ``options``: for https. Raises :class:`~asyncli.errors.HostError` if their files cannot be read.
     """
 
     def __init__(self, url: str, options: TlsOptions | None = None) -> None:
         self.url = url
         #: Polls that a page answered.
         self.pages = 0
-        #: The Server header of the last answer, "" when there was none.
+        #: The Server header of the last answer, "" if it had none.
         self.server_header = ""
         tls = client_context(options or TlsOptions()) if parse_url(url).secure else None
         self._connection = KeptConnection({"User-Agent": "asyncli", "Accept": "text/plain"}, tls)
 
     async def read(self) -> dict[str, float]:
-        """The page as ``status.*`` metrics, always with our own connection and requests.
+        """The page as ``status.*`` metrics, always including our own connection and requests.
 
-        Raises :class:`PeerError` where it cannot be reached in time or is unknown.
+        Raises :class:`PeerError` if it does not answer in time or is no known page.
         """
         import aiohttp
 

@@ -46,7 +46,7 @@ def plan_spread(
         for number, target in enumerate(plan.targets)
         for family, address in _addresses(target)
     )
-    workers = plan.workers or workers_needed(plan.connections, nofile, cpus)
+    workers = plan.workers or workers_needed(plan.connections, nofile, cpus, plan.batch)
     if not plan.has_ports:
         # Both ends of a Unix socket are on one host.
         return Spread(destinations, sources=(), workers=workers, local=True, ports=0)

@@ -94,12 +94,14 @@ def sources_for(destination: Destination, sources: tuple[str, ...]) -> tuple[str
     return tuple(one for one in sources if (":" in one) == (":" in destination.address))
 
 
-def workers_needed(connections: int, nofile: int, cpus: int) -> int:
-    """Processes: what the descriptor limit forces, or what the CPUs want, whichever is more. At least 1."""
+def workers_needed(connections: int, nofile: int, cpus: int, batch: int = 1) -> int:
+    """The number of processes that the descriptor limit or the CPUs require, whichever is more; at least 1."""
     room = max(1, nofile - OWN_DESCRIPTORS)
-    forced = math.ceil(connections / room)
-    wanted = min(cpus, math.ceil(connections / CONNECTIONS_WORTH_A_PROCESS))
-    return max(1, forced, wanted)
+    workers = max(1, math.ceil(connections / room), min(cpus, math.ceil(connections / CONNECTIONS_WORTH_A_PROCESS)))
+    # One process opens a whole batch; worker 0 never has fewer than another.
+    while batch <= room < share(connections, batch, workers, 0):
+        workers += 1
+    return workers
 
 
 def sources_wanted(connections: int, destinations: int, ports: int) -> int:

@@ -1,4 +1,4 @@
-"""Checks every limit against the plan, with the command that mends each shortfall. Nothing is sent to the target."""
+"""Checks every limit against the plan, with the command that raises each low one. Sends nothing to the target."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ def examine(
     far: Limits | None = None,
     hosts: list[Check] | None = None,
 ) -> list[Check]:
-    """Every limit of this host and of the server, as it is ``configured``, against ``plan`` laid out as ``spread``. Pure.
+    """Check ``plan``, laid out as ``spread``, against the limits of this host and of the server as ``configured``. Pure.
 
-    ``far``: the limits of the server's host, where an agent has read them; of an agent on this host ``spread`` is local.
-    ``hosts``: the checks of the hosts that open the connections, in a cluster.
+    ``far``: the limits of the server's host as read by an agent (ignored if ``spread`` is local). ``hosts``: in a cluster, the
+    checks of the hosts that open the connections.
     """
     checks = list(host_checks(plan, spread, limits) if hosts is None else hosts)
     if far is not None and not spread.local:
@@ -36,20 +36,19 @@ def examine(
 
 
 def refusals(checks: Iterable[Check]) -> list[Check]:
-    """The checks that make the run fail for certain."""
+    """The checks by which the run is certain to fail."""
     return [check for check in checks if check.verdict == "short"]
 
 
 def refuse(checks: Iterable[Check]) -> None:
-    """Raise :class:`~asyncli.errors.PreflightError`, a line for each limit that is short."""
-    short = refusals(checks)
-    if short:
-        lines = [f"{finding.evidence}; mend: {finding.remedy}" for finding in checks_to_findings(short)]
-        raise PreflightError("\n".join(lines) + " (--force goes on all the same)")
+    """Raise :class:`~asyncli.errors.PreflightError` with a line for each limit that is too low."""
+    if short := refusals(checks):
+        lines = [f"{finding.evidence}; remedy: {finding.remedy}" for finding in checks_to_findings(short)]
+        raise PreflightError("\n".join(lines) + " (override: --force)")
 
 
 def checks_to_findings(checks: Iterable[Check]) -> list[Finding]:
-    """The findings of the checks: short is an error, warn a warning, unknown an info; nothing if ok."""
+    """The findings of the checks: short is an error, warn a warning, unknown an info, ok none."""
     return [
         preflight(one.code, one.verdict, one.what, one.have, one.need, one.unit, one.detail, one.remedy)
         for one in checks

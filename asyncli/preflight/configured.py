@@ -1,4 +1,4 @@
-"""The configuration of a server on this host, as far as it is known: nginx's files, and its master's limits."""
+"""Reads the configuration of an nginx on this host, and its master's limits."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ _NGINXES = frozenset({"nginx", "openresty", "tengine", "angie", "freenginx"})
 
 
 class Configured(msgspec.Struct, frozen=True):
-    """``nginx``: None for another server, or for an unreadable one, and then ``unknown`` says why. ``inherited_nofile``: the soft
-    descriptor limit of the running master. ``silent_pages``: its status pages that were asked and did not answer."""
+    """``nginx``: None for another server, or if unreadable; then ``unknown`` has the reason. ``inherited_nofile``: the soft
+    descriptor limit of the running master. ``silent_pages``: its status pages that did not answer."""
 
     nginx: NginxConfig | None = None
     unknown: Check | None = None
@@ -25,8 +25,8 @@ class Configured(msgspec.Struct, frozen=True):
 
 
 def read_configured(pid: int | None, exe: str | None, config_path: str | None, root: Path = Path("/")) -> Configured:
-    """The configuration of the server with main process ``pid``, program ``exe`` and main file ``config_path``, each None where
-    unknown. Blocking: it reads files and may run ``nginx -V``."""
+    """The configuration of the server with process ``pid``, program ``exe`` and main file ``config_path`` (None: unknown).
+    Blocking: reads files and may run ``nginx -V``."""
     command_line = ""
     if pid is not None:
         pid, command_line = _master(pid, root)
@@ -39,9 +39,9 @@ def read_configured(pid: int | None, exe: str | None, config_path: str | None, r
         return Configured()
     ours, theirs = (None if one is None else link(one, "ns/mnt", root / "proc") for one in ("self", pid))
     if ours and theirs and ours != theirs and config_path is None:
-        # Its nginx.conf is another file than ours of that name.
-        what, detail = "nginx's configuration", "nginx runs in a container, so its files are not those that we see"
-        return Configured(unknown=Check("nginx_config", what, "unknown", detail=detail, remedy="run asyncli check in there"))
+        # Its nginx.conf is not our file of that name.
+        what, detail = "nginx's configuration", "nginx runs in a container, whose files are not visible here"
+        return Configured(unknown=Check("nginx_config", what, "unknown", detail=detail, remedy="run asyncli check in it"))
     config = read_nginx(exe, config_path, command_line=command_line, pid=pid)
     if not isinstance(config, NginxConfig):
         return Configured(unknown=config)
@@ -50,7 +50,7 @@ def read_configured(pid: int | None, exe: str | None, config_path: str | None, r
 
 
 def _master(pid: int, root: Path) -> tuple[int, str]:
-    """The master of this nginx process and its title; of another process, itself and its command line."""
+    """The master of this nginx process and its title; for another process, itself and its command line."""
     line = command_line(pid, root / "proc")
     if line.startswith("nginx: ") and not line.startswith("nginx: master"):
         try:

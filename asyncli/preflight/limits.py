@@ -1,7 +1,7 @@
-"""The limits of this host, read once: descriptors, ports, memory, queues, processes. Nothing here changes the host.
+"""Reads the limits of this host: descriptors, ports, memory, queues, processes. Changes nothing but our soft descriptor limit.
 
 Each fact comes from a file under ``/proc`` or ``/sys`` (proc(5), the kernel's admin-guide/sysctl and cgroup-v2.rst). A missing,
-forbidden or unknown one gives None, never an error.
+forbidden or malformed one gives None, never an error.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from pathlib import Path
 
 import msgspec
 
-# "unlimited" in /proc/PID/limits, "max" in cgroup v2, and the numbers near 2**63 by which cgroup v1 says the same.
-_NO_LIMIT = 2**60
+#: Stands for "unlimited" in /proc/PID/limits, "max" in cgroup v2, and cgroup v1's numbers near 2**63.
+NO_LIMIT = 2**60
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """The host's facts; None: could not be read. Sizes in bytes unless a name says pages; an absent limit is 2**60."""
+    """The host's limits; None: could not be read. Sizes in bytes unless a name says pages; no limit is 2**60."""
 
     #: The kernel's version, for example (6, 18).
     kernel: tuple[int, int] | None = None
@@ -41,23 +41,23 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     tcp_tw_reuse: int | None = None
     somaxconn: int | None = None
     syn_backlog: int | None = None
-    #: None as well where the module is not loaded.
+    #: Also None if the module is not loaded.
     conntrack_count: int | None = None
     conntrack_max: int | None = None
-    #: net.ipv4.tcp_mem in pages: (no pressure below, pressure above, most).
+    #: net.ipv4.tcp_mem in pages: (low, pressure, high).
     tcp_mem_pages: tuple[int, int, int] | None = None
     page_bytes: int = mmap.PAGESIZE
     epoll_watches: int | None = None
     memory_total: int | None = None
     memory_available: int | None = None
-    #: The tightest memory cgroup above us: its limit, and what of it is used and cannot be dropped at once.
+    #: The tightest memory cgroup of this process: its limit, and its usage without inactive file pages.
     cgroup_memory_limit: int | None = None
     cgroup_memory_used: int | None = None
-    #: The tightest pids cgroup above us.
+    #: The tightest pids cgroup of this process.
     pids_limit: int | None = None
     pids_used: int | None = None
     threads_max: int | None = None
-    #: CPUs we may run on, and how many CPUs' worth of time a cgroup grants (None: no quota).
+    #: CPUs that this process may use, and a cgroup's quota in CPUs (None: no quota).
     cpus: int | None = None
     cpu_quota: float | None = None
     #: sockstat: sockets of all kinds, TCP sockets in use, in TIME_WAIT, and pages queued in TCP buffers.
@@ -70,7 +70,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def sudo(self) -> str:
-        """How a command for root begins."""
+        """The prefix of a command that needs root."""
         return "" if self.superuser else "sudo "
 
     @property
@@ -82,14 +82,14 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def cpu_time(self) -> float | None:
-        """CPU seconds a second: the affinity, or the quota where that is less."""
+        """CPU seconds per second: the smaller of affinity and quota."""
         if self.cpus is None:
             return self.cpu_quota
         return float(self.cpus) if self.cpu_quota is None else min(float(self.cpus), self.cpu_quota)
 
 
 def raise_nofile() -> int | None:
-    """Raise our soft descriptor limit to the hard one; the limit then, or None where it cannot be read."""
+    """Raise our soft descriptor limit to the hard one. Returns the new limit, None if it cannot be read."""
     try:
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         if soft != hard:
@@ -101,11 +101,11 @@ def raise_nofile() -> int | None:
         soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     except (OSError, ValueError):
         return None
-    return _NO_LIMIT if soft == resource.RLIM_INFINITY else soft
+    return NO_LIMIT if soft == resource.RLIM_INFINITY else soft
 
 
 def read_limits(root: Path = Path("/")) -> Limits:
-    """The facts of the host whose file system starts at ``root``."""
+    """The limits of the host whose file system starts at ``root``."""
     proc, sys = root / "proc", root / "proc/sys"
     soft, hard = read_rlimit(proc / "self/limits", "Max open files")
     low, high = _pair(sys / "net/ipv4/ip_local_port_range")
@@ -141,7 +141,7 @@ def read_limits(root: Path = Path("/")) -> Limits:
         pids_limit=pids_limit,
         pids_used=pids_used,
         threads_max=_number(sys / "kernel/threads-max"),
-        cpus=_cpus(status.get("Cpus_allowed_list")),
+        cpus=sum(last - first + 1 for first, last in _ranges(status.get("Cpus_allowed_list", ""))) or None,
         cpu_quota=_cpu_quota(root, cgroups),
         sockets_used=sockets.get("sockets.used"),
         tcp_inuse=sockets.get("TCP.inuse"),
@@ -157,7 +157,7 @@ def read_rlimit(path: Path, name: str) -> tuple[int | None, int | None]:
         if line.startswith(name):
             words = line[len(name) :].split()
             try:
-                soft, hard = (_NO_LIMIT if word == "unlimited" else int(word) for word in words[:2])
+                soft, hard = (NO_LIMIT if word == "unlimited" else int(word) for word in words[:2])
             except ValueError:
                 return None, None
             return soft, hard
@@ -185,7 +185,7 @@ def _numbers(path: Path) -> list[int]:
 
 def _number(path: Path) -> int | None:
     numbers = _numbers(path)
-    return min(numbers[0], _NO_LIMIT) if numbers else None
+    return min(numbers[0], NO_LIMIT) if numbers else None
 
 
 def _pair(path: Path) -> tuple[int | None, int | None]:
@@ -210,7 +210,7 @@ def _kibibytes(value: str | None) -> int | None:
 
 
 def _ranges(text: str) -> Iterator[tuple[int, int]]:
-    """``0-3,8`` as pairs; what is no number is left out."""
+    """``0-3,8`` as pairs; malformed parts are skipped."""
     for part in text.replace("\n", ",").split(","):
         low, dash, high = part.strip().partition("-")
         if low.isdigit() and (not dash or high.isdigit()):
@@ -218,14 +218,10 @@ def _ranges(text: str) -> Iterator[tuple[int, int]]:
 
 
 def _reserved(path: Path, low: int | None, high: int | None) -> int:
-    """How many ports of low..high are reserved. The kernel keeps the list merged, so ranges do not overlap."""
+    """The number of reserved ports in low..high. The kernel merges the list, so ranges do not overlap."""
     if low is None or high is None:
         return 0
     return sum(max(0, min(last, high) - max(first, low) + 1) for first, last in _ranges(_text(path) or ""))
-
-
-def _cpus(value: str | None) -> int | None:
-    return sum(last - first + 1 for first, last in _ranges(value or "")) or None
 
 
 def _sockstat(path: Path) -> dict[str, int]:
@@ -241,7 +237,7 @@ def _sockstat(path: Path) -> dict[str, int]:
 
 
 def _cgroups(path: Path) -> dict[str, str]:
-    """Controller to our path in its hierarchy; "" is the unified one (cgroup v2)."""
+    """Controller -> our path in its hierarchy; "" is the unified one (cgroup v2)."""
     found: dict[str, str] = {}
     for line in (_text(path) or "").splitlines():
         _, _, rest = line.partition(":")
@@ -252,9 +248,9 @@ def _cgroups(path: Path) -> dict[str, str]:
 
 
 def _folders(root: Path, cgroups: dict[str, str], controller: str) -> Iterator[tuple[Path, bool]]:
-    """Each cgroup from ours up to the root, with whether it is a v2 one.
+    """Each cgroup from ours up to the root, and whether it is v2.
 
-    In a container our path may not exist below the mount, or begin with "..": then the mount's root is the nearest.
+    In a container our path may not exist below the mount, or start with "..": then the mount's root is the nearest.
     """
     mounts = [(root / "sys/fs/cgroup" / controller, cgroups.get(controller), False)]
     mounts += [(root / "sys/fs/cgroup" / name, cgroups.get(""), True) for name in ("", "unified")]
@@ -276,7 +272,7 @@ def _memory_groups(root: Path, cgroups: dict[str, str]) -> Iterator[tuple[int, i
         used = _number(folder / ("memory.current" if unified else "memory.usage_in_bytes"))
         if limit is None or used is None:
             continue
-        # Inactive file pages are reclaimed at need (Kubernetes' "working set").
+        # The kernel reclaims inactive file pages on demand (Kubernetes' "working set").
         wanted = "inactive_file" if unified else "total_inactive_file"
         for line in (_text(folder / "memory.stat") or "").splitlines():
             name, _, value = line.partition(" ")
@@ -293,15 +289,15 @@ def _pids_groups(root: Path, cgroups: dict[str, str]) -> Iterator[tuple[int, int
 
 
 def _limit(path: Path) -> int | None:
-    """A cgroup's limit; None where there is none."""
+    """A cgroup's limit; None without one."""
     if (_text(path) or "").strip() == "max":
         return None
     number = _number(path)
-    return None if number is None or number >= _NO_LIMIT else number
+    return None if number is None or number >= NO_LIMIT else number
 
 
 def _tightest(groups: Iterator[tuple[int, int]]) -> tuple[int | None, int | None]:
-    """The (limit, used) that leaves the least."""
+    """The (limit, used) with the least room."""
     return min(groups, key=lambda group: group[0] - group[1], default=(None, None))
 
 

@@ -1,6 +1,6 @@
-"""An nginx's configuration against a plan: what ends "permanent" connections, and when.
+"""Checks a plan against an nginx's configuration: which directives close long-lived connections, and when.
 
-Pure. The rules are nginx's own (nginx.org, ngx_http_request.c and ngx_connection.c of 1.22).
+Pure. The rules are nginx's (nginx.org, ngx_http_request.c and ngx_connection.c of 1.22).
 """
 
 from __future__ import annotations
@@ -16,28 +16,28 @@ from asyncli.preflight.checks import STALL_S, Verdict, limit, longest_gap_s, mea
 from asyncli.preflight.nginx_config import Listen, NginxConfig, Timers, timers_for
 from asyncli.records import Check
 from asyncli.template import OpenTemplate
-from asyncli.units import format_count, format_duration
+from asyncli.units import format_count, format_duration, format_many
 from asyncli.values import Target
 
 # nginx's NGX_LISTEN_BACKLOG on Linux.
 _DEFAULT_BACKLOG = 511
-# At this share of free slots and below, an accept closes the idle clients that waited longest.
+# At this share of free slots or less, an accept closes the clients that have been idle longest.
 _REUSE_BELOW = 1 / 16
 # Enough slots, as a factor of the connections.
 _COMFORTABLE = 1.1
-# reuseport's hash gives a binomial share: not one in a billion is six deviations over the mean.
+# reuseport's hash gives a binomial share: fewer than one in a billion are six deviations above the mean.
 _DEVIATIONS = 6.0
 # Listeners, the channel to the master, logs, epoll and standard descriptors of a worker.
 _WORKER_DESCRIPTORS = 32
-# With so many expected deaths, none has a probability of e**-20: certain enough to refuse.
+# With so many expected losses the probability of none is e**-20: certain enough to refuse.
 _CERTAIN = 20.0
-# A hold until stopped is taken for at most thirty days.
+# A hold until stopped counts as thirty days.
 _FAR_S = 30 * 86400.0
 _STATUS_PORT = 8081
 
 
 class Host(msgspec.Struct, frozen=True, kw_only=True):
-    """Facts of nginx's host that its configuration depends on; None: unknown."""
+    """Facts of nginx's host that the checks depend on; None: unknown."""
 
     cpus: int | None = None
     somaxconn: int | None = None
@@ -45,12 +45,12 @@ class Host(msgspec.Struct, frozen=True, kw_only=True):
     inherited_nofile: int | None = None
     #: Its status pages that do not answer.
     silent_pages: tuple[str, ...] = ()
-    #: How commands for root begin.
+    #: The prefix of commands that need root.
     sudo: str = ""
 
 
 def nginx_checks(config: NginxConfig, plan: Plan, host: Host | None = None) -> list[Check]:
-    """One check for each directive that a soak leans on; for several URLs the worst of each counts."""
+    """One check for each directive that a soak depends on; with several URLs the worst of each."""
     host = host or Host()
     worst: dict[str, Check] = {}
     for target in plan.targets:
@@ -71,19 +71,16 @@ def _target_checks(config: NginxConfig, plan: Plan, target: Target, host: Host) 
         yield Check("nginx_listen", what, "unknown", detail=detail, remedy="name the nginx that serves it with --server-pid")
         return
     if listen.proxy_protocol != (plan.proxy_protocol is not None):
-        what, remedy = "proxy_protocol of its listen against the plan", "write --proxy-protocol v1 or v2"
+        what, remedy = "proxy_protocol of nginx's listen", "write --proxy-protocol v1 or v2"
         if not listen.proxy_protocol:
             remedy = f"leave --proxy-protocol out, or listen {listen.place or listen.port} proxy_protocol in nginx.conf"
-        detail = "one of the two has it alone: no request is heard"
+        detail = "only one of nginx and the plan uses it, so no request succeeds"
         yield Check("nginx_proxy_protocol", what, "short", detail=detail, remedy=remedy)
     if not plan.upgrades:
-        yield from _timers(timers_for(server, _path_of_first(target)), plan)
-    yield from _rooms(config, listen, plan, host)
-
-
-def _path_of_first(target: Target) -> str:
-    """What connection 0 asks for; a column of the plan's data stays as it is."""
-    return OpenTemplate(target.path).fill({"n": 0, "random": "0" * 6})
+        # Of connection 0; a placeholder for the plan's data stays.
+        path_asked = OpenTemplate(target.path).fill({"n": 0, "random": "0" * 6})
+        yield from _timeout_checks(timers_for(server, path_asked), plan)
+    yield from _capacity_checks(config, listen, plan, host)
 
 
 _RANK: dict[str, int] = {"ok": 0, "unknown": 1, "warn": 2, "short": 3}
@@ -98,12 +95,12 @@ def _asked_host(plan: Plan, host: str) -> str:
     return host
 
 
-def _timers(timers: Timers, plan: Plan) -> Iterator[Check]:
+def _timeout_checks(timers: Timers, plan: Plan) -> Iterator[Check]:
     if plan.streams:
-        detail = "nginx resets a stream whose body it could not send for this time, and held streams take none of theirs"
+        detail = "nginx resets a stream whose body it cannot send for this time, and held streams do not read theirs"
         yield _against_age("send_timeout", timers.send_timeout_s, "stream", detail, plan)
     elif plan.requests != "heartbeats":
-        detail = "nginx closes a connection of HTTP/2 that has made no request after this time, and pings are none"
+        detail = "nginx closes an HTTP/2 connection without a request after this time, and pings are no requests"
         yield _against_age("client_header_timeout", timers.client_header_timeout_s, "connection", detail, plan, _BY_HEADS)
     if plan.requests != "heartbeats":
         return
@@ -127,7 +124,7 @@ def _against_age(directive: str, have: float, of: str, detail: str, plan: Plan, 
 
 def _keepalive_timeout(timers: Timers, plan: Plan) -> Check:
     have, gap = timers.keepalive_timeout_s, longest_gap_s(plan)
-    # nginx counts from its last answer; a heartbeat may be late by up to the timeout.
+    # nginx counts from its last answer; a heartbeat may be late by the timeout.
     need = gap + plan.timeout_s
     detail = f"heartbeats come up to {format_duration(gap)} apart, and up to {format_duration(plan.timeout_s)} late"
     fits = 2 * (have - plan.timeout_s)
@@ -137,10 +134,10 @@ def _keepalive_timeout(timers: Timers, plan: Plan) -> Check:
     if have == 0:
         short, detail = "short", "0 turns keep-alive off"
     elif have < gap:
-        # Gaps are uniform in [1, keepalive/2]: this share is too long. Each connection has one, in a run long enough.
+        # Gaps are uniform in [1, keepalive/2]: this share is too long. In a long enough run each connection has one.
         odds = min(1.0, (gap - have) / max(gap - 1, 1e-9))
         age = oldest_s(plan)
-        detail = f"{odds:.0%} of the gaps are longer, which closes the connection; {detail}"
+        detail = f"{odds:.0%} of the gaps are longer, and nginx closes the connection; {detail}"
         if odds * plan.connections >= _CERTAIN and (age is None or age > gap + have):
             short = "short"
     what = "keepalive_timeout against the longest gap between heartbeats"
@@ -152,7 +149,7 @@ def _header_timeout(timers: Timers, plan: Plan) -> Check:
     gap = longest_gap_s(plan) if sleeps else 0.0
     need = gap + plan.timeout_s
     first = f"after up to {format_duration(gap)}" if sleeps else "at once"
-    detail = f"a connection without a request is closed after this time; the first heartbeat goes out {first}"
+    detail = f"nginx closes a connection without a request after this time; the first heartbeat is sent {first}"
     remedy = f"client_header_timeout {math.ceil(2 * need)}s in nginx.conf" + (", or --first-beat now" if sleeps else "")
     odds = (gap - have) / max(gap - 1, 1e-9) if sleeps else 0.0
     short: Verdict = "short" if odds * plan.connections >= _CERTAIN else "warn"
@@ -163,22 +160,22 @@ def _header_timeout(timers: Timers, plan: Plan) -> Check:
 def _keepalive_requests(timers: Timers, plan: Plan) -> Check:
     what = "keepalive_requests against the heartbeats of one connection"
     have, age, mean = timers.keepalive_requests, oldest_s(plan), mean_gap_s(plan)
-    # A life is a sum of gaps uniform in [1, keepalive/2].
+    # A lifetime is a sum of gaps uniform in [1, keepalive/2].
     life_s = max(0, have - 1) * mean
     deviation_s = math.sqrt(max(0, have - 1) / 12) * (longest_gap_s(plan) - 1)
-    # The shortest of N such lives; never below one second a gap.
+    # The shortest of N such lifetimes; never below one second a gap.
     shortest_s = max(0.0, have - 1.0, life_s - _DEVIATIONS * deviation_s)
-    detail = f"{format_count(have)} requests {format_duration(mean)} apart (mean) are a life of {format_duration(life_s)}"
+    detail = f"{format_count(have)} requests, {format_duration(mean)} apart on average, take {format_duration(life_s)}"
     if have == 0:
         detail, shortest_s = "0 turns keep-alive off", 0.0
     need = None if age is None else 1 + math.ceil(age / mean)
     remedy = f"keepalive_requests {max(10_000_000, 10 * (need or have))} in nginx.conf"
     verdict: Verdict = "warn"
     if age is None:
-        detail += f"; held until stopped, the first connections end {format_duration(shortest_s)} after the start"
+        detail += f"; held until stopped, so the first connections close {format_duration(shortest_s)} after the start"
         remedy += ", or a --hold"
     else:
-        detail += f"; the oldest connection gets {format_duration(age)} old"
+        detail += f"; the oldest connection reaches {format_duration(age)}"
         if age > life_s and plan.connections >= _CERTAIN:
             verdict = "short"
     if shortest_s > (_FAR_S if age is None else age):
@@ -189,14 +186,14 @@ def _keepalive_requests(timers: Timers, plan: Plan) -> Check:
 def _keepalive_time(have: float, plan: Plan) -> Check:
     what = "keepalive_time against the age of the oldest connection"
     age = oldest_s(plan)
-    detail = "at the first request past this age nginx closes the connection, so what was opened together ends together"
+    detail = "nginx closes a connection at its first request past this age, so those opened together close together"
     hours = 1000
     verdict: Verdict = "warn"
     if age is None:
-        detail = f"held until stopped: from {format_duration(have)} after the start; {detail}"
+        detail = f"held until stopped, so losses begin {format_duration(have)} after the start; {detail}"
     else:
         hours = max(hours, math.ceil(age / 360))
-        # A whole gap later the first batch has sent that request.
+        # Within one more gap the first batch sends that request.
         verdict = "short" if age > have + longest_gap_s(plan) + plan.timeout_s else "warn"
     remedy = f"keepalive_time {hours}h in nginx.conf{', or a --hold' if age is None else ''}"
     if have > (_FAR_S if age is None else age):
@@ -204,7 +201,7 @@ def _keepalive_time(have: float, plan: Plan) -> Check:
     return Check("nginx_keepalive_time", what, verdict, have, age, "s", detail, remedy)
 
 
-def _rooms(config: NginxConfig, listen: Listen, plan: Plan, host: Host) -> Iterator[Check]:
+def _capacity_checks(config: NginxConfig, listen: Listen, plan: Plan, host: Host) -> Iterator[Check]:
     workers = config.workers if config.workers is not None else host.cpus
     if workers is None:
         detail = "worker_processes is auto and the number of CPUs could not be read"
@@ -218,22 +215,19 @@ def _rooms(config: NginxConfig, listen: Listen, plan: Plan, host: Host) -> Itera
 
 
 def _share(connections: int, workers: int) -> float:
-    """The most that one of the workers gets when the kernel distributes connections by a hash."""
+    """The most connections that one worker gets if the kernel distributes them by a hash."""
     mean = connections / workers
     return mean if workers == 1 else mean + _DEVIATIONS * math.sqrt(mean)
 
 
 def _slots(config: NginxConfig, workers: int, plan: Plan) -> Check:
     what = "nginx's connection slots (workers x worker_connections)"
-    have, need, most = (
-        workers * config.worker_connections,
-        math.ceil(_COMFORTABLE * plan.connections),
-        _share(plan.connections, workers),
-    )
-    # Of idle ones alone: an upgraded connection, or a stream, it does not reuse.
+    have, need = workers * config.worker_connections, math.ceil(_COMFORTABLE * plan.connections)
+    most = _share(plan.connections, workers)
+    # nginx closes only idle HTTP connections, not upgraded ones or streams.
     free = 0.0 if plan.upgrades else _REUSE_BELOW
-    detail = f"{workers} x {format_count(config.worker_connections)}"
-    detail += "" if plan.upgrades else "; with a sixteenth or less free nginx closes idle clients"
+    detail = f"{format_many(workers, 'worker')} x {format_count(config.worker_connections)}"
+    detail += "" if plan.upgrades else "; nginx closes idle clients when a sixteenth or less is free"
     remedy = f"worker_connections {math.ceil(_COMFORTABLE * most) + 16} in nginx.conf"
     verdict: Verdict = "ok"
     if plan.connections > have * (1 - free):
@@ -246,26 +240,26 @@ def _slots(config: NginxConfig, workers: int, plan: Plan) -> Check:
 
 def _descriptors(config: NginxConfig, workers: int, plan: Plan, host: Host) -> Check:
     need = math.ceil(_share(plan.connections, workers)) + _WORKER_DESCRIPTORS
-    have, source = config.rlimit_nofile, "worker_rlimit_nofile"
+    have, source = config.rlimit_nofile, "set by worker_rlimit_nofile"
     if have is None:
-        have, source = host.inherited_nofile, "inherited from the running master, without worker_rlimit_nofile"
+        have, source = host.inherited_nofile, "inherited from the running master (no worker_rlimit_nofile)"
     short: Verdict = "short" if have is not None and math.ceil(plan.connections / workers) > have else "warn"
     return limit(
-        "nginx_nofile", "descriptors of one nginx worker", "descriptors", have, need, short=short,
-        source="without worker_rlimit_nofile, and the master's own limit",
-        detail=f"{source}; past it accept() fails with EMFILE, which only nginx's error log shows",
+        "nginx_nofile", "descriptors per nginx worker", "descriptors", have, need, short=short,
+        source="there is no worker_rlimit_nofile, and the master's limit",
+        detail=f"{source}; beyond it accept() fails with EMFILE, which only nginx's error log shows",
         remedy=f"worker_rlimit_nofile {need + need // 10} in nginx.conf, or more worker_processes",
     )  # fmt: skip
 
 
 def _reuseport(config: NginxConfig, listen: Listen, workers: int, plan: Plan) -> Check:
-    code, what = "nginx_reuseport", "connections spread evenly over the workers (reuseport)"
+    code, what = "nginx_reuseport", "even spread over nginx's workers (reuseport)"
     if listen.reuseport or workers == 1:
         return Check(code, what, "ok", detail="on" if listen.reuseport else "one worker")
-    # Without it the first worker awake accepts, which matters only where it cannot hold all.
+    # Without it the first worker awake accepts, which matters only if it cannot hold all.
     if plan.connections <= config.worker_connections * (1 - _REUSE_BELOW):
         return Check(code, what, "ok", detail="off, but one worker has slots for all connections")
-    remedy = f"listen {listen.place or listen.port} reuseport in nginx.conf, and a restart (a reload may not do it)"
+    remedy = f"listen {listen.place or listen.port} reuseport in nginx.conf, and a restart (a reload may not suffice)"
     remedy = remedy if listen.port else "more worker_connections in nginx.conf: a Unix socket has no reuseport"
     detail = "off: one worker may take most connections and run out of slots while others idle"
     return Check(code, what, "warn", detail=detail, remedy=remedy)
@@ -275,7 +269,7 @@ def _backlog(listen: Listen, workers: int, plan: Plan, host: Host) -> Check:
     asked = listen.backlog if listen.backlog is not None and listen.backlog > 0 else _DEFAULT_BACKLOG
     each = asked if host.somaxconn is None else min(asked, host.somaxconn)
     have = each * (workers if listen.reuseport else 1)
-    # No more than there are can wait at once.
+    # At most all connections wait at once.
     need = min(plan.connections, plan.asked_per_s * STALL_S)
     detail = f"backlog={listen.backlog}" if listen.backlog is not None else f"no backlog=, so {_DEFAULT_BACKLOG}"
     detail += f", cut to {format_count(each)} by somaxconn" if each < asked else ""
@@ -285,17 +279,17 @@ def _backlog(listen: Listen, workers: int, plan: Plan, host: Host) -> Check:
     remedy = f"listen {listen.place or listen.port} backlog={wanted} in nginx.conf"
     if host.somaxconn is None or host.somaxconn < wanted:
         remedy += f" and {host.sudo}sysctl -w net.core.somaxconn={wanted}"
-    what = "nginx's accept queue against the ramp's pace"
+    what = "nginx's accept queue (listen backlog)"
     return limit("nginx_backlog", what, "connections", have, need, short="warn", detail=detail, remedy=remedy)
 
 
 def _status(config: NginxConfig, plan: Plan, host: Host) -> Check:
-    code, what = "nginx_stub_status", "a stub_status page"
+    code, what = "nginx_stub_status", "stub_status page"
     if plan.status_url is not None:
         return Check(code, what, "ok", detail=f"--status-url {plan.status_url}")
-    so = "the server's own count of connections is not compared with ours"
+    so = "the server's connection count cannot be compared with ours"
     if answering := [url for url in config.status_urls if url not in host.silent_pages]:
-        return Check(code, what, "warn", detail=f"{so}: its page is not asked", remedy=f"--status-url {answering[0]}")
+        return Check(code, what, "warn", detail=f"{so}: its page is not polled", remedy=f"--status-url {answering[0]}")
     for url in host.silent_pages:
         remedy = f"curl {url} shows why (its location may need allow 127.0.0.1;); then --status-url {url}"
         return Check(code, what, "warn", detail=f"{so}: {url} did not answer", remedy=remedy)

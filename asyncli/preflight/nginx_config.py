@@ -1,4 +1,4 @@
-"""An nginx's configuration on this host, with nginx's own choice of server block and location."""
+"""Reads an nginx's configuration on this host; chooses server block and location as nginx does."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from asyncli.values import Target
 
 # nginx's defaults (nginx.org, ngx_core_module and ngx_http_core_module).
 _WORKER_CONNECTIONS, _KEEPALIVE_TIMEOUT_S, _HEADER_TIMEOUT_S, _KEEPALIVE_TIME_S = 512, 75.0, 60.0, 3600.0
-# keepalive_requests rose from 100 to 1000 and keepalive_time came in this version.
+# In this version keepalive_requests rose from 100 to 1000 and keepalive_time was added.
 _MODERN = (1, 19, 10)
 _UNITS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0, "M": 2592000.0, "y": 31536000.0}
 # Numbers, times, sizes and switches.
-_OPEN = re.compile(r"(?:(?:on|off|auto|\d{1,9}(?:ms|[smhdwMykKgG])?)(?: |\Z))*|FILE(?: [a-z]{1,9})?")
-# Output paths do not change how it serves.
-_WRITES = re.compile(r"pid|lock_file|\w+_log|\w+_temp_path")
+_PUBLIC = re.compile(r"(?:(?:on|off|auto|\d{1,9}(?:ms|[smhdwMykKgG])?)(?: |\Z))*|FILE(?: [a-z]{1,9})?")
+# Output paths do not change how nginx serves.
+_OUTPUT_PATHS = re.compile(r"pid|lock_file|\w+_log|\w+_temp_path")
 _WILDCARDS = frozenset({"*", "0.0.0.0", "::", ""})
 
 
 class Listen(msgspec.Struct, frozen=True, kw_only=True):
-    """One ``listen``: ``address`` without brackets, "*" for all; ``backlog`` None: the default (511 on Linux). Of a Unix socket
-    ``port`` is 0, and ``address`` its path.
+    """One ``listen``: ``address`` without brackets, "*" for all; ``backlog`` None: the default (511 on Linux). For a Unix socket
+    ``port`` is 0 and ``address`` its path.
     """
 
     address: str
@@ -38,12 +38,12 @@ class Listen(msgspec.Struct, frozen=True, kw_only=True):
     reuseport: bool = False
     default: bool = False
     proxy_protocol: bool = False
-    #: As the configuration names it: "127.0.0.1:8080", "8080".
+    #: As written in the configuration: "127.0.0.1:8080", "8080".
     place: str = ""
 
 
 class Timers(msgspec.Struct, frozen=True, kw_only=True):
-    """Timers that end a connection, seconds; ``keepalive_time_s`` None in versions without it."""
+    """Limits that close a connection, in seconds; ``keepalive_time_s`` None in versions without it."""
 
     keepalive_timeout_s: float = _KEEPALIVE_TIMEOUT_S
     keepalive_requests: int = 1000
@@ -53,13 +53,13 @@ class Timers(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Location(msgspec.Struct, frozen=True, kw_only=True):
-    """One location, nested ones as well: ``modifier`` is "", "=", "^~", "~" or "~*"."""
+    """A location, nested or not: ``modifier`` is "", "=", "^~", "~" or "~*"."""
 
     modifier: str
     pattern: str
     timers: Timers
     stub_status: bool = False
-    #: Its directives, as :func:`_said` has them.
+    #: Its directives, from :func:`_settings`.
     said: dict[str, str] = {}
 
 
@@ -87,23 +87,23 @@ class NginxConfig(msgspec.Struct, frozen=True, kw_only=True):
     said: dict[str, str] = {}
 
     def server_for(self, host: str, port: int, path: str = "") -> ServerBlock | None:
-        """The server block that nginx chooses for ``host`` on ``port``, or on a Unix socket's ``path``; None where none listens
+        """The server block that nginx chooses for ``host`` on ``port``, or on a Unix socket's ``path``; None if none listens
         there."""
-        there = [one for one in self.servers if any(_hears(listen, path or host, port) for listen in one.listens)]
-        there = there or [one for one in self.servers if any(listen.port == port != 0 for listen in one.listens)]
+        found = [one for one in self.servers if any(_listens_at(listen, path or host, port) for listen in one.listens)]
+        found = found or [one for one in self.servers if any(listen.port == port != 0 for listen in one.listens)]
         for matches in (str.__eq__, _by_wildcard):
-            for one in there:
+            for one in found:
                 if any(matches(name, host.lower()) for name in one.names):
                     return one
-        for one in there:
+        for one in found:
             if any(listen.default and listen.port == port for listen in one.listens):
                 return one
-        return there[0] if there else None
+        return found[0] if found else None
 
     def listen_for(self, host: str, port: int) -> Listen | None:
-        """The listening socket for ``port``, with the options of any server block that sets them."""
+        """The listening socket for ``port``, with the options that any server block sets."""
         same = [one for server in self.servers for one in server.listens if one.port == port]
-        same = [one for one in same if _hears(one, host, port)] or (same if port else [])
+        same = [one for one in same if _listens_at(one, host, port)] or (same if port else [])
         if not same:
             return None
         backlogs = [one.backlog for one in same if one.backlog is not None]
@@ -111,7 +111,7 @@ class NginxConfig(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(same[0], backlog=min(backlogs, default=None), **flags)
 
     def directives_for(self, target: Target) -> dict[str, str]:
-        """The directives for ``target``, level and directive -> value: "http keepalive_timeout" -> "75s"."""
+        """The directives that apply to ``target``: level and directive -> value ("http keepalive_timeout" -> "75s")."""
         found = dict(self.said)
         if (server := self.server_for(target.host, target.port)) is not None:
             found |= {f"server {name}": text for name, text in server.said.items()}
@@ -138,7 +138,7 @@ def timers_for(server: ServerBlock, path: str) -> Timers:
 
 
 def location_for(server: ServerBlock, path: str) -> Location | None:
-    """The location that nginx chooses for ``path``; None where none matches."""
+    """The location that nginx chooses for ``path``; None if none matches."""
     path = path.partition("?")[0]
     longest: Location | None = None
     for one in server.locations:
@@ -148,7 +148,7 @@ def location_for(server: ServerBlock, path: str) -> Location | None:
             longest = one if longest is None or len(one.pattern) > len(longest.pattern) else longest
     if longest is None or longest.modifier != "^~":
         for one in server.locations:
-            if one.modifier in ("~", "~*") and _finds(one.pattern, path, fold=one.modifier == "~*"):
+            if one.modifier in ("~", "~*") and _regex_matches(one.pattern, path, fold=one.modifier == "~*"):
                 return one
     return longest
 
@@ -156,17 +156,17 @@ def location_for(server: ServerBlock, path: str) -> Location | None:
 def read_nginx(
     exe: str | None, config_path: str | Path | None = None, *, command_line: str = "", pid: int | None = None
 ) -> NginxConfig | Check:
-    """The configuration of the nginx ``exe``; an "unknown" Check with the reason where it cannot be read.
+    """The configuration of the nginx ``exe``; an "unknown" Check with the reason if it cannot be read.
 
-    ``config_path`` None: the ``-c`` of the master's ``command_line``, else the built-in path; ``-g`` directives count as well.
-    ``pid``: its master, whose user must be allowed to read the files; where that is safe ``nginx -V`` is run (asyncli/trust.py).
+    ``config_path`` None: ``-c`` of the master's ``command_line``, else the built-in path; ``-g`` directives count too. ``pid``:
+    its master, whose user must be allowed to read the files. Runs ``nginx -V`` if that is safe (asyncli/trust.py).
     """
-    version, built, why_not = _ask(exe, pid)
+    version, built, why_not = _read_version(exe, pid)
     prefix = _option(command_line, "-p") or built.get("prefix", "/usr/local/nginx")
     named = config_path or _option(command_line, "-c") or built.get("conf-path", "")
     if not named:
         because = f": {why_not}" if why_not else ""
-        return _unreadable(f"no path to its configuration is known{because}", "give its process with --server-pid")
+        return _unreadable(f"the path of its configuration is unknown{because}", "name its process with --server-pid")
     path = Path(prefix) / named
     globals_ = re.search(r"\s-g\s+(.*?;)\s*(?=-\w(?:\s|$)|$)", command_line)
     try:
@@ -177,7 +177,7 @@ def read_nginx(
     try:
         return _config(path, version, directives)
     except (ValueError, IndexError, OverflowError, KeyError) as error:
-        why = "events, http, server or location without its block" if isinstance(error, KeyError) else error
+        why = "events, http, server or location without a block" if isinstance(error, KeyError) else error
         return _unreadable(f"{path}: {why}", f"`{exe or 'nginx'} -t` says what is wrong with it")
 
 
@@ -185,8 +185,8 @@ def _unreadable(why: str, remedy: str) -> Check:
     return Check("nginx_config", "nginx's configuration", "unknown", detail=why, remedy=remedy)
 
 
-def _ask(exe: str | None, pid: int | None) -> tuple[tuple[int, ...], dict[str, str], str]:
-    """Version and configure options from ``nginx -V``; empty where it was not run, and why."""
+def _read_version(exe: str | None, pid: int | None) -> tuple[tuple[int, ...], dict[str, str], str]:
+    """Version and configure options from ``nginx -V``, and why it was not run (then they are empty)."""
     if not exe or pid is None:
         return (), {}, ""
     text, why_not, _ = ask_server(exe, "-V", pid)
@@ -203,11 +203,11 @@ def _option(command_line: str, flag: str) -> str | None:
 def _config(path: Path, version: tuple[int, ...], directives: list[Directive]) -> NginxConfig:
     modern = not version or version >= _MODERN
     timers = Timers(keepalive_requests=1000 if modern else 100, keepalive_time_s=_KEEPALIVE_TIME_S if modern else None)
-    said: dict[str, Any] = {"said": _said(directives)}
+    said: dict[str, Any] = {"said": _settings(directives)}
     servers: list[ServerBlock] = []
     for one in directives:
         if one["directive"] in ("events", "http"):
-            said["said"] |= {f"{one['directive']} {name}": text for name, text in _said(one["block"]).items()}
+            said["said"] |= {f"{one['directive']} {name}": text for name, text in _settings(one["block"]).items()}
         match one["directive"], one["args"]:
             case "worker_processes", [count, *_]:
                 said["workers"] = None if count == "auto" else int(count)
@@ -218,7 +218,7 @@ def _config(path: Path, version: tuple[int, ...], directives: list[Directive]) -
                 said |= {"worker_connections": slots[-1]} if slots else {}
             case "http", _:
                 timers = _inherit(timers, one["block"])
-                status = _says(one["block"], "stub_status")
+                status = _has(one["block"], "stub_status")
                 servers += [_server(sub["block"], timers, status) for sub in one["block"] if sub["directive"] == "server"]
     return NginxConfig(path=str(path), version=version, servers=tuple(servers), **said)
 
@@ -226,15 +226,15 @@ def _config(path: Path, version: tuple[int, ...], directives: list[Directive]) -
 def _server(block: list[Directive], outer: Timers, status: bool) -> ServerBlock:
     timers = _inherit(outer, block)
     listens = [_listen(one["args"]) for one in block if one["directive"] == "listen"]
-    # Without a listen: *:80 as root, *:8000 otherwise.
+    # nginx's default: *:80 as root, *:8000 otherwise.
     listens = listens or [Listen(address="*", port=80 if os.geteuid() == 0 else 8000)]
     return ServerBlock(
         listens=tuple(listens),
         names=tuple(str(name).lower() for one in block if one["directive"] == "server_name" for name in one["args"]),
         timers=timers,
         locations=tuple(_locations(block, timers)),
-        stub_status=status or _says(block, "stub_status"),
-        said=_said(block),
+        stub_status=status or _has(block, "stub_status"),
+        said=_settings(block),
     )
 
 
@@ -248,33 +248,35 @@ def _locations(block: list[Directive], outer: Timers) -> list[Location]:
         if len(args) == 1 and (glued := re.match(r"(=|\^~|~\*|~)(.+)", pattern)):
             modifier, pattern = glued[1], glued[2]
         timers = _inherit(outer, one["block"])
-        status = _says(one["block"], "stub_status")
+        status = _has(one["block"], "stub_status")
         found.append(
-            Location(modifier=modifier, pattern=pattern, timers=timers, stub_status=status, said=_said(one["block"]))
+            Location(modifier=modifier, pattern=pattern, timers=timers, stub_status=status, said=_settings(one["block"]))
         )
         found += _locations(one["block"], timers)
     return found
 
 
-def _said(block: list[Directive]) -> dict[str, str]:
-    """The directives of a level. Of values other than numbers, times, sizes or switches only a fingerprint: they may be secrets
-    (a header for a backend)."""
+def _settings(block: list[Directive]) -> dict[str, str]:
+    """The directives of a level. Values other than numbers, times, sizes or switches may be secrets (a header for a backend) and
+    are replaced by a fingerprint."""
     said: dict[str, list[str]] = {}
     for one in block:
         if "block" not in one:
             args = one["args"]
-            text = " ".join(["FILE", *args[1:]] if _WRITES.fullmatch(one["directive"]) and args and args[0] != "off" else args)
-            open_ = one["directive"] == "listen" or _OPEN.fullmatch(text)
-            said.setdefault(one["directive"], []).append(text if open_ else f"#{hashlib.sha256(text.encode()).hexdigest()[:8]}")
+            is_output = _OUTPUT_PATHS.fullmatch(one["directive"]) and args and args[0] != "off"
+            text = " ".join(["FILE", *args[1:]] if is_output else args)
+            public = one["directive"] == "listen" or _PUBLIC.fullmatch(text)
+            shown = text if public else f"#{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+            said.setdefault(one["directive"], []).append(shown)
     return {name: "; ".join(texts) for name, texts in said.items()}
 
 
-def _says(block: list[Directive], name: str) -> bool:
+def _has(block: list[Directive], name: str) -> bool:
     return any(one["directive"] == name for one in block)
 
 
 def _inherit(outer: Timers, block: list[Directive]) -> Timers:
-    """The timers of a level: its own, else those of the level outside."""
+    """The timers of a level: its own, else the outer level's."""
     said: dict[str, Any] = {}
     for one in block:
         name, args = one["directive"], one["args"]
@@ -288,7 +290,7 @@ def _inherit(outer: Timers, block: list[Directive]) -> Timers:
 
 
 def _listen(args: list[str]) -> Listen:
-    """``listen`` to its parts."""
+    """Parse the arguments of ``listen``."""
     place = args[0]
     options = args[1:]
     backlog = next((int(option.partition("=")[2]) for option in options if option.startswith("backlog=")), None)
@@ -299,7 +301,7 @@ def _listen(args: list[str]) -> Listen:
     else:
         match = re.fullmatch(r"(\[[^\]]*\]|[^:]*)(?::(\d+)(?:-\d+)?)?", place)
         if match is None:
-            raise ValueError(f"listen {place!r} is not understood")
+            raise ValueError(f"unknown form of listen: {place!r}")
         address, port = match[1].strip("[]"), int(match[2] or 80)
     return Listen(
         address=address,
@@ -312,7 +314,7 @@ def _listen(args: list[str]) -> Listen:
     )
 
 
-def _hears(listen: Listen, host: str, port: int) -> bool:
+def _listens_at(listen: Listen, host: str, port: int) -> bool:
     if listen.port != port:
         return False
     if not port:
@@ -322,13 +324,13 @@ def _hears(listen: Listen, host: str, port: int) -> bool:
 
 def _by_wildcard(name: str, host: str) -> bool:
     if name.startswith("~"):
-        return _finds(name[1:], host, fold=True)
+        return _regex_matches(name[1:], host, fold=True)
     if name.startswith("."):
         return host == name[1:] or host.endswith(name)
     return (name.startswith("*.") and host.endswith(name[1:])) or (name.endswith(".*") and host.startswith(name[:-1]))
 
 
-def _finds(pattern: str, text: str, *, fold: bool) -> bool:
+def _regex_matches(pattern: str, text: str, *, fold: bool) -> bool:
     try:
         # PCRE writes its named groups (?<name>...).
         return re.search(re.sub(r"\(\?<(?![=!])", "(?P<", pattern), text, re.IGNORECASE if fold else 0) is not None

@@ -1,7 +1,6 @@
-"""nginx's configuration files, parsed by crossplane, with their includes.
+"""Reads nginx's configuration files with their includes; crossplane parses them.
 
-They are read directly: ``nginx -T`` opens logs and makes directories. Both show the current files, not those that nginx read at
-its start.
+Not by ``nginx -T``, which opens logs and makes directories. Both show the current files, not those that nginx read at its start.
 """
 
 from __future__ import annotations
@@ -14,24 +13,24 @@ from typing import Any
 
 from asyncli.trust import User, read_regular
 
-# Bounds, which end circular includes: crossplane takes 0.4 s for 1 MB. A server's files seldom exceed some hundred kB; a thousand
+# Bounds, also on circular includes: crossplane takes 0.4 s for 1 MB. A server's files seldom exceed some hundred kB; a thousand
 # sites with five includes each are 6,000 files.
 _MOST_BYTES, _MOST_FILES, _DEEPEST = 4 << 20, 10_000, 16
-# In sites/*/conf.d/*.conf there are two; five would walk a whole disk.
-_MOST_WILD = 2
+# sites/*/conf.d/*.conf has two; five would walk a whole disk.
+_MOST_WILDCARDS = 2
 
-# One directive as crossplane gives it: "directive", "args", and for a block "block".
+# One directive of crossplane's: "directive", "args", and for a block "block".
 Directive = dict[str, Any]
 
 
 class UnreadableError(Exception):
-    """The file and the reason; no line of the file."""
+    """Names the file and the reason; quotes no line of the file."""
 
 
 class NginxFiles:
-    """A configuration with its includes, as ``user`` (None: we) may read it.
+    """A configuration with its includes, as far as ``user`` (None: ours) may read it.
 
-    crossplane gets the text of one file at a time: it would open any included file itself.
+    crossplane gets one file at a time: by itself it would open any included file.
     """
 
     def __init__(self, main: str, user: User | None) -> None:
@@ -41,21 +40,21 @@ class NginxFiles:
     def read(self) -> list[Directive]:
         """All directives. Raises :class:`UnreadableError`."""
         try:
-            return self._file(self._main, self._main, 0)
+            return self._read_file(self._main, self._main, 0)
         except RecursionError:
             raise UnreadableError(f"{self._main}: nested too deeply") from None
 
-    def _file(self, path: str, said: str, depth: int) -> list[Directive]:
-        """``said``: the pattern that names it. Messages show only this: its user may not see the matching names."""
+    def _read_file(self, path: str, shown: str, depth: int) -> list[Directive]:
+        """``shown``: the include pattern. Messages contain only this: the user may not be allowed to see the matching names."""
         self._files -= 1
         if self._files < 0 or depth > _DEEPEST:
-            raise UnreadableError(f"{said}: more than {_MOST_FILES:,} files, or one that includes itself")
+            raise UnreadableError(f"{shown}: more than {_MOST_FILES:,} files, or one that includes itself")
         try:
             text = read_regular(path, self._bytes, self._user)
         except (OSError, ValueError) as error:
-            raise UnreadableError(f"{said} {self._why(error)}") from None
+            raise UnreadableError(f"{shown} {self._why(error)}") from None
         self._bytes -= len(text)
-        return self._with_includes(parse(text, said), depth)
+        return self._with_includes(parse(text, shown), depth)
 
     def _why(self, error: OSError | ValueError) -> str:
         match getattr(error, "errno", None):
@@ -64,9 +63,9 @@ class NginxFiles:
             case errno.EACCES:
                 if self._user is None or self._user.uid in (0, os.geteuid()):
                     return "may not be read by asyncli's user"
-                return f"may not be read by user {self._user.uid}, whose server it is"
+                return f"may not be read by the server's user {self._user.uid}"
             case errno.EFBIG:
-                return f"and the other files of the configuration are longer than {_MOST_BYTES:,} bytes"
+                return f"makes the configuration longer than {_MOST_BYTES:,} bytes"
         return f"cannot be read: {getattr(error, 'strerror', None) or error}"
 
     def _with_includes(self, block: list[Directive], depth: int) -> list[Directive]:
@@ -77,22 +76,22 @@ class NginxFiles:
             if one["directive"] != "include" or len(one["args"]) != 1:
                 flat.append(one)
                 continue
-            # Relative to the main file, whichever file says it (ngx_conf_include).
+            # Relative to the main file, in any file (ngx_conf_include).
             pattern = os.path.join(os.path.dirname(self._main), one["args"][0])
-            for path in self._named(pattern):
-                flat += self._file(path, pattern, depth + 1)
+            for path in self._matching_paths(pattern):
+                flat += self._read_file(path, pattern, depth + 1)
         return flat
 
-    def _named(self, pattern: str) -> list[str]:
+    def _matching_paths(self, pattern: str) -> list[str]:
         if not glob.has_magic(pattern):
             return [pattern]
-        if sum(map(glob.has_magic, pattern.split("/"))) > _MOST_WILD:
-            raise UnreadableError(f"{pattern}: more than {_MOST_WILD} folders or names with wildcards")
+        if sum(map(glob.has_magic, pattern.split("/"))) > _MOST_WILDCARDS:
+            raise UnreadableError(f"{pattern}: more than {_MOST_WILDCARDS} folders or names with wildcards")
         return sorted(islice(glob.iglob(pattern), self._files + 1))
 
 
-def parse(text: bytes, said: str) -> list[Directive]:
-    """The directives of one file, includes not replaced. Raises :class:`UnreadableError`, which calls the file ``said``."""
+def parse(text: bytes, shown: str) -> list[Directive]:
+    """The directives of one file without its includes. Raises :class:`UnreadableError`, which names the file ``shown``."""
     # Imported here: 40 ms, and most runs aim at something else.
     import crossplane  # type: ignore[import-untyped]
 
@@ -103,11 +102,11 @@ def parse(text: bytes, said: str) -> list[Directive]:
         name = f"/proc/self/fd/{file.fileno()}"
         try:
             answer = crossplane.parse(name, single=True, check_ctx=False, check_args=False)
-        except Exception as error:  # whatever it fails at in another's files, the run can continue without
-            raise UnreadableError(f"{said}: {type(error).__name__}") from None
+        except Exception as error:  # any failure: the run can continue without the configuration
+            raise UnreadableError(f"{shown}: {type(error).__name__}") from None
     if answer["status"] != "ok":
-        # Of its words for a syntax error none is the file's.
+        # Its text for a syntax error quotes nothing of the file.
         why = str(answer["errors"][0]["error"])
-        raise UnreadableError(f"{said}: {why.replace(name, 'line').replace('line:', 'line ')}")
+        raise UnreadableError(f"{shown}: {why.replace(name, 'line').replace('line:', 'line ')}")
     parsed: list[Directive] = answer["config"][0]["parsed"]
     return parsed

@@ -1,4 +1,4 @@
-"""The addresses or server ports that are missing, and the commands that add them. Pure."""
+"""The commands that add missing source addresses or server ports. Pure."""
 
 from __future__ import annotations
 
@@ -10,43 +10,43 @@ from asyncli.plan import Plan
 from asyncli.preflight.limits import Limits
 from asyncli.units import format_count
 
-# Past half of a pair's ports connect() before Linux 6.8 tries every second one in vain: 30 ms for 30,000 (engine/net.py).
+# Before Linux 6.8 connect() past half of a pair's ports first tries every second one in vain: 30 ms for 30,000 (engine/net.py).
 HALF = 0.5
-#: The widest range: below 1,024 only root may bind.
+#: The widest port range: only root may bind below 1,024.
 WIDEST = "1024 65535"
 _WIDEST_PORTS = 65_535 - 1024 + 1
-# A command for each of so few; a loop, or the first and the last, for more.
+# So few addresses get a command each; more get a loop, or the first and the last.
 _FEW = 3
 
 
-def remedy(plan: Plan, spread: Spread, limits: Limits) -> str:
-    """How a client host gets enough ports."""
+def client_port_remedy(plan: Plan, spread: Spread, limits: Limits) -> str:
+    """The remedy for too few ports of a client host."""
     route = spread.route
     sources, destinations, ports = max(1, len(spread.sources)), max(1, len(spread.destinations)), max(1, spread.ports)
     widen = f'{limits.sudo}sysctl -w net.ipv4.ip_local_port_range="{WIDEST}"'
     if limits.ports is None or limits.ports < 0.8 * _WIDEST_PORTS:
         if plan.connections <= sources * destinations * (_WIDEST_PORTS - limits.ports_reserved) * HALF:
             return widen
-        # With it fewer are missing.
+        # The other remedies assume the wider range.
         ports = _WIDEST_PORTS - limits.ports_reserved
         widen += ", and either "
     else:
         widen = ""
-    ways = []
+    remedies = []
     missing = math.ceil(plan.connections / (destinations * ports * HALF)) - sources
     if missing > 0 and plan.sources and route is not None and len(route.usable) >= sources + missing:
-        ways.append(f"leave --source out: this host has {len(route.usable)} addresses in that network, and all are then used")
+        remedies.append(f"leave --source out: this host has {len(route.usable)} addresses in that network, and all are then used")
     elif missing > 0:
         given = ", and --source for each" if plan.sources else ""
-        how = f": {_add(route, missing, spread)}" if route is not None else ""
-        ways.append(f"{format_count(missing)} more address{'es' if missing > 1 else ''} of this host{how}{given}")
+        how = f": {_add_commands(route, missing, spread)}" if route is not None else ""
+        remedies.append(f"{format_count(missing)} more address{'es' if missing > 1 else ''} of this host{how}{given}")
     more = math.ceil(plan.connections / (sources * ports * HALF)) - destinations
     if more > 0:
-        ways.append(f"{format_count(more)} more port{'s' if more > 1 else ''} of the server: {_listen(plan, more)}")
-    return widen + "; or ".join(ways)
+        remedies.append(f"{format_count(more)} more port{'s' if more > 1 else ''} of the server: {_listen_lines(plan, more)}")
+    return widen + "; or ".join(remedies)
 
 
-def _add(route: Route, missing: int, spread: Spread) -> str:
+def _add_commands(route: Route, missing: int, spread: Spread) -> str:
     """Commands that add the addresses after the host's own."""
     own = ip_interface(route.source)
     taken = {ip_address(one.partition("%")[0]) for one in (*route.usable, *(to.address for to in spread.destinations))}
@@ -60,21 +60,21 @@ def _add(route: Route, missing: int, spread: Spread) -> str:
         free.append(at)
     length = network.prefixlen
     if len(free) < missing:
-        return f"ip addr add ADDRESS/{length} dev {route.interface}, with ones that are free in {network}"
+        return f"ip addr add ADDRESS/{length} dev {route.interface}, with free addresses of {network}"
     if missing <= _FEW:
-        return " && ".join(f"ip addr add {one}/{length} dev {route.interface}" for one in free) + _UNLESS_TAKEN
+        return " && ".join(f"ip addr add {one}/{length} dev {route.interface}" for one in free) + _CHECK_FREE
     head, dot, last = str(free[0]).rpartition(".")
     if dot and str(free[-1]).rpartition(".")[0] == head:
         numbers = f"$(seq {last} {str(free[-1]).rpartition('.')[2]})"
-        return f"for i in {numbers}; do ip addr add {head}.$i/{length} dev {route.interface}; done" + _UNLESS_TAKEN
-    return f"ip addr add {free[0]}/{length} dev {route.interface}, and so on up to {free[-1]}" + _UNLESS_TAKEN
+        return f"for i in {numbers}; do ip addr add {head}.$i/{length} dev {route.interface}; done" + _CHECK_FREE
+    return f"ip addr add {free[0]}/{length} dev {route.interface}, and so on up to {free[-1]}" + _CHECK_FREE
 
 
-_UNLESS_TAKEN = " (if nobody else has them: no other client, and nobody who answers a ping)"
+_CHECK_FREE = " (first make sure by ping that no other host uses them)"
 
 
-def _listen(plan: Plan, more: int) -> str:
-    """The lines of nginx.conf, and the URLs."""
+def _listen_lines(plan: Plan, more: int) -> str:
+    """The lines for nginx.conf, and the URLs."""
     first, used = plan.targets[0], {target.port for target in plan.targets}
     free = [port for port in range(first.port + 1, 65_536) if port not in used][:more]
     host = f"[{first.host}]" if ":" in first.host else first.host
@@ -82,8 +82,6 @@ def _listen(plan: Plan, more: int) -> str:
         return "let it listen on them, and give a URL for each"
     shown = free if more <= _FEW else [free[0], free[-1]]
     between, ends = (" ", "") if more <= _FEW else (" to ", f" ({more} lines)")
-    lines, urls = (
-        between.join(f"listen {one};" for one in shown),
-        between.join(f"{first.url.partition('://')[0]}://{host}:{one}{first.path}" for one in shown),
-    )
+    lines = between.join(f"listen {one};" for one in shown)
+    urls = between.join(f"{first.url.partition('://')[0]}://{host}:{one}{first.path}" for one in shown)
     return f"{lines}{ends} in its server block, and the URLs {urls}"

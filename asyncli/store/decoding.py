@@ -1,6 +1,6 @@
-"""Ticks and findings in a run file. A tick is decoded at once, its histograms when they are used.
+"""Decodes ticks and findings of a run file; a tick's histograms only when they are used.
 
-After a night at 6,450 heartbeats a second histograms are nine tenths of the file: decoded at once they would take gigabytes.
+After a night at 6,450 heartbeats a second histograms are nine tenths of the file: all decoded they would take gigabytes.
 """
 
 from __future__ import annotations
@@ -15,50 +15,50 @@ from asyncli.errors import StoreError
 from asyncli.records import HISTOGRAMS, MOST, Finding, Tick
 from asyncli.text import printable
 
-_open = msgspec.msgpack.Decoder(Histogram).decode
+_decode_histogram = msgspec.msgpack.Decoder(Histogram).decode
 _NONE = msgspec.msgpack.encode(Histogram())
 
 
 class StoredHistogram:
-    """A read-only :class:`Histogram` that keeps its packed bytes. Raises :class:`StoreError` where they are damaged."""
+    """A read-only :class:`Histogram` that keeps its packed bytes. Raises :class:`StoreError` if they are damaged."""
 
     __slots__ = ("_packed",)
-    # The one decoded last: its counts, least and greatest are used together. Replaced as a whole, for threads.
+    # The last decoded one: its counts, least and greatest are used together. Replaced as a whole, for threads.
     _last: ClassVar[tuple[object, Histogram]] = (None, Histogram())
 
     def __init__(self, packed: bytes) -> None:
         self._packed = packed
 
-    def opened(self) -> Histogram:
+    def decoded(self) -> Histogram:
         owner, histogram = StoredHistogram._last
         if owner is not self._packed:
             try:
-                histogram = _open(self._packed)
+                histogram = _decode_histogram(self._packed)
             except msgspec.MsgspecError as error:
                 why = str(error)[:200]
-                raise StoreError(f"the run file is damaged: a histogram in it is none ({why}); take another copy of it") from None
+                raise StoreError(f"the run file is damaged: invalid histogram ({why}); use another copy") from None
             StoredHistogram._last = (self._packed, histogram)
         return histogram
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(name)
-        return getattr(self.opened(), name)
+        return getattr(self.decoded(), name)
 
     def __bool__(self) -> bool:
         return self._packed != _NONE
 
     def __eq__(self, other: object) -> bool:
-        return self.opened() == (other.opened() if isinstance(other, StoredHistogram) else other)
+        return self.decoded() == (other.decoded() if isinstance(other, StoredHistogram) else other)
 
     __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
-        return repr(self.opened())
+        return repr(self.decoded())
 
 
 def _outline() -> type[msgspec.Struct]:
-    """Tick, field by field, with its histograms left packed."""
+    """A type with the fields of Tick, but packed histograms."""
     fields: list[tuple[str, Any, Any]] = []
     for field in msgspec.structs.fields(Tick):
         if field.name in HISTOGRAMS:
@@ -71,20 +71,20 @@ def _outline() -> type[msgspec.Struct]:
 
 
 _decode_outline = msgspec.msgpack.Decoder(_outline()).decode
-_PLACES = tuple(Tick.__struct_fields__.index(name) for name in HISTOGRAMS)
+_HISTOGRAM_FIELDS = tuple(Tick.__struct_fields__.index(name) for name in HISTOGRAMS)
 
 
-def open_tick(payload: bytes) -> Tick:
-    """The tick that the writer packed. Raises :class:`msgspec.MsgspecError` where it is none."""
+def decode_tick(payload: bytes) -> Tick:
+    """Decode a tick. Raises :class:`msgspec.MsgspecError` if it is none."""
     values = list(msgspec.structs.astuple(_decode_outline(payload)))
-    for place in _PLACES:
+    for place in _HISTOGRAM_FIELDS:
         packed = bytes(values[place])
         values[place] = Histogram() if packed == _NONE else cast(Histogram, StoredHistogram(packed))
     tick = Tick(*values)
     times = (tick.cpu_user_s, tick.cpu_system_s, tick.longest_turn_s, tick.longest_wait_s)
     if not all(0 <= time_s <= MOST for time_s in times):
         raise msgspec.ValidationError(f"a time below 0 or beyond {MOST:g} in a tick")
-    # Causes, which somebody else may have written.
+    # The file may be another's: causes are printed.
     if tick.failures:
         tick.failures = {printable(cause): count for cause, count in tick.failures.items()}
     if tick.deaths:
@@ -95,10 +95,10 @@ def open_tick(payload: bytes) -> Tick:
 _decode_fields = msgspec.json.Decoder(dict[str, Any]).decode
 
 
-def open_finding(row: Sequence[Any]) -> tuple[float, Finding]:
-    """A row of the table of findings: its instant (s), and the finding; an older file's has no fields.
+def decode_finding(row: Sequence[Any]) -> tuple[float, Finding]:
+    """Decode a row of the findings table: its instant (s) and the finding; an older file has no fields.
 
-    Raises :class:`msgspec.MsgspecError` where it is none.
+    Raises :class:`msgspec.MsgspecError` if it is none.
     """
     t_s, *texts = row
     found = dict(zip(Finding.__struct_fields__, texts, strict=False))

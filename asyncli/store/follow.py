@@ -1,7 +1,7 @@
 """Follows a run file while it is written.
 
-The first read of a long file skips what a status does not need: ticks are summed with their histograms packed, and samples are
-read of the baseline's end and the last seconds only.
+The first read of a long file skips what a status does not need: it sums ticks without their histograms, and reads samples only
+of the baseline's end and the last seconds.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from asyncli.plan import Plan
 from asyncli.records import Deaths, Finding, Phase, Sample, Tick, left_out_s
 from asyncli.run import Run
 from asyncli.store import reader
-from asyncli.store.decoding import open_finding, open_tick
+from asyncli.store.decoding import decode_finding, decode_tick
 from asyncli.store.lock import is_locked
 from asyncli.store.schema import beside
 
@@ -32,12 +32,12 @@ _BASELINE_S = 300.0
 
 
 class News(msgspec.Struct):
-    """News since the last read; ``phases``: those that began or ended."""
+    """What changed since the last read; ``phases``: those that began or ended."""
 
     #: Its hold includes interruptions.
     plan: Plan
     phases: list[Phase]
-    #: At the first read all but the last seconds are one tick, without histograms.
+    #: At the first read all but the last seconds are summed into one tick, without histograms.
     ticks: list[tuple[float, Tick]]
     samples: list[Sample]
     #: With their instants.
@@ -49,7 +49,7 @@ class News(msgspec.Struct):
 
 
 class Follower:
-    """The run in ``path``. Between two reads nothing is open, so the writer's checkpoints never wait."""
+    """Follows the run in ``path``. Between two reads nothing is open, so the writer's checkpoints never wait."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._path = Path(path)
@@ -60,10 +60,10 @@ class Follower:
         self._last: News | None = None
 
     def news(self) -> News:
-        """The news since the last call; raises :class:`~asyncli.errors.StoreError` as ``read_run`` does. A missing file has
-        none."""
+        """What changed since the last call; nothing for a missing file. Raises :class:`~asyncli.errors.StoreError` as
+        ``read_run`` does."""
         seen = [_stamp(self._path), _stamp(beside(self._path, "-wal"))]
-        # A file that is being rewritten is empty at first.
+        # A file being rewritten is empty at first.
         if self._last is not None and (seen == self._seen or seen[0] is None or not seen[0][1]):
             return msgspec.structs.replace(self._last, phases=[], ticks=[], samples=[], findings=[])
         self._last = reader.read_with(self._path, self._read)
@@ -79,7 +79,7 @@ class Follower:
 
     @property
     def is_there(self) -> bool:
-        """Whether there is a file of that name."""
+        """Whether the file exists."""
         return self._path.exists()
 
     @property
@@ -95,15 +95,15 @@ class Follower:
         samples: list[Sample] = []
         if self._last is None:
             ticks, samples = self._catch_up(connection, frame)
-        ticks += [(t_s, open_tick(payload)) for t_s, payload in self._new(connection, "ticks", "t_s, payload")]
-        samples += _samples(connection, self._new(connection, "samples", "t_s, metric, value"))
-        reader.measurable([t_s for t_s, _ in ticks])
-        findings = [open_finding(row) for row in self._new(connection, "findings", "*")]
-        reader.measurable([t_s for t_s, _ in findings])
+        ticks += [(t_s, decode_tick(payload)) for t_s, payload in self._new_rows(connection, "ticks", "t_s, payload")]
+        samples += _samples(connection, self._new_rows(connection, "samples", "t_s, metric, value"))
+        reader.require_plausible([t_s for t_s, _ in ticks])
+        findings = [decode_finding(row) for row in self._new_rows(connection, "findings", "*")]
+        reader.require_plausible([t_s for t_s, _ in findings])
         return News(_with_gaps(frame, connection), phases, ticks, samples, findings, frame.complete, frame.started_wall_s)
 
     def _catch_up(self, connection: sqlite3.Connection, frame: Run) -> tuple[list[tuple[float, Tick]], list[Sample]]:
-        """A summary of what is older than the last seconds."""
+        """A summary of all rows older than the last seconds."""
         last = connection.execute("SELECT t_s FROM ticks ORDER BY rowid DESC LIMIT 1").fetchone()
         if last is None:
             return [], []
@@ -113,10 +113,10 @@ class Follower:
         ramp_s = next((one.start_s for one in frame.phases if one.name == "ramp"), recent_s)
         bounds = [reader.row_at(connection, "samples", at) for at in (ramp_s - _BASELINE_S, min(ramp_s, recent_s))]
         rows = connection.execute("SELECT t_s, metric, value FROM samples WHERE rowid > ? AND rowid <= ? ORDER BY rowid", bounds)
-        history = summed(connection, self._rows["ticks"], frame.plan.connections)
+        history = sum_ticks(connection, self._rows["ticks"], frame.plan.connections)
         return ([] if history is None else [history]), _samples(connection, rows.fetchall())
 
-    def _new(self, connection: sqlite3.Connection, table: str, columns: str) -> list[tuple[Any, ...]]:
+    def _new_rows(self, connection: sqlite3.Connection, table: str, columns: str) -> list[tuple[Any, ...]]:
         rows = connection.execute(
             f"SELECT rowid, {columns} FROM {table} WHERE rowid > ? ORDER BY rowid", (self._rows[table],)
         ).fetchall()
@@ -136,28 +136,8 @@ def _with_gaps(frame: Run, connection: sqlite3.Connection) -> Plan:
     return msgspec.structs.replace(plan, hold_s=plan.hold_s + left_out_s(frame.gaps, hold.start_s, until_s))
 
 
-class _Dead(msgspec.Struct, array_like=True):
-    count: int = 0
-
-
-class _Counts(msgspec.Struct):
-    """What a look adds up, of a packed tick."""
-
-    second: int = 0
-    workers: int = 0
-    held: int = 0
-    connecting: int = 0
-    opened: int = 0
-    reopened: int = 0
-    failures: dict[str, int] = msgspec.field(default_factory=dict)
-    deaths: dict[str, _Dead] = msgspec.field(default_factory=dict)
-
-
-_counts = msgspec.msgpack.Decoder(_Counts).decode
-
-
-def summed(connection: sqlite3.Connection, until_row: int, connections: int) -> tuple[float, Tick] | None:
-    """The sum of the ticks up to a row, with the last one's gauges.
+def sum_ticks(connection: sqlite3.Connection, until_row: int, connections: int) -> tuple[float, Tick] | None:
+    """The sum of the counts of the ticks up to a row, with the last one's gauges; without histograms.
 
     Seconds in which all were held and nothing changed are skipped.
     """
@@ -166,23 +146,23 @@ def summed(connection: sqlite3.Connection, until_row: int, connections: int) -> 
     ).fetchone()
     if last is None:
         return None
-    gauges, whole = _counts(last[1]), Tick()
-    whole.second, whole.workers, whole.held, whole.connecting = gauges.second, gauges.workers, gauges.held, gauges.connecting
+    gauges = decode_tick(last[1])
+    whole = Tick(second=gauges.second, workers=gauges.workers, held=gauges.held, connecting=gauges.connecting)
     query = "SELECT payload FROM ticks WHERE rowid <= ? AND (opened <> 0 OR lost <> 0 OR held < ?)"
     for (payload,) in connection.execute(query, (until_row, connections)):
-        tick = _counts(payload)
+        tick = decode_tick(payload)
         whole.opened += tick.opened
         whole.reopened += tick.reopened
         for cause, count in tick.failures.items():
             whole.failures[cause] = whole.failures.get(cause, 0) + count
-        for cause, dead in tick.deaths.items():
-            whole.deaths.setdefault(cause, Deaths()).count += dead.count
+        for cause, deaths in tick.deaths.items():
+            whole.deaths.setdefault(cause, Deaths()).count += deaths.count
     return last[0], whole
 
 
 def _samples(connection: sqlite3.Connection, rows: list[tuple[Any, ...]]) -> list[Sample]:
-    names = {number: reader.words(name) for number, name in connection.execute("SELECT id, name FROM metrics")}
-    rows = [row for row in rows if row[1] in names and reader.fits(row[0]) and reader.fits(row[2])]
+    names = {number: reader.text_of(name) for number, name in connection.execute("SELECT id, name FROM metrics")}
+    rows = [row for row in rows if row[1] in names and reader.plausible(row[0]) and reader.plausible(row[2])]
     return [
         Sample(t_s, {names[metric]: value for _, metric, value in of_one})
         for t_s, of_one in itertools.groupby(rows, key=lambda row: row[0])
@@ -190,7 +170,7 @@ def _samples(connection: sqlite3.Connection, rows: list[tuple[Any, ...]]) -> lis
 
 
 def last_written_s(path: Path) -> float:
-    """When the run in ``path`` was last written to (s since 1970), by its WAL too; 0 for none. A reader leaves an empty WAL."""
+    """When the run in ``path`` or its WAL was last written (s since 1970); 0 for no file. A reader leaves an empty WAL."""
     stamps = (_stamp(path), _stamp(beside(path, "-wal")))
     return max((stamp[0] for stamp in stamps if stamp is not None and stamp[1]), default=0.0)
 
@@ -201,7 +181,7 @@ def size_bytes(path: Path) -> int:
 
 
 def _stamp(path: Path) -> tuple[float, int, int] | None:
-    """When it was last written to (s since 1970), its size, its inode; None for none."""
+    """A file's last write (s since 1970), size and inode; None if it does not exist."""
     try:
         status = path.stat()
     except OSError:

@@ -1,6 +1,6 @@
-"""The lock of a run file's writer, which ends with its process.
+"""The lock of a run file's writer; it ends with the process.
 
-flock(2), which SQLite does not use (https://www.sqlite.org/lockingv3.html) and other containers see.
+It is flock(2), which SQLite does not use (https://www.sqlite.org/lockingv3.html) and which works across containers.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ _TRIES, _AGAIN_S = 20, 0.01
 
 
 def lock(path: Path) -> int | None:
-    """A descriptor that holds the lock while it is open; None if the file cannot be opened.
+    """Take the lock: a descriptor that holds it while open; None if the file cannot be opened.
 
     Raises BlockingIOError if another process writes the file. Close it after SQLite has closed the file: closing a descriptor
-    ends all locks of the process on its file by fcntl(2). On a file system without such locks it has no effect.
+    releases all fcntl(2) locks of the process on that file. No effect on a file system without flock.
     """
     try:
         held = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -41,7 +41,7 @@ def lock(path: Path) -> int | None:
 
 
 def is_locked(path: Path) -> bool:
-    """Whether a process writes the file, as far as the file system tells."""
+    """Whether a process writes the file, if the file system supports flock."""
     with contextlib.suppress(OSError), path.open("rb") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)

@@ -24,21 +24,21 @@ from asyncli.plan import load_plan
 from asyncli.records import MOST, Check, Finding, Gap, Phase, Tick
 from asyncli.run import Run
 from asyncli.samples import Samples
-from asyncli.store.decoding import open_finding, open_tick
+from asyncli.store.decoding import decode_finding, decode_tick
 from asyncli.store.schema import APPLICATION_ID, RESUMED_SCHEMA, beside
 from asyncli.text import plain, printable
 
 T = TypeVar("T")
 
 _BUSY_S = 5.0
-# Instructions of SQLite's machine between two checks, and a file's allowance beside its size.
+# SQLite instructions between two checks, and bytes that a file may exceed its size by.
 _ROUND, _SPARE = 100_000, 1_000_000
 # The first bytes of every SQLite file (https://www.sqlite.org/fileformat.html, 1.2).
 _MAGIC = b"SQLite format 3\0"
 
 
-# Errors of reading damaged files: SQLite's and msgspec's refusals, missing rows or keys, other types, impossible instants
-# (OverflowError, OSError), endless nesting, lengths beyond any memory.
+# Errors of reading damaged files: SQLite's and msgspec's, missing rows or keys, wrong types, impossible instants (OverflowError,
+# OSError), endless nesting, lengths beyond any memory.
 _DAMAGE = (
     sqlite3.Error, msgspec.MsgspecError, PlanError, LookupError, TypeError, ValueError, OverflowError, OSError, RecursionError,
     MemoryError,
@@ -46,33 +46,33 @@ _DAMAGE = (
 
 
 def read_run(path: str | os.PathLike[str]) -> Run:
-    """The run in ``path``; the file is never written to.
+    """The run in ``path``; never writes to it.
 
-    Raises :class:`StoreError` (one line) for a file that is missing, unreadable, not SQLite, of another program, of a
-    newer asyncli, or damaged.
+    Raises :class:`StoreError` (one line) for a file that is missing, unreadable, not SQLite, of another program, of a newer
+    asyncli, or damaged.
     """
     return read_with(path, _load)
 
 
 def read_with(path: str | os.PathLike[str], load: Callable[[sqlite3.Connection], T]) -> T:
-    """What ``load`` makes of the run file ``path``; raises as :func:`read_run` does."""
+    """Call ``load`` with a connection to the run file ``path``; raises as :func:`read_run` does."""
     path = Path(path)
-    _look(path)
-    with _opened(path) as connection:
+    _require_run_file(path)
+    with _open_file(path) as connection:
         try:
-            _bound(path, connection)
+            _limit_reading(path, connection)
             _identify(path, connection)
-            # One transaction: a live file keeps growing, and its tables must tell of the same instant.
+            # One transaction: a live file grows, and its tables must be of the same instant.
             connection.execute("BEGIN")
-            with _no_collection():
+            with _no_garbage_collection():
                 return load(connection)
         except _DAMAGE as error:
-            raise _wrong(path, error) from None
+            raise _read_error(path, error) from None
 
 
 @contextlib.contextmanager
-def _no_collection() -> Iterator[None]:
-    """A night is half a million live objects: looking for cycles takes a fifth of the time."""
+def _no_garbage_collection() -> Iterator[None]:
+    """Pause the garbage collector: with a night's half a million objects it takes a fifth of the time."""
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -82,13 +82,13 @@ def _no_collection() -> Iterator[None]:
             gc.enable()
 
 
-def _look(path: Path) -> None:
-    """Refuse what can be no run file, without opening it: in the writing process (a notebook) closing any descriptor of the file
-    would end SQLite's locks on it (https://www.sqlite.org/howtocorrupt.html, 2.2)."""
+def _require_run_file(path: Path) -> None:
+    """Refuse what is no run file, without opening it: in the writing process (a notebook) closing any descriptor of the file
+    would release SQLite's locks on it (https://www.sqlite.org/howtocorrupt.html, 2.2)."""
     try:
         status = path.stat()
     except FileNotFoundError:
-        raise NotBegunError(f"{path}: there is no such file; name a run file that asyncli wrote (see --out)") from None
+        raise NotBegunError(f"{path}: no such file; name a run file that asyncli wrote (see --out)") from None
     except OSError as error:
         raise _unreadable(path, error.strerror) from None
     if stat.S_ISDIR(status.st_mode):
@@ -97,7 +97,7 @@ def _look(path: Path) -> None:
         raise StoreError(f"{path}: is not a regular file; name a run file that asyncli wrote")
     if not os.access(path, os.R_OK):
         raise _unreadable(path, os.strerror(errno.EACCES))
-    # A writer killed before its first commit leaves a file of no bytes: SQLite would call that an empty database.
+    # A writer killed before its first commit leaves an empty file, which SQLite takes for an empty database.
     if not status.st_size:
         raise _empty(path)
 
@@ -107,11 +107,11 @@ def _unreadable(path: Path, why: str | None) -> StoreError:
 
 
 @contextlib.contextmanager
-def _opened(path: Path) -> Iterator[sqlite3.Connection]:
+def _open_file(path: Path) -> Iterator[sqlite3.Connection]:
     """A read-only connection.
 
-    A WAL needs its index, a file ``-shm`` beside it. In a read-only folder file and WAL are copied and read elsewhere:
-    ``immutable=1`` would ignore the WAL.
+    A WAL needs its index, the file ``-shm``. From a read-only folder the file and its WAL are copied: ``immutable=1`` would
+    ignore the WAL.
     """
     with contextlib.ExitStack() as stack:
         connection = _connect(path)
@@ -123,7 +123,7 @@ def _opened(path: Path) -> Iterator[sqlite3.Connection]:
                         shutil.copyfile(source, folder / name)
             except OSError as error:
                 raise StoreError(
-                    f"{path}: lies in a read-only folder and cannot be copied to {folder} ({error.strerror}); "
+                    f"{path}: its folder is read-only and it cannot be copied to {folder} ({error.strerror}); "
                     "copy it and its -wal file to a writable folder"
                 ) from None
             connection = _connect(folder / path.name)
@@ -134,7 +134,7 @@ def _opened(path: Path) -> Iterator[sqlite3.Connection]:
 
 
 def _connect(path: Path) -> sqlite3.Connection | None:
-    """A read-only connection that has read something, or None where SQLite could not open what it needs."""
+    """A working read-only connection, or None if SQLite cannot open a file that it needs."""
     uri = path.absolute().as_uri() + "?mode=ro"
     connection = None
     try:
@@ -145,19 +145,19 @@ def _connect(path: Path) -> sqlite3.Connection | None:
             connection.close()
         if _code(error) in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM):
             return None
-        raise _wrong(path, error) from None
+        raise _read_error(path, error) from None
     return connection
 
 
 def _code(error: Exception) -> int | None:
-    """SQLite's own number for an error; Python's module raises some without."""
+    """SQLite's primary error code; some of Python's errors have none."""
     code: int | None = getattr(error, "sqlite_errorcode", None)
     return None if code is None else code & 0xFF
 
 
-def _bound(path: Path, connection: sqlite3.Connection) -> None:
-    """Bound the reading of a hostile file, with circular pages or an endless view (https://www.sqlite.org/security.html). A row
-    of ours has at least ten bytes and takes some ten instructions of SQLite's machine."""
+def _limit_reading(path: Path, connection: sqlite3.Connection) -> None:
+    """Bound the reading of a hostile file, with circular pages or an endless view (https://www.sqlite.org/security.html). One of
+    our rows has at least ten bytes and takes about ten SQLite instructions."""
     with contextlib.suppress(OSError):
         size = sum(one.stat().st_size for one in (path, beside(path, "-wal")) if one.exists())
         connection.execute("PRAGMA trusted_schema = OFF")
@@ -167,26 +167,24 @@ def _bound(path: Path, connection: sqlite3.Connection) -> None:
         connection.set_progress_handler(lambda: next(rounds, None) is None, _ROUND)
 
 
-def _wrong(path: Path, error: Exception) -> StoreError:
+def _read_error(path: Path, error: Exception) -> StoreError:
     if _code(error) == sqlite3.SQLITE_BUSY:
-        return StoreError(f"{path}: another program keeps it locked; end its transaction and try again")
+        return StoreError(f"{path}: another program has locked it; end its transaction and try again")
     if _code(error) == sqlite3.SQLITE_NOTADB and not is_sqlite(path):
         return StoreError(f"{path}: is not a run file (not SQLite); name a run file that asyncli wrote")
     why = " ".join(str(error).split())[:200] or type(error).__name__
-    return StoreError(f"{path}: the file is damaged ({why}); sqlite3's .recover may save what is left of it")
+    return StoreError(f"{path}: the file is damaged ({why}); sqlite3's .recover may save the rest")
 
 
 def is_sqlite(path: Path) -> bool:
-    """Whether it begins as a SQLite file. Not for a file that this process writes: see :func:`_look`."""
+    """Whether it starts with SQLite's magic bytes. Not for a file that this process writes: see :func:`_require_run_file`."""
     with contextlib.suppress(OSError), path.open("rb") as file:
         return file.read(len(_MAGIC)) == _MAGIC
     return False
 
 
 def _empty(path: Path, or_else: str = "") -> StoreError:
-    return NotBegunError(
-        f"{path}: is empty: the run in it has not begun, or was ended before it did{or_else}; name another run file"
-    )
+    return NotBegunError(f"{path}: is empty: its run has not begun, or ended before it began{or_else}; name another run file")
 
 
 def _identify(path: Path, connection: sqlite3.Connection) -> None:
@@ -202,14 +200,14 @@ def _identify(path: Path, connection: sqlite3.Connection) -> None:
         )
 
 
-def measurable(numbers: Sequence[float]) -> None:
-    """Raise ``ValueError`` or TypeError for a value that no host could have: SQLite's columns take any type."""
+def require_plausible(numbers: Sequence[float]) -> None:
+    """Raise ValueError or TypeError for an impossible value: SQLite's columns take any type."""
     if numbers and not (min(numbers) >= -MOST and max(numbers) <= MOST):
         raise ValueError(f"a number beyond {MOST:g}")
 
 
-def words(value: object) -> str:
-    """Raise TypeError for another type; else the printable text."""
+def text_of(value: object) -> str:
+    """``value`` as printable text. Raises TypeError for another type."""
     if not isinstance(value, str):
         raise TypeError(f"{type(value).__name__} in place of a text")
     return printable(value)
@@ -224,9 +222,9 @@ def read_frame(connection: sqlite3.Connection) -> Run:
         msgspec.convert({"name": name, "start_s": start_s, "end_s": end_s}, Phase)
         for name, start_s, end_s in connection.execute("SELECT name, start_s, end_s FROM phases ORDER BY start_s")
     ]
-    measurable([t_s for one in phases for t_s in (one.start_s, one.end_s) if t_s is not None])
+    require_plausible([t_s for one in phases for t_s in (one.start_s, one.end_s) if t_s is not None])
     return Run(
-        id=words(meta["id"]),
+        id=text_of(meta["id"]),
         started=started.strftime("%Y-%m-%dT%H:%M:%SZ"),
         plan=load_plan(msgspec.json.decode(meta["plan"])),
         environment=plain(msgspec.json.decode(meta["environment"], type=dict[str, Any])),
@@ -246,51 +244,51 @@ def _gaps(connection: sqlite3.Connection) -> list[Gap]:
     if not connection.execute("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'gaps'").fetchone():
         return []
     rows = connection.execute("SELECT start_s, end_s FROM gaps ORDER BY start_s").fetchall()
-    measurable([number for row in rows for number in row if number is not None])
+    require_plausible([number for row in rows for number in row if number is not None])
     return [msgspec.convert({"start_s": start_s, "end_s": end_s}, Gap) for start_s, end_s in rows]
 
 
 def row_at(connection: sqlite3.Connection, table: str, until_s: float) -> int:
-    """The last row of ``ticks`` or ``samples`` until ``until_s``, 0 for none, by bisection: an agent's late samples may shift it
-    a little."""
+    """The last row of ``ticks`` or ``samples`` until ``until_s``, 0 for none. By bisection, so an agent's late samples may shift
+    it a little."""
     low, high = 0, int(connection.execute(f"SELECT coalesce(max(rowid), 0) FROM {table}").fetchone()[0])
     query = f"SELECT t_s FROM {table} WHERE rowid <= ? ORDER BY rowid DESC LIMIT 1"
     while low < high:
         middle = (low + high + 1) // 2
         row = connection.execute(query, (middle,)).fetchone()
-        low, high = (middle, high) if row is None or not fits(row[0]) or row[0] <= until_s else (low, middle - 1)
+        low, high = (middle, high) if row is None or not plausible(row[0]) or row[0] <= until_s else (low, middle - 1)
     return low
 
 
-def read_ticks(connection: sqlite3.Connection, opened: Callable[[bytes], Tick]) -> list[tuple[float, Tick]]:
-    """Every tick with its instant, as ``opened`` makes it of its payload."""
-    ticks = [(t_s, opened(blob)) for t_s, blob in connection.execute("SELECT t_s, payload FROM ticks ORDER BY rowid")]
-    measurable([t_s for t_s, _ in ticks])
+def read_ticks(connection: sqlite3.Connection, decode: Callable[[bytes], Tick]) -> list[tuple[float, Tick]]:
+    """Every tick with its instant; ``decode`` converts its payload."""
+    ticks = [(t_s, decode(blob)) for t_s, blob in connection.execute("SELECT t_s, payload FROM ticks ORDER BY rowid")]
+    require_plausible([t_s for t_s, _ in ticks])
     return ticks
 
 
 def read_findings(connection: sqlite3.Connection) -> list[Finding]:
-    """What was found while the run lasted, in order."""
-    return [finding for _, finding in map(open_finding, connection.execute("SELECT * FROM findings ORDER BY rowid"))]
+    """The findings made during the run, in order."""
+    return [finding for _, finding in map(decode_finding, connection.execute("SELECT * FROM findings ORDER BY rowid"))]
 
 
 def _load(connection: sqlite3.Connection) -> Run:
     check = msgspec.json.Decoder(Check).decode
     run = read_frame(connection)
-    run.ticks = read_ticks(connection, open_tick)
-    names = {number: words(name) for number, name in connection.execute("SELECT id, name FROM metrics ORDER BY id")}
+    run.ticks = read_ticks(connection, decode_tick)
+    names = {number: text_of(name) for number, name in connection.execute("SELECT id, name FROM metrics ORDER BY id")}
     run.samples, skipped = read_samples(connection, names)
     run.findings = [*read_findings(connection), *skipped]
     run.checks = [check(payload) for (payload,) in connection.execute("SELECT payload FROM checks ORDER BY place")]
     return run
 
 
-# Places in the list of instants, and the values there.
+# Indices into the list of instants, and the values there.
 Column = tuple[list[int], list[float]]
 
 
 class Columns(dict[int, Column]):
-    """Metric's number -> its column; a number without a metric has one too, which is skipped."""
+    """Metric's number -> its column. A number without a metric has one too, which is skipped later."""
 
     def __missing__(self, number: int) -> Column:
         column: Column = ([], [])
@@ -299,12 +297,12 @@ class Columns(dict[int, Column]):
 
 
 def read_samples(connection: sqlite3.Connection, names: Mapping[int, str], where: str = "") -> tuple[Samples, list[Finding]]:
-    """The narrow rows of the metrics ``names`` as columns, and a finding of those that are skipped."""
-    # A column for each, so that they stand in this order.
+    """The rows of the metrics ``names`` as columns, and a finding about skipped rows."""
+    # Create the columns first, to fix their order.
     columns = Columns({number: ([], []) for number in names})
     t_s: list[float] = []
     instant, place = None, -1
-    # Some million times through here: no step that is not needed.
+    # Runs some million times.
     for at, metric, value in connection.execute(f"SELECT t_s, metric, value FROM samples {where} ORDER BY rowid"):
         if at != instant:
             instant = at
@@ -317,35 +315,35 @@ def read_samples(connection: sqlite3.Connection, names: Mapping[int, str], where
 
 
 def _as_samples(t_s: list[float], columns: Columns, names: Mapping[int, str]) -> tuple[Samples, list[Finding]]:
-    """The columns in order of time, and a finding of skipped rows: of no metric, or no possible number. An agent's samples may be
-    written minutes late."""
+    """The columns in order of time (an agent's samples may be written minutes late), and a finding about skipped rows: of an
+    unknown metric, or with an impossible number."""
     unknown = sum(len(columns.pop(number)[0]) for number in [*columns] if number not in names)
     known = {names[number]: column for number, column in columns.items() if column[0]}
     odd = 0
     try:
         for numbers in (t_s, *(values for _, values in known.values())):
-            measurable(numbers)
+            require_plausible(numbers)
     except (ValueError, TypeError):
         t_s, known, odd = _usable(t_s, known)
     return _in_order(t_s, known), [samples_skipped(unknown + odd)] if unknown + odd else []
 
 
-def fits(value: object) -> bool:
-    """Whether a host could have this number."""
+def plausible(value: object) -> bool:
+    """Whether ``value`` is a possible number."""
     return isinstance(value, int | float) and -MOST <= value <= MOST
 
 
 def _usable(t_s: list[float], columns: dict[str, Column]) -> tuple[list[float], dict[str, Column], int]:
-    """Without instants and values that are no numbers, or too large; and how many values that were."""
-    there = [place for place, at in enumerate(t_s) if fits(at)]
-    moved = {place: number for number, place in enumerate(there)}
+    """Drop impossible instants and values; returns the rest and the number of dropped values."""
+    kept_places = [place for place, at in enumerate(t_s) if plausible(at)]
+    moved = {place: number for number, place in enumerate(kept_places)}
     usable, skipped = {}, 0
     for name, (places, values) in columns.items():
-        kept = [(moved[place], value) for place, value in zip(places, values, strict=True) if place in moved and fits(value)]
+        kept = [(moved[place], value) for place, value in zip(places, values, strict=True) if place in moved and plausible(value)]
         skipped += len(places) - len(kept)
         if kept:
             usable[name] = [place for place, _ in kept], [value for _, value in kept]
-    return [t_s[place] for place in there], usable, skipped
+    return [t_s[place] for place in kept_places], usable, skipped
 
 
 def _in_order(t_s: list[float], columns: dict[str, Column]) -> Samples:

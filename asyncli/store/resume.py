@@ -15,20 +15,20 @@ from asyncli.findings.run import where
 from asyncli.metrics import GENERATOR_CPU_S, SESSION_CPU_S
 from asyncli.plan import Plan
 from asyncli.records import ABORTED, CUT, RESUMED, STOPPED, Environment, Finding, Gap, Phase, Tick, left_out_s
-from asyncli.store.decoding import open_tick
-from asyncli.store.follow import summed
+from asyncli.store.decoding import decode_tick
+from asyncli.store.follow import sum_ticks
 from asyncli.store.reader import read_findings, read_frame, read_with
 from asyncli.store.schema import RECORDED
 from asyncli.units import format_instant, instant_of
 
-#: Our processes' counters, which a resumed run continues.
+#: Counters of asyncli's own processes, which a resumed run continues.
 OUR_COUNTERS = (GENERATOR_CPU_S, SESSION_CPU_S)
-#: In the environment: the end of a hold by the wall clock (s since 1970).
+#: The environment's key for the end of a hold by the wall clock (s since 1970).
 HOLD_ENDS = "hold_ends_s"
 
 
 class Interrupted(msgspec.Struct, frozen=True):
-    """An interrupted run. Times in seconds since its start, ``started_wall_s`` (Unix time)."""
+    """An interrupted run. Times in seconds since its start ``started_wall_s`` (Unix time)."""
 
     path: Path
     plan: Plan
@@ -38,28 +38,28 @@ class Interrupted(msgspec.Struct, frozen=True):
     gaps: list[Gap]
     #: The value of ``HOLD_ENDS``.
     hold_ends_s: float | None
-    #: The last instant on record.
+    #: The last recorded instant.
     last_s: float
-    #: Of the last tick.
+    #: From the last tick.
     held: int
     awaiting: int
-    #: What :data:`OUR_COUNTERS` had come to.
+    #: The last values of :data:`OUR_COUNTERS`.
     counted: dict[str, float]
     #: Its counts, without histograms.
     so_far: Tick
-    #: Why its session ended it; "" where it was killed.
+    #: Why its session ended it; "" if it was killed.
     ended_by: str
-    #: By ``schema.RECORDED``: more by now means that another process resumed it.
+    #: The value of ``schema.RECORDED``: a greater one later means that another process resumed the run.
     recorded: int
 
     @property
     def hold(self) -> Phase | None:
-        """Its hold; None where it had not come so far, and starts again."""
+        """Its hold; None if it was interrupted before, and starts again."""
         return next((one for one in self.phases if one.name == "hold"), None)
 
     @property
     def held_s(self) -> float:
-        """How much of the hold was measured."""
+        """Seconds of the hold that were measured."""
         if self.hold is None:
             return 0.0
         return max(0.0, self.last_s - self.hold.start_s - left_out_s(self.gaps, self.hold.start_s, self.last_s))
@@ -76,31 +76,31 @@ class Interrupted(msgspec.Struct, frozen=True):
         return self.hold_ends_s or self.started_wall_s + self.hold.start_s + self.plan.hold_s
 
     def left_s(self, now_s: float) -> float | None:
-        """The rest of the hold at ``now_s`` (s since 1970); None: until stopped."""
+        """Seconds left of the hold at ``now_s`` (s since 1970); None: until stopped."""
         if (ends_s := self.ends_s) is not None:
             return max(0.0, ends_s - now_s)
         return None if self.plan.hold_s is None else max(0.0, self.plan.hold_s - self.held_s)
 
 
 def read_interrupted(path: str | os.PathLike[str]) -> Interrupted:
-    """Raises :class:`StoreError` as ``read_run`` does, and where the run's hold has ended, or would have by now."""
-    return read_with(path, lambda connection: _with_some_left(_read(Path(path), connection)))
+    """The run in ``path``. Raises :class:`StoreError` as ``read_run`` does, and if its hold is over or would be by now."""
+    return read_with(path, lambda connection: _require_hold_left(_read(Path(path), connection)))
 
 
-def _with_some_left(before: Interrupted) -> Interrupted:
+def _require_hold_left(before: Interrupted) -> Interrupted:
     ends_s = before.ends_s
     if before.left_s(time.time()) == 0 and (before.hold is not None or ends_s is not None):
-        when = "came to its end" if ends_s is None else f"was to end at {format_instant(ends_s)}, which has passed"
+        when = "was complete" if ends_s is None else f"was to end at {format_instant(ends_s)}, which has passed"
         raise _nothing_left(before.path, f"its hold {when}")
     return before
 
 
 def _nothing_left(path: Path, why: str) -> StoreError:
-    return StoreError(f"{path}: {why}, so there is nothing to resume; 'asyncli report {path}' tells of it")
+    return StoreError(f"{path}: {why}, so there is nothing to resume; see 'asyncli report {path}'")
 
 
 class _Ended(msgspec.Struct):
-    """Fields of a finding that a run was stopped."""
+    """The fields of the finding of a stopped run."""
 
     phase: str | None
     after_s: float
@@ -108,8 +108,8 @@ class _Ended(msgspec.Struct):
     because: str = ""
 
 
-def _last_of(codes: Collection[str], connection: sqlite3.Connection) -> Finding | None:
-    """The last finding of these codes since the run was last resumed."""
+def _last_finding(codes: Collection[str], connection: sqlite3.Connection) -> Finding | None:
+    """The last finding with one of these codes since the run was last resumed."""
     last = None
     for one in read_findings(connection):
         if one.code == RESUMED:
@@ -119,11 +119,11 @@ def _last_of(codes: Collection[str], connection: sqlite3.Connection) -> Finding 
     return last
 
 
-def _why_it_ended(finding: Finding | None) -> str:
+def _end_reason(finding: Finding | None) -> str:
     if finding is None:
-        return "its hold came to its end"
+        return "its hold was complete"
     if not finding.fields:
-        # An older asyncli's.
+        # Written by an older asyncli.
         return f"it ended before that ({finding.evidence})"
     ended = msgspec.convert(finding.fields, _Ended)
     by = "" if ended.because else " by the user (Ctrl-C or a signal)"
@@ -132,22 +132,22 @@ def _why_it_ended(finding: Finding | None) -> str:
 
 
 _ALL_ROWS = 2**62
-# Findings of a session that ended its run.
+# Codes of findings with which a session ended its run.
 _ENDINGS = ("generator_failed", "generator_silent", "asyncli_failed", "nobody_home", CUT, STOPPED)
 
 
 def _read(path: Path, connection: sqlite3.Connection) -> Interrupted:
     frame = read_frame(connection)
     if frame.complete or any(one.name in ("drain", "residue") for one in frame.phases):
-        raise _nothing_left(path, _why_it_ended(_last_of((STOPPED, ABORTED), connection)))
+        raise _nothing_left(path, _end_reason(_last_finding((STOPPED, ABORTED), connection)))
     row = connection.execute("SELECT t_s, payload FROM ticks ORDER BY rowid DESC LIMIT 1").fetchone()
     (last_sample_s,) = connection.execute("SELECT max(t_s) FROM samples").fetchone()
     (recorded,) = connection.execute(RECORDED).fetchone()
-    last = open_tick(row[1]) if row is not None else Tick()
-    _, so_far = summed(connection, _ALL_ROWS, frame.plan.connections) or (0.0, Tick())
+    last = decode_tick(row[1]) if row is not None else Tick()
+    _, so_far = sum_ticks(connection, _ALL_ROWS, frame.plan.connections) or (0.0, Tick())
     spans: list[Phase | Gap] = [*frame.phases, *frame.gaps]
     instants = [one.start_s if one.end_s is None else one.end_s for one in spans]
-    ended = _last_of(_ENDINGS, connection)
+    ended = _last_finding(_ENDINGS, connection)
     newest = "SELECT value FROM samples WHERE metric = (SELECT id FROM metrics WHERE name = ?) ORDER BY rowid DESC LIMIT 1"
     counted = {name: value for name in OUR_COUNTERS for (value,) in connection.execute(newest, (name,))}
     return Interrupted(

@@ -1,4 +1,4 @@
-"""The run file's tables, and what marks a SQLite file as one of ours. Writer and reader share this and nothing else."""
+"""The run file's tables and its application id. Writer and reader share only this."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ from pathlib import Path
 
 from asyncli.records import SCHEMA
 
-#: The schema of a run file that was resumed. Higher, so that an asyncli of before there were gaps refuses it instead of fitting
-#: across them.
+#: The schema of a resumed run file. Higher, so that an older asyncli, which knows no gaps, refuses it instead of fitting across
+#: them.
 RESUMED_SCHEMA = SCHEMA + 1
 #: Columns that old files lack, as (table, column, definition), added when one is resumed. A new column goes to the end of its
 #: table, and here with a default.
 ADDED_COLUMNS = (("findings", "fields", "TEXT NOT NULL DEFAULT '{}'"),)
 #: Added on resuming.
 GAPS = "CREATE TABLE IF NOT EXISTS gaps (start_s REAL PRIMARY KEY, end_s REAL);"
-#: How much was recorded; it only grows.
+#: The number of recorded ticks and findings; it only grows.
 RECORDED = "SELECT (SELECT coalesce(max(rowid), 0) FROM ticks) + (SELECT coalesce(max(rowid), 0) FROM findings)"
 
-#: SQLite's application_id of a run file: "asnc" in ASCII. ``file`` and we tell a run from any other database by it.
+#: SQLite's application_id of a run file: "asnc" in ASCII. It distinguishes a run from other databases, also for ``file``.
 APPLICATION_ID = 0x61736E63
 
-# A tick has its main counts in columns, for people with sqlite3, and all of itself as msgpack. Samples are a narrow table: a
+# A tick has its main counts in columns, for people with sqlite3, and is stored whole as msgpack. Samples are a narrow table: a
 # missing number is a missing row. No index: rows are written and read in order of time.
 TABLES = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;

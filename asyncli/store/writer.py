@@ -1,7 +1,7 @@
-"""Writes a run file while the run goes on: one connection, one thread, a commit a second.
+"""Writes a run file during the run: one connection, one thread, a commit a second.
 
-The plan and the environment are on the disk before :meth:`RunWriter.create` returns, so a run that is killed at once
-still says what it was. What is handed over afterwards is at most about a second away from the disk.
+The plan and the environment are on the disk before :meth:`RunWriter.create` returns, so even a run that is killed at once has
+them. Later records reach the disk within about a second.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from asyncli.store.schema import ADDED_COLUMNS, APPLICATION_ID, GAPS, RECORDED, 
 from asyncli.text import plain
 
 COMMIT_EVERY_S = 1.0
-# While the disk refuses, records wait in memory: two a second, some 5 kB each with all their numbers, so this is more
-# than an hour and less than 50 MB. Beyond it ticks and samples are dropped and counted. Findings are few, and say why: they have
-# as much room again, so that a flood of them (an agent that says something else each second) has a bound too.
+# While the disk refuses writes, records wait in memory: two a second, about 5 kB each, so this is more than an hour and less than
+# 50 MB. Beyond it ticks and samples are dropped and counted. Findings are few and explain what happened: they have as much room
+# again, so a flood of them (an agent with a new one each second) is bounded too.
 MOST_WAITING = 10_000
-# At the end there is no next second to retry in; a disk that is still full after this will stay so.
+# At the end there is no next second to retry in; a disk that is still full after this stays full.
 _LAST_TRIES, _LAST_WAIT_S = 4, 0.5
-# Another process may hold the file's lock for a moment (a shell with a transaction open); only our thread waits for it.
+# Another process may hold SQLite's lock for a moment (a shell with an open transaction); only the writer's thread waits for it.
 _BUSY_S = 1.0
 
 _Row = tuple[Any, ...]
@@ -48,7 +48,7 @@ _FINDING = "INSERT INTO findings VALUES (?, ?, ?, ?, ?, ?)"
 _GAP = "INSERT INTO gaps VALUES (?, ?) ON CONFLICT (start_s) DO UPDATE SET end_s = ?2"
 _CHECK = "INSERT OR REPLACE INTO checks VALUES (?, ?)"
 
-# What sqlite3 raises for the data's sake rather than the disk's: a text that is not UTF-8, a number beyond 64 bits.
+# sqlite3's errors about the data rather than the disk: a text that is not UTF-8, a number beyond 64 bits.
 _UNFIT = (
     sqlite3.DataError, sqlite3.IntegrityError, sqlite3.InterfaceError, sqlite3.ProgrammingError,
     OverflowError, ValueError,
@@ -64,17 +64,17 @@ def _json(value: object) -> str:
 class RunWriter:
     """The writer of a run file. Every method but :meth:`create` and :meth:`close` returns at once.
 
-    Where the disk refuses, records wait in memory and are retried each second; ``trouble`` says what is wrong (None: nothing),
-    and ``dropped`` counts lost records. ``lost``: the file was moved or deleted; a moved one is whole once closed. :meth:`news`
-    reports both.
+    While the disk refuses writes, records wait in memory and are retried each second; ``trouble`` is the error (None: none), and
+    ``dropped`` counts lost records. ``lost``: the file was moved or deleted; a moved one is complete once closed. :meth:`news`
+    has findings about both.
     """
 
-    def __init__(self, path: Path, connection: sqlite3.Connection, environment: Mapping[str, Any], claimed: int | None) -> None:
+    def __init__(self, path: Path, connection: sqlite3.Connection, environment: Mapping[str, Any], lock_fd: int | None) -> None:
         self.path = path
         self.trouble: str | None = None
         self.dropped = 0
         self._connection = connection
-        self._claimed = claimed
+        self._lock_fd = lock_fd
         self.lost = False
         self._identity = _identity(path)
         self._troubled_s: float | None = None
@@ -83,12 +83,12 @@ class RunWriter:
         self._environment = dict(environment)
         self._lock = threading.Lock()
         self._waiting: list[_Statement] = []
-        # Statements that a commit holds, as long as another process holds SQLite's lock.
-        self._in_hand = 0
+        # Statements of a commit that may be waiting for SQLite's lock.
+        self._committing = 0
         self._metrics: dict[str, int] = {}
         self._wake = threading.Event()
         self._closing: bool | None = None
-        # A daemon: an exception past close() must not hang the program.
+        # A daemon: an exception that skips close() must not hang the program.
         self._thread = threading.Thread(target=self._run, name="asyncli-run-file", daemon=True)
         self._thread.start()
 
@@ -102,9 +102,9 @@ class RunWriter:
         plan_document: Mapping[str, Any],
         environment: Mapping[str, Any],
     ) -> Self:
-        """A new run file with plan and environment. ``started_wall_s``: Unix time of the run's zero.
+        """Create a run file with plan and environment. ``started_wall_s``: Unix time of the run's start.
 
-        Raises :class:`StoreError` where the file exists, or cannot be written.
+        Raises :class:`StoreError` if the file exists or cannot be written.
         """
         path = Path(path)
         meta = {
@@ -114,9 +114,9 @@ class RunWriter:
             "environment": _json(plain(environment)),
             "complete": "false",
         }
-        # The plan has its secrets. SQLite gives -wal and -shm the mode of the file.
+        # The plan may contain secrets. SQLite gives -wal and -shm the mode of the file.
         _make(path, 0o600 if any(plan_document.get(field) for field in SECRETS) else 0o644)
-        claimed, connection = _claim(path), None
+        lock_fd, connection = _acquire_lock(path), None
         try:
             connection = _open(path)
             connection.executescript(f"BEGIN; PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {SCHEMA}; {TABLES}")
@@ -127,38 +127,38 @@ class RunWriter:
                 connection.close()
             for leftover in (path, beside(path, "-wal"), beside(path, "-shm")):
                 leftover.unlink(missing_ok=True)
-            _unclaim(claimed)
-            raise StoreError(f"{path}: {_words(error)}; name a file on a disk with room with --out") from None
-        return cls(path, connection, environment, claimed)
+            _release_lock(lock_fd)
+            raise StoreError(f"{path}: {_error_text(error)}; name a file on a disk with room with --out") from None
+        return cls(path, connection, environment, lock_fd)
 
     @classmethod
-    def resume(cls, path: str | os.PathLike[str], environment: Mapping[str, Any], *, recorded: int, anew: bool) -> Self:
-        """The run file ``path`` to resume; ``anew`` deletes its phases, for a run that had not come to its hold. ``recorded``:
-        how much was read (``schema.RECORDED``). Raises :class:`StoreError` where another process writes or wrote it, or it cannot
-        be written."""
+    def resume(cls, path: str | os.PathLike[str], environment: Mapping[str, Any], *, recorded: int, restart: bool) -> Self:
+        """Open the run file ``path`` to resume it; ``restart`` deletes its phases, for a run interrupted before its hold.
+        ``recorded``: the value of ``schema.RECORDED`` when it was read. Raises :class:`StoreError` if another process writes or
+        wrote it, or it cannot be written."""
         path = Path(path)
-        claimed, connection = _claim(path), None
+        lock_fd, connection = _acquire_lock(path), None
         try:
             connection = _open(path)
             if connection.execute(RECORDED).fetchone() != (recorded,):
                 connection.close()
-                _unclaim(claimed)
-                raise StoreError(f"{path}: another process has gone on with its run just now; see 'asyncli report {path}'")
-            forget = "DELETE FROM phases;" if anew else ""
+                _release_lock(lock_fd)
+                raise StoreError(f"{path}: another process has just resumed its run; see 'asyncli report {path}'")
+            delete = "DELETE FROM phases;" if restart else ""
             added = "".join(
                 f"ALTER TABLE {table} ADD COLUMN {column} {definition};"
                 for table, column, definition in ADDED_COLUMNS
                 if all(row[1] != column for row in connection.execute(f"PRAGMA table_info({table})"))
             )
-            connection.executescript(f"BEGIN; PRAGMA user_version = {RESUMED_SCHEMA}; {GAPS} {added} {forget}")
+            connection.executescript(f"BEGIN; PRAGMA user_version = {RESUMED_SCHEMA}; {GAPS} {added} {delete}")
             connection.execute("COMMIT")
             metrics = dict(connection.execute("SELECT name, id FROM metrics"))
         except sqlite3.Error as error:
             if connection is not None:
                 connection.close()
-            _unclaim(claimed)
-            raise StoreError(f"{path}: {_words(error)}; make room on its disk, or give the right to write it") from None
-        writer = cls(path, connection, environment, claimed)
+            _release_lock(lock_fd)
+            raise StoreError(f"{path}: {_error_text(error)}; free space on its disk, or make it writable") from None
+        writer = cls(path, connection, environment, lock_fd)
         writer._metrics = metrics
         return writer
 
@@ -168,7 +168,7 @@ class RunWriter:
         self._put(_PHASE, [(phase.name, phase.start_s, phase.end_s)])
 
     def gap(self, gap: Gap) -> None:
-        """Record a gap, or its end; only in a file that is resumed."""
+        """Record a gap, or its end; only in a resumed file."""
         self._put(_GAP, [(gap.start_s, gap.end_s)])
 
     def tick(self, t_s: float, tick: Tick) -> None:
@@ -178,10 +178,10 @@ class RunWriter:
         self._put(_TICK, [row], most=MOST_WAITING)
 
     def sample(self, sample: Sample) -> None:
-        """Record a sample; one without values leaves nothing."""
+        """Record a sample's values; non-finite ones are skipped."""
         rows, fresh = [], []
         for name, value in sample.values.items():
-            if not math.isfinite(value):  # SQLite has no NaN, and what is not a number was not read
+            if not math.isfinite(value):  # SQLite has no NaN
                 continue
             number = self._metrics.get(name)
             if number is None:
@@ -199,43 +199,40 @@ class RunWriter:
         self._put(_FINDING, [row], most=2 * MOST_WAITING)
 
     def checks(self, checks: Iterable[Check]) -> None:
-        """Record the preflight's limits; a second call replaces the first row by row."""
+        """Record the preflight's limits; a second call replaces the rows of the first."""
         self._put(_CHECK, [(place, _json(check)) for place, check in enumerate(checks)])
 
     def environment(self, environment: Mapping[str, Any]) -> None:
-        """Add to the environment; keys that are there already get the new value."""
+        """Add to the environment; existing keys are overwritten."""
         self._environment.update(environment)
         self._put(_META, [("environment", _json(plain(self._environment)))])
 
     def plan(self, plan_document: Mapping[str, Any]) -> None:
-        """Record the plan again, with what has been computed since."""
+        """Record the plan again, with values computed since."""
         self._put(_META, [("plan", _json(plan_document))])
 
     def news(self) -> list[Finding]:
-        """Findings about the file since the last call, recorded already."""
+        """Findings about the file since the last call; they are already recorded."""
         with self._lock:
             news, self._news = self._news, []
         return news
 
     def close(self, complete: bool) -> None:
-        """Write what waits, mark a ``complete`` run, close the file. Blocks; safe to repeat.
-
-        It never raises: what could not be written is in ``trouble``.
-        """
+        """Write what waits, mark a ``complete`` run, close the file. Blocks; may be repeated; never raises: see ``trouble``."""
         if self._closing is None:
             self._closing = complete
         self._wake.set()
         self._thread.join()
 
     def _put(self, sql: str, rows: list[_Row], *, most: int | None = None) -> None:
-        """``most``: dropped where so much waits already; None: kept."""
+        """Queue rows; ``most``: drop them if so many statements wait already (None: never)."""
         with self._lock:
-            if most is not None and len(self._waiting) + self._in_hand >= most:
+            if most is not None and len(self._waiting) + self._committing >= most:
                 self.dropped += 1
             else:
                 self._waiting.append((sql, rows))
 
-    # What follows runs in the writer's thread, which owns the connection.
+    # The following methods run in the writer's thread, which owns the connection.
 
     def _run(self) -> None:
         while not self._wake.wait(COMMIT_EVERY_S):
@@ -243,15 +240,16 @@ class RunWriter:
         last: _Statement = (_META, [("complete", _json(bool(self._closing))), ("dropped", _json(self.dropped))])
         self._put(*last)
         for attempt in range(_LAST_TRIES):
-            if self._write_out():
+            # The second commit writes the findings of the first.
+            if self._commit() and self._commit():
                 break
             if attempt < _LAST_TRIES - 1:
                 time.sleep(_LAST_WAIT_S)
         else:
-            self.trouble = f"{self.path}: could not be written to the end; the last of the run is missing"
+            self.trouble = f"{self.path}: the last records could not be written; the end of the run is missing"
         with contextlib.suppress(sqlite3.Error):
-            # Back to a rollback journal, so that one file opens in read-only places. A reader or a new name prevents that: then
-            # the WAL is emptied.
+            # Back to a rollback journal, so that the file alone can be opened in a read-only folder. If a reader or a new name
+            # prevents that, move the WAL into the file.
             if self.lost or self._connection.execute("PRAGMA journal_mode = DELETE").fetchone() != ("delete",):
                 self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         with contextlib.suppress(sqlite3.Error):
@@ -260,20 +258,16 @@ class RunWriter:
             for left in (beside(self.path, "-wal"), beside(self.path, "-shm")):
                 with contextlib.suppress(OSError):
                     left.unlink()
-        _unclaim(self._claimed)
-
-    def _write_out(self) -> bool:
-        """Write all, then the findings of the writing."""
-        return self._commit() and self._commit()
+        _release_lock(self._lock_fd)
 
     def _commit(self) -> bool:
-        """Write all in one transaction; on failure it waits on. True when nothing is left."""
+        """Write all in one transaction; after a failure the records wait. True if nothing is left."""
         batch: list[_Statement] = []
         try:
-            self._look_after_file()
+            self._check_file()
             with self._lock:
                 batch, self._waiting = self._waiting, []
-                self._in_hand = len(batch)
+                self._committing = len(batch)
             if not batch:
                 return True
             if self._connection.in_transaction:
@@ -281,22 +275,22 @@ class RunWriter:
             self._connection.execute("BEGIN IMMEDIATE")
             unfit = sum(not self._write(sql, rows) for sql, rows in batch)
             self._connection.execute("COMMIT")
-            self._in_hand = 0
+            self._committing = 0
         except (sqlite3.Error, OSError) as error:
             with contextlib.suppress(sqlite3.Error):
                 self._connection.execute("ROLLBACK")
             with self._lock:
-                self._waiting, self._in_hand = batch + self._waiting, 0
-            self.trouble = f"{self.path}: {_words(error)}; make room on its disk: records wait in memory meanwhile"
+                self._waiting, self._committing = batch + self._waiting, 0
+            self.trouble = f"{self.path}: {_error_text(error)}; free space on its disk: records wait in memory meanwhile"
             if self._troubled_s is None:
                 self._troubled_s = time.monotonic()
-                self._tell(run_file_trouble(self.trouble))
+                self._report(run_file_trouble(self.trouble))
             return False
         self.dropped += unfit
         self.trouble = None
         if self._troubled_s is not None:
             waited_s, self._troubled_s = time.monotonic() - self._troubled_s, None
-            self._tell(run_file_back(str(self.path), waited_s, self.dropped))
+            self._report(run_file_back(str(self.path), waited_s, self.dropped))
         if self.dropped:
             self.trouble = f"{self.path}: {self.dropped:,} records were dropped while it could not be written"
         return True
@@ -309,14 +303,14 @@ class RunWriter:
             return False
         return True
 
-    def _look_after_file(self) -> None:
-        """Report once that the file was moved or deleted; writing goes on into it."""
+    def _check_file(self) -> None:
+        """Report once that the file was moved or deleted; writing to it continues."""
         if not self.lost and _identity(self.path) != self._identity:
             self.lost = True
-            self._tell(run_file_moved(str(self.path)))
+            self._report(run_file_moved(str(self.path)))
 
-    def _tell(self, finding: Finding) -> None:
-        """Record it, and notify the followers."""
+    def _report(self, finding: Finding) -> None:
+        """Record the finding, and return it by :meth:`news`."""
         self.finding(self._now_s, finding)
         with self._lock:
             self._news.append(finding)
@@ -335,7 +329,7 @@ def _open(path: Path) -> sqlite3.Connection:
 
 
 def _identity(path: Path) -> tuple[int, int] | None:
-    """Which file ``path`` names; None where there is none, or none that can be looked at."""
+    """Device and inode of ``path``; None if it does not exist or cannot be read."""
     try:
         status = os.stat(path)
     except OSError:
@@ -343,28 +337,28 @@ def _identity(path: Path) -> tuple[int, int] | None:
     return status.st_dev, status.st_ino
 
 
-def _claim(path: Path) -> int | None:
+def _acquire_lock(path: Path) -> int | None:
     try:
         return lock(path)
     except BlockingIOError:
-        raise StoreError(f"{path}: its run goes on, another process writes it; 'asyncli watch {path}' looks on") from None
+        raise StoreError(f"{path}: another process is writing its run; follow it with 'asyncli watch {path}'") from None
 
 
-def _unclaim(claimed: int | None) -> None:
-    if claimed is not None:
-        os.close(claimed)
+def _release_lock(lock_fd: int | None) -> None:
+    if lock_fd is not None:
+        os.close(lock_fd)
 
 
 def require_free(path: Path) -> None:
-    """Raise :class:`StoreError` where ``path`` exists or its folder does not: before a server is started for the run."""
+    """Raise :class:`StoreError` if ``path`` exists or its folder does not: before a server is started for the run."""
     if os.path.lexists(path):
         raise StoreError(f"{path}: exists already and is never overwritten; name another file with --out")
     if not os.path.isdir(path.parent):
-        raise StoreError(f"{path}: there is no folder {path.parent}; make it, or name another with --out")
+        raise StoreError(f"{path}: there is no folder {path.parent}; create it, or name another file with --out")
 
 
 def _make(path: Path, mode: int) -> None:
-    """Create ``path`` as an empty file that was not there before."""
+    """Create ``path`` as a new empty file."""
     require_free(path)
     try:
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, mode))
@@ -372,7 +366,7 @@ def _make(path: Path, mode: int) -> None:
         raise StoreError(f"{path}: cannot be created ({error.strerror}); name another file with --out") from None
 
 
-def _words(error: Exception) -> str:
-    """SQLite's own words, which for a failed write say too little by themselves."""
+def _error_text(error: Exception) -> str:
+    """SQLite's error text with the code's name, without which a failed write is unclear."""
     name = getattr(error, "sqlite_errorname", "")
     return f"cannot be written ({error}{f', {name}' if name else ''})"

@@ -17,7 +17,7 @@ from asyncli.agent.wire import Batch, Instants, SampleRow
 from asyncli.app.progress import Progress
 from asyncli.app.recorder import NoObserver, Recorder
 from asyncli.collect.clocks import Exchange
-from asyncli.collect.sampler import Watching
+from asyncli.collect.sampler import SamplerOptions
 from asyncli.collect.status_pages import parse_page
 from asyncli.plan import Plan
 from asyncli.records import Finding, Sample
@@ -34,7 +34,7 @@ class Told:
         monkeypatch.setattr(module.time, "monotonic", lambda: self.now_s)
         self.collector = AgentCollector(
             Plan(urls=("http://10.0.0.8/",), agent="http://10.0.0.8:9165"),
-            Watching(clock=lambda: self.now_s - 900.0, on_sample=self.samples.append, on_finding=self.findings.append),
+            SamplerOptions(clock=lambda: self.now_s - 900.0, on_sample=self.samples.append, on_finding=self.findings.append),
         )  # fmt: skip
 
     def read(self) -> None:
@@ -45,16 +45,16 @@ class Told:
 
     def ask(self) -> None:
         heard_s = self.now_s + self.ahead_s - 0.001
-        self.collector._client.clock.heard(Exchange(self.now_s - 0.002, heard_s, heard_s, self.now_s))
-        self.collector._take_in(Batch("one", Instants(heard_s, heard_s), self.kept[0].n, self.taken, self.kept, []))
-        self.collector._heard_again()
+        self.collector._client.clock.add(Exchange(self.now_s - 0.002, heard_s, heard_s, self.now_s))
+        self.collector._record(Batch("one", Instants(heard_s, heard_s), self.kept[0].n, self.taken, self.kept, []))
+        self.collector._on_recovery()
         self.kept = []
 
     def cut(self, seconds: int, keeps: int) -> None:
         """The way is cut for so long; the agent keeps the last ``keeps`` samples."""
         for _ in range(seconds):
             self.read()
-            self.collector._missed(LostError("agent http://10.0.0.8:9165: no answer"))
+            self.collector._on_failure(LostError("agent http://10.0.0.8:9165: no answer"))
         self.kept = self.kept[-keeps:]
         self.ask()
 
@@ -63,7 +63,7 @@ class Told:
     ("seconds", "codes"),
     [(599, ["agent_lost", "agent_back"]), (600, ["agent_lost", "agent_back"]), (601, ["agent_lost", "agent_gap"])],
 )
-def test_one_sample_that_the_agent_had_dropped_is_missing(
+def test_one_sample_dropped_by_the_agent_is_a_gap(
     monkeypatch: pytest.MonkeyPatch, seconds: int, codes: list[str]
 ) -> None:
     told = Told(monkeypatch)
@@ -75,7 +75,7 @@ def test_one_sample_that_the_agent_had_dropped_is_missing(
     assert len(told.samples) == 5 + min(seconds, 600)
 
 
-def test_what_was_read_while_we_were_suspended_has_no_instant_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_samples_taken_during_our_suspension_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     told = Told(monkeypatch)
     for _ in range(20):
         told.read()
@@ -95,7 +95,7 @@ def test_what_was_read_while_we_were_suspended_has_no_instant_of_ours(monkeypatc
 
 
 @pytest.mark.parametrize("page", [NGINX, PREFORK, EVENT, HAPROXY], ids=["nginx", "prefork", "event", "haproxy"])
-def test_every_number_of_a_status_page_comes_through_an_agent(monkeypatch: pytest.MonkeyPatch, page: str) -> None:
+def test_every_number_of_a_status_page_passes_an_agent(monkeypatch: pytest.MonkeyPatch, page: str) -> None:
     told, buffer, values = Told(monkeypatch), SampleBuffer(), parse_page(page).values
     buffer.sample(Sample(told.now_s + told.ahead_s, values))
     (told.kept, _), told.taken = buffer.after(0), 1
@@ -103,7 +103,7 @@ def test_every_number_of_a_status_page_comes_through_an_agent(monkeypatch: pytes
     assert told.samples[-1].values == values
 
 
-def test_a_number_that_no_host_could_have_is_left_out_and_told_of_once(tmp_path: Path) -> None:
+def test_an_impossible_number_is_dropped_and_reported_once(tmp_path: Path) -> None:
     seen: list[Sample] = []
 
     class Looks(NoObserver):
@@ -117,6 +117,6 @@ def test_a_number_that_no_host_could_have_is_left_out_and_told_of_once(tmp_path:
     assert [one.code for one in recorder._early] == ["sample_refused"]
 
 
-def test_an_agents_clock_that_no_host_has() -> None:
+def test_an_impossible_agent_clock_is_refused() -> None:
     with pytest.raises(msgspec.ValidationError):
         msgspec.convert({"heard_s": 1e308, "said_s": 1.0}, Instants)

@@ -28,7 +28,7 @@ TOKEN = "a-token-of-the-tests-0123456789"
 async def an_agent(tls: ssl.SSLContext | None = None, **of: Any) -> AsyncIterator[Agent]:
     said: list[str] = []
     plan = Plan(urls=(), **(of or {"server_pid": os.getpid()}))
-    one = Agent(plan, host="127.0.0.1", port=0, token=TOKEN, tls=tls, say=said.append)
+    one = Agent(plan, host="127.0.0.1", port=0, token=TOKEN, tls=tls, log=said.append)
     one.said = said  # type: ignore[attr-defined]
     await one.open()
     running = asyncio.create_task(one.run())
@@ -43,7 +43,7 @@ async def an_agent(tls: ssl.SSLContext | None = None, **of: Any) -> AsyncIterato
 @pytest.fixture
 async def agent(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Agent]:
     """Samples this very process; whoever is wrong or silent waits a moment only."""
-    monkeypatch.setattr(server, "_WRONG_S", 0.01)
+    monkeypatch.setattr(server, "_WRONG_TOKEN_S", 0.01)
     monkeypatch.setattr(listener, "IDLE_S", 0.3)
     monkeypatch.setattr(listener, "_MOST_CONNECTIONS", 8)
     async with an_agent() as one:
@@ -83,7 +83,7 @@ async def ask(agent: Agent, head: str, body: bytes = b"", *, source: str = "127.
         ("DELETE /v1/lease", b"", 204),
     ],
 )
-async def test_it_answers_what_it_answers_and_nothing_else(agent: Agent, head: str, body: bytes, status: int) -> None:
+async def test_only_known_requests_are_answered(agent: Agent, head: str, body: bytes, status: int) -> None:
     found, answer = await ask(agent, head, body)
     assert found == status
     assert b"Python" not in answer
@@ -92,14 +92,14 @@ async def test_it_answers_what_it_answers_and_nothing_else(agent: Agent, head: s
     assert (await ask(agent, head, body, token="x" * 20))[0] == 401
 
 
-async def test_the_holder_is_told_to_the_second(agent: Agent) -> None:
+async def test_a_second_session_learns_the_holder(agent: Agent) -> None:
     assert (await ask(agent, "POST /v1/lease", b'{"holder": "one\\u001b[2J"}'))[0] == 200
     status, body = await ask(agent, "POST /v1/lease", b'{"holder": "two"}')
     assert status == 409
     assert b"one?[2J, from 127.0.0.1 " in body
 
 
-async def test_one_address_that_asks_too_often_stops_no_other(agent: Agent) -> None:
+async def test_the_rate_limit_is_per_address(agent: Agent) -> None:
     agent._rates._per_s = 0.0  # however slow this machine is, no bucket fills meanwhile
     found = [(await ask(agent, "GET /metrics", source="127.3.0.1"))[0] for _ in range(int(server._BURST) + 2)]
     assert found == [200] * int(server._BURST) + [429] * 2
@@ -107,7 +107,7 @@ async def test_one_address_that_asks_too_often_stops_no_other(agent: Agent) -> N
     assert any(line.startswith("refused 127.3.0.1: ") for line in agent.said)  # type: ignore[attr-defined]
 
 
-async def test_a_stranger_uses_up_nothing_of_those_who_have_the_token(agent: Agent) -> None:
+async def test_clients_without_the_token_have_a_separate_rate_limit(agent: Agent) -> None:
     # As at the end of a tunnel, where all have one address.
     agent._rates._per_s = 0.0
     found = [(await ask(agent, "GET /metrics", token="x" * 20))[0] for _ in range(int(server._BURST) + 1)]
@@ -115,7 +115,7 @@ async def test_a_stranger_uses_up_nothing_of_those_who_have_the_token(agent: Age
     assert (await ask(agent, "GET /metrics"))[0] == 200
 
 
-async def test_a_house_full_of_strangers_lets_the_holder_in(agent: Agent) -> None:
+async def test_idle_connections_are_evicted_for_the_holder(agent: Agent) -> None:
     held = [await asyncio.open_connection("127.0.0.1", agent.port) for _ in range(30)]
     assert (await ask(agent, "GET /metrics"))[0] == 200
     assert any(line.startswith("refused 127.0.0.1: 8 ") for line in agent.said)  # type: ignore[attr-defined]
@@ -137,10 +137,10 @@ async def test_a_house_full_of_strangers_lets_the_holder_in(agent: Agent) -> Non
         b"GET / HTTP/1.1\r\nHost: x\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n" + b"x" * 100_000,
     ],
 )
-async def test_who_sends_more_than_a_request_is_sent_away(agent: Agent, sent: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_client_that_sends_too_much_is_closed(agent: Agent, sent: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     # Neither his patience nor the version of aiohttp ends it.
     monkeypatch.setattr(listener, "IDLE_S", 600.0)
-    monkeypatch.setattr(server, "_WRONG_S", 600.0)
+    monkeypatch.setattr(server, "_WRONG_TOKEN_S", 600.0)
     reader, writer = await asyncio.open_connection("127.0.0.1", agent.port)
     writer.write(sent)
     with contextlib.suppress(ConnectionResetError):
@@ -149,7 +149,7 @@ async def test_who_sends_more_than_a_request_is_sent_away(agent: Agent, sent: by
     assert any(line.startswith("refused 127.0.0.1: ") for line in agent.said)  # type: ignore[attr-defined]
 
 
-async def test_samples_of_everything_are_few(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_immediate_samples_are_rate_limited(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
     status, body = await ask(agent, "POST /v1/lease", b'{"holder": "one"}')
     word = body.split(b'"')[3].decode()
     found, taken, take = [], [], agent._collector.sample_now
@@ -159,8 +159,8 @@ async def test_samples_of_everything_are_few(agent: Agent, monkeypatch: pytest.M
         return await take()
 
     monkeypatch.setattr(agent._collector, "sample_now", counted)
-    agent._dear._per_s = 0.0
-    most = int(server._DEAR_BURST)
+    agent._immediate_rate._per_s = 0.0
+    most = int(server._IMMEDIATE_BURST)
     for number in range(most + 2):
         found.append((await ask(agent, "POST /v1/sample?after=0", source=f"127.4.0.{number + 1}", lease=word))[0])
     assert status == 200
@@ -177,7 +177,7 @@ def tls_contexts() -> tuple[ssl.SSLContext, ssl.SSLContext]:
     return theirs, ours
 
 
-async def test_who_never_ends_a_handshake_takes_no_more_than_others(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_unfinished_handshakes_are_evicted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(listener, "_MOST_CONNECTIONS", 8)
     monkeypatch.setattr(listener, "_HANDSHAKE_S", 10 * DEADLINE_S)
     theirs, ours = tls_contexts()
@@ -204,7 +204,7 @@ async def test_who_never_ends_a_handshake_takes_no_more_than_others(monkeypatch:
         await asyncio.gather(*gone, return_exceptions=True)
 
 
-async def test_who_connects_without_end_pushes_out_nobody_from_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_connect_flood_evicts_only_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     """At 1,000 connects a second a place lasts 64 ms, and a newcomer's handshake takes some round trips."""
     monkeypatch.setattr(listener, "_MOST_CONNECTIONS", 8)
     theirs, ours = tls_contexts()
@@ -243,12 +243,12 @@ async def test_who_connects_without_end_pushes_out_nobody_from_elsewhere(monkeyp
             one.close()
 
 
-def test_a_host_of_ipv6_has_many_addresses_and_one_network() -> None:
+def test_an_ipv6_network_counts_as_one_client() -> None:
     assert listener._network("2001:db8::1") == listener._network("2001:db8::ffff:1") != listener._network("2001:db8:0:1::1")
     assert (listener._network("10.0.0.1"), listener._network("fe80::1%eth0")) == ("10.0.0.1", "fe80::/64")
 
 
-async def test_a_server_that_is_started_again_is_described_anew(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+async def test_a_restarted_server_is_described_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(server, "_FACTS_FOR_S", 0.0)
     written = tmp_path / "server.pid"
     first, second = (subprocess.Popen(["sleep", "600"]) for _ in range(2))

@@ -9,13 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncli.agent.buffer import SampleBuffer
-from asyncli.agent.lease import Lease, Rates, Refusals, same
+from asyncli.agent.lease import Lease, Rates, Refusals, equal_secrets
 from asyncli.agent.wire import KEEPS_S, LEASE_S, MOST_ROWS
 from asyncli.findings.probes import probe_slowed
 from asyncli.records import Finding, Sample
 
 
-def test_a_ring_keeps_ten_minutes_and_gives_what_came_since() -> None:
+def test_the_buffer_keeps_ten_minutes() -> None:
     buffer = SampleBuffer()
     assert (buffer.first, buffer.newest, buffer.after(0)) == (1, 0, ([], []))
     for second in range(1000):
@@ -33,7 +33,7 @@ def test_a_ring_keeps_ten_minutes_and_gives_what_came_since() -> None:
     assert seen == list(range(buffer.first, 1001))
 
 
-def test_a_ring_names_the_agent_itself_and_no_generator() -> None:
+def test_session_metrics_become_the_agents() -> None:
     buffer = SampleBuffer()
     buffer.sample(Sample(0.0, {
         "session.cpu_s": 1.0, "session.uss_bytes": 2.0, "probe.session": 3.0, "probe.session_memory": 4.0, "probe.generator": 5.0,
@@ -44,7 +44,7 @@ def test_a_ring_names_the_agent_itself_and_no_generator() -> None:
 
 
 @given(st.lists(st.booleans(), max_size=150), st.integers(0, 150))
-def test_every_finding_is_told_once_to_whoever_follows(events: list[bool], start: int) -> None:
+def test_every_finding_is_delivered_once(events: list[bool], start: int) -> None:
     buffer, told, wanted, after = SampleBuffer(), [], [], 0
     for number, is_sample in enumerate(events):
         if is_sample:
@@ -66,16 +66,16 @@ def test_every_finding_is_told_once_to_whoever_follows(events: list[bool], start
     assert told == wanted
 
 
-def test_what_holds_on_stands_until_it_is_over() -> None:
+def test_a_lasting_finding_is_listed_until_its_end() -> None:
     buffer = SampleBuffer()
     for code in ("slabinfo_unreadable", "status_lost", "server_restarted"):
         buffer.finding(0.0, Finding(code, "info", code))
     buffer.finding(0.0, probe_slowed("session_memory", 0.02, 2.0, 0.01))
-    assert buffer.standing[-1].fields["probe"] == "agent_memory"
-    assert [one.code for one in buffer.standing] == ["slabinfo_unreadable", "status_lost", "agent_memory_slowed"]
+    assert buffer.lasting[-1].fields["probe"] == "agent_memory"
+    assert [one.code for one in buffer.lasting] == ["slabinfo_unreadable", "status_lost", "agent_memory_slowed"]
     buffer.finding(1.0, Finding("status_back", "info", ""))
     buffer.finding(1.0, Finding("server_ended", "error", ""))
-    assert [one.code for one in buffer.standing] == ["slabinfo_unreadable", "agent_memory_slowed", "server_ended"]
+    assert [one.code for one in buffer.lasting] == ["slabinfo_unreadable", "agent_memory_slowed", "server_ended"]
     buffer.sample(Sample(2.0, {"server.cpu_s": 1.0, "kernel.tcp_tw": 1.0}))
     assert buffer.latest(3.0) == {"kernel.tcp_tw": 1.0}
     buffer.finding(3.0, Finding("server_back", "info", ""))
@@ -83,7 +83,7 @@ def test_what_holds_on_stands_until_it_is_over() -> None:
     assert buffer.latest(400.0) == {}
 
 
-def test_a_lease_is_one_sessions_until_it_falls_silent() -> None:
+def test_a_lease_expires_without_renewal() -> None:
     words = map(str, itertools.count(1))
     lease = Lease(lambda: next(words))
     assert not lease.renew("", 0.0)
@@ -96,13 +96,13 @@ def test_a_lease_is_one_sessions_until_it_falls_silent() -> None:
     assert lease.renew("1", 10 * LEASE_S)
     assert lease.take("b", 20 * LEASE_S) == "2"
     assert not lease.renew("1", 20 * LEASE_S)
-    assert not lease.leave("1")
-    assert lease.leave("2")
+    assert not lease.release("1")
+    assert lease.release("2")
     assert not lease.held(20 * LEASE_S)
     assert lease.take("c", 20 * LEASE_S) == "3"
 
 
-def test_rates_are_of_each_address_and_of_few() -> None:
+def test_rates_are_kept_for_recent_addresses() -> None:
     rates = Rates(1.0, 3.0)
     assert [rates.allow("a", 0.0) for _ in range(4)] == [True, True, True, False]
     assert rates.allow("b", 0.0)
@@ -112,7 +112,7 @@ def test_rates_are_of_each_address_and_of_few() -> None:
     assert len(rates._buckets) <= 256
 
 
-def test_refusals_are_few_lines_and_all_counted() -> None:
+def test_refusal_lines_are_limited_and_counted() -> None:
     refusals = Refusals()
     lines = [refusals.line("10.0.0.1", "its token is wrong", second / 10) for second in range(1000)]
     said = [line for line in lines if line is not None]
@@ -126,5 +126,5 @@ def test_refusals_are_few_lines_and_all_counted() -> None:
 
 
 @pytest.mark.parametrize(("given_", "is_it"), [("abc", True), ("abd", False), ("", False), ("abc ", False), ("ä\udc80", False)])
-def test_secrets_are_compared_whole(given_: str, is_it: bool) -> None:
-    assert same(given_, "abc") is is_it
+def test_secrets_are_equal_only_if_identical(given_: str, is_it: bool) -> None:
+    assert equal_secrets(given_, "abc") is is_it

@@ -61,5 +61,5 @@ _NAMES = st.one_of(st.sampled_from(sorted(METRICS)), st.builds(str.__add__, st.s
 
 
 @given(st.dictionaries(_NAMES, st.floats(allow_nan=False, allow_infinity=False)), _TEXT)
-def test_whatever_is_named_the_format_holds(values: dict[str, float], version: str) -> None:
+def test_any_name_keeps_the_format(values: dict[str, float], version: str) -> None:
     parsed(exposition(values, version))

@@ -76,7 +76,7 @@ def test_certificates(tmp_path: Path, server: Server, agent: AnAgent) -> None:
         there.signal(signal.SIGSTOP)
         socket.create_connection(("127.0.0.1", there.port)).close()
         there.signal(signal.SIGCONT)
-        there.until(lambda: "it left in the handshake" in there.err, "who gave up is told so")
+        there.until(lambda: "it closed during the handshake" in there.err, "who gave up is told so")
 
 
 def test_another_version_is_refused_on_both_sides(tmp_path: Path, server: Server, agent: AnAgent) -> None:
@@ -96,20 +96,20 @@ def test_another_version_is_refused_on_both_sides(tmp_path: Path, server: Server
         (http(b"<html>"), "no Hello"),
         (http(b'{"protocol": 1, "asyncli": "0.1.0"}'), "no Hello"),
         (http(b"[" * 100_000), "no Hello"),
-        (http(b" " * 2_000_000), "answers more"),
+        (http(b" " * 2_000_000), "its answer is longer"),
         (http(b"", "404 Not Found"), "answers 404"),
         (http(b"", "302 Found"), "answers 302"),
         (http(b'{"error": "\\u001b[2J"}', "500 Oops"), "refuses: ?[2J"),
-        (b"SSH-2.0-OpenSSH_9.9\r\n", "no HTTP"),
+        (b"SSH-2.0-OpenSSH_9.9\r\n", "does not speak HTTP"),
         (b"", "closed"),
     ],
 )
-def test_what_is_no_agent(tmp_path: Path, server: Server, answer: bytes, said: str) -> None:
+def test_another_server_is_no_agent(tmp_path: Path, server: Server, answer: bytes, said: str) -> None:
     with serving(answer=answer, closes=True) as other:
         assert said in complaint(soak(tmp_path, server, other.url.rstrip("/")))
 
 
-def test_nobody_there(tmp_path: Path, server: Server) -> None:
+def test_no_agent_listens(tmp_path: Path, server: Server) -> None:
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{sock.getsockname()[1]}"
@@ -141,7 +141,7 @@ def test_nobody_there(tmp_path: Path, server: Server) -> None:
         (["--status-url", "{url}", "--tls-cert", "short"], "--tls-cert short: "),
     ],
 )  # fmt: skip
-def test_an_agent_that_cannot_be_is_one_line(tmp_path: Path, server: Server, arguments: list[str], said: str) -> None:
+def test_an_agent_that_cannot_start_prints_one_line(tmp_path: Path, server: Server, arguments: list[str], said: str) -> None:
     (tmp_path / "short").write_text("secret\n")
     (tmp_path / "blank").write_text("a token with blanks in it\n")
     line = complaint(here(tmp_path, "agent", *(one.format(url=server.url, port=server.port) for one in arguments)))
@@ -164,13 +164,13 @@ def test_an_agent_that_cannot_be_is_one_line(tmp_path: Path, server: Server, arg
         (["--agent", "http://127.0.0.1:1", "--agent-token-file", "short"], "--agent-token-file short: "),
     ],
 )  # fmt: skip
-def test_an_agent_that_cannot_be_meant_is_one_line(tmp_path: Path, arguments: list[str], said: str) -> None:
+def test_invalid_agent_flags_print_one_line(tmp_path: Path, arguments: list[str], said: str) -> None:
     (tmp_path / "short").write_text("secret\n")
     assert said in complaint(here(tmp_path, "soak", "http://127.0.0.1:1/", *arguments))
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_ends_it_clean(tmp_path: Path, server: Server, number: int) -> None:
+def test_a_signal_ends_it_cleanly(tmp_path: Path, server: Server, number: int) -> None:
     with AnAgent(tmp_path, "--status-url", server.url) as there:
         with socket.create_connection(("127.0.0.1", there.port)) as idle:
             there.signal(number)
@@ -210,7 +210,7 @@ def requests(draw: st.DrawFn) -> bytes:
     return "\r\n".join([*lines, "", ""]).encode("utf-8", "replace") + body
 
 
-def test_whatever_a_stranger_sends_the_agent_goes_on(agent: AnAgent) -> None:
+def test_the_agent_survives_any_request(agent: AnAgent) -> None:
     number = iter(range(1, 1_000_000))
 
     @settings(max_examples=50)

@@ -76,7 +76,7 @@ LINES: list[tuple[str, str]] = [
     ("soak URL --cluster-ca a", "--cluster-ca: of no use without --cluster"),
     ("soak URL --resume run.db", "--resume goes on with the plan in run.db; leave out the URL"),
     ("soak --resume run.db --plan smoke", "--resume goes on with the plan in run.db; leave out --plan"),
-    ("soak --resume none.db", "none.db: there is no such file"), ("soak --resume run.db", "run.db: its hold came to its end, so there is nothing to resume"),
+    ("soak --resume none.db", "none.db: no such file"), ("soak --resume run.db", "run.db: its hold was complete, so there is nothing to resume"),
     ("soack URL", "no command 'soack'; did you mean 'soak'?"), ("reprot run.db", "no command 'reprot'; did you mean 'report'?"),
     ("frobnicate", "URL: 'frobnicate' has no scheme"), ("--frobnicate", "No such option"),
     ("lab apache", "unknown lab server 'apache'"), ("lab nginx --port 65536", "--port: '65536' is not a port"),
@@ -88,7 +88,7 @@ LINES: list[tuple[str, str]] = [
     ("bench URL --pipeline 5 --rate 5", "--pipeline: at a rate each request has its own instant"),
     ("bench URL --pipeline 5 --method POST", "--pipeline: a POST may not be sent again"),
     ("bench URL --body @missing", "--body: 'missing' cannot be read (No such file or directory)"),
-    ("bench URL --server-pid 4000000", "--server-pid: no process 4000000"), ("bench URL -c 60k --workers 1", "descriptors of one process"),
+    ("bench URL --server-pid 4000000", "--server-pid: no process 4000000"), ("bench URL -c 60k --workers 1", "descriptors per process"),
     ("bench URL --fail-if lots>1", "--fail-if: 'lots' is no number of a run"),
     ("bench URL --json no/such.json", "--json: no/such.json lies in a folder that does not exist"),
     ("capacity URL --start 0", "--start: '0' is below 1"), ("capacity URL --most 11M", "--most: '11M' is more than one run is built for"),
@@ -97,7 +97,7 @@ LINES: list[tuple[str, str]] = [
     ("capacity URL --hold forever", "--hold: 'forever' never ends"), ("capacity URL -c 5", "No such option"),
     ("capacity URL --most 2 --start 1 --out /proc/none/there", "--out: /proc/none/there cannot be made"),
     ("runs none", "FOLDER: none does not exist"), ("runs run.db", "FOLDER: run.db is not a folder"), ("runs full --json no/x", "--json: no/x lies"),
-    ("report none.db", "none.db: there is no such file"), ("report full", "full: is a folder"), ("report empty.db", "empty.db: is empty"),
+    ("report none.db", "none.db: no such file"), ("report full", "full: is a folder"), ("report empty.db", "empty.db: is empty"),
     ("report text.db", "text.db: is not a run file (not SQLite)"), ("report damaged.db", "damaged.db: "),
     ("report foreign.db", "foreign.db: "), ("report loop.db --json -", "loop.db: "),
     ("report run.db --html no/such/page.html", "--html: no/such/page.html lies in a folder that does not exist"),
@@ -188,7 +188,7 @@ def test_a_status_url_that_is_no_status_page_is_one_line(tmp_path: Path, answer:
     ("arguments", "what"),
     [
         (["-c", "1M", "--source", "127.0.0.1", "--workers", "200"], r"local ports: .*; 1 source x 1 destination x ([\d,]+) ports = \1;"),
-        (["-c", "200k", "--workers", "1"], r"descriptors of one process: .*200,000 connections in 1 process"),
+        (["-c", "200k", "--workers", "1"], r"descriptors per process .*200,000 connections in 1 process"),
     ],
     ids=["ports", "descriptors"],
 )
@@ -199,7 +199,7 @@ def test_too_many_connections_are_refused_before_the_first_with_the_sum_and_the_
     assert (done.status, done.out) == (2, "")
     lines = done.err.splitlines()
     assert any(re.search(what, line) for line in lines), done.err
-    assert all(re.match(r"asyncli: .+; mend: .+", line) for line in lines), "each shortfall carries its mend"
+    assert all(re.match(r"asyncli: .+; remedy: .+", line) for line in lines), "each shortfall has its remedy"
     assert "--force" in lines[-1]
     assert list(tmp_path.glob("*.db*")) == []
 

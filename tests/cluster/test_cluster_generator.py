@@ -84,7 +84,7 @@ LOST = WorkerLost(1, 11, "was killed by SIGKILL", 50)
         [SILENT, tick(2, 50, awaiting=4), LOST, tick(3, 50, awaiting=4, beats_failed=5, deaths={"generator_lost": Deaths(count=50)})],
     ],
 )
-async def test_what_a_silent_worker_of_a_lost_host_held_is_counted_once(messages: Sequence[Up]) -> None:
+async def test_connections_of_a_silent_worker_on_a_lost_host_are_counted_once(messages: Sequence[Up]) -> None:
     generator = fleet(member("a", 0), member("b", 1, 2))
     generator.begin(time.monotonic() - 10.0)
     for message in (tick(1, 100, awaiting=9), *messages):
@@ -113,7 +113,7 @@ async def test_a_host_that_is_lost_in_the_residue_costs_nothing() -> None:
 
 
 @pytest.mark.parametrize(("apart_s", "at_once"), [(1.0, True), (30.0, False)])
-async def test_hosts_that_fall_silent_at_once_point_at_the_sessions_own_network(apart_s: float, at_once: bool) -> None:
+async def test_hosts_silent_at_once_point_to_the_sessions_network(apart_s: float, at_once: bool) -> None:
     generator = fleet(member("a", 0), member("b", 1))
     generator._hosts["b"].heard_s += apart_s
     generator.begin(time.monotonic())
@@ -125,7 +125,7 @@ async def test_hosts_that_fall_silent_at_once_point_at_the_sessions_own_network(
     assert (told.fields["within_s"] is not None) is at_once
 
 
-async def test_a_host_that_is_lost_in_the_baseline_costs_nothing_where_others_have_its_share() -> None:
+async def test_a_host_lost_in_the_baseline_costs_nothing_if_others_open_its_share() -> None:
     """As a worker that is lost then."""
     generator = fleet(member("a", 0), member("b", 1))
     generator._lose(generator._hosts["b"], "is cut off")
@@ -137,7 +137,7 @@ async def test_a_host_that_is_lost_in_the_baseline_costs_nothing_where_others_ha
     assert {cause: deaths.count for cause, deaths in full._merging.rest().deaths.items()} == {"generator_lost": 0}
 
 
-async def test_who_takes_over_is_told_where_its_ports_are_crowded_then() -> None:
+async def test_a_host_that_takes_over_learns_whether_its_ports_are_crowded() -> None:
     """Ten thousand of 28,232 ports are not; twenty thousand are."""
     generator = fleet(member("a", 0), member("b", 1))
     assert not generator._fleet.shard_of(generator._shard, generator._fleet.members[0]).crowded
@@ -145,7 +145,7 @@ async def test_who_takes_over_is_told_where_its_ports_are_crowded_then() -> None
     assert generator._hosts["a"].orders.get_nowait() == Adopt((1,), crowded=True)
 
 
-async def test_a_clock_that_drifts_on_is_told_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_growing_drift_is_reported_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """At 100 ppm it is 10 ms away after two minutes, and 26 s after three days."""
     monkeypatch.setattr("asyncli.cluster.remote_host._CLOCK_S", 0.0)
     drifts, over = [0.0, 0.02, 0.03, 0.19, 0.3, 1.0, 5.0], asyncio.Event()
@@ -164,7 +164,7 @@ async def test_a_clock_that_drifts_on_is_told_again(monkeypatch: pytest.MonkeyPa
     generator = fleet(member("a", 0))
     host = generator._hosts["a"]
     host.actor, host.clock = Drifting(), Offset(0.0, 0.0)
-    keeping = asyncio.create_task(host._keep_time())
+    keeping = asyncio.create_task(host._watch_clock())
     await asyncio.wait_for(over.wait(), DEADLINE_S)
     keeping.cancel()
     told = [one.finding.fields["drift_s"] for one in await said(generator) if isinstance(one, HostFinding)]
@@ -172,7 +172,7 @@ async def test_a_clock_that_drifts_on_is_told_again(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("held_by", ["tcp://1", "tcp://2"])
-def test_a_host_that_another_session_holds_by_one_of_its_workers_is_not_taken_in_by_another(held_by: str) -> None:
+def test_a_host_with_a_busy_worker_is_not_added(held_by: str) -> None:
     seen = {address: member(host).seen for address, host in (("tcp://1", "a"), ("tcp://2", "a"), ("tcp://3", "b"))}
     seen[held_by] = msgspec.structs.replace(seen[held_by], held_by="a session of another")
 
@@ -188,7 +188,7 @@ def test_a_host_that_another_session_holds_by_one_of_its_workers_is_not_taken_in
     there = Cluster("tcp://scheduler:1")
     there._client = Scheduler()
     there._fleet = Placement(PLAN, (), 1, ())
-    assert [one.name for one in asyncio.run(there._find(set()))] == ["b"]
+    assert [one.name for one in asyncio.run(there._find_new_hosts(set()))] == ["b"]
 
 
 @pytest.fixture
@@ -210,7 +210,7 @@ SHARD = msgspec.msgpack.encode(build_shard(PLAN, Spread((Destination(2, "127.0.0
 UP: Any = Up
 
 
-async def test_an_actor_that_was_refused_gives_back_nothing(actors: Callable[[], HostActor]) -> None:
+async def test_a_refused_actor_does_not_release_the_host(actors: Callable[[], HostActor]) -> None:
     first, second = actors(), actors()
     assert await first.open(SHARD) == ""
     try:
@@ -222,7 +222,7 @@ async def test_an_actor_that_was_refused_gives_back_nothing(actors: Callable[[],
     assert host_probe.held_by == ""
 
 
-async def test_a_drain_is_obeyed_also_where_nothing_can_be_measured(actors: Callable[[], HostActor], monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_drain_works_even_if_measuring_fails(actors: Callable[[], HostActor], monkeypatch: pytest.MonkeyPatch) -> None:
     """The order would not be obeyed when it is repeated."""
 
     def unread() -> Any:
@@ -242,9 +242,9 @@ async def test_a_drain_is_obeyed_also_where_nothing_can_be_measured(actors: Call
         await actor.close()
 
 
-async def test_processes_whose_actor_stands_still_end_by_themselves(actors: Callable[[], HostActor], monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_processes_of_a_hung_actor_end_by_themselves(actors: Callable[[], HostActor], monkeypatch: pytest.MonkeyPatch) -> None:
     """Their Dask worker was stopped: nobody there could close what others open again."""
-    monkeypatch.setattr("asyncli.cluster.actor._PROCESSES_LEASH_S", 1)
+    monkeypatch.setattr("asyncli.cluster.actor._PROCESSES_TIMEOUT_S", 1)
     actor = actors()
     assert await actor.open(SHARD) == ""
     try:
@@ -254,7 +254,7 @@ async def test_processes_whose_actor_stands_still_end_by_themselves(actors: Call
         heard: list[Up] = []
         async with asyncio.timeout(DEADLINE_S):
             while not heard or not isinstance(heard[-1], Failed):
-                heard += [msgspec.msgpack.decode(frame, type=UP) for frame in await actor.said(len(heard), 1.0)]
+                heard += [msgspec.msgpack.decode(frame, type=UP) for frame in await actor.messages(len(heard), 1.0)]
         # Not by itself: it may be taken in again.
         assert heard[-1].away
         async with asyncio.timeout(DEADLINE_S):

@@ -27,7 +27,7 @@ from programs import DEADLINE_S, Done, Program, Server, answered, codes, held, h
 import asyncli
 from asyncli.cli.soak import _require_same_hosts
 from asyncli.cluster.actor import HostActor
-from asyncli.cluster.link import Cluster, unanswered
+from asyncli.cluster.link import Cluster, connect_error
 from asyncli.engine.shard import build_shard
 from asyncli.engine.spread import Destination, Spread
 from asyncli.errors import PlanError
@@ -105,7 +105,7 @@ def one_line(folder: Path, server: Server, address: str, *arguments: str) -> str
 def test_fewer_hosts_than_were_asked_for_are_refused(
     running: Running, tmp_path: Path, empty: Hosts, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("asyncli.cluster.link._COME_S", 2.0)
+    monkeypatch.setattr("asyncli.cluster.link._HOSTS_WAIT_S", 2.0)
     empty.worker()
     done = here(tmp_path, "check", server.url, "--cluster", empty.address, "--cluster-hosts", "2")
     assert (done.status, done.out) == (2, "")
@@ -113,7 +113,7 @@ def test_fewer_hosts_than_were_asked_for_are_refused(
     assert "--cluster-hosts: 1 of 2 " in refused
 
 
-def test_an_address_that_leads_nowhere(tmp_path: Path, server: Server) -> None:
+def test_an_address_without_a_scheduler(tmp_path: Path, server: Server) -> None:
     with serving() as other:
         for port in (1, other.port):
             assert f"tcp://127.0.0.1:{port}" in one_line(tmp_path, server, f"tcp://127.0.0.1:{port}")
@@ -127,7 +127,7 @@ def test_without_the_extra_it_says_what_to_install(tmp_path: Path) -> None:
     assert "asyncli[dask]" in done.stderr
 
 
-def test_workers_that_are_none_or_of_another_kind(tmp_path: Path, empty: Hosts, server: Server) -> None:
+def test_no_worker_or_one_with_another_asyncli(tmp_path: Path, empty: Hosts, server: Server) -> None:
     """There is none; another asyncli is there, or none is to be found."""
     empty.stop_workers()
     assert f"dask worker {empty.address}" in one_line(tmp_path, server, empty.address)
@@ -179,7 +179,7 @@ def flags_of(files: tuple[str, ...]) -> tuple[str, ...]:
     return ("--cluster-ca", files[1], "--cluster-cert", files[3], "--cluster-key", files[5])
 
 
-def test_tls_lets_in_who_has_a_certificate_and_nobody_else(tmp_path: Path, server: Server) -> None:
+def test_tls_requires_a_valid_certificate(tmp_path: Path, server: Server) -> None:
     day = datetime.timedelta(days=1)
     ours, strangers, expired = (
         certificates(tmp_path, name, lasts) for name, lasts in (("ours", day), ("strangers", day), ("expired", -day))
@@ -305,7 +305,7 @@ def test_from_a_notebook_two_workers_of_one_host_are_one_actor(folder: Path, the
         ("tls://127.0.0.1:1", {"ca": "ca.pem"}, "--cluster-cert, --cluster-key"), ("tls://127.0.0.1:1", {}, "tls:// needs"),
     ],
 )  # fmt: skip
-def test_an_address_that_makes_no_sense(address: str, files: dict[str, str], said: str) -> None:
+def test_an_invalid_address_is_refused(address: str, files: dict[str, str], said: str) -> None:
     with pytest.raises(PlanError) as raised:
         Cluster.at(address, **files)
     assert said in str(raised.value)
@@ -323,8 +323,8 @@ def test_an_address_that_makes_no_sense(address: str, files: dict[str, str], sai
         ("tls", "IOStream is not idle; cannot convert to SSL", "tcp://"),
     ],
 )
-def test_who_listens_and_cannot_be_talked_to_is_not_said_to_be_missing(scheme: str, reason: str, write: str) -> None:
-    assert unanswered(f"{scheme}://10.0.0.7:8786", reason).endswith(f"write {write}")
+def test_another_listener_is_not_called_missing(scheme: str, reason: str, write: str) -> None:
+    assert connect_error(f"{scheme}://10.0.0.7:8786", reason).endswith(f"write {write}")
 
 
 @lanes(empty_cluster)
@@ -354,7 +354,7 @@ def test_a_scheduler_that_dies_and_is_started_anew(folder: Path, there: There) -
 def test_where_no_host_is_left_a_stop_ends_it_and_so_does_a_while(folder: Path, there: There) -> None:
     there.hosts.stop_workers()
     worker = there.hosts.worker()
-    code = "import asyncli.cluster.generator as g; g.ALONE_S = 3.0\nfrom asyncli.cli.main import main\nmain()"
+    code = "import asyncli.cluster.generator as g; g.NO_HOST_S = 3.0\nfrom asyncli.cli.main import main\nmain()"
     asked = ("soak", there.server.url, "--cluster", there.address, "-c", "100", "--hold", "10m", *SHORT)
     with subprocess.Popen([sys.executable, "-c", code, *asked], cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as soak:
         try:
@@ -371,15 +371,15 @@ def test_where_no_host_is_left_a_stop_ends_it_and_so_does_a_while(folder: Path, 
 
 
 @lanes(empty_cluster)
-def test_so_many_hosts_are_waited_for(folder: Path, there: There) -> None:
+def test_it_waits_for_the_requested_hosts(folder: Path, there: There) -> None:
     there.hosts.stop_workers()
     asked = ("-c", "10", "--hold", "0.2", *SHORT, "--cluster-hosts", "1")
     with Program(folder, "soak", there.server.url, "--cluster", there.address, *asked) as program:
-        program.until(lambda: "waits, for 60 s" in program.out, "it says that it waits")
+        program.until(lambda: "waiting up to 60 s" in program.out, "it says that it waits")
         there.hosts.worker()
         assert (program.wait().status, program.err) == (0, "")
     (again := folder / "again").mkdir()
     with Program(again, "soak", there.server.url, "--cluster", there.address, *asked[:-1], "2") as program:
-        program.until(lambda: "waits, for 60 s" in program.out, "it says that it waits")
+        program.until(lambda: "waiting up to 60 s" in program.out, "it says that it waits")
         program.signal()
         assert (program.wait().status, program.err.count("\n")) == (130, 1)

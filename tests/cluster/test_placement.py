@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from asyncli import __version__
 from asyncli.cluster.host_probe import HostProbe, probe_client_host, read_probe
-from asyncli.cluster.placement import Member, Placement, ends_there, place, said_of
+from asyncli.cluster.placement import Member, Placement, place, placement_finding, sampled_ends
 from asyncli.engine.fleet import PATIENCE_S, Room, TickMerger, assign, held_by, take_over
 from asyncli.engine.shard import build_shard
 from asyncli.engine.spread import Destination, Spread
@@ -27,7 +27,7 @@ rooms = st.lists(room, min_size=1, max_size=5)
 
 
 @given(st.integers(1, 60_000), st.integers(1, 50), rooms, st.none() | st.integers(1, 40))
-def test_every_connection_is_dealt_once_and_no_room_is_overfilled(connections: int, batch: int, rooms: list[Room], workers: int | None) -> None:
+def test_every_connection_is_assigned_once_within_the_room(connections: int, batch: int, rooms: list[Room], workers: int | None) -> None:
     dealt = assign(connections, batch, rooms, workers)
     if dealt is None:
         return
@@ -41,14 +41,14 @@ def test_every_connection_is_dealt_once_and_no_room_is_overfilled(connections: i
         assert all(held_by(connections, batch, count, [number]) <= room.of_a_worker for number in hand)
 
 
-def test_a_small_host_has_what_it_can_hold() -> None:
+def test_a_small_host_gets_what_it_can_hold() -> None:
     dealt = assign(100_000, 10, [Room(10_000, 20_000, 2), Room(100_000, 20_000, 2)], None)
     assert held_by(100_000, 10, sum(map(len, dealt)), dealt[0]) <= 10_000
     assert assign(100_000, 10, [Room(10_000, 20_000, 2), Room(80_000, 20_000, 2)], None) is None
 
 
 @given(st.integers(1, 50_000), st.integers(1, 50), st.integers(1, 20), st.dictionaries(st.sampled_from("abc"), room))
-def test_a_lost_share_is_taken_over_once_or_left_over(connections: int, batch: int, workers: int, free: dict[str, Room]) -> None:
+def test_a_lost_share_is_taken_over_once_or_stays_idle(connections: int, batch: int, workers: int, free: dict[str, Room]) -> None:
     taken, over = take_over(connections, batch, workers, range(workers), free)
     assert sorted([*over, *(number for theirs in taken.values() for number in theirs)]) == list(range(workers))
     for name, numbers in taken.items():
@@ -64,7 +64,7 @@ def tick(second: int, opened: int, held: int, **more: object) -> Tick:
     st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 3), st.integers(0, 9)), max_size=40),
     st.lists(st.floats(0, 2), min_size=40, max_size=40),
 )
-def test_whenever_ticks_come_each_count_is_there_once(coming: list[tuple[str, int, int]], waits: list[float]) -> None:
+def test_each_count_is_merged_once_at_any_arrival_time(coming: list[tuple[str, int, int]], waits: list[float]) -> None:
     merging = TickMerger()
     merging.join("a", 1)
     merging.join("b", 1)
@@ -97,7 +97,7 @@ def test_a_late_host_joins_the_next_second_and_its_gauges_stay() -> None:
     assert [(one.second, one.opened, one.held) for one in merging.due(3.0)] == [(3, 5, 26)]
 
 
-def test_a_silent_host_holds_nothing_that_counts_and_a_lost_one_is_our_loss() -> None:
+def test_a_silent_host_counts_as_holding_nothing_and_a_lost_one_is_our_loss() -> None:
     merging = TickMerger()
     for host, workers in (("a", 2), ("b", 3)):
         merging.join(host, workers)
@@ -125,8 +125,8 @@ def test_a_silent_host_holds_nothing_that_counts_and_a_lost_one_is_our_loss() ->
     ("server_here", "opened_here", "ends"),
     [(True, 100, 2), (False, 100, 1), (True, 0, 1), (False, 0, 0), (True, 50, None), (False, 50, None)],
 )
-def test_how_many_ends_this_kernel_has(server_here: bool, opened_here: int, ends: int | None) -> None:
-    assert ends_there(server_here, opened_here, 100) == ends
+def test_the_number_of_ends_on_the_sampled_machine(server_here: bool, opened_here: int, ends: int | None) -> None:
+    assert sampled_ends(server_here, opened_here, 100) == ends
 
 
 @pytest.mark.parametrize(
@@ -136,7 +136,7 @@ def test_how_many_ends_this_kernel_has(server_here: bool, opened_here: int, ends
         (msgspec.msgpack.encode({"host": "a"}), "?"), (b"\xc1", "?"), (msgspec.msgpack.encode({"asyncli": __version__}), "?"),
     ],
 )  # fmt: skip
-def test_a_probe_of_another_asyncli_is_told_by_its_version(said: bytes, version: str) -> None:
+def test_a_probe_of_another_version_names_the_version(said: bytes, version: str) -> None:
     assert f" {version}, " in str(read_probe(said))
 
 
@@ -157,7 +157,7 @@ def test_a_hosts_ports_are_crowded_by_its_own_share() -> None:
     assert fleet.shard_of(shard, msgspec.structs.replace(narrow, workers=())).crowded
 
 
-def test_a_host_that_holds_less_than_a_share_is_left_out_and_named() -> None:
+def test_a_host_with_room_for_less_than_a_share_is_left_out() -> None:
     """Without a worker it would have nothing to say, and pass for lost."""
     plan = msgspec.structs.replace(PLAN, connections=60_000)
     there = [member("small", room=Room(300, 20_000, 8)), member("a", room=Room(30_000, 20_000, 8)), member("b", room=Room(60_000, 20_000, 8))]
@@ -165,10 +165,10 @@ def test_a_host_that_holds_less_than_a_share_is_left_out_and_named() -> None:
     assert [one.name for one in whole.members] == ["a", "b"]
     assert all(one.workers for one in whole.members)
     assert sum(whole.share(one.workers) for one in whole.members) == 60_000
-    assert "small" in said_of(whole).evidence
+    assert "small" in placement_finding(whole).evidence
 
 
-def test_a_batch_that_fits_on_no_host_is_told_as_such() -> None:
+def test_a_batch_that_fits_on_no_host_is_refused() -> None:
     plan = msgspec.structs.replace(PLAN, connections=40_000, batch=40_000)
     with pytest.raises(PreflightError) as raised:
         place(plan, [member("a"), member("b")])
@@ -176,7 +176,7 @@ def test_a_batch_that_fits_on_no_host_is_told_as_such() -> None:
     assert "--batch" in str(raised.value)
 
 
-def test_a_host_without_the_authoritys_file_cannot_take_the_plan() -> None:
+def test_a_host_without_the_ca_file_cannot_run_the_plan() -> None:
     plan = msgspec.structs.replace(PLAN, urls=("https://127.0.0.1/",), ca="absent.pem")
     probe = read_probe(asyncio.run(probe_client_host(plan_document(plan))))
     assert isinstance(probe, HostProbe)

@@ -12,9 +12,9 @@ from asyncli.collect.clocks import ClockOffset, Exchange
 
 def exchanged(at_s: float, offset_s: float, there_s: float, held_s: float, back_s: float) -> Exchange:
     """An exchange at ``at_s`` of our clock, which theirs is ``offset_s`` ahead of."""
-    heard_s = at_s + there_s
-    said_s = heard_s + held_s
-    return Exchange(at_s, heard_s + offset_s, said_s + offset_s, said_s + back_s)
+    received_s = at_s + there_s
+    answered_s = received_s + held_s
+    return Exchange(at_s, received_s + offset_s, answered_s + offset_s, answered_s + back_s)
 
 
 _WAY = st.floats(0.0, 2.0)
@@ -26,35 +26,35 @@ _WAY = st.floats(0.0, 2.0)
     ways=st.lists(st.tuples(_WAY, _WAY, _WAY), min_size=1, max_size=30),
     later_s=st.floats(0.0, 600.0),
 )
-def test_the_truth_lies_within_the_bound(offset_s: float, drift: float, ways: list[tuple[float, float, float]], later_s: float) -> None:
+def test_the_true_offset_is_within_the_error(offset_s: float, drift: float, ways: list[tuple[float, float, float]], later_s: float) -> None:
     clock, now_s = ClockOffset(), 0.0
     for there_s, held_s, back_s in ways:
         now_s += 1.0
         one = exchanged(now_s, offset_s + drift * now_s, there_s, held_s, back_s)
-        clock.heard(one)
-        now_s = one.got_s
+        clock.add(one)
+        now_s = one.returned_s
     now_s += later_s
     known = clock.now(now_s)
     # A float of a million seconds is exact to 1e-10; while an exchange lasts the clocks part as well.
     assert abs(known.offset_s - (offset_s + drift * now_s)) <= known.error_s + 1e-3
 
 
-def test_a_drift_is_followed_and_told() -> None:
+def test_a_drift_is_measured() -> None:
     clock, draw = ClockOffset(), random.Random(1)
     for second in range(600):
-        clock.heard(exchanged(float(second), 100.0 + 40e-6 * second, draw.uniform(1e-4, 2e-4), 0.001, draw.uniform(1e-4, 2e-4)))
+        clock.add(exchanged(float(second), 100.0 + 40e-6 * second, draw.uniform(1e-4, 2e-4), 0.001, draw.uniform(1e-4, 2e-4)))
     known, drift = clock.now(600.0), clock.drift
     assert abs(known.offset_s - 100.024) < 0.0005
     assert abs(drift[0] - 40e-6) <= drift[1] < 5e-6
 
 
-def test_a_clock_that_jumped_is_not_believed_as_it_was() -> None:
+def test_a_clock_jump_drops_earlier_exchanges() -> None:
     clock = ClockOffset()
     for second in range(20):
-        clock.heard(exchanged(float(second), 7.0, 1e-4, 0.0, 1e-4))
+        clock.add(exchanged(float(second), 7.0, 1e-4, 0.0, 1e-4))
     assert clock.drift is not None
     # Their host was suspended for an hour: its clock stood still.
-    clock.heard(exchanged(20.0, 7.0 - 3600.0, 0.2, 0.0, 0.2))
+    clock.add(exchanged(20.0, 7.0 - 3600.0, 0.2, 0.0, 0.2))
     known = clock.now(20.4)
     assert abs(known.offset_s + 3593.0) <= known.error_s
     assert clock.drift is None

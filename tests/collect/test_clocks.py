@@ -27,12 +27,12 @@ class Machine:
         return Clocks(self.monotonic_s, self.boot_s, self.wall_s) if self.legible else None
 
     def goes_on(self, seconds: float, *, slept: float = 0.0, stepped: float = 0.0) -> list[str]:
-        """A look after so many seconds awake; the codes of what it found."""
+        """A compare after so many seconds awake; the codes of what it found."""
         self.monotonic_s += seconds
         self.boot_s += seconds + slept
         self.wall_s += seconds + slept + stepped
         self.findings.clear()
-        self.watch.look()
+        self.watch.compare()
         return [one.code for one in self.findings]
 
 
@@ -45,14 +45,14 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Any:
     time.tzset()
 
 
-def test_quiet_hours_say_nothing(machine: Machine) -> None:
+def test_a_slewed_clock_is_no_finding(machine: Machine) -> None:
     for _ in range(1000):
         assert machine.goes_on(1.0, stepped=0.09) == []  # chrony slews it
     assert machine.goes_on(4.9) == []
     assert machine.samples == []
 
 
-def test_a_suspension_has_a_beginning_an_end_and_a_length(machine: Machine) -> None:
+def test_a_suspension_has_its_start_end_and_length(machine: Machine) -> None:
     machine.goes_on(65.0)
     assert machine.goes_on(1.0, slept=60.0) == ["suspended"]
     (one,) = machine.findings
@@ -70,12 +70,12 @@ def test_a_step_of_the_wall_clock(machine: Machine, stepped: float, to_local: st
     assert machine.goes_on(1.0) == []
 
 
-def test_several_things_at_once_and_a_look_that_failed(machine: Machine) -> None:
+def test_suspension_with_a_step_a_stall_and_a_failed_reading(machine: Machine) -> None:
     assert machine.goes_on(1.0, slept=60.0, stepped=-2.0) == ["suspended", "clock_stepped"]
     assert machine.goes_on(12.0) == ["session_stalled"]
     assert machine.findings[0].fields == {"whose": "session", "until_s": 13.0, "for_s": 12.0}
     machine.legible = False
     assert machine.goes_on(1.0, slept=30.0) == []
     machine.legible = True
-    # What a look could not see the next one does.
+    # The next comparison finds what a failed reading could not.
     assert machine.goes_on(1.0) == ["suspended"]

@@ -13,7 +13,7 @@ from programs import serving
 from asyncli.collect import sampler as module
 from asyncli.collect.collector import Collector
 from asyncli.collect.probe_budget import ProbeReading
-from asyncli.collect.sampler import Watching
+from asyncli.collect.sampler import SamplerOptions
 from asyncli.metrics import METRICS
 from asyncli.plan import Plan
 from asyncli.records import Finding, Sample
@@ -47,7 +47,7 @@ class Bench:
         self.findings: list[Finding] = []
         self.probes: dict[str, Any] | None = more.pop("probes", None)
         local, more = more.pop("local", False), {"generator_pids": lambda: (os.getpid(),), "sleep": clock.sleep} | more
-        self.collector = Collector(plan, Watching(clock=clock, on_sample=self.samples.append, on_finding=self.findings.append, **more), local=local)
+        self.collector = Collector(plan, SamplerOptions(clock=clock, on_sample=self.samples.append, on_finding=self.findings.append, **more), local=local)
 
     async def open(self) -> None:
         """With the probes of the test, where it has its own."""
@@ -135,7 +135,7 @@ async def test_one_sample_a_second_merges_the_page_and_proc(bench: Callable[...,
         assert (await one.collector.sample_now()).values["status.requests"] == polls
 
 
-async def test_a_page_that_falls_silent_is_lost_since_it_was_asked(
+async def test_a_silent_page_is_lost_from_the_first_unanswered_poll(
     bench: Callable[..., Bench], status: Status, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "_ROUND_WAIT_S", 0.1)
@@ -155,7 +155,7 @@ async def test_a_page_that_falls_silent_is_lost_since_it_was_asked(
     assert lost.fields["from_s"] == 3
 
 
-async def test_a_probe_that_fails_and_comes_back_ends_nothing(bench: Callable[..., Bench]) -> None:
+async def test_a_failing_probe_leaves_a_gap_only(bench: Callable[..., Bench]) -> None:
     clock = Clock(6)
 
     def flaky() -> ProbeReading:
@@ -204,7 +204,7 @@ async def test_a_stuck_probe_never_blocks_the_loop(
     assert one.findings[0].fields["from_s"] == 1
 
 
-async def test_a_dear_probe_runs_seldom_and_a_border_reads_it_anyway(
+async def test_an_expensive_probe_runs_seldom_but_at_every_border(
     bench: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     costs = iter(range(1000))

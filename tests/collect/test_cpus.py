@@ -25,7 +25,7 @@ def a_look(at_s: float, busy_s: float, *stats: Stat, interrupts_s: float = 0.0, 
     return CpuTimes(at_s, 2, busy_s, interrupts_s, stolen_s, {one.pid: one for one in stats})
 
 
-def test_each_second_is_ours_the_servers_or_anothers() -> None:
+def test_cpu_time_is_split_between_us_the_server_and_others() -> None:
     first = a_look(
         0.0, 50.0, stat(OURS, "asyncli", 1, 1.0), stat(101, "python3", OURS, 1.0), stat(SERVER, "nginx", 1, 0.0), stat(201, "nginx", SERVER, 5.0),
         stat(300, "loop", 1, 30.0), stat(301, "loop", 1, 10.0), stat(400, "make", 1, 0.0), stat(401, "cc1", 400, 7.0),
@@ -48,21 +48,21 @@ def test_each_second_is_ours_the_servers_or_anothers() -> None:
     assert found.pids["loop"] == (301, 300)
 
 
-def test_a_server_that_we_started_is_the_server_and_we_may_be_its_child() -> None:
+def test_the_server_may_be_our_child_or_our_parent() -> None:
     for ours, server in ((1, 2), (2, 1)):
         first = a_look(0.0, 0.0, stat(1, "one", 0, 0.0), stat(2, "two", 1, 0.0), stat(3, "three", 2, 0.0))
         last = a_look(1.0, 2.0, stat(1, "one", 0, 0.5), stat(2, "two", 1, 0.5), stat(3, "three", 2, 0.5))
         assert set(shares(first, last, ours, [server]).others) == {UNSEEN}
 
 
-def test_the_times_of_all_cpus() -> None:
+def test_proc_stat_is_summed_over_all_cpus() -> None:
     text = "cpu  100 10 50 800 40 5 15 20 7 0\ncpu0 1 1 1 1 1 1 1 1 0 0\ncpu1 1 1 1 1 1 1 1 1 0 0\nintr 5\n"
     found = parse_times(text, 3.0, {})
     ticks = (found.busy_s * TICKS_PER_S, found.interrupts_s * TICKS_PER_S, found.stolen_s * TICKS_PER_S)
     assert (found.cpus, [round(one, 6) for one in ticks]) == (2, [200.0, 20.0, 20.0])
 
 
-def test_a_busy_loop_is_seen_by_its_name_and_pid() -> None:
+def test_a_busy_loop_is_named_with_its_pid() -> None:
     first = read_times()
     with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as loop:
         try:

@@ -42,7 +42,7 @@ def test_the_descriptors_of_the_fullest_process_without_listing_them() -> None:
     assert Headroom(list).read().values == {}
 
 
-def test_where_they_cannot_be_counted_their_limit_is_known_all_the_same(tmp_path: Path) -> None:
+def test_the_limit_is_known_where_descriptors_cannot_be_counted(tmp_path: Path) -> None:
     for pid, limit in ((7, 20_000), (8, 1024), (9, "unlimited")):
         (tmp_path / f"{pid}").mkdir()
         # As before Linux 6.2: a directory of size 0.
@@ -73,7 +73,7 @@ def v1(tmp_path: Path, name: str, limit: int, used: int = 5, killed: int = 0) ->
     return folder
 
 
-def test_the_tightest_group_is_asked_also_when_its_last_process_was_killed(tmp_path: Path) -> None:
+def test_the_tightest_cgroup_outlives_its_processes(tmp_path: Path) -> None:
     proc = a_proc(tmp_path, p1="free", p2="wide", p3="mine")
     for name, limit in (("free", 2**63 - 4096), ("mine", 1000), ("wide", 2000)):
         v1(tmp_path, name, limit, used=50)
@@ -89,7 +89,7 @@ def test_the_tightest_group_is_asked_also_when_its_last_process_was_killed(tmp_p
     assert room.read().values == {}
 
 
-def test_a_group_of_either_kind_as_numbers(tmp_path: Path) -> None:
+def test_cgroups_of_both_versions(tmp_path: Path) -> None:
     one = Group(v1(tmp_path, "one", 1000, used=50, killed=2), second=False)
     assert (one.used_bytes, one.held_bytes, one.limit_bytes, one.killed) == (50, 48, 1000, 2)
     inner = tmp_path / "v2/outer/inner"

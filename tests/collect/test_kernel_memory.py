@@ -98,7 +98,7 @@ def test_a_cache_counts_once(listed: list[str], links: dict[str, str], resolved:
     assert kernel.resolve_caches(listed, links)[0] == resolved
 
 
-def test_sums_are_over_the_family_alone(tmp_path: Path) -> None:
+def test_sums_include_only_socket_caches(tmp_path: Path) -> None:
     (tmp_path / "slabinfo").write_text(SLABINFO)
     reading = SlabReader(proc=tmp_path, links=lambda: LINKS).read()
     assert reading.findings == []
@@ -143,7 +143,7 @@ def test_sockstat_adds_the_families_where_the_kernel_splits_them() -> None:
     }
 
 
-def test_used_memory_does_not_believe_mem_available() -> None:
+def test_used_memory_ignores_mem_available() -> None:
     values = kernel.parse_meminfo(MEMINFO)
     assert values["host.used_bytes"] == (24684084 - 24449904 - 1244 - (53876 - 8872)) * 1024
     assert values["host.free_bytes"] == 24449904 * 1024
@@ -174,7 +174,7 @@ Node 0, zone   Normal
 """
 
 
-def test_pages_on_the_lists_of_the_cpus_are_free(tmp_path: Path) -> None:
+def test_pages_on_per_cpu_lists_are_free(tmp_path: Path) -> None:
     assert kernel.parse_zoneinfo(ZONEINFO) == (7890 + 7302) * kernel.PAGE_BYTES
     shutil.copytree("/proc/net", tmp_path / "net", ignore=lambda _, names: set(names) - {"sockstat", "netstat", "snmp"})
     (tmp_path / "stat").write_text(Path("/proc/stat").read_text())
@@ -198,7 +198,7 @@ def test_counters_are_picked_by_name_from_their_group() -> None:
     assert kernel.parse_counters(SNMP, "Tcp", wanted) == {"tcp.AttemptFails": 11, "tcp.EstabResets": 12, "tcp.RetransSegs": 13}
 
 
-def test_busy_is_neither_idle_nor_waiting_and_counts_guests_once() -> None:
+def test_busy_time_excludes_idle_and_iowait_and_counts_guests_once() -> None:
     assert kernel.parse_cpu_busy(STAT) == {"host.cpu_busy_s": pytest.approx((3330 + 10 + 3230 + 5 + 880 + 11) / TICKS_PER_S)}
 
 
@@ -219,7 +219,7 @@ def test_a_text_of_another_kind_is_refused(parse) -> None:  # type: ignore[no-un
         parse()
 
 
-def test_this_kernel_gives_what_the_list_of_metrics_names() -> None:
+def test_this_kernel_has_the_registered_metrics() -> None:
     families = tuple(name for name in METRICS if name.endswith("."))
     values = kernel.read_counters().values | SlabReader().read().values
     expected = {"host.used_bytes", "host.cpu_busy_s", "kernel.tcp_inuse", "tcp.ListenOverflows", "tcp.RetransSegs"}

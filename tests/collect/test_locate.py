@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from asyncli.collect import locate
-from asyncli.collect.listening import unheard
+from asyncli.collect.listening import no_listener
 from asyncli.collect.locate import Found, ServerFacts, config_path, find_server, matching_inodes, topmost
 from asyncli.collect.procfs import Listener, read_stat
 from asyncli.errors import HostError
@@ -61,7 +61,7 @@ def test_a_server_is_found_by_its_port_at_the_top_of_its_tree(server: Forked) ->
     assert find_server(both, local=True, ours=locate.own_ancestry()) == found
 
 
-def test_the_facts_name_the_process(server: Forked) -> None:
+def test_server_facts_name_the_process(server: Forked) -> None:
     facts = locate.describe(Found((server.process.pid,), "--server-pid"), "nginx\x1b/1.2")
     assert (facts.pid, facts.found_by, facts.version) == (server.process.pid, "--server-pid", "nginx?/1.2")
     assert facts.exe == os.path.realpath(f"/proc/{server.process.pid}/exe")
@@ -69,7 +69,7 @@ def test_the_facts_name_the_process(server: Forked) -> None:
     assert facts.config_path is None
 
 
-def test_a_program_is_called_as_it_was_started(tmp_path: Path) -> None:
+def test_a_program_has_the_name_it_was_started_by(tmp_path: Path) -> None:
     shutil.copy("/bin/cat", tmp_path / "the-file")
     (tmp_path / "a-link").symlink_to("the-file")
     for name in ("the-file", "a-link"):
@@ -82,7 +82,7 @@ def test_a_program_is_called_as_it_was_started(tmp_path: Path) -> None:
             program.stdin.close()
 
 
-def test_a_port_that_nobody_listens_on_is_said() -> None:
+def test_a_port_without_a_listener_is_reported() -> None:
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         port = bound.getsockname()[1]
@@ -91,7 +91,7 @@ def test_a_port_that_nobody_listens_on_is_said() -> None:
     assert "--server-pid" in found.remedy
 
 
-def test_a_server_is_found_by_its_unix_socket_by_whatever_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_is_found_by_any_name_of_its_unix_socket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, link = tmp_path / "a b.sock", tmp_path / "link"
     link.symlink_to(tmp_path)
     with socket.socket(socket.AF_UNIX) as named, socket.socket(socket.AF_UNIX) as abstract:
@@ -103,7 +103,7 @@ def test_a_server_is_found_by_its_unix_socket_by_whatever_name(tmp_path: Path, m
             # It is our own: so it was found.
             found = find_server(plan(connect_to=place), local=True, ours={os.getpid()})
             assert (found.pids, "own process" in found.why_not, place in found.why_not) == ((), True, True)
-            assert unheard([(place.removeprefix("unix:"), 0)]) is None
+            assert no_listener([(place.removeprefix("unix:"), 0)]) is None
     # Under a relative name: a connect tells whose it is.
     with socket.socket(socket.AF_UNIX) as listener:
         monkeypatch.chdir(tmp_path)
@@ -111,7 +111,7 @@ def test_a_server_is_found_by_its_unix_socket_by_whatever_name(tmp_path: Path, m
         listener.listen()
         monkeypatch.chdir("/")
         assert "own process" in find_server(plan(connect_to=f"unix:{tmp_path}/relative"), local=True, ours={os.getpid()}).why_not
-    left, gone = unheard([(str(path), 0)]), unheard([(str(tmp_path / "none"), 0)])
+    left, gone = no_listener([(str(path), 0)]), no_listener([(str(tmp_path / "none"), 0)])
     assert (f"unix:{path}" in left.what, "left" in left.what, "left" in gone.what) == (True, True, False)
 
 
@@ -121,7 +121,7 @@ def test_we_are_not_the_server() -> None:
     assert (found.pids, "own process" in found.why_not) == ((), True)
 
 
-def test_a_named_pid_is_taken_as_it_is(server: Forked, tmp_path: Path) -> None:
+def test_a_named_pid_is_used_unchanged(server: Forked, tmp_path: Path) -> None:
     assert find_server(plan(server_pid=server.child), local=False).pids == (server.child,)
     pidfile = tmp_path / "server.pid"
     pidfile.write_text(f"{server.process.pid}\n")
@@ -134,7 +134,7 @@ def fake_process(proc: Path, pid: int, name: str, parent: int) -> None:
     (proc / str(pid) / "stat").write_text(f"{pid} ({name}) {' '.join(fields)}\n")
 
 
-def test_a_name_means_the_top_of_one_tree(tmp_path: Path) -> None:
+def test_a_name_selects_the_root_of_one_tree(tmp_path: Path) -> None:
     for pid, name, parent in ((1, "init", 0), (10, "nginx", 1), (11, "nginx", 10), (12, "nginx", 10), (20, "nginx", 1)):
         fake_process(tmp_path, pid, name, parent)
     with pytest.raises(HostError, match=r"2 process trees \(pids 10, 20\); name one with --server-pid"):
@@ -169,7 +169,7 @@ def test_an_exact_address_is_preferred_to_the_wildcard() -> None:
     assert matching_inodes(listeners[1:], {"127.0.0.9"}) == set()
 
 
-def test_a_line_of_ancestors_ends_where_the_name_changes() -> None:
+def test_the_topmost_ancestor_has_the_same_name() -> None:
     parent = {12: 11, 11: 10, 10: 1, 1: 0}
     names = {12: "nginx", 11: "nginx", 10: "sh", 1: "init"}
     assert topmost(12, parent, names) == 11
@@ -194,7 +194,7 @@ MASTER = "nginx: master process nginx"
         ("", "", None, None),
     ],
 )
-def test_the_configuration_is_where_nginx_looks(command: str, built: str, cwd: str | None, path: str | None) -> None:
+def test_the_configuration_path_is_nginxs(command: str, built: str, cwd: str | None, path: str | None) -> None:
     assert config_path(command, built, cwd) == path
 
 
@@ -210,14 +210,14 @@ def test_the_configuration_is_where_nginx_looks(command: str, built: str, cwd: s
         ("/usr/sbin/nginx", "nginx/1.22.1", "bb", ["configuration bb, before aa"]),
     ],
 )
-def test_what_makes_it_another_server(exe: str | None, version: str | None, config: str | None, differs: list[str]) -> None:
+def test_differences_between_two_servers(exe: str | None, version: str | None, config: str | None, differs: list[str]) -> None:
     before = ServerFacts(pid=1, exe="/usr/sbin/nginx", version="nginx/1.22.1", config_hash="aa").record("the lab's")
     now = ServerFacts(pid=2, exe=exe, version=version, config_hash=config)
     assert now.differences(before) == differs
     assert msgspec.structs.replace(now, directives={"sendfile": "on"}).differences(ServerFacts().record(None)) == []
 
 
-def test_another_configuration_is_one_of_other_directives() -> None:
+def test_configurations_differ_by_directives() -> None:
     before = ServerFacts(pid=1, config_hash="aa", directives={"http sendfile": "on", "server listen": "80"}).record(None)
     now = ServerFacts(pid=2, config_hash="bb", directives={"http sendfile": "on", "server listen": "80"})
     assert now.differences(before) == []
@@ -226,24 +226,24 @@ def test_another_configuration_is_one_of_other_directives() -> None:
     assert msgspec.structs.replace(now, directives={}).differences(before) == ["configuration bb, before aa"]
 
 
-def test_whether_anything_listens_is_read_from_the_tables(server: Forked, tmp_path: Path) -> None:
-    assert unheard([("127.0.0.1", server.port)]) is None
+def test_listeners_are_read_from_the_socket_tables(server: Forked, tmp_path: Path) -> None:
+    assert no_listener([("127.0.0.1", server.port)]) is None
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         port = bound.getsockname()[1]
-        nobody = unheard([("127.0.0.1", port), ("::1", port)])
+        nobody = no_listener([("127.0.0.1", port), ("::1", port)])
         assert (f"127.0.0.1:{port}, [::1]:{port}" in nobody[0], nobody[1]) == (True, None)
         # One of two is enough; and another address of the same port is none.
-        assert unheard([("127.0.0.1", port), ("127.0.0.1", server.port)]) is None
-        assert unheard([("127.0.0.2", server.port)]) is not None
+        assert no_listener([("127.0.0.1", port), ("127.0.0.1", server.port)]) is None
+        assert no_listener([("127.0.0.2", server.port)]) is not None
     with socket.create_server(("0.0.0.0", 0)) as anywhere:
-        assert unheard([("127.0.0.3", anywhere.getsockname()[1])]) is None
+        assert no_listener([("127.0.0.3", anywhere.getsockname()[1])]) is None
     # Where there are no tables, nothing is known.
-    assert unheard([("127.0.0.1", 1)], tmp_path) is None
+    assert no_listener([("127.0.0.1", 1)], tmp_path) is None
 
 
 @pytest.mark.parametrize(("host", "named"), [("::1", "127.0.0.1"), ("127.0.0.1", "::1"), ("127.0.0.2", "127.0.0.1")])
-def test_a_port_that_listens_at_another_address_is_said_with_that_address(host: str, named: str) -> None:
+def test_a_listener_at_another_address_is_named(host: str, named: str) -> None:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         listener = socket.create_server((host, 0), family=family)
@@ -252,13 +252,13 @@ def test_a_port_that_listens_at_another_address_is_said_with_that_address(host: 
     with listener:
         port = listener.getsockname()[1]
         there, url = (f"[{one}]" if ":" in one else one for one in (host, named))
-        what = unheard([(named, port)])
+        what = no_listener([(named, port)])
         assert (there in what[0], what[1]) == (True, f"http://{there}:{port}/")
         found = find_server(plan(f"http://{url}:{port}/"), local=True)
         assert (found.why_not, f"http://{there}:{port}/" in found.remedy) == (what[0], True)
 
 
-def test_a_port_that_a_rule_leads_elsewhere_is_heard() -> None:
+def test_a_redirected_port_has_a_listener() -> None:
     """As a container's published port, or a node port of Kubernetes: no table of this host's has a listener there."""
     try:
         with Network({"server": "10.77.0.8/24"}) as network, network.inside("server"):
@@ -266,8 +266,8 @@ def test_a_port_that_a_rule_leads_elsewhere_is_heard() -> None:
             rule += " add rule ip nat output tcp dport 8080 redirect to :8081"
             if shutil.which("nft") is None or subprocess.run(["nft", rule], capture_output=True, check=False).returncode:
                 pytest.skip("no nft, or no NAT in this kernel")
-            assert unheard([("10.77.0.8", 8080)]) is not None
+            assert no_listener([("10.77.0.8", 8080)]) is not None
             with socket.create_server(("", 8081)):
-                assert unheard([("10.77.0.8", 8080)]) is None
+                assert no_listener([("10.77.0.8", 8080)]) is None
     except HostError as error:
         pytest.skip(str(error))

@@ -12,7 +12,7 @@ from asyncli.collect import privilege
 from asyncli.collect.privilege import unprivileged
 
 
-def test_one_finding_has_all_that_root_would_know(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_finding_lists_all_that_needs_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     script = tmp_path / "with space/asyncli"
     script.parent.mkdir()
     script.touch(0o755)
@@ -32,7 +32,7 @@ def test_one_finding_has_all_that_root_would_know(tmp_path: Path, monkeypatch: p
     assert unprivileged((), True, "") is None
 
 
-def test_nothing_is_said_where_all_can_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_finding_where_all_can_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     (tmp_path / "20").mkdir()
     for name in ("slabinfo", "20/smaps_rollup"):

@@ -29,11 +29,11 @@ def rounds(schedule: Schedule, cost_s: float, seconds: int) -> tuple[list[int], 
         (0.5, [0]),
     ],
 )
-def test_a_round_rests_until_it_is_within_its_budget(cost_s: float, ran: list[int]) -> None:
+def test_a_probe_rests_until_it_is_within_its_budget(cost_s: float, ran: list[int]) -> None:
     assert rounds(Schedule("server_memory"), cost_s, 8)[0] == ran
 
 
-def test_a_run_may_be_read_often_at_first_and_gives_that_back() -> None:
+def test_a_probe_may_be_ahead_of_its_budget_and_repays_it() -> None:
     for cost_s, run_s in ((0.006, 71), (0.006, 600), (0.040, 71), (0.040, 3600)):
         schedule = Schedule("server_memory")
         schedule.begin(0, run_s)
@@ -48,7 +48,7 @@ def test_a_run_may_be_read_often_at_first_and_gives_that_back() -> None:
     assert rounds(Schedule("server_memory"), 0.006, 8)[0] == [0, 2, 4, 6], "without a run there is nothing to be ahead of"
 
 
-def test_what_was_not_used_for_long_is_not_saved() -> None:
+def test_unused_budget_is_not_saved() -> None:
     schedule = Schedule("server_memory")
     schedule.begin(0, 100)
     for second in range(90):
@@ -57,20 +57,20 @@ def test_what_was_not_used_for_long_is_not_saved() -> None:
     assert len(ran) <= 2
 
 
-def test_a_longer_period_is_said_once_and_not_for_one_dear_round() -> None:
+def test_a_longer_period_is_reported_once_and_not_for_one_expensive_round() -> None:
     schedule = Schedule("server_memory")
     assert rounds(schedule, 0.020, 1)[1] == []
     _, said = rounds(schedule, 0.006, 20)
     assert said == [{"probe": "server_memory", "cost_s": 0.006, "period_s": 2, "budget": 0.003}]
 
 
-def test_a_reading_between_two_seconds_does_not_cost_the_next_one() -> None:
+def test_a_reading_between_two_seconds_does_not_skip_the_next_one() -> None:
     schedule = Schedule("kernel")
     schedule.spent(7.4, 0.001)
     assert schedule.due(8)
 
 
-def test_an_outage_is_said_when_it_begins_and_when_it_ends() -> None:
+def test_an_outage_is_reported_at_its_start_and_end() -> None:
     outage = Outage("status")
     assert outage.answered(1) is None
     lost = outage.failed(2, "Connection refused")

@@ -75,7 +75,7 @@ def test_cpu_of_a_changing_group_never_falls(case: str) -> None:
 
 
 @pytest.mark.parametrize("each_s", [0.0037, 0.0137])
-def test_ticks_that_come_late_are_not_counted_twice(each_s: float) -> None:
+def test_late_ticks_are_not_counted_twice(each_s: float) -> None:
     """A master that waits for a child a round: the child's time is exact, what is waited for is told in whole ticks."""
     ledger, total_s, before = CpuLedger(), 0.0, 0.0
     for number in range(300):
@@ -124,7 +124,7 @@ def test_one_refused_process_degrades_the_sum_to_rss(monkeypatch: pytest.MonkeyP
     assert ("root" in finding.remedy) is (os.geteuid() != 0)
 
 
-def test_a_process_that_cannot_be_read_for_want_of_descriptors_is_no_ended_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_unreadable_for_lack_of_descriptors_has_not_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     def read(pid: int) -> Stat:
         raise OSError(24, "Too many open files")
 
@@ -213,7 +213,7 @@ def test_a_real_tree_is_followed_through_a_reload(tree: Tree, listing: str, monk
     assert after["server.cpu_s"] >= before["server.cpu_s"]
 
 
-def test_children_that_a_root_left_alone_are_orphans() -> None:
+def test_children_of_an_ended_root_are_orphans() -> None:
     # Two that sleep, below a shell of their own; and the same where a child has become the root of the other.
     alone = subprocess.Popen(["sh", "-c", "sleep 60 & sleep 60 & wait"], start_new_session=True)
     below = subprocess.Popen(["sh", "-c", "sh -c 'sleep 60 & wait' & wait"], start_new_session=True)
@@ -230,7 +230,7 @@ def test_children_that_a_root_left_alone_are_orphans() -> None:
             os.killpg(root.pid, signal.SIGKILL)
 
 
-def test_a_server_that_ended_is_gone_until_it_is_found_again(tree: Tree) -> None:
+def test_an_ended_server_raises_until_it_is_found_again(tree: Tree) -> None:
     roots: list[int] = []
     server = ServerTree([tree.master.pid], lambda: roots)
     group = ProcessGroup("server", server)

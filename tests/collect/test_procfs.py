@@ -52,17 +52,17 @@ def test_stat_counts_fields_from_the_last_parenthesis() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "1 (a", "1 (a) S 2 3"])
-def test_what_is_no_stat_line_is_refused(text: str) -> None:
+def test_a_malformed_stat_line_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="not a line"):
         parse_stat(text)
 
 
-def test_uss_is_all_that_is_private() -> None:
+def test_uss_is_all_private_memory() -> None:
     memory = parse_smaps_rollup(ROLLUP)
     assert (memory.rss_bytes, memory.pss_bytes, memory.uss_bytes) == (3956 * 1024, 1133 * 1024, (4 + 228 + 2048) * 1024)
 
 
-def test_anonymous_and_shared_memory_is_all_but_pages_of_files() -> None:
+def test_anonymous_and_shared_memory_excludes_file_pages() -> None:
     memory = parse_smaps_rollup(f"{ROLLUP}Pss_File: 900 kB\nPss_Shmem: 300 kB\nSwapPss: 70 kB\n")
     assert memory.anon_shmem_bytes == (548 + 300 + 70 + 2048) * 1024
     older = parse_smaps_rollup("Rss: 10 kB\nPss: 5 kB\n")
@@ -71,7 +71,7 @@ def test_anonymous_and_shared_memory_is_all_but_pages_of_files() -> None:
 
 
 @pytest.mark.skipif(sys.byteorder != "little", reason="the captured text is of a little-endian kernel")
-def test_listening_sockets_end_where_others_begin() -> None:
+def test_reading_stops_after_the_listening_sockets() -> None:
     assert list(parse_listeners(TCP.splitlines())) == [Listener("127.0.0.1", 8080, 7001), Listener(None, 9000, 7002)]
     assert list(parse_listeners(TCP6.splitlines())) == [
         Listener("::1", 8080, 7011),
@@ -89,7 +89,7 @@ def test_both_families_are_read_and_a_missing_one_is_none(tmp_path: Path) -> Non
     assert [one.inode for one in procfs.read_listeners(8080, tmp_path)] == [7001, 7011, 7012, 7013]
 
 
-def test_cpu_time_is_exact_where_the_process_lives_here() -> None:
+def test_cpu_time_is_exact_in_our_pid_namespace() -> None:
     until = time.process_time() + 0.003
     while time.process_time() < until:
         pass

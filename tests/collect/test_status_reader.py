@@ -21,7 +21,7 @@ def page(text: str, status: str = "200 OK", more: str = "") -> bytes:
     return f"HTTP/1.1 {status}\r\nContent-Length: {len(text)}\r\n{more}\r\n{text}".encode()
 
 
-async def test_polls_share_one_connection_and_our_part_is_added_where_the_page_leaves_it_out() -> None:
+async def test_polls_share_one_connection_and_our_part_is_added_if_missing() -> None:
     with serving(answer=page(CSV)) as server:
         reader = StatusReader(server.url)
         try:
@@ -51,7 +51,7 @@ async def test_a_page_whose_certificate_has_expired_is_not_trusted(tmp_path: Pat
         (page("", "302 Found", "Location: /status?again\r\n"), "answered 302"),
     ],
 )
-async def test_what_is_no_status_page_is_shown_and_a_redirect_is_not_followed(answer: bytes, said: str) -> None:
+async def test_an_unknown_page_is_quoted_and_a_redirect_not_followed(answer: bytes, said: str) -> None:
     with serving(answer=answer) as server:
         reader = StatusReader(server.url)
         with pytest.raises(PeerError) as caught:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from programs import here
 
-from asyncli.collect.listening import unheard
+from asyncli.collect.listening import no_listener
 from asyncli.engine import resolve
 from asyncli.engine.net import RealNet
 from asyncli.engine.resolve import plan_spread
@@ -69,7 +69,7 @@ def test_a_name_whose_loopback_is_listened_at_is_this_hosts(network: Network, mo
     monkeypatch.setattr(resolve, "_addresses", lambda target: both)
     with network.inside("client"):
         subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
-        plan, listens = Plan(urls=(URL,), connections=2), lambda address, port: unheard([(address, port)]) is None
+        plan, listens = Plan(urls=(URL,), connections=2), lambda address, port: no_listener([(address, port)]) is None
         assert not plan_spread(plan, ports=1000, nofile=1024, cpus=1, listens=listens).local
         with socket.create_server(("127.0.0.1", 8080)):
             assert plan_spread(plan, ports=1000, nofile=1024, cpus=1, listens=listens).local

@@ -47,7 +47,7 @@ def test_100_000_fit_a_host_with_20_000_descriptors_a_process() -> None:
     assert len({one.code for one in checks}) == len(checks) >= 13
 
 
-def test_a_unix_socket_is_held_to_no_limit_of_ports_or_packets() -> None:
+def test_a_unix_socket_has_no_port_or_tcp_limits() -> None:
     there = Spread((Destination(socket.AF_UNIX, "/run/a.sock", 0),), (), 6, True, 0)
     over, by_port = ({one.code: one for one in host_checks(plan(connect_to=to), lay, ROOMY)} for to, lay in (("unix:/run/a.sock", there), (None, spread())))
     assert by_port.keys() - over.keys() == {"ports", "time_wait", "syn_backlog", "conntrack", "tcp_mem"}
@@ -90,7 +90,7 @@ def test_a_unix_socket_is_held_to_no_limit_of_ports_or_packets() -> None:
         ("connect_rate", {"batch": 500}, {}, {}, "warn", "--interval 42ms or longer"),
     ],
 )
-def test_what_a_limit_does_to_a_plan(
+def test_a_low_limit_has_its_verdict_and_remedy(
     *, code: str, a_plan: dict[str, Any], a_spread: dict[str, Any], changes: dict[str, Any], verdict: str, remedy: str
 ) -> None:
     found = check(code, plan(**a_plan), spread(**a_spread), **changes)
@@ -131,7 +131,7 @@ def test_missing_addresses_or_server_ports_are_named_with_their_commands(
     assert [one for one in commands if one not in found.remedy] == []
 
 
-def test_addresses_that_are_there_already_are_not_to_be_added() -> None:
+def test_existing_addresses_are_not_added_again() -> None:
     route = Route("eth0", "10.0.0.9/24", ("10.0.0.9", "10.0.0.11", "10.0.0.12"))
     a_spread = msgspec.structs.replace(spread(sources=1, local=False, address="10.0.0.8"), route=route, ports=64_512)
     wide = {"port_low": 1024, "port_high": 65_535}
@@ -143,14 +143,14 @@ def test_addresses_that_are_there_already_are_not_to_be_added() -> None:
     assert "10.0.0.13/24" in found.remedy
 
 
-def test_a_server_in_another_network_of_this_host_is_elsewhere_by_its_ports() -> None:
+def test_a_server_in_another_network_namespace_has_separate_ports() -> None:
     # As an agent there tells: both ends are this host's, and the sources are not those of a loopback.
     a_spread = msgspec.structs.replace(spread(sources=1, local=True, address="10.0.0.8"), route=ROUTE, ports=60_001)
     found = check("ports", plan(connections=50_000), a_spread, port_low=1024, port_high=61_024)
     assert "10.0.0.10/24" in found.remedy
 
 
-def test_a_newer_kernel_finds_the_last_ports_as_well() -> None:
+def test_a_newer_kernel_can_use_all_ports() -> None:
     many = plan(connections=20_000)
     assert check("ports", many, spread(sources=1), kernel=(6, 7)).verdict == "warn"
     found = check("ports", many, spread(sources=1), kernel=(6, 18))
@@ -158,7 +158,7 @@ def test_a_newer_kernel_finds_the_last_ports_as_well() -> None:
     assert check("ports", plan(connections=30_000), spread(sources=1), kernel=(6, 18)).verdict == "short"
 
 
-def test_what_cannot_be_read_is_unknown_and_says_what() -> None:
+def test_an_unreadable_limit_is_unknown() -> None:
     checks = host_checks(plan(), spread(), Limits())
     assert {one.verdict for one in checks} == {"unknown", "ok"}
     # Only the ports are known from the spread itself.
@@ -166,12 +166,12 @@ def test_what_cannot_be_read_is_unknown_and_says_what() -> None:
     assert refusals(checks) == []
 
 
-def test_the_servers_queues_matter_only_on_its_own_host() -> None:
+def test_queues_are_checked_only_on_the_servers_host() -> None:
     codes = {one.code for one in host_checks(plan(), spread(local=False), ROOMY)}
     assert not codes & {"somaxconn", "syn_backlog"}
 
 
-def test_the_prediction_counts_both_ends_only_where_both_are() -> None:
+def test_the_prediction_counts_both_ends_only_if_both_are_local() -> None:
     both, one = predicted_bytes(plan(), spread()), predicted_bytes(plan(), spread(local=False))
     assert both - one == 100_000 * (4_100 + 1_300)
     streams = plan(http2=True, streams=100)
@@ -197,7 +197,7 @@ def test_findings_carry_numbers_and_remedies() -> None:
     # 2 CPUs, 4 ms at both ends, 1 ms here: 500 and 2,000 a second, less what heartbeats take.
     [(100_000, 1000.0, True, "warn"), (100_000, 1000.0, False, "ok"), (100_000, 200.0, True, "ok"), (20, 1000.0, True, "ok"), (100, 1000.0, True, "warn")],
 )
-def test_a_ramp_of_handshakes_is_held_against_the_cpus(connections: int, per_s: float, local: bool, verdict: str) -> None:
+def test_the_handshake_rate_is_checked_against_the_cpus(connections: int, per_s: float, local: bool, verdict: str) -> None:
     a_plan = plan(connections=connections, batch=1, interval_s=1.0 / per_s)
     found = handshake_rate(a_plan, spread(local=local), ROOMY, handshake_s=0.004, cpu_s=0.001)
     assert found.verdict == verdict

@@ -64,7 +64,7 @@ def test_an_ordinary_host(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("files", [{}, dict.fromkeys(_HOST, "what?\n")], ids=["nothing", "nonsense"])
-def test_what_cannot_be_read_is_unknown(tmp_path: Path, files: dict[str, str]) -> None:
+def test_unreadable_files_give_none(tmp_path: Path, files: dict[str, str]) -> None:
     limits = read_limits(tree(tmp_path, files))
     known = {name for name in limits.__struct_fields__ if getattr(limits, name) is not None}
     assert known == {"ports_reserved", "page_bytes", "superuser"}

@@ -93,7 +93,7 @@ def test_directives_on_the_command_line_count(conf: Path) -> None:
     assert read(conf, command_line=title).workers == 7
 
 
-def test_sockets_and_servers_are_told_apart(conf: Path) -> None:
+def test_sockets_and_server_blocks_are_distinguished(conf: Path) -> None:
     config = read(conf)
     listen = config.listen_for("127.0.0.1", 80)
     assert (listen.address, listen.backlog, listen.reuseport) == ("*", 1024, True)
@@ -145,7 +145,7 @@ def test_defaults_depend_on_the_version(
     assert (config.workers, config.worker_connections, config.rlimit_nofile) == (1, 512, None)
 
 
-def test_the_masters_own_words_say_where_it_is(tmp_path: Path, conf: Path) -> None:
+def test_the_masters_command_line_names_the_configuration(tmp_path: Path, conf: Path) -> None:
     title = f"nginx: master process nginx -p {tmp_path}/ -c nginx.conf"
     config = read_nginx(None, command_line=title)
     assert isinstance(config, NginxConfig)
@@ -165,7 +165,7 @@ def test_the_masters_own_words_say_where_it_is(tmp_path: Path, conf: Path) -> No
         ("events;", "block"),
     ],
 )
-def test_what_cannot_be_read_is_unknown_and_says_why(tmp_path: Path, text: str | None, why: str) -> None:
+def test_an_unreadable_configuration_is_unknown_with_the_reason(tmp_path: Path, text: str | None, why: str) -> None:
     path = tmp_path / "nginx.conf"
     if text is not None:
         path.write_text(text, encoding="utf-8")
@@ -176,7 +176,7 @@ def test_what_cannot_be_read_is_unknown_and_says_why(tmp_path: Path, text: str |
     assert check.remedy
 
 
-def test_a_configuration_has_a_bound_however_it_grows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reading_a_configuration_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ten includes in each of nine files, one below the other: a thousand million of them, were they all read."""
     monkeypatch.setattr(nginx_files, "_MOST_FILES", 300)
     monkeypatch.setattr(nginx_files, "_MOST_BYTES", 40_000)
@@ -274,7 +274,7 @@ def test_an_nginx_that_fits(tmp_path: Path) -> None:
         ("keepalive_timeout", r"location ~ ^/\d+$ { keepalive_timeout 0; }", "", _GOOD, {"urls": ("http://127.0.0.1:8080/{n}",)}, "short", ""),
     ],
 )
-def test_what_a_directive_does_to_a_plan(
+def test_a_directive_has_its_verdict_and_remedy(
     *, tmp_path: Path, code: str, server: str, main: str, listen: str, changes: dict[str, Any], verdict: str, says: str
 ) -> None:
     check = verdicts(config(tmp_path, server, main, listen), **changes)[f"nginx_{code}"]
@@ -283,7 +283,7 @@ def test_what_a_directive_does_to_a_plan(
     assert (check.remedy == "") == (verdict == "ok")
 
 
-def test_what_the_host_takes_away(tmp_path: Path) -> None:
+def test_the_host_lowers_nginxs_limits(tmp_path: Path) -> None:
     a_config = config(tmp_path, listen="8080 backlog=4096")
     check = verdicts(a_config, Host(somaxconn=128))["nginx_backlog"]
     assert (check.verdict, check.have) == ("warn", 128)
@@ -343,7 +343,7 @@ def test_held_streams_are_requests_whose_bodies_are_not_sent(tmp_path: Path) -> 
         assert ("nginx_client_header_timeout" in found) == (heads is not None)
 
 
-def test_a_missing_status_page_comes_with_the_block_to_add(tmp_path: Path) -> None:
+def test_a_missing_status_page_names_the_block_to_add(tmp_path: Path) -> None:
     path = written(tmp_path, "events {} http { server { listen 8080; } }")
     check = verdicts(read(path))["nginx_stub_status"]
     assert check.verdict == "warn"
@@ -355,7 +355,7 @@ def test_a_missing_status_page_comes_with_the_block_to_add(tmp_path: Path) -> No
     assert given.verdict == "ok"
 
 
-def test_a_status_page_that_is_there_comes_with_the_flag_that_names_it(tmp_path: Path) -> None:
+def test_an_unpolled_status_page_names_its_flag(tmp_path: Path) -> None:
     url = "http://127.0.0.1:8081/s"
     found = read(written(tmp_path, "events {} http { server { listen 8080; } server { listen 8081; location = /s { stub_status; } } }"))
     page = verdicts(found)["nginx_stub_status"]
@@ -364,7 +364,7 @@ def test_a_status_page_that_is_there_comes_with_the_flag_that_names_it(tmp_path:
     assert silent.remedy.startswith(f"curl {url} ")
 
 
-def test_what_it_says_of_a_target_is_recorded_and_no_secret(tmp_path: Path) -> None:
+def test_directives_of_a_target_are_recorded_without_secrets(tmp_path: Path) -> None:
     path = written(
         tmp_path,
         """worker_processes 2; pid /run/a.pid;

@@ -46,7 +46,7 @@ def whole(path: Path) -> LiveState:
     return looked(News(run.plan, run.phases, run.ticks, list(run.samples), [(0.0, one) for one in run.findings], run.complete))
 
 
-def test_the_first_look_says_what_all_of_it_says_and_opens_only_the_seconds_in_which_something_was(
+def test_the_first_read_sums_like_a_full_read_and_decodes_only_seconds_with_changes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = write_run(eventful(), tmp_path / "run.db")
@@ -64,7 +64,7 @@ def test_the_first_look_says_what_all_of_it_says_and_opens_only_the_seconds_in_w
 
 
 @pytest.mark.parametrize("seconds", [0, 1, 20])
-def test_the_first_look_at_a_run_that_has_just_begun(tmp_path: Path, seconds: int) -> None:
+def test_the_first_read_of_a_run_that_has_just_begun(tmp_path: Path, seconds: int) -> None:
     run = eventful(60.0)
     run.ticks = run.ticks[:seconds]
     run.samples = run.samples[: seconds + 4]
@@ -77,7 +77,7 @@ def test_the_first_look_at_a_run_that_has_just_begun(tmp_path: Path, seconds: in
         assert (looked(news).phase, looked(news).held) == ("ramp", 0)
 
 
-def test_what_comes_is_told_once(tmp_path: Path) -> None:
+def test_news_is_returned_once(tmp_path: Path) -> None:
     path = tmp_path / "run.db"
     writer = new_run(path, started_s=time.time())
     writer.phase(Phase("ramp", 0.0))
@@ -118,7 +118,7 @@ def _when(follower: Follower, happened: Callable[[News], bool]) -> News:
     return until(lambda: news if happened(news := follower.news()) else None, "it is written")  # type: ignore[return-value]
 
 
-def test_a_reader_leaves_no_sign_of_life(tmp_path: Path) -> None:
+def test_a_reader_does_not_look_like_a_writer(tmp_path: Path) -> None:
     path = tmp_path / "run.db"
     path.write_bytes(b"a run")
     os.utime(path, (1000.0, 1000.0))

@@ -31,7 +31,7 @@ def cut_off(tmp_path: Path) -> Path:
 
 
 def resume(before: Interrupted) -> RunWriter:
-    return RunWriter.resume(before.path, {}, recorded=before.recorded, anew=True)
+    return RunWriter.resume(before.path, {}, recorded=before.recorded, restart=True)
 
 
 def held(path: Path, *, ends_s: float | None = None, findings: tuple[Finding, ...] = (), drained: bool = False, **plan: object) -> Path:
@@ -62,20 +62,20 @@ def test_a_hold_that_would_have_ended_by_now_is_not_resumed(tmp_path: Path) -> N
     assert read_interrupted(held(tmp_path / "ever.db", hold_s=None)).left_s(now_s) is None
 
 
-def test_a_hold_that_was_cut_short_is_not_said_to_have_come_to_its_end(tmp_path: Path) -> None:
+def test_a_stopped_hold_is_not_called_complete(tmp_path: Path) -> None:
     stopped = stopped_by_user("hold", 3.04, 60.0, "")
     by_limit = aborted_by_limit("ramp", 3.0, 60.0, "a limit was crossed: lost > 0: connections.lost is 1")
     older = Finding(stopped.code, "warning", "stopped by the user, then")
     for number, found in enumerate((stopped, by_limit, older)):
         with pytest.raises(StoreError) as caught:
             read_interrupted(held(tmp_path / f"{number}.db", findings=(found,), drained=True))
-        assert "came to its end" not in str(caught.value)
+        assert "was complete" not in str(caught.value)
     resumed = Finding("resumed", "warning", "the run was cut off")
-    with pytest.raises(StoreError, match="came to its end"):
+    with pytest.raises(StoreError, match="was complete"):
         read_interrupted(held(tmp_path / "again.db", findings=(stopped, resumed), drained=True))
 
 
-def test_of_those_that_resume_it_at_once_one_does(cut_off: Path) -> None:
+def test_of_concurrent_resumes_one_succeeds(cut_off: Path) -> None:
     before = read_interrupted(cut_off)
     at_once = threading.Barrier(4)
     writers, refusals = [], []
@@ -98,7 +98,7 @@ def test_of_those_that_resume_it_at_once_one_does(cut_off: Path) -> None:
     assert read_run(cut_off).complete is True
 
 
-def test_what_another_process_went_on_with_meanwhile_is_not_what_was_read(cut_off: Path) -> None:
+def test_a_run_that_another_process_resumed_meanwhile_is_refused(cut_off: Path) -> None:
     before = read_interrupted(cut_off)
     other = resume(before)
     other.phase(Phase("baseline", 5.0))
@@ -111,7 +111,7 @@ def test_what_another_process_went_on_with_meanwhile_is_not_what_was_read(cut_of
     resume(read_interrupted(cut_off)).close(False)
 
 
-def test_why_the_session_itself_ended_it_is_known_and_of_the_last_session_alone(tmp_path: Path) -> None:
+def test_the_reason_for_the_end_is_the_last_sessions(tmp_path: Path) -> None:
     failed = Finding("generator_failed", "error", "every host is lost; the last one, vm at 10.0.0.9, has said nothing for 20 s")
     again = Finding("resumed", "warning", "the run was cut off")
     for number, (findings, why) in enumerate((((), ""), ((failed,), failed.evidence), ((failed, again), ""), ((again, failed), failed.evidence))):

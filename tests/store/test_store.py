@@ -69,7 +69,7 @@ def test_round_trip(tmp_path: Path) -> None:
     assert run.checks == [Check("nofile", "descriptors", "ok", have=20000.0, need=600.0)]
 
 
-def test_sql_for_people(tmp_path: Path) -> None:
+def test_counts_can_be_queried_with_sql(tmp_path: Path) -> None:
     writer = create(tmp_path / "run.db")
     fill(writer)
     writer.close(True)
@@ -80,7 +80,7 @@ def test_sql_for_people(tmp_path: Path) -> None:
     assert (rows, counts, marks) == ([(1.0, 1.0), (2.0, 3.0)], (6, 30), [APPLICATION_ID, SCHEMA])
 
 
-def test_plan_and_environment_are_there_before_anything_else(tmp_path: Path) -> None:
+def test_plan_and_environment_are_written_first(tmp_path: Path) -> None:
     writer = create(tmp_path / "run.db")
     run = read_run(tmp_path / "run.db")
     writer.close(False)
@@ -88,7 +88,7 @@ def test_plan_and_environment_are_there_before_anything_else(tmp_path: Path) -> 
     assert not read_run(tmp_path / "run.db").complete
 
 
-def test_a_reader_at_work_does_not_hinder_the_close(tmp_path: Path) -> None:
+def test_an_active_reader_does_not_block_the_close(tmp_path: Path) -> None:
     writer = create(tmp_path / "run.db")
     fill(writer)
     other = sqlite3.connect(f"file:{tmp_path}/run.db?mode=ro", uri=True, isolation_level=None)
@@ -100,7 +100,7 @@ def test_a_reader_at_work_does_not_hinder_the_close(tmp_path: Path) -> None:
     other.close()
 
 
-def test_numbers_that_are_none_are_left_out(tmp_path: Path) -> None:
+def test_non_finite_numbers_are_skipped(tmp_path: Path) -> None:
     writer = create(tmp_path / "run.db")
     writer.sample(Sample(1.0, {"a": float("nan"), "b": float("inf"), "c": 2.0}))
     writer.finding(1.0, Finding("odd", "info", "a name with \udcff in it"))
@@ -112,7 +112,7 @@ def test_numbers_that_are_none_are_left_out(tmp_path: Path) -> None:
     assert writer.dropped == 1
 
 
-def test_a_folder_that_cannot_be_written_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_read_only_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the WAL's index cannot be made, file and WAL are read from a copy (simulated: root may write anywhere)."""
     path = tmp_path / "run.db"
     writer = create(path)
@@ -131,7 +131,7 @@ def test_a_folder_that_cannot_be_written_to(tmp_path: Path, monkeypatch: pytest.
 
 
 @pytest.mark.parametrize("sql", ["value = 1e300", "t_s = x'00'", "metric = 99"])
-def test_a_sample_that_is_none_is_skipped_and_counted(tmp_path: Path, sql: str) -> None:
+def test_an_invalid_sample_is_skipped_and_counted(tmp_path: Path, sql: str) -> None:
     """An agent's 1e300 made all of a night unreadable."""
     path = tmp_path / "run.db"
     writer = create(path)
@@ -155,7 +155,7 @@ def news(path: Path) -> News:
     return Follower(path).news()
 
 
-def test_what_waits_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waiting_records_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("asyncli.store.writer.MOST_WAITING", 5)
     writer = create(tmp_path / "run.db")
     lock = sqlite3.connect(tmp_path / "run.db", isolation_level=None)
@@ -190,7 +190,7 @@ def _replace(path: Path) -> None:
     ],
     ids=["deleted", "folder deleted", "replaced", "moved", "folder moved"],
 )  # fmt: skip
-def test_a_file_that_is_taken_away_is_told_and_a_moved_one_is_whole_where_it_is(
+def test_a_moved_or_deleted_file_is_reported_and_a_moved_one_is_complete(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, take: Callable[[Path], None], place: str | None
 ) -> None:
     monkeypatch.setattr("asyncli.store.writer.COMMIT_EVERY_S", 0.05)
@@ -216,7 +216,7 @@ def test_a_file_that_is_taken_away_is_told_and_a_moved_one_is_whole_where_it_is(
         assert left == []
 
 
-def test_a_run_file_with_headers_is_its_owners_alone(tmp_path: Path) -> None:
+def test_a_run_file_with_headers_is_private(tmp_path: Path) -> None:
     secret = msgspec.structs.replace(PLAN, headers=("Authorization: Bearer abc",))
     path, umask = tmp_path / "run.db", os.umask(0o022)
     try:
@@ -230,7 +230,7 @@ def test_a_run_file_with_headers_is_its_owners_alone(tmp_path: Path) -> None:
         os.umask(umask)
 
 
-def test_a_reader_in_our_own_process_leaves_the_writers_locks_alone(tmp_path: Path) -> None:
+def test_a_reader_in_the_writers_process_keeps_its_locks(tmp_path: Path) -> None:
     """Or the next stranger who closes the file would be the last one, and take its WAL away."""
     writer = create(tmp_path / "run.db")
     fill(writer)

@@ -18,7 +18,7 @@ from asyncli.core.adding import added_up
 from asyncli.core.histogram import Histogram, summed
 from asyncli.records import Deaths, Sample, Tick
 from asyncli.samples import Samples, Series, series, within
-from asyncli.store.decoding import StoredHistogram, open_tick
+from asyncli.store.decoding import StoredHistogram, decode_tick
 from asyncli.store.reader import read_run
 
 
@@ -37,7 +37,7 @@ values = st.lists(st.integers(0, 10_000_000), max_size=30)
 
 
 @given(values, values)
-def test_a_packed_histogram_reads_like_an_open_one(some: list[int], others: list[int]) -> None:
+def test_a_packed_histogram_reads_like_a_decoded_one(some: list[int], others: list[int]) -> None:
     one = of(*some)
     stored = packed(one)
     assert stored == one
@@ -56,19 +56,19 @@ def test_a_packed_histogram_reads_like_an_open_one(some: list[int], others: list
     assert packed(one) == one  # and is left as it was
 
 
-def test_a_tick_is_opened_as_it_was_packed() -> None:
+def test_a_tick_is_decoded_as_it_was_packed() -> None:
     tick = Tick(second=7, held=9, deaths={"reset": Deaths(2, of(30, 31), of(1, 1), of(5, 6))}, latency_us=of(100, 900), by_status={200: 4})
-    opened = open_tick(msgspec.msgpack.encode(tick))
+    opened = decode_tick(msgspec.msgpack.encode(tick))
     assert opened == tick
     assert type(opened) is Tick
     assert isinstance(opened.connect_us, Histogram)  # empty ones are not worth packing
     # A field that a file of an older asyncli lacks has its default.
     document = msgspec.to_builtins(tick)
     del document["longest_turn_s"], document["lateness_us"]
-    assert open_tick(msgspec.msgpack.encode(document)) == tick
+    assert decode_tick(msgspec.msgpack.encode(document)) == tick
 
 
-def test_many_are_summed_by_arrays_and_come_out_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_summing_by_arrays_gives_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("numpy")
     chance = random.Random(1)
     many = [of(*(chance.lognormvariate(6, 2) for _ in range(200))) for _ in range(60)]
@@ -116,7 +116,7 @@ def columns(rows: list[Sample]) -> Samples:
     return Samples([row.t_s for row in rows], found)
 
 
-def test_samples_are_a_sequence_like_any_list_of_them() -> None:
+def test_samples_behave_like_a_list() -> None:
     for samples in (columns(ROWS), columns(ROWS)):
         assert (len(samples), samples[0], samples[-1], samples[2]) == (4, ROWS[0], ROWS[-1], ROWS[2])
         assert samples[-1:] == ROWS[-1:]
