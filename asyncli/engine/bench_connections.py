@@ -15,7 +15,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import deque
 
-from asyncli.core.life import ABORTS, ANNOUNCED, AWAITING, CONNECTING, DEADLINE, GARBAGE, IDLE, cause, event_of
+from asyncli.core.life import ABORTS, ANNOUNCED, AWAITING, CONNECTING, DEADLINE, IDLE, MALFORMED, cause, event_of
 from asyncli.engine.bench_counts import LoadCounts, count, us_between
 from asyncli.engine.net import HUNG_UP, PEER_CLOSED, READABLE, WRITABLE, Net
 from asyncli.engine.shard import LoadShard
@@ -263,7 +263,7 @@ class LoadConnections(ABC):
                 self._limits[place] = served
             self._last_limits[place] = served
         begun = begun or handle in self._state
-        if pending and (begun or not served or event in (DEADLINE, GARBAGE) or not self._shard.may_repeat):
+        if pending and (begun or not served or event in (DEADLINE, MALFORMED) or not self._shard.may_repeat):
             asked.failed[why] = asked.failed.get(why, 0) + 1
             pending -= 1
         if pending:

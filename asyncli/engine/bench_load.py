@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 
-from asyncli.core.life import ANNOUNCED, EOF, GARBAGE, event_of
+from asyncli.core.life import ANNOUNCED, EOF, MALFORMED, event_of
 from asyncli.engine.bench_connections import UNBOUNDED, WATCH, LoadConnections
 from asyncli.engine.bench_counts import count, us_between
 from asyncli.engine.net import HUNG_UP, PEER_CLOSED, WRITABLE, Net
@@ -243,7 +243,7 @@ class Load(LoadConnections):
             unasked = unasked or wanted < many
             first_byte = now
         if unasked or isinstance(state, Garbled) or (state is not None and not self._pending[handle]):
-            self._end(handle, GARBAGE)
+            self._end(handle, MALFORMED)
         elif over:
             self._end(handle, ANNOUNCED, what)
         elif state is not None:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from asyncli.protocols.interface import LEAVING, Event, Protocol, ProtocolError
+from asyncli.protocols.interface import CLOSING, Event, Protocol, ProtocolError
 from asyncli.spoken import SPEAKS_HTTP2, SPEAKS_TLS
 from asyncli.template import Fields, Filled, same_for_all
 
@@ -308,4 +308,4 @@ def _farewell(data: bytes) -> Event:
     event = scanner.feed(data) or scanner.end()
     if event is None or event.keep_alive:
         raise ProtocolError("a response that nobody asked for")
-    return Event(event.status, False, event.body_bytes, LEAVING)
+    return Event(event.status, False, event.body_bytes, CLOSING)

@@ -38,7 +38,7 @@ class Http2(Protocol):
     """
 
     # To a GOAWAY of the client's nginx does nothing; one that is reset right after it would not be read.
-    parting_s = 0.3
+    close_timeout_s = 0.3
 
     def __init__(self, words: Http2Words, fields: Fields) -> None:
         self._held = words.streams
@@ -124,11 +124,11 @@ class Http2(Protocol):
     def _reader(self, row: int) -> FrameReader:
         return FrameReader(bool(self._heads), self._held, self._gone_of(row), self._later.get(row, _NONE))
 
-    def take_missing(self) -> list[int]:
+    def take_rows_missing_streams(self) -> list[int]:
         rows, self._begun = self._begun, []
         return rows
 
-    def ask_again(self, row: int, target: int) -> bytes:
+    def reopen_streams(self, row: int, target: int) -> bytes:
         missing, last = self._missing(row), self._streams[row]
         if not missing or last + 2 * missing > MOST_STREAM:
             return b""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from asyncli.protocols.hpack import TABLE_BYTES, WAYS, header_block, status_of
 from asyncli.protocols.http1 import MOST_HEAD_BYTES
-from asyncli.protocols.interface import ANSWER, ESTABLISHED, LEAVING, NEWS, Event, ProtocolError
+from asyncli.protocols.interface import ANSWER, CLOSING, ESTABLISHED, NEWS, Event, ProtocolError
 from asyncli.template import Filled
 from asyncli.text import brief
 
@@ -171,7 +171,7 @@ class FrameReader:
             stays = self._goaway is None and self._stream < MOST_STREAM
             return Event(status, stays, kind=ANSWER, reply=reply, own=bool(self.lost))
         if self._leaves:
-            return Event(self._goaway or 0, False, kind=LEAVING, rest=self._why)
+            return Event(self._goaway or 0, False, kind=CLOSING, rest=self._why)
         return Event(0, True, kind=NEWS, reply=reply) if self.read else None
 
     def _of_handshake(self) -> Event | None:

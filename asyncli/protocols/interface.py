@@ -21,7 +21,7 @@ from asyncli.records import ProtocolCounts
 
 #: What an event is: the answer to a heartbeat or a request; something else that shows that the peer lives; the peer says goodbye;
 #: it grants what :meth:`Protocol.handshake` asked for.
-ANSWER, NEWS, LEAVING, ESTABLISHED = range(4)
+ANSWER, NEWS, CLOSING, ESTABLISHED = range(4)
 
 
 class ProtocolError(Exception):
@@ -31,7 +31,7 @@ class ProtocolError(Exception):
 class Event(msgspec.Struct, frozen=True):
     """What one read meant. ``status``: of HTTP, or the code of a goodbye; 0: none. ``body_bytes``: without framing. ``reply``:
     bytes to send at once. ``messages``: what came whole that nobody asked for. ``rest``: of ESTABLISHED, what came after it; of
-    LEAVING, why, as the peer says it. ``own``: of ANSWER, the same bytes would mean something else, of another row or next time.
+    CLOSING, why, as the peer says it. ``own``: of ANSWER, the same bytes would mean something else, of another row or next time.
     """
 
     status: int
@@ -57,7 +57,7 @@ class Protocol:
     #: None: rows send heartbeats. Else they listen, and one that hears nothing for so long is dead.
     silence_s: float | None = None
     #: For so long the peer's close is awaited after a goodbye; None: as an answer.
-    parting_s: float | None = None
+    close_timeout_s: float | None = None
 
     def heartbeat_for(self, row: int, target: int) -> bytes:
         """The next heartbeat of a row that is connected to this URL of the plan, where each has its own."""
@@ -77,15 +77,15 @@ class Protocol:
         """The last words on a connection that stands, after which the peer closes it; b"": none."""
         return b""
 
-    def take_missing(self) -> list[int]:
+    def take_rows_missing_streams(self) -> list[int]:
         """The rows that have begun, since the last call, to hold fewer streams than they are to."""
         return []
 
-    def ask_again(self, row: int, target: int) -> bytes:
+    def reopen_streams(self, row: int, target: int) -> bytes:
         """What opens the streams that a row misses, between two heartbeats; b"": it misses none."""
         return b""
 
-    def reopens_after_s(self, row: int) -> float:
+    def reopen_delay_s(self, row: int) -> float:
         """The least wait that the row's peer has asked for before it is connected to again."""
         return 0.0
 

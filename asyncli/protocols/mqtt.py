@@ -11,7 +11,7 @@ import struct
 from collections.abc import Container
 
 from asyncli.mqtt_values import REASONS, topic_and_qos
-from asyncli.protocols.interface import ANSWER, ESTABLISHED, LEAVING, NEWS, Event, Protocol, ProtocolError
+from asyncli.protocols.interface import ANSWER, CLOSING, ESTABLISHED, NEWS, Event, Protocol, ProtocolError
 from asyncli.protocols.mqtt_properties import (
     OF_ANSWER,
     OF_CONNACK,
@@ -124,7 +124,7 @@ class _Packets:
                 self._wanted = wanted.upto - at
                 break
             if self._reason >= 0:
-                return Event(self._reason, False, self._body_bytes, LEAVING, b"", self._messages, self._why)
+                return Event(self._reason, False, self._body_bytes, CLOSING, b"", self._messages, self._why)
             if shaking and not self.awaits:
                 return Event(0, True, self._body_bytes, ESTABLISHED, self._reply, self._messages, data[at:])
         if self._messages or self._body_bytes or self._reply:

@@ -12,7 +12,7 @@ from array import array
 from asyncli.core.histogram import Histogram
 from asyncli.protocols.grant import AnswerHead, Grant, Refusals, shown_bytes
 from asyncli.protocols.http1 import Head, Scanner, head_of
-from asyncli.protocols.interface import ESTABLISHED, LEAVING, NEWS, Event, Protocol, ProtocolError
+from asyncli.protocols.interface import CLOSING, ESTABLISHED, NEWS, Event, Protocol, ProtocolError
 from asyncli.protocols.words import StreamWords
 from asyncli.records import ProtocolCounts
 from asyncli.template import Fields, Filled
@@ -81,7 +81,7 @@ class Stream(Protocol):
                 self._last = (data, body, event, said, wait_ms)
         return event
 
-    def reopens_after_s(self, row: int) -> float:
+    def reopen_delay_s(self, row: int) -> float:
         wait_ms = self._waits_ms[row] if row < len(self._waits_ms) else 0
         if wait_ms:
             self._retry_s.add(wait_ms // 1000)
@@ -143,7 +143,7 @@ class _Bytes(Scanner):
     def said(self, ended: bool) -> tuple[Event, None, None]:
         """What the last read said."""
         size, self._told = self._body_bytes - self._told, self._body_bytes
-        return Event(0, not ended, size, LEAVING if ended else NEWS), None, None
+        return Event(0, not ended, size, CLOSING if ended else NEWS), None, None
 
 
 class _Events(Scanner):
@@ -176,7 +176,7 @@ class _Events(Scanner):
         """
         event, last, wait_ms = _LIFE, self._last_id, self._wait_ms
         if ended or self._messages:
-            event = Event(0, not ended, self._message_bytes, LEAVING if ended else NEWS, b"", self._messages)
+            event = Event(0, not ended, self._message_bytes, CLOSING if ended else NEWS, b"", self._messages)
         self._begin_read()
         return event, last, wait_ms
 

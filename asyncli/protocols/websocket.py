@@ -14,7 +14,7 @@ from binascii import b2a_base64
 from collections.abc import Callable, Sequence
 
 from asyncli.protocols.grant import AnswerHead, Grant, Refusals
-from asyncli.protocols.interface import ANSWER, ESTABLISHED, LEAVING, NEWS, Event, Protocol, ProtocolError
+from asyncli.protocols.interface import ANSWER, CLOSING, ESTABLISHED, NEWS, Event, Protocol, ProtocolError
 from asyncli.spoken import NOT_OFFERED
 from asyncli.template import Fields, Filled
 
@@ -176,7 +176,7 @@ class ServerFrames:
         if self.close is not None:
             # Code 0: none was sent, and then none is sent back.
             bye = frame(CLOSE, struct.pack(">H", self.close) if self.close else b"", entropy(4))
-            return Event(self.close, False, self.body_bytes, LEAVING, bye, self.messages, self.why)
+            return Event(self.close, False, self.body_bytes, CLOSING, bye, self.messages, self.why)
         reply = b"" if self.ping is None else frame(PONG, self.ping, entropy(4))
         news = bool(reply or self.messages or self.body_bytes)
         if answer and not news:

@@ -19,7 +19,7 @@ from ohmqtt.packet import (
 )
 from ohmqtt.property import MQTTConnAckProps, MQTTPublishProps
 
-from asyncli.protocols.interface import ANSWER, ESTABLISHED, LEAVING, NEWS, Event, ProtocolError
+from asyncli.protocols.interface import ANSWER, CLOSING, ESTABLISHED, NEWS, Event, ProtocolError
 from asyncli.protocols.mqtt import Mqtt
 from asyncli.protocols.words import MqttWords
 from asyncli.template import Fields
@@ -152,9 +152,9 @@ LONG = MQTTPublishPacket("a", bytes(300), qos=MQTTQoS.Q2, packet_id=9, propertie
         (_of_qos(MQTTQoS.Q2) + _of_qos(MQTTQoS.Q2, dup=True), NEWS, 1, 1, MQTTPubRecPacket(9).encode() * 2),
         (MQTTPubRelPacket(9).encode(), NEWS, 0, 0, MQTTPubCompPacket(9).encode()),
         (MQTTPubRelPacket(9, MQTTReasonCode.PacketIdentifierNotFound).encode(), NEWS, 0, 0, MQTTPubCompPacket(9).encode()),
-        (MQTTDisconnectPacket(MQTTReasonCode.ServerShuttingDown).encode() + b"\xff", LEAVING, 0, 0, b""),
-        (MQTTDisconnectPacket().encode(), LEAVING, 0, 0, b""),
-        (b"\xe0\x08\x8b\x06\x1f\0\x03why", LEAVING, 0, 0, b""),
+        (MQTTDisconnectPacket(MQTTReasonCode.ServerShuttingDown).encode() + b"\xff", CLOSING, 0, 0, b""),
+        (MQTTDisconnectPacket().encode(), CLOSING, 0, 0, b""),
+        (b"\xe0\x08\x8b\x06\x1f\0\x03why", CLOSING, 0, 0, b""),
     ],
 )
 def test_what_packets_mean(data: bytes, kind: int, messages: int, size: int, reply: bytes) -> None:
