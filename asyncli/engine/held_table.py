@@ -186,7 +186,7 @@ class ConnectionTable:
             connections.wheel.add(row, later)
 
     def _reopen_streams(self, now: float) -> None:
-        """Reopen lost streams: all of a row at once, rows as fast as the ramp, and after a pending heartbeat, which may be a HEAD."""
+        """Reopen lost streams: all of a row at once, rows as fast as the ramp, not during a heartbeat, which may be a HEAD."""
         connections, missing = self._connections, self._missing
         for due in connections.missing_streams(now):
             heappush(missing, due)

@@ -1,4 +1,4 @@
-"""What is spoken on connections. To add a protocol: a file here, its words in words.py, and its lines below."""
+"""The protocols that connections speak. To add one: a file here, its settings in words.py, and a case below."""
 
 from __future__ import annotations
 
@@ -11,10 +11,8 @@ from asyncli.template import Fields
 
 
 def new_protocol(words: Words, entropy: Callable[[int], bytes], fields: Fields) -> Protocol:
-    """What the held connections of one table speak. ``entropy`` gives so many random bytes; ``fields``: of the templates in
-    ``words``.
-    """
-    # What HTTP does not need, its workers do not load: hashlib brings OpenSSL, deflate zlib.
+    """The protocol of a table's connections. ``entropy(n)`` returns n random bytes; ``fields``: of templates in ``words``."""
+    # Imported late, so that workers of HTTP do not load them: hashlib loads OpenSSL, deflate zlib.
     match words:
         case HttpWords():
             return Http1(words.method, words.requests, fields)
@@ -45,5 +43,5 @@ def new_protocol(words: Words, entropy: Callable[[int], bytes], fields: Fields) 
 
 
 def new_reader(method: str) -> Reader:
-    """What reads one answer of a bench."""
+    """A reader of one answer of a bench."""
     return Scanner(method)

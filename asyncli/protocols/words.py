@@ -1,6 +1,6 @@
-"""What the connections of a run say, as plain data: a kind for each protocol.
+"""What the connections of a run send and expect, as plain data: a struct for each protocol.
 
-What is sent is a template (template.py): an open one, but ``client_id`` and the topics of ``subscribe``.
+Bytes to send are templates (template.py): open ones, except ``client_id`` and the topics of ``subscribe``.
 """
 
 from __future__ import annotations
@@ -9,15 +9,15 @@ import msgspec
 
 
 class HttpWords(msgspec.Struct, frozen=True, tag="http"):
-    """``requests``: the bytes of a heartbeat for each URL of the plan."""
+    """``requests``: a heartbeat for each URL of the plan."""
 
     method: str
     requests: tuple[bytes, ...]
 
 
 class WebSocketWords(msgspec.Struct, frozen=True, tag="websocket"):
-    """``requests``: of each URL the upgrade's request, without its key and the empty line; ``message``: the text of a heartbeat,
-    or b"" for pings; ``deflate``: they offer permessage-deflate.
+    """``requests``: the upgrade request for each URL, without its key and the empty line; ``message``: the text of a heartbeat,
+    or b"" for pings; ``deflate``: offer permessage-deflate.
     """
 
     requests: tuple[bytes, ...]
@@ -26,8 +26,8 @@ class WebSocketWords(msgspec.Struct, frozen=True, tag="websocket"):
 
 
 class StreamWords(msgspec.Struct, frozen=True, tag="stream"):
-    """``requests``: of each URL the request, without the empty line; ``events``: what answers are server-sent events;
-    ``silence_s``: the longest silence that is none.
+    """``requests``: the request for each URL, without the empty line; ``events``: the answers are server-sent events;
+    ``silence_s``: the longest allowed silence.
     """
 
     requests: tuple[bytes, ...]
@@ -36,8 +36,8 @@ class StreamWords(msgspec.Struct, frozen=True, tag="stream"):
 
 
 class TcpWords(msgspec.Struct, frozen=True, tag="tcp"):
-    """``send``: the bytes of a heartbeat, b"" for none; ``expect``: its answer, and ``greeting`` what the peer says first, as
-    :func:`~asyncli.protocols.tcp.parse_expected` reads them; ``silence_s``: without heartbeats, the longest silence that is none.
+    """``send``: a heartbeat, b"" for none; ``expect``: its answer, and ``greeting``: what the peer sends first, both for
+    :func:`~asyncli.expected.parse_expected`; ``silence_s``: without heartbeats, the longest allowed silence.
     """
 
     send: bytes = b""
@@ -57,8 +57,8 @@ class MqttWords(msgspec.Struct, frozen=True, tag="mqtt"):
 
 
 class Http2Words(msgspec.Struct, frozen=True, tag="http2"):
-    """``heads``: of each URL a HEAD, as HTTP/1.1 says it; none: heartbeats are pings. ``gets``: likewise of the GETs that each
-    connection holds ``streams`` of. ``table``: they use the server's dynamic table.
+    """``heads``: a HEAD for each URL, in HTTP/1.1's form; none: heartbeats are pings. ``gets``: likewise the GETs, of which each
+    connection holds ``streams`` open. ``table``: use the server's dynamic table.
     """
 
     heads: tuple[bytes, ...] = ()

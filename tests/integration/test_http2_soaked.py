@@ -175,7 +175,7 @@ def test_what_servers_of_http2_should_not_do_has_each_its_cause(tmp_path: Path) 
     assert (counts["held"], counts["opened"], counts["failures"]) == (20, 70, {})
     assert protocol["goodbyes"] == {"11": 10}
     assert protocol["broken"] == {
-        "a push, though it was not granted": 10,
+        "a push, though our SETTINGS disable it": 10,
         "a header of the dynamic table, which was not granted": 10,
         "RST_STREAM of code 7 in place of an answer": 10,
     }
