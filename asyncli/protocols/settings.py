@@ -97,7 +97,7 @@ class StreamSettings(msgspec.Struct, frozen=True, tag="stream"):
 
 class TcpSettings(msgspec.Struct, frozen=True, tag="tcp"):
     """``send``: the bytes of a heartbeat, b"" for none; ``expect``: its answer, and ``greeting``: what the peer sends first, as
-    :func:`~asyncli.protocols.tcp.parse_expected` reads them; ``silence_s``: without heartbeats, a connection without a byte for
+    :func:`~asyncli.expected.parse_expected` reads them; ``silence_s``: without heartbeats, a connection without a byte for
     longer is dead.
     """
 

@@ -35,7 +35,7 @@ from asyncli.protocols.http2_frames import (
     WINDOW_UPDATE,
     frame,
 )
-from asyncli.protocols.interface import ANSWER, ESTABLISHED, LEAVING, ProtocolError
+from asyncli.protocols.interface import ANSWER, CLOSING, ESTABLISHED, ProtocolError
 from asyncli.protocols.settings import Http2Settings
 from asyncli.records import ProtocolCounts
 from asyncli.template import Fields
@@ -237,7 +237,7 @@ def _read(protocol: Http2, parts: list[bytes], heads: bool) -> Said:
                     protocol.heartbeat_for(0, 0)
             elif event.kind == ANSWER:
                 said, awaiting = said._replace(status=event.status, left=None if event.keep_alive else 0), False
-            elif event.kind == LEAVING:
+            elif event.kind == CLOSING:
                 said = said._replace(left=event.status)
             if said.left is not None:
                 return said
