@@ -74,7 +74,7 @@ class DelayServer(LabServer):
 
     name = "delay-server"
     label = "asyncli's delay server"
-    called = "the delay server"
+    display_name = "the delay server"
     version = asyncli.__version__
     workers = 1
     prints_when_ready = True

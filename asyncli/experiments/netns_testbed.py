@@ -103,9 +103,8 @@ class Programs:
         log = Path(self._folder.name) / f"{len(self.running)}.log"
         argv = [sys.executable, "-m", module, *words]
         with log.open("wb") as stream, self._network.inside(host):
-            process = child.spawn(
-                argv, stdout=stream.fileno(), stderr=stream, cwd=log.parent, env={**child.finds_us(), **(environment or {})}
-            )
+            env = child.import_environment() | dict(environment or {})
+            process = child.spawn(argv, stdout=stream.fileno(), stderr=stream, cwd=log.parent, env=env)
         self.running.append(found := Running(host, what, process, log))
         return found
 

@@ -207,7 +207,7 @@ async def charged(context: Context, server: LabServer) -> AsyncIterator[Charges]
                 context.findings.append(no_group(error.strerror or str(error)))
             await stack.enter_async_context(server)
         else:
-            with child.inside(group.folder / "cgroup.procs"):
+            with child.in_cgroup(group.folder / "cgroup.procs"):
                 await stack.enter_async_context(server)
             stack.callback(asyncio.create_task(charges.read(group)).cancel)
         yield charges
