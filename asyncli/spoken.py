@@ -9,7 +9,7 @@ import msgspec
 Requests = Literal["heartbeats", "connections", "none"]
 
 
-class Spoken(msgspec.Struct, frozen=True):
+class ProtocolFacts(msgspec.Struct, frozen=True):
     """``title``: in reports. ``schemes``: in the clear, and over TLS, with their usual ``ports``; None: it has none. ``keys``:
     fields of a plan that are its own. ``asks_by_http``: its requests are of HTTP, which have headers. ``requests``: what a server
     of HTTP counts as such; None: nobody knows. ``flag``: how it is asked for where its schemes are another's.
@@ -26,13 +26,13 @@ class Spoken(msgspec.Struct, frozen=True):
 
 _WEB = ("http", "https"), (80, 443)
 PROTOCOLS = {
-    "http": Spoken("HTTP", *_WEB, ("method", "http_protocol", "http2"), True, "heartbeats"),
-    "http2": Spoken("HTTP/2", *_WEB, ("http2", "h2_heartbeat", "h2_table", "streams"), True, "heartbeats", "--http2"),
-    "sse": Spoken("Server-sent events", *_WEB, ("http_protocol", "silence_s"), True, "connections", "--protocol sse"),
-    "stream": Spoken("HTTP stream", *_WEB, ("http_protocol", "silence_s"), True, "connections", "--protocol stream"),
-    "websocket": Spoken("WebSocket", ("ws", "wss"), (80, 443), ("ws_message", "ws_deflate"), True, "connections"),
-    "tcp": Spoken("TCP", ("tcp", "tls"), None, ("send", "expect", "greeting", "silence_s")),
-    "mqtt": Spoken("MQTT", ("mqtt", "mqtts"), (1883, 8883), ("mqtt_version", "mqtt_id", "mqtt_login", "subscribe")),
+    "http": ProtocolFacts("HTTP", *_WEB, ("method", "http_protocol", "http2"), True, "heartbeats"),
+    "http2": ProtocolFacts("HTTP/2", *_WEB, ("http2", "h2_heartbeat", "h2_table", "streams"), True, "heartbeats", "--http2"),
+    "sse": ProtocolFacts("Server-sent events", *_WEB, ("http_protocol", "silence_s"), True, "connections", "--protocol sse"),
+    "stream": ProtocolFacts("HTTP stream", *_WEB, ("http_protocol", "silence_s"), True, "connections", "--protocol stream"),
+    "websocket": ProtocolFacts("WebSocket", ("ws", "wss"), (80, 443), ("ws_message", "ws_deflate"), True, "connections"),
+    "tcp": ProtocolFacts("TCP", ("tcp", "tls"), None, ("send", "expect", "greeting", "silence_s")),
+    "mqtt": ProtocolFacts("MQTT", ("mqtt", "mqtts"), (1883, 8883), ("mqtt_version", "mqtt_id", "mqtt_login", "subscribe")),
 }
 #: What a plan's ``protocol`` has http:// URLs speak.
 STREAMS = ("sse", "stream")
