@@ -1,4 +1,4 @@
-"""The exit statuses, a contract with other tools."""
+"""The exit statuses, which other tools rely on."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ MODEL_MAY_IMPORT: dict[str, set[str]] = {
     "plan_file": {"errors", "plan", "units"},
     "data_file": {"consistency", "errors", "plan", "protocol_table", "template", "units"},
     "records": {"core.adding", "core.histogram", "text"},
-    "findings": {"mqtt_values", "records", "protocol_table", "units"},
+    "findings": {"metrics", "mqtt_values", "records", "protocol_table", "units"},
     "samples": {"records"},
     "topology": {"metrics", "records"},
     "run": {"plan", "records", "samples", "topology"},

@@ -11,7 +11,7 @@ import msgspec
 from asyncli.metrics import PROBE, STATUS_CONNECTS, STATUS_UNANSWERED
 from asyncli.records import Tick
 from asyncli.run import Run
-from asyncli.samples import Series, began_anew
+from asyncli.samples import Series, counter_resets
 
 Pair = Literal["asked", "held", "accepts", "handled", "requests"]
 
@@ -178,7 +178,7 @@ class Pages:
         #: Places of the first page after each restart, and the counter on the page before and on it.
         self.counter = "accepts" if len(columns["accepts"]) else "requests"
         counted = page[self.counter]
-        self.restarts = began_anew(counted.tolist())
+        self.restarts = counter_resets(counted.tolist())
         self.restarted_s = [instants[at] for at in self.restarts]
         self.around = [(float(counted[at - 1]), float(counted[at])) for at in self.restarts]
         for name in ("accepts", "handled", "requests"):

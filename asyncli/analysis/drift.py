@@ -22,7 +22,7 @@ from asyncli.analysis.trend import FEWEST_POINTS, Trend, trend
 from asyncli.findings.drift import by_the_hour, drift_grows, drift_unknown
 from asyncli.records import Finding
 from asyncli.run import Run
-from asyncli.samples import Series, began_anew
+from asyncli.samples import Series, counter_resets
 from asyncli.units import format_bytes, format_count, format_duration
 
 MetricName = Literal["server_user", "kernel", "generator_user", "host_total"]
@@ -282,7 +282,7 @@ def _restarts(run: Run) -> list[float]:
     """When the server was restarted (s): by its counters, or by half of its processes ending at once."""
     accepts, ended = run.series(metrics.STATUS_ACCEPTS), run.series(metrics.SERVER_ENDED)
     processes = run.series(metrics.SERVER_PROCESSES)
-    found = {accepts.t_s[place] for place in began_anew(accepts.values)}
+    found = {accepts.t_s[place] for place in counter_resets(accepts.values)}
     for (_, before), (t_s, after) in pairwise(zip(ended.t_s, ended.values, strict=True)):
         if after > before and after - before >= 0.5 * (processes.last(t_s) or math.inf):
             found.add(t_s)

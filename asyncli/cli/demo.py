@@ -29,7 +29,7 @@ def command(server: str | None, tls: bool, **values: Any) -> int:
     # A plan needs a URL; the lab's is known once it runs.
     kind = lab.kind_of(server or "nginx")
     scheme = "http" if values.get("protocol") else kind.scheme
-    asked = {"urls": [url_of(scheme, "127.0.0.1:1", tls)], "connections": kind.usual, "keepalive": 60, "hold": "60s"}
+    asked = {"urls": [url_of(scheme, "127.0.0.1:1", tls)], "connections": kind.default_size, "keepalive": 60, "hold": "60s"}
     if values.get("protocol"):
         # Nobody publishes to them.
         asked["silence"] = "forever"

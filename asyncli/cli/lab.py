@@ -11,7 +11,7 @@ from asyncli.errors import PlanError
 from asyncli.lab import NAMES
 from asyncli.units import parse_count
 
-_NAMES = "\n".join(f"  {name:15} {known.words}" for name, known in NAMES.items())
+_NAMES = "\n".join(f"  {name:15} {known.description}" for name, known in NAMES.items())
 _HELP = f"""Start a local server, print its address, and run it until Ctrl-C.
 
 \b

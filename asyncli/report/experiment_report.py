@@ -95,7 +95,7 @@ def server_labels(record: Record) -> str:
 
 
 def _table(table: FigureTable) -> list[doc.Block]:
-    columns, rows = table.told, []
+    columns, rows = table.filled_columns, []
     for row in table.rows:
         rows.append(doc.TableRow(row.label, ["\n".join(cell(row, one.key, one.unit)).rstrip("\n") for one in columns]))
         if row.source:

@@ -85,7 +85,7 @@ LINES: list[tuple[str, str]] = [
     ("explain worker_", "TERM: nothing is called 'worker_'"),
     ("bench URL -c 0", "--connections: '0' is below 1"), ("bench URL --rate 0", "--rate: '0' is below 1"),
     ("bench URL --pipeline 5 --short", "--pipeline: a connection for each request cannot carry 5; leave --short out"),
-    ("bench URL --pipeline 5 --rate 5", "--pipeline: at a rate each request has its own instant"),
+    ("bench URL --pipeline 5 --rate 5", "--pipeline: at a rate each request has its own due time"),
     ("bench URL --pipeline 5 --method POST", "--pipeline: a POST may not be sent again"),
     ("bench URL --body @missing", "--body: 'missing' cannot be read (No such file or directory)"),
     ("bench URL --server-pid 4000000", "--server-pid: no process 4000000"), ("bench URL -c 60k --workers 1", "descriptors per process"),

@@ -226,12 +226,12 @@ def test_each_concludes_from_nothing_at_all(name: str) -> None:
     plan = plan_of(known, True, {})
     assert known.conclude(plan, Rounds()) == Conclusions()
     assert plan_of(known, False, msgspec.to_builtins(plan)) == plan
-    assert "{" not in "".join(known.said(plan))
+    assert "{" not in "".join(known.title_and_question(plan))
 
 
 def test_a_record_says_what_was_asked_and_not_what_is_usual() -> None:
     clients = load("two-clients")
-    assert clients.said(plan_of(clients, True, {}))[0].endswith("1,000")
+    assert clients.title_and_question(plan_of(clients, True, {}))[0].endswith("1,000")
 
 
 def test_a_plan_by_its_defaults_the_taste_and_the_user() -> None:

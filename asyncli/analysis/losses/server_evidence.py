@@ -11,7 +11,7 @@ import msgspec
 from asyncli.analysis.constants import MINUTE_S, MISSED_S
 from asyncli.metrics import CLOCK_SUSPENDED_S, SILENT, TCP, TCP_RETRANS_SEGS
 from asyncli.run import Run
-from asyncli.samples import Series, began_anew, metrics_of
+from asyncli.samples import Series, counter_resets, metrics_of
 
 # Evidence may be this far from the loss (s).
 _NEAR_S = 5.0
@@ -147,7 +147,7 @@ class ServerEvidence:
                 found.gone, found.restarted = False, True
         counts = self._status["accepts"].between(from_s - _NEAR_S, to_s + 2 * _NEAR_S).values
         if len(counts) > 1:
-            found.restarted = bool(began_anew(counts)) or bool(found.restarted)
+            found.restarted = bool(counter_resets(counts)) or bool(found.restarted)
         found.ended = self._rise(self._server["ended"], from_s, to_s)
         found.reconnected = self._rise(self._status["connects"], from_s, to_s)
         found.excess = self._excess(from_s, to_s, count)

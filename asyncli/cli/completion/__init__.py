@@ -94,7 +94,7 @@ def _words(command: str, param: click.Parameter, metavar: str) -> Mapping[str, s
     if metavar == "NAME" and (command, param.name) in (("lab", "name"), ("demo", "server")):
         from asyncli.lab import NAMES
 
-        return {name: known.words for name, known in NAMES.items()}
+        return {name: known.description for name, known in NAMES.items()}
     return dict.fromkeys(metavar.split("|"), "") if _CHOICES.fullmatch(metavar) else {}
 
 
