@@ -14,9 +14,9 @@ from asyncli.errors import PlanError
 @click.command(name="compare")
 @click.argument("runs", nargs=-1, metavar="A.db B.db [C.db]...")
 @click.option("--json", "json_file", metavar="FILE", help="Write the comparison as JSON instead; '-' for standard output.")
-@click.option("--html", "html_file", metavar="FILE", help="Write it as one HTML page that opens offline; '-' likewise.")
+@click.option("--html", "html_file", metavar="FILE", help="Write it as one offline HTML page; '-' likewise.")
 def command(runs: tuple[str, ...], json_file: str | None, html_file: str | None) -> int:
-    """Say what differs between runs, with 95 % intervals, and which differences are real.
+    """Report the differences between runs, with 95 % intervals, and which of them are real.
 
     Each run is compared with the first: two builds of a server, two configurations. The exit status is 0 whatever differs.
     """

@@ -120,9 +120,9 @@ class JsonView(_Log):
             self._say("phase", state.elapsed_s, state.phase, {})
         if state.elapsed_s >= self._next_s:
             self._next_s = state.elapsed_s + _LINE_EVERY_S
-            self.say_now(state)
+            self.print_status(state)
 
-    def say_now(self, state: LiveState) -> None:
+    def print_status(self, state: LiveState) -> None:
         """Write the status between two lines."""
         self._say("status", state.elapsed_s, state.phase, status(state))
 

@@ -196,7 +196,7 @@ def test_a_server_that_falls_silent_is_seen_before_its_connections_are_given_up(
     for waits_s, awaiting in ((0.9, 120), (6.2, 100_000)):
         fold.tick(150.0 + waits_s, Tick(held=100_000, awaiting=awaiting, longest_wait_s=waits_s))
         state, log = fold.state(), io.StringIO()
-        JsonView(run.plan, Console(file=log)).say_now(state)
+        JsonView(run.plan, Console(file=log)).print_status(state)
         page, status = Look(run.plan, state)._repr_html_(), json.loads(log.getvalue())
         shown[waits_s] = [plain_line(state), drawn(run.plan, state, 80), re.sub("<[^>]*>", " ", page)]
         assert (status["unanswered"], status["longest_wait_s"]) == ((0, 0.0) if waits_s < 1 else (awaiting, waits_s))
