@@ -27,7 +27,7 @@ from asyncli.plan import Layer, Plan, build_plan, load_plan, plan_document
 from asyncli.records import Environment, Finding
 from asyncli.report import comparison_report
 from asyncli.report.answer import answer, one_line, server_name, why
-from asyncli.report.comparison_report import require_some
+from asyncli.report.comparison_report import require_comparable
 from asyncli.report.figures.drawing import NothingToDraw, Style
 from asyncli.report.figures.events import timeline_panels
 from asyncli.report.figures.panels import timeline
@@ -64,7 +64,7 @@ def compare(first: str | os.PathLike[str], *others: str | os.PathLike[str]) -> C
 
     Raises :class:`~asyncli.errors.StoreError` for a file that cannot be read or compared, PlanError for a single run.
     """
-    require_some("compare", 1 + len(others))
+    require_comparable("compare", 1 + len(others))
     runs = (first, *others)
     files = ((Path(one), one.records if isinstance(one, Recorded) else None) for one in runs)
     return Compared(compare_results(files))

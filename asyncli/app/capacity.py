@@ -37,7 +37,7 @@ from asyncli.plan import Plan, shown_plan
 from asyncli.preflight import checks_to_findings, refusals, refuse
 from asyncli.preflight.checks import host_checks
 from asyncli.records import Check, Environment, Finding, Phase, Sample
-from asyncli.report.capacity_report import SCHEMA, Capacity, Step, of_one_age, step_line, step_of
+from asyncli.report.capacity_report import SCHEMA, Capacity, Step, step_line, step_of, with_lifetime_limit
 from asyncli.report.livestate import LiveObserver
 from asyncli.topology import place_of
 from asyncli.units import format_bytes, format_count, format_duration, format_many
@@ -125,12 +125,12 @@ class CapacitySearch:
         tried = [one.tried for one in self.steps]
         known = bracket(tried)
         word, why = verdict(self.search, tried, gone=bool(self._gone), broken=self._broken, stopped=self._stopping)
-        steps = of_one_age(self.steps) if word == "failed" else self.steps
+        steps = with_lifetime_limit(self.steps) if word == "failed" else self.steps
         failed = [one for one in steps if one.outcome == "failed"]
         decisive = [one for one in failed if one.asked == known.failed]
         if word == "failed":
             # Of few, too few have ended to say why; the largest step has the most.
-            timed, told = [one for one in failed if one.tried.timed], [one for one in failed if one.is_told]
+            timed, told = [one for one in failed if one.tried.timed], [one for one in failed if one.is_explained]
             sure = [one for one in failed if not one.tried.chance]
             decisive = sorted(timed or told or sure or decisive, key=lambda one: one.asked)
         why = why if self.unheard is None else self.unheard.evidence

@@ -197,7 +197,7 @@ def test_a_run_that_is_being_written_goes_on(tmp_path: Path) -> None:
         (one,) = listing(tmp_path)["runs"]
         assert (one["complete"], one["live"]) == (False, True)
         assert one["bytes"] == sum((tmp_path / name).stat().st_size for name in ("live.db", "live.db-wal")) > 4096
-        assert "going on" in ran(runs_command, tmp_path)[1]
+        assert "running" in ran(runs_command, tmp_path)[1]
     finally:
         writer.close(False)
     os.utime(tmp_path / "live.db", (old, old))
