@@ -78,7 +78,7 @@ def command(
     console = Console(stderr="-" in files.values(), highlight=False)
     show = speaker(console, quiet or not console.is_terminal, "dim")
     bench = Bench(
-        plan, on_tick=lambda t_s, tick: show(tick_line(t_s, tick)), wait_for_server_s=wait_s, says=speaker(console, quiet, "dim")
+        plan, on_tick=lambda t_s, tick: show(tick_line(t_s, tick)), wait_for_server_s=wait_s, say=speaker(console, quiet, "dim")
     )
     run: BenchRun | None = None
 

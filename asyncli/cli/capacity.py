@@ -97,7 +97,7 @@ def _run(
 
     from rich.console import Console
 
-    from asyncli.app.capacity import CapacitySearch, bounded
+    from asyncli.app.capacity import CapacitySearch, make_search
     from asyncli.app.results import free_name
     from asyncli.cli.outputs import deliver, file_writers, made_folder, printing, require_files
     from asyncli.cli.screen import Screen, speaker
@@ -114,7 +114,7 @@ def _run(
 
     async def work() -> None:
         nonlocal search
-        asked = await bounded(plan, start, most, within)
+        asked = await make_search(plan, start, most, within)
         because = f", the most that this host can carry ({asked.bound.partition(':')[0]})" if asked.bound else ""
         preface = [f"from {format_count(min(start, asked.most))} to at most {format_count(asked.most)} connections{because}"]
         preface += [f"warning: {hint}"] if hint else []
@@ -129,7 +129,7 @@ def _run(
             search = CapacitySearch(
                 msgspec.structs.replace(plan, connections=asked.most), asked, folder,
                 # A log gets one line per step.
-                onlooker=lambda of: Screen(of, console, quiet or not console.is_terminal), say=say_after_preface,
+                make_observer=lambda of: Screen(of, console, quiet or not console.is_terminal), say=say_after_preface,
             )  # fmt: skip
             await search.run()
 
@@ -139,7 +139,7 @@ def _run(
         return search is not None
 
     finished = asyncio.run(until_stopped(work(), stop))
-    if search is None or not (search.steps or search.unheard):
+    if search is None or not (search.steps or search.no_listener):
         print("asyncli: interrupted during the first step; there is nothing to report", file=sys.stderr)
         return INTERRUPTED
     found = search.found

@@ -42,7 +42,7 @@ class Screen(LiveObserver):
                 return
             self._console.print(plain_line(self.fold.state()), soft_wrap=True, markup=False, highlight=False)
 
-    def look(self, at_once: bool) -> None:
+    def show(self, at_once: bool) -> None:
         """Update the view. A terminal that is gone ends the view, not the soak."""
         try:
             self._view.update(self.fold.state())

@@ -95,7 +95,7 @@ def _follow(path: Path, log_json: bool) -> int:
         with view:
             noted_s = 0.0
             while True:
-                _fold_news(fold, news, None if isinstance(view, LiveView) else view.tell_findings)
+                _fold_news(fold, news, None if isinstance(view, LiveView) else view.write_findings)
                 why = _why_ended(follower, news)
                 ended = bool(why) and (news.complete or not follower.is_open)
                 if ended:

@@ -60,7 +60,7 @@ LINES: list[tuple[str, str]] = [
     ("-c 0 -k 60 URL", "--connections: '0' is below 1"),
     ("soak --hold until 07:00 URL", "--hold: 'until' has no time behind it; write both in quotes, for example 'until 07:00'"),
     ("soak URL --ramp 1/s --batch 5", "--ramp and --batch: both say how fast the ramp is"),
-    ("soak URL --abort", "--abort: there is no limit that it could stop at"),
+    ("soak URL --abort", "--abort: there is no limit to stop at"),
     ("soak URL --header A:1 --header host:a --header Host:b", "--header: 'Host: b' is a second Host"),
     ("soak URL --fail-if lots>1", "--fail-if: 'lots' is not a number of a run; did you mean 'lost'?"),
     ("soak URL --plan limit.toml", "--fail-if: 'lots' is not a number of a run"),
