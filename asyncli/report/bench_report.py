@@ -1,4 +1,4 @@
-"""A bench as a document, in the terms of ab, and as JSON."""
+"""A bench as a document, in ab's terms, and as JSON."""
 
 from __future__ import annotations
 
@@ -55,27 +55,24 @@ def tick_line(t_s: float, tick: Tick) -> str:
 
 
 def bench_document(found: BenchResult) -> doc.Document:
-    """Verdict, what was asked and done, times, percentiles, findings."""
+    """The document: verdict, load and results, times, percentiles, findings."""
     findings = found.findings
     if found.verdict == "untested" and not found.connections.opened:
         # Nothing was measured: only the reason matters.
         findings, measured = [one for one in findings if one.severity == "error"], []
     else:
         columns = [doc.TableColumn("", kind="words")]
-        rows = [doc.TableRow(f"  {name}", [oneline(words)]) for name, words in _rows(found)]
+        rows = [doc.TableRow(f"  {name}", [oneline(text)]) for name, text in _rows(found)]
         measured = [
-            doc.Section(
-                "numbers", "What was measured", [doc.DataTable("", columns, rows, "What was measured", kind="keys", width=0)]
-            ),
+            doc.Section("numbers", "Results", [doc.DataTable("", columns, rows, "Results", kind="keys", width=0)]),
             doc.Section("times", "Times", _times(found)),
             doc.Section("percentiles", "Percentiles", _percentiles(found)),
         ]
-    told = [doc.ItemList(doc.finding_items(findings))]
     rule = [doc.Paragraph(f"The rule: {RULE}", style="dim")] if found.verdict != "passed" else []
     sections = [
         doc.Section("answer", "", [doc.VerdictLine(found.verdict, found.why)]),
         *measured,
-        doc.Section("findings", "Findings", [*told, *rule]),
+        doc.Section("findings", "Findings", [doc.ItemList(doc.finding_items(findings)), *rule]),
     ]
     return doc.Document("bench", f"bench: {found.verdict}", oneline(found.why), [], sections)
 
@@ -84,49 +81,44 @@ def _rows(found: BenchResult) -> Iterable[tuple[str, str]]:
     server, requests, connections = found.environment["server"], found.requests, found.connections
     label = "unknown" if server["label"] == "the server" else server["label"]
     yield "server", f"{label} at {', '.join(found.plan.urls)}"
-    yield "asked", asked(found.plan, found.workers)
+    yield "load", load(found.plan, found.workers)
     parts = [f"{format_count(requests.total)} answered in {format_duration(found.duration_s)}, {requests.per_s:,.0f} a second"]
-    parts.append(f"{format_count(requests.keepalive)} on a connection that stayed open")
+    parts.append(f"{format_count(requests.keepalive)} kept alive")
     parts.append(f"{format_count(requests.failed)} failed")
-    odd = {
+    others = {
         "sent again": requests.resent,
         "in flight at the end": requests.in_flight,
-        "due and not sent at the end": requests.overdue,
+        "due but not sent at the end": requests.overdue,
         "never sent": requests.left,
     }
-    parts += [f"{format_count(count)} {what}" for what, count in odd.items() if count]
+    parts += [f"{format_count(count)} {what}" for what, count in others.items() if count]
     yield "requests", "; ".join(parts)
     if requests.by_status and set(requests.by_status) != {200}:
         yield "statuses", ", ".join(f"{status}: {format_count(count)}" for status, count in requests.by_status.items())
     each = connections.requests_each
-    ended = f"; those that ended served {_range(each['min'], each['max'])}" if each else ""
+    ended = f"; the closed ones served {_range(each['min'], each['max'])}" if each else ""
     if found.tls is not msgspec.UNSET:
         yield "TLS", tls_words(found.tls, found.environment)
     yield "connections", f"{format_count(connections.opened)} opened, {format_count(connections.failed)} failed{ended}"
-    of_bytes, seconds = found.bytes, found.duration_s or math.inf
-    yield (
-        "transfer",
-        (
-            f"{format_bytes(of_bytes.received)} received, {format_bytes(of_bytes.received / seconds)} a second, "
-            f"of it {format_bytes(of_bytes.bodies)} of bodies; {format_bytes(of_bytes.sent)} sent"
-        ),
-    )
+    transfer, seconds = found.bytes, found.duration_s or math.inf
+    received = f"{format_bytes(transfer.received)} received, {format_bytes(transfer.received / seconds)} a second"
+    yield "transfer", f"{received}, {format_bytes(transfer.bodies)} in bodies; {format_bytes(transfer.sent)} sent"
     if found.lateness_ms.p99 is not None:
         late = found.lateness_ms
         queued = f"; {format_count(requests.queued)} waited for a free connection" if requests.queued else ""
         yield "sent late", f"by asyncli: p50 {_ms(late.p50)} ms, p99 {_ms(late.p99)} ms, max {_ms(late.max)} ms{queued}"
-    others = f"; other programs {cores(found.host.others_cores)}" if found.host is not None else ""
-    yield "CPU", f"asyncli {_spent(found.generator)}; server {_spent(found.server)}{others}"
+    programs = f"; other programs {cores(found.host.others_cores)}" if found.host is not None else ""
+    yield "CPU", f"asyncli {_spent(found.generator)}; server {_spent(found.server)}{programs}"
 
 
-def asked(plan: BenchPlan, workers: int) -> str:
-    how = "a connection for each request" if plan.short else "kept alive"
+def load(plan: BenchPlan, workers: int) -> str:
+    how = "a new connection for each request" if plan.short else "kept alive"
     if plan.pipeline > 1:
-        how = f"{format_count(plan.pipeline)} requests written at once on each"
+        how = f"{format_count(plan.pipeline)} requests pipelined on each"
     pace = f", {plan.rate:,.0f} a second at fixed instants" if plan.rate is not None else ""
-    body = f" with {format_bytes(len(plan.body))} of body" if plan.body else ""
-    on, workers_said = format_many(plan.connections, "connection"), format_many(workers, "process")
-    return f"{plan.method}{body} on {on}, {how}{pace}, from {workers_said}"
+    body = f" with a body of {format_bytes(len(plan.body))}" if plan.body else ""
+    connections, processes = format_many(plan.connections, "connection"), format_many(workers, "process")
+    return f"{plan.method}{body} on {connections}, {how}{pace}, from {processes}"
 
 
 def _range(least: float, most: float) -> str:
@@ -162,15 +154,15 @@ def _times(found: BenchResult) -> list[doc.Block]:
     ]
     columns = [doc.TableColumn(name) for name in ("min", "mean", "sd", "median", "max")]
     meaning = {
-        "connect": "each connection's connect",
+        "connect": "time to connect",
         "waiting": "from the request to the first byte",
-        "processing": "to the last byte",
-        "total": "with the connect" if found.plan.rate is None else "from the intended instant",
+        "processing": "from the request to the last byte",
+        "total": "with the connect" if found.plan.rate is None else "from the scheduled instant",
     }
     if found.plan.rate is not None and found.plan.short:
         meaning["total"] += ", with the connect"
-    said = "; ".join(f"{name}: {words}" for name, words in meaning.items())
-    return [doc.DataTable("  times, ms", columns, rows, width=12, kind="tight"), doc.Paragraph(said, style="dim")]
+    legend = "; ".join(f"{name}: {text}" for name, text in meaning.items())
+    return [doc.DataTable("  times, ms", columns, rows, width=12, kind="tight"), doc.Paragraph(legend, style="dim")]
 
 
 def _percentiles(found: BenchResult) -> list[doc.Block]:
@@ -178,4 +170,4 @@ def _percentiles(found: BenchResult) -> list[doc.Block]:
         return []
     columns = [doc.TableColumn(f"{name}%") for name in found.percentiles_ms]
     rows = [doc.TableRow("  total, ms", [_ms(value) for value in found.percentiles_ms.values()])]
-    return [doc.DataTable("  answered within", columns, rows, "A share of the requests was answered within", width=0)]
+    return [doc.DataTable("  answered within", columns, rows, "Share of the requests answered within", width=0)]

@@ -47,8 +47,8 @@ def cell_text(cell: Cell) -> str:
 
 
 class Paragraph(msgspec.Struct, frozen=True):
-    """``role``: "text", "line" (indented from its second line on), "note" (indented), "answer", "room", "doubt", "run" or
-    "missing". ``style``: on a terminal.
+    """``role``: "text", "line" (indented from its second line on), "note" (indented), "answer", "headroom", "doubt" or "run".
+    ``style``: on a terminal.
     """
 
     words: Words
@@ -64,7 +64,7 @@ class VerdictLine(msgspec.Struct, frozen=True):
 
 
 class TableColumn(msgspec.Struct, frozen=True):
-    """``kind``: "number" (right) and "word" (left) are never wrapped, "words" may be."""
+    """``kind``: "number" (right-aligned) and "word" (left-aligned) never wrap; "words" may."""
 
     name: str
     kind: str = "number"
@@ -87,8 +87,8 @@ class TableRow(msgspec.Struct, frozen=True):
 
 
 class DataTable(msgspec.Struct, frozen=True):
-    """``columns``: those after the first, which names the row and has ``heading``. ``caption``: in its place on a page. ``kind``:
-    CSS classes. ``width``: the minimum of the first column on a terminal.
+    """``columns``: those after the first, which has the row labels under ``heading``. ``caption``: replaces the heading on a
+    page. ``kind``: CSS classes. ``width``: minimum width of the first column on a terminal.
     """
 
     heading: str
@@ -99,16 +99,15 @@ class DataTable(msgspec.Struct, frozen=True):
     width: int = 24
     view: View = ALL
 
-    def seen(self, view: View) -> DataTable:
-        """The rows and columns for ``view``."""
+    def for_view(self, view: View) -> DataTable:
+        """The table with the rows and columns of ``view``."""
         rows = [row for row in self.rows if row.view & view]
-        places = [place for place, one in enumerate(self.columns) if one.view & view]
-        return msgspec.structs.replace(self, rows=rows).part(places)
+        return msgspec.structs.replace(self, rows=rows).select([i for i, one in enumerate(self.columns) if one.view & view])
 
-    def part(self, places: Sequence[int]) -> DataTable:
-        """The columns at these places."""
-        columns = [self.columns[place] for place in places]
-        rows = [msgspec.structs.replace(row, cells=[row.cells[place] for place in places if row.cells]) for row in self.rows]
+    def select(self, indices: Sequence[int]) -> DataTable:
+        """The table with the columns at ``indices``."""
+        columns = [self.columns[i] for i in indices]
+        rows = [msgspec.structs.replace(row, cells=[row.cells[i] for i in indices if row.cells]) for row in self.rows]
         return msgspec.structs.replace(self, columns=columns, rows=rows)
 
     @property
@@ -135,7 +134,7 @@ class ItemList(msgspec.Struct, frozen=True):
 
 
 class Bullets(msgspec.Struct, frozen=True):
-    """``strong``: most important."""
+    """``strong``: emphasised on a page."""
 
     items: Sequence[str]
     strong: bool = False
@@ -219,7 +218,7 @@ _SIGN = re.compile(r"(^|[ (])-(?=\d)")
 
 
 def typeset(text: str) -> str:
-    """A cell in typographic signs: minus signs, and a dash for unknown."""
+    """A cell with typographic minus signs, and a dash for unknown."""
     return "–" if text == "-" else _SIGN.sub(r"\1−", text)
 
 
