@@ -1,4 +1,4 @@
-"""The commands that README and documentation show in their blocks of code."""
+"""The commands that README and documentation show in blocks of code, and in the first cells of tables."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from typing import NamedTuple
 ROOT = Path(__file__).parents[2]
 PAGES = (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md")))
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+#: A command in the first cell of a table.
+_CELL = re.compile(r"^\| `(asyncli [^`]+)` \|", re.MULTILINE)
 _INDENTED = re.compile(r"(?:\A|\n)\n((?:(?: {4}.*)?\n)+)")
 #: What may stand before a program that it starts.
 _BEFORE = re.compile(r"sudo|nohup|exec|time|env|systemd-inhibit|\w+=.*|-[in]")
@@ -25,11 +27,12 @@ class Block(NamedTuple):
 
 
 def blocks(page: Path) -> list[Block]:
-    """The page's blocks of code, in order."""
+    """The page's blocks of code and commands in first cells, in order."""
     text = page.read_text(encoding="utf-8")
     found = [(one.start(), Block(one[1], one[2])) for one in _FENCE.finditer(text)]
     bare = _FENCE.sub(lambda one: re.sub(r"[^\n]", "x", one[0]), text)
     found += [(one.start(), Block("", re.sub(r"^ {4}", "", one[1], flags=re.MULTILINE))) for one in _INDENTED.finditer(bare)]
+    found += [(one.start(), Block("", one[1])) for one in _CELL.finditer(bare)]
     return [block for _, block in sorted(found)]
 
 
