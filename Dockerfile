@@ -1,5 +1,5 @@
-# asyncli in a container: docker build -t asyncli . ; the agent alone: --target agent. docs/containers.md says what a run needs.
-# Not slim: git is in it, which knows the version.
+# asyncli in a container: docker build -t asyncli . ; the agent alone: --target agent. docs/containers.md describes how to run it.
+# Not the slim image: the build needs git to determine the version.
 FROM python:3.13 AS build
 RUN pip install --no-cache-dir "build>=1.2"
 COPY . /src
@@ -12,7 +12,7 @@ RUN python -m venv /opt/asyncli && /opt/asyncli/bin/pip install --no-cache-dir "
 FROM python:3.13-slim AS agent
 COPY --from=build /opt/agent /opt/agent
 ENV PATH="/opt/agent/bin:$PATH"
-# What it cannot read as this user it names at its start; as root, with SYS_PTRACE, it reads all.
+# At its start it reports what it cannot read as this user. As root with SYS_PTRACE it reads everything.
 USER 10001
 ENTRYPOINT ["asyncli-agent"]
 CMD ["--help"]
@@ -22,8 +22,8 @@ LABEL org.opencontainers.image.source="https://github.com/asyncli/asyncli" org.o
 COPY --from=build /opt/asyncli /opt/asyncli
 ENV PATH="/opt/asyncli/bin:$PATH"
 RUN useradd --uid 10001 --create-home --home-dir /runs asyncli
-# To hold connections takes no privilege. The memory of a server beside it and the kernel's share take --user 0, --pid host and
-# --cap-add SYS_PTRACE; --network host and --ulimit nofile decide how many connections there can be.
+# Holding connections needs no privilege. The memory of a server on the same host and the kernel's share need --user 0, --pid host and
+# --cap-add SYS_PTRACE. --network host and --ulimit nofile determine how many connections are possible.
 USER 10001
 WORKDIR /runs
 ENTRYPOINT ["asyncli"]

@@ -1,5 +1,5 @@
-# The Varnish that `asyncli lab varnish` starts: it answers by itself, and stores nothing. Its timeouts are parameters
-# (asyncli/lab/one_process.py): timeout_idle ends a connection that is idle so long, by default after 5 s.
+# The Varnish of `asyncli lab varnish`. It answers requests itself, and stores nothing. Its timeouts are parameters
+# (asyncli/lab/one_process.py): timeout_idle closes idle connections, by default after 5 s.
 vcl 4.1;
 
 backend none none;

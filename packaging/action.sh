@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# The soak of action.yml. Its inputs are variables, never text of this script: a value cannot become a command.
+# Runs the soak of action.yml. Inputs arrive as environment variables, never as text of this script, so a value cannot become a command.
 set -euo pipefail
 mkdir -p "$RESULTS"
 words=()
 [ -z "$PLAN" ] || words+=(--plan "$PLAN")
 while IFS= read -r limit; do [ -z "${limit//[[:space:]]/}" ] || words+=(--fail-if "$limit"); done <<< "$FAIL_IF"
-# xargs knows a shell's quotes, and expands and runs nothing.
+# xargs splits by a shell's quoting rules, but expands and runs nothing.
 while IFS= read -r -d '' word; do words+=("$word"); done < <(printf '%s' "$ARGS" | xargs -r printf '%s\0')
 # shellcheck disable=SC2153
 read -r -d '' -a urls <<< "$URLS" || true

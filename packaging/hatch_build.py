@@ -1,4 +1,4 @@
-"""What the build adds: asyncli/VERSION, which asyncli/version.py reads where there is no checkout, and manual pages."""
+"""Adds two things to a build: asyncli/VERSION, which asyncli/version.py reads outside a checkout, and the manual pages."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 
 class Made(BuildHookInterface):  # type: ignore[type-arg]
-    """Nothing for an editable install: it is a checkout still, and changes with it."""
+    """Adds nothing to an editable install, whose version is that of its checkout."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         if version == "editable":

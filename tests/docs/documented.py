@@ -1,4 +1,4 @@
-"""The commands that README and documentation show in their blocks of code."""
+"""The commands that README and documentation show in blocks of code, and in the first cells of tables."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Block(NamedTuple):
 
 
 def blocks(page: Path) -> list[Block]:
-    """The page's blocks of code, in order."""
+    """The page's blocks of code and commands in first cells, in order."""
     text = page.read_text(encoding="utf-8")
     found = [(one.start(), Block(one[1], one[2])) for one in _FENCE.finditer(text)]
     bare = _FENCE.sub(lambda one: re.sub(r"[^\n]", "x", one[0]), text)
