@@ -316,15 +316,11 @@ def _of_the_host(checks: Mapping[str, Check], plan: Plan, ends: int, prefix: str
     connection), tracked connections (one each).
     """
     found = []
+    # The preflight does not know whether both ends belong to one user.
+    watches = "epoll watches of a user (fs.epoll.max_user_watches; half as many if both ends are one user's)"
     for code, needed, each, words in (
         ("file_max", ends, ends, "open files of the whole host (fs.file-max; root may exceed it)"),
-        # The preflight does not know whether both ends belong to one user.
-        (
-            "epoll_watches",
-            ends,
-            1,
-            "epoll watches of a user (fs.epoll.max_user_watches; half as many if both ends are one user's)",
-        ),
+        ("epoll_watches", ends, 1, watches),
         ("conntrack", 1, 1, "tracked connections (nf_conntrack_max), if a rule makes the kernel track these"),
     ):
         check = checks.get(prefix + code)

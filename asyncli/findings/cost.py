@@ -64,9 +64,7 @@ def cost_sockets_closed(costs: Sequence[str]) -> str:
 
 @finding("cost_residual_unknown", "info")
 def cost_residual_unknown(needs: Sequence[str]) -> str:
-    """What the host uses per connection beyond its known parts is unknown: it ``needs`` a cost that is unknown, or its parts were
-    read at different times.
-    """
+    """The residual per connection is unknown: it ``needs`` an unknown cost, or its parts were read at different times."""
     why = f"it needs the cost of {_called(needs)}" if needs else "its parts were not sampled together"
     return f"the residual is unknown: {why}"
 

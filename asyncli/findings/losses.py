@@ -103,9 +103,7 @@ def plain_braces(text: str) -> str:
 
 
 def lost_with(findings: Sequence[Finding], whose: str) -> Words:
-    """The processes or client hosts of asyncli that lost connections, as ``a client host (vm at 10.0.0.9)``, and the remedy.
-    ``whose``: "asyncli's" or "its".
-    """
+    """``a client host (vm at 10.0.0.9)``: what of asyncli lost connections, and the remedy. ``whose``: "asyncli's" or "its"."""
     # Files of older versions have no fields.
     hosts = list(dict.fromkeys(str(one.fields.get("host", "its name is not known")) for one in findings if one.code == HOST_LOST))
     processes = any(one.code == "worker_lost" or (one.code == RESUMED and one.fields.get("held")) for one in findings)
@@ -158,9 +156,7 @@ def connects_failed(cause: str, count: int) -> Words:
 def failed(
     cause: str, count: int, from_s: float | None, until_s: float | None, replacing: bool, told: Sequence[HostReport]
 ) -> Words:
-    """Connects that failed by one cause. ``replacing``: all were to replace lost connections. ``told``: reported by client hosts
-    after a silence.
-    """
+    """Failed connects of one cause. ``replacing``: all were reconnects. ``told``: reported by client hosts after a silence."""
     evidence, remedy, _ = connects_failed(cause, count)
     evidence += f" ({cause})"
     if from_s is not None and until_s is not None:

@@ -169,8 +169,6 @@ def _part_of_an_answer(table: LossTable, cells: Sequence[LossCell]) -> float | N
 
 
 def answered_within_us(tick: Tick, q: float) -> float:
-    """A quantile (us) of the answered latencies: unanswered heartbeats are in the histogram too, as the longest (not in files of
-    older versions).
-    """
+    """A quantile (us) of the answered latencies. Newer histograms contain unanswered heartbeats too, as the longest."""
     every = tick.latency_us.count
     return (tick.latency_us.quantile(q * min(1.0, tick.answered / every)) or 0.0) if every else 0.0
