@@ -23,7 +23,7 @@ from asyncli.analysis.shared_host import MOST_OF_OTHERS
 from asyncli.analysis.totals import Totals, errors
 from asyncli.findings import bottleneck
 from asyncli.findings.forecast import gave_way
-from asyncli.findings.losses import connects_failed, listed
+from asyncli.findings.losses import connects_failed
 from asyncli.findings.protocol_codes import remedy_of_refusals
 from asyncli.findings.tls import by_reason
 from asyncli.records import Finding
@@ -193,8 +193,7 @@ def _both_busy(seen: AnalysedRun) -> Iterator[Bottleneck]:
     server, ours = seen.cores(metrics.SERVER_CPU_S), seen.cores(metrics.GENERATOR_CPU_S)
     if not seen.run.place.local or cpus is None or busy is None or ours is None or busy < MOST_CPU_SHARE * cpus:
         return
-    # A server that uses nearly all CPUs is its own limit, unless asyncli is late. Other programs explain slow answers, but not
-    # timeouts.
+    # A server that uses nearly all CPUs is its own limit, unless asyncli is late. Other programs explain slowness, not timeouts.
     beside, share = ours if server is None else busy - server, (1.0 - MOST_CPU_SHARE) * cpus
     if is_saturated(seen.saturation) or (seen.slow and beside >= share) or (seen.silent() and ours >= share):
         shares = f"asyncli used {ours:.1f}" if server is None else f"{seen.server} used {server:.1f}, asyncli {ours:.1f}"
@@ -317,7 +316,7 @@ def _refused(seen: AnalysedRun) -> Iterator[Bottleneck]:
 
 def _errors(seen: AnalysedRun) -> Iterator[Bottleneck]:
     if bad := errors(seen.totals.whole, 500):
-        yield _bottleneck("server", "errors", server=seen.server, errors=listed(bad))
+        yield _bottleneck("server", "errors", server=seen.server, errors=by_reason(bad))
 
 
 def _lost(seen: AnalysedRun) -> Iterator[Bottleneck]:

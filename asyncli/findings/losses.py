@@ -116,11 +116,6 @@ def lost_with(findings: Sequence[Finding], whose: str) -> Words:
     return Words(f"{named}, and processes of {whose} own", f"{of_host}; and {of_process}") if processes else Words(named, of_host)
 
 
-def listed(by_status: Mapping[int, int]) -> str:
-    """``3 x 502, 1 x 503``."""
-    return ", ".join(f"{format_count(count)} x {status}" for status, count in sorted(by_status.items()))
-
-
 def cut_off(hosts: Sequence[tuple[str, float]], until_s: float) -> Words:
     """``vm at 10.0.0.9 had itself been silent for 13.6 s, until 0:00:31: looks like that client host was cut off...``"""
     until = f"until {format_clock(until_s)}: looks like"
@@ -208,7 +203,7 @@ def remedy_of_statuses(statuses: Iterable[int], *, over_tls: bool) -> str:
 @finding("status_errors", "warning")
 def status_errors(by_status: Mapping[int, int], over_tls: bool) -> Words:
     """Heartbeats were answered with HTTP errors: the connections stayed open, but did not do the intended work."""
-    evidence = f"heartbeats were answered with errors: {listed(by_status)}"
+    evidence = f"heartbeats were answered with errors: {by_reason(by_status)}"
     return Words(evidence, remedy_of_statuses(by_status, over_tls=over_tls))
 
 

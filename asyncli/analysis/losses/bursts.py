@@ -11,7 +11,7 @@ import math
 
 import msgspec
 
-from asyncli.analysis.constants import FEWEST, NEARLY_ALL
+from asyncli.analysis.constants import FEWEST, NEARLY_ALL, REUSE_BELOW
 from asyncli.analysis.losses.likelihood import DEVIATIONS, LEAST_SURPRISE, one_of
 from asyncli.analysis.losses.server_evidence import Evidence
 from asyncli.analysis.losses.table import ENDED, LossCell, LossTable, Reason, asked, left, reason
@@ -22,8 +22,6 @@ from asyncli.findings.loss_causes import at_moments
 _MOMENT_S, _BORDER_S, _CLOSES_PER_S = 2.2, 1.5, 10_000
 # The rate of losses in this time (s) before and after is the usual one.
 _AROUND_S = 10.0
-# With fewer than a sixteenth of its slots free an nginx worker closes idle connections.
-_REUSE_ABOVE = 15 / 16
 
 
 def idle_reuse(table: LossTable) -> None:
@@ -36,10 +34,10 @@ def idle_reuse(table: LossTable) -> None:
     first, last = min(cell.from_s for cell in cells), max(cell.to_s for cell in cells)
     workers = table.server.workers(math.inf)
     share = max(*(cell.tick.held for cell in cells), table.server.most_active(first, last)) / workers
-    if share + DEVIATIONS * math.sqrt(share) < _REUSE_ABOVE * slots / workers:
+    if share + DEVIATIONS * math.sqrt(share) < (1 - REUSE_BELOW) * slots / workers:
         return
     # A worker needs four itself: two listeners, the channel to its master, our status connection (ngx_event_process_init).
-    certain = asked_for >= _REUSE_ABOVE * slots - 4 * workers and left(cells) >= FEWEST
+    certain = asked_for >= (1 - REUSE_BELOW) * slots - 4 * workers and left(cells) >= FEWEST
     ran = "nginx ran out of" if certain else "looks like nginx ran short of"
     found = reason("idle_reuse", certain=certain, nginx=ran, slots=slots, asked=asked_for)
     # A heartbeat may cross with the close.

@@ -63,8 +63,7 @@ def _explain(table: LossTable, cells: list[LossCell]) -> Reason | None:
     asked_s = from_s - table.timeout_s + 1.0
     until_s = max(cells[-1].from_s - table.timeout_s, asked_s + 2.0)
     if table.totals.whole.answered / max(1, len(table.run.ticks)) * (until_s - asked_s) < 3.0:
-        # Of three expected answers none comes by chance one time in twenty (e^-3). With fewer heartbeats the time up to the last
-        # loss counts.
+        # Three expected answers are missing by chance one time in twenty (e^-3). With fewer, the time to the last loss counts.
         until_s = max(until_s, to_s - 1.0)
     meanwhile, asked = ([tick for _, tick in table.run.ticks_between(asked_s + 0.9, end_s)] for end_s in (to_s, until_s))
     never = within(pooled(cells).requests, 0, 0) > NEARLY_ALL * count
