@@ -191,11 +191,7 @@ def _incident(one: Incident) -> str:
 def remedy_of_statuses(statuses: Iterable[int], *, over_tls: bool) -> str:
     """The remedy of error answers. nginx answers 400 to a client without the certificate or without the TLS that it wants."""
     if set(statuses) == {400}:
-        ours = (
-            "asks for a certificate (ssl_verify_client), name one with --client-cert"
-            if over_tls
-            else "speaks TLS there, use https://"
-        )
+        ours = "asks for a certificate (ssl_verify_client), use --client-cert" if over_tls else "speaks TLS there, use https://"
         return f"if the server {ours}; else see its error log"
     return "see the server's error log for the reason; use a path that it answers with 200, or another --method"
 

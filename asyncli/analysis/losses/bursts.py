@@ -163,8 +163,8 @@ def _explain(table: LossTable, burst: Burst, found: Evidence) -> Reason:
             return reason("reload", "reload_by_processes", certain=True, server=name, ended=found.ended)
         if 2 * idle >= burst.count or announced:
             if found.reconnected and found.excess is not None:
-                said = f"{name} was reloaded" if direct else f"looks like a reload of {name}"
-                return reason("reload", "reload_by_counts", certain=direct, reload=said)
+                reload = f"{name} was reloaded" if direct else f"looks like a reload of {name}"
+                return reason("reload", "reload_by_counts", certain=direct, reload=reload)
             return reason("reload", "likely_reload", server=name)
     # The ended process must have held about as many as were lost; else it was a helper.
     ended = bool(found.ended and 2 * burst.count >= found.ended * burst.held / workers)

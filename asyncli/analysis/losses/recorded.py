@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from asyncli.analysis.constants import FEWEST, NEARLY_ALL
 from asyncli.analysis.losses.server_evidence import cuts
@@ -33,14 +32,16 @@ def not_http(table: LossTable) -> None:
     if not (cells := table.of("protocol_error")):
         return
     broken = (table.totals.whole.protocol or ProtocolCounts()).broken
-    seen: dict[str, Any] = {"reasons": by_reason(broken), "remedy": remedy_of_broken(table.plan.protocol, broken)}
-    code, form = "broken_protocol", ""
+    reasons, remedy = by_reason(broken), remedy_of_broken(table.plan.protocol, broken)
     if table.plan.protocol == "http":
         # Files of older versions have no reasons.
-        seen["reasons"] = seen["reasons"] and f": {seen['reasons']}"
-        seen["before"] = sum(tick.answered for _, tick in table.run.ticks_between(-math.inf, min(cell.from_s for cell in cells)))
-        code, form = "not_http", "no_longer_http" if seen["before"] else ""
-    table.claim(cells, reason(code, form, certain=True, **seen))
+        reasons = reasons and f": {reasons}"
+        before = sum(tick.answered for _, tick in table.run.ticks_between(-math.inf, min(cell.from_s for cell in cells)))
+        form = "no_longer_http" if before else ""
+        found = reason("not_http", form, certain=True, reasons=reasons, before=before, remedy=remedy)
+    else:
+        found = reason("broken_protocol", certain=True, reasons=reasons, remedy=remedy)
+    table.claim(cells, found)
 
 
 def tls_error(table: LossTable) -> None:

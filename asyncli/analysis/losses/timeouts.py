@@ -26,13 +26,13 @@ _MIDDLE = 0.8
 def keepalive_off(table: LossTable) -> None:
     """Claim connections that ended with their first answer."""
     timeout, requests = table.configured("keepalive_timeout"), table.configured("keepalive_requests")
-    said = "keepalive_timeout 0" if timeout == 0 else ""
-    if not said and requests is not None and requests <= 1:
-        said = f"keepalive_requests {requests:.0f}"
+    setting = "keepalive_timeout 0" if timeout == 0 else ""
+    if not setting and requests is not None and requests <= 1:
+        setting = f"keepalive_requests {requests:.0f}"
     answered = table.left_of("closed_announced").requests
     first = within(answered, 1, 1)
-    if said or first >= max(FEWEST, NEARLY_ALL * answered.count, 0.5 * table.totals.whole.opened):
-        found = reason("keepalive_off", certain=bool(said), configured=said and f" (nginx.conf says {said})")
+    if setting or first >= max(FEWEST, NEARLY_ALL * answered.count, 0.5 * table.totals.whole.opened):
+        found = reason("keepalive_off", certain=bool(setting), configured=setting and f" (nginx.conf says {setting})")
         table.claim(table.of("closed_announced"), found, where=("requests", 1, 1))
 
 
