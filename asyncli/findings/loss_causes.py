@@ -1,7 +1,7 @@
 """Evidence and remedy of each mechanism of :mod:`asyncli.analysis.losses`.
 
-:class:`Dead` fills ``{loss}``, ``{were}``, ``{age}``, ``{idle}``, ``{medians}`` and ``{when}``. ``{likely}`` is "looks like"
-without confirmation; ``{known}`` names servers with that default idle time.
+:class:`LossDetails` fills ``{loss}``, ``{were}``, ``{age}``, ``{idle}``, ``{medians}`` and ``{when}``. ``{likely}`` is "looks
+like" without confirmation; ``{known}`` names servers with that default idle time.
 """
 
 from __future__ import annotations
@@ -261,7 +261,7 @@ def remedy_of_unexplained(protocol: str, cause: str) -> str:
     return _SEE_BY_CAUSE.get(cause, "see the kernel's log")
 
 
-class Dead(msgspec.Struct, frozen=True):
+class LossDetails(msgspec.Struct, frozen=True):
     """The lost connections of a sentence. ``age``, ``idle``: ranges; ``medians``: of both (s)."""
 
     cause: str
@@ -272,7 +272,8 @@ class Dead(msgspec.Struct, frozen=True):
     since_s: float
     to_s: float
 
-    def into(self, words: Words) -> Words:
+    def fill(self, words: Words) -> Words:
+        """``words`` with these details."""
         when = f", from {format_clock(self.since_s)} to {format_clock(self.to_s)}"
         if self.to_s - self.since_s <= 3.0:
             when = f", at {format_clock(self.since_s)}"
@@ -286,7 +287,7 @@ class Dead(msgspec.Struct, frozen=True):
         return Words(evidence, words.remedy)
 
 
-# Filled by :class:`Dead`.
+# Filled by :class:`LossDetails`.
 _LATER = {name: f"{{{name}}}" for name in ("loss", "were", "age", "idle", "medians", "when")}
 
 

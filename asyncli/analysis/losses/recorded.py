@@ -6,7 +6,7 @@ import math
 
 from asyncli.analysis.constants import FEWEST, NEARLY_ALL
 from asyncli.analysis.losses.server_evidence import cuts
-from asyncli.analysis.losses.table import ENDED, LossTable, left, reason
+from asyncli.analysis.losses.table import ENDED, LossTable, reason, unclaimed
 from asyncli.analysis.totals import errors
 from asyncli.core.adding import added_up
 from asyncli.findings.losses import cut_off, lost_with, remedy_of_statuses
@@ -94,11 +94,11 @@ def http_error(table: LossTable) -> None:
     """Claim what ended with an HTTP error that also closed the connection."""
     cells = table.of("closed_announced")
     bad = [(cell, sum(errors(cell.tick).values())) for cell in cells]
-    answers, both = sum(count for _, count in bad), sum(min(cell.left, count) for cell, count in bad)
+    answers, both = sum(count for _, count in bad), sum(min(cell.unclaimed, count) for cell, count in bad)
     statuses = sorted({status for cell in cells for status in errors(cell.tick)})
     # Other errors may have come in the same seconds: they must be as many as the closes.
     closes = table.server.is_nginx and _NGINX_CLOSES_AFTER.issuperset(statuses)
-    if not both or both < NEARLY_ALL * answers or (not closes and both < NEARLY_ALL * left(cells)):
+    if not both or both < NEARLY_ALL * answers or (not closes and both < NEARLY_ALL * unclaimed(cells)):
         return
     remedy = remedy_of_statuses(statuses, over_tls=table.totals.whole.tls is not None)
     found = reason("http_error", certain=both >= FEWEST, statuses=", ".join(map(str, statuses)), remedy=remedy)
