@@ -178,7 +178,7 @@ _CAUSES: dict[str, tuple[str, str]] = {
         _WAY,
     ),
     "page_answered": (
-        "no heartbeat was answered, though the server's status page answered{counted}: looks like the network path was down",
+        "no heartbeat was answered, though the server's status page answered: looks like the network path was down",
         _WAY,
     ),
     "server_stalled": (

@@ -104,6 +104,7 @@ def idle_mode(table: LossTable, cells: list[LossCell]) -> tuple[float, float] | 
 
 
 def _whose_timeout(table: LossTable, cause: str, low: float, high: float) -> Reason:
+    """Whose idle timeout from ``low`` to ``high`` (s) ended connections by ``cause``."""
     event = round(low)
     if cause == "reset":
         cells = table.of(cause)
@@ -114,15 +115,13 @@ def _whose_timeout(table: LossTable, cause: str, low: float, high: float) -> Rea
         return reason("box_reset", "box_reset_idle", certain=kept > 0, event=event, low=low, high=high, counted=counted)
     if cause == "closed_announced":
         return reason("idle_timeout", "farewell", event=event)
-    http = PROTOCOLS[table.plan.protocol].asks_by_http
-    whose = known_idle(low, high, upgraded=table.plan.upgrades, http=http)
-    known = reason("idle_timeout", "known_timeout" if whose else "", event=event, whose=whose)
     default = default_of("keepalive_timeout", low, high)
-    # An nginx.conf that has another time speaks against nginx, unless the time is a default: the file may have changed.
+    # An nginx.conf with another time excludes nginx, unless the time is a default: the file may have changed.
     nginx = table.server.is_nginx and (default or table.configured("keepalive_timeout") is None)
     if not table.plan.upgrades and (nginx or (default and not table.server.name)):
         return _likely(table, "keepalive_timeout", low, high, event)
-    return known
+    whose = known_idle(low, high, upgraded=table.plan.upgrades, http=PROTOCOLS[table.plan.protocol].asks_by_http)
+    return reason("idle_timeout", "known_timeout" if whose else "", event=event, whose=whose)
 
 
 def likely_keepalive_requests(table: LossTable) -> None:
@@ -134,6 +133,7 @@ def likely_keepalive_requests(table: LossTable) -> None:
 
 
 def _likely(table: LossTable, directive: str, low: float, high: float, event: int = 0) -> Reason:
+    """The likely limit of nginx or of a server like it."""
     name = table.server.name
     other = "" if table.server.is_nginx or not name else name if name != "nginx" else "the server or of a middle box"
     words = loss_causes.limit(directive, low, high, table.configured(directive), other, certain=False)
@@ -141,7 +141,7 @@ def _likely(table: LossTable, directive: str, low: float, high: float, event: in
 
 
 def likely_age_limit(table: LossTable) -> None:
-    """Claim what ended at one age, but not at one moment: nginx's keepalive_time, or another limit."""
+    """Claim losses at one age, but not at one moment: nginx's keepalive_time, or another limit."""
     for cause in ("closed_announced", "closed_idle", "reset", "closed_awaiting"):
         cells, age_s = table.of(cause), table.unclaimed_of(cause).age_s
         announced = cause == "closed_announced"

@@ -69,9 +69,9 @@ def _explain(table: LossTable, cells: list[LossCell]) -> Reason | None:
     never = within(pooled(cells).requests, 0, 0) > NEARLY_ALL * count
     if sum(tick.answered for tick in asked) < PART * count:
         return _nobody_answered(table, cells, meanwhile, asked, server.about(max(asked_s, 0.0), until_s, count), never)
-    found = server.about(max(asked_s, 0.0), to_s, count)
     if never:
         return _never(table, "others_")
+    found = server.about(max(asked_s, 0.0), to_s, count)
     edge = idle_edge(table.gap_s, pooled(cells).idle_s, waited_s=table.timeout_s)
     if edge is not None:
         kept = min(found.excess or 0, count) if 2 * (found.excess or 0) >= count else 0
@@ -80,10 +80,10 @@ def _explain(table: LossTable, cells: list[LossCell]) -> Reason | None:
         return reason("silent_drop", certain=kept > 0, low=edge, high=edge + 1, for_s=for_s, counts=counts)
     if count < FEWEST:
         return None
-    # Lost connections retransmit too, first after TCP_RTO_MIN, 0.2 s: only more than that are the others'.
-    of_the_dead = count * (1.0 + math.log2(max(1.0, table.timeout_s / 0.2)))
+    # Lost connections retransmit too, first after TCP_RTO_MIN, 0.2 s: others must have retransmitted as many.
+    of_the_lost = count * (1.0 + math.log2(max(1.0, table.timeout_s / 0.2)))
     resent = 0 if server.local else found.resent or 0
-    if found.segments and resent >= 2 * of_the_dead:
+    if found.segments and resent >= 2 * of_the_lost:
         return reason("packets_lost", share=resent / (resent + found.segments))
     slow = max((answered_within_us(tick, 0.99) for tick in meanwhile), default=0.0) / 1e6
     if 2 * slow >= table.timeout_s:
@@ -97,6 +97,7 @@ def _explain(table: LossTable, cells: list[LossCell]) -> Reason | None:
 def _nobody_answered(
     table: LossTable, cells: list[LossCell], meanwhile: Sequence[Tick], asked: Sequence[Tick], found: Evidence, never: bool
 ) -> Reason | None:
+    """Why no heartbeat was answered, or None. ``never``: none of the lost connections was ever answered."""
     name, count, sent = table.server.label, unclaimed(cells), sum(tick.sent for tick in asked)
     if no_route := sum(tick.failures.get("unreachable", 0) for tick in meanwhile):
         return reason("path_cut", "no_route", certain=True, connects=format_many(no_route, "connect"))
@@ -108,8 +109,7 @@ def _nobody_answered(
     if why == "slow":
         return reason("answers_late", server=name, requests=format_many(found.requests or 0, "request"))
     if why == "page_answered":
-        none = found.requests is not None and found.requests <= PART * sent and sent >= FEWEST
-        return reason("path_cut", why, counted=" and counted no request" if none else "")
+        return reason("path_cut", why)
     if table.server.local and never:
         return _never(table, "never_")
     return reason("server_stalled", "nobody_answered", server=name) if count >= FEWEST else None
