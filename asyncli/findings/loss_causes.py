@@ -96,8 +96,8 @@ _CAUSES: dict[str, tuple[str, str]] = {
     ),
     # No free slots.
     "idle_reuse": (
-        f"{_IDLE}, while others opened: {{nginx}} free slots and closed idle connections to reuse theirs ({_REUSE}; nginx.conf "
-        "gives {slots!n} in all, {asked!n} were asked for){when}",
+        f"{_IDLE}, while others opened: {{likely}}nginx ran out of free slots and closed idle connections to reuse theirs "
+        f"({_REUSE}; nginx.conf gives {{slots!n}} in all, {{asked!n}} were asked for){{when}}",
         _ROOM,
     ),
     "likely_reuse": (
@@ -132,7 +132,7 @@ _CAUSES: dict[str, tuple[str, str]] = {
         "{server} was reloaded: {ended} of its processes were replaced", _NO_RELOAD,
     ),
     "reload_by_counts": (
-        "{reload}: its counters continued, and it closed them all in order, our status connection too", _NO_RELOAD,
+        "{likely}{server} was reloaded: its counters continued, and it closed all in order, our status connection too", _NO_RELOAD,
     ),
     "likely_reload": ("looks like a reload, a restart or the end of {server}", "see its log of that moment"),
     "burst": ("cause unknown", "see the server's log of that moment"),

@@ -38,8 +38,7 @@ def idle_reuse(table: LossTable) -> None:
         return
     # A worker needs four itself: two listeners, the channel to its master, our status connection (ngx_event_process_init).
     certain = asked_for >= (1 - REUSE_BELOW) * slots - 4 * workers and unclaimed(cells) >= FEWEST
-    ran = "nginx ran out of" if certain else "looks like nginx ran short of"
-    found = reason("idle_reuse", certain=certain, nginx=ran, slots=slots, asked=asked_for)
+    found = reason("idle_reuse", certain=certain, slots=slots, asked=asked_for)
     # A heartbeat may cross with the close.
     instants, count = {cell.to_s for cell in cells}, unclaimed(cells)
     table.claim(cells, found)
@@ -48,7 +47,7 @@ def idle_reuse(table: LossTable) -> None:
 
 
 def likely_reuse(table: LossTable) -> None:
-    """Claim the same with unknown slots: the server never held what was asked for, and closed as it accepted."""
+    """Claim the same if the slots are unknown: the server never held all that were asked for, and closed as it accepted."""
     cells = [] if table.plan.upgrades else _closed_as_others_opened(table)
     if unclaimed(cells) < max(FEWEST, NEARLY_ALL * unclaimed(table.of("closed_idle"))):
         return
@@ -59,7 +58,7 @@ def likely_reuse(table: LossTable) -> None:
 
 
 def _closed_as_others_opened(table: LossTable) -> list[LossCell]:
-    """Closed while idle in seconds with opens."""
+    """Losses while idle, in seconds in which others opened."""
     return [cell for cell in table.of("closed_idle") if cell.tick.opened]
 
 
@@ -125,8 +124,8 @@ def _find(table: LossTable) -> list[Burst]:
         recorded_s = len(table.run.ticks_between(from_s - _AROUND_S, to_s + _AROUND_S))
         share = count / sum(dead[t_s] for t_s in near(peak, reach_s + _AROUND_S))
         # With more than a few losses at both borders it is no burst.
-        stretch = to_s - from_s > _MOMENT_S + count / _CLOSES_PER_S and min(dead[seconds[0]], dead[seconds[-1]]) >= FEWEST
-        if stretch or share - (to_s - from_s) / recorded_s < LEAST_SURPRISE:
+        lasting = to_s - from_s > _MOMENT_S + count / _CLOSES_PER_S and min(dead[seconds[0]], dead[seconds[-1]]) >= FEWEST
+        if lasting or share - (to_s - from_s) / recorded_s < LEAST_SURPRISE:
             continue
         taken.update(seconds)
         others = sum(tick.lost for _, tick in table.run.ticks_between(from_s, to_s)) - count
@@ -144,7 +143,7 @@ def _explain(table: LossTable, burst: Burst, found: Evidence) -> Reason:
         return reason("server_ended", certain=True, server=name)
     if found.restarted:
         return reason("server_restarted", certain=True, server=name)
-    # The server still counts them.
+    # How many the server still counts.
     kept = min(found.excess or 0, burst.count)
     if 2 * kept >= burst.count and not announced:
         # The kernel closes a killed process's connections by FIN, and by RST only with unread requests.
@@ -164,8 +163,7 @@ def _explain(table: LossTable, burst: Burst, found: Evidence) -> Reason:
             return reason("reload", "reload_by_processes", certain=True, server=name, ended=found.ended)
         if 2 * idle >= burst.count or announced:
             if found.reconnected and found.excess is not None:
-                reload = f"{name} was reloaded" if direct else f"looks like a reload of {name}"
-                return reason("reload", "reload_by_counts", certain=direct, reload=reload)
+                return reason("reload", "reload_by_counts", certain=direct, server=name)
             return reason("reload", "likely_reload", server=name)
     # The ended process must have held about as many as were lost; else it was a helper.
     ended = bool(found.ended and 2 * burst.count >= found.ended * burst.held / workers)
