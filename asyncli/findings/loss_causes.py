@@ -132,7 +132,7 @@ _CAUSES: dict[str, tuple[str, str]] = {
         "{server} was reloaded: {ended} of its processes were replaced", _NO_RELOAD,
     ),
     "reload_by_counts": (
-        "{likely}{server} was reloaded: its counters continued, and it closed all in order, our status connection too", _NO_RELOAD,
+        "{likely}{server} was reloaded: its counters continued, and it closed all in order, our status poller too", _NO_RELOAD,
     ),
     "likely_reload": ("looks like a reload, a restart or the end of {server}", "see its log of that moment"),
     "burst": ("cause unknown", "see the server's log of that moment"),
