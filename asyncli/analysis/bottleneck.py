@@ -303,20 +303,16 @@ def _not_connected(side: Side, causes: Collection[str], seen: AnalysedRun) -> It
             yield Bottleneck(side, _SHORTAGES.get(cause, cause), words.evidence, words.remedy, side != "unknown")
 
 
-def _tls(seen: AnalysedRun) -> Iterator[Bottleneck]:
-    if (counts := seen.totals.whole.tls) is not None and counts.failed:
-        yield _bottleneck("server", "tls_failed", why=by_reason(counts.failed))
-
-
 def _refused(seen: AnalysedRun) -> Iterator[Bottleneck]:
-    if (counts := seen.totals.whole.protocol) is not None and counts.refused:
-        remedy = remedy_of_refusals(seen.run.plan.protocol, counts.refused)
-        yield _bottleneck("server", "handshake_refused", server=seen.server, why=by_reason(counts.refused), remedy=remedy)
-
-
-def _errors(seen: AnalysedRun) -> Iterator[Bottleneck]:
-    if bad := errors(seen.totals.whole, 500):
-        yield _bottleneck("server", "errors", server=seen.server, errors=by_reason(bad))
+    """Failed handshakes, and answers that were errors of the server."""
+    whole, server = seen.totals.whole, seen.server
+    if whole.tls is not None and whole.tls.failed:
+        yield _bottleneck("server", "tls_failed", why=by_reason(whole.tls.failed))
+    if whole.protocol is not None and (refused := whole.protocol.refused):
+        remedy = remedy_of_refusals(seen.run.plan.protocol, refused)
+        yield _bottleneck("server", "handshake_refused", server=server, why=by_reason(refused), remedy=remedy)
+    if bad := errors(whole, 500):
+        yield _bottleneck("server", "errors", server=server, errors=by_reason(bad))
 
 
 def _lost(seen: AnalysedRun) -> Iterator[Bottleneck]:
@@ -337,8 +333,8 @@ _MECHANISMS = (
     partial(_slots, certain=True), _full, _both_busy, _late,
     partial(_slots, certain=False), partial(_diagnoses, "server", _ENDED), partial(_findings, "server", {"server_ended"}),
     _server_cpu, partial(_diagnoses, "network", _ON_THE_PATH), _never_arrived, _listen_queue,
-    partial(_not_connected, "server", ["refused"]), partial(_not_connected, "network", ["unreachable"]), _tls, _refused,
-    _errors, _lost, partial(_not_connected, "unknown", _UNANSWERED), _slow,
+    partial(_not_connected, "server", ["refused"]), partial(_not_connected, "network", ["unreachable"]), _refused,
+    _lost, partial(_not_connected, "unknown", _UNANSWERED), _slow,
 )  # fmt: skip
 
 
