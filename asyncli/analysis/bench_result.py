@@ -199,12 +199,9 @@ def _each(histogram: Histogram) -> dict[str, float] | None:
 
 
 def _spent(cpu_s: float, user_s: float | None, answered: int, elapsed_s: float) -> CpuUse:
+    system_s = None if user_s is None else cpu_s - user_s
     return CpuUse(
-        cpu_s=cpu_s,
-        user_s=user_s,
-        system_s=None if user_s is None else cpu_s - user_s,
-        cpu_us_per_request=1e6 * cpu_s / answered if answered else None,
-        cores=cpu_s / elapsed_s if elapsed_s > 0 else None,
+        cpu_s, user_s, system_s, 1e6 * cpu_s / answered if answered else None, cpu_s / elapsed_s if elapsed_s > 0 else None
     )
 
 

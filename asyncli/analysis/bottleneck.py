@@ -23,7 +23,7 @@ from asyncli.analysis.shared_host import MOST_OF_OTHERS
 from asyncli.analysis.totals import Totals, errors
 from asyncli.findings import bottleneck
 from asyncli.findings.forecast import gave_way
-from asyncli.findings.losses import connects_failed, listed
+from asyncli.findings.losses import connects_failed
 from asyncli.findings.protocol_codes import remedy_of_refusals
 from asyncli.findings.tls import by_reason
 from asyncli.records import Finding
@@ -193,8 +193,7 @@ def _both_busy(seen: AnalysedRun) -> Iterator[Bottleneck]:
     server, ours = seen.cores(metrics.SERVER_CPU_S), seen.cores(metrics.GENERATOR_CPU_S)
     if not seen.run.place.local or cpus is None or busy is None or ours is None or busy < MOST_CPU_SHARE * cpus:
         return
-    # A server that uses nearly all CPUs is its own limit, unless asyncli is late. Other programs explain slow answers, but not
-    # timeouts.
+    # A server that uses nearly all CPUs is its own limit, unless asyncli is late. Other programs explain slowness, not timeouts.
     beside, share = ours if server is None else busy - server, (1.0 - MOST_CPU_SHARE) * cpus
     if is_saturated(seen.saturation) or (seen.slow and beside >= share) or (seen.silent() and ours >= share):
         shares = f"asyncli used {ours:.1f}" if server is None else f"{seen.server} used {server:.1f}, asyncli {ours:.1f}"
@@ -304,20 +303,16 @@ def _not_connected(side: Side, causes: Collection[str], seen: AnalysedRun) -> It
             yield Bottleneck(side, _SHORTAGES.get(cause, cause), words.evidence, words.remedy, side != "unknown")
 
 
-def _tls(seen: AnalysedRun) -> Iterator[Bottleneck]:
-    if (counts := seen.totals.whole.tls) is not None and counts.failed:
-        yield _bottleneck("server", "tls_failed", why=by_reason(counts.failed))
-
-
 def _refused(seen: AnalysedRun) -> Iterator[Bottleneck]:
-    if (counts := seen.totals.whole.protocol) is not None and counts.refused:
-        remedy = remedy_of_refusals(seen.run.plan.protocol, counts.refused)
-        yield _bottleneck("server", "handshake_refused", server=seen.server, why=by_reason(counts.refused), remedy=remedy)
-
-
-def _errors(seen: AnalysedRun) -> Iterator[Bottleneck]:
-    if bad := errors(seen.totals.whole, 500):
-        yield _bottleneck("server", "errors", server=seen.server, errors=listed(bad))
+    """Failed handshakes, and answers that were errors of the server."""
+    whole, server = seen.totals.whole, seen.server
+    if whole.tls is not None and whole.tls.failed:
+        yield _bottleneck("server", "tls_failed", why=by_reason(whole.tls.failed))
+    if whole.protocol is not None and (refused := whole.protocol.refused):
+        remedy = remedy_of_refusals(seen.run.plan.protocol, refused)
+        yield _bottleneck("server", "handshake_refused", server=server, why=by_reason(refused), remedy=remedy)
+    if bad := errors(whole, 500):
+        yield _bottleneck("server", "errors", server=server, errors=by_reason(bad))
 
 
 def _lost(seen: AnalysedRun) -> Iterator[Bottleneck]:
@@ -338,8 +333,8 @@ _MECHANISMS = (
     partial(_slots, certain=True), _full, _both_busy, _late,
     partial(_slots, certain=False), partial(_diagnoses, "server", _ENDED), partial(_findings, "server", {"server_ended"}),
     _server_cpu, partial(_diagnoses, "network", _ON_THE_PATH), _never_arrived, _listen_queue,
-    partial(_not_connected, "server", ["refused"]), partial(_not_connected, "network", ["unreachable"]), _tls, _refused,
-    _errors, _lost, partial(_not_connected, "unknown", _UNANSWERED), _slow,
+    partial(_not_connected, "server", ["refused"]), partial(_not_connected, "network", ["unreachable"]), _refused,
+    _lost, partial(_not_connected, "unknown", _UNANSWERED), _slow,
 )  # fmt: skip
 
 

@@ -10,5 +10,7 @@ WORTH_TELLING = 0.01
 PART, NEARLY_ALL = 0.1, 0.9
 #: Status pages, samples and ticks may miss a second or two; a longer silence (s) is a gap.
 MISSED_S = 2.5
+#: An nginx worker with a smaller share of its slots free closes idle connections (ngx_drain_connections).
+REUSE_BELOW = 1 / 16
 #: Values that are read once a second are averaged over this time (s).
 MINUTE_S = 60.0

@@ -251,12 +251,14 @@ def _server_count(run: Run) -> Series | None:
     return Series(active.t_s, [max(0.0, value - 1) for value in active.values])
 
 
-_REPORTED = frozenset(findings.CALLED) - {"kernel_queued", "listing"}
+_REPORTED = frozenset(findings.COST_NAMES) - {"kernel_queued", "listing"}
 
 
 def _few_points(levels: dict[str, int], few: dict[str, int], wanted: int, plan: Plan) -> Finding:
     points = max([*levels.values(), *few.values()])
-    of_levels, unknown = ([name for name in findings.CALLED if name in names and name in _REPORTED] for names in (levels, few))
+    of_levels, unknown = (
+        [name for name in findings.COST_NAMES if name in names and name in _REPORTED] for names in (levels, few)
+    )
     remedy = "--plateaus 5" if plan.plateaus else _ramp_that_fits(plan)
     return findings.cost_few_points(points, wanted, of_levels, unknown, plan.plateaus, FEWEST_PLATEAUS, remedy)
 

@@ -33,8 +33,7 @@ BIN_S = MINUTE_S
 POINTS_WANTED = 20
 # Twelve hours of minutes; longer holds get longer bins, since the work grows with the square of the points.
 MOST_POINTS = 720
-# Certain growth below this share of the metric, over an hour or a shorter hold, is called flat: it doubles the memory in six
-# weeks.
+# Certain growth below this share of the metric, over an hour or a shorter hold, is flat: it doubles the memory in six weeks.
 MEANINGLESS_SHARE = 0.001
 # "Flat" excludes growth in an hour by this share of the connections' memory, or by the share above of the metric. A bound of
 # 593 MB an hour, where all connections took 25 MB, would exclude nothing that matters.

@@ -15,7 +15,7 @@ from ipaddress import ip_address
 import msgspec
 
 from asyncli import metrics
-from asyncli.analysis.constants import PART
+from asyncli.analysis.constants import PART, REUSE_BELOW
 from asyncli.analysis.cost import SURE, Costs, server_memory
 from asyncli.analysis.gaps import for_cost
 from asyncli.analysis.slope import Cost
@@ -29,8 +29,6 @@ from asyncli.units import format_bytes, format_count, format_many
 
 #: The share of the host's memory that stays free: with less the kernel reclaims heavily, and bursts of buffers do not fit.
 RESERVE = PART
-# nginx closes idle clients when fewer than a sixteenth of its slots are free (ngx_drain_connections).
-_REUSE_BELOW = 1 / 16
 # Descriptors that an nginx worker uses itself: listeners, logs, channel to the master, epoll.
 _WORKER_DESCRIPTORS = 32
 # The preflight asks for the mean and this many deviations where the kernel's hash distributes connections.
@@ -226,7 +224,7 @@ def _slots(checks: Mapping[str, Check]) -> Ceiling | None:
         f"{format_count(check.have)} slots of nginx (worker_connections); it closes idle clients to keep a sixteenth free; if "
         "its workers get equal shares"
     )
-    return Ceiling("worker_connections", math.floor(check.have * (1 - _REUSE_BELOW)), None, how)
+    return Ceiling("worker_connections", math.floor(check.have * (1 - REUSE_BELOW)), None, how)
 
 
 def _sessions(run: Run) -> Ceiling | None:
@@ -316,15 +314,11 @@ def _of_the_host(checks: Mapping[str, Check], plan: Plan, ends: int, prefix: str
     connection), tracked connections (one each).
     """
     found = []
+    # The preflight does not know whether both ends belong to one user.
+    watches = "epoll watches of a user (fs.epoll.max_user_watches; half as many if both ends are one user's)"
     for code, needed, each, words in (
         ("file_max", ends, ends, "open files of the whole host (fs.file-max; root may exceed it)"),
-        # The preflight does not know whether both ends belong to one user.
-        (
-            "epoll_watches",
-            ends,
-            1,
-            "epoll watches of a user (fs.epoll.max_user_watches; half as many if both ends are one user's)",
-        ),
+        ("epoll_watches", ends, 1, watches),
         ("conntrack", 1, 1, "tracked connections (nf_conntrack_max), if a rule makes the kernel track these"),
     ):
         check = checks.get(prefix + code)

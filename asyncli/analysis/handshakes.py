@@ -72,9 +72,7 @@ def tls_findings(
     part: TlsPart | msgspec.UnsetType, environment: Mapping[str, Any], *, started: str = "", first: float | None = None,
     held: int = 0,
 ) -> Iterator[Finding]:  # fmt: skip
-    """Findings of TLS. ``first``: with --tls-resume, how many handshakes must be full; ``held``: connections of a soak, where
-    objects cost memory.
-    """
+    """Findings of TLS. ``first``: full handshakes needed with --tls-resume; ``held``: connections of a soak."""
     if part is msgspec.UNSET:
         return
     if part.failed:

@@ -22,11 +22,9 @@ from asyncli.run import Run
 from asyncli.samples import Series
 from asyncli.units import format_bytes, format_many
 
-# Forty points distinguish white noise from wander better than twenty. A ramp of two minutes has three samples per bin; a shorter
-# one gets fewer bins.
+# Forty points distinguish white noise from wander better than twenty; ramps below two minutes (three samples a bin) get fewer.
 MOST_BINS = 40
-# The fewest points of a slope: six of a ramp with its baseline, or three plateaus (medians over seconds at rest) and the
-# baseline.
+# The fewest points of a slope: six of a ramp with its baseline, or three plateaus (medians at rest) and the baseline.
 FEWEST_RAMP_POINTS = 6
 FEWEST_PLATEAUS = 3
 # With fewer plateaus the line needs the baseline: without it, on ladders of three, slabs of 1 MB looked like first use, and 66 of

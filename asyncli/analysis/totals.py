@@ -81,9 +81,7 @@ def fold(run: Run) -> Totals:
 
 
 def tested(plan: Plan, *ticks: Tick) -> bool:
-    """Whether the server answered at least once: a heartbeat; a connect, if connections listen; or a handshake, if no heartbeat
-    was due yet.
-    """
+    """Whether the server answered once: a heartbeat; a connect, if connections listen; a handshake, if no heartbeat was due."""
     granted = any(one.protocol is not None and one.protocol.handshake_us for one in ticks) and not any(one.sent for one in ticks)
     return any(tick.answered or (tick.opened and (plan.listens or granted)) for tick in ticks)
 

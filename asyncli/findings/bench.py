@@ -106,7 +106,7 @@ def lengths_differ(count: int) -> str:
     return f"{format_many(count, 'answer')} had a body of another length than the first"
 
 
-@finding("redirected", "warning", "aim at the address of the redirect")
+@finding("redirected", "warning", "use the URL of the redirect")
 def redirected(by_status: Mapping[int, int], of: int) -> str:
     """Answers were redirects, which a bench does not follow."""
     return _answers(by_status, of, "were redirects, not followed")

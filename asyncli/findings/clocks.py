@@ -8,9 +8,7 @@ from asyncli.units import format_clock, format_duration
 
 @finding("suspended", "warning", "keep it awake: systemd-inhibit asyncli ...")
 def suspended(at_s: float, for_s: float, from_local: str, to_local: str) -> str:
-    """asyncli's machine was suspended. The run's clock stopped and no heartbeat was sent, so idle timeouts may have closed
-    connections.
-    """
+    """asyncli's machine was suspended: the run's clock stopped, no heartbeat was sent, and idle timeouts may have expired."""
     return (
         f"this machine was suspended for {format_duration(round(for_s, 1))}, from {from_local} to {to_local} (run clock "
         f"{format_clock(at_s)}): no heartbeats were sent, so the server or a middle box may have closed idle connections"
@@ -19,9 +17,7 @@ def suspended(at_s: float, for_s: float, from_local: str, to_local: str) -> str:
 
 @finding("{whose}_stalled", "warning", "see what stopped it (SIGSTOP), or give it more CPU and memory")
 def stalled(whose: str, until_s: float, for_s: float) -> str:
-    """asyncli's session or agent was stopped or got no CPU. Samples are missing; the workers continued and their counts are
-    complete.
-    """
+    """asyncli's session or agent was stopped or got no CPU. Samples are missing; workers continued, with complete counts."""
     return (
         f"asyncli's own process was stopped for {format_duration(round(for_s, 1))}, until {format_clock(until_s)}: samples are "
         "missing, counts are complete"

@@ -108,9 +108,7 @@ def compare_sysctls(differs: Differs) -> str:
 
 @finding("compare_same", "info")
 def compare_same(server: str, configured: bool) -> str:
-    """No recorded fact distinguishes the runs: they show how much repeats differ. ``configured``: the server's configuration is
-    known, and the same.
-    """
+    """The runs have no differing facts, and show how much repeats differ. ``configured``: the server's configuration is known."""
     if configured:
         return f"same server ({server}), configuration and plan: differences are those of repeats"
     return f"no recorded fact distinguishes these runs ({server}; its configuration is unknown)"

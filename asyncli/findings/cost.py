@@ -13,7 +13,7 @@ from asyncli.units import format_bytes, format_count, format_many
 LEVELS = "difference of two levels (including one-time costs, without reused memory)"
 
 #: The names of costs in sentences.
-CALLED = {
+COST_NAMES = {
     "server_user": "the server", "kernel": "the kernel", "kernel_queued": "queued buffers", "generator_user": "asyncli",
     "host_total": "this host in all", "residual": "the residual", "listing": "inodes of /proc",
 }  # fmt: skip
@@ -36,7 +36,7 @@ class Moved(TypedDict):
 
 
 def _called(names: Sequence[str]) -> str:
-    return ", ".join(CALLED[name] for name in names)
+    return ", ".join(COST_NAMES[name] for name in names)
 
 
 @finding("descriptors_listed", "warning", "stop programs that list /proc/PID/fd while you measure")
@@ -64,9 +64,7 @@ def cost_sockets_closed(costs: Sequence[str]) -> str:
 
 @finding("cost_residual_unknown", "info")
 def cost_residual_unknown(needs: Sequence[str]) -> str:
-    """What the host uses per connection beyond its known parts is unknown: it ``needs`` a cost that is unknown, or its parts were
-    read at different times.
-    """
+    """The residual per connection is unknown: it ``needs`` an unknown cost, or its parts were read at different times."""
     why = f"it needs the cost of {_called(needs)}" if needs else "its parts were not sampled together"
     return f"the residual is unknown: {why}"
 
@@ -119,4 +117,4 @@ def _moved(name: str, moved: Sequence[Moved]) -> str:
     share = most["share"]
     climb = f", {abs(share):.0%} of the climb to it" if share is not None and abs(share) < 10 else ""
     on = "plateau" if len(moved) == 1 else "plateaus"
-    return f"of {CALLED[name]} on {on} {numbers} (by up to {format_bytes(most['bytes'])}{climb})"
+    return f"of {COST_NAMES[name]} on {on} {numbers} (by up to {format_bytes(most['bytes'])}{climb})"

@@ -129,9 +129,7 @@ def parted(
 
 @finding("reconcile_held", "error")
 def reconcile_held(held: int, active: int, since: Since | None, addresses: int, beyond: Beyond) -> Words:
-    """At the hold's end the client holds another number of connections than the server counts as active. A warning if the server
-    counts more.
-    """
+    """At the hold's end client and server count different numbers of connections. A warning if the server counts more."""
     evidence = f"the client holds {held:,} connections, the server {active:,}{_since(since)}"
     if active > held:
         return Words(evidence, _beyond(beyond), "warning")

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from asyncli.findings import Words, finding
 from asyncli.units import format_bytes, format_count, format_duration
 
-# Longer than any planned run (h).
-_FOR_EVER_H = 10 * 365 * 24.0
+_TEN_YEARS_H = 10 * 365 * 24.0
 _MEMORY = {
     "server_user": "the server's memory",
     "kernel": "the kernel's memory for sockets on this host",
@@ -39,19 +38,19 @@ def drift_grows(
     """
     evidence = f"{_MEMORY[metric]} grows by {by_the_hour(bytes_per_hour, ci95)} in {format_duration(to_s - from_s)} of the hold"
     if bytes_per_request is not None:
-        evidence += f": {_few_bytes(bytes_per_request)} per heartbeat, if heartbeats are the cause"
+        digits = ",.0f" if bytes_per_request >= 10 else ".2g"
+        evidence += f": {bytes_per_request:{digits}} B per heartbeat, if heartbeats are the cause"
     if available_bytes is not None:
         left_h = available_bytes / bytes_per_hour
-        lasts = "lasts for more than ten years" if left_h > _FOR_EVER_H else f"is used up in {_long(left_h)}"
+        time = format_duration(left_h * 3600) if left_h < 48 else f"{format_count(left_h / 24)} days"
+        lasts = "lasts for more than ten years" if left_h > _TEN_YEARS_H else f"is used up in {time}"
         evidence += f"; at that rate the {format_bytes(available_bytes)} available on this host {lasts}"
     return Words(evidence, _REMEDIES[metric])
 
 
 @finding("drift_unknown", "info")
 def drift_unknown(metrics: Sequence[str], points: int, wanted: int, too_short: bool) -> Words:
-    """Whether memory grows is unknown: the hold was ``too_short``, or too many of its minutes have no samples or another number
-    of connections.
-    """
+    """Growth is unknown: the hold was ``too_short``, or too many minutes lack samples or have another number of connections."""
     unknown = f"growth unknown of {', '.join(_MEMORY[metric] for metric in metrics)}"
     if too_short:
         return Words(f"{unknown}: hold too short: {points} points, {wanted} needed", "hold longer (--hold)")
@@ -59,11 +58,3 @@ def drift_unknown(metrics: Sequence[str], points: int, wanted: int, too_short: b
         f"{unknown}: samples or connections are missing: {points} points, {wanted} needed",
         "see the other findings for what was lost or not read",
     )
-
-
-def _few_bytes(value: float) -> str:
-    return f"{value:,.0f} B" if value >= 10 else f"{value:.2g} B"
-
-
-def _long(hours: float) -> str:
-    return format_duration(hours * 3600) if hours < 48 else f"{format_count(hours / 24)} days"

@@ -102,9 +102,7 @@ def worker_not_started(worker: int, why: str) -> str:
 
 @finding("resumed", "warning")
 def resumed(from_s: float, after_s: float, phase: str | None, held: int, holds: bool, ended_by: str) -> Words:
-    """The run was interrupted and continues in its file. Its ``held`` connections ended with its processes; no fit includes
-    the gap.
-    """
+    """The run was interrupted and resumed. Its ``held`` connections ended with its processes; no fit includes the gap."""
     where = f"in its {phase}" if phase else "before its baseline"
     lost = f"; the {held:,} connections that it held were lost with asyncli's own processes" if held else ""
     then = "the hold continues" if holds else "the run starts again with the baseline"
@@ -235,9 +233,7 @@ _QUIET_HOST = "see that this host neither swaps nor has another heavy load"
 
 @finding("generator_saturated_turn", "error", _QUIET_HOST)
 def saturated_turn(for_s: float, bound_s: float) -> str:
-    """Workers were stopped for a relevant share of the run, or for longer than a heartbeat may take: the generator was the
-    limit.
-    """
+    """Workers were stopped for too long in total, or for longer than a heartbeat may take: the generator was the limit."""
     return f"a worker was stopped for {for_s:.1f} s (bound {bound_s:.0f} s)"
 
 

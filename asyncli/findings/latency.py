@@ -58,9 +58,7 @@ def answers_slow(
 
 @finding("packets_sent_again", "warning")
 def packets_sent_again(here: bool, count: float, from_s: float, to_s: float, share: float, within_s: float) -> Words:
-    """A host retransmitted 1 % or more of its TCP segments ``within_s``: asyncli's (``here``) or the server's. The kernel counts
-    for all programs.
-    """
+    """asyncli's host (``here``) or the server's retransmitted 1 % of its TCP segments or more, counted for all programs."""
     host, between = ("this host", "here and the server") if here else ("the server's host", "the server and here")
     return Words(
         f"{host} retransmitted {format_count(count)} TCP segments between {format_clock(from_s)} and {format_clock(to_s)}, up to "

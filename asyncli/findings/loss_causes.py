@@ -1,7 +1,7 @@
 """Evidence and remedy of each mechanism of :mod:`asyncli.analysis.losses`.
 
-:class:`Dead` fills ``{loss}``, ``{were}``, ``{age}``, ``{idle}``, ``{medians}`` and ``{when}``. ``{likely}`` is "looks like"
-without confirmation; ``{known}`` names servers with that default idle time.
+:class:`LossDetails` fills ``{loss}``, ``{were}``, ``{age}``, ``{idle}``, ``{medians}`` and ``{when}``. ``{likely}`` is "looks
+like" without confirmation; ``{known}`` names servers with that default idle time.
 """
 
 from __future__ import annotations
@@ -96,8 +96,8 @@ _CAUSES: dict[str, tuple[str, str]] = {
     ),
     # No free slots.
     "idle_reuse": (
-        f"{_IDLE}, while others opened: {{nginx}} free slots and closed idle connections to reuse theirs ({_REUSE}; nginx.conf "
-        "gives {slots!n} in all, {asked!n} were asked for){when}",
+        f"{_IDLE}, while others opened: {{likely}}nginx ran out of free slots and closed idle connections to reuse theirs "
+        f"({_REUSE}; nginx.conf gives {{slots!n}} in all, {{asked!n}} were asked for){{when}}",
         _ROOM,
     ),
     "likely_reuse": (
@@ -132,7 +132,7 @@ _CAUSES: dict[str, tuple[str, str]] = {
         "{server} was reloaded: {ended} of its processes were replaced", _NO_RELOAD,
     ),
     "reload_by_counts": (
-        "{reload}: its counters continued, and it closed them all in order, our status connection too", _NO_RELOAD,
+        "{likely}{server} was reloaded: its counters continued, and it closed all in order, our status poller too", _NO_RELOAD,
     ),
     "likely_reload": ("looks like a reload, a restart or the end of {server}", "see its log of that moment"),
     "burst": ("cause unknown", "see the server's log of that moment"),
@@ -178,7 +178,7 @@ _CAUSES: dict[str, tuple[str, str]] = {
         _WAY,
     ),
     "page_answered": (
-        "no heartbeat was answered, though the server's status page answered{counted}: looks like the network path was down",
+        "no heartbeat was answered, though the server's status page answered: looks like the network path was down",
         _WAY,
     ),
     "server_stalled": (
@@ -261,7 +261,7 @@ def remedy_of_unexplained(protocol: str, cause: str) -> str:
     return _SEE_BY_CAUSE.get(cause, "see the kernel's log")
 
 
-class Dead(msgspec.Struct, frozen=True):
+class LossDetails(msgspec.Struct, frozen=True):
     """The lost connections of a sentence. ``age``, ``idle``: ranges; ``medians``: of both (s)."""
 
     cause: str
@@ -272,7 +272,8 @@ class Dead(msgspec.Struct, frozen=True):
     since_s: float
     to_s: float
 
-    def into(self, words: Words) -> Words:
+    def fill(self, words: Words) -> Words:
+        """``words`` with these details."""
         when = f", from {format_clock(self.since_s)} to {format_clock(self.to_s)}"
         if self.to_s - self.since_s <= 3.0:
             when = f", at {format_clock(self.since_s)}"
@@ -286,7 +287,7 @@ class Dead(msgspec.Struct, frozen=True):
         return Words(evidence, words.remedy)
 
 
-# Filled by :class:`Dead`.
+# Filled by :class:`LossDetails`.
 _LATER = {name: f"{{{name}}}" for name in ("loss", "were", "age", "idle", "medians", "when")}
 
 

@@ -103,9 +103,7 @@ def plain_braces(text: str) -> str:
 
 
 def lost_with(findings: Sequence[Finding], whose: str) -> Words:
-    """The processes or client hosts of asyncli that lost connections, as ``a client host (vm at 10.0.0.9)``, and the remedy.
-    ``whose``: "asyncli's" or "its".
-    """
+    """``a client host (vm at 10.0.0.9)``: what of asyncli lost connections, and the remedy. ``whose``: "asyncli's" or "its"."""
     # Files of older versions have no fields.
     hosts = list(dict.fromkeys(str(one.fields.get("host", "its name is not known")) for one in findings if one.code == HOST_LOST))
     processes = any(one.code == "worker_lost" or (one.code == RESUMED and one.fields.get("held")) for one in findings)
@@ -116,11 +114,6 @@ def lost_with(findings: Sequence[Finding], whose: str) -> Words:
     named = f"{'a client host' if len(hosts) == 1 else 'client hosts'} ({', '.join(hosts[:_NAMED])}{more})"
     of_host = f"see the finding {HOST_LOST} about {'that host' if len(hosts) == 1 else 'each of them'}"
     return Words(f"{named}, and processes of {whose} own", f"{of_host}; and {of_process}") if processes else Words(named, of_host)
-
-
-def listed(by_status: Mapping[int, int]) -> str:
-    """``3 x 502, 1 x 503``."""
-    return ", ".join(f"{format_count(count)} x {status}" for status, count in sorted(by_status.items()))
 
 
 def cut_off(hosts: Sequence[tuple[str, float]], until_s: float) -> Words:
@@ -158,9 +151,7 @@ def connects_failed(cause: str, count: int) -> Words:
 def failed(
     cause: str, count: int, from_s: float | None, until_s: float | None, replacing: bool, told: Sequence[HostReport]
 ) -> Words:
-    """Connects that failed by one cause. ``replacing``: all were to replace lost connections. ``told``: reported by client hosts
-    after a silence.
-    """
+    """Failed connects of one cause. ``replacing``: all were reconnects. ``told``: reported by client hosts after a silence."""
     evidence, remedy, _ = connects_failed(cause, count)
     evidence += f" ({cause})"
     if from_s is not None and until_s is not None:
@@ -200,11 +191,7 @@ def _incident(one: Incident) -> str:
 def remedy_of_statuses(statuses: Iterable[int], *, over_tls: bool) -> str:
     """The remedy of error answers. nginx answers 400 to a client without the certificate or without the TLS that it wants."""
     if set(statuses) == {400}:
-        ours = (
-            "asks for a certificate (ssl_verify_client), name one with --client-cert"
-            if over_tls
-            else "speaks TLS there, use https://"
-        )
+        ours = "asks for a certificate (ssl_verify_client), use --client-cert" if over_tls else "speaks TLS there, use https://"
         return f"if the server {ours}; else see its error log"
     return "see the server's error log for the reason; use a path that it answers with 200, or another --method"
 
@@ -212,7 +199,7 @@ def remedy_of_statuses(statuses: Iterable[int], *, over_tls: bool) -> str:
 @finding("status_errors", "warning")
 def status_errors(by_status: Mapping[int, int], over_tls: bool) -> Words:
     """Heartbeats were answered with HTTP errors: the connections stayed open, but did not do the intended work."""
-    evidence = f"heartbeats were answered with errors: {listed(by_status)}"
+    evidence = f"heartbeats were answered with errors: {by_reason(by_status)}"
     return Words(evidence, remedy_of_statuses(by_status, over_tls=over_tls))
 
 

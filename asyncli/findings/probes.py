@@ -46,9 +46,7 @@ def memory_unprivileged(whose: str, pid: int, why: str, user: int) -> Words:
 
 @finding("slabinfo_unreadable", "warning")
 def slabinfo_unreadable(why: str, user: int) -> Words:
-    """The kernel's memory for sockets is read from /proc/slabinfo, which needs root. An info if ``user`` is not root: needs_root
-    has the remedy.
-    """
+    """Kernel memory of sockets needs root (/proc/slabinfo). An info if ``user`` is not root: needs_root has the remedy."""
     evidence = f"the kernel's memory for sockets is unknown: /proc/slabinfo: {why}"
     return Words(evidence, "", "info") if user else Words(evidence, "run it outside of the container, as the host's root")
 

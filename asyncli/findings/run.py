@@ -85,9 +85,7 @@ def hold_until(until: str, hold_s: float, ends_local: str) -> Words:
 
 @finding("waiting", "info")
 def waiting(what: str) -> str:
-    """asyncli waits before a run: for the server to listen, for hosts of a cluster, or for the leases of a killed session to
-    expire.
-    """
+    """asyncli waits before a run: for the server to listen, for cluster hosts, or until leases of a killed session expire."""
     return what
 
 

@@ -13,7 +13,7 @@ _MOST_REASONS = 8
 _CHOICE = "see ssl_protocols and ssl_ciphers of the server, and what a newer OpenSSL there offers"
 
 
-def by_reason(reasons: Mapping[str, int]) -> str:
+def by_reason(reasons: Mapping[str, int] | Mapping[int, int]) -> str:
     """``12 × alert certificate_required, 3 × ...``, the most frequent first, at most eight."""
     ranked = sorted(reasons.items(), key=lambda one: (-one[1], one[0]))
     listed = [f"{format_count(count)} × {why}" for why, count in ranked[:_MOST_REASONS]]

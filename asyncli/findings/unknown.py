@@ -34,9 +34,7 @@ def latency_unknown() -> str:
 
 @finding("residue_unknown", "info")
 def residue_unknown(of: Sequence[str], drained: bool, planned: bool) -> Words:
-    """The memory that remains after the drain is unknown ``of`` these. ``drained``: the run had a drain; ``planned``: it had
-    a baseline and a residue.
-    """
+    """Memory after the drain is unknown ``of`` these. ``drained``: the run drained; ``planned``: with baseline and residue."""
     if not drained:
         return Words("memory after the drain is unknown: the run ended before its drain")
     return Words(

@@ -11,7 +11,7 @@ from asyncli.analysis.forecast import Forecast, forecast
 from asyncli.analysis.losses.attribution import Diagnosis, diagnose
 from asyncli.analysis.saturation import saturation
 from asyncli.analysis.totals import Totals, fold, tested
-from asyncli.findings.cost import CALLED, cost_reused
+from asyncli.findings.cost import COST_NAMES, cost_reused
 from asyncli.findings.unknown import cost_grew
 from asyncli.records import Finding
 from asyncli.run import Run
@@ -67,7 +67,7 @@ def _exclude_growth(cost: Costs, drift: dict[MetricName, Drift]) -> None:
         found = getattr(cost, name)
         if found is None or not found.of_levels or not included:
             continue
-        grew = cost_grew(CALLED[name], {CALLED[one]: in_words(drift[one]) for one in included})
+        grew = cost_grew(COST_NAMES[name], {COST_NAMES[one]: in_words(drift[one]) for one in included})
         _exclude(cost, grew, name, "residual")
         cost.findings.append(grew)
 

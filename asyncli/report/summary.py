@@ -18,7 +18,7 @@ from asyncli.analysis.shared_host import cpus_taken, other_sockets
 from asyncli.analysis.totals import Latency, Lateness, Totals, in_ms, tested
 from asyncli.analysis.verdict import RULE, Verdict, ended_by_user, judge
 from asyncli.findings import unknown
-from asyncli.findings.cost import CALLED
+from asyncli.findings.cost import COST_NAMES
 from asyncli.findings.forecast import gave_way
 from asyncli.findings.limits import limit_crossed, limit_kept, limit_unknown
 from asyncli.findings.run import incomplete, stopped_early
@@ -274,7 +274,7 @@ def _residue_findings(plan: Plan, residue: Residue) -> list[Finding]:
     missing = [name for name in ("server_user", "kernel", "host_total") if getattr(residue, name) is None]
     if not missing:
         return []
-    return [unknown.residue_unknown([CALLED[name] for name in missing], True, plan.baseline_s > 0 and plan.residue_s > 0)]
+    return [unknown.residue_unknown([COST_NAMES[name] for name in missing], True, plan.baseline_s > 0 and plan.residue_s > 0)]
 
 
 # Findings that explain others.

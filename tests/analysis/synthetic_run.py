@@ -1,4 +1,4 @@
-"""A run that never was, made of known numbers and known noise."""
+"""A synthetic run of known numbers and known noise."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from asyncli.records import Check, Environment, Finding, Gap, Phase, Sample, Tic
 from asyncli.run import Run, Ticks
 
 SERVER, KERNEL_END, GENERATOR, REST = 1020.0, 4050.0, 130.0, 390.0
-# A page of queued buffers for each so many ends, and what was available before.
+# Ends per page of queued buffers, and available memory before.
 ENDS_A_PAGE, AVAILABLE = 100, 22e9
 FIXED = {"server": 60e6, "kernel": 3e6, "generator": 40e6, "host": 2.0e9}
 
 
 def spread(middle: float, count: int) -> Histogram:
-    """``count`` values, most at ``middle``, some beyond."""
+    """``count`` values, most at ``middle``, some larger."""
     histogram = Histogram()
     beyond = {factor: round(count * share) for factor, share in ((0.7, 0.3), (2.0, 0.19), (6.0, 0.01))}
     for factor, many in {**beyond, 1.0: count - sum(beyond.values())}.items():
@@ -56,7 +56,7 @@ def bare_run(
     findings: Sequence[Finding] = (),
     gaps: Sequence[Gap] = (),
 ) -> Run:
-    """A run of these records and nothing else."""
+    """A run of these records alone."""
     plan = Plan(urls=("http://127.0.0.1:8080/",), connections=1) if plan is None else plan
     return Run(
         "", "", plan, environment or {}, list(phases), list(ticks), samples, list(findings), list(checks), complete=True, gaps=list(gaps)
@@ -64,7 +64,7 @@ def bare_run(
 
 
 def cut(run: Run, at_s: float) -> Run:
-    """The run as its file has it when it is killed at ``at_s``."""
+    """The run as in its file if it was killed at ``at_s``."""
     run.samples = [sample for sample in run.samples if sample.t_s <= at_s]
     run.ticks = [(t_s, tick) for t_s, tick in run.ticks if t_s <= at_s]
     run.phases = [phase for phase in run.phases if phase.start_s <= at_s]
@@ -73,7 +73,7 @@ def cut(run: Run, at_s: float) -> Run:
 
 
 def without(run: Run, *names: str, since_s: float = -math.inf, until_s: float = math.inf) -> Run:
-    """The run whose samples of these seconds lack the metrics that begin so."""
+    """The run without the metrics that begin with ``names`` in the samples of these seconds."""
     for sample in run.samples:
         if since_s < sample.t_s <= until_s:
             sample.values = {name: value for name, value in sample.values.items() if not name.startswith(names)}
@@ -83,7 +83,7 @@ def without(run: Run, *names: str, since_s: float = -math.inf, until_s: float = 
 def raised(
     run: Run, by: float, *names: str, each: float = 0.0, since_s: float = -math.inf, until_s: float = math.inf
 ) -> Run:
-    """The run in whose samples of these seconds the metrics are ``by`` more, and ``each`` for every connection that the server counts."""
+    """The run with metrics raised in the samples of these seconds: ``by``, and ``each`` per connection that the server counts."""
     for sample in run.samples:
         more = by + each * (sample.values.get("status.active", 1.0) - 1.0)
         if since_s < sample.t_s <= until_s:
@@ -107,7 +107,7 @@ def a_run(
     others: int = 0,
     **of_plan: Any,
 ) -> Run:
-    """A run that went well: ``connections`` at the plan's pace, held for ``hold_s``; ``noise`` scales deviations."""
+    """A good run: ``connections`` at the plan's pace, held for ``hold_s``; ``noise`` scales deviations."""
     plan = Plan(
         urls=("http://127.0.0.1:8080/",), connections=connections, hold_s=hold_s, seed=seed,
         status_url="http://127.0.0.1:8081/status" if status else None, **of_plan,

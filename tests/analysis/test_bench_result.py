@@ -1,4 +1,4 @@
-"""A bench's figures, its doubts and its verdict, on runs made by hand."""
+"""Figures, findings and verdict of a bench, on synthetic runs."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def a_run(
     cpus: CpuShares | None = None,
     **tick: Any,
 ) -> BenchRun:
-    """Two seconds in which 1,000 requests were answered in 100 to 1,099 us, where nothing else is said."""
+    """By default two seconds with 1,000 requests that were answered in 100 to 1,099 us."""
     latency = histogram(*range(100, 1100))
     fields = {"started": 4, "opened": 4, "sent": 1000, "answered": 1000, "by_status": {200: 1000}, "latency_us": latency} | tick
     total = Tick(**fields, asked=asked or Asked(keepalive=1000, body_bytes=5000, waiting_us=latency, processing_us=latency))
@@ -56,7 +56,7 @@ def codes(found: BenchResult) -> list[str]:
     return [one.code for one in found.findings]
 
 
-def test_the_figures() -> None:
+def test_figures() -> None:
     found = evaluate_bench(a_run(connect_us=histogram(10, 20, 30, 40)))
     assert found.verdict == "passed"
     assert (found.requests.total, found.requests.per_s, found.requests.keepalive) == (1000, 500.0, 1000)
@@ -86,7 +86,7 @@ def test_the_figures() -> None:
         ({"cpu_s": 1.9, "server_s": None}, "invalid", "generator_saturated_cpu"),
         ({"cpu_s": 1.9, "server_s": 1.8}, "passed", "both_busy"),
         ({"cpu_s": 1.9, "workers": 2}, "passed", None),
-        # An answer that is an error is the server's, however busy we were.
+        # Error answers are the server's, however busy asyncli was.
         ({"cpu_s": 1.9, "server_s": 0.5, "by_status": {200: 900, 500: 100}}, "failed", "generator_saturated_cpu"),
         ({"ended": "stopped"}, "passed", "stopped_by_user"),
         ({"cpu_s": 3.7, "workers": 2}, "invalid", "generator_saturated_cpu"),
@@ -97,7 +97,7 @@ def test_the_figures() -> None:
         ({"asked": Asked(left=7), "plan": {"requests": 1007, "duration_s": 2.0}, "ended": "time"}, "passed", "requests_left"),
         ({"asked": Asked(left=7), "plan": {"requests": 1007}, "ended": "gave up"}, "failed", "gave_up"),
         ({"ended": "gave up"}, "failed", "gave_up"),
-        # In flight for as long as the slowest answer took, and for much longer.
+        # In flight as long as the slowest answer took, and much longer.
         ({"asked": Asked(in_flight=2, outstanding_us=histogram(900, 1200))}, "passed", None),
         ({"asked": Asked(in_flight=2, outstanding_us=histogram(900, 50_000))}, "passed", "unanswered_at_end"),
         ({"asked": Asked(in_flight=2, outstanding_us=histogram(900, 1_500_000))}, "failed", "unanswered_at_end"),
@@ -117,7 +117,7 @@ def test_the_figures() -> None:
     ],
     ids=str,
 )
-def test_each_doubt_has_its_verdict(made: dict[str, Any], verdict: str, code: str | None) -> None:
+def test_verdict_of_each_finding(made: dict[str, Any], verdict: str, code: str | None) -> None:
     found = evaluate_bench(a_run(**made))
     assert found.verdict == verdict
     assert codes(found)[:1] == ([] if code is None else [code])
@@ -125,7 +125,7 @@ def test_each_doubt_has_its_verdict(made: dict[str, Any], verdict: str, code: st
         assert found.findings[0].evidence == found.why
 
 
-def test_a_run_of_a_moment_and_a_tail_of_our_own_are_said_to_be() -> None:
+def test_short_runs_and_own_late_tails_are_reported() -> None:
     run = a_run()
     run.elapsed_s = 0.01
     assert codes(evaluate_bench(run)) == ["short_run"]
@@ -134,7 +134,7 @@ def test_a_run_of_a_moment_and_a_tail_of_our_own_are_said_to_be() -> None:
     assert codes(evaluate_bench(a_run(**late, lateness_us=histogram(4000)))) == ["late_tail"]
 
 
-def test_of_several_urls_each_has_its_count_and_the_servers_cpu_its_server() -> None:
+def test_several_urls_have_counts_and_cpu_of_one_server() -> None:
     run = a_run(asked=Asked(by_target={0: 990, 1: 10}))
     run.plan = BenchPlan(urls=(URL, "http://127.0.0.1:81/x"), duration_s=2.0)
     found = evaluate_bench(run)
@@ -144,19 +144,19 @@ def test_of_several_urls_each_has_its_count_and_the_servers_cpu_its_server() -> 
     assert codes(evaluate_bench(run)) == ["several_urls"]
 
 
-def test_only_an_error_of_ours_makes_it_invalid() -> None:
+def test_only_errors_of_asyncli_make_a_bench_invalid() -> None:
     run = a_run()
     run.findings = [Finding("generator_memory_slowed", "info", "one reading takes 3 ms")]
     assert evaluate_bench(run).verdict == "passed"
     run.findings = [Finding("worker_lost", "error", "worker 0 was killed")]
     assert evaluate_bench(run).verdict == "invalid"
-    # Ours first, where nothing was answered as well.
+    # asyncli's errors come first, also without any answer.
     run = a_run(answered=0, sent=0, by_status={}, latency_us=Histogram(), asked=Asked())
     run.findings = [Finding("generator_failed", "error", "the host ended")]
     assert evaluate_bench(run).verdict == "invalid"
 
 
-def test_nothing_at_all_divides_by_nothing() -> None:
+def test_an_empty_run_divides_by_zero_nowhere() -> None:
     run = a_run(answered=0, sent=0, opened=0, by_status={}, latency_us=Histogram(), asked=Asked(), server_s=None, cpu_s=0.0)
     run.elapsed_s = 0.0
     found = evaluate_bench(run)
@@ -165,13 +165,13 @@ def test_nothing_at_all_divides_by_nothing() -> None:
     assert "NaN" not in to_json(found)
 
 
-def test_a_second_in_a_line() -> None:
+def test_one_line_for_a_second() -> None:
     tick = Tick(answered=1234, latency_us=histogram(500), failures={"refused": 2}, asked=Asked(failed={"reset": 1}))
     line = "0:00:03      1,234 answered  p50 0.500 ms  p99 0.500 ms  1 failed  2 connects failed"
     assert tick_line(3.0, tick) == line
 
 
-def test_what_is_not_said_is_what_users_expect() -> None:
+def test_default_values_of_a_plan() -> None:
     def plan(**values: object) -> BenchPlan:
         return build_bench_plan([Layer("--{key}", {"urls": [URL], **values})])
 
@@ -193,33 +193,33 @@ def used(busy: float = 2.0, **others: float) -> CpuShares:
 @pytest.mark.parametrize(
     ("made", "before", "during", "verdict", "severity"),
     [
-        # Loops that ran before: neither side had a core.
+        # Busy loops from before the run.
         ({"cpu_s": 0.4, "server_s": 0.38}, used(loop=2.0), used(loop=1.6), "invalid", "error"),
         ({"cpu_s": 0.4, "server_s": None}, used(loop=2.0), used(loop=1.6), "invalid", "error"),
         ({"cpu_s": 1.4, "server_s": 1.4}, used(loop=1.0), used(loop=0.6), "invalid", "error"),
         ({"cpu_s": 0.4, "plan": {"duration_s": 2.0, "rate": 500.0}}, used(loop=2.0), used(loop=1.6), "invalid", "error"),
         ({"cpu_s": 0.4, "by_status": {200: 900, 500: 100}}, used(loop=2.0), used(loop=1.6), "failed", "error"),
-        # The server, or asyncli and it, had theirs.
+        # The server, or server and asyncli, had their CPUs.
         ({"cpu_s": 0.8, "server_s": 1.8}, used(loop=1.0), used(loop=0.7), "passed", "warning"),
         ({"cpu_s": 1.9, "server_s": 1.8}, used(loop=1.0), used(loop=0.3), "passed", "warning"),
-        # What rose with the bench may be the server's backend.
+        # Load that rose with the bench may be the server's backend.
         ({"cpu_s": 0.3, "server_s": 0.3}, used(0.1), used(php=1.7), "passed", "warning"),
         ({"cpu_s": 0.3, "server_s": 0.3}, used(0.2, php=0.1), used(php=1.7), "passed", "warning"),
-        # A host with CPUs to spare, and what is small.
+        # A host with idle CPUs, and small loads.
         ({"cpu_s": 0.4, "server_s": 0.4}, used(loop=1.0), used(1.5, loop=1.0), "passed", None),
         ({"cpu_s": 1.7, "server_s": 1.6}, used(loop=1.0), used(loop=0.15), "passed", None),
         ({"cpu_s": 0.4, "server_s": 0.4}, None, None, "passed", None),
     ],
     ids=str,
 )
-def test_what_others_had_of_the_cpus(
+def test_cpus_used_by_other_programs(
     made: dict[str, Any], before: CpuShares | None, during: CpuShares | None, verdict: str, severity: str | None
 ) -> None:
     found = evaluate_bench(a_run(**made, cpus_before=before, cpus=during))
     assert (found.verdict, [one.severity for one in found.findings if one.code == "host_busy"]) == (verdict, [severity] if severity else [])
 
 
-def test_who_had_a_stolen_machine_is_said_with_how_much() -> None:
+def test_stolen_cpu_time_is_reported() -> None:
     during = CpuShares(2, 2.0, {"cc1": 0.9, STOLEN: 0.5, "sshd": 0.01}, {"cc1": (4, 5, 6, 7, 8), "sshd": (9,)})
     found = evaluate_bench(a_run(cpu_s=0.4, server_s=0.38, cpus_before=used(cc1=1.0), cpus=during))
     (busy,) = [one for one in found.findings if one.code == "host_busy"]
@@ -229,7 +229,7 @@ def test_who_had_a_stolen_machine_is_said_with_how_much() -> None:
 
 
 @pytest.mark.parametrize(("before", "rate", "strangers", "reached"), [(0.3, None, True, False), (0.1, None, False, False), (2.0, 500.0, True, True)])
-def test_what_others_used_is_one_number_however_much_they_used_before(before: float, rate: float | None, strangers: bool, reached: bool) -> None:
+def test_cores_of_others_are_one_number(before: float, rate: float | None, strangers: bool, reached: bool) -> None:
     found = evaluate_bench(a_run(cpu_s=0.4, server_s=0.4, cpus_before=used(loop=before), cpus=used(1.98, loop=1.58), plan={"duration_s": 2.0, "rate": rate}))
     (said,) = [one for one in found.findings if one.code == "host_busy"]
     assert (said.fields["others_cores"], said.fields["before"], said.fields["reached"]) == (1.58, strangers, reached)

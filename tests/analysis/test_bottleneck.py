@@ -1,4 +1,4 @@
-"""What gave way, of made-up steps in which one thing was so: each mechanism alone, and which goes before which."""
+"""Bottlenecks of synthetic steps: each mechanism alone, and their order."""
 
 from __future__ import annotations
 
@@ -87,10 +87,10 @@ def found(one: AnalysedRun) -> Bottleneck:
     [
         (seen(*CPUS, slow=SLOW), "host", "both_busy", True),
         (seen(*CPUS, lost("heartbeat_timeout")), "host", "both_busy", True),
-        # Others had the CPUs before the first connect too.
+        # Other programs used the CPUs before the first connect too.
         (seen(*STOLEN, slow=SLOW), "host", "both_busy", True),
         (seen(late=True), "host", "beats", True),
-        # Who is late for want of CPU names the CPUs, whoever has them.
+        # Lateness for lack of CPU is reported as busy CPUs.
         (seen(rising("host.cpu_busy_s", 1.96), rising("generator.cpu_s", 0.1), late=True), "host", "both_busy", True),
         (seen(failed("no_descriptors")), "host", "descriptors", True),
         (seen(failed("no_ports")), "host", "local_ports", True),
@@ -102,7 +102,7 @@ def found(one: AnalysedRun) -> Bottleneck:
         (seen(level(server__descriptors=1020.0, server__descriptors_limit=1024.0)), "server", "descriptors", True),
         (seen(codes=("worker_crash",)), "server", "worker_crash", True),
         (seen(*SERVER_CPU, slow=SLOW), "server", "cpu", True),
-        # Also where it has all of the host's, and asyncli hardly uses any.
+        # Also if it uses all CPUs of the host, and asyncli hardly any.
         (seen(*ALL_CPUS, slow=SLOW), "server", "cpu", True),
         (seen(rising("tcp.ListenOverflows", 3), lost("heartbeat_timeout")), "server", "listen_queue", False),
         (seen(failed("refused")), "server", "refused", True),
@@ -112,7 +112,7 @@ def found(one: AnalysedRun) -> Bottleneck:
         (seen(codes=("keepalive_requests",)), "server", "keepalive_requests", True),
         (seen(codes=("path_cut",), certain=False), "network", "path_cut", False),
         (seen(failed("connect_timeout", 500), rising("status.accepts", 30)), "network", "never_arrived", True),
-        # Of another host it is not seen whether its listen queue dropped them; of this one it is.
+        # Drops of a listen queue are only visible on this host.
         (seen(failed("connect_timeout", 500), rising("status.accepts", 30), local=False), "network", "never_arrived", False),
         (seen(failed("connect_timeout", 500), rising("status.accepts", 30), rising("tcp.ListenOverflows", 30)), "server", "listen_queue", False),
         (seen(codes=("packets_lost",), certain=False), "network", "packets_lost", False),
@@ -124,7 +124,7 @@ def found(one: AnalysedRun) -> Bottleneck:
     ],
     ids=lambda one: one if isinstance(one, str) else "",
 )
-def test_each_is_told_by_its_evidence(one: AnalysedRun, side: str, code: str, certain: bool) -> None:
+def test_each_bottleneck_by_its_evidence(one: AnalysedRun, side: str, code: str, certain: bool) -> None:
     first = found(one)
     assert (first.side, first.code, first.certain) == (side, code, certain)
     assert first.evidence
@@ -135,40 +135,40 @@ def test_each_is_told_by_its_evidence(one: AnalysedRun, side: str, code: str, ce
 @pytest.mark.parametrize(
     ("one", "codes"),
     [
-        # A limit that was reached is reached whether we were late or not; slowness beside our lateness says nothing.
+        # A reached limit counts even if asyncli was late; slowness with lateness is no evidence.
         (seen(codes=("idle_reuse",), late=True), ["slots", "beats"]),
         (seen(codes=("idle_reuse",), late=True, certain=False), ["beats", "slots"]),
         (seen(*SERVER_CPU, slow=SLOW, late=True), ["beats", "cpu", "slow"]),
-        # What overflowed because the server was busy is no fault of its queue; and what was refused since it ended, of nothing.
+        # Overflows of a busy server are not the queue's fault; refused connects after its end are no bottleneck.
         (seen(*SERVER_CPU, rising("tcp.ListenOverflows", 3)), ["cpu", "listen_queue"]),
         (seen(failed("refused"), codes=("server_ended",)), ["server_ended", "refused"]),
         (seen(failed("no_descriptors"), codes=("idle_reuse",)), ["descriptors", "slots"]),
     ],
 )
-def test_which_goes_before_which(one: AnalysedRun, codes: list[str]) -> None:
+def test_order_of_bottlenecks(one: AnalysedRun, codes: list[str]) -> None:
     assert [way.code for way in find_bottlenecks(one)] == codes
 
 
 @pytest.mark.parametrize(
     "one",
     [
-        # Busy CPUs explain neither what was closed nor what was refused; nor is a busy server its own limit while it answers.
+        # Busy CPUs explain neither closes nor refusals; a busy server that answers is no limit.
         seen(*CPUS),
         seen(*SERVER_CPU),
-        # A server that has the CPUs for itself, and one with threads to spare.
+        # A server with the CPUs to itself, and one with idle threads.
         seen(rising("host.cpu_busy_s", 1.0), rising("server.cpu_s", 0.99), level(server__threads=8.0), lost("reset")),
         seen(level(server__group_limit_bytes=50e6, server__group_bytes=40e6, server__descriptors=10.0, server__descriptors_limit=1024.0)),
-        # Who had answered before, and then did not, had been accepted.
+        # Silent connections that were answered before had been accepted.
         seen(lost("heartbeat_timeout", requests=3)),
-        # Of another host the counters of this one's listen queues say nothing.
+        # Counters of listen queues on this host say nothing about another host.
         seen(rising("tcp.ListenOverflows", 3), local=False),
     ],
 )
-def test_what_is_no_evidence(one: AnalysedRun) -> None:
+def test_no_evidence(one: AnalysedRun) -> None:
     assert [way.code for way in find_bottlenecks(one)] == ["unknown"]
 
 
-def test_latency_that_is_our_own_lateness_is_ours() -> None:
+def test_latency_caused_by_lateness_is_asynclis() -> None:
     def late(run: Run) -> None:
         for _, tick in run.ticks:
             tick.lateness_us = tick.latency_us
@@ -178,34 +178,34 @@ def test_latency_that_is_our_own_lateness_is_ours() -> None:
     assert found(seen(late)).code == "unknown"
 
 
-def test_others_who_have_the_cpus_are_named() -> None:
+def test_other_programs_with_the_cpus_are_named() -> None:
     busy = (rising("host.cpu_busy_s", 1.96), rising("server.cpu_s", 0.2), rising("generator.cpu_s", 0.3))
     assert "1.5" in found(seen(*busy, late=True)).evidence
     assert "programs" not in found(seen(*CPUS, late=True)).evidence
 
 
-def test_a_kill_for_memory_is_said_with_the_limit() -> None:
+def test_an_out_of_memory_kill_names_the_limit() -> None:
     def killed(run: Run) -> None:
-        # After the drain had begun: it is read when all is over.
+        # After the start of the drain: the counter is read at the end.
         run.samples[-1].values["server.group_killed"] = 101.0
 
     first = found(seen(*GROUP, killed))
     assert (first.code, first.certain) == ("memory_limit", True)
     assert all(said in first.evidence for said in ("50.0 MB", "46.0 MB"))
-    # Other kills, of before the first connect, are no part of it.
+    # Kills from before the first connect do not count.
     assert found(seen(*GROUP)).code == "unknown"
 
 
-def test_a_server_that_is_slow_with_cpu_to_spare_waits_for_something() -> None:
+def test_a_slow_server_with_idle_cpus_waits() -> None:
     one = seen(rising("host.cpu_busy_s", 0.6), rising("server.cpu_s", 0.5), level(server__threads=1.0), slow=SLOW)
     assert [way.code for way in find_bottlenecks(one)] == ["slow"]
     assert "0.50 cores" in found(one).evidence
 
 
-def test_what_was_served() -> None:
+def test_served_connections() -> None:
     ticks = [(1.0, Tick(held=100, awaiting=40)), (2.0, Tick(held=90, awaiting=0)), (3.0, Tick(held_at_drain=95))]
     assert served_most(ticks) == 100
-    # Where some were never answered, those that waited did not count as served; how many of those at the drain did is not known.
+    # If some were never answered, waiting connections do not count as served; at the drain their number is unknown.
     ticks.append((4.0, Tick(deaths={"heartbeat_timeout": Deaths(5, Histogram(), Histogram(), Histogram())})))
     assert served_most(ticks) == 90
     assert served_most([]) == 0
@@ -216,7 +216,7 @@ def of_ours(run: Run) -> None:
 
 
 def fewer(most: int) -> Change:
-    """No more than ``most`` were ever served."""
+    """At most ``most`` connections were served."""
 
     def change(run: Run) -> None:
         for _, tick in run.ticks:
@@ -230,7 +230,7 @@ def fewer(most: int) -> Change:
     [
         (seen(failed("refused", 909), fewer(1091)), 0, 909, 1091, "refused"),
         (seen(lost("closed_idle", 1), codes=("keepalive_time",)), 1, 0, None, "keepalive_time"),
-        # It held them all: a wrong answer ended each here, or none could be opened.
+        # The server held all: a wrong answer ended each, or none could be opened.
         (seen(lost("protocol_error", 60), fewer(100), codes=("protocol_error",)), 60, 0, None, "protocol_error"),
         (seen(failed("no_descriptors", 900), fewer(1100)), 0, 900, None, "descriptors"),
         (seen(lost("protocol_error", 60), lost("closed_awaiting", 1), fewer(100), codes=("protocol_error",)), 61, 0, 100, "protocol_error"),
@@ -238,23 +238,23 @@ def fewer(most: int) -> Change:
         (seen(lost("closed_idle", 7), codes=("unheard_of",), certain=False), 7, 0, None, "unheard_of"),
     ],
 )
-def test_where_connections_were_lost_or_refused_it_is_said_what_gave_way(
+def test_losses_give_a_bottleneck_in_place_of_a_forecast(
     one: AnalysedRun, lost: int, failed: int, served: int | None, what: str
 ) -> None:
     finding = instead_of_forecast(one)
     fields = finding.fields
     assert (finding.code, fields["lost"], fields["failed"], fields["served"], fields["what"]) == ("gave_way", lost, failed, served, what)
-    # A soak has no steps: of these speaks capacity.
+    # Only capacity has steps.
     assert finding.remedy
     assert "step" not in finding.remedy
 
 
 @pytest.mark.parametrize("changes", [(), (of_ours,), (failed("other", 1),)], ids=["all held", "lost by us", "held at a later attempt"])
-def test_what_the_server_held_is_a_ground_for_a_forecast(changes: tuple[Change, ...]) -> None:
+def test_runs_that_held_all_have_a_forecast(changes: tuple[Change, ...]) -> None:
     assert instead_of_forecast(seen(*changes)) is None
 
 
-def test_a_limit_that_was_reached_is_an_error_of_its_own() -> None:
+def test_a_reached_limit_is_an_error() -> None:
     full = seen(lost("heartbeat_timeout", requests=0), level(status__limit=1000.0, status__active=1001.0), codes=("never_accepted",), certain=False)
     reached = instead_of_forecast(full)
     assert (reached.severity, "maxconn" in reached.remedy) == ("error", True)

@@ -1,4 +1,4 @@
-"""Which count comes next, and what the tried ones say together: tables, and laws for any server."""
+"""The next count of a search, its bracket and verdict: tables, and properties for any server."""
 
 from __future__ import annotations
 
@@ -50,53 +50,53 @@ def timed(asked: int, served: int) -> Tried:
         ([tried(1000)], 2000),
         ([tried(64_000)], 100_000),
         ([tried(100_000)], None),
-        # On either side of what was served, 5 % of it apart; then done.
+        # On either side of the served count, 5 % apart; then the search is over.
         ([tried(1000), tried(2000, "failed", 1500)], 1463),
         ([tried(1000), tried(2000, "failed", 1500), tried(1463)], 1538),
         ([tried(1000), tried(2000, "failed", 1500), tried(1463), tried(1538, "failed")], None),
-        # The guess was wrong: the gap is halved.
+        # The guess was wrong: the bracket is halved.
         ([tried(1000), tried(2000, "failed", 1500), tried(1463), tried(1538)], 1769),
         ([tried(1000), tried(2000, "failed", 1500), tried(1463, "failed")], 1231),
-        # All were served, and something else was amiss: that guesses nothing.
+        # All were served, but something else failed: no guess.
         ([tried(1000), tried(2000, "failed")], 1500),
         ([tried(1, "failed", 0)], None),
         ([tried(8, "failed", 1)], 1),
         ([tried(8, "failed", 1), tried(1)], 2),
         ([tried(8, "failed", 1), tried(1), tried(2, "failed")], None),
         ([tried(1000, "stopped")], None),
-        # Nobody is there.
+        # Nothing answers.
         ([Tried(1000, "failed", 0, 0)], None),
         ([Tried(8, "failed", 5, 5, lived_s=6, ended_s=1)], 5), ([Tried(1000, "held", 1000, 1000, lived_s=30.2, ended_s=31)], 2000),
-        # What looks like a timer is put to the test with few; where they hold, it is a question of how many after all.
+        # A likely timer is tested with few connections; if they hold, the number is the reason.
         ([timed(1000, 100)], 10),
         ([timed(1000, 100), tried(10)], 98),
         ([timed(1000, 900), tried(10, "failed")], None),
         ([timed(8, 8)], None),
-        # Whatever ends them: what does not hold one has no limit of their number.
+        # A server that does not hold one connection has no limit of their number.
         ([tried(1000, "failed")], 1),
         ([tried(1000, "failed", 500), tried(488, "failed")], 1),
         ([tried(8, "failed"), tried(1, "failed")], None),
         ([tried(8, "failed"), tried(1)], 4),
         ([tried(1000), timed(2000, 1000)], 1025),
-        # No connection that was held was as old as those that ended: few, for as long, tell whether it is their age.
+        # No held connection was as old as the lost ones: a step with few, for as long, shows whether age is the reason.
         ([aged(1000, "held", 21), aged(2000, "failed", 23, 22)], 10),
         ([aged(1000, "held", 21), aged(2000, "failed", 23, 22), aged(10, "failed", 22, 22)], None),
         ([aged(1000, "held", 21), aged(2000, "failed", 23, 22), aged(10, "held", 42)], 1500),
         ([aged(1000, "held", 21), aged(2000, "failed", 23, 20)], 1500),
         ([aged(4, "held", 21), aged(8, "failed", 23, 22)], 4),
         ([aged(4, "held", 21), aged(8, "failed", 23, 22), aged(4, "failed", 22, 22)], None),
-        # Late once may be chance, twice is not; and what is no chance is not tried again.
+        # One late step may be chance, two are not; other failures are not repeated.
         ([tried(1000), tried(2000, "ours", chance=True)], 2000),
         ([tried(1000), *[tried(2000, "ours", chance=True)] * TRIES], None),
         ([tried(1000), tried(2000, "ours")], None),
-        # Somebody reloaded the server: that count is tried again, and only what comes again tells.
+        # The server was reloaded: the count is tried again.
         ([tried(1000), RELOADED], 2000),
         ([tried(1000), RELOADED, tried(2000)], 4000),
         ([tried(1000), RELOADED, RELOADED], 1500),
         ([tried(1000), RELOADED, tried(2000, "failed", 1500)], 1463),
     ],
 )
-def test_the_next_count(steps: list[Tried], count: int | None) -> None:
+def test_next_count(steps: list[Tried], count: int | None) -> None:
     assert next_count(SEARCH, steps) == count
 
 
@@ -104,8 +104,8 @@ def test_the_next_count(steps: list[Tried], count: int | None) -> None:
     knee=st.integers(0, 2_000_000), start=st.integers(1, 5000), most=st.integers(5000, 1_000_000),
     within=st.floats(0.001, 0.5), guess=st.floats(0, 2),
 )  # fmt: skip
-def test_any_server_is_found_out_in_few_steps(knee: int, start: int, most: int, within: float, guess: float) -> None:
-    """A server that holds ``knee``, whatever a failed step believes to have seen of it."""
+def test_the_search_finds_any_limit_in_few_steps(knee: int, start: int, most: int, within: float, guess: float) -> None:
+    """A server that holds ``knee``, whatever a failed step reports as served."""
     search, steps = Search(start, most, within), list[Tried]()
     while (count := next_count(search, steps)) is not None:
         assert 1 <= count <= most
@@ -120,7 +120,7 @@ def test_any_server_is_found_out_in_few_steps(knee: int, start: int, most: int, 
     else:
         assert knee < known.failed
         assert known.is_narrow(within)
-    # Once one has failed, each step closes the gap.
+    # After a failed step, each step narrows the bracket.
     gaps = [bracket(steps[:place]) for place in range(1, len(steps) + 1)]
     assert all(b.held > a.held or (b.failed or 0) < a.failed for a, b in pairwise(gaps) if a.failed is not None)
 
@@ -135,13 +135,13 @@ def test_any_server_is_found_out_in_few_steps(knee: int, start: int, most: int, 
         ("idle_timeout", False, (4.0, 4.0, 4.0), False),
     ],
 )
-def test_an_age_that_all_steps_end_at_is_a_limit(code: str, certain: bool, ages: tuple[float, ...], limit: bool) -> None:
+def test_one_age_in_all_steps_is_a_limit(code: str, certain: bool, ages: tuple[float, ...], limit: bool) -> None:
     made: dict[str, Any] = dict.fromkeys(Step.__struct_fields__, 0) | {"outcome": "failed", "crossed": [], "gave_way": [Bottleneck("server", code, "", "", certain)]}
     found = with_lifetime_limit([Step(**{**made, "ended_s": age_s}) for age_s in ages])
     assert {one.gave_way[0].code for one in found} == {"lifetime" if limit else code}
 
 
-def test_one_that_held_above_one_that_did_not_is_luck() -> None:
+def test_a_count_held_above_a_failed_one_is_ignored() -> None:
     assert bracket([tried(500), tried(1000, "failed"), tried(1500)]) == Bracket(500, 1000)
     assert bracket([tried(500), tried(1000, "ours")]) == Bracket(500, None)
     assert bracket([tried(1000), RELOADED, tried(2000)]) == Bracket(2000, None)
@@ -158,25 +158,25 @@ def test_one_that_held_above_one_that_did_not_is_luck() -> None:
         ([tried(1000), tried(2000, "failed"), tried(1500, "stopped")], {"gone": True}, "found"),
         ([tried(1000), tried(2000, "stopped")], {}, "stopped"),
         ([tried(1000), tried(2000, "ours")], {}, "invalid"),
-        # Between them we were the limit: how far it would have held is not known.
+        # Between them this host was the limit: the server's is unknown.
         ([tried(1000), tried(2000, "failed"), tried(1500, "ours")], {}, "invalid"),
         ([tried(100_000)], {}, "held"),
         ([timed(1000, 900), tried(10, "failed")], {}, "failed"),
         ([tried(1000, "failed"), tried(1, "failed")], {}, "failed"),
         ([aged(1000, "held", 21), aged(2000, "failed", 23, 22), aged(10, "failed", 22, 22)], {}, "failed"),
         ([tried(1000, "failed")], {"gone": True}, "found"),
-        # A server that turns away what is too many may look the same, but for few.
+        # A server that refuses too many connections may look the same, but not with few.
         ([timed(1000, 100), tried(10), tried(100), tried(102, "failed")], {}, "found"),
         ([tried(1000)], {"broken": "no disk"}, "stopped"),
         ([tried(1000), tried(2000, "failed")], {"broken": "no disk"}, "stopped"),
         ([Tried(1000, "failed", 0, 0)], {}, "untested"),
     ],
 )
-def test_the_verdict(steps: list[Tried], more: dict[str, Any], word: str) -> None:
+def test_verdict(steps: list[Tried], more: dict[str, Any], word: str) -> None:
     assert verdict(SEARCH, steps, **more)[0] == word
 
 
-def test_all_held_up_to_what_this_host_can_carry_is_no_answer() -> None:
+def test_reaching_this_hosts_limit_is_invalid() -> None:
     assert verdict(Search(1000, 2000, 0.05, "memory"), [tried(2000)])[0] == "invalid"
     assert {exit_status(word) for word in ("found", "held")} == {0}
     assert [exit_status(word) for word in ("untested", "invalid", "failed", "stopped")] == [3, 4, 99, 99]
@@ -194,7 +194,7 @@ def test_all_held_up_to_what_this_host_can_carry_is_no_answer() -> None:
         (281, None, Bracket(1000, None), False),
     ],
 )
-def test_the_forecast_beside_the_bracket(
+def test_prediction_against_the_bracket(
     number: float, ci95: tuple[float, float] | None, known: Bracket, agrees: bool | None
 ) -> None:
     said = prediction(Forecast(ceilings=[Ceiling("slots", number, ci95, "")], first="slots"), known, 0.05)

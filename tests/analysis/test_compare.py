@@ -1,4 +1,4 @@
-"""A difference is called real when it is, and seldom when it is not: counted, on numbers whose truth is known."""
+"""How often differences are found that exist, and that do not: counted on numbers whose truth is known."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def codes(comparison: Comparison) -> set[str]:
 
 
 def fields(comparison: Comparison, code: str) -> dict[str, Any]:
-    """Those of the first finding with this code."""
+    """The fields of the first finding with this code."""
     return next(one.fields for one in comparison.findings if one.code == code)
 
 
@@ -55,14 +55,14 @@ def of_normal(rng: np.random.Generator, mean: float, deviation: float, m: int) -
 
 
 @pytest.mark.parametrize(("first", "second"), [((1, 8), (1, 8)), ((1, 4), (3, 20)), ((2, 3), (2, 3))])
-def test_the_interval_of_a_difference_holds_the_truth_in_19_of_20(first: tuple[int, int], second: tuple[int, int]) -> None:
+def test_coverage_of_the_interval_of_a_difference(first: tuple[int, int], second: tuple[int, int]) -> None:
     rng, trials = np.random.default_rng(1), 1000
     inside = 0
     for _ in range(trials):
         low, high, p = contrast(of_normal(rng, 5, *first), of_normal(rng, 7, *second))
         inside += low <= 2 <= high
         assert (low <= 0 <= high) == (p > 0.05) or abs(p - 0.05) < 1e-6
-    # Three standard errors of a count of 1,000 at 95 % are 2 %; Welch's method errs by some more with three points.
+    # Three standard errors of a count of 1,000 at 95 % are 2 %; Welch's method adds some error with three points.
     assert 0.925 <= inside / trials <= 0.975
 
 
@@ -71,19 +71,19 @@ def test_differences_by_hand() -> None:
     narrow, wide = contrast(a, b), contrast(a, b, Repeat(0.05))
     assert wide[0] < narrow[0] < 10 < narrow[1] < wide[1]
     assert narrow[2] < 0.001 < wide[2]
-    # 0.05 of a hundred is five, whatever it is called.
+    # 0.05 of a hundred is five.
     assert contrast(a, a, Repeat(0.05)) == pytest.approx(contrast(a, a, Repeat(absolute=5.0)))
-    # B may be much higher than it seems, and hardly lower: that widens the difference upwards alone.
+    # B may be much higher than its estimate, and hardly lower: that widens the interval only upwards.
     low, high, _ = contrast(Estimate(10, 9, 11), Estimate(12, 11.9, 20))
     assert low == pytest.approx(2 - math.hypot(0.1, 1))
     assert high == pytest.approx(2 + math.hypot(8, 1))
-    # Without any noise.
+    # Without noise.
     assert contrast(Estimate(5, 5, 5, 9), Estimate(5, 5, 5, 9)) == (0, 0, 1)
     assert contrast(Estimate(5, 5, 5, 9), Estimate(6, 6, 6, 9)) == (1, 1, 0)
 
 
 def wandering(seconds: int, rate: int, phi: float, deviation: float, rng: np.random.Generator) -> Hold:
-    """Latencies (us) whose middle wanders from second to second, correlated by ``phi``."""
+    """Latencies (us) whose mean wanders from second to second, correlated by ``phi``."""
     ticks, z = [], rng.normal() * deviation
     for second in range(seconds):
         z = phi * z + math.sqrt(1 - phi**2) * deviation * rng.normal()
@@ -95,7 +95,7 @@ def wandering(seconds: int, rate: int, phi: float, deviation: float, rng: np.ran
 
 
 @pytest.mark.parametrize(("seconds", "rate", "phi", "deviation"), [(60, 100, 0.0, 0.0), (120, 40, 0.5, 0.2)])
-def test_the_interval_of_a_quantile_holds_the_truth(seconds: int, rate: int, phi: float, deviation: float) -> None:
+def test_coverage_of_the_interval_of_a_quantile(seconds: int, rate: int, phi: float, deviation: float) -> None:
     rng = np.random.default_rng(3)
     counts = {0.5: [0, 0], 0.99: [0, 0]}
     for _ in range(100):
@@ -111,10 +111,10 @@ def test_the_interval_of_a_quantile_holds_the_truth(seconds: int, rate: int, phi
         assert inside / known >= 0.9, q
 
 
-def test_a_quantile_that_hangs_on_few_answers_is_not_guessed() -> None:
+def test_a_quantile_with_few_answers_is_unknown() -> None:
     rng = np.random.default_rng(4)
     few = estimates.quantile(estimates.by_stretch(wandering(60, 20, 0, 0, rng), "latency_us"), 0.999)
-    # One stall in one stretch: all of the slowest answers are its own.
+    # One stall in one stretch has all of the slowest answers.
     hold = wandering(60, 300, 0, 0, rng)
     for _ in range(200):
         hold.ticks[30][1].latency_us.add(900_000)
@@ -124,7 +124,7 @@ def test_a_quantile_that_hangs_on_few_answers_is_not_guessed() -> None:
     assert few != stalled
 
 
-def test_the_interval_of_a_level_holds_the_truth() -> None:
+def test_coverage_of_the_interval_of_a_level() -> None:
     phi, rng, inside = 0.5, np.random.default_rng(5), 0
     for _ in range(1000):
         x = [rng.normal()]
@@ -135,7 +135,7 @@ def test_the_interval_of_a_level_holds_the_truth() -> None:
     assert 0.92 <= inside / 1000 <= 0.98
 
 
-def test_the_cpu_of_a_request_holds_the_truth() -> None:
+def test_coverage_of_the_interval_of_cpu_per_request() -> None:
     rng, inside = np.random.default_rng(6), 0
     run = a_run(1000, hold_s=60.0, interval_s=0.2, keepalive_s=10.0)
     for _ in range(100):
@@ -144,7 +144,7 @@ def test_the_cpu_of_a_request_holds_the_truth() -> None:
         readings = []
         for t_s in instants:
             spent += answered[t_s] * 40e-6 * rng.lognormal(-0.02, 0.2)
-            # As the kernel counts: in hundredths of a second.
+            # The kernel counts in hundredths of a second.
             readings.append(Sample(t_s, {"server.cpu_s": math.floor(spent * 100) / 100}))
         run.samples = readings
         said: dict[str, measured.Said] = {}
@@ -155,7 +155,7 @@ def test_the_cpu_of_a_request_holds_the_truth() -> None:
     assert 0.9 <= inside / 100 <= 0.99
 
 
-def test_garwoods_interval_is_the_textbooks() -> None:
+def test_garwoods_interval_as_tabled() -> None:
     # Garwood 1936 as tabled by Ulm 1990 (Am. J. Epidemiol. 131): 0 -> 3.69, 1 -> 0.025-5.57, 10 -> 4.80-18.39.
     for count, low, high in ((0, 0.0, 3.69), (1, 0.0253, 5.572), (10, 4.795, 18.39)):
         found = Rate(count, 1.0).estimate()
@@ -164,14 +164,14 @@ def test_garwoods_interval_is_the_textbooks() -> None:
 
 
 @pytest.mark.parametrize(("mean", "exposures"), [(3.0, (1.0, 1.0)), (3.0, (1.0, 3.0))])
-def test_two_rates_that_are_equal_are_called_different_at_most_once_in_20(mean: float, exposures: tuple[float, float]) -> None:
+def test_equal_rates_differ_in_at_most_5_percent(mean: float, exposures: tuple[float, float]) -> None:
     a, b = (mean * exposure for exposure in exposures)
     often = [[math.exp(-rate) * rate**count / math.factorial(count) for count in range(32)] for rate in (a, b)]
     pairs = [(x, y, p * q) for x, p in enumerate(often[0]) for y, q in enumerate(often[1]) if p * q > 1e-7]
     assert sum(p for x, y, p in pairs if rates_differ(Rate(x, exposures[0]), Rate(y, exposures[1])) <= 0.05) <= 0.05
 
 
-def test_two_rates_by_hand() -> None:
+def test_rates_by_hand() -> None:
     assert rates_differ(Rate(0, 1.0), Rate(0, 1.0)) == 1.0
     # All five on one side of a fair coin: 2 in 32.
     assert rates_differ(Rate(0, 1.0), Rate(5, 1.0)) == pytest.approx(2 / 32)
@@ -185,15 +185,15 @@ def test_two_rates_by_hand() -> None:
 
 @pytest.fixture(scope="module")
 def alike() -> list[MeasuredRun]:
-    """Thirty runs of one server, each with noise of its own."""
+    """Thirty runs of one server with independent noise."""
     runs = [a_run(2000, hold_s=30.0, seed=seed, interval_s=0.15, noise=0.05) for seed in range(1, 31)]
     return [measure(f"R{seed}", f"{seed}.db", run) for seed, run in enumerate(runs)]
 
 
-def test_two_runs_of_the_same_are_called_different_at_most_once_in_20(alike: list[MeasuredRun]) -> None:
+def test_equal_runs_differ_in_at_most_5_percent(alike: list[MeasuredRun]) -> None:
     pairs = [compare([a, b]) for a, b in zip(alike[::2], alike[1::2], strict=True)]
     real = [sum(one.verdict in ("higher", "lower") for one in pair.differences) for pair in pairs]
-    # Of 15 pairs less than one in the mean; four or more would come by chance in less than 1 of 100.
+    # Less than one of 15 pairs in the mean; four or more come by chance in less than 1 of 100.
     assert sum(map(bool, real)) <= 3
     for key in ("cost.server_user", "cost.kernel", "cost.host_total", "cost.generator_user"):
         inside = sum(one.ci95[0] <= 0 <= one.ci95[1] for pair in pairs if (one := row(pair, key, pair.runs[1].name)).ci95)
@@ -201,7 +201,7 @@ def test_two_runs_of_the_same_are_called_different_at_most_once_in_20(alike: lis
 
 
 @pytest.mark.parametrize(("more", "verdict"), [(60.0, "higher"), (-60.0, "lower")])
-def test_a_server_that_costs_more_is_called_so(more: float, verdict: str) -> None:
+def test_a_higher_cost_is_found(more: float, verdict: str) -> None:
     runs = [a_run(20_000, hold_s=60.0, seed=seed) for seed in (1, 2)]
     changed(runs[1], more)
     comparison = compared(*runs)
@@ -218,14 +218,14 @@ def changed(run: Run, more: float) -> None:
     raised(run, 0, "server.pss_bytes", "host.used_bytes", each=more).id = "another"
 
 
-def test_what_lies_in_what_is_left_over_is_no_difference_of_the_host() -> None:
+def test_a_difference_in_the_residual_is_no_difference_of_the_host() -> None:
     runs = [a_run(20_000, hold_s=60.0, seed=seed) for seed in (1, 2)]
-    # Another program, that took memory at the ramp's own pace.
+    # Another program that took memory at the ramp's pace.
     raised(runs[1], 0, "host.used_bytes", each=4700.0)
     host = row(compared(*runs), "cost.host_total")
     assert (host.verdict, host.p_value < 1e-6) == ("cannot_say", True)
     assert "+4," in host.why
-    # Where the server itself takes more it is real, whatever is left over.
+    # If the server takes more the difference is real, whatever the residual.
     changed(runs[1], 6000.0)
     assert row(compared(*runs), "cost.host_total").verdict == "higher"
 
@@ -246,14 +246,14 @@ def test_losses_are_rates_per_connection_hour() -> None:
     assert "compare_burst" not in codes(comparison)
 
 
-def test_losses_in_one_burst_are_said_to_be_one_event() -> None:
+def test_losses_in_one_burst_are_one_event() -> None:
     runs = [a_run(5000, hold_s=60.0, seed=seed) for seed in (1, 2)]
     runs[1].ticks[40][1].deaths = {"reset": Deaths(count=400)}
     burst = fields(compared(*runs), "compare_burst")
     assert (burst["run"], burst["count"], burst["of"], round(burst["at_s"])) == ("B", 400, 400, 46)
 
 
-def test_asynclis_own_lateness_is_not_blamed_on_the_server() -> None:
+def test_lateness_of_asyncli_is_not_the_servers_latency() -> None:
     runs = [a_run(20_000, hold_s=60.0, seed=seed) for seed in (1, 2)]
     for _, tick in runs[1].ticks:
         for name in ("latency_us", "lateness_us"):
@@ -266,11 +266,11 @@ def test_asynclis_own_lateness_is_not_blamed_on_the_server() -> None:
     assert (latency.verdict, "1.8 ms" in latency.why) == ("cannot_say", True)
 
 
-def test_lateness_counts_against_latency_even_where_its_own_interval_is_unknown() -> None:
+def test_lateness_without_an_interval_still_counts() -> None:
     runs = [a_run(20_000, hold_s=60.0, seed=seed) for seed in (1, 2)]
     for _, tick in runs[1].ticks:
         tick.latency_us = Histogram({key + 64: count for key, count in tick.latency_us.items()}, 1, 10_000)
-    # All of asyncli's lateness in a few seconds of the hold: too few stretches for an interval.
+    # asyncli's lateness in a few seconds of the hold: too few stretches for an interval.
     for _, tick in runs[1].ticks[40:43]:
         tick.lateness_us.add_counts({900_000: 3000})
     comparison = compared(*runs)
@@ -278,7 +278,7 @@ def test_lateness_counts_against_latency_even_where_its_own_interval_is_unknown(
     assert verdicts == ["cannot_say", "cannot_say", "higher"]
 
 
-def test_a_different_plan_is_said_at_the_top() -> None:
+def test_a_different_plan_is_a_finding() -> None:
     runs = [a_run(20_000, hold_s=30.0), a_run(10_000, hold_s=60.0, seed=2, keepalive_s=300.0, batch=20, method="GET")]
     comparison = compared(*runs)
     first = comparison.findings[0]
@@ -299,7 +299,7 @@ def test_a_different_plan_is_said_at_the_top() -> None:
         ("http://127.0.0.1:8080/", {"http_protocol": "sse", "silence_s": 9.0}, "Server-sent events"),
     ],
 )
-def test_another_protocol_is_named_in_place_of_its_keys(url: str, more: dict[str, Any], title: str) -> None:
+def test_another_protocol_replaces_its_keys(url: str, more: dict[str, Any], title: str) -> None:
     runs = [a_run(20_000, hold_s=30.0, http2=True, streams=2), a_run(20_000, hold_s=30.0, seed=2, **more)]
     runs[1].plan = msgspec.structs.replace(runs[1].plan, urls=(url,))
     assert fields(compared(*runs), "compare_plan")["differs"] == {"protocol": ["HTTP/2", title]}
@@ -307,7 +307,7 @@ def test_another_protocol_is_named_in_place_of_its_keys(url: str, more: dict[str
     assert fields(compared(*runs), "compare_plan")["differs"] == {"plan.streams": [2, 3]}
 
 
-def test_another_host_or_asyncli_is_said() -> None:
+def test_another_host_or_version_is_a_finding() -> None:
     runs = [a_run(10_000, hold_s=30.0), a_run(10_000, hold_s=30.0, seed=2)]
     other = {"kernel": "6.1.0", "cpus": 64, "memory_bytes": 4e9, "asyncli": "0.2.0", "sysctls": {"net.core.somaxconn": "128"}}
     runs[1].environment |= {**other, "local": False}
@@ -319,12 +319,12 @@ def test_another_host_or_asyncli_is_said() -> None:
         assert {name.partition(".")[0] for name in found[code].fields["differs"]} == keys
 
 
-def test_host_totals_of_one_end_and_of_two_are_not_compared() -> None:
+def test_host_totals_of_one_end_and_two_are_not_compared() -> None:
     comparison = compared(a_run(20_000, hold_s=30.0), a_run(20_000, hold_s=30.0, seed=2, local=False))
     assert [row(comparison, f"cost.{name}").verdict for name in ("host_total", "kernel")] == ["cannot_say", "no_difference"]
 
 
-def test_another_server_is_in_the_table_of_what_differs_and_no_doubt() -> None:
+def test_another_server_is_a_difference_and_no_finding() -> None:
     runs = [a_run(20_000, hold_s=30.0), a_run(20_000, hold_s=30.0, seed=2)]
     same = compared(*runs)
     assert codes(same) == {"compare_same"}
@@ -343,7 +343,7 @@ def test_another_server_is_in_the_table_of_what_differs_and_no_doubt() -> None:
     assert not fields(compared(*runs), "compare_same")["configured"]
 
 
-def test_runs_that_should_not_be_believed_are_said_so() -> None:
+def test_unreliable_runs_are_findings() -> None:
     late = a_run(20_000, hold_s=30.0, seed=2)
     for _, tick in late.ticks:
         tick.longest_turn_s = 3.0
@@ -374,7 +374,7 @@ BROKEN: dict[str, Callable[[Run], object]] = {
 
 
 @pytest.mark.parametrize("what", BROKEN)
-def test_what_a_run_does_not_know_is_said_with_the_reason(what: str) -> None:
+def test_unknown_numbers_have_a_reason(what: str) -> None:
     whole, broken = a_run(5000, hold_s=30.0), a_run(5000, hold_s=30.0, seed=2)
     BROKEN[what](broken)
     for runs in ((whole, broken), (broken, broken)):
@@ -387,7 +387,7 @@ def test_what_a_run_does_not_know_is_said_with_the_reason(what: str) -> None:
                 assert (one.verdict, one.difference) == ("cannot_say", None)
 
 
-def test_what_makes_any_comparison_meaningless() -> None:
+def test_reasons_against_a_comparison() -> None:
     good = a_run(1000)
     assert hindrance("a.db", good) is None
     never = a_run(1000)
@@ -401,14 +401,14 @@ def test_what_makes_any_comparison_meaningless() -> None:
     assert len({silent, unconnected, hindrance("a.db", never)}) == 3
 
 
-def test_what_is_known_of_the_scatter_is_known_once() -> None:
+def test_the_scatter_of_repeats_is_one_estimate() -> None:
     exact = Estimate(100, 100, 100)
     low, high, _ = contrast(exact, exact, Repeat(absolute=1.0))
-    # Both runs scatter by 1, which ten repeats tell: Student's t with 9 degrees of freedom, not with 18.
+    # Both runs scatter by 1, known from ten repeats: Student's t with 9 degrees of freedom, not 18.
     assert (-low, high) == pytest.approx([math.sqrt(2) * float(stdtrit(9, 0.975))] * 2)
 
 
-def test_a_difference_of_two_levels_is_compared_with_nothing() -> None:
+def test_a_difference_of_two_levels_is_not_compared() -> None:
     short, longer = a_run(3000, hold_s=30.0), a_run(3000, hold_s=30.0, batch=1, seed=2)
     comparison = compared(short, longer)
     for key in ("cost.server_user", "cost.host_total", "fixed.server_user"):
@@ -417,7 +417,7 @@ def test_a_difference_of_two_levels_is_compared_with_nothing() -> None:
     assert (both.verdict, both.why != "") == ("cannot_say", True)
 
 
-def test_the_cost_in_a_server_that_was_used_before_is_compared_with_nothing() -> None:
+def test_the_cost_of_a_used_server_is_not_compared() -> None:
     used = a_run(20_000, hold_s=30.0)
     for sample in used.samples[1:]:
         sample.values["status.accepts"] += 20_000.0
@@ -426,7 +426,7 @@ def test_the_cost_in_a_server_that_was_used_before_is_compared_with_nothing() ->
     assert row(comparison, "cost.kernel").verdict == "no_difference"
 
 
-def test_memory_of_two_kinds_is_not_compared() -> None:
+def test_different_kinds_of_memory_are_not_compared() -> None:
     runs = [a_run(20_000, hold_s=30.0), a_run(20_000, hold_s=30.0, seed=2)]
     for sample in runs[0].samples:
         sample.values["server.uss_bytes"] = sample.values["server.pss_bytes"]
@@ -450,7 +450,7 @@ def test_memory_of_two_kinds_is_not_compared() -> None:
         ("ab12", {"plan": {"server_pid": 77, "seed": 5}}, True),
     ],
 )
-def test_runs_are_called_the_same_only_where_nothing_tells_them_apart(config: str | None, changes: Any, same: bool) -> None:
+def test_runs_are_the_same_only_without_differing_facts(config: str | None, changes: Any, same: bool) -> None:
     runs = [a_run(5000, hold_s=30.0), a_run(5000, hold_s=30.0, seed=2)]
     for run in runs:
         run.environment["server"] = {"label": "nginx/1.22.1", "config_hash": config}
@@ -460,7 +460,7 @@ def test_runs_are_called_the_same_only_where_nothing_tells_them_apart(config: st
 
 
 @pytest.mark.parametrize(("every", "known"), [(25, True), (300, False)])
-def test_a_server_that_is_read_seldom_has_a_level_all_the_same(every: int, known: bool) -> None:
+def test_a_server_that_is_read_seldom_has_a_level(every: int, known: bool) -> None:
     run = a_run(2000, hold_s=300.0)
     hold = run.phases[2]
     inside = [one for one in run.samples if hold.start_s <= one.t_s < (hold.end_s or 0.0)]
@@ -468,7 +468,7 @@ def test_a_server_that_is_read_seldom_has_a_level_all_the_same(every: int, known
     assert isinstance(measure("A", "a.db", run).numbers["memory.server_hold_end"], Estimate) is known
 
 
-def test_what_is_copied_from_a_comparison_takes_no_commas_and_tells_no_secret() -> None:
+def test_values_of_a_comparison_have_no_commas_in_ids_and_no_secrets() -> None:
     assert (in_words("plan.server_pid", 1234567), in_words("plan.seed", 123456)) == ("1234567", "123456")
     assert in_words("limits.cgroup_memory_limit", 4_000_000_000) == "4.0 GB"
     runs = [measure(name, f"{name}.db", a_run(1000, headers=(f"Authorization: Bearer {name}", "X-A: b"))) for name in "AB"]

@@ -1,4 +1,4 @@
-"""The fit finds the cost that was put in, and its interval holds it as often as it says."""
+"""The fit finds the simulated cost, and its interval has the stated coverage."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ TRUTH = {
 
 
 def covered(found: list[Costs], name: str, truth: float) -> int:
-    """How many of the intervals hold it."""
+    """How many intervals contain ``truth``."""
     intervals = [getattr(one, name).ci95 for one in found]
     return sum(low <= truth <= high for low, high in intervals)
 
 
-def test_intervals_hold_the_truth_as_often_as_they_say() -> None:
-    """Of all three kinds of memory; of one line test_cost_line.py counts a hundred. Less than 35 of 40 come in one draw of seventy."""
+def test_coverage_of_the_intervals() -> None:
+    """All three kinds of memory; test_cost_line.py counts a hundred lines. Less than 35 of 40 come by chance in one of seventy draws."""
     found = [costs(a_run(100_000, hold_s=8.0, seed=seed, phi=0.9)) for seed in range(40)]
     for name in ("server_user", "kernel", "host_total"):
         assert covered(found, name, TRUTH[name]) >= 35, name
 
 
-def test_every_cost_is_found_and_the_table_adds_up() -> None:
+def test_costs_are_found_and_add_up() -> None:
     result = costs(a_run(100_000, hold_s=10.0))
     for name, truth in TRUTH.items():
         cost = getattr(result, name)
@@ -52,7 +52,7 @@ def test_every_cost_is_found_and_the_table_adds_up() -> None:
         assert host == pytest.approx(server + generator + 2 * kernel + rest)
 
 
-def test_a_server_elsewhere_pays_its_own_end() -> None:
+def test_a_server_elsewhere_has_one_end() -> None:
     c = costs(a_run(50_000, hold_s=10.0, local=False, server=False))
     assert c.kernel.bytes_per_connection == pytest.approx(KERNEL_END, rel=0.01)
     assert c.kernel_queued.bytes_per_connection == pytest.approx(4096 / ENDS_A_PAGE, rel=0.02)
@@ -62,8 +62,8 @@ def test_a_server_elsewhere_pays_its_own_end() -> None:
     assert [finding.fields["costs"] for finding in c.findings] == [["server_user"]]
 
 
-def test_other_clients_are_counted_by_the_server() -> None:
-    """Half as many again, that come and go with ours, would make each of ours look half as dear again."""
+def test_other_clients_are_in_the_servers_count() -> None:
+    """Other clients with half as many connections as ours would raise our cost by a half."""
     run = raised(a_run(30_000, hold_s=10.0, noise=0.1), 0, "server.pss_bytes", each=0.5 * SERVER)
     cost = costs(raised(run, 0, "status.active", each=0.5)).server_user
     assert "active" in cost.method
@@ -73,18 +73,18 @@ def test_other_clients_are_counted_by_the_server() -> None:
 
 
 def short(connections: int, seed: int = 0, *, first_use: float = 0.0, phi: float = 0.0, **more: Any) -> Run:
-    """A ramp of at most two seconds, in which the server takes ``first_use`` bytes once."""
+    """A ramp of at most two seconds, with ``first_use`` bytes that the server takes once."""
     run = a_run(connections, seed=seed, phi=phi, batch=10, interval_s=20.0 / connections, **{"hold_s": 10.0, **more})
     return raised(run, first_use, "server.pss_bytes", "host.used_bytes", since_s=run.phases[1].start_s)
 
 
 @pytest.mark.parametrize("phi", [0.0, 0.9])
 def test_a_ramp_too_short_for_a_slope_gives_the_difference_of_two_levels(phi: float) -> None:
-    """What the first connections take once is in it, and it says so; its interval holds that as often as it says."""
+    """It includes first use; its interval has the stated coverage of that."""
     found = [costs(short(2000, seed, first_use=1e6, phi=phi, hold_s=15.0)) for seed in range(50)]
     for name in ("server_user", "kernel", "generator_user", "host_total"):
         true = TRUTH[name] + (1e6 / 2000 if name in ("server_user", "host_total") else 0)
-        # As a short ramp has it too, slow wander is covered less (bench/README.md).
+        # As in a short ramp, slow wander has less coverage (bench/README.md).
         assert covered(found, name, true) >= (45 if phi < 0.9 else 42), name
     one = found[0]
     assert [finding.code for finding in one.findings] == ["cost_few_points"]
@@ -92,7 +92,7 @@ def test_a_ramp_too_short_for_a_slope_gives_the_difference_of_two_levels(phi: fl
     assert one.server_user.of_levels
     assert one.server_user.points in (13, 14)
     assert one.server_user.r2 is None
-    # However still both levels are, glibc may have kept so much that it freed.
+    # Even without noise, glibc may have kept freed memory.
     assert one.server_user.half_width >= 128 * 1024 / 2000
     assert (one.residual, list(one.unknown)) == (None, ["residual"])
 
@@ -101,7 +101,7 @@ def test_a_ramp_too_short_for_a_slope_gives_the_difference_of_two_levels(phi: fl
 @pytest.mark.parametrize("sockets", [-20, 30, 900])
 @pytest.mark.parametrize("dear", [0.5, 1.0])
 def test_sockets_of_others_are_in_the_interval_of_two_levels(connections: int, sockets: int, dear: float) -> None:
-    """They cost what ours do, or less: 900 beside 80 ends are no 49,000 B ± 400 of each."""
+    """They cost at most as much as ours: 900 beside 80 ends do not make 49,000 B ± 400 each."""
     run = short(connections, noise=0.01)
     alone, since_s = costs(run), run.phases[1].start_s
     raised(run, sockets, "kernel.tcp_alloc", since_s=since_s)
@@ -113,14 +113,14 @@ def test_sockets_of_others_are_in_the_interval_of_two_levels(connections: int, s
         assert one.ci95[0] <= TRUTH[name] <= one.ci95[1]
         assert one.ci95[0] <= one.bytes_per_connection <= one.ci95[1]
         assert quiet.half_width < 0.5 * quiet.bytes_per_connection
-    # Fewer than ours still give a number.
+    # If they are fewer than ours, there is a number.
     assert (beside.kernel.half_width <= SURE * beside.kernel.bytes_per_connection) is (sockets < 2 * connections)
     assert beside.server_user == alone.server_user
 
 
 @pytest.mark.parametrize("stay", [True, False])
-def test_sockets_in_step_with_ours_are_an_upstreams_if_they_leave_with_ours(stay: bool) -> None:
-    """As of another soak that ramps at the same pace: a narrow interval about twice the cost holds the truth of neither."""
+def test_sockets_that_close_with_ours_are_a_proxys(stay: bool) -> None:
+    """Another soak that ramps at the same pace: a narrow interval about twice the cost would contain the truth of neither."""
     run = a_run(20_000, hold_s=10.0, noise=0.1)
     alone, most = costs(run), 0.0
     for sample in run.samples:
@@ -141,7 +141,7 @@ def test_sockets_in_step_with_ours_are_an_upstreams_if_they_leave_with_ours(stay
         assert getattr(alone, name).ci95[0] <= TRUTH[name] <= getattr(alone, name).ci95[1]
 
 
-def test_more_sockets_that_others_close_than_ours_hide_the_kernel() -> None:
+def test_more_closed_sockets_of_others_than_ours_hide_the_kernel() -> None:
     run = short(500)
     beside = costs(raised(run, -1100, "kernel.tcp_alloc", since_s=run.phases[1].start_s))
     assert (beside.kernel, beside.host_total, beside.residual) == (None, None, None)
@@ -151,12 +151,12 @@ def test_more_sockets_that_others_close_than_ours_hide_the_kernel() -> None:
 
 
 @pytest.mark.parametrize(("accepted", "told"), [(400.0, None), (1500.0, 1501)])
-def test_a_server_that_was_used_before_may_have_kept_memory(accepted: float, told: int | None) -> None:
+def test_a_used_server_may_have_kept_memory(accepted: float, told: int | None) -> None:
     run = a_run(2000, hold_s=10.0)
     for sample in run.samples[1:]:
         sample.values["status.accepts"] += accepted
     assert [one.fields["accepted"] for one in costs(run).findings if one.code == "cost_reused"] == ([] if told is None else [told])
-    # A cost that is far too low is not told.
+    # Costs that are far too low are unknown.
     known = analyse(run)
     assert {known.costs.server_user is None, known.costs.host_total is None} == {told is not None}
 
@@ -171,7 +171,7 @@ def test_the_remedy_for_a_short_ramp_suffices(connections: int) -> None:
     assert not c.host_total.of_levels
 
 
-def test_what_was_not_held_or_not_read_has_no_level_and_what_moves_has_a_wide_one() -> None:
+def test_levels_without_samples_and_with_movement() -> None:
     run = short(2000, hold_s=15.0)
     settling = msgspec.structs.replace(run, samples=[Sample(one.t_s, dict(one.values)) for one in run.samples])
     for one in settling.samples:
@@ -179,7 +179,7 @@ def test_what_was_not_held_or_not_read_has_no_level_and_what_moves_has_a_wide_on
         if into > 0:
             one.values["server.pss_bytes"] += 400e3 * into
     still, moving = costs(run).server_user, costs(settling).server_user
-    # By as much again as it moved by in the last half.
+    # By as much again as it moved in the last half.
     assert moving.ci95[1] - moving.bytes_per_connection > still.half_width + 400e3 * 3 / 2000
     c = costs(without(run, "kernel.socket_bytes"))
     assert c.kernel is None
@@ -196,7 +196,7 @@ def test_what_was_not_held_or_not_read_has_no_level_and_what_moves_has_a_wide_on
     assert (c.server_user, c.kernel, c.host_total) == (None, None, None)
 
 
-def test_nothing_sampled_nothing_known() -> None:
+def test_without_samples_all_costs_are_unknown() -> None:
     run = a_run(30_000, slab=False)
     for sample in run.samples:
         sample.values = {name: value for name, value in sample.values.items() if name.startswith("kernel.tcp")}
@@ -206,7 +206,7 @@ def test_nothing_sampled_nothing_known() -> None:
     assert costs(run).host_total is None
 
 
-def test_what_is_behind_each_cost() -> None:
+def test_points_behind_each_cost() -> None:
     c = costs(a_run(100_000, hold_s=10.0))
     assert set(c.fits) == {*TRUTH, "kernel_queued"}
     for name, fit in c.fits.items():
@@ -220,11 +220,11 @@ def test_what_is_behind_each_cost() -> None:
         low, high = fit.band(50_000.0)
         assert low < cost.fixed_bytes + cost.bytes_per_connection * 50_000 < high
         assert high - low < fit.band(200_000.0)[1] - fit.band(200_000.0)[0]
-    # Of one end, as the cost is.
+    # Per end, like the cost.
     assert c.fits["kernel"].bytes[-1] == pytest.approx((FIXED["kernel"] / 2 + KERNEL_END * 100_000), rel=0.03)
 
 
-def test_what_stays_behind() -> None:
+def test_residue() -> None:
     run = a_run(30_000, hold_s=10.0, noise=0.0)
     drained = run.phases[-1].start_s
     for name, by in (("server.pss_bytes", 5e6), ("kernel.socket_bytes", 2e6), ("host.used_bytes", 9e6)):
@@ -237,8 +237,8 @@ def test_what_stays_behind() -> None:
     assert costs(run).residue == Residue()
 
 
-def test_inodes_of_proc_are_left_out_of_the_host_and_its_residue() -> None:
-    """Another program lists descriptors: 1,800 B a connection, which stay."""
+def test_inodes_of_proc_are_excluded_from_host_and_residue() -> None:
+    """Another program lists descriptors: 1,800 B a connection remain."""
     run = a_run(60_000, hold_s=10.0, noise=0.1)
     held = 0.0
     for sample in run.samples:
@@ -252,7 +252,7 @@ def test_inodes_of_proc_are_left_out_of_the_host_and_its_residue() -> None:
     assert c.residue.host_total == pytest.approx(9e6, abs=2e6)
 
 
-def test_a_ladder_that_did_not_settle_says_so_and_is_less_sure() -> None:
+def test_unsettled_plateaus_widen_the_interval() -> None:
     def ladder(lag_s: float) -> Costs:
         run = a_run(20_000, hold_s=5.0, plateaus=5, plateau_s=10.0, noise=0.1)
         behind = 0.0
@@ -272,14 +272,14 @@ def test_a_ladder_that_did_not_settle_says_so_and_is_less_sure() -> None:
     wide = [high - low for low, high in (quick.server_user.ci95, slow.server_user.ci95)]
     assert wide[1] > 2 * wide[0]
     assert slow.fits["server_user"].band(1e4)[0] < slow.fits["server_user"].at(1e4) < slow.fits["server_user"].band(1e4)[1]
-    # One or two are too few for a line: it is the ramp's.
+    # One or two plateaus are too few: the line is the ramp's.
     assert all("ramp" in costs(a_run(20_000, hold_s=5.0, plateaus=few, plateau_s=10.0)).kernel.method for few in (1, 2))
 
 
-def test_a_ramp_that_was_interrupted_came_as_far_as_was_counted() -> None:
+def test_an_interrupted_ramp_ends_at_its_last_count() -> None:
     run = a_run(100_000)
     ramp_s = run.phases[1].start_s
-    # Ctrl-C in the middle of a second: its tick is of the drain's end, when all are gone.
+    # Ctrl-C within a second: its tick shows the drain's end, with no connection left.
     stop = ramp_s + 30.5
     ticks = [(t_s, tick) for t_s, tick in run.ticks if t_s < stop + 1.0]
     ticks[-1][1].held, ticks[-1][1].held_at_drain = 0, 30_500
@@ -293,13 +293,13 @@ def test_a_ramp_that_was_interrupted_came_as_far_as_was_counted() -> None:
     c = costs(run)
     (part,) = [one for one in c.findings if one.code == "cost_of_a_part"]
     assert part.fields == {"held": 30_500.0, "asked": 100_000}
-    # Half of them gone in no time would look like another client's on the server's side.
+    # Half of them closed at once would look like another client of the server.
     assert "active count" not in c.kernel.method
 
 
 @pytest.mark.parametrize("at_s", [0.0, 5.05, 6.2, 20.0, 60.0, 116.0])
 @pytest.mark.parametrize("plateaus", [0, 5])
-def test_a_run_that_is_cut_off_anywhere(at_s: float, plateaus: int) -> None:
+def test_a_run_cut_off_anywhere(at_s: float, plateaus: int) -> None:
     run = cut(a_run(100_000, hold_s=10.0, plateaus=plateaus, plateau_s=10.0), at_s)
     c = costs(run)
     assert b"NaN" not in msgspec.json.encode(c)
@@ -310,21 +310,21 @@ def test_a_run_that_is_cut_off_anywhere(at_s: float, plateaus: int) -> None:
         assert "cost_of_a_part" in [one.code for one in c.findings]
 
 
-def test_a_hole_in_the_samples_misleads_no_fit() -> None:
+def test_a_gap_in_the_samples_misleads_no_fit() -> None:
     run = a_run(100_000, hold_s=10.0)
     run.samples = [sample for sample in run.samples if not 40 < sample.t_s < 80]
     c = costs(run)
     assert c.host_total.ci95[0] <= HOST <= c.host_total.ci95[1]
 
 
-def test_a_baseline_that_stands_apart_is_no_point_and_is_said_to_be_none() -> None:
-    """What the first connections take once is in every point but the baseline's: 3 MB of asyncli, beside 125 B a connection."""
+def test_an_excluded_baseline_is_no_point() -> None:
+    """First use is in every point but the baseline: 3 MB of asyncli, beside 125 B a connection."""
     run = a_run(40_000, hold_s=8.0, plateaus=5, plateau_s=10.0)
     c = costs(raised(run, 3e6, "generator.uss_bytes", since_s=run.phases[1].start_s))
     fit = c.fits["generator_user"]
     assert fit.cost.points == len(fit.n) == 5
     assert fit.apart == pytest.approx(fit.cost.fixed_bytes - 3e6, abs=3e5)
-    # R² is of the points that the line goes through.
+    # R² is of the points of the line.
     middle = sum(fit.bytes) / 5
     off, whole = (sum((y - at) ** 2 for y, at in zip(fit.bytes, line, strict=True)) for line in ([fit.at(n) for n in fit.n], [middle] * 5))
     assert fit.cost.r2 == pytest.approx(1 - off / whole)
@@ -332,14 +332,14 @@ def test_a_baseline_that_stands_apart_is_no_point_and_is_said_to_be_none() -> No
     assert (kernel.apart, kernel.cost.points, kernel.n[0]) == (None, 6, 0.0)
 
 
-def test_intervals_of_plateaus_hold_the_truth() -> None:
+def test_coverage_of_the_intervals_of_plateaus() -> None:
     found = [costs(a_run(40_000, hold_s=8.0, seed=seed, phi=0.5, plateaus=8, plateau_s=10.0)) for seed in range(30)]
     assert covered(found, "host_total", HOST) >= 26
     assert covered(found, "residual", REST) >= 26
 
 
 def test_a_metric_that_is_sampled_rarely() -> None:
-    """PSS of many processes is dear, so it comes every few seconds: the residual is laid on its instants."""
+    """PSS of many processes is expensive and read every few seconds: the residual uses its instants."""
     run = a_run(60_000, hold_s=10.0, noise=0.2)
     for place, sample in enumerate(run.samples):
         if place % 4:

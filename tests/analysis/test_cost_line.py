@@ -1,4 +1,4 @@
-"""The line and its interval, in themselves: known lines, known noise, and how often the truth lies inside."""
+"""The line and its interval: known lines, known noise, and the coverage."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def line_of(n: list[float], y: list[float]) -> FittedLine | None:
     return regress([Point(float(t), a, b) for t, (a, b) in enumerate(zip(n, y, strict=True))])
 
 
-def test_a_line_is_found_exactly() -> None:
+def test_an_exact_line() -> None:
     line = line_of([0, 1, 2, 3, 4], [5, 7, 9, 11, 13])
     assert (line.slope, line.intercept, line.half, line.r2, line.half_at(3)) == pytest.approx((2, 5, 0, 1, 0), abs=1e-9)
     for n, y in (([0, 1], [1, 2]), ([3, 3, 3], [1, 2, 3]), ([0, 1, 2, 3], [1, 2, math.nan, 4]), ([0, 1, math.inf, 3], [1, 2, 3, 4])):
@@ -30,7 +30,7 @@ def test_a_line_is_found_exactly() -> None:
     assert (flat.slope, flat.intercept, flat.half, flat.r2) == (0.0, 4.0, 0.0, None)
 
 
-def test_with_independent_noise_it_is_least_squares_and_never_surer_of_itself() -> None:
+def test_with_independent_noise_it_is_least_squares_with_a_wider_interval() -> None:
     """By hand: slope 1.99, s = sqrt(0.107/3), Student's t(0.975, 3) = 3.182."""
     line = line_of([1, 2, 3, 4, 5], [2.1, 3.9, 6.2, 7.8, 10.1])
     by_hand = 3.1824 * math.sqrt(0.107 / 3 / 10)
@@ -39,20 +39,20 @@ def test_with_independent_noise_it_is_least_squares_and_never_surer_of_itself() 
     assert line.r2 == pytest.approx(1 - 0.107 / 39.708, abs=1e-3)
 
 
-# A thousandth of a connection is less than any mean of counts.
+# Smaller than any mean of counts of connections.
 HELD = st.floats(1e-3, 1e7) | st.integers(0, 10**7).map(float)
-# They may overlap, or be instants.
+# Bins may overlap, or be instants.
 STRETCHES = st.builds(Point, st.floats(0, 1000), HELD, st.floats(-1e13, 1e13), st.integers(0, 50), st.floats(0, 2000), st.booleans())
 
 
 @settings(max_examples=100)
 @given(st.lists(STRETCHES, max_size=25))
-def test_never_a_nan(points: list[Point]) -> None:
+def test_no_nan(points: list[Point]) -> None:
     line = regress(points)
     assert line is None or all(map(math.isfinite, (line.slope, line.intercept, line.half, line.half_at(0), line.half_at(1e7))))
 
 
-def test_what_the_first_connections_take_once_is_a_fixed_cost() -> None:
+def test_first_use_is_a_fixed_cost() -> None:
     chance = np.random.default_rng(3)
     n = [float(k) for k in range(0, 30_000, 1000)]
 
@@ -68,12 +68,12 @@ def test_what_the_first_connections_take_once_is_a_fixed_cost() -> None:
         assert line.r2 > 0.99
     assert without.intercept == pytest.approx(5e7, abs=1e5)
     assert jump.intercept == pytest.approx(5.5e7, abs=1e5)
-    # Not knowing that there may be such a step, one is far less sure, or wrong.
+    # Without the step in the model the interval is far wider, or wrong.
     plain = regress([Point(float(k), x, 5e7 + 100 * x + 5e6 * (x > 0) + 3e4 * chance.normal()) for k, x in enumerate(n)])
     assert plain.half > 10 * jump.half
 
 
-# Coverage: the test that counts. Each kind of noise is a metric of 1,000 bytes a connection, read once a second through
+# Coverage. Each kind of noise is a metric of 1,000 bytes a connection, read once a second through
 # a baseline of 5 s, a ramp to 100,000 and 5 s of hold.
 
 Noise = Callable[[np.ndarray, np.random.Generator], np.ndarray]
@@ -95,12 +95,12 @@ def walk(n: np.ndarray, chance: np.random.Generator) -> np.ndarray:
 
 
 def arenas(size: float) -> Noise:
-    """Taken ``size`` bytes at a time, from a random fill on."""
+    """Memory in steps of ``size`` bytes, from a random fill."""
     return lambda n, chance: size * np.floor(SLOPE * n / size + chance.random()) + chance.normal(0, 0.02 * MB, len(n))
 
 
 def lagging(n: np.ndarray, chance: np.random.Generator) -> np.ndarray:
-    """Half of what is due comes within two seconds of N."""
+    """Half of the memory follows within two seconds of N."""
     behind = n.copy()
     for t in range(1, len(n)):
         behind[t] = math.exp(-1 / 3) * behind[t - 1] + (1 - math.exp(-1 / 3)) * n[t]
@@ -108,12 +108,12 @@ def lagging(n: np.ndarray, chance: np.random.Generator) -> np.ndarray:
 
 
 def first_use(n: np.ndarray, chance: np.random.Generator) -> np.ndarray:
-    """The first connections take 5 MB once and for all."""
+    """The first connections take 5 MB once."""
     return wander(0.9)(n, chance) + 5 * MB * (n > 0)
 
 
 def held_by(noise: Noise, ramp_s: int, runs: int = 100) -> tuple[int, float]:
-    """(Intervals of ``runs`` that hold the truth, the median half width in percent of it)."""
+    """(Intervals of ``runs`` that contain the truth, their median half width in percent of it)."""
     chance = np.random.default_rng(ramp_s)
     t_s = np.arange(1.0, 5 + ramp_s + 6)
     n = 100_000 * np.clip((t_s - 5) / ramp_s, 0, 1)
@@ -126,9 +126,9 @@ def held_by(noise: Noise, ramp_s: int, runs: int = 100) -> tuple[int, float]:
     return inside, float(np.median(halves)) / SLOPE * 100
 
 
-# 88 of 100 and more: were the coverage 95 %, fewer would come in one draw of six hundred, and the draws are fixed. Half widths
-# in percent of the cost: an interval that held everything would be no answer. With errors taken for independent, 8 to 65
-# of 100 hold the truth in the rows from phi 0.9 on to the walk (bench/coverage.py).
+# At least 88 of 100: with a coverage of 95 %, fewer come in one of six hundred draws, and the draws are fixed. Half widths are
+# in percent of the cost: an interval that contains everything is no answer. With errors assumed independent, 8 to 65 of 100
+# contain the truth in the rows from phi 0.9 to the walk (bench/coverage.py).
 @pytest.mark.parametrize(
     ("noise", "ramp_s", "widest"),
     [
@@ -136,15 +136,15 @@ def held_by(noise: Noise, ramp_s: int, runs: int = 100) -> tuple[int, float]:
         (arenas(1 * MB), 100, 0.3), (arenas(8 * MB), 100, 5.0), (lagging, 100, 7.0), (first_use, 100, 8.0),
     ],
 )  # fmt: skip
-def test_the_interval_holds_the_truth_in_about_95_of_100(noise: Noise, ramp_s: int, widest: float) -> None:
+def test_coverage_is_about_95_percent(noise: Noise, ramp_s: int, widest: float) -> None:
     inside, half = held_by(noise, ramp_s)
     assert inside >= 88
     assert half <= widest
 
 
-# Little can be learnt of a walk from nine points, or where it goes on for a thousand seconds from a baseline of five.
+# Nine points show little of a walk, and so does a baseline of five seconds before a ramp of a thousand.
 @pytest.mark.parametrize(("noise", "ramp_s"), [(wander(0.98), 20), (walk, 1000)])
-def test_slow_wander_in_a_short_ramp_holds_it_in_about_85(noise: Noise, ramp_s: int) -> None:
+def test_coverage_with_slow_wander_in_a_short_ramp_is_about_85_percent(noise: Noise, ramp_s: int) -> None:
     inside, _ = held_by(noise, ramp_s)
     assert inside >= 75
 
@@ -159,19 +159,19 @@ def rest(level: float, *, moves: float = 0.0, noise: float = 0.0, phi: float = 0
 
 def test_a_plateau_at_rest_has_settled() -> None:
     assert unsettled([rest(1e7), rest(2e7), rest(3e7)], [1e7] * 3) == [0.0, 0.0, 0.0]
-    # Half a percent of the climb is nothing.
+    # Half a percent of the climb does not count.
     assert unsettled([rest(1e7, moves=5e4), rest(2e7, moves=5e4)], [1e7] * 2) == [0.0, 0.0]
 
 
-def test_a_plateau_that_still_climbs_says_by_how_much() -> None:
+def test_a_climbing_plateau_has_its_movement() -> None:
     first, second, third = unsettled([rest(1e7), rest(2e7, moves=1e6), rest(3e7, moves=-1e6)], [1e7] * 3)
     assert first == 0.0
     assert second == pytest.approx(6e5, rel=0.3)
     assert third == -second
 
 
-def test_noise_is_not_taken_for_a_climb() -> None:
-    """Ladders of five whose metric scatters or wanders by a tenth of each climb: few false alarms."""
+def test_noise_is_no_climb() -> None:
+    """Five plateaus whose metric scatters or wanders by a tenth of each climb: few false alarms."""
     alarms = 0
     for seed in range(60):
         for phi in (0.0, 0.95):

@@ -1,4 +1,4 @@
-"""Growth over the hold: found where it is, not found where it is not, and said to be unknown where the hold cannot tell."""
+"""Growth over the hold: found if it exists, not found if not, and unknown if the hold is too short."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Memory = Callable[[float], float]
 
 
 def still(level: float, deviation: float = 20e3, seed: int = 1) -> Memory:
-    """Memory that stays, but for white noise; ``t`` is seconds into the hold, and does not matter."""
+    """Constant memory with white noise; ``t``, seconds into the hold, does not matter."""
     noise = random.Random(seed)
     return lambda t: level + noise.gauss(0, deviation)
 
@@ -45,7 +45,7 @@ class Soak:
             Phase("drain", self.end, self.end + 2), Phase("residue", self.end + 2, self.end + 7),
         ]  # fmt: skip
         self.ticks: list[tuple[float, Tick]] = []
-        # A tick a sample: of twelve hours there need not be one a second.
+        # One tick per sample: twelve hours need not have one a second.
         every = max(1, int(period_s))
         for second in range(1, int(hold_s + 17), every):
             t_s = 5.0 + second
@@ -54,7 +54,7 @@ class Soak:
         self.samples: list[Sample] = []
 
         def at(memory: Memory, t_s: float) -> float:
-            # Of what is there in the hold, the connections took ``taken``.
+            # The connections took ``taken`` bytes of the memory in the hold.
             return memory(t_s - self.start) * (1 - taken * (t_s < 5.0))
 
         t_s = 0.2
@@ -79,7 +79,7 @@ def numbers(drift: Drift) -> Iterator[float]:
 
 
 def wander(count: int, phi: float, noise: random.Random, white: float = 0.0) -> list[float]:
-    """``count`` values of variance 1 whose neighbours are correlated by ``phi``, of which ``white`` is noise on top."""
+    """``count`` values of variance 1 whose neighbours are correlated by ``phi``, with a share ``white`` of white noise."""
     value, values = noise.gauss(0, 1), []
     for _ in range(count):
         values.append(math.sqrt(1 - white) * value + math.sqrt(white) * noise.gauss(0, 1))
@@ -87,7 +87,7 @@ def wander(count: int, phi: float, noise: random.Random, white: float = 0.0) -> 
     return values
 
 
-def test_the_slope_is_theil_and_sens() -> None:
+def test_the_slope_is_theil_sens() -> None:
     noise = random.Random(3)
     for count in (10, 37, 120):
         x = sorted(noise.uniform(0, 10) for _ in range(count))
@@ -97,7 +97,7 @@ def test_the_slope_is_theil_and_sens() -> None:
         assert found.low < found.slope < found.high
 
 
-def test_what_does_not_move_has_no_trend_and_what_lies_on_a_line_has() -> None:
+def test_constants_have_no_trend_and_lines_have() -> None:
     x = [float(minute) for minute in range(20)]
     constant, line = trend(x, [5.0] * 20), trend(x, [3 * one + 1 for one in x])
     assert (constant.slope, constant.low, constant.high, constant.p_value) == (0.0, 0.0, 0.0, 1.0)
@@ -107,24 +107,24 @@ def test_what_does_not_move_has_no_trend_and_what_lies_on_a_line_has() -> None:
 
 
 RUNS = 200
-# Correlation of neighbouring points, share of white noise on top, points. The last of each size wander as slowly as the hold
-# is long, and no method can tell that from a trend but by doubting all trends.
+# Correlation of neighbouring points, share of white noise, points. The last of each size wander as slowly as the hold is long,
+# which no method can distinguish from a trend without doubting all trends.
 NOISES = [(phi, white, count) for count in (10, 60) for phi, white in ((0.0, 0.0), (0.6, 0.0), (0.95, 0.0), (0.99, 0.5))]
 
 
 @pytest.mark.parametrize(("phi", "white", "count"), NOISES)
-def test_noise_that_wanders_is_said_to_grow_in_no_more_than_five_of_a_hundred_runs(phi: float, white: float, count: int) -> None:
+def test_wandering_noise_grows_in_at_most_5_percent(phi: float, white: float, count: int) -> None:
     noise = random.Random(f"{phi} {white} {count}")
     x = [minute / 60 for minute in range(count)]
     found = [one for _ in range(RUNS) if (one := trend(x, wander(count, phi, noise, white))) is not None]
     assert len(found) == RUNS
     assert sum(one.p_value < 0.05 and one.low > 0 for one in found) <= 0.05 * RUNS
     assert sum(one.p_value < 0.05 and one.high < 0 for one in found) <= 0.05 * RUNS
-    # The truth is 0: three standard errors of a count of 95 % below.
+    # The truth is 0: three standard errors below a count of 95 %.
     assert sum(one.low <= 0 <= one.high for one in found) >= (0.95 - 3 * math.sqrt(0.95 * 0.05 / RUNS)) * RUNS
 
 
-def test_a_trend_of_known_slope_lies_in_the_interval_and_a_clear_one_is_found() -> None:
+def test_coverage_and_power_for_a_known_slope() -> None:
     noise = random.Random(9)
     for count, rise, share in ((20, 8.0, 0.85), (60, 4.0, 0.95)):
         runs = 40
@@ -139,7 +139,7 @@ def test_a_trend_of_known_slope_lies_in_the_interval_and_a_clear_one_is_found() 
 
 
 def test_a_step_is_no_trend() -> None:
-    """Something took memory once, in the middle: half of all pairs rise, and the plain test is sure of growth."""
+    """One step in the middle: half of all pairs rise, and the plain test finds growth."""
     noise = random.Random(11)
     sure = 0
     for _ in range(100):
@@ -150,8 +150,8 @@ def test_a_step_is_no_trend() -> None:
     assert sure <= 5
 
 
-def test_growth_is_found_with_its_rate_and_what_each_request_costs() -> None:
-    # 50 answers a second are 180,000 an hour; at 100 B each they leave 18 MB.
+def test_growth_has_a_rate_and_a_cost_per_request() -> None:
+    # 50 answers a second are 180,000 an hour: 18 MB at 100 B each.
     found, findings = Soak(server__pss_bytes=growing(100 * MB, 18 * MB), host__available_bytes=still(9e9, 0)).drifts()
     drift = found["server_user"]
     assert drift.verdict == "grows"
@@ -169,13 +169,13 @@ def test_growth_is_found_with_its_rate_and_what_each_request_costs() -> None:
 
 
 def holed(soak: Soak) -> Soak:
-    """Nothing was read for a third of the hold."""
+    """No samples for a third of the hold."""
     soak.samples = [one for one in soak.samples if not 400 < one.t_s < 900]
     return soak
 
 
 def emptied(soak: Soak) -> Soak:
-    """For five minutes nothing was held."""
+    """No connection was held for five minutes."""
     for t_s, tick in soak.ticks:
         if 600 < t_s - soak.start < 900:
             tick.held = 0
@@ -190,29 +190,29 @@ LONG = {"hold_s": 6 * 3600, "period_s": 10}
     [
         (lambda: Soak(server__pss_bytes=growing(100 * MB, 18 * MB)), "grows", 18 * MB, 29, BIN_S),
         (lambda: Soak(server__pss_bytes=still(100 * MB)), "flat", None, 29, BIN_S),
-        # 0.05 % an hour: certain after six hours, and no reason to do anything.
+        # 0.05 % an hour: certain after six hours, but irrelevant.
         (lambda: Soak(**LONG, server__pss_bytes=growing(100 * MB, 0.05 * MB, deviation=2e3)), "flat", 0.05 * MB, 359, BIN_S),
         (lambda: Soak(**LONG, server__pss_bytes=growing(100 * MB, 0.2 * MB, deviation=2e3)), "grows", 0.2 * MB, 359, BIN_S),
-        # A compressed run is judged in shorter bins: a leak of 40 kB a second, as of 400 requests of 100 B.
+        # A short run has shorter bins: a leak of 40 kB a second, as by 400 requests of 100 B.
         (lambda: Soak(30.0, keepalive_s=2.0, taken=0.02, server__pss_bytes=growing(20 * MB, 144 * MB, 4e3)), "grows", 144 * MB, 20, 1.4),
         (lambda: Soak(30.0, keepalive_s=2.0, server__pss_bytes=still(20 * MB, 4e3)), "too_short", None, 20, 1.4),
-        # A hold of many hours has longer bins, and no more of them.
+        # A hold of many hours has longer bins, not more.
         (lambda: Soak(13 * 3600, period_s=30.0, server__pss_bytes=growing(100 * MB, 1 * MB)), "grows", 1 * MB, 389, 120.0),
         (lambda: holed(Soak(server__pss_bytes=growing(100 * MB, 18 * MB))), "grows", 18 * MB, 21, BIN_S),
         (lambda: emptied(Soak(server__pss_bytes=lambda t: (50 if 600 < t < 900 else 100) * MB)), "flat", 0.0, 23, BIN_S),
     ],
 )
-def test_what_grows_and_what_is_flat(soak: Callable[[], Soak], verdict: str, rate: float | None, points: int, bin_s: float) -> None:
+def test_growing_and_flat_memory(soak: Callable[[], Soak], verdict: str, rate: float | None, points: int, bin_s: float) -> None:
     drift = soak().server()
     assert (drift.verdict, drift.bin_s) == (verdict, pytest.approx(bin_s))
     assert points - 1 <= drift.points <= min(points + 1, MOST_POINTS)
     assert rate is None or drift.bytes_per_hour == pytest.approx(rate, rel=0.1)
-    # What a page is granted or not does not show.
+    # A page more or less does not count.
     a_page = 4096 * 3600 / ((drift.to_s or 0.0) - (drift.from_s or 0.0))
     assert drift.within_bytes_per_hour >= 0.99 * a_page
 
 
-def test_garbage_that_is_collected_now_and_then_is_no_growth_and_hides_none() -> None:
+def test_garbage_collection_is_no_growth_and_hides_none() -> None:
     for leak, verdicts in ((0.0, {"flat", "too_short"}), (60 * MB, {"grows"})):
         for phase in range(6):
             noise = random.Random(phase)
@@ -224,12 +224,12 @@ def test_garbage_that_is_collected_now_and_then_is_no_growth_and_hides_none() ->
             assert Soak(period_s=2.0, server__uss_bytes=heap).server().verdict in verdicts
 
 
-def test_flat_is_what_is_small_beside_what_the_connections_took() -> None:
-    """20 s of a quiet host exclude 593 MB an hour, where all connections took 25 MB."""
+def test_flat_is_small_against_the_connections_memory() -> None:
+    """20 s of a quiet host exclude 593 MB an hour, with connections that took 25 MB."""
     short = Soak(hold_s=20.0, keepalive_s=4.0, taken=0.1, host__used_bytes=still(1.5e9, 100e3)).drifts()[0]["host_total"]
     assert short.ci95[1] > 15 * MB
     assert short.verdict == "too_short"
-    # The same bound is small where they took gigabytes, and nothing is where they took nothing, but for a thousandth an hour.
+    # The same bound is small if they took gigabytes; if they took nothing only a thousandth an hour is.
     level = still(1.5e9, 400e3)
     for taken, hold_s, verdict in ((0.5, 600.0, "flat"), (0.001, 600.0, "too_short"), (0.0, 600.0, "too_short"), (0.0, 3 * 3600.0, "flat")):
         one = Soak(hold_s=hold_s, period_s=1.0 if hold_s < 3600 else 10.0, taken=taken, host__used_bytes=level).drifts()[0]["host_total"]
@@ -248,7 +248,7 @@ def test_a_hold_of_a_few_samples_is_too_short() -> None:
         assert (findings[0].fields["metrics"], findings[0].fields["points"]) == (["server_user"], drift.points)
 
 
-def test_settling_at_the_holds_beginning_is_left_out() -> None:
+def test_settling_at_the_start_of_the_hold_is_excluded() -> None:
     noise = random.Random(2)
 
     def settling(t: float) -> float:
@@ -256,28 +256,28 @@ def test_settling_at_the_holds_beginning_is_left_out() -> None:
 
     drift = Soak(hold_s=1200.0, server__pss_bytes=settling).server()
     assert (drift.verdict, drift.from_s) == ("flat", 80.0)
-    # With a keepalive of an hour, a quarter of the hold is all that is given up.
+    # With a keepalive of an hour, a quarter of the hold is excluded.
     assert Soak(hold_s=1200.0, keepalive_s=3600.0, server__pss_bytes=settling).server().from_s == 320.0
 
 
 def filling(until_s: float, per_s: float = 0.51 * MB) -> Memory:
-    """A healthy server of Go: its heap fills until garbage is first collected."""
+    """A healthy Go server: its heap fills until the first garbage collection."""
     noise = random.Random(2)
     return lambda t: 24.3 * MB + per_s * min(max(t, 0.0), until_s) + noise.gauss(0, 20e3)
 
 
-def test_a_heap_that_fills_before_it_is_first_collected_is_no_growth_an_hour() -> None:
+def test_a_heap_before_its_first_collection_is_no_growth() -> None:
     for hold_s in (25.0, 40.0, 60.0, 200.0, 900.0):
         found, findings = Soak(hold_s=hold_s, keepalive_s=10.0, taken=0.9, server__anon_shmem_bytes=filling(35.0)).drifts()
         drift = found["server_user"]
         assert (drift.verdict in ("too_short", "flat"), findings) == (True, []), hold_s
         assert drift.ci95[0] <= 0
-    # One that grows by more than its connections took is no heap that fills.
+    # Growth by more than the connections took is no filling heap.
     leak = Soak(hold_s=20.0, keepalive_s=4.0, taken=0.2, server__anon_shmem_bytes=growing(20 * MB, 3.6e9)).server()
     assert (leak.verdict, leak.bytes_per_hour) == ("grows", pytest.approx(3.6e9, rel=0.05))
 
 
-def test_growth_goes_on_and_settling_ends() -> None:
+def test_growth_continues_and_settling_ends() -> None:
     """It settles for most of a hold of a quarter of an hour."""
     settling = Soak(hold_s=900.0, server__pss_bytes=filling(720.0, 28e3)).server()
     assert settling.verdict in ("too_short", "flat")
@@ -286,7 +286,7 @@ def test_growth_goes_on_and_settling_ends() -> None:
 
 
 def losing(soak: Soak, lost: float) -> Soak:
-    """The same soak, but ``lost`` of its connections go one after the other over the hold."""
+    """The same soak, in which ``lost`` of its connections end one by one over the hold."""
     length = soak.end - soak.start
     for t_s, tick in soak.ticks:
         if soak.start < t_s <= soak.end:
@@ -303,12 +303,12 @@ def test_kernel_memory_that_follows_the_connections_does_not_drift() -> None:
         sample.values["kernel.socket_bytes"] = 3 * MB + 8000 * n + base(0)
     drift = soak.drifts()[0]["kernel"]
     assert drift.verdict == "flat"
-    # As they were read they fell by 64 kB of 3.8 MB in half an hour.
+    # The readings fell by 64 kB of 3.8 MB in half an hour.
     assert drift.within_bytes_per_hour < 30e3
 
 
-def test_growth_must_show_whether_or_not_memory_follows_the_connections() -> None:
-    # It stayed while connections went: growth, if what they took was given back and something else took it; none, if not.
+def test_growth_must_show_with_and_without_the_connections_cost() -> None:
+    # Constant while connections ended: growth if their memory was freed and something else took it; else none.
     kept = losing(Soak(server__pss_bytes=lambda t: 1 * MB + (3 * MB if t > -10 else 0) + still(0, 2e3)(0)), 8).server()
     assert kept.verdict in ("flat", "too_short")
     assert kept.ci95[0] <= 0 < kept.ci95[1]
@@ -318,14 +318,14 @@ def test_growth_must_show_whether_or_not_memory_follows_the_connections() -> Non
     assert leaking.server().bytes_per_hour == pytest.approx(3.6 * MB, rel=0.05)
 
 
-def test_a_server_that_was_started_anew_is_judged_by_its_longest_life() -> None:
+def test_a_restarted_server_is_judged_by_its_longest_part() -> None:
     soak = Soak(server__pss_bytes=lambda t: (100 if t < 500 else 60) * MB, status__accepts=lambda t: 200.0 if t < 500 else 101.0)
     drift = soak.server()
     assert drift.verdict == "flat"
     assert drift.from_s == pytest.approx(soak.start + 560, abs=1.5)  # less the minute in which it settles
 
 
-def test_a_restart_that_no_page_shows_is_seen_by_the_processes_that_ended() -> None:
+def test_a_restart_without_a_page_shows_in_ended_processes() -> None:
     def soak(ended: float) -> Soak:
         # It leaks 18 MB an hour.
         return Soak(
@@ -337,18 +337,18 @@ def test_a_restart_that_no_page_shows_is_seen_by_the_processes_that_ended() -> N
     restarted, of_two = soak(3.0), soak(1.0)
     assert restarted.server().verdict == "grows"
     assert restarted.server().from_s == pytest.approx(restarted.start + 560, abs=1.5)
-    # One worker of two that is replaced is no restart.
+    # One replaced worker of two is no restart.
     assert of_two.server().from_s == pytest.approx(of_two.start + 60)
 
 
 def test_a_long_hold_without_its_connections_was_not_too_short() -> None:
-    # Four fifths go, one by one: no number is usual.
+    # Four fifths end one by one: no number of connections is typical.
     soak = losing(Soak(server__pss_bytes=still(100 * MB)), 80)
     (finding,) = [one for one in soak.drifts()[1] if one.code == "drift_unknown"]
     assert (finding.fields["metrics"], finding.fields["too_short"]) == (["server_user"], False)
 
 
-def test_the_whole_host_is_a_finding_only_where_its_parts_do_not_explain_it() -> None:
+def test_the_whole_host_is_a_finding_only_if_its_parts_do_not_explain_it() -> None:
     server, host = growing(100 * MB, 18 * MB), growing(4e9, 20 * MB, 50e3)
     explained, findings = Soak(server__pss_bytes=server, host__used_bytes=host).drifts()
     assert [explained[name].verdict for name in ("server_user", "host_total")] == ["grows", "grows"]
@@ -358,7 +358,7 @@ def test_the_whole_host_is_a_finding_only_where_its_parts_do_not_explain_it() ->
 
 
 def test_the_whole_host_and_asyncli_grow_over_minutes_only() -> None:
-    # 12 MB in 15 s: a program that started, and 3 GB an hour if it were carried on.
+    # 12 MB in 15 s: a program that started, or 3 GB an hour if extrapolated.
     memory = {"server__uss_bytes": growing(20 * MB, 144 * MB, 4e3), "host__used_bytes": growing(4e9, 3e9, 50e3)}
     memory["generator__uss_bytes"] = growing(30 * MB, 16 * MB, 4e3)
     short, findings = Soak(hold_s=30.0, keepalive_s=2.0, taken=0.02, **memory).drifts()
@@ -368,7 +368,7 @@ def test_the_whole_host_and_asyncli_grow_over_minutes_only() -> None:
     assert [long[name].verdict for name in ("server_user", "host_total", "generator_user")] == ["grows"] * 3
 
 
-def test_inodes_that_another_program_leaves_are_not_the_hosts_drift() -> None:
+def test_inodes_of_proc_are_no_drift_of_the_host() -> None:
     def listing(t: float) -> float:
         return 10 * MB + max(t, 0.0) * 100e3
 
@@ -381,10 +381,10 @@ def test_inodes_that_another_program_leaves_are_not_the_hosts_drift() -> None:
     assert Soak(host__used_bytes=lambda t: 1e9 + listing(t)).drifts()[0]["host_total"].verdict == "grows"
 
 
-def test_no_part_of_the_memory_hides_what_another_grows_by() -> None:
+def test_no_kind_of_memory_hides_growth_of_another() -> None:
     leak = growing(100 * MB, 3.8e9)
     private = {"server__uss_bytes": still(10 * MB, 4e3)}
-    # Two processes share the pages: in RSS each has them.
+    # Two processes share the pages: RSS counts them in each.
     shared = {"server__pss_bytes": leak, "server__rss_bytes": lambda t: 2 * leak(t)}
     seen = Soak(hold_s=25.0, keepalive_s=4.0, taken=0.1, server__anon_shmem_bytes=leak, **private, **shared).server()
     older = Soak(hold_s=40.0, keepalive_s=4.0, taken=0.1, **private, **shared).server()
@@ -393,7 +393,7 @@ def test_no_part_of_the_memory_hides_what_another_grows_by() -> None:
     assert (seen.metric, older.metric) == ("server.anon_shmem_bytes", "server.pss_bytes")
     mapped = Soak(hold_s=40.0, keepalive_s=4.0, taken=0.1, server__anon_shmem_bytes=still(10 * MB, 4e3), **private, **shared).server()
     assert (mapped.verdict, mapped.metric) == ("grows", "server.pss_bytes")
-    # What is not certain is not excluded either.
+    # Uncertain growth is not excluded either.
     noise = random.Random(3)
     walk = [10 * MB]
     while len(walk) < 60:
@@ -404,7 +404,7 @@ def test_no_part_of_the_memory_hides_what_another_grows_by() -> None:
     assert unsure.ci95[1] > 100 * MB
 
 
-def test_another_program_that_unmaps_a_file_is_no_growth_and_nor_is_one_process_more() -> None:
+def test_an_unmapped_file_or_one_more_process_is_no_growth() -> None:
     own = still(10 * MB, 4e3)
     for pss, rss in ((growing(12 * MB, 40 * MB, 4e3), still(15 * MB, 4e3)), (still(12 * MB, 4e3), growing(15 * MB, 40 * MB, 4e3))):
         drift = Soak(
@@ -414,7 +414,7 @@ def test_another_program_that_unmaps_a_file_is_no_growth_and_nor_is_one_process_
         assert drift.ci95[1] < 4 * MB
 
 
-def test_without_answers_nothing_is_said_of_requests() -> None:
+def test_without_answers_there_is_no_cost_per_request() -> None:
     soak = Soak(server__pss_bytes=growing(100 * MB, 18 * MB))
     for _, tick in soak.ticks:
         tick.answered = 0
@@ -423,7 +423,7 @@ def test_without_answers_nothing_is_said_of_requests() -> None:
     assert finding.fields["bytes_per_request"] is None
 
 
-def test_a_run_without_a_hold_and_one_whose_hold_has_no_end() -> None:
+def test_runs_without_a_hold_or_without_its_end() -> None:
     soak = Soak(server__pss_bytes=growing(100 * MB, 18 * MB))
     soak.phases = soak.phases[:3]
     soak.phases[2].end_s = None
@@ -437,10 +437,10 @@ def test_a_run_without_a_hold_and_one_whose_hold_has_no_end() -> None:
     assert soak.drifts() == ({}, [])
 
 
-def test_the_points_that_are_drawn_are_those_of_the_fit() -> None:
+def test_the_figure_has_the_points_of_the_fit() -> None:
     run = a_run(5000, hold_s=1500.0)
     hold = run.phases[2]
-    # In two minutes a fifth of the connections was gone: they are not of the hold.
+    # Two minutes with a fifth fewer connections are excluded.
     for t_s, tick in run.ticks:
         if hold.start_s + 600 < t_s <= hold.start_s + 720:
             tick.held = 4000

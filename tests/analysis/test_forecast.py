@@ -1,4 +1,4 @@
-"""How many would fit: arithmetic on known numbers, and words where a number is not known."""
+"""How many connections fit: arithmetic on known numbers, and reasons for unknown ones."""
 
 from __future__ import annotations
 
@@ -40,18 +40,18 @@ def descriptors(have: float, need: float) -> Check:
     return Check("nginx_nofile", "descriptors", "ok", have, need, "descriptors")
 
 
-def test_memory_is_room_by_slope_and_a_server_with_its_clients_elsewhere_holds_more() -> None:
+def test_room_by_slope_and_more_with_clients_elsewhere() -> None:
     found, findings = forecast_of(a_run(100_000, hold_s=10.0))
     assert found.memory.connections == pytest.approx(ROOM / HOST, rel=0.03)
     low, high = found.memory.ci95
     assert low < found.memory.connections < high
     assert low <= ROOM / HOST <= high
     assert (found.first, found.ceilings) == ("memory", [found.memory])
-    # All that is left over may be the server's, or none of it.
+    # All or none of the residual may be the server's.
     assert found.server_memory.connections == pytest.approx(ROOM / (SERVER + KERNEL_END + REST), rel=0.03)
     low, high = found.server_memory.ci95
     assert low < found.server_memory.connections < ROOM / (SERVER + KERNEL_END) < high
-    # It is another host's: no limit of this test.
+    # Another host's: no limit of this test.
     assert found.server_memory not in found.ceilings
     (far,) = [one for one in findings if one.code == "forecast_far"]
     assert far.fields["times"] > 10
@@ -82,7 +82,7 @@ LOCAL: Environment = {"local": True, "memory_bytes": 10e9}
         (0.0, 0.0, 0.0, None, None),
     ],
 )
-def test_the_interval_is_the_slopes_turned_over(slope: float, low: float, high: float, connections: Any, ci95: Any) -> None:
+def test_the_interval_is_the_inverted_interval_of_the_slope(slope: float, low: float, high: float, connections: Any, ci95: Any) -> None:
     found, findings = forecast(bare_run((), PHASES, before(3e9), LOCAL, plan=PLAN), known(slope, low, high))
     assert (found.memory.connections, found.memory.ci95) == (connections, ci95)
     assert (["memory"] in [one.fields["of"] for one in findings]) is (connections is None)
@@ -90,7 +90,7 @@ def test_the_interval_is_the_slopes_turned_over(slope: float, low: float, high: 
 
 
 @pytest.mark.parametrize(("rest", "low", "high"), [(3210.0, -1178.0, 7510.0), (-5806.0, -15_716.0, 4089.0), (-9.0, -10.0, -8.0)])
-def test_the_server_alone_with_what_is_left_over(rest: float, low: float, high: float) -> None:
+def test_the_server_alone_with_the_residual(rest: float, low: float, high: float) -> None:
     of = {name: Cost(size, (size - 10, size + 10), 0.0, "by hand", 21) for name, size in (("server_user", 500.0), ("kernel", 4000.0))}
     found, _ = forecast(bare_run((), PHASES, before(3e9), LOCAL, plan=PLAN), Costs(**of, residual=Cost(rest, (low, high), 0.0, "", 21)))
     alone = found.server_memory
@@ -102,13 +102,13 @@ def test_the_server_alone_with_what_is_left_over(rest: float, low: float, high: 
 @pytest.mark.parametrize(
     ("low", "high", "shown"), [(9_900.0, 10_100.0, 201_000), (9_000.0, 11_000.0, 200_000), (8_000.0, 12_000.0, 200_000)]
 )
-def test_a_forecast_has_the_digits_that_its_interval_leaves(low: float, high: float, shown: float) -> None:
+def test_digits_of_a_forecast_by_its_interval(low: float, high: float, shown: float) -> None:
     found, _ = forecast(bare_run((), PHASES, before(3.006e9), LOCAL, plan=PLAN), known(1e4, low, high))
     assert found.memory.rounded(200_600) == shown
     assert Ceiling("ports", 28_232, None, "").rounded(28_232) == 28_200
 
 
-def test_a_cgroup_that_is_smaller_counts_instead() -> None:
+def test_a_smaller_cgroup_is_the_limit() -> None:
     small = Check("cgroup_memory", "memory left in the cgroup", "ok", 1e9, 1e8, "bytes")
     found, _ = forecast(bare_run((), PHASES, before(8e9), LOCAL, plan=PLAN, checks=[small]), known(1e4, 9e3, 1.1e4))
     assert found.memory.connections == 100_000
@@ -116,7 +116,7 @@ def test_a_cgroup_that_is_smaller_counts_instead() -> None:
 
 
 @pytest.mark.parametrize(("costs", "samples"), [(Costs(), before(3e9)), (known(1e4, 9e3, 1.1e4), before(None)), (Costs(), [])])
-def test_what_was_not_read_is_said(costs: Costs, samples: list[Sample]) -> None:
+def test_missing_inputs_are_findings(costs: Costs, samples: list[Sample]) -> None:
     found, findings = forecast(bare_run((), PHASES, samples, LOCAL, plan=PLAN), costs)
     assert found.memory is None or found.memory.connections is None
     assert found.first is None
@@ -124,7 +124,7 @@ def test_what_was_not_read_is_said(costs: Costs, samples: list[Sample]) -> None:
     assert all(one.remedy for one in findings)
 
 
-def test_a_run_that_never_began() -> None:
+def test_a_run_without_a_ramp() -> None:
     found, findings = forecast(bare_run(), Costs())
     assert (found.memory, found.server_memory, found.ceilings, found.first) == (None, None, [], None)
     assert {one.code for one in findings} == {"forecast_unknown"}
@@ -148,7 +148,7 @@ def test_the_lowest_limit_comes_first() -> None:
     assert ceilings["worker_connections"].connections == 6 * 20_480 * 15 / 16
     assert ceilings["descriptors"].connections == 6 * (20_000 - 32)
     assert ceilings["ports"].connections == 1_016_352
-    # 1,640 are open for other things, and each connection takes two.
+    # 1,640 are used otherwise, and each connection takes two.
     assert ceilings["file_max"].connections == (1_000_000 - 1_640) // 2
     assert ceilings["epoll_watches"].connections == 5_000_000
     assert set(ceilings) == {"memory", "worker_connections", "descriptors", "ports", "file_max", "epoll_watches"}
@@ -157,7 +157,7 @@ def test_the_lowest_limit_comes_first() -> None:
     assert "forecast_unknown" not in [one.code for one in findings]
 
 
-def test_on_loopback_ports_are_no_ceiling_and_come_last() -> None:
+def test_ports_are_no_limit_on_loopback() -> None:
     run = a_run(100_000, hold_s=10.0)
     run.environment["destinations"] = ["127.0.0.1:8080"]
     ports = Check("ports", "local ports", "ok", 1_016_352, 100_000, "ports", "36 sources")
@@ -171,8 +171,8 @@ def test_on_loopback_ports_are_no_ceiling_and_come_last() -> None:
 
 
 @pytest.mark.parametrize(("workers", "connections"), [(1, 500), (6, 100_000), (60, 1_000_000), (7, 100)])
-def test_the_servers_workers_are_read_back_from_what_the_preflight_needs(tmp_path: Path, workers: int, connections: int) -> None:
-    """By the preflight itself, so that the two cannot drift apart."""
+def test_workers_are_inferred_from_the_preflights_need(tmp_path: Path, workers: int, connections: int) -> None:
+    """By the preflight itself, so that both stay consistent."""
     path = tmp_path / "nginx.conf"
     path.write_text(
         f"worker_processes {workers}; worker_rlimit_nofile 20000; events {{ worker_connections 20480; }} "
@@ -186,7 +186,7 @@ def test_the_servers_workers_are_read_back_from_what_the_preflight_needs(tmp_pat
     assert by_name(found)["worker_connections"].connections == math.floor(workers * 20_480 * 15 / 16)
 
 
-def test_a_client_on_another_host_has_its_own_ceiling() -> None:
+def test_a_client_on_another_host_has_its_own_limit() -> None:
     run = a_run(50_000, hold_s=10.0, local=False, server=False)
     found, _ = forecast_of(run)
     assert (found.memory, found.server_memory) == (None, None)
@@ -194,13 +194,13 @@ def test_a_client_on_another_host_has_its_own_ceiling() -> None:
     assert generator.connections == pytest.approx((ROOM + FIXED["server"]) / (KERNEL_END + GENERATOR + REST), rel=0.05)
 
 
-def test_a_line_that_is_carried_on_for_a_little_is_not_said_to_be_carried_too_far() -> None:
+def test_a_short_extrapolation_is_no_finding() -> None:
     found, findings = forecast(bare_run(a_run(1000).ticks, PHASES, before(1.1e9), LOCAL, plan=PLAN), known(1e4, 9e3, 1.1e4))
     assert found.memory.connections == 10_000
     assert "forecast_far" not in [one.code for one in findings]
 
 
-def test_what_the_first_connections_take_once_is_no_room() -> None:
+def test_first_use_is_subtracted_from_the_room() -> None:
     run = a_run(20_000, hold_s=10.0)
     found, _ = forecast_of(raised(run, 3e9, "server.pss_bytes", "host.used_bytes", since_s=run.phases[1].start_s))
     assert found.memory.connections == pytest.approx((ROOM - 3e9) / HOST, rel=0.03)
@@ -215,14 +215,14 @@ def test_what_the_first_connections_take_once_is_no_room() -> None:
         ({"local": False, "server": {"label": "nginx/1.22.1", "pid": None}}, ""),
     ],
 )
-def test_a_remedy_is_named_only_where_it_can_work(environment: Environment, remedy: str) -> None:
+def test_a_remedy_only_if_it_can_work(environment: Environment, remedy: str) -> None:
     _, findings = forecast(bare_run((), PHASES, before(3e9), environment, plan=PLAN), known(1e4, 9e3, 1.1e4))
     (found,) = [one for one in findings if "worker_connections" in one.fields.get("of", ())]
     assert remedy in found.remedy if remedy else found.remedy == ""
 
 
 def in_use(before: float | None, then: float, processes: float = 1.0) -> Run:
-    """A run of 1,000 connections on a server whose fullest process may have 20,000 descriptors."""
+    """A run of 1,000 connections on a server whose processes may have 20,000 descriptors each."""
     run = a_run(1000)
     start = run.phases[1].start_s
     for sample in run.samples:
@@ -235,7 +235,7 @@ def in_use(before: float | None, then: float, processes: float = 1.0) -> Run:
 
 
 def replaced() -> Run:
-    """The same where another server answers since the run was resumed: nothing is known of it from before the first connect."""
+    """The same with another server since the run was resumed, which has no samples from before the first connect."""
     run = in_use(8, 1008)
     return without(run, "server.", until_s=run.phases[1].start_s)
 
@@ -243,20 +243,20 @@ def replaced() -> Run:
 @pytest.mark.parametrize(
     ("run", "connections"),
     [
-        # How many were open before the first connect is not known.
+        # The number before the first connect is unknown.
         (replaced(), 20_000),
         (in_use(None, 0), 20_000),
         (in_use(None, 0, processes=3), 60_000),
         (in_use(8, 1008), 19_992),
-        # A proxy takes two; of eight processes the fullest has a seventh.
+        # A proxy takes two; the fullest of eight processes has a seventh.
         (in_use(20, 2020), 9_990),
         (in_use(20, 163), 139_720),
-        # Connections take none of the fullest; each has a process of its own.
+        # Each connection has its own process and takes none of the fullest.
         (in_use(8, 8), None),
         (in_use(8, 9, processes=1001), None),
     ],
 )
-def test_a_server_is_bound_by_the_descriptors_of_its_processes(run: Run, connections: int | None) -> None:
+def test_descriptors_of_the_servers_processes_are_a_limit(run: Run, connections: int | None) -> None:
     found, findings = forecast_of(run)
     row = by_name(found)["descriptors"]
     assert (row.connections, "20,000" in row.how) == (connections, True)
@@ -279,7 +279,7 @@ def test_no_room_is_no_connections() -> None:
     assert (found.memory.connections, found.memory.ci95) == (0, (0, 0))
 
 
-def test_what_nginxs_workers_may_have_is_read_from_its_configuration() -> None:
+def test_nginxs_limits_come_from_its_configuration() -> None:
     run = in_use(8, 1008)
     found, _ = forecast_of(run, [descriptors(4096, 1000 + 32)])
     assert by_name(found)["descriptors"].connections == 4096 - 32

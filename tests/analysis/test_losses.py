@@ -1,4 +1,4 @@
-"""Diagnoses of runs that never were: each mechanism by itself, several at once, too few to tell, and what fits none."""
+"""Diagnoses of synthetic runs: each mechanism alone, several at once, too few losses, and unexplained ones."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ ANY_AGE, ANY_IDLE, ANY_REQUESTS = between(1, 100), between(0, 29), between(1, 90
 
 
 class Scene:
-    """A hold of ``seconds`` with 1000 connections that beat every 1 to 30 s on an nginx of 2 workers, in which some die."""
+    """A hold of ``seconds`` with 1000 connections and heartbeats every 1 to 30 s on an nginx with 2 workers, in which some are lost."""
 
     def __init__(self, seconds: int = 120, **options: Any) -> None:
         self.plan = Plan(
@@ -60,7 +60,7 @@ class Scene:
         self._random = random.Random(3)
 
     def says(self, **directives: float) -> Scene:
-        """nginx.conf was read, and says this."""
+        """nginx.conf was read and has these directives."""
         self.checks += [Check(f"nginx_{name}", name, "ok", have=value) for name, value in directives.items()]
         return self
 
@@ -68,7 +68,7 @@ class Scene:
         self, count: int, cause: str, seconds: range | list[int], age: Draw = ANY_AGE, idle: Draw = ANY_IDLE,
         requests: Draw = ANY_REQUESTS,
     ) -> Scene:  # fmt: skip
-        """``count`` die, spread evenly over these seconds."""
+        """``count`` connections are lost, spread evenly over these seconds."""
         places = list(seconds)
         for number in range(count):
             dead = self.ticks[places[number * len(places) // count]].deaths.setdefault(cause, Deaths())
@@ -79,7 +79,7 @@ class Scene:
         return self
 
     def sampled(self, seconds: range, **values: float | None) -> Scene:
-        """Other values, or None for none, in these seconds' samples; ``status_active`` for status.active."""
+        """Set values (None: remove) in the samples of these seconds; ``status_active`` for status.active."""
         for t_s in seconds:
             if t_s < len(self.samples):
                 for name, value in values.items():
@@ -119,7 +119,7 @@ def by_code(scene: Scene) -> dict[str, int]:
     return counts
 
 
-def told(scene: Scene) -> list[tuple[str, bool]]:
+def codes_of(scene: Scene) -> list[tuple[str, bool]]:
     """The codes, and whether each is certain."""
     return list(dict.fromkeys((one.code, one.certain) for one in scene.found()))
 
@@ -127,11 +127,11 @@ def told(scene: Scene) -> list[tuple[str, bool]]:
 EVER = range(10, 110)
 
 
-# -- what the run itself knows
+# -- recorded by the run
 
 
-def test_what_ended_while_this_machine_slept_is_laid_to_that_and_the_rest_is_not() -> None:
-    """Woken at 40 s after ten minutes' sleep: what had not been heard of since is explained, what had been is not."""
+def test_losses_by_a_suspension() -> None:
+    """Awake at 40 s after ten minutes of suspension: it explains connections without an answer since, and no others."""
     scene = Scene().says(keepalive_timeout=75)
     scene.samples.insert(41, Sample(40.3, {"clock.suspended_s": 600.0}))
     scene.die(300, "closed_idle", [40, 41], idle=between(2, 29))
@@ -141,14 +141,14 @@ def test_what_ended_while_this_machine_slept_is_laid_to_that_and_the_rest_is_not
     assert by_code(scene) == {"suspended": 360, "unexplained": 7}
 
 
-def test_what_a_host_lost_while_it_was_silent_is_laid_to_its_own_way() -> None:
-    """A host of two is cut off for 13.6 s, and tells of its dead when it is back; what died before that was the other's."""
+def test_losses_of_a_silent_host_are_its_networks() -> None:
+    """One of two hosts is cut off for 13.6 s and reports its losses afterwards; earlier losses are the other's."""
     scene = Scene()
     scene.samples.insert(52, Sample(51.4, {"silent.vm at 192.168.1.9": 13.6}))
     scene.die(77, "heartbeat_timeout", range(50, 60))
     for second in range(40, 90):
         scene.ticks[second].latency_us.add(9e6)
-    assert told(scene) == [("client_cut", False)]
+    assert codes_of(scene) == [("client_cut", False)]
     scene.die(50, "heartbeat_timeout", range(38, 48))
     scene.die(40, "heartbeat_timeout", range(90, 100))
     assert by_code(scene) == {"client_cut": 77, "server_slow": 90}
@@ -166,21 +166,21 @@ def test_hosts_that_were_silent_together_are_named_together() -> None:
     assert "10.0.0.9" not in found[1].evidence
 
 
-def test_a_goodbye_says_how_old_they_were() -> None:
+def test_a_goodbye_names_the_age() -> None:
     scene = Scene().die(40, "closed_announced", [5], age=at(30), idle=at(2))
     scene.ticks[5].protocol = ProtocolCounts(goodbyes={1001: 40})
     assert [(one.code, one.count, "30 s" in one.evidence) for one in scene.found()] == [("goodbye", 40, True)]
-    # With their reasons, where it is known whose they are; seconds in which they differ are one diagnosis.
+    # With their reasons, if these belong to one code; seconds with different reasons are one diagnosis.
     scene.die(9, "closed_announced", [6])
     scene.ticks[5].protocol.farewells = {"full": 30, "old": 10}
     scene.ticks[6].protocol = ProtocolCounts(goodbyes={1001: 9}, farewells={"full": 9})
     assert [(one.code, one.count, one.evidence.count(" × ")) for one in scene.found()] == [("goodbye", 49, 2)]
 
 
-def test_what_its_cause_says_already() -> None:
+def test_causes_that_explain_themselves() -> None:
     scene = Scene().die(7, "generator_lost", [5]).die(3, "protocol_error", [5])
     assert [one.code for one in scene.found()] == ["generator_lost", "not_http"]
-    # What answered with HTTP before is a server.
+    # An HTTP answer before means a server.
     before = scene.found()[1].remedy
     for tick in scene.ticks.values():
         tick.answered = 0
@@ -191,7 +191,7 @@ def test_what_its_cause_says_already() -> None:
 
 
 @pytest.mark.parametrize("reason", ["alert certificate_required", "alert unknown_ca", "alert bad_certificate"])
-def test_who_refuses_our_certificate_or_answers_400_to_none_has_its_mend(reason: str) -> None:
+def test_remedies_of_refused_and_missing_certificates(reason: str) -> None:
     refused = Scene().die(100, "tls_failed", EVER)
     refused.ticks[5].tls = TlsCounts(full=HELD, ended={reason: 100})
     assert "--client-cert" in only(refused).remedy
@@ -210,17 +210,17 @@ def test_errors_that_end_the_connection() -> None:
     scene = Scene().die(100, "closed_announced", EVER, idle=at(0))
     for second in EVER:
         scene.ticks[second].by_status = {200: 50, 502: 1}
-    assert told(scene) == [("http_error", True)]
-    # Few beside many closes are no reason, unless they are such as nginx closes after.
+    assert codes_of(scene) == [("http_error", True)]
+    # Few errors beside many closes are no reason, unless nginx closes after them.
     few = Scene().die(1000, "closed_announced", EVER, idle=at(0))
     few.ticks[20].by_status = few.ticks[21].by_status = {502: 3}
     assert by_code(few) == {"unexplained": 1000}
     few.ticks[20].by_status = few.ticks[21].by_status = {500: 3}
     assert by_code(few) == {"http_error": 6, "unexplained": 994}
-    # Errors that leave the connection open are no reason.
+    # Errors on connections that stay open are no reason.
     for second in EVER:
         scene.ticks[second].by_status = {404: 50}
-    assert told(scene) == [("unexplained", False)]
+    assert codes_of(scene) == [("unexplained", False)]
 
 
 # -- limits and timers
@@ -230,9 +230,9 @@ def test_errors_that_end_the_connection() -> None:
     ("seconds", "age", "found"),
     [(EVER, ANY_AGE, "idle_timeout"), ([50, 51], at(12.3), "idle_timeout"), ([50, 51], ANY_AGE, "burst")],
 )
-def test_those_that_listen_and_were_told_at_once_have_one_idle_time_at_any_moment(seconds: Any, age: Draw, found: str) -> None:
+def test_listeners_that_receive_at_once_have_one_idle_time(seconds: Any, age: Draw, found: str) -> None:
     scene = labelled(Scene(http_protocol="sse"), "")
-    assert told(scene.die(400, "closed_idle", seconds, age=age, idle=between(12, 12.4))) == [(found, False)]
+    assert codes_of(scene.die(400, "closed_idle", seconds, age=age, idle=between(12, 12.4))) == [(found, False)]
 
 
 def of_requests(**said: float) -> Scene:
@@ -249,7 +249,7 @@ def of_hours(**said: float) -> Scene:
 
 
 def regular(**said: float) -> Scene:
-    """Heartbeats that make requests and age look the same."""
+    """Heartbeats so regular that requests and age look the same."""
     dead = {"age": between(100, 101), "idle": at(0), "requests": at(101)}
     return Scene(keepalive_s=2.0).says(**said).die(500, "closed_announced", EVER, **dead)
 
@@ -272,7 +272,7 @@ def idle_for(idle_s: float, label: str) -> Scene:
 
 
 def over_a_minute(cause: str, seconds: range) -> Scene:
-    """Late in a hold of what was opened over 100 s."""
+    """Losses late in a hold, of connections opened over 100 s."""
     dead = {"age": between(28_800, 28_930), "idle": between(0, 29), "requests": between(1800, 2000)}
     return Scene(seconds=300).die(HELD, cause, seconds, **dead)
 
@@ -285,9 +285,9 @@ def over_a_minute(cause: str, seconds: range) -> Scene:
         (of_requests(keepalive_requests=1000, keepalive_time=3600), ("keepalive_requests", True)),
         (of_requests(), ("keepalive_requests", False)),
         (of_requests(keepalive_requests=5000), ("keepalive_requests", False)),
-        # That few exactly where the configuration has its limit are at least likely.
+        # Few losses exactly at a configured limit are at least likely.
         (Scene().says(keepalive_requests=1000).die(2, "closed_announced", EVER, requests=at(1000), idle=at(0)), ("keepalive_requests", False)),
-        # The configuration tells them apart; request numbers that spread at one age are a limit of age.
+        # The configuration distinguishes them; different request numbers at one age mean an age limit.
         (regular(keepalive_requests=101), ("keepalive_requests", True)),
         (regular(keepalive_requests=1e7, keepalive_time=100), ("keepalive_time", True)),
         (
@@ -296,11 +296,11 @@ def over_a_minute(cause: str, seconds: range) -> Scene:
         ),
         (of_idle(keepalive_timeout=75), ("keepalive_timeout", True)),
         (of_idle(), ("keepalive_timeout", False)),
-        # The file may say by now what the running nginx does not know of.
+        # The file may have changed since nginx read it.
         (of_idle(keepalive_timeout=3600), ("keepalive_timeout", False)),
         (Scene(keepalive_s=200.0).says(keepalive_timeout=3600).die(400, "closed_idle", EVER, idle=at(50)), ("idle_timeout", False)),
         (before_a_request(), ("client_header_timeout", False)),
-        # With an answer to no request: 408.
+        # With an answer without a request: 408.
         (before_a_request("closed_announced"), ("client_header_timeout", False)),
         (before_a_request(client_header_timeout=60, keepalive_timeout=60), ("client_header_timeout", True)),
         (at_once(), ("keepalive_off", False)),
@@ -311,37 +311,37 @@ def over_a_minute(cause: str, seconds: range) -> Scene:
         (idle_for(75, ""), ("keepalive_timeout", False)),
         (idle_for(44, ""), ("idle_timeout", False)),
         (idle_for(44, "nginx/1.25"), ("keepalive_timeout", False)),
-        # The words of a farewell.
+        # An idle timeout that answers.
         (Scene().die(60, "closed_announced", EVER, idle=at(20)), ("idle_timeout", False)),
         (Scene().die(60, "closed_awaiting", EVER, at(0.01), at(0.01), at(0)), ("closed_at_once", False)),
         (Scene().die(60, "closed_idle", EVER, age=between(300, 300.9)), ("lifetime", False)),
-        # One age at several moments: they were opened together, and again.
+        # One age at several moments: opened together, and again.
         (Scene().die(40, "closed_idle", [6], at(5), between(0, 2)).die(40, "closed_idle", [13], at(5), between(0, 2)), ("lifetime", False)),
         (Scene().die(120, "closed_awaiting", [50], between(3, 20), requests=at(3)), ("burst", False)),
-        # What happens over a minute late in a hold is no limit of age.
+        # Losses over a minute late in a hold are no age limit.
         (over_a_minute("closed_idle", range(100, 160)), ("unexplained", False)),
         (over_a_minute("closed_announced", range(100, 130)), ("unexplained", False)),
-        # Beats once a second: whenever something happens, everyone was idle for 0 s.
+        # Heartbeats once a second: at any event all were idle for 0 s.
         (Scene(keepalive_s=2.0).says(keepalive_timeout=1).die(60, "closed_idle", EVER, idle=at(0)), ("unexplained", False)),
-        # In gaps of 1 to 5 s half of all random moments find 1 or 2 s: a dozen may agree by accident.
+        # With gaps of 1 to 5 s half of all random moments show 1 or 2 s: a dozen may agree by chance.
         (Scene(keepalive_s=10.0).die(12, "reset", EVER, idle=between(1, 2.9)), ("unexplained", False)),
         (Scene(keepalive_s=10.0).die(120, "reset", EVER, idle=between(1, 2.9)), ("box_reset", False)),
         (Scene(keepalive_s=1000.0).die(200, "reset", EVER, idle=between(240, 240.5)), ("box_reset", False)),
         (Scene().die(3, "closed_idle", EVER, idle=between(1, 29)), ("too_few", False)),
     ],
 )
-def test_a_limit_is_told_by_what_its_dead_have_in_common(scene: Scene, found: tuple[str, bool]) -> None:
-    assert told(scene) == [found]
+def test_limits_by_what_their_losses_have_in_common(scene: Scene, found: tuple[str, bool]) -> None:
+    assert codes_of(scene) == [found]
 
 
 @pytest.mark.parametrize(("idle_s", "whose"), [(5, "Node.js"), (5, "uvicorn"), (60, "AWS"), (300, "Caddy"), (350, "AWS"), (240, "Azure"), (44, "")])
-def test_idle_timeouts_that_somebody_is_known_for(idle_s: float, whose: str) -> None:
+def test_known_idle_timeouts(idle_s: float, whose: str) -> None:
     evidence = only(idle_for(idle_s, "Apache/2.4")).evidence
     assert whose in evidence
     assert bool(whose) is any(name in evidence for name in ("Node.js", "uvicorn", "AWS", "Caddy", "Azure"))
 
 
-def test_a_limit_of_requests_and_some_that_end_at_another_number_stay_apart() -> None:
+def test_two_limits_of_requests_stay_apart() -> None:
     scene = Scene().says(keepalive_requests=1000)
     scene.die(500, "closed_announced", EVER, age=between(9000, 9900), idle=at(0), requests=at(1000))
     scene.die(400, "closed_announced", EVER, age=between(900, 1900), idle=at(0), requests=at(100))
@@ -350,7 +350,7 @@ def test_a_limit_of_requests_and_some_that_end_at_another_number_stay_apart() ->
     ]  # fmt: skip
 
 
-def test_heartbeats_that_crossed_with_the_close_belong_to_it() -> None:
+def test_heartbeats_that_crossed_with_the_close() -> None:
     scene = Scene(keepalive_s=200.0).says(keepalive_timeout=75).die(400, "closed_idle", EVER, idle=at(75))
     found = scene.die(3, "closed_awaiting", EVER, idle=at(75)).die(2, "reset", EVER, idle=at(75)).found()
     assert {(one.cause, one.code, one.count) for one in found} == {
@@ -360,24 +360,24 @@ def test_heartbeats_that_crossed_with_the_close_belong_to_it() -> None:
     assert len({one.incident for one in found}) == 1
 
 
-def test_where_nearly_all_live_and_beat_a_few_that_ended_so_early_say_nothing() -> None:
+def test_a_few_early_losses_are_no_keepalive_off() -> None:
     few = Scene().die(5, "closed_announced", EVER, idle=at(0), requests=at(1))
     few.ticks[1].opened = HELD
     assert "keepalive_off" not in by_code(few)
 
 
-# -- room, and moments
+# -- slots, and bursts
 
 
 @pytest.mark.parametrize(
     ("slots", "certain"),
     [
         (1060, True),
-        # Its own listeners, its channel and our status page take slots too: 1,000 clients are 15/16 of 1,070 already.
+        # Listeners, channel and our status connection take slots too: 1,000 clients are already 15/16 of 1,070.
         (1070, True),
-        # With room for all of them, but perhaps not in the worker that was dealt most.
+        # Enough slots for all, but perhaps not in the worker with the most.
         (1100, False),
-        # With room for twice as many it is something else.
+        # With twice as many slots it is something else.
         (2200, None),
         (None, None),
     ],
@@ -391,29 +391,29 @@ def test_idle_reuse(slots: float | None, certain: bool | None) -> None:
     assert reused == ([] if certain is None else [("closed_idle", certain), ("reset", certain)])
 
 
-def test_a_reload_of_a_server_that_is_nearly_full_is_no_idle_reuse() -> None:
-    # What is lost is replaced within the same second.
+def test_a_reload_of_a_nearly_full_server_is_no_idle_reuse() -> None:
+    # Losses are replaced within the same second.
     for slots in (1040, 1100):
         scene = burst().says(worker_connections=slots).sampled(range(61, 121), status_connects=2.0)
         for second in range(60, 121):
             scene.ticks[second].held = HELD
         scene.ticks[60].opened = HELD
-        assert told(scene) == [("reload", True)]
+        assert codes_of(scene) == [("reload", True)]
 
 
-def test_a_server_that_never_holds_what_is_asked_for_and_closes_as_many_as_it_accepts() -> None:
+def test_a_server_that_closes_as_many_as_it_accepts() -> None:
     scene = Scene(connections=2000).die(300, "closed_idle", range(10, 40))
-    assert told(scene) == [("unexplained", False)]
+    assert codes_of(scene) == [("unexplained", False)]
     for second in range(10, 40):
         scene.ticks[second].opened = 12
-    assert told(scene) == [("idle_reuse", False)]
-    # Where all that was asked for is held, what is lost is replaced for another reason.
+    assert codes_of(scene) == [("idle_reuse", False)]
+    # If all are held, losses have another reason.
     scene.plan = Scene().plan
-    assert told(scene) == [("unexplained", False)]
+    assert codes_of(scene) == [("unexplained", False)]
 
 
 def burst(count: int = HELD, cause: str = "closed_idle", second: int = 60) -> Scene:
-    # Its configuration was read, so it is the one that we connect to.
+    # Its configuration was read, so it is the server that we connect to.
     scene = Scene().says(keepalive_timeout=3600, keepalive_requests=1e7, keepalive_time=1e6).die(count, cause, [second])
     for later in range(second, 121):
         scene.ticks[later].held = HELD - count
@@ -421,7 +421,7 @@ def burst(count: int = HELD, cause: str = "closed_idle", second: int = 60) -> Sc
 
 
 def unread(scene: Scene) -> Scene:
-    """Its configuration was not read: something may stand between."""
+    """Its configuration was not read: a middle box may be between."""
     scene.checks = []
     return scene
 
@@ -437,7 +437,7 @@ UNPOLLED = {"status_active": None, "status_accepts": None, "status_connects": No
 
 
 def one_of_eight(count: int, cause: str) -> Scene:
-    """A process of nine ends as so many of its connections die."""
+    """One of nine processes ends while ``count`` connections are lost."""
     scene = burst(count, cause).sampled(EVERY, server_processes=9.0, server_ended=0.0)
     return scene.sampled(AFTER, server_ended=1.0, status_active=HELD - count + 1.0)
 
@@ -453,73 +453,73 @@ def read_seldom(every_s: int) -> Scene:
 @pytest.mark.parametrize(
     ("scene", "found"),
     [
-        # Unpolled: only the share of the dead speaks.
+        # Without polls: only the share of the losses is evidence.
         (burst().sampled(EVERY, **UNPOLLED), ("reload", False)),
-        # The status connection ended with them, and the server let go of them all.
+        # The status connection ended with them, and the server no longer counts them.
         (burst().sampled(AFTER, status_active=1.0, status_connects=2.0), ("reload", True)),
         (unread(burst().sampled(AFTER, status_active=1.0, status_connects=2.0)), ("reload", False)),
-        # Its processes were counted as they ended.
+        # Its ended processes were counted.
         (burst().sampled(EVERY, **UNPOLLED, server_ended=0.0).sampled(AFTER, server_ended=2.0), ("reload", True)),
-        # Those who were told in a reload belong to it; and one late reading is no end of the server.
+        # Announced closes belong to the reload; one late reading does not mean that the server ended.
         (
             burst(980).die(20, "closed_announced", [60], idle=at(0)).sampled(AFTER, status_active=1.0, status_connects=2.0),
             ("reload", True),
         ),
         (burst().sampled(AFTER, status_active=1.0, status_connects=2.0).sampled(range(61, 62), server_processes=None), ("reload", True)),
-        # nginx never counts down what a killed worker held.
+        # nginx still counts the connections of a killed worker.
         (burst(480), ("worker_crash", True)),
         (unread(burst(480)), ("worker_crash", False)),
         (burst(480).sampled(EVERY, status_active=None), ("worker_ended", False)),
         (burst(480).sampled(AFTER, status_active=HELD - 480 + 1.0), ("worker_ended", False)),
         (burst(480).sampled(EVERY, status_active=None, server_ended=0.0).sampled(AFTER, server_ended=1.0), ("worker_ended", True)),
         (burst().sampled(EVERY, server_ended=0.0).sampled(AFTER, server_ended=2.0), ("worker_crash", True)),
-        # Their master ended after them.
+        # The master ended after them.
         (refusing(burst().sampled(EVERY, **UNPOLLED, server_ended=0.0).sampled(AFTER, server_ended=2.0)), ("server_ended", False)),
-        # Nobody ended: it was something else.
+        # No process ended: the cause is unknown.
         (burst(480).sampled(EVERY, status_active=None, server_ended=0.0), ("burst", False)),
-        # The end of an only worker may be a reload as well as a crash.
+        # The end of the only worker may be a reload or a crash.
         (
             burst().sampled(EVERY, status_active=None, status_connects=None, server_processes=2.0, server_ended=0.0).sampled(AFTER, server_ended=1.0),
             ("reload", False),
         ),
-        # A helper that ends meanwhile has nothing to do with it.
+        # A helper that ends at that time is unrelated.
         (one_of_eight(12, "reset"), ("burst", False)),
         (one_of_eight(125, "closed_idle"), ("worker_ended", True)),
         (burst(cause="reset").sampled(AFTER, server_processes=None, server_cpu_s=None, status_active=None), ("server_ended", True)),
         (burst(cause="reset").sampled(range(61, 64), server_processes=None, status_active=None), ("server_restarted", True)),
         (burst().sampled(AFTER, status_accepts=1.0, status_active=1.0), ("server_restarted", True)),
         (refusing(burst().sampled(EVERY, server_processes=None, **UNPOLLED)), ("server_ended", False)),
-        # A remote server that dies is not reloaded.
+        # A remote server that ends is not reloaded.
         (unread(burst().sampled(EVERY, server_processes=None, server_cpu_s=None).sampled(AFTER, **UNPOLLED)), ("server_ended", False)),
-        # Processes that are read seldom have not ended, nor has one whose last reading is missing in the file.
+        # Processes that are read seldom have not ended, nor one whose last reading is missing.
         (read_seldom(3), ("burst", False)),
         (read_seldom(4), ("burst", False)),
         (read_seldom(4).sampled(range(58, 90), server_processes=None), ("server_restarted", True)),
         (burst(100, cause="reset", second=119).sampled(range(120, 121), server_processes=None, status_active=901.0), ("burst", False)),
-        # What the server still counts though it was reset was reset by a box.
+        # Reset connections that the server still counts were reset by a middle box.
         (burst(cause="reset"), ("box_reset", True)),
         (burst(cause="reset").sampled(AFTER, status_active=1.0), ("box_reset", False)),
         (burst(100).sampled(AFTER, status_active=901.0), ("burst", False)),
         (Scene().die(400, "closed_idle", EVER), ("unexplained", False)),
     ],
 )
-def test_a_moment_is_told_by_what_the_server_shows_of_it(scene: Scene, found: tuple[str, bool]) -> None:
-    assert told(scene) == [found]
+def test_bursts_by_evidence_of_the_server(scene: Scene, found: tuple[str, bool]) -> None:
+    assert codes_of(scene) == [found]
 
 
 @pytest.mark.parametrize(("server", "timer"), [("nginx/1.22.1", "nginx.conf"), ("node", "headersTimeout"), ("Apache/2.4.71", "RequestReadTimeout"), ("mine/1", "")])
-def test_a_timer_has_the_name_that_its_server_has_for_it(server: str, timer: str) -> None:
+def test_a_timer_has_its_servers_name(server: str, timer: str) -> None:
     remedy = only(labelled(before_a_request(), server)).remedy
     assert (timer in remedy, "nginx" in remedy) == (True, timer == "nginx.conf")
 
 
-def test_what_the_server_itself_shows_comes_before_a_likely_limit() -> None:
+def test_evidence_of_the_server_comes_before_a_likely_limit() -> None:
     scene = Scene(keepalive_s=200.0).die(HELD, "closed_idle", [6], age=at(4), idle=at(4), requests=at(0))
-    assert told(scene) == [("client_header_timeout", False)]
-    assert told(scene.sampled(range(7, 121), server_processes=None, status_active=None)) == [("server_ended", True)]
+    assert codes_of(scene) == [("client_header_timeout", False)]
+    assert codes_of(scene.sampled(range(7, 121), server_processes=None, status_active=None)) == [("server_ended", True)]
 
 
-def test_reloads_again_and_again_are_one_diagnosis() -> None:
+def test_repeated_reloads_are_one_diagnosis() -> None:
     scene = Scene(seconds=600).says(keepalive_timeout=3600)
     for place, second in enumerate(range(60, 600, 60)):
         scene.die(HELD, "closed_idle", [second]).sampled(range(second + 1, 601), status_connects=2.0 + place)
@@ -527,7 +527,7 @@ def test_reloads_again_and_again_are_one_diagnosis() -> None:
     assert (one.code, one.certain, one.count, one.from_s, one.to_s) == ("reload", True, 9 * HELD, 60.0, 541.0)
 
 
-def test_a_reload_that_nothing_proves_stays_a_likelihood_beside_those_that_are_proven() -> None:
+def test_likely_and_certain_reloads_stay_apart() -> None:
     scene = Scene(seconds=300).says(keepalive_timeout=3600)
     for place, second in enumerate((60, 120, 180)):
         scene.die(HELD, "closed_idle", [second]).sampled(range(second + 1, 301), status_connects=2.0 + place)
@@ -537,35 +537,35 @@ def test_a_reload_that_nothing_proves_stays_a_likelihood_beside_those_that_are_p
     ]  # fmt: skip
 
 
-def test_a_page_that_fails_of_tls_is_no_sign_that_the_server_ended() -> None:
+def test_a_page_that_fails_in_tls_does_not_mean_that_the_server_ended() -> None:
     scene = burst().sampled(EVERY, server_processes=None, server_cpu_s=None).sampled(AFTER, **UNPOLLED)
-    assert told(scene) == [("server_ended", False)]
+    assert codes_of(scene) == [("server_ended", False)]
     scene.findings = [probe_lost("status", 61.0, "its certificate has expired", True)]
-    assert told(scene) == [("reload", False)]
+    assert codes_of(scene) == [("reload", False)]
 
 
 @pytest.mark.parametrize("second", [59, 61])
-def test_one_beyond_a_second_s_border_belongs_to_its_moment(second: int) -> None:
+def test_a_loss_in_the_next_second_belongs_to_the_burst(second: int) -> None:
     assert by_code(Scene().die(1, "reset", [second]).die(HELD - 1, "reset", [60])) == {"box_reset": HELD}
-    # One who died a while before does not.
+    # An earlier loss does not.
     assert by_code(Scene().die(1, "reset", [second - 5]).die(HELD - 1, "reset", [60])) == {"box_reset": HELD - 1, "too_few": 1}
 
 
-def test_the_first_few_of_a_great_burst_belong_to_it() -> None:
-    """100,000 take an nginx that reloads some seconds to close: in the first one may be less than a tenth of the fullest."""
+def test_the_first_losses_of_a_large_burst_belong_to_it() -> None:
+    """nginx takes some seconds to close 100,000 in a reload: the first second may have less than a tenth of the largest."""
     scene = Scene(seconds=300, connections=100_000).says(keepalive_timeout=3600)
     for second, dead in enumerate((3_840, 18_363, 14_635, 43_395, 19_767), 60):
         scene.die(dead, "closed_idle", [second])
     assert by_code(scene.sampled(range(65, 301), status_connects=2.0)) == {"reload": 100_000}
 
 
-def test_moments_that_come_all_the_time_are_none() -> None:
+def test_frequent_losses_are_no_bursts() -> None:
     scene = Scene(seconds=1000).die(6000, "closed_idle", range(10, 990, 10))
-    # The first or the last of them has neighbours on one side alone.
+    # The first and the last have neighbours on one side only.
     assert by_code(scene)["unexplained"] > 5800
 
 
-# -- silence
+# -- silences
 
 
 def silent(count: int, seconds: range, gap: Draw, **options: Any) -> Scene:
@@ -576,57 +576,57 @@ def silent(count: int, seconds: range, gap: Draw, **options: Any) -> Scene:
 
 def test_a_box_that_drops_silently() -> None:
     scene = silent(200, EVER, between(240, 300), keepalive_s=600.0)
-    assert told(scene) == [("silent_drop", False)]
+    assert codes_of(scene) == [("silent_drop", False)]
     assert "Azure" in only(scene).evidence
     # The server still counts them.
     for second, tick in scene.ticks.items():
         tick.held = HELD - min(200, max(0, (second - 10) * 2))
-    assert told(scene) == [("silent_drop", True)]
+    assert codes_of(scene) == [("silent_drop", True)]
 
 
-def test_a_server_that_stands_still() -> None:
+def test_a_stopped_server() -> None:
     scene = unanswered(silent(HELD, range(60, 80), between(1, 30)))
-    assert told(scene) == [("path_cut", False)]
+    assert codes_of(scene) == [("path_cut", False)]
     scene.sampled(range(50, 121), status_active=None, status_accepts=None, server_cpu_s=5.0)
-    assert told(scene) == [("server_stalled", True)]
+    assert codes_of(scene) == [("server_stalled", True)]
     scene.sampled(EVERY, server_processes=None, server_cpu_s=None, status_active=None, status_accepts=None)
-    assert told(scene) == [("server_stalled", False)]
+    assert codes_of(scene) == [("server_stalled", False)]
 
 
 @pytest.mark.parametrize("nobody", [True, False])
-def test_who_shook_hands_was_accepted(nobody: bool) -> None:
+def test_a_finished_handshake_means_accepted(nobody: bool) -> None:
     scene = Scene().die(HELD if nobody else 200, "heartbeat_timeout", range(60, 80), idle=between(10, 30), requests=at(0))
     scene.environment["local"] = True
     if nobody:
         unanswered(scene, 1).sampled(EVERY, status_active=None, status_accepts=None)
-    assert told(scene) == [("never_accepted", False)]
+    assert codes_of(scene) == [("never_accepted", False)]
     scene.ticks[5].tls = TlsCounts(full=HELD)
-    assert told(scene) == [("never_answered", False)]
+    assert codes_of(scene) == [("never_answered", False)]
 
 
 def test_a_silence_is_dated_by_its_first_heartbeat() -> None:
-    # Those that died first, at 0:01:00, had waited for the 10 s of --timeout.
+    # The first losses, at 0:01:00, had waited for the --timeout of 10 s.
     for died in (range(60, 80), range(60, 61)):
         assert "0:00:50" in only(unanswered(silent(500, died, between(1, 30)))).evidence
 
 
-def test_a_server_that_wakes_stood_still_before() -> None:
+def test_a_server_that_answers_later_was_stopped() -> None:
     scene = unanswered(silent(500, range(60, 63), between(1, 30)), 50, 61)
-    # It answers what has waited.
+    # It answers the waiting heartbeats.
     scene.ticks[62].answered = 900
     scene.sampled(range(50, 63), status_active=None, status_accepts=None, status_connects=None, server_cpu_s=5.0)
-    assert told(scene) == [("server_stalled", True)]
+    assert codes_of(scene) == [("server_stalled", True)]
 
 
 def unanswered(scene: Scene, first: int = 50, last: int = 120) -> Scene:
-    """Nobody is answered in these seconds."""
+    """No answers in these seconds."""
     for second in range(first, last + 1):
         scene.ticks[second].answered = 0
     return scene
 
 
 def counting(scene: Scene, name: str, before: float, meanwhile: float, since_s: int = 50) -> Scene:
-    """A counter that rises by so much a second before the 50th, and from then on."""
+    """A counter that rises by ``before`` a second until ``since_s``, then by ``meanwhile`` until 80 s."""
     value = 0.0
     for sample in scene.samples:
         value += meanwhile if since_s < sample.t_s <= 80 else before
@@ -634,95 +634,95 @@ def counting(scene: Scene, name: str, before: float, meanwhile: float, since_s: 
     return scene
 
 
-def test_what_nobody_acknowledged_was_lost_on_the_way() -> None:
-    # Each of the 60 a second is sent again three times; a server that stands still has a kernel that acknowledges.
+def test_unacknowledged_segments_mean_a_cut_path() -> None:
+    # Each of the 60 a second is retransmitted three times; the kernel of a stopped server acknowledges.
     scene = unanswered(silent(HELD, range(60, 80), between(1, 30)))
     scene.sampled(range(50, 121), status_active=None, status_accepts=None, server_cpu_s=5.0)
-    assert told(counting(scene, "tcp.RetransSegs", 0.1, 180.0)) == [("path_cut", False)]
-    # Of the whole host the kernel counts that: what the lost ones' sockets say goes before.
+    assert codes_of(counting(scene, "tcp.RetransSegs", 0.1, 180.0)) == [("path_cut", False)]
+    # The kernel counts for the whole host: the sockets of the lost connections decide first.
     for tick in scene.ticks.values():
         tick.acknowledged = sum(one.count for one in tick.deaths.values())
     assert only(scene).code == "server_stalled"
     assert only(counting(scene, "tcp.RetransSegs", 0.1, 1.0)).code == "server_stalled"
-    # Other programs went on with theirs; and on one host nothing is lost on the way.
+    # Retransmissions of other programs continue; and on one host no packets are lost.
     assert only(counting(scene, "tcp.RetransSegs", 170.0, 180.0)).code == "server_stalled"
     scene.environment["local"] = True
     assert only(counting(scene, "tcp.RetransSegs", 0.1, 180.0)).code == "server_stalled"
 
 
 @pytest.mark.parametrize("all_of_them", [True, False])
-def test_who_said_something_else_was_not_silent(all_of_them: bool) -> None:
+def test_other_data_is_no_silence(all_of_them: bool) -> None:
     scene = silent(200, range(60, 80), between(1, 30))
     for tick in (unanswered(scene) if all_of_them else scene).ticks.values():
         tick.spoke = sum(one.count for one in tick.deaths.values())
-    assert told(scene) == [("answered_otherwise", False)]
+    assert codes_of(scene) == [("answered_otherwise", False)]
 
 
-def test_a_host_without_a_route_knows_what_was_cut() -> None:
+def test_a_missing_route_is_certain() -> None:
     scene = unanswered(silent(HELD, range(60, 80), between(1, 30)))
     scene.ticks[65].failures = {"unreachable": 7}
-    assert told(scene) == [("path_cut", True)]
+    assert codes_of(scene) == [("path_cut", True)]
 
 
 @pytest.mark.parametrize(("counted", "code"), [(61.0, "answers_late"), (1.0, "path_cut")])
-def test_what_the_server_counted_arrived(counted: float, code: str) -> None:
+def test_requests_counted_by_the_server_arrived(counted: float, code: str) -> None:
     scene = counting(unanswered(silent(HELD, range(60, 80), between(1, 30))), "status.requests", 61.0, counted)
-    assert told(counting(scene, "status.polls", 1.0, 1.0)) == [(code, False)]
+    assert codes_of(counting(scene, "status.polls", 1.0, 1.0)) == [(code, False)]
 
 
 @pytest.mark.parametrize(("cause", "code"), [("heartbeat_timeout", "answers_in_part"), ("closed_awaiting", "cut_short")])
-def test_bytes_that_are_no_whole_answer_are_a_part_of_one(cause: str, code: str) -> None:
+def test_incomplete_answers(cause: str, code: str) -> None:
     scene = unanswered(Scene(), 50, 80).die(600, cause, range(60, 80), idle=between(11, 40))
     for second, tick in scene.ticks.items():
         tick.bytes_received = 200 * tick.answered + (30 * 80 if 60 <= second < 80 else 0)
         tick.spoke = sum(one.count for one in tick.deaths.values())
-    assert told(scene) == [(code, False)]
+    assert codes_of(scene) == [(code, False)]
     assert "40%" in only(scene).evidence
-    # Without the bytes it is none.
+    # Without the bytes it is not.
     for tick in scene.ticks.values():
         tick.bytes_received = 200 * tick.answered
     assert only(scene).code != code
 
 
-def test_answers_after_the_way_was_mended_say_nothing_of_before() -> None:
-    # The last of those that asked before die as others are answered already.
+def test_answers_after_the_path_recovered_do_not_count() -> None:
+    # The last of the earlier heartbeats time out when others are already answered.
     assert only(unanswered(silent(HELD, range(60, 80), between(1, 30)), 50, 69)).code == "path_cut"
 
 
 def test_a_quiet_fleet_is_not_silent_for_a_second_without_an_answer() -> None:
-    # An answer every other second, and none in the two in which the dead were asked.
+    # An answer every other second, and none in the two seconds of the lost heartbeats.
     scene = silent(6, range(60, 61), between(1, 30))
     for second, tick in scene.ticks.items():
         tick.sent = tick.answered = second % 2 if not 49 <= second <= 53 else 0
     assert only(scene).code == "unexplained"
 
 
-def test_packets_that_are_lost_here_and_there() -> None:
+def test_lost_packets() -> None:
     scene = silent(50, range(60, 80), between(1, 30))
     counting(counting(scene, "tcp.OutSegs", 120.0, 120.0), "tcp.RetransSegs", 0.0, 40.0)
-    assert told(scene) == [("packets_lost", False)]
+    assert codes_of(scene) == [("packets_lost", False)]
     scene.environment["local"] = True
     assert only(scene).code == "unexplained"
     scene.environment["local"] = False
-    # They may have begun to be lost long before one of a connection's went unanswered for too long.
+    # Packets may have been lost long before a heartbeat timed out.
     assert only(counting(scene, "tcp.RetransSegs", 0.0, 40.0, 15)).code == "packets_lost"
-    # As many as the dead sent again by themselves are no sign of more.
+    # As many as the lost connections retransmit are no sign of more.
     assert only(counting(scene, "tcp.RetransSegs", 0.0, 12.0)).code == "unexplained"
 
 
 def long_gap(chance: random.Random) -> float:
-    """The gap of 1 to 30 s in which a random moment falls: a long one is met the more often."""
+    """The gap of 1 to 30 s at a random moment: long ones are more frequent."""
     return (1 + chance.random() * (30**2 - 1)) ** 0.5
 
 
 @pytest.mark.parametrize("count", [25, 500])
-def test_gaps_in_which_a_moment_fell_are_no_box(count: int) -> None:
+def test_random_moments_are_no_middle_box(count: int) -> None:
     for seed in range(20):
         scene = Scene()
         scene._random = random.Random(seed)
         scene.die(count, "heartbeat_timeout", range(70, 100), idle=lambda chance: long_gap(chance) + 10 + 0.1 * chance.random())
         assert by_code(scene) == {"worker_stalled" if count == 500 else "unexplained": count}, seed
-        # A table that was lost shows at each connection's next heartbeat.
+        # A lost connection table shows at the next heartbeat of each connection.
         table = Scene()
         table._random = random.Random(seed)
         table.die(2 * count, "reset", range(60, 90), idle=long_gap)
@@ -731,7 +731,7 @@ def test_gaps_in_which_a_moment_fell_are_no_box(count: int) -> None:
         assert by_code(table) == {"unexplained": 2 * count}, seed
 
 
-def test_a_server_that_is_slow_and_a_worker_that_stands_still() -> None:
+def test_a_slow_server_and_a_stopped_worker() -> None:
     slow = silent(50, range(60, 80), between(1, 30))
     for second in range(50, 90):
         slow.ticks[second].latency_us.add(9e6)
@@ -740,7 +740,7 @@ def test_a_server_that_is_slow_and_a_worker_that_stands_still() -> None:
     assert only(silent(50, EVER, between(1, 30))).code == "unexplained"
 
 
-def test_silences_far_apart_are_told_apart() -> None:
+def test_silences_far_apart_are_separate() -> None:
     scene = Scene(seconds=300).die(200, "heartbeat_timeout", range(20, 60), idle=between(250.1, 310), age=between(300, 400))
     scene.plan = Plan(urls=("http://127.0.0.1:1/",), connections=HELD, keepalive_s=60.0, timeout_s=10.0)
     scene.die(800, "heartbeat_timeout", range(200, 220), idle=between(11, 40))
@@ -751,11 +751,11 @@ def test_silences_far_apart_are_told_apart() -> None:
 
 def test_a_box_that_forgets_and_resets() -> None:
     scene = Scene(keepalive_s=1000.0).die(200, "reset", EVER, idle=between(350, 499))
-    # While idle, it fits nothing; by the answer to a heartbeat, those with the longer pauses were forgotten.
-    assert told(scene) == [("unexplained", False)]
+    # While idle: unexplained; in answer to a heartbeat: connections with the longer pauses were forgotten.
+    assert codes_of(scene) == [("unexplained", False)]
     for tick in scene.ticks.values():
         tick.beats_failed = tick.lost
-    assert told(scene) == [("box_reset", False)]
+    assert codes_of(scene) == [("box_reset", False)]
     assert "350 s" in only(scene).evidence
 
 
@@ -789,12 +789,12 @@ def test_two_timeouts_that_no_configuration_names() -> None:
 
 
 @pytest.mark.parametrize("cause", ["closed_idle", "reset", "closed_awaiting", "closed_announced", "heartbeat_timeout", "other"])
-def test_what_fits_none_is_said_to_fit_none(cause: str) -> None:
+def test_unexplained_losses(cause: str) -> None:
     scene = Scene(seconds=2000).die(100, cause, range(10, 1990), age=between(1, 1900), idle=between(0, 29))
     assert (only(scene).code, only(scene).certain) == ("unexplained", False)
 
 
-def test_nothing_died_and_nothing_is_known() -> None:
+def test_no_losses_and_no_samples() -> None:
     assert Scene().found() == []
     ticks = [(2.0, Tick(second=1, deaths={"closed_idle": Deaths(count=4), "generator_lost": Deaths(count=2)}))]
     run = bare_run(ticks, plan=Scene().plan)
@@ -803,11 +803,11 @@ def test_nothing_died_and_nothing_is_known() -> None:
 
 
 @pytest.mark.parametrize("gap_s", [3.0, 30.0])
-def test_the_chance_of_an_idle_time_is_what_random_moments_show(gap_s: float) -> None:
+def test_the_chance_of_an_idle_time_matches_random_moments(gap_s: float) -> None:
     chance = random.Random(5)
     seen = 0
     for _ in range(20_000):
-        # Renewals with gaps uniform in [1, gap], looked at in a random moment.
+        # Renewals with gaps uniform in [1, gap], at a random moment.
         now, moment = 0.0, chance.uniform(200, 300)
         while (after := now + chance.uniform(1.0, gap_s)) <= moment:
             now = after
@@ -815,11 +815,11 @@ def test_the_chance_of_an_idle_time_is_what_random_moments_show(gap_s: float) ->
     assert chance_idle(gap_s, 0, 1) == pytest.approx(seen / 20_000, abs=0.012)
 
 
-# -- whatever the records say
+# -- any records
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_whatever_the_records_say_it_adds_up(seed: int) -> None:
+def test_diagnoses_of_any_records_add_up(seed: int) -> None:
     chance = random.Random(seed)
     scene = Scene(seconds=chance.choice([3, 20, 120]), keepalive_s=chance.choice([2.0, 3.0, 60.0, 900.0]))
     for _ in range(chance.randint(1, 6)):

@@ -1,4 +1,4 @@
-"""Client and server count the same connections: what agrees, what does not, and what is said about it."""
+"""Client and server count the same connections: which counts agree, and the findings."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from asyncli.run import Run
 
 
 def a_run(connections: int = 100_000, **options: Any) -> Run:
-    """A run that went well, whose server counts each request in the second in which it was answered."""
+    """A good run, whose server counts each request in the second of its answer."""
     run = synthetic_run.a_run(connections, **options)
     for sample in run.samples:
         if "status.requests" in sample.values:
@@ -34,7 +34,7 @@ def a_run(connections: int = 100_000, **options: Any) -> Run:
     return run
 
 
-def test_streams_that_are_asked_for_again_are_requests() -> None:
+def test_reopened_streams_are_requests() -> None:
     run = synthetic_run.a_run(1000, http2=True, streams=3)
     for _, tick in run.ticks:
         tick.protocol = ProtocolCounts(streams_opened=3 * tick.opened)
@@ -68,7 +68,7 @@ def cap(run: Run, metric: str, most: float) -> None:
 
 
 def shifted(*shifts: tuple[str, float], without: tuple[str, ...] = ()) -> Run:
-    """A good run whose page lacks some counts and says so much more of others."""
+    """A good run whose page lacks some counts and has others raised."""
     run = a_run(20_000)
     for sample in run.samples:
         for name in without:
@@ -78,7 +78,7 @@ def shifted(*shifts: tuple[str, float], without: tuple[str, ...] = ()) -> Run:
     return run
 
 
-# Apache's page: no accepts, and requests with ExtendedStatus On alone; and one that tells only requests.
+# Apache's page: no accepts, and requests only with ExtendedStatus On; and one with requests alone.
 CONNECTIONS, REQUESTS = ("accepts", "handled", "requests"), ("active", "accepts", "handled")
 
 
@@ -94,18 +94,18 @@ CONNECTIONS, REQUESTS = ("accepts", "handled", "requests"), ("active", "accepts"
         # One too many, or too few.
         (shifted(("active", 1.0)), False, ["reconcile_held"]),
         (shifted(("active", -1.0)), False, ["reconcile_held"]),
-        # No free slots; somebody else is there.
+        # No free slots; other clients.
         (shifted(("handled", -7.0)), False, ["reconcile_handled"]),
         (shifted(("accepts", 500.0), ("handled", 500.0), ("requests", 900.0)), False, ["reconcile_accepts", "reconcile_requests"]),
     ],
 )
-def test_what_the_page_tells_is_held_against_ours(run: Run, agrees: bool | None, codes: list[str]) -> None:
+def test_counts_of_the_page_against_ours(run: Run, agrees: bool | None, codes: list[str]) -> None:
     result, found = reconciled(run)
     assert (result.client_held, result.agrees, found) == (20_000, agrees, codes)
     assert agrees is not None or look(run)[1][0].fields["why"] == "page_tells_nothing"
 
 
-def test_a_server_that_began_anew_is_seen_by_its_requests() -> None:
+def test_a_restart_shows_in_the_requests() -> None:
     run = shifted(without=REQUESTS)
     for sample in run.samples:
         if sample.t_s >= 50.0 and "status.requests" in sample.values:
@@ -115,13 +115,13 @@ def test_a_server_that_began_anew_is_seen_by_its_requests() -> None:
 
 
 @pytest.mark.parametrize("last_s", [4.0, 12.0, 30.0])
-def test_counts_of_a_page_that_was_lost_before_the_holds_end_are_unknown(last_s: float) -> None:
+def test_a_page_lost_before_the_holds_end_makes_counts_unknown(last_s: float) -> None:
     result, findings = look(without(a_run(20_000), "status.", since_s=last_s))
     assert (result.accepts_delta, result.handled_delta, result.requests_delta, result.agrees) == (None, None, None, None)
     assert findings[0].fields["why"] == "page_silent"
 
 
-def test_what_a_killed_worker_held_and_what_was_counted_before_are_no_strangers() -> None:
+def test_connections_of_killed_workers_and_from_before_are_no_other_clients() -> None:
     killed = Diagnosis("closed_idle", "worker_crash", 788, "", "", True, 50.0, 51.0)
     run = a_run(20_000)
     shift(run, "status.active", 789.0, since_s=50.0)
@@ -142,8 +142,8 @@ def test_what_a_killed_worker_held_and_what_was_counted_before_are_no_strangers(
     assert beyond(run, killed)[:2] == (788, 500)
 
 
-def test_what_was_there_before_the_first_connect_was_not_in_flight() -> None:
-    """Connections of an earlier run that nobody told the server of, and so many that come and go at the end that these hide in them."""
+def test_connections_from_before_the_first_connect_were_not_in_flight() -> None:
+    """Connections of an earlier run that the server still counts, hidden by many that open and close at the end."""
     run = a_run(20_000)
     shift(run, "status.active", 182.0, since_s=0.0)
     last = max(place for place, (t_s, _) in enumerate(run.ticks) if t_s <= run.phases[3].start_s)
@@ -154,13 +154,13 @@ def test_what_was_there_before_the_first_connect_was_not_in_flight() -> None:
     found = {one.code: one for one in look(run)[1]}
     assert found["reconcile_stale"].fields == {"by": 182, "killed": 0, "before": 182}
     assert "reconcile_in_flight" not in found or "held" not in [one["pair"] for one in found["reconcile_in_flight"].fields["apart"]]
-    # Fewer of them by now: what was there is said beside what was in flight.
+    # Some of them are gone: the finding has both numbers.
     shift(run, "status.active", -80.0, since_s=30.0)
     apart = {one.code: one for one in look(run)[1]}["reconcile_in_flight"].fields["apart"]
     assert [one["before"] for one in apart if one["pair"] == "held"] == [182]
 
 
-def test_a_server_that_counts_more_has_a_stranger_only_if_it_accepted_more() -> None:
+def test_other_clients_only_if_the_server_accepted_more() -> None:
     run = a_run(20_000)
     shift(run, "status.active", 80.0, since_s=50.0)
     (finding,) = look(run)[1]
@@ -186,14 +186,14 @@ def test_a_page_of_one_of_several_servers() -> None:
     assert all(one.fields["addresses"] == 2 for one in found)
 
 
-def test_a_listen_queue_that_nobody_empties() -> None:
-    """EMFILE on the server: the kernel opens for the client, and the server never accepts."""
+def test_a_listen_queue_without_accepts() -> None:
+    """EMFILE on the server: the kernel completes handshakes, and the server never accepts."""
     run = a_run(20_000)
     for metric, before in (("status.active", 1.0), ("status.accepts", 1.0), ("status.handled", 1.0)):
         cap(run, metric, before + 19_700)
     result, findings = look(run)
     assert [one.code for one in findings] == ["reconcile_held", "reconcile_accepts"]
-    # The ramp ends at 25.1 s; until a second after, what was opened last is in flight.
+    # The ramp ends at 25.1 s; the last opens are in flight until a second later.
     assert [(one.pair, one.most, one.last, one.closed) for one in result.divergences] == [
         ("held", -300, -300, False), ("accepts", -300, -300, False),
     ]  # fmt: skip
@@ -202,7 +202,7 @@ def test_a_listen_queue_that_nobody_empties() -> None:
 
 
 def test_polls_without_a_page_may_or_may_not_have_arrived() -> None:
-    # Three polls in vain, each on a connection of its own that the server may hold on to.
+    # Three unanswered polls, each on a separate connection that the server may keep.
     def run(unanswered: float) -> Run:
         run = a_run(20_000)
         shift(run, "status.polls", 3)
@@ -221,8 +221,8 @@ def test_polls_without_a_page_may_or_may_not_have_arrived() -> None:
 
 
 @pytest.mark.parametrize(("answers", "severity"), [(0, "warning"), (5, "error")])
-def test_a_handshake_of_which_the_last_packet_was_lost(answers: int, severity: str) -> None:
-    # Three were opened, fell silent and were replaced; the server never knew of them.
+def test_a_handshake_whose_last_packet_was_lost(answers: int, severity: str) -> None:
+    # Three were opened, timed out and were replaced; the server never saw them.
     run = a_run(20_000)
     run.ticks[30][1].deaths["heartbeat_timeout"] = Deaths(3, requests=Histogram({bucket(answers): 3}, answers, answers))
     run.ticks[31][1].opened += 3
@@ -231,7 +231,7 @@ def test_a_handshake_of_which_the_last_packet_was_lost(answers: int, severity: s
     assert finding.fields["silent"] == (0 if answers else 3)
 
 
-def test_unanswered_beats_may_or_may_not_have_arrived() -> None:
+def test_unanswered_heartbeats_may_or_may_not_have_arrived() -> None:
     run = a_run(20_000)
     run.ticks[30][1].sent += 10
     for by in (0.0, 5.0, 5.0):
@@ -249,8 +249,8 @@ def test_unknown_without_a_page_or_without_a_baseline() -> None:
         assert codes == ["reconciliation_unknown"]
 
 
-def test_a_page_that_came_in_the_drain_does_not_speak_of_the_hold() -> None:
-    """An agent asks for its pages when it is time, and not before the drain."""
+def test_a_page_from_the_drain_does_not_describe_the_hold() -> None:
+    """An agent polls its pages on schedule, which may be in the drain."""
     run = a_run(20_000)
     stop = next(one.start_s for one in run.phases if one.name == "drain")
     for sample in run.samples:
@@ -265,11 +265,11 @@ def test_a_page_that_came_in_the_drain_does_not_speak_of_the_hold() -> None:
     assert (result.server_active, result.agrees, codes, result.divergences) == (20_000, True, [], [])
 
 
-def test_a_page_from_well_before_the_end_speaks_of_another_moment() -> None:
+def test_a_page_from_long_before_the_end_is_ignored() -> None:
     run = a_run(5000)
     stop = run.phases[3].start_s
     assert reconciled(without(run, "status.", since_s=stop - 5, until_s=stop))[0].server_active is None
-    # Pages that come every five seconds are as near as they can be.
+    # With a page every five seconds the last is near enough.
     run = a_run(5000)
     for place, sample in enumerate(run.samples):
         if place % 5:
@@ -285,7 +285,7 @@ def test_a_run_that_was_stopped_in_its_baseline() -> None:
     assert finding.fields["why"] == "nothing_connected"
 
 
-def test_a_killed_run_is_unsure_by_what_was_in_flight() -> None:
+def test_a_killed_run_agrees_within_what_was_in_flight() -> None:
     run = a_run(20_000)
     cut(run, 15.0)
     for sample in run.samples:
@@ -304,18 +304,18 @@ def test_a_killed_run_is_unsure_by_what_was_in_flight() -> None:
 
 
 def parted(run: Run, plan: Plan | None = None) -> tuple[list[Divergence], list[Finding]]:
-    """What parted, and the findings about what met again."""
+    """The divergences, and the findings about those that ended."""
     result, findings = look(run, plan)
     return result.divergences, [one for one in findings if one.code.startswith("parted_")]
 
 
 @pytest.mark.parametrize("options", [{}, {"plateaus": 4, "plateau_s": 5.0}, {"hold_s": 4.0}])
-def test_a_good_run_never_parts(options: dict[str, Any]) -> None:
+def test_a_good_run_never_diverges(options: dict[str, Any]) -> None:
     run = a_run(20_000, **options)
     assert parted(run, run.plan) == ([], [])
 
 
-def test_the_servers_active_count_that_fell_behind_and_came_back() -> None:
+def test_an_active_count_that_fell_behind_and_recovered() -> None:
     run = a_run(20_000)
     shift(run, "status.active", -500.0, since_s=50.0, until_s=60.0)
     shift(run, "status.active", -312.0, since_s=53.0, until_s=54.0)
@@ -329,14 +329,14 @@ def test_the_servers_active_count_that_fell_behind_and_came_back() -> None:
     assert finding.evidence == divergence_in_words(one)
 
 
-def test_two_pages_tell_nothing_and_three_do() -> None:
+def test_two_pages_are_no_divergence_and_three_are() -> None:
     for pages, count in ((2, 0), (3, 1)):
         run = a_run(20_000)
         shift(run, "status.active", -500.0, since_s=50.0, until_s=50.0 + pages)
         assert len(parted(run)[0]) == count
 
 
-def test_what_meets_for_a_page_is_one_divergence_and_what_parts_twice_is_two() -> None:
+def test_divergences_one_page_apart_are_one() -> None:
     run = a_run(20_000)
     for since, until in ((40.0, 44.0), (45.0, 50.0), (60.0, 64.0)):
         shift(run, "status.active", 7.0, since, until)
@@ -345,7 +345,7 @@ def test_what_meets_for_a_page_is_one_divergence_and_what_parts_twice_is_two() -
     assert (finding.severity, finding.fields["most"], finding.fields["times"]) == ("info", 7, 2)
 
 
-def test_a_pair_that_parts_all_night_keeps_the_widest_times() -> None:
+def test_the_largest_divergences_of_a_night_are_kept() -> None:
     run = a_run(1000, hold_s=600.0)
     for place in range(50):
         shift(run, "status.active", -1.0 - place, 20.0 + 10 * place, 24.0 + 10 * place)
@@ -366,7 +366,7 @@ def test_a_server_that_was_restarted() -> None:
     result, findings = look(run)
     (finding,) = [one for one in findings if one.code == "counters_restarted"]
     assert (finding.fields["counter"], finding.fields["before"], finding.fields["after"]) == ("accepts", 20_001, 3)
-    # Three connects of others since the restart are all that is too much; what it had counted before is not lost.
+    # Only three connects of others since the restart are too many; earlier counts are not lost.
     assert (result.accepts_delta, result.handled_delta) == (20_003, 20_003)
     assert [one.pair for one in result.divergences] == ["accepts"]
 
@@ -390,15 +390,15 @@ def test_a_ramp_that_fell_behind_what_was_asked() -> None:
 @pytest.mark.parametrize(
     ("fewer", "lost", "failed", "status", "said"),
     [
-        # Nobody replaced them; without a page only what was asked is compared.
+        # Without reopening; without a page only the asked number is compared.
         (3, 0, 0, True, True),
         (3, 0, 0, False, True),
-        # What was lost or failed is not said again.
+        # Losses and failures have other findings.
         (30, 20, 10, True, False),
         (30, 20, 0, True, True),
     ],
 )
-def test_connections_that_stay_behind_what_was_asked(fewer: int, lost: int, failed: int, status: bool, said: bool) -> None:
+def test_connections_that_stay_fewer_than_asked(fewer: int, lost: int, failed: int, status: bool, said: bool) -> None:
     run = a_run(20_000, status=status)
     for t_s, tick in run.ticks:
         if 50 < t_s <= run.phases[3].start_s:
@@ -410,11 +410,11 @@ def test_connections_that_stay_behind_what_was_asked(fewer: int, lost: int, fail
     assert [one.fields["most"] for one in findings if one.code == "parted_asked"] == [-fewer] * said
 
 
-# A server and a client simulated connection by connection, each read at its own instants.
+# Server and client simulated connection by connection, each read at its own instants.
 
 
 def simulated(seed: int, vanish: int = 0) -> Run:
-    """A minute in which connections come and go at random; ``vanish`` of them are gone for the server from 30 to 36 s.
+    """A minute in which connections open and close at random; the server does not count ``vanish`` of them from 30 to 36 s.
 
     The server hears of an opening or a close up to 20 ms before or after the client, and of a request up to 20 ms before
     its answer; pages are read up to half a second after their second, and ticks are closed on theirs.
@@ -462,17 +462,17 @@ def simulated(seed: int, vanish: int = 0) -> Run:
     return Run("", "", plan, {}, phases, ticks, samples, [], [], complete=False)
 
 
-def test_no_false_alarm_in_forty_runs_and_none_missed() -> None:
+def test_no_false_and_no_missed_divergence_in_forty_runs() -> None:
     for seed in range(40):
         assert parted(simulated(seed))[0] == [], seed
-        # More than can come and go within two seconds.
+        # More than can open and close within two seconds.
         (one,) = parted(simulated(seed, vanish=60))[0]
         assert (one.pair, one.closed) == ("held", True)
         assert (one.from_s, one.to_s) == (30.0, 36.0)
         assert abs(one.most + 60) <= 12
 
 
-def test_what_was_asked_follows_the_schedule_up_to_the_drain() -> None:
+def test_connections_asked_follow_the_schedule_up_to_the_drain() -> None:
     run = a_run(20_000, plateaus=3, plateau_s=4.0)
     asked = asked_over_time(run)
     schedule = Ramp(20_000, run.plan.batch, run.plan.interval_s, 3, 4.0)

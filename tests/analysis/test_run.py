@@ -1,4 +1,4 @@
-"""One view of a run: its phases, what was held over time, what is left out of it where it was interrupted; and its totals."""
+"""A run: its phases, connections held over time, gaps, and totals."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def test_a_series_between_and_beyond_its_points() -> None:
     assert (Series().at(1.0), Series().last(), Series().first()) == (None, None, None)
 
 
-def test_held_over_time_is_none_before_the_ramp() -> None:
+def test_nothing_is_held_before_the_ramp() -> None:
     held = bare_run([(6.1, Tick(held=10)), (7.1, Tick(held=20))], PHASES).held
     assert [held.at(t) for t in (0.0, 5.1, 5.6, 6.6)] == [0, 0, 5, pytest.approx(15)]
     assert bare_run().held.at(3.0) == 0.0
 
 
-def test_what_was_held_as_the_drain_began_is_in_no_gauge() -> None:
+def test_held_at_the_start_of_the_drain_is_in_no_gauge() -> None:
     ticks = [(10.6, Tick(held=5000)), (11.6, Tick(held=0, held_at_drain=5520))]
     held = bare_run(ticks, PHASES).held
     assert [held.at(t) for t in (10.6, 11.1, 11.6)] == [5000, 5520, 0]
@@ -46,7 +46,7 @@ def test_ticks_go_to_the_phase_of_their_middle() -> None:
     assert totals.during("ramp", "hold").opened == 6
 
 
-def test_held_is_what_was_held_as_the_drain_began() -> None:
+def test_held_is_the_count_at_the_start_of_the_drain() -> None:
     ticks = [
         (9.1, Tick(held=100)),
         (11.3, Tick(held=97, held_at_drain=60)),  # one of two workers has begun
@@ -55,7 +55,7 @@ def test_held_is_what_was_held_as_the_drain_began() -> None:
     ]
     assert fold(bare_run(ticks, PHASES)).held == 99
     assert fold(bare_run(ticks[:1], PHASES[:3])).held == 100
-    # A lost worker counts as drained, which does not make the held ones disappear.
+    # A lost worker counts as drained, and the connections held elsewhere still count.
     assert fold(bare_run([(9.1, Tick(held=50, drained=1))], PHASES[:3])).held == 50
     assert fold(bare_run()).held == 0
 
@@ -74,7 +74,7 @@ def test_marks_of_a_run_without_phases() -> None:
     assert run.stop_s == run.phases[3].start_s
 
 
-# A run with gaps: what is left out of which fit.
+# A run with gaps: what each fit excludes.
 
 LONG = [Phase("baseline", 0, 5), Phase("ramp", 5, 10), Phase("hold", 10, 100), Phase("drain", 100, 101), Phase("residue", 101, 106)]
 LONG_TICKS = [(float(t_s), Tick(held=10, sent=1)) for t_s in range(6, 101)]
@@ -89,14 +89,14 @@ def instants(run: Run) -> tuple[list[float], list[float]]:
     return [t_s for t_s, _ in run.ticks], [one.t_s for one in run.samples]
 
 
-def test_without_a_gap_everything_is_as_it_was() -> None:
+def test_without_a_gap_nothing_changes() -> None:
     run = gapped()
     assert run.outside_gaps is run
     for of in (for_cost, for_drift, without_counters):
         assert of(run) is run
 
 
-def test_what_lies_in_a_gap_is_left_out_and_its_edges_stay() -> None:
+def test_a_gap_is_excluded_and_its_edges_stay() -> None:
     ticks, samples = instants(gapped(Gap(20, 30), Gap(50.5, 60.5)).outside_gaps)
     assert [t_s for t_s in range(6, 101) if t_s not in ticks] == [*range(21, 31), *range(51, 61)]
     assert [t_s for t_s in range(106) if t_s not in samples] == [*range(21, 31), *range(51, 61)]
@@ -107,10 +107,10 @@ def test_a_gap_without_an_end_lasts_to_the_end() -> None:
     assert (max(ticks), max(samples)) == (20, 20)
 
 
-def test_cost_is_fitted_up_to_the_first_gap_after_the_ramp_began_and_the_residue_stays() -> None:
+def test_cost_is_fitted_up_to_the_first_gap_and_the_residue_stays() -> None:
     _, samples = instants(for_cost(gapped(Gap(20, 30), Gap(50, 60))))
     assert samples == [*range(21), *range(100, 106)]
-    # A ramp that was begun anew: what was before it is no part of it.
+    # A restarted ramp excludes what was before it.
     ticks, samples = instants(for_cost(gapped(Gap(1, 4))))
     assert samples == [0, 1, *range(5, 106)]
     assert ticks == [t_s for t_s, _ in LONG_TICKS]
@@ -120,7 +120,7 @@ def test_cost_is_fitted_up_to_the_first_gap_after_the_ramp_began_and_the_residue
     ("gaps", "stretch"),
     [([Gap(20, 30)], (30, 100)), ([Gap(80, 85)], (10, 80)), ([Gap(20, 30), Gap(90, 95)], (30, 90)), ([Gap(10, 20), Gap(70)], (20, 70))],
 )
-def test_drift_is_that_of_the_longest_stretch(gaps: list[Gap], stretch: tuple[float, float]) -> None:
+def test_drift_is_of_the_longest_part(gaps: list[Gap], stretch: tuple[float, float]) -> None:
     run = for_drift(gapped(*gaps))
     assert (run.hold.start_s, run.hold.end_s) == pytest.approx(stretch)
     ticks, samples = instants(run)
@@ -128,22 +128,22 @@ def test_drift_is_that_of_the_longest_stretch(gaps: list[Gap], stretch: tuple[fl
     assert samples[-1] == stretch[1]
 
 
-def test_another_server_after_a_gap_shares_no_number_with_the_first() -> None:
+def test_another_server_after_a_gap_has_separate_numbers() -> None:
     samples = [Sample(float(t_s), {"server.rss_bytes": 1.0, "host.used_bytes": 2.0, "generator.rss_bytes": 3.0}) for t_s in range(106)]
     run = gapped(Gap(60, 70), samples=samples, environment={"local": True, SERVER_CHANGED: 60})
     cost = for_cost(run).samples
     assert {name for one in cost if one.t_s <= 60 for name in one.values} == {"generator.rss_bytes"}
     assert [one.t_s for one in cost if "server.rss_bytes" in one.values] == [*range(100, 106)]
-    # Of the first there is more in the hold.
+    # The first server has the longer part of the hold.
     hold = for_drift(run).hold
     assert (hold.start_s, hold.end_s) == (pytest.approx(70), 100)
-    # What the client's host uses is nothing of a server's on another one.
+    # Memory of the client's host is not the server's on another host.
     elsewhere, odd = ({"local": False, SERVER_CHANGED: 60}, {SERVER_CHANGED: "soon"})
     assert "host.used_bytes" in of_one_server(gapped(samples=samples, environment=elsewhere)).samples[0].values
     assert of_one_server(gapped(samples=samples, environment=odd)).samples is samples
 
 
-def test_totals_count_all_and_give_what_was_in_a_gap_to_no_phase() -> None:
+def test_totals_count_gaps_in_no_phase() -> None:
     lost = Tick(deaths={"generator_lost": Deaths(count=10)}, beats_failed=2)
     ticks = [*LONG_TICKS[:15], (20.001, lost), (40.0, Tick(held=3, sent=7)), *LONG_TICKS[45:]]
     totals = fold(bare_run(ticks, LONG, gaps=[Gap(20, 50)]))
@@ -153,6 +153,6 @@ def test_totals_count_all_and_give_what_was_in_a_gap_to_no_phase() -> None:
     assert totals.by_phase["hold"].lost == 0
 
 
-def test_counters_of_the_server_are_not_compared_across_a_gap_but_what_it_holds_is() -> None:
+def test_counters_are_not_compared_across_a_gap_but_the_active_count_is() -> None:
     kept = without_counters(gapped(Gap(20, 30))).samples
     assert kept[3].values == {"host.used_bytes": 3.0, "status.active": 2.0}

@@ -1,4 +1,4 @@
-"""Troubles that ended no connection: silences, answers that came late, packets sent again, connections not heard of."""
+"""Faults that ended no connection: silences, slow answers, retransmissions, silent connections."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from asyncli.units import LONGEST_S
 
 
 def silent(first: int, last: int) -> Run:
-    """A hold in which nobody is answered in the seconds from ``first`` to ``last`` on the run's clock; 9 wait, then more."""
+    """A hold without answers in the seconds from ``first`` to ``last`` of the run's clock; 9 heartbeats wait, then more."""
     run = a_run(1000)
     for t_s, tick in run.ticks:
         tick.awaiting = 1
@@ -23,20 +23,20 @@ def silent(first: int, last: int) -> Run:
     return run
 
 
-def test_nobody_is_answered_for_three_seconds() -> None:
+def test_no_answers_for_three_seconds() -> None:
     (one,) = stalls(silent(30, 32))
     assert (one.code, one.severity) == ("no_answers", "warning")
     assert (one.fields["waited"], one.fields["why"]) == (9, "page_answered")
     assert (one.fields["from_s"], one.fields["to_s"]) == pytest.approx((29.1, 32.1), abs=0.2)
     assert stalls(silent(30, 30)) == []
-    # As long as every answer takes, none comes.
+    # A silence as long as every answer takes is normal.
     slow = silent(30, 32)
     for _, tick in slow.ticks:
         tick.latency_us = spread(2_000_000, 100)
     assert stalls(slow) == []
 
 
-def test_what_tells_a_server_that_stands_still_from_a_way_that_is_cut() -> None:
+def test_a_stopped_server_and_a_cut_path() -> None:
     run = silent(30, 34)
     for sample in run.samples:
         if 29 < sample.t_s < 36:
@@ -52,7 +52,7 @@ def test_what_tells_a_server_that_stands_still_from_a_way_that_is_cut() -> None:
     assert cut.fields["why"] == "unacknowledged"
 
 
-def test_a_server_that_counts_what_it_does_not_answer_is_slow() -> None:
+def test_a_server_that_counts_unanswered_requests_is_slow() -> None:
     run = silent(30, 32)
     for sample in run.samples:
         if "status.requests" in sample.values:
@@ -62,7 +62,7 @@ def test_a_server_that_counts_what_it_does_not_answer_is_slow() -> None:
 
 
 @pytest.mark.parametrize("why", ["somebody died", "we stood still", "few waited"])
-def test_silences_that_others_explain(why: str) -> None:
+def test_silences_with_another_explanation(why: str) -> None:
     run = silent(30, 33)
     for t_s, tick in run.ticks:
         if why == "somebody died" and 31 < t_s < 32:
@@ -74,7 +74,7 @@ def test_silences_that_others_explain(why: str) -> None:
     assert stalls(run) == []
 
 
-def test_silences_by_the_dozen_are_counted() -> None:
+def test_many_silences_are_counted() -> None:
     run = silent(0, 0)
     for t_s, tick in run.ticks:
         if 10 < t_s < 60 and int(t_s) % 5 < 3:
@@ -84,8 +84,8 @@ def test_silences_by_the_dozen_are_counted() -> None:
 
 
 @pytest.mark.parametrize(("resent", "count"), [(5.0, 50), (0.5, None)])
-def test_segments_that_were_sent_again(resent: float, count: int | None) -> None:
-    # Over ten seconds of a minute, 5 % or half a percent of a hundred a second.
+def test_retransmitted_segments(resent: float, count: int | None) -> None:
+    # For ten seconds of a minute, 5 % or half a percent of a hundred a second.
     run = a_run(1000)
     for sample in run.samples:
         sample.values["tcp.OutSegs"] = 95.0 * sample.t_s
@@ -93,14 +93,14 @@ def test_segments_that_were_sent_again(resent: float, count: int | None) -> None
     told = sent_again(run)
     assert [round(one.fields["count"]) for one in told] == ([count] if count else [])
     assert all(one.fields["share"] == pytest.approx(0.03, abs=0.005) for one in told)
-    # What the peer says that it had was lost nowhere.
+    # Duplicates that the peer reports were not lost.
     for sample in run.samples:
         sample.values["tcp.TCPDSACKRecv"] = sample.values["tcp.RetransSegs"]
     assert not sent_again(run)
 
 
 def slow(first: int, last: int, us: int = 800_000) -> Run:
-    """A hold in which every answer takes so long in the seconds from ``first`` to ``last`` on the run's clock."""
+    """A hold in which every answer takes ``us`` in the seconds from ``first`` to ``last`` of the run's clock."""
     run = a_run(1000)
     for t_s, tick in run.ticks:
         if first < t_s < last + 1:
@@ -108,7 +108,7 @@ def slow(first: int, last: int, us: int = 800_000) -> Run:
     return run
 
 
-def test_when_answers_came_late_is_said() -> None:
+def test_slow_answers_have_their_time() -> None:
     (one,) = slow_answers(slow(30, 33))
     assert (one.code, one.severity) == ("answers_slow", "warning")
     assert (one.fields["from_s"], one.fields["to_s"]) == pytest.approx((29.1, 33.1), abs=0.2)
@@ -121,8 +121,8 @@ def test_when_answers_came_late_is_said() -> None:
     assert (both.fields["times"], both.fields["all_s"]) == (2, 9)
 
 
-def test_of_a_run_of_before_the_latencies_are_of_answers_alone() -> None:
-    # Half of each second's heartbeats broke; the newer histogram has them too, and then half of it is no answer.
+def test_latencies_of_older_files_are_of_answers_alone() -> None:
+    # Half of the heartbeats were unanswered; newer histograms contain them, so that half of it is no answer.
     old, new = slow(30, 33), slow(30, 33)
     for run, per in ((old, 1), (new, 2)):
         for _, tick in run.ticks:
@@ -134,7 +134,7 @@ def test_of_a_run_of_before_the_latencies_are_of_answers_alone() -> None:
 
 
 @pytest.mark.parametrize("why", ["never", "not for long", "always", "not by much", "we were late", "given up", "nobody was answered"])
-def test_latencies_that_are_no_spell(why: str) -> None:
+def test_high_latencies_that_are_no_finding(why: str) -> None:
     first, last = {"never": (900, 901), "not for long": (30, 31), "always": (0, 900)}.get(why, (30, 33))
     run = slow(first, last, 60_000 if why == "not by much" else 800_000)
     for t_s, tick in run.ticks:
@@ -149,10 +149,10 @@ def test_latencies_that_are_no_spell(why: str) -> None:
 
 @pytest.mark.parametrize(
     ("fault_at_s", "count", "since_s"),
-    # Where it was held long enough what counts is the time after the fault.
+    # In a long hold the time after the fault counts.
     [(None, 30, 60.0), (50.0, 80, 21.0)],
 )
-def test_what_was_not_heard(fault_at_s: float | None, count: int, since_s: float) -> None:
+def test_silent_connections(fault_at_s: float | None, count: int, since_s: float) -> None:
     run = a_run(100)
     hold = next(one for one in run.phases if one.name == "hold")
     for t_s, tick in run.ticks:
@@ -167,19 +167,19 @@ def test_what_was_not_heard(fault_at_s: float | None, count: int, since_s: float
     assert seen.ago_s == pytest.approx(since_s, abs=1.0)
     (found,) = not_heard(seen, totals, run.plan)
     assert (found.fields["count"], found.fields["fault"], found.fields["enough_s"]) == (count, fault_at_s is not None, 40.0)
-    # Who listens for ever expects nothing.
+    # Connections that listen without a limit expect nothing.
     (listens,) = not_heard(seen, totals, msgspec.structs.replace(run.plan, http_protocol="sse", silence_s=LONGEST_S))
     assert (found.severity, listens.severity) == ("warning", "info" if fault_at_s is None else "warning")
 
 
-def test_a_silence_of_all_to_the_end_counts_from_its_beginning_however_early_the_first_fault() -> None:
+def test_a_silence_to_the_end_counts_from_its_start() -> None:
     run = a_run(100)
     drain = next(one for one in run.phases if one.name == "drain")
     run.ticks[30][1].deaths = {"heartbeat_timeout": Deaths(count=1)}
     for t_s, tick in run.ticks:
         if t_s > drain.start_s - 15.0:
             tick.answered = 0
-    # Given up after ten seconds: it was asked five seconds after the last answer.
+    # Timed out after ten seconds: sent five seconds after the last answer.
     last = max(t_s for t_s, _ in run.ticks if t_s <= drain.start_s)
     next(tick for t_s, tick in run.ticks if t_s == last).deaths = {"heartbeat_timeout": Deaths(count=1)}
     for ago_s, many in ((5.0, 20), (20.0, 80)):

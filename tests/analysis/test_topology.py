@@ -1,4 +1,4 @@
-"""Which host a run's samples are of, and what the analysis makes of it."""
+"""Which host the samples of a run describe, and how the analysis uses it."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ def test_sides(environment: dict[str, Any], ends: int, server: bool, generator: 
         (HERE, "tcp.OutSegs", "host.free_bytes"),
     ],
 )
-def test_what_is_ours(environment: dict[str, Any], counter: str, memory: str) -> None:
+def test_metrics_of_asynclis_host(environment: dict[str, Any], counter: str, memory: str) -> None:
     assert (place_of(environment).of_ours("tcp.OutSegs"), place_of(environment).of_ours("host.free_bytes")) == (counter, memory)
 
 
-def test_while_an_agent_is_not_heard_nothing_is_said_of_the_server() -> None:
+def test_without_an_agents_samples_the_server_is_unknown() -> None:
     def there(second: int) -> Sample:
         return Sample(second + 0.1, {"server.processes": 3.0, "server.ended": 0.0, "status.active": 1.0, "agent.cpu_s": 1.0, "kernel.tcp_tw": 0.0})
 
@@ -62,18 +62,18 @@ def test_while_an_agent_is_not_heard_nothing_is_said_of_the_server() -> None:
     phases = [Phase("ramp", 0.0, 5.0), Phase("hold", 5.0, 60.0)]
     said = ServerEvidence(bare_run((), phases, samples, ELSEWHERE)).about(22.0, 24.0, 10)
     assert (said.gone, said.restarted, said.silent) == (False, False, False)
-    # A look at the server's host that does not find them is another thing.
+    # A sample of the server's host without them is different.
     looked = sorted([*samples, *(Sample(second + 0.1, {"kernel.tcp_tw": 0.0}) for second in range(20, 40))], key=lambda one: one.t_s)
     said = ServerEvidence(bare_run((), phases, looked, ELSEWHERE)).about(22.0, 24.0, 10)
     assert (said.restarted, said.silent) == (True, True)
 
 
-# What neither the server nor the kernel's objects account for, there and here (B a connection); the hosts' memory (B).
+# The residual there and here (B a connection); the hosts' memory (B).
 THERE, HERE_TOO, THEIR_MEMORY, OUR_MEMORY = 200.0, 50.0, 64e9, 1e9
 
 
 def apart() -> Run:
-    """A run without noise whose server is on another host, with an agent there; of each host its own end."""
+    """A run without noise whose server is on another host, with an agent there; each host has one end."""
     run = a_run(20_000, hold_s=10.0, local=False, noise=0.0)
     samples = []
     for one in run.samples:
@@ -89,19 +89,19 @@ def apart() -> Run:
     return msgspec.structs.replace(run, samples=samples, environment=environment)
 
 
-def test_what_is_left_over_where_the_clients_are_elsewhere_is_of_the_servers_host_alone() -> None:
+def test_the_residual_with_clients_elsewhere_is_the_servers_hosts() -> None:
     run = apart()
     found = costs(run)
     assert found.host_total.bytes_per_connection == pytest.approx(SERVER + KERNEL_END + THERE, rel=1e-6)
     assert found.residual.bytes_per_connection == pytest.approx(THERE, rel=1e-4)
     parts = found.server_user.bytes_per_connection + found.kernel.bytes_per_connection + found.residual.bytes_per_connection
     assert parts == pytest.approx(found.host_total.bytes_per_connection)
-    # What asyncli takes is of its own host.
+    # asyncli's memory is on its own host.
     assert found.generator_user.bytes_per_connection == pytest.approx(GENERATOR, rel=1e-4)
     assert found.client_total.bytes_per_connection == pytest.approx(GENERATOR + KERNEL_END + HERE_TOO, rel=1e-4)
 
 
-def test_a_forecast_knows_the_memory_of_both_hosts() -> None:
+def test_a_forecast_uses_the_memory_of_both_hosts() -> None:
     run = apart()
     found, _ = forecast(run, costs(run))
     by_name = {one.name: one.connections for one in found.ceilings}
@@ -109,7 +109,7 @@ def test_a_forecast_knows_the_memory_of_both_hosts() -> None:
     ours = (OUR_MEMORY - 5e8 - RESERVE * OUR_MEMORY) / (GENERATOR + KERNEL_END + HERE_TOO)
     assert by_name == {"server_host": pytest.approx(theirs, rel=1e-3), "generator": pytest.approx(ours, rel=1e-3)}
     assert found.first == "generator"
-    # Without a look at it nothing is said of it.
+    # Without samples of it there is no limit.
     known = costs(without(run, "client."))
     found, _ = forecast(run, known)
     assert (known.client_total, [one.name for one in found.ceilings]) == (None, ["server_host"])

@@ -1,4 +1,4 @@
-"""Verdicts, saturation and the words about deaths, as tables."""
+"""Verdicts, saturation and findings of losses, as tables."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def totals(held: int, opened: int, lost: dict[str, int] | None = None, failed: d
     [
         (totals(100, 100), {}, "passed"),
         (totals(99, 100, {"reset": 1}), {}, "failed"),
-        (totals(100, 101, {"reset": 1}), {}, "failed"),  # lost and replaced is lost all the same
+        (totals(100, 101, {"reset": 1}), {}, "failed"),  # lost and replaced still counts as lost
         (totals(0, 100, {"closed_idle": 100}), {}, "failed"),
         (totals(60, 60, None, {"refused": 40}), {}, "failed"),
         (totals(100, 100, None, {"refused": 40}), {}, "passed"),  # came up at a later attempt
@@ -74,12 +74,12 @@ def test_verdicts(of: Totals, options: dict[str, Any], verdict: str) -> None:
     assert judgement.why
 
 
-def test_answers_that_were_wrong_are_answers() -> None:
+def test_wrong_answers_are_answers() -> None:
     none, wrong = (judge(PLAN, Totals(Tick(opened=9, sent=9, deaths=dead), 0), saturated=False, complete=True) for dead in ({}, {"protocol_error": Deaths(count=9)}))
     assert (none.verdict, wrong.verdict, none.why == wrong.why) == ("untested", "untested", False)
 
 
-def test_where_no_heartbeat_was_due_a_granted_handshake_is_all_that_was_asked() -> None:
+def test_without_a_due_heartbeat_a_handshake_counts_as_tested() -> None:
     granted = ProtocolCounts()
     granted.handshake_us.add(5)
     ticks = (Tick(opened=100), Tick(opened=100, protocol=granted), Tick(opened=100, protocol=granted, sent=1), Tick(opened=100, sent=1))
@@ -88,7 +88,7 @@ def test_where_no_heartbeat_was_due_a_granted_handshake_is_all_that_was_asked() 
     assert said[0].why != said[3].why
 
 
-def test_who_passed_with_answers_that_were_errors_says_so_in_the_one_line() -> None:
+def test_a_passed_verdict_names_error_answers() -> None:
     of = totals(100, 100)
     of.whole.answered, of.whole.by_status = 97, {200: 7, 404: 30, 503: 60}
     judgement = judge(PLAN, of, saturated=False, complete=True)
@@ -96,7 +96,7 @@ def test_who_passed_with_answers_that_were_errors_says_so_in_the_one_line() -> N
     assert all(number in judgement.why for number in ("90", "97", "404", "503"))
 
 
-def test_what_was_lost_comes_before_the_limits_that_were_crossed() -> None:
+def test_losses_come_before_crossed_limits() -> None:
     crossed = ["p99 > 1s: it is 10 s", "drift > 1: it is unknown"]
     gone, few = totals(0, 100, {"heartbeat_timeout": 100}), totals(60, 60, None, {"refused": 40})
 
@@ -106,7 +106,7 @@ def test_what_was_lost_comes_before_the_limits_that_were_crossed() -> None:
     for of in (gone, few):
         assert why(of).split("; ")[1:] == crossed
     assert why(totals(100, 100)) == "; ".join(crossed)
-    # What the user set a limit to is said by that limit; and a ramp that a crossed limit ended is why so few are held.
+    # A --fail-if replaces its part of the rule; a ramp that a crossed limit ended explains why few are held.
     assert why(gone, limited=["connections.lost", "connections.held"]) == "; ".join(crossed)
     assert why(few, findings=[Finding(ABORTED, "error", "stopped")]) == "; ".join(crossed)
 
@@ -133,7 +133,7 @@ def test_a_late_ramp() -> None:
     (finding,) = doubts(run)
     assert (finding.code, finding.severity, finding.fields["waited_in"]) == ("ramp_held_back", "warning", "tcp")
     assert not is_saturated([finding])
-    # They wait where they wait longest; what is not over is not counted yet. In the clear a connect is known as a whole.
+    # The longest part of a connect; unfinished parts have no times. Without TLS only the whole connect is known.
     late = run.ticks[5][1]
     for tcp, tls, protocol, part in (
         (230, 900_000, None, "tls"), (900_000, 46_000, None, "tcp"), (230, 0, None, "tls"), (230, 900, 1_000, "protocol"),
@@ -147,7 +147,7 @@ def test_a_late_ramp() -> None:
         assert (finding.code, finding.fields["waited_in"]) == ("ramp_held_back", part)
 
 
-def test_a_certificate_that_is_shown_in_the_run_alone_is_told_where_it_ends_soon() -> None:
+def test_a_certificate_shown_during_the_run_may_expire_soon() -> None:
     run = a_run(1000)
     shown = ("2025-03-11T12:00:00+00:00", "2026-03-11T12:00:00+00:00", "soon", "2025-03-11")
     run.ticks[5][1].tls = TlsCounts(certificates=dict.fromkeys(shown, 7))
@@ -164,8 +164,8 @@ def test_a_certificate_that_is_shown_in_the_run_alone_is_told_where_it_ends_soon
         (2.0, 6.6, True), (-1.0, 1.0, True), (29.9, None, True),
     ],
 )  # fmt: skip
-def test_a_certificate_is_to_be_renewed_in_the_last_third_of_its_time(days_left: float, lasts_days: float | None, told: bool) -> None:
-    """Of an older run its whole time is not known."""
+def test_a_certificate_is_due_in_the_last_third_of_its_lifetime(days_left: float, lasts_days: float | None, told: bool) -> None:
+    """Older runs do not record the lifetime."""
     run = a_run(1000)
     run.ticks[5][1].tls = TlsCounts()
     run.environment["tls"] = {"certificate": {"subject": "CN=x", "ends": "2025-03-11T12:00:00+00:00", "days_left": days_left}}
@@ -174,7 +174,7 @@ def test_a_certificate_is_to_be_renewed_in_the_last_third_of_its_time(days_left:
     assert [one.code for one in found] == ["tls_certificate_ends"] * told
 
 
-def test_a_hiccup_in_a_short_ramp_is_no_limit() -> None:
+def test_one_delay_in_a_short_ramp_is_no_limit() -> None:
     run = a_run(1000, batch=10)
     assert run.plan.interval_s == 0.01
     for late, found in ((25, []), (26, ["generator_saturated_ramp"])):
@@ -209,7 +209,7 @@ def test_bounds(field: str, value: Any, code: str) -> None:
     assert is_saturated(doubts(run))
 
 
-def test_one_standstill_is_told_and_is_no_limit_where_all_else_was_on_time() -> None:
+def test_one_stop_in_a_run_on_time_is_no_limit() -> None:
     run = a_run(20_000, hold_s=600.0)
     place = len(run.ticks) // 2
     t_s, tick = run.ticks[place]
@@ -217,23 +217,23 @@ def test_one_standstill_is_told_and_is_no_limit_where_all_else_was_on_time() -> 
     (finding,) = doubts(run)
     assert (finding.code, finding.severity, is_saturated([finding])) == ("generator_stood_still", "warning", False)
     assert (finding.fields["for_s"], finding.fields["until_s"]) == (1.3, t_s)
-    # Longer than an answer may take: one that came too late may have been read as if in time.
+    # Longer than an answer may take: a late one may have been read as in time.
     tick.longest_turn_s = run.plan.timeout_s + 0.1
     assert [finding.code for finding in doubts(run)] == ["generator_saturated_turn"]
-    # Habitually, each time for little.
+    # Many short stops.
     for _, one in run.ticks[place : place + 8]:
         one.longest_turn_s = 1.1
     assert [finding.code for finding in doubts(run)] == ["generator_saturated_turn"]
 
 
 @pytest.mark.parametrize(("place", "codes"), [(10, ["generator_saturated_turn"]), (-1, [])])
-def test_one_standstill_is_the_limit_of_a_short_run_but_not_in_its_drain(place: int, codes: list[str]) -> None:
+def test_one_stop_is_the_limit_of_a_short_run_but_not_in_its_drain(place: int, codes: list[str]) -> None:
     run = a_run(20_000, hold_s=20.0)
     run.ticks[place][1].longest_turn_s = 1.3
     assert [finding.code for finding in doubts(run)] == codes
 
 
-def test_cpu_is_held_against_the_cores_that_the_workers_can_use() -> None:
+def test_cpu_is_compared_with_the_usable_cores() -> None:
     run = a_run(20_000)
     for _, tick in run.ticks:
         tick.cpu_user_s = 0.95 * tick.second
@@ -247,7 +247,7 @@ def rate(run: Run) -> float | None:
 
 
 @pytest.mark.parametrize("connections", [10, 1000, 100_000])
-def test_a_ramp_on_time_achieves_what_was_asked(connections: int) -> None:
+def test_a_ramp_on_time_achieves_the_asked_rate(connections: int) -> None:
     assert rate(a_run(connections)) == pytest.approx(1000.0, rel=0.02)
 
 
@@ -256,28 +256,28 @@ def test_rests_between_plateaus_do_not_count() -> None:
 
 
 def said(cause: str, every: list[Deaths]) -> list[Finding]:
-    """What is said where these died one every ten seconds, on a server of which nothing is known."""
+    """The findings of losses every ten seconds, without knowledge of the server."""
     plan = Plan(urls=("http://a/",), connections=1000, keepalive_s=1000.0)
     ticks = [(10.0 * place, Tick(second=10 * place, deaths={cause: one})) for place, one in enumerate(every, 1)]
     run = bare_run(ticks, plan=plan)
     return loss_findings.lost(diagnose(run, fold(run)))
 
 
-def test_what_one_incident_did_by_several_causes_is_told_once() -> None:
+def test_an_incident_of_several_causes_is_reported_once() -> None:
     reload = partial(Diagnosis, code="reload", evidence="a reload", remedy="do not", certain=True, from_s=5.0, to_s=6.0, incident=1)
     other = Diagnosis("reset", "lifetime", 3, "an age", "mend it", False, 7.0, 8.0, 2)
     idle, reset = reload("closed_idle", count=90), reload("reset", count=2)
     (only,) = loss_findings.lost([idle, reset])
     (incident,) = only.fields["incidents"]
     assert (only.code, only.remedy, incident["others"]) == ("lost_closed_idle", "do not", [["reset", 2]])
-    # What another incident did by that cause has a finding of its own, and so has all that is no incident.
+    # Another incident of that cause has its own finding, and so have losses without an incident.
     both = loss_findings.lost([idle, other, reset])
     assert [(one.code, one.fields["count"]) for one in both] == [("lost_closed_idle", 90), ("lost_reset", 3)]
     (reset_alone,) = loss_findings.lost([other, msgspec.structs.replace(reset, incident=0)])
     assert (reset_alone.fields["count"], len(reset_alone.fields["incidents"])) == (5, 2)
 
 
-def test_every_cause_of_the_engine_has_words_of_its_own() -> None:
+def test_each_cause_of_the_engine_has_words() -> None:
     of = Totals(whole=Tick(failures=dict.fromkeys(FAILURES, 1)))
     lost = [finding for cause in DEATHS for finding in said(cause, [Deaths(count=1)])]
     for found, names in ((lost, DEATHS), (loss_findings.failures(bare_run(), of), FAILURES)):
@@ -286,7 +286,7 @@ def test_every_cause_of_the_engine_has_words_of_its_own() -> None:
         assert all(finding.remedy for finding in found)
 
 
-def test_the_most_frequent_cause_comes_first_and_what_did_not_occur_not_at_all() -> None:
+def test_causes_are_ordered_by_count() -> None:
     of = Totals(whole=Tick(failures={"refused": 1, "no_ports": 9, "other": 0}))
     found = loss_findings.failures(bare_run(), of)
     assert [finding.code for finding in found] == ["failed_no_ports", "failed_refused"]
@@ -304,22 +304,22 @@ def failing(cause: str) -> Ticks:
     return [(float(t_s), Tick(second=t_s, failures={cause: 3} if 20 < t_s < 24 else {})) for t_s in range(1, 60)]
 
 
-def test_attempts_that_fail_in_the_hold_say_when_and_that_the_loss_came_first() -> None:
+def test_failed_reconnects_name_their_time_and_the_loss() -> None:
     ticks = failing("refused")
     (finding,) = failures(ticks, PHASES)
     fields = finding.fields
     assert (fields["count"], fields["from_s"], fields["until_s"], fields["replacing"]) == (9, 20.0, 23.0, False)
     ticks[19][1].deaths["reset"] = Deaths(count=9)
     assert failures(ticks, PHASES)[0].fields["replacing"]
-    # Some failed in the ramp: those were to replace nothing.
+    # Some failed in the ramp, so they replaced nothing.
     ticks[4][1].failures["refused"] = 1
     assert not failures(ticks, PHASES)[0].fields["replacing"]
 
 
-def test_connects_that_a_host_could_not_make_while_it_was_cut_off_are_laid_to_that() -> None:
+def test_failed_connects_of_a_cut_off_host_are_the_hosts() -> None:
     ticks, back = failing("connect_timeout"), [Sample(20.4, {"silent.vm at 10.0.0.9": 12.0})]
     (finding,) = failures(ticks, PHASES, back)
-    # They were begun three seconds before they were given up.
+    # They were started three seconds before they timed out.
     assert (finding.fields["from_s"], finding.fields["until_s"]) == (17.0, 23.0)
     told = [{"count": 9, "hosts": [["vm at 10.0.0.9", 12.0]], "until_s": 20.4}]
     assert finding.fields["told"] == told
@@ -330,7 +330,7 @@ def test_connects_that_a_host_could_not_make_while_it_was_cut_off_are_laid_to_th
     assert failures(ticks, PHASES, back)[1].fields["told"] == []
 
 
-def test_what_was_lost_with_a_host_is_said_of_that_host() -> None:
+def test_losses_with_a_host_name_that_host() -> None:
     of = totals(100, 200, {"generator_lost": 100})
     host, other = (Finding("host_lost", "error", "it is lost", fields={"host": f"vm at 10.0.0.{number}"}) for number in (9, 10))
     again = Finding(RESUMED, "warning", "the run was interrupted in its hold, at 0:00:41, and resumed 2 min later; the hold continues")
@@ -357,7 +357,7 @@ def test_listen_queues_only_of_this_host() -> None:
 
 
 @pytest.mark.parametrize(("more", "each"), [(9_000, False), (20_000, True), (40_000, True), (24_000, False)])
-def test_sockets_as_many_as_ours_that_go_with_them_are_a_proxys(more: int, each: bool) -> None:
+def test_as_many_sockets_that_close_with_ours_are_a_proxys(more: int, each: bool) -> None:
     run = raised(a_run(20_000), more, "kernel.tcp_alloc", since_s=9.0)
     left = raised(a_run(20_000), more, "kernel.tcp_alloc", since_s=9.0, until_s=run.phase("residue").start_s)
     codes = [one.code for ran in (run, left) for one in other_sockets(ran)]
@@ -365,7 +365,7 @@ def test_sockets_as_many_as_ours_that_go_with_them_are_a_proxys(more: int, each:
 
 
 @pytest.mark.parametrize(("by", "local"), [(9000, True), (-9000, False)])
-def test_company_on_this_host(by: int, local: bool) -> None:
+def test_other_sockets_on_this_host(by: int, local: bool) -> None:
     run = a_run(20_000, local=local)
     assert other_sockets(run) == []
     (finding,) = other_sockets(raised(run, by, "kernel.tcp_alloc", since_s=9.0))
@@ -375,7 +375,7 @@ def test_company_on_this_host(by: int, local: bool) -> None:
 
 
 def cpu(run: Run, **cores: tuple[float, float]) -> None:
-    """Cores in use before the first connect and from it on, by metric (two underscores for the dot)."""
+    """Cores in use before the first connect and after it, by metric (two underscores for the dot)."""
     start = run.phases[1].start_s
     for sample in run.samples:
         for name, (before, then) in cores.items():
@@ -388,21 +388,21 @@ def cpu(run: Run, **cores: tuple[float, float]) -> None:
     [
         ({"host__cpu_busy_s": (1.95, 1.98), "server__cpu_s": (0.0, 0.1)}, True, 5, 1.8, True),
         ({"host__cpu_busy_s": (1.95, 1.98)}, False, 5, 1.9, True),
-        # What is said is what they used with the connections there.
+        # The finding has their use while connections were open.
         ({"host__cpu_busy_s": (0.4, 1.98), "server__cpu_s": (0.0, 0.1)}, True, 5, 1.8, True),
-        # Two readings a second apart tell as well; without any, what others take is seen all the same.
+        # Two readings a second apart suffice; without any, load of others is found anyway.
         ({"host__cpu_busy_s": (1.95, 1.98), "server__cpu_s": (0.0, 0.1)}, True, 2, 1.8, True),
         ({"host__cpu_busy_s": (1.95, 1.98), "server__cpu_s": (0.0, 0.1)}, True, 0, 1.8, None),
-        # What rose with the connections may be the server's backend; and a CPU was to be had.
+        # Load that rose with the connections may be the server's backend; and one with an idle CPU.
         ({"host__cpu_busy_s": (0.1, 1.98), "server__cpu_s": (0.0, 0.1)}, True, 5, 1.8, False),
         ({"host__cpu_busy_s": (1.0, 1.5), "server__cpu_s": (0.0, 0.1)}, True, 5, None, None),
         ({"host__cpu_busy_s": (1.0, 1.98), "server__cpu_s": (0.9, 1.8)}, True, 5, None, None),
-        # The server may be who used them.
+        # The server may have used them.
         ({"host__cpu_busy_s": (1.95, 1.98)}, True, 5, None, None),
         ({}, True, 5, None, None),
     ],
 )
-def test_cpus_that_others_took(
+def test_cpus_taken_by_other_programs(
     cores: dict[str, tuple[float, float]], local: bool, baseline_s: float, others: float | None, before: bool | None
 ) -> None:
     run = a_run(1000, hold_s=10, local=local)
@@ -415,7 +415,7 @@ def test_cpus_that_others_took(
     assert found == ([] if others is None else [("host_busy", others, before)])
 
 
-def test_a_stretch_in_which_others_took_the_cpus_is_told_though_the_whole_run_was_quiet() -> None:
+def test_a_busy_period_of_a_quiet_run_is_found() -> None:
     run = a_run(1000, hold_s=100, local=True)
     run.environment["cpus"] = 2
     cpu(run, generator__cpu_s=(0.0, 0.05), server__cpu_s=(0.0, 0.1))
@@ -433,13 +433,13 @@ def test_error_statuses() -> None:
     assert finding.fields["by_status"] == {404: 2, 503: 1}
 
 
-def test_where_nothing_listens_the_verdict_says_so() -> None:
+def test_the_verdict_if_nothing_listens() -> None:
     here = Finding(NOTHING_LISTENS, "error", "nothing listens on 127.0.0.1:1 of this host: the run did not begin")
     said = judge(PLAN, totals(0, 0), saturated=False, complete=True, findings=[here])
     assert (said.verdict, said.why) == ("untested", here.evidence)
 
 
-def test_a_user_who_stops_the_run_is_named_and_no_server_is_blamed() -> None:
+def test_a_run_stopped_by_the_user() -> None:
     stopped = Finding(STOPPED, "warning", "stopped by the user (Ctrl-C or a signal) 5.5 s into the ramp of 45 s")
     cut = Finding(CUT, "warning", "ended at once 3 s into the drain")
     resumed = Finding(RESUMED, "warning", "the run was interrupted in its hold")
@@ -451,7 +451,7 @@ def test_a_user_who_stops_the_run_is_named_and_no_server_is_blamed() -> None:
     assert judged(60, True, stopped) == ("failed", stopped.evidence)
     assert judged(60, False, stopped) == ("invalid", stopped.evidence)
     assert judged(60, False, stopped, cut) == ("invalid", cut.evidence)
-    # It was gone on with, so that was not its end.
+    # The run was resumed, so that was not its end.
     verdict, why = judged(100, True, stopped, cut, resumed)
     assert (verdict, why in (stopped.evidence, cut.evidence)) == ("passed", False)
     assert judged(60, True, cut, resumed, stopped) == ("failed", stopped.evidence)

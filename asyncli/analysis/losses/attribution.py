@@ -8,7 +8,7 @@ import msgspec
 
 from asyncli.analysis.constants import FEWEST
 from asyncli.analysis.losses import bursts, recorded, timeouts, unanswered
-from asyncli.analysis.losses.table import LossTable, Reason, left, reason
+from asyncli.analysis.losses.table import LossTable, Reason, reason, unclaimed
 from asyncli.analysis.totals import Totals
 from asyncli.findings.loss_causes import remedy_of_unexplained
 from asyncli.run import Run
@@ -77,7 +77,7 @@ def diagnose(run: Run, totals: Totals) -> list[Diagnosis]:
 
 
 def _unexplained(table: LossTable) -> None:
-    for event, cause in enumerate(dict.fromkeys(cell.cause for cell in table.cells if cell.left)):
+    for event, cause in enumerate(dict.fromkeys(cell.cause for cell in table.cells if cell.unclaimed)):
         cells = table.of(cause)
-        code = "too_few" if left(cells) < FEWEST else "unexplained"
+        code = "too_few" if unclaimed(cells) < FEWEST else "unexplained"
         table.claim(cells, reason(code, event=event, remedy=remedy_of_unexplained(table.plan.protocol, cause)))

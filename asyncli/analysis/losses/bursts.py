@@ -11,10 +11,10 @@ import math
 
 import msgspec
 
-from asyncli.analysis.constants import FEWEST, NEARLY_ALL
+from asyncli.analysis.constants import FEWEST, NEARLY_ALL, REUSE_BELOW
 from asyncli.analysis.losses.likelihood import DEVIATIONS, LEAST_SURPRISE, one_of
 from asyncli.analysis.losses.server_evidence import Evidence
-from asyncli.analysis.losses.table import ENDED, LossCell, LossTable, Reason, asked, left, reason
+from asyncli.analysis.losses.table import ENDED, LossCell, LossTable, Reason, reason, share_awaiting, unclaimed
 from asyncli.analysis.losses.timeouts import idle_mode
 from asyncli.findings.loss_causes import at_moments
 
@@ -22,45 +22,43 @@ from asyncli.findings.loss_causes import at_moments
 _MOMENT_S, _BORDER_S, _CLOSES_PER_S = 2.2, 1.5, 10_000
 # The rate of losses in this time (s) before and after is the usual one.
 _AROUND_S = 10.0
-# With fewer than a sixteenth of its slots free an nginx worker closes idle connections.
-_REUSE_ABOVE = 15 / 16
 
 
 def idle_reuse(table: LossTable) -> None:
     """Claim what nginx closed while idle to reuse its slot, because a worker ran out of slots."""
     slots, asked_for = table.configured("worker_connections"), table.plan.connections
     # Reuse never closes half of all at one moment.
-    cells = [one for one in _closed_as_others_opened(table) if not 0 < table.server.held(one.from_s) < 2 * one.left]
-    if not slots or not cells or 2 * left(cells) < left(table.of("closed_idle")):
+    cells = [one for one in _closed_as_others_opened(table) if not 0 < table.server.held(one.from_s) < 2 * one.unclaimed]
+    if not slots or not cells or 2 * unclaimed(cells) < unclaimed(table.of("closed_idle")):
         return
     first, last = min(cell.from_s for cell in cells), max(cell.to_s for cell in cells)
     workers = table.server.workers(math.inf)
     share = max(*(cell.tick.held for cell in cells), table.server.most_active(first, last)) / workers
-    if share + DEVIATIONS * math.sqrt(share) < _REUSE_ABOVE * slots / workers:
+    if share + DEVIATIONS * math.sqrt(share) < (1 - REUSE_BELOW) * slots / workers:
         return
     # A worker needs four itself: two listeners, the channel to its master, our status connection (ngx_event_process_init).
-    certain = asked_for >= _REUSE_ABOVE * slots - 4 * workers and left(cells) >= FEWEST
-    ran = "nginx ran out of" if certain else "looks like nginx ran short of"
-    found = reason("idle_reuse", certain=certain, nginx=ran, slots=slots, asked=asked_for)
+    certain = asked_for >= (1 - REUSE_BELOW) * slots - 4 * workers and unclaimed(cells) >= FEWEST
+    found = reason("idle_reuse", certain=certain, slots=slots, asked=asked_for)
     # A heartbeat may cross with the close.
-    instants, dead = {cell.to_s for cell in cells}, left(cells)
+    instants, count = {cell.to_s for cell in cells}, unclaimed(cells)
     table.claim(cells, found)
-    table.claim([cell for cell in table.of("closed_awaiting", "reset") if cell.to_s in instants and cell.left <= dead], found)
+    crossed = [one for one in table.of("closed_awaiting", "reset") if one.to_s in instants and one.unclaimed <= count]
+    table.claim(crossed, found)
 
 
 def likely_reuse(table: LossTable) -> None:
-    """Claim the same with unknown slots: the server never held what was asked for, and closed as it accepted."""
+    """Claim the same if the slots are unknown: the server never held all that were asked for, and closed as it accepted."""
     cells = [] if table.plan.upgrades else _closed_as_others_opened(table)
-    if left(cells) < max(FEWEST, NEARLY_ALL * left(table.of("closed_idle"))):
+    if unclaimed(cells) < max(FEWEST, NEARLY_ALL * unclaimed(table.of("closed_idle"))):
         return
     most, asked_for = max(tick.held for _, tick in table.run.ticks), table.plan.connections
     meanwhile = table.run.ticks_between(min(cell.from_s for cell in cells), max(cell.to_s for cell in cells))
-    if most < NEARLY_ALL * asked_for and 2 * sum(tick.opened for _, tick in meanwhile) >= left(cells):
+    if most < NEARLY_ALL * asked_for and 2 * sum(tick.opened for _, tick in meanwhile) >= unclaimed(cells):
         table.claim(cells, reason("idle_reuse", "likely_reuse", most=most, asked=asked_for))
 
 
 def _closed_as_others_opened(table: LossTable) -> list[LossCell]:
-    """Closed while idle in seconds with opens."""
+    """Losses while idle, in seconds in which others opened."""
     return [cell for cell in table.of("closed_idle") if cell.tick.opened]
 
 
@@ -107,7 +105,7 @@ def _find(table: LossTable) -> list[Burst]:
     for cell in table.of(*ENDED):
         by_second.setdefault(cell.to_s, []).append(cell)
     instants, taken = sorted(by_second), set[float]()
-    dead = {t_s: left(cells) for t_s, cells in by_second.items()}
+    dead = {t_s: unclaimed(cells) for t_s, cells in by_second.items()}
 
     def near(peak: float, reach_s: float) -> list[float]:
         return instants[bisect.bisect_left(instants, peak - reach_s) : bisect.bisect_right(instants, peak + reach_s)]
@@ -126,8 +124,8 @@ def _find(table: LossTable) -> list[Burst]:
         recorded_s = len(table.run.ticks_between(from_s - _AROUND_S, to_s + _AROUND_S))
         share = count / sum(dead[t_s] for t_s in near(peak, reach_s + _AROUND_S))
         # With more than a few losses at both borders it is no burst.
-        stretch = to_s - from_s > _MOMENT_S + count / _CLOSES_PER_S and min(dead[seconds[0]], dead[seconds[-1]]) >= FEWEST
-        if stretch or share - (to_s - from_s) / recorded_s < LEAST_SURPRISE:
+        lasting = to_s - from_s > _MOMENT_S + count / _CLOSES_PER_S and min(dead[seconds[0]], dead[seconds[-1]]) >= FEWEST
+        if lasting or share - (to_s - from_s) / recorded_s < LEAST_SURPRISE:
             continue
         taken.update(seconds)
         others = sum(tick.lost for _, tick in table.run.ticks_between(from_s, to_s)) - count
@@ -138,18 +136,18 @@ def _find(table: LossTable) -> list[Burst]:
 
 def _explain(table: LossTable, burst: Burst, found: Evidence) -> Reason:
     """The reason by evidence of the server, or by the share of the losses."""
-    server, name, direct = table.server, table.server.called, table.server.direct
+    server, name, direct = table.server, table.server.label, table.server.direct
     workers, all_of_them = server.workers(burst.from_s), burst.all_of_them
-    resets, idle, announced = (left(burst.of(cause)) for cause in ("reset", "closed_idle", "closed_announced"))
+    resets, idle, announced = (unclaimed(burst.of(cause)) for cause in ("reset", "closed_idle", "closed_announced"))
     if found.gone:
         return reason("server_ended", certain=True, server=name)
     if found.restarted:
         return reason("server_restarted", certain=True, server=name)
-    # The server still counts them.
+    # How many the server still counts.
     kept = min(found.excess or 0, burst.count)
     if 2 * kept >= burst.count and not announced:
         # The kernel closes a killed process's connections by FIN, and by RST only with unread requests.
-        if 2 * resets >= burst.count and asked(burst.of("reset")) < 0.5 and not found.ended:
+        if 2 * resets >= burst.count and share_awaiting(burst.of("reset")) < 0.5 and not found.ended:
             return reason("box_reset", certain=True, server=name, kept=kept)
         # After a reload nginx no longer counts them.
         if found.ended or (found.ended is None and (not all_of_them or workers == 1)):
@@ -165,8 +163,7 @@ def _explain(table: LossTable, burst: Burst, found: Evidence) -> Reason:
             return reason("reload", "reload_by_processes", certain=True, server=name, ended=found.ended)
         if 2 * idle >= burst.count or announced:
             if found.reconnected and found.excess is not None:
-                said = f"{name} was reloaded" if direct else f"looks like a reload of {name}"
-                return reason("reload", "reload_by_counts", certain=direct, reload=said)
+                return reason("reload", "reload_by_counts", certain=direct, server=name)
             return reason("reload", "likely_reload", server=name)
     # The ended process must have held about as many as were lost; else it was a helper.
     ended = bool(found.ended and 2 * burst.count >= found.ended * burst.held / workers)

@@ -40,9 +40,7 @@ def _touches(histogram: Histogram, key: int, low: float, high: float) -> bool:
 
 
 def mode(histogram: Histogram, width: float | None = None, least: float = _LEAST_SHARE) -> tuple[float, float] | None:
-    """The heaviest range as narrow as a timer's (or ``width``); None if it does not stand out or has less than the share
-    ``least``.
-    """
+    """The heaviest range as narrow as a timer's (or ``width``); None below the share ``least``, or if it does not stand out."""
     rows = [(*bounds(key), count) for key, count in histogram.items()]
     best: tuple[float, float] | None = None
     most = start = inside = 0

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from asyncli.analysis.constants import FEWEST, NEARLY_ALL
 from asyncli.analysis.losses.server_evidence import cuts
-from asyncli.analysis.losses.table import ENDED, LossTable, left, reason
+from asyncli.analysis.losses.table import ENDED, LossTable, reason, unclaimed
 from asyncli.analysis.totals import errors
 from asyncli.core.adding import added_up
 from asyncli.findings.losses import cut_off, lost_with, remedy_of_statuses
@@ -33,14 +32,16 @@ def not_http(table: LossTable) -> None:
     if not (cells := table.of("protocol_error")):
         return
     broken = (table.totals.whole.protocol or ProtocolCounts()).broken
-    seen: dict[str, Any] = {"reasons": by_reason(broken), "remedy": remedy_of_broken(table.plan.protocol, broken)}
-    code, form = "broken_protocol", ""
+    reasons, remedy = by_reason(broken), remedy_of_broken(table.plan.protocol, broken)
     if table.plan.protocol == "http":
         # Files of older versions have no reasons.
-        seen["reasons"] = seen["reasons"] and f": {seen['reasons']}"
-        seen["before"] = sum(tick.answered for _, tick in table.run.ticks_between(-math.inf, min(cell.from_s for cell in cells)))
-        code, form = "not_http", "no_longer_http" if seen["before"] else ""
-    table.claim(cells, reason(code, form, certain=True, **seen))
+        reasons = reasons and f": {reasons}"
+        before = sum(tick.answered for _, tick in table.run.ticks_between(-math.inf, min(cell.from_s for cell in cells)))
+        form = "no_longer_http" if before else ""
+        found = reason("not_http", form, certain=True, reasons=reasons, before=before, remedy=remedy)
+    else:
+        found = reason("broken_protocol", certain=True, reasons=reasons, remedy=remedy)
+    table.claim(cells, found)
 
 
 def tls_error(table: LossTable) -> None:
@@ -93,11 +94,11 @@ def http_error(table: LossTable) -> None:
     """Claim what ended with an HTTP error that also closed the connection."""
     cells = table.of("closed_announced")
     bad = [(cell, sum(errors(cell.tick).values())) for cell in cells]
-    answers, both = sum(count for _, count in bad), sum(min(cell.left, count) for cell, count in bad)
+    answers, both = sum(count for _, count in bad), sum(min(cell.unclaimed, count) for cell, count in bad)
     statuses = sorted({status for cell in cells for status in errors(cell.tick)})
     # Other errors may have come in the same seconds: they must be as many as the closes.
     closes = table.server.is_nginx and _NGINX_CLOSES_AFTER.issuperset(statuses)
-    if not both or both < NEARLY_ALL * answers or (not closes and both < NEARLY_ALL * left(cells)):
+    if not both or both < NEARLY_ALL * answers or (not closes and both < NEARLY_ALL * unclaimed(cells)):
         return
     remedy = remedy_of_statuses(statuses, over_tls=table.totals.whole.tls is not None)
     found = reason("http_error", certain=both >= FEWEST, statuses=", ".join(map(str, statuses)), remedy=remedy)

@@ -104,7 +104,7 @@ class ServerEvidence:
         behind = any(check.code == "nginx_listen" for check in run.checks)
         self.is_nginx = self.name == "nginx" and not behind
         #: The server's name in a sentence.
-        self.called = "nginx" if self.is_nginx else "the server"
+        self.label = "nginx" if self.is_nginx else "the server"
         #: An nginx of this host that we connect to directly, by its configuration.
         self.direct = "nginx_keepalive_timeout" in self.configured and not behind
         self._stop = run.stop_s

@@ -53,7 +53,7 @@ def stalls(run: Run) -> list[Finding]:
     # A page that is polled in the last half second may be answered later (collect/sampler.py).
     evidence = server.about(from_s, to_s - 0.5, waited)
     why = why_silent(server, evidence, waited)
-    return [latency.no_answers(from_s, to_s, waited, server.called, why, evidence.requests, len(found))]
+    return [latency.no_answers(from_s, to_s, waited, server.label, why, evidence.requests, len(found))]
 
 
 def _stretches(rows: Ticks, wanted: Callable[[Tick], bool]) -> list[tuple[int, int]]:
@@ -98,7 +98,7 @@ def slow_answers(run: Run) -> list[Finding]:
     took_us = summed([tick.latency_us for _, tick in longest]).quantile(0.5) or 0.0
     server = ServerEvidence(run)
     cores, all_s = server.about(from_s, to_s, 0).cores, sum(map(len, found))
-    return [latency.answers_slow(from_s, to_s, took_us / 1e6, usual_us / 1e6, server.called, cores, len(found), all_s)]
+    return [latency.answers_slow(from_s, to_s, took_us / 1e6, usual_us / 1e6, server.label, cores, len(found), all_s)]
 
 
 def sent_again(run: Run) -> list[Finding]:

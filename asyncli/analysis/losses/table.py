@@ -18,7 +18,7 @@ from asyncli.analysis.totals import Totals
 from asyncli.core.adding import added_up
 from asyncli.core.histogram import Histogram
 from asyncli.findings import Words
-from asyncli.findings.loss_causes import Dead, in_seconds, words_of
+from asyncli.findings.loss_causes import LossDetails, in_seconds, words_of
 from asyncli.records import Deaths, Tick
 from asyncli.run import Run
 
@@ -30,7 +30,7 @@ _WAITING = ("closed_awaiting", "heartbeat_timeout", "protocol_error")
 
 
 class Reason(msgspec.Struct, frozen=True):
-    """The explanation of a mechanism for all that it claims; :class:`Dead` fills the places in ``words``.
+    """The explanation of a mechanism for all that it claims; :class:`LossDetails` fills the places in ``words``.
 
     ``certain``: confirmed by the run, or by the server's configuration, counts or processes. ``event`` distinguishes repeats.
     """
@@ -47,13 +47,13 @@ def reason(code: str, form: str = "", *, certain: bool = False, event: int = 0, 
 
 
 class LossCell:
-    """The losses of one cause in one second; ``left``: not claimed yet. ``since_s``: see :func:`began_s`."""
+    """The losses of one cause in one second; ``unclaimed``: how many are not claimed yet. ``since_s``: see :func:`began_s`."""
 
-    __slots__ = ("cause", "dead", "from_s", "left", "rest", "since_s", "tick", "to_s")
+    __slots__ = ("cause", "dead", "from_s", "rest", "since_s", "tick", "to_s", "unclaimed")
 
     def __init__(self, cause: str, dead: Deaths, tick: Tick, t_s: float, timeout_s: float) -> None:
         self.cause, self.dead, self.tick = cause, dead, tick
-        self.left = dead.count
+        self.unclaimed = dead.count
         #: The marginals without the claimed part.
         self.rest = dead
         self.from_s, self.to_s = t_s - 1.0, t_s
@@ -90,8 +90,8 @@ class Attribution:
             whole = added_up(Deaths(), *(rest for _, rest, *_ in self._parts))
             age, idle = whole.age_s.quantile(0.5), whole.idle_s.quantile(0.5)
             medians = None if age is None or idle is None else (age, idle)
-        dead = Dead(self.cause, self.count, self._span("age_s"), self._span("idle_s"), medians, self.since_s, self.to_s)
-        return dead.into(reason.words)
+        details = LossDetails(self.cause, self.count, self._span("age_s"), self._span("idle_s"), medians, self.since_s, self.to_s)
+        return details.fill(reason.words)
 
     def _span(self, field: Field) -> str:
         """The range of ages or idle times."""
@@ -120,17 +120,17 @@ class LossTable:
         self.gap_s, self.timeout_s = run.plan.keepalive_s / 2, run.plan.patience_s
         self.attributions: dict[tuple[str, Reason], Attribution] = {}
         # A cache by cause, valid until more is claimed.
-        self._left_of = dict(totals.whole.deaths)
+        self._unclaimed_of = dict(totals.whole.deaths)
 
     def of(self, *causes: str) -> list[LossCell]:
         """The cells of these causes that are not fully claimed."""
-        return [cell for cell in self.cells if cell.left and cell.cause in causes]
+        return [cell for cell in self.cells if cell.unclaimed and cell.cause in causes]
 
-    def left_of(self, cause: str) -> Deaths:
+    def unclaimed_of(self, cause: str) -> Deaths:
         """The unclaimed marginals of a cause."""
-        if cause not in self._left_of:
-            self._left_of[cause] = pooled(self.of(cause))
-        return self._left_of[cause]
+        if cause not in self._unclaimed_of:
+            self._unclaimed_of[cause] = pooled(self.of(cause))
+        return self._unclaimed_of[cause]
 
     def claim(
         self, cells: Iterable[LossCell], reason: Reason, where: tuple[Field, float, float] | None = None, count: int | None = None
@@ -139,13 +139,13 @@ class LossTable:
         by, low, high = where or (None, 0.0, 0.0)
         for cell in cells:
             wanted = count if by is None else within(getattr(cell.rest, by), low, high)
-            taken = cell.left if wanted is None else min(wanted, cell.left)
+            taken = cell.unclaimed if wanted is None else min(wanted, cell.unclaimed)
             if taken <= 0:
                 continue
             self.attributions.setdefault((cell.cause, reason), Attribution(cell.cause)).add(cell, taken, by, low, high)
-            self._left_of.pop(cell.cause, None)
-            cell.left -= taken
-            if cell.left and by is not None:
+            self._unclaimed_of.pop(cell.cause, None)
+            cell.unclaimed -= taken
+            if cell.unclaimed and by is not None:
                 cell.rest = Deaths(cell.rest.count, cell.rest.age_s, cell.rest.idle_s, cell.rest.requests)
                 setattr(cell.rest, by, without(getattr(cell.rest, by), low, high))
 
@@ -154,15 +154,15 @@ class LossTable:
         return None if self.plan.upgrades else self.server.configured.get(f"nginx_{directive}")
 
 
-def left(cells: Iterable[LossCell]) -> int:
-    return sum(cell.left for cell in cells)
+def unclaimed(cells: Iterable[LossCell]) -> int:
+    return sum(cell.unclaimed for cell in cells)
 
 
 def pooled(cells: Sequence[LossCell]) -> Deaths:
     return added_up(Deaths(), *(cell.rest for cell in cells))
 
 
-def asked(cells: Iterable[LossCell]) -> float:
+def share_awaiting(cells: Iterable[LossCell]) -> float:
     """The share (0 to 1) of these that ended while a heartbeat waited.
 
     A tick counts failed heartbeats of all causes; those of causes that need a waiting heartbeat are subtracted.

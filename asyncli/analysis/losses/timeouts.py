@@ -12,7 +12,7 @@ import math
 
 from asyncli.analysis.constants import FEWEST, NEARLY_ALL
 from asyncli.analysis.losses.likelihood import idle_edge, mode, stands_out, surprises, timer_window, within
-from asyncli.analysis.losses.table import Field, LossCell, LossTable, Reason, asked, left, pooled, reason
+from asyncli.analysis.losses.table import Field, LossCell, LossTable, Reason, pooled, reason, share_awaiting, unclaimed
 from asyncli.core.histogram import Histogram, bounds, bucket
 from asyncli.findings import loss_causes
 from asyncli.findings.known_timers import default_of, known_idle
@@ -26,13 +26,13 @@ _MIDDLE = 0.8
 def keepalive_off(table: LossTable) -> None:
     """Claim connections that ended with their first answer."""
     timeout, requests = table.configured("keepalive_timeout"), table.configured("keepalive_requests")
-    said = "keepalive_timeout 0" if timeout == 0 else ""
-    if not said and requests is not None and requests <= 1:
-        said = f"keepalive_requests {requests:.0f}"
-    answered = table.left_of("closed_announced").requests
+    setting = "keepalive_timeout 0" if timeout == 0 else ""
+    if not setting and requests is not None and requests <= 1:
+        setting = f"keepalive_requests {requests:.0f}"
+    answered = table.unclaimed_of("closed_announced").requests
     first = within(answered, 1, 1)
-    if said or first >= max(FEWEST, NEARLY_ALL * answered.count, 0.5 * table.totals.whole.opened):
-        found = reason("keepalive_off", certain=bool(said), configured=said and f" (nginx.conf says {said})")
+    if setting or first >= max(FEWEST, NEARLY_ALL * answered.count, 0.5 * table.totals.whole.opened):
+        found = reason("keepalive_off", certain=bool(setting), configured=setting and f" (nginx.conf says {setting})")
         table.claim(table.of("closed_announced"), found, where=("requests", 1, 1))
 
 
@@ -44,7 +44,7 @@ def configured(table: LossTable) -> None:
         _configured(table, _without_request(table), "client_header_timeout", header_s, "idle_s", timer_window(header_s, header_s))
     if idle_s:
         window = timer_window(idle_s, idle_s)
-        if surprises(table.gap_s, table.left_of("closed_idle").idle_s, *window, configured=True):
+        if surprises(table.gap_s, table.unclaimed_of("closed_idle").idle_s, *window, configured=True):
             found = _configured(table, table.of("closed_idle"), "keepalive_timeout", idle_s, "idle_s", window)
             if found is not None:
                 table.claim(table.of("closed_awaiting", "reset"), found, where=("idle_s", *window))
@@ -62,7 +62,7 @@ def _configured(
     """Claim the losses in the window of a limit if they stand out or are all."""
     histogram: Histogram = getattr(pooled(cells), field)
     there = within(histogram, *window)
-    if there != left(cells) and (there < FEWEST or (field == "idle_s" and not stands_out(histogram, *window))):
+    if there != unclaimed(cells) and (there < FEWEST or (field == "idle_s" and not stands_out(histogram, *window))):
         return None
     found = Reason(directive, loss_causes.configured_limit(directive, value, there >= FEWEST), there >= FEWEST)
     table.claim(cells, found, where=(field, *window))
@@ -72,7 +72,7 @@ def _configured(
 def _without_request(table: LossTable) -> list[LossCell]:
     """Cells with connections closed before any request, with a 408 or without; none if these are less than half."""
     cells = [cell for cell in table.of("closed_idle", "closed_announced") if cell.without_request()]
-    return cells if 2 * sum(cell.without_request() for cell in cells) >= left(cells) else []
+    return cells if 2 * sum(cell.without_request() for cell in cells) >= unclaimed(cells) else []
 
 
 def likely_idle_timeout(table: LossTable) -> None:
@@ -83,7 +83,7 @@ def likely_idle_timeout(table: LossTable) -> None:
         table.claim(cells, _likely(table, "client_header_timeout", *span), where=("idle_s", *timer_window(*span)))
     for cause in ("closed_idle", "reset", "closed_announced"):
         # A reset in answer to a heartbeat comes from no timer.
-        if cause == "reset" and asked(table.of(cause)) >= 0.5:
+        if cause == "reset" and share_awaiting(table.of(cause)) >= 0.5:
             continue
         while (span := idle_mode(table, table.of(cause))) is not None:
             table.claim(table.of(cause), _whose_timeout(table, cause, *span), where=("idle_s", *span))
@@ -104,36 +104,36 @@ def idle_mode(table: LossTable, cells: list[LossCell]) -> tuple[float, float] | 
 
 
 def _whose_timeout(table: LossTable, cause: str, low: float, high: float) -> Reason:
+    """Whose idle timeout from ``low`` to ``high`` (s) ended connections by ``cause``."""
     event = round(low)
     if cause == "reset":
         cells = table.of(cause)
-        count = left(cells)
+        count = unclaimed(cells)
         excess = table.server.about(min(cell.from_s for cell in cells), max(cell.to_s for cell in cells), count).excess or 0
         kept = min(excess, count) if excess >= max(FEWEST, count / 2) else 0
         counted = f"; the server still counts {format_count(kept)} of them as open, so it was not told" if kept else ""
         return reason("box_reset", "box_reset_idle", certain=kept > 0, event=event, low=low, high=high, counted=counted)
     if cause == "closed_announced":
         return reason("idle_timeout", "farewell", event=event)
-    http = PROTOCOLS[table.plan.protocol].asks_by_http
-    whose = known_idle(low, high, upgraded=table.plan.upgrades, http=http)
-    known = reason("idle_timeout", "known_timeout" if whose else "", event=event, whose=whose)
     default = default_of("keepalive_timeout", low, high)
-    # An nginx.conf that has another time speaks against nginx, unless the time is a default: the file may have changed.
+    # An nginx.conf with another time excludes nginx, unless the time is a default: the file may have changed.
     nginx = table.server.is_nginx and (default or table.configured("keepalive_timeout") is None)
     if not table.plan.upgrades and (nginx or (default and not table.server.name)):
         return _likely(table, "keepalive_timeout", low, high, event)
-    return known
+    whose = known_idle(low, high, upgraded=table.plan.upgrades, http=PROTOCOLS[table.plan.protocol].asks_by_http)
+    return reason("idle_timeout", "known_timeout" if whose else "", event=event, whose=whose)
 
 
 def likely_keepalive_requests(table: LossTable) -> None:
     """Claim what ended at one request number, at any age. A limit of requests is exact."""
-    found = table.left_of("closed_announced")
+    found = table.unclaimed_of("closed_announced")
     span = mode(found.requests)
     if span is not None and span[1] >= 2 and (span[0] == span[1] or mode(found.age_s, table.gap_s + 1, _MIDDLE) is None):
         table.claim(table.of("closed_announced"), _likely(table, "keepalive_requests", *span), where=("requests", *span))
 
 
 def _likely(table: LossTable, directive: str, low: float, high: float, event: int = 0) -> Reason:
+    """The likely limit of nginx or of a server like it."""
     name = table.server.name
     other = "" if table.server.is_nginx or not name else name if name != "nginx" else "the server or of a middle box"
     words = loss_causes.limit(directive, low, high, table.configured(directive), other, certain=False)
@@ -141,9 +141,9 @@ def _likely(table: LossTable, directive: str, low: float, high: float, event: in
 
 
 def likely_age_limit(table: LossTable) -> None:
-    """Claim what ended at one age, but not at one moment: nginx's keepalive_time, or another limit."""
+    """Claim losses at one age, but not at one moment: nginx's keepalive_time, or another limit."""
     for cause in ("closed_announced", "closed_idle", "reset", "closed_awaiting"):
-        cells, age_s = table.of(cause), table.left_of(cause).age_s
+        cells, age_s = table.of(cause), table.unclaimed_of(cause).age_s
         announced = cause == "closed_announced"
         width = table.gap_s + 1 if announced else 0.0
         span = mode(age_s, max(width, 1.0, 0.04 * (age_s.quantile(0.5) or 0.0)), _MIDDLE)
@@ -165,7 +165,7 @@ def _is_spread(cells: list[LossCell], age_s: Histogram, ages: tuple[float, float
     low = max(bounds(bucket(int(ages[0])))[0], age_s.least)
     high = min(bounds(bucket(int(ages[1])))[1], age_s.greatest)
     ordered = sorted(cells, key=lambda cell: cell.to_s)
-    upto = list(itertools.accumulate(cell.left for cell in ordered))
+    upto = list(itertools.accumulate(cell.unclaimed for cell in ordered))
     first, last = (ordered[bisect.bisect_left(upto, share * upto[-1])].to_s for share in (0.1, 0.9))
     return last - first >= max(4.0, 2 * (high - low))
 
@@ -174,8 +174,8 @@ def forgotten(table: LossTable) -> None:
     """Claim what ended at a heartbeat after a long pause: a middle box had forgotten the connection."""
     for cause in ("reset", "closed_awaiting"):
         cells = table.of(cause)
-        edge = idle_edge(table.gap_s, pooled(cells).idle_s) if left(cells) >= FEWEST else None
-        if edge is not None and (cause != "reset" or asked(cells) >= 0.5):
+        edge = idle_edge(table.gap_s, pooled(cells).idle_s) if unclaimed(cells) >= FEWEST else None
+        if edge is not None and (cause != "reset" or share_awaiting(cells) >= 0.5):
             found = reason("box_reset", "box_forgot", low=edge, high=edge, for_s=loss_causes.in_seconds(edge), gap_s=table.gap_s)
             table.claim(cells, found, where=("idle_s", edge, math.inf))
 
@@ -185,5 +185,5 @@ def closed_at_once(table: LossTable) -> None:
     for cause in ("closed_awaiting", "reset", "closed_idle"):
         cells = [cell for cell in table.of(cause) if cell.without_request()]
         young = within(pooled(cells).age_s, 0, 0)
-        if young >= max(FEWEST, NEARLY_ALL * left(table.of(cause))):
+        if young >= max(FEWEST, NEARLY_ALL * unclaimed(table.of(cause))):
             table.claim(cells, reason("closed_at_once"), where=("age_s", 0, 0))

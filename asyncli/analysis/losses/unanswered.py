@@ -14,7 +14,7 @@ from typing import Literal
 from asyncli.analysis.constants import FEWEST, NEARLY_ALL, PART
 from asyncli.analysis.losses.likelihood import idle_edge, one_of, within
 from asyncli.analysis.losses.server_evidence import Evidence, ServerEvidence
-from asyncli.analysis.losses.table import LossCell, LossTable, Reason, left, pooled, reason
+from asyncli.analysis.losses.table import LossCell, LossTable, Reason, pooled, reason, unclaimed
 from asyncli.findings import loss_causes
 from asyncli.findings.latency import NoAnswers
 from asyncli.records import Tick
@@ -44,61 +44,61 @@ def _stretches(table: LossTable) -> list[list[LossCell]]:
 def _explain_silence(table: LossTable, cells: list[LossCell]) -> Reason:
     """Why listening connections received nothing."""
     server, since_s, to_s = table.server, cells[0].from_s - table.timeout_s + 1.0, cells[-1].from_s
-    if server.about(max(since_s, 0.0), to_s, left(cells)).stopped:
-        return reason("server_stalled", "stopped_speaking", certain=True, server=server.called)
+    if server.about(max(since_s, 0.0), to_s, unclaimed(cells)).stopped:
+        return reason("server_stalled", "stopped_speaking", certain=True, server=server.label)
     # A connection that opens receives a handshake, which is no event.
     heard = sum(tick.bytes_received for _, tick in table.run.ticks_between(since_s, to_s) if not tick.opened)
-    return reason("unheard", "others_heard" if heard else "nobody_heard", server=server.called)
+    return reason("unheard", "others_heard" if heard else "nobody_heard", server=server.label)
 
 
 def _explain(table: LossTable, cells: list[LossCell]) -> Reason | None:
     """Why heartbeats were not answered, or None."""
-    server, count = table.server, left(cells)
+    server, count = table.server, unclaimed(cells)
     if 2 * _of_ticks(cells, "spoke") >= count:
         if part := _part_of_an_answer(table, cells):
             return reason("answers_in_part", part=part)
-        return reason("answered_otherwise", server=server.called)
+        return reason("answered_otherwise", server=server.label)
     from_s, to_s = cells[0].from_s, cells[-1].to_s
     # When the first and the last of these heartbeats were sent.
     asked_s = from_s - table.timeout_s + 1.0
     until_s = max(cells[-1].from_s - table.timeout_s, asked_s + 2.0)
     if table.totals.whole.answered / max(1, len(table.run.ticks)) * (until_s - asked_s) < 3.0:
-        # Of three expected answers none comes by chance one time in twenty (e^-3). With fewer heartbeats the time up to the last
-        # loss counts.
+        # Three expected answers are missing by chance one time in twenty (e^-3). With fewer, the time to the last loss counts.
         until_s = max(until_s, to_s - 1.0)
     meanwhile, asked = ([tick for _, tick in table.run.ticks_between(asked_s + 0.9, end_s)] for end_s in (to_s, until_s))
     never = within(pooled(cells).requests, 0, 0) > NEARLY_ALL * count
     if sum(tick.answered for tick in asked) < PART * count:
         return _nobody_answered(table, cells, meanwhile, asked, server.about(max(asked_s, 0.0), until_s, count), never)
-    found = server.about(max(asked_s, 0.0), to_s, count)
     if never:
         return _never(table, "others_")
+    found = server.about(max(asked_s, 0.0), to_s, count)
     edge = idle_edge(table.gap_s, pooled(cells).idle_s, waited_s=table.timeout_s)
     if edge is not None:
         kept = min(found.excess or 0, count) if 2 * (found.excess or 0) >= count else 0
-        counts = f", and {server.called} still counts {format_count(kept)} of them as open" if kept else ""
+        counts = f", and {server.label} still counts {format_count(kept)} of them as open" if kept else ""
         for_s = loss_causes.in_seconds(edge)
         return reason("silent_drop", certain=kept > 0, low=edge, high=edge + 1, for_s=for_s, counts=counts)
     if count < FEWEST:
         return None
-    # Lost connections retransmit too, first after TCP_RTO_MIN, 0.2 s: only more than that are the others'.
-    of_the_dead = count * (1.0 + math.log2(max(1.0, table.timeout_s / 0.2)))
+    # Lost connections retransmit too, first after TCP_RTO_MIN, 0.2 s: others must have retransmitted as many.
+    of_the_lost = count * (1.0 + math.log2(max(1.0, table.timeout_s / 0.2)))
     resent = 0 if server.local else found.resent or 0
-    if found.segments and resent >= 2 * of_the_dead:
+    if found.segments and resent >= 2 * of_the_lost:
         return reason("packets_lost", share=resent / (resent + found.segments))
     slow = max((answered_within_us(tick, 0.99) for tick in meanwhile), default=0.0) / 1e6
     if 2 * slow >= table.timeout_s:
-        return reason("server_slow", server=server.called, up_to_s=slow)
+        return reason("server_slow", server=server.label, up_to_s=slow)
     workers = server.workers(from_s)
     if workers > 1 and one_of(workers, count, server.held(asked_s)) and to_s - from_s <= table.gap_s + 3.0:
-        return reason("worker_stalled", server=server.called, workers=workers)
+        return reason("worker_stalled", server=server.label, workers=workers)
     return None
 
 
 def _nobody_answered(
     table: LossTable, cells: list[LossCell], meanwhile: Sequence[Tick], asked: Sequence[Tick], found: Evidence, never: bool
 ) -> Reason | None:
-    name, count, sent = table.server.called, left(cells), sum(tick.sent for tick in asked)
+    """Why no heartbeat was answered, or None. ``never``: none of the lost connections was ever answered."""
+    name, count, sent = table.server.label, unclaimed(cells), sum(tick.sent for tick in asked)
     if no_route := sum(tick.failures.get("unreachable", 0) for tick in meanwhile):
         return reason("path_cut", "no_route", certain=True, connects=format_many(no_route, "connect"))
     why = why_silent(table.server, found, sent, 2 * _of_ticks(cells, "acknowledged") >= count)
@@ -109,8 +109,7 @@ def _nobody_answered(
     if why == "slow":
         return reason("answers_late", server=name, requests=format_many(found.requests or 0, "request"))
     if why == "page_answered":
-        none = found.requests is not None and found.requests <= PART * sent and sent >= FEWEST
-        return reason("path_cut", why, counted=" and counted no request" if none else "")
+        return reason("path_cut", why)
     if table.server.local and never:
         return _never(table, "never_")
     return reason("server_stalled", "nobody_answered", server=name) if count >= FEWEST else None
@@ -126,7 +125,7 @@ def _never(table: LossTable, others: str) -> Reason:
     whole = table.totals.whole
     shook = whole.tls is not None or (whole.protocol is not None and whole.protocol.handshake_us.count)
     did = "answered" if shook else "accepted"
-    return reason(f"never_{did}", f"{others}{did}", server=table.server.called)
+    return reason(f"never_{did}", f"{others}{did}", server=table.server.label)
 
 
 def why_silent(server: ServerEvidence, found: Evidence, sent: int, acknowledged: bool = False) -> NoAnswers:
@@ -148,7 +147,7 @@ def why_silent(server: ServerEvidence, found: Evidence, sent: int, acknowledged:
 def cut_short(table: LossTable) -> None:
     """Claim what was closed within an answer: more bytes came than complete answers have."""
     cells = table.of("closed_awaiting")
-    if left(cells) >= FEWEST and (part := _part_of_an_answer(table, cells)) is not None:
+    if unclaimed(cells) >= FEWEST and (part := _part_of_an_answer(table, cells)) is not None:
         table.claim(cells, reason("cut_short", part=part))
 
 
@@ -164,13 +163,11 @@ def _part_of_an_answer(table: LossTable, cells: Sequence[LossCell]) -> float | N
     ticks = {id(cell.tick): cell.tick for cell in alone}.values()
     if not size or not alone:
         return None
-    part = sum(tick.bytes_received - tick.answered * size for tick in ticks) / (left(alone) * size)
+    part = sum(tick.bytes_received - tick.answered * size for tick in ticks) / (unclaimed(alone) * size)
     return part if PART <= part <= 1.0 else None
 
 
 def answered_within_us(tick: Tick, q: float) -> float:
-    """A quantile (us) of the answered latencies: unanswered heartbeats are in the histogram too, as the longest (not in files of
-    older versions).
-    """
+    """A quantile (us) of the answered latencies. Newer histograms contain unanswered heartbeats too, as the longest."""
     every = tick.latency_us.count
     return (tick.latency_us.quantile(q * min(1.0, tick.answered / every)) or 0.0) if every else 0.0
