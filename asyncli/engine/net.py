@@ -219,7 +219,11 @@ class PollNet(RealNet):
         return self._set.poll(math.ceil(wait_s * 1000))[:most]
 
     def close(self, handle: int, abort: bool) -> None:
-        self._forget(handle)
+        if handle in self._watched:
+            self._watched.discard(handle)
+            self._set.unregister(handle)
+        if (kept := self._kept.pop(handle, None)) is not None:
+            kept.detach()
         super().close(handle, abort)
 
     def replace(self, handle: int, destination: int, source: int) -> int:
@@ -235,10 +239,3 @@ class PollNet(RealNet):
             except OSError:
                 pass  # reset by the peer
         return super().replace(handle, destination, source)
-
-    def _forget(self, handle: int) -> None:
-        if handle in self._watched:
-            self._watched.discard(handle)
-            self._set.unregister(handle)
-        if (kept := self._kept.pop(handle, None)) is not None:
-            kept.detach()

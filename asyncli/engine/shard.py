@@ -15,8 +15,9 @@ from asyncli.engine.spread import Destination, Spread
 from asyncli.expected import unescaped
 from asyncli.mqtt_values import CLIENT_ID
 from asyncli.plan import Plan
-from asyncli.protocols import new_protocol, new_reader
-from asyncli.protocols.interface import Protocol, Reader
+from asyncli.protocols import new_protocol
+from asyncli.protocols.http1 import Scanner
+from asyncli.protocols.interface import Protocol
 from asyncli.protocols.words import Http2Words, HttpWords, MqttWords, StreamWords, TcpWords, WebSocketWords, Words
 from asyncli.records import Finding, Tick
 from asyncli.template import Data, Fields
@@ -105,9 +106,9 @@ class LoadShard(msgspec.Struct, frozen=True, tag=True):
 
     http2: ClassVar[bool] = False
 
-    def new_reader(self) -> Reader:
+    def new_reader(self) -> Scanner:
         """A reader of one answer."""
-        return new_reader(self.method)
+        return Scanner(self.method)
 
     @property
     def may_repeat(self) -> bool:
@@ -317,8 +318,15 @@ class HostFinding(msgspec.Struct, tag=True):
     finding: Finding
 
 
+_encode = msgspec.msgpack.Encoder().encode
 Down = Start | Drain | Stop | Adopt | Alive
 Up = Ready | Ticked | WorkerLost | WorkerReplaced | WorkerSilent | WorkerBack | Failed | ProcessUsage | HostFinding
+
+
+def frame(message: Shard | LoadShard | Down | Up) -> bytes:
+    """A message as it goes through a pipe: four bytes of length, then msgpack."""
+    payload = _encode(message)
+    return len(payload).to_bytes(4, "little") + payload
 
 
 class SilentWorkers:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from asyncli.protocols.http1 import Http1, Scanner
-from asyncli.protocols.interface import Protocol, Reader
+from asyncli.protocols.http1 import Http1
+from asyncli.protocols.interface import Protocol
 from asyncli.protocols.words import Http2Words, HttpWords, MqttWords, StreamWords, TcpWords, WebSocketWords, Words
 from asyncli.template import Fields
 
@@ -40,8 +40,3 @@ def new_protocol(words: Words, entropy: Callable[[int], bytes], fields: Fields) 
             from asyncli.protocols.mqtt import Mqtt
 
             return Mqtt(words, fields)
-
-
-def new_reader(method: str) -> Reader:
-    """A reader of one answer of a bench."""
-    return Scanner(method)

@@ -2,7 +2,7 @@
 
 A server's answers to the same request are equal bytes until its Date header changes. So a destination's last whole answer is
 remembered, and a read that continues a train of copies of it is counted by one comparison in C, whatever its length; only other
-bytes go to the protocol's reader. The counts are the same either way.
+bytes go to the scanner. The counts are the same either way.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from collections.abc import Callable
 
 import msgspec
 
-from asyncli.protocols.interface import Event, ProtocolError, Reader
+from asyncli.protocols.http1 import Scanner
+from asyncli.protocols.interface import Event, ProtocolError
 
 # Longer answers are not remembered: a train of them would cost more memory than it saves time.
 MOST_REMEMBERED = 65_536
@@ -56,7 +57,7 @@ class AmidCopy(msgspec.Struct, frozen=True, eq=False):
 class AmidAnswer(msgspec.Struct, eq=False):
     """The stream is in the middle of another answer. ``raw``: its bytes so far, None if too long to remember."""
 
-    reader: Reader
+    reader: Scanner
     raw: bytes | None
 
 
@@ -75,7 +76,7 @@ Run = tuple[Event, int]
 class Replies:
     """The answers of one destination to one request. ``longest_read``: the most bytes in a read."""
 
-    def __init__(self, new_reader: Callable[[], Reader], longest_read: int) -> None:
+    def __init__(self, new_reader: Callable[[], Scanner], longest_read: int) -> None:
         self._new_reader, self._longest_read = new_reader, longest_read
         #: By meaning and length.
         self.tallies: dict[tuple[Event, int], Tally] = {}
@@ -103,7 +104,7 @@ class Replies:
         """The stream has ended: the answer if its body lasts to the end, else None."""
         return state.reader.end() if isinstance(state, AmidAnswer) else None
 
-    def _read(self, reader: Reader, raw: bytes | None, data: bytes) -> tuple[list[Run], State, bool]:
+    def _read(self, reader: Scanner, raw: bytes | None, data: bytes) -> tuple[list[Run], State, bool]:
         runs: list[Run] = []
         while True:
             try:

@@ -111,20 +111,15 @@ def _offered_in(request: bytes) -> frozenset[bytes]:
 
 
 class _Upgrade(Grant):
-    """The answer to a request to upgrade."""
+    """Reads the answer to an upgrade request, with the checks of section 4.1."""
 
     def __init__(self, accept: bytes, offered: frozenset[bytes], refusals: Refusals) -> None:
         super().__init__((101,), refusals)
         self._accept, self._offered = accept, offered
 
     def feed(self, data: bytes) -> AnswerHead | None:
-        granted = super().feed(data)
-        if granted is not None:
-            self._require(granted)
-        return granted
-
-    def _require(self, granted: AnswerHead) -> None:
-        """The checks of section 4.1."""
+        if (granted := super().feed(data)) is None:
+            return None
         fields = granted.fields
         upgrade, connection = granted.field(b"upgrade"), granted.field(b"connection")
         if upgrade.strip() != b"websocket" or b"upgrade" not in map(bytes.strip, connection.split(b",")):
@@ -134,6 +129,7 @@ class _Upgrade(Grant):
         chosen = fields.get(b"sec-websocket-protocol", [])
         if not set(chosen) <= self._offered or len(chosen) > 1:
             raise ProtocolError("a subprotocol that was not offered")
+        return granted
 
 
 class ServerFrames:
