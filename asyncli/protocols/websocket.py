@@ -201,13 +201,13 @@ class ServerFrames:
 
     def _head(self, data: bytes, at: int) -> int | None:
         """Read a frame's head; returns the start of a data frame's payload or the end of a control frame; None: incomplete."""
-        there = len(data) - at
-        if there < 2:
+        available = len(data) - at
+        if available < 2:
             return None
         first, size = data[at], data[at + 1]
         opcode, fin = first & OPCODE, bool(first & _FIN)
         if first & RESERVED:
-            self._of_extension(first)
+            self._check_reserved_bits(first)
         if size & _MASKED:
             raise ProtocolError("a masked frame from the server")
         if opcode & CONTROL:
@@ -219,7 +219,7 @@ class ServerFrames:
         at += 2
         if size > _MOST_CONTROL:
             width = 2 if size == 126 else 8
-            if there < 2 + width:
+            if available < 2 + width:
                 return None
             size = int.from_bytes(data[at : at + width])
             if size >> 63 or size <= (_MOST_CONTROL if width == 2 else 0xFFFF):
@@ -233,7 +233,7 @@ class ServerFrames:
             self._take(b"", fin)
         return at
 
-    def _of_extension(self, first: int) -> None:
+    def _check_reserved_bits(self, first: int) -> None:
         raise ProtocolError("a frame with reserved bits set, though no extension was agreed on")
 
     def _control(self, opcode: int, fin: bool, size: int, data: bytes, at: int) -> int | None:

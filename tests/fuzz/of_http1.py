@@ -11,7 +11,7 @@ from chance import ODD_BYTES, maybe, mutated, several
 
 from asyncli.protocols.http1 import MOST_HEAD_BYTES, Scanner
 from asyncli.protocols.interface import Event, ProtocolError
-from asyncli.protocols.replies import Garbled, Replies, State
+from asyncli.protocols.replies import Malformed, Replies, State
 
 
 class Case(NamedTuple):
@@ -193,7 +193,7 @@ def replied(method: str, parts: list[bytes]) -> _Answers:
     for part in parts:
         runs, state, over = replies.take(state, part)
         found += [response for response, count in runs for _ in range(count)]
-        if isinstance(state, Garbled):
+        if isinstance(state, Malformed):
             return found, "refused"
         if over:
             return found, "closed"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from asyncli.protocols.http1 import Scanner
 from asyncli.protocols.interface import Event
-from asyncli.protocols.replies import MOST_REMEMBERED, AmidCopy, Replies
+from asyncli.protocols.replies import MOST_REMEMBERED, PartialCopy, Replies
 
 HEAD = b"HTTP/1.1 200 OK\r\n"
 SMALL = HEAD + b"Content-Length: 5\r\nDate: now\r\n\r\nhello"
@@ -16,7 +16,7 @@ def test_a_train_of_the_same_answer_is_counted_by_one_comparison() -> None:
     assert replies.take(None, SMALL) == ([(Event(200, True, 5), 1)], None, False)
     runs, state, _ = replies.take(None, SMALL * 1000 + SMALL[:7])
     assert runs == [(Event(200, True, 5), 1000)]
-    assert isinstance(state, AmidCopy)
+    assert isinstance(state, PartialCopy)
     assert state.at == 7
     # The date changes in the middle of a train: the new answer becomes the known one.
     runs, state, _ = replies.take(state, SMALL[7:] + LATER * 3)
