@@ -11,15 +11,13 @@ from abc import abstractmethod
 from asyncli.core.life import ANNOUNCED, EOF, MALFORMED, event_of
 from asyncli.engine.bench_connections import UNBOUNDED, WATCH, LoadConnections
 from asyncli.engine.bench_counts import count, us_between
-from asyncli.engine.net import HUNG_UP, PEER_CLOSED, WRITABLE, Net
+from asyncli.engine.net import HUNG_UP, MOST_PENDING, PEER_CLOSED, WRITABLE, Net
 from asyncli.engine.shard import LoadShard
 from asyncli.protocols.interface import Event
 from asyncli.protocols.replies import Malformed
 from asyncli.records import Ended, Tick
 
 MOST_EVENTS = 256
-# Half of a listen backlog of nginx's default, 511.
-_MOST_PENDING = 256
 NEVER = float("inf")
 
 
@@ -87,7 +85,7 @@ class Load(LoadConnections):
         return self._sweep_s if self.over else max(0.0, self._next_instant() - self._net.clock())
 
     def _next_instant(self) -> float:
-        room = len(self._connecting) < _MOST_PENDING
+        room = len(self._connecting) < MOST_PENDING
         return min(self._next_sweep, self._stop_at, self._slots.next_due if room else NEVER)
 
     def turn(self, events: list[tuple[int, int]]) -> None:
@@ -100,7 +98,7 @@ class Load(LoadConnections):
             self.stop("time")
             return
         self._use_all_free(now)
-        while self._slots.next_due <= now and len(self._connecting) < _MOST_PENDING:
+        while self._slots.next_due <= now and len(self._connecting) < MOST_PENDING:
             self._use_slot(self._slots.pop(), now)
             now = self._net.clock()
         if now >= self._next_sweep:

@@ -33,7 +33,7 @@ from asyncli.core.life import (
 )
 from asyncli.core.wheel import Wheel
 from asyncli.engine.addresses import Addresses
-from asyncli.engine.net import READABLE, WRITABLE, Net
+from asyncli.engine.net import MOST_PENDING, READABLE, WRITABLE, Net
 from asyncli.engine.shard import Shard
 from asyncli.engine.spread import share
 from asyncli.protocols import interface
@@ -42,8 +42,6 @@ from asyncli.protocols.words import HttpWords
 from asyncli.records import Deaths, ProtocolCounts, Tick
 from asyncli.text import brief
 
-# Pending connects of a worker: half of nginx's default listen backlog of 511. More would only queue in the kernel.
-MOST_PENDING = 256
 # Pending connects to an address that never answered, if another of its name does: an unreachable address must not hold up the
 # ramp for a connect timeout.
 _MOST_UNPROVEN = MOST_PENDING // 4

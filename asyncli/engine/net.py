@@ -23,6 +23,8 @@ from asyncli.core.life import DEADLINE
 from asyncli.engine.spread import Destination, sources_for
 from asyncli.records import Tick
 
+#: Pending connects of a worker: half of nginx's default listen backlog of 511. More would only queue in the kernel.
+MOST_PENDING = 256
 #: PEER_CLOSED: the peer has closed its end; reported only where it is watched.
 READABLE, WRITABLE, PEER_CLOSED = select.EPOLLIN, select.EPOLLOUT, select.EPOLLRDHUP
 #: The same, or the connection is broken, which is always reported.
