@@ -38,7 +38,7 @@ _GOODBYE_S = 1.0
 _READ_BYTES = 8192
 # The beginning of an answer that is shown.
 _SHOWN_BYTES = 40
-_FORCE = "a soak goes on with --force"
+_FORCE = "a soak starts anyway with --force"
 
 
 class Certificate(msgspec.Struct, frozen=True):
