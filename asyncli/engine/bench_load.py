@@ -132,7 +132,7 @@ class Load(LoadConnections):
     # -- answers
 
     def _serve(self, events: list[tuple[int, int]]) -> None:  # noqa: PLR0915 - a call costs as much as its work
-        """The hot path."""
+        """Read and count answers, and send the next requests: the hot path."""
         net, odd, most, counts = self._net, self._slow, self._read, self._counts
         recv, send, clock = net.recv, net.send, net.clock
         pending, since, served, known_at, destination = self._pending, self._since, self._served, self._known, self._destination

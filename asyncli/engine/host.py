@@ -53,7 +53,7 @@ _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _TURN_S, _AWAITING_S, _STALL_S = 0.5, 0.1, 1.0
 # How long after its second a slow worker's tick is awaited; the counts of a later one are added to the next second.
 PATIENCE_S = 0.7
-# A lost worker of a soak is replaced, unless it ended this soon after its start, this often in a row: then its fault is its own.
+# A lost worker of a soak is replaced, unless its predecessors ended this soon after their start, this often in a row.
 _SHORT_LIFE_S, _MOST_REPLACED = 10.0, 3
 # A running worker without a tick for this long is stopped or stuck: its connections are no longer known.
 SILENCE_S = 5.0
