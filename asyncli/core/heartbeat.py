@@ -12,17 +12,13 @@ _MIX1, _MIX2, _GOLDEN = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB, 0x9E3779B97F4A7C
 SHORTEST_SLEEP_S = 1.0
 
 
-def mix(value: int) -> int:
-    """64 bits in, 64 well-mixed bits out."""
-    value = ((value ^ (value >> 30)) * _MIX1) & _MASK
-    value = ((value ^ (value >> 27)) * _MIX2) & _MASK
-    return value ^ (value >> 31)
-
-
 def fraction(seed: int, connection: int, number: int) -> float:
     """A number in [0, 1), uniform over connections and numbers, fixed by the three arguments."""
     # Connection and number share one word; 2^24 beats at a second each are half a year.
-    return mix((seed + ((connection << 24) ^ number) * _GOLDEN) & _MASK) * 2.0**-64
+    value = (seed + ((connection << 24) ^ number) * _GOLDEN) & _MASK
+    value = ((value ^ (value >> 30)) * _MIX1) & _MASK
+    value = ((value ^ (value >> 27)) * _MIX2) & _MASK
+    return (value ^ (value >> 31)) * 2.0**-64
 
 
 def sleep_s(seed: int, connection: int, beat: int, keepalive_s: float) -> float:

@@ -26,7 +26,7 @@ OTHER_ERROR = "another error"
 ABORTS = (DEADLINE, TLS_DEADLINE, MALFORMED)
 
 #: (state, event) -> cause. In CONNECTING and HANDSHAKE the cause is a failure (never established), later a death.
-#: A pair that is missing cannot happen; OTHER_ERROR stands for kernel errors without a name here.
+#: Any other pair is "other": OTHER_ERROR stands for kernel errors without a name here.
 CAUSES: dict[tuple[int, str], str] = {
     (CONNECTING, REFUSED): "refused",
     (CONNECTING, RESET): "refused",
@@ -37,7 +37,6 @@ CAUSES: dict[tuple[int, str], str] = {
     (CONNECTING, DEADLINE): "connect_timeout",
     (CONNECTING, TLS_DEADLINE): "tls_timeout",
     (CONNECTING, TLS_FAILED): "tls_failed",
-    (CONNECTING, OTHER_ERROR): "other",
     (HANDSHAKE, EOF): "handshake_refused",
     (HANDSHAKE, RESET): "handshake_refused",
     (HANDSHAKE, ANNOUNCED): "handshake_refused",
@@ -45,7 +44,6 @@ CAUSES: dict[tuple[int, str], str] = {
     (HANDSHAKE, DEADLINE): "handshake_timeout",
     (HANDSHAKE, UNREACHABLE): "handshake_timeout",
     (HANDSHAKE, TLS_FAILED): "tls_failed",
-    (HANDSHAKE, OTHER_ERROR): "other",
     (IDLE, EOF): "closed_idle",
     (IDLE, RESET): "reset",
     (IDLE, ANNOUNCED): "closed_announced",
@@ -53,7 +51,6 @@ CAUSES: dict[tuple[int, str], str] = {
     (IDLE, UNREACHABLE): "heartbeat_timeout",
     (IDLE, DEADLINE): "heartbeat_timeout",
     (IDLE, TLS_FAILED): "tls_failed",
-    (IDLE, OTHER_ERROR): "other",
     (AWAITING, EOF): "closed_awaiting",
     (AWAITING, RESET): "reset",
     (AWAITING, ANNOUNCED): "closed_announced",
@@ -61,7 +58,6 @@ CAUSES: dict[tuple[int, str], str] = {
     (AWAITING, UNREACHABLE): "heartbeat_timeout",
     (AWAITING, MALFORMED): "protocol_error",
     (AWAITING, TLS_FAILED): "tls_failed",
-    (AWAITING, OTHER_ERROR): "other",
 }
 
 #: Causes of attempts that never established, and of established connections that ended: the contract's names.
@@ -106,4 +102,4 @@ def event_of(error_number: int | None) -> str:
 
 def cause(state: int, event: str) -> str:
     """The cause when a connection ends in ``state`` by ``event``."""
-    return CAUSES.get((state, event)) or CAUSES.get((state, OTHER_ERROR), "other")
+    return CAUSES.get((state, event), "other")

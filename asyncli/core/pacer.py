@@ -83,27 +83,27 @@ class ReopenPacer:
         # As in the ramp, a batch may open at once.
         self._burst_s = ramp.batch * self._every_s
         self._next = 0.0
-        self._booked: set[int] = set()
+        self._reserved: set[int] = set()
 
     def wait_until(self, row: int, now: float, *, room: bool, continues: bool) -> float | None:
         """When to try again to open ``row``; None: open it now. ``room``: one more connect may be pending. ``continues``: the
         attempt was paced already, at another address of its name; an unreachable address must not stretch the ramp.
         """
-        booked = row in self._booked
+        reserved = row in self._reserved
         following = max(self._next, now - self._burst_s) + self._every_s
-        if room and (booked or continues or self._next <= now):
-            if booked:
-                self._booked.remove(row)
+        if room and (reserved or continues or self._next <= now):
+            if reserved:
+                self._reserved.remove(row)
             elif not continues:
                 self._next = following
             return None
-        self._booked.add(row)
+        self._reserved.add(row)
         self._next = following
         return max(following, now + _GRAIN_S)
 
     def forget(self, row: int) -> None:
         """Drop the reservation of ``row``."""
-        self._booked.discard(row)
+        self._reserved.discard(row)
 
 
 class BeatPacer:

@@ -56,7 +56,7 @@ class LoadConnections(ABC):
         self._written: list[float] = []
         self._served: list[int] = []
         self._slot: list[int] = []  # -1: no connection of ours
-        self._place: list[int] = []
+        self._destination: list[int] = []
         self._slow: set[int] = set()
         # Only for handles in _slow.
         self._connecting: dict[int, float] = {}
@@ -74,7 +74,7 @@ class LoadConnections(ABC):
     # -- the loops differ in these
 
     @abstractmethod
-    def _claim(self, now: float, place: int, served: int) -> tuple[float, int]:
+    def _claim(self, now: float, destination: int, served: int) -> tuple[float, int]:
         """Take the next requests for a connection that has served ``served``: (start of their latency, number)."""
 
     @abstractmethod
@@ -104,7 +104,7 @@ class LoadConnections(ABC):
 
     def _write(self, handle: int, since: float, many: int, now: float) -> None:
         """Write ``many`` requests, whose latency counts from ``since``."""
-        data = self._requests[self._place[handle]] * many
+        data = self._requests[self._destination[handle]] * many
         self._count_sent(handle, since, many, len(data), now)
         try:
             taken = self._net.send(handle, data)
@@ -149,18 +149,18 @@ class LoadConnections(ABC):
         """Return the handle to the fast path, if nothing keeps it off. An answer too long to remember is stored as b"", like the
         end of a stream: only the slow path can tell them apart.
         """
-        if handle not in self._fresh and handle not in self._state and self._known[self._place[handle]].data:
+        if handle not in self._fresh and handle not in self._state and self._known[self._destination[handle]].data:
             self._slow.discard(handle)
 
     # -- connections
 
     def _connect(self, slot: int) -> None:
-        net, place = self._net, self._slots.place[slot]
+        net, destination = self._net, self._slots.destination[slot]
         began = net.clock()
         number = self._slots.begin(slot)
-        claimed = self._claim(began, place, 0) if self._asks_at_once else (began, 0)
+        claimed = self._claim(began, destination, 0) if self._asks_at_once else (began, 0)
         try:
-            handle = net.connect(place, number * self._shard.workers + self._worker)
+            handle = net.connect(destination, number * self._shard.workers + self._worker)
         except OSError as error:
             self._put_back(claimed, began)
             self._connect_failed(slot, event_of(error.errno), began)
@@ -183,11 +183,11 @@ class LoadConnections(ABC):
 
     def _alloc_row(self, handle: int, slot: int) -> None:
         while handle >= len(self._slot):
-            for column in (self._pending, self._since, self._written, self._served, self._place):
+            for column in (self._pending, self._since, self._written, self._served, self._destination):
                 column.append(0)
             self._slot.append(-1)
         self._pending[handle] = self._served[handle] = 0
-        self._slot[handle], self._place[handle] = slot, self._slots.place[slot]
+        self._slot[handle], self._destination[handle] = slot, self._slots.destination[slot]
         self._slow.add(handle)
 
     def _connected(self, handle: int, began: float, claimed: tuple[float, int], watched: int) -> None:
@@ -195,7 +195,7 @@ class LoadConnections(ABC):
         net, slot = self._net, self._slot[handle]
         now = net.clock()
         since, many = claimed
-        data = self._requests[self._place[handle]] * many
+        data = self._requests[self._destination[handle]] * many
         try:
             taken = net.send(handle, data)
         except OSError as error:
@@ -257,10 +257,10 @@ class LoadConnections(ABC):
         deaths.requests.add(served)
         if event == ANNOUNCED and served:
             # A pipeline then sends no more requests on one connection.
-            place = self._place[handle]
-            if served == self._last_limits[place]:
-                self._limits[place] = served
-            self._last_limits[place] = served
+            destination = self._destination[handle]
+            if served == self._last_limits[destination]:
+                self._limits[destination] = served
+            self._last_limits[destination] = served
         begun = begun or handle in self._state
         if pending and (begun or not served or event in (DEADLINE, MALFORMED) or not self._shard.may_repeat):
             asked.failed[why] = asked.failed.get(why, 0) + 1

@@ -41,16 +41,16 @@ class LoadCounts:
         self.connect_us: dict[int, int] = {}
         self.per_connection: dict[int, int] = {}  # answers of a connection that has ended -> connections
 
-    def answers(self, event: Event, many: int, place: int) -> None:
+    def answers(self, event: Event, many: int, destination: int) -> None:
         """Count ``many`` equal answers of a destination."""
-        tick, asked, target = self.tick, self.asked, self._targets[place]
+        tick, asked, target = self.tick, self.asked, self._targets[destination]
         tick.answered += many
         tick.by_status[event.status] = tick.by_status.get(event.status, 0) + many
         asked.body_bytes += many * event.body_bytes
         asked.by_target[target] = asked.by_target.get(target, 0) + many
-        if self._lengths[place] is None:
-            self._lengths[place] = event.body_bytes
-        if event.body_bytes != self._lengths[place]:
+        if self._lengths[destination] is None:
+            self._lengths[destination] = event.body_bytes
+        if event.body_bytes != self._lengths[destination]:
             asked.other_length += many
         if event.keep_alive:
             asked.keepalive += many
@@ -66,12 +66,12 @@ class LoadCounts:
             self.rounds = 0
         # Each came in one read on an open connection: in a closed loop latency, processing and waiting are equal.
         at_once = Histogram()
-        for place, replies in enumerate(self._replies):
+        for destination, replies in enumerate(self._replies):
             for tally in replies.tallies.values():
                 if many := sum(tally.by_us.values()) + tally.untimed:
                     at_once.add_counts(tally.by_us)
                     tick.bytes_received += many * tally.size
-                    self.answers(tally.event, many, place)
+                    self.answers(tally.event, many, destination)
                     tally.by_us.clear()
                     tally.untimed = 0
         for counts, histogram in (

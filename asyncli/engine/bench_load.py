@@ -11,15 +11,13 @@ from abc import abstractmethod
 from asyncli.core.life import ANNOUNCED, EOF, MALFORMED, event_of
 from asyncli.engine.bench_connections import UNBOUNDED, WATCH, LoadConnections
 from asyncli.engine.bench_counts import count, us_between
-from asyncli.engine.net import HUNG_UP, PEER_CLOSED, WRITABLE, Net
+from asyncli.engine.net import HUNG_UP, MOST_PENDING, PEER_CLOSED, WRITABLE, Net
 from asyncli.engine.shard import LoadShard
 from asyncli.protocols.interface import Event
-from asyncli.protocols.replies import Garbled
+from asyncli.protocols.replies import Malformed
 from asyncli.records import Ended, Tick
 
 MOST_EVENTS = 256
-# Half of a listen backlog of nginx's default, 511.
-_MOST_PENDING = 256
 NEVER = float("inf")
 
 
@@ -87,7 +85,7 @@ class Load(LoadConnections):
         return self._sweep_s if self.over else max(0.0, self._next_instant() - self._net.clock())
 
     def _next_instant(self) -> float:
-        room = len(self._connecting) < _MOST_PENDING
+        room = len(self._connecting) < MOST_PENDING
         return min(self._next_sweep, self._stop_at, self._slots.next_due if room else NEVER)
 
     def turn(self, events: list[tuple[int, int]]) -> None:
@@ -100,7 +98,7 @@ class Load(LoadConnections):
             self.stop("time")
             return
         self._use_all_free(now)
-        while self._slots.next_due <= now and len(self._connecting) < _MOST_PENDING:
+        while self._slots.next_due <= now and len(self._connecting) < MOST_PENDING:
             self._use_slot(self._slots.pop(), now)
             now = self._net.clock()
         if now >= self._next_sweep:
@@ -134,10 +132,10 @@ class Load(LoadConnections):
     # -- answers
 
     def _serve(self, events: list[tuple[int, int]]) -> None:  # noqa: PLR0915 - a call costs as much as its work
-        """The hot path."""
+        """Read and count answers, and send the next requests: the hot path."""
         net, odd, most, counts = self._net, self._slow, self._read, self._counts
         recv, send, clock = net.recv, net.send, net.clock
-        pending, since, served, known_at, place = self._pending, self._since, self._served, self._known, self._place
+        pending, since, served, known_at, destination = self._pending, self._since, self._served, self._known, self._destination
         closed_loop, only, sent = self._closed_loop, self._only_ask, 0
         deep, short = self._shard.pipeline > 1, self._shard.short and closed_loop
         answered_at = self._last_answer
@@ -154,7 +152,7 @@ class Load(LoadConnections):
                 self._end(handle, event_of(error.errno))
                 continue
             now = clock()
-            known = known_at[place[handle]]
+            known = known_at[destination[handle]]
             answer = known.data
             if data == answer:
                 many = 1
@@ -222,8 +220,8 @@ class Load(LoadConnections):
 
     def _take_answers(self, handle: int, data: bytes, now: float, what: int) -> None:
         """Count the answers that ``data`` completes, and send the next requests."""
-        place = self._place[handle]
-        replies = self._replies[place]
+        destination = self._destination[handle]
+        replies = self._replies[destination]
         state, first_byte = self._state.pop(handle, (None, now))
         if not data:
             last = replies.end(state)
@@ -233,7 +231,7 @@ class Load(LoadConnections):
             return
         self._counts.tick.bytes_received += len(data)
         runs, state, over = replies.take(state, data)
-        self._known[place] = replies.known
+        self._known[destination] = replies.known
         unasked = False
         for event, many in runs:
             wanted = min(many, self._pending[handle])
@@ -241,7 +239,7 @@ class Load(LoadConnections):
                 self._answered(handle, event, wanted, first_byte, now)
             unasked = unasked or wanted < many
             first_byte = now
-        if unasked or isinstance(state, Garbled) or (state is not None and not self._pending[handle]):
+        if unasked or isinstance(state, Malformed) or (state is not None and not self._pending[handle]):
             self._end(handle, MALFORMED)
         elif over:
             self._end(handle, ANNOUNCED, what)
@@ -259,7 +257,7 @@ class Load(LoadConnections):
         self._pending[handle] -= many
         self._outstanding -= many
         self._served[handle] += many
-        counts.answers(event, many, self._place[handle])
+        counts.answers(event, many, self._destination[handle])
         count(counts.whole_us, us_between(since, now), many)
         # Processing time excludes the connect and the time before the write, which the latency includes.
         since = self._written[handle] if not self._closed_loop else since

@@ -20,11 +20,11 @@ class ClosedLoop(Load):
     def __init__(self, shard: LoadShard, worker: int, net: Net) -> None:
         super().__init__(shard, worker, net, kept=True)
 
-    def _claim(self, now: float, place: int, served: int) -> tuple[float, int]:
+    def _claim(self, now: float, destination: int, served: int) -> tuple[float, int]:
         # The depth of the pipeline, or what the server allows a connection.
-        if served > self._limits[place]:
-            self._limits[place] = UNBOUNDED
-        room = min(self._shard.pipeline, max(1, self._limits[place] - served))
+        if served > self._limits[destination]:
+            self._limits[destination] = UNBOUNDED
+        room = min(self._shard.pipeline, max(1, self._limits[destination] - served))
         if self._resend:
             since, many = self._resend.popleft()
             if many > room:
@@ -43,7 +43,7 @@ class ClosedLoop(Load):
         if self._shard.pipeline > 1:
             self.pause_s += (min(_LONGEST_PAUSE_S, _PAUSE * (now - self._since[handle])) - self.pause_s) / 8
         if self._todo or self._resend:
-            since, many = self._claim(now, self._place[handle], self._served[handle])
+            since, many = self._claim(now, self._destination[handle], self._served[handle])
             self._write(handle, since, many, now)
         else:
             self._free.append(handle)
@@ -65,8 +65,8 @@ class ClosedLoop(Load):
         if fresh is None or handle in self._unsent or handle in self._state:
             return False
         net, slot, slots, counts = self._net, self._slot[handle], self._slots, self._counts
-        clock, place = net.clock, self._place[handle]
-        last = self._replies[place].last
+        clock, destination = net.clock, self._destination[handle]
+        last = self._replies[destination].last
         try:
             data = net.recv(handle, self._read)
         except OSError as error:
@@ -96,7 +96,7 @@ class ClosedLoop(Load):
         slots.connects = number = slots.connects + 1
         began = clock()
         try:
-            other = net.replace(handle, place, number * self._shard.workers + self._worker)
+            other = net.replace(handle, destination, number * self._shard.workers + self._worker)
         except OSError as error:
             self._free_answered_row(handle)
             self._connect_failed(slot, event_of(error.errno), began)
@@ -107,7 +107,7 @@ class ClosedLoop(Load):
             self._alloc_row(other, slot)
             self._connected(other, began, (began, 1), 0)
             return True
-        now, ask = clock(), self._requests[place]
+        now, ask = clock(), self._requests[destination]
         try:
             taken = net.send(handle, ask)
         except OSError as error:

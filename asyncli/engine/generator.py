@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import os
 import signal
-import struct
 import sys
 from collections.abc import AsyncIterator
 
@@ -26,11 +25,11 @@ from asyncli.engine.shard import (
     Up,
     WorkerLost,
     WorkerReplaced,
+    frame,
 )  # fmt: skip
 from asyncli.errors import EngineError
 from asyncli.secret_variables import for_child
 
-_encode = msgspec.msgpack.Encoder().encode
 _up: msgspec.msgpack.Decoder[Up] = msgspec.msgpack.Decoder(Up)
 # Sixty forks, each with a heap to copy on write, take a second on a slow machine; after this long something hangs.
 _START_S = 60.0
@@ -131,7 +130,7 @@ class Generator:
         assert process.stdin is not None
         with contextlib.suppress(OSError, RuntimeError):
             if process.returncode is None:
-                process.stdin.write(_frame(Stop()))
+                process.stdin.write(frame(Stop()))
             process.stdin.close()
         ending = asyncio.create_task(self._ended(process))
         try:
@@ -158,7 +157,7 @@ class Generator:
     def _send(self, message: Shard | LoadShard | Down) -> None:
         if self._process is not None and self._process.stdin is not None and self._process.returncode is None:
             with contextlib.suppress(OSError, RuntimeError):
-                self._process.stdin.write(_frame(message))
+                self._process.stdin.write(frame(message))
 
     async def _receive(self) -> Up | None:
         if self._process is None:
@@ -167,8 +166,8 @@ class Generator:
         pipe = self._process.stdout
         assert pipe is not None
         try:
-            head = await pipe.readexactly(4)
-            return _up.decode(await pipe.readexactly(struct.unpack("<I", head)[0]))
+            size = int.from_bytes(await pipe.readexactly(4), "little")
+            return _up.decode(await pipe.readexactly(size))
         except (asyncio.IncompleteReadError, ConnectionError):
             return None
 
@@ -191,8 +190,3 @@ def _kill(process: asyncio.subprocess.Process) -> None:
     for fd in (1, 2):
         if (pipe := transport.get_pipe_transport(fd)) is not None:
             pipe.close()
-
-
-def _frame(message: Shard | LoadShard | Down) -> bytes:
-    payload = _encode(message)
-    return struct.pack("<I", len(payload)) + payload

@@ -33,7 +33,7 @@ from asyncli.core.life import (
 )
 from asyncli.core.wheel import Wheel
 from asyncli.engine.addresses import Addresses
-from asyncli.engine.net import READABLE, WRITABLE, Net
+from asyncli.engine.net import MOST_PENDING, READABLE, WRITABLE, Net
 from asyncli.engine.shard import Shard
 from asyncli.engine.spread import share
 from asyncli.protocols import interface
@@ -42,8 +42,6 @@ from asyncli.protocols.settings import HttpSettings
 from asyncli.records import Deaths, ProtocolCounts, Tick
 from asyncli.text import brief
 
-# Pending connects of a worker: half of nginx's default listen backlog of 511. More would only queue in the kernel.
-MOST_PENDING = 256
 # Pending connects to an address that never answered, if another of its name does: an unreachable address must not hold up the
 # ramp for a connect timeout.
 _MOST_UNPROVEN = MOST_PENDING // 4
@@ -128,7 +126,7 @@ class HeldConnections:
         live, proven, failed_at = addresses.live, addresses.proven, addresses.failed_at
         connect, send, watch, clock = net.connect, net.send, net.watch, net.clock
         local, beat, heartbeat, shakes = self._shard.local, self._beats_at_once, self._heartbeat, self._handshake is not None
-        made: list[tuple[int, int, float]] = []
+        connected: list[tuple[int, int, float]] = []
         bytes_sent, now = 0, clock()
         for number, row in enumerate(rows, self._number(rows.start)):
             turn, place = divmod(number, len(live))
@@ -164,13 +162,13 @@ class HeldConnections:
                 early = True
             now = clock()
             if not early:
-                made.append((row, number, now))
+                connected.append((row, number, now))
         self.tick.started += len(rows)
         self.tick.bytes_sent += bytes_sent
         if shakes:
-            self._shake_hands(made)
+            self._shake_hands(connected)
         else:
-            self._establish(made, beat)
+            self._establish(connected, beat)
 
     def send_heartbeat(self, row: int, due: float) -> None:
         """Send the heartbeat of an idle row, due at ``due``; the row is not in the wheel."""
@@ -260,10 +258,10 @@ class HeldConnections:
     def begin_drain(self) -> None:
         """From here nothing is sent or opened. A connection that ends is no loss, unless it owes an answer."""
         self.draining = True
-        now, state, heard, ago = self._net.clock(), self.state, self._heard_at, self.tick.heard_ms.add
+        now, state, heard, add_idle_ms = self._net.clock(), self.state, self._heard_at, self.tick.heard_ms.add
         for row in range(self.rows):
             if state[row] == IDLE:
-                ago((now - heard[row]) * 1e3)
+                add_idle_ms((now - heard[row]) * 1e3)
             elif state[row] == BACKOFF:
                 state[row] = DEAD
 
@@ -340,17 +338,17 @@ class HeldConnections:
             self._end(row, event_of(error.errno))
             return
         self.tick.bytes_sent += taken
-        made = [(row, self._number(row), self._net.clock())]
+        connected = [(row, self._number(row), self._net.clock())]
         if shakes:
-            self._shake_hands(made)
+            self._shake_hands(connected)
         else:
-            self._establish(made, beat)
+            self._establish(connected, beat)
 
-    def _shake_hands(self, made: list[tuple[int, int, float]]) -> None:
+    def _shake_hands(self, connected: list[tuple[int, int, float]]) -> None:
         """These rows have sent their handshakes; the peers have another connect timeout to answer."""
         state, connecting, proven = self.state, self.connecting, self.addresses.proven
         established_at, destination = self._established_at, self._destination
-        for row, _, now in made:
+        for row, _, now in connected:
             state[row] = HANDSHAKE
             proven[destination[row]] = True
             established_at[row] = connecting.pop(row)  # until then: the start of its connect
@@ -368,13 +366,13 @@ class HeldConnections:
         if not reply or self._write(row, reply):
             self._establish([(row, self._number(row), now)], beat)
 
-    def _establish(self, made: list[tuple[int, int, float]], beaten: bool) -> None:
-        """These connects succeeded: (row, its connection's number, instant); ``beaten``: the first heartbeat is sent."""
+    def _establish(self, connected: list[tuple[int, int, float]], beat_sent: bool) -> None:
+        """These connects succeeded: (row, its connection's number, instant); ``beat_sent``: the first heartbeat is sent."""
         tick, state, connecting, due, add = self.tick, self.state, self.connecting, self.wheel.due, self.wheel.add
         born, heard, requests, lives, beats = self._established_at, self._heard_at, self._requests, self._lives, self._beats
         connect_us, seed, keepalive_s, retries = tick.connect_us.add, self._seed, self._keepalive_s, self._retries
         aim, proven, failed_at, silence_s = self._destination, self.addresses.proven, self.addresses.failed_at, self._silence_s
-        for row, number, now in made:
+        for row, number, now in connected:
             connect_us((now - connecting.pop(row)) * 1e6)
             if lives[row]:
                 tick.reopened += 1
@@ -386,7 +384,7 @@ class HeldConnections:
                 failed_at.pop(row, None)
             requests[row] = 0
             born[row] = heard[row] = now
-            if beaten:
+            if beat_sent:
                 tick.lateness_us.add(0)
                 state[row] = AWAITING
                 self.awaiting[row] = due[row] = now
@@ -394,9 +392,9 @@ class HeldConnections:
                 state[row] = IDLE
                 if not self.draining:
                     add(row, now + (silence_s or sleep_s(seed, number, beats[row], keepalive_s)))
-        tick.opened += len(made)
-        tick.sent += len(made) if beaten else 0
-        self.held += len(made)
+        tick.opened += len(connected)
+        tick.sent += len(connected) if beat_sent else 0
+        self.held += len(connected)
 
     def _receive(self, row: int, handle: int, awaiting: bool) -> None:
         net, tick = self._net, self.tick

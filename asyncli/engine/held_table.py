@@ -15,8 +15,8 @@ from heapq import heappop, heappush
 from asyncli.core import life
 from asyncli.core.life import IDLE
 from asyncli.core.pacer import BeatPacer, RampPacer, ReopenPacer
-from asyncli.engine.held_connections import MOST_PENDING, HeldConnections
-from asyncli.engine.net import Net
+from asyncli.engine.held_connections import HeldConnections
+from asyncli.engine.net import MOST_PENDING, Net
 from asyncli.engine.shard import Shard
 from asyncli.records import Tick
 

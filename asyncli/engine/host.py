@@ -16,7 +16,6 @@ import resource
 import select
 import signal
 import socket
-import struct
 import sys
 import time
 import traceback
@@ -43,6 +42,7 @@ from asyncli.engine.shard import (
     WorkerLost,
     WorkerReplaced,
     WorkerSilent,
+    frame,
 )  # fmt: skip
 from asyncli.engine.ticks import without_held
 from asyncli.engine.worker import MOST_MESSAGE, run_worker
@@ -53,7 +53,7 @@ _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _TURN_S, _AWAITING_S, _STALL_S = 0.5, 0.1, 1.0
 # How long after its second a slow worker's tick is awaited; the counts of a later one are added to the next second.
 PATIENCE_S = 0.7
-# A lost worker of a soak is replaced, unless it ended this soon after its start, this often in a row: then its fault is its own.
+# A lost worker of a soak is replaced, unless its predecessors ended this soon after their start, this often in a row.
 _SHORT_LIFE_S, _MOST_REPLACED = 10.0, 3
 # A running worker without a tick for this long is stopped or stuck: its connections are no longer known.
 SILENCE_S = 5.0
@@ -168,7 +168,7 @@ class WorkerHost:
         if not data:
             return False
         self._buffer += data
-        while len(self._buffer) >= 4 and len(self._buffer) >= 4 + (size := struct.unpack("<I", self._buffer[:4])[0]):
+        while len(self._buffer) >= 4 and len(self._buffer) >= 4 + (size := int.from_bytes(self._buffer[:4], "little")):
             message, self._buffer = self._buffer[4 : 4 + size], self._buffer[4 + size :]
             order = _decode_down(message)
             if isinstance(order, Alive):
@@ -328,10 +328,9 @@ class WorkerHost:
         self._emit(Ticked(gathered))
 
     def _emit(self, message: Up) -> None:
-        payload = _encode(message)
-        frame = struct.pack("<I", len(payload)) + payload
-        while frame:
-            frame = frame[os.write(1, frame) :]
+        data = frame(message)
+        while data:
+            data = data[os.write(1, data) :]
 
     def end(self) -> None:
         """Close the links, so that the workers end; kill those that still run after 2 s."""
@@ -354,8 +353,8 @@ def main() -> NoReturn:
     die_with_parent()  # if the parent has ended already, so has its end of the pipe
     _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    head = _read_exactly(4)
-    shard = msgspec.msgpack.decode(_read_exactly(struct.unpack("<I", head)[0]), type=Shard | LoadShard)
+    size = int.from_bytes(_read_exactly(4), "little")
+    shard = msgspec.msgpack.decode(_read_exactly(size), type=Shard | LoadShard)
     with contextlib.suppress(ImportError):
         import uvloop  # noqa: F401  (loaded once here, shared by every worker)
     host = WorkerHost(shard)

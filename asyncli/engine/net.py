@@ -23,6 +23,8 @@ from asyncli.core.life import DEADLINE
 from asyncli.engine.spread import Destination, sources_for
 from asyncli.records import Tick
 
+#: Pending connects of a worker: half of nginx's default listen backlog of 511. More would only queue in the kernel.
+MOST_PENDING = 256
 #: PEER_CLOSED: the peer has closed its end; reported only where it is watched.
 READABLE, WRITABLE, PEER_CLOSED = select.EPOLLIN, select.EPOLLOUT, select.EPOLLRDHUP
 #: The same, or the connection is broken, which is always reported.
@@ -219,7 +221,11 @@ class PollNet(RealNet):
         return self._set.poll(math.ceil(wait_s * 1000))[:most]
 
     def close(self, handle: int, abort: bool) -> None:
-        self._forget(handle)
+        if handle in self._watched:
+            self._watched.discard(handle)
+            self._set.unregister(handle)
+        if (kept := self._kept.pop(handle, None)) is not None:
+            kept.detach()
         super().close(handle, abort)
 
     def replace(self, handle: int, destination: int, source: int) -> int:
@@ -235,10 +241,3 @@ class PollNet(RealNet):
             except OSError:
                 pass  # reset by the peer
         return super().replace(handle, destination, source)
-
-    def _forget(self, handle: int) -> None:
-        if handle in self._watched:
-            self._watched.discard(handle)
-            self._set.unregister(handle)
-        if (kept := self._kept.pop(handle, None)) is not None:
-            kept.detach()

@@ -23,7 +23,7 @@ class OpenLoop(Load):
         self._kept, self._rate = not shard.short, shard.rate
         self._due = 0  # instants served
         # Slots that can connect when an instant is due.
-        self._idle: deque[int] = deque(() if self._kept else range(len(self._slots.place)))
+        self._idle: deque[int] = deque(() if self._kept else range(len(self._slots.destination)))
 
     def _instant(self) -> float:
         """When the next request is due."""
@@ -35,7 +35,7 @@ class OpenLoop(Load):
         following = super()._next_instant()
         return min(following, self._instant()) if self._free or self._idle else following
 
-    def _claim(self, now: float, place: int, served: int) -> tuple[float, int]:
+    def _claim(self, now: float, destination: int, served: int) -> tuple[float, int]:
         since = self._instant()
         if self._resend:
             self._resend.popleft()
@@ -70,7 +70,7 @@ class OpenLoop(Load):
                 self._note_lateness(due, now, queued)
             if self._kept:
                 handle = self._free.popleft()
-                since, many = self._claim(now, self._place[handle], self._served[handle])
+                since, many = self._claim(now, self._destination[handle], self._served[handle])
                 self._write(handle, since, many, now)
             else:
                 self._connect(self._idle.popleft())

@@ -27,7 +27,7 @@ from asyncli.protocols.proxy_header import ProxyHeader
 from asyncli.records import ProtocolCounts
 from asyncli.template import Data
 from asyncli.text import printable
-from asyncli.values import Target, TlsOptions
+from asyncli.values import Target
 
 # The first handshake of a process loads libraries, and other programs only slow a handshake down: the fastest of several counts.
 _TIMES = 10
@@ -38,7 +38,7 @@ _GOODBYE_S = 1.0
 _READ_BYTES = 8192
 # The beginning of an answer that is shown.
 _SHOWN_BYTES = 40
-_FORCE = "a soak goes on with --force"
+_FORCE = "a soak starts anyway with --force"
 
 
 class Certificate(msgspec.Struct, frozen=True):
@@ -297,7 +297,8 @@ def _explain(error: Exception, plan: Plan, target: Target, address: Destination)
     if reason in ("wrong version number", "http request", "record layer failure", "packet length too long"):
         return f"port {target.port} does not speak TLS; write {plain}://, or its {secure} port"
     if "protocol version" in reason or reason in ("unsupported protocol", "no protocols available", "wrong ssl version"):
-        return f"no version of TLS in common ({_versions(plan.tls_options)} allowed here); see --tls-min and --tls-max"
+        allowed = " to ".join(dict.fromkeys((plan.tls_min or "1.2", plan.tls_max or "1.3")))
+        return f"no version of TLS in common ({allowed} allowed here); see --tls-min and --tls-max"
     if reason in ("alert handshake failure", "no cipher match", "no shared cipher"):
         return "no cipher suite in common, or it requires a certificate; see --tls-ciphers, --client-cert and its log"
     if refuses_ours(reason):
@@ -307,10 +308,6 @@ def _explain(error: Exception, plan: Plan, target: Target, address: Destination)
     elif not reason or reason == "unexpected eof while reading":
         reason = "the server closed the connection" if isinstance(error, ssl.SSLError | ConnectionError) else str(error)
     return f"the TLS handshake failed ({reason}); {see}"
-
-
-def _versions(options: TlsOptions) -> str:
-    return " to ".join(dict.fromkeys((options.tls_min or "1.2", options.tls_max or "1.3")))
 
 
 def _certificate(plan: Plan, target: Target, address: Destination) -> Certificate | None:

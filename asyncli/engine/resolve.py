@@ -14,14 +14,7 @@ from pathlib import Path
 
 import psutil
 
-from asyncli.engine.spread import (
-    Destination,
-    Route,
-    Spread,
-    loopback_sources,
-    sources_wanted,
-    workers_needed,
-)
+from asyncli.engine.spread import Destination, Route, Spread, loopback_sources, sources_wanted, workers_needed
 from asyncli.errors import HostError, PlanError
 from asyncli.places import look_up
 from asyncli.plan import Plan

@@ -13,7 +13,7 @@ from asyncli.core.ramp import Ramp
 from asyncli.engine.spread import Destination, Spread
 from asyncli.plan import Plan
 from asyncli.protocols.http1 import Scanner
-from asyncli.protocols.interface import Protocol, Reader
+from asyncli.protocols.interface import Protocol
 from asyncli.protocols.settings import Http2Settings, Settings, request_head, settings_of
 from asyncli.records import Finding, Tick
 from asyncli.template import Data, Fields
@@ -98,7 +98,7 @@ class LoadShard(msgspec.Struct, frozen=True, tag=True):
 
     http2: ClassVar[bool] = False
 
-    def new_reader(self) -> Reader:
+    def new_reader(self) -> Scanner:
         """A reader of one answer."""
         return Scanner(self.method)
 
@@ -269,8 +269,15 @@ class HostFinding(msgspec.Struct, tag=True):
     finding: Finding
 
 
+_encode = msgspec.msgpack.Encoder().encode
 Down = Start | Drain | Stop | Adopt | Alive
 Up = Ready | Ticked | WorkerLost | WorkerReplaced | WorkerSilent | WorkerBack | Failed | ProcessUsage | HostFinding
+
+
+def frame(message: Shard | LoadShard | Down | Up) -> bytes:
+    """A message as it goes through a pipe: four bytes of length, then msgpack."""
+    payload = _encode(message)
+    return len(payload).to_bytes(4, "little") + payload
 
 
 class SilentWorkers:

@@ -15,7 +15,7 @@ class Slots:
         self._shard, destinations = shard, shard.destinations
         numbers = range(worker, shard.connections, shard.workers)
         #: By slot: its destination, and its connections in a row that failed or served nothing.
-        self.place = [number % len(destinations) for number in numbers]
+        self.destination = [number % len(destinations) for number in numbers]
         self.retries = bytearray(len(numbers))
         # Slots without a connection, by the instant of their connect.
         self._due: list[tuple[float, int]] = [(0.0, slot) for slot in range(len(numbers))] if waiting else []
@@ -52,7 +52,7 @@ class Slots:
         return started
 
     def established(self, slot: int) -> None:
-        self.proven[self.place[slot]] = True
+        self.proven[self.destination[slot]] = True
         if self._tried:
             self._tried.pop(slot, None)
 
@@ -61,15 +61,15 @@ class Slots:
 
         False: it connects at once, since no connect to this address ever succeeded. True: the attempt failed; back off.
         """
-        place = self.place[slot]
-        same_name = self._same_name[place]
+        destination = self.destination[slot]
+        same_name = self._same_name[destination]
         tried = self._tried.pop(slot, 0) + 1
         if len(same_name) > 1:
-            proven = [one for one in same_name if self.proven[one] and one != place]
-            following = same_name[(same_name.index(place) + 1) % len(same_name)]
-            self.place[slot] = proven[slot % len(proven)] if proven else following
-            if not self.proven[place] and reached:
-                self._refusing.add(place)
+            proven = [one for one in same_name if self.proven[one] and one != destination]
+            following = same_name[(same_name.index(destination) + 1) % len(same_name)]
+            self.destination[slot] = proven[slot % len(proven)] if proven else following
+            if not self.proven[destination] and reached:
+                self._refusing.add(destination)
                 if tried < len(same_name):
                     self._tried[slot] = tried
                     self.connect_at(slot, now)

@@ -126,7 +126,7 @@ class TlsNet:
         """recv() off the fast path."""
         if handle in self._handshakes:
             raise BlockingIOError(errno.EAGAIN, "")  # only send() continues a handshake
-        if (early := self._early.pop(handle, b"")):
+        if early := self._early.pop(handle, b""):
             self._leave_slow_path(handle)
             return early
         if handle in self._ended:

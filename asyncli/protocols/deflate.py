@@ -106,7 +106,7 @@ class _DeflatedFrames(ServerFrames):
             self._compressed, self._inflated_bytes = bool(data[at] & _RSV1), 0
         return super()._head(data, at)
 
-    def _of_extension(self, first: int) -> None:
+    def _check_reserved_bits(self, first: int) -> None:
         if first & RESERVED != _RSV1 or first & CONTROL or not first & OPCODE:
             raise ProtocolError("a frame with reserved bits that the extension does not allow")
 

@@ -203,8 +203,8 @@ class Scanner:
         return end
 
     def _take_body(self, most: int) -> int:
-        there = len(self._buffer) - self._at
-        taken = there if there < most else most
+        available = len(self._buffer) - self._at
+        taken = available if available < most else most
         self._at += taken
         self._body_bytes += taken
         return taken

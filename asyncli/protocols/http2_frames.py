@@ -87,9 +87,9 @@ class FrameReader:
     """
 
     __slots__ = (
-        "_acknowledged", "_answered", "_asks", "_beats_by_head", "_block", "_buffer", "_ends", "_goaway", "_held", "_last", "_of",
-        "_open", "_pinged", "_replies", "_settled", "_status", "_stream", "_why", "awaited", "gone", "later", "lost", "read",
-        "shakes", "shrinks",
+        "_acknowledged", "_answered", "_asks", "_beats_by_head", "_block", "_block_stream", "_buffer", "_ends", "_goaway",
+        "_held", "_last", "_open", "_pinged", "_replies", "_settled", "_status", "_stream", "_why", "awaited", "gone", "later",
+        "lost", "read", "shakes", "shrinks",
     )  # fmt: skip
 
     def __init__(
@@ -105,7 +105,7 @@ class FrameReader:
         self._buffer = b""
         self._status = 0  # of an answer to a HEAD that has begun
         self._block: bytearray | None = None  # the header block so far
-        self._of, self._ends = 0, False  # its stream, and whether that ends with it
+        self._block_stream, self._ends = 0, False  # its stream, and whether that ends with it
         self._goaway: int | None = None  # the code of a GOAWAY
         self._why = b""  # and its debug data
         self._last = 0  # and the last stream that the server still answers
@@ -144,16 +144,16 @@ class FrameReader:
         self.read = at = 0
         data = self._buffer + data
         while len(data) - at >= _HEAD_BYTES and not self._leaves and not (self.shakes and self._granted):
-            sized, flags, of = struct.unpack_from(">IBI", data, at)
+            sized, flags, stream_id = struct.unpack_from(">IBI", data, at)
             length, kind, end = sized >> 8, sized & 0xFF, at + _HEAD_BYTES + (sized >> 8)
-            if self.shakes and not self._settled and (kind != SETTINGS or flags & ACK or of):
+            if self.shakes and not self._settled and (kind != SETTINGS or flags & ACK or stream_id):
                 _require_more(data)
                 break
             if length > _MOST_PAYLOAD:
                 raise ProtocolError(f"a frame of more than {_MOST_PAYLOAD} bytes")
             if len(data) < end:
                 break
-            self._take(kind, flags, of & MOST_STREAM, data[at + _HEAD_BYTES : end])
+            self._take(kind, flags, stream_id & MOST_STREAM, data[at + _HEAD_BYTES : end])
             self.read, at = self.read + 1, end
         self._buffer = data[at:]
 
@@ -182,11 +182,11 @@ class FrameReader:
             return Event(0, True, kind=NEWS, reply=reply)
         return Event(0, True, kind=ESTABLISHED, reply=reply, rest=self._buffer)
 
-    def _take(self, kind: int, flags: int, of: int, payload: bytes) -> None:
+    def _take(self, kind: int, flags: int, stream_id: int, payload: bytes) -> None:
         """Handle a whole frame; unknown types are ignored."""
-        if self._block is not None and (kind != CONTINUATION or of != self._of):
+        if self._block is not None and (kind != CONTINUATION or stream_id != self._block_stream):
             raise ProtocolError("a block of headers that another frame interrupts")
-        if len(payload) != _LENGTHS.get(kind, len(payload)) or (of and kind in _OF_CONNECTION) or (not of and kind in _OF_STREAM):
+        if len(payload) != _LENGTHS.get(kind, len(payload)) or kind in (_OF_CONNECTION if stream_id else _OF_STREAM):
             raise ProtocolError(f"a frame of type {kind} of a wrong length or stream")
         if kind == PING:
             if flags & ACK:
@@ -205,8 +205,8 @@ class FrameReader:
             raise ProtocolError("a push, though our SETTINGS disable it")
         elif kind == WINDOW_UPDATE and not int.from_bytes(payload) & MOST_STREAM:
             raise ProtocolError("a WINDOW_UPDATE of 0")
-        elif of and kind <= CONTINUATION and kind != PRIORITY:
-            self._take_of_stream(kind, flags, of, payload)
+        elif stream_id and kind <= CONTINUATION and kind != PRIORITY:
+            self._take_of_stream(kind, flags, stream_id, payload)
 
     def _settle(self, flags: int, payload: bytes) -> None:
         if flags & ACK:
@@ -227,13 +227,13 @@ class FrameReader:
         self._settled = True
         self._replies.append(_SETTINGS_ACK)
 
-    def _take_of_stream(self, kind: int, flags: int, of: int, payload: bytes) -> None:
-        if not of & 1 or of > self._stream or (self.shakes and not self._agreed):
+    def _take_of_stream(self, kind: int, flags: int, stream_id: int, payload: bytes) -> None:
+        if not stream_id & 1 or stream_id > self._stream or (self.shakes and not self._agreed):
             raise ProtocolError("a frame of a stream that was never opened")
-        held, opened = self._is_held(of), self._open and of == self._stream
+        held, opened = self._is_held(stream_id), self._open and stream_id == self._stream
         if kind == RST_STREAM:
             if held:
-                self._lose(of, f"RST_STREAM {code}" if (code := int.from_bytes(payload)) <= _MOST_CODE else "RST_STREAM")
+                self._lose(stream_id, f"RST_STREAM {code}" if (code := int.from_bytes(payload)) <= _MOST_CODE else "RST_STREAM")
             elif opened:
                 raise ProtocolError(f"RST_STREAM of code {int.from_bytes(payload)} in place of an answer")
         elif kind == WINDOW_UPDATE:
@@ -241,14 +241,14 @@ class FrameReader:
         elif not (held or opened):
             raise ProtocolError("a frame of a closed stream")
         elif kind == DATA:
-            if of in self.awaited if held else not self._status:
+            if stream_id in self.awaited if held else not self._status:
                 raise ProtocolError("data before the headers")
             if payload or flags & _PADDED:
                 raise ProtocolError("data beyond its window" if held else "data in the answer to a HEAD")
-            self._end(of, flags & END_STREAM)
+            self._end(stream_id, flags & END_STREAM)
         else:
             if kind == HEADERS:
-                self._block, self._of, self._ends = bytearray(), of, bool(flags & END_STREAM)
+                self._block, self._block_stream, self._ends = bytearray(), stream_id, bool(flags & END_STREAM)
                 payload = _unpadded(flags, payload)
             if self._block is None:
                 raise ProtocolError("a CONTINUATION without HEADERS")
@@ -256,11 +256,11 @@ class FrameReader:
             if len(self._block) > MOST_HEAD_BYTES:
                 raise ProtocolError(f"a block of headers of more than {MOST_HEAD_BYTES} bytes")
             if flags & END_HEADERS:
-                self._take_headers(of, bytes(self._block))
+                self._take_headers(stream_id, bytes(self._block))
 
-    def _take_headers(self, of: int, block: bytes) -> None:
-        self._block, status, held = None, status_of(block), self._is_held(of)
-        if of not in self.awaited if held else self._status:
+    def _take_headers(self, stream_id: int, block: bytes) -> None:
+        self._block, status, held = None, status_of(block), self._is_held(stream_id)
+        if stream_id not in self.awaited if held else self._status:
             if not self._ends:
                 raise ProtocolError("trailers that do not end the stream")
         elif status < 100:
@@ -272,33 +272,33 @@ class FrameReader:
         elif not held:
             self._status = status
         else:
-            self.awaited.discard(of)
+            self.awaited.discard(stream_id)
             if status >= 300:
-                self._lose(of, f"status {status}")
+                self._lose(stream_id, f"status {status}")
                 # Cancel the rest of it.
-                self._replies += [] if self._ends else [frame(RST_STREAM, 0, of, _CANCEL.to_bytes(4))]
-        self._end(of, self._ends)
+                self._replies += [] if self._ends else [frame(RST_STREAM, 0, stream_id, _CANCEL.to_bytes(4))]
+        self._end(stream_id, self._ends)
 
-    def _end(self, of: int, ends: int) -> None:
-        if ends and self._is_held(of):
-            self._lose(of, "END_STREAM")
+    def _end(self, stream_id: int, ends: int) -> None:
+        if ends and self._is_held(stream_id):
+            self._lose(stream_id, "END_STREAM")
         elif ends:
             self._open, self._answered = False, True
 
-    def _is_held(self, of: int) -> bool:
-        """Whether ``of`` is or was a held stream."""
-        return self._held > 0 and not (self._open and of == self._stream)
+    def _is_held(self, stream_id: int) -> bool:
+        """Whether this is or was a held stream."""
+        return self._held > 0 and not (self._open and stream_id == self._stream)
 
-    def _lose(self, of: int, why: str) -> None:
+    def _lose(self, stream_id: int, why: str) -> None:
         """Record the loss of a held stream; its later frames are ignored."""
-        self.awaited.discard(of)
-        at = bisect_left(self.later, of)
-        if at < len(self.later) and self.later[at] == of:
+        self.awaited.discard(stream_id)
+        at = bisect_left(self.later, stream_id)
+        if at < len(self.later) and self.later[at] == stream_id:
             # A copy, because a read counts only if all of it is valid.
             self.later = self.later[:]
             del self.later[at]
-        elif of < 2 * self._held and not self.gone >> of // 2 & 1:
-            self.gone |= 1 << of // 2
+        elif stream_id < 2 * self._held and not self.gone >> stream_id // 2 & 1:
+            self.gone |= 1 << stream_id // 2
         else:
             return
         self.lost.append(why)

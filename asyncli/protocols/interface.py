@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
-from typing import Protocol as Interface
 
 import msgspec
 
@@ -97,16 +96,3 @@ class Protocol:
     def forget(self, row: int) -> None:
         """The row's connection is gone."""
         self.partial.pop(row, None)
-
-
-class Reader(Interface):
-    """Reads one answer: ``feed`` until it gives an event; then ``rest`` holds what came after it."""
-
-    @property
-    def rest(self) -> bytes: ...
-
-    def feed(self, data: bytes) -> Event | None: ...
-
-    def end(self) -> Event | None:
-        """The stream has ended: the answer if its body lasts to the end, else None (it was cut)."""
-        ...

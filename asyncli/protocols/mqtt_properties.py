@@ -60,22 +60,22 @@ def utf8(data: bytes, what: str) -> str:
     return text
 
 
-def properties(data: bytes, allowed: frozenset[int], whose: str) -> dict[int, bytes]:
+def properties(data: bytes, allowed: frozenset[int], packet: str) -> dict[int, bytes]:
     """The last value of each property; ``data``: their length and the properties."""
     found: dict[int, bytes] = {}
     try:
         size, at = varying(data, 0)
         if at + size != len(data):
-            raise ProtocolError(f"{whose} whose properties are not as long as they say")
+            raise ProtocolError(f"{packet} whose properties are not as long as they say")
         while at < len(data):
             name, at = varying(data, at)
             if name not in allowed:
-                raise ProtocolError(f"{whose} with the property {name}")
+                raise ProtocolError(f"{packet} with the property {name}")
             if name in found and name not in _REPEATED:
-                raise ProtocolError(f"{whose} with the property {name} twice")
+                raise ProtocolError(f"{packet} with the property {name} twice")
             found[name], at = _value(name, data, at)
     except IncompleteError:
-        raise ProtocolError(f"{whose} whose properties are cut") from None
+        raise ProtocolError(f"{packet} whose properties are cut") from None
     return found
 
 

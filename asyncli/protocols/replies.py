@@ -2,7 +2,7 @@
 
 A server's answers to the same request are equal bytes until its Date header changes. So a destination's last whole answer is
 remembered, and a read that continues a train of copies of it is counted by one comparison in C, whatever its length; only other
-bytes go to the protocol's reader. The counts are the same either way.
+bytes go to the scanner. The counts are the same either way.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from collections.abc import Callable
 
 import msgspec
 
-from asyncli.protocols.interface import Event, ProtocolError, Reader
+from asyncli.protocols.http1 import Scanner
+from asyncli.protocols.interface import Event, ProtocolError
 
 # Longer answers are not remembered: a train of them would cost more memory than it saves time.
 MOST_REMEMBERED = 65_536
@@ -46,28 +47,28 @@ class KnownAnswer:
         return self._train
 
 
-class AmidCopy(msgspec.Struct, frozen=True, eq=False):
+class PartialCopy(msgspec.Struct, frozen=True, eq=False):
     """The stream is ``at`` bytes into a copy of ``known``."""
 
     known: KnownAnswer
     at: int
 
 
-class AmidAnswer(msgspec.Struct, eq=False):
+class PartialAnswer(msgspec.Struct, eq=False):
     """The stream is in the middle of another answer. ``raw``: its bytes so far, None if too long to remember."""
 
-    reader: Reader
+    reader: Scanner
     raw: bytes | None
 
 
-class Garbled(msgspec.Struct, frozen=True):
+class Malformed(msgspec.Struct, frozen=True):
     """The next bytes of the stream are no answer."""
 
     why: str
 
 
 #: The state of a stream between two reads; None between two answers.
-State = AmidCopy | AmidAnswer | Garbled | None
+State = PartialCopy | PartialAnswer | Malformed | None
 #: Equal answers in a row: what each means, and how many.
 Run = tuple[Event, int]
 
@@ -75,7 +76,7 @@ Run = tuple[Event, int]
 class Replies:
     """The answers of one destination to one request. ``longest_read``: the most bytes in a read."""
 
-    def __init__(self, new_reader: Callable[[], Reader], longest_read: int) -> None:
+    def __init__(self, new_reader: Callable[[], Scanner], longest_read: int) -> None:
         self._new_reader, self._longest_read = new_reader, longest_read
         #: By meaning and length.
         self.tallies: dict[tuple[Event, int], Tally] = {}
@@ -86,14 +87,14 @@ class Replies:
     def take(self, state: State, data: bytes) -> tuple[list[Run], State, bool]:
         """The answers that ``data`` (not empty) completes, as runs; the new state; whether the connection is over.
 
-        An answer that announces its connection's end is the last one: bytes after it are ignored. After :class:`Garbled` nothing
-        more can be read.
+        An answer that announces its connection's end is the last one: bytes after it are ignored. After
+        :class:`Malformed` nothing more can be read.
         """
         if state is None and data == self.last.data:
             return [(self.last.event, 1)], None, True
-        if isinstance(state, AmidAnswer):
+        if isinstance(state, PartialAnswer):
             return self._read(state.reader, state.raw, data)
-        known, at = (state.known, state.at) if isinstance(state, AmidCopy) else (self.known, 0)
+        known, at = (state.known, state.at) if isinstance(state, PartialCopy) else (self.known, 0)
         if _goes_on(known, data, at):
             runs, state = _copies(known, at + len(data))
             return runs, state, False
@@ -101,20 +102,20 @@ class Replies:
 
     def end(self, state: State) -> Event | None:
         """The stream has ended: the answer if its body lasts to the end, else None."""
-        return state.reader.end() if isinstance(state, AmidAnswer) else None
+        return state.reader.end() if isinstance(state, PartialAnswer) else None
 
-    def _read(self, reader: Reader, raw: bytes | None, data: bytes) -> tuple[list[Run], State, bool]:
+    def _read(self, reader: Scanner, raw: bytes | None, data: bytes) -> tuple[list[Run], State, bool]:
         runs: list[Run] = []
         while True:
             try:
                 event = reader.feed(data)
             except ProtocolError as error:
-                return runs, Garbled(str(error)), False
+                return runs, Malformed(str(error)), False
             rest = reader.rest if event is not None else b""
             used = len(data) - len(rest)
             raw = None if raw is None or len(raw) + used > MOST_REMEMBERED else raw + data[:used]
             if event is None:
-                return runs, AmidAnswer(reader, raw), False
+                return runs, PartialAnswer(reader, raw), False
             runs.append((event, 1))
             if not event.keep_alive:
                 self.last = self._remember(raw, event, self.last)
@@ -138,7 +139,7 @@ class Replies:
 def _copies(known: KnownAnswer, length: int) -> tuple[list[Run], State]:
     """The runs and the state of ``length`` bytes of copies of ``known``."""
     whole, at = divmod(length, len(known.data))
-    return [(known.event, whole)] if whole else [], AmidCopy(known, at) if at else None
+    return [(known.event, whole)] if whole else [], PartialCopy(known, at) if at else None
 
 
 def _goes_on(known: KnownAnswer, data: bytes, at: int) -> bool:

@@ -111,20 +111,15 @@ def _offered_in(request: bytes) -> frozenset[bytes]:
 
 
 class _Upgrade(Grant):
-    """The answer to a request to upgrade."""
+    """Reads the answer to an upgrade request, with the checks of section 4.1."""
 
     def __init__(self, accept: bytes, offered: frozenset[bytes], refusals: Refusals) -> None:
         super().__init__((101,), refusals)
         self._accept, self._offered = accept, offered
 
     def feed(self, data: bytes) -> AnswerHead | None:
-        granted = super().feed(data)
-        if granted is not None:
-            self._require(granted)
-        return granted
-
-    def _require(self, granted: AnswerHead) -> None:
-        """The checks of section 4.1."""
+        if (granted := super().feed(data)) is None:
+            return None
         fields = granted.fields
         upgrade, connection = granted.field(b"upgrade"), granted.field(b"connection")
         if upgrade.strip() != b"websocket" or b"upgrade" not in map(bytes.strip, connection.split(b",")):
@@ -134,6 +129,7 @@ class _Upgrade(Grant):
         chosen = fields.get(b"sec-websocket-protocol", [])
         if not set(chosen) <= self._offered or len(chosen) > 1:
             raise ProtocolError("a subprotocol that was not offered")
+        return granted
 
 
 class ServerFrames:
@@ -205,13 +201,13 @@ class ServerFrames:
 
     def _head(self, data: bytes, at: int) -> int | None:
         """Read a frame's head; returns the start of a data frame's payload or the end of a control frame; None: incomplete."""
-        there = len(data) - at
-        if there < 2:
+        available = len(data) - at
+        if available < 2:
             return None
         first, size = data[at], data[at + 1]
         opcode, fin = first & OPCODE, bool(first & _FIN)
         if first & RESERVED:
-            self._of_extension(first)
+            self._check_reserved_bits(first)
         if size & _MASKED:
             raise ProtocolError("a masked frame from the server")
         if opcode & CONTROL:
@@ -223,7 +219,7 @@ class ServerFrames:
         at += 2
         if size > _MOST_CONTROL:
             width = 2 if size == 126 else 8
-            if there < 2 + width:
+            if available < 2 + width:
                 return None
             size = int.from_bytes(data[at : at + width])
             if size >> 63 or size <= (_MOST_CONTROL if width == 2 else 0xFFFF):
@@ -237,7 +233,7 @@ class ServerFrames:
             self._take(b"", fin)
         return at
 
-    def _of_extension(self, first: int) -> None:
+    def _check_reserved_bits(self, first: int) -> None:
         raise ProtocolError("a frame with reserved bits set, though no extension was agreed on")
 
     def _control(self, opcode: int, fin: bool, size: int, data: bytes, at: int) -> int | None:

@@ -1,4 +1,4 @@
-"""Pacing as tables: when each batch opens, when each lost row is opened again, and until when a missed beat is put off."""
+"""Pacing as tables: when each batch opens, when each lost row is reopened, and when a missed heartbeat goes out."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ RAMP = Ramp(40, 10, 0.125)
 
 
 def opened(pacer: RampPacer, nows: list[float], most: int = 100) -> list[tuple[float, int, int, bool]]:
-    """What is opened at each of these instants: when, the rows' range, and whether again."""
+    """The openings at each of these instants: (instant, first row, end of rows, again)."""
     seen = []
     for now in nows:
         while pacer.next_instant <= now:
@@ -29,9 +29,9 @@ def opened(pacer: RampPacer, nows: list[float], most: int = 100) -> list[tuple[f
         # On time; late, the second batch follows at twice the pace (0.125 s in place of 0.25); early, nothing.
         (False, None, True, [0.0, 0.125, 0.25, 0.375], [(0.125, 0, 10, False), (0.375, 10, 20, False)]),
         (False, None, True, [1.0, 1.1, 1.125], [(1.0, 0, 10, False), (1.125, 10, 20, False)]),
-        # All opened again by a run that is resumed: no faster than the ramp.
+        # A resumed run reopens all: no faster than the ramp.
         (True, None, True, [1.0, 1.125, 1.25], [(1.0, 0, 10, True), (1.25, 10, 20, True)]),
-        # In the place of a worker that was lost at 0.25 s, the first batch was open; without reopen it stays lost.
+        # Replacing a worker that was lost at 0.25 s: the first batch was open; without reopen it stays lost.
         (False, 0.25, True, [0.25, 0.375, 0.5], [(0.25, 0, 10, True), (0.5, 10, 20, False)]),
         (False, 0.25, False, [0.25, 0.375, 0.5], [(0.375, 10, 20, False)]),
     ],
@@ -61,7 +61,7 @@ def test_lost_rows_are_opened_again_at_the_ramps_pace() -> None:
     waits = [pacer.wait_until(row, 5.0, room=True, continues=False) for row in range(13)]
     assert waits[:11] == [None] * 11
     assert waits[11:] == [pytest.approx(5.02), pytest.approx(5.03)]
-    # Who has booked a place has it, others wait behind it; an attempt that goes on needs none.
+    # A row with a reservation opens, others wait behind it; a continued attempt needs none.
     assert pacer.wait_until(11, 5.02, room=True, continues=False) is None
     assert pacer.wait_until(20, 5.02, room=True, continues=True) is None
     assert pacer.wait_until(21, 5.02, room=True, continues=False) == pytest.approx(5.04)
@@ -88,7 +88,7 @@ def test_missed_beats_go_out_at_twice_their_pace_and_a_busy_moment_misses_none()
 
 @pytest.mark.parametrize("turn_s", [0.15, 0.4])
 def test_a_process_that_is_always_late_sends_all_that_is_due(turn_s: float) -> None:
-    """It has the CPU only every so often: heartbeats are late by that and by no more."""
+    """It gets the CPU only every ``turn_s``: heartbeats are late by that and no more."""
     pacer, due, now, worst = BeatPacer(), 0.0, 0.0, 0.0
     while now < 60.0:
         now += turn_s

@@ -1,4 +1,4 @@
-"""Ramp and jitter: exact instants, equal shares, and a schedule that does not know how many workers there are."""
+"""Ramp and jitter: exact instants, equal shares, and a schedule that does not depend on the number of workers."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_causes_are_the_contract_s_names() -> None:
         assert why in (FAILURES if state in (CONNECTING, HANDSHAKE) else DEATHS)
     assert cause(CONNECTING, event_of(99)) == "no_ports"
     assert cause(CONNECTING, event_of(24)) == "no_descriptors"
-    # A Unix socket's path that is gone, and a server that went while a connect waited for it.
+    # A Unix socket's path that is gone, and a server that ended while a connect waited.
     assert [cause(CONNECTING, event_of(one)) for one in (2, 107)] == ["refused"] * 2
     assert cause(CONNECTING, event_of(12345)) == "other"
 
@@ -108,6 +108,6 @@ def test_processes_and_sources_follow_from_limits() -> None:
 
 
 @given(st.integers(1, 500), st.integers(1, 30), st.integers(0, 6), st.floats(-1, 60))
-def test_what_is_due_by_an_instant(connections: int, batch: int, plateaus: int, t_s: float) -> None:
+def test_connections_due_by_an_instant(connections: int, batch: int, plateaus: int, t_s: float) -> None:
     ramp = Ramp(connections, batch, 0.05, plateaus, 2.0)
     assert ramp.opened_by(t_s) == sum(ramp.size(j) for j in range(ramp.batches) if ramp.due_s(j) < t_s)

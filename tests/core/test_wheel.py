@@ -41,7 +41,7 @@ def test_agrees_with_a_sorted_list(steps: list[tuple[str, int, float]], start: f
             assert upcoming <= min(model.values()) + 1e-6
 
 
-def test_rows_added_while_popping_are_given_when_due() -> None:
+def test_rows_added_while_popping_are_popped_when_due() -> None:
     wheel = Wheel(3, 10.0, 0.0)
     wheel.add(0, 0.05)
     seen = []
@@ -53,7 +53,7 @@ def test_rows_added_while_popping_are_given_when_due() -> None:
     assert len(wheel) == 0
 
 
-def test_twelve_hours_of_nothing_cost_no_walk() -> None:
+def test_twelve_idle_hours_cost_no_walk() -> None:
     wheel = Wheel(1, 1800.0, 0.0)
     assert list(wheel.pop_due(43_200.0, 1)) == []
     wheel.add(0, 43_201.0)

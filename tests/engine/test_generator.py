@@ -1,4 +1,4 @@
-"""The generator's processes: what is told of a worker that fails, and an end that leaves nothing behind."""
+"""The generator's processes: messages about a worker that fails, and an end without leftovers."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ async def test_what_the_processes_print_is_read_however_long_its_lines() -> None
     try:
         async with asyncio.timeout(DEADLINE_S):
             await generator.start()
-            # The standard error of the host and of its workers is one pipe, here written to by another process than theirs.
+            # The host and its workers share one pipe as standard error; here this process writes to it.
             with open(f"/proc/{generator.pids[0]}/fd/2", "wb", buffering=0) as pipe:
                 os.set_blocking(pipe.fileno(), False)
                 left = b"x" * (1 << 20) + b"\n" + b"one of many lines\n" * 50_000 + b"MemoryError: " + b"y" * 100_000 + b"\n\n"
@@ -64,7 +64,7 @@ async def test_what_the_processes_print_is_read_however_long_its_lines() -> None
     assert len(message.why) < 1000
 
 
-async def test_a_worker_in_whose_place_none_can_be_started_leaves_the_others_alone() -> None:
+async def test_without_a_replacement_the_other_workers_continue() -> None:
     generator = Generator(soak_shard(2))
     try:
         async with asyncio.timeout(DEADLINE_S):
@@ -82,13 +82,13 @@ async def test_a_worker_in_whose_place_none_can_be_started_leaves_the_others_alo
                     break
     finally:
         await generator.close()
-    # Nobody waits for its share.
+    # Its share counts as drained.
     assert (other.tick.workers, other.tick.drained) == (1, 1)
 
 
 @contextlib.contextmanager
 def no_traceback(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Nothing is left that would raise where nobody hears it."""
+    """No exception is ignored by a finalizer."""
     unraisable: list[str] = []
     monkeypatch.setattr(sys, "unraisablehook", lambda raised: unraisable.append(repr(raised.exc_value)))
     yield
@@ -104,7 +104,7 @@ def test_a_cancelled_close_waits_for_the_end(monkeypatch: pytest.MonkeyPatch, st
         generator = Generator(shard())
         await generator.start()
         pids.extend(generator.pids)
-        # What stands still does not end by itself, and a worker that does keeps the host waiting and its pipes open.
+        # A stopped process does not end by itself; a stopped worker keeps the host waiting and its pipes open.
         os.kill(pids[("host", "worker").index(stopped)], signal.SIGSTOP)
         closing = asyncio.create_task(generator.close())
         for _ in range(times):

@@ -110,7 +110,7 @@ THE_END = [*[(0.0, 0, 0, 7)] * 25, *[(1.0, 7, 0, 7)] * 6]
 
 
 @given(st.integers(1, 3), STEPS)
-def test_every_second_adds_up_and_none_comes_before_its_time(workers: int, steps: list[tuple[float, int, int, int]]) -> None:
+def test_every_second_adds_up_and_none_is_early(workers: int, steps: list[tuple[float, int, int, int]]) -> None:
     with pytest.MonkeyPatch.context() as monkeypatch:
         fleet = Fleet(workers, monkeypatch)
         for lasts, close, kill, hear in [*steps, *THE_END]:

@@ -1,4 +1,4 @@
-"""The closed and the open loop on the simulated network: nothing asked twice unseen, nothing lost, every instant kept."""
+"""The closed and the open loop on the simulated network: every request is counted once, every instant is kept."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def shard(**values: Any) -> LoadShard:
 
 
 def bench(server: SimServer, net: SimNet | None = None, most_s: float = 3600.0, **values: Any) -> tuple[Tick, Asked, SimNet]:
-    """All ticks merged, what a bench counts beyond, and the network as it was left."""
+    """All ticks merged, a bench's further counts, and the network."""
     net, total = net or SimNet(server), Tick()
     for tick in simulate_load(shard(**values), net, most_s=most_s):
         total.merge_counts(tick)
@@ -34,7 +34,7 @@ def bench(server: SimServer, net: SimNet | None = None, most_s: float = 3600.0, 
 
 
 def is_whole(total: Tick, asked: Asked, wanted: int | None) -> None:
-    """Every request that was written was answered, failed, was written again or is in flight; and of those wanted, none is missing."""
+    """Every request sent was answered, failed, resent, or is in flight; and of the ``wanted`` ones none is missing."""
     failed = sum(asked.failed.values())
     assert total.sent == total.answered + asked.resent + failed + asked.in_flight
     assert total.answered == sum(total.by_status.values()) == sum(total.latency_us.counts.values())
@@ -43,13 +43,13 @@ def is_whole(total: Tick, asked: Asked, wanted: int | None) -> None:
         assert total.answered + failed + asked.in_flight + asked.left == wanted
 
 
-def test_a_number_of_requests_is_asked_exactly() -> None:
+def test_a_number_of_requests_is_sent_exactly() -> None:
     total, asked, net = bench(SimServer(), requests=10_000)
     assert (total.answered, total.sent, net.requests, total.opened, net.accepted) == (10_000, 10_000, 10_000, 8, 8)
     assert (asked.keepalive, asked.failed, asked.resent, total.deaths, total.failures) == (10_000, {}, 0, {}, {})
     assert total.bytes_sent == 10_000 * len(ASK)
     is_whole(total, asked, 10_000)
-    # 200 us each way and no time of our own: the first waits for its connection too, but the server only works for 200.
+    # 200 us for each request, none on our side: the first one also waits for its connect, which is no processing time.
     assert (total.latency_us.least, total.latency_us.greatest) == (199, 300)
     assert (asked.processing_us.least, asked.processing_us.greatest) == (199, 200)
     assert asked.last_s == pytest.approx(0.000_1 + 1250 * 0.000_2, rel=1e-3)
@@ -58,7 +58,7 @@ def test_a_number_of_requests_is_asked_exactly() -> None:
 @pytest.mark.parametrize("fin_after_s", [0.0, 1e-6, 0.01])
 @pytest.mark.parametrize("connect_s", [0.0, 0.000_1])
 @pytest.mark.parametrize("local", [True, False])
-def test_a_connection_a_request(fin_after_s: float, connect_s: float, local: bool) -> None:
+def test_one_connection_per_request(fin_after_s: float, connect_s: float, local: bool) -> None:
     total, asked, net = bench(SimServer(fin_after_s=fin_after_s, connect_s=connect_s), requests=1000, short=True, local=local)
     assert (total.answered, total.opened, net.accepted, asked.keepalive) == (1000, 1000, 1000, 0)
     assert (total.deaths, asked.resent) == ({}, 0)
@@ -69,12 +69,12 @@ def test_a_connection_a_request(fin_after_s: float, connect_s: float, local: boo
 
 
 @pytest.mark.parametrize("most", [1, 7, 100])
-def test_the_tail_that_a_limit_cuts_off_is_asked_again_until_the_limit_is_learnt(most: int) -> None:
+def test_requests_beyond_a_limit_are_resent_until_the_limit_is_learnt(most: int) -> None:
     total, asked, net = bench(SimServer(most_requests=most), requests=5000, pipeline=100, connections=4)
     assert total.answered == net.requests == 5000
     assert total.deaths["closed_announced"].count == 5000 // most
     assert set(asked.per_connection.counts) == {most}
-    # Two connections tell the limit; the other two had asked by then.
+    # The limit is learnt from two connections; the other two had sent by then.
     assert asked.resent <= 4 * (100 - min(most, 99))
     is_whole(total, asked, 5000)
 
@@ -96,7 +96,7 @@ def test_each_fault_is_counted_and_no_request_is_lost(server: SimServer, cause: 
     assert asked.ended == {"asked": 1}
     assert (set(total.deaths) == {cause}) == (fails != "none" or not values.get("short"))
     ends = total.deaths[cause].count if total.deaths else 0
-    # An answer that began and was cut, and one waited for in vain, has failed; else only what a connection never answered has.
+    # A request fails if its answer was cut or timed out; else only if its connection never answered.
     unserved = total.deaths[cause].requests.counts.get(0, 0) if total.deaths else 0
     failed = {"none": 0, "each": ends, "first": unserved}[fails]
     assert asked.failed == ({cause: failed} if failed else {})
@@ -107,7 +107,7 @@ def test_each_fault_is_counted_and_no_request_is_lost(server: SimServer, cause: 
 
 
 @pytest.mark.parametrize("values", [{}, {"rate": 200.0}], ids=str)
-def test_what_may_not_be_repeated_fails_and_what_is_repeated_counts_from_the_first_time(values: dict[str, Any]) -> None:
+def test_resent_requests_count_from_the_first_time_and_others_fail(values: dict[str, Any]) -> None:
     class HangsUp(SimNet):
         """Every second request of a connection hangs for 0.3 s, and then the connection ends."""
 
@@ -123,7 +123,7 @@ def test_what_may_not_be_repeated_fails_and_what_is_repeated_counts_from_the_fir
     assert (total.answered, asked.failed) == (40, {})
     assert asked.resent >= 30
     assert total.latency_us.greatest >= 300_000
-    assert total.lateness_us.greatest < 1000  # what is asked again was asked in time
+    assert total.lateness_us.greatest < 1000  # a resent request was in time
     total, asked, _ = bench(SimServer(), HangsUp(SimServer()), requests=40, connections=2, method="POST", **values)
     is_whole(total, asked, 40)
     assert asked.resent == 0
@@ -131,7 +131,7 @@ def test_what_may_not_be_repeated_fails_and_what_is_repeated_counts_from_the_fir
     assert total.answered == 20
 
 
-def test_garbage_fails_what_it_answers_and_what_nobody_asked_for_ends_the_connection() -> None:
+def test_malformed_answers_fail_a_request_and_unsolicited_ones_end_the_connection() -> None:
     class Talks(SimNet):
         def __init__(self, before: bytes, after: bytes) -> None:
             super().__init__(SimServer())
@@ -155,9 +155,9 @@ def test_garbage_fails_what_it_answers_and_what_nobody_asked_for_ends_the_connec
 
 
 @pytest.mark.parametrize("short", [False, True])
-def test_an_answer_before_the_request_is_whole(short: bool) -> None:
+def test_an_answer_before_the_request_is_sent_whole(short: bool) -> None:
     class Early(SimNet):
-        """Takes 100 bytes of a write, and answers the head at once; ``wire`` is what it was sent."""
+        """Takes 100 bytes of a write, and answers the head at once; ``wire``: what it received."""
 
         wire = b""
 
@@ -174,24 +174,24 @@ def test_an_answer_before_the_request_is_whole(short: bool) -> None:
     ask = b"POST / HTTP/1.1\r\nContent-Length: 300\r\n\r\n" + b"x" * 300
     total, asked, _ = bench(SimServer(), net, requests=3, connections=1, method="POST", asks=(ask,), short=short)
     assert (total.answered, asked.failed, asked.resent) == (3, {}, 0)
-    # Whole, one after the other, or not at all: the last one may be cut, since nobody waits for its end.
+    # Each is sent whole before the next; only the last one may be cut.
     if not short:
         assert (ask * 3).startswith(net.wire)
         assert len(net.wire) > 2 * len(ask)
-    assert net.now < 5.0  # and nobody waits for a deadline
+    assert net.now < 5.0  # before any deadline
     is_whole(total, asked, 3)
 
 
 @pytest.mark.parametrize("connections", [1, 8])
 @pytest.mark.parametrize("values", [{}, {"short": True}, {"rate": 100.0}], ids=str)
-def test_of_two_addresses_the_one_that_leads_nowhere_is_left(connections: int, values: dict[str, Any]) -> None:
+def test_of_two_addresses_the_unreachable_one_is_dropped(connections: int, values: dict[str, Any]) -> None:
     class Silent(SimNet):
         nowhere = (0,)
 
         def connect(self, destination: int, source: int) -> int:
             handle = super().connect(destination, source)
             if destination in self.nowhere:
-                self._connections[handle].number = -1  # what was to happen to it does not
+                self._connections[handle].number = -1  # its events are ignored
             return handle
 
     class AllSilent(Silent):
@@ -201,7 +201,7 @@ def test_of_two_addresses_the_one_that_leads_nowhere_is_left(connections: int, v
     rest: dict[str, Any] = {"requests": 100, "connections": connections, "destinations": both, "connect_timeout_s": 2.0}
     total, asked, _ = bench(SimServer(), Silent(SimServer()), **rest, **values)
     assert (total.answered, asked.failed, total.failures) == (100, {}, {})
-    # Asked at a rate, those of eight at the other address have had all the answers before the first one's time is up.
+    # At a rate, with eight connections, those at the other address get all answers before the first one times out.
     assert set(total.dropped) == (set() if connections == 8 and "rate" in values else {0})
     total, asked, net = bench(SimServer(), AllSilent(SimServer()), **rest, **values)
     assert (total.answered, asked.ended, total.dropped, set(total.failures)) == (0, {"gave up": 1}, {}, {"connect_timeout"})
@@ -209,7 +209,7 @@ def test_of_two_addresses_the_one_that_leads_nowhere_is_left(connections: int, v
 
 
 @pytest.mark.parametrize("values", [{}, {"short": True}, {"pipeline": 4}], ids=str)
-def test_the_bytes_of_each_url_are_its_own(values: dict[str, Any]) -> None:
+def test_each_url_has_its_own_request(values: dict[str, Any]) -> None:
     asks = (ASK_ONCE, b"GET /longer HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
     if not values.get("short"):
         asks = (ASK, b"GET /longer HTTP/1.1\r\nHost: x\r\n\r\n")
@@ -232,7 +232,7 @@ def test_the_bytes_of_each_url_are_its_own(values: dict[str, Any]) -> None:
     is_whole(total, asked, 100)
 
 
-def test_why_it_ended_and_what_was_in_flight_then() -> None:
+def test_why_a_bench_ended_and_what_was_in_flight() -> None:
     _, asked, _ = bench(SimServer(), requests=10**9, duration_s=0.5)
     assert (asked.ended, asked.in_flight, asked.failed) == ({"time": 1}, 8, {})
     assert asked.outstanding_us.greatest <= 200
@@ -244,15 +244,15 @@ def test_why_it_ended_and_what_was_in_flight_then() -> None:
     total, asked, _ = bench(SimServer(stalls_s=(0.1, 1e9)), duration_s=0.5, rate=1000.0, timeout_s=5.0)
     assert total.answered + asked.in_flight + asked.overdue == 500
     assert asked.outstanding_us.count == asked.in_flight + asked.overdue == 400
-    # The instants that passed while all eight connections waited: evenly over the last 0.4 s.
+    # The instants that passed while all eight connections waited are spread evenly over the last 0.4 s.
     assert asked.outstanding_us.quantile(0.5) == pytest.approx(200_000, rel=0.02)
     _, asked, _ = bench(SimServer(), duration_s=1.0, rate=10.0)
-    assert (asked.in_flight, asked.overdue) == (0, 0)  # what is due at the very end is no more to be asked
+    assert (asked.in_flight, asked.overdue) == (0, 0)  # a request due at the very end is not overdue
 
 
 def test_a_limit_is_forgotten_when_a_connection_outlives_it() -> None:
     class Reloads(SimNet):
-        """Two connections end after one answer each; all others live on."""
+        """Two connections end after one answer each; all others stay open."""
 
         def _serve(self, handle: int, connection: Any, close: bool) -> None:
             super()._serve(handle, connection, close or connection.number <= 2)
@@ -263,13 +263,13 @@ def test_a_limit_is_forgotten_when_a_connection_outlives_it() -> None:
     assert asked.last_s < 0.2
 
 
-def test_no_more_connects_than_requests_where_connecting_takes_its_time() -> None:
+def test_slow_connects_are_no_more_than_the_requests() -> None:
     for values in ({"connections": 50, "requests": 3}, {"connections": 8, "requests": 50, "short": True}):
         total, _, net = bench(SimServer(connect_s=0.05), local=False, **values)
         assert (total.answered, net.accepted) == (values["requests"], 50 if values.get("short") else 3)
 
 
-def test_an_open_loop_asks_at_its_instants_and_counts_from_them() -> None:
+def test_an_open_loop_sends_at_its_instants_and_counts_from_them() -> None:
     total, asked, net = bench(SimServer(), requests=1000, rate=500.0)
     assert (total.answered, net.requests, asked.queued) == (1000, 1000, 1)  # the first waited for its connection
     assert asked.last_s == pytest.approx(999 / 500 + 0.000_2, abs=1e-4)
@@ -277,18 +277,18 @@ def test_an_open_loop_asks_at_its_instants_and_counts_from_them() -> None:
     is_whole(total, asked, 1000)
 
 
-def test_a_stall_cannot_hide_in_an_open_loop_as_it_does_in_a_closed_one() -> None:
+def test_a_stall_shows_in_an_open_loop_and_not_in_a_closed_one() -> None:
     stalls = SimServer(stalls_s=(2.0, 3.0), latency_s=0.001)
     closed, _, _ = bench(stalls, duration_s=10.0)
     p99 = closed.latency_us.quantile(0.99)
-    assert p99 < 2000  # eight requests saw the second in which the server stood still; all others asked after it
+    assert p99 < 2000  # eight requests met the stall; all others were sent after it
     opened, asked, _ = bench(stalls, duration_s=10.0, rate=1000.0)
     p99, median = opened.latency_us.quantile(0.99), opened.latency_us.quantile(0.5)
     assert p99 > 850_000
     assert median < 2000
     assert opened.answered + asked.in_flight == 10_000
-    # It was not our lateness: no connection was free.
-    assert 1000 - 8 <= asked.queued <= 1200  # and of those that came due while these were worked off
+    # Not our lateness: no connection was free.
+    assert 1000 - 8 <= asked.queued <= 1200  # with those due while the queue was worked off
     assert opened.lateness_us.greatest < 1000
 
 
@@ -312,13 +312,13 @@ def test_workers_share_requests_connections_and_instants() -> None:
 
 
 class _Splits(SimNet):
-    """A network whose answers come in pieces of ``piece`` bytes, with a body of ``size``, and takes as much of a write."""
+    """A network whose answers, with a body of ``size``, come in pieces of ``piece`` bytes; a write takes as many."""
 
     def __init__(self, piece: int, size: int) -> None:
         super().__init__(SimServer())
         self._piece = piece
         self._unread: dict[int, bytes] = {}
-        self._until: dict[int, float] = {}  # when the answer before is out
+        self._until: dict[int, float] = {}  # the end of the previous answer
         self._answer = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % size + b"x" * size
 
     def send(self, handle: int, data: bytes) -> int:
@@ -363,7 +363,7 @@ def test_pieces_of_any_size_are_the_same_answers(piece: int, size: int, pipeline
 def test_whatever_happens_every_request_ends_once(server: SimServer, values: dict[str, Any], way: dict[str, Any]) -> None:
     total, asked, _ = bench(server, **values, **way)
     is_whole(total, asked, values["requests"])
-    # What stands at the end is what was opened and has not ended.
+    # Held at the end: opened and not ended.
     ended = sum(one.count for one in total.deaths.values())
     assert 0 <= total.opened - ended <= (values["connections"] if not way.get("short") else total.opened)
     assert sum(asked.ended.values()) == 1

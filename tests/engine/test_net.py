@@ -1,4 +1,4 @@
-"""The kernel's own sockets behind the seam: a connection in the place of another."""
+"""Nets on the kernel's sockets: replaced connections, acknowledgements, deadlines of TLS."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def connected(net: RealNet, listener: socket.socket) -> tuple[int, socket.socket
     return handle, listener.accept()[0]
 
 
-def test_one_in_the_place_of_another_is_watched_as_it_was(net: RealNet, listener: socket.socket) -> None:
+def test_a_replacement_is_watched_as_before(net: RealNet, listener: socket.socket) -> None:
     handle, first = connected(net, listener)
     other = net.replace(handle, 0, 0)
     assert other == handle
@@ -53,7 +53,7 @@ def test_one_in_the_place_of_another_is_watched_as_it_was(net: RealNet, listener
     second.close()
 
 
-def test_where_connecting_fails_the_old_one_is_closed_all_the_same(net: RealNet, listener: socket.socket) -> None:
+def test_a_failed_replacement_still_closes_the_old_handle(net: RealNet, listener: socket.socket) -> None:
     handle, first = connected(net, listener)
     with pytest.raises(OSError, match="Cannot assign requested address"):
         net.replace(handle, 0, 1)
@@ -63,7 +63,7 @@ def test_where_connecting_fails_the_old_one_is_closed_all_the_same(net: RealNet,
     first.close()
 
 
-def test_a_socket_that_is_left_to_the_next_connection_is_a_new_one_to_the_server(listener: socket.socket) -> None:
+def test_a_reused_socket_is_a_new_connection_to_the_server(listener: socket.socket) -> None:
     net = PollNet((Destination(socket.AF_INET, "127.0.0.1", listener.getsockname()[1]),), ())
     handle, peer = connected(net, listener)
     ports = {peer.getpeername()[1]}
@@ -90,7 +90,7 @@ def test_a_socket_that_is_left_to_the_next_connection_is_a_new_one_to_the_server
     peer.close()
 
 
-def test_what_the_peers_kernel_has_is_acknowledged_though_nobody_reads_it(listener: socket.socket) -> None:
+def test_unread_data_in_the_peers_kernel_is_acknowledged(listener: socket.socket) -> None:
     net = RealNet((Destination(socket.AF_INET, "127.0.0.1", listener.getsockname()[1]),), ())
     handle, peer = connected(net, listener)
     net.send(handle, b"ask")
@@ -104,9 +104,9 @@ def test_what_the_peers_kernel_has_is_acknowledged_though_nobody_reads_it(listen
 
 
 class SlowNet:
-    """One connection, whose TCP handshake is over at ``stands_s``."""
+    """One connection, whose TCP handshake is over at ``connected_s``."""
 
-    now, stands_s = 0.0, 9.0
+    now, connected_s = 0.0, 9.0
 
     def clock(self) -> float:
         return self.now
@@ -115,14 +115,14 @@ class SlowNet:
         return 7
 
     def send(self, handle: int, data: bytes) -> int:
-        if self.now < self.stands_s:
+        if self.now < self.connected_s:
             raise BlockingIOError
         return len(data)
 
     recv = poll = connect
 
 
-def test_the_handshake_of_tls_has_as_long_as_that_of_tcp() -> None:
+def test_a_tls_handshake_may_take_as_long_as_tcps() -> None:
     slow = SlowNet()
     net = TlsNet(cast(RealNet, slow), TlsOptions(), ["localhost"], patience_s=10.0)
     handle = net.connect(0, 0)

@@ -1,4 +1,4 @@
-"""Sources that are real: addresses of a client host's interface, found and used in turn, in a network of the test's own."""
+"""Real source addresses of a client host's interface, in a network namespace of the test."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ def laid_out(network: Network, connections: int, **plan: object) -> tuple[tuple[
     return found.sources, found.route
 
 
-def test_addresses_of_the_routes_interface_are_found(network: Network) -> None:
+def test_addresses_of_the_outgoing_interface_are_found(network: Network) -> None:
     assert laid_out(network, 900) == ((), Route("eth0", "10.77.0.9/24", ("10.77.0.9",)))
     for address in ("10.77.0.11/24", "10.77.0.12/32", "10.99.0.1/24"):
         network.add("client", address)
-    # An address of another network: the server may know no way back to it.
+    # An address of another network: the server may have no route to it.
     usable = ("10.77.0.9", "10.77.0.11", "10.77.0.12")
     assert laid_out(network, 900) == (usable, Route("eth0", "10.77.0.9/24", usable))
     # Where one does, it is not bound.
@@ -54,7 +54,7 @@ def test_addresses_of_the_routes_interface_are_found(network: Network) -> None:
     assert "10.77.0.13" in laid_out(network, 900)[0]
 
 
-def test_an_address_without_a_way_does_not_make_the_server_remote(network: Network, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_address_without_a_route_does_not_make_the_server_remote(network: Network, monkeypatch: pytest.MonkeyPatch) -> None:
     for other, local in (("2001:db8::1", True), ("10.77.0.8", False)):
         both = [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6 if ":" in other else socket.AF_INET, other)]
         monkeypatch.setattr(resolve, "_addresses", lambda target, both=both: both)
@@ -63,8 +63,8 @@ def test_an_address_without_a_way_does_not_make_the_server_remote(network: Netwo
         assert (found.local, len(found.destinations)) == (local, 2)
 
 
-def test_a_name_whose_loopback_is_listened_at_is_this_hosts(network: Network, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever else it names may be out of reach: the kernel knows a way there, and nobody has to answer."""
+def test_a_name_with_a_listener_on_loopback_is_local(network: Network, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its other addresses may have a route and no listener."""
     both = [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET, "10.77.0.77")]
     monkeypatch.setattr(resolve, "_addresses", lambda target: both)
     with network.inside("client"):
@@ -75,7 +75,7 @@ def test_a_name_whose_loopback_is_listened_at_is_this_hosts(network: Network, mo
             assert plan_spread(plan, ports=1000, nofile=1024, cpus=1, listens=listens).local
 
 
-def test_a_family_that_is_on_loopback_alone_is_no_absent_one(network: Network) -> None:
+def test_a_family_with_loopback_alone_is_resolved(network: Network) -> None:
     with network.inside("client"):
         Path("/proc/sys/net/ipv6/conf/eth0/disable_ipv6").write_text("1", encoding="ascii")
         Path("/proc/sys/net/ipv6/conf/lo/disable_ipv6").write_text("0", encoding="ascii")
@@ -89,7 +89,7 @@ def test_a_family_that_is_on_loopback_alone_is_no_absent_one(network: Network) -
         assert [one.address for one in _destinations("http://127.0.0.1:8080/")] == ["127.0.0.1"]
 
 
-def test_of_a_name_only_the_addresses_with_a_way_are_tried(network: Network, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_addresses_with_a_route_are_tried(network: Network, monkeypatch: pytest.MonkeyPatch) -> None:
     both = [(socket.AF_INET6, socket.SOCK_STREAM, 6, "", ("2001:db8::1", 80, 0, 0)),
             (socket.AF_INET, socket.SOCK_STREAM, 6, "", ("10.77.0.8", 80))]  # fmt: skip
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: both)
@@ -103,7 +103,7 @@ def _destinations(url: str) -> tuple[Destination, ...]:
     return plan_spread(Plan(urls=(url,), connections=2), ports=1000, nofile=1024, cpus=1).destinations
 
 
-def test_the_preflight_refuses_what_one_address_cannot_and_its_command_mends_it(network: Network, tmp_path: Path) -> None:
+def test_the_preflight_refuses_too_few_source_addresses_and_its_remedy_works(network: Network, tmp_path: Path) -> None:
     def check() -> str:
         with network.inside("client"):
             Path("/proc/sys/net/ipv4/ip_local_port_range").write_text("10000 65000", encoding="ascii")
@@ -117,7 +117,7 @@ def test_the_preflight_refuses_what_one_address_cannot_and_its_command_mends_it(
 
 
 def _connected(network: Network, count: int, sources: tuple[str, ...] = (), crowded: bool = False) -> list[tuple[str, int]]:
-    """The local ends of so many connections."""
+    """The local ends of ``many`` connections."""
     with network.inside("server"):
         listener = socket.create_server(("10.77.0.8", 8080), backlog=64)
     with listener, network.inside("client"):
@@ -135,13 +135,13 @@ def _connected(network: Network, count: int, sources: tuple[str, ...] = (), crow
 
 
 @pytest.mark.skipif(tuple(map(int, os.uname().release.split(".")[:2])) < (6, 8), reason="before Linux 6.8 it helps nothing")
-def test_where_most_ports_will_be_used_every_one_is_looked_at_from_the_start(network: Network) -> None:
-    # Else every second one first, and once those are used up each connect passes all of them.
+def test_crowded_sources_search_all_ports_from_the_start(network: Network) -> None:
+    # By default every second port is tried first; once those are in use, each connect tries all of them in vain.
     assert len({port % 2 for _, port in _connected(network, 32)}) == 1
     assert {port % 2 for _, port in _connected(network, 32, crowded=True)} == {0, 1}
 
 
 @pytest.mark.parametrize(("connections", "crowded"), [(400, False), (401, True)])
-def test_a_shard_says_whether_most_ports_will_be_used(connections: int, crowded: bool) -> None:
+def test_a_shard_is_crowded_if_most_ports_will_be_used(connections: int, crowded: bool) -> None:
     spread = Spread((Destination(socket.AF_INET, "10.77.0.8", 8080),), (), 1, False, 1000)
     assert build_shard(Plan(urls=(URL,), connections=connections), spread).crowded is crowded

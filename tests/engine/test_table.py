@@ -1,4 +1,4 @@
-"""The table of connections on the simulated network: exact counts, every cause of death, hours in seconds."""
+"""The connection table on the simulated network: exact counts, every cause of a loss, hours in seconds."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from asyncli.core.heartbeat import sleep_s
 from asyncli.core.histogram import bounds
-from asyncli.engine.held_connections import MOST_PENDING
 from asyncli.engine.held_table import ConnectionTable
+from asyncli.engine.net import MOST_PENDING
 from asyncli.engine.shard import Shard, build_shard
 from asyncli.engine.sim import SimNet, SimServer, simulate
 from asyncli.engine.spread import Destination, Spread
@@ -40,13 +40,13 @@ def run(orders: Shard, net: SimNet, hold_s: float) -> tuple[Tick, Tick]:
 
 
 def soak(server: SimServer, hold_s: float, **values: Any) -> tuple[Tick, Tick, SimNet]:
-    """The same on a plain network, as it was left."""
+    """The same on a plain network, which is returned too."""
     net = SimNet(server)
     return *run(shard(**values), net, hold_s), net
 
 
 @pytest.mark.parametrize(("host", "says"), [("[fe80::1%25lo]:81", b"[fe80::1]:81"), ("[::1]", b"[::1]"), ("a.b:80", b"a.b")])
-def test_a_zone_is_no_part_of_the_host_that_is_asked_for(host: str, says: bytes) -> None:
+def test_the_host_header_has_no_zone(host: str, says: bytes) -> None:
     plan = build_plan([Layer("--{key}", {"urls": [f"http://{host}/"]})])
     (request,) = build_shard(plan, Spread((Destination(socket.AF_INET, "127.0.0.1", 80),), (), 1, True, 28_232)).settings.requests
     assert b"\r\nHost: " + says + b"\r\n" in request
@@ -63,7 +63,7 @@ def test_hours_of_two_hundred_connections_are_exact() -> None:
     assert total.sent == total.answered == net.requests == sum(total.by_status.values())
     assert total.failures == {}
     assert total.lateness_us.greatest == 0
-    # The schedule is a pure function of the seed: count the beats that are due before the drain, by hand.
+    # The schedule is a pure function of the seed: count the heartbeats due before the drain.
     expected, end = 0, 19 * 0.01 + 4 * 3600.0
     for connection in range(200):
         at, beat = connection // 10 * 0.01, 0
@@ -91,7 +91,7 @@ def test_each_fault_has_its_cause_and_every_loss_is_replaced(server: SimServer, 
     total, last, net = soak(server, 450.0, connections=200, **values)
     assert list(deaths(total)) == [cause]
     assert total.opened == net.accepted == 200 + total.reopened
-    # What was lost is held again, but for those still in their backoff at the end, and those that owed an answer in the drain.
+    # Lost connections are held again, except those in backoff at the end, and those unanswered in the drain.
     held = last.held_at_drain - total.unanswered
     assert held == total.opened - total.lost
     assert total.lost - total.reopened == 200 - held
@@ -103,19 +103,19 @@ def test_each_fault_has_its_cause_and_every_loss_is_replaced(server: SimServer, 
 
 
 @pytest.mark.parametrize("timeout", [10.0, 40.0])
-def test_what_was_asked_before_the_drain_and_is_not_answered_in_it_is_lost(timeout: float) -> None:
-    # The server reads on from second 3 on, and answers nothing more: no timeout as long as the hold makes that a pass.
+def test_a_heartbeat_unanswered_at_the_end_of_the_drain_is_a_loss(timeout: float) -> None:
+    # From second 3 on the server answers nothing: this must not pass, even with a timeout as long as the hold.
     server = SimServer(stalls_s=(3.0, 1e9))
     total, last, _ = soak(server, 8.0, connections=200, keepalive=4, timeout=timeout)
     assert (last.held_at_drain, total.unanswered, deaths(total)) == (200, 200, {"heartbeat_timeout": 200})
     assert total.sent == total.answered + 200
-    # Each of them waited for so long at the least, and that is in the latency.
+    # The latency has at least the time that each of them waited.
     assert total.latency_us.greatest >= timeout * 1e6
     assert (total.latency_us.quantile(1 - 190 / total.sent) or 0) >= timeout * 1e6
 
 
-def test_a_tick_knows_how_long_the_longest_wait_is() -> None:
-    # Nobody is answered from second 3 to 7; each beats within two seconds.
+def test_a_tick_has_the_longest_wait() -> None:
+    # No heartbeat is answered from second 3 to 7; each connection sends one within two seconds.
     ticks = list(simulate(shard(connections=200, keepalive=4), SimServer(stalls_s=(3.0, 7.0)), 9.0))
     seen = {tick.second: (tick.awaiting, tick.longest_wait_s) for tick in ticks}
     for second in (4, 5, 6):
@@ -127,10 +127,10 @@ def test_a_tick_knows_how_long_the_longest_wait_is() -> None:
     assert of_all.longest_wait_s == ticks[5].longest_wait_s
 
 
-def test_the_drain_tells_when_each_that_sleeps_was_heard_last() -> None:
+def test_the_drain_records_when_each_idle_connection_was_heard_last() -> None:
     total, last, _ = soak(SimServer(), 30.0, connections=300, keepalive=600)
     assert total.heard_ms.count == last.held_at_drain == 300
-    # Half of the sleeps are longer than 150 s: most were heard as they were opened, 30 s before, and never since.
+    # Half of the sleeps are longer than 150 s: most connections were heard only when opened, 30 s before.
     assert (total.heard_ms.quantile(0.2) or 0) > 29_000
 
 
@@ -221,7 +221,7 @@ def test_a_send_buffer_smaller_than_a_heartbeat_loses_nothing(connect_s: float, 
     assert total.latency_us.least >= len(request) // 100 * 200
 
 
-def test_what_is_left_of_a_heartbeat_is_not_sent_on_the_next_connection() -> None:
+def test_the_rest_of_a_heartbeat_is_not_sent_on_the_next_connection() -> None:
     server = SimServer(takes_bytes=100, resets_all_at_s=30.000_5, connect_s=0.0)
     total, last, net = soak(server, 40.0, connections=200, keepalive=10, header="X: " + 1000 * "x", ramp="200/1s")
     assert (total.lost, last.held_at_drain) == (200, 200)
@@ -251,7 +251,7 @@ def test_answers_may_come_in_any_split(cuts: list[int]) -> None:
         ([[OK], [OK + OK]], "protocol_error"),
         ([[OK], [OK, b"unasked"]], "protocol_error"),
         ([[OK], [OK, b"HTTP/1.1 408 Timeout\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"]], "closed_announced"),
-        # Node's has no length: it ends with the connection.
+        # Node's answer has no length: it ends with the connection.
         ([[OK], [OK, b"HTTP/1.1 408 Timeout\r\nConnection: close\r\n\r\n"]], "closed_announced"),
         ([[OK], [OK[:9], b""]], "closed_awaiting"),
         ([[OK], [b"HTTP/1.0 200 OK\r\n\r\n"]], "closed_announced"),
@@ -273,7 +273,7 @@ def test_a_url_that_is_down_is_a_failure_not_an_address_to_drop() -> None:
 
 
 class _LeadsNowhere(SimNet):
-    """A network in which some destinations lead nowhere, from an instant on: connects fail with an errno, or wait for ever (0)."""
+    """A network with unreachable destinations from an instant on: connects fail with an errno, or wait for ever (0)."""
 
     def __init__(self, error: int, nowhere: tuple[int, ...] = (0,), since_s: float = 0.0) -> None:
         super().__init__(SimServer(connect_s=0.0, resets_all_at_s=since_s or None))
@@ -304,14 +304,14 @@ NOWHERE = [errno.ECONNREFUSED, errno.EAFNOSUPPORT, errno.ETIMEDOUT, 0]
 
 @pytest.mark.parametrize("connections", [1, 100])
 @pytest.mark.parametrize("error", NOWHERE)
-def test_an_address_that_leads_nowhere_costs_nothing_where_another_answers(error: int, connections: int) -> None:
+def test_an_unreachable_address_costs_nothing_if_another_answers(error: int, connections: int) -> None:
     net = _LeadsNowhere(error)
     total, last = addressed(net, 60.0, connections=connections)
     assert (last.held_at_drain, total.opened, total.lost, total.reopened) == (connections, connections, 0, 0)
     assert total.started == connections
     assert total.failures == {}
     assert total.dropped == ({0: 1} if connections >= 10 else {})
-    # The ramp keeps its schedule: few wait for what never answers.
+    # The ramp keeps its schedule: few connects wait for the unreachable address.
     assert total.ramp_lateness_us.greatest < 1000
     assert sum(destination == 0 for _, destination in net.tried) <= 64
 
@@ -326,18 +326,18 @@ def until_ramped(table: ConnectionTable, net: SimNet) -> None:
 
 
 @pytest.mark.parametrize("error", NOWHERE)
-def test_the_ramp_lasts_until_each_has_been_at_the_next_address(error: int) -> None:
+def test_the_ramp_lasts_until_each_row_has_tried_the_next_address(error: int) -> None:
     net = _LeadsNowhere(error)
     table = ConnectionTable(msgspec.structs.replace(shard(connections=1, connect_timeout=5), destinations=BOTH), 0, net)
     until_ramped(table, net)
     assert table.held == 1
-    # At once after what the first one took, not after a backoff.
+    # At once after the first connect failed, not after a backoff.
     assert [destination for _, destination in net.tried] == [0, 1]
     assert net.tried[1][0] <= (0.1 if error else 5.2)
 
 
 @pytest.mark.parametrize("error", [errno.ECONNREFUSED, errno.ENETUNREACH, 0])
-def test_where_no_address_answers_each_attempt_has_failed_once(error: int) -> None:
+def test_if_no_address_answers_each_attempt_fails_once(error: int) -> None:
     net = _LeadsNowhere(error, (0, 1))
     total, _ = addressed(net, 60.0, connections=10, reopen=False)
     (why,) = total.failures
@@ -346,7 +346,7 @@ def test_where_no_address_answers_each_attempt_has_failed_once(error: int) -> No
     assert len(net.tried) == 20
 
 
-def test_an_address_that_worked_before_is_not_dropped_but_its_rows_go_to_the_next_one() -> None:
+def test_an_address_that_has_worked_is_not_dropped_but_its_rows_try_the_next_one() -> None:
     net = _LeadsNowhere(errno.ECONNREFUSED, (0,), since_s=30.0)
     total, last = addressed(net, 300.0, connections=100)
     assert (last.held_at_drain, total.lost, total.reopened, total.dropped) == (100, 100, 100, {})
@@ -355,7 +355,7 @@ def test_an_address_that_worked_before_is_not_dropped_but_its_rows_go_to_the_nex
 
 
 class Net(SimNet):
-    """Notes when each heartbeat went out and each connect began."""
+    """Records when each heartbeat was sent and each connect began."""
 
     def __init__(self, server: SimServer, start: float = 0.0) -> None:
         super().__init__(server, start)
@@ -374,7 +374,7 @@ class Net(SimNet):
 
 
 def drive(table: ConnectionTable, net: SimNet, until: float, *, stall: tuple[float, float] = (math.inf, math.inf)) -> Tick:
-    """Call the table whenever something happens until then, but not within ``stall``; all ticks merged, gauges of the last."""
+    """Call the table at every event until ``until``, except within ``stall``; all ticks merged, gauges of the last."""
     total, second, upcoming = Tick(), math.floor(net.now), table.turn()
     while net.now < until:
         instants = [second + 1.0, until, *(one for one in (upcoming, net.next_event) if one is not None)]
@@ -398,49 +398,49 @@ def started(net: SimNet, *, workers: int = 1, worker: int = 0, replaces: bool = 
 
 
 def dispersion(instants: list[float], start: float, end: float, width_s: float = 0.010) -> float:
-    """Variance over mean of the counts in bins of ``width_s``: 1 where each falls anywhere, independent of the others."""
+    """Variance over mean of the counts in bins of ``width_s``: 1 for independent, uniform instants."""
     bins = Counter(int((at - start) / width_s) for at in instants if start <= at < end)
     many = int((end - start) / width_s)
     mean = sum(bins.values()) / many
     return (sum((bins[place] - mean) ** 2 for place in range(many)) / (many - 1)) / mean
 
 
-def test_heartbeats_spread_as_the_uniform_jitter_does_and_what_a_stall_missed_is_spread_and_counted_as_late() -> None:
+def test_heartbeats_are_spread_like_their_jitter_and_missed_ones_are_spread_and_late() -> None:
     net = Net(SimServer(connect_s=0.0))
     table = started(net, connections=2_500, keepalive=10, batch=25)
     before = drive(table, net, 40.0)
-    # By 20 s each has slept some six times, so where its beats fall is forgotten. 2,000 bins: the index of dispersion of
-    # independent beats is 1 with a standard deviation of sqrt(2 / 1,999), 0.032 (chi-square); four of them is no accident.
+    # By 20 s each has slept some six times, so its phase is random. 2,000 bins: the index of dispersion of independent heartbeats
+    # is 1 with a standard deviation of sqrt(2 / 1,999), 0.032 (chi-square); four of them are no accident.
     assert dispersion(net.beats, 20.0, 40.0) == pytest.approx(1, abs=4 * math.sqrt(2 / 1_999))
     # A mean sleep of 3 s: 2,500 / 3 a second, the rate within four deviations.
     assert sum(20.0 <= at < 40.0 for at in net.beats) == pytest.approx(16_667, rel=0.03)
     during = drive(table, net, 50.0, stall=(40.5, 42.5))
     assert before.lateness_us.greatest == 0
-    # At most twice the pace for as long as the stall was (who missed a beat comes later with the next one, too), and no burst.
+    # At most twice the pace for as long as the stall was (a missed heartbeat delays the next one, too), and no burst.
     steady = 2_500 / 3
     after = [at for at in net.beats if at >= 42.5]
     assert 1.4 * 2 * steady < len([at for at in after if at < 44.5]) < 2 * 2 * steady
     assert [dispersion(after, at, at + 0.5) for at in (42.5, 43.0, 43.5, 44.0)] == [pytest.approx(1, abs=4 * math.sqrt(2 / 49))] * 4
     assert max(Counter(int(at * 100) for at in after).values()) < 4 * steady / 100
-    # Each is counted by the instant that it was due: from 2 s down to nothing. Beats that are missed are fewer towards the end, for
-    # each connection misses one; of the first of each alone the mean would be 1.196 s, of as many at any time 1 s.
+    # Lateness counts from the due instant: from 2 s down to 0. Each connection misses one, so fewer are missed towards the end: with
+    # only the first of each the mean would be 1.196 s, with as many at any time 1 s.
     late = {bounds(bucket): count for bucket, count in during.lateness_us.counts.items() if bounds(bucket)[1] > 1_000}
     assert 1e6 < sum((low + high) / 2 * count for (low, high), count in late.items()) / sum(late.values()) < 1.196e6
     assert during.lateness_us.greatest < during.latency_us.greatest == pytest.approx(2e6, rel=0.01)
     assert (during.lost, during.held, before.opened + during.opened) == (0, 2_500, 2_500)
-    assert during.longest_turn_s == 0.0  # the driver of the real worker says how long it stood still
+    assert during.longest_turn_s == 0.0  # only the driver of a real worker notes a stall
 
 
-def test_a_stall_beyond_the_timeout_blames_nobody_for_answers_that_were_there() -> None:
+def test_a_stall_beyond_the_timeout_loses_no_answer_that_had_come() -> None:
     net = Net(SimServer(connect_s=0.0, latency_s=0.2))
     table = started(net, connections=3_000, keepalive=4, batch=75, timeout=2)
     drive(table, net, 6.0)
-    # Some 350 heartbeats wait for their answers at any time, more than a turn may take.
+    # Some 350 heartbeats are unanswered at any time, more than a turn may read.
     during = drive(table, net, 19.0, stall=(7.0, 15.0))
     assert (during.lost, during.beats_failed, during.held) == (0, 0, 3_000)
 
 
-def test_a_beat_that_was_missed_and_whose_connection_ends_meanwhile_leaves_nothing() -> None:
+def test_a_missed_heartbeat_of_a_connection_that_ended_is_not_counted() -> None:
     net = Net(SimServer(connect_s=0.0, resets_all_at_s=23.0))
     table = started(net, connections=1_000, keepalive=10, batch=25)
     total = drive(table, net, 21.0)
@@ -455,7 +455,7 @@ def per_second(instants: list[float], start: float) -> list[int]:
     return [counts[place] for place in range(max(counts, default=-1) + 1)]
 
 
-def test_all_that_is_lost_at_once_is_opened_again_no_faster_than_the_ramp_opened_it() -> None:
+def test_a_mass_loss_is_reopened_no_faster_than_the_ramp() -> None:
     net = Net(SimServer(resets_all_at_s=30.0))
     table = started(net, connections=4_000, keepalive=60, batch=5)
     total = drive(table, net, 45.0)
@@ -466,17 +466,17 @@ def test_all_that_is_lost_at_once_is_opened_again_no_faster_than_the_ramp_opened
     assert sum(again[:9]) == 4_000
 
 
-def test_a_worker_in_the_place_of_a_lost_one_opens_its_connections_again() -> None:
+def test_a_replacement_worker_reopens_the_connections_of_the_lost_one() -> None:
     """Lost at 30 s, when all of its batches were open, or at 3 s, when half of them were."""
     for at, again in ((30.0, 1_000), (3.0, 600)):
         net = Net(SimServer(connect_s=0.0), at)
         table = started(net, workers=2, worker=1, replaces=True, connections=2_000, keepalive=10, batch=5, interval="12.5ms")
         total = drive(table, net, at + 15.0)
-        # The ramp takes 5 s: 400 a second, of which it has half; what came due since then it catches up with at twice that.
+        # The ramp takes 5 s: 400 a second, half of them by this worker; it catches up at twice its pace.
         assert (total.opened, total.held, total.lost) == (1_000, 1_000, 0)
         assert total.reopened == pytest.approx(again, abs=5)
         assert max(per_second(net.connects, at)) <= 410
         assert max(per_second(net.connects, at)[: again // 200]) <= 210
-        # A batch that was due before its time is none that was late.
+        # A batch that was due before the replacement started is not late.
         assert total.ramp_lateness_us.count == (1_000 - total.reopened) / 5
         assert total.ramped

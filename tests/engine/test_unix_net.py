@@ -1,4 +1,4 @@
-"""Unix sockets behind the seam: connects that meet a full listen queue wait their turn."""
+"""Unix sockets: connects that meet a full listen queue wait their turn."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ def connecting(net: UnixNet) -> int:
     return handle
 
 
-def until_told(net: UnixNet, handle: int) -> int | str | None:
-    """What the first words tell once it waits no more."""
+def until_connected(net: UnixNet, handle: int) -> int | str | None:
+    """The outcome of a connect once it no longer waits."""
     for _ in range(1000):
-        if said(net, handle) != "EAGAIN":
+        if outcome(net, handle) != "EAGAIN":
             break
         net.poll(8, 5.0)
-    return said(net, handle)
+    return outcome(net, handle)
 
 
-def said(net: UnixNet, handle: int) -> int | str | None:
-    """What the first words of a table tell."""
+def outcome(net: UnixNet, handle: int) -> int | str | None:
+    """The outcome of a connect, by a first send as a table does it."""
     try:
         return net.send(handle, b"")
     except OSError as error:
@@ -53,22 +53,22 @@ def test_a_connect_that_meets_a_full_queue_waits_its_turn(tmp_path: Path, abstra
     net = UnixNet((Destination(socket.AF_UNIX, f"@{name}" if abstract else name, 0),))
     with listening(f"\0{name}" if abstract else name) as server:
         handles = [connecting(net) for _ in range(4)]
-        assert [said(net, handle) for handle in handles] == [0, "EAGAIN", "EAGAIN", "EAGAIN"]
+        assert [outcome(net, handle) for handle in handles] == [0, "EAGAIN", "EAGAIN", "EAGAIN"]
         assert [handle for handle, _ in net.poll(8)] == handles[:1]
         taken = [server.accept()[0]]
-        # The one that came first, and no other, even where one more comes meanwhile.
+        # Only the first one, even if another comes meanwhile.
         handles.append(connecting(net))
-        assert until_told(net, handles[1]) == 0
-        assert [said(net, handle) for handle in handles] == [0, 0, "EAGAIN", "EAGAIN", "EAGAIN"]
-        # One that is given up does not stand in the way.
+        assert until_connected(net, handles[1]) == 0
+        assert [outcome(net, handle) for handle in handles] == [0, 0, "EAGAIN", "EAGAIN", "EAGAIN"]
+        # A closed one does not block the queue.
         net.close(handles[2], abort=True)
         taken.append(server.accept()[0])
-        assert until_told(net, handles[3]) == 0
+        assert until_connected(net, handles[3]) == 0
         assert net.send(handles[3], b"x") == 1
         net.add_counts(tick := Tick())
         assert tick.queue_full == 4
-    # Who waits when the server goes is refused.
-    assert until_told(net, handles[4]) == "ENOTCONN"
+    # A connect that waits when the server ends is refused.
+    assert until_connected(net, handles[4]) == "ENOTCONN"
     for handle in (handles[0], handles[1], handles[3], handles[4]):
         net.close(handle, abort=False)
     for sock in taken:

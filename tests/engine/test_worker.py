@@ -1,4 +1,4 @@
-"""The real worker, on the real clock: what it says of itself."""
+"""A real worker on the real clock."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from asyncli.protocols.settings import HttpSettings
 from asyncli.records import Tick
 
 
-async def test_a_worker_that_takes_anothers_place_did_not_stand_still_before() -> None:
+async def test_a_replacement_worker_reports_no_stall_before_its_start() -> None:
     spread = Spread((Destination(socket.AF_INET, "127.0.0.1", 9),), (), 1, True, 1000)
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with ours, theirs:
@@ -29,8 +29,8 @@ async def test_a_worker_that_takes_anothers_place_did_not_stand_still_before() -
         running = asyncio.create_task(worker.run())
         try:
             ours.send(msgspec.msgpack.encode(Start(time.monotonic() - 79.0)))
-            said = await asyncio.get_running_loop().sock_recv(ours, 1 << 20)
-            tick = msgspec.msgpack.decode(said, type=Tick)
+            message = await asyncio.get_running_loop().sock_recv(ours, 1 << 20)
+            tick = msgspec.msgpack.decode(message, type=Tick)
             assert tick.second in (79, 80, 81)
             assert tick.longest_turn_s < 10
         finally:

@@ -1,4 +1,4 @@
-"""Choices for generators: from a seeded generator, from hypothesis, or from a fuzzer's bytes; all are a ``random.Random``."""
+"""Random choices, as a ``random.Random``: from a seed, from hypothesis, or from a fuzzer's bytes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TypeVar
 
 _One = TypeVar("_One")
 
-#: What mutation puts in: line ends, separators, signs, ends of ranges.
+#: Inserted by mutations: line ends, separators, signs, ends of ranges.
 ODD_BYTES = (
     b"\r", b"\n", b"\r\n", b"\n\n", b" ", b"\t", b"\0", b":", b";", b",", b"0", b"9", b"-", b"%", b"\x7f", b"\x80", b"\xff", b"=", b'"', b"'", b"[", b"]", b"{",
     b"\xc2\x85", b"\xe2\x80\xa8", b"\xf0\x9f\xa6\x80", b"\xed\xb2\x80", b"\xd9\xa3",
@@ -20,7 +20,7 @@ ODD_TEXTS = (
 
 
 class FromBytes(Random):
-    """Choices spelled by bytes, so that a fuzzer that learns from coverage can steer them; after their end always the first."""
+    """Choices read from bytes, so that a coverage-guided fuzzer can steer them; after their end always the first choice."""
 
     def __init__(self, data: bytes) -> None:
         super().__init__(0)
@@ -42,12 +42,12 @@ def maybe(chance: Random, one_in: int) -> bool:
 
 
 def several(chance: Random, most: int, of: Sequence[_One]) -> list[_One]:
-    """Up to ``most`` of them, each as often as it comes."""
+    """Up to ``most`` choices of ``of``, with repetition."""
     return [chance.choice(of) for _ in range(chance.randrange(most + 1))]
 
 
 def mutated(chance: Random, data: bytes) -> bytes:
-    """Some bytes changed, put in, taken out, said twice, or cut off."""
+    """``data`` with some bytes changed, inserted, removed or repeated, or cut off."""
     for _ in range(1 + chance.randrange(3)):
         at = chance.randrange(len(data) + 1)
         end = min(len(data), at + 1 + chance.randrange(8))
@@ -68,7 +68,7 @@ def mutated(chance: Random, data: bytes) -> bytes:
 
 
 def mutated_text(chance: Random, text: str) -> str:
-    """The same of a text."""
+    """The same for a text."""
     for _ in range(1 + chance.randrange(2)):
         at = chance.randrange(len(text) + 1)
         end = min(len(text), at + 1 + chance.randrange(8))

@@ -1,4 +1,4 @@
-"""Runs generated inputs through a target: counts, times, growth, and what breaks a law."""
+"""Runs generated inputs through a target: counts, times, memory growth, and failed checks."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from types import FrameType
 from typing import Any, NamedTuple
 
 TARGETS = ("http1", "http2", "websocket", "sse", "mqtt", "tcp", "tls", "pages", "plans", "thresholds", "runs")
-#: CPU seconds for one input. The longest that the generators make take some 0.1 s; what is squared takes minutes.
+#: CPU seconds for one input. The longest generated ones take some 0.1 s; with quadratic time they would take minutes.
 BOUND_S = 2.0
 
-#: Of inputs that break a law at one place in the code, so many are kept.
+#: How many inputs are kept that fail at one place in the code.
 KEPT = 5
 
 
 class Hang(BaseException):
-    """An input took longer than BOUND_S; no ``except Exception`` holds it."""
+    """An input took longer than BOUND_S; no ``except Exception`` catches it."""
 
 
 class Target(NamedTuple):
-    """``generate`` makes an input, a literal of Python's; ``check`` gives the kind of its outcome, or raises."""
+    """``generate`` makes an input, a Python literal; ``check`` returns the kind of its outcome, or raises."""
 
     name: str
     generate: Callable[[Random], Any]
@@ -43,7 +43,7 @@ def target(name: str) -> Target:
 
 
 class Breach(NamedTuple):
-    """An input that broke a law, where, and how."""
+    """An input that failed, where, and how."""
 
     where: str
     words: str
@@ -51,7 +51,7 @@ class Breach(NamedTuple):
 
 
 class Tally:
-    """What came of the inputs so far. Times are CPU seconds; ``rss``: the bytes resident after each tenth of them."""
+    """The results so far. Times are CPU seconds; ``rss``: the resident bytes after each tenth of the inputs."""
 
     def __init__(self, one: Target, inputs: int, found: Callable[[Breach], None]) -> None:
         self.target, self.inputs = one, inputs
@@ -85,7 +85,7 @@ class Tally:
 
 @contextlib.contextmanager
 def bounded() -> Iterator[Callable[[], None]]:
-    """A clock of CPU time that raises :class:`Hang`; call what it gives before each input."""
+    """A timer of CPU time that raises :class:`Hang`; call the yielded function before each input."""
 
     def expired(_: int, __: FrameType | None) -> None:
         raise Hang(f"more than {BOUND_S:g} s of CPU for one input")
@@ -99,7 +99,7 @@ def bounded() -> Iterator[Callable[[], None]]:
 
 
 def kept(folder: Path, name: str) -> Callable[[Breach], None]:
-    """Writes each breach as a literal into ``folder``."""
+    """Write each breach as a literal into ``folder``."""
 
     def keep(breach: Breach) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -112,7 +112,7 @@ def kept(folder: Path, name: str) -> Callable[[Breach], None]:
 
 
 def _where(error: BaseException) -> str:
-    """The line that raised, and the last of ours before it."""
+    """The line that raised, and our last line before it."""
     frames = traceback.extract_tb(error.__traceback__)
     last = [f"{Path(frame.filename).name}:{frame.lineno}" for frame in frames if "asyncli" in frame.filename or "fuzz" in frame.filename]
     return f"{type(error).__name__} {' < '.join(last[:-3:-1])}"

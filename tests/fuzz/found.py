@@ -1,4 +1,4 @@
-"""What fuzzing found, and what it was built to find: inputs that once broke a law of their target."""
+"""Inputs that once failed the checks of their target: found by fuzzing, or the reason for it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Answers to the scanner: the grammar of HTTP/1.x, bent. Laws: any split means the same, h11 says the same, copies count alike."""
+"""Mutated answers for the scanner, by the grammar of HTTP/1.x. Checks: any split has one outcome, which is h11's; copies add up."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from chance import ODD_BYTES, maybe, mutated, several
 
 from asyncli.protocols.http1 import MOST_HEAD_BYTES, Scanner
 from asyncli.protocols.interface import Event, ProtocolError
-from asyncli.protocols.replies import Garbled, Replies, State
+from asyncli.protocols.replies import Malformed, Replies, State
 
 
 class Case(NamedTuple):
-    """``data`` as the answer to one ``method``, read in pieces between ``cuts``; ``copies``: of it in a row, one to each request."""
+    """``data`` as the answer to ``method``, read in pieces at ``cuts``; ``copies``: its number in a row, one to each request."""
 
     method: str
     data: bytes
@@ -44,7 +44,7 @@ _BODIES = (
     b"0\r\n x\r\n\r\n", b"0\r\nA: b\r\n c\r\n\r\n", b"0\r\n: x\r\n\r\n",
 )  # fmt: skip
 _ENDS = (b"\r\n", b"\r\n", b"\r\n", b"\n")
-# Long ones, a few bytes said again and again: what is not linear shows here.
+# A few bytes repeated many times: this shows what is not linear.
 _PIECES = (
     b" ", b"\t ", b"\r", b"\n", b"\r\n", b"\n ", b"\r\n\t", b"a", b",", b"5,", b"close,", b"1\r\nx\r\n", b"1;", b"f", b"0", b"X: y\r\n", b"X: y\n z\n", b":", b"\0",
     b"HTTP/1.1 100\r\n\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", b"HTTP/1.1 ", b"Content-Length: 5\r\n", b"\r\n\r",
@@ -52,7 +52,7 @@ _PIECES = (
 
 
 def generate(chance: Random) -> Case:
-    """One answer or two, perhaps bent, in pieces."""
+    """One or two answers, perhaps mutated, in pieces."""
     data = b"".join(_message(chance) for _ in range(1 + maybe(chance, 3)))
     if maybe(chance, 3):
         data = mutated(chance, data)
@@ -85,13 +85,13 @@ def _message(chance: Random) -> bytes:
 
 
 def check(case: Case) -> str:
-    """The outcome's kind. Raises AssertionError where a law is broken."""
+    """The kind of the outcome. Raises AssertionError if a check fails."""
     whole = scanned(case.method, [case.data])
     parts = pieces(case.data, case.cuts)
     assert scanned(case.method, parts) == whole, f"in pieces {scanned(case.method, parts)}, whole {whole}"
     if len(case.data) < 4_000:
-        told = oracle(case.method, case.data)
-        assert told in (whole[0], None), f"h11 says {told}, we {whole[0]}"
+        expected = oracle(case.method, case.data)
+        assert expected in (whole[0], None), f"h11 says {expected}, we {whole[0]}"
     if case.copies > 1:
         data = case.data * case.copies
         one_by_one = train(case.method, data)
@@ -104,13 +104,13 @@ def check(case: Case) -> str:
 
 
 def pieces(data: bytes, cuts: tuple[int, ...]) -> list[bytes]:
-    """``data`` cut up; no piece is empty."""
+    """``data`` in pieces, none of them empty."""
     edges = [0, *sorted({cut for cut in cuts if 0 < cut < len(data)}), len(data)]
     return [data[a:b] for a, b in itertools.pairwise(edges) if a < b]
 
 
 def scanned(method: str, parts: list[bytes]) -> tuple[Event | str, int | None]:
-    """What the scanner makes of it, and how many bytes it used (None: the stream's end was the end)."""
+    """The scanner's outcome, and the number of bytes that it used (None: up to the stream's end)."""
     scanner, fed = Scanner(method), 0
     try:
         for part in parts:
@@ -126,10 +126,10 @@ def scanned(method: str, parts: list[bytes]) -> tuple[Event | str, int | None]:
 
 
 def oracle(method: str, data: bytes) -> Event | str | None:
-    """What h11 makes of it, in our terms; None where it says nothing.
+    """h11's outcome; None: it checks something that we do not.
 
-    It holds a trailer to what a head may say of the body's length. In a trailer that means nothing: a recipient may ignore the
-    fields there, and must not let them frame the message (RFC 9110, section 6.5.1).
+    h11 checks Content-Length and Transfer-Encoding in a trailer too. There they mean nothing: a recipient may ignore the fields, and
+    must not use them for framing (RFC 9110, section 6.5.1).
     """
     conn = h11.Connection(h11.CLIENT, max_incomplete_event_size=MOST_HEAD_BYTES)
     conn.send(h11.Request(method=method, target="/", headers=[("Host", "x")]))
@@ -150,7 +150,7 @@ def oracle(method: str, data: bytes) -> Event | str | None:
                 conn.receive_data(b"")
             elif isinstance(event, h11.Response):
                 tokens = {t.strip().lower() for k, v in event.headers if k == b"connection" for t in v.split(b",")}
-                # h11 never keeps HTTP/1.0 alive; browsers, ab and we do when the server says so.
+                # h11 never keeps HTTP/1.0 alive; browsers, ab and we do if the server allows it.
                 status = event.status_code
                 alive = b"close" not in tokens and (event.http_version >= b"1.1" or b"keep-alive" in tokens)
             elif isinstance(event, h11.Data):
@@ -160,15 +160,15 @@ def oracle(method: str, data: bytes) -> Event | str | None:
     except h11.RemoteProtocolError as error:
         if status and ("Transfer-Encoding" in str(error) or "Content-Length" in str(error)):
             return None
-        # After the end of the stream it means that the body was cut.
+        # After the end of the stream the error is a cut body.
         return "cut" if ended else "refused"
 
 
-_Told = tuple[list[Event], str]
+_Answers = tuple[list[Event], str]
 
 
-def train(method: str, data: bytes) -> _Told:
-    """Answers in a row, by one scanner each; and how it ended."""
+def train(method: str, data: bytes) -> _Answers:
+    """Answers in a row, read by a scanner each, and how the stream ended."""
     found: list[Event] = []
     while data:
         scanner = Scanner(method)
@@ -186,14 +186,14 @@ def train(method: str, data: bytes) -> _Told:
     return found, "open"
 
 
-def replied(method: str, parts: list[bytes]) -> _Told:
-    """The same, by runs of copies (protocols/replies.py)."""
+def replied(method: str, parts: list[bytes]) -> _Answers:
+    """The same, read by protocols/replies.py."""
     replies, found = Replies(lambda: Scanner(method), 65_536), []
     state: State = None
     for part in parts:
         runs, state, over = replies.take(state, part)
         found += [response for response, count in runs for _ in range(count)]
-        if isinstance(state, Garbled):
+        if isinstance(state, Malformed):
             return found, "refused"
         if over:
             return found, "closed"

@@ -1,4 +1,4 @@
-"""Frames to the HTTP/2 reader: the grammar of RFC 9113 and HPACK's, bent. Laws: any split means the same, h2 says the same."""
+"""Mutated frames for the HTTP/2 reader, by the grammars of RFC 9113 and HPACK. Checks: any split has one outcome, which is h2's."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _BEAT = b"asyncli!"
 _ASK = b"HEAD / HTTP/1.1\r\nHost: a\r\n\r\n"
 _MOST = (1 << 31) - 1
 _BLOCK = header_block(_ASK, b"http")
-# What it holds; and for a server that allows less than the usual table.
+# The requests of held streams, for the default table and for a smaller one.
 _ASKS = tuple(
     b"".join(frame(HEADERS, END_HEADERS | END_STREAM, stream, block) for stream, block in ((1, first), (3, _BLOCK))) + frame(PING, 0, 0, b"asyncli?")
     for first in (_BLOCK, b"\x20" + _BLOCK)
@@ -52,8 +52,8 @@ _ASKS = tuple(
 
 
 class Case(NamedTuple):
-    """``data`` from its first byte on, read in pieces between ``cuts``; ``heads``: the heartbeat is a HEAD, else a ping, perhaps
-    beside two streams that are ``held``.
+    """``data`` from its first byte on, read in pieces at ``cuts``; ``heads``: the heartbeat is a HEAD, else a ping; ``held``: the
+    connection holds two streams.
     """
 
     data: bytes
@@ -62,15 +62,15 @@ class Case(NamedTuple):
     held: bool = False
 
 
-class Said(NamedTuple):
-    """What a stream said. ``left``: the code of a goodbye, 0 where an answer was the last; ``error``: it ended in one."""
+class Outcome(NamedTuple):
+    """``left``: the code of a GOAWAY, 0 after a last answer; ``error``: the stream ended in one."""
 
     granted: bool
     replies: bytes
     status: int | None
     left: int | None
     error: bool
-    #: Of a row that is held: why its streams ended.
+    #: The reasons why held streams ended.
     lost: tuple[str, ...] = ()
 
 
@@ -78,7 +78,7 @@ class Said(NamedTuple):
 
 
 def generate(chance: Random) -> Case:
-    """A handshake and some frames as servers send them, some of them wrong, perhaps bent, in pieces."""
+    """A handshake and some frames as servers send them, some of them invalid, perhaps mutated, in pieces."""
     heads = maybe(chance, 2)
     held = not heads and maybe(chance, 2)
     data = frame(SETTINGS, 0, 0, _settings(chance)) + (_control(chance) if maybe(chance, 4) else b"") + frame(SETTINGS, ACK, 0)
@@ -106,7 +106,7 @@ def _settings(chance: Random) -> bytes:
 
 
 def _control(chance: Random) -> bytes:
-    """A frame that may come at any time, or should not."""
+    """A frame that is allowed at any time, or never."""
     stream = 0 if not maybe(chance, 30) else chance.choice((1, 2, 3))
     match chance.randrange(8):
         case 0 | 1:
@@ -130,7 +130,7 @@ def _control(chance: Random) -> bytes:
 
 
 def _answer(chance: Random, stream: int = 1, *, lasts: bool = False) -> bytes:
-    """Headers, perhaps after those of another status, with the end of the stream or before it; or without it, where it ``lasts``."""
+    """Headers, perhaps after informational ones, and the end of the stream, unless it ``lasts``."""
     made = b""
     while maybe(chance, 5):
         made += _headers(chance, [(":status", chance.choice(("100", "103", "103")))], maybe(chance, 20), stream)
@@ -154,7 +154,7 @@ def _fields(chance: Random) -> list[tuple[str, str]]:
 
 
 def _headers(chance: Random, fields: list[tuple[str, str]], ends: bool, stream: int) -> bytes:
-    """In one frame or some, with padding and priority."""
+    """Headers in one frame or several, perhaps with padding and priority."""
     encoder = hpack.Encoder()
     if maybe(chance, 2):
         encoder.header_table_size = 0
@@ -175,76 +175,76 @@ def _headers(chance: Random, fields: list[tuple[str, str]], ends: bool, stream: 
     while maybe(chance, 4):
         at = chance.randrange(len(parts[-1]) + 1)
         parts[-1:] = [parts[-1][:at], parts[-1][at:]]
-    said = [b"" if maybe(chance, 40) else (bytes(padding) if not number else b"") for number in range(len(parts))]
-    made = frame(HEADERS, flags | (END_HEADERS if len(parts) == 1 else 0), stream, first + parts[0] + said[0])
+    pads = [b"" if maybe(chance, 40) else (bytes(padding) if not number else b"") for number in range(len(parts))]
+    made = frame(HEADERS, flags | (END_HEADERS if len(parts) == 1 else 0), stream, first + parts[0] + pads[0])
     for number, part in enumerate(parts[1:], 2):
         made += _control(chance) if maybe(chance, 40) else b""
         made += frame(CONTINUATION, END_HEADERS if number == len(parts) and not maybe(chance, 20) else 0, stream, part)
     return made
 
 
-# -- laws
+# -- checks
 
 
 def check(case: Case) -> str:
-    """The outcome's kind. Raises AssertionError where a law is broken."""
-    whole, cut, told = read([case.data], case), read(pieces(case.data, case.cuts), case), oracle(case)
-    told = whole if told is None else told
-    said = f"in pieces {cut}, whole {whole}, h2 says {told}"
-    assert whole.error == cut.error == told.error, said
+    """The kind of the outcome. Raises AssertionError if a check fails."""
+    whole, cut, expected = read([case.data], case), read(pieces(case.data, case.cuts), case), oracle(case)
+    expected = whole if expected is None else expected
+    shown = f"in pieces {cut}, whole {whole}, h2 says {expected}"
+    assert whole.error == cut.error == expected.error, shown
     if whole.error:
-        # What was said before it, in the same read, does not count.
+        # Events before the error, in the same read, do not count.
         return "refused"
-    each = [whole, cut, told]
+    each = [whole, cut, expected]
     if whole.left is not None:
-        # Nor do replies and pings beside a goodbye.
+        # Nor do replies and pings with a GOAWAY.
         each = [one._replace(replies=b"", status=None) for one in each]
-    assert each[0] == each[1] == each[2], said
+    assert each[0] == each[1] == each[2], shown
     return f"accepted{', and left' if whole.left is not None else ''}" if whole.granted else "waits"
 
 
-def read(parts: list[bytes], case: Case) -> Said:
-    """What our reader makes of it."""
+def read(parts: list[bytes], case: Case) -> Outcome:
+    """The outcome of our reader."""
     protocol = Http2(Http2Settings((_ASK,) if case.heads else (), b"http", (_ASK,) if case.held else (), 2 * case.held), Fields())
-    said = _read(protocol, parts, case.heads)
+    outcome = _read(protocol, parts, case.heads)
     protocol.add_counts(counts := ProtocolCounts())
-    assert counts.streams_open == counts.streams_opened - sum(counts.streams_lost.values()) == 2 * (said.granted and case.held) - sum(counts.streams_lost.values())
-    assert bool(protocol.partial) <= (not said.error)
+    assert counts.streams_open == counts.streams_opened - sum(counts.streams_lost.values()) == 2 * (outcome.granted and case.held) - sum(counts.streams_lost.values())
+    assert bool(protocol.partial) <= (not outcome.error)
     protocol.forget(0)
     protocol.add_counts(counts_after := ProtocolCounts())
     assert counts_after.streams_open == 0
     lost = tuple(sorted(why for why, count in counts.streams_lost.items() for _ in range(count)))
-    # What it asks for goes out before answers of its handshake, or between them.
-    replies = said.replies.replace(_ASKS[0], b"").replace(_ASKS[1], b"")
-    return said._replace(replies=replies if said.granted else b"", lost=lost)
+    # Its requests go out before or between the replies of its handshake.
+    replies = outcome.replies.replace(_ASKS[0], b"").replace(_ASKS[1], b"")
+    return outcome._replace(replies=replies if outcome.granted else b"", lost=lost)
 
 
-def _read(protocol: Http2, parts: list[bytes], heads: bool) -> Said:
+def _read(protocol: Http2, parts: list[bytes], heads: bool) -> Outcome:
     protocol.handshake(0, 0)
-    said, awaiting = Said(False, b"", None, None, False), False
+    outcome, awaiting = Outcome(False, b"", None, None, False), False
     parts = list(filter(None, parts))
     try:
         while parts:
             event = protocol.feed(0, parts.pop(0), awaiting)
             if event is None:
                 continue
-            said = said._replace(replies=said.replies + event.reply)
+            outcome = outcome._replace(replies=outcome.replies + event.reply)
             if event.kind == ESTABLISHED:
                 assert not protocol.partial
-                said, awaiting = said._replace(granted=True), True
+                outcome, awaiting = outcome._replace(granted=True), True
                 parts[:0] = [event.rest] if event.rest else []
                 if heads:
                     protocol.heartbeat_for(0, 0)
             elif event.kind == ANSWER:
-                said, awaiting = said._replace(status=event.status, left=None if event.keep_alive else 0), False
+                outcome, awaiting = outcome._replace(status=event.status, left=None if event.keep_alive else 0), False
             elif event.kind == CLOSING:
-                said = said._replace(left=event.status)
-            if said.left is not None:
-                return said
+                outcome = outcome._replace(left=event.status)
+            if outcome.left is not None:
+                return outcome
     except ProtocolError as error:
         assert len(str(error)) < 300
-        return said._replace(error=True)
-    return said
+        return outcome._replace(error=True)
+    return outcome
 
 
 _huffman = hpack.hpack.decode_huffman
@@ -254,42 +254,42 @@ def _lenient(data: bytes) -> bytes:
     try:
         return bytes(_huffman(data))
     except hpack.HPACKDecodingError:
-        return b"?"  # we read no text but a status
+        return b"?"  # we read only :status
 
 
 hpack.hpack.decode_huffman = _lenient
 
 
-def oracle(case: Case) -> Said | None:
-    """What h2 makes of it, frame by frame, in our terms; None: it judges what is nothing to us."""
-    data, said = case.data, Said(False, b"", None, None, False)
+def oracle(case: Case) -> Outcome | None:
+    """h2's outcome, frame by frame; None: h2 checks something that we do not."""
+    data, outcome = case.data, Outcome(False, b"", None, None, False)
     if data.startswith(b"HTTP/") and len(data) >= 9:
-        return said._replace(error=b"\n" in data[:200] or len(data) >= 200)
+        return outcome._replace(error=b"\n" in data[:200] or len(data) >= 200)
     peer, at = _Peer(case.heads, case.held), 0
     while len(data) - at >= 9 and peer.left is None:
         size, kind, stream = int.from_bytes(data[at : at + 3]), data[at + 3], int.from_bytes(data[at + 5 : at + 9])
         first = not peer.settled and (kind != SETTINGS or data[at + 4] & ACK or stream)
         if first or size > 16_384:
-            return said._replace(error=True)
+            return outcome._replace(error=True)
         if len(data) - at < 9 + size:
             break
         try:
             peer.take(kind, data[at + 4], stream & _MOST, data[at : at + 9 + size])
         except (Refused, HyperframeError):
-            return said._replace(error=True)
+            return outcome._replace(error=True)
         except _NothingError:
             return None
         at += 9 + size
     lost = tuple(sorted(peer.lost)) if peer.granted else ()
-    return Said(peer.granted, peer.replies if peer.granted else b"", peer.status if peer.answered else None, peer.left, False, lost)
+    return Outcome(peer.granted, peer.replies if peer.granted else b"", peer.status if peer.answered else None, peer.left, False, lost)
 
 
 class _NothingError(Exception):
-    """A frame of a stream that is gone: h2 has a mind about it, we do not."""
+    """A frame of a lost stream, which h2 checks and we ignore."""
 
 
 class _Peer:
-    """h2's client, whose HEAD or ping is out from the handshake on."""
+    """h2's client, with an unanswered HEAD or ping from the handshake on."""
 
     def __init__(self, heads: bool, held: bool) -> None:
         self._conn = conn = H2Connection(H2Configuration(client_side=True, validate_inbound_headers=False, normalize_inbound_headers=False, header_encoding=None))
@@ -314,28 +314,28 @@ class _Peer:
         return self.agreed and not self.waits
 
     def take(self, kind: int, flags: int, stream: int, data: bytes) -> None:
-        """A whole frame. Raises what h2 raises; :class:`Refused` also for what it lets pass and we do not."""
+        """Handle a whole frame. Raises what h2 raises, and :class:`Refused` for what only we refuse."""
         payload = data[9:]
         self._look(kind, flags, stream, payload)
         if kind == HEADERS and flags & 0x20 and len(payload) - bool(flags & 8) >= 5 and not self._block:
-            # Of priorities h2 judges what each depends on, which RFC 9113 takes no notice of.
+            # h2 checks the dependencies of priorities, which RFC 9113 ignores.
             place = 9 + bool(flags & 8)
             data = data[:place] + bytes(5) + data[place + 5 :]
             if flags & 8 and payload[0] + 6 > len(payload):
                 raise Refused
             payload = data[9:]
         if kind == HEADERS and flags & 8 and not self._block and 0 < len(payload) == payload[0] + (6 if flags & 0x20 else 1):
-            # h2 takes no padding of nothing.
+            # h2 refuses padding of an empty block.
             data = frame(HEADERS, flags & ~8, stream, payload[1 : len(payload) - payload[0]])
         if kind in (DATA, HEADERS) and stream and self.answered and self.heads and not self._block:
-            raise Refused  # h2 waits until a block is whole, and answers data with a reset
+            raise Refused  # h2 waits for the whole block, and resets the stream after data
         judged = not self._block and ((kind > CONTINUATION) or (kind in (PRIORITY, WINDOW_UPDATE) and len(payload) == (5 if kind == PRIORITY else 4) and (kind == WINDOW_UPDATE or stream)))
         if judged and not (kind == WINDOW_UPDATE and not int.from_bytes(payload) & _MOST):
-            # h2 keeps windows, which we do not need, and closed streams.
+            # h2 tracks windows and closed streams, which we do not.
             return
         if kind == RST_STREAM and self.answered and self.heads and not self._block and stream and len(payload) == 4:
             return
-        # Of a setting that comes twice h2 takes the last.
+        # h2 uses only the last value of a repeated setting.
         several = kind == SETTINGS and len(payload) > 6 and not len(payload) % 6 and not flags & ACK and not stream
         each = [frame(SETTINGS, 0, 0, payload[place : place + 6]) for place in range(0, len(payload), 6)] if several else [data]
         events = [event for one in each for event in self._conn.receive_data(one)]
@@ -375,7 +375,7 @@ class _Peer:
     def _ask(self) -> None:
         self._asked = True
         for number in (1, 3):
-            # As if it were a HEAD: of others it counts bodies.
+            # As a HEAD, since h2 checks the lengths of bodies.
             self._conn.send_headers(number, [(":method", "HEAD"), (":scheme", "http"), (":path", "/"), (":authority", "a")], end_stream=True)
 
     def _of_held(self, event: Event) -> None:
@@ -421,5 +421,5 @@ class _Peer:
             last, self._goaway = struct.unpack_from(">II", payload)
             if self._goaway or not self.heads or self.answered or not last & _MOST:
                 self.left = self._goaway
-            # h2 takes nothing more after it.
+            # h2 accepts nothing after it.
             self._conn.state_machine.state = ConnectionState.CLIENT_OPEN

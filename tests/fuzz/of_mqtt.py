@@ -1,6 +1,4 @@
-"""Packets to the MQTT reader, bent. Laws: any split means the same, and of MQTT 5 ohmqtt says the same; every stream ends in events,
-an error, or a wait.
-"""
+"""Mutated packets for the MQTT reader. Checks: any split has one outcome, with MQTT 5 that of ohmqtt."""
 
 from __future__ import annotations
 
@@ -20,7 +18,7 @@ from asyncli.template import Fields
 
 
 class Case(NamedTuple):
-    """``data`` read in pieces between ``cuts``, after a CONNACK unless ``shakes``; ``topics``: subscribed to."""
+    """``data``, read in pieces at ``cuts``, after a CONNACK unless ``shakes``; ``topics``: the number of subscriptions."""
 
     data: bytes
     cuts: tuple[int, ...] = ()
@@ -29,8 +27,8 @@ class Case(NamedTuple):
     topics: int = 0
 
 
-class Said(NamedTuple):
-    """What a stream said. ``bye``: the code of a DISCONNECT, -1 without; ``error``: it ended in one."""
+class Outcome(NamedTuple):
+    """``bye``: the code of a DISCONNECT, -1 without; ``error``: the stream ended in one."""
 
     messages: int = 0
     body_bytes: int = 0
@@ -42,7 +40,7 @@ class Said(NamedTuple):
 
 
 _TEXTS = (b"a", b"a/b", "größe/✓".encode(), b"$SYS/x", b"x" * 200, b"", b"a/+", b"#", b"a\0b", b"\xc3", b"\xed\xa0\x80", b"\xef\xbf\xbf")
-# An id and its value: some that may come with each packet, some that may not, and some with what they may not have.
+# An id and its value: some allowed with each packet, some not, and some with invalid values.
 _PROPERTIES = (
     b"\x26\0\1a\0\1b", b"\x26\0\1a\0\0", b"\x1f\0\2no", b"\x01\1", b"\x02\0\0\0\5", b"\x03\0\4text", b"\x08\0\1r", b"\x09\0\3\0\1\2", b"\x0b\x81\1",
     b"\x13\0\x3c", b"\x11\0\0\0\0", b"\x12\0\1i", b"\x21\0\5", b"\x24\1", b"\x25\0", b"\x27\0\0\1\0", b"\x28\1", b"\x1c\0\1s", b"\x22\0\0",
@@ -52,7 +50,7 @@ _CODES = (0, 0, 0, 0, 1, 2, 4, 5, 6, 0x7F, 0x80, 0x87, 0x8B, 0x92, 0xA2, 0xA3, 0
 
 
 def generate(chance: Random) -> Case:
-    """Packets as servers send them, some of them wrong, perhaps bent, in pieces."""
+    """Packets as servers send them, some of them invalid, perhaps mutated, in pieces."""
     five, shakes, topics = not maybe(chance, 3), maybe(chance, 3), chance.randrange(3)
     data = b"".join(_packet(chance, five) for _ in range(1 + chance.randrange(4)))
     if shakes:
@@ -103,24 +101,24 @@ def _framed(chance: Random, first: int, body: bytes) -> bytes:
 
 
 def check(case: Case) -> str:
-    """The outcome's kind. Raises AssertionError where a law is broken."""
+    """The kind of the outcome. Raises AssertionError if a check fails."""
     whole, cut = read([case.data], case), read(pieces(case.data, case.cuts), case)
     assert whole.error == cut.error, f"in pieces {cut}, whole {whole}"
-    # What was said before an error, in the same read, does not count.
+    # Events before an error, in the same read, do not count.
     assert whole.error or whole == cut, f"in pieces {cut}, whole {whole}"
     if case.five and not case.shakes:
-        told, rest = oracle(case.data)
-        # It judges packets that have come whole.
-        assert whole.error or not told.error, f"whole {whole}, ohmqtt says {told}"
-        assert told.error or rest or not whole.error, f"whole {whole}, ohmqtt says {told}"
-        assert whole.error or whole._replace(body_bytes=told.body_bytes if rest else whole.body_bytes) == told, f"whole {whole}, ohmqtt says {told}"
+        expected, rest = oracle(case.data)
+        # ohmqtt checks only whole packets.
+        assert whole.error or not expected.error, f"whole {whole}, ohmqtt says {expected}"
+        assert expected.error or rest or not whole.error, f"whole {whole}, ohmqtt says {expected}"
+        assert whole.error or whole._replace(body_bytes=expected.body_bytes if rest else whole.body_bytes) == expected, f"whole {whole}, ohmqtt says {expected}"
     return "refused" if whole.error else "accepted"
 
 
-def read(parts: list[bytes], case: Case) -> Said:
-    """What our reader makes of it."""
+def read(parts: list[bytes], case: Case) -> Outcome:
+    """The outcome of our reader."""
     words = MqttSettings("5" if case.five else "3.1.1", "{n}", 60.0, ("a@1", "b")[: case.topics])
-    protocol, said, parts = Mqtt(words, Fields()), Said(), list(parts)
+    protocol, outcome, parts = Mqtt(words, Fields()), Outcome(), list(parts)
     if case.shakes:
         protocol.handshake(0, 0)
     while parts:
@@ -128,39 +126,39 @@ def read(parts: list[bytes], case: Case) -> Said:
         if not part:
             continue
         try:
-            event = protocol.feed(0, part, (said.established or not case.shakes) and not said.answers)
+            event = protocol.feed(0, part, (outcome.established or not case.shakes) and not outcome.answers)
         except ProtocolError as error:
             assert len(str(error)) < 500
-            return said._replace(error=True)
+            return outcome._replace(error=True)
         if event is None:
             continue
-        reply = b"" if event.kind == CLOSING else said.replies + event.reply
-        said = said._replace(messages=said.messages + event.messages, body_bytes=said.body_bytes + event.body_bytes, replies=reply)
-        said = said._replace(answers=said.answers + (event.kind == ANSWER), established=said.established or event.kind == ESTABLISHED)
+        reply = b"" if event.kind == CLOSING else outcome.replies + event.reply
+        outcome = outcome._replace(messages=outcome.messages + event.messages, body_bytes=outcome.body_bytes + event.body_bytes, replies=reply)
+        outcome = outcome._replace(answers=outcome.answers + (event.kind == ANSWER), established=outcome.established or event.kind == ESTABLISHED)
         if event.kind == ESTABLISHED:
             assert not protocol.partial
             parts.insert(0, event.rest)
         if event.kind == CLOSING:
-            # Beside a goodbye neither what is acknowledged nor answers count.
-            return said._replace(bye=event.status, replies=b"", answers=0)
-    return said
+            # With a DISCONNECT neither acknowledgements nor answers count.
+            return outcome._replace(bye=event.status, replies=b"", answers=0)
+    return outcome
 
 
-def oracle(data: bytes) -> tuple[Said, bytes]:
-    """What ohmqtt makes of it, in our terms, and what came after the last whole packet."""
-    said, wrong = Said(), (Said(error=True), b"")
+def oracle(data: bytes) -> tuple[Outcome, bytes]:
+    """ohmqtt's outcome, and the bytes after the last whole packet."""
+    outcome, wrong = Outcome(), (Outcome(error=True), b"")
     while data:
-        if _bent(data[0]):
+        if _invalid(data[0]):
             return wrong
         try:
             size, width = decode_varint(memoryview(data)[1:])
         except (MQTTError, IndexError):
-            return (said, data) if len(data) < 5 and all(byte & 0x80 for byte in data[1:]) else wrong
+            return (outcome, data) if len(data) < 5 and all(byte & 0x80 for byte in data[1:]) else wrong
         if width > 1 and not data[width]:
             return wrong
         packet, rest = data[: 1 + width + size], data[1 + width + size :]
         if len(packet) < 1 + width + size:
-            return said, data
+            return outcome, data
         try:
             one = decode_packet(packet)
         except (MQTTError, IndexError, ValueError):
@@ -168,22 +166,22 @@ def oracle(data: bytes) -> tuple[Said, bytes]:
         match one:
             case MQTTPublishPacket() if one.topic and "\0" not in one.topic and one.properties.TopicAlias is None:
                 if not (one.dup and one.qos == 2):
-                    said = said._replace(messages=said.messages + 1, body_bytes=said.body_bytes + len(one.payload))
+                    outcome = outcome._replace(messages=outcome.messages + 1, body_bytes=outcome.body_bytes + len(one.payload))
                 reply = (b"\x40\2", b"\x50\2")[one.qos - 1] + one.packet_id.to_bytes(2) if one.qos else b""
-                said = said._replace(replies=said.replies + reply)
+                outcome = outcome._replace(replies=outcome.replies + reply)
             case MQTTPubRelPacket():
-                said = said._replace(replies=said.replies + b"\x70\2" + one.packet_id.to_bytes(2))
-            case MQTTPingRespPacket() if not said.answers:
-                said = said._replace(answers=1)
-            # Of these a client may send more.
+                outcome = outcome._replace(replies=outcome.replies + b"\x70\2" + one.packet_id.to_bytes(2))
+            case MQTTPingRespPacket() if not outcome.answers:
+                outcome = outcome._replace(answers=1)
+            # A client may send more of these than a server.
             case MQTTDisconnectPacket() if one.reason_code != 4 and one.properties.SessionExpiryInterval is None:
-                return said._replace(bye=int(one.reason_code), replies=b"", answers=0), b""
+                return outcome._replace(bye=int(one.reason_code), replies=b"", answers=0), b""
             case _:
                 return wrong
         data = rest
-    return said, b""
+    return outcome, b""
 
 
-def _bent(first: int) -> bool:
-    """The first byte of no packet that may come."""
+def _invalid(first: int) -> bool:
+    """Whether no packet that a server may send begins with this byte."""
     return first not in (0x30, 0x31, *range(0x32, 0x36), *range(0x3A, 0x3E), 0x62, 0xD0, 0xE0)

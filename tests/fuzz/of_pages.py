@@ -1,4 +1,4 @@
-"""Status pages, bent. Laws: read or refused in one line; counts are finite and not negative; line ends make no difference."""
+"""Mutated status pages. Checks: read or refused in one line; counts are finite and not negative; line ends make no difference."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _PIECES = ("\n", " ", "\n ", "1", "0\n", "a", ",", '"', "\r\n", "\r", "FRONTEND,
 
 
 def generate(chance: Random) -> str:
-    """A page of one of the three kinds, perhaps bent."""
+    """A page of one of the three kinds, perhaps mutated."""
     text = chance.choice((_nginx, _apache, _haproxy))(chance)
     if not maybe(chance, 3):
         text = mutated_text(chance, text)
@@ -73,7 +73,7 @@ def _haproxy(chance: Random) -> str:
 
 
 def check(text: str) -> str:
-    """The outcome's kind. Raises AssertionError where a law is broken."""
+    """The kind of the outcome. Raises AssertionError if a check fails."""
     try:
         page = parse_page(text)
     except NotStatusPage as error:

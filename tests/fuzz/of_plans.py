@@ -1,5 +1,5 @@
-"""Plans, as values and as files, bent. Laws: built or refused in one line; what is built comes back from its document the same,
-is built again the same from its own words, aims where yarl says, and has a schedule with an end.
+"""Mutated plans, as values and as files. Checks: built or refused in one line; a plan is equal after a round trip by its document
+and by its keys; its targets are those of yarl; its schedule is finite.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _NAMES = tuple(_OF)
 
 
 def _good(key: str) -> tuple[Any, ...]:
-    """Those of a key's values that it may have."""
+    """The valid values of a key."""
     found = []
     for value in _OF[key]:
         with contextlib.suppress(ValueError):
@@ -69,7 +69,7 @@ _HERE = Layer("--{key}", {"urls": ["http://127.0.0.1:8080/"]})
 
 
 def generate(chance: Random) -> Case:
-    """Some keys with values that they may have, or nearly; as values, as a file, or as what a run file has."""
+    """Some keys with valid or nearly valid values; as values, as a file, or as a run file's document."""
     values: dict[str, Any] = {}
     for _ in range(1 + chance.randrange(5)):
         key = chance.choice(_NAMES)
@@ -134,7 +134,7 @@ def _document(chance: Random) -> Any:
 
 
 def check(case: Case) -> str:
-    """The outcome's kind. Raises AssertionError where a law is broken."""
+    """The kind of the outcome. Raises AssertionError if a check fails."""
     try:
         if isinstance(case, bytes):
             _FILE.write_bytes(case)
@@ -157,11 +157,11 @@ def check(case: Case) -> str:
     assert 0 <= schedule.due_s(schedule.batches - 1) <= schedule.end_s < math.inf
     for url in (*plan.urls, *([plan.status_url] if plan.status_url else [])):
         target = parse_target(url)
-        told = URL(url, encoded=True)
-        assert (told.host or "").lower() == target.host.lower(), (told.host, target.host)
-        # It does not know the ports of MQTT.
-        assert (told.port or target.port) == target.port, (told.port, target.port)
+        parsed = URL(url, encoded=True)
+        assert (parsed.host or "").lower() == target.host.lower(), (parsed.host, target.host)
+        # yarl does not know the ports of MQTT.
+        assert (parsed.port or target.port) == target.port, (parsed.port, target.port)
     if not isinstance(case, tuple):
-        said = {key: document[field] for key, (field, _) in KEYS.items() if document[field] is not None or key == "hold"}
-        assert build_plan([Layer("again: {key}", said)]) == plan, "its own words make another plan"
+        values = {key: document[field] for key, (field, _) in KEYS.items() if document[field] is not None or key == "hold"}
+        assert build_plan([Layer("again: {key}", values)]) == plan, "the document makes another plan"
     return "accepted, a document" if isinstance(case, tuple) else "accepted, a file" if isinstance(case, bytes) else "accepted"

@@ -1,7 +1,7 @@
-"""Run files, damaged: bytes changed, cut short, rows of other types, ticks repacked, tables that are none.
+"""Damaged run files: bytes changed, cut short, rows of other types, ticks repacked, missing tables.
 
-Laws: read or refused in one line; what is read has finite instants and numbers, histograms that can be asked, a plan with targets.
-So have what a list of runs and a live view read; and of what is read a report can be made.
+Checks: read or refused in one line; a run that is read has finite instants and numbers, usable histograms, and a plan with targets,
+also for the list of runs and the live view; and a report can be made of it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from asyncli.store.run_index import read_index_entry
 
 
 class Case(NamedTuple):
-    """Edits of the one whole file: bytes put at places, its length, SQL with values. ``reader``: who reads it."""
+    """Edits of a whole file: bytes at offsets, its length, SQL with values. ``reader``: the function that reads it."""
 
     puts: tuple[tuple[int, bytes], ...] = ()
     length: int | None = None
@@ -58,7 +58,7 @@ _ODD = (None, 0, 1, -1, 127, 128, 2**31, 2**63 - 1, 2**64 - 1, -(2**63), 0.5, -1
 
 @functools.cache
 def whole() -> bytes:
-    """A run file as the writer writes it, on small pages: more of its bytes mean something."""
+    """A run file as the writer writes it, with small pages, so that more of its bytes matter."""
     with tempfile.TemporaryDirectory(dir=FOLDER) as folder:
         path = Path(folder) / "run.db"
         plan = Plan(urls=("http://127.0.0.1:8080/",), connections=500, seed=7, hold_s=3.0)
@@ -104,7 +104,7 @@ def _puts(chance: Random) -> tuple[tuple[int, bytes], ...]:
     puts = []
     for _ in range(1 + chance.randrange(3)):
         if maybe(chance, 3):
-            # Where the pages begin: what kind each is, where its cells are, whom it points to.
+            # At the headers of pages: their kind, cells and pointers.
             at = chance.randrange(len(data) // 512) * 512 + chance.randrange(24)
         else:
             at = chance.randrange(100 if maybe(chance, 8) else len(data))
@@ -168,7 +168,7 @@ def _statement(chance: Random) -> tuple[str, tuple[Any, ...]]:
 
 
 def made(case: Case) -> bytes:
-    """The damaged file's bytes, but for its SQL."""
+    """The damaged file's bytes, before the SQL."""
     data = bytearray(whole())
     for at, new in case.puts:
         data[at : at + len(new)] = new
@@ -176,7 +176,7 @@ def made(case: Case) -> bytes:
 
 
 def write(case: Case, path: Path) -> None:
-    """The damaged file."""
+    """Write the damaged file."""
     path.write_bytes(made(case))
     if case.sql:
         with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
@@ -188,7 +188,7 @@ def write(case: Case, path: Path) -> None:
 
 
 def check(case: Case) -> str:
-    """The outcome's kind. Raises AssertionError where a law is broken."""
+    """The kind of the outcome. Raises AssertionError if a check fails."""
     write(case, _FILE)
     try:
         _READ[case.reader](_FILE)
@@ -199,14 +199,14 @@ def check(case: Case) -> str:
         assert ";" in words, f"says not how to mend it: {words}"
         return f"refused, {'damaged' if 'damaged' in words else 'otherwise'}"
     finally:
-        # One that says it has a WAL gets one, and the next file must not.
+        # SQLite makes a WAL for a file that claims to have one; the next file must not get it.
         for suffix in ("", "-wal", "-shm"):
             Path(f"{_FILE}{suffix}").unlink(missing_ok=True)
     return "accepted" if case.reader == "run" else f"accepted, {case.reader}"
 
 
 def _sound(run: Run) -> None:
-    """Every number of it can be used."""
+    """Check that all numbers are usable."""
     numbers = [number for one in run.phases for number in (one.start_s, one.end_s) if number is not None]
     numbers += [t_s for t_s, _ in run.ticks]
     for _, tick in run.ticks:
@@ -251,7 +251,7 @@ def _resumed(path: Path) -> None:
 
 
 def _report(path: Path) -> None:
-    """All that ``asyncli report`` makes of it."""
+    """The outputs of ``asyncli report``."""
     from rich.console import Console
 
     from asyncli.report.jsonout import to_json

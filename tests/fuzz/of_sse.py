@@ -1,5 +1,5 @@
-"""Event streams to the reader of server-sent events: heads, framings and lines, bent. Laws: any split means the same, also to a
-row that reads what another has read; h11 and httpx-sse say the same."""
+"""Mutated heads, framings and lines for the reader of server-sent events. Checks: any split has one outcome, also on a row that
+reads the same as another; it is that of h11 and httpx-sse."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from asyncli.template import Fields
 
 
 class Case(NamedTuple):
-    """``data`` as the answer, read in pieces between ``cuts``; ``events``: else its bytes are counted."""
+    """``data`` as the answer, read in pieces at ``cuts``; without ``events`` its bytes are counted."""
 
     data: bytes
     cuts: tuple[int, ...] = ()
     events: bool = True
 
 
-class Said(NamedTuple):
-    """What a stream said: ``error``: it ended in one; ``ended``: it came to its end."""
+class Outcome(NamedTuple):
+    """``error``: the stream ended in one; ``ended``: it came to its end."""
 
     granted: bool = False
     messages: int = 0
@@ -50,7 +50,7 @@ _ENDS = (b"\n", b"\r\n", b"\r")
 
 
 def generate(chance: Random) -> Case:
-    """An answer with events, perhaps bent, in pieces."""
+    """An answer with events, perhaps mutated, in pieces."""
     body = (b"\xef\xbb\xbf" if maybe(chance, 4) else b"") + b"".join(_event(chance) for _ in range(chance.randrange(5)))
     if maybe(chance, 4) and body:
         body = mutated(chance, body)
@@ -84,55 +84,55 @@ def _chunked(chance: Random, body: bytes) -> bytes:
 
 
 def check(case: Case) -> str:
-    """The outcome's kind. Raises AssertionError where a law is broken."""
+    """The kind of the outcome. Raises AssertionError if a check fails."""
     words = StreamSettings((b"GET / HTTP/1.1\r\n",), case.events, 60.0)
     protocol, parts = Stream(words, Fields()), pieces(case.data, case.cuts)
     # The third row reads what the second has just read, and the first connects again.
     heard = [*read(protocol, (0,), [case.data]), *read(protocol, (1, 2), parts), *read(protocol, (0,), [case.data])]
-    told = oracle(case)
-    if told.error and not told.granted and set(heard) == {Said()}:
-        # It judges a head once that is whole.
+    expected = oracle(case)
+    if expected.error and not expected.granted and set(heard) == {Outcome()}:
+        # h11 checks only whole heads.
         return "not granted yet"
-    words_of_all = f"in pieces {heard[1:]}, whole {heard[0]}, h11 and httpx-sse say {told}"
-    assert {one.error for one in (*heard, told)} == {told.error}, words_of_all
-    if told.error:
-        # What was said before it, in the same read, does not count.
+    shown = f"in pieces {heard[1:]}, whole {heard[0]}, h11 and httpx-sse say {expected}"
+    assert {one.error for one in (*heard, expected)} == {expected.error}, shown
+    if expected.error:
+        # Events before the error, in the same read, do not count.
         return "refused"
-    assert set(heard) == {told}, words_of_all
-    return "accepted" if told.granted else "not granted yet"
+    assert set(heard) == {expected}, shown
+    return "accepted" if expected.granted else "not granted yet"
 
 
-def read(protocol: Stream, rows: tuple[int, ...], parts: list[bytes]) -> list[Said]:
-    """What our reader makes of it, on rows that read one after the other."""
-    said = dict.fromkeys(rows, Said())
+def read(protocol: Stream, rows: tuple[int, ...], parts: list[bytes]) -> list[Outcome]:
+    """The outcome of our reader, by row; the rows read each part in turn."""
+    outcome = dict.fromkeys(rows, Outcome())
     for row in rows:
         protocol.handshake(row, 0)
     for part in parts:
         for row in rows:
-            if not (said[row].ended or said[row].error):
-                said[row] = fed(protocol, row, said[row], part)
-    return [one if one.error else one._replace(last_id=last_id(protocol, row), wait_s=protocol.reopen_delay_s(row)) for row, one in said.items()]
+            if not (outcome[row].ended or outcome[row].error):
+                outcome[row] = fed(protocol, row, outcome[row], part)
+    return [one if one.error else one._replace(last_id=last_id(protocol, row), wait_s=protocol.reopen_delay_s(row)) for row, one in outcome.items()]
 
 
-def fed(protocol: Stream, row: int, said: Said, part: bytes) -> Said:
-    """And one part more."""
+def fed(protocol: Stream, row: int, outcome: Outcome, part: bytes) -> Outcome:
+    """The outcome after one more part."""
     try:
         event = protocol.feed(row, part, False)
     except ProtocolError as error:
         assert len(str(error)) < 300
         assert len(str(error).splitlines()) == 1
         assert row not in protocol.partial
-        return Said(error=True)
+        return Outcome(error=True)
     if event is None:
-        return said
+        return outcome
     if event.kind == ESTABLISHED:
-        assert not said.granted
-        return fed(protocol, row, said._replace(granted=True), event.rest) if event.rest else said._replace(granted=True)
-    return said._replace(messages=said.messages + event.messages, body_bytes=said.body_bytes + event.body_bytes, ended=event.kind == CLOSING)
+        assert not outcome.granted
+        return fed(protocol, row, outcome._replace(granted=True), event.rest) if event.rest else outcome._replace(granted=True)
+    return outcome._replace(messages=outcome.messages + event.messages, body_bytes=outcome.body_bytes + event.body_bytes, ended=event.kind == CLOSING)
 
 
 def last_id(protocol: Stream, row: int) -> bytes:
-    """What the row asks with, once its connection has ended."""
+    """The id in the row's next request, after its connection has ended."""
     assert protocol.feed(row, b"", False) is None
     protocol.forget(row)
     again = protocol.handshake(row, 0)
@@ -141,47 +141,46 @@ def last_id(protocol: Stream, row: int) -> bytes:
     return again.partition(b"Last-Event-ID: ")[2].removesuffix(b"\r\n\r\n")
 
 
-def oracle(case: Case) -> Said:
-    """What h11 and httpx-sse make of it, in our terms."""
+def oracle(case: Case) -> Outcome:
+    """The outcome of h11 and httpx-sse."""
     conn = h11.Connection(h11.CLIENT, max_incomplete_event_size=MOST_HEAD_BYTES)
     conn.send(h11.Request(method="GET", target="/", headers=[("Host", "x")]))
     conn.send(h11.EndOfMessage())
-    said, body = Said(), b""
+    outcome, body = Outcome(), b""
     try:
         conn.receive_data(case.data)
         while (event := conn.next_event()) is not h11.NEED_DATA and event is not h11.PAUSED:
             if isinstance(event, h11.Response):
                 if not _grants(event, case.events):
-                    return said._replace(error=True)
-                said = said._replace(granted=True)
+                    return outcome._replace(error=True)
+                outcome = outcome._replace(granted=True)
             elif isinstance(event, h11.Data):
                 body += event.data
             elif isinstance(event, h11.EndOfMessage):
-                said = said._replace(ended=True)
+                outcome = outcome._replace(ended=True)
                 break
     except h11.RemoteProtocolError as error:
-        # In a trailer these mean nothing (of_http1.py).
-        if not (said.granted and ("Transfer-Encoding" in str(error) or "Content-Length" in str(error))):
-            return said._replace(error=True)
-        said = said._replace(ended=True)
+        # They mean nothing in a trailer (of_http1.py).
+        if not (outcome.granted and ("Transfer-Encoding" in str(error) or "Content-Length" in str(error))):
+            return outcome._replace(error=True)
+        outcome = outcome._replace(ended=True)
     if not case.events:
-        return said._replace(body_bytes=len(body))
-    # A character for each byte.
+        return outcome._replace(body_bytes=len(body))
     text, lines, decoder = body.removeprefix(b"\xef\xbb\xbf").decode("latin-1"), SSELineDecoder(), SSEDecoder()
     whole = lines.decode(text + "\n" * text.endswith("\r"))
     if any(line.startswith("id:") and len(line[3:].removeprefix(" ")) > 4096 for line in (*whole, "".join(lines.buffer))):
-        return said._replace(error=True)
+        return outcome._replace(error=True)
     for line in whole:
         if not line:
-            said = said._replace(last_id=decoder._last_event_id.encode("latin-1"))
+            outcome = outcome._replace(last_id=decoder._last_event_id.encode("latin-1"))
             if decoder._data:
-                said = said._replace(messages=said.messages + 1, body_bytes=said.body_bytes + len("\n".join(decoder._data)))
+                outcome = outcome._replace(messages=outcome.messages + 1, body_bytes=outcome.body_bytes + len("\n".join(decoder._data)))
         decoder._retry = None
         decoder.decode(line)
-        # It takes any text that is a number to Python.
+        # httpx-sse accepts any text that int() does.
         if decoder._retry is not None and re.fullmatch("retry: ?[0-9]+", line) and len(line) <= 27:
-            said = said._replace(wait_s=min(decoder._retry, 3_600_000) / 1e3)
-    return said
+            outcome = outcome._replace(wait_s=min(decoder._retry, 3_600_000) / 1e3)
+    return outcome
 
 
 def _grants(head: h11.Response, events: bool) -> bool:

@@ -1,4 +1,4 @@
-"""Bytes to the reader of raw TCP. Laws: any split means the same, and Python's patterns and slices over the whole say the same."""
+"""Bytes for the reader of raw TCP. Checks: any split has one outcome, which is that of Python's regexes and slices on the whole."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PATTERNS = ("^22", "ok$", "^$", ".", "a|b", "[^\\x00]")
 
 
 class Case(NamedTuple):
-    """``data``, read in pieces between ``cuts``; what is expected, and whether as a greeting."""
+    """``data``, read in pieces at ``cuts``; ``greets``: it is expected as a greeting."""
 
     data: bytes
     cuts: tuple[int, ...]
@@ -27,7 +27,7 @@ class Case(NamedTuple):
 
 
 def generate(chance: Random) -> Case:
-    """What fits, perhaps bent."""
+    """A right answer, perhaps mutated."""
     kind = chance.randrange(3)
     size, pattern = 1 + chance.randrange(12), chance.choice(_PATTERNS)
     exact = bytes(chance.choice(b"+PONG\r\n\\/") for _ in range(size))
@@ -41,17 +41,17 @@ def generate(chance: Random) -> Case:
 
 
 def check(case: Case) -> str:
-    """The outcome's kind. Raises AssertionError where a law is broken."""
-    told = oracle(case)
-    if case.greets and told:
-        told = min(told, 0)
+    """The kind of the outcome. Raises AssertionError if a check fails."""
+    expected = oracle(case)
+    if case.greets and expected:
+        expected = min(expected, 0)
     for parts in ([case.data], pieces(case.data, case.cuts)):
-        assert read(parts, case) == told, f"{read(parts, case)} of {parts}, and {told}"
-    return "refused" if told is None else "accepted" if told >= 0 else "waits"
+        assert read(parts, case) == expected, f"{read(parts, case)} of {parts}, and {expected}"
+    return "refused" if expected is None else "accepted" if expected >= 0 else "waits"
 
 
 def read(parts: list[bytes], case: Case) -> int | None:
-    """Where what was expected ended; None: something else came, -1: it waits."""
+    """The end of the expected bytes; None: something else came, -1: incomplete."""
     protocol, at = Tcp(TcpSettings(b"x", case.expect, case.expect if case.greets else ""), Fields()), 0
     if protocol.handshake is not None:
         protocol.handshake(0, 0)
@@ -70,7 +70,7 @@ def read(parts: list[bytes], case: Case) -> int | None:
 
 
 def oracle(case: Case) -> int | None:
-    """The same, of the whole at once."""
+    """The same, from the whole at once."""
     data, expect = case.data, case.expect
     if expect.endswith(" bytes"):
         size = int(expect.split()[0])

@@ -1,4 +1,4 @@
-"""Limits of ``--fail-if``, bent. Laws: read or refused in one line; a bound is finite; what is read prints back to itself."""
+"""Mutated limits of ``--fail-if``. Checks: read or refused in one line; a bound is finite; a limit prints back to itself."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ _TICK = Tick(sent=10, beats_failed=1)
 
 
 def generate(chance: Random) -> str:
-    """A limit, perhaps bent."""
+    """A limit, perhaps mutated."""
     key = chance.choice(_SHORT) if maybe(chance, 8) else chance.choice(_KEYS).replace("by_status.*", "by_status.200").replace("*", "other")
     space = " " * chance.randrange(3)
     sign = chance.choice(_SIGNS) if maybe(chance, 4) else ">"
     number = chance.choice(_NUMBERS) if maybe(chance, 4) else str(chance.randrange(10_000) / 8)
     unit = chance.choice(_UNITS) if maybe(chance, 2) else ""
     text = f"{key}{space}{sign}{space}{number}{unit}"
-    # A key that is none is looked for among all, which takes a hundred times as long.
+    # An unknown key is compared with all keys, which takes a hundred times as long.
     if maybe(chance, 12):
         text = mutated_text(chance, text)
     elif maybe(chance, 6):
@@ -52,7 +52,7 @@ def generate(chance: Random) -> str:
 
 
 def check(text: str) -> str:
-    """The outcome's kind. Raises AssertionError where a law is broken."""
+    """The kind of the outcome. Raises AssertionError if a check fails."""
     try:
         one = parse(text, Summary)
     except ValueError as error:
@@ -74,5 +74,5 @@ def check(text: str) -> str:
 
 
 def printed(one: Threshold) -> str:
-    """The limit in its key's own unit."""
+    """The limit in the unit of its key."""
     return f"{one.key} {one.comparison} {float(one.bound * 100)!r}%" if one.whole else f"{one.key} {one.comparison} {float(one.bound)!r}"

@@ -1,5 +1,5 @@
-"""Records to the record layer. Laws: OpenSSL's are read in any split, and ours by OpenSSL; what is bent gives no byte that was not
-said, ends in an error with its alert, and in the same one in any split."""
+"""Records for the record layer. Checks: OpenSSL's are read in any split, and ours by OpenSSL; mutated ones give no byte that was
+not sent, and end in an error with its alert, the same in any split."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tls_peer import ROW, Peer
 from asyncli.protocols.tls13 import SUITES, AlertError, RecordError, RecordLayer
 
 _PEERS: dict[str, tuple[Peer, list[int]]] = {}
-# A connection carries so many streams: a handshake for each would be nearly all of the work.
+# Streams of a connection: a handshake for each would take most of the time.
 _STREAMS = 500
 _SECRETS = {suite: (bytes(range(length)), bytes(range(100, 100 + length))) for suite, (_, _, _, length) in SUITES.items()}
 _UPDATE, _UPDATE_ASKED = bytes((24, 0, 0, 1, 0)), bytes((24, 0, 0, 1, 1))
@@ -25,8 +25,8 @@ _MESSAGES = (
 
 
 class Case(NamedTuple):
-    """Of OpenSSL: ``said`` is (bytes, whether its keys change before, and ours), ``bent`` None. Of our own sealing: (content, kind,
-    padding), ``bent`` the bytes that were made of it, the same or others."""
+    """By OpenSSL: ``said`` is (bytes, whether its keys change before them, and ours), ``bent`` None. Sealed by us: (content, kind,
+    padding), and ``bent`` the records, mutated or not."""
 
     suite: str
     said: tuple[tuple[bytes, int, int], ...]
@@ -35,7 +35,7 @@ class Case(NamedTuple):
 
 
 def generate(chance: Random) -> Case:
-    """Half of OpenSSL's, half of ours: as it is, or bent."""
+    """Half by OpenSSL, half sealed by us and perhaps mutated."""
     suite = chance.choice(list(SUITES))
     cuts = tuple(chance.randrange(chance.choice((60, 600, 40_000))) for _ in range(chance.randrange(6)))
     if maybe(chance, 2):
@@ -61,7 +61,7 @@ def _record(chance: Random) -> tuple[bytes, int, int]:
 
 
 def sealed(suite: str, records: tuple[tuple[bytes, int, int], ...]) -> list[bytes]:
-    """The server's."""
+    """The server's records."""
     server = RecordLayer()
     ours, theirs = _SECRETS[suite]
     server.open(ROW, suite, theirs, ours)
@@ -74,7 +74,7 @@ def sealed(suite: str, records: tuple[tuple[bytes, int, int], ...]) -> list[byte
 
 
 def check(case: Case) -> str:
-    """The outcome's kind. Raises AssertionError where a law is broken."""
+    """The kind of the outcome. Raises AssertionError if a check fails."""
     return _of_openssl(case) if case.bent is None else _bent(case, case.bent)
 
 
@@ -110,8 +110,8 @@ def _of_openssl(case: Case) -> str:
 def _bent(case: Case, data: bytes) -> str:
     whole, parts = _read(case.suite, [data]), _read(case.suite, pieces(data, case.cuts))
     said = b"".join(content for content, kind, _ in case.said if kind == 23)
-    assert said.startswith(whole[0]), "bytes that nobody said"
-    # In pieces some is heard that was whole before the error came.
+    assert said.startswith(whole[0]), "bytes that were not sent"
+    # In pieces, records before the error are read.
     assert parts[1] == whole[1], f"in pieces {parts[1]}, whole {whole[1]}"
     assert said.startswith(parts[0])
     return "accepted" if whole[1] is None else whole[1]

@@ -1,4 +1,4 @@
-"""Frames to the WebSocket reader: the grammar of RFC 6455, bent. Laws: any split means the same, wsproto says the same."""
+"""Mutated frames for the WebSocket reader, by the grammar of RFC 6455. Checks: any split has one outcome, which is wsproto's."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _BEAT = b"beat"
 
 
 class Case(NamedTuple):
-    """``data`` after the upgrade, read in pieces between ``cuts``; ``message``: what answers, else a pong; ``grant``: of compression."""
+    """``data`` after the upgrade, read in pieces at ``cuts``; ``message``: the text that answers, else a pong; ``grant``: compression."""
 
     data: bytes
     cuts: tuple[int, ...] = ()
@@ -30,8 +30,8 @@ class Case(NamedTuple):
     grant: str = ""
 
 
-class Said(NamedTuple):
-    """What a stream said. ``close``: None without a close frame; ``error``: it ended in one."""
+class Outcome(NamedTuple):
+    """``close``: None without a close frame; ``error``: the stream ended in one."""
 
     messages: int
     body_bytes: int
@@ -47,7 +47,7 @@ _CODES = (0, 999, 1000, 1001, 1003, 1004, 1005, 1006, 1007, 1011, 1013, 1014, 10
 
 
 def generate(chance: Random) -> Case:
-    """Frames as servers send them, some of them wrong, perhaps bent, in pieces."""
+    """Frames as servers send them, some of them invalid, perhaps mutated, in pieces."""
     grant = chance.choice(("", "", *_GRANTS))
     deflate = _Deflate(chance, grant)
     data = b"".join(_frames(chance, deflate) for _ in range(1 + chance.randrange(4)))
@@ -58,7 +58,7 @@ def generate(chance: Random) -> Case:
 
 
 class _Deflate:
-    """A server's compressor; ``first``: the opcode of a message's first frame, with the bit that it is compressed."""
+    """A server's compressor."""
 
     def __init__(self, chance: Random, grant: str) -> None:
         self._chance, self._grant = chance, grant
@@ -69,7 +69,7 @@ class _Deflate:
             self._made = self._new()
         if maybe(self._chance, 20):
             return self._chance.randbytes(9)
-        if maybe(self._chance, 20):  # a last block, after which nothing refers back
+        if maybe(self._chance, 20):  # a final block
             last, self._made = self._made, self._new()
             return last.compress(text) + last.flush() + b"\0"
         return (self._made.compress(text) + self._made.flush(zlib.Z_SYNC_FLUSH)).removesuffix(b"\0\0\xff\xff")
@@ -82,7 +82,7 @@ class _Deflate:
 
 
 def _frames(chance: Random, deflate: _Deflate) -> bytes:
-    """A control frame, or a message in some frames with a control frame among them."""
+    """A control frame, or a message in several frames, perhaps with control frames between them."""
     if maybe(chance, 2):
         return _control(chance)
     opcode, left = 1 + maybe(chance, 2), chance.choice(_TEXTS[:6]) if maybe(chance, 3) else chance.choice(_TEXTS)
@@ -119,56 +119,56 @@ def _frame(chance: Random, opcode: int, payload: bytes, fin: bool = True) -> byt
 
 
 def check(case: Case) -> str:
-    """The outcome's kind. Raises AssertionError where a law is broken."""
+    """The kind of the outcome. Raises AssertionError if a check fails."""
     whole, cut = (read(parts, case.message, case.grant) for parts in ([case.data], pieces(case.data, case.cuts)))
     if whole.close == cut.close == 1014:
-        # Registered after wsproto's list.
+        # Registered later than wsproto's list.
         return "accepted"
-    told = oracle(case.data, case.message, case.grant)
-    if whole.error and not told.error:
-        # It judges a frame once that has come whole.
-        told = oracle(case.data + bytes(1 << 17), case.message, case.grant)
-    said = f"in pieces {cut}, whole {whole}, wsproto says {told}"
-    assert whole.error == cut.error == told.error, said
+    expected = oracle(case.data, case.message, case.grant)
+    if whole.error and not expected.error:
+        # wsproto checks only whole frames.
+        expected = oracle(case.data + bytes(1 << 17), case.message, case.grant)
+    shown = f"in pieces {cut}, whole {whole}, wsproto says {expected}"
+    assert whole.error == cut.error == expected.error, shown
     if whole.error:
-        # What was said before it, in the same read, does not count.
+        # Events before the error, in the same read, do not count.
         return "refused"
-    # It waits for the rest of a character, and we for the rest of what may be an answer.
-    assert -len(case.message) <= whole.body_bytes - told.body_bytes < 4, said
-    # Of the pings of one read the last is answered, and beside a goodbye neither they nor answers count.
+    # wsproto waits for the rest of a character, we for the rest of a possible answer.
+    assert -len(case.message) <= whole.body_bytes - expected.body_bytes < 4, shown
+    # Of the pings in a read the last is answered; with a close frame neither pings nor answers count.
     last = () if whole.close is not None else whole.pings[-1:]
     each = [
         one._replace(pings=last if one.close is not None else one.pings[-1:], answers=one.close is None and one.answers, body_bytes=0)
-        for one in (whole, cut, told)
+        for one in (whole, cut, expected)
     ]
-    assert each[0] == each[1] == each[2], said
+    assert each[0] == each[1] == each[2], shown
     return "accepted"
 
 
-def read(parts: list[bytes], message: bytes, grant: str) -> Said:
-    """What our reader makes of it."""
+def read(parts: list[bytes], message: bytes, grant: str) -> Outcome:
+    """The outcome of our reader."""
     protocol = (Deflated if grant else WebSocket)([b"GET / HTTP/1.1\r\n"], os.urandom, message, Fields())
     key = protocol.handshake(0, 0).split(b": ")[1].strip()
     head = b"HTTP/1.1 101 x\r\nUpgrade: websocket\r\nConnection: upgrade\r\nSec-WebSocket-Accept: %b\r\n\r\n" % accept_of(key)
     head = head.replace(b"\r\n\r\n", b"\r\nSec-WebSocket-Extensions: %b\r\n\r\n" % grant.encode()) if grant else head
     assert protocol.feed(0, head, False) is not None
-    said = Said(0, 0, (), 0, None, False)
+    outcome = Outcome(0, 0, (), 0, None, False)
     for part in parts:
         try:
-            # One heartbeat is out, until it is answered.
-            event = protocol.feed(0, part, not said.answers)
+            # One heartbeat is unanswered at first.
+            event = protocol.feed(0, part, not outcome.answers)
         except ProtocolError as error:
             assert len(str(error)) < 500
-            return said._replace(error=True)
+            return outcome._replace(error=True)
         if event is None:
             continue
-        said = said._replace(messages=said.messages + event.messages, body_bytes=said.body_bytes + event.body_bytes)
-        said = said._replace(answers=said.answers | (event.kind == ANSWER))
+        outcome = outcome._replace(messages=outcome.messages + event.messages, body_bytes=outcome.body_bytes + event.body_bytes)
+        outcome = outcome._replace(answers=outcome.answers | (event.kind == ANSWER))
         if event.kind == CLOSING:
-            return said._replace(close=event.status)
+            return outcome._replace(close=event.status)
         if event.reply:
-            said = said._replace(pings=(*said.pings, unmasked(event.reply)))
-    return said
+            outcome = outcome._replace(pings=(*outcome.pings, unmasked(event.reply)))
+    return outcome
 
 
 def unmasked(frame: bytes) -> bytes:
@@ -179,7 +179,7 @@ def unmasked(frame: bytes) -> bytes:
 
 
 class _Extension(PerMessageDeflate):
-    """wsproto's, which like us may not inflate, and goes on after a control frame amid a compressed message, and a last block."""
+    """wsproto's, changed: optionally without inflating, and it accepts control frames in compressed messages, and final blocks."""
 
     def __init__(self, grant: str, inflates: bool) -> None:
         super().__init__()
@@ -195,34 +195,34 @@ class _Extension(PerMessageDeflate):
         if compressed and not control and not self._inflates:
             self._inbound_compressed = None if fin else compressed
             return None
-        said = super().frame_inbound_complete(proto, fin)
+        result = super().frame_inbound_complete(proto, fin)
         self._inbound_compressed = compressed if compressed and control else self._inbound_compressed
         if fin and not control and self._decompressor is not None and self._decompressor.eof:
             self._decompressor = None
-        return said
+        return result
 
 
-def oracle(data: bytes, message: bytes, grant: str) -> Said:
-    """What wsproto makes of it, in our terms."""
+def oracle(data: bytes, message: bytes, grant: str) -> Outcome:
+    """wsproto's outcome."""
     frames, text = FrameProtocol(client=True, extensions=[_Extension(grant, bool(message))] if grant else []), ""
-    said = Said(0, 0, (), 0, None, False)
+    outcome = Outcome(0, 0, (), 0, None, False)
     try:
         frames.receive_bytes(data)
         for one in frames.received_frames():
             size = len(one.payload.encode() if isinstance(one.payload, str) else one.payload)
             match one.opcode:
                 case Opcode.PING:
-                    said = said._replace(pings=(*said.pings, bytes(one.payload)))
+                    outcome = outcome._replace(pings=(*outcome.pings, bytes(one.payload)))
                 case Opcode.PONG:
-                    said = said._replace(answers=said.answers | (bytes(one.payload) == _BEAT and not message))
+                    outcome = outcome._replace(answers=outcome.answers | (bytes(one.payload) == _BEAT and not message))
                 case Opcode.CLOSE:
-                    return said._replace(close=0 if one.payload[0] == CloseReason.NO_STATUS_RCVD else int(one.payload[0]))
+                    return outcome._replace(close=0 if one.payload[0] == CloseReason.NO_STATUS_RCVD else int(one.payload[0]))
                 case _:
                     text += one.payload if isinstance(one.payload, str) else "\0"
-                    answers = bool(message) and one.message_finished and text == message.decode() and not said.answers
+                    answers = bool(message) and one.message_finished and text == message.decode() and not outcome.answers
                     text = "" if one.message_finished else text
                     messages, size = (0, len(one.payload) - len(message)) if answers else (int(one.message_finished), size)
-                    said = said._replace(messages=said.messages + messages, body_bytes=said.body_bytes + size, answers=said.answers | answers)
+                    outcome = outcome._replace(messages=outcome.messages + messages, body_bytes=outcome.body_bytes + size, answers=outcome.answers | answers)
     except ParseFailed:
-        return said._replace(error=True)
-    return said
+        return outcome._replace(error=True)
+    return outcome

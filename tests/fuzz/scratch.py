@@ -1,4 +1,4 @@
-"""A folder in memory for what must be a file; gone when the process ends."""
+"""A folder in memory for files; removed when the process ends."""
 
 from __future__ import annotations
 
@@ -13,5 +13,5 @@ FOLDER = Path(tempfile.mkdtemp(prefix="asyncli-fuzz-", dir="/dev/shm" if os.acce
 
 @atexit.register
 def clean() -> None:
-    """Remove it now: for a process that ends without Python's leave."""
+    """Remove it now: for a process that ends without running atexit."""
     shutil.rmtree(FOLDER, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""What fuzzing found does not come back, and a short run of every target finds nothing. The long one: ``python bench/fuzz.py``."""
+"""Cases that fuzzing found stay fixed, and a short run of every target finds nothing. A long run: ``python bench/fuzz.py``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ assert set(FOUND) == set(INPUTS) == set(TARGETS)
 
 
 @pytest.mark.parametrize(("name", "case"), [pytest.param(name, case, id=f"{name}-{number}") for name, cases in FOUND.items() for number, case in enumerate(cases)])
-def test_what_was_found_does_not_come_back(name: str, case: object) -> None:
+def test_found_cases_stay_fixed(name: str, case: object) -> None:
     with bounded() as clock:
         clock()
         assert target(name).check(case)
@@ -29,6 +29,6 @@ def test_a_short_run_finds_nothing(name: str) -> None:
             clock()
             tally.one(chance)
     assert not found
-    # Both ends of the scale are reached: what is all refused tests nothing.
+    # Neither nearly all nor nearly none are refused.
     kinds = tally.kinds
     assert 0.1 < sum(count for kind, count in kinds.items() if kind.startswith("accepted")) / tally.done < 0.9, kinds

@@ -1,4 +1,4 @@
-"""permessage-deflate: grants as websockets takes them, messages as wsproto has them. tests/fuzz compares streams of frames."""
+"""permessage-deflate: grants compared with websockets, messages with wsproto. tests/fuzz compares streams of frames."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def granted(message: bytes = b"", grant: bytes = b"permessage-deflate") -> Defla
 @pytest.mark.parametrize("cut", [1, 7, 10_000])
 @pytest.mark.parametrize(("bits", "fresh"), [(15, False), (9, False), (12, True)])
 def test_a_message_and_its_echo_are_compressed(bits: int, fresh: bool, cut: int) -> None:
-    # It repeats itself beyond the smallest window.
+    # It repeats text at distances beyond the smallest window.
     text = "größer, " + "".join(map(str, range(600))) * 2
     protocol, server = Deflated([ASK + OFFER], os.urandom, text.encode(), Fields()), WSConnection(ConnectionType.SERVER)
     terms = PerMessageDeflate(client_max_window_bits=bits, server_max_window_bits=bits, server_no_context_takeover=fresh)
@@ -55,17 +55,17 @@ def test_a_message_and_its_echo_are_compressed(bits: int, fresh: bool, cut: int)
             assert data[0] & 0x40
             events = [protocol.feed(0, data[at : at + cut], True) for at in range(0, len(data), cut)]
             (last,) = [event for event in events if event is not None and (event.kind == ANSWER or event.messages)]
-            # Equal bytes would mean something else the next time.
+            # Equal bytes mean something else the next time.
             assert (last.kind, last.own) == (kind, kind == ANSWER)
     assert bool(protocol._inflaters) != fresh
     protocol.forget(0)
     assert (protocol.partial, protocol._inflaters) == ({}, {})
 
 
-def test_no_more_is_inflated_than_has_to_be() -> None:
+def test_only_possible_answers_are_inflated() -> None:
     protocol, short = granted(b"hello"), deflated(b"hello")
-    for said in (b"\x81\x05hello", b"\xc1" + bytes([len(short)]) + short):
-        assert protocol.feed(7, said, True) == Event(0, True, kind=ANSWER, own=bool(protocol._inflaters))
+    for echo in (b"\x81\x05hello", b"\xc1" + bytes([len(short)]) + short):
+        assert protocol.feed(7, echo, True) == Event(0, True, kind=ANSWER, own=bool(protocol._inflaters))
     protocol = granted()
     assert protocol.feed(7, b"\xc1\x03\xff\xff\xff\x8a\x04beat", True) == Event(0, True, 3, kind=ANSWER, messages=1)
     assert not protocol._inflaters
@@ -79,33 +79,33 @@ def test_no_more_is_inflated_than_has_to_be() -> None:
         "; server_no_context_takeover; server_no_context_takeover", "; mux", ", permessage-deflate", "-frame", "; server_max_window_bits",
     ],
 )  # fmt: skip
-def test_grants_are_taken_as_websockets_takes_them(grant: str) -> None:
-    said = f"permessage-deflate{grant}"
+def test_grants_are_accepted_as_by_websockets(grant: str) -> None:
+    extension = f"permessage-deflate{grant}"
     try:
-        ((name, parameters),) = parse_extension(said)
+        ((name, parameters),) = parse_extension(extension)
         terms = ClientPerMessageDeflateFactory(client_max_window_bits=True).process_response_params(parameters, [])
         if name != "permessage-deflate":
             raise NegotiationError(name)
     except (NegotiationError, ValueError):
         with pytest.raises(ProtocolError):
-            parameters_of(said.encode())
+            parameters_of(extension.encode())
         return
-    found = parameters_of(said.encode())
+    found = parameters_of(extension.encode())
     assert (terms.remote_no_context_takeover, terms.local_no_context_takeover) == (b"server_no_context_takeover" in found, b"client_no_context_takeover" in found)
     assert terms.remote_max_window_bits == int(found.get(b"server_max_window_bits", b"15"))
 
 
 def test_a_bomb_takes_no_memory() -> None:
     protocol, deflater = granted(b"hello"), zlib.compressobj(9, wbits=-15)
-    said = [deflater.compress(text) + deflater.flush(zlib.Z_SYNC_FLUSH)[:-4] for text in (bytes(10_000_000), b"hello")]
-    bomb, hello = b"\xc1\x7e" + len(said[0]).to_bytes(2) + said[0], b"\xc1" + bytes([len(said[1])]) + said[1]
+    large, small = (deflater.compress(text) + deflater.flush(zlib.Z_SYNC_FLUSH)[:-4] for text in (bytes(10_000_000), b"hello"))
+    bomb, hello = b"\xc1\x7e" + len(large).to_bytes(2) + large, b"\xc1" + bytes([len(small)]) + small
     larger = zlib.compress(bytes(20_000_000), 9, -15)
     tracemalloc.start()
     try:
         with pytest.raises(ProtocolError):
             granted(b"hello").feed(7, b"\xc1\x7e" + len(larger).to_bytes(2) + larger, True)
         assert protocol.feed(7, bomb, True) == Event(0, True, 10_000_000, kind=NEWS, messages=1)
-        # Nor what follows a last block.
+        # Nor do bytes after a final block.
         ended = granted(b"hello")
         ended.feed(7, b"\x41\x02\x03\x00", True)
         for _ in range(100):
@@ -116,7 +116,7 @@ def test_a_bomb_takes_no_memory() -> None:
     assert protocol.feed(7, hello, True) == Event(0, True, kind=ANSWER, own=True)
 
 
-def test_who_does_not_ask_for_it_loads_no_zlib() -> None:
+def test_without_deflate_zlib_is_not_loaded() -> None:
     code = (
         "import os, sys; from asyncli.engine import worker; from asyncli.template import Fields;"
         "from asyncli.protocols.settings import *; new = lambda settings: (settings.new(os.urandom, Fields()), print('zlib' in sys.modules));"

@@ -1,4 +1,4 @@
-"""The response scanner: tables for what it must take. tests/fuzz compares it with h11."""
+"""The response scanner: tables of what it must accept. tests/fuzz compares it with h11."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_takes_any_split(data: bytes, method: str, expected: Event | None) -> No
     assert scan(data, method, range(1, len(data))) == expected
 
 
-def test_what_follows_a_response_is_kept_apart() -> None:
+def test_bytes_after_a_response_are_kept_apart() -> None:
     scanner = Scanner("HEAD")
     assert scanner.feed(OK + b"\r\nHTTP/1.1 408") == Event(200, True)
     assert scanner.rest == b"HTTP/1.1 408"
@@ -66,7 +66,7 @@ CHUNKED = OK + b"Transfer-Encoding: chunked\r\n\r\n"
     ],
     ids=["head", "chunk header", "trailer"],
 )
-def test_what_is_too_long_is_so_however_it_is_cut(before: bytes, begin: bytes, end: bytes, after: bytes) -> None:
+def test_bounds_hold_for_any_split(before: bytes, begin: bytes, end: bytes, after: bytes) -> None:
     for size, expected in ((MOST_HEAD_BYTES, True), (MOST_HEAD_BYTES + 1, False)):
         data = before + begin + b"x" * (size - len(begin) - len(end)) + end + after
         stop = len(before) + size
@@ -74,8 +74,8 @@ def test_what_is_too_long_is_so_however_it_is_cut(before: bytes, begin: bytes, e
             assert isinstance(scan(data, "GET", cuts), Event) == expected, (size, cuts[:1])
 
 
-def test_an_empty_line_before_an_answer_is_nobodys() -> None:
-    # RFC 9112, 2.2 lets a server skip it before a request; of a client it says nothing.
+def test_an_empty_line_before_an_answer_is_refused() -> None:
+    # RFC 9112, 2.2 lets only a server skip it, before a request.
     for data in (b"\r\n" + OK + b"\r\n", b"\n" + OK + b"\r\n"):
         assert scan(data, "HEAD") == "error"
     scanner = Scanner("GET")
@@ -87,8 +87,7 @@ def test_an_empty_line_before_an_answer_is_nobodys() -> None:
     ("data", "what"),
     [(b"\0\0\x06\x04\0\0\0\0\0\0\x03\0\0\0\x80", "it speaks HTTP/2"), (b"\x15\x03\x01\0\x02\x02\x46", "it speaks TLS"), (b"\x88\x02\x03\xea\n\n", ""), (b"\x15 no\n\n", "")],
 )
-def test_another_protocol_is_known_by_its_first_bytes(data: bytes, what: str) -> None:
+def test_another_protocol_is_recognised_by_its_first_bytes(data: bytes, what: str) -> None:
     with pytest.raises(ProtocolError) as caught:
         Scanner("HEAD").feed(data)
-    said = str(caught.value)
-    assert (said == what) == bool(what)
+    assert (str(caught.value) == what) == bool(what)

@@ -1,4 +1,4 @@
-"""HTTP/2's codec: the handshake, heartbeats, what single frames mean. tests/fuzz compares streams of frames with h2."""
+"""HTTP/2: the handshake, heartbeats, single frames, held streams. tests/fuzz compares streams of frames with h2."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ WHOLE = END_HEADERS | END_STREAM
 
 
 def granted(heads: bool = True, beats: int = 1) -> Http2:
-    """Row 7's connection with its heartbeat out."""
+    """Row 7's connection with an unanswered heartbeat."""
     protocol = spoken([ASK] if heads else [])
     assert protocol.handshake(7, 0) == FIRST_WORDS
     event = protocol.feed(7, GRANT, False)
@@ -101,11 +101,11 @@ def test_headers_longer_than_a_frame_go_on_in_others() -> None:
     assert asked.headers[-1] == (b"x-long", b"z" * 40_000)
 
 
-def test_it_is_granted_once_both_have_taken_the_others_settings() -> None:
+def test_a_row_is_held_once_both_settings_are_acknowledged() -> None:
     protocol = spoken([])
     protocol.handshake(3, 0)
-    said = frame(SETTINGS, 0, 0, b"\0\3\0\0\0\x80") + frame(WINDOW_UPDATE, 0, 0, bytes(3) + b"\1") + frame(PING, 0, 0, b"whatever")
-    for part in (said[:5], said[5:20], said[20:], frame(SETTINGS, ACK, 0)[:-1]):
+    sent = frame(SETTINGS, 0, 0, b"\0\3\0\0\0\x80") + frame(WINDOW_UPDATE, 0, 0, bytes(3) + b"\1") + frame(PING, 0, 0, b"whatever")
+    for part in (sent[:5], sent[5:20], sent[20:], frame(SETTINGS, ACK, 0)[:-1]):
         assert protocol.feed(3, part, False) is None
         assert 3 in protocol.partial
     event = protocol.feed(3, frame(SETTINGS, ACK, 0)[-1:] + b"more", False)
@@ -142,7 +142,7 @@ def test_a_handshake_is_refused(data: bytes, why: str) -> None:
         (goaway(0), False, Event(0, False, kind=CLOSING)), (PONG + goaway(11), True, Event(11, False, kind=CLOSING)), (frame(GOAWAY, 0, 0, bytes(7) + b"\x0btoo_many_pings"), True, Event(11, False, kind=CLOSING, rest=b"too_many_pings")), (PONG[:-1], True, None), (b"", True, None),
     ],
 )  # fmt: skip
-def test_what_frames_mean_where_pings_are_heartbeats(data: bytes, awaiting: bool, event: Event | None) -> None:
+def test_frames_with_pings_as_heartbeats(data: bytes, awaiting: bool, event: Event | None) -> None:
     protocol = granted(heads=False)
     assert protocol.feed(7, data, awaiting) == event
     assert bool(protocol.partial) == (data == PONG[:-1])
@@ -156,13 +156,13 @@ def test_what_frames_mean_where_pings_are_heartbeats(data: bytes, awaiting: bool
         (frame(HEADERS, END_HEADERS, 3, b"\x08\x03103") + frame(HEADERS, WHOLE, 3, b"\x89"), Event(204, True)),
         (frame(HEADERS, END_HEADERS, 3, b"\x88") + frame(DATA, END_STREAM, 3), Event(200, True)), (frame(HEADERS, END_HEADERS, 3, b"\x88"), Event(0, True, kind=NEWS)),
         (frame(HEADERS, END_HEADERS, 3, b"\x88") + frame(HEADERS, WHOLE, 3, b"\x00\x01a\x01b"), Event(200, True)), (PONG, Event(0, True, kind=NEWS)),
-        # Who leaves in peace answers what it has taken before.
+        # A GOAWAY without error still lets it answer earlier streams.
         (goaway(0, 3) + frame(HEADERS, WHOLE, 3, b"\x88"), Event(200, False)), (goaway(0, (1 << 31) - 1), Event(0, True, kind=NEWS)),
         (goaway(0, 1), Event(0, False, kind=CLOSING)), (goaway(2, 3) + frame(HEADERS, WHOLE, 3, b"\x88"), Event(2, False, kind=CLOSING)),
         (frame(WINDOW_UPDATE, 0, 1, bytes(3) + b"\1") + frame(RST_STREAM, 0, 1, bytes(4)), Event(0, True, kind=NEWS)),
     ],
 )  # fmt: skip
-def test_what_frames_mean_where_heads_are_heartbeats(data: bytes, event: Event) -> None:
+def test_frames_with_heads_as_heartbeats(data: bytes, event: Event) -> None:
     assert granted(beats=2).feed(7, data, True) == event
     protocol, last = granted(beats=2), None
     for at in range(len(data)):
@@ -220,7 +220,7 @@ def test_every_status_is_read_as_hpack_writes_it() -> None:
 GET = ASK.replace(b"HEAD", b"GET")
 
 
-def told(event: Event | None) -> Event:
+def some_event(event: Event | None) -> Event:
     assert event is not None
     return event
 
@@ -229,38 +229,38 @@ def told(event: Event | None) -> Event:
 @pytest.mark.parametrize("table", [False, True])
 @pytest.mark.parametrize("most", [4096, 8192, 4095, 0])
 def test_requests_use_the_table_that_the_server_allows(most: int, table: bool, streams: int) -> None:
-    # One field is longer than the table, and one is another in each row.
+    # One field is longer than the table, and one differs by row.
     head, get = (one.replace(b"z" * 300, b"z" * 4_100 + b"\r\nX-N: {n}\r\nX-N: {n}") for one in (ASK, GET))
     protocol = Http2(Http2Settings((head,), b"https", (get,) * bool(streams), streams, table), Fields())
     fields = [(b":scheme", b"https"), (b":path", b"/x?y"), (b":authority", b"there:8080"), (b"user-agent", b"me"), (b"x-long", b"z" * 4_100), (b"x-n", b"3"), (b"x-n", b"3")]
     used = table and most >= 4096
-    for _ in range(2):  # a connection, and the row's next
+    for _ in range(2):  # a connection, and the next one of the row
         server = H2Connection(H2Configuration(client_side=False, header_encoding=None))
         server.initiate_connection()
         server.update_settings({SettingCodes.HEADER_TABLE_SIZE: most})
-        said = server.receive_data(protocol.handshake(3, 0))
-        said += server.receive_data(told(protocol.feed(3, server.data_to_send(), False)).reply)
+        events = server.receive_data(protocol.handshake(3, 0))
+        events += server.receive_data(some_event(protocol.feed(3, server.data_to_send(), False)).reply)
         for stream in range(1, 2 * streams, 2):
             server.send_headers(stream, [(":status", "200")])
-        assert not streams or told(protocol.feed(3, server.data_to_send(), False)).kind == ESTABLISHED
+        assert not streams or some_event(protocol.feed(3, server.data_to_send(), False)).kind == ESTABLISHED
         for beat in range(4):
             if beat == 3:
                 server.update_settings({SettingCodes.HEADER_TABLE_SIZE: 100})
-                said += server.receive_data(told(protocol.feed(3, server.data_to_send(), False)).reply)
+                events += server.receive_data(some_event(protocol.feed(3, server.data_to_send(), False)).reply)
             beats = protocol.heartbeat_for(3, 0)
-            said += server.receive_data(beats)
+            events += server.receive_data(beats)
             assert (len(beats) < 4_150) == (used and beat + streams > 0 and beat < 3)
             assert bool(server.decoder.header_table.dynamic_entries) == (used and beat < 3)
             server.send_headers(2 * (streams + beat) + 1, [(":status", "204")], end_stream=True)
             assert protocol.feed(3, server.data_to_send(), True) == Event(204, True)
-        asked = [event.headers for event in said if isinstance(event, RequestReceived)]
+        asked = [event.headers for event in events if isinstance(event, RequestReceived)]
         assert asked == [[(b":method", method), *fields] for method in (b"GET",) * streams + (b"HEAD",) * 4]
         protocol.add_counts(counts := ProtocolCounts())
         assert counts.tables == used
 
 
 def holding(heads: bool = False, streams: int = 3) -> Http2:
-    """Row 7's connection whose GETs are asked for and not answered."""
+    """Row 7's connection with unanswered GETs."""
     protocol = spoken([ASK] if heads else [], b"http", [GET], streams)
     protocol.handshake(7, 0)
     event = protocol.feed(7, GRANT, False)
@@ -296,11 +296,11 @@ def test_streams_of_a_server_of_h2_are_held_and_counted(heads: bool) -> None:
     event = protocol.feed(3, server.data_to_send(), False)
     assert event is not None
     assert (event.kind, counted(protocol), dict(protocol.partial)) == (ESTABLISHED, (20, 20, {}), {})
-    # Heartbeats go on beside them.
-    said = server.receive_data(protocol.heartbeat or protocol.heartbeat_for(3, 0))
+    # Heartbeats continue meanwhile.
+    events = server.receive_data(protocol.heartbeat or protocol.heartbeat_for(3, 0))
     if heads:
-        assert isinstance(said[0], RequestReceived)
-        assert said[0].stream_id == 41
+        assert isinstance(events[0], RequestReceived)
+        assert events[0].stream_id == 41
         server.send_headers(41, [(":status", "204")], end_stream=True)
     assert protocol.feed(3, server.data_to_send(), True) == Event(204 if heads else 0, True)
     server.reset_stream(5, 7)
@@ -308,13 +308,13 @@ def test_streams_of_a_server_of_h2_are_held_and_counted(heads: bool) -> None:
     server.end_stream(11)
     assert protocol.feed(3, server.data_to_send(), False) == Event(0, True, kind=NEWS)
     assert counted(protocol) == (0, 17, {"RST_STREAM 7": 1, "END_STREAM": 2})
-    # What is over is counted once, and an answer with more in its read is no answer like others.
+    # A lost stream is counted once, and an answer with more in its read is not remembered.
     protocol.feed(3, frame(RST_STREAM, 0, 9, bytes(4)), False)
     assert counted(protocol) == (0, 17, {})
     if not heads:
         assert protocol.feed(3, PONG + frame(RST_STREAM, 0, 1, bytes(4)), True) == Event(0, True, own=True)
         assert counted(protocol) == (0, 16, {"RST_STREAM 0": 1})
-    # What has gone is asked for again, and an answer to it is awaited.
+    # Lost streams are requested again, and their answers awaited.
     gone = 3 if heads else 4
     assert (protocol.take_rows_missing_streams(), protocol.take_rows_missing_streams()) == ([3], [])
     asked = [event.stream_id for event in server.receive_data(protocol.reopen_streams(3, 0)) if isinstance(event, RequestReceived)]
@@ -350,7 +350,7 @@ def test_a_row_is_held_once_its_streams_are_answered(answers: bytes, lost: dict[
             events += [event] if (event := protocol.feed(7, parts.pop(0), False)) is not None else []
             parts[:0] = [events[-1].rest] if events and event is not None and event.rest else []
         assert [event.kind for event in events if event.kind != NEWS] == [ESTABLISHED]
-        # The server is told that nobody waits for the rest of an error.
+        # The rest of an error is cancelled.
         assert (frame(RST_STREAM, 0, 3, b"\0\0\0\x08") in events[0].reply) == ("status 404" in lost)
         assert counted(protocol) == (3, 3 - sum(lost.values()), lost)
 
@@ -363,14 +363,14 @@ def test_a_row_is_held_once_its_streams_are_answered(answers: bytes, lost: dict[
         (goaway(0, 5), "GOAWAY 0"),
     ],
 )  # fmt: skip
-def test_what_a_server_may_not_send_on_streams_that_are_held(data: bytes, why: str) -> None:
+def test_what_a_server_may_not_send_on_held_streams(data: bytes, why: str) -> None:
     with pytest.raises(ProtocolError) as error:
         holding().feed(7, data, False)
     assert why in str(error.value)
 
 
 @pytest.mark.parametrize(("most", "heads", "held", "enough"), [(3, False, 3, True), (2, False, 3, False), (3, True, 3, False), (4, True, 3, True), (0, True, 0, False), (1, True, 0, True), (0, False, 0, True)])
-def test_so_many_streams_must_be_allowed(most: int, heads: bool, held: int, enough: bool) -> None:
+def test_the_server_must_allow_enough_streams(most: int, heads: bool, held: int, enough: bool) -> None:
     protocol = spoken([ASK] if heads else [], b"http", [GET] if held else [], held)
     protocol.handshake(0, 0)
     try:
@@ -381,10 +381,10 @@ def test_so_many_streams_must_be_allowed(most: int, heads: bool, held: int, enou
         assert (event, enough) == (None, True)
 
 
-def test_a_row_takes_a_bit_for_each_stream_that_it_holds() -> None:
+def test_a_row_takes_a_bit_for_each_held_stream() -> None:
     protocol = spoken([], b"http", [GET], 100)
     protocol.handshake(0, 0)
-    protocol.feed(0, GRANT, False)  # its words are made for all
+    protocol.feed(0, GRANT, False)  # makes the requests for all rows
     tracemalloc.start()
     before = tracemalloc.get_traced_memory()[0]
     for row in range(2_000):

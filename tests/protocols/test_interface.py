@@ -1,4 +1,4 @@
-"""The door: a protocol whose rows have their own bytes and state, whose peer speaks unasked, wants replies, and says goodbye."""
+"""The protocol interface: rows with their own bytes and state, and peers that send unsolicited messages, want replies, or close."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Counting(Protocol):
 
 
 class Peer(SimNet):
-    """Answers each heartbeat with ``first``, and then says ``word``, in parts; ``heard`` are the bytes that it was sent."""
+    """Answers each heartbeat with ``first``, and then sends ``word``, in parts; ``heard``: the bytes that it received."""
 
     def __init__(self, word: list[bytes], first: bytes = b"ok") -> None:
         super().__init__(SimServer())
@@ -62,7 +62,7 @@ class Peer(SimNet):
     ("word", "cause"),
     [([b"hey"], None), ([b"h", b"ey"], None), ([b"bye"], "closed_announced"), ([b"ok"], "protocol_error"), ([b"what"], "protocol_error")],
 )
-def test_what_a_peer_says_unasked(word: list[bytes], cause: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unsolicited_messages(word: list[bytes], cause: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Shard, "new_protocol", lambda _, number: Counting(20))
     plan, there = Plan(urls=("http://127.0.0.1/",), connections=20, keepalive_s=4.0, timeout_s=2.0), Destination(2, "127.0.0.1", 80)
     net, total = Peer(word), Tick()
@@ -73,18 +73,18 @@ def test_what_a_peer_says_unasked(word: list[bytes], cause: str | None, monkeypa
     assert total.sent == total.answered == sum(net.heard.values())
     assert total.bytes_sent == sum(len(data) * times for data, times in net.heard.items()) + 3 * acks
     if cause:
-        # Each life of a row counts from one.
+        # Each connection of a row counts from one.
         assert set(net.heard) == {b"%d 1" % row for row in range(20)}
         assert acks == 0
     else:
-        # Each heartbeat has its own bytes, and all news but the last has its reply: news is no answer, and no death.
+        # Each heartbeat has its own bytes, and all news but the last has its reply: news neither answers nor ends anything.
         assert set(net.heard.values()) == {1}
         assert total.answered - 20 <= acks <= total.answered
         assert total.by_status == {}
 
 
 @pytest.mark.parametrize(("word", "spoke"), [([b"hey"], True), ([b"h"], True), ([], False)])
-def test_of_what_died_silent_it_is_known_whether_it_said_anything_and_had_what_it_was_sent(
+def test_a_silent_death_records_messages_and_acknowledgement(
     word: list[bytes], spoke: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Shard, "new_protocol", lambda _, number: Counting(20))
@@ -105,7 +105,7 @@ class Choosy(Counting):
         return Event(0, True, own=True) if data else None
 
 
-def test_an_answer_of_a_rows_own_answers_no_other_though_the_bytes_are_equal(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_row_specific_answer_does_not_answer_another_row(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Shard, "new_protocol", lambda _, number: Choosy(20))
     plan, there = Plan(urls=("http://127.0.0.1/",), connections=20, keepalive_s=4.0, reopen=False), Destination(2, "127.0.0.1", 80)
     net, total = Peer([]), Tick()
@@ -116,7 +116,7 @@ def test_an_answer_of_a_rows_own_answers_no_other_though_the_bytes_are_equal(mon
 
 
 class Shaking(Counting):
-    """Held once its peer has said "welcome" to "hello"; "no" is a refusal."""
+    """Held once its peer has sent "welcome" after "hello"; "no" is a refusal."""
 
     def handshake(self, row: int, target: int) -> bytes:
         self.partial[row] = b"hello"
@@ -132,7 +132,7 @@ class Shaking(Counting):
 
 
 class Host(Peer):
-    """Answers a greeting with ``word`` after ``late_s``, or by its end, and a heartbeat with "ok"."""
+    """Answers "hello" with ``word`` after 0.5 s, and a heartbeat with "ok"."""
 
     def __init__(self, word: list[bytes], connect_s: float) -> None:
         super().__init__([])
@@ -155,7 +155,7 @@ class Host(Peer):
         ([b""], "handshake_refused", {"closed without an answer"}),
     ],
 )  # fmt: skip
-def test_a_row_is_held_once_its_peer_has_granted_it(word: list[bytes], failure: str | None, why: set[str], connect_s: float, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_row_is_held_once_its_handshake_is_accepted(word: list[bytes], failure: str | None, why: set[str], connect_s: float, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Shard, "new_protocol", lambda _, number: Shaking(20))
     plan = Plan(urls=("http://127.0.0.1/",), connections=20, keepalive_s=4.0, timeout_s=2.0, connect_timeout_s=2.0)
     there, net, total = Destination(2, "127.0.0.1", 80), Host(word, connect_s), Tick()
@@ -168,10 +168,10 @@ def test_a_row_is_held_once_its_peer_has_granted_it(word: list[bytes], failure: 
     assert set(total.failures) == ({failure} if failure else set())
     assert total.opened == (0 if failure else 20)
     assert not total.deaths
-    # Those that go on are refused more often; each attempt ended, but for those of the last seconds.
+    # Every attempt has ended, except those of the last seconds.
     assert total.opened + sum(total.failures.values()) <= total.started <= total.opened + sum(total.failures.values()) + 20
     if failure is None:
-        # The heartbeat goes out once it is granted; latency and connect are told apart.
+        # The heartbeat goes out after the handshake, whose time counts for the connect.
         assert total.sent == total.answered > 20
         assert counts.handshake_us.least >= 499_999
         assert total.connect_us.least >= 499_999 + connect_s * 1e6

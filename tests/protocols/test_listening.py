@@ -1,4 +1,4 @@
-"""Connections that listen, on the simulated network: who hears nothing for too long is dead, and nobody else."""
+"""Connections that listen, on the simulated network: those and only those with too long a silence are dead."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ EVENT, RETRY = b"data: hello\n\n", b"retry: 3000\n"
 
 
 class Source(SimNet):
-    """Grants each request after 10 ms, and then says ``words``: how many seconds later, what; b"" ends the stream."""
+    """Accepts each request after 10 ms, and then sends ``words``: (seconds later, bytes); b"" ends the stream."""
 
     def __init__(self, *words: tuple[float, bytes], connect_s: float = 0.0) -> None:
         super().__init__(SimServer(connect_s=connect_s))
@@ -47,7 +47,7 @@ def soaked(net: Source, hold_s: float = 60.0, silence: str = "5s", *, reopen: bo
 
 
 def driven(net: Source, seconds: float, silence: str = "5s", *, reopen: bool = False, stalls: tuple[float, float] = (0.0, 0.0)) -> Tick:
-    """Turns ten times a second but for a stall, with the wheel counted after each."""
+    """Turn ten times a second except in a stall, and check the wheel's count after each."""
     table = ConnectionTable(shard(silence, reopen=reopen), 0, net)
     table.start(0.0)
     rows = table._connections
@@ -60,14 +60,14 @@ def driven(net: Source, seconds: float, silence: str = "5s", *, reopen: bool = F
 
 
 @pytest.mark.parametrize("connect_s", [0.0, 0.01])
-def test_who_hears_nothing_is_dead_once_the_silence_is_over(connect_s: float) -> None:
+def test_a_connection_is_dead_after_the_longest_silence(connect_s: float) -> None:
     total = soaked(Source(connect_s=connect_s))
     assert {cause: deaths.count for cause, deaths in total.deaths.items()} == {"heartbeat_timeout": ROWS}
     dead = total.deaths["heartbeat_timeout"]
     assert dead.age_s.least == dead.age_s.greatest == dead.idle_s.least == dead.idle_s.greatest == 5
 
 
-def test_silence_counts_from_the_last_word() -> None:
+def test_silence_counts_from_the_last_message() -> None:
     total = soaked(Source((4.0, EVENT), (6.0, b": ping\n"), (7.0, b":")))
     dead = total.deaths["heartbeat_timeout"]
     assert dead.count == ROWS
@@ -77,7 +77,7 @@ def test_silence_counts_from_the_last_word() -> None:
 
 
 @pytest.mark.parametrize("pause_s", [0.3, 4.0, 4.999])
-def test_who_hears_in_time_lives(pause_s: float) -> None:
+def test_a_message_in_time_keeps_a_connection(pause_s: float) -> None:
     total = soaked(Source(*((pause_s * number, EVENT) for number in range(1, int(70 / pause_s)))))
     assert not total.deaths
     assert total.held_at_drain == ROWS
@@ -85,31 +85,31 @@ def test_who_hears_in_time_lives(pause_s: float) -> None:
     assert total.heard_ms.greatest <= pause_s * 1e3 + 1
 
 
-def test_who_hears_in_the_very_look_lives() -> None:
+def test_a_message_read_at_the_deadline_keeps_a_connection() -> None:
     total = soaked(Source((5.0, EVENT)), 9.0)
     assert (total.held_at_drain, total.deaths) == (ROWS, {})
 
 
-def test_an_end_in_the_very_look_is_one() -> None:
+def test_an_end_read_at_the_deadline_is_an_end() -> None:
     total = soaked(Source((5.0, b"")))
     assert {cause: deaths.count for cause, deaths in total.deaths.items()} == {"closed_idle": ROWS}
 
 
-def test_who_may_be_silent_for_ever_lives() -> None:
+def test_without_a_limit_silence_kills_no_connection() -> None:
     total = soaked(Source(), 4_000.0, "forever")
     assert not total.deaths
     assert (total.held_at_drain, total.opened) == (ROWS, ROWS)
 
 
-def test_what_came_in_time_and_is_read_late_kills_nobody() -> None:
+def test_a_message_in_time_that_is_read_late_keeps_a_connection() -> None:
     total = driven(Source((3.0, EVENT)), 26.0, stalls=(1.0, 21.0))
     assert (total.held, dict(total.deaths)) == (ROWS, {})
-    # Without a word it is as dead as after a quiet wait.
+    # Without a message it is dead all the same.
     assert driven(Source(), 26.0, stalls=(1.0, 21.0)).deaths["heartbeat_timeout"].count == ROWS
 
 
 @pytest.mark.parametrize("words", [(), ((2.0, b""),), ((2.0, EVENT), (3.0, b"")), ((5.0, b""),), ((2.0, b"data: " + b"x" * 10_000),)])
-def test_who_was_lost_is_opened_again(words: tuple[tuple[float, bytes], ...]) -> None:
+def test_lost_connections_are_reopened(words: tuple[tuple[float, bytes], ...]) -> None:
     total = driven(Source(*words), 40.0, reopen=True)
     lost = sum(deaths.count for deaths in total.deaths.values())
     assert lost >= 2 * ROWS
@@ -117,14 +117,14 @@ def test_who_was_lost_is_opened_again(words: tuple[tuple[float, bytes], ...]) ->
     assert total.held == total.opened - lost
 
 
-def test_a_stream_that_lived_and_ended_is_asked_for_again_soon() -> None:
+def test_a_stream_that_had_events_is_reopened_soon() -> None:
     spoke, silent = (driven(Source(*words, (1.0, b"")), 60.0, reopen=True).reopened for words in ([(0.5, EVENT)], []))
-    # It takes 0.5 s to 1 s, each time; who never heard a word waits longer each time.
+    # The backoff is 0.5 s to 1 s each time; a row that never had a message waits longer each time.
     assert spoke > 30 * ROWS
     assert silent < 10 * ROWS
 
 
-def test_a_stream_is_asked_for_again_no_sooner_than_it_said() -> None:
-    # It waits for 3.25 s to 3.75 s, in each row: all but the first read what another has read.
+def test_a_stream_is_reopened_no_sooner_than_its_retry_time() -> None:
+    # Each row waits 3.25 s to 3.75 s: all but the first read what another has read.
     total = driven(Source((0.3, EVENT), (0.5, RETRY), (1.0, b"")), 60.0, reopen=True)
     assert 12 * ROWS < total.reopened < 15 * ROWS

@@ -1,4 +1,4 @@
-"""MQTT's codec: what is asked for, and what single packets mean. ohmqtt is the other end of MQTT 5; tests/fuzz compares streams with it."""
+"""MQTT: requests and single packets. ohmqtt is the other end of MQTT 5; tests/fuzz compares streams with it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def table(words: MqttSettings) -> Mqtt:
 
 
 def shaken(words: MqttSettings, *parts: bytes) -> tuple[Mqtt, Event | None]:
-    """A row, and what it says to the last of the parts that its server answered CONNECT with."""
+    """A protocol, and the event of the last part of the server's answer to CONNECT."""
     protocol, event = table(words), None
     protocol.handshake(7, 0)
     for part in parts:
@@ -50,7 +50,7 @@ def held(words: MqttSettings) -> Mqtt:
     return protocol
 
 
-def test_what_is_asked_for_is_that_of_the_specification() -> None:
+def test_requests_are_those_of_the_specification() -> None:
     # MQTT 3.1.1, sections 3.1 and 3.8; the keep alive is rounded up.
     assert table(WORDS).handshake(7, 0) == b"\x10\x21\0\4MQTT\4\2\0\x3c\0\x15asyncli-3f2a9c-000107"
     login = MqttSettings("3.1.1", "{n}", 70_000.0, ("a/{n}@1", "b@c"), "me:pass:word")
@@ -72,7 +72,7 @@ def test_a_server_of_ohmqtt_understands_us() -> None:
     assert isinstance(subscribe, MQTTSubscribePacket)
     assert (list(subscribe.topics), subscribe.packet_id) == ([("a/107", 2), ("b", 0)], 1)
     granted = MQTTSubAckPacket(1, [MQTTReasonCode.GrantedQoS1, MQTTReasonCode.GrantedQoS0]).encode()
-    # What is retained may come before the answer, and bytes after it are not lost.
+    # Retained publications may come before the SUBACK, and bytes after it are not lost.
     first = MQTTPublishPacket("a", b"five!", qos=MQTTQoS.Q1, packet_id=9)
     event = protocol.feed(7, first.encode() + granted + PONG, False)
     assert event == Event(0, True, 5, ESTABLISHED, MQTTPubAckPacket(9).encode(), 1, PONG)
@@ -106,7 +106,7 @@ def test_a_connection_is_refused(words: MqttSettings, data: bytes, why: str) -> 
     assert str(error.value) == why
 
 
-def test_what_a_handshake_waits_for_has_a_name() -> None:
+def test_the_message_that_a_handshake_awaits_has_a_name() -> None:
     protocol = table(MqttSettings("3.1.1", "{n}", 60.0, ("a",)))
     protocol.handshake(7, 0)
     assert protocol.awaits(7) == "CONNACK"
@@ -147,7 +147,7 @@ LONG = MQTTPublishPacket("a", bytes(300), qos=MQTTQoS.Q2, packet_id=9, propertie
         (MQTTPublishPacket("a/b", retain=True).encode() + PONG, ANSWER, 1, 0, b""),
         (PONG + LONG, ANSWER, 1, 300, MQTTPubRecPacket(9).encode()),
         (MQTTPublishPacket("a", b"x", qos=MQTTQoS.Q1, packet_id=9).encode() * 2, NEWS, 2, 2, MQTTPubAckPacket(9).encode() * 2),
-        # A second time only where it is sure to be the same one.
+        # A duplicate is ignored only if it is certainly the same one.
         (_of_qos(MQTTQoS.Q1) + _of_qos(MQTTQoS.Q1, dup=True), NEWS, 2, 2, MQTTPubAckPacket(9).encode() * 2),
         (_of_qos(MQTTQoS.Q2) + _of_qos(MQTTQoS.Q2, dup=True), NEWS, 1, 1, MQTTPubRecPacket(9).encode() * 2),
         (MQTTPubRelPacket(9).encode(), NEWS, 0, 0, MQTTPubCompPacket(9).encode()),
@@ -209,7 +209,7 @@ def test_what_a_server_may_not_send(words: MqttSettings, data: bytes, why: str) 
 
 
 def read(protocol: Mqtt, data: bytes, cut: int) -> None:
-    awaiting = True  # a PINGREQ is out until it is answered
+    awaiting = True  # one PINGREQ is unanswered
     for at in range(0, len(data), cut):
         event = protocol.feed(7, data[at : at + cut], awaiting)
         awaiting = awaiting and (event is None or event.kind != ANSWER)
@@ -224,7 +224,7 @@ def test_a_message_that_never_ends_takes_no_memory() -> None:
     assert not protocol.partial[7]._buffer
 
 
-def test_a_row_that_is_gone_leaves_nothing() -> None:
+def test_a_forgotten_row_leaves_nothing() -> None:
     protocol, _ = shaken(WORDS)
     protocol.forget(7)
     assert not protocol.partial

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from asyncli.protocols.http1 import Scanner
 from asyncli.protocols.interface import Event
-from asyncli.protocols.replies import MOST_REMEMBERED, AmidCopy, Replies
+from asyncli.protocols.replies import MOST_REMEMBERED, PartialCopy, Replies
 
 HEAD = b"HTTP/1.1 200 OK\r\n"
 SMALL = HEAD + b"Content-Length: 5\r\nDate: now\r\n\r\nhello"
@@ -16,15 +16,15 @@ def test_a_train_of_the_same_answer_is_counted_by_one_comparison() -> None:
     assert replies.take(None, SMALL) == ([(Event(200, True, 5), 1)], None, False)
     runs, state, _ = replies.take(None, SMALL * 1000 + SMALL[:7])
     assert runs == [(Event(200, True, 5), 1000)]
-    assert isinstance(state, AmidCopy)
+    assert isinstance(state, PartialCopy)
     assert state.at == 7
-    # The date moves on in the midst of a train: what is new becomes what is known.
+    # The date changes in the middle of a train: the new answer becomes the known one.
     runs, state, _ = replies.take(state, SMALL[7:] + LATER * 3)
     assert runs == [(Event(200, True, 5), 1), (Event(200, True, 5), 1), (Event(200, True, 5), 2)]
     assert (state, replies.known.data) == (None, LATER)
 
 
-def test_a_stream_that_left_a_known_answer_in_its_midst_is_read_from_its_beginning() -> None:
+def test_an_answer_that_diverges_from_the_known_one_is_read_from_its_beginning() -> None:
     replies = Replies(lambda: Scanner("GET"), 65_536)
     _, state, _ = replies.take(None, SMALL + SMALL[:30])
     other = SMALL[:30] + LATER[30:]
@@ -42,11 +42,11 @@ def test_a_long_answer_is_counted_and_not_remembered() -> None:
     assert replies.known.data == b""
 
 
-def test_answers_that_never_come_again_are_counted_together() -> None:
+def test_answers_that_never_recur_are_counted_together() -> None:
     replies = Replies(lambda: Scanner("GET"), 65_536)
     for number in range(2000):
         runs, state, over = replies.take(None, HEAD + b"Content-Length: 0\r\nX-Id: %d\r\n\r\n" % number)
         assert (runs, state, over) == ([(Event(200, True, 0), 1)], None, False)
         assert not replies.known._train
-    # Only as many tallies as there are lengths: the memory does not grow with the answers.
+    # One tally for each length: memory does not grow with the number of answers.
     assert len(replies.tallies) == 4

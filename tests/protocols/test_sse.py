@@ -1,4 +1,4 @@
-"""Server-sent events and endless answers: what is asked, what is refused, and what single reads mean. tests/fuzz compares streams
+"""Server-sent events and endless answers: requests, refusals, and single reads. tests/fuzz compares streams
 of any form with h11 and httpx-sse.
 """
 
@@ -31,7 +31,7 @@ def chunk(text: bytes) -> bytes:
 
 
 def granted(head: bytes = CHUNKED, events: bool = True, rows: int = 1) -> Stream:
-    """A table whose rows' requests were granted by ``head``."""
+    """A protocol whose rows' requests were accepted by ``head``."""
     protocol = Stream(StreamSettings((b"GET / HTTP/1.1\r\nHost: there\r\n",), events, 60.0), Fields())
     for row in range(rows):
         protocol.handshake(row, 0)
@@ -54,7 +54,7 @@ def asked(protocol: str, *headers: str) -> bytes:
     return made.handshake(0, 0)
 
 
-def test_a_stream_is_asked_for_as_browsers_ask() -> None:
+def test_a_stream_is_requested_as_by_browsers() -> None:
     plain = asked("sse")
     assert plain.startswith(b"GET /x HTTP/1.1\r\n")
     assert plain.endswith(b"\r\n\r\n")
@@ -65,7 +65,7 @@ def test_a_stream_is_asked_for_as_browsers_ask() -> None:
     assert (own.lower().count(b"accept:"), own.lower().count(b"cache-control:")) == (1, 1)
 
 
-def test_what_a_plan_says_of_silence() -> None:
+def test_the_longest_silence_of_a_plan() -> None:
     def silence(**more: str) -> float:
         return build_plan([Layer("--{key}", {"urls": ["https://h/"], "protocol": "stream", **more})]).longest_silence_s
 
@@ -116,18 +116,18 @@ def test_what_events_mean(text: bytes, messages: int, size: int, end: bool) -> N
     assert heard(granted(HEAD + b"\r\n"), text) == (NEWS, messages, size)
 
 
-@pytest.mark.parametrize(("wait_ms", "told"), [(3_600_000, [3600.0]), (20_000, [])])
-def test_who_is_to_be_asked_again_after_the_hold(wait_ms: int, told: list[float]) -> None:
+@pytest.mark.parametrize(("wait_ms", "longest"), [(3_600_000, [3600.0]), (20_000, [])])
+def test_a_retry_time_beyond_the_hold_is_a_finding(wait_ms: int, longest: list[float]) -> None:
     protocol, run = granted(rows=2), a_run(1000, hold_s=30.0)
     heard(protocol, chunk(b"retry: %d\n\n" % wait_ms))
     assert [protocol.reopen_delay_s(row) for row in range(2)] == [wait_ms / 1e3, 0.0]
     run.ticks[-5][1].protocol = counts = ProtocolCounts()
     protocol.add_counts(counts)
     found = list(protocol_findings(run, fold(run), msgspec.UNSET))
-    assert [(one.code, one.fields["count"], one.fields["longest_s"]) for one in found] == [("reopened_later", 1, longest_s) for longest_s in told]
+    assert [(one.code, one.fields["count"], one.fields["longest_s"]) for one in found] == [("reopened_later", 1, longest_s) for longest_s in longest]
 
 
-def test_the_mark_of_a_streams_beginning_is_one_there_alone() -> None:
+def test_a_byte_order_mark_counts_only_at_the_beginning() -> None:
     protocol, marked = granted(rows=3), chunk(b"\xef\xbb\xbfdata: x\n\n")
     for first, count in ((chunk(b"data: y\n\n"), 1), (marked, 0)):
         assert [heard(protocol, first, row)[1] for row in range(3)] == [count] * 3
@@ -139,7 +139,7 @@ def test_a_streams_bytes_are_counted() -> None:
     assert [heard(protocol, part) for part in (b"5\r\nhel", b"lo", b"\r\n", b"5\r\nhello\r\n", b"0\r\n\r\n")] == [(NEWS, 0, 3), (NEWS, 0, 2), (NEWS, 0, 0), (NEWS, 0, 5), (CLOSING, 0, 0)]
 
 
-def test_the_last_events_id_comes_back_with_the_next_request() -> None:
+def test_the_last_events_id_is_sent_with_the_next_request() -> None:
     protocol = granted(rows=3)
     for row, text in enumerate((b"id: 7\n: none\n\n", b"id: 8\ndata: x\n\nid: 9\n", b"data: x\n\n")):
         protocol.feed(row, chunk(text), False)
@@ -153,7 +153,7 @@ def test_the_last_events_id_comes_back_with_the_next_request() -> None:
     assert b"Last-Event-ID" not in protocol.handshake(0, 0)
 
 
-def test_an_id_that_no_head_has_room_for() -> None:
+def test_an_id_too_long_for_a_head() -> None:
     for cut in (1, 5_000):
         protocol, text = granted(), chunk(b"id: " + b"9" * 4_097)
         parts = [text[at : at + cut] for at in range(0, len(text), cut)]
@@ -168,7 +168,7 @@ def test_what_rows_share_takes_no_memory() -> None:
     tracemalloc.start()
     for data in reads:
         for row in range(rows):
-            # A copy each, as the kernel gives it; every other row reads it in two.
+            # A copy for each row, as from the kernel; every other row reads it in two parts.
             copy = bytes(bytearray(data))
             for part in (copy[: row % 2 * 9], copy[row % 2 * 9 :]):
                 assert not part or protocol.feed(row, part, False) is not None

@@ -1,4 +1,4 @@
-"""Raw TCP's codec: what answers a heartbeat, a greeting, and what comes unasked. tests/fuzz compares it with Python's own patterns."""
+"""Raw TCP: answers to heartbeats, greetings, and unsolicited bytes. tests/fuzz compares it with Python's regexes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from asyncli.template import Fields
         ("4 bytes", [b"\x00\x01", b"\x02\x03\x04"], 1), ("/^2\\d\\d ok$/", [b"250 ok\r", b"\nmore"], 4), ("/^P[IO]NG$/", [b"PING\r\nPONG\r\n"], 6), ("\\x00\\xffé", [b"\x00\xff\xc3\xa9"], 0),
     ],
 )  # fmt: skip
-def test_what_answers(expect: str, reads: list[bytes], more: int) -> None:
+def test_answers(expect: str, reads: list[bytes], more: int) -> None:
     protocol = Tcp(TcpSettings(b"PING\r\n", expect), Fields())
     assert (protocol.heartbeat, protocol.handshake, protocol.silence_s) == (b"PING\r\n", None, None)
     for part in reads[:-1]:
@@ -33,10 +33,10 @@ def test_what_answers(expect: str, reads: list[bytes], more: int) -> None:
     assert idle is not None
     assert (idle.kind, idle.body_bytes) == (NEWS, 4)
     assert protocol.feed(3, b"", False) is None
-    # Nobody has looked at what it is where any is right.
-    for told in ({repr(reads[0]): 1} if expect == "any" else {}, {}):
+    # The first answer is reported if any is right.
+    for first_answers in ({repr(reads[0]): 1} if expect == "any" else {}, {}):
         protocol.add_counts(counts := ProtocolCounts())
-        assert counts.first_answers == told
+        assert counts.first_answers == first_answers
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def test_what_answers(expect: str, reads: list[bytes], more: int) -> None:
         ("/^220 /", [b"554 no\n"], "554 no.*in place of '/\\^220 /'"), ("/x/", [b"y" * 2_500, b"y" * 2_500], "a line of more than 4,096 bytes"),
     ],
 )  # fmt: skip
-def test_what_is_another_answer(expect: str, reads: list[bytes], words: str) -> None:
+def test_other_answers(expect: str, reads: list[bytes], words: str) -> None:
     protocol = Tcp(TcpSettings(b"x", expect), Fields())
     for part in reads[:-1]:
         assert protocol.feed(0, part, True) is None
@@ -56,7 +56,7 @@ def test_what_is_another_answer(expect: str, reads: list[bytes], words: str) -> 
     assert not protocol.partial
 
 
-def test_a_greeting_is_awaited_and_what_comes_with_it_is_a_part_of_it() -> None:
+def test_a_greeting_is_awaited_with_all_that_comes_in_its_read() -> None:
     protocol = Tcp(TcpSettings(greeting="/^220 /", silence_s=9.0), Fields())
     assert (protocol.heartbeat, protocol.silence_s) == (None, 9.0)
     assert protocol.handshake is not None
@@ -64,7 +64,7 @@ def test_a_greeting_is_awaited_and_what_comes_with_it_is_a_part_of_it() -> None:
     assert protocol.feed(1, b"220 a", False) is None
     event = protocol.feed(1, b".b\r\nand", False)
     assert event is not None
-    # It must not answer the first heartbeat.
+    # The greeting must not answer the first heartbeat.
     assert (event.kind, event.rest) == (ESTABLISHED, b"")
     protocol.handshake(1, 0)
     protocol.forget(1)
@@ -72,7 +72,7 @@ def test_a_greeting_is_awaited_and_what_comes_with_it_is_a_part_of_it() -> None:
 
 
 @pytest.mark.parametrize("text", ["\\q", "PING\\", "\\x1", "/(/", "0 bytes", "70000 bytes", "/[/", "a\x07b", ""])
-def test_what_is_no_answer_is_said(text: str) -> None:
+def test_a_wrong_answer_is_shown(text: str) -> None:
     with pytest.raises(ValueError, match=r"write|1 to 65,536 bytes"):
         parse_expected(text)
 

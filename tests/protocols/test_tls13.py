@@ -29,7 +29,7 @@ def example(ours: bytes = CLIENT, theirs: bytes = SERVER, suite: str = AES_128) 
 
 
 def taken(layer: RecordLayer, pieces: Iterable[bytes]) -> tuple[bytes, bytes, bool]:
-    """What all pieces gave together."""
+    """The results of all pieces together."""
     plain, replies, ended = b"", b"", False
     for piece in pieces:
         more, reply, ended = layer.feed(ROW, piece)
@@ -55,11 +55,11 @@ def test_keys_are_changed_before_a_cipher_wears_out(suite: str, monkeypatch: pyt
     for number in range(23):
         record = peer.layer.seal(ROW, b"%d" % number)
         assert peer.reads(record) == b"%d" % number
-        # A record of its own that says so, 27 bytes, every fifth time.
+        # A key update of 27 bytes, every fifth time.
         assert (len(record) > 5 + 17 + 3) == (number % 5 == 0 and number > 0)
 
 
-def test_both_ends_may_say_that_nothing_follows() -> None:
+def test_both_ends_may_send_close_notify() -> None:
     peer = Peer(AES_128)
     peer.layer.feed(ROW, peer.unread)
     with pytest.raises(ssl.SSLWantReadError):
@@ -81,7 +81,7 @@ def test_an_alert_has_its_name() -> None:
 
 
 def inner(content: bytes, kind: int, padding: int = 0) -> bytes:
-    """A record of the server's with this content, kind and padding."""
+    """A record of the server with this content, kind and padding."""
     server = example(SERVER, CLIENT)
     return server.seal(ROW, content + bytes((kind,)) + bytes(padding - 1), 0) if padding else server.seal(ROW, content, kind)
 
@@ -110,14 +110,14 @@ TICKET = bytes((4, 0, 0, 100)) + bytes(100)
         (inner(bytes((4, 3, 0, 0)), 22), "decode_error"),  # a ticket of 196,608 bytes
     ],
 )  # fmt: skip
-def test_what_breaks_the_rules_is_an_error_with_its_alert(record: bytes, alert: str) -> None:
+def test_violations_are_errors_with_their_alert(record: bytes, alert: str) -> None:
     for pieces in ([record], [bytes((byte,)) for byte in record]):
         with pytest.raises(RecordError) as error:
             taken(example(), pieces)
         assert error.value.alert == alert
 
 
-def test_what_is_replayed_or_out_of_turn_is_an_error() -> None:
+def test_replayed_and_reordered_records_are_errors() -> None:
     server = example(SERVER, CLIENT)
     first, second = server.seal(ROW, b"first"), server.seal(ROW, b"second")
     for records in ([first, first], [second]):
@@ -126,12 +126,12 @@ def test_what_is_replayed_or_out_of_turn_is_an_error() -> None:
         assert error.value.alert == "bad_record_mac"
 
 
-def test_padding_is_no_content_and_an_empty_record_nothing() -> None:
+def test_padding_and_empty_records_have_no_content() -> None:
     assert example().feed(ROW, inner(b"answer", 23, 300)) == (b"answer", b"", False)
     assert example().feed(ROW, inner(b"", 23)) == (b"", b"", False)
 
 
-def test_a_message_may_be_cut_over_records_with_nothing_between() -> None:
+def test_a_message_may_span_consecutive_records() -> None:
     server = example(SERVER, CLIENT)
     layer = example()
     assert taken(layer, [server.seal(ROW, TICKET[:3], 22), server.seal(ROW, TICKET[3:60], 22)]) == (b"", b"", False)

@@ -1,4 +1,4 @@
-"""WebSocket's codec: the upgrade, and what single frames mean. tests/fuzz compares streams of frames with wsproto."""
+"""WebSocket: the upgrade and single frames. tests/fuzz compares streams of frames with wsproto."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ HEAD = b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: WebSocket\r\nConnection: k
 
 
 def upgraded(ask: bytes = ASK, more: bytes = b"", head: bytes = HEAD, cut: int = 0) -> tuple[WebSocket, Event | None]:
-    """A row of the table whose server has answered the upgrade with ``head`` and ``more``, in pieces of ``cut`` bytes."""
+    """A protocol whose server has answered the upgrade with ``head`` and ``more``, in pieces of ``cut`` bytes."""
     protocol = WebSocket([ask], os.urandom, b"", Fields())
     key = protocol.handshake(7, 0).split(b"Sec-WebSocket-Key: ")[1].strip()
     data, event = (head.replace(b"%b", accept_of(key)) + b"\r\n" + more), None
@@ -82,7 +82,7 @@ def test_an_upgrade_comes_in_any_pieces(cut: int) -> None:
     assert event == Event(0, True, kind=ESTABLISHED)
 
 
-def test_words_after_the_head_are_not_lost() -> None:
+def test_bytes_after_the_head_are_not_lost() -> None:
     _, event = upgraded(more=server_frame(PING, b"hi"))
     assert event == Event(0, True, kind=ESTABLISHED, rest=server_frame(PING, b"hi"))
 
@@ -107,18 +107,18 @@ def test_an_upgrade_is_refused(head: bytes, why: str) -> None:
     assert str(error.value) == why
 
 
-def test_a_refusal_is_told_with_the_first_line_of_its_body() -> None:
+def test_a_refusal_shows_the_first_line_of_its_body() -> None:
     with pytest.raises(ProtocolError) as error:
         upgraded(head=b"HTTP/1.1 401 Unauthorized\r\n", more=b"no token\nmore")
     assert str(error.value) == "HTTP 401 Unauthorized: no token"
 
 
-def test_of_a_status_the_first_refusal_gives_the_words() -> None:
+def test_the_first_refusal_of_a_status_gives_its_text() -> None:
     protocol = WebSocket([ASK], os.urandom, b"", Fields())
-    for row, said in enumerate((b"at 10:00:01", b"at 10:00:02")):
+    for row, body in enumerate((b"at 10:00:01", b"at 10:00:02")):
         protocol.handshake(row, 0)
         with pytest.raises(ProtocolError, match=r"^HTTP 503 Busy: at 10:00:01$"):
-            protocol.feed(row, b"HTTP/1.1 503 Busy\r\n\r\n" + said, False)
+            protocol.feed(row, b"HTTP/1.1 503 Busy\r\n\r\n" + body, False)
 
 
 @pytest.mark.parametrize("hints", [b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n", b"HTTP/1.1 100\n\n" * 3_000])
@@ -150,13 +150,13 @@ def test_what_frames_mean(data: bytes, kind: int, messages: int, size: int) -> N
     event = protocol.feed(7, data, True)
     assert event is not None
     assert (event.kind, event.messages, event.body_bytes) == (kind, messages, size)
-    # However many pings a read has, one is answered.
+    # Of several pings in a read one is answered.
     assert len(event.reply) < 20
     assert not protocol.partial
 
 
 @pytest.mark.parametrize("cut", [1, 2, 5, 100])
-def test_a_text_that_comes_back_is_an_answer(cut: int) -> None:
+def test_an_echoed_text_is_an_answer(cut: int) -> None:
     protocol = WebSocket([ASK], os.urandom, "zurück".encode(), Fields())
     server = WSConnection(ConnectionType.SERVER)
     server.receive_data(protocol.handshake(7, 0))
@@ -166,22 +166,22 @@ def test_a_text_that_comes_back_is_an_answer(cut: int) -> None:
     (heard,) = server.events()
     assert isinstance(heard, TextMessage)
     assert heard.data == "zurück"
-    # Another one that begins like it, a longer one, and one of no words answer nothing.
+    # Another text with the same beginning, a longer one, and an empty one answer nothing.
     for words, kinds in (("zurück", [ANSWER]), ("zur", [NEWS]), ("zurück!", [NEWS]), ("", [NEWS])):
         data = server.send(TextMessage(words))
         events = [protocol.feed(7, data[at : at + cut], True) for at in range(0, len(data), cut)]
-        told = [event for event in events if event is not None]
-        assert [event.kind for event in told if event.kind == ANSWER or event.messages] == kinds
-        assert sum(event.body_bytes for event in told) == (0 if kinds == [ANSWER] else len(words.encode()))
+        whole = [event for event in events if event is not None]
+        assert [event.kind for event in whole if event.kind == ANSWER or event.messages] == kinds
+        assert sum(event.body_bytes for event in whole) == (0 if kinds == [ANSWER] else len(words.encode()))
         assert not protocol.partial
-    # A pong is none, and what nobody asked for is a message.
+    # A pong is no answer then, and an unsolicited text is a message.
     pong, unasked = protocol.feed(7, server_frame(PONG, b"beat"), True), protocol.feed(7, server.send(TextMessage("zurück")), False)
     assert pong is not None
     assert unasked is not None
     assert (pong.kind, unasked.kind, unasked.messages) == (NEWS, NEWS, 1)
 
 
-def test_our_pong_that_nobody_asked_for_is_news() -> None:
+def test_an_unsolicited_pong_is_news() -> None:
     protocol, _ = upgraded()
     event = protocol.feed(7, server_frame(PONG, b"beat"), False)
     assert event is not None
@@ -226,7 +226,7 @@ def test_a_message_that_never_ends_takes_no_memory() -> None:
     assert protocol.partial[7]._buffer == b""  # type: ignore[union-attr]
 
 
-def test_a_row_that_is_gone_leaves_nothing() -> None:
+def test_a_forgotten_row_leaves_nothing() -> None:
     protocol = WebSocket([ASK], os.urandom, b"", Fields())
     protocol.handshake(3, 0)
     protocol.forget(3)
