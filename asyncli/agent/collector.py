@@ -132,7 +132,7 @@ class AgentCollector(Sampler):
         self._report_once(agent(self._client.url, server, where, offset.error_s))
         if self._client.in_the_clear:
             self._report_once(agent_in_the_clear(self._client.url))
-        for finding in hello.standing:
+        for finding in hello.lasting:
             self._report_once(self._on_run_clock(finding))
 
     async def close(self) -> None:
@@ -181,7 +181,7 @@ class AgentCollector(Sampler):
         await self._take_lease()
         if self._hello is None or hello.instance != self._hello.instance:
             self._on_restart(hello)
-        for finding in hello.standing:
+        for finding in hello.lasting:
             self._report_once(self._on_run_clock(finding))
 
     def _on_restart(self, hello: Hello) -> None:
@@ -217,8 +217,8 @@ class AgentCollector(Sampler):
             # The agent drops samples only before the first of a batch.
             self._last_s, overrun, self._restarted = t_s, False, False
             self._on_sample(Sample(t_s, self._relevant(self._continue_counters(row.values))))
-        for said in batch.said:
-            self._report_once(self._on_run_clock(said.finding))
+        for made in batch.findings:
+            self._report_once(self._on_run_clock(made.finding))
 
     def _on_recovery(self) -> None:
         """The agent has delivered all samples. Wait for a recent one before the silence counts as over."""

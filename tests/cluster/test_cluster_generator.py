@@ -236,7 +236,7 @@ async def test_a_drain_works_even_if_measuring_fails(actors: Callable[[], HostAc
         monkeypatch.setattr(actor._generator, "drain", lambda: drained.append(True))
         for _ in range(2):
             with contextlib.suppress(OSError):
-                await actor.tell(0, msgspec.msgpack.encode(Drain()))
+                await actor.carry_out(0, msgspec.msgpack.encode(Drain()))
         assert drained == [True]
     finally:
         await actor.close()
