@@ -49,7 +49,7 @@ _ANEW = (*_SERVER, *_AGENT, "force")
 
 def _require_same_hosts(before: Interrupted, cluster: str | None) -> None:
     """A run has one cost, so the same hosts must open its connections."""
-    was = before.environment.get("cluster")
+    was = before.run.environment.get("cluster")
     if isinstance(was, dict) and cluster is None:
         raise PlanError(
             f"--resume: the connections of {before.path} were opened by a cluster; write --cluster {was.get('scheduler')} again"
@@ -71,8 +71,8 @@ def _resumed(run: str, urls: tuple[str, ...], values: dict[str, Any], out: str |
 
     before = read_interrupted(run)
     if not named:
-        return before.plan, before
-    anew = options.plan_from(named, before.plan.urls)
+        return before.run.plan, before
+    anew = options.plan_from(named, before.run.plan.urls)
     # One of the three names the server, and the others then do not.
     keys = {*named, *(_SERVER if named.keys() & set(_SERVER) else ()), *(_AGENT if named.keys() & set(_AGENT) else ())}
-    return msgspec.structs.replace(before.plan, **{key: getattr(anew, key) for key in keys}), before
+    return msgspec.structs.replace(before.run.plan, **{key: getattr(anew, key) for key in keys}), before

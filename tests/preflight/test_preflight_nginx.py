@@ -397,7 +397,7 @@ def master(root: Path, conf: Path, title: str = "nginx: master process nginx -c 
         folder = root / f"proc/{pid}"
         folder.mkdir(parents=True)
         (folder / "cmdline").write_bytes(line.encode() + b"\0" * 9)
-        (folder / "status").write_text(f"Name:\tnginx\nPPid:\t{parent}\n", encoding="ascii")
+        (folder / "stat").write_text(f"{pid} (nginx) S {parent} {'0 ' * 48}\n", encoding="ascii")
         (folder / "limits").write_text("Max open files            600                 20000      files\n", encoding="ascii")
 
 
