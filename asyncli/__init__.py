@@ -1,4 +1,4 @@
-"""asyncli: a long-connection soak tester that says what one more connection costs, with an error bar.
+"""asyncli: a long-connection soak tester that measures what one more connection costs, with an error bar.
 
 In Python and in notebooks: ``run = asyncli.load("run.db")``, or ``run = await asyncli.soak("http://127.0.0.1:8080/")``; see
 asyncli/api.py.
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 __version__: str
 __all__ = ["Plan", "Recorded", "Soak", "__version__", "compare", "lab_server", "load", "make_plan", "soak"]
 
-# Loaded when they are asked for: the host process and `--help` import this package and need none of it.
+# Imported on first use: the host process and `--help` import this package and need none of it.
 _HOMES = {"Plan": "asyncli.plan", "Soak": "asyncli.app.soak"} | dict.fromkeys(
     ("Recorded", "compare", "lab_server", "load", "make_plan", "soak"), "asyncli.api"
 )

@@ -1,4 +1,4 @@
-"""asyncli in Python and in notebooks: load a run, look at it, plot it, compare it, make another.
+"""asyncli in Python and in notebooks: load, inspect, plot and compare runs, and make new ones.
 
 run = asyncli.load("run.db")           # any machine that runs Python: no uvloop, no Linux
 run.summary.verdict, run.cost(), run.plot.cost(), run.frames.ticks
@@ -27,7 +27,7 @@ from asyncli.plan import Layer, Plan, build_plan, load_plan, plan_document
 from asyncli.records import Environment, Finding
 from asyncli.report import comparison_report
 from asyncli.report.answer import answer, one_line, server_name, why
-from asyncli.report.comparison_report import require_some
+from asyncli.report.comparison_report import require_comparable
 from asyncli.report.figures.drawing import NothingToDraw, Style
 from asyncli.report.figures.events import timeline_panels
 from asyncli.report.figures.panels import timeline
@@ -51,7 +51,7 @@ __all__ = ["Compared", "Plots", "Recorded", "compare", "lab_server", "load", "ma
 
 
 def load(run: str | os.PathLike[str]) -> Recorded:
-    """The run in the file ``run``: finished, interrupted, or still being written (as it is now; load it again for more).
+    """The run in the file ``run``: finished, interrupted, or still being written (its state now; load it again for more).
 
     Raises :class:`~asyncli.errors.StoreError` for a file that is missing, of another program, of a newer asyncli, or damaged.
     """
@@ -64,7 +64,7 @@ def compare(first: str | os.PathLike[str], *others: str | os.PathLike[str]) -> C
 
     Raises :class:`~asyncli.errors.StoreError` for a file that cannot be read or compared, PlanError for a single run.
     """
-    require_some("compare", 1 + len(others))
+    require_comparable("compare", 1 + len(others))
     runs = (first, *others)
     files = ((Path(one), one.records if isinstance(one, Recorded) else None) for one in runs)
     return Compared(compare_results(files))
@@ -85,10 +85,9 @@ def lab_server(
 ) -> LabServer:
     """A local server: ``async with asyncli.lab_server("nginx", connections="10k") as server: ...``. It ends with the block.
 
-    ``name``: as of ``asyncli lab``; None: an nginx with stub_status, else the built-in one. ``connections``: how many it must
-    hold (None: 100,000 on nginx and the built-in one, less on others).
-    ``keepalive``: its timeout is ten times these seconds (or "1h"). Raises PlanError for a bad argument,
-    :class:`~asyncli.errors.HostError` where it cannot start.
+    ``name``: as in ``asyncli lab``; None: an nginx with stub_status, else the built-in server. ``connections``: how many it must
+    hold (None: 100,000 on nginx and the built-in server, fewer on others). ``keepalive``: seconds (or "1h"), a tenth of the
+    server's timeout. Raises PlanError for a bad argument, :class:`~asyncli.errors.HostError` if it cannot start.
     """
     from asyncli import lab
     from asyncli.units import parse_count, parse_duration
@@ -110,20 +109,20 @@ async def soak(
     cluster: Any = None,
     **settings: Any,
 ) -> Recorded:
-    """Soak in the running loop, and return the recorded run: ``run = await asyncli.soak(plan)`` in a notebook's cell.
+    """Soak in the running loop and return the recorded run: ``run = await asyncli.soak(plan)`` in a notebook's cell.
 
     ``aim``: a :class:`Plan`; or URLs or a running lab server, with the plan's keys as ``settings`` (``connections="10k",
-    hold="30s"``). ``out``: a new file, by default ``asyncli-<time>.db`` here. ``progress``: show it while it runs; None: only in
-    a notebook, True: also elsewhere (a line every ten seconds on standard error). ``cluster``: open the connections from a Dask
-    cluster's hosts: its client, or its address (docs/cluster.md).
+    hold="30s"``). ``out``: a new file, by default ``asyncli-<time>.db`` here. ``progress``: show the soak; None: only in a
+    notebook, True: also elsewhere (a line every ten seconds on standard error). ``cluster``: a Dask client or the address of its
+    cluster, whose hosts open the connections (docs/cluster.md).
 
-    Cancelling ends it at once, and the file is whole up to there. Raises :class:`~asyncli.errors.AsyncliError` for a wrong plan,
-    a refusing preflight, or an existing file.
+    Cancelling ends it at once and leaves a valid file. Raises :class:`~asyncli.errors.AsyncliError` for a bad plan, if the
+    preflight refuses, or if the file exists.
     """
     try:
         from asyncli.app.soak import KnownServer, Soak
     except ImportError as error:
-        raise HostError(f"soaking needs Linux ({error}); a run file can be read anywhere: asyncli.load(path)") from None
+        raise HostError(f"a soak needs Linux ({error}); a run file can be read anywhere: asyncli.load(path)") from None
     plan = _plan_of(aim, settings)
     target = None if isinstance(aim, Plan | str | Sequence) else KnownServer(aim.label, aim.pid)
     path = free_name() if out is None else Path(out)
@@ -141,9 +140,9 @@ async def soak(
     try:
         await run.run()
     except BaseException:
-        # Interrupted: the output on the page must not look live.
+        # The output of an interrupted soak must not look live.
         if run.started and isinstance(observer, NotebookObserver):
-            observer.end(f"ended before its end; what was recorded: asyncli.load({os.fspath(run.out)!r})")
+            observer.end(f"interrupted; the recorded part: asyncli.load({os.fspath(run.out)!r})")
         raise
     recorded = await asyncio.to_thread(load, run.out)
     if isinstance(observer, NotebookObserver):
@@ -154,28 +153,26 @@ async def soak(
 def _plan_of(aim: str | Sequence[str] | LabServer | Plan, settings: dict[str, Any]) -> Plan:
     if isinstance(aim, Plan):
         if settings:
-            beside = ", ".join(settings)
-            raise PlanError(f"soak: a plan is whole already, and {beside} came beside it; give URLs instead of a plan")
+            raise PlanError(f"soak: a plan takes no settings ({', '.join(settings)}); give URLs instead of a plan")
         return _checked(aim)
     if isinstance(aim, str | Sequence):
         return make_plan(aim, **settings)
     if not hasattr(aim, "status_url"):
-        raise PlanError(f"soak: {aim!r} is nothing to aim at; give a URL, a plan or a lab server")
+        raise PlanError(f"soak: {aim!r} is not a target; give a URL, a plan or a lab server")
     status = {} if aim.status_url is None else {"status_url": aim.status_url}
     authority = {} if aim.authority is None else {"ca": str(aim.authority)}
     return make_plan(aim.url, **{**status, **authority, "server_pid": aim.pid, **settings})
 
 
 def _checked(plan: Plan) -> Plan:
-    """A plan may have been made without :func:`make_plan`, which checks it."""
+    """Check a plan that may not come from :func:`make_plan`. Raises :class:`PlanError`."""
     try:
         checked = load_plan(plan_document(plan))
         if not checked.targets:
             raise PlanError("it has no URL")
     except (PlanError, TypeError, ValueError) as error:
-        raise PlanError(
-            f"soak: {str(error).removeprefix('recorded ')}; asyncli.make_plan(url, ...) makes one with units"
-        ) from None
+        why = str(error).removeprefix("recorded ")
+        raise PlanError(f"soak: {why}; make the plan with asyncli.make_plan(url, ...)") from None
     return checked
 
 
@@ -183,7 +180,7 @@ _WIDTH = 110
 
 
 class Recorded(Results):
-    """A recorded run; also a path to its file.
+    """A recorded run; also an ``os.PathLike`` of its file.
 
     ``summary`` has every number of the report, ``frames`` every record as DataFrames, ``plot`` the report's figures.
     """
@@ -198,17 +195,17 @@ class Recorded(Results):
 
     @property
     def complete(self) -> bool:
-        """The run came to its end and its file was closed."""
+        """Whether the run ended and closed its file."""
         return self.records.complete
 
     @property
     def plan(self) -> Plan:
-        """What was asked for."""
+        """The plan of the run."""
         return self.records.plan
 
     @property
     def environment(self) -> Environment:
-        """Where it ran: kernel, limits, CPUs, memory, server."""
+        """The hosts and the server: kernel, limits, CPUs, memory, server version."""
         return self.records.environment
 
     @property
@@ -236,7 +233,7 @@ class Recorded(Results):
         return DriftView(self.analyses.drifts, server_name(self.summary), self._sides.host)
 
     def deaths(self) -> DeathView:
-        """Who closed established connections, when and why."""
+        """The lost connections: which side closed them, when and why."""
         return DeathView(self.analyses.totals.whole.deaths, self.analyses.diagnoses)
 
     def report(self, *, verbose: bool = False) -> str:
@@ -255,26 +252,27 @@ class Recorded(Results):
 
 
 class Plots:
-    """The report's figures, each a :class:`matplotlib.figure.Figure`; without data, a figure that says why."""
+    """The report's figures by their names: ``run.plot.cost()``. Each is a :class:`matplotlib.figure.Figure`; without data, one
+    that says why.
+    """
 
     def __init__(self, run: Recorded) -> None:
         self._run = run
 
-    def parts(self) -> Figure:
-        """What one connection costs, as a bar: server, kernel, asyncli, and what is left over."""
-        return self._picture("parts")
+    def __dir__(self) -> list[str]:
+        return [*super().__dir__(), *(one.name for one in self._run.pictures)]
 
-    def cost(self) -> Figure:
-        """Memory over connections held: the points, the line of each cost with its 95 % band, and the raw seconds."""
-        return self._picture("cost")
+    def __getattr__(self, name: str) -> Callable[[], Figure]:
+        pictures = {} if name.startswith("_") else {one.name: one for one in self._run.pictures}
+        if name not in pictures:
+            raise AttributeError(f"there is no figure {name!r}; the figures are {', '.join(pictures)}")
+        picture = pictures[name]
 
-    def drift(self) -> Figure:
-        """Memory over the hold, as medians of a minute, with the Theil-Sen line through them."""
-        return self._picture("drift")
+        def plot() -> Figure:
+            return _figure(picture.draw, picture.title, self._note)
 
-    def timeline(self) -> Figure:
-        """Connections, memory, heartbeats, latencies, lateness and deaths on one time axis."""
-        return self._picture("timeline")
+        plot.__name__, plot.__doc__ = name, f"{picture.title}. {picture.caption}"
+        return plot
 
     def latency(self) -> Figure:
         """Latency of heartbeats (due to answered) and lateness of asyncli (due to sent) over time."""
@@ -283,17 +281,9 @@ class Plots:
         part = msgspec.structs.replace(over_time, panels=panels)
         return _figure(lambda style: timeline_panels(part, style=style), "Latency and lateness over time", self._note)
 
-    def deaths(self) -> Figure:
-        """How old, how long idle and after how many requests connections ended, by cause."""
-        return self._picture("deaths")
-
-    def _picture(self, name: str) -> Figure:
-        picture = next(one for one in self._run.pictures if one.name == name)
-        return _figure(picture.draw, picture.title, self._note)
-
     @property
     def _note(self) -> str:
-        return f"{self._run.path.name}, begun {self._run.records.started}"
+        return f"{self._run.path.name}, started {self._run.records.started}"
 
 
 def _figure(draw: Callable[[Style], Figure], title: str, note: str) -> Figure:
@@ -301,22 +291,22 @@ def _figure(draw: Callable[[Style], Figure], title: str, note: str) -> Figure:
     try:
         return draw(Style(title=title, note=note))
     except NothingToDraw as nothing:
-        return _says(str(nothing), title)
+        return _text_figure(str(nothing), title)
 
 
-def _says(words: str, title: str) -> Figure:
+def _text_figure(text: str, title: str) -> Figure:
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(10.0, 0.9), dpi=72)
     figure.text(0.015, 0.65, title, weight="bold", size=14)
-    figure.text(0.015, 0.2, words, size=12)
+    figure.text(0.015, 0.2, text, size=12)
     return figure
 
 
 class Compared:
-    """Two runs or more, number by number. The first is what the others are compared with; they are called A, B, C...
+    """A comparison of two or more runs, called A, B, C... Each is compared with the first, number by number.
 
-    ``comparison`` is the data, ``frame`` one row for each number and pair of runs, ``plot()`` the relative differences.
+    ``comparison`` is the data, ``frame`` has a row per number and pair of runs, ``plot()`` shows the relative differences.
     """
 
     def __init__(self, comparison: comparing.Comparison) -> None:
@@ -324,20 +314,20 @@ class Compared:
 
     @property
     def findings(self) -> list[Finding]:
-        """What to know before believing a difference."""
+        """Reasons to doubt a difference."""
         return self.comparison.findings
 
     @property
     def differences(self) -> list[comparing.Difference]:
-        """One for each number and pair of runs: values, difference, interval, p, verdict."""
+        """Values, difference, interval, p and verdict of each number and pair of runs."""
         return self.comparison.differences
 
     @property
     def frame(self) -> DataFrame:
-        """One row for each number and pair of runs. Index ``key``.
+        """A row per number and pair of runs; index ``key``.
 
         ``name``, ``unit``, ``first`` and ``second`` (the runs' letters), ``value_first``, ``value_second``, ``difference``
-        (second less first) with ``ci95_low`` and ``ci95_high``, ``relative`` (a share of the first), ``p_value``, ``verdict``
+        (second minus first) with ``ci95_low`` and ``ci95_high``, ``relative`` (a share of the first), ``p_value``, ``verdict``
         ("higher", "lower", "no_difference", "cannot_say", after Holm), ``words``. NaN where unknown.
         """
         rows = [
@@ -352,11 +342,11 @@ class Compared:
         return frame_of(names, rows, "key", numbers)
 
     def plot(self, second: str = "B") -> Figure:
-        """How much the run called ``second`` differs from the first, number by number, in per cent with 95 % intervals."""
+        """The differences of the run called ``second`` from the first, in per cent with 95 % intervals."""
         rows = [one for one in self.differences if one.between[1] == second]
         if not rows:
             names = ", ".join(run.name for run in self.comparison.runs[1:])
-            raise PlanError(f"plot: there is no run {second!r} beside the first; write one of {names}")
+            raise PlanError(f"plot: no run {second!r} to compare with the first; write one of {names}")
         title = f"How much {second} differs from {rows[0].between[0]}"
         note = "Filled marks are real differences, open ones are not."
         return _figure(lambda style: comparison_report.forest(rows, style=style), title, note)

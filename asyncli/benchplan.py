@@ -1,4 +1,4 @@
-"""A bench's plan and its records."""
+"""The plan and the records of a bench."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import msgspec
 from asyncli import plan as soaks
 from asyncli.consistency import require_alike
 from asyncli.errors import PlanError
-from asyncli.plan import Discreet, Layer, Plan, read_layers
+from asyncli.plan import Layer, Plan, RedactedPlan, read_layers
 from asyncli.records import CpuShares, Ended, Environment, Finding, Sample, Tick
 from asyncli.units import shown
 from asyncli.values import above_zero, checked_url, count_to, each_of, one_of
@@ -24,19 +24,19 @@ MOST_PIPELINE = 10_000
 MOST_RATE = 10_000_000
 # Eleven days at a million a second; a worker's share must be less than 2**63.
 MOST_REQUESTS = 10**12
-# A body is sent from memory, in one piece.
+# A body is kept in memory and sent in one piece.
 LONGEST_BODY = 16 << 20
-# So is a pipeline, of each URL in each process.
+# So is a pipeline, for each URL in each process.
 LONGEST_TRAIN = 64 << 20
 # A request without its URL, headers and body.
 _LEAST_REQUEST = 256
 
 
-class BenchPlan(Discreet, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Requests on ``connections`` in a closed loop, or ``rate`` a second. Times in seconds.
+class BenchPlan(RedactedPlan, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A closed loop of requests on ``connections``, or an open loop at ``rate`` a second. Times in seconds.
 
-    It ends after ``requests`` or ``duration_s``, whichever comes first; None: no such end. ``pipeline`` requests are written at
-    once; ``short``: a connection for each. ``workers`` None: asyncli chooses.
+    It ends after ``requests`` or ``duration_s``, whichever comes first; None: no such limit. ``pipeline``: how many requests are
+    written at once; ``short``: a connection for each request. ``workers`` None: asyncli chooses.
     """
 
     urls: tuple[str, ...]
@@ -57,7 +57,7 @@ class BenchPlan(Discreet, frozen=True, forbid_unknown_fields=True, kw_only=True)
     server_pid: int | None = None
     server_pidfile: str | None = None
     server_name: str | None = None
-    #: Limits on the bench's own numbers, as those of a soak.
+    #: Limits on the bench's numbers, as for a soak.
     fail_if: tuple[str, ...] = ()
     connect_to: str | None = None
     resolve: tuple[str, ...] = ()
@@ -68,17 +68,17 @@ class BenchPlan(Discreet, frozen=True, forbid_unknown_fields=True, kw_only=True)
 
     @property
     def held(self) -> Plan:
-        """The same connections as a soak's plan, for preflight and collector."""
+        """A soak's plan with the same connections, for preflight and collector."""
         shared = {*self.__struct_fields__} & {*Plan.__struct_fields__} - {"method", "fail_if"}
         return Plan(batch=self.connections, **{name: getattr(self, name) for name in shared})
 
 
 class BenchRun(msgspec.Struct):
-    """The records of a bench. ``elapsed_s``: from the first connect's instant to the last answer, or the end of its time.
+    """The records of a bench. ``elapsed_s``: from the first connect to the last answer, or the end of ``duration_s``.
 
-    ``total`` is the sum of ``ticks``, (seconds since the start, tick); ``cpu_s``: user and system seconds of the workers;
-    ``ended``: the worst reason; ``complete``: it came to its planned end. ``cpus_before``, ``cpus``: use of this host's CPUs
-    until the first connect and from then on; None where unreadable.
+    ``total`` is the sum of ``ticks``, each (seconds since the start, tick); ``cpu_s``: user and system seconds of the workers;
+    ``ended``: the worst reason; ``complete``: it reached its planned end. ``cpus_before``, ``cpus``: use of this host's CPUs
+    before and since the first connect; None: unreadable.
     """
 
     plan: BenchPlan
@@ -105,7 +105,7 @@ def _body(value: object) -> bytes:
     elif value.startswith("@"):
         path = Path(value[1:])
         try:
-            if path.is_fifo():  # to open it would wait for its writer
+            if path.is_fifo():  # opening it would wait for a writer
                 raise ValueError("it is a pipe")
             with path.open("rb") as file:
                 data = file.read(LONGEST_BODY + 1)
@@ -143,7 +143,7 @@ KEYS: dict[str, tuple[str, Callable[[object], Any]]] = {
 
 
 def build_bench_plan(layers: Iterable[Layer]) -> BenchPlan:
-    """The layers, weakest first, as one plan. Raises :class:`PlanError` for what cannot be."""
+    """Merge the layers, weakest first, into one plan. Raises :class:`PlanError`."""
     fields, located = read_layers(layers, KEYS | soaks.HEADER_FILE)
     require_alike(fields, located)
     if fields.get("requests") is None and fields.get("duration_s") is None:
@@ -154,14 +154,14 @@ def build_bench_plan(layers: Iterable[Layer]) -> BenchPlan:
     if plan.connections < len(plan.urls):
         many, where = len(plan.urls), located.get("connections", "URL")
         raise PlanError(
-            f"{where}: {many} URLs need as many connections, as each asks for one; use -c {many} or more, or fewer URLs"
+            f"{where}: {many} URLs need at least as many connections, one each; use -c {many} or more, or fewer URLs"
         )
     if plan.body and plan.method not in _WITH_BODY:
         raise PlanError(f"{located['body']}: a {plan.method} carries no body; leave it out, or use --method POST")
     if plan.pipeline > 1 and plan.short:
         raise PlanError(f"{located['pipeline']}: a connection for each request cannot carry {plan.pipeline}; leave --short out")
     if plan.pipeline > 1 and plan.rate is not None:
-        raise PlanError(f"{located['pipeline']}: at a rate each request has its own instant; leave --pipeline or --rate out")
+        raise PlanError(f"{located['pipeline']}: at a rate each request has its own due time; leave --pipeline or --rate out")
     if plan.pipeline > 1 and plan.method not in ("GET", "HEAD", "OPTIONS", "PUT", "DELETE"):
         why = f"{located['pipeline']}: a {plan.method} may not be sent again when its connection is cut (RFC 9112, 9.3.2)"
         raise PlanError(f"{why}; use GET, or leave --pipeline out")

@@ -1,4 +1,4 @@
-"""Loads certificates from PEM files that flags name."""
+"""Loads certificates from the PEM files that flags name."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _VERSIONS = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
 
 
 def client_context(options: TlsOptions, *, http2: bool = False) -> ssl.SSLContext:
-    """What all connections of a process share; ``http2``: offer h2 by ALPN. Raises :class:`HostError`."""
+    """The TLS context of a process's connections; ``http2``: offer h2 by ALPN. Raises :class:`HostError`."""
     context = trusting("--ca", options.ca)
     if options.insecure:
         context.check_hostname = False
@@ -27,21 +27,21 @@ def client_context(options: TlsOptions, *, http2: bool = False) -> ssl.SSLContex
         try:
             context.set_ciphers(options.tls_ciphers)
         except ssl.SSLError:
-            what = "OpenSSL knows none of them; 'openssl ciphers -v' lists those of TLS 1.2 (of TLS 1.3 the server chooses)"
+            what = "OpenSSL knows none of them; 'openssl ciphers -v' lists those of TLS 1.2 (for TLS 1.3 the server chooses)"
             raise HostError(f"--tls-ciphers {options.tls_ciphers}: {what}") from None
     context.options |= ssl.OP_NO_RENEGOTIATION
-    # Beside h2 the other is offered so that a server without h2 says what it speaks, where some would end the handshake.
+    # http/1.1 too, so that a server without h2 says what it speaks: some would abort the handshake.
     context.set_alpn_protocols(["h2", "http/1.1"] if http2 else ["http/1.1"])
     return context
 
 
 def not_http2(chosen: str | None) -> str:
-    """What is wrong with what the server chose by ALPN; "" for h2."""
+    """The error for a protocol other than h2 that the server chose by ALPN; "" for h2."""
     return "" if chosen == "h2" else f"the server {f'speaks {chosen}' if chosen else 'chose nothing'} in ALPN, not h2"
 
 
 def reason_of(error: ssl.SSLError) -> str:
-    """What went wrong, in OpenSSL's words: "certificate has expired", "alert handshake failure", "wrong version number"."""
+    """OpenSSL's reason for an error: "certificate has expired", "alert handshake failure", "wrong version number"."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return error.verify_message
     reason = (error.reason or str(error)).lower().replace("_", " ")
@@ -54,7 +54,7 @@ def trusting(flag: str, authority: str | None) -> ssl.SSLContext:
     """A client's context that trusts this file's authority (None: the system's). Raises :class:`HostError`."""
     try:
         context = ssl.create_default_context(cafile=authority)
-        # Of $SSLKEYLOGFILE: no secret goes into a file.
+        # Ignore $SSLKEYLOGFILE: no secret goes into a file.
         context.keylog_filename = None  # type: ignore[assignment]
         return context
     except (OSError, ssl.SSLError) as error:
@@ -63,7 +63,7 @@ def trusting(flag: str, authority: str | None) -> ssl.SSLContext:
 
 
 def identify(context: ssl.SSLContext, flags: tuple[str, str], certificate: str, key: str | None) -> ssl.SSLContext:
-    """``context`` with this certificate and key, of the files that ``flags`` name. Raises :class:`HostError`."""
+    """Load this certificate and key, which ``flags`` name, into ``context`` and return it. Raises :class:`HostError`."""
     named = [(flag, path) for flag, path in zip(flags, (certificate, key), strict=True) if path is not None]
     for flag, path in named:
         try:
@@ -77,10 +77,9 @@ def identify(context: ssl.SSLContext, flags: tuple[str, str], certificate: str, 
         return ""
 
     try:
-        # Never ask for a passphrase.
         context.load_cert_chain(certificate, key, password=no_passphrase)
     except (ssl.SSLError, OSError, ValueError) as error:
-        # Without a reason OpenSSL tells its own file and line.
+        # Without a reason OpenSSL's text is its source file and line.
         reason = error.reason if isinstance(error, ssl.SSLError) else str(error)
         why = f" ({reason.lower().replace('_', ' ')})" if reason else ""
         files = " and ".join(f"{flag} {path}" for flag, path in named)
@@ -88,14 +87,14 @@ def identify(context: ssl.SSLContext, flags: tuple[str, str], certificate: str, 
         if asked:
             what = "the key has a passphrase; write it without one (openssl pkey -in KEY -out PLAIN)"
         elif reason == "KEY_VALUES_MISMATCH":
-            what = "the key is not the certificate's; name the one that is"
+            what = "the key does not belong to the certificate; name the one that does"
         raise HostError(f"{files}: {what}") from None
     return context
 
 
 def refused_because(context: ssl.SSLContext, certificate: str) -> str | None:
-    """Why clients that trust this certificate will refuse it, in OpenSSL's words ("certificate has expired"); None: they will
-    not."""
+    """OpenSSL's reason ("certificate has expired") why clients that trust this certificate will refuse it; None: they accept
+    it, or it cannot be tried."""
     client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     client.check_hostname = False
     client.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
@@ -109,5 +108,5 @@ def refused_because(context: ssl.SSLContext, certificate: str) -> str | None:
     except ssl.SSLCertVerificationError as error:
         return error.verify_message
     except (OSError, ValueError):
-        return None  # of what cannot be tried nothing is said
+        pass
     return None

@@ -1,4 +1,4 @@
-"""What in a plan does not go together."""
+"""Refuses plans whose values contradict each other."""
 
 from __future__ import annotations
 
@@ -7,27 +7,21 @@ from typing import Any
 
 from asyncli.errors import PlanError
 from asyncli.places import UNIX, resolved
-from asyncli.spoken import OWN_KEYS, PROTOCOLS
-from asyncli.template import FIELDS, OpenTemplate, Template, no_fields
+from asyncli.protocol_table import OWN_KEYS, PROTOCOLS
+from asyncli.template import FIELDS, OpenTemplate, Template, unknown_fields
 from asyncli.units import shown
 from asyncli.values import AGENT_PORT, TlsOptions, parse_target, parse_url
 
-#: Fields of a plan with texts that are open templates, and whether they may be secret; those with templates.
+#: Plan fields that are open templates, and whether they may be secret; and fields that are templates.
 _OPEN_TEXTS = {"urls": False, "headers": True, "send": False, "ws_message": False, "mqtt_login": True}
 _TEMPLATES = ("mqtt_id", "subscribe")
 _FLAGS = {"headers": "header", "mqtt_login": "mqtt_login_file"}
-# Of what asyncli says itself, and what HTTP/2 has no use for (RFC 9113, section 8.2.2).
-_NOT_TO_BE_SAID = {
-    "websocket": {"upgrade", "sec-websocket-key", "sec-websocket-version", "sec-websocket-extensions"},
-    "sse": {"last-event-id"},
-    "http2": {"proxy-connection", "keep-alive", "upgrade", "te", "http2-settings"},
-}
 
 
 def require_consistent(fields: Mapping[str, Any], located: Mapping[str, str]) -> None:
-    """``fields`` of a plan, each with its source. Raises :class:`PlanError`."""
+    """Raise :class:`PlanError` if ``fields`` of a plan contradict each other; ``located``: each field's source."""
     _require_one_server(fields, located)
-    _require_one_aim(fields, located)
+    _require_one_destination(fields, located)
     require_tls(fields, located)
     _require_protocol(fields, located)
     require_fields(fields, located)
@@ -41,46 +35,46 @@ def _require_one_server(fields: Mapping[str, Any], located: Mapping[str, str]) -
     if fields.get("agent") is not None and (twice := [one for one in ("status_url", *named) if fields.get(one) is not None]):
         where = " and ".join(located[field] for field in twice)
         what = "the agent reads the server's status page and processes"
-        raise PlanError(f"{located['agent']} and {where}: {what}; give the latter to 'asyncli agent'")
+        raise PlanError(f"{located['agent']} and {where}: {what}; give {where} to 'asyncli agent'")
     alone = [field for field in ("agent_token_file", "agent_ca") if fields.get(field) is not None and fields.get("agent") is None]
     if alone:
         raise PlanError(f"{located[alone[0]]}: there is no agent; write --agent http://HOST:{AGENT_PORT}")
 
 
-def _require_one_aim(fields: Mapping[str, Any], located: Mapping[str, str]) -> None:
-    """--connect-to, --resolve and --source do not contradict each other."""
+def _require_one_destination(fields: Mapping[str, Any], located: Mapping[str, str]) -> None:
+    """Refuse contradictions between --connect-to, --resolve and --source."""
     place, names = fields.get("connect_to"), fields.get("resolve")
     if place and names:
-        raise PlanError(f"{located['connect_to']} and {located['resolve']}: all connections go there; leave one out")
+        raise PlanError(f"{located['connect_to']} and {located['resolve']}: both say where connections go; leave one out")
     if place and place.startswith(UNIX) and fields.get("sources"):
         raise PlanError(f"{located['sources']}: a Unix socket has no source addresses; leave it out")
     for host, port in resolved(names or ()).keys() - {(one.host, one.port) for one in map(parse_target, fields["urls"])}:
-        raise PlanError(f"{located['resolve']}: no URL is of {shown(f'{host}:{port}')}; write the host and port of one")
+        raise PlanError(f"{located['resolve']}: no URL has {shown(f'{host}:{port}')}; write the host and port of one")
 
 
 def require_tls(fields: Mapping[str, Any], located: Mapping[str, str]) -> None:
-    """All URLs of one scheme, and flags of TLS only where it is spoken."""
+    """Refuse URLs of several schemes, TLS flags without TLS, and contradictory TLS flags."""
     schemes = {url.partition("://")[0].lower(): parse_target(url).secure for url in fields["urls"]}
     if len(schemes) > 1:
         raise PlanError(f"{located['urls']}: {' and '.join(sorted(schemes))} in one run; test them one after the other")
     secure = schemes.values()
-    said = [located[field] for field in TlsOptions.__struct_fields__ if fields.get(field)]
-    if said and True not in secure and not (fields.get("status_url") and parse_url(fields["status_url"]).secure):
-        raise PlanError(f"{said[0]}: no URL is over TLS; write https:// or wss://, or leave it out")
+    flags = [located[field] for field in TlsOptions.__struct_fields__ if fields.get(field)]
+    if flags and True not in secure and not (fields.get("status_url") and parse_url(fields["status_url"]).secure):
+        raise PlanError(f"{flags[0]}: no URL uses TLS; write https:// or wss://, or leave it out")
     if fields.get("sni") and True not in secure:
-        raise PlanError(f"{located['sni']}: no URL is over TLS; write https://, wss:// or tls://, or leave it out")
+        raise PlanError(f"{located['sni']}: no URL uses TLS; write https://, wss:// or tls://, or leave it out")
     if fields.get("client_key") and not fields.get("client_cert"):
         raise PlanError(f"{located['client_key']}: a key without its certificate; write --client-cert FILE beside it")
     if fields.get("insecure") and fields.get("ca"):
-        raise PlanError(f"{located['insecure']} and {located['ca']}: nothing is verified, or by this authority; leave one out")
+        raise PlanError(f"{located['insecure']} and {located['ca']}: verify nothing, or with this authority; leave one out")
     if (fields.get("tls_min") or "1.2") > (fields.get("tls_max") or "1.3"):
         raise PlanError(f"{located['tls_max']}: below {located['tls_min']}; write the higher version")
     if fields.get("tls_min") == "1.3" and fields.get("tls_ciphers"):
-        raise PlanError(f"{located['tls_ciphers']} and {located['tls_min']}: of TLS 1.3 the server chooses; leave one out")
+        raise PlanError(f"{located['tls_ciphers']} and {located['tls_min']}: for TLS 1.3 the server chooses; leave one out")
 
 
-def filled_texts(fields: Mapping[str, Any], columns: Iterable[str] = ()) -> Iterator[tuple[str, Template]]:
-    """What a plan has filled in for each connection, by its field."""
+def plan_templates(fields: Mapping[str, Any], columns: Iterable[str] = ()) -> Iterator[tuple[str, Template]]:
+    """The templates of a plan, which are filled in for each connection, with their fields."""
     for field in (*_OPEN_TEXTS, *_TEMPLATES):
         value = fields.get(field) or ()
         for text in (value,) if isinstance(value, str) else value:
@@ -88,53 +82,53 @@ def filled_texts(fields: Mapping[str, Any], columns: Iterable[str] = ()) -> Iter
 
 
 def require_fields(fields: Mapping[str, Any], located: Mapping[str, str], columns: Sequence[str] | None = None) -> None:
-    """Nothing that is to be filled in for each connection and is no field. ``columns``: of the plan's data; None: it has none, or
-    they are not known yet. Of what may be secret nothing is shown. Raises :class:`PlanError`.
+    """Raise :class:`PlanError` for an unknown field in a template. ``columns``: those of the plan's data; None: it has none, or
+    they are not yet read. The error does not show texts that may be secret.
     """
     if columns is None and fields.get("data"):
         return
-    how = "write {n}, {n:06d} or {random}, or double its braces where they are meant"
+    how = "write {n}, {n:06d} or {random}, or double the braces to send them"
     if columns is not None:
-        how = f"its columns are {', '.join(map(shown, columns[:10]))}; a field that is none is written in double braces"
-    for field, template in filled_texts(fields, columns or ()):
+        how = f"its columns are {', '.join(map(shown, columns[:10]))}; double the braces to send them"
+    for field, template in plan_templates(fields, columns or ()):
         if field in _OPEN_TEXTS:
-            wrong = next(iter(no_fields(template.text, columns)), "")
+            wrong = next(iter(unknown_fields(template.text, columns)), "")
         else:
             wrong = "".join(f"{{{name}}}" for name in sorted(template.names - {*FIELDS, *(columns or ())})[:1])
         if wrong:
             where = located.get(field) or flag_of(field)
             what = "a field in it" if _OPEN_TEXTS.get(field) else shown(wrong)
-            raise PlanError(f"{where}: {what} is no field{'' if columns is None else ' of --data'}; {how}")
+            raise PlanError(f"{where}: {what} is unknown{'' if columns is None else ' in --data'}; {how}")
 
 
 def flag_of(field: str) -> str:
-    """How a user writes a field of a plan."""
+    """The flag or argument for a field of a plan."""
     return "URL" if field == "urls" else f"--{_FLAGS.get(field, field).replace('_', '-')}"
 
 
 def require_alike(fields: Mapping[str, Any], located: Mapping[str, str]) -> None:
-    """A bench asks alike on every connection."""
+    """Refuse templates: a bench sends the same request on every connection."""
     for field in ("urls", "headers"):
         if any(OpenTemplate(text).names for text in fields.get(field, ())):
-            what = "{n} and {random} are for connections that are held, and a bench asks alike on all"
+            what = "{n} and {random} are only for a soak; a bench sends the same request on all connections"
             raise PlanError(f"{located[field]}: {what}; leave them out, or write %7B for a brace")
 
 
-def _ways_to(key: str) -> str:
-    """How a plan asks for the protocols that have this field."""
-    theirs = [one.flag or f"{one.schemes[0]}://" for one in PROTOCOLS.values() if key in one.keys]
-    return "http://" if "http://" in theirs else " or ".join(theirs)
+def _protocols_with(key: str) -> str:
+    """The flags or schemes of the protocols that have this plan field."""
+    found = [one.flag or f"{one.schemes[0]}://" for one in PROTOCOLS.values() if key in one.keys]
+    return "http://" if "http://" in found else " or ".join(found)
 
 
 def _require_protocol(fields: Mapping[str, Any], located: Mapping[str, str]) -> None:
-    """Nothing that another protocol alone has, and nothing that this one says itself."""
+    """Refuse values that only other protocols have, and headers that asyncli sets itself."""
     name = parse_target(fields["urls"][0]).protocol
     if name == "http":
         name = fields.get("http_protocol") or ("http2" if fields.get("http2") else name)
     spoken = PROTOCOLS[name]
     for key in OWN_KEYS:
         if key in located and key not in spoken.keys and fields[key] not in (None, False, "HEAD", ()):
-            raise PlanError(f"{located[key]}: only for {_ways_to(key)}, not for {spoken.title}; leave it out")
+            raise PlanError(f"{located[key]}: only for {_protocols_with(key)}, not for {spoken.title}; leave it out")
     pings = fields.get("h2_heartbeat") != "head" and not fields.get("streams")
     require_headers(name, fields.get("headers", ()), located.get("headers", ""), pings=pings)
     if fields.get("h2_table") and pings:
@@ -142,15 +136,15 @@ def _require_protocol(fields: Mapping[str, Any], located: Mapping[str, str]) -> 
     if fields.get("send") is not None and fields.get("silence_s") is not None:
         raise PlanError(f"{located['send']} and {located['silence_s']}: a connection sends heartbeats or listens; leave one out")
     if fields.get("expect") is not None and fields.get("send") is None:
-        raise PlanError(f"{located['expect']}: nothing is sent that it answers; write --send BYTES beside it")
+        raise PlanError(f"{located['expect']}: nothing is sent that it could answer; write --send BYTES beside it")
 
 
 def require_headers(protocol: str, headers: Iterable[str], where: str, *, pings: bool) -> None:
-    """Headers that ``protocol`` can send; ``pings``: HTTP/2 sends nothing else."""
+    """Refuse headers that ``protocol`` cannot send; ``pings``: HTTP/2 heartbeats are pings."""
     if headers and not PROTOCOLS[protocol].asks_by_http:
         raise PlanError(f"{where}: {PROTOCOLS[protocol].title} has no headers; leave it out")
     for one in headers:
-        if (header := one.partition(":")[0]).lower() in _NOT_TO_BE_SAID.get(protocol, ()):
+        if (header := one.partition(":")[0]).lower() in PROTOCOLS[protocol].reserved:
             what = f"HTTP/2 allows no {header}" if protocol == "http2" else f"asyncli sets {header} itself"
             raise PlanError(f"{where}: {what}; leave it out")
     if headers and protocol == "http2" and pings:

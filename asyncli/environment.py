@@ -1,4 +1,4 @@
-"""Facts of this host that a run's numbers depend on, kept in the run file."""
+"""The facts about this host that affect a run's numbers; the run file keeps them."""
 
 from __future__ import annotations
 
@@ -31,10 +31,9 @@ SYSCTLS = (
 
 
 async def probe_host(plan: Plan) -> tuple[Limits, Spread]:
-    """This host's limits, with our own descriptor limit raised, and the plan's spread.
+    """Raise our descriptor limit; returns this host's limits and the plan's spread.
 
-    Raises :class:`~asyncli.errors.PlanError` and :class:`~asyncli.errors.HostError` as
-    :func:`~asyncli.engine.resolve.plan_spread`.
+    Raises the errors of :func:`~asyncli.engine.resolve.plan_spread`.
     """
     raise_nofile()
     limits = read_limits()
@@ -42,15 +41,15 @@ async def probe_host(plan: Plan) -> tuple[Limits, Spread]:
 
 
 async def spread_over(limits: Limits, plan: Plan, **more: Any) -> Spread:
-    """The plan spread over this host; ``more`` as of :func:`~asyncli.engine.resolve.plan_spread`."""
-    # 28,232 ports is what Linux grants by default (32768-60999): the guess where the range cannot be read.
+    """The plan's spread over this host; ``more``: see :func:`~asyncli.engine.resolve.plan_spread`."""
+    # If the range cannot be read: Linux's default (32768-60999).
     ports = limits.ports if limits.ports is not None else 28_232
     nofile, cpus = limits.nofile_hard or 1024, limits.cpus or 1
     return await asyncio.to_thread(plan_spread, plan, ports=ports, nofile=nofile, cpus=cpus, **more)
 
 
 def read_environment(limits: Limits, spread: Spread) -> Environment:
-    """The facts as plain data for JSON. Unreadable ones are None."""
+    """The facts for a plan as plain data for JSON; None: unreadable."""
     return {
         **read_host(limits),
         "local": spread.local,
@@ -61,7 +60,7 @@ def read_environment(limits: Limits, spread: Spread) -> Environment:
 
 
 def read_host(limits: Limits) -> Environment:
-    """The facts of this host, whatever the plan."""
+    """The facts about this host."""
     sysctls = {name: _read(f"/proc/sys/{name.replace('.', '/')}") for name in SYSCTLS}
     cpuinfo = (_read("/proc/cpuinfo") or "").splitlines()
     model = next((line.partition(":")[2].strip() for line in cpuinfo if line.startswith("model name")), None)
@@ -84,32 +83,32 @@ def read_host(limits: Limits) -> Environment:
 
 
 def host_name() -> str:
-    """Made printable: sethostname(2) allows any byte."""
+    """The host's name, made printable: sethostname(2) allows any byte."""
     return printable(platform.node())
 
 
 def _program() -> str:
-    """The command that starts this asyncli, independent of PATH."""
+    """The command that starts this asyncli, with absolute paths."""
     path = os.path.abspath(sys.argv[0])
     words = shlex.quote(path) if os.path.basename(path) == "asyncli" else f"{shlex.quote(sys.executable)} -m asyncli"
     return os.fsencode(words).decode("utf-8", "replace")
 
 
 def boot_id() -> str | None:
-    """The boot of this machine, which its containers and namespaces share."""
+    """The id of this machine's boot, which its containers and namespaces share."""
     return _read("/proc/sys/kernel/random/boot_id")
 
 
 def network() -> str | None:
-    """This network namespace, which has its own ports and TCP counters; unique within a boot."""
+    """The id of this network namespace, which has its own ports and TCP counters; unique within a boot."""
     return _link("/proc/self/ns/net")
 
 
 def clock_at(zero_s: float) -> dict[str, Any]:
     """The instant ``zero_s`` of time.monotonic() for other processes: the run's zero, in a run file's ``clock``.
 
-    ``wall_s``: Unix time then. ``monotonic_s``: on the clock of all processes with this ``boot_id`` and ``time_ns``
-    (random(4); time_namespaces(7): a namespace may shift it). Unreadable ones are None.
+    ``wall_s``: its Unix time. ``monotonic_s``: on the clock that processes with this ``boot_id`` and ``time_ns`` share
+    (random(4); time_namespaces(7): a namespace may shift it). None: unreadable.
     """
     return {
         "wall_s": time.time() - (time.monotonic() - zero_s),

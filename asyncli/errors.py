@@ -1,6 +1,6 @@
-"""asyncli's errors: what failed, one line with the remedy, and the exit status.
+"""asyncli's errors, each one line with the remedy, and an exit status.
 
-A dropped connection is an event, never an error. A traceback is a bug of ours.
+A dropped connection is an event, not an error. A traceback is a bug of asyncli.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from asyncli.exit_status import INVALID, REFUSED
 
 
 class AsyncliError(Exception):
-    """Base of all errors meant for the user. ``str(error)`` is one line: what, where, how to mend it."""
+    """Base of all errors for the user. ``str(error)`` is one line: what is wrong, where, and the remedy."""
 
     exit_status: ClassVar[int] = REFUSED
 
 
 class PlanError(AsyncliError):
-    """The plan (flags, TOML or notebook) asks for something that cannot be."""
+    """The plan (flags, TOML or notebook) is invalid."""
 
 
 class HostError(AsyncliError):
@@ -25,15 +25,15 @@ class HostError(AsyncliError):
 
 
 class PreflightError(HostError):
-    """The preflight found that the plan cannot succeed here; ``--force`` goes on all the same."""
+    """The preflight found that the plan cannot succeed here; ``--force`` overrides it."""
 
 
 class StoreError(AsyncliError):
-    """The run file cannot be read or written, or is not one of ours."""
+    """The run file cannot be read or written, or is not a run file."""
 
 
 class NotBegunError(StoreError):
-    """There is no run in the file yet, or no file: a new run may still create it."""
+    """The file has no run yet, or does not exist: a new run may still create it."""
 
 
 class PeerError(AsyncliError):
@@ -41,18 +41,18 @@ class PeerError(AsyncliError):
 
 
 class UntrustedPeerError(PeerError):
-    """TLS with it failed: nothing is known of what it would have said."""
+    """TLS with the peer failed, so nothing else is known about it."""
 
 
 class HeldError(AsyncliError):
-    """Another session holds what is asked for: an agent, or a client host."""
+    """Another session uses the agent or the client host."""
 
 
 class ClusterError(AsyncliError):
-    """The Dask cluster is missing, or cannot do what is asked."""
+    """The Dask cluster is missing or unusable."""
 
 
 class EngineError(AsyncliError):
-    """A process of ours died or sent nonsense: a bug of asyncli, or a kill."""
+    """A process of asyncli died or sent invalid data: a bug, or it was killed."""
 
     exit_status: ClassVar[int] = INVALID

@@ -1,9 +1,10 @@
-"""The exit statuses, a contract with other tools."""
+"""The exit statuses, which other tools rely on."""
 
 from __future__ import annotations
 
 #: REFUSED: wrong usage or plan, refused by the preflight, or a result that could not be written. INTERRUPTED: twice.
-PASSED, REFUSED, UNTESTED, INVALID, FAILED, INTERRUPTED = 0, 2, 3, 4, 99, 130
+#: NOT_GOING_ON: of ``watch --once``, for a run that was killed, hangs or was moved.
+PASSED, NOT_GOING_ON, REFUSED, UNTESTED, INVALID, FAILED, INTERRUPTED = 0, 1, 2, 3, 4, 99, 130
 #: For ``--help``.
 LISTED = "Exit status: 0 passed, 2 usage or refused by the preflight, 3 untested, 4 invalid, 99 failed, 130 interrupted."
 _OF_VERDICT = {

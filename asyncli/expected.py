@@ -1,4 +1,4 @@
-"""Bytes that a plan has sent on connections of raw TCP, and what it expects of the server: as texts with escapes."""
+"""Parses the bytes that a plan sends on raw TCP connections, and the answers that it expects: texts with escapes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from asyncli.values import parse_text
 
 _ESCAPED = re.compile(r"\\(x[0-9A-Fa-f]{2}|.|$)", re.DOTALL)
 _ESCAPES = {"r": "\r", "n": "\n", "t": "\t", "0": "\0", "\\": "\\"}
-# Of an answer of so many bytes: more is not one. A pattern may take the square of a line's length.
+# The second is lower: a pattern's time may grow with the square of a line's length.
 _LONGEST_ANSWER, _LONGEST_LINE = 65_536, 4096
 
 
@@ -27,44 +27,44 @@ def _bytes_of(part: str, place: int) -> bytes:
         return bytes((int(part[1:], 16),))
     if part not in _ESCAPES:
         part = part if part.isprintable() else ascii(part)[1:-1]
-        raise ValueError(rf"'\{part}' is no escape; write one of \r \n \t \0 \\ \xHH")
+        raise ValueError(rf"'\{part}' is not an escape; write one of \r \n \t \0 \\ \xHH")
     return _ESCAPES[part].encode()
 
 
 def parse_sent(value: object) -> str:
-    """Bytes to send, as a text with escapes."""
+    """Check a text with escapes for bytes to send."""
     text = parse_text(value)
     unescaped(text)
     return text
 
 
 class Expected(msgspec.Struct, frozen=True):
-    """What is awaited: ``exact`` bytes, a line in which ``line`` is found, ``size`` bytes; else any."""
+    """The expected answer: ``exact`` bytes, a line that matches ``line``, ``size`` bytes, or else any bytes."""
 
     exact: bytes = b""
     line: re.Pattern[bytes] | None = None
     size: int = 0
 
-    def end_in(self, come: bytes) -> int | None:
-        """Where it ends in what has come; None: not yet. ``ValueError``: something else came."""
+    def end_in(self, received: bytes) -> int | None:
+        """The offset at which the answer ends in ``received``; None: incomplete. Raises ``ValueError`` for another answer."""
         if self.exact:
-            if not self.exact.startswith(come[: len(self.exact)]):
-                raise ValueError(f"{come[:80]!r} in place of {self.exact[:80]!r}")
-            return len(self.exact) if len(come) >= len(self.exact) else None
+            if not self.exact.startswith(received[: len(self.exact)]):
+                raise ValueError(f"{received[:80]!r} in place of {self.exact[:80]!r}")
+            return len(self.exact) if len(received) >= len(self.exact) else None
         if self.line is None:
-            return (self.size or len(come)) if len(come) >= self.size else None
-        end = come.find(b"\n") + 1
-        if (end or len(come)) > _LONGEST_LINE:
+            return (self.size or len(received)) if len(received) >= self.size else None
+        end = received.find(b"\n") + 1
+        if (end or len(received)) > _LONGEST_LINE:
             raise ValueError(f"a line of more than {_LONGEST_LINE:,} bytes")
         if not end:
             return None
-        if not self.line.search(come[:end].rstrip(b"\r\n")):
-            raise ValueError(f"{come[:end][:80]!r} in place of {'/' + self.line.pattern.decode() + '/'!r}")
+        if not self.line.search(received[:end].rstrip(b"\r\n")):
+            raise ValueError(f"{received[:end][:80]!r} in place of {'/' + self.line.pattern.decode() + '/'!r}")
         return end
 
 
 def parse_expected(value: object) -> Expected:
-    """``any``, ``N bytes``, ``/REGEX/`` of a line, or the bytes themselves with escapes."""
+    """Parse ``any``, ``N bytes``, ``/REGEX/`` for a line, or the bytes themselves with escapes."""
     text = parse_text(value)
     if text == "any":
         return Expected()

@@ -53,6 +53,8 @@ def family_of(name: str) -> str:
     return next((one for one in FAMILIES if name.startswith(one)), "")
 
 
+#: Servers whose status page is read, each with what ``--status-url`` must name there (collect/status_pages.py parses them).
+STATUS_PAGES = {"nginx": "stub_status", "Apache": "server-status?auto", "HAProxy": ";csv"}
 STATUS_ACTIVE = _gauge("status.active", "connections the server says are open, our poller's own included")
 STATUS_ACCEPTS = _counter("status.accepts", "connections the server has accepted since its start")
 STATUS_HANDLED = _counter("status.handled", "connections the server has handled since its start")
@@ -138,5 +140,7 @@ PROBE = _family("probe.", "seconds that one round of this probe took", "probe_se
 TCP_RETRANS_SEGS = f"{TCP}RetransSegs"
 #: Of TCP's sockets: nothing to connections over Unix sockets.
 OF_TCP = (TCP, "kernel.tcp_", f"{CLIENT}{TCP}", f"{CLIENT}kernel.tcp_")
+#: Counters that begin at zero when an agent starts: a run adds up what they count before and after its restart.
+SINCE_AGENT_START = (STATUS_POLLS, STATUS_CONNECTS, STATUS_UNANSWERED, SERVER_ENDED, AGENT_CPU_S)
 #: The families; none begins another's name.
 FAMILIES = tuple(name for name in METRICS if name.endswith("."))

@@ -1,4 +1,4 @@
-"""Notebooks: whether we are in one, a soak's live view, and figures that show themselves."""
+"""Notebooks: detection, a soak's live view, and display of figures."""
 
 from __future__ import annotations
 
@@ -10,44 +10,44 @@ from typing import Any
 
 from asyncli.plan import Plan
 from asyncli.report.live import PlainView
-from asyncli.report.livescreen import SHORTEST_FRAME_S, Look
+from asyncli.report.livescreen import SHORTEST_FRAME_S, Snapshot
 from asyncli.report.livestate import LiveObserver
 
 
 def kernel_shell() -> Any | None:
-    """IPython's shell in a kernel (a notebook, JupyterLab, nbclient); None elsewhere, also in a terminal's IPython."""
+    """IPython's shell in a kernel (notebook, JupyterLab, nbclient); None elsewhere, including IPython in a terminal."""
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None else None
     return shell if shell is not None and getattr(shell, "kernel", None) is not None else None
 
 
 class NotebookObserver(LiveObserver):
-    """Shows the soak below the cell, in one output that changes in place."""
+    """Shows the soak below the cell, in one output that is updated in place."""
 
     def __init__(self, plan: Plan) -> None:
         super().__init__(plan)
         self.plan, self._shown_s = plan, 0.0
         self._handle: Any = None
 
-    def look(self, at_once: bool) -> None:
+    def show(self, at_once: bool) -> None:
         now = time.monotonic()
         if at_once or now - self._shown_s >= SHORTEST_FRAME_S:
             self._shown_s = now
-            self._update(Look(self.plan, self.fold.state()))
+            self._update(Snapshot(self.plan, self.fold.state()))
 
     def end(self, outcome: str) -> None:
-        """Leave the outcome on the page."""
+        """Show the outcome in place of the live view."""
         with contextlib.suppress(Exception):
-            self._update(Look(self.plan, self.fold.state(), outcome))
+            self._update(Snapshot(self.plan, self.fold.state(), outcome))
 
-    def _update(self, look: Look) -> None:
+    def _update(self, snapshot: Snapshot) -> None:
         from IPython import display as ipython
 
         if self._handle is None:
-            show: Any = ipython.display
-            self._handle = show(look, display_id=True)
+            display: Any = ipython.display
+            self._handle = display(snapshot, display_id=True)
         else:
-            self._handle.update(look)
+            self._handle.update(snapshot)
 
 
 class LogObserver(LiveObserver):
@@ -59,12 +59,12 @@ class LogObserver(LiveObserver):
         super().__init__(plan)
         self._view = PlainView(plan, Console(stderr=True, highlight=False))
 
-    def look(self, at_once: bool) -> None:
+    def show(self, at_once: bool) -> None:
         self._view.update(self.fold.state())
 
 
 def show_figures() -> None:
-    """Show matplotlib figures as ``%matplotlib inline`` would; no change where the kernel does."""
+    """Have the kernel display matplotlib figures as ``%matplotlib inline`` does, unless it already does."""
     shell = kernel_shell()
     if shell is None:
         return
@@ -77,7 +77,7 @@ def show_figures() -> None:
 
 
 def _png(figure: Any) -> tuple[bytes, dict[str, int]]:
-    """Twice the screen's resolution, at the laid-out width."""
+    """The figure as PNG at twice the screen's resolution, and its size in pixels."""
     from asyncli.report.figures.drawing import drawing
 
     buffer = io.BytesIO()

@@ -19,7 +19,7 @@ from asyncli.errors import PlanError
 from asyncli.expected import checked_expected, parse_sent
 from asyncli.mqtt_values import parse_client_id, parse_login_file, parse_subscription, parse_version
 from asyncli.places import UNIX, aimed, parse_place, parse_resolve
-from asyncli.spoken import OWN_KEYS, STREAMS, Requests, requests_of
+from asyncli.protocol_table import OWN_KEYS, STREAMS, Requests, requests_of
 from asyncli.units import LONGEST_S, parse_count, parse_duration, parse_pace, shown
 
 _AN_HOUR = 3600.0
@@ -27,7 +27,7 @@ _AN_HOUR = 3600.0
 _STREAM_SILENCE_S = 90.0
 
 
-class Discreet(values.TlsOptions, frozen=True):
+class RedactedPlan(values.TlsOptions, frozen=True):
     """A plan that hides its secrets when printed: in a notebook, a log, a traceback. Of TLS it shows what was asked."""
 
     def __rich_repr__(self) -> list[tuple[str, Any]]:
@@ -38,7 +38,7 @@ class Discreet(values.TlsOptions, frozen=True):
         return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in self.__rich_repr__())})"
 
 
-class Plan(Discreet, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class Plan(RedactedPlan, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What a soak does. Times in seconds; ``None`` means "asyncli finds it" unless the field says otherwise."""
 
     urls: tuple[str, ...]
@@ -268,7 +268,7 @@ class Layer(msgspec.Struct, frozen=True):
         return self.where.format(key=key.replace("_", "-") if self.where.startswith("--") else key)
 
 
-def _one_by_one(layer: Layer) -> Layer:
+def _split_combined_keys(layer: Layer) -> Layer:
     """``ramp`` sets two keys, and ``hold`` one of two."""
     given = dict(layer.values)
     pace = given.pop("ramp", None)
@@ -328,7 +328,7 @@ def read_layers(
 def build_plan(layers: Iterable[Layer]) -> Plan:
     """The layers, weakest first, as one plan. A missing seed is drawn, and kept in the run file."""
     known = KEYS | SECRET_FILES | {"hold_until": ("hold_until", values.parse_hold_until)}
-    fields, located = read_layers(map(_one_by_one, layers), known)
+    fields, located = read_layers(map(_split_combined_keys, layers), known)
     plan = Plan(**fields)
     if plan.batch > plan.connections:
         plan = msgspec.structs.replace(plan, batch=plan.connections)
@@ -345,7 +345,7 @@ def without_secrets(field: str, value: Any) -> Any:
     return values.MASK if field in SECRETS and value else value
 
 
-def shown_plan(plan: Discreet) -> dict[str, Any]:
+def shown_plan(plan: RedactedPlan) -> dict[str, Any]:
     """The plan as plain data for all but the run file: without secrets, and of TLS what was asked."""
     plain: dict[str, Any] = msgspec.to_builtins(plan)
     return {key: without_secrets(key, value) for key, value in plain.items() if _is_shown(key, value)}

@@ -176,7 +176,7 @@ class Series(msgspec.Struct):
         return self.values[after - 1] * (1 - share) + self.values[after] * share
 
 
-def began_anew(counter: Sequence[float]) -> list[int]:
+def counter_resets(counter: Sequence[float]) -> list[int]:
     """The places at which a counter is less than before: its process restarted."""
     return [place for place, (before, after) in enumerate(itertools.pairwise(counter), 1) if after < before]
 

@@ -30,16 +30,16 @@ class Template:
         except ValueError:
             raise ValueError(f"{shown(text)} has a single brace in it; write {{{{ or }}}} for a brace") from None
         for _, name, form, conversion in fields:
-            if conversion or re.fullmatch(NAME, name or "") is None or not _may_have(name or "", form or ""):
+            if conversion or re.fullmatch(NAME, name or "") is None or not _valid_format(name or "", form or ""):
                 field = f"{{{name}{f'!{conversion}' if conversion else ''}{f':{form}' if form else ''}}}"
                 raise ValueError(f"{shown(text)}: {shown(field)} is no field; write {{n}}, {{n:06d}} or {{random}}")
         self.names = frozenset(name for _, name, _, _ in fields if name)
         #: Each connection has another text.
         self.varies = bool(self.names - {"random"})
-        self._form = self.text = text
+        self._format_string = self.text = text
 
     def fill(self, values: Mapping[str, object]) -> str:
-        return self._form.format_map(values)
+        return self._format_string.format_map(values)
 
 
 class OpenTemplate(Template):
@@ -50,28 +50,28 @@ class OpenTemplate(Template):
     def __init__(self, text: str, columns: Iterable[str] = ()) -> None:
         known, parts, at = {*FIELDS, *columns}, [], 0
         for field in _FIELD.finditer(text):
-            if field[2] in known and _may_have(field[2], field[3] or ""):
-                parts += [_doubled(text[at : field.start()]), field[0]]
+            if field[2] in known and _valid_format(field[2], field[3] or ""):
+                parts += [_escape_braces(text[at : field.start()]), field[0]]
                 at = field.end()
-        super().__init__("".join(parts) + _doubled(text[at:]))
+        super().__init__("".join(parts) + _escape_braces(text[at:]))
         self.text = text
 
 
-def no_fields(text: str, columns: Iterable[str] | None) -> Iterable[str]:
+def unknown_fields(text: str, columns: Iterable[str] | None) -> Iterable[str]:
     """What in such a text looks like a field and is none: with ``columns`` any other name in braces, without them, only a form
     that a field has not.
     """
     known = {*FIELDS, *(columns or ())}
     for field in _FIELD.finditer(text):
-        if not field[1] and (not _may_have(field[2], field[3] or "") if field[2] in known else columns is not None):
+        if not field[1] and (not _valid_format(field[2], field[3] or "") if field[2] in known else columns is not None):
             yield field[0]
 
 
-def _may_have(name: str, form: str) -> bool:
+def _valid_format(name: str, form: str) -> bool:
     return _FORMAT.fullmatch(form) is not None if name == "n" else not form
 
 
-def _doubled(text: str) -> str:
+def _escape_braces(text: str) -> str:
     return text.replace("{", "{{").replace("}", "}}")
 
 

@@ -21,13 +21,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 # It prints and exits within milliseconds; a file system may hang.
-_WITHIN_S = 5.0
+_TIMEOUT_S = 5.0
 # `nginx -V` with all of its modules is 2 kB.
 _LONGEST_ANSWER = 64 * 1024
 # No secret, and nothing that changes the loader or the locale.
 _ENVIRONMENT = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C"}
-_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
-_FOUND = os.O_PATH | os.O_CLOEXEC
+_GROUP_OR_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
+_PATH_FLAGS = os.O_PATH | os.O_CLOEXEC
 
 
 class User(NamedTuple):
@@ -41,7 +41,7 @@ class User(NamedTuple):
 NOBODY = User(-1)
 
 
-class ProgramSaid(NamedTuple):
+class ProgramOutput(NamedTuple):
     """A program's output, or ``why_not`` it was not run. ``distrusted``: others could change its file."""
 
     text: str = ""
@@ -49,35 +49,35 @@ class ProgramSaid(NamedTuple):
     distrusted: bool = False
 
 
-class _Found(NamedTuple):
+class _PathFile(NamedTuple):
     """A path's file, open without being read or run, and what the kernel says of it and of every folder above it."""
 
     fd: int
-    way: list[tuple[str, os.stat_result]]
+    steps: list[tuple[str, os.stat_result]]
 
 
-def ask_server(exe: str, flag: str, pid: int, proc: Path = Path("/proc")) -> ProgramSaid:
+def ask_server(exe: str, flag: str, pid: int, proc: Path = Path("/proc")) -> ProgramOutput:
     """The output of ``exe``, the program of the process ``pid``, for ``flag``: see :func:`ask_program`.
 
     It is run only where it is the file that the process runs (not a container's, nor a newer one), and where only root or we may
     write it and every folder above it.
     """
     try:
-        found = _find(exe)
+        found = _open_path(exe)
     except OSError as error:
-        return ProgramSaid(why_not=f"{exe}: {error.strerror}")
+        return ProgramOutput(why_not=f"{exe}: {error.strerror}")
     try:
-        open_to = next((said for said in map(_open_to_others, reversed(found.way)) if said), "")
+        open_to = next((said for said in map(_writable_by_others, reversed(found.steps)) if said), "")
         if open_to:
-            return ProgramSaid(why_not=open_to, distrusted=True)
-        path, file = found.way[-1]
+            return ProgramOutput(why_not=open_to, distrusted=True)
+        path, file = found.steps[-1]
         theirs = os.stat(f"{proc}/{pid}/exe")
         if (file.st_dev, file.st_ino) != (theirs.st_dev, theirs.st_ino):
             why_not = f"the process runs another file than {path}: that was replaced, or is outside of its container"
-            return ProgramSaid(why_not=why_not)
-        return ProgramSaid(ask_program(exe, flag, fd=found.fd))
+            return ProgramOutput(why_not=why_not)
+        return ProgramOutput(ask_program(exe, flag, fd=found.fd))
     except OSError as error:
-        return ProgramSaid(why_not=f"{exe}: {error.strerror}")
+        return ProgramOutput(why_not=f"{exe}: {error.strerror}")
     finally:
         os.close(found.fd)
 
@@ -88,7 +88,7 @@ def ask_program(path: str, flag: str, fd: int | None = None) -> str:
     ``fd``: the open file, of which ``path`` is the name. It gets a minimal environment, no terminal and 5 s; its children end
     with it. It must be trusted: others go to :func:`ask_server`.
     """
-    path, until_s = os.path.abspath(path), time.monotonic() + _WITHIN_S
+    path, until_s = os.path.abspath(path), time.monotonic() + _TIMEOUT_S
     said = b""
     try:
         process = subprocess.Popen(
@@ -119,7 +119,7 @@ def ask_program(path: str, flag: str, fd: int | None = None) -> str:
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
     with contextlib.suppress(subprocess.TimeoutExpired):
-        process.wait(_WITHIN_S)
+        process.wait(_TIMEOUT_S)
     return said.decode("utf-8", "replace")
 
 
@@ -129,7 +129,7 @@ def read_regular(path: str | os.PathLike[str], most: int, user: User | None = No
     Raises OSError: EACCES where ``user`` may not read it, EINVAL for no regular file, EFBIG for a longer one.
     """
     name = os.fspath(path)
-    fd = _find_for(name, user)
+    fd = _open_for(name, user)
     try:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             raise OSError(errno.EINVAL, "not a regular file", name)
@@ -157,42 +157,42 @@ def user_of(pid: int, proc: Path = Path("/proc")) -> User:
         return NOBODY
 
 
-def _find_for(path: str, user: User | None) -> int:
+def _open_for(path: str, user: User | None) -> int:
     """A descriptor (O_PATH) of the file that ``path`` leads to, where ``user`` may read it; else OSError."""
     if user is None or user.uid in (0, os.geteuid()):
-        return os.open(path, _FOUND)
-    found = _find(path)
-    *folders, (_, file) = found.way
+        return os.open(path, _PATH_FLAGS)
+    found = _open_path(path)
+    *folders, (_, file) = found.steps
     if all(_allows(folder, user, 1) for _, folder in folders) and _allows(file, user, 4):
         return found.fd
     os.close(found.fd)
     raise OSError(errno.EACCES, f"user {user.uid}, whose server it is, may not read it", path)
 
 
-def _find(path: str) -> _Found:
+def _open_path(path: str) -> _PathFile:
     """The file that ``path`` leads to, found from the root by one descriptor after the other. Raises OSError."""
-    fd = os.open("/", _FOUND | os.O_DIRECTORY)
+    fd = os.open("/", _PATH_FLAGS | os.O_DIRECTORY)
     at = ""
-    way = [("/", os.fstat(fd))]
+    steps = [("/", os.fstat(fd))]
     try:
         for name in Path(os.path.realpath(path, strict=True)).parts[1:]:
             # Resolved above: a symbolic link was put there since.
-            below = os.open(name, _FOUND | os.O_NOFOLLOW, dir_fd=fd)
+            below = os.open(name, _PATH_FLAGS | os.O_NOFOLLOW, dir_fd=fd)
             os.close(fd)
             fd, at = below, f"{at}/{name}"
-            way.append((at, os.fstat(fd)))
+            steps.append((at, os.fstat(fd)))
     except OSError:
         os.close(fd)
         raise
-    return _Found(fd, way)
+    return _PathFile(fd, steps)
 
 
-def _open_to_others(step: tuple[str, os.stat_result]) -> str:
+def _writable_by_others(step: tuple[str, os.stat_result]) -> str:
     """Why others than root and we could change what is there; "" where they cannot. An access list shows in the group's bits."""
     at, found = step
     if found.st_uid not in (0, os.geteuid()):
         return f"{at} belongs to user {found.st_uid}"
-    if found.st_mode & _OTHERS_WRITE:
+    if found.st_mode & _GROUP_OR_OTHERS_WRITE:
         return f"others may write {at} (mode {stat.S_IMODE(found.st_mode):o})"
     return ""
 

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from asyncli.spoken import PROTOCOLS, SCHEMES
+from asyncli.protocol_table import PROTOCOLS, SCHEMES
 from asyncli.units import LONGEST_S, instant_of, parse_count, parse_duration, parse_until, shown
 
 # A connection beats after 1 to keepalive/2 seconds, so below 2 s the interval would be empty.

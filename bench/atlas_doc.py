@@ -1,4 +1,4 @@
-"""docs/atlas.md and its figures from records of the experiment atlas, of one plan and on one machine: cells, or further rounds of them.
+"""Makes docs/atlas.md and its charts from records of the experiment atlas, which add cells or rounds, with one plan on one machine.
 
 python bench/atlas_doc.py experiment-atlas-*/record.json
 """
@@ -21,9 +21,8 @@ from asyncli.units import format_duration
 DOCS = Path(__file__).parent.parent / "docs"
 HEAD = """# The atlas: what one held connection costs
 
-The same soak against each server of the lab, in each protocol that it speaks: memory and CPU time of one more connection that is held and answers a
-heartbeat now and then. It is for sizing: multiply by the connections that you hold, and measure your own server with your own configuration before you
-buy.
+The same soak against each server of the lab, in each protocol that it speaks: memory and CPU time of one more held connection with occasional
+heartbeats. For sizing, multiply by the connections that you hold; before you buy, measure your own server with your own configuration.
 
 ![Memory of one held connection in the clear](atlas.svg)
 
@@ -31,33 +30,35 @@ buy.
 
 """
 TAIL = """
-## What it is not
+## Limits of these figures
 
-- Not a ranking: the servers do different work. redis and memcached parse a word, Nchan keeps a channel's subscriber, nginx answers a file-less 200, the libraries call a program.
-- Not your server: no backend, no log, no cache, no message but the heartbeat. A WebSocket server with application state takes what that takes.
-- Not the cost of traffic: heartbeats come every 15 s on average.
-- Of one machine, client and server on it: compare ratios, not figures.
+- They are not a ranking: the servers do different work. redis and memcached parse a word, Nchan keeps a channel's subscriber, nginx answers 200 without a
+  file, the libraries call a program.
+- They are not your server: no backend, no log, no cache, no message but the heartbeat. A WebSocket server's application state adds its own cost.
+- They are not the cost of traffic: heartbeats come every 15 s on average.
+- They are from one machine that ran client and server: compare ratios, not figures.
 
-## How they are set
+## Configuration
 
-Limits on connections, requests and idle times are lifted, as for many idle connections each server's documentation has it; no server pings of its own
-accord, but NATS once. lighttpd ends a connection after 65,535 requests. `configs/` has the configurations of nginx, Apache, HAProxy, Caddy, lighttpd, mosquitto and NATS, `asyncli/lab/` the programs on a library:
+Limits on connections, requests and idle times are lifted, as each server's documentation advises for many idle connections. No server sends pings, except
+NATS once. lighttpd ends a connection after 65,535 requests. `configs/` has the configurations of nginx, Apache, HAProxy, Caddy, lighttpd, mosquitto and
+NATS, `asyncli/lab/` the programs on a library:
 
-- permessage-deflate in two cells alone, which send a short message compressed (`--ws-deflate --ws-message`), and `ws` with its defaults: what a server
-  keeps for it is most of such a connection.
-- Proxies stand before two nginx with Nchan, whose processes are not in it; both of a proxy's sockets are on its side.
-- Varnish answers by itself (`synth`); of HTTP/2 each connection has a thread.
+- permessage-deflate only in two cells, which send a short message compressed (`--ws-deflate --ws-message`), and `ws` with its defaults: the server's
+  compression state is most of such a connection's cost.
+- Proxies have two nginx with Nchan as backends, whose processes are not counted; both of a proxy's sockets are on its side.
+- Varnish answers by itself (`synth`); each HTTP/2 connection has a thread.
 - Python: `websockets` and `aiohttp` on asyncio's own loop, `uvicorn` with what `uvicorn[standard]` installs (uvloop, httptools, `websockets`). Over TLS
-  asyncio zeroes a buffer of 256 KiB for each connection (asyncio/sslproto.py, `max_size`); uvloop's is touched as far as it is used.
-- Node: `ws` without its list of clients. V8's heap grows and shrinks in steps: its intervals are wide.
+  asyncio zeroes a buffer of 256 KiB for each connection (asyncio/sslproto.py, `max_size`); of uvloop's only the used part takes memory.
+- Node: `ws` without its list of clients. V8's heap grows and shrinks in steps, so its intervals are wide.
 - Go: `gorilla` with a pool of write buffers, read buffers of 1,024 B, and a handler that returns (its examples/bufferpool); a goroutine for each
-  connection. `gobwas` with an epoll set in place of those ("A Million WebSockets and Go").
+  connection. `gobwas` with an epoll set instead ("A Million WebSockets and Go").
 
 ## The cells
 
 Each is one command, `asyncli experiment atlas --only NAME`.
 
-| cell | server and protocol | its plan |
+| cell | server and protocol | plan keys |
 |---|---|---|
 """
 
@@ -86,7 +87,7 @@ def main() -> None:
     for name, one in CELLS.items():
         if name in measured:
             keys = " ".join(f"{key}={value!r}" for key, value in one.keys.items())
-            cells.append(f"| `{name}` | {one.server}, {one.spoken} | {keys or 'as by default'} |")
+            cells.append(f"| `{name}` | {one.server}, {one.protocol} | {keys or 'default'} |")
     (DOCS / "atlas.md").write_text(HEAD + "\n".join(lines) + "\n" + TAIL + "\n".join(cells) + "\n", encoding="utf-8")
     for name, chart in zip(("atlas", "atlas-tls"), found.charts, strict=True):
         (DOCS / f"{name}.svg").write_text(file_svg(draw(chart), name, chart.title), encoding="utf-8")

@@ -1,10 +1,10 @@
-"""docs/experiments.md from the records in docs/records: a table of the claims, and of each experiment its tables and why it is judged so.
+"""Makes docs/experiments.md from the records in docs/records: a table of the claims, then each experiment's tables and evidence.
 
-    python bench/experiments_doc.py                   write the page from the records that are there
-    python bench/experiments_doc.py --run all         measure every experiment anew first, keep the records, write the page (46 min, root)
-    python bench/experiments_doc.py --run holding --run pipelining        measure these anew, and keep the other records
+    python bench/experiments_doc.py                   write the page from the existing records
+    python bench/experiments_doc.py --run all         run every experiment, save the records, write the page (46 min, root)
+    python bench/experiments_doc.py --run holding --run pipelining        run these, and keep the other records
 
-A record is kept as soon as its experiment has ended. --quick: a taste of it, for --into FOLDER in place of docs.
+A record is saved as soon as its experiment has ended. --quick: quick runs, only with --into FOLDER.
 """
 
 from __future__ import annotations
@@ -28,39 +28,39 @@ from asyncli.report.jsonout import finite_json
 from asyncli.units import format_duration
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
-#: The atlas has a page of its own.
+#: The atlas has its own page.
 SHOWN = [name for name in NAMES if name != "atlas"]
-# Of the tables after the first one, those without which the claims say little.
+# The tables after the first one that are shown: those that support the claims.
 ALSO = (
-    "For each request", "Memory of the server's processes", "10,000 answers", "On the wire", "The most that each would hold",
-    "What one connection takes", "The clients, and both as one",
+    "Per request", "Memory of the server's processes", "10,000 answers", "On the wire", "How many connections each server could",
+    "Cost of one connection", "Both clients, and their sum",
 )  # fmt: skip
 _FACTS = ("kernel", "machine", "cpu_model", "cpus", "memory_bytes", "server")
 HEAD = """# The classic comparisons, run again
 
-asyncli repeats five public write-ups on long, short and pipelined connections, each by one command on real servers, in rounds that take turns, and judges
-what they claim. Two experiments are asyncli's own: what a held connection costs in each server, and what becomes of a fleet that loses a host.
+asyncli repeats five public write-ups on long, short and pipelined connections, each by one command on real servers in interleaved rounds, and judges
+their claims. Two experiments are asyncli's own: what a held connection costs each server, and what happens when a cluster loses a client host.
 
-The write-ups, four of them in Chinese, their titles translated:
+The write-ups, four of them in Chinese, with translated titles:
 ["nginx easily manages 100,000 long connections, on CentOS 6.5 with 2 GB of memory"](http://blog.chinaunix.net/xmlrpc.php?r=blog/article&uid=190176&id=4234854),
 a blog at ChinaUnix, where asyncli comes from;
 ["Building a fast web: long connections of web servers"](https://blog.csdn.net/cutesource/article/details/5570369) by cutesource;
 ["nginx proxy keepalive"](https://blog.timoq.com/2022/03/20/nginx-proxy-keepalive/) by timoq;
 ["Very fast pipelined HTTP requests: practice, principle, implementation"](https://www.cnblogs.com/lulianqi/archive/2018/01/01.html) by lulianqi;
-and a comparison of six Linux server models, whose title and author are not known to us. Their figures stand as they print them, below ours. A row without
-them is ours.
+and a comparison of six Linux server models, whose title and author we do not know. Their figures are below ours, as they print them; rows without
+them are ours alone.
 
-Our figures are medians of the rounds, with the least and the most in brackets. They are of one machine, with client and server on it, and a source's of
-another: compare ratios, not figures. Each command writes `report.html` with all tables and charts. Run them as root on a quiet host: memory is read of a
-control group in which the server starts, and where none can be made, of the whole host.
+Our figures are medians of the rounds, with the least and the greatest in brackets. They are from one machine that ran client and server, a source's from
+another: compare ratios, not figures. Each command writes `report.html` with all tables and charts. Run them as root on a quiet host: memory is that of the
+server's own control group, or of the whole host if none can be made.
 
-`docs/records` has the records of these runs, and `python bench/experiments_doc.py` makes this page from them.
+`python bench/experiments_doc.py` makes this page from the records of these runs in `docs/records`.
 
 """
 
 
 def stripped(record: Record) -> Record:
-    """What the page is made of: no series for charts, no conclusions (they are drawn anew), no name of the host."""
+    """The record without what the page does not need: chart series, conclusions (they are recomputed) and the host's name."""
     rounds = [{key: value for key, value in one.items() if key != "pss"} for one in record.rounds]
     facts = {key: value for key, value in record.environment.items() if key in _FACTS}
     return msgspec.structs.replace(record, rounds=rounds, conclusions=Conclusions(), environment=facts)  # type: ignore[arg-type]
@@ -73,7 +73,7 @@ def keep(record: Record, folder: Path) -> None:
 
 
 def measured(name: str, quick: bool) -> Record | None:
-    """A run's record; None, and its complaint printed, where it did not come to its end."""
+    """Run an experiment; its record, or None with a message on stderr if it failed."""
     with tempfile.TemporaryDirectory(prefix="asyncli-doc-") as folder:
         out = Path(folder, name)
         argv = [sys.executable, "-m", "asyncli", "experiment", name, "--out", str(out), *(["--quick"] if quick else [])]
@@ -99,10 +99,10 @@ def table(one: FigureTable) -> list[str]:
 
 
 def conclusions(record: Record) -> tuple[Experiment, str, Conclusions]:
-    """By today's rules: they may be stricter than those of the day on which it was measured."""
+    """The experiment, its title, and its conclusions by the current rules, which may be stricter than when it was measured."""
     experiment = load(record.experiment)
     plan = plan_of(experiment, record.quick, record.plan)
-    return experiment, experiment.said(plan)[0], concluded(experiment, plan, record.rounds)
+    return experiment, experiment.title_and_question(plan)[0], concluded(experiment, plan, record.rounds)
 
 
 def claims(records: list[Record], *, ours: bool) -> Iterator[str]:
@@ -122,7 +122,7 @@ def section(record: Record) -> list[str]:
     rounds = len({one["round"] for one in record.rounds})
     facts = record.environment
     lines = [
-        f"## {title}", "", f"    {command_of(experiment, plan, record.quick)}", "", experiment.said(plan)[1], "",
+        f"## {title}", "", f"    {command_of(experiment, plan, record.quick)}", "", experiment.title_and_question(plan)[1], "",
         f"{server_labels(record)}; Linux {facts.get('kernel')}, {facts.get('cpus')} CPUs; {rounds} round{'s' if rounds > 1 else ''}, "
         f"{format_duration(record.duration_s)}. Source: {experiment.cited}.", "",
     ]  # fmt: skip
@@ -134,24 +134,24 @@ def section(record: Record) -> list[str]:
 
 
 def page(folder: Path) -> str:
-    """The page of the records in ``folder``."""
+    """The page made from the records in ``folder``."""
     there = [folder / f"{name}.json.xz" for name in SHOWN]
     records = [record_of(lzma.decompress(one.read_bytes())) for one in there if one.exists()]
     lines = ["## The claims", "", "| claim | source | verdict | figure |", "|---|---|---|---|", *claims(records, ours=False), ""]
     lines += [f"{VERDICTS[0].upper()}{VERDICTS[1:]}", ""]
-    lines += ["## What asyncli predicts of itself", "", "Checks of its own experiments; no source claims them.", ""]
+    lines += ["## asyncli's own predictions", "", "Claims of asyncli's own experiments, without a source.", ""]
     lines += ["| claim | verdict | figure |", "|---|---|---|", *claims(records, ours=True), ""]
     return HEAD + "\n".join([*lines, *(line for record in records for line in section(record))]).rstrip() + "\n"
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--run", action="append", default=[], choices=["all", *SHOWN], metavar="NAME", help="measure it anew")
-    parser.add_argument("--quick", action="store_true", help="a taste: with --into")
-    parser.add_argument("--into", type=Path, default=DOCS, metavar="FOLDER", help="in place of docs")
+    parser.add_argument("--run", action="append", default=[], choices=["all", *SHOWN], metavar="NAME", help="run this experiment")
+    parser.add_argument("--quick", action="store_true", help="quick runs; only with --into")
+    parser.add_argument("--into", type=Path, default=DOCS, metavar="FOLDER", help="write here instead of docs")
     chosen = parser.parse_args()
     if chosen.quick and chosen.into == DOCS:
-        parser.error("--quick: a taste is no figure for docs; name a folder by --into")
+        parser.error("--quick: quick runs are not precise enough for docs; name a folder with --into")
     records, failed = chosen.into / "records", False
     for name in SHOWN if "all" in chosen.run else chosen.run:
         record = measured(name, chosen.quick)

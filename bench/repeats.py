@@ -65,7 +65,7 @@ async def one(options: argparse.Namespace, out: Path) -> Path:
 def show(measured: list[MeasuredRun]) -> None:
     print(f"{'':26} {'rounds':>6} {'median':>14} {'sd':>8} {'own sd':>8} {'beyond':>8} {'beyond':>14}")
     for row in ROWS:
-        said = [one.said[row.key] for one in measured]
+        said = [one.numbers[row.key] for one in measured]
         known = [one.estimate() if isinstance(one, Rate) else one for one in said if not isinstance(one, str)]
         if len(known) < 3:
             print(f"{row.key:26} {next((one for one in said if isinstance(one, str)), '-')}")

@@ -26,7 +26,7 @@ import click
 import msgspec
 
 from asyncli import benchplan, findings, plan
-from asyncli.analysis.bench_result import Benched
+from asyncli.analysis.bench_result import BenchResult
 from asyncli.cli.main import COMMANDS, cli
 from asyncli.findings import bottleneck, loss_causes
 from asyncli.findings.losses import CONNECT_WORDS, LOSS_WORDS, causes
@@ -330,7 +330,7 @@ MADE: dict[str, Callable[[], Iterator[str]]] = {
     "diagnoses": lambda: mechanisms(loss_causes),
     "what gave way": lambda: mechanisms(bottleneck),
     "soak JSON": lambda: json_keys(Summary),
-    "bench JSON": lambda: json_keys(Benched),
+    "bench JSON": lambda: json_keys(BenchResult),
     "run file": run_file,
     "CSV": csv_columns,
     "metrics": metrics,

@@ -175,7 +175,7 @@ def here(folder: Path, *arguments: object) -> Done:
 def complaint(done: Done) -> str:
     """The one line: what, where, and after a semicolon how to mend it (or, for a flag, where the flags are listed)."""
     assert (done.status, done.out, done.err.count("\n")) == (2, "", 1), done
-    assert re.match(r"asyncli: \S.*(; \S|\('asyncli.*--help' lists)", done.err), done
+    assert re.match(r"asyncli: \S.*(; \S|\(see 'asyncli.*--help'\))", done.err), done
     return done.err.removeprefix("asyncli: ")
 
 

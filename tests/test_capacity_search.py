@@ -12,7 +12,7 @@ import pytest
 
 from asyncli.analysis.capacity import Bracket, Search
 from asyncli.app import capacity
-from asyncli.app.capacity import CapacitySearch, _Guard, most_here
+from asyncli.app.capacity import CapacitySearch, _Guard, host_limit
 from asyncli.engine.spread import Spread
 from asyncli.errors import PreflightError
 from asyncli.exit_status import exit_status
@@ -50,14 +50,14 @@ async def test_the_most_that_this_host_can_carry(
     limits: dict[str, int], most: int, code: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     on_a_host(monkeypatch, **limits)
-    count, why = await most_here(PLAN)
+    count, why = await host_limit(PLAN)
     assert (count, why and why.code) == (most, code)
 
 
 async def test_a_host_that_can_carry_none_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     on_a_host(monkeypatch, nofile_hard=20)
     with pytest.raises(PreflightError, match="descriptors"):
-        await most_here(PLAN)
+        await host_limit(PLAN)
 
 
 async def test_where_nothing_listens_no_step_is_begun(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from asyncli.errors import HostError
 from asyncli.values import TlsOptions
 
 
-@pytest.mark.parametrize(("which", "said"), [("locked", "the key has a passphrase"), ("another", "the key is not the certificate's")])
+@pytest.mark.parametrize(("which", "said"), [("locked", "the key has a passphrase"), ("another", "the key does not belong to the certificate")])
 def test_what_is_wrong_with_a_key(which: str, said: str, tmp_path: Path) -> None:
     mine, other = (trustme.CA().issue_cert("127.0.0.1") for _ in range(2))
     mine.cert_chain_pems[0].write_to_path(tmp_path / "own.pem")

@@ -15,7 +15,7 @@ import asyncli
 PACKAGE = Path(asyncli.__file__).parent
 #: What all may know: plans, records and their names, and small things that know nothing else.
 MODEL = {
-    "asyncli", "benchplan", "certificates", "consistency", "data_file", "errors", "expected", "exit_status", "findings", "metrics", "mqtt_values", "places", "plan", "plan_file", "records", "run", "samples", "secret_variables", "spoken",
+    "asyncli", "benchplan", "certificates", "consistency", "data_file", "errors", "expected", "exit_status", "findings", "metrics", "mqtt_values", "places", "plan", "plan_file", "records", "run", "samples", "secret_variables", "protocol_table",
     "template", "text", "topology", "trust", "units", "values", "version", "core.adding", "core.histogram",
 }  # fmt: skip
 #: Each part, and the others that it may import beside MODEL; its own modules it always may.
@@ -44,17 +44,17 @@ MAY_IMPORT: dict[str, set[str]] = {
 }  # fmt: skip
 #: MODEL's own order.
 MODEL_MAY_IMPORT: dict[str, set[str]] = {
-    "values": {"spoken", "units"},
+    "values": {"protocol_table", "units"},
     "expected": {"units", "values"},
     "places": {"units", "values"},
-    "consistency": {"errors", "places", "spoken", "template", "units", "values"},
+    "consistency": {"errors", "places", "protocol_table", "template", "units", "values"},
     "mqtt_values": {"template", "units", "values"},
     "template": {"units"},
-    "plan": {"consistency", "core.ramp", "errors", "expected", "mqtt_values", "places", "spoken", "units", "values"},
+    "plan": {"consistency", "core.ramp", "errors", "expected", "mqtt_values", "places", "protocol_table", "units", "values"},
     "plan_file": {"errors", "plan", "units"},
-    "data_file": {"consistency", "errors", "plan", "spoken", "template", "units"},
+    "data_file": {"consistency", "errors", "plan", "protocol_table", "template", "units"},
     "records": {"core.adding", "core.histogram", "text"},
-    "findings": {"mqtt_values", "records", "spoken", "units"},
+    "findings": {"metrics", "mqtt_values", "records", "protocol_table", "units"},
     "samples": {"records"},
     "topology": {"metrics", "records"},
     "run": {"plan", "records", "samples", "topology"},

@@ -90,7 +90,7 @@ class _Blind(LiveObserver):
 
     shown = 0
 
-    def look(self, at_once: bool) -> None:
+    def show(self, at_once: bool) -> None:
         self.shown += 1
         if self.fold.state().phase == "ramp":
             raise SystemExit(1)

@@ -6,8 +6,8 @@ import pytest
 
 from asyncli.findings import protocol_codes
 from asyncli.findings.loss_causes import remedy_of_unexplained
-from asyncli.findings.protocol_codes import code_of_goodbye, of_reset, remedy_of_broken, remedy_of_refusals
-from asyncli.spoken import SPEAKS_HTTP2, SPEAKS_TLS
+from asyncli.findings.protocol_codes import code_of_goodbye, name_of_reset, remedy_of_broken, remedy_of_refusals
+from asyncli.protocol_table import SPEAKS_HTTP2, SPEAKS_TLS
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ def test_several_have_each_its_own_once_and_none_that_of_silence() -> None:
     assert "broker" in remedy_of_refusals("mqtt")
     assert ("--expect" in remedy_of_broken("tcp"), "--http2" in remedy_of_broken("http")) == (True, False)
     resets = ("RST_STREAM 7", "RST_STREAM 1", "RST_STREAM", "status 404")
-    assert [of_reset(why) for why in resets] == ["RST_STREAM 7 (refused stream)", "RST_STREAM 1 (protocol error)", "RST_STREAM", "status 404"]
+    assert [name_of_reset(why) for why in resets] == ["RST_STREAM 7 (refused stream)", "RST_STREAM 1 (protocol error)", "RST_STREAM", "status 404"]
     assert ["send_timeout" in remedy_of_refusals("http2", [why]) for why in resets] == [False, True, True, False]
     assert ("--http2" in remedy_of_broken("http", {SPEAKS_HTTP2: 2, SPEAKS_TLS: 1}), "https://" in remedy_of_broken("http", {SPEAKS_TLS: 2, SPEAKS_HTTP2: 1})) == (True, True)
 

@@ -15,7 +15,7 @@ from asyncli.engine.spread import Destination, Spread
 from asyncli.errors import PlanError
 from asyncli.plan import Layer, build_plan
 from asyncli.protocols.interface import ANSWER, NEWS, Protocol
-from asyncli.template import Fields, Filled, OpenTemplate, no_fields
+from asyncli.template import Fields, Filled, OpenTemplate, unknown_fields
 
 HERE = Spread((Destination(2, "127.0.0.1", 80),), (), 1, True, 1000)
 
@@ -42,12 +42,12 @@ def test_only_what_is_a_field_is_filled_in(text: str, of_seven: str) -> None:
     assert OpenTemplate(text).fill({"n": 7, "random": "3f2a9c"}) == of_seven
     assert Filled(text.encode(), fields)(2).decode() == of_seven
     assert Filled(text.encode(), fields).varies == ("{n" in text.replace("{{n}} {{n:03d}}", "").replace("{n }", "")), text
-    assert list(no_fields(text, None)) == []
+    assert list(unknown_fields(text, None)) == []
 
 
 def test_what_only_looks_like_a_field_is_seen() -> None:
-    assert list(no_fields("{n:06s}{random:3}{user}{{n:q}}", None)) == ["{n:06s}", "{random:3}"]
-    assert list(no_fields("{n}{user}{{user}}{nam-e}", ("user",))) == ["{nam-e}"]
+    assert list(unknown_fields("{n:06s}{random:3}{user}{{n:q}}", None)) == ["{n:06s}", "{random:3}"]
+    assert list(unknown_fields("{n}{user}{{user}}{nam-e}", ("user",))) == ["{nam-e}"]
 
 
 @pytest.mark.parametrize("text", ['{"op":"ping","of":{"a":{}}}', "{id}", "{{n}}", "plain"])

@@ -128,7 +128,7 @@ def test_another_file_than_the_one_that_runs_is_not_run() -> None:
 )  # fmt: skip
 def test_who_could_change_a_step_of_the_way(uid: int, mode: int, safe: bool) -> None:
     found = os.stat_result((stat.S_IFDIR | mode, 1, 1, 1, uid, 0, 0, 0, 0, 0))
-    assert (trust._open_to_others(("/there", found)) == "") is safe
+    assert (trust._writable_by_others(("/there", found)) == "") is safe
 
 
 def test_a_program_is_asked_with_little_and_not_for_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -42,10 +42,6 @@ _LONGEST_TEXT, _LONGEST_CODE = 2000, 60
 _FUTURE_S = 10.0
 # A sample may be so much older (s) than the last one, as the clock estimate improves.
 _BEHIND_S = 0.1
-#: The agent's counters, continued across its restart.
-_AGENT_COUNTERS = (
-    metrics.STATUS_POLLS, metrics.STATUS_CONNECTS, metrics.STATUS_UNANSWERED, metrics.SERVER_ENDED, metrics.AGENT_CPU_S,
-)  # fmt: skip
 _PER_NAMESPACE = (metrics.TCP, metrics.KERNEL_TCP_INUSE, metrics.KERNEL_TCP_ORPHAN, metrics.KERNEL_TCP_TW, metrics.KERNEL_SOCKETS)
 
 
@@ -269,7 +265,7 @@ class AgentCollector(Sampler):
     def _continue_counters(self, values: dict[str, float]) -> dict[str, float]:
         """The known metrics, with the agent's counters continued across a restart."""
         known = {name: value for name, value in values.items() if name in metrics.METRICS or name.startswith(metrics.FAMILIES)}
-        for name in known.keys() & _AGENT_COUNTERS:
+        for name in known.keys() & metrics.SINCE_AGENT_START:
             self._counted[name] = known[name] = known[name] + self._counted_before.get(name, 0.0)
         return known
 

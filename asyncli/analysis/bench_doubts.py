@@ -17,14 +17,14 @@ from asyncli.records import STOLEN, Asked, CpuShares, Finding
 
 #: At this share of a core the server is a limit too.
 BUSY_SERVER_CORES = 0.85
-# 10 ms: late enough to matter to a server that people wait for.
+# 10 ms: late enough to matter to a server with human users.
 MOST_LATENESS_MS = 10.0
 # CPU time includes start and end of the bench: over less time, shares are too rough.
 _SHORTEST_SPAN_S = 0.5
 
 
-class Spent(msgspec.Struct):
-    """CPU time: user and system (None if not separate), per answered request, and the mean number of ``cores`` in use."""
+class CpuUse(msgspec.Struct):
+    """CPU time: user and system (None if not read separately), per answered request, and the mean number of ``cores`` in use."""
 
     cpu_s: float | None
     user_s: float | None
@@ -33,7 +33,8 @@ class Spent(msgspec.Struct):
     cores: float | None
 
 
-def doubts(run: BenchRun, asked: Asked, generator: Spent, server: Spent) -> Iterable[Finding]:
+def doubts(run: BenchRun, asked: Asked, generator: CpuUse, server: CpuUse) -> Iterable[Finding]:
+    """The findings of a bench."""
     total, plan = run.total, run.plan
     if run.ended == "stopped":
         yield bench.stopped(run.elapsed_s)
@@ -41,40 +42,39 @@ def doubts(run: BenchRun, asked: Asked, generator: Spent, server: Spent) -> Iter
         yield bench.short_run(run.elapsed_s)
     if (busy := _busy(run, generator, server)) is not None:
         yield busy
-    if (taken := _taken(run, generator, server)) is not None:
+    if (taken := _cpus_taken(run, generator, server)) is not None:
         yield taken
     if errors := {status: count for status, count in total.by_status.items() if status >= 400}:
         yield bench.error_answers(errors, total.answered, total.tls is not None)
     if sum(asked.failed.values()):
         yield bench.requests_failed(asked.failed, {} if total.tls is None else total.tls.ended)
-    yield from _of_the_end(run, asked)
+    yield from _end(run, asked)
     if plan.rate is not None:
-        yield from _of_open_loop(run, asked, plan.rate)
+        yield from _open_loop(run, asked, plan.rate)
     if sum(total.failures.values()):
         yield bench.connects_failed(total.failures, total.started, total.opened)
     if len(plan.urls) > 1:
         yield bench.several_urls({url: asked.by_target.get(number, 0) for number, url in enumerate(plan.urls)})
         if len({(target.host, target.port) for target in plan.held.targets}) > 1 and server.cpu_s is not None:
             yield bench.several_servers(run.environment["server"]["label"])
-    if (limit := _limit(run, asked)) is not None:
-        yield limit
+    yield from _connections_ended(run)
     if asked.resent:
-        # A few are the race between a request and the server's close of an idle connection.
+        # A few are a race between a request and the server's close of an idle connection.
         yield bench.requests_resent(asked.resent, plan.pipeline == 1 and asked.resent > WORTH_TELLING * total.answered)
     if asked.other_length:
         yield bench.lengths_differ(asked.other_length)
-    # RFC 9110, 15.4: redirects; 304 is none.
-    if elsewhere := {status: count for status, count in total.by_status.items() if 300 < status < 400 and status != 304}:
-        yield bench.redirected(elsewhere, total.answered)
+    # RFC 9110, 15.4: redirects, except for 304.
+    if redirects := {status: count for status, count in total.by_status.items() if 300 < status < 400 and status != 304}:
+        yield bench.redirected(redirects, total.answered)
     if plan.short and asked.keepalive:
         yield bench.close_ignored(asked.keepalive)
 
 
-def _of_the_end(run: BenchRun, asked: Asked) -> Iterable[Finding]:
+def _end(run: BenchRun, asked: Asked) -> Iterable[Finding]:
     plan, total = run.plan, run.total
     # Other findings report that nothing listens or that every address refused.
-    told = not total.opened and not total.answered and set(total.failures) <= {"refused"}
-    if run.ended == "gave up" and not told:
+    reported = not total.opened and not total.answered and set(total.failures) <= {"refused"}
+    if run.ended == "gave up" and not reported:
         yield bench.gave_up(plan.connect_timeout_s, asked.left, plan.requests or 0)
     elif asked.left and run.ended != "gave up":
         yield bench.requests_left(asked.left, plan.requests or 0, run.ended == "stopped")
@@ -86,7 +86,7 @@ def _of_the_end(run: BenchRun, asked: Asked) -> Iterable[Finding]:
         yield bench.unanswered_at_end(late, asked.in_flight + asked.overdue, longest_s, slowest_s, longest_s >= 1.0)
 
 
-def _busy(run: BenchRun, generator: Spent, server: Spent) -> Finding | None:
+def _busy(run: BenchRun, generator: CpuUse, server: CpuUse) -> Finding | None:
     """Whether asyncli was the limit of a closed loop."""
     if run.elapsed_s < _SHORTEST_SPAN_S or generator.cores is None or generator.cores < MOST_CPU_SHARE * run.workers:
         return None
@@ -96,32 +96,32 @@ def _busy(run: BenchRun, generator: Spent, server: Spent) -> Finding | None:
     return bench.saturated_cpu(run.workers, busy, server.cores)
 
 
-def _taken(run: BenchRun, generator: Spent, server: Spent) -> Finding | None:
-    """Whether other programs had CPUs that the bench needed.
+def _cpus_taken(run: BenchRun, generator: CpuUse, server: CpuUse) -> Finding | None:
+    """A finding if other programs used CPUs that the bench needed.
 
-    What they used before the first connect too is not the server's work. What rose with the bench may be its backend, or the
-    server itself where its processes are unknown.
+    Load from before the first connect is not the server's. Load that rose with the bench may be its backend, or the server itself
+    if its processes are unknown.
     """
     host, before = run.cpus, run.cpus_before
     if host is None or before is None or run.elapsed_s < _SHORTEST_SPAN_S or host.busy < MOST_CPU_SHARE * host.cpus:
         return None
     if (used := sum(host.others.values())) < MOST_OF_OTHERS * host.cpus:
         return None
-    strange = {name: used if name == STOLEN else min(used, before.others.get(name, 0.0)) for name, used in host.others.items()}
-    rose = (used - strange[name] for name, used in host.others.items())
+    unrelated = {name: used if name == STOLEN else min(used, before.others.get(name, 0.0)) for name, used in host.others.items()}
+    rose = (used - unrelated[name] for name, used in host.others.items())
     ours = generator.cores or 0.0
     busy = max(server.cores or 0.0, *rose, 0.0) >= BUSY_SERVER_CORES or ours >= MOST_CPU_SHARE * run.workers
     reached = run.plan.rate is not None and not _misses_rate(run, run.total.asked or Asked())
-    strangers = sum(strange.values()) >= MOST_OF_OTHERS * host.cpus
-    return bench.host_busy(host.cpus, host.busy, ours, server.cores, used, _named(host), strangers, reached, busy)
+    from_before = sum(unrelated.values()) >= MOST_OF_OTHERS * host.cpus
+    return bench.host_busy(host.cpus, host.busy, ours, server.cores, used, _takers(host), from_before, reached, busy)
 
 
-def _named(host: CpuShares) -> list[Taker]:
+def _takers(host: CpuShares) -> list[Taker]:
     most = sorted(host.others.items(), key=lambda pair: -pair[1])[:3]
     return [{"name": name, "pids": host.pids.get(name, ()), "cores": cores} for name, cores in most if cores >= most[0][1] / 10]
 
 
-def _of_open_loop(run: BenchRun, asked: Asked, rate: float) -> Iterable[Finding]:
+def _open_loop(run: BenchRun, asked: Asked, rate: float) -> Iterable[Finding]:
     late_us, tail_us = run.total.lateness_us.quantile(0.99), run.total.latency_us.quantile(0.99)
     if late_us is not None and late_us > 1e3 * MOST_LATENESS_MS:
         yield bench.saturated_late(late_us / 1e6, MOST_LATENESS_MS / 1e3)
@@ -142,9 +142,7 @@ def _misses_rate(run: BenchRun, asked: Asked) -> bool:
     return run.total.sent - asked.resent < (1 - WORTH_TELLING) * due - 1
 
 
-def _limit(run: BenchRun, asked: Asked) -> Finding | None:
+def _connections_ended(run: BenchRun) -> Iterable[Finding]:
     ended = run.total.deaths.get("closed_announced")
-    if ended is None or run.plan.short:
-        return None
-    median = ended.requests.quantile(0.5) or 0.0
-    return bench.connections_ended(ended.count, median, ended.requests.greatest <= 1)
+    if ended is not None and not run.plan.short:
+        yield bench.connections_ended(ended.count, ended.requests.quantile(0.5) or 0.0, ended.requests.greatest <= 1)

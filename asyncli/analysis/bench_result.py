@@ -6,7 +6,7 @@ import math
 
 import msgspec
 
-from asyncli.analysis.bench_doubts import BUSY_SERVER_CORES, MOST_LATENESS_MS, Spent, doubts
+from asyncli.analysis.bench_doubts import BUSY_SERVER_CORES, MOST_LATENESS_MS, CpuUse, doubts
 from asyncli.analysis.handshakes import TlsPart, tls_findings, tls_part
 from asyncli.analysis.saturation import MOST_CPU_SHARE
 from asyncli.analysis.shared_host import MOST_OF_OTHERS
@@ -21,8 +21,6 @@ from asyncli.metrics import SERVER_CPU_S
 from asyncli.records import NOTHING_LISTENS, Asked, CpuShares, Environment, Finding
 from asyncli.units import format_count, format_duration
 
-__all__ = ["RULE", "Benched", "Spent", "Times", "benched"]
-
 RULE = (
     "passed: every request was answered below status 400, or in flight at the end for not much longer than answers took; "
     f"failed: else; invalid: asyncli sent late (p99 above {MOST_LATENESS_MS:.0f} ms), or was busy for more than "
@@ -32,7 +30,7 @@ RULE = (
 
 
 class Times(msgspec.Struct):
-    """One part of a request, in ms; ``mean`` and ``sd`` are of a histogram that is exact to 1/128."""
+    """The times of one part of a request, in ms; ``mean`` and ``sd`` are exact to 1/128, like the histogram."""
 
     min: float
     mean: float
@@ -44,7 +42,7 @@ class Times(msgspec.Struct):
 class Requests(msgspec.Struct):
     """``total``: answered. ``failed``: never answered, by cause in ``failures``. ``keepalive``: answered on a connection that
     stayed open. ``resent``: sent again after their connection ended. ``queued``: waited for a free connection. At the end of the
-    bench: ``in_flight``, ``overdue`` (open loop: due and not sent) and ``left`` (of -n: never sent).
+    bench: ``in_flight``, ``overdue`` (open loop: due and not sent) and ``left`` (of -n: not sent).
     """
 
     total: int
@@ -75,7 +73,7 @@ class BenchConnections(msgspec.Struct):
 
 
 class Bytes(msgspec.Struct):
-    """Above TCP, heads included; ``bodies``: of answers, without chunk framing."""
+    """Bytes above TCP, heads included; ``bodies``: of answers, without chunk framing."""
 
     received: int
     bodies: int
@@ -91,7 +89,7 @@ class BenchHost(msgspec.Struct):
     others: dict[str, float]
 
 
-class Benched(msgspec.Struct):
+class BenchResult(msgspec.Struct):
     """All results of a bench."""
 
     verdict: Verdict
@@ -103,21 +101,21 @@ class Benched(msgspec.Struct):
     workers: int
     requests: Requests
     latency_ms: Latency
-    #: connect (once per connection), waiting, processing, total, as ab has them.
+    #: connect (once per connection), waiting, processing, total, like ab.
     times_ms: dict[str, Times | None]
     percentiles_ms: dict[str, float]
     lateness_ms: Lateness
     connections: BenchConnections
     bytes: Bytes
-    generator: Spent
-    server: Spent
+    generator: CpuUse
+    server: CpuUse
     host: BenchHost | None
     findings: list[Finding]
     environment: Environment
     tls: TlsPart | msgspec.UnsetType = msgspec.UNSET
 
 
-def benched(run: BenchRun) -> Benched:
+def evaluate_bench(run: BenchRun) -> BenchResult:
     """The results of ``run``."""
     total, asked = run.total, run.total.asked or Asked()
     failed, refused = sum(asked.failed.values()), sum(total.failures.values())
@@ -125,11 +123,11 @@ def benched(run: BenchRun) -> Benched:
     server = _server(run)
     objects = max((tick.tls.objects for _, tick in run.ticks if tick.tls is not None), default=0)
     tls = msgspec.UNSET if total.tls is None else tls_part(total.tls, not run.plan.insecure, objects)
-    said = tls_findings(tls, run.environment, started=run.started)
     full = [losses.listen("full", run.total.queue_full, "")] if run.total.queue_full else []
-    found = [*run.findings, *doubts(run, asked, generator, server), *full, *said]
+    of_tls = tls_findings(tls, run.environment, started=run.started)
+    found = [*run.findings, *doubts(run, asked, generator, server), *full, *of_tls]
     verdict, why = _verdict(run, asked, found)
-    return Benched(
+    return BenchResult(
         verdict=verdict,
         why=why,
         started=run.started,
@@ -159,7 +157,7 @@ def benched(run: BenchRun) -> Benched:
             "processing": _times(asked.processing_us),
             "total": _times(total.latency_us),
         },
-        # The same as ab.
+        # The percentiles of ab.
         percentiles_ms={
             f"{percent:g}": value
             for percent in (50, 66, 75, 80, 90, 95, 98, 99, 99.9, 100)
@@ -200,8 +198,8 @@ def _each(histogram: Histogram) -> dict[str, float] | None:
     return None if median is None else {"min": float(histogram.least), "median": median, "max": float(histogram.greatest)}
 
 
-def _spent(cpu_s: float, user_s: float | None, answered: int, elapsed_s: float) -> Spent:
-    return Spent(
+def _spent(cpu_s: float, user_s: float | None, answered: int, elapsed_s: float) -> CpuUse:
+    return CpuUse(
         cpu_s=cpu_s,
         user_s=user_s,
         system_s=None if user_s is None else cpu_s - user_s,
@@ -210,11 +208,11 @@ def _spent(cpu_s: float, user_s: float | None, answered: int, elapsed_s: float) 
     )
 
 
-def _server(run: BenchRun) -> Spent:
+def _server(run: BenchRun) -> CpuUse:
     """The server's CPU from the first to the last sample, ended processes included."""
     of_server = [one.values for one in run.samples if SERVER_CPU_S in one.values]
     if len(of_server) < 2:
-        return Spent(None, None, None, None, None)
+        return CpuUse(None, None, None, None, None)
     cpu_s = of_server[-1][SERVER_CPU_S] - of_server[0][SERVER_CPU_S]
     return _spent(cpu_s, None, run.total.answered, run.elapsed_s)
 
@@ -229,11 +227,11 @@ def _host(cpus: CpuShares | None) -> BenchHost | None:
 def _verdict(run: BenchRun, asked: Asked, findings: list[Finding]) -> tuple[Verdict, str]:
     total = run.total
     ours = [one for one in findings if one.code in _OURS and one.severity == "error"]
-    # An error answer is the server's, unless part of the count is missing.
+    # Error answers are the server's fault, unless part of the count is missing.
     errors = [one for one in findings if one.code == "error_answers"]
     if errors and all(one.code in _LIMITS for one in ours):
         return "failed", errors[0].evidence
-    # Of what never answered the load says nothing.
+    # Without any answer, load is no explanation.
     if ours and (total.answered or any(one.code not in _LIMITS for one in ours)):
         return "invalid", ours[0].evidence
     if not total.answered:
@@ -250,7 +248,7 @@ def _verdict(run: BenchRun, asked: Asked, findings: list[Finding]) -> tuple[Verd
     return "passed", f"{format_count(total.answered)} requests in {format_duration(run.elapsed_s)}{early}: {rate}"
 
 
-# Findings of our own limits, and of our own failures.
+# Findings of asyncli's own limits, and of its failures.
 _LIMITS = frozenset({"generator_saturated_cpu", "generator_saturated_late", "host_busy"})
 _OURS = _LIMITS | {
     "asyncli_failed", "generator_failed", "generator_silent", "requests_unaccounted", "worker_lost", "worker_silent",

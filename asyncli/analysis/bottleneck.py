@@ -1,8 +1,8 @@
-"""What gave way when a count was not held: the server, this host, or the network. Pure.
+"""The bottleneck when a count was not held: the server, this host, or the network. Pure.
 
-Each mechanism returns what it has evidence of; the first is the answer. Order: what this host ran out of, limits of the server
-that were reached (asyncli's lateness does not matter for them), asyncli's lateness, the network, the causes of losses
-(:mod:`asyncli.analysis.losses`), slow answers.
+Each mechanism yields the bottlenecks that it has evidence of; the first is the answer. Order: shortages of this host, limits of
+the server that were reached (asyncli's lateness does not matter for them), asyncli's lateness, the network, the causes of
+losses (:mod:`asyncli.analysis.losses`), slow answers.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from asyncli.units import format_count, format_many
 
 Side = Literal["server", "host", "network", "unknown"]
 
-# A limit counts as reached from this share on: readings come once a second and lag.
+# A limit counts as reached at this share: readings come once a second and lag.
 _FULL = 0.95
 # Code, form of the message, metric, limit.
 _READ_LIMITS = (
@@ -44,28 +44,28 @@ _READ_LIMITS = (
 #: Diagnoses of time limits, which do not depend on the number of connections.
 TIMERS = frozenset({
     "keepalive_timeout", "keepalive_requests", "keepalive_time", "keepalive_off", "client_header_timeout", "idle_timeout",
-    "lifetime", "box_idle_timeout", "silent_drop", "not_http", "broken_protocol", "http_error", "unheard",
+    "lifetime", "silent_drop", "not_http", "broken_protocol", "http_error", "unheard",
 })  # fmt: skip
 #: Limits of this host that pass, such as another program's load.
 LATE = frozenset({"both_busy", "ramp", "beats", "turn", "cpu"})
-#: What an operator does to a server, at any count.
+#: Interventions of an operator, which are independent of the count.
 RELOADED = frozenset({"reload", "server_restarted"})
-_OF_THE_WAY = frozenset({"path_cut", "silent_drop", "box_reset", "box_idle_timeout", "packets_lost"})
+_ON_THE_PATH = frozenset({"path_cut", "silent_drop", "box_reset", "packets_lost"})
 _ENDED = frozenset({"server_ended", "server_restarted", "worker_crash", "worker_ended", "reload"})
-_SAY_NOTHING = frozenset({"too_few", "unexplained", "burst"})
+_UNEXPLAINED = frozenset({"too_few", "unexplained", "burst"})
 _UNKNOWN = "unknown"
 # Limits of the server that were read and reached.
 _LIMITS = frozenset({"slots", "descriptors", "memory_limit"})
 _SILENT = ("heartbeat_timeout", "closed_awaiting", "protocol_error")
 _UNANSWERED = ("connect_timeout", "tls_timeout", "handshake_timeout")
-# Connects that failed for want of something on this host, and what that is.
-_OUR_LACK = {"no_descriptors": "descriptors", "no_ports": "local_ports"}
-# Failures of asyncli itself, as codes of findings.
+# Causes of connects that failed for lack of a resource of this host, and the resource.
+_SHORTAGES = {"no_descriptors": "descriptors", "no_ports": "local_ports"}
+# Codes of findings on failures of asyncli itself.
 _FAILED = frozenset({"worker_lost", "generator_failed", "generator_silent", "asyncli_failed", "drain_unfinished"})
 
 
-class GaveWay(msgspec.Struct, frozen=True):
-    """``certain``: limits, counts or processes confirm it."""
+class Bottleneck(msgspec.Struct, frozen=True):
+    """A bottleneck on one ``side``. ``certain``: limits, counts or processes confirm it."""
 
     side: Side
     code: str
@@ -74,8 +74,8 @@ class GaveWay(msgspec.Struct, frozen=True):
     certain: bool = True
 
 
-class Seen(msgspec.Struct, frozen=True):
-    """A step's run and its analyses. ``slow``: the latency limit that was crossed, in words, or ""."""
+class AnalysedRun(msgspec.Struct, frozen=True):
+    """A run and its analyses. ``slow``: the latency limit that was crossed, in words, or ""."""
 
     run: Run
     totals: Totals
@@ -100,9 +100,14 @@ class Seen(msgspec.Struct, frozen=True):
         return max(0.0, after - before) if before is not None and after is not None else 0.0
 
     def cores(self, name: str) -> float | None:
-        """Mean cores in use in the last ten seconds before the drain, from a counter of CPU seconds; None where unknown."""
+        """The mean cores in use in the last ten seconds before the drain, by a counter of CPU seconds; None where unknown."""
         since_s = max(self.run.first_connect_s, self.run.stop_s - 10.0)
         return self.run.series(name).per_second(since_s, self.run.stop_s + 0.5, least_s=2.0)
+
+    def least_available(self) -> float | None:
+        """The least available memory (bytes) of this host from the first connect on; None where unknown."""
+        available = self.run.series(self.run.of_ours(metrics.HOST_AVAILABLE_BYTES))
+        return min(available.between(self.run.first_connect_s, self.run.stop_s).values, default=None)
 
     def failures(self, cause: str) -> int:
         return self.totals.whole.failures.get(cause, 0)
@@ -111,11 +116,11 @@ class Seen(msgspec.Struct, frozen=True):
         return sum(self.totals.whole.deaths[cause].count for cause in causes if cause in self.totals.whole.deaths)
 
     def silent(self) -> int:
-        """Connections without an answer in time."""
+        """How many connections and connects got no answer in time."""
         return self.deaths(*_SILENT) + sum(map(self.failures, _UNANSWERED))
 
     def overflowed(self) -> float:
-        """Overflows of listen queues on the server's host; of a Unix socket, connects that met a full one."""
+        """Overflows of listen queues on the server's host; for a Unix socket, connects that found its queue full."""
         if not self.run.plan.has_ports:
             return self.totals.whole.queue_full
         return self.rise(f"{metrics.TCP}ListenOverflows") if self.run.sides.server else 0.0
@@ -126,35 +131,35 @@ def memory_floor(total: float, available: float) -> float:
     return min(RESERVE * total, available / 2)
 
 
-def what_gave_way(seen: Seen) -> list[GaveWay]:
-    """All bottlenecks with evidence, the answer first; one of side "unknown" where there is none."""
-    found: dict[str, GaveWay] = {}
+def find_bottlenecks(seen: AnalysedRun) -> list[Bottleneck]:
+    """All bottlenecks with evidence, the answer first; one of side "unknown" if there is none."""
+    found: dict[str, Bottleneck] = {}
     for mechanism in _MECHANISMS:
         for one in mechanism(seen):
             found.setdefault(one.code, one)
     if found:
         return list(found.values())
     whole, asked = seen.totals.whole, seen.run.plan.connections
-    said = "; ".join(one.evidence for one in seen.diagnoses)
-    said = said or f"{format_count(seen.totals.held)} of {format_count(asked)} were held, {whole.lost} lost; cause unknown"
-    return [_way("unknown", _UNKNOWN, certain=False, losses=said)]
+    losses = "; ".join(one.evidence for one in seen.diagnoses)
+    losses = losses or f"{format_count(seen.totals.held)} of {format_count(asked)} were held, {whole.lost} lost; cause unknown"
+    return [_bottleneck("unknown", _UNKNOWN, certain=False, losses=losses)]
 
 
-def instead_of_forecast(seen: Seen) -> Finding | None:
-    """The bottleneck of a run that lost connections or did not hold all; None for a run that has a forecast.
+def instead_of_forecast(seen: AnalysedRun) -> Finding | None:
+    """A finding of the bottleneck of a run that lost connections or did not hold all; None for other runs, which have a forecast.
 
-    Connections that asyncli lost with its own processes do not count. An error for a limit of the server that was reached.
+    Connections that asyncli lost with its own processes do not count. An error if a limit of the server was reached.
     """
     whole, asked = seen.totals.whole, seen.run.plan.connections
     lost, failed = whole.lost - seen.deaths("generator_lost"), sum(whole.failures.values())
-    # Connects that failed and succeeded later are no bottleneck.
     streams = sum(whole.protocol.streams_lost.values()) if whole.protocol is not None else 0
+    # Connects that failed and succeeded later are no bottleneck.
     if not lost and not streams and (not failed or seen.totals.held >= asked):
         return None
-    served, first = served_most(seen.run.ticks), what_gave_way(seen)[0]
-    # How many the server serves is told by what it refused, closed or left silent, not by what ended here.
-    theirs = lost - seen.deaths("protocol_error") + failed - sum(map(seen.failures, _OUR_LACK))
-    remedy = "see the findings on what was lost, or failed to open" if first.code == _UNKNOWN else first.remedy
+    served, first = served_most(seen.run.ticks), find_bottlenecks(seen)[0]
+    # Refused, closed and silent connections show how many the server serves; failures of this host do not.
+    theirs = lost - seen.deaths("protocol_error") + failed - sum(map(seen.failures, _SHORTAGES))
+    remedy = "see the findings on lost connections and failed connects" if first.code == _UNKNOWN else first.remedy
     limit = first.certain and first.side == "server" and first.code in _LIMITS
     return gave_way(
         lost, failed, seen.server, served if theirs and 0 < served < asked else None, asked,
@@ -162,98 +167,98 @@ def instead_of_forecast(seen: Seen) -> Finding | None:
     )  # fmt: skip
 
 
-def _way(side: Side, code: str, form: str = "", *, certain: bool = True, **fields: Any) -> GaveWay:
+def _bottleneck(side: Side, code: str, form: str = "", *, certain: bool = True, **fields: Any) -> Bottleneck:
     words = bottleneck.words_of(form or code, **fields)
-    return GaveWay(side, code, words.evidence, words.remedy, certain)
+    return Bottleneck(side, code, words.evidence, words.remedy, certain)
 
 
-def _diagnosed(side: Side, codes: Set[str], seen: Seen) -> Iterator[GaveWay]:
+def _diagnoses(side: Side, codes: Set[str], seen: AnalysedRun) -> Iterator[Bottleneck]:
     for one in seen.diagnoses:
         if one.code in codes:
-            yield GaveWay(side, one.code, one.evidence, one.remedy, one.certain)
+            yield Bottleneck(side, one.code, one.evidence, one.remedy, one.certain)
 
 
-def _noted(side: Side, codes: Set[str], seen: Seen) -> Iterator[GaveWay]:
+def _findings(side: Side, codes: Set[str], seen: AnalysedRun) -> Iterator[Bottleneck]:
     for one in seen.run.findings:
         if one.code in codes:
-            yield GaveWay(side, one.code, one.evidence, one.remedy)
+            yield Bottleneck(side, one.code, one.evidence, one.remedy)
 
 
 # This host.
 
 
-def _both_busy(seen: Seen) -> Iterator[GaveWay]:
-    """All CPUs of a shared host were busy, and asyncli or the server was late for it."""
+def _both_busy(seen: AnalysedRun) -> Iterator[Bottleneck]:
+    """All CPUs of a shared host were busy, and asyncli or the server was late because of it."""
     cpus, busy = seen.run.place.cpus, seen.cores(metrics.HOST_CPU_BUSY_S)
     server, ours = seen.cores(metrics.SERVER_CPU_S), seen.cores(metrics.GENERATOR_CPU_S)
     if not seen.run.place.local or cpus is None or busy is None or ours is None or busy < MOST_CPU_SHARE * cpus:
         return
-    # A server that has nearly all CPUs is its own limit, unless asyncli is late. Other programs slow answers down; timeouts have
-    # another reason.
+    # A server that uses nearly all CPUs is its own limit, unless asyncli is late. Other programs explain slow answers, but not
+    # timeouts.
     beside, share = ours if server is None else busy - server, (1.0 - MOST_CPU_SHARE) * cpus
     if is_saturated(seen.saturation) or (seen.slow and beside >= share) or (seen.silent() and ours >= share):
         shares = f"asyncli used {ours:.1f}" if server is None else f"{seen.server} used {server:.1f}, asyncli {ours:.1f}"
         others = 0.0 if server is None else busy - server - ours
         shares += f", and other programs {others:.1f}" if others >= MOST_OF_OTHERS * cpus else ""
-        yield _way("host", "both_busy", cpus=cpus, busy=busy, shares=shares)
+        yield _bottleneck("host", "both_busy", cpus=cpus, busy=busy, shares=shares)
 
 
-def _late(seen: Seen) -> Iterator[GaveWay]:
+def _late(seen: AnalysedRun) -> Iterator[Bottleneck]:
     for one in seen.saturation:
         if is_saturated([one]):
-            yield GaveWay("host", one.code.removeprefix("generator_saturated_"), one.evidence, one.remedy)
-    # Latency counts from the intended instant: at half of it or more, asyncli's lateness is the cause.
+            yield Bottleneck("host", one.code.removeprefix("generator_saturated_"), one.evidence, one.remedy)
+    # Latency counts from the intended instant: asyncli's lateness is the cause if it is at least half of the latency.
     late, whole = (one.quantile(0.99) or 0.0 for one in (seen.totals.whole.lateness_us, seen.totals.whole.latency_us))
     if seen.slow and 2 * late >= whole > 0:
-        yield _way("host", "beats", slow=seen.slow, late_ms=late / 1e3, whole_ms=whole / 1e3)
+        yield _bottleneck("host", "beats", slow=seen.slow, late_ms=late / 1e3, whole_ms=whole / 1e3)
 
 
-def _host_memory(seen: Seen) -> Iterator[GaveWay]:
-    """Too little memory left on the server's host or on asyncli's."""
+def _host_memory(seen: AnalysedRun) -> Iterator[Bottleneck]:
+    """Too little memory was left on the server's host or on asyncli's."""
     run, far = seen.run, seen.run.sides.far
     hosts: list[tuple[Side, str, float | None, str]] = [
         ("host", "this host", run.place.memory_bytes, run.of_ours(metrics.HOST_AVAILABLE_BYTES))
     ]
     if far is not None:
         hosts.insert(0, ("server", "the server's host", far.memory_bytes, metrics.HOST_AVAILABLE_BYTES))
-    for side, who, total, available in hosts:
+    for side, name, total, available in hosts:
         free, start_s = run.series(available), run.first_connect_s
         before, least = free.last(until_s=start_s), min(free.between(start_s, math.inf).values, default=None)
         if total is not None and before is not None and least is not None and least < memory_floor(total, before):
-            yield _way(side, "memory" if side == "host" else "host_memory", who=who, least=least, before=before)
+            yield _bottleneck(side, "memory" if side == "host" else "host_memory", host=name, least=least, before=before)
 
 
 # The server, by its own limits, counts and processes.
 
 
-def _full(seen: Seen) -> Iterator[GaveWay]:
-    """Limits of the server that were read and reached: control group, sessions, descriptors."""
+def _full(seen: AnalysedRun) -> Iterator[Bottleneck]:
+    """Limits of the server that were read and reached: memory of its control group, sessions, descriptors."""
     killed = seen.rise(metrics.SERVER_GROUP_KILLED, to_end=True)
     for code, form, used, limited in _READ_LIMITS:
         limit, most = seen.run.series(limited).last(), seen.most(used)
         if limit is not None and code == "memory_limit" and killed:
-            who = format_many(killed, "process")
-            yield _way("server", code, "memory_killed", server=seen.server, killed=who, limit=limit, most=most)
+            processes = format_many(killed, "process")
+            yield _bottleneck("server", code, "memory_killed", server=seen.server, killed=processes, limit=limit, most=most)
         elif limit is not None and most >= _FULL * limit:
-            yield _way("server", code, form, server=seen.server, limit=limit, most=most)
+            yield _bottleneck("server", code, form, server=seen.server, limit=limit, most=most)
 
 
-def _slots(seen: Seen, *, certain: bool = True) -> Iterator[GaveWay]:
-    """Connection slots: idle reuse, or by the status page nginx's refused accepts and Apache's busy workers."""
+def _slots(seen: AnalysedRun, *, certain: bool = True) -> Iterator[Bottleneck]:
+    """Connection slots: idle reuse; or by the status page, nginx's accepts that were not handled, or Apache's busy workers."""
     for one in seen.diagnoses:
         if one.code == "idle_reuse" and one.certain is certain:
-            yield GaveWay("server", "slots", one.evidence, one.remedy, certain)
+            yield Bottleneck("server", "slots", one.evidence, one.remedy, certain)
     if not certain:
         return
     refused = seen.rise(metrics.STATUS_ACCEPTS) - seen.rise(metrics.STATUS_HANDLED)
     if seen.run.series(metrics.STATUS_HANDLED).values and refused >= 1:
-        yield _way("server", "slots", "not_handled", server=seen.server, refused=refused)
+        yield _bottleneck("server", "slots", "not_handled", server=seen.server, refused=refused)
     busy, idle = (seen.run.series(name).last(until_s=seen.run.stop_s) for name in (metrics.STATUS_BUSY, metrics.STATUS_IDLE))
     if busy and idle == 0:
-        yield _way("server", "slots", "busy_workers", server=seen.server, busy=busy)
+        yield _bottleneck("server", "slots", "busy_workers", server=seen.server, busy=busy)
 
 
-def _server_cpu(seen: Seen) -> Iterator[GaveWay]:
+def _server_cpu(seen: AnalysedRun) -> Iterator[Bottleneck]:
     """The server used all cores that its threads can use, and was slow or silent."""
     cpus, used = (seen.run.sides.far or seen.run.place).cpus, seen.cores(metrics.SERVER_CPU_S)
     threads = seen.run.series(metrics.SERVER_THREADS).last()
@@ -262,90 +267,84 @@ def _server_cpu(seen: Seen) -> Iterator[GaveWay]:
     may_use = min(threads, cpus)
     if used >= MOST_CPU_SHARE * may_use:
         of = "the one that its single thread can use" if threads == 1 else f"the {may_use:.0f} that it can use"
-        yield _way("server", "cpu", server=seen.server, used=used, of=of, also=seen.slow and f"; {seen.slow}")
+        yield _bottleneck("server", "cpu", server=seen.server, used=used, of=of, also=seen.slow and f"; {seen.slow}")
 
 
-def _listen_queue(seen: Seen) -> Iterator[GaveWay]:
-    # It makes connects wait, by the whole host's count: who was refused with words was accepted.
+def _listen_queue(seen: AnalysedRun) -> Iterator[Bottleneck]:
+    # The host's count of overflows explains connects that waited, but not refused handshakes: these had been accepted.
     refused = seen.failures("tls_failed") + seen.failures("handshake_refused")
     if (count := seen.overflowed()) and (seen.silent() or not refused):
         times = "once" if count == 1 else f"{format_count(count)} times"
         form = "listen_queue" if seen.run.plan.has_ports else "listen_queue_full"
-        yield _way("server", "listen_queue", form, certain=form != "listen_queue", host=seen.run.sides.host, times=times)
+        yield _bottleneck("server", "listen_queue", form, certain=form != "listen_queue", host=seen.run.sides.host, times=times)
 
 
-# Lost, refused or late connections, without further evidence.
+# Lost, refused or late connections without other evidence.
 
 
-def _never_arrived(seen: Seen) -> Iterator[GaveWay]:
-    """Unanswered connects that the server never accepted, by its own count."""
+def _never_arrived(seen: AnalysedRun) -> Iterator[Bottleneck]:
+    """Unanswered connects that the server never accepted by its own count."""
     timeouts, started = seen.failures("connect_timeout"), seen.totals.whole.started
     accepted = seen.rise(metrics.STATUS_ACCEPTS) - seen.rise(metrics.STATUS_CONNECTS)
-    # A full listen queue drops retransmitted SYNs too: then the network lost nothing.
+    # A full listen queue also drops retransmitted SYNs: then the network lost nothing.
     dropped = 2 * seen.overflowed() >= max(1, seen.silent())
     if not timeouts or dropped or not len(seen.run.series(metrics.STATUS_ACCEPTS)):
         return
     if started - accepted >= max(FEWEST, timeouts / 2):
         here = seen.run.place.local is True
         form = "" if here else "never_arrived_there"
-        seen_of = {"server": seen.server, "timeouts": timeouts, "accepted": accepted, "started": started}
-        yield _way("network", "never_arrived", form, certain=here, **seen_of)
+        counts = {"timeouts": timeouts, "accepted": accepted, "started": started}
+        yield _bottleneck("network", "never_arrived", form, certain=here, server=seen.server, **counts)
 
 
-def _not_connected(side: Side, causes: Collection[str], seen: Seen) -> Iterator[GaveWay]:
+def _not_connected(side: Side, causes: Collection[str], seen: AnalysedRun) -> Iterator[Bottleneck]:
     for cause in causes:
         if count := seen.failures(cause):
             words = connects_failed(cause, count)
-            yield GaveWay(side, _OUR_LACK.get(cause, cause), words.evidence, words.remedy, side != "unknown")
+            yield Bottleneck(side, _SHORTAGES.get(cause, cause), words.evidence, words.remedy, side != "unknown")
 
 
-def _tls(seen: Seen) -> Iterator[GaveWay]:
+def _tls(seen: AnalysedRun) -> Iterator[Bottleneck]:
     if (counts := seen.totals.whole.tls) is not None and counts.failed:
-        yield _way("server", "tls_failed", why=by_reason(counts.failed))
+        yield _bottleneck("server", "tls_failed", why=by_reason(counts.failed))
 
 
-def _refused(seen: Seen) -> Iterator[GaveWay]:
+def _refused(seen: AnalysedRun) -> Iterator[Bottleneck]:
     if (counts := seen.totals.whole.protocol) is not None and counts.refused:
         remedy = remedy_of_refusals(seen.run.plan.protocol, counts.refused)
-        yield _way("server", "handshake_refused", server=seen.server, why=by_reason(counts.refused), remedy=remedy)
+        yield _bottleneck("server", "handshake_refused", server=seen.server, why=by_reason(counts.refused), remedy=remedy)
 
 
-def _errors(seen: Seen) -> Iterator[GaveWay]:
+def _errors(seen: AnalysedRun) -> Iterator[Bottleneck]:
     if bad := errors(seen.totals.whole, 500):
-        yield _way("server", "errors", server=seen.server, errors=listed(bad))
+        yield _bottleneck("server", "errors", server=seen.server, errors=listed(bad))
 
 
-def _lost(seen: Seen) -> Iterator[GaveWay]:
-    known = _OF_THE_WAY | _ENDED | _SAY_NOTHING | {"idle_reuse", "generator_lost"}
-    yield from _diagnosed("host", {"generator_lost"}, seen)
-    yield from _diagnosed("server", {one.code for one in seen.diagnoses} - known, seen)
+def _lost(seen: AnalysedRun) -> Iterator[Bottleneck]:
+    known = _ON_THE_PATH | _ENDED | _UNEXPLAINED | {"idle_reuse", "generator_lost"}
+    yield from _diagnoses("host", {"generator_lost"}, seen)
+    yield from _diagnoses("server", {one.code for one in seen.diagnoses} - known, seen)
 
 
-def _slow(seen: Seen) -> Iterator[GaveWay]:
+def _slow(seen: AnalysedRun) -> Iterator[Bottleneck]:
     if seen.slow:
         cores = seen.cores(metrics.SERVER_CPU_S)
         used = f", though {seen.server} used {cores:.2f} cores: it waits, or the network path is slow" if cores else ""
-        yield _way("server" if seen.run.place.local else "unknown", "slow", certain=False, slow=seen.slow, cores=used)
+        yield _bottleneck("server" if seen.run.place.local else "unknown", "slow", certain=False, slow=seen.slow, cores=used)
 
 
 _MECHANISMS = (
-    _host_memory, partial(_not_connected, "host", _OUR_LACK), partial(_noted, "host", _FAILED),
+    _host_memory, partial(_not_connected, "host", _SHORTAGES), partial(_findings, "host", _FAILED),
     partial(_slots, certain=True), _full, _both_busy, _late,
-    partial(_slots, certain=False), partial(_diagnosed, "server", _ENDED), partial(_noted, "server", {"server_ended"}),
-    _server_cpu, partial(_diagnosed, "network", _OF_THE_WAY), _never_arrived, _listen_queue,
+    partial(_slots, certain=False), partial(_diagnoses, "server", _ENDED), partial(_findings, "server", {"server_ended"}),
+    _server_cpu, partial(_diagnoses, "network", _ON_THE_PATH), _never_arrived, _listen_queue,
     partial(_not_connected, "server", ["refused"]), partial(_not_connected, "network", ["unreachable"]), _tls, _refused,
     _errors, _lost, partial(_not_connected, "unknown", _UNANSWERED), _slow,
 )  # fmt: skip
 
 
 def served_most(ticks: Ticks) -> int:
-    """The most connections held at the end of any second; less those that waited for an answer where some were never answered."""
+    """The most connections held at the end of any second, less those that waited for an answer if some were never answered."""
     if any(cause in tick.deaths for _, tick in ticks for cause in _SILENT):
         return max((max(0, tick.held - tick.awaiting) for _, tick in ticks), default=0)
     return max((max(tick.held, tick.held_at_drain) for _, tick in ticks), default=0)
-
-
-def least_available(run: Run) -> float | None:
-    """The least available memory (bytes) of this host from the first connect on; None where unknown."""
-    available = run.series(run.of_ours(metrics.HOST_AVAILABLE_BYTES))
-    return min(available.between(run.first_connect_s, run.stop_s).values, default=None)

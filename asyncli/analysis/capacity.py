@@ -3,9 +3,8 @@
 Counts double until one is not held; then the bracket is narrowed. A failed step shows how many were served at most: the next two
 counts are on either side of that, as far apart as the required width. If that guess is wrong, the bracket is halved.
 
-Losses that look like a timer, or at an age that no connection of a step that held has reached, may be how a server refuses too
-many connections; a step of few, for as long, decides. Whatever a step fails by, one connection is no limit of their number: the
-server that does not hold it has none to be found.
+Losses by what looks like a timer, or at an age that no held step has reached, may be how a server refuses too many connections;
+a step with few connections for as long decides. A server that does not hold even one connection has no limit of their number.
 """
 
 from __future__ import annotations
@@ -17,25 +16,24 @@ import msgspec
 
 from asyncli.analysis.forecast import Forecast
 
-#: failed: something beyond this host gave way. ours: this host or asyncli was the limit, so the step says nothing of the server.
+#: failed: a bottleneck beyond this host. ours: this host or asyncli was the limit, so the step does not describe the server.
 Outcome = Literal["held", "failed", "ours", "stopped"]
-#: failed: not even the least count is held. stopped: by the user, by a run file that cannot be written, or because the server
-#: ended and no step had failed.
+#: failed: not even the lowest count is held. stopped: by the user, by a run file that cannot be written, or because the server
+#: ended before any step failed.
 Verdict = Literal["found", "held", "invalid", "untested", "failed", "stopped"]
 
 RULE = "as many at the hold's end as were asked for, within every limit"
-#: So many tries decide that this host is the limit at a count, or that a count fails although the server was reloaded.
+#: Tries after which this host is the limit at a count, or a count fails although the server was reloaded.
 TRIES = 2
-#: Chance may spare one connection a timer, not all of so few: if a timer ends these, the number is not the reason.
+#: If a timer ends even this few connections, their number is not the reason.
 FEW = 10
 
 
 class Tried(msgspec.Struct, frozen=True):
-    """One step. ``tested``: the server did what was asked. ``served``: the most connections held, and answered, at the
-    end of any second.
+    """One step. ``tested``: the server answered. ``served``: the most connections held and answered at the end of a second.
 
-    ``chance``: it may not happen again: this host was late, or the server was reloaded. ``timed``: it failed by what looks like a
-    limit of time or of requests. ``lived_s``: the age of its oldest connection; ``ended_s``: of the youngest that was lost, or 0.
+    ``chance``: it may not repeat: this host was late, or the server was reloaded. ``timed``: it failed by what looks like
+    a limit of time or of requests. ``lived_s``: the age of its oldest connection; ``ended_s``: of the youngest lost one, or 0.
     """
 
     asked: int
@@ -49,7 +47,7 @@ class Tried(msgspec.Struct, frozen=True):
 
 
 class Search(msgspec.Struct, frozen=True):
-    """``start``, ``most``: first and largest count; ``within``: width of the bracket, as a share of its upper end. ``bound``: the
+    """``start``, ``most``: first and highest count; ``within``: width of the bracket, as a share of its upper end. ``bound``: the
     limit of this host that sets ``most`` ("": the user did); ``mend``: its remedy.
     """
 
@@ -72,7 +70,7 @@ class Bracket(msgspec.Struct, frozen=True):
 
 
 def bracket(tried: Sequence[Tried]) -> Bracket:
-    """The bracket of all steps. A count that was held above one that was not does not count."""
+    """The bracket of all steps. Counts that were held above one that was not are ignored."""
     failed = min((one.asked for one in tried if _is_failed(one, tried)), default=None)
     held = [one.asked for one in tried if one.outcome == "held" and (failed is None or one.asked < failed)]
     return Bracket(max(held, default=0), failed)
@@ -88,14 +86,14 @@ def _times(one: Tried, tried: Sequence[Tried]) -> int:
 
 
 def _outlived(one: Tried, tried: Sequence[Tried]) -> bool:
-    """Whether what it lost was older than any connection that a step held."""
-    # Ages are in whole seconds, rounded up: of one, it was closed at once.
+    """Whether its lost connections were older than any of a step that held."""
+    # Ages are in whole seconds, rounded up: 1 means closed at once.
     lived_s = max((other.lived_s for other in tried if other.outcome == "held"), default=1.0)
     return one.outcome == "failed" and one.ended_s > lived_s
 
 
 def holds_none(tried: Sequence[Tried]) -> bool:
-    """Whether the number is not the reason: not even one was held, or time ended :data:`FEW`, or fewer that held for less."""
+    """Whether the number is not the reason: not even one was held, or a timer ended at most :data:`FEW`."""
     known = bracket(tried)
     fewest = FEW if any(one.timed or _outlived(one, tried) for one in tried) else 1
     held_before = any(one.outcome == "held" and one.asked == known.failed for one in tried)
@@ -142,7 +140,7 @@ def verdict(
     if not any(one.tested for one in tried):
         return "untested", "nothing ever answered"
     if holds_none(tried):
-        return "failed", f"not even {known.failed:,} could be held, so this is no limit of their number"
+        return "failed", f"not even {known.failed:,} could be held, so their number is not the limit"
     last = tried[-1]
     if known.is_narrow(search.within):
         return "found", ""
@@ -155,7 +153,7 @@ def verdict(
     if last.outcome == "ours":
         return "invalid", f"at {last.asked:,} this host was the limit, not the server"
     if search.bound:
-        return "invalid", "this host can open no more, by its preflight"
+        return "invalid", "this host can open no more (preflight)"
     return "held", "no more were asked for"
 
 

@@ -1,8 +1,8 @@
 """Compares runs number by number: the difference, its interval, and whether it is significant.
 
 Each number of a run has a 95 % interval and degrees of freedom (:mod:`asyncli.analysis.measured`);
-:mod:`asyncli.analysis.estimates` has the difference of two. :data:`REPEAT` is how much repeats of one run were measured to
-scatter; every interval includes it. Significance is at 5 % after Holm's correction over all numbers of two runs (Holm 1979,
+:mod:`asyncli.analysis.estimates` has the difference of two. :data:`REPEAT` is the measured scatter between repeats of one run;
+every interval includes it. Significance is at 5 % after Holm's correction over all numbers of two runs (Holm 1979,
 Scand. J. Stat. 6).
 
 Other programs use the host's memory too: a difference of the whole host counts only if at least half of it is in known parts.
@@ -24,9 +24,9 @@ from asyncli.findings import comparison
 from asyncli.findings.comparison import DIRECTIVE
 from asyncli.findings.host import host_shared
 from asyncli.plan import without_secrets
+from asyncli.protocol_table import OWN_KEYS
 from asyncli.records import Finding
 from asyncli.run import Run
-from asyncli.spoken import OWN_KEYS
 from asyncli.units import format_count
 
 Called = Literal["higher", "lower", "no_difference", "cannot_say"]
@@ -57,7 +57,7 @@ RULE = (
 
 
 class Number(msgspec.Struct, frozen=True):
-    """A compared number: key in the JSON, unit, label in its group, name in a sentence."""
+    """A number to compare: key in the JSON, unit, label in its group, name in a sentence."""
 
     key: str
     unit: str
@@ -87,7 +87,7 @@ ROWS: tuple[Number, ...] = (
     Number("cost.generator_user", "bytes", "memory", "asyncli", "asyncli's own memory per connection"),
     Number("lateness.p99", "ms", "beats late, p99", "asyncli", "p99 of how late asyncli sent heartbeats"),
 )
-#: By their keys.
+#: Rows by key.
 ROW_OF = {row.key: row for row in ROWS}
 GROUPS: dict[Group, str] = {
     "cost": "Memory of a connection",
@@ -141,8 +141,8 @@ def hindrance(path: str, run: Run) -> str | None:
         where = f"in its {run.phases[-1].name}" if run.phases else "at its start"
         return f"{path}: has no second of the generator (the run ended {where}); compare runs that reached their ramp"
     if not tested(run.plan, *(tick for _, tick in run.ticks)):
-        did = "answered" if any(tick.opened for _, tick in run.ticks) else "connected"
-        return f"{path}: nothing ever {did} in this run; 'asyncli report {path}' says why"
+        event = "answered" if any(tick.opened for _, tick in run.ticks) else "connected"
+        return f"{path}: nothing ever {event} in this run; 'asyncli report {path}' says why"
     return None
 
 
@@ -154,10 +154,8 @@ def compare(runs: Sequence[MeasuredRun]) -> Comparison:
     return Comparison(list(runs), differences, differs, _findings(runs, differs))
 
 
-# -- two runs
-
-
 def _pair(first: MeasuredRun, second: MeasuredRun) -> list[Difference]:
+    """The rows of two runs."""
     rows = [_row(row, first, second) for row in ROWS]
     tested = sorted((one for one in rows if one.p_value is not None), key=lambda one: one.p_value or 0.0)
     adjusted = holm([one.p_value or 0.0 for one in tested])
@@ -175,7 +173,7 @@ def _pair(first: MeasuredRun, second: MeasuredRun) -> list[Difference]:
 
 
 def _require_known_parts(rows: Sequence[Difference]) -> None:
-    """Withdraw a difference of the host that no known part has: other programs use its memory too."""
+    """Withdraw a difference of the whole host that no known part explains: other programs use its memory too."""
     by_key = {one.key: one.difference for one in rows}
     whole = next(one for one in rows if one.key == "cost.host_total")
     rest = by_key["cost.residual"]
@@ -187,17 +185,17 @@ def _require_known_parts(rows: Sequence[Difference]) -> None:
 
 
 def _row(row: Number, first: MeasuredRun, second: MeasuredRun) -> Difference:
-    a, b = (one.said.get(row.key, "unknown") for one in (first, second))
+    a, b = (one.numbers.get(row.key, "unknown") for one in (first, second))
     values = tuple(None if isinstance(one, str) else one.value for one in (a, b))
     between = (first.name, second.name)
     result = Difference(row.key, row.unit, between, (values[0], values[1]), None, None, None, None, "cannot_say")
-    reasons = [f"{one.name}: {said}" for one, said in ((first, a), (second, b)) if isinstance(said, str)]
+    reasons = [f"{one.name}: {why}" for one, why in ((first, a), (second, b)) if isinstance(why, str)]
     if isinstance(a, str) or isinstance(b, str):
         same = isinstance(a, str) and a == b
         result.why = f"in both, {a}" if same else "; ".join(reasons)
         return result
     result.difference = b.value - a.value
-    # A growth near zero is no base for a share.
+    # Growth near zero is no base for a share.
     result.relative = result.difference / a.value if a.value > 0 and row.group != "drift" else None
     if isinstance(a, Rate) and isinstance(b, Rate):
         low, high, _ = contrast(a.estimate(), b.estimate())
@@ -207,13 +205,13 @@ def _row(row: Number, first: MeasuredRun, second: MeasuredRun) -> Difference:
         result.ci95 = (low, high)
     else:
         return result
-    result.why = _unlike(row, first, second) or _own(row, result.difference, first, second)
+    result.why = _why_incomparable(row, first, second) or _why_late(row, result.difference, first, second)
     if not result.why:
         result.p_value = p
     return result
 
 
-def _unlike(row: Number, first: MeasuredRun, second: MeasuredRun) -> str:
+def _why_incomparable(row: Number, first: MeasuredRun, second: MeasuredRun) -> str:
     """Why a number means different things in the two runs, or ""."""
     a, b = first.facts.get("local"), second.facts.get("local")
     if row.key in ("cost.host_total", "cost.residual", "drift.host_total", "drift.kernel") and a != b:
@@ -225,14 +223,14 @@ def _unlike(row: Number, first: MeasuredRun, second: MeasuredRun) -> str:
     if row.key in ("cost.server_user", "fixed.server_user") and (of := [one.name for one in (first, second) if one.reused]):
         return f"the server of {' and '.join(of)} had connections before the run, and may have kept memory; restart it first"
     if of := [one.name for one in (first, second) if row.key in one.levels]:
-        # Reuse of freed memory changes it by more than any interval covers: the second run looks better.
+        # Reuse of freed memory changes it beyond any interval: the second run looks better.
         return f"a difference of two levels in {' and '.join(of)}, first use included; a slower ramp gives a slope"
     if row.key == "memory.server_hold_end" and abs(first.held - second.held) > WORTH_TELLING * max(first.held, second.held):
         return f"{format_count(first.held)} connections were held in {first.name}, {format_count(second.held)} in {second.name}"
     return ""
 
 
-def _own(row: Number, difference: float, first: MeasuredRun, second: MeasuredRun) -> str:
+def _why_late(row: Number, difference: float, first: MeasuredRun, second: MeasuredRun) -> str:
     """Why a difference of latencies may be asyncli's lateness, or ""."""
     if row.group != "latency":
         return ""
@@ -243,14 +241,12 @@ def _own(row: Number, difference: float, first: MeasuredRun, second: MeasuredRun
     return f"in {later.name} asyncli itself sent {abs(b - a):.2g} ms later, which latency includes"
 
 
-# -- what else differs
-
 # Plan keys that only locate the server or its processes.
 _WHERE = (
     "urls", "status_url", "server_pid", "server_pidfile", "server_name", "force", "seed", "workers", "sources", "ca",
     "client_cert", "client_key",
 )  # fmt: skip
-# May differ between runs of one server and plan; the address too if the configuration is known to be the same.
+# These may differ between runs of one server and plan; the address too if the configuration is known to be the same.
 _NO_DIFFERENCE = {"plan.seed", "plan.server_pid", "plan.server_pidfile", "plan.server_name", "plan.force"}
 _ADDRESS = {"plan.urls", "plan.status_url"}
 
@@ -264,7 +260,7 @@ def differing(runs: Sequence[MeasuredRun]) -> list[Differing]:
         if any(value != values[0] for value in values[1:]):
             found.append(Differing(key, [without_secrets(key.removeprefix("plan."), value) for value in values]))
     if any(one.key == "protocol" for one in found):
-        # What is one protocol's alone differs for it.
+        # Keys of one protocol differ because the protocol does.
         found = [one for one in found if one.key.removeprefix("plan.") not in OWN_KEYS]
     if any(one.key.startswith(DIRECTIVE) for one in found):
         # The hash of the file adds nothing to its directives.
@@ -280,14 +276,14 @@ def _findings(runs: Sequence[MeasuredRun], differs: Sequence[Differing]) -> list
 
     found = [*chain.from_iterable(map(_trust, runs))]
     done = [key for key in by_key if key == "protocol" or (key.startswith("plan.") and key.removeprefix("plan.") not in _WHERE)]
-    for made, unlike in (
+    for entry, differences in (
         (comparison.compare_plan, of(*done)),
         (comparison.compare_host, of(*HOST, "local")),
         (comparison.compare_asyncli, of(*OURS)),
         (comparison.compare_sysctls, of(*(key for key in by_key if key.startswith("sysctls.")))),
     ):
-        if unlike:
-            found.append(made(unlike))
+        if differences:
+            found.append(entry(differences))
     known = runs[0].facts.get("server.config_hash") is not None
     if not set(by_key) - _NO_DIFFERENCE - (_ADDRESS if known else set()):
         found.append(comparison.compare_same(runs[0].facts.get("server.label") or "the server", known))
@@ -295,7 +291,7 @@ def _findings(runs: Sequence[MeasuredRun], differs: Sequence[Differing]) -> list
 
 
 def _trust(run: MeasuredRun) -> list[Finding]:
-    """Findings that make a run's numbers doubtful."""
+    """Findings that make the numbers of a run doubtful."""
     shared = [one for one in run.findings if one.code == host_shared.code]
     found = [one for one in run.findings if one.code != host_shared.code]
     found += [comparison.compare_company(run.name, **one.fields) for one in shared]

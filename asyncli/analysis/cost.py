@@ -1,7 +1,7 @@
 """The cost of a connection: the slope of memory over connections held, with its 95 % interval.
 
-A quotient would spread fixed cost (nginx writes all its slots at the start) over the connections. Where the ramp is too short for
-a slope (:mod:`asyncli.analysis.slope`), the cost is a difference of two levels, and is named so.
+A quotient would spread fixed cost (nginx writes all its slots at the start) over the connections. If the ramp is too short for a
+slope (:mod:`asyncli.analysis.slope`), the cost is a difference of two levels, and its method says so.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from asyncli.analysis.constants import FEWEST, NEARLY_ALL, WORTH_TELLING
 from asyncli.analysis.gaps import for_cost
 from asyncli.analysis.shared_host import counted_sockets, sockets_beside
 from asyncli.analysis.slope import FEWEST_PLATEAUS, FREED_KEPT, OTHERS_INTO_HOLD_S, Cost, Fit, Fitter, minus
-from asyncli.findings import cost as told
+from asyncli.findings import cost as findings
 from asyncli.plan import Plan
 from asyncli.records import Finding
 from asyncli.run import Run
@@ -27,7 +27,7 @@ __all__ = ["FREED_KEPT", "SURE", "Cost", "Costs", "Fit", "Residue", "costs", "re
 
 #: A slope whose interval is wider than ± this share of it is not used as a number.
 SURE = 0.5
-# Costs that size a server. Queued buffers and asyncli's own memory move at rest too, and a longer rest would not end that.
+# Costs that size a server. Queued buffers and asyncli's own memory change at rest too, and a longer rest would not help.
 _SIZED = frozenset({"server_user", "kernel", "host_total"})
 
 
@@ -44,9 +44,9 @@ class Costs(msgspec.Struct):
     """The costs; None where unknown, with the reason in ``unknown`` and in ``findings``.
 
     ``kernel_queued``: pages of queued TCP buffers per socket end, in no other cost. ``fits``: the points and lines, by the same
-    names. ``client_total``: of asyncli's own host where the server is on another; in no other cost. ``streams``: of HTTP/2, what
-    each of these connections holds with it. ``ends``: its sockets on the sampled host, a proxy's to its backend among them;
-    ``kernel`` is of one.
+    names. ``client_total``: of asyncli's own host if the server is on another; in no other cost. ``streams``: HTTP/2 streams held
+    by each connection. ``ends``: sockets per connection on the sampled host, including a proxy's to its backend; ``kernel`` is
+    per socket.
     """
 
     server_user: Cost | None = None
@@ -83,11 +83,11 @@ def costs(run: Run) -> Costs:
     host, in_use = ramp.series(metrics.HOST_USED_BYTES), " of memory in use"
     listing = ramp.series(metrics.KERNEL_LISTING_BYTES)
     listed = shared.fit("listing", listing)
-    # A listing leaves some 900 B for each end.
+    # A listing leaves some 900 B per socket.
     if isinstance(listed, Fit) and listed.cost.ci95[0] > 50.0:
         # It grows with the connections, but belongs to another program.
         host, in_use = minus(host, [listing]), f"{in_use} less inodes of /proc"
-        result.findings.append(told.descriptors_listed(listed.cost.bytes_per_connection, listed.cost.half_width))
+        result.findings.append(findings.descriptors_listed(listed.cost.bytes_per_connection, listed.cost.half_width))
 
     both = ", per socket end" + (f" ({'both' if ends == 2 else ends} on {where.host})" if ends > 1 else "")
     found = {
@@ -99,7 +99,7 @@ def costs(run: Run) -> Costs:
         "generator_user": ours.fit("generator_user", generator, note=" of USS"),
         "host_total": shared.fit("host_total", host, note=in_use),
     }
-    _count_strangers(result, found, {"kernel": kernel, "host_total": host}, shared, run)
+    _include_other_sockets(result, found, {"kernel": kernel, "host_total": host}, shared, run)
     for name, one in found.items():
         if isinstance(one, Fit):
             setattr(result, name, one.cost)
@@ -119,43 +119,44 @@ def costs(run: Run) -> Costs:
         result.findings.append(_few_points(levels, few, ours.points_wanted, run.plan))
         result.unknown |= dict.fromkeys(few, result.findings[-1].evidence)
     if unread:
-        result.findings.append(told.cost_not_sampled(unread, where.host))
+        result.findings.append(findings.cost_not_sampled(unread, where.host))
         result.unknown |= dict.fromkeys(unread, result.findings[-1].evidence)
     result.findings += _doubts(result, run, held, ours, shared, server)
     if result.residual is None and result.host_total is not None and result.host_total.of_levels:
         result.unknown["residual"] = "a difference of two levels of the whole host includes other programs"
     elif result.residual is None:
         missing = [name for name in ("host_total", *parts) if getattr(result, name) is None]
-        result.findings.append(told.cost_residual_unknown(missing))
+        result.findings.append(findings.cost_residual_unknown(missing))
         result.unknown["residual"] = result.findings[-1].evidence
     return result
 
 
-def _count_strangers(result: Costs, found: dict[str, Fit | int], read: dict[str, Series], fitter: Fitter, run: Run) -> None:
-    """Widen costs in ``found`` by what sockets of other programs may have cost, or say in ``result`` that it hides them.
+def _include_other_sockets(result: Costs, found: dict[str, Fit | int], read: dict[str, Series], fitter: Fitter, run: Run) -> None:
+    """Widen costs in ``found`` by what sockets of other programs may cost, or move them to ``result.unknown``.
 
-    The kernel counts the sockets of all. Each of others is taken to cost between nothing and as much as one of ours: the interval
-    has both, and the value is between them. A slope's interval has what others do out of step with the connections already.
+    The kernel counts the sockets of all programs. Each of the others may cost between nothing and as much as one of ours: the
+    interval includes both, and the value is halfway. Sockets of others that do not follow our connections are in a slope's
+    interval already.
     """
     kernel, ends = found["kernel"], result.ends
-    strangers = fitter.strangers(counted_sockets(run), ends)
-    beside = fitter.fit("strangers", strangers, 1 / ends)
-    if not isinstance(kernel, Fit) or not isinstance(beside, Fit):
+    others = fitter.other_sockets(counted_sockets(run), ends)
+    of_others = fitter.fit("other_sockets", others, 1 / ends)
+    if not isinstance(kernel, Fit) or not isinstance(of_others, Fit):
         return
-    low, high = beside.cost.ci95
+    low, high = of_others.cost.ci95
     if not kernel.cost.of_levels and low <= 0 <= high:
         return
-    sockets = 1.0 + beside.cost.bytes_per_connection
+    sockets = 1.0 + of_others.cost.bytes_per_connection
     if sockets <= 0:
-        # What one of them costs has no bound.
-        result.findings.append(told.cost_sockets_closed([name for name in read if found.pop(name)]))
+        # The cost of one of them has no bound.
+        result.findings.append(findings.cost_sockets_closed([name for name in read if found.pop(name)]))
         result.unknown |= dict.fromkeys(read, result.findings[-1].evidence)
         return
     price = max(0.0, kernel.cost.bytes_per_connection / sockets)
     for name, metric in read.items():
         fits, scale = [found[name]], 1 / ends if name == "kernel" else 1.0
         for each in (price, price / 2):
-            theirs = Series(strangers.t_s, [each * one for one in strangers.values])
+            theirs = Series(others.t_s, [each * one for one in others.values])
             fits.append(fitter.fit(name, minus(metric, [theirs]), scale))
         known = [one for one in fits if isinstance(one, Fit) and one.cost.of_levels == kernel.cost.of_levels]
         if len(known) == len(fits):
@@ -166,7 +167,7 @@ def _count_strangers(result: Costs, found: dict[str, Fit | int], read: dict[str,
 
 
 def _accepted_before(run: Run) -> float:
-    """How many connections of others the server had accepted before the first of ours; 0 where unknown."""
+    """How many other connections the server had accepted before our first; 0 where unknown."""
     names = (metrics.STATUS_ACCEPTS, metrics.STATUS_CONNECTS)
     readings = (run.series(name).between(-math.inf, run.first_connect_s) for name in names)
     accepted, polls = (one.values[0] if len(one) else 0.0 for one in readings)
@@ -174,7 +175,7 @@ def _accepted_before(run: Run) -> float:
 
 
 def server_memory(run: Run) -> tuple[Series, str]:
-    """The memory of the server's processes over time, and its kind: "PSS", or "RSS" where PSS was not read."""
+    """The memory of the server's processes over time, and its kind: "PSS", or "RSS" if PSS was not read."""
     user = run.series(metrics.SERVER_PSS_BYTES)
     return (user, "PSS") if len(user) else (run.series(metrics.SERVER_RSS_BYTES), "RSS")
 
@@ -182,7 +183,7 @@ def server_memory(run: Run) -> tuple[Series, str]:
 def residue(run: Run, *, listed: bool = False) -> Residue:
     """Memory that remains at the run's end: the last reading of the residue phase less the median of the baseline.
 
-    ``listed``: the host's is less the inodes of /proc, as its cost is.
+    ``listed``: subtract the inodes of /proc from the host's memory, as from its cost.
     """
     found = Residue()
     after, start = run.phase("residue"), run.first_connect_s
@@ -214,7 +215,7 @@ def residue(run: Run, *, listed: bool = False) -> Residue:
 def _residual(known: Costs, found: Fit | int, where: Sides) -> Fit | None:
     """What the host uses per connection beyond the known parts: the difference of the slopes.
 
-    The errors of the parts are not independent, so the interval is that of a fit of the differences, ``found``, widened to
+    The errors of the parts are not independent, so the interval is that of ``found``, a fit of the differences, widened to
     include the value.
     """
     total, kernel = known.host_total, known.kernel
@@ -234,34 +235,34 @@ def _residual(known: Costs, found: Fit | int, where: Sides) -> Fit | None:
 
 
 def _server_count(run: Run) -> Series | None:
-    """The server's active connections less our poller's, if other clients use it too; else None."""
+    """The server's active connections less our poller's, if other clients use it as well; else None."""
     active, held = run.series(metrics.STATUS_ACTIVE), run.held
     most = max(held.values)
     bound = max(FEWEST, WORTH_TELLING * most)
     before = active.between(-math.inf, run.first_connect_s)
     hold = run.phase("hold")
-    # Later the server may still count connections that we lost.
+    # Later the server may still count lost connections.
     end = min(hold.start_s + OTHERS_INTO_HOLD_S, hold.end_s if hold.end_s is not None else math.inf) if hold else 0.0
     during = active.between(hold.start_s, end) if hold else Series()
-    strangers = [value - 1 for value in before.values]
+    others = [value - 1 for value in before.values]
     excess = [value - 1 - (held.at(t_s) or 0.0) for t_s, value in zip(during.t_s, during.values, strict=True)]
-    if not any(part and statistics.median(part) > bound for part in (strangers, excess)):
+    if not any(part and statistics.median(part) > bound for part in (others, excess)):
         return None
     return Series(active.t_s, [max(0.0, value - 1) for value in active.values])
 
 
-_TOLD = frozenset(told.CALLED) - {"kernel_queued", "listing"}
+_REPORTED = frozenset(findings.CALLED) - {"kernel_queued", "listing"}
 
 
 def _few_points(levels: dict[str, int], few: dict[str, int], wanted: int, plan: Plan) -> Finding:
     points = max([*levels.values(), *few.values()])
-    slopeless, unknown = ([name for name in told.CALLED if name in names and name in _TOLD] for names in (levels, few))
+    of_levels, unknown = ([name for name in findings.CALLED if name in names and name in _REPORTED] for names in (levels, few))
     remedy = "--plateaus 5" if plan.plateaus else _ramp_that_fits(plan)
-    return told.cost_few_points(points, wanted, slopeless, unknown, plan.plateaus, FEWEST_PLATEAUS, remedy)
+    return findings.cost_few_points(points, wanted, of_levels, unknown, plan.plateaus, FEWEST_PLATEAUS, remedy)
 
 
 def _ramp_that_fits(plan: Plan) -> str:
-    """The option for a ramp with enough points for a slope."""
+    """The option of a ramp with enough points for a slope."""
     # A sample a second: 20 s fill seven bins.
     per_s = min(plan.connections / 20.0, plan.asked_per_s / 2)
     if per_s < 1:
@@ -275,12 +276,12 @@ def _doubts(known: Costs, run: Run, held: Series, *fitters: Fitter) -> list[Find
         return []
     found = []
     plan, most, before = run.plan, max(held.values), _accepted_before(run)
-    # What it keeps of half as many hides half of the cost.
+    # Memory kept of half as many connections hides half of the cost.
     if known.server_user is not None and 2 * before >= most:
-        found.append(told.cost_reused(round(before)))
+        found.append(findings.cost_reused(round(before)))
     if most < NEARLY_ALL * plan.connections:
-        found.append(told.cost_of_a_part(most, plan.connections))
+        found.append(findings.cost_of_a_part(most, plan.connections))
     moving = {name: moved for one in fitters for name, moved in one.unsettled.items() if name in _SIZED and name in known.fits}
     if moving:
-        found.append(told.plateau_unsettled(moving, plan.plateau_s))
+        found.append(findings.plateau_unsettled(moving, plan.plateau_s))
     return found

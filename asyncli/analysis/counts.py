@@ -1,4 +1,4 @@
-"""Connections and requests by the client's and the server's count at any instant, and where two counts diverge."""
+"""Connections and requests counted by client and server at any instant, and where two counts diverge."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ import msgspec
 from asyncli.metrics import PROBE, STATUS_CONNECTS, STATUS_UNANSWERED
 from asyncli.records import Tick
 from asyncli.run import Run
-from asyncli.samples import Series, began_anew
+from asyncli.samples import Series, counter_resets
 
 Pair = Literal["asked", "held", "accepts", "handled", "requests"]
 
-# After these failures the server may have accepted a connection that the client never opened.
+# After these failures the server may have accepted a connection that the client never counted as opened.
 _PERHAPS_ACCEPTED = (
     "connect_timeout", "refused", "tls_failed", "tls_timeout", "handshake_refused", "handshake_timeout", "other",
 )  # fmt: skip
-# After these it may have counted an upgrade that was not granted.
+# After these it may have counted a refused upgrade as a request.
 _PERHAPS_ASKED = ("handshake_refused", "handshake_timeout")
 # Page and tick are up to this far apart.
 _APART_S = 1.0
-# One or two pages may be caught between two counters.
-_PAGES_THAT_TELL = 3
+# One or two pages may be read between two counters.
+_FEWEST_PAGES = 3
 
 
 class Divergence(msgspec.Struct):
-    """A time in which two counts differed by more than was in flight.
+    """A period in which two counts differed by more than was in flight.
 
     ``to_s``: the first instant at which they agreed again, or the last known one if not ``closed``. ``most``: the largest
     difference, at ``at_s``; ``last``: the one at the end. Differences are active less held, accepts less opened, handled less
@@ -62,7 +62,7 @@ class Client:
         held = run.held
         self.t_s, self._held = np.array(held.t_s), np.array(held.values)
         self._start, self._plan = run.first_connect_s, run.plan
-        #: What the server counts as requests; those that make a connection begin before we count it as open.
+        #: What the server counts as requests; requests that open a connection begin before we count it as open.
         self.requests = run.plan.requests
         streams, beats = run.plan.streams, self.requests == "heartbeats"
         self.by_connect = streams + (self.requests == "connections")
@@ -72,11 +72,13 @@ class Client:
         columns = {
             "opened": [tick.opened for _, tick in rows],
             "lost": [tick.lost if tick.deaths else 0 for _, tick in rows],
-            "sent": [each * _upgrades(tick) + (tick.sent if beats else 0) + _asked_again(tick, streams) for _, tick in rows],
-            "answered": [each * tick.opened + (tick.answered if beats else 0) + _asked_again(tick, streams) for _, tick in rows],
+            "sent": [each * _upgrades(tick) + (tick.sent if beats else 0) + _streams_again(tick, streams) for _, tick in rows],
+            "answered": [
+                each * tick.opened + (tick.answered if beats else 0) + _streams_again(tick, streams) for _, tick in rows
+            ],
             "unsure": [sum(tick.failures.get(one, 0) for one in _PERHAPS_ACCEPTED) if tick.failures else 0 for _, tick in rows],
         }
-        columns |= {f"untold_{name}": _untold(rows, columns[name]) for name in ("opened", "sent")}
+        columns |= {f"unreported_{name}": _unreported(rows, columns[name]) for name in ("opened", "sent")}
         self._whole = {name: np.cumsum(np.array([0.0, *column])) for name, column in columns.items()}
         self._connecting = np.array([0.0, *(float(tick.connecting) for _, tick in rows)])
 
@@ -89,14 +91,14 @@ class Client:
         return self.at(name, high) - self.at(name, low)
 
     def held(self, t_s: Any, until_s: float = math.inf) -> Any:
-        """Held at each of ``t_s``; constant from the last tick before ``until_s`` on."""
+        """Held connections at each of ``t_s``; constant from the last tick before ``until_s`` on."""
         import numpy as np
 
         known = max(1, int(np.searchsorted(self.t_s, until_s, "right")))
         return np.interp(t_s, self.t_s[:known], self._held[:known])
 
     def connecting(self, t_s: Any) -> Any:
-        """Pending connects at the tick before or after, whichever is more."""
+        """Pending connects at the tick before or after, whichever has more."""
         import numpy as np
 
         after = np.searchsorted(self._tick_s, t_s)
@@ -122,33 +124,32 @@ class Client:
         there = (self.t_s > start) & (self.t_s <= stop)
         t_s, held = self.t_s[there], self._held[there]
         asked = self.asked(t_s)
-        # Gauge and schedule are read at different moments, so more than asked is no divergence.
+        # Gauge and schedule are read at different moments, so more than was due is no divergence.
         return _divergences("asked", t_s, held - asked, self.asked(t_s - _APART_S) - asked, np.full(len(t_s), math.inf))
 
 
 def _upgrades(tick: Tick) -> int:
-    """Asked for."""
+    """Upgrades that were requested."""
     return tick.opened + sum(map(tick.failures.get, _PERHAPS_ASKED, (0, 0)))
 
 
-def _asked_again(tick: Tick, streams: int) -> int:
-    """Requests for streams in the place of lost ones, where each connection holds so many."""
+def _streams_again(tick: Tick, streams: int) -> int:
+    """Requests that replaced lost streams, if each connection holds ``streams``."""
     return max(0, tick.protocol.streams_opened - streams * tick.opened) if tick.protocol is not None and streams else 0
 
 
-def _untold(rows: Sequence[tuple[float, Tick]], counts: Sequence[int]) -> list[int]:
-    """What a lost worker of ours may have done since its last tick."""
-    lost = [place for place, (_, tick) in enumerate(rows) if "generator_lost" in tick.deaths]
-    untold = [0] * len(rows)
-    for place in lost:
-        untold[place] = 2 * max(counts[max(0, place - 2) : place + 1])
-    return untold
+def _unreported(rows: Sequence[tuple[float, Tick]], counts: Sequence[int]) -> list[int]:
+    """The most that a lost worker may have done since its last tick."""
+    return [
+        2 * max(counts[max(0, place - 2) : place + 1]) if "generator_lost" in tick.deaths else 0
+        for place, (_, tick) in enumerate(rows)
+    ]
 
 
 class Pages:
     """The status pages as arrays: counts since the first page, without our poller's connections (polls excepted).
 
-    NaN where the page lacks a count. After a restart of the server the counts of the page before are added.
+    NaN if the page lacks a count. After a restart of the server the counts of the page before are added.
     """
 
     def __init__(self, run: Run) -> None:
@@ -165,19 +166,19 @@ class Pages:
             for name, column in columns.items()
         }
         #: Whether it has a count that can be compared with ours.
-        self.told = any(len(columns[name]) for name in ("active", "accepts", "requests"))
+        self.comparable = any(len(columns[name]) for name in ("active", "accepts", "requests"))
         connects = _where(run.series(STATUS_CONNECTS), instants)
         unanswered = _where(run.series(STATUS_UNANSWERED), instants)
         took = _where(run.series(f"{PROBE}status"), instants)
         self.t_s = np.array(instants)
         took_s = np.array(took) if len(took) == len(instants) else np.zeros(len(instants))
-        #: The page's moment lies between these; it may come a round later than requested.
-        self.asked_s, self.told_s = self.t_s - np.maximum(took_s, _APART_S), self.t_s + took_s
+        #: The page was made between these instants; it may come one period later than requested.
+        self.asked_s, self.answered_s = self.t_s - np.maximum(took_s, _APART_S), self.t_s + took_s
         self.step_s = float(np.median(np.diff(self.t_s))) if len(instants) > 1 else 0.0
         #: Places of the first page after each restart, and the counter on the page before and on it.
         self.counter = "accepts" if len(columns["accepts"]) else "requests"
         counted = page[self.counter]
-        self.restarts = began_anew(counted.tolist())
+        self.restarts = counter_resets(counted.tolist())
         self.restarted_s = [instants[at] for at in self.restarts]
         self.around = [(float(counted[at - 1]), float(counted[at])) for at in self.restarts]
         for name in ("accepts", "handled", "requests"):
@@ -188,11 +189,11 @@ class Pages:
         self.polls = _since_first(page["polls"])
         #: Polls without an answer: the server may or may not have counted them.
         self.unanswered = _since_first(np.array(unanswered)) if unanswered else np.zeros(len(instants))
-        #: Connections that the poller may have needed, where the collector did not count them: nginx ends a kept connection after
+        #: Connections that the poller may have opened, if the collector did not count them: nginx ends a kept connection after
         #: keepalive_requests polls (100 before 1.19.10).
         self.perhaps_reconnected = np.zeros(len(instants)) if known else np.ceil(self.polls / 100)
         self.active = page["active"] - 1
-        # New connections of our poller are accepts, but not the soak's.
+        # New connections of our poller are accepts too.
         self.accepts = _since_first(page["accepts"]) - reconnects
         self.handled = _since_first(page["handled"]) - reconnects
         self.requests = _since_first(page["requests"])
@@ -201,7 +202,7 @@ class Pages:
         return len(self.t_s)
 
     def unseen(self, client: Client) -> tuple[Any, Any]:
-        """Connections and requests that a server may have counted after its last page before a restart, up to each page."""
+        """Connections and requests up to each page that a server may have counted between its last page and a restart."""
         import numpy as np
 
         opened, requests = np.zeros(len(self.t_s)), np.zeros(len(self.t_s))
@@ -226,7 +227,7 @@ def _since_first(counts: Any) -> Any:
 
 
 class CountPair(msgspec.Struct, frozen=True):
-    """Two counts at the same instants (arrays); in-flight work allows the second to be between ``least`` and ``most`` off."""
+    """Two counts at the same instants (arrays). Work in flight allows second less first to be from ``least`` to ``most``."""
 
     pair: Pair
     t_s: Any
@@ -240,30 +241,30 @@ class CountPair(msgspec.Struct, frozen=True):
 
 
 def compared(client: Client, pages: Pages, start: float, stop: float) -> list[CountPair]:
-    """The server's counts beside ours at each page; ``held`` up to the drain."""
+    """Our counts and the server's at each page; ``held`` up to the drain."""
     t_s, since, until = pages.t_s, pages.asked_s, pages.t_s + _APART_S
     opened, sent, lost, answered = (client.within(name, since, until) for name in ("opened", "sent", "lost", "answered"))
     unseen_opened, unseen_sent = pages.unseen(client)
-    perhaps, unread, before = pages.perhaps_reconnected, pages.unanswered, (t_s >= start) & (pages.told_s <= stop)
+    perhaps, unread, before = pages.perhaps_reconnected, pages.unanswered, (t_s >= start) & (pages.answered_s <= stop)
     churn, upgrading = (opened + lost)[before], client.connecting(t_s) * client.by_connect
     held = client.held(t_s, stop)[before]
     pairs = [
         CountPair("held", t_s[before], held, pages.active[before], -churn, churn + (unread + upgrading)[before]),
         CountPair(
             "accepts", t_s, client.at("opened", t_s), pages.accepts, -opened - unseen_opened - unread,
-            opened + client.connecting(t_s) + client.at("unsure", until) + client.at("untold_opened", until) + perhaps,
+            opened + client.connecting(t_s) + client.at("unsure", until) + client.at("unreported_opened", until) + perhaps,
         ),
         CountPair("handled", t_s, pages.accepts, pages.handled, 0.0 * t_s, 0.0 * t_s),
         CountPair(
             "requests", t_s, client.at("answered", t_s) + pages.polls, pages.requests, -answered - perhaps - unseen_sent - unread,
-            client.at("sent", t_s) - client.at("answered", t_s) + sent + client.at("untold_sent", until) + upgrading,
+            client.at("sent", t_s) - client.at("answered", t_s) + sent + client.at("unreported_sent", until) + upgrading,
         ),
     ]  # fmt: skip
     return pairs[: None if client.requests else -1]
 
 
 def _divergences(pair: Pair, t_s: Any, difference: Any, low: Any, high: Any) -> list[Divergence]:
-    """The times in which ``difference`` is outside ``[low, high]``; the widest 20."""
+    """The periods in which ``difference`` is outside ``[low, high]``; the 20 with the largest difference."""
     import numpy as np
 
     # Interpolation gives fractions of connections.
@@ -273,9 +274,9 @@ def _divergences(pair: Pair, t_s: Any, difference: Any, low: Any, high: Any) -> 
     turns = np.flatnonzero(np.diff(np.concatenate(([0], apart.astype(np.int8), [0]))))
     found: list[tuple[int, int]] = []
     for first, after in turns.reshape(-1, 2).tolist():
-        if after - first < _PAGES_THAT_TELL and after < len(t_s):
+        if after - first < _FEWEST_PAGES and after < len(t_s):
             continue
-        if found and first - found[-1][1] < _PAGES_THAT_TELL:
+        if found and first - found[-1][1] < _FEWEST_PAGES:
             found[-1] = (found[-1][0], after)
         else:
             found.append((first, after))

@@ -22,7 +22,7 @@ from asyncli.analysis.trend import FEWEST_POINTS, Trend, trend
 from asyncli.findings.drift import by_the_hour, drift_grows, drift_unknown
 from asyncli.records import Finding
 from asyncli.run import Run
-from asyncli.samples import Series, began_anew
+from asyncli.samples import Series, counter_resets
 from asyncli.units import format_bytes, format_count, format_duration
 
 MetricName = Literal["server_user", "kernel", "generator_user", "host_total"]
@@ -31,28 +31,28 @@ Verdict = Literal["grows", "shrinks", "flat", "too_short"]
 BIN_S = MINUTE_S
 # A hold of fewer minutes is cut into so many shorter bins.
 POINTS_WANTED = 20
-# Twelve hours of minutes; longer holds get longer bins, since the work grows as the square of the points.
+# Twelve hours of minutes; longer holds get longer bins, since the work grows with the square of the points.
 MOST_POINTS = 720
-# Certain growth below this share of the metric, over an hour or a shorter hold, is called flat: a server needs six weeks to
-# double.
+# Certain growth below this share of the metric, over an hour or a shorter hold, is called flat: it doubles the memory in six
+# weeks.
 MEANINGLESS_SHARE = 0.001
-# "Flat" excludes growth by this share of what the connections took, over an hour; or by the share above of the metric. A bound of
-# 593 MB an hour, where all connections took 25 MB, excludes nothing that matters.
+# "Flat" excludes growth in an hour by this share of the connections' memory, or by the share above of the metric. A bound of
+# 593 MB an hour, where all connections took 25 MB, would exclude nothing that matters.
 FLAT_SHARE = PART
-# At most this share of the hold is left out at its beginning, in which memory settles: after a ramp to 100,000 asyncli's own rose
+# At most this share of the hold is excluded at its beginning, while memory settles: after a ramp to 100,000 asyncli's memory rose
 # by 0.6 % in 60 s, and by 0.1 % in the next 180.
 _SETTLING_SHARE = 0.25
-# Other programs on the host follow no time-compressed hold, and asyncli's own memory settles for minutes: for these, growth
-# needs whole minutes. In 15 s of a hold of 20,000 connections the host rose by 12 MB (3 GB an hour), server and kernel by none.
-_SLOW_TO_TELL: tuple[MetricName, ...] = ("host_total", "generator_user")
-# Memory is granted by pages.
+# Other programs act over minutes however short the hold, and asyncli's memory settles for minutes: growth of these needs whole
+# minutes. In 15 s of a hold of 20,000 connections the host rose by 12 MB (3 GB an hour), server and kernel not at all.
+_NEED_MINUTES: tuple[MetricName, ...] = ("host_total", "generator_user")
+# The kernel allocates memory by pages.
 _PAGE = 4096.0
 
-# Both include what anonymous and private memory leave out. Growth of both is the server's: another program that unmaps shared
+# Both include memory that is neither anonymous nor private. If both grow, the server does: another program that unmaps shared
 # files raises PSS alone, one more process raises RSS alone.
 _WIDER = (metrics.SERVER_PSS_BYTES, metrics.SERVER_RSS_BYTES)
-#: The metrics of each drift; the first that was read counts. Anonymous and shared memory come before PSS, because PSS includes
-#: file pages, whose share changes with every other process that maps them: by 230 kB in two seconds in a hold of 100,000
+#: The metrics of each drift; the first that was read counts. Anonymous and shared memory come before PSS, which includes file
+#: pages: their share changes with every other process that maps them, by 230 kB in two seconds in a hold of 100,000
 #: connections on nginx. Private memory alone would hide a leak in shared memory.
 SOURCES: dict[MetricName, tuple[str, ...]] = {
     "server_user": (metrics.SERVER_ANON_SHMEM_BYTES, metrics.SERVER_USS_BYTES, *_WIDER),
@@ -66,7 +66,7 @@ class Drift(msgspec.Struct):
     """One metric over the hold: rate, 95 % interval, Kendall's two-sided p, and the verdict.
 
     ``minutes``: whole minutes examined. ``within_bytes_per_hour``: the largest rate, of either sign, that the interval includes.
-    Rate, interval and p are None with too few points. Where growth cannot be told from settling, the interval includes 0.
+    Rate, interval and p are None with too few points. If growth cannot be distinguished from settling, the interval includes 0.
     """
 
     bytes_per_hour: float | None
@@ -75,12 +75,12 @@ class Drift(msgspec.Struct):
     minutes: int
     verdict: Verdict
     within_bytes_per_hour: float | None
-    #: Number and length (s) of the medians, and the stretch of the run's clock.
+    #: Number and length (s) of the medians, and their span on the run's clock.
     points: int = 0
     bin_s: float = BIN_S
     from_s: float | None = None
     to_s: float | None = None
-    #: The metric's median in that stretch.
+    #: The metric's median in that span.
     level_bytes: float | None = None
     #: The rate by answered heartbeats per hour.
     bytes_per_request: float | None = None
@@ -104,12 +104,12 @@ def drifts(run: Run) -> tuple[dict[MetricName, Drift], list[Finding]]:
     if run.hold is None:
         return {}, []
     start, end = run.hold.start_s + min(run.plan.keepalive_s, _SETTLING_SHARE * run.hold.length_s), run.hold.end_s
-    look = _Look(run, start, end)
+    analysis = _DriftAnalysis(run, start, end)
 
     sources = {name: source_of(run, name) for name in SOURCES}
-    found = {name: look.at(name, one) for name, one in sources.items() if drifting(run, one).between(start, end).t_s}
+    found = {name: analysis.drift(name, one) for name, one in sources.items() if drifting(run, one).between(start, end).t_s}
     available = run.series(metrics.HOST_AVAILABLE_BYTES).last(until_s=end)
-    findings = [_grows(name, found[name], available) for name in found if _worth_saying(name, found)]
+    findings = [_grows(name, found[name], available) for name in found if _is_reported(name, found)]
     if unknown := {name: one for name, one in found.items() if one.bytes_per_hour is None}:
         too_short = min(one.minutes for one in unknown.values()) < FEWEST_POINTS
         findings.append(drift_unknown(list(unknown), max(one.points for one in unknown.values()), FEWEST_POINTS, too_short))
@@ -118,11 +118,11 @@ def drifts(run: Run) -> tuple[dict[MetricName, Drift], list[Finding]]:
 
 def medians(run: Run, found: Mapping[MetricName, Drift]) -> dict[MetricName, Series]:
     """The medians (instant in s, bytes) behind each drift of ``found``."""
-    look = _Look(run, -math.inf, math.inf)
+    analysis = _DriftAnalysis(run, -math.inf, math.inf)
     points = {}
     for name, one in found.items():
         if one.from_s is not None and one.to_s is not None:
-            points[name] = Series(*look.medians(drifting(run, one.metric), one.from_s, one.to_s, one.bin_s)[:2])
+            points[name] = Series(*analysis.medians(drifting(run, one.metric), one.from_s, one.to_s, one.bin_s)[:2])
     return points
 
 
@@ -138,21 +138,21 @@ def drifting(run: Run, source: str) -> Series:
     return minus(metric, [listing]) if len(listing) else metric
 
 
-class _Look:
-    """Drifts of a run's metrics over one stretch of the hold."""
+class _DriftAnalysis:
+    """The drifts of a run's metrics over a part of the hold."""
 
     def __init__(self, run: Run, start_s: float, end_s: float) -> None:
         self._run, self._start, self._end = run, start_s, end_s
 
-    def at(self, name: MetricName, source: str) -> Drift:
+    def drift(self, name: MetricName, source: str) -> Drift:
         """The drift of ``name``, by the metric ``source``.
 
-        After restarts of the server: of the longest stretch without one. If the later half surely moves by less than the whole,
+        With restarts of the server, of the longest part without one. If the later half certainly moves by less than the whole,
         it counts alone, because settling ends and growth does not.
         """
         starts = _restarts(self._run) if name == "server_user" else ()
         edges = [self._start, *(cut for cut in starts if self._start < cut < self._end), self._end]
-        start, end = max(pairwise(edges), key=lambda stretch: stretch[1] - stretch[0])
+        start, end = max(pairwise(edges), key=lambda part: part[1] - part[0])
         if start > self._start:
             # Memory settles again after a restart.
             start += min(self._run.plan.keepalive_s, _SETTLING_SHARE * (end - start))
@@ -170,7 +170,7 @@ class _Look:
     def _over(self, name: MetricName, source: str, start: float, end: float) -> Drift:
         """The drift between two instants.
 
-        If every metric of :data:`_WIDER` grows by more than ``source``, that is the drift; what all may grow by is not excluded.
+        If all metrics of :data:`_WIDER` grow by more than ``source``, that is the drift; else the interval includes their growth.
         """
         follows, metric = name == "kernel", drifting(self._run, source)
         bin_s = _bin_s(metric.between(start, end).t_s, end - start)
@@ -184,22 +184,22 @@ class _Look:
             return result
         found = self._trend(metric, times, values, held, follows=follows)
         wider = _WIDER if name == "server_user" and source not in _WIDER else ()
-        if (more := self._of_all([self._run.series(one) for one in wider], start, end, bin_s)) is not None:
+        if (more := self._least_growth([self._run.series(one) for one in wider], start, end, bin_s)) is not None:
             if more.p_value < 1 - CONFIDENCE and more.low > max(0.0, found.high):
                 found, result.metric = more, _WIDER[0]
             else:
                 found = msgspec.structs.replace(found, high=max(found.high, more.high))
         baseline, level = metric.between(-math.inf, self._run.first_connect_s), statistics.median(values)
-        had, taken = math.inf if name in _SLOW_TO_TELL else values[0], 0.0
+        had, taken = math.inf if name in _NEED_MINUTES else values[0], 0.0
         if baseline.t_s:
             before, grown_h = statistics.median(baseline.values), (times[0] - statistics.median(baseline.t_s)) / 3600
-            # Less its growth since then.
+            # Without its growth since then.
             had, taken = had - before - found.slope * grown_h, level - before
         self._conclude(result, found, level, taken, had, start, end)
         return result
 
-    def _of_all(self, wider: Sequence[Series], start: float, end: float, bin_s: float) -> Trend | None:
-        """The least growth of ``wider``; None where one has too few points."""
+    def _least_growth(self, wider: Sequence[Series], start: float, end: float, bin_s: float) -> Trend | None:
+        """The least growth of the metrics ``wider``; None if one has too few points."""
         rows = [self.medians(one, start, end, bin_s) for one in wider]
         if not rows or min(len(times) for times, _, _ in rows) < FEWEST_POINTS:
             return None
@@ -209,24 +209,24 @@ class _Look:
 
     def _trend(self, metric: Series, times: list[float], values: list[float], held: list[float], *, follows: bool) -> Trend:
         """The trend that memory as read and memory less the connections' cost have in common."""
-        ways = [values]
+        variants = [values]
         if max(held) > min(held) and (each := self._each(metric, values[0], held[0])) is not None:
             usual = statistics.median(held)
             less = [value - each * (n - usual) for value, n in zip(values, held, strict=True)]
-            ways = [less] if follows else [values, less]
+            variants = [less] if follows else [values, less]
         hours = [t_s / 3600 for t_s in times]
-        trends = [one for way in ways if (one := trend(hours, way)) is not None]
+        trends = [one for variant in variants if (one := trend(hours, variant)) is not None]
         low, high = min(one.low for one in trends), max(one.high for one in trends)
         return Trend(min((one.slope for one in trends), key=abs), low, high, max(one.p_value for one in trends))
 
     def _conclude(self, result: Drift, found: Trend, level: float, taken: float, had: float, start: float, end: float) -> None:
         """Set rate, interval and verdict. ``taken``: bytes above the baseline.
 
-        In less than ten minutes, growth by no more than the ``had`` bytes before cannot be told from settling.
+        In less than ten minutes, growth by no more than the ``had`` bytes before cannot be distinguished from settling.
         """
         rate, low, high = found.slope, found.low, found.high
         result.bytes_per_hour, result.ci95, result.p_value = rate, (low, high), found.p_value
-        # Interval and test may disagree because of ranks and ties: the less certain one counts.
+        # Interval and test may disagree because of ranks and ties: the less certain of them counts.
         if low <= 0 <= high:
             result.p_value = max(result.p_value, 1 - CONFIDENCE)
         elif result.p_value >= 1 - CONFIDENCE:
@@ -250,7 +250,7 @@ class _Look:
             result.bytes_per_request = rate * hours / answered
 
     def medians(self, metric: Series, start: float, end: float, bin_s: float) -> tuple[list[float], list[float], list[float]]:
-        """Median instant, median of the metric and of connections held, of each whole bin up to the end."""
+        """Medians of the instants, of the metric and of connections held, of each whole bin up to the end."""
         count = int((end - start) / bin_s + 1e-6)
         edges = [end - (count - place) * bin_s for place in range(count)] + [math.nextafter(end, math.inf)]
         rows = []
@@ -265,7 +265,7 @@ class _Look:
         return [row[0] for row in rows], [row[1] for row in rows], [row[2] for row in rows]
 
     def _each(self, metric: Series, value: float, held: float) -> float | None:
-        """Memory per connection by the baseline and the stretch's beginning: enough to correct for a few connections."""
+        """Memory per connection by the baseline and the first point: accurate enough to correct for a few connections."""
         baseline = metric.between(-math.inf, self._run.first_connect_s).values
         return max(0.0, (value - statistics.median(baseline)) / held) if baseline and held else None
 
@@ -282,14 +282,14 @@ def _restarts(run: Run) -> list[float]:
     """When the server was restarted (s): by its counters, or by half of its processes ending at once."""
     accepts, ended = run.series(metrics.STATUS_ACCEPTS), run.series(metrics.SERVER_ENDED)
     processes = run.series(metrics.SERVER_PROCESSES)
-    found = {accepts.t_s[place] for place in began_anew(accepts.values)}
+    found = {accepts.t_s[place] for place in counter_resets(accepts.values)}
     for (_, before), (t_s, after) in pairwise(zip(ended.t_s, ended.values, strict=True)):
         if after > before and after - before >= 0.5 * (processes.last(t_s) or math.inf):
             found.add(t_s)
     return sorted(found)
 
 
-def _stretch(drift: Drift) -> str:
+def _span(drift: Drift) -> str:
     return format_duration(round((drift.to_s or 0.0) - (drift.from_s or 0.0)))
 
 
@@ -299,22 +299,22 @@ def in_words(drift: Drift) -> str:
         return f"{drift.verdict} by {by_the_hour(drift.bytes_per_hour, drift.ci95)}"
     within, sure = drift.within_bytes_per_hour, drift.p_value is not None and drift.p_value < 1 - CONFIDENCE
     if drift.verdict == "flat" and within is not None:
-        # Say how short the time behind an hourly rate is.
-        seen = f" in {_stretch(drift)}" if drift.minutes < FEWEST_POINTS else ""
+        # An hourly rate from a short time names that time.
+        seen = f" in {_span(drift)}" if drift.minutes < FEWEST_POINTS else ""
         flat = f"no growth{seen}: at most {format_bytes(within)} an hour"
         if sure and drift.bytes_per_hour:
             way = "rises" if drift.bytes_per_hour > 0 else "falls"
             flat += f" (it {way} by {format_bytes(abs(drift.bytes_per_hour))}, less than {MEANINGLESS_SHARE:.1%} of it)"
         return flat
     if drift.ci95 is not None:
-        seen = "hold too short to tell growth from settling:" if sure else f"no growth seen in {_stretch(drift)};"
+        seen = "hold too short to tell growth from settling:" if sure else f"no growth seen in {_span(drift)};"
         return f"{seen} up to {format_bytes(max(0.0, drift.ci95[1]))} an hour cannot be excluded"
     why = "too few samples" if drift.minutes >= FEWEST_POINTS else "hold too short"
     return f"unknown: {why} ({format_count(drift.points)} of {FEWEST_POINTS} points)"
 
 
-def _worth_saying(name: MetricName, found: dict[MetricName, Drift]) -> bool:
-    """Whether it grows; for the whole host only if its parts do not explain it."""
+def _is_reported(name: MetricName, found: dict[MetricName, Drift]) -> bool:
+    """Whether the metric grows; the whole host only if its parts do not explain it."""
     rate = found[name].bytes_per_hour
     if found[name].verdict != "grows" or rate is None:
         return False

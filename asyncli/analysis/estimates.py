@@ -1,8 +1,8 @@
 """Estimates of one run with their 95 % intervals, and the difference of two.
 
-The runs are independent, so the variances of both sides add up, with degrees of freedom after Welch and Satterthwaite
-(Satterthwaite 1946, Biometrics Bulletin 2; Welch 1947, Biometrika 34); an interval that is longer on one side (a quantile's, a
-rate's) enters with the side that matters, as in Zou and Donner 2008 (Stat. Med. 27).
+The runs are independent, so the variances of both add up, with degrees of freedom after Welch and Satterthwaite (Satterthwaite
+1946, Biometrics Bulletin 2; Welch 1947, Biometrika 34). An asymmetric interval (of a quantile or a rate) enters with the side
+that matters, as in Zou and Donner 2008 (Stat. Med. 27).
 
 Latency and lateness quantiles: stretches of the hold give the error of the share of answers below the quantile, and the
 interval is where that share lies in all answers (Woodruff 1952, J. Am. Stat. Assoc. 47). Losses and failures are counts:
@@ -30,7 +30,7 @@ ALPHA = 1 - CONFIDENCE
 # (:func:`_worth`): in simulated holds of 1 to 10 minutes with correlation times of 0 to 20 s, 92 to 99 % of the intervals of
 # p50 and p99 held the truth.
 _STRETCHES, _FEWEST_STRETCHES, _STRETCH_S = 24, 6, 3.0
-# With fewer answers beyond it, a quantile depends on single ones.
+# With fewer answers beyond it, a quantile depends on single answers.
 _BEYOND = 10
 #: Degrees of freedom of a :class:`Repeat`.
 REPEAT_FREEDOM = 9
@@ -90,7 +90,7 @@ def mean(values: Sequence[float]) -> Estimate:
 
 
 def _worth(off: Sequence[float]) -> float:
-    """The number of independent values that these deviations are worth: m (1 - r)/(1 + r) for an AR(1) process.
+    """The equivalent number of independent values: m (1 - r)/(1 + r) for an AR(1) process.
 
     Bayley and Hammersley 1946 (Suppl. J. R. Stat. Soc. 8); r corrected for the fitted mean by (1 + 3 r)/m (Marriott and Pope
     1954, Biometrika 41).
@@ -104,7 +104,7 @@ def _worth(off: Sequence[float]) -> float:
 
 
 def count_stretches(span_s: float, least_s: float = 1.0) -> int | None:
-    """The number of stretches of a span; None if it is too short for a spread."""
+    """The number of stretches of a span; None if it is too short to estimate their spread."""
     k = min(_STRETCHES, int(span_s / _STRETCH_S))
     if k < _FEWEST_STRETCHES:
         k = min(_FEWEST_STRETCHES, int(span_s / least_s))
@@ -119,7 +119,7 @@ class Stretches(msgspec.Struct):
 
 
 def by_stretch(hold: Hold | None, histogram: str) -> Stretches | str:
-    """The hold's histogram in stretches of equal length; or why there is none."""
+    """The hold's histogram in stretches of equal length; or the reason for none."""
     import numpy as np
 
     if hold is None:
@@ -161,12 +161,12 @@ def quantile(found: Stretches | str, q: float) -> Estimate | str:
         return min(len(share) - 1, int(np.searchsorted(share, p - 1e-12)))
 
     def at(p: float) -> tuple[float, float]:
-        # A record is known to its bucket.
+        # The resolution is a bucket.
         low, high = bounds(found.keys[column(p)])
         return low / 1e3, (high + 1) / 1e3
 
     reach, freedom = 0.0, float(k - 1)
-    # A stall may fill the quantile's bucket: its records may be below or above.
+    # A stall may fill the quantile's bucket: its records count as below, and as above.
     for last in (column(q), column(q) - 1):
         below = found.table[:, : last + 1].sum(axis=1)
         off = below - float(below.sum()) / total * sums
@@ -181,11 +181,11 @@ def quantile(found: Stretches | str, q: float) -> Estimate | str:
 
 
 def contrast(a: Estimate, b: Estimate, repeat: Repeat = NO_SCATTER) -> tuple[float, float, float]:
-    """(low, high) of the 95 % interval of ``b - a``, and the p-value of no difference: for 0.05 the interval ends at zero."""
+    """(low, high) of the 95 % interval of ``b - a``, and the p-value of no difference; at p = 0.05 the interval ends at zero."""
     from scipy.special import stdtr, stdtrit
 
     scatter = [(repeat.share * one.value) ** 2 + repeat.absolute**2 for one in (a, b)]
-    # The same repeats give the scatter of both runs: one estimate.
+    # The scatter of both runs comes from the same repeats: it is one estimate.
     between = [(sum(scatter), float(REPEAT_FREEDOM))] if sum(scatter) > 0 else []
 
     def side(down: Estimate, up: Estimate) -> tuple[float, float]:
@@ -212,12 +212,12 @@ def contrast(a: Estimate, b: Estimate, repeat: Repeat = NO_SCATTER) -> tuple[flo
     return difference - reach(*lower), difference + reach(*upper), p
 
 
-# Student's t is normal to seven digits from here on.
+# From here on Student's t is normal to seven digits.
 _MANY = 1e7
 
 
 def _variance(one: Estimate, half: float) -> tuple[float, float]:
-    """A half of a 95 % interval as a variance with its degrees of freedom."""
+    """The variance of one side of a 95 % interval, and its degrees of freedom."""
     from scipy.special import stdtrit
 
     freedom = _MANY if one.freedom is None else max(1.0, one.freedom)
@@ -235,7 +235,7 @@ def rates_differ(a: Rate, b: Rate) -> float:
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Holm's adjusted p-values of rising ``p_values``."""
+    """Holm's adjusted p-values of ``p_values`` in rising order."""
     found: list[float] = []
     for place, p in enumerate(p_values):
         found.append(min(1.0, max([*found[-1:], (len(p_values) - place) * p])))

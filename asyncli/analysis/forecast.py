@@ -1,7 +1,7 @@
-"""How many connections would fit, and which limit comes first, extrapolated linearly.
+"""How many connections fit, and which limit comes first, extrapolated linearly.
 
-By memory: what was available before the first connect, less a reserve and the first use, by the cost of one more; its interval is
-the inverted interval of the slope. The other limits were read by the preflight. The length of a queue (somaxconn, the SYN
+By memory: the memory available before the first connect, less a reserve and the first use, divided by the cost of one more; the
+interval is the inverted interval of the slope. The preflight read the other limits. The length of a queue (somaxconn, the SYN
 backlog) bounds arrivals, not connections, and is no limit here.
 """
 
@@ -27,11 +27,11 @@ from asyncli.run import Run
 from asyncli.samples import Series
 from asyncli.units import format_bytes, format_count, format_many
 
-#: The share of the host's memory that stays free: below it the kernel reclaims in earnest, and bursts of buffers do not fit.
+#: The share of the host's memory that stays free: with less the kernel reclaims heavily, and bursts of buffers do not fit.
 RESERVE = PART
 # nginx closes idle clients when fewer than a sixteenth of its slots are free (ngx_drain_connections).
 _REUSE_BELOW = 1 / 16
-# Descriptors that an nginx worker needs itself: listeners, logs, channel to the master, epoll.
+# Descriptors that an nginx worker uses itself: listeners, logs, channel to the master, epoll.
 _WORKER_DESCRIPTORS = 32
 # The preflight asks for the mean and this many deviations where the kernel's hash distributes connections.
 _DEVIATIONS = 6.0
@@ -40,9 +40,7 @@ _NO_LIMIT = 2**60
 
 
 class Ceiling(msgspec.Struct):
-    """A limit as a number of connections with its 95 % interval. ``connections`` None: no limit here, or unknown; ``how`` says
-    which.
-    """
+    """A limit as a number of connections with its 95 % interval. ``connections`` None: no limit, or unknown, as ``how`` says."""
 
     name: str
     connections: float | None
@@ -57,7 +55,7 @@ class Ceiling(msgspec.Struct):
 
 
 class Forecast(msgspec.Struct):
-    """``memory``: of this host, as in this run. ``server_memory``: of a host like this for the server alone, including the whole
+    """``memory``: of this host, as in this run. ``server_memory``: of a host like this for the server alone, with the whole
     residual; its interval extends to none of it.
 
     ``ceilings``: all limits of this run, lowest first, unknown ones last. ``first``: the name of the lowest.
@@ -141,16 +139,16 @@ class _Room(msgspec.Struct, frozen=True):
     """Bytes that connections may take, and how they were computed."""
 
     size: float
-    said: str
+    how: str
 
     def less_once(self, step: float) -> _Room:
-        """The room less the first use, ``step`` bytes above what was there before."""
+        """The room less the first use, ``step`` bytes above the baseline."""
         if step <= 0:
             return self
-        return _Room(max(0.0, self.size - step), f"{self.said}, less {format_bytes(step)} of first use")
+        return _Room(max(0.0, self.size - step), f"{self.how}, less {format_bytes(step)} of first use")
 
     def ceiling(self, name: str, slope: float, ci95: tuple[float, float], how: str) -> Ceiling:
-        """The room by ``slope``; the interval is the inverted interval of the slope (Fieller's, for an exact numerator).
+        """The room divided by ``slope``; the interval is the inverted interval of the slope (Fieller's, for an exact numerator).
 
         No number if the interval includes zero, or is wider than ± 50 %.
         """
@@ -171,30 +169,30 @@ def _room(available: Series, total: float | None, cgroup: Check | None) -> _Room
     if cgroup is not None and cgroup.have is not None and cgroup.have < room:
         return _Room(cgroup.have, f"{format_bytes(cgroup.have)} left in the cgroup, which is less than the host has")
     of = "the memory" if total else "that"
-    said = f"available before the first connect, less a reserve of {format_bytes(reserve)} ({RESERVE:.0%} of {of})"
-    return _Room(room, f"{format_bytes(free)} {said}")
+    less = f"less a reserve of {format_bytes(reserve)} ({RESERVE:.0%} of {of})"
+    return _Room(room, f"{format_bytes(free)} available before the first connect, {less}")
 
 
 def _of_host(name: str, where: str, total: Cost | None, room: _Room | None, used: Series, listing: Series) -> Ceiling | None:
-    """A host's memory as a limit. In the baseline: ``used`` memory and ``listing``, inodes of /proc."""
+    """A host's memory as a limit. From the baseline: ``used`` memory and ``listing``, the inodes of /proc."""
     if total is None or total.of_levels or room is None:
         return None
     room = room.less_once(total.fixed_bytes - _level(used) + (statistics.median(listing.values) if listing.values else 0.0))
-    how = f"{where}: {room.said}, by {total.bytes_per_connection:,.0f} B a connection in all"
+    how = f"{where}: {room.how}, by {total.bytes_per_connection:,.0f} B a connection in all"
     if listing.values:
         how += ", without the inodes of /proc that another program adds here (see the findings)"
     return room.ceiling(name, total.bytes_per_connection, total.ci95, how)
 
 
 def _level(metric: Series) -> float:
-    """The median; infinite without readings, so that there is no step from it."""
+    """The median; infinite without readings, so that nothing is a step above it."""
     return statistics.median(metric.values) if metric.values else math.inf
 
 
 def _server_alone(costs: Costs, before: Run, room: _Room) -> Ceiling | None:
-    """A host like this for the server alone: its memory and one end of each connection, of a proxy the other too.
+    """A host like this for the server alone: its memory and its end of each connection, for a proxy both ends.
 
-    How much of the residual is the server's is unknown: the number includes all of it, the interval none to the most.
+    The server's part of the residual is unknown: the number includes all of it, the interval extends to none.
     """
     user, kernel, rest = costs.server_user, costs.kernel, costs.residual
     if user is None or kernel is None or user.of_levels:
@@ -208,7 +206,7 @@ def _server_alone(costs: Costs, before: Run, room: _Room) -> Ceiling | None:
     half = user.half_width + ends * kernel.half_width
     left_over, most = (max(0.0, rest.bytes_per_connection), max(0.0, rest.ci95[1])) if rest is not None else (0.0, 0.0)
     how = (
-        f"a server with as much memory and its clients elsewhere: {room.said}, by {own + left_over:,.0f} B a connection "
+        f"a server with as much memory and its clients elsewhere: {room.how}, by {own + left_over:,.0f} B a connection "
         f"({user.bytes_per_connection:,.0f} in the server, {in_kernel:,.0f} in the kernel for its end{'s' * (ends > 1)}"
     )
     how += f", {left_over:,.0f} of what is left over)" if left_over else ")"
@@ -232,7 +230,7 @@ def _slots(checks: Mapping[str, Check]) -> Ceiling | None:
 
 
 def _sessions(run: Run) -> Ceiling | None:
-    """Of HAProxy: what its frontends may have, less what others had before the first connect."""
+    """HAProxy's limit of sessions in its frontends, less those of others before the first connect."""
     limit, before = run.series(metrics.STATUS_LIMIT).last(), run.series(metrics.STATUS_ACTIVE).last(until_s=run.first_connect_s)
     if limit is None or before is None:
         return None
@@ -254,7 +252,7 @@ def _descriptors(checks: Mapping[str, Check], plan: Plan) -> Ceiling | None:
 
 
 def _descriptors_in_use(run: Run) -> Ceiling | None:
-    """By RLIMIT_NOFILE of the server's fullest process, and the rise of its open descriptors with the connections."""
+    """By RLIMIT_NOFILE of the server's process with the most descriptors, and their rise with the connections."""
     limit, used = (run.series(name) for name in (metrics.SERVER_DESCRIPTORS_LIMIT, metrics.SERVER_DESCRIPTORS))
     most, processes = max(run.held.values), run.series(metrics.SERVER_PROCESSES)
     may = limit.last()
@@ -263,11 +261,11 @@ def _descriptors_in_use(run: Run) -> Ceiling | None:
     if may is None or not most or not ended:
         return None
     how = f"a process of the server may have {format_count(may)} descriptors open (RLIMIT_NOFILE)"
-    # Without those that a pool kept ready.
+    # Preforked processes count as begun.
     if begun is not None and 2 * (ended - begun) >= most:
         return Ceiling("descriptors", None, None, f"{how}; no limit here: each connection has its own process")
     before, then = used.last(until_s=start), max(used.between(start, math.inf).values, default=0.0)
-    if before is None:  # by Linux before 6.2, or of a server that is there since the run was resumed
+    if before is None:  # Linux before 6.2, or a server that was started before the run was resumed
         how += f"; one per connection in {format_count(ended)} processes; how many were open before the first connect is unknown"
         return Ceiling("descriptors", ended * may, None, how)
     if then <= before:
@@ -280,7 +278,7 @@ def _descriptors_in_use(run: Run) -> Ceiling | None:
 
 
 def workers_of(need: float, connections: int) -> int:
-    """The number of workers that the preflight divided ``connections`` among: one needs m + 6 root(m) for a mean of m."""
+    """The number of workers among which the preflight divided ``connections``: one needs m + 6 root(m) for a mean of m."""
     share = need - _WORKER_DESCRIPTORS
     if share >= connections:
         return 1
@@ -314,13 +312,13 @@ def _grows_sources(run: Run) -> bool:
 
 
 def _of_the_host(checks: Mapping[str, Check], plan: Plan, ends: int, prefix: str = "") -> list[Ceiling]:
-    """Limits of this host, or of the one whose checks begin with ``prefix``: open files and epoll watches, ``ends`` per
-    connection; tracked connections, one each.
+    """Limits of this host, or of the host whose checks begin with ``prefix``: open files and epoll watches (``ends`` per
+    connection), tracked connections (one each).
     """
     found = []
     for code, needed, each, words in (
         ("file_max", ends, ends, "open files of the whole host (fs.file-max; root may exceed it)"),
-        # Whether both ends belong to one user is unknown to the preflight.
+        # The preflight does not know whether both ends belong to one user.
         (
             "epoll_watches",
             ends,
@@ -330,7 +328,7 @@ def _of_the_host(checks: Mapping[str, Check], plan: Plan, ends: int, prefix: str
         ("conntrack", 1, 1, "tracked connections (nf_conntrack_max), if a rule makes the kernel track these"),
     ):
         check = checks.get(prefix + code)
-        # Without a need the limit does not apply.
+        # Without a need the limit does not apply here.
         if check is None or check.have is None or check.need is None or check.have >= _NO_LIMIT:
             continue
         taken = max(0.0, check.need - needed * plan.connections)

@@ -1,4 +1,4 @@
-"""The records of an interrupted and resumed run, without what must not be fitted across a gap."""
+"""The records of an interrupted and resumed run for fits, which must not span a gap."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from asyncli.metrics import HOST_USED_BYTES, STATUS_ACCEPTS, STATUS_HANDLED, STA
 from asyncli.records import Phase, Sample
 from asyncli.run import Run
 
-# Counters that a gap makes incomparable.
+# Counters that cannot be compared across a gap.
 _COUNTERS = (STATUS_ACCEPTS, STATUS_HANDLED, STATUS_REQUESTS)
 
 
 def of_one_server(run: Run) -> Run:
-    """The run without samples of another server that answered before it was resumed."""
+    """The run without samples of another server from before the resumption."""
     changed_s = run.place.server_changed_s
     if changed_s is None:
         return run
@@ -30,7 +30,7 @@ def of_one_server(run: Run) -> Run:
 
 
 def for_cost(run: Run) -> Run:
-    """The records for the cost: until the first gap after the ramp began, and after the drain."""
+    """The records for the cost: until the first gap after the start of the ramp, and after the drain."""
     run = of_one_server(run)
     ramp, drain = run.phase("ramp"), run.phase("drain")
     since = ramp.start_s if ramp is not None else math.inf
@@ -44,7 +44,7 @@ def for_cost(run: Run) -> Run:
 
 
 def for_drift(run: Run) -> Run:
-    """The run with the longest stretch of its hold without a gap as the hold."""
+    """The run, with the longest part of its hold without a gap as the hold."""
     if not run.gaps or run.hold is None:
         return run
     since_s = max(run.hold.start_s, run.place.server_changed_s or 0.0)

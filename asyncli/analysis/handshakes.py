@@ -1,4 +1,4 @@
-"""What the connections of a run agreed on in TLS and in their protocol, how long handshakes took, and what is odd about it."""
+"""TLS and protocol of a run's connections: what they negotiated, how long handshakes took, and findings."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _BROKEN = ("md5", "sha1")
 
 
 class Quantiles(msgspec.Struct):
-    """In ms; None without a record."""
+    """Quantiles in ms; None without a record."""
 
     p50: float | None
     p90: float | None
@@ -35,11 +35,11 @@ class Quantiles(msgspec.Struct):
 
 
 class TlsPart(msgspec.Struct):
-    """``spoken``: version and cipher suite -> handshakes that agreed on them. ``failed``: handshakes by reason; ``ended``:
-    connections that stood and that TLS ended. ``objects``: connections that kept an object of OpenSSL's at the hold's end.
-    ``certificates``: when those that were shown end -> full handshakes.
+    """``spoken``: version and cipher suite -> handshakes that negotiated them. ``failed``: handshakes by reason; ``ended``: open
+    connections that TLS ended. ``objects``: connections that kept an OpenSSL object at the hold's end. ``certificates``: expiry
+    of the server's certificates -> full handshakes.
 
-    ``tcp_ms`` and ``handshake_ms``: TCP's handshake, and TLS's after it.
+    ``tcp_ms`` and ``handshake_ms``: the TCP handshake, and the TLS handshake after it.
     """
 
     full: int
@@ -55,7 +55,7 @@ class TlsPart(msgspec.Struct):
 
 
 def tls_of(run: Run, totals: Totals) -> TlsPart | msgspec.UnsetType:
-    """Unset of a run in the clear."""
+    """The TLS part of a report; unset for a run without TLS."""
     if totals.whole.tls is None:
         return msgspec.UNSET
     until = [tick.tls.objects for t_s, tick in run.ticks if t_s <= run.stop_s and tick.tls is not None]
@@ -64,16 +64,16 @@ def tls_of(run: Run, totals: Totals) -> TlsPart | msgspec.UnsetType:
 
 def tls_part(counts: TlsCounts, verified: bool, objects: int = 0) -> TlsPart:
     quantiles = map(Quantiles.of, (counts.tcp_us, counts.handshake_us))
-    said = (counts.spoken, counts.certificates, counts.failed, counts.ended)
-    return TlsPart(counts.full, counts.resumed, verified, *said, objects, *quantiles)
+    by_kind = (counts.spoken, counts.certificates, counts.failed, counts.ended)
+    return TlsPart(counts.full, counts.resumed, verified, *by_kind, objects, *quantiles)
 
 
 def tls_findings(
     part: TlsPart | msgspec.UnsetType, environment: Mapping[str, Any], *, started: str = "", first: float | None = None,
     held: int = 0,
 ) -> Iterator[Finding]:  # fmt: skip
-    """What the user should know of it. ``first``: with --tls-resume, how many handshakes must be full ones; ``held``: connections
-    of a soak, which objects may cost memory.
+    """Findings of TLS. ``first``: with --tls-resume, how many handshakes must be full; ``held``: connections of a soak, where
+    objects cost memory.
     """
     if part is msgspec.UNSET:
         return
@@ -83,7 +83,7 @@ def tls_findings(
         yield tls.tls_unverified()
     for spoken in part.spoken:
         suite = spoken.partition(" ")[2]
-        # Of TLS 1.3 all suites have both.
+        # All suites of TLS 1.3 have both.
         if not suite.startswith(("TLS_", "ECDHE", "DHE")):
             yield tls.tls_weak("forward secrecy", spoken)
         if not suite.startswith("TLS_") and not any(mode in suite for mode in ("GCM", "CCM", "CHACHA20")):
@@ -94,26 +94,26 @@ def tls_findings(
         yield tls.tls_weak("key", f"{kind} {bits}")
     if certificate.get("signature") in _BROKEN:
         yield tls.tls_weak("signature", certificate["signature"])
-    # Renewal is due when a third of its time is left (letsencrypt.org/docs/integration-guide): 30 days of the usual 90.
+    # Renewal is due when a third of the lifetime is left (letsencrypt.org/docs/integration-guide): 30 days of the usual 90.
     due_days = min(30.0, certificate.get("lasts_days", math.inf) / 3)
     if certificate and certificate["days_left"] <= due_days:
         yield tls.tls_certificate_ends(certificate["subject"], certificate["ends"], certificate["days_left"])
-    # A server may show another one after a reload.
+    # After a reload a server may show another certificate.
     for ends in part.certificates.keys() - {certificate.get("ends")}:
-        with contextlib.suppress(ValueError, TypeError):  # a file may say anything
+        with contextlib.suppress(ValueError, TypeError):  # a file may contain anything
             days_left = (datetime.fromisoformat(ends) - datetime.fromisoformat(started)) / timedelta(days=1)
             if days_left <= due_days:
                 yield tls.tls_certificate_ends("another one, shown in the run", ends, days_left)
     if first is not None and not part.resumed and part.full > first:
         yield tls.tls_not_resumed(part.full)
-    # Of TLS 1.3 an object waits for a session, where one was asked for.
+    # With TLS 1.3 and --tls-resume an object only waits for a session.
     if held and part.objects and not all(spoken.startswith("TLSv1.3 ") for spoken in part.spoken):
         yield tls.tls_objects(part.objects, held)
 
 
 class StreamsPart(msgspec.Struct):
-    """Of HTTP/2: how many each connection holds; all that were opened; those lost on connections that lived, and the ``reasons``;
-    those open at the hold's end.
+    """HTTP/2 streams: how many each connection holds; all that were opened; those lost on connections that stayed open, and the
+    ``reasons``; those open at the hold's end.
     """
 
     per_connection: int
@@ -124,9 +124,9 @@ class StreamsPart(msgspec.Struct):
 
 
 class ProtocolPart(msgspec.Struct):
-    """``handshake_ms``: from the first words to the peer's leave. ``refused``: handshakes by reason. ``broken``: connections that
-    broke the protocol, by how. ``goodbyes``: those that the peer took leave of, by its code ("0": none). ``messages`` came
-    unasked, ``message_bytes`` of them without framing.
+    """``handshake_ms``: from the first bytes to the peer's acceptance. ``refused``: handshakes by reason. ``broken``: connections
+    that ended because the server broke the protocol, by how. ``goodbyes``: those that it closed with notice, by code ("0": none).
+    ``messages`` were no answers, with ``message_bytes`` without framing.
     """
 
     name: str
@@ -137,25 +137,25 @@ class ProtocolPart(msgspec.Struct):
     messages: int
     message_bytes: int
     streams: StreamsPart | msgspec.UnsetType = msgspec.UNSET
-    #: Of HTTP/2, where it was asked for: connections whose requests used the server's dynamic table.
+    #: For HTTP/2 with --h2-table: connections whose requests used the server's dynamic table.
     tables: int | msgspec.UnsetType = msgspec.UNSET
-    #: Of WebSocket, where it was offered: permessage-deflate as it was granted -> on how many connections.
+    #: For WebSocket with --ws-deflate: permessage-deflate as negotiated -> connections.
     deflate: dict[str, int] | msgspec.UnsetType = msgspec.UNSET
-    #: Where any answer is right: how the first of each worker began.
+    #: If any answer is accepted: how the first answer of each worker began.
     first_answers: dict[str, int] | msgspec.UnsetType = msgspec.UNSET
 
 
 def protocol_of(run: Run, totals: Totals) -> ProtocolPart | msgspec.UnsetType:
-    """Unset of HTTP, which shakes no hands."""
+    """The protocol part of a report; unset for HTTP, which has no handshake."""
     counts = totals.whole.protocol
     if counts is None or run.plan.protocol == "http":
         return msgspec.UNSET
     goodbyes = {str(code): count for code, count in sorted(counts.goodbyes.items())}
-    said = (counts.refused, counts.broken, goodbyes, counts.messages, counts.message_bytes)
+    recorded = (counts.refused, counts.broken, goodbyes, counts.messages, counts.message_bytes)
     took, first = Quantiles.of(counts.handshake_us), counts.first_answers or msgspec.UNSET
     deflate = counts.deflate if run.plan.ws_deflate else msgspec.UNSET
     tables = counts.tables if run.plan.h2_table else msgspec.UNSET
-    return ProtocolPart(run.plan.protocol, took, *said, _streams(run, counts), tables, deflate, first)
+    return ProtocolPart(run.plan.protocol, took, *recorded, _streams(run, counts), tables, deflate, first)
 
 
 def _streams(run: Run, counts: ProtocolCounts) -> StreamsPart | msgspec.UnsetType:

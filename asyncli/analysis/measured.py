@@ -1,4 +1,4 @@
-"""Every number of one run that ``compare`` uses: its estimate with an interval, or why there is none."""
+"""The numbers of a run that ``compare`` uses: each an estimate with an interval, or the reason for none."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from asyncli.core.histogram import Histogram, summed
 from asyncli.findings.comparison import DIRECTIVE, compare_burst
 from asyncli.metrics import SERVER_CPU_S
 from asyncli.plan import Plan
+from asyncli.protocol_table import PROTOCOLS
 from asyncli.records import Environment, Finding
 from asyncli.run import Run, Ticks
-from asyncli.spoken import PROTOCOLS
 from asyncli.units import format_duration
 
 _NONE = Histogram()
 _QUANTILES = {"p50": 0.5, "p99": 0.99, "p999": 0.999}
 HOST = ("host", "machine", "cpu_model", "cpus", "memory_bytes", "kernel")
 OURS = ("asyncli",)
-# Constant limits; the others are readings of the moment.
+# Constant limits; other limits are momentary readings.
 _LIMITS = ("nofile_hard", "nproc", "file_max", "conntrack_max", "cgroup_memory_limit", "cpu_quota", "superuser")
 
-#: A number, or why there is none.
-Said = Estimate | Rate | str
+#: A number, or the reason for none.
+Measured = Estimate | Rate | str
 
 
 class MeasuredRun(msgspec.Struct):
-    """A run ready to be compared: its numbers by key of a row, and what the reader should know."""
+    """A run to compare: its numbers by key of a row, its facts and findings."""
 
     name: str
     path: str
@@ -45,18 +45,18 @@ class MeasuredRun(msgspec.Struct):
     verdict: Verdict
     why: str
     complete: bool
-    #: Why its numbers are the generator's; "" if they are not.
+    #: Why its numbers describe the generator; "" if they do not.
     spoiled: str
     held: int
     hold_s: float
     #: Flat facts: plan keys, ``server.label``, ``kernel``...
     facts: dict[str, Any]
-    said: dict[str, Said]
+    numbers: dict[str, Measured]
     #: How late asyncli sent heartbeats in the hold, by quantile ("p99").
     late_ms: dict[str, float]
-    #: By key of a row of the server's memory: its kind ("PSS").
+    #: The kind of the server's memory ("PSS"), by key of a row.
     kinds: dict[str, str]
-    #: Keys of rows that are differences of two levels, first use included.
+    #: Keys of rows that are differences of two levels, which include first use.
     levels: frozenset[str]
     #: The server was used before the run, so the cost of a connection in it is too low.
     reused: bool
@@ -64,41 +64,41 @@ class MeasuredRun(msgspec.Struct):
 
 
 def measure(name: str, path: str, run: Run) -> MeasuredRun:
-    """All numbers of ``run``, which is called ``name`` ("A") and kept in ``path``."""
-    # The verdict needs no latencies, and a night of histograms is slow to add up.
+    """All numbers of ``run``, which has the name ``name`` ("A") and the file ``path``."""
+    # The verdict needs no latencies, and the histograms of a night are slow to add.
     quick = [(t_s, msgspec.structs.replace(tick, latency_us=_NONE, connect_us=_NONE)) for t_s, tick in run.ticks]
     totals = fold(msgspec.structs.replace(run, ticks=quick))
     measured = run.outside_gaps
     saturated = is_saturated(saturation(run, totals))
     judgement = judge(run.plan, totals, saturated=saturated, complete=run.complete, findings=run.findings)
-    # An incomplete run is invalid by that alone: judge it as if complete.
+    # An incomplete run is invalid; judge its numbers as if it were complete.
     at_end = judge(run.plan, totals, saturated=saturated, complete=True, findings=run.findings)
     hold = measured.hold
     hold_s = hold.length_s if hold is not None else 0.0
-    said: dict[str, Said] = {}
+    numbers: dict[str, Measured] = {}
     found = costs(run)
-    levels = _costs(said, found)
-    _memory(said, run)
-    _cpu(said, run)
+    levels = _costs(numbers, found)
+    _memory(numbers, run)
+    _cpu(numbers, run)
     latency = by_stretch(hold, "latency_us")
-    said |= {f"latency.{name}": quantile(latency, q) for name, q in _QUANTILES.items()}
+    numbers |= {f"latency.{name}": quantile(latency, q) for name, q in _QUANTILES.items()}
     lateness = by_stretch(hold, "lateness_us")
-    said["lateness.p99"] = quantile(lateness, _QUANTILES["p99"])
+    numbers["lateness.p99"] = quantile(lateness, _QUANTILES["p99"])
     late = summed([tick.lateness_us for _, tick in hold.ticks] if hold is not None else [])
     late_ms = {name: value / 1e3 for name, q in _QUANTILES.items() if (value := late.quantile(q)) is not None}
-    _losses(said, totals, measured)
-    _drift(said, run)
+    _losses(numbers, totals, measured)
+    _drift(numbers, run)
     return MeasuredRun(
         name=name, path=path, id=run.id, started=run.started, verdict=judgement.verdict, why=judgement.why,
         complete=run.complete, spoiled=at_end.why if at_end.verdict == "invalid" else "", held=totals.held, hold_s=hold_s,
-        facts=facts(run.plan, run.environment), said=said, late_ms=late_ms,
+        facts=facts(run.plan, run.environment), numbers=numbers, late_ms=late_ms,
         kinds=_kinds(run), levels=levels, reused=any(one.code == "cost_reused" for one in found.findings),
         findings=[*other_sockets(run), *_bursts(name, measured.ticks)],
     )  # fmt: skip
 
 
-def _costs(said: dict[str, Said], found: Costs) -> frozenset[str]:
-    """Add the costs; return the keys of rows that are differences of two levels."""
+def _costs(numbers: dict[str, Measured], found: Costs) -> frozenset[str]:
+    """Add the costs to ``numbers``; return the keys of rows that are differences of two levels."""
 
     def why(name: str) -> str:
         return found.unknown.get(name, "no slope is known")
@@ -106,18 +106,18 @@ def _costs(said: dict[str, Said], found: Costs) -> frozenset[str]:
     for name in ("server_user", "kernel", "generator_user", "host_total", "residual"):
         cost = getattr(found, name)
         if cost is None:
-            said[f"cost.{name}"] = why(name)
+            numbers[f"cost.{name}"] = why(name)
             continue
         low, high = cost.ci95
-        said[f"cost.{name}"] = Estimate(cost.bytes_per_connection, low, high, max(1, cost.points - 2))
+        numbers[f"cost.{name}"] = Estimate(cost.bytes_per_connection, low, high, max(1, cost.points - 2))
     server, line = found.server_user, found.fits.get("server_user")
     if server is None:
-        said["fixed.server_user"] = why("server_user")
+        numbers["fixed.server_user"] = why("server_user")
     elif line is None:
-        said["fixed.server_user"] = "no interval of the fixed part is known"
+        numbers["fixed.server_user"] = "no interval of the fixed part is known"
     else:
         low, high = line.band(0.0)
-        said["fixed.server_user"] = Estimate(server.fixed_bytes, low, high, max(1, server.points - 2))
+        numbers["fixed.server_user"] = Estimate(server.fixed_bytes, low, high, max(1, server.points - 2))
     levels = {f"cost.{name}" for name, fit in found.fits.items() if fit.cost.of_levels}
     levels |= {"fixed.server_user"} if "cost.server_user" in levels else set()
     return frozenset(levels)
@@ -125,49 +125,49 @@ def _costs(said: dict[str, Said], found: Costs) -> frozenset[str]:
 
 def _kinds(run: Run) -> dict[str, str]:
     """The kind of the server's memory in each row: PSS, RSS and USS are not comparable."""
-    # The residual depends on the server's memory if that is on the sampled host.
+    # The residual depends on the server's memory if the server is on the sampled host.
     keys = ["cost.server_user", "fixed.server_user", "memory.server_hold_end", *(["cost.residual"] if run.sides.server else [])]
     source = source_of(run, "server_user").removeprefix("server.").removesuffix("_bytes")
     return dict.fromkeys(keys, server_memory(run)[1]) | {"drift.server_user": source.replace("_", " + ").upper()}
 
 
-def _memory(said: dict[str, Said], run: Run) -> None:
+def _memory(numbers: dict[str, Measured], run: Run) -> None:
     memory, _ = server_memory(run)
     hold = run.hold
     key = "memory.server_hold_end"
     if hold is None:
-        said[key] = "the run did not reach its hold"
+        numbers[key] = "the run did not reach its hold"
         return
     in_hold = memory.between(hold.start_s, hold.end_s)
     level = in_hold.between(hold.end_s - MINUTE_S, hold.end_s).values
-    # Servers of many processes are read less often.
+    # Servers with many processes are read less often.
     level = level if len(level) >= FEWEST else in_hold.values[-FEWEST:]
     if not memory.values:
-        said[key] = "the memory of the server's processes was not read"
+        numbers[key] = "the memory of the server's processes was not read"
     elif len(level) < FEWEST:
-        said[key] = f"{len(level)} of {FEWEST} readings of the server's memory in the hold"
+        numbers[key] = f"{len(level)} of {FEWEST} readings of the server's memory in the hold"
     else:
-        said[key] = mean(level)
+        numbers[key] = mean(level)
 
 
-def _cpu(said: dict[str, Said], run: Run) -> None:
-    """The server's CPU per request in the hold, and per connection in the ramp (heartbeats included)."""
+def _cpu(numbers: dict[str, Measured], run: Run) -> None:
+    """Add the server's CPU per request in the hold, and per connection in the ramp (heartbeats included)."""
     ramp, hold = run.phase("ramp"), run.phase("hold")
     for key, part, end_s, counted, name in (
         ("cpu.per_request", hold, run.stop_s, "answered", "hold"),
         ("cpu.per_connection", ramp, hold.start_s if hold is not None else run.stop_s, "opened", "ramp"),
     ):
         if part is None:
-            said[key] = f"the run did not reach its {name}"
+            numbers[key] = f"the run did not reach its {name}"
         else:
-            said[key] = _per(run, part.start_s, end_s, counted, name)
+            numbers[key] = _per(run, part.start_s, end_s, counted, name)
 
 
-def _per(run: Run, start_s: float, end_s: float, counted: str, name: str) -> Said:
-    """Microseconds of the server's CPU per ``counted`` thing: the ratio of the sums.
+def _per(run: Run, start_s: float, end_s: float, counted: str, name: str) -> Measured:
+    """Microseconds of the server's CPU per ``counted`` event: the ratio of the sums.
 
-    Its error is the spread of stretches about their own trend: in the ramp heartbeats of held connections make each stretch
-    costlier than the one before, which is no noise.
+    Its error is the spread of stretches about their trend: in the ramp heartbeats of held connections make each stretch more
+    expensive than the one before, which is no noise.
     """
     import numpy as np
     from scipy.special import stdtrit
@@ -175,7 +175,7 @@ def _per(run: Run, start_s: float, end_s: float, counted: str, name: str) -> Sai
     cpu = run.series(SERVER_CPU_S).between(start_s, end_s)
     if not len(cpu):
         return "the CPU time of the server's processes was not read"
-    # Both ends must be readings. CPU time has a resolution of 10 ms, samples and ticks come once a second.
+    # Start and end at readings. CPU time has a resolution of 10 ms, samples and ticks come once a second.
     start_s, end_s = cpu.t_s[0], cpu.t_s[-1]
     ticks = [(t_s, getattr(tick, counted)) for t_s, tick in run.ticks_between(start_s, end_s)]
     k = count_stretches(end_s - start_s, least_s=2.0)
@@ -200,14 +200,14 @@ def _per(run: Run, start_s: float, end_s: float, counted: str, name: str) -> Sai
     return Estimate(ratio * 1e6, (ratio - half) * 1e6, (ratio + half) * 1e6, k - 2)
 
 
-def _losses(said: dict[str, Said], totals: Totals, run: Run) -> None:
+def _losses(numbers: dict[str, Measured], totals: Totals, run: Run) -> None:
     whole = totals.whole
     hours = connection_hours(run) / 1e3
     for key, count in (("lost", whole.lost), ("reopened", whole.reopened)):
-        said[key] = Rate(count, hours) if hours > 0 else "no connection was held for a whole second"
+        numbers[key] = Rate(count, hours) if hours > 0 else "no connection was held for a whole second"
     failed = sum(whole.failures.values())
     attempts = (whole.opened + failed) / 1e3
-    said["failed"] = Rate(failed, attempts) if attempts > 0 else "nothing was attempted"
+    numbers["failed"] = Rate(failed, attempts) if attempts > 0 else "nothing was attempted"
 
 
 def connection_hours(run: Run) -> float:
@@ -216,26 +216,26 @@ def connection_hours(run: Run) -> float:
     for t_s, tick in run.ticks:
         if t_s > run.stop_s + 0.5:
             break
-        # A longer step is an interruption.
+        # A longer step is a gap.
         seconds += tick.held * (min(t_s - before, MINUTE_S) if before is not None else 1.0)
         before = t_s
     return seconds / 3600
 
 
-def _drift(said: dict[str, Said], run: Run) -> None:
+def _drift(numbers: dict[str, Measured], run: Run) -> None:
     found, _ = drifts(run)
     for name in ("server_user", "kernel", "host_total"):
         one = found.get(name)
         if one is None:
-            said[f"drift.{name}"] = "it was not sampled in the hold"
+            numbers[f"drift.{name}"] = "it was not sampled in the hold"
         elif one.bytes_per_hour is None or one.ci95 is None or one.verdict == "too_short":
-            said[f"drift.{name}"] = "hold too short to tell growth"
+            numbers[f"drift.{name}"] = "hold too short to tell growth"
         else:
-            said[f"drift.{name}"] = Estimate(one.bytes_per_hour, *one.ci95)
+            numbers[f"drift.{name}"] = Estimate(one.bytes_per_hour, *one.ci95)
 
 
 def _bursts(name: str, ticks: Ticks) -> list[Finding]:
-    """Rates count each loss as one event, which is wrong if one second has most of them."""
+    """A finding if one second has most losses: rates count each loss as an independent event."""
     lost = [(tick.lost, t_s) for t_s, tick in ticks if tick.deaths]
     total = sum(count for count, _ in lost)
     most, at_s = max(lost, default=(0, 0.0))
@@ -252,7 +252,7 @@ def facts(plan: Plan, environment: Environment) -> dict[str, Any]:
     found["protocol"] = PROTOCOLS[plan.protocol].title
     found |= {f"plan.{key}": value for key, value in msgspec.to_builtins(plan).items() if key not in ("batch", "interval_s")}
     if plan.hold_until is not None:
-        # Its length by the wall clock varies by seconds.
+        # Its length varies by seconds.
         del found["plan.hold_s"]
     found["plan.ramp"] = f"{plan.batch}/{format_duration(plan.interval_s).replace(' ', '')}"
     found |= {key: environment.get(key) for key in (*HOST, *OURS, "python", "local", "workers", "sources")}

@@ -1,4 +1,4 @@
-"""Whether the client's and the server's counts agree; if not, since when and by how much."""
+"""Whether the counts of client and server agree; if not, since when and by how much."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from asyncli.findings.counts import Apart, Beyond, Since, Unknown
 from asyncli.records import Finding
 from asyncli.run import Run
 
-# A status page that is older than this at the drain, or than two of its usual intervals, does not count.
+# A status page that is older than this (s) at the drain, and than two of its usual intervals, is ignored.
 _STALE_S = 3.0
 
 
 class _AtEnd(msgspec.Struct, frozen=True):
-    """Two counts at the last page; in-flight work allows the second to be between ``least`` and ``most`` off."""
+    """Two counts at the last page. Work in flight allows second less first to be from ``least`` to ``most``."""
 
     pair: Pair
     first: int
@@ -41,9 +41,9 @@ class _AtEnd(msgspec.Struct, frozen=True):
 
 
 class Reconciliation(msgspec.Struct):
-    """The counts side by side; None where unknown."""
+    """The counts of client and server; None where unknown."""
 
-    #: Open at the client at the hold's end, unanswered ones included, since the server may count them.
+    #: Open at the client at the hold's end; unanswered ones included, since the server may count them.
     client_held: int | None = None
     #: Active connections of the server, less our poller's, at the hold's end.
     server_active: int | None = None
@@ -51,12 +51,12 @@ class Reconciliation(msgspec.Struct):
     handled_delta: int | None = None
     requests_delta: int | None = None
     agrees: bool | None = None
-    #: Where counts diverged, also if they agreed again later.
+    #: Periods in which counts diverged, also if they agreed again later.
     divergences: list[Divergence] = msgspec.field(default_factory=list)
 
 
 def reconcile(run: Run, totals: Totals, diagnoses: Sequence[Diagnosis] = ()) -> tuple[Reconciliation, list[Finding]]:
-    """The counts, and a finding for each pair that disagrees or did for a while, or for why nothing is known.
+    """The counts, and a finding for each pair that disagrees or did for a while, or of why the counts are unknown.
 
     Deltas are from the first page to the last of the run: in the residue nothing is in flight. ``diagnoses``: of lost
     connections, which the server may still count.
@@ -74,24 +74,24 @@ def reconcile(run: Run, totals: Totals, diagnoses: Sequence[Diagnosis] = ()) -> 
         return result, [counts.reconciliation_unknown("nothing_connected")]
     result.divergences = client.behind_asked(start, stop)
     if not len(pages) or pages.t_s[0] > start:
-        return result, [counts.reconciliation_unknown("no_page"), *_parted(result.divergences, context)]
+        return result, [counts.reconciliation_unknown("no_page"), *_divergence_findings(result.divergences, context)]
     if not math.isnan(pages.active[0]):
         context.already = round(float(pages.active[0]))
     every = compared(client, pages, start, stop)
     result.divergences += [one for pair in every for one in pair.divergences()]
     result.divergences.sort(key=lambda one: one.from_s)
     # A later page may be of the drain.
-    recent = (pages.told_s <= stop) & (pages.t_s >= max(start, stop - max(_STALE_S, 2 * pages.step_s)))
+    recent = (pages.answered_s <= stop) & (pages.t_s >= max(start, stop - max(_STALE_S, 2 * pages.step_s)))
     active = float(pages.active[recent][-1]) if recent.any() else None
-    anew = [counts.counters_restarted(pages.restarted_s, pages.counter, *pages.around[0])] if pages.restarts else []
+    restarts = [counts.counters_restarted(pages.restarted_s, pages.counter, *pages.around[0])] if pages.restarts else []
     if active is not None or pages.t_s[-1] >= stop:
         result.accepts_delta, result.handled_delta, result.requests_delta = (
-            _told(column[-1]) for column in (pages.accepts, pages.handled, pages.requests)
+            _int_or_none(column[-1]) for column in (pages.accepts, pages.handled, pages.requests)
         )
-    if not pages.told or active is None:
-        why: Unknown = "page_silent" if pages.told else "page_tells_nothing"
-        return result, [counts.reconciliation_unknown(why), *anew, *_parted(result.divergences, context)]
-    result.server_active = _told(active)
+    if not pages.comparable or active is None:
+        why: Unknown = "page_silent" if pages.comparable else "page_tells_nothing"
+        return result, [counts.reconciliation_unknown(why), *restarts, *_divergence_findings(result.divergences, context)]
+    result.server_active = _int_or_none(active)
     at_end = [found for one in every if (found := _at_end(one, client, totals, active, stop)) is not None]
     context.others = any(one.pair == "accepts" and one.by > one.most for one in at_end)
     since: dict[str, Since] = {
@@ -102,21 +102,21 @@ def reconcile(run: Run, totals: Totals, diagnoses: Sequence[Diagnosis] = ()) -> 
     ended = all(one is not None and one.end_s is not None for one in (run.phase("hold"), run.phase("drain")))
     return result, [
         *disagreements,
-        *_in_flight_then(at_end, context, anew=bool(pages.restarts), ended=ended),
-        *anew,
-        *_parted(result.divergences, context),
+        *_agreement_findings(at_end, context, restarted=bool(pages.restarts), ended=ended),
+        *restarts,
+        *_divergence_findings(result.divergences, context),
     ]
 
 
-def _told(count: float) -> int | None:
+def _int_or_none(count: float) -> int | None:
     return None if math.isnan(count) else round(float(count))
 
 
 def _at_end(pair: CountPair, client: Client, totals: Totals, active: float, stop: float) -> _AtEnd | None:
-    """The pair at the last page; None where a count is unknown."""
+    """The pair at the last page; None if a count is unknown."""
     first, second, least, most = (float(one[-1]) for one in (pair.first, pair.second, pair.least, pair.most))
     if pair.pair == "held":
-        # Opens and losses near the drain may be before or after the page.
+        # Opens and losses near the drain may come before or after the page.
         churn = sum(float(client.within(name, stop - 2.0, stop + 1.0)) for name in ("opened", "lost"))
         first, second, least, most = totals.open, active, min(least, -churn), max(most, churn)
     if math.isnan(first) or math.isnan(second):
@@ -147,29 +147,29 @@ class _Context(msgspec.Struct):
     failed: int
     #: Servers behind the URLs, by host and port.
     addresses: int
-    #: The server accepted more than we can have opened.
+    #: Other clients use the server: it accepted more than we can have opened.
     others: bool = False
-    #: Never answered: the handshake's last packet may have been lost.
+    #: Connections that were never answered: the last packet of the handshake may have been lost.
     silent: int = 0
-    #: Lost with killed workers of the server; and the server's count before our first connect.
+    #: Connections lost with killed workers of the server; and the server's count before our first connect.
     killed: int = 0
     already: int = 0
 
     def stale(self, excess: int) -> tuple[int, int]:
         """Connections of killed workers and from before our first connect, if they explain ``excess``; else (0, 0)."""
-        # A few are our poller's, or came while a worker was replaced.
+        # A few are our poller's, or were opened while a worker was replaced.
         enough = max(FEWEST, round(WORTH_TELLING * excess))
         known = ((self.killed, 0), (0, self.already), (self.killed, self.already))
         return next((one for one in known if excess > 0 and any(one) and abs(sum(one) - excess) <= enough), (0, 0))
 
     def beyond(self, excess: int) -> Beyond:
-        """Why the server may count ``excess`` connections more than we hold."""
+        """Why the server counts ``excess`` connections more than we hold."""
         killed, before = self.stale(excess)
         return {"killed": killed, "before": before, "others": self.others, "lost": self.lost + self.failed > 0}
 
 
 def agreement(agrees: bool | None, findings: Sequence[Finding]) -> str:
-    """Whether the counts agree, in words; ``findings`` are the run's."""
+    """Whether the counts agree, as a sentence; ``findings`` are the run's."""
     if agrees and any(one.code == counts.reconcile_stale.code for one in findings):
         return "They agree except for connections of other runs or of a killed worker (see the findings)"
     if agrees and any(one.code == counts.reconcile_in_flight.code for one in findings):
@@ -177,8 +177,8 @@ def agreement(agrees: bool | None, findings: Sequence[Finding]) -> str:
     return {True: "They agree", False: "They disagree (see the findings)", None: "Whether they agree is unknown"}[agrees]
 
 
-def _in_flight_then(every: Sequence[_AtEnd], context: _Context, *, anew: bool, ended: bool) -> list[Finding]:
-    """The differences of pairs that agree. ``anew``: the server's counters restarted."""
+def _agreement_findings(every: Sequence[_AtEnd], context: _Context, *, restarted: bool, ended: bool) -> list[Finding]:
+    """Findings of the differences of pairs that agree. ``restarted``: the server's counters were."""
     apart: list[Apart] = []
     found = []
     for one in every:
@@ -190,23 +190,23 @@ def _in_flight_then(every: Sequence[_AtEnd], context: _Context, *, anew: bool, e
                 continue
             flight = abs(one.least if one.by < 0 else one.most)
             apart.append({"pair": one.pair, "by": one.by, "flight": flight, "before": context.already if beyond > 0 else 0})
-    return [*found, counts.reconcile_in_flight(apart, ended, anew)] if apart else found
+    return [*found, counts.reconcile_in_flight(apart, ended, restarted)] if apart else found
 
 
-def in_words(divergence: Divergence) -> str:
+def divergence_in_words(divergence: Divergence) -> str:
     one = divergence
-    return counts.parted_in_words(one.pair, one.from_s, one.to_s, one.most, one.at_s, one.closed)
+    return counts.divergence_sentence(one.pair, one.from_s, one.to_s, one.most, one.at_s, one.closed)
 
 
-def _parted(divergences: Sequence[Divergence], context: _Context) -> list[Finding]:
-    """A finding for each pair that diverged and agreed again, or fell behind what was asked: the widest time.
+def _divergence_findings(divergences: Sequence[Divergence], context: _Context) -> list[Finding]:
+    """A finding for each pair that diverged and agreed again, or fell behind what was asked: the largest divergence.
 
-    None for connections that were lost or failed: they have their own findings.
+    None for lost or failed connections, which have their own findings.
     """
     found = []
     for pair in _PAIRS:
-        told = context.lost + context.failed if pair == "asked" else -1
-        times = [one for one in divergences if one.pair == pair and (one.closed or (pair == "asked" and -one.most > told))]
+        reported = context.lost + context.failed if pair == "asked" else -1
+        times = [one for one in divergences if one.pair == pair and (one.closed or (pair == "asked" and -one.most > reported))]
         if times:
             one = max(times, key=lambda one: abs(one.most))
             beyond = context.beyond(one.most)

@@ -1,17 +1,16 @@
-"""A straight line through points in time whose noise wanders, with an interval that holds the truth as often as it says.
+"""A straight line through points in time with autocorrelated noise, and an interval with the stated coverage.
 
-What other programs, allocators and caches add to a memory reading is not fresh from second to second: it wanders. A ramp
-goes through N once, so slow wander looks like slope, and least squares with independent errors is sure of itself by a
-factor of several. How slow the wander is can be learnt from some forty points only roughly, and an interval must pay
-for that too. So the noise is taken as white noise plus wander (an Ornstein-Uhlenbeck process, which is AR(1) at even
-spacing and a random walk in the limit), the line is fitted by generalised least squares for each of a grid of
-correlation times and shares of white noise, and each fit counts by its restricted likelihood (Patterson and Thompson
-1971, Biometrika 58; Harville 1974, Biometrika 61: with flat priors for line and log scale that is the marginal
-likelihood, and the line given the grid's point has Student's t with m - 2 degrees of freedom). The interval is where 95 %
-of that mixture lies. bench/coverage.py counts how often it holds the truth.
+Other programs, allocators and caches add noise to memory readings that is not independent from second to second: it wanders. A
+ramp passes each N once, so slow wander looks like slope, and the interval of least squares with independent errors is several
+times too narrow. Some forty points show only roughly how slow the wander is, and the interval must include that uncertainty.
+So the noise is modelled as white noise plus wander (an Ornstein-Uhlenbeck process: AR(1) at even spacing, a random walk in the
+limit). The line is fitted by generalised least squares for each of a grid of correlation times and shares of white noise, and
+each fit is weighted by its restricted likelihood (Patterson and Thompson 1971, Biometrika 58; Harville 1974, Biometrika 61: with
+flat priors for line and log scale that is the marginal likelihood, and at each point of the grid the line has Student's t with
+m - 2 degrees of freedom). The interval contains 95 % of that mixture. bench/coverage.py counts how often it contains the truth.
 
-The baseline may be off the line: first use (buffers, code pages) is in every other point. It is a fixed cost, and the fit learns
-from the points whether there was one.
+The baseline may be off the line, because all other points include first use (buffers, code pages). That is a fixed cost, and the
+fit decides by the points whether there was one.
 """
 
 from __future__ import annotations
@@ -25,27 +24,27 @@ import msgspec
 CONFIDENCE = 0.95
 # Two parameters, and one degree of freedom for the interval.
 FEWEST_POINTS = 3
-#: Correlation times of the wander as shares of the stretch that the points span: from well below the distance of twenty
-# points to one that is a random walk over the whole stretch.
+#: Correlation times of the wander as shares of the points' time span, from well below the distance of twenty points to the whole
+#: span; and a random walk over it.
 TIMES = (1 / 40, 1 / 20, 1 / 10, 1 / 5, 1 / 2, 1.0)
 WALK = 30.0
-#: Variance of the white noise by that of the wander's step from point to point.
+#: Variance of the white noise divided by that of the wander's step from point to point.
 WHITE = (0.0, 0.1, 0.3, 1.0, 3.0, 10.0)
-# Prior weights. Each kind of wander counts one, and there are 36 of them; white noise alone and each random walk count more,
-# for some forty points hardly tell a walk from its neighbours. Found by bench/coverage.py: with one each, 70 to 88 of 100
-# intervals held the truth under a random walk; so, 82 to 91, while the intervals of white noise are a fifth wider.
+# Prior weights. Each of the 36 kinds of wander has weight one; white noise alone and each random walk have more, because some
+# forty points hardly distinguish a walk from its neighbours. By bench/coverage.py: with one each, 70 to 88 of 100 intervals
+# contained the truth under a random walk; with these weights 82 to 91, and intervals under white noise are a fifth wider.
 _PRIOR_WHITE, _PRIOR_WALK = 12.0, 6.0
-# Variance of the step from the baseline to the first connections, in the same unit: none; several of the usual steps;
-# hundreds of them, as measured of nginx (0.1 MB beside a noise of some kB) and of asyncli (5 MB beside 30 kB).
+# Variance of the step from the baseline to the first connections, in the same unit: none; several usual steps; hundreds of
+# them, as measured with nginx (0.1 MB beside noise of some kB) and asyncli (5 MB beside 30 kB).
 _FIRST_USE = (0.0, 1e2, 1e5)
-#: Residuals below this share of the points' range are rounding: the points lie on the line.
+#: Residuals below this share of the points' range are rounding errors: the points are on the line.
 ROUNDING = 1e-12
 
 
 class Point(msgspec.Struct, frozen=True):
-    """The middle of a stretch of samples: when (s), at how many connections, the metric; of how many, over how long (s).
+    """The medians of a bin of samples: instant (s), connections, metric; the number of samples and their time span (s).
 
-    ``baseline``: before the first connection, and so without first use.
+    ``baseline``: from before the first connection, so without first use.
     """
 
     t_s: float
@@ -57,7 +56,7 @@ class Point(msgspec.Struct, frozen=True):
 
 
 class Part(msgspec.Struct, frozen=True):
-    """The line under one kind of noise: its weight, and the coefficients' means and covariances."""
+    """The line under one kind of noise: its weight, and the means and covariances of its coefficients."""
 
     weight: float
     intercept: float
@@ -68,10 +67,10 @@ class Part(msgspec.Struct, frozen=True):
 
 
 class FittedLine(msgspec.Struct):
-    """``intercept + slope * n``; ``half`` of the slope's 95 % interval lies on either side of it.
+    """``intercept + slope * n``; ``half`` is half the width of the slope's 95 % interval.
 
-    ``apart``: the baseline does not belong to the line, which is that of the others alone.
-    ``r2``: the share of the variance of the line's points that it explains; None where they do not vary.
+    ``apart``: the baseline is excluded from the line. ``r2``: the share of the variance of its points that the line explains;
+    None if they do not vary.
     """
 
     slope: float
@@ -97,7 +96,7 @@ def regress(points: Sequence[Point]) -> FittedLine | None:
     m = len(points)
     if m < FEWEST_POINTS or not all(math.isfinite(one.t_s + one.n + one.value) for one in points):
         return None
-    # The baseline goes last: whether it belongs to the line is decided below.
+    # The baseline is last: below it is decided whether it belongs to the line.
     points = sorted(points, key=lambda one: one.baseline)
     n = np.array([one.n for one in points])
     value = np.array([one.value for one in points])
@@ -120,7 +119,7 @@ def regress(points: Sequence[Point]) -> FittedLine | None:
     try:
         root = np.linalg.cholesky(noises)
     except np.linalg.LinAlgError:
-        # Stretches that overlap (N that fell and rose again) have no such covariance; instants always have one.
+        # Bins that overlap in time (N fell and rose again) have no such covariance; instants always have one.
         noises, log_prior = _noises(when, of, np.zeros(m))
         root = np.linalg.cholesky(noises)
     whitened = np.linalg.solve(root, np.broadcast_to(np.column_stack([design, y]), (len(noises), m, 3)))
@@ -154,7 +153,7 @@ def regress(points: Sequence[Point]) -> FittedLine | None:
     ]
     slope, intercept = (float(one) for one in np.array([means[:, 1], means[:, 0]]) @ weight)
     half = _half_width(slope, [(part.weight, part.slope, part.var_slope) for part in parts], m - 2)
-    # The first kinds of noise are those without a step to the first connections.
+    # The first kinds of noise are without a step to the first connections.
     apart = float(weight[:together].sum()) < 1 - CONFIDENCE
     on_it = points[:-1] if apart else points
     found = FittedLine(slope, intercept, half, _explained(on_it, slope, intercept), m - 2, parts, apart)
@@ -178,11 +177,11 @@ def _explained(points: Sequence[Point], slope: float, intercept: float) -> float
 
 
 def _noises(t_s: Any, samples: Any, span_s: Any) -> tuple[Any, Any]:
-    """Covariance matrices (kind of noise, point, point) of the grid, each up to a factor of its own, and their log priors.
+    """Covariance matrices (kind of noise, point, point) of the grid, each up to a factor, and their log priors.
 
-    Each point is taken for the mean of its stretch: of an Ornstein-Uhlenbeck process of correlation time T, means over
-    stretches of length a and b with a gap g between them covary by G(a/T) G(b/T) exp(-g/T), G(x) = (1 - exp(-x)) / x, and
-    the mean over a has the variance 2 (1 - G(a/T)) / (a/T). That matters where the baseline is short and the bins are long.
+    Each point is treated as the mean of its time span. For an Ornstein-Uhlenbeck process of correlation time T, the means over
+    spans a and b with a gap g between them have the covariance G(a/T) G(b/T) exp(-g/T), G(x) = (1 - exp(-x)) / x, and the mean
+    over a has the variance 2 (1 - G(a/T)) / (a/T). That matters if the baseline is short and the bins are long.
     """
     import numpy as np
 
@@ -190,10 +189,10 @@ def _noises(t_s: Any, samples: Any, span_s: Any) -> tuple[Any, Any]:
     apart = np.abs(t_s[:, None] - t_s[None, :])
     whole = float(apart.max()) or 1.0
     gap = np.maximum(0.0, apart - (span_s[:, None] + span_s[None, :]) / 2)
-    # The white part of a median averages out, wander does not.
+    # White noise averages out in a median, wander does not.
     white = np.diag(float(np.median(samples)) / samples)
     found, prior = [white], [_PRIOR_WHITE]
-    # The wander's step over the usual distance of points has variance one, so that white noise means the same beside each.
+    # The wander's step over the usual distance of points has variance one, so that a share of white noise means the same for all.
     step = whole / max(1, m - 1)
     for share in (*TIMES, WALK):
         time = share * whole
@@ -212,7 +211,7 @@ def _variance_at(part: Part, n: float) -> float:
 
 
 def _half_width(middle: float, parts: Sequence[tuple[float, float, float]], freedom: int) -> float:
-    """The distance from ``middle`` within which 95 % of the mixture of (weight, mean, variance) lies."""
+    """The distance from ``middle`` that contains 95 % of the mixture of (weight, mean, variance)."""
     import numpy as np
     from scipy.special import stdtr
 

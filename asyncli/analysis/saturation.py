@@ -1,4 +1,4 @@
-"""Whether the generator was the limit: then the numbers are its own, and the run is invalid."""
+"""Whether the generator was the limit: then the numbers describe it, and the run is invalid."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from asyncli.run import Run
 
 # Five steps of the 10 ms grid: the ramp is no longer the planned one.
 MOST_RAMP_LATENESS_S = 0.05
-# In a ramp of a second one hiccup is more than 1 % of the batches: lateness for less time in all does not count.
+# In a ramp of one second a single delay is more than 1 % of the batches: a shorter total lateness is ignored.
 LATE_FOR_S = 0.25
 # Heartbeats of a connection are at least a second apart; a quarter of that shifts idle times.
 MOST_BEAT_LATENESS_S = 0.25
-# A stop of a second loses a whole tick, and its latencies are the generator's.
+# A stop of a second spoils a whole tick: its latencies are the generator's.
 LONGEST_TURN_S = 1.0
 # Above this a core has no slack for bursts.
 MOST_CPU_SHARE = NEARLY_ALL
 # Workers keep at most 256 connects pending; at half of that the ramp waits for the server.
 PENDING_HOLDS_BACK = 128
-# CPU time and ticks are off by a part of a second: over less time, shares and rates are too rough.
+# CPU time and ticks are inexact by a part of a second: over less time, shares and rates are too rough.
 _SHORTEST_SPAN_S = 4.0
 
 _BUSY: tuple[PhaseName, ...] = ("ramp", "hold")
@@ -32,9 +32,9 @@ _BUSY: tuple[PhaseName, ...] = ("ramp", "hold")
 def saturation(run: Run, totals: Totals) -> list[Finding]:
     """A finding for each bound that was crossed; empty if the generator was not the limit.
 
-    Only a warning (:func:`is_saturated` ignores it): a ramp that was late while connects were pending, because the server
-    accepted slowly or handshakes of TLS queued, and a short stop in a run that was otherwise on time. Whether asyncli was the
-    limit of those handshakes is told by its CPU time, also where both ends share a host.
+    Only a warning, which :func:`is_saturated` ignores: a ramp that was late while connects were pending (the server accepted
+    slowly, or TLS handshakes queued), and a short stop in a run that was otherwise on time. asyncli's CPU time shows whether it
+    was the limit of those handshakes, also if both ends share a host.
     """
     run = run.outside_gaps
     found = [_ramp(run, totals)]
@@ -42,7 +42,7 @@ def saturation(run: Run, totals: Totals) -> list[Finding]:
     beat_s = _p99_s(driven.lateness_us)
     if beat_s > MOST_BEAT_LATENESS_S:
         found.append(generator.saturated_beats(beat_s, MOST_BEAT_LATENESS_S))
-    found.append(_still(run))
+    found.append(_stopped(run))
     found += [_cpu(run, totals, name) for name in _BUSY]
     return [finding for finding in found if finding is not None]
 
@@ -54,7 +54,7 @@ def is_saturated(findings: Sequence[Finding]) -> bool:
 def achieved_per_s(run: Run, totals: Totals) -> float | None:
     """Connections opened per second of the ramp, without rests on plateaus; None before any batch was due.
 
-    From whole seconds if there are enough; a shorter ramp is timed by its grid and its delay.
+    From whole seconds if there are enough; for a shorter ramp from its schedule and its delay.
     """
     plan, whole_seconds = run.plan, _rate_of_ticks(run.outside_gaps)
     ramp = totals.by_phase.get("ramp")
@@ -91,7 +91,7 @@ def _ramp(run: Run, totals: Totals) -> Finding | None:
     # Failed attempts open nothing; other findings report them.
     if late_s is None and (rate is None or rate >= NEARLY_ALL * plan.asked_per_s or ramp.failures):
         return None
-    # Batches that went out in time wait for somebody else.
+    # Batches that were sent in time wait for the server.
     if late_s is None or totals.pending_peak_per_worker >= PENDING_HOLDS_BACK:
         return generator.ramp_held_back(
             late_s, MOST_RAMP_LATENESS_S, rate, plan.asked_per_s, totals.pending_peak_per_worker, _waited_in(ramp)
@@ -100,28 +100,28 @@ def _ramp(run: Run, totals: Totals) -> Finding | None:
 
 
 def _waited_in(ramp: Tick) -> generator.PartOfConnect:
-    """The part of a connect that took longest; what is not over is not counted: the first part that nobody has behind it."""
+    """The part of a connect that took longest; the first part that no connection completed, if there is one."""
     times: dict[generator.PartOfConnect, float | None] = {"tcp": (ramp.tls.tcp_us if ramp.tls else ramp.connect_us).quantile(0.9)}
     if ramp.tls:
         times["tls"] = ramp.tls.handshake_us.quantile(0.9)
     if ramp.protocol:
         times["protocol"] = ramp.protocol.handshake_us.quantile(0.9)
-        # In the clear the whole connect is known and this part of it.
+        # Without TLS only the whole connect and the protocol's part are known.
         times["tcp"] = times["tcp"] if ramp.tls else (times["tcp"] or 0.0) / 2
     return max(times, key=lambda part: float("inf") if times[part] is None else times[part] or 0.0)
 
 
-def _still(run: Run) -> Finding | None:
-    """Workers that were stopped: the limit if for a relevant share of the time, or longer than the heartbeat timeout.
+def _stopped(run: Run) -> Finding | None:
+    """A finding of stopped workers: an error for a relevant share of the time, or longer than the heartbeat timeout.
 
-    A shorter stop flatters no server: latencies count from the instant at which a heartbeat was due.
+    A shorter stop does not hide latency, which counts from the instant at which a heartbeat was due.
     """
     busy = [one for one, name in zip(run.ticks, run.phases_of_ticks, strict=True) if name in _BUSY]
-    still = [(t_s, tick.longest_turn_s) for t_s, tick in busy if tick.longest_turn_s > LONGEST_TURN_S]
-    if not still:
+    stops = [(t_s, tick.longest_turn_s) for t_s, tick in busy if tick.longest_turn_s > LONGEST_TURN_S]
+    if not stops:
         return None
-    until_s, longest_s = max(still, key=lambda one: one[1])
-    share = sum(seconds for _, seconds in still) / len(busy)
+    until_s, longest_s = max(stops, key=lambda one: one[1])
+    share = sum(seconds for _, seconds in stops) / len(busy)
     if share > WORTH_TELLING or longest_s > run.plan.timeout_s:
         return generator.saturated_turn(longest_s, LONGEST_TURN_S)
     return generator.stood_still(longest_s, until_s, share, WORTH_TELLING)

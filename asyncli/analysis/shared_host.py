@@ -1,4 +1,4 @@
-"""Whether other programs used the host: its CPUs, and the kernel's memory for sockets."""
+"""Whether other programs used the host's CPUs or the kernel's memory for sockets."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from asyncli.records import Finding
 from asyncli.run import Run
 from asyncli.samples import Series
 
-#: A smaller share of all CPUs is not missing from what server and asyncli could do.
+#: A smaller share of all CPUs does not limit server and asyncli.
 MOST_OF_OTHERS = PART
 
 
-class _Used(NamedTuple):
-    """CPU seconds of asyncli's host over time, and who used them. Read once: a night has thousands of stretches."""
+class _HostCpu(NamedTuple):
+    """CPU seconds of asyncli's host over time, in all and by its users. Read once: a night has thousands of periods."""
 
     busy: Series
     #: None: it is on another host.
@@ -28,7 +28,7 @@ class _Used(NamedTuple):
     ours: tuple[Series, ...]
 
     def cores(self, start_s: float, stop_s: float) -> tuple[float, float] | None:
-        """Cores in use, and those of them that neither asyncli nor the server used; None where unknown."""
+        """Cores in use, and those used by neither asyncli nor the server; None where unknown."""
         busy = _cores(self.busy, start_s, stop_s)
         server = 0.0 if self.server is None else _cores(self.server, start_s, stop_s)
         if busy is None or server is None:
@@ -44,7 +44,7 @@ def _cores(used: Series, start_s: float, stop_s: float) -> float | None:
 
 
 def cpus_taken(run: Run) -> list[Finding]:
-    """A finding of the longest stretch in which all CPUs of asyncli's host were busy, a good part of them with other programs.
+    """A finding of the longest period in which all CPUs of asyncli's host were busy, many of them with other programs.
 
     Programs that used less before the first connect may be the server's backend.
     """
@@ -52,9 +52,9 @@ def cpus_taken(run: Run) -> list[Finding]:
     if cpus is None or not start < stop:
         return []
     server = run.series(SERVER_CPU_S) if run.place.local else None
-    used = _Used(run.series(run.of_ours(HOST_CPU_BUSY_S)), server, (run.series(GENERATOR_CPU_S), run.series(SESSION_CPU_S)))
+    used = _HostCpu(run.series(run.of_ours(HOST_CPU_BUSY_S)), server, (run.series(GENERATOR_CPU_S), run.series(SESSION_CPU_S)))
     taken: list[tuple[float, float]] = []
-    # Long enough for CPU time that is read each second or third, in steps of 10 ms; one that is cut short joins the last.
+    # Parts of 10 s or more: CPU time is read every second to third second, in steps of 10 ms.
     parts = max(1, int((stop - start) / 10.0))
     borders = [start + (stop - start) * part / parts for part in range(parts + 1)]
     for part in itertools.pairwise(borders):
@@ -71,8 +71,8 @@ def cpus_taken(run: Run) -> list[Finding]:
 
 
 def count_of_sockets(plan: Plan) -> str:
-    """The metric of the sockets of all programs. Of TCP sockstat's ``alloc``, which counts both families in every network
-    namespace, as the slabs do; of Unix sockets all of a namespace.
+    """The metric that counts the sockets of all programs. For TCP sockstat's ``alloc``: like the slabs it counts both families
+    in every network namespace. For Unix sockets all sockets of a namespace.
     """
     return KERNEL_TCP_ALLOC if plan.has_ports else KERNEL_SOCKETS
 
@@ -83,14 +83,14 @@ def counted_sockets(run: Run) -> Series:
 
 
 def sockets_beside(run: Run) -> tuple[int, int, int] | None:
-    """By how many sockets ours and others rose from the baseline to the hold's end, and how many of others came and went with
-    each connection, as a proxy's to its backend. None where other programs opened and closed few, or nobody counted.
+    """By how many sockets ours and others rose from the baseline to the hold's end, and how many of the others each connection
+    brought, as through a proxy. None if other programs opened and closed few, or the count is unknown.
     """
     allocated, start, stop = counted_sockets(run), run.first_connect_s, run.stop_s
     before, after = allocated.last(until_s=start), allocated.last(until_s=stop, since_s=max(start, stop - 10.0))
     if before is None or after is None or not math.isfinite(start):
         return None
-    # Of a connect that waits both ends may exist.
+    # Both ends of a pending connect may exist.
     pending = next((tick.connecting for t_s, tick in reversed(run.ticks) if t_s <= stop), 0)
     connections = round(run.held.last(until_s=stop) or 0.0)
     most = (connections + pending) * run.sides.ends
@@ -99,7 +99,7 @@ def sockets_beside(run: Run) -> tuple[int, int, int] | None:
     # Daemons open and close dozens; a share of 5 % changes no printed digit.
     if abs(others) <= 50 + 0.05 * ours:
         return None
-    # A proxy opens one for each connection, and its backend has the other end, here or elsewhere; both go with ours.
+    # A proxy opens one for each connection, and its backend has the other end, here or elsewhere; both close with ours.
     each, drained = round(others / max(1, connections)), run.phase("residue")
     as_many = each in (1, 2) and abs(others - each * connections) <= FEWEST + WORTH_TELLING * others
     gone = allocated.last(since_s=drained.start_s) if as_many and drained is not None else None

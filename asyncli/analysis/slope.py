@@ -1,8 +1,8 @@
-"""The line that memory follows over connections held, through medians of a ramp or of plateaus; or a difference of two levels.
+"""The line of memory over connections held, through medians of a ramp or of plateaus; or a difference of two levels.
 
-Raw seconds are autocorrelated (memory moves slowly), and an interval from them as if they were not would be too narrow; so the
-ramp is cut into bins of equal N and each gives one point, the medians of N and of the metric. The correlation left between
-points is part of the fit (:mod:`asyncli.analysis.regression`). Where the ramp is too short for that, two levels are compared.
+Samples are autocorrelated (memory changes slowly), and an interval that ignores this would be too narrow. So the ramp is cut into
+bins of equal N, and each gives one point, the medians of N and of the metric. The remaining correlation is part of the fit
+(:mod:`asyncli.analysis.regression`). If the ramp is too short for that, two levels are compared.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ FEWEST_PLATEAUS = 3
 # With fewer plateaus the line needs the baseline: without it, on ladders of three, slabs of 1 MB looked like first use, and 66 of
 # 100 intervals held the truth instead of all (bench/coverage.py).
 _PLATEAUS_THAT_SPARE_ONE = 5
-# The first seconds of the hold show the cost of the last connections; later ones include growth.
+# The first seconds of the hold show the cost of the last connections; later seconds include growth.
 _INTO_HOLD_S = 5.0
-#: Seconds of the hold in which the server's own count shows whether others use it. A list of runs reads as far.
+#: Seconds of the hold in which the server's own count shows whether others use it. A list of runs reads this far.
 OTHERS_INTO_HOLD_S = 15.0
 #: A metric that is sampled less often than this cannot be interpolated.
 WIDEST_GAP_S = 30.0
-#: glibc keeps up to this much freed memory at its heap's top (M_TRIM_THRESHOLD, mallopt(3)), so two levels of a process's memory
-#: are not known better.
+#: glibc keeps up to this much freed memory at the top of its heap (M_TRIM_THRESHOLD, mallopt(3)): the resolution of two levels of
+#: a process's memory.
 FREED_KEPT = 128 * 1024.0
-# Kernel objects in use are known to a page at each level.
+# The resolution of two levels of kernel objects: a page each.
 _PAGES = 2 * 4096.0
-# A metric has not settled if it moved by more deviations of its noise: one false alarm in some eighty rests of normal noise.
+# A metric that moved by more deviations of its noise has not settled: one false alarm in some eighty rests of normal noise.
 _MOVES_BEYOND = 2.5
 _OF_THE_KERNEL = frozenset({"kernel", "kernel_queued", "listing"})
 
@@ -51,9 +51,8 @@ _OF_THE_KERNEL = frozenset({"kernel", "kernel_queued", "listing"})
 class Cost(msgspec.Struct):
     """Memory per connection (bytes), its 95 % interval (low, high), the fixed part (bytes), method, points.
 
-    The fixed part includes first use, so it may exceed the baseline. ``points``: those of the line, without a baseline that does
-    not belong to it. ``r2``: the share of their variance that the line explains; None if the metric did not vary, and for two
-    levels.
+    The fixed part includes first use, so it may exceed the baseline. ``points``: of the line, without an excluded baseline.
+    ``r2``: the share of their variance that the line explains; None if the metric did not vary, and for two levels.
     """
 
     bytes_per_connection: float
@@ -73,7 +72,7 @@ class Cost(msgspec.Struct):
 class Fit(msgspec.Struct):
     """The points and samples behind a :class:`Cost`, scaled as it is (the kernel's per socket end).
 
-    ``apart``: the baseline (bytes) if it is no point of the line.
+    ``apart``: the baseline (bytes) if it is excluded from the line.
     """
 
     cost: Cost
@@ -100,7 +99,7 @@ class Fit(msgspec.Struct):
 
 
 def ramp_points(metric: Series, held: Series, start_s: float, end_s: float) -> list[Point]:
-    """Medians: of the baseline, and of each of up to 40 equal stretches of N until ``end_s``."""
+    """Medians of the baseline, and of each of up to 40 equal bins of N until ``end_s``."""
     baseline = metric.between(-math.inf, start_s)
     ramp = metric.between(math.nextafter(start_s, math.inf), end_s)
     triples = [(t_s, held.at(t_s) or 0.0, value) for t_s, value in zip(ramp.t_s, ramp.values, strict=True)]
@@ -118,7 +117,7 @@ def ramp_points(metric: Series, held: Series, start_s: float, end_s: float) -> l
 
 
 def plateau_points(metric: Series, held: Series, start_s: float, rests: Sequence[tuple[float, float]]) -> list[Point]:
-    """Medians: of the baseline, and of the last half of each of ``rests`` (from, to), in s after ``start_s``."""
+    """Medians of the baseline, and of the last half of each of ``rests`` (from, to), in s after ``start_s``."""
     stretches = [(-math.inf, start_s), *((start_s + (a + b) / 2, start_s + b) for a, b in rests)]
     points = []
     for low, high in stretches:
@@ -137,7 +136,7 @@ def _median(samples: Sequence[tuple[float, float, float]], *, baseline: bool = F
 
 
 def unsettled(rests: Sequence[Series], climbs: Sequence[float]) -> list[float]:
-    """How much (bytes) the metric still moved in each of the ``rests``; 0 where it had settled (docs/method.md, plateau).
+    """How much (bytes) the metric still moved in each of the ``rests``; 0 if it had settled (docs/method.md, plateau).
 
     ``rests``: the last half of each; ``climbs``: the rise to each. A rest of fewer than two samples counts as settled.
     """
@@ -161,7 +160,7 @@ def unsettled(rests: Sequence[Series], climbs: Sequence[float]) -> list[float]:
 
 
 def _wander(rests: Sequence[Series]) -> float:
-    """The deviation of a metric's steps about its trend in each rest, per root of a second, as a random walk's (conservative)."""
+    """The deviation of a metric's steps from its trend in each rest, per root of a second, as of a random walk (conservative)."""
     squares, freedom = 0.0, 0
     for rest in rests:
         steps = [
@@ -176,7 +175,7 @@ def _wander(rests: Sequence[Series]) -> float:
 
 
 def minus(whole: Series, parts: Sequence[Series]) -> Series:
-    """``whole`` less the parts, at the instants of the metric that was sampled least often."""
+    """``whole`` less ``parts``, at the instants of the metric that was sampled least often."""
     sparsest = min([whole, *parts], key=len)
     rest = Series()
     for t_s in sparsest.t_s:
@@ -189,7 +188,7 @@ def minus(whole: Series, parts: Sequence[Series]) -> Series:
 
 
 def streams_each(asked: int, ticks: Iterable[Tick]) -> float | msgspec.UnsetType:
-    """How many of the ``asked`` streams of HTTP/2 a connection held: all, or, where many were missing, their mean to a tenth."""
+    """How many of the ``asked`` HTTP/2 streams each connection held: all, or their mean to a tenth if many were missing."""
     if not asked:
         return msgspec.UNSET
     counted = [(tick.protocol.streams_open, tick.held) for tick in ticks if tick.held and tick.protocol is not None]
@@ -212,20 +211,20 @@ class Fitter:
         # The first seconds of the hold, for two levels.
         held_any = hold is not None and any(tick.held for _, tick in run.ticks)
         self._rest = (hold.start_s, min(hold.start_s + OTHERS_INTO_HOLD_S, hold_end)) if hold is not None and held_any else None
-        #: End of what is fitted.
+        #: The end of the fitted samples.
         self.until_s = max(self._end + 1.0, self._rest[1] if self._rest is not None else -math.inf)
-        #: Of HTTP/2, what each of the connections held with it.
+        #: HTTP/2 streams held by each connection.
         self.streams = streams_each(run.plan.streams, (tick for t_s, tick in run.ticks if t_s <= self.until_s))
         each = "" if self.streams is msgspec.UNSET else f" of connections with {format_many(self.streams, 'stream')} each"
         self._over = over + each
         self.points_wanted = FEWEST_PLATEAUS + 1 if self._rests else FEWEST_RAMP_POINTS
-        #: By cost: what each plateau (from 1) still moved by.
+        #: By cost: how much it still moved on each plateau (from 1).
         self.unsettled: dict[str, list[Moved]] = {}
-        #: By cost that is a difference of two levels: the number of points for a slope.
+        #: By cost that is a difference of two levels: the number of points that a slope would have had.
         self.levels: dict[str, int] = {}
 
     def fit(self, name: str, metric: Series, scale: float = 1.0, note: str = "") -> Fit | int:
-        """The line that ``metric`` x ``scale`` follows, or the number of points if there are too few."""
+        """The line of ``metric`` x ``scale``, or the number of points if there are too few."""
         metric = Series(metric.t_s, [value * scale for value in metric.values])
         if self._rests:
             points = plateau_points(metric, self._held, self._start, self._rests)
@@ -249,7 +248,7 @@ class Fitter:
         low, high = line.slope - line.half, line.slope + line.half
         moving = self._moving(name, metric) if self._rests and len(points) == len(self._rests) + 1 else []
         if any(moving):
-            # It moves by as much again until it settles, if each half of the way takes as long.
+            # Until it settles it moves by as much again, if each halving of the rest takes as long.
             further = [msgspec.structs.replace(one, value=one.value + by) for one, by in zip(points, [0.0, *moving], strict=True)]
             settled = regress(further)
             if settled is not None:
@@ -258,8 +257,8 @@ class Fitter:
         cost = Cost(line.slope, (low, high), line.intercept, method, len(on_it), line.r2)
         return self._fit(cost, on_it, metric.between(-math.inf, self._end), line, apart)
 
-    def strangers(self, allocated: Series, ends: int) -> Series:
-        """The sockets beside the ``ends`` of each of these connections, of all that the kernel had ``allocated``."""
+    def other_sockets(self, allocated: Series, ends: int) -> Series:
+        """The ``allocated`` sockets of all programs less the ``ends`` of each of these connections."""
         ours = (ends * (self._held.at(t_s) or 0.0) if t_s > self._start else 0.0 for t_s in allocated.t_s)
         return Series(allocated.t_s, [every - own for every, own in zip(allocated.values, ours, strict=True)])
 
@@ -270,8 +269,8 @@ class Fitter:
     def _two_levels(self, name: str, metric: Series, scale: float, note: str) -> Fit | None:
         """The difference of the baseline and the last half of the hold's first seconds, by the connections.
 
-        Its interval is that of a line through the samples of both, which wander, plus what the metric still moves by in the hold.
-        None where one of them was not sampled.
+        The interval is that of a line through the autocorrelated samples of both, plus what the metric still moves in the hold.
+        None if one of them was not sampled.
         """
         if self._rest is None:
             return None

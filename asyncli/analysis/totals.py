@@ -38,7 +38,7 @@ class Totals(msgspec.Struct):
     by_phase: dict[PhaseName, Tick] = msgspec.field(default_factory=dict)
     #: Open at the client when the drain began, or at the last tick without a drain.
     open: int = 0
-    #: Of these, those that owed no answer or gave it in the drain.
+    #: Of these, connections without an unanswered heartbeat, or with the answer in the drain.
     held: int = 0
     #: The most open at the end of any second.
     peak: int = 0
@@ -52,7 +52,7 @@ class Totals(msgspec.Struct):
 
 
 def fold(run: Run) -> Totals:
-    """The totals of a run. A tick belongs to the phase of its second's middle; a tick in a gap to none."""
+    """The totals of a run. A tick belongs to the phase at the middle of its second; a tick in a gap to none."""
     totals = Totals()
     parts: dict[PhaseName, list[tuple[float, Tick]]] = {}
     in_gaps: list[Tick] = []
@@ -81,15 +81,15 @@ def fold(run: Run) -> Totals:
 
 
 def tested(plan: Plan, *ticks: Tick) -> bool:
-    """Whether the server did what was asked of it, at least once: answered a heartbeat; of who listens, took a connection; where
-    no heartbeat was due yet, granted a handshake.
+    """Whether the server answered at least once: a heartbeat; a connect, if connections listen; or a handshake, if no heartbeat
+    was due yet.
     """
     granted = any(one.protocol is not None and one.protocol.handshake_us for one in ticks) and not any(one.sent for one in ticks)
     return any(tick.answered or (tick.opened and (plan.listens or granted)) for tick in ticks)
 
 
 def never_answered(tick: Tick) -> int:
-    """Connections that were never answered: not accepted, or the handshake's last packet was lost."""
+    """How many connections were never answered: not accepted, or the last packet of the handshake was lost."""
     dead = tick.deaths.get("heartbeat_timeout")
     return 0 if dead is None else dead.requests.counts.get(bucket(0), 0)
 

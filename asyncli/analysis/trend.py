@@ -1,10 +1,10 @@
-"""The slope of a number over time, and whether it is one: Theil-Sen's, with a test and an interval that know wander.
+"""The slope of a number over time, and whether it is significant: Theil-Sen's, with a test and an interval for correlated noise.
 
-The median of the slopes through all pairs of points (Theil 1950; Sen 1968, J. Am. Stat. Assoc. 63, whose interval this
-is), tested by Kendall's S (Mann 1945, Econometrica 13). Neighbouring minutes are not independent (allocators, caches and other
-programs wander slowly), and test and interval would be too sure of themselves. The variance of S is therefore multiplied by what
-correlation does to it, as Hamed and Rao (1998, J. Hydrol. 204) do; but not by the correlations of the points alone: in simulated
-holds of an hour with slow wander under white noise those gave a trend to 40 of 100 runs that had none. See :func:`_tail`.
+The median of the slopes through all pairs of points (Theil 1950; Sen 1968, J. Am. Stat. Assoc. 63, also for the interval),
+tested by Kendall's S (Mann 1945, Econometrica 13). Neighbouring minutes are not independent (allocators, caches and other
+programs change memory slowly), so test and interval would be too confident. Therefore the variance of S is multiplied by the
+effect of correlation, as in Hamed and Rao (1998, J. Hydrol. 204), but not by the correlations of the points alone: in simulated
+holds of an hour with slow wander under white noise those found a trend in 40 of 100 runs that had none. See :func:`_tail`.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ import msgspec
 
 from asyncli.analysis.regression import CONFIDENCE, ROUNDING, TIMES, WALK, WHITE
 
-# With fewer points correlation cannot be told from a trend.
+# With fewer points correlation cannot be distinguished from a trend.
 FEWEST_POINTS = 10
-# Slow wander shows as well in the means of a few points as in all, and the work grows as the cube of their number.
+# Slow wander shows equally well in the means of a few points, and the work grows with the cube of their number.
 _MOST_BLOCKS = 40
 
 
@@ -56,7 +56,7 @@ def trend(x: Sequence[float], y: Sequence[float]) -> Trend | None:
     low, high = _as_a_walk(xs, ys)
     rank = math.floor((len(slopes) - _reach(tail, len(slopes))) / 2) - 1
     if rank >= 0:
-        # Sen's interval; where wander leaves of it only the steepest pairs of neighbours, that of a walk is the narrower.
+        # Sen's interval, unless wander reduces it to the steepest pairs of neighbours: then that of a walk is narrower.
         ends = np.partition(slopes, [rank, len(slopes) - 1 - rank])[[rank, len(slopes) - 1 - rank]]
         if ends[1] - ends[0] <= high - low or p_value < 1 - CONFIDENCE:
             low, high = float(ends[0]), float(ends[1])
@@ -89,11 +89,11 @@ def _as_a_walk(xs: Any, ys: Any) -> tuple[float, float]:
 
 
 def _tail(residuals: Any, variance: float) -> Callable[[float], float]:
-    """How probable |S| of at least so much is by chance, given how the residuals hang together.
+    """The probability by chance of an |S| of at least a value, given the correlation of the residuals.
 
-    Whether noise wanders, how slowly, and how much white noise hides it, is known from some points only roughly. So
-    each kind of noise counts by its restricted likelihood, as in :mod:`asyncli.analysis.regression`, and with it what
-    it does to the variance of S. Of normal scores, so that single readings far off do not decide.
+    A few points show only roughly whether noise wanders, how slowly, and how much white noise hides it. So each kind of noise,
+    with its effect on the variance of S, is weighted by its restricted likelihood, as in :mod:`asyncli.analysis.regression`.
+    Normal scores keep single outliers from deciding.
     """
     import numpy as np
     from scipy.special import ndtri, stdtr
@@ -111,7 +111,7 @@ def _tail(residuals: Any, variance: float) -> Callable[[float], float]:
     else:
         likelihood = np.eye(len(log_det))[0]
     likelihood = likelihood / likelihood.sum()
-    # The variance of the sum of x times noise by what it is for independent points that vary as much.
+    # The variance of the sum of x times noise, divided by that of independent points with the same variance.
     inflation = np.maximum(1.0, size * weight / (white * size + wander))
     deviation = np.sqrt(variance * inflation)
     return lambda s: min(1.0, float((likelihood * 2 * stdtr(blocks - 2, -s / deviation)).sum()))
@@ -121,8 +121,8 @@ def _tail(residuals: Any, variance: float) -> Callable[[float], float]:
 def _noises(m: int) -> tuple[Any, Any, Any, Any, Any, Any]:
     """For ``m`` evenly spaced points and each kind of noise, the pure white one first.
 
-    Contrasts free of any line; what makes them independent; the logarithm of their determinant; the variance that is
-    white and that which is wander (about the stretch's own mean); the variance of the noise's sum with x.
+    Contrasts free of any line; the matrix that makes them independent; the logarithm of their determinant; the variances of white
+    noise and of wander (about the mean); the variance of the sum of x times noise.
     """
     import numpy as np
 

@@ -18,13 +18,13 @@ Verdict = Literal["passed", "failed", "invalid", "untested"]
 
 RULE = (
     "passed: as many held at the hold's end as were asked for, and none lost; invalid: the generator was the limit; "
-    "untested: nothing connected, or no heartbeat was ever answered (who listens sends none); else failed"
+    "untested: nothing connected, or no heartbeat was ever answered (listening connections send none); else failed"
 )
-#: The numbers of the rule; a limit of the user's on one of them replaces its part of the rule.
+#: The numbers of the rule; a --fail-if on one of them replaces its part of the rule.
 LOST, HELD, OURS = "connections.lost", "connections.held", "connections.deaths.generator_lost"
 STREAMS = "protocol.streams.streams_lost"
-# Failures of this host's.
-_SHORT_OF = ("no_ports", "no_descriptors")
+# Failures for lack of a resource of this host.
+_SHORTAGES = ("no_ports", "no_descriptors")
 
 
 class Judgement(msgspec.Struct):
@@ -49,11 +49,11 @@ def judge(
 ) -> Judgement:
     """The verdict, first match wins.
 
-    ``findings``: of the run file. ``limited``: keys that the user set limits to; ``crossed``: those limits in words, the worst
-    first. ``end_s``: when the records end. ``asleep``: lost because this machine was suspended. ``unheard``: held and not heard.
+    ``findings``: of the run file. ``limited``: keys with a --fail-if; ``crossed``: crossed limits as text, the worst first.
+    ``end_s``: when the records end. ``asleep``: losses because this machine was suspended. ``unheard``: held and silent.
 
-    1. untested: nothing connected, or no heartbeat was answered (unless it listens, and sends none, or none was due yet and
-       handshakes were granted).
+    1. untested: nothing connected, or no heartbeat was answered (except for listening connections, or if none was due yet and
+       handshakes succeeded).
     2. invalid: the generator was the limit (``saturated``), lost connections itself (unless a limit allows it), lost connections
        only to a suspension, or ran out of ports or descriptors.
     3. failed: a connection or a held stream was lost (unless a limit says how many may be), or a limit was crossed.
@@ -74,7 +74,7 @@ def judge(
         return Judgement("untested", f"{why_untested(whole.deaths, whole.sent)}{most}: {opened} opened, {sent} sent{by_hand}")
     # A lost worker that held nothing yet has a count of 0.
     gone = whole.deaths.get("generator_lost")
-    starved = {cause: whole.failures[cause] for cause in _SHORT_OF if whole.failures.get(cause)}
+    starved = {cause: whole.failures[cause] for cause in _SHORTAGES if whole.failures.get(cause)}
     ours = []
     if gone is not None and OURS not in limited:
         ours.append(f"asyncli itself lost {gone.count:,} connections with {lost_with(findings, 'its').evidence}")
@@ -108,14 +108,14 @@ def judge(
         lost = f"the server lost none; {whole.lost:,} were lost with asyncli's own processes, which --fail-if allows"
     failed = sum(whole.failures.values())
     retried = f"; {format_many(failed, 'connect')} failed and {'was' if failed == 1 else 'were'} retried" if failed else ""
-    # Some may never have been heard: with --first-beat sleep, or where they listen.
+    # With --first-beat sleep, or if they listen, some may have been silent from the start.
     silent = f", {unheard.count:,} of them silent in the last {format_duration(unheard.ago_s)} of the hold" if unheard else ""
-    said = f"{_part(held, asked, 'connection')} held to the end{silent}, and {lost}{retried}{by_hand}"
-    return Judgement("passed", said + _answered_with_errors(whole))
+    why = f"{_part(held, asked, 'connection')} held to the end{silent}, and {lost}{retried}{by_hand}"
+    return Judgement("passed", why + _answered_with_errors(whole))
 
 
 def why_untested(causes: Collection[str], sent: int) -> str:
-    """``causes``: of losses, where something connected, and of the heartbeats that were ``sent`` none was answered."""
+    """Why a run is untested though it connected: by the ``causes`` of losses and the number of heartbeats ``sent``."""
     if not (causes or sent):
         return "no heartbeat was due yet (hold for longer, or write --first-beat now)"
     return "no answer was right" if "protocol_error" in causes else "nothing ever answered"
@@ -127,7 +127,7 @@ def _part(count: int, of: int, one: str) -> str:
 
 
 def _answered_with_errors(whole: Tick) -> str:
-    """An addition to the verdict if answers were errors, or ""."""
+    """The verdict's addition if answers were errors, or ""."""
     bad = errors(whole)
     if not bad:
         return ""
@@ -137,8 +137,8 @@ def _answered_with_errors(whole: Tick) -> str:
 
 def interrupted(findings: Sequence[Finding]) -> str:
     """How and when the user ended the run early, or ""; nothing if it was resumed."""
-    said = ended_by_user(findings)
-    return said.get(CUT) or said.get(STOPPED, "")
+    ends = ended_by_user(findings)
+    return ends.get(CUT) or ends.get(STOPPED, "")
 
 
 def ended_by_user(findings: Sequence[Finding]) -> dict[str, str]:

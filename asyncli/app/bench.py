@@ -1,4 +1,4 @@
-"""One bench: probe the host, start the generator, run until the number or the time is over, count.
+"""One bench: probe the host, start the generator, run until all requests are sent or the time is up, count.
 
 The counterpart of soak.py, on the same generator, collector and limits. It writes no file and installs no signal handler.
 """
@@ -16,7 +16,8 @@ from collections.abc import Callable
 import msgspec
 
 from asyncli import preflight
-from asyncli.analysis.bench_result import Benched, benched
+from asyncli.analysis.bench_result import BenchResult, evaluate_bench
+from asyncli.app.incoming import SILENT_TURNS
 from asyncli.benchplan import BenchPlan, BenchRun
 from asyncli.collect import cpus
 from asyncli.collect.collector import Collector
@@ -37,18 +38,16 @@ from asyncli.report.summary import limit_findings, not_kept
 from asyncli.report.thresholds import judge, parse, require
 
 _LEAD_S = 0.1
-# A second process halves each connection's CPU; with fewer connections a process it gains nothing.
+# Fewer connections per process gain nothing.
 _CONNECTIONS_WORTH_A_PROCESS = 4
-# How long after the end of its time the last tick may come.
+# How late the last tick may come after the end of the time.
 _PATIENCE_S = 10.0
-# Half seconds without a tick. Counted in turns of our own loop, so that a loop that hung does not blame the generator.
-_SILENT_TURNS = 20
 
 
 class Bench:
     """One run of ``plan``. ``on_tick`` gets (seconds since the start, tick) once a second.
 
-    ``label``: the lab server's name. ``wait_for_server_s``: how long to wait until a server on this host listens; ``says`` gets a
+    ``label``: the lab server's name. ``wait_for_server_s``: how long to wait for a server on this host to listen; ``say`` gets a
     message about it.
     """
 
@@ -59,10 +58,10 @@ class Bench:
         on_tick: Callable[[float, Tick], None] | None = None,
         label: str | None = None,
         wait_for_server_s: float = 0.0,
-        says: Callable[[str], None] | None = None,
+        say: Callable[[str], None] | None = None,
     ) -> None:
         self.plan = plan
-        self._wait_for_server_s, self._says = wait_for_server_s, says or (lambda _: None)
+        self._wait_for_server_s, self._say = wait_for_server_s, say or (lambda _: None)
         self._on_tick = on_tick or (lambda _t_s, _tick: None)
         self._label = label
         self._stopped = asyncio.Event()
@@ -72,10 +71,10 @@ class Bench:
         self._ticks: list[tuple[float, Tick]] = []
         self._samples: list[Sample] = []
         self._findings: list[Finding] = []
-        # At the start, before the first connect and after the last answer.
-        self._looks: list[cpus.CpuTimes] = []
+        # CPU times at the start, before the first connect and after the last answer.
+        self._cpu_times: list[cpus.CpuTimes] = []
         self._failed = False
-        #: Nothing listens, or every address refuses.
+        # Nothing listens, or every address refuses.
         self._refused = False
         self._connects = self._refusals = 0
         self._silent_turns = 0
@@ -85,13 +84,13 @@ class Bench:
         self._tls: TlsFacts | None = None
 
     def stop(self) -> None:
-        """Stop asking and report; safe to repeat."""
+        """Stop sending and report; safe to repeat."""
         self._stopped.set()
 
     async def run(self) -> BenchRun:
-        """Run it. Raises :class:`~asyncli.errors.AsyncliError` where it cannot start."""
-        await self._look_at_cpus()
-        limits, spread = await _lay_plan(self.plan)
+        """Run the bench. Raises :class:`~asyncli.errors.AsyncliError` if it cannot start."""
+        await self._read_cpus()
+        limits, spread = await _plan_spread(self.plan)
         options = SamplerOptions(
             clock=lambda: time.monotonic() - self._zero,
             generator_pids=lambda: self._generator.pids if self._generator else [],
@@ -101,20 +100,20 @@ class Bench:
         collector = Collector(self.plan.held, options, local=spread.local)
         places = {(one.address, one.port) for one in spread.destinations}
         try:
-            waited_s = await wait_for_listener(places, spread.local, self._wait_for_server_s, self._says, self._stopped)
+            waited_s = await wait_for_listener(places, spread.local, self._wait_for_server_s, self._say, self._stopped)
             await collector.open()
             if not self.plan.force:
                 preflight.refuse(host_checks(self.plan.held, spread, limits))
                 self._tls, *_ = await asyncio.to_thread(probe, self.plan.held, spread)
             started = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
             shard = build_load_shard(self.plan, spread)
-            asks = spread.local and not self.plan.force
-            if asks and (nobody := nothing_listens(places, waited_s, "nothing was asked")):
+            checks_listener = spread.local and not self.plan.force
+            if checks_listener and (missing := nothing_listens(places, waited_s, "no request was sent")):
                 self._refused = True
-                self._findings.append(nobody)
+                self._findings.append(missing)
             else:
                 await self._measure(shard, collector)
-            # On the clock of the ticks: seconds since the first connect.
+            # Convert to the ticks' clock: seconds since the first connect.
             lead_s = self._t0 - self._zero
             self._samples = [Sample(one.t_s - lead_s, one.values) for one in self._samples]
             environment = read_environment(limits, spread)
@@ -122,9 +121,9 @@ class Bench:
             if self._tls is not None:
                 environment["tls"] = msgspec.to_builtins(self._tls)
             run = self._result(started, environment, shard)
-            if len(self._looks) == 3:
-                shares = [cpus.shares(*pair, os.getpid(), collector.server.pids) for pair in itertools.pairwise(self._looks)]
-                run.cpus_before, run.cpus = shares
+            if len(self._cpu_times) == 3:
+                pairs = itertools.pairwise(self._cpu_times)
+                run.cpus_before, run.cpus = [cpus.shares(*pair, os.getpid(), collector.server.pids) for pair in pairs]
             return run
         finally:
             await collector.close()
@@ -138,13 +137,13 @@ class Bench:
             await collector.sample_now()
             if self._stopped.is_set():
                 return
-            await self._look_at_cpus()
+            await self._read_cpus()
             self._t0 = time.monotonic() + _LEAD_S
             generator.begin(self._t0)
             listening = asyncio.create_task(self._listen(generator), name="the reader of ticks")
             tasks = [listening, asyncio.create_task(collector.run(), name="the collector")]
-            await self._until_over(generator)
-            await self._look_at_cpus()
+            await self._wait_for_end(generator)
+            await self._read_cpus()
             tasks[1].cancel()
             await asyncio.wait({tasks[1]})
             await collector.sample_now()
@@ -154,20 +153,20 @@ class Bench:
             await generator.close()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _look_at_cpus(self) -> None:
-        # Where /proc is hidden nothing is said of it.
+    async def _read_cpus(self) -> None:
+        # If /proc is hidden, the result has no CPU shares.
         with contextlib.suppress(OSError, ValueError):
-            self._looks.append(await asyncio.to_thread(cpus.read_times))
+            self._cpu_times.append(await asyncio.to_thread(cpus.read_times))
 
-    async def _until_over(self, generator: Generator) -> None:
+    async def _wait_for_end(self, generator: Generator) -> None:
         stopped, over = (asyncio.create_task(event.wait()) for event in (self._stopped, self._over))
         latest = float("inf") if self.plan.duration_s is None else self._t0 + self.plan.duration_s + _PATIENCE_S
         done: set[asyncio.Task[bool]] = set()
         try:
             while not done and time.monotonic() < latest:
                 self._silent_turns += 1
-                if self._silent_turns > _SILENT_TURNS:
-                    self._fail(generator_silent(_SILENT_TURNS / 2, False, None))
+                if self._silent_turns > SILENT_TURNS:
+                    self._fail(generator_silent(SILENT_TURNS / 2, False, None))
                 done, _ = await asyncio.wait({stopped, over}, timeout=0.5, return_when=asyncio.FIRST_COMPLETED)
             if over in done:
                 return
@@ -183,12 +182,12 @@ class Bench:
     async def _listen(self, generator: Generator) -> None:
         try:
             async for message in generator.messages():
-                self._hear(message)
-        except Exception as error:  # a bug of ours, which must not look like a server that answers nothing
+                self._handle(message)
+        except Exception as error:  # a bug of ours must not look like a server that does not answer
             self._fail(asyncli_failed("the reader of ticks", f"{type(error).__name__}: {error}", None))
             raise
 
-    def _hear(self, message: Up) -> None:
+    def _handle(self, message: Up) -> None:
         match message:
             case Ticked(tick=tick):
                 assert self._shard is not None
@@ -210,14 +209,14 @@ class Bench:
             case WorkerLost():
                 self._fail(worker_lost(message.worker, message.pid, None, None, message.how), over=False)
             case WorkerSilent():
-                # Its share of the requests would never be asked.
+                # Its share of the requests would never be sent.
                 self._fail(worker_silent(message.worker, message.pid, None, None, message.silent_s))
             case Failed():
                 self._fail(generator_failed(message.why, None))
 
-    def _fail(self, found: Finding, over: bool = True) -> None:
+    def _fail(self, finding: Finding, over: bool = True) -> None:
         self._failed = True
-        self._findings.append(found)
+        self._findings.append(finding)
         if over:
             self._over.set()
 
@@ -241,7 +240,7 @@ class Bench:
         elif ended == "stopped":
             elapsed_s = max(elapsed_s, asked.ended_s)
         elif plan.rate is not None and plan.requests is not None and ended == "asked":
-            # The last of n instants is one step before the end.
+            # The last of n instants is one interval before the end.
             elapsed_s = max(elapsed_s, plan.requests / plan.rate)
         accounted = total.answered + sum(asked.failed.values()) + asked.in_flight + asked.left
         if plan.requests is not None and asked.ended and not self._failed and accounted != plan.requests:
@@ -263,15 +262,15 @@ class Bench:
 
 
 def require_limits(plan: BenchPlan) -> None:
-    """Raise :class:`~asyncli.errors.PlanError` for a limit of ``plan`` that is on no number of a bench."""
-    require(plan.fail_if, Benched)
+    """Raise :class:`~asyncli.errors.PlanError` for an invalid limit of ``plan``."""
+    require(plan.fail_if, BenchResult)
 
 
-def bench_results(run: BenchRun) -> Benched:
-    """The results of ``run``; a limit that is crossed makes it fail."""
-    found = benched(run)
+def bench_results(run: BenchRun) -> BenchResult:
+    """The results of ``run``. A crossed limit makes it fail."""
+    found = evaluate_bench(run)
     document = msgspec.to_builtins(found, str_keys=True)
-    outcomes = judge([parse(text, Benched) for text in run.plan.fail_if], document)
+    outcomes = judge([parse(text, BenchResult) for text in run.plan.fail_if], document)
     found.findings += limit_findings(outcomes)
     if (broken := [one.words for one in not_kept(outcomes)]) and found.verdict in ("passed", "failed"):
         reasons = broken if found.verdict == "passed" else [found.why, *broken]
@@ -279,7 +278,7 @@ def bench_results(run: BenchRun) -> Benched:
     return found
 
 
-async def _lay_plan(plan: BenchPlan) -> tuple[Limits, Spread]:
+async def _plan_spread(plan: BenchPlan) -> tuple[Limits, Spread]:
     limits, spread = await probe_host(plan.held)
     if plan.workers is None:
         nofile, cpus = limits.nofile_hard or 1024, limits.cpus or 1
@@ -287,5 +286,5 @@ async def _lay_plan(plan: BenchPlan) -> tuple[Limits, Spread]:
         wanted = min(max(1, cpus // 2 if spread.local else cpus), -(-plan.connections // _CONNECTIONS_WORTH_A_PROCESS))
         forced = -(-plan.connections // max(1, nofile - OWN_DESCRIPTORS))
         spread = msgspec.structs.replace(spread, workers=max(wanted, forced))
-    # One without a connection would have a share of the requests all the same.
+    # A worker without a connection would still get a share of the requests.
     return limits, msgspec.structs.replace(spread, workers=min(spread.workers, plan.connections))

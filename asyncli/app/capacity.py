@@ -1,8 +1,8 @@
-"""How many connections can this server hold? A search by soaks, from plan to bracket.
+"""The search for the number of connections that a server holds, from plan to bracket. Start at :meth:`CapacitySearch.run`.
 
-Each step is an ordinary soak with a run file of its own: it begins with the server at rest, so that its memory is that of its own
-connections, a step that goes wrong spoils no other, and 'asyncli report' reads each a month later. Read
-:meth:`CapacitySearch.run` and you know the program. It installs no signal handler and touches no terminal.
+Each step is an ordinary soak with its own run file. It starts with the server at rest, so that the memory is that of its own
+connections, a failed step spoils no other, and 'asyncli report' can read each later. It installs no signal handler and does not
+touch the terminal.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from asyncli.analysis.bottleneck import GaveWay, memory_floor
+from asyncli.analysis.bottleneck import Bottleneck, memory_floor
 from asyncli.analysis.capacity import FEW, RULE, Bracket, Prediction, Search, bracket, next_count, prediction, verdict
 from asyncli.analysis.forecast import Forecast
 from asyncli.app.check import check
@@ -37,7 +37,7 @@ from asyncli.plan import Plan, shown_plan
 from asyncli.preflight import checks_to_findings, refusals, refuse
 from asyncli.preflight.checks import host_checks
 from asyncli.records import Check, Environment, Finding, Phase, Sample
-from asyncli.report.capacity_report import SCHEMA, Capacity, Step, of_one_age, step_line, step_of
+from asyncli.report.capacity_report import SCHEMA, Capacity, Step, step_line, step_of, with_lifetime_limit
 from asyncli.report.livestate import LiveObserver
 from asyncli.topology import place_of
 from asyncli.units import format_bytes, format_count, format_duration, format_many
@@ -46,17 +46,17 @@ from asyncli.values import MOST_CONNECTIONS
 if TYPE_CHECKING:
     from asyncli.engine.probe import TlsFacts
 
-#: What ends connections however few there are; the rest of what the preflight finds of a server is what is searched for.
+#: Checks of what ends connections at any count. Other limits of the server are what the search looks for.
 _TIMER_CHECKS = frozenset({
     "nginx_keepalive_timeout", "nginx_client_header_timeout", "nginx_keepalive_requests", "nginx_keepalive_time",
 })  # fmt: skip
 
 
 class CapacitySearch:
-    """A search of ``search`` by soaks of ``plan``, their run files in ``folder``, which must be there.
+    """A search within ``search`` by soaks of ``plan``, with their run files in ``folder``, which must exist.
 
-    ``stop()`` drains the step that runs and ends the search; cancelling the task ends it at once. ``onlooker`` makes who looks on
-    at a step, and ``say`` hears a line at each step's beginning and end.
+    ``stop()`` drains the current step and ends the search; cancelling the task ends it at once. ``make_observer`` makes the
+    observer of a step, and ``say`` gets a line at each step's start and end.
     """
 
     def __init__(
@@ -65,12 +65,12 @@ class CapacitySearch:
         search: Search,
         folder: Path,
         *,
-        onlooker: Callable[[Plan], LiveObserver] = LiveObserver,
+        make_observer: Callable[[Plan], LiveObserver] = LiveObserver,
         say: Callable[[str], None] = lambda _: None,
     ) -> None:
         self.plan, self.search, self.folder = plan, search, folder
         self.steps: list[Step] = []
-        self._onlooker, self._say = onlooker, say
+        self._make_observer, self._say = make_observer, say
         self._soak: Soak | None = None
         self._stopping = False
         self._findings: list[Finding] = []
@@ -79,8 +79,8 @@ class CapacitySearch:
         self._server = "the server"
         self._gone = ""
         self._broken = ""
-        #: Where nothing listens, before the first step.
-        self.unheard: Finding | None = None
+        #: A finding if nothing listens before the first step.
+        self.no_listener: Finding | None = None
         self._memory: int | None = None
         self._own = HOST_AVAILABLE_BYTES
         self._tls: TlsFacts | None = None
@@ -88,15 +88,15 @@ class CapacitySearch:
         self._zero = time.monotonic()
 
     def stop(self) -> None:
-        """Drain what runs and come to an end; safe to repeat, callable from a signal handler of the loop."""
+        """Drain the current step and end; safe to repeat, callable from a signal handler of the loop."""
         self._stopping = True
         if self._soak is not None:
             self._soak.stop()
 
     async def run(self) -> None:
-        """Step by step until no more can be known. Raises :class:`AsyncliError` where not even the first step can begin."""
+        """Run steps until the answer is known. Raises :class:`AsyncliError` if the first step cannot start."""
         local = await self._examine()
-        if self.unheard is not None:
+        if self.no_listener is not None:
             return
         rest = await Rest.now(self.plan, local=local)
         while (count := next_count(self.search, [one.tried for one in self.steps])) is not None:
@@ -115,30 +115,30 @@ class CapacitySearch:
                 if isinstance(error, StoreError | EngineError):
                     self._broken = str(error)
                 else:
-                    # It could be asked before: its process or its status page is gone.
+                    # The server answered before: its process or its status page is gone.
                     self._gone = str(error)
                 return
 
     @property
     def found(self) -> Capacity:
-        """What is known by now."""
+        """The result so far."""
         tried = [one.tried for one in self.steps]
         known = bracket(tried)
         word, why = verdict(self.search, tried, gone=bool(self._gone), broken=self._broken, stopped=self._stopping)
-        steps = of_one_age(self.steps) if word == "failed" else self.steps
+        steps = with_lifetime_limit(self.steps) if word == "failed" else self.steps
         failed = [one for one in steps if one.outcome == "failed"]
         decisive = [one for one in failed if one.asked == known.failed]
         if word == "failed":
-            # Of few, too few have ended to say why; the largest step has the most.
-            timed, told = [one for one in failed if one.tried.timed], [one for one in failed if one.is_told]
+            # The largest step lost the most connections, so it explains best.
+            timed, explained = [one for one in failed if one.tried.timed], [one for one in failed if one.is_explained]
             sure = [one for one in failed if not one.tried.chance]
-            decisive = sorted(timed or told or sure or decisive, key=lambda one: one.asked)
-        why = why if self.unheard is None else self.unheard.evidence
+            decisive = sorted(timed or explained or sure or decisive, key=lambda one: one.asked)
+        why = why if self.no_listener is None else self.no_listener.evidence
         ours = [one for one in steps[-1:] if one.outcome == "ours"]
-        ways = (ours or decisive)[-1].gave_way if ours or decisive else []
-        if word == "invalid" and not ways:
+        bottlenecks = (ours or decisive)[-1].gave_way if ours or decisive else []
+        if word == "invalid" and not bottlenecks:
             words = words_of("preflight", short=self.search.bound, remedy=self.search.mend)
-            ways = [GaveWay("host", "preflight", words.evidence, words.remedy)]
+            bottlenecks = [Bottleneck("host", "preflight", words.evidence, words.remedy)]
         return Capacity(
             schema=SCHEMA,
             verdict=word,
@@ -151,8 +151,8 @@ class CapacitySearch:
             bracket=known,
             rule=RULE,
             limits=list(self.plan.fail_if),
-            gave_way=ways,
-            forecast=self._foretold(known),
+            gave_way=bottlenecks,
+            forecast=self._prediction(known),
             steps=steps,
             findings=[*self._findings, *([server_gone(self._gone)] if self._gone else [])],
             search=self.search,
@@ -160,47 +160,49 @@ class CapacitySearch:
             environment=self._environment,
         )
 
-    def _foretold(self, known: Bracket) -> Prediction | None:
-        """By the cost of the greatest step that held; what limits alone say needs none."""
+    def _prediction(self, known: Bracket) -> Prediction | None:
+        """The forecast of the largest held step that has one, else of the largest step."""
         if not any(one.tested for one in self.steps):
             return None
         best = sorted(self._forecasts, key=lambda one: (one[1], one[0]), reverse=True)
-        return next((said for _, _, one in best if (said := prediction(one, known, self.search.within)) is not None), None)
+        predictions = (prediction(one, known, self.search.within) for _, _, one in best)
+        return next((one for one in predictions if one is not None), None)
 
     async def _examine(self) -> bool:
-        """Refuse what no count would mend: limits of this host, and timers of the server. Whether that is on this host."""
+        """Check what no smaller count would fix: limits of this host and timers of the server. Returns whether the server is on
+        this host. Raises :class:`AsyncliError` if a check fails."""
         plan = sized(self.plan, min(self.search.start, self.search.most))
         limits, _ = await probe_host(plan)
         self._memory = limits.memory_total
         found = await check(plan, connects=not plan.force, beats=False)
         spread, self._tls = found.spread, found.tls
-        # What a flag or root would show of the server, in every step.
+        # A flag or root would show more of the server, in every step.
         self._findings += [one for one in found.findings if one.code == needs_root.code]
         self._findings += checks_to_findings(one for one in found.checks if one.code == "nginx_stub_status")
-        watched: dict[str, object] = {"local": spread.local, "agent": None if plan.agent is None else {}}
-        self._own = place_of(watched).of_ours(HOST_AVAILABLE_BYTES)
+        place: dict[str, object] = {"local": spread.local, "agent": None if plan.agent is None else {}}
+        self._own = place_of(place).of_ours(HOST_AVAILABLE_BYTES)
         if not self.plan.force:
             refuse([one for one in found.checks if not one.code.startswith("nginx_") or one.code in _TIMER_CHECKS])
             if spread.local:
                 places = {(one.address, one.port) for one in spread.destinations}
-                self.unheard = nothing_listens(places, None, "no step was begun")
-                self._findings += [] if self.unheard is None else [self.unheard]
+                self.no_listener = nothing_listens(places, None, "no step was started")
+                self._findings += [] if self.no_listener is None else [self.no_listener]
         return spread.local
 
     async def _step(self, count: int) -> None:
-        # Of the server the preflight would refuse the very counts that are searched for.
+        # Forced: the preflight would refuse the very counts that the search looks for.
         plan = msgspec.structs.replace(sized(self.plan, count), force=True)
         if count <= FEW and (aged_s := max((one.ended_s for one in self.steps), default=0.0)):
-            # They are to get as old as those that ended, and to be heard of then.
+            # These connections must get as old as those that ended, and answer then.
             plan = msgspec.structs.replace(plan, hold_s=max(plan.hold_s or 0.0, aged_s + plan.keepalive_s / 2 + plan.timeout_s))
         number = len(self.steps) + 1
         path = self.folder / f"{number:02}-{count}.db"
         self._say(f"step {number}: {format_count(count)} connections, {_lasts(plan)}")
-        with self._onlooker(plan) as onlooker:
+        with self._make_observer(plan) as observer:
             guard = _Guard(self._memory, self._own)
-            self._soak = soak = Soak(plan, path, observer=onlooker, guard=guard, tls=self._tls)
-            onlooker.stop = guard.stop = soak.stop
-            onlooker.failed = soak.observer_failed
+            self._soak = soak = Soak(plan, path, observer=observer, guard=guard, tls=self._tls)
+            observer.stop = guard.stop = soak.stop
+            observer.failed = soak.observer_failed
             if self._stopping:
                 soak.stop()
             await soak.run()
@@ -208,8 +210,8 @@ class CapacitySearch:
         analyses = await asyncio.to_thread(lambda: results.analyses)
         step = step_of(results.records, analyses, results.summary, path.name)
         if not step.tested and self.steps and step.outcome == "failed":
-            # A server that is not there says nothing of this count.
-            step.outcome, self._gone = "stopped", f"nothing answered any more in the step of {format_count(count)}"
+            # The server has gone, so the step says nothing about this count.
+            step.outcome, self._gone = "stopped", f"nothing answered in the step of {format_count(count)}"
         self.steps.append(step)
         self._environment, self._server = results.records.environment, step.server
         self._forecasts.append((count, step.outcome == "held", analyses.prediction))
@@ -222,26 +224,25 @@ def _lasts(plan: Plan) -> str:
 
 
 class _Guard(NoObserver):
-    """Ends the step where this host's own memory runs out: the kernel would end somebody.
+    """Ends the step before this host runs out of memory and the kernel kills a process.
 
-    ``total``: bytes of memory that this host has; None where that is not known, and then nothing is guarded. ``own``: the metric
-    of what is available on it.
+    ``total``: this host's memory in bytes; None: unknown, and nothing is guarded. ``own``: the metric of its available memory.
     """
 
     def __init__(self, total: int | None, own: str = HOST_AVAILABLE_BYTES) -> None:
         self.stop: Callable[[str], None] = lambda _: None
         self._total, self._own = total, own
         self._before: float | None = None
-        self._driven = False
+        self._ramping = False
 
     def phase(self, phase: Phase) -> None:
-        self._driven |= phase.name == "ramp"
+        self._ramping |= phase.name == "ramp"
 
     def sample(self, sample: Sample) -> None:
         free = sample.values.get(self._own)
         if free is None or self._total is None:
             return
-        if not self._driven:
+        if not self._ramping:
             self._before = free
         elif self._before is not None and free < memory_floor(self._total, self._before):
             self.stop(f"this host has {format_bytes(free)} of memory left")
@@ -252,23 +253,20 @@ _TWO_DIGITS = 1.02
 _MEMORY = ("memory", "cgroup_memory")
 
 
-# How many it may ask for: what this host can carry by its preflight, or what the user says.
-
-
-async def bounded(plan: Plan, start: int, most: int | None, within: float) -> Search:
-    """The counts that the search may ask for; ``most`` None: as many as this host can carry. Raises
-    :class:`~asyncli.errors.PreflightError` where this host cannot carry ``most``."""
+async def make_search(plan: Plan, start: int, most: int | None, within: float) -> Search:
+    """The range of the search; ``most`` None: as many as this host can carry. Raises
+    :class:`~asyncli.errors.PreflightError` if this host cannot carry ``most``."""
     rows = await asyncio.to_thread(read_data, plan, MOST_CONNECTIONS)
     if rows is not None and rows.rows < max(start, most or 0):
-        raise PlanError(f"--data: {plan.data} has {format_many(rows.rows, 'row')}; write --start and --most of at most that")
+        raise PlanError(f"--data: {plan.data} has {format_many(rows.rows, 'row')}; lower --start and --most to at most that")
     if most is None:
-        here, why = await most_here(plan)
-        if rows is not None and rows.rows < here:
+        limit, check = await host_limit(plan)
+        if rows is not None and rows.rows < limit:
             return Search(start, rows.rows, within)
-        told = checks_to_findings([] if why is None else [why])
-        return Search(min(start, here), here, within, *((told[0].evidence, told[0].remedy) if told else ()))
+        why = checks_to_findings([] if check is None else [check])
+        return Search(min(start, limit), limit, within, *((why[0].evidence, why[0].remedy) if why else ()))
     if start > most:
-        raise PlanError(f"--start: {start} is more than --most {most}; write at most that")
+        raise PlanError(f"--start: {start} is more than --most {most}; lower --start or raise --most")
     checks = await _checks(plan, most)
     if not plan.force:
         refuse(checks)
@@ -284,11 +282,10 @@ async def _checks(plan: Plan, count: int) -> list[Check]:
     return host_checks(sized(plan, count), spread, limits)
 
 
-async def most_here(plan: Plan) -> tuple[int, Check | None]:
-    """The most connections that this host's preflight allows, to two digits, and the check that forbids more.
+async def host_limit(plan: Plan) -> tuple[int, Check | None]:
+    """The most connections that this host's preflight allows, to two digits, and the check that forbids more, else None.
 
-    (MOST_CONNECTIONS, None) where none does. A memory warning counts as short. Raises :class:`PreflightError` where this host
-    cannot carry even one.
+    A memory warning counts as short. Raises :class:`PreflightError` if this host cannot carry even one connection.
     """
 
     async def short(count: int) -> Check | None:
@@ -308,6 +305,6 @@ async def most_here(plan: Plan) -> tuple[int, Check | None]:
 
 
 def _two_digits(number: int) -> int:
-    """Rounded down; numbers below a hundred stay."""
+    """``number`` rounded down to two digits."""
     step = int(10 ** max(0, len(str(number)) - 2))
     return number // step * step

@@ -1,4 +1,4 @@
-"""Can this plan succeed? The hosts that open connections, the server and what samples it, against every limit."""
+"""Checks whether a plan can succeed: the client hosts, the server and its sampler, against every limit."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 def make_sampler(plan: Plan, options: SamplerOptions, *, local: bool) -> Sampler:
-    """A collector; with an agent on the server's host, one that reads that agent and this host."""
+    """A collector; with an agent on the server's host, one that reads the agent and this host."""
     if plan.agent is None:
         return Collector(plan, options, local=local)
     from asyncli.agent.collector import AgentCollector
@@ -42,14 +42,14 @@ def make_sampler(plan: Plan, options: SamplerOptions, *, local: bool) -> Sampler
     return AgentCollector(plan, options)
 
 
-async def lay_plan(plan: Plan, cluster: Cluster | None, waits: Callable[[str], None]) -> tuple[Limits, Spread]:
+async def plan_spread(plan: Plan, cluster: Cluster | None, say: Callable[[str], None]) -> tuple[Limits, Spread]:
     """The limits of this host, and the plan spread over the hosts that open the connections."""
-    return await (probe_host(plan) if cluster is None else cluster.find_hosts(plan, waits))
+    return await (probe_host(plan) if cluster is None else cluster.find_hosts(plan, say))
 
 
 class Examined(NamedTuple):
-    """The spread as the opened sampler knows it, every limit against the plan, findings, the server with its directives, and what
-    a first connection found, as :class:`~asyncli.engine.probe.Probed`: nothing where there was none."""
+    """The result of :func:`examine`. ``spread``: corrected by the sampler. ``server``: with its directives. ``tls``, ``steps``:
+    of the first connection, as in :class:`~asyncli.engine.probe.Probed`; empty without one."""
 
     spread: Spread
     checks: list[Check]
@@ -63,10 +63,10 @@ async def examine(
     plan: Plan, spread: Spread, sampler: Sampler, cluster: Cluster | None, data: Data | None, *,
     connects: bool, beats: bool = False,
 ) -> Examined:  # fmt: skip
-    """Whether ``plan`` can succeed, now that ``sampler`` is open. ``connects``: the target may be asked to shake hands;
-    ``beats``: and to answer a heartbeat; ``data``: of ``plan.data``, read."""
+    """Check ``plan`` with an open ``sampler``. ``connects``: make one connection to the target, with its handshakes; ``beats``:
+    and send a heartbeat. ``data``: the contents of ``plan.data``."""
     if not plan.has_ports and not sampler.local:
-        raise PlanError(f"--connect-to and --agent: {plan.connect_to} is on this host, and the agent on another; leave one out")
+        raise PlanError(f"--connect-to and --agent: {plan.connect_to} is on this host, but the agent is not; leave one out")
     spread = msgspec.structs.replace(spread, local=sampler.local)
     if cluster is not None and not isinstance(sampler, Collector):
         cluster.watched_by_agent(sampler.boot)
@@ -103,22 +103,19 @@ async def _answers(status_url: str) -> bool:
 
 
 async def check(
-    plan: Plan, cluster: Cluster | None = None, waits: Callable[[str], None] = lambda _: None, *, connects: bool, beats: bool
+    plan: Plan, cluster: Cluster | None = None, say: Callable[[str], None] = lambda _: None, *, connects: bool, beats: bool
 ) -> Examined:
-    """What ``asyncli check`` shows; ``connects`` and ``beats``: as of :func:`examine`.
-
-    ``waits`` is called with what it waits for.
-    """
+    """The result of ``asyncli check``. ``connects`` and ``beats``: see :func:`examine`. ``say`` gets a line for each wait."""
     findings: list[Finding] = []
     data = await asyncio.to_thread(read_data, plan)
     try:
-        _, spread = await lay_plan(plan, cluster, waits)
+        _, spread = await plan_spread(plan, cluster, say)
     finally:
         if cluster is not None:
             await cluster.close()
     sampler = make_sampler(plan, SamplerOptions(on_finding=findings.append), local=spread.local)
     try:
-        # Another session may hold an agent meanwhile: looking takes nothing from it.
+        # No lease: another session may hold the agent.
         await sampler.open(hold=False)
         examined = await examine(plan, spread, sampler, cluster, data, connects=connects, beats=beats)
         return examined._replace(findings=[*findings, *examined.findings])

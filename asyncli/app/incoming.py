@@ -12,19 +12,20 @@ from asyncli.findings import generator
 from asyncli.findings.server import address_dropped
 from asyncli.records import Deaths, Finding, Sample, Tick
 
-# After so many failed attempts and no success the ramp ends.
-_FAILURES_THAT_SETTLE_IT = 100
-# Half seconds without a tick. Ticks come once a second, up to 0.7 s late where a worker is slow.
-_SILENT_TURNS = 20
+# After this many failed attempts without a success the ramp ends.
+_MOST_FAILURES = 100
+# Half seconds without a tick until the generator counts as silent. Ticks come once a second, up to 0.7 s late if a worker is
+# slow. Counted in turns of our own loop, so that a loop that hung does not blame the generator.
+SILENT_TURNS = 20
 
 
-def lost_with_us(held: int, awaiting: int, second: int = 0) -> Tick:
-    """A tick that counts what lost processes of ours held as the generator's loss."""
+def generator_loss(held: int, awaiting: int, second: int = 0) -> Tick:
+    """A tick that counts the connections of lost generator processes as lost by the generator."""
     return Tick(second=second, beats_failed=awaiting, deaths={"generator_lost": Deaths(count=held)})
 
 
 class Incoming:
-    """``resume``: the command that resumes the run; ``on_told`` is called after each finding of the generator."""
+    """``resume``: the command that resumes the run. ``on_host_finding`` is called after each finding about a host."""
 
     def __init__(
         self,
@@ -33,7 +34,7 @@ class Incoming:
         destinations: tuple[Destination, ...],
         *,
         resume: str,
-        on_told: Callable[[], None],
+        on_host_finding: Callable[[], None],
         on_sample: Callable[[Sample], None],
     ) -> None:
         self.last = Tick()
@@ -41,41 +42,41 @@ class Incoming:
         self.silent = shard.SilentWorkers()
         self._progress, self._recorder = progress, recorder
         self._destinations = destinations
-        self._resume, self._on_told, self._on_sample = resume, on_told, on_sample
+        self._resume, self._on_host_finding, self._on_sample = resume, on_host_finding, on_sample
         self._dropped: set[int] = set()
         self._silent_turns = 0
 
     async def listen(self, messages: AsyncIterator[shard.Up]) -> None:
         async for message in messages:
-            self.hear(message)
+            self.handle(message)
 
-    def hear(self, message: shard.Up) -> None:
-        found = self._recorder.finding
+    def handle(self, message: shard.Up) -> None:
+        record = self._recorder.finding
         match message:
             case shard.Ticked():
                 self._tick(message.tick)
             case shard.WorkerSilent():
                 self.silent.heard(message)
-                found(generator.worker_silent(message.worker, message.pid, message.host, message.held, message.silent_s))
+                record(generator.worker_silent(message.worker, message.pid, message.host, message.held, message.silent_s))
             case shard.WorkerBack():
                 self.silent.heard(message)
-                found(generator.worker_back(message.worker, message.pid, message.host, message.silent_s))
+                record(generator.worker_back(message.worker, message.pid, message.host, message.silent_s))
             case shard.WorkerLost():
                 self.silent.heard(message)
-                found(generator.worker_lost(message.worker, message.pid, message.host, message.held, message.how))
+                record(generator.worker_lost(message.worker, message.pid, message.host, message.held, message.how))
             case shard.WorkerReplaced():
                 reopens = self._progress.plan.reopen if self._progress.t0_s else None
-                found(generator.worker_replaced(message.worker, message.pid, message.host, reopens))
+                record(generator.worker_replaced(message.worker, message.pid, message.host, reopens))
             case shard.ProcessUsage(values=values):
                 self._on_sample(Sample(self._progress.now_s(), values))
             case shard.HostFinding(finding=finding):
-                found(finding)
-                self._on_told()
+                record(finding)
+                self._on_host_finding()
             case shard.Failed():
                 held, awaiting = self.last.held + self.silent.held, self.last.awaiting + self.silent.awaiting
                 if held:
-                    # No worker is left to count them.
-                    self._tick(lost_with_us(held, awaiting, self.last.second + 1))
+                    # No worker is left to report them.
+                    self._tick(generator_loss(held, awaiting, self.last.second + 1))
                 self.fail(generator.generator_failed(message.why, self.resume))
 
     def _tick(self, tick: Tick) -> None:
@@ -104,22 +105,19 @@ class Incoming:
             self._progress.ticked.set()
 
     def check_silence(self) -> None:
-        """Called every half second of a wait: fails the run where the generator is silent.
-
-        Counted in turns of our own loop, so that a loop that hung does not blame the generator.
-        """
+        """Fail the run if the generator is silent. Called every half second of a wait."""
         self._silent_turns += 1
-        if self._progress.t0_s and self._silent_turns > _SILENT_TURNS:
-            self.fail(generator.generator_silent(_SILENT_TURNS / 2, False, self.resume))
+        if self._progress.t0_s and self._silent_turns > SILENT_TURNS:
+            self.fail(generator.generator_silent(SILENT_TURNS / 2, False, self.resume))
 
     @property
     def nothing_connected(self) -> bool:
-        """Nothing connected, and so many attempts failed that nothing will."""
+        """Whether nothing connected, and so many attempts failed that nothing will."""
         if self.opened:
             return False
-        # Two refusals from each address: a refusal is an answer, a timeout may be a lost packet. One address may have refused
-        # them all while another is still untried.
+        # Two refusals per address: a refusal is an answer, a timeout may be a lost packet. Wait until every address was tried,
+        # since one may have refused them all.
         ramp, addresses = self._progress.plan.schedule, len(self._destinations)
         each_s = ramp.due_s((min(addresses, ramp.connections) - 1) // ramp.batch)
         refused = self._refused >= 2 * addresses > 0 and self.last.second >= each_s and not self.last.connecting
-        return refused or self.failures >= min(_FAILURES_THAT_SETTLE_IT, ramp.connections)
+        return refused or self.failures >= min(_MOST_FAILURES, ramp.connections)

@@ -1,4 +1,4 @@
-"""The phases of a soak, from baseline to residue. Read :meth:`Phases.run` and you know them."""
+"""The phases of a soak, from baseline to residue. Start at :meth:`Phases.run`."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
     from asyncli.cluster.generator import ClusterGenerator
     from asyncli.engine.generator import Generator
 
-# A ramp may end late by its connects' timeouts and retries; after this the hold begins.
+# Connect timeouts and retries may delay a ramp's end; after this long the hold begins anyway.
 _RAMP_SLACK_S = 10.0
-# Closing 100,000 connections takes a few seconds; a drain that takes longer a connection hangs.
+# Closing 100,000 connections takes a few seconds; a drain that takes longer per connection hangs.
 _DRAIN_S_PER_CONNECTION = 1 / 2000
 _DRAIN_SLACK_S = 10.0
 
 
 class Phases:
-    """The phases of one soak. ``begun_wall_s``: when the run began (s since 1970)."""
+    """The phases of one soak. ``started_wall_s``: when the run started (s since 1970)."""
 
     def __init__(
         self,
@@ -45,14 +45,14 @@ class Phases:
         generator: Generator | ClusterGenerator,
         sampler: Sampler,
         resumption: Resumption | None,
-        begun_wall_s: float,
+        started_wall_s: float,
     ) -> None:
         self._progress, self._recorder, self._incoming = progress, recorder, incoming
         self._shard, self._generator, self._sampler = shard, generator, sampler
-        self._resumption, self._begun_wall_s = resumption, begun_wall_s
+        self._resumption, self._started_wall_s = resumption, started_wall_s
 
     async def run(self) -> None:
-        """From the baseline, which is entered already, to the residue; a run resumed in its hold continues there."""
+        """Run the phases from the baseline, already entered, to the residue. A run resumed in its hold continues there."""
         progress, incoming, sample = self._progress, self._incoming, self._sampler.sample_now
         await sample()
         if progress.reopening and self._resumption is not None:
@@ -67,7 +67,7 @@ class Phases:
             if incoming.nothing_connected:
                 self._recorder.finding(gave_up(*progress.where(), incoming.failures))
             elif not progress.failed:
-                self._fix_hold()
+                self._set_hold()
                 self.enter("hold")
         if not incoming.nothing_connected:
             await self._wait(progress.plan.hold_s if self._resumption is None else self._resumption.left_s)
@@ -96,9 +96,9 @@ class Phases:
         await self._wait_for_ramp()
 
     async def _reopen(self, resumption: Resumption) -> None:
-        """Open again what the run held; its gap lasts until then."""
+        """Reopen the connections of a resumed run, which ends the gap."""
         progress = self._progress
-        resumption.tell_end(progress, self._recorder, early=True)
+        resumption.show_end(progress, self._recorder, early=True)
         self._recorder.phase(Phase("hold", resumption.hold_start_s))
         progress.t0_s = time.monotonic() + self._generator.lead_s
         self._generator.begin(progress.t0_s)
@@ -106,16 +106,16 @@ class Phases:
         if self._incoming.nothing_connected:
             self._incoming.fail(nobody_home(self._incoming.failures, self._incoming.resume))
         if not progress.failed and not progress.stopped.is_set():
-            resumption.holds_again(progress, self._recorder, self._incoming.last.held)
+            resumption.continue_hold(progress, self._recorder, self._incoming.last.held)
 
-    def _fix_hold(self) -> None:
-        """Set the length of a hold that ends by the wall clock. A later step of that clock does not change it."""
+    def _set_hold(self) -> None:
+        """Set the length of a hold that ends by the wall clock. A later change of that clock does not alter it."""
         progress, until = self._progress, self._progress.plan.hold_until
         if until is None:
             return
         now_s = time.time()
-        # The first such time of day after the run began, even if the ramp took longer.
-        hold_s = instant_of(until, min(self._begun_wall_s, now_s)) - now_s
+        # The first such time of day after the run's start, even if the ramp took longer.
+        hold_s = instant_of(until, min(self._started_wall_s, now_s)) - now_s
         progress.plan = plan = msgspec.structs.replace(progress.plan, hold_s=max(0.0, hold_s))
         if self._recorder.writer is not None:
             self._recorder.writer.plan(plan_document(plan))
@@ -128,7 +128,7 @@ class Phases:
     def enter(self, name: PhaseName, at_s: float | None = None) -> None:
         start_s = self._progress.now_s() if at_s is None else at_s
         if self._progress.phase is not None:
-            # A ramp begins a moment in the future: stopped before, it has no length.
+            # A ramp starts slightly in the future: if stopped before, it has no length.
             start_s = max(start_s, self._progress.phase.start_s)
         self._leave(start_s)
         self._recorder.phase(Phase(name, start_s))
@@ -158,17 +158,17 @@ class Phases:
     async def _wait_for_ramp(self) -> None:
         progress, incoming, shard = self._progress, self._incoming, self._shard
         latest_s = progress.t0_s + shard.ramp.end_s * 2 + shard.attempt_s + _RAMP_SLACK_S
-        rest_over_s = progress.t0_s + shard.ramp.end_s
+        last_rest_s = progress.t0_s + shard.ramp.end_s
         while not (progress.stopped.is_set() or progress.failed or incoming.nothing_connected):
             now_s = time.monotonic()
-            if now_s >= latest_s or (incoming.last.ramped >= shard.workers and now_s >= rest_over_s):
+            if now_s >= latest_s or (incoming.last.ramped >= shard.workers and now_s >= last_rest_s):
                 return
             await self._next_tick()
 
     async def _wait_for_drain(self) -> None:
         plan, incoming, workers = self._progress.plan, self._incoming, self._shard.workers
         patience_s = max(plan.timeout_s, plan.connect_timeout_s, self._generator.drain_s)
-        # Of those that say goodbye an answer is awaited, after the last heartbeat's.
+        # A protocol with a goodbye awaits its answer, after that to the last heartbeat.
         patience_s += plan.timeout_s if plan.upgrades else 0.0
         patience_s += plan.connections * _DRAIN_S_PER_CONNECTION + _DRAIN_SLACK_S
         latest_s = time.monotonic() + patience_s

@@ -1,4 +1,4 @@
-"""A soak's state: its clock, its phase, and what stopped it."""
+"""A soak's state: its clock, its phase, and whether it was stopped or failed."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from pathlib import Path
 from asyncli.plan import Plan
 from asyncli.records import Phase
 
-#: From the drain on, stopping changes nothing.
+#: The phases that a stop ends; from the drain on, stopping changes nothing.
 STOPPABLE = ("baseline", "ramp", "hold")
 
 
 class Progress:
-    """``plan`` changes once: when a hold by the wall clock begins."""
+    """``plan`` changes once, when a hold that ends by the wall clock begins."""
 
     def __init__(self, plan: Plan, path: Path) -> None:
         self.plan, self.path = plan, path
-        #: On time.monotonic(): the zero of the run's clock, and of the generator's seconds (0: it has not begun).
+        #: On time.monotonic(): the zero of the run's clock, and of the generator's seconds (0: not started).
         self.zero_s = time.monotonic()
         self.t0_s = 0.0
         self.phase: Phase | None = None
-        #: A resumed run is opening what it held.
+        #: A resumed run is reopening its connections.
         self.reopening = False
         #: Interruptions of the hold (s).
-        self.left_out_s = 0.0
+        self.gaps_s = 0.0
         self.stopped = asyncio.Event()
         self.ticked = asyncio.Event()
         #: The generator failed.
@@ -40,19 +40,18 @@ class Progress:
         return self.phase is not None and self.phase.name in phases
 
     def where(self) -> tuple[str | None, float, float | None]:
-        """The phase ("resume" while a resumed run reopens its connections), how long it has lasted, and how long it is to last
-        (s)."""
+        """(The phase, or "resume" while a resumed run reopens its connections; its time so far (s); its planned time (s))."""
         if self.reopening or self.phase is None:
             return "resume" if self.reopening else None, 0.0, None
         name = self.phase.name
         lasts = {"baseline": self.plan.baseline_s, "ramp": self.plan.schedule.end_s, "hold": self.plan.hold_s}
-        since_s = self.now_s() - self.phase.start_s - (self.left_out_s if name == "hold" else 0.0)
+        since_s = self.now_s() - self.phase.start_s - (self.gaps_s if name == "hold" else 0.0)
         return name, max(0.0, since_s), lasts.get(name)
 
 
 async def wait_for(event: asyncio.Event, seconds: float) -> None:
     """Wait for ``event``, ``seconds`` at most."""
-    # Not asyncio.wait_for: before Python 3.12 it swallows a cancellation that comes together with the event.
+    # Not asyncio.wait_for: before Python 3.12 it swallows a cancellation that comes with the event.
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             await event.wait()

@@ -1,4 +1,4 @@
-"""Everything that a soak records goes into the run file and to its observers."""
+"""Writes the records of a soak to the run file and shows them to its observers."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ from asyncli.store.writer import RunWriter
 if TYPE_CHECKING:
     from asyncli.report.livestate import LiveObserver
 
-# An error may quote all that it could not show.
+# An error may quote everything that it could not display.
 _LONGEST_WHY = 200
 
 
 class NoObserver:
-    """Sees a soak while it runs, and shows nothing; others do: a screen, a log, a notebook's progress bar."""
+    """Gets the records of a running soak and ignores them; other observers are a screen, a log, a notebook's output."""
 
     def phase(self, phase: Phase) -> None: ...
     def tick(self, t_s: float, tick: Tick) -> None: ...
     def sample(self, sample: Sample) -> None: ...
     def finding(self, finding: Finding) -> None: ...
     def planned(self, plan: Plan) -> None:
-        """The plan, with the length of a hold that ends by the wall clock."""
+        """The plan, once the length of a hold that ends by the wall clock is known."""
 
     def resumed(self, so_far: Tick) -> None:
-        """An interrupted run goes on with these counts; ``planned`` then tells the end of its hold."""
+        """An interrupted run continues with these counts; ``planned`` then gives the end of its hold."""
 
 
 Observer: TypeAlias = "NoObserver | LiveObserver"
 
 
 class Recorder:
-    """Writes to ``writer`` once it is open, and shows to each of ``observers`` until that raises."""
+    """Writes to ``writer`` once it is open, and calls each of ``observers`` until it raises."""
 
     def __init__(self, observers: Iterable[Observer], progress: Progress) -> None:
         self.writer: RunWriter | None = None
@@ -45,7 +45,7 @@ class Recorder:
         self._refused_sample = False
 
     def open(self, writer: RunWriter) -> None:
-        """Begin to write, the findings so far first."""
+        """Start to write, earlier findings first."""
         self.writer = writer
         for finding in self._early:
             self.finding(finding)
@@ -59,7 +59,7 @@ class Recorder:
     def tick(self, t_s: float, tick: Tick) -> None:
         if self.writer is not None:
             self.writer.tick(t_s, tick)
-            self._tell_news(self.writer)
+            self._check_writer(self.writer)
         self.show(lambda observer: observer.tick(t_s, tick))
 
     def sample(self, sample: Sample) -> None:
@@ -70,13 +70,13 @@ class Recorder:
             sample = Sample(sample.t_s, {name: value for name, value in sample.values.items() if name not in odd})
         if self.writer is not None:
             self.writer.sample(sample)
-            self._tell_news(self.writer)
+            self._check_writer(self.writer)
         self.show(lambda observer: observer.sample(sample))
 
-    def _tell_news(self, writer: RunWriter) -> None:
-        """Findings about the run file. A file that was moved or deleted ends the run."""
+    def _check_writer(self, writer: RunWriter) -> None:
+        """Show findings about the run file. A file that was moved or deleted ends the run."""
         for finding in writer.news():
-            self.show(lambda observer, told=finding: observer.finding(told))  # type: ignore[misc]
+            self.show(lambda observer, new=finding: observer.finding(new))  # type: ignore[misc]
         if writer.lost:
             self._progress.stopped.set()
 
@@ -87,11 +87,11 @@ class Recorder:
         self.writer.finding(self._progress.now_s(), finding)
         self.show(lambda observer: observer.finding(finding))
 
-    def show(self, tell: Callable[[Observer], None]) -> None:
+    def show(self, call: Callable[[Observer], None]) -> None:
         for observer in [*self._observers]:
             try:
-                tell(observer)
-            except Exception as error:  # whatever it is, it is the observer's
+                call(observer)
+            except Exception as error:  # whatever the observer raises
                 self._observers.remove(observer)
                 self.observer_failed(error)
 

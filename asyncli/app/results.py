@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Results:
-    """The run in ``path``. Each part is computed at its first use."""
+    """The run in ``path``. Each part is computed on first use."""
 
     def __init__(self, path: Path, records: Run) -> None:
         self.path = path
@@ -34,7 +34,7 @@ class Results:
 
     @cached_property
     def summary(self) -> Summary:
-        """Everything that a report shows, as data: its JSON is a contract with other tools."""
+        """The report as data; its JSON is a contract with other tools."""
         return summarise(self.records, self.analyses)
 
     @cached_property
@@ -52,17 +52,17 @@ class Results:
 
 
 def read_results(path: str | os.PathLike[str]) -> Results:
-    """Raises :class:`~asyncli.errors.StoreError`, in one line, for a file that is missing, none of ours, or damaged."""
+    """Raises :class:`~asyncli.errors.StoreError` for a file that is missing, damaged or not a run."""
     return Results(Path(path), read_run(path))
 
 
 def compare_results(runs: Iterable[tuple[Path, Run | None]]) -> Comparison:
-    """The differences between runs: files, each with its records where they were read."""
+    """The differences between runs: (file, its records if already read)."""
     return compare(measure_files(runs))
 
 
 def free_name(what: str = "asyncli", suffix: str = ".db") -> Path:
-    """``asyncli-<time>.db`` in the current folder, numbered where that exists."""
+    """``asyncli-<time>.db`` in the current folder, with a number if that exists."""
     stem = f"{what}-{time.strftime('%Y%m%d-%H%M%S')}"
     path, number = Path(f"{stem}{suffix}"), 1
     while path.exists():

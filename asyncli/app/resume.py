@@ -10,7 +10,7 @@ from typing import TypeVar
 
 import msgspec
 
-from asyncli.app.incoming import lost_with_us
+from asyncli.app.incoming import generator_loss
 from asyncli.app.progress import Progress, wait_for
 from asyncli.app.recorder import Recorder
 from asyncli.collect.locate import ServerFacts
@@ -32,7 +32,7 @@ _LEASES_EXPIRE_S = 25.0
 
 
 class Resumption:
-    """Resumes the run ``before`` in its hold, or from its baseline where it had not reached the hold."""
+    """Resumes the run ``before`` in its hold, or from its baseline if it had not reached the hold."""
 
     def __init__(self, before: Interrupted) -> None:
         self.before = before
@@ -58,32 +58,32 @@ class Resumption:
         progress.reopening = self.in_hold
 
     def require_same(self, data: Data | None) -> None:
-        """Raise :class:`PlanError` where the connections would be others than those of the run."""
+        """Raise :class:`PlanError` if the connections would differ from those of the run."""
         if data is not None and self.before.run.environment.get("data") != described(data):
-            what = f"{self.before.run.plan.data} has other rows than those that the run began with"
-            raise PlanError(f"--resume: {what}; put the file back, or begin another run")
+            what = f"{self.before.run.plan.data} has changed since the run started"
+            raise PlanError(f"--resume: {what}; restore the file, or start another run")
 
-    def plan_from_here(self, plan: Plan) -> Plan:
-        """The plan that limits are judged by: with the rest of the hold."""
+    def remaining_plan(self, plan: Plan) -> Plan:
+        """``plan`` with the rest of the hold, for the preflight."""
         if (left_s := self.left_s) is None:
             return plan
         if plan.hold_until is not None:
-            # The baseline and ramp before it count too.
+            # Another baseline and ramp come before it.
             left_s = max(0.0, left_s - plan.schedule.end_s)
         return msgspec.structs.replace(plan, hold_s=left_s, hold_until=None)
 
-    def shard_from_here(self, shard: Shard) -> Shard:
+    def remaining_shard(self, shard: Shard) -> Shard:
         return msgspec.structs.replace(shard, again=True, ramp=shard.ramp.without_rests()) if self.in_hold else shard
 
     def continue_counters(self, values: dict[str, float]) -> None:
-        """Continue the counters of our own processes."""
+        """Add the earlier counts of our own processes."""
         for name in self.before.counted.keys() & values.keys():
             values[name] += self.before.counted[name]
 
     # -- the run file, and the gap in it
 
     def open(self, path: Path, server: ServerFacts, progress: Progress, recorder: Recorder) -> None:
-        """Go on in the run's file: what it held is the generator's loss, and its gap begins."""
+        """Continue the run file: its held connections are lost by the generator, and a gap begins."""
         before = self.before
         again = [*before.run.environment.get("resumed", ()), datetime.datetime.now(datetime.UTC).isoformat()]
         writer = RunWriter.resume(path, before.run.environment, recorded=before.recorded, restart=not self.in_hold)
@@ -93,7 +93,7 @@ class Resumption:
         so_far = Tick()
         so_far.merge_counts(before.so_far)
         if before.held:
-            lost = lost_with_us(before.held, before.awaiting)
+            lost = generator_loss(before.held, before.awaiting)
             writer.tick(before.last_s + 0.001, lost)
             so_far.merge_counts(lost)
         recorder.show(lambda observer: observer.resumed(so_far))
@@ -102,10 +102,10 @@ class Resumption:
         phase = before.run.phases[-1].name if before.run.phases else None
         after_s = round(self._resumed_s - before.last_s)
         recorder.finding(resumed(before.last_s, after_s, phase, before.held, self.in_hold, before.ended_by))
-        self._meet_server(server, recorder, writer)
+        self._record_server(server, recorder, writer)
 
-    def _meet_server(self, server: ServerFacts, recorder: Recorder, writer: RunWriter) -> None:
-        """Record the server; where it is another one, its numbers are not joined to those before."""
+    def _record_server(self, server: ServerFacts, recorder: Recorder, writer: RunWriter) -> None:
+        """Record the server. If it is another one, its numbers are kept apart from the earlier ones."""
         known = self.before.run.environment.get("server")
         if not isinstance(known, dict) or (server.exe is None and server.version is None):
             return
@@ -120,20 +120,20 @@ class Resumption:
             recorder.writer.gap(Gap(self._gap.start_s, progress.now_s()))
             progress.reopening = False
 
-    # -- while it opens its connections again
+    # -- while the connections are reopened
 
-    def holds_again(self, progress: Progress, recorder: Recorder, held: int) -> None:
-        """All connections are open again: the hold continues."""
+    def continue_hold(self, progress: Progress, recorder: Recorder, held: int) -> None:
+        """Continue the hold: all connections are open again."""
         if self._gap is not None:
             off_s, opening_s = self._resumed_s - self._gap.start_s, progress.now_s() - self._resumed_s
             recorder.finding(held_again(held, off_s, opening_s))
         self.close_gap(progress, recorder)
-        self.tell_end(progress, recorder)
+        self.show_end(progress, recorder)
         if progress.plan.hold_until is None:
-            progress.left_out_s = progress.now_s() - self.hold_start_s - self.before.held_s
+            progress.gaps_s = progress.now_s() - self.hold_start_s - self.before.held_s
 
-    def tell_end(self, progress: Progress, recorder: Recorder, *, early: bool = False) -> None:
-        """Tell the observer the hold's end. ``early``: only an end by the wall clock, which reopening does not move."""
+    def show_end(self, progress: Progress, recorder: Recorder, *, early: bool = False) -> None:
+        """Show the hold's end to the observers. ``early``: only an end by the wall clock, which reopening does not move."""
         if early and progress.plan.hold_until is None:
             return
         left_s = self.left_s
@@ -142,17 +142,16 @@ class Resumption:
         recorder.show(lambda observer: observer.planned(plan))
 
 
-async def when_leases_expire(ask: Callable[[], Awaitable[T]], waits: Callable[[str], None], progress: Progress) -> T:
-    """The result of ``ask``, once the leases of a killed session have expired."""
-    until_s, told = time.monotonic() + _LEASES_EXPIRE_S, False
+async def retry_while_leased(ask: Callable[[], Awaitable[T]], say: Callable[[str], None], progress: Progress) -> T:
+    """The result of ``ask``, repeated until the leases of a killed session have expired."""
+    until_s, said = time.monotonic() + _LEASES_EXPIRE_S, False
     while True:
         try:
             return await ask()
         except HeldError as error:
             if time.monotonic() >= until_s or progress.stopped.is_set():
                 raise
-            if not told:
-                what = "what a session that was killed may still hold"
-                waits(f"waits, for {_LEASES_EXPIRE_S:.0f} s at most, for {what}: {error}")
-            told = True
+            if not said:
+                say(f"waiting up to {_LEASES_EXPIRE_S:.0f} s for the leases of a killed session to expire: {error}")
+            said = True
             await wait_for(progress.stopped, 1.0)

@@ -1,4 +1,4 @@
-"""The server at rest between two steps of a capacity search: as it was before the first."""
+"""Waits between the steps of a capacity search until the server is as idle as before the first."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ from asyncli.units import format_count
 
 #: How long a server may take to restart, or to close our connections (s).
 REST_S = 30.0
-_LOOK_S = 0.2
-# Sockets whose number has not fallen for so long (s) will not close soon.
+_POLL_S = 0.2
+# If the number of sockets has not fallen for this long (s), the rest will not close soon.
 _SETTLED_S = 3.0
-# Other clients may have opened so many connections meanwhile, and this share of ours.
+# Other clients may have opened this many connections meanwhile, plus this share of ours.
 _OTHERS, _OTHERS_SHARE = 10, 0.01
 
 
 class Rest:
-    """Waits until the server is as it was before the first step.
+    """Waits until the server has as few connections as before the first step.
 
-    By its own count of connections, from a status page or an agent; else by its host's sockets, until they are as few as
-    before or stop falling.
+    It uses the server's own count, from a status page or an agent; else its host's sockets, until they are as few as before or
+    stop falling.
     """
 
     def __init__(self, plan: Plan, *, local: bool) -> None:
-        # Where an agent samples, the listener may be in another network namespace of this host.
+        # With an agent, the listener may be in another network namespace of this host.
         here = local and plan.agent is None
         self._places = {("" if one.port else one.host, one.port) for one in plan.targets if here}
         self._sockets = count_of_sockets(plan)
@@ -53,7 +53,7 @@ class Rest:
         return rest
 
     def listens(self) -> bool:
-        """Whether every port, or path, has a listener; assumed for a server elsewhere."""
+        """Whether every port or path has a listener; assumed for a server on another host."""
         return all(read_listeners(port) if port else no_listener([(path, port)]) is None for path, port in self._places)
 
     async def wait(self, ours: int, stopped: Callable[[], bool]) -> str:
@@ -79,16 +79,16 @@ class Rest:
                 waited = f"{REST_S:.0f} s after the drain"
                 if not listens:
                     places = sorted(f"unix:{path}" if path else f"port {port}" for path, port in self._places)
-                    return f"nobody listens on {', '.join(places)} any more, {waited}"
+                    return f"nothing listens on {', '.join(places)}, {waited}"
                 if still is None:
                     return f"the server's status page does not answer, {waited}"
                 return f"the server counts {format_count(still - self._before)} connections more than at the start, {waited}"
             # An agent samples once a second.
-            await asyncio.sleep(_LOOK_S if self._link is None else 1.0)
+            await asyncio.sleep(_POLL_S if self._link is None else 1.0)
         return ""
 
     async def _open(self) -> float | None:
-        """The server's connections by its own count, else this host's sockets; None while the page does not answer."""
+        """The server's own count of connections, else its host's sockets; None while the page does not answer."""
         if self._link is not None:
             try:
                 latest = (await self._link.hello(measure=False)).latest

@@ -1,6 +1,6 @@
-"""One soak, from plan to verdict: preflight, run file, baseline, ramp, hold, drain, residue, close.
+"""One soak: preflight, run file, baseline, ramp, hold, drain, residue, close.
 
-Read :meth:`Soak.run`, then :meth:`asyncli.app.phases.Phases.run`, and you know the program.
+Start at :meth:`Soak.run`, then :meth:`asyncli.app.phases.Phases.run`.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 import msgspec
 
 from asyncli import preflight
-from asyncli.app.check import examine, lay_plan, make_sampler
+from asyncli.app.check import examine, make_sampler, plan_spread
 from asyncli.app.incoming import Incoming
 from asyncli.app.phases import Phases
 from asyncli.app.progress import STOPPABLE, Progress
 from asyncli.app.recorder import Observer, Recorder
-from asyncli.app.resume import Resumption, when_leases_expire
+from asyncli.app.resume import Resumption, retry_while_leased
 from asyncli.collect.clocks import ClockWatch
 from asyncli.collect.listening import nothing_listens, wait_for_listener
 from asyncli.collect.locate import ServerFacts
@@ -60,9 +60,9 @@ class KnownServer(msgspec.Struct, frozen=True):
 class Soak:
     """One run of ``plan`` into the run file ``out``. ``stop()`` drains and reports; cancelling the task ends it at once.
 
-    ``guard``: observes as well. ``resume``: the run in ``out`` to resume. ``cluster``: the hosts that open the connections.
-    ``wait_for_server_s``: how long to wait until a server on this host listens. ``findings``: of the plan, made before;
-    ``tls``: what the server agreed to then.
+    ``guard``: a second observer. ``resume``: the run in ``out`` to resume. ``cluster``: the hosts that open the connections.
+    ``wait_for_server_s``: how long to wait for a server on this host to listen. ``findings``: earlier findings about the plan.
+    ``tls``: the server's TLS, if it was probed before.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class Soak:
         tls: TlsFacts | None = None,
     ) -> None:
         self.out = out
-        #: It has begun to measure, or found that nothing listens.
+        #: Measuring has started, or nothing listens.
         self.started = False
         #: What the run file lacks, in one line; None: nothing.
         self.trouble: str | None = None
@@ -89,7 +89,7 @@ class Soak:
         self._findings, self._tls = list(findings), tls
         self._progress = Progress(plan, out)
         self._recorder = Recorder([one for one in (observer, guard) if one is not None], self._progress)
-        self._begun_wall_s = time.time() if resume is None else resume.run.started_wall_s
+        self._started_wall_s = time.time() if resume is None else resume.run.started_wall_s
         self._resumption = None if resume is None else Resumption(resume)
         if self._resumption is not None:
             self._resumption.set_clock(self._progress)
@@ -98,7 +98,7 @@ class Soak:
 
     @classmethod
     def shown_by(cls, observer: LiveObserver, plan: Plan, out: Path, **more: Any) -> Self:
-        """A soak that ``observer`` shows, and stops at a crossed limit that can only get worse."""
+        """A soak that ``observer`` shows, and stops at a crossed limit that can no longer be met."""
         from asyncli.report.livelimits import too_short
 
         soak = cls(plan, out, observer=observer, findings=() if more.get("resume") else too_short(plan), **more)
@@ -106,9 +106,9 @@ class Soak:
         return soak
 
     def stop(self, because: str = "") -> None:
-        """Go to the drain; safe to repeat, callable from a signal handler of the loop.
+        """Start the drain; safe to repeat, callable from a signal handler of the loop.
 
-        ``because``: the limit that ends it; "": the user does.
+        ``because``: the crossed limit; "": the user stops it.
         """
         progress = self._progress
         if not progress.stopped.is_set() and (progress.phase is None or progress.is_in(*STOPPABLE)):
@@ -121,21 +121,21 @@ class Soak:
         progress.stopped.set()
 
     def observer_failed(self, error: BaseException) -> None:
-        """The observer failed: record it once, and go on without it."""
+        """Record that the observer failed; the run continues without it."""
         self._recorder.observer_failed(error)
 
     @property
     def recording(self) -> bool:
-        """There is a run file: before, there is nothing to drain or report."""
+        """Whether there is a run file; before that there is nothing to drain or report."""
         return self._recorder.writer is not None
 
     async def run(self) -> Path:
-        """Run it; the run file's path. Raises :class:`~asyncli.errors.AsyncliError` where it cannot start."""
+        """Run the soak and return the run file's path. Raises :class:`~asyncli.errors.AsyncliError` if it cannot start."""
         try:
             self._data = await asyncio.to_thread(read_data, self._progress.plan)
             if self._resumption is not None:
                 self._resumption.require_same(self._data)
-            limits, spread = await self._when_free(lambda: lay_plan(self._progress.plan, self._cluster, self._waits))
+            limits, spread = await self._retry(lambda: plan_spread(self._progress.plan, self._cluster, self._show_wait))
             options = SamplerOptions(
                 clock=self._progress.now_s,
                 generator_pids=lambda: self._generator.pids if self._generator else [],
@@ -156,11 +156,11 @@ class Soak:
         plan, progress, stopped = self._progress.plan, self._progress, self._progress.stopped
         places = {(one.address, one.port) for one in spread.destinations}
         here = spread.local and self._cluster is None
-        waited_s = await wait_for_listener(places, here, self._wait_for_server_s, self._waits, stopped)
-        await self._when_free(sampler.open)
-        judged = plan if self._resumption is None else self._resumption.plan_from_here(plan)
+        waited_s = await wait_for_listener(places, here, self._wait_for_server_s, self._show_wait, stopped)
+        await self._retry(sampler.open)
+        judged = plan if self._resumption is None else self._resumption.remaining_plan(plan)
         examined = await examine(judged, spread, sampler, self._cluster, self._data, connects=not plan.force)
-        spread, checks, of_cluster, server, tls, _ = examined
+        spread, checks, findings, server, tls, _ = examined
         if not plan.force:
             preflight.refuse(checks)
         if self._resumption is None:
@@ -170,14 +170,14 @@ class Soak:
         writer = self._recorder.writer
         assert writer is not None
         writer.checks(checks)
-        for finding in [*self._findings, *of_cluster, *preflight.checks_to_findings(checks)]:
+        for finding in [*self._findings, *findings, *preflight.checks_to_findings(checks)]:
             self._recorder.finding(finding)
         completed = False
         try:
-            asks = here and self._resumption is None and not plan.force
-            if asks and (nobody := nothing_listens(places, waited_s, "the run did not begin")):
+            checks_listener = here and self._resumption is None and not plan.force
+            if checks_listener and (missing := nothing_listens(places, waited_s, "the run did not start")):
                 self.started = True
-                self._recorder.finding(nobody)
+                self._recorder.finding(missing)
             else:
                 await self._measure(spread, sampler)
             completed = not progress.failed and not progress.reopening
@@ -194,23 +194,24 @@ class Soak:
             raise StoreError(f"{self.out}: was moved or deleted while the run wrote to it; leave it where it is until the end")
 
     async def _measure(self, spread: Spread, sampler: Sampler) -> None:
-        """Start the generator and the samplers, run the phases, and end them all."""
+        """Start the generator and the samplers, run the phases, and stop everything."""
         progress, recorder = self._progress, self._recorder
         shard = build_shard(progress.plan, spread, self._data)
         if self._resumption is not None:
-            shard = self._resumption.shard_from_here(shard)
+            shard = self._resumption.remaining_shard(shard)
         generator = self._generator = Generator(shard) if self._cluster is None else self._cluster.generator(shard)
         incoming = Incoming(
-            progress, recorder, spread.destinations, resume=self._command, on_told=self._record_cluster, on_sample=self._sample
-        )
+            progress, recorder, spread.destinations,
+            resume=self._command, on_host_finding=self._record_cluster, on_sample=self._sample,
+        )  # fmt: skip
         phases = Phases(
             progress, recorder, incoming, shard=shard, generator=generator, sampler=sampler, resumption=self._resumption,
-            begun_wall_s=self._begun_wall_s,
+            started_wall_s=self._started_wall_s,
         )  # fmt: skip
         tasks: list[asyncio.Task[None]] = []
 
         def ended(task: asyncio.Task[None]) -> None:
-            # A task that ends by itself is a bug: the run must not go on without its numbers.
+            # A task that ends by itself is a bug: the run must not continue without its numbers.
             if not task.cancelled() and (error := task.exception()) is not None:
                 incoming.fail(asyncli_failed(task.get_name(), f"{type(error).__name__}: {error}", incoming.resume))
 
@@ -241,11 +242,11 @@ class Soak:
             await generator.close()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _when_free(self, ask: Callable[[], Awaitable[T]]) -> T:
-        return await (ask() if self._resumption is None else when_leases_expire(ask, self._waits, self._progress))
+    async def _retry(self, ask: Callable[[], Awaitable[T]]) -> T:
+        return await (ask() if self._resumption is None else retry_while_leased(ask, self._show_wait, self._progress))
 
-    def _waits(self, what: str) -> None:
-        """Shown before there is a run file."""
+    def _show_wait(self, what: str) -> None:
+        """Show, without recording it, what the start waits for."""
         self._recorder.show(lambda observer: observer.finding(waiting(what)))
 
     def _create_run_file(
@@ -275,7 +276,7 @@ class Soak:
             self._recorder.writer.environment(self._cluster.environment(self._generator.document()))
 
     def _sampled(self, sample: Sample) -> None:
-        """Take a sample of this host, which may open no connections."""
+        """Record a sample of this host. With a cluster, this host opens no connections."""
         if self._cluster is not None:
             left_out = self._cluster.leave_out
             sample = Sample(sample.t_s, {name: value for name, value in sample.values.items() if not name.startswith(left_out)})

@@ -14,8 +14,8 @@ import click
 
 from asyncli import __version__
 from asyncli.cli.options import parsed, server_options, trust_options
-from asyncli.cli.outputs import UNSEEN
-from asyncli.cli.signals import Heard, caught
+from asyncli.cli.outputs import OUTPUT_GONE
+from asyncli.cli.signals import Signals, stop_signals
 from asyncli.consistency import require_tls
 from asyncli.errors import HostError, PlanError
 from asyncli.plan import KEYS, Plan
@@ -26,26 +26,26 @@ from asyncli.values import AGENT_PORT
 @click.command(name="agent", no_args_is_help=True, context_settings={"max_content_width": 110})
 @server_options
 @trust_options
-@click.option("--listen", default=f"127.0.0.1:{AGENT_PORT}", metavar="HOST:PORT", show_default=True, help="Where to listen.")
+@click.option("--listen", default=f"127.0.0.1:{AGENT_PORT}", metavar="HOST:PORT", show_default=True, help="Address to listen on.")
 @click.option(
-    "--token-file", metavar="FILE", help="The token of the clients; required beyond loopback.  [default: $ASYNCLI_AGENT_TOKEN]"
+    "--token-file", metavar="FILE", help="A file with the token, required beyond loopback.  [default: $ASYNCLI_AGENT_TOKEN]"
 )
-@click.option("--tls-cert", metavar="FILE", help="Speak TLS with this certificate (PEM, its chain after it).")
-@click.option("--tls-key", metavar="FILE", help="The certificate's key.  [default: in the certificate's file]")
+@click.option("--tls-cert", metavar="FILE", help="Use TLS with this certificate (PEM, followed by its chain).")
+@click.option("--tls-key", metavar="FILE", help="Key of the certificate.  [default: in the certificate's file]")
 def command(**values: Any) -> int:
-    """Sample the server on this host, for 'asyncli soak --agent URL' on another and for Prometheus (/metrics).
+    """Sample the server on this host, for 'asyncli soak --agent URL' on another host and for Prometheus (/metrics).
 
-    It reads status page, processes, kernel and limits once a second, keeps ten minutes of samples, and changes nothing. Ctrl-C
-    or SIGTERM ends it.
+    It reads the status page, processes, kernel and limits once a second, keeps ten minutes of samples, and changes nothing.
+    Ctrl-C or SIGTERM ends it.
     """
     host, port = _address(values.pop("listen"))
     token_file, certificate, key = (values.pop(name) for name in ("token_file", "tls_cert", "tls_key"))
     if key is not None and certificate is None:
         raise PlanError("--tls-key: there is no certificate; name it with --tls-cert")
-    ways = ("server_pid", "server_pidfile", "server_name")
-    named = [f"--{name.replace('_', '-')}" for name in ways if values[name] is not None]
+    keys = ("server_pid", "server_pidfile", "server_name")
+    named = [f"--{name.replace('_', '-')}" for name in keys if values[name] is not None]
     if len(named) > 1:
-        raise PlanError(f"{' and '.join(named)}: name the server once, not {len(named)} times; leave all but one out")
+        raise PlanError(f"{' and '.join(named)}: name the server once; leave out all but one")
     if not named and values["status_url"] is None:
         raise PlanError("no server named; give its --status-url, or name its process with --server-name or --server-pidfile")
     return _run(values, host, port, token_file, certificate, key)
@@ -54,14 +54,12 @@ def command(**values: Any) -> int:
 def _address(text: str) -> tuple[str, int]:
     host, colon, port = text.rpartition(":")
     if not colon or not host or not port.isascii() or not port.isdigit() or len(port) > 5 or int(port) > 65535:
-        raise PlanError(f"--listen: {text!r} is not an address; write HOST:PORT, for example 10.0.0.8:{AGENT_PORT}")
+        raise PlanError(f"--listen: {text!r} is not an address; write HOST:PORT, such as 10.0.0.8:{AGENT_PORT}")
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 
-def _run(
-    values: dict[str, Any], host: str, port: int, token_file: str | None, certificate: str | None, key: str | None
-) -> int:
-    """Sample and serve until a signal; 0. Raises :class:`~asyncli.errors.AsyncliError` where it cannot."""
+def _run(values: dict[str, Any], host: str, port: int, token_file: str | None, certificate: str | None, key: str | None) -> int:
+    """Sample and serve until a signal; return 0. Raises :class:`~asyncli.errors.AsyncliError` if it cannot start."""
     import asyncio
     import ssl
 
@@ -72,16 +70,16 @@ def _run(
     token = read_token(token_file, "--token-file")
     if token is None and not _loopback(host):
         raise PlanError(
-            f"--listen: {host} is not loopback, so a token is required; make one (head -c 24 /dev/urandom | base64 > token) and "
-            f"name it with --token-file, or set {TOKEN_VARIABLE}"
+            f"--listen: {host} is not loopback, so a token is required; create one (head -c 24 /dev/urandom | base64 > token) "
+            f"and name it with --token-file, or set {TOKEN_VARIABLE}"
         )
     tls = None
     if certificate is not None:
         tls = identify(ssl.create_default_context(ssl.Purpose.CLIENT_AUTH), ("--tls-cert", "--tls-key"), certificate, key)
     if token_file is not None and os.stat(token_file).st_mode & (stat.S_IRGRP | stat.S_IROTH):
-        _say(f"warning: {token_file} can be read by others on this host; chmod 600 {token_file}")
+        _say(f"warning: other users of this host can read {token_file}; chmod 600 {token_file}")
     if tls is not None and certificate is not None and (why := refused_because(tls, certificate)) is not None:
-        _say(f"warning: --tls-cert {certificate}: {why}; every soak will refuse it until the agent is started with another")
+        _say(f"warning: --tls-cert {certificate}: {why}; every soak will refuse it; restart the agent with another")
     plan = _plan(values)
     if plan.insecure:
         _say("warning: --insecure: the status page's certificate is not verified")
@@ -89,8 +87,8 @@ def _run(
         _say("warning: the token crosses the network in the clear; give --tls-cert and --tls-key")
     raise_nofile()
     asyncio.run(_serve(plan, host, port, token, tls))
-    # Its output is a log: the end does not wait for a reader.
-    Heard.late = True
+    # The output is a log: the exit does not wait for its reader.
+    Signals.late = True
     return 0
 
 
@@ -101,7 +99,7 @@ async def _serve(plan: Plan, host: str, port: int, token: str | None, tls: Any) 
 
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
-    for number in caught():
+    for number in stop_signals():
         loop.add_signal_handler(number, stopped.set)
     agent = Agent(plan, host=host, port=port, token=token, tls=tls, log=_say)
     try:
@@ -112,7 +110,7 @@ async def _serve(plan: Plan, host: str, port: int, token: str | None, tls: Any) 
         shown = f"[{host}]" if ":" in host else host
         _say(f"asyncli agent {__version__} samples {what}{which}, and listens at http{'s' if tls else ''}://{shown}:{agent.port}")
         for line in agent.unknown:
-            _say(f"not known here: {line}")
+            _say(f"unknown here: {line}")
         running = asyncio.create_task(agent.run())
         stopping = asyncio.create_task(stopped.wait())
         try:
@@ -129,7 +127,7 @@ async def _serve(plan: Plan, host: str, port: int, token: str | None, tls: Any) 
 
 
 def _plan(values: dict[str, Any]) -> Plan:
-    """What to sample, as a plan without a target."""
+    """A plan without a target, which says what to sample."""
     given = {key: raw for key, raw in values.items() if raw is not None}
     fields: dict[str, Any] = {
         field: parsed(f"--{key.replace('_', '-')}", parse, given[key]) for key, (field, parse) in KEYS.items() if key in given
@@ -141,7 +139,7 @@ def _plan(values: dict[str, Any]) -> Plan:
 
 
 def _loopback(host: str) -> bool:
-    """Whether only this host can connect there. Raises :class:`HostError` for a name that does not resolve."""
+    """Whether ``host`` is loopback only. Raises :class:`HostError` for a name that does not resolve."""
     try:
         infos = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
@@ -151,6 +149,6 @@ def _loopback(host: str) -> bool:
 
 
 def _say(line: str) -> None:
-    """A line for the log: a service's journal, a terminal."""
-    with contextlib.suppress(*UNSEEN):
+    """Print a line to the log: a service's journal, or a terminal."""
+    with contextlib.suppress(*OUTPUT_GONE):
         print(line, file=sys.stderr, flush=True)

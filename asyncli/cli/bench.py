@@ -16,30 +16,30 @@ from asyncli.plan_file import read_plan_file
 
 @click.command(name="bench", context_settings={"max_content_width": 110})
 @click.argument("urls", nargs=-1, metavar="URL...")
-@click.option("-c", "--connections", metavar="N", help="Connections at a time.  [default: 64]")
-@click.option("-n", "--requests", metavar="N", help="Requests in all: 10000, 100k, 1M.")
-@click.option("-d", "--duration", metavar="TIME", help="How long; with -n, whichever comes first.  [default: 10s without -n]")
-@click.option("--short", is_flag=True, default=None, help="A new connection for each request, instead of keeping them alive.")
-@click.option("--pipeline", metavar="DEPTH", help="Write so many requests at once on each connection.")
-@click.option("--rate", metavar="N", help="An open loop: N requests a second in all, at fixed instants.")
-@click.option("--method", metavar="|".join(METHODS), help="Of the requests.  [default: GET]")
+@click.option("-c", "--connections", metavar="N", help="Concurrent connections.  [default: 64]")
+@click.option("-n", "--requests", metavar="N", help="Total number of requests: 10000, 100k, 1M.")
+@click.option("-d", "--duration", metavar="TIME", help="Duration; with -n, whichever ends first.  [default: 10s without -n]")
+@click.option("--short", is_flag=True, default=None, help="Open a new connection for each request, instead of keep-alive.")
+@click.option("--pipeline", metavar="DEPTH", help="Pipeline DEPTH requests on each connection.")
+@click.option("--rate", metavar="N", help="Open loop: N requests per second in all, at fixed instants.")
+@click.option("--method", metavar="|".join(METHODS), help="HTTP method.  [default: GET]")
 @options.header_options
-@click.option("--body", metavar="TEXT|@FILE", help="Sent with each request, by POST unless --method says otherwise.")
-@click.option("--workers", metavar="N", help="Processes.  [default: half the CPUs for a server on this host, else all]")
-@click.option("--timeout", metavar="TIME", help="A request unanswered for this long has failed.  [default: 10s]")
+@click.option("--body", metavar="TEXT|@FILE", help="Body of each request; the method is POST unless --method is given.")
+@click.option("--workers", metavar="N", help="Worker processes.  [default: half the CPUs for a server on this host, else all]")
+@click.option("--timeout", metavar="TIME", help="A request unanswered for this long fails.  [default: 10s]")
 @options.connect_options
 @options.tls_options
 @options.server_options
-@click.option("--fail-if", metavar="LIMIT", multiple=True, help="Fail if LIMIT is true: 'requests.failed > 0.1%'; repeatable.")
+@click.option("--fail-if", metavar="LIMIT", multiple=True, help="Fail if LIMIT is true, as 'requests.failed > 0.1%'; repeatable.")
 @click.option("--seed", metavar="N", help="Seed of the pauses before connect retries.")
 @click.option("--force", is_flag=True, default=None, help="Ignore this host's limits.")
 @click.option(
-    "--plan", "plan_file", metavar="FILE.toml", help="A plan, or ours: bench. Each flag above is a key of it, and wins over it."
+    "--plan", "plan_file", metavar="FILE.toml", help="A plan file, or the built-in 'bench'. The flags above override its keys."
 )
-@click.option("--json", "json_file", metavar="FILE", help="Write everything as JSON; '-' for standard output.")
-@click.option("--junit", "junit_file", metavar="FILE", help="Write verdict and limits as JUnit XML; '-' likewise.")
+@click.option("--json", "json_file", metavar="FILE", help="Write all results as JSON; '-' for standard output.")
+@click.option("--junit", "junit_file", metavar="FILE", help="Write the verdict and the limits as JUnit XML; '-' likewise.")
 @options.wait_option
-@click.option("--quiet", is_flag=True, help="Print errors and the one-line verdict, nothing else.")
+@click.option("--quiet", is_flag=True, help="Print only errors and the one-line verdict.")
 def command(
     urls: tuple[str, ...],
     plan_file: str | None,
@@ -51,15 +51,15 @@ def command(
 ) -> int:
     """Send requests to URL in a closed loop, or at a fixed rate, and report throughput, latency and CPU.
 
-    Latency is recorded for every request: in a closed loop from its write (or its connect), with --rate from the instant at
-    which it was due, so that a server that hangs cannot hide. Several URLs share the connections. Ctrl-C ends it and reports.
+    Latency is recorded for every request: in a closed loop from its write (or its connect), with --rate from the instant when
+    it was due, so that a server's stalls are counted. Several URLs share the connections. Ctrl-C ends the bench and reports.
     """
     wait_s = options.seconds_of("--wait-for-server", wait_for_server)
     flags = {key: value for key, value in values.items() if key in {*KEYS, *HEADER_FILE} and value is not None and value != ()}
     layers = [read_plan_file(options.plan_path(plan_file), (*KEYS, *HEADER_FILE))] if plan_file is not None else []
     if urls:
         layers.append(Layer("URL", {"urls": list(urls)}))
-    plan = options.with_headers_of_environment(build_bench_plan([*layers, Layer("--{key}", flags)]))
+    plan = options.with_environment_headers(build_bench_plan([*layers, Layer("--{key}", flags)]))
     import asyncio
 
     from rich.console import Console
@@ -78,7 +78,7 @@ def command(
     console = Console(stderr="-" in files.values(), highlight=False)
     show = speaker(console, quiet or not console.is_terminal, "dim")
     bench = Bench(
-        plan, on_tick=lambda t_s, tick: show(tick_line(t_s, tick)), wait_for_server_s=wait_s, says=speaker(console, quiet, "dim")
+        plan, on_tick=lambda t_s, tick: show(tick_line(t_s, tick)), wait_for_server_s=wait_s, say=speaker(console, quiet, "dim")
     )
     run: BenchRun | None = None
 
@@ -102,6 +102,6 @@ def command(
     def junit() -> str:
         return suite(found.verdict, (found.why, ""), found.findings, plan.urls[0], found.started, found.duration_s)
 
-    # A bench leaves no run file: each part is delivered, whatever fails before it.
+    # A bench leaves no run file, so each part is delivered even if an earlier one fails.
     deliver(tell, *file_writers(files, {"--json": lambda: to_json(found) + "\n", "--junit": junit}))
     return exit_status(found.verdict)

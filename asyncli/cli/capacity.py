@@ -16,13 +16,13 @@ from asyncli.plan import Layer, Plan
 from asyncli.units import LONGEST_S, format_count, format_duration
 from asyncli.values import parse_connections
 
-#: Default limits of a step; --fail-if on the same number replaces one.
+#: Default limits of a step. --fail-if on the same number replaces its default.
 LIMITS = (
     "connections.lost > 0", "connections.failed > 0", "heartbeats.latency_ms.p99 > 1s",
     *(f"heartbeats.by_status.{status} > 0" for status in (500, 502, 503, 504)),
 )  # fmt: skip
 _START, _WITHIN, _KEEPALIVE_S = "1000", "5%", 20
-# Of many steps, each from rest: short phases are enough.
+# Short phases are enough: there are many steps, each with the server at rest.
 _DEFAULTS = {"keepalive": _KEEPALIVE_S, "baseline": 2, "residue": 1}
 _LEFT_OUT = ("connections", *_DEFAULTS, "hold", "plateaus", "plateau_rest", "fail_if", "abort", "plan_file")
 
@@ -30,26 +30,26 @@ _LEFT_OUT = ("connections", *_DEFAULTS, "hold", "plateaus", "plateau_rest", "fai
 @click.command(name="capacity", context_settings={"max_content_width": 110})
 @click.argument("urls", nargs=-1, metavar="URL...")
 @click.option(
-    "--start", default=_START, metavar="N", show_default=True, help="The first count; it doubles until one is not held."
+    "--start", default=_START, metavar="N", show_default=True, help="First count; it doubles until a count is not held."
 )
-@click.option("--most", metavar="N", help="The highest count.  [default: what this host can carry by its preflight]")
-@click.option("--within", default=_WITHIN, metavar="PERCENT", show_default=True, help="How close the answer must be.")
+@click.option("--most", metavar="N", help="Highest count.  [default: what the preflight allows on this host]")
+@click.option("--within", default=_WITHIN, metavar="PERCENT", show_default=True, help="Precision of the answer.")
 @click.option(
-    "--hold", metavar="TIME", help="How long a step holds.  [default: keepalive/2 and the timeout, so that each is answered]"
+    "--hold", metavar="TIME", help="Duration of a step's hold.  [default: keepalive/2 + timeout, so that each is answered]"
 )
 @click.option("-k", "--keepalive", metavar="TIME", help=f"Sleep 1 s to TIME/2 between heartbeats.  [default: {_KEEPALIVE_S}]")
-@click.option("--baseline", metavar="TIME", help="How long to measure before a step's first connect.  [default: 2s]")
-@click.option("--residue", metavar="TIME", help="How long to measure after its last close.  [default: 1s]")
+@click.option("--baseline", metavar="TIME", help="How long to measure before each step's first connect.  [default: 2s]")
+@click.option("--residue", metavar="TIME", help="How long to measure after each step's last close.  [default: 1s]")
 @click.option(
     "--fail-if", metavar="LIMIT", multiple=True,
-    help="A limit on any number of a step's JSON; repeatable. It replaces the default on that number: lost > 0, "
-    "connections.failed > 0, heartbeats.latency_ms.p99 > 1s, no answer of 500, 502, 503 or 504.",
+    help="A limit on any number of a step's JSON; repeatable. It replaces the default limit on that number. Defaults: lost > 0, "
+    "connections.failed > 0, heartbeats.latency_ms.p99 > 1s, no status 500, 502, 503 or 504.",
 )  # fmt: skip
 @plan_options(without=_LEFT_OUT)
-@click.option("--out", metavar="FOLDER", help="The steps' run files; a new folder.  [default: asyncli-capacity-<time> here]")
+@click.option("--out", metavar="FOLDER", help="New folder for the steps' run files.  [default: asyncli-capacity-<time> here]")
 @click.option("--json", "json_file", metavar="FILE", help="Write the result as JSON; '-' for standard output.")
-@click.option("--html", "html_file", metavar="FILE", help="Write it as one HTML page that opens offline; '-' likewise.")
-@click.option("--quiet", is_flag=True, help="Print errors and the one-line verdict, nothing else.")
+@click.option("--html", "html_file", metavar="FILE", help="Write it as one offline HTML page; '-' likewise.")
+@click.option("--quiet", is_flag=True, help="Print only errors and the one-line verdict.")
 def command(
     urls: tuple[str, ...],
     start: str,
@@ -61,21 +61,21 @@ def command(
     quiet: bool,
     **values: Any,
 ) -> int:
-    """Find how many connections the server at URL holds, and what gave way beyond that: the server, this host, or the network.
+    """Find how many connections the server at URL holds, and the bottleneck beyond that: the server, this host or the network.
 
-    Each step is a soak from rest that ends at the first crossed limit. The count doubles until one is not held; then the gap
-    is halved. Ctrl-C once drains and reports; twice stops at once. Exit status: 0 with an answer, 3 nothing answered, 4 this
-    host was the limit, 99 not even one connection is held, or the search ended before its answer.
+    Each step is a soak of a server at rest that ends at the first crossed limit. The count doubles until one is not held; then
+    the gap is halved. The first Ctrl-C drains and reports, the second stops at once. Exit status: 0 with an answer, 3 if
+    nothing answered, 4 if this host was the limit, 99 if not even one connection is held or the search ended early.
     """
     first = parsed("--start", parse_connections, start)
     last, share = None if most is None else parsed("--most", parse_connections, most), _percent(within)
     limits = values.pop("fail_if")
     plan = _with_limits(plan_from({**values, "fail_if": limits}, urls, Layer("capacity: {key}", _DEFAULTS)), limits)
     if plan.hold_until is not None:
-        raise PlanError(f"--hold: '{values['hold']}' is one instant, but each step holds; write a time, for example 20s")
+        raise PlanError(f"--hold: '{values['hold']}' is an instant, but every step has a hold; write a duration such as 20s")
     if plan.hold_s is None:
-        raise PlanError("--hold: 'forever' never ends; write a time, for example 20s")
-    # Who listens for ever is never silent for too long.
+        raise PlanError("--hold: 'forever' never ends; write a duration such as 20s")
+    # With --silence forever no silence is too long.
     heard_s = plan.heard_within_s if plan.heard_within_s < LONGEST_S else plan.timeout_s
     if values.get("hold") is None:
         plan = msgspec.structs.replace(plan, hold_s=heard_s)
@@ -83,7 +83,7 @@ def command(
     if plan.hold_s is not None and plan.hold_s < heard_s:
         hint = (
             f"--hold {format_duration(plan.hold_s)} is shorter than a connection may be silent ({format_duration(heard_s)}"
-            f"{'' if plan.listens else ', --keepalive / 2 + --timeout'}): one that falls silent late in a step is not seen"
+            f"{'' if plan.listens else ', --keepalive / 2 + --timeout'}): silence that begins late in a step is missed"
         )
     return _run(plan, first, last, share, out=out, files={"--json": json_file, "--html": html_file}, quiet=quiet, hint=hint)
 
@@ -92,12 +92,12 @@ def _run(
     plan: Plan, start: int, most: int | None, within: float, *,
     out: str | None, files: dict[str, str | None], quiet: bool, hint: str,
 ) -> int:  # fmt: skip
-    """Search and report; the exit status. ``most`` None: what this host can carry; ``hint``: printed before the first step."""
+    """Search and report; return the exit status. ``most`` None: what this host can carry. ``hint``: printed before step 1."""
     import asyncio
 
     from rich.console import Console
 
-    from asyncli.app.capacity import CapacitySearch, bounded
+    from asyncli.app.capacity import CapacitySearch, make_search
     from asyncli.app.results import free_name
     from asyncli.cli.outputs import deliver, file_writers, made_folder, printing, require_files
     from asyncli.cli.screen import Screen, speaker
@@ -114,13 +114,13 @@ def _run(
 
     async def work() -> None:
         nonlocal search
-        asked = await bounded(plan, start, most, within)
-        because = f", as many as this host can carry ({asked.bound.partition(':')[0]})" if asked.bound else ""
+        asked = await make_search(plan, start, most, within)
+        because = f", the most that this host can carry ({asked.bound.partition(':')[0]})" if asked.bound else ""
         preface = [f"from {format_count(min(start, asked.most))} to at most {format_count(asked.most)} connections{because}"]
         preface += [f"warning: {hint}"] if hint else []
 
         def say_after_preface(line: str) -> None:
-            # A search that is refused before its first step prints nothing.
+            # A search that the preflight refuses prints nothing.
             while preface:
                 say(preface.pop(0))
             say(line)
@@ -128,8 +128,8 @@ def _run(
         with made_folder("--out", folder, new=True):
             search = CapacitySearch(
                 msgspec.structs.replace(plan, connections=asked.most), asked, folder,
-                # A log gets one line a step.
-                onlooker=lambda of: Screen(of, console, quiet or not console.is_terminal), say=say_after_preface,
+                # A log gets one line per step.
+                make_observer=lambda of: Screen(of, console, quiet or not console.is_terminal), say=say_after_preface,
             )  # fmt: skip
             await search.run()
 
@@ -139,8 +139,8 @@ def _run(
         return search is not None
 
     finished = asyncio.run(until_stopped(work(), stop))
-    if search is None or not (search.steps or search.unheard):
-        print("asyncli: interrupted before the first step was over; there is nothing to report", file=sys.stderr)
+    if search is None or not (search.steps or search.no_listener):
+        print("asyncli: interrupted during the first step; there is nothing to report", file=sys.stderr)
         return INTERRUPTED
     found = search.found
 
@@ -158,13 +158,13 @@ def _run(
 
 
 def _with_limits(plan: Plan, given: tuple[str, ...]) -> Plan:
-    """The plan with the default limits on the numbers that the user set none on."""
+    """The plan with the default limits on those numbers that have no --fail-if."""
     from asyncli.report.summary import Summary
     from asyncli.report.thresholds import parse
 
-    theirs = {parse(text, Summary).key for text in given}
-    ours = [text for text in LIMITS if parse(text, Summary).key not in theirs]
-    return msgspec.structs.replace(plan, fail_if=(*given, *ours), abort=True)
+    limited = {parse(text, Summary).key for text in given}
+    defaults = [text for text in LIMITS if parse(text, Summary).key not in limited]
+    return msgspec.structs.replace(plan, fail_if=(*given, *defaults), abort=True)
 
 
 def _percent(text: str) -> float:
@@ -173,5 +173,5 @@ def _percent(text: str) -> float:
     except ValueError:
         number = 0.0
     if not 0.1 <= number <= 50:
-        raise PlanError(f"--within: {text!r} is no share of the answer; write a percentage from 0.1% to 50%")
+        raise PlanError(f"--within: {text!r} is not a precision; write a percentage from 0.1% to 50%")
     return number / 100

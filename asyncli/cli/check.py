@@ -14,11 +14,11 @@ from asyncli.cli.options import cluster_of, cluster_options, plan_from, plan_opt
 @click.argument("urls", nargs=-1, metavar="URL...")
 @plan_options()
 @cluster_options
-@click.option("--probe", is_flag=True, help="Connect once: shake hands, send a heartbeat, and show the answers.")
+@click.option("--probe", is_flag=True, help="Connect once, do the handshakes, send a heartbeat, and show the answers.")
 def command(urls: tuple[str, ...], probe: bool, **values: Any) -> int:
-    """Check every limit of this host and of the server against the plan, with the command that mends each shortfall.
+    """Check every limit of this host and of the server against the plan, and print the command that fixes each shortfall.
 
-    Without --probe it sends nothing to the target, but asks an nginx on this host for its status page. Exit status: 2 where a
+    Without --probe it sends nothing to the target, but it reads the status page of an nginx on this host. Exit status: 2 if a
     soak would be refused or the probe fails, else 0.
     """
     plan = plan_from(values, urls)
@@ -32,10 +32,10 @@ def command(urls: tuple[str, ...], probe: bool, **values: Any) -> int:
     from asyncli.report.livelimits import too_short
     from asyncli.report.run_setup import print_checks
 
-    def waits(words: str) -> None:
-        click.echo(f"asyncli: {words}", err=True)
+    def say(line: str) -> None:
+        click.echo(f"asyncli: {line}", err=True)
 
-    found = asyncio.run(check(plan, cluster_of(values), waits, connects=probe, beats=probe))
+    found = asyncio.run(check(plan, cluster_of(values), say, connects=probe, beats=probe))
     with printing():
         findings = [*found.findings, *too_short(plan)]
         tls = None if found.tls is None else msgspec.to_builtins(found.tls)

@@ -14,19 +14,19 @@ from asyncli.errors import PlanError
 @click.command(name="compare")
 @click.argument("runs", nargs=-1, metavar="A.db B.db [C.db]...")
 @click.option("--json", "json_file", metavar="FILE", help="Write the comparison as JSON instead; '-' for standard output.")
-@click.option("--html", "html_file", metavar="FILE", help="Write it as one HTML page that opens offline; '-' likewise.")
+@click.option("--html", "html_file", metavar="FILE", help="Write it as one offline HTML page; '-' likewise.")
 def command(runs: tuple[str, ...], json_file: str | None, html_file: str | None) -> int:
-    """Say what differs between runs, with 95 % intervals, and which differences are real.
+    """Report the differences between runs, with 95 % intervals, and which of them are real.
 
     Each run is compared with the first: two builds of a server, two configurations. The exit status is 0 whatever differs.
     """
     from asyncli.app.results import compare_results
-    from asyncli.report.comparison_report import comparison_document, require_some, to_json
+    from asyncli.report.comparison_report import comparison_document, require_comparable, to_json
     from asyncli.report.html import page
     from asyncli.report.terminal import print_document
 
     paths, files = [Path(run) for run in runs], {"--json": json_file, "--html": html_file}
-    require_some("RUN", len(paths))
+    require_comparable("RUN", len(paths))
     for place, path in enumerate(paths):
         if any(same_file(path, other) for other in paths[:place]):
             raise PlanError(f"RUN: {path} is named twice; compare two different runs")

@@ -14,24 +14,24 @@ CONNECTIONS = "100k"
 
 @click.command(name="demo", context_settings={"max_content_width": 110})
 @plan_options(CONNECTIONS)
-@click.option("--server", metavar="NAME", help="Which; 'asyncli lab --help' has all.  [default: nginx]")
-@click.option("--tls", is_flag=True, help="Over TLS, with a certificate made for this start.")
+@click.option("--server", metavar="NAME", help="The server to start; 'asyncli lab --help' lists them.  [default: nginx]")
+@click.option("--tls", is_flag=True, help="Use TLS, with a new certificate.")
 @output_options
 def command(server: str | None, tls: bool, **values: Any) -> int:
     """Start a private nginx, hold 100,000 connections on it, and print what one more costs.
 
-    It needs no configuration and leaves nothing behind. Without an nginx with stub_status it takes the built-in server, and
-    every number says so. Other servers hold fewer where they are one process.
+    It needs no configuration and leaves nothing behind. Without an nginx that has stub_status it starts the built-in server,
+    and says so with every number. Other servers hold fewer where they are one process.
     """
     from asyncli import lab
     from asyncli.lab.base import url_of
 
-    # A plan needs a URL; the lab's is known once it runs.
+    # A plan needs a URL, but the lab's is known only once it runs.
     kind = lab.kind_of(server or "nginx")
     scheme = "http" if values.get("protocol") else kind.scheme
-    asked = {"urls": [url_of(scheme, "127.0.0.1:1", tls)], "connections": kind.usual, "keepalive": 60, "hold": "60s"}
+    asked = {"urls": [url_of(scheme, "127.0.0.1:1", tls)], "connections": kind.default_size, "keepalive": 60, "hold": "60s"}
     if values.get("protocol"):
-        # Nobody publishes to them.
+        # Nothing is published to them.
         asked["silence"] = "forever"
     to = outputs_of(values)
     plan = plan_from(values, (), Layer("demo: {key}", {**asked, **kind.plan_keys}))

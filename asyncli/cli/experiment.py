@@ -27,22 +27,22 @@ def _names() -> str:
 
 @click.command(name="experiment", no_args_is_help=True, context_settings={"max_content_width": 110}, epilog=_names())
 @click.argument("name", metavar="NAME")
-@click.option("--quick", is_flag=True, help="Half a minute: one round, which concludes little.")
-@click.option("--rounds", metavar="N", help="Repeat each measurement N times, in turns.")
-@click.option("--duration", metavar="TIME", help="How long each timed measurement lasts.")
-@click.option("--connections", metavar="N", help="Connections at a time.")
-@click.option("--keepalive", metavar="TIME", help="A heartbeat of each connection within half of it.")
+@click.option("--quick", is_flag=True, help="One round of half a minute: too short for firm conclusions.")
+@click.option("--rounds", metavar="N", help="Repeat each measurement N times, interleaved.")
+@click.option("--duration", metavar="TIME", help="Duration of each timed measurement.")
+@click.option("--connections", metavar="N", help="Concurrent connections.")
+@click.option("--keepalive", metavar="TIME", help="Sleep up to TIME/2 between heartbeats.")
 @click.option("--only", metavar="SERVER", multiple=True, help="Measure this server only; repeatable.")
-@click.option("--plan", "plan_file", metavar="RECORD.json", help="Repeat the plan of a record.")
-@click.option("--out", metavar="FOLDER", help="For record.json and report.html.  [default: experiment-NAME-<time> here]")
+@click.option("--plan", "plan_file", metavar="RECORD.json", help="Use the plan of this record.")
+@click.option("--out", metavar="FOLDER", help="Folder for record.json and report.html.  [default: experiment-NAME-<time> here]")
 @click.option("--json", "json_file", metavar="FILE", help="Also write the record to this file; '-' for standard output.")
-@click.option("--quiet", is_flag=True, help="Print errors and where the record is, nothing else.")
+@click.option("--quiet", is_flag=True, help="Print only errors and the path of the record.")
 def command(
-    name: str, quick: bool, plan_file: str | None, out: str | None, json_file: str | None, quiet: bool, **said: Any
+    name: str, quick: bool, plan_file: str | None, out: str | None, json_file: str | None, quiet: bool, **values: Any
 ) -> int:
-    """Start the servers, measure in turns, and judge the claims of the experiment's source.
+    """Start the servers, measure them in turn, and check the claims of the experiment's source.
 
-    A server that is not installed is left out, with a finding. Ctrl-C ends it and keeps what was measured.
+    A server that is not installed is skipped, with a finding. Ctrl-C ends the experiment and keeps what was measured.
 
     Exit status: 0 measured, 2 usage or a record that cannot be written, 3 nothing measured, 4 ended early, 130 stopped.
     """
@@ -55,20 +55,20 @@ def command(
     if plan_file is not None:
         recorded = _recorded(plan_file, experiment.name)
         if quick and not recorded.quick:
-            raise PlanError(f"--quick: {plan_file} is the plan of a whole run; leave --quick or --plan out")
+            raise PlanError(f"--quick: {plan_file} is the plan of a full run; leave out --quick or --plan")
         quick, changes = recorded.quick, recorded.plan
         experiments.plan_of(experiment, quick, changes, f"--plan: {plan_file}: ")
-    changes = changes | {key: _parsed(key, value) for key, value in said.items() if value not in (None, ())}
-    unknown = next((key for key in changes if key in said and key not in experiment.plan.__struct_fields__), None)
+    changes = changes | {key: _parsed(key, value) for key, value in values.items() if value not in (None, ())}
+    unknown = next((key for key in changes if key in values and key not in experiment.plan.__struct_fields__), None)
     if unknown is not None:
-        raise PlanError(f"--{unknown}: {name} has no such setting; leave it out")
+        raise PlanError(f"--{unknown}: not a setting of {name}; leave it out")
     plan = experiments.plan_of(experiment, quick, changes, "--")
     folder = Path(out) if out is not None else Path(f"experiment-{name}-{time.strftime('%Y%m%d-%H%M%S')}")
     from asyncli.cli.outputs import deliver, file_writers, made_folder, printing, require_files, require_folder
 
     require_folder("--out", str(folder))
     if (folder / "record.json").exists():
-        raise PlanError(f"--out: {folder} has a record already; name another folder")
+        raise PlanError(f"--out: {folder} already has a record; name another folder")
     files = {"--json": json_file}
     require_files(files)
     from rich.console import Console
@@ -86,39 +86,38 @@ def command(
     async def work() -> None:
         nonlocal done
         record = await run(experiment, plan, quick=quick, say=speaker(console, quiet, "dim"), folder=folder)
-        # Before anything is printed, and where a second Ctrl-C does not interrupt it.
-        done = (record, _keep(record, folder))
+        # Before anything is printed, and where a second Ctrl-C cannot interrupt it.
+        done = (record, _write(record, folder))
 
     with made_folder("--out", folder):
         asyncio.run(until_stopped(work(), lambda: False))
     assert done is not None
-    record, lost = done
+    record, error = done
 
     def tell() -> None:
         with printing():
-            # A record that could not be written is printed.
-            if not quiet or lost:
+            if not quiet or error:
                 print_document(experiment_document(record), console)
-            if not lost:
+            if not error:
                 console.print(f"{folder}/report.html, {folder}/record.json", soft_wrap=True)
 
     def complain() -> None:
-        if lost:
-            raise StoreError(lost)
+        if error:
+            raise StoreError(error)
 
     deliver(tell, *file_writers(files, {"--json": lambda: _text(record)}), complain)
     return _exit_status(record)
 
 
-def _keep(record: Record, folder: Path) -> str | None:
-    """Write the record and its page, each whole or not at all; the error, or None."""
+def _write(record: Record, folder: Path) -> str | None:
+    """Write the record and its page atomically; return the error, or None."""
     from asyncli.report.experiment_report import experiment_document
     from asyncli.report.html import page
 
     part = folder / "part"
     try:
         folder.mkdir(exist_ok=True)
-        # The record first: the page can be made of it.
+        # The record first: the page can be made from it.
         for name, text in (("record.json", _text(record)), ("report.html", page(experiment_document(record)))):
             part.write_text(text, encoding="utf-8")
             part.replace(folder / name)
@@ -154,7 +153,7 @@ def _recorded(file: str, name: str) -> Record:
     try:
         record = record_of(Path(file).read_bytes())
     except OSError as error:
-        raise PlanError(f"--plan: {file} cannot be read ({error.strerror}); name a record.json of an experiment") from None
+        raise PlanError(f"--plan: {file} cannot be read ({error.strerror}); name the record.json of an experiment") from None
     except ValueError as error:
         raise PlanError(f"--plan: {file} {error}") from None
     if record.experiment != name:

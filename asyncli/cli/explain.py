@@ -15,9 +15,9 @@ from asyncli.errors import PlanError
 @click.command(name="explain")
 @click.argument("term", default="", metavar="[TERM]")
 def command(term: str) -> int:
-    """Explain a term of the report, or a finding, a cause or a diagnosis by its code; without TERM, list the terms.
+    """Explain a term of the report, or a finding, a cause or a diagnosis by its code. Without TERM, list them all.
 
-    The terms are the paragraphs of docs/method.md; a limit of the preflight is explained by the paragraph that names it.
+    The terms are the sections of docs/method.md. A limit of the preflight is explained by the section that names it.
     """
     from asyncli import findings
     from asyncli.findings import bottleneck, loss_causes
@@ -25,12 +25,12 @@ def command(term: str) -> int:
 
     known_terms, (found, diagnoses) = terms(), codes()
     own = [f"{term} (a cause): {text}" for text in causes(term)]
-    for what, catalogue in (("a diagnosis", loss_causes), ("what gave way", bottleneck)):
+    for what, catalogue in (("a diagnosis", loss_causes), ("a bottleneck", bottleneck)):
         for evidence, remedy, _ in catalogue.meanings(term) if term in catalogue.CODES else ():
             own.append(f"{term} ({what}): {evidence}" + (f"; remedy: {remedy}" if remedy != "..." else ""))
-    # A cause may look like a code with a field in it, as generator_lost does.
+    # A cause such as generator_lost may match a code that contains a field.
     entries = [one for one in findings.entries_of(term) if not own or one.code == term]
-    # So capacity calls what asyncli was late by.
+    # capacity names what delayed asyncli without the prefix.
     entries = entries or [one for one in findings.CATALOGUE if one.code == f"generator_saturated_{term}"]
     with printing():
         if not term:
@@ -46,12 +46,12 @@ def command(term: str) -> int:
         elif (known := next((text for text in known_terms.values() if f"`{term}`" in text), None)) is not None:
             print(known.replace("`", ""))
         else:
-            raise PlanError(f"TERM: nothing is called {term!r}; 'asyncli explain' lists the terms")
+            raise PlanError(f"TERM: no term {term!r}; 'asyncli explain' lists the terms")
     return 0
 
 
 def terms() -> dict[str, str]:
-    """The paragraphs of docs/method.md by their titles."""
+    """The sections of docs/method.md by title."""
     from asyncli.lab.resources import document
 
     _, *parts = re.split(r"^## (.+)$", document("method.md").read_text(encoding="utf-8"), flags=re.MULTILINE)
@@ -59,7 +59,7 @@ def terms() -> dict[str, str]:
 
 
 def codes() -> tuple[list[str], list[str]]:
-    """Those of findings, and those of causes and diagnoses; all are known then."""
+    """The codes of all findings, and those of all causes and diagnoses."""
     from asyncli import findings
     from asyncli.findings import bottleneck, loss_causes
     from asyncli.findings.losses import CONNECT_WORDS, LOSS_WORDS

@@ -1,4 +1,4 @@
-"""``asyncli lab NAME``: a local server to aim at."""
+"""``asyncli lab NAME``: a local server to test against."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from asyncli.errors import PlanError
 from asyncli.lab import NAMES
 from asyncli.units import parse_count
 
-_NAMES = "\n".join(f"  {name:15} {known.words}" for name, known in NAMES.items())
+_NAMES = "\n".join(f"  {name:15} {known.description}" for name, known in NAMES.items())
 _HELP = f"""Start a local server, print its address, and run it until Ctrl-C.
 
 \b
 NAME is
 {_NAMES}
 
-All but builtin and asyncio must be installed; the other textbook models need a C compiler, gorilla and gobwas are built by Go.
-The system's own configuration is neither read nor changed.
+All but builtin and asyncio must be installed. The other textbook models need a C compiler, gorilla and gobwas need Go. The
+system's own configuration is neither read nor changed.
 """
 
 
@@ -29,14 +29,14 @@ The system's own configuration is neither read nor changed.
     "-c",
     "--connections",
     metavar="N",
-    help="How many it must hold.  [default: nginx, nchan and builtin 100k, haproxy-proxy 9k, apache-prefork 256, server models "
-    "16, the others 10k]",
+    help="How many it must hold.  [default: 100k for nginx, nchan and builtin, 9k for haproxy-proxy, 256 for apache-prefork, 16 "
+    "for the textbook models, else 10k]",
 )
-@click.option("-k", "--keepalive", default="3600", metavar="TIME", show_default=True, help="The clients' longest keepalive.")
-@click.option("--port", default="0", metavar="PORT", show_default=True, help="Status pages are on the next; 0: a free one.")
-@click.option("--tls", is_flag=True, help="Speak TLS, with a new certificate, where it can.")
-@click.option("--http2", is_flag=True, help="Speak HTTP/2, where it can.")
-@click.option("--ws-deflate", is_flag=True, help="Grant permessage-deflate to WebSockets, where it can.")
+@click.option("-k", "--keepalive", default="3600", metavar="TIME", show_default=True, help="Longest --keepalive of the clients.")
+@click.option("--port", default="0", metavar="PORT", show_default=True, help="0: a free one. The status page has the next port.")
+@click.option("--tls", is_flag=True, help="Use TLS, with a new certificate, if the server can.")
+@click.option("--http2", is_flag=True, help="Speak HTTP/2, if the server can.")
+@click.option("--ws-deflate", is_flag=True, help="Accept permessage-deflate (WebSocket), if the server can.")
 def command(name: str, connections: str | None, keepalive: str, port: str, tls: bool, http2: bool, ws_deflate: bool) -> int:
     count = None if connections is None else parsed("--connections", parse_count, connections)
     seconds = seconds_of("--keepalive", keepalive)
@@ -53,10 +53,10 @@ async def _serve(name: str, connections: int | None, **options: Any) -> None:
     import shlex
 
     from asyncli import lab
-    from asyncli.cli.signals import caught
+    from asyncli.cli.signals import stop_signals
 
     stopped = asyncio.Event()
-    for number in caught():
+    for number in stop_signals():
         asyncio.get_running_loop().add_signal_handler(number, stopped.set)
     asked = {} if connections is None else {"connections": connections}
     async with lab.choose(name, **options, **asked) as server:
@@ -65,14 +65,13 @@ async def _serve(name: str, connections: int | None, **options: Any) -> None:
         click.echo(f"  target  {server.url}")
         if server.also:
             click.echo(f"  also    {server.url.replace(server.scheme, server.also, 1)}")
+        flags = ""
         # The page's address may contain shell characters.
-        status = "" if server.status_url is None else f"--status-url {shlex.quote(server.status_url)} "
-        if server.status_url is not None:
-            click.echo(f"  status  {server.status_url}")
-        authority = "" if server.authority is None else f"--ca {shlex.quote(str(server.authority))} "
-        if server.authority is not None:
-            click.echo(f"  authority  {server.authority}")
-        keys = "".join(f"--{key} {shlex.quote(value)} " for key, value in server.plan_keys.items())
-        keys += "--http2 " * server.http2 + "--ws-deflate " * server.deflate
-        click.echo(f"  try     asyncli soak -c {server.connections} {status}{authority}{keys}{server.url}")
+        for label, flag, value in (("status", "--status-url", server.status_url), ("ca", "--ca", server.authority)):
+            if value is not None:
+                click.echo(f"  {label:<7} {value}")
+                flags += f"{flag} {shlex.quote(str(value))} "
+        flags += "".join(f"--{key} {shlex.quote(value)} " for key, value in server.plan_keys.items())
+        flags += "--http2 " * server.http2 + "--ws-deflate " * server.deflate
+        click.echo(f"  try     asyncli soak -c {server.connections} {flags}{server.url}")
         await stopped.wait()

@@ -1,6 +1,6 @@
 """The entry point: finds the command, and turns each AsyncliError into one line and an exit status.
 
-Commands are imported when they are called, so that ``--help`` answers at once.
+A command is imported when it is called, so that ``--help`` is fast.
 """
 
 from __future__ import annotations
@@ -16,30 +16,30 @@ from typing import Any, NoReturn
 import click
 
 from asyncli import __version__
-from asyncli.cli.outputs import hush, reader_left, unprinted
-from asyncli.cli.signals import Heard
+from asyncli.cli.outputs import discard_broken_output, is_broken_pipe, unprinted
+from asyncli.cli.signals import Signals
 from asyncli.cli.stdio import Outlet, UnwrittenError, await_readers, outlet_of, outlets
 from asyncli.errors import AsyncliError, HostError
-from asyncli.exit_status import INTERRUPTED, LISTED
+from asyncli.exit_status import INTERRUPTED, LISTED, REFUSED
 from asyncli.secret_variables import keep_secrets
 from asyncli.text import printable
 
 #: name -> (module with a click command ``command``, one line for --help).
 COMMANDS = {
-    "soak": ("asyncli.cli.soak", "Hold connections on a server and say what one more costs."),
-    "check": ("asyncli.cli.check", "Say, in numbers, whether this host and server can carry a plan."),
-    "report": ("asyncli.cli.report", "Print the report of a run file, also of one that is still being written."),
-    "watch": ("asyncli.cli.watch", "Show a soak that is running, from another terminal."),
-    "compare": ("asyncli.cli.compare", "Say what differs between runs, with intervals, and which differences are real."),
+    "soak": ("asyncli.cli.soak", "Hold connections on a server and measure what one more costs."),
+    "check": ("asyncli.cli.check", "Check whether this host and the server can carry a plan."),
+    "report": ("asyncli.cli.report", "Print the report of a run file, finished or still being written."),
+    "watch": ("asyncli.cli.watch", "Show a running soak, from another terminal."),
+    "compare": ("asyncli.cli.compare", "Compare runs: the differences, their intervals, and which are real."),
     "runs": ("asyncli.cli.runs", "List the run files of a folder."),
     "explain": ("asyncli.cli.explain", "Explain a term of the report, or a finding by its code."),
-    "capacity": ("asyncli.cli.capacity", "Find how many connections a server holds, and what gives way beyond that."),
-    "agent": ("asyncli.cli.agent", "Sample the server on its own host, for a soak elsewhere and for Prometheus."),
-    "bench": ("asyncli.cli.bench", "Ask as fast as the server answers, or at a rate: requests a second, latency, CPU."),
-    "experiment": ("asyncli.cli.experiment", "A classic comparison on real servers, the source's table beside ours."),
+    "capacity": ("asyncli.cli.capacity", "Find how many connections a server holds, and its bottleneck."),
+    "agent": ("asyncli.cli.agent", "Sample a server on its own host, for remote soaks and for Prometheus."),
+    "bench": ("asyncli.cli.bench", "Measure requests per second, latency and CPU: closed loop, or a fixed rate."),
+    "experiment": ("asyncli.cli.experiment", "Run a classic comparison on real servers, beside its source's figures."),
     "demo": ("asyncli.cli.demo", "Hold 100,000 connections on a private nginx on this machine."),
-    "lab": ("asyncli.cli.lab", "Start a local server to aim at, until Ctrl-C."),
-    "completion": ("asyncli.cli.completion", "Print what completes asyncli's words at TAB, for bash, zsh or fish."),
+    "lab": ("asyncli.cli.lab", "Start a local server to test against, until Ctrl-C."),
+    "completion": ("asyncli.cli.completion", "Print the TAB completion script for bash, zsh or fish."),
 }
 
 
@@ -67,8 +67,8 @@ class _Commands(click.Group):
 )
 @click.version_option(__version__, "-V", "--version", message="asyncli %(version)s")
 def cli() -> None:
-    """asyncli holds long-lived connections (HTTP, WebSocket, event streams, MQTT, raw TCP) on a server and says what one more
-    of them costs: in the server, in the kernel, in all, with an error bar.
+    """Hold long-lived connections (HTTP, WebSocket, event streams, MQTT, raw TCP) on a server, and measure what one more
+    costs: in the server, in the kernel and in total, with an error bar.
 
     \b
     asyncli [-c N] [-k SECONDS] URL    ramp up, then hold until Ctrl-C
@@ -78,12 +78,12 @@ def cli() -> None:
 
 
 def _is_original_usage(arguments: Sequence[str]) -> bool:
-    """``asyncli [-c N] [-k SECONDS] URL``: the first word is no command, no --help and no --version."""
+    """Whether it is ``asyncli [-c N] [-k SECONDS] URL``: the first word is no command, --help or --version."""
     return bool(arguments) and arguments[0] not in {*COMMANDS, "-h", "--help", "-V", "--version"}
 
 
 def _soak_forever(words: list[str]) -> list[str]:
-    """The original usage as words of ``soak``."""
+    """The original usage as arguments of ``soak``."""
     near = difflib.get_close_matches(words[0], COMMANDS, n=1) if "/" not in words[0] else []
     if near and not words[0].startswith("-"):
         raise click.UsageError(f"no command {words[0]!r}; did you mean {near[0]!r}?")
@@ -93,7 +93,7 @@ def _soak_forever(words: list[str]) -> list[str]:
 
 
 def _invoke(words: list[str]) -> int:
-    # Not main(): it exits with status 1 where the reader has left.
+    # Not main(): it exits with status 1 on a broken pipe.
     with cli.make_context("asyncli", words) as context:
         result: Any = cli.invoke(context)
     if sys.stdout is not None and outlet_of(sys.stdout) is None:
@@ -102,7 +102,7 @@ def _invoke(words: list[str]) -> int:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run one command line; the exit status. Prints errors as one line each on standard error."""
+    """Run one command line and return the exit status. Each error is one line on standard error."""
     words = list(arguments)
     try:
         if _is_original_usage(words):
@@ -112,61 +112,61 @@ def run(arguments: Sequence[str]) -> int:
         return end.exit_code
     except click.exceptions.NoArgsIsHelpError as help_wanted:
         print(help_wanted.format_message(), file=sys.stderr)
-        return 2
+        return REFUSED
     except click.ClickException as error:
         where = " ".join(["asyncli", *(word for word in words[:1] if word in COMMANDS)])
-        return _complain(f"{error.format_message()} ('{where} --help' lists what there is)", 2)
+        return _complain(f"{error.format_message()} (see '{where} --help')", REFUSED)
     except AsyncliError as error:
         return _complain(str(error), error.exit_status)
     except (KeyboardInterrupt, click.Abort):
         return INTERRUPTED
     except (OSError, SystemExit) as error:
-        # The reader of the output has left (`| head`), or the disk is full.
-        stuck = hush()
-        if reader_left(error):
+        # A broken pipe (`| head`), or a full disk.
+        stuck = discard_broken_output()
+        if is_broken_pipe(error):
             return 0
         if isinstance(error, SystemExit) or not (stuck or isinstance(error, UnwrittenError)):
             raise
-        return _complain(unprinted("the output", error), 2)
+        return _complain(unprinted("the output", error), REFUSED)
 
 
 def _complain(text: str, status: int) -> int:
     try:
         for line in text.splitlines():
             print(f"asyncli: {printable(line)}", file=sys.stderr)
-    except OSError:  # the status says it all the same
-        hush()
+    except OSError:  # the exit status still reports the error
+        discard_broken_output()
     return status
 
 
 def main() -> NoReturn:
-    """What the ``asyncli`` script and ``python -m asyncli`` call."""
+    """The entry point of ``asyncli`` and ``python -m asyncli``."""
     if "_ASYNCLI_COMPLETE" in os.environ:
         from asyncli.cli.completion import offers
 
         print(*offers(cli, sys.argv[1:]), sep="\n")
         sys.exit()
-    Heard.to_the_end = True
+    Signals.until_exit = True
     keep_secrets()
     with outlets() as made:
-        status = _read_by_all(made, run(sys.argv[1:]))
+        status = _flush(made, run(sys.argv[1:]))
     sys.exit(status)
 
 
 def agent() -> NoReturn:
-    """What the ``asyncli-agent`` script of the distribution of that name calls."""
+    """The entry point of ``asyncli-agent``, a script of the distribution of that name."""
     if not {"-V", "--version"} & {*sys.argv[1:2]}:
         sys.argv.insert(1, "agent")
     main()
 
 
-def _read_by_all(made: list[Outlet], status: int) -> int:
-    """The exit status, once the output is read or cannot be."""
-    # The message about one stream may fail on the other.
+def _flush(made: list[Outlet], status: int) -> int:
+    """The exit status, after the output is read or cannot be."""
+    # The message about one stream may fail on the other stream.
     for _ in range(3):
         try:
             return await_readers(made, status, INTERRUPTED)
         except UnwrittenError as error:
-            if not reader_left(error):
-                status = _complain(unprinted(error.filename or "the output", error), 2)
+            if not is_broken_pipe(error):
+                status = _complain(unprinted(error.filename or "the output", error), REFUSED)
     return status

@@ -1,8 +1,7 @@
 """Where a command writes: ``--json FILE``, ``--html FILE``, ``--junit FILE``, ``--plots DIR``, ``--csv DIR``; and printing.
 
-A file that the user named is written anew. Of a folder only the folder was named: what stands in it under a name of ours is
-replaced where it is this run's own, and nothing else ever is. What is printed may have no reader (`| head`): that is no error,
-and changes no exit status. Any other reason why it cannot be written (a full disk) is one.
+A file that the user named is overwritten. In a folder that the user named, only exports of the same run are replaced. A broken
+pipe (`| head`) is no error and changes no exit status; any other failure to write (a full disk) is an error.
 """
 
 from __future__ import annotations
@@ -22,16 +21,16 @@ from asyncli.errors import PlanError
 if TYPE_CHECKING:
     from asyncli.app.results import Results
 
-#: Said in every picture, and found again by :func:`write_folder`.
+#: Part of every figure's description, by which :func:`write_folder` recognises it.
 MARK = "asyncli run "
 _HEAD_BYTES = 4096
 OTHER_FILE = "name another file"
-#: What writing to a terminal or pipe that has gone away raises; rich and click turn EPIPE into SystemExit.
-UNSEEN = (OSError, SystemExit)
+#: What writing to a closed terminal or pipe raises; rich and click turn EPIPE into SystemExit.
+OUTPUT_GONE = (OSError, SystemExit)
 
 
 class Outputs(NamedTuple):
-    """Where a soak writes, and what it prints. A run file that is not named has a default name."""
+    """Where a soak writes, and what it prints."""
 
     out: str | None = None
     json_file: str | None = None
@@ -44,17 +43,17 @@ class Outputs(NamedTuple):
 
     @property
     def files(self) -> dict[str, str | None]:
-        """The files of the report, by their flags."""
+        """The files of the report, by flag."""
         return {"--json": self.json_file, "--junit": self.junit_file, "--html": self.html_file}
 
     @property
     def piped(self) -> bool:
-        """One of them is standard output."""
+        """Whether one of the files is standard output."""
         return "-" in self.files.values()
 
 
 def written_reports(files: Mapping[str, str | None], results: Results, *, kept: bool = False) -> list[Callable[[], None]]:
-    """What writes each of the report's files (see :attr:`Outputs.files`); ``kept``: the run stays in its file all the same."""
+    """Writers of the report's files (see :attr:`Outputs.files`). ``kept``: the run is in its file, whatever fails here."""
 
     def json() -> str:
         from asyncli.report.jsonout import to_json
@@ -75,7 +74,7 @@ def written_reports(files: Mapping[str, str | None], results: Results, *, kept: 
 def file_writers(
     files: Mapping[str, str | None], texts: Mapping[str, Callable[[], str]], mend: Callable[[str], str] = lambda _: OTHER_FILE
 ) -> list[Callable[[], None]]:
-    """What writes the file of each flag that was given; ``texts`` make what is in it, and ``mend`` as of :func:`write_file`."""
+    """A writer for each file that is not None. ``texts`` make the contents by flag; ``mend``: see :func:`write_file`."""
 
     def write(flag: str, file: str) -> None:
         write_file(flag, file, texts[flag](), mend(flag))
@@ -84,8 +83,7 @@ def file_writers(
 
 
 def require_files(files: Mapping[str, str | None], run_file: Path | None = None) -> None:
-    """Raise :class:`PlanError` for a file (flag -> name, "-" for standard output) that could not be written, while there
-    is still time to say so."""
+    """Raise :class:`PlanError` for a file (flag -> name, "-" for standard output) that cannot be written, before the run."""
     named = {flag: file for flag, file in files.items() if file is not None}
     for flag, file in named.items():
         if file == "-":
@@ -108,7 +106,7 @@ def require_files(files: Mapping[str, str | None], run_file: Path | None = None)
 
 
 def require_folder(flag: str, folder: str) -> None:
-    """Raise :class:`PlanError` for a folder that is none, cannot be made or cannot be written to."""
+    """Raise :class:`PlanError` for a folder that is a file, cannot be created or cannot be written to."""
     path = Path(folder)
     if os.path.isdir(path):
         if not os.access(path, os.W_OK | os.X_OK):
@@ -121,14 +119,14 @@ def require_folder(flag: str, folder: str) -> None:
 
 @contextlib.contextmanager
 def made_folder(flag: str, folder: Path, *, new: bool = False) -> Iterator[None]:
-    """The folder, made (``new``: it must not exist) while there is still time to name another; removed if nothing is in it."""
+    """Create the folder before the run (``new``: it must not exist), and remove it if it stays empty."""
     ours = not folder.exists()
     try:
         folder.mkdir(exist_ok=not new)
     except FileExistsError:
-        raise PlanError(f"{flag}: {folder} exists already; name a new folder, so that nothing is mixed up") from None
+        raise PlanError(f"{flag}: {folder} already exists; name a new folder") from None
     except OSError as error:
-        raise PlanError(f"{flag}: {folder} cannot be made ({error.strerror}); name another folder") from None
+        raise PlanError(f"{flag}: {folder} cannot be created ({error.strerror}); name another folder") from None
     try:
         yield
     finally:
@@ -138,12 +136,12 @@ def made_folder(flag: str, folder: Path, *, new: bool = False) -> Iterator[None]
 
 
 def write_file(flag: str, file: str, text: str, mend: str = OTHER_FILE) -> None:
-    """``text`` into the file, or to standard output. Raises :class:`PlanError` with ``mend`` where it cannot be written."""
+    """Write ``text`` to the file, or to standard output ("-"). Raises :class:`PlanError` with ``mend`` on failure."""
     if file == "-":
         if sys.stdout is None:
             raise PlanError(f"{flag}: standard output is closed; {mend}")
         with printing(flag):
-            # In UTF-8 as every file is, whatever the terminal's encoding: a page says so of itself.
+            # UTF-8 as in a file, whatever the terminal's encoding: an HTML page declares it.
             sys.stdout.flush()
             sys.stdout.buffer.write(text.encode())
         return
@@ -154,17 +152,15 @@ def write_file(flag: str, file: str, text: str, mend: str = OTHER_FILE) -> None:
 
 
 def write_folder(flag: str, folder: str, contents: Iterable[tuple[str, bytes]], names: Iterable[str], run_id: str) -> list[Path]:
-    """Files (name, content) into the folder, which is made where it is missing; the paths.
+    """Write files (name, content) into the folder, created if missing; return the paths.
 
-    Before the first is written or even made, :class:`PlanError` is raised where one of ``names`` stands there already and
-    is not of the run ``run_id``.
+    Raises :class:`PlanError` before writing anything if one of ``names`` exists there and is not an export of the run ``run_id``.
     """
     root = Path(folder)
     try:
         for name in names:
             if os.path.lexists(root / name) and not _is_of(root / name, run_id):
-                what = "exists already and is not of this run"
-                raise PlanError(f"{flag}: {root / name} {what}; name another folder, or move it away")
+                raise PlanError(f"{flag}: {root / name} exists and is not of this run; name another folder, or move it away")
         root.mkdir(exist_ok=True)
         written = []
         for name, content in contents:
@@ -177,9 +173,9 @@ def write_folder(flag: str, folder: str, contents: Iterable[tuple[str, bytes]], 
 
 @contextlib.contextmanager
 def printing(what: str = "the report") -> Iterator[None]:
-    """Print within it. A reader that has left is no error; raises :class:`PlanError` for whatever else stands in the way.
+    """Print within this context. A broken pipe is no error; raises :class:`PlanError` for any other failure.
 
-    Where a thread writes (asyncli/cli/stdio.py), an error may come at the end of the process only, which names ``what``.
+    If a thread writes (asyncli/cli/stdio.py), an error may come only at the end of the process; it names ``what``.
     """
     through = [outlet for stream in _streams() if (outlet := outlet_of(stream)) is not None]
     try:
@@ -188,9 +184,9 @@ def printing(what: str = "the report") -> Iterator[None]:
         yield
         for stream in _streams():
             stream.flush()
-    except UNSEEN as error:
-        hush()
-        if reader_left(error):
+    except OUTPUT_GONE as error:
+        discard_broken_output()
+        if is_broken_pipe(error):
             return
         if isinstance(error, SystemExit):
             raise
@@ -201,12 +197,12 @@ def printing(what: str = "the report") -> Iterator[None]:
 
 
 def unprinted(what: str, error: OSError) -> str:
-    """One line that says so."""
-    return f"{what} cannot be printed ({error.strerror}); make room there, or print it elsewhere"
+    """The error message for output that could not be written."""
+    return f"{what} cannot be printed ({error.strerror}); free space there, or print it elsewhere"
 
 
 def deliver(*parts: Callable[[], None]) -> None:
-    """Do each of ``parts``, which print or write, whatever became of the one before; then raise their PlanErrors as one."""
+    """Call each of ``parts``, which print or write, even if an earlier one fails; then raise their PlanErrors as one."""
     errors = []
     for part in parts:
         try:
@@ -217,14 +213,14 @@ def deliver(*parts: Callable[[], None]) -> None:
         raise PlanError("\n".join(errors))
 
 
-def reader_left(error: BaseException) -> bool:
-    """Whether ``error`` says that nobody reads our output any more."""
+def is_broken_pipe(error: BaseException) -> bool:
+    """Whether ``error`` means that the reader of our output has closed it."""
     cause = error.__context__ if isinstance(error, SystemExit) else error
     return isinstance(cause, OSError) and cause.errno == errno.EPIPE
 
 
-def hush() -> bool:
-    """Send what standard output and standard error cannot write to nowhere, from now on; whether there was any."""
+def discard_broken_output() -> bool:
+    """Redirect standard output and standard error to /dev/null if they cannot be written; return whether one could not."""
     stuck = False
     for stream in _streams():
         try:
@@ -234,19 +230,19 @@ def hush() -> bool:
             nowhere = os.open(os.devnull, os.O_WRONLY)
             os.dup2(nowhere, stream.fileno())
             os.close(nowhere)
-            # What waits in it goes there now, and no error comes of it when the interpreter ends.
+            # Flush the buffer to /dev/null, so that the interpreter's exit raises no error.
             stream.flush()
     return stuck
 
 
 def _streams() -> list[TextIO]:
-    """Standard output and standard error; None stands for one that was closed beforehand."""
+    """Standard output and standard error, except one that was closed before the start (None)."""
     streams: tuple[TextIO | None, ...] = (sys.stdout, sys.stderr)
     return [stream for stream in streams if stream is not None]
 
 
 def same_file(path: Path, other: Path) -> bool:
-    """Whether both name one file. What cannot be looked at is none that is known."""
+    """Whether both name the same file; False if one cannot be read."""
     if path.absolute() == other.absolute():
         return True
     try:
@@ -256,7 +252,7 @@ def same_file(path: Path, other: Path) -> bool:
 
 
 def _is_of(path: Path, run_id: str) -> bool:
-    """Whether a file is an export of this run: a table of its rows (or of none), or a picture that says so."""
+    """Whether a file is an export of this run: a table with its rows (or none), or a figure with its id."""
     if not path.is_file():
         return False
     with path.open("rb") as file:

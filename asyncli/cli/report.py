@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 @click.command(name="report")
 @click.argument("run", metavar="RUN.db")
 @click.option("--json", "json_file", metavar="FILE", help="Write the summary as JSON instead; '-' for standard output.")
-@click.option("--html", "html_file", metavar="FILE", help="Write it as one HTML page that opens offline; '-' likewise.")
-@click.option("--junit", "junit_file", metavar="FILE", help="Write verdict and limits as JUnit XML; '-' likewise.")
+@click.option("--html", "html_file", metavar="FILE", help="Write the report as one offline HTML page; '-' likewise.")
+@click.option("--junit", "junit_file", metavar="FILE", help="Write the verdict and the limits as JUnit XML; '-' likewise.")
 @click.option("--plots", "plots_folder", metavar="DIR", help="Write each figure as PNG and SVG into this folder.")
 @click.option("--csv", "csv_folder", metavar="DIR", help="Write the run's tables as CSV into this folder.")
-@click.option("-v", "--verbose", is_flag=True, help="Print all of it: rules, notes, every limit.")
+@click.option("-v", "--verbose", is_flag=True, help="Print the full report: rules, notes, every limit.")
 def command(
     run: str,
     json_file: str | None,
@@ -33,7 +33,7 @@ def command(
 ) -> int:
     """Print the report of a run file: finished, interrupted, or still being written.
 
-    With a flag that names a file or folder it writes there instead, and prints the names of the files.
+    With a flag that names a file or a folder, write there instead and print the names of the files.
     """
     from asyncli.app.results import read_results
     from asyncli.cli.outputs import deliver, printing, require_files, require_folder, write_folder, written_reports
@@ -44,7 +44,7 @@ def command(
         if folder is not None:
             require_folder(flag, folder)
     results = read_results(path)
-    # A night is half a million objects that live to the end: exempt them from garbage collection.
+    # A night's run is half a million long-lived objects: exempt them from garbage collection.
     gc.freeze()
     if not any((*files.values(), plots_folder, csv_folder)):
         _print(results, verbose)
@@ -65,10 +65,10 @@ def command(
             plots = write_folder("--plots", plots_folder, _plots(results), names, results.records.id)
             written.extend(plots)
             if not plots:
-                print("asyncli: --plots: no figure can be drawn of this run: nothing was recorded over time", file=sys.stderr)
+                print("asyncli: --plots: this run has no figures: nothing was recorded over time", file=sys.stderr)
 
     deliver(*written_reports(files, results), write_tables, write_plots)
-    # Beside a JSON or page on standard output, the names go to standard error.
+    # If a file goes to standard output, the names go to standard error.
     with printing():
         for one in written:
             print(one, file=sys.stderr if "-" in files.values() else sys.stdout)
@@ -85,12 +85,12 @@ def _print(results: Results, verbose: bool) -> None:
     with printing():
         print_report(results.summary, Console(highlight=False), results.path, verbose=verbose)
         if not results.records.complete:
-            goes_on = f"It is still running: 'asyncli watch {results.path}' shows it."
-            print(goes_on if is_locked(results.path) else "No process writes it: the run ended early.")
+            running = f"It is still running: 'asyncli watch {results.path}' shows it."
+            print(running if is_locked(results.path) else "No process writes it: the run ended early.")
 
 
 def _plots(results: Results) -> Iterator[tuple[str, bytes]]:
-    """(name, content) of each figure that there is data for, as PNG and as SVG."""
+    """(name, content) of each figure with data, as PNG and as SVG."""
     from asyncli.cli.outputs import MARK
     from asyncli.report.answer import server_label
     from asyncli.report.figures.drawing import NothingToDraw, Style, file_png, file_svg
@@ -102,7 +102,7 @@ def _plots(results: Results) -> Iterator[tuple[str, bytes]]:
             figure = one.draw(Style(title=one.title, note=note))
         except NothingToDraw:
             continue
-        # An id comes from a run file, and a note may hold any server's name: what is found again is the id alone.
-        said = f"{MARK}{run.id}. {one.title}. {one.alt()}"
-        yield f"{one.name}.png", file_png(figure, said)
-        yield f"{one.name}.svg", file_svg(figure, one.name, said).encode()
+        # write_folder() recognises the file by the run's id.
+        description = f"{MARK}{run.id}. {one.title}. {one.alt()}"
+        yield f"{one.name}.png", file_png(figure, description)
+        yield f"{one.name}.svg", file_svg(figure, one.name, description).encode()

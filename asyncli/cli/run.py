@@ -1,4 +1,4 @@
-"""Runs a soak for a terminal: the screen while it lasts, signals, the report, the exit status."""
+"""Runs a soak for a terminal: live screen, signals, report, exit status."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from asyncli.report.livelimits import unwatched
 from asyncli.report.run_report import print_report
 from asyncli.store.writer import require_free
 
-# A command that sends a mail or calls a webhook needs seconds; the exit status must not wait for what hangs.
+# A command that sends a mail or calls a webhook needs seconds; the exit status must not wait for one that hangs.
 PATIENCE_S = 60.0
 
 
 def run_soak(plan: Plan, to: Outputs, *, lab: LabServer | None = None, **more: Any) -> int:
-    """Run ``plan`` and report; the exit status. With ``lab`` that server is started first, and the plan aimed at it.
+    """Run ``plan``, report, and return the exit status. ``lab``: a server to start first and to aim the plan at.
 
     ``more``: ``resume``, ``cluster`` and ``wait_for_server_s`` of :class:`~asyncli.app.soak.Soak`.
     """
@@ -42,12 +42,11 @@ def run_soak(plan: Plan, to: Outputs, *, lab: LabServer | None = None, **more: A
     if more.get("resume") is None:
         require_free(path)
     require_files(to.files, path)
-    # With the JSON, the page or the XML on standard output, everything else goes to standard error; and everything for the eye
-    # where a log for machines is there.
+    # With a file on standard output, everything else goes to standard error; with a JSON log there, only the text does.
     log = Console(stderr=to.piped, highlight=False)
     console = Console(stderr=to.piped or to.log_json, highlight=False)
     if not to.quiet and (late := unwatched(plan)):
-        print(f"asyncli: --abort: only the end tells of {' and '.join(late)}", file=sys.stderr)
+        print(f"asyncli: --abort: {' and '.join(late)} can be checked only at the end", file=sys.stderr)
     status, results = asyncio.run(_soak(plan, path, to, log, console, lab, more))
     if results is None:
         return status
@@ -61,12 +60,12 @@ def run_soak(plan: Plan, to: Outputs, *, lab: LabServer | None = None, **more: A
             elif not to.log_json:
                 print(one_line(results.summary), file=console.file)
 
-    def tell_the_user() -> None:
+    def finish() -> None:
         if to.on_finish is not None:
             _run_command(to.on_finish, results, status)
 
-    # The page last of the files: a figure takes seconds, and the answer should not wait for it.
-    deliver(tell, *written_reports(to.files, results, kept=True), tell_the_user)
+    # The page is the last file, because its figures take seconds.
+    deliver(tell, *written_reports(to.files, results, kept=True), finish)
     return status
 
 
@@ -88,7 +87,7 @@ async def _soak(
                 say = speaker(console, to.quiet)
                 say(f"{lab.label} listens at {lab.url} with {lab.workers} workers (pid {lab.pid})")
             with Screen(plan, log, to.quiet, to.log_json) as screen:
-                asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, screen.say_now)
+                asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, screen.print_status)
                 soak = Soak.shown_by(screen, plan, path, target=target, **more)
                 await soak.run()
 
@@ -103,7 +102,7 @@ async def _soak(
         what = "the first measurement; there is nothing to report"
         if more.get("resume") is not None:
             hosts = "" if more.get("cluster") is None else f" {more['cluster'].flags}"
-            what = f"it was resumed; 'asyncli soak --resume {path}{hosts}' goes on with the run"
+            what = f"it was resumed; 'asyncli soak --resume {path}{hosts}' continues the run"
         print(f"asyncli: interrupted before {what}", file=sys.stderr)
         return INTERRUPTED, None
     if soak.trouble is not None:
@@ -113,20 +112,20 @@ async def _soak(
 
 
 def _run_command(command: str, results: Results, status: int) -> None:
-    """``--on-finish``: run ``command`` by the shell, the summary's JSON on its standard input and the verdict in its environment.
+    """Run the shell command of ``--on-finish``, with the summary's JSON on its standard input and the verdict in its environment.
 
-    What goes wrong with it is told in a line, and changes nothing of the run's own exit status.
+    If it fails, print a line; the exit status of the run does not change.
     """
     summary = results.summary
-    told = {
+    variables = {
         "ASYNCLI_VERDICT": summary.verdict, "ASYNCLI_STATUS": str(status), "ASYNCLI_LINE": one_line(summary),
         "ASYNCLI_RUN": str(results.path.absolute()),
     }  # fmt: skip
     why = ""
     try:
         done = subprocess.run(
-            ["/bin/sh", "-c", command], input=to_json(summary), text=True, env=os.environ | told, timeout=PATIENCE_S, check=False,
-            stdout=sys.stderr,
+            ["/bin/sh", "-c", command], input=to_json(summary), text=True, env=os.environ | variables, timeout=PATIENCE_S,
+            check=False, stdout=sys.stderr,
         )  # fmt: skip
         why = f"ended with status {done.returncode}" if done.returncode else ""
     except subprocess.TimeoutExpired:

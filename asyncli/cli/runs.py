@@ -17,10 +17,10 @@ from asyncli.errors import PlanError, StoreError
 
 @click.command(name="runs")
 @click.argument("folder", default=".", metavar="[FOLDER]")
-@click.option("-r", "--recursive", is_flag=True, help="Search its subfolders too.")
+@click.option("-r", "--recursive", is_flag=True, help="Search subfolders too.")
 @click.option("--json", "json_file", metavar="FILE", help="Write the list as JSON instead; '-' for standard output.")
 def command(folder: str, recursive: bool, json_file: str | None) -> int:
-    """List the run files of a folder (by default this one), the newest first; below them broken ones, with the reason."""
+    """List the run files of a folder (default: the current one), newest first, then broken files with the reason."""
     root = Path(folder)
     if not os.path.exists(root):
         raise PlanError(f"FOLDER: {folder} does not exist; name a folder of run files")
@@ -43,7 +43,7 @@ def command(folder: str, recursive: bool, json_file: str | None) -> int:
         try:
             if error is not None:
                 raise error
-            # A locked file is live, even while its process hangs or its disk is full.
+            # A locked file is live, even if its process hangs or its disk is full.
             size, changed_s = size_bytes(path), 0.0 if is_locked(path) else now - last_written_s(path)
             run = read_index_entry(path)
             age_s = now - datetime.fromisoformat(run.started).timestamp()
@@ -63,9 +63,9 @@ def command(folder: str, recursive: bool, json_file: str | None) -> int:
 
 
 def _candidates(root: Path, recursive: bool) -> Iterator[tuple[Path, OSError | None]]:
-    """What may be a run: files that are SQLite's, and those called ``.db``; in the order of names. Others go unmentioned.
+    """SQLite files and files named ``*.db``, in name order, each with the error that hides it, if any.
 
-    Hidden folders are left out, and links to folders, which could lead round in a circle.
+    Hidden folders and symbolic links to folders, which could form a cycle, are skipped.
     """
     from asyncli.store.reader import is_sqlite
 
@@ -80,7 +80,7 @@ def _candidates(root: Path, recursive: bool) -> Iterator[tuple[Path, OSError | N
         try:
             if entry.is_dir(follow_symlinks=False):
                 folders += [] if entry.name.startswith(".") else [path]
-            # Only regular files: to open a pipe would wait for its writer.
+            # Only regular files: opening a pipe would block.
             elif entry.is_file() and (entry.name.endswith(".db") or is_sqlite(path)):
                 yield path, None
         except OSError as error:
@@ -91,5 +91,5 @@ def _candidates(root: Path, recursive: bool) -> Iterator[tuple[Path, OSError | N
 
 
 def _located(path: Path, text: str) -> str:
-    """An error of the reader with the file it is about: what is opened late has forgotten it."""
+    """The reader's error, with the path if it lacks one."""
     return text if str(path) in text else f"{path}: {text}"

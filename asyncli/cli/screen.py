@@ -1,4 +1,4 @@
-"""What a terminal or a log shows during a run."""
+"""The live view of a run on a terminal or in a log."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Self
 
 from rich.console import Console
 
-from asyncli.cli.outputs import UNSEEN
+from asyncli.cli.outputs import OUTPUT_GONE
 from asyncli.plan import Plan
 from asyncli.report.live import JsonView, NullView, PlainView, plain_line
 from asyncli.report.livescreen import LiveView
@@ -16,7 +16,7 @@ from asyncli.report.livestate import LiveObserver
 
 
 class Screen(LiveObserver):
-    """Folds what happens into a state and shows it."""
+    """Folds the records of a run into a state and shows it."""
 
     def __init__(self, plan: Plan, console: Console, quiet: bool, log_json: bool = False) -> None:
         super().__init__(plan)
@@ -31,31 +31,31 @@ class Screen(LiveObserver):
         return self
 
     def __exit__(self, *_: object) -> None:
-        with contextlib.suppress(Exception, *UNSEEN):
+        with contextlib.suppress(Exception, *OUTPUT_GONE):
             self._view.__exit__(None, None, None)
 
-    def say_now(self) -> None:
-        """Print a status line, at SIGUSR1."""
-        with contextlib.suppress(*UNSEEN):
+    def print_status(self) -> None:
+        """Print a status line (at SIGUSR1)."""
+        with contextlib.suppress(*OUTPUT_GONE):
             if isinstance(self._view, JsonView):
-                self._view.say_now(self.fold.state())
+                self._view.print_status(self.fold.state())
                 return
             self._console.print(plain_line(self.fold.state()), soft_wrap=True, markup=False, highlight=False)
 
-    def look(self, at_once: bool) -> None:
-        """A screen that is gone ends the showing, not the soak."""
+    def show(self, at_once: bool) -> None:
+        """Update the view. A terminal that is gone ends the view, not the soak."""
         try:
             self._view.update(self.fold.state())
-        except UNSEEN:
+        except OUTPUT_GONE:
             self._view = NullView()
 
 
 def speaker(console: Console, quiet: bool, style: str | None = None) -> Callable[[str], None]:
-    """A function that prints progress lines; a terminal that is gone ends the printing, not the run."""
+    """A function that prints progress lines. A terminal that is gone ends the output, not the run."""
 
     def say(line: str) -> None:
         if not quiet:
-            with contextlib.suppress(*UNSEEN):
+            with contextlib.suppress(*OUTPUT_GONE):
                 console.print(line, style=style, soft_wrap=True, markup=False, emoji=False)
 
     return say

@@ -1,6 +1,6 @@
-"""Ctrl-C, SIGTERM and SIGHUP during a run: the first one stops it, the second one cancels.
+"""Ctrl-C, SIGTERM and SIGHUP during a run: the first one stops it, the second one cancels it.
 
-An ignored SIGHUP stays ignored: `nohup asyncli ...` outlives its terminal.
+An ignored SIGHUP stays ignored, so that `nohup asyncli ...` outlives its terminal.
 """
 
 from __future__ import annotations
@@ -10,42 +10,42 @@ from collections.abc import Callable, Coroutine
 from types import FrameType
 
 
-class Heard:
-    """The signals that this process got."""
+class Signals:
+    """The signals that this process received."""
 
-    #: Something has run; ``count`` signals came since it began.
+    #: A run has started, and ``count`` signals have come since.
     ran = False
     count = 0
-    #: One came after the run, while the report was written.
+    #: A signal came after the run, while the report was written.
     late = False
-    #: They are handled until the process ends.
-    to_the_end = False
+    #: Handle signals until the process ends.
+    until_exit = False
 
 
-def caught() -> tuple[signal.Signals, ...]:
-    """The signals that end what runs."""
+def stop_signals() -> tuple[signal.Signals, ...]:
+    """The signals that stop a run."""
     hangup = () if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else (signal.SIGHUP,)
     return (signal.SIGINT, signal.SIGTERM, *hangup)
 
 
 async def until_stopped(work: Coroutine[object, object, None], stop: Callable[[], bool | None]) -> bool:
-    """Await ``work``; False where it was cancelled. The first signal calls ``stop``; the second, or the first where ``stop``
-    gives False, cancels. Later signals count on: the second of all ends the writing of a report."""
-    # Not above: the entry point imports this.
+    """Await ``work``; return False if it was cancelled. The first signal calls ``stop``. The second cancels, as does the first if
+    ``stop`` returns False. Signals count beyond the run: the second of all interrupts the writing of a report."""
+    # Imported here because the entry point imports this module.
     import asyncio
 
     loop = asyncio.get_running_loop()
     task = asyncio.create_task(work)
-    Heard.ran, signals = True, 0
+    Signals.ran, signals = True, 0
 
     def signalled() -> None:
         nonlocal signals
         signals += 1
-        Heard.count += 1
+        Signals.count += 1
         if signals > 1 or stop() is False:
             task.cancel()
 
-    numbers = caught()
+    numbers = stop_signals()
     for number in numbers:
         loop.add_signal_handler(number, signalled)
     try:
@@ -53,18 +53,18 @@ async def until_stopped(work: Coroutine[object, object, None], stop: Callable[[]
     except asyncio.CancelledError:
         return False
     finally:
-        # Blocked meanwhile: in between, a signal would end the process.
+        # Blocked while the handlers change: a signal in between would kill the process.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
         for number in numbers:
             loop.remove_signal_handler(number)
-            if Heard.to_the_end:
+            if Signals.until_exit:
                 signal.signal(number, _late)
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
     return True
 
 
 def _late(_number: int, _frame: FrameType | None) -> None:
-    Heard.count += 1
-    Heard.late = True
-    if Heard.count > 1:
+    Signals.count += 1
+    Signals.late = True
+    if Signals.count > 1:
         raise KeyboardInterrupt

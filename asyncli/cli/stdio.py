@@ -1,8 +1,8 @@
 """Standard output and standard error whose reader may hang: a terminal stopped by Ctrl-S, a sleeping ssh, a stopped pipe.
 
-A thread writes, so that a measurement never waits for a reader: in a running loop output beyond a bound is dropped and counted.
-Outside a loop, where a report is printed, the process waits for the reader until a signal; after a signal only for a reader that
-still takes something.
+A thread writes, so that a measurement never waits for a reader. In a running loop, output beyond a bound is dropped and counted.
+Outside a loop, where a report is printed, the process waits for the reader; after a signal it waits only while the reader still
+reads.
 """
 
 from __future__ import annotations
@@ -20,47 +20,47 @@ from collections.abc import Iterator
 from types import FrameType
 from typing import TextIO
 
-from asyncli.cli.signals import Heard, caught
+from asyncli.cli.signals import Signals, stop_signals
 
 # A log line is 100 to 200 bytes: a day of a log for people, two hours of one for machines.
 _MOST_IN_A_LOOP = 1 << 20
-# A report with an HTML page takes some MB; more than this waits for the reader.
+# A report with an HTML page takes some MB; beyond this, write() waits for the reader.
 _MOST = 16 << 20
-# An interrupted command ends at once, but a live reader gets its output.
-_PARTING_S = 1.0
+# An interrupted command ends at once, but gives a live reader time to get its output.
+_INTERRUPTED_S = 1.0
 # A reader behind ssh recovers after two lost packets (1 s and 2 s, RFC 6298); docker stop kills 10 s after SIGTERM.
 _SIGNALLED_S = 3.0
-# A write returns once all is taken: a page at a time shows that a slow reader is alive.
+# A write returns once all of it is read: 4 kB at a time show that a slow reader is alive.
 _LONGEST_WRITE = 4096
-_LOOK_S = 0.2
+_POLL_S = 0.2
 
 
 class UnwrittenError(OSError):
-    """An outlet could not be written to; ``filename``: what was being printed, or None."""
+    """Writing to an outlet failed; ``filename``: what was being printed, or None."""
 
 
 class Outlet(io.BufferedIOBase):
-    """The bytes of one stream on their way to ``fd``.
+    """A buffer that a thread writes to ``fd``.
 
-    An error of writing is raised once, by the next write, flush or wait, as :class:`UnwrittenError`.
+    The next write, flush or wait after a failed write raises :class:`UnwrittenError`, once.
     """
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
         #: What is being printed.
         self.what: str | None = None
-        #: Writes that were dropped, because the reader was too far behind.
+        #: Writes that were dropped because the reader was too far behind.
         self.dropped = 0
         self._waiting: collections.deque[tuple[str | None, bytes]] = collections.deque()
         self._bytes = 0
-        self._taken_s = 0.0
+        self._progress_s = 0.0
         self._failed: UnwrittenError | None = None
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
 
     @property
     def behind(self) -> bool:
-        """Something has not been taken yet: a frame of a screen would come late, and can be left out."""
+        """Whether the reader is behind, so that a frame of a live screen can be skipped."""
         return self._bytes > 0
 
     def writable(self) -> bool:
@@ -98,11 +98,11 @@ class Outlet(io.BufferedIOBase):
             self._raise()
 
     def wait(self, patience_s: float) -> None:
-        """Until all is written, or nothing was taken for ``patience_s``. Raises :class:`UnwrittenError`."""
-        begun_s = time.monotonic()
+        """Wait until all is written, or nothing was read for ``patience_s``. Raises :class:`UnwrittenError`."""
+        start_s = time.monotonic()
         with self._changed:
-            while self._bytes and (left_s := max(begun_s, self._taken_s) + patience_s - time.monotonic()) > 0:
-                self._changed.wait(min(left_s, _LOOK_S))
+            while self._bytes and (left_s := max(start_s, self._progress_s) + patience_s - time.monotonic()) > 0:
+                self._changed.wait(min(left_s, _POLL_S))
             self._raise()
 
     def _raise(self) -> None:
@@ -134,27 +134,27 @@ class Outlet(io.BufferedIOBase):
         while left:
             try:
                 left = left[os.write(self._fd, left[:_LONGEST_WRITE]) :]
-                self._taken_s = time.monotonic()
+                self._progress_s = time.monotonic()
             except BlockingIOError:
-                # Another process has made this terminal non-blocking.
+                # Another process made this terminal non-blocking.
                 select.select([], [self._fd], [])
 
 
 def _in_a_loop() -> bool:
-    # Not imported for this: it takes longer than all of --help.
+    # Importing asyncio would take longer than all of --help.
     asyncio = sys.modules.get("asyncio")
     return asyncio is not None and asyncio._get_running_loop() is not None
 
 
 def outlet_of(stream: TextIO | None) -> Outlet | None:
-    """The outlet behind a stream; None for any other stream."""
+    """The outlet of a stream; None if it has none."""
     buffer = getattr(stream, "buffer", None)
     return buffer if isinstance(buffer, Outlet) else None
 
 
 @contextlib.contextmanager
 def outlets() -> Iterator[list[Outlet]]:
-    """Standard output and standard error by threads, within it; by one where both are one file, so that their order stays."""
+    """Replace standard output and standard error by outlets; by one outlet if both are the same file, to keep the order."""
     before = sys.stdout, sys.stderr
     made: list[Outlet] = []
     for name in ("stdout", "stderr"):
@@ -190,21 +190,21 @@ class _EndedBySignal(BaseException):
 
 
 def await_readers(made: list[Outlet], status: int, interrupted: int) -> int:
-    """The exit status once all that was said is read, or a signal ended the run and the reader takes nothing, or a signal ended
-    the waiting: ``interrupted`` for the second of a run, and for any where nothing ran. Raises :class:`UnwrittenError`."""
+    """Wait for the readers and return the exit status. After a signal, wait only while the reader reads. A signal ends the wait;
+    the status is then ``interrupted`` if it is the second of a run, or if nothing ran. Raises :class:`UnwrittenError`."""
 
     def signalled(_number: int, _frame: FrameType | None) -> None:
         raise _EndedBySignal
 
-    before = {number: signal.signal(number, signalled) for number in caught()}
-    at_once = status == interrupted or Heard.late
-    patience_s = _PARTING_S if at_once else _SIGNALLED_S if Heard.count else float("inf")
+    before = {number: signal.signal(number, signalled) for number in stop_signals()}
+    at_once = status == interrupted or Signals.late
+    patience_s = _INTERRUPTED_S if at_once else _SIGNALLED_S if Signals.count else float("inf")
     try:
         for outlet in made:
             outlet.wait(patience_s)
         return status
     except _EndedBySignal:
-        return status if Heard.ran and Heard.count == 0 else interrupted
+        return status if Signals.ran and Signals.count == 0 else interrupted
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -54,7 +54,6 @@ class ClusterGenerator:
         find: Callable[[set[str]], Awaitable[list[Member]]],
     ) -> None:
         self.pids: list[int] = []
-        self.last_words = "it said nothing"
         self._fleet, self._shard = fleet, shard
         self._start_actor, self._find = start_actor, find
         self._hosts: dict[str, RemoteHost] = {}
@@ -162,7 +161,7 @@ class ClusterGenerator:
         if self._t0 is None or any(isinstance(message, wire.Ticked) for message in messages):
             if host.silent:
                 host.silent = False
-                self._merging.silence(host.name, False)
+                self._merging.set_silent(host.name, False)
                 self._record_finding(host_back(host.name, now - host.heard_s))
                 # The analysis uses this to explain the host's losses meanwhile.
                 self._out.put_nowait(wire.ProcessUsage({f"{SILENT}{host.name}": now - host.heard_s}))
@@ -177,7 +176,7 @@ class ClusterGenerator:
             case wire.Ticked(tick=tick):
                 tick.dropped = self._dropped(host, tick.dropped)
                 host.silent_workers.ticked()
-                self._merging.heard(host.name, tick)
+                self._merging.add(host.name, tick)
             case wire.ProcessUsage(values=values):
                 if (whole := self._usage.measured(host.name, values, [one.name for one in self._living()])) is not None:
                     self._out.put_nowait(wire.ProcessUsage(whole))
@@ -224,7 +223,7 @@ class ClusterGenerator:
                     self._lose(host, f"has been silent for {LOST_S:.0f} s")
                 elif quiet_s > SILENCE_S and not host.silent:
                     host.silent = True
-                    self._merging.silence(host.name, True)
+                    self._merging.set_silent(host.name, True)
                     self._record_finding(host_silent(host.name, self._merging.held(host.name), quiet_s))
             self._forward(now)
             if self._living() or self._draining:
@@ -250,7 +249,7 @@ class ClusterGenerator:
         self._idle += host.workers
         takers = "" if self._draining else self._reopen()
         if self._idle and not self._draining:
-            self._merging.unopened()
+            self._merging.mark_unopened()
         then = f"; its share of {self._fleet.share(host.workers):,} is {self._reopened}: {takers}" if takers else ""
         self._record_finding(host_lost(host.name, why, held, then))
         if not self._living():
@@ -294,7 +293,7 @@ class ClusterGenerator:
         host.adopting.update(numbers)
         host.orders.put_nowait(wire.Adopt(numbers, crowded=host.member.spread.crowds(self._fleet.share(host.workers))))
         self._merging.join(host.name, len(numbers))
-        self._merging.taken(len(numbers))
+        self._merging.replaced(len(numbers))
 
     async def _find_hosts(self) -> None:
         """While worker numbers are idle: assign them to hosts with room, or add a host that returned or is new."""

@@ -1,4 +1,4 @@
-"""Reads a server's status page (nginx, Apache, HAProxy) over one kept connection."""
+"""Reads a server's status page over one kept connection."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from asyncli.metrics import (
     STATUS_ACTIVE,
     STATUS_CONNECTS,
     STATUS_HANDLED,
+    STATUS_PAGES,
     STATUS_POLLS,
     STATUS_REQUESTS,
     STATUS_UNANSWERED,
@@ -20,7 +21,7 @@ from asyncli.values import TlsOptions, parse_url
 
 #: For one poll, connecting included: a later answer belongs to another second.
 TIMEOUT_S = 2.0
-_WRONG_PAGE = "aim --status-url at nginx's stub_status, Apache's server-status?auto or HAProxy's ;csv, or leave it out"
+_WRONG_PAGE = f"aim --status-url at {', '.join(f'{page} of {server}' for server, page in STATUS_PAGES.items())}, or leave it out"
 # For a page that was right before.
 _SEE_LOG = "see the server's error log"
 _UNREACHED = "see that the server runs and --status-url names its host and port, or leave it out"

@@ -1,7 +1,7 @@
-"""Structs of counts that add up, each field by the kind of its default: counts and dictionaries of them are summed, histograms
-merged, of other numbers (the longest times) the greatest stays, and an optional struct is the sum of those that are there.
+"""Sums structs of counts, field by field. The type of a field's default says how: counts and dictionaries of counts are summed,
+histograms are merged, floats (longest times) keep the maximum, and optional structs sum those that are present.
 
-What a struct names in ``not_added`` (its gauges) keeps its default.
+Fields that a struct lists in ``not_added`` (its gauges) keep their default.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _Counts = TypeVar("_Counts", bound=msgspec.Struct)
 
 
 def added_up(first: _Counts, *others: _Counts) -> _Counts:
-    """All of them in one; they are left as they are."""
+    """The sum of all arguments, which are not changed."""
     parts, whole = (first, *others), type(first)()
     for name, how in summable(type(first)).items():
         setattr(whole, name, how([getattr(one, name) for one in parts]))
@@ -28,7 +28,7 @@ def added_up(first: _Counts, *others: _Counts) -> _Counts:
 
 @cache
 def summable(kind: type[msgspec.Struct]) -> dict[str, Callable[[Sequence[Any]], Any]]:
-    """The fields of ``kind`` that add up, and how."""
+    """The fields of ``kind`` that are summed, each with the function that sums it."""
     empty, left_out = kind(), getattr(kind, "not_added", ())
     return {name: _how(getattr(empty, name)) for name in kind.__struct_fields__ if name not in left_out}
 
@@ -43,16 +43,17 @@ def _how(default: object) -> Callable[[Sequence[Any]], Any]:
             return summed
         case dict():
             return _by_key
-    return _of_those_there
+    return _present
 
 
 def _by_key(some: Sequence[dict[Any, Any]]) -> dict[Any, Any]:
     keys = dict.fromkeys(chain.from_iterable(some))
-    return {key: _of_those_there([one.get(key) for one in some]) for key in keys}
+    return {key: _present([one.get(key) for one in some]) for key in keys}
 
 
-def _of_those_there(some: Sequence[Any]) -> Any:
-    there = [one for one in some if one is not None]
-    if not there:
+def _present(some: Sequence[Any]) -> Any:
+    """The sum of those that are not None."""
+    values = [one for one in some if one is not None]
+    if not values:
         return None
-    return sum(there) if isinstance(there[0], int) else added_up(*there)
+    return sum(values) if isinstance(values[0], int) else added_up(*values)

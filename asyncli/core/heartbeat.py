@@ -1,7 +1,7 @@
-"""When a connection beats next: jitter as a hash, so that the schedule needs no state and no order of events.
+"""When a connection sends its next heartbeat. Jitter is a hash, so the schedule needs no state and no order of events.
 
-The sleep before beat ``b`` of connection ``c`` is uniform in [1, keepalive/2] seconds and depends on (seed, c, b) alone:
-not on the number of workers, nor on who asked first. The same seed gives the same schedule.
+The sleep before beat ``b`` of connection ``c`` is uniform in [1, keepalive/2] seconds and depends on (seed, c, b) alone, not on
+the number of workers or the order of calls. The same seed gives the same schedule.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ def mix(value: int) -> int:
 
 def fraction(seed: int, connection: int, number: int) -> float:
     """A number in [0, 1), uniform over connections and numbers, fixed by the three arguments."""
-    # connection and number meet in one word; 2^24 beats at a second each are half a year.
+    # Connection and number share one word; 2^24 beats at a second each are half a year.
     return mix((seed + ((connection << 24) ^ number) * _GOLDEN) & _MASK) * 2.0**-64
 
 
 def sleep_s(seed: int, connection: int, beat: int, keepalive_s: float) -> float:
     """Seconds that connection ``connection`` sleeps before its beat ``beat``: uniform in [1, keepalive_s/2]."""
-    # fraction(seed, connection, beat), written out: a call costs as much as the sum, and this is once a connect and a beat.
+    # fraction(seed, connection, beat), inlined: the call costs as much as the arithmetic, once per connect and heartbeat.
     value = (seed + ((connection << 24) ^ beat) * _GOLDEN) & _MASK
     value = ((value ^ (value >> 30)) * _MIX1) & _MASK
     value = ((value ^ (value >> 27)) * _MIX2) & _MASK
     return SHORTEST_SLEEP_S + (keepalive_s / 2 - SHORTEST_SLEEP_S) * ((value ^ (value >> 31)) * 2.0**-64)
 
 
-# Half a second is longer than a reload, thirty seconds shorter than an operator's patience.
+# Half a second outlasts a server's reload; an operator still waits 30 seconds.
 _FIRST_BACKOFF_S, _MIDDLE_BACKOFF_S, _SPREAD = 0.5, 30.0, 0.5
 LONGEST_BACKOFF_S = _MIDDLE_BACKOFF_S * (1 + _SPREAD)
-# Set apart from beats, or the backoff would repeat the jitter of the beat of the same number.
+# Without a salt, a backoff would repeat the jitter of the heartbeat with the same number.
 _BACKOFF_SALT = 0x5DEECE66D
 
 

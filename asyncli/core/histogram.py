@@ -1,8 +1,8 @@
 """A log-linear histogram of whole numbers: mergeable, sparse, exact to 1/128 of the value.
 
 The layout is HdrHistogram's (64 buckets to each power of two), kept as a dictionary because a tick touches few buckets.
-It is our own because it sits on the hot path, in processes that must not import numpy, and its keys travel as they are:
-a record is one ``bit_length``, two shifts and a dictionary add.
+asyncli has its own because it runs on the hot path, in processes that must not import numpy, and its keys need no encoding:
+adding a value is one ``bit_length``, two shifts and a dictionary add.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def bounds(key: int) -> tuple[int, int]:
     return low, low + (1 << shift) - 1
 
 
-# Histograms come back from run files and pipes, and a key beyond any 64 bits' would ask for a number of as many bits.
+# Histograms are read from run files and pipes; a key beyond 64 bits would create a number of that many bits.
 _Key = Annotated[int, msgspec.Meta(ge=0, le=bucket(2**63 - 1))]
 _Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 
@@ -49,7 +49,7 @@ class Histogram(msgspec.Struct, array_like=True):
 
     def add(self, value: float) -> None:
         whole = int(value) if value > 0 else 0
-        shift = whole.bit_length() - _BITS  # bucket(whole), written out: this is once or twice a beat
+        shift = whole.bit_length() - _BITS  # bucket(whole), inlined: once or twice per heartbeat
         key = whole if shift <= 0 else ((shift + 1) << (_BITS - 1)) + ((whole >> shift) - (1 << (_BITS - 1)))
         counts = self.counts
         counts[key] = counts.get(key, 0) + 1
@@ -59,12 +59,12 @@ class Histogram(msgspec.Struct, array_like=True):
             self.least = whole
 
     def add_counts(self, values: Mapping[int, int]) -> None:
-        """Records of whole numbers from 0, given as value -> how many."""
+        """Add whole numbers from 0, given as value -> count."""
         if not values:
             return
         counts = self.counts
         for value, count in values.items():
-            shift = value.bit_length() - _BITS  # bucket(value), written out: a bench folds ten thousands of values a second
+            shift = value.bit_length() - _BITS  # bucket(value), inlined: a bench adds tens of thousands of values a second
             key = value if shift <= 0 else ((shift + 1) << (_BITS - 1)) + ((value >> shift) - (1 << (_BITS - 1)))
             counts[key] = counts.get(key, 0) + count
         self.greatest = max(self.greatest, *values)
@@ -72,7 +72,7 @@ class Histogram(msgspec.Struct, array_like=True):
         self.least = least if self.least < 0 else min(self.least, least)
 
     def opened(self) -> Histogram:
-        """Itself; one that lies packed in a run file gives what it packs."""
+        """This histogram; a packed one of a run file returns its unpacked histogram."""
         return self
 
     def merge(self, other: Histogram) -> None:
@@ -91,14 +91,13 @@ class Histogram(msgspec.Struct, array_like=True):
         return bool(self.counts)
 
     def quantile(self, q: float) -> float | None:
-        """The value below or at which a share ``q`` of the records lies (nearest rank); None when empty.
-
-        It lies between the exact least and greatest value, so p99 never exceeds the maximum.
+        """The value at or below which a share ``q`` of the records lies (nearest rank), within the exact least and greatest
+        value, so p99 never exceeds the maximum. None when empty.
         """
         return self.quantiles((q,))[0]
 
     def quantiles(self, qs: Sequence[float]) -> list[float | None]:
-        """:meth:`quantile` for each of ``qs``, for the price of one."""
+        """:meth:`quantile` for each of ``qs``, in one pass."""
         counts, greatest, least = self.counts, self.greatest, self.least
         keys = sorted(counts)
         seen = list(accumulate(map(counts.__getitem__, keys)))
@@ -116,7 +115,7 @@ class Histogram(msgspec.Struct, array_like=True):
         return found
 
     def above(self, value: int) -> int:
-        """How many records are greater than ``value``, but for those that share its bucket."""
+        """The number of records greater than ``value``, without those in its bucket."""
         own = bucket(value)
         return sum(count for key, count in self.counts.items() if key > own)
 
@@ -126,7 +125,7 @@ class Histogram(msgspec.Struct, array_like=True):
 
 
 def summed(histograms: Iterable[Histogram]) -> Histogram:
-    """All of them in one; they are left as they are. Meant for a night of ticks: some ten million buckets."""
+    """The sum of ``histograms``, which are not changed. Fast enough for a night of ticks: some ten million buckets."""
     whole = Histogram()
     waiting: list[dict[int, int]] = []
     waits = 0
@@ -147,8 +146,8 @@ def summed(histograms: Iterable[Histogram]) -> Histogram:
     return whole
 
 
-# Where numpy is not loaded yet that takes as long as the loop needs for a million buckets. At once: more gain nothing, and
-# cost memory.
+# Buckets from which numpy pays: loading it takes as long as the loop takes for a million buckets. And the buckets that are
+# summed at once: more cost memory and gain nothing.
 _WORTH_LOADING, _WORTH_NUMPY, _AT_ONCE = 200_000, 1_000, 250_000
 
 
@@ -163,7 +162,7 @@ def _add(whole: dict[int, int], parts: Sequence[dict[int, int]]) -> None:
 
     keys = np.fromiter(chain.from_iterable(parts), np.int64, buckets)
     counts = np.fromiter(chain.from_iterable(part.values() for part in parts), np.int64, buckets)
-    # Its sums are floats, which are exact up to 2**53 records.
+    # bincount's sums are floats, exact up to 2**53 records.
     sums = np.bincount(keys, counts)
     for key in np.flatnonzero(sums).tolist():
         whole[key] = whole.get(key, 0) + int(sums[key])

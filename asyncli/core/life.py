@@ -1,15 +1,15 @@
-"""The life of a connection, as one table of states and events. The hot path (idle -> awaiting -> idle) writes states directly;
-every end asks :func:`cause`."""
+"""The life cycle of a connection, as one table of states and events. The hot path (idle -> awaiting -> idle) writes states
+directly; every end of a connection calls :func:`cause`."""
 
 from __future__ import annotations
 
 import errno
 
-# States. UNBORN: its batch of the ramp is not due yet. HANDSHAKE: of its protocol, as an upgrade is. LEAVING: at the end of the
-# drain we have said goodbye. DEAD: nothing of it is left and nothing will follow.
-UNBORN, CONNECTING, IDLE, AWAITING, BACKOFF, DEAD, HANDSHAKE, LEAVING = range(8)
+# States. UNOPENED: its batch of the ramp is not due yet. HANDSHAKE: of its protocol, for example an upgrade. CLOSING: at the end
+# of the drain the goodbye is sent. DEAD: closed, and not reopened.
+UNOPENED, CONNECTING, IDLE, AWAITING, BACKOFF, DEAD, HANDSHAKE, CLOSING = range(8)
 
-# Events that end something. What the peer did, what the kernel said, or what our own clock decided.
+# Events that end a connection: what the peer did, what the kernel reported, or a deadline of ours.
 EOF = "end of stream"
 RESET = "reset by peer"
 REFUSED = "connection refused"
@@ -18,15 +18,15 @@ NO_PORTS = "out of ports"
 NO_DESCRIPTORS = "out of descriptors"
 DEADLINE = "deadline passed"
 ANNOUNCED = "Connection: close"
-GARBAGE = "not a response"
+MALFORMED = "not a response"
 TLS_FAILED = "TLS failed"
 TLS_DEADLINE = "deadline of TLS's handshake passed"
-STRANGE = "another error"
-#: After these the peer may not answer our FIN, which would keep the port: RST.
-ABORTS = (DEADLINE, TLS_DEADLINE, GARBAGE)
+OTHER_ERROR = "another error"
+#: After these the peer may not answer our FIN, and the port would stay in use: close by RST.
+ABORTS = (DEADLINE, TLS_DEADLINE, MALFORMED)
 
-#: (state, event) -> cause. In CONNECTING and HANDSHAKE the cause is a failure (never established); after, a death.
-#: A pair that is missing cannot happen; STRANGE stands for errors of the kernel that have no name here.
+#: (state, event) -> cause. In CONNECTING and HANDSHAKE the cause is a failure (never established), later a death.
+#: A pair that is missing cannot happen; OTHER_ERROR stands for kernel errors without a name here.
 CAUSES: dict[tuple[int, str], str] = {
     (CONNECTING, REFUSED): "refused",
     (CONNECTING, RESET): "refused",
@@ -37,31 +37,31 @@ CAUSES: dict[tuple[int, str], str] = {
     (CONNECTING, DEADLINE): "connect_timeout",
     (CONNECTING, TLS_DEADLINE): "tls_timeout",
     (CONNECTING, TLS_FAILED): "tls_failed",
-    (CONNECTING, STRANGE): "other",
+    (CONNECTING, OTHER_ERROR): "other",
     (HANDSHAKE, EOF): "handshake_refused",
     (HANDSHAKE, RESET): "handshake_refused",
     (HANDSHAKE, ANNOUNCED): "handshake_refused",
-    (HANDSHAKE, GARBAGE): "handshake_refused",
+    (HANDSHAKE, MALFORMED): "handshake_refused",
     (HANDSHAKE, DEADLINE): "handshake_timeout",
     (HANDSHAKE, UNREACHABLE): "handshake_timeout",
     (HANDSHAKE, TLS_FAILED): "tls_failed",
-    (HANDSHAKE, STRANGE): "other",
+    (HANDSHAKE, OTHER_ERROR): "other",
     (IDLE, EOF): "closed_idle",
     (IDLE, RESET): "reset",
     (IDLE, ANNOUNCED): "closed_announced",
-    (IDLE, GARBAGE): "protocol_error",
+    (IDLE, MALFORMED): "protocol_error",
     (IDLE, UNREACHABLE): "heartbeat_timeout",
     (IDLE, DEADLINE): "heartbeat_timeout",
     (IDLE, TLS_FAILED): "tls_failed",
-    (IDLE, STRANGE): "other",
+    (IDLE, OTHER_ERROR): "other",
     (AWAITING, EOF): "closed_awaiting",
     (AWAITING, RESET): "reset",
     (AWAITING, ANNOUNCED): "closed_announced",
     (AWAITING, DEADLINE): "heartbeat_timeout",
     (AWAITING, UNREACHABLE): "heartbeat_timeout",
-    (AWAITING, GARBAGE): "protocol_error",
+    (AWAITING, MALFORMED): "protocol_error",
     (AWAITING, TLS_FAILED): "tls_failed",
-    (AWAITING, STRANGE): "other",
+    (AWAITING, OTHER_ERROR): "other",
 }
 
 #: Causes of attempts that never established, and of established connections that ended: the contract's names.
@@ -76,11 +76,11 @@ DEATHS = (
 
 _EVENT_OF_ERRNO = {
     errno.ECONNREFUSED: REFUSED,
-    # Of Unix sockets: its path is gone, or so is the server that a connect waited for.
+    # Unix sockets: the path is gone, or the server that a connect waited for.
     errno.ENOENT: REFUSED,
     errno.ENOTCONN: REFUSED,
     errno.ECONNRESET: RESET,
-    # The peer's FIN came first and its RST after our write: to us it had closed.
+    # The peer's FIN came before our write, and its RST after it: the peer had closed.
     errno.EPIPE: EOF,
     errno.EADDRNOTAVAIL: NO_PORTS,
     errno.EADDRINUSE: NO_PORTS,
@@ -93,17 +93,17 @@ _EVENT_OF_ERRNO = {
     errno.EHOSTDOWN: UNREACHABLE,
     errno.EACCES: UNREACHABLE,
     errno.EPERM: UNREACHABLE,
-    # The kernel gave up retransmitting: while connecting that is our deadline come early, later a silent drop.
+    # The kernel gave up retransmitting: while connecting an early deadline, later a silent drop.
     errno.ETIMEDOUT: DEADLINE,
     errno.EPROTO: TLS_FAILED,
 }
 
 
 def event_of(error_number: int | None) -> str:
-    """What an errno means to a connection."""
-    return _EVENT_OF_ERRNO.get(error_number or 0, STRANGE)
+    """The event that an errno means for a connection."""
+    return _EVENT_OF_ERRNO.get(error_number or 0, OTHER_ERROR)
 
 
 def cause(state: int, event: str) -> str:
-    """The cause of an end in ``state`` by ``event``."""
-    return CAUSES.get((state, event)) or CAUSES.get((state, STRANGE), "other")
+    """The cause when a connection ends in ``state`` by ``event``."""
+    return CAUSES.get((state, event)) or CAUSES.get((state, OTHER_ERROR), "other")

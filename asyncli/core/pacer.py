@@ -1,7 +1,7 @@
 """The pace of opening and reopening connections, and of missed heartbeats. Pure: instants are arguments.
 
-After a hang nothing is sent at once: a late ramp catches up at twice its pace, connections are reopened no faster than the ramp
-opened them, and missed heartbeats go out at twice their pace.
+After a stall nothing goes out in a burst: a late ramp catches up at twice its pace, connections are reopened no faster than the
+ramp opened them, and missed heartbeats go out at twice their pace.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from asyncli.core.ramp import Ramp
 
 # How much of a late ramp one turn may make up for.
 _BURST_S = 0.010
-# The shortest wait of a row, or it would be tried again in the same turn.
+# A row waits at least this long, or it would be tried again in the same turn.
 _GRAIN_S = 0.001
-# Later beats were missed in a stall; less is a busy moment.
+# A heartbeat later than this was missed in a stall; less is a busy moment.
 _MISSED_S = 0.1
 
 
 class Opening(NamedTuple):
-    """Rows to open now, of a batch due at ``due``. ``again``: a lost process had them open."""
+    """Rows to open now, of a batch due at ``due``. ``again``: they were open in a lost process."""
 
     rows: range
     due: float
@@ -35,10 +35,10 @@ class RampPacer:
         self._ramp, self._workers, self._batches = ramp, workers, ramp.batches
         self._batch, self._opened, self._t0 = worker, 0, 0.0
         self._due = self._not_before = -math.inf
-        # Batches that are due before this instant were open before.
+        # Batches due before this instant were open before.
         self._again_before = math.inf if again else -math.inf
         self.finished = False
-        #: When more may be opened; infinite when all is.
+        #: When more may be opened; infinite when all are.
         self.next_instant = math.inf
         self._go_to(worker)
 
@@ -47,7 +47,7 @@ class RampPacer:
         self._go_to(self._batch)
 
     def replace_worker(self, now: float, reopen: bool) -> None:
-        """A worker was lost: what it had opened by ``now`` is opened again, or with ``reopen`` off not at all."""
+        """Replace a lost worker: open again what it had opened by ``now``; without ``reopen``, skip it."""
         self._again_before = max(self._again_before, now)
         while not reopen and self._due < now:
             self._go_to(self._batch + self._workers)
@@ -67,8 +67,8 @@ class RampPacer:
         begin = self._batch // self._workers * ramp.batch + opened
         self._opened += count
         if self._opened == size:
-            # Catching up is at twice the pace, and what was open before comes no faster than the ramp; counted from a moment
-            # ago, or a pace closer than the timer's grain could never be kept.
+            # Catching up is at twice the pace; what was open before comes no faster than the ramp. Counted from a moment ago,
+            # because no timer keeps a pace below its own resolution.
             pace_s = self._workers * ramp.interval_s
             self._not_before = max(self._not_before, now - _BURST_S) + (pace_s if again else pace_s / 2)
             self._go_to(self._batch + self._workers)
@@ -76,25 +76,25 @@ class RampPacer:
 
 
 class ReopenPacer:
-    """Opens what was lost as fast as the ramp: a row that finds the pace used up books the next place in it."""
+    """Reopens lost connections as fast as the ramp: a row that may not open yet reserves the next instant."""
 
     def __init__(self, ramp: Ramp, workers: int) -> None:
         self._every_s = ramp.interval_s / ramp.batch * workers
-        # As in the ramp, a batch may go at once.
+        # As in the ramp, a batch may open at once.
         self._burst_s = ramp.batch * self._every_s
         self._next = 0.0
         self._booked: set[int] = set()
 
-    def wait_until(self, row: int, now: float, *, room: bool, goes_on: bool) -> float | None:
-        """When to try again to open ``row``; None: open it now. ``room``: one more connect may be pending. ``goes_on``: its
-        attempt has had its place, at another address; a name that leads nowhere must not stretch the ramp.
+    def wait_until(self, row: int, now: float, *, room: bool, continues: bool) -> float | None:
+        """When to try again to open ``row``; None: open it now. ``room``: one more connect may be pending. ``continues``: the
+        attempt was paced already, at another address of its name; an unreachable address must not stretch the ramp.
         """
         booked = row in self._booked
         following = max(self._next, now - self._burst_s) + self._every_s
-        if room and (booked or goes_on or self._next <= now):
+        if room and (booked or continues or self._next <= now):
             if booked:
                 self._booked.remove(row)
-            elif not goes_on:
+            elif not continues:
                 self._next = following
             return None
         self._booked.add(row)
@@ -102,31 +102,31 @@ class ReopenPacer:
         return max(following, now + _GRAIN_S)
 
     def forget(self, row: int) -> None:
-        """It needs no place any more."""
+        """Drop the reservation of ``row``."""
         self._booked.discard(row)
 
 
 class BeatPacer:
-    """Until which instant heartbeats may go out: now; after a stall, from the first that it missed on, at twice their pace.
+    """Up to which due instant heartbeats may go out: now; after a stall, from the first missed one on, at twice their pace.
 
-    So they keep half their distances, while a process that is merely busy sends all that is due.
+    So missed heartbeats keep half their distances, while a process that is merely busy sends all that are due.
     """
 
     def __init__(self) -> None:
         self._until = self._asked = self._passed = 0.0
 
     def until(self, first_due: float, now: float) -> float:
-        """``first_due``: the earliest instant of those that have not gone out."""
+        """``first_due``: the earliest instant of the heartbeats that are not sent yet."""
         passed, behind = now - self._asked, self._until < self._asked
         if now - first_due <= _MISSED_S and not behind:
             self._until = now
         else:
-            # Nothing is made up for at once: a stall counts for no more than what passed before the turn before.
+            # No burst: a stall counts for no more than the time before the previous turn.
             counts = passed if passed <= _MISSED_S else min(passed, self._passed)
             self._until = min(now, (self._until if behind else first_due) + 2 * counts)
         self._asked, self._passed = now, passed
         return self._until
 
     def instant(self, due: float) -> float:
-        """When a heartbeat that is ``due`` may go out, by what was known at the last call of :meth:`until`."""
+        """When a heartbeat that is ``due`` may go out, as of the last call of :meth:`until`."""
         return due if self._until >= self._asked else max(due, self._asked + (due - self._until) / 2 + _GRAIN_S)

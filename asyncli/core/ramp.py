@@ -11,8 +11,7 @@ import msgspec
 class Ramp(msgspec.Struct, frozen=True):
     """``connections`` in batches of ``batch`` every ``interval_s``; with ``plateaus`` K, a rest of ``plateau_s`` after each K-th.
 
-    Batch j is due ``due_s(j)`` seconds after T0 and is opened whole by worker j mod n, so the fleet keeps one exact
-    schedule whatever n is.
+    Batch j is due ``due_s(j)`` seconds after T0 and is opened whole by worker j mod n: the schedule does not depend on n.
     """
 
     connections: int
@@ -22,7 +21,7 @@ class Ramp(msgspec.Struct, frozen=True):
     plateau_s: float = 0.0
 
     def without_rests(self) -> Ramp:
-        """The same batches, one after the other."""
+        """The same batches without plateaus."""
         return msgspec.structs.replace(self, plateaus=0, plateau_s=0.0)
 
     @property
@@ -30,7 +29,7 @@ class Ramp(msgspec.Struct, frozen=True):
         return math.ceil(self.connections / self.batch)
 
     def step(self, j: int) -> int:
-        """The plateau, from 0, that batch j climbs to: the batches are cut into ``plateaus`` runs, equal to within one."""
+        """The plateau, from 0, that batch j belongs to: each has as many batches as the others, or one more."""
         return j * self.plateaus // self.batches if self.plateaus > 1 else 0
 
     def due_s(self, j: int) -> float:
@@ -38,16 +37,16 @@ class Ramp(msgspec.Struct, frozen=True):
         return j * self.interval_s + self.step(j) * self.plateau_s
 
     def opened_by(self, t_s: float) -> int:
-        """How many connections are due before ``t_s`` seconds after T0."""
+        """The number of connections due before ``t_s`` seconds after T0."""
         return min(self.connections, self.batch * bisect.bisect_left(range(self.batches), t_s, key=self.due_s))
 
     def size(self, j: int) -> int:
-        """How many connections batch j opens: ``batch``, but for the last one."""
+        """The number of connections that batch j opens: ``batch``, or fewer in the last one."""
         return min(self.batch, self.connections - j * self.batch)
 
     @property
     def end_s(self) -> float:
-        """When the last batch is due (and, with plateaus, its rest is over)."""
+        """When the last batch is due; with plateaus, when its rest is over."""
         return self.due_s(self.batches - 1) + (self.plateau_s if self.plateaus else 0.0)
 
     def rests(self) -> list[tuple[float, float]]:

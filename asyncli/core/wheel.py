@@ -1,8 +1,8 @@
-"""What is due when: one wheel for a process, 12 bytes a row, no object per entry.
+"""A timing wheel: one for a process, 12 bytes a row, no object per entry.
 
-Rows hang in singly linked lists (arrays of row numbers), one list to a slot of time; the slot that is current is sorted
-once into a run. So adding costs four array stores, taking costs a share of one small sort, and order is exact to the
-float, not to the slot. A row is in the wheel at most once.
+Each slot of time has a singly linked list of rows (arrays of row numbers); the current slot is sorted once into a run. Adding
+costs four array stores, taking costs a share of one small sort, and order is exact to the float, not to the slot. A row is in
+the wheel at most once.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ from array import array
 from bisect import bisect_left, insort
 from collections.abc import Iterator
 
-# A slot holds a few hundred rows at the fullest (20,000 rows beating every 10 s): sorted in well under a millisecond.
+# A slot holds a few hundred rows at most (20,000 rows with a heartbeat every 10 s): sorted in well under a millisecond.
 SLOT_S = 0.1
-# 128 KiB, nearly an hour. A row that is due later hangs where its instant falls as the wheel goes round, and is passed over once
-# a round until then: a microsecond an hour.
+# 128 KiB, nearly an hour. A row due later is in the slot of its instant modulo the wheel, and is skipped once a round until then:
+# a microsecond an hour.
 MOST_SLOTS = 32_768
-# How far next_due looks for a slot that holds something: a second's worth, so that an idle wheel costs a wake-up a second.
+# How many slots next_due searches: a second's worth, so an idle wheel costs one wake-up a second.
 _LOOK_AHEAD = 10
 
 
 class Wheel:
-    """Rows 0..rows-1, each due at most once, mostly within ``horizon_s`` from the present.
+    """Rows 0..rows-1, each due at most once, mostly within ``horizon_s`` from now.
 
-    Times are seconds on the caller's clock. ``due`` may be read by the caller: the instant that a row was last added for.
+    Times are seconds on the caller's clock. The caller may read ``due``: the instant for which each row was last added.
     """
 
     def __init__(self, rows: int, horizon_s: float, start: float) -> None:
@@ -42,7 +42,7 @@ class Wheel:
         return self._count
 
     def add(self, row: int, due: float) -> None:
-        """Hang ``row``, which must not be in the wheel, up for ``due``; a past instant is due at once."""
+        """Add ``row``, which must not be in the wheel, for the instant ``due``; a past instant is due at once."""
         self.due[row] = due
         self._count += 1
         slot = int((due - self._start) / SLOT_S)
@@ -54,11 +54,11 @@ class Wheel:
         self._heads[index] = row
 
     def remove(self, row: int) -> None:
-        """Take ``row``, which must be in the wheel, out of it. Costs a walk along one slot: for deaths, not for beats."""
+        """Remove ``row``, which must be in the wheel. Walks along one slot: for lost connections, not for heartbeats."""
         due = self.due[row]
         self._count -= 1
         slot = int((due - self._start) / SLOT_S)
-        # One at the very border of the current slot may be in the run.
+        # A row at the very border of the current slot may be in the run.
         if slot > self._now_slot and self._unlink(row, slot % self._slots):
             return
         del self._run[bisect_left(self._run, (due, row), self._at)]
@@ -76,14 +76,14 @@ class Wheel:
         return False
 
     def first_due(self, now: float) -> float:
-        """The earliest instant in the wheel, or, where nothing is due at ``now``, a later one."""
+        """The earliest instant in the wheel; where nothing is due at ``now``, some later instant."""
         while self._at >= len(self._run):
             if not self._advance(now):
                 return math.inf
         return self._run[self._at][0]
 
     def pop_due(self, now: float, most: int) -> Iterator[int]:
-        """Up to ``most`` rows that are due at ``now``, in the order of their instants, each taken out as it is given."""
+        """Up to ``most`` rows due at ``now``, in the order of their instants; each is removed as it is yielded."""
         while most:
             run = self._run
             if self._at < len(run):
@@ -98,7 +98,7 @@ class Wheel:
                 return
 
     def next_due(self) -> float | None:
-        """The earliest instant in the wheel, or, when nothing is due soon, a nearer one to ask again at; None when empty."""
+        """The earliest instant in the wheel; when nothing is due soon, an earlier one at which to call again; None when empty."""
         if not self._count:
             return None
         if self._at < len(self._run):
@@ -109,7 +109,7 @@ class Wheel:
                 earliest = self.due[row]
                 while (row := self._next[row]) >= 0:
                     earliest = min(earliest, self.due[row])
-                # What is due a round or more later may be alone in its slot: what comes before it does not wait.
+                # A row due a round later may be alone in this slot: do not let earlier rows wait for it.
                 return min(earliest, self._start + (slot + 1) * SLOT_S)
         return self._start + (self._now_slot + _LOOK_AHEAD) * SLOT_S
 
@@ -117,7 +117,7 @@ class Wheel:
         """Move on to the next slot that has rows and has begun by ``now``. False when there is none."""
         present = int((now - self._start) / SLOT_S)
         if not self._count:
-            # Nothing hangs anywhere: jump, so that a wheel idle for hours is not walked slot by slot.
+            # The wheel is empty: jump, so that one that was idle for hours is not walked slot by slot.
             self._now_slot = max(self._now_slot, present)
             self._run, self._at = [], 0
             return False
@@ -132,8 +132,8 @@ class Wheel:
         return False
 
     def _sort_run(self, row: int) -> bool:
-        """Make the list that begins with ``row`` the current run; rows that are due a round or more later are hung up again."""
-        end = self._start + (self._now_slot + 1) * SLOT_S + 1e-6  # a float's rounding must not send a row round again
+        """Make the list that begins with ``row`` the current run; rows due a round or more later are added again."""
+        end = self._start + (self._now_slot + 1) * SLOT_S + 1e-6  # rounding must not delay a row by a round
         run: list[tuple[float, int]] = []
         later: list[int] = []
         while row >= 0:

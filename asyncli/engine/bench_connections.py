@@ -1,13 +1,12 @@
-"""The connections of one process of ``asyncli bench``: a row in columns each, and the life of each from connect to end.
+"""The connections of one process of ``asyncli bench`` as rows of columns, and the life of each from its connect to its end.
 
-The counterpart of held_connections.py for benches. Laws:
+The counterpart of held_connections.py for benches. Rules:
 
-- A request is answered, failed, in flight at the end, or still to be asked. What a connection leaves unanswered as it ends is
-  asked again on another, and counted, its latency from the first time on. But the request that stood first has failed where
-  its answer had begun, where it waited too long, where it may not be repeated (RFC 9110, 9.2.2), and where the connection
-  never answered anything: so every bench ends.
-- A row is a handle's: what is asked on it and not answered, since when and written when, what it has served. Handles that
-  need more than "read, compare, write" are in ``_odd``.
+- A request is answered, failed, in flight at the end, or still to be sent. The unanswered requests of a connection that ends are
+  sent again on another, and counted; their latency counts from the first time. But the first of them has failed if its answer
+  had begun, if it timed out, if it may not be repeated (RFC 9110, 9.2.2), or if the connection never answered anything: so every
+  bench ends.
+- Rows are indexed by handle. Handles that need more than "read, compare, write" are in ``_slow``.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import deque
 
-from asyncli.core.life import ABORTS, ANNOUNCED, AWAITING, CONNECTING, DEADLINE, GARBAGE, IDLE, cause, event_of
+from asyncli.core.life import ABORTS, ANNOUNCED, AWAITING, CONNECTING, DEADLINE, IDLE, MALFORMED, cause, event_of
 from asyncli.engine.bench_counts import LoadCounts, count, us_between
 from asyncli.engine.net import HUNG_UP, PEER_CLOSED, READABLE, WRITABLE, Net
 from asyncli.engine.shard import LoadShard
@@ -23,32 +22,32 @@ from asyncli.engine.slots import Slots
 from asyncli.protocols.replies import Replies, State
 from asyncli.records import Deaths
 
-# One answer mostly fits the first; a train of them is read in larger pieces. Past 128 KiB the allocator maps and unmaps the
-# buffer at each read, which costs more than the read does.
+# For one answer, and for the answers of a pipeline. Beyond 128 KiB the allocator maps and unmaps the buffer at each read, which
+# costs more than the read.
 _SHORT_READ, _LONG_READ = 8192, 65_536
-# More than anything: the requests of a bench by time.
+# The number of requests of a bench by time.
 UNBOUNDED = 1 << 62
 WATCH = READABLE | PEER_CLOSED
 
 
 class LoadConnections(ABC):
-    """Worker ``worker``'s connections. ``kept``: they stand before they are asked on, and are opened at once."""
+    """Worker ``worker``'s connections. ``kept``: they are all opened at the start, and reused."""
 
     def __init__(self, shard: LoadShard, worker: int, net: Net, kept: bool) -> None:
         self._shard, self._worker, self._net = shard, worker, net
         self._read = _SHORT_READ if shard.pipeline == 1 else _LONG_READ
         self._closed_loop = shard.rate is None
         self._asks_at_once = self._closed_loop or not kept
-        # Requests to hand out yet; of an open loop, what stands in its schedule and has not come due.
+        # Requests not yet assigned to a connection; in an open loop, those not due yet.
         self._todo = UNBOUNDED if shard.requests is None else len(range(worker, shard.requests, shard.workers))
-        self._again: deque[tuple[float, int]] = deque()  # to be asked again: since when, and how many
+        self._resend: deque[tuple[float, int]] = deque()  # to send again: (start of their latency, number)
         self._outstanding = 0
         # By destination.
         self._replies = [Replies(shard.new_reader, self._read) for _ in shard.destinations]
         self._known = [replies.known for replies in self._replies]
-        self._asks = [shard.asks[one.target] for one in shard.destinations]
-        # What it is seen to allow a connection: two in turn that were ended, announced, after as many.
-        self._limits, self._last_limits = [UNBOUNDED] * len(self._asks), [0] * len(self._asks)
+        self._requests = [shard.asks[one.target] for one in shard.destinations]
+        # Requests that it allows a connection: learnt when two in a row were closed, announced, after the same number.
+        self._limits, self._last_limits = [UNBOUNDED] * len(self._requests), [0] * len(self._requests)
         self._slots = Slots(shard, worker, waiting=kept)
         self._counts = LoadCounts(shard, self._replies)
         # By handle, grown on demand.
@@ -58,25 +57,25 @@ class LoadConnections(ABC):
         self._served: list[int] = []
         self._slot: list[int] = []  # -1: no connection of ours
         self._place: list[int] = []
-        self._odd: set[int] = set()
-        # Of odd handles alone.
+        self._slow: set[int] = set()
+        # Only for handles in _slow.
         self._connecting: dict[int, float] = {}
-        self._claimed: dict[int, tuple[float, int]] = {}  # while connecting: what is to be asked then, and since when
-        self._fresh: dict[int, tuple[float, float]] = {}  # no answer yet: connecting since, connected at
-        self._state: dict[int, tuple[State, float]] = {}  # in the midst of an answer, whose first bytes came then
+        self._claimed: dict[int, tuple[float, int]] = {}  # while connecting: (start of latency, number) of its first requests
+        self._fresh: dict[int, tuple[float, float]] = {}  # no answer yet: (connect begun, connected)
+        self._state: dict[int, tuple[State, float]] = {}  # in the middle of an answer: (state, instant of its first bytes)
         self._unsent: dict[int, bytes] = {}
-        self._closing: dict[int, float] = {}  # whole, and the server is to close: since when
+        self._closing: dict[int, float] = {}  # all answered, and the server is to close: since when
         self._to_close: list[tuple[int, bool]] = []
-        # Connections with nothing to do, the longest rested first; a handle may stand here that has ended since.
+        # Idle connections, the longest idle first; some may have ended since.
         self._free: deque[int] = deque()
         self._last_held = 0.0
         self.held = 0
 
-    # -- what a loop decides
+    # -- the loops differ in these
 
     @abstractmethod
     def _claim(self, now: float, place: int, served: int) -> tuple[float, int]:
-        """What a connection that has served so many asks next: since when the latency counts, and how many requests."""
+        """Take the next requests for a connection that has served ``served``: (start of their latency, number)."""
 
     @abstractmethod
     def _use_free(self, handle: int, now: float) -> None:
@@ -84,16 +83,16 @@ class LoadConnections(ABC):
 
     # -- requests
 
-    def _next(self, handle: int, now: float) -> None:
-        """All that was asked on the connection is answered."""
+    def _on_all_answered(self, handle: int, now: float) -> None:
+        """All requests of the connection are answered."""
         if self._shard.short:
-            # Asked to close it, the server has not said that it will: nobody waits for it.
+            # The server was asked to close and has not announced it: do not wait for it.
             self._end(handle, ANNOUNCED, HUNG_UP)
         else:
             self._use_free(handle, now)
 
-    def _first_is_free(self) -> bool:
-        """Whether a connection is free; then the one that has rested longest stands first."""
+    def _has_free(self) -> bool:
+        """Whether a connection is free; if so, the longest idle one is the first in ``_free``."""
         free = self._free
         while free:
             handle = free[0]
@@ -104,9 +103,9 @@ class LoadConnections(ABC):
         return False
 
     def _write(self, handle: int, since: float, many: int, now: float) -> None:
-        """Write so many requests, whose latency counts from ``since``."""
-        data = self._asks[self._place[handle]] * many
-        self._note_asked(handle, since, many, len(data), now)
+        """Write ``many`` requests, whose latency counts from ``since``."""
+        data = self._requests[self._place[handle]] * many
+        self._count_sent(handle, since, many, len(data), now)
         try:
             taken = self._net.send(handle, data)
         except BlockingIOError:
@@ -117,7 +116,7 @@ class LoadConnections(ABC):
         if taken < len(data):
             self._keep_unsent(handle, data[taken:])
 
-    def _note_asked(self, handle: int, since: float, many: int, size: int, now: float) -> None:
+    def _count_sent(self, handle: int, since: float, many: int, size: int, now: float) -> None:
         self._pending[handle], self._since[handle], self._written[handle] = many, since, now
         self._outstanding += many
         self._counts.sent += many
@@ -125,7 +124,7 @@ class LoadConnections(ABC):
 
     def _keep_unsent(self, handle: int, data: bytes) -> None:
         self._unsent[handle] = data
-        self._odd.add(handle)
+        self._slow.add(handle)
         self._net.watch(handle, WATCH | WRITABLE, again=True)
 
     def _flush(self, handle: int) -> None:
@@ -142,16 +141,16 @@ class LoadConnections(ABC):
             return
         del self._unsent[handle]
         self._net.watch(handle, WATCH, again=True)
-        self._settle(handle)
+        self._leave_slow_path(handle)
         if not self._pending[handle]:
-            self._next(handle, self._net.clock())  # it was answered before it was whole
+            self._on_all_answered(handle, self._net.clock())  # the answer came before the request was sent whole
 
-    def _settle(self, handle: int) -> None:
-        """It may be odd no more. An answer too long to be remembered is as empty as a stream's end: only the slow path tells them
-        apart.
+    def _leave_slow_path(self, handle: int) -> None:
+        """Return the handle to the fast path, if nothing keeps it off. An answer too long to remember is stored as b"", like the
+        end of a stream: only the slow path can tell them apart.
         """
         if handle not in self._fresh and handle not in self._state and self._known[self._place[handle]].data:
-            self._odd.discard(handle)
+            self._slow.discard(handle)
 
     # -- connections
 
@@ -163,24 +162,24 @@ class LoadConnections(ABC):
         try:
             handle = net.connect(place, number * self._shard.workers + self._worker)
         except OSError as error:
-            self._give_back(claimed, began)
+            self._put_back(claimed, began)
             self._connect_failed(slot, event_of(error.errno), began)
             return
         self._alloc_row(handle, slot)
         if self._shard.local:
-            # There the handshake is mostly over when connect() returns, and nothing need be awaited.
+            # On one host TCP's handshake is mostly over when connect() returns.
             self._connected(handle, began, claimed, 0)
         else:
             self._connecting[handle], self._claimed[handle] = began, claimed
             net.watch(handle, WATCH | WRITABLE)
 
-    def _give_back(self, claimed: tuple[float, int], began: float) -> None:
-        """What was to be asked on a connection that never stood."""
+    def _put_back(self, claimed: tuple[float, int], began: float) -> None:
+        """Put back the requests of a connect that failed."""
         since, many = claimed
         if self._closed_loop and since == began:
             self._todo += many
         elif many:
-            self._again.appendleft(claimed)
+            self._resend.appendleft(claimed)
 
     def _alloc_row(self, handle: int, slot: int) -> None:
         while handle >= len(self._slot):
@@ -189,14 +188,14 @@ class LoadConnections(ABC):
             self._slot.append(-1)
         self._pending[handle] = self._served[handle] = 0
         self._slot[handle], self._place[handle] = slot, self._slots.place[slot]
-        self._odd.add(handle)
+        self._slow.add(handle)
 
     def _connected(self, handle: int, began: float, claimed: tuple[float, int], watched: int) -> None:
-        """A connect that may have ended: what is ``claimed`` is written, and the write tells. ``watched``: for these events."""
+        """Write the ``claimed`` requests, which returns the outcome of the connect. ``watched``: the events it is watched for."""
         net, slot = self._net, self._slot[handle]
         now = net.clock()
         since, many = claimed
-        data = self._asks[self._place[handle]] * many
+        data = self._requests[self._place[handle]] * many
         try:
             taken = net.send(handle, data)
         except OSError as error:
@@ -211,12 +210,12 @@ class LoadConnections(ABC):
         if taken < len(data):
             self._unsent[handle] = data[taken:]
         if many:
-            self._note_asked(handle, since, many, len(data), now)
+            self._count_sent(handle, since, many, len(data), now)
         else:
             self._use_free(handle, now)
 
     def _not_connected(self, handle: int, began: float, claimed: tuple[float, int], watched: int, error: OSError) -> None:
-        """What a write says of a connect: not yet, or never."""
+        """The write showed that the connect is still in progress, or has failed."""
         self._connecting[handle], self._claimed[handle] = began, claimed
         if not isinstance(error, BlockingIOError):
             self._end(handle, event_of(error.errno))
@@ -230,13 +229,13 @@ class LoadConnections(ABC):
             failures[why] = failures.get(why, 0) + 1
 
     def _end(self, handle: int, event: str, what: int = 0, *, begun: bool = False) -> None:
-        """The one way a connection, or an attempt at one, ends. What it leaves unanswered is asked again elsewhere.
+        """End a connection or a connect; every end comes here. Its unanswered requests are sent again on others.
 
-        ``begun``: bytes of the first unanswered one's answer had come.
+        ``begun``: the answer to the first of them had begun.
         """
         slot, now = self._slot[handle], self._net.clock()
         if (began := self._connecting.pop(handle, None)) is not None:
-            self._give_back(self._claimed.pop(handle), began)
+            self._put_back(self._claimed.pop(handle), began)
             self._free_row(handle, abort=event in ABORTS)
             self._connect_failed(slot, event, now)
             return
@@ -246,43 +245,43 @@ class LoadConnections(ABC):
         count(self._counts.per_connection, served, 1)
         self._outstanding -= pending
         if self._shard.short and event == ANNOUNCED:
-            # As it should be. The peer closes first, so that the port waits (TIME_WAIT) on its side and not on ours.
+            # The expected end. The peer closes first, so that TIME_WAIT is on its side.
             self._closing[handle] = now
-            self._odd.add(handle)
+            self._slow.add(handle)
             if what & HUNG_UP or handle in self._unsent:
-                self._let_go(handle)
+                self._close(handle)
             return
         why = cause(AWAITING if pending else IDLE, event)
         deaths = self._counts.tick.deaths.setdefault(why, Deaths())
         deaths.count += 1
         deaths.requests.add(served)
         if event == ANNOUNCED and served:
-            # A pipeline then asks no more of one.
+            # A pipeline then sends no more requests on one connection.
             place = self._place[handle]
             if served == self._last_limits[place]:
                 self._limits[place] = served
             self._last_limits[place] = served
         begun = begun or handle in self._state
-        if pending and (begun or not served or event in (DEADLINE, GARBAGE) or not self._shard.may_repeat):
+        if pending and (begun or not served or event in (DEADLINE, MALFORMED) or not self._shard.may_repeat):
             asked.failed[why] = asked.failed.get(why, 0) + 1
             pending -= 1
         if pending:
             asked.resent += pending
-            self._again.append((self._since[handle], pending))
+            self._resend.append((self._since[handle], pending))
         self._free_row(handle, abort=event in ABORTS)
         if served:
             self._slots.connect_at(slot, now)
         else:
             self._slots.back_off(slot, now)
 
-    def _let_go(self, handle: int) -> None:
-        """Of a connection that was to end: the peer has closed too, or nobody waits for it."""
+    def _close(self, handle: int) -> None:
+        """Close a finished connection: the peer has closed too, or we do not wait for it."""
         self._slots.connect_at(self._slot[handle], 0.0)
         self._free_row(handle, abort=False)
 
     def _free_row(self, handle: int, abort: bool) -> None:
         self._slot[handle], self._pending[handle] = -1, 0
-        self._odd.add(handle)  # an event of this batch may still name it
+        self._slow.add(handle)  # this batch may still have an event of it
         for columns in (self._closing, self._fresh, self._state, self._unsent):
             columns.pop(handle, None)
         self._to_close.append((handle, abort))
@@ -290,11 +289,11 @@ class LoadConnections(ABC):
     def _close_handles(self) -> None:
         for handle, abort in self._to_close:
             self._net.close(handle, abort)
-            self._odd.discard(handle)
+            self._slow.discard(handle)
         self._to_close.clear()
 
     def _expire(self, now: float) -> None:
-        """End what has waited too long."""
+        """End the connections whose deadline has passed."""
         for handle, began in list(self._connecting.items()):
             if now - began < self._shard.connect_timeout_s:
                 break
@@ -304,10 +303,10 @@ class LoadConnections(ABC):
         for handle, began in list(self._closing.items()):
             if began > late:
                 break
-            self._let_go(handle)
+            self._close(handle)
         for handle, slot in enumerate(self._slot):
             waits = slot >= 0 and (self._pending[handle] or handle in self._unsent) and handle not in self._closing
-            # A closed loop's fast path notes one instant only; what is asked again has waited since the second write.
+            # A closed loop's fast path sets only ``_since``; a request that is sent again waits since its second write.
             written = max(self._since[handle], self._written[handle])
             if waits and written < late and handle not in self._connecting:
                 self._end(handle, DEADLINE)

@@ -1,6 +1,6 @@
-"""What one worker of a bench counts between two ticks.
+"""The counts of one worker of a bench between two ticks.
 
-The hot path counts by whole microseconds, in plain dictionaries; once a second they are folded into the tick's histograms.
+The hot path counts whole microseconds in plain dictionaries; once a second they are added to the tick's histograms.
 """
 
 from __future__ import annotations
@@ -23,26 +23,26 @@ def us_between(since: float, now: float) -> int:
 
 
 class LoadCounts:
-    """``tick`` and ``asked`` since the last one was taken; the rest is folded into them."""
+    """``tick`` and ``asked`` since the last :meth:`take`, which adds the other counts to them."""
 
     def __init__(self, shard: LoadShard, replies: Sequence[Replies]) -> None:
         self._targets = [destination.target for destination in shard.destinations]
         self._replies, self._closed_loop = replies, shard.rate is None
-        # By destination: how long the body of its first answer was.
+        # By destination: the length of its first answer's body.
         self._lengths: list[int | None] = [None] * len(replies)
         self.tick, self.asked = Tick(), Asked()
         self.sent = self.sent_bytes = 0
-        self.rounds = 0  # short connections that had their one answer
-        # Microseconds -> how many took as long: from the instant that counts, from the write, to the first byte.
+        self.rounds = 0  # short connections whose one answer came
+        # Microseconds -> answers: from the instant that counts, from the write, from the write to the first byte.
         self.whole_us: dict[int, int] = {}
         self.processing_us: dict[int, int] = {}
         self.waiting_us: dict[int, int] = {}
-        self.answering_us: dict[int, int] = {}  # processing and waiting in one
+        self.answering_us: dict[int, int] = {}  # added to both processing and waiting
         self.connect_us: dict[int, int] = {}
         self.per_connection: dict[int, int] = {}  # answers of a connection that has ended -> connections
 
     def answers(self, event: Event, many: int, place: int) -> None:
-        """So many equal answers of a destination."""
+        """Count ``many`` equal answers of a destination."""
         tick, asked, target = self.tick, self.asked, self._targets[place]
         tick.answered += many
         tick.by_status[event.status] = tick.by_status.get(event.status, 0) + many
@@ -64,7 +64,7 @@ class LoadCounts:
         if self.rounds:
             count(self.per_connection, 1, self.rounds)
             self.rounds = 0
-        # Each came at once, on a connection that stood: in a closed loop whole, processing and waiting are one.
+        # Each came in one read on an open connection: in a closed loop latency, processing and waiting are equal.
         at_once = Histogram()
         for place, replies in enumerate(self._replies):
             for tally in replies.tallies.values():

@@ -1,15 +1,14 @@
-"""One worker of ``asyncli bench``: what is ready is read, compared and counted. closed_loop.py and open_loop.py ask.
+"""One worker of ``asyncli bench``: reads, compares and counts answers. closed_loop.py and open_loop.py send the requests.
 
-No asyncio here and no clock of its own: a driver waits and calls :meth:`Load.turn` (bench_worker.py on the real clock, tests on a
-virtual one). Level-triggered, a bounded number of events a turn; no handle is closed before the batch of events is done, but by
-its own event.
+No asyncio and no clock: a driver waits and calls :meth:`Load.turn` (bench_worker.py on the real clock, tests on a virtual one).
+Level-triggered, a bounded number of events a turn. During a batch of events a handle is closed only by its own event.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
 
-from asyncli.core.life import ANNOUNCED, EOF, GARBAGE, event_of
+from asyncli.core.life import ANNOUNCED, EOF, MALFORMED, event_of
 from asyncli.engine.bench_connections import UNBOUNDED, WATCH, LoadConnections
 from asyncli.engine.bench_counts import count, us_between
 from asyncli.engine.net import HUNG_UP, PEER_CLOSED, WRITABLE, Net
@@ -29,34 +28,34 @@ class Load(LoadConnections):
 
     def __init__(self, shard: LoadShard, worker: int, net: Net, kept: bool) -> None:
         super().__init__(shard, worker, net, kept)
-        self._only_ask = self._asks[0] if len(set(self._asks)) == 1 and shard.pipeline == 1 and self._closed_loop else b""
-        #: How long the driver may let answers gather before the next turn.
+        self._only_ask = self._requests[0] if len(set(self._requests)) == 1 and shard.pipeline == 1 and self._closed_loop else b""
+        #: How long the driver may let answers accumulate before the next turn.
         self.pause_s = 0.0
         self._t0 = self._stop_at = NEVER
-        # A deadline is met to a twentieth of itself.
+        # Deadlines are checked to within a twentieth.
         self._sweep_s = min(1.0, shard.timeout_s / 20, shard.connect_timeout_s / 20)
         self._next_sweep = self._last_answer = 0.0
         self.over = False
 
-    # -- what a loop decides
+    # -- the loops differ in these
 
     @abstractmethod
     def _use_slot(self, slot: int, now: float) -> None:
-        """The slot's time to connect has come."""
+        """The slot is due to connect."""
 
     @abstractmethod
     def _use_all_free(self, now: float) -> None:
-        """Ask what is to be asked on the connections that are free."""
+        """Send the requests that wait for a free connection."""
 
-    def _go_round(self, handle: int) -> bool:
-        """A short connection's answer and end have come: whether they were counted and the next one is under way."""
+    def _finish_short(self, handle: int) -> bool:
+        """Count the answer and the end of a short connection that came together, and connect again; False: not done."""
         return False
 
     def _count_overdue(self, now: float, waited: dict[int, int]) -> int:
-        """What should have been asked by now and was not, added to ``waited`` by how long ago."""
+        """The number of requests that are due and not sent; their waits (us) are added to ``waited``."""
         return 0
 
-    # -- what the driver calls
+    # -- called by the driver
 
     def start(self, t0: float) -> None:
         """Begin at ``t0`` on the net's clock."""
@@ -65,7 +64,7 @@ class Load(LoadConnections):
             self._stop_at = t0 + self._shard.duration_s
 
     def stop(self, why: Ended = "stopped") -> None:
-        """Ask no more; what is outstanding is left in flight, and what was not asked yet is left."""
+        """Send no more: outstanding requests stay in flight, the others stay unsent."""
         if self.over:
             return
         self.over = True
@@ -77,9 +76,9 @@ class Load(LoadConnections):
         for handle, slot in enumerate(self._slot):
             if slot >= 0 and self._pending[handle]:
                 count(waited, us_between(self._since[handle], now), self._pending[handle])
-        self._again.extend(one for one in self._claimed.values() if one[1])
+        self._resend.extend(one for one in self._claimed.values() if one[1])
         if self._shard.requests is not None:
-            asked.left += self._todo + sum(many for _, many in self._again)
+            asked.left += self._todo + sum(many for _, many in self._resend)
         asked.overdue += self._count_overdue(now, waited)
         asked.outstanding_us.add_counts(waited)
 
@@ -92,7 +91,7 @@ class Load(LoadConnections):
         return min(self._next_sweep, self._stop_at, self._slots.next_due if room else NEVER)
 
     def turn(self, events: list[tuple[int, int]]) -> None:
-        """Do what the network has ready and what is due."""
+        """Handle the network's events and do what is due."""
         if self.over:
             return
         self._serve(events)
@@ -107,7 +106,7 @@ class Load(LoadConnections):
         if now >= self._next_sweep:
             self._sweep(now)
         self._close_handles()
-        if not self._outstanding and not self._todo and not self._again and not any(one[1] for one in self._claimed.values()):
+        if not self._outstanding and not self._todo and not self._resend and not any(one[1] for one in self._claimed.values()):
             self.stop("asked")
 
     def take_tick(self, second: int) -> Tick:
@@ -122,7 +121,7 @@ class Load(LoadConnections):
         return tick
 
     def _sweep(self, now: float) -> None:
-        """End what has waited too long, and the whole where nobody has been there to ask for as long."""
+        """End connections whose deadline has passed, and the bench after too long without any connection."""
         self._next_sweep = now + self._sweep_s
         self._expire(now)
         self._use_all_free(now)
@@ -136,7 +135,7 @@ class Load(LoadConnections):
 
     def _serve(self, events: list[tuple[int, int]]) -> None:  # noqa: PLR0915 - a call costs as much as its work
         """The hot path."""
-        net, odd, most, counts = self._net, self._odd, self._read, self._counts
+        net, odd, most, counts = self._net, self._slow, self._read, self._counts
         recv, send, clock = net.recv, net.send, net.clock
         pending, since, served, known_at, place = self._pending, self._since, self._served, self._known, self._place
         closed_loop, only, sent = self._closed_loop, self._only_ask, 0
@@ -144,7 +143,7 @@ class Load(LoadConnections):
         answered_at = self._last_answer
         for handle, what in events:
             if handle in odd:
-                if not (short and what & PEER_CLOSED and self._go_round(handle)):
+                if not (short and what & PEER_CLOSED and self._finish_short(handle)):
                     self._handle_slow_path(handle, what)
                 continue
             try:
@@ -165,9 +164,9 @@ class Load(LoadConnections):
                 many = UNBOUNDED
             left = pending[handle] - many
             if left < 0:
-                self._take(handle, data, now, what)
+                self._take_answers(handle, data, now, what)
                 continue
-            # Whole answers, the same bytes as the last: nearly all of a bench on kept connections comes by here.
+            # Whole answers, equal to the last: nearly all answers on kept connections.
             answered_at = now
             us = int((now - since[handle]) * 1e6)
             by_us = known.by_us
@@ -197,20 +196,20 @@ class Load(LoadConnections):
         self._close_handles()
 
     def _handle_slow_path(self, handle: int, what: int) -> None:
-        """An event of an odd handle."""
+        """Handle an event off the fast path."""
         if (began := self._connecting.get(handle)) is not None:
             self._connected(handle, began, self._claimed.pop(handle), WATCH | WRITABLE)
         elif handle in self._closing:
             if what & HUNG_UP or self._receive(handle) == b"":
-                self._let_go(handle)
+                self._close(handle)
         elif self._slot[handle] >= 0:
             if handle in self._unsent and what & WRITABLE:
                 self._flush(handle)
             if what & ~WRITABLE and self._slot[handle] >= 0 and (data := self._receive(handle)) is not None:
-                self._take(handle, data, self._net.clock(), what)
+                self._take_answers(handle, data, self._net.clock(), what)
 
     def _receive(self, handle: int) -> bytes | None:
-        """None: nothing has come, or the connection has ended."""
+        """The bytes read; None: nothing has come, or the connection has ended."""
         try:
             return self._net.recv(handle, self._read)
         except BlockingIOError:
@@ -221,8 +220,8 @@ class Load(LoadConnections):
             self._end(handle, event_of(error.errno))
             return None
 
-    def _take(self, handle: int, data: bytes, now: float, what: int) -> None:
-        """Count the answers that ``data`` makes whole, and ask again."""
+    def _take_answers(self, handle: int, data: bytes, now: float, what: int) -> None:
+        """Count the answers that ``data`` completes, and send the next requests."""
         place = self._place[handle]
         replies = self._replies[place]
         state, first_byte = self._state.pop(handle, (None, now))
@@ -243,17 +242,17 @@ class Load(LoadConnections):
             unasked = unasked or wanted < many
             first_byte = now
         if unasked or isinstance(state, Garbled) or (state is not None and not self._pending[handle]):
-            self._end(handle, GARBAGE)
+            self._end(handle, MALFORMED)
         elif over:
             self._end(handle, ANNOUNCED, what)
         elif state is not None:
             self._state[handle] = state, first_byte
-            self._odd.add(handle)
-        # After an answer before the request was whole, the rest of it is still owed.
+            self._slow.add(handle)
+        # If the answer came before the request was sent whole, send the rest first.
         elif handle not in self._unsent:
-            self._settle(handle)
+            self._leave_slow_path(handle)
             if not self._pending[handle]:
-                self._next(handle, now)
+                self._on_all_answered(handle, now)
 
     def _answered(self, handle: int, event: Event, many: int, first_byte: float, now: float) -> None:
         counts, since = self._counts, self._since[handle]
@@ -262,7 +261,7 @@ class Load(LoadConnections):
         self._served[handle] += many
         counts.answers(event, many, self._place[handle])
         count(counts.whole_us, us_between(since, now), many)
-        # A connect is part of the whole, but nothing of the server's work on the request; nor is the time before it was written.
+        # Processing time excludes the connect and the time before the write, which the latency includes.
         since = self._written[handle] if not self._closed_loop else since
         if (fresh := self._fresh.pop(handle, None)) is not None:
             since = max(since, fresh[1])

@@ -1,4 +1,4 @@
-"""A closed loop asks again when it has been answered: latency counts from the write, or from the connect that came before."""
+"""A closed loop sends the next request after an answer: latency counts from the write, or from the connect before it."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from asyncli.engine.bench_load import Load
 from asyncli.engine.net import PEER_CLOSED, Net
 from asyncli.engine.shard import LoadShard
 
-# A pipeline's answers come one by one, and to read each by itself costs more than all else. So the driver may pause after each
-# turn, for this part of what a train of answers takes from first to last (1/128 of its median latency, which is what the
-# histograms can tell), and no longer than _LONGEST_PAUSE_S.
+# A pipeline's answers come one by one, and reading each alone costs more than all else. So the driver may pause after each turn,
+# for this part of the latency of a full pipeline (1/128 of its median latency, the resolution of the histograms), and no longer
+# than _LONGEST_PAUSE_S.
 _PAUSE, _LONGEST_PAUSE_S = 1 / 256, 200e-6
 
 
@@ -21,45 +21,45 @@ class ClosedLoop(Load):
         super().__init__(shard, worker, net, kept=True)
 
     def _claim(self, now: float, place: int, served: int) -> tuple[float, int]:
-        # As many as the pipeline is deep, or as the server lets a connection have.
+        # The depth of the pipeline, or what the server allows a connection.
         if served > self._limits[place]:
             self._limits[place] = UNBOUNDED
         room = min(self._shard.pipeline, max(1, self._limits[place] - served))
-        if self._again:
-            since, many = self._again.popleft()
+        if self._resend:
+            since, many = self._resend.popleft()
             if many > room:
-                self._again.appendleft((since, many - room))
+                self._resend.appendleft((since, many - room))
             return since, min(many, room)
         many = min(room, self._todo)
         self._todo -= many
         return now, many
 
     def _use_slot(self, slot: int, now: float) -> None:
-        # A connection for which nothing is left to ask would only cost the server.
-        if self._todo or self._again:
+        # Without requests left, a connection would only cost the server.
+        if self._todo or self._resend:
             self._connect(slot)
 
     def _use_free(self, handle: int, now: float) -> None:
         if self._shard.pipeline > 1:
             self.pause_s += (min(_LONGEST_PAUSE_S, _PAUSE * (now - self._since[handle])) - self.pause_s) / 8
-        if self._todo or self._again:
+        if self._todo or self._resend:
             since, many = self._claim(now, self._place[handle], self._served[handle])
             self._write(handle, since, many, now)
         else:
             self._free.append(handle)
 
     def _use_all_free(self, now: float) -> None:
-        """Ask what connections left as they ended. Not at once, as each ends: one free connection after the other may find its
-        own end in being asked on.
+        """Send the unanswered requests of ended connections again. Not as each ends: the write to a free connection may end that
+        one too.
         """
-        while self._free and (self._todo or self._again) and self._first_is_free():
+        while self._free and (self._todo or self._resend) and self._has_free():
             self._use_free(self._free.popleft(), now)
 
-    def _go_round(self, handle: int) -> bool:  # noqa: PLR0915 - each short request comes by here
-        """The one answer of a short connection and its end, together, as nearly all come: count it, and ask again in its place.
+    def _finish_short(self, handle: int) -> bool:  # noqa: PLR0915 - every short request comes by here
+        """Count the answer of a short connection that came with its end, as nearly all do, and connect again in its place.
 
-        False for anything else, before anything was read. The handle may be closed at once: its event is this one. Written out,
-        since every request of a short bench comes by here: what the next connection's row shares with this one's is left alone.
+        False for anything else, before anything was read. The handle may be closed at once: its event is this one. Inlined for
+        speed: columns that do not change for the next connection's row are not written.
         """
         fresh = self._fresh.get(handle)
         if fresh is None or handle in self._unsent or handle in self._state:
@@ -74,7 +74,7 @@ class ClosedLoop(Load):
             return True
         now = clock()
         if data != last.data or not data:
-            self._take(handle, data, now, PEER_CLOSED)
+            self._take_answers(handle, data, now, PEER_CLOSED)
             return True
         last.tally.untimed += 1
         began, connected = fresh
@@ -87,10 +87,10 @@ class ClosedLoop(Load):
         counts.rounds += 1
         self._last_answer = now
         slots.retries[slot] = 0
-        if not self._todo or self._again or not self._shard.local:
+        if not self._todo or self._resend or not self._shard.local:
             self._free_answered_row(handle)
             net.close(handle, False)
-            if self._todo or self._again:
+            if self._todo or self._resend:
                 self._connect(slot)
             return True
         slots.connects = number = slots.connects + 1
@@ -107,7 +107,7 @@ class ClosedLoop(Load):
             self._alloc_row(other, slot)
             self._connected(other, began, (began, 1), 0)
             return True
-        now, ask = clock(), self._asks[place]
+        now, ask = clock(), self._requests[place]
         try:
             taken = net.send(handle, ask)
         except OSError as error:
@@ -131,4 +131,4 @@ class ClosedLoop(Load):
         self._outstanding -= 1
         self._slot[handle], self._pending[handle] = -1, 0
         del self._fresh[handle]
-        self._odd.discard(handle)
+        self._slow.discard(handle)

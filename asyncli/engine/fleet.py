@@ -1,7 +1,7 @@
-"""A fleet: one generator on several hosts. Who opens what, who takes over from a lost host, and how ticks become one. Pure.
+"""A fleet is one generator on several hosts. Assigns workers to hosts, reassigns those of a lost host, and merges ticks. Pure.
 
-Workers are numbered through the fleet and batch j is opened by worker j mod n, wherever that worker lives; so the schedule is
-the same whatever the hosts are, and what a host holds is what its workers' numbers say.
+Workers are numbered across the fleet and batch j is opened by worker j mod n, on whichever host that is. So the schedule does not
+depend on the hosts, and a host's share follows from its workers' numbers.
 """
 
 from __future__ import annotations
@@ -11,17 +11,18 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from asyncli.engine.spread import CONNECTIONS_WORTH_A_PROCESS, share
+from asyncli.engine.ticks import without_held
 from asyncli.records import Deaths, Tick
 
-# A host process gives a slow worker 0.7 s (host.PATIENCE_S); what its tick then takes to travel comes on top. A later tick's
-# counts join the next second, so nothing is lost.
+# A host process waits 0.7 s for a slow worker (host.PATIENCE_S); the network adds to that. The counts of a later tick are added
+# to the next second, so none are lost.
 PATIENCE_S = 1.2
-# Each worker more is a process more, so no more than this many times the fewest: shares are then even to within a few per cent.
+# Each worker is a process, so at most this many times the fewest possible: then shares are even to within a few per cent.
 _FINEST = 16
 
 
 class Room(msgspec.Struct, frozen=True):
-    """What one host can take: ``connections`` in all, ``of_a_worker`` in one process, ``cpus`` to run them on."""
+    """The capacity of a host: ``connections`` in all, ``of_a_worker`` in one process, and its ``cpus``."""
 
     connections: int
     of_a_worker: int
@@ -29,9 +30,9 @@ class Room(msgspec.Struct, frozen=True):
 
 
 def assign(connections: int, batch: int, rooms: Sequence[Room], workers: int | None = None) -> list[tuple[int, ...]] | None:
-    """The numbers of each host's workers: shares as even as the rooms allow. None where the hosts cannot hold them all.
+    """The numbers of each host's workers: shares as even as the rooms allow. None if the hosts cannot hold all connections.
 
-    ``workers``: so many in all, no more and no less; None: as few as descriptors and CPUs ask for, and at least one a host.
+    ``workers``: their exact number; None: as few as descriptors and CPUs require, and at least one a host.
     """
     if workers is not None:
         return _assign(connections, batch, rooms, workers)
@@ -56,22 +57,22 @@ def _assign(connections: int, batch: int, rooms: Sequence[Room], workers: int) -
         fits = [host for host, room in enumerate(rooms) if held[host] + more <= room.connections and more <= room.of_a_worker]
         if not fits:
             return None
-        # In turn, so that batches that follow each other are opened by different hosts.
+        # Round robin, so that successive batches are opened by different hosts.
         host = min(fits, key=lambda host: (len(assigned[host]), host))
         assigned[host].append(number)
         held[host] += more
-    return [tuple(hand) for hand in assigned]
+    return [tuple(numbers) for numbers in assigned]
 
 
 def held_by(connections: int, batch: int, workers: int, numbers: Sequence[int]) -> int:
-    """How many connections these of the fleet's ``workers`` open."""
+    """The number of connections that the workers ``numbers`` of ``workers`` open."""
     return sum(share(connections, batch, workers, number) for number in numbers)
 
 
 def take_over(
     connections: int, batch: int, workers: int, numbers: Sequence[int], free: Mapping[str, Room]
 ) -> tuple[dict[str, tuple[int, ...]], tuple[int, ...]]:
-    """Who of those with ``free`` room opens a lost host's share again: numbers by host, and those that nobody has room for."""
+    """Assign the workers of a lost host to hosts with ``free`` room: their numbers by host, and those without a host."""
     left = {name: room.connections for name, room in free.items()}
     taken: dict[str, list[int]] = {}
     over: list[int] = []
@@ -84,7 +85,7 @@ def take_over(
             continue
         left[host] -= more
         taken.setdefault(host, []).append(number)
-    return {host: tuple(theirs) for host, theirs in taken.items()}, tuple(over)
+    return {host: tuple(numbers) for host, numbers in taken.items()}, tuple(over)
 
 
 class _Source:
@@ -96,41 +97,41 @@ class _Source:
 
 
 class TickMerger:
-    """Makes one tick a second of those that come from the hosts, as a host process does of its workers'."""
+    """Merges the ticks of the hosts into one a second, as a host process does with its workers' ticks."""
 
     def __init__(self) -> None:
         self._sources: dict[str, _Source] = {}
         self._sent = 0
         self._carried = Tick()
         self._spent = Tick()
-        # Workers that are no more and that nobody stands in for: they keep nobody waiting.
+        # Lost workers without a replacement: they count as ramped and drained.
         self._gone = 0
 
     def join(self, host: str, workers: int) -> None:
-        """``host`` has so many workers more."""
+        """Add ``workers`` workers of ``host``."""
         self._sources.setdefault(host, _Source(0)).workers += workers
 
     def held(self, host: str) -> int:
-        """What ``host`` held by its last tick."""
+        """The connections that ``host`` held by its last tick."""
         source = self._sources[host]
         return (source.coming[max(source.coming)] if source.coming else source.last).held
 
-    def heard(self, host: str, tick: Tick) -> None:
-        """A second of ``host``'s workers; counts of one that is over join the next."""
+    def add(self, host: str, tick: Tick) -> None:
+        """Add a tick of ``host``; a late one counts for the next second."""
         source = self._sources[host]
         second = max(tick.second, self._sent + 1)
         if (before := source.coming.get(second)) is not None:
             tick.merge_counts(before)
         source.coming[second] = tick
 
-    def silence(self, host: str, silent: bool) -> None:
-        """Nobody vouches for what ``host`` holds, or it speaks again."""
+    def set_silent(self, host: str, silent: bool) -> None:
+        """A silent host's connections are not counted as held."""
         self._sources[host].silent = silent
 
     def lose(self, host: str, held: int = 0, awaiting: int = 0) -> int:
-        """``host`` is gone, and what it held is the generator's loss: how many that were.
+        """Remove a lost host and count its connections as the generator's loss; returns how many it held.
 
-        ``held``, ``awaiting``: of workers that were silent there, which are not in its gauges.
+        ``held``, ``awaiting``: of its silent workers, which are not in its gauges.
         """
         source = self._sources.pop(host)
         for second in sorted(source.coming):
@@ -139,7 +140,7 @@ class TickMerger:
         last = source.last
         held += last.held
         awaiting += last.awaiting
-        # As a host process has it: of what was counted when the drain began only those are lost that owe an answer.
+        # As in host.py: once the drain has begun, only unanswered connections are lost.
         lost = awaiting if last.held_at_drain else held
         if lost:
             self._carried.deaths.setdefault("generator_lost", Deaths()).count += lost
@@ -151,16 +152,16 @@ class TickMerger:
         self._gone += source.workers
         return held
 
-    def unopened(self) -> None:
-        """The share of a lost host is nobody's: named with a count of 0 too."""
+    def mark_unopened(self) -> None:
+        """Report a loss, even of 0 connections: no host opens the share of a lost one."""
         self._carried.deaths.setdefault("generator_lost", Deaths())
 
-    def taken(self, workers: int) -> None:
-        """Others stand in for so many of the lost."""
+    def replaced(self, workers: int) -> None:
+        """Other hosts run this many of the lost workers."""
         self._gone -= workers
 
     def due(self, elapsed_s: float) -> list[Tick]:
-        """The seconds that are whole, or overdue, ``elapsed_s`` after T0; one tick each, in order, and none left out."""
+        """The ticks of the seconds that are complete or overdue ``elapsed_s`` after T0, in order, without a gap."""
         ready: list[Tick] = []
         while self._whole(self._sent + 1) or elapsed_s >= self._sent + 1 + PATIENCE_S:
             self._sent += 1
@@ -168,7 +169,7 @@ class TickMerger:
         return ready
 
     def rest(self) -> Tick:
-        """What has come and was not due yet, as the last tick."""
+        """The last tick: what has come and was not due yet."""
         self._sent = max([self._sent, *(second for source in self._sources.values() for second in source.coming)]) + 1
         return self._close(self._sent)
 
@@ -184,12 +185,8 @@ class TickMerger:
                 if one <= second:
                     source.last = source.coming.pop(one)
                     whole.merge_counts(source.last)
-            whole.merge_gauges(_unknown(source.last) if source.silent else source.last)
+            whole.merge_gauges(without_held(source.last) if source.silent else source.last)
         whole.merge_gauges(self._spent)
         whole.ramped += self._gone
         whole.drained += self._gone
         return whole
-
-
-def _unknown(last: Tick) -> Tick:
-    return msgspec.structs.replace(last, held=0, connecting=0, awaiting=0, longest_wait_s=0.0)

@@ -1,4 +1,4 @@
-"""The session's end of a host process: start it, give orders, hear what it says. Works on any asyncio loop."""
+"""The session's end of a host process: starts it, sends orders, receives messages. Works on any asyncio loop."""
 
 from __future__ import annotations
 
@@ -32,22 +32,22 @@ from asyncli.secret_variables import for_child
 
 _encode = msgspec.msgpack.Encoder().encode
 _up: msgspec.msgpack.Decoder[Up] = msgspec.msgpack.Decoder(Up)
-# Sixty forks, each with a heap to copy on write, are a second on a slow machine; past this something hangs.
+# Sixty forks, each with a heap to copy on write, take a second on a slow machine; after this long something hangs.
 _START_S = 60.0
-# The host gives its workers 2 s to end before it ends them; five times that, and it is stuck itself.
+# The host gives its workers 2 s to end before it kills them; after five times that it is stuck itself.
 _CLOSE_S = 10.0
-# Between the end of its pipe and the word of its end there is no more than a turn of the kernel's and one of ours.
+# Between the end of its pipe and its exit status there is one turn of the kernel and one of the loop.
 _REAP_S = 1.0
-# Of what the processes printed last: a line in a report.
-_LONGEST_WORDS = 500
+# The line that the processes printed last, in a report.
+_LONGEST_OUTPUT = 500
 
 
 class Generator:
-    """One host process and its workers. ``pids`` are all of them, the host first."""
+    """One host process and its workers. ``pids``: all of them, the host first."""
 
-    #: The ramp's first batch is due this long after the workers hear of it: time for the word to reach sixty processes.
+    #: The ramp's first batch is due this long after the start order: time for it to reach sixty processes.
     lead_s = 0.1
-    #: A drain may take so long for reasons of its own, beyond what the connections take.
+    #: The time that a drain may take beyond that of its connections.
     drain_s = 0.0
 
     def __init__(self, shard: Shard | LoadShard) -> None:
@@ -58,11 +58,11 @@ class Generator:
         self.pids: list[int] = []
 
     async def start(self) -> None:
-        """Fork the workers; they wait for :meth:`begin`. Raises :class:`EngineError` when they do not stand up."""
+        """Fork the workers; they wait for :meth:`begin`. Raises :class:`EngineError` if they do not start."""
         path = os.pathsep.join(folder for folder in sys.path if folder)
         self._process = await asyncio.create_subprocess_exec(
-            # -P and our own path: a file of the user's folder must not stand in for a module, and what this process
-            # could import (a notebook's path) the host can.
+            # -P and this process's path: a file in the user's folder must not shadow a module, and the host imports what
+            # this process can (a notebook's path).
             sys.executable, "-P", "-m", "asyncli.engine.host", env={**for_child(), "PYTHONPATH": path},
             stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
         )  # fmt: skip
@@ -78,7 +78,7 @@ class Generator:
             raise
         if not isinstance(message, Ready):
             await self.close()
-            raise EngineError(f"the generator's processes did not start; {self.last_words}")
+            raise EngineError(f"the generator's processes did not start; {self.last_output}")
         self.pids = [message.host, *message.workers]
 
     def begin(self, t0: float) -> None:
@@ -89,15 +89,15 @@ class Generator:
         self._send(Drain())
 
     def adopt(self, order: Adopt) -> None:
-        """Fork these workers of the fleet as well, in the place of a lost host's."""
+        """Also run these workers of a lost host."""
         self._send(order)
 
     def alive(self, leash_s: int) -> None:
-        """We live; the processes end by themselves where that is not said again within ``leash_s``."""
+        """Renew the heartbeat of the controller: the processes exit when it is not renewed within ``leash_s``."""
         self._send(Alive(leash_s))
 
     async def messages(self) -> AsyncIterator[Up]:
-        """What the host says, until it is gone; then, if it was not told to stop, a last :class:`Failed`."""
+        """The host's messages until it is gone; then, unless :meth:`close` ended it, a last :class:`Failed`."""
         while True:
             message = await self._receive()
             if message is None:
@@ -106,10 +106,10 @@ class Generator:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(_REAP_S):
                         await process.wait()
-                        if self._errors is not None:  # what it printed last may be in the pipe yet
+                        if self._errors is not None:  # its last output may still be in the pipe
                             await asyncio.wait({self._errors})
                 leashed = process.returncode == -signal.SIGALRM
-                yield Failed(why=f"the generator's host process has ended; {self.last_words}", away=leashed)
+                yield Failed(why=f"the generator's host process has ended; {self.last_output}", away=leashed)
                 return
             if isinstance(message, WorkerLost):
                 self.pids.remove(message.pid)
@@ -118,12 +118,12 @@ class Generator:
             yield message
 
     @property
-    def last_words(self) -> str:
-        """What the processes printed last to standard error: one line, cut where it is long."""
-        return self._last_line.decode(errors="replace").strip() or "it said nothing"
+    def last_output(self) -> str:
+        """The last line that the processes printed to standard error, cut to 500 bytes."""
+        return self._last_line.decode(errors="replace").strip() or "it printed nothing"
 
     async def close(self) -> None:
-        """Stop everything and wait for it; cancelled, kill it and wait all the same. Safe to call twice."""
+        """Stop the processes and wait for their end; if cancelled, kill them and still wait. Safe to call twice."""
         process = self._process
         if process is None:
             return
@@ -138,7 +138,7 @@ class Generator:
             await asyncio.shield(ending)
         except asyncio.CancelledError:
             _kill(process)
-            # A process that is still known when its loop closes ends in a traceback.
+            # A process that is still running when its loop closes causes a traceback.
             while not ending.done():
                 with contextlib.suppress(asyncio.CancelledError):
                     await asyncio.wait({ending})
@@ -164,27 +164,27 @@ class Generator:
         if self._process is None:
             return None
         # A local name: close() may reset the attribute meanwhile.
-        said = self._process.stdout
-        assert said is not None
+        pipe = self._process.stdout
+        assert pipe is not None
         try:
-            head = await said.readexactly(4)
-            return _up.decode(await said.readexactly(struct.unpack("<I", head)[0]))
+            head = await pipe.readexactly(4)
+            return _up.decode(await pipe.readexactly(struct.unpack("<I", head)[0]))
         except (asyncio.IncompleteReadError, ConnectionError):
             return None
 
     async def _read_errors(self) -> None:
         assert self._process is not None
         assert self._process.stderr is not None
-        # Never by lines: one that is longer than the reader's limit would end this, and who prints to a full pipe stands still.
+        # Not by readline(): a line beyond the reader's limit would end this task, and a full pipe blocks the processes.
         line = b""
         while piece := await self._process.stderr.read(1 << 16):
             *whole, line = (line + piece).split(b"\n")
-            line = line[:_LONGEST_WORDS]
-            self._last_line = next((one[:_LONGEST_WORDS] for one in (line, *reversed(whole)) if one.strip()), self._last_line)
+            line = line[:_LONGEST_OUTPUT]
+            self._last_line = next((one[:_LONGEST_OUTPUT] for one in (line, *reversed(whole)) if one.strip()), self._last_line)
 
 
 def _kill(process: asyncio.subprocess.Process) -> None:
-    """End it, and our end of its pipes: a worker that is stuck may outlive a killed host and hold the others open."""
+    """Kill it and close our ends of its pipes: a stuck worker may outlive a killed host and keep the other ends open."""
     with contextlib.suppress(ProcessLookupError):
         process.kill()
     transport: asyncio.SubprocessTransport = process._transport  # type: ignore[attr-defined]

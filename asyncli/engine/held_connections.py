@@ -1,12 +1,11 @@
-"""The connections of one process: rows in columns, and the life of each from its connect to its end.
+"""The connections of one process as rows of columns, and the life of each from its connect to its end.
 
-No clock of its own and no schedule: held_table.py says what is due. What a peer's bytes mean is the protocol's (protocols/).
-Laws:
+The clock is the net's, the schedule is that of held_table.py, and the protocol (protocols/) interprets a peer's bytes. Rules:
 
 - No handle is closed before the batch of events is done, so none can come back as another connection within it.
-- A row is in the wheel exactly while it is IDLE (next beat) or in BACKOFF (next attempt); rows that connect or shake hands, and
-  AWAITING ones, stand in dictionaries in the order of their start, which is the order of their deadlines.
-- Lateness counts from the instant that was due, latency too: a stalled generator cannot make the server look good.
+- A row is in the wheel exactly while it is IDLE (next heartbeat) or in BACKOFF (next attempt); rows in CONNECTING, HANDSHAKE and
+  AWAITING are in dictionaries in the order of their start, which is the order of their deadlines.
+- Lateness and latency count from the due instant: a stalled generator cannot make the server look good.
 """
 
 from __future__ import annotations
@@ -21,14 +20,14 @@ from asyncli.core.life import (
     ANNOUNCED,
     AWAITING,
     BACKOFF,
+    CLOSING,
     CONNECTING,
     DEAD,
     DEADLINE,
     EOF,
-    GARBAGE,
     HANDSHAKE,
     IDLE,
-    LEAVING,
+    MALFORMED,
     cause,
     event_of,
 )
@@ -39,29 +38,29 @@ from asyncli.engine.shard import Shard
 from asyncli.engine.spread import share
 from asyncli.protocols import interface
 from asyncli.protocols.interface import Event, ProtocolError
-from asyncli.protocols.words import HttpWords
+from asyncli.protocols.settings import HttpSettings
 from asyncli.records import Deaths, ProtocolCounts, Tick
 from asyncli.text import brief
 
-# Half of a listen backlog of nginx's default, 511, in flight from each worker: more would only queue in the kernel.
+# Pending connects of a worker: half of nginx's default listen backlog of 511. More would only queue in the kernel.
 MOST_PENDING = 256
-# As many may wait for an address that never answered while another of its name does, or one that leads nowhere would hold up
-# the ramp for a connect's timeout.
+# Pending connects to an address that never answered, if another of its name does: an unreachable address must not hold up the
+# ramp for a connect timeout.
 _MOST_UNPROVEN = MOST_PENDING // 4
 # An answer's head fits; os.read with a big buffer maps and unmaps it at each call (17 us more at 256 KiB).
 _READ_BYTES = 8192
-# A row that was silent for too long and has just been heard: it is looked at again then, and no sooner.
-_LOOK_AGAIN_S = 1.0
-# Of an overdue row: what a socket's buffer holds.
+# The least time between two checks of a row that listens.
+_CHECK_AGAIN_S = 1.0
+# Reads of an overdue row: what a socket's buffer holds.
 _MOST_READS = 32
-# Peers write what they like as a reason.
+# A peer may send any text as a reason.
 _MOST_REASONS = 20
-# Answers to pings that a peer does not read; a socket's buffers hold as much beside.
+# Replies to pings that a peer does not read; a socket's buffers hold as much again.
 _MOST_UNREAD_BYTES = 65_536
 
 
 class HeldConnections:
-    """Worker ``worker``'s rows."""
+    """The rows of worker ``worker``."""
 
     def __init__(self, shard: Shard, worker: int, net: Net) -> None:
         self._shard, self._worker, self._net = shard, worker, net
@@ -72,48 +71,48 @@ class HeldConnections:
         self._partial, self._heartbeat = self._protocol.partial, self._protocol.heartbeat
         self._handshake, self._silence_s = self._protocol.handshake, self._protocol.silence_s
         self._beats_at_once = shard.beat_at_once and self._silence_s is None
-        self._counts_words = self._handshake is not None or not isinstance(shard.words, HttpWords)
+        self._counts_words = self._handshake is not None or not isinstance(shard.settings, HttpSettings)
         self.addresses = Addresses(shard, _MOST_UNPROVEN)
-        self.state = bytearray(rows)  # UNBORN
+        self.state = bytearray(rows)  # UNOPENED
         self._handle = array("i", b"\xff" * (4 * rows))
-        # By handle, grown on demand; never by the descriptor limit, which may be a billion.
+        # By handle; grows on demand, since the descriptor limit may be a billion.
         self._row_of = array("i", b"\xff" * (4 * (rows + 64)))
-        self._born = array("d", bytes(8 * rows))  # when established
-        self._heard = array("d", bytes(8 * rows))  # when last answered (or established): since then it idles
+        self._established_at = array("d", bytes(8 * rows))
+        self._heard_at = array("d", bytes(8 * rows))  # when last answered (or established): idle since then
         self._requests = array("I", bytes(4 * rows))  # answered on this connection
-        self._beats = array("I", bytes(4 * rows))  # ever, over all lives of the row: the jitter's number
-        self._lives = array("I", bytes(4 * rows))
+        self._beats = array("I", bytes(4 * rows))  # over all connections of the row: the jitter's number
+        self._lives = array("I", bytes(4 * rows))  # connections established so far
         self._retries = bytearray(rows)
-        self._aim = array("H", bytes(2 * rows))  # the destination it was opened to
+        self._destination = array("H", bytes(2 * rows))  # by index
         self.wheel = Wheel(0, 1.0, 0.0)
         self.connecting: dict[int, float] = {}
         self.awaiting: dict[int, float] = {}
-        self.leaving: dict[int, float] = {}
-        #: What waits since when, in the order of its deadlines, and for how long it may.
+        self.closing: dict[int, float] = {}
+        #: Rows that wait, by their start and so by deadline, and how long each may wait.
         self.deadlines = (
             (self.connecting, shard.connect_timeout_s), (self.awaiting, shard.timeout_s),
-            (self.leaving, self._protocol.parting_s or shard.timeout_s),
+            (self.closing, self._protocol.close_timeout_s or shard.timeout_s),
         )  # fmt: skip
-        # What the kernel had no room for, of rows that have such; they are watched for room as well.
+        # By row, bytes that the kernel has no room for yet; these rows are also watched for WRITABLE.
         self._unsent: dict[int, bytes] = {}
         self.to_close: list[tuple[int, bool]] = []
-        # The last whole answer as bytes and what it meant. None at first: b"" would be the end of a stream.
+        # The last whole answer and its meaning. None at first: b"" is the end of a stream.
         self._last_answer: tuple[bytes | None, Event] = (None, Event(0, False))
         self._counts, self._reasons = ProtocolCounts(), set[str]()
-        #: First attempts that have not ended yet.
+        #: First attempts still in progress.
         self.first_pending = 0
         self.draining = False
         self.held = 0
         self.tick = Tick()
 
     def start(self, now: float) -> None:
-        # A row is due ahead for a beat's sleep or a backoff at the longest.
+        # The longest wait is a heartbeat's sleep or a backoff.
         self.wheel = Wheel(self.rows, max(self._keepalive_s / 2, LONGEST_BACKOFF_S) + 1.0, now)
 
-    # -- what the table asks for
+    # -- called by the table
 
     def open_batch(self, rows: range, again: bool) -> None:
-        """Open rows of a batch for the first time, or ``again`` in the place of a process that is no more."""
+        """Open rows of a batch for the first time, or ``again`` after their process was lost."""
         if again:
             self._lives[rows.start : rows.stop] = array("I", [1] * len(rows))
         else:
@@ -122,7 +121,7 @@ class HeldConnections:
 
     def open(self, rows: range) -> None:
         """Begin to connect ``rows``, which are of one batch. With :meth:`_establish` the hot path of the ramp: both take many
-        rows a call, because a call a row and looking up what they share cost more than the work itself.
+        rows, because a call and the attribute look-ups for each row cost more than the work itself.
         """
         net, state, connecting, handles, row_of = self._net, self.state, self.connecting, self._handle, self._row_of
         addresses, unsent = self.addresses, self._unsent
@@ -135,9 +134,9 @@ class HeldConnections:
             turn, place = divmod(number, len(live))
             destination = live[place]
             if failed_at or not proven[destination]:
-                self.tick.started -= addresses.goes_on(row)
+                self.tick.started -= addresses.continues(row)
                 destination = addresses.choose(row, destination)
-            self._aim[row] = destination
+            self._destination[row] = destination
             state[row] = CONNECTING
             connecting[row] = now
             try:
@@ -148,8 +147,8 @@ class HeldConnections:
                 row_of[handle] = row
                 early = not local
                 if local:
-                    # There the handshake is over when connect() returns: the first beat can go out at once, and the event
-                    # that would say "connected" need never be awaited.
+                    # On one host TCP's handshake is over when connect() returns: the first heartbeat goes out at once, without
+                    # waiting for an event.
                     first = ((not shakes and heartbeat) or self._first_words(row)) if beat or shakes else b""
                     try:
                         if (taken := send(handle, first)) != len(first):
@@ -174,9 +173,9 @@ class HeldConnections:
             self._establish(made, beat)
 
     def send_heartbeat(self, row: int, due: float) -> None:
-        """Send the idle row's heartbeat, which was due then; the row is out of the wheel."""
+        """Send the heartbeat of an idle row, due at ``due``; the row is not in the wheel."""
         if self._silence_s is not None:
-            self._look(row, self._silence_s)
+            self._check_silence(row, self._silence_s)
             return
         heartbeat = self._heartbeat or self._next_heartbeat(row)
         if not self._write(row, heartbeat, in_wheel=False):
@@ -187,37 +186,37 @@ class HeldConnections:
         self.state[row] = AWAITING
         self.awaiting[row] = now
 
-    def _look(self, row: int, silence_s: float) -> None:
-        """Has a row that listens been silent for too long? It may have heard something since it was hung up."""
-        now, heard = self._net.clock(), self._heard[row]
-        self.wheel.add(row, max(heard + silence_s, now + _LOOK_AGAIN_S))
+    def _check_silence(self, row: int, silence_s: float) -> None:
+        """End a listening row whose peer was silent for too long; else schedule the next check."""
+        now, heard = self._net.clock(), self._heard_at[row]
+        self.wheel.add(row, max(heard + silence_s, now + _CHECK_AGAIN_S))
         if now >= heard + silence_s:
-            # What came in time may be unread, if it was we who stood still.
+            # After a stall of ours, data that came in time may be unread.
             self._ready(row, self._handle[row])
-            if self.state[row] == IDLE and self._heard[row] == heard:
+            if self.state[row] == IDLE and self._heard_at[row] == heard:
                 self._end(row, DEADLINE)
 
     def missing_streams(self, now: float) -> Iterator[tuple[float, int]]:
-        """When to open streams again, and of which rows: of those that have begun to miss some. As connections, later and later
-        until a heartbeat is answered.
+        """Rows that have lost streams since the last call, each with the instant to open them again: with the backoff of
+        connections, which grows until a heartbeat is answered.
         """
-        for row in self._protocol.take_missing() if self._shard.reopen else ():
+        for row in self._protocol.take_rows_missing_streams() if self._shard.reopen else ():
             retry = self._retries[row]
             self._retries[row] = min(255, retry + 1)
             yield now + backoff_s(self._seed, self._number(row), (self._beats[row] << 8) | retry, retry), row
 
-    def ask_again(self, row: int) -> None:
-        """Open the streams that the idle row misses."""
-        if words := self._protocol.ask_again(row, self._shard.destinations[self._aim[row]].target):
-            self._write(row, words)
+    def reopen_streams(self, row: int) -> None:
+        """Open again the streams that an idle row has lost."""
+        if requests := self._protocol.reopen_streams(row, self._shard.destinations[self._destination[row]].target):
+            self._write(row, requests)
 
     def take_events(self, most: int) -> int:
-        """Do what the network has ready, a bounded number of things; how many there were."""
+        """Handle up to ``most`` events of the network; returns their number."""
         events, row_of, ready, unsent = self._net.poll(most), self._row_of, self._ready, self._unsent
         for handle, what in events:
             if (row := row_of[handle]) >= 0:
                 if unsent and what & WRITABLE and row in unsent and self.state[row] in (HANDSHAKE, IDLE, AWAITING):
-                    # Else who always has something to read would never send it.
+                    # Here, because a row that always has something to read would never get to it.
                     self._flush(row)
                     if row_of[handle] != row:
                         continue
@@ -226,7 +225,7 @@ class HeldConnections:
         return len(events)
 
     def expire(self, now: float) -> None:
-        """End what has waited too long."""
+        """End the rows whose deadline has passed."""
         for waiting, patience_s in self.deadlines:
             overdue = []
             for row, since in waiting.items():
@@ -235,13 +234,13 @@ class HeldConnections:
                 overdue.append((row, since))
             for row, since in overdue:
                 self._read_all(row, waiting, since)
-                if row in self.leaving:
-                    self._leave(row)
+                if row in self.closing:
+                    self._close(row)
                 elif waiting.get(row) == since and (event := self._net.late_event(self._handle[row])) is not None:
                     self._end(row, event)
 
     def _read_all(self, row: int, waiting: dict[int, float], since: float) -> None:
-        """What came in time may be unread, if it was we who stood still; before the answer there may be messages."""
+        """Read what came in time, which is unread after a stall of ours; messages may precede the answer."""
         for _ in range(_MOST_READS):
             before = self.tick.bytes_received
             self._ready(row, self._handle[row])
@@ -259,9 +258,9 @@ class HeldConnections:
         return tick
 
     def begin_drain(self) -> None:
-        """From here nothing is sent or opened. What ends is no loss, unless it owes an answer."""
+        """From here nothing is sent or opened. A connection that ends is no loss, unless it owes an answer."""
         self.draining = True
-        now, state, heard, ago = self._net.clock(), self.state, self._heard, self.tick.heard_ms.add
+        now, state, heard, ago = self._net.clock(), self.state, self._heard_at, self.tick.heard_ms.add
         for row in range(self.rows):
             if state[row] == IDLE:
                 ago((now - heard[row]) * 1e3)
@@ -269,16 +268,16 @@ class HeldConnections:
                 state[row] = DEAD
 
     def close(self, row: int) -> None:
-        """Close an idle row at the end of the drain, once the peer has answered a goodbye."""
+        """Close an idle row at the end of the drain: at once, or once the peer has answered the protocol's goodbye."""
         self.held -= 1
-        self.state[row], self.leaving[row] = LEAVING, self._net.clock()
+        self.state[row], self.closing[row] = CLOSING, self._net.clock()
         bye = self._protocol.goodbye(row)
         try:
             if bye and row not in self._unsent and self._net.send(self._handle[row], bye) == len(bye):
                 return
         except OSError:
             pass
-        self._leave(row)
+        self._close(row)
 
     def close_handles(self) -> None:
         for handle, abort in self.to_close:
@@ -288,22 +287,22 @@ class HeldConnections:
     # -- a connection's life
 
     def _number(self, row: int) -> int:
-        """The number of this row's connection in the whole run: batches go round the workers."""
+        """The number of this row's connection in the run: batch j belongs to worker j mod n."""
         batch, place = divmod(row, self._batch_size)
         return (batch * self._workers + self._worker) * self._batch_size + place
 
     def _next_heartbeat(self, row: int) -> bytes:
-        return self._heartbeat or self._protocol.heartbeat_for(row, self._shard.destinations[self._aim[row]].target)
+        return self._heartbeat or self._protocol.heartbeat_for(row, self._shard.destinations[self._destination[row]].target)
 
     def _first_words(self, row: int) -> bytes:
-        """What is sent once the transport stands."""
+        """The bytes to send first on a new connection."""
         if self._handshake is not None:
-            return self._handshake(row, self._shard.destinations[self._aim[row]].target)
+            return self._handshake(row, self._shard.destinations[self._destination[row]].target)
         return self._next_heartbeat(row)
 
-    def _leave(self, row: int) -> None:
-        """By RST: 100,000 would fill TIME_WAIT."""
-        del self.leaving[row]
+    def _close(self, row: int) -> None:
+        """By RST: 100,000 connections would fill TIME_WAIT."""
+        del self.closing[row]
         self._free_row(row, abort=True)
         self.state[row] = DEAD
 
@@ -311,7 +310,7 @@ class HeldConnections:
         state = self.state[row]
         if state == CONNECTING:
             self._connected(row, handle)
-        elif state == LEAVING:
+        elif state == CLOSING:
             try:
                 if self._net.recv(handle, _READ_BYTES):
                     return
@@ -319,14 +318,14 @@ class HeldConnections:
                 return
             except OSError:
                 pass
-            self._leave(row)
+            self._close(row)
         else:
             self._receive(row, handle, state == AWAITING)
 
     def _connected(self, row: int, handle: int) -> None:
-        """The network says that a connect has ended, one way or the other: the first words tell which."""
+        """A connect has succeeded or failed: the first send returns which."""
         shakes, beat = self._handshake is not None, self._beats_at_once and not self.draining
-        # They may be the row's own: what could not be sent yet are these.
+        # Bytes from an earlier try: a second call could make other ones.
         first = self._unsent.pop(row, b"")
         first = (first or self._first_words(row)) if beat or shakes else b""
         try:
@@ -348,32 +347,33 @@ class HeldConnections:
             self._establish(made, beat)
 
     def _shake_hands(self, made: list[tuple[int, int, float]]) -> None:
-        """The first words of these rows are out, and the peer's are awaited for as long as a connect again."""
-        state, connecting, born, aim, proven = self.state, self.connecting, self._born, self._aim, self.addresses.proven
+        """These rows have sent their handshakes; the peers have another connect timeout to answer."""
+        state, connecting, proven = self.state, self.connecting, self.addresses.proven
+        established_at, destination = self._established_at, self._destination
         for row, _, now in made:
             state[row] = HANDSHAKE
-            proven[aim[row]] = True
-            born[row] = connecting.pop(row)
+            proven[destination[row]] = True
+            established_at[row] = connecting.pop(row)  # until then: the start of its connect
             connecting[row] = now
 
-    def _granted(self, row: int, words: bytes) -> None:
-        """The peer granted what its handshake asked for; our ``words`` to that go out with the first heartbeat, which by itself
-        would wait until the peer's kernel has acknowledged them (Nagle's algorithm).
+    def _accept_handshake(self, row: int, reply: bytes) -> None:
+        """The peer accepted the handshake. ``reply`` goes out in one write with the first heartbeat, which on its own would wait
+        until the peer's kernel has acknowledged ``reply`` (Nagle's algorithm).
         """
         now = self._net.clock()
         self._counts.handshake_us.add((now - self.connecting[row]) * 1e6)
-        self.connecting[row] = self._born[row]
+        self.connecting[row] = self._established_at[row]
         beat = self._beats_at_once and not self.draining
-        words += self._next_heartbeat(row) if beat else b""
-        if not words or self._write(row, words):
+        reply += self._next_heartbeat(row) if beat else b""
+        if not reply or self._write(row, reply):
             self._establish([(row, self._number(row), now)], beat)
 
     def _establish(self, made: list[tuple[int, int, float]], beaten: bool) -> None:
-        """These connects succeeded: (row, its connection's number, since when); ``beaten``: their first beat is out."""
+        """These connects succeeded: (row, its connection's number, instant); ``beaten``: the first heartbeat is sent."""
         tick, state, connecting, due, add = self.tick, self.state, self.connecting, self.wheel.due, self.wheel.add
-        born, heard, requests, lives, beats = self._born, self._heard, self._requests, self._lives, self._beats
+        born, heard, requests, lives, beats = self._established_at, self._heard_at, self._requests, self._lives, self._beats
         connect_us, seed, keepalive_s, retries = tick.connect_us.add, self._seed, self._keepalive_s, self._retries
-        aim, proven, failed_at, silence_s = self._aim, self.addresses.proven, self.addresses.failed_at, self._silence_s
+        aim, proven, failed_at, silence_s = self._destination, self.addresses.proven, self.addresses.failed_at, self._silence_s
         for row, number, now in made:
             connect_us((now - connecting.pop(row)) * 1e6)
             if lives[row]:
@@ -422,7 +422,7 @@ class HeldConnections:
         self._requests[row] += 1
         self._beats[row] += 1
         self._retries[row] = 0
-        self._heard[row] = now
+        self._heard_at[row] = now
         self.state[row] = IDLE
         if not event.keep_alive:
             self._end(row, ANNOUNCED, in_wheel=False)
@@ -430,26 +430,26 @@ class HeldConnections:
             self.wheel.add(row, now + sleep_s(self._seed, self._number(row), self._beats[row], self._keepalive_s))
 
     def _interpret(self, row: int, data: bytes, awaiting: bool) -> Event | None:
-        """Off the beaten track, the protocol judges: an answer, or None where the row still waits, sleeps or has ended."""
+        """Have the protocol interpret a read; returns the answer, or None if there is none or the row has ended."""
         whole, counts = row not in self._partial, self._counts
         try:
             event = self._protocol.feed(row, data, awaiting)
         except ProtocolError as error:
-            self._end(row, GARBAGE, said=str(error))
+            self._end(row, MALFORMED, reason=str(error))
             return None
         if event is None:
             if not data:
                 self._end(row, EOF)
             elif self._silence_s is not None or row not in self._partial:
-                self._hear(row)
+                self._on_message(row)
             return None
         counts.messages += event.messages
         counts.message_bytes += event.body_bytes
-        if event.kind == interface.LEAVING:
+        if event.kind == interface.CLOSING:
             counts.goodbyes[event.status] = counts.goodbyes.get(event.status, 0) + 1
             if why := brief(event.rest):
-                self._note(counts.farewells, why)
-            # It may be gone already.
+                self._count_reason(counts.farewells, why)
+            # The peer may be gone already.
             with contextlib.suppress(OSError):
                 if row not in self._unsent:
                     self._net.send(self._handle[row], event.reply)
@@ -459,41 +459,41 @@ class HeldConnections:
             return None
         match event.kind:
             case interface.ANSWER if awaiting:
-                # What equal bytes mean: the same, where they were the whole of what was said.
+                # Equal bytes mean the same if the answer was all that was read.
                 if whole and data and not (event.reply or event.messages or event.own or row in self._partial):
                     self._last_answer = (data, event)
                 return event
             case interface.NEWS:
-                self._hear(row)
+                self._on_message(row)
             case interface.ESTABLISHED:
-                self._granted(row, event.reply)
+                self._accept_handshake(row, event.reply)
                 if event.rest and self.state[row] in (IDLE, AWAITING):
                     return self._interpret(row, event.rest, self.state[row] == AWAITING)
             case _:
-                self._end(row, GARBAGE)
+                self._end(row, MALFORMED)
         return None
 
-    def _hear(self, row: int) -> None:
-        """The peer lives, which is all that a row that listens can know."""
-        self._heard[row] = self._net.clock()
+    def _on_message(self, row: int) -> None:
+        """The peer sent something that is no answer."""
+        self._heard_at[row] = self._net.clock()
         if self._silence_s is not None and self.state[row] == IDLE:
             self._retries[row] = 0
 
-    def _note(self, reasons: dict[str, int], why: str) -> None:
+    def _count_reason(self, reasons: dict[str, int], why: str) -> None:
         if len(self._reasons) < _MOST_REASONS:
             self._reasons.add(why)
         why = why if why in self._reasons else "other reasons"
         reasons[why] = reasons.get(why, 0) + 1
 
     def _reply(self, row: int, data: bytes) -> bool:
-        """Send what the protocol answers; who asks and does not read is ended. False: the row has ended."""
+        """Send the protocol's reply; end a row whose peer does not read replies. False: the row has ended."""
         if len(self._unsent.get(row, b"")) > _MOST_UNREAD_BYTES:
-            self._end(row, GARBAGE, said="it does not read what it is answered")
+            self._end(row, MALFORMED, reason="it does not read the replies to its messages")
             return False
         return self._write(row, data)
 
     def _write(self, row: int, data: bytes, in_wheel: bool = True) -> bool:
-        """Send, after the rest of what was not sent whole; what the kernel has no room for follows. False: the row has ended."""
+        """Send ``data`` after what is still unsent; what the kernel has no room for is sent later. False: the row has ended."""
         try:
             taken = self._net.send(self._handle[row], data) if row not in self._unsent else 0
         except BlockingIOError:
@@ -508,14 +508,14 @@ class HeldConnections:
         return True
 
     def _flush(self, row: int) -> None:
-        """Nothing to read: it may be room that the network spoke of, for what could not be sent."""
+        """Send what is still unsent: the event may have been WRITABLE."""
         rest = self._unsent.pop(row, b"")
         if rest and self._write(row, rest) and row not in self._unsent:
             self._net.watch(self._handle[row], READABLE, again=True)
 
-    def _end(self, row: int, event: str, in_wheel: bool = True, said: str = "") -> None:
-        """The one way a connection, or an attempt at one, ends. ``in_wheel``: whether an IDLE row still hangs there; ``said``:
-        how the peer refused, or broke the protocol.
+    def _end(self, row: int, event: str, in_wheel: bool = True, reason: str = "") -> None:
+        """End a connection or a connect; every end comes here. ``in_wheel``: an IDLE row is still in the wheel; ``reason``: how
+        the peer refused, or broke the protocol.
         """
         state, tick, now, handle = self.state[row], self.tick, self._net.clock(), self._handle[row]
         why, midst = cause(state, event), row in self._partial
@@ -528,51 +528,51 @@ class HeldConnections:
                 self.wheel.add(row, now)
                 return
             if why == "handshake_refused":
-                self._note(self._counts.refused, said or f"{'closed' if event == EOF else 'reset'} without an answer")
+                self._count_reason(self._counts.refused, reason or f"{'closed' if event == EOF else 'reset'} without an answer")
         else:
-            if said:
-                self._note(self._counts.broken, said)
+            if reason:
+                self._count_reason(self._counts.broken, reason)
             self.held -= 1
-            if not self._requests[row] and (self._silence_s is None or self._heard[row] == self._born[row]):
-                # A server that accepts and closes must not be connected to twice a second for ever.
+            if not self._requests[row] and (self._silence_s is None or self._heard_at[row] == self._established_at[row]):
+                # Back off from a server that accepts and closes, instead of connecting twice a second for ever.
                 self._retries[row] = min(255, self._retries[row] + 1)
             asked = state == AWAITING
             if asked:
                 since = self.awaiting.pop(row)
                 tick.beats_failed += 1
-                # It waited for so long at the least.
+                # Its latency is at least this.
                 tick.latency_us.add((now - self.wheel.due[row]) * 1e6)
                 self._beats[row] += 1
                 if why == "heartbeat_timeout":
                     tick.acknowledged += self._net.acknowledged(handle)
-                    tick.spoke += midst or self._heard[row] > since
+                    tick.spoke += midst or self._heard_at[row] > since
             elif in_wheel and not self.draining:
                 self.wheel.remove(row)
-            # Nothing is asked in the drain: this was before.
+            # The drain sends no heartbeats, so this one was sent before.
             tick.unanswered += asked and self.draining
             if asked or not self.draining:
                 deaths = tick.deaths.setdefault(why, Deaths())
                 deaths.count += 1
-                deaths.age_s.add(now - self._born[row])
-                deaths.idle_s.add(now - self._heard[row])
+                deaths.age_s.add(now - self._established_at[row])
+                deaths.idle_s.add(now - self._heard_at[row])
                 deaths.requests.add(self._requests[row])
         if self._shard.reopen and not self.draining:
             self.state[row] = BACKOFF
             attempt = (self._lives[row] << 8) | self._retries[row]
             wait_s = backoff_s(self._seed, self._number(row), attempt, self._retries[row])
-            self.wheel.add(row, now + self._protocol.reopens_after_s(row) + wait_s)
+            self.wheel.add(row, now + self._protocol.reopen_delay_s(row) + wait_s)
         else:
             self.state[row] = DEAD
 
     def _connect_failed(self, row: int, why: str) -> bool:
-        """Count it; True where the attempt goes on at once, at another address, and has not failed yet."""
-        tick, destination = self.tick, self._aim[row]
+        """Count a failed connect; True if the attempt continues at once at another address."""
+        tick, destination = self.tick, self._destination[row]
         del self.connecting[row]
-        # Without descriptors none would be reached.
-        goes_on, dropped = self.addresses.failed(row, destination, reached=why != "no_descriptors", draining=self.draining)
+        # Without descriptors no other address would be reached either.
+        continues, dropped = self.addresses.failed(row, destination, reached=why != "no_descriptors", draining=self.draining)
         if dropped:
             tick.dropped[destination] = 1
-        if goes_on:
+        if continues:
             return True
         if not self._lives[row] and not self._retries[row]:
             self.first_pending -= 1

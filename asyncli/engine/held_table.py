@@ -1,11 +1,11 @@
-"""The table of one process's connections: one wheel of what is due, one turn that does what can be done now.
+"""The schedule of one process's connections: a wheel of due instants, and a turn that does what can be done now.
 
-No asyncio here and no clock of its own: a driver calls :meth:`ConnectionTable.turn` when the network is ready or something is due
-(worker.py on the real clock, sim.py on a virtual one). Laws, beside those of held_connections.py:
+No asyncio and no clock: a driver calls :meth:`ConnectionTable.turn` when the network is ready or something is due (worker.py on
+the real clock, sim.py on a virtual one). Rules, beside those of held_connections.py:
 
 - Level-triggered, a bounded number of events a turn.
-- Held is what was heard: what was asked before the drain and is not answered in it is lost.
-- Nothing is fired at once, whatever stood still: core/pacer.py.
+- A connection counts as held if its heartbeat is answered: one sent before the drain and unanswered at its end is lost.
+- No bursts after a stall: core/pacer.py.
 """
 
 from __future__ import annotations
@@ -20,32 +20,32 @@ from asyncli.engine.net import Net
 from asyncli.engine.shard import Shard
 from asyncli.records import Tick
 
-# Bounds of one turn: each keeps it near 10 ms at the 20-50 us that a connect or beat takes, so that nothing starves.
+# Bounds of one turn: each keeps it near 10 ms at the 20-50 us that a connect or heartbeat takes, so that nothing starves.
 _MOST_EVENTS = 256
 _MOST_BEATS = 256
 _MOST_OPENS = 128
 _MOST_CLOSES = 400
-# Deadlines are seconds long; looking at them ten times a second makes them 100 ms late at most.
+# Deadlines are seconds long; checking them ten times a second makes them 100 ms late at most.
 _SWEEP_S = 0.1
 
 
 class ConnectionTable:
-    """Worker ``worker``'s share of a shard. ``replaces``: one that was lost, whose connections it opens again."""
+    """Worker ``worker``'s share of a shard. ``replaces``: it replaces a lost worker, whose connections it opens again."""
 
     def __init__(self, shard: Shard, worker: int, net: Net, *, replaces: bool = False) -> None:
         self._shard, self._net, self._replaces = shard, net, replaces
         self._connections = HeldConnections(shard, worker, net)
         self._ramp = RampPacer(shard.ramp, worker, shard.workers, shard.again)
-        self._reopens, self._asks = (ReopenPacer(shard.ramp, shard.workers) for _ in range(2))
-        self._holds_streams = bool(getattr(shard.words, "streams", 0))
-        self._missing: list[tuple[float, int]] = []  # when rows open streams again, the next one first
+        self._reopens, self._stream_reopens = (ReopenPacer(shard.ramp, shard.workers) for _ in range(2))
+        self._holds_streams = bool(getattr(shard.settings, "streams", 0))
+        self._missing: list[tuple[float, int]] = []  # a heap of rows by the instant to reopen their streams
         self._beats = BeatPacer()
         self._next_sweep = 0.0
         self._closing_row = 0
         self._started = False
         self.held_at_drain = 0
 
-    # -- what the driver calls
+    # -- called by the driver
 
     def start(self, t0: float) -> None:
         """Begin the schedule at ``t0`` on the net's clock."""
@@ -60,7 +60,7 @@ class ConnectionTable:
         """Count what is open; from here nothing is sent or opened."""
         connections = self._connections
         if not connections.draining:
-            # Connections that the peer has closed by now are lost: look before counting them as held.
+            # Connections that the peer has closed by now are lost: read before counting them as held.
             for _ in range(connections.rows // _MOST_EVENTS + 1):
                 if connections.take_events(_MOST_EVENTS) < _MOST_EVENTS:
                     break
@@ -74,16 +74,16 @@ class ConnectionTable:
     @property
     def drained(self) -> bool:
         connections = self._connections
-        closed = self._closing_row >= connections.rows and not (connections.leaving or connections.to_close)
+        closed = self._closing_row >= connections.rows and not (connections.closing or connections.to_close)
         return connections.draining and closed
 
     @property
     def ramped(self) -> bool:
-        """Every batch is issued and every first attempt has ended, well or badly."""
+        """Every batch is issued and every first attempt has succeeded or failed."""
         return self._started and self._ramp.finished and not self._connections.first_pending
 
     def turn(self) -> float | None:
-        """Do what is due and ready now. The instant of the next turn at the latest, or None: when the network says."""
+        """Do what is due and ready now. Returns the latest instant of the next turn; None: at the next event of the network."""
         net, connections = self._net, self._connections
         begun = net.clock()
         if not self._started:
@@ -97,7 +97,7 @@ class ConnectionTable:
         events = connections.take_events(_MOST_EVENTS)
         now = net.clock()
         if self._holds_streams and not connections.draining:
-            self._ask_again(now)
+            self._reopen_streams(now)
         if now >= self._next_sweep:
             self._next_sweep = now + _SWEEP_S
             connections.expire(now)
@@ -106,7 +106,7 @@ class ConnectionTable:
         return now if busy or events == _MOST_EVENTS else self._next_instant(now)
 
     def note_stall(self, seconds: float) -> None:
-        """The driver could not call :meth:`turn` for so long after the instant that it was asked for."""
+        """The driver called :meth:`turn` this long after its instant."""
         tick = self._connections.tick
         if seconds > tick.longest_turn_s:
             tick.longest_turn_s = seconds
@@ -133,7 +133,7 @@ class ConnectionTable:
     def _next_instant(self, now: float) -> float | None:
         connections = self._connections
         due: list[float] = []
-        # Both in the order of their deadlines: the first is the next. A heartbeat mostly has its answer long before.
+        # Each is ordered by deadline, so the first one is the next.
         for waiting, patience_s in connections.deadlines:
             if waiting:
                 due.append(max(now, self._next_sweep, next(iter(waiting.values())) + patience_s))
@@ -144,7 +144,7 @@ class ConnectionTable:
             if self._missing:
                 due.append(self._missing[0][0])
             if not self._ramp.finished:
-                # With too many pending, the network must speak (or the sweep time out) before the next batch.
+                # With too many pending, wait for an event or a timeout before the next batch.
                 full = len(connections.connecting) >= MOST_PENDING
                 due.append(max(self._ramp.next_instant, self._next_sweep if full else 0.0))
         elif not self.drained:
@@ -152,7 +152,7 @@ class ConnectionTable:
         return min(due, default=None)
 
     def _open_due(self, now: float) -> bool:
-        """Open the batches that are due. True when more could be opened at once."""
+        """Open the batches that are due. True if more could be opened at once."""
         connections, opened = self._connections, 0
         while self._ramp.next_instant <= now and (room := MOST_PENDING - len(connections.connecting)) > 0:
             if opened >= _MOST_OPENS:
@@ -176,17 +176,17 @@ class ConnectionTable:
         return beats == _MOST_BEATS
 
     def _reopen(self, row: int, now: float) -> None:
-        """Open what was lost, where the pace has room for it; else have it wait for its place."""
+        """Reopen a lost connection if the pace allows it; else schedule it."""
         connections = self._connections
         room = len(connections.connecting) < MOST_PENDING
-        later = self._reopens.wait_until(row, now, room=room, goes_on=connections.addresses.goes_on(row))
+        later = self._reopens.wait_until(row, now, room=room, continues=connections.addresses.continues(row))
         if later is None:
             connections.open(range(row, row + 1))
         else:
             connections.wheel.add(row, later)
 
-    def _ask_again(self, now: float) -> None:
-        """Open streams that were lost, a row's at once, as fast as the ramp. A heartbeat that is out may be a HEAD."""
+    def _reopen_streams(self, now: float) -> None:
+        """Reopen lost streams: all of a row at once, rows as fast as the ramp, not during a heartbeat, which may be a HEAD."""
         connections, missing = self._connections, self._missing
         for due in connections.missing_streams(now):
             heappush(missing, due)
@@ -196,16 +196,16 @@ class ConnectionTable:
                 case life.AWAITING:
                     later = now + _SWEEP_S
                 case life.IDLE:
-                    later = self._asks.wait_until(row, now, room=True, goes_on=False)
+                    later = self._stream_reopens.wait_until(row, now, room=True, continues=False)
                     if later is None:
-                        connections.ask_again(row)
+                        connections.reopen_streams(row)
                 case _:
-                    self._asks.forget(row)
+                    self._stream_reopens.forget(row)
             if later is not None:
                 heappush(missing, (later, row))
 
     def _close_some(self) -> bool:
-        """Once nothing is outstanding, close rows, a bounded number a turn."""
+        """Close rows, a bounded number a turn, once nothing is outstanding."""
         connections = self._connections
         if connections.connecting or connections.awaiting:
             return False

@@ -1,7 +1,7 @@
-"""The network seam: all that the connection table asks of a network, and the real one.
+"""The network interface of a connection table, and its implementation on the kernel's sockets.
 
-The table sees small integers for connections (file descriptors here, numbers in the simulated twin in sim.py), bytes, and
-OSErrors. TLS is another class with these methods (tls.py).
+The table sees connections as small integers (file descriptors here, numbers in the simulation of sim.py), bytes, and OSErrors.
+TLS (tls.py), the PROXY protocol (proxied_net.py) and Unix sockets (unix_net.py) are further implementations.
 """
 
 from __future__ import annotations
@@ -17,33 +17,25 @@ import termios
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from asyncli.core.life import DEADLINE
 from asyncli.engine.spread import Destination, sources_for
 from asyncli.records import Tick
 
-if TYPE_CHECKING:
-    from asyncli.engine.proxied_net import ProxiedNet
-    from asyncli.engine.shard import LoadShard, Shard
-    from asyncli.engine.tls import TlsNet
-
-READABLE = select.EPOLLIN if hasattr(select, "EPOLLIN") else 1
-WRITABLE = select.EPOLLOUT if hasattr(select, "EPOLLOUT") else 4
-#: The peer has closed its end; reported where it is asked for.
-PEER_CLOSED = select.EPOLLRDHUP if hasattr(select, "EPOLLRDHUP") else 0x2000
-#: The same, or the connection is broken, which is reported always.
-HUNG_UP = PEER_CLOSED | ((select.EPOLLHUP | select.EPOLLERR) if hasattr(select, "EPOLLHUP") else 0x18)
+#: PEER_CLOSED: the peer has closed its end; reported only where it is watched.
+READABLE, WRITABLE, PEER_CLOSED = select.EPOLLIN, select.EPOLLOUT, select.EPOLLRDHUP
+#: The same, or the connection is broken, which is always reported.
+HUNG_UP = PEER_CLOSED | select.EPOLLHUP | select.EPOLLERR
 
 _IP_BIND_ADDRESS_NO_PORT = 24  # linux/in.h; the socket module names it only since Python 3.12
 _IP_LOCAL_PORT_RANGE = 51  # linux/in.h, since 6.3
 _NONBLOCKING_STREAM = socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
-# The C base class: no Python frame a socket, and, told what a descriptor is, no system call to find out.
+# The C base class: no Python frame per socket, and no system call for the family and type of a descriptor.
 _Socket = socket.SocketType
 _CONNECTS = (errno.EINPROGRESS, 0)
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
-# A sockaddr of the family AF_UNSPEC.
-_NOWHERE = bytes(16)
+_UNSPEC = bytes(16)  # a sockaddr of the family AF_UNSPEC
 
 
 class Net(Protocol):
@@ -51,8 +43,8 @@ class Net(Protocol):
 
     @property
     def send(self) -> Callable[[int, bytes], int]:
-        """send(handle, data) -> bytes taken. BlockingIOError while not connected yet; so sending b"" asks for the outcome
-        of a connect, which fails with its error."""
+        """send(handle, data) -> bytes taken. BlockingIOError while connecting, or the error of a failed connect: sending b""
+        returns the outcome of a connect."""
         ...
 
     @property
@@ -66,15 +58,15 @@ class Net(Protocol):
         ...
 
     def connect(self, destination: int, source: int) -> int:
-        """Begin to connect to the numbered destination, from the source that ``source`` counts to, going round; a handle."""
+        """Begin to connect to the numbered destination, from source ``source`` modulo their number; returns the handle."""
         ...
 
     def watch(self, handle: int, events: int, again: bool = False) -> None:
-        """Have ``poll`` report ``events`` of the handle; ``again`` when it is watched already."""
+        """Have ``poll`` report ``events`` of the handle; ``again``: it is watched already."""
         ...
 
     def poll(self, most: int, wait_s: float = 0.0) -> list[tuple[int, int]]:
-        """Up to ``most`` (handle, events) that are ready now, or come within ``wait_s``; level-triggered."""
+        """Up to ``most`` (handle, events) that are ready now or within ``wait_s``; level-triggered."""
         ...
 
     def close(self, handle: int, abort: bool) -> None:
@@ -82,16 +74,15 @@ class Net(Protocol):
         ...
 
     def replace(self, handle: int, destination: int, source: int) -> int:
-        """Close a watched handle and connect in its place; the new handle, which is mostly the same number.
+        """Close a watched handle and connect in its place; returns the new handle, mostly the same number.
 
-        One that is the same number is watched as before, any other not at all. Where connecting fails, the old one is closed
-        all the same.
+        The same number stays watched as before, another is not watched. The old handle is closed even if connecting fails.
         """
         ...
 
     def late_event(self, handle: int) -> str | None:
-        """What has taken too long (core.life): of a connect TCP's handshake or TLS's, of a heartbeat its answer; None:
-        nothing yet, since TLS's handshake began later."""
+        """The event (core.life) for what took too long: the handshake of TCP or TLS, or an answer. None: nothing yet, because
+        the TLS handshake began later."""
         ...
 
     def acknowledged(self, handle: int) -> bool:
@@ -101,6 +92,12 @@ class Net(Protocol):
     def add_counts(self, tick: Tick) -> None:
         """Put into ``tick`` what the transport has counted since the last call."""
         ...
+
+
+class KernelNet(Net, Protocol):
+    """A net whose events come by one descriptor, which an event loop watches."""
+
+    def fileno(self) -> int: ...
 
 
 def replace_by_closing(net: Net, handle: int, destination: int, source: int) -> int:
@@ -113,17 +110,14 @@ def replace_by_closing(net: Net, handle: int, destination: int, source: int) -> 
 
 
 class RealNet:
-    """Sockets of the kernel as bare descriptors in one epoll set, whose own ``fileno()`` an event loop watches.
-
-    ``crowded``: most ports of a source will be in use.
-    """
+    """Sockets of the kernel as bare descriptors in one epoll set. ``crowded``: most ports of a source will be in use."""
 
     def __init__(self, destinations: tuple[Destination, ...], sources: tuple[str, ...], crowded: bool = False) -> None:
-        self._range = _every_port() if crowded else None
+        self._range = _port_range() if crowded else None
         self._epoll = select.epoll()
         self._targets = [(one.family, one.sockaddr) for one in destinations]
         self._sources = [[(source, 0) for source in sources_for(one, sources)] for one in destinations]
-        # The system calls themselves, with nothing of ours around them: they are the hot path.
+        # The bare system calls: this is the hot path.
         self.send: Callable[[int, bytes], int] = os.write
         self.recv: Callable[[int, int], bytes] = os.read
         self.clock: Callable[[], float] = time.monotonic
@@ -138,7 +132,7 @@ class RealNet:
             if self._range is not None:
                 sock.setsockopt(socket.IPPROTO_IP, _IP_LOCAL_PORT_RANGE, self._range)
             if mine := self._sources[destination]:
-                # Without this option bind() takes a port for itself alone, which halves what a pair can carry.
+                # Without this option bind() takes a port exclusively, which halves the capacity of a pair.
                 sock.setsockopt(socket.IPPROTO_IP, _IP_BIND_ADDRESS_NO_PORT, 1)
                 sock.bind(mine[source % len(mine)])
             error = sock.connect_ex(address)
@@ -180,54 +174,30 @@ class RealNet:
         pass
 
 
-def _every_port() -> bytes | None:
-    """The range of local ports, asked for by the socket: then connect() looks through one after the other, else through every
-    second one first, which past a half of them took 30 ms a connect. It helps from Linux 6.8 on; None before 6.3.
+def _port_range() -> bytes | None:
+    """The range of local ports as a socket option. With it connect() tries one port after the other, without it every second one
+    first, which took 30 ms a connect once half the ports were in use. It helps from Linux 6.8 on; None before 6.3.
     """
     try:
         low, high = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text(encoding="ascii").split())
-        # One number of 32 bits: the highest in its upper half.
-        asked = struct.pack("=I", high << 16 | low)
+        # One number of 32 bits: the highest port in its upper half.
+        option = struct.pack("=I", high << 16 | low)
         with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as sock:
-            sock.setsockopt(socket.IPPROTO_IP, _IP_LOCAL_PORT_RANGE, asked)
+            sock.setsockopt(socket.IPPROTO_IP, _IP_LOCAL_PORT_RANGE, option)
     except (OSError, ValueError, struct.error):
         return None
-    return asked
-
-
-def new_net(shard: Shard | LoadShard, kind: type[RealNet], *more: bool) -> RealNet:
-    """The sockets that ``shard`` asks for; of ``kind`` where it asks for TCP's."""
-    if all(one.port for one in shard.destinations):
-        return kind(shard.destinations, shard.sources, *more)
-    from asyncli.engine.unix_net import UnixNet
-
-    return UnixNet(shard.destinations)
-
-
-def over_tls(real: RealNet, shard: Shard | LoadShard) -> RealNet | ProxiedNet | TlsNet:
-    """``real``, with a PROXY header first, and TLS over it, where the shard asks for that."""
-    net: RealNet | ProxiedNet = real
-    if shard.proxy_protocol is not None:
-        from asyncli.engine.proxied_net import ProxiedNet as Proxied
-
-        net = Proxied(real, shard.destinations, shard.proxy_protocol)
-    if shard.tls is None:
-        return net
-    from asyncli.engine.tls import TlsNet as OverTls  # OpenSSL, and 3 MB, that a process without TLS does not owe
-
-    names = [shard.names[one.target] for one in shard.destinations]
-    return OverTls(net, shard.tls, names, shard.connect_timeout_s, shard.http2)
+    return option
 
 
 class PollNet(RealNet):
-    """The same, watched by poll(2): its set lives in this process, so a connection enters and leaves it without a system call.
+    """RealNet by poll(2): the set is in this process, so adding and removing a connection takes no system call.
 
-    For a few connections that each live for one request. poll(2) looks at every one of them at each call, so where they are
-    many, or live long, the epoll set is the better one.
+    For a few connections that each serve one request. poll(2) checks every connection at each call, so epoll is better for
+    many or long-lived ones.
 
-    A connection that is replaced leaves its socket to the next one: connecting to an address of no family dissolves what it
-    was (connect(2)). On the wire that is a FIN and then a SYN from another port, as ever; the socket, its inode and its file
-    are spared, a tenth of what a short connection costs.
+    A replaced connection leaves its socket to the next one: connecting to an address of no family dissolves the association
+    (connect(2)). On the wire that is a FIN and then a SYN from another port, as usual; the socket, its inode and its file are
+    reused, which saves a tenth of the cost of a short connection.
     """
 
     def __init__(self, destinations: tuple[Destination, ...], sources: tuple[str, ...]) -> None:
@@ -237,7 +207,7 @@ class PollNet(RealNet):
         self._set = select.poll()
         self._watched: set[int] = set()
         self._kept: dict[int, socket.SocketType] = {}
-        # A plain call that holds the interpreter: it is over in a microsecond, and no module of Python's connects to nowhere.
+        # PyDLL keeps the GIL: the call takes a microsecond. Python's own modules cannot connect to AF_UNSPEC.
         self._libc_connect = ctypes.PyDLL(None).connect
         self._libc_connect.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_uint)
 
@@ -260,10 +230,10 @@ class PollNet(RealNet):
                 sock = self._kept[handle] = _Socket(family, _NONBLOCKING_STREAM, 0, handle)
             try:
                 sock.shutdown(socket.SHUT_WR)
-                if self._libc_connect(handle, _NOWHERE, len(_NOWHERE)) == 0 and sock.connect_ex(address) in _CONNECTS:
+                if self._libc_connect(handle, _UNSPEC, len(_UNSPEC)) == 0 and sock.connect_ex(address) in _CONNECTS:
                     return handle
             except OSError:
-                pass  # it was reset meanwhile
+                pass  # reset by the peer
         return super().replace(handle, destination, source)
 
     def _forget(self, handle: int) -> None:

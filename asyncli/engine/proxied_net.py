@@ -1,21 +1,21 @@
-"""The network seam with a PROXY header before all else on each connection, TLS included."""
+"""A net that sends a PROXY header first on each connection, before TLS too."""
 
 from __future__ import annotations
 
 import errno
 from collections.abc import Sequence
 
-from asyncli.engine.net import RealNet
+from asyncli.engine.net import KernelNet
 from asyncli.engine.spread import Destination
 from asyncli.protocols.proxy_header import ProxyHeader
 
 
 class ProxiedNet:
-    """``net``, whose connections begin with a header by ``version``: "v1" or "v2". It leaves with the first words, also where
-    these are empty: that is how each table asks for a connect's outcome. It is not counted among the bytes sent.
+    """``net`` with a header of ``version`` "v1" or "v2" on each connection. It goes out with the first send, also with an empty
+    one, by which a table asks for a connect's outcome. Its bytes are not counted.
     """
 
-    def __init__(self, net: RealNet, destinations: Sequence[Destination], version: str) -> None:
+    def __init__(self, net: KernelNet, destinations: Sequence[Destination], version: str) -> None:
         self._net, self._headers = net, [ProxyHeader(version, one.address, one.port) for one in destinations]
         self._unsent: dict[int, bytes] = {}
         self._raw_send, self.recv, self.clock = net.send, net.recv, net.clock
@@ -49,5 +49,5 @@ class ProxiedNet:
         return taken - len(header)
 
     def _begin(self, handle: int, destination: int, source: int) -> None:
-        # As spread.py lays connections out: this is the connection's number, while all destinations are used.
+        # The connection's number by the rule of spread.py, while all destinations are used.
         self._unsent[handle] = self._headers[destination].of(source * len(self._headers) + destination)

@@ -1,6 +1,6 @@
-"""Where the plan's names and sources stand in this network: resolved once, before the first connect.
+"""Resolves the plan's host names and sources once, before the first connect.
 
-Nothing is sent to the target here: names go to the resolver, sources are tried with bind() alone.
+Nothing is sent to the target: names go to the resolver, sources are tested by bind() alone.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from asyncli.places import look_up
 from asyncli.plan import Plan
 from asyncli.values import Target
 
-# With one source a pair may use half its ports before connect() slows down noticeably; a second source costs a bind() a
-# connection, so it is taken only past this.
+# A pair may use half its ports before connect() slows down noticeably; further sources cost a bind() a connection, so they are
+# used only beyond this share.
 _ONE_SOURCE_SHARE = 0.5
 
 
@@ -37,9 +37,9 @@ def plan_spread(
 ) -> Spread:
     """Resolve the plan's URLs and spread its connections. Blocking (DNS): call it in a thread.
 
-    ``ports``: usable local ports; ``nofile``: descriptors a process of ours may have; ``listens``: whether anything on this host
-    listens at that address of loopback and that port. Raises :class:`PlanError` for a name that does not resolve and
-    :class:`HostError` for a source that is not this host's.
+    ``ports``: usable local ports; ``nofile``: the descriptor limit of a process; ``listens``: whether anything on this host
+    listens at a loopback address and port. Raises :class:`PlanError` for a name that does not resolve and :class:`HostError` for
+    a source that is not this host's.
     """
     destinations = tuple(
         Destination(family, address, target.port, number)
@@ -51,11 +51,11 @@ def plan_spread(
         # Both ends of a Unix socket are on one host.
         return Spread(destinations, sources=(), workers=workers, local=True, ports=0)
     own = _own_addresses()
-    # Where the server is neither an address tells that this host has no way to (IPv6 where there is none), nor one beside which
-    # its name has one of loopback that is listened at: that nobody may answer at.
-    there = [one for one in destinations if _way(one) is not None] or destinations
-    here = {one.target for one in there if _is_loopback(one.address) and listens(one.address, one.port)}
-    local = all(_is_loopback(one.address) or one.address in own or one.target in here for one in there)
+    # Ignore addresses without a route (IPv6 where there is none). And where a name has a loopback address with a listener, its
+    # other addresses may have none: the server is here.
+    routed = [one for one in destinations if _source_address(one) is not None] or destinations
+    here = {one.target for one in routed if _is_loopback(one.address) and listens(one.address, one.port)}
+    local = all(_is_loopback(one.address) or one.address in own or one.target in here for one in routed)
     for source in plan.sources:
         _check_source(source)
     routes = {} if local else _routes(destinations)
@@ -70,39 +70,39 @@ def plan_spread(
 
 
 def _addresses(target: Target) -> list[tuple[int, str]]:
-    """Of a name the addresses that this host has a way to; all, where it has one to none of them, or the plan says them."""
+    """The addresses of a target that this host has a route to; all, if it has none or the plan names the addresses."""
     host, port = target.host, target.port
     if not port:
         _check_socket(host)
     try:
         addresses = look_up(target)
     except (OSError, UnicodeError) as error:
-        raise PlanError(f"host {host!r} cannot be resolved ({_words(error)}); check the name, or write its address") from None
+        raise PlanError(f"host {host!r} cannot be resolved ({_reason(error)}); check the name, or write its address") from None
     if not addresses:
         raise PlanError(f"host {host!r} has neither an IPv4 nor an IPv6 address; write its address")
     if target.addresses or not port:
         return addresses
-    return [one for one in addresses if _way(Destination(one[0], one[1], port)) is not None] or addresses
+    return [one for one in addresses if _source_address(Destination(one[0], one[1], port)) is not None] or addresses
 
 
 def _check_socket(path: str) -> None:
-    """Raise :class:`HostError` where no connect to this path can do. Where nothing is there the server may be to come."""
+    """Raise :class:`HostError` if no connect to this path can succeed. A missing path is allowed: the server may start later."""
     try:
         mode = None if path.startswith("@") else os.stat(path).st_mode
     except FileNotFoundError:
         return
     except OSError as error:
-        raise HostError(f"unix:{path} cannot be looked at ({_words(error)}); run as a user who may, or name another") from None
+        raise HostError(f"unix:{path} is not accessible ({_reason(error)}); run as a user with access, or name another") from None
     if mode is not None and not stat.S_ISSOCK(mode):
-        raise HostError(f"unix:{path} is no socket; name the one that the server listens on")
+        raise HostError(f"unix:{path} is not a socket; name the one that the server listens on")
     if mode is not None and not os.access(path, os.W_OK, effective_ids=True):
-        raise HostError(f"unix:{path} may not be written by this user, as a connect must; run as the server's user, or chmod it")
+        raise HostError(f"unix:{path}: a connect needs write permission; run as the server's user, or chmod the socket")
 
 
 _FAMILIES = (socket.AF_INET, socket.AF_INET6)
 
 
-def _words(error: Exception) -> str:
+def _reason(error: Exception) -> str:
     return str(getattr(error, "strerror", None) or error)
 
 
@@ -121,7 +121,7 @@ def _check_source(source: str) -> None:
             sock.bind((source, 0))
     except OSError as error:
         raise HostError(
-            f"source {source} is not an address of this host ({_words(error)}); `ip address` lists those that are"
+            f"source {source} is not an address of this host ({_reason(error)}); `ip address` lists its addresses"
         ) from None
 
 
@@ -130,20 +130,20 @@ def _choose_sources(
 ) -> tuple[str, ...]:
     chosen: list[str] = []
     for family in _FAMILIES:
-        there = [one for one in destinations if one.family == family]
-        if not there:
+        of_family = [one for one in destinations if one.family == family]
+        if not of_family:
             continue
-        share = -(-connections * len(there) // len(destinations))
-        if all(_is_loopback(one.address) for one in there):
+        share = -(-connections * len(of_family) // len(destinations))
+        if all(_is_loopback(one.address) for one in of_family):
             if family == socket.AF_INET:
-                chosen += loopback_sources(sources_wanted(share, len(there), ports))
-        elif share > len(there) * ports * _ONE_SOURCE_SHARE and family in routes and len(routes[family].usable) > 1:
+                chosen += loopback_sources(sources_wanted(share, len(of_family), ports))
+        elif share > len(of_family) * ports * _ONE_SOURCE_SHARE and family in routes and len(routes[family].usable) > 1:
             chosen += routes[family].usable
     return tuple(chosen)
 
 
 def _routes(destinations: tuple[Destination, ...]) -> dict[int, Route]:
-    """By family, the way to the first destination that is not on loopback."""
+    """By family, the route to the first destination that is not on loopback."""
     found: dict[int, Route] = {}
     for one in destinations:
         if one.family not in found and not _is_loopback(one.address) and (route := _route(one)) is not None:
@@ -152,12 +152,12 @@ def _routes(destinations: tuple[Destination, ...]) -> dict[int, Route]:
 
 
 def _route(destination: Destination) -> Route | None:
-    """The interface by which connections leave, and the addresses there that answers come back to; None where there is none.
+    """The outgoing interface and its usable source addresses; None if there is no route.
 
-    Those of the network of the address that the kernel would choose: to another network of the same interface the server may
-    know no way. One that is a network by itself (a /32) stands for all of the interface.
+    Usable are those in the network of the address that the kernel chooses: the server may have no route to another network of the
+    interface. If that network has one address (a /32), all addresses of the interface are usable.
     """
-    if (routed := _way(destination)) is None:
+    if (routed := _source_address(destination)) is None:
         return None
     # An alias ("eth0:1") is an address of its interface with a label.
     addresses: dict[str, dict[str, int]] = {}
@@ -182,11 +182,11 @@ def _route(destination: Destination) -> Route | None:
     return None
 
 
-def _way(destination: Destination) -> str | None:
-    """The address that the kernel would connect from; None where this host has no way there."""
+def _source_address(destination: Destination) -> str | None:
+    """The source address that the kernel chooses; None if there is no route."""
     try:
         with socket.socket(destination.family, socket.SOCK_DGRAM) as sock:
-            sock.connect((destination.address, destination.port))  # a datagram socket: chooses a route, sends nothing
+            sock.connect((destination.address, destination.port))  # a datagram socket: sends nothing
             return str(sock.getsockname()[0]).partition("%")[0]
     except OSError:
         return None
@@ -199,14 +199,14 @@ def _length(netmask: str | None, family: int) -> int:
 
 
 # linux/if_addr.h: DADFAILED, DEPRECATED, TENTATIVE.
-_NOT_YET_OR_NO_MORE = 0x08 | 0x20 | 0x40
+_UNUSABLE_FLAGS = 0x08 | 0x20 | 0x40
 
 
 def _unusable() -> set[str]:
-    """IPv6 addresses that cannot be connected from now: not yet found to be free, found to be taken, or running out."""
+    """IPv6 addresses that are no source now: duplicate address detection runs or has failed, or they are deprecated."""
     try:
         lines = Path("/proc/thread-self/net/if_inet6").read_text(encoding="ascii").splitlines()
     except OSError:
         return set()
     rows = (line.split() for line in lines)
-    return {str(ipaddress.IPv6Address(int(row[0], 16))) for row in rows if int(row[4], 16) & _NOT_YET_OR_NO_MORE}
+    return {str(ipaddress.IPv6Address(int(row[0], 16))) for row in rows if int(row[4], 16) & _UNUSABLE_FLAGS}

@@ -1,34 +1,27 @@
-"""What the generator's processes are told: the part of the plan they need, resolved, and what they say back."""
+"""Messages between the session and the generator's processes: the resolved part of the plan that they need, orders, reports."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import ClassVar
 
 import msgspec
 
-import asyncli
 from asyncli.benchplan import BenchPlan
 from asyncli.core.ramp import Ramp
 from asyncli.engine.spread import Destination, Spread
-from asyncli.expected import unescaped
-from asyncli.mqtt_values import CLIENT_ID
 from asyncli.plan import Plan
-from asyncli.protocols import new_protocol, new_reader
+from asyncli.protocols.http1 import Scanner
 from asyncli.protocols.interface import Protocol, Reader
-from asyncli.protocols.words import Http2Words, HttpWords, MqttWords, StreamWords, TcpWords, WebSocketWords, Words
+from asyncli.protocols.settings import Http2Settings, Settings, request_head, settings_of
 from asyncli.records import Finding, Tick
 from asyncli.template import Data, Fields
-from asyncli.values import Target, TlsOptions
-
-# Of a WebSocket's request, beside its key (protocols/websocket.py); and what browsers offer.
-_UPGRADE = ("Upgrade: websocket", "Connection: Upgrade", "Sec-WebSocket-Version: 13")
-_DEFLATE = "Sec-WebSocket-Extensions: permessage-deflate; client_max_window_bits"
+from asyncli.values import TlsOptions
 
 
 class Shard(msgspec.Struct, frozen=True, tag=True):
-    """A generator's orders. Times in seconds."""
+    """The orders for a generator of a soak. Times in seconds."""
 
     ramp: Ramp
     keepalive_s: float
@@ -37,51 +30,51 @@ class Shard(msgspec.Struct, frozen=True, tag=True):
     seed: int
     reopen: bool
     beat_at_once: bool
-    words: Words
+    settings: Settings
     destinations: tuple[Destination, ...]
     sources: tuple[str, ...]
     local: bool
     workers: int
-    #: They were all open before, in a run that this one resumes: each is one opened again.
+    #: The run resumes another, in which all connections were open: each counts as reopened.
     again: bool = False
-    #: So many share a pair's ports that the kernel's usual search for a free one would not do.
+    #: So many connections share a pair's ports that the kernel's default search for a free one gets slow.
     crowded: bool = False
-    #: Which of the fleet's ``workers`` are this host's; None: all of them.
+    #: The numbers of this host's workers among the fleet's ``workers``; None: all of them.
     mine: tuple[int, ...] | None = None
-    #: None: in the clear. ``names``: the host that each URL of the plan asks for.
+    #: None: no TLS. ``names``: the host name of each URL of the plan.
     tls: TlsOptions | None = None
     names: tuple[str, ...] = ()
-    #: "v1" or "v2": each connection begins with such a header.
+    #: "v1" or "v2": each connection begins with a PROXY header.
     proxy_protocol: str | None = None
-    #: Of all connections of the run: a host may take over those of another.
+    #: The rows of all connections of the run: a host may take over those of another.
     data: Data | None = None
 
     def new_protocol(self, number: Callable[[int], int]) -> Protocol:
-        """What the rows of a table speak; ``number``: of a row its connection's number."""
-        # Of this seed: who resumes the run has its client ids again.
-        return new_protocol(self.words, os.urandom, Fields(number, f"{self.seed & 0xFFFFFF:06x}", self.data))
+        """The protocol of a table; ``number``: the number of a row's connection in the run."""
+        # The random field depends on the seed, so a resumed run has the same client ids.
+        return self.settings.new(os.urandom, Fields(number, f"{self.seed & 0xFFFFFF:06x}", self.data))
 
     @property
     def http2(self) -> bool:
-        """Whether TLS is to agree on HTTP/2."""
-        return isinstance(self.words, Http2Words)
+        """Whether TLS must negotiate HTTP/2."""
+        return isinstance(self.settings, Http2Settings)
 
     def addresses_beside(self, destination: int) -> int:
-        """How many addresses the name of a destination has, itself among them."""
+        """The number of addresses of a destination's name, with its own."""
         target = self.destinations[destination].target
         return sum(one.target == target for one in self.destinations)
 
     @property
     def attempt_s(self) -> float:
-        """The longest that an attempt to connect takes: each address of a name is tried."""
+        """The longest attempt to connect, which tries each address of a name."""
         return self.connect_timeout_s * max(map(self.addresses_beside, range(len(self.destinations))))
 
 
 class LoadShard(msgspec.Struct, frozen=True, tag=True):
-    """A bench's orders. Times in seconds. ``asks`` has the bytes of a request for each URL of the plan.
+    """The orders for a generator of a bench. Times in seconds. ``asks``: the bytes of a request for each URL of the plan.
 
-    ``requests`` of all workers together, or None with ``duration_s``; ``rate`` a second of all together, or None for a closed
-    loop; ``pipeline`` requests are written at once; ``short``: a connection each.
+    ``requests``: of all workers together, or None with ``duration_s``; ``rate``: requests a second of all together, or None for
+    a closed loop; ``pipeline`` requests are written at once; ``short``: a connection for each request.
     """
 
     connections: int
@@ -106,8 +99,8 @@ class LoadShard(msgspec.Struct, frozen=True, tag=True):
     http2: ClassVar[bool] = False
 
     def new_reader(self) -> Reader:
-        """What reads one answer."""
-        return new_reader(self.method)
+        """A reader of one answer."""
+        return Scanner(self.method)
 
     @property
     def may_repeat(self) -> bool:
@@ -116,7 +109,7 @@ class LoadShard(msgspec.Struct, frozen=True, tag=True):
 
 
 def build_shard(plan: Plan, spread: Spread, data: Data | None = None) -> Shard:
-    """The orders for the one host process of a local run. ``data``: of ``plan.data``, read."""
+    """The orders for the one host process of a local run. ``data``: the content of ``plan.data``."""
     return Shard(
         ramp=plan.schedule,
         keepalive_s=plan.keepalive_s,
@@ -125,7 +118,7 @@ def build_shard(plan: Plan, spread: Spread, data: Data | None = None) -> Shard:
         seed=plan.seed,
         reopen=plan.reopen,
         beat_at_once=plan.first_beat == "now",
-        words=_words_of(plan),
+        settings=settings_of(plan),
         destinations=spread.destinations,
         sources=spread.sources,
         local=spread.local,
@@ -151,7 +144,7 @@ def build_load_shard(plan: BenchPlan, spread: Spread) -> LoadShard:
         connections=plan.connections,
         workers=spread.workers,
         method=plan.method,
-        asks=tuple(_head(plan.method, target, fields) + plan.body for target in plan.held.targets),
+        asks=tuple(request_head(plan.method, target, fields) + plan.body for target in plan.held.targets),
         destinations=spread.destinations,
         sources=spread.sources,
         local=spread.local,
@@ -169,57 +162,17 @@ def build_load_shard(plan: BenchPlan, spread: Spread) -> LoadShard:
     )
 
 
-def _words_of(plan: Plan) -> Words:
-    match plan.protocol:
-        case "http":
-            return HttpWords(plan.method, tuple(_head(plan.method, target, plan.headers) for target in plan.targets))
-        case "websocket":
-            fields = [*plan.headers, *_UPGRADE, *([_DEFLATE] if plan.ws_deflate else ())]
-            requests = tuple(_head("GET", target, fields).removesuffix(b"\r\n") for target in plan.targets)
-            return WebSocketWords(requests, (plan.ws_message or "").encode(), plan.ws_deflate)
-        case "sse" | "stream" as name:
-            requests = tuple(_head("GET", target, _asking(plan.headers, name)).removesuffix(b"\r\n") for target in plan.targets)
-            return StreamWords(requests, name == "sse", plan.longest_silence_s)
-        case "mqtt":
-            version, client_id, login = plan.mqtt_version or "3.1.1", plan.mqtt_id or CLIENT_ID, plan.mqtt_login or ""
-            return MqttWords(version, client_id, plan.keepalive_s, plan.subscribe, login)
-        case "http2":
-            heads, gets = (tuple(_head(method, target, plan.headers) for target in plan.targets) for method in ("HEAD", "GET"))
-            scheme = b"https" if plan.targets[0].secure else b"http"
-            heads, gets = heads if plan.h2_heartbeat == "head" else (), gets if plan.streams else ()
-            return Http2Words(heads, scheme, gets, plan.streams, plan.h2_table)
-        case _:
-            return TcpWords(unescaped(plan.send or ""), plan.expect or "any", plan.greeting or "", plan.longest_silence_s)
-
-
-def _asking(fields: Sequence[str], protocol: str) -> list[str]:
-    """Headers with those that a browser's request for an event stream has, where the plan says nothing else."""
-    named = {field.partition(":")[0].lower() for field in fields}
-    usual = ["Accept: text/event-stream"] if protocol == "sse" else []
-    return [*fields, *(one for one in (*usual, "Cache-Control: no-cache") if one.partition(":")[0].lower() not in named)]
-
-
-def _head(method: str, target: Target, fields: Sequence[str]) -> bytes:
-    fields = list(fields)
-    named = {field.partition(":")[0].lower() for field in fields}
-    if "user-agent" not in named:
-        fields.insert(0, f"User-Agent: asyncli/{asyncli.__version__}")
-    if "host" not in named:
-        fields.insert(0, f"Host: {target.authority}")
-    return "\r\n".join([f"{method} {target.path} HTTP/1.1", *fields, "", ""]).encode("ascii")
-
-
 # Down the pipe: session -> host -> workers.
 
 
 class Start(msgspec.Struct, tag=True):
-    """Begin the ramp when the monotonic clock shows ``t0``; ticks close whole seconds after it."""
+    """Begin the ramp at ``t0`` of the monotonic clock; ticks cover whole seconds from it."""
 
     t0: float
 
 
 class Drain(msgspec.Struct, tag=True):
-    """Count what is held, send and open nothing more, await what is outstanding, then close."""
+    """Count the held connections, send and open nothing more, await outstanding answers, then close."""
 
 
 class Stop(msgspec.Struct, tag=True):
@@ -227,8 +180,8 @@ class Stop(msgspec.Struct, tag=True):
 
 
 class Adopt(msgspec.Struct, tag=True):
-    """Also be these ``workers`` of the fleet, whose host is lost, and open their connections again. ``crowded``: as in a
-    :class:`Shard`, of what this host may then hold.
+    """Also run these ``workers`` of a lost host, and open their connections again. ``crowded``: as in :class:`Shard`, for all
+    connections that this host may then hold.
     """
 
     workers: tuple[int, ...]
@@ -236,7 +189,7 @@ class Adopt(msgspec.Struct, tag=True):
 
 
 class Alive(msgspec.Struct, tag=True):
-    """Whoever gives the orders lives, and says so again within ``leash_s``, or all is to end."""
+    """A heartbeat of the controller: the processes exit if the next one does not come within ``leash_s``."""
 
     leash_s: int
 
@@ -245,7 +198,7 @@ class Alive(msgspec.Struct, tag=True):
 
 
 class Ready(msgspec.Struct, tag=True):
-    """The processes stand: the host's pid and its workers'."""
+    """The processes have started: the pids of the host and its workers."""
 
     host: int
     workers: list[int]
@@ -258,8 +211,8 @@ class Ticked(msgspec.Struct, tag=True):
 
 
 class WorkerLost(msgspec.Struct, tag=True):
-    """A worker ended that should not have: ``how`` in words ("was killed by SIGKILL", "exited with status 1 (...)"), with what it
-    ``held`` by its last tick. ``host``, here and below: its name, in a fleet of more than one.
+    """A worker ended unexpectedly: ``how`` ("was killed by SIGKILL", "exited with status 1 (...)"), and what it ``held`` by its
+    last tick. ``host``, here and below: its name, in a fleet of several.
     """
 
     worker: int
@@ -270,7 +223,7 @@ class WorkerLost(msgspec.Struct, tag=True):
 
 
 class WorkerReplaced(msgspec.Struct, tag=True):
-    """Another worker stands in the place of one that was lost, and opens its connections again."""
+    """A new worker replaces a lost one, and opens its connections again."""
 
     worker: int
     pid: int
@@ -278,9 +231,7 @@ class WorkerReplaced(msgspec.Struct, tag=True):
 
 
 class WorkerSilent(msgspec.Struct, tag=True):
-    """A worker has not spoken for ``silent_s``, although it lives; ``held`` and ``awaiting`` by its last tick, no longer in the
-    gauges.
-    """
+    """A running worker has sent no tick for ``silent_s``; ``held`` and ``awaiting`` by its last tick, not in the gauges now."""
 
     worker: int
     pid: int
@@ -291,7 +242,7 @@ class WorkerSilent(msgspec.Struct, tag=True):
 
 
 class WorkerBack(msgspec.Struct, tag=True):
-    """A silent worker speaks again, after ``silent_s``; the gauges count what it holds again."""
+    """A silent worker sends ticks again, after ``silent_s``; the gauges include it again."""
 
     worker: int
     pid: int
@@ -300,20 +251,20 @@ class WorkerBack(msgspec.Struct, tag=True):
 
 
 class Failed(msgspec.Struct, tag=True):
-    """The generator cannot go on; ``why`` in one line. ``away``: not by itself, but because the controller disconnected."""
+    """The generator has ended; ``why`` in one line. ``away``: because the controller disconnected."""
 
     why: str
     away: bool = False
 
 
 class ProcessUsage(msgspec.Struct, tag=True):
-    """What the generator's processes use on hosts that the session cannot look at: metrics of a sample, by name."""
+    """What the generator's processes use on other hosts: metrics of a sample, by name."""
 
     values: dict[str, float]
 
 
 class HostFinding(msgspec.Struct, tag=True):
-    """What the user should know of a fleet's hosts."""
+    """A finding about a host of the fleet."""
 
     finding: Finding
 
@@ -323,9 +274,9 @@ Up = Ready | Ticked | WorkerLost | WorkerReplaced | WorkerSilent | WorkerBack | 
 
 
 class SilentWorkers:
-    """Those that have fallen silent, and those of them whose connections are not in the gauges of the last tick.
+    """The silent workers, and those of them whose connections are not in the gauges of the last tick.
 
-    A worker's silence is told between two ticks: the gauges leave it out from the next one on.
+    A silence is reported between two ticks: the gauges leave the worker out from the next one on.
     """
 
     def __init__(self) -> None:
@@ -333,7 +284,7 @@ class SilentWorkers:
         self._left_out: tuple[WorkerSilent, ...] = ()
 
     def heard(self, message: WorkerSilent | WorkerBack | WorkerLost | WorkerReplaced) -> None:
-        """What was told of a worker."""
+        """Record a message about a worker."""
         self._silent.pop(message.worker, None)
         if isinstance(message, WorkerSilent):
             self._silent[message.worker] = message
@@ -347,10 +298,10 @@ class SilentWorkers:
 
     @property
     def held(self) -> int:
-        """What those held that the gauges leave out."""
+        """Connections of workers that the gauges leave out."""
         return sum(one.held for one in self._left_out)
 
     @property
     def awaiting(self) -> int:
-        """Their heartbeats without an answer."""
+        """Unanswered heartbeats of workers that the gauges leave out."""
         return sum(one.awaiting for one in self._left_out)

@@ -1,7 +1,7 @@
-"""The simulated twin of the network: a server with faults and a clock that leaps from event to event.
+"""A simulated network: a server with faults and a virtual clock that jumps from event to event.
 
-The same :class:`~asyncli.engine.held_table.ConnectionTable` runs on it as on the kernel, so a soak of twelve hours takes
-seconds, and its counts are exact: every event has its instant, nothing is random but by the seed.
+The same :class:`~asyncli.engine.held_table.ConnectionTable` runs on it as on the kernel. A soak of twelve hours takes seconds,
+and its counts are exact: every event has its instant, and all randomness comes from the seed.
 """
 
 from __future__ import annotations
@@ -29,15 +29,14 @@ _OK_CLOSE = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 class SimServer(msgspec.Struct, frozen=True):
     """How the simulated server behaves. Times in seconds, shares from 0 to 1; None and 0 switch a behaviour off.
 
-    ``idle_timeout_s`` closes a connection that long after its last request; ``most_requests`` and ``longest_age_s``
-    announce ``Connection: close`` with the answer that reaches them, as nginx's keepalive_requests and keepalive_time do.
-    Of the requests, ``reset_share`` are answered with RST, ``drop_share`` never (the connection is dead but silent: what a
-    middle box does), ``cut_share`` by closing in the middle of the answer. ``refuse_after`` connections are accepted,
-    further ones refused. ``resets_all_at_s`` resets every connection at that instant of the clock. ``stalls_s``: between
-    these two instants it answers nothing, and all of it at the second. Several requests written at once are each answered, in
-    order; one that asks for ``Connection: close`` is obeyed. With a ``connect_s`` of 0 a connect is over when the call
-    returns, as on loopback. ``fin_after_s``: from a last answer to the end of the stream. ``takes_bytes``: the send buffer,
-    which has room again ``latency_s`` after a write.
+    ``idle_timeout_s`` closes a connection that long after its last request; ``most_requests`` and ``longest_age_s`` announce
+    ``Connection: close`` with the answer that reaches them, as nginx's keepalive_requests and keepalive_time do. Of the requests,
+    ``reset_share`` are answered with RST, ``drop_share`` never (a dead, silent connection, as a middle box leaves it),
+    ``cut_share`` by closing in the middle of the answer. After ``refuse_after`` connections further ones are refused.
+    ``resets_all_at_s`` resets every connection at that instant. ``stalls_s``: answers due between these two instants come at the
+    second. Pipelined requests are answered in order; ``Connection: close`` in a request is obeyed. With a ``connect_s`` of 0 a
+    connect is over when the call returns, as on loopback. ``fin_after_s``: from a last answer to the end of the stream.
+    ``takes_bytes``: the send buffer, which has room again ``latency_s`` after a write.
     """
 
     latency_s: float = 0.000_2
@@ -69,16 +68,16 @@ class _Connection:
         self.requests = 0
         self.accepted = False
         self.silent = False
-        self.ended = False  # by the server, which answers no more on it
+        self.ended = False  # by the server, which sends no further answer
         self.error = 0
         self.inbox: list[bytes] = []  # b"" is the end of the stream
         self.watched = 0
         self.full = False
-        self.unread = b""  # of a request that is not whole yet
+        self.unread = b""  # the beginning of a request
 
 
 class SimNet:
-    """A network for one table. ``now`` is the virtual clock; ``advance`` moves it and lets what is due happen."""
+    """A network for one table. ``now`` is the virtual clock; ``advance`` moves it and handles the events that are due."""
 
     def __init__(self, server: SimServer, start: float = 0.0) -> None:
         self.server = server
@@ -86,9 +85,9 @@ class SimNet:
         self.accepted = 0
         self.requests = 0
         self.swallowed = 0
-        # By instant, and then in the order in which they were arranged.
+        # By instant, then in the order in which they were scheduled.
         self._events: list[tuple[float, int, int, int, str, bytes]] = []
-        self._arranged = 0
+        self._scheduled = 0
         self._order = 0
         self._free: list[int] = []
         self._connections: dict[int, _Connection] = {}
@@ -97,7 +96,7 @@ class SimNet:
         if server.resets_all_at_s is not None:
             self._at(server.resets_all_at_s, -1, "reset all")
 
-    # -- the seam
+    # -- the interface Net
 
     def clock(self) -> float:
         return self.now
@@ -113,7 +112,7 @@ class SimNet:
         if self.server.connect_s:
             self._at(self.now + self.server.connect_s, handle, "accept")
             return handle
-        self._happen(self._order, handle, "accept", b"")
+        self._handle(self._order, handle, "accept", b"")
         return handle
 
     def watch(self, handle: int, events: int, again: bool = False) -> None:
@@ -127,7 +126,7 @@ class SimNet:
             what = self._readiness(handle)
             if what:
                 events.append((handle, what))
-                self._ready[handle] = None  # level-triggered: at the back of the queue, for as long as it is so
+                self._ready[handle] = None  # level-triggered: to the back of the queue while it is ready
         return events
 
     def send(self, handle: int, data: bytes) -> int:
@@ -137,7 +136,7 @@ class SimNet:
         if not connection.accepted or (connection.full and data):
             raise BlockingIOError(errno.EAGAIN, "simulated")
         if not data or (connection.inbox and connection.inbox[-1] == b""):
-            return len(data)  # the peer has closed; its RST is still on its way
+            return len(data)  # the peer has closed, and its RST has not arrived yet
         data = data[: self.server.takes_bytes]
         *requests, connection.unread = (connection.unread + data).split(b"\r\n\r\n")
         for request in requests:
@@ -187,27 +186,27 @@ class SimNet:
 
     @property
     def next_event(self) -> float | None:
-        """When something happens next: now, while there is readiness unread."""
+        """The instant of the next event; now, if a handle is ready."""
         if any(self._readiness(handle) for handle in self._ready):
             return self.now
         return self._events[0][0] if self._events else None
 
     def advance(self, to: float) -> None:
-        """Move the clock to ``to`` and let everything until then happen, in order."""
+        """Move the clock to ``to`` and handle all events until then, in order."""
         while self._events and self._events[0][0] <= to:
             when, _, number, handle, what, data = heappop(self._events)
             self.now = max(self.now, when)
-            self._happen(number, handle, what, data)
+            self._handle(number, handle, what, data)
         self.now = max(self.now, to)
 
     # -- the server
 
     def _at(self, when: float, handle: int, what: str, data: bytes = b"") -> None:
         number = self._connections[handle].number if handle in self._connections else 0
-        self._arranged += 1
-        heappush(self._events, (when, self._arranged, number, handle, what, data))
+        self._scheduled += 1
+        heappush(self._events, (when, self._scheduled, number, handle, what, data))
 
-    def _happen(self, number: int, handle: int, what: str, data: bytes) -> None:
+    def _handle(self, number: int, handle: int, what: str, data: bytes) -> None:
         if what == "reset all":
             for each, connection in self._connections.items():
                 connection.error = connection.error or errno.ECONNRESET
@@ -215,7 +214,7 @@ class SimNet:
             return
         found = self._connections.get(handle)
         if found is None or found.number != number:
-            return  # it is over, and the handle may be another's by now
+            return  # closed since, and the handle may be reused
         server = self.server
         if what == "accept":
             self._accept(handle, found)
@@ -226,7 +225,7 @@ class SimNet:
         elif what == "reset":
             found.error = errno.ECONNRESET
         elif what == "idle" and server.idle_timeout_s is not None:
-            # Compared by the instant it was armed for: a request since then has armed another.
+            # A request since then has scheduled a later event.
             if self.now < found.last_request + server.idle_timeout_s - 1e-9:
                 return
             found.inbox.append(b"")
@@ -297,29 +296,28 @@ class SimNet:
 
 
 def simulate(shard: Shard, server: SimServer, hold_s: float, *, net: SimNet | None = None) -> Iterator[Tick]:
-    """Run a one-worker shard against a simulated server: a tick for every virtual second, until it has drained.
+    """Run a one-worker shard against a simulated server; yields a tick for every virtual second, until it has drained.
 
-    The hold begins when the ramp is over (by its schedule) and lasts ``hold_s``. With ``net`` given, its counters can be
-    compared afterwards.
+    The hold begins at the scheduled end of the ramp and lasts ``hold_s``. A ``net`` that is passed in keeps its counters.
     """
     net = net or SimNet(server)
     table = ConnectionTable(shard, 0, net)
     table.start(net.now)
     start, second, upcoming = net.now, 0, table.turn()
     drain_at = start + shard.ramp.end_s + hold_s
-    told = False
+    draining = False
     while True:
         instants = [start + second + 1.0]
         if upcoming is not None:
             instants.append(upcoming)
         if (event := net.next_event) is not None:
             instants.append(event)
-        if not told:
+        if not draining:
             instants.append(drain_at)
         net.advance(max(net.now, min(instants)))
-        if not told and net.now >= drain_at:
+        if not draining and net.now >= drain_at:
             table.drain()
-            told = True
+            draining = True
         upcoming = table.turn()
         if net.now >= start + second + 1.0:
             second += 1
@@ -329,9 +327,9 @@ def simulate(shard: Shard, server: SimServer, hold_s: float, *, net: SimNet | No
 
 
 def simulate_load(shard: LoadShard, net: SimNet, *, most_s: float = 3600.0) -> Iterator[Tick]:
-    """Run a bench's one worker on a simulated network: a tick for every virtual second, until all is asked and answered.
+    """Run a bench's one worker on a simulated network; yields a tick for every virtual second, until every request is answered.
 
-    One that does not end within ``most_s`` virtual seconds is stopped, as by Ctrl-C.
+    After ``most_s`` virtual seconds it is stopped, as by Ctrl-C.
     """
     load = new_load(shard, 0, net)
     load.start(net.now)
@@ -348,5 +346,5 @@ def simulate_load(shard: LoadShard, net: SimNet, *, most_s: float = 3600.0) -> I
             continue
         event = net.next_event
         until = min(net.now + load.wait_s(), start + second + 1.0, _NEVER if event is None else event)
-        # Two clocks of floats: what is due a rounding error from now is due.
+        # An instant that is a rounding error ahead is due.
         net.advance(max(net.now + 1e-9, until))

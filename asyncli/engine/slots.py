@@ -1,4 +1,4 @@
-"""A bench worker's slots: each stands for one connection at a time, and knows when to connect next, and to which address."""
+"""A bench worker's slots: each has one connection at a time, the instant of its next connect, and its address."""
 
 from __future__ import annotations
 
@@ -9,47 +9,46 @@ from asyncli.engine.shard import LoadShard
 
 
 class Slots:
-    """The slots of worker ``worker``. ``waiting``: they connect by themselves, from the start."""
+    """The slots of worker ``worker``. ``waiting``: they all connect from the start."""
 
     def __init__(self, shard: LoadShard, worker: int, waiting: bool) -> None:
-        self._shard = shard
-        there = shard.destinations
+        self._shard, destinations = shard, shard.destinations
         numbers = range(worker, shard.connections, shard.workers)
-        #: By slot: its destination, and how often in turn it could not connect, or came to nothing.
-        self.place = [number % len(there) for number in numbers]
+        #: By slot: its destination, and its connections in a row that failed or served nothing.
+        self.place = [number % len(destinations) for number in numbers]
         self.retries = bytearray(len(numbers))
-        # Those without a connection, by when to connect.
+        # Slots without a connection, by the instant of their connect.
         self._due: list[tuple[float, int]] = [(0.0, slot) for slot in range(len(numbers))] if waiting else []
-        #: By destination: whether it ever let one connect.
-        self.proven = [False] * len(there)
-        self._mates = [[number for number, other in enumerate(there) if other.target == one.target] for one in there]
+        #: By destination: whether a connect ever succeeded.
+        self.proven = [False] * len(destinations)
+        self._same_name = [[n for n, other in enumerate(destinations) if other.target == one.target] for one in destinations]
         self._refusing: set[int] = set()
-        # While an attempt to connect goes on from one address of a name to the next: how many it has tried.
+        # By slot whose attempt continues at another address of its name: the number of addresses tried.
         self._tried: dict[int, int] = {}
-        #: Connects begun in all; of them an attempt counts once.
-        self.connects = self._told = 0
+        #: Connects begun in all, and those that take_started() has reported or that continue an attempt.
+        self.connects = self._reported = 0
 
     @property
     def next_due(self) -> float:
         return self._due[0][0] if self._due else float("inf")
 
     def pop(self) -> int:
-        """The slot that is due first."""
+        """Remove and return the slot that is due first."""
         return heappop(self._due)[1]
 
     def connect_at(self, slot: int, instant: float) -> None:
         heappush(self._due, (instant, slot))
 
     def begin(self, slot: int) -> int:
-        """A connect begins: its number."""
+        """Count a connect; returns its number."""
         self.connects += 1
         if slot in self._tried:
-            self._told += 1  # an attempt that goes on is counted already
+            self._reported += 1  # its attempt is counted already
         return self.connects
 
     def take_started(self) -> int:
-        """How many attempts have begun since the last call."""
-        started, self._told = self.connects - self._told, self.connects
+        """The number of attempts begun since the last call."""
+        started, self._reported = self.connects - self._reported, self.connects
         return started
 
     def established(self, slot: int) -> None:
@@ -58,19 +57,20 @@ class Slots:
             self._tried.pop(slot, None)
 
     def failed(self, slot: int, reached: bool, now: float) -> bool:
-        """A connect failed, or, not ``reached``, on this side: the slot tries the next address of the same name.
+        """A connect failed; not ``reached``: on this side. The slot's next connect is to the next address of the same name.
 
-        False: at once, since this one never let one connect. True: the attempt has failed, and another comes after a while.
+        False: it connects at once, since no connect to this address ever succeeded. True: the attempt failed; back off.
         """
         place = self.place[slot]
-        mates = self._mates[place]
+        same_name = self._same_name[place]
         tried = self._tried.pop(slot, 0) + 1
-        if len(mates) > 1:
-            proven = [one for one in mates if self.proven[one] and one != place]
-            self.place[slot] = proven[slot % len(proven)] if proven else mates[(mates.index(place) + 1) % len(mates)]
+        if len(same_name) > 1:
+            proven = [one for one in same_name if self.proven[one] and one != place]
+            following = same_name[(same_name.index(place) + 1) % len(same_name)]
+            self.place[slot] = proven[slot % len(proven)] if proven else following
             if not self.proven[place] and reached:
                 self._refusing.add(place)
-                if tried < len(mates):
+                if tried < len(same_name):
                     self._tried[slot] = tried
                     self.connect_at(slot, now)
                     return False
@@ -78,20 +78,18 @@ class Slots:
         return True
 
     def back_off(self, slot: int, now: float) -> None:
-        """Connect after a while."""
+        """Schedule the slot's connect after a backoff."""
         self.retries[slot] = min(255, self.retries[slot] + 1)
         wait_s = backoff_s(self._shard.seed, slot, self.connects, self.retries[slot])
-        # Shorter than the time after which no connection ends the bench: who does not try cannot know.
+        # Shorter than the time without a connection after which the bench gives up.
         self.connect_at(slot, now + min(wait_s, self._shard.connect_timeout_s / 4))
 
     def dropped(self) -> list[int]:
-        """Destinations that only refused while another of their name let one connect."""
-        return [
-            place for place in self._refusing if not self.proven[place] and any(self.proven[one] for one in self._mates[place])
-        ]
+        """Destinations that only refused, while another of their name accepted a connect."""
+        return [one for one in self._refusing if not self.proven[one] and any(self.proven[mate] for mate in self._same_name[one])]
 
     def patience_s(self, sweep_s: float) -> float:
-        """For how long nobody may be connected before the bench gives up."""
-        # An attempt that goes on from an address that leads nowhere has as long for each of its name.
+        """How long the bench may be without a connection before it gives up."""
+        # An attempt at several addresses may take the timeout at each of them.
         one_s = self._shard.connect_timeout_s
-        return max(map(len, self._mates)) * (one_s + sweep_s) if self._tried else one_s
+        return max(map(len, self._same_name)) * (one_s + sweep_s) if self._tried else one_s

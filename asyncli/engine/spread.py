@@ -1,7 +1,7 @@
-"""How a plan is laid over processes, sources and destinations. Pure: facts of the host come in as arguments.
+"""Spreads a plan over processes, sources and destinations. Pure: facts of the host are arguments.
 
-Connection ``i`` goes to destination ``i mod D`` from source ``(i div D) mod S``, so every (source, destination) pair
-carries the same share and no pair's ports fill before another's.
+Connection ``i`` goes to destination ``i mod D`` from source ``(i div D) mod S``, so every (source, destination) pair has the
+same share and no pair runs out of ports before another.
 """
 
 from __future__ import annotations
@@ -12,22 +12,22 @@ import msgspec
 
 from asyncli.places import sockaddr
 
-# connect() searches a pair's port range at random: with a tenth of it in use nearly every first probe hits a free port,
-# while past a half the search shows (47 us a connect grows to 117 us as the 28,232 default ports fill).
+# connect() searches a pair's port range at random: with a tenth in use nearly every first probe hits a free port; past a half the
+# search shows (47 us a connect grows to 117 us as the 28,232 default ports fill).
 FULLEST_PAIR = 0.10
-# connect() looks through every second port first (__inet_hash_connect): past a half of a pair's ports it passes all of those, in
-# vain, each time. At this share it still passes five.
+# connect() tries every second port first (__inet_hash_connect): once half of a pair's ports are in use, it tries all of those in
+# vain each time. At this share it still tries five.
 CROWDED = 0.4
 # A worker's own descriptors: three standard ones, its epoll set, the loop's, the link to the host, and slack for imports.
 OWN_DESCRIPTORS = 64
-# One process connects and beats tens of thousands of connections without strain; below this a second one only costs memory.
+# One process handles tens of thousands of connections without strain; below this a second one only costs memory.
 CONNECTIONS_WORTH_A_PROCESS = 10_000
 
 
 class Destination(msgspec.Struct, frozen=True):
-    """One address of the server: ``family`` is socket.AF_INET, AF_INET6 or AF_UNIX, ``target`` the URL's place in the plan.
+    """One address of the server: ``family`` is socket.AF_INET, AF_INET6 or AF_UNIX, ``target`` the URL's index in the plan.
 
-    Of a Unix socket ``port`` is 0, and ``address`` its path, or ``@`` and its abstract name.
+    For a Unix socket ``port`` is 0, and ``address`` its path, or ``@`` and its abstract name.
     """
 
     family: int
@@ -37,13 +37,13 @@ class Destination(msgspec.Struct, frozen=True):
 
     @property
     def sockaddr(self) -> tuple[str, int] | str:
-        """As connect() takes it."""
+        """The argument of connect()."""
         return sockaddr(self.address, self.port)
 
 
 class Route(msgspec.Struct, frozen=True):
-    """The way from this host: ``interface``, the address that the kernel would choose there with the length of its network
-    ("10.0.0.9/24"), and all of that network's that can be connected from, that one first.
+    """The route from this host: ``interface``, the source address that the kernel chooses with its prefix length
+    ("10.0.0.9/24"), and the ``usable`` source addresses of that network, the kernel's choice first.
     """
 
     interface: str
@@ -52,11 +52,11 @@ class Route(msgspec.Struct, frozen=True):
 
 
 class Spread(msgspec.Struct, frozen=True):
-    """Where connections go from and to, and in how many processes.
+    """The source and destination addresses of the connections, and the number of processes.
 
-    ``sources`` are addresses to bind, each used for the destinations of its family; a family without any leaves the choice
-    to the kernel (no bind: one source). ``ports``: usable local ports. ``local``: the server is on this host, which then
-    pays for both ends of each connection. ``route``: to a server that is elsewhere.
+    ``sources`` are addresses to bind, each for the destinations of its family; for a family without any the kernel chooses (no
+    bind: one source). ``ports``: usable local ports. ``local``: the server is on this host, which then has both ends of each
+    connection. ``route``: to a server on another host.
     """
 
     destinations: tuple[Destination, ...]
@@ -77,7 +77,7 @@ class Spread(msgspec.Struct, frozen=True):
         return self.pairs * self.ports
 
     def crowds(self, connections: int) -> bool:
-        """So many fill the ports to where the kernel's usual search for a free one would not do."""
+        """Whether this many fill the ports to where the kernel's default search for a free one gets slow."""
         return connections > self.capacity * CROWDED
 
 
@@ -90,12 +90,12 @@ def show(destination: Destination) -> str:
 
 
 def sources_for(destination: Destination, sources: tuple[str, ...]) -> tuple[str, ...]:
-    """The sources of the destination's family (an IPv6 address has a colon in it)."""
+    """The sources of the destination's family (an IPv6 address contains a colon)."""
     return tuple(one for one in sources if (":" in one) == (":" in destination.address))
 
 
 def workers_needed(connections: int, nofile: int, cpus: int, batch: int = 1) -> int:
-    """The number of processes that the descriptor limit or the CPUs require, whichever is more; at least 1."""
+    """Number of processes: as many as the descriptor limit requires or the CPUs can use, whichever is more; at least 1."""
     room = max(1, nofile - OWN_DESCRIPTORS)
     workers = max(1, math.ceil(connections / room), min(cpus, math.ceil(connections / CONNECTIONS_WORTH_A_PROCESS)))
     # One process opens a whole batch; worker 0 never has fewer than another.
@@ -105,20 +105,20 @@ def workers_needed(connections: int, nofile: int, cpus: int, batch: int = 1) -> 
 
 
 def sources_wanted(connections: int, destinations: int, ports: int) -> int:
-    """How many sources keep each pair below FULLEST_PAIR of its ports."""
+    """Number of sources that keeps each pair below FULLEST_PAIR of its ports."""
     return max(1, math.ceil(connections / (destinations * ports * FULLEST_PAIR)))
 
 
 def loopback_sources(count: int) -> tuple[str, ...]:
-    """``count`` addresses of 127.0.0.0/8, none of them 127.0.0.1 (which other programs use); empty for one: no bind needed."""
+    """``count`` addresses of 127.0.0.0/8 without 127.0.0.1, which other programs use; empty for one: no bind needed."""
     if count <= 1:
         return ()
-    # 127.1.0.1 upwards, 250 to a block, clear of 127.0.0.x (127.0.0.53 and friends are taken on many hosts).
+    # 127.1.0.1 upwards, 250 to a block; many hosts use 127.0.0.x (127.0.0.53, for example).
     return tuple(f"127.1.{index // 250}.{index % 250 + 1}" for index in range(min(count, 250 * 250)))
 
 
 def share(connections: int, batch: int, workers: int, worker: int) -> int:
-    """How many connections worker ``worker`` of ``workers`` opens when whole batches go round: batch j to worker j mod n."""
+    """Number of connections that worker ``worker`` of ``workers`` opens: batch j belongs to worker j mod n."""
     batches = math.ceil(connections / batch)
     mine = len(range(worker, batches, workers))
     last_is_mine = batches > 0 and (batches - 1) % workers == worker

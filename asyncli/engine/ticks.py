@@ -1,4 +1,4 @@
-"""How a worker's ticks reach its host process."""
+"""Ticks on their way from workers to the session."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 class TickSender:
-    """Sends ticks over a link that must never be waited for: what does not fit now goes out merged with the next."""
+    """Sends a worker's ticks without ever blocking: a tick that does not fit now is merged into the next one."""
 
     def __init__(self, link: socket.socket) -> None:
         self._link = link
@@ -26,3 +26,8 @@ class TickSender:
         with contextlib.suppress(BlockingIOError, OSError):
             self._link.send(_encode(tick))
             self._unsent = None
+
+
+def without_held(last: Tick) -> Tick:
+    """The last gauges of a silent worker or host, without its connections: nobody knows whether they are still open."""
+    return msgspec.structs.replace(last, held=0, connecting=0, awaiting=0, longest_wait_s=0.0)

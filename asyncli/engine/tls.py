@@ -1,7 +1,8 @@
-"""TLS as a transport: the network seam again, over the kernel's. To the tables a handshake is a connect that takes longer.
+"""TLS as a net over another net. To the tables a TLS handshake is a connect that takes longer.
 
-OpenSSL does the whole handshake: verification, SNI, ALPN, client certificates, tickets. Of TLS 1.3 the two traffic secrets are
-then taken over (protocols/tls13.py) and OpenSSL's object is let go; of TLS 1.2 it stays, 18 kB or more a connection.
+OpenSSL does the whole handshake: verification, SNI, ALPN, client certificates, tickets. With TLS 1.3 the record layer of
+protocols/tls13.py then takes over the two traffic secrets, and OpenSSL's object is freed; with TLS 1.2 it is kept, 18 kB or more
+a connection.
 """
 
 from __future__ import annotations
@@ -15,44 +16,41 @@ from datetime import UTC, datetime
 
 from asyncli.certificates import client_context, not_http2, reason_of
 from asyncli.core.life import DEADLINE, TLS_DEADLINE
-from asyncli.engine.net import READABLE, WRITABLE, RealNet, replace_by_closing
-from asyncli.engine.proxied_net import ProxiedNet
+from asyncli.engine.net import READABLE, WRITABLE, KernelNet, replace_by_closing
 from asyncli.engine.tls_handshake import Handshake, KeyLog, TlsError
 from asyncli.protocols.tls13 import SUITES, AlertError, RecordError, RecordLayer
 from asyncli.records import Tick, TlsCounts
 from asyncli.values import TlsOptions
 
-# A step of a handshake takes up to 0.8 ms: with these a turn stays near the 10 ms that the tables allow theirs.
+# A step of a handshake takes up to 0.8 ms: this many keep a turn near the 10 ms that the tables allow.
 _MOST_STEPS = 12
 _READ_BYTES = 16_384
-# Reasons are OpenSSL's and the alerts' names: a few. What a peer can make them say is bounded all the same.
+# Reasons are OpenSSL's and the names of alerts, so few; the bound holds for a hostile peer too.
 _MOST_REASONS = 20
 
 
 class TlsNet:
-    """``net`` with TLS on every connection. ``names``: the host asked for, by destination; ``patience_s``: for a handshake;
-    ``http2``: the server must choose it.
+    """``net`` with TLS on every connection. ``names``: the host name (SNI) by destination; ``patience_s``: the deadline of a
+    handshake; ``http2``: the server must choose it.
     """
 
-    def __init__(
-        self, net: RealNet | ProxiedNet, options: TlsOptions, names: Sequence[str], patience_s: float, http2: bool = False
-    ) -> None:
+    def __init__(self, net: KernelNet, options: TlsOptions, names: Sequence[str], patience_s: float, http2: bool = False) -> None:
         self._net, self._names, self._resume, self._patience_s = net, names, options.tls_resume, patience_s
         self._context, self._http2 = client_context(options, http2=http2), http2
         self._keylog = KeyLog(self._context)
         self._layer = RecordLayer()
-        self._shaking: dict[int, Handshake] = {}
-        self._kept: dict[int, Handshake] = {}  # with OpenSSL's object for good
+        self._handshakes: dict[int, Handshake] = {}
+        self._kept: dict[int, Handshake] = {}  # connections that keep OpenSSL's object
         self._sessions: dict[int, ssl.SSLSession] = {}  # by destination
-        self._ends: dict[bytes, str] = {}  # of certificates
-        # What the kernel had no room for: sealed, so it is sent as it is or never.
+        self._expiries: dict[bytes, str] = {}  # by certificate
+        # Sealed records that the kernel has no room for yet: they must be sent unchanged, or never.
         self._unsent: dict[int, bytes] = {}
-        # Plaintext that came with the end of a handshake, and handles whose peer has said that nothing follows.
+        # Plaintext that came with the end of a handshake, and handles whose peer has sent close_notify.
         self._early: dict[int, bytes] = {}
         self._ended: set[int] = set()
-        # Handles for which any of the above holds: all others take the short way.
-        self._odd: set[int] = set()
-        # By handle: the events that the table wants, and those that the kernel is asked for; 0: none, it is not watched.
+        # The handles in any of the above; all others take the fast path.
+        self._slow: set[int] = set()
+        # By handle: the events that the table wants, and those that the kernel watches; 0: none, not watched.
         self._wanted, self._asked = array("H"), array("H")
         self._steps = _MOST_STEPS
         self._counts = TlsCounts()
@@ -75,7 +73,7 @@ class TlsNet:
 
     def close(self, handle: int, abort: bool) -> None:
         if not abort:
-            self._say_goodbye(handle)
+            self._send_close_notify(handle)
         self._forget(handle)
         self._net.close(handle, abort)
 
@@ -89,11 +87,11 @@ class TlsNet:
         return waiting + self._net.poll(most, 0.0 if waiting else wait_s)
 
     def late_event(self, handle: int) -> str | None:
-        shaking = self._shaking.get(handle)
-        if shaking is None or shaking.stood is None:
+        handshake = self._handshakes.get(handle)
+        if handshake is None or handshake.tcp_done is None:
             return DEADLINE
-        # TLS's handshake has as long as TCP's had.
-        return TLS_DEADLINE if self.clock() - shaking.stood >= self._patience_s else None
+        # The TLS handshake may take as long as TCP's.
+        return TLS_DEADLINE if self.clock() - handshake.tcp_done >= self._patience_s else None
 
     def acknowledged(self, handle: int) -> bool:
         return self._net.acknowledged(handle)
@@ -106,35 +104,35 @@ class TlsNet:
     # -- bytes
 
     def send(self, handle: int, data: bytes) -> int:
-        if handle not in self._odd:
+        if handle not in self._slow:
             if data:
                 self._transmit(handle, self._layer.seal(handle, data))
             return len(data)
         flight = b""
-        if (shaking := self._shaking.get(handle)) is not None:
-            flight = self._shake(handle, shaking)
+        if (handshake := self._handshakes.get(handle)) is not None:
+            flight = self._continue_handshake(handle, handshake)
         elif handle in self._unsent:
             raise BlockingIOError(errno.EAGAIN, "")
         self._transmit(handle, flight + self._seal(handle, data))
         return len(data)
 
     def recv(self, handle: int, most: int) -> bytes:
-        if handle in self._odd:
+        if handle in self._slow:
             return self._receive(handle)
         data = self._raw_recv(handle, most)
         return self._unseal(handle, data) if data else data
 
     def _receive(self, handle: int) -> bytes:
-        """The long way."""
-        if handle in self._shaking:
-            raise BlockingIOError(errno.EAGAIN, "")  # send() tells how a connect goes
+        """recv() off the fast path."""
+        if handle in self._handshakes:
+            raise BlockingIOError(errno.EAGAIN, "")  # only send() continues a handshake
         if (early := self._early.pop(handle, b"")):
-            self._settle(handle)
+            self._leave_slow_path(handle)
             return early
         if handle in self._ended:
             return b""
         if unsent := self._unsent.pop(handle, b""):
-            self._settle(handle)
+            self._leave_slow_path(handle)
             self._transmit(handle, unsent)
             self._watch(handle)
         data = self._raw_recv(handle, _READ_BYTES)
@@ -149,7 +147,7 @@ class TlsNet:
             if not plain:
                 return b""
             self._ended.add(handle)
-            self._odd.add(handle)
+            self._slow.add(handle)
         if not plain:
             raise BlockingIOError(errno.EAGAIN, "")
         return plain
@@ -164,7 +162,7 @@ class TlsNet:
             if handle not in self._unsent:
                 with contextlib.suppress(OSError):
                     self._raw_send(handle, self._layer.alert(handle, error.alert))
-            # After a fatal alert nothing is said, close_notify neither (RFC 8446, section 6.2).
+            # After a fatal alert nothing is sent, not even close_notify (RFC 8446, section 6.2).
             self._layer.forget(handle)
             raise self._failed(handle, str(error)) from None
 
@@ -177,14 +175,14 @@ class TlsNet:
         return kept.outgoing.read()
 
     def _transmit(self, handle: int, data: bytes) -> None:
-        """Send what is sealed, after what waits; what the kernel has no room for follows."""
+        """Send sealed records after those that wait; what the kernel has no room for is sent later."""
         taken = 0
         if handle not in self._unsent:
             with contextlib.suppress(BlockingIOError):
                 taken = self._raw_send(handle, data)
         if taken < len(data):
             self._unsent[handle] = self._unsent.get(handle, b"") + data[taken:]
-            self._odd.add(handle)
+            self._slow.add(handle)
             self._watch(handle)
 
     # -- the handshake
@@ -195,24 +193,24 @@ class TlsNet:
             self._asked.extend(more)
             self._wanted.extend(more)
         self._wanted[handle] = self._asked[handle] = 0
-        self._shaking[handle] = Handshake(destination, began)
-        self._odd.add(handle)
+        self._handshakes[handle] = Handshake(destination, began)
+        self._slow.add(handle)
 
-    def _shake(self, handle: int, shaking: Handshake) -> bytes:
-        """Go on; our last words once it is over. Raises BlockingIOError until then."""
-        if shaking.stood is None:
-            self._raw_send(handle, b"")  # tells whether TCP's handshake is over, and how
-            shaking.stood = self.clock()
-            self._counts.tcp_us.add((shaking.stood - shaking.began) * 1e6)
+    def _continue_handshake(self, handle: int, handshake: Handshake) -> bytes:
+        """Continue the handshake; once it is over, returns the records to send first. Raises BlockingIOError until then."""
+        if handshake.tcp_done is None:
+            self._raw_send(handle, b"")  # returns the outcome of TCP's handshake
+            handshake.tcp_done = self.clock()
+            self._counts.tcp_us.add((handshake.tcp_done - handshake.began) * 1e6)
         if self._steps <= 0:
             raise BlockingIOError(errno.EAGAIN, "")
         self._steps -= 1
         try:
-            if not shaking.random:
-                shaking.begin(self._context, self._names[shaking.place], self._sessions.get(shaking.place))
-                shaking.step()
-                hello = shaking.outgoing.read()
-                shaking.random = hello[11:43]
+            if not handshake.random:
+                handshake.begin(self._context, self._names[handshake.destination], self._sessions.get(handshake.destination))
+                handshake.step()
+                hello = handshake.outgoing.read()
+                handshake.random = hello[11:43]
                 self._transmit(handle, hello)
                 raise BlockingIOError(errno.EAGAIN, "")
             if unsent := self._unsent.pop(handle, b""):
@@ -220,9 +218,9 @@ class TlsNet:
             data = self._raw_recv(handle, _READ_BYTES)
             if not data:
                 raise TlsError("the server closed the connection in mid-handshake")
-            over = shaking.feed(data)
+            over = handshake.feed(data)
         except TlsError as error:
-            if shaking.random and (alert := shaking.outgoing.read()) and handle not in self._unsent:
+            if handshake.random and (alert := handshake.outgoing.read()) and handle not in self._unsent:
                 with contextlib.suppress(OSError):
                     self._raw_send(handle, alert)
             raise self._failed(handle, error.reason) from None
@@ -232,85 +230,85 @@ class TlsNet:
         except OSError as error:
             raise self._failed(handle, f"{error.strerror} in mid-handshake") from None
         if over:
-            return self._established(handle, shaking)
-        if flight := shaking.outgoing.read():
+            return self._established(handle, handshake)
+        if flight := handshake.outgoing.read():
             self._transmit(handle, flight)
         self._watch(handle)
         raise BlockingIOError(errno.EAGAIN, "")
 
-    def _established(self, handle: int, shaking: Handshake) -> bytes:
-        """The handshake is over: what is to be sent before all else."""
-        assert shaking.stood is not None
-        counts, tls, flight = self._counts, shaking.tls, shaking.outgoing.read()
+    def _established(self, handle: int, handshake: Handshake) -> bytes:
+        """The handshake is over: returns the records to send first."""
+        assert handshake.tcp_done is not None
+        counts, tls, flight = self._counts, handshake.tls, handshake.outgoing.read()
         if self._http2 and (why := not_http2(tls.selected_alpn_protocol())):
             raise self._failed(handle, why)
         suite, version = (tls.cipher() or ("", "", 0))[0], tls.version() or ""
-        # The first one's object is kept where a session is wanted: its ticket comes later.
-        wants_ticket = self._resume and shaking.place not in self._sessions
+        # To resume sessions, keep the first connection's object: its ticket comes later.
+        wants_ticket = self._resume and handshake.destination not in self._sessions
         if version == "TLSv1.3" and suite in SUITES and not wants_ticket:
-            self._layer.open(handle, suite, *self._keylog.take(shaking.random))
-            plain, reply, ended = self._feed(handle, shaking.partial) if shaking.partial else (b"", b"", False)
+            self._layer.open(handle, suite, *self._keylog.take(handshake.random))
+            plain, reply, ended = self._feed(handle, handshake.partial) if handshake.partial else (b"", b"", False)
         else:
             self._keylog.clear()
-            self._kept[handle] = shaking
-            plain, reply, ended = self._read_kept(handle, shaking, shaking.partial)
-        del self._shaking[handle]
-        counts.handshake_us.add((self.clock() - shaking.stood) * 1e6)
+            self._kept[handle] = handshake
+            plain, reply, ended = self._read_kept(handle, handshake, handshake.partial)
+        del self._handshakes[handle]
+        counts.handshake_us.add((self.clock() - handshake.tcp_done) * 1e6)
         counts.full += not tls.session_reused
         counts.resumed += bool(tls.session_reused)
         spoken = f"{version} {suite}"
         counts.spoken[spoken] = counts.spoken.get(spoken, 0) + 1
-        if not tls.session_reused and (ends := self._ends_of(tls)):
-            counts.certificates[ends] = counts.certificates.get(ends, 0) + 1
+        if not tls.session_reused and (expiry := self._expiry_of(tls)):
+            counts.certificates[expiry] = counts.certificates.get(expiry, 0) + 1
         if plain:
             self._early[handle] = plain
         if ended:
             self._ended.add(handle)
-        self._settle(handle)
+        self._leave_slow_path(handle)
         return flight + reply
 
-    def _ends_of(self, tls: ssl.SSLObject) -> str:
-        """When the peer's certificate ends; "" where it is not verified, and of more than a few."""
+    def _expiry_of(self, tls: ssl.SSLObject) -> str:
+        """When the peer's certificate expires (ISO 8601); "" if it is not verified, or beyond the first few certificates."""
         der = tls.getpeercert(binary_form=True) or b""
-        if der not in self._ends and len(self._ends) < _MOST_REASONS and (told := tls.getpeercert()):
-            self._ends[der] = datetime.fromtimestamp(ssl.cert_time_to_seconds(str(told["notAfter"])), UTC).isoformat()
-        return self._ends.get(der, "")
+        if der not in self._expiries and len(self._expiries) < _MOST_REASONS and (fields := tls.getpeercert()):
+            self._expiries[der] = datetime.fromtimestamp(ssl.cert_time_to_seconds(str(fields["notAfter"])), UTC).isoformat()
+        return self._expiries.get(der, "")
 
     def _read_kept(self, handle: int, kept: Handshake, data: bytes) -> tuple[bytes, bytes, bool]:
-        """As the record layer's ``feed``, by OpenSSL's object."""
+        """The record layer's ``feed``, by OpenSSL's object."""
         kept.incoming.write(data)
-        heard: list[bytes] = []
+        plain: list[bytes] = []
         ended = False
         try:
             while not ended:
-                heard.append(kept.tls.read(_READ_BYTES))
-                ended = not heard[-1]
+                plain.append(kept.tls.read(_READ_BYTES))
+                ended = not plain[-1]
         except ssl.SSLWantReadError:
             pass
         except ssl.SSLError as error:
             raise self._failed(handle, reason_of(error)) from None
-        # Asking for it copies it.
-        wanted = self._resume and kept.place not in self._sessions
+        # Reading tls.session copies it.
+        wanted = self._resume and kept.destination not in self._sessions
         if wanted and (session := kept.tls.session) is not None and session.has_ticket:
-            self._sessions[kept.place] = session
-        return b"".join(heard), kept.outgoing.read(), ended
+            self._sessions[kept.destination] = session
+        return b"".join(plain), kept.outgoing.read(), ended
 
     # -- ends
 
     def _failed(self, handle: int, reason: str) -> TlsError:
-        """Counted."""
+        """Count a failure; returns its error."""
         error, counts = TlsError(reason), self._counts
-        if handle in self._shaking:
+        if handle in self._handshakes:
             self._keylog.clear()
-        reasons = counts.failed if handle in self._shaking else counts.ended
+        reasons = counts.failed if handle in self._handshakes else counts.ended
         reason = error.reason
         if reason in reasons or len(reasons) < _MOST_REASONS:
             reasons[reason] = reasons.get(reason, 0) + 1
         return error
 
-    def _say_goodbye(self, handle: int) -> None:
-        """close_notify, where the kernel takes it at once; the peer may be gone."""
-        if handle in self._shaking or handle in self._unsent:
+    def _send_close_notify(self, handle: int) -> None:
+        """Send close_notify, if the kernel takes it at once; the peer may be gone."""
+        if handle in self._handshakes or handle in self._unsent:
             return
         with contextlib.suppress(OSError):
             kept = self._kept.get(handle)
@@ -323,26 +321,26 @@ class TlsNet:
 
     def _forget(self, handle: int) -> None:
         self._layer.forget(handle)
-        if handle in self._odd:
-            for of in (self._shaking, self._kept, self._unsent, self._early):
-                of.pop(handle, None)
+        if handle in self._slow:
+            for rows in (self._handshakes, self._kept, self._unsent, self._early):
+                rows.pop(handle, None)
             self._ended.discard(handle)
-            self._odd.discard(handle)
+            self._slow.discard(handle)
         self._wanted[handle] = self._asked[handle] = 0
 
-    def _settle(self, handle: int) -> None:
-        """It may be odd no more."""
-        if not any(handle in of for of in (self._shaking, self._kept, self._unsent, self._early, self._ended)):
-            self._odd.discard(handle)
+    def _leave_slow_path(self, handle: int) -> None:
+        """Return the handle to the fast path, if nothing keeps it off."""
+        if not any(handle in rows for rows in (self._handshakes, self._kept, self._unsent, self._early, self._ended)):
+            self._slow.discard(handle)
 
     def _watch(self, handle: int) -> None:
-        """Have the kernel report what the table wants and what TLS needs; nothing before the table watches."""
+        """Watch for what the table wants and what TLS needs; nothing before the table watches."""
         if not self._wanted[handle]:
             return
-        shaking = self._shaking.get(handle)
+        handshake = self._handshakes.get(handle)
         needed = self._wanted[handle]
-        if shaking is not None:
-            needed = READABLE if shaking.random else READABLE | WRITABLE
+        if handshake is not None:
+            needed = READABLE if handshake.random else READABLE | WRITABLE
         if handle in self._unsent:
             needed |= WRITABLE
         if needed != self._asked[handle]:

@@ -1,7 +1,7 @@
-"""A handshake of TLS by OpenSSL, fed a record at a time, and the secrets that it agrees on.
+"""A TLS handshake by OpenSSL, fed a record at a time, and its secrets.
 
-The secrets come by the context's key log, which is a file in memory of this process alone (memfd_create(2)), emptied after each
-handshake. A pipe could fill, and OpenSSL would wait for us.
+The secrets come by the context's key log, a private file in memory (memfd_create(2)) that is emptied after each handshake. A pipe
+could fill and block OpenSSL.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ import ssl
 from asyncli.certificates import reason_of
 
 _HEADER, _LONGEST_RECORD = 5, (1 << 14) + 2048  # 2048: of TLS 1.2 (RFC 5246, section 6.2.3)
-# Reasons are OpenSSL's and the alerts' names; what a peer can make them say is bounded all the same.
+# A hostile peer cannot make a reason longer.
 _LONGEST_REASON = 120
 
 
 class TlsError(OSError):
-    """TLS ended a connection, or an attempt at one: ``reason`` says by which alert, or why."""
+    """TLS ended a connection or a connect; ``reason`` is the alert or the error."""
 
     def __init__(self, reason: str) -> None:
         self.reason = reason[:_LONGEST_REASON]
@@ -26,13 +26,13 @@ class TlsError(OSError):
 
 
 class Handshake:
-    """OpenSSL's object of one connection and its two buffers, while it shakes hands; of TLS 1.2, for good."""
+    """OpenSSL's object of one connection and its two buffers: during the handshake, with TLS 1.2 always."""
 
-    __slots__ = ("began", "incoming", "outgoing", "partial", "place", "random", "stood", "tls")
+    __slots__ = ("began", "destination", "incoming", "outgoing", "partial", "random", "tcp_done", "tls")
 
-    def __init__(self, place: int, began: float) -> None:
-        self.place, self.began = place, began
-        self.stood: float | None = None  # when TCP's was over
+    def __init__(self, destination: int, began: float) -> None:
+        self.destination, self.began = destination, began
+        self.tcp_done: float | None = None  # when TCP's handshake was over
         self.partial = b""
         self.random = b""
 
@@ -51,13 +51,13 @@ class Handshake:
         return True
 
     def feed(self, data: bytes) -> bool:
-        """A record at a time, so that OpenSSL takes nothing of what follows the handshake. True: it is over, and ``partial`` has
-        what is left."""
+        """Feed a record at a time, so that OpenSSL takes nothing after the handshake. True: it is over, and ``partial`` has the
+        remaining bytes."""
         self.partial += data
         while len(self.partial) >= _HEADER:
             kind, major, length = self.partial[0], self.partial[1], int.from_bytes(self.partial[3:5], "big")
             if not 20 <= kind <= 23 or major != 3 or length > _LONGEST_RECORD:
-                length = len(self.partial)  # no record: OpenSSL says what it takes it for
+                length = len(self.partial)  # not a record: OpenSSL reports the error
             elif len(self.partial) < _HEADER + length:
                 return False
             record, self.partial = self.partial[: _HEADER + length], self.partial[_HEADER + length :]
@@ -68,24 +68,24 @@ class Handshake:
 
 
 class KeyLog:
-    """The traffic secrets of each handshake, by its client's random."""
+    """The traffic secrets of each handshake, by its client random."""
 
     def __init__(self, context: ssl.SSLContext) -> None:
         self._file = os.memfd_create("keylog", os.MFD_CLOEXEC)
         context.keylog_filename = f"/proc/self/fd/{self._file}"
 
     def take(self, random: bytes) -> tuple[bytes, bytes]:
-        """The client's and the server's; the file is empty afterwards. All it has of another handshake is of no use to anyone."""
+        """The secrets of client and server. Empties the file, with what it has of any other handshake."""
         lines = os.pread(self._file, os.fstat(self._file).st_size, 0).split(b"\n")
         self.clear()
         found = {}
         for line in lines:
             label, _, rest = line.partition(b" ")
-            whose, _, secret = rest.partition(b" ")
-            if whose == random.hex().encode("ascii"):
+            client_random, _, secret = rest.partition(b" ")
+            if client_random == random.hex().encode("ascii"):
                 found[label] = bytes.fromhex(secret.decode("ascii"))
         return found[b"CLIENT_TRAFFIC_SECRET_0"], found[b"SERVER_TRAFFIC_SECRET_0"]
 
     def clear(self) -> None:
-        """Of no handshake that ended are secrets kept."""
+        """Keep no secrets of a handshake that is over."""
         os.ftruncate(self._file, 0)

@@ -1,4 +1,4 @@
-"""The network seam over Unix sockets: both ends are in one kernel, and there are no ports, packets or RST."""
+"""A net of Unix sockets: both ends are in one kernel, and there are no ports, packets or RST."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from asyncli.engine.net import READABLE, RealNet
 from asyncli.engine.spread import Destination
 from asyncli.records import Tick
 
-# A connect that waits asks for room so often (ns).
-_AGAIN_NS = 2_000_000
+# A waiting connect is tried again this often (ns).
+_RETRY_NS = 2_000_000
 
 
 class UnixNet(RealNet):
-    """Where the server's listen queue is full a connect ends with EAGAIN (connect(2)), while TCP sends its SYN again.
-    Here it waits its turn, as a blocking one does, for as long as the table lets it, and is counted.
+    """When the server's listen queue is full, connect(2) fails with EAGAIN, while TCP retransmits its SYN. Here such a connect
+    waits its turn, as a blocking one does, until the table's deadline, and is counted.
     """
 
     def __init__(self, destinations: tuple[Destination, ...]) -> None:
         super().__init__(destinations, ())
-        # Those that wait, in the order in which they came, all for the one socket of a plan; and what they are to be watched for.
+        # Waiting connects in their order, all to the one socket of a plan; and the events to watch once connected.
         self._waiting: dict[int, socket.SocketType] = {}
         self._wanted: dict[int, int] = {}
         self._queued = 0
         self.send = self._send_connected
-        # In the epoll set, so it wakes whoever waits for that. Python has timerfd_create() since 3.13.
+        # A timer in the epoll set, so that it wakes a waiting poll. Python has timerfd_create() since 3.13.
         self._libc = ctypes.CDLL(None)
         self._timer = self._libc.timerfd_create(time.CLOCK_MONOTONIC, os.O_NONBLOCK | os.O_CLOEXEC)
         self._epoll.register(self._timer, READABLE)
@@ -40,7 +40,7 @@ class UnixNet(RealNet):
             try:
                 return super().connect(destination, source)
             except BlockingIOError:
-                self._wake_every(_AGAIN_NS)
+                self._wake_every(_RETRY_NS)
         sock = socket.SocketType(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
         handle = sock.fileno()
         self._waiting[handle], self._wanted[handle] = sock, READABLE
@@ -48,7 +48,7 @@ class UnixNet(RealNet):
         return handle
 
     def watch(self, handle: int, events: int, again: bool = False) -> None:
-        # One that is not connected would be reported as hung up, for ever.
+        # An unconnected socket would be reported as hung up, for ever.
         if handle in self._waiting:
             self._wanted[handle] = events
         else:
@@ -66,11 +66,11 @@ class UnixNet(RealNet):
         for handle, sock in list(self._waiting.items()):
             if sock.connect_ex(self._targets[0][1]) == errno.EAGAIN:
                 return
-            # Whatever came of it: the first words tell.
-            super().watch(handle, self._leave(handle))
+            # The first send returns the outcome.
+            super().watch(handle, self._stop_waiting(handle))
 
-    def _leave(self, handle: int) -> int:
-        """It waits no more: what it is to be watched for."""
+    def _stop_waiting(self, handle: int) -> int:
+        """Take the handle out of the queue; returns the events to watch."""
         self._waiting.pop(handle).detach()
         if not self._waiting:
             self._wake_every(0)
@@ -81,7 +81,7 @@ class UnixNet(RealNet):
 
     def close(self, handle: int, abort: bool) -> None:
         if handle in self._waiting:
-            self._leave(handle)
+            self._stop_waiting(handle)
         os.close(handle)
 
     def _send_connected(self, handle: int, data: bytes) -> int:
@@ -90,11 +90,11 @@ class UnixNet(RealNet):
         try:
             return os.write(handle, data)
         except BrokenPipeError:
-            # The server has closed. What it said before is still to be read, as of TCP, which takes these words.
+            # The server has closed. As with TCP, which takes these bytes, what it sent before can still be read.
             return len(data)
 
     def acknowledged(self, handle: int) -> bool:
-        """What was sent is at the peer's socket. SIOCOUTQ tells what of it is unread there (unix_outq_len), which is no loss."""
+        """True: what is sent is in the peer's socket. SIOCOUTQ counts what is unread there (unix_outq_len), which is no loss."""
         return True
 
     def add_counts(self, tick: Tick) -> None:

@@ -1,4 +1,4 @@
-"""One worker: a process with one asyncio loop, one epoll set, one table of connections, and a link to the host process."""
+"""A worker process of a soak: one asyncio loop, one epoll set, one table of connections, and a link to the host process."""
 
 from __future__ import annotations
 
@@ -12,31 +12,33 @@ from typing import Any
 import msgspec
 
 from asyncli.engine.held_table import ConnectionTable
-from asyncli.engine.net import RealNet, new_net, over_tls
+from asyncli.engine.net import KernelNet, PollNet, RealNet
 from asyncli.engine.shard import Down, Drain, LoadShard, Shard, Start, Stop
 from asyncli.engine.ticks import TickSender
 
-# The least time between two turns that a timer asks for. Beats due within it go out together; it is far below any lateness
-# that matters, and it bounds the wake-ups of a worker to 1,000 a second however many beats it has.
+# The least time between two turns by a timer. Heartbeats due within it go out together; it is far below any lateness that
+# matters, and it bounds a worker's wake-ups to 1,000 a second.
 GRAIN_S = 0.001
 # A link's message: the largest tick (every histogram full) is some 100 KiB.
 MOST_MESSAGE = 1 << 20
+# Up to this many connections a worker, of one request each, poll(2) is cheaper than epoll.
+_MOST_POLLED = 256
 
 _decode_down = msgspec.msgpack.Decoder(Down).decode
 
 
 class Worker:
-    """Drives a table on the real clock until it is told to stop or the host is gone."""
+    """Drives a table on the real clock until a Stop order, or until the host is gone."""
 
     def __init__(self, shard: Shard, number: int, link: socket.socket, *, replaces: bool = False) -> None:
-        self._net = over_tls(new_net(shard, RealNet, shard.crowded), shard)
+        self._net = new_net(shard)
         self._table = ConnectionTable(shard, number, self._net, replaces=replaces)
         self._link = link
         self._ticks = TickSender(link)
         self._error: BaseException | None = None
         self._armed: asyncio.TimerHandle | None = None
         self._armed_for = math.inf
-        self._looked = -math.inf
+        self._checked = -math.inf
         self._second = 0
         self._t0 = 0.0
 
@@ -44,10 +46,10 @@ class Worker:
         self._loop = asyncio.get_running_loop()
         self._ended = asyncio.Event()
         self._link.setblocking(False)
-        self._loop.add_reader(self._link.fileno(), self._told)
+        self._loop.add_reader(self._link.fileno(), self._read_order)
         self._loop.add_reader(self._net.fileno(), self._turn)
-        # A loop logs what a callback raises and goes on; with a level-triggered set it would raise for ever, and the table
-        # would look alive. So the first one ends the worker, which the host reports.
+        # By default a loop logs an exception of a callback and continues; with a level-triggered set it would raise for ever.
+        # So the first exception ends the worker, which the host reports.
         self._loop.set_exception_handler(self._failed)
         await self._ended.wait()
         if self._error is not None:
@@ -58,20 +60,20 @@ class Worker:
             self._error = context.get("exception") or RuntimeError(str(context.get("message")))
         self._ended.set()
 
-    def _told(self) -> None:
+    def _read_order(self) -> None:
         try:
             message = self._link.recv(MOST_MESSAGE)
         except BlockingIOError:
             return
         except OSError:
             message = b""
-        if not message:  # the host is gone, and nobody is left to report to
+        if not message:  # the host is gone
             self._ended.set()
             return
         order = _decode_down(message)
         if isinstance(order, Start):
             self._t0 = order.t0
-            # One that takes another's place begins in the midst of the run: the seconds before are not its own to close.
+            # A replacement starts in the middle of a run: it reports no earlier seconds.
             self._second = max(0, int(time.monotonic() - order.t0))
             self._table.start(order.t0)
             self._arm_tick()
@@ -83,8 +85,8 @@ class Worker:
         self._turn()
 
     def _turn(self) -> None:
-        # How late the timer is when anything wakes us: a process that was stopped, or a host that gave it no CPU.
-        self._table.note_stall(time.monotonic() - max(self._armed_for, self._looked))
+        # How late the timer is: the process was stopped, or got no CPU.
+        self._table.note_stall(time.monotonic() - max(self._armed_for, self._checked))
         upcoming = self._table.turn()
         armed = self._armed
         if upcoming is None:
@@ -94,10 +96,10 @@ class Worker:
             if time.monotonic() < self._armed_for <= upcoming:
                 return
             armed.cancel()
-        # A timer that fires early would find nothing due and spin until it is (libuv truncates to milliseconds), so ask
-        # for the instant or later, never sooner.
+        # A timer that fires early would find nothing due and spin (libuv truncates to milliseconds): never ask for an earlier
+        # instant.
         now = time.monotonic()
-        if upcoming <= now:  # there is more to do than a turn may: let the link speak, and go on
+        if upcoming <= now:  # more work than one turn may do: read the link in between
             self._armed_for = now
             self._armed = self._loop.call_later(0.0, self._timed)
             return
@@ -111,7 +113,7 @@ class Worker:
 
     def _arm_tick(self) -> None:
         self._second += 1
-        # As in _turn: a timer that fires early is asked for a second time.
+        # As in _turn: never early.
         self._loop.call_later(max(0.0, self._t0 + self._second - time.monotonic() + GRAIN_S / 2), self._close_second)
 
     def _close_second(self) -> None:
@@ -119,10 +121,10 @@ class Worker:
         if now < self._t0 + self._second:  # the timer was early
             self._loop.call_later(GRAIN_S, self._close_second)
             return
-        # It may be the first to be called after a standstill, and whether anything follows within the phase is not said.
-        self._table.note_stall(now - max(self._t0 + self._second, self._looked))
-        self._looked = now
-        # A worker that stood still for seconds closes them all with one tick.
+        # After a stall this may run before _turn, and the phase may end before the next tick.
+        self._table.note_stall(now - max(self._t0 + self._second, self._checked))
+        self._checked = now
+        # One tick covers all seconds of a stall.
         self._second = max(self._second, int(now - self._t0))
         tick = self._table.take_tick(self._second)
         usage = resource.getrusage(resource.RUSAGE_SELF)
@@ -131,12 +133,36 @@ class Worker:
         self._arm_tick()
 
 
-def run_worker(shard: Shard | LoadShard, number: int, link: socket.socket, *, replaces: bool = False) -> None:
-    """The body of a worker process; returns when it is over. ``replaces``: one of a soak that was lost."""
-    if isinstance(shard, LoadShard):
-        from asyncli.engine.bench_worker import run_load  # a soak's workers need none of it
+def new_net(shard: Shard | LoadShard) -> KernelNet:
+    """The transport of ``shard``: TCP or Unix sockets, with a PROXY header and TLS if it asks for them."""
+    net: KernelNet
+    if not all(one.port for one in shard.destinations):
+        from asyncli.engine.unix_net import UnixNet
 
-        run_load(shard, number, link)
+        net = UnixNet(shard.destinations)
+    elif isinstance(shard, Shard):
+        net = RealNet(shard.destinations, shard.sources, shard.crowded)
+    else:
+        polls = shard.tls is None and shard.short and shard.rate is None and shard.connections <= _MOST_POLLED * shard.workers
+        net = (PollNet if polls else RealNet)(shard.destinations, shard.sources)
+    if shard.proxy_protocol is not None:
+        from asyncli.engine.proxied_net import ProxiedNet
+
+        net = ProxiedNet(net, shard.destinations, shard.proxy_protocol)
+    if shard.tls is None:
+        return net
+    from asyncli.engine.tls import TlsNet  # loads OpenSSL, 3 MB
+
+    names = [shard.names[one.target] for one in shard.destinations]
+    return TlsNet(net, shard.tls, names, shard.connect_timeout_s, shard.http2)
+
+
+def run_worker(shard: Shard | LoadShard, number: int, link: socket.socket, *, replaces: bool = False) -> None:
+    """The body of a worker process; returns when it is over. ``replaces``: it replaces a lost worker of a soak."""
+    if isinstance(shard, LoadShard):
+        from asyncli.engine.bench_worker import run_load  # a soak's workers do not need it
+
+        run_load(shard, number, link, new_net(shard))
         return
     worker = Worker(shard, number, link, replaces=replaces)
     try:

@@ -1,4 +1,4 @@
-"""The classic comparisons of long, short and pipelined connections, each as one command on real servers."""
+"""The classic comparisons of long, short and pipelined connections on real servers, each as one command."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ import msgspec
 from asyncli.errors import PlanError
 from asyncli.units import parse_duration
 
-# Clients that are modules of this package are light processes: naming types must load nothing.
+# Clients that are modules of this package are light processes: importing types must load nothing.
 if TYPE_CHECKING:
     from asyncli.experiments.context import Context
     from asyncli.experiments.record import Conclusions, Rounds
 
 Count = Annotated[int, msgspec.Meta(ge=1, le=1_000_000)]
 Milliseconds = Annotated[int, msgspec.Meta(ge=0, le=10_000)]
-_LEAST_S, _MOST_S = 1e-3, 86_400.0
+_MIN_S, _MAX_S = 1e-3, 86_400.0
 
 
 class ExperimentPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """Common settings. A plan's texts are times ("10s"), its lists of texts servers."""
+    """Common settings. In subclasses texts are times ("10s"), and lists of texts are servers."""
 
     rounds: Count = 1
     only: list[str] = msgspec.field(default_factory=list)
@@ -35,22 +35,21 @@ class ExperimentPlan(msgspec.Struct, frozen=True, kw_only=True):
                     seconds = parse_duration(value)
                 except ValueError as error:
                     raise ValueError(f"{key}: {error}") from None
-                if not _LEAST_S <= seconds <= _MOST_S:
-                    raise ValueError(f"{key}: {value!r} cannot be; write a time from 1ms to 24h")
+                if not _MIN_S <= seconds <= _MAX_S:
+                    raise ValueError(f"{key}: {value!r} is out of range; write a time from 1ms to 24h")
 
 
 class Experiment(NamedTuple):
-    """``plan``: its settings; ``quick``: what a quick run changes of them. ``run`` measures into a context; ``conclude`` is pure:
-    a plan and rounds, however few, to conclusions."""
+    """``plan``: its settings; ``quick``: those that differ in a quick run. ``run`` measures into a context; ``conclude`` is pure
+    and makes conclusions from a plan and rounds, however few."""
 
     name: str
-    #: Both are formats of the plan's numbers: ``{connections:,}``.
+    #: Both are formats of the plan's fields: ``{connections:,}``.
     title: str
     question: str
-    #: The write-up that it repeats, by title (translated) and author; empty: none, and its claims are what asyncli's own design
-    #: foretells.
+    #: The write-up that it repeats, by title (translated) and author; "": none, its claims are predictions of asyncli's design.
     write_up: str
-    #: What was done there.
+    #: What the write-up did.
     source: str
     plan: type[ExperimentPlan]
     quick: dict[str, Any]
@@ -61,28 +60,28 @@ class Experiment(NamedTuple):
 
     @property
     def cited(self) -> str:
-        """The write-up, and what was done there."""
+        """The write-up, and what it did."""
         return f"{self.write_up}; {self.source}" if self.write_up else self.source
 
-    def said(self, plan: ExperimentPlan) -> tuple[str, str]:
+    def title_and_question(self, plan: ExperimentPlan) -> tuple[str, str]:
         """Title and question with the numbers of ``plan``."""
         values = msgspec.structs.asdict(plan)
         return self.title.format_map(values), self.question.format_map(values)
 
 
-# Settings that have a flag; the others come from a record.
+# Settings that have a flag; the others can only be given by a record.
 _FLAGS = {"rounds", "duration", "connections", "keepalive", "only"}
 
-#: name -> what it compares, and how long that takes on two CPUs. Each has a module of its name.
+#: name -> what it compares, and its duration on two CPUs. The module has the same name.
 ABOUT = {
-    "short-vs-keepalive": "a connection for each request, or kept alive; Apache, nginx (8 min)",
-    "upstream-keepalive": "a proxy that keeps its connections to the backends, or not; nginx (7 min)",
+    "short-vs-keepalive": "a connection per request, or kept alive; Apache, nginx (8 min)",
+    "upstream-keepalive": "a proxy with or without keep-alive to its backends; nginx (7 min)",
     "pipelining": "pipelines against one at a time, threads and tasks; nginx (6 min)",
-    "server-models": "processes, threads and pools, by CPU a connection; programs in C (6 min)",
+    "server-models": "processes, threads and pools, by CPU per connection; programs in C (6 min)",
     "holding": "what a held connection costs each server of the lab, and how many fit (15 min)",
     "atlas": "what one held connection costs, by server and protocol (90 min)",
-    "two-clients": "one nginx, two clients of 50,000 on hosts of their own, in namespaces (3 min)",
-    "client-lost": "one nginx, a fleet of two by Dask, one of them cut off and back, in namespaces (3 min)",
+    "two-clients": "one nginx, two clients of 50,000 on separate hosts, in namespaces (3 min)",
+    "client-lost": "one nginx, two client hosts by Dask, one disconnected for a while, in namespaces (3 min)",
 }
 NAMES = tuple(ABOUT)
 
@@ -95,7 +94,7 @@ def load(name: str) -> Experiment:
 
 
 def plan_of(experiment: Experiment, quick: bool, changes: Mapping[str, Any], where: str = "") -> Any:
-    """The plan: defaults, then ``quick``, then ``changes``. Unknown keys, as of older records, are ignored. Raises
+    """The plan: defaults, then ``quick``, then ``changes``. Unknown keys (of older records) are ignored. Raises
     :class:`PlanError`, with ``where`` before the key."""
     try:
         plan = msgspec.convert((experiment.quick if quick else {}) | dict(changes), experiment.plan)
@@ -110,9 +109,9 @@ def plan_of(experiment: Experiment, quick: bool, changes: Mapping[str, Any], whe
 
 
 def command_of(experiment: Experiment, plan: ExperimentPlan, quick: bool) -> str:
-    """The command that repeats the run; from its record's folder where no flag can say the plan."""
-    usual = plan_of(experiment, quick, {})
-    changed = {key: value for key, value in msgspec.structs.asdict(plan).items() if value != getattr(usual, key)}
+    """The command that repeats the run; in its record's folder if flags cannot express the plan."""
+    default = plan_of(experiment, quick, {})
+    changed = {key: value for key, value in msgspec.structs.asdict(plan).items() if value != getattr(default, key)}
     words = ["asyncli", "experiment", experiment.name]
     if not changed.keys() <= _FLAGS:
         return shlex.join([*words, "--plan", "record.json"])

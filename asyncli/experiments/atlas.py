@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, NamedTuple
+from typing import Any, NamedTuple
 
-from msgspec import Meta
-
-from asyncli.experiments import Count, Experiment, ExperimentPlan
-from asyncli.experiments.context import Context
+from asyncli.experiments import Count, Experiment
+from asyncli.experiments.context import Context, fitness
 from asyncli.experiments.record import Chart, Column, Conclusions, FigureRow, FigureTable, Rounds, bars
-from asyncli.experiments.soak_ladder import charged, climb, figures_of, plan_of_soak
+from asyncli.experiments.soak_ladder import LadderPlan, figures_of, ladder_soak, measured_in_cgroup, run_ladder
 from asyncli.lab import choose
 from asyncli.metrics import SERVER_CPU_S
 from asyncli.run import Run
@@ -18,12 +16,11 @@ from asyncli.units import parse_duration
 
 
 class Cell(NamedTuple):
-    """A ``server`` of the lab, what is spoken with it, and the keys of a plan for that; ``scheme``: where it is not the lab's;
-    ``options``: of the lab.
-    """
+    """A lab server and a protocol: ``protocol`` for labels, ``scheme`` if not the lab's default, ``keys`` of the soak's plan,
+    ``options`` of the lab."""
 
     server: str
-    spoken: str
+    protocol: str
     tls: bool = False
     scheme: str | None = None
     keys: Mapping[str, Any] = {}
@@ -31,16 +28,16 @@ class Cell(NamedTuple):
 
     @property
     def streams(self) -> int:
-        """How many each connection holds; 0: none."""
+        """Streams that each connection holds; 0: none."""
         return int(self.keys.get("streams", 0))
 
 
 _H2C: Mapping[str, Any] = {"http2": True}
 _H2: dict[str, Any] = {"keys": _H2C, "options": _H2C}
-# Short messages: what a server keeps to read and write compressed ones is made by the first.
+# A short message is enough: the first one makes the server allocate its compression state.
 _DEFLATE: dict[str, Any] = {"keys": {"ws_deflate": True, "ws_message": '{"op": "ping"}'}, "options": {"deflate": True}}
 _SSE: dict[str, Any] = {"scheme": "http", "keys": {"protocol": "sse", "silence": "forever"}}
-#: By the names that ``--only`` takes.
+#: Names for ``--only``.
 CELLS = {
     "nginx": Cell("nginx", "HTTP"),
     "nginx-tls": Cell("nginx", "HTTPS", True),
@@ -101,40 +98,38 @@ CELLS = {
     "memcached": Cell("memcached", "raw TCP"),
 }
 _COLUMNS = [
-    Column("user", "its processes", "B"), Column("user_half", "±", "B"), Column("kernel", "kernel, an end", "B"),
-    Column("own", "on its side", "B"), Column("own_half", "±", "B"),
-    Column("connect_us", "CPU a connect and first heartbeat", "us"), Column("beat_us", "a later one", "us"),
+    Column("user", "server processes", "B"), Column("user_half", "±", "B"), Column("kernel", "kernel, per socket end", "B"),
+    Column("own", "server side in all", "B"), Column("own_half", "±", "B"),
+    Column("connect_us", "CPU per connect with first heartbeat", "us"), Column("beat_us", "CPU per later heartbeat", "us"),
 ]  # fmt: skip
-_OF_A_STREAM = [Column("user", "its processes", "B"), Column("user_half", "±", "B")]
-# Fewer streams, and more of them: what the first takes, a connection's buffers among it, is in both and cancels.
+_STREAM_COLUMNS = _COLUMNS[:2]
+# Fewer and more streams: the cost of the first one, and of the connection's buffers, is in both and cancels.
 _PAIRS = {"nginx": ("nginx-h2c-streams-10", "nginx-h2c-streams-100")}
-_OF_STREAMS = (
-    "One more stream of HTTP/2, whose answer is held back, on a connection that holds some: the difference of two cells' cost "
-    "of a connection, by that of their streams. Not the first stream's, and of a body of 3 bytes."
+_STREAM_CAPTION = (
+    "One more HTTP/2 stream with an unfinished response, on a connection that holds some already: the difference of two cells' "
+    "cost per connection, divided by the difference of their streams. It is not the cost of the first stream. The body has 3 "
+    "bytes."
 )
 _CAPTION = (
-    "Each is one more connection, by a ladder: slopes of memory over connections held, ± half of a 95 % interval. On its side: "
+    "One more connection each, by a ladder: slopes of memory over connections held, ± half of a 95 % interval. Server side: "
     "what the server's control group is charged for it, and its TCP socket where that is not. CPU time is the server's, "
-    "handshakes included. A figure whose interval reaches zero is left out. Each server is the lab's, with its configuration "
-    "there: no log, no cache, no backend but a proxy's, of which nothing is counted. On a proxy's side are both of its ends."
+    "handshakes included. A figure whose interval reaches zero is omitted. Each server is the lab's with its configuration: no "
+    "log, no cache, and no backend except a proxy's, which is not counted. A proxy's side has both of its socket ends."
 )
 
 
-class AtlasPlan(ExperimentPlan, frozen=True, kw_only=True):
+class AtlasPlan(LadderPlan, frozen=True, kw_only=True):
     rounds: Count = 3
     connections: Count = 5_000
     rate: Count = 1_000
-    #: Connects a second over TLS: both ends' handshakes take these CPUs.
+    #: Connects a second over TLS: both ends' handshakes run on this host's CPUs.
     tls_rate: Count = 200
-    plateaus: Annotated[int, Meta(ge=2, le=100)] = 5
-    rest: str = "3s"
     keepalive: str = "30s"
     hold: str = "10s"
-    baseline: str = "3s"
 
 
 async def _run(context: Context) -> None:
-    await context.in_turns(list(CELLS), _measure)
+    await context.run_rounds(list(CELLS), _measure)
 
 
 async def _measure(context: Context, name: str, number: int) -> None:
@@ -145,43 +140,38 @@ async def _measure(context: Context, name: str, number: int) -> None:
     connections = max(plan.plateaus, plan.connections // each)
     options = {"connections": connections, "keepalive_s": keepalive_s, "tls": cell.tls, "scheme": cell.scheme}
     server = choose(cell.server, **options, **cell.options)
-    async with charged(context, server) as charges:
+    async with measured_in_cgroup(context, server) as charges:
         keys = {**server.plan_keys, **cell.keys}
         if server.authority is not None:
             keys["ca"] = str(server.authority)
-        rate = max(1, (plan.tls_rate if cell.tls else plan.rate) // each // 100)
-        soak = plan_of_soak(
-            server, connections=connections, ramp=f"{rate}/10ms", plateaus=plan.plateaus, plateau_rest=plan.rest,
-            keepalive=plan.keepalive, hold=plan.hold, baseline=plan.baseline, **keys,
-        )  # fmt: skip
-        run = await climb(server, soak)
+        rate = (plan.tls_rate if cell.tls else plan.rate) // each
+        run = await run_ladder(server, ladder_soak(server, plan, connections, rate, **keys))
         found = {**figures_of(run, charges, server.ends), **cpu_of(run)}
-        context.met(server)
-    whole = found["held"] == found["asked"]
-    context.add(
-        name, number, **found, usable=whole,
-        unusable=None if whole else f"{found['held']:,} of {found['asked']:,} were held",
-    )  # fmt: skip
-    said = "unknown" if found["user"] is None else f"{found['user']:,.0f} B ± {found['user_half']:,.0f} in {server.label}"
-    context.tell(number, name, said)
+        context.record_server(server)
+    complete = found["held"] == found["asked"]
+    failure = None if complete else f"{found['held']:,} of {found['asked']:,} were held"
+    context.add(name, number, **found, **fitness(failure))
+    cost = "unknown" if found["user"] is None else f"{found['user']:,.0f} B ± {found['user_half']:,.0f} in {server.label}"
+    context.report(number, name, cost)
 
 
 def cpu_of(run: Run) -> dict[str, float | None]:
-    """The server's CPU time (us): of a heartbeat in the hold, and of a connect in the ramp with the first one. Pure."""
+    """The server's CPU time (us) of a heartbeat in the hold, and of a connect with its first heartbeat in the ramp. Pure."""
     ramp, hold = run.phase("ramp"), run.phase("hold")
     if ramp is None or hold is None:
         return {"beat_us": None, "connect_us": None}
-    spent, beats, _ = _spent(run, hold.start_s, run.stop_s)
-    beat_s = spent / beats if beats else 0.0
-    spent, beats, opened = _spent(run, ramp.start_s, hold.start_s)
+    cpu_s, beats, _ = _server_cpu(run, hold.start_s, run.stop_s)
+    beat_s = cpu_s / beats if beats else 0.0
+    cpu_s, beats, opened = _server_cpu(run, ramp.start_s, hold.start_s)
     return {
         "beat_us": beat_s * 1e6 if beat_s else None,
-        "connect_us": (spent - max(0, beats - opened) * beat_s) / opened * 1e6 if opened else None,
+        "connect_us": (cpu_s - max(0, beats - opened) * beat_s) / opened * 1e6 if opened else None,
     }
 
 
-def _spent(run: Run, start_s: float, end_s: float) -> tuple[float, int, int]:
-    """The server's CPU seconds between its first and last reading there, and what was answered and opened meanwhile."""
+def _server_cpu(run: Run, start_s: float, end_s: float) -> tuple[float, int, int]:
+    """The server's CPU seconds from the first to the last sample of the span, and the heartbeats answered and connections opened
+    between those samples."""
     cpu = run.series(SERVER_CPU_S).between(start_s - 1.0, end_s)
     if len(cpu) < 2:
         return 0.0, 0, 0
@@ -190,13 +180,13 @@ def _spent(run: Run, start_s: float, end_s: float) -> tuple[float, int, int]:
 
 
 def conclude(plan: Any, rounds: Rounds) -> Conclusions:
-    """The table, and a picture of the servers' memory in the clear and over TLS, which takes a multiple of it."""
-    labels = {name: f"{one.server}, {one.spoken}" for name, one in CELLS.items()}
+    """The tables, and a chart of server memory each without and with TLS, which takes a multiple."""
+    labels = {name: f"{one.server}, {one.protocol}" for name, one in CELLS.items()}
     table = rounds.table("One held connection", _COLUMNS, labels, _CAPTION)
-    rows = [FigureRow(f"{one}, HTTP/2", of_a_stream(rounds, *pair)) for one, pair in _PAIRS.items()]
-    streams = FigureTable("One more held stream", _OF_A_STREAM, [one for one in rows if one.values["user"]], _OF_STREAMS)
-    of_each = ((name, figure(rounds, name, "user")) for name, one in CELLS.items() if not one.streams)
-    known = {name: value for name, value in of_each if value is not None}
+    rows = [FigureRow(f"{one}, HTTP/2", stream_cost(rounds, *pair)) for one, pair in _PAIRS.items()]
+    streams = FigureTable("One more held stream", _STREAM_COLUMNS, [one for one in rows if one.values["user"]], _STREAM_CAPTION)
+    costs = ((name, figure(rounds, name, "user")) for name, one in CELLS.items() if not one.streams)
+    known = {name: value for name, value in costs if value is not None}
     for row in table.rows:
         name = next(name for name, label in labels.items() if label == row.label)
         row.values.update({cost: [] for cost in ("user", "own") if figure(rounds, name, cost) is None})
@@ -204,22 +194,21 @@ def conclude(plan: Any, rounds: Rounds) -> Conclusions:
     for tls, title in ((False, "in the clear"), (True, "over TLS")):
         names = sorted((name for name in known if CELLS[name].tls == tls), key=known.__getitem__)
         line = bars("its processes", [known[name] for name in names])
-        said = [labels[name].replace(" over TLS", "") for name in names]
+        categories = [labels[name].replace(" over TLS", "") for name in names]
         what = f"A server's memory for one held connection {title}"
-        charts.append(Chart("bars", what, "", f"bytes in its processes, {title}", [line], said))
+        charts.append(Chart("bars", what, "", f"bytes in its processes, {title}", [line], categories))
     return Conclusions([table, *([streams] if streams.rows else [])], charts)
 
 
 def figure(rounds: Rounds, name: str, cost: str) -> float | None:
-    """The median of a cell's ``cost``; None where it is unknown, or its interval reaches zero: the error is the figure then."""
+    """The median of a cell's ``cost``; None if it is unknown, or if its interval reaches zero."""
     value, half = rounds.median(name, cost), rounds.median(name, f"{cost}_half")
     return None if value is None or value <= (half or 0.0) else value
 
 
-def of_a_stream(rounds: Rounds, fewer: str, more: str) -> dict[str, list[float]]:
-    """By round, the difference of two cells by that of their streams: ``user``, and half of its interval, as if their errors were
-    correlated. Pure.
-    """
+def stream_cost(rounds: Rounds, fewer: str, more: str) -> dict[str, list[float]]:
+    """For each round the cost of one more stream: the difference of two cells divided by that of their streams. ``user_half``
+    assumes that their errors are correlated. Pure."""
     streams = CELLS[more].streams - CELLS[fewer].streams
     costs, halves = ([rounds.by_round(one, key) for one in (fewer, more)] for key in ("user", "user_half"))
     both = [at for at in costs[0] if at in costs[1]]
@@ -233,9 +222,9 @@ EXPERIMENT = Experiment(
     name="atlas",
     title="What one held connection costs, by server and protocol",
     question="The same soak of {connections:,} connections against each server of the lab, in each protocol that it speaks: what "
-    "does one more take?",
+    "does one more connection take?",
     write_up="",
-    source="none: the same soak against all of them is ours",
+    source="none: asyncli's own comparison",
     plan=AtlasPlan,
     quick={"rounds": 1, "connections": 1_000, "plateaus": 4, "rest": "2s", "hold": "4s", "baseline": "2s"},
     run=_run,

@@ -1,7 +1,7 @@
-"""The same requests by ordinary Python programs: a thread for each connection, or a task for each request.
+"""Baseline clients that send the same requests: a thread per connection (http.client), or a task per request (aiohttp).
 
-``python -m asyncli.experiments.baseline_clients threads --url URL`` runs one by hand. It is a process, so that its CPU can be
-measured, and prints one line of JSON: see :class:`Answers`. Imports are done before the clock starts.
+``python -m asyncli.experiments.baseline_clients threads --url URL`` runs one by hand. It is a process, so that its CPU time can
+be measured, and prints one line of JSON: see :class:`Answers`. It imports everything before the clock starts.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _TIMEOUT_S = 60.0
 
 
 class Answers(NamedTuple):
-    """Seconds from the first request to the last answer, CPU seconds (user and system) of the process in that time, body bytes,
-    and milliseconds from each request to its answer."""
+    """Seconds from the first request to the last answer, the process's user and system CPU seconds in that time, counts of
+    requests, body bytes, and milliseconds from each request to its answer."""
 
     duration_s: float
     cpu_s: float
@@ -36,12 +36,12 @@ class Answers(NamedTuple):
     latencies_ms: list[float]
 
 
-#: The answer's status (0 for none), the bytes of its body, and its milliseconds.
+#: The answer's status (0: no answer), the bytes of its body, and its latency (ms).
 Exchange = tuple[int, int, float]
 
 
 def by_threads(url: str, connections: int, responses: int) -> list[Exchange]:
-    """A thread for each connection, one request after the other (http.client)."""
+    """Send requests with a thread per connection, one request after the other (http.client)."""
     parts = urlsplit(url)
     path = f"{parts.path or '/'}{'?' + parts.query if parts.query else ''}"
 
@@ -67,7 +67,7 @@ def by_threads(url: str, connections: int, responses: int) -> list[Exchange]:
 
 
 def by_tasks(url: str, connections: int, responses: int) -> list[Exchange]:
-    """A task for each request, all made at once, on a pool of connections (aiohttp)."""
+    """Send requests with a task for each, all created at once, on a pool of connections (aiohttp)."""
     import aiohttp
 
     async def ask(session: aiohttp.ClientSession, begun: float) -> Exchange:
@@ -79,7 +79,7 @@ def by_tasks(url: str, connections: int, responses: int) -> list[Exchange]:
         return answer.status, size, (time.monotonic() - begun) * 1000
 
     async def work() -> list[Exchange]:
-        # A task mostly waits for a connection, which is not bounded.
+        # Without a total timeout: a task mostly waits for a free connection.
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=_TIMEOUT_S, sock_read=_TIMEOUT_S)
         async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=connections), timeout=timeout) as session:
             return await asyncio.gather(*(ask(session, time.monotonic()) for _ in range(responses)))
@@ -92,33 +92,33 @@ CLIENTS: dict[str, Callable[[str, int, int], list[Exchange]]] = {"threads": by_t
 
 
 async def run_client(client: str, url: str, connections: int, responses: int, timeout_s: float = 120.0) -> dict[str, Any]:
-    """Run a client as a process. Raises :class:`HostError` where it fails or takes too long."""
+    """Run a client as a process. Raises :class:`HostError` if it fails or takes too long."""
     flags = [client, f"--url={url}", f"--connections={connections}", f"--responses={responses}"]
-    said = await child.run_module("asyncli.experiments.baseline_clients", flags, timeout_s)
-    if said is None:
-        raise HostError(f"the client of {client} has not ended after {timeout_s:.0f} s; leave more CPU to it")
-    return said
+    result = await child.run_module("asyncli.experiments.baseline_clients", flags, timeout_s)
+    if result is None:
+        raise HostError(f"the client with {client} has not ended after {timeout_s:.0f} s; stop other programs on this host")
+    return result
 
 
 def main(argv: list[str] | None = None) -> int:
-    """The command line of ``python -m asyncli.experiments.baseline_clients``; the exit status."""
+    """The command line of ``python -m asyncli.experiments.baseline_clients``; returns the exit status."""
     parser = argparse.ArgumentParser(
-        prog="python -m asyncli.experiments.baseline_clients", description="requests by threads, or by tasks"
+        prog="python -m asyncli.experiments.baseline_clients", description="send requests by threads or by tasks"
     )
     parser.add_argument("client", choices=sorted(CLIENTS))
-    parser.add_argument("--url", required=True, help="what to ask for")
+    parser.add_argument("--url", required=True, help="the URL to request")
     parser.add_argument("--connections", type=int, default=100, help="threads, or connections of the pool (100)")
-    parser.add_argument("--responses", type=int, default=10_000, help="how many answers in all (10,000)")
+    parser.add_argument("--responses", type=int, default=10_000, help="number of requests (10,000)")
     chosen = parser.parse_args(argv)
     if chosen.client == "tasks":
         import aiohttp  # noqa: F401 (before the clock starts)
-    # A full collection would walk asyncli's own imports, which an ordinary program does not have.
+    # A full collection would traverse asyncli's own modules, which a baseline program does not have.
     gc.collect()
     gc.freeze()
     begun, cpu_s = time.monotonic(), time.process_time()
     exchanges = CLIENTS[chosen.client](chosen.url, chosen.connections, chosen.responses)
     duration_s, cpu_s = time.monotonic() - begun, time.process_time() - cpu_s
-    # An answer that is an error has failed, and is none.
+    # An error status counts as failed.
     latencies = [round(ms, 3) for status, _, ms in exchanges if status == 200]
     answered, size = len(latencies), sum(size for _, size, _ in exchanges)
     print(json.dumps(Answers(duration_s, cpu_s, answered, len(exchanges) - answered, size, latencies)._asdict()), flush=True)

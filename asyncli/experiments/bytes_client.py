@@ -1,11 +1,11 @@
-"""The classic client of the server models: processes that ask for bytes, read them and close, a connection after the other.
+"""The classic client of the server models: processes that request bytes, read them and close, one connection after the other.
 
-``python -m asyncli.experiments.bytes_client HOST PORT PROCESSES LOOPS BYTES``: each of PROCESSES makes LOOPS connections in turn,
-with blocking sockets; on each it sends BYTES as a decimal number and a line feed, reads that many bytes, and closes first, as the
-source's client does. One line of JSON says what came of it. The exit status is 0 only if every connection brought what was asked.
+``python -m asyncli.experiments.bytes_client HOST PORT PROCESSES LOOPS BYTES``: each of PROCESSES opens LOOPS connections in turn
+with blocking sockets. On each it sends BYTES as a decimal number and a line feed, reads that many bytes, and closes first, as the
+source's client does. It prints one line of JSON. The exit status is 0 only if every connection received its bytes.
 
-The side that closes first keeps the connection's port for a minute (TIME_WAIT). On loopback the connections therefore come from
-many addresses of 127.0.0.0/8, so few from each that every one finds a free port at once, however many runs follow each other.
+The side that closes first keeps the connection's port for a minute (TIME_WAIT). So connections on loopback come from many
+addresses of 127.0.0.0/8, few enough from each that a port is always free, however many runs follow each other.
 """
 
 from __future__ import annotations
@@ -23,61 +23,61 @@ from typing import IO
 
 from asyncli.engine.spread import loopback_sources, sources_wanted
 
-# linux/in.h; the socket module has it only since Python 3.12.
+# linux/in.h; new in the socket module of Python 3.12.
 _IP_BIND_ADDRESS_NO_PORT = 24
-# The default range of local ports. A wider one is spread over more addresses than it needs, a narrower one is still not filled.
+# The default range of local ports. With a wider one more addresses than needed are used; a narrower one is still not exhausted.
 _PORTS = 28_232
-# A server without an answer for so long hangs: far longer than 100 clients wait for one that serves one at a time.
-_PATIENCE_S = 30
+# A server that does not answer for so long hangs: 100 clients wait far less for a server that serves one at a time.
+_TIMEOUT_S = 30
 
 
-class _WrongError(Exception):
-    """Not the bytes that were asked for; its text is the kind of failure."""
+class _WrongLengthError(Exception):
+    """The server sent too few or too many bytes; the text is the kind of failure."""
 
 
-def converse(host: str, port: int, source: str | None, wanted: int) -> None:
-    """Ask for ``wanted`` bytes on one connection and read them. Raises OSError, or :class:`_WrongError` for another number."""
+def request_bytes(host: str, port: int, source: str | None, wanted: int) -> None:
+    """Request ``wanted`` bytes on one connection and read them. Raises OSError or :class:`_WrongLengthError`."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as sock:
-        # In the kernel and not by settimeout(), which would poll before each call.
-        patience = _PATIENCE_S.to_bytes(8, sys.byteorder) + bytes(8)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, patience)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, patience)
+        # Kernel timeouts: settimeout() would poll before each call.
+        timeout = _TIMEOUT_S.to_bytes(8, sys.byteorder) + bytes(8)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeout)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, timeout)
         if source is not None:
-            # Else bind() would take a port of its own for the address, whatever the destination.
+            # Else bind() would reserve a port of the address for all destinations.
             sock.setsockopt(socket.IPPROTO_IP, _IP_BIND_ADDRESS_NO_PORT, 1)
             sock.bind((source, 0))
         sock.connect((host, port))
         sock.sendall(b"%d\n" % wanted)
         missing = wanted
         while missing > 0:
-            # One more than is missing: a server that sends too much shows.
+            # One more than is missing, to detect a server that sends too much.
             got = len(sock.recv(missing + 1))
             if not got:
-                raise _WrongError("short")
+                raise _WrongLengthError("short")
             missing -= got
         if missing:
-            raise _WrongError("too_many_bytes")
+            raise _WrongLengthError("too_many_bytes")
 
 
-def _loops(host: str, port: int, sources: tuple[str | None, ...], loops: int, wanted: int, parent: int) -> tuple[int, str | None]:
-    """``loops`` connections in turn, up to the first failure."""
+def _loop(host: str, port: int, sources: tuple[str | None, ...], loops: int, wanted: int, parent: int) -> tuple[int, str | None]:
+    """Open ``loops`` connections in turn; returns how many succeeded before the first failure, and its kind or None."""
     for done in range(loops):
         if os.getppid() != parent:
             return done, "orphaned"
         try:
-            converse(host, port, sources[done * len(sources) // loops], wanted)
-        except _WrongError as error:
+            request_bytes(host, port, sources[done * len(sources) // loops], wanted)
+        except _WrongLengthError as error:
             return done, str(error)
         except OSError as error:
-            # SO_SNDTIMEO and SO_RCVTIMEO end connect(), send() and recv() as if they were not to block (socket(7)).
+            # After SO_SNDTIMEO or SO_RCVTIMEO connect(), send() and recv() fail as non-blocking calls do (socket(7)).
             timeout = isinstance(error, BlockingIOError)
             return done, "timeout" if timeout else errno.errorcode.get(error.errno or 0, "other")
     return loops, None
 
 
 def _sources(host: str, processes: int, loops: int) -> list[tuple[str | None, ...]]:
-    """The source addresses of each process; the kernel's choice where the server is not on 127.0.0.0/8."""
+    """The source addresses of each process; None: the kernel chooses, if the server is not on 127.0.0.0/8."""
     each = sources_wanted(loops, 1, _PORTS)
     found = loopback_sources(processes * each) if host.startswith("127.") else ()
     if not found:
@@ -87,27 +87,28 @@ def _sources(host: str, processes: int, loops: int) -> list[tuple[str | None, ..
 
 
 def _start(host: str, port: int, processes: int, loops: int, wanted: int) -> IO[str]:
-    """Fork the processes and start them at once; the stream has a line of each as it ends. They end soon after this process."""
+    """Fork the processes and start them at the same time. The returned stream has a line from each when it ends. They end soon
+    after this process."""
     sources, parent = _sources(host, processes, loops), os.getpid()
     ready_read, ready_write = os.pipe()
-    said_read, said_write = os.pipe()
+    result_read, result_write = os.pipe()
     for number in range(processes):
         if os.fork() == 0:
             try:
                 os.close(ready_write)
                 os.read(ready_read, 1)
-                done, kind = _loops(host, port, sources[number], loops, wanted, parent)
-                # Shorter than PIPE_BUF: lines of several processes do not mix (pipe(7)).
-                os.write(said_write, f"{done} {kind or '-'}\n".encode())
+                done, kind = _loop(host, port, sources[number], loops, wanted, parent)
+                # Shorter than PIPE_BUF, so that lines of several processes do not mix (pipe(7)).
+                os.write(result_write, f"{done} {kind or '-'}\n".encode())
             finally:
                 os._exit(0)
-    for descriptor in (said_write, ready_read, ready_write):
+    for descriptor in (result_write, ready_read, ready_write):
         os.close(descriptor)
-    return os.fdopen(said_read, encoding="ascii")
+    return os.fdopen(result_read, encoding="ascii")
 
 
 def main(argv: list[str]) -> int:
-    """The command line; the exit status."""
+    """The command line; returns the exit status."""
     try:
         host, *numbers = argv
         port, processes, loops, wanted = map(int, numbers)
@@ -118,13 +119,13 @@ def main(argv: list[str]) -> int:
         print("usage: bytes_client HOST PORT PROCESSES LOOPS BYTES: an IP address and numbers from 1 up", file=sys.stderr)
         return 2
     try:
-        said = _start(host, port, processes, loops, wanted)
+        results = _start(host, port, processes, loops, wanted)
     except OSError as error:
         print(f"cannot fork {processes} client processes ({error.strerror}); ask for fewer, or raise ulimit -u", file=sys.stderr)
         return 1
     begun = time.monotonic()
-    with said:
-        ends = [line.split() for line in said]
+    with results:
+        ends = [line.split() for line in results]
     seconds = time.monotonic() - begun
     for _ in range(processes):
         os.wait()
@@ -139,6 +140,6 @@ def main(argv: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    # Ctrl-C ends it without a traceback, and its processes with it: they are in its process group.
+    # Ctrl-C ends it without a traceback, and also its processes, which are in its process group.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     sys.exit(main(sys.argv[1:]))

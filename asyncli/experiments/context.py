@@ -1,4 +1,4 @@
-"""What experiments share: benches of a lab server, steps that may fail alone, their rounds; a run of one, and its record."""
+"""What experiments share: benches of lab servers, steps that may fail alone, rounds; and :func:`run`, which makes the record."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from typing import Any
 
 import msgspec
 
-from asyncli.analysis.bench_result import Benched, benched
+from asyncli.analysis.bench_result import BenchResult, evaluate_bench
 from asyncli.app.bench import Bench
 from asyncli.benchplan import BenchRun, build_bench_plan
 from asyncli.collect.processes import ProcessesGoneError
 from asyncli.errors import AsyncliError, PlanError
 from asyncli.experiments import Experiment, ExperimentPlan, command_of
-from asyncli.experiments.record import SCHEMA, Conclusions, Record, Round, Rounds, turned
-from asyncli.findings.experiment import ended_early, left_out, not_concluded, round_failed, stopped, tasted, untested
+from asyncli.experiments.record import SCHEMA, Conclusions, Record, Round, Rounds, rotated
+from asyncli.findings.experiment import ended_early, left_out, not_concluded, quick_run, round_failed, stopped, untested
 from asyncli.lab.base import LabServer
 from asyncli.plan import Layer
 from asyncli.records import Environment, Finding
@@ -31,7 +31,7 @@ class Context:
 
     def __init__(self, plan: Any, say: Callable[[str], None] = lambda _: None, folder: Path | None = None) -> None:
         self.plan, self.say = plan, say
-        #: For run files kept beside the record; None: nothing is kept.
+        #: For run files kept beside the record; None: none are kept.
         self.folder = folder
         self.rounds: list[Round] = []
         self.findings: list[Finding] = []
@@ -45,8 +45,8 @@ class Context:
 
     @contextlib.contextmanager
     def step(self, server: str, what: str) -> Iterator[None]:
-        """A part that may fail alone: then ``server`` is left out with one finding, and the rest goes on. A wrong plan is
-        raised."""
+        """Run a part that may fail alone: an error other than :class:`PlanError` becomes a finding, and ``server`` is left out
+        from then on."""
         try:
             yield
         except PlanError:
@@ -57,66 +57,66 @@ class Context:
             self.findings.append(left_out(what, why, remedy))
             self.say(f"{what} is left out: {error}")
 
-    async def in_turns(self, names: Sequence[str], measure: Callable[[Context, str, int], Awaitable[None]]) -> None:
-        """``measure`` each in each round, as a step of its own."""
+    async def run_rounds(self, names: Sequence[str], measure: Callable[[Context, str, int], Awaitable[None]]) -> None:
+        """Measure each name in each round as a step, in rotated order."""
         for number in range(self.plan.rounds):
-            for name in turned(names, number):
+            for name in rotated(names, number):
                 if self.wanted(name):
                     with self.step(name, name):
                         await measure(self, name, number)
 
     def add(self, step: str, number: int, **figures: Any) -> None:
-        """Keep the figures of ``step`` in round ``number``; unusable ones get a finding."""
+        """Add the figures of ``step`` in round ``number``; unusable ones get a finding."""
         self.rounds.append({"step": step, "round": number, **figures})
         if not figures.get("usable", True):
             self.findings.append(round_failed(step, number + 1, figures["unusable"]))
 
-    def tell(self, number: int, step: str, words: str) -> None:
+    def report(self, number: int, step: str, words: str) -> None:
         self.say(f"round {number + 1} of {self.plan.rounds}, {step}: {words}")
 
-    def met(self, server: LabServer, host: Environment | None = None) -> None:
-        """Record the server's version and the ``host``."""
+    def record_server(self, server: LabServer, host: Environment | None = None) -> None:
+        """Record the server's version, and once the facts of the ``host``."""
         if not self.environment:
             facts: Environment = {"cpus": os.cpu_count(), "kernel": os.uname().release, "machine": os.uname().machine}
             self.environment = {**(host or facts), "server": {}}
         self.environment["server"][server.label] = {"version": server.version}
 
-    async def bench(self, server: LabServer, url: str | None = None, **values: Any) -> Benched:
-        """Bench a lab server by a bench plan's keys; ``server_pid`` is its main process."""
-        return benched(await self.bench_run(server, url, **values))
+    async def bench(self, server: LabServer, url: str | None = None, **values: Any) -> BenchResult:
+        """Bench a lab server with the keys of a bench plan; ``server_pid`` is its main process."""
+        return evaluate_bench(await self.bench_run(server, url, **values))
 
     async def bench_run(self, server: LabServer, url: str | None = None, **values: Any) -> BenchRun:
-        """As :meth:`bench`, with samples and whole histograms."""
+        """Like :meth:`bench`, with samples and complete histograms."""
         keys = {"urls": [url or server.url], "server_pid": server.pid, **values}
         run = await Bench(build_bench_plan([Layer("{key}", keys)]), label=server.label).run()
-        self.met(server, run.environment)
+        self.record_server(server, run.environment)
         return run
 
 
-# Not failures: asyncli was the limit, and the claims on a server's speed exclude it.
+# Not failures: asyncli was the limit, and claims on the server's speed exclude such rounds.
 _BUSY = ("generator_saturated_cpu", "both_busy", "host_busy")
 
 
 def fitness(*failures: str | None) -> dict[str, Any]:
-    """``usable`` where nothing of it failed, and ``unusable``: what did."""
+    """``usable``: there are no ``failures``; ``unusable``: the failures as a text, or None."""
     why = [one for one in failures if one]
     return {"usable": not why, "unusable": "; ".join(why) or None}
 
 
-def fitness_of(found: Benched) -> dict[str, Any]:
-    """The same of a bench: as many requests as asked for were answered, below status 400."""
+def fitness_of(found: BenchResult) -> dict[str, Any]:
+    """The :func:`fitness` of a bench: as many requests as asked for were answered, with a status below 400."""
     asked, total = found.plan.requests, found.requests.total
     failures = [one.evidence for one in found.findings if one.severity == "error" and one.code not in _BUSY]
-    # The bench's own findings say more, where they say it.
+    # The bench's own findings say more.
     if not failures and asked is not None and total != asked:
         failures.append(f"{total:,} of {asked:,} requests were answered")
     if not failures and not found.complete:
-        failures.append("it was stopped before its end")
+        failures.append("it was stopped early")
     return fitness(*failures, None if total else "nothing was answered")
 
 
-def figures(found: Benched) -> dict[str, Any]:
-    """A bench's figures under the names that the experiments' tables use."""
+def figures(found: BenchResult) -> dict[str, Any]:
+    """A bench's figures by the keys of the experiments' tables."""
     times = found.times_ms["total"]
     return {
         **fitness_of(found),
@@ -145,8 +145,8 @@ async def run(
     say: Callable[[str], None] = print,
     folder: Path | None = None,
 ) -> Record:
-    """Run a plan of :func:`~asyncli.experiments.plan_of`; run files go to ``folder``. When cancelled it keeps what was measured,
-    and the record is not complete."""
+    """Run a plan of :func:`~asyncli.experiments.plan_of`; run files go to ``folder``. If cancelled, the record has what was
+    measured and is not complete."""
     context = Context(plan, say, folder)
     started, begun = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"), time.monotonic()
     complete = False
@@ -156,20 +156,19 @@ async def run(
     except asyncio.CancelledError:
         context.findings.append(stopped())
     except Exception as error:
-        # Keep what was measured.
         if not context.rounds:
             raise
-        context.findings.append(ended_early(_words(error)))
+        context.findings.append(ended_early(_describe(error)))
     try:
         conclusions = concluded(experiment, plan, context.rounds)
     except Exception as error:
-        context.findings.append(not_concluded(_words(error)))
+        context.findings.append(not_concluded(_describe(error)))
         complete, conclusions = False, Conclusions()
     if not counted(context.rounds):
         context.findings.append(untested())
     if quick:
-        context.findings.append(tasted())
-    title, question = experiment.said(plan)
+        context.findings.append(quick_run())
+    title, question = experiment.title_and_question(plan)
     return Record(
         schema=SCHEMA,
         experiment=experiment.name,
@@ -195,9 +194,9 @@ def concluded(experiment: Experiment, plan: ExperimentPlan, rounds: list[Round])
 
 
 def counted(rounds: list[Round]) -> Rounds:
-    """The usable rounds; the others are only in the record."""
+    """The usable rounds, for tables and claims."""
     return Rounds(one for one in rounds if one.get("usable", True))
 
 
-def _words(error: Exception) -> str:
+def _describe(error: Exception) -> str:
     return str(error) if isinstance(error, AsyncliError) else f"{type(error).__name__}: {error}"

@@ -1,4 +1,4 @@
-"""What happens inside one pipeline: answers behind a slow one, and a reader that does not read."""
+"""Measures one pipeline: answers queued behind a slow one (head-of-line blocking), and a client that does not read."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from asyncli.experiments.counters import read_tcp, since
 from asyncli.lab import child
 
 _TIMEOUT_S = 30.0
-# A window closes within milliseconds of nobody reading, or never.
+# Without a reader a window closes within milliseconds, or never.
 _PATIENCE_S = 3.0
 _LENGTH = re.compile(rb"(?i)\r\ncontent-length: (\d+)\r\n")
 
 
 @contextlib.asynccontextmanager
 async def _connections(url: str, many: int) -> AsyncIterator[list[tuple[asyncio.StreamReader, asyncio.StreamWriter]]]:
-    """Connections to the server. Raises :class:`PeerError` where it ends one, or the block takes longer than 30 s."""
+    """``many`` connections to the server. Raises :class:`PeerError` if it ends one, or if the block takes longer than 30 s."""
     parts = urlsplit(url)
     try:
         async with asyncio.timeout(_TIMEOUT_S), contextlib.AsyncExitStack() as stack:
@@ -35,7 +35,7 @@ async def _connections(url: str, many: int) -> AsyncIterator[list[tuple[asyncio.
                 stack.callback(found[-1][1].transport.abort)
             yield found
     except (OSError, asyncio.IncompleteReadError) as error:
-        raise PeerError(f"{url}: {error or 'no answer in time'}; see that the server runs") from None
+        raise PeerError(f"{url}: {error or 'no answer in time'}; check that the server runs") from None
 
 
 def _ask(url: str, work_ms: int = 0) -> bytes:
@@ -47,10 +47,11 @@ async def _read_one(reader: asyncio.StreamReader) -> None:
     await reader.readexactly(int(length[1]) if length else 0)
 
 
-async def behind_slow(url: str, slow_ms: int, behind: int, *, pipelined: bool) -> list[float]:
-    """Milliseconds until each answer is complete: one request that takes ``slow_ms`` of work, and ``behind`` that take none.
+async def answers_behind_slow(url: str, slow_ms: int, behind: int, *, pipelined: bool) -> list[float]:
+    """Milliseconds until each answer is complete: to one request with a processing time of ``slow_ms``, and ``behind`` quick
+    ones.
 
-    ``pipelined``: all on one connection, the slow one first; else at the same time on one connection each. Raises
+    ``pipelined``: all on one connection, the slow one first; else at the same time, each on its own connection. Raises
     :class:`~asyncli.errors.PeerError`.
     """
     asks = [_ask(url, slow_ms), *[_ask(url)] * behind]
@@ -70,11 +71,11 @@ async def behind_slow(url: str, slow_ms: int, behind: int, *, pipelined: bool) -
         return list(await asyncio.gather(*(arrival_ms(reader) for reader, _ in streams)))
 
 
-async def unread(url: str, responses: int) -> dict[str, Any]:
-    """Ask for ``responses`` in one pipeline, read nothing until the receive window closes (or 3 s), then read them all.
+async def read_late(url: str, responses: int) -> dict[str, Any]:
+    """Send ``responses`` requests in one pipeline, read nothing until the receive window closes (or 3 s), then read all answers.
 
-    ``before_bytes``: received unread; ``window_closed``: how often, on the whole host, None where unknown; ``answered``: answers
-    read afterwards. Raises :class:`~asyncli.errors.PeerError`.
+    ``before_bytes``: received but unread then; ``window_closed``: how often, on the whole host, None if unknown; ``answered``:
+    answers read afterwards. Raises :class:`~asyncli.errors.PeerError`.
     """
     waiting, before = -1, read_tcp()
     async with _connections(url, 1) as [(reader, writer)]:
@@ -83,7 +84,7 @@ async def unread(url: str, responses: int) -> dict[str, Any]:
         writer.write(_ask(url) * responses)
 
         def closed() -> bool:
-            """The count is the whole host's, so this socket must be full too: bytes wait, and no more arrive."""
+            """Whether a window closed on the host and this socket is full: bytes wait, and no more arrive."""
             nonlocal waiting
             was, waiting = waiting, int.from_bytes(fcntl.ioctl(sock.fileno(), termios.FIONREAD, bytes(4)), sys.byteorder)
             return bool(since(read_tcp(), before).get("window_closed")) and was == waiting > 0

@@ -1,8 +1,8 @@
-"""How a claim is judged: from figures of rounds to an interval, from that to a side, from the sides of all cases to a verdict.
+"""Judges claims: figures of rounds give an interval, the interval a side of a rule, the sides of all cases a verdict. Pure.
 
-Pure. A claim is a statement, a figure, and a rule that the figure keeps; a case is a setup, a page or a load under which it is
-looked at. Rounds scatter by 5 to 15 % and more, so no claim is judged by a figure, only by its :func:`interval`
-(:func:`claimed`); what is counted exactly is judged by :func:`counted`.
+A claim is a statement and a rule for a figure; a case is a setup, page or load under which it is tested. Rounds scatter by 5 to
+15 % and more, so a claim is judged by its figure's :func:`interval` (:func:`claimed`), never by a single figure. Exact counts are
+judged by :func:`counted`.
 """
 
 from __future__ import annotations
@@ -14,29 +14,29 @@ from typing import NamedTuple
 
 from asyncli.experiments.record import Claim, Round, Verdict
 
-#: The level of the intervals.
+#: The confidence level of the intervals.
 LEVEL = 0.95
-#: Fewer rounds have no usable scatter (with two, Student's t is 12.7).
+#: Fewer rounds give no usable scatter (with two, Student's t is 12.7).
 ENOUGH_ROUNDS = 3
-#: So few rounds decide only where each of them is beyond the rule by this factor. Of two runs that scatter by 15 % each, alike in
-#: truth, one round in twenty is so far apart, of those that scatter by 10 % one in two hundred.
+#: Fewer rounds decide only if each of them is beyond the rule by this factor. Two equal runs that scatter by 15 % each differ by
+#: so much in one round of twenty; with a scatter of 10 % in one of two hundred.
 LARGE = 1.5
-# Of more cases only the two extremes are named, and the others counted.
-_MOST_SAID = 8
+# Of more cases only the two extremes are named.
+_MAX_NAMED = 8
 
-#: Of a case: True: the claim is shown; False: its opposite; None: neither.
+#: The result for a case. True: the claim is shown; False: its opposite; None: neither.
 Side = bool | None
 
 
 class Interval(NamedTuple):
-    """The bounds of a figure, and its ``middle`` (None for one of slopes)."""
+    """The bounds of a figure, and its ``middle`` (None for slopes)."""
 
     low: float
     high: float
     middle: float | None = None
 
     def words(self, *bounds: float) -> str:
-        """``middle (low to high)``, with digits enough to show the side of each of ``bounds``."""
+        """``middle (low to high)``, with enough digits to show on which side of each of ``bounds`` they are."""
         low, high = shown(self.low, *bounds), shown(self.high, *bounds)
         if low == high:
             return low
@@ -48,11 +48,11 @@ class Interval(NamedTuple):
 
 
 def interval(values: Sequence[float]) -> Interval:
-    """Where the figure of which ``values`` are rounds (one at least, none negative) lies.
+    """The interval of a figure from its rounds' ``values`` (at least one, none negative).
 
-    By Student's t at 95 % on their logarithms: noise multiplies, and ratios are as often twice as half. At a true figure that
-    lies on a rule's bound, such an interval lies wholly above in 2.5 % of cases and wholly below in 2.5 %. Of fewer than
-    :data:`ENOUGH_ROUNDS`, or with a zero among them, from the least to the most, by :data:`LARGE` wider either way.
+    It is Student's t at 95 % on their logarithms: noise is multiplicative, and a ratio is as often doubled as halved. If the true
+    figure is on a rule's bound, the interval is entirely above it in 2.5 % of cases and entirely below in 2.5 %. With fewer than
+    :data:`ENOUGH_ROUNDS`, or a zero among them: from the least to the greatest, wider by :data:`LARGE` on each side.
     """
     from scipy.special import stdtrit
 
@@ -69,7 +69,7 @@ def interval(values: Sequence[float]) -> Interval:
 
 
 def shown(value: float, *bounds: float) -> str:
-    """A figure with two or three significant digits, or as many as show its side of each of ``bounds``."""
+    """A figure with two or three significant digits, or as many as show on which side of each of ``bounds`` it is."""
     at = 0 if value >= 100 else 1 if value >= 10 else 2 if value >= 0.1 else 3
 
     def side(of: float) -> list[bool]:
@@ -81,7 +81,7 @@ def shown(value: float, *bounds: float) -> str:
 
 
 class Rule(NamedTuple):
-    """Between which bounds a figure lies where its claim holds."""
+    """The bounds between which a figure lies if its claim holds."""
 
     low: float = -math.inf
     high: float = math.inf
@@ -91,7 +91,7 @@ class Rule(NamedTuple):
         return [one for one in self if math.isfinite(one)]
 
     def side(self, known: Interval) -> Side:
-        """Whether all of the interval is within the bounds; False where none of it is."""
+        """True if the whole interval is within the bounds, False if none of it is, else None."""
         if self.low < known.low and known.high < self.high:
             return True
         return False if known.high <= self.low or known.low >= self.high else None
@@ -103,21 +103,21 @@ class Rule(NamedTuple):
         return f"{'above' if self.low > -math.inf else 'below'} {shown(self.bounds[0])}"
 
 
-#: A ratio nearer to 1 is no difference of note, however exact.
+#: A ratio closer to 1 does not count as a difference, however exact it is.
 MORE, LESS = Rule(low=1.05), Rule(high=1 / 1.05)
 
 
 def claimed(
     claim: str, rule: Rule, cases: Mapping[str, Sequence[float] | Interval], note: str = "", unit: str = "times"
 ) -> Iterator[Claim]:
-    """The claim judged, of each case's rounds or interval in ``unit``; none where nothing of it was measured and no ``note`` says
-    why."""
+    """Judge a claim by each case's rounds or interval, in ``unit``. Yields nothing if nothing was measured, unless a ``note``
+    says why."""
     known = {label: one if isinstance(one, Interval) else interval(one) for label, one in cases.items() if one}
     sides = {label: rule.side(one) for label, one in known.items()}
-    if len(known) > _MOST_SAID:
+    if len(known) > _MAX_NAMED:
         ends = [min(known, key=lambda label: known[label].low), max(known, key=lambda label: known[label].high)]
         many = [list(sides.values()).count(side) for side in (True, False, None)]
-        note = f"{f'{note}; ' if note else ''}of {len(known)} cases {many[0]} are, {many[1]} are not, {many[2]} cannot be told"
+        note = f"{f'{note}; ' if note else ''}of {len(known)} cases {many[0]} are, {many[1]} are not, {many[2]} undecided"
     else:
         ends = list(known)
     evidence = "; ".join(f"{label}: {known[label].words(*rule.bounds)}" for label in ends)
@@ -127,7 +127,8 @@ def claimed(
 
 
 def counted(claim: str, rule: str, cases: Mapping[str, Iterable[bool]], note: str = "", figure: str = "") -> Iterator[Claim]:
-    """The same of exact counts: for each case, whether it held in each round. ``figure``: if not what the cases say."""
+    """Judge a claim on exact counts: ``cases`` says for each case in which rounds it held. ``figure``: default the cases'
+    labels."""
     seen = {label: set(one) for label, one in cases.items()}
     sides = {label: one == {True} if len(one) == 1 else None for label, one in seen.items() if one}
     yield from _judged(claim, f"{rule}, in every round", sides, "; ".join(sides), note, figure)
@@ -140,15 +141,15 @@ def _judged(claim: str, rule: str, sides: Mapping[str, Side], evidence: str, not
 
 
 def verdict(sides: Iterable[Side]) -> Verdict:
-    """What the cases of a claim come to; each verdict means the same in every experiment.
+    """The verdict from the sides of all cases; it means the same in every experiment.
 
-    - holds: it is shown of every case;
-    - holds in part: it is shown of some cases, and of others it is not;
-    - does not hold: its opposite is shown of every case;
-    - mostly refuted: its opposite is shown of more than half, and it of none;
-    - cannot say: none of these; or there is no case that counts.
+    - holds: shown in every case;
+    - holds in part: shown in some cases, and not in others;
+    - does not hold: the opposite is shown in every case;
+    - mostly refuted: the opposite is shown in more than half of the cases, and the claim in none;
+    - cannot say: none of these, or no usable case.
 
-    Each case may err by the level of its interval, so one of k cases by up to k times that.
+    Each case errs with the probability of its interval, so one of k cases with up to k times that.
     """
     every = list(sides)
     if not every:
@@ -161,10 +162,10 @@ def verdict(sides: Iterable[Side]) -> Verdict:
 
 
 def limited(rounds: Iterable[Round]) -> set[str]:
-    """The steps in which asyncli, not the server, was the limit in some round: their speed is not the server's."""
+    """The steps in which asyncli was the limit in some round, so that the speed is not the server's."""
     return {one["step"] for one in rounds if "generator_saturated_cpu" in (one.get("busy") or ())}
 
 
-def unjudged(names: Iterable[str]) -> str:
-    """A note on cases that are left out for that."""
+def not_judged(names: Iterable[str]) -> str:
+    """A note that names the cases excluded because asyncli was the limit."""
     return f"not judged, since asyncli was the limit: {', '.join(some)}" if (some := sorted(names)) else ""

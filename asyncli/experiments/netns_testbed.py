@@ -1,4 +1,4 @@
-"""Programs in network namespaces: nginx and its clients as in the original experiment, an agent beside nginx."""
+"""Programs in network namespaces: nginx and its clients as in the original experiment, and an agent beside nginx."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import Any, Self
 
 from asyncli.errors import EngineError
 from asyncli.experiments.context import Context
-from asyncli.experiments.soak_ladder import Charges, charged
+from asyncli.experiments.soak_ladder import Charges, measured_in_cgroup
 from asyncli.lab import child
 from asyncli.lab.network import Network
 from asyncli.lab.nginx import LabNginx
@@ -25,27 +25,27 @@ from asyncli.units import parse_duration
 #: The source's addresses.
 SERVER, CLIENTS = "server", ("client .9", "client .10")
 HOSTS = {SERVER: "192.168.1.8/24", CLIENTS[0]: "192.168.1.9/24", CLIENTS[1]: "192.168.1.10/24"}
-#: The host of a fleet's session.
+#: The host of a cluster's session.
 SESSION = "session"
 FLEET = {**HOSTS, SESSION: "192.168.1.7/24"}
-#: Ports for as many connections as the source asked of each client.
+#: Enough ports for the source's number of connections per client.
 SYSCTLS = {host: {"net.ipv4.ip_local_port_range": "1024 61024"} for host in CLIENTS}
-# The source's.
+# The source's setting.
 _KEEPALIVE_TIMEOUT_S = 3600
 _AGENT_PORT, _SCHEDULER_PORT = 9165, 8786
 AGENT, SCHEDULER, WORKER = "the agent", "the scheduler", "the Dask worker"
-_STARTS_S = 30.0
-_LAST_WORDS = 300
+_START_S = 30.0
+_MAX_LAST_WORDS = 300
 
 
 class Running:
-    """A program that was started on ``host``."""
+    """A program that runs on ``host``."""
 
     def __init__(self, host: str, what: str, process: subprocess.Popen[bytes], log: Path) -> None:
         self.host, self.what, self.process, self._log = host, what, process, log
 
     @property
-    def said(self) -> str:
+    def output(self) -> str:
         """Its standard output and error so far."""
         return self._log.read_text(encoding="utf-8", errors="replace")
 
@@ -55,22 +55,22 @@ class Running:
 
     @property
     def last_words(self) -> str:
-        return " ".join(self.said.split())[-_LAST_WORDS:] or "it said nothing"
+        return " ".join(self.output.split())[-_MAX_LAST_WORDS:] or "it printed nothing"
 
-    async def until_said(self, pattern: str, within_s: float = _STARTS_S) -> re.Match[str]:
-        """Wait for the first match in its output. Raises :class:`EngineError` where it ends before, or takes longer."""
+    async def wait_for_output(self, pattern: str, within_s: float = _START_S) -> re.Match[str]:
+        """Wait for the first match in its output. Raises :class:`EngineError` if it ends without one, or after ``within_s``."""
         found: re.Match[str] | None = None
 
-        def look() -> bool:
+        def matched_or_ended() -> bool:
             nonlocal found
-            # Asked first: after its end the output is complete.
-            over = self.ended
-            found = re.search(pattern, self.said)
-            return found is not None or over
+            # Before reading: after its end the output is complete.
+            ended = self.ended
+            found = re.search(pattern, self.output)
+            return found is not None or ended
 
-        await child.until(look, within_s)
+        await child.until(matched_or_ended, within_s)
         if found is None:
-            how = f"ended with {self.process.returncode}" if self.ended else f"has not got so far after {within_s:.0f} s"
+            how = f"ended with status {self.process.returncode}" if self.ended else f"is not ready after {within_s:.0f} s"
             raise EngineError(f"{self.what} of {self.host} {how} ({self.last_words}); look at the host's load")
         return found
 
@@ -80,7 +80,7 @@ class Programs:
 
     def __init__(self, network: Network) -> None:
         self._network = network
-        #: All that were started, in that order.
+        #: In the order of their start.
         self.running: list[Running] = []
         self._folder = tempfile.TemporaryDirectory(prefix="asyncli-logs-")
 
@@ -91,7 +91,6 @@ class Programs:
         try:
             await asyncio.gather(*(child.end(one.process) for one in self.running))
         finally:
-            # Also when cancelled.
             for one in self.running:
                 child.kill_group(one.process.pid)
             self._folder.cleanup()
@@ -103,34 +102,33 @@ class Programs:
         log = Path(self._folder.name) / f"{len(self.running)}.log"
         argv = [sys.executable, "-m", module, *words]
         with log.open("wb") as stream, self._network.inside(host):
-            process = child.spawn(
-                argv, stdout=stream.fileno(), stderr=stream, cwd=log.parent, env={**child.finds_us(), **(environment or {})}
-            )
+            env = child.import_environment() | dict(environment or {})
+            process = child.spawn(argv, stdout=stream.fileno(), stderr=stream, cwd=log.parent, env=env)
         self.running.append(found := Running(host, what, process, log))
         return found
 
     async def cluster(self, host: str) -> str:
-        """A Dask scheduler on ``host`` and a worker on each client's; the scheduler's address."""
+        """Start a Dask scheduler on ``host`` and a worker on each client host; returns the scheduler's address."""
         own = self._network.address(host)
         address = f"tcp://{own}:{_SCHEDULER_PORT}"
         words = ["scheduler", "--host", own, "--port", str(_SCHEDULER_PORT), "--no-dashboard"]
-        await self.start(host, SCHEDULER, "dask", words).until_said("Scheduler at:")
+        await self.start(host, SCHEDULER, "dask", words).wait_for_output("Scheduler at:")
         words = ["worker", address, "--nworkers", "1", "--nthreads", "1", "--no-dashboard"]
         for worker in [self.start(client, WORKER, "dask", words) for client in CLIENTS]:
-            await worker.until_said("Registered to")
+            await worker.wait_for_output("Registered to")
         return address
 
     async def agent(self, status_url: str) -> tuple[str, dict[str, str]]:
-        """``asyncli agent`` beside nginx, sampling: its URL, and the environment with the token by which it is asked."""
-        # The environment hides it from other users.
+        """Start ``asyncli agent`` beside nginx; returns its URL, and the environment with its token for clients."""
+        # In the environment other users cannot see it.
         environment = {"ASYNCLI_AGENT_TOKEN": secrets.token_urlsafe(24)}
         listen = f"{self._network.address(SERVER)}:{_AGENT_PORT}"
         agent = self.start(SERVER, AGENT, "asyncli", ["agent", "--status-url", status_url, "--listen", listen], environment)
-        return (await agent.until_said(r"listens at (\S+)"))[1], environment
+        return (await agent.wait_for_output(r"listens at (\S+)"))[1], environment
 
 
 async def in_rounds(context: Context, label: str, measure: Callable[[Context, int, Path], Awaitable[None]]) -> None:
-    """Run each round of ``measure`` as the step ``label``, with its number and a folder for run files."""
+    """Run ``measure`` once per round as the step ``label``, with the round's number and a folder for run files."""
     with contextlib.ExitStack() as stack:
         folder = context.folder or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="asyncli-testbed-")))
         for number in range(context.plan.rounds):
@@ -141,18 +139,18 @@ async def in_rounds(context: Context, label: str, measure: Callable[[Context, in
 
 @contextlib.asynccontextmanager
 async def serving(context: Context, network: Network, most: int) -> AsyncIterator[tuple[LabNginx, Charges]]:
-    """nginx with the source's settings on the server's host, sized for ``most``, and its control group's charge. This thread is
-    on that host until the block's end."""
+    """Run nginx with the source's settings on the server's host, sized for ``most`` connections; yields it and its group's
+    charge. This thread is on that host during the block."""
     address, keepalive_s = network.address(SERVER), parse_duration(context.plan.keepalive)
     nginx = LabNginx(most, 80, keepalive_s, address, keepalive_timeout_s=_KEEPALIVE_TIMEOUT_S)
     with network.inside(SERVER):
-        async with charged(context, nginx) as charges:
-            context.met(nginx)
+        async with measured_in_cgroup(context, nginx) as charges:
+            context.record_server(nginx)
             yield nginx, charges
 
 
-def soak_words(plan: Any, nginx: LabNginx, connections: int, file: Path) -> list[str]:
-    """The command line of a soak by an experiment's plan."""
+def soak_arguments(plan: Any, nginx: LabNginx, connections: int, file: Path) -> list[str]:
+    """The arguments of a soak by an experiment's plan."""
     return [
         "soak", nginx.url, "-c", str(connections), "-k", plan.keepalive, "--ramp", f"10/{10_000 / plan.rate:g}ms",
         "--hold", plan.duration, "--baseline", plan.baseline, "--residue", plan.baseline, "--out", str(file.absolute()),
@@ -160,5 +158,5 @@ def soak_words(plan: Any, nginx: LabNginx, connections: int, file: Path) -> list
 
 
 def suffix(number: int) -> str:
-    """The suffix of the files of round ``number``."""
+    """The suffix of file names of round ``number``."""
     return f"-{number + 1}" if number else ""

@@ -13,18 +13,18 @@ from asyncli.records import Environment, Finding
 
 _T = TypeVar("_T")
 
-#: Raised when a reader of the schema before could not read it.
+#: Increased when older versions could not read new records.
 SCHEMA = 1
-#: One measurement: ``step`` and ``round`` (from 0), and figures by name; ``usable`` False, with the reason in ``unusable``: it
-#: failed, and is in no table or claim.
+#: One measurement: ``step``, ``round`` (from 0), and figures by name. ``usable`` False, with the reason in ``unusable``: it
+#: failed and is excluded from tables and claims.
 Round = dict[str, Any]
 Unit = Literal["", "/s", "ms", "us", "s", "B", "cores", "share"]
 Verdict = Literal["holds", "holds in part", "mostly refuted", "does not hold", "cannot say"]
-#: What they mean, in words: :mod:`asyncli.experiments.judging`.
+#: Their meaning; see :mod:`asyncli.experiments.judging`.
 VERDICTS = (
-    "holds: shown of every case; holds in part: of some; does not hold: the opposite is shown of every case; mostly refuted: of "
-    "more than half, and the claim of none; cannot say: none of these. Shown: all of the rounds' 95% interval is on that side of "
-    "the rule; of one or two rounds, or with a zero among them, all from the least to the most, 1.5 times wider either way."
+    "holds: shown in every case; holds in part: in some; does not hold: the opposite is shown in every case; mostly refuted: in "
+    "more than half, and the claim in none; cannot say: none of these. Shown: the rounds' whole 95% interval is on that side of "
+    "the rule; with one or two rounds, or a zero among them, the range of values, 1.5 times wider on each side."
 )
 
 
@@ -37,7 +37,7 @@ class Column(msgspec.Struct):
 
 
 class FigureRow(msgspec.Struct):
-    """A row: each figure's values by round, and the source's own where it gives them: as it prints them."""
+    """A row: each figure's values by round, and the source's figures as it prints them."""
 
     label: str
     values: dict[str, list[float]]
@@ -45,13 +45,13 @@ class FigureRow(msgspec.Struct):
     source: Mapping[str, str | float] = msgspec.field(default_factory=dict)
 
     def median(self, key: str) -> float | None:
-        """The median of a figure's rounds; None where it was never measured."""
+        """The median of a figure's rounds; None: never measured."""
         values = self.values.get(key)
         return statistics.median(values) if values else None
 
 
 class FigureTable(msgspec.Struct):
-    """Rows of figures: printed as median (least to most)."""
+    """A table of figures, printed as median (least to greatest)."""
 
     title: str
     columns: list[Column]
@@ -59,8 +59,8 @@ class FigureTable(msgspec.Struct):
     caption: str = ""
 
     @property
-    def told(self) -> list[Column]:
-        """The columns with a measured value or one of the source."""
+    def filled_columns(self) -> list[Column]:
+        """The columns with a value, measured or the source's."""
         return [one for one in self.columns if any(row.values.get(one.key) or one.key in row.source for row in self.rows)]
 
 
@@ -73,7 +73,7 @@ class ChartLine(msgspec.Struct):
 
 
 class Chart(msgspec.Struct):
-    """``lines`` over a common axis, or ``bars``: then each line's ``xs`` are the numbers of ``categories``."""
+    """A chart of ``lines`` over a common axis, or ``bars``: then each line's ``xs`` are indexes of ``categories``."""
 
     kind: Literal["lines", "bars"]
     title: str
@@ -85,7 +85,7 @@ class Chart(msgspec.Struct):
 
 
 class Claim(msgspec.Struct):
-    """A claim, its verdict (see :func:`asyncli.experiments.judging.verdict`), the evidence, and of that one ``figure``."""
+    """A claim, its verdict (see :func:`asyncli.experiments.judging.verdict`), the evidence, and the most important ``figure``."""
 
     claim: str
     verdict: Verdict
@@ -94,7 +94,7 @@ class Claim(msgspec.Struct):
 
 
 class Conclusions(msgspec.Struct):
-    """Tables, charts and claims; tables without rows and charts without points are left out."""
+    """Tables, charts and claims, without empty tables and charts."""
 
     tables: list[FigureTable] = msgspec.field(default_factory=list)
     charts: list[Chart] = msgspec.field(default_factory=list)
@@ -110,7 +110,7 @@ class Conclusions(msgspec.Struct):
 class Record(msgspec.Struct):
     """The content of ``record.json``.
 
-    ``complete``: it ran to its end and concluded. ``command`` repeats it from the record's folder; empty in old records.
+    ``complete``: it ran to its end and has conclusions. ``command`` repeats it in the record's folder; empty in old records.
     """
 
     schema: int
@@ -131,32 +131,32 @@ class Record(msgspec.Struct):
 
 
 def record_of(text: bytes) -> Record:
-    """Raises ``ValueError`` for a text that is no record of this schema."""
+    """Decode a record. Raises ``ValueError`` if it is none of this schema."""
     try:
         record = msgspec.json.decode(text, type=Record)
     except (msgspec.MsgspecError, UnicodeDecodeError):
-        raise ValueError("is no record of an experiment; name a record.json that one wrote") from None
+        raise ValueError("is not an experiment's record; name a record.json of an experiment") from None
     if record.schema != SCHEMA:
-        raise ValueError(f"is a record of schema {record.schema}, and this asyncli knows {SCHEMA}; use the asyncli that wrote it")
+        raise ValueError(f"has schema {record.schema}, but this asyncli reads {SCHEMA}; use the asyncli that wrote it")
     return record
 
 
-def turned(items: Sequence[_T], number: int) -> list[_T]:
-    """The order of ``items`` in round ``number``: rotated, and reversed every other round, so that each is first, last, before
-    and after its neighbour equally often."""
+def rotated(items: Sequence[_T], number: int) -> list[_T]:
+    """``items`` in the order of round ``number``: rotated, and reversed every other round, so that each is first, last, and
+    before or after another equally often."""
     many, way = len(items), -1 if number % 2 else 1
     return [items[(number + way * at) % many] for at in range(many)]
 
 
 class Rounds(list[Round]):
-    """Rounds, with figures by step and key; missing ones are left out."""
+    """Rounds, with figures by step and key; missing figures are skipped."""
 
     def of(self, step: str, key: str) -> list[float]:
-        """The values of a figure of a step, in order of rounds."""
+        """A figure's values in a step, in the order of rounds."""
         return [float(one[key]) for one in self if one["step"] == step and one.get(key) is not None]
 
     def median(self, step: str, key: str) -> float | None:
-        """The median of a figure of a step; None where it was never measured."""
+        """The median of a figure in a step; None: never measured."""
         values = self.of(step, key)
         return statistics.median(values) if values else None
 
@@ -165,37 +165,37 @@ class Rounds(list[Round]):
         return {one["round"]: float(one[key]) for one in self if one["step"] == step and one.get(key) is not None}
 
     def ratio(self, step: str, other: str, key: str) -> list[float]:
-        """``step`` by ``other``, round by round, so that common noise cancels."""
+        """``step`` divided by ``other`` in each round, so that common noise cancels."""
         mine, theirs = self.by_round(step, key), self.by_round(other, key)
         return [mine[at] / theirs[at] for at in mine if theirs.get(at)]
 
     def ratios(self, pairs: Mapping[str, tuple[str, str]], key: str) -> dict[str, list[float]]:
-        """As :meth:`ratio`, of labelled pairs of steps."""
+        """The :meth:`ratio` of labelled pairs of steps."""
         return {label: self.ratio(*steps, key) for label, steps in pairs.items()}
 
     def row(
         self, step: str, columns: list[Column], source: Mapping[str, str] | None = None, label: str | None = None
     ) -> FigureRow:
-        """A step's figures as a table's row, the source's beside them."""
+        """A step's figures, and the source's, as a row."""
         return FigureRow(label or step, {one.key: self.of(step, one.key) for one in columns}, dict(source or {}))
 
     def table(
         self, title: str, columns: list[Column], steps: Mapping[str, str] | Iterable[str], caption: str = "",
         source: Mapping[str, Mapping[str, str]] = MappingProxyType({}),
     ) -> FigureTable:  # fmt: skip
-        """A row for each step of which something was measured; ``steps`` may give their labels."""
+        """A table with a row for each measured step; a mapping of ``steps`` gives their labels."""
         labels = steps if isinstance(steps, Mapping) else {step: step for step in steps}
         rows = [self.row(step, columns, source.get(step), label) for step, label in labels.items()]
         return FigureTable(title, columns, [row for row in rows if any(row.values.values())], caption)
 
 
 def bars(label: str, values: Sequence[float | None]) -> ChartLine:
-    """A bar for each category of which the value is known."""
+    """A bar for each category with a known value."""
     known = {float(at): value for at, value in enumerate(values) if value is not None}
     return ChartLine(label, list(known), list(known.values()))
 
 
 def span(values: list[float], spec: str = ".2f") -> str:
-    """``least to most``, or the one value."""
+    """``least to greatest``, or one number if they are equal."""
     low, high = format(min(values), spec), format(max(values), spec)
     return low if low == high else f"{low} to {high}"

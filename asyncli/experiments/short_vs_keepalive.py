@@ -1,4 +1,4 @@
-"""A connection for each request, or one for many: what either costs the server, and what becomes of the tail."""
+"""Compares a connection per request with persistent connections: the server's cost, and the latency tail."""
 
 from __future__ import annotations
 
@@ -6,38 +6,38 @@ import statistics
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from asyncli.analysis.bench_result import Benched, benched
+from asyncli.analysis.bench_result import BenchResult, evaluate_bench
 from asyncli.benchplan import BenchRun
 from asyncli.collect.processes import ServerTree
 from asyncli.experiments import Count, Experiment, ExperimentPlan
 from asyncli.experiments.context import Context, figures, fitness_of
-from asyncli.experiments.counters import counting, read_io, read_tcp, since
-from asyncli.experiments.judging import LESS, MORE, claimed, limited, unjudged
-from asyncli.experiments.record import Chart, ChartLine, Claim, Column, Conclusions, FigureRow, FigureTable, Rounds, bars, turned
+from asyncli.experiments.counters import count_syscalls, read_io, read_tcp, since
+from asyncli.experiments.judging import LESS, MORE, claimed, limited, not_judged
+from asyncli.experiments.record import Chart, ChartLine, Claim, Column, Conclusions, FigureRow, FigureTable, Rounds, bars, rotated
 from asyncli.lab import choose
 from asyncli.lab.apache import page
 from asyncli.lab.base import LabServer
 from asyncli.metrics import SERVER_PROCESSES, SERVER_PSS_BYTES
 
-#: setup -> the lab's server for it. Few: a child for two connections. Grown: children as Apache's defaults have them, an access
-#: log, and for short connections KeepAlive Off.
+#: Setup -> lab server. Few: one child for two connections. From 5: Apache's default numbers of children, an access log, and
+#: KeepAlive Off for short connections.
 _SETUPS = {
     "Apache": "apache-prefork", "Apache, few children": "apache-prefork", "Apache, from 5 children": "apache-prefork",
     "nginx": "nginx",
 }  # fmt: skip
-_FULL, _FEW, _GROWN, _NGINX = _SETUPS
-#: way -> whether each request has a connection of its own.
+_FULL, _FEW, _FROM_FIVE, _NGINX = _SETUPS
+#: Way -> whether each request has its own connection.
 _WAYS = {"short": True, "kept alive": False}
 _SHORT, _KEPT = _WAYS
-# What the step of a count of system calls has after its name.
+# Suffix of the steps that count system calls.
 _CALLS = ": system calls"
-# A child that closes waits for the client's end (lingering close), and serves nobody meanwhile.
+# A child that closes waits for the client's close (lingering close), and serves no other client meanwhile.
 _SPARE_CHILDREN = 8
-# As in the source; no connection is idle here.
+# The source's; no connection is idle here.
 _KEEPALIVE_TIMEOUT_S = 15
-# Bounds the pass under strace, which ends by its number of requests.
-_LONGEST_TRACE = "60s"
-_MOST_CALLS = 10
+# A bound for the pass under strace, which ends after a number of requests.
+_TRACE_LIMIT = "60s"
+_TOP_CALLS = 10
 
 
 def _step(setup: str, way: str) -> str:
@@ -52,7 +52,7 @@ _SOURCE = {
         "kept": "990,148 of 1,000,000",
     },
 }  # fmt: skip
-# Of one child, over "about 10,000" requests: it accepted 9,997 short connections, or 100 persistent ones of 100 requests.
+# Calls of one child during "about 10,000" requests: on 9,997 short connections, or 100 persistent ones of 100 requests.
 _SOURCE_CALLS = {
     name: {_SHORT: f"{short:,} / about 10,000", _KEPT: f"{kept:,} / about 10,000"}
     for name, short, kept in (
@@ -63,8 +63,8 @@ _SOURCE_CALLS = {
 _SPEED = [
     Column("per_s", "requests/s", "/s"), Column("mean_ms", "mean", "ms"), Column("sd_ms", "sd", "ms"),
     Column("p50_ms", "p50", "ms"), Column("p99_ms", "p99", "ms"), Column("p999_ms", "p99.9", "ms"), Column("max_ms", "max", "ms"),
-    Column("connect_ms", "connect, of the mean", "ms"), Column("kept", "kept alive", "share"),
-    Column("each", "most requests a connection"),
+    Column("connect_ms", "connect, part of mean", "ms"), Column("kept", "kept alive", "share"),
+    Column("each", "max. requests per connection"),
 ]  # fmt: skip
 _COST = [
     Column("server_us", "server CPU", "us"), Column("client_us", "asyncli CPU", "us"),
@@ -76,8 +76,8 @@ _MEMORY = [
     Column("processes", "processes, at the end"),
 ]  # fmt: skip
 _COST_CAPTION = (
-    "Bytes above TCP: both ways, without its headers and handshakes. TCP segments are those of the whole host, both ends. Read "
-    "and write calls are not counted of nginx, which receives by recv(2)."
+    "Bytes above TCP: in both directions, without TCP's headers and handshakes. TCP segments: the whole host's, both ends. "
+    "Read and write calls are unknown for nginx, which uses recv(2)."
 )
 
 
@@ -92,11 +92,11 @@ class ShortPlan(ExperimentPlan, frozen=True, kw_only=True):
 
 async def _run(context: Context) -> None:
     for number in range(context.plan.rounds):
-        for setup in turned([*_SETUPS], number):
+        for setup in rotated([*_SETUPS], number):
             server = _SETUPS[setup]
-            # The order alternates: short connections leave TIME_WAIT behind.
-            for way in turned([*_WAYS], number):
-                if context.wanted(server) and (setup != _FEW or context.plan.connections > 1):  # one has no half
+            # In alternating order: short connections leave TIME_WAIT behind.
+            for way in rotated([*_WAYS], number):
+                if context.wanted(server) and (setup != _FEW or context.plan.connections > 1):  # half a child is none
                     with context.step(server, server):
                         await _measure(context, setup, way, number)
     with context.step("strace", "the count of system calls"):
@@ -115,10 +115,10 @@ def _server(plan: ShortPlan, setup: str, way: str) -> LabServer:
     if setup == _NGINX:
         text = page(plan.page_bytes).decode()
         return choose("nginx", connections=plan.connections + 64, body=text, content_type="text/html", **limits)
-    cut = {"workers": _children(plan, setup), "page_bytes": plan.page_bytes, "one_listener": True}
-    if setup == _GROWN:
-        cut |= {"grows": True, "access_log": True, "keepalive": not _WAYS[way]}
-    return choose("apache-prefork", connections=plan.connections, **cut, **limits)
+    options = {"workers": _children(plan, setup), "page_bytes": plan.page_bytes, "one_listener": True}
+    if setup == _FROM_FIVE:
+        options |= {"grows": True, "access_log": True, "keepalive": not _WAYS[way]}
+    return choose("apache-prefork", connections=plan.connections, **options, **limits)
 
 
 async def _measure(context: Context, setup: str, way: str, number: int) -> None:
@@ -127,15 +127,15 @@ async def _measure(context: Context, setup: str, way: str, number: int) -> None:
         before = read_io(server.pid) | read_tcp()
         run = await context.bench_run(server, connections=plan.connections, duration=plan.duration, short=_WAYS[way])
         used = since(read_io(server.pid) | read_tcp(), before)
-    found = benched(run)
-    mine = {**figures(found), **_memory(run), **_a_request(found, used, setup)}
+    found = evaluate_bench(run)
+    mine = {**figures(found), **_memory(run), **_per_request(found, used, setup)}
     context.add(_step(setup, way), number, **mine)
     slowest = f", the slowest {mine['max_ms']:,.0f} ms" if mine["max_ms"] is not None else ""
-    context.tell(number, _step(setup, way), f"{mine['per_s']:,.0f} requests a second{slowest}")
+    context.report(number, _step(setup, way), f"{mine['per_s']:,.0f} requests a second{slowest}")
 
 
 def _memory(run: BenchRun) -> dict[str, Any]:
-    """Of the server's processes."""
+    """Memory and number of the server's processes."""
     pss = [(one.t_s, one.values[SERVER_PSS_BYTES]) for one in run.samples if SERVER_PSS_BYTES in one.values]
     many = [one.values[SERVER_PROCESSES] for one in run.samples if SERVER_PROCESSES in one.values]
     return {
@@ -144,8 +144,8 @@ def _memory(run: BenchRun) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _a_request(found: Benched, used: Mapping[str, float], setup: str) -> dict[str, Any]:
-    """What was read and written for each request."""
+def _per_request(found: BenchResult, used: Mapping[str, float], setup: str) -> dict[str, Any]:
+    """I/O per request, and the use of connections."""
     total = found.requests.total
     if not total:
         return {}
@@ -164,12 +164,12 @@ def _a_request(found: Benched, used: Mapping[str, float], setup: str) -> dict[st
 
 
 async def _count_calls(context: Context, setup: str, way: str) -> None:
-    """A separate pass: tracing slows the server."""
+    """Count system calls, in a separate pass: tracing slows the server."""
     plan = context.plan
-    values = {"requests": plan.traced_requests, "duration": _LONGEST_TRACE, "short": _WAYS[way]}
+    values = {"requests": plan.traced_requests, "duration": _TRACE_LIMIT, "short": _WAYS[way]}
     async with _server(plan, setup, way) as server:
         pids = [one.pid for one in ServerTree([server.pid])() if not one.ended]
-        async with counting(pids) as calls:
+        async with count_syscalls(pids) as calls:
             found = await context.bench(server, connections=plan.connections, **values)
     total, all_calls = found.requests.total, sum(calls.values())
     context.add(
@@ -180,44 +180,44 @@ async def _count_calls(context: Context, setup: str, way: str) -> None:
 
 
 def conclude(plan: ShortPlan, rounds: Rounds) -> Conclusions:
-    """Its tables and pictures, and what they say of the source's claims."""
+    """The tables, the charts and the source's claims."""
     steps = [_step(setup, way) for setup in _SETUPS for way in _WAYS]
-    children = f"Apache has {_children(plan, _FULL)} children, or {_children(plan, _FEW)} where they are few"
-    how = (
-        f"{plan.connections} connections at a time. {children}, all started before the first connection; from 5 children it "
-        f"forks more up to {_children(plan, _GROWN)} as they are needed, writes an access log, and has KeepAlive Off for short "
-        "connections. A child serves one connection until that ends, and the first request of another waits for it. The source's "
-        "mean and connect are whole milliseconds, as ab prints them."
+    caption = (
+        f"{plan.connections} connections at a time. Apache has {_children(plan, _FULL)} children, or {_children(plan, _FEW)} in "
+        "the setup with few, all started before the first connection. In the setup from 5 children it forks up to "
+        f"{_children(plan, _FROM_FIVE)} on demand, writes an access log, and has KeepAlive Off for short connections. A child "
+        "serves one connection until it ends; the first request of another waits for that. The source's mean and connect are "
+        "whole milliseconds, as ab prints them."
     )
     if busy := sorted(limited(rounds)):
-        how += f" asyncli itself was the limit of {'; '.join(busy)}: the server can do more."
+        caption += f" asyncli itself was the limit in {'; '.join(busy)}: the server can do more."
     tables = [
-        rounds.table("Short against kept alive", _SPEED, steps, how, _SOURCE),
-        rounds.table("For each request", _COST, steps, _COST_CAPTION),
-        rounds.table("Memory of the server's processes", _MEMORY, steps, "Of an idle Apache from 5 children: of these 5."),
+        rounds.table("Short against kept alive", _SPEED, steps, caption, _SOURCE),
+        rounds.table("Per request", _COST, steps, _COST_CAPTION),
+        rounds.table("Memory of the server's processes", _MEMORY, steps, "For Apache from 5 children, idle is with these 5."),
         *(_calls_table(rounds, setup) for setup in (_FULL, _NGINX)),
     ]
     return Conclusions(tables, [*_charts(rounds)], [*_claims(rounds)])
 
 
 def _calls_table(rounds: Rounds, setup: str) -> FigureTable:
-    """The most frequent system calls, and those that the source has."""
+    """A table of the most frequent system calls, and of the source's."""
     seen = {way: _calls_of(rounds, _step(setup, way)) for way in _WAYS}
     most = {name: max(one.get(name, 0.0) for one in seen.values()) for one in seen.values() for name in one}
-    names = sorted(most, key=lambda name: (-most[name], name))[: _MOST_CALLS + 1]
+    names = sorted(most, key=lambda name: (-most[name], name))[: _TOP_CALLS + 1]
     source = _SOURCE_CALLS if setup == _FULL and names else {}
     rows = [
         FigureRow(name, {way: [one.get(name, 0.0)] for way, one in seen.items() if one}, source.get(name, {}))
         for name in dict.fromkeys([*names, *source])
     ]
-    caption = f"Of all processes of {setup}, counted by strace in a pass of its own that timed nothing."
-    caption += " The source's: of one child, by requests." if source else ""
+    caption = f"All processes of {setup}, counted by strace in a separate pass without timing."
+    caption += " The source's: calls of one child / requests." if source else ""
     columns = [Column(way, way) for way in _WAYS]
-    return FigureTable(f"System calls for each request: {setup}", columns, rows, caption)
+    return FigureTable(f"System calls per request: {setup}", columns, rows, caption)
 
 
 def _calls_of(rounds: Rounds, step: str) -> dict[str, float]:
-    """Calls for each request by name, and ``all`` of them; empty where none were counted."""
+    """Calls per request by name, and their sum ``all``; empty if none were counted."""
     for one in rounds:
         if one["step"] == step + _CALLS and one.get("calls") and one.get("requests"):
             each = {name: count / one["requests"] for name, count in one["calls"].items()}
@@ -234,7 +234,7 @@ def _charts(rounds: Rounds) -> Iterator[Chart]:
     lines = [bars(step, [rounds.median(step, key) for key in quantiles.values()]) for step in steps]
     yield Chart("bars", "The tail", "", "latency, ms", lines, [*quantiles])
     lines = [_over_time(rounds, step) for step in steps]
-    title, caption = "Memory of the server's processes", "Medians of the rounds. Each begins with a server just started."
+    title, caption = "Memory of the server's processes", "Medians of the rounds, each with a freshly started server."
     yield Chart("lines", title, "seconds since the first connect", "PSS, MB", lines, caption=caption)
 
 
@@ -249,37 +249,37 @@ def _over_time(rounds: Rounds, step: str) -> ChartLine:
 
 
 def _claims(rounds: Rounds) -> Iterator[Claim]:
-    """The source's, each judged on kept alive by short in the same round, of every setup that was measured."""
-    # Where asyncli was the limit, the speed is not the server's; its CPU a request is.
+    """The source's claims, judged by the ratio of kept alive to short in the same round; each measured setup is a case."""
+    # If asyncli was the limit, the speed is not the server's, but its CPU per request is.
     busy = {setup for setup, steps in _STEPS.items() if limited(rounds) & {*steps}}
     judged = {setup: steps for setup, steps in _STEPS.items() if setup not in busy}
     kinds = {"wire_bytes": "bytes above TCP", "segments": "TCP segments", "io_calls": "read and write calls"}
     calls = {setup: (kept + _CALLS, short + _CALLS) for setup, (kept, short) in _STEPS.items()}
-    left_out = unjudged(busy)
+    left_out = not_judged(busy)
     for claim, rule, cases, note in (
         ("Persistent connections carry more requests a second (the source: 3.21 times).", MORE,
          rounds.ratios(judged, "per_s"), left_out),
-        ("Persistent connections cost the server less CPU a request.", LESS, rounds.ratios(_STEPS, "server_us"), ""),
-        *((f"Persistent connections cost less I/O a request ({words}).", LESS, rounds.ratios(_STEPS, key), "")
+        ("Persistent connections cost the server less CPU per request.", LESS, rounds.ratios(_STEPS, "server_us"), ""),
+        *((f"Persistent connections cost less I/O per request ({words}).", LESS, rounds.ratios(_STEPS, key), "")
           for key, words in kinds.items()),
-        # Only an access log is written there.
-        ("Persistent connections cost less I/O a request (disk).", LESS,
-         rounds.ratios({_GROWN: _STEPS[_GROWN]}, "disk_bytes"), ""),
-        ("Persistent connections cost fewer system calls a request (the source: 0.77 times).", LESS,
+        # Only this setup writes to disk.
+        ("Persistent connections cost less I/O per request (disk).", LESS,
+         rounds.ratios({_FROM_FIVE: _STEPS[_FROM_FIVE]}, "disk_bytes"), ""),
+        ("Persistent connections cost fewer system calls per request (the source: 0.77 times).", LESS,
          rounds.ratios(calls, "all"), ""),
         ("Persistent connections cost more memory.", MORE, rounds.ratios(_STEPS, "pss_bytes"), ""),
-        ("Persistent connections win the mean, by the source's figures alone (0.28 times).", LESS,
+        ("Persistent connections lower the mean latency (in the source's figures, not its text: 0.28 times).", LESS,
          rounds.ratios(judged, "mean_ms"), left_out),
-        ("Persistent connections lose the tail, by the source's figures alone (14 times at the maximum; here p99.9).", MORE,
-         rounds.ratios(judged, "p999_ms"), left_out),
+        ("Persistent connections raise the latency tail (in the source's figures, not its text: 14 times at the maximum; here "
+         "p99.9).", MORE, rounds.ratios(judged, "p999_ms"), left_out),
     ):  # fmt: skip
         yield from claimed(claim, rule, cases, note)
 
 
 EXPERIMENT = Experiment(
     name="short-vs-keepalive",
-    title="Short connections against persistent ones",
-    question="What does a server save when a connection serves many requests, and what does it lose?",
+    title="Short against persistent connections",
+    question="What does a server gain when a connection serves many requests, and what does it lose?",
     write_up='"Building a fast web: long connections of web servers", cutesource',
     source="ab -c 100 -n 1000000 with and without -k on Apache 2.0.63 prefork's page of 1,456 bytes, and strace -c of one child",
     plan=ShortPlan,

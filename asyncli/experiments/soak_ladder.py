@@ -1,4 +1,4 @@
-"""Soaks of a lab server for an experiment, up a ladder of plateaus: what a connection costs; and the server's charge."""
+"""Soaks of a lab server on a ladder of plateaus, to measure a connection's cost; and the memory charged to its control group."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import tempfile
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -23,6 +23,7 @@ from asyncli.app.soak import KnownServer, Soak
 from asyncli.collect.groups import Group, memory_group
 from asyncli.collect.kernel import SlabReader, read_counters
 from asyncli.collect.processes import ProcessesGoneError, ProcessGroup, ServerTree
+from asyncli.experiments import ExperimentPlan
 from asyncli.experiments.context import Context
 from asyncli.findings.experiment import no_group
 from asyncli.lab import child
@@ -33,42 +34,60 @@ from asyncli.records import Phase, Sample
 from asyncli.run import Run
 from asyncli.store.reader import read_run
 
-# Shares of a rest at which memory is read: in its last half, which a plateau's point is made of.
+# When memory is read, as shares of a rest: in its last half, of which a plateau's point is made.
 _READ_AT = (0.6, 0.85)
-# Wider intervals are noise of other programs' files (a share of the kernel's slope).
-_KNOWN = 0.1
+# As a share of the kernel's slope; a wider interval is noise from other programs' files.
+_MAX_HALF_WIDTH = 0.1
+
+
+class LadderPlan(ExperimentPlan, frozen=True, kw_only=True):
+    """An experiment that climbs ``plateaus``, with a ``rest`` after each."""
+
+    plateaus: Annotated[int, msgspec.Meta(ge=2, le=100)] = 5
+    rest: str = "3s"
+    keepalive: str
+    hold: str
+    baseline: str = "3s"
+
+
+def ladder_soak(server: LabServer, plan: Any, connections: int, rate: int, **keys: Any) -> Plan:
+    """The soak of a :class:`LadderPlan`, at about ``rate`` connects a second; ``keys``: further ones of a plan file."""
+    return plan_of_soak(
+        server, connections=connections, ramp=f"{max(1, rate // 100)}/10ms", plateaus=plan.plateaus, plateau_rest=plan.rest,
+        keepalive=plan.keepalive, hold=plan.hold, baseline=plan.baseline, **keys,
+    )  # fmt: skip
 
 
 def plan_of_soak(server: LabServer, **values: Any) -> Plan:
-    """A soak's plan by the keys of a plan file, without a residue: the server ends right after it. A proxy's has one: what of its
-    sockets goes with ours belongs to them.
+    """A soak's plan from the keys of a plan file. It has no residue phase, since the server is stopped right after it; except for
+    a proxy, whose sockets are attributed by what the residue frees.
     """
     plan = build_plan([Layer("{key}", {"urls": [server.url], "server_pid": server.pid, "reopen": False, **values})])
     return plan if server.ends > 2 else msgspec.structs.replace(plan, residue_s=0.0)
 
 
 class _Ladder(NoObserver):
-    """Reads the memory of server, kernel and host on every plateau, at the same instants.
+    """Reads the memory of server, kernel and host at the same instants on every plateau.
 
-    The collector reads a thousand processes' once a minute, within its budget, and a short rest may lie between two seconds.
+    The collector's budget allows reading a thousand processes only once a minute, which could miss a short rest.
     """
 
     def __init__(self, plan: Plan, pid: int) -> None:
         self.samples: list[Sample] = []
         self._plan, self._pid = plan, pid
         self._ramp_s = 0.0
-        self._begun = asyncio.Event()
+        self._ramp_started = asyncio.Event()
 
     def phase(self, phase: Phase) -> None:
         if phase.name == "baseline" and phase.end_s is None:
             self._zero = time.monotonic() - phase.start_s
         if phase.name == "ramp" and phase.end_s is None:
             self._ramp_s = phase.start_s
-            self._begun.set()
+            self._ramp_started.set()
 
     async def read(self) -> None:
-        """All its readings; it is cancelled with the soak."""
-        await self._begun.wait()
+        """Take all readings."""
+        await self._ramp_started.wait()
         group, slabs = ProcessGroup("server", ServerTree([self._pid])), SlabReader()
         for start_s, end_s in self._plan.schedule.rests():
             for share in _READ_AT:
@@ -79,7 +98,7 @@ class _Ladder(NoObserver):
 
 
 def _memory_of(group: ProcessGroup, slabs: SlabReader) -> dict[str, float]:
-    """What could be read of it."""
+    """The memory metrics that could be read."""
     values = dict(read_counters().values)
     with contextlib.suppress(OSError, ValueError):
         values |= slabs.read().values
@@ -89,8 +108,8 @@ def _memory_of(group: ProcessGroup, slabs: SlabReader) -> dict[str, float]:
     return values
 
 
-async def climb(server: LabServer, plan: Plan) -> Run:
-    """A soak by ``plan``, with the samples of each plateau among its own."""
+async def run_ladder(server: LabServer, plan: Plan) -> Run:
+    """Run the soak; the result's samples include those of each plateau."""
     ladder = _Ladder(plan, server.pid)
     reading = asyncio.create_task(ladder.read())
     try:
@@ -105,11 +124,11 @@ async def climb(server: LabServer, plan: Plan) -> Run:
 
 
 def figures_of(run: Run, charges: Charges | None = None, ends: int = 2) -> dict[str, Any]:
-    """A soak's figures: bytes by the cost's names, each with half of its 95 % interval; ``ends``: of each connection on this
-    host, a proxy's to its backend among them. Pure.
+    """A soak's figures: costs in bytes, each with half of its 95 % interval. ``ends``: socket ends per connection on this host,
+    with a proxy's to its backend. Pure.
 
-    ``socket``: the kernel's objects for an end, where known to ± 10 %. ``rest``: :func:`own_cost` less the server's own memory
-    and socket.
+    ``socket``: the kernel's objects for one end, if known to ± 10 %. ``rest``: :func:`own_cost` less the server's memory and
+    socket.
     """
     totals, cost, end = fold(run), costs(run), run.stop_s
     found: dict[str, Any] = {
@@ -128,7 +147,7 @@ def figures_of(run: Run, charges: Charges | None = None, ends: int = 2) -> dict[
     for key, one, share in (("user", cost.server_user, 1.0), ("kernel", cost.kernel, of_end), ("host", cost.host_total, 1.0)):
         found[key] = one and share * one.bytes_per_connection
         found[f"{key}_half"] = one and share * one.half_width
-    known_well = cost.kernel is not None and cost.kernel.half_width <= _KNOWN * cost.kernel.bytes_per_connection
+    known_well = cost.kernel is not None and cost.kernel.half_width <= _MAX_HALF_WIDTH * cost.kernel.bytes_per_connection
     found["socket"] = found["kernel"] if known_well else None
     parts = [found[key] for key in ("own", "user", "socket")]
     found["rest"] = parts[0] - parts[1] - parts[2] if None not in parts else None
@@ -136,15 +155,15 @@ def figures_of(run: Run, charges: Charges | None = None, ends: int = 2) -> dict[
 
 
 def own_cost(run: Run, cost: Costs, charges: Charges | None = None, ends: int = 2) -> dict[str, float | None]:
-    """``own``, bytes that one more connection takes on the server's side where both sides are this host; ``own_half``, half of
-    its interval; None if unknown. What the server's control group is charged, and its TCP socket where that is not; without a
-    group all that the host takes, less asyncli's memory and the kernel's for its end; of a proxy it is unknown.
+    """``own``: the bytes of one more connection on the server's side, if both sides are this host; ``own_half``: half of its
+    interval; None: unknown. It is what the server's control group is charged, and its TCP socket if that is not; without a group
+    all that the host uses, less asyncli's memory and the kernel's for its end; for a proxy without a group it is unknown.
     """
     if charges is not None and charges.samples:
         zero_s = run.environment["clock"]["monotonic_s"]
         parts = [(_slope(run, [Sample(one.t_s - zero_s, one.values) for one in charges.samples]), 1)]
         if not charges.with_sockets:
-            # Of these one end was accepted by the server; a proxy's to its backend is charged to the group that made it.
+            # One end was accepted by the server; a proxy's end to its backend is charged to the group that created it.
             tcp = run.series(f"{KERNEL_SLAB}TCP")
             halves = [Sample(t_s, {SERVER_PSS_BYTES: value / ends}) for t_s, value in zip(tcp.t_s, tcp.values, strict=True)]
             parts.append((_slope(run, halves), 1))
@@ -163,61 +182,61 @@ def own_cost(run: Run, cost: Costs, charges: Charges | None = None, ends: int = 
 
 
 def _slope(run: Run, samples: list[Sample]) -> Cost | None:
-    """The line of samples named as the server's memory, over ``run``'s connections and other clients'."""
+    """The slope of samples named as the server's memory over the connections of ``run`` and other clients."""
     active = run.series(STATUS_ACTIVE)
     active_samples = [Sample(t_s, {STATUS_ACTIVE: value}) for t_s, value in zip(active.t_s, active.values, strict=True)]
     both = sorted([*active_samples, *samples], key=lambda one: one.t_s)
     return costs(msgspec.structs.replace(run, samples=both)).server_user
 
 
-# Often enough for the shortest plateau's rest.
-_EVERY_S = 0.1
-# A process that was killed leaves its group once its parent has waited for it.
-_EMPTY_S = 5.0
+# Enough for the shortest rest.
+_CHARGE_INTERVAL_S = 0.1
+# A killed process leaves its group only when its parent has reaped it.
+_REMOVE_S = 5.0
 
 
 class Charges:
-    """The charge of a server's group without file cache, from its start; no samples without a group."""
+    """The memory charged to a server's control group from its start, without file cache; no samples without a group."""
 
     def __init__(self) -> None:
-        #: By this host's monotonic clock, under the name of the server's memory, whose line it is fitted as.
+        #: On this host's monotonic clock, named as the server's memory, since it is fitted like that.
         self.samples: list[Sample] = []
-        #: Whether accepted sockets are in it.
+        #: The charge includes accepted sockets.
         self.with_sockets = False
 
     async def read(self, group: Group) -> None:
-        """Until it is cancelled."""
-        # Since Linux 6.12, and of cgroup v2 alone (inet_csk_accept()).
+        """Sample until cancelled."""
+        # Since Linux 6.12, and only with cgroup v2 (inet_csk_accept()).
         release = re.match(r"(\d+)\.(\d+)", os.uname().release)
         self.with_sockets = group.second and release is not None and (int(release[1]), int(release[2])) >= (6, 12)
         while True:
             self.samples.append(Sample(time.monotonic(), {SERVER_PSS_BYTES: float(group.held_bytes)}))
-            await asyncio.sleep(_EVERY_S)
+            await asyncio.sleep(_CHARGE_INTERVAL_S)
 
 
 @contextlib.asynccontextmanager
-async def charged(context: Context, server: LabServer) -> AsyncIterator[Charges]:
-    """Run ``server`` in its own group and sample that; where none can be made, without, and with a finding."""
+async def measured_in_cgroup(context: Context, server: LabServer) -> AsyncIterator[Charges]:
+    """Run ``server`` in a control group of its own and sample that. If none can be made, run it without, and add a finding."""
     charges = Charges()
     async with contextlib.AsyncExitStack() as stack:
         try:
-            group = await stack.enter_async_context(own_group())
+            group = await stack.enter_async_context(new_cgroup())
         except OSError as error:
             if not any(one.code == no_group.code for one in context.findings):
                 context.findings.append(no_group(error.strerror or str(error)))
             await stack.enter_async_context(server)
         else:
-            with child.inside(group.folder / "cgroup.procs"):
+            with child.in_cgroup(group.folder / "cgroup.procs"):
                 await stack.enter_async_context(server)
             stack.callback(asyncio.create_task(charges.read(group)).cancel)
         yield charges
 
 
 @contextlib.asynccontextmanager
-async def own_group() -> AsyncIterator[Group]:
-    """A memory group, removed at the end, when the server must have ended. Raises OSError where none can be made.
+async def new_cgroup() -> AsyncIterator[Group]:
+    """A memory control group, removed at the block's end, when the server must have ended. Raises OSError if none can be made.
 
-    It is below our own group, so that our limits apply; with cgroup v2 beside it where ours has no limit, since a group with
+    It is below our own group, so that our limits apply. With cgroup v2 it is beside ours if ours has no limit, since a group with
     processes cannot delegate memory.
     """
     ours = memory_group(*(Path(f"/proc/self/{name}").read_text(encoding="utf-8") for name in ("cgroup", "mountinfo")))
@@ -231,14 +250,14 @@ async def own_group() -> AsyncIterator[Group]:
     group = Group(place / f"asyncli-{os.getpid()}-{os.urandom(4).hex()}", ours.second)
     group.folder.mkdir()
     try:
-        # Where no memory is handed on to it, it has no such file.
+        # Fails if the memory controller is not delegated to it.
         group.read("memory.stat")
         yield group
     finally:
-        await child.until(lambda: _removed(group.folder), _EMPTY_S)
+        await child.until(lambda: _remove(group.folder), _REMOVE_S)
 
 
-def _removed(folder: Path) -> bool:
+def _remove(folder: Path) -> bool:
     with contextlib.suppress(OSError):
         folder.rmdir()
     return not folder.exists()

@@ -1,4 +1,4 @@
-"""The experiment that asyncli comes from: one nginx, two clients on hosts of their own, its phases and its table."""
+"""The experiment that asyncli comes from: one nginx, two clients on separate hosts, with the source's phases and table."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from asyncli.errors import EngineError
 from asyncli.experiments import Count, Experiment, ExperimentPlan
 from asyncli.experiments.context import Context, fitness
 from asyncli.experiments.judging import Interval, Rule, claimed, counted
-from asyncli.experiments.netns_testbed import CLIENTS, HOSTS, SYSCTLS, Programs, in_rounds, serving, soak_words, suffix
+from asyncli.experiments.netns_testbed import CLIENTS, HOSTS, SYSCTLS, Programs, in_rounds, serving, soak_arguments, suffix
 from asyncli.experiments.record import Claim, Column, Conclusions, Rounds, span
 from asyncli.experiments.soak_ladder import Charges, own_cost
 from asyncli.findings.experiment import slots
@@ -29,14 +29,14 @@ from asyncli.store.reader import read_run
 from asyncli.units import parse_duration
 
 _KB = 1024
-# What a soak takes beside its phases: workers, preflight, report.
+# Time of a soak beside its phases: workers, preflight, report.
 _SLACK_S = 120.0
 _SOURCE_SLOTS = 102_400
 _SOURCE_KEEPALIVE_S = 3_600
-# What the source had free for connections.
-_ROOM = 1_681_552 * _KB
-# With fewer connections nginx's processes and slots dominate the quotient.
-_ENOUGH_TO_DIVIDE = 50_000
+# The source's free memory before the connections.
+_SOURCE_FREE_BYTES = 1_681_552 * _KB
+# With fewer connections nginx's processes and slots dominate memory per connection.
+_MIN_CONNECTIONS = 50_000
 
 _IDLE, _STARTED, _ON = "1. the idle host", "2. nginx started, no request", "3. both clients on"
 _COLUMNS = [
@@ -53,28 +53,25 @@ _SOURCE = {
     },
 }  # fmt: skip
 _COST = [
-    Column("rss_each", "nginx RSS by connections", "B"), Column("user", "nginx, one more", "B"), Column("user_half", "±", "B"),
-    Column("kernel", "kernel, its end", "B"), Column("own", "server's host, one more", "B"), Column("own_half", "±", "B"),
-    Column("cpu", "nginx CPU", "share"), Column("beats_s", "heartbeats a second"), Column("beat_us", "CPU a heartbeat", "us"),
+    Column("rss_each", "nginx RSS / connections", "B"), Column("user", "nginx, one more", "B"), Column("user_half", "±", "B"),
+    Column("kernel", "kernel, server's end", "B"), Column("own", "server's host, one more", "B"), Column("own_half", "±", "B"),
+    Column("cpu", "nginx CPU", "share"), Column("beats_s", "heartbeats a second"), Column("beat_us", "CPU per heartbeat", "us"),
 ]  # fmt: skip
-# Of 94,600 KB, and of 1,042,512 - 148,316 KB, by 100,000; of 1,095,055 requests in "about 2 hours".
+# 94,600 KB, and 1,042,512 - 148,316 KB, each divided by 100,000; 1,095,055 requests in "about 2 hours".
 _COST_SOURCE = {"rss_each": "969 B", "own": "9,157 B", "cpu": "about 2%", "beats_s": "about 150", "beat_us": "about 130"}
 _COUNTS = [
-    Column("asked", "asked"), Column("held", "held"), Column("lost", "lost"), Column("opened", "opened"),
-    Column("answered", "answered"), Column("late_ms", "ramp late, p99", "ms"), Column("p99_ms", "latency p99", "ms"),
+    Column("asked", "requested"), Column("held", "held"), Column("lost", "lost"), Column("opened", "opened"),
+    Column("answered", "answered"), Column("late_ms", "ramp lateness p99", "ms"), Column("p99_ms", "latency p99", "ms"),
 ]  # fmt: skip
 
 
 class TwoClientsPlan(ExperimentPlan, frozen=True, kw_only=True):
     duration: str = "60s"
-    # A client's ports are 60,001.
+    # A client has 60,001 ports.
     connections: Annotated[int, msgspec.Meta(ge=1, le=60_000)] = 50_000
     rate: Count = 1_000
     keepalive: str = "3600s"
     baseline: str = "5s"
-
-
-# Measuring.
 
 
 async def _run(context: Context) -> None:
@@ -90,7 +87,7 @@ async def _round(context: Context, number: int, folder: Path) -> None:
             started = _memory()
             if number == 0 and nginx.sizes is not None:
                 context.findings.append(slots(nginx.sizes.workers, nginx.sizes.slots, nginx.sizes.nofile, _SOURCE_SLOTS))
-            await _soaks(plan, network, nginx, files)
+            await _run_soaks(plan, network, nginx, files)
     runs = {file.stem: await asyncio.to_thread(read_run, file) for file in files}
     first, *_ = runs.values()
     context.add(_STARTED, number, **started, rss=first.series(SERVER_RSS_BYTES).first())
@@ -103,47 +100,46 @@ async def _round(context: Context, number: int, folder: Path) -> None:
         ]
     on = found[_ON]
     held = f"{on['held']:,} of {on['asked']:,} held by both, {on['active'] or 0:,.0f} active on the server"
-    context.tell(number, "both clients", f"{held}; {', '.join(map(str, files))}")
+    context.report(number, "both clients", f"{held}; {', '.join(map(str, files))}")
 
 
 def _memory() -> dict[str, Any]:
-    """This host's free and used memory now, bytes."""
+    """This host's free and used memory now (bytes)."""
     values = read_counters().values
     return {"free": values.get(HOST_FREE_BYTES), "used": values.get(HOST_USED_BYTES)}
 
 
-async def _soaks(plan: Any, network: Network, nginx: LabNginx, files: Sequence[Path]) -> None:
-    """Run both clients at once, as by hand; raises :class:`EngineError` where one measured nothing.
+async def _run_soaks(plan: Any, network: Network, nginx: LabNginx, files: Sequence[Path]) -> None:
+    """Run both clients at the same time. Raises :class:`EngineError` if one leaves no run file.
 
-    The server's status page answers only its own host, so an agent there reads it for the first client: an agent has one session.
+    The server's status page answers only on its own host, so an agent there reads it, for the first client: an agent serves one
+    session.
     """
     most_s = plan.connections / plan.rate + parse_duration(plan.duration) + 2 * parse_duration(plan.baseline) + _SLACK_S
     async with Programs(network) as programs:
         url, token = await programs.agent(nginx.status_url)
         soaks = []
         for host, file in zip(CLIENTS, files, strict=True):
-            words = [*soak_words(plan, nginx, plan.connections, file), "--quiet"]
+            words = [*soak_arguments(plan, nginx, plan.connections, file), "--quiet"]
             of_agent = ([*words, "--agent", url], token) if host == CLIENTS[0] else (words, None)
             soaks.append(programs.start(host, "the soak", "asyncli", *of_agent))
         ended = await child.until(lambda: all(one.ended for one in soaks), most_s)
         for soak, file in zip(soaks, files, strict=True):
-            how = f"ended with {soak.process.returncode} and no run file" if ended else f"has not ended after {most_s:.0f} s"
             if not (ended and file.exists()):
+                status = f"ended with status {soak.process.returncode} and no run file"
+                how = status if ended else f"has not ended after {most_s:.0f} s"
                 raise EngineError(f"the soak of {soak.host} {how} ({soak.last_words}); look at the host's load")
-
-
-# Computing: pure.
 
 
 def figures_of(runs: Mapping[str, Run], charges: Charges | None = None) -> dict[str, dict[str, Any]]:
     """Each client's counts, their sums with the server's counts at the hold's end, and a connection's ``cost``. The first run has
-    the server's samples."""
+    the server's samples. Pure."""
     first, *_ = runs.values()
     clients = {name: _counts_of(run) for name, run in runs.items()}
     sums = {key: sum(one[key] for one in clients.values()) for key in ("asked", "held", "lost", "opened", "answered")}
     whole = all(run.complete for run in runs.values())
-    failures = fitness(None if whole else "a client did not come to its end", None if sums["held"] else "nothing was held")
-    # While all hold: their hosts have one monotonic clock.
+    failures = fitness(None if whole else "a client did not complete", None if sums["held"] else "nothing was held")
+    # The earliest end of a hold: namespaces share the monotonic clock.
     zero_s = first.environment["clock"]["monotonic_s"]
     end_s = min(run.stop_s + run.environment["clock"]["monotonic_s"] - zero_s for run in runs.values())
 
@@ -180,34 +176,34 @@ def _counts_of(run: Run) -> dict[str, Any]:
 
 
 def _rate(run: Run, name: str, start_s: float, end_s: float) -> float | None:
-    """How much a counter grew each second."""
+    """A counter's growth per second."""
     counts = run.series(name).between(start_s, end_s)
     return (counts.values[-1] - counts.values[0]) / (counts.t_s[-1] - counts.t_s[0]) if len(counts) > 1 else None
 
 
 def conclude(plan: Any, rounds: Rounds) -> Conclusions:
-    """Its tables, and what it says of the source's claims."""
+    """The tables and the source's claims."""
     steps = [*dict.fromkeys(one["step"] for one in rounds if one["step"].startswith("client-")), _ON]
     tables = [
         rounds.table(
             "The three phases", _COLUMNS, [_IDLE, _STARTED, _ON],
-            "This host is server, both clients and the cable: free and used count both ends of each connection and asyncli's "
-            "processes. Active counts the agent's poller. Used: net of buffers and cache. That the source accepted 65,539 more "
-            "connections than it held it does not explain: nginx counts from its start, so any that were opened before, or "
-            "again, are in it, and its figures do not tell them apart.", _SOURCE,
+            "Server, clients and network are on this host: free and used include both ends of each connection and asyncli's "
+            "processes. Active includes the agent's poller. Used: without buffers and cache. The source accepted 65,539 more "
+            "connections than it held, and does not say why: nginx counts from its start, so earlier and reopened connections "
+            "are included, and its figures do not separate them.", _SOURCE,
         ),
         rounds.table(
-            "What one connection takes", _COST, {"cost": "here"},
-            "By connections: all of it, slots and what is fixed included, as the source reckons. One more: a slope with its 95 % "
-            "interval. The server's host: what nginx's control group is charged, and its end's TCP socket where that is not; "
-            "without a group all that this host takes, less the clients' ends and asyncli's memory; the source's is used memory "
-            "by connections. The kernel, its end: half of both ends. The client's has two bind buckets of 128 B more, so the "
-            "server's takes 128 B less than the half, and the parts may add up to so much more than the whole. The source's "
-            "heartbeats are its requests by about 2 hours, its CPU a heartbeat 2% by that; its -k 3600 alone sends 111 a second. "
-            "Ours have the agent's poll among them, one a second.",
+            "Cost of one connection", _COST, {"cost": "here"},
+            "RSS / connections: fixed memory and slots included, as the source computes. One more: a slope with its 95 % "
+            "interval. The server's host: what nginx's control group is charged, and its TCP socket where that is not; without "
+            "a group all that this host uses, less the clients' ends and asyncli's memory; the source's figure is used memory "
+            "/ connections. Kernel, server's end: half of both ends. The client's end has two bind buckets of 128 B more, so "
+            "the server's takes 128 B less than half, and the parts may exceed the whole by as much. The source's heartbeats "
+            "are its requests divided by about 2 hours, its CPU per heartbeat 2 % divided by that; its -k 3600 alone sends 111 "
+            "a second. Ours include the agent's polls, one a second.",
             {"cost": _COST_SOURCE},
         ),
-        rounds.table("The clients, and both as one", _COUNTS, steps),
+        rounds.table("Both clients, and their sum", _COUNTS, steps),
     ]  # fmt: skip
     return Conclusions(tables, [], [*_claims(plan, rounds)])
 
@@ -217,12 +213,13 @@ def _claims(plan: Any, rounds: Rounds) -> Iterator[Claim]:
     cost = [one for one in rounds if one["step"] == "cost"]
     counts = (f"{one['held']:,} of {one['asked']:,} held, {one['lost']:,} lost, {one['active'] or 0:,.0f} active" for one in on)
     all_held = [one["held"] == one["asked"] and not one["lost"] for one in on]
-    yield from counted("One nginx holds all that two clients open, and loses none.", "all held", {", ".join(counts): all_held})
-    enough = all(one["held"] >= _ENOUGH_TO_DIVIDE for one in on)
+    claim = "One nginx holds all connections of two clients, and loses none."
+    yield from counted(claim, "all held", {", ".join(counts): all_held})
+    enough = all(one["held"] >= _MIN_CONNECTIONS for one in on)
     each = rounds.of("cost", "rss_each") if enough else []
     slopes = rounds.of("cost", "user")
     known = {"RSS by connections": Interval(min(each), max(each))} if each else {}
-    note = f"one more takes {span(slopes, ',.0f')} B, the rest are slots and processes, there before the first" if slopes else ""
+    note = f"one more takes {span(slopes, ',.0f')} B, the rest are slots and processes from the start" if slopes else ""
     yield from claimed("A connection takes about 1 KB of nginx's memory.", Rule(500, 1_500), known, note, "B")
     own, kernel, fits = {}, {}, {}
     for one in cost:
@@ -231,14 +228,14 @@ def _claims(plan: Any, rounds: Rounds) -> Iterator[Claim]:
         label = f"round {one['round'] + 1}"
         own[label] = Interval(one["own"] - one["own_half"], one["own"] + one["own_half"])
         kernel[label] = Interval(one["kernel"] - one["kernel_half"], one["kernel"] + one["kernel_half"]).by(own[label])
-        fits[label] = Interval(_ROOM, _ROOM).by(own[label])
-    yield from claimed("In all a connection takes less than 10 KB of the server's host.", Rule(high=10_240), own, unit="B")
+        fits[label] = Interval(_SOURCE_FREE_BYTES, _SOURCE_FREE_BYTES).by(own[label])
+    yield from claimed("In all a connection takes less than 10 KB of the server host's memory.", Rule(high=10_240), own, unit="B")
     yield from claimed("Most of a connection's memory is the kernel's.", Rule(low=0.5), kernel, unit="of it")
-    yield from claimed("2 GB of memory can hold about 150,000.", Rule(low=120_000), fits, unit="connections")
+    yield from claimed("2 GB of memory can hold about 150,000 connections.", Rule(low=120_000), fits, unit="connections")
     taken = {f"round {number + 1}": [cpu] for number, cpu in rounds.by_round("cost", "cpu").items()}
     alike = enough and parse_duration(plan.keepalive) >= _SOURCE_KEEPALIVE_S
-    note = "" if alike or not taken else f"judged of {_ENOUGH_TO_DIVIDE:,} connections or more with --keepalive 3600s alone"
-    # One round decides only where it is 1.5 times off.
+    note = "" if alike or not taken else f"judged only with {_MIN_CONNECTIONS:,} connections or more and --keepalive 3600s"
+    # A single round decides only if it is beyond by 1.5 times.
     claim = f"{len(CLIENTS) * plan.connections:,} held connections take nginx about 2 % of a core."
     yield from claimed(claim, Rule(high=0.025), taken if alike else {}, note, "cores")
 
@@ -246,7 +243,7 @@ def _claims(plan: Any, rounds: Rounds) -> Iterator[Claim]:
 EXPERIMENT = Experiment(
     name="two-clients",
     title="One nginx, two clients of {connections:,}",
-    question="What do {connections:,} long connections from each of two hosts take of one nginx and of its host?",
+    question="What do {connections:,} long-lived connections from each of two hosts cost one nginx and its host?",
     write_up='"nginx easily manages 100,000 long connections", a blog at ChinaUnix',
     source="asyncli.py -c 50000 on two clients, nginx 1.4.7 on CentOS 6.5 (kernel 2.6.32, 2 GB); ps and free in three phases",
     plan=TwoClientsPlan,

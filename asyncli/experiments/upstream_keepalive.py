@@ -1,4 +1,4 @@
-"""A proxy's connections to its backends: a new one for each request, or kept alive."""
+"""Compares a proxy that opens a connection to a backend for each request with one that keeps them alive."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from asyncli.collect.status_pages import NotStatusPage, parse_page
 from asyncli.errors import HostError
 from asyncli.experiments import Count, Experiment, ExperimentPlan
 from asyncli.experiments.context import Context, figures
-from asyncli.experiments.judging import Rule, claimed, counted, limited, unjudged
-from asyncli.experiments.record import Chart, Claim, Column, Conclusions, Rounds, bars, span, turned
+from asyncli.experiments.judging import Rule, claimed, counted, limited, not_judged
+from asyncli.experiments.record import Chart, Claim, Column, Conclusions, Rounds, bars, rotated, span
 from asyncli.lab.base import ask
 from asyncli.lab.line import ADDRESSES, FAR, NEAR, Quality, line
 from asyncli.lab.nginx import LabNginx
 from asyncli.lab.proxies import LabNginxProxy
 from asyncli.metrics import STATUS_ACCEPTS, STATUS_REQUESTS
 
-#: This thread is elsewhere until the block's end.
-Inside = Callable[[], contextlib.AbstractContextManager[None]]
-#: step -> (keep-alive to the backends, requests that a backend allows a connection, idle connections that the proxy keeps)
+#: Moves this thread to the backends' network namespace for a block.
+AtBackends = Callable[[], contextlib.AbstractContextManager[None]]
+#: Step -> (keep-alive to the backends, the backends' limit of requests per connection, idle connections that the proxy keeps)
 _STEPS = {
     "off": (False, 1_000, 32),
     "on, 100 a connection": (True, 100, 32),
@@ -32,13 +32,13 @@ _OFF, _FEW, _, _FEW_ROOMY, _ = _STEPS
 #: The backends at the far end of a line.
 _LINE = Quality(round_trip_ms=20, mbit_s=100, lost=0.001)
 _FAR_OFF, _FAR_FEW = (f"{step}, on a line" for step in (_OFF, _FEW))
-_LINED = {_FAR_OFF: _STEPS[_OFF], _FAR_FEW: _STEPS[_FEW]}
-_PROXY, _LINED_PROXY = SERVERS = ("nginx-proxy", "line")
+_LINE_STEPS = {_FAR_OFF: _STEPS[_OFF], _FAR_FEW: _STEPS[_FEW]}
+_PROXY, _LINE_PROXY = SERVERS = ("nginx-proxy", "line")
 _SOURCE = {_OFF: {"per_s": "21,203", "mean_ms": "1.61"}, _FEW: {"per_s": "49,469", "mean_ms": "0.82", "each": "100"}}
 _COLUMNS = [
     Column("per_s", "requests/s", "/s"), Column("mean_ms", "mean", "ms"), Column("p99_ms", "p99", "ms"),
-    Column("client_us", "asyncli CPU a request", "us"), Column("proxy_us", "proxy CPU a request", "us"),
-    Column("each", "requests a backend connection"), Column("backend_accepts", "backend connections"),
+    Column("client_us", "asyncli CPU per request", "us"), Column("proxy_us", "proxy CPU per request", "us"),
+    Column("each", "requests per backend connection"), Column("backend_accepts", "backend connections"),
 ]  # fmt: skip
 
 
@@ -50,16 +50,16 @@ class UpstreamPlan(ExperimentPlan, frozen=True, kw_only=True):
 
 async def _run(context: Context) -> None:
     for number in range(context.plan.rounds):
-        for step in turned([*_STEPS, *_LINED], number):
-            server = _LINED_PROXY if step in _LINED else _PROXY
+        for step in rotated([*_STEPS, *_LINE_STEPS], number):
+            server = _LINE_PROXY if step in _LINE_STEPS else _PROXY
             if context.wanted(server):
                 with context.step(server, f"nginx as a proxy, keep-alive {step},"):
                     await _measure(context, step, number)
 
 
 @contextlib.asynccontextmanager
-async def _proxied(step: str, number: int, *common: Any, **keys: Any) -> AsyncIterator[tuple[LabNginxProxy, Inside]]:
-    """The step's proxy, and how this thread is where its backends are."""
+async def _proxied(step: str, number: int, *common: Any, **keys: Any) -> AsyncIterator[tuple[LabNginxProxy, AtBackends]]:
+    """The step's proxy, and what moves this thread to its backends."""
     if step in _STEPS:
         async with LabNginxProxy(*common, **keys) as proxy:
             yield proxy, contextlib.nullcontext
@@ -76,7 +76,7 @@ async def _proxied(step: str, number: int, *common: Any, **keys: Any) -> AsyncIt
 
 
 async def _measure(context: Context, step: str, number: int) -> None:
-    many, (keepalive, most, idle) = context.plan.connections, (_STEPS | _LINED)[step]
+    many, (keepalive, most, idle) = context.plan.connections, (_STEPS | _LINE_STEPS)[step]
     keys = {"upstream_keepalive": keepalive, "backend_keepalive_requests": most, "upstream_idle": idle}
     async with _proxied(step, number, many + 64, **keys) as (proxy, inside):
         with inside():
@@ -84,15 +84,15 @@ async def _measure(context: Context, step: str, number: int) -> None:
         found = figures(await context.bench(proxy, connections=many, duration=context.plan.duration))
         with inside():
             after = [await _counts(backend) for backend in proxy.backends]
-    # Each look is a request on a connection of its own, and counts itself.
+    # Each reading is a request on a new connection, and counts itself.
     accepts, requests = (sum(b[at] - a[at] - 1 for a, b in zip(before, after, strict=True)) for at in (0, 1))
     each = requests / accepts if accepts else None
     context.add(step, number, **found, proxy_us=found["server_us"], backend_accepts=accepts, backend_requests=requests, each=each)
-    context.tell(number, f"keep-alive {step}", f"{found['per_s']:,.0f} requests a second, {accepts:,} backend connections")
+    context.report(number, f"keep-alive {step}", f"{found['per_s']:,.0f} requests a second, {accepts:,} backend connections")
 
 
 async def _counts(backend: LabNginx) -> tuple[int, int]:
-    """Accepts and requests of a backend."""
+    """Accepts and requests that a backend has counted."""
     _, _, body = (await ask(backend.status_port, backend.status_path)).decode("latin-1").partition("\r\n\r\n")
     try:
         counts = parse_page(body).values
@@ -102,15 +102,15 @@ async def _counts(backend: LabNginx) -> tuple[int, int]:
 
 
 def conclude(plan: UpstreamPlan, rounds: Rounds) -> Conclusions:
-    """Its table, and what it says of the source's claims."""
+    """The table, the chart and the source's claims."""
     caption = (
         "One nginx worker as the proxy, two backends of one worker each, all on this host. Room: idle connections that the proxy "
-        "keeps to both backends together; where more are free at one than are wanted there, it closes one that has served few. "
+        "keeps to both backends together; beyond that it closes idle connections, even those that have served few requests. "
         f"On a line: the backends are in another network namespace, {_LINE.words}."
     )
     if busy := sorted(limited(rounds)):
-        caption += f" asyncli itself was the limit of keep-alive {'; '.join(busy)}: the proxy can do more."
-    labels = {step: f"keep-alive {step}{'' if step in _SOURCE else ' (ours)'}" for step in (*_STEPS, *_LINED)}
+        caption += f" asyncli itself was the limit with keep-alive {'; '.join(busy)}: the proxy can do more."
+    labels = {step: f"keep-alive {step}{'' if step in _SOURCE else ' (ours)'}" for step in (*_STEPS, *_LINE_STEPS)}
     table = rounds.table("Keep-alive from a proxy to its backends", _COLUMNS, labels, caption, _SOURCE)
     drawn = bars("here", [rounds.median(step, "per_s") for step in labels])
     chart = Chart("bars", "Throughput of the proxy", "", "requests a second", [drawn], [*labels])
@@ -118,21 +118,21 @@ def conclude(plan: UpstreamPlan, rounds: Rounds) -> Conclusions:
 
 
 def _claims(rounds: Rounds) -> Iterator[Claim]:
-    # Where asyncli was the limit, the proxy's speed is unknown.
+    # If asyncli was the limit, the proxy's speed is unknown.
     cases = {"here": (_FEW, _OFF), "on a line": (_FAR_FEW, _FAR_OFF)}
     busy = limited(rounds) & {_OFF, _FEW, _FAR_OFF, _FAR_FEW}
     gains = rounds.ratios({label: pair for label, pair in cases.items() if not busy & {*pair}}, "per_s")
-    note = unjudged(busy) or ("the source: 2.33 times" if any(gains.values()) else "")
-    yield from claimed("Keep-alive to the backends more than doubles what a proxy carries.", Rule(low=2), gains, note)
+    note = not_judged(busy) or ("the source: 2.33 times" if any(gains.values()) else "")
+    yield from claimed("Keep-alive to the backends more than doubles a proxy's throughput.", Rule(low=2), gains, note)
     served = {idle: rounds.of(step, "each") for step, idle in ((_FEW, 32), (_FEW_ROOMY, 128))}
     kept = {
-        f"{span(each, '.1f')} with room for {idle} idle ones in the proxy": [90 <= one <= 100 for one in each]
+        f"{span(each, '.1f')} with room for {idle} idle connections": [90 <= one <= 100 for one in each]
         for idle, each in served.items()
         if each
     }
     every = span([one for each in served.values() for one in each], ".1f") if kept else ""
     claim = "A backend with keepalive_requests 100 serves 100 requests on each connection."
-    yield from counted(claim, "from 90 to 100, the last ones being cut short by the end", kept, figure=f"{every} requests")
+    yield from counted(claim, "from 90 to 100, since the end cuts the last ones short", kept, figure=f"{every} requests")
 
 
 EXPERIMENT = Experiment(

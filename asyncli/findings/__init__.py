@@ -1,7 +1,7 @@
 """The catalogue of findings: code, severity, fields, evidence, remedy and meaning of each. No other module words them.
 
-Call an entry with what was seen: ``probe_back("status", 12.0, 2.0)``. Its parameters are the finding's fields in
-JSON; its docstring is what ``asyncli explain CODE`` prints. Fields named in :data:`INSTANTS` are times on the run's clock.
+Call an entry with its fields: ``probe_back("status", 12.0, 2.0)``. Its parameters are the finding's fields in JSON; its
+docstring is what ``asyncli explain CODE`` prints. Fields named in :data:`INSTANTS` are times on the run's clock.
 No code parses a sentence.
 """
 
@@ -23,7 +23,7 @@ INSTANTS = frozenset({"at_s", "from_s", "to_s", "until_s"})
 
 
 class Words(NamedTuple):
-    """``remedy`` and ``severity``: if not the entry's."""
+    """``remedy`` and ``severity``: where they differ from the entry's."""
 
     evidence: str
     remedy: str = ""
@@ -41,14 +41,14 @@ _CONVERSIONS: dict[str, Callable[[float], str]] = {"n": format_count, "b": forma
 _FORMATTER = _Formatter()
 
 
-def fill(template: tuple[str, str], seen: dict[str, Any]) -> Words:
-    """``template`` filled with what was ``seen``."""
-    evidence, remedy = (_FORMATTER.vformat(text, (), seen) for text in template)
+def fill(template: tuple[str, str], fields: dict[str, Any]) -> Words:
+    """``template`` filled with ``fields``."""
+    evidence, remedy = (_FORMATTER.vformat(text, (), fields) for text in template)
     return Words(evidence, remedy)
 
 
 class Entry(Generic[P]):
-    """A kind of finding. ``code`` may name fields: ``"{probe}_lost"``. ``about``: its meaning."""
+    """A kind of finding. ``code`` may contain fields: ``"{probe}_lost"``. ``about``: its meaning."""
 
     def __init__(self, code: str, severity: Severity, remedy: str, words: Callable[P, Words | str]) -> None:
         self.code, self.severity, self.remedy, self.about = code, severity, remedy, (words.__doc__ or "").strip()
@@ -62,7 +62,7 @@ class Entry(Generic[P]):
         return Finding(self.code.format_map(fields), severity or self.severity, evidence, remedy or self.remedy, fields)
 
     def read(self, fields: dict[str, Any]) -> Finding:
-        """The finding with these fields. Raises :class:`msgspec.ValidationError` if they do not fit."""
+        """The finding with these fields. Raises :class:`msgspec.ValidationError` if their names or types are wrong."""
         hints = get_type_hints(self._words)
         types = msgspec.defstruct("Fields", [(name, hints[name]) for name in self._names], forbid_unknown_fields=True)
         known: Callable[..., Finding] = self
@@ -79,7 +79,7 @@ def entries_of(code: str) -> list[Entry[...]]:
 
 
 def finding(code: str, severity: Severity, remedy: str = "") -> Callable[[Callable[P, Words | str]], Entry[P]]:
-    """Make a function from fields to the evidence, or to :class:`Words`, an entry of the catalogue."""
+    """Decorate a function from fields to the evidence or to :class:`Words` as an entry of the catalogue."""
 
     def entry(words: Callable[P, Words | str]) -> Entry[P]:
         made = Entry(code, severity, remedy, words)
@@ -90,7 +90,7 @@ def finding(code: str, severity: Severity, remedy: str = "") -> Callable[[Callab
 
 
 def rewritten(found: Finding, change: Callable[[str, Any], Any]) -> Finding:
-    """``found`` with each field replaced by ``change(name, value)``, and its sentences; unchanged without a matching entry."""
+    """``found`` with each field replaced by ``change(name, value)`` and new sentences; unchanged without a matching entry."""
     fields = {name: change(name, value) for name, value in found.fields.items()}
     for entry in CATALOGUE:
         if entry.code == found.code or "{" in entry.code:

@@ -29,7 +29,7 @@ def agent_lost(from_s: float, why: str, keeps_s: float) -> Words:
     """The agent does not answer. It buffers some minutes of samples, so a gap is known only when it answers again."""
     return Words(
         f"no contact with the agent since {format_clock(from_s)}: {why}",
-        f"the agent buffers {format_duration(keeps_s)} of samples; what is missing in the end is reported as agent_gap",
+        f"the agent buffers {format_duration(keeps_s)} of samples; agent_gap reports what is missing in the end",
     )
 
 

@@ -1,4 +1,4 @@
-"""Findings of a bench: what was not answered, and where asyncli or this host was the limit."""
+"""Findings of a bench: failed requests, and where asyncli or this host was the limit."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import TypedDict
 
 from asyncli.findings import Words, finding
 from asyncli.findings.generator import BENCH_AGAIN
-from asyncli.findings.losses import mend_of_statuses
+from asyncli.findings.losses import remedy_of_statuses
 from asyncli.findings.tls import TLS_REMEDY, by_reason
 from asyncli.records import Severity
 from asyncli.units import format_count, format_duration, format_many
 
 _ERROR_LOG = "see the server's error log"
-# The sentence names so many processes of a program.
+# The sentence names this many processes of a program.
 _PIDS_NAMED = 4
 
 
@@ -39,8 +39,8 @@ def _answers(by_status: Mapping[int, int], of: int, what: str) -> str:
 def _taker(one: Taker) -> str:
     pids = one["pids"]
     listed = ", ".join(map(str, pids[:_PIDS_NAMED])) + (" and others" if len(pids) > _PIDS_NAMED else "")
-    who = f"{one['name']}, {'pid' if len(pids) == 1 else 'pids'} {listed}" if pids else one["name"]
-    return f"{who}: {one['cores']:.2f}"
+    name = f"{one['name']}, {'pid' if len(pids) == 1 else 'pids'} {listed}" if pids else one["name"]
+    return f"{name}: {one['cores']:.2f}"
 
 
 @finding("stopped_by_user", "warning")
@@ -58,14 +58,14 @@ def short_run(for_s: float) -> str:
 @finding("error_answers", "error")
 def error_answers(by_status: Mapping[int, int], of: int, over_tls: bool) -> Words:
     """Answers had a status of 400 or more."""
-    return Words(_answers(by_status, of, "were errors"), mend_of_statuses(by_status, over_tls=over_tls))
+    return Words(_answers(by_status, of, "were errors"), remedy_of_statuses(by_status, over_tls=over_tls))
 
 
 @finding("requests_failed", "error", f"{_ERROR_LOG}, and its load")
 def requests_failed(failures: Mapping[str, int], tls: Mapping[str, int]) -> Words:
-    """Requests got no complete answer: their connection ended, or they timed out. ``tls``: connections it ended, by reason."""
-    said = f"{format_many(sum(failures.values()), 'request')} got no complete answer ({by_cause(failures)})"
-    return Words(f"{said}; TLS ended connections: {by_reason(tls)}", TLS_REMEDY) if tls else Words(said)
+    """Requests got no complete answer: their connection ended, or they timed out. ``tls``: those ended by TLS, by reason."""
+    evidence = f"{format_many(sum(failures.values()), 'request')} got no complete answer ({by_cause(failures)})"
+    return Words(f"{evidence}; TLS ended connections: {by_reason(tls)}", TLS_REMEDY) if tls else Words(evidence)
 
 
 @finding("connects_failed", "warning")
@@ -82,19 +82,19 @@ def connects_failed(failures: Mapping[str, int], of: int, opened: int) -> Words:
 def several_urls(by_url: Mapping[str, int]) -> str:
     """The figures cover several URLs together."""
     shares = ", ".join(f"{url} {format_count(count)}" for url, count in by_url.items())
-    return f"each connection asks for one URL, so fast ones get more requests: {shares}"
+    return f"each connection requests one URL, so fast ones get more requests: {shares}"
 
 
 @finding("several_servers", "warning")
 def several_servers(server: str) -> str:
-    """Several servers were asked, and the CPU of only one was read."""
-    return f"the server's CPU is that of {server} alone, of several servers asked"
+    """The bench covers several servers, but the CPU of only one was read."""
+    return f"the server's CPU is that of {server} alone, although several servers were tested"
 
 
 @finding("requests_resent", "info")
 def requests_resent(count: int, many: bool) -> Words:
-    """Requests were sent again because their connection ended before an answer, as when the server closes an idle connection at
-    that moment. A warning if there are too ``many`` for that.
+    """Requests were sent again because their connection ended before an answer, for example because the server closed it while
+    idle. A warning if there are too ``many`` for that.
     """
     evidence = f"{format_many(count, 'request')} sent again, because the connection ended before an answer"
     return Words(evidence, _ERROR_LOG, "warning") if many else Words(evidence)
@@ -118,9 +118,9 @@ def close_ignored(count: int) -> str:
     return f"the server ignored 'Connection: close' on {format_many(count, 'connection')}; asyncli closed them"
 
 
-@finding("gave_up", "error", "see that the server runs and has room for the connections")
+@finding("gave_up", "error", "see that the server runs and can accept the connections")
 def gave_up(after_s: float, left: int, of: int) -> str:
-    """No connection was open for so long that the bench ended, with ``left`` of its requests not sent."""
+    """The bench ended because no connection was open for too long; ``left`` of its requests were not sent."""
     unsent = f", with {format_count(left)} of {format_count(of)} requests not sent" if left else ""
     return f"gave up after {format_duration(after_s)} without any connection{unsent}"
 
@@ -128,7 +128,7 @@ def gave_up(after_s: float, left: int, of: int) -> str:
 @finding("requests_left", "info")
 def requests_left(left: int, of: int, stopped: bool) -> Words:
     """The bench ended before the planned number of requests. An error if a signal ended it."""
-    why = "it was stopped" if stopped else "the time was over"
+    why = "it was stopped" if stopped else "the time was up"
     return Words(f"{format_count(left)} of {format_count(of)} requests were not sent: {why}", "", "error" if stopped else None)
 
 
@@ -187,14 +187,14 @@ def host_busy(
 
 @finding("generator_saturated_late", "error", "use more --workers, or a lower --rate")
 def saturated_late(late_s: float, bound_s: float) -> str:
-    """asyncli sent requests too late (p99) for an open loop, so the figures are its own."""
+    """asyncli sent requests too late (p99) for an open loop, so the figures describe asyncli."""
     return f"requests were sent late: p99 {1e3 * late_s:,.0f} ms (bound {1e3 * bound_s:.0f} ms)"
 
 
 @finding("late_tail", "warning", "leave more CPU to asyncli; the waiting time counts from the write and is the server's")
 def late_tail(total_s: float, late_s: float) -> str:
-    """A good part of the p99 of the total latency, which counts from the intended instant, may be asyncli's own lateness."""
-    return f"of the total's p99, {1e3 * total_s:,.1f} ms, up to {1e3 * late_s:,.1f} ms is asyncli's own lateness (its p99)"
+    """A large part of the p99 of the total latency, which counts from the intended instant, may be asyncli's own lateness."""
+    return f"up to {1e3 * late_s:,.1f} ms of the total's p99, {1e3 * total_s:,.1f} ms, is asyncli's own lateness (its p99)"
 
 
 @finding("rate_missed", "error", "use more connections (-c), or a lower --rate: the server cannot keep up")
@@ -211,8 +211,8 @@ def requests_queued(count: int, of: int) -> str:
 
 @finding("connections_ended", "info")
 def connections_ended(count: int, answers: float, each: bool) -> Words:
-    """The server closed connections with notice, after ``answers`` each (median): it limits the requests of a connection. A
-    warning if that is after ``each`` answer: it keeps no connection alive.
+    """The server closed connections with 'Connection: close', after ``answers`` each (median): it limits the requests of a
+    connection. A warning if that is after ``each`` answer: it keeps no connection alive.
     """
     if each:
         return Words(
@@ -221,7 +221,7 @@ def connections_ended(count: int, answers: float, each: bool) -> Words:
             "warning",
         )
     return Words(
-        f"the server closed {format_count(count)} connections with notice, after {answers:,.0f} answers each (median)",
+        f"the server ended {format_count(count)} connections with 'Connection: close' after {answers:,.0f} answers each (median)",
         "its limit of requests per connection (nginx: keepalive_requests, Apache: MaxKeepAliveRequests); each cost a connect",
     )
 

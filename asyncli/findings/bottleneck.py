@@ -1,4 +1,4 @@
-"""Sentence and remedy of each mechanism of asyncli.analysis.bottleneck."""
+"""Evidence and remedy of each mechanism of :mod:`asyncli.analysis.bottleneck`."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from asyncli.findings.losses import CONNECT_WORDS
 from asyncli.findings.tls import TLS_REMEDY
 
 _MEMORY_LIMIT = "raise its limit (systemd MemoryMax=, docker --memory), or make a connection cheaper"
-_BETWEEN = "see routes, firewalls and the load of what is between; ip -s link and nstat show drops"
+_BETWEEN = "see routes, firewalls and the load of middle boxes; ip -s link and nstat show drops"
 _ARRIVED = (
-    "{timeouts!n} connects got no answer, and {server} never saw them: by its status page it accepted {accepted!n} of {started!n}"
+    "{timeouts!n} connects got no answer, and never reached {server}: its status page counts {accepted!n} of {started!n} accepted"
 )
 #: Mechanism, or one of its forms -> (evidence, remedy).
 _WAYS: dict[str, tuple[str, str]] = {
@@ -25,11 +25,11 @@ _WAYS: dict[str, tuple[str, str]] = {
         "leave more CPU to asyncli, ramp more slowly, or use a longer --keepalive",
     ),
     "memory": (
-        "{who} had {least!b} of memory left, of {before!b} before the first connect",
+        "{host} had {least!b} of memory left, of {before!b} before the first connect",
         "run asyncli on another host, or where there is more memory",
     ),
     "host_memory": (
-        "{who} had {least!b} of memory left, of {before!b} before the first connect",
+        "{host} had {least!b} of memory left, of {before!b} before the first connect",
         "give it more memory, or make a connection cheaper",
     ),
     "memory_limit": (
@@ -44,15 +44,15 @@ _WAYS: dict[str, tuple[str, str]] = {
         "raise its limit on connections (nginx: worker_connections)",
     ),
     "sessions": (
-        "{server} had {most!n} sessions open, and its status page (slim) says that it may have {limit!n}",
-        "raise maxconn in haproxy.cfg, of the frontend and global",
+        "{server} had {most!n} sessions open, and its status page (slim) allows {limit!n}",
+        "raise maxconn in haproxy.cfg, in the frontend and in global",
     ),
     "busy_workers": (
         "all {busy!n} workers of {server} were busy to the end, and none was idle",
-        "raise MaxRequestWorkers and ServerLimit (of processes or threads), or take the event MPM",
+        "raise MaxRequestWorkers and ServerLimit (of processes or threads), or use the event MPM",
     ),
     "descriptors": (
-        "a process of {server} had {most!n} descriptors open, and may have {limit!n}",
+        "a process of {server} had {most!n} descriptors open, of at most {limit!n}",
         "raise its limit (systemd LimitNOFILE=, ulimit -n, nginx: worker_rlimit_nofile)",
     ),
     "cpu": (
@@ -69,13 +69,13 @@ _WAYS: dict[str, tuple[str, str]] = {
     ),
     "never_arrived": (_ARRIVED, _BETWEEN),
     "never_arrived_there": (
-        f"{_ARRIVED}; lost on the way, or dropped by a full listen queue of its host, which is not seen from here",
-        f"{_BETWEEN}; nstat -az TcpExtListenOverflows on its host tells of its queue",
+        f"{_ARRIVED}; packets were lost, or a full listen queue on its host dropped them, which this host cannot see",
+        f"{_BETWEEN}; nstat -az TcpExtListenOverflows on its host shows its queue",
     ),
-    "tls_failed": ("handshakes of TLS failed: {why}", TLS_REMEDY),
+    "tls_failed": ("TLS handshakes failed: {why}", TLS_REMEDY),
     "handshake_refused": ("{server} refused handshakes: {why}", "{remedy}"),
     "errors": (
-        "{server} answered heartbeats with errors: {errors}", "see its error log; of a proxy, its backend's",
+        "{server} answered heartbeats with errors: {errors}", "see its error log; for a proxy, its backend's",
     ),
     "slow": ("{slow}{cores}", "see what its processes wait for: a lock, a disk, a backend, a limit on its rate"),
     "same_age": (
@@ -83,30 +83,29 @@ _WAYS: dict[str, tuple[str, str]] = {
         "raise that limit",
     ),
     "unknown": ("{losses}", "see the report of that step"),
-    "preflight": ("this host can open no more, by its preflight: {short}", "{remedy}"),
+    "preflight": ("this host can open no more (preflight): {short}", "{remedy}"),
 }  # fmt: skip
-#: The forms of a mechanism that has several, or none of its own name; of failed connects they are the causes.
+#: The forms of a mechanism with several forms, or with another name; for failed connects they are the causes.
 _FORMS = {
     "descriptors": ("no_descriptors", "descriptors"), "local_ports": ("no_ports",),
     "slots": ("not_handled", "sessions", "busy_workers"), "memory_limit": ("memory_limit", "memory_killed"),
     "never_arrived": ("never_arrived", "never_arrived_there"), "lifetime": ("same_age",),
 }  # fmt: skip
 _FORM_OF = {form: code for code, forms in _FORMS.items() for form in forms}
-#: The codes of what gave way, beside those of diagnoses and findings.
+#: The codes of bottlenecks, beside those of diagnoses and findings.
 CODES = tuple(dict.fromkeys(_FORM_OF.get(form, form) for form in (*_WAYS, *_FORM_OF)))
-# What stands for a field for no step.
+# Values of fields where no step is explained.
 _UNSEEN = {
-    "slow": "heartbeats were answered too late", "losses": "nothing tells what gave way", "limit": "...",
-    "of": "those that it can use",
-    "who": "a host", **dict.fromkeys(("also", "cores"), ""),
+    "slow": "heartbeats were answered too late", "losses": "nothing shows the bottleneck", "limit": "...",
+    "of": "those that it can use", "host": "a host", **dict.fromkeys(("also", "cores"), ""),
 }  # fmt: skip
 
 
 def meanings(code: str) -> list[Words]:
-    """The words of each form of the mechanism ``code``, for no step."""
+    """The words of each form of the mechanism ``code``, without a step."""
     return [unseen(_WAYS.get(form) or CONNECT_WORDS[form], **_UNSEEN) for form in _FORMS.get(code, (code,))]
 
 
-def words_of(form: str, **seen: Any) -> Words:
+def words_of(form: str, **fields: Any) -> Words:
     """The words of the mechanism ``form``."""
-    return fill(_WAYS[form], seen)
+    return fill(_WAYS[form], fields)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from asyncli.findings import finding
 
 
-@finding("not_at_rest", "warning", "what the server still holds counts towards the next step")
+@finding("not_at_rest", "warning", "connections that the server still holds count towards the next step")
 def not_at_rest(why: str) -> str:
-    """The server did not come to rest between two steps, so the next step measures what it still holds."""
+    """The server still held connections between two steps, and the next step includes them."""
     return why
 
 

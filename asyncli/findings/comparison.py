@@ -1,4 +1,4 @@
-"""Findings of a comparison: what makes its runs hard to compare, and differences other than the server."""
+"""Findings of a comparison: what makes its runs hard to compare, and differences besides the server."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from asyncli.units import format_bytes, format_count, format_duration
 Differs = Mapping[str, Sequence[Any]]
 #: Prefix of the server's directives.
 DIRECTIVE = "server.directives."
-# The sentence has so many; the fields have all.
+# The sentence has this many; the fields have all.
 _NAMED = 6
 _NAMES = {
     "local": "both ends on one host", "memory_bytes": "memory", "cpus": "CPUs", "cpu_model": "CPU", "kernel": "Linux",
@@ -23,7 +23,7 @@ _NAMES = {
 
 
 def in_words(key: str, value: Any) -> str:
-    """A fact's value for people: ``plan.hold_s`` 600.0 is "10 min"."""
+    """A fact's value as text: ``plan.hold_s`` 600.0 is "10 min"."""
     if value is None:
         if key.startswith(DIRECTIVE):
             return "not said"
@@ -78,8 +78,8 @@ def compare_invalid(run: str, why: str) -> str:
 
 @finding("compare_incomplete", "warning", "compare runs that finished")
 def compare_incomplete(run: str, right: bool) -> str:
-    """A run has no end; what it recorded is compared. ``right``: that can be relied on."""
-    return f"{run} has no end: it was killed, or is still running{'; its numbers are right as far as they go' if right else ''}"
+    """A run has no end; its records are compared. ``right``: they can be relied on."""
+    return f"{run} has no end: it was killed, or is still running{'; its numbers so far are right' if right else ''}"
 
 
 @finding("compare_plan", "warning", "repeat one of them with the plan of the other")
@@ -100,7 +100,7 @@ def compare_asyncli(differs: Differs) -> str:
     return f"different versions of asyncli: {_listed(differs)}"
 
 
-@finding("compare_sysctls", "warning", "set them alike, and repeat one of them")
+@finding("compare_sysctls", "warning", "set them to the same values, and repeat one of the runs")
 def compare_sysctls(differs: Differs) -> str:
     """The kernel had different settings, which may explain the differences of the runs."""
     return f"different kernel settings: {_listed(differs)}"

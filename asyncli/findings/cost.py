@@ -8,11 +8,11 @@ from typing import TypedDict
 from asyncli.findings import Words, finding
 from asyncli.units import format_bytes, format_count, format_many
 
-#: How the method of a cost begins that is no slope: memory in the hold less memory before the first connection, divided by the
+#: The method of a cost that is no slope begins so: memory in the hold less memory before the first connection, divided by the
 #: connections. Unlike a slope it includes one-time costs, and it misses memory that the server had freed before.
 LEVELS = "difference of two levels (including one-time costs, without reused memory)"
 
-#: The parts of a cost in words.
+#: The names of costs in sentences.
 CALLED = {
     "server_user": "the server", "kernel": "the kernel", "kernel_queued": "queued buffers", "generator_user": "asyncli",
     "host_total": "this host in all", "residual": "the residual", "listing": "inodes of /proc",
@@ -58,7 +58,7 @@ def cost_not_sampled(costs: Sequence[str], host: str) -> str:
 
 @finding("cost_sockets_closed", "info", "run again while no other program closes connections there")
 def cost_sockets_closed(costs: Sequence[str]) -> str:
-    """What other programs' closed sockets gave back hides these ``costs``."""
+    """Memory freed by sockets that other programs closed hides these ``costs``."""
     return f"cost unknown of {_called(costs)}: other programs closed as many sockets as these connections opened, or more"
 
 
@@ -98,17 +98,17 @@ def cost_reused(accepted: int) -> str:
     cost of a connection is then too low.
     """
     return (
-        f"the server had accepted {format_count(accepted)} connections before this run, and uses what memory it kept of them "
-        "again: its cost of a connection is unknown"
+        f"the server had accepted {format_count(accepted)} connections before this run, and reuses the memory that it kept of "
+        "them: its cost of a connection is unknown"
     )
 
 
 @finding("plateau_unsettled", "warning")
 def plateau_unsettled(moved: Mapping[str, Sequence[Moved]], rest_s: float) -> Words:
     """Memory still changed at the end of a plateau's rest; the interval of the cost includes as much again."""
-    what = "; ".join(_moved(name, each) for name, each in moved.items())
+    changes = "; ".join(_moved(name, each) for name, each in moved.items())
     return Words(
-        f"memory still changed in the last half of the rest: {what}; the interval includes as much again",
+        f"memory still changed in the last half of the rest: {changes}; the interval includes as much again",
         f"rest longer: --plateau-rest {2 * rest_s:g}s",
     )
 

@@ -1,4 +1,4 @@
-"""Findings of counts of client and server that diverge."""
+"""Findings of client and server counts that diverge."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Literal, TypedDict
 
 from asyncli.findings import Words, finding
+from asyncli.metrics import STATUS_PAGES
 from asyncli.records import Severity
 from asyncli.units import format_clock, format_count
 
@@ -32,7 +33,7 @@ class Beyond(TypedDict):
 
 
 class Apart(TypedDict):
-    """``by``: the difference of a pair; ``flight``: in-flight bound; ``before``: there before our first connect."""
+    """``by``: the difference of a pair; ``flight``: the in-flight bound; ``before``: from before our first connect."""
 
     pair: str
     by: int
@@ -40,13 +41,13 @@ class Apart(TypedDict):
     before: int
 
 
-_STRANGER = "other clients use this server: run against a server of your own"
+_OTHER_CLIENTS = "other clients use this server: run against a server of your own"
 _LATE = "the server still counts connections that were lost or given up"
 _DESCRIPTORS = "see its error log for 'too many open files', and raise its descriptor limit (nginx: worker_rlimit_nofile)"
 _SLOTS = "raise its limit of connections (worker_connections in nginx.conf)"
 _RESTARTED = "see whether the server was restarted"
 _SEE_OTHERS = "see the other findings for why"
-#: Of each pair the one that can fall behind, and the other.
+#: The two counts of each pair, the one that can fall behind first.
 _NAMES = {
     "asked": ("the connections held", "those asked for"),
     "held": ("the server's active count", "ours"),
@@ -63,12 +64,12 @@ _BEHIND = {
 }
 
 
-def parted_in_words(pair: str, from_s: float, to_s: float, most: int, at_s: float, closed: bool) -> str:
-    """Which count fell behind the other, when, by how much, and when they agreed again."""
+def divergence_sentence(pair: str, from_s: float, to_s: float, most: int, at_s: float, closed: bool) -> str:
+    """Which count fell behind the other, when, by how much, and until when."""
     behind, of = _NAMES[pair]
     how = "fell behind" if most < 0 else "ran ahead of"
     when = f"{behind} {how} {of} at {format_clock(from_s)} by up to {_count(most)} (at {format_clock(at_s)})"
-    return f"{when}, and met it again at {format_clock(to_s)}" if closed else f"{when}, to the end"
+    return f"{when}, until {format_clock(to_s)}" if closed else f"{when}, to the end"
 
 
 def _count(difference: int) -> str:
@@ -97,7 +98,7 @@ def _beyond(why: Beyond) -> str:
     if why["killed"] or why["before"]:
         return _stale(why["killed"], why["before"])
     if why["others"]:
-        return _STRANGER
+        return _OTHER_CLIENTS
     return f"{_LATE}: see the findings on those" if why["lost"] else _LATE
 
 
@@ -112,14 +113,14 @@ def _behind(addresses: int, severity: Severity, remedy: str) -> tuple[str, Sever
 def parted(
     pair: str, from_s: float, to_s: float, at_s: float, most: int, closed: bool, times: int, addresses: int, beyond: Beyond
 ) -> Words:
-    """Two counts differed for a while by more than was in flight: the largest of ``times``, by ``most`` at ``at_s`` (below 0: the
-    server's count, or the held of the planned connections, was less). ``addresses``: servers that the status page may cover.
+    """Two counts differed for a while by more than was in flight: the largest of ``times`` divergences, by ``most`` at ``at_s``
+    (below 0: the server's count, or the held connections against the planned ones, was less). ``addresses``: servers of the run.
     """
-    evidence = parted_in_words(pair, from_s, to_s, most, at_s, closed)
+    evidence = divergence_sentence(pair, from_s, to_s, most, at_s, closed)
     if times > 1:
         evidence += f"; and {'once' if times == 2 else f'{times - 1} times'} more"
     if most >= 0:
-        return Words(evidence, _beyond(beyond) if pair == "held" else _STRANGER)
+        return Words(evidence, _beyond(beyond) if pair == "held" else _OTHER_CLIENTS)
     severity: Severity = "info" if pair in ("asked", "requests") else "warning"
     if pair in ("held", "accepts", "requests"):
         return Words(evidence, *_behind(addresses, severity, _BEHIND[pair]))
@@ -148,7 +149,7 @@ def reconcile_accepts(opened: int, accepts: int, since: Since | None, addresses:
     """
     evidence = f"the client opened {opened:,} connections, the server accepted {accepts:,}{_since(since)}"
     if accepts > opened:
-        return Words(evidence, _STRANGER, "warning")
+        return Words(evidence, _OTHER_CLIENTS, "warning")
     remedy = f"they wait in its listen queue: {_DESCRIPTORS}"
     if silent:
         evidence += f"; {silent:,} of ours were never answered"
@@ -167,7 +168,7 @@ def reconcile_requests(answers: int, requests: int, since: Since | None, address
     """The server counts another number of requests than the client's answers and polls."""
     evidence = f"the client counts {answers:,} answers and polls, the server {requests:,} requests{_since(since)}"
     if requests > answers:
-        return Words(evidence, _STRANGER)
+        return Words(evidence, _OTHER_CLIENTS)
     return Words(evidence, *_behind(addresses, "warning", _RESTARTED))
 
 
@@ -180,18 +181,18 @@ def reconcile_stale(by: int, killed: int, before: int) -> str:
 @finding("reconcile_in_flight", "info")
 def reconcile_in_flight(apart: Sequence[Apart], ended: bool, anew: bool) -> Words:
     """Counts differ by no more than was in flight when they were read, so they agree. ``ended``: hold and drain finished;
-    ``anew``: the server was restarted meanwhile.
+    ``anew``: the server was restarted during the run.
     """
     remedy = "after a finished hold and drain nothing is in flight"
     if ended:
-        remedy = "none needed: the two sides may count differently what was cut off or given up"
+        remedy = "none needed: client and server may count aborted connections differently"
     if anew:
         remedy = "a server that restarts loses what it counted after its last status page"
-    said = []
+    parts = []
     for one in apart:
-        there = f"{format_count(one['before'])} were there before our first connect, " if one["before"] else ""
-        said.append(f"{_differ(one['pair'], one['by'])} ({there}up to {format_count(one['flight'])} were in flight)")
-    return Words(f"counts differ by no more than was in flight: {'; '.join(said)}", remedy)
+        before = f"{format_count(one['before'])} were there before our first connect, " if one["before"] else ""
+        parts.append(f"{_differ(one['pair'], one['by'])} ({before}up to {format_count(one['flight'])} were in flight)")
+    return Words(f"counts differ by no more than was in flight: {'; '.join(parts)}", remedy)
 
 
 @finding("counters_restarted", "warning", "see the server's log for why it was restarted")
@@ -207,11 +208,11 @@ def counters_restarted(at_s: Sequence[float], counter: str, before: float, after
 @finding("reconciliation_unknown", "info")
 def reconciliation_unknown(why: Unknown) -> Words:
     """The server's own counts are unknown, so the client's are not confirmed."""
-    said, remedy = {
+    reason, remedy = {
         "nothing_connected": ("nothing was connected", _SEE_OTHERS),
         "no_page": (
             "no status page from before the ramp",
-            "name its status page (nginx, Apache, HAProxy) with --status-url, and plan a --baseline",
+            f"name its status page ({', '.join(STATUS_PAGES)}) with --status-url, and plan a --baseline",
         ),
         "page_tells_nothing": (
             "the status page has neither connections nor requests",
@@ -219,4 +220,4 @@ def reconciliation_unknown(why: Unknown) -> Words:
         ),
         "page_silent": ("the status page was silent at the hold's end", _SEE_OTHERS),
     }[why]
-    return Words(f"the server's own counts are unknown: {said}", remedy)
+    return Words(f"the server's own counts are unknown: {reason}", remedy)

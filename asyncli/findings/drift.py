@@ -52,11 +52,11 @@ def drift_unknown(metrics: Sequence[str], points: int, wanted: int, too_short: b
     """Whether memory grows is unknown: the hold was ``too_short``, or too many of its minutes have no samples or another number
     of connections.
     """
-    what = f"growth unknown of {', '.join(_MEMORY[metric] for metric in metrics)}"
+    unknown = f"growth unknown of {', '.join(_MEMORY[metric] for metric in metrics)}"
     if too_short:
-        return Words(f"{what}: hold too short: {points} points, {wanted} needed", "hold longer (--hold)")
+        return Words(f"{unknown}: hold too short: {points} points, {wanted} needed", "hold longer (--hold)")
     return Words(
-        f"{what}: samples or connections are missing: {points} points, {wanted} needed",
+        f"{unknown}: samples or connections are missing: {points} points, {wanted} needed",
         "see the other findings for what was lost or not read",
     )
 

@@ -1,4 +1,4 @@
-"""Findings of experiments: what was left out, failed or cut short."""
+"""Findings of experiments: parts that were left out, failed or ended early."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from asyncli.findings import Words, finding
 
 @finding("stopped", "warning")
 def stopped() -> str:
-    """The user stopped the experiment; the record has what was measured by then."""
+    """The user stopped the experiment; the record has what was measured before."""
     return "stopped by the user; the results cover what was measured before"
 
 
 @finding("ended_early", "error")
 def ended_early(why: str) -> str:
-    """An error ended the experiment; the record has what was measured by then."""
+    """An error ended the experiment; the record has what was measured before."""
     return f"ended early ({why}); the results cover what was measured before"
 
 
@@ -30,7 +30,7 @@ def untested() -> str:
 
 
 @finding("quick", "info", "run it without --quick")
-def tasted() -> str:
+def quick_run() -> str:
     """The experiment ran with --quick: few, short rounds with wider intervals."""
     return "--quick: few, short rounds, so the intervals are wider than in a full run"
 
@@ -55,13 +55,13 @@ def cell_failed(cell: str, why: str, remedy: str) -> Words:
 
 @finding("no_group", "warning", "run it as root, and on a quiet host")
 def no_group(why: str) -> str:
-    """The server has no memory control group of its own, so what it takes is read of the whole host, other programs included."""
-    return f"no memory control group can be made ({why}), so what a connection takes is read of the whole host"
+    """The server has no memory control group, so the cost is measured on the whole host, other programs included."""
+    return f"cannot create a memory control group ({why}), so the cost of a connection is measured on the whole host"
 
 
 @finding("slots", "info")
 def slots(workers: int, slots: int, nofile: int, source_slots: int) -> str:
-    """How nginx was configured: workers, and the connection slots and descriptors of each; ``source_slots``: in the source."""
+    """How nginx was configured: workers, and the connection slots and descriptors of each; ``source_slots``: in the original."""
     return (
         f"nginx has {workers} workers with {slots:,} slots and {nofile:,} descriptors each (source: {source_slots:,} each): "
         "enough workers for the descriptor limit, enough slots that no idle connection is closed for its slot, and no limit of "

@@ -1,4 +1,4 @@
-"""Findings of how many connections would fit."""
+"""Findings of the forecast of how many connections fit."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ _QUIETER = "ramp more slowly or to more connections, on a quiet host"
 @finding("forecast_unknown", "info")
 def forecast_unknown(of: Sequence[str], why: Why, how: str) -> Words:
     """How many connections fit by memory or by a limit of the server is unknown. ``how``: how memory was computed."""
-    said, remedy = {
+    reason, remedy = {
         "available_not_read": ("available memory was not read before the first connect", "see the other findings for why"),
         "cost_not_known": ("the cost of a connection on this host is unknown", _QUIETER),
         "interval_too_wide": (how, _QUIETER),
         "process_not_named": ("the server's configuration was not read", "name its main process with --server-pid"),
         "configuration_not_read": ("asyncli cannot read this server's configuration from here", ""),
     }[why]
-    return Words(f"capacity by {' and '.join(_CEILINGS[name] for name in of)} is unknown: {said}", remedy)
+    return Words(f"capacity by {' and '.join(_CEILINGS[name] for name in of)} is unknown: {reason}", remedy)
 
 
 @finding("forecast_far", "info")
 def forecast_far(connections: float, times: float, measure: int) -> Words:
-    """The memory forecast extrapolates to ``times`` the measured range. ``measure``: a count that is near enough."""
+    """The memory forecast extrapolates to ``times`` the measured range. ``measure``: a count that is large enough."""
     return Words(
-        f"the forecast of {format_count(connections)} connections by memory is {times:,.0f} times the measured count: cost may "
-        "change on the way",
-        f"measure nearer to it, with -c {measure} or more",
+        f"the forecast of {format_count(connections)} connections by memory is {times:,.0f} times the measured count: the "
+        "cost may change",
+        f"measure with -c {measure} or more",
     )
 
 
@@ -42,8 +42,8 @@ def gave_way(
     why: str, remedy: str, streams: int,
 ) -> Words:  # fmt: skip
     """Connections were lost or failed to open, so the bottleneck is reported in place of a forecast: ``what``, on one ``side``.
-    An error if it is a known ``limit`` of the server. ``served``: the most answered at once, if fewer than asked for.
-    ``streams``: of HTTP/2, held ones that were lost.
+    An error if it is a known ``limit`` of the server. ``served``: the most answered at once, if fewer than planned.
+    ``streams``: lost ones of HTTP/2 that were to be held.
     """
     did = [f"{format_many(lost, 'connection')} {'was' if lost == 1 else 'were'} lost"] if lost else []
     did += [f"{format_many(failed, 'connect')} failed"] if failed else []

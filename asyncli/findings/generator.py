@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from asyncli.findings import Words, finding
-from asyncli.findings.run import go_on
+from asyncli.findings.run import resume_with
 from asyncli.units import format_clock, format_count, format_duration, format_many
 
 #: What to do about a bench with missing parts.
@@ -23,11 +23,11 @@ def _find_out(resume: str | None) -> str:
     if resume is None:
         return BENCH_AGAIN
     find_out = "find out what stopped or ended them; report it as a bug if it repeats"
-    return f"{go_on(resume)}; {find_out}" if resume else find_out
+    return f"{resume_with(resume)}; {find_out}" if resume else find_out
 
 
-def _silent(who: str, held: int, for_s: float) -> str:
-    return f"{who} has been silent for {for_s:.0f} s: its {held:,} connections are not counted as held until it answers"
+def _silent(name: str, held: int, for_s: float) -> str:
+    return f"{name} has been silent for {for_s:.0f} s: its {held:,} connections are not counted as held until it answers"
 
 
 @finding("generator_silent", "error")
@@ -61,10 +61,10 @@ def worker_silent(worker: int, pid: int, host: str | None, held: int | None, for
     """A worker process does not answer. Its connections are not counted as held until it does. ``held`` null: in a bench, which
     ends without its share.
     """
-    who = _worker(worker, pid, host)
+    name = _worker(worker, pid, host)
     if held is None:
-        return Words(f"{who} has been silent for {for_s:.0f} s: its share is missing", BENCH_AGAIN)
-    return Words(_silent(who, held, for_s), f"if something stopped it, kill -CONT {pid}; else leave more CPU to asyncli")
+        return Words(f"{name} has been silent for {for_s:.0f} s: its share is missing", BENCH_AGAIN)
+    return Words(_silent(name, held, for_s), f"if something stopped it, kill -CONT {pid}; else leave more CPU to asyncli")
 
 
 @finding("worker_back", "info")
@@ -78,11 +78,11 @@ def worker_lost(worker: int, pid: int, host: str | None, held: int | None, how: 
     """A worker process ended. The loss of its connections is asyncli's own and makes a run invalid. ``held`` null: in a bench,
     which does not count its last requests.
     """
-    who = f"{_worker(worker, pid, host)} {how}"
+    ended = f"{_worker(worker, pid, host)} {how}"
     if held is None:
-        return Words(f"{who}: its last requests are not counted", BENCH_AGAIN)
+        return Words(f"{ended}: its last requests are not counted", BENCH_AGAIN)
     return Words(
-        f"{who} while it held {held:,} connections: {_OURS}",
+        f"{ended} while it held {held:,} connections: {_OURS}",
         "find out what ended it (the kernel's log names an out-of-memory kill), then run again",
     )
 
@@ -94,7 +94,7 @@ def worker_replaced(worker: int, pid: int, host: str | None, opens_again: bool |
     return f"worker {worker}{f' on {host}' if host else ''} was replaced (pid {pid}){again[opens_again]}"
 
 
-@finding("worker_not_started", "error", "asyncli check says what limits processes")
+@finding("worker_not_started", "error", "see 'asyncli check' for what limits processes")
 def worker_not_started(worker: int, why: str) -> str:
     """The share of a lost host could not be opened here, because no process could be started."""
     return f"worker {worker} of a lost host cannot be started: {why}; its connections are not opened"
@@ -102,8 +102,8 @@ def worker_not_started(worker: int, why: str) -> str:
 
 @finding("resumed", "warning")
 def resumed(from_s: float, after_s: float, phase: str | None, held: int, holds: bool, ended_by: str) -> Words:
-    """The run was interrupted and continues in its file. Its ``held`` connections ended with its processes; no fit includes the
-    gap.
+    """The run was interrupted and continues in its file. Its ``held`` connections ended with its processes; no fit includes
+    the gap.
     """
     where = f"in its {phase}" if phase else "before its baseline"
     lost = f"; the {held:,} connections that it held were lost with asyncli's own processes" if held else ""
@@ -118,8 +118,8 @@ def resumed(from_s: float, after_s: float, phase: str | None, held: int, holds: 
 @finding("cluster", "info")
 def cluster(hosts: Mapping[str, int], processes: int, left_out: Mapping[str, int]) -> str:
     """Which hosts open the connections. ``hosts``: the share of each; ``left_out``: hosts with too little room, and how much."""
-    said = f"{format_many(len(hosts), 'host')} with {format_many(processes, 'process')} open the connections: {_each(hosts)}"
-    return f"{said}; left out, because they have too little room: {_each(left_out)}" if left_out else said
+    shares = f"{format_many(len(hosts), 'host')} with {format_many(processes, 'process')} open the connections: {_each(hosts)}"
+    return f"{shares}; left out, because they have too little room: {_each(left_out)}" if left_out else shares
 
 
 def _each(counts: Mapping[str, int]) -> str:
@@ -147,8 +147,8 @@ def cluster_memory(ends: int | None, agent: bool) -> Words:
 
 @finding("cluster_clock", "warning", "see that NTP synchronises the clocks of all hosts")
 def cluster_clock(host: str, drift_s: float) -> str:
-    """A client host's clock drifts from the session's, which shifts its seconds against the others'."""
-    return f"the clock of {host} has drifted by {1000 * drift_s:+.0f} ms since the start, and its seconds with it"
+    """A client host's clock drifts from the session's, which shifts its ticks against those of other hosts."""
+    return f"the clock of {host} has drifted by {1000 * drift_s:+.0f} ms since the start, which shifts its ticks"
 
 
 @finding("host_silent", "error", "see its network, its Dask worker, and asyncli's processes on it")
@@ -165,7 +165,7 @@ def host_back(host: str, after_s: float) -> str:
 
 @finding("host_lost", "error", "find out what ended it (its Dask worker's log, the kernel's log, its network), then run again")
 def host_lost(host: str, why: str, held: int, share: str) -> Words:
-    """A client host ended. The loss of its connections is asyncli's own. ``share``: who opens them now ("": none had)."""
+    """A client host ended. The loss of its connections is asyncli's own. ``share``: which hosts open them now ("": none)."""
     lost = f"{held:,} connections: {_OURS}" if held else "none"
     return Words(f"{host} {why} while it held {lost}{share}", severity="error" if held or share else "warning")
 
@@ -214,8 +214,8 @@ def ramp_held_back(
     or for a handshake, ``waited_in``, that took longer than the rest of a connect. The run stays valid, unless asyncli used all
     its CPUs (generator_saturated_cpu).
     """
-    what, mend = _WAITS[waited_in]
-    return Words(f"{_ramp(late_s, bound_s, per_s, asked_per_s)}; {pending:,.0f} connects per worker waited for {what}", mend)
+    step, remedy = _WAITS[waited_in]
+    return Words(f"{_ramp(late_s, bound_s, per_s, asked_per_s)}; {pending:,.0f} connects per worker waited for {step}", remedy)
 
 
 @finding("generator_saturated_ramp", "error", "ramp more slowly (--interval), or leave more CPU to asyncli")

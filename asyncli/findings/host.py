@@ -1,4 +1,4 @@
-"""Findings of a host that other programs use too."""
+"""Findings of a host that other programs use as well."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from asyncli.units import format_clock
 def host_busy(
     cpus: int, busy_cores: float, others_cores: float, before: bool | None, span_s: tuple[float, float], times: int
 ) -> Words:
-    """All CPUs of asyncli's host were busy, a good part of them with programs other than asyncli and the server, or with other
-    guests of its hypervisor: in the longest of ``times`` stretches. Programs that used as much ``before`` the first connect do
-    not work for the server; others (None: not measured then) may be its backend.
+    """All CPUs of asyncli's host were busy, many of them with programs other than asyncli and the server, or with other guests of
+    its hypervisor: in the longest of ``times`` periods. Programs that used as much ``before`` the first connect do not work for
+    the server; others (None: not measured then) may be its backend.
     """
     when = f"from {format_clock(span_s[0])} to {format_clock(span_s[1])}"
     more = f" (the longest of {times} times)" if times > 1 else ""
@@ -44,10 +44,10 @@ def host_shared(host: str, ours: int, others: int) -> Words:
 
 @finding("upstream_sockets", "info")
 def upstream_sockets(host: str, ours: int, others: int) -> Words:
-    """From the baseline to the hold's end other programs opened ``others`` more TCP sockets than they closed, and after the drain
-    most were gone. A proxy's are so, to its backend on the same host.
+    """From the baseline to the hold's end other programs opened ``others`` more TCP sockets than they closed, and most were gone
+    after the drain, like those of a proxy to its backend on the same host.
     """
     return Words(
-        f"{others:,} other sockets came to {host} and went with the {ours:,} of our connections, as a proxy's to its backend do: "
-        f"the kernel's cost is of each of all these, and that of {host} in all includes them"
+        f"{others:,} other sockets on {host} were opened and closed with our {ours:,}, like those of a proxy to its backend: the "
+        f"kernel's cost is per socket of all these, and the cost of {host} in all includes them"
     )

@@ -1,8 +1,8 @@
-"""Timers and limits that are somebody's default."""
+"""Default timers and limits of servers and load balancers."""
 
 from __future__ import annotations
 
-# Idle timeouts (s) that are somebody's default.
+# Default idle timeouts (s).
 _KNOWN_IDLE_S = {
     5: "the keep-alive timeout of Apache, lighttpd, Node.js and uvicorn",
     60: "the idle timeout of AWS's application and classic load balancers", 65: "nginx's packaged keepalive_timeout",
@@ -21,7 +21,7 @@ _DEFAULTS = {
     "keepalive_requests": ((1000, "1,000 by default"), (100, "100 by default before 1.19.10")),
     "keepalive_time": ((3600, "1 h by default"),),
 }
-# What other servers call them in their documentation, by the beginning of a server's name.
+# Their names in the documentation of other servers, by the beginning of the server's name.
 _NAMES = {
     "node": {
         "keepalive_timeout": "keepAliveTimeout", "client_header_timeout": "headersTimeout",
@@ -40,7 +40,7 @@ _NAMES = {
 
 
 def known_idle(low: float, high: float, *, upgraded: bool = False, http: bool = True) -> str:
-    """Whose default an idle timeout between these times (s) is, or "". ``http``: proxies of HTTP may be between."""
+    """The default idle timeout between these times (s) in words, or "". ``http``: an HTTP proxy may be on the path."""
     known = _KNOWN_UPGRADED_S if upgraded else _KNOWN_IDLE_S
     them = {seconds: whose for seconds, whose in known.items() if http or seconds >= 240}
     return next((name for seconds, name in them.items() if low - 1 <= seconds <= high + 1), "")
@@ -53,7 +53,7 @@ def default_of(directive: str, low: float, high: float) -> str:
 
 
 def timer_of(directive: str, server: str = "") -> str:
-    """What ``server`` calls nginx's ``directive``; "": it is nginx."""
+    """The name of nginx's ``directive`` on ``server`` ("": nginx)."""
     if not server:
         return f"{directive} in nginx.conf"
     names = next((names for known, names in _NAMES.items() if server.lower().startswith(known)), {})

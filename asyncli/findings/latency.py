@@ -15,10 +15,10 @@ _NETWORK = "see routes, firewalls and links between here and the server"
 @finding("no_answers", "warning")
 def no_answers(from_s: float, to_s: float, waited: int, server: str, why: NoAnswers, requests: int | None, times: int) -> Words:
     """For two seconds or more no heartbeat was answered, some were waiting, and no connection was lost: the longest of ``times``
-    such stretches. The cause is taken from TCP retransmissions, the server's status page (``requests``: how many it counted) and
+    such periods. The cause is inferred from TCP retransmissions, the server's status page (``requests``: how many it counted) and
     its CPU time.
     """
-    said, remedy = {
+    reason, remedy = {
         "unacknowledged": ("no packet was acknowledged: looks like the network path was down", _NETWORK),
         "stopped": (
             f"{server} was stopped: its status page was silent and its processes used no CPU",
@@ -38,8 +38,8 @@ def no_answers(from_s: float, to_s: float, waited: int, server: str, why: NoAnsw
         ),
     }[why]
     when = f"from {format_clock(from_s)} to {format_clock(to_s)}"
-    more = f"; {times - 1} more such stretches" if times > 1 else ""
-    return Words(f"no heartbeat was answered {when} (up to {format_count(waited)} waited, none was lost): {said}{more}", remedy)
+    more = f"; {times - 1} more such periods" if times > 1 else ""
+    return Words(f"no heartbeat was answered {when} (up to {format_count(waited)} waited, none was lost): {reason}{more}", remedy)
 
 
 @finding("answers_slow", "warning", "see the server's load, disks and backends at that time, and the network path")
@@ -47,13 +47,13 @@ def answers_slow(
     from_s: float, to_s: float, median_s: float, usual_s: float, server: str, cores: float | None, times: int, all_s: int
 ) -> str:
     """For three seconds or more the median latency was ten times the best one, and 0.1 s or more. The longest of ``times`` such
-    stretches, ``all_s`` in total. ``cores``: CPU that the server used meanwhile.
+    periods, ``all_s`` in total. ``cores``: CPU that the server used meanwhile.
     """
     evidence = f"answers were slow from {format_clock(from_s)} to {format_clock(to_s)}: median {format_duration(median_s)}, "
     evidence += f"{format_duration(usual_s)} at best"
     if cores is not None:
         evidence += f"; {server} used {cores:.2f} cores meanwhile"
-    return f"{evidence}; {times - 1} more such stretches, {all_s} s in total" if times > 1 else evidence
+    return f"{evidence}; {times - 1} more such periods, {all_s} s in total" if times > 1 else evidence
 
 
 @finding("packets_sent_again", "warning")
@@ -61,9 +61,9 @@ def packets_sent_again(here: bool, count: float, from_s: float, to_s: float, sha
     """A host retransmitted 1 % or more of its TCP segments ``within_s``: asyncli's (``here``) or the server's. The kernel counts
     for all programs.
     """
-    who, between = ("this host", "here and the server") if here else ("the server's host", "the server and here")
+    host, between = ("this host", "here and the server") if here else ("the server's host", "the server and here")
     return Words(
-        f"{who} retransmitted {format_count(count)} TCP segments between {format_clock(from_s)} and {format_clock(to_s)}, up to "
+        f"{host} retransmitted {format_count(count)} TCP segments between {format_clock(from_s)} and {format_clock(to_s)}, up to "
         f"{share:.0%} of what it sent within {within_s:.0f} s: packets were lost, or a full queue dropped them",
         f"see links, cables and firewalls between {between} (ip -s link), and its listen queue",
     )
@@ -71,18 +71,18 @@ def packets_sent_again(here: bool, count: float, from_s: float, to_s: float, sha
 
 @finding("not_heard", "warning")
 def not_heard(count: int, held: int, from_s: float, for_s: float, fault: bool, enough_s: float, listens: bool) -> Words:
-    """Connections counted as held whose last answer is older than ``from_s``: the begin of the hold, or the first unanswered
-    heartbeat of a ``fault``. A hold of ``enough_s`` hears from every connection, or has ended it; where it ``listens`` for ever
-    none does, and nothing is amiss.
+    """Connections counted as held whose last answer is older than ``from_s``: the start of the hold, or the first unanswered
+    heartbeat of a ``fault``. A hold of ``enough_s`` hears from each connection or ends it. Connections that ``listens`` without
+    a limit may stay silent.
     """
     since = "when the first fell silent" if fault and listens else "when the first heartbeat went unanswered"
     since = since if fault else "when the hold began"
     # After a fault only the time since then counts, however long the hold was.
-    longer = f"{'hold on, after it, for' if fault else 'hold for'} {format_duration(enough_s)} or longer"
+    longer = f"hold for {format_duration(enough_s)} or longer{' after it' if fault else ''}"
     remedy = f"{longer} (--keepalive / 2 + --timeout), or lower --keepalive"
     forever = listens and enough_s >= LONGEST_S
     if listens:
-        remedy = "write --silence TIME, if the server is to speak" if forever else f"{longer} (--silence)"
+        remedy = "use --silence TIME if the server should send" if forever else f"{longer} (--silence)"
     return Words(
         f"{format_count(count)} of {format_count(held)} held connections were not heard after {format_clock(from_s)}, {since}, "
         f"{format_duration(for_s)} before the end: their state is unknown",

@@ -23,7 +23,7 @@ def limit_crossed(limit: str, key: str, value: float, amount: str) -> str:
 @finding("limit_unknown", "error")
 def limit_unknown(limit: str, key: str | None, value: float | None, amount: str) -> Words:
     """A limit of --fail-if cannot be decided, so the run failed: its value is unknown, or its 95 % interval includes the limit.
-    ``key`` null: this asyncli cannot read the limit, and ``amount`` says why.
+    ``key`` null: this asyncli cannot parse the limit, and ``amount`` says why.
     """
     if key is None:
         return Words(f"--fail-if: {amount}")

@@ -1,7 +1,7 @@
-"""Sentence and remedy of each mechanism of :mod:`asyncli.analysis.losses`.
+"""Evidence and remedy of each mechanism of :mod:`asyncli.analysis.losses`.
 
 :class:`Dead` fills ``{loss}``, ``{were}``, ``{age}``, ``{idle}``, ``{medians}`` and ``{when}``. ``{likely}`` is "looks like"
-without confirmation; ``{known}`` says whose default an idle time is.
+without confirmation; ``{known}`` names servers with that default idle time.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from asyncli.findings.losses import describe_loss, plain_braces
 from asyncli.units import format_clock, format_count, format_duration, format_many
 
 _IDLE = "{loss}, {idle} after their last answer"
-_BEAT_OFTENER = "raise that timeout, or have more sent: heartbeats (--keepalive below twice that time), or by the server"
+_SEND_MORE = "raise that timeout, send heartbeats more often (--keepalive below twice that time), or have the server send"
 _ROOM = "raise worker_connections in nginx.conf: each worker needs 1.1 times its share"
 _REUSE = "'worker_connections are not enough, reusing connections' in its error log"
 _SLEPT = "{loss} after this machine had been suspended for {for_s!d}, at {at_s!c}, and had not been heard since: "
@@ -36,25 +36,25 @@ _ANSWERS = "see its error log, and what its workers wait for: a backend, a lock,
 #: Mechanism, or one of its forms -> (evidence, remedy).
 _CAUSES: dict[str, tuple[str, str]] = {
     # Recorded by the run.
-    "generator_lost": ("{were} lost with {whom}", "{remedy}"),
+    "generator_lost": ("{were} lost with {processes}", "{remedy}"),
     "not_http": ("{loss}{medians}{when}{reasons}", "{remedy}"),
     "no_longer_http": (
         "{loss}{medians}{when}; until then {before!n} heartbeats had been answered with HTTP{reasons}",
         "see what answers there now: a middle box (a portal, TLS) or another program on its port",
     ),
     "broken_protocol": (
-        "{were} ended, as the server broke the protocol{when}: {reasons}", "{remedy}",
+        "{were} ended, because the server broke the protocol{when}: {reasons}", "{remedy}",
     ),
     "goodbye": ("{were} ended by the server, {said}{medians}{when}", "{remedy}"),
     "tls_error": ("{loss}{when}: {reasons}", "{remedy}"),
-    "http_error": ("{loss} after an error as answer (HTTP {statuses}){when}", "{remedy}"),
+    "http_error": ("{loss} after an error answer (HTTP {statuses}){when}", "{remedy}"),
     "suspended": (f"{_SLEPT}the server or a middle box closed them meanwhile", _AWAKE),
     "suspended_too_long": (f"{_SLEPT}nginx keepalive_timeout (nginx.conf says {{timeout_s!d}}) expired meanwhile", _AWAKE),
     "client_cut": ("{loss} ({timeout_s!d}): {cut}", "{remedy}"),
     # Timers and limits.
     "keepalive_off": (
         "{loss} after their first request each: {likely}keep-alive is off{configured}{when}",
-        "switch keep-alive on there (nginx: keepalive_timeout and keepalive_requests well above 0)",
+        "enable keep-alive (nginx: keepalive_timeout and keepalive_requests well above 0)",
     ),
     "keepalive_timeout": (
         f"{_IDLE}: {{likely}}{{limit}}{{when}}",
@@ -68,31 +68,22 @@ _CAUSES: dict[str, tuple[str, str]] = {
         "{loss} after {requests} requests each, at age {age}: {likely}{limit}{when}",
         "raise {timer}, or use a longer --keepalive",
     ),
-    "request_limit": (
-        "{loss} after {requests} answers each, whatever their age: looks like a limit of the server or of a middle box{when}",
-        "raise that limit, or use a longer --keepalive",
-    ),
     "keepalive_time": (
         "{loss} at age {age}, at their next heartbeat: {likely}{limit}{when}",
         "raise {timer}, or hold for less",
     ),
-    "farewell": (f"{_IDLE}: looks like an idle timeout that answers HTTP 408{{when}}", _BEAT_OFTENER),
-    "idle_timeout": (f"{_IDLE}: looks like an idle timeout of the server or of a middle box{{when}}", _BEAT_OFTENER),
-    "known_timeout": (f"{_IDLE}: looks like {{whose}}{{when}}", _BEAT_OFTENER),
-    "box_idle_timeout": (
-        f"{_IDLE}: nginx.conf says keepalive_timeout {{configured}}: it was changed since, or it looks like a middle "
-        "box{known}{when}",
-        _BEAT_OFTENER,
-    ),
+    "farewell": (f"{_IDLE}: looks like an idle timeout that answers HTTP 408 (RFC 9110, 15.5.9){{when}}", _SEND_MORE),
+    "idle_timeout": (f"{_IDLE}: looks like an idle timeout of the server or of a middle box{{when}}", _SEND_MORE),
+    "known_timeout": (f"{_IDLE}: looks like {{whose}}{{when}}", _SEND_MORE),
     # "Timed out keep-alive connections are closed normally" (reset_timedout_connection, nginx.org).
     "box_reset_idle": (
         f"{_IDLE}: a server closes such connections in order, so it looks like a middle box{{known}}{{counted}}{{when}}",
-        _BEAT_OFTENER,
+        _SEND_MORE,
     ),
     "box_forgot": (
         "{loss}, all of them idle for {for_s} or longer before (heartbeats are 1 to {gap_s:.0f} s apart): looks like a middle "
         "box that forgets idle connections{known}{when}",
-        _BEAT_OFTENER,
+        _SEND_MORE,
     ),
     "lifetime": (
         "{loss} at age {age}, whatever their idle time: looks like an age limit of the server or of a middle box{when}",
@@ -114,7 +105,7 @@ _CAUSES: dict[str, tuple[str, str]] = {
         f"never held more than {{most!n}} of the {{asked!n}} asked for; nginx: {_REUSE}){{when}}",
         _ROOM,
     ),
-    # Moments.
+    # Bursts.
     "server_ended": (
         "{server} ended or was killed: none of its processes was left", "see its error log and the kernel's for what ended it",
     ),
@@ -143,8 +134,7 @@ _CAUSES: dict[str, tuple[str, str]] = {
     "reload_by_counts": (
         "{reload}: its counters continued, and it closed them all in order, our status connection too", _NO_RELOAD,
     ),
-    "likely_reload": ("looks like a reload of {server}, whose old workers close their connections", _NO_RELOAD),
-    "reload_or_end": ("looks like a reload, a restart or the end of {server}", "see its log of that moment"),
+    "likely_reload": ("looks like a reload, a restart or the end of {server}", "see its log of that moment"),
     "burst": ("cause unknown", "see the server's log of that moment"),
     # Heartbeats without a complete answer.
     "never_accepted": (
@@ -161,8 +151,8 @@ _CAUSES: dict[str, tuple[str, str]] = {
         "others were answered, these never: {server} accepted them, shook hands, and did not answer", _ANSWERS,
     ),
     "answered_otherwise": (
-        "{server} said something meanwhile on each of them, and nothing that answers a heartbeat",
-        "see what it answers to a heartbeat: something else, a part of it, or nothing while it says other things",
+        "{server} sent something on these connections, but no answer to the heartbeat",
+        "see what it sends after a heartbeat: another answer, a part of one, or other messages",
     ),
     "silent_drop": (
         "all of them had been idle for {for_s} or longer, while others were answered{counts}: {likely}a middle box drops "
@@ -206,17 +196,17 @@ _CAUSES: dict[str, tuple[str, str]] = {
     "answers_late": (
         "{server} counted {requests} meanwhile, and none was answered in time: looks like answers come late, or are lost on the "
         "way back",
-        "see its load, and middle boxes; a longer --timeout tells late from lost",
+        "see its load, and middle boxes; a longer --timeout distinguishes late from lost",
     ),
-    # Of those that listen.
+    # Connections that listen.
     "stopped_speaking": ("{server} was stopped: its processes used no CPU", _STOPPED),
     "others_heard": (
-        "others heard something meanwhile: looks like {server} forgot these, or a middle box drops them silently",
+        "others received data meanwhile: looks like {server} forgot these, or a middle box drops them silently",
         "see its error log, and idle timeouts of middle boxes",
     ),
     "nobody_heard": (
-        "nothing was heard at all meanwhile: looks like {server} had nothing to say, was stopped, or the network path was down",
-        "have the server say something more often (an event, a comment), or give a longer --silence",
+        "no connection received data meanwhile: looks like {server} had nothing to send, was stopped, or the path was down",
+        "have the server send something more often (an event, a comment), or use a longer --silence",
     ),
     "cut_short": (
         "{loss}, after a part of it had come ({part:.0%} on average): looks like a middle box that cuts answers off, "
@@ -227,7 +217,7 @@ _CAUSES: dict[str, tuple[str, str]] = {
     "too_few": ("{loss}{medians}{when}: too few to tell the cause", "{remedy}"),
     "unexplained": ("{loss}{medians}{when}: cause unknown", "{remedy}"),
 }  # fmt: skip
-#: The forms of a mechanism that has several, or none of its own name.
+#: The forms of a mechanism with several forms, or with another name.
 _FORMS = {
     "box_reset": ("box_reset", "box_seems_reset", "box_reset_idle", "box_forgot"),
     "idle_reuse": ("idle_reuse", "likely_reuse"),
@@ -236,7 +226,7 @@ _FORMS = {
     "never_answered": ("never_answered", "others_answered"),
     "not_http": ("not_http", "no_longer_http"),
     "path_cut": ("no_route", "unacknowledged", "page_answered"),
-    "reload": ("reload_by_processes", "reload_by_counts", "likely_reload", "reload_or_end"),
+    "reload": ("reload_by_processes", "reload_by_counts", "likely_reload"),
     "server_ended": ("server_ended", "connects_refused", "page_never_again"),
     "server_stalled": ("server_stalled", "stopped_speaking", "nobody_answered"),
     "suspended": ("suspended", "suspended_too_long"),
@@ -245,15 +235,15 @@ _FORMS = {
 _FORM_OF = {form: code for code, forms in _FORMS.items() for form in forms}
 #: The codes of diagnoses.
 CODES = tuple(dict.fromkeys(_FORM_OF.get(form, form) for form in _CAUSES))
-# What stands for a field where nothing was seen; else an ellipsis.
+# Values of fields in an explanation without a run; others are "...".
 _UNSEEN = {
-    "loss": "connections ended", "were": "connections were", "server": "the server", "said": "in its protocol's own words",
+    "loss": "connections ended", "were": "connections were", "server": "the server", "said": "with a message of the protocol",
     "limit": "a limit of nginx, or of a server like it", "timer": "that limit",
     **dict.fromkeys(("likely", "when", "medians", "known", "configured", "counted", "counts", "of"), ""),
 }  # fmt: skip
 _FIELD = re.compile(r"\{(\w+)[^{}]*\}")
-# What to look at if a cause is unexplained.
-_SEE_OF_CAUSE = {
+# The remedy of an unexplained cause.
+_SEE_BY_CAUSE = {
     "reset": "see the server's error log, and firewalls between",
     "closed_idle": "see the server's idle timeout, and its free slots",
     "closed_awaiting": "see its error log; a reload or a crash of a worker does this",
@@ -261,14 +251,14 @@ _SEE_OF_CAUSE = {
     "heartbeat_timeout": "see the server's load, and middle boxes that drop idle connections silently",
 }
 
-# A broker ends the older of two connections with one id (MQTT 3.1.1, section 3.1.4), and of 3.1.1 without a word.
-_SEE_OF_BROKER = "see its log; another client may have the same ids (write another --mqtt-id, or another --seed)"
+# A broker ends the older of two connections with one id (MQTT 3.1.1, section 3.1.4); 3.1.1 has no message for that.
+_SEE_BROKER = "see its log; another client may use the same ids (choose another --mqtt-id or --seed)"
 
 
 def remedy_of_unexplained(protocol: str, cause: str) -> str:
     if protocol == "mqtt" and cause in ("closed_idle", "closed_awaiting", "reset"):
-        return _SEE_OF_BROKER
-    return _SEE_OF_CAUSE.get(cause, "see the kernel's log")
+        return _SEE_BROKER
+    return _SEE_BY_CAUSE.get(cause, "see the kernel's log")
 
 
 class Dead(msgspec.Struct, frozen=True):
@@ -301,26 +291,26 @@ _LATER = {name: f"{{{name}}}" for name in ("loss", "were", "age", "idle", "media
 
 
 def meanings(code: str) -> list[Words]:
-    """The words of each form of the diagnosis ``code``, for no run."""
+    """The words of each form of the diagnosis ``code``, without a run."""
     return [unseen(_CAUSES[form]) for form in _FORMS.get(code, (code,))]
 
 
-def unseen(template: tuple[str, str], **stands_for: str) -> Words:
-    """``template`` where nothing was seen; what ``stands_for`` its fields."""
-    known = {**_UNSEEN, **stands_for}
+def unseen(template: tuple[str, str], **fields: str) -> Words:
+    """``template`` without a run: with general words in place of its fields."""
+    known = {**_UNSEEN, **fields}
     evidence, remedy = (_FIELD.sub(lambda field: known.get(field[1], "..."), text) for text in template)
     return Words(evidence, remedy)
 
 
 def words_of(form: str, certain: bool, **seen: Any) -> Words:
-    """The words of the mechanism ``form``; idle times ``low`` and ``high`` (s) tell whose default they are."""
+    """The words of the mechanism ``form``, with the servers whose default is an idle time from ``low`` to ``high`` (s)."""
     plain = {name: plain_braces(value) if isinstance(value, str) and name != "remedy" else value for name, value in seen.items()}
     known = f" ({whose})" if "low" in seen and (whose := known_idle(seen["low"], seen["high"])) else ""
     return fill(_CAUSES[form], {**_LATER, "likely": "" if certain else "looks like ", "known": known, **plain})
 
 
 def in_seconds(low: float, high: float | None = None) -> str:
-    """``75 s``, ``75-77 s``; ``1 h to 1 h 2 min``: in seconds below 10 min, as in configurations."""
+    """``75 s``, ``75-77 s``; ``1 h to 1 h 2 min``: in seconds below 10 min, like configurations."""
     high = low if high is None else high
     if round(high) >= 600:
         first, last = format_duration(round(low)), format_duration(round(high))
@@ -329,8 +319,8 @@ def in_seconds(low: float, high: float | None = None) -> str:
 
 
 def limit(directive: str, low: float, high: float, configured: float | None, server: str, certain: bool) -> Words:
-    """A limit of nginx from ``low`` to ``high``. ``server``: its name if the limit may be another's; ``configured``: what
-    nginx.conf says instead.
+    """A likely limit of nginx from ``low`` to ``high``. ``server``: the server's name if it is not nginx; ``configured``: the
+    other value in nginx.conf.
     """
     default = default_of(directive, low, high)
     why = f"nginx {directive}{f' ({default})' if default else ''}"
@@ -358,7 +348,7 @@ def _value(directive: str, value: float) -> str:
 
 
 def at_moments(why: Words, instants_s: Sequence[float], lasted_s: float, count: int, held: float) -> Words:
-    """``why`` with the moments; of the largest its length and share."""
+    """``why`` with the moments, and the length and share of the largest."""
     share = f"{format_count(count)} of {format_count(max(held, count))} held"
     if len(instants_s) == 1:
         when = f"at {format_clock(instants_s[0])} within {format_duration(max(1.0, lasted_s))} ({share}; ages {{age}})"
@@ -371,7 +361,7 @@ def at_moments(why: Words, instants_s: Sequence[float], lasted_s: float, count: 
 
 def unheard(why: Words, silence_s: float) -> Words:
     """``why`` with the longest silence of connections that listen."""
-    return Words(f"{{were}} ended after hearing nothing for {format_duration(silence_s)}{{when}}: {why.evidence}", why.remedy)
+    return Words(f"{{were}} ended after receiving nothing for {format_duration(silence_s)}{{when}}: {why.evidence}", why.remedy)
 
 
 def unanswered(why: Words, timeout_s: float) -> Words:

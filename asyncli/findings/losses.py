@@ -1,4 +1,4 @@
-"""Findings of connections that ended, or never began."""
+"""Findings of connections that ended, or failed to open."""
 
 from __future__ import annotations
 
@@ -6,29 +6,29 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TypedDict
 
 from asyncli.findings import Words, finding
-from asyncli.findings.protocol_codes import of_reset, remedy_of_refusals
+from asyncli.findings.protocol_codes import name_of_reset, remedy_of_refusals
 from asyncli.findings.tls import by_reason
 from asyncli.records import HOST_LOST, RESUMED, Finding
 from asyncli.units import format_clock, format_count, format_duration, format_many
 
-#: What happened to lost connections, by cause.
+#: How connections were lost, by cause.
 LOSS_WORDS = {
     "reset": "were reset by the server or on the way",
     "closed_idle": "were closed by the server while idle",
     "closed_awaiting": "were closed by the server while a heartbeat waited for its answer",
     "closed_announced": "were ended by the server with 'Connection: close'",
     "heartbeat_timeout": "fell silent: a heartbeat was not answered in time",
-    "protocol_error": "answered with something else than HTTP",
-    "tls_failed": "were ended by an error of TLS",
+    "protocol_error": "answered with something other than HTTP",
+    "tls_failed": "were ended by a TLS error",
     "generator_lost": "were lost with a process of asyncli's own",
     "other": "ended for an unknown reason",
 }
-# In whatever protocol.
-_AT_LARGE = {
-    "closed_announced": "ended as the server had said", "heartbeat_timeout": "fell silent",
+# The same for any protocol.
+_GENERAL = {
+    "closed_announced": "were closed by the server with notice", "heartbeat_timeout": "fell silent",
     "protocol_error": "broke the protocol",
 }  # fmt: skip
-#: What happened to connects that failed, by cause, and what to do.
+#: How connects failed, by cause, and the remedy.
 CONNECT_WORDS: dict[str, tuple[str, str]] = {
     "refused": ("connects were refused", "see that the server listens at this address and port, and its backlog"),
     "unreachable": ("connects found no route, or were blocked", "see routes and firewall between here and the server"),
@@ -36,14 +36,14 @@ CONNECT_WORDS: dict[str, tuple[str, str]] = {
         "connects got no answer in time",
         "raise net.core.somaxconn and the server's backlog=, ramp more slowly (--interval), or see firewalls, if over a network",
     ),
-    "tls_failed": ("connects failed in the handshake of TLS", "see the finding tls_handshakes_failed"),
+    "tls_failed": ("connects failed in the TLS handshake", "see the finding tls_handshakes_failed"),
     "tls_timeout": (
-        "connects stood, and their handshake of TLS was not over in time",
+        "connects succeeded, but their TLS handshake took too long",
         "ramp more slowly (--interval), or give the server more CPU: a handshake takes some 0.5 ms of it",
     ),
     "handshake_refused": ("connects were refused in the protocol's handshake", "see the finding handshakes_refused"),
     "handshake_timeout": (
-        "connects stood, and their handshake of the protocol was not answered in time",
+        "connects succeeded, but their protocol handshake was not answered in time",
         "see the server's load, and whether it speaks the protocol at this URL",
     ),
     "no_ports": (
@@ -53,18 +53,18 @@ CONNECT_WORDS: dict[str, tuple[str, str]] = {
     "no_descriptors": ("connects found no free descriptor", "raise the limit (ulimit -n), or use more --workers"),
     "other": ("connects failed for an unknown reason", "see the kernel's log"),
 }
-# Remedies for failed reconnects, whose loss came first.
+# Remedies of failed reconnects, which follow a loss.
 _REPLACING = {
     "refused": "see the findings on lost connections: nothing listened there meanwhile",
     "unreachable": "see routes, links and firewalls between here and the server at that time",
     "connect_timeout": "see the findings on lost connections: the server did not accept meanwhile",
 }
-# So many client hosts are named.
+# This many client hosts are named.
 _NAMED = 3
-#: The meaning of TCP counters (kernel: networking/snmp_counter.rst); "full" is our own, of a Unix socket.
+#: The meaning of TCP counters (kernel: networking/snmp_counter.rst); "full" is asyncli's own, for Unix sockets.
 _QUEUE = {
     "overflows": "connects met a full listen queue on {host} (ListenOverflows)",
-    "full": "connects waited for room in the server's listen queue; others, as nginx, do not wait, and fail (EAGAIN)",
+    "full": "connects waited for room in the server's listen queue; clients such as nginx do not wait, and fail (EAGAIN)",
     "drops": "connects were dropped by listening sockets of {host} (ListenDrops)",
 }
 
@@ -78,7 +78,7 @@ class HostReport(TypedDict):
 
 
 class Incident(TypedDict):
-    """Losses of one cause by one mechanism (``code``): its sentence, and its losses by other causes."""
+    """Losses of one cause by one mechanism (``code``): why, and its losses by other causes."""
 
     code: str
     count: int
@@ -103,13 +103,13 @@ def plain_braces(text: str) -> str:
 
 
 def lost_with(findings: Sequence[Finding], whose: str) -> Words:
-    """The processes or client hosts of asyncli that lost connections, and where to look: ``a client host (vm at 10.0.0.9)``.
+    """The processes or client hosts of asyncli that lost connections, as ``a client host (vm at 10.0.0.9)``, and the remedy.
     ``whose``: "asyncli's" or "its".
     """
     # Files of older versions have no fields.
     hosts = list(dict.fromkeys(str(one.fields.get("host", "its name is not known")) for one in findings if one.code == HOST_LOST))
     processes = any(one.code == "worker_lost" or (one.code == RESUMED and one.fields.get("held")) for one in findings)
-    of_process = "see the finding about that process, or about the interruption of a run that was resumed"
+    of_process = "see the finding about that process, or about the interruption of a resumed run"
     if not hosts:
         return Words(f"a process of {whose} own", of_process)
     more = f" and {len(hosts) - _NAMED} more" if len(hosts) > _NAMED else ""
@@ -141,17 +141,17 @@ def cut_off(hosts: Sequence[tuple[str, float]], until_s: float) -> Words:
 
 
 def causes(code: str) -> Iterator[str]:
-    """What the cause ``code`` of losses, or of connects that failed, means."""
+    """The meaning of the cause ``code`` of losses or of failed connects."""
     if code in LOSS_WORDS:
-        yield f"connections {LOSS_WORDS[code]}{f'; of other protocols: {_AT_LARGE[code]}' if code in _AT_LARGE else ''}"
+        yield f"connections {LOSS_WORDS[code]}{f'; of other protocols: {_GENERAL[code]}' if code in _GENERAL else ''}"
     if code in CONNECT_WORDS:
         yield f"{CONNECT_WORDS[code][0]}; remedy: {CONNECT_WORDS[code][1]}"
 
 
 def connects_failed(cause: str, count: int) -> Words:
-    """``2 connects were refused``, and what to do."""
-    what, remedy = CONNECT_WORDS.get(cause, CONNECT_WORDS["other"])
-    return Words(_many(count, what), remedy)
+    """``2 connects were refused``, and the remedy."""
+    words, remedy = CONNECT_WORDS.get(cause, CONNECT_WORDS["other"])
+    return Words(_many(count, words), remedy)
 
 
 @finding("failed_{cause}", "error")
@@ -159,7 +159,7 @@ def failed(
     cause: str, count: int, from_s: float | None, until_s: float | None, replacing: bool, told: Sequence[HostReport]
 ) -> Words:
     """Connects that failed by one cause. ``replacing``: all were to replace lost connections. ``told``: reported by client hosts
-    that had been silent.
+    after a silence.
     """
     evidence, remedy, _ = connects_failed(cause, count)
     evidence += f" ({cause})"
@@ -171,7 +171,7 @@ def failed(
     for one in told:
         cut = cut_off(one["hosts"], one["until_s"])
         theirs = "all" if one["count"] == count else format_count(one["count"])
-        evidence += f"; {theirs} of them were told when {cut.evidence}"
+        evidence += f"; {theirs} of them were reported late: {cut.evidence}"
         remedy = cut.remedy if one["count"] == count else f"{cut.remedy}; else {remedy}"
     return Words(evidence, remedy)
 
@@ -184,10 +184,10 @@ def lost(cause: str, count: int, incidents: Sequence[Incident], remedies: Sequen
     parts = [_incident(one) for one in incidents]
     if len(incidents) > 1:
         # The common part is not repeated.
-        said = (describe_loss(cause, one["count"]) for one in incidents)
+        common = (describe_loss(cause, one["count"]) for one in incidents)
         counts = (format_count(one["count"]) for one in incidents)
-        parts = [part.replace(one, n, 1) for part, one, n in zip(parts, said, counts, strict=True)]
-        whole = f"{format_many(count, 'connection')} {_AT_LARGE[cause]}" if cause in _AT_LARGE else describe_loss(cause, count)
+        parts = [part.replace(words, n, 1) for part, words, n in zip(parts, common, counts, strict=True)]
+        whole = f"{format_many(count, 'connection')} {_GENERAL[cause]}" if cause in _GENERAL else describe_loss(cause, count)
         parts = [f"{whole}; of these {'; '.join(parts)}"]
     return Words(parts[0], "; ".join(remedies))
 
@@ -197,52 +197,56 @@ def _incident(one: Incident) -> str:
     return f"{one['why']}; with them {others}" if others else one["why"]
 
 
-def mend_of_statuses(statuses: Iterable[int], *, over_tls: bool) -> str:
-    """What to do about answers that were errors. nginx answers 400 to who shows no certificate, and to who speaks no TLS."""
+def remedy_of_statuses(statuses: Iterable[int], *, over_tls: bool) -> str:
+    """The remedy of error answers. nginx answers 400 to a client without the certificate or without the TLS that it wants."""
     if set(statuses) == {400}:
-        ours = "asks for a certificate (ssl_verify_client), name one with --client-cert" if over_tls else "speaks TLS there, take https://"
+        ours = (
+            "asks for a certificate (ssl_verify_client), name one with --client-cert"
+            if over_tls
+            else "speaks TLS there, use https://"
+        )
         return f"if the server {ours}; else see its error log"
-    return "see the server's error log for why it answers so; aim at a path that it answers with 200, or take another --method"
+    return "see the server's error log for the reason; use a path that it answers with 200, or another --method"
 
 
 @finding("status_errors", "warning")
 def status_errors(by_status: Mapping[int, int], over_tls: bool) -> Words:
-    """Heartbeats were answered with HTTP errors: the connections held, but did not do the intended work."""
-    said = f"heartbeats were answered with errors: {listed(by_status)}"
-    return Words(said, mend_of_statuses(by_status, over_tls=over_tls))
+    """Heartbeats were answered with HTTP errors: the connections stayed open, but did not do the intended work."""
+    evidence = f"heartbeats were answered with errors: {listed(by_status)}"
+    return Words(evidence, remedy_of_statuses(by_status, over_tls=over_tls))
 
 
 @finding("handshakes_refused", "error")
 def handshakes_refused(protocol: str, reasons: Mapping[str, int]) -> Words:
-    """Connects stood, and the server did not grant what a protocol asks for first, as an upgrade to WebSocket: by its answer."""
+    """TCP connected, but the server refused the protocol's handshake, such as an upgrade to WebSocket: by its answer."""
     return Words(f"the server refused handshakes: {by_reason(reasons)}", remedy_of_refusals(protocol, reasons))
 
 
 @finding("streams_lost", "error")
 def streams_lost(reasons: Mapping[str, int]) -> Words:
-    """Streams that were to be held ended, or were answered with an error, on connections that lived: by what ended them."""
-    said = by_reason({of_reset(why): count for why, count in reasons.items()})
-    return Words(f"streams ended that were to be held: {said}", remedy_of_refusals("http2", reasons))
+    """Held streams ended or were answered with an error, on connections that stayed open: by the reason."""
+    ends = by_reason({name_of_reset(why): count for why, count in reasons.items()})
+    return Words(f"held streams ended: {ends}", remedy_of_refusals("http2", reasons))
 
 
-@finding("reopened_later", "warning", "hold for longer, or have the server send a shorter retry:")
+@finding("reopened_later", "warning", "hold longer, or have the server send a shorter retry:")
 def reopened_later(count: int, longest_s: float, hold_s: float) -> str:
-    """The server's ``retry:`` has lost event streams wait for longer than the hold lasted before they are opened again."""
-    waited = f"up to {format_duration(longest_s)} before they are opened again, and the hold lasted {format_duration(hold_s)}"
-    return f"retry: has {format_many(count, 'lost connection')} wait {waited}"
+    """The server's ``retry:`` delays the reopening of lost event streams for longer than the hold."""
+    delay = f"by up to {format_duration(longest_s)}; the hold lasted {format_duration(hold_s)}"
+    return f"retry: delays the reopening of {format_many(count, 'lost connection')} {delay}"
 
 
 @finding("listen_{what}", "warning")
 def listen(what: str, count: float, host: str) -> Words:
-    """A listen queue on the server's host was full. The kernel counts for all programs, so it may not be the server's; of a Unix
+    """A listen queue on the server's host was full. The kernel counts for all programs, so it may not be the server's; for a Unix
     socket (``full``) it is.
     """
     remedy = "raise its backlog=, which net.core.somaxconn caps, or open connections more slowly"
     return Words(_many(count, _QUEUE[what].format(host=host)), remedy if what == "full" else f"if it was the server's: {remedy}")
 
 
-def _many(count: float, what: str) -> str:
+def _many(count: float, words: str) -> str:
     """``2 connects were refused`` or ``1 connect was refused``."""
     if count == 1:
-        what = what.replace("connects", "connect", 1).replace(" were ", " was ", 1)
-    return f"{format_count(count)} {what}"
+        words = words.replace("connects", "connect", 1).replace(" were ", " was ", 1).replace(" their ", " its ", 1)
+    return f"{format_count(count)} {words}"

@@ -16,13 +16,13 @@ def preflight(
     """A limit of this host or of the server may be too low for the plan. ``verdict``: with "short" the run fails for certain,
     with "warn" it may, with "unknown" asyncli could not read the limit. ``have`` and ``need`` are in ``unit``.
     """
-    said = ", ".join(f"{_amount(one, unit)} {word}" for one, word in ((have, "available"), (need, "needed")) if one is not None)
-    evidence = "; ".join(part for part in (f"{what}: {said}" if said else what, detail) if part)
+    amounts = ", ".join(f"{_amount(x, unit)} {word}" for x, word in ((have, "available"), (need, "needed")) if x is not None)
+    evidence = "; ".join(part for part in (f"{what}: {amounts}" if amounts else what, detail) if part)
     return Words(evidence, remedy, _SEVERITIES.get(verdict))
 
 
 def _amount(number: float, unit: str) -> str:
     if unit == "bytes":
         return format_bytes(number)
-    # The check's name has the unit of a count.
+    # The check's name contains the unit of a count.
     return f"{number:,.10g} {unit}" if unit in ("s", "a second") else f"{number:,.10g}"

@@ -35,8 +35,8 @@ def probe_back(probe: str, at_s: float, for_s: float) -> str:
 
 @finding("{whose}_memory_unprivileged", "warning")
 def memory_unprivileged(whose: str, pid: int, why: str, user: int) -> Words:
-    """PSS and USS need the right to read /proc/PID/smaps_rollup. RSS counts shared pages in every process. An info where
-    ``user`` is not root: needs_root has the remedy.
+    """PSS and USS need the right to read /proc/PID/smaps_rollup. RSS counts shared pages in every process. An info if ``user`` is
+    not root: needs_root has the remedy.
     """
     evidence = (
         f"using RSS for the {whose}, which counts shared pages in every process: /proc/{pid}/smaps_rollup: {why} for user {user}"
@@ -46,7 +46,7 @@ def memory_unprivileged(whose: str, pid: int, why: str, user: int) -> Words:
 
 @finding("slabinfo_unreadable", "warning")
 def slabinfo_unreadable(why: str, user: int) -> Words:
-    """The kernel's memory for sockets is read from /proc/slabinfo, which needs root. An info where ``user`` is not: needs_root
+    """The kernel's memory for sockets is read from /proc/slabinfo, which needs root. An info if ``user`` is not root: needs_root
     has the remedy.
     """
     evidence = f"the kernel's memory for sockets is unknown: /proc/slabinfo: {why}"
@@ -55,11 +55,11 @@ def slabinfo_unreadable(why: str, user: int) -> Words:
 
 @finding("needs_root", "warning")
 def needs_root(unknown: Sequence[str], command: str, instead: str) -> Words:
-    """An ordinary user cannot read these. ``command``: what runs asyncli as root; ``instead``: a flag that needs no root and
-    gives the server's memory (RSS), CPU and limits, "" where none is needed.
+    """These values need root. ``command``: runs asyncli as root; ``instead``: a flag that needs no root and gives the server's
+    memory (RSS), CPU and limits, "" if none is needed.
     """
     flag = f"; or {instead}: its RSS, CPU and limits need no root" if instead else ""
-    return Words(f"without root unknown: {'; '.join(unknown)}", f"{command} ... (the same words again){flag}")
+    return Words(f"without root unknown: {'; '.join(unknown)}", f"{command} ... (with the same arguments){flag}")
 
 
 @finding("slab_caches_missing", "warning", "make /sys/kernel/slab readable, or boot with slab_nomerge")
@@ -70,7 +70,7 @@ def slab_caches_missing(caches: Sequence[str]) -> str:
 
 @finding("server_ended", "error")
 def server_ended(at_s: float, why: str, pid: int | None) -> Words:
-    """All processes of the server ended. ``pid``: it was named by --server-pid, which follows no restart."""
+    """All processes of the server ended. ``pid``: given by --server-pid, which follows no restart."""
     evidence = f"{why} at {format_clock(at_s)}, which explains later losses and refused connects"
     if pid is None:
         return Words(evidence, _ERROR_LOGS)

@@ -1,4 +1,4 @@
-"""What a server says in a protocol's own words and codes, when it refuses, breaks the protocol or takes leave, and what to do."""
+"""Codes and messages of protocols by which a server refuses, closes or breaks the protocol, and the remedies."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Iterable, Mapping
 
 from asyncli.findings import Words
 from asyncli.mqtt_values import REASONS
-from asyncli.spoken import NOT_OFFERED, SPEAKS_HTTP2, SPEAKS_TLS
+from asyncli.protocol_table import NOT_OFFERED, SPEAKS_HTTP2, SPEAKS_TLS
 
-# Close codes (RFC 6455, section 7.4.1, and its registry): their names, and what to look at.
+# Close codes (RFC 6455, section 7.4.1, and its registry): name and remedy.
 _CLOSE_CODES = {
-    1000: ("normal closure", "see why it was done with them"),
-    1001: ("going away", "see what stopped it, or restarted it, or what it deleted"),
+    1000: ("normal closure", "see why it closed them"),
+    1001: ("going away", "see what stopped or restarted it, or what it deleted"),
     1002: ("protocol error", "see its error log: it did not understand a frame of asyncli's"),
     1003: ("unsupported data", "see its error log"),
     1007: ("invalid payload", "see its error log"),
@@ -24,7 +24,7 @@ _CLOSE_CODES = {
     1013: ("try again later", "see its load and its limits"),
     1014: ("bad gateway", "see the proxy's backend"),
 }
-# Error codes of HTTP/2 (RFC 9113, section 7), as far as a GOAWAY has them.
+# Error codes of HTTP/2 (RFC 9113, section 7) that a GOAWAY may have.
 _ERROR_CODES = {
     0: ("no error", "see what stopped or reloaded it, and its timeouts"),
     1: ("protocol error", "see its error log: it did not understand a frame of asyncli's"),
@@ -35,11 +35,11 @@ _ERROR_CODES = {
     7: ("refused stream", "see its limits on streams and requests (nginx: http2_max_concurrent_streams, keepalive_requests)"),
     8: ("cancel", "see its error log"),
     9: ("compression error", "see its error log: it did not understand a HEAD of asyncli's"),
-    11: ("enhance your calm", "see its limit of pings and requests, and give a longer --keepalive"),
-    12: ("inadequate security", "see its suites of TLS (RFC 9113, appendix A), or --tls-min 1.3"),
+    11: ("enhance your calm", "see its limit of pings and requests, and use a longer --keepalive"),
+    12: ("inadequate security", "see its TLS cipher suites (RFC 9113, appendix A), or --tls-min 1.3"),
     13: ("HTTP/1.1 required", "leave --http2 out"),
 }
-#: Of each protocol: how a server takes leave, and its codes.
+#: By protocol: how a server closes a connection, and its codes.
 _GOODBYES: dict[str, tuple[str, dict[int, tuple[str, str]]]] = {
     "websocket": ("with a close frame", _CLOSE_CODES),
     "mqtt": ("with a DISCONNECT", {code: (name, "see its log") for code, name in REASONS.items()}),
@@ -47,94 +47,94 @@ _GOODBYES: dict[str, tuple[str, dict[int, tuple[str, str]]]] = {
     "sse": ("which ended the stream", {}),
     "stream": ("which ended the answer", {}),
 }
-# Refusals, and ends of streams, begin with a word and mostly a code: of each word, what to do by code; the last is of all others.
+# Refusals and ends of streams begin with a word and usually a code. Remedies by word and code; the last is for all other codes.
 _STATED = re.compile(r"(\w+)(?: ([0-9]+))?")
 _BROKER = "see its log, its load and its limits"
 _OF_BROKER = (
-    ((1, 132), "write another --mqtt-version"), ((2, 133), "write other ids (--mqtt-id)"),
+    ((1, 132), "use another --mqtt-version"), ((2, 133), "use other ids (--mqtt-id)"),
     ((4, 5, 134, 135, 140), "see the login and its rights (--mqtt-login-file)"), ((), _BROKER),
 )  # fmt: skip
 _REFUSED: dict[str, tuple[tuple[Iterable[int], str], ...]] = {
     "HTTP": (
-        (range(300, 400), "aim at where it redirects to"),
-        ((400,), "write https:// or wss:// where it speaks TLS, and --client-cert where it asks for one; else see --header"),
-        ((401, 403, 407), "see the credentials and the Origin that it wants (--header-file)"),
+        (range(300, 400), "use the URL that it redirects to"),
+        ((400,), "use https:// or wss:// if it speaks TLS, and --client-cert if it asks for one; else see --header"),
+        ((401, 403, 407), "see the credentials and the Origin that it requires (--header-file)"),
         ((429, *range(500, 600)), "see its log, its load and its limits, and the backend behind it"),
-        ((), "see the URL's path, and the headers that it wants (--header)"),
+        ((), "see the URL's path, and the headers that it requires (--header)"),
     ),
     "CONNACK": _OF_BROKER,
     "DISCONNECT": _OF_BROKER,
-    "SERVER_KEEP_ALIVE": (((), "write a --keepalive of no more seconds than that"),),
+    "SERVER_KEEP_ALIVE": (((), "use a --keepalive of no more than that"),),
     "SUBACK": (((), "see the topics (--subscribe), and what the login may read"),),
     "GOAWAY": tuple(((code,), remedy) for code, (_, remedy) in _ERROR_CODES.items()),
     "MAX_CONCURRENT_STREAMS": (
         ((), "raise that limit (nginx: http2_max_concurrent_streams), or use fewer: --streams; --h2-heartbeat ping needs none"),
     ),
-    # What ends streams that are held.
-    "END_STREAM": (((), "aim at a URL whose answer has a body, or does not end"),),
+    # Ends of held streams.
+    "END_STREAM": (((), "use a URL whose answer has a body, or does not end"),),
     "RST_STREAM": (
         *(((code,), _ERROR_CODES[code][1]) for code in (7, 11)),
-        ((), "see its timeouts for clients that read nothing (nginx: send_timeout), and its error log"),
+        ((), "see its timeouts of clients that read nothing (nginx: send_timeout), and its error log"),
     ),
-    "status": (((), "aim at a path that it answers with 200"),),
+    "status": (((), "use a path that it answers with 200"),),
 }
-# Of answers that state no code, and of none: by protocol.
-_ANOTHER = {
+# Remedies of answers without a code, and of no answer: by protocol.
+_WITHOUT_CODE = {
     "http": "see that the URL names an HTTP server",
-    "http2": "see whether it speaks HTTP/2 here without being asked to upgrade; leave --http2 out, or write https://",
+    "http2": "see whether it speaks HTTP/2 here without an upgrade; leave --http2 out, or use https://",
     "sse": "see that the URL names an HTTP server, and its path",
-    "websocket": "see whether a WebSocket server answers at this URL, and whether a middle box changes what it says",
+    "websocket": "see whether a WebSocket server answers at this URL, and whether a middle box changes its answer",
     "mqtt": "see whether a broker listens there, and its log",
-    "tcp": "see whether such a server listens there, and what it says first (--greeting)",
+    "tcp": "see whether such a server listens there, and what it sends first (--greeting)",
 }
-_SPOKEN = {SPEAKS_HTTP2: "write --http2", SPEAKS_TLS: "write https://"}
-_BROKEN = {"http": _ANOTHER["http"], "tcp": "see whether --send and --expect are right; else see its error log"}
+_SPOKEN = {SPEAKS_HTTP2: "use --http2", SPEAKS_TLS: "use https://"}
+_BROKEN = {"http": _WITHOUT_CODE["http"], "tcp": "see whether --send and --expect are right; else see its error log"}
 
 
 def remedy_of_refusals(protocol: str, reasons: Iterable[str] = ()) -> str:
-    """What to do where a server does not grant a handshake: by its answers, as ``HTTP 404 Not Found``; without any, none came."""
+    """The remedy of refused handshakes: by the answers, such as ``HTTP 404 Not Found``; without any, no answer came."""
     remedies = dict.fromkeys(_remedy_of_refusal(protocol, why) for why in reasons)
-    return "; ".join(remedies) or _another(protocol)
+    return "; ".join(remedies) or _without_code(protocol)
 
 
 def _remedy_of_refusal(protocol: str, why: str) -> str:
     if why.startswith(NOT_OFFERED):
-        return "write --ws-deflate where it wants permessage-deflate, else leave it out; and see its settings of extensions"
+        return "use --ws-deflate if it requires permessage-deflate, else leave it out; and see its settings of extensions"
     if stated := _STATED.match(why):
         for codes, remedy in _REFUSED.get(stated[1], ()):
             if not codes or (stated[2] and int(stated[2]) in codes):
                 return remedy
-    return _another(protocol)
+    return _without_code(protocol)
 
 
-def _another(protocol: str) -> str:
-    return _ANOTHER.get(protocol, _ANOTHER["sse"])
+def _without_code(protocol: str) -> str:
+    return _WITHOUT_CODE.get(protocol, _WITHOUT_CODE["sse"])
 
 
 def remedy_of_broken(protocol: str, reasons: Mapping[str, int] | None = None) -> str:
-    """What to do where a server broke the protocol that it had agreed to, or that it was asked in: by what it said most often."""
+    """The remedy where a server broke the protocol: by the most frequent of ``reasons``."""
     most = max(reasons, key=reasons.__getitem__) if reasons else ""
     return _SPOKEN.get(most) or _BROKEN.get(protocol, "see its error log, and middle boxes that change what passes")
 
 
-def of_reset(why: str) -> str:
-    """Of ``RST_STREAM 7`` its name with it; else as it is."""
+def name_of_reset(why: str) -> str:
+    """``RST_STREAM 7`` with the name of its code; other reasons unchanged."""
     word, _, code = why.partition(" ")
     return f"{word} {code_of_goodbye('http2', int(code))}" if word == "RST_STREAM" and code else why
 
 
 def code_of_goodbye(protocol: str, code: int) -> str:
-    """``1001 (going away)``; "" where 0 stands for none."""
+    """``1001 (going away)``; "" if 0 means no code."""
     _, codes = _GOODBYES.get(protocol, ("", {}))
     name = f" ({codes[code][0]})" if code in codes else ""
     return f"{code}{name}" if code or name else ""
 
 
 def words_of_goodbye(protocol: str, code: int, own: str = "") -> Words:
-    """``with a close frame of code 1001 (going away)``, and what to look at; ``own``: the server's words for it."""
-    how, codes = _GOODBYES.get(protocol, ("in due form", {}))
+    """``with a close frame of code 1001 (going away)``, and the remedy; ``own``: the server's reason."""
+    how, codes = _GOODBYES.get(protocol, ("with notice", {}))
     shown = code_of_goodbye(protocol, code)
     if not shown:
-        return Words(how, "see why it was done with them")
-    _, remedy = codes.get(code, ("", "see its documentation for what it means by that"))
+        return Words(how, "see why it closed them")
+    _, remedy = codes.get(code, ("", "see its documentation for the meaning of the code"))
     return Words(f"{how} of code {shown}" + (f": {own}" if own else ""), remedy)

@@ -1,4 +1,4 @@
-"""Findings of a run's course and end: stopped, given up, resumed, incomplete; its verdict."""
+"""Findings of the course of a run: stopped, given up, resumed, incomplete; and of its verdict."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from asyncli.findings import Words, finding
 from asyncli.records import ABORTED, CUT, GAVE_UP, STOPPED, Severity
 from asyncli.units import format_duration
 
-_AS_FAR = "the numbers are right as far as they go; run again for the rest"
+_SO_FAR = "the numbers so far are right; run again for the rest"
 _SEVERITIES: dict[str, Severity] = {"passed": "info"}
 
 
@@ -22,7 +22,7 @@ def where(phase: str | None, after_s: float, of_s: float | None) -> str:
     return f"{format_duration(round(after_s, 1))} into the {phase}{of}"
 
 
-def go_on(command: str) -> str:
+def resume_with(command: str) -> str:
     return f"continue the run with '{command}'"
 
 
@@ -40,11 +40,11 @@ def stopped_by_user(phase: str | None, after_s: float, of_s: float | None, resum
     """The user stopped the run with Ctrl-C or a signal. ``resume``: the command that continues it; "" if it was drained."""
     return Words(
         f"stopped by the user (Ctrl-C or a signal) {where(phase, after_s, of_s)}",
-        go_on(resume) if resume else "let the run finish, or plan a shorter one",
+        resume_with(resume) if resume else "let the run finish, or plan a shorter one",
     )
 
 
-@finding(CUT, "warning", _AS_FAR)
+@finding(CUT, "warning", _SO_FAR)
 def cut_off(phase: str | None, after_s: float, of_s: float | None) -> str:
     """A second Ctrl-C or signal ended the run at once, without a drain."""
     return f"ended at once (a second Ctrl-C or signal, or its task was cancelled) {where(phase, after_s, of_s)}"
@@ -65,7 +65,7 @@ def gave_up(phase: str | None, after_s: float, of_s: float | None, failures: int
 @finding("nobody_home", "error")
 def nobody_home(failures: int, resume: str) -> Words:
     """A resumed run could reopen none of its connections. ``resume``: the command that continues it."""
-    return Words(f"no connection was reopened: all {failures:,} connects failed", f"start the server, then {go_on(resume)}")
+    return Words(f"no connection was reopened: all {failures:,} connects failed", f"start the server, then {resume_with(resume)}")
 
 
 @finding("held_again", "info")
@@ -80,7 +80,7 @@ def hold_until(until: str, hold_s: float, ends_local: str) -> Words:
     """When a hold ends that was planned by the wall clock. A warning if that time had passed when the hold began."""
     if hold_s <= 0:
         return Words(f"the hold was to end at {until}, which had passed", "give a later time: --hold 'until 07:00'", "warning")
-    return Words(f"the hold ends at {ends_local}, {format_duration(round(hold_s))} after its begin")
+    return Words(f"the hold ends at {ends_local}, {format_duration(round(hold_s))} after it began")
 
 
 @finding("waiting", "info")
@@ -106,12 +106,12 @@ def sample_refused(metric: str, value: float) -> str:
     return f"{metric} was read as {value:.3g}, which is impossible; such values are left out"
 
 
-@finding("incomplete", "warning", _AS_FAR)
+@finding("incomplete", "warning", _SO_FAR)
 def incomplete(phase: str | None) -> Words:
     """The run file has no end: the run was killed in this phase (None: before the first), or is still running."""
     return Words(
         f"the run file has no end: the run was killed {f'in its {phase}' if phase else 'at its start'}, or is still running",
-        "" if phase in ("drain", "residue") else "the numbers are right as far as they go; asyncli soak --resume continues it",
+        "" if phase in ("drain", "residue") else "the numbers so far are right; asyncli soak --resume continues it",
     )
 
 

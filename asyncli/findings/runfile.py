@@ -1,4 +1,4 @@
-"""Findings of the run file: a disk that refuses writes, invalid records."""
+"""Findings of the run file: failed writes, invalid records."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from asyncli.findings import finding
 from asyncli.units import format_duration
 
 
-@finding("run_file_trouble", "warning", "make room or rights there; what waits is written then")
+@finding("run_file_trouble", "warning", "free space or grant rights there; waiting records are then written")
 def run_file_trouble(why: str) -> str:
     """The run file cannot be written; records wait in memory until it can."""
     return why
@@ -14,7 +14,7 @@ def run_file_trouble(why: str) -> str:
 
 @finding("run_file_back", "info")
 def run_file_back(path: str, after_s: float, dropped: int) -> str:
-    """The run file is written again. ``dropped``: records for which there was no room in memory."""
+    """The run file is written again. ``dropped``: records that did not fit in memory."""
     missing = f"{dropped:,} records were dropped" if dropped else "nothing is missing"
     return f"{path} is written again after {format_duration(after_s)}; {missing}"
 
@@ -31,7 +31,7 @@ def samples_skipped(count: int) -> str:
     return f"{count:,} samples in the run file have an impossible value or no known metric and were skipped"
 
 
-@finding("records_missing", "error", "write the run file to a disk with room (--out)")
+@finding("records_missing", "error", "write the run file to a disk with free space (--out)")
 def records_missing(count: int) -> str:
-    """The disk of the run file refused records, and memory had no room for them, so the numbers lack them."""
+    """The disk of the run file refused records and memory was full, so the numbers lack them."""
     return f"{count:,} records are missing from the run file: its disk refused them"

@@ -1,4 +1,4 @@
-"""Findings of where the server is: what listens, at which addresses, and its program."""
+"""Findings of the server: its listeners, addresses and program."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SEE_SERVER = "see that the server runs and that the URL is right"
 
 @finding(NOTHING_LISTENS, "error")
 def nothing_listens(what: str, url: str | None, waited_s: float | None, so: str) -> Words:
-    """Nothing listens on this host at the plan's target, so the run did not begin. ``url``: where its port is open instead;
+    """Nothing listens on this host at the plan's target, so the run did not start. ``url``: another address with that port open;
     ``waited_s``: how long --wait-for-server waited (null: the command has no such flag).
     """
     remedy = SEE_SERVER if url is None else f"use {url}"
@@ -20,7 +20,7 @@ def nothing_listens(what: str, url: str | None, waited_s: float | None, so: str)
         what += f", also after --wait-for-server {format_duration(waited_s)}"
     elif waited_s is not None and url is None:
         remedy += "; --wait-for-server 30s waits for it"
-    return Words(f"{what}: {so}", f"{remedy}; --force tries all the same")
+    return Words(f"{what}: {so}", f"{remedy}; --force starts anyway")
 
 
 @finding("address_dropped", "warning")
@@ -34,7 +34,7 @@ def address_dropped(address: str) -> Words:
 
 @finding("server_program_not_run", "warning")
 def server_program_not_run(command: str, why: str, distrusted: bool) -> Words:
-    """The server's program was not asked for its version. ``distrusted``: users other than root and asyncli's can change it."""
+    """The server's program was not run to read its version. ``distrusted``: users other than root and asyncli's can change it."""
     evidence = f"the server's version may be unknown: `{command}` was not run: {why}"
     if not distrusted:
         return Words(evidence, "restart the server if its program was upgraded meanwhile", "info")

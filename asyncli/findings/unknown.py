@@ -1,4 +1,4 @@
-"""Findings of numbers that a report does not know, and why."""
+"""Findings of unknown numbers, and why they are unknown."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def latency_unknown() -> str:
 
 @finding("residue_unknown", "info")
 def residue_unknown(of: Sequence[str], drained: bool, planned: bool) -> Words:
-    """The memory that remains after the drain is unknown ``of`` these. ``drained``: the run had a drain; ``planned``: it had a
-    baseline and a residue.
+    """The memory that remains after the drain is unknown ``of`` these. ``drained``: the run had a drain; ``planned``: it had
+    a baseline and a residue.
     """
     if not drained:
         return Words("memory after the drain is unknown: the run ended before its drain")

@@ -1,4 +1,4 @@
-"""Local servers to aim at; :mod:`asyncli.lab.servers` knows them by name."""
+"""Local servers to test against; :mod:`asyncli.lab.servers` has them by name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A private Apache for a soak, with a process for each connection (prefork) or with threads that wait for many (event)."""
+"""A private Apache for a soak: a process per connection (prefork), or threads that each wait for many connections (event)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from asyncli.trust import ask_program
 
 #: The page of the classic comparison of short and persistent connections: Apache 2.0's default page.
 PAGE_BYTES = 1_456
-# A process takes 0.3 MB and one of the kernel's 32,768 ids: with more the test measures the host.
+# A process takes 0.3 MB and one of the kernel's 32,768 process ids: beyond this the test measures the host.
 _MOST_PREFORK = 4_000
 # Apache's "common".
 _LOG_FORMAT = r'"%h %l %u %t \"%r\" %>s %b"'
@@ -28,11 +28,11 @@ _LOG_FORMAT = r'"%h %l %u %t \"%r\" %>s %b"'
 _STARTED = 5
 # Status polls and the readiness probe each take a process in prefork.
 _POLLERS = 8
-# When more connections need a thread at once than there are idle ones, the event MPM closes all its idle connections (event.c,
-# "kill'em all"); a new connection holds a thread until its first request. 256 threads serve the heartbeats of a quarter of a
-# second at 1,000 a second.
+# When more connections need a thread than there are idle threads, the event MPM closes all its idle connections (event.c,
+# "kill'em all"); a new connection holds a thread until its first request. At 1,000 heartbeats a second 256 threads serve those
+# of a quarter of a second.
 _THREADS = 256
-# A child's other descriptors: listeners, epoll, pipes, logs, the lock.
+# A child's descriptors for listeners, epoll, pipes, logs and the lock.
 _OWN_DESCRIPTORS = 64
 _MODULE_FOLDERS = (
     "/usr/lib/apache2/modules",
@@ -44,7 +44,7 @@ _MODULE_FOLDERS = (
 
 
 class ApacheBinary(NamedTuple):
-    """An Apache program: ``version_text`` as ``Apache/2.4.62``, where its modules are, and those it was built with."""
+    """An Apache program: ``version_text`` as ``Apache/2.4.62``, the folder of its modules, and the modules built in."""
 
     path: str
     version_text: str
@@ -53,7 +53,7 @@ class ApacheBinary(NamedTuple):
 
 
 class EventSizes(NamedTuple):
-    """How the event MPM is cut: processes, threads in each, and AsyncRequestWorkerFactor."""
+    """The event MPM's size: processes, threads in each, and AsyncRequestWorkerFactor."""
 
     processes: int
     threads: int
@@ -61,7 +61,7 @@ class EventSizes(NamedTuple):
 
 
 def parse_version(text: str) -> str | None:
-    """``Apache/2.4.62`` from what ``apache2 -v`` prints; None where it is no Apache of 2.4 or later."""
+    """``Apache/2.4.62`` from the output of ``apache2 -v``; None unless it is Apache 2.4 or later."""
     match = re.search(r"Server version:\s*(Apache/(\d+)\.(\d+)\S*)", text)
     return match[1] if match and (int(match[2]), int(match[3])) >= (2, 4) else None
 
@@ -77,44 +77,44 @@ def find_apache() -> ApacheBinary | None:
 
 
 def event_sizes(connections: int, nofile: int, processes: int | None = None) -> EventSizes:
-    """Processes, threads and factor so that the event MPM can hold ``connections``; :class:`HostError` where it cannot.
+    """Processes, threads and factor with which the event MPM can hold ``connections``. Raises :class:`HostError`.
 
     A child accepts while it has fewer connections than ThreadsPerChild + AsyncRequestWorkerFactor x idle threads (the
     documentation of the event MPM), so at most (AsyncRequestWorkerFactor + 1) x ThreadsPerChild. All children accept from
-    one queue, and nothing deals evenly: a child may fill up while another is empty. So that bound is put where a child's
-    descriptors end - one that meets EMFILE ends, with all it holds - and there are as many children as then hold a tenth
-    more than asked for. Few on purpose: a child's threads use every CPU, and only the counts of the child that serves the
-    status page are up to date on it.
+    one queue, which does not distribute evenly: one may fill up while another is empty. A child that meets EMFILE exits with
+    all its connections. So the bound is just below a child's descriptor limit, and there are as many children as hold a tenth
+    more than ``connections``. Few is better: a child's threads use every CPU, and the status page is up to date only on the
+    child that serves it.
     """
     most = nofile - _OWN_DESCRIPTORS
     threads = min(_THREADS, most // 2)
     wanted = math.ceil(1.1 * connections) + _POLLERS
     count = processes or max(1, math.ceil(wanted / max(1, most)))
     if threads < 1 or count * most < connections + _POLLERS or count * threads > 100_000:
-        asked = f"{count:,} process{'es' if count > 1 else ''} of {nofile:,} descriptors"
-        mend = "leave --workers out" if processes else "raise the hard limit (ulimit -Hn, LimitNOFILE=) or ask for fewer"
-        raise HostError(f"apache-event cannot hold {connections:,} connections in {asked}; {mend}")
-    # Apache keeps the factor in sixteenths; rounding down keeps the bound below the descriptors.
+        size = f"{count:,} process{'es' if count > 1 else ''} of {nofile:,} descriptors"
+        remedy = "leave --workers out" if processes else "raise the hard limit (ulimit -Hn, LimitNOFILE=) or ask for fewer"
+        raise HostError(f"apache-event cannot hold {connections:,} connections in {size}; {remedy}")
+    # Apache rounds the factor to sixteenths; rounding down stays below the descriptor limit.
     return EventSizes(count, threads, math.floor(16 * (most / threads - 1)) / 16)
 
 
 class LabApache(LabServer):
-    """What both Apaches share. ``page_bytes`` is the page that every path answers, ``keepalive_requests`` 0 is without end
-    (MaxKeepAliveRequests: so many after the first).
+    """What both Apaches share. ``page_bytes``: the size of the page at every path; ``keepalive_requests`` 0: no limit
+    (MaxKeepAliveRequests counts those after the first).
 
-    Raises :class:`HostError` if there is no Apache or it does not start. Started by root, its children run as ``nobody``: Apache
-    refuses to serve as root. They must be able to reach TMPDIR then.
+    Raises :class:`HostError` if there is no Apache or it does not start. Started by root, its children run as ``nobody``, since
+    Apache refuses to serve as root; they need access to TMPDIR then.
     """
 
     template = "apache.conf"
     status_path = "/server-status?auto"
     speaks_tls = True
-    grave = re.compile(r"\[(\w+:)?(emerg|alert|crit|error)\]|\(98\)|Syntax error|AH00(526|014)")
-    stamp = re.compile(r"^(\[[^]]*\] ?)+|^(apache2|httpd): ")
-    complains_in = ("stderr", "error.log")
+    error_pattern = re.compile(r"\[(\w+:)?(emerg|alert|crit|error)\]|\(98\)|Syntax error|AH00(526|014)")
+    prefix_pattern = re.compile(r"^(\[[^]]*\] ?)+|^(apache2|httpd): ")
+    log_names = ("stderr", "error.log")
     #: "prefork" or "event".
     mpm: ClassVar[str]
-    #: After so long the status page ends a connection.
+    #: The keep-alive timeout of the status page.
     status_timeout: ClassVar[str]
 
     def __init__(
@@ -138,18 +138,18 @@ class LabApache(LabServer):
         self._binary = find_apache()
         if self._binary is None:
             raise HostError(f"{self.name}: no Apache 2.4 on this host; install it (apt-get install apache2)")
-        self._workers, self._directives = self._cut()
+        self._workers, self._directives = self._size()
 
     @abstractmethod
-    def _cut(self) -> tuple[int, dict[str, float]]:
-        """How many processes it takes, and the MPM's own directives."""
+    def _size(self) -> tuple[int, dict[str, float]]:
+        """The number of processes, and the MPM's directives."""
 
     def _values(self) -> Mapping[str, object]:
         folder = self.config_path.parent
         status_port = self.status_port
         status_here, status_listen = "", f"Listen 127.0.0.1:{status_port}"
         if self._one_listener:
-            # No listener for the status page's own virtual host, so nobody reaches it.
+            # The status page's own virtual host has no listener and is unreachable.
             self.status_port = self.port
             status_here = '    <Location "/server-status">\n        SetHandler server-status\n    </Location>\n'
             status_listen = "# (with one listener it is the target's own)"
@@ -167,7 +167,7 @@ class LabApache(LabServer):
             "keepalive": "On" if self._keepalive else "Off",
             "keepalive_timeout": self._timeout_s,
             "keepalive_requests": self._requests,
-            # Not below Apache's own when a test sets a short KeepAliveTimeout.
+            # At least Apache's default, for tests with a short KeepAliveTimeout.
             "timeout": max(60, self._timeout_s),
             "listen": ports.host_port(self.address, self.port),
             "tls_lines": f"SSLEngine on\n    SSLCertificateFile {quoted(folder / 'server.pem')}" if self.tls else "# (no TLS)",
@@ -203,10 +203,10 @@ class LabApache(LabServer):
         folder = self.config_path.parent
         return [self._binary.path, "-D", "FOREGROUND", "-d", str(folder), "-f", str(self.config_path)]
 
-    async def _answers(self) -> bool:
+    async def _is_ready(self) -> bool:
         answer = (await ask(self.status_port, self.status_path)).decode("latin-1")
         slots = [int(number) for number in re.findall(r"^(?:Busy|Idle)Workers: (\d+)", answer, re.MULTILINE)]
-        # Of prefork so many start; of event all of them.
+        # prefork starts with the spare ones, event with all.
         if len(slots) != 2 or sum(slots) < self._directives.get("MinSpareServers", self._directives["MaxRequestWorkers"]):
             return False
         if b" 403 " in (await ask(self.port, "/", ports.reachable(self.address)))[:16]:
@@ -218,26 +218,26 @@ class LabApache(LabServer):
 
 
 class LabApachePrefork(LabApache):
-    """Apache's prefork MPM: a process serves one connection until its end.
+    """Apache's prefork MPM: each process serves one connection until that ends.
 
-    All processes start before the first connection, so they are in the fixed cost and a ramp does not wait for forks (Apache
-    starts at most 32 a second on demand). At most 4,000.
+    All processes, at most 4,000, start before the first connection: they are part of the fixed cost, and the ramp does not wait
+    for forks (Apache starts at most 32 a second on demand).
 
     ``one_listener``: the status page is at the target's port. Children then accept without the lock that several ports need
-    ("Accept Serialization" of Apache's performance tuning guide), for which new connections wait long on busy CPUs.
-    ``grows``: only 5 processes start, and 5 to 10 are spare, Apache's own defaults.
+    ("Accept Serialization" of Apache's performance tuning guide); on busy CPUs new connections wait long for that lock.
+    ``grows``: Apache's own defaults, 5 processes at the start and 5 to 10 spare.
     """
 
     name = "apache-prefork"
     mpm = "prefork"
-    usual = 256  # Apache's own default of MaxRequestWorkers
+    default_size = 256  # Apache's own default of MaxRequestWorkers
     status_timeout = "1h"
 
     def __init__(self, *common: Any, grows: bool = False, **more: Any) -> None:
         super().__init__(*common, **more)
         self._grows = grows
 
-    def _cut(self) -> tuple[int, dict[str, float]]:
+    def _size(self) -> tuple[int, dict[str, float]]:
         count = self._asked_workers or self.connections + _POLLERS
         if count > _MOST_PREFORK + _POLLERS:
             raise HostError(
@@ -246,27 +246,27 @@ class LabApachePrefork(LabApache):
             )
         directives = dict.fromkeys(("ServerLimit", "MaxRequestWorkers"), float(count))
         start = _STARTED if self._grows else count
-        # Apache wants one spare process more at most than at least.
+        # Apache requires MaxSpareServers > MinSpareServers.
         most = 2 * _STARTED if self._grows else count + 1
         return count, directives | {"StartServers": start, "MinSpareServers": start, "MaxSpareServers": most}
 
 
 class LabApacheEvent(LabApache):
-    """Apache's event MPM: a listener thread in each process waits for its idle connections, and threads serve requests.
+    """Apache's event MPM: a listener thread in each process waits for the idle connections, and worker threads serve requests.
 
-    ``workers`` processes; by default as few as their descriptors allow. With more than one, the status page's connections are not
-    up to date (see configs/apache.conf).
+    ``workers`` is the number of processes, by default as few as their descriptors allow. With more than one the status page's
+    count of connections is not up to date (see configs/apache.conf).
     """
 
     name = "apache-event"
     mpm = "event"
-    # In prefork mod_http2 serves one request of a connection at a time, and warns of that.
+    # With prefork mod_http2 serves one request per connection at a time, and warns about it.
     speaks_http2 = True
-    # One process holds them under a descriptor limit of 20,000, and the status page counts them.
-    usual = 10_000
+    # They fit into one process under a descriptor limit of 20,000, so the status page counts them.
+    default_size = 10_000
     status_timeout = "2500ms"
 
-    def _cut(self) -> tuple[int, dict[str, float]]:
+    def _size(self) -> tuple[int, dict[str, float]]:
         processes, threads, factor = event_sizes(self.connections, descriptor_limit(), self._asked_workers)
         everything = processes * threads
         return processes, {
@@ -275,23 +275,22 @@ class LabApacheEvent(LabApache):
             "ThreadLimit": threads,
             "ThreadsPerChild": threads,
             "MaxRequestWorkers": everything,
-            # All start at once, and none ends for being idle, which would close its connections.
+            # All start at once, and none is stopped as idle, which would close its connections.
             "MinSpareThreads": everything,
             "MaxSpareThreads": everything,
-            # (factor + 1) x ThreadsPerChild: what a process may hold, just below its descriptors.
             "AsyncRequestWorkerFactor": factor,
         }
 
 
 def page(size: int) -> bytes:
-    """A page of HTML of exactly ``size`` bytes (shorter than its tags: cut)."""
+    """An HTML page of exactly ``size`` bytes (cut, if its tags are longer)."""
     before, after = b"<html><body><h1>It works!</h1><!-- ", b" --></body></html>\n"
     return (before + b"." * max(0, size - len(before) - len(after)) + after)[:size]
 
 
 def _user_lines() -> str:
-    """The children's user as root: Apache refuses root (unless built with BIG_SECURITY_HOLE). Their PSS then needs
-    CAP_SYS_PTRACE, which root lacks in some containers."""
+    """The directives for the children's user if we are root: Apache refuses to serve as root (unless built with
+    BIG_SECURITY_HOLE). Reading their PSS then needs CAP_SYS_PTRACE, which root lacks in some containers."""
     if os.geteuid() != 0:
         return "# (User: only root may set it; children run as the user that started them)"
     try:

@@ -13,10 +13,10 @@ from asyncli.lab.executables import descriptor_limit, size
 
 
 class LabBuiltin(LabServer):
-    """asyncli's own asyncio server. Its memory and CPU are Python's: ``label`` ("built-in server") goes with its numbers."""
+    """asyncli's own asyncio server. Its memory and CPU are Python's: its ``label`` must be shown with its figures."""
 
     name = "builtin"
-    label = called = "built-in server"
+    label = display_name = "built-in server"
     version = asyncli.__version__
     status_path = "/nginx_status"
     prints_when_ready = True
@@ -41,7 +41,7 @@ class LabBuiltin(LabServer):
 
     async def _prepare(self) -> None:
         nofile, cpus = descriptor_limit(), len(os.sched_getaffinity(0))
-        self._workers = self._asked_workers or size(self.connections, nofile=nofile, cpus=cpus, of=self.called).workers
+        self._workers = self._asked_workers or size(self.connections, nofile=nofile, cpus=cpus, of=self.display_name).workers
 
     def _argv(self) -> list[str]:
         flags = {"address": self.address, "port": self.port, "status-port": self.status_port, "workers": self._workers}

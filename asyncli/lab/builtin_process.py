@@ -1,7 +1,7 @@
-"""The built-in server's processes: for hosts without nginx, and for tests that provoke the ends of connections.
+"""The built-in server's processes: for hosts without nginx, and for tests that provoke connection losses.
 
-A parent with the status page, and workers with a listener each (SO_REUSEPORT). Each counts in its row of shared memory, and the
-page sums the rows: exact, without a lock.
+A parent serves the status page, and each worker has a listener (SO_REUSEPORT). Each process counts in its row of shared memory,
+and the page sums the rows: exact, without a lock.
 """
 
 from __future__ import annotations
@@ -27,26 +27,26 @@ from typing import NamedTuple, cast
 from asyncli.errors import HostError
 from asyncli.lab import ports
 from asyncli.lab.executables import descriptor_limit
-from asyncli.lab.wire import HEAD_END, LONGEST_HEAD, TOKEN, Counts, Request, answer, status_page, understand
+from asyncli.lab.wire import HEAD_END, LONGEST_HEAD, TOKEN, Counts, Request, answer, parse_request, status_page
 
 _ACCEPTS, _HANDLED, _ACTIVE, _REQUESTS, _READING = range(5)
-# A row is a cache line.
+# 8 counters of 8 bytes: a cache line.
 _ROW = 8
 _BACKLOG = 4096
 _PR_SET_PDEATHSIG = 1
-# As in models.c, constant by constant.
+# The constants of models.c.
 _MOST_BYTES = 1_000_000_000
 _CHUNK = b"x" * 65_536
 _LINGER_S = 3.2
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
-_ASK = re.compile(rb"([0-9]{1,16})\r?\n")
-_ASK_BEGUN = re.compile(rb"[0-9]{0,16}|[0-9]{1,16}\r")
-# Binary is refused at once: its line end may never come.
-_LINE_BEGUN = re.compile(TOKEN + rb"[^\x00-\x0c\x0e-\x1f]*(?:\n|$)", re.DOTALL)
+_BYTE_REQUEST = re.compile(rb"([0-9]{1,16})\r?\n")
+_PARTIAL_BYTE_REQUEST = re.compile(rb"[0-9]{0,16}|[0-9]{1,16}\r")
+# Binary input is refused at once: a line end may never come.
+_PARTIAL_REQUEST_LINE = re.compile(TOKEN + rb"[^\x00-\x0c\x0e-\x1f]*(?:\n|$)", re.DOTALL)
 
 
 class Options(NamedTuple):
-    """Limits that end a connection, named after nginx's directives; 0 slots: no bound."""
+    """Limits that end a connection, named after nginx's directives; ``worker_connections`` 0: no limit."""
 
     keepalive_timeout_s: float = 3600.0
     keepalive_requests: int = 10_000_000
@@ -55,9 +55,9 @@ class Options(NamedTuple):
     worker_connections: int = 0
 
 
-class Desk:
-    """Shared by the connections of a process. ``page``: the answer for a path, else "ok"; ``asks``: a connection may also ask for
-    bytes, as of ``models.c``."""
+class SharedState:
+    """What the connections of a process share. ``page`` gives status and body for a path (default "ok"); ``byte_protocol``: a
+    connection may also request bytes, in the protocol of ``models.c``."""
 
     def __init__(
         self,
@@ -65,16 +65,16 @@ class Desk:
         options: Options,
         page: Callable[[bytes], tuple[int, bytes]] = lambda _: (200, b"ok\n"),
         *,
-        asks: bool = False,
+        byte_protocol: bool = False,
     ) -> None:
-        self.row, self.options, self.page, self.asks = row, options, page, asks
+        self.row, self.options, self.page, self.byte_protocol = row, options, page, byte_protocol
         self.open: set[Connection] = set()
         self._second = -1
         self._date = b""
 
     def date(self) -> bytes:
-        """The Date header, updated once a second; the models have none."""
-        if self.asks:
+        """The Date header, updated once a second; the models send none."""
+        if self.byte_protocol:
             return b""
         second = int(time.time())
         if second != self._second:
@@ -82,10 +82,10 @@ class Desk:
         return self._date
 
     async def sweep(self) -> None:
-        """Close connections idle too long, by one timer for all."""
+        """Close connections that are idle too long, with one timer for all."""
         loop = asyncio.get_running_loop()
         options = self.options
-        # A tenth of the shorter timeout late at most.
+        # At most a tenth of the shorter timeout late.
         pause = min(5.0, max(0.02, min(options.keepalive_timeout_s, options.client_header_timeout_s) / 10))
         while True:
             await asyncio.sleep(pause)
@@ -95,75 +95,75 @@ class Desk:
 
 
 class Connection(asyncio.Protocol):
-    """One client. A Protocol takes a third of the memory of streams, and no task."""
+    """A client's connection. A Protocol takes a third of the memory of streams, and no task."""
 
     __slots__ = (
-        "asks", "begun", "desk", "ended", "opened", "over", "owed", "paused", "reading", "request", "requests", "since", "tail",
-        "transport",
+        "byte_protocol", "closing", "eof", "in_request", "opened", "owed", "paused", "reading", "request", "requests", "since",
+        "state", "transport", "unread",
     )  # fmt: skip
 
-    def __init__(self, desk: Desk) -> None:
-        self.desk = desk
+    def __init__(self, state: SharedState) -> None:
+        self.state = state
         self.transport: asyncio.Transport | None = None
         self.requests = 0
-        self.tail = b""  # come and not yet used
-        self.asks: bool | None = None if desk.asks else False  # for bytes, and not in HTTP; None before the first byte
-        self.owed = 0  # bytes to send (asks), or of a body still to come (HTTP)
-        self.request: Request | None = None  # the one whose body is coming
-        self.begun = self.reading = self.paused = self.ended = self.over = False
+        self.unread = b""  # received, not yet processed
+        self.byte_protocol: bool | None = None if state.byte_protocol else False  # None: unknown before the first byte
+        self.owed = 0  # bytes still to send (byte protocol), or still to receive of a body (HTTP)
+        self.request: Request | None = None  # whose body is being received
+        self.in_request = self.reading = self.paused = self.eof = self.closing = False
         self.opened = self.since = 0.0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # uvloop's is one in all but its class.
+        # uvloop's transport has the methods, not the base class.
         transport = cast("asyncio.Transport", transport)
-        desk, row = self.desk, self.desk.row
+        state, row = self.state, self.state.row
         row[_ACCEPTS] += 1
-        most = desk.options.worker_connections
-        if most and len(desk.open) >= most:
-            # nginx without a free slot: accepted, never handled.
+        most = state.options.worker_connections
+        if most and len(state.open) >= most:
+            # As nginx without a free slot: accepted, never handled.
             transport.abort()
             return
         row[_HANDLED] += 1
         row[_ACTIVE] += 1
         self.transport = transport
         self.opened = self.since = asyncio.get_running_loop().time()
-        desk.open.add(self)
+        state.open.add(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self.transport is None:
             return
-        self.desk.row[_ACTIVE] -= 1
-        self._read(False)
+        self.state.row[_ACTIVE] -= 1
+        self._set_reading(False)
         self.transport = None
-        self.desk.open.discard(self)
+        self.state.open.discard(self)
 
     def data_received(self, data: bytes) -> None:
-        if not self.over:
-            self.tail += data
-            self._go()
+        if not self.closing:
+            self.unread += data
+            self._process_input()
 
     def eof_received(self) -> bool:
-        # A client that only stopped sending still gets its answer.
-        self.ended = True
-        self._go()
+        # A client that only shut down its sending side still gets its answer.
+        self.eof = True
+        self._process_input()
         return True
 
     def pause_writing(self) -> None:
         self.paused = True
         # A client that does not read answers must not pile up requests.
-        if self.transport is not None and not self.ended:
+        if self.transport is not None and not self.eof:
             self.transport.pause_reading()
 
     def resume_writing(self) -> None:
         self.paused = False
         if self.transport is not None and not self.transport.is_closing():
-            if not self.ended:
+            if not self.eof:
                 self.transport.resume_reading()
-            self._go()
+            self._process_input()
 
     def expired(self, now: float) -> bool:
         """Whether it has been waiting for longer than its state allows."""
-        options = self.desk.options
+        options = self.state.options
         fresh = self.requests == 0 or self.reading
         return now - self.since > (options.client_header_timeout_s if fresh else options.keepalive_timeout_s)
 
@@ -172,40 +172,40 @@ class Connection(asyncio.Protocol):
         if self.transport is not None:
             self.transport.close()
 
-    def _go(self) -> None:
-        """Answer as far as input and the client's reading allow."""
+    def _process_input(self) -> None:
+        """Answer what was received, until the write buffer is full."""
         transport = self.transport
         if transport is None or self.paused or transport.is_closing():
             return
-        if self.asks is None and self.tail:
-            self.asks = self.tail[:1].isdigit()
-        if not self.over:
-            if self.asks:
-                self._bytes(transport)
-            elif self.tail:
-                self._http(transport)
-        if self.ended and not self.paused:
+        if self.byte_protocol is None and self.unread:
+            self.byte_protocol = self.unread[:1].isdigit()
+        if not self.closing:
+            if self.byte_protocol:
+                self._process_byte_requests(transport)
+            elif self.unread:
+                self._process_http(transport)
+        if self.eof and not self.paused:
             transport.close()
 
-    def _bytes(self, transport: asyncio.Transport) -> None:
+    def _process_byte_requests(self, transport: asyncio.Transport) -> None:
         while True:
             while self.owed:
                 transport.write(_CHUNK if self.owed >= len(_CHUNK) else _CHUNK[: self.owed])
                 self.owed -= min(self.owed, len(_CHUNK))
                 if self.paused or transport.is_closing():
                     return
-            match = _ASK.match(self.tail)
+            match = _BYTE_REQUEST.match(self.unread)
             if match is None or int(match[1]) > _MOST_BYTES:
-                if match is not None or not _ASK_BEGUN.fullmatch(self.tail):
+                if match is not None or not _PARTIAL_BYTE_REQUEST.fullmatch(self.unread):
                     transport.close()
                 return
-            self.owed, self.tail = int(match[1]), self.tail[match.end() :]
+            self.owed, self.unread = int(match[1]), self.unread[match.end() :]
 
-    def _http(self, transport: asyncio.Transport) -> None:
-        data, at, size = self.tail, 0, len(self.tail)
+    def _process_http(self, transport: asyncio.Transport) -> None:
+        data, at, size = self.unread, 0, len(self.unread)
         out: list[bytes] = []
         refused = False
-        while not self.over:
+        while not self.closing:
             if self.request is None:
                 # Empty lines before a request are skipped (RFC 9112 2.2).
                 while at < size and data[at] in b"\r\n":
@@ -213,13 +213,13 @@ class Connection(asyncio.Protocol):
                 if at == size:
                     break
                 # nginx counts a request from its first byte.
-                self.desk.row[_REQUESTS] += not self.begun
-                self.begun = True
+                self.state.row[_REQUESTS] += not self.in_request
+                self.in_request = True
                 end = HEAD_END.search(data, at, at + LONGEST_HEAD)
-                if _LINE_BEGUN.match(data, at, at + LONGEST_HEAD) is None:
+                if _PARTIAL_REQUEST_LINE.match(data, at, at + LONGEST_HEAD) is None:
                     self.request = Request(400)
                 elif end is not None:
-                    self.request = understand(data[at : end.start()])
+                    self.request = parse_request(data[at : end.start()])
                     at = end.end()
                 elif size - at >= LONGEST_HEAD:
                     self.request = Request(431)
@@ -235,18 +235,18 @@ class Connection(asyncio.Protocol):
                 break
             refused = self.request.status != 200
             out.append(self._answer(self.request))
-            self.request, self.begun = None, False
-        self.tail = data[at:]
-        self._read(self.begun)
+            self.request, self.in_request = None, False
+        self.unread = data[at:]
+        self._set_reading(self.in_request)
         if out:
             self.since = asyncio.get_running_loop().time()
             transport.write(b"".join(out))
-        if self.over:
-            self._part(transport, linger=refused or at < size)
+        if self.closing:
+            self._close_after_answer(transport, linger=refused or at < size)
 
     def _answer(self, request: Request) -> bytes:
-        """The answer to a complete request; ``over`` is whether the connection ends with it."""
-        desk, options = self.desk, self.desk.options
+        """The answer to a complete request; sets ``closing`` if the connection ends with it."""
+        state, options = self.state, self.state.options
         self.requests += 1
         keep = (
             request.keep
@@ -254,19 +254,19 @@ class Connection(asyncio.Protocol):
             and options.keepalive_timeout_s > 0
             and asyncio.get_running_loop().time() - self.opened <= options.keepalive_time_s
         )
-        status, body = desk.page(request.path) if request.status == 200 else (request.status, b"")
-        self.over = not keep
-        return answer(status, body, desk.date(), head_only=request.head_only, keep=keep)
+        status, body = state.page(request.path) if request.status == 200 else (request.status, b"")
+        self.closing = not keep
+        return answer(status, body, state.date(), head_only=request.head_only, keep=keep)
 
-    def _read(self, reading: bool) -> None:
-        """Whether it is in the midst of a request."""
-        self.desk.row[_READING] += reading - self.reading
+    def _set_reading(self, reading: bool) -> None:
+        """Count the connection as reading a request, or not."""
+        self.state.row[_READING] += reading - self.reading
         self.reading = reading
 
-    def _part(self, transport: asyncio.Transport, *, linger: bool) -> None:
-        """Close; later where the client still sends, or a reset would lose our answer."""
-        self.tail = b""
-        if linger and not self.ended and transport.can_write_eof():
+    def _close_after_answer(self, transport: asyncio.Transport, *, linger: bool) -> None:
+        """Close. If the client still sends, close later: a reset would destroy our answer."""
+        self.unread = b""
+        if linger and not self.eof and transport.can_write_eof():
             transport.write_eof()
             asyncio.get_running_loop().call_later(_LINGER_S, transport.close)
         else:
@@ -274,7 +274,7 @@ class Connection(asyncio.Protocol):
 
 
 def new_loop() -> asyncio.AbstractEventLoop:
-    """A uvloop if there is one: half the memory and CPU a connection."""
+    """A uvloop if it is installed: half the memory and CPU per connection."""
     try:
         import uvloop
     except ImportError:
@@ -284,7 +284,7 @@ def new_loop() -> asyncio.AbstractEventLoop:
 
 
 def listen(address: str, port: int, *, shared: bool = False) -> socket.socket:
-    """A listening socket; ``shared`` with other processes (SO_REUSEPORT)."""
+    """A listening socket; ``shared``: other processes may listen on the port too (SO_REUSEPORT)."""
     listener = socket.socket(ports.family_of(address), socket.SOCK_STREAM)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -298,29 +298,29 @@ def listen(address: str, port: int, *, shared: bool = False) -> socket.socket:
     return listener
 
 
-def until_told(*lives: int) -> asyncio.Future[int]:
-    """Done with 0 at a terminating signal, or with 1 when one of these descriptors can be read."""
+def stop_requested(*worker_pipes: int) -> asyncio.Future[int]:
+    """A future of the exit status: 0 at a terminating signal, 1 when one of the pipes is readable, since its worker died."""
     loop = asyncio.get_running_loop()
-    over: asyncio.Future[int] = loop.create_future()
+    status: asyncio.Future[int] = loop.create_future()
 
     def finish(code: int) -> None:
-        if not over.done():
-            over.set_result(code)
+        if not status.done():
+            status.set_result(code)
 
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         loop.add_signal_handler(number, finish, 0)
-    for life in lives:
-        loop.add_reader(life, finish, 1)
-    return over
+    for pipe in worker_pipes:
+        loop.add_reader(pipe, finish, 1)
+    return status
 
 
 def run_listener(address: str, port: int, connection: Callable[[], asyncio.Protocol]) -> int:
-    """Serve in one process until a signal; prints the port once it listens. The exit status."""
+    """Serve in one process until a signal; print the port once it listens. Returns the exit status."""
     _raise_descriptors()
 
     async def serve(listener: socket.socket) -> int:
         await asyncio.get_running_loop().create_server(connection, sock=listener, backlog=_BACKLOG)
-        stopped = until_told()
+        stopped = stop_requested()
         gc.freeze()
         print(listener.getsockname()[1], flush=True)
         return await stopped
@@ -334,27 +334,27 @@ def run_listener(address: str, port: int, connection: Callable[[], asyncio.Proto
 
 
 def _raise_descriptors() -> None:
-    """This process's own limit, as high as it may go."""
+    """Raise this process's descriptor limit to its maximum."""
     nofile = descriptor_limit()
     with contextlib.suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (nofile, nofile))
 
 
-def _work(listener: socket.socket, row: memoryview, options: Options, parent: int, tls: ssl.SSLContext | None) -> None:
-    """A worker's life; it ends with the parent's."""
+def _run_worker(listener: socket.socket, row: memoryview, options: Options, parent: int, tls: ssl.SSLContext | None) -> None:
+    """Run a worker; it ends when the parent ends."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
         return
-    # Ctrl-C is the parent's business.
+    # The parent handles Ctrl-C.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     loop = new_loop()
     asyncio.set_event_loop(loop)
-    desk = Desk(row, options)
+    state = SharedState(row, options)
 
     async def serve() -> None:
-        await loop.create_server(lambda: Connection(desk), sock=listener, backlog=_BACKLOG, ssl=tls)
+        await loop.create_server(lambda: Connection(state), sock=listener, backlog=_BACKLOG, ssl=tls)
         gc.freeze()
-        await desk.sweep()
+        await state.sweep()
 
     loop.run_until_complete(serve())
 
@@ -362,19 +362,19 @@ def _work(listener: socket.socket, row: memoryview, options: Options, parent: in
 def run(
     address: str, port: int, status_port: int, workers: int, options: Options, tls: ssl.SSLContext | None = None
 ) -> int:
-    """Serve until a signal or a worker's death; prints the port once all listen. The exit status."""
-    # Exclusive, and first: it refuses another server that drew the same pair.
+    """Serve until a signal or a worker's death; print the port once all listen. Returns the exit status."""
+    # Exclusive, and first: it fails if another server drew the same pair of ports.
     status = listen("127.0.0.1", status_port)
     listeners = [listen(address, port, shared=True) for _ in range(workers)]
     cells = memoryview(mmap.mmap(-1, (workers + 1) * _ROW * 8)).cast("Q")
     rows = [cells[index * _ROW : (index + 1) * _ROW] for index in range(workers + 1)]
     parent = os.getpid()
     pids: list[int] = []
-    lives: list[int] = []
+    worker_pipes: list[int] = []
     try:
         for listener, row in zip(listeners, rows[1:], strict=True):
-            # Its end tells the parent that the worker died.
-            life, ours = os.pipe()
+            # It becomes readable for the parent when the worker dies.
+            reader, writer = os.pipe()
             pid = os.fork()
             if pid == 0:
                 try:
@@ -382,17 +382,17 @@ def run(
                     for other in listeners:
                         if other is not listener:
                             other.close()
-                    _work(listener, row, options, parent, tls)
+                    _run_worker(listener, row, options, parent, tls)
                 finally:
                     os._exit(1)
             # At once, so that no later worker inherits it and keeps it open.
-            os.close(ours)
+            os.close(writer)
             pids.append(pid)
-            lives.append(life)
-        # A listener that only the parent held would swallow its share of the connections once its worker is gone.
+            worker_pipes.append(reader)
+        # A listener left open here would still be given connections after its worker died.
         for listener in listeners:
             listener.close()
-        return _oversee(status, rows, lives, port)
+        return _run_parent(status, rows, worker_pipes, port)
     finally:
         for pid in pids:
             with contextlib.suppress(ProcessLookupError):
@@ -402,8 +402,8 @@ def run(
                 os.waitpid(pid, 0)
 
 
-def _oversee(status: socket.socket, rows: list[memoryview], lives: list[int], port: int) -> int:
-    """The parent's life: the status page, and watching. The port is printed once all of that is in place."""
+def _run_parent(status: socket.socket, rows: list[memoryview], worker_pipes: list[int], port: int) -> int:
+    """Serve the status page and watch the workers; print the port once both are ready. Returns the exit status."""
     loop = new_loop()
     asyncio.set_event_loop(loop)
 
@@ -416,31 +416,31 @@ def _oversee(status: socket.socket, rows: list[memoryview], lives: list[int], po
         return 200, status_page(counts)
 
     async def serve() -> int:
-        desk = Desk(rows[0], Options(), page)
-        await loop.create_server(lambda: Connection(desk), sock=status, backlog=_BACKLOG)
-        over = until_told(*lives)
+        state = SharedState(rows[0], Options(), page)
+        await loop.create_server(lambda: Connection(state), sock=status, backlog=_BACKLOG)
+        stopped = stop_requested(*worker_pipes)
         print(port, flush=True)
-        return await over
+        return await stopped
 
     return loop.run_until_complete(serve())
 
 
 def main(argv: list[str] | None = None) -> int:
-    """The command line of ``python -m asyncli.lab.builtin``."""
+    """The command line of ``python -m asyncli.lab.builtin``; returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m asyncli.lab.builtin", description="asyncli's built-in server")
     parser.add_argument("--address", default="127.0.0.1", help="address to listen on (127.0.0.1)")
     parser.add_argument("--port", type=int, default=0, help="port to listen on; 0: a free one")
-    parser.add_argument("--model", action="store_true", help="the asyncio server model: one process, no status page")
+    parser.add_argument("--model", action="store_true", help="run the asyncio server model: one process, no status page")
     parser.add_argument("--status-port", type=int, default=0, help="port of the status page; 0: the next one, or a free one")
-    parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)), help="processes (one a CPU)")
+    parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)), help="processes (one per CPU)")
     for name, default in Options()._asdict().items():
         flag = "--" + name.removesuffix("_s").replace("_", "-")
         parser.add_argument(flag, dest=name, type=type(default), default=default, help=f"as nginx's ({default:g})")
     parser.add_argument("--certificate", help="PEM with the key: speak TLS")
     chosen = parser.parse_args(argv)
     if chosen.model:
-        desk = Desk(memoryview(bytearray(8 * _ROW)).cast("Q"), Options(), asks=True)
-        return run_listener(chosen.address, chosen.port, lambda: Connection(desk))
+        state = SharedState(memoryview(bytearray(8 * _ROW)).cast("Q"), Options(), byte_protocol=True)
+        return run_listener(chosen.address, chosen.port, lambda: Connection(state))
     _raise_descriptors()
     options = Options(**{name: getattr(chosen, name) for name in Options._fields})
     try:

@@ -1,4 +1,4 @@
-"""A certificate for a lab server, made anew at each start, and the authority that signed it."""
+"""A new certificate for each start of a lab server, and the authority that signs it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _DAYS = 90
 
 
 class Issued(NamedTuple):
-    """All in PEM. ``key`` is the server's; the authority's own is kept by nobody."""
+    """All in PEM. ``key`` is the server's; the authority's key is discarded."""
 
     authority: bytes
     certificate: bytes
@@ -23,18 +23,18 @@ class Issued(NamedTuple):
 
 
 def issue(address: str) -> Issued:
-    """For this address, localhost and 127.0.0.1: EC P-256 with SHA-256, for 90 days."""
+    """A certificate for this address, localhost and 127.0.0.1: EC P-256 with SHA-256, valid for 90 days."""
     authority_key, key = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
     authority, server = (x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]) for name in ("asyncli lab", "lab server"))
     addresses = dict.fromkeys(one for one in (address, "127.0.0.1", "::1") if not ip_address(one).is_unspecified)
     names = x509.SubjectAlternativeName([x509.DNSName("localhost"), *(x509.IPAddress(ip_address(one)) for one in addresses)])
-    whose = x509.AuthorityKeyIdentifier.from_issuer_public_key(authority_key.public_key())
+    key_identifier = x509.AuthorityKeyIdentifier.from_issuer_public_key(authority_key.public_key())
     signed = (
-        _begun(authority, authority, authority_key)
+        _builder(authority, authority, authority_key)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(authority_key.public_key()), critical=False)
         .sign(authority_key, hashes.SHA256()),
-        _begun(server, authority, key).add_extension(names, critical=False).add_extension(whose, critical=False)
+        _builder(server, authority, key).add_extension(names, critical=False).add_extension(key_identifier, critical=False)
         .sign(authority_key, hashes.SHA256()),
     )  # fmt: skip
     pem = serialization.Encoding.PEM
@@ -43,9 +43,9 @@ def issue(address: str) -> Issued:
     return Issued(signed[0].public_bytes(pem), signed[1].public_bytes(pem), private)
 
 
-def _begun(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey) -> x509.CertificateBuilder:
+def _builder(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey) -> x509.CertificateBuilder:
     now = datetime.datetime.now(datetime.UTC)
-    # A clock of another host may be behind ours.
+    # Another host's clock may be behind ours.
     since, until = now - datetime.timedelta(days=1), now + datetime.timedelta(days=_DAYS)
     builder = x509.CertificateBuilder().subject_name(subject).issuer_name(issuer).public_key(key.public_key())
     return builder.serial_number(x509.random_serial_number()).not_valid_before(since).not_valid_after(until)

@@ -1,4 +1,4 @@
-"""C programs, built at their first use by the system's compiler."""
+"""Builds C programs at their first use with the system's compiler."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _BUILD_S = 120.0
 
 @lru_cache
 def build(source: Path) -> Path:
-    """Build a C source, half a second once: the program's path, in a temporary folder of this process.
+    """Build a C source once (half a second); returns the program's path, in a temporary folder of this process.
 
-    The compiler is $CC (``cc``). Raises :class:`HostError` without one, and with its first error where it fails.
+    The compiler is $CC (default ``cc``). Raises :class:`HostError` without one, and with its first error if it fails.
     """
     compiler = _compiler()
     try:
@@ -34,9 +34,9 @@ def build(source: Path) -> Path:
     result = _run([*compiler, *FLAGS, "-o", str(program), source.name], source.parent)
     if result.returncode or not program.is_file():
         lines = [line.strip() for line in (result.stderr + result.stdout).decode(errors="replace").splitlines()]
-        said = next((line for line in lines if "error" in line.lower()), f"exit status {result.returncode}")
+        first = next((line for line in lines if "error" in line.lower()), f"exit status {result.returncode}")
         raise HostError(
-            f"{compiler[0]} cannot build {source.name}: {said}; it needs a working compiler and its C library's headers ({_NEED})"
+            f"{compiler[0]} cannot build {source.name}: {first}; install a working compiler and the C library's headers ({_NEED})"
         )
     if not os.access(program, os.X_OK):  # it knows of noexec mounts
         raise HostError(f"no program can be run from {folder}; set TMPDIR to a folder without noexec")
@@ -44,7 +44,7 @@ def build(source: Path) -> Path:
 
 
 def _compiler() -> list[str]:
-    """The compiler and its own flags, its path resolved."""
+    """The compiler's resolved path and the flags that $CC gives."""
     given = os.environ.get("CC", "").strip()
     try:
         words = shlex.split(given) or ["cc"]
@@ -58,7 +58,7 @@ def _compiler() -> list[str]:
 
 
 def _run(argv: list[str], cwd: Path) -> subprocess.CompletedProcess[bytes]:
-    # Not translated, so that "error" is found.
+    # Messages in English, so that "error" is found.
     env = {**os.environ, "LC_ALL": "C"}
     try:
         return subprocess.run(

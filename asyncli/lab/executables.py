@@ -1,4 +1,4 @@
-"""The server programs of this host, and an nginx's size for a number of connections."""
+"""Finds this host's server programs, and sizes an nginx for a number of connections."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from typing import NamedTuple
 from asyncli.errors import HostError
 from asyncli.trust import ask_program
 
-# Where distributions and builds by hand put servers.
+# Where distributions and manual builds install servers.
 _PLACES = (
     "/usr/sbin", "/usr/local/sbin", "/usr/local/nginx/sbin", "/usr/local/apache2/bin", "/usr/bin", "/usr/local/bin",
     "/opt/nginx/sbin", "/usr/local/go/bin",
 )  # fmt: skip
-# nginx's own NGX_MAX_PROCESSES is 1,024, helpers included.
+# nginx's NGX_MAX_PROCESSES is 1,024, with its helpers.
 _MOST_WORKERS = 1_000
 _DEFAULT_NR_OPEN = 1_048_576
 
 
 class NginxBinary(NamedTuple):
-    """An nginx program; ``version_text``: its own words; ``without``: the modules it lacks; ``modules``: the folder of
-    others."""
+    """An nginx program; ``version_text``: as ``nginx/1.22.1``; ``without``: modules it was built without; ``modules``: the folder
+    of dynamic modules."""
 
     path: str
     version: tuple[int, ...]
@@ -37,7 +37,7 @@ class NginxBinary(NamedTuple):
 
 
 class Sizes(NamedTuple):
-    """An nginx's size: processes, slots and descriptors of each."""
+    """An nginx's size: processes, and connection slots and descriptors of each."""
 
     workers: int
     slots: int
@@ -45,7 +45,7 @@ class Sizes(NamedTuple):
 
 
 def parse_version(text: str) -> NginxBinary | None:
-    """The output of ``nginx -V`` as a binary without its path; None for another program."""
+    """The facts in the output of ``nginx -V``, with an empty path; None for another program."""
     match = re.search(r"nginx version:\s*([\w.-]+)/([\d.]+)", text)
     if match is None:
         return None
@@ -60,7 +60,7 @@ def parse_version(text: str) -> NginxBinary | None:
 
 
 def programs(flag: str, *names: str) -> Iterator[tuple[str, str]]:
-    """The absolute path of each program called one of ``names``, and its output for ``flag``: a few ms each."""
+    """The absolute path of each program with one of ``names``, and its output for ``flag`` (a few ms each)."""
     places = dict.fromkeys([*os.environ.get("PATH", os.defpath).split(os.pathsep), *_PLACES])
     for path in (shutil.which(name, path=place) for name in names for place in places if place):
         if path is not None:
@@ -68,7 +68,7 @@ def programs(flag: str, *names: str) -> Iterator[tuple[str, str]]:
 
 
 def find_nginx() -> NginxBinary | None:
-    """The nginx of this host, one with stub_status before one without, or None."""
+    """This host's nginx, preferably with stub_status, or None."""
     fallback = None
     for path, text in programs("-V", "nginx"):
         binary = parse_version(text)
@@ -82,7 +82,7 @@ def find_nginx() -> NginxBinary | None:
 
 
 def descriptor_limit() -> int:
-    """The descriptors that a process may have: the hard limit, or fs.nr_open where that is infinite."""
+    """How many descriptors a process may have: the hard limit, or fs.nr_open if that is infinite."""
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     if hard != resource.RLIM_INFINITY:
         return hard
@@ -90,7 +90,7 @@ def descriptor_limit() -> int:
 
 
 def number_in(path: str) -> int | None:
-    """The number in a file of the kernel's; None where it cannot be read."""
+    """The number in a kernel file; None if it cannot be read."""
     try:
         return int(Path(path).read_text(encoding="ascii"))
     except (OSError, ValueError):
@@ -98,21 +98,21 @@ def number_in(path: str) -> int | None:
 
 
 def slots_needed(connections: int, workers: int) -> int:
-    """worker_connections for a worker's share of ``connections``.
+    """The worker_connections that a worker's share of ``connections`` needs.
 
-    reuseport distributes by a hash, so a worker's share is binomial: not one in a billion workers gets six standard deviations
-    over the mean. A tenth on top keeps more than a sixteenth of the slots free (below that nginx closes idle clients), and at
-    least 1.15 x the mean. 16 are for listeners, the channel and pollers.
+    reuseport distributes by a hash, so the share is binomial: fewer than one worker in a billion gets six standard deviations
+    above the mean. A tenth more keeps over a sixteenth of the slots free (with less nginx closes idle clients); at least
+    1.15 x the mean. 16 are for listeners, the channel and pollers.
     """
     mean = connections / workers
     return max(math.ceil(1.1 * (mean + 6 * math.sqrt(mean))), math.ceil(1.15 * mean)) + 16
 
 
 def size(connections: int, *, nofile: int, cpus: int, workers: int | None = None, of: str = "nginx") -> Sizes:
-    """Workers and slots so that each worker's descriptors suffice; :class:`HostError` when no number of them does."""
+    """The smallest number of workers whose descriptors suffice, and their slots. Raises :class:`HostError` if none does."""
     for count in (workers,) if workers else range(max(1, cpus), _MOST_WORKERS + 1):
         slots = slots_needed(connections, count)
-        # Each worker inherits the listeners of all (reuseport: one a worker) and holds a channel to each other worker.
+        # Each worker inherits the listeners of all (reuseport: one per worker) and a channel to each other worker.
         if slots + 2 * count + 32 <= nofile:
             return Sizes(count, slots, nofile)
     asked = f"{workers} workers" if workers else f"{_MOST_WORKERS:,} workers"

@@ -1,4 +1,4 @@
-"""Go programs of the lab, built at their first use by the host's Go and kept in the user's cache."""
+"""Builds the lab's Go programs at their first use with the host's Go, and keeps them in the user's cache."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ from asyncli.lab.executables import programs
 from asyncli.secret_variables import for_child
 
 SOURCES = Path(__file__).with_name("go")
-# 16 s on two idle CPUs where Go's own library is not built yet.
+# 16 s on two idle CPUs if Go's standard library is not built yet.
 _BUILD_S = 300.0
 
 
 class Built(NamedTuple):
-    """``go``: what built it, as ``go1.26.8``."""
+    """A program, and the Go that built it, as ``go1.26.8``."""
 
     program: Path
     go: str
 
 
 def build(name: str) -> Built:
-    """The program of ``go/NAME``. Raises :class:`HostError` without Go 1.20 or later, or with the first line where it fails.
+    """The program of ``go/NAME``. Raises :class:`HostError` without Go 1.20 or later, or with the first line of a build error.
 
-    Its libraries come through the user's module proxy, in the versions and with the sums of ``go.sum``.
+    Its libraries come from the user's module proxy, in the versions and with the checksums of ``go.sum``.
     """
-    path, built = look(name)
+    path, built = locate(name)
     if not built.program.is_file():
         _build(path, name, built.program)
     return built
 
 
-def look(name: str) -> tuple[str, Built]:
-    """The host's Go, and what it builds or has built."""
+def locate(name: str) -> tuple[str, Built]:
+    """The path of the host's Go, and the program that it has built or would build."""
     every = ((path, re.search(r"\b(go1\.\S+)", text)) for path, text in programs("version", "go"))
     found = next(((path, match[1]) for path, match in every if match), None)
     if found is None:
@@ -51,7 +51,7 @@ def look(name: str) -> tuple[str, Built]:
 
 
 def version_of(module: str) -> str:
-    """Of a library, by go.mod."""
+    """A library's version in go.mod."""
     match = re.search(rf"/{re.escape(module)} v(\S+)", (SOURCES / "go.mod").read_text(encoding="utf-8"))
     return match[1] if match else "unknown"
 
@@ -60,15 +60,15 @@ def _build(go: str, name: str, program: Path) -> None:
     env = {**for_child(), "GOTOOLCHAIN": "local", "GOFLAGS": "", "CGO_ENABLED": "0"}
     try:
         program.parent.mkdir(parents=True, exist_ok=True)
-        # Under its name once it is whole: another run may look for it.
+        # Renamed when complete: another run may look for it.
         with tempfile.TemporaryDirectory(dir=program.parent) as folder:
             made = Path(folder, name)
             argv = [go, "build", "-mod=readonly", "-buildvcs=false", "-o", str(made), f"./{name}"]
             done = subprocess.run(argv, cwd=SOURCES, env=env, capture_output=True, text=True, timeout=_BUILD_S, check=False)
             if done.returncode:
-                # Its first line but one names the package.
-                said = next((line for line in done.stderr.splitlines() if not line.startswith("#")), "it said nothing")
-                raise HostError(f"{name}: {go} cannot build it: {said}; see GOPROXY, and Go's version")
+                # A line with # names the package.
+                error = next((line for line in done.stderr.splitlines() if not line.startswith("#")), "it printed nothing")
+                raise HostError(f"{name}: {go} cannot build it: {error}; see GOPROXY, and Go's version")
             made.replace(program)
     except subprocess.TimeoutExpired:
         raise HostError(f"{name}: {go} has not built it after {_BUILD_S:.0f} s; look at the host's load, or at GOPROXY") from None

@@ -1,6 +1,6 @@
-"""Servers that are a library of a language: a small program of ours with each, which holds connections and echoes messages.
+"""Servers built on a language's library: small programs of ours that hold connections and echo messages.
 
-Each is one process, has no status page, and leaves pings to the client: what a server would ping of itself is a heartbeat more.
+Each is one process without a status page, and sends no pings: a server's own pings would be additional heartbeats.
 """
 
 from __future__ import annotations
@@ -24,14 +24,12 @@ _OWN_DESCRIPTORS = 64
 
 
 class _LabLibrary(LabServer):
-    """``_program`` is started with address, port, length of the listeners' queue, seconds after which an idle connection of HTTP
-    is closed, the certificate's file ("" without TLS), and "deflate" where it grants that ("" else); it prints a line when it
-    listens.
-    """
+    """``_program`` is started with address, port, backlog, timeout of idle HTTP connections (s), the certificate's file ("": no
+    TLS), and "deflate" to accept compression (else ""); it prints a line when it listens."""
 
     scheme = "ws"
     speaks_tls = True
-    usual = 10_000
+    default_size = 10_000
     prints_when_ready = True
     _program: tuple[str, ...] = ()
     _label = ""
@@ -43,11 +41,11 @@ class _LabLibrary(LabServer):
 
     async def _prepare(self) -> None:
         self._workers = 1
-        self._require_room(_OWN_DESCRIPTORS)
+        self._require_descriptors(_OWN_DESCRIPTORS)
         await asyncio.to_thread(self._find)
 
     def _find(self) -> None:
-        """Set the program and the label; :class:`HostError` where something is missing."""
+        """Set ``_program`` and ``_label``. Raises :class:`HostError` if something is missing."""
         raise NotImplementedError
 
     def _argv(self) -> list[str]:
@@ -56,27 +54,27 @@ class _LabLibrary(LabServer):
 
 
 class _LabPython(_LabLibrary):
-    """By the Python that runs asyncli; the programs are in ``python_servers.py``."""
+    """Runs a program of ``python_servers.py`` with the Python that runs asyncli."""
 
     speaks_deflate = True
-    #: The packages that it takes, its own first and from which version on, and what pip calls them.
+    #: The packages that it needs (its own first), the oldest major version of its own, and the requirement for pip.
     packages: ClassVar[tuple[str, ...]]
-    least: ClassVar[int] = 0
-    wants: ClassVar[str]
-    #: Names of those of which one or another may be there.
-    may_use: ClassVar[tuple[str, ...]] = ()
+    min_version: ClassVar[int] = 0
+    requirement: ClassVar[str]
+    #: Packages that it uses if they are installed.
+    optional: ClassVar[tuple[str, ...]] = ()
 
     def _find(self) -> None:
-        versions = {one: _version_of(one) for one in (*self.packages, *self.may_use)}
+        versions = {one: _version_of(one) for one in (*self.packages, *self.optional)}
         missing = [one for one in self.packages if versions[one] is None]
-        if not missing and int((versions[self.name] or "0").partition(".")[0]) < self.least:
-            missing = [f"{self.name} {self.least} or later"]
+        if not missing and int((versions[self.name] or "0").partition(".")[0]) < self.min_version:
+            missing = [f"{self.name} {self.min_version} or later"]
         if missing:
             raise HostError(
                 f"{self.name}: no package {' and no '.join(missing)} in {sys.executable}; "
-                f"install it ({sys.executable} -m pip install '{self.wants}')"
+                f"install it ({sys.executable} -m pip install '{self.requirement}')"
             )
-        others = [f"{one} {versions[one]}" for one in (*self.packages[1:], *self.may_use) if versions[one]]
+        others = [f"{one} {versions[one]}" for one in (*self.packages[1:], *self.optional) if versions[one]]
         self._label = f"{self.packages[0]}/{versions[self.packages[0]]}" + (f" ({', '.join(others)})" if others else "")
         self._program = (sys.executable, "-m", "asyncli.lab.python_servers", self.name)
 
@@ -85,27 +83,27 @@ class LabWebsockets(_LabPython):
     """Python's ``websockets`` on asyncio."""
 
     name = "websockets"
-    packages, least, wants = ("websockets",), 14, "websockets>=14"
+    packages, min_version, requirement = ("websockets",), 14, "websockets>=14"
 
 
 class LabAiohttp(_LabPython):
     """Python's ``aiohttp`` on asyncio: WebSockets and HTTP/1.1."""
 
     name, also = "aiohttp", "http"
-    packages, wants = ("aiohttp",), "aiohttp"
+    packages, requirement = ("aiohttp",), "aiohttp"
 
 
 class LabUvicorn(_LabPython):
-    """Python's ``uvicorn`` with an application of ASGI: WebSockets and HTTP/1.1, by what ``uvicorn[standard]`` installs."""
+    """Python's ``uvicorn`` with an ASGI application: WebSockets and HTTP/1.1, with what ``uvicorn[standard]`` installs."""
 
     name, also = "uvicorn", "http"
-    packages, wants = ("uvicorn", "websockets"), "uvicorn[standard]"
-    may_use = ("uvloop", "httptools")
+    packages, requirement = ("uvicorn", "websockets"), "uvicorn[standard]"
+    optional = ("uvloop", "httptools")
 
 
 class LabNodeWs(_LabLibrary):
-    """Node with the package ``ws``: WebSockets and HTTP/1.1. The package is looked for as Node does, from the folder in which
-    asyncli runs, then where ``npm install -g`` has it."""
+    """Node with the package ``ws``: WebSockets and HTTP/1.1. It is searched as Node does, from the current folder up, then in the
+    folders of ``npm install -g``."""
 
     name, also = "node-ws", "http"
     speaks_deflate = True
@@ -126,7 +124,7 @@ class LabNodeWs(_LabLibrary):
 
 
 class _LabGo(_LabLibrary):
-    """Built by the host's Go at its first start, from sources and sums in ``go/``."""
+    """Built with the host's Go at its first start, from the sources and checksums in ``go/``."""
 
     module: ClassVar[str]
 
@@ -143,8 +141,8 @@ class LabGorilla(_LabGo):
 
 
 class LabGobwas(_LabGo):
-    """Go's ``gobwas/ws``: idle connections wait in an epoll set, without a goroutine or a buffer. It has no TLS: what that has
-    decrypted and not handed over is not seen by epoll."""
+    """Go's ``gobwas/ws``: idle connections wait in an epoll set, without a goroutine or a buffer. It has no TLS: epoll does not
+    see data that TLS has decrypted and not yet delivered."""
 
     name, module = "gobwas", "gobwas/ws"
     speaks_tls = False
@@ -158,7 +156,7 @@ def _version_of(package: str) -> str | None:
 
 
 def _node_folders(node: str) -> Iterator[str]:
-    """Where packages may be: "Loading from node_modules folders" and "from the global folders" in Node's documentation."""
+    """The folders that Node searches ("Loading from node_modules folders", "from the global folders" in its documentation)."""
     here = Path.cwd()
     yield from (str(folder / "node_modules") for folder in (here, *here.parents))
     yield from filter(None, os.environ.get("NODE_PATH", "").split(os.pathsep))

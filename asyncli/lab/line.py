@@ -1,6 +1,6 @@
-"""Two hosts on a line with a delay, a rate and losses: network namespaces joined by TUN devices, and a program between these.
+"""Two hosts on a line with delay, limited rate and packet loss: network namespaces with TUN devices, and a program between them.
 
-Linux has netem for that, which not every kernel is built with.
+Linux has netem for this, but not every kernel is built with it.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from asyncli.lab.network import REMEDY, Network, ip
 NEAR, FAR = "near", "far"
 #: The addresses on the line.
 ADDRESSES = {NEAR: "10.77.0.1", FAR: "10.77.0.2"}
-# Of the cable that is beside it, and carries nothing.
+# The bridge of the two namespaces, beside the line; it carries no traffic.
 _CABLE = {NEAR: "10.78.0.1/30", FAR: "10.78.0.2/30"}
 _DEVICE = b"line0"
 _TUNSETIFF, _IFF_TUN, _IFF_NO_PI = 0x400454CA, 0x0001, 0x1000  # linux/if_tun.h
-# Before the line's head, as much as it sends in that time: a router's, not a modem's.
+# The queue in front of the line, as the time that sending it takes: a router's, not a modem's.
 _QUEUE_MS = 50
 
 
 class Quality(NamedTuple):
-    """Of each way: half of ``round_trip_ms``, megabits a second, and the share of packets that are lost."""
+    """A line's quality in each direction: half of ``round_trip_ms``, megabits a second, and the share of packets lost."""
 
     round_trip_ms: float
     mbit_s: float
@@ -43,7 +43,7 @@ class Quality(NamedTuple):
 
 @contextlib.asynccontextmanager
 async def line(quality: Quality, seed: int) -> AsyncIterator[Network]:
-    """The hosts NEAR and FAR, whose :data:`ADDRESSES` are joined so. Raises :class:`HostError` where no line can be laid."""
+    """A network of the hosts NEAR and FAR, whose :data:`ADDRESSES` the line joins. Raises :class:`HostError`."""
     program = await asyncio.to_thread(compiler.build, Path(__file__).with_suffix(".c"))
     with Network(_CABLE) as network, contextlib.ExitStack() as opened:
         devices = []
@@ -62,7 +62,7 @@ async def line(quality: Quality, seed: int) -> AsyncIterator[Network]:
 
 
 def _device() -> int:
-    """A descriptor of a TUN device in this thread's namespace; it ends with that."""
+    """A descriptor of a new TUN device in this thread's namespace; closing it removes the device."""
     try:
         device = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""The classic models of a Linux server: one small C program (``models.c``), and one in asyncio."""
+"""The classic server models on Linux: one small C program (``models.c``), and one in asyncio."""
 
 from __future__ import annotations
 
@@ -13,19 +13,18 @@ from asyncli.errors import PlanError
 from asyncli.lab import compiler, ports
 from asyncli.lab.base import LabServer
 
-# The most members of a pool.
-_MOST_MEMBERS = 1_000
+_MAX_POOL = 1_000
 
 
 class Model(NamedTuple):
-    """``words``: for a label; ``at_once``: how many clients it serves at once without a pool."""
+    """``description``: for labels; ``at_once``: how many clients it serves at a time without a pool, None: no limit."""
 
-    words: str
+    description: str
     pool: bool = False
     at_once: int | None = None
 
 
-_KNOWN = {
+_MODELS = {
     "iterative": Model("one client at a time", at_once=1),
     "fork": Model("process per client"),
     "prefork": Model("preforked processes, each accepts", pool=True),
@@ -35,62 +34,63 @@ _KNOWN = {
     "asyncio": Model("asyncio"),
 }
 
-#: What :class:`LabModel` knows, in the order of the classic comparison; all but the last need a C compiler once.
-MODELS: tuple[str, ...] = tuple(_KNOWN)
+#: The models of :class:`LabModel`, in the order of the classic comparison; all but the last need a C compiler.
+MODELS: tuple[str, ...] = tuple(_MODELS)
 
 
 class LabModel(LabServer):
-    """A server of one model. Raises :class:`PlanError` for an unknown one; :meth:`start` :class:`HostError` without a compiler.
+    """A server of one model. Raises :class:`PlanError` for an unknown model; :meth:`start` raises :class:`HostError` without a
+    compiler.
 
-    Its port speaks two protocols, told apart by a connection's first byte: a decimal number of bytes and a line feed, answered by
-    that many bytes; and HTTP/1.1 with keep-alive. It has no timeouts. ``workers``: the size of its pool, by default
-    ``connections`` up to 1,000; more clients wait.
+    Its port speaks two protocols, selected by a connection's first byte: a decimal number and a line feed, answered by that many
+    bytes; and HTTP/1.1 with keep-alive. It has no timeouts. ``workers``: the size of its pool, by default ``connections`` up to
+    1,000; further clients wait.
     """
 
     name = "model"
     version = asyncli.__version__
-    usual = 16
+    default_size = 16
     prints_when_ready = True
 
     def __init__(self, model: str, *common: Any, **more: Any) -> None:
-        if model not in _KNOWN:
+        if model not in _MODELS:
             raise PlanError(f"unknown server model {model!r}; write {', '.join(MODELS[:-1])} or {MODELS[-1]}")
         super().__init__(*common, **more)
         if self._asked_workers is not None and self._asked_workers < 1:
-            raise PlanError(f"{self._asked_workers} workers are no pool; write 1 or more")
+            raise PlanError(f"a pool of {self._asked_workers} workers is too small; write 1 or more")
         self.model = model
-        self._pool = self._asked_workers or max(1, min(self._connections, _MOST_MEMBERS))
+        self._pool = self._asked_workers or max(1, min(self._connections, _MAX_POOL))
         self._program: list[str] = []
 
     @property
-    def called(self) -> str:
-        """In messages."""
+    def display_name(self) -> str:
+        """Its name in messages."""
         return f"the {self.model} server"
 
     @property
     def address_port(self) -> tuple[str, int]:
-        """Where to connect to, for either protocol."""
+        """The address and port of both protocols."""
         return ports.reachable(self.address), self.port
 
     @property
     def label(self) -> str:
         """For example ``server model: thread per client``."""
         on_uvloop = " on uvloop" if self.model == "asyncio" and find_spec("uvloop") else ""
-        return f"server model: {_KNOWN[self.model].words}{on_uvloop}"
+        return f"server model: {_MODELS[self.model].description}{on_uvloop}"
 
     @property
     def workers(self) -> int:
-        """The processes or threads of its pool; 1 where it has none."""
-        return self._pool if _KNOWN[self.model].pool else 1
+        """The number of processes or threads of its pool; 1 without a pool."""
+        return self._pool if _MODELS[self.model].pool else 1
 
     @property
     def at_once(self) -> int | None:
-        """How many clients it serves at a time; None: only the host's limits bound it."""
-        return self._pool if _KNOWN[self.model].pool else _KNOWN[self.model].at_once
+        """How many clients it serves at a time; None: only the host's limits bound that."""
+        return self._pool if _MODELS[self.model].pool else _MODELS[self.model].at_once
 
     @property
     def connections(self) -> int:
-        """How many it serves: as asked for, or its pool's members."""
+        """How many clients it serves: as asked for, or as many as its pool."""
         return self._connections if self.at_once is None else self.at_once
 
     async def _prepare(self) -> None:
@@ -102,6 +102,6 @@ class LabModel(LabServer):
 
     def _argv(self) -> list[str]:
         flags = {"address": self.address, "port": self.port}
-        if _KNOWN[self.model].pool:
+        if _MODELS[self.model].pool:
             flags["pool"] = self._pool
         return [*self._program, *(f"--{name}={value}" for name, value in flags.items())]

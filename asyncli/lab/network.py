@@ -1,7 +1,7 @@
-"""Hosts on one cable: network namespaces joined by a bridge, which end with us.
+"""Hosts on one network: network namespaces joined by a bridge, which end with this process.
 
-They have no names: our descriptors or processes keep them, so nothing stays after a crash, and the host's own network is
-untouched. See network_namespaces(7), bridge(8), veth(4).
+They have no names: only our descriptors and processes keep them, so nothing remains after a crash, and the host's own network is
+unchanged. See network_namespaces(7), bridge(8), veth(4).
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ LINK = "eth0"
 class Network:
     """``with Network({"server": "10.0.0.8/24", ...}) as network``: hosts on a bridge, each with its address.
 
-    ``sysctls``: of each host ("net.ipv4.ip_local_port_range": "1024 61024"). Entering raises :class:`HostError` where namespaces
-    cannot be made. The bridge has its own namespace, so that the host's firewall sees nothing.
+    ``sysctls``: by host, for example {"net.ipv4.ip_local_port_range": "1024 61024"}. Entering raises :class:`HostError` if
+    namespaces cannot be made. The bridge has its own namespace, so that the host's firewall does not see the traffic.
     """
 
     def __init__(self, hosts: Mapping[str, str], sysctls: Mapping[str, Mapping[str, str]] | None = None) -> None:
@@ -39,7 +39,7 @@ class Network:
 
     def __enter__(self) -> Self:
         try:
-            self._lay()
+            self._create()
         except BaseException:
             self._remove()
             raise
@@ -49,17 +49,17 @@ class Network:
         self._remove()
 
     def address(self, host: str) -> str:
-        """The host's address, without the length of its network."""
+        """The host's address without the prefix length."""
         return self.hosts[host].partition("/")[0]
 
     @contextlib.contextmanager
     def inside(self, host: str) -> Iterator[None]:
-        """This thread, and what it starts and opens, is on ``host`` until the block's end. Blocks may be nested."""
-        with _in(self._namespaces[host]):
+        """Move this thread, and what it starts and opens, to ``host`` for the block. Blocks may be nested."""
+        with _entered(self._namespaces[host]):
             yield
 
     def link(self, host: str, state: str) -> None:
-        """Pull the host's cable ("down"), or put it back ("up")."""
+        """Set the host's interface "down" or "up"."""
         with self.inside(host):
             ip("link", "set", LINK, state)
 
@@ -68,23 +68,23 @@ class Network:
         with self.inside(host):
             ip("address", "add", address, "dev", LINK)
 
-    def _lay(self) -> None:
+    def _create(self) -> None:
         self._bridge = _namespace()
-        with _in(self._bridge):
-            # No spanning tree, which would block the ports for half a minute.
+        with _entered(self._bridge):
+            # Without spanning tree, which would block the ports for half a minute.
             ip("link", "add", "bridge0", "type", "bridge", "stp_state", "0", "forward_delay", "0")
             ip("link", "set", "bridge0", "up")
         for number, (host, address) in enumerate(self.hosts.items()):
             self._namespaces[host] = _namespace()
             port = f"port{number}"
-            with _in(self._bridge):
-                # A path in place of a name: our descriptor of the namespace (iproute2's netns_get_fd).
-                there = f"/proc/{os.getpid()}/fd/{self._namespaces[host]}"
-                ip("link", "add", port, "type", "veth", "peer", "name", LINK, "netns", there)
+            with _entered(self._bridge):
+                # iproute2 takes a path in place of a name (netns_get_fd).
+                namespace = f"/proc/{os.getpid()}/fd/{self._namespaces[host]}"
+                ip("link", "add", port, "type", "veth", "peer", "name", LINK, "netns", namespace)
                 ip("link", "set", port, "master", "bridge0", "up")
             with self.inside(host):
                 ip("link", "set", "lo", "up")
-                # No IPv6 address, whose duplicate detection takes time.
+                # Without an IPv6 address, whose duplicate detection takes time.
                 ip("link", "set", LINK, "addrgenmode", "none")
                 ip("address", "add", address, "dev", LINK)
                 ip("link", "set", LINK, "up")
@@ -99,7 +99,7 @@ class Network:
 
 
 def _namespace() -> int:
-    """A descriptor of a new network namespace, which ends with it and its processes."""
+    """A descriptor of a new network namespace, which exists while it is open or has processes."""
     libc = ctypes.CDLL(None, use_errno=True)
     before = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
     try:
@@ -114,7 +114,7 @@ def _namespace() -> int:
 
 
 @contextlib.contextmanager
-def _in(namespace: int) -> Iterator[None]:
+def _entered(namespace: int) -> Iterator[None]:
     before = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
     try:
         _enter(namespace)
@@ -127,14 +127,14 @@ def _in(namespace: int) -> Iterator[None]:
 
 
 def _enter(namespace: int) -> None:
-    # os.setns is there only since Python 3.12.
+    # os.setns is new in Python 3.12.
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.setns(namespace, _CLONE_NEWNET) != 0:
         raise HostError(f"a network namespace cannot be entered ({os.strerror(ctypes.get_errno())}); {REMEDY}")
 
 
 def ip(*words: str) -> None:
-    """Run iproute2's ip in this thread's namespace. Raises :class:`HostError` where it fails."""
+    """Run iproute2's ip in this thread's namespace. Raises :class:`HostError`."""
     argv: Sequence[str] = ("ip", *words)
     try:
         done = subprocess.run(argv, capture_output=True, text=True, timeout=_IP_S, check=False)

@@ -1,4 +1,4 @@
-"""A private nginx for very many long connections, gone without a trace."""
+"""A private nginx for very many long-lived connections."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from asyncli.lab import ports
 from asyncli.lab.base import LabServer, ask, backlog, quoted
 from asyncli.lab.executables import NginxBinary, Sizes, descriptor_limit, find_nginx, size
 
-# Characters: of ASCII one takes two bytes where it is escaped, of others one takes up to four.
+# In characters: an escaped ASCII character takes two bytes, another one up to four.
 _LONGEST_PART, _LONGEST_PART_BEYOND_ASCII = 1_900, 950
 
 
 class LabNginx(LabServer):
-    """A private nginx. Raises :class:`HostError` without an nginx, or where it does not start.
+    """A private nginx. Raises :class:`HostError` without an nginx, or if it does not start.
 
-    It answers every path with ``body``, in which nginx fills in its variables; ``least_workers``: the least number of workers
-    (default: one a CPU); with ``http2`` and without TLS it speaks nothing else; ``proxy_protocol``: connections begin with a
-    PROXY header. The other keyword arguments provoke the ends of connections.
+    It answers every path with ``body``, in which nginx replaces its variables. ``least_workers``: the least number of workers
+    (default: one per CPU). With ``http2`` and without TLS it speaks only HTTP/2. ``proxy_protocol``: connections begin with a
+    PROXY header. The other keyword arguments provoke connection losses.
     """
 
     name = "nginx"
     template = "nginx.conf"
     status_path = "/nginx_status"
     speaks_tls = speaks_http2 = speaks_proxy_protocol = True
-    grave = re.compile(r"\[(emerg|alert|crit|error)\]")
-    stamp = re.compile(r"^[\d/]+ [\d:]+ |^nginx: |\d+#\d+: (\*\d+ )?")
-    # Until it has read its configuration it writes to stderr, then to the log.
-    complains_in = ("error.log", "stderr")
+    error_pattern = re.compile(r"\[(emerg|alert|crit|error)\]")
+    prefix_pattern = re.compile(r"^[\d/]+ [\d:]+ |^nginx: |\d+#\d+: (\*\d+ )?")
+    # It writes to stderr until it has read its configuration, then to the log.
+    log_names = ("error.log", "stderr")
 
     def __init__(
         self,
@@ -52,8 +52,7 @@ class LabNginx(LabServer):
         self._requests, self._time_s, self._slots = keepalive_requests, keepalive_time_s, worker_connections
         self._binary, self._proxied = binary, proxy_protocol
         self._body, self._content_type = body, content_type
-        #: The connections it is sized for.
-        self._room = self._connections
+        self._sized_for = self._connections
         self.sizes: Sizes | None = None
 
     @property
@@ -74,7 +73,7 @@ class LabNginx(LabServer):
             raise HostError(
                 f"{self._binary.path} is built without stub_status; install the distribution's nginx, or use the built-in server"
             )
-        self.sizes = size(self._room, nofile=descriptor_limit(), cpus=self._least_workers, workers=self._asked_workers)
+        self.sizes = size(self._sized_for, nofile=descriptor_limit(), cpus=self._least_workers, workers=self._asked_workers)
         self._workers = self.sizes.workers
         if self._slots is not None:
             self.sizes = self.sizes._replace(slots=self._slots)
@@ -83,17 +82,17 @@ class LabNginx(LabServer):
         assert self._binary is not None
         argv = [self._binary.path, "-p", f"{self.config_path.parent}/", "-c", str(self.config_path)]
         if self._binary.version >= (1, 19, 5):
-            # Else it warns about the compiled-in log, which an ordinary user may not write.
+            # Else it warns about the compiled-in log, which only root may write.
             argv += ["-e", str(self.error_log)]
         return argv
 
-    async def _answers(self) -> bool:
+    async def _is_ready(self) -> bool:
         return b"Active connections" in await ask(self.status_port, self.status_path)
 
     def _workers_ready(self) -> bool:
-        """Whether each worker is set up: only then nginx titles it "nginx: worker process".
+        """Whether each worker has the title "nginx: worker process", which nginx sets once it is set up.
 
-        True where the kernel does not list children (CONFIG_PROC_CHILDREN).
+        True if the kernel does not list children (CONFIG_PROC_CHILDREN).
         """
         assert self._process is not None
         pid = self._process.pid
@@ -107,8 +106,8 @@ class LabNginx(LabServer):
         assert self.sizes is not None
         assert self._binary is not None
         modern = self._binary.version >= (1, 19, 10)
-        listens = {"ssl": self.tls, "http2": self.http2, "proxy_protocol": self._proxied}
-        parts, body = _in_parts(self._body)
+        options = {"ssl": self.tls, "http2": self.http2, "proxy_protocol": self._proxied}
+        parts, body = _split_body(self._body)
         return {
             "error_log": quoted(self._file("error.log")),
             "user_line": _user_line(),
@@ -118,11 +117,11 @@ class LabNginx(LabServer):
             "temp_paths": _temp_paths(self._binary.without),
             "keepalive_timeout": self._timeout_s,
             "keepalive_requests": self._requests,
-            # Not below nginx's own when a test sets a short keepalive_timeout; of HTTP/2 it ends what only pings.
+            # At least nginx's default, for tests with a short keepalive_timeout; it ends HTTP/2 connections that only ping.
             "header_timeout": self._time_s if self.http2 else max(60, self._timeout_s),
             "keepalive_time": f"keepalive_time {self._time_s}s;" if modern else "# (not in this version)",
             "status_keepalive_time": "keepalive_time 1000h;" if modern else "# (keepalive_time: not in this version)",
-            "listen": " ".join([ports.host_port(self.address, self.port), *(word for word, said in listens.items() if said)]),
+            "listen": " ".join([ports.host_port(self.address, self.port), *(name for name, used in options.items() if used)]),
             "http2_lines": "http2_max_concurrent_streams 10000;" if self.http2 else "# (no HTTP/2)",
             "tls_lines": self._tls_lines() if self.tls else "# (no TLS)",
             "backlog": backlog(),
@@ -145,15 +144,15 @@ def _is_worker(pid: str) -> bool:
         return False
 
 
-def _in_parts(text: str) -> tuple[str, str]:
-    """``set`` directives for a text too long for one word of a configuration, and the word that joins them.
+def _split_body(text: str) -> tuple[str, str]:
+    """``set`` directives for the parts of a long text, and the argument that joins them.
 
-    nginx refuses a word of 4,096 bytes (ngx_conf_file.c, NGX_CONF_BUFFER: "too long parameter").
+    nginx refuses an argument of 4,096 bytes (ngx_conf_file.c, NGX_CONF_BUFFER: "too long parameter").
     """
     parts, at = [], 0
     most = _LONGEST_PART if text.isascii() else _LONGEST_PART_BEYOND_ASCII
     while len(text) - at > most:
-        # Never within a variable, which is evaluated in its part.
+        # Never split a variable, which is evaluated in its part.
         whole = re.sub(r"\$\{?\w*\Z", "", text[at : at + most]) or text[at : at + most]
         parts.append(whole)
         at += len(whole)
@@ -165,14 +164,14 @@ def _in_parts(text: str) -> tuple[str, str]:
 
 
 def _user_line() -> str:
-    """As root the workers stay root: another user's PSS needs CAP_SYS_PTRACE, which root lacks in most containers."""
+    """Keep the workers of a root nginx root: another user's PSS needs CAP_SYS_PTRACE, which root lacks in most containers."""
     if os.geteuid() != 0:
         return "# (user: only root may set it; workers run as the user that started them)"
     return "user root root;"
 
 
 def _temp_paths(without: frozenset[str]) -> str:
-    """Temporary folders in our own folder, for the modules that exist."""
+    """Directives that put the temporary folders of the existing modules into our own folder."""
     optional = ("proxy", "fastcgi", "uwsgi", "scgi")
     names = ["client_body", *(name for name in optional if f"http_{name}_module" not in without)]
     return "".join(f"    {name}_temp_path {name}_temp;\n" for name in names)
@@ -182,14 +181,14 @@ _NCHAN_MODULE = "ngx_nchan_module.so"
 
 
 def has_nchan() -> bool:
-    """Whether this host's nginx has it."""
+    """Whether this host's nginx has the Nchan module."""
     binary = find_nginx()
     return binary is not None and Path(binary.modules, _NCHAN_MODULE).is_file()
 
 
 class LabNchan(LabNginx):
-    """As :class:`LabNginx`, but each path is a subscription to one channel, by WebSocket or as server-sent events: who asks
-    says which, and ``scheme`` what its URL says. What is posted to ``/publish`` beside the status page goes to all subscribers.
+    """A :class:`LabNginx` where every path is a subscription to one channel, by WebSocket or as server-sent events: the request
+    selects which, and ``scheme`` is that of its URL. A POST to ``/publish``, at the status page's port, goes to all subscribers.
     """
 
     name = "nchan"
@@ -212,7 +211,7 @@ class LabNchan(LabNginx):
         return {
             **super()._values(),
             "modules": f"load_module {quoted(self._module)};",
-            # It pings nobody: heartbeats are the client's.
+            # It sends no pings: heartbeats are the client's.
             "answer": "nchan_subscriber websocket eventsource;\n            nchan_channel_id soak;",
             "beside_status": "location = /publish {\n            nchan_publisher;\n            nchan_channel_id soak;\n        }",
         }

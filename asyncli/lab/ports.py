@@ -10,14 +10,14 @@ from pathlib import Path
 
 from asyncli.errors import HostError
 
-# Below the first ephemeral port: no client uses it, and none can block a restart.
+# Below the first ephemeral port: no client uses such a port, so none can block a restart.
 _LOWEST, _DEFAULT_EPHEMERAL = 10_000, 32_768
-_LEAST_CHOICE = 1_000
+_MIN_RANGE = 1_000
 _TRIES = 200
 
 
 def family_of(address: str) -> socket.AddressFamily:
-    """AF_INET or AF_INET6 of a numeric address; :class:`HostError` where it is none."""
+    """AF_INET or AF_INET6 for a numeric address. Raises :class:`HostError` for anything else."""
     try:
         return socket.AF_INET6 if ip_address(address).version == 6 else socket.AF_INET
     except ValueError:
@@ -30,14 +30,14 @@ def host_port(address: str, port: int) -> str:
 
 
 def reachable(address: str) -> str:
-    """The address to connect to for a listener on ``address``: loopback where that is a wildcard."""
+    """The address to connect to for a listener on ``address``: loopback for a wildcard."""
     return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(address, address)
 
 
 def bind_error(address: str, port: int) -> OSError | None:
-    """Why a server could not listen on this port now, or None.
+    """The error of listening on this port now, or None.
 
-    Without SO_REUSEPORT, to see a listener that shares its port; with SO_REUSEADDR, to ignore TIME_WAIT.
+    Without SO_REUSEPORT, to detect a listener that shares its port; with SO_REUSEADDR, to ignore TIME_WAIT.
     """
     with socket.socket(family_of(address), socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -50,7 +50,7 @@ def bind_error(address: str, port: int) -> OSError | None:
 
 
 def require_free(address: str, port: int) -> None:
-    """Raise :class:`HostError` where nothing can listen on this port."""
+    """Raise :class:`HostError` if a server could not listen on this port."""
     error = bind_error(address, port)
     if error is None:
         return
@@ -65,7 +65,7 @@ def require_free(address: str, port: int) -> None:
 
 
 def ephemeral() -> int:
-    """How many ports this host's clients have to one address and port."""
+    """The number of local ports for connections to one address and port."""
     low, high = _ephemeral()
     return high - low + 1
 
@@ -78,19 +78,19 @@ def _ephemeral() -> tuple[int, int]:
         return _DEFAULT_EPHEMERAL, 60_999
 
 
-def after(port: int) -> int:
-    """The next port, for the status page: its address can be written down beforehand. Another where that is taken."""
+def status_port_after(port: int) -> int:
+    """A free port for the status page: the next one, so that its URL can be known in advance, or another if that is taken."""
     return port + 1 if port < 65_535 and bind_error("127.0.0.1", port + 1) is None else free_pair("127.0.0.1")[1]
 
 
 def free_pair(address: str) -> tuple[int, int]:
-    """A port free on ``address``, and the next one free on 127.0.0.1 for the status page.
+    """A port that is free on ``address``, and the next one, free on 127.0.0.1, for the status page.
 
-    Two lab servers that draw the same port, which reuseport would share silently, collide on the exclusive status port and draw
-    again.
+    If two lab servers draw the same port, which reuseport would share silently, they collide on the exclusive status port and
+    draw again.
     """
     highest = min(_ephemeral()[0], _DEFAULT_EPHEMERAL)
-    if highest - _LOWEST < _LEAST_CHOICE:
+    if highest - _LOWEST < _MIN_RANGE:
         highest = 60_000
     for _ in range(_TRIES):
         port = random.randrange(_LOWEST, highest - 1)

@@ -1,4 +1,4 @@
-"""Proxies before two backends that answer a small JSON and hold WebSockets: what a proxied connection costs the proxy."""
+"""Proxies in front of two backends that answer with a small JSON and hold WebSockets: what a connection costs the proxy."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from asyncli.lab.one_process import LabHaproxy
 
 
 class _Backend(LabNchan):
-    """As :class:`LabNginx`, and an upgrade is a subscription, as in :class:`LabNchan`."""
+    """A :class:`LabNginx` where an upgrade is a subscription, as in :class:`LabNchan`."""
 
     def _values(self) -> Mapping[str, object]:
         plain, values = LabNginx._values(self)["answer"], super()._values()
@@ -22,23 +22,23 @@ class _Backend(LabNchan):
 
 
 class Proxy(LabServer):
-    """A proxy before two nginx, with a master each. They hold WebSockets where this host's nginx has Nchan; with ``scheme`` "ws"
-    it must. ``backend_keepalive_requests``: requests until a backend closes (nginx's default: 100 before 1.19.10, 1,000 since).
+    """A proxy in front of two nginx, each with its own master. They hold WebSockets if this host's nginx has Nchan, which
+    ``scheme`` "ws" requires. ``backend_keepalive_requests``: requests until a backend closes a connection (nginx's default: 100
+    before 1.19.10, 1,000 since).
 
-    Backends that were started before it, at ``backend_address`` in another network namespace, stay there.
-
-    ``url``, ``status_url``, ``pid`` and ``workers`` are the proxy's. The backends are in no control group of the proxy's.
+    Backends that were started earlier, at ``backend_address`` in another network namespace, are used as they are. ``url``,
+    ``status_url``, ``pid`` and ``workers`` are the proxy's. The backends are not in the proxy's control group.
     """
 
     def __init__(
         self, *common: Any, backend_keepalive_requests: int = 1_000, backend_address: str = "127.0.0.1", **more: Any
     ) -> None:
         super().__init__(*common, **more)
-        # A held WebSocket has a backend's; requests share theirs.
+        # A WebSocket holds a connection to a backend; requests share theirs.
         self.ends = 4 if self.scheme == "ws" else 2
         sockets = self.scheme == "ws" or nginx.has_nchan()
         self.also = "http" if self.scheme == "ws" else "ws" * sockets
-        # All at once may go to either.
+        # One backend may get all connections.
         self.backends = tuple(
             (_Backend if sockets else LabNginx)(
                 self.connections, workers=self._asked_workers, keepalive_requests=backend_keepalive_requests, least_workers=1,
@@ -49,17 +49,17 @@ class Proxy(LabServer):
         )  # fmt: skip
 
     async def start(self) -> None:
-        """Start the backends, then the proxy; returns when all three answer, else :class:`HostError`."""
+        """Start the backends, then the proxy; returns when all three answer. Raises :class:`HostError`."""
         if self._process is not None:
             return
         most = len(self.backends) * ports.ephemeral()
         if self.connections > most:
             raise HostError(
-                f"{self.name} has {most:,} ports to its {len(self.backends)} backends, not {self.connections:,}; "
+                f"{self.name} has {most:,} ports to its {len(self.backends)} backends, for {self.connections:,} connections; "
                 f"ask for fewer (-c {most}) or widen net.ipv4.ip_local_port_range"
             )
         try:
-            with child.inside(None):
+            with child.in_cgroup(None):
                 for backend in self.backends:
                     await backend.start()
             await super().start()
@@ -68,8 +68,8 @@ class Proxy(LabServer):
             raise
 
     async def stop(self) -> None:
-        """End the proxy, then the backends, and remove their files. Safe to repeat."""
-        # Each in turn, even if a second Ctrl-C cancels one.
+        """Stop the proxy, then the backends, and remove their files. Safe to repeat."""
+        # Each of them, even if a second Ctrl-C cancels one.
         async with contextlib.AsyncExitStack() as stack:
             for backend in reversed(self.backends):
                 stack.push_async_callback(backend.stop)
@@ -79,33 +79,33 @@ class Proxy(LabServer):
         return {
             **super()._values(),
             **{f"backend_{name}": f"{one.address}:{one.port}" for name, one in zip("ab", self.backends, strict=True)},
-            # The longest gap between two heartbeats must stay below it.
+            # It must be longer than the longest gap between two heartbeats.
             "tunnel_timeout": max(60, self._timeout_s),
         }
 
 
 _OFF = "# (off: neither proxy_http_version 1.1 nor an empty Connection header)"
-# The map is empty for what asks for no upgrade.
+# $connection_upgrade is empty for requests without an upgrade.
 _KEPT = ("proxy_http_version 1.1;", "proxy_set_header Connection $connection_upgrade;", "proxy_set_header Upgrade $http_upgrade;")
 
 
 class LabNginxProxy(Proxy, LabNginx):
-    """A proxy nginx: with its backends three nginx.
+    """An nginx as the proxy: with its backends three nginx.
 
-    ``upstream_keepalive`` toggles ``proxy_http_version 1.1`` and the headers ``Connection`` and ``Upgrade``, nothing else;
-    WebSockets need it. ``upstream_idle``: idle connections to both backends that a proxy worker keeps. ``workers``: processes in
-    each (default: one, or as many as descriptors force).
+    ``upstream_keepalive`` toggles only ``proxy_http_version 1.1`` and the headers ``Connection`` and ``Upgrade``; WebSockets need
+    it. ``upstream_idle``: idle connections to both backends that a proxy worker keeps. ``workers``: processes of each nginx
+    (default: one, or as many as descriptors require).
     """
 
     name = "nginx-proxy"
     template = "nginx-proxy.conf"
     speaks_proxy_protocol = False
-    usual = 10_000
+    default_size = 10_000
 
     def __init__(self, *common: Any, upstream_keepalive: bool = True, upstream_idle: int = 32, **more: Any) -> None:
         super().__init__(*common, least_workers=1, **more)
-        # Each connection may need one to a backend.
-        self._room = 2 * self._connections
+        # Each client's connection may need one to a backend.
+        self._sized_for = 2 * self._connections
         self.upstream_keepalive = upstream_keepalive
         self._upstream_idle = upstream_idle
 
@@ -116,9 +116,9 @@ class LabNginxProxy(Proxy, LabNginx):
 
     def _values(self) -> Mapping[str, object]:
         if self._binary is None:
-            raise HostError("the lab nginx-proxy has no nginx yet; start it first")
+            raise HostError("the lab nginx-proxy is not running; start it first")
         version = self._binary.version
-        # Limits of requests and idleness in an upstream came with 1.15.3 (there were none before), keepalive_time with 1.19.10.
+        # An upstream's limits of requests and idle time are new in 1.15.3 (without limits before), keepalive_time in 1.19.10.
         limits = ["keepalive_requests 1000000000;", "keepalive_timeout 1h;"] if version >= (1, 15, 3) else []
         limits += ["keepalive_time 1000h;"] if version >= (1, 19, 10) else []
         return {
@@ -130,13 +130,13 @@ class LabNginxProxy(Proxy, LabNginx):
 
 
 class LabHaproxyProxy(Proxy, LabHaproxy):
-    """A HAProxy before two nginx: one process, so its descriptors bound it to half as many as :class:`LabHaproxy`."""
+    """A HAProxy in front of two nginx: one process, whose descriptor limit allows half as many as :class:`LabHaproxy`."""
 
     name = "haproxy-proxy"
     template = "haproxy-proxy.cfg"
-    #: Both ends fit under a descriptor limit of 20,000, whatever its threads.
-    usual = 9_000
-    descriptors_each = 2
+    #: Both ends fit under a descriptor limit of 20,000 with any number of threads.
+    default_size = 9_000
+    descriptors_per_connection = 2
 
     @property
     def label(self) -> str:

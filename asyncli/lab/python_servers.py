@@ -2,9 +2,9 @@
 
     python -m asyncli.lab.python_servers NAME ADDRESS PORT BACKLOG IDLE_S PEM DEFLATE
 
-For many idle connections as their documentations say: no compression unless DEFLATE says so, which takes most of a connection's
-memory (websockets, "Memory and buffers": 64 kB with it, 14 kB without), no access log, no pings (by default websockets and
-uvicorn send one each 20 s), and idle connections of HTTP are kept (by default uvicorn closes them after 5 s).
+Set up for many idle connections as the libraries' documentation advises: no compression unless DEFLATE is given, since it takes
+most of a connection's memory (websockets, "Memory and buffers": 64 kB with it, 14 kB without); no access log; no pings (by
+default websockets and uvicorn send one every 20 s); idle HTTP connections are kept (by default uvicorn closes them after 5 s).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 
-class _Place(NamedTuple):
+class _Options(NamedTuple):
     address: str
     port: int
     backlog: int
@@ -40,7 +40,7 @@ def _ready() -> None:
     print("ready", flush=True)
 
 
-def _websockets(asked: _Place) -> None:
+def _websockets(options: _Options) -> None:
     from websockets.asyncio.server import ServerConnection, serve
     from websockets.exceptions import ConnectionClosed
 
@@ -51,8 +51,8 @@ def _websockets(asked: _Place) -> None:
 
     async def run() -> None:
         async with serve(
-            echo, asked.address, asked.port, compression="deflate" if asked.deflate else None, ping_interval=None,
-            backlog=asked.backlog, ssl=asked.context,
+            echo, options.address, options.port, compression="deflate" if options.deflate else None, ping_interval=None,
+            backlog=options.backlog, ssl=options.context,
         ) as server:  # fmt: skip
             _ready()
             await server.serve_forever()
@@ -60,11 +60,11 @@ def _websockets(asked: _Place) -> None:
     asyncio.run(run())
 
 
-def _aiohttp(asked: _Place) -> None:
+def _aiohttp(options: _Options) -> None:
     from aiohttp import web
 
     async def answer(request: web.Request) -> web.StreamResponse:
-        held = web.WebSocketResponse(compress=asked.deflate)
+        held = web.WebSocketResponse(compress=options.deflate)
         if not held.can_prepare(request):
             return web.Response(text="ok\n")
         await held.prepare(request)
@@ -75,16 +75,16 @@ def _aiohttp(asked: _Place) -> None:
     async def run() -> None:
         app = web.Application()
         app.router.add_route("*", "/{path:.*}", answer)
-        runner = web.AppRunner(app, access_log=None, keepalive_timeout=asked.idle_s)
+        runner = web.AppRunner(app, access_log=None, keepalive_timeout=options.idle_s)
         await runner.setup()
-        await web.TCPSite(runner, asked.address, asked.port, backlog=asked.backlog, ssl_context=asked.context).start()
+        await web.TCPSite(runner, options.address, options.port, backlog=options.backlog, ssl_context=options.context).start()
         _ready()
         await asyncio.Event().wait()
 
     asyncio.run(run())
 
 
-def _uvicorn(asked: _Place) -> None:
+def _uvicorn(options: _Options) -> None:
     import uvicorn
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
@@ -104,29 +104,30 @@ def _uvicorn(asked: _Place) -> None:
             else:
                 await send({**event, "type": "websocket.send"})
 
-    class Told(uvicorn.Server):
+    class AnnouncingServer(uvicorn.Server):
         async def startup(self, *common: Any, **more: Any) -> None:
             await super().startup(*common, **more)
             if self.started:
-                # Its own handler would wait for held connections.
+                # uvicorn's own handler would wait for held connections.
                 signal.signal(signal.SIGTERM, signal.SIG_DFL)
                 _ready()
 
     config = uvicorn.Config(
-        app, host=asked.address, port=asked.port, backlog=asked.backlog, timeout_keep_alive=asked.idle_s, access_log=False,
-        log_level="warning", ws_ping_interval=None, ws_per_message_deflate=asked.deflate, ssl_certfile=asked.pem or None,
+        app, host=options.address, port=options.port, backlog=options.backlog, timeout_keep_alive=options.idle_s,
+        access_log=False, log_level="warning", ws_ping_interval=None, ws_per_message_deflate=options.deflate,
+        ssl_certfile=options.pem or None,
     )  # fmt: skip
-    Told(config).run()
+    AnnouncingServer(config).run()
 
 
-_SERVERS: dict[str, Callable[[_Place], None]] = {"websockets": _websockets, "aiohttp": _aiohttp, "uvicorn": _uvicorn}
+_SERVERS: dict[str, Callable[[_Options], None]] = {"websockets": _websockets, "aiohttp": _aiohttp, "uvicorn": _uvicorn}
 
 
 def main() -> None:
     name, address, port, backlog, idle_s, pem, deflate = sys.argv[1:]
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    _SERVERS[name](_Place(address, int(port), int(backlog), int(idle_s), pem, bool(deflate)))
+    _SERVERS[name](_Options(address, int(port), int(backlog), int(idle_s), pem, bool(deflate)))
 
 
 if __name__ == "__main__":

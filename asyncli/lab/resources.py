@@ -1,4 +1,4 @@
-"""Where the files of ``configs/`` and ``docs/`` are: in the repository, or inside an installed package."""
+"""Finds the files of ``configs/`` and ``docs/``, in the repository or in an installed package."""
 
 from __future__ import annotations
 
@@ -8,16 +8,15 @@ from asyncli.errors import HostError
 
 
 def config_file(name: str) -> Path:
-    """The path of ``configs/<name>``, for example ``nginx.conf`` or ``smoke.toml``; :class:`HostError` if missing.
+    """The path of ``configs/<name>``, for example ``nginx.conf`` or ``smoke.toml``. Raises :class:`HostError` if it is missing.
 
-    A wheel carries the folder as ``asyncli/_configs``; an editable install and a checkout have only ``configs/`` beside
-    the package.
+    A wheel has the folder as ``asyncli/_configs``; an editable install and a checkout have ``configs/`` beside the package.
     """
     return _packaged("configs", name)
 
 
 def document(name: str) -> Path:
-    """The path of ``docs/<name>``, likewise."""
+    """The path of ``docs/<name>``; see :func:`config_file`."""
     return _packaged("docs", name)
 
 

@@ -1,4 +1,4 @@
-"""Local servers to aim at, by name. To add one: a class, and its line here."""
+"""The lab servers by name. To add one: a class, and its line here."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ if TYPE_CHECKING:
 
 
 class Known(NamedTuple):
-    """``made``: module and class, imported on use. ``words``: what it is, for a help."""
+    """``class_path``: module and class, imported on use. ``description``: for ``--help``."""
 
-    made: str
-    words: str
+    class_path: str
+    description: str
 
 
 NAMES: dict[str, Known] = {
@@ -50,15 +50,15 @@ NAMES: dict[str, Known] = {
 }
 
 
-# Options of which not every server is capable: ``speaks_tls`` and so on.
+# Options that not every server supports (see ``speaks_tls`` and so on).
 _ABLE = {"tls": "TLS", "http2": "HTTP/2", "proxy_protocol": "the PROXY protocol", "deflate": "permessage-deflate"}
 
 
 def choose(name: str | None = None, **options: Any) -> LabServer:
-    """The lab server called ``name``; None: an nginx with stub_status, else the built-in one. It is not started.
+    """The lab server called ``name`` (None: an nginx with stub_status, else the built-in server), not yet started.
 
-    ``options``: see :class:`LabServer` and the server's class. Raises :class:`~asyncli.errors.PlanError` for an unknown name, and
-    where it does not speak what is asked for.
+    ``options``: see :class:`LabServer` and the server's class. Raises :class:`~asyncli.errors.PlanError` for an unknown name or
+    an option that the server does not support.
     """
     if name is None:
         from asyncli.lab.executables import find_nginx
@@ -73,7 +73,7 @@ def choose(name: str | None = None, **options: Any) -> LabServer:
         if options.get(option) and not getattr(kind, able):
             others = ", ".join(one for one in NAMES if getattr(kind_of(one), able))
             raise PlanError(f"the lab {name} does not speak {what}; those that do are {others}")
-    if NAMES[name].made.startswith("models."):
+    if NAMES[name].class_path.startswith("models."):
         options["model"] = name
     return kind(**options)
 
@@ -83,5 +83,5 @@ def kind_of(name: str) -> type[LabServer]:
     if name not in NAMES:
         *others, last = NAMES
         raise PlanError(f"unknown lab server {name!r}; write {', '.join(others)} or {last}")
-    module, _, made = NAMES[name].made.partition(".")
-    return cast("type[LabServer]", getattr(importlib.import_module(f"asyncli.lab.{module}"), made))
+    module, _, class_path = NAMES[name].class_path.partition(".")
+    return cast("type[LabServer]", getattr(importlib.import_module(f"asyncli.lab.{module}"), class_path))

@@ -1,6 +1,6 @@
-"""HTTP/1.1 of the lab's Python servers: the answer to a request head. Pure.
+"""HTTP/1.1 for the lab's Python servers: parses a request head and makes the response. Pure.
 
-Enough of RFC 9112 for keep-alive clients, and strict, so that a client's mistake shows.
+Enough of RFC 9112 for keep-alive clients, and strict, so that a client's mistake is noticed.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ import re
 from functools import lru_cache
 from typing import NamedTuple
 
-#: The end of a request head; bare line feeds are taken for line ends, as RFC 9112 2.2 allows and nginx does.
+#: The end of a request head; a bare line feed ends a line too, as RFC 9112 2.2 allows and nginx does.
 HEAD_END = re.compile(rb"\r?\n\r?\n")
-#: A longer head is refused, as by models.c.
+#: A longer head is refused; models.c has the same limit.
 LONGEST_HEAD = 8_192
 
-#: A regular expression of a character of a name.
+#: A regular expression for a token's character.
 TOKEN = rb"[!#$%&'*+.^_`|~0-9A-Za-z-]"
 _LINE_END = re.compile(rb"\r?\n")
 _REQUEST_LINE = re.compile(rb"(" + TOKEN + rb"+) ([^\x00-\x20\x7f]+) HTTP/([0-9])\.([0-9])")
@@ -32,7 +32,7 @@ _REASONS = {
 
 
 class Request(NamedTuple):
-    """A parsed head: ``status`` 200 unless the head is wrong; ``keep``: the client wants more; ``body``: bytes that follow;
+    """A parsed head: ``status`` 200 unless the head is invalid; ``keep``: keep the connection; ``body``: its length in bytes;
     ``expects``: the client waits for 100 Continue."""
 
     status: int
@@ -43,10 +43,10 @@ class Request(NamedTuple):
     expects: bool = False
 
 
-# Heartbeats are the same bytes again.
+# Heartbeats repeat the same bytes.
 @lru_cache(maxsize=512)
-def understand(head: bytes) -> Request:
-    """One request head, without its final blank line."""
+def parse_request(head: bytes) -> Request:
+    """Parse a request head without its final blank line."""
     lines = _LINE_END.split(head)
     match = _REQUEST_LINE.fullmatch(lines[0])
     if match is None:
@@ -82,7 +82,7 @@ def understand(head: bytes) -> Request:
 
 @lru_cache(maxsize=64)
 def answer(status: int, body: bytes = b"", date: bytes = b"", *, head_only: bool, keep: bool) -> bytes:
-    """A response, with a Date header where it is given; to HEAD the same head without the body."""
+    """A response, with ``date`` as the Date header if given; ``head_only``: without the body."""
     return b"".join(
         (
             b"HTTP/1.1 %d %b\r\nServer: asyncli\r\n" % (status, _REASONS[status]),
@@ -96,7 +96,7 @@ def answer(status: int, body: bytes = b"", date: bytes = b"", *, head_only: bool
 
 
 class Counts(NamedTuple):
-    """What a stub_status page shows; ``waiting`` is the rest of ``active``."""
+    """The numbers of a stub_status page; ``waiting`` is the rest of ``active``."""
 
     active: int
     accepts: int

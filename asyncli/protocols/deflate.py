@@ -1,8 +1,8 @@
-"""WebSocket with permessage-deflate (RFC 7692): what the server grants of it, our messages compressed, and theirs inflated.
+"""WebSocket with permessage-deflate (RFC 7692): the negotiation, our messages compressed, the server's inflated.
 
-It is there for what it costs the server. So no more is inflated than has to be: the texts that may answer a message. Others that
-come compressed are counted as they came, and not judged. wsproto and websockets agree, frame by frame and however the bytes are
-cut.
+It measures what compression costs the server. So only texts that may answer a message are inflated; other compressed messages
+are counted by their compressed bytes and not checked. Tested against wsproto and websockets, frame by frame, for any split of
+the bytes.
 """
 
 from __future__ import annotations
@@ -11,28 +11,27 @@ import re
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 
+from asyncli.protocol_table import NOT_OFFERED
 from asyncli.protocols.grant import shown_bytes
 from asyncli.protocols.interface import ANSWER, Event, ProtocolError
 from asyncli.protocols.websocket import CONTROL, OPCODE, RESERVED, TEXT, ServerFrames, WebSocket, frame
 from asyncli.records import ProtocolCounts
-from asyncli.spoken import NOT_OFFERED
 from asyncli.template import Fields
 
 _RSV1 = 0x40
-# What ends a message and is not sent (section 7.2.1).
+# The end of each message, which is not sent (section 7.2.1).
 _TAIL = b"\0\0\xff\xff"
 _NAME, _WINDOW, _NO_CONTEXT = b"permessage-deflate", b"server_max_window_bits", b"server_no_context_takeover"
 _PARAMETER = re.compile(rb'(?:server|client)_(?:no_context_takeover|max_window_bits[ \t]*=[ \t]*("?)([89]|1[0-5])\1)')
-# Of a row's grant: the window of what comes in the lower bits, and whether each message begins without what was before it.
+# A row's grant: the window bits of the server's messages, and a flag: each message has a new context.
 _BITS, _FRESH = 0xF, 0x10
-# So much is inflated at a time, whatever a message promises; and of one in all: a thousand times as much may come of what was
-# sent, and the time that it takes is asyncli's.
+# The bytes inflated at a time, and of one message: a message may inflate a thousandfold, at asyncli's cost.
 _MOST_INFLATED, _MOST_MESSAGE = 65_536, 1 << 24
 
 
 class Deflated(WebSocket):
-    """Offers it, for which ``requests`` have the header. A row takes a byte; and with a ``message``, once its server answers with
-    a compressed one and keeps its context, an inflater: 7 kB and its window.
+    """Offers permessage-deflate, by a header in ``requests``. A row takes a byte; with a ``message``, once its server sends a
+    compressed answer and keeps the context, also an inflater: 7 kB and its window.
     """
 
     def __init__(self, requests: Sequence[bytes], entropy: Callable[[int], bytes], message: bytes, fields: Fields) -> None:
@@ -60,8 +59,8 @@ class Deflated(WebSocket):
         if extensions:
             parameters = parameters_of(b",".join(extensions))
             self._grants[row] = int(parameters.get(_WINDOW, b"15")) | _FRESH * (_NO_CONTEXT in parameters)
-            said = "; ".join(b"=".join(filter(None, one)).decode() for one in ((_NAME, b""), *sorted(parameters.items())))
-            self._granted[said] = self._granted.get(said, 0) + 1
+            shown = "; ".join(b"=".join(filter(None, one)).decode() for one in ((_NAME, b""), *sorted(parameters.items())))
+            self._granted[shown] = self._granted.get(shown, 0) + 1
 
     def _frames(self, row: int) -> ServerFrames:
         if not self._grants[row]:
@@ -70,22 +69,22 @@ class Deflated(WebSocket):
 
 
 def deflated(text: bytes) -> bytes:
-    """By Huffman's code alone: nothing in it refers back, so any window that a server allows is enough, and its context is never
-    used. The same bytes each time.
+    """``text`` compressed by Huffman coding alone, without back references: it fits any window that a server allows, needs no
+    context, and is the same bytes each time.
     """
-    # zlib's least memory, since there is nothing to look for.
+    # zlib's least memory, since it searches for no matches.
     deflater = zlib.compressobj(wbits=-9, memLevel=1, strategy=zlib.Z_HUFFMAN_ONLY)
     return (deflater.compress(text) + deflater.flush(zlib.Z_SYNC_FLUSH)).removesuffix(_TAIL)
 
 
 def parameters_of(extensions: bytes) -> dict[bytes, bytes]:
-    """What a server grants of it, by name (section 7.1). Raises :class:`ProtocolError` for what may not be granted."""
+    """The parameters that a server grants, by name (section 7.1). Raises :class:`ProtocolError` for invalid ones."""
     name, *parameters = map(bytes.strip, extensions.split(b";"))
     found: dict[bytes, bytes] = {}
     for parameter in parameters:
         key = parameter.partition(b"=")[0].strip()
         if (match := _PARAMETER.fullmatch(parameter)) is None or key in found:
-            raise ProtocolError(f"{NOT_OFFERED} so: {shown_bytes(extensions)}")
+            raise ProtocolError(f"{NOT_OFFERED} in this form: {shown_bytes(extensions)}")
         found[key] = match[2] or b""
     if name != _NAME:
         raise ProtocolError(f"{NOT_OFFERED}: {shown_bytes(extensions)}")
@@ -93,14 +92,14 @@ def parameters_of(extensions: bytes) -> dict[bytes, bytes]:
 
 
 class _DeflatedFrames(ServerFrames):
-    """Where it was granted. ``inflaters``: by row, of those whose server has sent what has to be inflated."""
+    """The frames of a connection with compression. ``inflaters``: by row, of those that have received a compressed answer."""
 
     __slots__ = ("_compressed", "_grant", "_inflated_bytes", "_inflaters", "_row")
 
     def __init__(self, expected: bytes, answer: Event, row: int, grant: int, inflaters: dict[int, zlib._Decompress]) -> None:
         super().__init__(expected, answer)
         self._row, self._grant, self._inflaters = row, grant, inflaters
-        self._compressed = False  # the message that has begun
+        self._compressed = False  # the current message
 
     def _head(self, data: bytes, at: int) -> int | None:
         if not self._opcode and at < len(data) and not data[at] & CONTROL:
@@ -109,7 +108,7 @@ class _DeflatedFrames(ServerFrames):
 
     def _of_extension(self, first: int) -> None:
         if first & RESERVED != _RSV1 or first & CONTROL or not first & OPCODE:
-            raise ProtocolError("a frame with reserved bits set that the extension does not use so")
+            raise ProtocolError("a frame with reserved bits that the extension does not allow")
 
     def _take(self, part: bytes, ends: bool) -> None:
         if not self._compressed:
@@ -119,13 +118,13 @@ class _DeflatedFrames(ServerFrames):
             self._decode = None
             super()._take(part, ends)
             return
-        # Of the next message the same bytes would mean something else.
+        # The same bytes mean something else in the next message.
         self._answer = _OWN_ANSWER
         for text in self._inflated(part + _TAIL if ends else part):
             super()._take(text, False)
         if ends:
             super()._take(b"", True)
-            # A last block is one as well (section 7.2.3.4), and nothing goes on from there.
+            # A final block (section 7.2.3.4) ends the context too.
             if self._grant & _FRESH or self._inflaters[self._row].eof:
                 del self._inflaters[self._row]
 
@@ -133,7 +132,7 @@ class _DeflatedFrames(ServerFrames):
         inflater = self._inflaters.get(self._row)
         if inflater is None:
             inflater = self._inflaters[self._row] = zlib.decompressobj(-(self._grant & _BITS))
-        # What follows a last block is of no use, and would be kept.
+        # Bytes after a final block have no use, and zlib would keep them.
         while not inflater.eof:
             try:
                 text = inflater.decompress(part, _MOST_INFLATED)

@@ -1,4 +1,4 @@
-"""HPACK (RFC 7541): a request's block of headers, with the server's dynamic table or without, and a response's status."""
+"""HPACK (RFC 7541): encodes a request's headers, with or without the server's dynamic table, and reads a response's status."""
 
 from __future__ import annotations
 
@@ -8,34 +8,34 @@ from asyncli.protocols.interface import ProtocolError
 
 _MOST_STATIC = 61
 _STATUSES = {8: 200, 9: 204, 10: 206, 11: 304, 12: 400, 13: 404, 14: 500}
-_STATUS_NAMES = (b":status", b"\xb8\x84\x8d\x36\xa3")  # as it is, and in Huffman's code
-# Of digits that code is 5 bits for 0 to 2 and 6 for the others, and ones at the end (appendix B).
+_STATUS_NAMES = (b":status", b"\xb8\x84\x8d\x36\xa3")  # plain, and Huffman coded
+# The Huffman codes of digits: 5 bits for 0 to 2 and 6 for the others, then padding by ones (appendix B).
 _DIGITS = re.compile("(000(?:00|01|10)|011(?:001|01.|1..))" * 3 + "1{0,7}")
-#: How a connection says its next request: in literals that nobody need remember; so, after it has the server's table hold
-#: nothing, for servers that allow less than the usual table (section 4.2); in literals that fill the table; or referring to
-#: those. And how it says the one after that.
-WAYS = PLAIN, SHRINKS, FILLS, REFERS = range(4)
-THEN = (PLAIN, PLAIN, REFERS, REFERS)
-#: The table that a server has unless it says less, and what an entry takes of it beside its text (section 4.1).
+#: How a connection encodes its next request: PLAIN, in literals that are not indexed; SHRINKS, the same after it sets the size of
+#: the server's table to 0, for servers that allow less than the default (section 4.2); FILLS, in literals that fill the table;
+#: REFERS, by references to those. And how it encodes the one after that.
+ENCODINGS = PLAIN, SHRINKS, FILLS, REFERS = range(4)
+NEXT_ENCODING = (PLAIN, PLAIN, REFERS, REFERS)
+#: The default size of a server's table, and what an entry takes of it beside its text (section 4.1).
 TABLE_BYTES, _ENTRY_BYTES = 4096, 32
-# Static entries that say all of a field.
+# Static entries with name and value.
 _WHOLE = {(b":method", b"GET"): 2, (b":path", b"/"): 4, (b":scheme", b"http"): 6, (b":scheme", b"https"): 7}
 
 
-def header_block(request: bytes, scheme: bytes, way: int = PLAIN) -> bytes:
-    """A request of HTTP/1.1 without a body as HTTP/2 says it. HEADs and GETs of one connection have the same table: all of their
-    fields but the method, as far as it goes.
+def header_block(request: bytes, scheme: bytes, encoding: int = PLAIN) -> bytes:
+    """The HTTP/2 header block of an HTTP/1.1 request without a body. HEADs and GETs of one connection share a table: all fields
+    except the method, as far as they fit.
     """
     line, *lines = request.removesuffix(b"\r\n\r\n").split(b"\r\n")
     method, path, _ = line.split(b" ")
     fields = [(name.strip().lower(), value.strip()) for name, _, value in (one.partition(b":") for one in lines)]
     pseudo = [(b":method", method), (b":scheme", scheme), (b":path", path), (b":authority", dict(fields)[b"host"])]
-    said = pseudo + [field for field in fields if field[0] != b"host"]
-    literals = [_text(name) + _text(value) for name, value in said]
-    if way in (PLAIN, SHRINKS):
-        return b"\x20" * (way == SHRINKS) + b"".join(b"\0" + literal for literal in literals)
+    fields = pseudo + [field for field in fields if field[0] != b"host"]
+    literals = [_text(name) + _text(value) for name, value in fields]
+    if encoding in (PLAIN, SHRINKS):
+        return b"\x20" * (encoding == SHRINKS) + b"".join(b"\0" + literal for literal in literals)
     room, tabled = TABLE_BYTES, list[int]()
-    for at, (name, value) in enumerate(said):
+    for at, (name, value) in enumerate(fields):
         size = len(name) + len(value) + _ENTRY_BYTES
         if at and (name, value) not in _WHOLE and size <= room:
             room -= size
@@ -43,9 +43,9 @@ def header_block(request: bytes, scheme: bytes, way: int = PLAIN) -> bytes:
     newest, block = _MOST_STATIC + len(tabled), b""
     for at, literal in enumerate(literals):
         if at in tabled:
-            block += b"\x40" + literal if way == FILLS else _integer(newest - tabled.index(at), 0x80)
+            block += b"\x40" + literal if encoding == FILLS else _integer(newest - tabled.index(at), 0x80)
         else:
-            block += _integer(_WHOLE[said[at]], 0x80) if said[at] in _WHOLE else b"\0" + literal
+            block += _integer(_WHOLE[fields[at]], 0x80) if fields[at] in _WHOLE else b"\0" + literal
     return block
 
 
@@ -54,7 +54,7 @@ def _text(text: bytes) -> bytes:
 
 
 def _integer(value: int, flag: int = 0) -> bytes:
-    """With a prefix of 7 bits (section 5.1)."""
+    """An integer with a prefix of 7 bits (section 5.1)."""
     if value < 127:
         return bytes((flag | value,))
     value, written = value - 127, bytes((flag | 127,))
@@ -64,7 +64,7 @@ def _integer(value: int, flag: int = 0) -> bytes:
 
 
 def status_of(block: bytes) -> int:
-    """The ``:status`` that a block of headers begins with, 0 where it begins with another; the rest of it is scanned."""
+    """The ``:status`` at the start of a header block, else 0; the rest is checked for references to a dynamic table."""
     at, status, fields = 0, 0, 0
     while at < len(block):
         first = block[at]
@@ -89,7 +89,7 @@ def status_of(block: bytes) -> int:
 
 
 def _number(block: bytes, at: int, bits: int) -> tuple[int, int]:
-    """An integer, and where it ends (section 5.1)."""
+    """An integer and its end (section 5.1)."""
     mask = (1 << bits) - 1
     found, at = block[at] & mask, at + 1
     if found < mask:
@@ -104,7 +104,7 @@ def _number(block: bytes, at: int, bits: int) -> tuple[int, int]:
 
 
 def _string(block: bytes, at: int) -> tuple[tuple[bool, bytes], int]:
-    """A text, whether it is in Huffman's code, and where it ends (section 5.2)."""
+    """A string as (Huffman coded, bytes), and its end (section 5.2)."""
     if at == len(block):
         raise ProtocolError("a block of headers that is cut")
     coded = block[at] >= 128
@@ -115,7 +115,7 @@ def _string(block: bytes, at: int) -> tuple[tuple[bool, bytes], int]:
 
 
 def _digits(coded: bool, text: bytes) -> int:
-    """Three digits as a number; else 0."""
+    """The number of three digits, else 0."""
     if coded:
         match = _DIGITS.fullmatch(f"{int.from_bytes(text):0{8 * len(text)}b}") if text else None
         codes = [] if match is None else [(len(one), int(one, 2)) for one in match.groups()]

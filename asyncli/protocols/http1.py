@@ -1,9 +1,9 @@
-"""HTTP/1.x: requests as heartbeats, and responses scanned without input or output.
+"""HTTP/1.x: requests as heartbeats, and a scanner of responses without I/O.
 
-Answers are nearly all the same bytes, so the engine compares with the last one first and comes here only for what is new.
-The scanner takes any split of bytes, 1xx responses, any status, a missing reason, bare LF, HTTP/1.0, and every framing of a
-body (RFC 9112, section 6.3). Between two responses it skips nothing: an empty line there belongs to no answer, and only a server
-may ignore one before a request (section 2.2). h11 agrees.
+Nearly all answers are equal bytes, so the engine compares with the last one first and calls this only for new ones. The scanner
+takes any split of bytes, 1xx responses, any status, a missing reason, bare LF, HTTP/1.0, and every framing of a body (RFC 9112,
+section 6.3). It accepts no empty line between two responses: only a server may ignore one before a request (section 2.2). Tested
+against h11.
 """
 
 from __future__ import annotations
@@ -13,28 +13,28 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from asyncli.protocols.interface import LEAVING, Event, Protocol, ProtocolError
-from asyncli.spoken import SPEAKS_HTTP2, SPEAKS_TLS
+from asyncli.protocol_table import SPEAKS_HTTP2, SPEAKS_TLS
+from asyncli.protocols.interface import CLOSING, Event, Protocol, ProtocolError
 from asyncli.template import Fields, Filled, same_for_all
 
-# 64 KiB is four times what nginx, Apache and HAProxy allow themselves for a head; more is an attack or no HTTP.
+# 64 KiB is four times what nginx, Apache and HAProxy send as a head; more is an attack or not HTTP.
 MOST_HEAD_BYTES = 65_536
 _MOST_LENGTH_DIGITS = 20
 
-# No pattern can match the same blanks in two ways: a peer may send 64 KiB of them, and each way would be tried.
+# No pattern matches the same blanks in two ways: a peer may send 64 KiB of them, and the regex would try every way.
 BLANK_LINE = re.compile(rb"\n\r?\n")
 _LINE_END = re.compile(rb"\r\n")
 _STATUS_LINE = re.compile(rb"HTTP/([0-9])\.([0-9]) ([0-9]{3})(?: ([^\x00\r\n\f\v]*))?")
 _HEADER = re.compile(rb"([-!#$%&'*+.^_`|~0-9A-Za-z]+):([^\x00\r\n\f\v]*)")
-# The first frame of a server of HTTP/2, after its length (RFC 9113, section 3.4).
+# The first frame of an HTTP/2 server, after its length (RFC 9113, section 3.4).
 _SETTINGS = b"\x04\0\0\0\0\0"
-# Of TLS an alert or a handshake's record (RFC 8446, section 5.1).
+# A TLS alert or handshake record (RFC 8446, section 5.1).
 _TLS = re.compile(rb"[\x15\x16]\x03[\x00-\x04]")
 _CHUNK = re.compile(rb"([0-9A-Fa-f]{1,20})(?:;[^\n]*|[ \t]*)\r\n")
 
 
 class Head(msgspec.Struct, frozen=True):
-    """What the head of a response says of its body: chunked, of a ``length``, or to the stream's end."""
+    """The status of a response and the framing of its body: chunked, of a ``length``, or to the stream's end."""
 
     status: int
     keep_alive: bool
@@ -43,8 +43,8 @@ class Head(msgspec.Struct, frozen=True):
 
 
 def fields_of(head: bytes) -> tuple[re.Match[bytes], dict[bytes, list[bytes]]]:
-    """The status line (two digits of the version, status, reason) and the header fields, by names in small letters, of what a
-    blank line ends. Raises :class:`ProtocolError`.
+    """The status line (two digits of the version, status, reason) and the header fields by lower-case name, of a head with its
+    blank line. Raises :class:`ProtocolError`.
     """
     first, _, rest = head.partition(b"\n")
     first = first.removesuffix(b"\r")
@@ -63,31 +63,29 @@ def fields_of(head: bytes) -> tuple[re.Match[bytes], dict[bytes, list[bytes]]]:
 
 
 def head_of(line: re.Match[bytes], fields: dict[bytes, list[bytes]]) -> Head:
-    """What :func:`fields_of` gave, read. Raises :class:`ProtocolError`."""
+    """The :class:`Head` for the result of :func:`fields_of`. Raises :class:`ProtocolError`."""
     tokens = {token.strip() for value in fields.get(b"connection", []) for token in value.lower().split(b",")}
     lengths = {length.strip() for value in fields.get(b"content-length", []) for length in value.split(b",")}
     codings = [value.lower() for value in fields.get(b"transfer-encoding", [])]
     if codings and codings != [b"chunked"]:
         raise ProtocolError(f"unknown Transfer-Encoding: {b', '.join(codings)[:80]!r}")
-    # HTTP/1.0 closes unless it says otherwise; HTTP/1.1 stays open unless it says otherwise.
+    # By default HTTP/1.0 closes and HTTP/1.1 stays open.
     keep_alive = b"close" not in tokens and ((line[1], line[2]) >= (b"1", b"1") or b"keep-alive" in tokens)
     return Head(int(line[3]), keep_alive, bool(codings), _length(lengths))
 
 
-def _length(said: set[bytes]) -> int | None:
-    """The Content-Length, None where none was said."""
-    if not said:
+def _length(values: set[bytes]) -> int | None:
+    """The Content-Length; None without one."""
+    if not values:
         return None
-    one = next(iter(said))
-    if len(said) > 1 or not one.isdigit() or len(one) > _MOST_LENGTH_DIGITS:
-        raise ProtocolError(f"no single Content-Length: {b', '.join(sorted(said))[:80]!r}")
+    one = next(iter(values))
+    if len(values) > 1 or not one.isdigit() or len(one) > _MOST_LENGTH_DIGITS:
+        raise ProtocolError(f"no single Content-Length: {b', '.join(sorted(values))[:80]!r}")
     return int(one)
 
 
 def _fields(text: bytes) -> list[bytes]:
-    """The header lines of what a blank line ends, each on one line: a value may go on in the next, after blanks (RFC 9112,
-    section 5.2, obs-fold).
-    """
+    """The header lines of a head, unfolded: a value may continue on the next line, after blanks (RFC 9112, section 5.2)."""
     lines = [line.removesuffix(b"\r") for line in text.split(b"\n")[:-2]]
     if not text.startswith((b" ", b"\t")) and b"\n " not in text and b"\n\t" not in text:
         return lines
@@ -103,30 +101,29 @@ def _fields(text: bytes) -> list[bytes]:
 
 
 class Scanner:
-    """One response to one request. ``feed`` until it gives an :class:`Event`; then ``rest`` holds what came after it.
+    """Reads one response. ``feed`` until it returns an :class:`Event`; then ``rest`` has the bytes after it.
 
-    However the bytes are cut, each is copied and searched a bounded number of times, and the result is the same.
+    For any split of the bytes each is copied and searched a bounded number of times, and the result is the same.
     """
 
-    # What lies before _at is used; up to _looked there is no end of what begins at _at.
+    # Bytes before _at are used; before _looked, the element at _at does not end.
     _at = _looked = 0
     _left = _body_bytes = 0
     _head: Head | None = None
 
     def __init__(self, method: str) -> None:
         self._bodiless = method == "HEAD"
-        # A read that ends in the midst of a head or of a line of chunks leaves bytes over; only then is it a bytearray, which
-        # grows and shrinks in place.
+        # A bytearray, which grows and shrinks in place, only if a read ends in the middle of a head or of a chunk header.
         self._buffer: bytes | bytearray = b""
         self._body: _Step = _whole
 
     @property
     def rest(self) -> bytes:
-        """Bytes not used yet; after the response, those that follow it."""
+        """Unused bytes; after the response, those that follow it."""
         return bytes(self._buffer[self._at :])
 
     def feed(self, data: bytes) -> Event | None:
-        """Take more bytes; None while the response is not whole. Raises :class:`ProtocolError`."""
+        """Take more bytes; None while the response is incomplete. Raises :class:`ProtocolError`."""
         if self._at == len(self._buffer):
             self._buffer, self._at, self._looked = data, 0, 0
         else:
@@ -136,7 +133,7 @@ class Scanner:
             if head is None:
                 return None
             if head.status == 101:
-                raise ProtocolError("101 Switching Protocols, though no upgrade was asked for")
+                raise ProtocolError("101 Switching Protocols, though no upgrade was requested")
             if head.status >= 200:
                 self.begin_body(head)
         while self._body is not _whole:
@@ -148,11 +145,11 @@ class Scanner:
 
     @property
     def at_rest(self) -> bool:
-        """Between two chunks, or in a body that lasts to the stream's end: the head alone says how it goes on."""
+        """Between two chunks, or in a body that lasts to the stream's end: reading can continue from the head alone."""
         return self._at == len(self._buffer) and self._body in (_chunk_head, _until_close)
 
     def end(self) -> Event | None:
-        """The stream has ended: the response if its body was to end so, else None (it was cut)."""
+        """The stream has ended: the response if its body lasts to the end, else None (it was cut)."""
         if self._head is not None and self._body is _until_close:
             return Event(self._head.status, False, self._body_bytes)
         return None
@@ -180,7 +177,7 @@ class Scanner:
         return head_of(*fields_of(bytes(buffer[at:end])))
 
     def begin_body(self, head: Head) -> None:
-        """What follows is the body that this head announced."""
+        """Read the body that ``head`` announces next."""
         self._head = head
         if self._bodiless or head.status in (204, 304):
             self._body = _whole
@@ -192,12 +189,12 @@ class Scanner:
             self._body = _until_close
 
     def _find(self, what: re.Pattern[bytes], name: str) -> int:
-        """Where ``what`` ends that ends what begins here; -1: it has not come yet. What is too long is so however it is cut."""
+        """The end of ``what``, which ends the element at _at; -1: it has not come yet. The bound holds for any split of bytes."""
         match = what.search(self._buffer, self._at if self._at > self._looked else self._looked)
         if match is None:
             if len(self._buffer) - self._at >= MOST_HEAD_BYTES:
                 raise ProtocolError(f"a {name} of more than {MOST_HEAD_BYTES} bytes")
-            # The last two bytes may begin what is looked for: it has three at most.
+            # The last two bytes may begin a match, which has at most three.
             self._looked = len(self._buffer) - 2
             return -1
         end = match.end()
@@ -213,8 +210,7 @@ class Scanner:
         return taken
 
 
-# A body is read in steps. A step takes what it can from the scanner's buffer and gives the step that follows, or None when
-# it needs more bytes.
+# A body is read in steps. A step consumes what it can of the buffer and returns the next step; None: it needs more bytes.
 _Step = Callable[[Scanner], "_Step | None"]
 
 
@@ -277,7 +273,7 @@ def _trailer(scanner: Scanner) -> _Step | None:
 
 
 class Http1(Protocol):
-    """Heartbeats by ``method``; ``requests`` has the bytes of one for each URL of the plan."""
+    """Heartbeats by ``method``; ``requests``: one for each URL of the plan."""
 
     def __init__(self, method: str, requests: Sequence[bytes], fields: Fields) -> None:
         self._method, self._requests = method, [Filled(request, fields) for request in requests]
@@ -302,10 +298,10 @@ class Http1(Protocol):
 
 
 def _farewell(data: bytes) -> Event:
-    """What an idle connection may say is 408 with Connection: close, or the like; without a length too, as Node's: it ends with
-    the connection (RFC 9112, section 6.3)."""
+    """A response on an idle connection must close it, as a 408 with Connection: close does; also one without a length, as Node's,
+    which lasts until the connection ends (RFC 9112, section 6.3)."""
     scanner = Scanner("GET")
     event = scanner.feed(data) or scanner.end()
     if event is None or event.keep_alive:
-        raise ProtocolError("a response that nobody asked for")
-    return Event(event.status, False, event.body_bytes, LEAVING)
+        raise ProtocolError("a response without a request")
+    return Event(event.status, False, event.body_bytes, CLOSING)

@@ -1,9 +1,9 @@
-"""HTTP/2, the client's end (RFC 9113): PING as the heartbeat, or a HEAD on a new stream; frames scanned without input or output.
+"""An HTTP/2 client (RFC 9113): the heartbeat is a PING, or a HEAD on a new stream. No I/O.
 
-Our SETTINGS leave the server no dynamic table, no push and no window: each block of headers stands alone, and no body comes. A
-row is held once the server has acknowledged them, since before that a block may refer to the default table; and, where it has
-streams, once each of its GETs is answered: the window holds their bodies back, so that they last. Of a block only ``:status`` is
-read. h2 and hpack agree, frame by frame and however the bytes are cut.
+Our SETTINGS forbid a dynamic table and push, and set the window to 0: header blocks are independent, and no body comes. A row is
+held once the server has acknowledged them, because before that a block may refer to the default table; with streams, once each of
+its GETs is answered. The window then holds their bodies back, so the streams stay open. Only ``:status`` is read from a block.
+Tested against h2 and hpack, frame by frame, for any split of the bytes.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from array import array
 from collections.abc import Sequence
 from functools import partial
 
-from asyncli.protocols.hpack import FILLS, PLAIN, SHRINKS, THEN
+from asyncli.protocols.hpack import FILLS, NEXT_ENCODING, PLAIN, SHRINKS
 from asyncli.protocols.http2_frames import (
     BEAT,
     FIRST_WORDS,
@@ -24,38 +24,39 @@ from asyncli.protocols.http2_frames import (
     on_streams,
 )
 from asyncli.protocols.interface import ANSWER, ESTABLISHED, Event, Protocol
-from asyncli.protocols.words import Http2Words
+from asyncli.protocols.settings import Http2Settings
 from asyncli.records import ProtocolCounts
 from asyncli.template import Fields, Filled
 
-# Of a row that has lost none.
+# The reopened streams of a row that has lost none.
 _NONE = array("I")
 
 
 class Http2(Protocol):
-    """Heartbeats by PING; or by HEAD, which ``words.heads`` has for each URL of the plan. ``words.gets``: likewise of the
-    ``words.streams`` GETs that each row holds.
+    """Heartbeats by PING, or by the HEADs in ``settings.heads``, one for each URL of the plan. ``settings.gets``: likewise, the
+    GETs of which each row holds ``settings.streams`` open.
     """
 
-    # To a GOAWAY of the client's nginx does nothing; one that is reset right after it would not be read.
-    parting_s = 0.3
+    # nginx does not react to a client's GOAWAY, and a reset right after one would discard it unread.
+    close_timeout_s = 0.3
+    goodbye_bytes = GOODBYE
 
-    def __init__(self, words: Http2Words, fields: Fields) -> None:
-        self._held = words.streams
-        self.heartbeat = None if words.heads else BEAT
-        asked = (words.heads, words.gets)
-        self._heads, self._gets = ([RequestFrames(Filled(one, fields), words.scheme) for one in each] for each in asked)
-        # By row: how it says its next request (hpack.py).
-        self._ways, self._first_way, self._tables = bytearray(), FILLS if words.table else PLAIN, 0
-        self._streams = array("I")  # by row: the last one that was opened; 0: none
+    def __init__(self, settings: Http2Settings, fields: Fields) -> None:
+        self._held = settings.streams
+        self.heartbeat = None if settings.heads else BEAT
+        asked = (settings.heads, settings.gets)
+        self._heads, self._gets = ([RequestFrames(Filled(one, fields), settings.scheme) for one in each] for each in asked)
+        # By row: the encoding of its next request (hpack.py).
+        self._encodings, self._first_encoding, self._tables = bytearray(), FILLS if settings.table else PLAIN, 0
+        self._streams = array("I")  # by row: the last stream opened; 0: none
         self.partial: dict[int, FrameReader] = {}
-        # The last answer to a HEAD that was whole in one frame, without its stream: what follows is mostly the same.
+        # The last answer to a HEAD in one frame, without the number of its stream: most answers are equal to it.
         self._known, self._status = (b"", b""), 0
-        # The held ones are 1, 3 and so on, the same in each row; by row a bit for each that is gone, and those in their place.
+        # Held streams are 1, 3 and so on in each row; by row, a bit for each lost one, and the streams that replace them.
         self._first, self._width = range(1, 2 * self._held, 2), (self._held + 7) // 8
         self._later: dict[int, array[int]] = {}
-        self._begun: list[int] = []  # rows that have begun to miss some
-        self._asked: dict[tuple[int, int], bytes] = {}  # by URL and way, of a handshake, where rows ask alike
+        self._begun: list[int] = []  # rows that have begun to miss streams
+        self._asked: dict[tuple[int, int], bytes] = {}  # by URL and encoding: the GETs of a handshake, if equal for all rows
         self._none, self._gone = (1 << self._held) - 1, bytearray()
         self._opened, self._lost, self._open = 0, dict[str, int](), 0
 
@@ -63,8 +64,8 @@ class Http2(Protocol):
         if self._heads or self._held:
             self._streams.extend([0] * (row + 1 - len(self._streams)))
             self._streams[row] = max(0, 2 * self._held - 1)
-            self._ways.extend(bytes(max(0, row + 1 - len(self._ways))))
-            self._ways[row] = self._first_way
+            self._encodings.extend(bytes(max(0, row + 1 - len(self._encodings))))
+            self._encodings[row] = self._first_encoding
         if self._held:
             self._gone.extend(b"\xff" * (self._width * (row + 1) - len(self._gone)))
         asks = partial(self._asks, row, target, self._first)
@@ -74,7 +75,7 @@ class Http2(Protocol):
     def heartbeat_for(self, row: int, target: int) -> bytes:
         stream = self._streams[row]
         self._streams[row] = stream = stream + 2 if stream else 1
-        return on_stream(self._heads[target].frames(row, self._way(row)), stream)
+        return on_stream(self._heads[target].frames(row, self._take_encoding(row)), stream)
 
     def feed(self, row: int, data: bytes, awaiting: bool) -> Event | None:
         frames = self.partial.pop(row, None)
@@ -85,8 +86,8 @@ class Http2(Protocol):
             return Event(self._status, stream < MOST_STREAM)
         before, frames = frames, frames or self._reader(row)
         frames.feed(data, stream, awaiting)
-        if frames.shrinks and self._ways:
-            self._ways[row], frames.shrinks = SHRINKS, False
+        if frames.shrinks and self._encodings:
+            self._encodings[row], frames.shrinks = SHRINKS, False
         event = frames.event()
         if frames.midst:
             self.partial[row] = frames
@@ -97,38 +98,35 @@ class Http2(Protocol):
             self._count(row, frames, granted)
         return event
 
-    def goodbye(self, row: int) -> bytes:
-        return GOODBYE
-
-    def _way(self, row: int) -> int:
-        """How it says the request that it says now."""
-        way = self._ways[row]
-        if way != PLAIN:
-            self._ways[row] = THEN[way]
-            self._tables += way == FILLS
-        return way
+    def _take_encoding(self, row: int) -> int:
+        """The encoding of the request that is made now."""
+        encoding = self._encodings[row]
+        if encoding != PLAIN:
+            self._encodings[row] = NEXT_ENCODING[encoding]
+            self._tables += encoding == FILLS
+        return encoding
 
     def _asks(self, row: int, target: int, streams: Sequence[int]) -> bytes:
-        """The GETs that open these."""
+        """The GETs that open ``streams``."""
         if not streams:
             return b""
-        get, way = self._gets[target], self._way(row)
+        get, encoding = self._gets[target], self._take_encoding(row)
         same = streams is self._first and not get.varies
-        if same and (target, way) in self._asked:
-            return self._asked[target, way]
-        asked = on_streams(get.frames(row, way), get.frames(row, THEN[way]), streams)
+        if same and (target, encoding) in self._asked:
+            return self._asked[target, encoding]
+        asked = on_streams(get.frames(row, encoding), get.frames(row, NEXT_ENCODING[encoding]), streams)
         if same:
-            self._asked[target, way] = asked
+            self._asked[target, encoding] = asked
         return asked
 
     def _reader(self, row: int) -> FrameReader:
         return FrameReader(bool(self._heads), self._held, self._gone_of(row), self._later.get(row, _NONE))
 
-    def take_missing(self) -> list[int]:
+    def take_rows_missing_streams(self) -> list[int]:
         rows, self._begun = self._begun, []
         return rows
 
-    def ask_again(self, row: int, target: int) -> bytes:
+    def reopen_streams(self, row: int, target: int) -> bytes:
         missing, last = self._missing(row), self._streams[row]
         if not missing or last + 2 * missing > MOST_STREAM:
             return b""
@@ -154,15 +152,15 @@ class Http2(Protocol):
             self._gone[row * self._width : (row + 1) * self._width] = self._none.to_bytes(self._width)
 
     def _gone_of(self, row: int) -> int:
-        """A bit for each of its held streams that is gone."""
+        """A bit for each held stream of the row that is lost."""
         return int.from_bytes(self._gone[row * self._width : (row + 1) * self._width]) & self._none
 
     def _missing(self, row: int) -> int:
-        """How many of its held streams are gone and have none in their place."""
+        """The number of its held streams that are lost and not reopened."""
         return self._gone_of(row).bit_count() - len(self._later.get(row, ()))
 
     def _count(self, row: int, frames: FrameReader, granted: bool) -> None:
-        """Its streams that have gone in this read; of a handshake also those that were asked for in it."""
+        """Count the streams that were lost in this read, and those that a handshake opened."""
         self._opened += self._held if granted else 0
         self._open += (self._held if granted else 0) - len(frames.lost)
         for why in frames.lost:

@@ -1,7 +1,4 @@
-"""HTTP/2's frames, as a client sends and reads them: those of one connection, scanned without input or output.
-
-Of a block of headers only ``:status`` is read.
-"""
+"""HTTP/2 frames: those that a client sends, and a reader of those that it receives, without I/O."""
 
 from __future__ import annotations
 
@@ -10,23 +7,23 @@ from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 
-from asyncli.protocols.hpack import TABLE_BYTES, WAYS, header_block, status_of
+from asyncli.protocols.hpack import ENCODINGS, TABLE_BYTES, header_block, status_of
 from asyncli.protocols.http1 import MOST_HEAD_BYTES
-from asyncli.protocols.interface import ANSWER, ESTABLISHED, LEAVING, NEWS, Event, ProtocolError
+from asyncli.protocols.interface import ANSWER, CLOSING, ESTABLISHED, NEWS, Event, ProtocolError
 from asyncli.template import Filled
 from asyncli.text import brief
 
 DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS, PUSH_PROMISE, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = range(10)
 ACK = END_STREAM = 0x1
 END_HEADERS, _PADDED, _HAS_PRIORITY = 0x4, 0x8, 0x20
-# Of these a frame has one length, belongs to the connection, or to a stream.
+# Frame types of fixed length, of the connection, and of a stream.
 _LENGTHS = {PRIORITY: 5, RST_STREAM: 4, PING: 8, WINDOW_UPDATE: 4}
 _OF_CONNECTION, _OF_STREAM = (SETTINGS, PING, GOAWAY), (DATA, HEADERS, PRIORITY, RST_STREAM, CONTINUATION)
 _HEAD_BYTES, _MOST_PAYLOAD = 9, 1 << 14
 MOST_STREAM = (1 << 31) - 1
 _HEADER_TABLE_SIZE, _ENABLE_PUSH, _MAX_STREAMS, _INITIAL_WINDOW_SIZE, _MAX_FRAME_SIZE, _MAX_HEADER_LIST_SIZE = 1, 2, 3, 4, 5, 6
 _ENABLE_CONNECT = 8
-# Of a server's SETTINGS; of others any value is allowed.
+# The allowed values of a server's SETTINGS; others may have any value.
 _ALLOWED = {
     _ENABLE_PUSH: (0, 0), _INITIAL_WINDOW_SIZE: (0, MOST_STREAM), _MAX_FRAME_SIZE: (_MOST_PAYLOAD, (1 << 24) - 1),
     _ENABLE_CONNECT: (0, 1),
@@ -39,32 +36,32 @@ def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
     return struct.pack(">IBI", len(payload) << 8 | kind, flags, stream) + payload
 
 
-# The same for all, so that all its answers are the same bytes.
+# The same for all rows, so that all its answers are equal.
 _BEAT = b"asyncli!"
 _SETTINGS = ((_HEADER_TABLE_SIZE, 0), (_ENABLE_PUSH, 0), (_INITIAL_WINDOW_SIZE, 0), (_MAX_HEADER_LIST_SIZE, MOST_HEAD_BYTES))
 FIRST_WORDS = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(SETTINGS, 0, 0, b"".join(struct.pack(">HI", *one) for one in _SETTINGS))
 BEAT = frame(PING, 0, 0, _BEAT)
 _FLUSH = frame(PING, 0, 0, b"asyncli?")
-GOODBYE = frame(GOAWAY, 0, 0, bytes(8))  # no error, and no stream of the server's was taken
+GOODBYE = frame(GOAWAY, 0, 0, bytes(8))  # no error, and no stream of the server was processed
 _SETTINGS_ACK = frame(SETTINGS, ACK, 0)
 
 
-#: The frames of a request, each in two parts between which its stream's number belongs.
+#: The frames of a request, each as the two parts around its stream's number.
 Frames = list[tuple[bytes, bytes]]
 
 
 class RequestFrames:
-    """A HEAD or GET, which a connection says in one of the ways of hpack.py; in each once for all where rows say the same."""
+    """The frames of a HEAD or GET in each encoding of hpack.py; made once if they are the same for all rows."""
 
     def __init__(self, filled: Filled, scheme: bytes) -> None:
         self._filled, self._scheme, self.varies = filled, scheme, filled.varies
-        self._same = [] if self.varies else [self._made(0, way) for way in WAYS]
+        self._same = [] if self.varies else [self._made(0, encoding) for encoding in ENCODINGS]
 
-    def frames(self, row: int, way: int) -> Frames:
-        return self._same[way] if self._same else self._made(row, way)
+    def frames(self, row: int, encoding: int) -> Frames:
+        return self._same[encoding] if self._same else self._made(row, encoding)
 
-    def _made(self, row: int, way: int) -> Frames:
-        block = header_block(self._filled(row), self._scheme, way)
+    def _made(self, row: int, encoding: int) -> Frames:
+        block = header_block(self._filled(row), self._scheme, encoding)
         parts = [block[at : at + _MOST_PAYLOAD] for at in range(0, len(block), _MOST_PAYLOAD)]
         frames = []
         for number, part in enumerate(parts):
@@ -79,15 +76,14 @@ def on_stream(frames: Frames, stream: int) -> bytes:
 
 
 def on_streams(first: Frames, others: Frames, streams: Sequence[int]) -> bytes:
-    """To be held. nginx keeps headers without a body in TLS's buffer until it has more to send, as the answer to a ping is."""
+    """Requests for streams to hold, and a PING: nginx keeps headers without a body in its TLS buffer until it sends more."""
     return on_stream(first, streams[0]) + b"".join(on_stream(others, stream) for stream in streams[1:]) + _FLUSH
 
 
 class FrameReader:
-    """One connection in the midst of its handshake, of a frame or of an answer, and what the frames of a read said. ``held``: how
-    many streams it holds; ``gone``: a bit for each of the first that is gone, with why in ``lost``; ``later``: those in their
-    place; ``awaited``: those without their answer, as of a handshake, which says ``asks`` once the SETTINGS are agreed on.
-    ``shrinks``: the server allows a smaller table.
+    """Reads the frames of one connection. ``held``: the number of streams it holds; ``gone``: a bit for each of the first ones
+    that is lost, with the reasons in ``lost``; ``later``: the streams that replace them; ``awaited``: unanswered streams;
+    ``asks``: makes the requests of a handshake, once the SETTINGS are agreed on. ``shrinks``: the server allows a smaller table.
     """
 
     __slots__ = (
@@ -101,18 +97,18 @@ class FrameReader:
         asks: Callable[[], bytes] | None = None,
     ) -> None:  # fmt: skip
         self.shakes, self.shrinks = asks is not None, False
-        self._settled = self._acknowledged = False  # the server's SETTINGS came; it took ours
+        self._settled = self._acknowledged = False  # the server's SETTINGS came; it acknowledged ours
         self._beats_by_head, self._held, self._asks = heads, held, asks
         self.gone, self.later, self.awaited = gone, later, set(awaited)
         self.lost: list[str] = []
-        self._replies: list[bytes] = []  # of a handshake they go out together
+        self._replies: list[bytes] = []  # those of a handshake go out together
         self._buffer = b""
-        self._status = 0  # of the answer to a HEAD that has begun
-        self._block: bytearray | None = None  # of headers, so far
-        self._of, self._ends = 0, False  # their stream, and whether it ends with them
-        self._goaway: int | None = None  # its code
-        self._why = b""  # with it
-        self._last = 0  # the last stream that a server which leaves still answers
+        self._status = 0  # of an answer to a HEAD that has begun
+        self._block: bytearray | None = None  # the header block so far
+        self._of, self._ends = 0, False  # its stream, and whether that ends with it
+        self._goaway: int | None = None  # the code of a GOAWAY
+        self._why = b""  # and its debug data
+        self._last = 0  # and the last stream that the server still answers
 
     @property
     def _agreed(self) -> bool:
@@ -124,12 +120,12 @@ class FrameReader:
 
     @property
     def _leaves(self) -> bool:
-        """It has taken leave, and nothing more is awaited of it."""
+        """A GOAWAY has come, and no more answers are awaited."""
         return self._goaway is not None and not (self._open and self._answers_before)
 
     @property
     def _answers_before(self) -> bool:
-        """It leaves once this HEAD is answered."""
+        """A GOAWAY without error has come, which lets the server still answer this HEAD."""
         return self._beats_by_head and self._goaway == 0 < self._stream <= self._last
 
     @property
@@ -140,7 +136,7 @@ class FrameReader:
         return amid and not self._leaves
 
     def feed(self, data: bytes, stream: int, awaiting: bool) -> None:
-        """``stream``: the last that was opened; ``awaiting``: the answer to a heartbeat is not whole yet."""
+        """``stream``: the last one opened; ``awaiting``: a heartbeat is unanswered."""
         self._stream, self._open, self._pinged = stream, awaiting and self._beats_by_head, awaiting and not self._beats_by_head
         self._answered = False
         if not self.shakes:
@@ -162,7 +158,7 @@ class FrameReader:
         self._buffer = data[at:]
 
     def event(self) -> Event | None:
-        """What the last read said; None: nothing that is whole."""
+        """The meaning of the last read; None: no whole frame."""
         if self.shakes:
             return self._of_handshake()
         reply = b"".join(self._replies)
@@ -171,7 +167,7 @@ class FrameReader:
             stays = self._goaway is None and self._stream < MOST_STREAM
             return Event(status, stays, kind=ANSWER, reply=reply, own=bool(self.lost))
         if self._leaves:
-            return Event(self._goaway or 0, False, kind=LEAVING, rest=self._why)
+            return Event(self._goaway or 0, False, kind=CLOSING, rest=self._why)
         return Event(0, True, kind=NEWS, reply=reply) if self.read else None
 
     def _of_handshake(self) -> Event | None:
@@ -187,7 +183,7 @@ class FrameReader:
         return Event(0, True, kind=ESTABLISHED, reply=reply, rest=self._buffer)
 
     def _take(self, kind: int, flags: int, of: int, payload: bytes) -> None:
-        """A whole frame. Those of types that nobody knows mean nothing."""
+        """Handle a whole frame; unknown types are ignored."""
         if self._block is not None and (kind != CONTINUATION or of != self._of):
             raise ProtocolError("a block of headers that another frame interrupts")
         if len(payload) != _LENGTHS.get(kind, len(payload)) or (of and kind in _OF_CONNECTION) or (not of and kind in _OF_STREAM):
@@ -206,9 +202,9 @@ class FrameReader:
             self._why = payload[8:]
             self._last = last & MOST_STREAM
         elif kind == PUSH_PROMISE:
-            raise ProtocolError("a push, though it was not granted")
+            raise ProtocolError("a push, though our SETTINGS disable it")
         elif kind == WINDOW_UPDATE and not int.from_bytes(payload) & MOST_STREAM:
-            raise ProtocolError("a WINDOW_UPDATE of nothing")
+            raise ProtocolError("a WINDOW_UPDATE of 0")
         elif of and kind <= CONTINUATION and kind != PRIORITY:
             self._take_of_stream(kind, flags, of, payload)
 
@@ -223,7 +219,7 @@ class FrameReader:
         for name, value in struct.iter_unpack(">HI", payload):
             least, most = _ALLOWED.get(name, (0, value))
             if not least <= value <= most:
-                raise ProtocolError(f"SETTINGS of {value} for 0x{name:x}, which may not be")
+                raise ProtocolError(f"SETTINGS of {value} for 0x{name:x}, which is not allowed")
             need = self._held + self._beats_by_head
             self.shrinks |= name == _HEADER_TABLE_SIZE and value < TABLE_BYTES
             if name == _MAX_STREAMS and value < need and self.shakes and not self._agreed:
@@ -243,19 +239,19 @@ class FrameReader:
         elif kind == WINDOW_UPDATE:
             pass
         elif not (held or opened):
-            raise ProtocolError("a frame of a stream that is over")
+            raise ProtocolError("a frame of a closed stream")
         elif kind == DATA:
             if of in self.awaited if held else not self._status:
                 raise ProtocolError("data before the headers")
             if payload or flags & _PADDED:
-                raise ProtocolError("data beyond its window" if held else "data, which no HEAD has")
+                raise ProtocolError("data beyond its window" if held else "data in the answer to a HEAD")
             self._end(of, flags & END_STREAM)
         else:
             if kind == HEADERS:
                 self._block, self._of, self._ends = bytearray(), of, bool(flags & END_STREAM)
                 payload = _unpadded(flags, payload)
             if self._block is None:
-                raise ProtocolError("a CONTINUATION of nothing")
+                raise ProtocolError("a CONTINUATION without HEADERS")
             self._block += payload
             if len(self._block) > MOST_HEAD_BYTES:
                 raise ProtocolError(f"a block of headers of more than {MOST_HEAD_BYTES} bytes")
@@ -279,7 +275,7 @@ class FrameReader:
             self.awaited.discard(of)
             if status >= 300:
                 self._lose(of, f"status {status}")
-                # Nobody waits for the rest of it.
+                # Cancel the rest of it.
                 self._replies += [] if self._ends else [frame(RST_STREAM, 0, of, _CANCEL.to_bytes(4))]
         self._end(of, self._ends)
 
@@ -290,15 +286,15 @@ class FrameReader:
             self._open, self._answered = False, True
 
     def _is_held(self, of: int) -> bool:
-        """Or was."""
+        """Whether ``of`` is or was a held stream."""
         return self._held > 0 and not (self._open and of == self._stream)
 
     def _lose(self, of: int, why: str) -> None:
-        """What comes of it after that means nothing."""
+        """Record the loss of a held stream; its later frames are ignored."""
         self.awaited.discard(of)
         at = bisect_left(self.later, of)
         if at < len(self.later) and self.later[at] == of:
-            # A new one: what a read said counts once the whole of it was understood.
+            # A copy, because a read counts only if all of it is valid.
             self.later = self.later[:]
             del self.later[at]
         elif of < 2 * self._held and not self.gone >> of // 2 & 1:
@@ -309,7 +305,7 @@ class FrameReader:
 
 
 def _require_more(data: bytes) -> None:
-    """SETTINGS did not come first: what did, in the words of a report, once its first line is there."""
+    """SETTINGS did not come first: raise an error that shows what did, once its first line is complete."""
     line, end, _ = data[:_MOST_STATUS_LINE].partition(b"\n")
     if not data.startswith(b"HTTP/"):
         raise ProtocolError(f"{data[:40]!r} in place of SETTINGS")
@@ -318,7 +314,7 @@ def _require_more(data: bytes) -> None:
 
 
 def _unpadded(flags: int, payload: bytes) -> bytes:
-    """The block of headers in a frame, without priority and padding."""
+    """The part of a header block in a frame, without priority and padding."""
     padded, before = bool(flags & _PADDED), 5 if flags & _HAS_PRIORITY else 0
     padding = payload[0] if padded and payload else 0
     if len(payload) < padded + before + padding:

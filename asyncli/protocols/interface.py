@@ -1,12 +1,12 @@
-"""The door between the engine and a protocol: bytes in, events out. What decides here has no socket and no clock.
+"""The interface between the engine and a protocol: bytes in, events out. Protocols have no socket and no clock.
 
-The engine owns the transport, the deadlines and the counts. One protocol object serves all rows of a table; a state of a row's
-own it keeps in typed arrays by row, and in ``partial`` only those rows that are in the midst of a message.
+The engine owns the transport, the deadlines and the counts. One protocol object serves all rows of a table: typed arrays by row
+hold their state, and ``partial`` those that are in the middle of a message.
 
-- The engine compares each read with the last whole answer before it asks: equal bytes never reach the protocol. So a protocol
-  makes its answers equal where it can (one ping payload for all rows), and expects one answer at a time.
-- Only an answer that came whole in one read, without a reply, on a row without a partial message, becomes the one compared with.
-- NEWS keeps a row alive and answers no heartbeat. What a peer sends unasked is the protocol's to judge.
+- The engine compares each read with the last whole answer first: equal bytes never reach the protocol. So a protocol makes its
+  answers equal if it can (one ping payload for all rows), and expects one answer at a time.
+- That last answer came whole in one read, without a reply, on a row without a partial message.
+- NEWS keeps a row alive and answers no heartbeat. The protocol decides which unsolicited messages are allowed.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ import msgspec
 
 from asyncli.records import ProtocolCounts
 
-#: What an event is: the answer to a heartbeat or a request; something else that shows that the peer lives; the peer says goodbye;
-#: it grants what :meth:`Protocol.handshake` asked for.
-ANSWER, NEWS, LEAVING, ESTABLISHED = range(4)
+#: Kinds of events: the answer to a heartbeat or a request; another message of the peer; the peer closes; the peer accepts
+#: :meth:`Protocol.handshake`.
+ANSWER, NEWS, CLOSING, ESTABLISHED = range(4)
 
 
 class ProtocolError(Exception):
@@ -29,9 +29,9 @@ class ProtocolError(Exception):
 
 
 class Event(msgspec.Struct, frozen=True):
-    """What one read meant. ``status``: of HTTP, or the code of a goodbye; 0: none. ``body_bytes``: without framing. ``reply``:
-    bytes to send at once. ``messages``: what came whole that nobody asked for. ``rest``: of ESTABLISHED, what came after it; of
-    LEAVING, why, as the peer says it. ``own``: of ANSWER, the same bytes would mean something else, of another row or next time.
+    """The meaning of one read. ``status``: of HTTP, or the code of a goodbye; 0: none. ``body_bytes``: without framing.
+    ``reply``: bytes to send at once. ``messages``: unsolicited messages. ``rest``: with ESTABLISHED the bytes after it, with
+    CLOSING the peer's reason. ``own``: with ANSWER, equal bytes mean something else on another row or at another time.
     """
 
     status: int
@@ -45,52 +45,54 @@ class Event(msgspec.Struct, frozen=True):
 
 
 class Protocol:
-    """What is spoken on the held connections of one table; each protocol has a ``feed``, and of the rest what is not as here."""
+    """The protocol of one table's held connections. Each has a ``feed``, and overrides what differs from the defaults here."""
 
-    #: The rows that are in the midst of a message; always the same mapping.
+    #: The rows that are in the middle of a message; always the same mapping.
     partial: dict[int, Any]
-    #: The bytes of a heartbeat where they are the same for all rows and each time; None: see :meth:`heartbeat_for`.
+    #: The heartbeat if it is the same for all rows and each time; None: see :meth:`heartbeat_for`.
     heartbeat: bytes | None = None
-    #: handshake(row, target) -> the first words to this URL of the plan, where the peer must grant something before the row is
-    #: held; None: it need not. Until ESTABLISHED the row is in ``partial``.
+    #: handshake(row, target) -> the first bytes to this URL of the plan, if the peer must accept them before the row is held;
+    #: None: there is no handshake. Until ESTABLISHED the row is in ``partial``.
     handshake: Callable[[int, int], bytes] | None = None
-    #: None: rows send heartbeats. Else they listen, and one that hears nothing for so long is dead.
+    #: None: rows send heartbeats. Else they listen, and a connection is dead after this long a silence.
     silence_s: float | None = None
-    #: For so long the peer's close is awaited after a goodbye; None: as an answer.
-    parting_s: float | None = None
+    #: How long to wait for the peer's close after a goodbye; None: as long as for an answer.
+    close_timeout_s: float | None = None
+    #: What closes an idle connection in the protocol's way, after which the peer closes it; b"": nothing.
+    goodbye_bytes = b""
 
     def heartbeat_for(self, row: int, target: int) -> bytes:
-        """The next heartbeat of a row that is connected to this URL of the plan, where each has its own."""
+        """The next heartbeat of a row that is connected to this URL of the plan, if ``heartbeat`` is None."""
         raise NotImplementedError
 
     def feed(self, row: int, data: bytes, awaiting: bool) -> Event | None:
-        """What a read means, b"" being the end of the stream; None: nothing yet. ``awaiting``: a heartbeat is out. Raises
-        :class:`ProtocolError`.
+        """The meaning of a read, where b"" is the end of the stream; None: nothing yet. ``awaiting``: a heartbeat is unanswered.
+        Raises :class:`ProtocolError`.
         """
         raise NotImplementedError
 
     def awaits(self, row: int) -> str:
-        """The message that a handshake waits for, where it has a name."""
+        """The name of the message that a handshake waits for, or ""."""
         return ""
 
     def goodbye(self, row: int) -> bytes:
-        """The last words on a connection that stands, after which the peer closes it; b"": none."""
-        return b""
+        """``goodbye_bytes``, or what this row sends in their place."""
+        return self.goodbye_bytes
 
-    def take_missing(self) -> list[int]:
-        """The rows that have begun, since the last call, to hold fewer streams than they are to."""
+    def take_rows_missing_streams(self) -> list[int]:
+        """The rows that have begun, since the last call, to miss streams."""
         return []
 
-    def ask_again(self, row: int, target: int) -> bytes:
-        """What opens the streams that a row misses, between two heartbeats; b"": it misses none."""
+    def reopen_streams(self, row: int, target: int) -> bytes:
+        """Requests that open the missing streams of a row, between two heartbeats; b"": none is missing."""
         return b""
 
-    def reopens_after_s(self, row: int) -> float:
-        """The least wait that the row's peer has asked for before it is connected to again."""
+    def reopen_delay_s(self, row: int) -> float:
+        """The least wait before a reconnect that the row's peer has asked for."""
         return 0.0
 
     def add_counts(self, counts: ProtocolCounts) -> None:
-        """Add what it counts itself, since the last call."""
+        """Add the protocol's own counts since the last call."""
 
     def forget(self, row: int) -> None:
         """The row's connection is gone."""
@@ -106,5 +108,5 @@ class Reader(Interface):
     def feed(self, data: bytes) -> Event | None: ...
 
     def end(self) -> Event | None:
-        """The stream has ended: the answer if it was to end so, else None (it was cut)."""
+        """The stream has ended: the answer if its body lasts to the end, else None (it was cut)."""
         ...

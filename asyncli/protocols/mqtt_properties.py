@@ -1,10 +1,10 @@
-"""What packets of MQTT are made of: numbers, texts, and the properties of MQTT 5."""
+"""Elements of MQTT packets: numbers, strings, and the properties of MQTT 5."""
 
 from __future__ import annotations
 
 from asyncli.protocols.interface import ProtocolError
 
-# Properties (MQTT 5, section 2.2.2): how their values are written.
+# The types of properties (MQTT 5, section 2.2.2).
 _BYTE, _TWO, _FOUR, _VARYING, _TEXT, _BINARY, _PAIR = range(7)
 _TYPES = {
     **dict.fromkeys((0x01, 0x17, 0x19, 0x24, 0x25, 0x28, 0x29, 0x2A), _BYTE), **dict.fromkeys((0x13, 0x21, 0x22, 0x23), _TWO),
@@ -15,37 +15,37 @@ _SIZES = {_BYTE: 1, _TWO: 2, _FOUR: 4}
 SERVER_KEEP_ALIVE, REASON_STRING = 0x13, 0x1F
 _RESPONSE_TOPIC, _REPEATED = 0x08, (0x0B, 0x26)
 _IS_0_OR_1, _IS_NOT_0 = (0x01, 0x24, 0x25, 0x28, 0x29, 0x2A), (0x0B, 0x21, 0x27)
-#: Which a server may send. No topic alias (0x23) with a publication: asyncli allows none.
+#: The properties that a server may send. Not a topic alias (0x23) with a publication: asyncli allows none.
 OF_CONNACK = frozenset((0x11, 0x12, 0x13, 0x15, 0x16, 0x1A, 0x1C, 0x1F, 0x21, 0x22, *range(0x24, 0x2B)))
 OF_PUBLISH = frozenset((0x01, 0x02, 0x03, 0x08, 0x09, 0x0B, 0x26))
 OF_DISCONNECT = frozenset((0x1C, 0x1F, 0x26))
 OF_ANSWER = frozenset((0x1F, 0x26))
 
 
-class WantedError(Exception):
-    """What has come ends before ``upto``."""
+class IncompleteError(Exception):
+    """The data received so far ends before ``needed``."""
 
-    def __init__(self, upto: int) -> None:
+    def __init__(self, needed: int) -> None:
         super().__init__()
-        self.upto = upto
+        self.needed = needed
 
 
-def there(data: bytes, upto: int) -> int:
-    """``upto``, where as much has come; else :class:`WantedError`."""
-    if len(data) < upto:
-        raise WantedError(upto)
-    return upto
+def require(data: bytes, needed: int) -> int:
+    """Returns ``needed``; raises :class:`IncompleteError` if ``data`` is shorter."""
+    if len(data) < needed:
+        raise IncompleteError(needed)
+    return needed
 
 
 def varying(data: bytes, at: int, strict: bool = True) -> tuple[int, int]:
-    """A number of one byte to four, and where it ends. ``strict``: in no more bytes than it takes (MQTT 5, section 1.5.5)."""
+    """A number of one to four bytes, and its end. ``strict``: in as few bytes as possible (MQTT 5, section 1.5.5)."""
     value = 0
     for place in range(4):
-        byte = data[there(data, at + place + 1) - 1]
+        byte = data[require(data, at + place + 1) - 1]
         value |= (byte & 0x7F) << (7 * place)
         if byte < 0x80:
             if place and not byte and strict:
-                raise ProtocolError("a length that is written with more bytes than it takes")
+                raise ProtocolError("a length that is not minimally encoded")
             return value, at + place + 1
     raise ProtocolError("a length of more than four bytes")
 
@@ -61,7 +61,7 @@ def utf8(data: bytes, what: str) -> str:
 
 
 def properties(data: bytes, allowed: frozenset[int], whose: str) -> dict[int, bytes]:
-    """The last value of each property; ``data``: their length and they."""
+    """The last value of each property; ``data``: their length and the properties."""
     found: dict[int, bytes] = {}
     try:
         size, at = varying(data, 0)
@@ -74,29 +74,29 @@ def properties(data: bytes, allowed: frozenset[int], whose: str) -> dict[int, by
             if name in found and name not in _REPEATED:
                 raise ProtocolError(f"{whose} with the property {name} twice")
             found[name], at = _value(name, data, at)
-    except WantedError:
+    except IncompleteError:
         raise ProtocolError(f"{whose} whose properties are cut") from None
     return found
 
 
 def _value(name: int, data: bytes, at: int) -> tuple[bytes, int]:
-    """A property's value, and where it ends."""
+    """A property's value, and its end."""
     form = _TYPES[name]
     if form == _VARYING:
         number, end = varying(data, at)
         value = number.to_bytes(4)
     elif form in _SIZES:
-        end = there(data, at + _SIZES[form])
+        end = require(data, at + _SIZES[form])
         value = data[at:end]
     else:
         end = at
         for _ in range(2 if form == _PAIR else 1):
-            begin = there(data, end + 2)
-            end = there(data, begin + int.from_bytes(data[end:begin]))
+            begin = require(data, end + 2)
+            end = require(data, begin + int.from_bytes(data[end:begin]))
             value = data[begin:end]
             text = "" if form == _BINARY else utf8(value, f"the property {name}")
         if name == _RESPONSE_TOPIC and ("#" in text or "+" in text):
             raise ProtocolError("a response topic with wildcards")
     if (name in _IS_0_OR_1 and value > b"\1") or (name in _IS_NOT_0 and not any(value)):
-        raise ProtocolError(f"the property {name} with a value that it may not have")
+        raise ProtocolError(f"the property {name} with an invalid value")
     return value, end

@@ -1,21 +1,21 @@
-"""The header of the PROXY protocol (haproxy.org, doc/proxy-protocol.txt): who a connection is of, as a proxy tells the server."""
+"""The header of the PROXY protocol (haproxy.org, doc/proxy-protocol.txt): a proxy sends the server the client's address."""
 
 from __future__ import annotations
 
 import struct
 from ipaddress import IPv4Address, IPv6Address
 
-# For benchmarks alone: no host of the Internet has such an address (RFC 2544, RFC 5180).
+# Reserved for benchmarks: no host of the Internet has such an address (RFC 2544, RFC 5180).
 _FIRST: dict[int, IPv4Address | IPv6Address] = {4: IPv4Address("198.18.0.0"), 6: IPv6Address("2001:2::")}
-# Of 198.18.0.0/15, without its first and its last, as many of 2001:2::/48; then the port tells them apart.
+# The addresses of 198.18.0.0/15 without its first and last, and as many of 2001:2::/48; beyond that the port differs.
 _ADDRESSES, _FIRST_PORT, _PORTS = 2**17 - 2, 1024, 2**16 - 1024
 _SIGNATURE = b"\r\n\r\n\0\r\nQUIT\n"
 _PROXIED, _STREAM_OF = 0x21, {4: 0x11, 6: 0x21}
 
 
 class ProxyHeader:
-    """Of connections to ``address`` and ``port``, by ``version``: "v1" (text) or "v2" (binary). To a Unix socket, without a port,
-    they are as a proxy on its host takes them at 127.0.0.1.
+    """Headers of connections to ``address`` and ``port``; ``version`` "v1" is text, "v2" binary. For a Unix socket (no port) the
+    destination is 127.0.0.1, as if a proxy on its host had accepted the connection there.
     """
 
     def __init__(self, version: str, address: str, port: int) -> None:
@@ -25,7 +25,7 @@ class ProxyHeader:
         self._to = IPv6Address(address.partition("%")[0]) if ":" in address else IPv4Address(address)
 
     def of(self, n: int) -> bytes:
-        """Connection ``n`` comes from 198.18.0.1 + n, or 2001:2::1 + n, port 1024, to where it goes."""
+        """The header of connection ``n``: its source is 198.18.0.1 + n, or 2001:2::1 + n, port 1024."""
         turn, place = divmod(n, _ADDRESSES)
         to, port = self._to, _FIRST_PORT + turn % _PORTS
         source = _FIRST[to.version] + 1 + place

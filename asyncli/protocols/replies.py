@@ -1,8 +1,8 @@
-"""Answers in a stream of bytes, counted: any number to a read, cut anywhere, most of them byte for byte the last one.
+"""Counts the answers in a stream of bytes: any number in a read, split anywhere, most of them equal to the last one.
 
-What a server answers to the same request is the same bytes until its Date header moves on. So a destination's last whole answer
-is remembered, and a read that continues a train of copies of it is counted by one comparison in C, whatever its length; only what
-differs goes to the protocol's reader. The counts are the reader's either way.
+A server's answers to the same request are equal bytes until its Date header changes. So a destination's last whole answer is
+remembered, and a read that continues a train of copies of it is counted by one comparison in C, whatever its length; only other
+bytes go to the protocol's reader. The counts are the same either way.
 """
 
 from __future__ import annotations
@@ -13,24 +13,24 @@ import msgspec
 
 from asyncli.protocols.interface import Event, ProtocolError, Reader
 
-# Longer answers are not remembered: a train of them would cost more memory than reading costs time.
+# Longer answers are not remembered: a train of them would cost more memory than it saves time.
 MOST_REMEMBERED = 65_536
 
 
 class Tally:
-    """Answers that mean the same and are as long."""
+    """The count of answers with the same meaning and length."""
 
     __slots__ = ("by_us", "event", "size", "untimed")
 
     def __init__(self, event: Event, size: int) -> None:
         self.event, self.size = event, size
-        #: For who counts by it: microseconds -> answers, and answers without their time.
+        #: Counts of the caller: microseconds -> answers, and answers without a time.
         self.by_us: dict[int, int] = {}
         self.untimed = 0
 
 
 class KnownAnswer:
-    """A whole answer as bytes, and what it means."""
+    """A whole answer and its meaning."""
 
     __slots__ = ("_longest_read", "_train", "by_us", "data", "event", "tally")
 
@@ -40,54 +40,54 @@ class KnownAnswer:
 
     @property
     def train(self) -> bytes:
-        """Copies of it, longer than any read by one more; made when the first read wants it."""
+        """Copies of the answer, one more than the longest read holds; made when first needed."""
         if not self._train and self.data:
             self._train = self.data * (self._longest_read // len(self.data) + 2)
         return self._train
 
 
 class AmidCopy(msgspec.Struct, frozen=True, eq=False):
-    """A stream that stopped ``at`` bytes into a copy of ``known``."""
+    """The stream is ``at`` bytes into a copy of ``known``."""
 
     known: KnownAnswer
     at: int
 
 
 class AmidAnswer(msgspec.Struct, eq=False):
-    """A stream that stopped in an answer like none that is known. ``raw``: its bytes so far, None past what is remembered."""
+    """The stream is in the middle of another answer. ``raw``: its bytes so far, None if too long to remember."""
 
     reader: Reader
     raw: bytes | None
 
 
 class Garbled(msgspec.Struct, frozen=True):
-    """A stream of which what comes next is no answer."""
+    """The next bytes of the stream are no answer."""
 
     why: str
 
 
-#: Where a stream stands between two reads; None between two answers.
+#: The state of a stream between two reads; None between two answers.
 State = AmidCopy | AmidAnswer | Garbled | None
 #: Equal answers in a row: what each means, and how many.
 Run = tuple[Event, int]
 
 
 class Replies:
-    """The answers of one destination to one request. ``longest_read``: no more bytes than this come at once."""
+    """The answers of one destination to one request. ``longest_read``: the most bytes in a read."""
 
     def __init__(self, new_reader: Callable[[], Reader], longest_read: int) -> None:
         self._new_reader, self._longest_read = new_reader, longest_read
-        #: The answers that were remembered, by what they mean and their length.
+        #: By meaning and length.
         self.tallies: dict[tuple[Event, int], Tally] = {}
-        #: The last answer after which its connection stayed open; and of those that announce the connection's end.
+        #: The last answer that kept its connection open, and the last one that announced its end.
         self.known = KnownAnswer(b"", Tally(Event(0, True), 0), 0)
         self.last = KnownAnswer(b"", Tally(Event(0, False), 0), 0)
 
     def take(self, state: State, data: bytes) -> tuple[list[Run], State, bool]:
-        """What ``data`` (not empty) makes whole: runs, where the stream stands then, and whether the connection is over.
+        """The answers that ``data`` (not empty) completes, as runs; the new state; whether the connection is over.
 
-        An answer that announced its connection's end is the last one, and bytes after it are nobody's. After a :class:`Garbled`
-        there is nothing more to take.
+        An answer that announces its connection's end is the last one: bytes after it are ignored. After :class:`Garbled` nothing
+        more can be read.
         """
         if state is None and data == self.last.data:
             return [(self.last.event, 1)], None, True
@@ -100,7 +100,7 @@ class Replies:
         return self._read(self._new_reader(), b"", known.data[:at] + data)
 
     def end(self, state: State) -> Event | None:
-        """The stream has ended: the answer whose body was to end so, else None."""
+        """The stream has ended: the answer if its body lasts to the end, else None."""
         return state.reader.end() if isinstance(state, AmidAnswer) else None
 
     def _read(self, reader: Reader, raw: bytes | None, data: bytes) -> tuple[list[Run], State, bool]:
@@ -136,15 +136,15 @@ class Replies:
 
 
 def _copies(known: KnownAnswer, length: int) -> tuple[list[Run], State]:
-    """``length`` bytes of copies of ``known``."""
+    """The runs and the state of ``length`` bytes of copies of ``known``."""
     whole, at = divmod(length, len(known.data))
     return [(known.event, whole)] if whole else [], AmidCopy(known, at) if at else None
 
 
 def _goes_on(known: KnownAnswer, data: bytes, at: int) -> bool:
-    """Whether ``data`` goes on from ``at`` bytes into ``known`` with copies of it."""
+    """Whether ``data`` continues ``known`` from its byte ``at``, and then with copies of it."""
     rest = len(known.data) - at
     if len(data) <= rest:
         return known.data.startswith(data, at)
-    # A train is made for what comes twice.
+    # Only an answer that comes twice needs a train.
     return data.startswith(known.data[at:] if at else known.data) and known.train.startswith(data, at)

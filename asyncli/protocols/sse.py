@@ -1,8 +1,8 @@
-"""Server-sent events (WHATWG HTML, section 9.2), and answers that do not end: GET, and connections that listen to its body.
+"""Server-sent events (WHATWG HTML, section 9.2), and other answers without end: rows send a GET and listen to its body.
 
-Events are checked and counted, not kept. A row takes a byte, and a reference where its peer gives events ids, to one that rows
-share where it is the same, and 4 bytes where it says how long to wait; only a row in the midst of a chunk, a line or an event
-has a reader. httpx-sse agrees, event by event and however the bytes are cut.
+Events are checked and counted, not kept. A row takes a byte; if its events have ids, also a reference to an id, which rows share
+if it is equal; if its peer sets a retry time, 4 bytes. Only a row in the middle of a chunk, a line or an event has a reader.
+Tested against httpx-sse, event by event, for any split of the bytes.
 """
 
 from __future__ import annotations
@@ -12,40 +12,40 @@ from array import array
 from asyncli.core.histogram import Histogram
 from asyncli.protocols.grant import AnswerHead, Grant, Refusals, shown_bytes
 from asyncli.protocols.http1 import Head, Scanner, head_of
-from asyncli.protocols.interface import ESTABLISHED, LEAVING, NEWS, Event, Protocol, ProtocolError
-from asyncli.protocols.words import StreamWords
+from asyncli.protocols.interface import CLOSING, ESTABLISHED, NEWS, Event, Protocol, ProtocolError
+from asyncli.protocols.settings import StreamSettings
 from asyncli.records import ProtocolCounts
 from asyncli.template import Fields, Filled
 
-# How a row's body goes on: in chunks or until the stream's end, and whether its first line is still to come.
+# The state of a row's body: in chunks or until the stream's end, and whether its first line is still to come.
 _BODIES = (Head(200, True, False, None), Head(200, True, True, None))
 _CHUNKED, _FRESH = 1, 2
 _BOM = b"\xef\xbb\xbf"
 _DATA, _OTHER = b"data", b"other"
-# It comes back to the server in a head, for which servers take 8 KiB.
+# An id is sent back to the server in a head, which servers limit to 8 KiB.
 _LONGEST_ID = 4096
-# So many different ids are shared by the rows that have them.
+# The number of different ids that rows share.
 _SHARED_IDS = 256
-# What a peer may ask for before it is connected to again (ms), and a line that says so.
+# The longest retry time that a peer may set (ms), and the longest line that sets it.
 _LONGEST_WAIT_MS, _LONGEST_RETRY = 3_600_000, len(b"retry: ") + 20
 _LIFE = Event(0, True, kind=NEWS)
 
 
 class Stream(Protocol):
-    """Rows that ask once and listen. ``words.events``: to server-sent events; else to any answer, by its bytes."""
+    """Rows that send one request and listen: with ``settings.events`` to server-sent events, else to the bytes of any answer."""
 
-    def __init__(self, words: StreamWords, fields: Fields) -> None:
-        self._requests = [Filled(request, fields) for request in words.requests]
-        self._events, self.silence_s = words.events, words.silence_s
+    def __init__(self, settings: StreamSettings, fields: Fields) -> None:
+        self._requests = [Filled(request, fields) for request in settings.requests]
+        self._events, self.silence_s = settings.events, settings.silence_s
         self.partial: dict[int, Grant | _Events | _Bytes] = {}
         self._refusals: Refusals = {}
         self._bodies = bytearray()
         # The last event's id of each row, kept for its next connection; b"": it has none.
         self._ids: list[bytes] = []
         self._known_ids: dict[bytes, bytes] = {}
-        self._waits_ms = array("I")  # by row, kept likewise
+        self._waits_ms = array("I")  # by row: the retry time, kept likewise
         self._retry_s = Histogram()
-        # One event goes to many rows: a read as bytes, how the body of its row went on, and what it meant.
+        # One event goes to many rows: a read, the state of its row's body before it, and its meaning.
         self._last: tuple[bytes, int, Event, bytes | None, int | None] = (b"", 0, _LIFE, None, None)
 
     def handshake(self, row: int, target: int) -> bytes:
@@ -68,9 +68,9 @@ class Stream(Protocol):
             return known[2]
         reader = reader or self._reader(body)
         ended = reader.feed(data)
-        event, said, wait_ms = reader.said(ended is not None)
-        if said is not None:
-            said = self._keep_id(row, said)
+        event, last_id, wait_ms = reader.take_event(ended is not None)
+        if last_id is not None:
+            last_id = self._keep_id(row, last_id)
         if wait_ms is not None:
             self._keep_wait(row, wait_ms)
         if ended is None and not reader.at_rest:
@@ -78,10 +78,10 @@ class Stream(Protocol):
         elif ended is None:
             self._bodies[row] = body & _CHUNKED
             if whole and not body & _FRESH:
-                self._last = (data, body, event, said, wait_ms)
+                self._last = (data, body, event, last_id, wait_ms)
         return event
 
-    def reopens_after_s(self, row: int) -> float:
+    def reopen_delay_s(self, row: int) -> float:
         wait_ms = self._waits_ms[row] if row < len(self._waits_ms) else 0
         if wait_ms:
             self._retry_s.add(wait_ms // 1000)
@@ -100,20 +100,20 @@ class Stream(Protocol):
         self._bodies.extend(bytes(max(0, row + 1 - len(self._bodies))))
         self._bodies[row] = head.chunked * _CHUNKED | self._events * _FRESH
         if not head.chunked and head.length is not None:
-            # How much is to come the reader alone knows.
+            # Only the reader knows how much is to come.
             reader = self.partial[row] = self._reader(self._bodies[row])
             reader.begin_body(head)
         return Event(0, True, kind=ESTABLISHED, rest=granted.rest)
 
     def _require(self, granted: AnswerHead, head: Head) -> None:
         kind, coding = granted.field(b"content-type"), granted.field(b"content-encoding")
-        said = f"HTTP {head.status}: "
+        status = f"HTTP {head.status}: "
         if head.status in (204, 205) or (head.length == 0 and not head.chunked):
-            raise ProtocolError(f"{said}an answer without a body")
+            raise ProtocolError(f"{status}an answer without a body")
         if self._events and kind.partition(b";")[0].strip() != b"text/event-stream":
-            raise ProtocolError(f"{said}Content-Type: {shown_bytes(kind) or 'none'}, not text/event-stream")
+            raise ProtocolError(f"{status}Content-Type: {shown_bytes(kind) or 'none'}, not text/event-stream")
         if self._events and coding not in (b"", b"identity"):
-            raise ProtocolError(f"{said}Content-Encoding: {shown_bytes(coding)}, so events cannot be read")
+            raise ProtocolError(f"{status}Content-Encoding: {shown_bytes(coding)}, so events cannot be read")
 
     def _reader(self, body: int) -> _Events | _Bytes:
         reader = _Events(bool(body & _FRESH)) if self._events else _Bytes("GET")
@@ -125,7 +125,7 @@ class Stream(Protocol):
         self._waits_ms[row] = wait_ms
 
     def _keep_id(self, row: int, last: bytes) -> bytes:
-        """As the one that other rows have as well."""
+        """Store the id of a row's last event; returns the shared object of equal ids."""
         if len(self._known_ids) > _SHARED_IDS:
             self._known_ids.clear()
         last = self._known_ids.setdefault(last, last)
@@ -138,25 +138,25 @@ class Stream(Protocol):
 class _Bytes(Scanner):
     """A body whose bytes are counted."""
 
-    _told = 0
+    _reported = 0
 
-    def said(self, ended: bool) -> tuple[Event, None, None]:
-        """What the last read said."""
-        size, self._told = self._body_bytes - self._told, self._body_bytes
-        return Event(0, not ended, size, LEAVING if ended else NEWS), None, None
+    def take_event(self, ended: bool) -> tuple[Event, None, None]:
+        """The meaning of the last read."""
+        size, self._reported = self._body_bytes - self._reported, self._body_bytes
+        return Event(0, not ended, size, CLOSING if ended else NEWS), None, None
 
 
 class _Events(Scanner):
-    """A body of events, and what those of a read said. ``fresh``: its first line is still to come."""
+    """A body of events. ``fresh``: its first line is still to come."""
 
     def __init__(self, fresh: bool) -> None:
         super().__init__("GET")
         self._fresh = fresh
-        self._line = b""  # what has come of one that is not whole, where that matters
-        self._kind = b""  # what it is, where the rest of it is only counted or skipped
-        self._carriage_return = False  # it ended the line before, and a line feed may belong to it
-        self._id: bytes | None = None  # of the event that has begun
-        self._data = -1  # its bytes so far; -1: it has no data
+        self._line = b""  # the beginning of an incomplete line, if it must be kept
+        self._kind = b""  # the kind of such a line, if its rest is only counted or skipped
+        self._carriage_return = False  # the last line ended with one, and a line feed may follow
+        self._id: bytes | None = None  # of the current event
+        self._data = -1  # its bytes so far; -1: none
         self._begin_read()
 
     def _begin_read(self) -> None:
@@ -166,17 +166,15 @@ class _Events(Scanner):
 
     @property
     def at_rest(self) -> bool:
-        # A line feed that follows a carriage return then ends one more empty line, which means nothing.
+        # If a line feed after a carriage return follows, a new reader takes it for an empty line, which means nothing.
         midst = self._line or self._kind or self._id is not None or self._data >= 0
         return not midst and super().at_rest
 
-    def said(self, ended: bool) -> tuple[Event, bytes | None, int | None]:
-        """What the last read said, the id of its last event, and how long to wait before the next connection (ms); None: it had
-        none.
-        """
+    def take_event(self, ended: bool) -> tuple[Event, bytes | None, int | None]:
+        """The meaning of the last read, the id of its last event, and the retry time (ms) that it set; None: none."""
         event, last, wait_ms = _LIFE, self._last_id, self._wait_ms
         if ended or self._messages:
-            event = Event(0, not ended, self._message_bytes, LEAVING if ended else NEWS, b"", self._messages)
+            event = Event(0, not ended, self._message_bytes, CLOSING if ended else NEWS, b"", self._messages)
         self._begin_read()
         return event, last, wait_ms
 
@@ -202,7 +200,7 @@ class _Events(Scanner):
         self._go_on(first)
 
     def _end_line(self, rest: bytes) -> None:
-        """The line that has begun ends with ``rest``."""
+        """The current line ends with ``rest``."""
         if self._kind:
             self._data += len(rest) if self._kind is _DATA else 0
             self._kind = b""
@@ -218,7 +216,7 @@ class _Events(Scanner):
             return
         name, _, value = line.partition(b":")
         if name == b"data":
-            # A line feed joins it to what came before.
+            # A line feed joins it to the data before.
             self._data += 1 + len(value) - value.startswith(b" ")
         elif name == b"id":
             value = value.removeprefix(b" ")
@@ -237,7 +235,7 @@ class _Events(Scanner):
             self._data = -1
 
     def _go_on(self, part: bytes) -> None:
-        """More of a line that does not end yet: what need not be kept is not."""
+        """More of an incomplete line, which is kept only if needed."""
         if self._kind:
             self._data += len(part) if self._kind is _DATA else 0
             return

@@ -1,32 +1,32 @@
-"""Raw TCP: bytes that are sent as a heartbeat, and what is expected of their answer; or connections that only listen.
+"""Raw TCP: a heartbeat of any bytes with its expected answer, or connections that only listen.
 
-Nothing here knows where a message of the peer's ends: what comes unasked is counted in bytes.
+Nothing tells where an unsolicited message ends, so those are counted in bytes.
 """
 
 from __future__ import annotations
 
 from asyncli.expected import Expected, parse_expected
 from asyncli.protocols.interface import ANSWER, ESTABLISHED, NEWS, Event, Protocol, ProtocolError
-from asyncli.protocols.words import TcpWords
+from asyncli.protocols.settings import TcpSettings
 from asyncli.records import ProtocolCounts
 from asyncli.template import Fields, Filled, same_for_all
 
-_TOLD_BYTES = 40
+_SHOWN_BYTES = 40
 
 
 class Tcp(Protocol):
-    """``words.send`` as heartbeats, each answered by what ``words.expect`` describes; without it, connections that listen."""
+    """Heartbeats ``settings.send``, each answered as ``settings.expect`` describes; without it, connections that listen."""
 
-    def __init__(self, words: TcpWords, fields: Fields) -> None:
-        self._send = Filled(words.send, fields)
+    def __init__(self, settings: TcpSettings, fields: Fields) -> None:
+        self._send = Filled(settings.send, fields)
         self.heartbeat = same_for_all([self._send]) or None
-        self.silence_s = None if words.send else words.silence_s
-        self._answer = parse_expected(words.expect)
-        self._greeting = parse_expected(words.greeting) if words.greeting else None
+        self.silence_s = None if settings.send else settings.silence_s
+        self._answer = parse_expected(settings.expect)
+        self._greeting = parse_expected(settings.greeting) if settings.greeting else None
         self.handshake = None if self._greeting is None else self._await_greeting
-        # Nobody looks at it where any is right, so that the first is told.
-        self._untold, self._first = words.expect == "any", b""
-        # What is awaited, and what of it has come.
+        # If any answer is right, the first one is reported, for the user to check.
+        self._unreported, self._first = settings.expect == "any", b""
+        # What is awaited, and the bytes so far.
         self.partial: dict[int, tuple[Expected, bytes]] = {}
 
     def _await_greeting(self, row: int, target: int) -> bytes:
@@ -38,24 +38,24 @@ class Tcp(Protocol):
         return self._send(row)
 
     def feed(self, row: int, data: bytes, awaiting: bool) -> Event | None:
-        expected, come = self.partial.pop(row, (self._answer, b""))
+        expected, received = self.partial.pop(row, (self._answer, b""))
         if not data:
             return None
         greeting = expected is self._greeting
         if not greeting and not awaiting:
             return Event(0, True, len(data), NEWS)
-        come += data
+        received += data
         try:
-            end = expected.end_in(come)
+            end = expected.end_in(received)
         except ValueError as error:
             raise ProtocolError(str(error)) from None
         if end is None:
-            self.partial[row] = (expected, come)
+            self.partial[row] = (expected, received)
             return None
-        if self._untold and not greeting:
-            self._untold, self._first = False, come[:_TOLD_BYTES]
-        # What comes in the same read is a part of it.
-        return Event(0, True, kind=ESTABLISHED if greeting else ANSWER, rest=b"" if greeting else come[end:])
+        if self._unreported and not greeting:
+            self._unreported, self._first = False, received[:_SHOWN_BYTES]
+        # More bytes in the same read belong to it.
+        return Event(0, True, kind=ESTABLISHED if greeting else ANSWER, rest=b"" if greeting else received[end:])
 
     def add_counts(self, counts: ProtocolCounts) -> None:
         if self._first:

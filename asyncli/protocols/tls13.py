@@ -1,10 +1,10 @@
 """TLS 1.3's record layer (RFC 8446, sections 4.6, 5 and 7) for many connections, without an object for each.
 
-OpenSSL shakes hands (engine/tls.py); from then on a connection is a row here: its cipher suite, keys, secrets and record numbers
-in columns, and only while a record or a handshake message is incomplete an entry in a dictionary. No socket, no clock.
+OpenSSL does the handshake (engine/tls.py); then a connection is a row here: its cipher suite, keys, secrets and record numbers
+are in columns, and a dictionary has only incomplete records and handshake messages. No socket, no clock.
 
-A record's number is used once: what is sealed must be sent, or the connection ends (section 5.3). The cipher itself is OpenSSL's,
-by ``cryptography``.
+A record's number is used once: a sealed record must be sent, or the connection ends (section 5.3). The cipher is OpenSSL's, by
+``cryptography``.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ _HEAD, _NONCE = struct.Struct(">BHH"), struct.Struct(">IQ")
 _KINDS = [bytes((kind,)) for kind in range(256)]
 _MOST_PLAINTEXT = 1 << 14
 _MOST_CIPHERTEXT = _MOST_PLAINTEXT + 256
-# A ticket with its nonce and extensions, each as long as its length can say (section 4.6.1). Nothing longer may come.
+# The longest allowed message: a ticket with nonce and extensions of the greatest lengths (section 4.6.1).
 _MOST_MESSAGE = 4 + 4 + 4 + 1 + 255 + 2 + 65_535 + 2 + 65_534
-# AES-GCM is safe for 2^24.5 records under one key (section 5.5): the key is changed long before.
+# AES-GCM is safe for 2^24.5 records with one key (section 5.5): the key is changed long before.
 _MOST_RECORDS = 1 << 23
 
 #: Cipher suites by OpenSSL's names: their cipher, the length of its key, and their hash.
@@ -36,7 +36,7 @@ SUITES: dict[str, tuple[Callable[[Any], Any], int, str, int]] = {
     "TLS_AES_256_GCM_SHA384": (AESGCM, 32, "sha384", 48),
     "TLS_CHACHA20_POLY1305_SHA256": (ChaCha20Poly1305, 32, "sha256", 32),
 }
-# By a row's number for it; 0: the row has no keys.
+# By the number in a row's column; 0: the row has no keys.
 _SUITES: list[Any] = [None, *SUITES.values()]
 _NUMBER = {name: number for number, name in enumerate(SUITES, 1)}
 
@@ -54,7 +54,7 @@ _ALERT_NUMBER = {name: number for number, name in ALERTS.items()}
 
 
 class RecordError(Exception):
-    """The peer broke a rule of TLS; ``alert`` is the name of the alert that it is to be sent."""
+    """The peer broke a rule of TLS; ``alert``: the name of the alert to send."""
 
     def __init__(self, alert: str, why: str) -> None:
         super().__init__(why)
@@ -62,7 +62,7 @@ class RecordError(Exception):
 
 
 class AlertError(Exception):
-    """The peer ended the connection by a fatal alert, whose name this is."""
+    """The peer ended the connection by a fatal alert; the message is its name."""
 
 
 def expand_label(secret: bytes | bytearray, label: str, length: int, digest: str) -> bytes:
@@ -78,7 +78,7 @@ class _Direction:
     def __init__(self) -> None:
         self.keys = bytearray()  # 32 a row
         self.secrets = bytearray()  # 48 a row
-        # The nonce of the first record: its first 4 bytes, and the other 8, which count (section 5.3).
+        # The nonce of record 0: its first 4 bytes, and the other 8, to which the number is added by XOR (section 5.3).
         self.nonces, self.counted = array("I"), array("Q")
         self.numbers = array("Q")  # of the next record
 
@@ -90,7 +90,7 @@ class _Direction:
             column.extend([0] * more)
 
     def put(self, row: int, suite: int, secret: bytes) -> None:
-        """The keys that follow from a traffic secret (section 7.3)."""
+        """Derive the keys of a traffic secret (section 7.3)."""
         _, length, digest, _ = _SUITES[suite]
         self.secrets[48 * row : 48 * row + len(secret)] = secret
         self.keys[32 * row : 32 * row + length] = expand_label(secret, "key", length, digest)
@@ -98,7 +98,7 @@ class _Direction:
         self.numbers[row] = 0
 
     def update(self, row: int, suite: int) -> None:
-        """The next generation of the traffic secret (section 7.2)."""
+        """Change to the next traffic secret (section 7.2)."""
         _, _, digest, length = _SUITES[suite]
         self.put(row, suite, expand_label(self.secrets[48 * row : 48 * row + length], "traffic upd", length, digest))
 
@@ -108,7 +108,7 @@ class _Direction:
 
 
 class RecordLayer:
-    """The connections of one process, by small numbers (their descriptors)."""
+    """The connections of one process, by their descriptors."""
 
     def __init__(self) -> None:
         self._suite = bytearray()
@@ -118,7 +118,7 @@ class RecordLayer:
         self._message: dict[int, bytes] = {}
 
     def open(self, row: int, suite: str, ours: bytes, theirs: bytes) -> None:
-        """Begin with the application traffic secrets of both ends; what was there under this number is forgotten."""
+        """Begin with the application traffic secrets of both ends; replaces what the row had."""
         if row >= len(self._suite):
             rows = max(row + 1, len(self._suite) + 1024)
             self._suite += bytes(rows - len(self._suite))
@@ -130,7 +130,7 @@ class RecordLayer:
         self._in.put(row, number, theirs)
 
     def forget(self, row: int) -> None:
-        """The connection is gone, or of no more use, and its keys with it."""
+        """Erase the keys of a connection that has ended or failed."""
         if row < len(self._suite):
             self._suite[row] = 0
             self._out.wipe(row)
@@ -142,7 +142,7 @@ class RecordLayer:
         return row < len(self._suite) and self._suite[row] != 0
 
     def seal(self, row: int, data: bytes, kind: int = _APPLICATION) -> bytes:
-        """The records of ``data``, which must now be sent in this order."""
+        """The records of ``data``, which must be sent in this order."""
         if len(data) > _MOST_PLAINTEXT:
             return b"".join(self.seal(row, data[at : at + _MOST_PLAINTEXT], kind) for at in range(0, len(data), _MOST_PLAINTEXT))
         way = self._out
@@ -161,12 +161,12 @@ class RecordLayer:
         return self.seal(row, bytes((1 if name in ("close_notify", "user_canceled") else 2, _ALERT_NUMBER[name])), _ALERT)
 
     def feed(self, row: int, data: bytes) -> tuple[bytes, bytes, bool]:
-        """What a read gave -> the application's bytes, what is to be sent at once, and whether the peer said close_notify, after
-        which it sends nothing. Raises :class:`RecordError` and :class:`AlertError`; the row is of no use then.
+        """Decrypt a read: the application's bytes, bytes to send at once, and whether the peer sent close_notify, after which it
+        sends nothing. Raises :class:`RecordError` and :class:`AlertError`, after which the row is unusable.
         """
         if row in self._partial:
             data = self._partial.pop(row) + data
-        # Nearly always: one whole record of the application's.
+        # Nearly always: one whole record of application data.
         if len(data) > _HEADER and data[0] == _APPLICATION and len(data) == _HEADER + (data[3] << 8 | data[4]):
             kind, content = self._unseal(row, data[:_HEADER], data[_HEADER:])
             if kind == _APPLICATION and row not in self._message:
@@ -175,13 +175,13 @@ class RecordLayer:
         return self._judge(row, self._records(row, data))
 
     def _records(self, row: int, data: bytes) -> Iterator[tuple[int, bytes]]:
-        """Each whole record's kind and content; what is left waits for the next read."""
+        """The kind and content of each whole record; an incomplete one waits for the next read."""
         at, end = 0, len(data)
         while end - at >= _HEADER:
             header = data[at : at + _HEADER]
             length = header[3] << 8 | header[4]
             if header[0] != _APPLICATION:
-                # Unprotected: an alert of a peer that lost its keys, or another protocol (section 5: unexpected_message).
+                # Not encrypted: an alert of a peer that lost its keys, or another protocol (section 5: unexpected_message).
                 raise RecordError("unexpected_message", "a record that is not encrypted")
             if length > _MOST_CIPHERTEXT:
                 raise RecordError("record_overflow", f"a record of {length} bytes")
@@ -221,7 +221,7 @@ class RecordLayer:
         asked = False
         for kind, content in records:
             if row in self._message and kind != _HANDSHAKE:
-                raise RecordError("unexpected_message", "another record in the midst of a handshake message")
+                raise RecordError("unexpected_message", "another record in the middle of a handshake message")
             if kind == _APPLICATION:
                 heard.append(content)
             elif kind == _HANDSHAKE:
@@ -231,15 +231,15 @@ class RecordLayer:
             elif len(content) != 2:
                 raise RecordError("decode_error", "an alert of another length than two bytes")
             elif content[1] == 0:
-                # What came after it is not read (section 6.1).
+                # Later records are ignored (section 6.1).
                 return b"".join(heard), b"", True
             elif content[1] != _ALERT_NUMBER["user_canceled"]:
                 raise AlertError(ALERTS.get(content[1], f"alert {content[1]}"))
-        # Several asked for at once are one (section 4.6.3); so a peer cannot have much sent by asking often.
+        # Several requests in a read get one key update (section 4.6.3), so a peer cannot cause many.
         return b"".join(heard), self._update_ours(row) if asked else b"", False
 
     def _handshake(self, row: int, content: bytes) -> bool:
-        """Messages after the handshake. True: the peer wants our keys changed."""
+        """Handle messages after the handshake. True: the peer requests a key update."""
         if not content:
             raise RecordError("unexpected_message", "an empty handshake record")
         data = self._message.pop(row, b"") + content
@@ -267,7 +267,7 @@ class RecordLayer:
         return asked
 
     def _update_ours(self, row: int) -> bytes:
-        """Tell the peer that our next record has a new key, and have it so."""
-        said = self.seal(row, bytes((_KEY_UPDATE, 0, 0, 1, 0)), _HANDSHAKE)
+        """The record of a key update; later records are sealed with the new key."""
+        record = self.seal(row, bytes((_KEY_UPDATE, 0, 0, 1, 0)), _HANDSHAKE)
         self._out.update(row, self._suite[row])
-        return said
+        return record

@@ -1,7 +1,7 @@
-"""WebSocket, the client's end (RFC 6455): upgrades, a ping as the heartbeat, and frames scanned without input or output.
+"""A WebSocket client (RFC 6455): the upgrade, pings as heartbeats, and a reader of frames without I/O.
 
 No extension is offered (deflate.py offers one). Messages are checked and counted, not kept. Of the pings in one read the last
-is answered (section 5.5.3). wsproto agrees, frame by frame and however the bytes are cut.
+is answered (section 5.5.3). Tested against wsproto, frame by frame, for any split of the bytes.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import struct
 from binascii import b2a_base64
 from collections.abc import Callable, Sequence
 
+from asyncli.protocol_table import NOT_OFFERED
 from asyncli.protocols.grant import AnswerHead, Grant, Refusals
-from asyncli.protocols.interface import ANSWER, ESTABLISHED, LEAVING, NEWS, Event, Protocol, ProtocolError
-from asyncli.spoken import NOT_OFFERED
+from asyncli.protocols.interface import ANSWER, CLOSING, ESTABLISHED, NEWS, Event, Protocol, ProtocolError
 from asyncli.template import Fields, Filled
 
 CONTINUATION, TEXT, BINARY, CLOSE, PING, PONG = 0x0, 0x1, 0x2, 0x8, 0x9, 0xA
@@ -23,17 +23,17 @@ _OFFERED = re.compile(rb"(?im)^Sec-WebSocket-Protocol:([^\r]*)")
 _GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 _FIN, RESERVED, _MASKED, CONTROL, OPCODE = 0x80, 0x70, 0x80, 0x8, 0xF
 _MOST_CONTROL = 125
-# The same for all, so that all pongs are the same bytes.
+# The same for all rows, so that all pongs are equal.
 _BEAT = b"beat"
 _BEAT_WORD = int.from_bytes(_BEAT)
 _GOING_AWAY = 1001
 _UTF8 = codecs.getincrementaldecoder("utf-8")
-# What a server may send (section 7.4, and the registry that it begins): the others stand for what was never sent.
+# The codes that a server may send (section 7.4 and its registry); others are reserved and never sent.
 _CLOSE_CODES = frozenset({*range(1000, 1004), *range(1007, 1015), *range(3000, 5000)})
 
 
 def frame(opcode: int, payload: bytes, key: bytes) -> bytes:
-    """A whole frame of a client's, masked with ``key``, of four bytes that nobody foresees (section 5.3)."""
+    """A client's frame, masked with ``key``: four unpredictable bytes (section 5.3)."""
     size = len(payload)
     if size <= _MOST_CONTROL:
         head = struct.pack(">BB", _FIN | opcode, _MASKED | size)
@@ -46,13 +46,13 @@ def frame(opcode: int, payload: bytes, key: bytes) -> bytes:
 
 
 def accept_of(key: bytes) -> bytes:
-    """The Sec-WebSocket-Accept that answers this Sec-WebSocket-Key."""
+    """The Sec-WebSocket-Accept for this Sec-WebSocket-Key."""
     return b2a_base64(hashlib.sha1(key + _GUID, usedforsecurity=False).digest(), newline=False)
 
 
 class WebSocket(Protocol):
-    """Pings as heartbeats, or texts that come back (``message``). ``requests``: of each URL of the plan the upgrade's request,
-    without its key and the empty line; ``entropy`` gives so many random bytes.
+    """Heartbeats are pings, or texts that the server echoes (``message``). ``requests``: the upgrade request for each URL of the
+    plan, without its key and the empty line; ``entropy(n)`` returns n random bytes.
     """
 
     def __init__(self, requests: Sequence[bytes], entropy: Callable[[int], bytes], message: bytes, fields: Fields) -> None:
@@ -72,7 +72,7 @@ class WebSocket(Protocol):
     def heartbeat_for(self, row: int, target: int) -> bytes:
         if self._speaks:
             return frame(TEXT, self._message(row), self._entropy(4))
-        # frame(PING, _BEAT, self._entropy(4)), written out: this is once a heartbeat.
+        # frame(PING, _BEAT, self._entropy(4)), inlined: once per heartbeat.
         mask = int.from_bytes(self._entropy(4))
         return struct.pack(">BBII", _FIN | PING, _MASKED | 4, mask, mask ^ _BEAT_WORD)
 
@@ -94,7 +94,7 @@ class WebSocket(Protocol):
         return frames.event(awaiting, self._entropy)
 
     def _agree(self, row: int, extensions: list[bytes]) -> None:
-        """What the server's answer says of extensions. Raises :class:`ProtocolError`."""
+        """Handle the extensions in the server's answer. Raises :class:`ProtocolError`."""
         if extensions:
             raise ProtocolError(NOT_OFFERED)
 
@@ -106,7 +106,7 @@ class WebSocket(Protocol):
 
 
 def _offered_in(request: bytes) -> frozenset[bytes]:
-    """The subprotocols."""
+    """The subprotocols that a request offers."""
     return frozenset(name.strip() for name in b",".join(_OFFERED.findall(request)).split(b","))
 
 
@@ -124,7 +124,7 @@ class _Upgrade(Grant):
         return granted
 
     def _require(self, granted: AnswerHead) -> None:
-        """What section 4.1 has a client look at."""
+        """The checks of section 4.1."""
         fields = granted.fields
         upgrade, connection = granted.field(b"upgrade"), granted.field(b"connection")
         if upgrade.strip() != b"websocket" or b"upgrade" not in map(bytes.strip, connection.split(b",")):
@@ -137,7 +137,7 @@ class _Upgrade(Grant):
 
 
 class ServerFrames:
-    """The frames of one connection from the server, and what those of a read said."""
+    """Reads the server's frames on one connection."""
 
     __slots__ = (
         "_answer", "_buffer", "_decode", "_expected", "_fin", "_left", "_opcode", "_same", "answers", "body_bytes", "close",
@@ -146,11 +146,11 @@ class ServerFrames:
 
     def __init__(self, expected: bytes, answer: Event) -> None:
         self._expected, self._answer = expected, answer  # the text that answers; b"": a pong does
-        self._same = -1  # so many of its bytes have come as the message that has begun; -1: that is another one
-        self._buffer = b""  # of a frame's head, or of a control frame
-        self._left = 0  # payload to come of a data frame
-        self._opcode = 0  # of the message that has begun
-        self._fin = True  # its frame is the last
+        self._same = -1  # bytes of it that the current message begins with; -1: that is another message
+        self._buffer = b""  # the beginning of a frame's head, or of a control frame
+        self._left = 0  # remaining payload of a data frame
+        self._opcode = 0  # of the current message
+        self._fin = True  # its current frame is the last
         self._decode: codecs.IncrementalDecoder | None = None
         self._begin_read()
 
@@ -163,20 +163,20 @@ class ServerFrames:
 
     @property
     def midst(self) -> bool:
-        """In the midst of a frame, or of a message."""
+        """Whether a frame or a message is incomplete."""
         return bool(self._buffer or self._opcode) and self.close is None
 
     def event(self, awaiting: bool, entropy: Callable[[int], bytes]) -> Event | None:
-        """What the last read said; None: nothing that is whole."""
+        """The meaning of the last read; None: no whole frame."""
         answer = awaiting and self.answers > 0
         if self._expected:
-            # Those that nobody asked for are messages like any other.
+            # Further copies are messages like any other.
             self.messages += self.answers - answer
             self.body_bytes += (self.answers - answer) * len(self._expected)
         if self.close is not None:
-            # Code 0: none was sent, and then none is sent back.
+            # Code 0: the frame has no code, so the reply has none.
             bye = frame(CLOSE, struct.pack(">H", self.close) if self.close else b"", entropy(4))
-            return Event(self.close, False, self.body_bytes, LEAVING, bye, self.messages, self.why)
+            return Event(self.close, False, self.body_bytes, CLOSING, bye, self.messages, self.why)
         reply = b"" if self.ping is None else frame(PONG, self.ping, entropy(4))
         news = bool(reply or self.messages or self.body_bytes)
         if answer and not news:
@@ -204,7 +204,7 @@ class ServerFrames:
             at = following
 
     def _head(self, data: bytes, at: int) -> int | None:
-        """Where the payload of a data frame begins, or a control frame ends; None: more bytes are needed."""
+        """Read a frame's head; returns the start of a data frame's payload or the end of a control frame; None: incomplete."""
         there = len(data) - at
         if there < 2:
             return None
@@ -219,7 +219,7 @@ class ServerFrames:
         if opcode > BINARY:
             raise ProtocolError(f"a frame of the unknown opcode {opcode}")
         if (opcode == CONTINUATION) != bool(self._opcode):
-            raise ProtocolError("a new message within another" if self._opcode else "a continuation of nothing")
+            raise ProtocolError("a new message inside another" if self._opcode else "a continuation frame without a message")
         at += 2
         if size > _MOST_CONTROL:
             width = 2 if size == 126 else 8
@@ -227,7 +227,7 @@ class ServerFrames:
                 return None
             size = int.from_bytes(data[at : at + width])
             if size >> 63 or size <= (_MOST_CONTROL if width == 2 else 0xFFFF):
-                raise ProtocolError("a frame whose length is not written as it must be")
+                raise ProtocolError("a frame whose length is not minimally encoded")
             at += width
         if opcode:
             self._opcode, self._decode = opcode, _UTF8("strict") if opcode == TEXT else None
@@ -244,7 +244,7 @@ class ServerFrames:
         if opcode > PONG:
             raise ProtocolError(f"a frame of the unknown opcode {opcode}")
         if not fin or size > _MOST_CONTROL:
-            raise ProtocolError("a control frame that is cut or longer than 125 bytes")
+            raise ProtocolError("a control frame that is fragmented or longer than 125 bytes")
         end = at + 2 + size
         if len(data) < end:
             return None
@@ -254,13 +254,13 @@ class ServerFrames:
         elif opcode == PING:
             self.ping = payload
         else:
-            # A server may send others unasked (section 5.5.3).
+            # A server may send unsolicited pongs (section 5.5.3).
             self.answers += payload == _BEAT and not self._expected
         self.heard = True
         return end
 
     def _take(self, part: bytes, ends: bool) -> None:
-        """Payload of the data frame that has begun; ``ends``: the message's last."""
+        """Payload of the current data frame; ``ends``: the message's last."""
         if self._same >= 0 and self._expected.startswith(part, self._same):
             self._same += len(part)
         else:
@@ -285,11 +285,11 @@ def _require_utf8(decoder: codecs.IncrementalDecoder, part: bytes, final: bool) 
 
 
 def _close_code(payload: bytes) -> int:
-    """The code of a close frame, 0 where it has none."""
+    """The code of a close frame, 0 if it has none."""
     if not payload:
         return 0
     code = int.from_bytes(payload[:2])
     if len(payload) == 1 or code not in _CLOSE_CODES:
-        raise ProtocolError("a close frame whose code may not be sent")
+        raise ProtocolError("a close frame with an invalid code")
     _require_utf8(_UTF8("strict"), payload[2:], True)
     return code

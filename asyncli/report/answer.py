@@ -1,4 +1,4 @@
-"""A run in sentences, by its summary alone: verdict, cost per connection, capacity, doubts."""
+"""A summary as sentences: verdict, cost per connection, capacity, doubts."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from asyncli.text import oneline
 from asyncli.topology import sides
 from asyncli.values import AGENT_PORT, parse_target
 
-# An interval wider than this share of its slope is called wide.
+# An interval beyond this share of its slope is called wide.
 _WIDE_INTERVAL = 0.25
 _ENDS = {2: "two", 3: "three", 4: "four"}
 
 
 def one_line(summary: Summary) -> str:
-    """Verdict and answer in one line."""
+    """The verdict and the cost in one line."""
     line = f"{summary.verdict}: {why(summary)}"
     total, server = summary.cost.host_total, summary.cost.server_user
     if summary.verdict == "untested":
@@ -27,8 +27,8 @@ def one_line(summary: Summary) -> str:
     for one, where in ((total, f"on {sides(summary.environment).host}"), (server, f"in {server_name(summary)}")):
         # Two levels of the whole host include other programs.
         if one is not None and one.ci95[0] > 0 and not (one is total and one.of_levels):
-            more = with_streams(summary.cost.streams)
-            each = f"a connection{more}, first use included," if one.of_levels else f"one more{more}"
+            streams = with_streams(summary.cost.streams)
+            each = f"a connection{streams}, first use included," if one.of_levels else f"one more{streams}"
             line += f"; {each} costs {with_error(one)} {where}"
             break
     return oneline(line.replace("±", "+-"))
@@ -40,7 +40,7 @@ def why(summary: Summary) -> str:
 
 
 def server_label(summary: Summary) -> str:
-    """The server with its version: ``nginx/1.22.1``, ``built-in server``, or ``the server`` where unknown."""
+    """The server with its version: ``nginx/1.22.1``, ``built-in server``, or ``the server`` if unknown."""
     server = summary.environment.get("server")
     label = server.get("label") if isinstance(server, dict) else None
     return oneline(str(label)) if label else "the server"
@@ -52,16 +52,16 @@ def server_name(summary: Summary) -> str:
 
 def answer(summary: Summary) -> str:
     """The cost of a connection as a sentence."""
-    cost, sampled = summary.cost, sides(summary.environment)
+    cost, where = summary.cost, sides(summary.environment)
     if summary.connections.opened and summary.verdict == "untested":
         return f"Cost per connection unknown: {why_untested(summary.connections.deaths, summary.heartbeats.sent)}."
-    if not_seen := _server_not_seen(summary):
-        return not_seen
-    end = "for this end of it" if sampled.far is None else "for its end of it"
+    if unknown := _server_unknown(summary):
+        return unknown
+    end = "for this end of it" if where.far is None else "for its end of it"
     ends = f"for each of its {_ENDS[cost.ends]} ends" if cost.ends > 1 else end
     parts = [
-        f"{with_error(one)} {where}"
-        for one, where in (
+        f"{with_error(one)} {place}"
+        for one, place in (
             (cost.server_user, f"in {server_name(summary)}"),
             (cost.kernel, f"in the kernel {ends}"),
             (cost.generator_user, "in asyncli"),
@@ -73,60 +73,60 @@ def answer(summary: Summary) -> str:
     if grew is not None and cost.server_user is None:
         return oneline(f"{grew.evidence[:1].upper()}{grew.evidence[1:]}.")
     total = cost.host_total
-    more = with_streams(cost.streams)
-    each = f"One more connection{more} costs"
+    streams = with_streams(cost.streams)
+    each = f"One more connection{streams} costs"
     first = next((one for one in (cost.server_user, cost.kernel, total) if one is not None), None)
     if first is not None and first.of_levels:
-        each = f"A connection{more}, first use included, costs"
+        each = f"A connection{streams}, first use included, costs"
     if total is not None and parts and (total.ci95[0] <= 0 or total.of_levels):
         # The host's memory includes other programs: lead with the parts.
         parts = [one for one in parts if not one.endswith("left over")]
         whole = f"other programs' memory hid the whole-host figure (± {bytes_each(total.half_width)} a connection)"
         if total.ci95[0] > 0:
-            whole = f"{sampled.host} in all took {with_error(total)}, other programs included"
+            whole = f"{where.host} in all took {with_error(total)}, other programs included"
         return f"{each} {', '.join(parts)}; {whole}."
     if total is not None:
-        whole = f"{each} {with_error(total)} on {sampled.host}"
+        whole = f"{each} {with_error(total)} on {where.host}"
         return f"{whole}: {', '.join(parts)}." if parts else f"{whole}."
     if parts:
-        return f"{each} {', '.join(parts)}; the total of {sampled.host} is unknown."
+        return f"{each} {', '.join(parts)}; the total of {where.host} is unknown."
     known = next((one for one in summary.findings if one.code in ("cost_few_points", "cost_not_sampled")), None)
     if summary.connections.held and known is not None:
         return f"Cost per connection unknown: {known.evidence}; {known.remedy}."
     return "Cost per connection unknown: no connections were held."
 
 
-def _server_not_seen(summary: Summary) -> str:
-    """Why the server's cost is unknown and how to measure it, or "" where its processes were seen or nothing was held."""
+def _server_unknown(summary: Summary) -> str:
+    """Why the server's cost is unknown and how to measure it; "" if its processes were seen or nothing was held."""
     seen = all(one.code != "server_processes_unknown" for one in summary.findings)
     if seen or summary.cost.server_user is not None or not summary.connections.held:
         return ""
-    why_not, mend = _how_to_see_the_server(summary)
+    reason, remedy = _server_remedy(summary)
     host = sides(summary.environment).host
     total, kernel, known = summary.cost.host_total, summary.cost.kernel, ""
     if total is not None and total.ci95[0] > 0:
         known = f" (on {host} it costs {with_error(total)} in all)"
     elif kernel is not None and kernel.ci95[0] > 0:
-        known = f" (an end of it costs {with_error(kernel)} in the kernel of {host})"
-    return oneline(f"Cost per connection unknown for {server_name(summary)}: {why_not}{known}. To measure it: {mend}")
+        known = f" (each end of it costs {with_error(kernel)} in the kernel of {host})"
+    return oneline(f"Cost per connection unknown for {server_name(summary)}: {reason}{known}. To measure it: {remedy}")
 
 
-def _how_to_see_the_server(summary: Summary) -> tuple[str, str]:
-    """(Why its memory could not be read, what reads it)."""
+def _server_remedy(summary: Summary) -> tuple[str, str]:
+    """(Why the server's memory could not be read, how to read it)."""
     server, agent = summary.environment.get("server"), isinstance(summary.environment.get("agent"), dict)
     hidden = isinstance(server, dict) and server.get("hidden") is True
     if not agent and not sides(summary.environment).server:
         host = parse_target(summary.plan["urls"][0]).host
         at = f"http://{f'[{host}]' if ':' in host else host}:{AGENT_PORT}"
         return "it runs on another host", f"start 'asyncli agent' there, and soak with --agent {shlex.quote(at)}"
-    who = "the agent" if agent else "the soak"
+    program = "the agent" if agent else "the soak"
     if hidden:
-        return "its processes belong to another user", f"run {who} as root (sudo)"
-    return "its processes were not found", f"start {who} with --server-pid PID"
+        return "its processes belong to another user", f"run {program} as root (sudo)"
+    return "its processes were not found", f"start {program} with --server-pid PID"
 
 
-def room(summary: Summary) -> str:
-    """How many would fit and the first limit, or what gave way; "" where neither is known."""
+def headroom(summary: Summary) -> str:
+    """How many connections fit and the first limit, or the measured bottleneck; "" if unknown."""
     found, sentences = summary.forecast, []
     if summary.connections.opened and (instead := next((one for one in summary.findings if one.code == gave_way.code), None)):
         return oneline(f"{instead.evidence[:1].upper()}{instead.evidence[1:]}.")
@@ -134,28 +134,25 @@ def room(summary: Summary) -> str:
         return ""
     here, alone = found.memory, found.server_memory
     if here is not None and here.connections is not None:
-        sentences.append(f"This host has memory for about {about(here)} like these, both ends on it")
+        sentences.append(f"This host has memory for about {about(here)} such connections with both ends on it")
     if alone is not None and alone.connections is not None:
-        # How much of the residual is the server's is unknown: a range.
-        sentences.append(
-            f"a server of its size with its clients elsewhere for {about_to(alone)}"
-            if sentences
-            else f"A server like this host, alone, has memory for {about_to(alone)}"
-        )
+        # A range: the server's share of the residual is unknown.
+        host = "" if sentences else "A server like this host has memory "
+        sentences.append(f"{host}for {about_to(alone)} with the clients elsewhere")
     first = first_ceiling(summary)
     if first is not None and first.connections is not None and first is not here:
-        before = f"{', '.join(sentences)}. " if sentences else ""
+        before = f"{', or '.join(sentences)}. " if sentences else ""
         names, but = {one.name for one in found.ceilings}, ""
-        # Of other servers than nginx only the descriptors are read.
+        # nginx's and HAProxy's configuration is read; other servers' descriptors only.
         if names.isdisjoint(("worker_connections", "maxconn")):
             others = "descriptors" in names
-            but = "; of the server's own limits no other is known" if others else "; the server's own limits are unknown"
+            but = "; no other limit of the server is known" if others else "; the server's own limits are unknown"
         return f"{before}The first limit is {ceiling(first.name)}, at about {about(first)}{but}."
-    return f"{', '.join(sentences)}." if sentences else ""
+    return f"{', or '.join(sentences)}." if sentences else ""
 
 
 def first_ceiling(summary: Summary) -> Ceiling | None:
-    """The lowest limit; None where none is known."""
+    """The lowest limit; None if none is known."""
     return next((one for one in summary.forecast.ceilings if one.name == summary.forecast.first), None)
 
 
@@ -163,7 +160,7 @@ NOT_THE_SERVER = "Do not rely on these numbers: the generator was the limit (see
 
 
 def doubts(summary: Summary) -> list[str]:
-    """What makes the answer doubtful, the worst first."""
+    """Reasons to doubt the answer, worst first."""
     found = []
     if summary.generator.saturated:
         found.append(NOT_THE_SERVER)

@@ -1,4 +1,4 @@
-"""A bench as a document, in the terms of ab, and as JSON."""
+"""A bench as a document, in ab's terms, and as JSON."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 
 import msgspec
 
-from asyncli.analysis.bench_doubts import Spent
-from asyncli.analysis.bench_result import RULE, Benched
+from asyncli.analysis.bench_doubts import CpuUse
+from asyncli.analysis.bench_result import RULE, BenchResult
 from asyncli.benchplan import BenchPlan
 from asyncli.plan import shown_plan
 from asyncli.records import Tick
@@ -21,7 +21,7 @@ from asyncli.text import oneline
 from asyncli.units import format_bytes, format_clock, format_count, format_duration, format_many
 
 
-def to_json(found: Benched) -> str:
+def to_json(found: BenchResult) -> str:
     """The JSON of ``asyncli bench``."""
     document: dict[str, Any] = {"schema": 1, **msgspec.to_builtins(found, str_keys=True)}
     document["bytes"], document["transfer"] = found.bytes.received, document["bytes"]
@@ -31,7 +31,7 @@ def to_json(found: Benched) -> str:
     return finite_json(document)
 
 
-def one_line(found: Benched) -> str:
+def one_line(found: BenchResult) -> str:
     line = f"{found.verdict}: {found.why}"
     if found.latency_ms.p99 is not None:
         rate = "" if found.verdict == "passed" else f"; {found.requests.per_s:,.0f} a second"
@@ -54,79 +54,71 @@ def tick_line(t_s: float, tick: Tick) -> str:
     )
 
 
-def bench_document(found: Benched) -> doc.Document:
-    """Verdict, what was asked and done, times, percentiles, findings."""
+def bench_document(found: BenchResult) -> doc.Document:
+    """The document: verdict, load and results, times, percentiles, findings."""
     findings = found.findings
     if found.verdict == "untested" and not found.connections.opened:
         # Nothing was measured: only the reason matters.
         findings, measured = [one for one in findings if one.severity == "error"], []
     else:
         columns = [doc.TableColumn("", kind="words")]
-        rows = [doc.TableRow(f"  {name}", [oneline(words)]) for name, words in _rows(found)]
+        rows = [doc.TableRow(f"  {name}", [oneline(text)]) for name, text in _rows(found)]
         measured = [
-            doc.Section(
-                "numbers", "What was measured", [doc.DataTable("", columns, rows, "What was measured", kind="keys", width=0)]
-            ),
+            doc.Section("numbers", "Results", [doc.DataTable("", columns, rows, "Results", kind="keys", width=0)]),
             doc.Section("times", "Times", _times(found)),
             doc.Section("percentiles", "Percentiles", _percentiles(found)),
         ]
-    told = [doc.ItemList(doc.finding_items(findings))]
     rule = [doc.Paragraph(f"The rule: {RULE}", style="dim")] if found.verdict != "passed" else []
     sections = [
         doc.Section("answer", "", [doc.VerdictLine(found.verdict, found.why)]),
         *measured,
-        doc.Section("findings", "Findings", [*told, *rule]),
+        doc.Section("findings", "Findings", [doc.ItemList(doc.finding_items(findings)), *rule]),
     ]
     return doc.Document("bench", f"bench: {found.verdict}", oneline(found.why), [], sections)
 
 
-def _rows(found: Benched) -> Iterable[tuple[str, str]]:
+def _rows(found: BenchResult) -> Iterable[tuple[str, str]]:
     server, requests, connections = found.environment["server"], found.requests, found.connections
     label = "unknown" if server["label"] == "the server" else server["label"]
     yield "server", f"{label} at {', '.join(found.plan.urls)}"
-    yield "asked", asked(found.plan, found.workers)
+    yield "load", load(found.plan, found.workers)
     parts = [f"{format_count(requests.total)} answered in {format_duration(found.duration_s)}, {requests.per_s:,.0f} a second"]
-    parts.append(f"{format_count(requests.keepalive)} on a connection that stayed open")
+    parts.append(f"{format_count(requests.keepalive)} kept alive")
     parts.append(f"{format_count(requests.failed)} failed")
-    odd = {
+    others = {
         "sent again": requests.resent,
         "in flight at the end": requests.in_flight,
-        "due and not sent at the end": requests.overdue,
+        "due but not sent at the end": requests.overdue,
         "never sent": requests.left,
     }
-    parts += [f"{format_count(count)} {what}" for what, count in odd.items() if count]
+    parts += [f"{format_count(count)} {what}" for what, count in others.items() if count]
     yield "requests", "; ".join(parts)
     if requests.by_status and set(requests.by_status) != {200}:
         yield "statuses", ", ".join(f"{status}: {format_count(count)}" for status, count in requests.by_status.items())
     each = connections.requests_each
-    ended = f"; those that ended served {_range(each['min'], each['max'])}" if each else ""
+    ended = f"; the closed ones served {_range(each['min'], each['max'])}" if each else ""
     if found.tls is not msgspec.UNSET:
         yield "TLS", tls_words(found.tls, found.environment)
     yield "connections", f"{format_count(connections.opened)} opened, {format_count(connections.failed)} failed{ended}"
-    of_bytes, seconds = found.bytes, found.duration_s or math.inf
-    yield (
-        "transfer",
-        (
-            f"{format_bytes(of_bytes.received)} received, {format_bytes(of_bytes.received / seconds)} a second, "
-            f"of it {format_bytes(of_bytes.bodies)} of bodies; {format_bytes(of_bytes.sent)} sent"
-        ),
-    )
+    transfer, seconds = found.bytes, found.duration_s or math.inf
+    received = f"{format_bytes(transfer.received)} received, {format_bytes(transfer.received / seconds)} a second"
+    yield "transfer", f"{received}, {format_bytes(transfer.bodies)} in bodies; {format_bytes(transfer.sent)} sent"
     if found.lateness_ms.p99 is not None:
         late = found.lateness_ms
         queued = f"; {format_count(requests.queued)} waited for a free connection" if requests.queued else ""
         yield "sent late", f"by asyncli: p50 {_ms(late.p50)} ms, p99 {_ms(late.p99)} ms, max {_ms(late.max)} ms{queued}"
-    others = f"; other programs {cores(found.host.others_cores)}" if found.host is not None else ""
-    yield "CPU", f"asyncli {_spent(found.generator)}; server {_spent(found.server)}{others}"
+    programs = f"; other programs {cores(found.host.others_cores)}" if found.host is not None else ""
+    yield "CPU", f"asyncli {_spent(found.generator)}; server {_spent(found.server)}{programs}"
 
 
-def asked(plan: BenchPlan, workers: int) -> str:
-    how = "a connection for each request" if plan.short else "kept alive"
+def load(plan: BenchPlan, workers: int) -> str:
+    how = "a new connection for each request" if plan.short else "kept alive"
     if plan.pipeline > 1:
-        how = f"{format_count(plan.pipeline)} requests written at once on each"
+        how = f"{format_count(plan.pipeline)} requests pipelined on each"
     pace = f", {plan.rate:,.0f} a second at fixed instants" if plan.rate is not None else ""
-    body = f" with {format_bytes(len(plan.body))} of body" if plan.body else ""
-    on, workers_said = format_many(plan.connections, "connection"), format_many(workers, "process")
-    return f"{plan.method}{body} on {on}, {how}{pace}, from {workers_said}"
+    body = f" with a body of {format_bytes(len(plan.body))}" if plan.body else ""
+    connections, processes = format_many(plan.connections, "connection"), format_many(workers, "process")
+    return f"{plan.method}{body} on {connections}, {how}{pace}, from {processes}"
 
 
 def _range(least: float, most: float) -> str:
@@ -136,7 +128,7 @@ def _range(least: float, most: float) -> str:
     return f"{format_count(least)} to {format_count(most)} requests"
 
 
-def _spent(spent: Spent) -> str:
+def _spent(spent: CpuUse) -> str:
     if spent.cpu_s is None:
         return "unknown"
     if spent.cpu_us_per_request is None:
@@ -152,7 +144,7 @@ def _ms(value: float | None) -> str:
     return f"{value:,.{digits}f}"
 
 
-def _times(found: Benched) -> list[doc.Block]:
+def _times(found: BenchResult) -> list[doc.Block]:
     known = {name: times for name, times in found.times_ms.items() if times is not None}
     if not known:
         return []
@@ -162,20 +154,20 @@ def _times(found: Benched) -> list[doc.Block]:
     ]
     columns = [doc.TableColumn(name) for name in ("min", "mean", "sd", "median", "max")]
     meaning = {
-        "connect": "each connection's connect",
+        "connect": "time to connect",
         "waiting": "from the request to the first byte",
-        "processing": "to the last byte",
-        "total": "with the connect" if found.plan.rate is None else "from the intended instant",
+        "processing": "from the request to the last byte",
+        "total": "with the connect" if found.plan.rate is None else "from the scheduled instant",
     }
     if found.plan.rate is not None and found.plan.short:
         meaning["total"] += ", with the connect"
-    said = "; ".join(f"{name}: {words}" for name, words in meaning.items())
-    return [doc.DataTable("  times, ms", columns, rows, width=12, kind="tight"), doc.Paragraph(said, style="dim")]
+    legend = "; ".join(f"{name}: {text}" for name, text in meaning.items())
+    return [doc.DataTable("  times, ms", columns, rows, width=12, kind="tight"), doc.Paragraph(legend, style="dim")]
 
 
-def _percentiles(found: Benched) -> list[doc.Block]:
+def _percentiles(found: BenchResult) -> list[doc.Block]:
     if not found.percentiles_ms:
         return []
     columns = [doc.TableColumn(f"{name}%") for name in found.percentiles_ms]
     rows = [doc.TableRow("  total, ms", [_ms(value) for value in found.percentiles_ms.values()])]
-    return [doc.DataTable("  answered within", columns, rows, "A share of the requests was answered within", width=0)]
+    return [doc.DataTable("  answered within", columns, rows, "Share of the requests answered within", width=0)]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from asyncli import __version__
-from asyncli.analysis.bottleneck import LATE, RELOADED, TIMERS, GaveWay, Seen, Side, least_available, served_most, what_gave_way
+from asyncli.analysis.bottleneck import LATE, RELOADED, TIMERS, AnalysedRun, Bottleneck, Side, find_bottlenecks, served_most
 from asyncli.analysis.capacity import Bracket, Outcome, Prediction, Search, Tried, Verdict
 from asyncli.analysis.forecast import Ceiling
 from asyncli.analysis.saturation import saturation
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 #: Version of the JSON.
 SCHEMA = 1
 _SIDES: dict[Side, str] = {
-    "server": "the server", "host": "this host, not the server", "network": "the network between", "unknown": "not known",
+    "server": "the server", "host": "this host, not the server", "network": "the network", "unknown": "unknown",
 }  # fmt: skip
 
 
@@ -44,7 +44,7 @@ class Step(msgspec.Struct, omit_defaults=True):
     """One step: a soak of ``asked`` connections, stored in ``run_file``. None: unknown.
 
     ``crossed``: keys of crossed limits, empty if too few were held. ``served``: the most held and answered at once.
-    ``available_bytes``: the least memory left on this host. ``cores``: CPU in the last ten seconds before the drain.
+    ``available_bytes``: the least free memory of this host. ``cores``: CPU in the last ten seconds before the drain.
     """
 
     asked: int
@@ -64,7 +64,7 @@ class Step(msgspec.Struct, omit_defaults=True):
     server_cores: float | None
     asyncli_cores: float | None
     duration_s: float
-    gave_way: list[GaveWay]
+    gave_way: list[Bottleneck]
     server: str
     run_file: str
     listens: bool = False
@@ -73,12 +73,12 @@ class Step(msgspec.Struct, omit_defaults=True):
 
     @property
     def tested(self) -> bool:
-        """The server did what was asked of it, at least once."""
+        """Whether the server answered, or accepted a listener, at least once."""
         return bool(self.answered or (self.opened and self.listens))
 
     @property
-    def is_told(self) -> bool:
-        """What gave way is known, and is not chance."""
+    def is_explained(self) -> bool:
+        """Whether the bottleneck is known and not chance."""
         return bool(self.gave_way) and self.gave_way[0].side != "unknown" and not self.tried.chance
 
     @property
@@ -91,7 +91,7 @@ class Step(msgspec.Struct, omit_defaults=True):
 
 
 class Capacity(msgspec.Struct):
-    """The JSON of ``asyncli capacity``. ``gave_way``: at the smallest count that was not held."""
+    """The JSON of ``asyncli capacity``. ``gave_way``: the bottlenecks at the smallest count that was not held."""
 
     schema: int
     verdict: Verdict
@@ -104,7 +104,7 @@ class Capacity(msgspec.Struct):
     bracket: Bracket
     rule: str
     limits: list[str]
-    gave_way: list[GaveWay]
+    gave_way: list[Bottleneck]
     forecast: Prediction | None
     steps: list[Step]
     findings: list[Finding]
@@ -119,17 +119,17 @@ def step_of(run: Run, analyses: Analyses, summary: Summary, run_file: str) -> St
     latency, memory = summary.heartbeats.latency_ms.p99, summary.server.pss_bytes.hold_end
     slow = f"a heartbeat in a hundred took {milliseconds(latency)} or longer"
     slow = slow if any(one.startswith("heartbeats.latency_ms") for one in limits) else ""
-    seen = Seen(run, analyses.totals, analyses.diagnoses, saturation(run, analyses.totals), slow)
+    seen = AnalysedRun(run, analyses.totals, analyses.diagnoses, saturation(run, analyses.totals), slow)
     stopped = any(one.code in (STOPPED, CUT) for one in run.findings)
     held = summary.verdict == "passed" and not stopped
-    ways = [] if held or stopped else what_gave_way(seen)
-    # A limit of the server that was reached counts in an invalid run too.
-    limit = bool(ways) and ways[0].side == "server" and ways[0].certain
-    ours = bool(ways) and (ways[0].side == "host" or (summary.verdict == "invalid" and not limit))
+    bottlenecks = [] if held or stopped else find_bottlenecks(seen)
+    # A certain limit of the server counts even in an invalid run.
+    limit = bool(bottlenecks) and bottlenecks[0].side == "server" and bottlenecks[0].certain
+    ours = bool(bottlenecks) and (bottlenecks[0].side == "host" or (summary.verdict == "invalid" and not limit))
     outcome: Outcome = "stopped" if stopped else "held" if held else "ours" if ours else "failed"
     reason = why(summary)
     if outcome == "ours":
-        reason = ways[0].evidence
+        reason = bottlenecks[0].evidence
     elif outcome == "failed" and crossed:
         reason = f"{crossed[0].threshold.text} (it was {crossed[0].amount})"
     return Step(
@@ -145,12 +145,12 @@ def step_of(run: Run, analyses: Analyses, summary: Summary, run_file: str) -> St
         failed=summary.connections.failed,
         latency_p99_ms=latency,
         lateness_p99_ms=summary.heartbeats.lateness_ms.p99,
-        available_bytes=least_available(run),
+        available_bytes=seen.least_available(),
         server_bytes=summary.server.rss_bytes.hold_end if memory is None else memory,
         server_cores=seen.cores(SERVER_CPU_S),
         asyncli_cores=seen.cores(GENERATOR_CPU_S),
         duration_s=summary.run.duration_s,
-        gave_way=ways,
+        gave_way=bottlenecks,
         server=seen.server,
         run_file=run_file,
         listens=run.plan.listens,
@@ -159,16 +159,17 @@ def step_of(run: Run, analyses: Analyses, summary: Summary, run_file: str) -> St
     )
 
 
-def of_one_age(steps: Sequence[Step]) -> list[Step]:
-    """``steps``, none of which was held. A moment's event, as a reload, does not find the connections of each at the same age."""
+def with_lifetime_limit(steps: Sequence[Step]) -> list[Step]:
+    """``steps``, with a lifetime limit in place of a likely reload if all failed ones lost connections of the same age: a single
+    event would find those of each step at another age. None of ``steps`` was held."""
     failed = [one for one in steps if one.outcome == "failed"]
     ages = [one.ended_s for one in failed]
-    # Ages are in whole seconds, rounded up: of one, it was closed at once.
-    alike = len(ages) > 1 and min(ages) > 1.0 and max(ages) - min(ages) <= 1.0
-    if not alike or all(one.gave_way[0].certain or one.gave_way[0].code not in RELOADED for one in failed):
+    # Ages are whole seconds, rounded up: 1 is a connection that was closed at once.
+    same_age = len(ages) > 1 and min(ages) > 1.0 and max(ages) - min(ages) <= 1.0
+    if not same_age or all(one.gave_way[0].certain or one.gave_way[0].code not in RELOADED for one in failed):
         return list(steps)
     words = words_of("same_age", steps=len(failed), age_s=min(ages) - 1.0)
-    limit = GaveWay("server", "lifetime", words.evidence, words.remedy, certain=False)
+    limit = Bottleneck("server", "lifetime", words.evidence, words.remedy, certain=False)
     return [msgspec.structs.replace(one, gave_way=[limit]) if one.outcome == "failed" else one for one in steps]
 
 
@@ -181,13 +182,13 @@ def one_line(found: Capacity) -> str:
 
 
 def sentence(found: Capacity) -> str:
-    """The answer: the counts that were held, and not."""
+    """The answer: the counts that were held and not held."""
     held, failed, name = found.bracket.held, found.bracket.failed, found.server
     if found.verdict in ("untested", "failed"):
         return found.why
     what = f"{name} holds {format_many(held, 'connection')}"
     if failed is not None and not held:
-        what = f"{name} did not hold {format_many(failed, 'connection')}, the smallest count asked for"
+        what = f"{name} did not hold {format_many(failed, 'connection')}, the smallest count tried"
     elif failed is not None:
         what += f", and does not hold {format_count(failed)}"
         seen = max((one.served for one in found.steps if one.outcome == "failed" and one.asked == failed), default=0)
@@ -217,14 +218,14 @@ def capacity_document(found: Capacity) -> doc.Document:
     invalid = [doc.Paragraph("The server's own limit is unknown: it may hold more.", "doubt", "bold magenta")]
     sections = [
         doc.Section("answer", "", [doc.VerdictLine(found.verdict, answer), *(invalid if found.verdict == "invalid" else [])]),
-        doc.Section("gave-way", "What gave way", _ways(found)),
+        doc.Section("gave-way", "Bottleneck", _bottlenecks(found)),
         doc.Section("forecast", "Forecast", _forecast(found)),
         doc.Section("steps", "Steps", [*_picture(found), *_steps(found)]),
         *([doc.Section("findings", "Findings", [doc.ItemList(doc.finding_items(found.findings))])] if found.findings else []),
         doc.Section("files", "", _files(found)),
     ]
-    byline = [oneline(", ".join(found.urls)), f"begun {found.started}, took {format_duration(found.duration_s)}"]
-    # A name may begin with a small letter, as nginx's.
+    byline = [oneline(", ".join(found.urls)), f"started {found.started}, took {format_duration(found.duration_s)}"]
+    # A server's name keeps its small initial: nginx.
     named = answer.startswith(found.server) and not answer.startswith("the ")
     headline = answer if named else f"{answer[:1].upper()}{answer[1:]}"
     return doc.Document(
@@ -232,18 +233,18 @@ def capacity_document(found: Capacity) -> doc.Document:
     )
 
 
-def _ways(found: Capacity) -> list[doc.Block]:
+def _bottlenecks(found: Capacity) -> list[doc.Block]:
     if not found.gave_way:
         return []
     first, *others = found.gave_way
     likely = "" if first.certain or first.side == "unknown" else " (likely)"
     what = f"{_SIDES[first.side]}: {first.code.replace('_', ' ')}{likely}"
-    words = [oneline(first.evidence), *([f"remedy: {oneline(first.remedy)}"] if first.remedy else [])]
-    words += [f"also: {oneline(one.evidence)}" for one in others]
+    lines = [(oneline(first.evidence), ""), *([(f"remedy: {oneline(first.remedy)}", "dim")] if first.remedy else [])]
+    lines += [(f"also: {oneline(one.evidence)}", "") for one in others]
     return [
-        doc.Paragraph(f"What gave way  {what}", "line", "bold", view=doc.TERMINAL),
+        doc.Paragraph(f"Bottleneck  {what}", "line", "bold", view=doc.TERMINAL),
         doc.Paragraph(what, "line", view=doc.View.PAGE),
-        *(doc.Paragraph(one, style="dim" if one.startswith("remedy: ") else "") for one in words),
+        *(doc.Paragraph(line, style=style) for line, style in lines),
     ]
 
 
@@ -251,16 +252,16 @@ def _forecast(found: Capacity) -> list[doc.Block]:
     one = found.forecast
     if one is None:
         return []
-    said = "this agrees with the measurement"
+    judgement = "this agrees with the measurement"
     if one.agrees is None:
-        said = "not contradicted by the measurement"
+        judgement = "not contradicted by the measurement"
     elif not one.agrees and found.bracket.failed is not None and one.connections >= found.bracket.failed:
-        said = "what gave way is no limit that can be read"
+        judgement = "the bottleneck is not a limit that asyncli can read"
     elif not one.agrees:
-        said = "more were held"
+        judgement = "more were held"
     shown = Ceiling(one.name, one.connections, one.ci95, one.how)
     many = about(shown) + (f" ({about_to(shown)})" if one.ci95 is not None else "")
-    text = f"the first limit was {ceiling(one.name)}, at about {many}: {said}"
+    text = f"the first limit was {ceiling(one.name)}, at about {many}: {judgement}"
     return [
         doc.Paragraph("Forecast", "line", "bold", view=doc.TERMINAL),
         doc.Paragraph(text, style="yellow" if one.agrees is False else ""),
@@ -271,7 +272,7 @@ def _picture(found: Capacity) -> list[doc.Block]:
     return [
         doc.Picture(
             "steps", "The steps",
-            "Bars: connections held and answered at once; filled if the step was held. Stroke: the answer.",
+            "Bars: connections held and answered at once; filled if the step was held. Vertical line: the answer.",
             lambda style: steps(found, style=style), lambda: steps_alt(found), optional=True,
         )
     ]  # fmt: skip
@@ -291,8 +292,8 @@ def _steps(found: Capacity) -> list[doc.Block]:
         rows.append(doc.TableRow(format_count(one.asked), cells))
     columns = [doc.TableColumn(name) for name in ("opened", "held", "lost", "failed", "p99", "late", "free", "CPU")]
     # Explain steps that give no answer, or were repeated.
-    told = [one for one in found.steps if one.outcome == "ours" or one.tried.chance]
-    lines = dict.fromkeys(f"{format_count(one.asked)}: {oneline(one.gave_way[0].evidence)}" for one in told)
+    unusable = [one for one in found.steps if one.outcome == "ours" or one.tried.chance]
+    lines = dict.fromkeys(f"{format_count(one.asked)}: {oneline(one.gave_way[0].evidence)}" for one in unusable)
     return [
         doc.DataTable("Steps", [*columns, doc.TableColumn("", kind="word")], rows, width=0),
         *map(doc.Paragraph, lines),
@@ -313,7 +314,7 @@ def _limits(limits: Sequence[str]) -> str:
     """The limits in short, with all statuses together."""
     statuses = [found[1] for one in limits if (found := _OF_STATUS.fullmatch(one))]
     others = [one.removeprefix("connections.").removeprefix("heartbeats.") for one in limits if not _OF_STATUS.fullmatch(one)]
-    return "; ".join([*others, *([f"no answer of {', '.join(statuses)}"] if statuses else [])])
+    return "; ".join([*others, *([f"no status {', '.join(statuses)}"] if statuses else [])])
 
 
 _OF_STATUS = re.compile(r"heartbeats\.by_status\.(\d+) > 0")
@@ -343,7 +344,7 @@ def steps(found: Capacity, *, style: Style = WIDE) -> Figure:
     """A bar per step, to the most that it served; a thin line to what it asked for."""
     rows = _by_count(found)
     if not rows:
-        raise NothingToDraw("No step was over.")
+        raise NothingToDraw("No step has finished.")
     figure, ((ax,),) = sheet(style, [24.0 * len(rows)], (60.0, 130.0 if style.narrow else 190.0, 8.0, 26.0))
     for place, one in enumerate(rows):
         colour, served, held = COLOURS[_COLOUR[one.outcome]], min(one.served, one.asked), one.outcome == "held"
@@ -351,9 +352,9 @@ def steps(found: Capacity, *, style: Style = WIDE) -> Figure:
         ax.barh(place, served, 0.42, color=colour if held else COLOURS["paper"], edgecolor=colour, hatch="" if held else "////")
         if found.bracket.held:
             ax.plot([found.bracket.held] * 2, [place - 0.34, place + 0.34], color=COLOURS["ink"], linewidth=1.4, clip_on=False)
-        said = outcome_of(one) + ("" if style.narrow else f", p99 {milliseconds(one.latency_p99_ms)}")
+        label = outcome_of(one) + ("" if style.narrow else f", p99 {milliseconds(one.latency_p99_ms)}")
         ax.annotate(
-            said, (1.0, place), xycoords=("axes fraction", "data"), xytext=(12, 0), textcoords="offset points", va="center",
+            label, (1.0, place), xycoords=("axes fraction", "data"), xytext=(12, 0), textcoords="offset points", va="center",
             color=COLOURS["soft"] if held else colour, size=11,
         )  # fmt: skip
     ax.grid(visible=False)
@@ -366,5 +367,4 @@ def steps(found: Capacity, *, style: Style = WIDE) -> Figure:
 
 def steps_alt(found: Capacity) -> str:
     """The figure in a sentence."""
-    said = "; ".join(f"{format_count(one.asked)} {outcome_of(one)}" for one in _by_count(found))
-    return f"Connections asked for, and what came of it: {said}."
+    return f"Steps: {'; '.join(f'{format_count(one.asked)} {outcome_of(one)}' for one in _by_count(found))}."

@@ -1,4 +1,4 @@
-"""A comparison of runs as a document and as JSON: significant differences first, then every number, then the findings."""
+"""A comparison of runs as a document and as JSON: real differences first, then every number, then the findings."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from asyncli.report.document import typeset
 from asyncli.report.figures.drawing import COLOURS, WIDE, NothingToDraw, Style, drawn_alone, sheet
 from asyncli.report.format import utf8
 from asyncli.report.jsonout import finite_json
-from asyncli.report.summary import hangs_on_all, verdict_of_all
+from asyncli.report.summary import summary_verdict, verdict_needs_summary
 from asyncli.report.terminal import VERDICT_STYLE
 from asyncli.run import Run
 from asyncli.store.reader import read_run
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 # Columns of a terminal.
 _WIDEST = 120
-#: Units by size: (at least, factor, name); the first that fits is used. B is a run.
+#: Units by size: (at least, factor, name); the first that fits is used. Bytes are spelled out: B is a run.
 _SCALES: dict[str, tuple[tuple[float, float, str], ...]] = {
     "bytes": ((1e12, 1e12, "TB"), (1e9, 1e9, "GB"), (1e6, 1e6, "MB"), (1e5, 1e3, "kB"), (0, 1, "bytes")),
     "bytes/h": ((1e9, 1e9, "GB/h"), (1e6, 1e6, "MB/h"), (1e5, 1e3, "kB/h"), (0, 1, "bytes/h")),
@@ -51,18 +51,18 @@ UNITS = (
 )
 
 
-def require_some(where: str, count: int) -> None:
-    """Raise :class:`PlanError` if so many runs cannot be compared."""
+def require_comparable(where: str, count: int) -> None:
+    """Raise :class:`PlanError` unless ``count`` runs can be compared."""
     if count < 2:
-        raise PlanError(f"{where}: one run alone cannot be compared; name two or more")
+        raise PlanError(f"{where}: one run cannot be compared; name two or more")
     if count > len(string.ascii_uppercase):
         raise PlanError(f"{where}: {count} runs are too many; compare at most {len(string.ascii_uppercase)}")
 
 
 def measure_files(files: Iterable[tuple[Path, Run | None]]) -> list[MeasuredRun]:
-    """Measure each run file (with its run if read already), and name it by a letter.
+    """Measure each run file (path, its run if already read), and name it by a letter.
 
-    Raises :class:`StoreError` for one that cannot be read or compared, or is a copy of another.
+    Raises :class:`StoreError` for a file that cannot be read or compared, or is a copy of another.
     """
     found: list[MeasuredRun] = []
     for name, (path, run) in zip(string.ascii_uppercase, files, strict=False):
@@ -71,24 +71,22 @@ def measure_files(files: Iterable[tuple[Path, Run | None]]) -> list[MeasuredRun]
 
 
 def _measure_file(name: str, path: Path, run: Run | None, others: Sequence[MeasuredRun]) -> MeasuredRun:
-    # A night is some hundred megabytes: free it before the next is read.
+    # A night's run is some hundred megabytes: free it before the next is read.
     run = read_run(path) if run is None else run
-    twin = next((one for one in others if one.id == run.id), None)
-    if twin is not None:
-        raise StoreError(f"{path}: is a copy of {twin.path} (run {run.id} again); compare two different runs")
-    why = hindrance(str(path), run)
-    if why is not None:
+    if (twin := next((one for one in others if one.id == run.id), None)) is not None:
+        raise StoreError(f"{path}: is a copy of {twin.path} (run {run.id}); compare two different runs")
+    if (why := hindrance(str(path), run)) is not None:
         raise StoreError(why)
     found = measure(name, str(path), run)
-    if hangs_on_all(run):
-        found.verdict, found.why = verdict_of_all(run)
+    if verdict_needs_summary(run):
+        found.verdict, found.why = summary_verdict(run)
         if run.complete:
             found.spoiled = found.why if found.verdict == "invalid" else ""
     return found
 
 
 class Amounts(msgspec.Struct, frozen=True):
-    """A row's numbers in words: one unit, digits by the interval, "-" for unknown."""
+    """A row's numbers as text: one unit, digits by the interval, "-" for unknown."""
 
     unit: str
     first: str
@@ -134,14 +132,14 @@ def _digits(most: float, spread: float | None) -> int:
     if spread is not None and spread > 0:
         wanted = math.ceil(-math.log10(spread / _RESOLVED))
     if 0 < most < _TINY:
-        # Three decimals would show nothing of it.
+        # Three decimals would round it to zero.
         return min(max(wanted, 2 - math.floor(math.log10(most))), _MOST_DIGITS - math.floor(math.log10(most)))
     return min(max(0, wanted), max(0, _MOST_DIGITS - whole), 3)
 
 
 def _number(value: float, digits: int, signed: bool) -> str:
     text = f"{value:+,.{digits}f}" if signed else f"{value:,.{digits}f}"
-    # What rounds to zero has no sign.
+    # Zero after rounding has no sign.
     return text if float(text.replace(",", "")) else text.lstrip("+-")
 
 
@@ -200,25 +198,25 @@ def to_json(comparison: Comparison) -> str:
 
 
 def headline(rows: Sequence[Difference]) -> str:
-    """The number of significant differences, as a title."""
+    """The number of real differences, as a title."""
     first, second = rows[0].between
     real = sum(one.verdict in ("higher", "lower") for one in rows)
     compared = sum(one.p_value is not None for one in rows)
     if not compared:
         return f"{second} against {first}: none of {len(rows)} numbers could be compared"
     found = f"{real or 'no'} real difference{'s' if real > 1 else ''}"
-    return f"{second} against {first}: {found} in the {compared} of {len(rows)} numbers that could be compared"
+    return f"{second} against {first}: {found}; {compared} of {len(rows)} numbers could be compared"
 
 
 def sentence(one: Difference) -> str:
-    """A significant difference in words: "latency p50: B is higher by 0.152 ms (+23.9 %)"."""
+    """A real difference in words: "latency p50: B is higher by 0.152 ms (+23.9 %)"."""
     shown = amounts(one)
     by = f"{shown.difference.lstrip('+-')} {shown.unit}".rstrip()
     return f"{ROW_OF[one.key].name}: {words(one)} by {by}" + (f" ({shown.percent} %)" if one.relative is not None else "")
 
 
-def unsaid(rows: Sequence[Difference]) -> dict[str, list[str]]:
-    """Reason -> names of the rows that cannot be compared because of it."""
+def unknown_reasons(rows: Sequence[Difference]) -> dict[str, list[str]]:
+    """Reason -> names of the rows that cannot be compared for it."""
     reasons: dict[str, list[str]] = {}
     for one in rows:
         if one.verdict == "cannot_say":
@@ -258,7 +256,7 @@ def _run(run: MeasuredRun) -> doc.Words:
     held += f" for {format_duration(round(run.hold_s))}" if run.hold_s >= 1 else ""
     verdict = verdict_of(run)
     return (
-        (f"{run.name}  ", "bold"), (oneline(run.path), "bold"), f": {server_of(run)}, {held}, begun {run.started}, ",
+        (f"{run.name}  ", "bold"), (oneline(run.path), "bold"), f": {server_of(run)}, {held}, started {run.started}, ",
         (verdict, VERDICT_STYLE[verdict]),
     )  # fmt: skip
 
@@ -270,19 +268,19 @@ def _pair(rows: Sequence[Difference], several: bool) -> list[doc.Section]:
     picture = doc.Picture(
         name,
         f"How much {second} differs from {first}",
-        f"Differences as a share of {first}, with 95 % intervals. Filled marks are real differences; arrows: beyond the axis.",
+        f"Differences as a share of {first}, with 95 % intervals. Filled marks: real differences. Arrows: beyond the axis.",
         lambda style: forest(rows, style=style),
         lambda: forest_alt(rows),
     )
     real = [sentence(one) for one in rows if one.verdict in ("higher", "lower")]
     answer: list[doc.Block] = [doc.Paragraph(title, "text", "bold", view=doc.TERMINAL)]
     answer += [doc.Bullets(real, strong=True)] if real else []
-    reasons = [(", ".join(names), why) for why, names in unsaid(rows).items()]
+    reasons = [(", ".join(names), why) for why, names in unknown_reasons(rows).items()]
     heading = title if several else "The differences" if real else ""
     return [
         doc.Section(name, heading, answer),
         doc.Section(f"{name}-numbers", "Every number", [picture, numbers_table(rows), doc.Paragraph(UNITS, style="dim")]),
-        *([doc.Section(f"{name}-unsaid", "What cannot be said", [doc.Definitions(reasons, "Cannot say")])] if reasons else []),
+        *([doc.Section(f"{name}-unknown", "Unknown", [doc.Definitions(reasons, "Unknown")])] if reasons else []),
     ]
 
 
@@ -298,9 +296,9 @@ def numbers_table(rows: Sequence[Difference]) -> doc.DataTable:
         if row.group != group:
             group = row.group
             lines.append(doc.TableRow(GROUPS[group], group=True))
-        said = {"no_difference": "no", "cannot_say": "unknown"}.get(one.verdict, one.verdict)
+        real = {"no_difference": "no", "cannot_say": "unknown"}.get(one.verdict, one.verdict)
         label = f"{row.label}, {shown.unit}" if shown.unit else row.label
-        cells = (shown.first, shown.second, shown.difference, shown.percent, shown.interval, said)
+        cells = (shown.first, shown.second, shown.difference, shown.percent, shown.interval, real)
         style = "dim" if one.verdict == "cannot_say" else ""
         lines.append(doc.TableRow(f" {label}", cells, style, strong=one.verdict in ("higher", "lower")))
     title = "Every number, with the difference and its 95 % interval"
@@ -309,19 +307,19 @@ def numbers_table(rows: Sequence[Difference]) -> doc.DataTable:
 
 def _differs(comparison: Comparison) -> doc.Block:
     if not comparison.differs:
-        return doc.Paragraph("No recorded fact of plan, server or host differs.", "text", "dim")
+        return doc.Paragraph("No recorded fact of the plan, the server or the host differs.", "text", "dim")
     rows = [doc.TableRow(named(one.key), [in_words(one.key, value) for value in one.values]) for one in comparison.differs]
     columns = [doc.TableColumn(run.name, kind="words") for run in comparison.runs]
     return doc.DataTable("What differs between the runs", columns, rows, kind="keys", width=0)
 
 
-# Ends of the axis (%); most intervals fit, and arrows point at the others.
+# Ends of the axis (%), by the share of the intervals that must fit; arrows mark the others.
 _ENDS = (1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0)
 _WITHIN = 0.75
 
 
 def _shares(one: Difference) -> tuple[float, float, float] | None:
-    """The difference and its interval as shares of the first value (%); None where unknown."""
+    """The difference and its interval as shares of the first value (%); None if unknown."""
     if one.relative is None or one.ci95 is None or not one.values[0] or one.key.startswith("drift."):
         return None
     low, high = (100 * side / one.values[0] for side in one.ci95)
@@ -363,10 +361,10 @@ def forest(rows: Sequence[Difference], *, style: Style = WIDE) -> Figure:
         if -end <= value <= end:
             face = color if real else COLOURS["paper"]
             ax.plot([value], [place], marker="D" if real else "o", color=color, markerfacecolor=face, zorder=5, clip_on=False)
-        said = f"{typeset(amounts(one).percent)} %" + (f"  {one.verdict}" if real and not style.narrow else "")
+        label = f"{typeset(amounts(one).percent)} %" + (f"  {one.verdict}" if real and not style.narrow else "")
         weight = "bold" if real else "normal"
         ax.annotate(
-            said, (1.0, place), xycoords=("axes fraction", "data"), xytext=(10, 0), textcoords="offset points", va="center",
+            label, (1.0, place), xycoords=("axes fraction", "data"), xytext=(10, 0), textcoords="offset points", va="center",
             color=color, size=11, weight=weight,
         )  # fmt: skip
         name.set(color=color if real else COLOURS["ink"], weight=weight)

@@ -23,34 +23,34 @@ Cell = str | int | float | None
 _LATENCY = (("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p999", 0.999), ("max", 1.0))
 _LATENESS = (("p50", 0.5), ("p99", 0.99), ("max", 1.0))
 _AGES = (("least", 0.0), ("p50", 0.5), ("max", 1.0))
-#: Histograms of a tick, their quantiles, and what they are of.
+#: Histograms of a tick: their quantiles and meaning.
 _TIMES = {
     "latency": (_LATENCY, "heartbeat: answered minus due"), "lateness": (_LATENESS, "heartbeat: sent minus due"),
     "connect": (_LATENESS, "connect: established minus begun"),
     "ramp_lateness": (_LATENESS, "batch of the ramp: opened minus due"),
-    "granted": (_LATENESS, "a protocol's handshake: from the first words to the server's leave"),
-    "tcp": (_LATENESS, "of a connect over TLS: TCP's part"), "handshake": (_LATENESS, "of a connect over TLS: TLS's handshake"),
+    "granted": (_LATENESS, "protocol handshake: from the first byte sent until granted"),
+    "tcp": (_LATENESS, "TCP part of a connect over TLS"), "handshake": (_LATENESS, "TLS handshake of a connect"),
 }  # fmt: skip
-_RUN_ID = {"run_id": "the run's id: rows of several runs may be put together"}
-_T_S = {"t_s": "seconds since the run's start", "phase": "the phase that the second lies in"}
+_RUN_ID = {"run_id": "the run's id, so that rows of several runs can be combined"}
+_T_S = {"t_s": "seconds since the run's start", "phase": "the phase at that time"}
 _NO_TLS, _NO_PROTOCOL = TlsCounts(), ProtocolCounts()
 #: Columns that are fields of a tick.
 _OF_A_TICK = {
     "second": "whole seconds since the first connect that the tick closes", "workers": "worker processes that reported",
     "held": "connections held at the second's end", "connecting": "connects pending then",
-    "awaiting": "connections then waiting for an answer", "started": "connects begun in the second",
+    "awaiting": "connections waiting for an answer then", "started": "connects begun in the second",
     "opened": "connections established in it", "reopened": "those of them that replaced a lost one",
     "lost": "established connections that ended in it", "failed": "connects that failed in it", "sent": "heartbeats sent",
     "answered": "heartbeats answered", "beats_failed": "heartbeats not answered", "bytes_sent": "bytes sent",
     "bytes_received": "bytes received", "cpu_user_s": "user CPU time of the workers since their start",
-    "cpu_system_s": "system CPU time of the same", "longest_turn_s": "the longest time that a worker was stopped",
+    "cpu_system_s": "their system CPU time", "longest_turn_s": "the longest time that a worker was stopped",
 }  # fmt: skip
-#: And of its protocol's counts; empty of HTTP/1.1.
+#: Columns that are fields of its protocol's counts; empty for HTTP/1.1.
 OF_PROTOCOL = {
-    "messages": "messages that came unasked", "message_bytes": "bytes of them without framing",
-    "streams_open": "streams of HTTP/2 that were held at the second's end",
+    "messages": "unsolicited messages received", "message_bytes": "bytes of them without framing",
+    "streams_open": "HTTP/2 streams held at the second's end",
 }  # fmt: skip
-_ONE_END = "kernel and kernel_queued are of one socket end"
+_ONE_END = "kernel and kernel_queued are per socket end"
 
 #: table -> column -> meaning. Samples have a column for each metric too.
 COLUMNS: dict[str, dict[str, str]] = {
@@ -60,25 +60,25 @@ COLUMNS: dict[str, dict[str, str]] = {
     },
     "samples": {**_RUN_ID, "t_s": _T_S["t_s"]},
     "deaths": {
-        **_RUN_ID, **_T_S, "kind": "lost (it had been established) or failed (it never was)",
-        "cause": "why", "count": "how many in this second",
-        **{f"age_{name}_s": "age of the lost" for name, _ in _AGES},
-        **{f"idle_{name}_s": "for how long they had been idle" for name, _ in _AGES},
-        **{f"requests_{name}": "requests that they had been answered" for name, _ in _AGES},
+        **_RUN_ID, **_T_S, "kind": "lost (after it was established) or failed (never established)",
+        "cause": "cause", "count": "number in this second",
+        **{f"age_{name}_s": "age of the lost connections" for name, _ in _AGES},
+        **{f"idle_{name}_s": "their idle time" for name, _ in _AGES},
+        **{f"requests_{name}": "answered requests of each" for name, _ in _AGES},
     },
     "phases": {
-        **_RUN_ID, "name": "of the phase", "start_s": "seconds since the run's start", "end_s": "the same; empty while it lasts",
+        **_RUN_ID, "name": "phase", "start_s": "seconds since the run's start", "end_s": "the same; empty while it lasts",
         "duration_s": "its length",
     },
     "findings": {
-        **_RUN_ID, "severity": "error, warning or info", "code": "its name for programs", "evidence": "what was seen",
-        "remedy": "what to do; empty for nothing",
+        **_RUN_ID, "severity": "error, warning or info", "code": "the finding's code", "evidence": "what was measured",
+        "remedy": "what to do; may be empty",
     },
     "cost": {
         **_RUN_ID, "part": f"whose memory; {_ONE_END}", "bytes_per_connection": "the slope of memory over connections",
-        "ci95_low_bytes": "its 95 % interval, from", "ci95_high_bytes": "to", "fixed_bytes": "the line at no connections",
-        "r2": "share of the points' variance that the line explains", "points": "medians that the line goes through",
-        "method": "how it was found",
+        "ci95_low_bytes": "lower end of its 95 % interval", "ci95_high_bytes": "upper end",
+        "fixed_bytes": "the line at no connections", "r2": "share of the points' variance that the line explains",
+        "points": "number of medians that the line is fitted to", "method": "how it was measured",
     },
 }  # fmt: skip
 
@@ -89,7 +89,7 @@ class Table(NamedTuple):
 
 
 def tables(run: Run, summary: Summary, analyses: Analyses) -> dict[str, Table]:
-    """Every table by name; ``columns`` has the meanings of the others' columns."""
+    """Every table by name; the table ``columns`` describes the columns of the others."""
     metrics = ordered_metrics(run.samples)
     rows: dict[str, Iterable[list[Cell]]] = {
         "ticks": tick_rows(run), "samples": ([one.t_s, *map(one.values.get, metrics)] for one in run.samples),
@@ -107,7 +107,7 @@ def to_csv(table: Table) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(table.columns)
-    # Other programs read neither NaN nor infinity.
+    # Other programs cannot read NaN and infinity.
     writer.writerows(
         [None if isinstance(cell, float) and not math.isfinite(cell) else cell for cell in row] for row in table.rows
     )
@@ -129,12 +129,12 @@ def tick_rows(run: Run) -> Iterator[list[Cell]]:
             for name, (quantiles, _) in _TIMES.items()
             for value in _quantiles(_times(tick, name), quantiles)
         )  # fmt: skip
-        said = [None if tick.protocol is None else getattr(tick.protocol, name) for name in OF_PROTOCOL]
-        yield [t_s, phase, *counts, *said, *times]
+        protocol = [None if tick.protocol is None else getattr(tick.protocol, name) for name in OF_PROTOCOL]
+        yield [t_s, phase, *counts, *protocol, *times]
 
 
 def _times(tick: Tick, name: str) -> Histogram:
-    """One of _TIMES."""
+    """The histogram called ``name`` in _TIMES."""
     if name == "granted":
         return (tick.protocol or _NO_PROTOCOL).handshake_us
     of = tick if hasattr(tick, f"{name}_us") else tick.tls or _NO_TLS
@@ -150,13 +150,13 @@ def death_rows(run: Run) -> Iterator[list[Cell]]:
     for (t_s, tick), phase in zip(run.ticks, run.phases_of_ticks, strict=True):
         for cause, dead in sorted(tick.deaths.items()):
             if dead.count:
-                yield [t_s, phase, "lost", cause, dead.count, *_of_the_dead(dead)]
+                yield [t_s, phase, "lost", cause, dead.count, *_death_quantiles(dead)]
         for cause, count in sorted(tick.failures.items()):
             if count:
                 yield [t_s, phase, "failed", cause, count, *[None] * (3 * len(_AGES))]
 
 
-def _of_the_dead(dead: Deaths) -> Iterator[float | None]:
+def _death_quantiles(dead: Deaths) -> Iterator[float | None]:
     for histogram in (dead.age_s, dead.idle_s, dead.requests):
         for _, q in _AGES:
             yield float(histogram.least) if histogram and not q else histogram.quantile(q)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -47,8 +47,8 @@ def cell_text(cell: Cell) -> str:
 
 
 class Paragraph(msgspec.Struct, frozen=True):
-    """``role``: "text", "line" (indented from its second line on), "note" (indented), "answer", "room", "doubt", "run" or
-    "missing". ``style``: on a terminal.
+    """``role``: "text", "line" (indented from its second line on), "note" (indented), "answer", "headroom", "doubt" or "run".
+    ``style``: on a terminal.
     """
 
     words: Words
@@ -64,7 +64,7 @@ class VerdictLine(msgspec.Struct, frozen=True):
 
 
 class TableColumn(msgspec.Struct, frozen=True):
-    """``kind``: "number" (right) and "word" (left) are never wrapped, "words" may be."""
+    """``kind``: "number" (right-aligned) and "word" (left-aligned) never wrap; "words" may."""
 
     name: str
     kind: str = "number"
@@ -87,8 +87,8 @@ class TableRow(msgspec.Struct, frozen=True):
 
 
 class DataTable(msgspec.Struct, frozen=True):
-    """``columns``: those after the first, which names the row and has ``heading``. ``caption``: in its place on a page. ``kind``:
-    CSS classes. ``width``: the minimum of the first column on a terminal.
+    """``columns``: those after the first, which has the row labels under ``heading``. ``caption``: replaces the heading on a
+    page. ``kind``: CSS classes. ``width``: minimum width of the first column on a terminal.
     """
 
     heading: str
@@ -99,16 +99,15 @@ class DataTable(msgspec.Struct, frozen=True):
     width: int = 24
     view: View = ALL
 
-    def seen(self, view: View) -> DataTable:
-        """The rows and columns for ``view``."""
+    def for_view(self, view: View) -> DataTable:
+        """The table with the rows and columns of ``view``."""
         rows = [row for row in self.rows if row.view & view]
-        places = [place for place, one in enumerate(self.columns) if one.view & view]
-        return msgspec.structs.replace(self, rows=rows).part(places)
+        return msgspec.structs.replace(self, rows=rows).select([i for i, one in enumerate(self.columns) if one.view & view])
 
-    def part(self, places: Sequence[int]) -> DataTable:
-        """The columns at these places."""
-        columns = [self.columns[place] for place in places]
-        rows = [msgspec.structs.replace(row, cells=[row.cells[place] for place in places if row.cells]) for row in self.rows]
+    def select(self, indices: Sequence[int]) -> DataTable:
+        """The table with the columns at ``indices``."""
+        columns = [self.columns[i] for i in indices]
+        rows = [msgspec.structs.replace(row, cells=[row.cells[i] for i in indices if row.cells]) for row in self.rows]
         return msgspec.structs.replace(self, columns=columns, rows=rows)
 
     @property
@@ -135,7 +134,7 @@ class ItemList(msgspec.Struct, frozen=True):
 
 
 class Bullets(msgspec.Struct, frozen=True):
-    """``strong``: most important."""
+    """``strong``: emphasised on a page."""
 
     items: Sequence[str]
     strong: bool = False
@@ -160,7 +159,8 @@ class Folded(msgspec.Struct, frozen=True):
 
 class Picture(msgspec.Struct, frozen=True):
     """A figure. ``draw`` raises NothingToDraw without data; ``alt``, its text for screen readers, is valid only after ``draw``.
-    ``caption``: how to read it. ``optional``: omitted without data.
+    ``caption``: how to read it. ``optional``: omitted without data. ``section``: the id of the section that it stands in, at the
+    end or ``first``.
     """
 
     name: str
@@ -170,6 +170,8 @@ class Picture(msgspec.Struct, frozen=True):
     alt: Callable[[], str]
     optional: bool = False
     view: View = View.PAGE
+    section: str = ""
+    first: bool = False
 
 
 Block = Paragraph | VerdictLine | DataTable | ItemList | Bullets | Definitions | Folded | Picture
@@ -182,6 +184,12 @@ class Section(msgspec.Struct, frozen=True):
     heading: str
     blocks: Sequence[Block]
     tight: bool = False
+
+    def with_pictures(self, pictures: Iterable[Picture]) -> Section:
+        """The section with those of the ``pictures`` that belong in it."""
+        mine = [one for one in pictures if one.section == self.id]
+        blocks = [*(one for one in mine if one.first), *self.blocks, *(one for one in mine if not one.first)]
+        return msgspec.structs.replace(self, blocks=blocks)
 
 
 class Document(msgspec.Struct, frozen=True):
@@ -210,7 +218,7 @@ _SIGN = re.compile(r"(^|[ (])-(?=\d)")
 
 
 def typeset(text: str) -> str:
-    """A cell in typographic signs: minus signs, and a dash for unknown."""
+    """A cell with typographic minus signs, and a dash for unknown."""
     return "–" if text == "-" else _SIGN.sub(r"\1−", text)
 
 
@@ -223,6 +231,3 @@ def pairs(heading: str, rows: Iterable[tuple[str, str]], view: View = View.PAGE)
     found = [TableRow(oneline(name), [oneline(value)]) for name, value in rows]
     return DataTable(heading, [TableColumn("", kind="words")], found, kind="keys", view=view)
 
-
-def drawn_blocks(drawn: Mapping[str, Picture], *names: str) -> list[Block]:
-    return [drawn[name] for name in names if name in drawn]

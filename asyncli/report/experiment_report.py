@@ -1,4 +1,4 @@
-"""An experiment as a document: verdicts on the claims, then its figures, with the source's below ours."""
+"""An experiment as a document: verdicts on the claims, then the figures, with the source's below ours."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _FACTS = ("kernel", "machine", "cpu_model", "cpus", "memory_bytes", "python", "a
 
 def experiment_document(record: Record) -> doc.Document:
     conclusions = record.conclusions
-    complete = "" if record.complete else "; not complete"
+    complete = "" if record.complete else "; incomplete"
     lasted = f"{server_labels(record)}; {format_duration(record.duration_s)}{complete}"
     top = [
         doc.Paragraph(record.title, "text", "bold"),
@@ -34,22 +34,22 @@ def experiment_document(record: Record) -> doc.Document:
     claims = [doc.ListedItem(one.verdict, one.verdict, oneline(one.claim), oneline(one.why)) for one in conclusions.claims]
     rules = [doc.Paragraph(VERDICTS, style="dim")] if claims else []
     rounds = len({one["round"] for one in record.rounds})
-    of = f"Figures are medians of {format_many(rounds, 'round')}, from the least to the most. " if rounds else ""
-    figures: list[doc.Block] = [doc.Paragraph(f"{of}Source: {record.source}", style="dim")]
+    medians = f"Figures are medians of {format_many(rounds, 'round')}, with their range. " if rounds else ""
+    figures: list[doc.Block] = [doc.Paragraph(f"{medians}Source: {record.source}", style="dim")]
     figures += [_picture(number, one) for number, one in enumerate(conclusions.charts, 1)]
     plan = [(key, "all" if key == "only" and not one else fact(key, one)) for key, one in record.plan.items()]
     where = [(key, fact(key, [*one] if key == "server" else one)) for key, one in record.environment.items() if key in _FACTS]
-    command = f"Made by {record.command}; its record runs again with --plan record.json."
+    command = f"Made by {record.command}; to repeat it: --plan record.json."
     sections = [
         doc.Section("title", "", [doc.Paragraph(one.words, one.role, one.style, doc.TERMINAL) for one in top]),
         doc.Section("answer", "The claims", [doc.ItemList(claims), *rules]),
         *(doc.Section(f"table-{place}", one.title, _table(one)) for place, one in enumerate(conclusions.tables)),
         doc.Section("figures", "The figures", figures),
-        doc.Section("findings", "What should be known", [doc.ItemList(doc.finding_items(record.findings))]),
+        doc.Section("findings", "Findings", [doc.ItemList(doc.finding_items(record.findings))]),
         doc.Section(
             "plan",
-            "Plan and place",
-            [doc.pairs("What was asked", plan), doc.pairs("Where", where), doc.Paragraph(command, view=doc.View.PAGE)],
+            "Plan and environment",
+            [doc.pairs("Plan", plan), doc.pairs("Environment", where), doc.Paragraph(command, view=doc.View.PAGE)],
         ),
     ]
     byline = f"{server_labels(record)}; {record.started.replace('T', ' ')}, {format_duration(record.duration_s)}{complete}"
@@ -95,12 +95,12 @@ def server_labels(record: Record) -> str:
 
 
 def _table(table: FigureTable) -> list[doc.Block]:
-    columns, rows = table.told, []
+    columns, rows = table.filled_columns, []
     for row in table.rows:
         rows.append(doc.TableRow(row.label, ["\n".join(cell(row, one.key, one.unit)).rstrip("\n") for one in columns]))
         if row.source:
-            theirs = [str(row.source.get(one.key, "-")) for one in columns]
-            rows.append(doc.TableRow("  the source", theirs, "dim"))
+            figures = [str(row.source.get(one.key, "-")) for one in columns]
+            rows.append(doc.TableRow("  the source", figures, "dim"))
     headings = [doc.TableColumn(heading(one.label, one.unit)) for one in columns]
     grid = doc.DataTable(table.title, headings, rows, kind="stack ranges", width=0)
     return [grid, *([doc.Paragraph(table.caption, style="dim")] if table.caption else [])]
@@ -112,7 +112,7 @@ def _picture(number: int, chart: Chart) -> doc.Picture:
     return doc.Picture(f"x{number}", chart.title, chart.caption, lambda style: draw(chart, style), lambda: alt)
 
 
-# Distinguished by dash and marker too.
+# Lines differ by dash and marker, not only by colour.
 _ROLES = ("server", "kernel", "ours", "violet", "ink", "rest", "soft")
 _DASHES = ("-", (0, (5, 1.6)), (0, (5, 1.6, 1, 1.6)), (0, (1.2, 1.4)), (0, (8, 2)), (0, (2, 2)), (0, (3, 1, 1, 1, 1, 1)))
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X")
@@ -123,7 +123,7 @@ _MOST_MARKED = 40
 def draw(chart: Chart, style: Style = WIDE) -> Figure:
     """The chart. Raises :class:`~asyncli.report.figures.drawing.NothingToDraw` without a point."""
     if not any(line.ys for line in chart.lines):
-        raise NothingToDraw("Nothing of this was measured.")
+        raise NothingToDraw("This was not measured.")
     figure = _bars(chart, style) if chart.kind == "bars" else _lines(chart, style)
     if len(chart.lines) > 1:
         figure.legend(loc="lower left", ncols=1 if style.narrow else 3)

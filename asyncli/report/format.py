@@ -1,4 +1,4 @@
-"""Numbers for people; unknown is a dash."""
+"""Numbers and terms as text; unknown is a dash."""
 
 from __future__ import annotations
 
@@ -10,17 +10,19 @@ from msgspec import UNSET, UnsetType
 
 from asyncli.analysis.cost import SURE
 from asyncli.analysis.slope import Cost
+from asyncli.text import oneline
 from asyncli.units import format_bytes, format_count, format_many
 
 if TYPE_CHECKING:
     from asyncli.analysis.cost import Costs
+    from asyncli.analysis.drift import MetricName
     from asyncli.analysis.forecast import Ceiling
     from asyncli.report.summary import CostPart
     from asyncli.topology import Sides
 
 #: The costs of a run in the order of the report.
 COSTS = ("server_user", "kernel", "kernel_queued", "generator_user", "residual", "host_total")
-#: Limits in words, by the name of the ceiling.
+#: The name of each ceiling in words.
 CEILINGS = {
     "memory": "memory of this host, both ends on it", "server_memory": "memory of a server like this host, alone",
     "worker_connections": "nginx's connection slots (worker_connections)", "maxconn": "HAProxy's sessions (maxconn)",
@@ -34,12 +36,14 @@ CEILINGS = {
 
 
 class CostRow(NamedTuple):
-    """A line of the cost table. Bytes; the kernel's ``cost`` is of one end, of which there are ``ends``."""
+    """A line of the cost table, in bytes. ``cost`` is per end of a connection if there are several ``ends``. ``hidden``: its
+    interval includes zero, because of noise or other programs."""
 
     name: str
     label: str
     cost: Cost | None
     ends: int
+    hidden: bool
 
     def at(self, held: int) -> str:
         """The total with ``held`` connections, per end: ``"2 × 24.0 MB"``."""
@@ -50,17 +54,22 @@ class CostRow(NamedTuple):
 
 
 def with_streams(streams: float | UnsetType) -> str:
-    """What is said behind "connection" where each holds streams: its cost is not one of a connection alone."""
+    """What follows "connection" in a text if each holds streams, whose cost is included: `` with its 100 streams``."""
     if streams is UNSET:
         return ""
     return f" with its {format_many(streams, 'stream')}{'' if streams == round(streams) else ' (mean)'}"
 
 
-def caption(rows: Sequence[CostRow], held: str) -> str:
-    """``held``: :func:`with_streams`."""
+def caption(rows: Sequence[CostRow], streams: str) -> str:
+    """``streams``: :func:`with_streams`."""
     if any(row.cost is not None and not row.cost.of_levels for row in rows):
-        return f"Memory that one more connection{held} costs"
-    return f"Memory that a connection{held} takes, first use included"
+        return f"Memory that one more connection{streams} costs"
+    return f"Memory that a connection{streams} takes, first use included"
+
+
+def memory_labels(server: str, host: str, kernel: str = "kernel") -> dict[MetricName, str]:
+    """The names of the four memories, the whole host first."""
+    return {"host_total": f"{host} in all", "server_user": oneline(server), "kernel": kernel, "generator_user": "asyncli"}
 
 
 def cost_rows(costs: Costs | CostPart, server: str, where: Sides) -> list[CostRow]:
@@ -70,7 +79,18 @@ def cost_rows(costs: Costs | CostPart, server: str, where: Sides) -> list[CostRo
         "server_user": f"{server}, user memory", "kernel": f"kernel, {end}", "generator_user": "asyncli, user memory",
         "residual": "left over", "host_total": f"{where.host} in all",
     }  # fmt: skip
-    return [CostRow(name, label, getattr(costs, name), costs.ends if name == "kernel" else 1) for name, label in labels.items()]
+    return [
+        CostRow(name, label, getattr(costs, name), costs.ends if name == "kernel" else 1, not is_measured(costs, name))
+        for name, label in labels.items()
+    ]
+
+
+def is_measured(costs: Costs | CostPart, name: str) -> bool:
+    """Whether a cost's interval is above zero, or within a byte of it. A residual may be zero: its total's interval decides."""
+    one: Cost | None = getattr(costs, name)
+    if name == "residual" and costs.host_total is not None:
+        one = costs.host_total
+    return one is not None and (one.ci95[0] > 0 or max(map(abs, one.ci95)) < 1)
 
 
 def shown_r2(r2: float) -> str:
@@ -92,11 +112,6 @@ def minus(text: str) -> str:
 
 def or_bytes(value: float | None) -> str:
     return "-" if value is None else format_bytes(value)
-
-
-def is_told(cost: Cost) -> bool:
-    """Whether its interval is above zero; else other programs, or noise, hide it."""
-    return cost.ci95[0] > 0 or max(map(abs, cost.ci95)) < 1
 
 
 def ceiling(name: str) -> str:
@@ -123,11 +138,11 @@ def digits(value: float) -> str:
 
 
 def cores(share: float | None) -> str:
-    """CPU use as top(1) counts: 250 % is two and a half cores."""
+    """CPU use in cores, as top(1) counts: 250 % is 2.5 cores."""
     return "-" if share is None else f"{share * 100:.0f} % of a core" if share < 1 else f"{share:.1f} cores"
 
 
-# From here on bytes per connection are in kB.
+# Bytes per connection from here on are in kB.
 _WHOLE_BYTES = 100_000
 
 
@@ -144,8 +159,8 @@ def plus_minus(value: float, half: float) -> str:
 
 
 def with_error(cost: Cost) -> str:
-    """A cost with its error: ``"528 B ± 1"``; less certain: ``"between 552 and 21,957 B"``; possibly zero: ``"at most 564 B"``,
-    of two levels, which miss reused memory, ``"an unknown amount (± 2,621 B)"``; less than a byte: ``"0 B ± 0.1"``.
+    """A cost with its error: ``"528 B ± 1"``; with a wide interval ``"between 552 and 21,957 B"``; possibly zero ``"at most 564
+    B"``, or of two levels, which miss reused memory, ``"an unknown amount (± 2,621 B)"``; below a byte ``"0 B ± 0.1"``.
     """
     (low, high), each = cost.ci95, cost.bytes_per_connection
     if low > 0 and cost.half_width <= SURE * each:

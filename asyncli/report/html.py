@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING, NamedTuple
 
 from asyncli import __version__
-from asyncli.report.document import Document, Picture, View, cell_text, plain, typeset
+from asyncli.report.document import DataTable, Document, Picture, View, cell_text, plain, typeset
 from asyncli.report.figures.drawing import NARROW, PALETTE, WIDE, NothingToDraw, inline_svg
 
 if TYPE_CHECKING:
@@ -41,7 +41,9 @@ def page(document: Document) -> str:
     sections = []
     for section in document.sections:
         blocks = [
-            block.seen(View.PAGE) if hasattr(block, "seen") else block for block in section.blocks if block.view & View.PAGE
+            block.for_view(View.PAGE) if isinstance(block, DataTable) else block
+            for block in section.blocks
+            if block.view & View.PAGE
         ]
         if blocks or section.heading:
             sections.append((section, blocks))
@@ -80,7 +82,7 @@ def _unbroken_flags(words: str) -> Markup:
 
 
 def _beside(text: str) -> str:
-    """A cell's second line in brackets; line breaks only before a range, or in it."""
+    """The cell with its second line in brackets; lines break only before a range, or in it."""
     first, _, beside = text.partition("\n")
     if not beside:
         return text

@@ -1,4 +1,4 @@
-"""A folder of runs as lines."""
+"""The list of the runs in a folder."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from asyncli.records import SCHEMA
 from asyncli.report.document import Block, Cell, DataTable, Document, Paragraph, Section, TableColumn, TableRow
 from asyncli.report.format import utf8, with_error, with_streams
 from asyncli.report.jsonout import finite_json
-from asyncli.report.summary import hangs_on_all, verdict_of_all
+from asyncli.report.summary import summary_verdict, verdict_needs_summary
 from asyncli.report.terminal import VERDICT_STYLE, fitting, print_document
 from asyncli.run import Run
 from asyncli.text import oneline
@@ -30,8 +30,8 @@ _LIVE_S = 3.0
 
 
 class Listed(msgspec.Struct):
-    """One run file. ``cost``: bytes per connection in ``cost_of``, the whole host or else the server; None where unknown.
-    ``live``: being written. ``stopped``: by its user, early. ``hold_s``: measured, of ``planned_s`` (None: until stopped).
+    """One run file. ``cost``: bytes per connection of ``cost_of``, the whole host or else the server; None if unknown. ``live``:
+    being written. ``stopped``: by its user, early. ``hold_s``: measured, of ``planned_s`` (None: until stopped).
     """
 
     file: str
@@ -51,12 +51,12 @@ class Listed(msgspec.Struct):
     cost_of: str | None
     server_cost: Cost | None
     bytes: int
-    #: Of HTTP/2: what each connection holds; the costs are of both.
+    #: HTTP/2 streams that each connection holds; the costs include them.
     streams: float | msgspec.UnsetType = msgspec.UNSET
 
 
 class Unread(msgspec.Struct):
-    """A file that is no run, or is broken, and why."""
+    """A file that is not a run or is broken, and why."""
 
     file: str
     why: str
@@ -71,20 +71,20 @@ class Listing(msgspec.Struct):
 
 
 def listed(run: Run, file: str, size: int, *, changed_s: float, age_s: float, whole: Callable[[], Run] | None = None) -> Listed:
-    """The line of ``run``. ``changed_s``: since its file was last written; ``age_s``: since it began. ``whole`` reads the whole
-    run, if ``run`` has only its head and the verdict needs more.
+    """The entry of ``run``. ``changed_s``: time since its file was written. ``age_s``: time since it started. ``whole`` reads the
+    whole run, if ``run`` is only its index entry and the verdict needs more.
     """
     totals = fold(run)
     limits = saturation(run, totals)
-    if hangs_on_all(run):
-        verdict, _ = verdict_of_all(run if whole is None else whole())
+    if verdict_needs_summary(run):
+        verdict, _ = summary_verdict(run if whole is None else whole())
     else:
         verdict = judge(run.plan, totals, saturated=is_saturated(limits), complete=run.complete, findings=run.findings).verdict
     cost, of, server_cost, streams = None, None, None, streams_each(run.plan.streams, [])
     if totals.held or totals.peak:
         found = costs(run)
         server_cost, streams = found.server_user, found.streams
-        # A slope whose interval includes zero is hidden by other programs.
+        # If the interval includes zero, other programs hide the slope.
         if found.host_total is not None and found.host_total.ci95[0] > 0 and not found.host_total.of_levels:
             cost, of = found.host_total, "host_total"
         elif server_cost is not None:
@@ -109,9 +109,9 @@ def to_json(listing: Listing) -> str:
 
 
 def state(run: Listed) -> str:
-    """The verdict, "going on" or "incomplete"."""
+    """The verdict, "running" or "incomplete"."""
     ended = f"{run.verdict}, stopped" if run.stopped else run.verdict
-    return ended if run.complete else "going on" if run.live else "incomplete"
+    return ended if run.complete else "running" if run.live else "incomplete"
 
 
 def _hold(run: Listed) -> str:
@@ -121,22 +121,22 @@ def _hold(run: Listed) -> str:
     return f"{lasted} of {format_duration(run.planned_s)}" if run.stopped and run.planned_s is not None else lasted
 
 
-#: On a narrow terminal the last ones are omitted.
+#: On a narrow terminal the last columns are omitted.
 _COLUMNS = ("age", "held", "verdict", "cost in server", "hold", "cost on host", "server", "started (UTC)", "size")
 _WORDS = ("verdict", "server", "started (UTC)")
-# Width of the columns that stay; the rest is for the file's name.
-_THAT_STAY = 50
+# Width of the columns that are always shown; the rest is for the file's name.
+_ALWAYS_SHOWN = 50
 
 
 def print_listing(listing: Listing, console: Console) -> None:
     """One line per run. On a terminal, columns are omitted until a line fits."""
     columns = [TableColumn(name, "word" if name in _WORDS else "number") for name in _COLUMNS]
-    longest = max(12, console.width - _THAT_STAY) if console.is_terminal else None
+    longest = max(12, console.width - _ALWAYS_SHOWN) if console.is_terminal else None
     table = DataTable("run file", columns, [_row(one, longest) for one in listing.runs], width=0)
     blocks: list[Block] = [fitting(table, console) if console.is_terminal else table]
     if not listing.runs:
         blocks = [Paragraph(f"no run files in {oneline(listing.folder)}; 'asyncli demo' makes one", "text")]
-    # A table: a pipe gets unbroken paths.
+    # A table, so that paths do not wrap in a pipe.
     broken = [TableRow(f"  {oneline(one.why)}", style="yellow") for one in listing.unread]
     sections = [Section("runs", "", blocks)]
     if broken:
@@ -147,7 +147,7 @@ def print_listing(listing: Listing, console: Console) -> None:
 def _row(run: Listed, longest: int | None) -> TableRow:
     held, verdict, name = format_count(run.held), state(run), oneline(run.file)
     if longest is not None and len(name) > longest:
-        # The end of a name distinguishes it.
+        # The end of a name tells it apart.
         name = f"…{name[1 - longest :]}"
     cells: list[Cell] = [
         _age(run.age_s), held if run.held == run.requested else f"{held}/{format_count(run.requested)}",

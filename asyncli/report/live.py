@@ -1,4 +1,4 @@
-"""A running run as a log: a line every ten seconds, as text or JSON."""
+"""The log of a running soak: a line every ten seconds, as text or JSON."""
 
 from __future__ import annotations
 
@@ -52,20 +52,20 @@ class _Log(NullView):
         self._dropped = 0
 
     def _lines_dropped(self) -> int:
-        """Lines dropped since the last call, once the reader reads again."""
+        """The number of lines dropped since the last call; 0 until the reader catches up."""
         if behind(self._console):
             return 0
         before, self._dropped = self._dropped, getattr(getattr(self._console.file, "buffer", None), "dropped", 0)
         return self._dropped - before
 
-    def tell_findings(self, state: LiveState) -> None:
-        """Write only the findings since the last call."""
+    def write_findings(self, state: LiveState) -> None:
+        """Write the findings since the last call, and nothing else."""
 
-    def _fresh(self, state: LiveState) -> tuple[Notice, ...]:
+    def _new_findings(self, state: LiveState) -> tuple[Notice, ...]:
         """The findings since the last call that the state still has."""
-        fresh = min(state.findings_seen - self._findings, len(state.findings))
+        new = min(state.findings_seen - self._findings, len(state.findings))
         self._findings = state.findings_seen
-        return state.findings[len(state.findings) - fresh :] if fresh else ()
+        return state.findings[len(state.findings) - new :] if new else ()
 
 
 class PlainView(_Log):
@@ -74,15 +74,14 @@ class PlainView(_Log):
     def __init__(self, plan: Plan, console: Console) -> None:
         super().__init__(console)
 
-    def tell_findings(self, state: LiveState) -> None:
-        for told in self._fresh(state):
-            self._print(f"{format_clock(told.t_s)}  {told.finding.severity}: {oneline(told.finding.evidence)}")
+    def write_findings(self, state: LiveState) -> None:
+        for notice in self._new_findings(state):
+            self._print(f"{format_clock(notice.t_s)}  {notice.finding.severity}: {oneline(notice.finding.evidence)}")
 
     def update(self, state: LiveState) -> None:
         if dropped := self._lines_dropped():
-            lost = f"{format_count(dropped)} lines of this log are missing: it was not read"
-            self._print(f"{format_clock(state.elapsed_s)}  {lost}")
-        self.tell_findings(state)
+            self._print(f"{format_clock(state.elapsed_s)}  {format_count(dropped)} lines of this log were dropped: no reader")
+        self.write_findings(state)
         if state.over:
             return
         if state.phase != self._phase or state.elapsed_s >= self._next_s:
@@ -95,8 +94,8 @@ class PlainView(_Log):
 
 
 class JsonView(_Log):
-    """The log as JSON, an object per line (docs/overnight.md). ``began_s``: when the run began (s since 1970) if it is read from
-    a file; None: times are of now.
+    """The log as JSON, an object per line (docs/overnight.md). ``began_s``: when the run started (s since 1970) if it is read
+    from a file; None: the time of a line is now.
     """
 
     def __init__(self, plan: Plan, console: Console, began_s: float | None = None) -> None:
@@ -104,30 +103,30 @@ class JsonView(_Log):
         self._before = LiveState()
         super().__init__(console)
 
-    def tell_findings(self, state: LiveState) -> None:
-        for told in self._fresh(state):
-            self._say("finding", told.t_s, told.phase, msgspec.to_builtins(told.finding))
+    def write_findings(self, state: LiveState) -> None:
+        for notice in self._new_findings(state):
+            self._write("finding", notice.t_s, notice.phase, msgspec.to_builtins(notice.finding))
 
     def update(self, state: LiveState) -> None:
         if dropped := self._lines_dropped():
-            self._say("dropped", state.elapsed_s, state.phase, {"lines": dropped})
-        self.tell_findings(state)
-        self._tell_changes(state)
+            self._write("dropped", state.elapsed_s, state.phase, {"lines": dropped})
+        self.write_findings(state)
+        self._write_changes(state)
         if state.over:
             return
         if state.phase != self._phase:
             self._phase = state.phase
-            self._say("phase", state.elapsed_s, state.phase, {})
+            self._write("phase", state.elapsed_s, state.phase, {})
         if state.elapsed_s >= self._next_s:
             self._next_s = state.elapsed_s + _LINE_EVERY_S
-            self.say_now(state)
+            self.print_status(state)
 
-    def say_now(self, state: LiveState) -> None:
-        """Write the status between two lines."""
-        self._say("status", state.elapsed_s, state.phase, status(state))
+    def print_status(self, state: LiveState) -> None:
+        """Write a status line now."""
+        self._write("status", state.elapsed_s, state.phase, status(state))
 
-    def _tell_changes(self, state: LiveState) -> None:
-        """Write what was lost, what failed, and what happened to the server since the last update, at ``since_s``."""
+    def _write_changes(self, state: LiveState) -> None:
+        """Write losses, failures and server restarts since the last update, which was at ``since_s``."""
         before, self._before = self._before, state
         since = {"since_s": before.elapsed_s}
         for event, count, causes, old in (
@@ -136,13 +135,13 @@ class JsonView(_Log):
         ):
             if count > 0:
                 more = {cause: new for cause, number in causes.items() if (new := number - old.get(cause, 0)) > 0}
-                self._say(event, state.elapsed_s, state.phase, {"count": count, "causes": more, **since})
+                self._write(event, state.elapsed_s, state.phase, {"count": count, "causes": more, **since})
         ended, restarted = state.server_ended - before.server_ended, state.server_restarts > before.server_restarts
         if ended > 0 or restarted:
             what = {"ended": ended, "processes": state.server_processes, "counters_restarted": restarted}
-            self._say("server", state.elapsed_s, state.phase, {**what, **since})
+            self._write("server", state.elapsed_s, state.phase, {**what, **since})
 
-    def _say(self, event: str, t_s: float, phase: str | None, more: dict[str, Any]) -> None:
+    def _write(self, event: str, t_s: float, phase: str | None, more: dict[str, Any]) -> None:
         wall = None if self._began_s is None else self._began_s + t_s
         self._file.write(json_line(event, t_s, phase, more, wall) + "\n")
         self._file.flush()
@@ -167,9 +166,9 @@ def end_line(summary: Summary, path: str | os.PathLike[str], wall_s: float | Non
 
 
 def status(state: LiveState) -> dict[str, Any]:
-    """The state as plain data, without what other lines have."""
-    of_the_log = ("phase", "elapsed_s", "findings", "findings_seen", "phases_done", "over")
-    return {key: value for key, value in msgspec.to_builtins(state).items() if key not in of_the_log}
+    """The state as plain data, without what every line or other lines have."""
+    excluded = ("phase", "elapsed_s", "findings", "findings_seen", "phases_done", "over")
+    return {key: value for key, value in msgspec.to_builtins(state).items() if key not in excluded}
 
 
 def plain_line(state: LiveState) -> str:
@@ -207,11 +206,11 @@ def plain_line(state: LiveState) -> str:
 
 
 def unanswered(state: LiveState) -> str:
-    """``100, longest 6 s``: connections that wait for an answer, and the longest wait."""
+    """The connections that wait for an answer, and the longest wait: ``100, longest 6 s``."""
     return f"{format_count(state.unanswered)}, longest {format_duration(round(state.longest_wait_s))}"
 
 
 def causes(counts: dict[str, int]) -> str:
-    """``" (closed_idle 2, reset 1)"``: most frequent first; "" without any."""
+    """The counts, most frequent first: ``" (closed_idle 2, reset 1)"``; "" without any."""
     listed = ", ".join(f"{cause} {format_count(n)}" for cause, n in sorted(counts.items(), key=lambda pair: -pair[1]) if n)
     return f" ({listed})" if listed else ""

@@ -1,4 +1,4 @@
-"""The cost of a connection during a run. Pure."""
+"""The cost of a connection so far, during a run. Pure."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ from asyncli.analysis.cost import SURE
 
 # Student's t for 95 %, from 1 degree of freedom on; the last for more.
 _STUDENT = (12.7, 4.31, 3.19, 2.78, 2.58, 2.45, 2.37, 2.31, 2.27, 2.23)
-# Fewer recent readings do not show the noise.
+# Fewer recent readings cannot show the noise.
 _FEWEST_READINGS = 3
-#: Rates, latencies and costs are of this time: calm to read, and quick to change.
+#: Rates, latencies and costs cover this time: steady to read, yet quick to change.
 RECENT_S = 10
 
 
 class Level:
-    """One kind of memory: its rise above the baseline, and how far it may have wandered.
+    """One kind of memory: its rise above the baseline, and an error by a random walk.
 
-    Its steps in the baseline and in the last seconds, less the connections' cost, count as a random walk's: the interval is
-    rather too wide.
+    The steps in the baseline and in the last seconds, minus the connections' cost, are taken for those of a random walk, so the
+    interval is rather too wide.
     """
 
-    def __init__(self, known_to: float) -> None:
-        #: The resolution of a level (bytes).
-        self._known_to = known_to
+    def __init__(self, resolution: float) -> None:
+        #: In bytes.
+        self._resolution = resolution
         self._baseline: list[tuple[float, float, float]] = []
         #: Instant (s), bytes, connections held.
         self._recent: deque[tuple[float, float, float]] = deque()
 
     def read(self, t_s: float, value: float, held: float, empty: bool) -> None:
-        """Add a reading with ``held`` connections; ``empty``: of the baseline."""
+        """Add a reading at ``held`` connections. ``empty``: it is of the baseline."""
         if empty:
             self._baseline.append((t_s, value, 0.0))
             return
@@ -56,5 +56,5 @@ class Level:
             if end > begin
         ]
         t = _STUDENT[min(len(steps), len(_STUDENT)) - 1]
-        half = max(t * math.sqrt(statistics.fmean(steps) * (now_s - self._baseline[-1][0])), self._known_to) / held
+        half = max(t * math.sqrt(statistics.fmean(steps) * (now_s - self._baseline[-1][0])), self._resolution) / held
         return (cost, half) if half <= SURE * cost else None

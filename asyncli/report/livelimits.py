@@ -1,4 +1,4 @@
-"""Limits of ``--fail-if`` during a run: which can end it (``--abort``), and which need a longer hold. Pure."""
+"""Limits of ``--fail-if`` during a run: those that can end it (``--abort``), and those that need a longer hold. Pure."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _GROWING_PARTS = ("connections.deaths.", "connections.failures.", "heartbeats.by
 
 
 def can_be_judged(one: Threshold) -> bool:
-    """Whether crossing it is final: an upper bound of a growing number, not as a share of another growing one."""
+    """Whether a crossed limit stays crossed: an upper bound of a growing number, unless it is a share of another growing one."""
     grows = one.key in _GROWING or one.key.startswith(_GROWING_PARTS)
     return grows and one.comparison in (">", ">=") and one.whole in (None, "connections.requested")
 
@@ -33,11 +33,11 @@ def require_limits(plan: Plan) -> None:
     if beats := [text for text in plan.fail_if if plan.listens and parse(text, Summary).key.startswith("heartbeats.")]:
         raise PlanError(f"--fail-if {beats[0]!r}: connections that listen send no heartbeats; leave it out")
     if plan.abort and not plan.fail_if:
-        raise PlanError("--abort: there is no limit that it could stop at; set one, for example --fail-if 'lost > 0.1%'")
+        raise PlanError("--abort: there is no limit to stop at; set one, such as --fail-if 'lost > 0.1%'")
 
 
 def unwatched(plan: Plan) -> list[str]:
-    """The limits that ``abort`` does not watch: they are judged at the end."""
+    """The limits that ``abort`` cannot watch: they are judged at the end."""
     return [text for text in plan.fail_if if not can_be_judged(parse(text, Summary))] if plan.abort else []
 
 

@@ -1,4 +1,4 @@
-"""The screen of a running run, on a terminal or below a notebook cell."""
+"""The live screen of a running soak, on a terminal or below a notebook cell."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
-# A calm frame rate.
+# At most four frames a second.
 SHORTEST_FRAME_S = 0.25
-# Wider columns are hard to read together.
+# Wider columns are hard to read as one line.
 _WIDEST = 92
 
 #: (name, value, style)
@@ -34,7 +34,7 @@ Fact = tuple[str, str, str]
 
 
 class LiveView(NullView):
-    """A screen in place, at most four frames a second; it disappears when the run ends."""
+    """A screen that is updated in place and disappears when the run ends."""
 
     def __init__(self, plan: Plan, console: Console) -> None:
         self._plan, self._console = plan, console
@@ -45,7 +45,7 @@ class LiveView(NullView):
     def __enter__(self) -> Self:
         from rich.live import Live
 
-        # Our updates drive it: no thread of rich's beside a measurement.
+        # Our updates drive it, so that no thread of rich disturbs the measurement.
         self._live = Live(console=self._console, auto_refresh=False, screen=False, transient=True)
         self._live.start()
         return self
@@ -65,8 +65,8 @@ class LiveView(NullView):
         self._live.update(screen(self._plan, state, self._console), refresh=True)
 
 
-class Look:
-    """One state as text and as HTML, for IPython. ``outcome``: how the run ended."""
+class Snapshot:
+    """One state as text and as HTML, for IPython. ``outcome``: how the run ended, shown instead."""
 
     def __init__(self, plan: Plan, state: LiveState, outcome: str = "") -> None:
         self._plan, self._state, self._outcome = plan, state, outcome
@@ -92,10 +92,10 @@ def screen(plan: Plan, state: LiveState, console: Console) -> RenderableType:
     parts += _cost(state)
     room = 2
     if state.lost or state.failed:
-        told = [f"{what}{causes(counts)}" for what, counts in (("lost", state.deaths), ("failed", state.failures)) if counts]
-        parts.append(_cut(Text.assemble(("why: ", "bold red"), "; ".join(told)), width))
+        why = [f"{what}{causes(counts)}" for what, counts in (("lost", state.deaths), ("failed", state.failures)) if counts]
+        parts.append(_cut(Text.assemble(("why: ", "bold red"), "; ".join(why)), width))
         room = 1
-    for finding in [told.finding for told in state.findings if told.finding.severity != "info"][-room:]:
+    for finding in [one.finding for one in state.findings if one.finding.severity != "info"][-room:]:
         severity = (f"{finding.severity}: ", SEVERITY_STYLE[finding.severity])
         parts.append(_cut(Text.assemble(severity, oneline(finding.evidence)), width))
     for part in parts if console.options.ascii_only else ():
@@ -120,13 +120,13 @@ def _phases(state: LiveState) -> Text:
 
     line = Text(no_wrap=True)
     for name in PHASES:
-        said = f"hold until {state.until}" if name == "hold" and state.until else name
+        label = f"hold until {state.until}" if name == "hold" and state.until else name
         if name == state.phase:
-            line.append(f"▶ {said}   ", "bold cyan")
+            line.append(f"▶ {label}   ", "bold cyan")
         elif name in state.phases_done:
-            line.append(f"✓ {said}   ", "green")
+            line.append(f"✓ {label}   ", "green")
         else:
-            line.append(f"· {said}   ", "dim")
+            line.append(f"· {label}   ", "dim")
     return line
 
 
@@ -135,9 +135,9 @@ def _bar(state: LiveState, width: int) -> RenderableType:
     from rich.table import Table
     from rich.text import Text
 
-    said = ("reopening" if state.refilling else "until Ctrl-C") if state.phase == "hold" else ""
+    left = ("reopening" if state.refilling else "until Ctrl-C") if state.phase == "hold" else ""
     if state.eta_s is not None:
-        said = f"{format_duration(round(state.eta_s))} left" if state.eta_s >= 0.5 else "any moment"
+        left = f"{format_duration(round(state.eta_s))} left" if state.eta_s >= 0.5 else "any moment"
     share = "" if state.progress is None else f"{state.progress * 100:.0f} %"
     row = Table.grid(padding=(0, 2), pad_edge=False)
     room = width - 8 - 5 - 15 - 6
@@ -146,7 +146,7 @@ def _bar(state: LiveState, width: int) -> RenderableType:
     row.add_column(width=room)
     row.add_column(width=5, justify="right")
     row.add_column(width=15, no_wrap=True)
-    row.add_row(Text(state.phase or "start", "bold"), bar, share, Text(said, "dim"))
+    row.add_row(Text(state.phase or "start", "bold"), bar, share, Text(left, "dim"))
     return row
 
 
@@ -214,7 +214,7 @@ def _cost(state: LiveState) -> list[Text]:
 
     whole, half = state.host_per_connection, state.host_per_connection_half
     if whole is None or half is None:
-        first = Text(f"A connection's cost{with_streams(state.streams)} on {state.host}: not yet known", "dim")
+        first = Text(f"Cost of a connection{with_streams(state.streams)} on {state.host}: not known yet", "dim")
     else:
         each = (plus_minus(whole, half), "bold cyan")
         what = f"A connection{with_streams(state.streams)} costs "
@@ -232,7 +232,7 @@ def _cost(state: LiveState) -> list[Text]:
 
 
 def _cut(line: Text, width: int) -> Text:
-    """As much of the line as fits."""
+    """The line, cut to ``width``."""
     if line.cell_len > width:
         line.truncate(max(1, width - 3))
         line.append("...")

@@ -1,4 +1,4 @@
-"""The state of a running run, folded from its records. Pure."""
+"""The state of a running soak, folded from its records. Pure."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from asyncli.report.livelimits import LiveLimits
 from asyncli.report.summary import Summary
 from asyncli.report.thresholds import parse
 
-# What waits for longer was unanswered at the last tick too.
+# A longer wait spans more than one tick.
 _WAITS_LONG_S = 1.0
 _FINDINGS_KEPT = 8
 # Samples wait up to a second for the next tick.
-_UNWEIGHED_KEPT = 8
+_PENDING_KEPT = 8
 
 
 class Notice(msgspec.Struct, frozen=True):
-    """A finding, its time (s on the run's clock), and the phase."""
+    """A finding with its time (s on the run's clock) and phase."""
 
     t_s: float
     phase: PhaseName | None
@@ -35,9 +35,7 @@ class Notice(msgspec.Struct, frozen=True):
 
 
 class LiveState(msgspec.Struct):
-    """The state of a run; None where (yet) unknown. Rates, latencies, lateness and CPU are of the last ten seconds, counts since
-    the start.
-    """
+    """The state of a run; None: unknown so far. Rates, latency, lateness and CPU cover the last ten seconds, counts the run."""
 
     phase: PhaseName | None = None
     phases_done: tuple[PhaseName, ...] = ()
@@ -52,7 +50,7 @@ class LiveState(msgspec.Struct):
     #: The host whose memory is sampled.
     host: str = "this host"
     asked: int = 0
-    #: Of HTTP/2: what each connection holds; its cost is of both.
+    #: HTTP/2 streams that each connection holds; its cost includes them.
     streams: float | msgspec.UnsetType = msgspec.UNSET
     held: int = 0
     opened: int = 0
@@ -60,20 +58,20 @@ class LiveState(msgspec.Struct):
     lost: int = 0
     failed: int = 0
     connecting: int = 0
-    #: Connections that wait for an answer, and the longest wait; 0 while none has waited for more than a second.
+    #: Connections that wait for an answer, and the longest wait; 0 until one has waited for more than a second.
     unanswered: int = 0
     longest_wait_s: float = 0.0
     asked_per_s: float = 0.0
     achieved_per_s: float | None = None
     heartbeats_per_s: float | None = None
-    #: What came unasked; None of HTTP.
+    #: Unsolicited messages; None for HTTP.
     messages_per_s: float | None = None
     latency_p50_ms: float | None = None
     latency_p99_ms: float | None = None
     lateness_p99_ms: float | None = None
     deaths: dict[str, int] = msgspec.field(default_factory=dict)
     failures: dict[str, int] = msgspec.field(default_factory=dict)
-    #: The server's counts, less our poller's connection; accepts and handled since our first page.
+    #: The server's counts, without our poller's connection; accepts and handled since the first status page.
     active: int | None = None
     waiting: int | None = None
     accepts: int | None = None
@@ -111,26 +109,26 @@ _MEMORY = {
     "kernel": (metrics.KERNEL_SOCKET_BYTES,),
     "generator": (metrics.GENERATOR_USS_BYTES,),
     "host": (metrics.HOST_USED_BYTES,),
-    # Left by other programs that list our descriptors; no cost of a connection.
+    # Left by other programs that list our descriptors, so not a cost of a connection.
     "listing": (metrics.KERNEL_LISTING_BYTES,),
 }
 _COSTS = ("server", "kernel", "generator", "host")
 _STATUS = ("active", "waiting", "accepts", "handled")
 _SERVER = ("server_bytes", "server_cpu_share", "server_processes")
-# What the seconds of ramp, hold and drain say of connections: in the residue there are none.
-_OF_TICKS = (
+# Fields from ticks, which are meaningless in the residue: there are no connections.
+_TICK_FIELDS = (
     "achieved_per_s", "heartbeats_per_s", "messages_per_s", "latency_p50_ms", "latency_p99_ms", "lateness_p99_ms",
     "longest_turn_s",
 )  # fmt: skip
-# Fields without a current value after a finding that their source is lost or ended.
-_OF_SOURCE = {
+# Fields that become unknown after a finding that their source is lost or ended.
+_SOURCE_FIELDS = {
     "status": _STATUS, "server": _SERVER, "server_memory": ("server_bytes",), "agent": _STATUS + _SERVER,
     "slab": ("kernel_bytes",), "generator": ("generator_cpu_share",), "generator_memory": ("generator_bytes",),
 }  # fmt: skip
 
 
 class LiveFold:
-    """Folds records as they come; :meth:`state` has the result. Constant cost per record."""
+    """Folds records one by one, at constant cost; :meth:`state` is the result."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
@@ -142,14 +140,14 @@ class LiveFold:
         self._phase: Phase | None = None
         self._recent: deque[tuple[float, Tick]] = deque()
         self._levels = {name: Level(0.0 if name == "kernel" else FREED_KEPT) for name in _COSTS}
-        self._unweighed: deque[tuple[float, dict[str, float]]] = deque(maxlen=_UNWEIGHED_KEPT)
-        # When the last tick came (s), and how many were held.
+        self._pending: deque[tuple[float, dict[str, float]]] = deque(maxlen=_PENDING_KEPT)
+        # Time of the last tick (s), and connections held then.
         self._held = (0.0, 0)
         self._listing = 0.0
         self._cpu: dict[str, deque[tuple[float, float]]] = {"server": deque(), "generator": deque()}
         self._first: dict[str, float] = {}
         self._accepts: float | None = None
-        # By an earlier session.
+        # Connections opened by an earlier session.
         self._opened_before = 0
         self._findings: deque[Notice] = deque(maxlen=_FINDINGS_KEPT)
 
@@ -167,14 +165,14 @@ class LiveFold:
         state.phase, state.over = phase.name, False
         state.refilling &= phase.name == "hold"
         if phase.name == "residue":
-            for rate in _OF_TICKS:
-                setattr(state, rate, None)
+            for field in _TICK_FIELDS:
+                setattr(state, field, None)
         self._now(phase.start_s)
 
     def tick(self, t_s: float, tick: Tick) -> None:
         state = self._state
         self._now(t_s)
-        self._weigh_until(t_s, tick.held)
+        self._add_pending(t_s, tick.held)
         self._recent.append((t_s, tick))
         while self._recent and self._recent[0][0] <= t_s - RECENT_S:
             self._recent.popleft()
@@ -183,7 +181,7 @@ class LiveFold:
         state.unanswered, state.longest_wait_s = (tick.awaiting, tick.longest_wait_s) if waits_long else (0, 0.0)
         state.streams = streams_each(self._plan.streams, [tick])
         self._count(tick)
-        # The last of the drain may come late.
+        # The drain's last tick may come late.
         if state.phase != "residue":
             self._rates()
 
@@ -209,7 +207,7 @@ class LiveFold:
         self._now(sample.t_s)
         for field in _STATUS:
             if (number := values.get(f"status.{field}")) is not None:
-                # Since our start and without our poller, to compare with our counts.
+                # Since our start and without our poller, so that it compares with our counts.
                 first = self._first.setdefault(field, {"active": 1.0, "waiting": 0.0}.get(field, number))
                 setattr(state, field, max(0, round(number - first)))
         if (accepts := values.get(metrics.STATUS_ACCEPTS)) is not None:
@@ -223,9 +221,9 @@ class LiveFold:
         if "host" in read:
             read["host"] -= self._listing
         if state.phase in (None, "baseline"):
-            self._weigh(sample.t_s, read, 0.0)
+            self._add_reading(sample.t_s, read, 0.0)
         elif state.phase in ("ramp", "hold"):
-            self._unweighed.append((sample.t_s, read))
+            self._pending.append((sample.t_s, read))
         state.server_bytes = _first(values, _MEMORY["server"], state.server_bytes)
         state.kernel_bytes = _first(values, _MEMORY["kernel"], state.kernel_bytes)
         state.generator_bytes = _first(values, _MEMORY["generator"], state.generator_bytes)
@@ -236,7 +234,7 @@ class LiveFold:
                     seen.popleft()
         state.server_cpu_share, state.generator_cpu_share = self._share("server"), self._share("generator")
 
-    def _weigh(self, t_s: float, read: Mapping[str, float], held: float) -> None:
+    def _add_reading(self, t_s: float, read: Mapping[str, float], held: float) -> None:
         """Update the cost with a reading at ``held`` connections."""
         empty = self._state.opened == self._opened_before and self._state.phase in (None, "baseline")
         for name, value in read.items():
@@ -245,13 +243,13 @@ class LiveFold:
             setattr(self._state, f"{name}_per_connection", each)
             setattr(self._state, f"{name}_per_connection_half", half)
 
-    def _weigh_until(self, t_s: float, held: int) -> None:
-        """Weigh readings up to this tick, since ``held`` may change by thousands between two ticks."""
+    def _add_pending(self, t_s: float, held: int) -> None:
+        """Add the readings up to this tick, with ``held`` interpolated: it may change by thousands between two ticks."""
         before_s, before = self._held
-        while self._unweighed and self._unweighed[0][0] <= t_s:
-            at_s, read = self._unweighed.popleft()
+        while self._pending and self._pending[0][0] <= t_s:
+            at_s, read = self._pending.popleft()
             share = (at_s - before_s) / (t_s - before_s) if before_s <= at_s < t_s else 1.0
-            self._weigh(at_s, read, before + share * (held - before))
+            self._add_reading(at_s, read, before + share * (held - before))
         self._held = (t_s, held)
 
     def finding(self, finding: Finding, t_s: float | None = None) -> None:
@@ -259,7 +257,7 @@ class LiveFold:
         self._findings.append(Notice(self._state.elapsed_s if t_s is None else t_s, self._state.phase, finding))
         self._state.findings_seen += 1
         source, _, what = finding.code.rpartition("_")
-        for field in _OF_SOURCE.get(source, ()) if what in ("lost", "ended") else ():
+        for field in _SOURCE_FIELDS.get(source, ()) if what in ("lost", "ended") else ():
             setattr(self._state, field, None)
 
     def end(self) -> None:
@@ -267,7 +265,7 @@ class LiveFold:
         self._state.over = True
 
     def planned(self, plan: Plan) -> None:
-        """The plan, now with the length of the hold."""
+        """The plan, once the length of the hold is known."""
         self._plan = plan
         self._state.refilling = False
 
@@ -297,7 +295,7 @@ class LiveFold:
             state.progress = min(1.0, max(0.0, gone / whole))
             state.eta_s = max(0.0, whole - gone)
         if phase.name == "ramp" and not plan.plateaus:
-            # By connections, not by the clock, to show a late ramp.
+            # By connections, not by the clock, so that a late ramp shows.
             state.progress = min(1.0, state.held / plan.connections)
             if state.achieved_per_s:
                 state.eta_s = max(0.0, plan.connections - state.held) / state.achieved_per_s
@@ -308,15 +306,15 @@ class LiveFold:
         for _, tick in recent:
             latency.merge(tick.latency_us)
             lateness.merge(tick.lateness_us)
-        # A tick closes one second, or several of a busy worker.
+        # A tick covers one second, or several if a worker was busy.
         span = max(1.0, recent[-1][0] - recent[0][0] + 1.0)
         state.achieved_per_s = sum(tick.opened - tick.reopened for _, tick in recent) / span
         if self._phase is not None and self._phase.name == "ramp":
-            # Of the same seconds: on a plateau nothing is due.
+            # Over the same seconds: on a plateau nothing is due.
             end = recent[-1][0] - self._phase.start_s
             state.asked_per_s = (self._ramp.opened_by(end) - self._ramp.opened_by(end - span)) / span
         state.heartbeats_per_s = sum(tick.answered for _, tick in recent) / span
-        if (counts := [tick.protocol.messages for _, tick in recent if tick.protocol is not None]):
+        if counts := [tick.protocol.messages for _, tick in recent if tick.protocol is not None]:
             state.messages_per_s = sum(counts) / span
         state.latency_p50_ms, state.latency_p99_ms = in_ms(latency, 0.5, 0.99)
         (state.lateness_p99_ms,) = in_ms(lateness, 0.99)
@@ -336,15 +334,15 @@ def _first(values: Mapping[str, float], names: Iterable[str], otherwise: float |
 
 
 class LiveObserver:
-    """Observes a soak and folds its records. ``stop`` ends the soak for a reason, if the plan's ``abort`` is set. ``failed`` gets
-    the error of a display that failed; then nothing more is shown, and limits still end the run.
+    """Observes a soak and folds its records. ``stop`` is called with a reason at a crossed limit, if the plan's ``abort`` is set.
+    ``failed`` gets the error of a failed display; then nothing more is shown, but limits still end the run.
     """
 
     def __init__(self, plan: Plan) -> None:
         self.fold = LiveFold(plan)
         self.stop: Callable[[str], None] = lambda _because: None
         self.failed: Callable[[BaseException], None] = lambda _error: None
-        self._blind = False
+        self._display_failed = False
         limits = [parse(text, Summary) for text in plan.fail_if] if plan.abort else []
         self._limits = LiveLimits(limits, plan.connections)
 
@@ -353,32 +351,32 @@ class LiveObserver:
 
     def __exit__(self, *_: object) -> None: ...
 
-    def look(self, at_once: bool) -> None:
-        """Show the current state; ``at_once``: a phase or a finding, not to be delayed."""
+    def show(self, at_once: bool) -> None:
+        """Show the current state. ``at_once``: do not delay it, because of a new phase or a finding."""
 
-    def _see(self, fold: Callable[[], None], at_once: bool) -> None:
-        if self._blind:
+    def _fold_and_show(self, fold: Callable[[], None], at_once: bool) -> None:
+        if self._display_failed:
             return
         try:
             fold()
-            self.look(at_once)
+            self.show(at_once)
         except (Exception, SystemExit) as error:  # whatever a terminal, a pipe (rich: SystemExit) or a front end raises
-            self._blind = True
+            self._display_failed = True
             self.failed(error)
 
     def phase(self, phase: Phase) -> None:
-        self._see(lambda: self.fold.phase(phase), at_once=True)
+        self._fold_and_show(lambda: self.fold.phase(phase), at_once=True)
 
     def tick(self, t_s: float, tick: Tick) -> None:
         if (crossed := self._limits.crossed(tick)) is not None:
             self.stop(f"a limit was crossed: {crossed.words}")
-        self._see(lambda: self.fold.tick(t_s, tick), at_once=False)
+        self._fold_and_show(lambda: self.fold.tick(t_s, tick), at_once=False)
 
     def sample(self, sample: Sample) -> None:
-        self._see(lambda: self.fold.sample(sample), at_once=False)
+        self._fold_and_show(lambda: self.fold.sample(sample), at_once=False)
 
     def finding(self, finding: Finding) -> None:
-        self._see(lambda: self.fold.finding(finding), at_once=True)
+        self._fold_and_show(lambda: self.fold.finding(finding), at_once=True)
 
     def planned(self, plan: Plan) -> None:
         self.fold.planned(plan)

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from asyncli.analysis.cost import Costs
 from asyncli.analysis.drift import Drift, MetricName, in_words
 from asyncli.report import document as doc
-from asyncli.report.answer import room, server_name
+from asyncli.report.answer import headroom, server_name
 from asyncli.report.format import (
     about,
     about_to,
@@ -16,7 +16,7 @@ from asyncli.report.format import (
     ceiling,
     cost_rows,
     interval,
-    is_told,
+    memory_labels,
     short_bytes,
     shown_r2,
     with_streams,
@@ -35,67 +35,66 @@ def cost_table(costs: Costs | CostPart, server: str, where: Sides, held: int) ->
         if one is None:
             lines.append(doc.TableRow(row.label, [("-", "dim")] * 5, strong=total))
             continue
-        # What is left over of a total may be nothing; no other cost is.
-        of = costs.host_total if row.name == "residual" and costs.host_total is not None else one
-        number = (short_bytes(one.bytes_per_connection), "bold" if total else "cyan") if is_told(of) else ("hidden", "dim")
+        number = ("hidden", "dim") if row.hidden else (short_bytes(one.bytes_per_connection), "bold" if total else "cyan")
         r2 = "-" if one.r2 is None or row.name == "residual" else shown_r2(one.r2)
         lines.append(doc.TableRow(row.label, [number, interval(*one.ci95), row.at(0), row.at(held), r2], strong=total))
     columns = [
         *doc.numbers("bytes", "95 % interval", "fixed", f"at {format_count(held)}"),
         doc.TableColumn("R²", view=doc.View.PAGE),
     ]
-    more = with_streams(costs.streams)
-    return doc.DataTable(f"Cost of a connection{more}", columns, lines, f"{caption(rows, more)}, in bytes", kind="stack")
+    streams = with_streams(costs.streams)
+    title = f"{caption(rows, streams)}, in bytes"
+    return doc.DataTable(f"Cost of a connection{streams}", columns, lines, title, kind="stack")
 
 
-def cost_section(summary: Summary, drawn: Mapping[str, doc.Picture]) -> doc.Section:
+def cost_section(summary: Summary) -> doc.Section:
     where, server = sides(summary.environment), server_name(summary)
     rows = cost_rows(summary.cost, server, where)
-    found = [(row.label, f"{row.cost.method}; {row.cost.points} points.") for row in rows if row.cost is not None]
-    blocks: list[doc.Block] = [*doc.drawn_blocks(drawn, "parts")]
-    if found:
+    methods = [(row.label, f"{row.cost.method}; {row.cost.points} points.") for row in rows if row.cost is not None]
+    blocks: list[doc.Block] = []
+    if methods:
         blocks.append(cost_table(summary.cost, server, where, summary.connections.held))
-    blocks += doc.drawn_blocks(drawn, "cost")
-    if found:
-        blocks.append(doc.Folded("How each was found", doc.Definitions(found)))
-    if stays := _stays(summary):
-        blocks.append(doc.Paragraph(stays, view=doc.FULL))
+        blocks.append(doc.Folded("How each was measured", doc.Definitions(methods)))
+    if residue := _residue(summary):
+        blocks.append(doc.Paragraph(residue, view=doc.FULL))
     return doc.Section("cost", f"Cost of a connection{with_streams(summary.cost.streams)}", blocks)
 
 
-def _stays(summary: Summary) -> str:
-    """What remained after the drain, or "" if it was not read."""
-    left = summary.residue
+def _residue(summary: Summary) -> str:
+    """Memory still in use after the drain; "" if it was not read."""
+    residue = summary.residue
     parts = [
         f"{format_bytes(value)} {where}" if value >= 0 else f"nothing {where} ({format_bytes(-value)} less than before)"
         for value, where in (
-            (left.server_user, f"in {server_name(summary)}"),
-            (left.kernel, "in the kernel"),
-            (left.host_total, f"on {sides(summary.environment).host} in all"),
+            (residue.server_user, f"in {server_name(summary)}"),
+            (residue.kernel, "in the kernel"),
+            (residue.host_total, f"on {sides(summary.environment).host} in all"),
         )
         if value is not None
     ]
-    return f"Kept {left.after_s:.0f} s after the drain: {', '.join(parts)}." if parts and left.after_s is not None else ""
+    if not parts or residue.after_s is None:
+        return ""
+    return f"Still in use {residue.after_s:.0f} s after the drain: {', '.join(parts)}."
 
 
-def room_section(summary: Summary) -> doc.Section:
+def capacity_section(summary: Summary) -> doc.Section:
     found = summary.forecast
     every = {one.name: one for one in (*found.ceilings, found.server_memory) if one is not None}
     rows = [
         doc.TableRow(ceiling(one.name), [about(one), about_to(one), oneline(one.how)])
         for one in sorted(every.values(), key=lambda one: math.inf if one.connections is None else one.connections)
     ]
-    columns = [*doc.numbers("at most", "95 % interval"), doc.TableColumn("how it is found", kind="words", view=doc.View.PAGE)]
-    title = "Connections that each limit allows, the lowest first"
+    columns = [*doc.numbers("at most", "95 % interval"), doc.TableColumn("calculation", kind="words", view=doc.View.PAGE)]
+    title = "Connections that each limit allows, lowest first"
     view = doc.FULL if summary.connections.opened else doc.View.PAGE
-    table = doc.DataTable("Room for connections", columns, rows, title, kind="wordy stack", width=44, view=view)
-    said = [doc.Paragraph(more, "text", view=doc.View.PAGE)] if (more := room(summary)) else []
-    return doc.Section("forecast", "How many would fit", [*said, table])
+    table = doc.DataTable("Capacity by limit", columns, rows, title, kind="wordy stack", width=44, view=view)
+    answer = [doc.Paragraph(text, "text", view=doc.View.PAGE)] if (text := headroom(summary)) else []
+    return doc.Section("forecast", "Capacity", [*answer, table])
 
 
 def drift_table(drifts: Mapping[MetricName, Drift], server: str, host: str) -> doc.DataTable:
     rows = []
-    for name, label in drift_labels(server, host).items():
+    for name, label in memory_labels(server, host).items():
         if (one := drifts.get(name)) is not None:
             each = "-" if one.bytes_per_hour is None else _signed_bytes(one.bytes_per_hour)
             within = "-" if one.ci95 is None else f"{_signed_bytes(one.ci95[0])} to {_signed_bytes(one.ci95[1])}"
@@ -110,26 +109,21 @@ def _signed_bytes(value: float) -> str:
     return f"+{text}" if value > 0 and text[:2] != "0 " else text
 
 
-def drift_labels(server: str, host: str) -> dict[MetricName, str]:
-    """Names of the drifts, in the order of the report."""
-    return {"host_total": f"{host} in all", "server_user": oneline(server), "kernel": "kernel", "generator_user": "asyncli"}
-
-
-def drift_section(summary: Summary, drawn: Mapping[str, doc.Picture]) -> doc.Section:
-    names = drift_labels(server_name(summary), sides(summary.environment).host)
-    blocks: list[doc.Block] = [drift_table(summary.drift, server_name(summary), sides(summary.environment).host)]
-    blocks += doc.drawn_blocks(drawn, "drift")
+def drift_section(summary: Summary) -> doc.Section:
+    server, host = server_name(summary), sides(summary.environment).host
+    names = memory_labels(server, host)
+    blocks: list[doc.Block] = [drift_table(summary.drift, server, host)]
     # Unknown growth of the host or of asyncli is omitted.
-    news = {
+    known = {
         name: one
         for name, one in summary.drift.items()
         if one.ci95 is not None and (name in ("server_user", "kernel") or one.verdict != "too_short")
     }
     if summary.drift:
-        untold = ", ".join(names[name] for name in summary.drift if name not in news)
-        short = (f" (hold too short: {untold})", "not bold dim") if untold else ""
+        unknown = ", ".join(names[name] for name in summary.drift if name not in known)
+        short = (f" (hold too short to tell: {unknown})", "not bold dim") if unknown else ""
         blocks.append(doc.Paragraph((("Memory over the hold", "bold"), short), "line", view=doc.View.SHORT))
-    for name, one in news.items():
+    for name, one in known.items():
         style = "bold red" if one.verdict == "grows" and name != "generator_user" else ""
         blocks.append(doc.Paragraph((f"{names[name]}: ", (in_words(one), style)), view=doc.View.SHORT))
     return doc.Section("drift", "Drift over the hold", blocks, tight=True)

@@ -8,24 +8,23 @@ import msgspec
 
 from asyncli.analysis.handshakes import Quantiles, TlsPart
 from asyncli.analysis.losses.attribution import Diagnosis
-from asyncli.analysis.reconcile import agreement
-from asyncli.analysis.reconcile import in_words as divergence_in_words
+from asyncli.analysis.reconcile import agreement, divergence_in_words
 from asyncli.findings.protocol_codes import code_of_goodbye
 from asyncli.findings.tls import by_reason
+from asyncli.protocol_table import PROTOCOLS, requests_of
 from asyncli.records import Deaths, Environment
 from asyncli.report import document as doc
 from asyncli.report.answer import server_name
 from asyncli.report.format import bytes_each, milliseconds, or_bytes, or_dash, with_streams
 from asyncli.report.summary import Summary
-from asyncli.spoken import PROTOCOLS, requests_of
 from asyncli.text import oneline
 from asyncli.units import format_bytes, format_count, format_duration, format_many
 
-#: Codes without an explanation.
+#: Codes of diagnoses that explain nothing.
 _OPEN = ("unexplained", "too_few")
 
 
-def timeline_section(summary: Summary, drawn: Mapping[str, doc.Picture]) -> doc.Section:
+def timeline_section(summary: Summary) -> doc.Section:
     """The connections: one line of the short report if nothing was lost, else a table."""
     c, ramp = summary.connections, summary.ramp
     achieved = "-" if ramp.achieved_per_s is None else f"{ramp.achieved_per_s:,.0f}/s"
@@ -35,10 +34,10 @@ def timeline_section(summary: Summary, drawn: Mapping[str, doc.Picture]) -> doc.
     styles = ("", "", "bold green" if c.held >= c.requested else "bold red", bad[0], "", bad[1])
     counts = (c.requested, c.opened, c.held, c.lost, c.reopened, c.failed)
     cells = [(format_count(n), style) for n, style in zip(counts, styles, strict=True)]
-    # Narrow: six counts of seven digits must fit beside it in 80 columns.
+    # Six counts of seven digits must fit in 80 columns.
     columns = doc.numbers("asked", "opened", "held", "lost", "reopened", "failed")
-    blocks: list[doc.Block] = [*doc.drawn_blocks(drawn, "timeline")]
-    blocks.append(doc.DataTable("Connections", columns, [doc.TableRow("", cells)], width=18, kind="stack", view=view))
+    table = doc.DataTable("Connections", columns, [doc.TableRow("", cells)], width=18, kind="stack", view=view)
+    blocks: list[doc.Block] = [table]
     for what, causes in (("lost", c.deaths), ("failed", c.failures)):
         if causes:
             listed = ", ".join(f"{oneline(cause)} {format_count(count)}" for cause, count in causes.items())
@@ -48,8 +47,8 @@ def timeline_section(summary: Summary, drawn: Mapping[str, doc.Picture]) -> doc.
         doc.Paragraph(f"ramp: {ramp.asked_per_s:,.0f}/s asked, {achieved} achieved; at most {peak} open at once", view=view)
     )
     if whole:
-        words = f"{format_count(c.opened)} opened at {achieved} ({ramp.asked_per_s:,.0f}/s asked), none lost or failed"
-        blocks.append(_line("Connections", words))
+        text = f"{format_count(c.opened)} opened at {achieved} ({ramp.asked_per_s:,.0f}/s asked), none lost or failed"
+        blocks.append(_line("Connections", text))
     rows = [doc.TableRow(one.name, _span(one.start_s, one.end_s)) for one in summary.run.phases]
     rows += [doc.TableRow("interrupted", _span(one.start_s, one.end_s)) for one in summary.run.gaps]
     blocks.append(doc.DataTable("Phases", doc.numbers("from", "to", "lasted"), rows, kind="small-table", view=doc.FULL))
@@ -62,8 +61,8 @@ def _span(start_s: float, end_s: float | None) -> list[str]:
     return [f"{start_s:,.1f} s", f"{end_s:,.1f} s", format_duration(end_s - start_s)]
 
 
-def _line(heading: str, words: str) -> doc.Paragraph:
-    return doc.Paragraph(((heading, "bold"), f": {words}"), "line", view=doc.View.SHORT)
+def _line(heading: str, text: str) -> doc.Paragraph:
+    return doc.Paragraph(((heading, "bold"), f": {text}"), "line", view=doc.View.SHORT)
 
 
 def heartbeats_section(summary: Summary) -> doc.Section:
@@ -73,88 +72,88 @@ def heartbeats_section(summary: Summary) -> doc.Section:
     rows = [doc.TableRow("latency", [milliseconds(value) for value in quantiles])]
     for label, one, view in (("lateness", beats.lateness_ms, doc.ALL), ("lateness of the ramp", ramp.lateness_ms, doc.FULL)):
         rows.append(doc.TableRow(label, [milliseconds(one.p50), "", milliseconds(one.p99), "", milliseconds(one.max)], view=view))
-    title = "Heartbeats of ramp and hold: due to answered, and due to sent"
+    title = "Heartbeats of ramp and hold: latency from due to answered, lateness from due to sent"
     table = doc.DataTable("Heartbeats", doc.numbers("p50", "p90", "p99", "p99.9", "max"), rows, title, kind="tight")
     counted = summary.reconciliation.agrees and summary.reconciliation.requests_delta is not None
-    # The line of the counts has the same.
-    said = counted and beats.sent == beats.answered == beats.by_status.get("200")
+    # The "Counts" line of the short report has the same number.
+    redundant = counted and beats.sent == beats.answered == beats.by_status.get("200")
     statuses = ", ".join(f"{format_count(count)} × {status}" for status, count in beats.by_status.items())
     counts = f"{format_count(beats.sent)} sent, {format_count(beats.answered)} answered, {format_count(beats.failed)} failed"
-    words = counts + (f"; status {statuses}" if statuses else "")
-    return doc.Section("heartbeats", "Heartbeats", [table, doc.Paragraph(words, view=doc.FULL if said else doc.ALL)], tight=True)
+    note = doc.Paragraph(counts + (f"; status {statuses}" if statuses else ""), view=doc.FULL if redundant else doc.ALL)
+    return doc.Section("heartbeats", "Heartbeats", [table, note], tight=True)
 
 
 def tls_words(tls: TlsPart, environment: Environment) -> str:
-    """What was agreed on, and how long it took."""
+    """Protocol version and suite, handshakes, certificate, and the median handshake time."""
     spoken = ", ".join(tls.spoken) if len(tls.spoken) == 1 else by_reason(tls.spoken)
-    said = [spoken] if spoken else []
-    said += [f"{format_count(count)} {kind}" for count, kind in ((tls.full, "full"), (tls.resumed, "resumed")) if count]
+    parts = [spoken] if spoken else []
+    parts += [f"{format_count(count)} {kind}" for count, kind in ((tls.full, "full"), (tls.resumed, "resumed")) if count]
     if tls.failed:
-        said.append(f"{format_count(sum(tls.failed.values()))} failed")
+        parts.append(f"{format_count(sum(tls.failed.values()))} failed")
     certificate = (environment.get("tls") or {}).get("certificate")
     if certificate:
         unverified = "" if tls.verified else "unverified "
-        said.append(f"{unverified}{certificate['key']} certificate until {certificate['ends'][:10]}")
-        said += [f"another until {ends[:10]}" for ends in sorted(tls.certificates) if ends != certificate["ends"]]
+        parts.append(f"{unverified}{certificate['key']} certificate until {certificate['ends'][:10]}")
+        parts += [f"another until {ends[:10]}" for ends in sorted(tls.certificates) if ends != certificate["ends"]]
     took = f"; a handshake took {milliseconds(tls.handshake_ms.p50)} (median)" if tls.handshake_ms.p50 is not None else ""
-    return ", ".join(said) + took
+    return ", ".join(parts) + took
 
 
 def tls_sections(summary: Summary) -> list[doc.Section]:
-    """What was agreed on and how long it took; none of a run in the clear."""
+    """The TLS section; none for a run without TLS."""
     tls = summary.tls
     if tls is msgspec.UNSET:
         return []
-    title = "Handshakes: connect to connected, and from there until a heartbeat could be sent"
-    took = {"TCP's handshake": tls.tcp_ms, "TLS's handshake": tls.handshake_ms}
+    title = "Handshakes: TCP from connect() to connected, TLS from there until a heartbeat can be sent"
+    took = {"TCP handshake": tls.tcp_ms, "TLS handshake": tls.handshake_ms}
     return [_handshakes("tls", "TLS", tls_words(tls, summary.environment), title, took)]
 
 
-def _handshakes(key: str, name: str, words: str, title: str, took: Mapping[str, Quantiles]) -> doc.Section:
+def _handshakes(key: str, name: str, text: str, title: str, took: Mapping[str, Quantiles]) -> doc.Section:
     rows = [
         doc.TableRow(label, [milliseconds(value) for value in (one.p50, one.p90, one.p99, one.max)])
         for label, one in took.items()
     ]
     blocks: list[doc.Block] = [
-        doc.Paragraph(((name, "bold"), f": {words}"), "line", view=doc.View.SHORT),
+        _line(name, text),
         doc.DataTable("Handshakes", doc.numbers("p50", "p90", "p99", "max"), rows, title, kind="tight", view=doc.FULL),
-        doc.Paragraph(words, view=doc.FULL),
+        doc.Paragraph(text, view=doc.FULL),
     ]
     return doc.Section(key, name, blocks, tight=True)
 
 
 def protocol_sections(summary: Summary) -> list[doc.Section]:
-    """Of a protocol that shakes hands: how long that took, and what came unasked."""
+    """The section of a protocol with a handshake: handshake times, unsolicited messages, streams, goodbyes."""
     part = summary.protocol
     if part is msgspec.UNSET:
         return []
     name = PROTOCOLS[part.name].title
     took = part.handshake_ms
     opened = format_count(summary.connections.opened)
-    said = [] if took.p50 is None else [f"{opened} granted, in {milliseconds(took.p50)} (median)"]
-    said += [f"{format_count(sum(part.refused.values()))} refused"] if part.refused else []
+    parts = [] if took.p50 is None else [f"{opened} granted in {milliseconds(took.p50)} (median)"]
+    parts += [f"{format_count(sum(part.refused.values()))} refused"] if part.refused else []
     if part.messages:
-        said.append(f"{format_many(part.messages, 'message')} came ({format_bytes(part.message_bytes)})")
+        parts.append(f"{format_many(part.messages, 'message')} received ({format_bytes(part.message_bytes)})")
     elif part.message_bytes:
-        said.append(f"{format_bytes(part.message_bytes)} came unasked")
+        parts.append(f"{format_bytes(part.message_bytes)} received unsolicited")
     if (streams := part.streams) is not msgspec.UNSET:
         lost = f" ({by_reason(streams.reasons)})" if streams.streams_lost else ""
         asked = format_count(streams.per_connection * summary.connections.held)
-        said.append(f"{format_count(streams.streams_open)} of {asked} streams held, {streams.per_connection} a connection")
-        said.append(f"{format_count(streams.streams_lost)} streams lost{lost}")
+        parts.append(f"{format_count(streams.streams_open)} of {asked} streams held, {streams.per_connection} a connection")
+        parts.append(f"{format_count(streams.streams_lost)} streams lost{lost}")
     if part.tables is not msgspec.UNSET:
-        said.append(f"header table used by {format_count(part.tables)}")
+        parts.append(f"header table used by {format_count(part.tables)}")
     if part.deflate is not msgspec.UNSET:
         how = f" ({by_reason(part.deflate)})" if part.deflate else ""
-        said.append(f"compression granted to {format_count(sum(part.deflate.values()))}{how}")
+        parts.append(f"compression granted to {format_count(sum(part.deflate.values()))}{how}")
     if part.first_answers is not msgspec.UNSET:
-        said.append(f"first answers: {', '.join(part.first_answers)}")
+        parts.append(f"first answers: {', '.join(part.first_answers)}")
     if part.goodbyes:
-        said.append("goodbyes: " + ", ".join(_goodbyes(part.name, int(code), count) for code, count in part.goodbyes.items()))
-    words = ", ".join(said)
+        parts.append("goodbyes: " + ", ".join(_goodbyes(part.name, int(code), count) for code, count in part.goodbyes.items()))
+    text = ", ".join(parts)
     if took.p50 is None:
-        return [doc.Section("protocol", name, [_line(name, words)] if words else [])]
-    return [_handshakes("protocol", name, words, "From the first words to the server's leave", {"": took})]
+        return [doc.Section("protocol", name, [_line(name, text)] if text else [])]
+    return [_handshakes("protocol", name, text, "Handshakes: from the first byte sent until granted", {"": took})]
 
 
 def _goodbyes(protocol: str, code: int, count: int) -> str:
@@ -174,10 +173,10 @@ def deaths_table(deaths: Mapping[str, Deaths]) -> doc.DataTable:
     return doc.DataTable("Lost connections, by cause", columns, rows, kind="stack", view=doc.FULL)
 
 
-def deaths_section(summary: Summary, deaths: Mapping[str, Deaths], drawn: Mapping[str, doc.Picture]) -> doc.Section:
+def deaths_section(summary: Summary, deaths: Mapping[str, Deaths]) -> doc.Section:
     table = deaths_table({cause: deaths[cause] for cause in summary.connections.deaths if cause in deaths})
     diagnoses = doc.ItemList([_diagnosis(one) for one in summary.diagnoses], view=doc.View.PAGE)
-    return doc.Section("deaths", "Lost connections", [diagnoses, table, *doc.drawn_blocks(drawn, "deaths")])
+    return doc.Section("deaths", "Lost connections", [diagnoses, table])
 
 
 def _diagnosis(one: Diagnosis) -> doc.ListedItem:
@@ -190,11 +189,11 @@ def counts_section(summary: Summary) -> doc.Section:
     r, opened = summary.reconciliation, summary.connections.opened
     # What the server counts as requests.
     asked: int | None = summary.heartbeats.answered
-    what, was = "answers", "answered"
+    what, counted_as = "answers", "answered"
     if summary.protocol is not msgspec.UNSET:
         kind = requests_of(summary.protocol.name, summary.plan.get("h2_heartbeat"))
         asked = {"heartbeats": asked, "connections": opened, "none": 0}.get(kind or "")
-        what, was = ("HEADs", "requests") if summary.protocol.name == "http2" else ("grants", "granted")
+        what, counted_as = ("HEADs", "requests") if summary.protocol.name == "http2" else ("handshakes", "granted")
         if asked is not None and (streams := summary.protocol.streams) is not msgspec.UNSET:
             asked, what = asked + streams.streams_opened, "streams"
     blocks: list[doc.Block] = []
@@ -210,13 +209,13 @@ def counts_section(summary: Summary) -> doc.Section:
         columns = doc.numbers("asyncli", server_name(summary))
         title = "The same connections, counted on both sides"
         blocks.append(doc.DataTable("Counts compared", columns, rows, title, kind="small-table", view=view))
-        said = (agreement(r.agrees, summary.findings), {True: "green", False: "bold red", None: ""}[r.agrees])
-        blocks.append(doc.Paragraph((said, "."), view=view))
+        agrees = (agreement(r.agrees, summary.findings), {True: "green", False: "bold red", None: ""}[r.agrees])
+        blocks.append(doc.Paragraph((agrees, "."), view=view))
     if r.agrees:
         both = (
             (r.client_held, r.server_active, "open"),
             (opened, r.accepts_delta, "accepted"),
-            (asked, r.requests_delta, was),
+            (asked, r.requests_delta, counted_as),
         )
         counted = [f"{format_count(ours)} {what}" for ours, theirs, what in both if ours is not None and theirs is not None]
         how = agreement(r.agrees, summary.findings).removeprefix("They ").partition(" (see")[0]

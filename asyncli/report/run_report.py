@@ -14,8 +14,8 @@ from asyncli.analysis.verdict import interrupted
 from asyncli.records import GAVE_UP, NOTHING_LISTENS, Check, Deaths, Finding
 from asyncli.report import document as doc
 from asyncli.report import run_events as events
-from asyncli.report.answer import NOT_THE_SERVER, answer, doubts, room, server_label, why
-from asyncli.report.run_costs import cost_section, drift_section, room_section
+from asyncli.report.answer import NOT_THE_SERVER, answer, doubts, headroom, server_label, why
+from asyncli.report.run_costs import capacity_section, cost_section, drift_section
 from asyncli.report.run_setup import environment_section, plan_section
 from asyncli.report.summary import Summary
 from asyncli.report.terminal import print_document
@@ -28,22 +28,22 @@ if TYPE_CHECKING:
     from asyncli.report.analyses import Analyses
     from asyncli.run import Run
 
-# A shorter hold is not worth a headline.
+# A shorter hold is not in the headline: a hold that was not reached has some milliseconds.
 _A_HOLD_S = 0.1
 
 
 def print_report(summary: Summary, console: Console, path: str | os.PathLike[str], *, verbose: bool = False) -> None:
-    """Print the report of the run in ``path``. ``verbose``: with notes, all limits, and the tables of what is in order."""
+    """Print the report of the run in ``path``. ``verbose``: with notes, all limits, and every table."""
     print_document(run_document(summary, os.fspath(path)), console, doc.View.VERBOSE if verbose else doc.View.SHORT)
 
 
 def render(run: Run, summary: Summary, analyses: Analyses, drawn: Iterable[doc.Picture] | None = None) -> str:
-    """The page of a run as HTML, the same for the same run. ``drawn``: its pictures if they are known."""
+    """The page of a run as HTML, deterministic. ``drawn``: its figures if the caller has them."""
     from asyncli.report.figures.run import pictures
     from asyncli.report.html import page
 
     drawn = pictures(run, summary, analyses) if drawn is None else drawn
-    return page(run_document(summary, "", analyses.totals.whole.deaths, run.checks, {one.name: one for one in drawn}))
+    return page(run_document(summary, "", analyses.totals.whole.deaths, run.checks, list(drawn)))
 
 
 def run_document(
@@ -51,11 +51,10 @@ def run_document(
     path: str,
     deaths: Mapping[str, Deaths] | None = None,
     checks: Sequence[Check] = (),
-    pictures: Mapping[str, doc.Picture] | None = None,
+    pictures: Sequence[doc.Picture] = (),
 ) -> doc.Document:
-    """The report of the run in ``path``; for a page with its losses by cause, checks and figures."""
-    drawn = pictures or {}
-    if not drawn and {GAVE_UP, NOTHING_LISTENS} & {one.code for one in summary.findings}:
+    """The report of the run in ``path``; for a page also with losses by cause, checks and figures."""
+    if not pictures and {GAVE_UP, NOTHING_LISTENS} & {one.code for one in summary.findings}:
         # Nothing was measured: only the reason matters.
         errors = [one for one in summary.findings if one.severity == "error"]
         summary = msgspec.structs.replace(summary, findings=errors)
@@ -64,14 +63,14 @@ def run_document(
         beats = summary.protocol is msgspec.UNSET or summary.heartbeats.sent
         sections = [
             _answer(summary),
-            cost_section(summary, drawn),
-            room_section(summary),
-            drift_section(summary, drawn),
-            events.timeline_section(summary, drawn),
+            cost_section(summary),
+            capacity_section(summary),
+            drift_section(summary),
+            events.timeline_section(summary),
             *events.tls_sections(summary),
             *events.protocol_sections(summary),
             *([events.heartbeats_section(summary)] if beats else []),
-            events.deaths_section(summary, deaths or {}, drawn),
+            events.deaths_section(summary, deaths or {}),
             events.counts_section(summary),
             events.processes_section(summary),
             _findings(summary),
@@ -79,6 +78,7 @@ def run_document(
             environment_section(summary, checks),
             _files(summary, path),
         ]
+    sections = [one.with_pictures(pictures) for one in sections]
     headline = _headline(summary)
     return doc.Document("report", f"{headline}: {_verdict(summary)}", headline, _byline(summary), sections, _footer(summary))
 
@@ -86,7 +86,7 @@ def run_document(
 def _footer(summary: Summary) -> str:
     made, measured = f"asyncli {__version__}", f"asyncli {summary.environment.get('asyncli') or ''}".strip()
     by = "measured and" if measured == made else f"measured by {measured},"
-    return f"Run {summary.run.id}, {by} reported by {made}. 'asyncli explain' tells how each number is measured."
+    return f"Run {summary.run.id}, {by} reported by {made}. 'asyncli explain' says how each number is measured."
 
 
 def _verdict(summary: Summary) -> str:
@@ -95,8 +95,8 @@ def _verdict(summary: Summary) -> str:
 
 def _answer(summary: Summary) -> doc.Section:
     blocks: list[doc.Block] = [doc.VerdictLine(_verdict(summary), why(summary)), doc.Paragraph(answer(summary), "answer")]
-    if more := room(summary):
-        blocks.append(doc.Paragraph(more, "room", view=doc.View.PAGE if summary.generator.saturated else doc.ALL))
+    if more := headroom(summary):
+        blocks.append(doc.Paragraph(more, "headroom", view=doc.View.PAGE if summary.generator.saturated else doc.ALL))
     for doubt in doubts(summary):
         blocks.append(doc.Paragraph(doubt, "doubt", "bold magenta" if doubt == NOT_THE_SERVER else "yellow"))
     return doc.Section("answer", "", blocks)
@@ -105,13 +105,12 @@ def _answer(summary: Summary) -> doc.Section:
 def _headline(summary: Summary) -> str:
     held, label = summary.connections.held, server_label(summary)
     if not held:
-        return f"{format_count(summary.connections.requested)} connections asked of {label}"
+        return f"{format_count(summary.connections.requested)} connections requested of {label}"
     hold = next((one for one in summary.run.phases if one.name == "hold"), None)
     lasted_s = 0.0 if hold is None or hold.end_s is None else hold.end_s - hold.start_s
-    # A hold that was not reached has some milliseconds.
     lasted = f", held for {format_duration(lasted_s)}" if lasted_s >= _A_HOLD_S else ""
     if lasted and summary.connections.lost:
-        lasted = f" after {format_duration(lasted_s)}, {format_count(summary.connections.lost)} lost on the way"
+        lasted = f" after {format_duration(lasted_s)}, {format_count(summary.connections.lost)} lost"
     ended = ", stopped by the user" if interrupted(summary.findings) else ""
     return f"{format_count(held)} connections on {label}{lasted}{ended}"
 
@@ -127,27 +126,27 @@ def _byline(summary: Summary) -> list[str]:
     ]
 
 
-def _told(summary: Summary) -> list[Finding]:
+def _shown_findings(summary: Summary) -> list[Finding]:
     found = [one for one in summary.findings if not one.code.startswith("verdict_")]
-    # Nothing connected, so nothing was measured.
+    # If nothing was tested, notes on the measurement are noise.
     return [one for one in found if one.severity != "info" or summary.verdict != "untested"]
 
 
 def _findings(summary: Summary) -> doc.Section:
-    told = _told(summary)
-    # The doubts report it.
-    serious = [one for one in told if (one.severity != "info" or one.code == "limit_kept") and one.code != "host_shared"]
+    shown = _shown_findings(summary)
+    # host_shared is among the doubts.
+    serious = [one for one in shown if (one.severity != "info" or one.code == "limit_kept") and one.code != "host_shared"]
     blocks: list[doc.Block] = [
         doc.ItemList(doc.finding_items(serious), view=doc.View.SHORT),
-        doc.ItemList(doc.finding_items(told), "Findings", view=doc.View.VERBOSE),
-        doc.ItemList(doc.finding_items(told), view=doc.View.PAGE),
+        doc.ItemList(doc.finding_items(shown), "Findings", view=doc.View.VERBOSE),
+        doc.ItemList(doc.finding_items(shown), view=doc.View.PAGE),
     ]
     return doc.Section("findings", "Findings", blocks)
 
 
 def _files(summary: Summary, path: str) -> doc.Section:
-    """The run's name and the commands for more."""
-    notes = sum(one.severity == "info" and one.code != "limit_kept" for one in _told(summary))
+    """The run's id and file, and commands for more."""
+    notes = sum(one.severity == "info" and one.code != "limit_kept" for one in _shown_findings(summary))
     run, quoted = summary.run, shlex.quote(path)
     more = f", with {format_many(notes, 'more note')}" if notes else ""
     killed = any(one.code == "incomplete" and one.fields["phase"] not in ("drain", "residue") for one in summary.findings)
@@ -155,10 +154,10 @@ def _files(summary: Summary, path: str) -> doc.Section:
     lines = (
         *(resume if killed else []),
         (f"Run {run.id} of {run.started}, {format_duration(run.duration_s)}: ", path, doc.ALL),
-        (f"All of it{more}: ", f"asyncli report {quoted} -v", doc.View.SHORT),
-        ("Print it again: ", f"asyncli report {quoted}", doc.View.VERBOSE),
+        (f"Full report{more}: ", f"asyncli report {quoted} -v", doc.View.SHORT),
+        ("Short report: ", f"asyncli report {quoted}", doc.View.VERBOSE),
         ("How it is measured: ", "asyncli explain cost", doc.ALL),
     )
     return doc.Section(
-        "files", "", [doc.Paragraph((what, (said, "bold")), "text", view=view & ~doc.View.PAGE) for what, said, view in lines]
+        "files", "", [doc.Paragraph((label, (text, "bold")), "text", view=view & ~doc.View.PAGE) for label, text, view in lines]
     )

@@ -1,4 +1,4 @@
-"""Plan, environment and preflight in a run's report; the preflight alone, for a terminal."""
+"""Plan, environment and preflight in a run's report, and the report of 'asyncli check'."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _setting(key: str, value: Any) -> str:
     if key == "hold_s" and value is None:
         return "until stopped"
     if value is None:
-        return "found by asyncli" if key in ("workers", "server_pid") else "not given"
+        return "automatic" if key in ("workers", "server_pid") else "not given"
     if key.endswith("_s") and isinstance(value, int | float):
         return format_duration(value)
     return fact(key, value)
@@ -51,18 +51,18 @@ def environment_section(summary: Summary, checks: Sequence[Check]) -> doc.Sectio
             facts = [(str(name), fact(str(name), one)) for name, one in value.items()]
             blocks.append(doc.pairs(_KINDS.get(key, key.replace("_", " ")), facts, doc.FULL))
     if checks:
-        blocks.append(doc.Folded("What the preflight read", checks_table(checks)))
+        blocks.append(doc.Folded("Preflight", checks_table(checks)))
     return doc.Section("environment", "Environment", blocks)
 
 
-# Copied into plans or commands: no commas.
+# Numbers that users copy into plans or commands have no commas.
 _NAMES = ("seed", "pid", "server_pid")
 
 
 def fact(key: str, value: Any) -> str:
-    """A value of unknown type of plan or environment, in words."""
+    """A value of the plan or the environment as text."""
     if value is None or (isinstance(value, float) and not math.isfinite(value)):
-        return "not known"
+        return "unknown"
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, int | float):
@@ -82,7 +82,7 @@ _MARKS = {"short": ("SHORT", "bold red"), "warn": ("warn", "yellow"), "ok": ("ok
 
 
 def checks_table(checks: Sequence[Check]) -> doc.DataTable:
-    """The preflight's limits, too low ones first."""
+    """The preflight's limits, those too low first."""
     order = list(_MARKS)
     rows = [
         doc.TableRow(
@@ -90,9 +90,9 @@ def checks_table(checks: Sequence[Check]) -> doc.DataTable:
         )
         for one in sorted(checks, key=lambda one: order.index(one.verdict))
     ]
-    because = doc.TableColumn("because", kind="words", view=doc.View.PAGE)
-    columns = [doc.TableColumn("verdict", kind="word"), *doc.numbers("have", "need"), because]
-    return doc.DataTable("What the preflight read", columns, rows, kind="wordy stack long")
+    reason = doc.TableColumn("reason", kind="words", view=doc.View.PAGE)
+    columns = [doc.TableColumn("verdict", kind="word"), *doc.numbers("have", "need"), reason]
+    return doc.DataTable("Preflight", columns, rows, kind="wordy stack long")
 
 
 def amount(value: float | None, unit: str) -> str:
@@ -103,7 +103,7 @@ def amount(value: float | None, unit: str) -> str:
     return format_duration(value) if unit in ("s", "seconds") else format_count(value)
 
 
-#: Verdicts of checks that are listed with their remedy, as severities.
+#: The severity of each check verdict that is listed with its remedy.
 _SEVERITIES = {"short": "error", "warn": "warning"}
 
 
@@ -111,39 +111,41 @@ def print_checks(
     plan: Plan, spread: Spread, checks: Sequence[Check], findings: Sequence[Finding], console: Console, *,
     tls: dict[str, Any] | None, steps: Mapping[str, Iterable[tuple[str, float]]],
 ) -> None:  # fmt: skip
-    """Print a row for each check, the failed ones first, and below the table their details and remedies. ``tls``: what the server
-    agreed to, as a run's environment has it; ``steps``: by URL those of a first connection, with their seconds."""
+    """Print a row per check, failed ones first, then their details and remedies. ``tls``: the server's TLS, as in a run's
+    environment. ``steps``: URL -> (step, seconds) of a first connection."""
     from rich.text import Text
 
     pairs = f"{format_many(len(spread.destinations), 'destination')} x {format_many(max(1, len(spread.sources)), 'source')}"
     asked = (
         f"{format_count(plan.connections)} connections in {format_many(spread.workers, 'process')}, {pairs}, "
-        f"{format_count(plan.asked_per_s)} a second: {format_duration(plan.connections / plan.asked_per_s)} of ramp"
+        f"{format_count(plan.asked_per_s)} a second: a ramp of {format_duration(plan.connections / plan.asked_per_s)}"
     )
-    told = [
+    items = [
         doc.ListedItem(_SEVERITIES[one.verdict], one.verdict, oneline(f"{one.what}: {one.detail}" if one.detail else one.what),
                    f"remedy: {oneline(one.remedy)}" if one.remedy else "")
         for one in checks
         if one.verdict in _SEVERITIES
     ]  # fmt: skip
-    agreed = []
+    probed = []
     for url, done in steps.items():
         took = ", ".join(f"{what} in {milliseconds(seconds * 1e3)}" for what, seconds in done)
-        agreed.append(doc.Paragraph(((oneline(url), "bold"), f": {took or 'not reached: see that the server listens'}"), "line"))
+        probed.append(doc.Paragraph(((oneline(url), "bold"), f": {took or 'not reached: see that the server listens'}"), "line"))
     if tls is not None:
         part = tls_part(TlsCounts(spoken={f"{tls['protocol']} {tls['suite']}": 1}), tls["verified"])
-        agreed.append(doc.Paragraph((("TLS", "bold"), f": {tls_words(part, {'tls': tls})}"), "line"))
+        probed.append(doc.Paragraph((("TLS", "bold"), f": {tls_words(part, {'tls': tls})}"), "line"))
         findings = [*findings, *tls_findings(part, {"tls": tls})]
     elif not steps and (plan.tls is not None or plan.upgrades):
-        unseen = "the server's answer was" if plan.tls is None else "the certificate and the rate of handshakes were"
-        told.append(doc.ListedItem("info", "info", f"{unseen} not looked at", "remedy: --probe shakes hands with the target"))
+        unchecked = "the server's answer was" if plan.tls is None else "the certificate and the rate of handshakes were"
+        items.append(
+            doc.ListedItem("info", "info", f"{unchecked} not checked", "remedy: --probe connects to the target")
+        )
     sections = [
-        doc.Section("asked", "", [doc.Paragraph(asked, "text"), checks_table(checks), *agreed]),
-        doc.Section("short", "", [doc.ItemList([*told, *doc.finding_items(findings)])]),
+        doc.Section("asked", "", [doc.Paragraph(asked, "text"), checks_table(checks), *probed]),
+        doc.Section("short", "", [doc.ItemList([*items, *doc.finding_items(findings)])]),
     ]
     print_document(doc.Document("check", "", "", [], sections), console)
-    words, style = _verdict(checks, findings)
-    console.print(Text(words, style), soft_wrap=True)
+    verdict, style = _verdict(checks, findings)
+    console.print(Text(verdict, style), soft_wrap=True)
 
 
 def _verdict(checks: Sequence[Check], findings: Sequence[Finding]) -> tuple[str, str]:

@@ -1,4 +1,4 @@
-"""A run as the numbers of its report, and its findings. Pure."""
+"""The numbers and findings of a run's report. Pure."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ from asyncli.run import Run
 
 __all__ = ["CostPart", "Summary", "summarise"]
 
-# A value for the hold's end must not be older (s).
+# The maximum age of a value for the hold's end (s).
 _STALE_S = 60.0
-# More findings of one kind are reported together.
+# More findings of one kind are merged.
 _FEW_OF_A_KIND = 4
 
 
@@ -116,9 +116,9 @@ def summarise(run: Run, analyses: Analyses | None = None) -> Summary:
         *(Limit(one.threshold.text, one.value, None if one.crossed is None else not one.crossed) for one in outcomes),
         *(Limit(one.fields["limit"], None, None) for one in unreadable),
     ]
-    # Each worker's first with each target is a full one.
+    # The first handshake of each worker with each target is a full one.
     first = (run.place.workers or 1) * len(plan.targets) if plan.tls_options.tls_resume else None
-    summary.findings = _once(
+    summary.findings = _in_order(
         [
             verdict_of(judgement.verdict, judgement.why, RULE),
             *limit_findings(outcomes),
@@ -137,13 +137,13 @@ def summarise(run: Run, analyses: Analyses | None = None) -> Summary:
             *slow_answers(run),
             *loss_findings.statuses(whole),
             *not_heard(silent, totals, plan),
-            *_of_the_file(run),
-            *_few_of_each(run.findings),
+            *_file_findings(run),
+            *_merge_repeats(run.findings),
             *([unknown.ramp_unknown()] if rate is None else []),
             *([] if whole.latency_us or run.plan.listens else [unknown.latency_unknown()]),
             *cost.findings,
             *known.findings,
-            *_of_residue(plan, cost.residue),
+            *_residue_findings(plan, cost.residue),
             *server_findings,
             *generator_findings,
         ]
@@ -151,19 +151,19 @@ def summarise(run: Run, analyses: Analyses | None = None) -> Summary:
     return summary
 
 
-def hangs_on_all(run: Run) -> bool:
-    """Whether the verdict needs the whole run: limits of --fail-if, or diagnoses."""
+def verdict_needs_summary(run: Run) -> bool:
+    """Whether the verdict needs the whole run, for limits of --fail-if or diagnoses."""
     return bool(run.plan.fail_if) or any(one.code == SUSPENDED for one in run.findings)
 
 
-def verdict_of_all(run: Run) -> tuple[Verdict, str]:
-    """The verdict and its reason by the whole run; required where :func:`hangs_on_all`."""
+def summary_verdict(run: Run) -> tuple[Verdict, str]:
+    """The verdict of the whole run and its reason; see :func:`verdict_needs_summary`."""
     summary = summarise(run)
     return summary.verdict, next(one.evidence for one in summary.findings if one.code == f"verdict_{summary.verdict}")
 
 
 def limits_of(plan: Plan, summary: Summary) -> tuple[list[Outcome], list[Finding]]:
-    """The limits judged by the run's numbers, and findings for those that this version cannot read."""
+    """The judged limits, and findings for the limits that this version cannot parse."""
     limits, unreadable = [], []
     for text in plan.fail_if:
         try:
@@ -174,7 +174,7 @@ def limits_of(plan: Plan, summary: Summary) -> tuple[list[Outcome], list[Finding
 
 
 def not_kept(outcomes: Iterable[Outcome]) -> list[Outcome]:
-    """Limits that were not kept: connections first, crossed before undecided."""
+    """The limits that were not kept: crossed before undecided, connections first."""
     broken = (one for one in outcomes if one.crossed is not False)
     return sorted(broken, key=lambda one: (one.crossed is None, not one.threshold.key.startswith("connections.")))
 
@@ -190,14 +190,14 @@ def limit_findings(outcomes: Iterable[Outcome]) -> list[Finding]:
     return found
 
 
-#: Keys that are always present.
+#: Keys of the environment that are always present.
 _ENVIRONMENT = ("kernel", "python", "asyncli", "server", "limits", "sysctls", "cpus", "memory_bytes")
 
 
 def _before_after(run: Run, name: str) -> summary_parts.BeforeAfter:
     metric = run.series(name)
-    late = metric.last(until_s=run.stop_s, since_s=max(run.first_connect_s, run.stop_s - _STALE_S))
-    return summary_parts.BeforeAfter(metric.last(until_s=run.first_connect_s), late)
+    after = metric.last(until_s=run.stop_s, since_s=max(run.first_connect_s, run.stop_s - _STALE_S))
+    return summary_parts.BeforeAfter(metric.last(until_s=run.first_connect_s), after)
 
 
 def _server(run: Run) -> tuple[summary_parts.Server, list[Finding]]:
@@ -205,19 +205,15 @@ def _server(run: Run) -> tuple[summary_parts.Server, list[Finding]]:
     missing = [name for name in summary_parts.Server.__struct_fields__ if getattr(server, name).hold_end is None]
     if not missing or any(one.code == "server_processes_unknown" for one in run.findings):
         return server, []
-    # Naming them helps only on this host, and if they were not found.
+    # Advise to name the server only on this host, and only if it was not found.
     named = (run.plan.server_pid, run.plan.server_pidfile, run.plan.server_name) != (None, None, None)
     found = named or any(getattr(server, name).baseline is not None for name in missing)
     return server, [unknown.server_numbers_unknown(missing, not found and run.place.local is not False)]
 
 
 def _generator(run: Run, totals: Totals, saturated: bool) -> tuple[summary_parts.GeneratorUse, list[Finding]]:
-    processes, memory, cpu = (
-        _before_after(run, GENERATOR_PROCESSES),
-        _before_after(run, GENERATOR_USS_BYTES),
-        run.series(GENERATOR_CPU_S),
-    )
-    used, there = None, tested(run.plan, totals.whole)
+    processes, memory = _before_after(run, GENERATOR_PROCESSES), _before_after(run, GENERATOR_USS_BYTES)
+    cpu, used = run.series(GENERATOR_CPU_S), None
     if memory.baseline is not None and memory.hold_end is not None:
         used = memory.hold_end - memory.baseline
     answered = totals.by_phase["hold"].answered if "hold" in totals.by_phase else 0
@@ -229,7 +225,9 @@ def _generator(run: Run, totals: Totals, saturated: bool) -> tuple[summary_parts
     generator = summary_parts.GeneratorUse(
         processes=None if processes.hold_end is None else round(processes.hold_end),
         user_bytes=used,
-        user_bytes_per_connection=used / totals.open if used is not None and totals.open and there else None,
+        user_bytes_per_connection=(
+            used / totals.open if used is not None and totals.open and tested(run.plan, totals.whole) else None
+        ),
         cpu_s=cpu.last(until_s=run.stop_s),
         cpu_us_per_heartbeat=per_beat,
         saturated=saturated,
@@ -239,7 +237,7 @@ def _generator(run: Run, totals: Totals, saturated: bool) -> tuple[summary_parts
     return generator, [unknown.generator_numbers_unknown(missing)] if missing else []
 
 
-def _of_the_file(run: Run) -> list[Finding]:
+def _file_findings(run: Run) -> list[Finding]:
     found = []
     ended = ended_by_user(run.findings)
     if not run.complete and CUT not in ended:
@@ -253,8 +251,8 @@ def _of_the_file(run: Run) -> list[Finding]:
     return found
 
 
-def _few_of_each(findings: list[Finding]) -> list[Finding]:
-    """Of many findings of one kind the first and the last."""
+def _merge_repeats(findings: list[Finding]) -> list[Finding]:
+    """Merge many findings of one kind into one, with the first and the last."""
     by_code: dict[str, list[Finding]] = {}
     for one in findings:
         by_code.setdefault(one.code, []).append(one)
@@ -269,8 +267,8 @@ def _few_of_each(findings: list[Finding]) -> list[Finding]:
     return found
 
 
-def _of_residue(plan: Plan, residue: Residue) -> list[Finding]:
-    """Findings for unknown memory after the drain."""
+def _residue_findings(plan: Plan, residue: Residue) -> list[Finding]:
+    """Findings about unknown memory after the drain."""
     if residue.after_s is None:
         return [unknown.residue_unknown([], False, True)]
     missing = [name for name in ("server_user", "kernel", "host_total") if getattr(residue, name) is None]
@@ -279,11 +277,11 @@ def _of_residue(plan: Plan, residue: Residue) -> list[Finding]:
     return [unknown.residue_unknown([CALLED[name] for name in missing], True, plan.baseline_s > 0 and plan.residue_s > 0)]
 
 
-# Causes of other findings.
-_EXPLAINS = ("server_ended", gave_way.code)
+# Findings that explain others.
+_CAUSES = ("server_ended", gave_way.code)
 
 
-def _once(findings: list[Finding]) -> list[Finding]:
-    """Each once: errors, warnings, notes; causes first."""
+def _in_order(findings: list[Finding]) -> list[Finding]:
+    """The findings without duplicates: errors, warnings, notes; causes first."""
     rank = {"error": 0, "warning": 1, "info": 2}
-    return sorted(dict.fromkeys(findings), key=lambda finding: (rank[finding.severity], finding.code not in _EXPLAINS))
+    return sorted(dict.fromkeys(findings), key=lambda finding: (rank[finding.severity], finding.code not in _CAUSES))

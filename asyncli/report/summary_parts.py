@@ -1,4 +1,4 @@
-"""The parts of a summary: the JSON's contract. Bytes and seconds unless a name says otherwise; null is unknown."""
+"""The parts of a summary, which are the JSON's contract. Bytes and seconds unless a name says otherwise; null is unknown."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class RunPart(msgspec.Struct):
 
 
 class Connections(msgspec.Struct):
-    """``opened``: established, replacements included. ``lost``: ended before the drain, or never answered in it; the sum of
-    ``deaths``. ``not_heard``: held, but not heard since a fault or the hold's begin. ``failed``: never established; the sum of
+    """``opened``: established, replacements included. ``lost``: ended before the drain, or unanswered at its end; the sum of
+    ``deaths``. ``not_heard``: held, but without data since a fault or the hold's start. ``failed``: never established; the sum of
     ``failures``.
     """
 
@@ -81,8 +81,8 @@ class Server(msgspec.Struct):
 
 
 class CostPart(msgspec.Struct):
-    """``kernel_queued``: data in socket buffers, per end; in no other row. ``streams``: what each connection holds with it.
-    ``ends``: its sockets on the sampled host; ``kernel`` is of one.
+    """``kernel_queued``: data in socket buffers, per end, not included elsewhere. ``streams``: HTTP/2 streams per connection.
+    ``ends``: sockets of a connection on the sampled host; ``kernel`` is per end.
     """
 
     server_user: Cost | None
@@ -96,7 +96,7 @@ class CostPart(msgspec.Struct):
 
 
 class GeneratorUse(msgspec.Struct):
-    """Host process and workers. ``user_bytes``: USS at the hold's end less that before the first connect."""
+    """Host process and workers. ``user_bytes``: USS at the hold's end minus that before the first connect."""
 
     processes: int | None
     user_bytes: float | None
@@ -115,8 +115,8 @@ class Limit(msgspec.Struct):
 
 
 class Summary(msgspec.Struct):
-    """The contents of a report: the JSON's contract. ``drift``: of each metric that was sampled; ``diagnoses`` add up to the
-    lost.
+    """The contents of a report, and the JSON's contract. ``drift``: of each sampled metric. ``diagnoses``: their counts add up to
+    the lost connections.
     """
 
     schema: int
@@ -136,7 +136,7 @@ class Summary(msgspec.Struct):
     limits: list[Limit]
     findings: list[Finding]
     environment: Environment
-    #: Not there of a run in the clear.
+    #: Absent without TLS.
     tls: TlsPart | msgspec.UnsetType = msgspec.UNSET
     protocol: ProtocolPart | msgspec.UnsetType = msgspec.UNSET
 

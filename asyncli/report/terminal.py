@@ -20,7 +20,7 @@ SEVERITY_STYLE = {"error": "bold red", "warning": "yellow", "info": "dim"}
 #: Of a verdict, the state of a run file, a capacity step, a claim.
 VERDICT_STYLE = {
     "passed": "bold green", "failed": "bold red", "invalid": "bold magenta", "untested": "bold yellow",
-    "going on": "bold cyan", "incomplete": "bold magenta",
+    "running": "bold cyan", "incomplete": "bold magenta",
     "found": "bold green", "held": "bold green", "stopped": "bold yellow", "ours": "bold magenta",
     "holds": "bold green", "holds in part": "bold yellow", "mostly refuted": "bold red", "does not hold": "bold red",
     "cannot say": "bold magenta",
@@ -40,8 +40,8 @@ def ascii_only(text: str) -> str:
 
 
 def print_document(document: doc.Document, console: Console, view: doc.View = doc.View.VERBOSE) -> None:
-    """Print what ``view`` shows of ``document``. No cell is cut: columns that do not fit are printed below, with the same row
-    names.
+    """Print the blocks of ``document`` that are in ``view``. No cell is cut: columns that do not fit are printed below, with the
+    row labels again.
     """
     width = min(console.width, document.widest)
     with console.capture() as captured:
@@ -57,7 +57,7 @@ def print_document(document: doc.Document, console: Console, view: doc.View = do
 
 
 def _parts(document: doc.Document, view: doc.View) -> Iterator[RenderableType | doc.DataTable]:
-    """All parts in order, with an empty line between sections."""
+    """The printable parts in order, with an empty line between sections."""
     tight: bool | None = None
     for section in document.sections:
         shown = [part for block in section.blocks if block.view & view for part in _block(block, view)]
@@ -81,21 +81,21 @@ def _block(block: doc.Block, view: doc.View) -> Iterator[RenderableType | doc.Da
         case doc.Paragraph(words, role, style):
             text = styled(words, style or ("bold" if role == "answer" else ""))
             yield Indented(text, *_INDENT[role]) if role in _INDENT else text
-        case doc.DataTable() if (table := block.seen(view)).rows:
+        case doc.DataTable() if (table := block.for_view(view)).rows:
             yield table
         case doc.ItemList(items, heading) if items:
             if heading:
                 yield Text(heading, "bold")
             for one in items:
                 text = Text.assemble((one.word, SEVERITY_STYLE.get(one.mark) or VERDICT_STYLE[one.mark]), f"  {one.text}")
-                # On its own line: a command can be copied.
+                # On a line of its own, so that a command can be copied.
                 yield Indented(text.append(f"\n{one.more}" if one.more else "", "dim"), 2, 2)
         case doc.Bullets(items):
             yield from (Indented(Text(one), 4, 2) for one in items)
         case doc.Definitions(items, heading):
             if heading and items:
                 yield Text(heading, "bold")
-            yield from (Indented(Text(f"{what}: {said}"), 4, 2) for what, said in items)
+            yield from (Indented(Text(f"{term}: {text}"), 4, 2) for term, text in items)
         case _:
             return
 
@@ -113,14 +113,14 @@ def _print_table(table: doc.DataTable, console: Console, width: int) -> None:
         grid = _grid(part)
         needed = _needed(part, console)
         if console.is_terminal and needed > console.width:
-            # Row names may be broken, if not even one column fits beside them.
+            # Row labels may wrap if not even one column fits beside them.
             grid.columns[0].no_wrap, grid.columns[0].min_width = False, None
             needed = width
         console.print(_Wide(grid, max(needed, width)), crop=False)
 
 
 def _console(file: io.StringIO, width: int, **more: Any) -> Console:
-    """One that writes into ``file``, in a notebook too, where rich's own would display what it prints."""
+    """A console that writes to ``file``, even in a notebook, where rich's default displays its output."""
     from rich.console import Console
 
     return Console(file=file, width=width, highlight=False, force_jupyter=False, **more)
@@ -133,7 +133,7 @@ def text_of(show: Callable[[Console], None], width: int) -> str:
 
 
 def html_of(show: Callable[[Console], None], width: int) -> str:
-    """What ``show`` prints on a terminal, as HTML in a notebook's colours."""
+    """The terminal output of ``show`` as HTML, in a notebook's colours."""
     from rich.text import Text
 
     out = io.StringIO()
@@ -179,13 +179,13 @@ def _cell(cell: doc.Cell, style: str) -> Text:
 
 
 def _needed(table: doc.DataTable, console: Console) -> int:
-    """The minimum width at which nothing is cut."""
+    """The minimum width at which no cell is cut."""
     from rich.measure import Measurement
 
     grid, options, width = _grid(table), console.options.update(width=_UNBOUNDED), 0
     for column in grid.columns:
         sizes = [Measurement.get(console, options, cell) for cell in (column.header, *column.cells)]
-        # Unbreakable cells need their whole width.
+        # Cells that do not wrap need their whole width.
         widest = max(one.maximum if column.no_wrap else one.minimum for one in sizes)
         width += max(widest, column.min_width or 0) + 2
     return width - 2
@@ -193,10 +193,10 @@ def _needed(table: doc.DataTable, console: Console) -> int:
 
 def fitting(table: doc.DataTable, console: Console) -> doc.DataTable:
     """``table`` without the last columns that do not fit."""
-    some = len(table.columns)
-    while some > 1 and _needed(table.part(range(some)), console) > console.width:
-        some -= 1
-    return table.part(range(some))
+    count = len(table.columns)
+    while count > 1 and _needed(table.select(range(count)), console) > console.width:
+        count -= 1
+    return table.select(range(count))
 
 
 def _folded(table: doc.DataTable, console: Console) -> Iterator[doc.DataTable]:
@@ -204,7 +204,7 @@ def _folded(table: doc.DataTable, console: Console) -> Iterator[doc.DataTable]:
     while table.columns:
         part = fitting(table, console)
         yield part
-        table = table.part(range(len(part.columns), len(table.columns)))
+        table = table.select(range(len(part.columns), len(table.columns)))
 
 
 class Indented:

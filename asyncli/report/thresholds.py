@@ -31,29 +31,29 @@ _NUMBER = re.compile(r"([-+]?(?:\d[\d_]*)?\.?\d+(?:[eE][-+]?\d+)?)\s*(\S.*)?")
 _STATUS = re.compile(r"[1-9][0-9][0-9]")
 _COUNTS = {"": 1, "k": 10**3, "m": 10**6}
 _BYTES = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12, "kib": 2**10, "mib": 2**20, "gib": 2**30}
-# Units per second.
+# Units in a second.
 _TIMES = {"us": Fraction(10**6), "ms": Fraction(1000), "s": Fraction(1), "minutes": Fraction(1, 60)}
-# Rates may be written with their unit; costs per connection or request may not.
+# Rates may be written with their unit (10MB/h); costs per connection or request may not.
 _PER = {"s": ("/s", "a second"), "hour": ("/h", "an hour")}
 # Parts of the JSON in bytes without a unit in the name.
 _OF_BYTES = ("residue",)
-#: The number that the name of a part alone means.
-_MEANT = ("bytes_per_connection", "bytes_per_hour", "connections")
-#: What a percentage is of, by the first word of the key.
+#: The number of a part, if only the part is named.
+_DEFAULT_NUMBERS = ("bytes_per_connection", "bytes_per_hour", "connections")
+#: The whole of a percentage, by the first word of the key.
 _WHOLES = {"connections": "connections.requested", "heartbeats": "heartbeats.sent", "requests": "requests.total"}
 _OF = {"connections.requested": "asked for", "heartbeats.sent": "sent", "requests.total": "sent"}
-# Not numbers of the run.
-_APART = ("schema", "plan", "environment", "findings", "diagnoses")
+# Parts of the JSON that are not results.
+_EXCLUDED = ("schema", "plan", "environment", "findings", "diagnoses")
 # Parts with counts by name.
 _BY_NAME = ("failures", "deaths", "by_status", "ended")
-#: Stands for any name in a key.
+#: Any name in a key.
 _ANY = "*"
-#: Known names: another name would never occur, and its count would always be 0.
+#: The names that exist: the count of another would always be 0.
 _CAUSES: dict[str, Sequence[str]] = {"connections.deaths": DEATHS, "connections.failures": FAILURES}
 
 
 class Threshold(msgspec.Struct, frozen=True):
-    """One expression: full ``key``, ``bound`` in its unit, or as a share of ``whole``."""
+    """One parsed limit: the full ``key``, and ``bound`` in the key's unit or as a share of ``whole``."""
 
     text: str
     key: str
@@ -96,23 +96,23 @@ class Outcome(msgspec.Struct, frozen=True):
 
 
 def parse(text: str, of: type[msgspec.Struct]) -> Threshold:
-    """The expression on the numbers of ``of``. Raises ``ValueError`` with what to write instead."""
-    text = re.sub(r"\s", " ", text.strip())  # it is printed in one line
+    """Parse a limit on the numbers of ``of``. Raises ``ValueError`` that says what to write instead."""
+    text = re.sub(r"\s", " ", text.strip())  # it is printed on one line
     match = _FORM.fullmatch(text)
     if match is None:
-        raise ValueError(f"{shown(text)} is no limit; write KEY > NUMBER, for example 'lost > 0.1%'")
+        raise ValueError(f"{shown(text)} is not a limit; write KEY > NUMBER, such as 'lost > 0.1%'")
     key, comparison, number = _full(match[1], keys(of)), match[2], match[3]
     whole = None
     try:
         if number.endswith("%"):
             whole = _WHOLES.get(key.partition(".")[0])
             if whole is None or _kind(key) != _COUNT:
-                raise ValueError(f"{key} is no part of anything; write {shown(number)} without %")
+                raise ValueError(f"{key} is not a share of a count; write {shown(number)} without %")
             bound = _number(number[:-1].strip(), {"": 1}, number) / 100
         else:
             bound = _bound(key, number)
     except OverflowError:
-        raise ValueError(f"{shown(number)} is beyond any number of a run; write a smaller one") from None
+        raise ValueError(f"{shown(number)} is too large; write a smaller number") from None
     return Threshold(text, key, comparison, bound, whole)
 
 
@@ -126,7 +126,7 @@ def require(expressions: Iterable[str], of: type[msgspec.Struct]) -> None:
 
 
 def judge(thresholds: Iterable[Threshold], document: Mapping[str, Any]) -> list[Outcome]:
-    """Judge each by ``document``, the JSON as plain data."""
+    """Judge each threshold by ``document``, the JSON as plain data."""
     outcomes = []
     for one in thresholds:
         value, whole, ci95 = _value(document, one.key), None, _interval(document, one.key)
@@ -143,35 +143,35 @@ def judge(thresholds: Iterable[Threshold], document: Mapping[str, Any]) -> list[
 
 
 def _as_printed(value: float) -> Fraction:
-    """The decimal number in the JSON: 0.1 is a tenth, which no float is."""
+    """The decimal number in the JSON: exactly a tenth for 0.1, unlike the float."""
     return Fraction(repr(value))
 
 
 @functools.cache
 def keys(of: type[msgspec.Struct]) -> Sequence[str]:
-    """The keys of all numbers of ``of``; ``*`` stands for any name."""
-    return [key for key in dict.fromkeys(_walk(of, "")) if key.partition(".")[0] not in _APART]
+    """The keys of all numbers of ``of``; ``*`` is any name."""
+    return [key for key in dict.fromkeys(_walk(of, "")) if key.partition(".")[0] not in _EXCLUDED]
 
 
 def _full(key: str, known: Sequence[str]) -> str:
-    """The full key for a short one."""
-    if _ANY in key:  # as a name it would be one that never comes, and its count 0 for ever
-        raise ValueError(f"{shown(key)} is no number of a run; write a name in place of *, for example connections.deaths.reset")
+    """The full key of a short one."""
+    if _ANY in key:  # no name has a *, so its count would always be 0
+        raise ValueError(f"{shown(key)} is not a number of a run; replace * by a name, such as connections.deaths.reset")
     if any(_matches(one, key) for one in known):
         _require_name(key)
         return key
     tails = [one for one in known if one.endswith(f".{key}")]
-    for meant in _MEANT:
-        # Not of counts by name, where any name fits.
-        tails += [one for one in known if not one.endswith(_ANY) and _matches(one, f"{key}.{meant}")]
+    for number in _DEFAULT_NUMBERS:
+        # Except counts by name, which any name would match.
+        tails += [one for one in known if not one.endswith(_ANY) and _matches(one, f"{key}.{number}")]
     found = list(dict.fromkeys(tails))
     if len(found) == 1:
         return f"{key}.{found[0].rpartition('.')[2]}" if _ANY in found[0] else found[0]
     if found:
-        raise ValueError(f"{shown(key)} may be {' or '.join(found)}; write which")
+        raise ValueError(f"{shown(key)} is ambiguous; write {' or '.join(found)}")
     near = difflib.get_close_matches(key, [*known, *(one.rpartition(".")[2] for one in known)], n=1)
     hint = f"did you mean {near[0]!r}?" if near else "see the keys of 'asyncli report RUN --json -'"
-    raise ValueError(f"{shown(key)} is no number of a run; {hint}")
+    raise ValueError(f"{shown(key)} is not a number of a run; {hint}")
 
 
 def _require_name(key: str) -> None:
@@ -179,10 +179,10 @@ def _require_name(key: str) -> None:
     of, _, name = key.rpartition(".")
     if (causes := _CAUSES.get(of)) is not None and name not in causes:
         near = difflib.get_close_matches(name, causes, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(causes)}"
-        raise ValueError(f"{shown(name)} is no cause of {of}; {hint}")
+        hint = f"did you mean {near[0]!r}?" if near else f"write one of {', '.join(causes)}"
+        raise ValueError(f"{shown(name)} is not a cause in {of}; {hint}")
     if of.endswith("by_status") and _STATUS.fullmatch(name) is None:
-        raise ValueError(f"{shown(name)} is no status of HTTP; write one with its three digits, for example {of}.503")
+        raise ValueError(f"{shown(name)} is not an HTTP status; write three digits, such as {of}.503")
 
 
 def _matches(pattern: str, key: str) -> bool:
@@ -211,7 +211,7 @@ def _walk(of: Any, where: str) -> Iterator[str]:
 def _interval(document: Mapping[str, Any], key: str) -> tuple[float, float] | None:
     """The 95 % interval beside the number ``key``, or None."""
     of, _, leaf = key.rpartition(".")
-    ends = _found(document, f"{of}.ci95") if leaf in _MEANT else None
+    ends = _found(document, f"{of}.ci95") if leaf in _DEFAULT_NUMBERS else None
     low, high = map(_finite, ends) if ends else (None, None)
     return None if low is None or high is None else (low, high)
 
@@ -268,13 +268,13 @@ def _bound(key: str, number: str) -> Fraction:
     return _number(number, _COUNTS, number)
 
 
-def _number(text: str, units: Mapping[str, int], said: str) -> Fraction:
+def _number(text: str, units: Mapping[str, int], given: str) -> Fraction:
     match = _NUMBER.fullmatch(text)
     unit = (match[2] or "").strip().lower() if match is not None else ""
     if match is None or unit not in units:
         known = ", ".join(one for one in units if one)
         raise ValueError(
-            f"{shown(said)} is not a number for it; write one{f', with one of {known} behind it if needed' if known else ''}"
+            f"{shown(given)} does not fit; write a number{f', optionally with a unit: {known}' if known else ''}"
         )
     return exact(match[1]) * units[unit]
 
@@ -282,9 +282,9 @@ def _number(text: str, units: Mapping[str, int], said: str) -> Fraction:
 def _shown(key: str, value: float) -> str:
     unit, per = _kind(key)
     if unit == "bytes":
-        said = format_bytes(value)
+        text = format_bytes(value)
     elif unit in _TIMES:
-        said = format_duration(value / float(_TIMES[unit]))
+        text = format_duration(value / float(_TIMES[unit]))
     else:
-        said = format_count(value) if value == int(value) else f"{value:.4g}"
-    return f"{said} {_PER[per][1]}" if per else said
+        text = format_count(value) if value == int(value) else f"{value:.4g}"
+    return f"{text} {_PER[per][1]}" if per else text

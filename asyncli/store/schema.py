@@ -9,8 +9,10 @@ from asyncli.records import SCHEMA
 #: The schema of a resumed run file. Higher, so that an older asyncli, which knows no gaps, refuses it instead of fitting across
 #: them.
 RESUMED_SCHEMA = SCHEMA + 1
-#: Added on resuming: gaps, and the findings' fields in an old file.
-FIELDS = "ALTER TABLE findings ADD COLUMN fields TEXT NOT NULL DEFAULT '{}';"
+#: Columns that old files lack, as (table, column, definition), added when one is resumed. A new column goes to the end of its
+#: table, and here with a default.
+ADDED_COLUMNS = (("findings", "fields", "TEXT NOT NULL DEFAULT '{}'"),)
+#: Added on resuming.
 GAPS = "CREATE TABLE IF NOT EXISTS gaps (start_s REAL PRIMARY KEY, end_s REAL);"
 #: The number of recorded ticks and findings; it only grows.
 RECORDED = "SELECT (SELECT coalesce(max(rowid), 0) FROM ticks) + (SELECT coalesce(max(rowid), 0) FROM findings)"

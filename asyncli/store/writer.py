@@ -23,7 +23,7 @@ from asyncli.findings.runfile import run_file_back, run_file_moved, run_file_tro
 from asyncli.plan import SECRETS
 from asyncli.records import SCHEMA, Check, Finding, Gap, Phase, Sample, Tick
 from asyncli.store.lock import lock
-from asyncli.store.schema import APPLICATION_ID, FIELDS, GAPS, RECORDED, RESUMED_SCHEMA, TABLES, beside
+from asyncli.store.schema import ADDED_COLUMNS, APPLICATION_ID, GAPS, RECORDED, RESUMED_SCHEMA, TABLES, beside
 from asyncli.text import plain
 
 COMMIT_EVERY_S = 1.0
@@ -145,8 +145,12 @@ class RunWriter:
                 _release_lock(lock_fd)
                 raise StoreError(f"{path}: another process has just resumed its run; see 'asyncli report {path}'")
             delete = "DELETE FROM phases;" if restart else ""
-            fields = "" if any(row[1] == "fields" for row in connection.execute("PRAGMA table_info(findings)")) else FIELDS
-            connection.executescript(f"BEGIN; PRAGMA user_version = {RESUMED_SCHEMA}; {GAPS} {fields} {delete}")
+            added = "".join(
+                f"ALTER TABLE {table} ADD COLUMN {column} {definition};"
+                for table, column, definition in ADDED_COLUMNS
+                if all(row[1] != column for row in connection.execute(f"PRAGMA table_info({table})"))
+            )
+            connection.executescript(f"BEGIN; PRAGMA user_version = {RESUMED_SCHEMA}; {GAPS} {added} {delete}")
             connection.execute("COMMIT")
             metrics = dict(connection.execute("SELECT name, id FROM metrics"))
         except sqlite3.Error as error:

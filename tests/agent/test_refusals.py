@@ -233,4 +233,4 @@ def test_the_agent_survives_any_request(agent: AnAgent) -> None:
     ask()
     assert agent.hello()["protocol"] == 1
     assert "Traceback" not in agent.err
-    assert all(line.startswith(("asyncli agent", "refused ", "not known here")) for line in agent.err.splitlines())
+    assert all(line.startswith(("asyncli agent", "refused ", "unknown here")) for line in agent.err.splitlines())

@@ -32,7 +32,7 @@ def test_the_page_is_read_and_its_certificate_verified(tmp_path: Path) -> None:
             for flags, mend in {
                 ("--status-url", page): "--ca",
                 ("--status-url", page, "--ca", "absent.pem"): "--ca absent.pem: ",
-                ("--status-url", str(server.status_url), "--ca", str(server.authority)): "no URL is over TLS",
+                ("--status-url", str(server.status_url), "--ca", str(server.authority)): "no URL uses TLS",
                 ("--status-url", page.replace(str(server.port), str(server.status_port))): "write http://",
             }.items():
                 done = run(tmp_path, "agent", "--listen", "127.0.0.1:0", *flags)

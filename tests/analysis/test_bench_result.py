@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from contract import BENCH, keys_match
 
-from asyncli.analysis.bench_result import Benched, benched
+from asyncli.analysis.bench_result import BenchResult, evaluate_bench
 from asyncli.benchplan import BenchPlan, BenchRun, build_bench_plan
 from asyncli.core.histogram import Histogram
 from asyncli.errors import PlanError
@@ -52,12 +52,12 @@ def a_run(
     )  # fmt: skip
 
 
-def codes(found: Benched) -> list[str]:
+def codes(found: BenchResult) -> list[str]:
     return [one.code for one in found.findings]
 
 
 def test_the_figures() -> None:
-    found = benched(a_run(connect_us=histogram(10, 20, 30, 40)))
+    found = evaluate_bench(a_run(connect_us=histogram(10, 20, 30, 40)))
     assert found.verdict == "passed"
     assert (found.requests.total, found.requests.per_s, found.requests.keepalive) == (1000, 500.0, 1000)
     total = found.times_ms["total"]
@@ -118,7 +118,7 @@ def test_the_figures() -> None:
     ids=str,
 )
 def test_each_doubt_has_its_verdict(made: dict[str, Any], verdict: str, code: str | None) -> None:
-    found = benched(a_run(**made))
+    found = evaluate_bench(a_run(**made))
     assert found.verdict == verdict
     assert codes(found)[:1] == ([] if code is None else [code])
     if verdict == "invalid":
@@ -128,38 +128,38 @@ def test_each_doubt_has_its_verdict(made: dict[str, Any], verdict: str, code: st
 def test_a_run_of_a_moment_and_a_tail_of_our_own_are_said_to_be() -> None:
     run = a_run()
     run.elapsed_s = 0.01
-    assert codes(benched(run)) == ["short_run"]
+    assert codes(evaluate_bench(run)) == ["short_run"]
     late = {"plan": {"duration_s": 2.0, "rate": 500.0}, "latency_us": histogram(*[9000] * 1000)}
-    assert codes(benched(a_run(**late, lateness_us=histogram(2000)))) == []
-    assert codes(benched(a_run(**late, lateness_us=histogram(4000)))) == ["late_tail"]
+    assert codes(evaluate_bench(a_run(**late, lateness_us=histogram(2000)))) == []
+    assert codes(evaluate_bench(a_run(**late, lateness_us=histogram(4000)))) == ["late_tail"]
 
 
 def test_of_several_urls_each_has_its_count_and_the_servers_cpu_its_server() -> None:
     run = a_run(asked=Asked(by_target={0: 990, 1: 10}))
     run.plan = BenchPlan(urls=(URL, "http://127.0.0.1:81/x"), duration_s=2.0)
-    found = benched(run)
+    found = evaluate_bench(run)
     assert found.requests.by_url == {URL: 990, "http://127.0.0.1:81/x": 10}
     assert codes(found) == ["several_urls", "several_servers"]
     run.plan = BenchPlan(urls=(URL, f"{URL}x"), duration_s=2.0)
-    assert codes(benched(run)) == ["several_urls"]
+    assert codes(evaluate_bench(run)) == ["several_urls"]
 
 
 def test_only_an_error_of_ours_makes_it_invalid() -> None:
     run = a_run()
     run.findings = [Finding("generator_memory_slowed", "info", "one reading takes 3 ms")]
-    assert benched(run).verdict == "passed"
+    assert evaluate_bench(run).verdict == "passed"
     run.findings = [Finding("worker_lost", "error", "worker 0 was killed")]
-    assert benched(run).verdict == "invalid"
+    assert evaluate_bench(run).verdict == "invalid"
     # Ours first, where nothing was answered as well.
     run = a_run(answered=0, sent=0, by_status={}, latency_us=Histogram(), asked=Asked())
     run.findings = [Finding("generator_failed", "error", "the host ended")]
-    assert benched(run).verdict == "invalid"
+    assert evaluate_bench(run).verdict == "invalid"
 
 
 def test_nothing_at_all_divides_by_nothing() -> None:
     run = a_run(answered=0, sent=0, opened=0, by_status={}, latency_us=Histogram(), asked=Asked(), server_s=None, cpu_s=0.0)
     run.elapsed_s = 0.0
-    found = benched(run)
+    found = evaluate_bench(run)
     assert found.verdict == "untested"
     assert (found.requests.per_s, found.generator.cores, found.latency_ms.p50) == (0.0, None, None)
     assert "NaN" not in to_json(found)
@@ -215,13 +215,13 @@ def used(busy: float = 2.0, **others: float) -> CpuShares:
 def test_what_others_had_of_the_cpus(
     made: dict[str, Any], before: CpuShares | None, during: CpuShares | None, verdict: str, severity: str | None
 ) -> None:
-    found = benched(a_run(**made, cpus_before=before, cpus=during))
+    found = evaluate_bench(a_run(**made, cpus_before=before, cpus=during))
     assert (found.verdict, [one.severity for one in found.findings if one.code == "host_busy"]) == (verdict, [severity] if severity else [])
 
 
 def test_who_had_a_stolen_machine_is_said_with_how_much() -> None:
     during = CpuShares(2, 2.0, {"cc1": 0.9, STOLEN: 0.5, "sshd": 0.01}, {"cc1": (4, 5, 6, 7, 8), "sshd": (9,)})
-    found = benched(a_run(cpu_s=0.4, server_s=0.38, cpus_before=used(cc1=1.0), cpus=during))
+    found = evaluate_bench(a_run(cpu_s=0.4, server_s=0.38, cpus_before=used(cc1=1.0), cpus=during))
     (busy,) = [one for one in found.findings if one.code == "host_busy"]
     takers = [(one["name"], one["pids"], one["cores"]) for one in busy.fields["takers"]]
     assert (found.verdict, found.why, takers) == ("invalid", busy.evidence, [("cc1", [4, 5, 6, 7, 8], 0.9), (STOLEN, [], 0.5)])
@@ -230,7 +230,7 @@ def test_who_had_a_stolen_machine_is_said_with_how_much() -> None:
 
 @pytest.mark.parametrize(("before", "rate", "strangers", "reached"), [(0.3, None, True, False), (0.1, None, False, False), (2.0, 500.0, True, True)])
 def test_what_others_used_is_one_number_however_much_they_used_before(before: float, rate: float | None, strangers: bool, reached: bool) -> None:
-    found = benched(a_run(cpu_s=0.4, server_s=0.4, cpus_before=used(loop=before), cpus=used(1.98, loop=1.58), plan={"duration_s": 2.0, "rate": rate}))
+    found = evaluate_bench(a_run(cpu_s=0.4, server_s=0.4, cpus_before=used(loop=before), cpus=used(1.98, loop=1.58), plan={"duration_s": 2.0, "rate": rate}))
     (said,) = [one for one in found.findings if one.code == "host_busy"]
     assert (said.fields["others_cores"], said.fields["before"], said.fields["reached"]) == (1.58, strangers, reached)
     assert found.host.others_cores == 1.58

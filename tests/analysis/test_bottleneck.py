@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from synthetic_run import a_run, spread
 
-from asyncli.analysis.bottleneck import GaveWay, Seen, instead_of_forecast, served_most, what_gave_way
+from asyncli.analysis.bottleneck import AnalysedRun, Bottleneck, find_bottlenecks, instead_of_forecast, served_most
 from asyncli.analysis.losses.attribution import Diagnosis
 from asyncli.analysis.totals import fold
 from asyncli.core.histogram import Histogram
@@ -19,7 +19,7 @@ Change = Callable[[Run], None]
 SLOW = "a heartbeat in a hundred took 3.00 s or longer"
 
 
-def seen(*changes: Change, slow: str = "", late: bool = False, codes: tuple[str, ...] = (), certain: bool = True, **of_run: Any) -> Seen:
+def seen(*changes: Change, slow: str = "", late: bool = False, codes: tuple[str, ...] = (), certain: bool = True, **of_run: Any) -> AnalysedRun:
     run = a_run(2000, hold_s=20, **of_run)
     for _, tick in run.ticks if slow else ():
         tick.latency_us = spread(1_000_000, tick.sent)
@@ -27,7 +27,7 @@ def seen(*changes: Change, slow: str = "", late: bool = False, codes: tuple[str,
         change(run)
     saturation = [Finding("generator_saturated_beats", "error", "heartbeats were late", "more --workers")] if late else []
     diagnoses = [Diagnosis("closed_idle", code, 9, f"9 died of {code}", "mend it", certain, 5.0, 6.0) for code in codes]
-    return Seen(run, fold(run), diagnoses, saturation, slow)
+    return AnalysedRun(run, fold(run), diagnoses, saturation, slow)
 
 
 def rising(name: str, per_s: float, since_s: float | None = None) -> Change:
@@ -78,8 +78,8 @@ ALL_CPUS = (rising("host.cpu_busy_s", 1.98), rising("server.cpu_s", 1.9), rising
 GROUP = (level(server__group_limit_bytes=50e6, server__group_bytes=46e6), rising("server.group_killed", 0.0))
 
 
-def found(one: Seen) -> GaveWay:
-    return what_gave_way(one)[0]
+def found(one: AnalysedRun) -> Bottleneck:
+    return find_bottlenecks(one)[0]
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ def found(one: Seen) -> GaveWay:
     ],
     ids=lambda one: one if isinstance(one, str) else "",
 )
-def test_each_is_told_by_its_evidence(one: Seen, side: str, code: str, certain: bool) -> None:
+def test_each_is_told_by_its_evidence(one: AnalysedRun, side: str, code: str, certain: bool) -> None:
     first = found(one)
     assert (first.side, first.code, first.certain) == (side, code, certain)
     assert first.evidence
@@ -145,8 +145,8 @@ def test_each_is_told_by_its_evidence(one: Seen, side: str, code: str, certain: 
         (seen(failed("no_descriptors"), codes=("idle_reuse",)), ["descriptors", "slots"]),
     ],
 )
-def test_which_goes_before_which(one: Seen, codes: list[str]) -> None:
-    assert [way.code for way in what_gave_way(one)] == codes
+def test_which_goes_before_which(one: AnalysedRun, codes: list[str]) -> None:
+    assert [way.code for way in find_bottlenecks(one)] == codes
 
 
 @pytest.mark.parametrize(
@@ -164,8 +164,8 @@ def test_which_goes_before_which(one: Seen, codes: list[str]) -> None:
         seen(rising("tcp.ListenOverflows", 3), local=False),
     ],
 )
-def test_what_is_no_evidence(one: Seen) -> None:
-    assert [way.code for way in what_gave_way(one)] == ["unknown"]
+def test_what_is_no_evidence(one: AnalysedRun) -> None:
+    assert [way.code for way in find_bottlenecks(one)] == ["unknown"]
 
 
 def test_latency_that_is_our_own_lateness_is_ours() -> None:
@@ -198,7 +198,7 @@ def test_a_kill_for_memory_is_said_with_the_limit() -> None:
 
 def test_a_server_that_is_slow_with_cpu_to_spare_waits_for_something() -> None:
     one = seen(rising("host.cpu_busy_s", 0.6), rising("server.cpu_s", 0.5), level(server__threads=1.0), slow=SLOW)
-    assert [way.code for way in what_gave_way(one)] == ["slow"]
+    assert [way.code for way in find_bottlenecks(one)] == ["slow"]
     assert "0.50 cores" in found(one).evidence
 
 
@@ -239,7 +239,7 @@ def fewer(most: int) -> Change:
     ],
 )
 def test_where_connections_were_lost_or_refused_it_is_said_what_gave_way(
-    one: Seen, lost: int, failed: int, served: int | None, what: str
+    one: AnalysedRun, lost: int, failed: int, served: int | None, what: str
 ) -> None:
     finding = instead_of_forecast(one)
     fields = finding.fields

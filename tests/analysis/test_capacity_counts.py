@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncli.analysis.bottleneck import GaveWay
+from asyncli.analysis.bottleneck import Bottleneck
 from asyncli.analysis.capacity import (
     TRIES,
     Bracket,
@@ -23,7 +23,7 @@ from asyncli.analysis.capacity import (
 )
 from asyncli.analysis.forecast import Ceiling, Forecast
 from asyncli.exit_status import exit_status
-from asyncli.report.capacity_report import Step, of_one_age
+from asyncli.report.capacity_report import Step, with_lifetime_limit
 
 SEARCH = Search(1000, 100_000, 0.05)
 
@@ -136,8 +136,8 @@ def test_any_server_is_found_out_in_few_steps(knee: int, start: int, most: int, 
     ],
 )
 def test_an_age_that_all_steps_end_at_is_a_limit(code: str, certain: bool, ages: tuple[float, ...], limit: bool) -> None:
-    made: dict[str, Any] = dict.fromkeys(Step.__struct_fields__, 0) | {"outcome": "failed", "crossed": [], "gave_way": [GaveWay("server", code, "", "", certain)]}
-    found = of_one_age([Step(**{**made, "ended_s": age_s}) for age_s in ages])
+    made: dict[str, Any] = dict.fromkeys(Step.__struct_fields__, 0) | {"outcome": "failed", "crossed": [], "gave_way": [Bottleneck("server", code, "", "", certain)]}
+    found = with_lifetime_limit([Step(**{**made, "ended_s": age_s}) for age_s in ages])
     assert {one.gave_way[0].code for one in found} == {"lifetime" if limit else code}
 
 

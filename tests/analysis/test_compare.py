@@ -465,7 +465,7 @@ def test_a_server_that_is_read_seldom_has_a_level_all_the_same(every: int, known
     hold = run.phases[2]
     inside = [one for one in run.samples if hold.start_s <= one.t_s < (hold.end_s or 0.0)]
     run.samples = [one for one in run.samples if one.t_s < hold.start_s] + inside[::every]
-    assert isinstance(measure("A", "a.db", run).said["memory.server_hold_end"], Estimate) is known
+    assert isinstance(measure("A", "a.db", run).numbers["memory.server_hold_end"], Estimate) is known
 
 
 def test_what_is_copied_from_a_comparison_takes_no_commas_and_tells_no_secret() -> None:

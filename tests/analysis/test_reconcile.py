@@ -15,7 +15,7 @@ from synthetic_run import bare_run, cut, raised, without
 
 from asyncli.analysis.counts import Client, Divergence, asked_over_time
 from asyncli.analysis.losses.attribution import Diagnosis
-from asyncli.analysis.reconcile import Reconciliation, agreement, in_words, reconcile
+from asyncli.analysis.reconcile import Reconciliation, agreement, divergence_in_words, reconcile
 from asyncli.analysis.totals import fold
 from asyncli.core.histogram import Histogram, bucket
 from asyncli.core.ramp import Ramp
@@ -326,7 +326,7 @@ def test_the_servers_active_count_that_fell_behind_and_came_back() -> None:
     assert result.agrees is True
     (finding,) = findings
     assert (finding.code, finding.severity) == ("parted_held", "warning")
-    assert finding.evidence == in_words(one)
+    assert finding.evidence == divergence_in_words(one)
 
 
 def test_two_pages_tell_nothing_and_three_do() -> None:

@@ -93,7 +93,7 @@ def test_what_cannot_be_compared_is_one_line(files: Path, tmp_path: Path) -> Non
     shutil.copy(a, copy)
     link.symlink_to(a)
     for arguments, what in (
-        ([a], "alone"), ([a, a], "twice"), ([a, b, link], "twice"), ([a, copy], " copy "), ([files / "never.db", a], "never.db: "),
+        ([a], "one run cannot"), ([a, a], "twice"), ([a, b, link], "twice"), ([a, copy], " copy "), ([files / "never.db", a], "never.db: "),
         ([a, files / "silent.db"], "silent.db: "), ([a, tmp_path / "none.db"], "none.db: "), ([a, tmp_path], " folder"),
         ([a, b, "--json", a], "--json: "), ([a, b, "--html", tmp_path], "--html: "), ([*([a] * 27)], "27 runs"),
     ):  # fmt: skip
@@ -197,7 +197,7 @@ def test_a_run_that_is_being_written_goes_on(tmp_path: Path) -> None:
         (one,) = listing(tmp_path)["runs"]
         assert (one["complete"], one["live"]) == (False, True)
         assert one["bytes"] == sum((tmp_path / name).stat().st_size for name in ("live.db", "live.db-wal")) > 4096
-        assert "going on" in ran(runs_command, tmp_path)[1]
+        assert "running" in ran(runs_command, tmp_path)[1]
     finally:
         writer.close(False)
     os.utime(tmp_path / "live.db", (old, old))

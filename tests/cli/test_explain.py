@@ -9,7 +9,7 @@ import pytest
 from programs import here
 
 from asyncli import findings
-from asyncli.analysis.bottleneck import _OUR_LACK, _READ_LIMITS, LATE
+from asyncli.analysis.bottleneck import _READ_LIMITS, _SHORTAGES, LATE
 from asyncli.findings.losses import CONNECT_WORDS, LOSS_WORDS
 
 
@@ -45,8 +45,8 @@ def test_each_code_of_a_report_has_lines_of_its_own(tmp_path: Path) -> None:
     """The codes are read out of the mechanisms themselves."""
     tree = [ast.parse(path.read_text()) for path in (*Path("asyncli/analysis/losses").glob("*.py"), Path("asyncli/analysis/bottleneck.py"))]
     calls = [node for one in tree for node in ast.walk(one) if isinstance(node, ast.Call)]
-    firsts = [one.args[{"reason": 0, "_way": 1}[getattr(one.func, "id", "")]] for one in calls if getattr(one.func, "id", "") in ("reason", "_way")]
-    codes = {one.value for one in firsts if isinstance(one, ast.Constant)} | {*LOSS_WORDS, *CONNECT_WORDS, *_OUR_LACK.values(), *LATE, "preflight"}
+    firsts = [one.args[{"reason": 0, "_bottleneck": 1}[getattr(one.func, "id", "")]] for one in calls if getattr(one.func, "id", "") in ("reason", "_bottleneck")]
+    codes = {one.value for one in firsts if isinstance(one, ast.Constant)} | {*LOSS_WORDS, *CONNECT_WORDS, *_SHORTAGES.values(), *LATE, "preflight"}
     codes |= {code for code, *_ in _READ_LIMITS} | {one.code for one in findings.CATALOGUE if "{" not in one.code}
     said = {code: here(tmp_path, "explain", code).out for code in sorted(codes)}
     assert len(codes) > 40

@@ -72,7 +72,7 @@ def test_each_count_is_merged_once_at_any_arrival_time(coming: list[tuple[str, i
     now, out = 0.0, []
     for (host, skipped, opened), wait_s in zip(coming, waits, strict=False):
         at[host] += 1 + skipped
-        merging.heard(host, tick(at[host], opened, 5))
+        merging.add(host, tick(at[host], opened, 5))
         now += wait_s
         out += merging.due(now)
     out.append(merging.rest())
@@ -86,14 +86,14 @@ def test_a_late_host_joins_the_next_second_and_its_gauges_stay() -> None:
     merging = TickMerger()
     for host in "ab":
         merging.join(host, 1)
-        merging.heard(host, tick(1, 10, 10))
+        merging.add(host, tick(1, 10, 10))
     assert [(one.opened, one.held) for one in merging.due(1.0)] == [(20, 20)]
-    merging.heard("a", tick(2, 1, 11))
+    merging.add("a", tick(2, 1, 11))
     assert merging.due(2.0) == []
     assert [(one.opened, one.held) for one in merging.due(2.0 + PATIENCE_S)] == [(1, 21)]
-    merging.heard("b", tick(2, 2, 12))
-    merging.heard("a", tick(3, 0, 11))
-    merging.heard("b", tick(3, 3, 15))
+    merging.add("b", tick(2, 2, 12))
+    merging.add("a", tick(3, 0, 11))
+    merging.add("b", tick(3, 3, 15))
     assert [(one.second, one.opened, one.held) for one in merging.due(3.0)] == [(3, 5, 26)]
 
 
@@ -101,13 +101,13 @@ def test_a_silent_host_counts_as_holding_nothing_and_a_lost_one_is_our_loss() ->
     merging = TickMerger()
     for host, workers in (("a", 2), ("b", 3)):
         merging.join(host, workers)
-        merging.heard(host, tick(1, 10, 10, awaiting=4, ramped=workers))
+        merging.add(host, tick(1, 10, 10, awaiting=4, ramped=workers))
     merging.due(1.0)
-    merging.silence("b", True)
-    merging.heard("a", tick(2, 0, 10, ramped=2))
+    merging.set_silent("b", True)
+    merging.add("a", tick(2, 0, 10, ramped=2))
     assert [(one.held, one.ramped) for one in merging.due(2.0)] == [(10, 5)]
     assert merging.lose("b") == 10
-    merging.heard("a", tick(3, 0, 10, ramped=2))
+    merging.add("a", tick(3, 0, 10, ramped=2))
     (third,) = merging.due(3.0)
     assert (third.held, third.ramped, third.drained, third.beats_failed) == (10, 5, 3, 4)
     assert {cause: deaths.count for cause, deaths in third.deaths.items()} == {"generator_lost": 10}
@@ -115,8 +115,8 @@ def test_a_silent_host_counts_as_holding_nothing_and_a_lost_one_is_our_loss() ->
     assert third.cpu_user_s == 3.0 + 1.0
     # Other hosts replace them: their ticks are awaited again.
     merging.join("a", 3)
-    merging.taken(3)
-    merging.heard("a", tick(4, 10, 20, ramped=2))
+    merging.replaced(3)
+    merging.add("a", tick(4, 10, 20, ramped=2))
     (fourth,) = merging.due(4.0)
     assert (fourth.ramped, fourth.deaths) == (2, {})
 

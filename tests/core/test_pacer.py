@@ -58,14 +58,14 @@ def test_a_batch_may_be_opened_in_parts() -> None:
 def test_lost_rows_are_opened_again_at_the_ramps_pace() -> None:
     # One worker of a ramp of 10 every 0.1 s: 100 a second, and a batch at once.
     pacer = ReopenPacer(Ramp(40, 10, 0.1), 1)
-    waits = [pacer.wait_until(row, 5.0, room=True, goes_on=False) for row in range(13)]
+    waits = [pacer.wait_until(row, 5.0, room=True, continues=False) for row in range(13)]
     assert waits[:11] == [None] * 11
     assert waits[11:] == [pytest.approx(5.02), pytest.approx(5.03)]
     # Who has booked a place has it, others wait behind it; an attempt that goes on needs none.
-    assert pacer.wait_until(11, 5.02, room=True, goes_on=False) is None
-    assert pacer.wait_until(20, 5.02, room=True, goes_on=True) is None
-    assert pacer.wait_until(21, 5.02, room=True, goes_on=False) == pytest.approx(5.04)
-    assert pacer.wait_until(12, 5.03, room=False, goes_on=False) == pytest.approx(5.05)
+    assert pacer.wait_until(11, 5.02, room=True, continues=False) is None
+    assert pacer.wait_until(20, 5.02, room=True, continues=True) is None
+    assert pacer.wait_until(21, 5.02, room=True, continues=False) == pytest.approx(5.04)
+    assert pacer.wait_until(12, 5.03, room=False, continues=False) == pytest.approx(5.05)
 
 
 def test_missed_beats_go_out_at_twice_their_pace_and_a_busy_moment_misses_none() -> None:

@@ -11,6 +11,7 @@ from typing import NamedTuple
 ROOT = Path(__file__).parents[2]
 PAGES = (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md")))
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_INLINE = re.compile(r"`((?:sudo )?asyncli [^`\n]+)`")
 _INDENTED = re.compile(r"(?:\A|\n)\n((?:(?: {4}.*)?\n)+)")
 #: What may stand before a program that it starts.
 _BEFORE = re.compile(r"sudo|nohup|exec|time|env|systemd-inhibit|\w+=.*|-[in]")
@@ -18,7 +19,7 @@ _PROGRAM = re.compile(r"(?:.*/)?asyncli|\$\((?:which|command) (?:-v )?asyncli\)"
 
 
 class Block(NamedTuple):
-    """``language``: of a fence; "" of an indented block."""
+    """``language``: of a fence; "" of an indented block, "inline" of a command within a line."""
 
     language: str
     text: str
@@ -30,6 +31,8 @@ def blocks(page: Path) -> list[Block]:
     found = [(one.start(), Block(one[1], one[2])) for one in _FENCE.finditer(text)]
     bare = _FENCE.sub(lambda one: re.sub(r"[^\n]", "x", one[0]), text)
     found += [(one.start(), Block("", re.sub(r"^ {4}", "", one[1], flags=re.MULTILINE))) for one in _INDENTED.finditer(bare)]
+    bare = _INDENTED.sub(lambda one: re.sub(r"[^\n]", "x", one[0]), bare)
+    found += [(one.start(), Block("inline", one[1])) for one in _INLINE.finditer(bare)]
     return [block for _, block in sorted(found)]
 
 

@@ -1,4 +1,4 @@
-"""What the host process makes of its workers' ticks: one a second, never ahead of its time, and each of them adds up."""
+"""How the host process merges its workers' ticks: one a second, never early, and the counts add up."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ T0 = 1000.0
 
 
 class Worker:
-    """Counts as a worker does, and says it on a link of its own."""
+    """Counts as a worker does, and sends its ticks over its own link."""
 
     def __init__(self) -> None:
         self.ours, self.theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.tick, self.second = Tick(), 0
-        self.told: list[Tick] = []
+        self.sent: list[Tick] = []
 
     def open(self, many: int) -> None:
         self.tick.opened += many
@@ -41,16 +41,16 @@ class Worker:
         if second > self.second:
             self.second = self.tick.second = second
             self.theirs.send(encode(self.tick))
-            self.told.append(self.tick)
+            self.sent.append(self.tick)
             self.tick = Tick(held=self.tick.held, held_at_drain=self.tick.held_at_drain)
 
 
 class Fleet:
-    """A host whose workers are made by hand, on a clock of their own."""
+    """A host with simulated workers and a simulated clock."""
 
     def __init__(self, workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = T0
-        self.said: list[tuple[float, Up]] = []
+        self.messages: list[tuple[float, Up]] = []
         self.workers: dict[int, Worker] = {}
         self.all: list[Worker] = []
         monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: self.now))
@@ -59,7 +59,7 @@ class Fleet:
         monkeypatch.setattr(os, "wait4", lambda *_: (1, 9, SimpleNamespace(ru_utime=0.0, ru_stime=0.0)))
         self.host = host = WorkerHost(shard(workers))
         host._poll, host._t0 = select.poll(), T0
-        host._say = lambda message: self.said.append((self.now, message))  # type: ignore[method-assign]
+        host._emit = lambda message: self.messages.append((self.now, message))  # type: ignore[method-assign]
         host._fork = self.fork  # type: ignore[method-assign]
         for number in range(workers):
             link = self.fork(number)
@@ -73,10 +73,10 @@ class Fleet:
         return link
 
     def hear(self, which: Callable[[int], Any] = lambda _: True) -> None:
-        """A turn of the host, that finds these to have spoken."""
+        """A turn of the host that reads the links of these workers."""
         for fd, _ in self.host._poll.poll(0):
             if which(self.host._links[fd].number):
-                self.host._heard(self.host._links[fd])
+                self.host._read_link(self.host._links[fd])
         self.host._forward(self.now)
 
     def kill(self, number: int) -> None:
@@ -84,7 +84,7 @@ class Fleet:
 
     @property
     def ticks(self) -> list[tuple[float, Tick]]:
-        return [(at, message.tick) for at, message in self.said if isinstance(message, Ticked)]
+        return [(at, message.tick) for at, message in self.messages if isinstance(message, Ticked)]
 
     def adds_up(self) -> None:
         before, opened = Tick(), 0
@@ -92,8 +92,8 @@ class Fleet:
             assert before.second < tick.second <= at - T0
             assert tick.held == before.held + tick.opened - tick.lost
             before, opened = tick, opened + tick.opened
-            # Nothing is told of a second that came after it.
-            assert opened <= sum(one.opened for worker in self.all for one in worker.told if one.second <= tick.second)
+            # A tick has no counts of a later second.
+            assert opened <= sum(one.opened for worker in self.all for one in worker.sent if one.second <= tick.second)
 
     def end(self) -> None:
         for link in self.host._links.values():
@@ -102,7 +102,7 @@ class Fleet:
             worker.theirs.close()
 
 
-# How long it takes, who closes the seconds until then, who is killed, and whom the host hears: by the bits of a number.
+# Each step: seconds, and as bits of a number the workers that close a second, are killed, and are read by the host.
 STEPS = st.lists(
     st.tuples(st.sampled_from([0.1, 0.4, 0.8, 1.3]), st.integers(0, 7), st.sampled_from([0, 0, 0, 1, 2, 7]), st.integers(0, 7)), max_size=20
 )
@@ -124,13 +124,13 @@ def test_every_second_adds_up_and_none_comes_before_its_time(workers: int, steps
                         fleet.kill(number)
             fleet.hear(lambda number, hear=hear: hear >> number & 1)
         fleet.adds_up()
-        # What was said in time is told in time, once a second.
+        # Ticks that come in time are passed on in time, once a second.
         assert [tick.second for _, tick in fleet.ticks[-5:]] == [int(fleet.now - T0) - ago for ago in range(4, -1, -1)]
         fleet.end()
 
 
-@pytest.mark.parametrize("told", [True, False])
-def test_what_was_counted_when_the_drain_began_is_not_lost_by_what_comes_then(monkeypatch: pytest.MonkeyPatch, told: bool) -> None:
+@pytest.mark.parametrize("reported", [True, False])
+def test_connections_held_at_the_drain_are_not_lost_with_their_worker(monkeypatch: pytest.MonkeyPatch, reported: bool) -> None:
     fleet = Fleet(2, monkeypatch)
     for worker in fleet.workers.values():
         worker.open(10)
@@ -141,10 +141,10 @@ def test_what_was_counted_when_the_drain_began_is_not_lost_by_what_comes_then(mo
     payload = encode(Drain())
     os.write(write, len(payload).to_bytes(4, "little") + payload)
     monkeypatch.setattr(os, "read", lambda _, most, real=os.read: real(read, most))
-    assert fleet.host._told()
+    assert fleet.host._read_orders()
     for number, worker in fleet.workers.items():
         worker.tick.held_at_drain = 10
-        if number or told:
+        if number or reported:
             worker.close(2)
     fleet.now = T0 + 2
     fleet.hear()
@@ -153,11 +153,11 @@ def test_what_was_counted_when_the_drain_began_is_not_lost_by_what_comes_then(mo
     fleet.workers[1].close(3)
     fleet.now = T0 + 3
     fleet.hear()
-    assert any(isinstance(message, WorkerLost) for _, message in fleet.said)
+    assert any(isinstance(message, WorkerLost) for _, message in fleet.messages)
     ticks = [tick for _, tick in fleet.ticks]
     lost = sum(tick.lost for tick in ticks)
-    assert (ticks[-1].held_at_drain, lost) == ((20, 0) if told else (10, 10))
-    # The run is none that passes by itself, either way.
+    assert (ticks[-1].held_at_drain, lost) == ((20, 0) if reported else (10, 10))
+    # Either way the run does not pass by itself.
     assert sum("generator_lost" in tick.deaths for tick in ticks) == 1
     fleet.end()
     os.close(read)

@@ -48,7 +48,7 @@ def soak(server: SimServer, hold_s: float, **values: Any) -> tuple[Tick, Tick, S
 @pytest.mark.parametrize(("host", "says"), [("[fe80::1%25lo]:81", b"[fe80::1]:81"), ("[::1]", b"[::1]"), ("a.b:80", b"a.b")])
 def test_a_zone_is_no_part_of_the_host_that_is_asked_for(host: str, says: bytes) -> None:
     plan = build_plan([Layer("--{key}", {"urls": [f"http://{host}/"]})])
-    (request,) = build_shard(plan, Spread((Destination(socket.AF_INET, "127.0.0.1", 80),), (), 1, True, 28_232)).words.requests
+    (request,) = build_shard(plan, Spread((Destination(socket.AF_INET, "127.0.0.1", 80),), (), 1, True, 28_232)).settings.requests
     assert b"\r\nHost: " + says + b"\r\n" in request
 
 
@@ -215,7 +215,7 @@ def test_a_send_buffer_smaller_than_a_heartbeat_loses_nothing(connect_s: float, 
     total, last, net = soak(server, 60.0, connections=20, keepalive=10, header="X: " + 1000 * "x", first_beat=first_beat)
     assert (total.lost, last.held_at_drain, total.failures) == (0, 20, {})
     assert total.sent == total.answered == net.requests > 200
-    (request,) = shard(header="X: " + 1000 * "x").words.requests
+    (request,) = shard(header="X: " + 1000 * "x").settings.requests
     assert total.bytes_sent == total.sent * len(request)
     # A tenth of it each 200 us, and the answer after the last of them.
     assert total.latency_us.least >= len(request) // 100 * 200
@@ -227,7 +227,7 @@ def test_what_is_left_of_a_heartbeat_is_not_sent_on_the_next_connection() -> Non
     assert (total.lost, last.held_at_drain) == (200, 200)
     assert total.sent == total.answered + total.beats_failed
     assert total.answered == net.requests
-    (request,) = shard(header="X: " + 1000 * "x").words.requests
+    (request,) = shard(header="X: " + 1000 * "x").settings.requests
     assert net.requests * len(request) < total.bytes_sent < total.sent * len(request)
 
 
@@ -267,7 +267,7 @@ def test_strange_peers(answers: list[list[bytes]], cause: str) -> None:
 def test_a_url_that_is_down_is_a_failure_not_an_address_to_drop() -> None:
     base = shard(connections=100)
     both = (Destination(socket.AF_INET, "127.0.0.1", 81, 0), Destination(socket.AF_INET, "127.0.0.1", 80, 1))
-    two = msgspec.structs.replace(base, destinations=both, words=msgspec.structs.replace(base.words, requests=base.words.requests * 2))
+    two = msgspec.structs.replace(base, destinations=both, settings=msgspec.structs.replace(base.settings, requests=base.settings.requests * 2))
     total, last = run(two, _LeadsNowhere(errno.ECONNREFUSED), 30.0)
     assert (last.held_at_drain, total.dropped) == (50, {})
 

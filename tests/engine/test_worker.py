@@ -16,7 +16,7 @@ from asyncli.engine.shard import Start, Stop, build_shard
 from asyncli.engine.spread import Destination, Spread
 from asyncli.engine.worker import Worker
 from asyncli.plan import Plan
-from asyncli.protocols.words import HttpWords
+from asyncli.protocols.settings import HttpSettings
 from asyncli.records import Tick
 
 
@@ -43,7 +43,7 @@ def test_a_heartbeat_larger_than_the_kernels_buffers_is_sent_whole() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         address = Destination(socket.AF_INET, *listener.getsockname())
         plan = Plan(urls=("http://127.0.0.1:9/",), connections=1)
-        shard = msgspec.structs.replace(build_shard(plan, Spread((address,), (), 1, True, 1000)), words=HttpWords("HEAD", (large,)))
+        shard = msgspec.structs.replace(build_shard(plan, Spread((address,), (), 1, True, 1000)), settings=HttpSettings("HEAD", (large,)))
         net = RealNet((address,), ())
         table, read = ConnectionTable(shard, 0, net), 0
         table.start(net.clock())

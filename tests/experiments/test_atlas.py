@@ -6,7 +6,7 @@ import pytest
 from synthetic_run import a_run
 
 from asyncli import experiments
-from asyncli.experiments.atlas import CELLS, conclude, cpu_of, of_a_stream
+from asyncli.experiments.atlas import CELLS, conclude, cpu_of, stream_cost
 from asyncli.experiments.context import run
 from asyncli.experiments.record import Rounds
 from asyncli.lab import NAMES
@@ -35,7 +35,7 @@ def test_a_stream_costs_what_more_of_them_take_by_round() -> None:
         {"step": f"nginx-h2c-streams-{streams}", "round": number, "user": 3_000.0 + number + streams * 9_000.0, "user_half": streams / 2.0}
         for number in (1, 2) for streams in (10, 100)
     )  # fmt: skip
-    assert of_a_stream(rounds, "nginx-h2c-streams-10", "nginx-h2c-streams-100") == {"user": [9_000.0] * 2, "user_half": [55 / 90] * 2}
+    assert stream_cost(rounds, "nginx-h2c-streams-10", "nginx-h2c-streams-100") == {"user": [9_000.0] * 2, "user_half": [55 / 90] * 2}
     streams = conclude(None, rounds).tables[1]
     assert [row.median("user") for row in streams.rows] == [9_000.0]
 

@@ -18,7 +18,7 @@ import pytest
 from programs import here
 from rich.console import Console
 
-from asyncli.analysis.bench_result import Benched, benched
+from asyncli.analysis.bench_result import BenchResult, evaluate_bench
 from asyncli.benchplan import BenchPlan, BenchRun
 from asyncli.cli import main as cli
 from asyncli.errors import HostError, PlanError
@@ -180,12 +180,12 @@ def test_nothing_measured_is_said() -> None:
 
 def a_bench(
     *, requests: int | None = None, ended: Ended = "asked", cpu_s: float = 0.1, asked: Asked | None = None, **tick: Any
-) -> Benched:
+) -> BenchResult:
     """A second in which 100 requests were answered, where nothing else is said."""
     total = Tick(**{"answered": 100, "by_status": {200: 100}, **tick}, asked=asked or Asked())
     plan = BenchPlan(urls=("http://127.0.0.1:80/",), requests=requests)
     complete = ended in ("asked", "time")
-    return benched(
+    return evaluate_bench(
         BenchRun(plan, "2026-01-01T00:00:00+00:00", 1.0, 1, (cpu_s, 0.0), ended, complete, total, [(1.0, total)], [], [], {})
     )
 
@@ -226,12 +226,12 @@ def test_each_concludes_from_nothing_at_all(name: str) -> None:
     plan = plan_of(known, True, {})
     assert known.conclude(plan, Rounds()) == Conclusions()
     assert plan_of(known, False, msgspec.to_builtins(plan)) == plan
-    assert "{" not in "".join(known.said(plan))
+    assert "{" not in "".join(known.title_and_question(plan))
 
 
 def test_a_record_says_what_was_asked_and_not_what_is_usual() -> None:
     clients = load("two-clients")
-    assert clients.said(plan_of(clients, True, {}))[0].endswith("1,000")
+    assert clients.title_and_question(plan_of(clients, True, {}))[0].endswith("1,000")
 
 
 def test_a_plan_by_its_defaults_the_taste_and_the_user() -> None:

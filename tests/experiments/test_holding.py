@@ -15,7 +15,7 @@ from asyncli.analysis.cost import costs
 from asyncli.errors import HostError
 from asyncli.experiments import holding, soak_ladder
 from asyncli.experiments.context import Context, run
-from asyncli.experiments.holding import SHAPES, stops
+from asyncli.experiments.holding import SHAPES, limits_of
 from asyncli.experiments.record import Conclusions, Record, Round, Rounds
 from asyncli.experiments.soak_ladder import own_cost
 from asyncli.lab import choose
@@ -56,7 +56,7 @@ async def test_threads_pools_and_one_at_a_time_each_as_they_are() -> None:
 
 async def group_to_be_made() -> None:
     try:
-        async with soak_ladder.own_group():
+        async with soak_ladder.new_cgroup():
             pass
     except OSError as error:
         pytest.skip(f"no memory control group can be made here: {error}")
@@ -68,7 +68,7 @@ async def test_a_server_is_in_its_group_from_its_start_and_the_group_is_removed(
     await group_to_be_made()
     context = Context(holding.EXPERIMENT.plan())
     server = choose("prefork", connections=10, keepalive_s=2.0, workers=10)
-    async with soak_ladder.charged(context, server) as charges:
+    async with soak_ladder.measured_in_cgroup(context, server) as charges:
         where = {line.rpartition("/")[2] for line in Path(f"/proc/{server.pid}/cgroup").read_text(encoding="ascii").splitlines()}
         (name,) = (one for one in where if one.startswith(f"asyncli-{os.getpid()}-"))
         (folder,) = Path("/sys/fs/cgroup").rglob(name)
@@ -85,7 +85,7 @@ async def test_without_a_group_the_server_runs_and_it_is_said_once(monkeypatch: 
     monkeypatch.setattr(soak_ladder, "memory_group", lambda *_: None)
     context = Context(holding.EXPERIMENT.plan())
     for _ in range(2):
-        async with soak_ladder.charged(context, choose("asyncio", connections=1, keepalive_s=2.0)) as charges:
+        async with soak_ladder.measured_in_cgroup(context, choose("asyncio", connections=1, keepalive_s=2.0)) as charges:
             assert charges.samples == []
     assert [one.code for one in context.findings] == ["no_group"]
 
@@ -166,7 +166,7 @@ def test_all_others_wait_for_the_iterative_server(figures: dict[str, Any], verdi
     ],
 )
 def test_what_stops_each_first(name: str, limit: float, figures: dict[str, Any], first: str, number: int) -> None:
-    found = stops(name, made(name, **figures), limit)
+    found = limits_of(name, made(name, **figures), limit)
     assert min((value, key) for key, value in found.items() if key not in ("least", "most")) == (number, first)
     if "memory" in found:
         assert found["least"] <= found["memory"] <= found["most"]
@@ -174,11 +174,11 @@ def test_what_stops_each_first(name: str, limit: float, figures: dict[str, Any],
 
 def test_a_ladder_stays_within_its_kind_and_a_third_of_the_free_memory() -> None:
     plan = holding.EXPERIMENT.plan()
-    assert holding.fitting("nginx", plan, 8e9) == 10_000
-    assert holding.fitting("fork", plan, 8e9) == 1_000
-    assert holding.fitting("fork", plan, 120e6) == 100
+    assert holding.connections_that_fit("nginx", plan, 8e9) == 10_000
+    assert holding.connections_that_fit("fork", plan, 8e9) == 1_000
+    assert holding.connections_that_fit("fork", plan, 120e6) == 100
     with pytest.raises(HostError):
-        holding.fitting("fork", plan, 1e6)
+        holding.connections_that_fit("fork", plan, 1e6)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
 
 from asyncli.experiments import load
 from asyncli.experiments.judging import LARGE, MORE, Interval, Rule, Side, claimed, counted, interval, limited, shown, verdict
-from asyncli.experiments.record import Claim, Round, Rounds, turned
+from asyncli.experiments.record import Claim, Round, Rounds, rotated
 from asyncli.experiments.server_models import cells
 
 # As docs/experiments.md has it: repeats of one step scatter by 5 to 15 %.
@@ -163,7 +163,7 @@ def test_a_verdict_means_one_thing(sides: list[Side], said: str) -> None:
         ),
         (
             claimed("It does.", Rule(1, 2), {str(at): [float(at)] * 3 for at in range(1, 12)}, unit="B"),
-            [("does not hold", "1: 1.00; 11: 11.0; of 11 cases 0 are, 11 are not, 0 cannot be told; rule: from 1.00 to 2.00.", "1.00 to 11.0 B")],
+            [("does not hold", "1: 1.00; 11: 11.0; of 11 cases 0 are, 11 are not, 0 undecided; rule: from 1.00 to 2.00.", "1.00 to 11.0 B")],
         ),
         (claimed("It does.", Rule(low=1), {"a": []}), []),
         (claimed("It does.", Rule(low=1), {}, "nobody looked"), [("cannot say", "nobody looked; rule: above 1.00.", "")]),
@@ -185,7 +185,7 @@ def test_where_asyncli_was_the_limit() -> None:
 @pytest.mark.parametrize("many", range(1, 8))
 def test_each_is_first_and_last_equally_often_and_goes_both_ways(many: int) -> None:
     items = list(range(many))
-    orders = [turned(items, number) for number in range(2 * many)]
+    orders = [rotated(items, number) for number in range(2 * many)]
     assert all(sorted(one) == items for one in orders)
     assert orders[0] == items
     for part in (orders, orders[:many]):

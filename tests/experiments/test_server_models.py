@@ -156,7 +156,7 @@ async def test_all_of_it_on_every_model() -> None:
     assert [one["step"] for one in record.rounds] == [cell.step for cell in cells(plan)]
     assert len(said) == len(record.rounds) == 7 + 3
     for one in record.rounds:
-        # A client process that fails stops at once: all of them made all of theirs.
+        # A client process stops at its first failure: all of them made all of their connections.
         assert one["connections"] == one["loops"] * one["processes"] >= 399
         assert 1 < one["cpu_us"] < 100_000
         assert one["cpu_s"] == pytest.approx(one["cpu_us"] * one["connections"] / 1e6)
@@ -257,7 +257,7 @@ def test_the_opposite_does_not_hold() -> None:
 
 def test_one_round_needs_a_larger_difference() -> None:
     rounds = [made(ITS | {"thread-queue": us}, count) for us, count in ((56.0, 5), (56.0, 1), (64.0, 1))]
-    said = [claim_of(one, "queue costs more").verdict for one in rounds]
+    said = [claim_of(one, "with a queue costs more").verdict for one in rounds]
     assert said == ["holds", "cannot say", "holds"]
 
 

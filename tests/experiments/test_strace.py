@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from asyncli.errors import HostError
-from asyncli.experiments.counters import counting, parse_counts
+from asyncli.experiments.counters import count_syscalls, parse_counts
 
 # Says that it is there, and at a line on stdin calls getppid a thousand times.
 PROGRAM = """
@@ -57,7 +57,7 @@ def program() -> Iterator[Program]:
 
 async def test_every_call_of_the_block_is_counted_and_none_after(program: Program) -> None:
     program.call()
-    async with counting([program.process.pid]) as calls:
+    async with count_syscalls([program.process.pid]) as calls:
         program.call()
         program.call()
     program.call()
@@ -67,9 +67,9 @@ async def test_every_call_of_the_block_is_counted_and_none_after(program: Progra
 
 
 async def test_what_somebody_else_traces_is_refused_in_one_line(program: Program) -> None:
-    async with counting([program.process.pid]):
+    async with count_syscalls([program.process.pid]):
         with pytest.raises(HostError, match=r"not permitted.*; .*SYS_PTRACE$"):
-            async with counting([program.process.pid]):
+            async with count_syscalls([program.process.pid]):
                 raise AssertionError("attached twice")
 
 
@@ -78,12 +78,12 @@ async def test_who_has_ended_is_not_waited_for(program: Program) -> None:
     # A zombie, and after it nobody at all.
     os.waitid(os.P_PID, ended.pid, os.WEXITED | os.WNOWAIT)
     for _ in range(2):
-        async with counting([program.process.pid, ended.pid]) as calls:
+        async with count_syscalls([program.process.pid, ended.pid]) as calls:
             program.call()
         assert calls["getppid"] == 1000
         ended.wait()
     with pytest.raises(HostError, match="No such process"):
-        async with counting([ended.pid]):
+        async with count_syscalls([ended.pid]):
             raise AssertionError("attached to nobody")
 
 
@@ -91,7 +91,7 @@ async def test_cancelled_it_lets_go(program: Program) -> None:
     attached = asyncio.Event()
 
     async def work() -> None:
-        async with counting([program.process.pid]):
+        async with count_syscalls([program.process.pid]):
             attached.set()
             await asyncio.Event().wait()
 

@@ -35,8 +35,8 @@ from asyncli.protocols.http2_frames import (
     WINDOW_UPDATE,
     frame,
 )
-from asyncli.protocols.interface import ANSWER, ESTABLISHED, LEAVING, ProtocolError
-from asyncli.protocols.words import Http2Words
+from asyncli.protocols.interface import ANSWER, CLOSING, ESTABLISHED, ProtocolError
+from asyncli.protocols.settings import Http2Settings
 from asyncli.records import ProtocolCounts
 from asyncli.template import Fields
 
@@ -205,7 +205,7 @@ def check(case: Case) -> str:
 
 def read(parts: list[bytes], case: Case) -> Said:
     """What our reader makes of it."""
-    protocol = Http2(Http2Words((_ASK,) if case.heads else (), b"http", (_ASK,) if case.held else (), 2 * case.held), Fields())
+    protocol = Http2(Http2Settings((_ASK,) if case.heads else (), b"http", (_ASK,) if case.held else (), 2 * case.held), Fields())
     said = _read(protocol, parts, case.heads)
     protocol.add_counts(counts := ProtocolCounts())
     assert counts.streams_open == counts.streams_opened - sum(counts.streams_lost.values()) == 2 * (said.granted and case.held) - sum(counts.streams_lost.values())
@@ -237,7 +237,7 @@ def _read(protocol: Http2, parts: list[bytes], heads: bool) -> Said:
                     protocol.heartbeat_for(0, 0)
             elif event.kind == ANSWER:
                 said, awaiting = said._replace(status=event.status, left=None if event.keep_alive else 0), False
-            elif event.kind == LEAVING:
+            elif event.kind == CLOSING:
                 said = said._replace(left=event.status)
             if said.left is not None:
                 return said

@@ -13,9 +13,9 @@ from ohmqtt.error import MQTTError
 from ohmqtt.packet import MQTTDisconnectPacket, MQTTPingRespPacket, MQTTPublishPacket, MQTTPubRelPacket, decode_packet
 from ohmqtt.serialization import decode_varint
 
-from asyncli.protocols.interface import ANSWER, ESTABLISHED, LEAVING, ProtocolError
+from asyncli.protocols.interface import ANSWER, CLOSING, ESTABLISHED, ProtocolError
 from asyncli.protocols.mqtt import Mqtt
-from asyncli.protocols.words import MqttWords
+from asyncli.protocols.settings import MqttSettings
 from asyncli.template import Fields
 
 
@@ -119,7 +119,7 @@ def check(case: Case) -> str:
 
 def read(parts: list[bytes], case: Case) -> Said:
     """What our reader makes of it."""
-    words = MqttWords("5" if case.five else "3.1.1", "{n}", 60.0, ("a@1", "b")[: case.topics])
+    words = MqttSettings("5" if case.five else "3.1.1", "{n}", 60.0, ("a@1", "b")[: case.topics])
     protocol, said, parts = Mqtt(words, Fields()), Said(), list(parts)
     if case.shakes:
         protocol.handshake(0, 0)
@@ -134,13 +134,13 @@ def read(parts: list[bytes], case: Case) -> Said:
             return said._replace(error=True)
         if event is None:
             continue
-        reply = b"" if event.kind == LEAVING else said.replies + event.reply
+        reply = b"" if event.kind == CLOSING else said.replies + event.reply
         said = said._replace(messages=said.messages + event.messages, body_bytes=said.body_bytes + event.body_bytes, replies=reply)
         said = said._replace(answers=said.answers + (event.kind == ANSWER), established=said.established or event.kind == ESTABLISHED)
         if event.kind == ESTABLISHED:
             assert not protocol.partial
             parts.insert(0, event.rest)
-        if event.kind == LEAVING:
+        if event.kind == CLOSING:
             # Beside a goodbye neither what is acknowledged nor answers count.
             return said._replace(bye=event.status, replies=b"", answers=0)
     return said

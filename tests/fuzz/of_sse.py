@@ -13,9 +13,9 @@ from httpx_sse._decoders import SSEDecoder, SSELineDecoder
 from of_http1 import pieces
 
 from asyncli.protocols.http1 import MOST_HEAD_BYTES
-from asyncli.protocols.interface import ESTABLISHED, LEAVING, ProtocolError
+from asyncli.protocols.interface import CLOSING, ESTABLISHED, ProtocolError
+from asyncli.protocols.settings import StreamSettings
 from asyncli.protocols.sse import Stream
-from asyncli.protocols.words import StreamWords
 from asyncli.template import Fields
 
 
@@ -85,7 +85,7 @@ def _chunked(chance: Random, body: bytes) -> bytes:
 
 def check(case: Case) -> str:
     """The outcome's kind. Raises AssertionError where a law is broken."""
-    words = StreamWords((b"GET / HTTP/1.1\r\n",), case.events, 60.0)
+    words = StreamSettings((b"GET / HTTP/1.1\r\n",), case.events, 60.0)
     protocol, parts = Stream(words, Fields()), pieces(case.data, case.cuts)
     # The third row reads what the second has just read, and the first connects again.
     heard = [*read(protocol, (0,), [case.data]), *read(protocol, (1, 2), parts), *read(protocol, (0,), [case.data])]
@@ -111,7 +111,7 @@ def read(protocol: Stream, rows: tuple[int, ...], parts: list[bytes]) -> list[Sa
         for row in rows:
             if not (said[row].ended or said[row].error):
                 said[row] = fed(protocol, row, said[row], part)
-    return [one if one.error else one._replace(last_id=last_id(protocol, row), wait_s=protocol.reopens_after_s(row)) for row, one in said.items()]
+    return [one if one.error else one._replace(last_id=last_id(protocol, row), wait_s=protocol.reopen_delay_s(row)) for row, one in said.items()]
 
 
 def fed(protocol: Stream, row: int, said: Said, part: bytes) -> Said:
@@ -128,7 +128,7 @@ def fed(protocol: Stream, row: int, said: Said, part: bytes) -> Said:
     if event.kind == ESTABLISHED:
         assert not said.granted
         return fed(protocol, row, said._replace(granted=True), event.rest) if event.rest else said._replace(granted=True)
-    return said._replace(messages=said.messages + event.messages, body_bytes=said.body_bytes + event.body_bytes, ended=event.kind == LEAVING)
+    return said._replace(messages=said.messages + event.messages, body_bytes=said.body_bytes + event.body_bytes, ended=event.kind == CLOSING)
 
 
 def last_id(protocol: Stream, row: int) -> bytes:

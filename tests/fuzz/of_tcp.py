@@ -10,8 +10,8 @@ from chance import maybe, mutated
 from of_http1 import pieces
 
 from asyncli.protocols.interface import ANSWER, ESTABLISHED, ProtocolError
+from asyncli.protocols.settings import TcpSettings
 from asyncli.protocols.tcp import Tcp
-from asyncli.protocols.words import TcpWords
 from asyncli.template import Fields
 
 _PATTERNS = ("^22", "ok$", "^$", ".", "a|b", "[^\\x00]")
@@ -52,7 +52,7 @@ def check(case: Case) -> str:
 
 def read(parts: list[bytes], case: Case) -> int | None:
     """Where what was expected ended; None: something else came, -1: it waits."""
-    protocol, at = Tcp(TcpWords(b"x", case.expect, case.expect if case.greets else ""), Fields()), 0
+    protocol, at = Tcp(TcpSettings(b"x", case.expect, case.expect if case.greets else ""), Fields()), 0
     if protocol.handshake is not None:
         protocol.handshake(0, 0)
     for part in filter(None, parts):

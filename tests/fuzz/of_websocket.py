@@ -14,7 +14,7 @@ from wsproto.extensions import PerMessageDeflate
 from wsproto.frame_protocol import CloseReason, FrameDecoder, FrameProtocol, Opcode, ParseFailed
 
 from asyncli.protocols.deflate import Deflated
-from asyncli.protocols.interface import ANSWER, LEAVING, ProtocolError
+from asyncli.protocols.interface import ANSWER, CLOSING, ProtocolError
 from asyncli.protocols.websocket import WebSocket, accept_of
 from asyncli.template import Fields
 
@@ -164,7 +164,7 @@ def read(parts: list[bytes], message: bytes, grant: str) -> Said:
             continue
         said = said._replace(messages=said.messages + event.messages, body_bytes=said.body_bytes + event.body_bytes)
         said = said._replace(answers=said.answers | (event.kind == ANSWER))
-        if event.kind == LEAVING:
+        if event.kind == CLOSING:
             return said._replace(close=event.status)
         if event.reply:
             said = said._replace(pings=(*said.pings, unmasked(event.reply)))

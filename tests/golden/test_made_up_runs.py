@@ -14,7 +14,7 @@ from test_comparison import printed as compared_text
 from test_text import printed
 
 from asyncli.records import Check, Finding, Gap
-from asyncli.report.answer import answer, one_line, room
+from asyncli.report.answer import answer, headroom, one_line
 from asyncli.report.comparison_report import sentence, words
 from asyncli.report.summary import Summary, summarise
 from asyncli.run import Run
@@ -23,7 +23,7 @@ NOT_SEEN = Finding("server_processes_unknown", "warning", "they are not known", 
 
 
 def test_the_answers_of_made_up_runs(golden: Callable[[dict[str, str]], None]) -> None:
-    said = [f"# {name}\n{answer(one)}\n{room(one)}\n{one_line(one)}\n" for name, one in cases()]
+    said = [f"# {name}\n{answer(one)}\n{headroom(one)}\n{one_line(one)}\n" for name, one in cases()]
     golden({"answers.txt": "\n".join(said)})
 
 

@@ -15,7 +15,7 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from asyncli.analysis.bench_result import benched
+from asyncli.analysis.bench_result import evaluate_bench
 from asyncli.analysis.capacity import bracket, verdict
 from asyncli.app.results import read_results
 from asyncli.benchplan import BenchRun
@@ -106,7 +106,7 @@ def test_a_list_of_the_stored_runs_says_what_it_said(asyncli: Callable[..., str]
 
 
 def test_a_stored_bench_says_what_it_said(golden: Golden) -> None:
-    found = benched(msgspec.json.decode(stored("bench.json"), type=BenchRun))
+    found = evaluate_bench(msgspec.json.decode(stored("bench.json"), type=BenchRun))
     text = terminal(lambda console: print_document(bench_report.bench_document(found), console))
     golden({"bench.txt": text, "bench.json": rounded(bench_report.to_json(found))})
 

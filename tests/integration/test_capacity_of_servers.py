@@ -197,7 +197,7 @@ async def test_a_reload_says_nothing_of_a_count(tmp_path: Path, nginx: LabNginx)
             if phase.name == "hold" and (number := next(reloads, None)) is not None:
                 os.kill(nginx.pid, number)
 
-    search = CapacitySearch(plan_of(nginx.url, server_pid=nginx.pid), Search(50, 50, 0.5), tmp_path, onlooker=Reloader)
+    search = CapacitySearch(plan_of(nginx.url, server_pid=nginx.pid), Search(50, 50, 0.5), tmp_path, make_observer=Reloader)
     await search.run()
     found = search.found
     assert [(one.asked, one.outcome, bool(one.gave_way)) for one in found.steps] == [(50, "failed", True), (50, "held", False)]

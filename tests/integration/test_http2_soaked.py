@@ -19,9 +19,9 @@ from programs import SHORT, Program, codes, held, recorded, report, require_whol
 
 from asyncli.core.adding import added_up
 from asyncli.engine.held_table import ConnectionTable
-from asyncli.engine.net import RealNet, over_tls
 from asyncli.engine.shard import build_shard
 from asyncli.engine.spread import Destination, Spread
+from asyncli.engine.worker import new_net
 from asyncli.lab import choose
 from asyncli.plan import Layer, build_plan
 from asyncli.protocols.http2_frames import GOAWAY, HEADERS, PING, PUSH_PROMISE, RST_STREAM, frame
@@ -115,7 +115,7 @@ async def test_a_server_that_no_longer_chooses_it_has_failed_in_tls() -> None:
         asked = {"urls": [server.url], "http2": True, "ca": str(server.authority), "connections": 1, "reopen": False}
         there = Spread((Destination(socket.AF_INET, "127.0.0.1", server.port),), (), 1, True, 28_232)
         shard = build_shard(build_plan([Layer("--{key}", asked)]), there)
-        net = over_tls(RealNet(shard.destinations, (), False), shard)
+        net = new_net(shard)
         table, tick = ConnectionTable(shard, 0, net), Tick()
         table.start(net.clock())
         while not (tick := added_up(tick, table.take_tick(0))).failures:
@@ -175,7 +175,7 @@ def test_what_servers_of_http2_should_not_do_has_each_its_cause(tmp_path: Path) 
     assert (counts["held"], counts["opened"], counts["failures"]) == (20, 70, {})
     assert protocol["goodbyes"] == {"11": 10}
     assert protocol["broken"] == {
-        "a push, though it was not granted": 10,
+        "a push, though our SETTINGS disable it": 10,
         "a header of the dynamic table, which was not granted": 10,
         "RST_STREAM of code 7 in place of an answer": 10,
     }

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from programs import SHORT, report, run
 
-from asyncli.engine.net import RealNet, over_tls
 from asyncli.engine.shard import build_shard
 from asyncli.engine.spread import Destination, Spread
+from asyncli.engine.worker import new_net
 from asyncli.lab.base import LabServer
 from asyncli.lab.nginx import LabNginx
 from asyncli.lab.one_process import LabHaproxy
@@ -41,7 +41,7 @@ def sources(port: int, address: str, version: str, numbers: list[int]) -> list[t
     """What the server says of these connections: the address and port that it takes them for."""
     plan = build_plan([Layer("--{key}", {"urls": [f"http://127.0.0.1:{port}/"], "proxy_protocol": version})])
     there = Destination(10 if ":" in address else 2, address, port)
-    net = over_tls(RealNet((there,), ()), build_shard(plan, Spread((there,), (), 1, True, 1000)))
+    net = new_net(build_shard(plan, Spread((there,), (), 1, True, 1000)))
     said = []
     for number in numbers:
         handle = net.connect(0, number)

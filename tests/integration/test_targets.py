@@ -75,12 +75,12 @@ def test_nothing_connected_is_told_only_where_each_address_was_tried(tmp_path: P
     progress = Progress(plan, tmp_path / "run.db")
     two = tuple(Destination(socket.AF_INET, "127.0.0.1", 1 + place, place) for place in (0, 1))
     incoming = Incoming(
-        progress, Recorder([], progress), two, resume="", on_told=lambda: None, on_sample=lambda _: None
+        progress, Recorder([], progress), two, resume="", on_host_finding=lambda: None, on_sample=lambda _: None
     )
-    incoming.hear(Ticked(Tick(failures={"refused": 4})))
+    incoming.handle(Ticked(Tick(failures={"refused": 4})))
     # The first gave all of them: the second is tried after 2 s, and may take its time.
     for second, connecting, nobody in ((1, 0, False), (2, 1, False), (2, 0, True)):
-        incoming.hear(Ticked(Tick(second=second, connecting=connecting)))
+        incoming.handle(Ticked(Tick(second=second, connecting=connecting)))
         assert incoming.nothing_connected is nobody
 
 

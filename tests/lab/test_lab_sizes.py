@@ -61,10 +61,10 @@ def test_a_pair_of_ports_is_free_and_low() -> None:
     main, status = ports.free_pair("127.0.0.1")
     assert status == main + 1
     assert ports.bind_error("127.0.0.1", main) is None
-    assert ports.after(main) == status
+    assert ports.status_port_after(main) == status
     with socket.create_server(("127.0.0.1", status)):
-        assert ports.after(main) not in {main, status}
-    assert ports.after(65_535) < 65_535
+        assert ports.status_port_after(main) not in {main, status}
+    assert ports.status_port_after(65_535) < 65_535
 
 
 def test_a_listener_that_shares_its_port_is_seen() -> None:

@@ -29,7 +29,7 @@ async def made(name: str, **options: Any) -> Any:
     """The server, where this host has what it takes."""
     server, asked = choose(name, connections=100, **options), os.environ.get(ASKED_FOR.get(name, "ASYNCLI_REQUIRE_SERVERS"))
     try:
-        if name in ("gorilla", "gobwas") and not asked and not golang.look(name)[1].program.is_file():
+        if name in ("gorilla", "gobwas") and not asked and not golang.locate(name)[1].program.is_file():
             pytest.skip(f"to build it takes 16 s; asyncli lab {name}")
         await server._prepare()
     except HostError as error:

@@ -18,7 +18,7 @@ from asyncli.preflight.limits import read_limits
 from asyncli.preflight.nginx import Host, nginx_checks
 from asyncli.preflight.nginx_config import NginxConfig, read_nginx, timers_for
 from asyncli.records import Check
-from asyncli.trust import ProgramSaid
+from asyncli.trust import ProgramOutput
 
 _DAY_S = 86400.0
 _CONF = """
@@ -137,7 +137,7 @@ def test_defaults_depend_on_the_version(
     path = written(tmp_path, "events {} http { server { listen 8080; } }")
     # The path is the built-in one.
     said = f"nginx version: nginx/{version}\nconfigure arguments: --prefix={tmp_path} --conf-path={path}\n"
-    monkeypatch.setattr(nginx_config, "ask_server", lambda exe, flag, pid: ProgramSaid(said if (exe, flag) == ("/usr/sbin/nginx", "-V") else ""))
+    monkeypatch.setattr(nginx_config, "ask_server", lambda exe, flag, pid: ProgramOutput(said if (exe, flag) == ("/usr/sbin/nginx", "-V") else ""))
     config = read_nginx("/usr/sbin/nginx", pid=os.getpid())
     assert isinstance(config, NginxConfig)
     server = config.server_for("127.0.0.1", 8080)

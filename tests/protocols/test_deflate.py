@@ -118,8 +118,8 @@ def test_a_bomb_takes_no_memory() -> None:
 
 def test_who_does_not_ask_for_it_loads_no_zlib() -> None:
     code = (
-        "import os, sys; from asyncli.engine import worker; from asyncli.protocols import new_protocol; from asyncli.template import Fields;"
-        "from asyncli.protocols.words import *; new = lambda words: (new_protocol(words, os.urandom, Fields()), print('zlib' in sys.modules));"
-        "new(HttpWords('HEAD', (b'x',))), new(WebSocketWords((b'x',))), new(WebSocketWords((b'x',), deflate=True))"
+        "import os, sys; from asyncli.engine import worker; from asyncli.template import Fields;"
+        "from asyncli.protocols.settings import *; new = lambda settings: (settings.new(os.urandom, Fields()), print('zlib' in sys.modules));"
+        "new(HttpSettings('HEAD', (b'x',))), new(WebSocketSettings((b'x',))), new(WebSocketSettings((b'x',), deflate=True))"
     )
     assert subprocess.check_output([sys.executable, "-c", code], text=True).split() == ["False", "False", "True"]

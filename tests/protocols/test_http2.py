@@ -32,8 +32,8 @@ from asyncli.protocols.http2_frames import (
     WINDOW_UPDATE,
     frame,
 )
-from asyncli.protocols.interface import ANSWER, ESTABLISHED, LEAVING, NEWS, Event, ProtocolError
-from asyncli.protocols.words import Http2Words
+from asyncli.protocols.interface import ANSWER, CLOSING, ESTABLISHED, NEWS, Event, ProtocolError
+from asyncli.protocols.settings import Http2Settings
 from asyncli.records import ProtocolCounts
 from asyncli.template import Fields
 
@@ -41,7 +41,7 @@ ASK = b"HEAD /x?y HTTP/1.1\r\nUser-Agent: me\r\nHost: there:8080\r\nX-Long: " + 
 
 
 def spoken(heads: Sequence[bytes], scheme: bytes = b"https", gets: Sequence[bytes] = (), streams: int = 0) -> Http2:
-    return Http2(Http2Words(tuple(heads), scheme, tuple(gets), streams), Fields())
+    return Http2(Http2Settings(tuple(heads), scheme, tuple(gets), streams), Fields())
 
 
 GRANT = frame(SETTINGS, 0, 0) + frame(SETTINGS, ACK, 0)
@@ -122,7 +122,7 @@ def test_it_is_granted_once_both_have_taken_the_others_settings() -> None:
         (b"HTTP/1.1 400 Bad Request\r\nServer: x\r\n\r\n", "it speaks HTTP/1: HTTP/1.1 400 Bad Request"), (b"HTTP/" + b"x" * 300, "it speaks HTTP/1: HTTP/" + "x" * 75),
         (b"220 hello there\r\n", r"b'220 hello there\r\n' in place of SETTINGS"), (frame(PING, 0, 0, bytes(8)), "in place of SETTINGS"), (goaway(1), "in place of SETTINGS"),
         (frame(SETTINGS, 0, 0) + goaway(11), "GOAWAY 11"), (frame(SETTINGS, 0, 0) * 1_001, "more than 1000 frames before it acknowledged our SETTINGS"),
-        (frame(SETTINGS, 0, 0) + frame(HEADERS, WHOLE, 1, b"\x88"), "a frame of a stream that was never opened"), (frame(SETTINGS, 0, 0, b"\0\2\0\0\0\1"), "SETTINGS of 1 for 0x2, which may not be"),
+        (frame(SETTINGS, 0, 0) + frame(HEADERS, WHOLE, 1, b"\x88"), "a frame of a stream that was never opened"), (frame(SETTINGS, 0, 0, b"\0\2\0\0\0\1"), "SETTINGS of 1 for 0x2, which is not allowed"),
     ],
 )  # fmt: skip
 def test_a_handshake_is_refused(data: bytes, why: str) -> None:
@@ -139,7 +139,7 @@ def test_a_handshake_is_refused(data: bytes, why: str) -> None:
         (PONG, True, Event(0, True)), (PONG, False, Event(0, True, kind=NEWS)), (frame(PING, ACK, 0, b"another!"), True, Event(0, True, kind=NEWS)),
         (frame(PING, 0, 0, b"theirs..") * 2 + PONG, True, Event(0, True, reply=frame(PING, ACK, 0, b"theirs..") * 2)),
         (frame(SETTINGS, 0, 0), False, Event(0, True, kind=NEWS, reply=frame(SETTINGS, ACK, 0))), (frame(200, 7, 9, b"unknown"), True, Event(0, True, kind=NEWS)),
-        (goaway(0), False, Event(0, False, kind=LEAVING)), (PONG + goaway(11), True, Event(11, False, kind=LEAVING)), (frame(GOAWAY, 0, 0, bytes(7) + b"\x0btoo_many_pings"), True, Event(11, False, kind=LEAVING, rest=b"too_many_pings")), (PONG[:-1], True, None), (b"", True, None),
+        (goaway(0), False, Event(0, False, kind=CLOSING)), (PONG + goaway(11), True, Event(11, False, kind=CLOSING)), (frame(GOAWAY, 0, 0, bytes(7) + b"\x0btoo_many_pings"), True, Event(11, False, kind=CLOSING, rest=b"too_many_pings")), (PONG[:-1], True, None), (b"", True, None),
     ],
 )  # fmt: skip
 def test_what_frames_mean_where_pings_are_heartbeats(data: bytes, awaiting: bool, event: Event | None) -> None:
@@ -158,7 +158,7 @@ def test_what_frames_mean_where_pings_are_heartbeats(data: bytes, awaiting: bool
         (frame(HEADERS, END_HEADERS, 3, b"\x88") + frame(HEADERS, WHOLE, 3, b"\x00\x01a\x01b"), Event(200, True)), (PONG, Event(0, True, kind=NEWS)),
         # Who leaves in peace answers what it has taken before.
         (goaway(0, 3) + frame(HEADERS, WHOLE, 3, b"\x88"), Event(200, False)), (goaway(0, (1 << 31) - 1), Event(0, True, kind=NEWS)),
-        (goaway(0, 1), Event(0, False, kind=LEAVING)), (goaway(2, 3) + frame(HEADERS, WHOLE, 3, b"\x88"), Event(2, False, kind=LEAVING)),
+        (goaway(0, 1), Event(0, False, kind=CLOSING)), (goaway(2, 3) + frame(HEADERS, WHOLE, 3, b"\x88"), Event(2, False, kind=CLOSING)),
         (frame(WINDOW_UPDATE, 0, 1, bytes(3) + b"\1") + frame(RST_STREAM, 0, 1, bytes(4)), Event(0, True, kind=NEWS)),
     ],
 )  # fmt: skip
@@ -179,15 +179,15 @@ def test_what_frames_mean_where_heads_are_heartbeats(data: bytes, event: Event) 
         (frame(HEADERS, WHOLE, 3, b""), "headers without a :status"), (frame(HEADERS, WHOLE, 3, b"\x00\x01a\x01b\x88"), "headers without a :status"),
         (frame(HEADERS, WHOLE, 3, b"\x08\x022x"), "headers without a :status"), (frame(HEADERS, WHOLE, 3, b"\x08\x04200"), "a block of headers that is cut"),
         (frame(HEADERS, WHOLE, 3, b"\x88\x7f\xff\xff\xff\xff\xff\xff\x01"), "a block of headers with a number that does not end"),
-        (frame(HEADERS, WHOLE, 1, b"\x88"), "a frame of a stream that is over"), (frame(HEADERS, WHOLE, 5, b"\x88"), "a frame of a stream that was never opened"),
+        (frame(HEADERS, WHOLE, 1, b"\x88"), "a frame of a closed stream"), (frame(HEADERS, WHOLE, 5, b"\x88"), "a frame of a stream that was never opened"),
         (frame(HEADERS, WHOLE, 2, b"\x88"), "a frame of a stream that was never opened"), (frame(RST_STREAM, 0, 3, b"\0\0\0\7"), "RST_STREAM of code 7 in place of an answer"),
-        (frame(PUSH_PROMISE, 4, 3, bytes(4)), "a push, though it was not granted"), (frame(CONTINUATION, 4, 3, b"\x88"), "a CONTINUATION of nothing"),
+        (frame(PUSH_PROMISE, 4, 3, bytes(4)), "a push, though our SETTINGS disable it"), (frame(CONTINUATION, 4, 3, b"\x88"), "a CONTINUATION without HEADERS"),
         (frame(HEADERS, END_STREAM, 3, b"\x88") + PONG, "a block of headers that another frame interrupts"), (frame(HEADERS, WHOLE | 8, 3, b"\2\x88"), "shorter than its padding"),
-        (frame(HEADERS, END_HEADERS, 3, b"\x88") + frame(DATA, END_STREAM, 3, b"ok"), "data, which no HEAD has"), (frame(DATA, END_STREAM, 3), "data before the headers"),
+        (frame(HEADERS, END_HEADERS, 3, b"\x88") + frame(DATA, END_STREAM, 3, b"ok"), "data in the answer to a HEAD"), (frame(DATA, END_STREAM, 3), "data before the headers"),
         (frame(HEADERS, END_HEADERS, 3, b"\x88") * 2, "trailers that do not end the stream"), (frame(HEADERS, WHOLE, 3, b"\x08\x03103"), "a stream that ends with 103"),
         (frame(PING, 0, 0, b"short"), "a frame of type 6 of a wrong length or stream"), (frame(SETTINGS, 0, 1), "of a wrong length or stream"), (frame(DATA, 0, 0), "of a wrong length or stream"),
         (frame(SETTINGS, 0, 0, b"12345"), "SETTINGS that are cut"), (frame(SETTINGS, ACK, 0, bytes(6)), "an acknowledgement with SETTINGS in it"), (frame(GOAWAY, 0, 0, bytes(7)), "a GOAWAY that is cut"),
-        (frame(WINDOW_UPDATE, 0, 0, bytes(4)), "a WINDOW_UPDATE of nothing"), (frame(DATA, 0, 3, bytes(16_385)), "a frame of more than 16384 bytes"),
+        (frame(WINDOW_UPDATE, 0, 0, bytes(4)), "a WINDOW_UPDATE of 0"), (frame(DATA, 0, 3, bytes(16_385)), "a frame of more than 16384 bytes"),
         (frame(HEADERS, 0, 3, b"\x88") + frame(CONTINUATION, 0, 3, bytes(16_000)) * 5, "a block of headers of more than 65536 bytes"),
     ],
 )  # fmt: skip
@@ -231,7 +231,7 @@ def told(event: Event | None) -> Event:
 def test_requests_use_the_table_that_the_server_allows(most: int, table: bool, streams: int) -> None:
     # One field is longer than the table, and one is another in each row.
     head, get = (one.replace(b"z" * 300, b"z" * 4_100 + b"\r\nX-N: {n}\r\nX-N: {n}") for one in (ASK, GET))
-    protocol = Http2(Http2Words((head,), b"https", (get,) * bool(streams), streams, table), Fields())
+    protocol = Http2(Http2Settings((head,), b"https", (get,) * bool(streams), streams, table), Fields())
     fields = [(b":scheme", b"https"), (b":path", b"/x?y"), (b":authority", b"there:8080"), (b"user-agent", b"me"), (b"x-long", b"z" * 4_100), (b"x-n", b"3"), (b"x-n", b"3")]
     used = table and most >= 4096
     for _ in range(2):  # a connection, and the row's next
@@ -316,10 +316,10 @@ def test_streams_of_a_server_of_h2_are_held_and_counted(heads: bool) -> None:
         assert counted(protocol) == (0, 16, {"RST_STREAM 0": 1})
     # What has gone is asked for again, and an answer to it is awaited.
     gone = 3 if heads else 4
-    assert (protocol.take_missing(), protocol.take_missing()) == ([3], [])
-    asked = [event.stream_id for event in server.receive_data(protocol.ask_again(3, 0)) if isinstance(event, RequestReceived)]
+    assert (protocol.take_rows_missing_streams(), protocol.take_rows_missing_streams()) == ([3], [])
+    asked = [event.stream_id for event in server.receive_data(protocol.reopen_streams(3, 0)) if isinstance(event, RequestReceived)]
     assert asked == [(43 if heads else 41) + 2 * number for number in range(gone)]
-    assert (protocol.ask_again(3, 0), counted(protocol)) == (b"", (gone, 20, {}))
+    assert (protocol.reopen_streams(3, 0), counted(protocol)) == (b"", (gone, 20, {}))
     for stream, status in zip(asked, ("200", "200", "404", "200"), strict=False):
         server.send_headers(stream, [(":status", status)])
     server.reset_stream(asked[1], 7)
@@ -328,7 +328,7 @@ def test_streams_of_a_server_of_h2_are_held_and_counted(heads: bool) -> None:
     with pytest.raises(ProtocolError):
         protocol.feed(3, frame(RST_STREAM, 0, asked[0], bytes(4)) + frame(DATA, 0, 7, b"x"), False)
     protocol.forget(3)
-    assert (protocol.take_missing(), counted(protocol)) == ([3], (0, 0, {}))
+    assert (protocol.take_rows_missing_streams(), counted(protocol)) == ([3], (0, 0, {}))
     server.receive_data(protocol.goodbye(3))
     assert server.state_machine.state == ConnectionState.CLOSED
 

@@ -11,7 +11,7 @@ from asyncli.engine.shard import Shard, build_shard
 from asyncli.engine.sim import SimNet, SimServer, simulate
 from asyncli.engine.spread import Destination, Spread
 from asyncli.plan import Plan
-from asyncli.protocols.interface import ESTABLISHED, LEAVING, NEWS, Event, Protocol, ProtocolError
+from asyncli.protocols.interface import CLOSING, ESTABLISHED, NEWS, Event, Protocol, ProtocolError
 from asyncli.records import Tick
 
 
@@ -32,7 +32,7 @@ class Counting(Protocol):
         if word == b"h":
             self.partial[row] = word
             return None
-        events = {b"": None, b"ok": Event(0, True), b"hey": Event(0, True, kind=NEWS, reply=b"ack"), b"bye": Event(0, False, kind=LEAVING)}
+        events = {b"": None, b"ok": Event(0, True), b"hey": Event(0, True, kind=NEWS, reply=b"ack"), b"bye": Event(0, False, kind=CLOSING)}
         if word not in events:
             raise ProtocolError(str(word))
         return events[word]

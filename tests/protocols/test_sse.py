@@ -15,9 +15,9 @@ from asyncli.analysis.totals import fold
 from asyncli.engine.shard import build_shard
 from asyncli.engine.spread import Destination, Spread
 from asyncli.plan import Layer, Plan, build_plan
-from asyncli.protocols.interface import ESTABLISHED, LEAVING, NEWS, Event, ProtocolError
+from asyncli.protocols.interface import CLOSING, ESTABLISHED, NEWS, Event, ProtocolError
+from asyncli.protocols.settings import StreamSettings
 from asyncli.protocols.sse import Stream
-from asyncli.protocols.words import StreamWords
 from asyncli.records import ProtocolCounts
 from asyncli.template import Fields
 
@@ -32,7 +32,7 @@ def chunk(text: bytes) -> bytes:
 
 def granted(head: bytes = CHUNKED, events: bool = True, rows: int = 1) -> Stream:
     """A table whose rows' requests were granted by ``head``."""
-    protocol = Stream(StreamWords((b"GET / HTTP/1.1\r\nHost: there\r\n",), events, 60.0), Fields())
+    protocol = Stream(StreamSettings((b"GET / HTTP/1.1\r\nHost: there\r\n",), events, 60.0), Fields())
     for row in range(rows):
         protocol.handshake(row, 0)
         assert protocol.feed(row, head, False) == Event(0, True, kind=ESTABLISHED)
@@ -93,7 +93,7 @@ def test_what_a_plan_says_of_silence() -> None:
     ],
 )
 def test_a_stream_is_refused(head: bytes, why: str) -> None:
-    protocol = Stream(StreamWords((b"GET / HTTP/1.1\r\n",), True, 60.0), Fields())
+    protocol = Stream(StreamSettings((b"GET / HTTP/1.1\r\n",), True, 60.0), Fields())
     protocol.handshake(0, 0)
     with pytest.raises(ProtocolError) as error:
         protocol.feed(0, head, False)
@@ -111,8 +111,8 @@ def test_a_stream_is_refused(head: bytes, why: str) -> None:
 @pytest.mark.parametrize("end", [False, True])
 def test_what_events_mean(text: bytes, messages: int, size: int, end: bool) -> None:
     whole = granted()
-    assert heard(whole, chunk(text) + (b"0\r\n\r\n" if end else b"")) == (LEAVING if end else NEWS, messages, size)
-    assert granted(HEAD + b"Content-Length: %d\r\n\r\n" % (len(text) + (not end))).feed(0, text, False) == Event(0, not end, size, LEAVING if end else NEWS, b"", messages)
+    assert heard(whole, chunk(text) + (b"0\r\n\r\n" if end else b"")) == (CLOSING if end else NEWS, messages, size)
+    assert granted(HEAD + b"Content-Length: %d\r\n\r\n" % (len(text) + (not end))).feed(0, text, False) == Event(0, not end, size, CLOSING if end else NEWS, b"", messages)
     assert heard(granted(HEAD + b"\r\n"), text) == (NEWS, messages, size)
 
 
@@ -120,7 +120,7 @@ def test_what_events_mean(text: bytes, messages: int, size: int, end: bool) -> N
 def test_who_is_to_be_asked_again_after_the_hold(wait_ms: int, told: list[float]) -> None:
     protocol, run = granted(rows=2), a_run(1000, hold_s=30.0)
     heard(protocol, chunk(b"retry: %d\n\n" % wait_ms))
-    assert [protocol.reopens_after_s(row) for row in range(2)] == [wait_ms / 1e3, 0.0]
+    assert [protocol.reopen_delay_s(row) for row in range(2)] == [wait_ms / 1e3, 0.0]
     run.ticks[-5][1].protocol = counts = ProtocolCounts()
     protocol.add_counts(counts)
     found = list(protocol_findings(run, fold(run), msgspec.UNSET))
@@ -136,7 +136,7 @@ def test_the_mark_of_a_streams_beginning_is_one_there_alone() -> None:
 
 def test_a_streams_bytes_are_counted() -> None:
     protocol = granted(b"HTTP/1.1 206 Part\r\nTransfer-Encoding: chunked\r\n\r\n", events=False)
-    assert [heard(protocol, part) for part in (b"5\r\nhel", b"lo", b"\r\n", b"5\r\nhello\r\n", b"0\r\n\r\n")] == [(NEWS, 0, 3), (NEWS, 0, 2), (NEWS, 0, 0), (NEWS, 0, 5), (LEAVING, 0, 0)]
+    assert [heard(protocol, part) for part in (b"5\r\nhel", b"lo", b"\r\n", b"5\r\nhello\r\n", b"0\r\n\r\n")] == [(NEWS, 0, 3), (NEWS, 0, 2), (NEWS, 0, 0), (NEWS, 0, 5), (CLOSING, 0, 0)]
 
 
 def test_the_last_events_id_comes_back_with_the_next_request() -> None:

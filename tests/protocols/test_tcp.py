@@ -6,8 +6,8 @@ import pytest
 
 from asyncli.expected import parse_expected, parse_sent, unescaped
 from asyncli.protocols.interface import ANSWER, ESTABLISHED, NEWS, ProtocolError
+from asyncli.protocols.settings import TcpSettings
 from asyncli.protocols.tcp import Tcp
-from asyncli.protocols.words import TcpWords
 from asyncli.records import ProtocolCounts
 from asyncli.template import Fields
 
@@ -20,7 +20,7 @@ from asyncli.template import Fields
     ],
 )  # fmt: skip
 def test_what_answers(expect: str, reads: list[bytes], more: int) -> None:
-    protocol = Tcp(TcpWords(b"PING\r\n", expect), Fields())
+    protocol = Tcp(TcpSettings(b"PING\r\n", expect), Fields())
     assert (protocol.heartbeat, protocol.handshake, protocol.silence_s) == (b"PING\r\n", None, None)
     for part in reads[:-1]:
         assert protocol.feed(3, part, True) is None
@@ -47,7 +47,7 @@ def test_what_answers(expect: str, reads: list[bytes], more: int) -> None:
     ],
 )  # fmt: skip
 def test_what_is_another_answer(expect: str, reads: list[bytes], words: str) -> None:
-    protocol = Tcp(TcpWords(b"x", expect), Fields())
+    protocol = Tcp(TcpSettings(b"x", expect), Fields())
     for part in reads[:-1]:
         assert protocol.feed(0, part, True) is None
     with pytest.raises(ProtocolError, match=words) as caught:
@@ -57,7 +57,7 @@ def test_what_is_another_answer(expect: str, reads: list[bytes], words: str) -> 
 
 
 def test_a_greeting_is_awaited_and_what_comes_with_it_is_a_part_of_it() -> None:
-    protocol = Tcp(TcpWords(greeting="/^220 /", silence_s=9.0), Fields())
+    protocol = Tcp(TcpSettings(greeting="/^220 /", silence_s=9.0), Fields())
     assert (protocol.heartbeat, protocol.silence_s) == (None, 9.0)
     assert protocol.handshake is not None
     assert protocol.handshake(1, 0) == b""

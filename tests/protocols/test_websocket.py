@@ -9,7 +9,7 @@ import pytest
 from wsproto import ConnectionType, WSConnection
 from wsproto.events import AcceptConnection, CloseConnection, Ping, Request, TextMessage
 
-from asyncli.protocols.interface import ANSWER, ESTABLISHED, LEAVING, NEWS, Event, ProtocolError
+from asyncli.protocols.interface import ANSWER, CLOSING, ESTABLISHED, NEWS, Event, ProtocolError
 from asyncli.protocols.websocket import BINARY, CLOSE, PING, PONG, WebSocket, accept_of, frame
 from asyncli.template import Fields
 
@@ -54,7 +54,7 @@ def test_a_server_of_wsproto_understands_us_and_we_it() -> None:
     assert protocol.feed(0, server.send(ping.response()), True) == Event(0, True, kind=ANSWER)
     bye = protocol.feed(0, server.send(CloseConnection(1001, "away")), False)
     assert bye is not None
-    assert (bye.kind, bye.status) == (LEAVING, 1001)
+    assert (bye.kind, bye.status) == (CLOSING, 1001)
     server.receive_data(bye.reply)
     (heard,) = server.events()
     assert isinstance(heard, CloseConnection)
@@ -142,7 +142,7 @@ def test_an_offered_subprotocol_may_be_chosen() -> None:
         (server_frame(2, b"hello", fin=False) + server_frame(PONG, b"beat") + server_frame(0, b"you"), ANSWER, 1, 8),
         (server_frame(1, "€".encode()[:1], fin=False) + server_frame(0, "€".encode()[1:]), NEWS, 1, 3),
         (server_frame(PING, b"a") * 300, NEWS, 0, 0),
-        (server_frame(CLOSE), LEAVING, 0, 0),
+        (server_frame(CLOSE), CLOSING, 0, 0),
     ],
 )
 def test_what_frames_mean(data: bytes, kind: int, messages: int, size: int) -> None:
@@ -195,15 +195,15 @@ def test_our_pong_that_nobody_asked_for_is_news() -> None:
         (b"\xc1\x05", "a frame with reserved bits set, though no extension was agreed on"),
         (b"\x83\x00", "a frame of the unknown opcode 3"),
         (b"\x8b\x00", "a frame of the unknown opcode 11"),
-        (server_frame(0, b"x"), "a continuation of nothing"),
-        (server_frame(1, b"x", fin=False) + server_frame(1, b"x"), "a new message within another"),
-        (b"\x82\x7f" + b"\x80" + b"\0" * 7, "a frame whose length is not written as it must be"),
-        (b"\x82\x7e\0\x05", "a frame whose length is not written as it must be"),
-        (b"\x09\x00", "a control frame that is cut or longer than 125 bytes"),
+        (server_frame(0, b"x"), "a continuation frame without a message"),
+        (server_frame(1, b"x", fin=False) + server_frame(1, b"x"), "a new message inside another"),
+        (b"\x82\x7f" + b"\x80" + b"\0" * 7, "a frame whose length is not minimally encoded"),
+        (b"\x82\x7e\0\x05", "a frame whose length is not minimally encoded"),
+        (b"\x09\x00", "a control frame that is fragmented or longer than 125 bytes"),
         (server_frame(1, b"\xff"), "a text that is not UTF-8"),
         (server_frame(1, b"\xc3"), "a text that is not UTF-8"),
-        (server_frame(CLOSE, b"\x03"), "a close frame whose code may not be sent"),
-        (server_frame(CLOSE, b"\x03\xed"), "a close frame whose code may not be sent"),
+        (server_frame(CLOSE, b"\x03"), "a close frame with an invalid code"),
+        (server_frame(CLOSE, b"\x03\xed"), "a close frame with an invalid code"),
         (b"HTTP/1.1 400 Bad Request\r\n\r\n", "a frame with reserved bits set, though no extension was agreed on"),
     ],
 )

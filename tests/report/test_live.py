@@ -16,7 +16,7 @@ from synthetic_run import GENERATOR, KERNEL_END, REST, SERVER, a_run, spread
 from asyncli.plan import Plan
 from asyncli.records import Deaths, Finding, Phase, Sample, Tick
 from asyncli.report.live import JsonView, PlainView, plain_line
-from asyncli.report.livescreen import LiveView, Look, screen
+from asyncli.report.livescreen import LiveView, Snapshot, screen
 from asyncli.report.livestate import LiveFold, LiveState, Notice
 from asyncli.run import Run
 
@@ -196,8 +196,8 @@ def test_a_server_that_falls_silent_is_seen_before_its_connections_are_given_up(
     for waits_s, awaiting in ((0.9, 120), (6.2, 100_000)):
         fold.tick(150.0 + waits_s, Tick(held=100_000, awaiting=awaiting, longest_wait_s=waits_s))
         state, log = fold.state(), io.StringIO()
-        JsonView(run.plan, Console(file=log)).say_now(state)
-        page, status = Look(run.plan, state)._repr_html_(), json.loads(log.getvalue())
+        JsonView(run.plan, Console(file=log)).print_status(state)
+        page, status = Snapshot(run.plan, state)._repr_html_(), json.loads(log.getvalue())
         shown[waits_s] = [plain_line(state), drawn(run.plan, state, 80), re.sub("<[^>]*>", " ", page)]
         assert (status["unanswered"], status["longest_wait_s"]) == ((0, 0.0) if waits_s < 1 else (awaiting, waits_s))
     assert all("unanswered" not in words for words in shown[0.9])
@@ -260,7 +260,7 @@ def test_a_price_below_nothing_is_not_known_wherever_it_is_shown() -> None:
     state = state_at(run, 30.0)
     assert (state.held > 200, state.host_per_connection, state.server_per_connection) == (True, None, None)
     assert "a connection on this host" not in plain_line(state)
-    assert "A connection's cost on this host: not yet known" in drawn(run.plan, state, 80)
+    assert "Cost of a connection on this host: not known yet" in drawn(run.plan, state, 80)
 
 
 @pytest.mark.parametrize("noise", [0.3, 10.0])

@@ -17,7 +17,7 @@ from synthetic_run import a_run
 from asyncli import __version__
 from asyncli.records import STOPPED, Finding, Phase
 from asyncli.report.analyses import analyse
-from asyncli.report.answer import answer, doubts, room, why
+from asyncli.report.answer import answer, doubts, headroom, why
 from asyncli.report.figures.drawing import NothingToDraw, Style
 from asyncli.report.figures.run import pictures
 from asyncli.report.run_report import render
@@ -122,7 +122,7 @@ def test_it_is_whole(kind: tuple[str, str, Page, Summary]) -> None:
     assert len(page.ids) == len(set(page.ids))
     headings = [words for level, words in page.headings if level == "h2"]
     assert headings == [
-        "Contents", "Cost of a connection", "How many would fit", "Drift over the hold", "Timeline", "Heartbeats", "Lost connections",
+        "Contents", "Cost of a connection", "Capacity", "Drift over the hold", "Timeline", "Heartbeats", "Lost connections",
         "Counts compared", "Processes", "Findings", "Plan", "Environment",
     ]  # fmt: skip
     targets = {value.removeprefix("#") for attribute, value in page.links if attribute == "href" and value.startswith("#")}
@@ -162,7 +162,7 @@ def test_the_verdict_and_the_answer_come_first(kind: tuple[str, str, Page, Summa
     for said in (answer(summary), *doubts(summary)):
         assert re.sub(r"\s", "", said) in re.sub(r"\s", "", text[:top]), "flags are set apart, but the words are the answer's"
     assert " ".join(why(summary).split()) in text[:top]
-    assert room(summary) in text
+    assert headroom(summary) in text
 
 
 def test_a_string_of_a_run_is_never_more_than_text() -> None:

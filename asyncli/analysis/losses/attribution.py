@@ -1,4 +1,4 @@
-"""Assigns every lost connection to one diagnosis."""
+"""Assigns each lost connection to one diagnosis."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from asyncli.analysis.totals import Totals
 from asyncli.findings.loss_causes import remedy_of_unexplained
 from asyncli.run import Run
 
-# First what the run or the server confirms, then single numbers of the lost connections, then their instants.
+# First what the run or the server confirms, then single numbers of the lost connections, then when they ended.
 _MECHANISMS = (
     recorded.generator_lost,
     recorded.not_http,
@@ -31,7 +31,6 @@ _MECHANISMS = (
     timeouts.closed_at_once,
     unanswered.cut_short,
     timeouts.forgotten,
-    timeouts.exact_request_limit,
     timeouts.likely_age_limit,
     partial(bursts.bursts, only_certain=False),
     timeouts.likely_keepalive_requests,
@@ -43,7 +42,7 @@ class Diagnosis(msgspec.Struct, frozen=True):
     """``count`` losses of one cause with one explanation; code "unexplained" or "too_few" without one.
 
     ``certain``: confirmed by the server's configuration, counts or processes; else likely. ``from_s``, ``to_s``: the seconds of
-    the first and the last loss. ``incident``: a number that one event's losses by several causes share.
+    the first and the last loss. ``incident``: the same number for all losses of one event, which may have several causes.
     """
 
     cause: str

@@ -1,4 +1,4 @@
-"""Many connections that end at one moment, or for lack of slots: told by instants, status page and processes of the server.
+"""Many connections that end at one moment, or for lack of slots: by the instants, the status page and the server's processes.
 
 Sources in nginx 1.22: ngx_drain_connections (idle reuse), ngx_close_idle_connections (a worker that shuts down), the shared
 counters of ngx_event_core_module (a killed worker never counts its connections down).
@@ -20,14 +20,14 @@ from asyncli.findings.loss_causes import at_moments
 
 # A moment may touch two ticks; closing takes time (nginx took 5 s to reload with 100,000).
 _MOMENT_S, _BORDER_S, _CLOSES_PER_S = 2.2, 1.5, 10_000
-# The rate of losses so long before and after is the usual one.
+# The rate of losses in this time (s) before and after is the usual one.
 _AROUND_S = 10.0
 # With fewer than a sixteenth of its slots free an nginx worker closes idle connections.
 _REUSE_ABOVE = 15 / 16
 
 
 def idle_reuse(table: LossTable) -> None:
-    """nginx closes idle connections for new ones when the slots of a worker run out."""
+    """Claim what nginx closed while idle to reuse its slot, because a worker ran out of slots."""
     slots, asked_for = table.configured("worker_connections"), table.plan.connections
     # Reuse never closes half of all at one moment.
     cells = [one for one in _closed_as_others_opened(table) if not 0 < table.server.held(one.from_s) < 2 * one.left]
@@ -49,7 +49,7 @@ def idle_reuse(table: LossTable) -> None:
 
 
 def likely_reuse(table: LossTable) -> None:
-    """The same with unknown slots: the server never holds what was asked for, and closes as it accepts."""
+    """Claim the same with unknown slots: the server never held what was asked for, and closed as it accepted."""
     cells = [] if table.plan.upgrades else _closed_as_others_opened(table)
     if left(cells) < max(FEWEST, NEARLY_ALL * left(table.of("closed_idle"))):
         return
@@ -65,7 +65,7 @@ def _closed_as_others_opened(table: LossTable) -> list[LossCell]:
 
 
 class Burst(msgspec.Struct):
-    """Many losses within seconds; ``held``: before, less those that ended otherwise meanwhile."""
+    """Many losses within seconds; ``held``: before them, less those that ended by other causes meanwhile."""
 
     cells: list[LossCell]
     from_s: float
@@ -82,14 +82,14 @@ class Burst(msgspec.Struct):
 
 
 def bursts(table: LossTable, *, only_certain: bool) -> None:
-    """Moments that the server's counts or processes explain (certain), or the share of the losses (likely).
+    """Claim bursts that the server's counts or processes explain (certain), or the share of the losses (likely).
 
-    Moments of one kind share the reason of the largest.
+    Bursts of one kind share the reason of the largest.
     """
     alike: dict[tuple[str, bool], list[tuple[Burst, Reason]]] = {}
     for burst in _find(table):
-        found = _what_happened(table, burst, table.server.about(burst.from_s, burst.to_s, burst.count))
-        # A common idle time of nearly all says more: they were opened at one moment too.
+        found = _explain(table, burst, table.server.about(burst.from_s, burst.to_s, burst.count))
+        # A common idle time is better evidence: they were opened at one moment too.
         timed = found.code == "box_reset" and idle_mode(table, burst.of("reset")) is not None
         if not timed and (found.certain or not only_certain):
             alike.setdefault((found.code, found.certain), []).append((burst, found))
@@ -102,7 +102,7 @@ def bursts(table: LossTable, *, only_certain: bool) -> None:
 
 
 def _find(table: LossTable) -> list[Burst]:
-    """Bursts among the unclaimed cells, in order: seconds with far more losses than at an even rate."""
+    """Bursts among the unclaimed cells, in order of time: seconds with far more losses than at an even rate."""
     by_second: dict[float, list[LossCell]] = {}
     for cell in table.of(*ENDED):
         by_second.setdefault(cell.to_s, []).append(cell)
@@ -116,7 +116,7 @@ def _find(table: LossTable) -> list[Burst]:
     for peak in sorted((t_s for t_s in instants if dead[t_s] >= FEWEST), key=lambda t_s: -dead[t_s]):
         if peak in taken:
             continue
-        # As long as closing its connections takes.
+        # It lasts as long as closing its connections takes.
         reach_s, count = 0.0, 0
         while reach_s < _BORDER_S + count / _CLOSES_PER_S:
             reach_s = _BORDER_S + count / _CLOSES_PER_S
@@ -125,7 +125,7 @@ def _find(table: LossTable) -> list[Burst]:
         from_s, to_s = seconds[0] - 1.0, seconds[-1]
         recorded_s = len(table.run.ticks_between(from_s - _AROUND_S, to_s + _AROUND_S))
         share = count / sum(dead[t_s] for t_s in near(peak, reach_s + _AROUND_S))
-        # More than a few beyond both borders are no moment.
+        # With more than a few losses at both borders it is no burst.
         stretch = to_s - from_s > _MOMENT_S + count / _CLOSES_PER_S and min(dead[seconds[0]], dead[seconds[-1]]) >= FEWEST
         if stretch or share - (to_s - from_s) / recorded_s < LEAST_SURPRISE:
             continue
@@ -136,8 +136,8 @@ def _find(table: LossTable) -> list[Burst]:
     return sorted(found, key=lambda burst: burst.from_s)
 
 
-def _what_happened(table: LossTable, burst: Burst, found: Evidence) -> Reason:
-    """The explanation by the server's side, or by the share of the losses."""
+def _explain(table: LossTable, burst: Burst, found: Evidence) -> Reason:
+    """The reason by evidence of the server, or by the share of the losses."""
     server, name, direct = table.server, table.server.called, table.server.direct
     workers, all_of_them = server.workers(burst.from_s), burst.all_of_them
     resets, idle, announced = (left(burst.of(cause)) for cause in ("reset", "closed_idle", "closed_announced"))
@@ -151,7 +151,7 @@ def _what_happened(table: LossTable, burst: Burst, found: Evidence) -> Reason:
         # The kernel closes a killed process's connections by FIN, and by RST only with unread requests.
         if 2 * resets >= burst.count and asked(burst.of("reset")) < 0.5 and not found.ended:
             return reason("box_reset", certain=True, server=name, kept=kept)
-        # A reload counts them down, whatever it replaces.
+        # After a reload nginx no longer counts them.
         if found.ended or (found.ended is None and (not all_of_them or workers == 1)):
             of = f", {found.ended or 1} of {workers}" if workers > 1 else ""
             return reason("worker_crash", certain=direct, server=name, kept=kept, of=of)
@@ -167,9 +167,8 @@ def _what_happened(table: LossTable, burst: Burst, found: Evidence) -> Reason:
             if found.reconnected and found.excess is not None:
                 said = f"{name} was reloaded" if direct else f"looks like a reload of {name}"
                 return reason("reload", "reload_by_counts", certain=direct, reload=said)
-            opened = any(tick.opened for _, tick in table.run.ticks_between(burst.to_s, burst.to_s + _AROUND_S))
-            return reason("reload", "likely_reload" if server.is_nginx or opened else "reload_or_end", server=name)
-    # It must have held about as many as were lost: a child may be a helper.
+            return reason("reload", "likely_reload", server=name)
+    # The ended process must have held about as many as were lost; else it was a helper.
     ended = bool(found.ended and 2 * burst.count >= found.ended * burst.held / workers)
     if workers > 1 and (ended or (found.ended is None and one_of(workers, burst.count, burst.held))):
         return reason("worker_ended", certain=ended, server=name, ended=found.ended or 1, workers=workers)

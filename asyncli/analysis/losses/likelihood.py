@@ -7,13 +7,13 @@ import math
 from asyncli.analysis.constants import FEWEST
 from asyncli.core.histogram import Histogram, bounds
 
-# A worker's share by the kernel's hash is binomial: one in 370 lies farther off.
+# A worker's share by the kernel's hash is binomial: one in 370 is farther off.
 DEVIATIONS = 3.0
 # Width of a timer's mode (s): whole seconds, or a share of its value by histogram buckets (1/64) and a busy server.
 _TIMER_S, _TIMER_SHARE = 1.0, 0.04
-# A mode has this share of all, and well more than its neighbourhood, or nearly all.
+# A mode has this share of all, and well more than its neighbours, or nearly all.
 _LEAST_SHARE, _TIMES_BESIDE, _MOST = 0.2, 2.0, 0.8
-# What exceeds random moments by this much, beyond chance, is evidence (tests/analysis checks random moments).
+# Evidence exceeds what random moments show by this much, and beyond chance (tests/analysis checks random moments).
 LEAST_SURPRISE, _NO_ACCIDENT = 0.3, 1e-4
 
 
@@ -67,8 +67,8 @@ def stands_out(histogram: Histogram, low: float, high: float) -> bool:
 
 
 def timer_window(low_s: float, high_s: float) -> tuple[float, float]:
-    """The seconds in which ends by a timer of ``low_s`` to ``high_s`` are recorded: the server's clock ticks early, a busy server
-    ends late.
+    """The recorded ages or idle times (s) of ends by a timer of ``low_s`` to ``high_s``: a server's clock ticks early, and a busy
+    server closes late.
     """
     return math.floor(low_s) - 1.0, math.ceil(high_s) + max(_TIMER_S, _TIMER_SHARE * high_s)
 
@@ -76,7 +76,7 @@ def timer_window(low_s: float, high_s: float) -> tuple[float, float]:
 def chance_idle(gap_s: float, low: float, high: float) -> float:
     """The chance that a connection at a random moment has been idle for ``[low, high]`` whole seconds.
 
-    Gaps are uniform in [1, gap] and met in proportion to their length: the density of x is P(gap > x) / mean gap.
+    Gaps are uniform in [1, gap], and a random moment hits long ones more often: the density of x is P(gap > x) / mean gap.
     """
 
     def below(x: float) -> float:
@@ -89,8 +89,8 @@ def chance_idle(gap_s: float, low: float, high: float) -> float:
 
 
 def surprises(gap_s: float, idle_s: Histogram, low: float, high: float, *, configured: bool = False) -> bool:
-    """Whether idle times in ``[low, high]`` exceed those at random moments by a margin, and beyond chance unless the time was
-    ``configured`` beforehand. 0 s never does: heartbeats leave it.
+    """Whether idle times in ``[low, high]`` exceed those at random moments by a margin, and beyond chance unless the time is
+    ``configured``. Never for 0 s, which heartbeats cause.
     """
     if high < 1 or not idle_s:
         return False
@@ -112,12 +112,12 @@ def accident(share: float, chance: float, count: int) -> float:
 def idle_edge(gap_s: float, idle_s: Histogram, waited_s: float = 0.0) -> float | None:
     """The idle time (s) from which on connections end at their heartbeat, or None.
 
-    Gaps are uniform in [1, gap] and met in proportion to their length, so one is at least x with probability
-    (gap^2 - x^2)/(gap^2 - 1). ``waited_s`` of the recorded idle time came after the heartbeat.
+    A random moment falls into a gap of at least x with probability (gap^2 - x^2)/(gap^2 - 1) (see :func:`chance_idle`).
+    ``waited_s`` of the recorded idle time came after the heartbeat.
     """
     if gap_s <= 1.0 or idle_s.count < FEWEST:
         return None
-    # A few may have another cause.
+    # 2 % may have another cause.
     for strays in (0.0, 0.02 * idle_s.count):
         low, before, upto = 0.0, 0, 0
         for key, many in idle_s.items():

@@ -19,7 +19,7 @@ _OF_A_CUT = ("connect_timeout", "unreachable")
 
 
 def failures(run: Run, totals: Totals) -> list[Finding]:
-    """A finding for each cause of failed connects: how many, when, and which a silent client host reported."""
+    """A finding for each cause of failed connects: how many, when, and how many of them a silent client host reported."""
     found = []
     timeout_s = run.plan.connect_timeout_s
     cut = cuts(run, timeout_s)
@@ -27,23 +27,23 @@ def failures(run: Run, totals: Totals) -> list[Finding]:
     for cause, count in counted(totals.whole.failures).items():
         instants = [t_s for t_s, tick in run.ticks if tick.failures.get(cause)]
         from_s = began_s(instants[0], timeout_s if cause == "connect_timeout" else 0.0) if instants else None
-        told: list[HostReport] = []
+        reports: list[HostReport] = []
         for one in cut if cause in _OF_A_CUT else ():
             theirs = sum(tick.failures.get(cause, 0) for t_s, tick in run.ticks if one.holds(t_s, timeout_s))
             if theirs:
-                told.append({"count": theirs, "hosts": one.hosts, "until_s": one.last_s})
+                reports.append({"count": theirs, "hosts": one.hosts, "until_s": one.last_s})
         replacing = totals.whole.lost > 0 and in_hold.get(cause) == count
-        found.append(losses.failed(cause, count, from_s, instants[-1] if instants else None, replacing, told))
+        found.append(losses.failed(cause, count, from_s, instants[-1] if instants else None, replacing, reports))
     return found
 
 
 def lost(diagnoses: Sequence[Diagnosis]) -> list[Finding]:
     """A finding for each cause of losses with its diagnoses; an incident of several causes is reported with the most frequent."""
-    told: dict[int, list[Diagnosis]] = {}
+    by_incident: dict[int, list[Diagnosis]] = {}
     for place, one in enumerate(diagnoses):
-        told.setdefault(one.incident or -1 - place, []).append(one)
+        by_incident.setdefault(one.incident or -1 - place, []).append(one)
     by_cause: dict[str, list[list[Diagnosis]]] = {}
-    for ones in told.values():
+    for ones in by_incident.values():
         by_cause.setdefault(ones[0].cause, []).append(ones)
     found = []
     for cause, incidents in by_cause.items():

@@ -10,33 +10,33 @@ from asyncli.analysis.losses.server_evidence import cuts
 from asyncli.analysis.losses.table import ENDED, LossTable, left, reason
 from asyncli.analysis.totals import errors
 from asyncli.core.adding import added_up
-from asyncli.findings.losses import cut_off, lost_with, mend_of_statuses
+from asyncli.findings.losses import cut_off, lost_with, remedy_of_statuses
 from asyncli.findings.protocol_codes import remedy_of_broken, words_of_goodbye
-from asyncli.findings.tls import by_reason, mend
+from asyncli.findings.tls import by_reason, remedy_of_reasons
 from asyncli.records import ProtocolCounts
 
-#: The code of losses by a suspension of this machine, which are not the server's.
+#: The code of losses by a suspension of this machine, which do not count against the server.
 SUSPENDED = "suspended"
 # nginx closes after these errors (ngx_http_special_response_handler); 494 to 497 are sent as 400.
 _NGINX_CLOSES_AFTER = frozenset({400, 413, 414, 500, 501})
 
 
 def generator_lost(table: LossTable) -> None:
-    """Lost with a process or a client host of asyncli."""
+    """Claim what was lost with a process or a client host of asyncli."""
     words = lost_with(table.run.findings, "asyncli's")
-    found = reason("generator_lost", certain=True, whom=words.evidence, remedy=words.remedy)
+    found = reason("generator_lost", certain=True, processes=words.evidence, remedy=words.remedy)
     table.claim(table.of("generator_lost"), found)
 
 
 def not_http(table: LossTable) -> None:
-    """Answers that were not HTTP, or broke the protocol that was agreed on."""
+    """Claim what ended because an answer was not HTTP, or broke the agreed protocol."""
     if not (cells := table.of("protocol_error")):
         return
     broken = (table.totals.whole.protocol or ProtocolCounts()).broken
     seen: dict[str, Any] = {"reasons": by_reason(broken), "remedy": remedy_of_broken(table.plan.protocol, broken)}
     code, form = "broken_protocol", ""
     if table.plan.protocol == "http":
-        # Of runs that are older nobody knows how.
+        # Files of older versions have no reasons.
         seen["reasons"] = seen["reasons"] and f": {seen['reasons']}"
         seen["before"] = sum(tick.answered for _, tick in table.run.ticks_between(-math.inf, min(cell.from_s for cell in cells)))
         code, form = "not_http", "no_longer_http" if seen["before"] else ""
@@ -44,28 +44,28 @@ def not_http(table: LossTable) -> None:
 
 
 def tls_error(table: LossTable) -> None:
-    """What TLS ended: by an alert of the server's, or by what it sent."""
+    """Claim what an error of TLS ended: an alert of the server, or something it sent."""
     if (cells := table.of("tls_failed")) and (counts := table.totals.whole.tls) is not None:
-        remedy = mend(counts.ended, "see the server's error log, and middle boxes that change what passes")
+        remedy = remedy_of_reasons(counts.ended, "see the server's error log, and middle boxes that change what passes")
         table.claim(cells, reason("tls_error", certain=True, reasons=by_reason(counts.ended), remedy=remedy))
 
 
 def goodbye(table: LossTable) -> None:
-    """The server took leave, and said why."""
+    """Claim what the server ended with a message of the protocol, with its code and reason."""
     cells = [(cell, cell.tick.protocol or ProtocolCounts()) for cell in table.of("closed_announced")]
     for code in dict.fromkeys(code for _, counts in cells for code in counts.goodbyes):
-        # Whose words they are is known where all of a second said the same.
-        told = added_up(ProtocolCounts(), *(counts for _, counts in cells if counts.goodbyes.keys() == {code}))
-        own = by_reason(told.farewells)
-        if told.goodbyes.get(code) in told.farewells.values():
-            own = next(iter(told.farewells))
+        # Reasons belong to a code for certain only in seconds with one code.
+        known = added_up(ProtocolCounts(), *(counts for _, counts in cells if counts.goodbyes.keys() == {code}))
+        own = by_reason(known.farewells)
+        if known.goodbyes.get(code) in known.farewells.values():
+            own = next(iter(known.farewells))
         said, remedy, _ = words_of_goodbye(table.plan.protocol, code, own)
         for cell, counts in cells:
             table.claim([cell], reason("goodbye", certain=True, said=said, remedy=remedy), count=counts.goodbyes.get(code, 0))
 
 
 def suspended(table: LossTable) -> None:
-    """This machine was suspended: connections that were not heard since had been closed meanwhile.
+    """Claim what was closed while this machine was suspended.
 
     The next heartbeat shows it, within the longest gap and the timeout.
     """
@@ -82,7 +82,7 @@ def suspended(table: LossTable) -> None:
 
 
 def client_cut(table: LossTable) -> None:
-    """A client host of a cluster was silent and reported these losses later: its own network was cut."""
+    """Claim what a silent client host of a cluster reported later: its own network was cut."""
     for event, cut in enumerate(cuts(table.run, table.timeout_s)):
         words = cut_off(cut.hosts, cut.last_s)
         found = reason("client_cut", event=event, timeout_s=table.timeout_s, cut=words.evidence, remedy=words.remedy)
@@ -90,7 +90,7 @@ def client_cut(table: LossTable) -> None:
 
 
 def http_error(table: LossTable) -> None:
-    """An HTTP error that also closed the connection."""
+    """Claim what ended with an HTTP error that also closed the connection."""
     cells = table.of("closed_announced")
     bad = [(cell, sum(errors(cell.tick).values())) for cell in cells]
     answers, both = sum(count for _, count in bad), sum(min(cell.left, count) for cell, count in bad)
@@ -99,7 +99,7 @@ def http_error(table: LossTable) -> None:
     closes = table.server.is_nginx and _NGINX_CLOSES_AFTER.issuperset(statuses)
     if not both or both < NEARLY_ALL * answers or (not closes and both < NEARLY_ALL * left(cells)):
         return
-    remedy = mend_of_statuses(statuses, over_tls=table.totals.whole.tls is not None)
+    remedy = remedy_of_statuses(statuses, over_tls=table.totals.whole.tls is not None)
     found = reason("http_error", certain=both >= FEWEST, statuses=", ".join(map(str, statuses)), remedy=remedy)
     for cell, count in bad:
         table.claim([cell], found, count=count)

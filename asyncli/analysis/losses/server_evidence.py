@@ -1,4 +1,4 @@
-"""What the samples say of the server at the moment of a loss."""
+"""Evidence of the samples about the server at the moment of a loss."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ import msgspec
 from asyncli.analysis.constants import MINUTE_S, MISSED_S
 from asyncli.metrics import CLOCK_SUSPENDED_S, SILENT, TCP, TCP_RETRANS_SEGS
 from asyncli.run import Run
-from asyncli.samples import Series, began_anew, metrics_of
+from asyncli.samples import Series, counter_resets, metrics_of
 
-# Evidence may be this far from the moment (s).
+# Evidence may be this far from the loss (s).
 _NEAR_S = 5.0
 # A late tick joins the open one; timeouts are reported within so many seconds.
 _TICK_S, _LATE_S = 2.0, 3.0
 # CPU time (s) over a second or more that counts as none: /proc counts in hundredths.
 _STILL_S = 0.015
-# While an agent is silent nothing is known of the server: our own samples are no evidence.
+# While an agent is silent the server is unknown: samples of this host are no evidence of it.
 _LOCAL, _OF_AGENT = ("generator.", "kernel.", "host.", "session."), ("agent.", "kernel.", "host.")
 
 
 class Evidence(msgspec.Struct):
-    """Facts about the server in a stretch of the run; None where unknown."""
+    """Facts about the server in a part of the run; None where unknown."""
 
     #: Its processes ended and did not come back.
     gone: bool | None = None
@@ -34,15 +34,15 @@ class Evidence(msgspec.Struct):
     ended: int | None = None
     #: Reconnects of our poller.
     reconnected: int | None = None
-    #: By how much more than before its count exceeds ours; None while that fluctuates.
+    #: By how much more than before its count of connections exceeds ours; None while that fluctuates.
     excess: int | None = None
-    #: The status page was silent, and had answered before. Where TLS with it failed nobody knows.
+    #: The status page was silent, and had answered before. None if TLS with it failed.
     silent: bool | None = None
-    #: It stayed silent to the end of the hold.
+    #: The page stayed silent to the end of the hold.
     silent_since: bool | None = None
-    #: Requests that it counted, without our polls.
+    #: Requests that the server counted, without our polls.
     requests: int | None = None
-    #: TCP segments that this host retransmitted, beyond its usual rate, and those that it sent first.
+    #: TCP segments that this host retransmitted beyond its usual rate, and those that it sent for the first time.
     resent: int | None = None
     segments: int | None = None
     #: Its processes used no CPU time; and the cores that they used.
@@ -51,12 +51,12 @@ class Evidence(msgspec.Struct):
 
     @property
     def stopped(self) -> bool:
-        """Neither its status page nor its processes moved."""
+        """The status page was silent, and the processes used no CPU."""
         return bool(self.silent and self.still)
 
 
 class Cut(msgspec.Struct, frozen=True):
-    """Client hosts of a cluster that were silent at about one time.
+    """Client hosts of a cluster that were silent at about the same time.
 
     ``hosts``: each, and for how long (s). ``back_s``, ``last_s``: when the first and the last of them answered again.
     """
@@ -66,15 +66,15 @@ class Cut(msgspec.Struct, frozen=True):
     last_s: float
 
     def holds(self, t_s: float, patience_s: float) -> bool:
-        """Whether a second that closed at ``t_s`` may report their losses, of heartbeats or connects with this timeout.
+        """Whether a tick at ``t_s`` may report their losses, of heartbeats or connects with the timeout ``patience_s``.
 
-        A host reports the losses of its silence afterwards; what was reported meanwhile is from other hosts.
+        A host reports the losses of its silence afterwards; ticks meanwhile are from other hosts.
         """
         return self.back_s - _TICK_S < t_s <= self.last_s + patience_s + _LATE_S
 
 
 def cuts(run: Run, patience_s: float) -> list[Cut]:
-    """The silences of client hosts; those whose losses are reported together are one."""
+    """The silences of client hosts; those whose losses are reported together are one cut."""
     rows = sorted(
         (t_s, name.removeprefix(SILENT), silent_s)
         for name in metrics_of(run.samples)
@@ -100,22 +100,22 @@ class ServerEvidence:
         self.name = run.place.server_name
         #: Server and client are on one host, where no packet is lost.
         self.local = run.sides.one_network
-        # If it listens elsewhere, it is behind the server that we connect to.
+        # An nginx that listens elsewhere is behind the server that we connect to.
         behind = any(check.code == "nginx_listen" for check in run.checks)
         self.is_nginx = self.name == "nginx" and not behind
-        #: The server in a sentence.
+        #: The server's name in a sentence.
         self.called = "nginx" if self.is_nginx else "the server"
         #: An nginx of this host that we connect to directly, by its configuration.
         self.direct = "nginx_keepalive_timeout" in self.configured and not behind
         self._stop = run.stop_s
         # Held is constant, not interpolated, from the hold's last second to the drain.
         self._held = msgspec.structs.replace(run, ticks=[row for row in run.ticks if row[0] <= self._stop]).held
-        # A sample without the status page that has other probes was taken.
-        self._looks = run.instants(*(_LOCAL if run.place.agent is None else _OF_AGENT))
+        # Instants of samples, with or without the status page.
+        self._sampled_s = run.instants(*(_LOCAL if run.place.agent is None else _OF_AGENT))
         self._server = {name: run.series(f"server.{name}") for name in ("processes", "ended", "cpu_s")}
-        self._seen = self._server["processes"].t_s
-        # Costly probes are read less often.
-        steps = [later - earlier for earlier, later in itertools.pairwise(self._seen)]
+        self._processes_s = self._server["processes"].t_s
+        # Expensive probes are read less often.
+        steps = [later - earlier for earlier, later in itertools.pairwise(self._processes_s)]
         self._missed_s = max(MISSED_S, 2 * statistics.median(steps)) if steps else MISSED_S
         self.counts_beats = run.plan.requests == "heartbeats"
         self._status = {name: run.series(f"status.{name}") for name in ("active", "accepts", "connects", "requests", "polls")}
@@ -133,21 +133,21 @@ class ServerEvidence:
         return max(1, round(self._server["processes"].last(t_s) or 0.0) - 1)
 
     def most_active(self, from_s: float, to_s: float) -> float:
-        """The most connections that it counted in or next to this stretch, our poller's included; 0 where unknown."""
+        """The most connections that the server counted from ``from_s`` to ``to_s``, our poller's included; 0 where unknown."""
         return max(self._status["active"].between(from_s - 1.5, to_s + 1.5).values, default=0.0)
 
     def about(self, from_s: float, to_s: float, count: int) -> Evidence:
-        """The evidence for the stretch in which ``count`` connections were lost."""
+        """The evidence for the time in which ``count`` connections were lost."""
         found = Evidence()
         active = self._status["active"]
         if self._server["processes"].last(from_s) is not None:
             found.gone, found.restarted = self._absence(from_s, to_s)
-            # --server-pid follows no restart, but the successor's page answers.
+            # --server-pid follows no restart, but the status page of the new server answers.
             if found.gone and active.between(to_s + 0.5, self._stop):
                 found.gone, found.restarted = False, True
         counts = self._status["accepts"].between(from_s - _NEAR_S, to_s + 2 * _NEAR_S).values
         if len(counts) > 1:
-            found.restarted = bool(began_anew(counts)) or bool(found.restarted)
+            found.restarted = bool(counter_resets(counts)) or bool(found.restarted)
         found.ended = self._rise(self._server["ended"], from_s, to_s)
         found.reconnected = self._rise(self._status["connects"], from_s, to_s)
         found.excess = self._excess(from_s, to_s, count)
@@ -169,21 +169,21 @@ class ServerEvidence:
         return found
 
     def _absence(self, from_s: float, to_s: float) -> tuple[bool, bool]:
-        """Whether its processes were missing: for good, or until others came."""
-        low = bisect.bisect_left(self._looks, from_s - 0.5)
-        for look_s in self._looks[low : bisect.bisect_right(self._looks, min(to_s + MISSED_S, self._stop))]:
-            after = bisect.bisect_left(self._seen, look_s)
-            for_good = after == len(self._seen)
-            back_s = self._looks[-1] if for_good else self._seen[after]
+        """Whether the server's processes were missing: for good, or until others started."""
+        low = bisect.bisect_left(self._sampled_s, from_s - 0.5)
+        for sample_s in self._sampled_s[low : bisect.bisect_right(self._sampled_s, min(to_s + MISSED_S, self._stop))]:
+            after = bisect.bisect_left(self._processes_s, sample_s)
+            for_good = after == len(self._processes_s)
+            back_s = self._sampled_s[-1] if for_good else self._processes_s[after]
             # A reading may be late or not due.
-            if after and back_s > look_s and back_s - self._seen[after - 1] > self._missed_s:
+            if after and back_s > sample_s and back_s - self._processes_s[after - 1] > self._missed_s:
                 return for_good, not for_good
         return False, False
 
     def _silent(self, from_s: float, to_s: float) -> bool:
-        """No page in this stretch, though samples were taken."""
-        looked = bisect.bisect_right(self._looks, to_s) > bisect.bisect_left(self._looks, from_s)
-        return looked and not self._status["active"].between(from_s + 0.5, to_s).values
+        """Whether samples were taken from ``from_s`` to ``to_s``, all without a status page."""
+        sampled = bisect.bisect_right(self._sampled_s, to_s) > bisect.bisect_left(self._sampled_s, from_s)
+        return sampled and not self._status["active"].between(from_s + 0.5, to_s).values
 
     def _rise(self, counter: Series, from_s: float, to_s: float) -> int | None:
         before = counter.last(from_s)
@@ -194,13 +194,13 @@ class ServerEvidence:
         def beyond(low_s: float, high_s: float) -> list[float]:
             return [value - self.held(t_s) for t_s, value in self._status["active"].between(low_s, high_s).rows()]
 
-        # Losses are replaced within a second: until then page and tick are of different moments.
+        # Losses are replaced within a second, and page and tick are up to a second apart.
         last = min(to_s + 1.0 + _NEAR_S, self._stop + 0.1)
         parts = beyond(from_s - _NEAR_S, from_s), beyond(min(to_s + 1.0, last - 1.0), last)
         if not all(parts):
             return None
         before, after = (statistics.median(part) for part in parts)
-        # Page and tick are up to a second apart, which matters while many come and go.
+        # While many connections open and close, the difference fluctuates.
         off = max(
             statistics.median(abs(one - before) for one in parts[0]), statistics.median(abs(one - after) for one in parts[1])
         )
@@ -214,8 +214,7 @@ def _meanwhile(counter: Series, from_s: float, to_s: float) -> int | None:
 
 
 def _quiet_per_s(counter: Series, from_s: float, to_s: float) -> float:
-    """The usual rise per second around that stretch (lower quartile)."""
-    # As far as the stretch is long, at least a minute.
+    """The usual rise per second (lower quartile), for as long before and after, at least a minute each."""
     around_s = max(MINUTE_S, to_s - from_s)
     rates = []
     for part in (counter.between(from_s - around_s, from_s), counter.between(to_s, to_s + around_s)):

@@ -1,4 +1,4 @@
-"""Faults that ended no connection: no answers for a while, slow answers, TCP retransmissions, connections that were not heard."""
+"""Faults that ended no connection: no answers for a while, slow answers, TCP retransmissions, silent connections."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _SPAN_S, _FEWEST = 10.0, 10
 
 
 def stalls(run: Run) -> list[Finding]:
-    """The longest stretch of two seconds or more without answers, while some waited and none was lost.
+    """A finding of the longest stretch of two seconds or more without answers, while some waited and none was lost.
 
     Not near losses, whose diagnosis covers it, and not while the generator was stopped.
     """
@@ -34,48 +34,47 @@ def stalls(run: Run) -> list[Finding]:
     quiet = _stretches(rows, lambda tick: not tick.answered and tick.awaiting > 0 and tick.longest_turn_s < 0.5)
     if not (quiet := [(begun, end) for begun, end in quiet if end - begun >= 2]):
         return []
-    # As long as the quickest answers take, nothing comes of itself.
+    # The fastest answers take so long: that much silence is normal.
     usual_s = (summed([tick.latency_us for _, tick in rows if tick.answered]).quantile(PART) or 0.0) / 1e6
     found: list[tuple[float, float, int]] = []
     for begun, end in quiet:
         waited = max(tick.awaiting for _, tick in rows[begun:end])
         around = rows[max(0, begun - 1) : end + 2]
-        # What waited when the drain began may be lost in it.
+        # Heartbeats that waited when the drain began may be lost in it.
         if end == len(rows):
             around = [*around, *run.ticks_between(run.stop_s, math.inf)]
-        # Answers of a few connections may be two ticks apart.
+        # With few connections, answers may be two ticks apart.
         if end - begun >= 2 + usual_s and waited >= FEWEST and not any(tick.lost for _, tick in around):
             found.append((rows[begun][0] - 1.0, rows[end - 1][0], waited))
     if not found:
         return []
     from_s, to_s, waited = max(found, key=lambda one: one[1] - one[0])
     server = ServerEvidence(run)
-    # A page that is asked for in the last half second may be answered after it (collect/sampler.py).
+    # A page that is polled in the last half second may be answered later (collect/sampler.py).
     evidence = server.about(from_s, to_s - 0.5, waited)
     why = why_silent(server, evidence, waited)
     return [latency.no_answers(from_s, to_s, waited, server.called, why, evidence.requests, len(found))]
 
 
 def _stretches(rows: Ticks, wanted: Callable[[Tick], bool]) -> list[tuple[int, int]]:
-    """(First, beyond) places of the ticks that are wanted in a row."""
+    """(First, beyond) places of each run of ticks that are wanted."""
     groups = itertools.groupby(range(len(rows)), key=lambda place: wanted(rows[place][1]))
     places = [list(group) for is_wanted, group in groups if is_wanted]
     return [(group[0], group[-1] + 1) for group in places]
 
 
 def slow_answers(run: Run) -> list[Finding]:
-    """Three seconds or more in which the median latency was high.
+    """A finding of three seconds or more in which the median latency was high: percentiles of a whole night hide some minutes.
 
-    Percentiles of a whole night hide some minutes. Not where heartbeats were given up or none was answered, nor where asyncli
-    sent late.
+    Not near heartbeats that timed out or seconds without answers, nor where asyncli sent late.
     """
     rows = run.ticks_between(run.first_connect_s, run.stop_s)
     answered = [tick for _, tick in rows if tick.answered]
-    # A thousand seconds represent a night.
+    # Some thousand seconds represent a night.
     medians = sorted(answered_within_us(tick, 0.5) for tick in answered[:: max(1, len(answered) // 2_000)])
     if not medians:
         return []
-    # The best: the tenth of the seconds with the lowest medians.
+    # The median of the best tenth of the seconds.
     usual_us = medians[int(PART * len(medians))]
     late_us = max(10 * usual_us, usual_us + 100_000.0)
 
@@ -85,42 +84,42 @@ def slow_answers(run: Run) -> list[Finding]:
         median = answered_within_us(tick, 0.5)
         return median > late_us and 2 * (tick.lateness_us.quantile(0.5) or 0.0) < median
 
-    told = []
+    found = []
     for begun, end in _stretches(rows, is_slow):
-        spell = rows[begun:end]
-        around = run.ticks_between(spell[0][0] - 3.0, spell[-1][0] + 3.0)
+        slow = rows[begun:end]
+        around = run.ticks_between(slow[0][0] - 3.0, slow[-1][0] + 3.0)
         silent = any("heartbeat_timeout" in one.deaths or (not one.answered and one.awaiting >= FEWEST) for _, one in around)
-        if len(spell) >= 3 and sum(tick.answered for _, tick in spell) >= FEWEST and not silent:
-            told.append(spell)
-    if not told:
+        if len(slow) >= 3 and sum(tick.answered for _, tick in slow) >= FEWEST and not silent:
+            found.append(slow)
+    if not found:
         return []
-    longest = max(told, key=len)
+    longest = max(found, key=len)
     from_s, to_s = longest[0][0] - 1.0, longest[-1][0]
     took_us = summed([tick.latency_us for _, tick in longest]).quantile(0.5) or 0.0
     server = ServerEvidence(run)
-    cores, all_s = server.about(from_s, to_s, 0).cores, sum(map(len, told))
-    return [latency.answers_slow(from_s, to_s, took_us / 1e6, usual_us / 1e6, server.called, cores, len(told), all_s)]
+    cores, all_s = server.about(from_s, to_s, 0).cores, sum(map(len, found))
+    return [latency.answers_slow(from_s, to_s, took_us / 1e6, usual_us / 1e6, server.called, cores, len(found), all_s)]
 
 
 def sent_again(run: Run) -> list[Finding]:
-    """Hosts that retransmitted 1 % or more of their TCP segments within ten seconds: asyncli's, and the server's if an agent
-    counts.
+    """Findings of hosts that retransmitted 1 % or more of their TCP segments within ten seconds: asyncli's, and with an agent the
+    server's.
 
-    By RetransSegs and OutSegs of /proc/net/snmp, for all programs of a network namespace (RFC 4022), less those of which the peer
-    says that it had them (TCPDSACKRecv, RFC 2883): probes of a busy end, and no loss. Losses on the way here show only in the
-    other side's counters.
+    By RetransSegs and OutSegs of /proc/net/snmp, for all programs of a network namespace (RFC 4022), less the duplicates that the
+    peer reports (TCPDSACKRecv, RFC 2883): probes of a busy end, and no loss. Losses towards this host show only in the other
+    host's counters.
     """
     start, stop, ours = run.first_connect_s, run.stop_s, run.of_ours(TCP)
     found = []
     for family in dict.fromkeys((ours, TCP)):
-        again, out, needless = (run.series(f"{family}{name}") for name in ("RetransSegs", "OutSegs", "TCPDSACKRecv"))
+        again, out, duplicate = (run.series(f"{family}{name}") for name in ("RetransSegs", "OutSegs", "TCPDSACKRecv"))
         if not math.isfinite(start) or not len(again) or not len(out):
             continue
         worst, count, rises = 0.0, 0.0, list[float]()
         for number in range(math.ceil((stop - start) / _SPAN_S)):
             low, high = start + number * _SPAN_S, min(stop, start + (number + 1) * _SPAN_S)
-            more, sent, had = ((counter.at(high) or 0.0) - (counter.at(low) or 0.0) for counter in (again, out, needless))
-            more -= had
+            more, sent, known = ((counter.at(high) or 0.0) - (counter.at(low) or 0.0) for counter in (again, out, duplicate))
+            more -= known
             if more >= _FEWEST and sent >= 0 and more >= WORTH_TELLING * (more + sent):
                 worst, count = max(worst, more / (more + sent)), count + more
                 rises += _rises(again, low, high)
@@ -130,7 +129,7 @@ def sent_again(run: Run) -> list[Finding]:
 
 
 def _rises(counter: Series, low: float, high: float) -> list[float]:
-    """The instants between these at which it rose."""
+    """The instants between ``low`` and ``high`` at which the counter rose."""
     rows = itertools.pairwise(counter.between(low - 1.0, high + 1.0).rows())
     return [t_s for (_, before), (t_s, after) in rows if after > before and low <= t_s <= high] or [high]
 
@@ -147,17 +146,17 @@ class Unheard(msgspec.Struct, frozen=True):
 
 
 def unheard(run: Run, totals: Totals) -> Unheard | None:
-    """Held connections that were not heard since a fault, or since the hold began; None if there are none, or no drain began."""
+    """Held connections without an answer since a fault, or since the hold began; None if there are none, or no drain began."""
     hold, drain = run.phase("hold"), run.phase("drain")
     if hold is None or drain is None:
         return None
     faults = [began_s(t_s, run.plan.patience_s) for t_s, tick in run.ticks if "heartbeat_timeout" in tick.deaths]
-    # The last silence counts if it lasted to the end.
+    # Silence that lasted to the end counts from its beginning.
     answered_s = max((t_s for t_s, tick in run.ticks if tick.answered), default=hold.start_s)
     silent = any(one >= answered_s - 1.0 for one in faults) and answered_s < drain.start_s
     since_s = max(hold.start_s, min(faults, default=hold.start_s), answered_s if silent else hold.start_s)
     ago_s = drain.start_s - since_s
-    # Buckets are 1/64 of their value wide: partly older ones count.
+    # Buckets are 1/64 of their value wide; one that is partly older counts.
     count = sum(n for key, n in totals.whole.heard_ms.counts.items() if bounds(key)[1] >= ago_s * 1e3)
     return Unheard(count, since_s, ago_s, since_s > hold.start_s) if count else None
 
@@ -165,5 +164,5 @@ def unheard(run: Run, totals: Totals) -> Unheard | None:
 def not_heard(seen: Unheard | None, totals: Totals, plan: Plan) -> list[Finding]:
     if seen is None:
         return []
-    said = (seen.count, totals.held, seen.since_s, seen.ago_s, seen.fault, plan.heard_within_s, plan.listens)
-    return [latency.not_heard(*said)]
+    since = (seen.since_s, seen.ago_s, seen.fault)
+    return [latency.not_heard(seen.count, totals.held, *since, plan.heard_within_s, plan.listens)]

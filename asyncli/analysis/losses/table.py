@@ -1,4 +1,4 @@
-"""Lost connections as a table: a cell per cause and second, and which mechanism has claimed how much of it.
+"""Lost connections as a table: a cell per cause and second, and how much of it each mechanism has claimed.
 
 The records hold marginals (ages, idle times, request numbers) without their correlation. So a mechanism claims a range of one
 marginal, and only that one is reduced.
@@ -23,14 +23,14 @@ from asyncli.records import Deaths, Tick
 from asyncli.run import Run
 
 Field = Literal["age_s", "idle_s", "requests"]
-#: Causes by which a server that ends, or a part of it, closes connections.
+#: Causes by which connections end when a server ends, or a part of it.
 ENDED = ("closed_idle", "closed_awaiting", "closed_announced", "reset")
 # Causes that need a waiting heartbeat.
 _WAITING = ("closed_awaiting", "heartbeat_timeout", "protocol_error")
 
 
 class Reason(msgspec.Struct, frozen=True):
-    """What a mechanism says of all that it claims, with places for what :class:`Dead` knows.
+    """The explanation of a mechanism for all that it claims; :class:`Dead` fills the places in ``words``.
 
     ``certain``: confirmed by the run, or by the server's configuration, counts or processes. ``event`` distinguishes repeats.
     """
@@ -42,7 +42,7 @@ class Reason(msgspec.Struct, frozen=True):
 
 
 def reason(code: str, form: str = "", *, certain: bool = False, event: int = 0, **seen: Any) -> Reason:
-    """The reason ``code`` in the words of ``form`` (default: its own) for what was ``seen``."""
+    """The reason ``code`` in the words of ``form`` (default: ``code``), filled with ``seen``."""
     return Reason(code, words_of(form or code, certain, **seen), certain, event)
 
 
@@ -65,12 +65,12 @@ class LossCell:
 
 
 def began_s(t_s: float, timeout_s: float) -> float:
-    """When the cause of a tick at ``t_s`` began: its second, or a timeout earlier."""
+    """When the cause of a loss in the tick at ``t_s`` began: at that second, or a timeout earlier."""
     return max(0.0, t_s - 1.0 - timeout_s)
 
 
 class Attribution:
-    """What one mechanism claims of one cause: count, time, ages and idle times."""
+    """The losses of one cause that one mechanism claims: count, time, ages and idle times."""
 
     def __init__(self, cause: str) -> None:
         self.cause, self.count = cause, 0
@@ -84,7 +84,7 @@ class Attribution:
         self.since_s = min(self.since_s, cell.since_s)
 
     def words(self, reason: Reason) -> Words:
-        """The reason's words, filled in for these losses."""
+        """The reason's words, filled for these losses."""
         medians = None
         if "{medians}" in reason.words.evidence:
             whole = added_up(Deaths(), *(rest for _, rest, *_ in self._parts))
@@ -105,7 +105,7 @@ class Attribution:
 
 
 class LossTable:
-    """The losses of a run, with what else is known of it, and what was claimed."""
+    """The losses of a run, the evidence about them, and what was claimed."""
 
     def __init__(self, run: Run, totals: Totals) -> None:
         self.run, self.plan, self.totals = run, run.plan, totals
@@ -119,7 +119,7 @@ class LossTable:
         #: The longest gap between two heartbeats and the timeout (s).
         self.gap_s, self.timeout_s = run.plan.keepalive_s / 2, run.plan.patience_s
         self.attributions: dict[tuple[str, Reason], Attribution] = {}
-        # By cause, until more is claimed of it.
+        # A cache by cause, valid until more is claimed.
         self._left_of = dict(totals.whole.deaths)
 
     def of(self, *causes: str) -> list[LossCell]:
@@ -150,7 +150,7 @@ class LossTable:
                 setattr(cell.rest, by, without(getattr(cell.rest, by), low, high))
 
     def configured(self, directive: str) -> float | None:
-        """The value in nginx.conf (seconds or a number) of what ends connections of HTTP; None where it was not read."""
+        """The value in nginx.conf (seconds or a number) of a directive that ends HTTP connections; None where it was not read."""
         return None if self.plan.upgrades else self.server.configured.get(f"nginx_{directive}")
 
 
@@ -165,7 +165,7 @@ def pooled(cells: Sequence[LossCell]) -> Deaths:
 def asked(cells: Iterable[LossCell]) -> float:
     """The share (0 to 1) of these that ended while a heartbeat waited.
 
-    Failed heartbeats of a second are of all causes: those of causes that need one are subtracted.
+    A tick counts failed heartbeats of all causes; those of causes that need a waiting heartbeat are subtracted.
     """
     waiting = total = 0
     for cell in cells:

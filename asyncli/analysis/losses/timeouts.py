@@ -1,6 +1,6 @@
 """Timers and limits that end connections one by one: each leaves a narrow mode of age, idle time or request number.
 
-First by nginx.conf, then by what looks like a limit. Source: ngx_http_update_location_config of nginx 1.22 (keepalive_timeout 0,
+Limits in nginx.conf come first, then likely ones. Source: ngx_http_update_location_config of nginx 1.22 (keepalive_timeout 0,
 then keepalive_requests, then keepalive_time cause ``Connection: close``).
 """
 
@@ -16,15 +16,15 @@ from asyncli.analysis.losses.table import Field, LossCell, LossTable, Reason, as
 from asyncli.core.histogram import Histogram, bounds, bucket
 from asyncli.findings import loss_causes
 from asyncli.findings.known_timers import default_of, known_idle
-from asyncli.spoken import PROTOCOLS
+from asyncli.protocol_table import PROTOCOLS
 from asyncli.units import format_count
 
-# The middle share of the ages that an age limit leaves narrow.
+# The middle share of ages or idle times that must be narrow.
 _MIDDLE = 0.8
 
 
 def keepalive_off(table: LossTable) -> None:
-    """Every connection ends with its first answer."""
+    """Claim connections that ended with their first answer."""
     timeout, requests = table.configured("keepalive_timeout"), table.configured("keepalive_requests")
     said = "keepalive_timeout 0" if timeout == 0 else ""
     if not said and requests is not None and requests <= 1:
@@ -37,7 +37,7 @@ def keepalive_off(table: LossTable) -> None:
 
 
 def configured(table: LossTable) -> None:
-    """Ended at a limit in nginx.conf; with an idle timer also heartbeats that crossed with the close."""
+    """Claim what ended at a limit in nginx.conf, and heartbeats that crossed with the close of an idle connection."""
     header_s, idle_s = table.configured("client_header_timeout"), table.configured("keepalive_timeout")
     requests, age_s = table.configured("keepalive_requests"), table.configured("keepalive_time")
     if header_s:
@@ -51,7 +51,7 @@ def configured(table: LossTable) -> None:
     if requests is not None and requests > 1:
         _configured(table, table.of("closed_announced"), "keepalive_requests", requests, "requests", (requests, requests))
     if age_s is not None:
-        # They end at the next heartbeat.
+        # nginx closes them at the next heartbeat.
         window = max(0.0, age_s - 1), age_s + table.gap_s + 1 + table.timeout_s
         _configured(table, table.of("closed_announced"), "keepalive_time", age_s, "age_s", window)
 
@@ -59,7 +59,7 @@ def configured(table: LossTable) -> None:
 def _configured(
     table: LossTable, cells: list[LossCell], directive: str, value: float, field: Field, window: tuple[float, float]
 ) -> Reason | None:
-    """Claim what is in the window of a limit if it stands out, or is all."""
+    """Claim the losses in the window of a limit if they stand out or are all."""
     histogram: Histogram = getattr(pooled(cells), field)
     there = within(histogram, *window)
     if there != left(cells) and (there < FEWEST or (field == "idle_s" and not stands_out(histogram, *window))):
@@ -70,19 +70,19 @@ def _configured(
 
 
 def _without_request(table: LossTable) -> list[LossCell]:
-    """Cells with connections closed before any request, with an answer (408) or without; none if these are few."""
+    """Cells with connections closed before any request, with a 408 or without; none if these are less than half."""
     cells = [cell for cell in table.of("closed_idle", "closed_announced") if cell.without_request()]
     return cells if 2 * sum(cell.without_request() for cell in cells) >= left(cells) else []
 
 
 def likely_idle_timeout(table: LossTable) -> None:
-    """Ended after an idle time that no configuration has: a timeout of the server or of a middle box."""
+    """Claim what ended after one idle time that no configuration has: a timeout of the server or of a middle box."""
     cells = [] if table.plan.upgrades else _without_request(table)
     span = mode(pooled(cells).idle_s, least=_MIDDLE)
     if span is not None and span[1] >= 1:
         table.claim(cells, _likely(table, "client_header_timeout", *span), where=("idle_s", *timer_window(*span)))
     for cause in ("closed_idle", "reset", "closed_announced"):
-        # Ended by an answer, not by a timer.
+        # A reset in answer to a heartbeat comes from no timer.
         if cause == "reset" and asked(table.of(cause)) >= 0.5:
             continue
         while (span := idle_mode(table, table.of(cause))) is not None:
@@ -90,17 +90,17 @@ def likely_idle_timeout(table: LossTable) -> None:
 
 
 def idle_mode(table: LossTable, cells: list[LossCell]) -> tuple[float, float] | None:
-    """The idle time of a timer; up to 1 s is also what any event shows after a ramp.
+    """The idle time of a timer, or None. Below 2 s it may be any event after a ramp.
 
-    Heartbeats are spread by chance, and so are the idle times of any moment. What a server says may be said to all at once: those
-    who only listen then have one idle time at any moment, whenever they were opened.
+    Heartbeats are random, and so are idle times at any moment. A server may send to all listening connections at once: these then
+    have one idle time at any moment, whatever their age.
     """
     dead = pooled(cells)
     span = mode(dead.idle_s)
     if span is None or span[1] < 2 or not surprises(table.gap_s, dead.idle_s, *span):
         return None
-    told_at_once = table.plan.listens and mode(dead.age_s, least=_MIDDLE) is None and not _is_no_moment(cells, dead.idle_s, span)
-    return None if told_at_once else span
+    sent_at_once = table.plan.listens and mode(dead.age_s, least=_MIDDLE) is None and not _is_spread(cells, dead.idle_s, span)
+    return None if sent_at_once else span
 
 
 def _whose_timeout(table: LossTable, cause: str, low: float, high: float) -> Reason:
@@ -117,27 +117,16 @@ def _whose_timeout(table: LossTable, cause: str, low: float, high: float) -> Rea
     http = PROTOCOLS[table.plan.protocol].asks_by_http
     whose = known_idle(low, high, upgraded=table.plan.upgrades, http=http)
     known = reason("idle_timeout", "known_timeout" if whose else "", event=event, whose=whose)
-    if table.plan.upgrades:
-        return known
-    have, default = table.configured("keepalive_timeout"), default_of("keepalive_timeout", low, high)
-    if have is not None and not (default and table.server.direct):
-        return reason("box_idle_timeout", event=event, low=low, high=high, configured=loss_causes.in_seconds(have))
-    if table.server.is_nginx or (default and not table.server.name):
+    default = default_of("keepalive_timeout", low, high)
+    # An nginx.conf that has another time speaks against nginx, unless the time is a default: the file may have changed.
+    nginx = table.server.is_nginx and (default or table.configured("keepalive_timeout") is None)
+    if not table.plan.upgrades and (nginx or (default and not table.server.name)):
         return _likely(table, "keepalive_timeout", low, high, event)
     return known
 
 
-def exact_request_limit(table: LossTable) -> None:
-    """Ended without a word after exactly so many answers, nearly all of them, and at no one moment."""
-    for cause in ("closed_idle", "closed_awaiting", "reset"):
-        cells, requests = table.of(cause), table.left_of(cause).requests
-        span = mode(requests, least=NEARLY_ALL)
-        if span is not None and span[0] == span[1] >= 2 and _lasted(cells):
-            table.claim(cells, reason("request_limit", requests=format_count(span[0])), where=("requests", *span))
-
-
 def likely_keepalive_requests(table: LossTable) -> None:
-    """Ended at one request number, at any age. A limit of requests is exact."""
+    """Claim what ended at one request number, at any age. A limit of requests is exact."""
     found = table.left_of("closed_announced")
     span = mode(found.requests)
     if span is not None and span[1] >= 2 and (span[0] == span[1] or mode(found.age_s, table.gap_s + 1, _MIDDLE) is None):
@@ -152,7 +141,7 @@ def _likely(table: LossTable, directive: str, low: float, high: float, event: in
 
 
 def likely_age_limit(table: LossTable) -> None:
-    """Ended at one age, but not at one moment: nginx's keepalive_time, or another limit."""
+    """Claim what ended at one age, but not at one moment: nginx's keepalive_time, or another limit."""
     for cause in ("closed_announced", "closed_idle", "reset", "closed_awaiting"):
         cells, age_s = table.of(cause), table.left_of(cause).age_s
         announced = cause == "closed_announced"
@@ -161,33 +150,28 @@ def likely_age_limit(table: LossTable) -> None:
         if span is None or span[1] < 1:
             continue
         default = announced and default_of("keepalive_time", span[0] - width, span[1])
-        if not default and not _is_no_moment(cells, age_s, span):
+        if not default and not _is_spread(cells, age_s, span):
             continue
         found = _likely(table, "keepalive_time", span[0] - width, span[1]) if announced else reason("lifetime")
         low, high = timer_window(*span)
         table.claim(cells, found, where=("age_s", max(0.0, low - width), high + width))
 
 
-def _is_no_moment(cells: list[LossCell], age_s: Histogram, ages: tuple[float, float]) -> bool:
-    """Whether the middle 80 % of the losses are spread wider than ``ages`` can be: an age limit leaves instants as spread as the
-    opens.
+def _is_spread(cells: list[LossCell], age_s: Histogram, ages: tuple[float, float]) -> bool:
+    """Whether the middle 80 % of the losses span twice the width of ``ages``, and 4 s: an age limit spreads losses as the opens
+    were; connections opened within 4 s have one age at any moment.
     """
     # At 8 h a bucket is minutes wide.
     low = max(bounds(bucket(int(ages[0])))[0], age_s.least)
     high = min(bounds(bucket(int(ages[1])))[1], age_s.greatest)
-    return _lasted(cells, 2 * (high - low))
-
-
-def _lasted(cells: list[LossCell], least_s: float = 0.0) -> bool:
-    """Whether the middle 80 % of them were lost over so long; connections opened within 4 s have one age at any moment."""
     ordered = sorted(cells, key=lambda cell: cell.to_s)
     upto = list(itertools.accumulate(cell.left for cell in ordered))
     first, last = (ordered[bisect.bisect_left(upto, share * upto[-1])].to_s for share in (0.1, 0.9))
-    return last - first >= max(4.0, least_s)
+    return last - first >= max(4.0, 2 * (high - low))
 
 
 def forgotten(table: LossTable) -> None:
-    """Ended by the answer to a heartbeat after a long pause: a middle box had forgotten the connection."""
+    """Claim what ended at a heartbeat after a long pause: a middle box had forgotten the connection."""
     for cause in ("reset", "closed_awaiting"):
         cells = table.of(cause)
         edge = idle_edge(table.gap_s, pooled(cells).idle_s) if left(cells) >= FEWEST else None
@@ -197,7 +181,7 @@ def forgotten(table: LossTable) -> None:
 
 
 def closed_at_once(table: LossTable) -> None:
-    """Ended before the first answer, at age 0."""
+    """Claim what ended before the first answer, at age 0."""
     for cause in ("closed_awaiting", "reset", "closed_idle"):
         cells = [cell for cell in table.of(cause) if cell.without_request()]
         young = within(pooled(cells).age_s, 0, 0)

@@ -1,8 +1,8 @@
-"""Heartbeats without a complete answer: is the server stopped, is it slow, or is the network path down?
+"""Heartbeats without a complete answer: is the server stopped or slow, or is the network path down?
 
-A stopped process has a kernel that acknowledges, so nothing is retransmitted (RFC 9293, 3.8.4); what the network loses is
-retransmitted after 0.2 s, 0.4 s and so on (RFC 6298, TCP_RTO_MIN). The server's count of requests says what arrived; incomplete
-answers say that it answered.
+The kernel of a stopped process still acknowledges, so nothing is retransmitted (RFC 9293, 3.8.4); what the network loses is
+retransmitted after 0.2 s, 0.4 s and so on (RFC 6298, TCP_RTO_MIN). The server's count of requests shows what arrived; incomplete
+answers show that it answered.
 """
 
 from __future__ import annotations
@@ -22,53 +22,55 @@ from asyncli.units import format_count, format_many
 
 
 def unanswered(table: LossTable) -> None:
-    """Explain heartbeats without an answer."""
+    """Claim losses by heartbeats without an answer."""
     for event, cells in enumerate(_stretches(table)):
-        found = _why_unheard(table, cells) if table.plan.listens else _why(table, cells)
+        found = _explain_silence(table, cells) if table.plan.listens else _explain(table, cells)
         if found is not None:
             whole = loss_causes.unheard if table.plan.listens else loss_causes.unanswered
             table.claim(cells, Reason(found.code, whole(found.words, table.timeout_s), found.certain, event))
 
 
 def _stretches(table: LossTable) -> list[list[LossCell]]:
-    """The silent losses, in groups that are farther apart than a heartbeat's gap and timeout."""
-    parted: list[list[LossCell]] = []
+    """The silent losses in groups, farther apart than a heartbeat's gap and timeout."""
+    groups: list[list[LossCell]] = []
     pause = table.timeout_s + table.gap_s + 3.0
     for cell in table.of("heartbeat_timeout"):
-        if not parted or cell.to_s - parted[-1][-1].to_s > pause:
-            parted.append([])
-        parted[-1].append(cell)
-    return parted
+        if not groups or cell.to_s - groups[-1][-1].to_s > pause:
+            groups.append([])
+        groups[-1].append(cell)
+    return groups
 
 
-def _why_unheard(table: LossTable, cells: list[LossCell]) -> Reason:
-    """Why who listens heard nothing."""
+def _explain_silence(table: LossTable, cells: list[LossCell]) -> Reason:
+    """Why listening connections received nothing."""
     server, since_s, to_s = table.server, cells[0].from_s - table.timeout_s + 1.0, cells[-1].from_s
     if server.about(max(since_s, 0.0), to_s, left(cells)).stopped:
         return reason("server_stalled", "stopped_speaking", certain=True, server=server.called)
-    # What opens is granted something, which is no event.
+    # A connection that opens receives a handshake, which is no event.
     heard = sum(tick.bytes_received for _, tick in table.run.ticks_between(since_s, to_s) if not tick.opened)
     return reason("unheard", "others_heard" if heard else "nobody_heard", server=server.called)
 
 
-def _why(table: LossTable, cells: list[LossCell]) -> Reason | None:
-    """The reason, or None."""
+def _explain(table: LossTable, cells: list[LossCell]) -> Reason | None:
+    """Why heartbeats were not answered, or None."""
     server, count = table.server, left(cells)
+    if 2 * _of_ticks(cells, "spoke") >= count:
+        if part := _part_of_an_answer(table, cells):
+            return reason("answers_in_part", part=part)
+        return reason("answered_otherwise", server=server.called)
     from_s, to_s = cells[0].from_s, cells[-1].to_s
     # When the first and the last of these heartbeats were sent.
     asked_s = from_s - table.timeout_s + 1.0
     until_s = max(cells[-1].from_s - table.timeout_s, asked_s + 2.0)
     if table.totals.whole.answered / max(1, len(table.run.ticks)) * (until_s - asked_s) < 3.0:
-        # Of three expected answers none comes by chance one time in twenty (e^-3). With few heartbeats a second without an answer
-        # means nothing: then the whole time up to the last loss counts.
+        # Of three expected answers none comes by chance one time in twenty (e^-3). With fewer heartbeats the time up to the last
+        # loss counts.
         until_s = max(until_s, to_s - 1.0)
     meanwhile, asked = ([tick for _, tick in table.run.ticks_between(asked_s + 0.9, end_s)] for end_s in (to_s, until_s))
     never = within(pooled(cells).requests, 0, 0) > NEARLY_ALL * count
     if sum(tick.answered for tick in asked) < PART * count:
         return _nobody_answered(table, cells, meanwhile, asked, server.about(max(asked_s, 0.0), until_s, count), never)
     found = server.about(max(asked_s, 0.0), to_s, count)
-    if 2 * _of_ticks(cells, "spoke") >= count:
-        return reason("answered_otherwise", server=server.called)
     if never:
         return _never(table, "others_")
     edge = idle_edge(table.gap_s, pooled(cells).idle_s, waited_s=table.timeout_s)
@@ -79,8 +81,7 @@ def _why(table: LossTable, cells: list[LossCell]) -> Reason | None:
         return reason("silent_drop", certain=kept > 0, low=edge, high=edge + 1, for_s=for_s, counts=counts)
     if count < FEWEST:
         return None
-    # Silent connections are retransmitted too: more than that is of the others.
-    # The first after TCP_RTO_MIN, 0.2 s.
+    # Lost connections retransmit too, first after TCP_RTO_MIN, 0.2 s: only more than that are the others'.
     of_the_dead = count * (1.0 + math.log2(max(1.0, table.timeout_s / 0.2)))
     resent = 0 if server.local else found.resent or 0
     if found.segments and resent >= 2 * of_the_dead:
@@ -105,10 +106,6 @@ def _nobody_answered(
         return reason("path_cut", why, segments=format_many(found.resent or 0, "TCP segment"))
     if why == "stopped":
         return reason("server_stalled", certain=count >= FEWEST, server=name)
-    if part := _part_of_an_answer(table, cells):
-        return reason("answers_in_part", part=part)
-    if 2 * _of_ticks(cells, "spoke") >= count:
-        return reason("answered_otherwise", server=name)
     if why == "slow":
         return reason("answers_late", server=name, requests=format_many(found.requests or 0, "request"))
     if why == "page_answered":
@@ -120,12 +117,12 @@ def _nobody_answered(
 
 
 def _of_ticks(cells: list[LossCell], count: Literal["acknowledged", "spoke"]) -> int:
-    """Of what died in the seconds of ``cells``."""
+    """The sum of a count over the ticks of ``cells``."""
     return sum(getattr(tick, count) for tick in {id(cell.tick): cell.tick for cell in cells}.values())
 
 
 def _never(table: LossTable, others: str) -> Reason:
-    """None of their heartbeats was ever answered. Who shook hands has accepted; before that a kernel may do alone."""
+    """None of their heartbeats was ever answered. A TCP handshake needs only the kernel; later handshakes, an accept."""
     whole = table.totals.whole
     shook = whole.tls is not None or (whole.protocol is not None and whole.protocol.handshake_us.count)
     did = "answered" if shook else "accepted"
@@ -135,34 +132,34 @@ def _never(table: LossTable, others: str) -> Reason:
 def why_silent(server: ServerEvidence, found: Evidence, sent: int, acknowledged: bool = False) -> NoAnswers:
     """Why no heartbeat was answered while ``sent`` of them waited.
 
-    What no kernel acknowledged was retransmitted, nearly all of it. The kernel counts for the whole host: what the sockets of the
-    lost say (``acknowledged``) goes before, and on the server's host its processes.
+    Without acknowledgement nearly all is retransmitted. That count is of the whole host, so the sockets of the lost connections
+    (``acknowledged``) decide first, and on the server's host its processes.
     """
     if (found.resent or 0) >= max(FEWEST, sent / 2) and not acknowledged and not (server.local and found.stopped):
         return "unacknowledged"
     if found.stopped:
         return "stopped"
     if found.silent is not False or not server.counts_beats:
-        # A page that counts no heartbeats says nothing of them: behind it a backend may have stopped.
+        # A page that counts no heartbeats proves nothing: a backend behind it may have stopped.
         return "unknown"
     return "slow" if (found.requests or 0) >= max(FEWEST, sent / 2) else "page_answered"
 
 
 def cut_short(table: LossTable) -> None:
-    """Closed within an answer: more bytes came than complete answers have."""
+    """Claim what was closed within an answer: more bytes came than complete answers have."""
     cells = table.of("closed_awaiting")
     if left(cells) >= FEWEST and (part := _part_of_an_answer(table, cells)) is not None:
         table.claim(cells, reason("cut_short", part=part))
 
 
 def _part_of_an_answer(table: LossTable, cells: Sequence[LossCell]) -> float | None:
-    """The mean share of an answer that each of the lost got; None if none, or unknown."""
+    """The mean share of an answer that each lost connection received; None if none, or unknown."""
     if table.plan.upgrades:
         return None
     quiet = [tick for _, tick in table.run.ticks if tick.answered and not tick.deaths]
     answered = sum(tick.answered for tick in quiet)
     size = sum(tick.bytes_received for tick in quiet) / answered if answered else 0.0
-    # A 408 and what is not HTTP are bytes of another kind.
+    # The bytes of a 408, or of what is not HTTP, are no part of an answer.
     alone = [cell for cell in cells if not {"closed_announced", "protocol_error"} & cell.tick.deaths.keys()]
     ticks = {id(cell.tick): cell.tick for cell in alone}.values()
     if not size or not alone:

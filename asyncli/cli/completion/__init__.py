@@ -1,7 +1,7 @@
-"""What a TAB offers after ``asyncli``, for the scripts of bash, zsh and fish beside this file; ``asyncli completion SHELL``.
+"""TAB completion of ``asyncli``, for the bash, zsh and fish scripts beside this file; ``asyncli completion SHELL``.
 
-A script calls asyncli with $_ASYNCLI_COMPLETE set and the words up to the cursor as arguments, and reads lines of ``word``, a
-word, its help, or ``files``, a pattern, by tabs: the shell itself lists files. What a flag takes is told by its metavar.
+A script calls asyncli with $_ASYNCLI_COMPLETE set and the words up to the cursor as arguments. It reads tab-separated lines:
+``word``, a word, its help; or ``files``, a pattern, for the shell to list. A flag's metavar says what it takes.
 """
 
 from __future__ import annotations
@@ -22,27 +22,27 @@ _FILES = re.compile(r"(?:FILE|(DIR|FOLDER)|[A-Z]+(?=\.))(\.[a-z]+)?(?: .*)?")
 @click.command(name="completion", no_args_is_help=True)
 @click.argument("shell", metavar="|".join(SHELLS), type=click.Choice(SHELLS))
 def command(shell: str) -> int:
-    """Print the script that completes asyncli's words at TAB.
+    """Print the TAB completion script of a shell.
 
     \b
     bash:  echo 'source <(asyncli completion bash)' >> ~/.bashrc
     zsh:   echo 'source <(asyncli completion zsh)' >> ~/.zshrc       (after compinit)
     fish:  asyncli completion fish > ~/.config/fish/completions/asyncli.fish
 
-    A package that installs into /usr or /usr/local has put them where these shells look.
+    A package installed into /usr or /usr/local already has them where these shells look.
     """
     click.echo(Path(__file__).with_name(f"asyncli.{shell}").read_text(encoding="utf-8"), nl=False)
     return 0
 
 
 def offers(root: click.Group, words: list[str]) -> Iterator[str]:
-    """The lines for a script; ``words`` are those after ``asyncli`` up to the cursor, the last one unfinished."""
+    """The lines for a script. ``words``: those after ``asyncli`` up to the cursor, the last one unfinished."""
     *before, current = [word for word in words[:-1] if word != "="] + [word.lstrip("=\"'") for word in words[-1:] or [""]]
     context, names = click.Context(root), root.list_commands(click.Context(root))
     if not before and not current.startswith("-"):
         yield from (f"word\t{name}\t" for name in names if name.startswith(current))
         return
-    # Without a command it is a soak.
+    # Without a command, it is a soak.
     if not before or before[0] not in names:
         before.insert(0, "soak")
     command = root.get_command(context, before[0])
@@ -60,7 +60,7 @@ def offers(root: click.Group, words: list[str]) -> Iterator[str]:
 
 
 class _Values(click.ParamType):  # type: ignore[type-arg]
-    """What a parameter may be, by its metavar."""
+    """The values of a parameter, by its metavar."""
 
     name = "text"
 
@@ -74,7 +74,7 @@ class _Values(click.ParamType):  # type: ignore[type-arg]
 
 
 def _words(command: str, param: click.Parameter, metavar: str) -> Mapping[str, str]:
-    """Words that may stand there, with their help."""
+    """The words that a parameter takes, with their help."""
     if metavar == "FILE.toml":
         from asyncli.lab.resources import config_file
 
@@ -94,18 +94,18 @@ def _words(command: str, param: click.Parameter, metavar: str) -> Mapping[str, s
     if metavar == "NAME" and (command, param.name) in (("lab", "name"), ("demo", "server")):
         from asyncli.lab import NAMES
 
-        return {name: known.words for name, known in NAMES.items()}
+        return {name: known.description for name, known in NAMES.items()}
     return dict.fromkeys(metavar.split("|"), "") if _CHOICES.fullmatch(metavar) else {}
 
 
 def _numbers(command: str) -> Iterable[str]:
-    """The keys of a run's JSON that --fail-if takes, and each last word that is one key's only."""
+    """The keys of a run's JSON that --fail-if takes, and each key's last word if it is unique."""
     from asyncli.report.thresholds import keys
 
     if command == "bench":
-        from asyncli.analysis.bench_result import Benched
+        from asyncli.analysis.bench_result import BenchResult
 
-        known = keys(Benched)
+        known = keys(BenchResult)
     else:
         from asyncli.report.summary import Summary
 

@@ -29,14 +29,14 @@ from asyncli.report.figures.drawing import (
     time_axis,
 )
 from asyncli.report.figures.panels import MOST_BUCKETS, ROLE_OF, Role, broken, extremes
-from asyncli.report.format import is_told, with_streams
+from asyncli.report.format import is_measured, memory_labels, with_streams
 from asyncli.samples import Series
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# The axis may be so many times as high as its points, to show wide intervals.
-_ROOM = 2.0
+# The axis may be this many times as high as its points, to show wide intervals.
+_HIGHEST = 2.0
 _MOST_RAW = 240
 
 
@@ -62,12 +62,11 @@ class Slope(msgspec.Struct):
 
 def slopes(costs: Costs, *, server: str, host: str = "this host") -> list[Slope]:
     """The fits to draw, the whole host first."""
-    fits, of_kernel = costs.fits, _of_kernel(costs)
-    labels = {"host_total": f"{host} in all", "server_user": server, "kernel": of_kernel, "generator_user": "asyncli"}
-    # The band of an unsure host would cover all others.
+    fits = costs.fits
+    # The band of a wide host_total would cover all others.
     return [
         Slope(label, ROLE_OF[name], fits[name], costs.ends if name == "kernel" else 1)
-        for name, label in labels.items()
+        for name, label in memory_labels(server, host, _of_kernel(costs)).items()
         if name in fits and (name != "host_total" or fits[name].cost.ci95[0] > 0 or len(fits) == 1)
     ]
 
@@ -98,7 +97,7 @@ def cost_lines(drawn: Sequence[Slope], *, style: Style = WIDE) -> Figure:
     # Include the intervals, unless they would flatten the points.
     reach = max(points + [one.times * one.fit.cost.ci95[1] * most_n for one in drawn])
     apart = [value for one in drawn if one.fit.apart is not None for value in one.above([one.fit.apart])]
-    low, high = min(points + apart), min(_ROOM * max(points), reach) or 1.0
+    low, high = min(points + apart), min(_HIGHEST * max(points), reach) or 1.0
     ax.set_xlim(0, most_n)
     ax.set_ylim(low * 1.08, high * 1.04)
     ticks(ax.xaxis, "", 3 if style.narrow else 6)
@@ -130,7 +129,7 @@ def cost_parts(costs: Costs, *, server: str = "server", style: Style = WIDE) -> 
         )  # fmt: skip
         reached += size
     held = with_streams(costs.streams)
-    title = f"known parts{held}" if costs.host_total is not None else held.strip()
+    title = f"measured parts{held}" if costs.host_total is not None else held.strip()
     if total is not None:
         low, high = total.ci95
         title = f"{each(total.bytes_per_connection)} in all, ± {each(total.half_width, sign=False)}{held}"
@@ -150,26 +149,23 @@ def _of_kernel(costs: Costs) -> str:
 
 def cost_shares(costs: Costs, *, server: str) -> list[tuple[str, str, float]]:
     """(Label, colour, bytes) of each known part of a connection on this host."""
-    # Without a total there is no residual.
-    hidden = costs.host_total is not None and known_total(costs) is None
-    known = (
-        (server, "server", costs.server_user, 1), (_of_kernel(costs), "kernel", costs.kernel, costs.ends),
-        ("asyncli", "ours", costs.generator_user, 1), ("left over", "rest", None if hidden else costs.residual, 1),
+    parts = (
+        ("server_user", server, "server", 1), ("kernel", _of_kernel(costs), "kernel", costs.ends),
+        ("generator_user", "asyncli", "ours", 1), ("residual", "left over", "rest", 1),
     )  # fmt: skip
     return [
         (label, color, times * one.bytes_per_connection)
-        for label, color, one, times in known
-        if one is not None and (color == "rest" or is_told(one))
+        for name, label, color, times in parts
+        if (one := getattr(costs, name)) is not None and is_measured(costs, name)
     ]
 
 
 def known_total(costs: Costs) -> Cost | None:
-    """The whole host's cost if its interval is above zero; else other programs hide it."""
-    total = costs.host_total
-    return total if total is not None and total.ci95[0] > 0 else None
+    """The whole host's cost, unless other programs hide it."""
+    return costs.host_total if is_measured(costs, "host_total") else None
 
 
-# Medians are of a minute at most: a longer silence is a gap.
+# Medians are of a minute at most: a longer pause is a gap.
 _GAP_S = 150.0
 
 
@@ -180,7 +176,7 @@ def drift_lines(
     """A panel per name: medians over the hold, with the Theil-Sen line."""
     drawn = [name for name in names if name in drifts and len(medians.get(name, Series())) > 1]
     if not drawn:
-        raise NothingToDraw("There is no drift to be drawn: the hold has fewer than two medians of memory.")
+        raise NothingToDraw("No drift can be drawn: the hold has fewer than two medians of memory.")
     left, right = (62.0, 22.0) if style.narrow else (72.0, 22.0)
     figure, rows = sheet(style, [58.0] * len(drawn), (left, right, 26.0, 30.0), gap=36.0, common_x=True)
     start = min(medians[name].t_s[0] for name in drawn)

@@ -81,7 +81,7 @@ MOST_CAUSES = 6
 
 @drawn_alone
 def deaths_by(dead: Mapping[str, Deaths], *, style: Style = WIDE) -> Figure:
-    """A row per cause, most frequent first."""
+    """A row of histograms per cause, most frequent first."""
     causes = sorted((cause for cause, one in dead.items() if one.count), key=lambda cause: (-dead[cause].count, cause))
     if not causes:
         raise NothingToDraw("No established connection was lost.")
@@ -104,12 +104,12 @@ def _spread(ax: Axes, histogram: Histogram, name: str, words: Callable[[float], 
     ax.set_xticks([])
     first, last = histogram.quantiles((0.0, 1.0))
     if first is None or last is None:
-        ax.set_xlabel(f"{name}: not known", loc="left")
+        ax.set_xlabel(f"{name}: unknown", loc="left")
         return
     counts, edges = histogram_bins(histogram, 40)
     ax.stairs(counts, edges, fill=True, color=COLOURS["server"])
     # A few bars would fill the panel and look like a wide spread.
     pad = max(0, 12 - len(counts)) / 2 * (edges[1] - edges[0])
     ax.set_xlim(edges[0] - pad, edges[-1] + pad)
-    said = words(first) if first == last else f"{words(first)} to {words(last)}"
-    ax.set_xlabel(f"{name} {said}", loc="left")
+    span = words(first) if first == last else f"{words(first)} to {words(last)}"
+    ax.set_xlabel(f"{name} {span}", loc="left")

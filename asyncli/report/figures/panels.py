@@ -1,6 +1,6 @@
-"""A run on one time axis, with as many points as a picture can show. Pure.
+"""A run on one time axis, downsampled to what a figure can show. Pure.
 
-Of each stretch of time gauges keep minimum and maximum, counts become rates, and quantiles are those of merged histograms.
+In each stretch of time, gauges keep minimum and maximum, counts become rates, and quantiles are of merged histograms.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from asyncli.run import Run
 from asyncli.samples import Series
 from asyncli.units import format_count, format_duration
 
-#: What a line means; drawing.py has its colour and dash.
+#: The meaning of a line; drawing.py has its colour and dash.
 Role = Literal["asked", "total", "server", "kernel", "ours", "middle", "high", "most"]
-#: Of each memory that a report knows, by its name in costs and drifts.
+#: The role of each memory, by its name in costs and drifts.
 ROLE_OF: dict[str, Role] = {"host_total": "total", "server_user": "server", "kernel": "kernel", "generator_user": "ours"}
 
-#: (Metrics, of which the first that was read counts; label; role).
+#: (Metrics, the first of which that was read is drawn; label; role).
 MEMORY: tuple[tuple[tuple[str, ...], str, Role], ...] = (
     ((metrics.HOST_USED_BYTES,), "{host}", "total"),
     ((metrics.KERNEL_SOCKET_BYTES,), "kernel", "kernel"),
@@ -34,15 +34,15 @@ MEMORY: tuple[tuple[tuple[str, ...], str, Role], ...] = (
     ((metrics.KERNEL_LISTING_BYTES,), "of /proc", "most"),
 )
 # Drawn only if it explains a visible jump of the host's memory (bytes).
-_LISTING_THAT_SHOWS = 10e6
+_VISIBLE_LISTING = 10e6
 _QUANTILES: tuple[tuple[str, float, Role], ...] = (("p50", 0.5, "middle"), ("p99", 0.99, "high"), ("max", 1.0, "most"))
-# The floor of the logarithmic axis (s): below it clocks of two processes do not agree.
+# The floor of the logarithmic axis (s): below it the clocks of two processes disagree.
 _LEAST_S = 1e-5
-#: About the columns of pixels in a picture.
+#: About the columns of pixels in a figure.
 MOST_BUCKETS = 480
 # Readable widths.
 _WIDTHS_S = (1.0, 2.0, 5.0, 10.0, 15.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0, 900.0, 1200.0, 1800.0, 3600.0)
-# A longer silence than this, or than so many usual intervals, is a gap.
+# A pause longer than this, or than this many usual intervals, is a gap.
 _GAP_S = 10.0
 _GAP_PACES = 3.5
 
@@ -89,7 +89,7 @@ class Timeline(msgspec.Struct):
             return "Each point is one second."
         return (
             f"Drawn in stretches of {format_duration(self.width_s)}: minimum and maximum of gauges, mean rates, quantiles of all "
-            "records."
+            "values."
         )
 
 
@@ -119,7 +119,7 @@ def memory(run: Run, width_s: float, server: str = "server") -> Panel:
             continue
         before = found.between(-math.inf, run.first_connect_s).values
         base = statistics.median(before) if before else found.values[0]
-        if role == "most" and max(found.values) - base < _LISTING_THAT_SHOWS:
+        if role == "most" and max(found.values) - base < _VISIBLE_LISTING:
             continue
         above = Series(found.t_s, [value - base for value in found.values])
         lines.append(_gauge(label.format(server=server, host=run.sides.host), role, above, width_s))
@@ -187,7 +187,7 @@ def _losses(run: Run, width_s: float) -> Iterator[Panel]:
 
 
 def _gauge(label: str, role: Role, found: Series, width_s: float) -> Line:
-    # Costly metrics are read every few seconds: that is no gap.
+    # Costly metrics are read every few seconds, which is no gap.
     pace_s = float(np.median(np.diff(found.t_s))) if len(found) > 1 else 0.0
     return Line(label, role, *broken(*extremes(found, width_s), max(_gap_s(width_s), _GAP_PACES * pace_s)))
 
@@ -197,7 +197,7 @@ def _gap_s(width_s: float) -> float:
 
 
 def stretches(t_s: Any, width_s: float) -> list[tuple[int, int]]:
-    """(First, beyond) places of the instants in each stretch that has any; a border belongs to the earlier one."""
+    """(First, last + 1) indices of the instants in each stretch that has any. A border belongs to the earlier stretch."""
     if not len(t_s):
         return []
     firsts = np.flatnonzero(np.diff(np.ceil(np.asarray(t_s) / width_s), prepend=-np.inf)).tolist()

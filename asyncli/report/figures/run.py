@@ -13,8 +13,7 @@ from asyncli.report.figures.costs import Slope, cost_lines, cost_parts, cost_sha
 from asyncli.report.figures.drawing import each
 from asyncli.report.figures.events import deaths_by, timeline_panels
 from asyncli.report.figures.panels import Timeline, timeline
-from asyncli.report.format import with_streams
-from asyncli.report.run_costs import drift_labels
+from asyncli.report.format import memory_labels, with_streams
 from asyncli.report.summary import Summary
 from asyncli.run import Run
 from asyncli.topology import sides
@@ -27,7 +26,7 @@ def pictures(run: Run, summary: Summary, analyses: Analyses) -> list[Picture]:
     lines = slopes(costs, server=server, host=where.host)
     over_time = timeline(run, asked_over_time(run), server)
     lost = {cause: one for cause, one in analyses.totals.whole.deaths.items() if one.count}
-    labels = drift_labels(server, where.host)
+    labels = memory_labels(server, where.host)
     points, held = medians(run, analyses.drifts), with_streams(costs.streams)
     return [
         Picture(
@@ -36,6 +35,7 @@ def pictures(run: Run, summary: Summary, analyses: Analyses) -> list[Picture]:
             "Memory in bytes; the bar over it is the total's 95 % interval." if known_total(costs) else "Memory in bytes.",
             lambda style: cost_parts(costs, server=server, style=style),
             lambda: _parts_alt(analyses, server),
+            section="cost", first=True,
         ),
         Picture(
             "cost",
@@ -44,27 +44,31 @@ def pictures(run: Run, summary: Summary, analyses: Analyses) -> list[Picture]:
             "baseline; dots are samples. The tint is the slope's 95 % interval.",
             lambda style: cost_lines(lines, style=style),
             lambda: _lines_alt(lines),
+            section="cost",
         ),
         Picture(
             "drift",
             "Memory over the hold",
-            "Medians of a minute each (of a twentieth of a short hold), and the Theil-Sen line through them.",
+            "Medians of one minute each (or a twentieth of a short hold), and the Theil-Sen line through them.",
             lambda style: drift_lines(analyses.drifts, points, labels, style),
             lambda: f"Memory minute by minute over the hold. {_drifts(analyses, labels)}.",
+            section="drift",
         ),
         Picture(
             "timeline",
             "The run on one time axis",
-            f"Latencies count from when the heartbeat was due. Ramp and drain are tinted. {over_time.method}",
+            f"Latency counts from when the heartbeat was due. Ramp and drain are tinted. {over_time.method}",
             lambda style: timeline_panels(over_time, style=style),
             lambda: _timeline_alt(over_time, summary),
+            section="timeline", first=True,
         ),
         Picture(
             "deaths",
-            "How old the lost connections were, how long idle, after how many requests",
-            "A row for each cause; each panel on axes of its own.",
+            "Age, idle time and number of requests of the lost connections",
+            "One row per cause; each panel has its own axes.",
             lambda style: deaths_by(lost, style=style),
             lambda: _deaths_alt(summary),
+            section="deaths",
         ),
     ]
 
@@ -77,9 +81,9 @@ def _parts_alt(analyses: Analyses, server: str) -> str:
 
 
 def _lines_alt(drawn: Sequence[Slope]) -> str:
-    said = "; ".join(f"{one.label} rises by {each(one.each)} a connection (± {each(one.half, sign=False)})" for one in drawn)
+    rises = "; ".join(f"{one.label} rises by {each(one.each)} a connection (± {each(one.half, sign=False)})" for one in drawn)
     most = max(max(one.fit.n) for one in drawn)
-    return f"Memory over 0 to {format_count(most)} connections, with straight lines: {said}."
+    return f"Memory over 0 to {format_count(most)} connections, with straight lines: {rises}."
 
 
 def _drifts(analyses: Analyses, labels: Mapping[MetricName, str]) -> str:
@@ -96,5 +100,5 @@ def _timeline_alt(over_time: Timeline, summary: Summary) -> str:
 
 
 def _deaths_alt(summary: Summary) -> str:
-    said = ", ".join(f"{cause} {format_count(count)}" for cause, count in summary.connections.deaths.items())
-    return f"Ages, idle times and request numbers of the lost connections, by cause: {said}."
+    counts = ", ".join(f"{cause} {format_count(count)}" for cause, count in summary.connections.deaths.items())
+    return f"Ages, idle times and request numbers of the lost connections, by cause: {counts}."

@@ -1,0 +1,66 @@
+"""The protocols: their URL schemes, and the plan fields and headers that belong to each."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+Requests = Literal["heartbeats", "connections", "none"]
+
+
+class ProtocolTraits(msgspec.Struct, frozen=True):
+    """``title``: in reports. ``schemes``: in the clear and over TLS, with their usual ``ports`` (None: none). ``keys``: fields of
+    a plan that only this protocol has. ``asks_by_http``: its requests have HTTP headers. ``requests``: what an HTTP server
+    counts as requests; None: unknown. ``flag``: the flag that selects it, where its schemes belong to another protocol.
+    ``reserved``: headers that a plan may not set, because asyncli sets them or the protocol forbids them.
+    """
+
+    title: str
+    schemes: tuple[str, str]
+    ports: tuple[int, int] | None
+    keys: tuple[str, ...]
+    asks_by_http: bool = False
+    requests: Requests | None = None
+    flag: str = ""
+    reserved: frozenset[str] = frozenset()
+
+
+_WEB = ("http", "https"), (80, 443)
+#: By the name of the protocol. To add one: a row here, then protocols/settings.py.
+PROTOCOLS = {
+    "http": ProtocolTraits("HTTP", *_WEB, ("method", "http_protocol", "http2"), True, "heartbeats"),
+    "http2": ProtocolTraits(
+        "HTTP/2", *_WEB, ("http2", "h2_heartbeat", "h2_table", "streams"), True, "heartbeats", "--http2",
+        frozenset({"proxy-connection", "keep-alive", "upgrade", "te", "http2-settings"}),  # RFC 9113, section 8.2.2
+    ),
+    "sse": ProtocolTraits(
+        "Server-sent events", *_WEB, ("http_protocol", "silence_s"), True, "connections", "--protocol sse",
+        frozenset({"last-event-id"}),
+    ),
+    "stream": ProtocolTraits("HTTP stream", *_WEB, ("http_protocol", "silence_s"), True, "connections", "--protocol stream"),
+    "websocket": ProtocolTraits(
+        "WebSocket", ("ws", "wss"), (80, 443), ("ws_message", "ws_deflate"), True, "connections",
+        reserved=frozenset({"upgrade", "sec-websocket-key", "sec-websocket-version", "sec-websocket-extensions"}),
+    ),
+    "tcp": ProtocolTraits("TCP", ("tcp", "tls"), None, ("send", "expect", "greeting", "silence_s")),
+    "mqtt": ProtocolTraits("MQTT", ("mqtt", "mqtts"), (1883, 8883), ("mqtt_version", "mqtt_id", "mqtt_login", "subscribe")),
+}  # fmt: skip
+#: What a plan's ``protocol`` has http:// URLs speak.
+STREAMS = ("sse", "stream")
+#: What is spoken to URLs of each scheme where the plan says nothing else, and whether over TLS.
+SCHEMES = {
+    scheme: (name, bool(place))
+    for name, one in PROTOCOLS.items() if not one.flag for place, scheme in enumerate(one.schemes)
+}  # fmt: skip
+#: What a server was found to speak in place of HTTP/1.1.
+SPEAKS_HTTP2, SPEAKS_TLS = "it speaks HTTP/2", "it speaks TLS"
+#: How a refusal begins where a server grants an extension of WebSocket that was not offered, or not so.
+NOT_OFFERED = "an extension that was not offered"
+#: Fields of a plan that some protocols alone have.
+OWN_KEYS = tuple(dict.fromkeys(key for one in PROTOCOLS.values() for key in one.keys))
+
+
+def requests_of(protocol: str, h2_heartbeat: str | None) -> Requests | None:
+    """What a server of HTTP counts as requests; None: nobody knows."""
+    return "none" if protocol == "http2" and h2_heartbeat != "head" else PROTOCOLS[protocol].requests
