@@ -21,7 +21,7 @@ from asyncli.plan import Plan
 from asyncli.records import SCHEMA, Check, Finding, Phase, Sample
 from asyncli.samples import Samples
 from asyncli.store import reader as reader_module
-from asyncli.store.follow import Follower, News
+from asyncli.store.follow import Follower
 from asyncli.store.reader import read_run
 from asyncli.store.run_index import read_index_entry
 from asyncli.store.schema import APPLICATION_ID
@@ -148,11 +148,7 @@ def test_an_invalid_sample_is_skipped_and_counted(tmp_path: Path, sql: str) -> N
         assert run.samples.column("status.active")[1] == [1.0] * 5
         if read is read_run or "metric" not in sql:  # the index reads few metrics
             assert [one.code for one in run.findings] == ["slow", "samples_skipped"]
-    assert sum(len(sample.values) for sample in news(path).samples) == 9
-
-
-def news(path: Path) -> News:
-    return Follower(path).news()
+    assert sum(len(sample.values) for sample in Follower(path).news().samples) == 9
 
 
 def test_waiting_records_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
