@@ -36,7 +36,7 @@ _SILENT_S = 5.0
 # How long to wait for a silent agent at a phase border (s).
 _SILENT_BORDER_S = 2.0
 # A longer distance of samples (s) is a gap; one may be missed.
-_HOLE_S = 2.5
+_GAP_S = 2.5
 _LONGEST_TEXT, _LONGEST_CODE = 2000, 60
 # No clock error puts a past sample so far into the future (s).
 _FUTURE_S = 10.0
@@ -204,7 +204,7 @@ class AgentCollector(Sampler):
             t_s = max(at_s, math.nextafter(self._last_s, math.inf))
             if not 0 <= t_s <= self._clock() + _FUTURE_S:
                 continue  # before the run, or impossible
-            missing = overrun or t_s - self._last_s > (_HOLE_S if self._restarted else _SILENT_S)
+            missing = overrun or t_s - self._last_s > (_GAP_S if self._restarted else _SILENT_S)
             if missing and math.isfinite(self._last_s):
                 why = "the agent had ended" if self._restarted else "the agent or its host hung"
                 if overrun:
@@ -218,7 +218,7 @@ class AgentCollector(Sampler):
 
     def _on_recovery(self) -> None:
         """The agent has delivered all samples. Wait for a recent one before the silence counts as over."""
-        if self._lost_s is None or self._clock() - self._last_s > _HOLE_S:
+        if self._lost_s is None or self._clock() - self._last_s > _GAP_S:
             return
         if self._loss_reported and not self._gap_reported:
             self._on_finding(agent_back(self._clock(), round(self._clock() - self._lost_s)))
