@@ -105,7 +105,7 @@ class AgentClient:
         await self._connection.close()
 
     def _add_exchange(self, asked_s: float, clock: wire.Instants) -> None:
-        self.clock.add(Exchange(asked_s, clock.heard_s, clock.said_s, time.monotonic()))
+        self.clock.add(Exchange(asked_s, clock.received_s, clock.answered_s, time.monotonic()))
 
     async def _ask(self, method: str, path: str, *, body: bytes | None = None, within_s: float = _ANSWER_S) -> bytes:
         import aiohttp

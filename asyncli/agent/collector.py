@@ -36,7 +36,7 @@ _SILENT_S = 5.0
 # How long to wait for a silent agent at a phase border (s).
 _SILENT_BORDER_S = 2.0
 # A longer distance of samples (s) is a gap; one may be missed.
-_HOLE_S = 2.5
+_GAP_S = 2.5
 _LONGEST_TEXT, _LONGEST_CODE = 2000, 60
 # No clock error puts a past sample so far into the future (s).
 _FUTURE_S = 10.0
@@ -128,7 +128,7 @@ class AgentCollector(Sampler):
         self._report_once(agent(self._client.url, server, where, offset.error_s))
         if self._client.in_the_clear:
             self._report_once(agent_in_the_clear(self._client.url))
-        for finding in hello.standing:
+        for finding in hello.lasting:
             self._report_once(self._on_run_clock(finding))
 
     async def close(self) -> None:
@@ -177,7 +177,7 @@ class AgentCollector(Sampler):
         await self._take_lease()
         if self._hello is None or hello.instance != self._hello.instance:
             self._on_restart(hello)
-        for finding in hello.standing:
+        for finding in hello.lasting:
             self._report_once(self._on_run_clock(finding))
 
     def _on_restart(self, hello: Hello) -> None:
@@ -204,7 +204,7 @@ class AgentCollector(Sampler):
             t_s = max(at_s, math.nextafter(self._last_s, math.inf))
             if not 0 <= t_s <= self._clock() + _FUTURE_S:
                 continue  # before the run, or impossible
-            missing = overrun or t_s - self._last_s > (_HOLE_S if self._restarted else _SILENT_S)
+            missing = overrun or t_s - self._last_s > (_GAP_S if self._restarted else _SILENT_S)
             if missing and math.isfinite(self._last_s):
                 why = "the agent had ended" if self._restarted else "the agent or its host hung"
                 if overrun:
@@ -213,12 +213,12 @@ class AgentCollector(Sampler):
             # The agent drops samples only before the first of a batch.
             self._last_s, overrun, self._restarted = t_s, False, False
             self._on_sample(Sample(t_s, self._relevant(self._continue_counters(row.values))))
-        for said in batch.said:
-            self._report_once(self._on_run_clock(said.finding))
+        for made in batch.findings:
+            self._report_once(self._on_run_clock(made.finding))
 
     def _on_recovery(self) -> None:
         """The agent has delivered all samples. Wait for a recent one before the silence counts as over."""
-        if self._lost_s is None or self._clock() - self._last_s > _HOLE_S:
+        if self._lost_s is None or self._clock() - self._last_s > _GAP_S:
             return
         if self._loss_reported and not self._gap_reported:
             self._on_finding(agent_back(self._clock(), round(self._clock() - self._lost_s)))

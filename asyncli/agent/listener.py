@@ -116,16 +116,16 @@ class AgentListener:
                     # The client closed, or there are no descriptors for some seconds.
                     await asyncio.sleep(_RETRY_S)
                     continue
-                who = shown(str(address[0]))
-                if not self._make_room(who):
+                peer = shown(str(address[0]))
+                if not self._make_room(peer):
                     sock.close()
                     continue
                 handler = self._server()
-                client = ClientConnection(handler, _network(str(address[0])), partial(self._on_overflow, who, handler))
+                client = ClientConnection(handler, _network(str(address[0])), partial(self._on_overflow, peer, handler))
                 self.clients[handler] = client
-                client.accept_task = asyncio.create_task(self._handshake(who, client, sock))
+                client.accept_task = asyncio.create_task(self._handshake(peer, client, sock))
 
-    def _make_room(self, who: str) -> bool:
+    def _make_room(self, peer: str) -> bool:
         """Whether one more may connect; evicts a connection without a token if needed.
 
         The oldest one of the network with most of them is evicted: a flood evicts itself, not a slow handshake from elsewhere.
@@ -133,7 +133,7 @@ class AgentListener:
         self._drop_closed()
         if len(self.clients) < _MOST_CONNECTIONS:
             return True
-        self._refuse(who, f"{_MOST_CONNECTIONS} connections are open")
+        self._refuse(peer, f"{_MOST_CONNECTIONS} connections are open")
         unauthenticated = [handler for handler, client in self.clients.items() if not client.authenticated]
         if not unauthenticated:
             return False
@@ -141,7 +141,7 @@ class AgentListener:
         self._abort(min(unauthenticated, key=lambda one: (-per_network[self.clients[one].network], self.clients[one].last_s)))
         return True
 
-    async def _handshake(self, who: str, client: ClientConnection, sock: socket.socket) -> None:
+    async def _handshake(self, peer: str, client: ClientConnection, sock: socket.socket) -> None:
         limit_s = None if self._tls is None else _HANDSHAKE_S
         loop = asyncio.get_running_loop()
         try:
@@ -149,11 +149,11 @@ class AgentListener:
         except OSError as error:
             if self._tls is not None:
                 reason = str(getattr(error, "reason", None) or "").lower().replace("_", " ")
-                self._refuse(who, f"TLS fails ({reason or _GAVE_UP})")
+                self._refuse(peer, f"TLS fails ({reason or _GAVE_UP})")
 
-    def _on_overflow(self, who: str, handler: Any) -> None:
+    def _on_overflow(self, peer: str, handler: Any) -> None:
         if handler in self.clients:
-            self._refuse(who, f"it sent more than {_LONGEST_REQUEST:,} bytes without a request")
+            self._refuse(peer, f"it sent more than {_LONGEST_REQUEST:,} bytes without a request")
             self._abort(handler)
 
     def _abort(self, handler: Any) -> None:

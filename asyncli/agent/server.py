@@ -193,8 +193,8 @@ class Agent:
     def _check_rate(self, request: web.Request, address: str) -> None:
         """Limit the rate of an address; clients with and without a token may share one (a tunnel) and have separate limits."""
         may, held = self._authorized(request), self._lease.matches(request.headers.get(LEASE_HEADER, ""))
-        whose = "holder" if may and held else "authenticated" if may else "stranger"
-        if not self._rates.allow(f"{address} {whose}", time.monotonic()):
+        kind = "holder" if may and held else "authenticated" if may else "stranger"
+        if not self._rates.allow(f"{address} {kind}", time.monotonic()):
             raise _RefusedError(429, "asks too often")
 
     def _authorized(self, request: web.Request) -> bool:
@@ -215,7 +215,7 @@ class Agent:
     # Answers.
 
     async def _hello(self, request: web.Request) -> web.Response:
-        heard_s = time.monotonic()
+        received_s = time.monotonic()
         limits, configured = await self._read_facts()
         return _answer(
             Hello(
@@ -223,7 +223,7 @@ class Agent:
                 asyncli=__version__,
                 instance=self._instance,
                 started_s=self._started_s,
-                clock=Instants(heard_s, time.monotonic()),
+                clock=Instants(received_s, time.monotonic()),
                 host=str(self._environment["host"]),
                 boot_id=boot_id(),
                 network=network(),
@@ -234,7 +234,7 @@ class Agent:
                 environment=self._environment,
                 newest=self._buffer.newest,
                 latest=self._buffer.latest(time.monotonic(), _PRESENT_S),
-                standing=self._buffer.lasting,
+                lasting=self._buffer.lasting,
             )
         )
 
@@ -268,20 +268,20 @@ class Agent:
         return web.Response(status=204)
 
     async def _samples(self, request: web.Request) -> web.Response:
-        heard_s = time.monotonic()
+        received_s = time.monotonic()
         self._renew(request)
-        return self._batch(heard_s, _after(request))
+        return self._batch(received_s, _after(request))
 
     async def _sample(self, request: web.Request) -> web.Response:
-        heard_s = time.monotonic()
+        received_s = time.monotonic()
         self._renew(request)
         after = _after(request)
-        if self._immediate_rate.allow("", heard_s):
+        if self._immediate_rate.allow("", received_s):
             await self._collector.sample_now()
         else:
             # Wait for the next regular sample: a series of short soaks has many borders.
             await self._next_sample.wait()
-        return self._batch(heard_s, after)
+        return self._batch(received_s, after)
 
     def _sampled(self, sample: Sample) -> None:
         self._buffer.sample(sample)
@@ -294,9 +294,9 @@ class Agent:
             held = f"it is held by {self._lease.holder}" if self._lease.held(now_s) else "your lease has expired"
             raise _RefusedError(409, held)
 
-    def _batch(self, heard_s: float, after: int) -> web.Response:
+    def _batch(self, received_s: float, after: int) -> web.Response:
         rows, findings = self._buffer.after(after)
-        clock = Instants(heard_s, time.monotonic())
+        clock = Instants(received_s, time.monotonic())
         return _answer(Batch(self._instance, clock, self._buffer.first, self._buffer.newest, rows, findings))
 
     async def _metrics(self, request: web.Request) -> web.Response:

@@ -18,7 +18,7 @@ from asyncli.preflight.limits import Limits
 from asyncli.records import Finding
 from asyncli.secret_variables import TOKEN_VARIABLE, secret
 
-#: Incremented when either side would misread the other.
+#: Incremented when either side would misread the other; until then fields keep their names on the wire (``name=``).
 PROTOCOL = 1
 PROTOCOL_HEADER, LEASE_HEADER = "Asyncli-Protocol", "Asyncli-Lease"
 #: How long the agent buffers samples (s): a shorter network cut loses nothing.
@@ -39,8 +39,8 @@ Instant = Annotated[float, msgspec.Meta(ge=0, le=1e12)]
 class Instants(msgspec.Struct, frozen=True):
     """When the agent received the request and when it answered (s)."""
 
-    heard_s: Instant
-    said_s: Instant
+    received_s: Instant = msgspec.field(name="heard_s")
+    answered_s: Instant = msgspec.field(name="said_s")
 
 
 class SampleRow(msgspec.Struct, frozen=True):
@@ -68,11 +68,11 @@ class Batch(msgspec.Struct, frozen=True):
     first: Number
     newest: Number
     rows: list[SampleRow]
-    said: list[FindingRow]
+    findings: list[FindingRow] = msgspec.field(name="said")
 
 
 class Hello(msgspec.Struct, frozen=True):
-    """The agent, its host and the server. ``network``: the network namespace. ``standing``: lasting findings; ``latest``: the
+    """The agent, its host and the server. ``network``: the network namespace. ``lasting``: lasting findings; ``latest``: the
     last values."""
 
     protocol: int
@@ -90,7 +90,7 @@ class Hello(msgspec.Struct, frozen=True):
     environment: dict[str, Any]
     newest: Number
     latest: dict[str, float]
-    standing: list[Finding]
+    lasting: list[Finding] = msgspec.field(name="standing")
 
 
 class Version(msgspec.Struct, frozen=True):

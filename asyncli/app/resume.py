@@ -54,13 +54,13 @@ class Resumption:
 
     def set_clock(self, progress: Progress) -> None:
         """Set the run's clock by the wall clock; it never goes back."""
-        progress.zero_s -= max(time.time() - self.before.started_wall_s, self.before.last_s + 1.0)
+        progress.zero_s -= max(time.time() - self.before.run.started_wall_s, self.before.last_s + 1.0)
         progress.reopening = self.in_hold
 
     def require_same(self, data: Data | None) -> None:
         """Raise :class:`PlanError` if the connections would differ from those of the run."""
-        if data is not None and self.before.environment.get("data") != described(data):
-            what = f"{self.before.plan.data} has changed since the run started"
+        if data is not None and self.before.run.environment.get("data") != described(data):
+            what = f"{self.before.run.plan.data} has changed since the run started"
             raise PlanError(f"--resume: {what}; restore the file, or start another run")
 
     def remaining_plan(self, plan: Plan) -> Plan:
@@ -85,10 +85,10 @@ class Resumption:
     def open(self, path: Path, server: ServerFacts, progress: Progress, recorder: Recorder) -> None:
         """Continue the run file: its held connections are lost by the generator, and a gap begins."""
         before = self.before
-        again = [*before.environment.get("resumed", ()), datetime.datetime.now(datetime.UTC).isoformat()]
-        writer = RunWriter.resume(path, before.environment, recorded=before.recorded, restart=not self.in_hold)
+        again = [*before.run.environment.get("resumed", ()), datetime.datetime.now(datetime.UTC).isoformat()]
+        writer = RunWriter.resume(path, before.run.environment, recorded=before.recorded, restart=not self.in_hold)
         writer.environment({"resumed": again})
-        self._gap = before.gaps[-1] if before.gaps and before.gaps[-1].end_s is None else Gap(before.last_s)
+        self._gap = before.run.gaps[-1] if before.run.gaps and before.run.gaps[-1].end_s is None else Gap(before.last_s)
         writer.gap(self._gap)
         so_far = Tick()
         so_far.merge_counts(before.so_far)
@@ -99,14 +99,14 @@ class Resumption:
         recorder.show(lambda observer: observer.resumed(so_far))
         self._resumed_s = progress.now_s()
         recorder.open(writer)
-        phase = before.phases[-1].name if before.phases else None
+        phase = before.run.phases[-1].name if before.run.phases else None
         after_s = round(self._resumed_s - before.last_s)
         recorder.finding(resumed(before.last_s, after_s, phase, before.held, self.in_hold, before.ended_by))
         self._record_server(server, recorder, writer)
 
     def _record_server(self, server: ServerFacts, recorder: Recorder, writer: RunWriter) -> None:
         """Record the server. If it is another one, its numbers are kept apart from the earlier ones."""
-        known = self.before.environment.get("server")
+        known = self.before.run.environment.get("server")
         if not isinstance(known, dict) or (server.exe is None and server.version is None):
             return
         differs = server.differences(known)

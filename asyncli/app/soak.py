@@ -89,7 +89,7 @@ class Soak:
         self._findings, self._tls = list(findings), tls
         self._progress = Progress(plan, out)
         self._recorder = Recorder([one for one in (observer, guard) if one is not None], self._progress)
-        self._started_wall_s = time.time() if resume is None else resume.started_wall_s
+        self._started_wall_s = time.time() if resume is None else resume.run.started_wall_s
         self._resumption = None if resume is None else Resumption(resume)
         if self._resumption is not None:
             self._resumption.set_clock(self._progress)

@@ -49,7 +49,7 @@ _RESUMABLE = (*_SERVER, *_AGENT, "force")
 
 def _require_same_hosts(before: Interrupted, cluster: str | None) -> None:
     """Raise :class:`PlanError` unless the same hosts will open the connections, since a run has one cost."""
-    previous = before.environment.get("cluster")
+    previous = before.run.environment.get("cluster")
     if isinstance(previous, dict) and cluster is None:
         scheduler = previous.get("scheduler")
         raise PlanError(f"--resume: the connections of {before.path} were opened by a cluster; add --cluster {scheduler}")
@@ -70,8 +70,8 @@ def _resume_plan(run: str, urls: tuple[str, ...], values: dict[str, Any], out: s
 
     before = read_interrupted(run)
     if not named:
-        return before.plan, before
-    changed = options.plan_from(named, before.plan.urls)
+        return before.run.plan, before
+    changed = options.plan_from(named, before.run.plan.urls)
     # A new --server-* flag replaces the old ones, and so do the agent's.
     keys = {*named, *(_SERVER if named.keys() & set(_SERVER) else ()), *(_AGENT if named.keys() & set(_AGENT) else ())}
-    return msgspec.structs.replace(before.plan, **{key: getattr(changed, key) for key in keys}), before
+    return msgspec.structs.replace(before.run.plan, **{key: getattr(changed, key) for key in keys}), before

@@ -78,7 +78,7 @@ class HostActor:
         self._last_call_s = time.monotonic()
         return self._last_call_s
 
-    async def tell(self, number: int, order: bytes) -> None:
+    async def carry_out(self, number: int, order: bytes) -> None:
         """Carry out order ``number``, from 0 on; a repeated one is ignored."""
         self._last_call_s = time.monotonic()
         if number < self._orders or self._generator is None:

@@ -247,10 +247,10 @@ class ClusterGenerator:
                 task.cancel()
         self._schedule_close(host)
         self._idle += host.workers
-        who = "" if self._draining else self._reopen()
+        takers = "" if self._draining else self._reopen()
         if self._idle and not self._draining:
             self._merging.mark_unopened()
-        then = f"; its share of {self._fleet.share(host.workers):,} is {self._reopened}: {who}" if who else ""
+        then = f"; its share of {self._fleet.share(host.workers):,} is {self._reopened}: {takers}" if takers else ""
         self._record_finding(host_lost(host.name, why, held, then))
         if not self._living():
             self._all_lost(f"the last one, {host.name}, {why}", for_good)

@@ -137,7 +137,7 @@ class RemoteHost:
             while True:
                 try:
                     async with asyncio.timeout(_ANSWER_S):
-                        await self.actor.call("tell", number, order)
+                        await self.actor.call("carry_out", number, order)
                     break
                 except Exception:  # as in _watch_clock; the actor ignores an order that it has
                     await asyncio.sleep(RETRY_S)

@@ -208,14 +208,14 @@ def _peer(path: str) -> set[int]:
 
 def _unreadable(where: str, proc: Path) -> Found:
     """Why the holder of the listening socket was not found: its descriptors are hidden."""
-    whose = f"the process that listens on {where}"
+    listener = f"the process that listens on {where}"
     if os.geteuid() == 0:
-        why_not = f"{whose} is in another namespace, or asyncli lacks CAP_SYS_PTRACE, so its descriptors are hidden"
+        why_not = f"{listener} is in another namespace, or asyncli lacks CAP_SYS_PTRACE, so its descriptors are hidden"
         return Found(why_not=why_not, remedy=f"run asyncli in that namespace with CAP_SYS_PTRACE, or {_NAME_A_PROCESS}")
     # Command lines are not hidden.
     masters = [str(pid) for pid in all_pids(proc) if command_line(pid, proc).startswith("nginx: master ")]
     remedy = f"--server-pid {' or '.join(masters) or 'PID'}"
-    return Found(why_not=f"{whose} belongs to another user, so its descriptors are hidden", remedy=remedy, hidden=True)
+    return Found(why_not=f"{listener} belongs to another user, so its descriptors are hidden", remedy=remedy, hidden=True)
 
 
 def addresses_of(target: Target) -> frozenset[str]:

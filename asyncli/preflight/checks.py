@@ -287,7 +287,7 @@ def _conntrack(plan: Plan, spread: Spread, limits: Limits) -> Iterator[Check]:
     have, count = limits.conntrack_max, limits.conntrack_count
     if have is None or count is None:
         return  # the module is not loaded, so there is nothing to exceed
-    what = "conntrack entries (nf_conntrack_max)"
+    what = "tracked connections (nf_conntrack_max)"
     # TIME_WAIT sockets stay tracked for two minutes: if they have no entries, nothing is tracked.
     if count == 0 and limits.tcp_tw:
         detail = "the module is loaded but tracks nothing: sockets in TIME_WAIT have no entry"

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 import msgspec
 
-from asyncli.collect.procfs import command_line, link
+from asyncli.collect.procfs import command_line, link, read_stat
 from asyncli.preflight.limits import read_rlimit
 from asyncli.preflight.nginx_config import NginxConfig, read_nginx
 from asyncli.records import Check
@@ -53,13 +54,9 @@ def _master(pid: int, root: Path) -> tuple[int, str]:
     """The master of this nginx process and its title; for another process, itself and its command line."""
     line = command_line(pid, root / "proc")
     if line.startswith("nginx: ") and not line.startswith("nginx: master"):
-        try:
-            status = (root / f"proc/{pid}/status").read_text(encoding="utf-8", errors="replace")
-        except OSError:
-            return pid, line
-        for row in status.splitlines():
-            if row.startswith("PPid:"):
-                parent = int(row.split()[1])
-                title = command_line(parent, root / "proc")
-                return (parent, title) if title.startswith("nginx: master") else (pid, line)
+        with contextlib.suppress(OSError, ValueError):
+            parent = read_stat(pid, root / "proc").parent
+            title = command_line(parent, root / "proc")
+            if title.startswith("nginx: master"):
+                return parent, title
     return pid, line

@@ -60,7 +60,7 @@ class Location(msgspec.Struct, frozen=True, kw_only=True):
     timers: Timers
     stub_status: bool = False
     #: Its directives, from :func:`_settings`.
-    said: dict[str, str] = {}
+    directives: dict[str, str] = msgspec.field(name="said", default_factory=dict)
 
 
 class ServerBlock(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,7 +71,7 @@ class ServerBlock(msgspec.Struct, frozen=True, kw_only=True):
     timers: Timers = Timers()
     locations: tuple[Location, ...] = ()
     stub_status: bool = False
-    said: dict[str, str] = {}
+    directives: dict[str, str] = msgspec.field(name="said", default_factory=dict)
 
 
 class NginxConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,7 +84,7 @@ class NginxConfig(msgspec.Struct, frozen=True, kw_only=True):
     rlimit_nofile: int | None = None
     servers: tuple[ServerBlock, ...] = ()
     #: Directives outside of the server blocks: "http keepalive_timeout" -> "75s".
-    said: dict[str, str] = {}
+    directives: dict[str, str] = msgspec.field(name="said", default_factory=dict)
 
     def server_for(self, host: str, port: int, path: str = "") -> ServerBlock | None:
         """The server block that nginx chooses for ``host`` on ``port``, or on a Unix socket's ``path``; None if none listens
@@ -112,11 +112,11 @@ class NginxConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     def directives_for(self, target: Target) -> dict[str, str]:
         """The directives that apply to ``target``: level and directive -> value ("http keepalive_timeout" -> "75s")."""
-        found = dict(self.said)
+        found = dict(self.directives)
         if (server := self.server_for(target.host, target.port)) is not None:
-            found |= {f"server {name}": text for name, text in server.said.items()}
+            found |= {f"server {name}": text for name, text in server.directives.items()}
             if (location := location_for(server, target.path)) is not None:
-                found |= {f"location {name}": text for name, text in location.said.items()}
+                found |= {f"location {name}": text for name, text in location.directives.items()}
         return found
 
     @property
@@ -203,24 +203,24 @@ def _option(command_line: str, flag: str) -> str | None:
 def _config(path: Path, version: tuple[int, ...], directives: list[Directive]) -> NginxConfig:
     modern = not version or version >= _MODERN
     timers = Timers(keepalive_requests=1000 if modern else 100, keepalive_time_s=_KEEPALIVE_TIME_S if modern else None)
-    said: dict[str, Any] = {"said": _settings(directives)}
+    found: dict[str, Any] = {"directives": _settings(directives)}
     servers: list[ServerBlock] = []
     for one in directives:
         if one["directive"] in ("events", "http"):
-            said["said"] |= {f"{one['directive']} {name}": text for name, text in _settings(one["block"]).items()}
+            found["directives"] |= {f"{one['directive']} {name}": text for name, text in _settings(one["block"]).items()}
         match one["directive"], one["args"]:
             case "worker_processes", [count, *_]:
-                said["workers"] = None if count == "auto" else int(count)
+                found["workers"] = None if count == "auto" else int(count)
             case "worker_rlimit_nofile", [size, *_]:
-                said["rlimit_nofile"] = _size(size)
+                found["rlimit_nofile"] = _size(size)
             case "events", _:
                 slots = [int(sub["args"][0]) for sub in one["block"] if sub["directive"] == "worker_connections"]
-                said |= {"worker_connections": slots[-1]} if slots else {}
+                found |= {"worker_connections": slots[-1]} if slots else {}
             case "http", _:
                 timers = _inherit(timers, one["block"])
                 status = _has(one["block"], "stub_status")
                 servers += [_server(sub["block"], timers, status) for sub in one["block"] if sub["directive"] == "server"]
-    return NginxConfig(path=str(path), version=version, servers=tuple(servers), **said)
+    return NginxConfig(path=str(path), version=version, servers=tuple(servers), **found)
 
 
 def _server(block: list[Directive], outer: Timers, status: bool) -> ServerBlock:
@@ -234,7 +234,7 @@ def _server(block: list[Directive], outer: Timers, status: bool) -> ServerBlock:
         timers=timers,
         locations=tuple(_locations(block, timers)),
         stub_status=status or _has(block, "stub_status"),
-        said=_settings(block),
+        directives=_settings(block),
     )
 
 
@@ -250,7 +250,7 @@ def _locations(block: list[Directive], outer: Timers) -> list[Location]:
         timers = _inherit(outer, one["block"])
         status = _has(one["block"], "stub_status")
         found.append(
-            Location(modifier=modifier, pattern=pattern, timers=timers, stub_status=status, said=_settings(one["block"]))
+            Location(modifier=modifier, pattern=pattern, timers=timers, stub_status=status, directives=_settings(one["block"]))
         )
         found += _locations(one["block"], timers)
     return found
@@ -259,7 +259,7 @@ def _locations(block: list[Directive], outer: Timers) -> list[Location]:
 def _settings(block: list[Directive]) -> dict[str, str]:
     """The directives of a level. Values other than numbers, times, sizes or switches may be secrets (a header for a backend) and
     are replaced by a fingerprint."""
-    said: dict[str, list[str]] = {}
+    found: dict[str, list[str]] = {}
     for one in block:
         if "block" not in one:
             args = one["args"]
@@ -267,8 +267,8 @@ def _settings(block: list[Directive]) -> dict[str, str]:
             text = " ".join(["FILE", *args[1:]] if is_output else args)
             public = one["directive"] == "listen" or _PUBLIC.fullmatch(text)
             shown = text if public else f"#{hashlib.sha256(text.encode()).hexdigest()[:8]}"
-            said.setdefault(one["directive"], []).append(shown)
-    return {name: "; ".join(texts) for name, texts in said.items()}
+            found.setdefault(one["directive"], []).append(shown)
+    return {name: "; ".join(texts) for name, texts in found.items()}
 
 
 def _has(block: list[Directive], name: str) -> bool:
@@ -277,16 +277,16 @@ def _has(block: list[Directive], name: str) -> bool:
 
 def _inherit(outer: Timers, block: list[Directive]) -> Timers:
     """The timers of a level: its own, else the outer level's."""
-    said: dict[str, Any] = {}
+    found: dict[str, Any] = {}
     for one in block:
         name, args = one["directive"], one["args"]
         if name in ("keepalive_timeout", "client_header_timeout", "send_timeout"):
-            said[f"{name}_s"] = _seconds(args[0])
+            found[f"{name}_s"] = _seconds(args[0])
         elif name == "keepalive_time":
-            said["keepalive_time_s"] = _seconds(args[0])
+            found["keepalive_time_s"] = _seconds(args[0])
         elif name == "keepalive_requests":
-            said[name] = int(args[0])
-    return msgspec.structs.replace(outer, **said)
+            found[name] = int(args[0])
+    return msgspec.structs.replace(outer, **found)
 
 
 def _listen(args: list[str]) -> Listen:

@@ -13,8 +13,8 @@ import msgspec
 from asyncli.errors import StoreError
 from asyncli.findings.run import where
 from asyncli.metrics import GENERATOR_CPU_S, SESSION_CPU_S
-from asyncli.plan import Plan
-from asyncli.records import ABORTED, CUT, RESUMED, STOPPED, Environment, Finding, Gap, Phase, Tick, left_out_s
+from asyncli.records import ABORTED, CUT, RESUMED, STOPPED, Finding, Gap, Phase, Tick, left_out_s
+from asyncli.run import Run
 from asyncli.store.decoding import decode_tick
 from asyncli.store.follow import sum_ticks
 from asyncli.store.reader import read_findings, read_frame, read_with
@@ -28,14 +28,11 @@ HOLD_ENDS = "hold_ends_s"
 
 
 class Interrupted(msgspec.Struct, frozen=True):
-    """An interrupted run. Times in seconds since its start ``started_wall_s`` (Unix time)."""
+    """An interrupted run. Times in seconds since its start."""
 
     path: Path
-    plan: Plan
-    environment: Environment
-    started_wall_s: float
-    phases: list[Phase]
-    gaps: list[Gap]
+    #: Without its long tables.
+    run: Run
     #: The value of ``HOLD_ENDS``.
     hold_ends_s: float | None
     #: The last recorded instant.
@@ -55,31 +52,32 @@ class Interrupted(msgspec.Struct, frozen=True):
     @property
     def hold(self) -> Phase | None:
         """Its hold; None if it was interrupted before, and starts again."""
-        return next((one for one in self.phases if one.name == "hold"), None)
+        return self.run.phase("hold")
 
     @property
     def held_s(self) -> float:
         """Seconds of the hold that were measured."""
         if self.hold is None:
             return 0.0
-        return max(0.0, self.last_s - self.hold.start_s - left_out_s(self.gaps, self.hold.start_s, self.last_s))
+        return max(0.0, self.last_s - self.hold.start_s - left_out_s(self.run.gaps, self.hold.start_s, self.last_s))
 
     @property
     def ends_s(self) -> float | None:
         """The end of its hold by the wall clock (s since 1970); None without one."""
-        if self.plan.hold_until is None:
+        plan, started_wall_s = self.run.plan, self.run.started_wall_s
+        if plan.hold_until is None:
             return None
-        if self.hold is None or self.plan.hold_s is None:
+        if self.hold is None or plan.hold_s is None:
             # The first such time of day after the run began.
-            return instant_of(self.plan.hold_until, self.started_wall_s)
+            return instant_of(plan.hold_until, started_wall_s)
         # Computed when the hold began: the wall clock may have been stepped since.
-        return self.hold_ends_s or self.started_wall_s + self.hold.start_s + self.plan.hold_s
+        return self.hold_ends_s or started_wall_s + self.hold.start_s + plan.hold_s
 
     def left_s(self, now_s: float) -> float | None:
         """Seconds left of the hold at ``now_s`` (s since 1970); None: until stopped."""
         if (ends_s := self.ends_s) is not None:
             return max(0.0, ends_s - now_s)
-        return None if self.plan.hold_s is None else max(0.0, self.plan.hold_s - self.held_s)
+        return None if self.run.plan.hold_s is None else max(0.0, self.run.plan.hold_s - self.held_s)
 
 
 def read_interrupted(path: str | os.PathLike[str]) -> Interrupted:
@@ -152,11 +150,7 @@ def _read(path: Path, connection: sqlite3.Connection) -> Interrupted:
     counted = {name: value for name in OUR_COUNTERS for (value,) in connection.execute(newest, (name,))}
     return Interrupted(
         path=path,
-        plan=frame.plan,
-        environment=frame.environment,
-        started_wall_s=frame.started_wall_s,
-        phases=frame.phases,
-        gaps=frame.gaps,
+        run=frame,
         hold_ends_s=msgspec.convert(frame.environment.get(HOLD_ENDS), float | None),
         last_s=max([*instants, row[0] if row is not None else 0.0, last_sample_s or 0.0]),
         held=last.held,

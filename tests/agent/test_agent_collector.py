@@ -1,4 +1,4 @@
-"""What is made of an agent's samples on the run's clock, where clocks stand still: on a clock of the test's own."""
+"""An agent's samples on the run's clock, also when clocks stop: on a virtual clock."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from asyncli.records import Finding, Sample
 
 
 class Told:
-    """A session whose agent reads once a second, and is asked by :meth:`ask`; ``ahead_s`` is its clock less ours."""
+    """A session whose agent samples once a second and is polled by :meth:`ask`; ``ahead_s`` is its clock minus ours."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now_s, self.ahead_s, self.taken = 1000.0, 5000.0, 0
@@ -38,7 +38,7 @@ class Told:
         )  # fmt: skip
 
     def read(self) -> None:
-        """A second goes by, of theirs as of ours, in the middle of which the agent reads."""
+        """A second passes on both clocks; the agent samples in its middle."""
         self.taken += 1
         self.kept.append(SampleRow(self.taken, self.now_s + self.ahead_s + 0.5, {"server.cpu_s": float(self.taken)}))
         self.now_s += 1.0
@@ -51,7 +51,7 @@ class Told:
         self.kept = []
 
     def cut(self, seconds: int, keeps: int) -> None:
-        """The way is cut for so long; the agent keeps the last ``keeps`` samples."""
+        """The network is cut for so long; the agent keeps the last ``keeps`` samples."""
         for _ in range(seconds):
             self.read()
             self.collector._on_failure(LostError("agent http://10.0.0.8:9165: no answer"))
@@ -82,7 +82,7 @@ def test_samples_taken_during_our_suspension_are_dropped(monkeypatch: pytest.Mon
         told.ask()
     for _ in range(300):
         told.read()
-    # Theirs went on meanwhile, and ours did not.
+    # Their clock went on, ours did not.
     told.now_s, told.ahead_s = told.now_s - 300.0, told.ahead_s + 300.5
     for _ in range(5):
         told.read()

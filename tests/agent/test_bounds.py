@@ -1,4 +1,4 @@
-"""How much a stranger may have of an agent: of its connections, its time, its patience. In this process, with its bounds made small."""
+"""Bounds on what unauthenticated clients may use of an agent: connections, time. In this process, with small bounds."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ async def an_agent(tls: ssl.SSLContext | None = None, **of: Any) -> AsyncIterato
 
 @pytest.fixture
 async def agent(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Agent]:
-    """Samples this very process; whoever is wrong or silent waits a moment only."""
+    """An agent that samples this process, with short delays and timeouts."""
     monkeypatch.setattr(server, "_WRONG_TOKEN_S", 0.01)
     monkeypatch.setattr(listener, "IDLE_S", 0.3)
     monkeypatch.setattr(listener, "_MOST_CONNECTIONS", 8)
@@ -56,7 +56,7 @@ def request(head: str, body: bytes = b"", token: str = TOKEN, lease: str = "") -
 
 
 async def ask(agent: Agent, head: str, body: bytes = b"", *, source: str = "127.0.0.1", **more: str) -> tuple[int, bytes]:
-    """Status and body of one request on a connection of its own."""
+    """Status and body of one request on a new connection."""
     reader, writer = await asyncio.open_connection("127.0.0.1", agent.port, local_addr=(source, 0))
     writer.write(request(head, body, **more))
     answer = await reader.read()
@@ -88,7 +88,7 @@ async def test_only_known_requests_are_answered(agent: Agent, head: str, body: b
     assert found == status
     assert b"Python" not in answer
     assert b"aiohttp" not in answer
-    # Of a stranger nothing is answered, not even that there is no such page.
+    # Without the token every request gets 401, even for an unknown page.
     assert (await ask(agent, head, body, token="x" * 20))[0] == 401
 
 
@@ -108,7 +108,7 @@ async def test_the_rate_limit_is_per_address(agent: Agent) -> None:
 
 
 async def test_clients_without_the_token_have_a_separate_rate_limit(agent: Agent) -> None:
-    # As at the end of a tunnel, where all have one address.
+    # As behind a tunnel, where all clients have one address.
     agent._rates._per_s = 0.0
     found = [(await ask(agent, "GET /metrics", token="x" * 20))[0] for _ in range(int(server._BURST) + 1)]
     assert found == [401] * int(server._BURST) + [429]
@@ -119,7 +119,7 @@ async def test_idle_connections_are_evicted_for_the_holder(agent: Agent) -> None
     held = [await asyncio.open_connection("127.0.0.1", agent.port) for _ in range(30)]
     assert (await ask(agent, "GET /metrics"))[0] == 200
     assert any(line.startswith("refused 127.0.0.1: 8 ") for line in agent.said)  # type: ignore[attr-defined]
-    # Those who ask nothing are sent away, and so is one whose request never ends.
+    # Idle connections are closed, and so is one whose request never ends.
     held[-1][1].write(b"GET /v1/hello HTTP/1.1\r\nX: ")
     for reader, writer in held:
         with contextlib.suppress(ConnectionResetError):
@@ -138,7 +138,7 @@ async def test_idle_connections_are_evicted_for_the_holder(agent: Agent) -> None
     ],
 )
 async def test_a_client_that_sends_too_much_is_closed(agent: Agent, sent: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    # Neither his patience nor the version of aiohttp ends it.
+    # Neither the idle timeout nor the version of aiohttp ends it.
     monkeypatch.setattr(listener, "IDLE_S", 600.0)
     monkeypatch.setattr(server, "_WRONG_TOKEN_S", 600.0)
     reader, writer = await asyncio.open_connection("127.0.0.1", agent.port)
@@ -164,12 +164,12 @@ async def test_immediate_samples_are_rate_limited(agent: Agent, monkeypatch: pyt
     for number in range(most + 2):
         found.append((await ask(agent, "POST /v1/sample?after=0", source=f"127.4.0.{number + 1}", lease=word))[0])
     assert status == 200
-    # Who asks for more of them gets the next one that comes of itself.
+    # A further request gets the next regular sample.
     assert (found, len(taken)) == ([200] * (most + 2), most)
 
 
 def tls_contexts() -> tuple[ssl.SSLContext, ssl.SSLContext]:
-    """The agent's, with a certificate made for it, and that of who trusts it."""
+    """The agent's TLS context with a new certificate, and a client's that trusts it."""
     authority, theirs = trustme.CA(), ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     authority.issue_cert("127.0.0.1").configure_cert(theirs)
     ours = ssl.create_default_context()
@@ -182,14 +182,14 @@ async def test_unfinished_handshakes_are_evicted(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(listener, "_HANDSHAKE_S", 10 * DEADLINE_S)
     theirs, ours = tls_contexts()
     async with an_agent(theirs) as agent:
-        # Who does not trust it is told of.
+        # A client that does not trust it is logged.
         with pytest.raises(ssl.SSLCertVerificationError):
             await asyncio.open_connection("127.0.0.1", agent.port, ssl=ssl.create_default_context())
         async with asyncio.timeout(DEADLINE_S):
             while not any(line.startswith("refused 127.0.0.1: TLS") for line in agent.said):  # type: ignore[attr-defined]
                 await asyncio.sleep(0.01)
         silent = [await asyncio.open_connection("127.0.0.1", agent.port) for _ in range(30)]
-        # Long before the handshake's own limit all but eight are let go.
+        # All but eight are evicted long before the handshake timeout.
         gone = [asyncio.ensure_future(reader.read()) for reader, _ in silent]
         async with asyncio.timeout(DEADLINE_S):
             while sum(one.done() for one in gone) < 30 - 8:
@@ -205,14 +205,14 @@ async def test_unfinished_handshakes_are_evicted(monkeypatch: pytest.MonkeyPatch
 
 
 async def test_a_connect_flood_evicts_only_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    """At 1,000 connects a second a place lasts 64 ms, and a newcomer's handshake takes some round trips."""
+    """At 1,000 connects a second a slot lasts 64 ms, and a new client's handshake takes some round trips."""
     monkeypatch.setattr(listener, "_MOST_CONNECTIONS", 8)
     theirs, ours = tls_contexts()
     async with an_agent(theirs) as agent:
         crowd: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
 
         async def flood() -> None:
-            """Three times as many as there are places, and until all but the last of them were sent away."""
+            """Open three times as many as there are slots; return when all but the last were evicted."""
             many = [await asyncio.open_connection("127.0.0.1", agent.port, local_addr=("127.5.0.1", 0)) for _ in range(24)]
             crowd.extend(many)
             await asyncio.wait_for(asyncio.gather(*(reader.read() for reader, _ in many[:16]), return_exceptions=True), DEADLINE_S)

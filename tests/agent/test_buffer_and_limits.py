@@ -1,4 +1,4 @@
-"""What an agent keeps, who holds it, how often it may be asked, and what its log says: on a clock of the test's own."""
+"""An agent's buffer, lease, rate limits and log lines, on a virtual clock."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_the_buffer_keeps_ten_minutes() -> None:
     rows, _ = buffer.after(990)
     assert [row.n for row in rows] == list(range(991, 1001))
     assert rows[-1].values == {"status.active": 999.0}
-    # Who was away for long gets all of it, an answer at a time.
+    # A session that was away for long gets all of it, one answer at a time.
     seen, after = [], 0
     while rows := buffer.after(after)[0]:
         assert len(rows) <= MOST_ROWS
@@ -92,7 +92,7 @@ def test_a_lease_expires_without_renewal() -> None:
     assert lease.renew("1", LEASE_S - 1)
     assert not lease.renew("2", LEASE_S - 1)
     assert (lease.holder, lease.held(2 * LEASE_S - 2)) == ("a", True)
-    # Late, but nobody else has asked.
+    # Late, but no other session took it.
     assert lease.renew("1", 10 * LEASE_S)
     assert lease.take("b", 20 * LEASE_S) == "2"
     assert not lease.renew("1", 20 * LEASE_S)
@@ -117,7 +117,7 @@ def test_refusal_lines_are_limited_and_counted() -> None:
     lines = [refusals.line("10.0.0.1", "its token is wrong", second / 10) for second in range(1000)]
     said = [line for line in lines if line is not None]
     assert said[0] == "refused 10.0.0.1: its token is wrong"
-    # As docs/agent.md has it: ten at once, then one every 5 s.
+    # As in docs/agent.md: ten at once, then one every 5 s.
     assert [line is not None for line in lines[:11]] == [True] * 10 + [False]
     assert 10 < len(said) <= 10 + 100 / 5
     last = refusals.line("10.0.0.1", "its token is wrong", 1e6)

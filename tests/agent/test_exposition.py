@@ -1,4 +1,4 @@
-"""The page for Prometheus, by the grammar of its text format 0.0.4."""
+"""The page for Prometheus, parsed by the grammar of its text format 0.0.4."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _TYPE = re.compile(rf"# TYPE ({_NAME}) (counter|gauge|histogram|summary|untyped)
 
 
 def parsed(text: str) -> dict[tuple[str, str], float]:
-    """Samples by name and labels; fails where it is not the format: one HELP and one TYPE before a metric's lines, all together."""
+    """Samples by name and labels; fails if the format is wrong: one HELP and one TYPE directly before a metric's lines."""
     assert text.endswith("\n")
     found: dict[tuple[str, str], float] = {}
     helped, typed, current = set(), {}, ""
@@ -43,7 +43,7 @@ def parsed(text: str) -> dict[tuple[str, str], float]:
 
 def test_every_metric_has_its_line() -> None:
     values = {name + ("X" if name.endswith(".") else ""): float(number) for number, name in enumerate(METRICS)}
-    # Of the soak's own hosts nothing is sampled here.
+    # An agent samples nothing of the soak's hosts.
     values = {name: value for name, value in values.items() if not name.startswith(("client.", "silent."))}
     found = parsed(exposition(values, "1.0"))
     assert len(found) == len(values) + 1
@@ -55,7 +55,7 @@ def test_every_metric_has_its_line() -> None:
     assert found["asyncli_agent_info", 'version="1.0"'] == 1.0
 
 
-# What labels escape, separate or may not hold.
+# Characters that labels escape, separate by or may not contain.
 _TEXT = st.text('aZ09_:."\\\n\r\t {}=,#\x00\x85\xe9\u2028\U0001f600')
 _NAMES = st.one_of(st.sampled_from(sorted(METRICS)), st.builds(str.__add__, st.sampled_from(["tcp.", "kernel.slab.", "probe."]), _TEXT))
 

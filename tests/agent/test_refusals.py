@@ -1,4 +1,4 @@
-"""Who is refused, and what is said of it: one line at either end, and nothing left running."""
+"""Refusals of agent and client: one line at each end, and nothing left running."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ FEW = ("-c", "10", "--baseline", "0.2", "--residue", "0.2", "--keepalive", "2", 
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
-    """What calls itself nginx, and shows one status page whoever asks for whatever."""
+    """A server with nginx's Server header that answers every request with one status page."""
     with serving(answer=PAGE) as server:
         yield server
 
 
 @pytest.fixture(scope="module")
 def agent(tmp_path_factory: pytest.TempPathFactory, server: Server) -> Iterator[AnAgent]:
-    """An agent that anyone may ask."""
+    """An agent without a token."""
     with AnAgent(tmp_path_factory.mktemp("agent"), "--status-url", server.url) as agent:
         yield agent
 
@@ -49,7 +49,7 @@ def test_a_token_that_is_wrong_or_missing(tmp_path: Path, server: Server, monkey
         assert there.ask("/metrics", Authorization=f"Basic {TOKEN}")[0] == 401
         assert there.ask("/metrics", Authorization=f"Bearer {TOKEN}")[0] == 200
         there.until(lambda: there.err.count("refused 127.0.0.1: ") >= 2, "it logs so")
-        # The session's own environment may have it.
+        # The token may be in the session's environment.
         monkeypatch.setenv("ASYNCLI_AGENT_TOKEN", TOKEN)
         assert soak(tmp_path, server, there.url, "--out", "run.db").err == ""
         assert report(tmp_path, "run.db")["connections"]["opened"] >= 10
@@ -123,7 +123,7 @@ def test_no_agent_listens(tmp_path: Path, server: Server) -> None:
     ("arguments", "said"),
     [
         (["--listen", "127.0.0.1:0"], "--status-url"),
-        (["--server-name", "x", "--server-pid", "1"], "not 2 times"),
+        (["--server-name", "x", "--server-pid", "1"], "name the server once"),
         (["--server-name", "nonesuch-of-the-tests"], "nonesuch-of-the-tests"),
         (["--server-pid", "x"], "--server-pid: 'x'"),
         (["--status-url", "ftp://127.0.0.1/"], "--status-url: 'ftp://127.0.0.1/'"),
@@ -190,7 +190,7 @@ def test_a_status_page_that_falls_silent_does_not_end_it(tmp_path: Path) -> None
         assert b"asyncli_status_active" not in there.ask("/metrics")[1]
 
 
-# What a stranger may send, each from an address of its own, so that no rate stands before what is tried.
+# Requests without a token, each from its own address, so that the rate limit does not hide the rest.
 _PATH = st.one_of(st.sampled_from(["/v1/hello", "/v1/lease", "/v1/samples", "/v1/sample", "/metrics", "/"]), st.text(max_size=40))
 _TEXT = st.text(st.characters(codec="latin-1", exclude_characters="\r\n\0"), max_size=60)
 

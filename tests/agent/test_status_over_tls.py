@@ -1,4 +1,4 @@
-"""An agent whose server's status page is over TLS, of the real nginx."""
+"""An agent that polls a real nginx's status page over TLS."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a fleet counts and says when a host goes at an awkward moment, who may hold a host, hosts of little room. No scheduler."""
+"""A fleet's counts and findings when a host is lost at any moment, leases of hosts, hosts with little room. No scheduler."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from asyncli.records import Deaths, Tick
 
 
 class Actor:
-    """Of a host that answers no call."""
+    """The actor of a host that answers no call."""
 
     def lost(self) -> str:
         return ""
@@ -46,7 +46,7 @@ async def nobody(_: object) -> Any:
 
 
 def fleet(*members: Member, plan: Plan = PLAN) -> ClusterGenerator:
-    """A generator whose hosts stand, without tasks: what they say is put in by the test."""
+    """A generator with hosts but without tasks: the test passes their messages."""
     whole = Placement(plan, members, sum(len(one.workers) for one in members), members[0].spread.destinations)
     generator = ClusterGenerator(whole, build_shard(plan, whole.spread), nobody, nobody)
     for one in members:
@@ -73,7 +73,7 @@ SILENT = WorkerSilent(worker=1, pid=11, held=50, awaiting=5, silent_s=5.1)
 LOST = WorkerLost(1, 11, "was killed by SIGKILL", 50)
 
 
-# A worker's silence is told between two ticks: the gauges of the last one have what it holds, or have it not, until the next.
+# A worker's silence is reported between two ticks: the last one's gauges may include what it holds or not.
 @pytest.mark.parametrize(
     "messages",
     [
@@ -126,7 +126,7 @@ async def test_hosts_silent_at_once_point_to_the_sessions_network(apart_s: float
 
 
 async def test_a_host_lost_in_the_baseline_costs_nothing_if_others_open_its_share() -> None:
-    """As a worker that is lost then."""
+    """The same as for a lost worker."""
     generator = fleet(member("a", 0), member("b", 1))
     generator._lose(generator._hosts["b"], "is cut off")
     generator.begin(time.monotonic())
@@ -138,7 +138,7 @@ async def test_a_host_lost_in_the_baseline_costs_nothing_if_others_open_its_shar
 
 
 async def test_a_host_that_takes_over_learns_whether_its_ports_are_crowded() -> None:
-    """Ten thousand of 28,232 ports are not; twenty thousand are."""
+    """Ten thousand of 28,232 ports are not crowded; twenty thousand are."""
     generator = fleet(member("a", 0), member("b", 1))
     assert not generator._fleet.shard_of(generator._shard, generator._fleet.members[0]).crowded
     generator._lose(generator._hosts["b"], "is cut off")
@@ -146,7 +146,7 @@ async def test_a_host_that_takes_over_learns_whether_its_ports_are_crowded() -> 
 
 
 async def test_a_growing_drift_is_reported_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """At 100 ppm it is 10 ms away after two minutes, and 26 s after three days."""
+    """At 100 ppm the drift is 10 ms after two minutes, and 26 s after three days."""
     monkeypatch.setattr("asyncli.cluster.remote_host._CLOCK_S", 0.0)
     drifts, over = [0.0, 0.02, 0.03, 0.19, 0.3, 1.0, 5.0], asyncio.Event()
 
@@ -223,7 +223,7 @@ async def test_a_refused_actor_does_not_release_the_host(actors: Callable[[], Ho
 
 
 async def test_a_drain_works_even_if_measuring_fails(actors: Callable[[], HostActor], monkeypatch: pytest.MonkeyPatch) -> None:
-    """The order would not be obeyed when it is repeated."""
+    """A repeated order would be ignored."""
 
     def unread() -> Any:
         raise OSError("too many open files")
@@ -236,14 +236,14 @@ async def test_a_drain_works_even_if_measuring_fails(actors: Callable[[], HostAc
         monkeypatch.setattr(actor._generator, "drain", lambda: drained.append(True))
         for _ in range(2):
             with contextlib.suppress(OSError):
-                await actor.tell(0, msgspec.msgpack.encode(Drain()))
+                await actor.carry_out(0, msgspec.msgpack.encode(Drain()))
         assert drained == [True]
     finally:
         await actor.close()
 
 
 async def test_processes_of_a_hung_actor_end_by_themselves(actors: Callable[[], HostActor], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Their Dask worker was stopped: nobody there could close what others open again."""
+    """Their Dask worker is stopped and cannot close the connections that other hosts reopen."""
     monkeypatch.setattr("asyncli.cluster.actor._PROCESSES_TIMEOUT_S", 1)
     actor = actors()
     assert await actor.open(SHARD) == ""
@@ -255,7 +255,7 @@ async def test_processes_of_a_hung_actor_end_by_themselves(actors: Callable[[], 
         async with asyncio.timeout(DEADLINE_S):
             while not heard or not isinstance(heard[-1], Failed):
                 heard += [msgspec.msgpack.decode(frame, type=UP) for frame in await actor.messages(len(heard), 1.0)]
-        # Not by itself: it may be taken in again.
+        # Not for good: the host may be added again.
         assert heard[-1].away
         async with asyncio.timeout(DEADLINE_S):
             while any(Path(f"/proc/{pid}/exe").exists() for pid in pids):

@@ -65,7 +65,7 @@ class There(NamedTuple):
 
 @contextmanager
 def cluster(folder: Path) -> Iterator[There]:
-    """Two Dask workers on one host, which are one."""
+    """Two Dask workers on one host, which count as one host."""
     with clustered(folder) as hosts, serving() as server:
         yield There(hosts, (hosts.worker(), hosts.worker()), server)
 
@@ -84,7 +84,7 @@ def server() -> Iterator[Server]:
 
 @pytest.fixture(scope="module")
 def empty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
-    """A scheduler, whose workers are those of a test."""
+    """A scheduler without workers; tests start them."""
     with clustered(tmp_path_factory.mktemp("empty")) as hosts:
         yield hosts
 
@@ -94,7 +94,7 @@ def soak(folder: Path, server: Server, address: str, *arguments: str) -> Done:
 
 
 def one_line(folder: Path, server: Server, address: str, *arguments: str) -> str:
-    """What is said of a soak that is refused before it opens anything."""
+    """The error line of a soak that is refused before it opens anything."""
     before = server.accepts
     done = soak(folder, server, address, *arguments)
     assert (done.status, done.err.count("\n"), server.accepts) == (2, 1, before), done.err
@@ -128,7 +128,7 @@ def test_without_the_extra_it_says_what_to_install(tmp_path: Path) -> None:
 
 
 def test_no_worker_or_one_with_another_asyncli(tmp_path: Path, empty: Hosts, server: Server) -> None:
-    """There is none; another asyncli is there, or none is to be found."""
+    """No worker; one with another version of asyncli; one without asyncli."""
     empty.stop_workers()
     assert f"dask worker {empty.address}" in one_line(tmp_path, server, empty.address)
     kinds = {
@@ -161,7 +161,7 @@ def test_a_bug_of_the_actor_does_not_hide(tmp_path: Path, empty: Hosts, server: 
 
 
 def certificates(folder: Path, name: str, lasts: datetime.timedelta) -> tuple[str, ...]:
-    """An authority and a certificate of its that ``lasts`` from now, as Dask's flags of a scheduler or worker."""
+    """An authority and its certificate, valid for ``lasts`` from now, as flags of a Dask scheduler or worker."""
     import trustme
 
     folder = folder / name
@@ -192,7 +192,7 @@ def test_tls_requires_a_valid_certificate(tmp_path: Path, server: Server) -> Non
         (tmp_path / "run.db").unlink()
         one_line(tmp_path, server, cluster.address, *flags_of(strangers))
         assert one_line(tmp_path, server, cluster.address.replace("tls", "tcp")).endswith("write tls://\n")
-        # A client whose certificate has expired is not let in, nor a stranger's, nor one whose key is another's.
+        # Refused: an expired certificate, one of another authority, one with another's key.
         for cert, key in ((expired[3], expired[5]), (strangers[3], strangers[5]), (ours[3], strangers[5])):
             one_line(tmp_path, server, cluster.address, "--cluster-ca", ours[1], "--cluster-cert", cert, "--cluster-key", key)
         worker.until_free()
@@ -205,7 +205,7 @@ def shard(there: There) -> bytes:
 
 @lanes(cluster)
 def test_an_actor_that_is_closed_at_any_moment_leaves_nothing(folder: Path, there: There) -> None:
-    """A call is a message of its own: one that closes may overtake the one that opens, or come in the midst of it."""
+    """Calls are separate messages: ``close`` may arrive before or during ``open``."""
     from distributed import Client
 
     async def provoke() -> None:
@@ -235,7 +235,7 @@ def test_two_signals_in_any_phase_leave_nothing_anywhere(folder: Path, there: Th
                 program.until(there.any_host, "a host process starts")
             else:
                 program.until_phase(phase)
-            # Two kinds: two of one kind may be told as one.
+            # Two kinds: two signals of one kind may be merged.
             program.signal(signal.SIGTERM)
             program.signal(signal.SIGINT)
             assert program.wait().status == 130
@@ -253,7 +253,7 @@ def test_a_killed_session_leaves_nothing_anywhere_and_its_run_can_be_resumed(fol
     with pytest.raises(PlanError, match=re.escape(f"--cluster {there.address}")):
         _require_same_hosts(read_interrupted(folder / "run.db"), None)
     before = recorded(folder / "run.db")
-    # At once, as a service manager would: the hosts may not have let go yet, and are waited for.
+    # At once, as a service manager does: it waits for hosts that are still held.
     with Program(folder, "soak", "--resume", "run.db", "--cluster", there.address) as program:
         program.until(lambda: held(folder) == 100 and ticks(folder) > len(before.ticks) + 3, "all are held again")
         assert there.any_host()
@@ -266,7 +266,7 @@ def test_a_killed_session_leaves_nothing_anywhere_and_its_run_can_be_resumed(fol
     assert (summary["connections"]["held"], summary["connections"]["deaths"]) == (100, {"generator_lost": 100})
     assert (summary["connections"]["opened"], summary["connections"]["reopened"]) == (200, 100)
     require_as_written("test_a_killed_session_leaves_nothing_anywhere_and_its_run_can_be_resumed", summary)
-    # What the hosts' processes have used goes on from where it was.
+    # The CPU time of the hosts' processes continues.
     now = recorded(folder / "run.db")
     used = [one.values["generator.cpu_s"] for one in now.samples if "generator.cpu_s" in one.values]
     assert used == sorted(used)
@@ -287,7 +287,7 @@ def test_from_a_notebook_two_workers_of_one_host_are_one_actor(folder: Path, the
             settings = {"connections": 100, "ramp": "50/10ms", "hold": 1, "baseline": 0.2, "residue": 0.2}
             recorded = await asyncli.soak(there.server.url, folder / "run.db", cluster=client, **settings)
             assert (recorded.verdict, recorded.summary.connections.held) == ("passed", 100)
-            # It is still its owner's.
+            # The notebook's client still works.
             assert await asyncio.to_thread(lambda: client.submit(sum, [1, 2]).result()) == 3
         finally:
             await asyncio.to_thread(client.close)
@@ -312,7 +312,7 @@ def test_an_invalid_address_is_refused(address: str, files: dict[str, str], said
     assert "\n" not in str(raised.value)
 
 
-# Each was met with a real scheduler, some of them by chance in place of another.
+# Each was seen with a real scheduler; which one occurs is partly chance.
 @pytest.mark.parametrize(
     ("scheme", "reason", "write"),
     [

@@ -1,4 +1,4 @@
-"""A fleet of two hosts, each in a network namespace of its own: whole, cut off, killed, and back."""
+"""A fleet of two hosts, each in its own network namespace: undisturbed, cut off, killed, and back."""
 
 from __future__ import annotations
 
@@ -68,12 +68,12 @@ def staged(folder: Path, before: tuple[str, ...] = (), before_second: tuple[str,
 
 @contextmanager
 def machines(folder: Path) -> Iterator[Stage]:
-    """The clients are on another machine than the server, by what tells machines apart."""
+    """The clients' boot id differs from the server's."""
     with staged(folder, another_machine(folder, 1)) as stage:
         yield stage
 
 
-# Each the stage of a lane of its own.
+# Each is the stage of its own lane.
 cut, killed = (partial(staged) for _ in range(2))
 
 
@@ -87,14 +87,14 @@ def clocks(folder: Path) -> Iterator[tuple[Stage, Skew]]:
 
 
 def reopened(folder: Path) -> bool:
-    """The share of one of two hosts is open again, and all are held."""
+    """The share of one of two hosts was reopened, and all connections are held."""
     run = recorded(folder / "run.db")
     return run is not None and sum(tick.reopened for _, tick in run.ticks) == N / 2 and held(folder) == N
 
 
 @contextmanager
 def two_held(stage: Stage, folder: Path, *arguments: str) -> Iterator[Program]:
-    """A soak that holds all of its connections from two hosts, until the end of the block."""
+    """A soak that holds all its connections from two hosts until the end of the block."""
     with stage.soaking(folder, "--hold", "10m", *arguments) as program:
         program.until(lambda: held(folder) == N, "all are on record")
         yield program
@@ -112,7 +112,7 @@ def cut_for_a_while(stage: Stage, folder: Path, program: Program) -> None:
 
 
 def pass_s(seconds: float) -> None:
-    """For so long the test itself is the fault."""
+    """Sleep for the length of a fault."""
     since = time.monotonic()
     until(lambda: time.monotonic() > since + seconds, f"{seconds} s pass")
 
@@ -141,7 +141,7 @@ def test_an_agent_on_the_servers_host_and_a_session_on_a_third(folder: Path, sta
     assert "cluster_memory" not in codes(summary)
     names = set(read_run(folder / "run.db").samples.metrics)  # type: ignore[attr-defined]
     assert {"status.active", "server.pss_bytes", "kernel.socket_bytes", "host.used_bytes", "generator.cpu_s", "session.cpu_s"} <= names
-    # Of the session's host, which opens nothing, there is nothing.
+    # Nothing is sampled of the session's host, which opens no connections.
     assert [name for name in names if name.startswith("client.")] == []
 
 
@@ -149,7 +149,7 @@ def test_an_agent_on_the_servers_host_and_a_session_on_a_third(folder: Path, sta
 def test_a_short_cut_loses_no_second(folder: Path, stage: Stage) -> None:
     with two_held(stage, folder, "--timeout", "1m") as program:
         cut_for_a_while(stage, folder, program)
-        # And one of the session itself: what the hosts say meanwhile is kept there.
+        # A cut of the session: the hosts keep their messages meanwhile.
         before = recorded(folder / "run.db")
         program.signal(signal.SIGSTOP)
         pass_s(5.0)
@@ -165,14 +165,14 @@ def test_a_short_cut_loses_no_second(folder: Path, stage: Stage) -> None:
     assert [(one["connections"], one["workers"]) for one in hosts] == [(N / 2, 1), (N / 2, 1)]
     for number, one in enumerate(hosts):
         assert one["name"].endswith(f" at {address(number)}")
-        # One machine has one monotonic clock, so that what is left is the error of the measurement.
+        # One machine has one monotonic clock, so the rest is measurement error.
         assert abs(one["clock_offset_s"]) <= one["clock_uncertainty_s"] < 0.1
     assert summary["generator"]["processes"] == 4
-    # The server is where asyncli is, and no client.
+    # The server is on asyncli's host, and no client is.
     there = sides(summary["environment"])
     assert (there.ends, there.server, there.generator, there.far) == (1, True, False, None)
     assert "cluster_memory" not in codes(summary)
-    # Each second of each host is counted once; each of the session's own absence has the heartbeats of that second.
+    # Each second of each host counts once; those of the session's absence have their heartbeats.
     run = read_run(folder / "run.db")
     assert [tick.second for _, tick in run.ticks] == list(range(1, len(run.ticks) + 1))
     assert sum(tick.opened for _, tick in run.ticks) == N
@@ -222,7 +222,7 @@ def test_a_clock_of_its_own_and_a_host_that_sleeps(folder: Path, there: tuple[St
     assert abs(second - first - EARLIER_S) < 0.1
     counts = summary["connections"]
     assert (counts["held"], counts["lost"], counts["opened"], summary["reconciliation"]["agrees"]) == (N, 0, N, True)
-    # Both began at one instant: neither waited for the other's clock, nor made up for it.
+    # Both started at the same instant, whatever their clocks.
     run = read_run(folder / "run.db")
     assert [tick.second for _, tick in run.ticks] == list(range(1, len(run.ticks) + 1))
     assert summary["ramp"]["lateness_ms"]["max"] < 1000
@@ -230,7 +230,7 @@ def test_a_clock_of_its_own_and_a_host_that_sleeps(folder: Path, there: tuple[St
 
 @lanes(cut)
 def test_a_host_that_is_cut_off_in_the_drain_keeps_nobody_waiting(folder: Path, stage: Stage) -> None:
-    # The one that was cut off for 20 s may have given up its scheduler.
+    # The host cut off for 20 s may have lost its scheduler.
     stage.second.kill()
     second = stage.hosts.worker((stage.bridge, "c1"))
     with two_held(stage, folder) as program:
@@ -270,7 +270,7 @@ def test_a_host_process_that_is_stopped_does_not_hide_behind_its_actor(folder: P
         os.kill(stopped, signal.SIGSTOP)
         program.until(lambda: "host_silent" in told(folder), "its silence is told")
         program.until(lambda: held(folder) == N / 2, "what it held is left out")
-        # What is lost meanwhile it is not asked to open, until it speaks.
+        # It is not asked to open lost shares until it answers.
         second.kill()
         program.until(lambda: "host_lost" in told(folder), "the other's loss is told")
         os.kill(stopped, signal.SIGCONT)
@@ -282,7 +282,7 @@ def test_a_host_process_that_is_stopped_does_not_hide_behind_its_actor(folder: P
 
 @lanes(killed)
 def test_what_nobody_has_room_for_waits_for_another_host(folder: Path, stage: Stage) -> None:
-    # On one host ports for little more than its share. On the other those of the lost connections wait in TIME_WAIT.
+    # One host has ports for little more than its share. On the other the lost connections' ports are in TIME_WAIT.
     with stage.bridge.inside("c0"):
         Path("/proc/sys/net/ipv4/ip_local_port_range").write_text("20000 20599")
     second = stage.hosts.worker((stage.bridge, "c1"))

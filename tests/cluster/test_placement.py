@@ -1,4 +1,4 @@
-"""Who opens what, who takes over, and how ticks become one: properties of the pure parts of a fleet."""
+"""Shares of hosts, takeover, and merging of ticks: properties of the pure parts of a fleet."""
 
 from __future__ import annotations
 
@@ -111,9 +111,9 @@ def test_a_silent_host_counts_as_holding_nothing_and_a_lost_one_is_our_loss() ->
     (third,) = merging.due(3.0)
     assert (third.held, third.ramped, third.drained, third.beats_failed) == (10, 5, 3, 4)
     assert {cause: deaths.count for cause, deaths in third.deaths.items()} == {"generator_lost": 10}
-    # CPU time that was spent stays spent.
+    # The CPU time of a lost host still counts.
     assert third.cpu_user_s == 3.0 + 1.0
-    # Others stand in for them: they are waited for again.
+    # Other hosts replace them: their ticks are awaited again.
     merging.join("a", 3)
     merging.replaced(3)
     merging.add("a", tick(4, 10, 20, ramped=2))
@@ -153,12 +153,12 @@ def test_a_hosts_ports_are_crowded_by_its_own_share() -> None:
     shard = build_shard(plan, fleet.spread)
     assert [fleet.share(one.workers) for one in fleet.members] == [20_000, 20_000]
     assert [fleet.shard_of(shard, one).crowded for one in fleet.members] == [True, False]
-    # One that comes later is told of its workers later: what it may come to hold tells.
+    # A host that joins later gets its workers later: its room decides.
     assert fleet.shard_of(shard, msgspec.structs.replace(narrow, workers=())).crowded
 
 
 def test_a_host_with_room_for_less_than_a_share_is_left_out() -> None:
-    """Without a worker it would have nothing to say, and pass for lost."""
+    """Without a worker it would send nothing and seem lost."""
     plan = msgspec.structs.replace(PLAN, connections=60_000)
     there = [member("small", room=Room(300, 20_000, 8)), member("a", room=Room(30_000, 20_000, 8)), member("b", room=Room(60_000, 20_000, 8))]
     whole = place(plan, there)

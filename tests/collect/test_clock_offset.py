@@ -1,4 +1,4 @@
-"""The other host's clock, through exchanges: within its bound whatever the way, followed as it drifts, begun anew where it jumps."""
+"""Another host's clock from exchanges: the offset is within its error, a drift is measured, a jump starts over."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from asyncli.collect.clocks import ClockOffset, Exchange
 
 
 def exchanged(at_s: float, offset_s: float, there_s: float, held_s: float, back_s: float) -> Exchange:
-    """An exchange at ``at_s`` of our clock, which theirs is ``offset_s`` ahead of."""
+    """An exchange at ``at_s`` of our clock; theirs is ``offset_s`` ahead."""
     received_s = at_s + there_s
     answered_s = received_s + held_s
     return Exchange(at_s, received_s + offset_s, answered_s + offset_s, answered_s + back_s)
@@ -35,7 +35,7 @@ def test_the_true_offset_is_within_the_error(offset_s: float, drift: float, ways
         now_s = one.returned_s
     now_s += later_s
     known = clock.now(now_s)
-    # A float of a million seconds is exact to 1e-10; while an exchange lasts the clocks part as well.
+    # A float of a million seconds is exact to 1e-10, and the clocks drift during an exchange.
     assert abs(known.offset_s - (offset_s + drift * now_s)) <= known.error_s + 1e-3
 
 
@@ -53,7 +53,7 @@ def test_a_clock_jump_drops_earlier_exchanges() -> None:
     for second in range(20):
         clock.add(exchanged(float(second), 7.0, 1e-4, 0.0, 1e-4))
     assert clock.drift is not None
-    # Their host was suspended for an hour: its clock stood still.
+    # Their host was suspended for an hour, which stopped its clock.
     clock.add(exchanged(20.0, 7.0 - 3600.0, 0.2, 0.0, 0.2))
     known = clock.now(20.4)
     assert abs(known.offset_s + 3593.0) <= known.error_s

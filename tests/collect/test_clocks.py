@@ -1,4 +1,4 @@
-"""What the clocks tell: a suspension, a step of the wall clock, a process that stood still, and nothing where nothing was."""
+"""The clock watch: a suspension, a step of the wall clock, a hung process, and no false finding."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Machine:
         return Clocks(self.monotonic_s, self.boot_s, self.wall_s) if self.legible else None
 
     def goes_on(self, seconds: float, *, slept: float = 0.0, stepped: float = 0.0) -> list[str]:
-        """A compare after so many seconds awake; the codes of what it found."""
+        """Compare the clocks after so many seconds awake; the codes of the findings."""
         self.monotonic_s += seconds
         self.boot_s += seconds + slept
         self.wall_s += seconds + slept + stepped

@@ -40,7 +40,7 @@ class Clock:
 
 
 class Bench:
-    """A collector with what it said."""
+    """A collector with its samples and findings."""
 
     def __init__(self, plan: Plan, clock: Clock, **more: Any) -> None:
         self.samples: list[Sample] = []
@@ -50,7 +50,7 @@ class Bench:
         self.collector = Collector(plan, SamplerOptions(clock=clock, on_sample=self.samples.append, on_finding=self.findings.append, **more), local=local)
 
     async def open(self) -> None:
-        """With the probes of the test, where it has its own."""
+        """Open it, with the test's probes if there are any."""
         await self.collector.open()
         if self.probes is not None:
             self.collector._probes = self.probes
@@ -78,7 +78,7 @@ async def bench() -> AsyncIterator[Callable[..., Bench]]:
 
 
 class Status:
-    """A status page that counts what reaches it and can be told to misbehave."""
+    """A status page that counts requests and can fail or hang."""
 
     def __init__(self) -> None:
         self.requests, self.broken, self.url = 0, False, ""
@@ -118,7 +118,7 @@ async def test_one_sample_a_second_merges_the_page_and_proc(bench: Callable[...,
     for sample in one.samples:
         assert [name for name in sample.values if name not in METRICS and not name.startswith(families)] == []
     first, last = one.samples[0].values, one.samples[-1].values
-    # Where a sample is late, what comes last of its probes is left out of it.
+    # A late sample lacks the values of its last probes.
     known = {name: value for sample in one.samples for name, value in sample.values.items()}
     assert known["server.processes"] == 1
     assert all(known[name] > 0 for name in ("server.pss_bytes", "generator.uss_bytes", "session.uss_bytes", "host.used_bytes"))
@@ -208,10 +208,10 @@ async def test_an_expensive_probe_runs_seldom_but_at_every_border(
     bench: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     costs = iter(range(1000))
-    # Each look at the thread's CPU clock is 9 ms on: a round costs that much, so it may run every three seconds.
+    # The thread's CPU clock advances 9 ms per reading: a round costs that much, so it may run every three seconds.
     monkeypatch.setattr(module.time, "thread_time", lambda: next(costs) * 0.009)
     clock = Clock(7)
-    # A plan of no length: nothing to be ahead of.
+    # A plan of length 0 has no budget to be ahead of.
     plan = Plan(urls=(NOWHERE,), connections=1, batch=1, baseline_s=0.0, hold_s=0.0, residue_s=0.0)
     one = bench(plan, clock, probes={"server_memory": lambda: ProbeReading({"server.pss_bytes": 1})})
     await one.open()

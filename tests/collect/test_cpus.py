@@ -1,4 +1,4 @@
-"""Whose this host's CPUs were between two looks."""
+"""Who used this host's CPUs between two readings."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_cpu_time_is_split_between_us_the_server_and_others() -> None:
     last = a_look(
         2.0, 54.0, stat(OURS, "asyncli", 1, 1.2), stat(101, "python3", OURS, 1.4), stat(SERVER, "nginx", 1, 0.0), stat(201, "nginx", SERVER, 5.4),
         stat(300, "loop", 1, 30.4), stat(301, "loop", 1, 11.0),
-        # It waited for cc1, which had used 7 s before the first look; and another began since.
+        # It waited for cc1, which had used 7 s before the first reading; another cc1 started since.
         stat(400, "make", 1, 0.0, waited_s=7.2), stat(402, "cc1", 400, 0.1),
         stat(11, "ksoftirqd/0", 2, 1.2), stat(12, "kworker/0:1", 2, 1.1), stat(13, "kworker/1:0", 2, 1.1),
         interrupts_s=0.2, stolen_s=0.4,
@@ -71,7 +71,7 @@ def test_a_busy_loop_is_named_with_its_pid() -> None:
             last = read_times()
         finally:
             loop.kill()
-    # Not ours, as its parent is a process that is not named here.
+    # Neither ours nor the server's, as no pid of its ancestors is given.
     found = shares(first, last, -1, [])
     name = last.processes[loop.pid].name
     assert loop.pid in found.pids[name]

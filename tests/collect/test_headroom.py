@@ -1,4 +1,4 @@
-"""Descriptors and memory that a server may still take: of real processes, and of control groups as files."""
+"""A server's headroom in descriptors and memory: of real processes, and of cgroups as files."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_the_descriptors_of_the_fullest_process_without_listing_them() -> None:
         after = Headroom(lambda: [sleeper.pid, os.getpid(), 2**22 - 1]).read().values
         assert after["server.descriptors"] - before["server.descriptors"] == 10
         assert after["server.descriptors_limit"] == soft
-        # By its share of its own limit: one with few of few is fuller.
+        # The fullest by the share of its limit.
         resource.prlimit(sleeper.pid, resource.RLIMIT_NOFILE, (4, 4))
         for pids in ([os.getpid(), sleeper.pid], [sleeper.pid, os.getpid()]):
             assert Headroom(pids.copy).read().values["server.descriptors_limit"] == 4
@@ -53,7 +53,7 @@ def test_the_limit_is_known_where_descriptors_cannot_be_counted(tmp_path: Path) 
 
 
 def a_proc(tmp_path: Path, **groups: str) -> Path:
-    """A /proc of processes (p1...) in groups of cgroup v1."""
+    """A /proc of processes (p1...) in cgroups of version 1."""
     proc = tmp_path / "proc"
     (proc / "self").mkdir(parents=True)
     (proc / "self/mountinfo").write_text(MOUNT.format(at=tmp_path / "memory", kind="cgroup"))
@@ -79,7 +79,7 @@ def test_the_tightest_cgroup_outlives_its_processes(tmp_path: Path) -> None:
         v1(tmp_path, name, limit, used=50)
     pids = [1, 2, 3]
     room = Headroom(lambda: pids, proc=proc)
-    # Less its page cache, which is given back: files that a server writes fill its group, and leave it all the room it had.
+    # Without the page cache, which is reclaimed: files that a server writes fill its cgroup but take no room.
     assert room.read().values == {"server.group_bytes": 48.0, "server.group_killed": 0.0, "server.group_limit_bytes": 1000.0}
     pids.clear()
     v1(tmp_path, "mine", 1000, used=20, killed=1)

@@ -65,7 +65,7 @@ STAT = "cpu  3330 10 3230 268979 299 5 880 11 40 0\ncpu0 1 2 3 4 5 6 7 8 9 10\ni
 
 
 def fake_slab_tree(root: Path) -> Path:
-    """A /sys/kernel/slab with the links above, and a directory for what is not merged."""
+    """A /sys/kernel/slab with the links above, and directories for unmerged caches."""
     root.mkdir()
     for target in set(LINKS.values()):
         (root / target).mkdir()
@@ -90,7 +90,7 @@ def test_names_behind_merged_caches_are_found_and_counted_once(tmp_path: Path) -
     ("listed", "links", "resolved"),
     [
         (["tcp_bind_bucket", "eventpoll_epi"], {}, {"eventpoll_epi": "eventpoll_epi", "tcp_bind_bucket": "tcp_bind_bucket"}),
-        # What slabinfo shows for the cache that eventpoll_epi shares with it.
+        # slabinfo's name of the cache that it shares with eventpoll_epi.
         (["tcp_bind_bucket"], LINKS, {"eventpoll_epi": "tcp_bind_bucket"}),
     ],
 )

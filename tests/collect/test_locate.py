@@ -19,7 +19,7 @@ from asyncli.errors import HostError
 from asyncli.lab.network import Network
 from asyncli.plan import Plan
 
-# Two processes of one listening socket, as a server that forks: the parent listens, the child inherits.
+# Two processes with one listening socket, as in a forking server: the parent listens, the child inherits.
 SERVER_SOURCE = """
 import os, socket, sys, time
 listener = socket.create_server(("127.0.0.1", 0))
@@ -100,11 +100,11 @@ def test_a_server_is_found_by_any_name_of_its_unix_socket(tmp_path: Path, monkey
             assert find_server(plan(connect_to=f"unix:{address}".replace("\0", "@")), local=True).pids == ()
             listener.listen()
         for place in (f"unix:{path}", f"unix:{link}/a b.sock", "unix:@asyncli test"):
-            # It is our own: so it was found.
+            # Found: it is our own.
             found = find_server(plan(connect_to=place), local=True, ours={os.getpid()})
             assert (found.pids, "own process" in found.why_not, place in found.why_not) == ((), True, True)
             assert no_listener([(place.removeprefix("unix:"), 0)]) is None
-    # Under a relative name: a connect tells whose it is.
+    # By a relative name: a connect identifies the listener.
     with socket.socket(socket.AF_UNIX) as listener:
         monkeypatch.chdir(tmp_path)
         listener.bind("relative")
@@ -233,12 +233,12 @@ def test_listeners_are_read_from_the_socket_tables(server: Forked, tmp_path: Pat
         port = bound.getsockname()[1]
         nobody = no_listener([("127.0.0.1", port), ("::1", port)])
         assert (f"127.0.0.1:{port}, [::1]:{port}" in nobody[0], nobody[1]) == (True, None)
-        # One of two is enough; and another address of the same port is none.
+        # One of two is enough; another address of the same port does not count.
         assert no_listener([("127.0.0.1", port), ("127.0.0.1", server.port)]) is None
         assert no_listener([("127.0.0.2", server.port)]) is not None
     with socket.create_server(("0.0.0.0", 0)) as anywhere:
         assert no_listener([("127.0.0.3", anywhere.getsockname()[1])]) is None
-    # Where there are no tables, nothing is known.
+    # Without the tables the answer is unknown.
     assert no_listener([("127.0.0.1", 1)], tmp_path) is None
 
 
@@ -259,7 +259,7 @@ def test_a_listener_at_another_address_is_named(host: str, named: str) -> None:
 
 
 def test_a_redirected_port_has_a_listener() -> None:
-    """As a container's published port, or a node port of Kubernetes: no table of this host's has a listener there."""
+    """As a container's published port, or a node port of Kubernetes: this host's tables have no listener there."""
     try:
         with Network({"server": "10.77.0.8/24"}) as network, network.inside("server"):
             rule = "add table ip nat; add chain ip nat output { type nat hook output priority -100; };"

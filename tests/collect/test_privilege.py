@@ -1,4 +1,4 @@
-"""What an ordinary user is told once: what root would know, and the line that asks it."""
+"""The finding for an ordinary user: what needs root, and the command."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def test_one_finding_lists_all_that_needs_root(tmp_path: Path, monkeypatch: pyte
     script.touch(0o755)
     monkeypatch.setattr(sys, "argv", [str(script), "soak"])
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    # Whoever runs the tests may be root, to whom every file is open.
+    # The tests may run as root, who can read every file.
     monkeypatch.setattr(privilege, "_readable", lambda path: path.name not in ("slabinfo", "smaps_rollup"))
     for pids, hidden, flag, count in (((), True, "--server-pid 20", 2), ((20, 21), False, "", 2), ((), False, "", 1)):
         told = unprivileged(pids, hidden, flag)

@@ -8,7 +8,7 @@ from asyncli.collect.probe_budget import Outage, Schedule
 
 
 def rounds(schedule: Schedule, cost_s: float, seconds: int) -> tuple[list[int], list[Any]]:
-    """The seconds in which a probe of this cost runs, and what is said."""
+    """The seconds in which a probe of this cost runs, and its findings."""
     ran, said = [], []
     for second in range(seconds):
         if schedule.due(second):
@@ -38,12 +38,12 @@ def test_a_probe_may_be_ahead_of_its_budget_and_repays_it() -> None:
         schedule = Schedule("server_memory")
         schedule.begin(0, run_s)
         ran, _ = rounds(schedule, cost_s, run_s)
-        # 6 ms is twice the budget: each second of baseline, ramp and the first of the hold, as long as half of the run pays for it.
+        # 6 ms is twice the budget: it runs each second of the baseline, the ramp and the first half of the hold.
         assert ran[: min(4, round(0.003 * run_s / 2 / cost_s))] == [0, 1, 2, 3][: round(0.003 * run_s / 2 / cost_s)]
         assert len(ran) * cost_s <= 0.003 * run_s + cost_s, "the budget is of the run"
         if cost_s == 0.006:
             assert ran[:15] == list(range(15))
-        # And it is read to the end, at no less than half of the usual pace.
+        # It is read until the end, at no less than half of the usual rate.
         assert run_s - ran[-1] <= 2 * cost_s / 0.003 + 1
     assert rounds(Schedule("server_memory"), 0.006, 8)[0] == [0, 2, 4, 6], "without a run there is nothing to be ahead of"
 

@@ -23,7 +23,7 @@ def stat(pid: int, parent: int = 1, cpu_s: float = 0.0, *, waited_s: float = 0.0
 
 MASTER, WORKER, OTHER = 10, 11, 12
 
-# Each row: rounds of the living, and the group's CPU after each.
+# Each row: rounds of living processes, and the group's CPU time after each.
 LEDGER = {
     "the living add up": ([[stat(MASTER, cpu_s=1), stat(WORKER, MASTER, 2)]], [3.0]),
     "a worker that its master waited for, its unseen last second too": (
@@ -76,7 +76,7 @@ def test_cpu_of_a_changing_group_never_falls(case: str) -> None:
 
 @pytest.mark.parametrize("each_s", [0.0037, 0.0137])
 def test_late_ticks_are_not_counted_twice(each_s: float) -> None:
-    """A master that waits for a child a round: the child's time is exact, what is waited for is told in whole ticks."""
+    """A master that waits for one child per round: the child's time is exact, the waited-for time is in whole ticks."""
     ledger, total_s, before = CpuLedger(), 0.0, 0.0
     for number in range(300):
         waited_s = int(total_s * 100) / 100
@@ -133,7 +133,7 @@ def test_a_process_unreadable_for_lack_of_descriptors_has_not_ended(monkeypatch:
         listed(lambda: [MASTER])()
 
 
-# A master with two workers, one of which has a child; it replaces workers as lines come in. Its first line is one write: the shell says its own then.
+# A master with two workers, one with a child; it replaces workers as lines come in. It prints its first line in one write.
 MASTER_SOURCE = textwrap.dedent("""
     import subprocess, sys
     workers = [subprocess.Popen(["sleep", "60"]), subprocess.Popen(["sh", "-c", "sleep 60 & echo $!; wait"])]
@@ -165,7 +165,7 @@ class Tree:
         return self.line()[0]
 
     def kill(self) -> None:
-        """Kill all, and wait until all have ended: a signal to a group returns before its members die."""
+        """Kill all and wait for their end: a signal to a group returns before its members end."""
         ends = [os.pidfd_open(pid) for pid in (*self.workers, self.grandchild) if os.path.exists(f"/proc/{pid}")]
         os.killpg(self.master.pid, signal.SIGKILL)
         self.master.wait()
@@ -188,7 +188,7 @@ def tree() -> Iterator[Tree]:
 
 
 def read_without_children(path: str) -> str:
-    """As on a kernel that does not list them."""
+    """As on a kernel that does not list children."""
     if str(path).endswith("/children"):
         raise FileNotFoundError(path)
     return read_text(path)
@@ -214,7 +214,7 @@ def test_a_real_tree_is_followed_through_a_reload(tree: Tree, listing: str, monk
 
 
 def test_children_of_an_ended_root_are_orphans() -> None:
-    # Two that sleep, below a shell of their own; and the same where a child has become the root of the other.
+    # Two sleeping children of a shell; and the same with one child as the other's parent.
     alone = subprocess.Popen(["sh", "-c", "sleep 60 & sleep 60 & wait"], start_new_session=True)
     below = subprocess.Popen(["sh", "-c", "sh -c 'sleep 60 & wait' & wait"], start_new_session=True)
     try:

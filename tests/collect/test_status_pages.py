@@ -1,4 +1,4 @@
-"""The status pages of nginx, Apache and HAProxy, as the real servers wrote them: known by their text, and read for what they tell."""
+"""The status pages of nginx, Apache and HAProxy as real servers wrote them: recognised by their text, and parsed."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_an_excerpt_is_one_printable_line() -> None:
 
 
 def test_a_parser_cannot_return_an_unknown_metric(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not even where this page does not tell it: an agent's session would drop it."""
+    """Not even if this page lacks it: an agent's session would drop it."""
     monkeypatch.delitem(status_pages._METRIC, "limit")
     with pytest.raises(KeyError, match="limit"):
         parse_page(HAPROXY.replace(",58,", ",,"))

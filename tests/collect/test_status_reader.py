@@ -1,4 +1,4 @@
-"""A status page as it is polled: on one connection, and shown where it is none."""
+"""Polling a status page: on one connection; an unknown page is quoted."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from asyncli.errors import PeerError, UntrustedPeerError
 from asyncli.values import TlsOptions
 
 HTML = "<html>\r\n<head><title>Welcome to nginx!</title></head>\n\x1b[31m" + "x" * 10_000
-# HAProxy's frontend for statistics is none of those that are summed.
+# HAProxy's stats frontend is not summed.
 CSV = "# pxname,svname,scur,stot,req_tot\nlab,FRONTEND,3,5,7\nstats,FRONTEND,1,9,9\n"
 
 

@@ -98,8 +98,7 @@ def test_processes_and_sources_follow_from_limits() -> None:
     assert workers_needed(1_000_000, 20_000, 2) == 51
     assert workers_needed(2000, 1_000_000, 8) == 1
     assert workers_needed(100_000, 1_000_000, 4) == 4
-    # Ten batches of 10,000: one fits a process, two do not. A batch that fits none changes nothing.
-    assert [workers_needed(100_000, 20_000, 2, batch) for batch in (10, 10_000, 50_000)] == [6, 10, 6]
+    assert [workers_needed(100_000, 20_000, 2, batch) for batch in (10, 10_000, 50_000)] == [6, 10, 6]  # one batch of 10,000 fits, two do not
     assert sources_wanted(100_000, 1, 28_232) == 36
     sources = loopback_sources(400)
     assert len(set(sources)) == 400

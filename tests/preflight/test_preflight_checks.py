@@ -1,4 +1,4 @@
-"""The host's limits against plans: what is refused, what only warned of, and the command that mends it."""
+"""Plans against a host's limits: refusals, warnings, and the command that fixes each."""
 
 from __future__ import annotations
 
@@ -137,14 +137,14 @@ def test_existing_addresses_are_not_added_again() -> None:
     wide = {"port_low": 1024, "port_high": 65_535}
     found = check("ports", plan(connections=60_000, sources=("10.0.0.11",)), a_spread, **wide)
     assert found.remedy.startswith("leave --source")
-    # Too few even so.
+    # Still too few.
     found = check("ports", plan(connections=120_000, sources=("10.0.0.11",)), a_spread, **wide)
     assert found.remedy.count("ip addr add") == 3
     assert "10.0.0.13/24" in found.remedy
 
 
 def test_a_server_in_another_network_namespace_has_separate_ports() -> None:
-    # As an agent there tells: both ends are this host's, and the sources are not those of a loopback.
+    # As an agent there reports: both ends are on this host, but the sources are not loopback addresses.
     a_spread = msgspec.structs.replace(spread(sources=1, local=True, address="10.0.0.8"), route=ROUTE, ports=60_001)
     found = check("ports", plan(connections=50_000), a_spread, port_low=1024, port_high=61_024)
     assert "10.0.0.10/24" in found.remedy
@@ -194,7 +194,7 @@ def test_findings_carry_numbers_and_remedies() -> None:
 
 @pytest.mark.parametrize(
     ("connections", "per_s", "local", "verdict"),
-    # 2 CPUs, 4 ms at both ends, 1 ms here: 500 and 2,000 a second, less what heartbeats take.
+    # 2 CPUs, 4 ms at both ends, 1 ms here: 500 and 2,000 a second, minus the heartbeats' share.
     [(100_000, 1000.0, True, "warn"), (100_000, 1000.0, False, "ok"), (100_000, 200.0, True, "ok"), (20, 1000.0, True, "ok"), (100, 1000.0, True, "warn")],
 )
 def test_the_handshake_rate_is_checked_against_the_cpus(connections: int, per_s: float, local: bool, verdict: str) -> None:

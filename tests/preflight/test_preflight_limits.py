@@ -1,4 +1,4 @@
-"""The host's facts, read from trees of our own."""
+"""The host's limits, read from made-up file trees."""
 
 from __future__ import annotations
 

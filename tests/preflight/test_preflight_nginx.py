@@ -1,4 +1,4 @@
-"""nginx configurations: read as nginx reads them, and held against plans."""
+"""nginx configurations: read as nginx reads them, and checked against plans."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def test_defaults_depend_on_the_version(
     tmp_path: Path, version: str, requests: int, time: float | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = written(tmp_path, "events {} http { server { listen 8080; } }")
-    # The path is the one it was built with.
+    # The path is the built-in one.
     said = f"nginx version: nginx/{version}\nconfigure arguments: --prefix={tmp_path} --conf-path={path}\n"
     monkeypatch.setattr(nginx_config, "ask_server", lambda exe, flag, pid: ProgramOutput(said if (exe, flag) == ("/usr/sbin/nginx", "-V") else ""))
     config = read_nginx("/usr/sbin/nginx", pid=os.getpid())
@@ -177,7 +177,7 @@ def test_an_unreadable_configuration_is_unknown_with_the_reason(tmp_path: Path, 
 
 
 def test_reading_a_configuration_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ten includes in each of nine files, one below the other: a thousand million of them, were they all read."""
+    """Nine nested files with ten includes each: a thousand million reads without a bound."""
     monkeypatch.setattr(nginx_files, "_MOST_FILES", 300)
     monkeypatch.setattr(nginx_files, "_MOST_BYTES", 40_000)
     path = written(tmp_path, "include 1;")
@@ -207,7 +207,7 @@ def test_snippets_that_hundreds_of_sites_include_are_within_the_bound(tmp_path: 
 
 
 def config(tmp_path: Path, server: str = "", main: str = "", listen: str = "8080") -> NginxConfig:
-    """An nginx that fits a plan of 100,000 connections but for what a test says."""
+    """An nginx that fits a plan of 100,000 connections, with a test's changes."""
     path = tmp_path / "nginx.conf"
     generous = {"keepalive_timeout": "1h", "keepalive_requests": "10000000", "keepalive_time": "1000h", "client_header_timeout": "1h"}
     lines = "".join(f"{name} {value};" for name, value in generous.items() if f"{name} " not in server)
@@ -247,7 +247,7 @@ def test_an_nginx_that_fits(tmp_path: Path) -> None:
         ("keepalive_timeout", "keepalive_timeout 20s;", "", _GOOD, {}, "short", "34%"),
         ("keepalive_timeout", "keepalive_timeout 20s;", "", _GOOD, {"connections": 1}, "warn", "--keepalive 20"),
         ("keepalive_timeout", "keepalive_timeout 0;", "", _GOOD, {}, "short", ""),
-        # A run that is over before the timer is.
+        # A run that ends before the timer does.
         ("keepalive_timeout", "keepalive_timeout 75s;", "", _GOOD, {"keepalive_s": 400.0, "connections": 1000, "hold_s": 30.0}, "warn", ""),
         ("client_header_timeout", "client_header_timeout 60s;", "", _GOOD, {}, "ok", ""),
         ("client_header_timeout", "client_header_timeout 60s;", "", _GOOD, {"first_beat": "sleep", "keepalive_s": 300.0}, "short", "--first-beat now"),
@@ -314,7 +314,7 @@ def test_the_host_header_names_the_server_block(tmp_path: Path) -> None:
     small = {"connections": 100}
     assert verdicts(read(path), **small)["nginx_keepalive_timeout"].verdict == "ok"
     assert verdicts(read(path), headers=("Host: b",), **small)["nginx_keepalive_timeout"].verdict == "short"
-    # Of several URLs the worst counts.
+    # With several URLs the worst counts.
     urls = ("http://127.0.0.1:8080/", "http://b:8080/")
     assert verdicts(read(path), urls=urls, **small)["nginx_keepalive_timeout"].verdict == "short"
 
@@ -339,7 +339,7 @@ def test_held_streams_are_requests_whose_bodies_are_not_sent(tmp_path: Path) -> 
         found = verdicts(usual, http2=True, streams=5, h2_heartbeat=heads, hold_s=hold_s)
         assert (found["nginx_send_timeout"].verdict, found["nginx_send_timeout"].have) == ("short", 60)
         assert verdicts(good, http2=True, streams=5, hold_s=hold_s)["nginx_send_timeout"].verdict == "ok"
-        # With them it has made requests.
+        # With streams it has made requests.
         assert ("nginx_client_header_timeout" in found) == (heads is not None)
 
 
@@ -397,7 +397,7 @@ def master(root: Path, conf: Path, title: str = "nginx: master process nginx -c 
         folder = root / f"proc/{pid}"
         folder.mkdir(parents=True)
         (folder / "cmdline").write_bytes(line.encode() + b"\0" * 9)
-        (folder / "status").write_text(f"Name:\tnginx\nPPid:\t{parent}\n", encoding="ascii")
+        (folder / "stat").write_text(f"{pid} (nginx) S {parent} {'0 ' * 48}\n", encoding="ascii")
         (folder / "limits").write_text("Max open files            600                 20000      files\n", encoding="ascii")
 
 

@@ -1,4 +1,4 @@
-"""Following a run file: the first look is short and says what the whole says; nothing after it is missed or told twice."""
+"""Following a run file: the first read is short and gives the same sums as the whole; later reads miss and repeat nothing."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from programs import until
 from recording import new_run, write_run
 from synthetic_run import a_run, cut
 
-from asyncli.cli.watch import _take
+from asyncli.cli.watch import _fold_news
 from asyncli.records import Deaths, Finding, Phase, Sample, Tick
 from asyncli.report.livestate import LiveFold, LiveState
 from asyncli.run import Run
@@ -23,7 +23,7 @@ from asyncli.store.reader import read_run
 
 
 def eventful(hold_s: float = 600.0) -> Run:
-    """A run in its hold, of which some seconds had losses, and some refused connects."""
+    """A run in its hold; some seconds had losses, some refused connects."""
     run = a_run(connections=2000, hold_s=hold_s)
     cut(run, run.phases[3].start_s - 0.001)
     for place, (_, tick) in enumerate(run.ticks[40:-60:50]):
@@ -36,12 +36,12 @@ def eventful(hold_s: float = 600.0) -> Run:
 
 def looked(news: News) -> LiveState:
     fold = LiveFold(news.plan)
-    _take(fold, news)
+    _fold_news(fold, news)
     return fold.state()
 
 
 def whole(path: Path) -> LiveState:
-    """What a look that reads all would say."""
+    """The sums of a full read."""
     run = read_run(path)
     return looked(News(run.plan, run.phases, run.ticks, list(run.samples), [(0.0, one) for one in run.findings], run.complete))
 
@@ -56,7 +56,7 @@ def test_the_first_read_sums_like_a_full_read_and_decodes_only_seconds_with_chan
     news = Follower(path).news()
     assert looked(news) == whole(path)
     assert news.plan.connections == 2000
-    # The ramp's, those with a loss, and those of the time in which not all were held.
+    # Those of the ramp, those with a loss, and those in which not all were held.
     assert len(opened) < 60
     assert len(news.ticks) < 20
     assert len(news.samples) < 40
@@ -99,7 +99,7 @@ def test_news_is_returned_once(tmp_path: Path) -> None:
     assert [t_s for t_s, _ in _when(follower, lambda one: bool(one.ticks)).ticks] == [3.0]
     writer.close(True)
     assert follower.news().complete is True
-    # A look keeps no writer from leaving one file that opens anywhere.
+    # A read does not keep the writer from closing to a single file.
     assert [one.name for one in tmp_path.iterdir()] == ["run.db"]
 
 

@@ -1,4 +1,4 @@
-"""A run file that is gone on with: by one process, and from where it is now."""
+"""Resuming a run file: by one process, and from its current end."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_a_run_that_another_process_resumed_meanwhile_is_refused(cut_off: Path) 
     other.close(False)
     with pytest.raises(StoreError, match="another process"):
         resume(before)
-    # And it may be gone on with again by whoever reads it again.
+    # A process that reads it again may resume it.
     assert [one.name for one in read_run(cut_off).phases] == ["baseline"]
     resume(read_interrupted(cut_off)).close(False)
 

@@ -1,4 +1,4 @@
-"""The run file: what goes in comes out, whatever becomes of the writer, the disk or the reader."""
+"""The run file: what is written can be read, whatever happens to the writer, the disk or the reader."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from asyncli.plan import Plan
 from asyncli.records import SCHEMA, Check, Finding, Phase, Sample
 from asyncli.samples import Samples
 from asyncli.store import reader as reader_module
-from asyncli.store.follow import Follower, News
+from asyncli.store.follow import Follower
 from asyncli.store.reader import read_run
 from asyncli.store.run_index import read_index_entry
 from asyncli.store.schema import APPLICATION_ID
@@ -48,7 +48,7 @@ def fill(writer: RunWriter) -> None:
 
 
 def test_round_trip(tmp_path: Path) -> None:
-    path = tmp_path / "a b%20?.db"  # a name that a URI would misread
+    path = tmp_path / "a b%20?.db"  # special characters in a URI
     writer = create(path)
     fill(writer)
     writer.close(True)
@@ -113,7 +113,7 @@ def test_non_finite_numbers_are_skipped(tmp_path: Path) -> None:
 
 
 def test_a_read_only_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the WAL's index cannot be made, file and WAL are read from a copy (simulated: root may write anywhere)."""
+    """If the WAL's index cannot be created, file and WAL are copied (simulated: root may write anywhere)."""
     path = tmp_path / "run.db"
     writer = create(path)
     fill(writer)
@@ -132,7 +132,7 @@ def test_a_read_only_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.parametrize("sql", ["value = 1e300", "t_s = x'00'", "metric = 99"])
 def test_an_invalid_sample_is_skipped_and_counted(tmp_path: Path, sql: str) -> None:
-    """An agent's 1e300 made all of a night unreadable."""
+    """An agent's 1e300 once made a whole night unreadable."""
     path = tmp_path / "run.db"
     writer = create(path)
     for second in range(5):
@@ -146,13 +146,9 @@ def test_an_invalid_sample_is_skipped_and_counted(tmp_path: Path, sql: str) -> N
         assert isinstance(run.samples, Samples)
         assert run.samples.column("server.pss_bytes") == ([0.0, 1.0, 3.0, 4.0], [5.0, 6.0, 8.0, 9.0])
         assert run.samples.column("status.active")[1] == [1.0] * 5
-        if read is read_run or "metric" not in sql:  # a head looks at few metrics
+        if read is read_run or "metric" not in sql:  # the index reads few metrics
             assert [one.code for one in run.findings] == ["slow", "samples_skipped"]
-    assert sum(len(sample.values) for sample in news(path).samples) == 9
-
-
-def news(path: Path) -> News:
-    return Follower(path).news()
+    assert sum(len(sample.values) for sample in Follower(path).news().samples) == 9
 
 
 def test_waiting_records_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,7 +158,7 @@ def test_waiting_records_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyP
     lock.execute("BEGIN IMMEDIATE")
     for second in range(9):
         writer.tick(float(second), a_tick(second))
-    # Findings have as much room again, and a flood of them no more than that; what the reader needs to read at all is kept.
+    # Findings have as much room again, which also bounds a flood of them; phases and metadata are always kept.
     for number in range(20):
         writer.finding(9.0, Finding("many", "info", f"number {number}"))
     writer.phase(Phase("ramp", 9.0))
@@ -208,7 +204,7 @@ def test_a_moved_or_deleted_file_is_reported_and_a_moved_one_is_complete(
         run = read_run(tmp_path / place)
         assert [tick.second for _, tick in run.ticks] == [1, 2, 3, 50]
         assert (run.complete, len(run.samples), [one.code for one in run.findings][-1]) == (True, 2, "run_file_moved")
-        # Of a moved folder an emptied WAL is left, which the next to open the file removes.
+        # In a moved folder an empty WAL is left, which the next open removes.
         assert [one for one in left if not one.endswith(("-wal", "-shm"))] == [place]
     elif take is _replace:
         assert (tmp_path / "here" / "run.db").read_text() == "mine"
@@ -231,7 +227,7 @@ def test_a_run_file_with_headers_is_private(tmp_path: Path) -> None:
 
 
 def test_a_reader_in_the_writers_process_keeps_its_locks(tmp_path: Path) -> None:
-    """Or the next stranger who closes the file would be the last one, and take its WAL away."""
+    """Otherwise another process that closes the file would be the last one and delete the WAL."""
     writer = create(tmp_path / "run.db")
     fill(writer)
     until(lambda: read_run(tmp_path / "run.db").findings, "the writer has come so far")

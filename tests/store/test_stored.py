@@ -1,4 +1,4 @@
-"""What is opened late says what it would have said at once: packed histograms, samples as columns."""
+"""Late decoding gives the same as immediate: packed histograms, samples as columns."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_a_packed_histogram_reads_like_a_decoded_one(some: list[int], others: li
     into.merge(stored)  # type: ignore[arg-type]
     same.merge(one)
     assert into == same
-    assert packed(one) == one  # and is left as it was
+    assert packed(one) == one  # and stays packed
 
 
 def test_a_tick_is_decoded_as_it_was_packed() -> None:
@@ -62,7 +62,7 @@ def test_a_tick_is_decoded_as_it_was_packed() -> None:
     assert opened == tick
     assert type(opened) is Tick
     assert isinstance(opened.connect_us, Histogram)  # empty ones are not worth packing
-    # A field that a file of an older asyncli lacks has its default.
+    # A field that an older asyncli's file lacks has its default.
     document = msgspec.to_builtins(tick)
     del document["longest_turn_s"], document["lateness_us"]
     assert decode_tick(msgspec.msgpack.encode(document)) == tick
@@ -125,7 +125,7 @@ def test_samples_behave_like_a_list() -> None:
         assert list(samples) == ROWS
         assert samples == ROWS
         assert samples != ROWS[:3]
-        assert samples[3] == ROWS[3]  # as well once all have been made
+        assert samples[3] == ROWS[3]  # also after all were built
         with pytest.raises(IndexError):
             samples[4]
     assert columns([]) == []
@@ -138,7 +138,7 @@ def test_one_metric_over_time() -> None:
     assert series(columns(ROWS), "a") == Series([0.5, 1.5, 4.0], [1.0, 3.0, 6.0])
     samples = columns(ROWS)
     series(samples, "b").values.clear()
-    assert len(series(samples, "b")) == 3  # what was given out is the asker's own
+    assert len(series(samples, "b")) == 3  # the caller owns the returned list
 
 
 @given(st.lists(st.floats(-1, 5), min_size=2, max_size=4).map(sorted))
