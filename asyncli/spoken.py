@@ -1,4 +1,4 @@
-"""The protocols that connections speak: by which schemes, and what a plan may say of each."""
+"""The protocols that connections speak: their schemes, and the plan fields of each."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ Requests = Literal["heartbeats", "connections", "none"]
 
 
 class ProtocolFacts(msgspec.Struct, frozen=True):
-    """``title``: in reports. ``schemes``: in the clear, and over TLS, with their usual ``ports``; None: it has none. ``keys``:
-    fields of a plan that are its own. ``asks_by_http``: its requests are of HTTP, which have headers. ``requests``: what a server
-    of HTTP counts as such; None: nobody knows. ``flag``: how it is asked for where its schemes are another's.
+    """``title``: for reports. ``schemes``: without and with TLS, with their default ``ports``; None: no default. ``keys``: its
+    own plan fields. ``asks_by_http``: it sends HTTP requests, which have headers. ``requests``: what an HTTP server counts as
+    requests; None: unknown. ``flag``: the flag that selects it, if another protocol has its schemes.
     """
 
     title: str
@@ -34,21 +34,21 @@ PROTOCOLS = {
     "tcp": ProtocolFacts("TCP", ("tcp", "tls"), None, ("send", "expect", "greeting", "silence_s")),
     "mqtt": ProtocolFacts("MQTT", ("mqtt", "mqtts"), (1883, 8883), ("mqtt_version", "mqtt_id", "mqtt_login", "subscribe")),
 }
-#: What a plan's ``protocol`` has http:// URLs speak.
+#: The values of a plan's ``protocol`` for http:// URLs.
 STREAMS = ("sse", "stream")
-#: What is spoken to URLs of each scheme where the plan says nothing else, and whether over TLS.
+#: Scheme -> its default protocol, and whether it is over TLS.
 SCHEMES = {
     scheme: (name, bool(place))
     for name, one in PROTOCOLS.items() if not one.flag for place, scheme in enumerate(one.schemes)
 }  # fmt: skip
-#: What a server was found to speak in place of HTTP/1.1.
+#: Refusals: the server speaks another protocol than HTTP/1.1.
 SPEAKS_HTTP2, SPEAKS_TLS = "it speaks HTTP/2", "it speaks TLS"
-#: How a refusal begins where a server grants an extension of WebSocket that was not offered, or not so.
+#: How a refusal begins if the server accepts a WebSocket extension that was not offered, or with other parameters.
 NOT_OFFERED = "an extension that was not offered"
-#: Fields of a plan that some protocols alone have.
+#: Plan fields that only some protocols have.
 OWN_KEYS = tuple(dict.fromkeys(key for one in PROTOCOLS.values() for key in one.keys))
 
 
 def requests_of(protocol: str, h2_heartbeat: str | None) -> Requests | None:
-    """What a server of HTTP counts as requests; None: nobody knows."""
+    """What an HTTP server counts as requests; None: unknown."""
     return "none" if protocol == "http2" and h2_heartbeat != "head" else PROTOCOLS[protocol].requests
