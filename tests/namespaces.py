@@ -19,8 +19,8 @@ class Cable(Network):
     def __init__(self) -> None:
         super().__init__({"client": f"{CLIENT}/24", "server": f"{SERVER}/24"})
 
-    def _lay(self) -> None:
-        super()._lay()
+    def _create(self) -> None:
+        super()._create()
         with self.inside("client"):
             _run("ip", "link", "add", "eth1", "type", "veth", "peer", "name", "eth1", "netns", f"/proc/{os.getpid()}/fd/{self._namespaces['server']}")
         for host, address in (("client", "10.213.1.1"), ("server", WATCHED)):
