@@ -1,4 +1,4 @@
-"""A plan from flags and files: what it takes, and the one line that each wrong input gets."""
+"""Plans from flags and files: what is accepted, and the one-line error for each wrong input."""
 
 from __future__ import annotations
 
