@@ -12,7 +12,7 @@ import time
 from decimal import Decimal, InvalidOperation
 from fractions import Fraction
 
-_COUNT = re.compile(r"(\d+(?:[._]\d+)*)\s*([kKmM]?)")
+_COUNT = re.compile(r"(\d+(?:\.\d+)?)\s*([kKmM]?)")
 _COUNT_FACTOR = {"": 1, "k": 1_000, "m": 1_000_000}
 _DURATION_PART = re.compile(r"(\d+(?:\.\d+)?)\s*(us|ms|s|min|m|h|d)?")
 _DURATION_FACTOR = {
@@ -41,18 +41,13 @@ def shown(value: object) -> str:
 
 def parse_count(value: object) -> int:
     """Parse a count of at least 1: ``5000``, ``"5000"``, ``"100k"``, ``"1.5M"``, ``"1_000_000"``."""
-    if isinstance(value, bool) or not isinstance(value, int | float | str):
-        raise ValueError(f"{shown(value)} is not a count; write a whole number such as 5000 or 100k")
-    if isinstance(value, str):
-        match = _COUNT.fullmatch(value.strip().replace("_", ""))
-        if match is None:
-            raise ValueError(f"{shown(value)} is not a count; write a whole number from 1, such as 5000 or 100k")
-        try:
-            number = float(match[1]) * _COUNT_FACTOR[match[2].lower()]
-        except ValueError:
-            raise ValueError(f"{shown(value)} is not a count; write a whole number such as 5000 or 100k") from None
-    else:
-        number = _float(value)
+    match = _COUNT.fullmatch(value.strip().replace("_", "")) if isinstance(value, str) else None
+    if isinstance(value, bool) or not (isinstance(value, int | float) or match):
+        raise ValueError(f"{shown(value)} is not a count; write a whole number from 1, such as 5000 or 100k")
+    try:
+        number = float(match[1]) * _COUNT_FACTOR[match[2].lower()] if match else float(value)  # type: ignore[arg-type]
+    except OverflowError:  # an integer of hundreds of digits, which a TOML file may hold
+        number = math.inf
     if not math.isfinite(number) or abs(number - round(number)) > 1e-6:
         raise ValueError(f"{shown(value)} is not a whole number; write for example 5000 or 100k")
     if round(number) < 1:
@@ -136,14 +131,6 @@ def instant_of(until: str, now_s: float) -> float:
 def format_instant(instant_s: float) -> str:
     """Format an instant (s since 1970) in this machine's time zone: ``2026-11-22 07:00:00 UTC``."""
     return time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(instant_s))
-
-
-def _float(value: float) -> float:
-    """``float(value)``; infinite for an integer of hundreds of digits, which a TOML file may hold."""
-    try:
-        return float(value)
-    except OverflowError:
-        return math.inf
 
 
 # Rates use batches this far apart, or single connections further apart: the loop's clock is precise enough, and there are no
