@@ -1,7 +1,7 @@
-"""Every metric that a sample may hold: its name, kind and meaning, once.
+"""The registry of metrics in samples: each one's name, kind and meaning.
 
-The first word of a name is its side, its end the unit: ``_bytes``, ``_s`` (seconds), none for a number of things. What follows
-the dot of a family's name is a name of the kernel's or ours. To add a metric: a line here, and the probe that reads it.
+A name begins with its side and ends with its unit: ``_bytes``, ``_s`` (seconds), nothing for a count. A family's name ends with a
+dot, and its members are named by the kernel or by us. To add a metric: a line here, and the probe that reads it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from typing import Literal, NamedTuple
 
 
 class Metric(NamedTuple):
-    """``exposed`` is its name to Prometheus, without our prefix; ``label`` tells a family's members apart there."""
+    """``exposed``: its name for Prometheus, without our prefix; ``label``: the label that distinguishes a family's members
+    there."""
 
     kind: Literal["gauge", "counter"]
     about: str
@@ -28,7 +29,7 @@ def _gauge(name: str, about: str) -> str:
 
 
 def _counter(name: str, about: str) -> str:
-    """It only rises, while what it counts lives."""
+    """Register a metric that never falls while its source runs."""
     METRICS[name] = Metric("counter", about, _exposed(name) + "_total")
     return name
 
@@ -43,82 +44,62 @@ def _exposed(name: str) -> str:
 
 
 def meaning(name: str) -> str:
-    """What a metric means; of one of a family (``tcp.ListenDrops``), what the family means."""
+    """The meaning of a metric, or of its family (for ``tcp.ListenDrops``); "" for an unknown one."""
     found = METRICS.get(name) or METRICS.get(family_of(name))
     return found.about if found else ""
 
 
 def family_of(name: str) -> str:
-    """The family that it is of, "" for none."""
+    """The family of a metric; "": none."""
     return next((one for one in FAMILIES if name.startswith(one)), "")
 
 
 #: Servers whose status page is read, each with what ``--status-url`` must name there (collect/status_pages.py parses them).
 STATUS_PAGES = {"nginx": "stub_status", "Apache": "server-status?auto", "HAProxy": ";csv"}
-STATUS_ACTIVE = _gauge("status.active", "connections the server says are open, our poller's own included")
+STATUS_ACTIVE = _gauge("status.active", "open connections by the server's count, our poller's included")
 STATUS_ACCEPTS = _counter("status.accepts", "connections the server has accepted since its start")
 STATUS_HANDLED = _counter("status.handled", "connections the server has handled since its start")
 STATUS_REQUESTS = _counter("status.requests", "requests since the server's start, our polls included")
-STATUS_READING = _gauge("status.reading", "connections in which the server reads a request")
-STATUS_WRITING = _gauge("status.writing", "connections in which the server writes an answer")
+STATUS_READING = _gauge("status.reading", "connections on which the server reads a request")
+STATUS_WRITING = _gauge("status.writing", "connections on which the server writes an answer")
 STATUS_WAITING = _gauge("status.waiting", "idle keep-alive connections")
 STATUS_BUSY = _gauge("status.busy", "Apache's processes or threads that serve a connection or a request")
 STATUS_IDLE = _gauge("status.idle", "Apache's processes or threads that wait for one")
 STATUS_LIMIT = _gauge("status.limit", "sessions that HAProxy's frontends may have (slim)")
-STATUS_POLLS = _counter("status.polls", "status requests we have sent since our start: the server counts them as requests")
-STATUS_UNANSWERED = _counter(
-    "status.unanswered", "of these, those that no page answered: the server may have counted them or not",
-)
-STATUS_CONNECTS = _counter("status.connects", "connections our polls have made: the server counts each as one accept")
+STATUS_POLLS = _counter("status.polls", "status requests sent since our start; the server counts them as requests")
+STATUS_UNANSWERED = _counter("status.unanswered", "status requests without an answer, which the server may have counted or not")
+STATUS_CONNECTS = _counter("status.connects", "connections of our polls; the server counts each as one accept")
 SERVER_PROCESSES = _gauge("server.processes", "processes of the server")
 SERVER_THREADS = _gauge("server.threads", "threads of the server")
-SERVER_ENDED = _counter(
-    "server.ended", "processes of the server that ended since our start: a reload ends all workers, a crash one",
-)
+SERVER_ENDED = _counter("server.ended", "server processes that ended since our start: a reload ends all workers, a crash one")
 SERVER_PSS_BYTES = _gauge("server.pss_bytes", "proportional set size, summed over the server's processes")
 SERVER_USS_BYTES = _gauge("server.uss_bytes", "private memory, summed over the server's processes")
-SERVER_ANON_SHMEM_BYTES = _gauge(
-    "server.anon_shmem_bytes", "PSS of anonymous and shared memory, swapped out or not, summed; no pages of files",
-)
+SERVER_ANON_SHMEM_BYTES = _gauge("server.anon_shmem_bytes", "PSS of anonymous and shared memory with swap, summed; without files")
 SERVER_RSS_BYTES = _gauge("server.rss_bytes", "resident set size, summed (counts shared pages many times)")
 SERVER_CPU_S = _counter("server.cpu_s", "user and system time of the server's processes since their start")
-SERVER_DESCRIPTORS = _gauge("server.descriptors", "descriptors of that process of the server which has most of its limit in use")
+SERVER_DESCRIPTORS = _gauge("server.descriptors", "descriptors of the server's process that is closest to its limit")
 SERVER_DESCRIPTORS_LIMIT = _gauge("server.descriptors_limit", "the limit of that process")
-SERVER_GROUP_BYTES = _gauge(
-    "server.group_bytes", "memory of the server's control group without its page cache, where the group has a limit",
-)
-SERVER_GROUP_LIMIT_BYTES = _gauge("server.group_limit_bytes", "the tightest limit of that group and of those above it")
-SERVER_GROUP_KILLED = _counter(
-    "server.group_killed", "processes of that group that the kernel killed for lack of memory, since the group was made",
-)
+SERVER_GROUP_BYTES = _gauge("server.group_bytes", "memory of the server's control group without page cache, if it has a limit")
+SERVER_GROUP_LIMIT_BYTES = _gauge("server.group_limit_bytes", "the lowest limit of that group and those above it")
+SERVER_GROUP_KILLED = _counter("server.group_killed", "processes of that group killed for lack of memory since it was made")
 GENERATOR_PROCESSES = _gauge("generator.processes", "processes of the generator: host and workers")
 GENERATOR_USS_BYTES = _gauge("generator.uss_bytes", "private memory of host and workers")
 GENERATOR_PSS_BYTES = _gauge("generator.pss_bytes", "proportional set size of host and workers")
 GENERATOR_CPU_S = _counter("generator.cpu_s", "user and system time of host and workers")
 SESSION_USS_BYTES = _gauge("session.uss_bytes", "private memory of the session process (collector, run file, screen)")
 SESSION_CPU_S = _counter("session.cpu_s", "user and system time of the session process")
-KERNEL_SOCKET_BYTES = _gauge(
-    "kernel.socket_bytes", "slab objects in use of the socket family (TCP, sock_inode_cache, filp, dentry, epoll...)",
-)
+KERNEL_SOCKET_BYTES = _gauge("kernel.socket_bytes", "slab objects in use for sockets (TCP, sock_inode_cache, filp, dentry...)")
 KERNEL_SOCKET_SLAB_BYTES = _gauge("kernel.socket_slab_bytes", "pages held by those slabs: the upper bound")
-KERNEL_LISTING_BYTES = _gauge(
-    "kernel.listing_bytes", "inodes and dentries of /proc: what a program that lists /proc/PID/fd leaves for each descriptor",
-)
-KERNEL_SLAB = _family(
-    "kernel.slab.", "bytes in use of one cache of the socket family, by its own name", "kernel_slab_bytes", "cache",
-)
+KERNEL_LISTING_BYTES = _gauge("kernel.listing_bytes", "/proc inodes and dentries, one for each descriptor listed in /proc/PID/fd")
+KERNEL_SLAB = _family("kernel.slab.", "bytes in use of one slab cache for sockets, by its name", "kernel_slab_bytes", "cache")
 KERNEL_SOCKETS = _gauge("kernel.sockets", "sockets of every family in this network namespace (sockstat)")
 KERNEL_TCP_INUSE = _gauge("kernel.tcp_inuse", "TCP sockets in use (sockstat)")
 KERNEL_TCP_ORPHAN = _gauge("kernel.tcp_orphan", "orphaned TCP sockets")
 KERNEL_TCP_TW = _gauge("kernel.tcp_tw", "sockets in TIME_WAIT")
 KERNEL_TCP_ALLOC = _gauge("kernel.tcp_alloc", "allocated TCP sockets")
-KERNEL_TCP_MEM_BYTES = _gauge(
-    "kernel.tcp_mem_bytes", "pages of queued TCP buffers, host-wide; noisy, and part of slab: never added to it",
-)
+KERNEL_TCP_MEM_BYTES = _gauge("kernel.tcp_mem_bytes", "pages of queued TCP buffers on the host; noisy, and already in slab")
 HOST_USED_BYTES = _gauge("host.used_bytes", "MemTotal - MemFree - Buffers - (Cached - Shmem) - host.cpu_lists_bytes")
-HOST_CPU_LISTS_BYTES = _gauge(
-    "host.cpu_lists_bytes", "free pages on the CPUs' own lists, which MemFree does not count (zoneinfo)",
-)
+HOST_CPU_LISTS_BYTES = _gauge("host.cpu_lists_bytes", "free pages on per-CPU lists, which MemFree does not count (zoneinfo)")
 HOST_FREE_BYTES = _gauge("host.free_bytes", "MemFree")
 HOST_AVAILABLE_BYTES = _gauge("host.available_bytes", "MemAvailable")
 HOST_SLAB_BYTES = _gauge("host.slab_bytes", "Slab of meminfo")
@@ -126,21 +107,19 @@ HOST_PAGETABLE_BYTES = _gauge("host.pagetable_bytes", "PageTables of meminfo")
 HOST_CPU_BUSY_S = _counter("host.cpu_busy_s", "CPU seconds of the host that were not idle, all cores")
 AGENT_USS_BYTES = _gauge("agent.uss_bytes", "private memory of the agent that samples the server's host")
 AGENT_CPU_S = _counter("agent.cpu_s", "user and system time of that agent")
-CLIENT = _family("client.", "the same of asyncli's own host, where an agent samples the server's: client.host..., client.tcp...")
-CLOCK_SUSPENDED_S = _gauge("clock.suspended_s", "seconds that this machine was suspended; a value each time that it woke")
-SILENT = _family("silent.", "seconds that this client host of a cluster had said nothing; a value each time that it spoke again")
+CLIENT = _family("client.", "the same for asyncli's host, if an agent samples the server's: client.host..., client.tcp...")
+CLOCK_SUSPENDED_S = _gauge("clock.suspended_s", "seconds that this machine was suspended; a value at each wake-up")
+SILENT = _family("silent.", "seconds without a message from this client host of a cluster; a value when messages resume")
 TCP = _family(
-    "tcp.",
-    "a TCP extension counter since boot: ListenOverflows, ListenDrops, TCPTimeWaitOverflow, RetransSegs...",
-    "tcp_events_total",
+    "tcp.", "a TCP extension counter since boot: ListenOverflows, ListenDrops, RetransSegs...", "tcp_events_total",
     "counter",
-)
+)  # fmt: skip
 PROBE = _family("probe.", "seconds that one round of this probe took", "probe_seconds", "probe")
-#: Of the family: segments sent again.
+#: Retransmitted segments.
 TCP_RETRANS_SEGS = f"{TCP}RetransSegs"
-#: Of TCP's sockets: nothing to connections over Unix sockets.
+#: Prefixes of metrics of TCP, which say nothing about Unix sockets.
 OF_TCP = (TCP, "kernel.tcp_", f"{CLIENT}{TCP}", f"{CLIENT}kernel.tcp_")
 #: Counters that begin at zero when an agent starts: a run adds up what they count before and after its restart.
 SINCE_AGENT_START = (STATUS_POLLS, STATUS_CONNECTS, STATUS_UNANSWERED, SERVER_ENDED, AGENT_CPU_S)
-#: The families; none begins another's name.
+#: The families; none is a prefix of another.
 FAMILIES = tuple(name for name in METRICS if name.endswith("."))

@@ -1,4 +1,4 @@
-"""What a plan says of MQTT: client ids, topics, a login. Each parser raises ``ValueError``, which says what to write."""
+"""Parsers of a plan's MQTT values: client ids, topics, a login. Each raises ``ValueError`` with what to write."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from asyncli.template import Template
 from asyncli.units import shown
 from asyncli.values import MOST_CONNECTIONS, parse_file, parse_text, read_text
 
-#: 21 of the 23 characters that every broker takes.
+#: 21 of the 23 characters that every broker must accept.
 CLIENT_ID = "asyncli-{random}-{n:06d}"
-# MQTT 3.1.1, section 3.2.2.3, and MQTT 5, section 2.4: no code has two meanings.
+# MQTT 3.1.1, section 3.2.2.3, and MQTT 5, section 2.4: their codes do not conflict.
 _FROM_128 = (
     "unspecified error", "malformed packet", "protocol error", "implementation specific error", "unsupported protocol version",
     "client identifier not valid", "bad user name or password", "not authorized", "server unavailable", "server busy", "banned",
@@ -21,19 +21,19 @@ _FROM_128 = (
     "shared subscriptions not supported", "connection rate exceeded", "maximum connect time",
     "subscription identifiers not supported", "wildcard subscriptions not supported",
 )  # fmt: skip
-#: Why a server refuses, or says goodbye, by its code.
+#: Reason code -> why a server refuses or disconnects.
 REASONS = dict(enumerate(_FROM_128, 128)) | {
     1: "unacceptable protocol version", 2: "identifier rejected", 3: "server unavailable", 4: "bad user name or password",
     5: "not authorized",
 }  # fmt: skip
 _QOS = re.compile(r"(.*)@([0-9]+)", re.DOTALL)
-# A filled-in text has a length of two bytes before it.
+# MQTT gives a text's length in two bytes.
 _LONGEST_TEXT = 60_000
 _LOGIN = "name a file with one line, user:password"
 
 
 def parse_version(value: object) -> str:
-    """Of TOML and Python a number as well."""
+    """Parse a version of MQTT; TOML and Python may give a number."""
     text = str(value) if type(value) in (int, float) else value
     if text not in ("3.1.1", "5", "5.0"):
         raise ValueError(f"{shown(value)} is not a version of MQTT; write 3.1.1 or 5")
@@ -41,33 +41,33 @@ def parse_version(value: object) -> str:
 
 
 def parse_client_id(value: object) -> str:
-    """A template that gives each connection another id."""
+    """Check a template that gives each connection its own id."""
     text = _short(value)
     if not Template(text).varies:
-        raise ValueError(f"{shown(text)} is the same for all connections, and of two a broker ends one; write {{n}} in it")
+        raise ValueError(f"{shown(text)} is the same for all connections, but a broker requires unique ids; write {{n}} in it")
     return text
 
 
 def parse_subscription(value: str) -> str:
-    """A topic filter, which may be a template, and its QoS: ``TOPIC[@QOS]``."""
+    """Check a topic filter, which may be a template, and its QoS: ``TOPIC[@QOS]``."""
     topic, qos = topic_and_qos(_short(value))
     Template(topic)
     *levels, last = topic.split("/")
     if qos > 2 or not topic:
         raise ValueError(f"{shown(value)} is not a topic and a QoS; write for example sensors/#@1")
     if any("#" in level for level in levels) or any(len(level) > 1 and {*level} & {*"#+"} for level in (*levels, last)):
-        raise ValueError(f"{shown(value)}: a wildcard is a whole level, and # the last one; write for example sensors/+/state")
+        raise ValueError(f"{shown(value)}: a wildcard must be a whole level, # the last one; write for example sensors/+/state")
     return value
 
 
 def topic_and_qos(text: str) -> tuple[str, int]:
-    """QoS 0 where none is said."""
+    """Split ``TOPIC[@QOS]``; the default QoS is 0."""
     found = _QOS.fullmatch(text)
     return (found[1], int(found[2])) if found is not None else (text, 0)
 
 
 def parse_login_file(value: object) -> str:
-    """``user:password``, or ``user``, of the one line of a file. No error shows it."""
+    """``user:password`` or ``user`` from a file of one line. No error shows it."""
     lines = read_text(path := parse_file(value), _LOGIN).splitlines()
     if len(lines) != 1 or not lines[0].partition(":")[0] or "\0" in lines[0] or len(lines[0].encode()) > _LONGEST_TEXT:
         raise ValueError(f"{shown(path)} has no login in it; {_LOGIN}")
@@ -77,7 +77,7 @@ def parse_login_file(value: object) -> str:
 def _short(value: object) -> str:
     text = parse_text(value)
     if not text.isprintable():
-        raise ValueError(f"{shown(text)} has control characters in it; write it without")
+        raise ValueError(f"{shown(text)} has control characters; write it without them")
     if "{" in text:
         template = Template(text)
         longest = template.fill(dict.fromkeys(template.names, "") | {"n": MOST_CONNECTIONS, "random": "f" * 6})

@@ -1,4 +1,4 @@
-"""Where connections go, in place of what their URLs say: another host, a Unix socket, addresses of a name."""
+"""Parses --connect-to and --resolve: connections go to another host, a Unix socket, or given addresses of a name."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ import msgspec
 from asyncli.units import shown
 from asyncli.values import Target, is_address, parse_text, parse_url
 
-#: How a place begins that is a Unix socket.
+#: The prefix of a Unix socket.
 UNIX = "unix:"
-# sockaddr_un has room for 108 bytes, with the NUL behind a path or before an abstract name (unix(7)).
+# sockaddr_un has 108 bytes, with the NUL after a path or before an abstract name (unix(7)).
 _LONGEST_PATH = 107
 _RESOLVED = re.compile(r"(?P<place>(?:\[[^\[\]]+\]|[^:\[\]]+):[0-9]+):(?P<addresses>.+)")
 
 
 def parse_place(value: object) -> str:
-    """``HOST:PORT``, or of a Unix socket ``unix:/path`` or ``unix:@name``."""
+    """Check ``HOST:PORT``, or ``unix:/path`` or ``unix:@name`` for a Unix socket."""
     text = parse_text(value)
     if text.startswith(UNIX):
         path = text.removeprefix(UNIX)
         if not re.match("[/@].", path):
-            raise ValueError(f"{shown(text)} has no path from the root; write for example unix:/run/app.sock")
+            raise ValueError(f"{shown(text)} has no absolute path; write for example unix:/run/app.sock")
         if (size := len(path.encode())) > _LONGEST_PATH:
-            raise ValueError(f"{shown(text)}: its path has {size} bytes, and may have {_LONGEST_PATH}; name a link to its folder")
+            raise ValueError(f"{shown(text)}: its path has {size} bytes, at most {_LONGEST_PATH} work; name a link to its folder")
         return text
     target = parse_url(f"http://{text}")
     if {*text} & {*"/?#"} or urlsplit(target.url).port is None:
@@ -37,13 +37,13 @@ def parse_place(value: object) -> str:
 
 
 def parse_resolve(value: str) -> str:
-    """``HOST:PORT:ADDRESS[,ADDRESS]``, as curl has it."""
+    """Check ``HOST:PORT:ADDRESS[,ADDRESS]``, curl's format."""
     resolved([value])
     return value
 
 
 def resolved(texts: Iterable[str]) -> dict[tuple[str, int], tuple[str, ...]]:
-    """By host and port the addresses of ``texts``, as of :func:`parse_resolve`."""
+    """Host and port -> addresses, from ``texts`` of :func:`parse_resolve`."""
     found: dict[tuple[str, int], tuple[str, ...]] = {}
     for text in texts:
         match = _RESOLVED.fullmatch(text)
@@ -57,7 +57,7 @@ def resolved(texts: Iterable[str]) -> dict[tuple[str, int], tuple[str, ...]]:
 
 
 def aimed(target: Target, place: str | None, name: str | None, resolve: Iterable[str] = ()) -> Target:
-    """``target`` at another ``place``, called by another ``name`` in TLS, at the addresses that ``resolve`` says, if given."""
+    """``target`` with --connect-to (``place``), --sni (``name``) and --resolve applied, if given."""
     if addresses := resolved(resolve).get((target.host, target.port)):
         target = msgspec.structs.replace(target, addresses=addresses)
     if place is not None:
@@ -70,24 +70,24 @@ def aimed(target: Target, place: str | None, name: str | None, resolve: Iterable
 
 
 def sockaddr(address: str, port: int) -> tuple[str, int] | str:
-    """As connect() takes it. The abstract name of a Unix socket begins with NUL."""
+    """The address for connect(). The abstract name of a Unix socket begins with NUL."""
     return (address, port) if port else re.sub("^@", "\0", address)
 
 
 def real_path(address: str) -> str:
-    """A Unix socket's, by whatever links it is named."""
+    """A Unix socket's path with links resolved; an abstract name is unchanged."""
     return address if address.startswith("@") else os.path.realpath(address)
 
 
 def look_up(target: Target) -> list[tuple[int, str]]:
-    """Each address with its family: a Unix socket's path, what the plan says, or those of the name. May ask a name server. Raises
-    OSError or UnicodeError for a name that has none.
+    """Each address with its family: a Unix socket's path, the plan's addresses, or those of the name. May ask a name server.
+    Raises OSError or UnicodeError for an unknown name.
     """
     if not target.port:
         return [(socket.AF_UNIX, target.host)]
     if target.addresses:
         return [(socket.AF_INET6 if ":" in one else socket.AF_INET, one) for one in target.addresses]
-    # Without AI_ADDRCONFIG, which takes a family for absent that is on loopback alone: there it refuses even "::1".
+    # Without AI_ADDRCONFIG: it ignores a family that only loopback has, and refuses even "::1" then.
     found = socket.getaddrinfo(target.host, target.port, type=socket.SOCK_STREAM)
     families = (socket.AF_INET, socket.AF_INET6)
     return list(dict.fromkeys((int(family), str(address[0])) for family, _, _, _, address in found if family in families))

@@ -1,7 +1,7 @@
 """The plan of a soak, immutable and complete.
 
-Flags, TOML files and notebooks give ``{key: raw value}``, which ``build_plan`` parses with units into one :class:`Plan`; it
-raises :class:`PlanError` with where, what, and the remedy.
+Flags, TOML files and notebooks give ``{key: raw value}``, which ``build_plan`` parses into one :class:`Plan`. A
+:class:`PlanError` says where, what, and the remedy.
 """
 
 from __future__ import annotations
@@ -23,23 +23,24 @@ from asyncli.protocol_table import OWN_KEYS, STREAMS, Requests, requests_of
 from asyncli.units import LONGEST_S, parse_count, parse_duration, parse_pace, shown
 
 _AN_HOUR = 3600.0
-# Longer than the minute after which proxies close what says nothing (so WHATWG's specification): they are heard to close it then.
+# Longer than the minute after which proxies close silent connections (WHATWG's specification), so that the close is seen.
 _STREAM_SILENCE_S = 90.0
 
 
 class RedactedPlan(values.TlsOptions, frozen=True):
-    """A plan that hides its secrets when printed: in a notebook, a log, a traceback. Of TLS it shows what was asked."""
+    """A plan that hides its secrets when printed: in a notebook, a log, a traceback. It omits optional fields that are not
+    set."""
 
     def __rich_repr__(self) -> list[tuple[str, Any]]:
-        said = ((name, getattr(self, name)) for name in self.__struct_fields__)
-        return [(name, without_secrets(name, value)) for name, value in said if _is_shown(name, value)]
+        values = ((name, getattr(self, name)) for name in self.__struct_fields__)
+        return [(name, without_secrets(name, value)) for name, value in values if _is_shown(name, value)]
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in self.__rich_repr__())})"
 
 
 class Plan(RedactedPlan, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What a soak does. Times in seconds; ``None`` means "asyncli finds it" unless the field says otherwise."""
+    """What a soak does. Times in seconds; ``None`` means that asyncli chooses, unless the field says otherwise."""
 
     urls: tuple[str, ...]
     connections: int = 1000
@@ -59,47 +60,47 @@ class Plan(RedactedPlan, frozen=True, forbid_unknown_fields=True, kw_only=True):
     sources: tuple[str, ...] = ()
     timeout_s: float = 10.0
     connect_timeout_s: float = 10.0
-    #: ``HOST:PORT``, or ``unix:/path``, to connect to in place of the URLs', which are asked for all the same.
+    #: ``HOST:PORT``, or ``unix:/path``, to connect to instead of the URLs' hosts; requests are unchanged.
     connect_to: str | None = None
-    #: ``HOST:PORT:ADDRESS[,ADDRESS]``, in place of what a name server says.
+    #: ``HOST:PORT:ADDRESS[,ADDRESS]``, used instead of a name server.
     resolve: tuple[str, ...] = ()
-    #: Each connection begins with such a PROXY header, of a source of its own.
+    #: Each connection begins with a PROXY header of this version, with its own source.
     proxy_protocol: Literal["v1", "v2"] | None = None
-    #: The name that TLS asks for, and verifies, in place of the URLs' hosts.
+    #: The name that TLS requests and verifies, instead of the URLs' hosts.
     sni: str | None = None
     status_url: str | None = None
     server_pid: int | None = None
     server_pidfile: str | None = None
     server_name: str | None = None
-    #: ``http://host:9165`` of the agent on the server's host, which reads the server in our place.
+    #: ``http://host:9165`` of the agent on the server's host, which samples the server for us.
     agent: str | None = None
-    #: Files with its token and its certificate's authority.
+    #: Files with its token, and with its certificate's authority.
     agent_token_file: str | None = None
     agent_ca: str | None = None
     method: str = "HEAD"
     headers: tuple[str, ...] = ()
-    #: A file with a row for each connection, whose columns are fields (data_file.py).
+    #: A file with a row for each connection, whose columns are template fields (data_file.py).
     data: str | None = None
-    #: Of http:// URLs: an answer that does not end is held; None: heartbeats are sent.
+    #: For http:// URLs: hold a response that does not end; None: send heartbeats.
     http_protocol: Literal["sse", "stream"] | None = None
-    #: Of a WebSocket: the text that is sent as a heartbeat and comes back; None: a ping.
+    #: WebSocket: a heartbeat's text, which the server echoes; None: a ping.
     ws_message: str | None = None
     #: Offer to compress messages (permessage-deflate).
     ws_deflate: bool = False
     #: HTTP/2 to http:// (by prior knowledge) and https:// (by ALPN); its heartbeat, None: a ping.
     http2: bool = False
     h2_heartbeat: Literal["ping", "head"] | None = None
-    #: Of HTTP/2: answers that each connection holds open on streams of its own.
+    #: HTTP/2: responses that each connection holds open, each on its own stream.
     streams: int = 0
-    #: Of its requests: the fields of a connection's later ones refer to the server's dynamic table.
+    #: HTTP/2: later requests of a connection refer to the server's dynamic table.
     h2_table: bool = False
-    #: Of raw TCP (expected.py): what is sent as a heartbeat, None: nothing; what its answer is; what the server says first.
+    #: Raw TCP (expected.py): a heartbeat's bytes, None: nothing is sent; the expected answer; the server's expected greeting.
     send: str | None = None
     expect: str | None = None
     greeting: str | None = None
-    #: Of connections that listen: who hears nothing for so long is dead. None: as the protocol's.
+    #: Connections that listen: how long without data until one counts as lost. None: the protocol's default.
     silence_s: float | None = None
-    #: Of MQTT: None is 3.1.1; a template of client ids; ``user:password``; topics, each with its QoS.
+    #: MQTT: the version, None is 3.1.1; a template of client ids; ``user:password``; topics, each with its QoS.
     mqtt_version: str | None = None
     mqtt_id: str | None = None
     mqtt_login: str | None = None
@@ -115,78 +116,78 @@ class Plan(RedactedPlan, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
     @property
     def targets(self) -> tuple[values.Target, ...]:
-        """The URLs taken apart, in order."""
+        """The parsed URLs, in order, as connections use them."""
         return tuple(aimed(values.parse_target(url), self.connect_to, self.sni, self.resolve) for url in self.urls)
 
     @property
     def has_ports(self) -> bool:
-        """Its connections are of TCP: a Unix socket has no ports, packets, or counters of its own."""
+        """Whether its connections are TCP: a Unix socket has no ports, packets or kernel counters."""
         return not (self.connect_to or "").startswith(UNIX)
 
     @property
     def protocol(self) -> str:
-        """What its connections speak."""
+        """The protocol of its connections, a key of PROTOCOLS."""
         return self.http_protocol or ("http2" if self.http2 else values.parse_target(self.urls[0]).protocol)
 
     @property
     def requests(self) -> Requests | None:
-        """What a server of HTTP counts as requests; None: nobody knows."""
+        """What an HTTP server counts as requests; None: unknown."""
         return requests_of(self.protocol, self.h2_heartbeat)
 
     @property
     def upgrades(self) -> bool:
-        """They ask by HTTP once at most: heartbeats are no requests, HTTP's timers end nothing, and both may say goodbye."""
+        """Whether a connection sends at most one HTTP request: heartbeats are not requests, and HTTP timeouts do not apply."""
         return self.protocol not in ("http", "http2")
 
     @property
     def listens(self) -> bool:
-        """Its connections send no heartbeats: they live by what they hear."""
+        """Whether its connections send no heartbeats, and only receive."""
         return self.protocol in STREAMS or (self.protocol == "tcp" and self.send is None)
 
     @property
     def longest_silence_s(self) -> float:
-        """Of connections that listen."""
-        usual_s = _STREAM_SILENCE_S if self.protocol in STREAMS else LONGEST_S
-        return usual_s if self.silence_s is None else self.silence_s
+        """How long a connection that listens may receive nothing."""
+        default_s = _STREAM_SILENCE_S if self.protocol in STREAMS else LONGEST_S
+        return default_s if self.silence_s is None else self.silence_s
 
     @property
     def heard_within_s(self) -> float:
-        """In so long each connection is heard, or ended."""
+        """The time within which each connection receives something or is lost."""
         return self.longest_silence_s if self.listens else self.keepalive_s / 2 + self.timeout_s
 
     @property
     def patience_s(self) -> float:
-        """How long a connection lives that says nothing though it should."""
+        """How long an expected answer or message may be late until the connection counts as lost."""
         return self.longest_silence_s if self.listens else self.timeout_s
 
     @property
     def tls(self) -> values.TlsOptions | None:
-        """How its connections speak TLS; None: they do not."""
+        """The TLS options of its connections; None: no TLS."""
         return self.tls_options if any(target.secure for target in self.targets) else None
 
     @property
     def tls_options(self) -> values.TlsOptions:
-        """As it would be spoken."""
+        """The TLS options, whether TLS is used or not."""
         return values.TlsOptions(**{name: getattr(self, name) for name in values.TlsOptions.__struct_fields__})
 
     @property
     def asked_per_s(self) -> float:
-        """The ramp's pace in connections a second."""
+        """The ramp's rate in connections a second."""
         return self.batch / self.interval_s
 
     @property
     def lasts_s(self) -> float:
-        """From the baseline to the residue, without the drain; a hold without a known end counts as an hour."""
+        """The planned duration without the drain; a hold without a known end counts as an hour."""
         hold_s = _AN_HOUR if self.hold_s is None else self.hold_s
         return self.baseline_s + self.schedule.end_s + hold_s + self.residue_s
 
     @property
     def schedule(self) -> Ramp:
-        """The ramp as arithmetic: which batch is due when."""
+        """When each batch of the ramp is due."""
         return Ramp(self.connections, self.batch, self.interval_s, self.plateaus, self.plateau_s)
 
 
-#: key in a plan file (and, with dashes, the flag) -> (field of Plan, parser). The one list of what a plan can say.
+#: Key in a plan file (and, with dashes, the flag) -> (field of Plan, parser).
 KEYS: dict[str, tuple[str, Callable[[object], Any]]] = {
     "urls": ("urls", values.each_of(values.checked_target)),
     "connections": ("connections", values.parse_connections),
@@ -247,29 +248,29 @@ KEYS: dict[str, tuple[str, Callable[[object], Any]]] = {
 }
 
 
-#: Headers from a file, beside "header"; it is read when the plan is made.
+#: A file of headers, added to "header"; it is read when the plan is made.
 HEADER_FILE: dict[str, tuple[str, Callable[[object], Any]]] = {"header_file": ("headers", values.parse_header_file)}
-#: All files that are.
+#: All files with secrets.
 SECRET_FILES = HEADER_FILE | {"mqtt_login_file": ("mqtt_login", parse_login_file)}
 #: Fields with secrets.
 SECRETS = ("headers", "mqtt_login")
 
 
 class Layer(msgspec.Struct, frozen=True):
-    """Raw values from one source. ``where``: a format of its name in errors: ``"--{key}"``, ``"a.toml: {key}"``."""
+    """Raw values from one source. ``where``: a format for their names in errors: ``"--{key}"``, ``"a.toml: {key}"``."""
 
     where: str
     values: dict[str, Any]
 
     def locate(self, key: str) -> str:
-        """The name of ``key`` in errors: flags have dashes, and URLs are arguments."""
+        """The name of ``key`` in errors: flags have dashes, URLs are arguments."""
         if key == "urls" and self.where.startswith("--"):
             return "URL"
         return self.where.format(key=key.replace("_", "-") if self.where.startswith("--") else key)
 
 
 def _split_combined_keys(layer: Layer) -> Layer:
-    """``ramp`` sets two keys, and ``hold`` one of two."""
+    """Replace ``ramp`` by batch and interval, and ``hold`` by hold or hold_until."""
     given = dict(layer.values)
     pace = given.pop("ramp", None)
     if pace is not None:
@@ -278,7 +279,7 @@ def _split_combined_keys(layer: Layer) -> Layer:
         except ValueError as error:
             raise PlanError(f"{layer.locate('ramp')}: {error}") from None
         if twice := [layer.locate(key) for key in ("batch", "interval") if key in given]:
-            what = "both say how fast the ramp is; leave out the one or the other"
+            what = "both set the ramp's rate; leave one out"
             raise PlanError(f"{layer.locate('ramp')} and {' and '.join(twice)}: {what}")
         given |= {"batch": batch, "interval": interval_s}
     if "hold" in given:
@@ -295,12 +296,12 @@ def _split_combined_keys(layer: Layer) -> Layer:
 def read_layers(
     layers: Iterable[Layer], keys: Mapping[str, tuple[str, Callable[[object], Any]]]
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """The values of the layers, weakest first, by ``keys`` (see KEYS), and the source of each field. Raises
+    """Parse the layers, weakest first, with ``keys`` (see KEYS): each field's value, and its source. Raises
     :class:`PlanError`."""
     fields: dict[str, Any] = {}
     located: dict[str, str] = {}
     for layer in layers:
-        said: dict[str, Any] = {}
+        parsed: dict[str, Any] = {}
         for key, raw in layer.values.items():
             if key not in keys:
                 where = layer.locate(key if key.isprintable() else shown(key))
@@ -310,10 +311,10 @@ def read_layers(
                 value = parse(raw)
             except ValueError as error:
                 raise PlanError(f"{layer.locate(key)}: {error}") from None
-            # Headers of flags and of their file add up.
-            said[field] = (*said[field], *value) if field in said else value
+            # Headers from flags and from a file add up.
+            parsed[field] = (*parsed[field], *value) if field in parsed else value
             located[field] = layer.locate(key)
-        fields |= said
+        fields |= parsed
     try:
         values.with_one_host(fields.get("headers", ()))
     except ValueError as error:
@@ -326,7 +327,7 @@ def read_layers(
 
 
 def build_plan(layers: Iterable[Layer]) -> Plan:
-    """The layers, weakest first, as one plan. A missing seed is drawn, and kept in the run file."""
+    """Merge the layers, weakest first, into one plan. A missing seed is drawn; the run file keeps it."""
     known = KEYS | SECRET_FILES | {"hold_until": ("hold_until", values.parse_hold_until)}
     fields, located = read_layers(map(_split_combined_keys, layers), known)
     plan = Plan(**fields)
@@ -339,31 +340,31 @@ def build_plan(layers: Iterable[Layer]) -> Plan:
 
 
 def without_secrets(field: str, value: Any) -> Any:
-    """A plan's value as it may be shown: headers as ``Authorization: ***``."""
+    """A plan's value for display: headers as ``Authorization: ***``."""
     if field == "headers":
         return [f"{str(one).partition(':')[0]}: {values.MASK}" for one in value or ()]
     return values.MASK if field in SECRETS and value else value
 
 
 def shown_plan(plan: RedactedPlan) -> dict[str, Any]:
-    """The plan as plain data for all but the run file: without secrets, and of TLS what was asked."""
+    """The plan as plain data for everything but the run file: without secrets and optional fields that are not set."""
     plain: dict[str, Any] = msgspec.to_builtins(plan)
     return {key: without_secrets(key, value) for key, value in plain.items() if _is_shown(key, value)}
 
 
 def _is_shown(field: str, value: object) -> bool:
-    where_set = (*values.TlsOptions.__struct_fields__, *OWN_KEYS[1:], "connect_to", "resolve", "proxy_protocol", "sni", "data")
-    return bool(value) or field not in where_set
+    optional = (*values.TlsOptions.__struct_fields__, *OWN_KEYS[1:], "connect_to", "resolve", "proxy_protocol", "sni", "data")
+    return bool(value) or field not in optional
 
 
 def plan_document(plan: Plan) -> Mapping[str, Any]:
-    """The plan as plain data for the run file alone; :func:`load_plan` reads it."""
+    """The plan as plain data for the run file; :func:`load_plan` reads it."""
     document: Mapping[str, Any] = msgspec.to_builtins(plan)
     return document
 
 
 def load_plan(document: Mapping[str, Any]) -> Plan:
-    """A plan from :func:`plan_document`; raises :class:`PlanError` where it is not one."""
+    """A plan from :func:`plan_document`. Raises :class:`PlanError` if it is invalid."""
     try:
         plan = msgspec.convert(document, Plan)
     except msgspec.ValidationError as error:

@@ -12,13 +12,13 @@ from asyncli.errors import PlanError
 from asyncli.plan import KEYS, SECRET_FILES, Layer
 from asyncli.units import shown
 
-# A plan file has some lines. Python's reader of TOML takes seconds for some 30,000 bytes of dots.
+# A plan file has a few lines. Python's TOML parser takes seconds for 30,000 bytes of dots.
 LONGEST_FILE = 16_384
 _NAME_A_PLAN = "name a TOML file, or one of asyncli's plans: smoke, 100k, overnight, bench"
 
 
 def read_plan_file(path: str | os.PathLike[str], keys: Iterable[str] = (*KEYS, *SECRET_FILES, "ramp")) -> Layer:
-    """A TOML plan of ``keys`` as a layer. Raises :class:`PlanError` for an unreadable file, bad TOML or an unknown key."""
+    """Read a TOML plan with ``keys`` as a layer. Raises :class:`PlanError` for an unreadable file, bad TOML or an unknown key."""
     known = sorted(keys)
     path = Path(path)
     try:
@@ -29,7 +29,7 @@ def read_plan_file(path: str | os.PathLike[str], keys: Iterable[str] = (*KEYS, *
         values = tomllib.loads(data.decode().replace("\r\n", "\n"))
     except OSError as error:
         raise PlanError(f"{path}: cannot be read ({error.strerror}); {_NAME_A_PLAN}") from None
-    except (ValueError, RecursionError) as error:  # bad TOML, no UTF-8, a number of 4,301 digits, lists in lists without end
+    except (ValueError, RecursionError) as error:  # bad TOML, not UTF-8, a number of 4,301 digits, endlessly nested lists
         why = " ".join(str(error).split(";")[0].split())[:200]
         raise PlanError(f"{path}: is not TOML ({why}); write lines like hold = \"10m\"") from None
     for key in values:

@@ -1,4 +1,4 @@
-"""One view of a run: what its file tells, with its phases, its hold, what was held over time and where it took place. Pure."""
+"""The view of a run's records: phases, hold, connections held over time, and where it took place. Pure."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ Ticks = Sequence[tuple[float, Tick]]
 
 
 class Hold(msgspec.Struct, frozen=True):
-    """The hold of a run: from when to when (s; of a run without a drain, until the last instant known), and what was recorded."""
+    """The hold of a run: start, end (s; the last record's instant for a run without a drain), and ticks."""
 
     start_s: float
     end_s: float
-    #: Those whose second lies in it by its half or more.
+    #: Those with at least half of their second in the hold.
     ticks: Ticks
 
     @property
     def length_s(self) -> float:
-        """How long it was."""
+        """Its duration."""
         return max(0.0, self.end_s - self.start_s)
 
 
 class Run(msgspec.Struct, dict=True):
-    """A run as its file tells it. Times are on the run's own clock (seconds since its start) but for ``started``.
+    """The records of a run. Times are seconds since its start, except ``started``.
 
-    What is worked out is kept until a field is set.
+    Computed properties are cached until a field is set.
     """
 
     id: str
@@ -43,17 +43,17 @@ class Run(msgspec.Struct, dict=True):
     plan: Plan
     environment: Environment
     phases: list[Phase]
-    #: From a file their histograms are opened only when they are looked at.
+    #: The histograms of ticks from a file are decoded on access.
     ticks: list[tuple[float, Tick]]
-    #: From a file they are :class:`~asyncli.samples.Samples`, which know one metric over time without a look at the others.
+    #: From a file: :class:`~asyncli.samples.Samples`, stored by metric.
     samples: Sequence[Sample]
     findings: list[Finding]
     checks: list[Check]
-    #: The writer closed the file at the end of the run. False while it lasts, and for one that was killed.
+    #: The writer closed the file at the end of the run. False while the run lasts, and if it was killed.
     complete: bool
-    #: Records that the writer had to give up because the disk refused for too long.
+    #: Records that the writer had to drop because writing failed for too long.
     dropped: int = 0
-    #: Where it was interrupted and resumed, in order.
+    #: Where the run was interrupted and resumed, in order.
     gaps: list[Gap] = msgspec.field(default_factory=list)
     #: Unix time of the clock's zero.
     started_wall_s: float = 0.0
@@ -62,34 +62,32 @@ class Run(msgspec.Struct, dict=True):
         super().__setattr__(name, value)
         self.__dict__.clear()
 
-    # When.
-
     def phase(self, name: PhaseName) -> Phase | None:
-        """The phase called ``name``, or None where the run never came to it."""
+        """The phase called ``name``, or None if the run did not reach it."""
         return next((one for one in self.phases if one.name == name), None)
 
     @cached_property
     def first_connect_s(self) -> float:
-        """When the ramp began: before it nothing was connected. Infinite for a run that never came so far."""
+        """When the ramp began: nothing was connected before. Infinite for a run that did not reach it."""
         ramp = self.phase("ramp")
         return ramp.start_s if ramp is not None else (self.ticks[0][0] - 1.0 if self.ticks else math.inf)
 
     @cached_property
     def stop_s(self) -> float:
-        """When the drain began; for a run that never came so far, the last instant known."""
+        """When the drain began; for a run that did not reach it, ``end_s``."""
         drain = self.phase("drain")
         return drain.start_s if drain is not None else self.end_s
 
     @cached_property
     def end_s(self) -> float:
-        """The last instant that the records speak of."""
+        """The last instant in the records."""
         ends = [one.end_s if one.end_s is not None else one.start_s for one in self.phases]
         ends += [t_s for t_s, _ in self.ticks[-1:]] + [sample.t_s for sample in self.samples[-1:]]
         return max(ends, default=0.0)
 
     @cached_property
     def hold(self) -> Hold | None:
-        """The hold; None where the run never came to it."""
+        """The hold; None if the run did not reach it."""
         hold = self.phase("hold")
         if hold is None:
             return None
@@ -98,9 +96,9 @@ class Run(msgspec.Struct, dict=True):
 
     @cached_property
     def phases_of_ticks(self) -> list[PhaseName]:
-        """The phase of each tick: the one that had begun last when its second was half over.
+        """The phase of each tick: the latest that had begun at the middle of its second.
 
-        Ticks from before any phase was recorded belong to the ramp, and so do those of the baseline, in which there are none.
+        Ticks before the first recorded phase belong to the ramp; the baseline has no ticks.
         """
         begun = [one for one in self.phases if one.name != "baseline"]
         names: list[PhaseName] = ["ramp", *(one.name for one in begun)]
@@ -108,11 +106,9 @@ class Run(msgspec.Struct, dict=True):
         return [names[bisect_right(starts, t_s - 0.5)] for t_s, _ in self.ticks]
 
     def ticks_between(self, after_s: float, until_s: float) -> Ticks:
-        """The ticks that close in ``(after_s, until_s]``."""
+        """The ticks that end in ``(after_s, until_s]``."""
         first, last = (bisect_right(self.ticks, t_s, key=lambda row: row[0]) for t_s in (after_s, until_s))
         return self.ticks[first:last]
-
-    # What was read.
 
     def series(self, metric: str) -> Series:
         """``metric`` over time."""
@@ -124,9 +120,9 @@ class Run(msgspec.Struct, dict=True):
 
     @cached_property
     def held(self) -> Series:
-        """Connections the client holds over time: 0 until the ramp begins, then the gauge of each tick.
+        """Connections held over time: 0 until the ramp begins, then the gauge of each tick.
 
-        When the drain begins, as many as were counted then: the gauge of that second speaks of its end, when they are gone.
+        At the start of the drain it is the count taken then: the gauge of that second is of its end, when they are closed.
         """
         start, drain = self.first_connect_s, self.phase("drain")
         at_drain = 0 if drain is None else max((tick.held_at_drain for t_s, tick in self.ticks if t_s > drain.start_s), default=0)
@@ -140,8 +136,6 @@ class Run(msgspec.Struct, dict=True):
                 held.values.append(float(tick.held))
         return held
 
-    # Where.
-
     @property
     def place(self) -> Place:
         """The facts of the environment."""
@@ -149,36 +143,34 @@ class Run(msgspec.Struct, dict=True):
 
     @property
     def sides(self) -> Sides:
-        """Which host the samples are of."""
+        """What is on the sampled host."""
         return self.place.sides
 
     def of_ours(self, metric: str) -> str:
-        """The name under which ``metric`` of asyncli's own host, or of its network namespace, was sampled."""
+        """The name under which ``metric`` of asyncli's host, or of its network namespace, was sampled."""
         return self.place.of_ours(metric)
 
-    # Parts of it.
-
     def measured_s(self, start_s: float, end_s: float) -> float:
-        """How much of a stretch (s) was no interruption."""
+        """The length of a span (s) without the gaps that begin in it."""
         return max(0.0, end_s - start_s - left_out_s(self.gaps, start_s, end_s))
 
     def within(self, *spans: tuple[float, float]) -> Run:
-        """The run with what was recorded in any of ``spans`` alone (from, to; s, both ends included; in order, apart)."""
+        """The run with only the records in ``spans`` (start, end; s, both included; in order, not overlapping)."""
         ticks = [(t_s, tick) for t_s, tick in self.ticks if any(start <= t_s <= end for start, end in spans)]
         return msgspec.structs.replace(self, ticks=ticks, samples=within(self.samples, *spans))
 
     @property
     def outside_gaps(self) -> Run:
-        """The run without what was recorded in its gaps; itself where it has none."""
+        """The run without the records in its gaps; itself if it has none."""
         return self._outside_gaps if self.gaps else self
 
-    # One that kept itself would be let go by the collector of garbage only.
+    # Separate, since a cached reference to itself would be a cycle that only the garbage collector frees.
     @cached_property
     def _outside_gaps(self) -> Run:
         return self.within(*self.spans_outside_gaps(-math.inf, math.inf))
 
     def spans_outside_gaps(self, start_s: float, end_s: float) -> list[tuple[float, float]]:
-        """The stretches of [start, end] that are in no gap."""
+        """The parts of [start, end] outside gaps."""
         spans, at = [], start_s
         for gap in self.gaps:
             if gap.start_s > end_s:

@@ -1,4 +1,4 @@
-"""The samples of a run: kept as columns (a night is some million numbers), and one metric of them over time."""
+"""The samples of a run, stored by metric (a night has some million numbers), and series of one metric over time."""
 
 from __future__ import annotations
 
@@ -14,10 +14,9 @@ from asyncli.records import Sample
 
 
 class Samples(Sequence[Sample]):
-    """A sequence of :class:`Sample` like any other, and one metric over time without a look at the others.
+    """A sequence of :class:`Sample` that is stored by metric; read-only, as are its samples, which are created on access.
 
-    ``t_s``: the instants (s). ``columns``: metric -> (places in ``t_s``, rising; the value at each). The samples
-    themselves are made when they are asked for. Not to be changed, and nor are the samples in it.
+    ``t_s``: the instants (s). ``columns``: metric -> (ascending indexes into ``t_s``, the value at each).
     """
 
     def __init__(self, t_s: list[float], columns: dict[str, tuple[list[int], list[float]]]) -> None:
@@ -26,11 +25,11 @@ class Samples(Sequence[Sample]):
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """The metrics that were ever read, in the order in which they first were."""
+        """The metrics that were ever read, in the order of their first reading."""
         return tuple(self._columns)
 
     def column(self, name: str) -> tuple[list[float], list[float]]:
-        """The instants (s) at which the metric ``name`` was read, and its values; empty for one that never was."""
+        """The instants (s) at which ``name`` was read, and its values; empty if it never was."""
         places, values = self._columns.get(name, ([], []))
         t_s = self._t_s
         return list(t_s) if len(places) == len(t_s) else [t_s[place] for place in places], list(values)
@@ -45,7 +44,7 @@ class Samples(Sequence[Sample]):
         return [self._t_s[place] for place in sorted(places)]
 
     def within(self, *spans: tuple[float, float]) -> Samples:
-        """Those taken in any of ``spans`` (from, to; s, both ends included; in order, apart from each other)."""
+        """The samples in ``spans`` (start, end; s, both included; in order, not overlapping)."""
         t_s: list[float] = []
         columns: dict[str, tuple[list[int], list[float]]] = {name: ([], []) for name in self._columns}
         for start_s, end_s in spans:
@@ -73,7 +72,7 @@ class Samples(Sequence[Sample]):
             return self._rows[at]
         if isinstance(at, slice):
             places = range(len(self))[at]
-            # A few at either end are what is asked for most; for many it is cheaper to make them all, once.
+            # Mostly a few at either end are read; for many it is cheaper to make them all, once.
             return [self._row(place) for place in places] if len(places) <= 2 else self._all()[at]
         return self._row(range(len(self))[at])
 
@@ -105,14 +104,14 @@ class Samples(Sequence[Sample]):
 
 
 def metrics_of(samples: Sequence[Sample]) -> tuple[str, ...]:
-    """The metrics that were ever read, in the order in which they first were."""
-    return (
-        samples.metrics if isinstance(samples, Samples) else tuple(dict.fromkeys(name for one in samples for name in one.values))
-    )
+    """The metrics that were ever read, in the order of their first reading."""
+    if isinstance(samples, Samples):
+        return samples.metrics
+    return tuple(dict.fromkeys(name for one in samples for name in one.values))
 
 
 class Series(msgspec.Struct):
-    """One number over time: instants on the run's clock (s), rising, and the value at each."""
+    """A number over time: ascending instants on the run's clock (s), and the value at each."""
 
     t_s: list[float] = msgspec.field(default_factory=list)
     values: list[float] = msgspec.field(default_factory=list)
@@ -121,63 +120,60 @@ class Series(msgspec.Struct):
         return len(self.t_s)
 
     def rows(self) -> Iterator[tuple[float, float]]:
-        """Each instant with its value."""
+        """(instant, value) pairs."""
         return zip(self.t_s, self.values, strict=True)
 
     def between(self, start_s: float, end_s: float) -> Series:
-        """What lies in ``[start_s, end_s]``."""
+        """The part in ``[start_s, end_s]``."""
         low, high = bisect_left(self.t_s, start_s), bisect_right(self.t_s, end_s)
         return Series(self.t_s[low:high], self.values[low:high])
 
     def last(self, until_s: float = math.inf, since_s: float = -math.inf) -> float | None:
-        """The latest value in ``[since_s, until_s]``; None without one."""
+        """The latest value in ``[since_s, until_s]``, or None."""
         part = self.between(since_s, until_s)
         return part.values[-1] if part.values else None
 
     def first(self, since_s: float = -math.inf) -> float | None:
-        """The earliest value from ``since_s`` on; None without one."""
+        """The earliest value from ``since_s`` on, or None."""
         at = bisect_left(self.t_s, since_s)
         return self.values[at] if at < len(self.t_s) else None
 
     def at(self, t_s: float) -> float | None:
-        """The value at ``t_s``, on the line between its neighbours; the end's value beyond an end; None when empty."""
+        """The value at ``t_s``, interpolated; the first or last value beyond an end; None if empty."""
         if not self.t_s:
             return None
         after = bisect_left(self.t_s, t_s)
         if after == 0:
             return self.values[0]
-        if after == len(self.t_s):
-            return self.values[-1]
+        return self.values[-1] if after == len(self.t_s) else self._interpolated(t_s, after)
+
+    def _interpolated(self, t_s: float, after: int) -> float:
+        """The value at ``t_s``, on the line between the value before index ``after`` and the one at it."""
         t0, t1 = self.t_s[after - 1], self.t_s[after]
         share = (t_s - t0) / (t1 - t0)
         return self.values[after - 1] * (1 - share) + self.values[after] * share
 
     def per_second(self, start_s: float, stop_s: float, least_s: float) -> float | None:
-        """By how much a counter rises a second between two instants; None where its readings there span less than ``least_s``."""
+        """A counter's growth per second between two instants; None if its readings there span less than ``least_s``."""
         part = self.between(start_s, stop_s)
         if len(part) < 2 or part.t_s[-1] - part.t_s[0] < least_s:
             return None
         return (part.values[-1] - part.values[0]) / (part.t_s[-1] - part.t_s[0])
 
     def near(self, t_s: float, gap_s: float) -> float | None:
-        """As :meth:`at`, but None where no value lies within ``gap_s`` on either side; one at that very instant is enough."""
+        """Like :meth:`at`, but None unless there is a value at ``t_s``, or one within ``gap_s`` on each side."""
         after = bisect_left(self.t_s, t_s)
         if after == len(self.t_s):
             return None
-        t1 = self.t_s[after]
-        if t1 == t_s:
+        if self.t_s[after] == t_s:
             return self.values[after]
-        if after == 0:
+        if after == 0 or max(self.t_s[after] - t_s, t_s - self.t_s[after - 1]) > gap_s:
             return None
-        t0 = self.t_s[after - 1]
-        if t1 - t_s > gap_s or t_s - t0 > gap_s:
-            return None
-        share = (t_s - t0) / (t1 - t0)
-        return self.values[after - 1] * (1 - share) + self.values[after] * share
+        return self._interpolated(t_s, after)
 
 
 def counter_resets(counter: Sequence[float]) -> list[int]:
-    """The places at which a counter is less than before: its process restarted."""
+    """The indexes at which a counter is less than before: its process restarted."""
     return [place for place, (before, after) in enumerate(itertools.pairwise(counter), 1) if after < before]
 
 
@@ -195,7 +191,7 @@ def series(samples: Iterable[Sample], name: str) -> Series:
 
 
 def within(samples: Sequence[Sample], *spans: tuple[float, float]) -> Sequence[Sample]:
-    """The samples taken in any of ``spans`` (from, to; s, both ends included; in order, apart from each other)."""
+    """The samples in ``spans`` (start, end; s, both included; in order, not overlapping)."""
     if isinstance(samples, Samples):
         return samples.within(*spans)
     return [sample for sample in samples if any(start_s <= sample.t_s <= end_s for start_s, end_s in spans)]

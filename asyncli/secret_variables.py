@@ -1,28 +1,28 @@
-"""Environment variables with secrets, which child processes do not inherit."""
+"""Environment variables that hold secrets, which child processes do not inherit."""
 
 from __future__ import annotations
 
 import os
 
-#: Headers, one ``Name: value`` a line, sent beside those of the plan.
+#: Headers, one ``Name: value`` per line, sent in addition to the plan's.
 HEADERS_VARIABLE = "ASYNCLI_HEADERS"
-#: The token of an agent.
+#: An agent's token.
 TOKEN_VARIABLE = "ASYNCLI_AGENT_TOKEN"
 _kept: dict[str, str] = {}
 
 
 def keep_secrets() -> None:
-    """Remove them from this process's environment; :func:`secret` still gives them."""
+    """Move them out of this process's environment; :func:`secret` still returns them."""
     for name in (HEADERS_VARIABLE, TOKEN_VARIABLE):
         if name in os.environ:
             _kept[name] = os.environ.pop(name)
 
 
 def secret(name: str) -> str:
-    """The value of one of them; "" where it is not set."""
+    """The value of one of them; "": not set."""
     return _kept.get(name) or os.environ.get(name, "")
 
 
 def for_child() -> dict[str, str]:
-    """The environment without them: a notebook's own stays."""
+    """A copy of the environment without them; a notebook's own environment stays unchanged."""
     return {name: value for name, value in os.environ.items() if name not in (HEADERS_VARIABLE, TOKEN_VARIABLE)}

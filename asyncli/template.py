@@ -1,4 +1,4 @@
-"""Texts with fields that are filled in for each connection."""
+"""Templates: texts with fields that are filled in for each connection."""
 
 from __future__ import annotations
 
@@ -11,30 +11,31 @@ import msgspec
 from asyncli.units import shown
 
 _FORMAT = re.compile(r"(0?[1-9][0-9]?)?[dx]?")
-#: Of a field, and so of a column.
+#: The name of a field, and of a column.
 NAME = r"[A-Za-z_][-A-Za-z0-9_]*"
-# In braces, or in double ones.
+# In single or double braces.
 _FIELD = re.compile(rf"\{{(\{{)?({NAME})(?::([^{{}}\r\n]*))?\}}(?(1)\}})")
-#: Of every connection.
+#: The built-in fields.
 FIELDS = ("n", "random")
 
 
 class Template:
-    """``{n}`` is the connection's number in the whole run, from 0; ``{n:06d}`` six digits of it; ``{random}`` six hex digits that
-    all connections of a run share; ``{{`` a brace. Other names are columns of the run's data. Raises ``ValueError``.
+    """A template. ``{n}``: the connection's number in the whole run, from 0; ``{n:06d}``: in six digits; ``{random}``: six hex
+    digits, the same for all connections of a run; ``{{``: a brace. Other names are columns of the run's data. Raises
+    ``ValueError``.
     """
 
     def __init__(self, text: str) -> None:
         try:
             fields = [field for field in string.Formatter().parse(text) if field[1] is not None]
         except ValueError:
-            raise ValueError(f"{shown(text)} has a single brace in it; write {{{{ or }}}} for a brace") from None
+            raise ValueError(f"{shown(text)} has an unpaired brace; write {{{{ or }}}} for a brace") from None
         for _, name, form, conversion in fields:
             if conversion or re.fullmatch(NAME, name or "") is None or not _valid_format(name or "", form or ""):
                 field = f"{{{name}{f'!{conversion}' if conversion else ''}{f':{form}' if form else ''}}}"
-                raise ValueError(f"{shown(text)}: {shown(field)} is no field; write {{n}}, {{n:06d}} or {{random}}")
+                raise ValueError(f"{shown(text)}: {shown(field)} is not a field; write {{n}}, {{n:06d}} or {{random}}")
         self.names = frozenset(name for _, name, _, _ in fields if name)
-        #: Each connection has another text.
+        #: The text differs between connections.
         self.varies = bool(self.names - {"random"})
         self._format_string = self.text = text
 
@@ -43,8 +44,8 @@ class Template:
 
 
 class OpenTemplate(Template):
-    """A text that may have braces of its own, as JSON has: only ``{n}``, ``{n:06d}``, ``{random}`` and ``columns`` are fields.
-    A field in double braces is sent in single ones. Whatever else has braces stands for itself.
+    """A template that may contain other braces, such as JSON: only ``{n}``, ``{n:06d}``, ``{random}`` and ``columns`` are fields.
+    A field in double braces is sent in single ones. Everything else is sent unchanged.
     """
 
     def __init__(self, text: str, columns: Iterable[str] = ()) -> None:
@@ -58,8 +59,8 @@ class OpenTemplate(Template):
 
 
 def unknown_fields(text: str, columns: Iterable[str] | None) -> Iterable[str]:
-    """What in such a text looks like a field and is none: with ``columns`` any other name in braces, without them, only a form
-    that a field has not.
+    """What looks like a field in an open template and is none: with ``columns`` any other name in braces; without, only built-in
+    fields with an invalid format.
     """
     known = {*FIELDS, *(columns or ())}
     for field in _FIELD.finditer(text):
@@ -76,8 +77,8 @@ def _escape_braces(text: str) -> str:
 
 
 class Data(msgspec.Struct, frozen=True):
-    """Columns of a file with a row for each connection, as one piece that the workers of a host share: ``texts`` has the rows one
-    after the other, in UTF-8, their values apart by NUL; ``ends`` where each ends (64 bits, this machine's order).
+    """The columns of a data file, in memory that a host's workers share: ``texts`` has the rows one after the other, in UTF-8,
+    with NUL between values; ``ends`` the offset of each row's end (64 bits, this machine's byte order).
     """
 
     columns: tuple[str, ...]
@@ -90,14 +91,14 @@ class Data(msgspec.Struct, frozen=True):
 
 
 class Fields:
-    """What is filled in for the rows of a table. ``number``: of a row its connection's number in the whole run."""
+    """The fields' values for each row of a connection table. ``number``: a row -> its connection's number in the whole run."""
 
     def __init__(self, number: Callable[[int], int] = int, random: str = "", data: Data | None = None) -> None:
         self._number, self._random, self.columns = number, random, () if data is None else data.columns
         self._texts, self._ends = (b"", memoryview(b"")) if data is None else (data.texts, memoryview(data.ends).cast("Q"))
 
     def of(self, row: int) -> dict[str, object]:
-        """Each field's value, as of an encoding of a byte a character (see :class:`Filled`)."""
+        """Field -> value, as text with one character per byte (see :class:`Filled`)."""
         n = self._number(row)
         values: dict[str, object] = {"n": n, "random": self._random}
         if self.columns:
@@ -107,12 +108,12 @@ class Fields:
 
 
 class Filled:
-    """Bytes that are a template (an open one, unless ``template`` says otherwise), for the rows of a table. Made when asked for:
-    where rows vary, nothing is kept of them.
+    """Bytes from a template (an open one by default) for each row of a connection table. They are made on demand; nothing is
+    cached if rows differ.
     """
 
     def __init__(self, data: bytes, fields: Fields, template: Callable[[str], Template] | None = None) -> None:
-        # Bytes of no encoding: each is a character and back again.
+        # Of any encoding: latin-1 maps each byte to a character and back.
         text = data.decode("latin-1")
         self._template = OpenTemplate(text, fields.columns) if template is None else template(text)
         self.varies = self._template.varies
@@ -124,5 +125,5 @@ class Filled:
 
 
 def same_for_all(texts: Sequence[Filled]) -> bytes | None:
-    """The bytes that each of them is for each row; None: they differ."""
+    """The bytes, if they are the same for all templates and rows; else None."""
     return texts[0](0) if not any(text.varies for text in texts) and len({text(0) for text in texts}) == 1 else None

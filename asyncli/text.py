@@ -1,7 +1,7 @@
-"""Foreign texts: a server's, names of processes and hosts, another's run file. Pure.
+"""Makes untrusted texts printable: a server's, names of processes and hosts, another user's run file. Pure.
 
-Each is made printable where it becomes a record (records.Finding and Check, collect.locate.ServerFacts, the environment, a run
-file), and again where a line is printed.
+This is done where a text becomes a record (records.Finding and Check, collect.locate.ServerFacts, the environment, a run file),
+and again where a line is printed.
 """
 
 from __future__ import annotations
@@ -12,24 +12,24 @@ import msgspec
 
 
 def printable(text: str) -> str:
-    """``text`` without control characters and invalid Unicode: blanks for white space, "?" for the rest."""
+    """``text`` with blanks for white space, and "?" for other control characters and invalid Unicode."""
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() else " " if char.isspace() else "?" for char in text)
 
 
 def oneline(text: str) -> str:
-    """As :func:`printable`, with single blanks."""
+    """``text`` made :func:`printable`, with white space collapsed to single blanks."""
     return " ".join(printable(text).split())
 
 
 def brief(data: bytes) -> str:
-    """The beginning of what a peer gives as its reason, which may be long, or no text."""
+    """The beginning of a peer's reason, which may be long or not be text."""
     return oneline(data[:80].decode(errors="replace"))
 
 
 def plain(value: Any) -> Any:
-    """Plain data with every text in it printable, at any depth."""
+    """A copy of plain data with all texts made printable, at any depth."""
     if isinstance(value, str):
         return printable(value)
     if isinstance(value, dict):
@@ -38,7 +38,7 @@ def plain(value: Any) -> Any:
 
 
 def tidy(record: msgspec.Struct) -> None:
-    """Make the texts of a record printable that is being made, frozen or not: for its ``__post_init__``."""
+    """Make a record's texts printable, even if it is frozen: for its ``__post_init__``."""
     for name in record.__struct_fields__:
         value = getattr(record, name)
         if isinstance(value, str) and not value.isprintable():

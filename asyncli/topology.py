@@ -1,7 +1,7 @@
-"""Where a run took place, by its environment: facts, and which host the samples are of. Pure.
+"""Where a run took place: facts from its environment, and what is on the sampled host. Pure.
 
-Without an agent samples are of asyncli's own host; with one (``environment["agent"]``) of the server's, and our own begin with
-``client.``, unless the two are one.
+Without an agent samples are of asyncli's host. With one (``environment["agent"]``) they are of the server's host, and those of
+ours begin with ``client.``, unless both are the same host.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from asyncli.records import MOST, SERVER_CHANGED, Environment
 
 
 class Place(msgspec.Struct, frozen=True):
-    """Facts of a host, or of a run's environment; None where unknown. Untrusted input: the file may be anybody's."""
+    """Facts about a host or a run's environment; None: unknown. Its input is untrusted: the run file may be another user's."""
 
     #: Server and asyncli are on one host.
     local: bool | None = None
@@ -25,22 +25,22 @@ class Place(msgspec.Struct, frozen=True):
     memory_bytes: float | None = None
     workers: float | None = None
     destinations: tuple[str, ...] = ()
-    #: ``nginx/1.22.1``; "" where unknown.
+    #: ``nginx/1.22.1``; "": unknown.
     server_label: str = ""
-    #: The server's processes were named or found.
+    #: The server's processes are known.
     server_found: bool = False
-    #: The last instant (s) of the server before this one, where another answered when the run was resumed.
+    #: If the run was resumed against another server: the last instant (s) of the previous one.
     server_changed_s: float | None = None
-    #: The host on which an agent sampled; None without an agent.
+    #: The agent's host; None without an agent.
     agent: Place | None = None
-    #: That agent is in asyncli's own network namespace.
+    #: The agent is in asyncli's own network namespace.
     agent_same_network: bool = True
-    #: Of a cluster: asyncli is on the server's host.
+    #: In a cluster: the session is on the server's host.
     server_here: bool = False
 
     @property
     def server_name(self) -> str:
-        """``nginx``; "" where unknown."""
+        """``nginx``; "": unknown."""
         return re.split(r"[/\s]", self.server_label, maxsplit=1)[0]
 
     @property
@@ -50,18 +50,18 @@ class Place(msgspec.Struct, frozen=True):
             return Sides(ends=2, server=True, generator=True, one_network=one_network, far=None)
         if self.agent is not None:
             return Sides(ends=1, server=True, generator=False, one_network=False, far=self.agent)
-        # A cluster's session may be on the server's host, and open no connection.
+        # A cluster's session may be on the server's host, and opens no connections.
         return Sides(ends=1, server=self.server_here, generator=not self.server_here, one_network=False, far=None)
 
     def of_ours(self, metric: str) -> str:
-        """The name under which ``metric`` of asyncli's own host, or of its network namespace, was sampled."""
+        """The name under which ``metric`` of asyncli's host, or of its network namespace, was sampled."""
         known = self.sides
         apart = known.far is not None or (metric.startswith((TCP, KERNEL_SOCKETS)) and not known.one_network)
         return f"{CLIENT}{metric}" if self.agent is not None and apart else metric
 
 
 def place_of(environment: Environment) -> Place:
-    """The facts that ``environment`` holds."""
+    """The facts in ``environment``."""
     server, agent, cluster = (_mapping(environment.get(name)) for name in ("server", "agent", "cluster"))
     local, destinations = environment.get("local"), environment.get("destinations")
     return Place(
@@ -89,9 +89,9 @@ def _number(value: object) -> float | None:
 
 
 class Sides(NamedTuple):
-    """What is on the sampled host: ``ends`` of each connection, the server, the generator.
+    """What is on the sampled host: the number of ``ends`` of each connection, the server, the generator.
 
-    ``one_network``: both speak over its loopback. ``far``: the server's host, where that is another one than ours.
+    ``one_network``: both use one network namespace. ``far``: the server's host, if it is not ours.
     """
 
     ends: int
@@ -102,10 +102,10 @@ class Sides(NamedTuple):
 
     @property
     def host(self) -> str:
-        """That host in words."""
+        """The sampled host, for sentences."""
         return "this host" if self.far is None else "the server's host"
 
 
 def sides(environment: Environment) -> Sides:
-    """Of a run with this environment."""
+    """What is on the sampled host of a run with this environment."""
     return place_of(environment).sides

@@ -1,10 +1,9 @@
-"""Other users' programs and files, met by a process that may be root.
+"""Safe use of other users' programs and files by a process that may be root.
 
-A program is run only where only root or we could have put it there. A file that another user's process names is read only where
-that user may read it, only a regular file, and only up to a bound: asyncli must not show root's files, wait at a FIFO, or read
-without end.
+A program is run only if only root or we could have written it. A file that another user's process names is read only if that user
+may read it, if it is a regular file, and up to a limit: asyncli must not show root's files, block on a FIFO, or read endlessly.
 
-Both are used by the descriptor that was checked, so a later rename changes nothing.
+Both are used through the checked descriptor, so a later rename has no effect.
 """
 
 from __future__ import annotations
@@ -20,18 +19,18 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-# It prints and exits within milliseconds; a file system may hang.
+# A program prints its version within milliseconds, but a file system may hang.
 _TIMEOUT_S = 5.0
 # `nginx -V` with all of its modules is 2 kB.
 _LONGEST_ANSWER = 64 * 1024
-# No secret, and nothing that changes the loader or the locale.
+# Without secrets, and without variables for the loader or the locale.
 _ENVIRONMENT = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C"}
 _GROUP_OR_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 _PATH_FLAGS = os.O_PATH | os.O_CLOEXEC
 
 
 class User(NamedTuple):
-    """A process's real user and groups, by number."""
+    """The numeric real user and groups of a process."""
 
     uid: int
     groups: frozenset[int] = frozenset()
@@ -42,7 +41,7 @@ NOBODY = User(-1)
 
 
 class ProgramOutput(NamedTuple):
-    """A program's output, or ``why_not`` it was not run. ``distrusted``: others could change its file."""
+    """A program's output, or ``why_not``: the reason why it was not run. ``distrusted``: others could change its file."""
 
     text: str = ""
     why_not: str = ""
@@ -50,7 +49,7 @@ class ProgramOutput(NamedTuple):
 
 
 class _PathFile(NamedTuple):
-    """A path's file, open without being read or run, and what the kernel says of it and of every folder above it."""
+    """An O_PATH descriptor of a file, and the stat of it and of every folder above it."""
 
     fd: int
     steps: list[tuple[str, os.stat_result]]
@@ -59,21 +58,21 @@ class _PathFile(NamedTuple):
 def ask_server(exe: str, flag: str, pid: int, proc: Path = Path("/proc")) -> ProgramOutput:
     """The output of ``exe``, the program of the process ``pid``, for ``flag``: see :func:`ask_program`.
 
-    It is run only where it is the file that the process runs (not a container's, nor a newer one), and where only root or we may
-    write it and every folder above it.
+    It is run only if it is the file that the process runs (not a container's or a newer one), and if only root or we may write it
+    and every folder above it.
     """
     try:
         found = _open_path(exe)
     except OSError as error:
         return ProgramOutput(why_not=f"{exe}: {error.strerror}")
     try:
-        open_to = next((said for said in map(_writable_by_others, reversed(found.steps)) if said), "")
-        if open_to:
-            return ProgramOutput(why_not=open_to, distrusted=True)
+        writable = next(filter(None, map(_writable_by_others, reversed(found.steps))), "")
+        if writable:
+            return ProgramOutput(why_not=writable, distrusted=True)
         path, file = found.steps[-1]
-        theirs = os.stat(f"{proc}/{pid}/exe")
-        if (file.st_dev, file.st_ino) != (theirs.st_dev, theirs.st_ino):
-            why_not = f"the process runs another file than {path}: that was replaced, or is outside of its container"
+        running = os.stat(f"{proc}/{pid}/exe")
+        if (file.st_dev, file.st_ino) != (running.st_dev, running.st_ino):
+            why_not = f"the process runs another file than {path}: that was replaced, or the process is in a container"
             return ProgramOutput(why_not=why_not)
         return ProgramOutput(ask_program(exe, flag, fd=found.fd))
     except OSError as error:
@@ -83,18 +82,18 @@ def ask_server(exe: str, flag: str, pid: int, proc: Path = Path("/proc")) -> Pro
 
 
 def ask_program(path: str, flag: str, fd: int | None = None) -> str:
-    """A program's output for ``flag``, stdout and stderr, at most 64 KiB; "" where it cannot be run.
+    """A program's output for ``flag``, stdout and stderr, at most 64 KiB; "" if it cannot be run.
 
-    ``fd``: the open file, of which ``path`` is the name. It gets a minimal environment, no terminal and 5 s; its children end
-    with it. It must be trusted: others go to :func:`ask_server`.
+    ``fd``: the open file with the name ``path``. The program gets a minimal environment, no terminal and 5 s, and its children
+    are killed with it. It must be trusted; use :func:`ask_server` for others.
     """
     path, until_s = os.path.abspath(path), time.monotonic() + _TIMEOUT_S
-    said = b""
+    output = b""
     try:
         process = subprocess.Popen(
             [path, flag],
             executable=path if fd is None else f"/proc/self/fd/{fd}",
-            # A script's interpreter opens it once more, by this name.
+            # A script's interpreter opens it again by this name.
             pass_fds=() if fd is None else (fd,),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -106,34 +105,34 @@ def ask_program(path: str, flag: str, fd: int | None = None) -> str:
     except (OSError, ValueError):
         return ""
     assert process.stdout is not None
-    # Not select(): it takes no descriptor past 1,023, of which an agent or a notebook may have more.
+    # Not select(): it takes no descriptor above 1,023, and an agent or a notebook may have more.
     poll = select.poll()
     with process.stdout as pipe:
         poll.register(pipe, select.POLLIN)
-        while len(said) < _LONGEST_ANSWER and poll.poll(max(0.0, until_s - time.monotonic()) * 1e3):
-            part = os.read(pipe.fileno(), _LONGEST_ANSWER - len(said))
+        while len(output) < _LONGEST_ANSWER and poll.poll(max(0.0, until_s - time.monotonic()) * 1e3):
+            part = os.read(pipe.fileno(), _LONGEST_ANSWER - len(output))
             if not part:
                 break
-            said += part
-    # Before the leader is reaped: until then the group's number is not reused.
+            output += part
+    # Before the leader is reaped: until then the group's number cannot be reused.
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(_TIMEOUT_S)
-    return said.decode("utf-8", "replace")
+    return output.decode("utf-8", "replace")
 
 
 def read_regular(path: str | os.PathLike[str], most: int, user: User | None = None) -> bytes:
     """The content of a regular file of at most ``most`` bytes that ``user`` (None: we) may read.
 
-    Raises OSError: EACCES where ``user`` may not read it, EINVAL for no regular file, EFBIG for a longer one.
+    Raises OSError: EACCES if ``user`` may not read it, EINVAL if it is not a regular file, EFBIG if it is longer.
     """
     name = os.fspath(path)
     fd = _open_for(name, user)
     try:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             raise OSError(errno.EINVAL, "not a regular file", name)
-        # /proc and the like have regular files that wait for something to read.
+        # /proc has regular files that block until there is something to read.
         opened = os.open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     finally:
         os.close(fd)
@@ -148,7 +147,7 @@ def read_regular(path: str | os.PathLike[str], most: int, user: User | None = No
 
 
 def user_of(pid: int, proc: Path = Path("/proc")) -> User:
-    """The real user of a process, whatever a set-user-ID file adds. NOBODY where it has ended."""
+    """The real user of a process, regardless of set-user-ID programs; NOBODY if it has ended."""
     try:
         lines = (proc / str(pid) / "status").read_text("ascii", "replace").splitlines()
         fields = {name: rest.split() for name, _, rest in (line.partition(":") for line in lines)}
@@ -158,7 +157,7 @@ def user_of(pid: int, proc: Path = Path("/proc")) -> User:
 
 
 def _open_for(path: str, user: User | None) -> int:
-    """A descriptor (O_PATH) of the file that ``path`` leads to, where ``user`` may read it; else OSError."""
+    """An O_PATH descriptor of the file at ``path``. Raises OSError if ``user`` may not read it."""
     if user is None or user.uid in (0, os.geteuid()):
         return os.open(path, _PATH_FLAGS)
     found = _open_path(path)
@@ -166,17 +165,17 @@ def _open_for(path: str, user: User | None) -> int:
     if all(_allows(folder, user, 1) for _, folder in folders) and _allows(file, user, 4):
         return found.fd
     os.close(found.fd)
-    raise OSError(errno.EACCES, f"user {user.uid}, whose server it is, may not read it", path)
+    raise OSError(errno.EACCES, f"user {user.uid}, who runs the server, may not read it", path)
 
 
 def _open_path(path: str) -> _PathFile:
-    """The file that ``path`` leads to, found from the root by one descriptor after the other. Raises OSError."""
+    """Open the file at ``path``, walking from the root with one descriptor after the other. Raises OSError."""
     fd = os.open("/", _PATH_FLAGS | os.O_DIRECTORY)
     at = ""
     steps = [("/", os.fstat(fd))]
     try:
         for name in Path(os.path.realpath(path, strict=True)).parts[1:]:
-            # Resolved above: a symbolic link was put there since.
+            # Links are resolved above; O_NOFOLLOW refuses one that was created since.
             below = os.open(name, _PATH_FLAGS | os.O_NOFOLLOW, dir_fd=fd)
             os.close(fd)
             fd, at = below, f"{at}/{name}"
@@ -188,7 +187,7 @@ def _open_path(path: str) -> _PathFile:
 
 
 def _writable_by_others(step: tuple[str, os.stat_result]) -> str:
-    """Why others than root and we could change what is there; "" where they cannot. An access list shows in the group's bits."""
+    """Why users other than root and us could change this step of a path; "": they cannot. An ACL shows in the group's bits."""
     at, found = step
     if found.st_uid not in (0, os.geteuid()):
         return f"{at} belongs to user {found.st_uid}"
@@ -198,6 +197,6 @@ def _writable_by_others(step: tuple[str, os.stat_result]) -> str:
 
 
 def _allows(found: os.stat_result, user: User, bit: int) -> bool:
-    """Whether ``user`` has the permission (4 read, 1 search): the first class that fits decides (path_resolution(7))."""
+    """Whether ``user`` has the permission (4 read, 1 search); the first matching class decides (path_resolution(7))."""
     shift = 6 if found.st_uid == user.uid else 3 if found.st_gid in user.groups else 0
     return bool(found.st_mode >> shift & bit)

@@ -1,4 +1,4 @@
-"""Text to numbers and back: "100k", "10/10ms", "8h", "1h30m", "until 07:00". Parsed here and nowhere else.
+"""Parses and formats numbers with units: "100k", "10/10ms", "8h", "1h30m", "until 07:00".
 
 Every parser raises ``ValueError`` with what is wrong and what to write instead; the caller adds where.
 """
@@ -12,47 +12,42 @@ import time
 from decimal import Decimal, InvalidOperation
 from fractions import Fraction
 
-_COUNT = re.compile(r"(\d+(?:[._]\d+)*)\s*([kKmM]?)")
+_COUNT = re.compile(r"(\d+(?:\.\d+)?)\s*([kKmM]?)")
 _COUNT_FACTOR = {"": 1, "k": 1_000, "m": 1_000_000}
 _DURATION_PART = re.compile(r"(\d+(?:\.\d+)?)\s*(us|ms|s|min|m|h|d)?")
 _DURATION_FACTOR = {
     "us": Fraction(1, 1_000_000), "ms": Fraction(1, 1000), "s": Fraction(1), "min": Fraction(60), "m": Fraction(60),
     "h": Fraction(3600), "d": Fraction(86400),
 }  # fmt: skip
-# From Python 3.14 on fromisoformat() takes 24:00 for the next day's midnight, and a time alone cannot say so.
+# Without 24:00, which fromisoformat() takes for the next day's midnight from Python 3.14 on.
 _UNTIL = re.compile(r"(?:(\d{4}-\d\d-\d\d)(?:T|\s+))?((?!24)\d{1,2}:\d\d(?::\d\d)?)", re.ASCII)
-# Ten years: past it a duration is a typing error, and float seconds would lose their microseconds.
+# Ten years: a longer duration is a typing error, and float seconds would lose microseconds.
 LONGEST_S = 10 * 365 * 86400.0
-# As far as a float goes: 1e-999999999 written out as a fraction would fill the memory.
+# The range of a float: 1e-999999999 as a fraction would fill the memory.
 _MOST_DIGITS = 308
 
-# Longer than any value that is meant: an error stays one line that can be read.
+# Longer than any sensible value, and an error stays a readable line.
 _MOST_SHOWN = 100
 
 
 def shown(value: object) -> str:
-    """A value as an error quotes it: one line of at most 100 characters and an ellipsis."""
+    """A value quoted for an error: one line of at most 100 characters and an ellipsis."""
     try:
         text = repr(value)
-    except (ValueError, RecursionError):  # a whole number of more than 4,300 digits; lists in lists without end
+    except (ValueError, RecursionError):  # an integer of more than 4,300 digits; endlessly nested lists
         return f"this {type(value).__name__}"
     return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."
 
 
 def parse_count(value: object) -> int:
-    """A number of things: ``5000``, ``"5000"``, ``"100k"``, ``"1.5M"``, ``"1_000_000"``. At least 1."""
-    if isinstance(value, bool) or not isinstance(value, int | float | str):
-        raise ValueError(f"{shown(value)} is not a count; write a whole number such as 5000 or 100k")
-    if isinstance(value, str):
-        match = _COUNT.fullmatch(value.strip().replace("_", ""))
-        if match is None:
-            raise ValueError(f"{shown(value)} is not a count; write a whole number from 1, such as 5000 or 100k")
-        try:
-            number = float(match[1]) * _COUNT_FACTOR[match[2].lower()]
-        except ValueError:
-            raise ValueError(f"{shown(value)} is not a count; write a whole number such as 5000 or 100k") from None
-    else:
-        number = _float(value)
+    """Parse a count of at least 1: ``5000``, ``"5000"``, ``"100k"``, ``"1.5M"``, ``"1_000_000"``."""
+    match = _COUNT.fullmatch(value.strip().replace("_", "")) if isinstance(value, str) else None
+    if isinstance(value, bool) or not (isinstance(value, int | float) or match):
+        raise ValueError(f"{shown(value)} is not a count; write a whole number from 1, such as 5000 or 100k")
+    try:
+        number = float(match[1]) * _COUNT_FACTOR[match[2].lower()] if match else float(value)  # type: ignore[arg-type]
+    except OverflowError:  # an integer of hundreds of digits, which a TOML file may hold
+        number = math.inf
     if not math.isfinite(number) or abs(number - round(number)) > 1e-6:
         raise ValueError(f"{shown(value)} is not a whole number; write for example 5000 or 100k")
     if round(number) < 1:
@@ -61,7 +56,7 @@ def parse_count(value: object) -> int:
 
 
 def exact(text: str) -> Fraction:
-    """The decimal number that ``text`` writes, to its last digit. OverflowError for one that no float holds."""
+    """The exact value of a decimal number. Raises OverflowError outside a float's range."""
     try:
         number = Decimal(text)
     except InvalidOperation:
@@ -72,12 +67,13 @@ def exact(text: str) -> Fraction:
 
 
 def parse_duration(value: object) -> float:
-    """A time in seconds: ``3600``, ``"90"``, ``"10ms"``, ``"8h"``, ``"1h30m"``. A bare number is seconds; never negative."""
+    """Parse a duration to seconds: ``3600``, ``"90"``, ``"10ms"``, ``"8h"``, ``"1h30m"``. A bare number is seconds; never
+    negative."""
     return float(exact_duration(value))
 
 
 def exact_duration(value: object) -> Fraction:
-    """The same, without rounding."""
+    """:func:`parse_duration` without rounding."""
     wrong = f"{shown(value)} is not a duration; write seconds, or for example 10ms, 90s, 10m, 8h, 1h30m"
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         raise ValueError(wrong)
@@ -106,23 +102,23 @@ def _sum_of_parts(text: str) -> Fraction:
 
 
 def parse_until(value: str) -> str:
-    """The end of ``until 07:00`` or ``until 2026-11-22T07:00``, in this machine's time zone: ``07:00``, ``2026-11-22T07:00``."""
+    """Normalize the time of ``until 07:00`` or ``until 2026-11-22T07:00``, in this machine's time zone."""
     match = _UNTIL.fullmatch(value.strip())
     try:
         if match is None:
             raise ValueError
         at = datetime.time.fromisoformat(match[2].zfill(5))
-        words = at.isoformat("seconds" if at.second else "minutes")
-        return f"{datetime.date.fromisoformat(match[1]).isoformat()}T{words}" if match[1] else words
+        time_of_day = at.isoformat("seconds" if at.second else "minutes")
+        return f"{datetime.date.fromisoformat(match[1]).isoformat()}T{time_of_day}" if match[1] else time_of_day
     except ValueError:
         raise ValueError(f"{shown(value.strip())} is not a time of day; write until 07:00, or until 2026-11-22T07:00") from None
 
 
 def instant_of(until: str, now_s: float) -> float:
-    """When ``until``, of :func:`parse_until`, is (s since 1970): a time of day next after ``now_s``, today or tomorrow.
+    """The instant (s since 1970) of ``until`` (see :func:`parse_until`): a time of day is the next one after ``now_s``.
 
-    By the time zone's own rules, so a day may have 23 or 25 hours. A time that a clock passes over in spring is as much later;
-    of one that it shows twice in autumn the first is meant that has not passed. A whole date may have passed.
+    It follows the time zone's rules, so a day may have 23 or 25 hours. A time that the clock skips in spring is later by as much;
+    of one that it shows twice in autumn, the first that has not passed. A date may be in the past.
     """
     day, _, clock = until.rpartition("T")
     at = datetime.time.fromisoformat(clock)
@@ -133,27 +129,19 @@ def instant_of(until: str, now_s: float) -> float:
 
 
 def format_instant(instant_s: float) -> str:
-    """An instant (s since 1970) by this machine's clock: ``2026-11-22 07:00:00 UTC``."""
+    """Format an instant (s since 1970) in this machine's time zone: ``2026-11-22 07:00:00 UTC``."""
     return time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(instant_s))
 
 
-def _float(value: float) -> float:
-    """A whole number of hundreds of digits, which a TOML file may hold, is infinite."""
-    try:
-        return float(value)
-    except OverflowError:
-        return math.inf
-
-
-# A rate is opened in batches this far apart, or one by one further apart: what the loop's clock keeps, and no burst.
+# Rates use batches this far apart, or single connections further apart: the loop's clock is precise enough, and there are no
+# bursts.
 _BATCH_S = 0.010
 
 
 def parse_pace(value: object) -> tuple[int, float]:
-    """A ramp's pace as (connections, seconds).
+    """Parse a ramp's pace to (connections, seconds).
 
-    ``"10/10ms"`` is ten connections every ten milliseconds; ``"100/s"``, without a number behind the slash, is a rate: one every
-    ten milliseconds.
+    ``"10/10ms"``: ten connections every 10 ms. ``"100/s"``, without a number after the slash, is a rate: one every 10 ms.
     """
     if not isinstance(value, str) or value.count("/") != 1:
         raise ValueError(f"{shown(value)} is not a pace; write connections/time, for example 100/s or 10/10ms")
@@ -169,12 +157,12 @@ def parse_pace(value: object) -> tuple[int, float]:
 
 
 def format_count(number: float) -> str:
-    """``100000`` -> ``"100,000"``; what rounds to nothing is ``"0"``, of either sign."""
+    """``100000`` -> ``"100,000"``; never ``"-0"``."""
     return f"{number:z,.0f}"
 
 
 def format_bytes(number: float) -> str:
-    """Bytes for reading, decimal: ``94600000`` -> ``"94.6 MB"``; below 10 kB whole bytes, ``"1,234 B"``."""
+    """Format bytes with decimal units: ``94600000`` -> ``"94.6 MB"``; below 10 kB whole bytes, ``"1,234 B"``."""
     if abs(number) < 10_000:
         return f"{number:z,.0f} B"
     for unit, factor in (("kB", 1e3), ("MB", 1e6), ("GB", 1e9)):
@@ -184,13 +172,13 @@ def format_bytes(number: float) -> str:
 
 
 def format_many(count: float, one: str) -> str:
-    """A count and what it counts: ``1 process``, ``1,200 processes``."""
+    """Format a count with its noun: ``1 process``, ``1,200 processes``."""
     many = one if count == 1 else one + ("es" if one.endswith("s") else "s")
     return f"{format_count(count) if count == round(count) else count} {many}"
 
 
 def format_duration(seconds: float) -> str:
-    """Seconds for reading: ``"250 ms"``, ``"12.5 s"``, ``"3 min 20 s"``, ``"8 h 5 min"``."""
+    """Format seconds: ``"250 ms"``, ``"12.5 s"``, ``"3 min 20 s"``, ``"8 h 5 min"``."""
     if seconds < 0:
         return "-" + format_duration(-seconds)
     if seconds < 0.9995:
@@ -206,6 +194,6 @@ def format_duration(seconds: float) -> str:
 
 
 def format_clock(t_s: float) -> str:
-    """A run's clock for reading: ``65.9`` -> ``"0:01:05"``."""
+    """Format a time on a run's clock: ``65.9`` -> ``"0:01:05"``."""
     minutes, seconds = divmod(max(0, math.floor(t_s)), 60)
     return f"{minutes // 60}:{minutes % 60:02}:{seconds:02}"

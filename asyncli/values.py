@@ -1,4 +1,4 @@
-"""The values of a plan: texts to URLs, headers, counts and times. Each parser raises ``ValueError``, which says what to write."""
+"""Parsers of a plan's values: URLs, headers, counts and times. Each raises ``ValueError`` with what to write."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ import msgspec
 from asyncli.protocol_table import PROTOCOLS, SCHEMES
 from asyncli.units import LONGEST_S, instant_of, parse_count, parse_duration, parse_until, shown
 
-# A connection beats after 1 to keepalive/2 seconds, so below 2 s the interval would be empty.
+# Heartbeats come after 1 to keepalive/2 seconds, so below 2 s there would be no interval.
 SHORTEST_KEEPALIVE_S = 2.0
 MOST_CONNECTIONS = 10_000_000
-#: Where an agent listens, where nothing else is said.
+#: An agent's default port.
 AGENT_PORT = 9165
-# Less than a clock can tell apart, and connections a second would not be a number.
+# A clock cannot resolve less, and the rate would not be a number.
 SHORTEST_INTERVAL_S = 1e-6
 #: Replaces a header's value, which may be secret, wherever a plan is shown.
 MASK = "***"
 _HTTP = ("http", "https")
-# Names of protocols that some take for schemes.
+# Protocol names that are mistaken for schemes.
 _ALIASES = {"h2c": "http2", "h2": "http2"}
-# Some headers, as curl's -H @FILE, and not a device without end.
+# Enough for headers, as in curl's -H @FILE, and a limit for endless devices.
 _LONGEST_SECRETS = 65_536
 _USERINFO = re.compile(r"((?:[^/?#]*://)?)[^/?#]*@")
 _AUTHORITY = re.compile(r"(?:\[(?P<address>[^\[\]]+)\]|[-._0-9A-Za-z]+)(?::(?P<port>[^:]*))?")
@@ -33,9 +33,9 @@ _TOKEN = frozenset("!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHI
 
 
 class Target(msgspec.Struct, frozen=True):
-    """One URL of the server, taken apart: ``host`` without brackets, ``path`` with its query.
+    """A parsed URL of the server: ``host`` without brackets, ``path`` with its query.
 
-    A Unix socket has no port, 0: ``host`` is then its path, or ``@`` and its abstract name.
+    A Unix socket has port 0, and ``host`` is its path, or ``@`` and its abstract name.
     """
 
     url: str
@@ -44,20 +44,20 @@ class Target(msgspec.Struct, frozen=True):
     path: str
     secure: bool = False
     protocol: str = "http"
-    #: Where its server is elsewhere than its URL says: what TLS and a request call it all the same; "": as where it is.
+    #: With --connect-to or --sni: the name for TLS, and the authority for requests; "": those of ``host``.
     called: str = ""
     asked: str = ""
-    #: Of its host, where the plan says them: no name server is asked.
+    #: The plan's addresses for ``host``, used instead of a name server.
     addresses: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
-        """The host without its zone, which means something to this host alone (RFC 6874)."""
+        """The host without its zone, which is meaningful only on this host (RFC 6874)."""
         return self.called or self.host.partition("%")[0]
 
     @property
     def authority(self) -> str:
-        """Host and port as a request names them."""
+        """Host and port for a request."""
         if self.asked:
             return self.asked
         shown = f"[{self.name}]" if ":" in self.name else self.name
@@ -66,7 +66,7 @@ class Target(msgspec.Struct, frozen=True):
 
 
 class TlsOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """How the connections of a test speak TLS. Files are of PEM, and stand on every client host."""
+    """The TLS options of a test. Files are PEM, and must exist on every client host."""
 
     ca: str | None = None
     client_cert: str | None = None
@@ -79,7 +79,7 @@ class TlsOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def parse_url(value: object, schemes: tuple[str, ...] = _HTTP) -> Target:
-    """A URL of one of ``schemes`` to its parts; ``ValueError`` says what is wrong with it and what to write."""
+    """Parse a URL with one of ``schemes``. ``ValueError`` says what is wrong and what to write."""
     if not isinstance(value, str) or not value:
         raise ValueError(f"{shown(value)} is not a URL; write for example http://127.0.0.1:8080/")
     protocol, secure = SCHEMES[_scheme_of(value, schemes)]
@@ -93,7 +93,7 @@ def parse_url(value: object, schemes: tuple[str, ...] = _HTTP) -> Target:
     match = _AUTHORITY.fullmatch(parts.netloc)
     if match is None or (match["address"] and not is_address(host)):
         raise ValueError(
-            f"{shown(value)}: {shown(parts.netloc)} is no host; write a name or an address (IPv6 in brackets) and its port"
+            f"{shown(value)}: {shown(parts.netloc)} is not a host; write a name or an address (IPv6 in brackets) and its port"
         )
     spoken, ports = PROTOCOLS[protocol], PROTOCOLS[protocol].ports
     beyond = parts.path not in ("", "/") or parts.query or parts.fragment
@@ -101,31 +101,31 @@ def parse_url(value: object, schemes: tuple[str, ...] = _HTTP) -> Target:
         example = f"{parts.scheme}://127.0.0.1:{6379 if ports is None else ports[secure]}"
         raise ValueError(f"{shown(value)} is not a host and a port; write for example {example}")
     if protocol == "websocket" and parts.fragment:
-        raise ValueError(f"{shown(value)} has a fragment, as no URL of a WebSocket may (RFC 6455, section 3); leave it out")
+        raise ValueError(f"{shown(value)} has a fragment, which WebSocket forbids (RFC 6455, section 3); leave it out")
     port_text = match["port"] or (str(ports[secure]) if ports is not None and match["port"] is None else "")
     if not port_text.isdigit() or len(port_text) > 5 or not 1 <= int(port_text) <= 65535:
         raise ValueError(f"{shown(value)}: port {shown(port_text)} is not a port; write a number from 1 to 65535")
     path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-    # RFC 6874: the zone of a link-local address stands behind an encoded "%".
+    # RFC 6874: the zone of a link-local address follows an encoded "%".
     return Target(url=value, host=host.replace("%25", "%", 1), port=int(port_text), path=path, secure=secure, protocol=protocol)
 
 
 def _scheme_of(value: str, schemes: tuple[str, ...]) -> str:
-    """The scheme of what may be a URL."""
+    """The scheme of a URL, which may be invalid."""
     if userinfo := _USERINFO.match(value):
         without = f"{userinfo[1]}{MASK}@{value[userinfo.end() :]}"
         how = "send an Authorization header (--header-file)"
         how = "write --mqtt-login-file FILE" if value.lower().startswith("mqtt") else how
         raise ValueError(f"{shown(without)} carries a user name; leave it out, and {how}")
     if any(ch.isspace() or ord(ch) < 33 or ord(ch) == 127 for ch in value):
-        raise ValueError(f"{shown(value)} has white space or a control character in it; remove it, or write it as %20")
+        raise ValueError(f"{shown(value)} has white space or a control character; remove it, or write it as %20")
     if not value.isascii():
         raise ValueError(f"{shown(value)} is not ASCII; percent-encode the path and write the host name as punycode")
     scheme, colon, _ = value.partition("://")
     if not colon:
         raise ValueError(f"{shown(value)} has no scheme; write {schemes[0]}://{value[:60]} (or {', '.join(schemes[1:])})")
     if (known := PROTOCOLS.get(_ALIASES.get(scheme.lower(), scheme.lower()))) and known.flag and len(schemes) == len(SCHEMES):
-        raise ValueError(f"{shown(value)}: {shown(scheme)} is no scheme; write {known.schemes[0]}:// and {known.flag}")
+        raise ValueError(f"{shown(value)}: {shown(scheme)} is not a scheme; write {known.schemes[0]}:// and {known.flag}")
     if scheme.lower() not in schemes:
         raise ValueError(f"{shown(value)}: unknown scheme {shown(scheme)}; write {', '.join(schemes[:-1])} or {schemes[-1]}")
     return scheme.lower()
@@ -144,7 +144,7 @@ def checked_url(value: object) -> str:
 
 
 def parse_target(value: object) -> Target:
-    """The URL of what is tested."""
+    """Parse the URL of the server under test."""
     return parse_url(value, tuple(SCHEMES))
 
 
@@ -153,13 +153,13 @@ def checked_target(value: object) -> str:
 
 
 def parse_agent(value: object) -> str:
-    """Where an agent is: ``http://host[:port]``, or https."""
+    """Parse an agent's address, ``http://host[:port]`` or https; the default port is added."""
     if "://" not in str(value) and not _USERINFO.match(str(value)):
         raise ValueError(f"{shown(value)} is not the address of an agent; write http://HOST:{AGENT_PORT}")
     try:
         target = parse_url(value)
     except ValueError as error:
-        raise ValueError(f"{error} (of an agent: http://HOST:{AGENT_PORT})") from None
+        raise ValueError(f"{error} (for an agent: http://HOST:{AGENT_PORT})") from None
     if target.path != "/":
         raise ValueError(f"{shown(value)} has a path; write http://HOST:{AGENT_PORT}")
     authority = urlsplit(target.url).netloc
@@ -168,7 +168,7 @@ def parse_agent(value: object) -> str:
 
 
 def each_of(check: Callable[[str], str]) -> Callable[[object], tuple[str, ...]]:
-    """A parser of one text or several. What is none is not shown: it may be a header, and so a secret."""
+    """A parser of one text or a list of texts. Errors do not show other values: they may be headers, and so secret."""
 
     def parse(value: object) -> tuple[str, ...]:
         values = [value] if isinstance(value, str) else value
@@ -180,7 +180,7 @@ def each_of(check: Callable[[str], str]) -> Callable[[object], tuple[str, ...]]:
 
 
 def one_of(*known: str, what: str = "") -> Callable[[object], str]:
-    """A parser of a few words."""
+    """A parser that accepts only the texts ``known``; ``what``: for its error."""
 
     def parse(value: object) -> str:
         if value not in known:
@@ -200,27 +200,27 @@ def parse_source(value: str) -> str:
 
 
 def parse_header(value: str) -> str:
-    """One header, tidy. No error shows what may be a secret: not the value, and not what has no name before it."""
+    """Normalize a header. Errors do not show what may be secret: the value, or a text without a name."""
     name, colon, rest = value.partition(":")
     if not colon or not name or not set(name) <= _TOKEN:
         raise ValueError(f"a text of {len(value):,} characters is not a header; write 'Name: value'")
     if any(ord(ch) < 32 and ch != "\t" for ch in rest) or not rest.isascii() or "\x7f" in rest:
-        raise ValueError(f"the value of {shown(name)} has a control or non-ASCII character in it; remove it")
+        raise ValueError(f"the value of {shown(name)} has a control or non-ASCII character; remove it")
     if name.lower() in {"connection", "content-length", "transfer-encoding"}:
         raise ValueError(f"asyncli sets {name} itself; leave it out")
     return f"{name}: {rest.strip()}"
 
 
 def with_one_host(headers: tuple[str, ...]) -> tuple[str, ...]:
-    """The same. ``ValueError`` where there is more than one Host: a server must answer that with 400 (RFC 9112, section 3.2)."""
+    """``headers``. Raises ``ValueError`` for a second Host: servers must answer that with 400 (RFC 9112, section 3.2)."""
     hosts = [one for one in headers if one.lower().startswith("host:")]
     if len(hosts) > 1:
-        raise ValueError(f"{shown(hosts[1])} is a second Host, and a request has one; leave the other out")
+        raise ValueError(f"{shown(hosts[1])} is a second Host header; leave one out")
     return headers
 
 
 def headers_in(text: str) -> tuple[str, ...]:
-    """The headers of a text, one ``Name: value`` a line, as curl's -H @FILE; ``ValueError`` says which line is none."""
+    """The headers of a text, one ``Name: value`` per line, as in curl's -H @FILE. ``ValueError`` names the wrong line."""
     found = []
     for number, line in enumerate(text.splitlines(), 1):
         if line.strip():
@@ -233,7 +233,7 @@ def headers_in(text: str) -> tuple[str, ...]:
 
 def parse_header_file(value: object) -> tuple[str, ...]:
     path = parse_file(value)
-    text = read_text(path, "name a file with one 'Name: value' a line")
+    text = read_text(path, "name a file with one 'Name: value' per line")
     try:
         return headers_in(text)
     except ValueError as error:
@@ -241,7 +241,7 @@ def parse_header_file(value: object) -> tuple[str, ...]:
 
 
 def read_text(path: str, remedy: str) -> str:
-    """The text of a file of secrets, which no error shows."""
+    """The text of a file with secrets, which errors do not show."""
     try:
         with open(path, "rb") as file:
             data = file.read(_LONGEST_SECRETS + 1)
@@ -263,7 +263,7 @@ def parse_keepalive(value: object) -> float:
 
 
 def count_to(most: int, otherwise: str) -> Callable[[object], int]:
-    """A parser of counts up to ``most``; of more the error says ``otherwise``."""
+    """A parser of counts up to ``most``; ``otherwise``: what the error says about a greater one."""
 
     def parse(value: object) -> int:
         number = parse_count(value)
@@ -278,12 +278,12 @@ parse_connections = count_to(MOST_CONNECTIONS, "more than one run is built for; 
 
 
 def above_zero(example: str) -> Callable[[object], float]:
-    """A parser of times above zero; ``example`` stands in the error."""
+    """A parser of durations above zero; ``example``: for its error."""
 
     def parse(value: object) -> float:
         seconds = parse_duration(value)
         if seconds <= 0:
-            raise ValueError(f"{shown(value)} is zero; write a time above it, for example {example}")
+            raise ValueError(f"{shown(value)} is zero; write a longer time, for example {example}")
         return seconds
 
     return parse
@@ -307,20 +307,20 @@ def parse_hold(value: object) -> float | None:
 
 
 def parse_hold_until(value: object) -> str | None:
-    """The words of a hold that ends by the wall clock."""
+    """Check the time of day or date at which a hold ends; it must be in the future."""
     if value is None:
         return None
     if not isinstance(value, str):
         raise ValueError(f"{shown(value)} is not a time of day; write until 07:00, or until 2026-11-22T07:00")
     if not value.strip():
-        raise ValueError("'until' has no time behind it; write both in quotes, for example 'until 07:00'")
-    words, now_s = parse_until(value), time.time()
-    left_s = instant_of(words, now_s) - now_s
+        raise ValueError("'until' has no time after it; write both in quotes, for example 'until 07:00'")
+    until, now_s = parse_until(value), time.time()
+    left_s = instant_of(until, now_s) - now_s
     if left_s <= 0:
-        raise ValueError(f"{shown(value.strip())} has passed; write a time to come, or a time of day alone")
+        raise ValueError(f"{shown(value.strip())} has passed; write a future time, or a time of day alone")
     if left_s > LONGEST_S:
-        raise ValueError(f"{shown(value.strip())} is more than ten years off; write for example until 07:00")
-    return words
+        raise ValueError(f"{shown(value.strip())} is more than ten years away; write for example until 07:00")
+    return until
 
 
 def whole_number(low: int, high: int, what: str) -> Callable[[object], int]:
@@ -346,12 +346,12 @@ def parse_text(value: object) -> str:
     if not isinstance(value, str) or not value or "\0" in value:
         raise ValueError(f"{shown(value)} is not a text; write one, in quotes")
     if not "".join(value.split()).isprintable():
-        raise ValueError(f"{shown(value)} has control characters in it, or bytes that are not UTF-8; write it without")
+        raise ValueError(f"{shown(value)} has control characters, or bytes that are not UTF-8; write it without them")
     return value
 
 
 def parse_silence(value: object) -> float:
-    """How long a connection that listens may hear nothing (s); ``forever`` is longer than any run."""
+    """How long a connection that listens may receive nothing (s); ``forever``: longer than any run."""
     return LONGEST_S if value == "forever" else parse_positive(value)
 
 
@@ -365,5 +365,5 @@ _version = one_of("1.2", "1.3", what="a version of TLS")
 
 
 def parse_tls_version(value: object) -> str:
-    """Of TOML and Python a number as well."""
+    """Parse a TLS version; TOML and Python may give a number."""
     return _version(str(value) if isinstance(value, float) else value)

@@ -1,4 +1,4 @@
-"""Which version this is, as PEP 440 writes it. The build runs it too, and writes what it says into what it builds
+"""asyncli's version, in PEP 440's format. The build calls it too, and stores the result in the package
 (packaging/hatch_build.py)."""
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ _PACKAGE = Path(__file__).parent
 
 
 def version() -> str:
-    """That of a built package; of a checkout that of its tag, with the commits since ("0.2.0+5.g1a2b3c4").
+    """The version: a built package's own; a checkout's tag with the number of commits since ("0.2.0+5.g1a2b3c4").
 
-    Where git reaches no tag (a shallow clone) it is the changelog's newest release with the commit, without git that release.
+    If git finds no tag (a shallow clone): the changelog's newest release with the commit; without git: that release.
     """
     try:
         return (_PACKAGE / "VERSION").read_text(encoding="ascii").strip()
@@ -20,10 +20,10 @@ def version() -> str:
         return described((_PACKAGE.parent / "CHANGELOG.md").read_text(encoding="utf-8"), _described(_PACKAGE.parent))
 
 
-def described(changelog: str, said: str) -> str:
-    """The version of a checkout with this changelog, of which ``git describe --tags --long --always`` said this."""
+def described(changelog: str, description: str) -> str:
+    """The version of a checkout from its changelog and the output of ``git describe --tags --long --always``."""
     newest = re.search(r"^## \[(\d[^\]]*)\]", changelog, re.MULTILINE)
-    found = re.fullmatch(r"(?:v(?P<release>.+)-(?P<commits>\d+)-g)?(?P<commit>[0-9a-f]{7,})", said)
+    found = re.fullmatch(r"(?:v(?P<release>.+)-(?P<commits>\d+)-g)?(?P<commit>[0-9a-f]{7,})", description)
     release = (found and found["release"]) or (newest[1] if newest else "0")
     if found is None or found["commits"] == "0":
         return release
@@ -33,7 +33,7 @@ def described(changelog: str, said: str) -> str:
 def _described(root: Path) -> str:
     import subprocess
 
-    if not (root / ".git").exists():  # another project's repository may lie around this one
+    if not (root / ".git").exists():  # it may be inside another project's repository
         return ""
     git = ["git", "-C", str(root), "describe", "--tags", "--long", "--always", "--match", "v[0-9]*"]
     try:

@@ -1,11 +1,11 @@
-"""What a connection costs on nginx, by asyncli and by hand: looks at smaps_rollup, slabinfo and free, and a division.
+"""Compares asyncli's cost of a connection on nginx with a manual calculation from smaps_rollup, slabinfo and free.
 
     python bench/by_hand.py [--connections 10000 50000 100000] [--per-second 1000] [--settle 5]
 
-One fresh nginx and one soak for each number. By hand from nothing: the look --settle seconds into the hold less that in the
-baseline, by all connections; what the first ones touch once and for all is in it. From a tenth on: the same less a look
-when a tenth are held, by the rest; that is what one more costs. Run it as root (slabinfo) on a quiet host: slab and free
-count everybody.
+One fresh nginx and one soak for each number. "From nothing": the reading --settle seconds into the hold less that in the
+baseline, divided by all connections; it includes what the first ones allocate once. "From a tenth": less the reading when a
+tenth are held, divided by the rest: the cost of one more. Run it as root (slabinfo) on a quiet host: slab and free count all
+programs.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ from reading_by_hand import ByHand, active, kernel_growth, listing_growth, look
 
 
 def free() -> dict[str, int]:
-    """The row "Mem:" of ``free -b -w`` by its columns."""
+    """The row "Mem:" of ``free -b -w``, by column."""
     header, row = subprocess.run(["free", "-b", "-w"], capture_output=True, text=True, check=True).stdout.splitlines()[:2]
     return dict(zip(header.split(), map(int, row.split()[1:]), strict=True))
 
 
-class Seen(NamedTuple):
-    """asyncli's JSON, and looks with the row of free: before, with a tenth held, in the hold."""
+class Readings(NamedTuple):
+    """asyncli's JSON, and manual readings (with the row of free) in the baseline, with a tenth held, and in the hold."""
 
     summary: dict[str, Any]
     looks: list[ByHand]
     frees: list[dict[str, int]]
 
 
-async def soak(connections: int, per_second: int, settle_s: float, folder: Path) -> Seen:
+async def soak(connections: int, per_second: int, settle_s: float, folder: Path) -> Readings:
     out, looks, frees = folder / f"{connections}", [], []
     async with choose("nginx", connections=connections, keepalive_s=60.0) as server:
         process = await asyncio.create_subprocess_exec(
@@ -74,11 +74,11 @@ async def soak(connections: int, per_second: int, settle_s: float, folder: Path)
         see()
         process.send_signal(signal.SIGINT)
         await process.communicate()
-    return Seen(json.loads(Path(f"{out}.json").read_text()), looks, frees)
+    return Readings(json.loads(Path(f"{out}.json").read_text()), looks, frees)
 
 
-def by_hand(seen: Seen, since: int) -> dict[str, float | None]:
-    """Bytes a connection between the look ``since`` and the last one."""
+def by_hand(seen: Readings, since: int) -> dict[str, float | None]:
+    """Bytes per connection between the reading ``since`` and the last one."""
     before, after, first, last = seen.looks[since], seen.looks[-1], seen.frees[since], seen.frees[-1]
     more = after.connections - before.connections
     kernel, listing = None, 0
@@ -88,10 +88,10 @@ def by_hand(seen: Seen, since: int) -> dict[str, float | None]:
     return {
         "nginx (smaps_rollup)": (after.server - before.server) / more,
         "kernel, an end (slabinfo)": kernel,
-        # asyncli leaves these inodes out as well where they tell.
+        # asyncli excludes these inodes too, if they matter.
         "in all but /proc's": (after.host - before.host - listing) / more,
         "inodes of /proc (slabinfo)": listing / more,
-        # Of procps 4 "used" is total less available, and that counts pinned inodes and dentries as free to take.
+        # In procps 4 "used" is total less available, which counts pinned inodes and dentries as available.
         "free: used": (last["used"] - first["used"]) / more,
         "free: total - free": (first["free"] - last["free"]) / more,
     }
@@ -124,7 +124,7 @@ async def main() -> None:
                     line += f" {cost['bytes_per_connection']:8,.1f}   {low:,.1f} to {high:,.1f}  {where}"
                 print(line, flush=True)
             for finding in seen.summary["findings"]:
-                # The server counts our own looks at its page too.
+                # The server also counts our own readings of its page.
                 if finding["severity"] != "info" and not finding["code"].startswith("reconcile"):
                     print(f"{'':9}{finding['severity']}: {finding['evidence']}")
             settle(60.0)

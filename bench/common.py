@@ -1,4 +1,4 @@
-"""What every benchmark here shares: the facts of the machine, medians, a lab nginx, and one asyncli engine under control."""
+"""What all benchmarks share: facts about the machine, medians, and rounds of one asyncli engine."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PORTS = 28_232
 
 
 def machine() -> str:
-    """One line that says where the figures were measured."""
+    """One line on where the figures were measured."""
     memory = psutil.virtual_memory().total / 2**30
     nginx = subprocess.run(["nginx", "-v"], capture_output=True, text=True, check=False).stderr.strip().rpartition(" ")[2]
     return (
@@ -41,12 +41,12 @@ def command() -> str:
 
 
 def spread_of(values: list[float]) -> str:
-    """Median (least-most)."""
+    """``median (least-greatest)``."""
     return f"{statistics.median(values):.2f} ({min(values):.2f}-{max(values):.2f})"
 
 
 def build_c_client() -> Path:
-    """Build the C client if it is older than its source; its path."""
+    """Build the C client if it is older than its source; returns its path."""
     source, target = HERE / "epoll_client.c", HERE / "bin" / "epoll_client"
     target.parent.mkdir(exist_ok=True)
     if not target.exists() or target.stat().st_mtime < source.stat().st_mtime:
@@ -55,7 +55,7 @@ def build_c_client() -> Path:
 
 
 def settle(seconds: float = 20.0) -> None:
-    """Wait until no socket of the round before is left: the kernel frees them late."""
+    """Wait until no socket of the previous round is left: the kernel frees them late."""
     end = time.monotonic() + seconds
     while time.monotonic() < end and int(Path("/proc/net/sockstat").read_text().split("inuse ")[1].split()[0]) > 100:
         time.sleep(0.2)
@@ -63,7 +63,7 @@ def settle(seconds: float = 20.0) -> None:
 
 
 async def engine_round(url: str, connections: int, hold_s: float, workers: int = 1, **values: Any) -> dict[str, float]:
-    """One soak of the bare engine (no collector, no run file): CPU a connect, CPU a heartbeat, memory a connection."""
+    """One soak of the bare engine (no collector, no run file): CPU per connect and heartbeat, memory per connection."""
     plan = build_plan(
         [Layer("--{key}", {"urls": [url], "connections": connections, "seed": 1, **values})]
     )
@@ -77,7 +77,7 @@ async def engine_round(url: str, connections: int, hold_s: float, workers: int =
 
     await asyncio.sleep(0.5)
     memory_before = memory()
-    # What the processes spent to stand up is no cost of a connect.
+    # The CPU time of the processes' start is not a connect's.
     started = [psutil.Process(pid).cpu_times() for pid in generator.pids[1:]]
     user_before, system_before = sum(one.user for one in started), sum(one.system for one in started)
     generator.begin(time.monotonic() + 0.1)
@@ -109,27 +109,27 @@ async def engine_round(url: str, connections: int, hold_s: float, workers: int =
     return result
 
 
-#: A figure of :func:`engine_costs`: what it is called, and the parts that are added up.
+#: A figure of :func:`engine_costs` -> the parts that it sums.
 FIGURES = {
-    "CPU a connect, us": ("connect_user_us", "connect_system_us"),
-    "CPU a heartbeat, us": ("beat_user_us", "beat_system_us"),
+    "CPU per connect, us": ("connect_user_us", "connect_system_us"),
+    "CPU per heartbeat, us": ("beat_user_us", "beat_system_us"),
     "of it user time, us": ("beat_user_us",),
-    "memory a connection, B": ("memory_bytes",),
+    "memory/connection, B": ("memory_bytes",),
 }
 
 
 async def engine_costs(url: str, connections: int, hold_s: float, batches: tuple[int, int], **values: Any) -> dict[str, float]:
-    """Two rounds of one worker: connects with hardly a beat among them, then beats alone; a batch of each every 10 ms."""
+    """Two rounds of one worker: connects with hardly any heartbeats, then heartbeats alone; with a batch each every 10 ms."""
     shared: dict[str, Any] = {"interval": 0.01, "first_beat": "sleep", **values}
     connects = await engine_round(url, connections, 1, batch=batches[0], keepalive=3600, **shared)
     settle()
     beats = await engine_round(url, connections, hold_s, batch=batches[1], keepalive=20, **shared)
     settle()
-    return {**beats, **{key: connects[key] for key in FIGURES["CPU a connect, us"]}}
+    return {**beats, **{key: connects[key] for key in FIGURES["CPU per connect, us"]}}
 
 
 def print_figures(names: tuple[str, str], rounds: list[tuple[dict[str, float], dict[str, float]]]) -> None:
-    """The medians of both, and the ratios of the second to the first."""
+    """Print the medians of both, and the ratios of the second to the first."""
     for name, parts in FIGURES.items():
         first, second = ([sum(pair[at][part] for part in parts) for pair in rounds] for at in (0, 1))
         ratios = [new / old for old, new in zip(first, second, strict=True)]

@@ -1,12 +1,12 @@
-"""How often the interval of a cost holds the true cost, and how wide it is: counted on runs that never were.
+"""Measures on synthetic runs how often the interval of a cost contains the true cost, and how wide it is.
 
     python bench/coverage.py [--runs 400] [--seed 1]
 
-Each run is 100,000 connections of 1,000 bytes, sampled once a second, on a metric that also moves by itself in one of
-the ways below; it goes through asyncli's own analysis. Beside it, from the same points, are the intervals of other rules:
+Each run has 100,000 connections of 1,000 bytes, sampled once a second, on a metric that also varies by itself in one of the
+ways below; asyncli's own analysis evaluates it. For comparison there are intervals of other rules from the same points:
 independent errors; an effective number of points (Santer et al. 2000); Bartlett's kernel over all lags, with the critical
-value that such points have under white noise (Kiefer and Vogelsang 2002). A cell: intervals of 100 that hold the truth, and
-half of the median interval's width in percent of the cost. 95 is right, less is a promise not kept.
+value of such points under white noise (Kiefer and Vogelsang 2002). A cell: the percentage of intervals that contain the truth,
+and half of the median interval's width in percent of the cost. 95 is right; less means that the intervals are too narrow.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from asyncli.run import Run
 
 CONNECTIONS, COST = 100_000, 1000.0
 BASELINE_S, HOLD_S = 5.0, 8.0
-# After a ramp that is too short for a slope: two levels, the second of which is of the first 15 s of the hold.
+# A ramp that is too short for a slope: the cost is the difference of two levels, the second from the first 15 s of the hold.
 SHORT_S, LONG_HOLD_S = 2.0, 15.0
 FIRST_USE = 5e6
 MB = 1e6
@@ -62,12 +62,12 @@ def design(seconds: float, plateaus: int = 0) -> Design:
     return Design(f"ladder of {plateaus}" if plateaus else f"ramp of {seconds:g} s", plan, phases, ticks, n)
 
 
-# How memory moves: N at each second and a source of chance -> bytes.
+# How memory varies: (N at each second, random generator) -> bytes.
 Metric = Callable[[np.ndarray, np.random.Generator], np.ndarray]
 
 
 def wander(phi: float, deviation: float = 1 * MB) -> Metric:
-    """AR(1) about the line, neighbours one second apart correlated by ``phi``."""
+    """AR(1) noise around the line, with a correlation of ``phi`` between neighbouring seconds."""
 
     def make(n: np.ndarray, chance: np.random.Generator) -> np.ndarray:
         fresh = chance.normal(0, deviation, len(n))
@@ -90,7 +90,7 @@ def walk(step: float, white: float = 0.0) -> Metric:
 
 
 def arenas(size: float) -> Metric:
-    """Memory that is taken ``size`` bytes at a time, some of the first one used up at the start."""
+    """Memory that is allocated ``size`` bytes at a time; part of the first block is used at the start."""
 
     def make(n: np.ndarray, chance: np.random.Generator) -> np.ndarray:
         return size * np.floor(COST * n / size + chance.random()) + chance.normal(0, 0.02 * MB, len(n))
@@ -99,7 +99,7 @@ def arenas(size: float) -> Metric:
 
 
 def lagging(seconds: float, metric: Metric) -> Metric:
-    """Memory that comes after N: of what is due, a part e^-1 is still missing after ``seconds``."""
+    """Memory that follows N with a lag: after ``seconds`` a share of 1/e is still missing."""
 
     def make(n: np.ndarray, chance: np.random.Generator) -> np.ndarray:
         behind, keep = n.copy(), math.exp(-1 / seconds)
@@ -111,7 +111,7 @@ def lagging(seconds: float, metric: Metric) -> Metric:
 
 
 def visited(metric: Metric) -> Metric:
-    """Another program takes 3 MB in the middle of it, and keeps them for a while."""
+    """Another program uses 3 MB for a while in the middle."""
 
     def make(n: np.ndarray, chance: np.random.Generator) -> np.ndarray:
         value, length = metric(n, chance), max(3, len(n) // 6)
@@ -123,7 +123,7 @@ def visited(metric: Metric) -> Metric:
 
 
 def first_use(metric: Metric) -> Metric:
-    """The first connections touch 5 MB once and for all."""
+    """The first connections allocate 5 MB once."""
     return lambda n, chance: metric(n, chance) + FIRST_USE * (n > 0)
 
 
@@ -143,7 +143,7 @@ def fitted(plan: Design, values: np.ndarray) -> Fit:
 # The other rules: points -> slope and half of its interval.
 
 
-def plain(n: np.ndarray, y: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
+def least_squares(n: np.ndarray, y: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
     """(slope, residuals, N about its mean) of least squares."""
     x = n - n.mean()
     slope = float(x @ y / (x @ x))
@@ -151,12 +151,12 @@ def plain(n: np.ndarray, y: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
 
 
 def independent(n: np.ndarray, y: np.ndarray) -> tuple[float, float]:
-    slope, rest, x = plain(n, y)
+    slope, rest, x = least_squares(n, y)
     return slope, float(stats.t.ppf(0.975, len(n) - 2)) * math.sqrt(rest @ rest / (len(n) - 2) / (x @ x))
 
 
 def santer(n: np.ndarray, y: np.ndarray) -> tuple[float, float]:
-    slope, rest, x = plain(n, y)
+    slope, rest, x = least_squares(n, y)
     m = len(n)
     r1 = sum(a * b for a, b in pairwise(rest)) / float(rest @ rest)
     r = min(0.99, (r1 + 2 / m) / (1 - 4 / m)) if m > 4 else r1
@@ -166,13 +166,13 @@ def santer(n: np.ndarray, y: np.ndarray) -> tuple[float, float]:
 
 def bartlett(n: np.ndarray, y: np.ndarray) -> tuple[float, float]:
     """(slope, standard error) with Bartlett's kernel over all lags."""
-    slope, rest, x = plain(n, y)
+    slope, rest, x = least_squares(n, y)
     sums = np.cumsum(x * rest)
     return slope, math.sqrt(2 * float(sums @ sums) / len(n)) / float(x @ x)
 
 
 def critical(n: np.ndarray, chance: np.random.Generator) -> float:
-    """The 95 % point of slope by Bartlett's error for white noise on these N."""
+    """The 95 % quantile of slope / Bartlett's error for white noise on these N."""
     ratios = []
     for _ in range(4000):
         slope, error = bartlett(n, chance.normal(size=len(n)))
@@ -181,7 +181,7 @@ def critical(n: np.ndarray, chance: np.random.Generator) -> float:
 
 
 def truth(plan: Design, name: str) -> float:
-    """A difference of two levels has in it what the first connections take once, and says so."""
+    """The true cost; a difference of two levels includes what the first connections allocate once, as documented."""
     return COST + FIRST_USE / CONNECTIONS * (plan.plan.schedule.end_s <= SHORT_S and name.startswith("first use"))
 
 
@@ -211,7 +211,7 @@ def main() -> None:
                 low, high = fit.cost.ci95
                 slope = fit.cost.bytes_per_connection
                 moving += high - low > 2.000001 * fit.line.half
-                # An interval that is longer on one side counts by what it holds.
+                # An asymmetric interval counts by the side on which the truth is.
                 rows[0].append((slope, high - slope if slope < truth(plan, name) else slope - low))
                 n, y = np.array(fit.n), np.array(fit.bytes)
                 points = points or critical(n, chance)

@@ -1,13 +1,13 @@
-"""Fuzzes the readers of what others wrote: answers, status pages, plans, limits, run files.
+"""Fuzzes the parsers of untrusted input: responses, status pages, plans, limits, run files.
 
     python bench/fuzz.py [TARGET...] [--inputs 1000000] [--seed 1] [--keep FOLDER] [--guided]
 
-Targets: http1, http2, websocket, sse, mqtt, tcp, tls, pages, plans, thresholds, runs; without any, all, each in a process of its own, as many at once as --jobs says. The generators
-and the laws are in tests/fuzz/. Printed for each: inputs, seconds (of them CPU), inputs a second, kinds of outcome, the slowest input
-(CPU time, checks included), and the memory resident after each tenth of the inputs. What breaks a law is kept as a
-literal of Python's in FOLDER, the first five at each place in the code, and makes the exit status 1.
+Targets: http1, http2, websocket, sse, mqtt, tcp, tls, pages, plans, thresholds, runs; default: all, each in its own process, --jobs at once. The
+generators and the invariants are in tests/fuzz/. For each it prints: inputs, seconds (and CPU seconds), inputs a second, kinds of outcome, the slowest
+input (CPU time with checks), and the resident memory after each tenth of the inputs. An input that breaks an invariant is saved as a Python literal in
+FOLDER, at most five per place in the code, and the exit status is 1.
 
---guided: atheris (pip install atheris) steers the same generators by the coverage of asyncli's code.
+--guided: atheris (pip install atheris) guides the same generators by the coverage of asyncli's code.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def main() -> int:
 
 
 def seeded(options: argparse.Namespace) -> int:
-    """Inputs from one seed, in one process."""
+    """Run inputs from one seed in this process; returns the exit status."""
     (name,) = options.targets
     tally = Tally(target(name), options.inputs, kept(options.keep, name))
     chance = Random(options.seed)
@@ -62,7 +62,7 @@ def seeded(options: argparse.Namespace) -> int:
 
 
 def guided(options: argparse.Namespace) -> int:
-    """The same, steered by coverage; atheris does not come back, so the last input ends the process."""
+    """Run inputs guided by coverage. atheris does not return, so the last input ends the process."""
     import atheris
     from chance import FromBytes
     from scratch import clean
@@ -86,7 +86,7 @@ def guided(options: argparse.Namespace) -> int:
 
 
 def tell(tally: Tally, took_s: float, how: str) -> int:
-    """Print what came of it; the exit status."""
+    """Print the result; returns the exit status."""
     lines = [f"{tally.target.name} ({how}): {tally.done:,} inputs in {took_s:.0f} s ({time.process_time():.0f} of CPU), {tally.done / took_s:,.0f}/s"]
     lines += [f"  {count:>11,}  {kind}" for kind, count in tally.kinds.most_common()]
     shown = ascii(tally.slowest)

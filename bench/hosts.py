@@ -1,11 +1,11 @@
-"""What a run of several hosts takes beside its connections, and how exact its ramp is: two clients, an agent beside nginx.
+"""Measures the overhead of a run on several hosts, and the precision of its ramp: two clients, and an agent beside nginx.
 
     python bench/hosts.py [-c 50000] [--seconds 20] [--rounds 2]
 
-Hosts are network namespaces on a bridge (asyncli.lab.network), on each client one Dask worker. In every round: CPU of scheduler, Dask
-workers and agent over so many seconds while nothing runs; then a soak over both clients, ramp at 1,000 a second, -k 600; the same
-CPU in its hold, when hardly a heartbeat is due; and the lateness of its ramp's batches, against the one instant that all were told.
-CPU is that of whole processes by the kernel's nanoseconds (schedstat), per cent of a core.
+Hosts are network namespaces on a bridge (asyncli.lab.network), with one Dask worker on each client. In every round: CPU of scheduler, Dask
+workers and agent over --seconds without a run; then a soak on both clients, with a ramp of 1,000 a second and -k 600; the same CPU in its
+hold, when hardly any heartbeat is due; and the lateness of its ramp's batches, relative to the start that was announced to all. CPU is that
+of whole processes in the kernel's nanoseconds (schedstat), in per cent of a core.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ GENERATOR = "asyncli.engine.host"
 
 
 def family(running: Running) -> dict[str, list[int]]:
-    """A program and its descendants: its "own", and those of the generator that a Dask worker has started."""
+    """The process ids of a program and its descendants: its "own", and those of a generator that a Dask worker started."""
     root = psutil.Process(running.process.pid)
     found: dict[str, list[int]] = {"own": [], "generator": []}
     for one in [root, *root.children(recursive=True)]:
@@ -50,13 +50,13 @@ def family(running: Running) -> dict[str, list[int]]:
 
 
 def cpu_s(pids: list[int]) -> float:
-    """What these processes have run so far, all their threads."""
+    """CPU seconds of these processes so far, with all their threads."""
     threads = [task for pid in pids for task in Path(f"/proc/{pid}/task").iterdir()]
     return sum(int((task / "schedstat").read_text().split()[0]) for task in threads) / 1e9
 
 
 async def shares(programs: dict[str, list[Running]], seconds: float) -> dict[str, float]:
-    """Per cent of a core that each takes over ``seconds``; of several of a name, of one on the average."""
+    """The CPU of each program over ``seconds``, in per cent of a core; the mean for several of one name."""
     pids = {name: [family(one) for one in ones] for name, ones in programs.items()}
     groups = {name: [pid for one in found for pid in one["own"]] for name, found in pids.items()}
     groups["generator"] = [pid for found in pids.values() for one in found for pid in one["generator"]]
@@ -68,7 +68,7 @@ async def shares(programs: dict[str, list[Running]], seconds: float) -> dict[str
 
 
 async def measure(connections: int, seconds: float, rounds: int, folder: Path) -> None:
-    """Print a line of each round, and the medians."""
+    """Print a line for each round, and the medians."""
     more: dict[str, list[float]] = {}
     late: list[float] = []
     with Network(FLEET, SYSCTLS) as network:
@@ -88,15 +88,15 @@ async def measure(connections: int, seconds: float, rounds: int, folder: Path) -
                         "soak", nginx.url, "--cluster", address, "--agent", url, "-c", str(connections), "-k", "600", "--baseline", "2s",
                         "--residue", "1s", "--hold", f"{seconds + 10:.0f}s", "--out", str(file), "--log-json",
                     ], token)  # fmt: skip
-                    await soak.until_said('"event":"phase","phase":"hold"', connections / 1000 + 90.0)
+                    await soak.wait_for_output('"event":"phase","phase":"hold"', connections / 1000 + 90.0)
                     await asyncio.sleep(3.0)
                     busy = await shares({**there, "session": [soak]}, seconds)
-                    await soak.until_said('"event":"end"', 60.0)
-                    said = json.loads(subprocess.check_output([sys.executable, "-m", "asyncli", "report", file, "--json", "-"]))
-                    held, lost, lateness = said["connections"]["held"], said["connections"]["lost"], said["ramp"]["lateness_ms"]
+                    await soak.wait_for_output('"event":"end"', 60.0)
+                    summary = json.loads(subprocess.check_output([sys.executable, "-m", "asyncli", "report", file, "--json", "-"]))
+                    held, lost, lateness = summary["connections"]["held"], summary["connections"]["lost"], summary["ramp"]["lateness_ms"]
                     late.append(lateness["p99"])
                     print(
-                        f"round {number + 1}: {held:,} held, {lost:,} lost, counts agree: {said['reconciliation']['agrees']}; ramp late "
+                        f"round {number + 1}: {held:,} held, {lost:,} lost, counts agree: {summary['reconciliation']['agrees']}; ramp lateness "
                         f"p50 {lateness['p50']:.2f}, p99 {lateness['p99']:.2f}, max {lateness['max']:.1f} ms",
                         flush=True,
                     )
@@ -106,9 +106,9 @@ async def measure(connections: int, seconds: float, rounds: int, folder: Path) -
                         print(f"  {name}: {without}{share:.2f} % with one", flush=True)
         finally:
             await nginx.stop()
-    print(f"ramp late, p99: {spread_of(late)} ms")
+    print(f"ramp lateness p99: {spread_of(late)} ms")
     for name, shared in more.items():
-        print(f"{name}: {spread_of(shared)} % of a core more (generator and Dask worker: of each host)")
+        print(f"{name}: {spread_of(shared)} % of a core more during a run (generator and Dask worker: per host)")
 
 
 def main() -> None:

@@ -1,9 +1,9 @@
-"""How long a night takes to load and to report: a run file of hours at one tick and one sample a second, written and read.
+"""Measures how long loading and reporting a long run takes: it writes and reads a run file with a tick and a sample every second.
 
     python bench/long_run.py [--hours 12] [--keepalive 3600] [--out FILE.db] [--rounds 3]
 
-Nothing is soaked: ticks and samples are made up (repeatably, in the shapes that 100,000 connections on nginx leave: the same
-metrics, as many buckets in a histogram) and go through the writer that every soak uses. CPU seconds are of this process.
+There is no soak: ticks and samples are synthetic (repeatable, and shaped like those of 100,000 connections on nginx: the same
+metrics, as many histogram buckets) and are written by the writer of every soak. CPU seconds are those of this process.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from asyncli.store import writer as writing
 from asyncli.store.writer import RunWriter
 
 CONNECTIONS = 100_000
-# As many of each kind as a night differs by: histograms repeat after this many seconds.
+# The number of different histograms of each kind: they repeat after this many seconds.
 _KINDS = 97
 _COUNTERS = (
     "AttemptFails", "EstabResets", "ListenDrops", "ListenOverflows", "OutRsts", "PruneCalled", "RetransSegs", "SyncookiesSent",
@@ -40,21 +40,21 @@ _COUNTERS = (
     "TCPMemoryPressures", "TCPRcvQDrop", "TCPReqQFullDoCookies", "TCPReqQFullDrop", "TCPRetransFail", "TCPSynRetrans",
     "TCPTimeWaitOverflow", "TCPTimeouts", "TCPZeroWindowDrop",
 )  # fmt: skip
-#: Bytes of one socket end in each cache (100,000 connections on nginx 1.22, Linux 6.18), and in use before the first.
+#: Cache -> bytes per socket end (100,000 connections on nginx 1.22, Linux 6.18), and bytes in use before the first connection.
 _SLABS = {
     "TCP": (2368, 0.2e6), "TCPv6": (0, 0.13e6), "dentry": (192, 16e6), "ep_head": (16, 0.01e6), "eventpoll_epi": (128, 0.05e6),
     "eventpoll_pwq": (64, 0.13e6), "filp": (192, 0.1e6), "lsm_file_cache": (24, 0.02e6), "lsm_inode_cache": (64, 1.9e6),
     "sock_inode_cache": (832, 0.2e6),
 }  # fmt: skip
-# What a report is made of.
+# Metrics that a report uses.
 _USED = ("status.", "server.p", "server.rss", "generator.", "host.used", "host.available", "kernel.socket_bytes", "kernel.listing", "kernel.tcp_")
 _PROBES = ("generator", "generator_memory", "kernel", "server", "server_memory", "session", "session_memory", "slab", "status")
 
 
 def write_long_run(path: Path, *, hours: float = 12.0, keepalive_s: float = 3600.0, metrics: int | None = None) -> None:
-    """A whole run of ``hours`` into the new file ``path``: some 3,600 ticks and 277,000 rows of samples an hour.
+    """Write a complete run of ``hours`` to the new file ``path``: about 3,600 ticks and 277,000 rows of samples an hour.
 
-    ``metrics``: only so many of the 77 that a soak of today samples, those that a report uses first.
+    ``metrics``: only so many of a soak's 77 metrics, preferring those that a report uses.
     """
     connections = CONNECTIONS
     plan = Plan(
@@ -86,11 +86,11 @@ def write_long_run(path: Path, *, hours: float = 12.0, keepalive_s: float = 3600
             if t > start:
                 put(lambda t=t, held=held: writer.tick(start + int(t - start) + 1, second.tick(int(t - start) + 1, held, stop - start)))
     if writer.trouble is not None or writer.dropped:
-        raise RuntimeError(f"the run file is not whole: {writer.trouble}, {writer.dropped} dropped")
+        raise RuntimeError(f"the run file is incomplete: {writer.trouble}, {writer.dropped} dropped")
 
 
 class _Second:
-    """Makes one second after another."""
+    """Makes the records of consecutive seconds."""
 
     def __init__(self, plan: Plan, chance: random.Random, metrics: int | None) -> None:
         self._plan, self._metrics = plan, metrics
@@ -171,8 +171,8 @@ def _histogram(chance: random.Random, count: int, middle: float, spread: float) 
 
 @contextlib.contextmanager
 def _unhurried(writer: RunWriter) -> Any:
-    """Gives ``put``, which waits while the writer's thread has enough to do: a soak hands it two records a second, and what
-    comes faster than the disk is dropped in the end."""
+    """Yields ``put``, which waits while the writer's queue is half full: a soak writes two records a second, and the writer
+    drops records that come faster than the disk."""
     every, writing.COMMIT_EVERY_S = writing.COMMIT_EVERY_S, 0.01
 
     def put(record: Callable[[], None]) -> None:
@@ -188,7 +188,7 @@ def _unhurried(writer: RunWriter) -> Any:
 
 
 def stages(path: Path) -> dict[str, float]:
-    """CPU seconds of each step from the file to the report, imports of numpy, scipy and matplotlib not among them."""
+    """CPU seconds of each step from the file to the report, without imports of numpy, scipy and matplotlib."""
     import jinja2
     import matplotlib.figure
     import numpy as np
@@ -241,11 +241,9 @@ def main() -> None:
             began = time.monotonic()
             write_long_run(path, hours=options.hours, keepalive_s=options.keepalive)
             print(f"written in {time.monotonic() - began:.1f} s: {path.stat().st_size / 1e6:,.0f} MB")
-        # A process for each round: what an earlier one left in memory would change the next.
+        # A process for each round: memory left by an earlier one would affect the next.
         again = [sys.executable, __file__, "--read", str(path)]
-        rounds = [
-            json.loads(subprocess.run(again, check=True, capture_output=True, text=True).stdout) for _ in range(options.rounds)
-        ]
+        rounds = [json.loads(subprocess.check_output(again, text=True)) for _ in range(options.rounds)]
     for name in rounds[0]:
         values = [one[name] for one in rounds]
         print(f"{name:<12}{statistics.median(values):>9.2f} ({min(values):.2f}-{max(values):.2f})")

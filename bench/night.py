@@ -1,11 +1,11 @@
-"""A real soak with faults thrown in, after which every number of its report is accounted for; and one in peace, for asyncli itself.
+"""A real soak with injected faults that checks every number of its report; and one without faults, for asyncli's own memory.
 
     python bench/night.py faults [-c 100000] [-k 600] [--minutes 60] [--folder DIR]
     python bench/night.py peace  [-c 100000] [-k 3600] [--minutes 60] [--folder DIR]
 
-``faults``: a worker of ours is killed at a sixth of the time, nginx is reloaded at a third, and our session is killed at three fifths and
-resumed a minute later. nginx's own counters are read before and after by this script, apart from asyncli, and the report's numbers
-are held against them. ``peace``: no faults; memory of asyncli over the hold (bytes per hour with its interval) and its CPU.
+``faults``: a generator worker is killed after 1/6 of the time, nginx is reloaded after 1/3, and the session is killed after 3/5 and resumed
+a minute later. The script reads nginx's own counters before and after, independently of asyncli, and compares them with the report.
+``peace``: no faults; asyncli's memory over the hold (bytes per hour with its interval) and its CPU.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ DEADLINE_S = 300.0
 
 
 def status_of(url: str) -> dict[str, int]:
-    """Active connections, accepts, handled and requests, as nginx says it now; this look is one of each."""
+    """nginx's counts of active connections, accepts, handled and requests; this reading is one of each."""
     words = urllib.request.urlopen(url, timeout=10).read().split()
     return dict(zip(("active", "accepts", "handled", "requests"), map(int, (words[2], *words[7:10])), strict=True))
 
@@ -51,16 +51,16 @@ def workers_of(pid: int) -> list[psutil.Process]:
 
 
 async def wait_for_hold(path: Path, many: int) -> None:
-    """Until all are held."""
+    """Wait until all are held."""
     end = time.monotonic() + DEADLINE_S
     while time.monotonic() < end:
-        # It is empty until the baseline is on record.
+        # It is empty until the baseline is recorded.
         with contextlib.suppress(StoreError):
             ticks = read_run(path).ticks
             if ticks and ticks[-1][1].held == many:
                 return
         await asyncio.sleep(2)
-    sys.exit("the ramp does not end")
+    sys.exit(f"the ramp has not ended after {DEADLINE_S:.0f} s")
 
 
 async def soak(options: argparse.Namespace, folder: Path, faults: bool) -> None:
@@ -78,14 +78,14 @@ async def soak(options: argparse.Namespace, folder: Path, faults: bool) -> None:
             await asyncio.sleep(zero + span_s / 6 - time.monotonic())
             victim = workers_of(program.pid)[0]
             victim.send_signal(signal.SIGKILL)
-            say(zero, f"our worker (pid {victim.pid}) killed")
+            say(zero, f"generator worker (pid {victim.pid}) killed")
             await asyncio.sleep(zero + span_s / 3 - time.monotonic())
             os.kill(server.pid, signal.SIGHUP)
-            say(zero, f"nginx (pid {server.pid}) told to reload")
+            say(zero, f"nginx (pid {server.pid}) reloads")
             await asyncio.sleep(zero + span_s * 3 / 5 - time.monotonic())
             program.send_signal(signal.SIGKILL)
             program.wait()
-            say(zero, "our session killed")
+            say(zero, "session killed")
             await asyncio.sleep(min(60.0, span_s / 20))
             program = start(folder, "resumed", "--resume", "run.db", "--log-json")
             say(zero, "resumed")
@@ -93,15 +93,15 @@ async def soak(options: argparse.Namespace, folder: Path, faults: bool) -> None:
             await asyncio.sleep(1)
         after = status_of(server.status_url)
         say(zero, f"ended with exit status {program.returncode}")
-        tell(folder, before, after)
+        compare(folder, before, after)
 
 
 def say(zero: float, what: str) -> None:
     print(f"{time.monotonic() - zero:8.1f} s  {what}", flush=True)
 
 
-def tell(folder: Path, before: dict[str, int], after: dict[str, int]) -> None:
-    """The report's numbers beside nginx's."""
+def compare(folder: Path, before: dict[str, int], after: dict[str, int]) -> None:
+    """Print the report's numbers beside nginx's."""
     done = subprocess.run([sys.executable, "-m", "asyncli", "report", "run.db", "--json", "-"], cwd=folder, capture_output=True, check=True)
     summary: dict[str, Any] = json.loads(done.stdout)
     found, beats = summary["connections"], summary["heartbeats"]
@@ -114,8 +114,8 @@ def tell(folder: Path, before: dict[str, int], after: dict[str, int]) -> None:
     print(f"sent {beats['sent']:,} = answered {beats['answered']:,} + failed {beats['failed']:,}: {beats['sent'] == beats['answered'] + beats['failed']}")
     accepts = after["accepts"] - before["accepts"]
     requests = after["requests"] - before["requests"]
-    print(f"nginx accepted {accepts:,}: {accepts - found['opened']:+,} beside opened (this script's and the poller's connections, what died untold)")
-    print(f"nginx served {requests:,} requests: {requests - beats['answered'] - polls:+,} beside answers and {polls:,} polls")
+    print(f"nginx accepted {accepts:,}: {accepts - found['opened']:+,} compared with opened (this script's and the poller's connections, unrecorded ones)")
+    print(f"nginx served {requests:,} requests: {requests - beats['answered'] - polls:+,} compared with answers and {polls:,} polls")
     missing = [
         (a, b) for (a, _), (b, _) in zip(run.ticks, run.ticks[1:], strict=False)
         if b - a > 2.5 and not any(gap.start_s <= a + 1.5 and b <= (gap.end_s or b) + 1.5 for gap in run.gaps)

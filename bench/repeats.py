@@ -1,11 +1,10 @@
-"""How much do two runs of the same server differ? The numbers of `asyncli compare`, from soaks that repeat one another.
+"""Measures how much runs of the same server differ: the numbers of `asyncli compare` from repeated soaks.
 
     python bench/repeats.py [--connections 10000] [--rounds 10] [--interval 20ms] [--hold 30] [--keepalive 60]
 
-Each round starts an nginx of its own. Printed for each number: its median, the standard deviation from round to round, that of one round by its own 95 % interval,
-and what of the first the second leaves unexplained (a share of the median, and absolute): what REPEAT of
-asyncli/analysis/compare.py is set from. Then how many of all pairs `asyncli compare` calls different, without REPEAT and
-with it.
+Each round starts its own nginx. For each number it prints: the median, the standard deviation between rounds, that of one round by its
+own 95 % interval, and the part of the first that the second does not explain (as a share of the median, and absolute), which calibrates
+REPEAT of asyncli/analysis/compare.py. Then how many of all pairs `asyncli compare` calls different, without and with REPEAT.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ async def main() -> None:
     parser.add_argument("--interval", default="20ms")
     parser.add_argument("--hold", type=int, default=30)
     parser.add_argument("--keepalive", type=int, default=60)
-    parser.add_argument("--keep", help="a folder for the run files; runs that lie there already count as rounds")
+    parser.add_argument("--keep", help="a folder for the run files; existing runs in it count as rounds")
     options = parser.parse_args()
     print(f"$ {command()}\n{machine()}")
     with tempfile.TemporaryDirectory() as scratch:
@@ -65,10 +64,10 @@ async def one(options: argparse.Namespace, out: Path) -> Path:
 def show(measured: list[MeasuredRun]) -> None:
     print(f"{'':26} {'rounds':>6} {'median':>14} {'sd':>8} {'own sd':>8} {'beyond':>8} {'beyond':>14}")
     for row in ROWS:
-        said = [one.numbers[row.key] for one in measured]
-        known = [one.estimate() if isinstance(one, Rate) else one for one in said if not isinstance(one, str)]
+        values = [one.numbers[row.key] for one in measured]
+        known = [one.estimate() if isinstance(one, Rate) else one for one in values if not isinstance(one, str)]
         if len(known) < 3:
-            print(f"{row.key:26} {next((one for one in said if isinstance(one, str)), '-')}")
+            print(f"{row.key:26} {next((one for one in values if isinstance(one, str)), '-')}")
             continue
         values = [one.value for one in known]
         middle, deviation = statistics.median(values), statistics.stdev(values)
@@ -87,7 +86,7 @@ def show(measured: list[MeasuredRun]) -> None:
 
 
 def own_variance(one: Estimate) -> float:
-    """The variance that a round's own interval says it has."""
+    """The variance implied by a round's own interval."""
     from scipy.special import stdtrit
 
     return float(((one.high - one.low) / 2 / stdtrit(one.freedom or 1e7, 0.975)) ** 2)

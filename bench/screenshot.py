@@ -1,9 +1,9 @@
-"""A picture of a terminal as it really was: runs a command in tmux, captures its screen, writes it as SVG.
+"""Runs a command in tmux, captures its screen, and writes it as SVG.
 
     python bench/screenshot.py docs/demo.svg --at 95 --size 96x24 -- asyncli demo
     python bench/screenshot.py docs/report.svg --at end --size 96x60 -- asyncli report RUN.db
 
-Needs tmux. The picture holds text and shapes only: no font is fetched from anywhere.
+Needs tmux. The picture has only text and shapes: it loads no fonts.
 """
 
 from __future__ import annotations

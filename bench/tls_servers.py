@@ -1,9 +1,9 @@
-"""What TLS costs servers: memory of one more connection, CPU of a handshake and of a heartbeat, by server and by directive.
+"""Measures what TLS costs servers: memory of one more connection, CPU per handshake and heartbeat, by server and directive.
 
     python bench/tls_servers.py [--connections 4000] [--only nginx,haproxy]
 
-A ladder of four rungs each, one after the other, against the lab's servers; a row is one server in one configuration.
-CPU is the server's own. A heartbeat's is that of the hold; a connection's is that of the climb, less its heartbeats.
+A ladder of four plateaus for each row, one after the other; a row is a lab server in one configuration. CPU is the server's: per
+heartbeat in the hold, and per connection in the ramp, without the ramp's heartbeats.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from asyncli.metrics import SERVER_CPU_S
 
 
 class Tuned(LabNginx):
-    """With these directives beside the lab's own."""
+    """The lab's nginx with further directives."""
 
     def __init__(self, *common: Any, lines: str, **more: Any) -> None:
         super().__init__(*common, **more)
@@ -35,7 +35,7 @@ class Tuned(LabNginx):
         return f"{super()._tls_lines()}\n        {self._lines}"
 
 
-#: A row: the server, its own directives, and the plan's keys.
+#: Row -> server, further directives, keys of the plan.
 ROWS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "nginx, in the clear": ("nginx", "", {}),
     "nginx": ("nginx", "", {"tls": True}),
@@ -57,7 +57,7 @@ def server_of(name: str, lines: str, connections: int, tls: bool) -> LabServer:
 
 
 def between(run: Recorded, start_s: float, end_s: float) -> tuple[float, int, int]:
-    """The server's CPU time, connections opened and heartbeats answered between two instants."""
+    """The server's CPU seconds, connections opened and heartbeats answered between two instants."""
     samples = [one for one in run.records.samples if start_s <= one.t_s <= end_s and SERVER_CPU_S in one.values]
     first, last = samples[0], samples[-1]
     ticks = [tick for t_s, tick in run.records.ticks if first.t_s < t_s <= last.t_s]
@@ -90,10 +90,10 @@ async def row(name: str, connections: int, folder: Path) -> str:
 async def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--connections", type=int, default=4000)
-    parser.add_argument("--only", default="", help="rows whose name has one of these words, by commas")
+    parser.add_argument("--only", default="", help="only rows whose name contains one of these words, separated by commas")
     options = parser.parse_args()
     print(f"$ {command()}\n{machine()}\n")
-    print("| server | B a connection | CPU a connection, us | CPU a heartbeat, us | lost |\n|---|---|---|---|---|")
+    print("| server | B per connection | CPU per connection, us | CPU per heartbeat, us | lost |\n|---|---|---|---|---|")
     for name in ROWS:
         if any(word in name for word in options.only.split(",")):
             with tempfile.TemporaryDirectory() as folder:

@@ -1,9 +1,9 @@
-"""The engine of this checkout against another one's: CPU a connect, CPU a heartbeat and memory a connection, as ratios.
+"""Compares the engine of this checkout with another one's: CPU per connect and heartbeat, and memory per connection, as ratios.
 
     git worktree add ../before REVISION
     python bench/versus_before.py ../before [--connections 10000] [--rounds 5] [--hold 10]
 
-Interleaved rounds against one nginx, the order turned round each time; each engine is a process of its own, with one worker.
+Interleaved rounds in alternating order against one nginx; each engine runs in its own process, with one worker.
 """
 
 from __future__ import annotations

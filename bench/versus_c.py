@@ -1,9 +1,9 @@
-"""asyncli's engine, one worker, against the C client of this folder: CPU a connect and CPU a heartbeat, as ratios.
+"""Compares asyncli's engine, with one worker, with the C client of this folder: CPU per connect and heartbeat, as ratios.
 
     python bench/versus_c.py [--connections 15000] [--rounds 5] [--hold 20] [--keepalive 20]
 
-Interleaved rounds against one nginx, the same sources, the same schedule (both sleep before the first beat, so that the
-ramp holds connects and hardly any beat).
+Interleaved rounds against one nginx with the same sources and schedule (both sleep before the first heartbeat, so the ramp has
+connects and hardly any heartbeats).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ async def main() -> None:
     async with choose("nginx", connections=options.connections, keepalive_s=3600) as server:
         for number in range(options.rounds):
             floor, ours = {}, {}
-            # Connects with hardly a beat among them, then beats alone.
+            # Connects with hardly any heartbeats, then heartbeats alone.
             for keepalive, hold, batch in ((3600, 1, options.batch), (options.keepalive, options.hold, 2 * options.batch)):
                 process = await asyncio.create_subprocess_exec(
                     client, server.url.rstrip("/").rpartition(":")[2], str(options.connections), str(batch), str(options.interval_us),
@@ -67,7 +67,7 @@ async def main() -> None:
     for figure in FIGURES:
         print(f"  {figure:22} {spread_of([f[figure] for f, _ in rounds]):>24} {spread_of([o[figure] for _, o in rounds]):>24}")
     print(
-        f"memory a connection {statistics.median(o['memory_bytes'] for _, o in rounds):.0f} B over {rounds[0][1]['fixed_mb']:.1f} MB fixed"
+        f"memory per connection {statistics.median(o['memory_bytes'] for _, o in rounds):.0f} B over {rounds[0][1]['fixed_mb']:.1f} MB fixed"
     )
 
 

@@ -1,9 +1,9 @@
-"""What TLS, WebSocket or HTTP/2 costs asyncli: CPU a connect, CPU a heartbeat and memory a connection, beside plain HTTP, as ratios.
+"""Compares what TLS, WebSocket or HTTP/2 costs asyncli with plain HTTP: CPU per connect and heartbeat, memory per connection, as ratios.
 
     python bench/versus_plain.py tls|websocket|http2 [--connections 10000] [--rounds 3] [--hold 10]
 
-Interleaved rounds against two nginx of one configuration, one with TLS 1.3, with Nchan or with HTTP/2, whose heartbeats are pings;
-the bare engine, one worker, as versus_before.py.
+Interleaved rounds against two equally configured nginx, one with TLS 1.3, Nchan, or HTTP/2 (whose heartbeats are pings); with the bare
+engine and one worker, as in versus_before.py.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ async def main() -> None:
             http2 = {"http2": True} if name == "http2" else {}
             async with choose(server_name, connections=options.connections, keepalive_s=3600, tls=tls, **http2) as server:
                 more = {"ca": str(server.authority)} if tls else http2
-                # Two CPUs shake hands some 700 times a second.
+                # Two CPUs manage about 700 handshakes a second.
                 batches = (3, 3) if options.what == "tls" else (20, 40)
                 found[name] = await engine_costs(server.url, options.connections, options.hold, batches, **more)
             print(f"round {number + 1}", name, {key: round(value, 2) for key, value in found[name].items()}, flush=True)

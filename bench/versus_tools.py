@@ -1,10 +1,11 @@
-"""asyncli against wrk and (where installed) tcpkali and k6: memory a held connection, CPU a request, what each holds.
+"""Compares asyncli with wrk and (if installed) tcpkali and k6: memory per held connection, CPU per request, connections held.
 
     python bench/versus_tools.py [--connections 15000] [--hold 20] [--ask 100000]
 
-Each tool holds connections on the same nginx and sends each a HEAD or GET every 1 to 10 s or so, as far as it can be told
-to (h2load is not here: its HTTP/1.1 mode sends without pause and closes). Memory is private memory (USS), as a slope between 500 and --connections; CPU is user + system time over the hold by
-the requests that nginx counted in it. Then each is asked for --ask connections with the descriptor limit as it is.
+Each tool holds connections on the same nginx and sends a HEAD or GET on each about every 1 to 10 s, as far as it can be configured
+(not h2load: its HTTP/1.1 mode sends without pause and closes). Memory is private memory (USS), as a slope between 500 and --connections;
+CPU is user + system time over the hold, divided by the requests that nginx counted in it. Then each is asked for --ask connections with
+the existing descriptor limit.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ export default function () { http.head(__ENV.URL); sleep(1 + 9 * Math.random());
 
 
 def commands(tool: str, url: str, connections: int, seconds: int, folder: Path) -> list[str] | None:
-    """The tool's command line for ``connections`` held for ``seconds``; None where it is not installed."""
+    """The tool's command line that holds ``connections`` for ``seconds``; None: not installed."""
     exe = shutil.which(tool)
     if exe is None:
         return None
@@ -55,7 +56,7 @@ def status(server: LabServer) -> tuple[int, int]:
 
 
 async def hold(server: LabServer, argv: list[str], connections: int, patience: float, window: float) -> dict[str, float]:
-    """Run the tool until nginx shows its connections (or ``patience`` is over), then watch for ``window`` seconds."""
+    """Run the tool until nginx counts all connections (or for ``patience`` seconds), then measure for ``window`` seconds."""
     process = await asyncio.create_subprocess_exec(*argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     try:
         deadline = asyncio.get_running_loop().time() + patience
@@ -83,7 +84,7 @@ async def hold(server: LabServer, argv: list[str], connections: int, patience: f
             process.kill()
         out = (await process.communicate())[0].decode(errors="replace").strip()
         result["exit"] = process.returncode if process.returncode is not None else 0
-        result["said"] = out.splitlines()[-1][:90] if out else ""  # type: ignore[assignment]
+        result["output"] = out.splitlines()[-1][:90] if out else ""  # type: ignore[assignment]
 
 
 def asyncli_command(server: LabServer, connections: int, seconds: int, folder: Path) -> list[str]:
@@ -126,7 +127,7 @@ async def main() -> None:
                     few, many, asked = (found[n] for n in (500, options.connections, options.ask))
                     slope = (many["uss"] - few["uss"]) / (options.connections - 500) if "uss" in many and "uss" in few else None
                     rows.append((tool, slope, many.get("cpu_us"), asked["held"]))
-    print(f"\n{'tool':10} {'B a connection':>15} {'CPU us a request':>17} {f'held of {options.ask:,}':>18}")
+    print(f"\n{'tool':10} {'B/connection':>15} {'CPU us/request':>17} {f'held of {options.ask:,}':>18}")
     for tool, slope, cpu, held in rows:
         print(f"{tool:10} {'-' if slope is None else f'{slope:,.0f}':>15} {'-' if cpu is None else f'{cpu:.1f}':>17} {held:>18,.0f}")
 

@@ -1,10 +1,10 @@
-"""asyncli bench against wrk (kept alive, and pipelined) and ab (short connections): requests a second, CPU a request.
+"""Compares asyncli bench with wrk (kept alive, and pipelined) and ab (short connections): requests a second, CPU per request.
 
     python bench/versus_wrk.py [--rounds 5] [--seconds 5] [--connections 64] [--depth 100]
 
-One process of each, in turns, on the same nginx of one worker. The CPU is user + system time of the process that asks, by the
-requests that were answered; asyncli's other two processes (the session and the host) are given apart: they start, read
-/proc and write once a second, whatever the load.
+One process of each, in turns, on the same nginx with one worker. CPU is the user + system time of the process that sends requests,
+divided by the answers; asyncli's other two processes (session and host) are listed separately: they start, read /proc and write
+once a second, independently of the load.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Round = dict[str, float]
 
 
 def spent(argv: list[str]) -> tuple[str, float]:
-    """What the program prints, and the CPU seconds of it and of all that it started and waited for."""
+    """The program's output, and the CPU seconds of it and its reaped children."""
     with tempfile.TemporaryFile() as out:
         process = subprocess.Popen(argv, stdout=out, stderr=subprocess.DEVNULL)
         _, status, usage = os.wait4(process.pid, 0)

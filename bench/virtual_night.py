@@ -1,10 +1,10 @@
-"""Does asyncli's engine grow with time? One worker's table on the simulated network, three days in minutes.
+"""Measures whether asyncli's engine grows over time: one worker's table on the simulated network, three days in minutes.
 
     python bench/virtual_night.py [--hours 72] [-c 5000] [-k 3600] [--loss 0.01]
 
-The table is the one of every soak; the clock leaps. Memory is this process's private memory (USS) at each virtual hour, garbage
-collected, the simulated network included; its slope is Theil-Sen's with a 95 % interval, after the first hours, in which it warms up.
-Of the heartbeats a share (``--loss``) is answered with a reset, so that deaths, backoff and reopening take part.
+The table is that of every soak; the clock is virtual. Memory is this process's private memory (USS) at each virtual hour, after garbage
+collection, with the simulated network; its slope is Theil-Sen's with a 95 % interval, after the first hours of warm-up. A share of the
+heartbeats (``--loss``) is answered with a reset, to include losses, backoff and reopening.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def main() -> None:
     shard = build_shard(plan, Spread((Destination(2, "127.0.0.1", 80),), (), 1, True, 28_232))
     server = SimServer(reset_share=chosen.loss, connect_s=0.0)
     net, process = SimNet(server), psutil.Process()
-    # Counts alone: the buckets of a histogram that is summed over days grow in number, and are this script's own.
+    # Only counts: the buckets of histograms summed over days would grow, in this script's own memory.
     total, lost, held, hours, bytes_at, begun = Tick(), 0, 0, [], [], time.monotonic()
     for tick in simulate(shard, server, chosen.hours * 3600.0, net=net):
         for name, how in summable(Tick).items():

@@ -1,9 +1,9 @@
-"""The tables of docs/reference, made from the code, and the site's links: a hook of mkdocs (mkdocs.yml).
+"""A hook of mkdocs (mkdocs.yml) that makes the tables of docs/reference from the code, and adapts links.
 
     python scripts/reference.py        # writes the JSON Schemas of plan files into configs/
 
-A line "*[...](...)* <!-- made: NAME -->" of a page becomes what MADE has under that name. Pages link to files of the repository
-by their path, as GitHub shows them; the site has the repository's address there. A link to nothing fails a strict build.
+A line "*[...](...)* <!-- made: NAME -->" of a page is replaced by the output of MADE[NAME]. Pages link to the repository's files
+by path, as GitHub does; on the site these links get the repository's address. A broken link fails a strict build.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ _TEXT = {"type": "string"}
 _NUMBER = {"type": ["integer", "string"], "minimum": 0, "pattern": r"^\s*[\d._]+\s*[kKmM]?\s*(/s)?$"}
 _PART, _UNIT = r"\d+(\.\d+)?\s*", "([uU][sS]|[mM][sS]|[sS]|[mM][iI][nN]|[mM]|[hH]|[dD])"
 _TIME = {"type": ["number", "string"], "minimum": 0, "pattern": rf"^\s*({_PART}|({_PART}{_UNIT}\s*)+)$"}
-#: What a key takes beside what its field's type says.
+#: Values that a key takes in addition to its field's type.
 _ALSO = {"hold": ["^forever$", r"^\s*[uU][nN][tT][iI][lL]\b"], "silence": ["^forever$"]}
 _UNITS = {id(_TEXT): "text", id(_NUMBER): "count", id(_TIME): "time"}
 
 
 class Key(msgspec.Struct):
-    """A key of a plan file: its JSON Schema, in words, its default, and what it means."""
+    """A key of a plan file: its JSON Schema, its type for readers, its default, and its meaning."""
 
     schema: dict[str, Any]
     words: str
@@ -71,17 +71,18 @@ def keys_of(command: str) -> dict[str, Key]:
     found = {"urls": Key(_many(_TEXT), "texts", "", "The server's addresses; those of the command line win.")}
     for name, (field, parse) in known.items():
         if name != "urls":
-            about, default = told(flags[name])
+            about, default = help_and_default(flags[name])
             schema, words = _type_of(name, str(types[field].type) if not name.endswith("_file") else "str", parse)
             found[name] = Key({"description": about, **schema}, words, default, about)
     if not of_bench:
-        about, default = told(flags["ramp"])
+        about, default = help_and_default(flags["ramp"])
         found["ramp"] = Key({"description": about, **_TEXT}, "count/time", "10/10ms", about)
     return found
 
 
 def _type_of(name: str, annotation: str, parse: Callable[[object], Any]) -> tuple[dict[str, Any], str]:
-    """By the type of a key's field; numbers where a text may be one, as a version."""
+    """The JSON Schema and the type for readers, from the field's annotation; a text's parser may also take numbers (a
+    version)."""
     if words := re.search(r"Literal\[(.+?)\]", annotation):
         choices = [one.strip(" '\"") for one in words[1].split(",")]
         return {"enum": choices}, " or ".join(f"`{one}`" for one in choices)
@@ -109,7 +110,7 @@ def _many(one: dict[str, Any]) -> dict[str, Any]:
 
 
 def schema_of(command: str) -> str:
-    """The JSON Schema of its plan files, for editors."""
+    """The JSON Schema of the command's plan files, for editors."""
     head = {
         "$schema": "http://json-schema.org/draft-07/schema#", "$id": f"{SITE}{schema_name(command)}",
         "title": f"A plan of asyncli {command}", "type": "object", "additionalProperties": False,
@@ -137,8 +138,7 @@ def command_of(name: str) -> click.Command:
     return command
 
 
-def told(option: click.Option) -> tuple[str, str]:
-    """Its help and its default, apart."""
+def help_and_default(option: click.Option) -> tuple[str, str]:
     text, _, default = (option.help or "").partition("[default: ")
     default = default.removesuffix("]") or (str(option.default) if option.show_default else "")
     return text.strip(), default
@@ -169,7 +169,7 @@ def _row(option: click.Option) -> tuple[str, str]:
 
 
 def _paragraphs(text: str) -> Iterator[str]:
-    r"""Help as Markdown: what click must not wrap, behind ``\b``, is shown as it is."""
+    r"""A help text as Markdown; paragraphs with ``\b``, which click does not wrap, become code blocks."""
     for part in re.split(r"\n\s*\n", inspect.cleandoc(text)):
         if part.lstrip().startswith("\b"):
             yield "\n```\n" + textwrap.dedent(part.replace("\b", "").strip("\n")) + "\n```\n"
@@ -206,7 +206,7 @@ def mechanisms(known: Any) -> Iterator[str]:
 
 
 def sentences(entry: findings.Entry[...]) -> list[str]:
-    """The templates of a finding's sentence, as far as its function has them in one piece."""
+    """The templates of a finding's sentences, if its function returns them in one piece."""
     (function,) = ast.parse(textwrap.dedent(inspect.getsource(entry._words))).body
     assert isinstance(function, ast.FunctionDef)
     fields = {one.arg for one in (*function.args.args, *function.args.kwonlyargs)}
@@ -229,11 +229,11 @@ def _template(node: ast.expr, fields: set[str]) -> str:
     return f"{{{names[0]}}}" if len(set(names)) == 1 else "…"
 
 
-# What a run leaves
+# Output files
 
 
 def json_keys(type_: type) -> Iterator[str]:
-    """A JSON document's keys, by the JSON Schema that msgspec makes of its structs."""
+    """Tables of a JSON document's keys, from the JSON Schema that msgspec makes of its structs."""
     document = msgspec.json.schema(type_)
     defined = document["$defs"]
     root = defined[document["$ref"].rpartition("/")[2]]
@@ -252,7 +252,7 @@ def _rows(schemas: dict[str, Any], defined: dict[str, Any]) -> Iterator[tuple[st
 
 
 def _struct(schema: dict[str, Any], defined: dict[str, Any]) -> dict[str, Any] | None:
-    """The object behind a reference, a choice with null, or a list."""
+    """The object schema behind a reference, a choice with null, a list or a mapping."""
     for one in (schema, *schema.get("anyOf", ()), schema.get("items") or {}, schema.get("additionalProperties") or {}):
         if isinstance(one, dict) and "$ref" in one:
             found: dict[str, Any] = defined[one["$ref"].rpartition("/")[2]]
@@ -309,7 +309,7 @@ def metrics() -> Iterator[str]:
 
 
 def plain(text: str) -> str:
-    """Text of the code as Markdown: nothing in it is HTML or emphasis but what stands in backquotes."""
+    """Escape a text for Markdown, except in backquotes."""
     parts = re.split(r"(`[^`]*`)", " ".join(text.split()))
     return "".join(one if one.startswith("`") else re.sub(r"([*_<\[\]])", r"\\\1", one) for one in parts)
 
@@ -338,7 +338,7 @@ MADE: dict[str, Callable[[], Iterator[str]]] = {
 
 
 def on_files(files: Any, config: Any) -> Any:
-    """mkdocs: the schemas are served too."""
+    """Called by mkdocs: add the schemas to the site."""
     from mkdocs.structure.files import File
 
     for command in ("soak", "bench"):
@@ -347,10 +347,10 @@ def on_files(files: Any, config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """mkdocs: what is made, and links as the site needs them."""
+    """Called by mkdocs: insert the tables, and adapt links."""
     here = posixpath.dirname(page.file.src_uri)
 
-    def mended(link: re.Match[str]) -> str:
+    def adapted(link: re.Match[str]) -> str:
         target, mark, anchor = link[1].partition("#")
         path = posixpath.normpath(posixpath.join("docs", here, target))
         if "://" in target or not target or path.startswith("docs/"):
@@ -359,7 +359,7 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
             log.warning("%s links to %s, which is not in the repository", page.file.src_uri, target)
         return f"]({REPOSITORY}/{'tree' if (ROOT / path).is_dir() else 'blob'}/HEAD/{path}{mark}{anchor})"
 
-    markdown = re.sub(r"\]\(([^)\s]+)\)", mended, markdown)
+    markdown = re.sub(r"\]\(([^)\s]+)\)", adapted, markdown)
     return re.sub(r"^\*\[.*<!-- made: (.+) -->$", lambda line: "".join(MADE[line[1]]()), markdown, flags=re.MULTILINE)
 
 

@@ -1,4 +1,4 @@
-"""Agents of the tests: real processes, in whichever namespace the test is, and whoever is not an agent but says so."""
+"""Agents for tests: real processes in the test's network namespace, and responses of a fake agent."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class AnAgent(Program):
 
     def hello(self) -> dict[str, Any]:
         def ask() -> bytes:
-            # Whoever asks too often is told so.
+            # 429: too many requests.
             status, body = self.ask("/v1/hello")
             assert status in (200, 429)
             return body if status == 200 else b""

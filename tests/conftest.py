@@ -1,8 +1,8 @@
-"""What all tests share: tests that need a real server are skipped where there is none, or fail where one is asked for.
+"""Shared by all tests: those that need a missing server or tool are skipped, or fail if a variable requires it.
 
-ASYNCLI_REQUIRE_NGINX asks for nginx, ASYNCLI_REQUIRE_SERVERS for every server of the lab that pip or the distribution installs,
-ASYNCLI_REQUIRE_NODE and ASYNCLI_REQUIRE_GO for those on Node and Go, ASYNCLI_REQUIRE_COMPILER for what builds its models,
-ASYNCLI_REQUIRE_NAMESPACES for what the faults of the network take.
+ASYNCLI_REQUIRE_NGINX requires nginx, ASYNCLI_REQUIRE_SERVERS every lab server that pip or the distribution installs,
+ASYNCLI_REQUIRE_NODE and ASYNCLI_REQUIRE_GO those on Node and Go, ASYNCLI_REQUIRE_COMPILER the compiler of the server models,
+ASYNCLI_REQUIRE_NAMESPACES what network faults need.
 """
 
 from __future__ import annotations
@@ -27,16 +27,15 @@ from asyncli.lab.executables import find_nginx
 from asyncli.lab.nginx import has_nchan
 from asyncli.lab.one_process import LabHaproxy, LabMosquitto
 
-# Before numpy is loaded: its threads would take the CPUs that other tests of a lane use.
+# Before numpy is loaded: its threads would compete with other tests.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 sys.path[:0] = [str(Path(__file__).parent / part) for part in ("analysis", "report")]
 
-# How fast examples are made and run says how busy the machine is, and nothing of the code.
+# The speed of examples depends on how busy the machine is, not on the code.
 settings.register_profile("asyncli", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("asyncli")
 
-# Programs under test inherit them: one that was started under nohup would rightly not hear a SIGHUP, nor a SIGINT one that a shell
-# started in the background.
+# Programs under test inherit these: under nohup they would ignore SIGHUP, and in a shell's background SIGINT.
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -47,7 +46,7 @@ def _nginx() -> bool:
 
 
 def _compiler() -> bool:
-    """A compiler with the C library's headers: each comes without the other."""
+    """Whether there is a compiler with the C library's headers, which are separate packages."""
     try:
         command = ["cc", "-fsyntax-only", "-x", "c", "-"]
         return subprocess.run(command, input=b"#include <stdio.h>\n", capture_output=True, check=False).returncode == 0
@@ -55,7 +54,7 @@ def _compiler() -> bool:
         return False
 
 
-# A marker's name: whether its server is here, why not, and what asks for it.
+# Marker -> whether it is available, the reason for a skip, and the variables that require it.
 _SERVERS: dict[str, tuple[Callable[[], bool], str, tuple[str, ...]]] = {
     "nginx": (_nginx, "no nginx with stub_status on this host; apt-get install nginx", ("ASYNCLI_REQUIRE_NGINX", "ASYNCLI_REQUIRE_SERVERS")),
     "apache": (lambda: find_apache() is not None, "no Apache 2.4 on this host; apt-get install apache2", ("ASYNCLI_REQUIRE_SERVERS",)),
@@ -75,7 +74,7 @@ _SERVERS: dict[str, tuple[Callable[[], bool], str, tuple[str, ...]]] = {
 }
 
 
-#: Who imports or calls one of these starts programs or servers, or waits for time to pass.
+#: Modules that import or call one of these start programs or servers, or wait for time to pass.
 _LIVE = re.compile(
     r"^\s*(?:from|import) (?:subprocess|multiprocessing|http\.server|distributed|nbclient|asyncli\.(?:api|lab|agent\.server|trust"
     r"|app\.(?:soak|bench|capacity)|engine\.(?:net|host|worker)))\b|socket\.socket\(|(?:create|start)_server\(|\.sleep\((?!0\))",
@@ -86,14 +85,14 @@ _HELPERS = {path.stem: path for path in Path(__file__).parent.rglob("*.py") if n
 
 @functools.cache
 def _is_live(path: Path) -> bool:
-    """Whether a module of tests, or a helper that it imports, starts something: its tests then are not for a quick run."""
+    """Whether a test module, or a helper that it imports, starts something, so that a quick run excludes it."""
     text = path.read_text(encoding="utf-8")
     named = {_HELPERS[name] for name in re.findall(r"^(?:from|import) (?:tests\.)?(\w+)", text, re.MULTILINE) if name in _HELPERS}
     return _LIVE.search(text) is not None or any(_is_live(one) for one in named - {path})
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Import no module of which a lane of scripts/test wants nothing: each of its processes would."""
+    """Do not import modules without tests for a lane of scripts/test: each of its processes would."""
     if collection_path.suffix != ".py" or config.option.markexpr not in ("measures", "live and not measures", "not live and not measures"):
         return None
     marks = set(re.findall(r"mark\.(\w+)", collection_path.read_text(encoding="utf-8")))
@@ -104,7 +103,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what is live. The longest begin first: the others' ends then are near its end."""
+    """Mark live tests. The longest begin first, so that all processes end at about the same time."""
     items.sort(key=lambda item: "notebooks" not in item.nodeid)
     for item in items:
         if any(item.get_closest_marker(server) for server in _SERVERS) or _is_live(item.path):
@@ -113,14 +112,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @functools.cache
 def _shares(path: str) -> bool:
-    """Whether the tests of a module share a fixture: in several processes each would start all of what they share."""
+    """Whether a module's tests share a fixture, which several processes would each start."""
     module = Path(__file__).parent.parent / path
     return any('scope="' in one.read_text(encoding="utf-8") for one in (module, module.with_name("conftest.py")) if one.exists())
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Where several processes share the tests, one has those of a module that share a fixture."""
+    """Assign the tests of a module that share a fixture to one process."""
     from xdist.scheduler import LoadScopeScheduling
 
     class BySharing(LoadScopeScheduling):
@@ -138,7 +137,7 @@ def _has(server: str) -> bool:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    # First of all: before a test's own skipif could hide what was required.
+    # First of all hooks: a test's own skipif must not hide a required server.
     for server, (_, why, flags) in _SERVERS.items():
         if item.get_closest_marker(server) is None or _has(server):
             continue

@@ -1,4 +1,4 @@
-"""The contract with outside tools, word for word: a key here is a key there, neither more nor fewer."""
+"""The JSON keys that outside tools rely on: a document must have exactly these."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ DRIFT = {
     "bytes_per_hour", "ci95", "p_value", "minutes", "verdict", "within_bytes_per_hour", "points", "bin_s", "from_s", "to_s",
     "level_bytes", "bytes_per_request", "metric",
 }  # fmt: skip
-#: What a soak's JSON holds, key by key.
+#: The keys of a soak's JSON.
 SOAK: dict[str, Any] = {
     "schema": None,
     "run": {"id": None, "started": None, "duration_s": None, "phases": [{"name": None, "start_s": None, "end_s": None}], "verdict": None, "complete": None, "stopped": None, "gaps": None},
@@ -52,7 +52,7 @@ SOAK: dict[str, Any] = {
 }  # fmt: skip
 _TIMES = {"min", "mean", "sd", "median", "max"}
 _SPENT = {"cpu_s", "user_s", "system_s", "cpu_us_per_request", "cores"}
-#: What a bench's JSON holds, key by key.
+#: The keys of a bench's JSON.
 BENCH: dict[str, Any] = {
     "schema": None, "verdict": None, "why": None, "started": None, "duration_s": None, "complete": None,
     "plan": {
@@ -79,14 +79,14 @@ BENCH: dict[str, Any] = {
     "environment": None,
     "transfer": {"received", "bodies", "sent"},
 }  # fmt: skip
-#: What its environment holds at least.
+#: Keys that the environment must have.
 ENVIRONMENT = {"kernel", "python", "asyncli", "server", "limits", "sysctls", "cpus", "memory_bytes"}
 
 
 def keys_match(document: Any, keys: Any, *, whole: bool = True, where: str = "") -> None:
-    """Fail unless the document has exactly these keys, all the way down.
+    """Fail unless the document has exactly these keys, at all levels.
 
-    ``whole``: each part is there, and no list is empty; else null may stand for any of them. A set's part may be null anyway.
+    ``whole``: no object or list may be null, and no list empty. The objects that sets describe may always be null.
     """
     if document is None and not (whole and isinstance(keys, dict | list)):
         return

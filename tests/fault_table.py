@@ -1,4 +1,4 @@
-"""docs/faults.md as data: what was done, by which test, what the report says, how the counts stand."""
+"""docs/faults.md as data: each fault, its test, the report's sentences, and whether the counts agree."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ TABLE = Path(__file__).parent.parent / "docs" / "faults.md"
 
 
 class Row(NamedTuple):
-    """One fault. ``counts`` begins with "agree", "differ" or "unknown"; ``says``: one or several sentences of the report."""
+    """A fault. ``counts`` begins with "agree", "differ" or "unknown"; ``says``: sentences of the report."""
 
     done: str
     test: str
@@ -24,7 +24,7 @@ class Row(NamedTuple):
 
 
 def rows() -> list[Row]:
-    """The lines of the tables of docs/faults.md that name a test."""
+    """The table rows of docs/faults.md that name a test."""
     found = []
     for line in TABLE.read_text(encoding="utf-8").splitlines():
         cells = [cell.strip() for cell in line.strip("|").split(" | ")]
@@ -35,7 +35,7 @@ def rows() -> list[Row]:
 
 
 def require_said(words: Iterable[str], evidence: Iterable[str]) -> None:
-    """Each of ``words`` is in one of ``evidence``, but for numbers, instants, and what the table leaves out as "[...]"."""
+    """Require each of ``words`` in one of ``evidence``, except numbers, instants, and what the table replaces by "[...]"."""
     every = [plain(one) for one in evidence]
     for wanted in words:
         parts = [plain(part) for part in wanted.split("[...]")]
@@ -43,13 +43,13 @@ def require_said(words: Iterable[str], evidence: Iterable[str]) -> None:
 
 
 def require_counts(row: Row, agrees: bool | None) -> None:
-    """How the client's counts stood beside the server's own is what the line says."""
+    """Require that the row says whether the counts of client and server agree."""
     word = {True: "agree", False: "differ", None: "unknown"}[agrees]
     assert word in re.split(r"\W+", row.counts), (word, row.counts)
 
 
 def require_as_written(test: str, summary: Mapping[str, Any]) -> None:
-    """The report of this test's run says what its lines of the table do."""
+    """Require that the report of this test's run has the sentences and counts of its rows."""
     mine = [one for one in rows() if one.name == test]
     assert mine, test
     for row in mine:
@@ -58,7 +58,7 @@ def require_as_written(test: str, summary: Mapping[str, Any]) -> None:
 
 
 def plain(text: str) -> str:
-    """The words without what differs from run to run: numbers, and when it was."""
+    """The text without numbers and instants, which differ between runs."""
     words = re.sub(r"\d+(?:[,.:-]\d+)*", "#", text)
     words = re.sub(r"# (?:ms|s|min)\b", "# s", words)
     return re.sub(r",? (?:at|from|between) #(?: (?:to|and) #)?(?= |,|;|:|$)", "", words)

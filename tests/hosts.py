@@ -1,4 +1,4 @@
-"""Several hosts of the test's own: network namespaces on a bridge, and Dask's real scheduler and workers as processes."""
+"""Several hosts for tests: network namespaces on a bridge, and Dask's scheduler and workers as real processes."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from programs import alive, contents, until
 from asyncli.lab.network import Network
 
 _NET = "10.214.0"
-#: Where the hub is: the server, the scheduler and the session.
+#: The address of the hub, which has the server, the scheduler and the session.
 HUB = f"{_NET}.1"
 
 
 def address(number: int) -> str:
-    """Of client ``number``."""
+    """The address of client ``number``."""
     return f"{_NET}.{10 + number}"
 
 
 def bridged(count: int) -> Network:
-    """A "hub" and so many clients ("c0"...), each on a cable of its own to a bridge."""
+    """A network of a "hub" and ``count`` clients ("c0"...), joined by a bridge."""
     return Network({"hub": f"{HUB}/24", **{f"c{number}": f"{address(number)}/24" for number in range(count)}})
 
 
@@ -40,16 +40,16 @@ Place = tuple[Network, str]
 
 
 def another_machine(folder: Path, number: int) -> tuple[str, ...]:
-    """Words before a program, to which this machine is then another one: by its boot's id, the only thing that tells."""
-    told = folder / f"boot_id_{number}"
-    told.write_text(f"00000000-0000-0000-0000-{number:012}\n", encoding="ascii")
-    return ("unshare", "-m", "sh", "-c", 'mount --bind "$0" /proc/sys/kernel/random/boot_id && exec "$@"', str(told))
+    """A command prefix under which this machine looks like another one to a program, by its boot id."""
+    boot_id = folder / f"boot_id_{number}"
+    boot_id.write_text(f"00000000-0000-0000-0000-{number:012}\n", encoding="ascii")
+    return ("unshare", "-m", "sh", "-c", 'mount --bind "$0" /proc/sys/kernel/random/boot_id && exec "$@"', str(boot_id))
 
 
-# Dask's looks at itself, every few milliseconds, are of no use here.
+# Without Dask's profiling of itself, every few milliseconds.
 _QUIET = {"DASK_DISTRIBUTED__WORKER__PROFILE__ENABLED": "False", "DASK_DISTRIBUTED__ADMIN__TICK__INTERVAL": "1s"}
-# To load Dask takes seconds of CPU: one process has, and is forked for each scheduler and worker, on its host, with its log.
-_NURSERY = """
+# Loading Dask takes seconds of CPU: one process loads it, and forks for each scheduler and worker, with its host and log.
+_FORK_SERVER = """
 import json, os, signal, sys
 import asyncli.cluster.actor, dask.cli, distributed.cli.dask_scheduler, distributed.cli.dask_worker
 from asyncli.lab.network import _enter
@@ -73,13 +73,14 @@ _forking = threading.Lock()
 
 
 @functools.cache
-def _nursery() -> subprocess.Popen[str]:
-    command = [sys.executable, "-c", _NURSERY]
+def _fork_server() -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", _FORK_SERVER]
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={**os.environ, **_QUIET})
 
 
 class Dask:
-    """A scheduler or a worker as a process, on a host of a network or none, its log in ``folder``; what it starts bears its mark."""
+    """A scheduler or worker process, on a host of a network or on this one, with its log in ``folder``. Its environment has a mark,
+    which its children inherit."""
 
     def __init__(self, folder: Path, *arguments: str, place: Place | None = None, before: Sequence[str] = ()) -> None:
         self._mark, self._log = f"ASYNCLI_TEST_DASK={uuid.uuid4().hex}", folder / f"dask-{uuid.uuid4().hex[:8]}.log"
@@ -93,10 +94,10 @@ class Dask:
             return
         namespace = place and f"/proc/{os.getpid()}/fd/{place[0]._namespaces[place[1]]}"
         with _forking:
-            nursery = _nursery()
-            nursery.stdin.write(json.dumps((arguments, environment, str(folder), str(self._log), namespace)) + "\n")
-            nursery.stdin.flush()
-            self.pid = int(nursery.stdout.readline())
+            server = _fork_server()
+            server.stdin.write(json.dumps((arguments, environment, str(folder), str(self._log), namespace)) + "\n")
+            server.stdin.flush()
+            self.pid = int(server.stdout.readline())
 
     @property
     def log(self) -> str:
@@ -107,34 +108,34 @@ class Dask:
         assert words in self.log, self.log
 
     def started(self) -> list[int]:
-        """The living processes that it has started, and that theirs have."""
-        # A zombie has no environment any more.
+        """Its running descendants."""
+        # A zombie has no environment.
         every = map(int, filter(str.isdigit, os.listdir("/proc")))
         return [pid for pid in every if pid != self.pid and self._mark.encode() in contents(f"/proc/{pid}/environ")]
 
     def hosts(self) -> list[int]:
-        """The generator's processes on it."""
+        """The generator's processes of this worker."""
         return [pid for pid in self.started() if b"asyncli.engine.host" in contents(f"/proc/{pid}/cmdline")]
 
     def until_free(self) -> None:
-        """Until nothing of a generator is left on it."""
-        until(lambda: not self.hosts(), "its generator is gone")
+        """Wait until it has no generator processes."""
+        until(lambda: not self.hosts(), "its generator has ended")
 
     def kill(self) -> None:
-        """It alone, and not what it has started."""
+        """Kill it without its children."""
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGKILL)
         until(lambda: not alive(self.pid), "it has ended")
 
     def end(self) -> None:
-        """Kill it and what it has started."""
+        """Kill it and its descendants."""
         self.kill()
         for pid in self.started():
             os.kill(pid, signal.SIGKILL)
 
 
 class Hosts:
-    """A scheduler and its workers; what was started last ends first."""
+    """A scheduler and its workers, ended in reverse order of their start."""
 
     def __init__(self, folder: Path, *, at: str = "127.0.0.1", place: Place | None = None, more: tuple[str, ...] = ()) -> None:
         self.folder, self._more, self._place = folder, more, place
@@ -149,19 +150,18 @@ class Hosts:
         self.scheduler.until_said("Scheduler at:")
 
     def worker(self, place: Place | None = None, *more: str, before: Sequence[str] = ()) -> Dask:
-        """One more worker, which the scheduler knows. ``before``: words before it, of a program that becomes it."""
+        """Start a worker and wait until the scheduler knows it. ``before``: a command prefix."""
         arguments = (self.address, "--no-nanny", "--nthreads", "1", "--no-dashboard", *self._more, *more)
         self._workers.append(worker := Dask(self.folder, "worker", *arguments, place=place, before=before))
         worker.until_said("Registered to")
         return worker
 
     def stop_workers(self) -> None:
-        """And the scheduler knows none any more."""
         while self._workers:
             self._workers.pop().end()
 
     def schedule_anew(self) -> None:
-        """Another scheduler in the place of the one that was killed, which knows no worker."""
+        """Start a scheduler at the address of the killed one; it knows no workers."""
         self.stop_workers()
         where = urlsplit(self.address)
         self._schedule(where.hostname or "", where.port or 0)
@@ -173,7 +173,7 @@ class Hosts:
 
 @contextmanager
 def clustered(folder: Path, *, at: str = "127.0.0.1", place: Place | None = None, more: tuple[str, ...] = ()) -> Iterator[Hosts]:
-    """A scheduler, for workers to come; all gone at the end of the block."""
+    """A scheduler for the block, to which workers can be added; all end with the block."""
     hosts = Hosts(folder, at=at, place=place, more=more)
     try:
         yield hosts

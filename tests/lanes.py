@@ -1,4 +1,4 @@
-"""Tests of one file that mostly wait, side by side: a lane is a thread in which some run in turn, on what they share."""
+"""Runs a file's tests, which mostly wait, in threads: a lane is a thread that runs those with one shared resource in turn."""
 
 from __future__ import annotations
 
@@ -15,9 +15,8 @@ Running = dict[str, "Future[None]"]
 
 
 class Lanes:
-    """``@lanes(shared)`` above ``def test_x(folder, what_is_shared)``: the lane of ``shared``, which is entered once for its tests.
-
-    They run in the order in which they stand in the file. The module's fixture ``running`` is :meth:`start`.
+    """``@lanes(shared)`` above ``def test_x(folder, resource)`` adds the test to the lane of the context manager ``shared``, which is
+    entered once. Tests run in the file's order. The module's fixture ``running`` is :meth:`start`.
     """
 
     def __init__(self) -> None:
@@ -36,7 +35,7 @@ class Lanes:
         return register
 
     def start(self, request: pytest.FixtureRequest, factory: pytest.TempPathFactory) -> Iterator[Running]:
-        """Those that were asked for, each lane in its thread."""
+        """Start the selected tests, each lane in its thread."""
         wanted = {item.name for item in request.session.items if item.path == request.path}
         running: Running = {}
         with ThreadPoolExecutor(max(1, len(self._lanes))) as pool:

@@ -1,5 +1,5 @@
-"""A middle box of the tests: a TCP proxy that forgets, resets or closes connections as firewalls and load balancers do, and passes
-answers on late, in pieces, slowly or spoilt."""
+"""A middlebox for tests: a TCP proxy that forgets, resets or closes connections as firewalls and load balancers do, and delays,
+splits, throttles or corrupts answers."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ from typing import Literal
 
 from programs import DEADLINE_S
 
-#: What it does to a connection that was idle for long: nothing, forget it without a word until something comes and swallow that,
-#: forget it and answer what comes with RST, send RST or FIN when the time is up.
+#: What it does to a connection that was idle too long: nothing; forget it and drop later data silently; forget it and answer later
+#: data with RST; send RST or FIN at the timeout.
 Habit = Literal["none", "silent", "reset_at_data", "reset", "close"]
-#: What comes instead of an answer: bytes that are no HTTP, the first half and nothing more, the first half and FIN.
+#: How answers are corrupted: bytes that are not HTTP, only the first half, the first half and FIN.
 Spoilt = Literal["garbage", "half", "half_and_close"]
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 _GARBAGE = b"\x15\x03\x01\x00\x02\x02\x46"  # an alert of TLS
 
 
 class MiddleBox:
-    """Listens on ``port`` of 127.0.0.1 and passes bytes on to ``to``, until a connection was idle for ``idle_s`` seconds."""
+    """Listens on ``port`` of 127.0.0.1 and forwards to ``to``, until a connection was idle for ``idle_s`` seconds."""
 
     def __init__(self, to: tuple[str, int], habit: Habit = "none", idle_s: float = 1.0) -> None:
         self.to, self.habit, self.idle_s = to, habit, idle_s
         self.port = 0
-        #: From now on nothing passes, in either direction, and nobody is told.
+        #: Drop everything in both directions, silently.
         self.cut = False
-        #: How answers pass from now on: so much later, in pieces of so many bytes, each after the time that it takes.
+        #: How answers are forwarded: the delay, the size of pieces, and the rate.
         self.delay_s = 0.0
         self.piece, self.bytes_per_s = 0, math.inf
         self.spoilt: Spoilt | None = None
-        #: The connections that it passes on, and all that it ever has.
+        #: The connections that it forwards, and all that it ever had.
         self.flows: set[_Client] = set()
         self._all: set[_Client] = set()
         self.loop = asyncio.new_event_loop()
@@ -49,11 +49,11 @@ class MiddleBox:
         return f"http://127.0.0.1:{self.port}/"
 
     def forget_all(self) -> None:
-        """Send RST to every client at once, as one that has lost its table does at the next packet of each."""
+        """Send RST to every client at once, as a box that has lost its table does at their next packets."""
         self.loop.call_soon_threadsafe(lambda: [flow.reset() for flow in list(self.flows)])
 
     def reset_one(self) -> None:
-        """Send RST to one client; for the loop's thread."""
+        """Send RST to one client; call it in the loop's thread."""
         next(iter(self.flows)).reset()
 
     def start(self) -> None:
@@ -78,7 +78,7 @@ class MiddleBox:
 
 
 class _Client(asyncio.Protocol):
-    """One connection's client side."""
+    """The client side of a connection."""
 
     def __init__(self, box: MiddleBox) -> None:
         self.box, self.forgotten = box, False
@@ -110,7 +110,7 @@ class _Client(asyncio.Protocol):
                 self.server.write(data)
 
     def connection_lost(self, error: Exception | None) -> None:
-        # A box that has forgotten a connection does not tell the server either.
+        # A forgotten connection's end is not forwarded to the server.
         if not self.forgotten and not self.box.cut:
             self.end()
 
@@ -131,7 +131,7 @@ class _Client(asyncio.Protocol):
             self.client.write(data)
             return
         size = box.piece or len(data)
-        # One after the other, on a line that each occupies for a while, and that takes a while to the other end.
+        # Each piece occupies the line for its transmission time, then takes the delay to arrive.
         for at in range(0, len(data), size):
             piece = data[at : at + size]
             self.free_s = max(now, self.free_s) + len(piece) / box.bytes_per_s
@@ -157,7 +157,7 @@ class _Client(asyncio.Protocol):
                 side.abort()
 
     def _rest(self) -> None:
-        """It is idle from now on."""
+        """Start the idle timer."""
         if self.box.habit in ("reset", "close"):
             if self.timer is not None:
                 self.timer.cancel()
@@ -171,7 +171,7 @@ class _Client(asyncio.Protocol):
 
 
 class _Server(asyncio.Protocol):
-    """The same connection's server side."""
+    """The server side of a connection."""
 
     def __init__(self, flow: _Client) -> None:
         self.flow = flow
@@ -186,7 +186,7 @@ class _Server(asyncio.Protocol):
 
 @contextmanager
 def between(to: tuple[str, int], habit: Habit = "none", idle_s: float = 1.0) -> Iterator[MiddleBox]:
-    """A middle box in front of the server at ``to``, until the end of the block."""
+    """A middlebox in front of the server at ``to`` for the block."""
     box = MiddleBox(to, habit, idle_s)
     box.start()
     try:

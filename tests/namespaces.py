@@ -1,4 +1,4 @@
-"""Two hosts on a cable: network namespaces of the test's own, in which links go down and packets are lost."""
+"""Two hosts for tests in network namespaces, where links go down and packets are dropped."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ import subprocess
 from asyncli.errors import HostError
 from asyncli.lab.network import LINK, Network
 
-#: Where the server is on the cable, and where it is on another one, for those who watch it.
+#: The addresses on the first cable, and the server's on the second, for monitoring.
 SERVER, CLIENT, WATCHED = "10.213.0.2", "10.213.0.1", "10.213.1.2"
 
 
 class Cable(Network):
-    """A "client" and a "server", joined by two cables: what is done to the first leaves the second alone."""
+    """A "client" and a "server", joined by two cables; faults affect only the first."""
 
     def __init__(self) -> None:
         super().__init__({"client": f"{CLIENT}/24", "server": f"{SERVER}/24"})
 
-    def _lay(self) -> None:
-        super()._lay()
+    def _create(self) -> None:
+        super()._create()
         with self.inside("client"):
             _run("ip", "link", "add", "eth1", "type", "veth", "peer", "name", "eth1", "netns", f"/proc/{os.getpid()}/fd/{self._namespaces['server']}")
         for host, address in (("client", "10.213.1.1"), ("server", WATCHED)):
@@ -29,13 +29,13 @@ class Cable(Network):
                 _run("ip", "link", "set", "eth1", "up")
 
     def drop(self, rule: str = "") -> None:
-        """Of what arrives at either end of the first cable, drop what ``rule`` (nft's) says: all of it, without one."""
+        """Drop packets that arrive at either end of the first cable and match ``rule`` (nft syntax; default: all)."""
         for host in self.hosts:
             with self.inside(host):
                 _run("nft", f"table ip fault {{ chain in {{ type filter hook prerouting priority -300; iifname {LINK} {rule} drop; }}; }}")
 
     def pass_all(self) -> None:
-        """Drop nothing any more."""
+        """Stop dropping packets."""
         for host in self.hosts:
             with self.inside(host):
                 _run("nft", "delete table ip fault")
@@ -47,7 +47,7 @@ def _run(*argv: str) -> None:
 
 
 def can_be_made() -> bool:
-    """Whether this user on this kernel can make namespaces and drop packets in them, and the programs are there."""
+    """Whether namespaces can be made here, and packets dropped in them."""
     if os.geteuid() != 0 or shutil.which("ip") is None or shutil.which("nft") is None:
         return False
     try:

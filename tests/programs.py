@@ -1,4 +1,4 @@
-"""asyncli as whole processes: started, watched, signalled, and looked for afterwards."""
+"""Runs asyncli as processes for tests: starts, watches and signals them, and finds what they leave behind."""
 
 from __future__ import annotations
 
@@ -31,22 +31,22 @@ from asyncli.store.reader import read_run
 
 T = TypeVar("T")
 ASYNCLI = (sys.executable, "-m", "asyncli")
-# The one deadline of all waits for an event: far beyond what anything here takes on a machine that is busy with something else.
-# Only a test that fails ever waits for so long; where the machine is idle it fails sooner.
+# The deadline of all waits for an event, far longer than anything takes on a busy machine. Only a failing test waits for so long;
+# on an idle machine it fails sooner.
 DEADLINE_S = 240.0
 _IDLE_DEADLINE_S = 60.0
 _MARK = "ASYNCLI_TEST_MARK"
-# Every soak of the tests: short phases, and no need to know the host's terminal.
+# Short phases for the tests' soaks.
 SHORT = ("--baseline", "0.2", "--residue", "0.2", "--keepalive", "2")
 
 
 def deadline_s() -> float:
-    """How long to wait by now: the busier the machine, the longer."""
+    """The deadline for waits: the busier the machine, the longer."""
     return min(DEADLINE_S, _IDLE_DEADLINE_S * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1)))
 
 
 def until(happened: Callable[[], T], what: str) -> T:
-    """Look until ``happened()`` is true, and give what it gave; fail with ``what`` at the deadline."""
+    """Poll until ``happened()`` is true, and return its result; fail with ``what`` at the deadline."""
     begun_s, pause_s = time.monotonic(), 0.01
     while not (result := happened()):
         assert time.monotonic() - begun_s < deadline_s(), f"it never happened: {what}"
@@ -64,9 +64,9 @@ class Done(NamedTuple):
 
 
 class Program:
-    """``asyncli ARGUMENTS`` running in ``folder``, its output in files there, every process of it findable by a mark.
+    """``asyncli ARGUMENTS`` running in ``folder``, with its output in files there; a mark identifies all its processes.
 
-    ``before``: words before it, of a program that becomes it. ``program``: another than this environment's.
+    ``before``: a command prefix. ``program``: another asyncli than this environment's.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class Program:
     ) -> None:
         self.mark = uuid.uuid4().hex
         self._out, self._err = folder / f"{name}.out", folder / f"{name}.err"
-        # Its temporary files in the test's own folder: what a killed lab leaves there waits for no later run to clear it.
+        # Temporary files go to the test's folder, so that those of a killed lab are removed with it.
         environment = {**os.environ, _MARK: self.mark, "COLUMNS": "100", "TMPDIR": str(folder)}
         with self._out.open("wb") as out, self._err.open("wb") as err:
             self._popen = subprocess.Popen(
@@ -93,7 +93,7 @@ class Program:
 
     @property
     def out(self) -> str:
-        """What it has said on standard output so far."""
+        """Its standard output so far."""
         return self._out.read_text(encoding="utf-8")
 
     @property
@@ -105,7 +105,7 @@ class Program:
         return self._popen.poll() is not None
 
     def wait(self) -> Done:
-        """Its end."""
+        """Wait for its end."""
         try:
             status = self._popen.wait(DEADLINE_S)
         except subprocess.TimeoutExpired:
@@ -113,7 +113,7 @@ class Program:
         return Done(status, self.out, self.err)
 
     def until(self, happened: Callable[[], T], what: str) -> T:
-        """As :func:`until`, but a program that has ended before fails at once."""
+        """Like :func:`until`, but fail at once if the program has ended."""
 
         def look() -> T:
             ended = self.ended
@@ -124,19 +124,19 @@ class Program:
         return until(look, what)
 
     def until_phase(self, name: str) -> None:
-        """Until the log on its standard output says that the phase has begun."""
+        """Wait until its standard output logs that the phase has begun."""
         self.until(lambda: re.search(rf"^\d+:\d\d:\d\d  {name}\b", self.out, re.MULTILINE), f"the {name} begins")
 
     def signal(self, number: int = signal.SIGINT) -> None:
         self._popen.send_signal(number)
 
     def processes(self) -> list[int]:
-        """All living processes of it, wherever they hang in the tree: they carry its mark in their environment."""
+        """All its running processes, found by the mark in their environment."""
         wanted = f"{_MARK}={self.mark}".encode()
         return [pid for pid in _alive() if wanted in contents(f"/proc/{pid}/environ")]
 
     def hosts(self) -> list[int]:
-        """The generator's host process."""
+        """The generator's host processes."""
         return [pid for pid in self.processes() if _is_generator(pid) and not _is_generator(_parent(pid))]
 
     def workers(self) -> list[int]:
@@ -144,13 +144,13 @@ class Program:
         return [pid for pid in self.processes() if _is_generator(pid) and _is_generator(_parent(pid))]
 
     def until_gone(self) -> None:
-        """Until no process of it lives."""
+        """Wait until none of its processes runs."""
         self._popen.wait(DEADLINE_S)
-        until(lambda: not self.processes(), "every process of it is gone")
+        until(lambda: not self.processes(), "all its processes have ended")
 
 
 def run(folder: Path, *arguments: str | Path, name: str = "program", before: Sequence[str] = ()) -> Done:
-    """Run ``asyncli ARGUMENTS`` to its end; nothing of it may stay."""
+    """Run ``asyncli ARGUMENTS`` until all its processes have ended."""
     with Program(folder, *arguments, name=name, before=before) as program:
         done = program.wait()
         program.until_gone()
@@ -158,7 +158,7 @@ def run(folder: Path, *arguments: str | Path, name: str = "program", before: Seq
 
 
 def here(folder: Path, *arguments: object) -> Done:
-    """The same in this process, without a start of its own: for what needs no process to look at; not beside other threads."""
+    """Run ``asyncli ARGUMENTS`` in this process, which is faster; not while other threads run."""
     out, err = (io.TextIOWrapper(io.BytesIO(), "utf-8", write_through=True) for _ in range(2))
     before = os.environ.get("COLUMNS")
     os.environ["COLUMNS"] = "100"
@@ -173,20 +173,20 @@ def here(folder: Path, *arguments: object) -> Done:
 
 
 def complaint(done: Done) -> str:
-    """The one line: what, where, and after a semicolon how to mend it (or, for a flag, where the flags are listed)."""
+    """The error's one line: what, where, and after a semicolon the remedy (or, for a flag, where flags are listed)."""
     assert (done.status, done.out, done.err.count("\n")) == (2, "", 1), done
     assert re.match(r"asyncli: \S.*(; \S|\(see 'asyncli.*--help'\))", done.err), done
     return done.err.removeprefix("asyncli: ")
 
 
 def report(folder: Path, path: str | Path) -> dict[str, Any]:
-    """What ``asyncli report PATH --json -`` prints, read; in this process, for speed."""
+    """The JSON of ``asyncli report PATH --json -``, made in this process for speed."""
     summary: dict[str, Any] = json.loads(to_json(summarise(read_run(folder / path))))
     return summary
 
 
 def require_whole(status: int, summary: dict[str, Any]) -> None:
-    """A soak ended well; beside other tests it may have been late, which makes it invalid and its counts no less exact."""
+    """Require that a soak passed; on a busy machine it may have been late and so invalid, but its counts are exact."""
     late = any(code.startswith("generator_saturated_") for code in codes(summary))
     assert status == (4 if late else 0)
 
@@ -195,34 +195,34 @@ _read: dict[Path, tuple[object, Run | None]] = {}
 
 
 def recorded(path: Path) -> Run | None:
-    """The run file as it is now; None while there is none. Read once for each second that is written: tests look all the time."""
-    as_it_is = []
+    """The run file's current content; None if there is none. It is read again only after a change, since tests poll."""
+    state = []
     for one in (path, f"{path}-wal"):
         with contextlib.suppress(OSError):
             found = os.stat(one)
-            as_it_is.append((found.st_ino, found.st_size, found.st_mtime_ns))
-    if _read.get(path, (None, None))[0] != as_it_is:
+            state.append((found.st_ino, found.st_size, found.st_mtime_ns))
+    if _read.get(path, (None, None))[0] != state:
         try:
-            _read[path] = as_it_is, read_run(path)
+            _read[path] = state, read_run(path)
         except StoreError:
             return None
     return _read[path][1]
 
 
 def held(folder: Path, name: str = "run.db") -> int:
-    """The connections of that run by its last second on record; 0 before the first."""
+    """The connections held at the run's last recorded second; 0 before the first."""
     run = recorded(folder / name)
     return run.ticks[-1][1].held if run is not None and run.ticks else 0
 
 
 def answered(folder: Path, name: str = "run.db") -> int:
-    """The heartbeats of that run that were answered by its last second on record."""
+    """The heartbeats answered until the run's last recorded second."""
     run = recorded(folder / name)
     return 0 if run is None else sum(tick.answered for _, tick in run.ticks)
 
 
 def told(folder: Path, name: str = "run.db") -> set[str]:
-    """Codes of that run's findings on record by now."""
+    """The codes of the run's findings so far."""
     run = recorded(folder / name)
     return set() if run is None else {finding.code for finding in run.findings}
 
@@ -233,7 +233,7 @@ def codes(summary: dict[str, Any]) -> set[str]:
 
 
 def alive(pid: int) -> bool:
-    """Whether the process runs; a zombie that its reaper has not collected yet does not."""
+    """Whether the process runs; a zombie does not."""
     return contents(f"/proc/{pid}/stat").rpartition(b")")[2].split()[:1] not in ([b"Z"], [b"X"], [])
 
 
@@ -251,7 +251,7 @@ def _parent(pid: int) -> int:
 
 
 def contents(path: str) -> bytes:
-    """Of a file of /proc; nothing where its process has gone."""
+    """The content of a file in /proc; b"" if its process has ended."""
     try:
         return Path(path).read_bytes()
     except OSError:
@@ -262,14 +262,14 @@ OK = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
 
 
 class Server:
-    """A tiny HTTP server in a thread of the test: it counts every connection and every request it is sent, and no more.
+    """A minimal HTTP server in a thread, which counts connections and requests.
 
-    ``answer``: bytes, or a function of the request's number. It accepts ``most`` connections, and ``closes`` each after an answer.
+    ``answer``: bytes, or a function of the request's number. It accepts ``most`` connections; ``closes``: each after an answer.
     """
 
     def __init__(self, answer: bytes | Callable[[int], bytes], port: int, most: int, closes: bool) -> None:
         self.accepts = self.requests = 0
-        #: The last request; and whether requests are read and not answered.
+        #: The last request; ``deaf``: requests are read but not answered.
         self.heard, self.deaf = b"", False
         self._answer, self._most, self._closes = answer, most, closes
         self._listener = socket.create_server(("127.0.0.1", port), backlog=4096)
@@ -318,7 +318,7 @@ class Server:
 
 @contextmanager
 def serving(answer: bytes | Callable[[int], bytes] = OK, *, port: int = 0, most: int = 10**6, closes: bool = False) -> Iterator[Server]:
-    """A counting server, answering; until the end of the block."""
+    """A :class:`Server` for the block."""
     server = Server(answer, port, most, closes)
     server.start()
     try:
@@ -332,7 +332,7 @@ Client = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Coroutine[Any, A
 
 @contextmanager
 def speaking(client: Client, context: ssl.SSLContext | None = None) -> Iterator[str]:
-    """A server in a thread of the test, which does ``client`` with each connection; its address and port."""
+    """A server in a thread that calls ``client`` for each connection; yields its address and port."""
     loop, at, ended, ready = asyncio.new_event_loop(), [""], asyncio.Event(), threading.Event()
 
     async def serve() -> None:
@@ -354,5 +354,5 @@ def speaking(client: Client, context: ssl.SSLContext | None = None) -> Iterator[
 
 
 def publish(page: str, words: bytes | None) -> None:
-    """To all who listen to a channel of Nchan; None: it is no more."""
+    """Send ``words`` to all subscribers of an Nchan channel; None: delete the channel."""
     urllib.request.urlopen(urllib.request.Request(page, words, method="DELETE" if words is None else "POST")).read()

@@ -1,5 +1,5 @@
-"""Soaks in which one thing is provoked on a real nginx, and what is recorded and said of it. Several run side by side: they
-mostly wait."""
+"""Soaks on a real nginx with one injected fault, and their records and reports. Several run at the same time, since they mostly
+wait."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from asyncli.store.reader import read_run
 
 Soak = TypeVar("Soak", bound="Callable[[Path], Told]")
 N = 100
-# Soaks that run at a time: each takes some seconds, of which it waits most, and under half a second of CPU to start.
+# Soaks that run at the same time: each takes some seconds, mostly waiting, and less than 0.5 s of CPU to start.
 SIDE_BY_SIDE = 8
 
 
 class Nginx(LabNginx):
-    """The lab's, with its configuration changed: ``replace`` maps what stands there to what shall."""
+    """The lab's nginx with changes to its configuration: ``replace`` maps old texts to new ones."""
 
     def __init__(self, replace: dict[str, str] | None = None, **options: Any) -> None:
         super().__init__(**{"connections": 1000, "workers": 2, **options})
@@ -60,11 +60,12 @@ class Nginx(LabNginx):
         return int(Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text(encoding="ascii").split()[0])
 
     def kill(self, number: int) -> None:
-        """Send a signal to all of it."""
+        """Send a signal to all its processes."""
         os.killpg(self.pid, number)
 
     def start_again(self) -> int:
-        """Once all of it has ended: the same program with the same configuration; its pid. It ends with the first one."""
+        """Wait until all its processes have ended, then start it again with the same configuration; returns the pid. It ends with
+        :meth:`stop`."""
         until(lambda: not group_alive(self.pid), "it ends")
         again = subprocess.Popen(self._argv())
         self._again.callback(again.wait)
@@ -78,7 +79,7 @@ class Nginx(LabNginx):
 
 @contextmanager
 def an_nginx(**options: Any) -> Iterator[Nginx]:
-    # A runner of its own: soaks of several tests run side by side, each in a thread of its own.
+    # Its own runner: soaks of several tests run at the same time, each in a thread.
     server = Nginx(**options)
     with asyncio.Runner() as runner:
         runner.run(server.start())
@@ -96,7 +97,7 @@ def an_nginx_at_the_end_of(cable: Cable, **options: Any) -> Iterator[Nginx]:
 
 
 class Fault(NamedTuple):
-    """A soak in which one thing is provoked: what it gives, and the code that most of its dead have."""
+    """A soak with an injected fault, and the diagnosis that most of its losses must have."""
 
     soak: Callable[[Path], Told]
     code: str
@@ -106,10 +107,10 @@ class Fault(NamedTuple):
 
 
 class Faults(dict[str, Fault]):
-    """The faults of a module's test, by the names of their functions."""
+    """The faults of a module, by the names of their functions."""
 
     def register(self, code: str = "", *, certain: bool = False, share: float = 0.9, cable: bool = False) -> Callable[[Soak], Soak]:
-        """``@register(code)``: of those who die in this soak ``share`` or more have this diagnosis. ``cable``: it takes namespaces."""
+        """``@register(code)``: at least ``share`` of the soak's losses have this diagnosis. ``cable``: it needs namespaces."""
 
         def keep(soak: Soak) -> Soak:
             self[soak.__name__] = Fault(soak, code, certain, share, cable)
@@ -118,11 +119,11 @@ class Faults(dict[str, Fault]):
         return keep
 
     def params(self) -> list[Any]:
-        """A parameter for each, for the test of its name."""
+        """A pytest parameter for each fault."""
         return [pytest.param(name, marks=[pytest.mark.namespaces] if one.cable else []) for name, one in self.items()]
 
     def start(self, request: pytest.FixtureRequest, factory: pytest.TempPathFactory) -> Iterator[dict[str, Future[Told]]]:
-        """Those that were asked for, some at a time."""
+        """Start the selected ones, some at a time."""
         wanted = [item.callspec.params["name"] for item in request.session.items if item.path == request.path]  # type: ignore[attr-defined]
         with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
             futures = {name: pool.submit(self[name].soak, factory.mktemp(name)) for name in wanted}
@@ -131,7 +132,7 @@ class Faults(dict[str, Fault]):
                 future.cancel()
 
     def judge(self, name: str, told: Told) -> None:
-        """Most of the dead have the fault's code, and the report says what docs/faults.md does."""
+        """Require the fault's diagnosis for most losses, and the sentences of docs/faults.md in the report."""
         told.show()
         code, certain, share = self[name][1:4]
         if code:
@@ -149,14 +150,14 @@ def arguments(url: str, server: Nginx, *more: str, hold: str, keepalive: str = "
 def soaked(
     folder: Path, server: Nginx, *more: str, hold: str = "3", url: str | None = None, keepalive: str = "4", status: int = 99
 ) -> Told:
-    """What is said of a short soak to its end, in which connections are lost."""
+    """Run a short soak with losses to its end."""
     done = run(folder, *arguments(url or server.url, server, *more, hold=hold, keepalive=keepalive))
     require_ended(folder, done, status)
     return Told(folder)
 
 
 class Held:
-    """A soak that holds until it is stopped, looked at through its run file."""
+    """A soak that holds until it is stopped, observed through its run file."""
 
     def __init__(self, program: Program, file: Path) -> None:
         self.program, self._file = program, file
@@ -165,19 +166,19 @@ class Held:
         self._until(lambda: self.ticks[-1][1].held >= least if self.ticks else False, f"{least} are held")
 
     def until_lost(self, more: int) -> None:
-        """Until so many are lost in all."""
+        """Wait until so many are lost in all."""
         self._until(lambda: self.lost >= more, f"{more} are lost")
 
     def until_failed(self, least: int) -> None:
-        """Until so many attempts have failed in all."""
+        """Wait until so many connects have failed in all."""
         self._until(lambda: sum(sum(tick.failures.values()) for _, tick in self.ticks) >= least, f"{least} connects have failed")
 
     def until_found(self, code: str) -> None:
-        """Until the run file has a finding of this code."""
+        """Wait until the run file has a finding with this code."""
         self._until(lambda: any(one.code == code for one in self._run.findings), f"{code} is found")
 
     def until_sampled(self, name: str, wanted: Callable[[float], bool]) -> None:
-        """Until a metric of the last sample that has it is as wanted."""
+        """Wait until the last value of a metric satisfies ``wanted``."""
 
         def there() -> bool:
             values = [one.values[name] for one in self._run.samples if name in one.values]
@@ -186,7 +187,7 @@ class Held:
         self._until(there, f"{name} is as wanted")
 
     def seconds(self, more: float) -> None:
-        """Until so many seconds more are on record."""
+        """Wait until so many more seconds are recorded."""
         since = self.last
         self._until(lambda: self.last >= since + more, f"{more} s more are on record")
 
@@ -215,13 +216,13 @@ class Held:
 def holding(
     folder: Path, server: Nginx, *more: str, url: str | None = None, keepalive: str = "10", least: int = int(0.8 * N), status: int = 99
 ) -> Iterator[Held]:
-    """A soak in its hold, with ``least`` or more held for some seconds; stopped, drained and ended after the block."""
+    """A soak that has held at least ``least`` connections for some seconds; it is stopped, drained and ended after the block."""
     asked = arguments(url or server.url, server, *more, hold="forever", keepalive=keepalive)
     with Program(folder, *asked) as program:
         held = Held(program, folder / "run.db")
         if least:
             held.until_held(least)
-            # Some samples of before, and beats that have spread.
+            # For some samples before the fault, and heartbeats that are spread.
             held.seconds(2.0)
         yield held
         program.signal()
@@ -231,7 +232,7 @@ def holding(
 
 
 def require_ended(folder: Path, done: Done, status: int) -> None:
-    """By this status; beside other programs asyncli may have been late, which makes the run invalid and its counts no less exact."""
+    """Require this status; on a busy machine the run may have been late and so invalid, but its counts are exact."""
     late = any(code.startswith("generator_saturated_") for code in codes(report(folder, "run.db"))) if done.status == 4 else False
     assert (done.status == status or late, done.err) == (True, ""), done
 
@@ -239,7 +240,7 @@ def require_ended(folder: Path, done: Done, status: int) -> None:
 def struck(
     folder: Path, server: Nginx, strike: Callable[[], object], least: int, *more: str, url: str | None = None, keepalive: str = "10"
 ) -> Told:
-    """What is said of a soak in which ``strike`` is done in its hold, and which ends some seconds after ``least`` have died."""
+    """Run a soak, call ``strike`` in its hold, and stop it some seconds after ``least`` losses."""
     with holding(folder, server, *more, url=url, keepalive=keepalive) as held:
         before = held.lost
         strike()
@@ -249,21 +250,21 @@ def struck(
 
 
 class Told:
-    """A run that has ended: its records, what is said of them, and that they add up."""
+    """The records and the report of an ended run, whose counts must add up."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.run = run = read_run(folder / "run.db")
         self.totals = fold(run)
         self.summary = report(folder, "run.db")
-        #: The dead's diagnoses, and the findings: each code's evidence.
+        #: The diagnoses of losses, and the findings: code -> evidence.
         self.diagnoses = diagnose(run, self.totals)
         self.findings = {one["code"]: one["evidence"] for one in self.summary["findings"]}
         self.connections = self.summary["connections"]
         self._adds_up()
 
     def show(self) -> None:
-        """For whoever looks at a test that failed."""
+        """Print everything, for a failed test."""
         for one in (*self.diagnoses, *self.summary["findings"], self.connections, self.summary["reconciliation"], *self.run.ticks):
             print(one)
 
@@ -273,7 +274,7 @@ class Told:
             counts[one.cause] = counts.get(one.cause, 0) + one.count
             assert one.remedy
         assert counts == self.connections["deaths"]
-        # Each cause has its finding, or is told with what the same incident did to more.
+        # Each cause has its own finding, or is in that of an incident with other causes.
         said = {code: evidence for code, evidence in self.findings.items() if code.startswith("lost_")}
         assert said.keys() <= {f"lost_{cause}" for cause in counts}
         for one in self.diagnoses:
@@ -283,7 +284,7 @@ class Told:
         self.does_not_hammer()
 
     def _counts_are_exact(self) -> None:
-        """Second by second, and as sums; a second is missing only where its tick says that asyncli stood still for as long."""
+        """Check counts for each second and their sums; a second may be missing only if its tick reports a stall of that length."""
         ticks = [tick for _, tick in self.run.ticks]
         for before, tick in itertools.pairwise(ticks):
             missing = tick.second - before.second - 1
@@ -295,20 +296,20 @@ class Told:
         told, beats = self.connections, self.summary["heartbeats"]
         assert told["lost"] == sum(told["deaths"].values())
         assert told["failed"] == sum(told["failures"].values())
-        # A connect that was pending as the drain began may still come to stand: no loss, and not held at the hold's end.
+        # A connect pending at the start of the drain may still succeed: it is neither lost nor held at the hold's end.
         late = self.totals.during("drain").opened
         assert 0 <= told["opened"] - told["lost"] - told["held"] <= late
         assert beats["sent"] == beats["answered"] + beats["failed"]
         assert sum(tick.started for tick in ticks) == told["opened"] + told["failed"]
 
     def attempts(self) -> list[int]:
-        """Attempts to connect in each second of the hold."""
+        """Connects started in each second of the hold."""
         hold = next(one for one in self.run.phases if one.name == "hold")
         return [tick.started for t_s, tick in self.run.ticks if hold.start_s + 1.0 < t_s <= (hold.end_s or t_s)]
 
     def does_not_hammer(self) -> None:
-        """No second has many more attempts than there are connections; and who fails again waits twice as long."""
+        """Require at most about one connect per connection and second, and a backoff that doubles with each failure."""
         attempts = self.attempts()
         assert max(attempts, default=0) <= 1.5 * N
-        # From 0.5 s on, by half as much at the least: 0.25 s, 0.5 s, 1 s...
+        # The backoff begins with 0.5 s, jittered down to half: at least 0.25 s, 0.5 s, 1 s...
         assert sum(attempts) <= N * (2.0 + math.log2(1.0 + len(attempts) / 0.25))

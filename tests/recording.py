@@ -1,4 +1,4 @@
-"""A run of the tests as a file, written as a soak writes it."""
+"""Writes run files for tests, with the writer of a soak."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from asyncli.store.writer import RunWriter
 
 
 def new_run(path: Path, plan: Plan | None = None, *, run_id: str = "r", started_s: float = 1e9, environment: Environment | None = None) -> RunWriter:
-    """A run file that is being written."""
+    """A writer with a new run file."""
     document = plan_document(plan or Plan(urls=("http://127.0.0.1/",)))
     return RunWriter.create(path, run_id=run_id, started_wall_s=started_s, plan_document=document, environment=environment or {})
 
 
 def write_run(run: Run, path: Path, *, run_id: str | None = None, started_s: float = 1_740_830_400.0) -> Path:
-    """``run`` as a run file at ``path``; a run without an end stays without one."""
+    """Write ``run`` as a run file to ``path``; an incomplete run stays incomplete."""
     writer = new_run(path, run.plan, run_id=run_id or run.id, started_s=started_s, environment=run.environment)
     for phase in run.phases:
         writer.phase(phase)
@@ -34,7 +34,7 @@ def write_run(run: Run, path: Path, *, run_id: str | None = None, started_s: flo
 
 
 def a_tick(second: int) -> Tick:
-    """A second with something in each part of it."""
+    """A tick with a value in each part."""
     tick = Tick(second=second, workers=2, held=10 * second, opened=10, started=10, sent=7, answered=6, failures={"refused": 1}, by_status={200: 6}, dropped={1: 1})
     for value, name in enumerate(HISTOGRAMS):
         for part in range(1, 9):

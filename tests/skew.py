@@ -1,8 +1,7 @@
-"""Clocks of other processes that a test moves: the machine sleeps, or somebody sets its wall clock, for those processes alone.
+"""Changes the clocks of other processes for tests: as if the machine was suspended, or its wall clock set.
 
-A library that is loaded before the C library's own (LD_PRELOAD) adds to what the clocks say, by two numbers in a file. While a
-machine is suspended its monotonic clock stands still and the others go on: so does it for processes that were stopped and are then
-told that no time has passed.
+A library loaded with LD_PRELOAD adds two numbers from a file to the clocks. While a machine is suspended its monotonic clock stops
+and the others continue; processes that were stopped, and whose monotonic clock is then set back by that time, see the same.
 """
 
 from __future__ import annotations
@@ -74,7 +73,7 @@ int pthread_cond_clockwait(pthread_cond_t *restrict cond, pthread_mutex_t *restr
 
 
 class Skew:
-    """The clocks of every process that is started with :attr:`environment`."""
+    """The clocks of all processes started with :attr:`environment`."""
 
     def __init__(self, folder: Path) -> None:
         library, self._file = folder / "skew.so", folder / "skew"
@@ -86,17 +85,17 @@ class Skew:
         self.environment = {"LD_PRELOAD": str(library), "ASYNCLI_TEST_SKEW": str(self._file)}
 
     def step_wall(self, seconds: float) -> None:
-        """Somebody sets the wall clock by so much."""
+        """Move the wall clock."""
         self._numbers[1] += round(seconds * 1e9)
         self._write()
 
     def ahead(self, seconds: float) -> None:
-        """The machine was booted so much earlier; before anything is started."""
+        """Move the monotonic clock, as if booted earlier; call it before anything is started."""
         self._numbers[0] += round(seconds * 1e9)
         self._write()
 
     def suspend(self, pids: Callable[[], Iterable[int]], until: Callable[[], None]) -> float:
-        """Stop these processes until ``until`` returns, and let them think that no time has passed; how long it was (s)."""
+        """Stop these processes until ``until`` returns, and hide that time from their monotonic clock; returns it (s)."""
         stopped = list(pids())
         for pid in stopped:
             os.kill(pid, signal.SIGSTOP)

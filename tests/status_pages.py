@@ -1,4 +1,4 @@
-"""Status pages as the real servers wrote them."""
+"""Recorded status pages of real servers."""
 
 NGINX = (
     "Active connections: 15001 \nserver accepts handled requests\n 15012 15011 31893 \nReading: 0 Writing: 1 Waiting: 15000 \n"
@@ -7,7 +7,7 @@ TENGINE = (
     "Active connections: 2 \nserver accepts handled requests request_time\n 10 9 20 314 \nReading: 0 Writing: 1 Waiting: 1 \n"
 )
 
-# Apache 2.4.71 with three clients that wait, and the poller.
+# Apache 2.4.71 with three idle clients and the poller.
 _APACHE = """\
 127.0.0.1
 ServerVersion: Apache/2.4.71 (Debian)
@@ -30,7 +30,7 @@ EVENT = _APACHE.format(
     rest="BusyWorkers: 1\nGracefulWorkers: 0\nIdleWorkers: 255\nProcesses: 1\nStopping: 0\nConnsTotal: 4\nConnsAsyncWaitIO: 0\n"
     "ConnsAsyncWriting: 0\nConnsAsyncKeepAlive: 4\nConnsAsyncClosing: 0\nScoreboard: " + "_" * 10 + "W" + "_" * 245,
 )
-# HAProxy 2.6.12, likewise; the columns after conn_tot left out.
+# HAProxy 2.6.12 with the same; without the columns after conn_tot.
 CSV = (
     "# pxname,svname,qcur,qmax,scur,smax,slim,stot,bin,bout,dreq,dresp,ereq,econ,eresp,wretr,wredis,status,weight,act,bck,chkfail,"
     "chkdown,lastchg,downtime,qlimit,pid,iid,sid,throttle,lbtot,tracked,type,rate,rate_lim,rate_max,check_status,check_code,"

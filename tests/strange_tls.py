@@ -1,4 +1,4 @@
-"""Servers of TLS that do what servers should not, on real sockets, with OpenSSL. One thread a connection: they serve a few."""
+"""TLS servers with faults for tests, on real sockets with OpenSSL. One thread per connection, for few connections."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _HEAD = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n"
 
 
 class Conversation:
-    """One connection after its handshake: OpenSSL between two buffers, so that what goes out may be bent."""
+    """A connection after its handshake: OpenSSL with memory buffers, so that output can be changed."""
 
     def __init__(self, sock: socket.socket, context: ssl.SSLContext) -> None:
         self.sock, self.incoming, self.outgoing = sock, ssl.MemoryBIO(), ssl.MemoryBIO()
@@ -59,7 +59,7 @@ class Conversation:
         raise ConnectionError
 
     def answer(self, request: bytes) -> bytes:
-        """Its records, not sent yet."""
+        """Its records that are not yet sent."""
         body = _BODY if request.startswith(b"GET") else b""
         self.tls.write(_HEAD % len(body) + body)
         return self.outgoing.read()
@@ -68,7 +68,7 @@ class Conversation:
         self.sock.sendall(self.outgoing.read())
 
 
-# Handshakes with a target that measure what one costs.
+# Handshakes by which asyncli measures their cost.
 BEFORE_THE_RAMP = 10
 Habit = Callable[[Conversation, int], None]
 
@@ -84,7 +84,7 @@ def updates_keys(one: Conversation, number: int) -> None:
 
 
 def small_records(one: Conversation, number: int) -> None:
-    """Each answer a byte at a time, in a record each."""
+    """Send each answer byte by byte, in a record each."""
     request = one.request()
     for byte in _HEAD % 0 if request.startswith(b"HEAD") else b"":
         one.tls.write(bytes((byte,)))
@@ -122,7 +122,7 @@ def says_goodbye(one: Conversation, number: int) -> None:
 
 
 def asks_anew(one: Conversation, number: int) -> None:
-    """Renegotiates, of TLS 1.2."""
+    """Renegotiate TLS 1.2."""
     request = one.request()
     if number:
         libssl.SSL_renegotiate(inside(one.tls))
@@ -138,13 +138,13 @@ def never_answers_hello(one: Conversation, number: int) -> None:
 
 
 def falls_silent(one: Conversation, number: int) -> None:
-    """It shakes hands only before the ramp, where nothing is asked."""
+    """Complete handshakes only before the ramp, when nothing is sent."""
     one.request()
 
 
 @contextmanager
 def serving(folder: Path, habit: Habit = polite, change: Callable[[ssl.SSLContext], object] = lambda _: None, **issue: object) -> Iterator[int]:
-    """The port of a server of this habit on 127.0.0.1; its authority is added to ``ca.pem`` in ``folder``. ``issue``: of its certificate, by trustme."""
+    """The port of a server with this fault on 127.0.0.1; its authority is added to ``ca.pem`` in ``folder``. ``issue``: options of trustme's certificate."""
     authority = trustme.CA()
     authority.cert_pem.write_to_path(folder / "ca.pem", append=True)
     names = issue.pop("names", ("127.0.0.1",))

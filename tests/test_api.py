@@ -1,4 +1,4 @@
-"""asyncli in Python: a run that was recorded, as numbers, frames, tables and figures; and a soak from a notebook."""
+"""The Python API: a recorded run as numbers, frames, tables and figures; and a soak from a notebook."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ pandas = pytest.importorskip("pandas")
 
 
 def record(path: Path, run: Run, *, complete: bool = True) -> Path:
-    """The run through the writer that every soak uses."""
+    """The run, written as a soak writes it."""
     run.complete = complete
     return write_run(run, path)
 
 
 def with_deaths() -> Run:
-    """A run of which 40 connections were closed at 30 s of age, and 3 were reset."""
+    """A run in which 40 connections were closed at an age of 30 s, and 3 were reset."""
     run = a_run(2000, interval_s=0.1, hold_s=60.0)
     _, tick = run.ticks[40]
     dead = tick.deaths["closed_announced"] = Deaths(40)
@@ -242,13 +242,13 @@ async def test_a_soak_gives_what_it_recorded(tmp_path: Path, short: dict[str, An
 
 
 class _Shell:
-    """What is needed of IPython's shell in a kernel."""
+    """A stand-in for IPython's shell in a kernel."""
 
     kernel = object()
 
 
 class _Display:
-    """Stands for IPython.display: keeps what is shown, and how often it was shown anew."""
+    """A stand-in for IPython.display: keeps what is shown, and the number of updates."""
 
     def __init__(self) -> None:
         self.shown: list[Any] = []
@@ -349,10 +349,10 @@ async def test_a_soak_that_is_interrupted_does_not_look_as_if_it_went_on(
         with pytest.raises(asyncio.CancelledError):
             await task
     assert f"asyncli.load({str(tmp_path / 'run.db')!r})" in repr(kernel.shown[-1])
-    # The file is whole up to there.
+    # The file is complete up to there.
     cancelled = api.load(tmp_path / "run.db")
     assert (cancelled.complete, len(cancelled.records.ticks) > 0) == (False, True)
-    # What never began has said why in its error, and left no file.
+    # A soak that never began has the reason in its error, and leaves no file.
     shown = len(kernel.shown)
     with pytest.raises(AsyncliError):
         await api.soak("http://127.0.0.1:9/", tmp_path / "no" / "run.db", connections=1)

@@ -1,4 +1,4 @@
-"""The plan of a bench from flags and files: what it takes, and the one line that each wrong input gets."""
+"""A bench's plan from flags and files: what is accepted, and the one-line error for each wrong input."""
 
 from __future__ import annotations
 

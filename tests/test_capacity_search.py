@@ -1,4 +1,4 @@
-"""The parts of a search that need no server: how much this host can carry, and the guard of its memory."""
+"""The parts of a capacity search without a server: this host's own limit, and the guard of its memory."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PLAN = Plan(urls=("http://127.0.0.1:1/",), workers=1)
 
 
 def on_a_host(monkeypatch: pytest.MonkeyPatch, **limits: int) -> None:
-    """All that is asked of the host is one process's descriptors and memory; the server is elsewhere."""
+    """The host's limits are one process's descriptors and memory; the server is on another host."""
 
     async def probe_host(plan: Plan) -> tuple[Limits, Spread]:
         return Limits(**limits), Spread((), (), 1, False, 10**9)
@@ -42,7 +42,7 @@ def on_a_host(monkeypatch: pytest.MonkeyPatch, **limits: int) -> None:
         ({"nofile_hard": 200}, 130, "nofile"),
         ({"nofile_hard": 65}, 1, "nofile"),
         ({"nofile_hard": 10**9}, MOST_CONNECTIONS, None),
-        # Where the prediction of memory is not comfortable any more: 0.8 of it by 4,260 B for each.
+        # Limited by predicted memory: 80 % of it, divided by 4,260 B per connection.
         ({"nofile_hard": 10**9, "memory_available": 10**9}, 170_000, "memory"),
     ],
 )
@@ -61,7 +61,7 @@ async def test_a_host_that_can_carry_none_is_refused(monkeypatch: pytest.MonkeyP
 
 
 async def test_where_nothing_listens_no_step_is_begun(tmp_path: Path) -> None:
-    # Bound, and not listening: nobody else can take it meanwhile.
+    # Bound but not listening, so that no other program takes the port.
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -77,7 +77,7 @@ SHORT = {"keepalive_s": 2.0, "timeout_s": 0.5, "hold_s": 0.5, "baseline_s": 0.2,
 
 
 async def test_a_server_that_never_accepts_is_untested_after_one_step(tmp_path: Path) -> None:
-    # Its kernel completes the handshakes, of which nothing follows, however few there are.
+    # The kernel completes the handshakes, but the server never accepts.
     with socket.create_server(("127.0.0.1", 0), backlog=100) as listener:
         urls = (f"http://127.0.0.1:{listener.getsockname()[1]}/",)
         search = CapacitySearch(msgspec.structs.replace(PLAN, urls=urls, **SHORT), Search(20, 400, 0.5), tmp_path)

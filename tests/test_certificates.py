@@ -1,4 +1,4 @@
-"""Contexts of TLS: what is wrong with a certificate's key, and that no secret goes into a file."""
+"""TLS contexts: errors of a certificate's key, and that no secret is written to a file."""
 
 from __future__ import annotations
 

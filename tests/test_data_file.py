@@ -1,4 +1,4 @@
-"""A file with a row for each connection: what is taken of it, and what does not do."""
+"""The file of --data: what is used of it, and what is refused."""
 
 from __future__ import annotations
 

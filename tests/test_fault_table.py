@@ -1,4 +1,4 @@
-"""docs/faults.md names tests that exist, and leaves none out of those that provoke faults."""
+"""docs/faults.md names existing tests, and all that provoke faults."""
 
 from __future__ import annotations
 

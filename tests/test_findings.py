@@ -1,4 +1,4 @@
-"""The catalogue of findings: what an entry makes, and that each says what it means."""
+"""The catalogue of findings: what an entry makes, and that each has an explanation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Imports go one way: which part of the package may know which, and what the lightest processes must never load."""
+"""Imports go one way: which part of the package may import which, and what light processes must not load."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ import pytest
 import asyncli
 
 PACKAGE = Path(asyncli.__file__).parent
-#: What all may know: plans, records and their names, and small things that know nothing else.
+#: What all parts may import: plans, records, and small modules without other dependencies.
 MODEL = {
     "asyncli", "benchplan", "certificates", "consistency", "data_file", "errors", "expected", "exit_status", "findings", "metrics", "mqtt_values", "places", "plan", "plan_file", "records", "run", "samples", "secret_variables", "protocol_table",
     "template", "text", "topology", "trust", "units", "values", "version", "core.adding", "core.histogram",
 }  # fmt: skip
-#: Each part, and the others that it may import beside MODEL; its own modules it always may.
+#: Part -> other parts that it may import besides MODEL and its own modules.
 MAY_IMPORT: dict[str, set[str]] = {
     "core": set(),
     "protocols": set(),
@@ -42,7 +42,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "": {"api", "app"},
     "__main__": {"cli"},
 }  # fmt: skip
-#: MODEL's own order.
+#: The order within MODEL.
 MODEL_MAY_IMPORT: dict[str, set[str]] = {
     "values": {"protocol_table", "units"},
     "expected": {"units", "values"},
@@ -62,7 +62,7 @@ MODEL_MAY_IMPORT: dict[str, set[str]] = {
     "certificates": {"errors", "values"},
     "errors": {"exit_status"},
 }
-# What a pure module has no business with: the world and its clock.
+# Modules that pure modules must not import: I/O and clocks.
 WORLD = {"asyncio", "socket", "os", "time", "select", "signal", "subprocess", "threading", "random", "secrets", "uvloop", "psutil"}
 
 
@@ -71,7 +71,7 @@ Modules = dict[str, list[str]]
 
 @pytest.fixture(scope="module")
 def modules() -> Modules:
-    """Each module's name below the package ("engine.held_table"), and what it imports."""
+    """Module name below the package ("engine.held_table") -> the names that it imports."""
     found = {}
     for path in sorted(PACKAGE.rglob("*.py")):
         parts = path.relative_to(PACKAGE).with_suffix("").parts
@@ -81,19 +81,19 @@ def modules() -> Modules:
 
 
 def imported(tree: ast.Module) -> Iterator[str]:
-    """Every name that is imported anywhere in it, late imports and those for types included."""
+    """Every name that a module imports, also in functions and for types."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, "imports are absolute"
-            # `from asyncli import lab` names a module, `from asyncli.plan import Plan` a thing in one.
+            # `from asyncli import lab` imports a module, `from asyncli.plan import Plan` a name in one.
             whole = node.module in ("asyncli", "asyncli.lab", "asyncli.preflight")
             yield from (f"{node.module}.{alias.name}" for alias in node.names) if whole else [node.module or ""]
 
 
 def ours(name: str) -> str | None:
-    """The imported module below the package; "asyncli" for the package itself, None for a foreign one."""
+    """The imported module below the package; "asyncli" for the package itself, None for an external one."""
     first, _, rest = name.partition(".")
     if first != "asyncli":
         return None
@@ -138,19 +138,19 @@ def test_core_and_protocols_know_neither_the_world_nor_its_clock(modules: Module
 
 
 def loaded_by(statement: str) -> set[str]:
-    """The names of all modules in a fresh interpreter after ``statement``."""
+    """The modules loaded in a fresh interpreter after ``statement``."""
     code = f"{statement}\nimport sys\nprint(*sys.modules)"
     return set(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split())
 
 
 def test_the_host_process_is_light() -> None:
-    # It is forked once for each worker: what it loads is paid for sixty times.
+    # It is forked for each worker, up to sixty times, with everything that it loads.
     heavy = {"numpy", "scipy", "aiohttp", "click", "rich", "psutil", "sqlite3", "crossplane", "matplotlib"}
     assert loaded_by("import asyncli, asyncli.engine.host, asyncli.engine.worker") & heavy == set()
 
 
 def test_only_the_cluster_knows_dask(modules: Modules) -> None:
-    """Without the extra everything else works, and with it nothing else pays for it."""
+    """Everything else works without the extra, and does not load it."""
     known = {module for module, names in modules.items() if any(name.split(".")[0] in ("dask", "distributed") for name in names)}
     assert known == {"cluster.link", "cluster.actor"}
     assert loaded_by("import asyncli.cli.run, asyncli.cli.soak, asyncli.api, asyncli.app.soak") & {"dask", "distributed"} == set()

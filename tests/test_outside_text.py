@@ -1,4 +1,4 @@
-"""Texts from outside become printable once, where they become a record of ours."""
+"""Untrusted texts are made printable where they become records."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from asyncli.run import Run
 from asyncli.store.reader import read_run
 from asyncli.text import brief, oneline, plain, printable
 
-#: A window's title, a screen wiped, a byte that is no UTF-8, a text that runs backwards.
+#: Escape sequences that set a window's title and clear the screen, a byte that is not UTF-8, and right-to-left text.
 HOSTILE = "a\x1b]0;own\x07\x1b[2J\udce9\u202eb\x9b"
 TAME = "a?]0;own??[2J???b?".replace("???b", "??b")
 
@@ -86,7 +86,7 @@ def test_a_watcher_that_raises_is_told_of_once_and_called_no_more(tmp_path: Path
 
 
 class _Blind(LiveObserver):
-    """Its front end is gone, as rich says it of a pipe whose reader has left."""
+    """Fails as rich does for a pipe without a reader."""
 
     shown = 0
 

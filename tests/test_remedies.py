@@ -1,4 +1,4 @@
-"""What to do about a server's answer in a protocol's own words: by its code."""
+"""Remedies for a server's refusal, by the protocol's code."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from asyncli.store.reader import read_run
 
 pytestmark = pytest.mark.measures
 HOURS = 4.0
-# Four times as long takes four times as long, less what each report takes; a step that is quadratic takes sixteen times.
+# A run four times as long takes four times the time, less the fixed part; a quadratic step would take sixteen times.
 ALLOWED = 6.0
 STEPS = ("read_run", "analyse", "summarise", "text", "html")
 
@@ -40,13 +40,13 @@ def test_a_report_takes_time_in_proportion_to_the_run(night: Path, tmp_path: Pat
     assert sum(len(series(run.samples, name)) for name in run.samples.metrics) > 80_000 * HOURS
     short, whole = long_run.stages(written(tmp_path, HOURS / 4)), long_run.stages(night)
     for name in STEPS:
-        # 50 ms: below them the clock of the CPU and one collection of garbage decide.
+        # Below 50 ms the CPU clock's resolution and garbage collection dominate.
         assert whole[name] < ALLOWED * max(short[name], 0.05), (name, short, whole)
     assert whole["html_mb"] < 2.0
 
 
 def test_one_metric_is_found_without_a_look_at_the_others(night: Path) -> None:
-    # As many questions as there are metrics cost less than one look at every sample for each of them would.
+    # Reading every metric costs less than a scan of all samples for each would.
     run = read_run(night)
     began = time.process_time()
     for name in run.samples.metrics:

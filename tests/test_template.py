@@ -1,4 +1,4 @@
-"""What connections send that is another thing for each: fields in texts, and where they are filled in."""
+"""Templates: fields in texts that differ between connections, and where they are filled in."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ HERE = Spread((Destination(2, "127.0.0.1", 80),), (), 1, True, 1000)
 
 
 def spoken(url: str, **values: Any) -> Protocol:
-    """Of a plan with the seed 0x3f2a9c: what its connections from number 41 on speak."""
+    """The protocol of a plan with the seed 0x3f2a9c, for connections from number 41 on."""
     return build_shard(build_plan([Layer("--{key}", {"urls": [url], "seed": 0x3F2A9C, **values})]), HERE).new_protocol(lambda row: row + 41)
 
 
@@ -99,7 +99,7 @@ def text_frame(payload: bytes) -> bytes:
 
 
 def test_a_message_of_another_row_answers_no_row() -> None:
-    """Nor may the engine take equal bytes for an answer, as it does where all rows say the same."""
+    """Nor may the engine compare answers by equal bytes, as it does if all rows send the same."""
     message = '{"op":"ping","id":{n}}'
     protocol = spoken("ws://a/", ws_message=message)
     mine, other = (text_frame(json.dumps({"op": "ping", "id": n}, separators=(",", ":")).encode()) for n in (42, 43))

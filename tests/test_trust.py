@@ -1,4 +1,4 @@
-"""Programs and files of other users: what asyncli runs, and what it reads, above all as root."""
+"""Which programs and files of other users asyncli runs and reads, above all as root."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PYTHON = os.path.realpath(sys.executable)
 
 
 class Stranger:
-    """A folder of user 1000, and processes of theirs that bear the name nginx."""
+    """A folder of user 1000, and processes of that user with the name nginx."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -65,7 +65,7 @@ class Stranger:
 
 @pytest.fixture
 def stranger() -> Iterator[Stranger]:
-    # pytest's own folders are closed to other users.
+    # Other users cannot enter pytest's folders.
     folder = Path(tempfile.mkdtemp(prefix="asyncli-stranger-"))
     folder.chmod(0o755)
     (folder / "bob").mkdir()
@@ -152,7 +152,7 @@ def test_a_program_is_asked_with_little_and_not_for_long(tmp_path: Path, monkeyp
     begun_s = time.monotonic()
     assert ask_program(script(f"sleep 600 & echo $! > {pidfile}; echo begun; wait"), "-V") == "begun\n"
     assert time.monotonic() - begun_s < 60
-    # What it had started is killed as well, and goes, or is a zombie that its reaper has not looked at yet.
+    # Its children are killed too; they may be zombies for a while.
     left = int(pidfile.read_text())
     until(lambda: not alive(left), "it is gone")
     assert ask_program(str(tmp_path / "none"), "-V") == ""
@@ -178,7 +178,7 @@ def test_a_users_nginx_conf_is_read_as_that_user_would(stranger: Stranger, tmp_p
         assert str(what) in configured.unknown.detail
         assert "hash" not in configured.unknown.detail
         assert ("user 1000" in configured.unknown.detail) is (kind in ("secret", "tree"))
-    # The main file itself, whose fingerprint goes into the report.
+    # The main file, whose fingerprint goes into the report.
     for named in (fifo, Path("/dev/zero"), secret):
         facts = describe(Found((stranger.nginx(f"nginx: master process nginx -c {named}"),), "--server-pid"))
         assert (facts.config_path, facts.config_hash) == (str(named), None)
@@ -198,7 +198,7 @@ def test_a_user_may_have_what_that_user_may_read(stranger: Stranger, tmp_path: P
     for path, user in ((own, NOBODY), (link, User(BOB)), (own, User(BOB + 1))):
         with pytest.raises(PermissionError):
             read_regular(path, 10, user)
-    # It may be read by all, but not the folder that it is in.
+    # All may read the file, but not enter its folder.
     inside = tmp_path / "inside"
     inside.write_text("within", encoding="utf-8")
     inside.chmod(0o644)

@@ -1,4 +1,4 @@
-"""A TLS server in memory: OpenSSL's, as the oracle of the record layer."""
+"""An OpenSSL server in memory, as the oracle of the record layer."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from asyncli.values import TlsOptions
 
 ROW = 5
 NAME = "server.test"
-# A Python that brings an OpenSSL within itself would be handed pointers of another.
+# A Python with a statically linked OpenSSL would get pointers of another OpenSSL.
 if "/libssl.so.3" not in Path("/proc/self/maps").read_text(encoding="utf-8"):
     pytest.skip("this Python's ssl is not linked to libssl.so.3", allow_module_level=True)
 libssl = ctypes.CDLL("libssl.so.3")
@@ -27,7 +27,7 @@ _KEY_UPDATE_NOT_REQUESTED, _KEY_UPDATE_REQUESTED = 0, 1
 
 
 def inside(what: Any) -> ctypes.c_void_p:
-    """OpenSSL's own SSL or SSL_CTX: what CPython's object has next to its head (Modules/_ssl.c), an SSL after the socket."""
+    """The SSL or SSL_CTX pointer in CPython's object: the first field after its head, for an SSL after the socket (Modules/_ssl.c)."""
     place = 24 if isinstance(what, ssl.SSLObject) else 16
     return ctypes.c_void_p.from_address(id(getattr(what, "_sslobj", what)) + place)
 
@@ -39,7 +39,7 @@ def authority() -> trustme.CA:
 
 @functools.cache
 def server_context(suite: str | None = None) -> ssl.SSLContext:
-    """A server's, which speaks only this cipher suite of TLS 1.3."""
+    """A server's context with only this TLS 1.3 cipher suite."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     authority().issue_cert(NAME).configure_cert(context)
     if suite is not None:
@@ -68,7 +68,7 @@ def client() -> tuple[ssl.SSLContext, KeyLog]:
 
 
 class Peer:
-    """The server's end of a connection whose handshake is over; ``layer`` has the client's, as row :data:`ROW`."""
+    """The server's end of a connection after the handshake; ``layer`` has the client's, as row :data:`ROW`."""
 
     def __init__(self, suite: str) -> None:
         self.incoming, self.outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
@@ -89,11 +89,11 @@ class Peer:
         self.tls.do_handshake()
         assert (ours.tls.cipher() or ("",))[0] == suite in SUITES
         self.layer.open(ROW, suite, *keylog.take(hello[11:43]))
-        #: What it has sent since: the tickets at first.
+        #: What it has sent since then, first the tickets.
         self.unread = ours.partial + self.outgoing.read()
 
     def writes(self, data: bytes) -> bytes:
-        """The records of it."""
+        """The records of these bytes."""
         self.tls.write(data)
         return self.outgoing.read()
 
@@ -103,7 +103,7 @@ class Peer:
         return self.writes(b".")
 
     def reads(self, data: bytes) -> bytes:
-        """What records are to it."""
+        """The bytes that it reads from records."""
         self.incoming.write(data)
         heard = b""
         try:

@@ -148,7 +148,8 @@ def figures_of(runs: Mapping[str, Run], charges: Charges | None = None) -> dict[
 
     rss = last(SERVER_RSS_BYTES)
     hold = first.phase("hold")
-    cpu, beats_s = (_rate(first, name, hold.start_s if hold else end_s, end_s) for name in (SERVER_CPU_S, STATUS_REQUESTS))
+    start_s = hold.start_s if hold else end_s
+    cpu, beats_s = (first.series(name).per_second(start_s, end_s, 0.0) for name in (SERVER_CPU_S, STATUS_REQUESTS))
     on = {
         **failures, **sums, "free": last(HOST_FREE_BYTES), "used": last(HOST_USED_BYTES), "rss": rss,
         **{name: last(f"status.{name}") for name in ("active", "waiting", "accepts", "handled", "requests")},
@@ -173,12 +174,6 @@ def _counts_of(run: Run) -> dict[str, Any]:
         "answered": whole.answered,
         "late_ms": in_ms(whole.ramp_lateness_us, 0.99)[0], "p99_ms": in_ms(whole.latency_us, 0.99)[0],
     }  # fmt: skip
-
-
-def _rate(run: Run, name: str, start_s: float, end_s: float) -> float | None:
-    """A counter's growth per second."""
-    counts = run.series(name).between(start_s, end_s)
-    return (counts.values[-1] - counts.values[0]) / (counts.t_s[-1] - counts.t_s[0]) if len(counts) > 1 else None
 
 
 def conclude(plan: Any, rounds: Rounds) -> Conclusions:

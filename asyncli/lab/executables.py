@@ -115,8 +115,6 @@ def size(connections: int, *, nofile: int, cpus: int, workers: int | None = None
         # Each worker inherits the listeners of all (reuseport: one per worker) and a channel to each other worker.
         if slots + 2 * count + 32 <= nofile:
             return Sizes(count, slots, nofile)
-    asked = f"{workers} workers" if workers else f"{_MOST_WORKERS:,} workers"
-    raise HostError(
-        f"{of} cannot hold {connections:,} connections in {asked} of {nofile:,} descriptors each; "
-        + ("leave --workers out" if workers else "raise the hard limit (ulimit -Hn, LimitNOFILE=) or ask for fewer")
-    )
+    remedy = "leave --workers out" if workers else "raise the hard limit (ulimit -Hn, LimitNOFILE=) or ask for fewer"
+    size = f"{workers or _MOST_WORKERS:,} workers of {nofile:,} descriptors each"
+    raise HostError(f"{of} cannot hold {connections:,} connections in {size}; {remedy}")

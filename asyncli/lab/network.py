@@ -18,6 +18,7 @@ from typing import Self
 from asyncli.errors import HostError
 
 _CLONE_NEWNET = 0x40000000  # linux/sched.h
+_OWN_NAMESPACE = "/proc/thread-self/ns/net"
 _IP_S = 30.0
 REMEDY = "run it as root, where network namespaces can be made"
 #: The interface of each host.
@@ -100,22 +101,14 @@ class Network:
 
 def _namespace() -> int:
     """A descriptor of a new network namespace, which exists while it is open or has processes."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    before = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        if libc.unshare(_CLONE_NEWNET) != 0:
-            raise HostError(f"a network namespace cannot be made ({os.strerror(ctypes.get_errno())}); {REMEDY}")
-        try:
-            return os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
-        finally:
-            _enter(before)
-    finally:
-        os.close(before)
+    with _entered(None):
+        return os.open(_OWN_NAMESPACE, os.O_RDONLY | os.O_CLOEXEC)
 
 
 @contextlib.contextmanager
-def _entered(namespace: int) -> Iterator[None]:
-    before = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+def _entered(namespace: int | None) -> Iterator[None]:
+    """Move this thread to ``namespace`` (None: a new one) for the block."""
+    before = os.open(_OWN_NAMESPACE, os.O_RDONLY | os.O_CLOEXEC)
     try:
         _enter(namespace)
         try:
@@ -126,11 +119,12 @@ def _entered(namespace: int) -> Iterator[None]:
         os.close(before)
 
 
-def _enter(namespace: int) -> None:
-    # os.setns is new in Python 3.12.
+def _enter(namespace: int | None) -> None:
+    # os.setns and os.unshare are new in Python 3.12.
     libc = ctypes.CDLL(None, use_errno=True)
-    if libc.setns(namespace, _CLONE_NEWNET) != 0:
-        raise HostError(f"a network namespace cannot be entered ({os.strerror(ctypes.get_errno())}); {REMEDY}")
+    if (libc.unshare(_CLONE_NEWNET) if namespace is None else libc.setns(namespace, _CLONE_NEWNET)) != 0:
+        what = "made" if namespace is None else "entered"
+        raise HostError(f"a network namespace cannot be {what} ({os.strerror(ctypes.get_errno())}); {REMEDY}")
 
 
 def ip(*words: str) -> None:

@@ -110,7 +110,8 @@ class LabNginx(LabServer):
         parts, body = _split_body(self._body)
         return {
             "error_log": quoted(self._file("error.log")),
-            "user_line": _user_line(),
+            # The workers of a root nginx stay root: another user's PSS needs CAP_SYS_PTRACE, which root lacks in most containers.
+            "user_line": "user root root;" if os.geteuid() == 0 else "# (user: only root may set it)",
             "workers": self.sizes.workers,
             "nofile": self.sizes.nofile,
             "slots": self.sizes.slots,
@@ -161,13 +162,6 @@ def _split_body(text: str) -> tuple[str, str]:
     parts.append(text[at:])
     lines = [f"set $body_{number} {quoted(part)};" for number, part in enumerate(parts)]
     return "\n            ".join(lines), '"' + "".join(f"${{body_{number}}}" for number in range(len(parts))) + '"'
-
-
-def _user_line() -> str:
-    """Keep the workers of a root nginx root: another user's PSS needs CAP_SYS_PTRACE, which root lacks in most containers."""
-    if os.geteuid() != 0:
-        return "# (user: only root may set it; workers run as the user that started them)"
-    return "user root root;"
 
 
 def _temp_paths(without: frozenset[str]) -> str:

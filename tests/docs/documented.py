@@ -1,4 +1,4 @@
-"""The commands that README and documentation show in blocks of code, and in the first cells of tables."""
+"""Extracts the commands from code blocks of the README and the documentation."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PAGES = (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").r
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _INLINE = re.compile(r"`((?:sudo )?asyncli [^`\n]+)`")
 _INDENTED = re.compile(r"(?:\A|\n)\n((?:(?: {4}.*)?\n)+)")
-#: What may stand before a program that it starts.
+#: What may precede a program in a command.
 _BEFORE = re.compile(r"sudo|nohup|exec|time|env|systemd-inhibit|\w+=.*|-[in]")
 _PROGRAM = re.compile(r"(?:.*/)?asyncli|\$\((?:which|command) (?:-v )?asyncli\)")
 
@@ -37,7 +37,7 @@ def blocks(page: Path) -> list[Block]:
 
 
 def commands(text: str) -> Iterator[list[str]]:
-    """The arguments of each call of asyncli in a block: of the shell's words, those behind the program up to the command's end."""
+    """The arguments of each call of asyncli in a block of shell commands."""
     text = re.sub(r"\\\n\s*", " ", text)
     for name, value in re.findall(r'^(\w+)="(.*)"$', text, re.MULTILINE):
         text = re.sub(rf"\${name}\b", lambda _, value=value: value, text)
@@ -46,7 +46,7 @@ def commands(text: str) -> Iterator[list[str]]:
         words.whitespace_split = True
         try:
             yield from _calls(list(words))
-        except ValueError:  # no line of a shell's: a quote without its end
+        except ValueError:  # not a shell command: an unpaired quote
             continue
 
 
@@ -60,5 +60,5 @@ def _calls(words: list[str]) -> Iterator[list[str]]:
             part = part[1:]
         if part and _PROGRAM.fullmatch(part[0]):
             yield part[1:]
-        # What stands behind a redirection is a file.
+        # After a redirection comes a file.
         part = [":"] if "<" in word or ">" in word else []

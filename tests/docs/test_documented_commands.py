@@ -1,4 +1,4 @@
-"""Every command of README and documentation is one that asyncli takes: its options, and the values of its plan."""
+"""asyncli accepts every command of the README and the documentation: its options, and the values of its plan."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from documented import PAGES, ROOT, blocks, commands
 from asyncli.cli.main import _is_original_usage, _soak_forever, cli
 from asyncli.cli.options import plan_from
 
-#: What stands for a value that the reader has.
+#: Placeholders for a reader's values.
 _STANDS_FOR = {"PID": "4711", "URL": "http://127.0.0.1:8080/", "...": "http://127.0.0.1:8080/"}
 
 

@@ -1,4 +1,4 @@
-"""The documentation site builds without a warning, and what is made from the code is complete."""
+"""The documentation site builds without warnings, and its generated tables are complete."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The first tutorial, as its reader types it, on a real nginx: fewer connections, shorter phases, another port."""
+"""Runs the first tutorial on a real nginx, with fewer connections, shorter phases and another port."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _STATUS = re.compile(r"http://127\.0\.0\.1:\d+/nginx_status")
 
 @contextmanager
 def _lab(words: list[str], folder: Path) -> Iterator[dict[str, str]]:
-    """What stands for the page's addresses and files while it runs; it must end well by Ctrl-C."""
+    """Run the page's lab; yields what replaces the page's addresses and files. It must end with Ctrl-C."""
     with Program(folder, *("0" if one == "8080" else one for one in words), "-c", "1k", name="lab") as lab:
         said = lab.until(lambda: lab.out if "  try" in lab.out else "", "the lab's addresses")
         target, status = re.findall(r"http://\S+", said)[:2]
@@ -38,7 +38,7 @@ def test_its_commands_run_in_order(tmp_path: Path) -> None:
                 words = [known.get(one, known["STATUS"] if _STATUS.fullmatch(one) else one) for one in call]
                 soaks = words[0] == "soak"
                 done = run(tmp_path, *words, *SHORT, "--hold", "0.3s") if soaks else here(tmp_path, *words)
-                # Beside other tests asyncli may be late, and says so.
+                # On a busy machine asyncli may be late: status 4.
                 assert done.status in (0, 4 if soaks else 0), (words, done)
     assert (len(starts), {*(call[0] for call in calls)}) == (2, {"--version", "lab", "check", "soak", "report", "explain"})
     assert [report(tmp_path, f"{name}.db")["connections"]["held"] for name in ("first", "root", "named")] == [200] * 3

@@ -1,4 +1,4 @@
-"""The tutorial on a reader's own run files: its cells run, and print what the page shows."""
+"""The tutorial on run files: its cells run, and print what the page shows."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from documented import ROOT, blocks
 
-#: The page's names: stored runs.
+#: The page's file name -> stored run.
 RUNS = {"first.db": "clean", "remote.db": "agent", "night.db": "leak", "runs/clean.db": "clean", "runs/fleet.db": "fleet"}
 
 

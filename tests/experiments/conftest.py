@@ -1,4 +1,4 @@
-"""What the experiments on hosts of their own need."""
+"""A fixture for experiments in network namespaces."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from asyncli.lab.network import Network
 
 @pytest.fixture
 def in_namespaces() -> None:
-    """nginx is installed, and namespaces can be made."""
+    """Skip unless nginx is installed and namespaces can be made."""
     if find_nginx() is None:
         pytest.skip("no nginx")
     try:

@@ -1,4 +1,4 @@
-"""The experiment atlas: on real servers with small numbers, and its CPU times of a made run."""
+"""The experiment atlas: a small run on real servers, and CPU times of a synthetic run."""
 
 from __future__ import annotations
 

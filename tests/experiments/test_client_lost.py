@@ -1,4 +1,4 @@
-"""A fleet of two of which one is cut off: what made-up rounds come to, and a taste of the real one, to its end and killed."""
+"""The experiment client-lost: claims from synthetic rounds, and quick real runs, to the end and killed."""
 
 from __future__ import annotations
 

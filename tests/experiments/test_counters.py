@@ -1,4 +1,4 @@
-"""What a tree of processes reads and writes, against programs that do a known number of both; and the kernel's counters of TCP."""
+"""I/O counters of a process tree, checked with a program of known reads and writes; and the kernel's TCP counters."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 from asyncli.experiments.counters import read_io, read_tcp, since
 
-# At each byte of stdin it writes, and so does a child that it then waits for.
+# For each byte of stdin it writes 100 times, and so does a child that it reaps.
 PROGRAM = """
 import os
 out = os.open("/dev/null", os.O_WRONLY)

@@ -1,4 +1,4 @@
-"""docs/experiments.md is what bench/experiments_doc.py makes of the records in docs/records."""
+"""docs/experiments.md equals what bench/experiments_doc.py makes from docs/records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every experiment shares: its plan, steps that fail alone, a record whatever ends it, text and page."""
+"""The experiments' framework: plans, steps that fail alone, a record however the run ends, text and page."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ def test_nothing_measured_is_said() -> None:
 def a_bench(
     *, requests: int | None = None, ended: Ended = "asked", cpu_s: float = 0.1, asked: Asked | None = None, **tick: Any
 ) -> BenchResult:
-    """A second in which 100 requests were answered, where nothing else is said."""
+    """A bench of one second with 100 answers, unless changed."""
     total = Tick(**{"answered": 100, "by_status": {200: 100}, **tick}, asked=asked or Asked())
     plan = BenchPlan(urls=("http://127.0.0.1:80/",), requests=requests)
     complete = ended in ("asked", "time")
@@ -265,7 +265,7 @@ def test_the_command_runs_the_same_plan_again(quick: bool, changes: dict[str, An
 
 
 def document(name: str = "upstream-keepalive", **changes: Any) -> str:
-    """A record of an experiment as a file has it."""
+    """An experiment's record file."""
     record = msgspec.to_builtins(recorded())
     return json.dumps(record | {"experiment": name, "plan": msgspec.to_builtins(load(name).plan())} | changes)
 
@@ -314,7 +314,7 @@ def test_bad_input_is_one_line(
 
 @pytest.fixture
 def made_up(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Its experiment is what the command finds under any name."""
+    """Replace all experiments by a synthetic one."""
 
     def instead(doing: Any, concluding: Any = conclude) -> None:
         monkeypatch.setattr("asyncli.experiments.load", lambda _: experiment(doing, concluding))

@@ -1,4 +1,4 @@
-"""The experiment holding: on real servers with small numbers, and what it makes of made rounds."""
+"""The experiment holding: a small run on real servers, and conclusions from synthetic rounds."""
 
 from __future__ import annotations
 

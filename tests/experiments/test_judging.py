@@ -1,4 +1,4 @@
-"""How claims are judged: intervals that err as often as they promise, verdicts that mean one thing, and rounds that take turns."""
+"""Judging claims: error rates of intervals, the meaning of verdicts, and the order of rounds."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ SCATTER = (0.05, 0.15)
 
 
 def ratios(noise: random.Random, scatter: float, rounds: int, truth: float = 1.0) -> list[float]:
-    """Of two runs in each round, alike but for ``truth``, each of which scatters."""
+    """The ratios of two runs in each round; both scatter, and their true ratio is ``truth``."""
     return [truth * noise.lognormvariate(0, scatter) / noise.lognormvariate(0, scatter) for _ in range(rounds)]
 
 
 def judged(scatter: float, rounds: int, truth: float, trials: int = 2_000) -> dict[Side, float]:
-    """How often two steps whose ratio is ``truth`` come out as "more", as no more, and as neither."""
+    """How often two steps with the ratio ``truth`` are judged as "more", not more, and undecided."""
     noise = random.Random(f"{scatter} {rounds} {truth}")
     found = collections.Counter(MORE.side(interval(ratios(noise, scatter, rounds, truth))) for _ in range(trials))
     return {side: found[side] / trials for side in (True, False, None)}
@@ -71,7 +71,7 @@ def test_what_is_so_is_found() -> None:
 
 
 def verdicts_of(name: str, steps: Sequence[str], number: int, trials: int, **figures: float) -> dict[str, float]:
-    """How often each verdict is come to by the experiment itself, of five rounds that scatter by 10 % around the same."""
+    """The frequency of the experiment's verdicts for five rounds of equal steps that scatter by 10 %."""
     noise, experiment = random.Random(name), load(name)
     found: collections.Counter[str] = collections.Counter()
     for _ in range(trials):

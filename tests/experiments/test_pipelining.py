@@ -1,4 +1,4 @@
-"""``asyncli experiment pipelining``: a tiny run on real servers, its parts, and what it concludes of rounds made by hand."""
+"""The experiment pipelining: a tiny run on real servers, its parts, and conclusions from synthetic rounds."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ def made(**of_step: dict[str, Any]) -> list[Round]:
 
 
 def verdict(rounds: list[Round], words: str) -> list[str]:
-    """Of three rounds that do not scatter: of fewer a figure near its rule says nothing."""
+    """The verdicts for three rounds without scatter; fewer would not decide near a rule."""
     thrice = [{**one, "round": number} for number in range(3) for one in rounds]
     return [one.verdict for one in conclude(PLAN, Rounds(thrice)).claims if words in one.claim]
 

@@ -1,4 +1,4 @@
-"""The server models' experiment: its client, its clock, what it measures on the real servers, and what it concludes."""
+"""The experiment server-models: its client, its CPU clock, a real run, and conclusions from synthetic rounds."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ TINY = {"rounds": 1, "server_s": 0.01, "processes": [3], "bytes": [4_000], "pool
 
 
 def ours() -> set[int]:
-    """The living processes below this one."""
+    """The running descendants of this process."""
     stats = {}
     for pid in all_pids():
         try:
@@ -46,7 +46,7 @@ def ours() -> set[int]:
 
 
 async def client(*arguments: object) -> tuple[int, dict[str, Any], str]:
-    """The client run to its end: its status, its line and its complaints."""
+    """Run the client; returns its exit status, its JSON and its stderr."""
     process = await asyncio.create_subprocess_exec(*CLIENT, *map(str, arguments), stdout=-1, stderr=-1, env={**os.environ, "PYTHONPATH": str(HOME)})
     out, err = await asyncio.wait_for(process.communicate(), DEADLINE_S)
     assert process.returncode is not None
@@ -210,7 +210,7 @@ PLAN = EXPERIMENT.plan()
 
 
 def made(cost: dict[str, float], rounds: int = 5, *, grows: float = 1.3) -> list[Round]:
-    """Rounds in which a connection costs this: everywhere alike, but for pools larger than the smallest."""
+    """Rounds in which a connection has this cost for all loads, except that larger pools cost more by ``grows``."""
     found: list[Round] = []
     for number in range(rounds):
         for cell in cells(PLAN):

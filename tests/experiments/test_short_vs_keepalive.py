@@ -1,4 +1,4 @@
-"""Short against persistent connections: a taste on the real servers, and what made-up rounds come to."""
+"""The experiment short-vs-keepalive: a small run on real servers, and conclusions from synthetic rounds."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ WHICH = shutil.which
 
 
 def made(number: int, setup: str, **changes: Any) -> list[Round]:
-    """A round of a setup, as the source would have it: short, and kept alive with ``changes``."""
+    """A setup's round in line with the source's claims: short, and kept alive with ``changes``."""
     short: Round = {
         "per_s": 5000.0, "mean_ms": 18.0, "sd_ms": 6.0, "p50_ms": 17.0, "p99_ms": 40.0, "p999_ms": 80.0, "max_ms": 101.0,
         "connect_ms": 8.0, "server_us": 300.0, "client_us": 90.0, "wire_bytes": 1700.0, "segments": 10.0, "io_calls": 6.0,

@@ -1,4 +1,4 @@
-"""Counts of system calls by the real strace, on programs whose calls are known."""
+"""Counts of system calls with the real strace, on programs with known calls."""
 
 from __future__ import annotations
 

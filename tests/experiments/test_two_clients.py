@@ -1,4 +1,4 @@
-"""The original experiment: what made-up rounds come to, and a taste of the real one, in namespaces."""
+"""The experiment two-clients: conclusions from synthetic rounds, and a quick real run in namespaces."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keep-alive between a proxy and its backends: what made-up rounds come to. The real servers are in test_framework.py."""
+"""The experiment upstream-keepalive: conclusions from synthetic rounds. Its real run is in test_framework.py."""
 
 from __future__ import annotations
 

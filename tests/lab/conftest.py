@@ -13,16 +13,16 @@ from asyncli.lab import compiler
 
 @pytest.fixture(scope="session", autouse=True)
 def built() -> None:
-    """The models in C, in the common temporary folder: that of a test is gone after it."""
+    """Build the C models in the common temporary folder: a test's own is removed after it."""
     with contextlib.suppress(HostError):
         compiler.build(Path(compiler.__file__).with_name("models.c"))
 
 
 @pytest.fixture(autouse=True)
 def temporary(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder of the test's own for what is temporary: in the common one labs of other tests make theirs, and sweep the dead."""
+    """A temporary folder for each test, since labs of other tests use and clean up the common one."""
     with tempfile.TemporaryDirectory() as folder:
-        Path(folder).chmod(0o755)  # nginx's and Apache's workers are nobody
+        Path(folder).chmod(0o755)  # nginx's and Apache's workers run as nobody
         monkeypatch.setattr(tempfile, "tempdir", folder)
         monkeypatch.setenv("TMPDIR", folder)
         yield Path(folder)

@@ -1,4 +1,4 @@
-"""What the tests of lab servers share: a raw client, a reader of status pages, and a look at processes."""
+"""Helpers for tests of lab servers: a raw client, a reader of status pages, and process checks."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ GET = b"GET / HTTP/1.1\r\nHost: lab\r\n\r\n"
 
 
 class Client:
-    """A connection on which a test writes what it likes."""
+    """A connection on which a test may write any bytes."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader = reader
@@ -31,7 +31,7 @@ class Client:
     async def exchange(
         self, method: str, path: str, oracle: h11.Connection | None = None, body: bytes = b"", **more: str
     ) -> tuple[h11.Response, bytes]:
-        """A request and its answer by the judgement of h11, which refuses what is no HTTP; ``oracle`` of a kept connection."""
+        """Send a request and parse the answer with h11, which refuses invalid HTTP; ``oracle``: that of a kept connection."""
         oracle = oracle or h11.Connection(h11.CLIENT)
         headers = {"Host": "lab", **({"Content-Length": str(len(body))} if body else {}), **more}
         sent = oracle.send(h11.Request(method=method, target=path, headers=[*headers.items()])) or b""
@@ -58,7 +58,7 @@ class Client:
         return cls(*await asyncio.open_connection(parts.hostname, parts.port))
 
     async def head(self) -> bytes:
-        """One response's head."""
+        """Read a response's head."""
         return await asyncio.wait_for(self.reader.readuntil(b"\r\n\r\n"), DEADLINE_S)
 
     async def beat(self) -> bytes:
@@ -66,7 +66,7 @@ class Client:
         return await self.head()
 
     async def ended(self) -> bytes:
-        """What still comes until the server closes."""
+        """Read until the server closes."""
         return await asyncio.wait_for(self.reader.read(), DEADLINE_S)
 
     async def close(self) -> None:
@@ -75,7 +75,7 @@ class Client:
 
 
 class Poller:
-    """A status page asked over one kept connection, as the collector does."""
+    """Reads a status page over one kept connection, as the collector does."""
 
     def __init__(self, client: Client) -> None:
         self.client = client
@@ -93,7 +93,6 @@ class Poller:
         return dict(zip(names, map(int, re.findall(rb"\d+", text)), strict=True))
 
     async def until(self, right: Callable[[dict[str, int]], bool]) -> dict[str, int]:
-        """Ask until the page is right."""
         return await asked_until(self.page, right)
 
 
@@ -101,7 +100,7 @@ Page = TypeVar("Page")
 
 
 async def asked_until(ask: Callable[[], Awaitable[Page]], right: Callable[[Page], bool]) -> Page:
-    """Ask until the answer is right, and give it; fail at the deadline of all waits."""
+    """Repeat ``ask`` until the answer is right, and return it; fail at the deadline."""
     begun_s = time.monotonic()
     while not right(answer := await ask()):
         assert time.monotonic() - begun_s < deadline_s(), f"it stays at {answer}"
@@ -110,7 +109,7 @@ async def asked_until(ask: Callable[[], Awaitable[Page]], right: Callable[[Page]
 
 
 def group(leader: int) -> list[int]:
-    """The living processes of a group."""
+    """The running processes of a group."""
     found = []
     for pid in filter(alive, map(int, filter(str.isdigit, os.listdir("/proc")))):
         with contextlib.suppress(ProcessLookupError):
@@ -119,8 +118,6 @@ def group(leader: int) -> list[int]:
 
 
 async def eventually(true: Callable[[], bool]) -> None:
-    """Wait for it."""
-
     async def look() -> bool:
         return true()
 
@@ -128,7 +125,7 @@ async def eventually(true: Callable[[], bool]) -> None:
 
 
 async def page_until(url: str, right: Callable[[dict[str, float]], bool]) -> dict[str, float]:
-    """The status page as the collector reads it, over one connection, once it is right."""
+    """Read the status page with the collector's reader until it is right."""
     reader = StatusReader(url)
     try:
         return await asked_until(reader.read, right)
@@ -137,7 +134,7 @@ async def page_until(url: str, right: Callable[[dict[str, float]], bool]) -> dic
 
 
 async def opened(url: str, count: int) -> list[Client]:
-    """So many connections, each of which has beaten once before the next is made."""
+    """Open connections, with a heartbeat on each before the next is opened."""
     clients = []
     for _ in range(count):
         clients.append(await Client.to(url))
@@ -151,7 +148,7 @@ async def hung_up(clients: list[Client]) -> None:
 
 
 async def refusal(server: Any) -> str:
-    """What it says when it does not start: one line."""
+    """The one-line error of a server that must not start."""
     try:
         await server.start()
     except HostError as error:

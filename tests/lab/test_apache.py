@@ -1,4 +1,4 @@
-"""The lab's Apaches, really started: prefork with a process for each connection, event with threads that wait for many."""
+"""The lab's Apaches as real processes: prefork with a process per connection, and event."""
 
 from __future__ import annotations
 

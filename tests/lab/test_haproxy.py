@@ -1,4 +1,4 @@
-"""The lab's HAProxy, really started: it answers by itself, and counts exactly."""
+"""The lab's HAProxy as a real process: it answers by itself, and counts exactly."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The lab's servers, really started: what all of them keep to, what they count, and that nothing of them stays behind."""
+"""The lab's servers as real processes: common behaviour, exact counts, and complete clean-up."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from asyncli.lab import choose, ports
 from asyncli.lab.executables import find_nginx
 
 _NGINX = find_nginx()
-#: What a server needs of this machine; those that are not named are models in C, but for two in Python.
+#: What a server needs on this machine; others are C models and need a compiler.
 _NEEDS = {
     "nginx": "nginx", "nginx-proxy": "nginx", "apache-prefork": "apache", "apache-event": "apache", "haproxy": "haproxy", "builtin": "",
     "asyncio": "",
@@ -38,7 +38,7 @@ def of(*names: str) -> pytest.MarkDecorator:
 
 
 both = of("nginx", "builtin")
-# Of the models one of processes and one of threads; one Apache is started as the other.
+# One model with processes and one with threads; both Apaches start the same way.
 kinds = of("nginx", "nginx-proxy", "apache-event", "haproxy", "builtin", "prefork", "thread-queue", "asyncio")
 
 
@@ -127,7 +127,7 @@ async def test_a_taken_port_is_one_clear_line_and_leaves_nothing(
 
 @contextlib.contextmanager
 def ports_taken() -> Iterator[tuple[socket.socket, int]]:
-    """A port on which somebody listens, and nobody on the next."""
+    """A port with a listener; the next port is free."""
     port = ports.free_pair("127.0.0.1")[0]
     with socket.create_server(("127.0.0.1", port)) as taken:
         yield taken, port
@@ -325,7 +325,7 @@ async def test_the_built_in_server_ends_with_a_worker() -> None:
 
 @pytest.mark.nginx
 async def test_nginx_takes_the_word_of_its_own_test() -> None:
-    """No warning in the log of a full-sized one: slots within the descriptors, no duplicate, nothing unknown."""
+    """A full-sized nginx logs no warning: slots fit the descriptors, and all directives are valid."""
     from asyncli.lab.nginx import LabNginx
 
     async with LabNginx(connections=20_000) as server:

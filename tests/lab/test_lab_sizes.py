@@ -1,4 +1,4 @@
-"""Pure parts of the lab: versions, sizes, ports, and where the configuration lies."""
+"""Pure parts of the lab: versions, sizes, ports, and configuration files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The lab's servers that are libraries, and those of one process: held and asked by clients that others wrote, and refused in a line."""
+"""The lab's library servers and one-process servers: tested with independent clients; missing programs give a one-line error."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ websockets = pytest.importorskip("websockets.asyncio.client")
 SOCKETS = ("websockets", "aiohttp", "uvicorn", "node-ws", "gorilla", "gobwas")
 PAGES = ("aiohttp", "uvicorn", "node-ws", "gorilla", "caddy", "lighttpd", "varnish", "nginx-proxy", "haproxy-proxy")
 HTTP2 = ("caddy", "lighttpd", "varnish", "haproxy", "apache-event", "nginx-proxy", "haproxy-proxy")
-#: What the distribution and pip do not install has a variable of its own.
+#: Servers that neither the distribution nor pip installs -> the variable that requires them.
 ASKED_FOR = {"node-ws": "ASYNCLI_REQUIRE_NODE", "gorilla": "ASYNCLI_REQUIRE_GO", "gobwas": "ASYNCLI_REQUIRE_GO"}
 
 
 async def made(name: str, **options: Any) -> Any:
-    """The server, where this host has what it takes."""
+    """The server, or a skip if this host lacks what it needs."""
     server, asked = choose(name, connections=100, **options), os.environ.get(ASKED_FOR.get(name, "ASYNCLI_REQUIRE_SERVERS"))
     try:
         if name in ("gorilla", "gobwas") and not asked and not golang.locate(name)[1].program.is_file():

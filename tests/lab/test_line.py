@@ -1,4 +1,4 @@
-"""The line between two namespaces: its delay, its rate and its losses, by plain sockets at its ends."""
+"""The line between two namespaces: delay, rate and losses, measured with sockets at its ends."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.compiler
 
 @contextlib.contextmanager
 def ends(network: Network) -> Iterator[tuple[socket.socket, socket.socket]]:
-    """Datagrams from the first arrive at the second."""
+    """Two UDP sockets; datagrams from the first go to the second."""
     with contextlib.ExitStack() as stack:
         found = []
         for host in (NEAR, FAR):

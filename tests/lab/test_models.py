@@ -1,4 +1,4 @@
-"""The server models: what they speak, that each is the model it is named after, and what they do when things go wrong."""
+"""The server models: their protocols, that each is the model of its name, and their behaviour with faults."""
 
 from __future__ import annotations
 
@@ -29,25 +29,25 @@ POOLS = ("prefork", "thread-pool", "thread-queue")
 
 
 def of(*names: str) -> pytest.MarkDecorator:
-    """For each model of these names; those in C need a compiler."""
+    """Parametrize with these models; those in C need a compiler."""
     return pytest.mark.parametrize(
         "name", [pytest.param(name, marks=[] if name == "asyncio" else pytest.mark.compiler) for name in names]
     )
 
 
 every = of(*MODELS)
-# The six in C are one program, with one conversation.
+# The six C models are one program with the same protocol code.
 either = of("thread-pool", "asyncio")
 
 
 async def bytes_of(client: Client, count: int) -> bytes:
-    """Ask for bytes; the answer."""
+    """Request bytes and return the answer."""
     client.writer.write(b"%d\n" % count)
     return await asyncio.wait_for(client.reader.readexactly(count), DEADLINE_S)
 
 
 async def said_to(url: str, sent: bytes) -> bytes:
-    """All that the server answers to this, and to the end of it."""
+    """Send these bytes and an end, and return everything that the server answers."""
     client = await Client.to(url)
     client.writer.write(sent)
     client.writer.write_eof()
@@ -158,7 +158,7 @@ async def test_requests_in_pieces_of_any_size(name: str) -> None:
 
 LINE = b"GET / HTTP/1.1\r\n"
 HOST = b"Host: lab\r\n"
-#: What is sent, the status it deserves, and what stands for the answer's connection option.
+#: The bytes sent, the expected status, and whether the connection stays open.
 HEADS = [
     (b"GET / HTTP/1.0\r\n\r\n", 200, False),
     (b"GET / HTTP/1.0\r\nConnection: foo, Keep-Alive\r\n\r\n", 200, True),
@@ -395,7 +395,7 @@ def test_the_program_refuses_what_it_does_not_know() -> None:
 
 
 def broken(source: random.Random) -> bytes:
-    """A conversation that began well, and what chance made of it."""
+    """A valid request sequence with random changes."""
     pieces = [*(sent for sent, _, _ in HEADS if len(sent) < 1_000), GET, HEAD, b"4\n", b"1000\n", b"\r\n", b"0", b" ", b":", b"\0", b"\xff"]
     text = bytearray(b"".join(source.choices(pieces, k=source.randint(1, 5))))
     for _ in range(source.choice((0, 1, 1, 3, 10))):
@@ -412,7 +412,7 @@ def broken(source: random.Random) -> bytes:
 
 @contextlib.asynccontextmanager
 async def sanitized(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[LabModel]:
-    """A server that ends at its first access out of bounds or undefined operation, where the compiler can build one."""
+    """A server with address and undefined-behaviour sanitizers, if the compiler supports them."""
     with monkeypatch.context() as patch:
         patch.setenv("CC", "cc -g -fsanitize=address,undefined -fno-sanitize-recover=all")
         with contextlib.suppress(HostError):
@@ -435,7 +435,7 @@ async def test_chance_breaks_none_and_both_programs_answer_alike(monkeypatch: py
 
 @pytest.fixture
 def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A program that compiles in no time, and no compiler but the system's."""
+    """A small C source, and no CC variable."""
     monkeypatch.delenv("CC", raising=False)
     source = tmp_path / "small.c"
     source.write_text("int main(void)\n{\n    return 7;\n}\n", encoding="ascii")
@@ -445,7 +445,7 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize(
     ("given", "words"),
     [("nonesuch -m64", "nonesuch on this host (CC names it)"), ("cc 'half", "is no command"), ("false", "exit status 1;"),
-     # One that says it did, and did not.
+     # A compiler that succeeds without building anything.
      ("true", "exit status 0;"), pytest.param("cc -include /nonesuch.h", "nonesuch.h", marks=pytest.mark.compiler)],
 )  # fmt: skip
 def test_without_a_compiler_that_works_one_line_says_so(given: str, words: str, small: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Hosts of our own on one cable, and that nothing of them stays, whatever ends us."""
+"""Hosts in network namespaces, and that nothing remains of them however we end."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def network() -> Iterator[Network]:
 
 
 def namespaces() -> set[str]:
-    """The network namespaces that any process of ours has open or is in."""
+    """The network namespaces that this process has open or is in."""
     found = set()
     for link in (*Path("/proc/self/fd").iterdir(), Path("/proc/self/ns/net")):
         try:
@@ -43,7 +43,7 @@ def namespaces() -> set[str]:
 
 
 def connected(network: Network, host: str) -> str:
-    """From where a connection of ``host`` comes, at the server."""
+    """The source address of a connection from ``host`` at the server."""
     with network.inside("server"):
         listener = socket.create_server(("10.66.0.8", 8080))
     with listener, network.inside(host), socket.create_connection(("10.66.0.8", 8080), 5):

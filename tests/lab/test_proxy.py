@@ -1,4 +1,4 @@
-"""The lab's proxy: three nginx, and what keep-alive to the backends changes is what its lines change."""
+"""The lab's proxy: three nginx, and the effect of keep-alive to the backends."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ def lab(connections: int = 30, **options: Any) -> Any:
 
 
 async def counts(server: LabNginxProxy) -> list[dict[str, int]]:
-    """Each backend's page; asked once, over a connection of its own, so the pages' own part is one accept and one request."""
+    """Each backend's status page, read once over a new connection: this adds one accept and one request."""
     found = []
     for backend in server.backends:
         poller = await Poller.to(backend.status_url)
-        # The connection of the look before may not be closed there yet.
+        # The previous reading's connection may still be open there.
         found.append(await poller.until(lambda page: page["writing"] == 1))
         await poller.client.close()
     return found
 
 
 async def beats_through(server: LabNginxProxy, count: int) -> list[tuple[int, int]]:
-    """Accepts and requests at each backend for so many requests of one client."""
+    """Accepts and requests at each backend during ``count`` requests of one client."""
     before = await counts(server)
     client = await Client.to(server.url)
     for _ in range(count):
         assert b" 200 " in (await client.beat()).partition(b"\r\n")[0]
     await client.close()
     after = await counts(server)
-    # Less our second look.
+    # Less our second reading.
     return [(b["accepts"] - a["accepts"] - 1, b["requests"] - a["requests"] - 1) for a, b in zip(before, after, strict=True)]
 
 

@@ -1,4 +1,4 @@
-"""The GitHub Action's script as a runner starts it, the workflows and the image's recipe under their linters."""
+"""Runs the GitHub Action's script as a runner does, and linters on the workflows and the Dockerfile."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is uploaded: built once, checked, installed into empty environments of each Python that is here, and used."""
+"""Builds the packages once, checks them, installs them for each available Python, and uses them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.skipif(UV is None or not (ROOT / "packaging").exists(),
 
 
 def python(version: str) -> str | None:
-    """The interpreter of this version: a name on PATH may be a shim of pyenv's that leads nowhere."""
+    """The interpreter of this version; a name on PATH may be a pyenv shim without an interpreter."""
     found = sys.executable if version == f"{sys.version_info[0]}.{sys.version_info[1]}" else shutil.which(f"python{version}")
     return found if found and subprocess.run([found, "-c", ""], capture_output=True, check=False).returncode == 0 else None
 
@@ -46,7 +46,7 @@ class Built(NamedTuple):
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
-    """The wheel by way of the sdist, as whoever builds from the sdist gets it."""
+    """A folder with the sdist, and the wheel built from it."""
     folder = tmp_path_factory.mktemp("dist")
     assert UV is not None
     with ThreadPoolExecutor() as pool:
@@ -56,7 +56,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
 
 @pytest.fixture(scope="module")
 def environments(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Path]]:
-    """Folders of programs: of each Python with all of asyncli in it, and "agent"."""
+    """Folders of programs: for each Python one with all of asyncli, and "agent"."""
     folder = tmp_path_factory.mktemp("environments")
     wanted = {version: (found, built.wheel) for version in ("3.11", "3.12", "3.13", "3.14") if (found := python(version))}
     wanted["agent"] = (sys.executable, built.agent)
@@ -78,7 +78,7 @@ def test_what_is_built_can_be_uploaded(built: Built) -> None:
         metadata = wheel.read(next(name for name in names if name.endswith("/METADATA"))).decode()
         versions = {wheel.read("asyncli/VERSION"), sdist.extractfile(f"{sdist.getnames()[0].split('/')[0]}/asyncli/VERSION").read()}  # type: ignore[union-attr]
     assert versions == {f"{asyncli.__version__}\n".encode()}
-    # Whoever reads the README on an index is not in the repository.
+    # On a package index the README's links cannot be relative.
     links = re.findall(r"\]\(([^)]*)\)", metadata)
     assert links
     assert [link for link in links if not link.startswith("https://")] == []

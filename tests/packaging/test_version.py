@@ -1,4 +1,4 @@
-"""The version of a checkout, by its tags, and of what was built."""
+"""The version of a checkout from its tags, and of a built package."""
 
 from __future__ import annotations
 

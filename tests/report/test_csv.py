@@ -92,7 +92,7 @@ def test_every_column_is_documented() -> None:
             assert described[name, column], (name, column)
     assert set(COLUMNS) == set(NAMES) - {"columns"}
     assert meaning("tcp.ListenDrops").startswith("a TCP extension counter")
-    assert meaning("silent.vm at 192.168.1.9").startswith("seconds that this client host")
+    assert meaning("silent.vm at 192.168.1.9").startswith("seconds without a message")
 
 
 def test_what_was_not_read_is_empty_and_never_zero() -> None:
