@@ -225,7 +225,7 @@ class Recorded(Results):
 
     def cost(self) -> CostView:
         """What one more connection costs in the server, the kernel, asyncli and in all: bytes with 95 % intervals."""
-        name, held = server_name(self.summary), self.summary.connections.held
+        name, held = server_name(self.summary), self.summary.connections.held_or_peak
         return CostView(self.analyses.costs, answer(self.summary), server=name, where=self._sides, held=held)
 
     def drift(self) -> DriftView:

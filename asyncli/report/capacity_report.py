@@ -220,7 +220,7 @@ def capacity_document(found: Capacity) -> doc.Document:
         doc.Section("answer", "", [doc.VerdictLine(found.verdict, answer), *(invalid if found.verdict == "invalid" else [])]),
         doc.Section("gave-way", "Bottleneck", _bottlenecks(found)),
         doc.Section("forecast", "Forecast", _forecast(found)),
-        doc.Section("steps", "Steps", [*_picture(found), *_steps(found)]),
+        doc.Section("steps", "Steps", _steps(found)),
         *([doc.Section("findings", "Findings", [doc.ItemList(doc.finding_items(found.findings))])] if found.findings else []),
         doc.Section("files", "", _files(found)),
     ]
@@ -268,16 +268,6 @@ def _forecast(found: Capacity) -> list[doc.Block]:
     ]
 
 
-def _picture(found: Capacity) -> list[doc.Block]:
-    return [
-        doc.Picture(
-            "steps", "The steps",
-            "Bars: connections held and answered at once; filled if the step was held. Vertical line: the answer.",
-            lambda style: steps(found, style=style), lambda: steps_alt(found), optional=True,
-        )
-    ]  # fmt: skip
-
-
 def _steps(found: Capacity) -> list[doc.Block]:
     if not found.steps:
         return []
@@ -294,7 +284,9 @@ def _steps(found: Capacity) -> list[doc.Block]:
     # Explain steps that give no answer, or were repeated.
     unusable = [one for one in found.steps if one.outcome == "ours" or one.tried.chance]
     lines = dict.fromkeys(f"{format_count(one.asked)}: {oneline(one.gave_way[0].evidence)}" for one in unusable)
+    key = "Bars: connections held and answered at once; filled if the step was held. Vertical line: the answer."
     return [
+        doc.Picture("steps", "The steps", key, lambda style: steps(found, style=style), lambda: steps_alt(found), optional=True),
         doc.DataTable("Steps", [*columns, doc.TableColumn("", kind="word")], rows, width=0),
         *map(doc.Paragraph, lines),
         doc.Paragraph(f"Held: {found.rule}. Limits: {_limits(found.limits)}.", style="dim"),
@@ -341,7 +333,7 @@ def _by_count(found: Capacity) -> list[Step]:
 
 @drawn_alone
 def steps(found: Capacity, *, style: Style = WIDE) -> Figure:
-    """A bar per step, to the most that it served; a thin line to what it asked for."""
+    """A bar per step up to the most that it served, and a thin line up to the count that was tried."""
     rows = _by_count(found)
     if not rows:
         raise NothingToDraw("No step has finished.")

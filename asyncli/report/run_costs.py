@@ -53,7 +53,7 @@ def cost_section(summary: Summary, drawn: Mapping[str, doc.Picture]) -> doc.Sect
     methods = [(row.label, f"{row.cost.method}; {row.cost.points} points.") for row in rows if row.cost is not None]
     blocks: list[doc.Block] = [*doc.drawn_blocks(drawn, "parts")]
     if methods:
-        blocks.append(cost_table(summary.cost, server, where, summary.connections.held))
+        blocks.append(cost_table(summary.cost, server, where, summary.connections.held_or_peak))
     blocks += doc.drawn_blocks(drawn, "cost")
     if methods:
         blocks.append(doc.Folded("How each was measured", doc.Definitions(methods)))

@@ -136,9 +136,7 @@ def print_checks(
         findings = [*findings, *tls_findings(part, {"tls": tls})]
     elif not steps and (plan.tls is not None or plan.upgrades):
         unchecked = "the server's answer was" if plan.tls is None else "the certificate and the rate of handshakes were"
-        items.append(
-            doc.ListedItem("info", "info", f"{unchecked} not checked", "remedy: --probe connects to the target")
-        )
+        items.append(doc.ListedItem("info", "info", f"{unchecked} not checked", "remedy: --probe connects to the target"))
     sections = [
         doc.Section("asked", "", [doc.Paragraph(asked, "text"), checks_table(checks), *probed]),
         doc.Section("short", "", [doc.ItemList([*items, *doc.finding_items(findings)])]),

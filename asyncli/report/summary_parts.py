@@ -48,6 +48,11 @@ class Connections(msgspec.Struct):
     failures: dict[str, int]
     deaths: dict[str, int]
 
+    @property
+    def held_or_peak(self) -> int:
+        """``held``, or the peak of a run that lost them all."""
+        return self.held or self.established_peak
+
 
 class RampPart(msgspec.Struct):
     asked_per_s: float

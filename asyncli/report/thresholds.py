@@ -273,9 +273,7 @@ def _number(text: str, units: Mapping[str, int], given: str) -> Fraction:
     unit = (match[2] or "").strip().lower() if match is not None else ""
     if match is None or unit not in units:
         known = ", ".join(one for one in units if one)
-        raise ValueError(
-            f"{shown(given)} does not fit; write a number{f', optionally with a unit: {known}' if known else ''}"
-        )
+        raise ValueError(f"{shown(given)} does not fit; write a number{f', optionally with a unit: {known}' if known else ''}")
     return exact(match[1]) * units[unit]
 
 
