@@ -111,7 +111,7 @@ _PLAN_OPTIONS: tuple[Option, ...] = (
     click.option("--greeting", metavar="ANSWER", help="What the server sends first, as in --expect.  [default: nothing]"),
     click.option("--silence", metavar="TIME", help="A listener is lost after TIME without data.  [default: 90s, tcp: forever]"),
     click.option("--mqtt-version", metavar="3.1.1|5", help="Protocol version (MQTT).  [default: 3.1.1]"),
-    click.option("--mqtt-id", metavar="TEMPLATE", help="MQTT client ID, {n} as in --header.  [default: asyncli-{random}-{n:06d}]"),
+    click.option("--mqtt-id", metavar="TEMPLATE", help="MQTT client ID; {n} as above.  [default: asyncli-{random}-{n:06d}]"),
     click.option("--mqtt-login-file", metavar="FILE", help="A file with user:password on one line (MQTT)."),
     click.option("--subscribe", metavar="TOPIC[@QOS]", multiple=True, help="An MQTT topic, as 'sensors/#@1'; repeatable."),
     click.option("--first-beat", metavar="now|sleep", help="First heartbeat at once, or after a sleep.  [default: now]"),
