@@ -20,7 +20,6 @@ from asyncli.metrics import GENERATOR_CPU_S, SERVER_CPU_S
 from asyncli.records import CUT, STOPPED, Environment, Finding
 from asyncli.report import document as doc
 from asyncli.report.analyses import Analyses
-from asyncli.report.answer import why
 from asyncli.report.figures.drawing import COLOURS, WIDE, NothingToDraw, Style, drawn_alone, sheet, ticks
 from asyncli.report.format import about, about_to, ceiling, milliseconds, or_bytes, or_dash
 from asyncli.report.jsonout import finite_json
@@ -127,7 +126,7 @@ def step_of(run: Run, analyses: Analyses, summary: Summary, run_file: str) -> St
     limit = bool(bottlenecks) and bottlenecks[0].side == "server" and bottlenecks[0].certain
     ours = bool(bottlenecks) and (bottlenecks[0].side == "host" or (summary.verdict == "invalid" and not limit))
     outcome: Outcome = "stopped" if stopped else "held" if held else "ours" if ours else "failed"
-    reason = why(summary)
+    reason = summary.why
     if outcome == "ours":
         reason = bottlenecks[0].evidence
     elif outcome == "failed" and crossed:

@@ -148,3 +148,13 @@ class Summary(msgspec.Struct):
     @property
     def verdict(self) -> Verdict:
         return self.run.verdict
+
+    @property
+    def why(self) -> str:
+        """The reason of the verdict."""
+        found = self.finding(f"verdict_{self.verdict}")
+        return "" if found is None else found.evidence
+
+    def finding(self, *codes: str) -> Finding | None:
+        """The first finding with one of these codes."""
+        return next((one for one in self.findings if one.code in codes), None)

@@ -17,7 +17,7 @@ from synthetic_run import a_run
 from asyncli import __version__
 from asyncli.records import STOPPED, Finding, Phase
 from asyncli.report.analyses import analyse
-from asyncli.report.answer import answer, doubts, headroom, why
+from asyncli.report.answer import answer, doubts, headroom
 from asyncli.report.figures.drawing import NothingToDraw, Style
 from asyncli.report.figures.run import pictures
 from asyncli.report.run_report import render
@@ -161,7 +161,7 @@ def test_verdict_and_answer_come_first(kind: tuple[str, str, Page, Summary]) -> 
     assert text.index(f" {word} ") < top
     for said in (answer(summary), *doubts(summary)):
         assert re.sub(r"\s", "", said) in re.sub(r"\s", "", text[:top]), "flags are set apart, but the words are the answer's"
-    assert " ".join(why(summary).split()) in text[:top]
+    assert " ".join(summary.why.split()) in text[:top]
     assert headroom(summary) in text
 
 
