@@ -150,7 +150,7 @@ def _files(summary: Summary, path: str) -> doc.Section:
     run, quoted = summary.run, shlex.quote(path)
     more = f", with {format_many(notes, 'more note')}" if notes else ""
     killed = (found := summary.finding("incomplete")) is not None and found.fields["phase"] not in ("drain", "residue")
-    resume = [("Continue it, if it was killed: ", f"asyncli soak --resume {quoted}", doc.TERMINAL)]
+    resume = [("If it was killed, continue it: ", f"asyncli soak --resume {quoted}", doc.TERMINAL)]
     lines = (
         *(resume if killed else []),
         (f"Run {run.id} of {run.started}, {format_duration(run.duration_s)}: ", path, doc.ALL),

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 def plan_section(summary: Summary) -> doc.Section:
     rows = [(key.removesuffix("_s").replace("_", " "), _setting(key, value)) for key, value in summary.plan.items()]
     if summary.plan.get("hold_until") and summary.plan.get("hold_s") is None:
-        rows = [row for row in rows if row[0] != "hold"]  # it never began
+        rows = [row for row in rows if row[0] != "hold"]  # the hold never started
     return doc.Section("plan", "Plan", [doc.pairs("The plan", rows, doc.FULL)])
 
 
