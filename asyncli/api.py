@@ -26,7 +26,7 @@ from asyncli.notebook import LogObserver, NotebookObserver, kernel_shell, show_f
 from asyncli.plan import Layer, Plan, build_plan, load_plan, plan_document
 from asyncli.records import Environment, Finding
 from asyncli.report import comparison_report
-from asyncli.report.answer import answer, one_line, server_name, why
+from asyncli.report.answer import answer, one_line, server_name
 from asyncli.report.comparison_report import require_comparable
 from asyncli.report.figures.drawing import NothingToDraw, Style
 from asyncli.report.figures.events import timeline_panels
@@ -146,7 +146,7 @@ async def soak(
         raise
     recorded = await asyncio.to_thread(load, run.out)
     if isinstance(observer, NotebookObserver):
-        observer.end(f"{recorded.verdict}: {why(recorded.summary)} ({recorded.path.name})")
+        observer.end(f"{recorded.verdict}: {recorded.summary.why} ({recorded.path.name})")
     return recorded
 
 
@@ -225,7 +225,7 @@ class Recorded(Results):
 
     def cost(self) -> CostView:
         """What one more connection costs in the server, the kernel, asyncli and in all: bytes with 95 % intervals."""
-        name, held = server_name(self.summary), self.summary.connections.held
+        name, held = server_name(self.summary), self.summary.connections.held_or_peak
         return CostView(self.analyses.costs, answer(self.summary), server=name, where=self._sides, held=held)
 
     def drift(self) -> DriftView:

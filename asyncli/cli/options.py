@@ -49,14 +49,14 @@ def with_environment_headers(plan: P) -> P:
 Option = Callable[[Any], Any]
 _SERVER_OPTIONS: tuple[Option, ...] = (
     click.option("--status-url", metavar="URL", help=f"The server's status page ({', '.join(STATUS_PAGES)}), read each second."),
-    click.option("--server-pid", metavar="PID", help="The server's main process ID.  [default: the listener on the port]"),
+    click.option("--server-pid", metavar="PID", help="ID of the server's main process.  [default: the listener on the port]"),
     click.option("--server-pidfile", metavar="FILE", help="A file with that process ID."),
     click.option("--server-name", metavar="NAME", help="The name of the server's executable."),
 )
 _CONNECT_OPTIONS: tuple[Option, ...] = (
     click.option("--connect-timeout", metavar="TIME", help="Time limit of a connect, and of a TLS handshake.  [default: 10s]"),
     click.option("--connect-to", metavar="HOST:PORT", help="Connect here, or to unix:/path; requests keep the URL's host."),
-    click.option("--resolve", metavar="HOST:PORT:ADDRESS,...", multiple=True, help="Skip DNS for this HOST:PORT; repeatable."),
+    click.option("--resolve", metavar="HOST:PORT:ADDRESS,...", multiple=True, help="Use ADDRESS for HOST:PORT; repeatable."),
     click.option("--proxy-protocol", metavar="v1|v2", help="Send a PROXY header first, with a different source per connection."),
     click.option("--source", metavar="ADDRESS", multiple=True, help="A local address to connect from; repeatable."),
 )
@@ -76,7 +76,7 @@ _TLS_OPTIONS: tuple[Option, ...] = (
 )
 # Every user of a host can read its command lines; a file can be private.
 _HEADER_OPTIONS: tuple[Option, ...] = (
-    click.option("--header", metavar="'NAME: VALUE'", multiple=True, help="A header of each request; {n} counts; repeatable."),
+    click.option("--header", metavar="'NAME: VALUE'", multiple=True, help="Request header; {n} is the connection; repeatable."),
     click.option("--header-file", metavar="FILE", help=f"A file of headers, one per line.  [also: ${HEADERS_VARIABLE}]"),
 )
 _PLAN_OPTIONS: tuple[Option, ...] = (
@@ -84,16 +84,16 @@ _PLAN_OPTIONS: tuple[Option, ...] = (
     click.option("--batch", metavar="N", help="Connections opened together.  [default: 10]"),
     click.option("--interval", metavar="TIME", help="Time between batches.  [default: 10ms]"),
     click.option("--ramp", metavar="N/TIME", help="Batch and interval together: 100/s, or 10/10ms."),
-    click.option("--hold", metavar="TIME", help="How long to hold the connections, 'forever', or 'until 07:00'.  [default: 60s]"),
+    click.option("--hold", metavar="TIME", help="How long to hold: a time, 'forever', or 'until 07:00'.  [default: 60s]"),
     click.option("--baseline", metavar="TIME", help="How long to measure before the first connect.  [default: 5s]"),
     click.option("--residue", metavar="TIME", help="How long to measure after the last close.  [default: 5s]"),
     click.option("--plateaus", metavar="K", help="Ramp in K equal steps with a rest after each."),
     click.option("--plateau-rest", metavar="TIME", help="How long each rest lasts.  [default: 10s]"),
     click.option("--workers", metavar="N", help="Worker processes.  [default: by the descriptor limit and the CPUs]"),
-    click.option("--timeout", metavar="TIME", help="A heartbeat unanswered for this long loses its connection.  [default: 10s]"),
+    click.option("--timeout", metavar="TIME", help="Time limit of a heartbeat; then its connection is lost.  [default: 10s]"),
     *_CONNECT_OPTIONS,
     *_SERVER_OPTIONS,
-    click.option("--agent", metavar="URL", help="Sample the server by 'asyncli agent' on its host: http://HOST:9165."),
+    click.option("--agent", metavar="URL", help="Sample the server with 'asyncli agent' on its host: http://HOST:9165."),
     click.option("--agent-token-file", metavar="FILE", help="A file with the agent's token.  [default: $ASYNCLI_AGENT_TOKEN]"),
     click.option("--agent-ca", metavar="FILE", help="CA certificates to verify the agent with (PEM).  [default: the system's]"),
     *_TLS_OPTIONS,
@@ -101,7 +101,7 @@ _PLAN_OPTIONS: tuple[Option, ...] = (
     *_HEADER_OPTIONS,
     click.option("--data", metavar="FILE.csv", help="CSV with one row per connection; {column} is replaced like {n}."),
     click.option("--protocol", metavar="sse|stream", help="Over http(s)://, hold server-sent events or any endless response."),
-    click.option("--ws-message", metavar="TEXT", help="Heartbeats are echoes of this text (WebSocket).  [default: pings]"),
+    click.option("--ws-message", metavar="TEXT", help="Heartbeats send this text, await its echo (WebSocket).  [default: pings]"),
     click.option("--ws-deflate", is_flag=True, default=None, help="Offer permessage-deflate (WebSocket)."),
     click.option("--http2", is_flag=True, default=None, help="Speak HTTP/2: by prior knowledge to http://, by ALPN to https://."),
     click.option("--h2-heartbeat", metavar="ping|head", help="Heartbeats are PINGs or HEADs (HTTP/2).  [default: ping]"),
@@ -112,7 +112,7 @@ _PLAN_OPTIONS: tuple[Option, ...] = (
     click.option("--greeting", metavar="ANSWER", help="What the server sends first, as in --expect.  [default: nothing]"),
     click.option("--silence", metavar="TIME", help="A listener is lost after TIME without data.  [default: 90s, tcp: forever]"),
     click.option("--mqtt-version", metavar="3.1.1|5", help="Protocol version (MQTT).  [default: 3.1.1]"),
-    click.option("--mqtt-id", metavar="TEMPLATE", help="Client IDs (MQTT); {n} counts.  [default: asyncli-{random}-{n:06d}]"),
+    click.option("--mqtt-id", metavar="TEMPLATE", help="MQTT client ID; {n} as above.  [default: asyncli-{random}-{n:06d}]"),
     click.option("--mqtt-login-file", metavar="FILE", help="A file with user:password on one line (MQTT)."),
     click.option("--subscribe", metavar="TOPIC[@QOS]", multiple=True, help="An MQTT topic, as 'sensors/#@1'; repeatable."),
     click.option("--first-beat", metavar="now|sleep", help="First heartbeat at once, or after a sleep.  [default: now]"),
@@ -178,7 +178,7 @@ _OUTPUT_OPTIONS: tuple[Option, ...] = (
     click.option("--html", "html_file", metavar="FILE", help="Write the report as one offline HTML page; '-' likewise."),
     click.option("--junit", "junit_file", metavar="FILE", help="Write the verdict and the limits as JUnit XML; '-' likewise."),
     click.option("--log-json", is_flag=True, help="Print each event of the run as a line of JSON."),
-    click.option("--on-finish", metavar="COMMAND", help="Run COMMAND at the end: $ASYNCLI_VERDICT is set, JSON is its input."),
+    click.option("--on-finish", metavar="COMMAND", help="Run COMMAND at the end, with $ASYNCLI_VERDICT and JSON on its input."),
     click.option("-v", "--verbose", is_flag=True, help="Print the full report: rules, notes, every limit."),
     click.option("--quiet", is_flag=True, help="Print only errors and the one-line verdict."),
 )  # fmt: skip

@@ -20,7 +20,7 @@ _ENDS = {2: "two", 3: "three", 4: "four"}
 
 def one_line(summary: Summary) -> str:
     """The verdict and the cost in one line."""
-    line = f"{summary.verdict}: {why(summary)}"
+    line = f"{summary.verdict}: {summary.why}"
     total, server = summary.cost.host_total, summary.cost.server_user
     if summary.verdict == "untested":
         return oneline(line)
@@ -32,11 +32,6 @@ def one_line(summary: Summary) -> str:
             line += f"; {each} costs {with_error(one)} {where}"
             break
     return oneline(line.replace("±", "+-"))
-
-
-def why(summary: Summary) -> str:
-    """The reason of the verdict."""
-    return next((one.evidence for one in summary.findings if one.code == f"verdict_{summary.verdict}"), "")
 
 
 def server_label(summary: Summary) -> str:
@@ -59,6 +54,9 @@ def answer(summary: Summary) -> str:
         return unknown
     end = "for this end of it" if where.far is None else "for its end of it"
     ends = f"for each of its {_ENDS[cost.ends]} ends" if cost.ends > 1 else end
+    total = cost.host_total
+    # The host's memory includes other programs: lead with the parts.
+    hidden = total is not None and (total.ci95[0] <= 0 or total.of_levels)
     parts = [
         f"{with_error(one)} {place}"
         for one, place in (
@@ -67,20 +65,16 @@ def answer(summary: Summary) -> str:
             (cost.generator_user, "in asyncli"),
             (cost.residual, "left over"),
         )
-        if one is not None and (one is not cost.residual or one.ci95[1] >= 0)
+        if one is not None and (one is not cost.residual or (not hidden and one.ci95[1] >= 0))
     ]
-    grew = next((one for one in summary.findings if one.code == "cost_grew"), None)
-    if grew is not None and cost.server_user is None:
+    if cost.server_user is None and (grew := summary.finding("cost_grew")) is not None:
         return oneline(f"{grew.evidence[:1].upper()}{grew.evidence[1:]}.")
-    total = cost.host_total
     streams = with_streams(cost.streams)
     each = f"One more connection{streams} costs"
     first = next((one for one in (cost.server_user, cost.kernel, total) if one is not None), None)
     if first is not None and first.of_levels:
         each = f"A connection{streams}, first use included, costs"
-    if total is not None and parts and (total.ci95[0] <= 0 or total.of_levels):
-        # The host's memory includes other programs: lead with the parts.
-        parts = [one for one in parts if not one.endswith("left over")]
+    if total is not None and parts and hidden:
         whole = f"other programs' memory hid the whole-host figure (± {bytes_each(total.half_width)} a connection)"
         if total.ci95[0] > 0:
             whole = f"{where.host} in all took {with_error(total)}, other programs included"
@@ -90,7 +84,7 @@ def answer(summary: Summary) -> str:
         return f"{whole}: {', '.join(parts)}." if parts else f"{whole}."
     if parts:
         return f"{each} {', '.join(parts)}; the total of {where.host} is unknown."
-    known = next((one for one in summary.findings if one.code in ("cost_few_points", "cost_not_sampled")), None)
+    known = summary.finding("cost_few_points", "cost_not_sampled")
     if summary.connections.held and known is not None:
         return f"Cost per connection unknown: {known.evidence}; {known.remedy}."
     return "Cost per connection unknown: no connections were held."
@@ -98,8 +92,8 @@ def answer(summary: Summary) -> str:
 
 def _server_unknown(summary: Summary) -> str:
     """Why the server's cost is unknown and how to measure it; "" if its processes were seen or nothing was held."""
-    seen = all(one.code != "server_processes_unknown" for one in summary.findings)
-    if seen or summary.cost.server_user is not None or not summary.connections.held:
+    unseen = summary.finding("server_processes_unknown") is not None
+    if not unseen or summary.cost.server_user is not None or not summary.connections.held:
         return ""
     reason, remedy = _server_remedy(summary)
     host = sides(summary.environment).host
@@ -128,8 +122,8 @@ def _server_remedy(summary: Summary) -> tuple[str, str]:
 def headroom(summary: Summary) -> str:
     """How many connections fit and the first limit, or the measured bottleneck; "" if unknown."""
     found, sentences = summary.forecast, []
-    if summary.connections.opened and (instead := next((one for one in summary.findings if one.code == gave_way.code), None)):
-        return oneline(f"{instead.evidence[:1].upper()}{instead.evidence[1:]}.")
+    if summary.connections.opened and (bottleneck := summary.finding(gave_way.code)) is not None:
+        return oneline(f"{bottleneck.evidence[:1].upper()}{bottleneck.evidence[1:]}.")
     if not summary.connections.held:
         return ""
     here, alone = found.memory, found.server_memory
@@ -164,11 +158,10 @@ def doubts(summary: Summary) -> list[str]:
     found = []
     if summary.generator.saturated:
         found.append(NOT_THE_SERVER)
-    shared = next((one for one in summary.findings if one.code == "host_shared"), None)
-    if shared is not None:
+    if (shared := summary.finding("host_shared")) is not None:
         found.append(f"Not alone on the host: {oneline(shared.evidence)}. Remedy: {oneline(shared.remedy)}.")
     found += [f"{oneline(one.evidence)}." for one in summary.findings if one.code == "upstream_sockets"]
-    total, few = summary.cost.host_total, next((one for one in summary.findings if one.code == "cost_few_points"), None)
+    total, few = summary.cost.host_total, summary.finding("cost_few_points")
     if few is not None and total is not None and total.of_levels and few.remedy:
         found.append(f"The ramp was too short for a slope: first use is included. For a slope: {few.remedy}.")
     elif total is not None and total.ci95[0] > 0 and total.half_width > _WIDE_INTERVAL * abs(total.bytes_per_connection):

@@ -20,7 +20,6 @@ from asyncli.metrics import GENERATOR_CPU_S, SERVER_CPU_S
 from asyncli.records import CUT, STOPPED, Environment, Finding
 from asyncli.report import document as doc
 from asyncli.report.analyses import Analyses
-from asyncli.report.answer import why
 from asyncli.report.figures.drawing import COLOURS, WIDE, NothingToDraw, Style, drawn_alone, sheet, ticks
 from asyncli.report.format import about, about_to, ceiling, milliseconds, or_bytes, or_dash
 from asyncli.report.jsonout import finite_json
@@ -127,7 +126,7 @@ def step_of(run: Run, analyses: Analyses, summary: Summary, run_file: str) -> St
     limit = bool(bottlenecks) and bottlenecks[0].side == "server" and bottlenecks[0].certain
     ours = bool(bottlenecks) and (bottlenecks[0].side == "host" or (summary.verdict == "invalid" and not limit))
     outcome: Outcome = "stopped" if stopped else "held" if held else "ours" if ours else "failed"
-    reason = why(summary)
+    reason = summary.why
     if outcome == "ours":
         reason = bottlenecks[0].evidence
     elif outcome == "failed" and crossed:
@@ -220,7 +219,7 @@ def capacity_document(found: Capacity) -> doc.Document:
         doc.Section("answer", "", [doc.VerdictLine(found.verdict, answer), *(invalid if found.verdict == "invalid" else [])]),
         doc.Section("gave-way", "Bottleneck", _bottlenecks(found)),
         doc.Section("forecast", "Forecast", _forecast(found)),
-        doc.Section("steps", "Steps", [*_picture(found), *_steps(found)]),
+        doc.Section("steps", "Steps", _steps(found)),
         *([doc.Section("findings", "Findings", [doc.ItemList(doc.finding_items(found.findings))])] if found.findings else []),
         doc.Section("files", "", _files(found)),
     ]
@@ -268,16 +267,6 @@ def _forecast(found: Capacity) -> list[doc.Block]:
     ]
 
 
-def _picture(found: Capacity) -> list[doc.Block]:
-    return [
-        doc.Picture(
-            "steps", "The steps",
-            "Bars: connections held and answered at once; filled if the step was held. Vertical line: the answer.",
-            lambda style: steps(found, style=style), lambda: steps_alt(found), optional=True,
-        )
-    ]  # fmt: skip
-
-
 def _steps(found: Capacity) -> list[doc.Block]:
     if not found.steps:
         return []
@@ -294,7 +283,9 @@ def _steps(found: Capacity) -> list[doc.Block]:
     # Explain steps that give no answer, or were repeated.
     unusable = [one for one in found.steps if one.outcome == "ours" or one.tried.chance]
     lines = dict.fromkeys(f"{format_count(one.asked)}: {oneline(one.gave_way[0].evidence)}" for one in unusable)
+    key = "Bars: connections held and answered at once; filled if the step was held. Vertical line: the answer."
     return [
+        doc.Picture("steps", "The steps", key, lambda style: steps(found, style=style), lambda: steps_alt(found), optional=True),
         doc.DataTable("Steps", [*columns, doc.TableColumn("", kind="word")], rows, width=0),
         *map(doc.Paragraph, lines),
         doc.Paragraph(f"Held: {found.rule}. Limits: {_limits(found.limits)}.", style="dim"),
@@ -341,7 +332,7 @@ def _by_count(found: Capacity) -> list[Step]:
 
 @drawn_alone
 def steps(found: Capacity, *, style: Style = WIDE) -> Figure:
-    """A bar per step, to the most that it served; a thin line to what it asked for."""
+    """A bar per step up to the most that it served, and a thin line up to the count that was tried."""
     rows = _by_count(found)
     if not rows:
         raise NothingToDraw("No step has finished.")

@@ -35,7 +35,7 @@ _RUN_ID = {"run_id": "the run's id, so that rows of several runs can be combined
 _T_S = {"t_s": "seconds since the run's start", "phase": "the phase at that time"}
 _NO_TLS, _NO_PROTOCOL = TlsCounts(), ProtocolCounts()
 #: Columns that are fields of a tick.
-_OF_A_TICK = {
+_TICK_COLUMNS = {
     "second": "whole seconds since the first connect that the tick closes", "workers": "worker processes that reported",
     "held": "connections held at the second's end", "connecting": "connects pending then",
     "awaiting": "connections waiting for an answer then", "started": "connects begun in the second",
@@ -46,7 +46,7 @@ _OF_A_TICK = {
     "cpu_system_s": "their system CPU time", "longest_turn_s": "the longest time that a worker was stopped",
 }  # fmt: skip
 #: Columns that are fields of its protocol's counts; empty for HTTP/1.1.
-OF_PROTOCOL = {
+PROTOCOL_COLUMNS = {
     "messages": "unsolicited messages received", "message_bytes": "bytes of them without framing",
     "streams_open": "HTTP/2 streams held at the second's end",
 }  # fmt: skip
@@ -55,7 +55,7 @@ _ONE_END = "kernel and kernel_queued are per socket end"
 #: table -> column -> meaning. Samples have a column for each metric too.
 COLUMNS: dict[str, dict[str, str]] = {
     "ticks": {
-        **_RUN_ID, **_T_S, **_OF_A_TICK, **OF_PROTOCOL,
+        **_RUN_ID, **_T_S, **_TICK_COLUMNS, **PROTOCOL_COLUMNS,
         **{f"{name}_{label}_ms": what for name, (quantiles, what) in _TIMES.items() for label, _ in quantiles},
     },
     "samples": {**_RUN_ID, "t_s": _T_S["t_s"]},
@@ -123,13 +123,13 @@ def ordered_metrics(samples: Sequence[Sample]) -> list[str]:
 
 def tick_rows(run: Run) -> Iterator[list[Cell]]:
     for (t_s, tick), phase in zip(run.ticks, run.phases_of_ticks, strict=True):
-        counts = [sum(tick.failures.values()) if name == "failed" else getattr(tick, name) for name in _OF_A_TICK]
+        counts = [sum(tick.failures.values()) if name == "failed" else getattr(tick, name) for name in _TICK_COLUMNS]
         times = (
             None if value is None else value / 1e3
             for name, (quantiles, _) in _TIMES.items()
             for value in _quantiles(_times(tick, name), quantiles)
         )  # fmt: skip
-        protocol = [None if tick.protocol is None else getattr(tick.protocol, name) for name in OF_PROTOCOL]
+        protocol = [None if tick.protocol is None else getattr(tick.protocol, name) for name in PROTOCOL_COLUMNS]
         yield [t_s, phase, *counts, *protocol, *times]
 
 

@@ -127,9 +127,7 @@ def milliseconds(value: float | None) -> str:
     """``"0.42 ms"``, ``"12 ms"``, ``"1.80 s"``."""
     if value is None:
         return "-"
-    if value >= 1000:
-        return f"{value / 1000:,.2f} s"
-    return f"{value:.0f} ms" if value >= 100 else f"{value:.1f} ms" if value >= 10 else f"{value:.2f} ms"
+    return f"{value / 1000:,.2f} s" if value >= 1000 else f"{digits(value)} ms"
 
 
 def digits(value: float) -> str:

@@ -17,8 +17,8 @@ _LIMITS = ("limit_kept", "limit_crossed", "limit_unknown")
 
 def to_junit(summary: Summary) -> str:
     """One suite. A failure of the server or of a limit is a failure; a verdict or a limit that cannot be judged is an error."""
-    verdict = next(one for one in summary.findings if one.code.startswith("verdict_"))
-    why, run = (verdict.evidence, verdict.remedy), summary.run
+    verdict, run = summary.finding(f"verdict_{summary.verdict}"), summary.run
+    why = ("", "") if verdict is None else (verdict.evidence, verdict.remedy)
     return suite(summary.verdict, why, summary.findings, summary.plan["urls"][0], run.started, run.duration_s)
 
 

@@ -191,11 +191,11 @@ def _heartbeats(state: LiveState) -> Iterator[Fact]:
 
 
 def _server(state: LiveState) -> Iterator[Fact]:
-    behind = state.accepts is not None and state.handled is not None and state.handled < state.accepts
+    lagging = state.accepts is not None and state.handled is not None and state.handled < state.accepts
     yield "Server", "", ""
     yield "active", or_dash(state.active, ",d"), "bold"
     yield "accepted", or_dash(state.accepts, ",d"), ""
-    yield "handled", or_dash(state.handled, ",d"), "bold red" if behind else ""
+    yield "handled", or_dash(state.handled, ",d"), "bold red" if lagging else ""
     yield "memory", or_bytes(state.server_bytes), ""
     yield "CPU", cores(state.server_cpu_share), ""
 

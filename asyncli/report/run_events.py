@@ -35,7 +35,7 @@ def timeline_section(summary: Summary) -> doc.Section:
     counts = (c.requested, c.opened, c.held, c.lost, c.reopened, c.failed)
     cells = [(format_count(n), style) for n, style in zip(counts, styles, strict=True)]
     # Six counts of seven digits must fit in 80 columns.
-    columns = doc.numbers("asked", "opened", "held", "lost", "reopened", "failed")
+    columns = doc.numbers("requested", "opened", "held", "lost", "reopened", "failed")
     table = doc.DataTable("Connections", columns, [doc.TableRow("", cells)], width=18, kind="stack", view=view)
     blocks: list[doc.Block] = [table]
     for what, causes in (("lost", c.deaths), ("failed", c.failures)):

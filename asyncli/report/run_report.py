@@ -14,7 +14,7 @@ from asyncli.analysis.verdict import interrupted
 from asyncli.records import GAVE_UP, NOTHING_LISTENS, Check, Deaths, Finding
 from asyncli.report import document as doc
 from asyncli.report import run_events as events
-from asyncli.report.answer import NOT_THE_SERVER, answer, doubts, headroom, server_label, why
+from asyncli.report.answer import NOT_THE_SERVER, answer, doubts, headroom, server_label
 from asyncli.report.run_costs import capacity_section, cost_section, drift_section
 from asyncli.report.run_setup import environment_section, plan_section
 from asyncli.report.summary import Summary
@@ -94,7 +94,7 @@ def _verdict(summary: Summary) -> str:
 
 
 def _answer(summary: Summary) -> doc.Section:
-    blocks: list[doc.Block] = [doc.VerdictLine(_verdict(summary), why(summary)), doc.Paragraph(answer(summary), "answer")]
+    blocks: list[doc.Block] = [doc.VerdictLine(_verdict(summary), summary.why), doc.Paragraph(answer(summary), "answer")]
     if more := headroom(summary):
         blocks.append(doc.Paragraph(more, "headroom", view=doc.View.PAGE if summary.generator.saturated else doc.ALL))
     for doubt in doubts(summary):
@@ -149,8 +149,8 @@ def _files(summary: Summary, path: str) -> doc.Section:
     notes = sum(one.severity == "info" and one.code != "limit_kept" for one in _shown_findings(summary))
     run, quoted = summary.run, shlex.quote(path)
     more = f", with {format_many(notes, 'more note')}" if notes else ""
-    killed = any(one.code == "incomplete" and one.fields["phase"] not in ("drain", "residue") for one in summary.findings)
-    resume = [("Continue it, if it was killed: ", f"asyncli soak --resume {quoted}", doc.TERMINAL)]
+    killed = (found := summary.finding("incomplete")) is not None and found.fields["phase"] not in ("drain", "residue")
+    resume = [("If it was killed, continue it: ", f"asyncli soak --resume {quoted}", doc.TERMINAL)]
     lines = (
         *(resume if killed else []),
         (f"Run {run.id} of {run.started}, {format_duration(run.duration_s)}: ", path, doc.ALL),

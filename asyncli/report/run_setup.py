@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 def plan_section(summary: Summary) -> doc.Section:
     rows = [(key.removesuffix("_s").replace("_", " "), _setting(key, value)) for key, value in summary.plan.items()]
     if summary.plan.get("hold_until") and summary.plan.get("hold_s") is None:
-        rows = [row for row in rows if row[0] != "hold"]  # it never began
+        rows = [row for row in rows if row[0] != "hold"]  # the hold never started
     return doc.Section("plan", "Plan", [doc.pairs("The plan", rows, doc.FULL)])
 
 
@@ -136,9 +136,7 @@ def print_checks(
         findings = [*findings, *tls_findings(part, {"tls": tls})]
     elif not steps and (plan.tls is not None or plan.upgrades):
         unchecked = "the server's answer was" if plan.tls is None else "the certificate and the rate of handshakes were"
-        items.append(
-            doc.ListedItem("info", "info", f"{unchecked} not checked", "remedy: --probe connects to the target")
-        )
+        items.append(doc.ListedItem("info", "info", f"{unchecked} not checked", "remedy: --probe connects to the target"))
     sections = [
         doc.Section("asked", "", [doc.Paragraph(asked, "text"), checks_table(checks), *probed]),
         doc.Section("short", "", [doc.ItemList([*items, *doc.finding_items(findings)])]),

@@ -159,7 +159,7 @@ def verdict_needs_summary(run: Run) -> bool:
 def summary_verdict(run: Run) -> tuple[Verdict, str]:
     """The verdict of the whole run and its reason; see :func:`verdict_needs_summary`."""
     summary = summarise(run)
-    return summary.verdict, next(one.evidence for one in summary.findings if one.code == f"verdict_{summary.verdict}")
+    return summary.verdict, summary.why
 
 
 def limits_of(plan: Plan, summary: Summary) -> tuple[list[Outcome], list[Finding]]:

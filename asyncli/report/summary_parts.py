@@ -48,6 +48,11 @@ class Connections(msgspec.Struct):
     failures: dict[str, int]
     deaths: dict[str, int]
 
+    @property
+    def held_or_peak(self) -> int:
+        """``held``, or the peak of a run that lost them all."""
+        return self.held or self.established_peak
+
 
 class RampPart(msgspec.Struct):
     asked_per_s: float
@@ -143,3 +148,13 @@ class Summary(msgspec.Struct):
     @property
     def verdict(self) -> Verdict:
         return self.run.verdict
+
+    @property
+    def why(self) -> str:
+        """The reason of the verdict."""
+        found = self.finding(f"verdict_{self.verdict}")
+        return "" if found is None else found.evidence
+
+    def finding(self, *codes: str) -> Finding | None:
+        """The first finding with one of these codes."""
+        return next((one for one in self.findings if one.code in codes), None)

@@ -11,7 +11,7 @@ from asyncli.analysis.drift import Drift, MetricName
 from asyncli.analysis.losses.attribution import Diagnosis
 from asyncli.analysis.slope import Cost
 from asyncli.records import PHASES, Deaths, Finding
-from asyncli.report.csvout import COLUMNS, OF_PROTOCOL, death_rows, finding_rows, ordered_metrics, phase_rows, tick_rows
+from asyncli.report.csvout import COLUMNS, PROTOCOL_COLUMNS, death_rows, finding_rows, ordered_metrics, phase_rows, tick_rows
 from asyncli.report.document import Block, DataTable, Document, Paragraph, Section
 from asyncli.report.format import COSTS
 from asyncli.report.run_costs import cost_table, drift_table
@@ -183,7 +183,7 @@ class Frames:
     def ticks(self) -> DataFrame:
         """A row per second of the generator; index ``t_s``: its end."""
         names = [*COLUMNS["ticks"]][1:]
-        numbers = [name for name in names if name.endswith("_ms") or name in OF_PROTOCOL]
+        numbers = [name for name in names if name.endswith("_ms") or name in PROTOCOL_COLUMNS]
         frame = frame_of(names, tick_rows(self._run), "t_s", numbers)
         return frame.assign(phase=pandas().Categorical(frame["phase"], PHASES, ordered=True))
 

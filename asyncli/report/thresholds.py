@@ -36,7 +36,7 @@ _TIMES = {"us": Fraction(10**6), "ms": Fraction(1000), "s": Fraction(1), "minute
 # Rates may be written with their unit (10MB/h); costs per connection or request may not.
 _PER = {"s": ("/s", "a second"), "hour": ("/h", "an hour")}
 # Parts of the JSON in bytes without a unit in the name.
-_OF_BYTES = ("residue",)
+_IN_BYTES = ("residue",)
 #: The number of a part, if only the part is named.
 _DEFAULT_NUMBERS = ("bytes_per_connection", "bytes_per_hour", "connections")
 #: The whole of a percentage, by the first word of the key.
@@ -253,7 +253,7 @@ def _kind(key: str) -> _Kind:
         per = per if per in _PER else ""
         if unit or per:
             return _Kind(unit or "count", per)
-    return _Kind("bytes") if key.partition(".")[0] in _OF_BYTES else _COUNT
+    return _Kind("bytes") if key.partition(".")[0] in _IN_BYTES else _COUNT
 
 
 def _bound(key: str, number: str) -> Fraction:
@@ -273,9 +273,7 @@ def _number(text: str, units: Mapping[str, int], given: str) -> Fraction:
     unit = (match[2] or "").strip().lower() if match is not None else ""
     if match is None or unit not in units:
         known = ", ".join(one for one in units if one)
-        raise ValueError(
-            f"{shown(given)} does not fit; write a number{f', optionally with a unit: {known}' if known else ''}"
-        )
+        raise ValueError(f"{shown(given)} does not fit; write a number{f', optionally with a unit: {known}' if known else ''}")
     return exact(match[1]) * units[unit]
 
 

@@ -24,7 +24,7 @@ URL = "http://127.0.0.1:1/"
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a run, plans, and files and folders in the way."""
+    """A folder with a run, plans, and obstacles: files and folders of the names that are to be written."""
     folder = tmp_path_factory.mktemp("here")
     write_run(with_deaths(), folder / "run.db")
     (folder / "a-file").write_text("mine")
@@ -50,7 +50,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-#: What the line says after "asyncli: ", from its begin.
+#: Arguments, and the start of the message after "asyncli: ".
 LINES: list[tuple[str, str]] = [
     ("soak", "no URL given; write one, for example http://127.0.0.1:8080/"),
     ("bench", "no URL given"),
@@ -114,7 +114,7 @@ LINES: list[tuple[str, str]] = [
 
 
 @pytest.mark.parametrize(("words", "line"), LINES, ids=[words for words, _ in LINES])
-def test_one_line_says_what_is_wrong_and_how_to_mend_it(
+def test_one_line_says_what_is_wrong_and_how_to_fix_it(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], words: str, line: str
 ) -> None:
     monkeypatch.chdir(folder)
@@ -125,11 +125,11 @@ def test_one_line_says_what_is_wrong_and_how_to_mend_it(
     assert {one: one.read_bytes() for one in folder.rglob("*") if one.is_file()} == before
 
 
-# From here on: what is only found out on the way to the first connect.
+# From here on: errors that show only on the way to the first connect.
 
 
 def refused(folder: Path, *arguments: str | Path) -> str:
-    """Refused before the first connect: the one line; no run file was begun."""
+    """The one line of a soak that is refused before the first connect, without a run file."""
     with serving() as server:
         done = here(folder, "soak", server.url, "-c", "10", *SHORT, "--hold", "0", *arguments)
         assert (server.accepts, server.requests) == (0, 0)
@@ -152,7 +152,7 @@ def refused(folder: Path, *arguments: str | Path) -> str:
         (["--out", "no/such/run.db"], "there is no folder no/such"),
     ],
 )  # fmt: skip
-def test_what_this_host_has_not_is_one_line(tmp_path: Path, arguments: list[str], line: str) -> None:
+def test_missing_resource_is_one_line(tmp_path: Path, arguments: list[str], line: str) -> None:
     (tmp_path / "a.pid").write_text("nginx\n")
     (tmp_path / "stale.pid").write_text("4194304\n")
     (tmp_path / "mine.db").write_bytes(b"SQLite format 3\0")
@@ -161,7 +161,7 @@ def test_what_this_host_has_not_is_one_line(tmp_path: Path, arguments: list[str]
     assert (tmp_path / "mine.db").read_bytes() == b"SQLite format 3\0"
 
 
-def test_a_demo_refuses_its_run_file_before_it_starts_a_server(tmp_path: Path) -> None:
+def test_demo_refuses_its_run_file_before_starting_a_server(tmp_path: Path) -> None:
     (tmp_path / "run.db").touch()
     assert "exists already" in complaint(here(tmp_path, "demo", "--server", "builtin", "-c", "10", "--out", "run.db"))
 
@@ -174,14 +174,14 @@ def test_a_demo_refuses_its_run_file_before_it_starts_a_server(tmp_path: Path) -
     ],
     ids=["404", "html"],
 )  # fmt: skip
-def test_a_status_url_that_is_no_status_page_is_one_line(tmp_path: Path, answer: bytes, what: str) -> None:
+def test_invalid_status_page_is_one_line(tmp_path: Path, answer: bytes, what: str) -> None:
     with serving(answer=answer) as status:
         line = refused(tmp_path, "--status-url", status.url)
     assert status.url in line
     assert what in line
 
 
-# Too much for this host: refused by the preflight, a line for each shortfall.
+# Too many connections for this host: the preflight refuses, with a line per shortfall.
 
 
 @pytest.mark.parametrize(
@@ -192,7 +192,7 @@ def test_a_status_url_that_is_no_status_page_is_one_line(tmp_path: Path, answer:
     ],
     ids=["ports", "descriptors"],
 )
-def test_too_many_connections_are_refused_before_the_first_with_the_sum_and_the_mend(tmp_path: Path, arguments: list[str], what: str) -> None:
+def test_too_many_connections_are_refused_with_the_calculation_and_remedy(tmp_path: Path, arguments: list[str], what: str) -> None:
     with serving() as server:
         done = here(tmp_path, "soak", server.url, *SHORT, *arguments, "--quiet")
         assert (server.accepts, server.requests) == (0, 0)
@@ -204,11 +204,11 @@ def test_too_many_connections_are_refused_before_the_first_with_the_sum_and_the_
     assert list(tmp_path.glob("*.db*")) == []
 
 
-def test_force_goes_past_a_refusal(tmp_path: Path) -> None:
+def test_force_overrides_a_refusal(tmp_path: Path) -> None:
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     if most > 1_000_000:
         pytest.skip("this host allows more descriptors than a test should ask for")
-    # More than one process may have; but at an hour from each to the next only the first is opened.
+    # More than the limit of a process, but at one connect an hour only the first is opened.
     asked = ["-c", str(most + 1), "--workers", "1", "--ramp", "1/1h", *SHORT, "--out", "run.db"]
     with serving() as server:
         assert here(tmp_path, "soak", server.url, *asked).status == 2
@@ -222,7 +222,7 @@ def test_force_goes_past_a_refusal(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("asked", "silence_s"), [((), LONGEST_S), (("--silence", "5s"), 5.0)])
-def test_a_demo_of_streams_listens_for_ever_unless_it_is_told(
+def test_demo_of_streams_listens_forever_by_default(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: tuple[str, ...], silence_s: float
 ) -> None:
     plans: list[Plan] = []

@@ -1,4 +1,4 @@
-"""``asyncli capacity``: what limits a step gets, what its page says of the JSON."""
+"""``asyncli capacity``: the limits of a step, and the documentation of its JSON."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from asyncli.report.capacity_report import Capacity, Step
 URL = "http://127.0.0.1:1/"
 
 
-def test_a_limit_of_the_user_s_stands_in_place_of_ours_on_that_number() -> None:
+def test_user_limit_replaces_the_default_on_its_number() -> None:
     given = ("lost > 1%", "cost.server_user > 9KB", "heartbeats.latency_ms.p99 > 50ms")
     plan = _with_limits(build_plan([Layer("{key}", {"urls": [URL], "fail_if": list(given)})]), given)
     assert plan.abort

@@ -1,4 +1,4 @@
-"""``asyncli compare`` and ``asyncli runs``: files in, words out; bad input is one clear line."""
+"""``asyncli compare`` and ``asyncli runs``: their output, and one clear line for bad input."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from asyncli.store.run_index import read_index_entry
 
 
 def write(run: Run, path: Path, *, run_id: str | None = None, started_s: float | None = None) -> Path:
-    """``run`` as a run file, of an id of its own."""
+    """Write ``run`` to a run file, with a new id."""
     return write_run(run, path, run_id=run_id or path.stem, started_s=started_s or time.time())
 
 
@@ -54,13 +54,13 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def ran(command: click.Command, *arguments: str | Path) -> tuple[int, str]:
-    """The status and what stood on standard output; our errors are raised."""
+    """Exit status and standard output; errors of asyncli are raised."""
     result = CliRunner().invoke(command, [str(one) for one in arguments], standalone_mode=False, catch_exceptions=False)
     return (result.return_value if isinstance(result.return_value, int) else 0), result.stdout
 
 
 def refused(command: click.Command, *arguments: str | Path) -> str:
-    """The one line that it was refused with."""
+    """The one-line error."""
     with pytest.raises(AsyncliError) as caught:
         ran(command, *arguments)
     assert caught.value.exit_status == 2
@@ -82,12 +82,12 @@ def test_compare_writes_json_and_html(files: Path, tmp_path: Path) -> None:
     assert ran(compare_command, files / "a.db", files / "b.db", *both) == (0, f"{tmp_path / 'c.html'}\n")
     assert json.loads((tmp_path / "c.json").read_text()) == document
     assert (tmp_path / "c.html").read_text().startswith("<!doctype html>")
-    # A page is UTF-8 whatever the terminal is.
+    # A page is UTF-8 whatever the terminal's encoding.
     page = CliRunner(charset="latin-1").invoke(compare_command, [str(files / "a.db"), str(files / "b.db"), "--html", "-"], standalone_mode=False)
     assert page.stdout_bytes == (tmp_path / "c.html").read_bytes()
 
 
-def test_what_cannot_be_compared_is_one_line(files: Path, tmp_path: Path) -> None:
+def test_invalid_comparison_is_one_line(files: Path, tmp_path: Path) -> None:
     a, b = files / "a.db", files / "b.db"
     copy, link = tmp_path / "copy.db", tmp_path / "link.db"
     shutil.copy(a, copy)
@@ -118,7 +118,7 @@ def test_runs_lists_the_newest_first(files: Path) -> None:
     assert document["unread"] == []
 
 
-def test_list_report_and_comparison_have_one_verdict(files: Path, tmp_path: Path) -> None:
+def test_list_report_and_comparison_have_the_same_verdict(files: Path, tmp_path: Path) -> None:
     limited = a_run(5000, hold_s=30.0, seed=9)
     limited.plan = msgspec.structs.replace(limited.plan, fail_if=("heartbeats.latency_ms.p99 > 0.001",))
     write(limited, tmp_path / "limited.db")
@@ -148,7 +148,7 @@ def test_list_report_and_comparison_have_one_verdict(files: Path, tmp_path: Path
     assert "30 s of 1 h" in line
 
 
-def test_foreign_and_broken_files_are_named_with_why(files: Path, tmp_path: Path) -> None:
+def test_foreign_and_broken_files_are_listed_with_a_reason(files: Path, tmp_path: Path) -> None:
     shutil.copy(files / "a.db", tmp_path / "good.db")
     (tmp_path / "notes.txt").write_text("nothing to do with us")
     (tmp_path / "text.db").write_text("not SQLite")
@@ -178,7 +178,7 @@ def test_foreign_and_broken_files_are_named_with_why(files: Path, tmp_path: Path
     assert "notes.txt" not in text
 
 
-def test_folders_in_it_only_when_asked(files: Path, tmp_path: Path) -> None:
+def test_subfolders_only_with_recursive(files: Path, tmp_path: Path) -> None:
     for folder in ("one", "one/two", ".hidden"):
         (tmp_path / folder).mkdir()
         shutil.copy(files / "a.db", tmp_path / folder / "run.db")
@@ -187,11 +187,11 @@ def test_folders_in_it_only_when_asked(files: Path, tmp_path: Path) -> None:
     assert {run["file"] for run in listing(tmp_path, "-r")["runs"]} == {"one/run.db", "one/two/run.db"}
 
 
-def test_a_run_that_is_being_written_goes_on(tmp_path: Path) -> None:
+def test_run_being_written_is_running(tmp_path: Path) -> None:
     writer = new_run(tmp_path / "live.db", started_s=time.time())
     old = time.time() - 3600
     try:
-        # Whatever keeps it from writing.
+        # Even if it cannot write for now.
         for name in ("live.db", "live.db-wal"):
             os.utime(tmp_path / name, (old, old))
         (one,) = listing(tmp_path)["runs"]
@@ -206,7 +206,7 @@ def test_a_run_that_is_being_written_goes_on(tmp_path: Path) -> None:
     assert "incomplete" in ran(runs_command, tmp_path)[1]
 
 
-def test_one_run_is_let_go_before_the_next_is_read(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_run_is_freed_before_the_next_is_read(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     alive: list[weakref.ref[Any]] = []
 
     def read(path: Path) -> Run:
@@ -220,14 +220,14 @@ def test_one_run_is_let_go_before_the_next_is_read(files: Path, monkeypatch: pyt
     assert len(alive) == 2
 
 
-def test_a_long_run_is_listed_without_the_samples_of_its_hold(tmp_path: Path) -> None:
+def test_long_run_is_listed_without_reading_its_hold(tmp_path: Path) -> None:
     run = a_run(500, hold_s=120.0)
     head = read_index_entry(write(run, tmp_path / "long.db"))
     assert len(head.ticks) == len(run.ticks)
     assert head.samples[-1].t_s == pytest.approx(run.phases[2].start_s + 15.0, abs=1.5)
 
 
-def test_a_header_is_never_shown_and_no_value_differs_unseen(tmp_path: Path) -> None:
+def test_header_values_are_hidden_but_compared(tmp_path: Path) -> None:
     for name in "ab":
         run = a_run(500)
         run.plan = msgspec.structs.replace(run.plan, headers=(f"Authorization: Bearer tiger-{name}",), mqtt_login=f"tiger-{name}")
@@ -239,7 +239,7 @@ def test_a_header_is_never_shown_and_no_value_differs_unseen(tmp_path: Path) -> 
     assert "tiger" not in document + page + text
 
 
-def test_a_name_that_is_no_utf8_spoils_no_list_and_no_comparison(files: Path, tmp_path: Path) -> None:
+def test_names_that_are_not_utf8(files: Path, tmp_path: Path) -> None:
     odd = tmp_path / os.fsdecode(b"\xff.db")
     shutil.copy(files / "a.db", odd)
     (tmp_path / os.fsdecode(b"\xfe.db")).write_text("no run")
@@ -250,13 +250,13 @@ def test_a_name_that_is_no_utf8_spoils_no_list_and_no_comparison(files: Path, tm
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another")
-def test_folders_that_may_not_be_looked_into_are_one_line() -> None:
-    # pytest's own are root's alone.
+def test_unreadable_folder_is_one_line() -> None:
+    # pytest's own folders belong to root.
     with tempfile.TemporaryDirectory(dir="/tmp") as name:
         Path(name).chmod(0o755)
         (shut := Path(name) / "shut").mkdir(mode=0o700)
         run = write(a_run(500), Path(name) / "a.db")
-        # Nobody else may import what they need.
+        # Other users cannot import the package.
         ran(report_command, run, "--json", Path(name) / "x.json", "--csv", Path(name) / "csv")
         os.seteuid(65534)
         try:

@@ -1,4 +1,4 @@
-"""TAB in real shells, with the scripts that ``asyncli completion`` prints."""
+"""TAB completion in real shells, with the scripts of ``asyncli completion``."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from asyncli.cli.main import COMMANDS, cli
 
 ROOT = Path(__file__).parents[2]
 STARTS = {"bash": ["bash", "--norc", "--noprofile", "-i"], "zsh": ["zsh", "-f", "-i"], "fish": ["fish", "--no-config", "-i"]}
-# Prints what it is called with, so that a completed line can be read when it is entered.
+# Prints its arguments, so that a completed line can be read after Enter.
 SAYS = '#!/bin/sh\n[ -z "$_ASYNCLI_COMPLETE" ] || exec {python} -m asyncli "$@"\nprintf "got:%s\\n" "$*"\n'
 LINES = {
     "asyncli rep\tnig\t": "got:report night.db", "asyncli soak --plan ove\t": "got:soak --plan overnight", "asyncli soak --plan=ove\t": "got:soak --plan=overnight",
@@ -31,7 +31,7 @@ def offered(*words: str) -> list[str]:
     return [line.split("\t")[1] for line in offers(cli, list(words))]
 
 
-def test_it_knows_commands_flags_and_names() -> None:
+def test_completes_commands_flags_and_names() -> None:
     assert offered("") == list(COMMANDS)
     assert {"-c", "--hold"} <= set(offered("-"))
     assert offered("-c", "5", "--hol") == offered("soak", "--hol") == ["--hold"]
@@ -45,7 +45,7 @@ def test_it_knows_commands_flags_and_names() -> None:
     assert [offered(one, "") for one in ("report", "runs", "lab")][:2] == [["*.db"], ["*/"]]
 
 
-def test_a_tab_loads_nothing_heavy() -> None:
+def test_completion_imports_nothing_heavy() -> None:
     code = "import sys; from asyncli.cli.main import main\ntry: main()\nfinally: print(*sys.modules)"
     for words in (["soak", "--"], ["soak", "--fail-if", "lo"], ["bench", "--fail-if", "la"], ["explain", "co"]):
         done = subprocess.run([sys.executable, "-c", code, *words], env={**os.environ, "_ASYNCLI_COMPLETE": "1"}, capture_output=True, text=True, check=True)

@@ -1,4 +1,4 @@
-"""asyncli explain: a paragraph of docs/method.md for each term, the catalogue's words for each finding."""
+"""asyncli explain: a section of docs/method.md for each term, the catalogue's text for each finding."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from asyncli.analysis.bottleneck import _READ_LIMITS, _SHORTAGES, LATE
 from asyncli.findings.losses import CONNECT_WORDS, LOSS_WORDS
 
 
-def test_without_a_term_it_lists_them(tmp_path: Path) -> None:
+def test_without_a_term_lists_them(tmp_path: Path) -> None:
     done = here(tmp_path, "explain")
     terms, codes, causes = done.out.splitlines()
     assert terms.startswith("Terms: cost, ")
@@ -23,7 +23,7 @@ def test_without_a_term_it_lists_them(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("term", ["cost", "reconciliation", "two_levels", "tls", "handshake_rate", "nofile", "unix", "RST_STREAM", "mqtt"])
-def test_a_term_is_explained_by_its_paragraph(tmp_path: Path, term: str) -> None:
+def test_term_is_explained_by_its_section(tmp_path: Path, term: str) -> None:
     done = here(tmp_path, "explain", term)
     assert done.status == 0
     assert done.out.strip() in Path("docs/method.md").read_text(encoding="utf-8").replace("`", "")
@@ -37,12 +37,12 @@ def test_a_term_is_explained_by_its_paragraph(tmp_path: Path, term: str) -> None
         ("generator_lost", "generator_lost (a cause): "), ("verdict_passed", "verdict_passed (info): "), ("verdict_failed", "verdict_failed (error): "),
     ],
 )
-def test_a_finding_is_explained_by_its_code(tmp_path: Path, code: str, said: str) -> None:
+def test_finding_is_explained_by_its_code(tmp_path: Path, code: str, said: str) -> None:
     assert here(tmp_path, "explain", code).out.startswith(said)
 
 
-def test_each_code_of_a_report_has_lines_of_its_own(tmp_path: Path) -> None:
-    """The codes are read out of the mechanisms themselves."""
+def test_every_code_of_a_report_is_explained(tmp_path: Path) -> None:
+    """The codes are read from the source of the mechanisms."""
     tree = [ast.parse(path.read_text()) for path in (*Path("asyncli/analysis/losses").glob("*.py"), Path("asyncli/analysis/bottleneck.py"))]
     calls = [node for one in tree for node in ast.walk(one) if isinstance(node, ast.Call)]
     firsts = [one.args[{"reason": 0, "_bottleneck": 1}[getattr(one.func, "id", "")]] for one in calls if getattr(one.func, "id", "") in ("reason", "_bottleneck")]

@@ -1,4 +1,4 @@
-"""What the program says of itself, and how light it is until it has to work."""
+"""The help texts and the version, and how little they import."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from asyncli.plan import KEYS
 ROOT = Path(__file__).parents[2]
 HEAVY = {"aiohttp", "scipy", "numpy", "rich", "uvloop", "psutil", "sqlite3", "crossplane", "asyncio", "matplotlib", "jinja2"}
 HELP = [["--help"], ["-h"], *([command, "--help"] for command in COMMANDS), ["-c", "5", "--help"]]
-# Its arguments are lines of arguments, each of which is run; what was imported comes last.
+# Runs each argument as a command line; prints the exit statuses, then the imported modules.
 SEVERAL = "import sys; from asyncli.cli.main import run; print(*(run(one.split()) for one in sys.argv[1:])); print(*sys.modules)"
 
 
 def ran(*lines: str) -> tuple[str, set[str]]:
-    """What all of them said and how they ended, and the names of all modules that they imported."""
+    """Their output with the exit statuses, and the names of all imported modules."""
     done = subprocess.run([sys.executable, "-c", SEVERAL, *lines], capture_output=True, text=True, timeout=DEADLINE_S, check=True)
     assert done.stderr == ""
     said, _, modules = done.stdout.rstrip("\n").rpartition("\n")
     return said, set(modules.split())
 
 
-def test_help_is_light_and_on_standard_output() -> None:
+def test_help_is_on_standard_output_and_imports_nothing_heavy() -> None:
     said, modules = ran(*map(" ".join, HELP))
     assert (said.count("Usage: asyncli"), said.endswith("\n" + " ".join("0" * len(HELP)))) == (len(HELP), True)
     assert {name.partition(".")[0] for name in modules} & HEAVY == set()
@@ -59,7 +59,7 @@ def test_every_key_of_a_plan_is_a_flag(name: str) -> None:
 
 
 @pytest.mark.parametrize(("name", "default"), [("soak", "1000"), ("check", "1000"), ("demo", "100k")])
-def test_the_help_names_the_number_of_connections_that_the_command_takes(tmp_path: Path, name: str, default: str) -> None:
+def test_help_has_the_default_number_of_connections(tmp_path: Path, name: str, default: str) -> None:
     (line,) = (one for one in here(tmp_path, name, "--help").out.splitlines() if "--connections N" in one)
     assert line.endswith(f"[default: {default}]")
 
@@ -85,7 +85,7 @@ def test_python_m_is_the_same_program(tmp_path: Path) -> None:
         assert two.status == status
 
 
-def test_the_version_is_the_packages() -> None:
+def test_version_is_that_of_the_package() -> None:
     said, modules = ran("--version")
     assert said == f"asyncli {asyncli.__version__}\n0"
     assert "asyncli.app.soak" not in modules

@@ -1,4 +1,4 @@
-"""Texts of a stranger's server, of its processes, and of a run file that somebody sent: none ends a soak or steers a terminal."""
+"""Hostile texts of a server, of its processes and of a foreign run file: none ends a soak or controls a terminal."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _PAGE = b"Active connections: 1 \nserver accepts handled requests\n 1 1 1 \nRead
 
 
 def status_page(good: int, reason: bytes) -> Callable[[int], bytes]:
-    """nginx's page to the first ``good`` polls, then 503 for ``reason``; from a server with a title for our terminal."""
+    """nginx's page for the first ``good`` polls, then 503 with ``reason``; the server's name sets a terminal title."""
 
     def answer(poll: int) -> bytes:
         head, body = (b"200 OK", _PAGE) if poll <= good else (b"503 " + reason, b"")
@@ -45,7 +45,7 @@ def test_a_status_page_whose_words_are_no_text_is_a_gap(tmp_path: Path) -> None:
     assert read_run(tmp_path / "run.db").environment["server"]["version"] == "fake?]0;own?/1.0?"
 
 
-def test_a_status_page_that_refuses_at_once_does_not_steer_the_terminal(tmp_path: Path) -> None:
+def test_refused_status_page_does_not_control_the_terminal(tmp_path: Path) -> None:
     with serving() as server, serving(answer=status_page(0, b"\x1b]0;own\x07\x1b[2J")) as status:
         done = here(tmp_path, "soak", server.url, "--status-url", status.url)
     assert done.status == 2
@@ -53,7 +53,7 @@ def test_a_status_page_that_refuses_at_once_does_not_steer_the_terminal(tmp_path
     assert "\x1b" not in done.err
 
 
-def test_a_server_whose_executables_path_is_no_text(tmp_path: Path) -> None:
+def test_server_executable_path_is_not_text(tmp_path: Path) -> None:
     folder = os.fsencode(tmp_path) + b"/caf\xe9\x1b"
     os.mkdir(folder)
     shutil.copy(os.fsencode(str(shutil.which("sleep"))), folder + b"/served")
@@ -68,7 +68,7 @@ def test_a_server_whose_executables_path_is_no_text(tmp_path: Path) -> None:
     assert exe == f"{tmp_path}/caf??/served"
 
 
-def test_a_run_file_that_somebody_sent_steers_no_terminal(tmp_path: Path) -> None:
+def test_foreign_run_file_does_not_control_the_terminal(tmp_path: Path) -> None:
     hostile = "\x1b]0;own\x07\x1b[2J"
     whole = a_run(1000)
     whole.ticks[-5][1].failures = {f"ref{hostile}used": 3}

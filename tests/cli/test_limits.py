@@ -1,4 +1,4 @@
-"""``--fail-if``, from the flag and from a plan: refused before anything starts, and judged at the end."""
+"""``--fail-if``, as a flag and in a plan: errors before the start, and the verdict at the end."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import asyncli
 from asyncli.errors import PlanError
 
 
-def test_python_says_the_same() -> None:
+def test_python_api_raises_the_same_error() -> None:
     limit = "lost > 0.1%"
     assert asyncli.make_plan("http://127.0.0.1:9/", fail_if=limit).fail_if == (limit,)
     with pytest.raises(PlanError, match="'lost'"):
@@ -33,7 +33,7 @@ def test_a_crossed_limit_is_exit_99_and_a_failure_for_ci(tmp_path: Path) -> None
 
 
 @pytest.mark.nginx
-def test_abort_stops_at_the_first_limit_that_can_only_get_worse(tmp_path: Path) -> None:
+def test_abort_stops_at_the_first_final_limit(tmp_path: Path) -> None:
     limits = ["--fail-if", "heartbeats.latency_ms.max > 1us", "--fail-if", "run.duration_s > 1d", "--abort"]
     done = here(tmp_path, "demo", "-c", "100", *SHORT, "--hold", "1h", *limits, "--out", "run.db", "--json", "out.json")
     assert done.status == 99
@@ -46,7 +46,7 @@ def test_abort_stops_at_the_first_limit_that_can_only_get_worse(tmp_path: Path) 
 
 
 @pytest.mark.nginx
-def test_a_hold_too_short_for_a_limit_on_drift_is_told_at_the_start(tmp_path: Path) -> None:
+def test_hold_too_short_for_a_drift_limit_is_reported_at_the_start(tmp_path: Path) -> None:
     limit = [*SHORT, "--hold", "1s", "--fail-if", "drift.server_user > 10MB/h"]
     assert "12 s" in here(tmp_path, "check", "http://127.0.0.1:9/", *limit).out
     done = here(tmp_path, "demo", "-c", "100", *limit, "--log-json", "--out", "run.db")

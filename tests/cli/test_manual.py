@@ -1,4 +1,4 @@
-"""The manual pages that the wheel's build makes of the commands."""
+"""The manual pages that the wheel's build makes from the commands."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_each_command_has_a_page_with_each_of_its_flags(pages: dict[str, Path]) 
 
 
 @pytest.mark.parametrize("checker", [["mandoc", "-Tlint", "-Wwarning"], ["man", "--warnings", "-l", "-Tutf8", "-P", "true"]])
-def test_the_systems_own_readers_have_nothing_to_say(pages: dict[str, Path], checker: list[str]) -> None:
+def test_manual_readers_report_no_warning(pages: dict[str, Path], checker: list[str]) -> None:
     if shutil.which(checker[0]) is None:
         pytest.skip(f"no {checker[0]} on this machine")
     for page in pages.values():

@@ -1,4 +1,4 @@
-"""Output that cannot be written: a reader that has left changes nothing, a full disk is one line, and no result is lost."""
+"""Output that cannot be written: a broken pipe changes nothing, a full disk is one line, and no result is lost."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def printed_to(where: str, *arguments: str | Path) -> tuple[int, str, str]:
-    """Status, standard output and standard error, with standard output "full", "left" by its reader, or "kept"."""
+    """Exit status, standard output and standard error; standard output is "full", "left" (a broken pipe) or "kept"."""
     out: int | None = None
     if where == "full":
         out = os.open("/dev/full", os.O_WRONLY)
     elif where == "left":
         reader, out = os.pipe()
         os.close(reader)
-    # Buffered, as it is where nobody asks for something else.
+    # Buffered, as by default.
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
     done = subprocess.run(
         [*ASYNCLI, *map(str, arguments)], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE if out is None else out,
@@ -62,7 +62,7 @@ BENCH = ("-n", "20", "-c", "2")
 
 
 @pytest.mark.parametrize("arguments", [(), ("--json", "-")], ids=" ".join)
-def test_a_bench_whose_reader_has_left_ends_by_its_verdict(server: Server, arguments: tuple[str, ...]) -> None:
+def test_bench_with_a_broken_pipe_keeps_its_exit_status(server: Server, arguments: tuple[str, ...]) -> None:
     status, _, err = printed_to("left", "bench", server.url, *BENCH, *arguments)
     assert status == FAILED
     assert "Traceback" not in err
@@ -70,14 +70,14 @@ def test_a_bench_whose_reader_has_left_ends_by_its_verdict(server: Server, argum
     assert (err == "") is ("--json" not in arguments)
 
 
-def test_a_json_that_cannot_be_written_loses_no_report(server: Server) -> None:
+def test_unwritable_json_loses_no_report(server: Server) -> None:
     status, out, err = printed_to("kept", "bench", server.url, *BENCH, "--json", "/dev/full")
     assert (status, len(err.splitlines())) == (2, 1)
     assert "--json: /dev/full " in complaint(err)
     assert out.startswith("FAILED")
 
 
-def test_a_soak_says_what_it_can(tmp_path: Path, server: Server) -> None:
+def test_soak_prints_what_it_can(tmp_path: Path, server: Server) -> None:
     status, _, err = printed_to("full", "soak", server.url, *SHORT, "-c", "5", "--hold", "0.2", "--out", tmp_path / "a.db", "--json", tmp_path / "a.json")
     assert status == 2
     complaint(err)
@@ -94,13 +94,13 @@ def test_every_command_that_prints(tmp_path: Path, recorded: Path, arguments: st
     complaint(err)
 
 
-def test_an_error_that_nobody_reads_keeps_its_status() -> None:
+def test_error_on_a_broken_pipe_keeps_its_status() -> None:
     with Path("/dev/full").open("wb") as full:
         done = subprocess.run([*ASYNCLI, "soak", "localhost"], stdout=subprocess.PIPE, stderr=full, timeout=DEADLINE_S, check=False)
     assert done.returncode == 2
 
 
-def test_a_failure_of_ours_is_not_taken_for_a_full_disk() -> None:
+def test_internal_error_is_not_reported_as_a_full_disk() -> None:
     code = "from asyncli.cli import main\ndef broken(*_): raise OSError(28, 'of ours')\nmain.cli.invoke = broken\nmain.run(['runs'])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=DEADLINE_S, check=False)
     assert "OSError: [Errno 28] of ours" in done.stderr

@@ -1,4 +1,4 @@
-"""``asyncli report RUN --html FILE --plots DIR --csv DIR``, and ``soak --html``: what is written where, and what refuses."""
+"""``asyncli report RUN --html FILE --plots DIR --csv DIR``, and ``soak --html``: the files that they write."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def said(capfd: pytest.CaptureFixture[str], *arguments: str | Path) -> Done:
     return Done(status, out, err)
 
 
-def test_everything_at_once(capfd: pytest.CaptureFixture[str], tmp_path: Path, recorded: Path) -> None:
+def test_all_exports_at_once(capfd: pytest.CaptureFixture[str], tmp_path: Path, recorded: Path) -> None:
     page, plots, tables, summary = tmp_path / "page.html", tmp_path / "plots", tmp_path / "tables", tmp_path / "summary.json"
     done = said(capfd, "report", recorded, "--html", page, "--plots", plots, "--csv", tables, "--json", summary)
     assert (done.status, done.err) == (0, "")
@@ -38,7 +38,7 @@ def test_everything_at_once(capfd: pytest.CaptureFixture[str], tmp_path: Path, r
     }
     listed = set(done.out.splitlines())
     assert listed == {str(page), str(summary), *map(str, plots.iterdir()), *map(str, tables.iterdir())}
-    # Again, over what is its own; the page on standard output, and what else was written is said elsewhere.
+    # Again, over its own files, with the page on standard output and the other names on standard error.
     before = {one: one.read_bytes() for one in tables.iterdir()}
     done = said(capfd, "report", recorded, "--html", "-", "--csv", tables)
     assert (done.status, done.out) == (0, page.read_text(encoding="utf-8"))
@@ -46,14 +46,14 @@ def test_everything_at_once(capfd: pytest.CaptureFixture[str], tmp_path: Path, r
     assert {one: one.read_bytes() for one in tables.iterdir()} == before
 
 
-def test_a_run_of_nothing_is_exported_too(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_empty_run_is_exported(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     path = write_run(KINDS["nothing"](), tmp_path / "run.db")
     done = said(capfd, "report", path, "--html", tmp_path / "p.html", "--plots", tmp_path / "plots", "--csv", tmp_path / "csv")
     assert (done.status, "--plots" in done.err) == (0, True)
     assert all(one.stat().st_size for one in tmp_path.rglob("*") if one.is_file())
 
 
-def test_a_soak_writes_its_page_at_the_end(tmp_path: Path) -> None:
+def test_soak_writes_its_page_at_the_end(tmp_path: Path) -> None:
     with serving() as server:
         asked = ("-c", "10", *SHORT, "--hold", "1s", "--out", "run.db", "--html", "page.html", "--quiet")
         done = here(tmp_path, "soak", server.url, *asked)

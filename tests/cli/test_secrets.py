@@ -1,4 +1,4 @@
-"""Headers may be secrets: no value of theirs leaves but to the server and, for its owner alone, to the run file."""
+"""Headers may be secrets: their values go only to the server and to the run file, which only its owner can read."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from asyncli.store.reader import read_run
 
 SECRET = "tiger-4711"
 HEADER = f"Authorization: Bearer {SECRET}"
-#: In the environment alone.
+#: Only in the environment.
 HIDDEN = f"X-Hidden: {SECRET}-too"
 
 
-def test_a_headers_value_is_in_the_run_file_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And that is its owner's from its first byte, with what SQLite keeps beside it. No process that is started inherits one."""
+def test_header_values_are_only_in_the_run_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the owner can read the file and SQLite's files beside it, from the first byte. No child process inherits a value."""
     monkeypatch.setenv("ASYNCLI_HEADERS", HIDDEN)
     monkeypatch.setenv("ASYNCLI_AGENT_TOKEN", f"token-{SECRET}")
     with serving() as server:
@@ -39,7 +39,7 @@ def test_a_headers_value_is_in_the_run_file_alone(tmp_path: Path, monkeypatch: p
             started = set(program.processes()) - {program.pid}
             assert started == {*program.hosts(), *program.workers()}
             assert len(started) == 3
-            # The program's own command line has what its user wrote there; its children's has not.
+            # The program's command line has what its user wrote; its children's command lines do not.
             assert [pid for pid in program.processes() if SECRET.encode() in contents(f"/proc/{pid}/cmdline")] == [program.pid]
             assert not [pid for pid in started if SECRET.encode() in contents(f"/proc/{pid}/environ")]
             program.signal()
@@ -58,7 +58,7 @@ def test_a_headers_value_is_in_the_run_file_alone(tmp_path: Path, monkeypatch: p
 
 
 @pytest.mark.parametrize("variable", ["ASYNCLI_HEADERS", "ASYNCLI_AGENT_TOKEN"])
-async def test_nor_does_one_that_a_notebook_starts(variable: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_process_started_by_a_notebook_inherits_no_secret(variable: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(variable, SECRET)
     async with LabBuiltin(20) as server:
         assert SECRET.encode() not in contents(f"/proc/{server.pid}/environ")
@@ -74,7 +74,7 @@ async def test_nor_does_one_that_a_notebook_starts(variable: str, monkeypatch: p
     assert os.environ[variable] == SECRET
 
 
-def test_a_run_without_headers_may_be_read_as_any_file(tmp_path: Path) -> None:
+def test_run_without_headers_has_ordinary_permissions(tmp_path: Path) -> None:
     before = os.umask(0o022)
     try:
         with serving() as server:
@@ -85,7 +85,7 @@ def test_a_run_without_headers_may_be_read_as_any_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("command", ["soak", "bench"])
-def test_headers_that_stand_in_no_command_line(tmp_path: Path, command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_headers_from_file_and_environment(tmp_path: Path, command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "headers").write_text(f"{HEADER}\r\n\nX-B: 2\n")
     monkeypatch.setenv("ASYNCLI_HEADERS", "X-C: 3\nX-D: 4")
     how = (*SHORT, "--hold", "0.1s") if command == "soak" else ("-d", "0.2s")
@@ -112,7 +112,7 @@ def test_headers_that_stand_in_no_command_line(tmp_path: Path, command: str, mon
         ((f"http://me:{SECRET}@[127.0.0.1/",), "", "URL: 'http://***@[127.0.0.1/'"),
     ],
 )
-def test_what_is_refused_shows_no_secret(
+def test_error_messages_show_no_secret(
     tmp_path: Path, arguments: tuple[str, ...], variable: str, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "bad").write_text(f"X-A: 1\nBearer {SECRET}\n")

@@ -1,4 +1,4 @@
-"""The units for systemd: it understands every line of them, and the command that they start is one, and stops as they say."""
+"""The systemd units: systemd accepts every line, and the command that they start runs and stops as they say."""
 
 from __future__ import annotations
 
@@ -19,29 +19,29 @@ SERVICE = (CONFIGS / "asyncli-soak.service").read_text(encoding="utf-8")
 
 
 def setting(name: str) -> str:
-    """The last word on a key, continuation lines joined (systemd.syntax(7))."""
+    """The last value of a key, with continuation lines joined (systemd.syntax(7))."""
     joined = SERVICE.replace("\\\n", " ")
     return re.findall(rf"^{name}=(.*)$", joined, re.MULTILINE)[-1].strip()
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd-analyze on this host; apt-get install systemd")
-def test_systemd_understands_them(tmp_path: Path) -> None:
-    # It wants a program where the unit says there is one.
+def test_systemd_accepts_the_units(tmp_path: Path) -> None:
+    # systemd-analyze wants the program to exist at the unit's path.
     names = ("asyncli-soak.service", "asyncli-soak.timer", "asyncli-agent.service")
     for name in names:
         unit = (CONFIGS / name).read_text(encoding="utf-8")
         (tmp_path / name).write_text(unit.replace("/usr/local/bin/asyncli", sys.executable))
     done = subprocess.run(["systemd-analyze", "verify", *(tmp_path / name for name in names)], capture_output=True, text=True, check=False)
-    # Of a key that it does not know it only warns.
+    # An unknown key is only a warning.
     assert (done.returncode, done.stdout + done.stderr) == (0, "")
 
 
-def test_the_command_runs_and_its_stop_drains_and_reports(tmp_path: Path) -> None:
+def test_unit_command_runs_and_its_stop_drains_and_reports(tmp_path: Path) -> None:
     with serving() as server:
         options = "-c 50 -k 4 --baseline 0.2 --residue 0.2"
         words = []
         for word in shlex.split(setting("ExecStart")):
-            # A name by itself is as many words as its value has, and $$ is $ (systemd.service(5), COMMAND LINES).
+            # A variable by itself is split into words, and $$ is $ (systemd.service(5), COMMAND LINES).
             if re.fullmatch(r"\$[A-Z_]+", word):
                 words += {"$ASYNCLI_OPTIONS": options, "$ASYNCLI_URL": server.url}[word].split()
             else:

@@ -1,4 +1,4 @@
-"""Which signals stop what runs."""
+"""The signals that stop a run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from asyncli.cli.signals import until_stopped
         (signal.SIGHUP, signal.SIG_IGN, False),  # nohup
     ],
 )
-def test_a_hangup_that_was_ignored_stays_so(number: signal.Signals, before: signal.Handlers, stops: bool) -> None:
+def test_ignored_hangup_stays_ignored(number: signal.Signals, before: signal.Handlers, stops: bool) -> None:
     stopped = asyncio.Event()
 
     def stop() -> bool:
@@ -29,7 +29,7 @@ def test_a_hangup_that_was_ignored_stays_so(number: signal.Signals, before: sign
 
     async def work() -> None:
         os.kill(os.getpid(), number)
-        # A second one that is always heard comes after it.
+        # A second signal, which is always handled, comes after it.
         asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, heard.set)
         os.kill(os.getpid(), signal.SIGUSR1)
         await heard.wait()

@@ -1,4 +1,4 @@
-"""What an unattended soak tells, and to whom: a log for machines, a line on a signal, a command at the end."""
+"""Unattended soaks: the JSON log, a status line on a signal, a command at the end, and watch."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from asyncli.store.reader import read_run
 pytestmark = pytest.mark.nginx
 
 
-def test_a_log_of_json_lines_a_line_on_a_signal_and_a_command_that_hears_the_verdict(tmp_path: Path) -> None:
+def test_json_log_status_line_on_a_signal_and_on_finish(tmp_path: Path) -> None:
     command = 'echo "$ASYNCLI_VERDICT $ASYNCLI_STATUS" > said; cat > summary.json; basename "$ASYNCLI_RUN" >> said; exit 7'
     with Program(tmp_path, "demo", "-c", "50", *SHORT, "--hold", "1h", "--out", "run.db", "--log-json", "--on-finish", command) as program:
         program.until((tmp_path / "run.db").exists, "it measures")
@@ -26,11 +26,11 @@ def test_a_log_of_json_lines_a_line_on_a_signal_and_a_command_that_hears_the_ver
         program.signal(signal.SIGINT)
         done = program.wait()
         program.until_gone()
-    # A command that fails is said and changes no status.
+    # A failed command is reported and does not change the status.
     assert (done.status, "status 7" in done.err) == (0, True)
     lines = [json.loads(line) for line in done.out.splitlines()]
     assert {line["event"] for line in lines} >= {"phase", "status"}
-    # The report is for people, and stands beside what is for machines, which has the verdict.
+    # The report is on standard error, the JSON log with the verdict on standard output.
     assert "\nPASSED " in f"\n{done.err}"
     assert (lines[-1]["event"], lines[-1]["verdict"], lines[-1]["status"], lines[-1]["run"]) == ("end", "passed", 0, "run.db")
     phases = [line["phase"] for line in lines if line["event"] == "phase"]
@@ -42,7 +42,7 @@ def test_a_log_of_json_lines_a_line_on_a_signal_and_a_command_that_hears_the_ver
 
 
 def asked(program: Program, answer: str) -> None:
-    """Ask it until it answers so."""
+    """Send SIGUSR1 until ``answer`` is printed."""
 
     def told() -> bool:
         program.signal(signal.SIGUSR1)
@@ -51,7 +51,7 @@ def asked(program: Program, answer: str) -> None:
     program.until(told, "it says that all are held")
 
 
-def test_watch_looks_in_from_another_terminal_and_ends_by_ctrl_c_or_with_the_run(tmp_path: Path) -> None:
+def test_watch_follows_a_run_and_ends_by_ctrl_c_or_with_it(tmp_path: Path) -> None:
     with Program(tmp_path, "demo", "-c", "50", *SHORT, "--hold", "1h", "--quiet", "--out", "run.db") as program:
         program.until(lambda: held(tmp_path) == 50, "all are held")
         line = here(tmp_path, "watch", "run.db", "--once").out
@@ -69,7 +69,7 @@ def test_watch_looks_in_from_another_terminal_and_ends_by_ctrl_c_or_with_the_run
             assert program.wait().status == 0
             assert watch.wait().status == 0
     assert here(tmp_path, "watch", "run.db", "--once").status == 0
-    # What was, at the instant at which it was, and nothing of how it stands: it does not stand any more.
+    # The events with their own times, and no status: the run is over.
     assert " left" not in here(tmp_path, "watch", "run.db").out
     lines = [json.loads(line) for line in here(tmp_path, "watch", "run.db", "--log-json").out.splitlines()]
     assert [line["verdict"] for line in lines if line["event"] == "end"] == ["passed"]
@@ -82,20 +82,20 @@ def test_watch_looks_in_from_another_terminal_and_ends_by_ctrl_c_or_with_the_run
     assert json.loads(done.out)["line"] == lines[-1]["line"]
 
 
-def test_watch_says_that_a_run_stands_still_and_that_it_was_killed(tmp_path: Path) -> None:
+def test_watch_reports_a_hung_and_a_killed_run(tmp_path: Path) -> None:
     with Program(tmp_path, "demo", "-c", "50", *SHORT, "--hold", "1h", "--quiet", "--out", "run.db") as program:
         program.until(lambda: held(tmp_path) == 50, "all are held")
         with Program(tmp_path, "watch", "run.db", name="watch") as watch, Program(tmp_path, "watch", "run.db", "--log-json", name="json") as log:
             program.signal(signal.SIGSTOP)
-            # A minute ago by the file, which spares the test that minute.
+            # Set the file's time back a minute instead of waiting for it.
             aged(tmp_path, 61)
             watch.until(lambda: "nothing new for 1 min " in watch.out, "it says so")
-            # It may have begun later than the other, and of a run that is over by then it would say that alone.
+            # It may have started late, and would only report the end of a run that is over by then.
             log.until(lambda: '"status"' in log.out, "the other watches too")
             program.signal(signal.SIGKILL)
             program.until_gone()
             assert "--resume" in watch.wait().out
-            # Beside objects for machines stands nothing else.
+            # The JSON log contains nothing else.
             done = log.wait()
             assert (done.status, bool(done.err)) == (0, True)
             assert {json.loads(line)["event"] for line in done.out.splitlines()} >= {"phase", "status"}
@@ -105,7 +105,7 @@ def test_watch_says_that_a_run_stands_still_and_that_it_was_killed(tmp_path: Pat
     assert (done.status, bool(json.loads(done.out)["trouble"])) == (1, True)
 
 
-def test_watch_waits_for_a_run_that_is_about_to_begin(tmp_path: Path) -> None:
+def test_watch_waits_for_the_run_file(tmp_path: Path) -> None:
     run_there = a_run(500)
     with Program(tmp_path, "watch", "run.db", name="watch") as watch:
         watch.until(lambda: "run.db" in watch.err, "it waits")
@@ -114,7 +114,7 @@ def test_watch_waits_for_a_run_that_is_about_to_begin(tmp_path: Path) -> None:
 
 
 def aged(folder: Path, seconds: float) -> None:
-    """The run file, as if it had last been written so long ago."""
+    """Set the time of the run file's last write to ``seconds`` ago."""
     then = time.time() - seconds
     for name in ("run.db", "run.db-wal"):
         os.utime(folder / name, (then, then))

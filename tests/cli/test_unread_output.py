@@ -1,4 +1,4 @@
-"""Output that nobody reads: it stops neither the run nor its files, and a signal ends the waiting for a reader."""
+"""Output without a reader: it blocks neither the run nor its files, and a signal ends the wait for the reader."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ INTERRUPTED = 130
 
 
 def stopped_terminal() -> tuple[int, int]:
-    """Master and slave of a terminal whose output was stopped, as by Ctrl-S."""
+    """Master and slave of a terminal whose output is stopped, as by Ctrl-S."""
     master, slave = pty.openpty()
     termios.tcflow(slave, termios.TCOOFF)
     return master, slave
 
 
 def full_pipe() -> tuple[int, int]:
-    """Both ends of a pipe that takes no byte more."""
+    """Both ends of a full pipe."""
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
     try:
@@ -49,7 +49,7 @@ def full_pipe() -> tuple[int, int]:
 
 @contextmanager
 def unread(where: str, folder: Path, *arguments: str | Path) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
-    """A soak whose screen, log, or everything else is not read; and whence it could be."""
+    """A soak whose screen, log or whole output is not read, and the descriptor to read it from."""
     reader, writer = stopped_terminal() if where == "screen" else full_pipe()
     words = [*ASYNCLI, "soak", "-c", "3", *SHORT, "--out", folder / "run.db", "--json", folder / "run.json", *arguments]
     process = subprocess.Popen(
@@ -66,27 +66,27 @@ def unread(where: str, folder: Path, *arguments: str | Path) -> Iterator[tuple[s
 
 
 @pytest.mark.parametrize(("where", "more"), [("screen", ()), ("log", ()), ("stderr", ("--log-json",))])
-def test_the_run_and_its_files_do_not_wait_for_a_reader(tmp_path: Path, where: str, more: tuple[str, ...]) -> None:
+def test_run_and_files_do_not_wait_for_a_reader(tmp_path: Path, where: str, more: tuple[str, ...]) -> None:
     with serving() as server, unread(where, tmp_path, "--hold", "1", *more, server.url) as (process, reader):
-        # All is written while nobody reads.
+        # All files are written although nothing reads the output.
         until(lambda: (tmp_path / "run.json").exists() and (tmp_path / "run.json").stat().st_size, "the JSON is written")
         summary = json.loads((tmp_path / "run.json").read_text())
         assert (summary["run"]["verdict"], summary["run"]["complete"]) == ("passed", True)
         assert process.poll() is None, "the report waits for its reader"
         said = b""
         if where == "log":
-            # One who comes back has all of it.
+            # A reader that resumes gets all of it.
             while part := os.read(reader, 1 << 16):
                 said += part
             assert b"held 3 of 3" in said
             assert b"\nPASSED" in said
         else:
-            # It was complete: the first signal ends the waiting alone.
+            # The run was complete: the first signal only ends the wait.
             process.send_signal(signal.SIGTERM)
         assert process.wait(DEADLINE_S) == 0
 
 
-def test_one_signal_ends_a_run_that_nobody_reads(tmp_path: Path) -> None:
+def test_one_signal_ends_a_run_without_a_reader(tmp_path: Path) -> None:
     with serving() as server, unread("log", tmp_path, "--hold", "forever", server.url) as (process, _):
         until(lambda: held(tmp_path) == 3, "all are held")
         process.send_signal(signal.SIGTERM)
@@ -94,7 +94,7 @@ def test_one_signal_ends_a_run_that_nobody_reads(tmp_path: Path) -> None:
         assert json.loads((tmp_path / "run.json").read_text())["run"]["complete"]
 
 
-def test_two_signals_at_once_end_it_although_nobody_reads(tmp_path: Path) -> None:
+def test_two_signals_end_a_run_without_a_reader(tmp_path: Path) -> None:
     with serving() as server, unread("screen", tmp_path, "--hold", "forever", server.url) as (process, _):
         until(lambda: held(tmp_path) == 3, "all are held")
         process.send_signal(signal.SIGINT)
@@ -103,8 +103,8 @@ def test_two_signals_at_once_end_it_although_nobody_reads(tmp_path: Path) -> Non
         assert recorded(tmp_path / "run.db") is not None
 
 
-async def test_inside_a_loop_a_log_is_kept_up_to_a_bound_and_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    # Some lines of each log.
+async def test_log_in_a_loop_is_bounded_and_counts_dropped_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    # A bound of some lines of each log.
     for view_of, most in ((PlainView, 1000), (JsonView, 4000)):
         monkeypatch.setattr(outlets_module, "_MOST_IN_A_LOOP", most)
         reader, writer = full_pipe()
@@ -115,7 +115,7 @@ async def test_inside_a_loop_a_log_is_kept_up_to_a_bound_and_says_what_is_missin
             view.update(LiveState(phase="hold", elapsed_s=float(second)))
         dropped = outlet.dropped
         assert 70 < dropped < 100
-        # What was written may be read before its writer says so.
+        # Data may be read before its writer has counted it.
         os.set_blocking(reader, False)
         said = b""
         while outlet.behind:
@@ -126,7 +126,7 @@ async def test_inside_a_loop_a_log_is_kept_up_to_a_bound_and_says_what_is_missin
         until(lambda outlet=outlet: not outlet.behind, "it is written")
         said += os.read(reader, 1 << 16)
         lines = said.decode().lstrip("x").splitlines()
-        # The log for machines has a line for the phase besides.
+        # The JSON log also has a line for the phase.
         assert len(lines) == (100 if view_of is PlainView else 101) - dropped + 2
         missing = lines[-2]
         if view_of is PlainView:
@@ -137,7 +137,7 @@ async def test_inside_a_loop_a_log_is_kept_up_to_a_bound_and_says_what_is_missin
         os.close(writer)
 
 
-def test_an_error_is_raised_once_and_names_what_was_printed() -> None:
+def test_write_error_is_raised_once_and_names_what_was_printed() -> None:
     with Path("/dev/full").open("wb") as full:
         outlet = Outlet(full.fileno())
         outlet.what = "the report"

@@ -22,7 +22,7 @@ def find_chromium() -> str | None:
 
 
 class Tab:
-    """One page, and everything that was requested, logged or asked by a dialog in it."""
+    """One page, with its requests, log entries and dialogs."""
 
     def __init__(self, browser: Browser, session: str) -> None:
         self._browser, self._session = browser, session
@@ -61,7 +61,7 @@ class Tab:
 
 
 class Browser:
-    """The process and its one socket."""
+    """The browser process and its DevTools socket."""
 
     def __init__(self, binary: str) -> None:
         self._binary = binary

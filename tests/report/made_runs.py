@@ -1,4 +1,4 @@
-"""Runs of every kind that a page, a figure or a table must cope with, made of the synthetic run."""
+"""Variants of the synthetic run that a page, a figure or a table must handle."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ HOSTILE = "</svg><script>alert('x')</script> \"$\\frac{1}{0}$\" & <!-- --> http:
 
 
 def dead(count: int, age_s: float, idle_s: float, requests: int, spread: float = 0.0, seed: int = 3) -> Deaths:
-    """So many lost at about this age, idle time and request number."""
+    """``Deaths`` at about this age, idle time and number of requests."""
     lot = random.Random(seed)
     found = Deaths(count=count)
     for _ in range(count):
@@ -26,7 +26,7 @@ def dead(count: int, age_s: float, idle_s: float, requests: int, spread: float =
 
 
 def with_deaths() -> Run:
-    """Connections lost by three causes, attempts failed by two, through the hold."""
+    """Connections lost by three causes and failed by two, throughout the hold."""
     run = a_run(20_000, hold_s=180.0)
     lot = random.Random(5)
     for place, (_, tick) in enumerate(run.ticks):
@@ -50,7 +50,7 @@ def without_samples() -> Run:
 
 
 def interrupted_in_the_ramp() -> Run:
-    """Killed 12 s into its ramp: no end, no hold."""
+    """Killed 12 s into the ramp: no hold and no end."""
     run = a_run(100_000)
     return cut(run, run.phases[1].start_s + 12.0)
 
@@ -92,7 +92,7 @@ def with_gaps() -> Run:
 
 
 def unsteady() -> Run:
-    """On a host whose memory moves by far more than the connections take."""
+    """A host whose memory varies by far more than the connections take."""
     run = a_run(2000, hold_s=30.0, batch=10, interval_s=0.1)
     lot = random.Random(2)
     for sample in run.samples:
@@ -101,7 +101,7 @@ def unsteady() -> Run:
 
 
 def listed() -> Run:
-    """Beside a program that lists the descriptors of every process: inodes of /proc in proportion to the connections."""
+    """Another program lists the descriptors of every process, which leaves inodes of /proc in proportion to the connections."""
     run = a_run(30_000)
     for sample in run.samples:
         inodes = 1700.0 * (sample.values.get("status.active", 1.0) - 1.0)
@@ -111,7 +111,7 @@ def listed() -> Run:
 
 
 def hostile() -> Run:
-    """Every string of the run that comes from elsewhere tries to be markup, mathematics or a picture's colour."""
+    """Every external string of the run tries to be markup, mathematics or a figure's colour."""
     run = with_deaths()
     run.environment["server"] = {"label": f"{HOSTILE}/1", "version": HOSTILE, HOSTILE: HOSTILE}
     run.environment["host"] = run.environment["kernel"] = HOSTILE
@@ -125,13 +125,13 @@ def hostile() -> Run:
 
 
 def a_night() -> Run:
-    """Two hours, in which one was lost."""
+    """Two hours with one loss."""
     run = a_run(10_000, hold_s=7200.0)
     run.ticks[3600][1].deaths = {"reset": dead(1, 1800, 20, 60)}
     return run
 
 
-#: Every kind but the long one.
+#: Every kind except the long one.
 KINDS: dict[str, Callable[[], Run]] = {
     "good": lambda: a_run(30_000), "plateaus": lambda: a_run(30_000, plateaus=5), "deaths": with_deaths,
     "elsewhere": lambda: a_run(30_000, local=False, server=False, status=False), "without samples": without_samples,

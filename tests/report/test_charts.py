@@ -1,4 +1,4 @@
-"""Every figure, for every kind of run: drawn, or a sentence why not; and laid out so that nothing stands on anything else."""
+"""Every figure for every kind of run: drawn without overlaps, or a sentence that says why not."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def texts(figure: Figure) -> list[Any]:
     import matplotlib.text
 
     found = figure.findobj(matplotlib.text.Text)
-    # Marks of an axis beyond its limits are texts too, but are not drawn.
+    # Tick labels beyond the limits of an axis are texts, but are not drawn.
     hidden = {
         id(tick.label1)
         for ax in figure.axes
@@ -48,7 +48,7 @@ def texts(figure: Figure) -> list[Any]:
 
 
 def require_laid_out(figure: Figure, name: str) -> None:
-    """No two words of it overlap, and none leaves the sheet."""
+    """No two texts overlap, and none leaves the figure."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
     with draw.drawing():
@@ -65,9 +65,9 @@ def require_laid_out(figure: Figure, name: str) -> None:
             assert across < 2 or down < 4, f"{name}: {words!r} stands on {other_words!r}"
 
 
-# An invalid run has the figures of a good one; tests/report/test_page.py draws those of a hostile one.
+# An invalid run has the figures of a good one; tests/report/test_page.py draws those of the hostile run.
 @pytest.mark.parametrize("kind", [one for one in KINDS if one not in ("invalid", "hostile")])
-def test_every_figure_is_drawn_or_says_why_not_and_can_be_read(kind: str) -> None:
+def test_every_figure_is_drawn_legibly_or_says_why_not(kind: str) -> None:
     laid_out = kind in ("deaths", "elsewhere", "listed")
     drawn = set()
     for picture in pictures_of(KINDS[kind]()):
@@ -96,7 +96,7 @@ def test_every_figure_is_drawn_or_says_why_not_and_can_be_read(kind: str) -> Non
     assert drawn == expected.get(kind, drawn)
 
 
-def test_a_figure_is_the_same_text_each_time_and_its_ids_are_its_own() -> None:
+def test_svg_is_deterministic_with_prefixed_ids() -> None:
     (picture,) = (one for one in pictures_of(KINDS["deaths"]()) if one.name == "timeline")
     svg, again = (draw.inline_svg(picture.draw(draw.WIDE), "timeline") for _ in range(2))
     assert svg == again
@@ -105,7 +105,7 @@ def test_a_figure_is_the_same_text_each_time_and_its_ids_are_its_own() -> None:
     assert set(re.findall(r'(?:href="#|url\(#)([^")]+)', svg)) == ids
 
 
-def test_inline_it_has_the_pages_colours_and_font_whatever_the_callers_style_is_and_points_nowhere() -> None:
+def test_inline_svg_uses_page_colours_and_no_external_references() -> None:
     picture = pictures_of(a_run(30_000))[1]
     svg = draw.inline_svg(picture.draw(draw.WIDE), "cost")
     assert "var(--server)" in svg
@@ -121,7 +121,7 @@ def test_inline_it_has_the_pages_colours_and_font_whatever_the_callers_style_is_
         assert dict(mpl.rcParams) == kept
 
 
-def test_a_plot_of_its_own_says_what_and_whose_it_is() -> None:
+def test_standalone_plot_has_title_and_run() -> None:
     figure = pictures_of(a_run(30_000))[0].draw(
         draw.Style(title="What one connection is made of", note="asyncli run f00d of <today>")
     )
@@ -136,7 +136,7 @@ def test_a_plot_of_its_own_says_what_and_whose_it_is() -> None:
     assert b"asyncli run f00d" in png[:4096]
 
 
-def test_no_pyplot_and_no_gui_and_no_matplotlib_before_a_figure_is_asked_for() -> None:
+def test_matplotlib_is_imported_only_for_figures_and_without_pyplot() -> None:
     code = (
         "import sys; sys.path[:0] = ['tests/analysis', 'tests/report'];"
         "import asyncli.report.figures.run, asyncli.report.run_report; print('matplotlib' in sys.modules, 'jinja2' in sys.modules);"
@@ -153,7 +153,7 @@ def a_cost(slope: float) -> Cost:
 
 
 @pytest.mark.parametrize("rest", [-400.0, 0.0, 300.0])
-def test_the_bar_adds_up_to_the_total(rest: float) -> None:
+def test_cost_bar_adds_up_to_the_total(rest: float) -> None:
     total = 1000.0 + 2 * 4000.0 + 130.0 + rest
     costs = Costs(
         server_user=a_cost(1000.0),
@@ -169,12 +169,12 @@ def test_the_bar_adds_up_to_the_total(rest: float) -> None:
 
 
 @pytest.mark.parametrize("costs", [Costs(host_total=a_cost(100.0)), Costs(residual=a_cost(-5.0))])
-def test_a_total_alone_or_below_zero_is_not_drawn_as_a_bar(costs: Costs) -> None:
+def test_total_alone_or_below_zero_has_no_bar(costs: Costs) -> None:
     with pytest.raises(draw.NothingToDraw):
         cost_parts(costs)
 
 
-def test_a_total_that_may_as_well_be_nothing_is_neither_drawn_nor_split() -> None:
+def test_total_that_may_be_zero_is_not_drawn() -> None:
     hidden = Cost(1500.0, (-12_000.0, 15_000.0), 0.0, "", 9)
     costs = Costs(server_user=a_cost(500.0), kernel=a_cost(4000.0), residual=a_cost(-7000.0), host_total=hidden)
     assert [label for label, *_ in cost_shares(costs, server="nginx")] == ["nginx", "kernel, 2 ends"]
@@ -187,7 +187,7 @@ def test_a_total_that_may_as_well_be_nothing_is_neither_drawn_nor_split() -> Non
 @pytest.mark.parametrize(
     ("r2", "words"), [(0.5, "0.500"), (0.99987, "0.9999"), (0.99983, "0.9998"), (0.9999964, "> 0.9999"), (1.0, "1")]
 )
-def test_r2_is_one_only_where_it_is(r2: float, words: str) -> None:
+def test_r2_is_rounded_to_one_only_if_exact(r2: float, words: str) -> None:
     assert shown_r2(r2) == words
 
 
@@ -199,19 +199,19 @@ def luminance(colour: str) -> float:
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("name", ["ink", "soft", "server", "kernel", "ours", "rest", "violet"])
-def test_what_is_written_in_a_colour_can_be_read(name: str, dark: bool) -> None:
+def test_text_colours_have_enough_contrast(name: str, dark: bool) -> None:
     """WCAG 2.2, 1.4.3: a contrast of 4.5 for text."""
     pair = sorted((luminance(draw.PALETTE[name][dark]), luminance(draw.PALETTE["paper"][dark])))
     assert (pair[1] + 0.05) / (pair[0] + 0.05) >= 4.5
 
 
-def test_no_two_roles_differ_by_colour_alone() -> None:
+def test_roles_differ_by_more_than_colour() -> None:
     looks = [(width, dash, marker) for _, width, dash, marker in draw.ROLES.values()]
     assert len(set(looks)) == len(looks)
 
 
-def test_a_figure_is_scaled_to_its_points_and_not_to_a_band() -> None:
-    """A host that moves: its line's band at nothing is wider than all its points."""
+def test_axis_is_scaled_to_the_points_not_the_band() -> None:
+    """The host's memory varies: the band of its line is wider than all its points."""
     drawn = slopes(analyse(a_run(60_000, hold_s=10.0, noise=30.0, phi=0.97)).costs, server="nginx")
     most = max(max(one.above(one.fit.bytes)) for one in drawn)
     assert cost_lines(drawn).axes[0].get_ylim()[1] < 2.2 * most

@@ -1,4 +1,4 @@
-"""The preflight as a table."""
+"""The preflight's table."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _FLEET = Finding("cluster", "info", "2 hosts with")
 @pytest.mark.parametrize(
     ("findings", "whose"), [([_UNKNOWN], "this host"), ([_UNKNOWN, _FLEET], "the client hosts")], ids=["one host", "a cluster"]
 )
-def test_the_last_line_says_whose_limits_were_looked_at(findings: list[Finding], whose: str) -> None:
+def test_last_line_says_whose_limits_were_checked(findings: list[Finding], whose: str) -> None:
     out = io.StringIO()
     spread = Spread((Destination(socket.AF_INET, "10.0.0.8", 80),), (), 1, local=False, ports=28_232)
     print_checks(Plan(urls=("http://10.0.0.8/",)), spread, [], findings, Console(file=out, width=200), tls=None, steps={})

@@ -1,4 +1,4 @@
-"""A comparison says what is real first, in words, on any terminal, as JSON and as a page."""
+"""The report of a comparison: real differences first, on any terminal, as JSON and as a page."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def compared(*runs: Run, paths: tuple[str, ...] = ("a.db", "b.db", "c.db")) -> C
 
 
 def dearer(seed: int = 2, more: float = 510.0) -> Run:
-    """A run whose server takes ``more`` bytes a connection, and twice as long to answer."""
+    """A run whose server takes ``more`` bytes a connection and twice as long to answer."""
     run = raised(a_run(20_000, hold_s=60.0, seed=seed), 0, "server.pss_bytes", "host.used_bytes", each=more)
     for _, tick in run.ticks:
         tick.latency_us = Histogram({key + 64: count for key, count in tick.latency_us.items()}, 1, 10_000)
@@ -94,7 +94,7 @@ def made(unit: str, values: tuple[float | None, float | None], ci95: tuple[float
         (made("bytes/h", (0.0, 0.0), (-2e6, 1e6)), ("MB/h", "0.0", "0.0", "0.0", "-2.0 to +1.0", "-")),
     ],
 )
-def test_numbers_have_one_unit_and_the_digits_that_their_interval_allows(one: Difference, shown: tuple[str, ...]) -> None:
+def test_numbers_have_one_unit_and_digits_by_their_interval(one: Difference, shown: tuple[str, ...]) -> None:
     found = amounts(one)
     assert (found.unit, found.first, found.second, found.difference, found.interval, found.percent) == shown
 
@@ -103,7 +103,7 @@ def strict(name: str) -> object:
     raise AssertionError(f"the JSON holds {name}")
 
 
-def test_the_page_is_whole_and_points_nowhere(unlike: Comparison) -> None:
+def test_comparison_page_is_complete_and_self_contained(unlike: Comparison) -> None:
     text = page(comparison_document(unlike))
     seen = Page(text)
     assert [point for _, point in seen.links if not point.startswith(("#", "data:,"))] == []
@@ -128,7 +128,7 @@ def _lossy(run: Run) -> None:
 
 
 @pytest.mark.parametrize("changes", [_nothing, _lossy])
-def test_the_page_and_the_text_of_odd_runs(changes: Callable[[Run], None]) -> None:
+def test_comparison_of_unusual_runs(changes: Callable[[Run], None]) -> None:
     runs = [a_run(5000, hold_s=30.0), a_run(5000, hold_s=30.0, seed=2)]
     changes(runs[1])
     comparison = compared(*runs)
@@ -137,7 +137,7 @@ def test_the_page_and_the_text_of_odd_runs(changes: Callable[[Run], None]) -> No
     json.loads(to_json(comparison), parse_constant=strict)
 
 
-def test_the_forest_plot_names_every_row_in_both_widths(unlike: Comparison) -> None:
+def test_forest_plot_names_every_row_in_both_widths(unlike: Comparison) -> None:
     for style in (WIDE, NARROW):
         figure = forest(unlike.differences, style=style)
         named = {label.get_text() for label in figure.axes[0].get_yticklabels()}
@@ -146,7 +146,7 @@ def test_the_forest_plot_names_every_row_in_both_widths(unlike: Comparison) -> N
         forest([made("bytes", (None, 1.0), None)])
 
 
-def test_the_forest_plot_stays_on_its_paper() -> None:
+def test_forest_plot_stays_within_the_figure() -> None:
     wide = [
         made("bytes", (1.0, 900.0), (890.0, 910.0), verdict="higher", key="cost.server_user"),
         made("bytes", (100.0, 101.0), (-math.pi, 5.0)),

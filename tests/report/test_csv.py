@@ -1,4 +1,4 @@
-"""The tables that other programs read: whole, documented, with units in their names and no number that is none."""
+"""The CSV tables: complete, documented, with units in the column names and only finite numbers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NAMES = ["ticks", "samples", "deaths", "phases", "findings", "cost", "columns"]
 
 
 def read(run: Run) -> dict[str, list[dict[str, str]]]:
-    """Every table, as another program reads it."""
+    """Every table, parsed by the csv module."""
     analyses = analyse(run)
     found = tables(run, summarise(run, analyses), analyses)
     assert list(found) == NAMES
@@ -44,7 +44,7 @@ def test_every_kind_of_run_has_every_table(kind: str) -> None:
             assert not {"nan", "inf", "-inf", "None"} & set(row.values()), (name, row)
 
 
-def test_numbers_are_those_of_the_run() -> None:
+def test_csv_numbers_match_the_run() -> None:
     run = KINDS["deaths"]()
     found = read(run)
     t_s, tick = run.ticks[61]
@@ -68,7 +68,7 @@ def test_numbers_are_those_of_the_run() -> None:
     assert [row["code"] for row in found["findings"]] == [finding.code for finding in summary.findings]
 
 
-def test_what_a_protocol_counts_has_columns() -> None:
+def test_protocol_counts_have_columns() -> None:
     run = a_run(5000)
     run.ticks[3][1].protocol = ProtocolCounts(messages=5, message_bytes=70, streams_open=900)
     run.ticks[3][1].protocol.handshake_us.add(2_000)
@@ -95,7 +95,7 @@ def test_every_column_is_documented() -> None:
     assert meaning("silent.vm at 192.168.1.9").startswith("seconds without a message")
 
 
-def test_what_was_not_read_is_empty_and_never_zero() -> None:
+def test_unread_metric_is_empty_not_zero() -> None:
     run = a_run(5000)
     run.samples[3].values.pop("server.pss_bytes")
     run.samples[4].values["host.used_bytes"] = math.nan
@@ -105,7 +105,7 @@ def test_what_was_not_read_is_empty_and_never_zero() -> None:
     assert rows[5]["server.pss_bytes"]
 
 
-def test_any_text_survives() -> None:
+def test_csv_keeps_any_text() -> None:
     run = a_run(5000)
     run.findings = [Finding("x", "info", f'{HOSTILE}, a\n"b"', "")]
     assert f'{HOSTILE}, a "b"' in [row["evidence"] for row in read(run)["findings"]]

@@ -1,4 +1,4 @@
-"""A list of runs: one line each, whatever the terminal."""
+"""The list of runs: one line each on any terminal."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def printed(listing: Listing, width: int, *, terminal: bool = True) -> list[str]
 
 
 @pytest.mark.parametrize("width", [60, 80, 100, 140])
-def test_a_line_fits_the_terminal_and_keeps_what_matters(width: int) -> None:
+def test_listing_fits_the_terminal(width: int) -> None:
     listing = Listing("x", [one("a-run-with-quite-a-long-name-of-its-own.db"), one()], [])
     lines = printed(listing, width)
     assert len(lines) == 3
@@ -42,7 +42,7 @@ def test_a_line_fits_the_terminal_and_keeps_what_matters(width: int) -> None:
         assert words in lines[2], words
 
 
-def test_in_a_pipe_nothing_is_cut() -> None:
+def test_listing_is_not_cut_in_a_pipe() -> None:
     listing = Listing("x", [one("a-run-with-quite-a-long-name-of-its-own.db")], [])
     head, line = printed(listing, 40, terminal=False)
     assert "a-run-with-quite-a-long-name-of-its-own.db" in line
@@ -52,12 +52,12 @@ def test_in_a_pipe_nothing_is_cut() -> None:
         assert words in line, words
 
 
-def test_newest_first_and_names_within_a_second() -> None:
+def test_listing_is_newest_first_then_by_name() -> None:
     runs = [one("b.db"), one("a.db"), one("new.db", age_s=5.0), one("old.db", age_s=1e6)]
     assert [run.file for run in newest_first(runs)] == ["new.db", "a.db", "b.db", "old.db"]
 
 
-def test_the_servers_cost_stands_in_where_the_hosts_is_drowned() -> None:
+def test_server_cost_replaces_a_hidden_host_cost() -> None:
     found = listed(without(a_run(20_000, hold_s=30.0), "host.used_bytes"), "a.db", 1, changed_s=1e6, age_s=1.0)
     assert found.cost_of == "server_user"
     assert " B ± " in (line := printed(Listing("x", [found], []), 140)[1])
@@ -65,14 +65,14 @@ def test_the_servers_cost_stands_in_where_the_hosts_is_drowned() -> None:
     assert " - " in line
 
 
-def test_a_difference_of_two_levels_is_called_that() -> None:
+def test_two_level_cost_is_labelled() -> None:
     short = listed(a_run(3000), "a.db", 1, changed_s=1e6, age_s=1.0)
     (line,) = printed(Listing("x", [short], []), 160)[1:]
     assert "(two levels)" in line
     assert "levels" not in printed(Listing("x", [one()], []), 160)[1]
 
 
-def test_the_verdict_is_the_reports_own() -> None:
+def test_listing_has_the_verdict_of_the_report() -> None:
     run = a_run(20_000, hold_s=30.0)
     run.plan = msgspec.structs.replace(run.plan, fail_if=("heartbeats.latency_ms.p99 > 0.001ms",))
     head = msgspec.structs.replace(run, ticks=[(t_s, msgspec.structs.replace(tick, latency_us=Histogram())) for t_s, tick in run.ticks])
@@ -80,7 +80,7 @@ def test_the_verdict_is_the_reports_own() -> None:
     assert listed(head, "a.db", 1, changed_s=1e6, age_s=1.0, whole=lambda: run).verdict == "failed"
 
 
-def test_what_a_server_counts_later_does_not_change_the_cost_that_the_ramp_told() -> None:
+def test_server_counts_in_the_hold_do_not_change_the_cost() -> None:
     run = a_run(20_000, hold_s=60.0)
     before = listed(run, "a.db", 1, changed_s=1e6, age_s=1.0).cost
     hold = next(one for one in run.phases if one.name == "hold")

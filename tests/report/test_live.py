@@ -1,4 +1,4 @@
-"""What is seen while a run lasts."""
+"""The live views of a running soak."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def feed(fold: LiveFold, t_s: float, kind: str, what: Any) -> None:
 
 
 def fed(run: Run, until_s: float, since_s: float = -1.0, fold: LiveFold | None = None) -> LiveFold:
-    """What has happened in these seconds is told."""
+    """Feed the records of these seconds to the fold."""
     fold = fold or LiveFold(run.plan)
     for t_s, kind, what in events(run):
         if since_s < t_s <= until_s:
@@ -50,7 +50,7 @@ def state_at(run: Run, until_s: float) -> LiveState:
     return fed(run, until_s).state()
 
 
-def test_a_resumed_run_counts_what_it_had_lost_and_knows_no_end_while_it_opens_again() -> None:
+def test_resumed_run_keeps_its_losses_and_has_no_eta_while_reopening() -> None:
     run = a_run(400, hold_s=60.0)
     fold = LiveFold(run.plan)
     fold.resumed(Tick(opened=400, deaths={"generator_lost": Deaths(count=400)}))
@@ -61,7 +61,7 @@ def test_a_resumed_run_counts_what_it_had_lost_and_knows_no_end_while_it_opens_a
     assert plain_line(state).endswith("hold      held 100 of 400; reopening; lost 400 (generator_lost 400)")
     fold.planned(msgspec.structs.replace(run.plan, hold_s=90.0))
     assert (fold.state().eta_s, fold.state().refilling) == (15.0, False)
-    # One that begins anew has its baseline once more, and what it costs is measured from there.
+    # A run that restarts measures a new baseline, and its cost from there.
     run = a_run(20_000, hold_s=60.0)
     fold = LiveFold(run.plan)
     fold.resumed(Tick(opened=400, deaths={"generator_lost": Deaths(count=400)}))
@@ -69,7 +69,7 @@ def test_a_resumed_run_counts_what_it_had_lost_and_knows_no_end_while_it_opens_a
     assert (again.eta_s is not None, again.refilling, again.host_per_connection is not None) == (True, False, True)
 
 
-def test_nothing_beats_in_the_residue() -> None:
+def test_residue_has_no_heartbeat_numbers() -> None:
     run = a_run(20_000, hold_s=12.0)
     drain, residue = run.phases[3], run.phases[4]
     held, after = state_at(run, drain.start_s), state_at(run, residue.start_s)
@@ -80,7 +80,7 @@ def test_nothing_beats_in_the_residue() -> None:
         assert (state.phase, state.held, state.heartbeats_per_s, state.latency_p50_ms) == ("residue", 0, None, None)
 
 
-def test_the_fold_at_several_instants() -> None:
+def test_fold_at_several_instants() -> None:
     run = a_run(100_000)
     at_start = state_at(run, 3.0)
     assert (at_start.phase, at_start.held, at_start.asked, at_start.active) == ("baseline", 0, 100_000, 0)
@@ -107,7 +107,7 @@ def test_the_fold_at_several_instants() -> None:
     assert over.host_per_connection == pytest.approx(holding.host_per_connection, rel=0.02)  # not by what is drained
 
 
-def test_a_number_that_is_no_longer_read_is_not_shown() -> None:
+def test_number_of_a_lost_source_is_unknown() -> None:
     run = a_run(1000)
     fold = fed(run, 20.0)
     assert "; server active 1,000; server " in plain_line(fold.state())
@@ -116,12 +116,12 @@ def test_a_number_that_is_no_longer_read_is_not_shown() -> None:
     assert "server active" not in plain_line(fold.state())
     fold.finding(Finding("server_ended", "error", "the server's processes are gone"))
     assert (fold.state().server_bytes, fold.state().server_cpu_share) == (None, None)
-    # Back again: what is read counts on from the first look.
+    # The source is back: counts continue from the first reading.
     fed(run, 25.0, 20.0, fold)
     assert (fold.state().active, fold.state().accepts) == (1000, 1000)
 
 
-def test_what_a_descriptor_lister_leaves_is_not_taken_for_the_cost_of_a_connection() -> None:
+def test_memory_left_by_descriptor_listing_is_not_in_the_cost() -> None:
     run = a_run(100_000)
     for sample in run.samples:
         if "host.used_bytes" in sample.values:
@@ -131,7 +131,7 @@ def test_what_a_descriptor_lister_leaves_is_not_taken_for_the_cost_of_a_connecti
     assert state_at(run, 155.0).host_per_connection == pytest.approx(SERVER + 2 * KERNEL_END + GENERATOR + REST, rel=0.02)
 
 
-def test_a_hold_without_end_has_no_eta() -> None:
+def test_endless_hold_has_no_eta() -> None:
     fold = LiveFold(Plan(urls=("http://a/",), hold_s=None))
     fold.phase(Phase("hold", 10.0))
     fold.tick(20.0, Tick(held=1000))
@@ -154,7 +154,7 @@ WORDS = (
 
 @pytest.mark.parametrize("width", [80, 240])
 @pytest.mark.parametrize("until_s", [0.0, 7.0, 104.0])
-def test_the_screen_fits_and_every_word_is_whole(width: int, until_s: float) -> None:
+def test_screen_fits_and_cuts_no_word(width: int, until_s: float) -> None:
     run = a_run(100_000)
     state = state_at(run, until_s)
     findings = (Finding("a", "warning", "long words " * 30), Finding("b", "error", "short"))
@@ -171,7 +171,7 @@ def test_the_screen_fits_and_every_word_is_whole(width: int, until_s: float) -> 
     assert "…" not in text
 
 
-def test_a_screen_of_ten_million_connections() -> None:
+def test_screen_of_ten_million_connections() -> None:
     plan = Plan(urls=("http://a-rather-long-name.of-a-server.example.org:8080/with/a/long/path?and=a&query=too",) * 2)
     state = LiveState(phase="ramp", asked=10_000_000, held=9_999_999, opened=10_000_000, active=9_999_999,
                       accepts=123_456_789, handled=123_456_789, achieved_per_s=123_456.0, asked_per_s=200_000.0,
@@ -184,15 +184,15 @@ def test_a_screen_of_ten_million_connections() -> None:
 
 
 @pytest.mark.parametrize("width", [20, 50])
-def test_a_narrow_terminal_is_no_error(width: int) -> None:
+def test_narrow_terminal_raises_nothing(width: int) -> None:
     drawn(a_run(1000).plan, state_at(a_run(1000), 20.0), width)
 
 
-def test_a_server_that_falls_silent_is_seen_before_its_connections_are_given_up() -> None:
+def test_unanswered_heartbeats_show_before_their_timeout() -> None:
     run = a_run(100_000)
     fold = fed(run, 150.0)
     shown: dict[float, list[str]] = {}
-    # A heartbeat that has waited for less than a second is no news.
+    # A heartbeat that has waited for less than a second does not show.
     for waits_s, awaiting in ((0.9, 120), (6.2, 100_000)):
         fold.tick(150.0 + waits_s, Tick(held=100_000, awaiting=awaiting, longest_wait_s=waits_s))
         state, log = fold.state(), io.StringIO()
@@ -202,12 +202,12 @@ def test_a_server_that_falls_silent_is_seen_before_its_connections_are_given_up(
         assert (status["unanswered"], status["longest_wait_s"]) == ((0, 0.0) if waits_s < 1 else (awaiting, waits_s))
     assert all("unanswered" not in words for words in shown[0.9])
     assert all(re.search(r"unanswered +100,000, longest 6 s", words) for words in shown[6.2])
-    # They are answered: all is said again as before.
+    # After the answers nothing is unanswered.
     fold.tick(158.0, Tick(held=100_000, awaiting=90, longest_wait_s=0.1))
     assert (fold.state().unanswered, fold.state().longest_wait_s) == (0, 0.0)
 
 
-def test_the_live_view_draws_and_leaves_no_trace() -> None:
+def test_live_view_disappears_at_the_end() -> None:
     run = a_run(2000, hold_s=3.0)
     console = Console(file=io.StringIO(), width=80, height=24, force_terminal=True, _environ={})
     fold = LiveFold(run.plan)
@@ -221,7 +221,7 @@ def test_the_live_view_draws_and_leaves_no_trace() -> None:
     view.update(fold.state())  # after the end it is silent
 
 
-def test_a_terminal_that_knows_ascii_alone() -> None:
+def test_live_screen_in_ascii() -> None:
     file = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
     console = Console(file=file, width=80, height=24, force_terminal=True)
     state = state_at(a_run(20_000), 60.0)
@@ -251,7 +251,7 @@ def test_plain_lines_every_ten_seconds_and_at_each_phase() -> None:
     assert "a connection on this host" in [line for line in lines if " hold " in line][-1]
 
 
-def test_a_price_below_nothing_is_not_known_wherever_it_is_shown() -> None:
+def test_negative_cost_is_unknown() -> None:
     run = a_run(20_000)
     for sample in run.samples:
         if sample.t_s > run.phases[1].start_s and "host.used_bytes" in sample.values:
@@ -264,7 +264,7 @@ def test_a_price_below_nothing_is_not_known_wherever_it_is_shown() -> None:
 
 
 @pytest.mark.parametrize("noise", [0.3, 10.0])
-def test_no_price_is_shown_without_its_error_and_none_that_is_mostly_error(noise: float) -> None:
+def test_cost_is_shown_only_with_a_small_error(noise: float) -> None:
     truth = {"server": SERVER, "kernel": 2 * KERNEL_END, "generator": GENERATOR, "host": SERVER + 2 * KERNEL_END + GENERATOR + REST}
     shown, held = 0, 0
     for seed in range(15):
@@ -285,7 +285,7 @@ def test_no_price_is_shown_without_its_error_and_none_that_is_mostly_error(noise
     assert shown >= 100 or noise > 1
 
 
-def test_a_log_for_machines_has_a_line_for_each_thing_that_happened() -> None:
+def test_json_log_has_a_line_per_event() -> None:
     console = Console(file=io.StringIO(), width=80)
     fold = LiveFold(Plan(urls=("http://a/",)))
     view = JsonView(Plan(urls=("http://a/",)), console, began_s=1_740_830_400.0)
@@ -313,11 +313,11 @@ def test_a_log_for_machines_has_a_line_for_each_thing_that_happened() -> None:
     assert [(line["t_s"], line["ended"], line["processes"], line["counters_restarted"]) for line in lines if line["event"] == "server"] == [
         (4.0, 2, 3, False), (5.0, 0, 3, True),
     ]  # fmt: skip
-    # A finding has its own instant, whenever it is told; and of a run that is over nothing says how it stands.
+    # A finding has its own time, whenever it is written; a run that is over has no status line.
     assert (lines[-1]["event"], lines[-1]["t_s"], lines[-1]["time"]) == ("finding", 2.5, "2025-03-01T12:00:02.500+00:00")
 
 
-def test_a_night_costs_no_more_memory_than_a_minute() -> None:
+def test_fold_uses_constant_memory() -> None:
     fold = LiveFold(Plan(urls=("http://a/",)))
     fold.phase(Phase("hold", 0.0))
     for second in range(3000):
@@ -330,7 +330,7 @@ def test_a_night_costs_no_more_memory_than_a_minute() -> None:
     assert fold.state().findings_seen == 3000
 
 
-def test_a_ramp_with_rests_is_measured_by_what_was_asked_for_in_those_seconds() -> None:
+def test_asked_rate_of_a_ramp_with_plateaus_is_of_the_same_seconds() -> None:
     run = a_run(20_000, plateaus=5, plateau_s=5.0)
     for until_s in (12.2, 14.2, 20.2, 28.2):
         state = state_at(run, until_s)

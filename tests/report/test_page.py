@@ -1,4 +1,4 @@
-"""The page: whole, self-contained, the answer first, every number the summary's, and no string of a run able to be more than text."""
+"""The page: complete, self-contained, the answer first, the summary's numbers, and every string of a run escaped."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from synthetic_run import a_run
 from asyncli import __version__
 from asyncli.records import STOPPED, Finding, Phase
 from asyncli.report.analyses import analyse
-from asyncli.report.answer import answer, doubts, headroom, why
+from asyncli.report.answer import answer, doubts, headroom
 from asyncli.report.figures.drawing import NothingToDraw, Style
 from asyncli.report.figures.run import pictures
 from asyncli.report.run_report import render
@@ -25,7 +25,7 @@ from asyncli.report.summary import Summary, summarise
 from asyncli.run import Run
 
 VOID = {"meta", "link", "br", "hr", "img", "input"}
-# In SVG any element may close itself.
+# In SVG any element may be self-closing.
 KNOWN = {
     "html", "head", "body", "meta", "link", "title", "style", "script", "header", "main", "section", "nav", "footer", "h1", "h2", "p",
     "a", "b", "i", "span", "strong", "div", "dl", "dt", "dd", "ol", "ul", "li", "figure", "figcaption", "table", "caption", "thead",
@@ -34,7 +34,7 @@ KNOWN = {
 
 
 class Page(HTMLParser):
-    """A page taken apart: its elements, ids, references and words."""
+    """A parsed page: its elements, ids, references and texts."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -96,7 +96,7 @@ def undrawn(_: Style) -> Figure:
 
 
 def made(run: Run, *, drawn: bool = False) -> tuple[str, Page, Summary]:
-    """The page of a run; figures take a second or two to draw, and tests/report/test_charts.py draws those of every kind."""
+    """The page of a run. Figures take a second or two to draw; tests/report/test_charts.py draws those of every kind."""
     analyses = analyse(run)
     summary = summarise(run, analyses)
     figures = pictures(run, summary, analyses)
@@ -114,7 +114,7 @@ def kind(request: pytest.FixtureRequest) -> tuple[str, str, Page, Summary]:
     return (request.param, *page_of(request.param))
 
 
-def test_it_is_whole(kind: tuple[str, str, Page, Summary]) -> None:
+def test_page_is_complete(kind: tuple[str, str, Page, Summary]) -> None:
     name, text, page, summary = kind
     assert text.startswith('<!doctype html>\n<html lang="en">')
     assert set(page.tags) <= KNOWN
@@ -129,18 +129,18 @@ def test_it_is_whole(kind: tuple[str, str, Page, Summary]) -> None:
     assert targets <= set(page.ids)
     assert {"cost", "forecast", "drift", "timeline", "deaths", "counts", "findings", "plan", "environment"} <= targets
     assert all(re.fullmatch(r"[A-Z0-9].*\.", alt, re.DOTALL) for alt in page.figures)
-    # Each figure is there for a wide and for a narrow page.
+    # Each figure is there twice, for a wide and for a narrow page.
     assert len(page.figures) == 2 * page.tags["figure"]
     if name != "hostile":
         assert not re.search(r"\bnan\b|\binf\b|\bNone\b|Undefined", page.text)
     assert summary.run.id in page.text
 
 
-def test_it_points_nowhere(kind: tuple[str, str, Page, Summary]) -> None:
+def test_page_is_self_contained(kind: tuple[str, str, Page, Summary]) -> None:
     name, text, page, _ = kind
     assert {value for _, value in page.links if not value.startswith("#")} == {"data:,"}
     for tag, attribute, value in page.attributes:
-        # What a figure shows and what a column is of are text; hostile text in them is text.
+        # Attributes with text, which may be hostile.
         if name == "hostile" and attribute in ("aria-label", "content", "data-of"):
             continue
         assert "//" not in value, (tag, attribute, value)
@@ -153,7 +153,7 @@ def test_it_points_nowhere(kind: tuple[str, str, Page, Summary]) -> None:
     assert not re.search(r"url\((?!#)", text.replace(HOSTILE, ""))
 
 
-def test_the_verdict_and_the_answer_come_first(kind: tuple[str, str, Page, Summary]) -> None:
+def test_verdict_and_answer_come_first(kind: tuple[str, str, Page, Summary]) -> None:
     _, _, page, summary = kind
     text = page.text
     word = summary.verdict if summary.run.complete else "incomplete"
@@ -161,11 +161,11 @@ def test_the_verdict_and_the_answer_come_first(kind: tuple[str, str, Page, Summa
     assert text.index(f" {word} ") < top
     for said in (answer(summary), *doubts(summary)):
         assert re.sub(r"\s", "", said) in re.sub(r"\s", "", text[:top]), "flags are set apart, but the words are the answer's"
-    assert " ".join(why(summary).split()) in text[:top]
+    assert " ".join(summary.why.split()) in text[:top]
     assert headroom(summary) in text
 
 
-def test_a_string_of_a_run_is_never_more_than_text() -> None:
+def test_strings_of_a_run_are_escaped() -> None:
     text, page, _ = page_of("hostile")
     assert page.tags["script"] == 1
     assert "alert" not in "".join(page.scripts)
@@ -176,7 +176,7 @@ def test_a_string_of_a_run_is_never_more_than_text() -> None:
     assert not any("alert" in value for _, name, value in page.attributes if name not in ("aria-label", "content", "data-of"))
 
 
-def test_it_is_the_same_each_time_and_how_each_cost_was_found_is_folded() -> None:
+def test_page_is_deterministic_and_folds_the_methods() -> None:
     text, _, _ = page_of("good")
     assert made(KINDS["good"]())[0] == text
     seen = re.sub(r"<details>.*?</details>", "", text, flags=re.DOTALL)
@@ -184,7 +184,7 @@ def test_it_is_the_same_each_time_and_how_each_cost_was_found_is_folded() -> Non
     assert "linear regression" not in seen
 
 
-def test_a_verdict_and_a_severity_are_told_by_word_and_shape_and_not_by_colour_alone() -> None:
+def test_verdict_and_severity_are_shown_by_word_and_shape() -> None:
     for name, word in (("good", "passed"), ("deaths", "failed"), ("invalid", "invalid"), ("untested", "untested"), ("interrupted in the ramp", "incomplete")):
         badge = re.search(r'<p class="verdict (\w+)"><svg[^>]*>(.*?)</svg><strong>(\w+)</strong>', page_of(name)[0])
         assert (badge[1], badge[3]) == (word, word)
@@ -196,7 +196,7 @@ def test_a_verdict_and_a_severity_are_told_by_word_and_shape_and_not_by_colour_a
     assert len({shape for _, shape, _ in items}) == 3
 
 
-def test_what_is_passed_on_tells_no_secret_and_takes_no_commas() -> None:
+def test_setup_shows_no_secret_and_copyable_numbers_have_no_commas() -> None:
     run = a_run(1000, headers=("Authorization: Bearer abc123",), server_pid=1_234_567)
     run.plan = msgspec.structs.replace(run.plan, seed=123_456_789_012)
     run.environment["asyncli"] = "0.0.9"
@@ -207,7 +207,7 @@ def test_what_is_passed_on_tells_no_secret_and_takes_no_commas() -> None:
     assert f"measured by asyncli 0.0.9, reported by asyncli {__version__}" in page.text
 
 
-def test_the_title_of_a_run_that_was_stopped_in_its_ramp_speaks_of_no_hold() -> None:
+def test_title_of_a_run_stopped_in_its_ramp_has_no_hold() -> None:
     run = a_run(20_000)
     begin = run.phases[1].start_s + 5.0
     run.phases = [run.phases[0], Phase("ramp", run.phases[1].start_s, begin), Phase("hold", begin, begin + 0.0076)]

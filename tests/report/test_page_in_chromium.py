@@ -1,4 +1,4 @@
-"""The page in a real browser: it renders, asks nobody for anything, complains of nothing, and can be read in every way."""
+"""The page in a real browser: it renders without requests or errors, and is readable on any screen, in print and without scripts."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from asyncli.report.summary import summarise
 
 Go = Callable[[Coroutine[Any, Any, Any]], Any]
 
-# Words that are smaller than this on the glass (px) cannot be read at arm's length.
+# Text smaller than this on the screen (px) cannot be read at arm's length.
 SMALLEST = 9.5
 
-#: Words of the figures that are shown: too small, beyond their figure, or on top of each other.
+#: Visible texts of the figures that are too small, beyond their figure, or overlap.
 LAYOUT = """(() => {
   const wrong = [];
   for (const svg of document.querySelectorAll(".plot svg")) {
@@ -97,7 +97,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
 
 
 async def shown(browser: Browser, page: Path, **how: Any) -> Tab:
-    """The page in a tab of its own; it asked for itself alone and complained of nothing."""
+    """The page in a new tab. It must request nothing but itself and log nothing."""
     tab = await browser.tab()
     await tab.show(page, **how)
     assert [url for url in tab.requests if not url.startswith("data:")] == [page.as_uri()]
@@ -109,7 +109,7 @@ VIEWS = {"light": {"width": 1280}, "phone": {"width": 390}, "dark": {"width": 12
 
 
 @pytest.mark.parametrize("kind", ["deaths", "two runs", "good", "night", "nothing", "hostile"])
-def test_it_renders(go: Go, browser: Browser, pages: Callable[[str], Path], kind: str) -> None:
+def test_page_renders(go: Go, browser: Browser, pages: Callable[[str], Path], kind: str) -> None:
     async def look(view: str) -> None:
         tab = await shown(browser, pages(kind), **VIEWS[view])
         dark, narrow = "dark" in view, "phone" in view
@@ -131,13 +131,13 @@ def test_it_renders(go: Go, browser: Browser, pages: Callable[[str], Path], kind
             assert await tab.evaluate(cut) == 0
             verdicts = "[...document.querySelectorAll('.numbers td:last-child')].filter(one => one.checkVisibility()).length"
             assert await tab.evaluate(verdicts) > 10
-        # Nothing is black on black: the words take part in the colour scheme, in the figures too.
+        # Nothing is black on black: all texts follow the colour scheme, in the figures too.
         ink = await tab.evaluate("getComputedStyle(document.body).color")
         assert ink != f"rgb({rgb})"
         raw = base64.b64decode((await tab.call("Page.captureScreenshot", format="png"))["data"])
         assert len(colours(raw)) > 3, "an empty picture"
 
-    # In colour and on a tablet one run is as another.
+    # Dark mode and the tablet width need only one run.
     for view in VIEWS if kind in ("deaths", "two runs") else ("light", "phone"):
         go(look(view))
 
@@ -150,7 +150,7 @@ def colours(png: bytes) -> set[Any]:
 
 
 @pytest.mark.parametrize("kind", ["deaths", "nothing"])
-def test_it_prints_whole(go: Go, browser: Browser, pages: Callable[[str], Path], kind: str) -> None:
+def test_page_prints_completely(go: Go, browser: Browser, pages: Callable[[str], Path], kind: str) -> None:
     async def look() -> None:
         tab = await shown(browser, pages(kind), width=660, printed=True)
         opened = "[...document.querySelectorAll('.methods')].every(one => one.checkVisibility())"
@@ -159,7 +159,7 @@ def test_it_prints_whole(go: Go, browser: Browser, pages: Callable[[str], Path],
         assert wide
         pdf = base64.b64decode((await tab.call("Page.printToPDF", preferCSSPageSize=True))["data"])
         assert pdf.startswith(b"%PDF")
-        # A4 in points, as the page's own style asks.
+        # A4 in points, as in the page's style.
         assert b"/MediaBox [0 0 594.95996 841.91998]" in pdf or b"/MediaBox [0 0 595" in pdf
         count = pdf.count(b"/Type /Page\n") + pdf.count(b"/Type /Page ")
         assert count in (range(5, 16) if kind == "deaths" else range(2, 8)), count
@@ -167,7 +167,7 @@ def test_it_prints_whole(go: Go, browser: Browser, pages: Callable[[str], Path],
     go(look())
 
 
-def test_dark_paper_is_never_printed(go: Go, browser: Browser, pages: Callable[[str], Path]) -> None:
+def test_dark_mode_is_not_printed(go: Go, browser: Browser, pages: Callable[[str], Path]) -> None:
     async def look() -> None:
         tab = await shown(browser, pages("good"), width=660, dark=True, printed=True)
         shown_as = [await tab.evaluate(f"getComputedStyle({of}") for of in ("document.documentElement).backgroundColor", "document.body).color")]
@@ -176,14 +176,14 @@ def test_dark_paper_is_never_printed(go: Go, browser: Browser, pages: Callable[[
     go(look())
 
 
-def test_it_is_readable_without_javascript(go: Go, browser: Browser, pages: Callable[[str], Path]) -> None:
+def test_page_is_readable_without_javascript(go: Go, browser: Browser, pages: Callable[[str], Path]) -> None:
     async def look() -> None:
         tab = await browser.tab()
         await tab.call("Emulation.setScriptExecutionDisabled", value=True)
         await tab.show(pages("good"), width=1280)
         tree = await tab.call("Accessibility.getFullAXTree")
         said = [(node.get("role", {}).get("value"), node.get("name", {}).get("value", "")) for node in tree["nodes"]]
-        # What a screen reader is told: headings, tables, figures with a sentence each.
+        # The accessibility tree: headings, tables, figures with a sentence each.
         headings = [name for role, name in said if role == "heading"]
         assert headings[0].startswith("30,000 ")
         assert "Findings" in headings
@@ -194,7 +194,7 @@ def test_it_is_readable_without_javascript(go: Go, browser: Browser, pages: Call
     go(look())
 
 
-def test_a_stacked_table_is_a_table_to_a_screen_reader(go: Go, browser: Browser, pages: Callable[[str], Path]) -> None:
+def test_stacked_table_is_a_table_for_screen_readers(go: Go, browser: Browser, pages: Callable[[str], Path]) -> None:
     async def look() -> None:
         tab = await shown(browser, pages("good"), width=390)
         tree = await tab.call("Accessibility.getFullAXTree")

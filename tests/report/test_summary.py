@@ -1,4 +1,4 @@
-"""The summary, and the JSON that outside tools rely on."""
+"""The summary, and its JSON, which other tools rely on."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def document(run: Run) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", ["good", "elsewhere", "short", "nothing"])
-def test_the_keys_are_exactly_the_contract(name: str) -> None:
+def test_json_keys_match_the_contract(name: str) -> None:
     loaded = document(KINDS[name]())
     of_unknown_metrics = {} if name == "good" else dict.fromkeys(SOAK["drift"])
     keys_match(loaded | {"drift": of_unknown_metrics | loaded["drift"]}, SOAK, whole=name == "good")
@@ -47,7 +47,7 @@ def nulls(value: Any, path: str = "") -> list[str]:
     return [path] if value is None else []
 
 
-def test_every_null_has_its_finding() -> None:
+def test_every_null_has_a_finding() -> None:
     assert [path for path in nulls(document(a_run(30_000))) if not path.startswith(".plan")] == []
     says = {
         ".ramp": "ramp_unknown", ".heartbeats": "latency_unknown", ".reconciliation": "reconciliation_unknown",
@@ -66,7 +66,7 @@ def test_every_null_has_its_finding() -> None:
     ("local", "read_before", "pid", "remedy"),
     [(True, False, None, True), (False, False, None, False), (True, True, None, False), (True, False, 77, False)],
 )
-def test_processes_are_asked_for_only_where_they_can_be_named_and_are_not_known(
+def test_remedy_asks_for_the_process_only_if_it_helps(
     local: bool, read_before: bool, pid: int | None, remedy: bool
 ) -> None:
     run = a_run(5000, local=local)
@@ -74,7 +74,7 @@ def test_processes_are_asked_for_only_where_they_can_be_named_and_are_not_known(
     without(run, "server.", since_s=7.0 if read_before else -1.0)
     (finding,) = [one for one in summarise(run).findings if one.code == "server_numbers_unknown"]
     assert finding.remedy.startswith("name the server's processes") is remedy
-    # Another finding says so already.
+    # Another finding already says so.
     run.findings = [Finding("server_processes_unknown", "info", "not found")]
     assert "server_numbers_unknown" not in {one.code for one in summarise(run).findings}
 
@@ -88,7 +88,7 @@ def test_deaths_and_failures_add_up() -> None:
     assert (c.failed, list(c.failures.items())) == (7, [("no_ports", 5), ("refused", 2)])
 
 
-def test_findings_come_once_and_errors_first() -> None:
+def test_findings_are_unique_and_errors_first() -> None:
     run = a_run(20_000)
     run.findings = [Finding("a", "info", "x"), Finding("b", "error", "y"), Finding("a", "info", "x")]
     run.ticks[30][1].failures = {"refused": 2}
@@ -98,7 +98,7 @@ def test_findings_come_once_and_errors_first() -> None:
     assert ranks == sorted(ranks)
 
 
-def test_what_came_again_all_night_is_told_once() -> None:
+def test_repeated_findings_are_merged() -> None:
     run = a_run(30_000)
     run.findings = [Finding("status_lost", "warning", f"status could not be read from 0:0{n}:00 on: no answer") for n in range(6)]
     run.findings += [Finding("status_back", "info", f"status is read again at 0:0{n}:30") for n in range(4)]
@@ -107,14 +107,14 @@ def test_what_came_again_all_night_is_told_once() -> None:
     assert all(words in found[0].evidence for words in ("0:00:00", " 4 ", "0:05:00"))
 
 
-def test_a_run_that_was_stopped_early_says_so() -> None:
+def test_run_stopped_early_has_a_finding() -> None:
     run = a_run(20_000)
     run.plan = type(run.plan)(**{**plan_document(run.plan), "hold_s": 3600.0})
     assert "stopped_early" in {finding.code for finding in summarise(run).findings}
 
 
 def test_json_is_stable_and_finite(tmp_path: Path) -> None:
-    """The same from memory and from the file, and twice."""
+    """The JSON is the same from memory, from the file, and the second time."""
     run = a_run(5000, hold_s=5.0)
     write_run(run, tmp_path / "run.db")
     assert to_json(summarise(read_run(tmp_path / "run.db"))) == to_json(summarise(run)) == to_json(summarise(run))
@@ -141,17 +141,17 @@ def with_limits(limits: tuple[str, ...], lost: int) -> Run:
         ((), 3, "failed", []),
         (("lost > 0.1%",), 3, "passed", ["limit_kept"]),
         (("lost > 0.005%",), 3, "failed", ["limit_crossed"]),
-        # A limit on something else leaves the rule on losses as it is.
+        # A limit on another number keeps the rule on losses.
         (("heartbeats.failed > 0",), 3, "failed", ["limit_kept"]),
         (("heartbeats.failed > 0",), 0, "passed", ["limit_kept"]),
         (("heartbeats.latency_ms.p99 > 1us",), 0, "failed", ["limit_crossed"]),
         (("heartbeats.latency_ms.p99 < 1h", "lost > 1"), 0, "failed", ["limit_crossed", "limit_kept"]),
-        # What is unknown has not been kept, nor a limit of another asyncli.
+        # A limit on an unknown number, or of another version, is not kept.
         (("connections.wishes > 1",), 0, "failed", ["limit_unknown"]),
         (("server.pss_bytes.hold_end > 1GB", "held < 1"), 0, "failed", ["limit_unknown", "limit_kept"]),
     ],
 )
-def test_limits_of_the_users_own_decide(limits: tuple[str, ...], lost: int, verdict: str, codes: list[str]) -> None:
+def test_fail_if_decides_the_verdict(limits: tuple[str, ...], lost: int, verdict: str, codes: list[str]) -> None:
     found = limited(*limits, lost=lost)
     assert found["run"]["verdict"] == verdict
     assert [one["code"] for one in found["findings"] if one["code"].startswith("limit_")] == codes
@@ -163,7 +163,7 @@ def test_limits_of_the_users_own_decide(limits: tuple[str, ...], lost: int, verd
         assert f"{lost} were lost, which --fail-if allows" in said
 
 
-def test_what_came_of_each_limit_is_plain_data_and_the_gravest_is_named_first() -> None:
+def test_limits_are_plain_data_and_the_worst_is_named_first() -> None:
     limits = ("lost > 0.1%", "heartbeats.latency_ms.p99 > 1us", "server.pss_bytes.hold_end > 1GB", "lost > 1", "connections.wishes > 1")
     found = limited(*limits)
     of_each = [tuple(one.values()) for one in found["limits"]]
@@ -178,10 +178,10 @@ def test_what_came_of_each_limit_is_plain_data_and_the_gravest_is_named_first() 
     ("limits", "lost", "failures", "errors"),
     [((), 0, 0, 0), ((), 3, 1, 0), (("lost > 1", "held < 1"), 3, 2, 0), (("server.pss_bytes.hold_end > 1GB",), 0, 1, 1), (("wishes > 1",), 0, 1, 1)],
 )
-def test_junit_has_the_verdict_and_each_limit_as_a_test(limits: tuple[str, ...], lost: int, failures: int, errors: int) -> None:
+def test_junit_has_a_test_for_the_verdict_and_each_limit(limits: tuple[str, ...], lost: int, failures: int, errors: int) -> None:
     suite = ET.fromstring(to_junit(summarise(with_limits(limits, lost))))
     cases = suite.findall("testcase")
-    # A name without numbers of the run, by which a CI system tells a test's history.
+    # The name has no numbers of the run, since CI systems track a test by its name.
     assert [one.get("name") for one in cases] == ["verdict", *limits]
     assert len(cases) == int(suite.get("tests", "0")) == 1 + len(limits)
     assert (suite.get("failures"), suite.get("errors")) == (str(failures), str(errors))
@@ -189,7 +189,7 @@ def test_junit_has_the_verdict_and_each_limit_as_a_test(limits: tuple[str, ...],
     assert all(one.get("message") for one in suite.iter() if one.tag in ("failure", "error"))
 
 
-def test_what_xml_cannot_hold_is_replaced() -> None:
+def test_characters_forbidden_in_xml_are_replaced() -> None:
     run = nothing()
     run.plan = msgspec.structs.replace(run.plan, fail_if=("a\x00\ud800<b> & 'c'",))
     suite = ET.fromstring(to_junit(summarise(run)).encode("utf-8"))

@@ -1,4 +1,4 @@
-"""The report on a terminal says the answer first, and says it anywhere."""
+"""The report on terminals of any kind, the answer first."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_any_width(width: int) -> None:
     printed(a_run(20_000), width)
 
 
-def test_a_goodbye_without_a_code_has_none() -> None:
+def test_goodbye_without_a_code() -> None:
     run = a_run(20_000)
     run = msgspec.structs.replace(run, plan=msgspec.structs.replace(run.plan, urls=("ws://127.0.0.1:8080/",)))
     run.ticks[-1][1].protocol = ProtocolCounts(goodbyes={0: 80, 1001: 3})
@@ -56,7 +56,7 @@ def test_a_goodbye_without_a_code_has_none() -> None:
     assert ("× 0" in said, "80 without" in said, "3 × 1001" in said) == (False, True, True)
 
 
-def test_a_log_gets_its_tables_as_wide_as_they_must_be() -> None:
+def test_tables_in_a_log_are_not_folded() -> None:
     run = a_run(30_000)
     narrow = printed(run, 40, terminal=False)
     assert "this host in all" in narrow
@@ -70,7 +70,7 @@ def test_a_log_gets_its_tables_as_wide_as_they_must_be() -> None:
         (4050.0, (3956.0, 4183.0), "4,050"), (0.01, (-0.1, 0.12), "0"),
     ],
 )  # fmt: skip
-def test_no_cost_is_printed_that_may_be_zero(each: float, ci95: tuple[float, float], shown: str) -> None:
+def test_cost_that_may_be_zero_is_hidden(each: float, ci95: tuple[float, float], shown: str) -> None:
     cost = Cost(each, ci95, 0.0, "", 10)
     sure = Cost(9000.0, (8000.0, 10_000.0), 0.0, "", 10)
     for total, left_over in ((sure, short_bytes(each)), (cost, shown)):
@@ -95,7 +95,7 @@ SHOWN: dict[str, Callable[[Console], None]] = {
 
 
 @pytest.mark.parametrize("what", SHOWN)
-def test_a_terminal_that_knows_ascii_alone_is_told_all_and_nobodys_text_is_markup(what: str) -> None:
+def test_report_in_ascii_is_complete_and_interprets_no_markup(what: str) -> None:
     raw = io.BytesIO()
     file = io.TextIOWrapper(raw, encoding="ascii")
     SHOWN[what](Console(file=file, width=140, highlight=False))
@@ -105,13 +105,13 @@ def test_a_terminal_that_knows_ascii_alone_is_told_all_and_nobodys_text_is_marku
     assert (b"[bold]c[/bold]" in raw.getvalue()) is (what == "report")
 
 
-def test_the_cost_of_a_connection_that_holds_streams_is_never_shown_without_them() -> None:
+def test_cost_with_streams_always_names_them() -> None:
     run, held = a_run(30_000, http2=True, streams=100), "with its 100 streams"
     analyses = analyse(run)
     summary = summarise(run, analyses)
     assert msgspec.to_builtins(summary.cost)["streams"] == 100
     assert all("100 streams" in one.method for one in (summary.cost.server_user, summary.cost.kernel, summary.cost.host_total) if one is not None)
-    # Each of these says what "one more connection" costs.
+    # Each of these texts has the cost of "one more connection".
     costs = CostView(analyses.costs, answer(summary), server="nginx", where=run.sides, held=30_000)
     pictures = [one.title for one in drawings(run, summary, analyses) if one.name in ("parts", "cost")]
     line = listed(run, "a.db", 1, changed_s=9.0, age_s=9.0)

@@ -1,4 +1,4 @@
-"""Limits on a run's own numbers: what they mean, what they refuse, and what they say."""
+"""Limits of --fail-if: parsing, errors, judgement and texts."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def crossed(text: str) -> bool | None:
         ("drift.server_user > 1.2e6", False),
         ("run.duration_s < 1h", False),
         ("connections.deaths.reset != 0", True),
-        # What never came, came 0 times; what was not measured is unknown.
+        # A cause that did not occur counts 0; a number that was not measured is unknown.
         ("connections.deaths.closed_idle > 0", False),
         ("heartbeats.by_status.502 > 0", False),
         ("heartbeats.latency_ms.max > 1s", None),
@@ -56,12 +56,12 @@ def crossed(text: str) -> bool | None:
         ("drift.kernel > 1MB/h", None),
     ],
 )
-def test_what_a_limit_says_of_a_run(text: str, is_crossed: bool | None) -> None:
+def test_limit_is_judged(text: str, is_crossed: bool | None) -> None:
     assert crossed(text) is is_crossed
 
 
 @given(st.integers(1, 9999), st.integers(1, 1_000_000))
-def test_exactly_the_percentage_that_is_allowed_is_not_more_than_it(hundredths: int, times: int) -> None:
+def test_exact_percentage_is_not_above_the_limit(hundredths: int, times: int) -> None:
     document = {"connections": {"requested": 10_000 * times, "lost": hundredths * times}}
     for sign, is_crossed in ((">", False), (">=", True), ("==", True), ("<", False)):
         limit = parse(f"lost {sign} {hundredths // 100}.{hundredths % 100:02}%", Summary)
@@ -69,7 +69,7 @@ def test_exactly_the_percentage_that_is_allowed_is_not_more_than_it(hundredths: 
 
 
 @pytest.mark.parametrize("microseconds", [1, 7, 100, 300, 1_100, 4_700, 70_000])
-def test_exactly_the_latency_that_is_allowed_is_not_more_than_it(microseconds: int) -> None:
+def test_exact_latency_is_not_above_the_limit(microseconds: int) -> None:
     document = {"heartbeats": {"latency_ms": {"max": microseconds / 1000}}}
     for written in (f"{microseconds}us", f"{microseconds / 1000}ms", f"{microseconds / 1000}", f"{microseconds / 1e6:.6f}s"):
         for sign, is_crossed in ((">", False), (">=", True)):
@@ -88,7 +88,7 @@ def test_exactly_the_latency_that_is_allowed_is_not_more_than_it(microseconds: i
         ("ramp.achieved_per_s < 1k/s", 1000), ("ramp.achieved_per_s < 1m", 10**6), ("held < 1.1k", 1100), ("opened > 1M", 10**6),
     ],
 )  # fmt: skip
-def test_the_unit_goes_with_what_the_number_is_of_wherever_its_name_says_so(text: str, bound: int | Fraction) -> None:
+def test_bound_takes_the_unit_of_its_key(text: str, bound: int | Fraction) -> None:
     assert parse(text, Summary).bound == bound
 
 
@@ -108,24 +108,24 @@ def test_the_unit_goes_with_what_the_number_is_of_wherever_its_name_says_so(text
         ("heartbeats.latency_ms.p99 > 5 parsecs", "is not a duration"),
         ("__import__('os') > 1", "is not a limit"),
         ("connections.deaths.* > 0", "replace * by a name"),
-        # A name that never comes would be kept for ever.
+        # The count of an unknown name would always be 0.
         ("connections.deaths.heartbeat_timout > 0", "is not a cause in connections.deaths; did you mean 'heartbeat_timeout'?"),
         ("connections.failures.fire > 0", "write one of refused, unreachable, connect_timeout"),
         ("heartbeats.by_status.5xx > 0", "is not an HTTP status; write three digits, such as heartbeats.by_status.503"),
         ("connections.deaths > 0", "'connections.deaths' is not a number of a run"),
         ("lost > 1e999", "is too large"),
-        # Written out as a fraction it would fill the memory.
+        # As a fraction it would fill the memory.
         ("lost > 1e-999999999", "too large"),
         ("server.cpu_s.hold_end > 1e-999999999s", "is not a duration"),
         ("server.cpu_s.hold_end > 1MB", "is not a duration"),
         ("cost.kernel > 1MB/h", "does not fit"),
         ("cost.server_user > " + "9" * 400, "999... is too large"),
-        # In a pattern that gives back what it took, blanks are tried in each of their splits: minutes.
+        # A backtracking pattern would try every split of the blanks, for minutes.
         ("lost > 1" + " " * 120_000 + "x", "... does not fit"),
         ("x" * 120_000, "xxx... is not a limit"),
     ],
 )
-def test_what_is_no_limit_says_what_to_write(text: str, words: str) -> None:
+def test_invalid_limit_says_what_to_write(text: str, words: str) -> None:
     with pytest.raises(ValueError, match=r".") as caught:
         parse(text, Summary)
     assert words in str(caught.value)
@@ -145,7 +145,7 @@ def test_a_value_has_its_unit(text: str, amount: str) -> None:
     assert outcome.amount == amount
 
 
-def test_every_key_of_the_contract_can_be_named() -> None:
+def test_every_key_of_the_contract_can_be_limited() -> None:
     assert len(keys(Summary)) > 100
     for key in keys(Summary):
         named = key.replace("by_status.*", "by_status.200").replace("*", "other")
@@ -160,11 +160,11 @@ def test_every_key_of_the_contract_can_be_named() -> None:
         ("heartbeats.latency_ms.max > 5ms", 2), ("connections.failures.refused > 0", 2), ("heartbeats.by_status.502 > 0", None),
         ("connections.opened > 15", 1), ("heartbeats.sent > 20", 2), ("heartbeats.lateness_ms.max > 1ms", 1),
         ("ramp.lateness_ms.max > 1ms", 0),
-        # What may still get better is judged at the end alone.
+        # A number that may still improve is judged only at the end.
         ("held < 1", None), ("heartbeats.latency_ms.p99 > 1us", None), ("heartbeats.failed > 0.001%", None), ("lost < 5", None),
     ],
 )  # fmt: skip
-def test_while_it_runs_what_can_only_get_worse_is_judged(text: str, when: int | None) -> None:
+def test_live_limits_judge_growing_numbers_only(text: str, when: int | None) -> None:
     ticks = [
         Tick(opened=10, sent=10, deaths={"reset": Deaths(1)}),
         Tick(opened=10, sent=10, beats_failed=1, deaths={"reset": Deaths(1)}),
@@ -182,11 +182,11 @@ def test_while_it_runs_what_can_only_get_worse_is_judged(text: str, when: int | 
     ("value", "ci95", "is_crossed"),
     [
         (0.0, (-0.9e6, 0.9e6), False), (0.0, (-1.4e6, 1.4e6), None), (0.0, (1.1e6, 1.4e6), None), (0.0, None, False),
-        # What may keep a limit does not cross it.
+        # A limit within the interval is undecided, not crossed.
         (1.8e9, (0.0, 1.9e9), None), (1.8e9, (1.7e9, 1.9e9), True),
     ],
 )  # fmt: skip
-def test_what_its_interval_lets_be_beyond_a_limit_cannot_be_said_to_keep_it(
+def test_limit_within_the_interval_is_undecided(
     value: float, ci95: tuple[float, float] | None, is_crossed: bool | None
 ) -> None:
     document = {"drift": {"server_user": {"bytes_per_hour": value, "ci95": ci95}}}
@@ -206,7 +206,7 @@ def test_what_its_interval_lets_be_beyond_a_limit_cannot_be_said_to_keep_it(
         ("lost > 0", 60.0, 2.0, None),
     ],
 )
-def test_a_hold_too_short_for_a_limit_on_drift_is_told_beforehand(
+def test_hold_too_short_for_a_drift_limit_has_a_finding(
     limit: str, keepalive_s: float, hold_s: float | None, least: str | None
 ) -> None:
     found = too_short(Plan(urls=("http://a/",), keepalive_s=keepalive_s, hold_s=hold_s, fail_if=("held < 1", limit)))

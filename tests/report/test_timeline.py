@@ -1,4 +1,4 @@
-"""What is drawn over time: every panel there is data for, gaps left open, no spike lost, memory above the baseline."""
+"""The timeline: every panel with data, gaps left open, no spike lost, memory above the baseline."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def panel(of: Timeline, key: str) -> dict[str, Line]:
     return {line.label: line for one in of.panels if one.key == key for line in one.lines}
 
 
-def test_every_panel_of_a_whole_run() -> None:
+def test_every_panel_of_a_complete_run() -> None:
     asked = Series([0.0, 5.1, 35.1, 120.0], [0.0, 0.0, 30_000.0, 30_000.0])
     found = timeline(a_run(30_000), asked, "nginx")
     assert [one.key for one in found.panels] == ["connections", "memory", "heartbeats", "latency", "lateness"]
@@ -29,14 +29,14 @@ def test_every_panel_of_a_whole_run() -> None:
     assert [one.name for one in found.phases] == ["baseline", "ramp", "hold", "drain", "residue"]
 
 
-def test_memory_is_that_above_the_baseline() -> None:
+def test_memory_is_above_the_baseline() -> None:
     memory = panel(timeline(a_run(30_000, noise=0.0), server="nginx"), "memory")
     assert np.nanmax(memory["kernel"].values) == pytest.approx(2 * KERNEL_END * 30_000)
     assert np.nanmax(memory["nginx"].values) == pytest.approx(SERVER * 30_000)
     assert memory["nginx"].values[0] == 0.0, f"without the {FIXED['server']:,.0f} B that were there before"
 
 
-def test_a_gap_is_left_open_and_a_slow_pace_is_none() -> None:
+def test_gap_is_left_open_unless_the_pace_is_slow() -> None:
     holes = timeline(with_gaps())
     assert np.isnan(panel(holes, "connections")["held"].values).sum() == 1
     assert np.isnan(panel(holes, "memory")["this host"].values).sum() == 1
@@ -48,7 +48,7 @@ def test_a_gap_is_left_open_and_a_slow_pace_is_none() -> None:
     assert not np.isnan(panel(timeline(run, server="nginx"), "memory")["nginx"].values).any()
 
 
-def test_another_programs_inodes_are_drawn_only_where_there_are_some() -> None:
+def test_descriptor_listing_is_drawn_only_if_visible() -> None:
     assert "of /proc" in panel(timeline(KINDS["listed"]()), "memory")
     run = a_run(30_000)
     for sample in run.samples:
@@ -56,7 +56,7 @@ def test_another_programs_inodes_are_drawn_only_where_there_are_some() -> None:
     assert "of /proc" not in panel(timeline(run), "memory")
 
 
-def test_a_panel_for_each_cause_and_nothing_lost_on_the_way() -> None:
+def test_each_cause_has_a_panel_with_all_losses() -> None:
     run = with_deaths()
     bars = [(one.key, one.lines[0].label, sum(one.lines[0].values)) for one in timeline(run).panels if one.bars]
     assert [one[:2] for one in bars] == [
@@ -65,7 +65,7 @@ def test_a_panel_for_each_cause_and_nothing_lost_on_the_way() -> None:
     assert sum(total for kind, _, total in bars if kind == "lost") == sum(tick.lost for _, tick in run.ticks)
 
 
-def test_a_run_that_goes_on_has_an_end_all_the_same() -> None:
+def test_running_run_has_an_end_time() -> None:
     found = timeline(KINDS["interrupted in the ramp"]())
     assert found.phases[-1].name == "ramp"
     assert found.phases[-1].end_s == found.end_s > 15.0
@@ -73,7 +73,7 @@ def test_a_run_that_goes_on_has_an_end_all_the_same() -> None:
 
 
 @given(st.lists(st.floats(0.001, 1e5), max_size=300), st.floats(0.5, 5000.0))
-def test_each_stretch_is_as_long_as_asked_for_and_none_is_left_out(instants: list[float], width: float) -> None:
+def test_stretches_cover_all_instants(instants: list[float], width: float) -> None:
     t_s = sorted(instants)
     found = stretches(t_s, width)
     assert [place for first, beyond in found for place in range(first, beyond)] == list(range(len(t_s)))
@@ -81,7 +81,7 @@ def test_each_stretch_is_as_long_as_asked_for_and_none_is_left_out(instants: lis
         assert t_s[beyond - 1] - t_s[first] <= width * (1 + 1e-9)
 
 
-def test_no_spike_is_lost_however_few_points_are_drawn() -> None:
+def test_downsampling_keeps_spikes() -> None:
     lot = random.Random(1)
     values = [lot.gauss(0, 1) for _ in range(40_000)]
     values[23_456], values[31_000] = 99.0, -99.0
@@ -94,7 +94,7 @@ def test_no_spike_is_lost_however_few_points_are_drawn() -> None:
 
 
 @given(st.lists(st.integers(0, 5000), min_size=1, max_size=200))
-def test_the_bins_of_a_histogram_count_each_value_once(values: list[int]) -> None:
+def test_histogram_bins_count_each_value_once(values: list[int]) -> None:
     histogram = Histogram()
     for value in values:
         histogram.add(value)

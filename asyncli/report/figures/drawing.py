@@ -77,7 +77,7 @@ ROLES: dict[Role, tuple[str, float, Dash, str]] = {
     "high": ("violet", 1.2, (0.0, (5.0, 1.6)), ""),
     "most": ("soft", 0.9, (0.0, (1.2, 1.4)), ""),
 }
-_LOOKS: Any = {
+_RC_PARAMS: Any = {
     "axes.axisbelow": True, "axes.edgecolor": COLOURS["rule"], "axes.facecolor": "none", "axes.grid": True, "axes.grid.axis": "y",
     "axes.linewidth": 0.8, "axes.spines.left": False, "axes.spines.right": False, "axes.spines.top": False,
     "axes.titlecolor": COLOURS["ink"], "axes.titlelocation": "left", "axes.titlesize": 11.5, "axes.titleweight": "bold",
@@ -100,7 +100,7 @@ def drawing() -> Any:
     import matplotlib as mpl
 
     defaults: Any = {key: value for key, value in mpl.rcParamsDefault.items() if not key.startswith(("backend", "interactive"))}
-    return mpl.rc_context({**defaults, **_LOOKS})
+    return mpl.rc_context({**defaults, **_RC_PARAMS})
 
 
 def drawn_alone(function: Callable[P, Figure]) -> Callable[P, Figure]:
@@ -139,7 +139,7 @@ def ticks(axis: Axis, unit: str, most: int) -> None:
 
     axis.set_major_locator(MaxNLocator(most, steps=[1, 2, 2.5, 5, 10], integer=True))
     whole = EngFormatter(unit, sep=" " if unit else "")
-    # Around a line that is flat there are no thousandths of a byte.
+    # Around a flat line there would be thousandths of a byte.
     axis.set_major_formatter(FuncFormatter(lambda value, _: "" if 0 < abs(value) < 1 else whole(value)))
 
 
@@ -226,8 +226,8 @@ def inline_svg(figure: Figure, name: str) -> str:
     text = re.sub(r".*?<svg[^>]*>", lambda _: svg, text, count=1, flags=re.DOTALL)
     used = {reference for tag in _TAG.findall(text) for _, reference in _REFERENCE.findall(tag)}
 
-    def ours(tag: re.Match[str]) -> str:
-        """Rewrite one tag; text between tags stays."""
+    def rewritten(tag: re.Match[str]) -> str:
+        """One tag, rewritten."""
         inside = _ID.sub(lambda found: f' id="{name}-{found[1]}"' if found[1] in used else "", tag[0])
         inside = _REFERENCE.sub(lambda found: f"{found[1]}{name}-{found[2]}", inside)
         inside = _FAMILY.sub("", _FONT.sub(_font, inside))
@@ -235,7 +235,7 @@ def inline_svg(figure: Figure, name: str) -> str:
         # A hundredth of a pixel is enough; matplotlib writes six decimals.
         return _NUMBER.sub(lambda found: f"{float(found[0]):.2f}".rstrip("0").rstrip("."), inside)
 
-    return re.sub(r">\s+<", "><", _TAG.sub(ours, text)).strip()
+    return re.sub(r">\s+<", "><", _TAG.sub(rewritten, text)).strip()
 
 
 def file_svg(figure: Figure, name: str, description: str) -> str:

@@ -10,7 +10,6 @@ import numpy as np
 from asyncli.core.histogram import Histogram
 from asyncli.records import Deaths
 from asyncli.report.figures import drawing
-from asyncli.report.figures.drawing import COLOURS, WIDE, NothingToDraw, Style, cut, drawn_alone, sheet
 from asyncli.report.figures.panels import Panel, Timeline, histogram_bins
 from asyncli.units import format_count, format_duration
 
@@ -79,20 +78,20 @@ _ASPECTS: tuple[tuple[str, Callable[[Deaths], Histogram], Callable[[float], str]
 MOST_CAUSES = 6
 
 
-@drawn_alone
-def deaths_by(dead: Mapping[str, Deaths], *, style: Style = WIDE) -> Figure:
+@drawing.drawn_alone
+def deaths_by(dead: Mapping[str, Deaths], *, style: drawing.Style = drawing.WIDE) -> Figure:
     """A row of histograms per cause, most frequent first."""
     causes = sorted((cause for cause, one in dead.items() if one.count), key=lambda cause: (-dead[cause].count, cause))
     if not causes:
-        raise NothingToDraw("No established connection was lost.")
+        raise drawing.NothingToDraw("No established connection was lost.")
     causes = causes[:MOST_CAUSES]
     columns = 1 if style.narrow else len(_ASPECTS)
-    figure, grid = sheet(
+    figure, grid = drawing.sheet(
         style, [50.0] * (len(causes) * len(_ASPECTS) // columns), (4.0, 24.0, 26.0, 26.0), gap=56.0, columns=columns
     )
     panels = grid.reshape(len(causes), len(_ASPECTS))
     for cause, row in zip(causes, panels, strict=True):
-        row[0].set_title(f"{format_count(dead[cause].count)} {cut(cause, 30)}")
+        row[0].set_title(f"{format_count(dead[cause].count)} {drawing.cut(cause, 30)}")
         for (name, of, words), ax in zip(_ASPECTS, row, strict=True):
             _spread(ax, of(dead[cause]), name, words)
     return figure
@@ -107,7 +106,7 @@ def _spread(ax: Axes, histogram: Histogram, name: str, words: Callable[[float], 
         ax.set_xlabel(f"{name}: unknown", loc="left")
         return
     counts, edges = histogram_bins(histogram, 40)
-    ax.stairs(counts, edges, fill=True, color=COLOURS["server"])
+    ax.stairs(counts, edges, fill=True, color=drawing.COLOURS["server"])
     # A few bars would fill the panel and look like a wide spread.
     pad = max(0, 12 - len(counts)) / 2 * (edges[1] - edges[0])
     ax.set_xlim(edges[0] - pad, edges[-1] + pad)
