@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 
 from asyncli.core.heartbeat import sleep_s
 from asyncli.core.histogram import bounds
-from asyncli.engine.held_table import ConnectionTable
-from asyncli.engine.net import MOST_PENDING
+from asyncli.engine.held_table import MOST_PENDING, ConnectionTable
 from asyncli.engine.shard import Shard, build_shard
 from asyncli.engine.sim import SimNet, SimServer, simulate
 from asyncli.engine.spread import Destination, Spread
