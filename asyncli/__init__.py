@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from asyncli.api import Recorded, compare, lab_server, load, make_plan, soak
     from asyncli.app.soak import Soak
-    from asyncli.plan import Plan
+    from asyncli.model.plan import Plan
 
 __version__: str
 __all__ = ["Plan", "Recorded", "Soak", "__version__", "compare", "lab_server", "load", "make_plan", "soak"]
 
 # Imported on first use: the host process and `--help` import this package and need none of it.
-_HOMES = {"Plan": "asyncli.plan", "Soak": "asyncli.app.soak"} | dict.fromkeys(
+_HOMES = {"Plan": "asyncli.model.plan", "Soak": "asyncli.app.soak"} | dict.fromkeys(
     ("Recorded", "compare", "lab_server", "load", "make_plan", "soak"), "asyncli.api"
 )
 

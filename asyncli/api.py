@@ -21,16 +21,17 @@ import msgspec
 from asyncli.analysis import compare as comparing
 from asyncli.analysis.verdict import Verdict
 from asyncli.app.results import Results, compare_results, free_name
-from asyncli.errors import HostError, PlanError
+from asyncli.model.errors import HostError, PlanError
+from asyncli.model.plan import Layer, Plan, build_plan, load_plan, plan_document
+from asyncli.model.records import Environment, Finding
+from asyncli.model.topology import Sides, sides
 from asyncli.notebook import LogObserver, NotebookObserver, kernel_shell, show_figures
-from asyncli.plan import Layer, Plan, build_plan, load_plan, plan_document
-from asyncli.records import Environment, Finding
 from asyncli.report import comparison_report
 from asyncli.report.answer import answer, one_line, server_name
 from asyncli.report.comparison_report import require_comparable
 from asyncli.report.figures.drawing import NothingToDraw, Style
 from asyncli.report.figures.events import timeline_panels
-from asyncli.report.figures.panels import timeline
+from asyncli.report.figures.timeline import timeline
 from asyncli.report.livestate import LiveObserver
 from asyncli.report.run_report import print_report
 from asyncli.report.summary import Summary
@@ -38,7 +39,6 @@ from asyncli.report.tables import CostView, DeathView, DriftView, Frames, frame_
 from asyncli.report.terminal import html_of, print_document, text_of
 from asyncli.report.thresholds import require as require_limits
 from asyncli.store.reader import read_run
-from asyncli.topology import Sides, sides
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -53,7 +53,7 @@ __all__ = ["Compared", "Plots", "Recorded", "compare", "lab_server", "load", "ma
 def load(run: str | os.PathLike[str]) -> Recorded:
     """The run in the file ``run``: finished, interrupted, or still being written (its state now; load it again for more).
 
-    Raises :class:`~asyncli.errors.StoreError` for a file that is missing, of another program, of a newer asyncli, or damaged.
+    Raises :class:`StoreError` for a file that is missing, of another program, of a newer asyncli, or damaged.
     """
     path = Path(run)
     return Recorded(path, read_run(path))
@@ -62,7 +62,7 @@ def load(run: str | os.PathLike[str]) -> Recorded:
 def compare(first: str | os.PathLike[str], *others: str | os.PathLike[str]) -> Compared:
     """The differences between runs (files, or results of :func:`load`), and which are real.
 
-    Raises :class:`~asyncli.errors.StoreError` for a file that cannot be read or compared, PlanError for a single run.
+    Raises :class:`~asyncli.model.errors.StoreError` for a file that cannot be read or compared, PlanError for a single run.
     """
     require_comparable("compare", 1 + len(others))
     runs = (first, *others)
@@ -73,7 +73,7 @@ def compare(first: str | os.PathLike[str], *others: str | os.PathLike[str]) -> C
 def make_plan(urls: str | Sequence[str], **settings: Any) -> Plan:
     """A plan from the keys of a plan file, with units: ``make_plan(url, connections="100k", hold="8h", ramp="10/10ms")``.
 
-    Raises :class:`~asyncli.errors.PlanError` with the key, the problem and the remedy.
+    Raises :class:`~asyncli.model.errors.PlanError` with the key, the problem and the remedy.
     """
     plan = build_plan([Layer("plan: {key}", {**settings, "urls": urls})])
     require_limits(plan.fail_if, Summary)
@@ -87,10 +87,10 @@ def lab_server(
 
     ``name``: as in ``asyncli lab``; None: an nginx with stub_status, else the built-in server. ``connections``: how many it must
     hold (None: 100,000 on nginx and the built-in server, fewer on others). ``keepalive``: seconds (or "1h"), a tenth of the
-    server's timeout. Raises PlanError for a bad argument, :class:`~asyncli.errors.HostError` if it cannot start.
+    server's timeout. Raises PlanError for a bad argument, :class:`~asyncli.model.errors.HostError` if it cannot start.
     """
     from asyncli import lab
-    from asyncli.units import parse_count, parse_duration
+    from asyncli.model.units import parse_count, parse_duration
 
     try:
         seconds = parse_duration(keepalive)
@@ -116,7 +116,7 @@ async def soak(
     notebook, True: also elsewhere (a line every ten seconds on standard error). ``cluster``: a Dask client or the address of its
     cluster, whose hosts open the connections (docs/cluster.md).
 
-    Cancelling ends it at once and leaves a valid file. Raises :class:`~asyncli.errors.AsyncliError` for a bad plan, if the
+    Cancelling ends it at once and leaves a valid file. Raises :class:`~asyncli.model.errors.AsyncliError` for a bad plan, if the
     preflight refuses, or if the file exists.
     """
     try:

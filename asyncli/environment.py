@@ -17,10 +17,10 @@ from asyncli import __version__
 from asyncli.collect.listening import no_listener
 from asyncli.engine.resolve import plan_spread
 from asyncli.engine.spread import Spread, show
-from asyncli.plan import Plan
-from asyncli.preflight.limits import Limits, raise_nofile, read_limits
-from asyncli.records import Environment
-from asyncli.text import plain, printable
+from asyncli.model.plan import Plan
+from asyncli.model.records import Environment
+from asyncli.model.text import plain, printable
+from asyncli.preflight.host_limits import Limits, raise_nofile, read_limits
 
 #: The sysctls that affect a connection's cost and limits.
 SYSCTLS = (

@@ -8,7 +8,7 @@ import sys
 import time
 from typing import Any
 
-from asyncli.plan import Plan
+from asyncli.model.plan import Plan
 from asyncli.report.live import PlainView
 from asyncli.report.livescreen import SHORTEST_FRAME_S, Snapshot
 from asyncli.report.livestate import LiveObserver

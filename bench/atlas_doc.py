@@ -14,9 +14,9 @@ from asyncli.experiments import command_of, load, plan_of
 from asyncli.experiments.atlas import CELLS
 from asyncli.experiments.context import concluded
 from asyncli.experiments.record import record_of
+from asyncli.model.units import format_duration
 from asyncli.report.experiment_report import draw, server_labels
 from asyncli.report.figures.drawing import file_svg
-from asyncli.units import format_duration
 
 DOCS = Path(__file__).parent.parent / "docs"
 HEAD = """# The atlas: what one held connection costs

@@ -19,8 +19,8 @@ from asyncli import __version__
 from asyncli.engine.generator import Generator
 from asyncli.engine.shard import Ticked, build_shard
 from asyncli.engine.spread import Destination, Spread, loopback_sources, sources_wanted
-from asyncli.plan import Layer, build_plan
-from asyncli.records import Tick
+from asyncli.model.plan import Layer, build_plan
+from asyncli.model.records import Tick
 
 HERE = Path(__file__).parent
 PORTS = 28_232

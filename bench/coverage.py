@@ -24,9 +24,9 @@ from scipy import stats
 
 from asyncli.analysis.cost import costs
 from asyncli.analysis.slope import Fit
-from asyncli.plan import Plan
-from asyncli.records import Phase, Sample, Tick
-from asyncli.run import Run
+from asyncli.model.plan import Plan
+from asyncli.model.records import Phase, Sample, Tick
+from asyncli.model.run import Run
 
 CONNECTIONS, COST = 100_000, 1000.0
 BASELINE_S, HOLD_S = 5.0, 8.0

@@ -23,9 +23,9 @@ import msgspec
 from asyncli.experiments import NAMES, Experiment, command_of, load, plan_of
 from asyncli.experiments.context import concluded
 from asyncli.experiments.record import VERDICTS, Conclusions, FigureTable, Record, record_of
+from asyncli.model.units import format_duration
 from asyncli.report.experiment_report import cell, heading, server_labels
 from asyncli.report.jsonout import finite_json
-from asyncli.units import format_duration
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 #: The atlas has its own page.

@@ -26,8 +26,8 @@ from typing import Any
 
 from asyncli.core.histogram import Histogram
 from asyncli.core.ramp import Ramp
-from asyncli.plan import Plan, plan_document
-from asyncli.records import Deaths, Finding, Phase, Sample, Tick
+from asyncli.model.plan import Plan, plan_document
+from asyncli.model.records import Deaths, Finding, Phase, Sample, Tick
 from asyncli.store import writer as writing
 from asyncli.store.writer import RunWriter
 

@@ -27,8 +27,8 @@ from typing import Any
 import psutil
 from common import command, machine
 
-from asyncli.errors import StoreError
 from asyncli.lab.nginx import LabNginx
+from asyncli.model.errors import StoreError
 from asyncli.store.reader import read_run
 
 DEADLINE_S = 300.0

@@ -25,7 +25,7 @@ from asyncli.analysis.estimates import Estimate, Rate
 from asyncli.analysis.measured import MeasuredRun, measure
 from asyncli.api import soak
 from asyncli.lab.nginx import LabNginx
-from asyncli.plan import Layer, build_plan
+from asyncli.model.plan import Layer, build_plan
 from asyncli.store.reader import read_run
 
 

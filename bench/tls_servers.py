@@ -21,7 +21,7 @@ from asyncli.api import Recorded
 from asyncli.lab import choose
 from asyncli.lab.base import LabServer
 from asyncli.lab.nginx import LabNginx
-from asyncli.metrics import SERVER_CPU_S
+from asyncli.model.metrics import SERVER_CPU_S
 
 
 class Tuned(LabNginx):

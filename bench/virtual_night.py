@@ -21,8 +21,8 @@ from asyncli.core.adding import summable
 from asyncli.engine.shard import build_shard
 from asyncli.engine.sim import SimNet, SimServer, simulate
 from asyncli.engine.spread import Destination, Spread
-from asyncli.plan import Layer, build_plan
-from asyncli.records import Tick
+from asyncli.model.plan import Layer, build_plan
+from asyncli.model.records import Tick
 
 _WARM_H = 6
 

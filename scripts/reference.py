@@ -25,12 +25,13 @@ from typing import Any
 import click
 import msgspec
 
-from asyncli import benchplan, findings, plan
+from asyncli import findings
 from asyncli.analysis.bench_result import BenchResult
 from asyncli.cli.main import COMMANDS, cli
 from asyncli.findings import bottleneck, loss_causes
 from asyncli.findings.losses import CONNECT_WORDS, LOSS_WORDS, causes
-from asyncli.metrics import METRICS, Metric
+from asyncli.model import benchplan, plan
+from asyncli.model.metrics import METRICS, Metric
 from asyncli.report.csvout import COLUMNS
 from asyncli.report.summary import Summary
 from asyncli.store.schema import TABLES

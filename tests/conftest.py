@@ -25,7 +25,7 @@ from namespaces import can_be_made
 from asyncli.lab.apache import find_apache
 from asyncli.lab.executables import find_nginx
 from asyncli.lab.nginx import has_nchan
-from asyncli.lab.one_process import LabHaproxy, LabMosquitto
+from asyncli.lab.packaged_servers import LabHaproxy, LabMosquitto
 
 # Before numpy is loaded: its threads would compete with other tests.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")

@@ -6,8 +6,8 @@ import os
 import shutil
 import subprocess
 
-from asyncli.errors import HostError
 from asyncli.lab.network import LINK, Network
+from asyncli.model.errors import HostError
 
 #: The addresses on the first cable, and the server's on the second, for monitoring.
 SERVER, CLIENT, WATCHED = "10.213.0.2", "10.213.0.1", "10.213.1.2"

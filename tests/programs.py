@@ -23,10 +23,10 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self, TypeVar
 
 from asyncli.cli.main import run as run_here
-from asyncli.errors import StoreError
+from asyncli.model.errors import StoreError
+from asyncli.model.run import Run
 from asyncli.report.jsonout import to_json
 from asyncli.report.summary import summarise
-from asyncli.run import Run
 from asyncli.store.reader import read_run
 
 T = TypeVar("T")

@@ -24,7 +24,7 @@ from asyncli.analysis.totals import fold
 from asyncli.findings.losses import describe_loss
 from asyncli.lab.child import group_alive
 from asyncli.lab.nginx import LabNginx
-from asyncli.run import Run
+from asyncli.model.run import Run
 from asyncli.store.reader import read_run
 
 Soak = TypeVar("Soak", bound="Callable[[Path], Told]")

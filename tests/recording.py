@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from asyncli.plan import Plan, plan_document
-from asyncli.records import HISTOGRAMS, Asked, Deaths, Environment, Tick
-from asyncli.run import Run
+from asyncli.model.plan import Plan, plan_document
+from asyncli.model.records import HISTOGRAMS, Asked, Deaths, Environment, Tick
+from asyncli.model.run import Run
 from asyncli.store.writer import RunWriter
 
 

@@ -15,10 +15,10 @@ from recording import write_run
 from synthetic_run import GENERATOR, KERNEL_END, SERVER, a_run, raised
 
 from asyncli import api
-from asyncli.errors import AsyncliError, PlanError, StoreError
-from asyncli.plan import Plan
-from asyncli.records import Check, Deaths, Finding, Phase
-from asyncli.run import Run
+from asyncli.model.errors import AsyncliError, PlanError, StoreError
+from asyncli.model.plan import Plan
+from asyncli.model.records import Check, Deaths, Finding, Phase
+from asyncli.model.run import Run
 
 pandas = pytest.importorskip("pandas")
 

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from asyncli.benchplan import KEYS, LONGEST_BODY, LONGEST_TRAIN, MOST_REQUESTS, BenchPlan, build_bench_plan
 from asyncli.cli.main import run as run_here
 from asyncli.engine.shard import build_load_shard
 from asyncli.engine.spread import Spread
-from asyncli.errors import PlanError
-from asyncli.plan import Layer
-from asyncli.plan_file import read_plan_file
+from asyncli.model.benchplan import KEYS, LONGEST_BODY, LONGEST_TRAIN, MOST_REQUESTS, BenchPlan, build_bench_plan
+from asyncli.model.errors import PlanError
+from asyncli.model.plan import Layer
+from asyncli.model.plan_file import read_plan_file
 
 URL = "http://127.0.0.1:1/"
 

@@ -14,13 +14,13 @@ from asyncli.analysis.capacity import Bracket, Search
 from asyncli.app import capacity
 from asyncli.app.capacity import CapacitySearch, _Guard, host_limit
 from asyncli.engine.spread import Spread
-from asyncli.errors import PreflightError
-from asyncli.exit_status import exit_status
 from asyncli.lab.builtin import LabBuiltin
-from asyncli.plan import Plan
-from asyncli.preflight.limits import Limits
-from asyncli.records import NOTHING_LISTENS, Phase, Sample
-from asyncli.values import MOST_CONNECTIONS
+from asyncli.model.errors import PreflightError
+from asyncli.model.exit_status import exit_status
+from asyncli.model.plan import Plan
+from asyncli.model.records import NOTHING_LISTENS, Phase, Sample
+from asyncli.model.values import MOST_CONNECTIONS
+from asyncli.preflight.host_limits import Limits
 
 PLAN = Plan(urls=("http://127.0.0.1:1/",), workers=1)
 

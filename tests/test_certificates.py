@@ -8,9 +8,9 @@ import pytest
 import trustme
 from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, Encoding, PrivateFormat, load_pem_private_key
 
-from asyncli.certificates import client_context
-from asyncli.errors import HostError
-from asyncli.values import TlsOptions
+from asyncli.model.certificates import client_context
+from asyncli.model.errors import HostError
+from asyncli.model.values import TlsOptions
 
 
 @pytest.mark.parametrize(("which", "said"), [("locked", "the key has a passphrase"), ("another", "the key does not belong to the certificate")])

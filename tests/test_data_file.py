@@ -9,11 +9,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from asyncli.data_file import described, read_data
 from asyncli.engine.shard import Shard, build_shard
 from asyncli.engine.spread import Destination, Spread
-from asyncli.errors import PlanError
-from asyncli.plan import Layer, Plan, build_plan
+from asyncli.model.data_file import described, read_data
+from asyncli.model.errors import PlanError
+from asyncli.model.plan import Layer, Plan, build_plan
 from asyncli.protocols.interface import Protocol
 
 HERE = Spread((Destination(2, "127.0.0.1", 80),), (), 1, True, 1000)

@@ -13,12 +13,12 @@ from programs import serving
 from asyncli.app.recorder import NoObserver
 from asyncli.app.soak import Soak
 from asyncli.collect.locate import ServerFacts
-from asyncli.plan import Plan
-from asyncli.records import Check, Finding, Sample, Tick
+from asyncli.model.plan import Plan
+from asyncli.model.records import Check, Finding, Sample, Tick
+from asyncli.model.run import Run
+from asyncli.model.text import brief, oneline, plain, printable
 from asyncli.report.livestate import LiveObserver
-from asyncli.run import Run
 from asyncli.store.reader import read_run
-from asyncli.text import brief, oneline, plain, printable
 
 #: Escape sequences that set a window's title and clear the screen, a byte that is not UTF-8, and right-to-left text.
 HOSTILE = "a\x1b]0;own\x07\x1b[2J\udce9\u202eb\x9b"

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from asyncli.errors import PlanError
-from asyncli.mqtt_values import topic_and_qos
-from asyncli.plan import KEYS, Layer, Plan, build_plan, load_plan, plan_document, shown_plan
-from asyncli.plan_file import read_plan_file
-from asyncli.template import Template
-from asyncli.values import parse_url
+from asyncli.model.errors import PlanError
+from asyncli.model.plan import KEYS, Layer, Plan, build_plan, load_plan, plan_document, shown_plan
+from asyncli.model.plan_file import read_plan_file
+from asyncli.model.plan_mqtt import topic_and_qos
+from asyncli.model.template import Template
+from asyncli.model.values import parse_url
 
 URL = "http://127.0.0.1:8080/"
 

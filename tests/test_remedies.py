@@ -7,7 +7,7 @@ import pytest
 from asyncli.findings import protocol_codes
 from asyncli.findings.loss_causes import remedy_of_unexplained
 from asyncli.findings.protocol_codes import code_of_goodbye, name_of_reset, remedy_of_broken, remedy_of_refusals
-from asyncli.protocol_table import SPEAKS_HTTP2, SPEAKS_TLS
+from asyncli.model.protocol_table import SPEAKS_HTTP2, SPEAKS_TLS
 
 
 @pytest.mark.parametrize(

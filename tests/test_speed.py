@@ -14,7 +14,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent.parent / "bench"))
 import long_run
 
-from asyncli.samples import series
+from asyncli.model.samples import series
 from asyncli.store.reader import read_run
 
 pytestmark = pytest.mark.measures

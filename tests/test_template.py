@@ -12,10 +12,10 @@ from h2.events import RequestReceived
 
 from asyncli.engine.shard import build_shard
 from asyncli.engine.spread import Destination, Spread
-from asyncli.errors import PlanError
-from asyncli.plan import Layer, build_plan
+from asyncli.model.errors import PlanError
+from asyncli.model.plan import Layer, build_plan
+from asyncli.model.template import Fields, Filled, OpenTemplate, unknown_fields
 from asyncli.protocols.interface import ANSWER, NEWS, Protocol
-from asyncli.template import Fields, Filled, OpenTemplate, unknown_fields
 
 HERE = Spread((Destination(2, "127.0.0.1", 80),), (), 1, True, 1000)
 

@@ -16,11 +16,11 @@ import pytest
 from agents import AnAgent
 from programs import SHORT, alive, here, report, serving, until
 
-from asyncli import trust
 from asyncli.collect.locate import Found, describe
-from asyncli.plan import Plan
+from asyncli.model import trust
+from asyncli.model.plan import Plan
+from asyncli.model.trust import NOBODY, User, ask_program, ask_server, read_regular, user_of
 from asyncli.preflight.configured import read_configured
-from asyncli.trust import NOBODY, User, ask_program, ask_server, read_regular, user_of
 
 BOB = 1000
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root may start a process as another user")
@@ -226,7 +226,7 @@ def test_a_process_has_its_real_user() -> None:
 
 def test_a_pid_file_that_is_a_fifo_is_refused(tmp_path: Path) -> None:
     from asyncli.collect.locate import find_server
-    from asyncli.errors import HostError
+    from asyncli.model.errors import HostError
 
     os.mkfifo(tmp_path / "pid")
     with pytest.raises(HostError, match="regular file"):

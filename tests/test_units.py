@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from asyncli.units import (
+from asyncli.model.units import (
     format_bytes,
     format_clock,
     format_duration,

@@ -14,8 +14,8 @@ import pytest
 import trustme
 
 from asyncli.engine.tls_handshake import Handshake, KeyLog
+from asyncli.model.values import TlsOptions
 from asyncli.protocols.tls13 import SUITES, RecordLayer
-from asyncli.values import TlsOptions
 
 ROW = 5
 NAME = "server.test"
@@ -61,7 +61,7 @@ _folders: list[TemporaryDirectory[str]] = []
 
 @functools.cache
 def client() -> tuple[ssl.SSLContext, KeyLog]:
-    from asyncli.certificates import client_context
+    from asyncli.model.certificates import client_context
 
     context = client_context(TlsOptions(ca=authority_file()))
     return context, KeyLog(context)

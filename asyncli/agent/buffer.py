@@ -7,8 +7,8 @@ from collections import deque
 
 from asyncli.agent.wire import KEEPS_S, MOST_ROWS, FindingRow, SampleRow
 from asyncli.findings import rewritten
-from asyncli.metrics import PROBE
-from asyncli.records import Finding, Sample
+from asyncli.model.metrics import PROBE
+from asyncli.model.records import Finding, Sample
 
 # Bounds beside the ten minutes: one sample a second, and phase borders.
 _MOST_SAMPLES, _MOST_FINDINGS = 2000, 200

@@ -10,14 +10,14 @@ import msgspec
 
 from asyncli import __version__
 from asyncli.agent import wire
-from asyncli.certificates import trusting
 from asyncli.collect.clocks import ClockOffset, Exchange
 from asyncli.collect.http import KeptConnection, reason, untrusted
-from asyncli.errors import HeldError, PeerError
-from asyncli.plan import Plan
-from asyncli.secret_variables import TOKEN_VARIABLE
-from asyncli.text import plain
-from asyncli.values import parse_url
+from asyncli.model.certificates import trusting
+from asyncli.model.errors import HeldError, PeerError
+from asyncli.model.plan import Plan
+from asyncli.model.secret_variables import TOKEN_VARIABLE
+from asyncli.model.text import plain
+from asyncli.model.values import parse_url
 
 # An answer takes milliseconds; the first hello parses a configuration and runs a program.
 _ANSWER_S, _HELLO_S = 2.5, 10.0
@@ -48,7 +48,7 @@ class AgentHeldError(AgentError, HeldError):
 class AgentClient:
     """A client of the plan's agent. For one event loop; close it.
 
-    Methods raise :class:`AgentError`, the constructor :class:`~asyncli.errors.HostError` for an unreadable token or authority.
+    Methods raise :class:`AgentError`, the constructor :class:`HostError` for an unreadable token or authority.
     """
 
     def __init__(self, plan: Plan) -> None:

@@ -14,7 +14,6 @@ from typing import Any
 
 import msgspec
 
-from asyncli import metrics
 from asyncli.agent.client import BORDER_S, AgentClient, AgentError, AgentHeldError
 from asyncli.agent.wire import KEEPS_S, Batch, Hello, LeaseGrant
 from asyncli.collect.collector import own_probes
@@ -25,11 +24,12 @@ from asyncli.collect.sampler import Probe, Sampler, SamplerOptions
 from asyncli.environment import boot_id, host_name, network
 from asyncli.findings import INSTANTS, rewritten
 from asyncli.findings.agents import agent, agent_back, agent_gap, agent_in_the_clear, agent_lost, agent_restarted
-from asyncli.plan import Plan
+from asyncli.model import metrics
+from asyncli.model.plan import Plan
+from asyncli.model.records import Finding, Sample
+from asyncli.model.units import format_duration
 from asyncli.preflight.configured import Configured
-from asyncli.preflight.limits import Limits
-from asyncli.records import Finding, Sample
-from asyncli.units import format_duration
+from asyncli.preflight.host_limits import Limits
 
 # A shorter silence (s) loses nothing, as the agent buffers its samples.
 _SILENT_S = 5.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from asyncli.metrics import METRICS, family_of
+from asyncli.model.metrics import METRICS, family_of
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 

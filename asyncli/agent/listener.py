@@ -15,7 +15,7 @@ from typing import Any
 
 from aiohttp import web
 
-from asyncli.text import printable
+from asyncli.model.text import printable
 
 # The most bytes of a request with its head (Prometheus and curl send some hundred). Some versions of aiohttp buffer without bound
 # what never becomes a request, or follows a refused one.

@@ -28,11 +28,11 @@ from asyncli.collect.collector import Collector
 from asyncli.collect.locate import ServerFacts
 from asyncli.collect.sampler import SamplerOptions
 from asyncli.environment import boot_id, network, read_host
-from asyncli.errors import HostError
-from asyncli.plan import Plan
+from asyncli.model.errors import HostError
+from asyncli.model.plan import Plan
+from asyncli.model.records import Sample
 from asyncli.preflight.configured import Configured, read_configured
-from asyncli.preflight.limits import Limits, read_limits
-from asyncli.records import Sample
+from asyncli.preflight.host_limits import Limits, read_limits
 
 # The longest body is a lease request.
 _LONGEST_BODY = 1024
@@ -98,7 +98,7 @@ class Agent:
     async def open(self) -> None:
         """Find the server, take a first sample and listen.
 
-        Raises :class:`~asyncli.errors.AsyncliError` if there is no server, or it cannot listen at the address.
+        Raises :class:`~asyncli.model.errors.AsyncliError` if there is no server, or it cannot listen at the address.
         """
         await self._collector.open()
         await self._collector.sample_now()

@@ -12,11 +12,11 @@ from typing import Annotated, Any
 import msgspec
 
 from asyncli.collect.locate import ServerFacts
-from asyncli.errors import HostError
+from asyncli.model.errors import HostError
+from asyncli.model.records import Finding
+from asyncli.model.secret_variables import TOKEN_VARIABLE, secret
 from asyncli.preflight.configured import Configured
-from asyncli.preflight.limits import Limits
-from asyncli.records import Finding
-from asyncli.secret_variables import TOKEN_VARIABLE, secret
+from asyncli.preflight.host_limits import Limits
 
 #: Incremented when either side would misread the other; until then fields keep their names on the wire (``name=``).
 PROTOCOL = 1

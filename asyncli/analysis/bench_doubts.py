@@ -9,11 +9,11 @@ import msgspec
 from asyncli.analysis.constants import WORTH_TELLING
 from asyncli.analysis.saturation import MOST_CPU_SHARE
 from asyncli.analysis.shared_host import MOST_OF_OTHERS
-from asyncli.benchplan import BenchRun
 from asyncli.core.histogram import bounds
 from asyncli.findings import bench
 from asyncli.findings.bench import Taker
-from asyncli.records import STOLEN, Asked, CpuShares, Finding
+from asyncli.model.benchplan import BenchRun
+from asyncli.model.records import STOLEN, Asked, CpuShares, Finding
 
 #: At this share of a core the server is a limit too.
 BUSY_SERVER_CORES = 0.85

@@ -12,14 +12,14 @@ from asyncli.analysis.saturation import MOST_CPU_SHARE
 from asyncli.analysis.shared_host import MOST_OF_OTHERS
 from asyncli.analysis.totals import Latency, Lateness, in_ms
 from asyncli.analysis.verdict import Verdict
-from asyncli.benchplan import BenchPlan, BenchRun
 from asyncli.core.histogram import Histogram, bounds
 from asyncli.findings import losses
 from asyncli.findings.bench import by_cause
 from asyncli.findings.tls import by_reason
-from asyncli.metrics import SERVER_CPU_S
-from asyncli.records import NOTHING_LISTENS, Asked, CpuShares, Environment, Finding
-from asyncli.units import format_count, format_duration
+from asyncli.model.benchplan import BenchPlan, BenchRun
+from asyncli.model.metrics import SERVER_CPU_S
+from asyncli.model.records import NOTHING_LISTENS, Asked, CpuShares, Environment, Finding
+from asyncli.model.units import format_count, format_duration
 
 RULE = (
     "passed: every request was answered below status 400, or in flight at the end for not much longer than answers took; "

@@ -14,7 +14,6 @@ from typing import Any, Literal
 
 import msgspec
 
-from asyncli import metrics
 from asyncli.analysis.constants import FEWEST
 from asyncli.analysis.forecast import RESERVE
 from asyncli.analysis.losses.attribution import Diagnosis
@@ -26,9 +25,10 @@ from asyncli.findings.forecast import gave_way
 from asyncli.findings.losses import connects_failed
 from asyncli.findings.protocol_codes import remedy_of_refusals
 from asyncli.findings.tls import by_reason
-from asyncli.records import Finding
-from asyncli.run import Run, Ticks
-from asyncli.units import format_count, format_many
+from asyncli.model import metrics
+from asyncli.model.records import Finding
+from asyncli.model.run import Run, Ticks
+from asyncli.model.units import format_count, format_many
 
 Side = Literal["server", "host", "network", "unknown"]
 

@@ -23,11 +23,11 @@ from asyncli.analysis.totals import tested
 from asyncli.findings import comparison
 from asyncli.findings.comparison import DIRECTIVE
 from asyncli.findings.host import host_shared
-from asyncli.plan import without_secrets
-from asyncli.protocol_table import OWN_KEYS
-from asyncli.records import Finding
-from asyncli.run import Run
-from asyncli.units import format_count
+from asyncli.model.plan import without_secrets
+from asyncli.model.protocol_table import OWN_KEYS
+from asyncli.model.records import Finding
+from asyncli.model.run import Run
+from asyncli.model.units import format_count
 
 Called = Literal["higher", "lower", "no_difference", "cannot_say"]
 Group = Literal["cost", "memory", "cpu", "latency", "losses", "drift", "asyncli"]

@@ -11,17 +11,17 @@ import statistics
 
 import msgspec
 
-from asyncli import metrics
 from asyncli.analysis.constants import FEWEST, NEARLY_ALL, WORTH_TELLING
 from asyncli.analysis.gaps import for_cost
 from asyncli.analysis.shared_host import counted_sockets, sockets_beside
 from asyncli.analysis.slope import FEWEST_PLATEAUS, FREED_KEPT, OTHERS_INTO_HOLD_S, Cost, Fit, Fitter, minus
 from asyncli.findings import cost as findings
-from asyncli.plan import Plan
-from asyncli.records import Finding
-from asyncli.run import Run
-from asyncli.samples import Series
-from asyncli.topology import Sides
+from asyncli.model import metrics
+from asyncli.model.plan import Plan
+from asyncli.model.records import Finding
+from asyncli.model.run import Run
+from asyncli.model.samples import Series
+from asyncli.model.topology import Sides
 
 __all__ = ["FREED_KEPT", "SURE", "Cost", "Costs", "Fit", "Residue", "costs", "residue", "server_memory"]
 
@@ -65,7 +65,7 @@ class Costs(msgspec.Struct):
 
 
 def costs(run: Run) -> Costs:
-    """The costs of a run on the host that was sampled (:mod:`asyncli.topology`)."""
+    """The costs of a run on the host that was sampled (:mod:`asyncli.model.topology`)."""
     beside, run = sockets_beside(run), for_cost(run)
     where, held = run.sides, run.held
     others = _server_count(run)

@@ -8,10 +8,10 @@ from typing import Any, Literal
 
 import msgspec
 
-from asyncli.metrics import PROBE, STATUS_CONNECTS, STATUS_UNANSWERED
-from asyncli.records import Tick
-from asyncli.run import Run
-from asyncli.samples import Series, counter_resets
+from asyncli.model.metrics import PROBE, STATUS_CONNECTS, STATUS_UNANSWERED
+from asyncli.model.records import Tick
+from asyncli.model.run import Run
+from asyncli.model.samples import Series, counter_resets
 
 Pair = Literal["asked", "held", "accepts", "handled", "requests"]
 

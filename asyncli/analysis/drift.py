@@ -13,17 +13,17 @@ from typing import Literal
 
 import msgspec
 
-from asyncli import metrics
 from asyncli.analysis.constants import MINUTE_S, PART
 from asyncli.analysis.gaps import for_drift
 from asyncli.analysis.regression import CONFIDENCE
 from asyncli.analysis.slope import minus
 from asyncli.analysis.trend import FEWEST_POINTS, Trend, trend
 from asyncli.findings.drift import by_the_hour, drift_grows, drift_unknown
-from asyncli.records import Finding
-from asyncli.run import Run
-from asyncli.samples import Series, counter_resets
-from asyncli.units import format_bytes, format_count, format_duration
+from asyncli.model import metrics
+from asyncli.model.records import Finding
+from asyncli.model.run import Run
+from asyncli.model.samples import Series, counter_resets
+from asyncli.model.units import format_bytes, format_count, format_duration
 
 MetricName = Literal["server_user", "kernel", "generator_user", "host_total"]
 Verdict = Literal["grows", "shrinks", "flat", "too_short"]

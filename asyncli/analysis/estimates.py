@@ -22,8 +22,8 @@ import msgspec
 
 from asyncli.analysis.regression import CONFIDENCE
 from asyncli.core.histogram import Histogram, bounds, summed
-from asyncli.run import Hold
-from asyncli.units import format_duration
+from asyncli.model.run import Hold
+from asyncli.model.units import format_duration
 
 ALPHA = 1 - CONFIDENCE
 # Stretches of a hold, none shorter than three seconds if that leaves enough for a spread. Correlation of neighbours is corrected

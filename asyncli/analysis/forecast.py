@@ -14,18 +14,18 @@ from ipaddress import ip_address
 
 import msgspec
 
-from asyncli import metrics
 from asyncli.analysis.constants import PART, REUSE_BELOW
 from asyncli.analysis.cost import SURE, Costs, server_memory
 from asyncli.analysis.gaps import for_cost
 from asyncli.analysis.slope import Cost
 from asyncli.findings.cost import descriptors_listed
 from asyncli.findings.forecast import Why, forecast_far, forecast_unknown
-from asyncli.plan import Plan
-from asyncli.records import FAR, Check, Finding
-from asyncli.run import Run
-from asyncli.samples import Series
-from asyncli.units import format_bytes, format_count, format_many
+from asyncli.model import metrics
+from asyncli.model.plan import Plan
+from asyncli.model.records import FAR, Check, Finding
+from asyncli.model.run import Run
+from asyncli.model.samples import Series
+from asyncli.model.units import format_bytes, format_count, format_many
 
 #: The share of the host's memory that stays free: with less the kernel reclaims heavily, and bursts of buffers do not fit.
 RESERVE = PART

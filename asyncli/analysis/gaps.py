@@ -6,9 +6,9 @@ import math
 
 import msgspec
 
-from asyncli.metrics import HOST_USED_BYTES, STATUS_ACCEPTS, STATUS_HANDLED, STATUS_REQUESTS
-from asyncli.records import Phase, Sample
-from asyncli.run import Run
+from asyncli.model.metrics import HOST_USED_BYTES, STATUS_ACCEPTS, STATUS_HANDLED, STATUS_REQUESTS
+from asyncli.model.records import Phase, Sample
+from asyncli.model.run import Run
 
 # Counters that cannot be compared across a gap.
 _COUNTERS = (STATUS_ACCEPTS, STATUS_HANDLED, STATUS_REQUESTS)

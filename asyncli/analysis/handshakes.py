@@ -13,8 +13,8 @@ import msgspec
 from asyncli.analysis.totals import Totals, in_ms
 from asyncli.core.histogram import Histogram
 from asyncli.findings import losses, tls
-from asyncli.records import Finding, ProtocolCounts, TlsCounts
-from asyncli.run import Run
+from asyncli.model.records import Finding, ProtocolCounts, TlsCounts
+from asyncli.model.run import Run
 
 # RFC 9325, section 4.5.
 _LEAST_BITS = {"RSA": 2048, "EC": 224, "DSA": 2048}

@@ -17,12 +17,12 @@ from asyncli.analysis.totals import Totals, fold
 from asyncli.analysis.verdict import Verdict, judge
 from asyncli.core.histogram import Histogram, summed
 from asyncli.findings.comparison import DIRECTIVE, compare_burst
-from asyncli.metrics import SERVER_CPU_S
-from asyncli.plan import Plan
-from asyncli.protocol_table import PROTOCOLS
-from asyncli.records import Environment, Finding
-from asyncli.run import Run, Ticks
-from asyncli.units import format_duration
+from asyncli.model.metrics import SERVER_CPU_S
+from asyncli.model.plan import Plan
+from asyncli.model.protocol_table import PROTOCOLS
+from asyncli.model.records import Environment, Finding
+from asyncli.model.run import Run, Ticks
+from asyncli.model.units import format_duration
 
 _NONE = Histogram()
 _QUANTILES = {"p50": 0.5, "p99": 0.99, "p999": 0.999}

@@ -15,8 +15,8 @@ from asyncli.analysis.losses.attribution import Diagnosis
 from asyncli.analysis.totals import Totals, never_answered
 from asyncli.findings import counts
 from asyncli.findings.counts import Apart, Beyond, Since, Unknown
-from asyncli.records import Finding
-from asyncli.run import Run
+from asyncli.model.records import Finding
+from asyncli.model.run import Run
 
 # A status page that is older than this (s) at the drain, and than two of its usual intervals, is ignored.
 _STALE_S = 3.0

@@ -8,8 +8,8 @@ from asyncli.analysis.constants import NEARLY_ALL, WORTH_TELLING
 from asyncli.analysis.totals import Totals
 from asyncli.core.histogram import Histogram
 from asyncli.findings import generator
-from asyncli.records import Finding, PhaseName, Tick
-from asyncli.run import Run
+from asyncli.model.records import Finding, PhaseName, Tick
+from asyncli.model.run import Run
 
 # Five steps of the 10 ms grid: the ramp is no longer the planned one.
 MOST_RAMP_LATENESS_S = 0.05

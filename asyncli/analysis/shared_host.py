@@ -9,11 +9,11 @@ from typing import NamedTuple
 from asyncli.analysis.constants import FEWEST, PART, WORTH_TELLING
 from asyncli.analysis.saturation import MOST_CPU_SHARE
 from asyncli.findings.host import host_busy, host_shared, upstream_sockets
-from asyncli.metrics import GENERATOR_CPU_S, HOST_CPU_BUSY_S, KERNEL_SOCKETS, KERNEL_TCP_ALLOC, SERVER_CPU_S, SESSION_CPU_S
-from asyncli.plan import Plan
-from asyncli.records import Finding
-from asyncli.run import Run
-from asyncli.samples import Series
+from asyncli.model.metrics import GENERATOR_CPU_S, HOST_CPU_BUSY_S, KERNEL_SOCKETS, KERNEL_TCP_ALLOC, SERVER_CPU_S, SESSION_CPU_S
+from asyncli.model.plan import Plan
+from asyncli.model.records import Finding
+from asyncli.model.run import Run
+from asyncli.model.samples import Series
 
 #: A smaller share of all CPUs does not limit server and asyncli.
 MOST_OF_OTHERS = PART

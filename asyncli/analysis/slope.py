@@ -17,10 +17,10 @@ import msgspec
 from asyncli.analysis.constants import NEARLY_ALL, WORTH_TELLING
 from asyncli.analysis.regression import FittedLine, Point, regress
 from asyncli.findings.cost import LEVELS, Moved
-from asyncli.records import Tick
-from asyncli.run import Run
-from asyncli.samples import Series
-from asyncli.units import format_bytes, format_many
+from asyncli.model.records import Tick
+from asyncli.model.run import Run
+from asyncli.model.samples import Series
+from asyncli.model.units import format_bytes, format_many
 
 # Forty points distinguish white noise from wander better than twenty; ramps below two minutes (three samples a bin) get fewer.
 MOST_BINS = 40

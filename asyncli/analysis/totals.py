@@ -8,9 +8,9 @@ import msgspec
 
 from asyncli.core.adding import added_up
 from asyncli.core.histogram import Histogram, bucket
-from asyncli.plan import Plan
-from asyncli.records import PhaseName, Tick
-from asyncli.run import Run
+from asyncli.model.plan import Plan
+from asyncli.model.records import PhaseName, Tick
+from asyncli.model.run import Run
 
 
 class Lateness(msgspec.Struct):

@@ -10,9 +10,9 @@ import msgspec
 from asyncli.analysis.losses.slowness import Unheard
 from asyncli.analysis.totals import Totals, errors, tested
 from asyncli.findings.losses import lost_with
-from asyncli.plan import Plan
-from asyncli.records import ABORTED, CUT, NOTHING_LISTENS, RESUMED, STOPPED, Finding, Tick
-from asyncli.units import format_clock, format_duration, format_many
+from asyncli.model.plan import Plan
+from asyncli.model.records import ABORTED, CUT, NOTHING_LISTENS, RESUMED, STOPPED, Finding, Tick
+from asyncli.model.units import format_clock, format_duration, format_many
 
 Verdict = Literal["passed", "failed", "invalid", "untested"]
 

@@ -18,7 +18,6 @@ import msgspec
 from asyncli import preflight
 from asyncli.analysis.bench_result import BenchResult, evaluate_bench
 from asyncli.app.incoming import SILENT_TURNS
-from asyncli.benchplan import BenchPlan, BenchRun
 from asyncli.collect import cpus
 from asyncli.collect.collector import Collector
 from asyncli.collect.listening import nothing_listens, wait_for_listener
@@ -31,9 +30,10 @@ from asyncli.environment import probe_host, read_environment
 from asyncli.findings.bench import requests_unaccounted
 from asyncli.findings.generator import asyncli_failed, generator_failed, generator_silent, worker_lost, worker_silent
 from asyncli.findings.server import address_dropped
-from asyncli.preflight.checks import host_checks
-from asyncli.preflight.limits import Limits
-from asyncli.records import Asked, Ended, Finding, Sample, Tick
+from asyncli.model.benchplan import BenchPlan, BenchRun
+from asyncli.model.records import Asked, Ended, Finding, Sample, Tick
+from asyncli.preflight.host_checks import host_checks
+from asyncli.preflight.host_limits import Limits
 from asyncli.report.summary import limit_findings, not_kept
 from asyncli.report.thresholds import judge, parse, require
 
@@ -88,7 +88,7 @@ class Bench:
         self._stopped.set()
 
     async def run(self) -> BenchRun:
-        """Run the bench. Raises :class:`~asyncli.errors.AsyncliError` if it cannot start."""
+        """Run the bench. Raises :class:`~asyncli.model.errors.AsyncliError` if it cannot start."""
         await self._read_cpus()
         limits, spread = await _plan_spread(self.plan)
         options = SamplerOptions(
@@ -262,7 +262,7 @@ class Bench:
 
 
 def require_limits(plan: BenchPlan) -> None:
-    """Raise :class:`~asyncli.errors.PlanError` for an invalid limit of ``plan``."""
+    """Raise :class:`~asyncli.model.errors.PlanError` for an invalid limit of ``plan``."""
     require(plan.fail_if, BenchResult)
 
 

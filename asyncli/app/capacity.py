@@ -26,22 +26,22 @@ from asyncli.app.results import read_results
 from asyncli.app.settle import Rest
 from asyncli.app.soak import Soak
 from asyncli.collect.listening import nothing_listens
-from asyncli.data_file import read_data
 from asyncli.environment import probe_host
-from asyncli.errors import AsyncliError, EngineError, PlanError, StoreError
 from asyncli.findings.bottleneck import words_of
 from asyncli.findings.capacity import not_at_rest, server_gone
 from asyncli.findings.probes import needs_root
-from asyncli.metrics import HOST_AVAILABLE_BYTES
-from asyncli.plan import Plan, shown_plan
+from asyncli.model.data_file import read_data
+from asyncli.model.errors import AsyncliError, EngineError, PlanError, StoreError
+from asyncli.model.metrics import HOST_AVAILABLE_BYTES
+from asyncli.model.plan import Plan, shown_plan
+from asyncli.model.records import Check, Environment, Finding, Phase, Sample
+from asyncli.model.topology import place_of
+from asyncli.model.units import format_bytes, format_count, format_duration, format_many
+from asyncli.model.values import MOST_CONNECTIONS
 from asyncli.preflight import checks_to_findings, refusals, refuse
-from asyncli.preflight.checks import host_checks
-from asyncli.records import Check, Environment, Finding, Phase, Sample
+from asyncli.preflight.host_checks import host_checks
 from asyncli.report.capacity_report import SCHEMA, Capacity, Step, step_line, step_of, with_lifetime_limit
 from asyncli.report.livestate import LiveObserver
-from asyncli.topology import place_of
-from asyncli.units import format_bytes, format_count, format_duration, format_many
-from asyncli.values import MOST_CONNECTIONS
 
 if TYPE_CHECKING:
     from asyncli.engine.probe import TlsFacts
@@ -255,7 +255,7 @@ _MEMORY = ("memory", "cgroup_memory")
 
 async def make_search(plan: Plan, start: int, most: int | None, within: float) -> Search:
     """The range of the search; ``most`` None: as many as this host can carry. Raises
-    :class:`~asyncli.errors.PreflightError` if this host cannot carry ``most``."""
+    :class:`~asyncli.model.errors.PreflightError` if this host cannot carry ``most``."""
     rows = await asyncio.to_thread(read_data, plan, MOST_CONNECTIONS)
     if rows is not None and rows.rows < max(start, most or 0):
         raise PlanError(f"--data: {plan.data} has {format_many(rows.rows, 'row')}; lower --start and --most to at most that")

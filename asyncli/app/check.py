@@ -13,18 +13,18 @@ from asyncli.collect.collector import Collector
 from asyncli.collect.locate import ServerFacts
 from asyncli.collect.sampler import SamplerOptions
 from asyncli.collect.status_reader import StatusReader
-from asyncli.data_file import read_data
 from asyncli.engine.probe import TlsFacts, probe
 from asyncli.engine.spread import Spread, show
 from asyncli.environment import probe_host
-from asyncli.errors import PeerError, PlanError
 from asyncli.findings.server import address_dropped
-from asyncli.plan import Plan
-from asyncli.preflight.checks import handshake_rate
+from asyncli.model.data_file import read_data
+from asyncli.model.errors import PeerError, PlanError
+from asyncli.model.plan import Plan
+from asyncli.model.records import Check, Finding
+from asyncli.model.template import Data
 from asyncli.preflight.configured import Configured, read_configured
-from asyncli.preflight.limits import Limits, read_limits
-from asyncli.records import Check, Finding
-from asyncli.template import Data
+from asyncli.preflight.host_checks import handshake_rate
+from asyncli.preflight.host_limits import Limits, read_limits
 
 if TYPE_CHECKING:
     from asyncli.agent.collector import AgentCollector

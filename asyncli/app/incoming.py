@@ -10,7 +10,7 @@ from asyncli.engine import shard
 from asyncli.engine.spread import Destination, show
 from asyncli.findings import generator
 from asyncli.findings.server import address_dropped
-from asyncli.records import Deaths, Finding, Sample, Tick
+from asyncli.model.records import Deaths, Finding, Sample, Tick
 
 # After this many failed attempts without a success the ramp ends.
 _MOST_FAILURES = 100

@@ -15,10 +15,10 @@ from asyncli.app.resume import Resumption
 from asyncli.engine.shard import Shard
 from asyncli.findings.generator import drain_unfinished
 from asyncli.findings.run import gave_up, hold_until, nobody_home
-from asyncli.plan import plan_document
-from asyncli.records import Phase, PhaseName
+from asyncli.model.plan import plan_document
+from asyncli.model.records import Phase, PhaseName
+from asyncli.model.units import format_instant, instant_of
 from asyncli.store.resume import HOLD_ENDS
-from asyncli.units import format_instant, instant_of
 
 if TYPE_CHECKING:
     from asyncli.app.check import Sampler

@@ -7,8 +7,8 @@ import contextlib
 import time
 from pathlib import Path
 
-from asyncli.plan import Plan
-from asyncli.records import Phase
+from asyncli.model.plan import Plan
+from asyncli.model.records import Phase
 
 #: The phases that a stop ends; from the drain on, stopping changes nothing.
 STOPPABLE = ("baseline", "ramp", "hold")

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from asyncli.app.progress import Progress
 from asyncli.findings.run import sample_refused, watcher_failed
-from asyncli.plan import Plan
-from asyncli.records import MOST, Finding, Phase, Sample, Tick
+from asyncli.model.plan import Plan
+from asyncli.model.records import MOST, Finding, Phase, Sample, Tick
 from asyncli.store.writer import RunWriter
 
 if TYPE_CHECKING:

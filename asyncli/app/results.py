@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from asyncli.analysis.compare import Comparison, compare
+from asyncli.model.run import Run
 from asyncli.report.analyses import Analyses, analyse
 from asyncli.report.comparison_report import measure_files
 from asyncli.report.summary import Summary, summarise
-from asyncli.run import Run
 from asyncli.store.reader import read_run
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class Results:
     @cached_property
     def pictures(self) -> list[Picture]:
         """The report's figures."""
-        from asyncli.report.figures.run import pictures
+        from asyncli.report.figures.pictures import pictures
 
         return pictures(self.records, self.summary, self.analyses)
 
@@ -52,7 +52,7 @@ class Results:
 
 
 def read_results(path: str | os.PathLike[str]) -> Results:
-    """Raises :class:`~asyncli.errors.StoreError` for a file that is missing, damaged or not a run."""
+    """Raises :class:`~asyncli.model.errors.StoreError` for a file that is missing, damaged or not a run."""
     return Results(Path(path), read_run(path))
 
 

@@ -14,16 +14,16 @@ from asyncli.app.incoming import generator_loss
 from asyncli.app.progress import Progress, wait_for
 from asyncli.app.recorder import Recorder
 from asyncli.collect.locate import ServerFacts
-from asyncli.data_file import described
 from asyncli.engine.shard import Shard
-from asyncli.errors import HeldError, PlanError
 from asyncli.findings.generator import resumed
 from asyncli.findings.run import held_again, server_changed
-from asyncli.plan import Plan
-from asyncli.records import SERVER_CHANGED, Gap, Tick
+from asyncli.model.data_file import described
+from asyncli.model.errors import HeldError, PlanError
+from asyncli.model.plan import Plan
+from asyncli.model.records import SERVER_CHANGED, Gap, Tick
+from asyncli.model.template import Data
 from asyncli.store.resume import Interrupted
 from asyncli.store.writer import RunWriter
-from asyncli.template import Data
 
 T = TypeVar("T")
 

@@ -13,10 +13,10 @@ from asyncli.collect.kernel import read_counters
 from asyncli.collect.listening import no_listener
 from asyncli.collect.procfs import read_listeners
 from asyncli.collect.status_reader import StatusReader
-from asyncli.errors import PeerError
-from asyncli.metrics import STATUS_ACTIVE
-from asyncli.plan import Plan
-from asyncli.units import format_count
+from asyncli.model.errors import PeerError
+from asyncli.model.metrics import STATUS_ACTIVE
+from asyncli.model.plan import Plan
+from asyncli.model.units import format_count
 
 #: How long a server may take to restart, or to close our connections (s).
 REST_S = 30.0

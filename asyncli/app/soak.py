@@ -26,20 +26,20 @@ from asyncli.collect.clocks import ClockWatch
 from asyncli.collect.listening import nothing_listens, wait_for_listener
 from asyncli.collect.locate import ServerFacts
 from asyncli.collect.sampler import SamplerOptions
-from asyncli.data_file import described, read_data
 from asyncli.engine.generator import Generator
 from asyncli.engine.shard import build_shard
 from asyncli.engine.spread import Spread
 from asyncli.environment import clock_at, read_environment
-from asyncli.errors import StoreError
 from asyncli.findings.generator import asyncli_failed
 from asyncli.findings.run import aborted_by_limit, cut_off, stopped_by_user, waiting
-from asyncli.plan import Plan, plan_document
-from asyncli.preflight.limits import Limits
-from asyncli.records import Finding, Sample
+from asyncli.model.data_file import described, read_data
+from asyncli.model.errors import StoreError
+from asyncli.model.plan import Plan, plan_document
+from asyncli.model.records import Finding, Sample
+from asyncli.model.template import Data
+from asyncli.preflight.host_limits import Limits
 from asyncli.store.resume import Interrupted
 from asyncli.store.writer import RunWriter
-from asyncli.template import Data
 
 if TYPE_CHECKING:
     from asyncli.app.check import Sampler
@@ -99,7 +99,7 @@ class Soak:
     @classmethod
     def shown_by(cls, observer: LiveObserver, plan: Plan, out: Path, **more: Any) -> Self:
         """A soak that ``observer`` shows, and stops at a crossed limit that can no longer be met."""
-        from asyncli.report.livelimits import too_short
+        from asyncli.report.live_thresholds import too_short
 
         soak = cls(plan, out, observer=observer, findings=() if more.get("resume") else too_short(plan), **more)
         observer.stop, observer.failed = soak.stop, soak.observer_failed
@@ -130,7 +130,7 @@ class Soak:
         return self._recorder.writer is not None
 
     async def run(self) -> Path:
-        """Run the soak and return the run file's path. Raises :class:`~asyncli.errors.AsyncliError` if it cannot start."""
+        """Run the soak and return the run file's path. Raises :class:`~asyncli.model.errors.AsyncliError` if it cannot start."""
         try:
             self._data = await asyncio.to_thread(read_data, self._progress.plan)
             if self._resumption is not None:

@@ -16,11 +16,11 @@ from asyncli import __version__
 from asyncli.cli.options import parsed, server_options, trust_options
 from asyncli.cli.outputs import OUTPUT_GONE
 from asyncli.cli.signals import Signals, stop_signals
-from asyncli.consistency import require_tls
-from asyncli.errors import HostError, PlanError
-from asyncli.plan import KEYS, Plan
-from asyncli.secret_variables import TOKEN_VARIABLE
-from asyncli.values import AGENT_PORT
+from asyncli.model.consistency import require_tls
+from asyncli.model.errors import HostError, PlanError
+from asyncli.model.plan import KEYS, Plan
+from asyncli.model.secret_variables import TOKEN_VARIABLE
+from asyncli.model.values import AGENT_PORT
 
 
 @click.command(name="agent", no_args_is_help=True, context_settings={"max_content_width": 110})
@@ -59,13 +59,13 @@ def _address(text: str) -> tuple[str, int]:
 
 
 def _run(values: dict[str, Any], host: str, port: int, token_file: str | None, certificate: str | None, key: str | None) -> int:
-    """Sample and serve until a signal; return 0. Raises :class:`~asyncli.errors.AsyncliError` if it cannot start."""
+    """Sample and serve until a signal; return 0. Raises :class:`~asyncli.model.errors.AsyncliError` if it cannot start."""
     import asyncio
     import ssl
 
     from asyncli.agent.wire import read_token
-    from asyncli.certificates import identify, refused_because
-    from asyncli.preflight.limits import raise_nofile
+    from asyncli.model.certificates import identify, refused_because
+    from asyncli.preflight.host_limits import raise_nofile
 
     token = read_token(token_file, "--token-file")
     if token is None and not _loopback(host):

@@ -7,11 +7,11 @@ from typing import Any
 
 import click
 
-from asyncli.benchplan import KEYS, METHODS, BenchRun, build_bench_plan
 from asyncli.cli import options
-from asyncli.exit_status import INTERRUPTED, exit_status
-from asyncli.plan import HEADER_FILE, Layer
-from asyncli.plan_file import read_plan_file
+from asyncli.model.benchplan import KEYS, METHODS, BenchRun, build_bench_plan
+from asyncli.model.exit_status import INTERRUPTED, exit_status
+from asyncli.model.plan import HEADER_FILE, Layer
+from asyncli.model.plan_file import read_plan_file
 
 
 @click.command(name="bench", context_settings={"max_content_width": 110})

@@ -10,11 +10,11 @@ import click
 import msgspec
 
 from asyncli.cli.options import parsed, plan_from, plan_options
-from asyncli.errors import PlanError
-from asyncli.exit_status import INTERRUPTED, exit_status
-from asyncli.plan import Layer, Plan
-from asyncli.units import LONGEST_S, format_count, format_duration
-from asyncli.values import parse_connections
+from asyncli.model.errors import PlanError
+from asyncli.model.exit_status import INTERRUPTED, exit_status
+from asyncli.model.plan import Layer, Plan
+from asyncli.model.units import LONGEST_S, format_count, format_duration
+from asyncli.model.values import parse_connections
 
 #: Default limits of a step. --fail-if on the same number replaces its default.
 LIMITS = (

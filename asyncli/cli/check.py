@@ -29,7 +29,7 @@ def command(urls: tuple[str, ...], probe: bool, **values: Any) -> int:
     from asyncli.app.check import check
     from asyncli.cli.outputs import printing
     from asyncli.preflight import refusals
-    from asyncli.report.livelimits import too_short
+    from asyncli.report.live_thresholds import too_short
     from asyncli.report.run_setup import print_checks
 
     def say(line: str) -> None:

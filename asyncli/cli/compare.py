@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from asyncli.cli.outputs import deliver, file_writers, printing, require_files, same_file
-from asyncli.errors import PlanError
+from asyncli.model.errors import PlanError
 
 
 @click.command(name="compare")

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from asyncli.cli.options import output_options, outputs_of, plan_from, plan_options
-from asyncli.plan import Layer
+from asyncli.model.plan import Layer
 
 CONNECTIONS = "100k"
 
@@ -36,7 +36,7 @@ def command(server: str | None, tls: bool, **values: Any) -> int:
     to = outputs_of(values)
     plan = plan_from(values, (), Layer("demo: {key}", {**asked, **kind.plan_keys}))
     proxied = {"proxy_protocol": True} if plan.proxy_protocol else {}
-    from asyncli.cli.run import run_soak
+    from asyncli.cli.soak_terminal import run_soak
 
     made = lab.choose(
         server, connections=plan.connections, keepalive_s=plan.keepalive_s, tls=tls, http2=plan.http2, deflate=plan.ws_deflate,

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from asyncli.cli.options import parsed
-from asyncli.errors import PlanError, StoreError
-from asyncli.exit_status import INTERRUPTED, INVALID, PASSED, UNTESTED
 from asyncli.experiments import ABOUT
-from asyncli.units import parse_count
+from asyncli.model.errors import PlanError, StoreError
+from asyncli.model.exit_status import INTERRUPTED, INVALID, PASSED, UNTESTED
+from asyncli.model.units import parse_count
 
 if TYPE_CHECKING:
     from asyncli.experiments.record import Record

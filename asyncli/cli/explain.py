@@ -9,7 +9,7 @@ import re
 import click
 
 from asyncli.cli.outputs import printing
-from asyncli.errors import PlanError
+from asyncli.model.errors import PlanError
 
 
 @click.command(name="explain")

@@ -7,9 +7,9 @@ from typing import Any
 import click
 
 from asyncli.cli.options import parsed, seconds_of
-from asyncli.errors import PlanError
 from asyncli.lab import NAMES
-from asyncli.units import parse_count
+from asyncli.model.errors import PlanError
+from asyncli.model.units import parse_count
 
 _NAMES = "\n".join(f"  {name:15} {known.description}" for name, known in NAMES.items())
 _HELP = f"""Start a local server, print its address, and run it until Ctrl-C.

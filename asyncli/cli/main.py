@@ -19,10 +19,10 @@ from asyncli import __version__
 from asyncli.cli.outputs import discard_broken_output, is_broken_pipe, unprinted
 from asyncli.cli.signals import Signals
 from asyncli.cli.stdio import Outlet, UnwrittenError, await_readers, outlet_of, outlets
-from asyncli.errors import AsyncliError, HostError
-from asyncli.exit_status import INTERRUPTED, LISTED, REFUSED
-from asyncli.secret_variables import keep_secrets
-from asyncli.text import printable
+from asyncli.model.errors import AsyncliError, HostError
+from asyncli.model.exit_status import INTERRUPTED, LISTED, REFUSED
+from asyncli.model.secret_variables import keep_secrets
+from asyncli.model.text import printable
 
 #: name -> (module with a click command ``command``, one line for --help).
 COMMANDS = {

@@ -11,18 +11,18 @@ import click
 import msgspec
 
 from asyncli.cli.outputs import Outputs
-from asyncli.consistency import require_alike, require_fields, require_headers
-from asyncli.errors import HostError, PlanError
-from asyncli.metrics import STATUS_PAGES
-from asyncli.plan import KEYS, SECRET_FILES, Layer, Plan, build_plan
-from asyncli.plan_file import read_plan_file
-from asyncli.secret_variables import HEADERS_VARIABLE, secret
-from asyncli.units import parse_duration
-from asyncli.values import headers_in, with_one_host
+from asyncli.model.consistency import require_alike, require_fields, require_headers
+from asyncli.model.errors import HostError, PlanError
+from asyncli.model.metrics import STATUS_PAGES
+from asyncli.model.plan import KEYS, SECRET_FILES, Layer, Plan, build_plan
+from asyncli.model.plan_file import read_plan_file
+from asyncli.model.secret_variables import HEADERS_VARIABLE, secret
+from asyncli.model.units import parse_duration
+from asyncli.model.values import headers_in, with_one_host
 
 if TYPE_CHECKING:
-    from asyncli.benchplan import BenchPlan
     from asyncli.cluster.link import Cluster
+    from asyncli.model.benchplan import BenchPlan
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -230,7 +230,7 @@ def plan_from(values: dict[str, Any], urls: tuple[str, ...] = (), defaults: Laye
     plan = build_plan([*layers, Layer("--{key}", flags), *([Layer("URL", {"urls": list(urls)})] if urls else [])])
     plan = with_environment_headers(plan)
     if plan.fail_if or plan.abort:
-        from asyncli.report.livelimits import require_limits
+        from asyncli.report.live_thresholds import require_limits
 
         require_limits(plan)
     return plan

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TextIO
 
 from asyncli.cli.stdio import outlet_of
-from asyncli.errors import PlanError
+from asyncli.model.errors import PlanError
 
 if TYPE_CHECKING:
     from asyncli.app.results import Results

@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 
 from asyncli.cli.outputs import deliver, file_writers, printing, require_files
-from asyncli.errors import PlanError, StoreError
+from asyncli.model.errors import PlanError, StoreError
 
 
 @click.command(name="runs")

@@ -9,7 +9,7 @@ from typing import Self
 from rich.console import Console
 
 from asyncli.cli.outputs import OUTPUT_GONE
-from asyncli.plan import Plan
+from asyncli.model.plan import Plan
 from asyncli.report.live import JsonView, NullView, PlainView, plain_line
 from asyncli.report.livescreen import LiveView
 from asyncli.report.livestate import LiveObserver

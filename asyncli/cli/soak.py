@@ -8,10 +8,10 @@ import click
 import msgspec
 
 from asyncli.cli import options
-from asyncli.errors import PlanError
+from asyncli.model.errors import PlanError
 
 if TYPE_CHECKING:
-    from asyncli.plan import Plan
+    from asyncli.model.plan import Plan
     from asyncli.store.resume import Interrupted
 
 
@@ -36,7 +36,7 @@ def command(urls: tuple[str, ...], resume: str | None, wait_for_server: str | No
         plan, before = _resume_plan(resume, urls, values, to.out)
         _require_same_hosts(before, hosts["cluster"])
         to = to._replace(out=resume)
-    from asyncli.cli.run import run_soak
+    from asyncli.cli.soak_terminal import run_soak
 
     return run_soak(plan, to, resume=before, cluster=options.cluster_of(hosts), wait_for_server_s=wait_s)
 

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from asyncli.exit_status import NOT_GOING_ON
-from asyncli.units import format_duration
+from asyncli.model.exit_status import NOT_GOING_ON
+from asyncli.model.units import format_duration
 
 if TYPE_CHECKING:
-    from asyncli.records import Finding
+    from asyncli.model.records import Finding
     from asyncli.report.livestate import LiveFold, LiveState
     from asyncli.store.follow import Follower, News
 
@@ -126,7 +126,7 @@ def _say(line: str, *, on_stderr: bool = False) -> None:
 
 def _first_news(follower: Follower, path: Path) -> News:
     """The first records of a run; waits for a run that has not created its file."""
-    from asyncli.errors import NotBegunError
+    from asyncli.model.errors import NotBegunError
 
     latest, waiting = time.monotonic() + _PATIENCE_S, False
     while True:

@@ -20,7 +20,7 @@ from asyncli.collect.probe_budget import OWN_BUDGET
 from asyncli.collect.processes import ProcessGroup, listed
 from asyncli.engine.generator import Generator
 from asyncli.engine.shard import Adopt, Down, Drain, Failed, ProcessUsage, Shard, Start, Ticked
-from asyncli.errors import AsyncliError
+from asyncli.model.errors import AsyncliError
 
 #: After so long (s) without a call from the session its connections are closed. Shorter than the session's LOST_S, after which it
 #: opens them elsewhere.

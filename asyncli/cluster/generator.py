@@ -19,11 +19,11 @@ from asyncli.cluster.placement import Member, Placement
 from asyncli.cluster.remote_host import CLOSE_S, Handle, RemoteHost, Usage
 from asyncli.engine import shard as wire
 from asyncli.engine.fleet import Room, TickMerger
-from asyncli.errors import AsyncliError
 from asyncli.findings.generator import host_back, host_joined, host_lost, host_silent, hosts_all_lost, share_taken
-from asyncli.metrics import SILENT
-from asyncli.records import Finding
-from asyncli.units import format_duration
+from asyncli.model.errors import AsyncliError
+from asyncli.model.metrics import SILENT
+from asyncli.model.records import Finding
+from asyncli.model.units import format_duration
 
 # As for a worker in the host process.
 SILENCE_S = 5.0

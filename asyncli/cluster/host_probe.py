@@ -8,12 +8,12 @@ from typing import Any
 import msgspec
 
 from asyncli import __version__
-from asyncli.certificates import client_context
 from asyncli.engine.spread import Spread
 from asyncli.environment import boot_id, host_name, network, spread_over
-from asyncli.errors import AsyncliError
-from asyncli.plan import load_plan
-from asyncli.preflight.limits import Limits, read_limits
+from asyncli.model.certificates import client_context
+from asyncli.model.errors import AsyncliError
+from asyncli.model.plan import load_plan
+from asyncli.preflight.host_limits import Limits, read_limits
 
 
 class HostProbe(msgspec.Struct, frozen=True, kw_only=True):

@@ -17,20 +17,20 @@ from urllib.parse import urlsplit
 import msgspec
 
 from asyncli import __version__
-from asyncli.certificates import identify, trusting
 from asyncli.cluster.generator import ClusterGenerator
 from asyncli.cluster.host_probe import HostProbe, machine, probe_client_host, read_probe
 from asyncli.cluster.placement import Member, Placement, choose, place, placement_finding, sampled_ends, unencrypted
 from asyncli.engine.shard import Shard
 from asyncli.engine.spread import Spread
 from asyncli.environment import host_name, probe_host
-from asyncli.errors import AsyncliError, ClusterError, HostError, PlanError
 from asyncli.findings.generator import cluster_memory
-from asyncli.metrics import CLIENT, TCP
-from asyncli.plan import Plan, shown_plan
-from asyncli.preflight.limits import Limits, read_limits
-from asyncli.records import Check, Finding
-from asyncli.units import format_many
+from asyncli.model.certificates import identify, trusting
+from asyncli.model.errors import AsyncliError, ClusterError, HostError, PlanError
+from asyncli.model.metrics import CLIENT, TCP
+from asyncli.model.plan import Plan, shown_plan
+from asyncli.model.records import Check, Finding
+from asyncli.model.units import format_many
+from asyncli.preflight.host_limits import Limits, read_limits
 
 try:
     import distributed

@@ -15,13 +15,13 @@ from asyncli.cluster.host_probe import HostProbe
 from asyncli.engine.fleet import Room, assign, held_by, take_over
 from asyncli.engine.shard import Shard
 from asyncli.engine.spread import OWN_DESCRIPTORS, Destination, Spread, workers_needed
-from asyncli.errors import ClusterError, HeldError, PlanError, PreflightError
 from asyncli.findings.generator import cluster, cluster_open
-from asyncli.plan import Plan
+from asyncli.model.errors import ClusterError, HeldError, PlanError, PreflightError
+from asyncli.model.plan import Plan
+from asyncli.model.records import Check, Finding
+from asyncli.model.units import format_many
 from asyncli.preflight import checks_to_findings, refusals
-from asyncli.preflight.checks import host_checks
-from asyncli.records import Check, Finding
-from asyncli.units import format_many
+from asyncli.preflight.host_checks import host_checks
 
 # The prefix of the checks of one host of several.
 _HOST_PREFIX = "host_"

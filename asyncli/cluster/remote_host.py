@@ -18,10 +18,10 @@ import msgspec
 from asyncli.cluster.placement import Member
 from asyncli.collect.clocks import ClockOffset, Exchange, Offset
 from asyncli.engine.shard import Down, Shard, SilentWorkers, Up
-from asyncli.errors import ClusterError, EngineError
 from asyncli.findings.generator import cluster_clock
-from asyncli.metrics import GENERATOR_CPU_S
-from asyncli.records import Finding
+from asyncli.model.errors import ClusterError, EngineError
+from asyncli.model.metrics import GENERATOR_CPU_S
+from asyncli.model.records import Finding
 
 _encode = msgspec.msgpack.Encoder().encode
 _up: msgspec.msgpack.Decoder[Up] = msgspec.msgpack.Decoder(Up)

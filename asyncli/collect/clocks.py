@@ -17,8 +17,8 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from asyncli.findings.clocks import clock_stepped, stalled, suspended
-from asyncli.metrics import CLOCK_SUSPENDED_S
-from asyncli.records import Finding, Sample
+from asyncli.model.metrics import CLOCK_SUSPENDED_S
+from asyncli.model.records import Finding, Sample
 
 #: The period (s); a process that did not run for ``STALL_S`` hung.
 PERIOD_S, STALL_S = 1.0, 5.0

@@ -6,18 +6,18 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from asyncli.collect.headroom import Headroom
 from asyncli.collect.kernel import SlabReader, read_counters
 from asyncli.collect.locate import Found, ServerFacts, describe, find_server, own_ancestry
 from asyncli.collect.privilege import unprivileged
 from asyncli.collect.probe_budget import ProbeReading
 from asyncli.collect.processes import ProcessGroup, ServerTree, listed, read_session_cpu, read_session_memory
 from asyncli.collect.sampler import Probe, Sampler, SamplerOptions
-from asyncli.collect.server_room import Headroom
 from asyncli.collect.status_reader import StatusReader
-from asyncli.errors import HostError
 from asyncli.findings.probes import server_master_ended, server_processes_unknown, server_restarted
-from asyncli.metrics import SERVER_ENDED
-from asyncli.plan import Plan
+from asyncli.model.errors import HostError
+from asyncli.model.metrics import SERVER_ENDED
+from asyncli.model.plan import Plan
 
 
 class Collector(Sampler):

@@ -13,7 +13,7 @@ import msgspec
 
 from asyncli.collect.processes import by_ancestor
 from asyncli.collect.procfs import PROC, TICKS_PER_S, Stat, parents, read_text
-from asyncli.records import STOLEN, CpuShares
+from asyncli.model.records import STOLEN, CpuShares
 
 # In another pid namespace, or started and ended between the readings.
 _UNSEEN = "processes that are not seen from here"

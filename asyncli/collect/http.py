@@ -6,8 +6,8 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from asyncli.certificates import reason_of
-from asyncli.text import oneline
+from asyncli.model.certificates import reason_of
+from asyncli.model.text import oneline
 
 if TYPE_CHECKING:
     import ssl

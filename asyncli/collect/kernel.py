@@ -12,11 +12,11 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from asyncli import metrics
 from asyncli.collect.probe_budget import ProbeReading
 from asyncli.collect.procfs import PAGE_BYTES, PROC, TICKS_PER_S, read_text
 from asyncli.findings.probes import slab_caches_missing, slabinfo_unreadable
-from asyncli.records import Finding
+from asyncli.model import metrics
+from asyncli.model.records import Finding
 
 SLAB_LINKS = Path("/sys/kernel/slab")
 

@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from asyncli.collect.procfs import PROC, read_listeners
-from asyncli.errors import PlanError
 from asyncli.findings import server
-from asyncli.places import sockaddr
-from asyncli.records import Finding
-from asyncli.units import format_duration
+from asyncli.model.errors import PlanError
+from asyncli.model.places import sockaddr
+from asyncli.model.records import Finding
+from asyncli.model.units import format_duration
 
 # Reading the tables takes less than a millisecond.
 _POLL_S = 0.1

@@ -19,14 +19,14 @@ import msgspec
 
 from asyncli.collect.listening import Place, listens_elsewhere
 from asyncli.collect.procfs import PROC, Listener, Stat, all_pids, command_line, link, parents, read_listeners, read_stat
-from asyncli.errors import HostError
 from asyncli.findings.server import server_program_not_run
-from asyncli.places import look_up, real_path, sockaddr
-from asyncli.plan import Plan
-from asyncli.records import Finding
-from asyncli.text import oneline, tidy
-from asyncli.trust import User, ask_server, read_regular, user_of
-from asyncli.values import Target
+from asyncli.model.errors import HostError
+from asyncli.model.places import look_up, real_path, sockaddr
+from asyncli.model.plan import Plan
+from asyncli.model.records import Finding
+from asyncli.model.text import oneline, tidy
+from asyncli.model.trust import User, ask_server, read_regular, user_of
+from asyncli.model.values import Target
 
 # Programs that listen for a server in a container or elsewhere: their memory is not the server's.
 _FORWARDERS = frozenset({"docker-proxy", "rootlessport", "conmon", "kube-proxy", "sshd", "socat"})
@@ -313,7 +313,7 @@ def own_ancestry(proc: Path = PROC) -> frozenset[int]:
 
 
 def describe(found: Found, server_header: str = "", proc: Path = PROC) -> ServerFacts:
-    """Facts of the found server. Runs nginx or HAProxy to print its version if that is safe (asyncli/trust.py)."""
+    """Facts of the found server. Runs nginx or HAProxy to print its version if that is safe (asyncli/model/trust.py)."""
     version = oneline(server_header)[:80] or None
     if not found.pids:
         return ServerFacts(version=version, hidden=found.hidden)

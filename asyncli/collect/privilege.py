@@ -10,7 +10,7 @@ from pathlib import Path
 
 from asyncli.collect.procfs import PROC
 from asyncli.findings.probes import needs_root
-from asyncli.records import Finding
+from asyncli.model.records import Finding
 
 
 def unprivileged(pids: Iterable[int], hidden: bool, remedy: str, proc: Path = PROC) -> Finding | None:

@@ -7,7 +7,7 @@ import math
 import msgspec
 
 from asyncli.findings.probes import probe_back, probe_lost, probe_slowed
-from asyncli.records import Finding
+from asyncli.model.records import Finding
 
 #: The share of a core that a probe may use. Three of ten probes can be expensive (smaps_rollup of each process of server,
 #: generator and session); the others take 3.2 ms together beside 115 processes. So all stay within 1 % of a core.

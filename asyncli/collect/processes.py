@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from asyncli.collect.probe_budget import ProbeReading
 from asyncli.collect.procfs import TICKS_PER_S, Memory, Stat, children, read_memory, read_stat
 from asyncli.findings.probes import memory_unprivileged
-from asyncli.metrics import METRICS, SESSION_CPU_S, SESSION_USS_BYTES
+from asyncli.model.metrics import METRICS, SESSION_CPU_S, SESSION_USS_BYTES
 
 
 class ProcessesGoneError(Exception):

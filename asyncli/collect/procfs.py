@@ -17,7 +17,7 @@ from pathlib import Path
 
 import msgspec
 
-from asyncli.places import real_path
+from asyncli.model.places import real_path
 
 PROC = Path("/proc")
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")

@@ -14,14 +14,14 @@ from typing import NamedTuple
 
 import msgspec
 
-from asyncli import metrics
 from asyncli.collect.probe_budget import Outage, ProbeReading, Schedule
 from asyncli.collect.processes import ProcessesGoneError
-from asyncli.errors import UntrustedPeerError
 from asyncli.findings.probes import server_ended
-from asyncli.metrics import PROBE
-from asyncli.plan import Plan
-from asyncli.records import Finding, Sample
+from asyncli.model import metrics
+from asyncli.model.errors import UntrustedPeerError
+from asyncli.model.metrics import PROBE
+from asyncli.model.plan import Plan
+from asyncli.model.records import Finding, Sample
 
 # A sample waits so long for answers; later ones join the next sample, so that a slow status page delays nothing.
 _ROUND_WAIT_S = 0.5

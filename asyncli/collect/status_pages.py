@@ -10,8 +10,8 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from asyncli.metrics import METRICS
-from asyncli.text import oneline
+from asyncli.model.metrics import METRICS
+from asyncli.model.text import oneline
 
 # Tengine and Angie append columns (request_time). Counts have at most 64 bits. Possessive quantifiers (``++``, ``*+``) bound the
 # time on hostile input.

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from asyncli.certificates import client_context
 from asyncli.collect.http import KeptConnection, reason, untrusted
 from asyncli.collect.status_pages import NotStatusPage, StatusPage, excerpt, parse_page
-from asyncli.errors import PeerError, UntrustedPeerError
-from asyncli.metrics import (
+from asyncli.model.certificates import client_context
+from asyncli.model.errors import PeerError, UntrustedPeerError
+from asyncli.model.metrics import (
     STATUS_ACCEPTS,
     STATUS_ACTIVE,
     STATUS_CONNECTS,
@@ -16,8 +16,8 @@ from asyncli.metrics import (
     STATUS_REQUESTS,
     STATUS_UNANSWERED,
 )
-from asyncli.text import oneline
-from asyncli.values import TlsOptions, parse_url
+from asyncli.model.text import oneline
+from asyncli.model.values import TlsOptions, parse_url
 
 #: For one poll, connecting included: a later answer belongs to another second.
 TIMEOUT_S = 2.0
@@ -30,7 +30,7 @@ _UNREACHED = "see that the server runs and --status-url names its host and port,
 class StatusReader:
     """Reads a status URL and counts the polls. For one event loop; close it.
 
-    ``options``: for https. Raises :class:`~asyncli.errors.HostError` if their files cannot be read.
+    ``options``: for https. Raises :class:`~asyncli.model.errors.HostError` if their files cannot be read.
     """
 
     def __init__(self, url: str, options: TlsOptions | None = None) -> None:

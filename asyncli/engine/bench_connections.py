@@ -19,8 +19,8 @@ from asyncli.engine.bench_counts import LoadCounts, count, us_between
 from asyncli.engine.net import HUNG_UP, PEER_CLOSED, READABLE, WRITABLE, Net
 from asyncli.engine.shard import LoadShard
 from asyncli.engine.slots import Slots
+from asyncli.model.records import Deaths
 from asyncli.protocols.replies import Replies, State
-from asyncli.records import Deaths
 
 # For one answer, and for the answers of a pipeline. Beyond 128 KiB the allocator maps and unmaps the buffer at each read, which
 # costs more than the read.

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 
 from asyncli.core.histogram import Histogram
 from asyncli.engine.shard import LoadShard
+from asyncli.model.records import Asked, Tick
 from asyncli.protocols.interface import Event
 from asyncli.protocols.replies import Replies
-from asyncli.records import Asked, Tick
 
 
 def count(counts: dict[int, int], value: int, times: int) -> None:

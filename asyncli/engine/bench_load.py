@@ -13,9 +13,9 @@ from asyncli.engine.bench_connections import UNBOUNDED, WATCH, LoadConnections
 from asyncli.engine.bench_counts import count, us_between
 from asyncli.engine.net import HUNG_UP, MOST_PENDING, PEER_CLOSED, WRITABLE, Net
 from asyncli.engine.shard import LoadShard
+from asyncli.model.records import Ended, Tick
 from asyncli.protocols.interface import Event
 from asyncli.protocols.replies import Malformed
-from asyncli.records import Ended, Tick
 
 MOST_EVENTS = 256
 NEVER = float("inf")

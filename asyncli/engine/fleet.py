@@ -12,7 +12,7 @@ import msgspec
 
 from asyncli.engine.spread import CONNECTIONS_WORTH_A_PROCESS, share
 from asyncli.engine.ticks import without_held
-from asyncli.records import Deaths, Tick
+from asyncli.model.records import Deaths, Tick
 
 # A host process waits 0.7 s for a slow worker (host.PATIENCE_S); the network adds to that. The counts of a later tick are added
 # to the next second, so none are lost.

@@ -27,8 +27,8 @@ from asyncli.engine.shard import (
     WorkerReplaced,
     frame,
 )  # fmt: skip
-from asyncli.errors import EngineError
-from asyncli.secret_variables import for_child
+from asyncli.model.errors import EngineError
+from asyncli.model.secret_variables import for_child
 
 _up: msgspec.msgpack.Decoder[Up] = msgspec.msgpack.Decoder(Up)
 # Sixty forks, each with a heap to copy on write, take a second on a slow machine; after this long something hangs.

@@ -36,11 +36,11 @@ from asyncli.engine.addresses import Addresses
 from asyncli.engine.net import MOST_PENDING, READABLE, WRITABLE, Net
 from asyncli.engine.shard import Shard
 from asyncli.engine.spread import share
+from asyncli.model.records import Deaths, ProtocolCounts, Tick
+from asyncli.model.text import brief
 from asyncli.protocols import interface
 from asyncli.protocols.interface import Event, ProtocolError
 from asyncli.protocols.settings import HttpSettings
-from asyncli.records import Deaths, ProtocolCounts, Tick
-from asyncli.text import brief
 
 # Pending connects to an address that never answered, if another of its name does: an unreachable address must not hold up the
 # ramp for a connect timeout.

@@ -18,7 +18,7 @@ from asyncli.core.pacer import BeatPacer, RampPacer, ReopenPacer
 from asyncli.engine.held_connections import HeldConnections
 from asyncli.engine.net import MOST_PENDING, Net
 from asyncli.engine.shard import Shard
-from asyncli.records import Tick
+from asyncli.model.records import Tick
 
 # Bounds of one turn: each keeps it near 10 ms at the 20-50 us that a connect or heartbeat takes, so that nothing starves.
 _MOST_EVENTS = 256

@@ -46,7 +46,7 @@ from asyncli.engine.shard import (
 )  # fmt: skip
 from asyncli.engine.ticks import without_held
 from asyncli.engine.worker import MOST_MESSAGE, run_worker
-from asyncli.records import Deaths, Tick
+from asyncli.model.records import Deaths, Tick
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 # The longest wait of a turn, and while a second's ticks are awaited; after a longer turn the host itself was stopped or starved.

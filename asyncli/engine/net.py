@@ -21,7 +21,7 @@ from typing import Protocol
 
 from asyncli.core.life import DEADLINE
 from asyncli.engine.spread import Destination, sources_for
-from asyncli.records import Tick
+from asyncli.model.records import Tick
 
 #: Pending connects of a worker: half of nginx's default listen backlog of 511. More would only queue in the kernel.
 MOST_PENDING = 256

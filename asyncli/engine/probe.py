@@ -13,21 +13,21 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from asyncli.certificates import client_context, not_http2, reason_of
 from asyncli.engine.shard import build_shard
 from asyncli.engine.spread import Destination, Spread
-from asyncli.errors import HostError
 from asyncli.findings import losses
 from asyncli.findings.protocol_codes import remedy_of_broken, remedy_of_refusals
 from asyncli.findings.tls import NO_HTTP2_REMEDY, refuses_ours
-from asyncli.plan import Plan
-from asyncli.protocol_table import PROTOCOLS
+from asyncli.model.certificates import client_context, not_http2, reason_of
+from asyncli.model.errors import HostError
+from asyncli.model.plan import Plan
+from asyncli.model.protocol_table import PROTOCOLS
+from asyncli.model.records import ProtocolCounts
+from asyncli.model.template import Data
+from asyncli.model.text import printable
+from asyncli.model.values import Target
 from asyncli.protocols.interface import ANSWER, CLOSING, ESTABLISHED, Event, Protocol, ProtocolError
 from asyncli.protocols.proxy_header import ProxyHeader
-from asyncli.records import ProtocolCounts
-from asyncli.template import Data
-from asyncli.text import printable
-from asyncli.values import Target
 
 # The first handshake of a process loads libraries, and other programs only slow a handshake down: the fastest of several counts.
 _TIMES = 10
@@ -83,7 +83,7 @@ def probe(plan: Plan, spread: Spread, data: Data | None = None, *, beats: bool =
     heartbeat too. Blocking: call it in a thread.
 
     Without TLS, protocol handshake and ``beats`` it does not connect. Unreachable servers are no error here: the ramp reports
-    them. Raises :class:`~asyncli.errors.HostError` for what fails, in one line.
+    them. Raises :class:`~asyncli.model.errors.HostError` for what fails, in one line.
     """
     protocol = build_shard(plan, spread, data).new_protocol(lambda row: row)
     if plan.tls is None and protocol.handshake is None and not beats:

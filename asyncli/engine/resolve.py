@@ -15,10 +15,10 @@ from pathlib import Path
 import psutil
 
 from asyncli.engine.spread import Destination, Route, Spread, loopback_sources, sources_wanted, workers_needed
-from asyncli.errors import HostError, PlanError
-from asyncli.places import look_up
-from asyncli.plan import Plan
-from asyncli.values import Target
+from asyncli.model.errors import HostError, PlanError
+from asyncli.model.places import look_up
+from asyncli.model.plan import Plan
+from asyncli.model.values import Target
 
 # A pair may use half its ports before connect() slows down noticeably; further sources cost a bind() a connection, so they are
 # used only beyond this share.

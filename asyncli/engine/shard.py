@@ -8,16 +8,16 @@ from typing import ClassVar
 
 import msgspec
 
-from asyncli.benchplan import BenchPlan
 from asyncli.core.ramp import Ramp
 from asyncli.engine.spread import Destination, Spread
-from asyncli.plan import Plan
+from asyncli.model.benchplan import BenchPlan
+from asyncli.model.plan import Plan
+from asyncli.model.records import Finding, Tick
+from asyncli.model.template import Data, Fields
+from asyncli.model.values import TlsOptions
 from asyncli.protocols.http1 import Scanner
 from asyncli.protocols.interface import Protocol
 from asyncli.protocols.settings import Http2Settings, Settings, request_head, settings_of
-from asyncli.records import Finding, Tick
-from asyncli.template import Data, Fields
-from asyncli.values import TlsOptions
 
 
 class Shard(msgspec.Struct, frozen=True, tag=True):

@@ -19,7 +19,7 @@ from asyncli.engine.bench_worker import new_load
 from asyncli.engine.held_table import ConnectionTable
 from asyncli.engine.net import PEER_CLOSED, READABLE, WRITABLE
 from asyncli.engine.shard import LoadShard, Shard
-from asyncli.records import Tick
+from asyncli.model.records import Tick
 
 _NEVER = float("inf")
 _OK = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"

@@ -10,7 +10,7 @@ import math
 
 import msgspec
 
-from asyncli.places import sockaddr
+from asyncli.model.places import sockaddr
 
 # connect() searches a pair's port range at random: with a tenth in use nearly every first probe hits a free port; past a half the
 # search shows (47 us a connect grows to 117 us as the 28,232 default ports fill).

@@ -7,7 +7,7 @@ import socket
 
 import msgspec
 
-from asyncli.records import Tick
+from asyncli.model.records import Tick
 
 _encode = msgspec.msgpack.Encoder().encode
 

@@ -14,13 +14,13 @@ from array import array
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from asyncli.certificates import client_context, not_http2, reason_of
 from asyncli.core.life import DEADLINE, TLS_DEADLINE
 from asyncli.engine.net import READABLE, WRITABLE, KernelNet, replace_by_closing
 from asyncli.engine.tls_handshake import Handshake, KeyLog, TlsError
+from asyncli.model.certificates import client_context, not_http2, reason_of
+from asyncli.model.records import Tick, TlsCounts
+from asyncli.model.values import TlsOptions
 from asyncli.protocols.tls13 import SUITES, AlertError, RecordError, RecordLayer
-from asyncli.records import Tick, TlsCounts
-from asyncli.values import TlsOptions
 
 # A step of a handshake takes up to 0.8 ms: this many keep a turn near the 10 ms that the tables allow.
 _MOST_STEPS = 12

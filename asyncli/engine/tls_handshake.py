@@ -10,7 +10,7 @@ import errno
 import os
 import ssl
 
-from asyncli.certificates import reason_of
+from asyncli.model.certificates import reason_of
 
 _HEADER, _LONGEST_RECORD = 5, (1 << 14) + 2048  # 2048: of TLS 1.2 (RFC 5246, section 6.2.3)
 # A hostile peer cannot make a reason longer.

@@ -12,7 +12,7 @@ from contextlib import suppress
 
 from asyncli.engine.net import READABLE, RealNet
 from asyncli.engine.spread import Destination
-from asyncli.records import Tick
+from asyncli.model.records import Tick
 
 # A waiting connect is tried again this often (ns).
 _RETRY_NS = 2_000_000

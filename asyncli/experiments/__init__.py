@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, cast
 
 import msgspec
 
-from asyncli.errors import PlanError
-from asyncli.units import parse_duration
+from asyncli.model.errors import PlanError
+from asyncli.model.units import parse_duration
 
 # Clients that are modules of this package are light processes: importing types must load nothing.
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ NAMES = tuple(ABOUT)
 
 
 def load(name: str) -> Experiment:
-    """The experiment called ``name``. Raises :class:`~asyncli.errors.PlanError` for an unknown one."""
+    """The experiment called ``name``. Raises :class:`~asyncli.model.errors.PlanError` for an unknown one."""
     if name not in NAMES:
         raise PlanError(f"unknown experiment {name!r}; write one of {', '.join(NAMES)}")
     return cast(Experiment, importlib.import_module(f"asyncli.experiments.{name.replace('-', '_')}").EXPERIMENT)

@@ -10,9 +10,9 @@ from asyncli.experiments.context import Context, fitness
 from asyncli.experiments.record import Chart, Column, Conclusions, FigureRow, FigureTable, Rounds, bars
 from asyncli.experiments.soak_ladder import LadderPlan, figures_of, ladder_soak, measured_in_cgroup, run_ladder
 from asyncli.lab import choose
-from asyncli.metrics import SERVER_CPU_S
-from asyncli.run import Run
-from asyncli.units import parse_duration
+from asyncli.model.metrics import SERVER_CPU_S
+from asyncli.model.run import Run
+from asyncli.model.units import parse_duration
 
 
 class Cell(NamedTuple):

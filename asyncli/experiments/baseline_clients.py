@@ -18,8 +18,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-from asyncli.errors import HostError
 from asyncli.lab import child
+from asyncli.model.errors import HostError
 
 _TIMEOUT_S = 60.0
 

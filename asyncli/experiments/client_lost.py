@@ -15,7 +15,6 @@ from msgspec import Meta
 from asyncli.analysis.reconcile import reconcile
 from asyncli.analysis.totals import fold
 from asyncli.core.adding import added_up
-from asyncli.errors import EngineError, PlanError
 from asyncli.experiments import Count, Experiment, ExperimentPlan
 from asyncli.experiments import netns_testbed as testbed
 from asyncli.experiments.context import Context, fitness
@@ -23,11 +22,12 @@ from asyncli.experiments.judging import Interval, Rule, claimed, counted
 from asyncli.experiments.record import Chart, ChartLine, Claim, Column, Conclusions, Rounds
 from asyncli.lab import child
 from asyncli.lab.network import Network
-from asyncli.metrics import STATUS_ACTIVE
-from asyncli.records import Tick
-from asyncli.run import Run
+from asyncli.model.errors import EngineError, PlanError
+from asyncli.model.metrics import STATUS_ACTIVE
+from asyncli.model.records import Tick
+from asyncli.model.run import Run
+from asyncli.model.units import format_duration, parse_duration
 from asyncli.store.reader import read_run, read_with
-from asyncli.units import format_duration, parse_duration
 
 _, _CUT_CLIENT = testbed.CLIENTS
 # Time of a soak beside its phases: host probes, clock offsets, processes, preflight, report.

@@ -15,15 +15,15 @@ import msgspec
 
 from asyncli.analysis.bench_result import BenchResult, evaluate_bench
 from asyncli.app.bench import Bench
-from asyncli.benchplan import BenchRun, build_bench_plan
 from asyncli.collect.processes import ProcessesGoneError
-from asyncli.errors import AsyncliError, PlanError
 from asyncli.experiments import Experiment, ExperimentPlan, command_of
 from asyncli.experiments.record import SCHEMA, Conclusions, Record, Round, Rounds, rotated
 from asyncli.findings.experiment import ended_early, left_out, not_concluded, quick_run, round_failed, stopped, untested
 from asyncli.lab.base import LabServer
-from asyncli.plan import Layer
-from asyncli.records import Environment, Finding
+from asyncli.model.benchplan import BenchRun, build_bench_plan
+from asyncli.model.errors import AsyncliError, PlanError
+from asyncli.model.plan import Layer
+from asyncli.model.records import Environment, Finding
 
 
 class Context:

@@ -17,9 +17,9 @@ import psutil
 from asyncli.collect.kernel import parse_counters
 from asyncli.collect.processes import ServerTree
 from asyncli.collect.procfs import PROC, cpu_clock_s, read_text
-from asyncli.errors import HostError
 from asyncli.lab import child
-from asyncli.metrics import TCP
+from asyncli.model.errors import HostError
+from asyncli.model.metrics import TCP
 
 #: A TCP figure -> the kernel counters that it sums; one that a kernel lacks counts as 0.
 _TCP: dict[str, tuple[str, ...]] = {
@@ -140,7 +140,7 @@ def parse_counts(text: str) -> dict[str, int]:
 @contextlib.asynccontextmanager
 async def count_syscalls(pids: Sequence[int]) -> AsyncIterator[dict[str, int]]:
     """Count the system calls of ``pids`` and their children during the block with strace -c; the dict is filled at its end.
-    Raises :class:`~asyncli.errors.HostError` if strace is missing or may not trace them.
+    Raises :class:`~asyncli.model.errors.HostError` if strace is missing or may not trace them.
 
     Each traced call stops the process twice (ptrace(2)), so the server is many times slower: time nothing meanwhile.
     """

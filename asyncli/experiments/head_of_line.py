@@ -13,9 +13,9 @@ from collections.abc import AsyncIterator
 from typing import Any
 from urllib.parse import urlsplit
 
-from asyncli.errors import PeerError
 from asyncli.experiments.counters import read_tcp, since
 from asyncli.lab import child
+from asyncli.model.errors import PeerError
 
 _TIMEOUT_S = 30.0
 # Without a reader a window closes within milliseconds, or never.
@@ -52,7 +52,7 @@ async def answers_behind_slow(url: str, slow_ms: int, behind: int, *, pipelined:
     ones.
 
     ``pipelined``: all on one connection, the slow one first; else at the same time, each on its own connection. Raises
-    :class:`~asyncli.errors.PeerError`.
+    :class:`~asyncli.model.errors.PeerError`.
     """
     asks = [_ask(url, slow_ms), *[_ask(url)] * behind]
     async with _connections(url, 1 if pipelined else len(asks)) as streams:
@@ -75,7 +75,7 @@ async def read_late(url: str, responses: int) -> dict[str, Any]:
     """Send ``responses`` requests in one pipeline, read nothing until the receive window closes (or 3 s), then read all answers.
 
     ``before_bytes``: received but unread then; ``window_closed``: how often, on the whole host, None if unknown; ``answered``:
-    answers read afterwards. Raises :class:`~asyncli.errors.PeerError`.
+    answers read afterwards. Raises :class:`~asyncli.model.errors.PeerError`.
     """
     waiting, before = -1, read_tcp()
     async with _connections(url, 1) as [(reader, writer)]:

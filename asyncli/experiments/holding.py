@@ -10,7 +10,6 @@ from typing import Any, Literal, NamedTuple
 from msgspec import field
 
 from asyncli.collect.kernel import read_counters
-from asyncli.errors import HostError
 from asyncli.experiments import Count, Experiment
 from asyncli.experiments.context import Context
 from asyncli.experiments.judging import Interval, Rule, claimed, counted
@@ -18,8 +17,9 @@ from asyncli.experiments.record import Chart, Claim, Column, Conclusions, Figure
 from asyncli.experiments.soak_ladder import LadderPlan, figures_of, ladder_soak, measured_in_cgroup, plan_of_soak, run_ladder
 from asyncli.lab import choose
 from asyncli.lab.executables import descriptor_limit, number_in
-from asyncli.metrics import HOST_AVAILABLE_BYTES, HOST_USED_BYTES, SERVER_PSS_BYTES
-from asyncli.units import format_bytes, parse_duration
+from asyncli.model.errors import HostError
+from asyncli.model.metrics import HOST_AVAILABLE_BYTES, HOST_USED_BYTES, SERVER_PSS_BYTES
+from asyncli.model.units import format_bytes, parse_duration
 
 _MIB = 1 << 20
 

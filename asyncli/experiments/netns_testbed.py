@@ -14,13 +14,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from asyncli.errors import EngineError
 from asyncli.experiments.context import Context
 from asyncli.experiments.soak_ladder import Charges, measured_in_cgroup
 from asyncli.lab import child
 from asyncli.lab.network import Network
 from asyncli.lab.nginx import LabNginx
-from asyncli.units import parse_duration
+from asyncli.model.errors import EngineError
+from asyncli.model.units import parse_duration
 
 #: The source's addresses.
 SERVER, CLIENTS = "server", ("client .9", "client .10")

@@ -10,7 +10,6 @@ from typing import Annotated, Any
 import numpy as np
 from msgspec import Meta
 
-from asyncli.errors import PlanError
 from asyncli.experiments import Count, Experiment, ExperimentPlan, Milliseconds
 from asyncli.experiments.baseline_clients import run_client
 from asyncli.experiments.context import Context, figures, fitness
@@ -22,6 +21,7 @@ from asyncli.experiments.record import Chart, ChartLine, Claim, Column, Conclusi
 from asyncli.lab.base import LabServer
 from asyncli.lab.line import ADDRESSES, FAR, NEAR, Quality, line
 from asyncli.lab.nginx import LabNginx
+from asyncli.model.errors import PlanError
 
 #: Reads the TCP counters of both ends.
 Counters = Callable[[], dict[str, float]]

@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
-from asyncli.records import Environment, Finding
+from asyncli.model.records import Environment, Finding
 
 _T = TypeVar("_T")
 

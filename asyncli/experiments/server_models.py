@@ -8,7 +8,6 @@ from typing import Annotated, Any, NamedTuple
 
 from msgspec import Meta, field
 
-from asyncli.errors import PeerError
 from asyncli.experiments import Count, Experiment, ExperimentPlan
 from asyncli.experiments.context import Context
 from asyncli.experiments.counters import CpuTime, ServerCpu
@@ -17,6 +16,7 @@ from asyncli.experiments.record import Chart, ChartLine, Claim, Column, Conclusi
 from asyncli.findings.experiment import cell_failed
 from asyncli.lab import child
 from asyncli.lab.models import MODELS, LabModel
+from asyncli.model.errors import PeerError
 
 # Connections of the pilot before each measurement, which warms the server up and sizes the load.
 _PILOT_CONNECTIONS = 400

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from asyncli.analysis.bench_result import BenchResult, evaluate_bench
-from asyncli.benchplan import BenchRun
 from asyncli.collect.processes import ServerTree
 from asyncli.experiments import Count, Experiment, ExperimentPlan
 from asyncli.experiments.context import Context, figures, fitness_of
@@ -17,7 +16,8 @@ from asyncli.experiments.record import Chart, ChartLine, Claim, Column, Conclusi
 from asyncli.lab import choose
 from asyncli.lab.apache import page
 from asyncli.lab.base import LabServer
-from asyncli.metrics import SERVER_PROCESSES, SERVER_PSS_BYTES
+from asyncli.model.benchplan import BenchRun
+from asyncli.model.metrics import SERVER_PROCESSES, SERVER_PSS_BYTES
 
 #: Setup -> lab server. Few: one child for two connections. From 5: Apache's default numbers of children, an access log, and
 #: KeepAlive Off for short connections.

@@ -20,7 +20,7 @@ from asyncli.analysis.slope import Cost
 from asyncli.analysis.totals import fold, in_ms
 from asyncli.app.recorder import NoObserver
 from asyncli.app.soak import KnownServer, Soak
-from asyncli.collect.groups import Group, memory_group
+from asyncli.collect.cgroups import Group, memory_group
 from asyncli.collect.kernel import SlabReader, read_counters
 from asyncli.collect.processes import ProcessesGoneError, ProcessGroup, ServerTree
 from asyncli.experiments import ExperimentPlan
@@ -28,10 +28,10 @@ from asyncli.experiments.context import Context
 from asyncli.findings.experiment import no_group
 from asyncli.lab import child
 from asyncli.lab.base import LabServer
-from asyncli.metrics import KERNEL_SLAB, SERVER_PROCESSES, SERVER_PSS_BYTES, SERVER_THREADS, STATUS_ACTIVE
-from asyncli.plan import Layer, Plan, build_plan
-from asyncli.records import Phase, Sample
-from asyncli.run import Run
+from asyncli.model.metrics import KERNEL_SLAB, SERVER_PROCESSES, SERVER_PSS_BYTES, SERVER_THREADS, STATUS_ACTIVE
+from asyncli.model.plan import Layer, Plan, build_plan
+from asyncli.model.records import Phase, Sample
+from asyncli.model.run import Run
 from asyncli.store.reader import read_run
 
 # When memory is read, as shares of a rest: in its last half, of which a plateau's point is made.

@@ -12,7 +12,6 @@ import msgspec
 from asyncli.analysis.cost import costs
 from asyncli.analysis.totals import fold, in_ms
 from asyncli.collect.kernel import read_counters
-from asyncli.errors import EngineError
 from asyncli.experiments import Count, Experiment, ExperimentPlan
 from asyncli.experiments.context import Context, fitness
 from asyncli.experiments.judging import Interval, Rule, claimed, counted
@@ -23,10 +22,11 @@ from asyncli.findings.experiment import slots
 from asyncli.lab import child
 from asyncli.lab.network import Network
 from asyncli.lab.nginx import LabNginx
-from asyncli.metrics import HOST_FREE_BYTES, HOST_USED_BYTES, SERVER_CPU_S, SERVER_RSS_BYTES, STATUS_REQUESTS
-from asyncli.run import Run
+from asyncli.model.errors import EngineError
+from asyncli.model.metrics import HOST_FREE_BYTES, HOST_USED_BYTES, SERVER_CPU_S, SERVER_RSS_BYTES, STATUS_REQUESTS
+from asyncli.model.run import Run
+from asyncli.model.units import parse_duration
 from asyncli.store.reader import read_run
-from asyncli.units import parse_duration
 
 _KB = 1024
 # Time of a soak beside its phases: workers, preflight, report.

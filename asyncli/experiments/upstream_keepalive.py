@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 from asyncli.collect.status_pages import NotStatusPage, parse_page
-from asyncli.errors import HostError
 from asyncli.experiments import Count, Experiment, ExperimentPlan
 from asyncli.experiments.context import Context, figures
 from asyncli.experiments.judging import Rule, claimed, counted, limited, not_judged
@@ -16,7 +15,8 @@ from asyncli.lab.base import ask
 from asyncli.lab.line import ADDRESSES, FAR, NEAR, Quality, line
 from asyncli.lab.nginx import LabNginx
 from asyncli.lab.proxies import LabNginxProxy
-from asyncli.metrics import STATUS_ACCEPTS, STATUS_REQUESTS
+from asyncli.model.errors import HostError
+from asyncli.model.metrics import STATUS_ACCEPTS, STATUS_REQUESTS
 
 #: Moves this thread to the backends' network namespace for a block.
 AtBackends = Callable[[], contextlib.AbstractContextManager[None]]

@@ -14,8 +14,8 @@ from typing import Any, Generic, NamedTuple, ParamSpec, get_type_hints
 
 import msgspec
 
-from asyncli.records import Finding, Severity
-from asyncli.units import format_bytes, format_clock, format_count, format_duration
+from asyncli.model.records import Finding, Severity
+from asyncli.model.units import format_bytes, format_clock, format_count, format_duration
 
 P = ParamSpec("P")
 #: Fields (s) that are times on the run's clock; other names that end in ``_s`` are durations.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from asyncli.findings import Words, finding
-from asyncli.units import format_clock, format_duration
+from asyncli.model.units import format_clock, format_duration
 
 
 @finding("agent", "info")

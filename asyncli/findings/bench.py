@@ -9,8 +9,8 @@ from asyncli.findings import Words, finding
 from asyncli.findings.generator import BENCH_AGAIN
 from asyncli.findings.losses import remedy_of_statuses
 from asyncli.findings.tls import TLS_REMEDY, by_reason
-from asyncli.records import Severity
-from asyncli.units import format_count, format_duration, format_many
+from asyncli.model.records import Severity
+from asyncli.model.units import format_count, format_duration, format_many
 
 _ERROR_LOG = "see the server's error log"
 # The sentence names this many processes of a program.

@@ -7,7 +7,7 @@ from typing import Any
 
 from asyncli.findings import Words, finding
 from asyncli.findings.host import host_shared
-from asyncli.units import format_bytes, format_count, format_duration
+from asyncli.model.units import format_bytes, format_count, format_duration
 
 #: Fact -> its value in each run.
 Differs = Mapping[str, Sequence[Any]]

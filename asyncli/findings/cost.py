@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TypedDict
 
 from asyncli.findings import Words, finding
-from asyncli.units import format_bytes, format_count, format_many
+from asyncli.model.units import format_bytes, format_count, format_many
 
 #: The method of a cost that is no slope begins so: memory in the hold less memory before the first connection, divided by the
 #: connections. Unlike a slope it includes one-time costs, and it misses memory that the server had freed before.

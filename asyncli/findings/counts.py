@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Literal, TypedDict
 
 from asyncli.findings import Words, finding
-from asyncli.metrics import STATUS_PAGES
-from asyncli.records import Severity
-from asyncli.units import format_clock, format_count
+from asyncli.model.metrics import STATUS_PAGES
+from asyncli.model.records import Severity
+from asyncli.model.units import format_clock, format_count
 
 Unknown = Literal["nothing_connected", "no_page", "page_tells_nothing", "page_silent"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from asyncli.findings import Words, finding
-from asyncli.units import format_bytes, format_count, format_duration
+from asyncli.model.units import format_bytes, format_count, format_duration
 
 _TEN_YEARS_H = 10 * 365 * 24.0
 _MEMORY = {

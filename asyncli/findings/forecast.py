@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from asyncli.findings import Words, finding
-from asyncli.units import format_count, format_many
+from asyncli.model.units import format_count, format_many
 
 _CEILINGS = {"memory": "memory", "worker_connections": "the server's connection slots", "descriptors": "its descriptors"}
 Why = Literal["available_not_read", "cost_not_known", "interval_too_wide", "process_not_named", "configuration_not_read"]

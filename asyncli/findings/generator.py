@@ -7,7 +7,7 @@ from typing import Literal
 
 from asyncli.findings import Words, finding
 from asyncli.findings.run import resume_with
-from asyncli.units import format_clock, format_count, format_duration, format_many
+from asyncli.model.units import format_clock, format_count, format_duration, format_many
 
 #: What to do about a bench with missing parts.
 BENCH_AGAIN = "find out what stopped or ended them, then run again; report it as a bug if it repeats"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from asyncli.findings import Words, finding
-from asyncli.units import format_clock
+from asyncli.model.units import format_clock
 
 
 @finding("host_busy", "warning")

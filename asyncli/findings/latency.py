@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from asyncli.findings import Words, finding
-from asyncli.units import LONGEST_S, format_clock, format_count, format_duration, format_many
+from asyncli.model.units import LONGEST_S, format_clock, format_count, format_duration, format_many
 
 #: Why no heartbeat was answered.
 NoAnswers = Literal["unacknowledged", "stopped", "slow", "page_answered", "unknown"]

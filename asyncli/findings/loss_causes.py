@@ -15,7 +15,7 @@ import msgspec
 from asyncli.findings import Words, fill
 from asyncli.findings.known_timers import default_of, known_idle, timer_of
 from asyncli.findings.losses import describe_loss, plain_braces
-from asyncli.units import format_clock, format_count, format_duration, format_many
+from asyncli.model.units import format_clock, format_count, format_duration, format_many
 
 _IDLE = "{loss}, {idle} after their last answer"
 _SEND_MORE = "raise that timeout, send heartbeats more often (--keepalive below twice that time), or have the server send"

@@ -8,8 +8,8 @@ from typing import TypedDict
 from asyncli.findings import Words, finding
 from asyncli.findings.protocol_codes import name_of_reset, remedy_of_refusals
 from asyncli.findings.tls import by_reason
-from asyncli.records import HOST_LOST, RESUMED, Finding
-from asyncli.units import format_clock, format_count, format_duration, format_many
+from asyncli.model.records import HOST_LOST, RESUMED, Finding
+from asyncli.model.units import format_clock, format_count, format_duration, format_many
 
 #: How connections were lost, by cause.
 LOSS_WORDS = {

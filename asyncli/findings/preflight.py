@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from asyncli.findings import Words, finding
-from asyncli.records import Severity
-from asyncli.units import format_bytes
+from asyncli.model.records import Severity
+from asyncli.model.units import format_bytes
 
 _SEVERITIES: dict[str, Severity] = {"short": "error", "unknown": "info"}
 

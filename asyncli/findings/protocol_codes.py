@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterable, Mapping
 
 from asyncli.findings import Words
-from asyncli.mqtt_values import REASONS
-from asyncli.protocol_table import NOT_OFFERED, SPEAKS_HTTP2, SPEAKS_TLS
+from asyncli.model.plan_mqtt import REASONS
+from asyncli.model.protocol_table import NOT_OFFERED, SPEAKS_HTTP2, SPEAKS_TLS
 
 # Close codes (RFC 6455, section 7.4.1, and its registry): name and remedy.
 _CLOSE_CODES = {

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from asyncli.findings import Words, finding
-from asyncli.records import ABORTED, CUT, GAVE_UP, STOPPED, Severity
-from asyncli.units import format_duration
+from asyncli.model.records import ABORTED, CUT, GAVE_UP, STOPPED, Severity
+from asyncli.model.units import format_duration
 
 _SO_FAR = "the numbers so far are right; run again for the rest"
 _SEVERITIES: dict[str, Severity] = {"passed": "info"}

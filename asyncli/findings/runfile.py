@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from asyncli.findings import finding
-from asyncli.units import format_duration
+from asyncli.model.units import format_duration
 
 
 @finding("run_file_trouble", "warning", "free space or grant rights there; waiting records are then written")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from asyncli.findings import Words, finding
-from asyncli.records import NOTHING_LISTENS
-from asyncli.units import format_duration
+from asyncli.model.records import NOTHING_LISTENS
+from asyncli.model.units import format_duration
 
 #: What to do if nothing answers.
 SEE_SERVER = "see that the server runs and that the URL is right"

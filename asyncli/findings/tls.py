@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from asyncli.findings import Words, finding
-from asyncli.units import format_count
+from asyncli.model.units import format_count
 
 TLS_REMEDY = "see the server's error log, and --tls-min, --tls-max, --ca and --client-cert"
 NO_HTTP2_REMEDY = "leave --http2 out, or enable HTTP/2 on the server"

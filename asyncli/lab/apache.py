@@ -12,11 +12,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
-from asyncli.errors import HostError
 from asyncli.lab import ports
 from asyncli.lab.base import LabServer, ask, backlog, quoted
 from asyncli.lab.executables import descriptor_limit, programs
-from asyncli.trust import ask_program
+from asyncli.model.errors import HostError
+from asyncli.model.trust import ask_program
 
 #: The page of the classic comparison of short and persistent connections: Apache 2.0's default page.
 PAGE_BYTES = 1_456

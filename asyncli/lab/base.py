@@ -15,11 +15,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, ClassVar, Self
 
-from asyncli.errors import HostError
 from asyncli.lab import child, ports
 from asyncli.lab.executables import descriptor_limit, number_in
 from asyncli.lab.resources import config_file
-from asyncli.protocol_table import PROTOCOLS, SCHEMES
+from asyncli.model.errors import HostError
+from asyncli.model.protocol_table import PROTOCOLS, SCHEMES
 
 _START_TRIES = 5
 _START_S = 30.0

@@ -24,10 +24,10 @@ from collections.abc import Callable
 from email.utils import formatdate
 from typing import NamedTuple, cast
 
-from asyncli.errors import HostError
 from asyncli.lab import ports
 from asyncli.lab.executables import descriptor_limit
 from asyncli.lab.wire import HEAD_END, LONGEST_HEAD, TOKEN, Counts, Request, answer, parse_request, status_page
+from asyncli.model.errors import HostError
 
 _ACCEPTS, _HANDLED, _ACTIVE, _REQUESTS, _READING = range(5)
 # 8 counters of 8 bytes: a cache line.

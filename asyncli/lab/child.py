@@ -18,8 +18,8 @@ from typing import IO, Any
 import psutil
 
 import asyncli
-from asyncli.errors import HostError
-from asyncli.secret_variables import for_child
+from asyncli.model.errors import HostError
+from asyncli.model.secret_variables import for_child
 
 # This interpreter asks the kernel for SIGTERM at our death (PR_SET_PDEATHSIG = 1), checks that we still live, and execs the
 # server. `setpriv --pdeathsig` is missing on some systems and has a race; a preexec_fn can deadlock in a process with threads (a

@@ -11,7 +11,7 @@ import tempfile
 from functools import lru_cache
 from pathlib import Path
 
-from asyncli.errors import HostError
+from asyncli.model.errors import HostError
 
 FLAGS = ("-std=gnu11", "-O2", "-Wall", "-Wextra", "-pthread")
 _NEED = "apt-get install gcc libc6-dev"

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from asyncli.errors import HostError
-from asyncli.trust import ask_program
+from asyncli.model.errors import HostError
+from asyncli.model.trust import ask_program
 
 # Where distributions and manual builds install servers.
 _PLACES = (

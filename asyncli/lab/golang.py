@@ -10,9 +10,9 @@ import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
-from asyncli.errors import HostError
 from asyncli.lab.executables import programs
-from asyncli.secret_variables import for_child
+from asyncli.model.errors import HostError
+from asyncli.model.secret_variables import for_child
 
 SOURCES = Path(__file__).with_name("go")
 # 16 s on two idle CPUs if Go's standard library is not built yet.

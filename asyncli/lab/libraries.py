@@ -14,10 +14,10 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import ClassVar
 
-from asyncli.errors import HostError
 from asyncli.lab import golang
 from asyncli.lab.base import LabServer, backlog
 from asyncli.lab.executables import programs
+from asyncli.model.errors import HostError
 
 # Listeners, pipes, epoll sets and what a runtime opens.
 _OWN_DESCRIPTORS = 64

@@ -14,9 +14,9 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import NamedTuple
 
-from asyncli.errors import HostError
 from asyncli.lab import child, compiler
 from asyncli.lab.network import REMEDY, Network, ip
+from asyncli.model.errors import HostError
 
 NEAR, FAR = "near", "far"
 #: The addresses on the line.

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import asyncli
-from asyncli.errors import PlanError
 from asyncli.lab import compiler, ports
 from asyncli.lab.base import LabServer
+from asyncli.model.errors import PlanError
 
 _MAX_POOL = 1_000
 

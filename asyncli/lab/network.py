@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from asyncli.errors import HostError
+from asyncli.model.errors import HostError
 
 _CLONE_NEWNET = 0x40000000  # linux/sched.h
 _OWN_NAMESPACE = "/proc/thread-self/ns/net"

@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from asyncli.errors import HostError
 from asyncli.lab import ports
 from asyncli.lab.base import LabServer, ask, backlog, quoted
 from asyncli.lab.executables import NginxBinary, Sizes, descriptor_limit, find_nginx, size
+from asyncli.model.errors import HostError
 
 # In characters: an escaped ASCII character takes two bytes, another one up to four.
 _LONGEST_PART, _LONGEST_PART_BEYOND_ASCII = 1_900, 950

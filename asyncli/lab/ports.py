@@ -8,7 +8,7 @@ import socket
 from ipaddress import ip_address
 from pathlib import Path
 
-from asyncli.errors import HostError
+from asyncli.model.errors import HostError
 
 # Below the first ephemeral port: no client uses such a port, so none can block a restart.
 _LOWEST, _DEFAULT_EPHEMERAL = 10_000, 32_768

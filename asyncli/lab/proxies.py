@@ -6,11 +6,11 @@ import contextlib
 from collections.abc import Mapping
 from typing import Any
 
-from asyncli.errors import HostError
 from asyncli.lab import child, nginx, ports
 from asyncli.lab.base import LabServer
 from asyncli.lab.nginx import LabNchan, LabNginx
-from asyncli.lab.one_process import LabHaproxy
+from asyncli.lab.packaged_servers import LabHaproxy
+from asyncli.model.errors import HostError
 
 
 class _Backend(LabNchan):

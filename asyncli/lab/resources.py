@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from asyncli.errors import HostError
+from asyncli.model.errors import HostError
 
 
 def config_file(name: str) -> Path:

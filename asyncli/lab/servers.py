@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from asyncli.errors import PlanError
+from asyncli.model.errors import PlanError
 
 if TYPE_CHECKING:
     from asyncli.lab.base import LabServer
@@ -24,21 +24,21 @@ NAMES: dict[str, Known] = {
     "nchan": Known("nginx.LabNchan", "an nginx that holds WebSockets and event streams"),
     "apache-prefork": Known("apache.LabApachePrefork", "a process for each connection: HTTP"),
     "apache-event": Known("apache.LabApacheEvent", "HTTP, HTTP/2"),
-    "haproxy": Known("one_process.LabHaproxy", "HTTP, HTTP/2"),
+    "haproxy": Known("packaged_servers.LabHaproxy", "HTTP, HTTP/2"),
     "haproxy-proxy": Known("proxies.LabHaproxyProxy", "a HAProxy before two nginx: HTTP, HTTP/2, WebSocket"),
-    "caddy": Known("one_process.LabCaddy", "HTTP, HTTP/2"),
-    "lighttpd": Known("one_process.LabLighttpd", "HTTP, HTTP/2"),
-    "varnish": Known("one_process.LabVarnish", "HTTP, HTTP/2"),
+    "caddy": Known("packaged_servers.LabCaddy", "HTTP, HTTP/2"),
+    "lighttpd": Known("packaged_servers.LabLighttpd", "HTTP, HTTP/2"),
+    "varnish": Known("packaged_servers.LabVarnish", "HTTP, HTTP/2"),
     "websockets": Known("libraries.LabWebsockets", "Python's websockets on asyncio: WebSocket"),
     "aiohttp": Known("libraries.LabAiohttp", "Python's aiohttp: WebSocket, HTTP"),
     "uvicorn": Known("libraries.LabUvicorn", "Python's uvicorn with an app of ASGI: WebSocket, HTTP"),
     "node-ws": Known("libraries.LabNodeWs", "Node's ws: WebSocket, HTTP"),
     "gorilla": Known("libraries.LabGorilla", "Go's gorilla/websocket: WebSocket, HTTP"),
     "gobwas": Known("libraries.LabGobwas", "Go's gobwas/ws on an epoll set: WebSocket"),
-    "mosquitto": Known("one_process.LabMosquitto", "MQTT"),
-    "nats": Known("one_process.LabNats", "NATS, as raw TCP"),
-    "redis": Known("one_process.LabRedis", "raw TCP"),
-    "memcached": Known("one_process.LabMemcached", "raw TCP"),
+    "mosquitto": Known("packaged_servers.LabMosquitto", "MQTT"),
+    "nats": Known("packaged_servers.LabNats", "NATS, as raw TCP"),
+    "redis": Known("packaged_servers.LabRedis", "raw TCP"),
+    "memcached": Known("packaged_servers.LabMemcached", "raw TCP"),
     "builtin": Known("builtin.LabBuiltin", "asyncli's own: HTTP"),
     "iterative": Known("models.LabModel", "a textbook model: one client at a time"),
     "fork": Known("models.LabModel", "a textbook model: a process per client"),
@@ -57,7 +57,7 @@ _ABLE = {"tls": "TLS", "http2": "HTTP/2", "proxy_protocol": "the PROXY protocol"
 def choose(name: str | None = None, **options: Any) -> LabServer:
     """The lab server called ``name`` (None: an nginx with stub_status, else the built-in server), not yet started.
 
-    ``options``: see :class:`LabServer` and the server's class. Raises :class:`~asyncli.errors.PlanError` for an unknown name or
+    ``options``: see :class:`LabServer` and the server's class. Raises :class:`PlanError` for an unknown name or
     an option that the server does not support.
     """
     if name is None:
@@ -79,7 +79,7 @@ def choose(name: str | None = None, **options: Any) -> LabServer:
 
 
 def kind_of(name: str) -> type[LabServer]:
-    """The class of the lab server called ``name``. Raises :class:`~asyncli.errors.PlanError` for an unknown name."""
+    """The class of the lab server called ``name``. Raises :class:`~asyncli.model.errors.PlanError` for an unknown name."""
     if name not in NAMES:
         *others, last = NAMES
         raise PlanError(f"unknown lab server {name!r}; write {', '.join(others)} or {last}")

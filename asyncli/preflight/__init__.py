@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from asyncli.engine.spread import Spread
-from asyncli.errors import PreflightError
 from asyncli.findings.preflight import preflight
-from asyncli.plan import Plan
-from asyncli.preflight.checks import far_checks, host_checks
+from asyncli.model.errors import PreflightError
+from asyncli.model.plan import Plan
+from asyncli.model.records import Check, Finding
 from asyncli.preflight.configured import Configured
-from asyncli.preflight.limits import Limits
-from asyncli.preflight.nginx import Host, nginx_checks
-from asyncli.records import Check, Finding
+from asyncli.preflight.host_checks import far_checks, host_checks
+from asyncli.preflight.host_limits import Limits
+from asyncli.preflight.nginx_checks import Host, nginx_checks
 
 
 def examine(
@@ -41,7 +41,7 @@ def refusals(checks: Iterable[Check]) -> list[Check]:
 
 
 def refuse(checks: Iterable[Check]) -> None:
-    """Raise :class:`~asyncli.errors.PreflightError` with a line for each limit that is too low."""
+    """Raise :class:`~asyncli.model.errors.PreflightError` with a line for each limit that is too low."""
     if short := refusals(checks):
         lines = [f"{finding.evidence}; remedy: {finding.remedy}" for finding in checks_to_findings(short)]
         raise PreflightError("\n".join(lines) + " (override: --force)")

@@ -8,9 +8,9 @@ from pathlib import Path
 import msgspec
 
 from asyncli.collect.procfs import command_line, link, read_stat
-from asyncli.preflight.limits import read_rlimit
+from asyncli.model.records import Check
+from asyncli.preflight.host_limits import read_rlimit
 from asyncli.preflight.nginx_config import NginxConfig, read_nginx
-from asyncli.records import Check
 
 _NGINXES = frozenset({"nginx", "openresty", "tengine", "angie", "freenginx"})
 

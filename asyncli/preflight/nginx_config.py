@@ -10,10 +10,10 @@ from typing import Any
 
 import msgspec
 
+from asyncli.model.records import Check
+from asyncli.model.trust import ask_server, user_of
+from asyncli.model.values import Target
 from asyncli.preflight.nginx_files import Directive, NginxFiles, UnreadableError, parse
-from asyncli.records import Check
-from asyncli.trust import ask_server, user_of
-from asyncli.values import Target
 
 # nginx's defaults (nginx.org, ngx_core_module and ngx_http_core_module).
 _WORKER_CONNECTIONS, _KEEPALIVE_TIMEOUT_S, _HEADER_TIMEOUT_S, _KEEPALIVE_TIME_S = 512, 75.0, 60.0, 3600.0
@@ -159,7 +159,7 @@ def read_nginx(
     """The configuration of the nginx ``exe``; an "unknown" Check with the reason if it cannot be read.
 
     ``config_path`` None: ``-c`` of the master's ``command_line``, else the built-in path; ``-g`` directives count too. ``pid``:
-    its master, whose user must be allowed to read the files. Runs ``nginx -V`` if that is safe (asyncli/trust.py).
+    its master, whose user must be allowed to read the files. Runs ``nginx -V`` if that is safe (asyncli/model/trust.py).
     """
     version, built, why_not = _read_version(exe, pid)
     prefix = _option(command_line, "-p") or built.get("prefix", "/usr/local/nginx")

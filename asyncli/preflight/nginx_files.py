@@ -11,7 +11,7 @@ import os
 from itertools import islice
 from typing import Any
 
-from asyncli.trust import User, read_regular
+from asyncli.model.trust import User, read_regular
 
 # Bounds, also on circular includes: crossplane takes 0.4 s for 1 MB. A server's files seldom exceed some hundred kB; a thousand
 # sites with five includes each are 6,000 files.

@@ -6,9 +6,9 @@ import math
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_interface
 
 from asyncli.engine.spread import Route, Spread
-from asyncli.plan import Plan
-from asyncli.preflight.limits import Limits
-from asyncli.units import format_count
+from asyncli.model.plan import Plan
+from asyncli.model.units import format_count
+from asyncli.preflight.host_limits import Limits
 
 # Before Linux 6.8 connect() past half of a pair's ports first tries every second one in vain: 30 ms for 30,000 (engine/net.py).
 HALF = 0.5

@@ -11,12 +11,12 @@ import re
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 
-from asyncli.protocol_table import NOT_OFFERED
+from asyncli.model.protocol_table import NOT_OFFERED
+from asyncli.model.records import ProtocolCounts
+from asyncli.model.template import Fields
 from asyncli.protocols.grant import shown_bytes
 from asyncli.protocols.interface import ANSWER, Event, ProtocolError
 from asyncli.protocols.websocket import CONTROL, OPCODE, RESERVED, TEXT, ServerFrames, WebSocket, frame
-from asyncli.records import ProtocolCounts
-from asyncli.template import Fields
 
 _RSV1 = 0x40
 # The end of each message, which is not sent (section 7.2.1).

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Container
 
+from asyncli.model.text import oneline
 from asyncli.protocols.http1 import BLANK_LINE, MOST_HEAD_BYTES, fields_of
 from asyncli.protocols.interface import ProtocolError
-from asyncli.text import oneline
 
 #: By status: the reason and the detail of the first refusal.
 Refusals = dict[int, tuple[str, str]]

@@ -13,9 +13,9 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from asyncli.protocol_table import SPEAKS_HTTP2, SPEAKS_TLS
+from asyncli.model.protocol_table import SPEAKS_HTTP2, SPEAKS_TLS
+from asyncli.model.template import Fields, Filled, same_for_all
 from asyncli.protocols.interface import CLOSING, Event, Protocol, ProtocolError
-from asyncli.template import Fields, Filled, same_for_all
 
 # 64 KiB is four times what nginx, Apache and HAProxy send as a head; more is an attack or not HTTP.
 MOST_HEAD_BYTES = 65_536

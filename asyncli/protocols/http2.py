@@ -11,7 +11,10 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
+from asyncli.model.records import ProtocolCounts
+from asyncli.model.template import Fields, Filled
 from asyncli.protocols.hpack import FILLS, NEXT_ENCODING, PLAIN, SHRINKS
 from asyncli.protocols.http2_frames import (
     BEAT,
@@ -24,9 +27,9 @@ from asyncli.protocols.http2_frames import (
     on_streams,
 )
 from asyncli.protocols.interface import ANSWER, ESTABLISHED, Event, Protocol
-from asyncli.protocols.settings import Http2Settings
-from asyncli.records import ProtocolCounts
-from asyncli.template import Fields, Filled
+
+if TYPE_CHECKING:
+    from asyncli.protocols.settings import Http2Settings
 
 # The reopened streams of a row that has lost none.
 _NONE = array("I")

@@ -7,11 +7,11 @@ from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 
+from asyncli.model.template import Filled
+from asyncli.model.text import brief
 from asyncli.protocols.hpack import ENCODINGS, TABLE_BYTES, header_block, status_of
 from asyncli.protocols.http1 import MOST_HEAD_BYTES
 from asyncli.protocols.interface import ANSWER, CLOSING, ESTABLISHED, NEWS, Event, ProtocolError
-from asyncli.template import Filled
-from asyncli.text import brief
 
 DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS, PUSH_PROMISE, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = range(10)
 ACK = END_STREAM = 0x1

@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from asyncli.records import ProtocolCounts
+from asyncli.model.records import ProtocolCounts
 
 #: Kinds of events: the answer to a heartbeat or a request; another message of the peer; the peer closes; the peer accepts
 #: :meth:`Protocol.handshake`.

@@ -9,9 +9,14 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Container
+from typing import TYPE_CHECKING
 
-from asyncli.mqtt_values import REASONS, topic_and_qos
+from asyncli.model.plan_mqtt import REASONS, topic_and_qos
+from asyncli.model.template import Fields, Filled, Template
 from asyncli.protocols.interface import ANSWER, CLOSING, ESTABLISHED, NEWS, Event, Protocol, ProtocolError
+
+if TYPE_CHECKING:
+    from asyncli.protocols.settings import MqttSettings
 from asyncli.protocols.mqtt_properties import (
     OF_ANSWER,
     OF_CONNACK,
@@ -25,8 +30,6 @@ from asyncli.protocols.mqtt_properties import (
     utf8,
     varying,
 )  # fmt: skip
-from asyncli.protocols.settings import MqttSettings
-from asyncli.template import Fields, Filled, Template
 
 _NAMES = (
     "packet of type 0", "CONNECT", "CONNACK", "PUBLISH", "PUBACK", "PUBREC", "PUBREL", "PUBCOMP", "SUBSCRIBE", "SUBACK",

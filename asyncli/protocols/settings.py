@@ -1,6 +1,6 @@
 """What a plan sets for its connections, as plain data: one class for each protocol, in the order of :data:`SETTINGS`.
 
-To add a protocol: its codec beside this file, its class here, and its row in :mod:`asyncli.protocol_table`. What is sent is a
+To add a protocol: its codec beside this file, its class here, and its row in model/protocol_table.py. What is sent is a
 template (template.py): an open one, except ``client_id`` and the topics of ``subscribe``.
 """
 
@@ -12,12 +12,12 @@ from typing import Self
 import msgspec
 
 import asyncli
-from asyncli.expected import unescaped
-from asyncli.mqtt_values import CLIENT_ID
-from asyncli.plan import Plan
+from asyncli.model.plan import Plan
+from asyncli.model.plan_mqtt import CLIENT_ID
+from asyncli.model.plan_tcp import unescaped
+from asyncli.model.template import Fields
+from asyncli.model.values import Target
 from asyncli.protocols.interface import Protocol
-from asyncli.template import Fields
-from asyncli.values import Target
 
 # Of a WebSocket's request, beside its key (protocols/websocket.py); and what browsers offer.
 _UPGRADE = ("Upgrade: websocket", "Connection: Upgrade", "Sec-WebSocket-Version: 13")
@@ -97,7 +97,7 @@ class StreamSettings(msgspec.Struct, frozen=True, tag="stream"):
 
 class TcpSettings(msgspec.Struct, frozen=True, tag="tcp"):
     """``send``: the bytes of a heartbeat, b"" for none; ``expect``: its answer, and ``greeting``: what the peer sends first, as
-    :func:`~asyncli.expected.parse_expected` reads them; ``silence_s``: without heartbeats, a connection without a byte for
+    :func:`~asyncli.model.plan_tcp.parse_expected` reads them; ``silence_s``: without heartbeats, a connection without a byte for
     longer is dead.
     """
 

@@ -8,14 +8,17 @@ Tested against httpx-sse, event by event, for any split of the bytes.
 from __future__ import annotations
 
 from array import array
+from typing import TYPE_CHECKING
 
 from asyncli.core.histogram import Histogram
+from asyncli.model.records import ProtocolCounts
+from asyncli.model.template import Fields, Filled
 from asyncli.protocols.grant import AnswerHead, Grant, Refusals, shown_bytes
 from asyncli.protocols.http1 import Head, Scanner, head_of
 from asyncli.protocols.interface import CLOSING, ESTABLISHED, NEWS, Event, Protocol, ProtocolError
-from asyncli.protocols.settings import StreamSettings
-from asyncli.records import ProtocolCounts
-from asyncli.template import Fields, Filled
+
+if TYPE_CHECKING:
+    from asyncli.protocols.settings import StreamSettings
 
 # The state of a row's body: in chunks or until the stream's end, and whether its first line is still to come.
 _BODIES = (Head(200, True, False, None), Head(200, True, True, None))

@@ -5,11 +5,15 @@ Nothing tells where an unsolicited message ends, so those are counted in bytes.
 
 from __future__ import annotations
 
-from asyncli.expected import Expected, parse_expected
+from typing import TYPE_CHECKING
+
+from asyncli.model.plan_tcp import Expected, parse_expected
+from asyncli.model.records import ProtocolCounts
+from asyncli.model.template import Fields, Filled, same_for_all
 from asyncli.protocols.interface import ANSWER, ESTABLISHED, NEWS, Event, Protocol, ProtocolError
-from asyncli.protocols.settings import TcpSettings
-from asyncli.records import ProtocolCounts
-from asyncli.template import Fields, Filled, same_for_all
+
+if TYPE_CHECKING:
+    from asyncli.protocols.settings import TcpSettings
 
 _SHOWN_BYTES = 40
 

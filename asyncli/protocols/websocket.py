@@ -13,10 +13,10 @@ import struct
 from binascii import b2a_base64
 from collections.abc import Callable, Sequence
 
-from asyncli.protocol_table import NOT_OFFERED
+from asyncli.model.protocol_table import NOT_OFFERED
+from asyncli.model.template import Fields, Filled
 from asyncli.protocols.grant import AnswerHead, Grant, Refusals
 from asyncli.protocols.interface import ANSWER, CLOSING, ESTABLISHED, NEWS, Event, Protocol, ProtocolError
-from asyncli.template import Fields, Filled
 
 CONTINUATION, TEXT, BINARY, CLOSE, PING, PONG = 0x0, 0x1, 0x2, 0x8, 0x9, 0xA
 _OFFERED = re.compile(rb"(?im)^Sec-WebSocket-Protocol:([^\r]*)")

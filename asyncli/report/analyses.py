@@ -13,8 +13,8 @@ from asyncli.analysis.saturation import saturation
 from asyncli.analysis.totals import Totals, fold, tested
 from asyncli.findings.cost import COST_NAMES, cost_reused
 from asyncli.findings.unknown import cost_grew
-from asyncli.records import Finding
-from asyncli.run import Run
+from asyncli.model.records import Finding
+from asyncli.model.run import Run
 
 
 class Analyses(msgspec.Struct):

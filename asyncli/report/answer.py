@@ -7,11 +7,11 @@ import shlex
 from asyncli.analysis.forecast import Ceiling
 from asyncli.analysis.verdict import why_untested
 from asyncli.findings.forecast import gave_way
+from asyncli.model.text import oneline
+from asyncli.model.topology import sides
+from asyncli.model.values import AGENT_PORT, parse_target
 from asyncli.report.format import about, about_to, bytes_each, ceiling, with_error, with_streams
 from asyncli.report.summary import Summary
-from asyncli.text import oneline
-from asyncli.topology import sides
-from asyncli.values import AGENT_PORT, parse_target
 
 # An interval beyond this share of its slope is called wide.
 _WIDE_INTERVAL = 0.25

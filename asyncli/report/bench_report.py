@@ -10,15 +10,15 @@ import msgspec
 
 from asyncli.analysis.bench_doubts import CpuUse
 from asyncli.analysis.bench_result import RULE, BenchResult
-from asyncli.benchplan import BenchPlan
-from asyncli.plan import shown_plan
-from asyncli.records import Tick
+from asyncli.model.benchplan import BenchPlan
+from asyncli.model.plan import shown_plan
+from asyncli.model.records import Tick
+from asyncli.model.text import oneline
+from asyncli.model.units import format_bytes, format_clock, format_count, format_duration, format_many
 from asyncli.report import document as doc
 from asyncli.report.format import cores
 from asyncli.report.jsonout import finite_json
 from asyncli.report.run_events import tls_words
-from asyncli.text import oneline
-from asyncli.units import format_bytes, format_clock, format_count, format_duration, format_many
 
 
 def to_json(found: BenchResult) -> str:

@@ -16,8 +16,11 @@ from asyncli.analysis.capacity import Bracket, Outcome, Prediction, Search, Trie
 from asyncli.analysis.forecast import Ceiling
 from asyncli.analysis.saturation import saturation
 from asyncli.findings.bottleneck import words_of
-from asyncli.metrics import GENERATOR_CPU_S, SERVER_CPU_S
-from asyncli.records import CUT, STOPPED, Environment, Finding
+from asyncli.model.metrics import GENERATOR_CPU_S, SERVER_CPU_S
+from asyncli.model.records import CUT, STOPPED, Environment, Finding
+from asyncli.model.run import Run
+from asyncli.model.text import oneline
+from asyncli.model.units import format_count, format_duration, format_many
 from asyncli.report import document as doc
 from asyncli.report.analyses import Analyses
 from asyncli.report.figures.drawing import COLOURS, WIDE, NothingToDraw, Style, drawn_alone, sheet, ticks
@@ -25,9 +28,6 @@ from asyncli.report.format import about, about_to, ceiling, milliseconds, or_byt
 from asyncli.report.jsonout import finite_json
 from asyncli.report.summary import Summary, limits_of, not_kept
 from asyncli.report.terminal import VERDICT_STYLE
-from asyncli.run import Run
-from asyncli.text import oneline
-from asyncli.units import format_count, format_duration, format_many
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -13,9 +13,12 @@ import msgspec
 from asyncli import __version__
 from asyncli.analysis.compare import GROUPS, METHOD, ROW_OF, RULE, Comparison, Difference, hindrance
 from asyncli.analysis.measured import MeasuredRun, measure
-from asyncli.errors import PlanError, StoreError
 from asyncli.findings.comparison import in_words, named
-from asyncli.records import SCHEMA
+from asyncli.model.errors import PlanError, StoreError
+from asyncli.model.records import SCHEMA
+from asyncli.model.run import Run
+from asyncli.model.text import oneline
+from asyncli.model.units import format_count, format_duration, format_many
 from asyncli.report import document as doc
 from asyncli.report.document import typeset
 from asyncli.report.figures.drawing import COLOURS, WIDE, NothingToDraw, Style, drawn_alone, sheet
@@ -23,10 +26,7 @@ from asyncli.report.format import utf8
 from asyncli.report.jsonout import finite_json
 from asyncli.report.summary import summary_verdict, verdict_needs_summary
 from asyncli.report.terminal import VERDICT_STYLE
-from asyncli.run import Run
 from asyncli.store.reader import read_run
-from asyncli.text import oneline
-from asyncli.units import format_count, format_duration, format_many
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -10,13 +10,13 @@ from typing import NamedTuple
 
 from asyncli.analysis.slope import Cost
 from asyncli.core.histogram import Histogram
-from asyncli.metrics import METRICS, meaning
-from asyncli.records import Deaths, Finding, ProtocolCounts, Sample, Tick, TlsCounts
+from asyncli.model.metrics import METRICS, meaning
+from asyncli.model.records import Deaths, Finding, ProtocolCounts, Sample, Tick, TlsCounts
+from asyncli.model.run import Run
+from asyncli.model.samples import metrics_of
 from asyncli.report.analyses import Analyses
 from asyncli.report.format import COSTS
 from asyncli.report.summary import Summary
-from asyncli.run import Run
-from asyncli.samples import metrics_of
 
 Cell = str | int | float | None
 

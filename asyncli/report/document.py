@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from asyncli.records import Finding
-from asyncli.text import oneline
+from asyncli.model.records import Finding
+from asyncli.model.text import oneline
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 from asyncli import __version__
 from asyncli.experiments.record import VERDICTS, Chart, FigureRow, FigureTable, Record, Unit
+from asyncli.model.text import oneline
+from asyncli.model.units import format_bytes, format_count, format_duration, format_many
 from asyncli.report import document as doc
 from asyncli.report.figures.drawing import COLOURS, WIDE, NothingToDraw, Style, cut, drawn_alone, sheet
 from asyncli.report.format import digits
 from asyncli.report.run_setup import fact
-from asyncli.text import oneline
-from asyncli.units import format_bytes, format_count, format_duration, format_many
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -10,15 +10,15 @@ from msgspec import UNSET, UnsetType
 
 from asyncli.analysis.cost import SURE
 from asyncli.analysis.slope import Cost
-from asyncli.text import oneline
-from asyncli.units import format_bytes, format_count, format_many
+from asyncli.model.text import oneline
+from asyncli.model.units import format_bytes, format_count, format_many
 
 if TYPE_CHECKING:
     from asyncli.analysis.cost import Costs
     from asyncli.analysis.drift import MetricName
     from asyncli.analysis.forecast import Ceiling
+    from asyncli.model.topology import Sides
     from asyncli.report.summary import CostPart
-    from asyncli.topology import Sides
 
 #: The costs of a run in the order of the report.
 COSTS = ("server_user", "kernel", "kernel_queued", "generator_user", "residual", "host_total")

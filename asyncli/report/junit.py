@@ -6,9 +6,9 @@ import re
 import xml.etree.ElementTree as ET
 from collections.abc import Iterable
 
-from asyncli.records import Finding
+from asyncli.model.records import Finding
+from asyncli.model.text import oneline
 from asyncli.report.summary import Summary
-from asyncli.text import oneline
 
 # Not allowed in XML 1.0, escaped or not (2.2).
 _FORBIDDEN = re.compile("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")

@@ -12,15 +12,15 @@ from asyncli.analysis.saturation import is_saturated, saturation
 from asyncli.analysis.slope import Cost, streams_each
 from asyncli.analysis.totals import fold
 from asyncli.analysis.verdict import Verdict, ended_by_user, judge
-from asyncli.records import SCHEMA
+from asyncli.model.records import SCHEMA
+from asyncli.model.run import Run
+from asyncli.model.text import oneline
+from asyncli.model.units import format_bytes, format_count, format_duration
 from asyncli.report.document import Block, Cell, DataTable, Document, Paragraph, Section, TableColumn, TableRow
 from asyncli.report.format import utf8, with_error, with_streams
 from asyncli.report.jsonout import finite_json
 from asyncli.report.summary import summary_verdict, verdict_needs_summary
 from asyncli.report.terminal import VERDICT_STYLE, fitting, print_document
-from asyncli.run import Run
-from asyncli.text import oneline
-from asyncli.units import format_bytes, format_count, format_duration
 
 if TYPE_CHECKING:
     from rich.console import Console

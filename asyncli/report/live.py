@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 
-from asyncli.exit_status import exit_status
-from asyncli.plan import Plan
+from asyncli.model.exit_status import exit_status
+from asyncli.model.plan import Plan
+from asyncli.model.text import oneline
+from asyncli.model.units import format_bytes, format_clock, format_count, format_duration
 from asyncli.report.answer import one_line
 from asyncli.report.format import cores, milliseconds, plus_minus, with_streams
 from asyncli.report.jsonout import finite
 from asyncli.report.livestate import LiveState, Notice
 from asyncli.report.summary import Summary
-from asyncli.text import oneline
-from asyncli.units import format_bytes, format_clock, format_count, format_duration
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -9,14 +9,14 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from asyncli.plan import Plan
-from asyncli.records import PHASES
+from asyncli.model.plan import Plan
+from asyncli.model.records import PHASES
+from asyncli.model.text import oneline
+from asyncli.model.units import format_count, format_duration
 from asyncli.report.format import cores, milliseconds, or_bytes, or_dash, plus_minus, with_streams
 from asyncli.report.live import NullView, behind, causes, plain_line, unanswered
 from asyncli.report.livestate import LiveState
 from asyncli.report.terminal import SEVERITY_STYLE, ascii_only, html_of
-from asyncli.text import oneline
-from asyncli.units import format_count, format_duration
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType

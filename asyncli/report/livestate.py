@@ -8,14 +8,14 @@ from typing import Self
 
 import msgspec
 
-from asyncli import metrics
 from asyncli.analysis.slope import FREED_KEPT, streams_each
 from asyncli.analysis.totals import in_ms
 from asyncli.core.histogram import Histogram
-from asyncli.plan import Plan
-from asyncli.records import PHASES, Finding, Phase, PhaseName, Sample, Tick
+from asyncli.model import metrics
+from asyncli.model.plan import Plan
+from asyncli.model.records import PHASES, Finding, Phase, PhaseName, Sample, Tick
+from asyncli.report.live_thresholds import LiveLimits
 from asyncli.report.livecost import RECENT_S, Level
-from asyncli.report.livelimits import LiveLimits
 from asyncli.report.summary import Summary
 from asyncli.report.thresholds import parse
 

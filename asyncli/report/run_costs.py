@@ -7,6 +7,9 @@ from collections.abc import Mapping
 
 from asyncli.analysis.cost import Costs
 from asyncli.analysis.drift import Drift, MetricName, in_words
+from asyncli.model.text import oneline
+from asyncli.model.topology import Sides, sides
+from asyncli.model.units import format_bytes, format_count
 from asyncli.report import document as doc
 from asyncli.report.answer import headroom, server_name
 from asyncli.report.format import (
@@ -22,9 +25,6 @@ from asyncli.report.format import (
     with_streams,
 )
 from asyncli.report.summary import CostPart, Summary
-from asyncli.text import oneline
-from asyncli.topology import Sides, sides
-from asyncli.units import format_bytes, format_count
 
 
 def cost_table(costs: Costs | CostPart, server: str, where: Sides, held: int) -> doc.DataTable:

@@ -11,14 +11,14 @@ from asyncli.analysis.losses.attribution import Diagnosis
 from asyncli.analysis.reconcile import agreement, divergence_in_words
 from asyncli.findings.protocol_codes import code_of_goodbye
 from asyncli.findings.tls import by_reason
-from asyncli.protocol_table import PROTOCOLS, requests_of
-from asyncli.records import Deaths, Environment
+from asyncli.model.protocol_table import PROTOCOLS, requests_of
+from asyncli.model.records import Deaths, Environment
+from asyncli.model.text import oneline
+from asyncli.model.units import format_bytes, format_count, format_duration, format_many
 from asyncli.report import document as doc
 from asyncli.report.answer import server_name
 from asyncli.report.format import bytes_each, milliseconds, or_bytes, or_dash, with_streams
 from asyncli.report.summary import Summary
-from asyncli.text import oneline
-from asyncli.units import format_bytes, format_count, format_duration, format_many
 
 #: Codes of diagnoses that explain nothing.
 _OPEN = ("unexplained", "too_few")

@@ -11,7 +11,9 @@ import msgspec
 
 from asyncli import __version__
 from asyncli.analysis.verdict import interrupted
-from asyncli.records import GAVE_UP, NOTHING_LISTENS, Check, Deaths, Finding
+from asyncli.model.records import GAVE_UP, NOTHING_LISTENS, Check, Deaths, Finding
+from asyncli.model.text import oneline
+from asyncli.model.units import format_count, format_duration, format_many
 from asyncli.report import document as doc
 from asyncli.report import run_events as events
 from asyncli.report.answer import NOT_THE_SERVER, answer, doubts, headroom, server_label
@@ -19,14 +21,12 @@ from asyncli.report.run_costs import capacity_section, cost_section, drift_secti
 from asyncli.report.run_setup import environment_section, plan_section
 from asyncli.report.summary import Summary
 from asyncli.report.terminal import print_document
-from asyncli.text import oneline
-from asyncli.units import format_count, format_duration, format_many
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from asyncli.model.run import Run
     from asyncli.report.analyses import Analyses
-    from asyncli.run import Run
 
 # A shorter hold is not in the headline: a hold that was not reached has some milliseconds.
 _A_HOLD_S = 0.1
@@ -39,7 +39,7 @@ def print_report(summary: Summary, console: Console, path: str | os.PathLike[str
 
 def render(run: Run, summary: Summary, analyses: Analyses, drawn: Iterable[doc.Picture] | None = None) -> str:
     """The page of a run as HTML, deterministic. ``drawn``: its figures if the caller has them."""
-    from asyncli.report.figures.run import pictures
+    from asyncli.report.figures.pictures import pictures
     from asyncli.report.html import page
 
     drawn = pictures(run, summary, analyses) if drawn is None else drawn

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 from asyncli.analysis.handshakes import tls_findings, tls_part
 from asyncli.engine.spread import Spread
-from asyncli.plan import Plan
-from asyncli.records import Check, Finding, TlsCounts
+from asyncli.model.plan import Plan
+from asyncli.model.records import Check, Finding, TlsCounts
+from asyncli.model.text import oneline
+from asyncli.model.units import format_bytes, format_count, format_duration, format_many
 from asyncli.report import document as doc
 from asyncli.report.format import milliseconds
 from asyncli.report.run_events import tls_words
 from asyncli.report.summary import Summary
 from asyncli.report.terminal import print_document
-from asyncli.text import oneline
-from asyncli.units import format_bytes, format_count, format_duration, format_many
 
 if TYPE_CHECKING:
     from rich.console import Console

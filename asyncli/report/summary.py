@@ -20,20 +20,20 @@ from asyncli.analysis.verdict import RULE, Verdict, ended_by_user, judge
 from asyncli.findings import unknown
 from asyncli.findings.cost import COST_NAMES
 from asyncli.findings.forecast import gave_way
-from asyncli.findings.limits import limit_crossed, limit_kept, limit_unknown
 from asyncli.findings.run import incomplete, stopped_early
 from asyncli.findings.run import verdict as verdict_of
 from asyncli.findings.runfile import records_missing
-from asyncli.metrics import GENERATOR_CPU_S, GENERATOR_PROCESSES, GENERATOR_USS_BYTES
-from asyncli.plan import Plan, shown_plan
-from asyncli.records import CUT, SCHEMA, Finding
+from asyncli.findings.thresholds import limit_crossed, limit_kept, limit_unknown
+from asyncli.model.metrics import GENERATOR_CPU_S, GENERATOR_PROCESSES, GENERATOR_USS_BYTES
+from asyncli.model.plan import Plan, shown_plan
+from asyncli.model.records import CUT, SCHEMA, Finding
+from asyncli.model.run import Run
 from asyncli.report import summary_parts
 from asyncli.report.analyses import Analyses, analyse
 from asyncli.report.summary_parts import CostPart, Limit, Summary
 from asyncli.report.thresholds import Outcome
 from asyncli.report.thresholds import judge as judge_limits
 from asyncli.report.thresholds import parse as parse_limit
-from asyncli.run import Run
 
 __all__ = ["CostPart", "Summary", "summarise"]
 

@@ -15,7 +15,7 @@ from asyncli.analysis.reconcile import Reconciliation
 from asyncli.analysis.slope import Cost
 from asyncli.analysis.totals import Latency, Lateness
 from asyncli.analysis.verdict import Verdict
-from asyncli.records import Environment, Finding, Gap, Phase
+from asyncli.model.records import Environment, Finding, Gap, Phase
 
 
 class RunPart(msgspec.Struct):

@@ -10,17 +10,17 @@ from asyncli.analysis.cost import Costs
 from asyncli.analysis.drift import Drift, MetricName
 from asyncli.analysis.losses.attribution import Diagnosis
 from asyncli.analysis.slope import Cost
-from asyncli.records import PHASES, Deaths, Finding
+from asyncli.model.records import PHASES, Deaths, Finding
+from asyncli.model.run import Run
+from asyncli.model.text import oneline
+from asyncli.model.topology import Sides
+from asyncli.model.units import format_count
 from asyncli.report.csvout import COLUMNS, PROTOCOL_COLUMNS, death_rows, finding_rows, ordered_metrics, phase_rows, tick_rows
 from asyncli.report.document import Block, DataTable, Document, Paragraph, Section
 from asyncli.report.format import COSTS
 from asyncli.report.run_costs import cost_table, drift_table
 from asyncli.report.run_events import deaths_table
 from asyncli.report.terminal import html_of, print_document, text_of
-from asyncli.run import Run
-from asyncli.text import oneline
-from asyncli.topology import Sides
-from asyncli.units import format_count
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -189,7 +189,7 @@ class Frames:
 
     @cached_property
     def samples(self) -> DataFrame:
-        """A row per sample, a column per metric (``asyncli.metrics.METRICS``); index ``t_s``; NaN where a metric was not read."""
+        """A row per sample, a column per metric (model/metrics.py); index ``t_s``; NaN where a metric was not read."""
         metrics = ordered_metrics(self._run.samples)
         rows = ([one.t_s, *map(one.values.get, metrics)] for one in self._run.samples)
         return frame_of(["t_s", *metrics], rows, "t_s", metrics)

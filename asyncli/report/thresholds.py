@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 import msgspec
 
 from asyncli.core.life import DEATHS, FAILURES
-from asyncli.errors import PlanError
-from asyncli.units import exact, exact_duration, format_bytes, format_count, format_duration, shown
+from asyncli.model.errors import PlanError
+from asyncli.model.units import exact, exact_duration, format_bytes, format_count, format_duration, shown
 
 _FORM = re.compile(r"([A-Za-z_][\w.*]*)\s*(>=|<=|==|!=|>|<)\s*(\S.*)")
 _COMPARE: dict[str, Callable[[Fraction, Fraction], bool]] = {

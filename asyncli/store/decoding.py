@@ -11,9 +11,9 @@ from typing import Any, ClassVar, cast
 import msgspec
 
 from asyncli.core.histogram import Histogram
-from asyncli.errors import StoreError
-from asyncli.records import HISTOGRAMS, MOST, Finding, Tick
-from asyncli.text import printable
+from asyncli.model.errors import StoreError
+from asyncli.model.records import HISTOGRAMS, MOST, Finding, Tick
+from asyncli.model.text import printable
 
 _decode_histogram = msgspec.msgpack.Decoder(Histogram).decode
 _NONE = msgspec.msgpack.encode(Histogram())

@@ -15,9 +15,9 @@ from typing import Any
 
 import msgspec
 
-from asyncli.plan import Plan
-from asyncli.records import Deaths, Finding, Phase, Sample, Tick, left_out_s
-from asyncli.run import Run
+from asyncli.model.plan import Plan
+from asyncli.model.records import Deaths, Finding, Phase, Sample, Tick, left_out_s
+from asyncli.model.run import Run
 from asyncli.store import reader
 from asyncli.store.decoding import decode_finding, decode_tick
 from asyncli.store.lock import is_locked
@@ -60,7 +60,7 @@ class Follower:
         self._last: News | None = None
 
     def news(self) -> News:
-        """What changed since the last call; nothing for a missing file. Raises :class:`~asyncli.errors.StoreError` as
+        """What changed since the last call; nothing for a missing file. Raises :class:`~asyncli.model.errors.StoreError` as
         ``read_run`` does."""
         seen = [_stamp(self._path), _stamp(beside(self._path, "-wal"))]
         # A file being rewritten is empty at first.

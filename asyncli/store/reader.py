@@ -18,15 +18,15 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from asyncli.errors import NotBegunError, PlanError, StoreError
 from asyncli.findings.runfile import samples_skipped
-from asyncli.plan import load_plan
-from asyncli.records import MOST, Check, Finding, Gap, Phase, Tick
-from asyncli.run import Run
-from asyncli.samples import Samples
+from asyncli.model.errors import NotBegunError, PlanError, StoreError
+from asyncli.model.plan import load_plan
+from asyncli.model.records import MOST, Check, Finding, Gap, Phase, Tick
+from asyncli.model.run import Run
+from asyncli.model.samples import Samples
+from asyncli.model.text import plain, printable
 from asyncli.store.decoding import decode_finding, decode_tick
 from asyncli.store.schema import APPLICATION_ID, RESUMED_SCHEMA, beside
-from asyncli.text import plain, printable
 
 T = TypeVar("T")
 

@@ -10,16 +10,16 @@ from pathlib import Path
 
 import msgspec
 
-from asyncli.errors import StoreError
 from asyncli.findings.run import where
-from asyncli.metrics import GENERATOR_CPU_S, SESSION_CPU_S
-from asyncli.records import ABORTED, CUT, RESUMED, STOPPED, Finding, Gap, Phase, Tick, left_out_s
-from asyncli.run import Run
+from asyncli.model.errors import StoreError
+from asyncli.model.metrics import GENERATOR_CPU_S, SESSION_CPU_S
+from asyncli.model.records import ABORTED, CUT, RESUMED, STOPPED, Finding, Gap, Phase, Tick, left_out_s
+from asyncli.model.run import Run
+from asyncli.model.units import format_instant, instant_of
 from asyncli.store.decoding import decode_tick
 from asyncli.store.follow import sum_ticks
 from asyncli.store.reader import read_findings, read_frame, read_with
 from asyncli.store.schema import RECORDED
-from asyncli.units import format_instant, instant_of
 
 #: Counters of asyncli's own processes, which a resumed run continues.
 OUR_COUNTERS = (GENERATOR_CPU_S, SESSION_CPU_S)

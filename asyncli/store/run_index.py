@@ -13,10 +13,10 @@ import sqlite3
 import msgspec
 
 from asyncli.core.histogram import Histogram, bucket
-from asyncli.metrics import HOST_USED_BYTES, KERNEL_LISTING_BYTES, SERVER_PSS_BYTES, SERVER_RSS_BYTES, STATUS_ACTIVE
-from asyncli.records import Finding, Tick
-from asyncli.run import Run
-from asyncli.samples import Samples
+from asyncli.model.metrics import HOST_USED_BYTES, KERNEL_LISTING_BYTES, SERVER_PSS_BYTES, SERVER_RSS_BYTES, STATUS_ACTIVE
+from asyncli.model.records import Finding, Tick
+from asyncli.model.run import Run
+from asyncli.model.samples import Samples
 from asyncli.store.decoding import StoredHistogram, decode_tick
 from asyncli.store.reader import read_findings, read_frame, read_samples, read_ticks, read_with, row_at
 
@@ -32,7 +32,7 @@ def read_index_entry(path: str | os.PathLike[str]) -> Run:
     """The run in ``path``, reduced to what the verdict and the cost need.
 
     No checks; ticks without latencies, and with one bucket for a small lateness; few metrics, until 15 s into the hold. Raises
-    :class:`~asyncli.errors.StoreError`.
+    :class:`~asyncli.model.errors.StoreError`.
     """
     return read_with(path, _load)
 

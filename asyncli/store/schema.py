@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from asyncli.records import SCHEMA
+from asyncli.model.records import SCHEMA
 
 #: The schema of a resumed run file. Higher, so that an older asyncli, which knows no gaps, refuses it instead of fitting across
 #: them.

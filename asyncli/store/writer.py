@@ -18,13 +18,13 @@ from typing import Any, Self
 
 import msgspec
 
-from asyncli.errors import StoreError
 from asyncli.findings.runfile import run_file_back, run_file_moved, run_file_trouble
-from asyncli.plan import SECRETS
-from asyncli.records import SCHEMA, Check, Finding, Gap, Phase, Sample, Tick
+from asyncli.model.errors import StoreError
+from asyncli.model.plan import SECRETS
+from asyncli.model.records import SCHEMA, Check, Finding, Gap, Phase, Sample, Tick
+from asyncli.model.text import plain
 from asyncli.store.lock import lock
 from asyncli.store.schema import ADDED_COLUMNS, APPLICATION_ID, GAPS, RECORDED, RESUMED_SCHEMA, TABLES, beside
-from asyncli.text import plain
 
 COMMIT_EVERY_S = 1.0
 # While the disk refuses writes, records wait in memory: two a second, about 5 kB each, so this is more than an hour and less than

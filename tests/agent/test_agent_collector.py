@@ -19,8 +19,8 @@ from asyncli.app.recorder import NoObserver, Recorder
 from asyncli.collect.clocks import Exchange
 from asyncli.collect.sampler import SamplerOptions
 from asyncli.collect.status_pages import parse_page
-from asyncli.plan import Plan
-from asyncli.records import Finding, Sample
+from asyncli.model.plan import Plan
+from asyncli.model.records import Finding, Sample
 
 
 class Told:

@@ -18,8 +18,8 @@ from programs import DEADLINE_S
 
 from asyncli.agent import listener, server
 from asyncli.agent.server import Agent
-from asyncli.plan import Plan
-from asyncli.records import Sample
+from asyncli.model.plan import Plan
+from asyncli.model.records import Sample
 
 TOKEN = "a-token-of-the-tests-0123456789"
 

@@ -12,7 +12,7 @@ from asyncli.agent.buffer import SampleBuffer
 from asyncli.agent.lease import Lease, Rates, Refusals, equal_secrets
 from asyncli.agent.wire import KEEPS_S, LEASE_S, MOST_ROWS
 from asyncli.findings.probes import probe_slowed
-from asyncli.records import Finding, Sample
+from asyncli.model.records import Finding, Sample
 
 
 def test_the_buffer_keeps_ten_minutes() -> None:

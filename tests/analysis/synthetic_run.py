@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from asyncli.core.histogram import Histogram, bucket
-from asyncli.plan import Plan
-from asyncli.records import Check, Environment, Finding, Gap, Phase, Sample, Tick
-from asyncli.run import Run, Ticks
+from asyncli.model.plan import Plan
+from asyncli.model.records import Check, Environment, Finding, Gap, Phase, Sample, Tick
+from asyncli.model.run import Run, Ticks
 
 SERVER, KERNEL_END, GENERATOR, REST = 1020.0, 4050.0, 130.0, 390.0
 # Ends per page of queued buffers, and available memory before.

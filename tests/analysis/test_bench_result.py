@@ -9,11 +9,11 @@ import pytest
 from contract import BENCH, keys_match
 
 from asyncli.analysis.bench_result import BenchResult, evaluate_bench
-from asyncli.benchplan import BenchPlan, BenchRun, build_bench_plan
 from asyncli.core.histogram import Histogram
-from asyncli.errors import PlanError
-from asyncli.plan import Layer
-from asyncli.records import STOLEN, Asked, CpuShares, Deaths, Ended, Finding, Sample, Tick
+from asyncli.model.benchplan import BenchPlan, BenchRun, build_bench_plan
+from asyncli.model.errors import PlanError
+from asyncli.model.plan import Layer
+from asyncli.model.records import STOLEN, Asked, CpuShares, Deaths, Ended, Finding, Sample, Tick
 from asyncli.report.bench_report import one_line, tick_line, to_json
 
 URL = "http://127.0.0.1:80/"

@@ -12,8 +12,8 @@ from asyncli.analysis.bottleneck import AnalysedRun, Bottleneck, find_bottleneck
 from asyncli.analysis.losses.attribution import Diagnosis
 from asyncli.analysis.totals import fold
 from asyncli.core.histogram import Histogram
-from asyncli.records import Deaths, Finding, Tick
-from asyncli.run import Run
+from asyncli.model.records import Deaths, Finding, Tick
+from asyncli.model.run import Run
 
 Change = Callable[[Run], None]
 SLOW = "a heartbeat in a hundred took 3.00 s or longer"

@@ -22,7 +22,7 @@ from asyncli.analysis.capacity import (
     verdict,
 )
 from asyncli.analysis.forecast import Ceiling, Forecast
-from asyncli.exit_status import exit_status
+from asyncli.model.exit_status import exit_status
 from asyncli.report.capacity_report import Step, with_lifetime_limit
 
 SEARCH = Search(1000, 100_000, 0.05)

@@ -19,8 +19,8 @@ from asyncli.analysis.estimates import Estimate, Rate, Repeat, contrast, holm, r
 from asyncli.analysis.measured import MeasuredRun, connection_hours, measure
 from asyncli.core.histogram import Histogram
 from asyncli.findings.comparison import in_words
-from asyncli.records import Deaths, Sample, Tick
-from asyncli.run import Hold, Run
+from asyncli.model.records import Deaths, Sample, Tick
+from asyncli.model.run import Hold, Run
 
 
 def compared(*runs: Run) -> Comparison:

@@ -11,10 +11,10 @@ import pytest
 from synthetic_run import ENDS_A_PAGE, FIXED, GENERATOR, KERNEL_END, REST, SERVER, a_run, cut, raised, without
 
 from asyncli.analysis.cost import SURE, Costs, Residue, costs
-from asyncli.records import Phase, Sample
+from asyncli.model.records import Phase, Sample
+from asyncli.model.run import Run
+from asyncli.model.units import parse_pace
 from asyncli.report.analyses import analyse
-from asyncli.run import Run
-from asyncli.units import parse_pace
 
 HOST = SERVER + 2 * KERNEL_END + GENERATOR + REST
 TRUTH = {

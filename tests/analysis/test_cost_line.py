@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from asyncli.analysis.regression import FittedLine, Point, regress
 from asyncli.analysis.slope import ramp_points, unsettled
-from asyncli.samples import Series
+from asyncli.model.samples import Series
 
 SLOPE, MB = 1000.0, 1e6
 

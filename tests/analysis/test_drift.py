@@ -14,8 +14,8 @@ from synthetic_run import a_run, bare_run
 
 from asyncli.analysis.drift import BIN_S, MOST_POINTS, Drift, MetricName, drifts, in_words, medians
 from asyncli.analysis.trend import FEWEST_POINTS, trend
-from asyncli.plan import Plan
-from asyncli.records import Finding, Phase, Sample, Tick
+from asyncli.model.plan import Plan
+from asyncli.model.records import Finding, Phase, Sample, Tick
 
 MB = 1e6
 Memory = Callable[[float], float]

@@ -13,11 +13,11 @@ from synthetic_run import AVAILABLE, FIXED, GENERATOR, KERNEL_END, REST, SERVER,
 from asyncli.analysis.cost import Costs, costs
 from asyncli.analysis.forecast import RESERVE, Ceiling, Forecast, forecast
 from asyncli.analysis.slope import Cost
-from asyncli.plan import Plan
-from asyncli.preflight.nginx import nginx_checks
+from asyncli.model.plan import Plan
+from asyncli.model.records import Check, Environment, Finding, Phase, Sample
+from asyncli.model.run import Run
+from asyncli.preflight.nginx_checks import nginx_checks
 from asyncli.preflight.nginx_config import NginxConfig, read_nginx
-from asyncli.records import Check, Environment, Finding, Phase, Sample
-from asyncli.run import Run
 
 HOST = SERVER + 2 * KERNEL_END + GENERATOR + REST
 MEMORY = 25e9

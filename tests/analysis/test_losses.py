@@ -15,8 +15,8 @@ from asyncli.analysis.totals import fold
 from asyncli.core.life import DEATHS
 from asyncli.findings.probes import probe_lost
 from asyncli.findings.tls import tls_handshakes_failed
-from asyncli.plan import Plan
-from asyncli.records import Check, Deaths, Finding, Phase, ProtocolCounts, Sample, Tick, TlsCounts
+from asyncli.model.plan import Plan
+from asyncli.model.records import Check, Deaths, Finding, Phase, ProtocolCounts, Sample, Tick, TlsCounts
 
 HELD = 1000
 NGINX = {"server": {"label": "nginx/1.22.1"}}

@@ -19,9 +19,9 @@ from asyncli.analysis.reconcile import Reconciliation, agreement, divergence_in_
 from asyncli.analysis.totals import fold
 from asyncli.core.histogram import Histogram, bucket
 from asyncli.core.ramp import Ramp
-from asyncli.plan import Plan
-from asyncli.records import Deaths, Finding, Phase, ProtocolCounts, Sample, Tick
-from asyncli.run import Run
+from asyncli.model.plan import Plan
+from asyncli.model.records import Deaths, Finding, Phase, ProtocolCounts, Sample, Tick
+from asyncli.model.run import Run
 
 
 def a_run(connections: int = 100_000, **options: Any) -> Run:

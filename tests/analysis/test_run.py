@@ -9,9 +9,9 @@ from synthetic_run import a_run, bare_run
 
 from asyncli.analysis.gaps import for_cost, for_drift, of_one_server, without_counters
 from asyncli.analysis.totals import fold
-from asyncli.records import SERVER_CHANGED, Deaths, Environment, Gap, Phase, Sample, Tick
-from asyncli.run import Run
-from asyncli.samples import Series
+from asyncli.model.records import SERVER_CHANGED, Deaths, Environment, Gap, Phase, Sample, Tick
+from asyncli.model.run import Run
+from asyncli.model.samples import Series
 
 PHASES = [Phase("baseline", 0.0, 5.1), Phase("ramp", 5.1, 8.1), Phase("hold", 8.1, 11.1), Phase("drain", 11.1, 13.0)]
 

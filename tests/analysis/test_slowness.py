@@ -8,9 +8,9 @@ from synthetic_run import a_run, spread
 
 from asyncli.analysis.losses.slowness import not_heard, sent_again, slow_answers, stalls, unheard
 from asyncli.analysis.totals import fold
-from asyncli.records import Deaths
-from asyncli.run import Run
-from asyncli.units import LONGEST_S
+from asyncli.model.records import Deaths
+from asyncli.model.run import Run
+from asyncli.model.units import LONGEST_S
 
 
 def silent(first: int, last: int) -> Run:

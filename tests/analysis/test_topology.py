@@ -11,9 +11,9 @@ from synthetic_run import FIXED, GENERATOR, KERNEL_END, SERVER, a_run, bare_run,
 from asyncli.analysis.cost import costs
 from asyncli.analysis.forecast import RESERVE, forecast
 from asyncli.analysis.losses.server_evidence import ServerEvidence
-from asyncli.records import Phase, Sample
-from asyncli.run import Run
-from asyncli.topology import place_of, sides
+from asyncli.model.records import Phase, Sample
+from asyncli.model.run import Run
+from asyncli.model.topology import place_of, sides
 
 ELSEWHERE = {"local": False, "agent": {"same_host": False, "same_network": False, "cpus": 4}}
 APART = {"local": True, "agent": {"same_host": True, "same_network": False}}

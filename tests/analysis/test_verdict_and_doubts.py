@@ -19,9 +19,9 @@ from asyncli.analysis.totals import Totals, fold
 from asyncli.analysis.verdict import judge
 from asyncli.core.histogram import Histogram
 from asyncli.core.life import DEATHS, FAILURES
-from asyncli.exit_status import exit_status
-from asyncli.plan import Plan
-from asyncli.records import (
+from asyncli.model.exit_status import exit_status
+from asyncli.model.plan import Plan
+from asyncli.model.records import (
     ABORTED,
     CUT,
     NOTHING_LISTENS,
@@ -35,7 +35,7 @@ from asyncli.records import (
     Tick,
     TlsCounts,
 )
-from asyncli.run import Run, Ticks
+from asyncli.model.run import Run, Ticks
 
 PLAN = Plan(urls=("http://a/",), connections=100)
 

@@ -16,8 +16,8 @@ from programs import SHORT, Done, Program, codes, complaint, here, report, servi
 from recording import write_run
 
 from asyncli.cli.main import run as run_here
-from asyncli.plan import Plan
-from asyncli.units import LONGEST_S
+from asyncli.model.plan import Plan
+from asyncli.model.units import LONGEST_S
 
 URL = "http://127.0.0.1:1/"
 
@@ -226,6 +226,6 @@ def test_demo_of_streams_listens_forever_by_default(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: tuple[str, ...], silence_s: float
 ) -> None:
     plans: list[Plan] = []
-    monkeypatch.setattr("asyncli.cli.run.run_soak", lambda plan, *_, **__: plans.append(plan) or 0)
+    monkeypatch.setattr("asyncli.cli.soak_terminal.run_soak", lambda plan, *_, **__: plans.append(plan) or 0)
     assert here(tmp_path, "demo", "--server", "nchan", "--protocol", "sse", "-c", "10", *asked).status == 0
     assert [plan.silence_s for plan in plans] == [silence_s]

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 
 from asyncli.cli.capacity import LIMITS, _with_limits
-from asyncli.plan import Layer, build_plan
+from asyncli.model.plan import Layer, build_plan
 from asyncli.report.capacity_report import Capacity, Step
 
 URL = "http://127.0.0.1:1/"

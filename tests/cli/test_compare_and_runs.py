@@ -23,11 +23,11 @@ from synthetic_run import a_run
 from asyncli.cli.compare import command as compare_command
 from asyncli.cli.report import command as report_command
 from asyncli.cli.runs import command as runs_command
-from asyncli.errors import AsyncliError
-from asyncli.records import STOPPED, Finding, Phase, Sample
+from asyncli.model.errors import AsyncliError
+from asyncli.model.records import STOPPED, Finding, Phase, Sample
+from asyncli.model.run import Run
 from asyncli.report import comparison_report as comparison
 from asyncli.report.summary import summarise
-from asyncli.run import Run
 from asyncli.store.reader import read_run
 from asyncli.store.run_index import read_index_entry
 

@@ -13,9 +13,9 @@ import pytest
 from programs import DEADLINE_S, here, run
 
 import asyncli
-from asyncli import benchplan
 from asyncli.cli.main import COMMANDS, cli
-from asyncli.plan import KEYS
+from asyncli.model import benchplan
+from asyncli.model.plan import KEYS
 
 ROOT = Path(__file__).parents[2]
 HEAVY = {"aiohttp", "scipy", "numpy", "rich", "uvloop", "psutil", "sqlite3", "crossplane", "asyncio", "matplotlib", "jinja2"}

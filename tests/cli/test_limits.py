@@ -10,7 +10,7 @@ import pytest
 from programs import SHORT, codes, here
 
 import asyncli
-from asyncli.errors import PlanError
+from asyncli.model.errors import PlanError
 
 
 def test_python_api_raises_the_same_error() -> None:

@@ -14,7 +14,7 @@ from asyncli.engine.generator import Generator
 from asyncli.engine.shard import build_shard
 from asyncli.environment import probe_host
 from asyncli.lab.builtin import LabBuiltin
-from asyncli.plan import Plan
+from asyncli.model.plan import Plan
 from asyncli.store.reader import read_run
 
 SECRET = "tiger-4711"

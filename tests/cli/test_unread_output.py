@@ -21,7 +21,7 @@ from rich.console import Console
 
 from asyncli.cli import stdio as outlets_module
 from asyncli.cli.stdio import Outlet
-from asyncli.plan import Plan
+from asyncli.model.plan import Plan
 from asyncli.report.live import JsonView, PlainView
 from asyncli.report.livestate import LiveState
 

@@ -25,8 +25,8 @@ from asyncli.collect.clocks import Offset
 from asyncli.engine.fleet import Room
 from asyncli.engine.shard import Adopt, Drain, Failed, HostFinding, Ticked, Up, WorkerBack, WorkerLost, WorkerSilent, build_shard
 from asyncli.engine.spread import Destination, Spread
-from asyncli.plan import Plan
-from asyncli.records import Deaths, Tick
+from asyncli.model.plan import Plan
+from asyncli.model.records import Deaths, Tick
 
 
 class Actor:

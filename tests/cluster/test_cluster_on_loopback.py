@@ -30,8 +30,8 @@ from asyncli.cluster.actor import HostActor
 from asyncli.cluster.link import Cluster, connect_error
 from asyncli.engine.shard import build_shard
 from asyncli.engine.spread import Destination, Spread
-from asyncli.errors import PlanError
-from asyncli.plan import Plan
+from asyncli.model.errors import PlanError
+from asyncli.model.plan import Plan
 from asyncli.store.resume import read_interrupted
 
 SHORT = ("-k", "4", "--ramp", "50/10ms", "--baseline", "0.2", "--residue", "0.2", "--json", "run.json", "--out", "run.db")

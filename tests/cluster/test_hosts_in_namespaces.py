@@ -22,8 +22,8 @@ from skew import Skew
 
 from asyncli.lab.network import Network
 from asyncli.lab.nginx import LabNginx
+from asyncli.model.topology import sides
 from asyncli.store.reader import read_run
-from asyncli.topology import sides
 
 pytestmark = [pytest.mark.nginx, pytest.mark.namespaces]
 N = 1000

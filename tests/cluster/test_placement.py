@@ -15,10 +15,10 @@ from asyncli.cluster.placement import Member, Placement, place, placement_findin
 from asyncli.engine.fleet import PATIENCE_S, Room, TickMerger, assign, held_by, take_over
 from asyncli.engine.shard import build_shard
 from asyncli.engine.spread import Destination, Spread
-from asyncli.errors import PreflightError
-from asyncli.plan import Plan, plan_document
-from asyncli.preflight.limits import Limits
-from asyncli.records import Tick
+from asyncli.model.errors import PreflightError
+from asyncli.model.plan import Plan, plan_document
+from asyncli.model.records import Tick
+from asyncli.preflight.host_limits import Limits
 
 PLAN = Plan(urls=("http://10.0.0.8/",), connections=20_000)
 ROOM = Room(28_232, 20_000, 2)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from asyncli.collect.clocks import Clocks, ClockWatch
-from asyncli.records import Finding, Sample
+from asyncli.model.records import Finding, Sample
 
 
 class Machine:

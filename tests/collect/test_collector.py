@@ -14,9 +14,9 @@ from asyncli.collect import sampler as module
 from asyncli.collect.collector import Collector
 from asyncli.collect.probe_budget import ProbeReading
 from asyncli.collect.sampler import SamplerOptions
-from asyncli.metrics import METRICS
-from asyncli.plan import Plan
-from asyncli.records import Finding, Sample
+from asyncli.model.metrics import METRICS
+from asyncli.model.plan import Plan
+from asyncli.model.records import Finding, Sample
 
 PAGE = "Active connections: 1 \nserver accepts handled requests\n 1 1 {} \nReading: 0 Writing: 1 Waiting: 0 \n"
 NOWHERE = "http://127.0.0.1:9/"

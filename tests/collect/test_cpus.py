@@ -11,7 +11,7 @@ from programs import until
 
 from asyncli.collect.cpus import CpuTimes, parse_times, read_times, shares
 from asyncli.collect.procfs import TICKS_PER_S, Stat
-from asyncli.records import STOLEN
+from asyncli.model.records import STOLEN
 
 OURS, SERVER = 100, 200
 UNSEEN = "processes that are not seen from here"

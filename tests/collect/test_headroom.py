@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from asyncli.collect.groups import Group, memory_group
-from asyncli.collect.server_room import Headroom
-from asyncli.metrics import METRICS
+from asyncli.collect.cgroups import Group, memory_group
+from asyncli.collect.headroom import Headroom
+from asyncli.model.metrics import METRICS
 
 V1 = "4:memory:/mine\n3:cpu:/\n0::/\n"
 MOUNT = "36 32 0:33 / {at} rw,relatime - {kind} {kind} rw,memory\n"

@@ -9,7 +9,7 @@ import pytest
 from asyncli.collect import kernel
 from asyncli.collect.kernel import SlabReader
 from asyncli.collect.procfs import TICKS_PER_S
-from asyncli.metrics import METRICS
+from asyncli.model.metrics import METRICS
 
 # Captured on Linux 6.18, the lines that matter: eventpoll_pwq is listed as anon_vma_chain, eventpoll_epi as fib6_node.
 SLABINFO = """slabinfo - version: 2.1

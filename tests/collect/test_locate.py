@@ -15,9 +15,9 @@ from asyncli.collect import locate
 from asyncli.collect.listening import no_listener
 from asyncli.collect.locate import Found, ServerFacts, config_path, find_server, matching_inodes, topmost
 from asyncli.collect.procfs import Listener, read_stat
-from asyncli.errors import HostError
 from asyncli.lab.network import Network
-from asyncli.plan import Plan
+from asyncli.model.errors import HostError
+from asyncli.model.plan import Plan
 
 # Two processes with one listening socket, as in a forking server: the parent listens, the child inherits.
 SERVER_SOURCE = """

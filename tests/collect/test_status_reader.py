@@ -9,8 +9,8 @@ import strange_tls as strange
 from programs import serving
 
 from asyncli.collect.status_reader import StatusReader
-from asyncli.errors import PeerError, UntrustedPeerError
-from asyncli.values import TlsOptions
+from asyncli.model.errors import PeerError, UntrustedPeerError
+from asyncli.model.values import TlsOptions
 
 HTML = "<html>\r\n<head><title>Welcome to nginx!</title></head>\n\x1b[31m" + "x" * 10_000
 # HAProxy's stats frontend is not summed.

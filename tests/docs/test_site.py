@@ -16,8 +16,8 @@ from documented import ROOT
 from mkdocs.commands.build import build
 from mkdocs.config import load_config
 
-from asyncli.benchplan import KEYS as BENCH_KEYS
-from asyncli.plan import KEYS
+from asyncli.model.benchplan import KEYS as BENCH_KEYS
+from asyncli.model.plan import KEYS
 
 sys.path[:0] = [str(ROOT / "scripts"), str(ROOT / "tests" / "fuzz")]
 import of_plans  # noqa: E402

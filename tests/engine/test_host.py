@@ -18,7 +18,7 @@ from test_table import shard
 from asyncli.engine import host as module
 from asyncli.engine.host import WorkerHost, _Link
 from asyncli.engine.shard import Drain, Ticked, Up, WorkerLost
-from asyncli.records import Tick
+from asyncli.model.records import Tick
 
 encode = msgspec.msgpack.Encoder().encode
 T0 = 1000.0

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from asyncli.engine.shard import LoadShard
 from asyncli.engine.sim import SimNet, SimServer, simulate_load
 from asyncli.engine.spread import Destination
-from asyncli.records import Asked, Tick
+from asyncli.model.records import Asked, Tick
 
 ASK = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
 ASK_ONCE = b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"

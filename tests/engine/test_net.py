@@ -14,7 +14,7 @@ from asyncli.core.life import DEADLINE, TLS_DEADLINE
 from asyncli.engine.net import PEER_CLOSED, READABLE, PollNet, RealNet
 from asyncli.engine.spread import Destination
 from asyncli.engine.tls import TlsNet
-from asyncli.values import TlsOptions
+from asyncli.model.values import TlsOptions
 
 # TEST-NET-1 of RFC 5737: no address of this host.
 NOT_OURS = "192.0.2.1"

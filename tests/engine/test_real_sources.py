@@ -17,9 +17,9 @@ from asyncli.engine.net import RealNet
 from asyncli.engine.resolve import plan_spread
 from asyncli.engine.shard import build_shard
 from asyncli.engine.spread import Destination, Route, Spread
-from asyncli.errors import HostError
 from asyncli.lab.network import Network
-from asyncli.plan import Plan
+from asyncli.model.errors import HostError
+from asyncli.model.plan import Plan
 
 URL = "http://10.77.0.8:8080/"
 

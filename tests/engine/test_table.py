@@ -20,8 +20,8 @@ from asyncli.engine.held_table import MOST_PENDING, ConnectionTable
 from asyncli.engine.shard import Shard, build_shard
 from asyncli.engine.sim import SimNet, SimServer, simulate
 from asyncli.engine.spread import Destination, Spread
-from asyncli.plan import Layer, build_plan
-from asyncli.records import Tick
+from asyncli.model.plan import Layer, build_plan
+from asyncli.model.records import Tick
 
 
 def shard(workers: int = 1, **values: Any) -> Shard:

@@ -13,7 +13,7 @@ import pytest
 from asyncli.engine.net import READABLE, WRITABLE
 from asyncli.engine.spread import Destination
 from asyncli.engine.unix_net import UnixNet
-from asyncli.records import Tick
+from asyncli.model.records import Tick
 
 
 @contextlib.contextmanager

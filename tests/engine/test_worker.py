@@ -15,9 +15,9 @@ from asyncli.engine.net import RealNet
 from asyncli.engine.shard import Start, Stop, build_shard
 from asyncli.engine.spread import Destination, Spread
 from asyncli.engine.worker import Worker
-from asyncli.plan import Plan
+from asyncli.model.plan import Plan
+from asyncli.model.records import Tick
 from asyncli.protocols.settings import HttpSettings
-from asyncli.records import Tick
 
 
 async def test_a_replacement_worker_reports_no_stall_before_its_start() -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from asyncli.errors import HostError
 from asyncli.lab.executables import find_nginx
 from asyncli.lab.network import Network
+from asyncli.model.errors import HostError
 
 
 @pytest.fixture

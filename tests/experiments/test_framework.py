@@ -19,14 +19,14 @@ from programs import here
 from rich.console import Console
 
 from asyncli.analysis.bench_result import BenchResult, evaluate_bench
-from asyncli.benchplan import BenchPlan, BenchRun
 from asyncli.cli import main as cli
-from asyncli.errors import HostError, PlanError
 from asyncli.experiments import NAMES, Count, Experiment, ExperimentPlan, command_of, load, plan_of
 from asyncli.experiments.context import Context, figures, run
 from asyncli.experiments.counters import ServerCpu
 from asyncli.experiments.record import Chart, ChartLine, Claim, Column, Conclusions, FigureRow, Record, Rounds, record_of, span
-from asyncli.records import Asked, Ended, Tick
+from asyncli.model.benchplan import BenchPlan, BenchRun
+from asyncli.model.errors import HostError, PlanError
+from asyncli.model.records import Asked, Ended, Tick
 from asyncli.report.experiment_report import experiment_document
 from asyncli.report.html import page
 from asyncli.report.terminal import print_document

@@ -12,14 +12,14 @@ from synthetic_run import a_run
 
 from asyncli import experiments
 from asyncli.analysis.cost import costs
-from asyncli.errors import HostError
 from asyncli.experiments import holding, soak_ladder
 from asyncli.experiments.context import Context, run
 from asyncli.experiments.holding import SHAPES, limits_of
 from asyncli.experiments.record import Conclusions, Record, Round, Rounds
 from asyncli.experiments.soak_ladder import own_cost
 from asyncli.lab import choose
-from asyncli.records import Sample
+from asyncli.model.errors import HostError
+from asyncli.model.records import Sample
 
 FACTS = {"nofile": 20_000, "pid_max": 32_768, "threads_max": 190_000, "map_max": 65_530}
 SMALL = {

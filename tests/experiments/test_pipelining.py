@@ -15,7 +15,6 @@ import pytest
 from programs import DEADLINE_S, serving
 
 from asyncli import experiments
-from asyncli.errors import HostError, PlanError
 from asyncli.experiments import baseline_clients, pipelining
 from asyncli.experiments.baseline_clients import CLIENTS, run_client
 from asyncli.experiments.context import Context, run
@@ -23,6 +22,7 @@ from asyncli.experiments.delay_server import DelayServer
 from asyncli.experiments.pipelining import EXPERIMENT, conclude
 from asyncli.experiments.record import Record, Round, Rounds
 from asyncli.lab.nginx import LabNginx
+from asyncli.model.errors import HostError, PlanError
 
 TINY = {"rounds": 1, "responses": 600, "connections": 4, "round_trip_ms": 5, "slow_ms": 60}
 PLAN = EXPERIMENT.plan()

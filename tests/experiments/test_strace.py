@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from asyncli.errors import HostError
 from asyncli.experiments.counters import count_syscalls, parse_counts
+from asyncli.model.errors import HostError
 
 # Says that it is there, and at a line on stdin calls getppid a thousand times.
 PROGRAM = """

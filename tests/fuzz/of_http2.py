@@ -17,6 +17,8 @@ from h2.settings import SettingCodes, Settings
 from hyperframe.exceptions import HyperframeError
 from of_http1 import pieces
 
+from asyncli.model.records import ProtocolCounts
+from asyncli.model.template import Fields
 from asyncli.protocols.hpack import header_block
 from asyncli.protocols.http2 import Http2
 from asyncli.protocols.http2_frames import (
@@ -37,8 +39,6 @@ from asyncli.protocols.http2_frames import (
 )
 from asyncli.protocols.interface import ANSWER, CLOSING, ESTABLISHED, ProtocolError
 from asyncli.protocols.settings import Http2Settings
-from asyncli.records import ProtocolCounts
-from asyncli.template import Fields
 
 _BEAT = b"asyncli!"
 _ASK = b"HEAD / HTTP/1.1\r\nHost: a\r\n\r\n"

@@ -11,10 +11,10 @@ from ohmqtt.error import MQTTError
 from ohmqtt.packet import MQTTDisconnectPacket, MQTTPingRespPacket, MQTTPublishPacket, MQTTPubRelPacket, decode_packet
 from ohmqtt.serialization import decode_varint
 
+from asyncli.model.template import Fields
 from asyncli.protocols.interface import ANSWER, CLOSING, ESTABLISHED, ProtocolError
 from asyncli.protocols.mqtt import Mqtt
 from asyncli.protocols.settings import MqttSettings
-from asyncli.template import Fields
 
 
 class Case(NamedTuple):

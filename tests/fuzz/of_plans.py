@@ -14,11 +14,11 @@ from chance import ODD_TEXTS, maybe, mutated, mutated_text
 from scratch import FOLDER
 from yarl import URL
 
-from asyncli.errors import PlanError
-from asyncli.plan import KEYS, Layer, Plan, build_plan, load_plan, plan_document
-from asyncli.plan_file import read_plan_file
-from asyncli.units import parse_pace
-from asyncli.values import parse_target
+from asyncli.model.errors import PlanError
+from asyncli.model.plan import KEYS, Layer, Plan, build_plan, load_plan, plan_document
+from asyncli.model.plan_file import read_plan_file
+from asyncli.model.units import parse_pace
+from asyncli.model.values import parse_target
 
 #: Values by their keys, or the bytes of a plan file, or what a run file may have as its plan.
 Case = dict[str, Any] | bytes | tuple[str, Any]

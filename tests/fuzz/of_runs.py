@@ -22,10 +22,10 @@ from recording import a_tick, new_run
 from scratch import FOLDER
 
 from asyncli.core.histogram import Histogram
-from asyncli.errors import StoreError
-from asyncli.plan import Plan
-from asyncli.records import HISTOGRAMS, Check, Finding, Phase, Sample, Tick
-from asyncli.run import Run
+from asyncli.model.errors import StoreError
+from asyncli.model.plan import Plan
+from asyncli.model.records import HISTOGRAMS, Check, Finding, Phase, Sample, Tick
+from asyncli.model.run import Run
 from asyncli.store.follow import Follower
 from asyncli.store.reader import read_run
 from asyncli.store.resume import read_interrupted

@@ -12,11 +12,11 @@ from chance import maybe, mutated
 from httpx_sse._decoders import SSEDecoder, SSELineDecoder
 from of_http1 import pieces
 
+from asyncli.model.template import Fields
 from asyncli.protocols.http1 import MOST_HEAD_BYTES
 from asyncli.protocols.interface import CLOSING, ESTABLISHED, ProtocolError
 from asyncli.protocols.settings import StreamSettings
 from asyncli.protocols.sse import Stream
-from asyncli.template import Fields
 
 
 class Case(NamedTuple):

@@ -9,10 +9,10 @@ from typing import NamedTuple
 from chance import maybe, mutated
 from of_http1 import pieces
 
+from asyncli.model.template import Fields
 from asyncli.protocols.interface import ANSWER, ESTABLISHED, ProtocolError
 from asyncli.protocols.settings import TcpSettings
 from asyncli.protocols.tcp import Tcp
-from asyncli.template import Fields
 
 _PATTERNS = ("^22", "ok$", "^$", ".", "a|b", "[^\\x00]")
 

@@ -7,8 +7,8 @@ from random import Random
 
 from chance import maybe, mutated_text
 
-from asyncli.records import Tick
-from asyncli.report.livelimits import LiveLimits
+from asyncli.model.records import Tick
+from asyncli.report.live_thresholds import LiveLimits
 from asyncli.report.summary import Summary
 from asyncli.report.thresholds import Threshold, judge, keys, parse
 

@@ -13,10 +13,10 @@ from of_http1 import pieces
 from wsproto.extensions import PerMessageDeflate
 from wsproto.frame_protocol import CloseReason, FrameDecoder, FrameProtocol, Opcode, ParseFailed
 
+from asyncli.model.template import Fields
 from asyncli.protocols.deflate import Deflated
 from asyncli.protocols.interface import ANSWER, CLOSING, ProtocolError
 from asyncli.protocols.websocket import WebSocket, accept_of
-from asyncli.template import Fields
 
 _BEAT = b"beat"
 

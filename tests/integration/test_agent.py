@@ -23,8 +23,8 @@ from programs import Program, codes, recorded, report, run, told
 from programs import held as connections
 from provoked import Nginx, an_nginx
 
-from asyncli.run import Run
-from asyncli.samples import series
+from asyncli.model.run import Run
+from asyncli.model.samples import series
 from asyncli.store.reader import read_run
 
 pytestmark = [pytest.mark.nginx, pytest.mark.namespaces]

@@ -23,12 +23,12 @@ from asyncli.analysis.capacity import Bracket, Search
 from asyncli.app import settle
 from asyncli.app.capacity import CapacitySearch
 from asyncli.cli.capacity import LIMITS
-from asyncli.collect.groups import memory_group
-from asyncli.errors import PreflightError
+from asyncli.collect.cgroups import memory_group
 from asyncli.lab.builtin import LabBuiltin
 from asyncli.lab.nginx import LabNginx
-from asyncli.plan import Layer, Plan, build_plan
-from asyncli.records import Phase
+from asyncli.model.errors import PreflightError
+from asyncli.model.plan import Layer, Plan, build_plan
+from asyncli.model.records import Phase
 from asyncli.report.capacity_report import Capacity, one_line
 from asyncli.report.livestate import LiveObserver
 

@@ -23,9 +23,9 @@ from asyncli.engine.shard import build_shard
 from asyncli.engine.spread import Destination, Spread
 from asyncli.engine.worker import new_net
 from asyncli.lab import choose
-from asyncli.plan import Layer, build_plan
+from asyncli.model.plan import Layer, build_plan
+from asyncli.model.records import Tick
 from asyncli.protocols.http2_frames import GOAWAY, HEADERS, PING, PUSH_PROMISE, RST_STREAM, frame
-from asyncli.records import Tick
 
 N = 40
 

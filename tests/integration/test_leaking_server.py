@@ -20,7 +20,7 @@ from fault_table import require_said, rows
 from programs import Program, recorded
 
 from asyncli.analysis.drift import Drift, drifts, source_of
-from asyncli.records import Finding
+from asyncli.model.records import Finding
 from asyncli.report.answer import answer
 from asyncli.report.summary import summarise
 

@@ -16,11 +16,11 @@ from asyncli.app import bench, incoming
 from asyncli.app.bench import Bench
 from asyncli.app.recorder import NoObserver
 from asyncli.app.soak import Soak
-from asyncli.benchplan import build_bench_plan
 from asyncli.collect.collector import Collector
 from asyncli.engine import generator
-from asyncli.plan import Layer, build_plan
-from asyncli.records import Tick
+from asyncli.model.benchplan import build_bench_plan
+from asyncli.model.plan import Layer, build_plan
+from asyncli.model.records import Tick
 from asyncli.report.summary import summarise
 from asyncli.store.reader import read_run
 

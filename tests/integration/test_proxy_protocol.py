@@ -17,8 +17,8 @@ from asyncli.engine.spread import Destination, Spread
 from asyncli.engine.worker import new_net
 from asyncli.lab.base import LabServer
 from asyncli.lab.nginx import LabNginx
-from asyncli.lab.one_process import LabHaproxy
-from asyncli.plan import Layer, build_plan
+from asyncli.lab.packaged_servers import LabHaproxy
+from asyncli.model.plan import Layer, build_plan
 
 N = 40
 _ASK = b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"

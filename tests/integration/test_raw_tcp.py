@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from programs import SHORT, codes, report, run, speaking
 
-from asyncli.errors import HostError
 from asyncli.lab import choose
 from asyncli.lab.executables import descriptor_limit
+from asyncli.model.errors import HostError
 
 N = 40
 #: A heartbeat of HTTP as bytes.

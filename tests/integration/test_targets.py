@@ -21,7 +21,7 @@ from asyncli.app.recorder import Recorder
 from asyncli.engine import resolve
 from asyncli.engine.shard import Ticked
 from asyncli.engine.spread import Destination
-from asyncli.records import Tick
+from asyncli.model.records import Tick
 from asyncli.store.reader import read_run
 
 

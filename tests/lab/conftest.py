@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from asyncli.errors import HostError
 from asyncli.lab import compiler
+from asyncli.model.errors import HostError
 
 
 @pytest.fixture(scope="session", autouse=True)

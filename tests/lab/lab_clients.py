@@ -15,7 +15,7 @@ import h11
 from programs import DEADLINE_S, alive, deadline_s
 
 from asyncli.collect.status_reader import StatusReader
-from asyncli.errors import HostError
+from asyncli.model.errors import HostError
 
 HEAD = b"HEAD / HTTP/1.1\r\nHost: lab\r\n\r\n"
 GET = b"GET / HTTP/1.1\r\nHost: lab\r\n\r\n"

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from lab_clients import Client, group, page_until, port_of, refusal
 
-from asyncli.errors import HostError
 from asyncli.lab import apache, choose
+from asyncli.model.errors import HostError
 
 pytestmark = pytest.mark.apache
 both = pytest.mark.parametrize("name", ["apache-prefork", "apache-event"])

@@ -10,7 +10,7 @@ from lab_clients import Client, hung_up, opened, refusal
 
 from asyncli.lab import choose
 from asyncli.lab.executables import descriptor_limit
-from asyncli.lab.one_process import LabHaproxy
+from asyncli.lab.packaged_servers import LabHaproxy
 
 pytestmark = pytest.mark.haproxy
 

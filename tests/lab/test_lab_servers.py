@@ -17,9 +17,9 @@ from typing import Any
 import pytest
 from lab_clients import GET, HEAD, Client, Poller, alive, eventually, group, hung_up, opened, page_until, port_of, refusal
 
-from asyncli.errors import HostError, PlanError
 from asyncli.lab import choose, ports
 from asyncli.lab.executables import find_nginx
+from asyncli.model.errors import HostError, PlanError
 
 _NGINX = find_nginx()
 #: What a server needs on this machine; others are C models and need a compiler.

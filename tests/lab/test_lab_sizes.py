@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncli.errors import HostError
 from asyncli.lab import ports
 from asyncli.lab.executables import parse_version, size
 from asyncli.lab.resources import config_file
 from asyncli.lab.wire import Counts, status_page
+from asyncli.model.errors import HostError
 
 
 def test_version_of_a_distributions_nginx() -> None:

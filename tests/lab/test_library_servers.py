@@ -14,8 +14,8 @@ import pytest
 from lab_clients import group, refusal
 from programs import complaint, here
 
-from asyncli.errors import HostError
-from asyncli.lab import choose, golang, kind_of, libraries, one_process
+from asyncli.lab import choose, golang, kind_of, libraries, packaged_servers
+from asyncli.model.errors import HostError
 
 websockets = pytest.importorskip("websockets.asyncio.client")
 SOCKETS = ("websockets", "aiohttp", "uvicorn", "node-ws", "gorilla", "gobwas")
@@ -99,7 +99,7 @@ async def test_nats_answers_a_client_that_listens_first() -> None:
 
 @pytest.mark.parametrize("name", [*SOCKETS, "redis", "memcached", "nats", "caddy", "lighttpd", "varnish", "haproxy", "mosquitto"])
 def test_what_is_missing_is_told_with_the_line_that_installs_it(name: str, temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (one_process, libraries, golang):
+    for module in (packaged_servers, libraries, golang):
         monkeypatch.setattr(module, "programs", lambda *_: iter(()))
     monkeypatch.setattr(libraries, "version", nothing)
     said = complaint(here(temporary, "lab", name))

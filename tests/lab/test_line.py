@@ -9,9 +9,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from asyncli.errors import HostError
 from asyncli.lab.line import ADDRESSES, FAR, NEAR, Quality, line
 from asyncli.lab.network import Network
+from asyncli.model.errors import HostError
 
 pytestmark = pytest.mark.compiler
 

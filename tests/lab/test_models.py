@@ -20,9 +20,9 @@ from lab_clients import GET, HEAD, Client, alive, eventually, group
 from programs import DEADLINE_S
 
 from asyncli import lab
-from asyncli.errors import HostError, PlanError
 from asyncli.lab import compiler, wire
 from asyncli.lab.models import MODELS, LabModel
+from asyncli.model.errors import HostError, PlanError
 
 SOURCE = Path(compiler.__file__).with_name("models.c")
 POOLS = ("prefork", "thread-pool", "thread-queue")

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from programs import alive, until
 
-from asyncli.errors import HostError
 from asyncli.lab.network import Network
+from asyncli.model.errors import HostError
 
 HOSTS = {"server": "10.66.0.8/24", "a": "10.66.0.9/24", "b": "10.66.0.10/24"}
 _RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
@@ -94,7 +94,7 @@ def test_nothing_is_left_at_the_end_nor_after_an_error() -> None:
 def test_a_kill_leaves_neither_namespaces_nor_what_ran_in_them(tmp_path: Path) -> None:
     program = f"""
 import asyncio, sys
-from asyncli.errors import HostError
+from asyncli.model.errors import HostError
 from asyncli.lab import child
 from asyncli.lab.network import Network
 try:

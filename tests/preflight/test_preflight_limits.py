@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from asyncli.preflight.limits import raise_nofile, read_limits, read_rlimit
+from asyncli.preflight.host_limits import raise_nofile, read_limits, read_rlimit
 
 _NO_LIMIT = 2**60
 _HOST = {

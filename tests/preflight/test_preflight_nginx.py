@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 
 from asyncli.engine.spread import Destination, Spread
-from asyncli.plan import Plan
+from asyncli.model.plan import Plan
+from asyncli.model.records import Check
+from asyncli.model.trust import ProgramOutput
 from asyncli.preflight import examine, nginx_config, nginx_files
 from asyncli.preflight.configured import read_configured
-from asyncli.preflight.limits import read_limits
-from asyncli.preflight.nginx import Host, nginx_checks
+from asyncli.preflight.host_limits import read_limits
+from asyncli.preflight.nginx_checks import Host, nginx_checks
 from asyncli.preflight.nginx_config import NginxConfig, read_nginx, timers_for
-from asyncli.records import Check
-from asyncli.trust import ProgramOutput
 
 _DAY_S = 86400.0
 _CONF = """

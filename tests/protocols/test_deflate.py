@@ -16,11 +16,11 @@ from wsproto import ConnectionType, WSConnection
 from wsproto.events import AcceptConnection, Message, TextMessage
 from wsproto.extensions import PerMessageDeflate
 
+from asyncli.model.records import ProtocolCounts
+from asyncli.model.template import Fields
 from asyncli.protocols.deflate import Deflated, deflated, parameters_of
 from asyncli.protocols.interface import ANSWER, ESTABLISHED, NEWS, Event, ProtocolError
 from asyncli.protocols.websocket import accept_of
-from asyncli.records import ProtocolCounts
-from asyncli.template import Fields
 
 ASK = b"GET / HTTP/1.1\r\nHost: there\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
 HEAD = b"HTTP/1.1 101 x\r\nUpgrade: websocket\r\nConnection: upgrade\r\nSec-WebSocket-Accept: %b\r\nSec-WebSocket-Extensions: %b\r\n\r\n"
@@ -118,7 +118,7 @@ def test_a_bomb_takes_no_memory() -> None:
 
 def test_without_deflate_zlib_is_not_loaded() -> None:
     code = (
-        "import os, sys; from asyncli.engine import worker; from asyncli.template import Fields;"
+        "import os, sys; from asyncli.engine import worker; from asyncli.model.template import Fields;"
         "from asyncli.protocols.settings import *; new = lambda settings: (settings.new(os.urandom, Fields()), print('zlib' in sys.modules));"
         "new(HttpSettings('HEAD', (b'x',))), new(WebSocketSettings((b'x',))), new(WebSocketSettings((b'x',), deflate=True))"
     )

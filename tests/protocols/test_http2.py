@@ -14,6 +14,8 @@ from h2.events import PingReceived, RequestReceived, StreamEnded
 from h2.exceptions import FlowControlError
 from h2.settings import SettingCodes
 
+from asyncli.model.records import ProtocolCounts
+from asyncli.model.template import Fields
 from asyncli.protocols.hpack import status_of
 from asyncli.protocols.http2 import Http2
 from asyncli.protocols.http2_frames import (
@@ -34,8 +36,6 @@ from asyncli.protocols.http2_frames import (
 )
 from asyncli.protocols.interface import ANSWER, CLOSING, ESTABLISHED, NEWS, Event, ProtocolError
 from asyncli.protocols.settings import Http2Settings
-from asyncli.records import ProtocolCounts
-from asyncli.template import Fields
 
 ASK = b"HEAD /x?y HTTP/1.1\r\nUser-Agent: me\r\nHost: there:8080\r\nX-Long: " + b"z" * 300 + b"\r\n\r\n"
 

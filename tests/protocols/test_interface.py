@@ -10,9 +10,9 @@ import pytest
 from asyncli.engine.shard import Shard, build_shard
 from asyncli.engine.sim import SimNet, SimServer, simulate
 from asyncli.engine.spread import Destination, Spread
-from asyncli.plan import Plan
+from asyncli.model.plan import Plan
+from asyncli.model.records import Tick
 from asyncli.protocols.interface import CLOSING, ESTABLISHED, NEWS, Event, Protocol, ProtocolError
-from asyncli.records import Tick
 
 
 class Counting(Protocol):

@@ -9,8 +9,8 @@ from asyncli.engine.held_table import ConnectionTable
 from asyncli.engine.shard import Shard, build_shard
 from asyncli.engine.sim import SimNet, SimServer, simulate
 from asyncli.engine.spread import Destination, Spread
-from asyncli.plan import Layer, build_plan
-from asyncli.records import Tick
+from asyncli.model.plan import Layer, build_plan
+from asyncli.model.records import Tick
 
 ROWS = 20
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n"

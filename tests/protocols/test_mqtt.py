@@ -19,10 +19,10 @@ from ohmqtt.packet import (
 )
 from ohmqtt.property import MQTTConnAckProps, MQTTPublishProps
 
+from asyncli.model.template import Fields
 from asyncli.protocols.interface import ANSWER, CLOSING, ESTABLISHED, NEWS, Event, ProtocolError
 from asyncli.protocols.mqtt import Mqtt
 from asyncli.protocols.settings import MqttSettings
-from asyncli.template import Fields
 
 WORDS = MqttSettings("3.1.1", "asyncli-{random}-{n:06d}", 59.5)
 FIVE = MqttSettings("5", "{n}", 59.5)

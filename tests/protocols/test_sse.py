@@ -14,12 +14,12 @@ from asyncli.analysis.handshakes import protocol_findings
 from asyncli.analysis.totals import fold
 from asyncli.engine.shard import build_shard
 from asyncli.engine.spread import Destination, Spread
-from asyncli.plan import Layer, Plan, build_plan
+from asyncli.model.plan import Layer, Plan, build_plan
+from asyncli.model.records import ProtocolCounts
+from asyncli.model.template import Fields
 from asyncli.protocols.interface import CLOSING, ESTABLISHED, NEWS, Event, ProtocolError
 from asyncli.protocols.settings import StreamSettings
 from asyncli.protocols.sse import Stream
-from asyncli.records import ProtocolCounts
-from asyncli.template import Fields
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n"
 CHUNKED = HEAD + b"Transfer-Encoding: chunked\r\n\r\n"

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from asyncli.expected import parse_expected, parse_sent, unescaped
+from asyncli.model.plan_tcp import parse_expected, parse_sent, unescaped
+from asyncli.model.records import ProtocolCounts
+from asyncli.model.template import Fields
 from asyncli.protocols.interface import ANSWER, ESTABLISHED, NEWS, ProtocolError
 from asyncli.protocols.settings import TcpSettings
 from asyncli.protocols.tcp import Tcp
-from asyncli.records import ProtocolCounts
-from asyncli.template import Fields
 
 
 @pytest.mark.parametrize(

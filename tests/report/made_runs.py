@@ -8,8 +8,8 @@ from collections.abc import Callable
 from synthetic_run import a_run, cut
 
 from asyncli.core.histogram import Histogram
-from asyncli.records import Check, Deaths, Finding
-from asyncli.run import Run
+from asyncli.model.records import Check, Deaths, Finding
+from asyncli.model.run import Run
 
 HOSTILE = "</svg><script>alert('x')</script> \"$\\frac{1}{0}$\" & <!-- --> http://evil.example/ var(--ink) #0068a5 0.123456"
 

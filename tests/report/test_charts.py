@@ -17,14 +17,14 @@ from synthetic_run import a_run
 
 from asyncli.analysis.cost import Costs
 from asyncli.analysis.slope import Cost
+from asyncli.model.run import Run
 from asyncli.report.analyses import analyse
 from asyncli.report.document import Picture
 from asyncli.report.figures import drawing as draw
 from asyncli.report.figures.costs import cost_lines, cost_parts, cost_shares, slopes
-from asyncli.report.figures.run import pictures
+from asyncli.report.figures.pictures import pictures
 from asyncli.report.format import shown_r2
 from asyncli.report.summary import summarise
-from asyncli.run import Run
 
 
 def pictures_of(run: Run) -> list[Picture]:
@@ -139,7 +139,7 @@ def test_standalone_plot_has_title_and_run() -> None:
 def test_matplotlib_is_imported_only_for_figures_and_without_pyplot() -> None:
     code = (
         "import sys; sys.path[:0] = ['tests/analysis', 'tests/report'];"
-        "import asyncli.report.figures.run, asyncli.report.run_report; print('matplotlib' in sys.modules, 'jinja2' in sys.modules);"
+        "import asyncli.report.figures.pictures, asyncli.report.run_report; print('matplotlib' in sys.modules, 'jinja2' in sys.modules);"
         "from test_charts import pictures_of; from synthetic_run import a_run; from asyncli.report.figures.drawing import WIDE;"
         "from asyncli.report.figures.drawing import inline_svg; inline_svg(pictures_of(a_run(30_000))[0].draw(WIDE), 'x');"
         "print('matplotlib.pyplot' in sys.modules, 'tkinter' in sys.modules)"

@@ -9,8 +9,8 @@ import pytest
 from rich.console import Console
 
 from asyncli.engine.spread import Destination, Spread
-from asyncli.plan import Plan
-from asyncli.records import Finding
+from asyncli.model.plan import Plan
+from asyncli.model.records import Finding
 from asyncli.report.run_setup import print_checks
 
 _UNKNOWN = Finding("server_processes_unknown", "info", "the server is on another host; its memory is not known")

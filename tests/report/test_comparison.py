@@ -17,12 +17,12 @@ from test_page import Page
 from asyncli.analysis.compare import Comparison, Difference, compare
 from asyncli.analysis.measured import measure
 from asyncli.core.histogram import Histogram
-from asyncli.records import Deaths
+from asyncli.model.records import Deaths
+from asyncli.model.run import Run
 from asyncli.report.comparison_report import amounts, comparison_document, forest, to_json
 from asyncli.report.figures.drawing import NARROW, WIDE, NothingToDraw
 from asyncli.report.html import page
 from asyncli.report.terminal import print_document
-from asyncli.run import Run
 
 
 def compared(*runs: Run, paths: tuple[str, ...] = ("a.db", "b.db", "c.db")) -> Comparison:

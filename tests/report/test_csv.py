@@ -10,13 +10,13 @@ import pytest
 from made_runs import HOSTILE, KINDS
 from synthetic_run import a_run
 
-from asyncli.metrics import meaning
-from asyncli.records import Finding, ProtocolCounts
+from asyncli.model.metrics import meaning
+from asyncli.model.records import Finding, ProtocolCounts
+from asyncli.model.run import Run
 from asyncli.report.analyses import analyse
 from asyncli.report.csvout import COLUMNS, tables, to_csv
 from asyncli.report.summary import summarise
 from asyncli.report.tables import Frames
-from asyncli.run import Run
 
 NAMES = ["ticks", "samples", "deaths", "phases", "findings", "cost", "columns"]
 

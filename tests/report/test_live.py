@@ -13,12 +13,12 @@ import pytest
 from rich.console import Console
 from synthetic_run import GENERATOR, KERNEL_END, REST, SERVER, a_run, spread
 
-from asyncli.plan import Plan
-from asyncli.records import Deaths, Finding, Phase, Sample, Tick
+from asyncli.model.plan import Plan
+from asyncli.model.records import Deaths, Finding, Phase, Sample, Tick
+from asyncli.model.run import Run
 from asyncli.report.live import JsonView, PlainView, plain_line
 from asyncli.report.livescreen import LiveView, Snapshot, screen
 from asyncli.report.livestate import LiveFold, LiveState, Notice
-from asyncli.run import Run
 
 
 def events(run: Run) -> Iterator[tuple[float, str, Any]]:

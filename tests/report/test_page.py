@@ -15,14 +15,14 @@ from matplotlib.figure import Figure
 from synthetic_run import a_run
 
 from asyncli import __version__
-from asyncli.records import STOPPED, Finding, Phase
+from asyncli.model.records import STOPPED, Finding, Phase
+from asyncli.model.run import Run
 from asyncli.report.analyses import analyse
 from asyncli.report.answer import answer, doubts, headroom
 from asyncli.report.figures.drawing import NothingToDraw, Style
-from asyncli.report.figures.run import pictures
+from asyncli.report.figures.pictures import pictures
 from asyncli.report.run_report import render
 from asyncli.report.summary import Summary, summarise
-from asyncli.run import Run
 
 VOID = {"meta", "link", "br", "hr", "img", "input"}
 # In SVG any element may be self-closing.

@@ -15,12 +15,12 @@ from made_runs import KINDS, nothing
 from recording import write_run
 from synthetic_run import a_run, without
 
-from asyncli.plan import plan_document
-from asyncli.records import Deaths, Finding
+from asyncli.model.plan import plan_document
+from asyncli.model.records import Deaths, Finding
+from asyncli.model.run import Run
 from asyncli.report.jsonout import to_json
 from asyncli.report.junit import to_junit
 from asyncli.report.summary import summarise
-from asyncli.run import Run
 from asyncli.store.reader import read_run
 
 

@@ -14,11 +14,13 @@ from test_comparison import compared
 from test_live import state_at
 
 from asyncli.analysis.cost import Cost, Costs
-from asyncli.records import Finding, ProtocolCounts
+from asyncli.model.records import Finding, ProtocolCounts
+from asyncli.model.run import Run
+from asyncli.model.topology import sides
 from asyncli.report.analyses import analyse
 from asyncli.report.answer import answer, one_line
 from asyncli.report.comparison_report import comparison_document, document
-from asyncli.report.figures.run import pictures as drawings
+from asyncli.report.figures.pictures import pictures as drawings
 from asyncli.report.format import short_bytes
 from asyncli.report.listing import Listing, Unread, listed, print_listing
 from asyncli.report.live import plain_line
@@ -27,8 +29,6 @@ from asyncli.report.run_report import print_report
 from asyncli.report.summary import Summary, summarise
 from asyncli.report.tables import CostView
 from asyncli.report.terminal import print_document
-from asyncli.run import Run
-from asyncli.topology import sides
 
 
 def printed(of: Run | Summary, width: int = 80, path: str = "run.db", *, terminal: bool = True, verbose: bool = False) -> str:

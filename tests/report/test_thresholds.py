@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncli.plan import Plan
-from asyncli.records import Deaths, Tick
-from asyncli.report.livelimits import LiveLimits, too_short
+from asyncli.model.plan import Plan
+from asyncli.model.records import Deaths, Tick
+from asyncli.report.live_thresholds import LiveLimits, too_short
 from asyncli.report.summary import Summary
 from asyncli.report.thresholds import judge, keys, parse
 

@@ -12,8 +12,8 @@ from made_runs import KINDS, with_deaths, with_gaps
 from synthetic_run import FIXED, KERNEL_END, SERVER, a_run
 
 from asyncli.core.histogram import Histogram
-from asyncli.report.figures.panels import MOST_BUCKETS, Line, Timeline, extremes, histogram_bins, stretches, timeline
-from asyncli.samples import Series
+from asyncli.model.samples import Series
+from asyncli.report.figures.timeline import MOST_BUCKETS, Line, Timeline, extremes, histogram_bins, stretches, timeline
 
 
 def panel(of: Timeline, key: str) -> dict[str, Line]:

@@ -14,9 +14,9 @@ from recording import new_run, write_run
 from synthetic_run import a_run, cut
 
 from asyncli.cli.watch import _fold_news
-from asyncli.records import Deaths, Finding, Phase, Sample, Tick
+from asyncli.model.records import Deaths, Finding, Phase, Sample, Tick
+from asyncli.model.run import Run
 from asyncli.report.livestate import LiveFold, LiveState
-from asyncli.run import Run
 from asyncli.store import follow
 from asyncli.store.follow import Follower, News, last_written_s
 from asyncli.store.reader import read_run

@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 from recording import new_run
 
-from asyncli.errors import StoreError
 from asyncli.findings.run import aborted_by_limit, stopped_by_user
-from asyncli.plan import Plan
-from asyncli.records import Finding, Phase, Tick
+from asyncli.model.errors import StoreError
+from asyncli.model.plan import Plan
+from asyncli.model.records import Finding, Phase, Tick
+from asyncli.model.units import format_instant
 from asyncli.store.reader import read_run
 from asyncli.store.resume import Interrupted, read_interrupted
 from asyncli.store.writer import RunWriter
-from asyncli.units import format_instant
 
 
 @pytest.fixture

@@ -17,9 +17,9 @@ import pytest
 from programs import until
 from recording import a_tick, new_run
 
-from asyncli.plan import Plan
-from asyncli.records import SCHEMA, Check, Finding, Phase, Sample
-from asyncli.samples import Samples
+from asyncli.model.plan import Plan
+from asyncli.model.records import SCHEMA, Check, Finding, Phase, Sample
+from asyncli.model.samples import Samples
 from asyncli.store import reader as reader_module
 from asyncli.store.follow import Follower
 from asyncli.store.reader import read_run

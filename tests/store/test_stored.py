@@ -16,8 +16,8 @@ from recording import new_run
 from asyncli.core import histogram as histogram_module
 from asyncli.core.adding import added_up
 from asyncli.core.histogram import Histogram, summed
-from asyncli.records import Deaths, Sample, Tick
-from asyncli.samples import Samples, Series, series, within
+from asyncli.model.records import Deaths, Sample, Tick
+from asyncli.model.samples import Samples, Series, series, within
 from asyncli.store.decoding import StoredHistogram, decode_tick
 from asyncli.store.reader import read_run
 

@@ -11,7 +11,7 @@ from asyncli.analysis.losses import bursts, recorded, timeouts, unanswered
 from asyncli.analysis.losses.table import LossTable, Reason, reason, unclaimed
 from asyncli.analysis.totals import Totals
 from asyncli.findings.loss_causes import remedy_of_unexplained
-from asyncli.run import Run
+from asyncli.model.run import Run
 
 # First what the run or the server confirms, then single numbers of the lost connections, then when they ended.
 _MECHANISMS = (

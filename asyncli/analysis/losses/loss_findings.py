@@ -10,9 +10,9 @@ from asyncli.analysis.losses.table import began_s
 from asyncli.analysis.totals import Totals, errors
 from asyncli.findings import losses
 from asyncli.findings.losses import HostReport, Incident
-from asyncli.metrics import TCP
-from asyncli.records import Finding, Tick
-from asyncli.run import Run
+from asyncli.model.metrics import TCP
+from asyncli.model.records import Finding, Tick
+from asyncli.model.run import Run
 
 # Failures on a client host whose network is cut.
 _OF_A_CUT = ("connect_timeout", "unreachable")

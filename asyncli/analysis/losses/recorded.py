@@ -12,7 +12,7 @@ from asyncli.core.adding import added_up
 from asyncli.findings.losses import cut_off, lost_with, remedy_of_statuses
 from asyncli.findings.protocol_codes import remedy_of_broken, words_of_goodbye
 from asyncli.findings.tls import by_reason, remedy_of_reasons
-from asyncli.records import ProtocolCounts
+from asyncli.model.records import ProtocolCounts
 
 #: The code of losses by a suspension of this machine, which do not count against the server.
 SUSPENDED = "suspended"

@@ -9,9 +9,9 @@ import statistics
 import msgspec
 
 from asyncli.analysis.constants import MINUTE_S, MISSED_S
-from asyncli.metrics import CLOCK_SUSPENDED_S, SILENT, TCP, TCP_RETRANS_SEGS
-from asyncli.run import Run
-from asyncli.samples import Series, counter_resets, metrics_of
+from asyncli.model.metrics import CLOCK_SUSPENDED_S, SILENT, TCP, TCP_RETRANS_SEGS
+from asyncli.model.run import Run
+from asyncli.model.samples import Series, counter_resets, metrics_of
 
 # Evidence may be this far from the loss (s).
 _NEAR_S = 5.0

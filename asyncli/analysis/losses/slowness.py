@@ -15,11 +15,11 @@ from asyncli.analysis.losses.unanswered import answered_within_us, why_silent
 from asyncli.analysis.totals import Totals
 from asyncli.core.histogram import bounds, summed
 from asyncli.findings import latency
-from asyncli.metrics import TCP
-from asyncli.plan import Plan
-from asyncli.records import Finding, Tick
-from asyncli.run import Run, Ticks
-from asyncli.samples import Series
+from asyncli.model.metrics import TCP
+from asyncli.model.plan import Plan
+from asyncli.model.records import Finding, Tick
+from asyncli.model.run import Run, Ticks
+from asyncli.model.samples import Series
 
 # The span (s) of a share, and the fewest retransmissions that matter: clean networks lose less than one segment in a thousand.
 _SPAN_S, _FEWEST = 10.0, 10

@@ -19,8 +19,8 @@ from asyncli.core.adding import added_up
 from asyncli.core.histogram import Histogram
 from asyncli.findings import Words
 from asyncli.findings.loss_causes import LossDetails, in_seconds, words_of
-from asyncli.records import Deaths, Tick
-from asyncli.run import Run
+from asyncli.model.records import Deaths, Tick
+from asyncli.model.run import Run
 
 Field = Literal["age_s", "idle_s", "requests"]
 #: Causes by which connections end when a server ends, or a part of it.

@@ -16,8 +16,8 @@ from asyncli.analysis.losses.table import Field, LossCell, LossTable, Reason, po
 from asyncli.core.histogram import Histogram, bounds, bucket
 from asyncli.findings import loss_causes
 from asyncli.findings.known_timers import default_of, known_idle
-from asyncli.protocol_table import PROTOCOLS
-from asyncli.units import format_count
+from asyncli.model.protocol_table import PROTOCOLS
+from asyncli.model.units import format_count
 
 # The middle share of ages or idle times that must be narrow.
 _MIDDLE = 0.8

@@ -17,8 +17,8 @@ from asyncli.analysis.losses.server_evidence import Evidence, ServerEvidence
 from asyncli.analysis.losses.table import LossCell, LossTable, Reason, pooled, reason, unclaimed
 from asyncli.findings import loss_causes
 from asyncli.findings.latency import NoAnswers
-from asyncli.records import Tick
-from asyncli.units import format_count, format_many
+from asyncli.model.records import Tick
+from asyncli.model.units import format_count, format_many
 
 
 def unanswered(table: LossTable) -> None:

@@ -12,6 +12,7 @@ import numpy as np
 from asyncli.analysis.cost import Costs
 from asyncli.analysis.drift import Drift, MetricName
 from asyncli.analysis.slope import Cost, Fit
+from asyncli.model.samples import Series
 from asyncli.report.figures.drawing import (
     COLOURS,
     ROLES,
@@ -28,9 +29,8 @@ from asyncli.report.figures.drawing import (
     ticks,
     time_axis,
 )
-from asyncli.report.figures.panels import MOST_BUCKETS, ROLE_OF, Role, broken, extremes
+from asyncli.report.figures.timeline import MOST_BUCKETS, ROLE_OF, Role, broken, extremes
 from asyncli.report.format import is_measured, memory_labels, with_streams
-from asyncli.samples import Series
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

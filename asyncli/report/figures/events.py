@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from asyncli.core.histogram import Histogram
-from asyncli.records import Deaths
+from asyncli.model.records import Deaths
+from asyncli.model.units import format_count, format_duration
 from asyncli.report.figures import drawing
-from asyncli.report.figures.panels import Panel, Timeline, histogram_bins
-from asyncli.units import format_count, format_duration
+from asyncli.report.figures.timeline import Panel, Timeline, histogram_bins
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

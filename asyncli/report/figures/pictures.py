@@ -6,18 +6,18 @@ from collections.abc import Mapping, Sequence
 
 from asyncli.analysis.counts import asked_over_time
 from asyncli.analysis.drift import MetricName, in_words, medians
+from asyncli.model.run import Run
+from asyncli.model.topology import sides
+from asyncli.model.units import format_count, format_duration
 from asyncli.report.analyses import Analyses
 from asyncli.report.answer import server_name
 from asyncli.report.document import Picture
 from asyncli.report.figures.costs import Slope, cost_lines, cost_parts, cost_shares, drift_lines, known_total, slopes
 from asyncli.report.figures.drawing import each
 from asyncli.report.figures.events import deaths_by, timeline_panels
-from asyncli.report.figures.panels import Timeline, timeline
+from asyncli.report.figures.timeline import Timeline, timeline
 from asyncli.report.format import memory_labels, with_streams
 from asyncli.report.summary import Summary
-from asyncli.run import Run
-from asyncli.topology import sides
-from asyncli.units import format_count, format_duration
 
 
 def pictures(run: Run, summary: Summary, analyses: Analyses) -> list[Picture]:

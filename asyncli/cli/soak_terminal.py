@@ -19,13 +19,13 @@ from asyncli.app.soak import KnownServer, Soak
 from asyncli.cli.outputs import Outputs, deliver, printing, require_files, written_reports
 from asyncli.cli.screen import Screen, speaker
 from asyncli.cli.signals import until_stopped
-from asyncli.exit_status import INTERRUPTED, exit_status
 from asyncli.lab.base import LabServer
-from asyncli.plan import Plan
+from asyncli.model.exit_status import INTERRUPTED, exit_status
+from asyncli.model.plan import Plan
 from asyncli.report.answer import one_line
 from asyncli.report.jsonout import to_json
 from asyncli.report.live import end_line
-from asyncli.report.livelimits import unwatched
+from asyncli.report.live_thresholds import unwatched
 from asyncli.report.run_report import print_report
 from asyncli.store.writer import require_free
 

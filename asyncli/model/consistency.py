@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from asyncli.errors import PlanError
-from asyncli.places import UNIX, resolved
-from asyncli.protocol_table import OWN_KEYS, PROTOCOLS
-from asyncli.template import FIELDS, OpenTemplate, Template, unknown_fields
-from asyncli.units import shown
-from asyncli.values import AGENT_PORT, TlsOptions, parse_target, parse_url
+from asyncli.model.errors import PlanError
+from asyncli.model.places import UNIX, resolved
+from asyncli.model.protocol_table import OWN_KEYS, PROTOCOLS
+from asyncli.model.template import FIELDS, OpenTemplate, Template, unknown_fields
+from asyncli.model.units import shown
+from asyncli.model.values import AGENT_PORT, TlsOptions, parse_target, parse_url
 
 #: Plan fields that are open templates, and whether they may be secret; and fields that are templates.
 _OPEN_TEXTS = {"urls": False, "headers": True, "send": False, "ws_message": False, "mqtt_login": True}

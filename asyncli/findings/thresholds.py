@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from asyncli.findings import Words, finding
-from asyncli.units import format_duration
+from asyncli.model.units import format_duration
 
 
 @finding("limit_kept", "info")

@@ -9,10 +9,10 @@ from functools import cached_property
 
 import msgspec
 
-from asyncli.plan import Plan
-from asyncli.records import Check, Environment, Finding, Gap, Phase, PhaseName, Sample, Tick, left_out_s
-from asyncli.samples import Series, instants, series, within
-from asyncli.topology import Place, Sides, place_of
+from asyncli.model.plan import Plan
+from asyncli.model.records import Check, Environment, Finding, Gap, Phase, PhaseName, Sample, Tick, left_out_s
+from asyncli.model.samples import Series, instants, series, within
+from asyncli.model.topology import Place, Sides, place_of
 
 Ticks = Sequence[tuple[float, Tick]]
 
@@ -45,7 +45,7 @@ class Run(msgspec.Struct, dict=True):
     phases: list[Phase]
     #: The histograms of ticks from a file are decoded on access.
     ticks: list[tuple[float, Tick]]
-    #: From a file: :class:`~asyncli.samples.Samples`, stored by metric.
+    #: From a file: :class:`~asyncli.model.samples.Samples`, stored by metric.
     samples: Sequence[Sample]
     findings: list[Finding]
     checks: list[Check]

@@ -11,13 +11,13 @@ from collections.abc import Iterator
 
 import msgspec
 
-from asyncli.plan import Plan
-from asyncli.preflight.checks import STALL_S, Verdict, limit, longest_gap_s, mean_gap_s, oldest_s
+from asyncli.model.plan import Plan
+from asyncli.model.records import Check
+from asyncli.model.template import OpenTemplate
+from asyncli.model.units import format_count, format_duration, format_many
+from asyncli.model.values import Target
+from asyncli.preflight.host_checks import STALL_S, Verdict, limit, longest_gap_s, mean_gap_s, oldest_s
 from asyncli.preflight.nginx_config import Listen, NginxConfig, Timers, timers_for
-from asyncli.records import Check
-from asyncli.template import OpenTemplate
-from asyncli.units import format_count, format_duration, format_many
-from asyncli.values import Target
 
 # nginx's NGX_LISTEN_BACKLOG on Linux.
 _DEFAULT_BACKLOG = 511

@@ -10,8 +10,8 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from asyncli.protocol_table import PROTOCOLS, SCHEMES
-from asyncli.units import LONGEST_S, instant_of, parse_count, parse_duration, parse_until, shown
+from asyncli.model.protocol_table import PROTOCOLS, SCHEMES
+from asyncli.model.units import LONGEST_S, instant_of, parse_count, parse_duration, parse_until, shown
 
 # Heartbeats come after 1 to keepalive/2 seconds, so below 2 s there would be no interval.
 SHORTEST_KEEPALIVE_S = 2.0

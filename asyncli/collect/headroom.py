@@ -12,10 +12,10 @@ import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from asyncli import metrics
-from asyncli.collect.groups import Group, memory_group
+from asyncli.collect.cgroups import Group, memory_group
 from asyncli.collect.probe_budget import ProbeReading
 from asyncli.collect.procfs import PROC, read_text
+from asyncli.model import metrics
 
 # Enough for a server with a process for each connection, each with few descriptors.
 _MOST_PROCESSES = 128

@@ -10,8 +10,8 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from asyncli.units import shown
-from asyncli.values import Target, is_address, parse_text, parse_url
+from asyncli.model.units import shown
+from asyncli.model.values import Target, is_address, parse_text, parse_url
 
 #: The prefix of a Unix socket.
 UNIX = "unix:"

@@ -13,7 +13,7 @@ import msgspec
 
 from asyncli.core.adding import added_up, summable
 from asyncli.core.histogram import Histogram
-from asyncli.text import plain, tidy
+from asyncli.model.text import plain, tidy
 
 #: The schema number of run file and JSON summary. Increased when older readers would misread new files.
 SCHEMA = 1

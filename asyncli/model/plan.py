@@ -12,15 +12,15 @@ from typing import Any, Literal
 
 import msgspec
 
-from asyncli import values
-from asyncli.consistency import require_consistent
 from asyncli.core.ramp import Ramp
-from asyncli.errors import PlanError
-from asyncli.expected import checked_expected, parse_sent
-from asyncli.mqtt_values import parse_client_id, parse_login_file, parse_subscription, parse_version
-from asyncli.places import UNIX, aimed, parse_place, parse_resolve
-from asyncli.protocol_table import OWN_KEYS, STREAMS, Requests, requests_of
-from asyncli.units import LONGEST_S, parse_count, parse_duration, parse_pace, shown
+from asyncli.model import values
+from asyncli.model.consistency import require_consistent
+from asyncli.model.errors import PlanError
+from asyncli.model.places import UNIX, aimed, parse_place, parse_resolve
+from asyncli.model.plan_mqtt import parse_client_id, parse_login_file, parse_subscription, parse_version
+from asyncli.model.plan_tcp import checked_expected, parse_sent
+from asyncli.model.protocol_table import OWN_KEYS, STREAMS, Requests, requests_of
+from asyncli.model.units import LONGEST_S, parse_count, parse_duration, parse_pace, shown
 
 _AN_HOUR = 3600.0
 # Longer than the minute after which proxies close silent connections (WHATWG's specification), so that the close is seen.

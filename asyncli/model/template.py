@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 
-from asyncli.units import shown
+from asyncli.model.units import shown
 
 _FORMAT = re.compile(r"(0?[1-9][0-9]?)?[dx]?")
 #: The name of a field, and of a column.

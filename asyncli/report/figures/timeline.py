@@ -13,12 +13,12 @@ from typing import Any, Literal
 import msgspec
 import numpy as np
 
-from asyncli import metrics
 from asyncli.core.histogram import Histogram, bounds, summed
-from asyncli.records import PhaseName, Tick
-from asyncli.run import Run
-from asyncli.samples import Series
-from asyncli.units import format_count, format_duration
+from asyncli.model import metrics
+from asyncli.model.records import PhaseName, Tick
+from asyncli.model.run import Run
+from asyncli.model.samples import Series
+from asyncli.model.units import format_count, format_duration
 
 #: The meaning of a line; drawing.py has its colour and dash.
 Role = Literal["asked", "total", "server", "kernel", "ours", "middle", "high", "most"]

@@ -10,7 +10,7 @@ from typing import overload
 
 import msgspec
 
-from asyncli.records import Sample
+from asyncli.model.records import Sample
 
 
 class Samples(Sequence[Sample]):

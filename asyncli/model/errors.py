@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from asyncli.exit_status import INVALID, REFUSED
+from asyncli.model.exit_status import INVALID, REFUSED
 
 
 class AsyncliError(Exception):

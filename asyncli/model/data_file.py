@@ -12,12 +12,12 @@ from typing import Any, TextIO
 
 import msgspec
 
-from asyncli.consistency import flag_of, plan_templates, require_fields
-from asyncli.errors import PlanError
-from asyncli.plan import Plan
-from asyncli.protocol_table import PROTOCOLS
-from asyncli.template import FIELDS, NAME, Data
-from asyncli.units import format_bytes, format_many, shown
+from asyncli.model.consistency import flag_of, plan_templates, require_fields
+from asyncli.model.errors import PlanError
+from asyncli.model.plan import Plan
+from asyncli.model.protocol_table import PROTOCOLS
+from asyncli.model.template import FIELDS, NAME, Data
+from asyncli.model.units import format_bytes, format_many, shown
 
 # It is sent to each host in one piece.
 _MOST_BYTES = 1 << 30

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from asyncli.metrics import CLIENT, KERNEL_SOCKETS, TCP
-from asyncli.records import MOST, SERVER_CHANGED, Environment
+from asyncli.model.metrics import CLIENT, KERNEL_SOCKETS, TCP
+from asyncli.model.records import MOST, SERVER_CHANGED, Environment
 
 
 class Place(msgspec.Struct, frozen=True):

@@ -15,11 +15,11 @@ from typing import Literal
 import msgspec
 
 from asyncli.engine.spread import OWN_DESCRIPTORS, Spread, share, sources_wanted, workers_needed
-from asyncli.plan import Plan
-from asyncli.preflight.limits import NO_LIMIT, Limits
+from asyncli.model.plan import Plan
+from asyncli.model.records import FAR, Check
+from asyncli.model.units import format_bytes, format_count, format_many, instant_of
+from asyncli.preflight.host_limits import NO_LIMIT, Limits
 from asyncli.preflight.sources import HALF, WIDEST, client_port_remedy
-from asyncli.records import FAR, Check
-from asyncli.units import format_bytes, format_count, format_many, instant_of
 
 Verdict = Literal["ok", "short", "warn", "unknown"]
 

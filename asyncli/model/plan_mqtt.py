@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 
-from asyncli.template import Template
-from asyncli.units import shown
-from asyncli.values import MOST_CONNECTIONS, parse_file, parse_text, read_text
+from asyncli.model.template import Template
+from asyncli.model.units import shown
+from asyncli.model.values import MOST_CONNECTIONS, parse_file, parse_text, read_text
 
 #: 21 of the 23 characters that every broker must accept.
 CLIENT_ID = "asyncli-{random}-{n:06d}"

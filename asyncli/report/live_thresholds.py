@@ -7,10 +7,10 @@ from collections.abc import Iterable
 
 from asyncli.analysis.drift import least_hold_s
 from asyncli.core.histogram import Histogram
-from asyncli.errors import PlanError
-from asyncli.findings.limits import drift_hold
-from asyncli.plan import Plan
-from asyncli.records import Finding, Tick
+from asyncli.findings.thresholds import drift_hold
+from asyncli.model.errors import PlanError
+from asyncli.model.plan import Plan
+from asyncli.model.records import Finding, Tick
 from asyncli.report.summary import Summary
 from asyncli.report.thresholds import Outcome, Threshold, judge, parse, require
 

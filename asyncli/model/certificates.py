@@ -6,8 +6,8 @@ import contextlib
 import ssl
 from pathlib import Path
 
-from asyncli.errors import HostError
-from asyncli.values import TlsOptions
+from asyncli.model.errors import HostError
+from asyncli.model.values import TlsOptions
 
 _VERSIONS = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
 

@@ -8,13 +8,13 @@ from typing import Any, Literal
 
 import msgspec
 
-from asyncli import plan as soaks
-from asyncli.consistency import require_alike
-from asyncli.errors import PlanError
-from asyncli.plan import Layer, Plan, RedactedPlan, read_layers
-from asyncli.records import CpuShares, Ended, Environment, Finding, Sample, Tick
-from asyncli.units import shown
-from asyncli.values import above_zero, checked_url, count_to, each_of, one_of
+from asyncli.model import plan as soaks
+from asyncli.model.consistency import require_alike
+from asyncli.model.errors import PlanError
+from asyncli.model.plan import Layer, Plan, RedactedPlan, read_layers
+from asyncli.model.records import CpuShares, Ended, Environment, Finding, Sample, Tick
+from asyncli.model.units import shown
+from asyncli.model.values import above_zero, checked_url, count_to, each_of, one_of
 
 # Methods whose answers have a known end; CONNECT and UPGRADE leave HTTP.
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")

@@ -6,8 +6,8 @@ import re
 
 import msgspec
 
-from asyncli.units import shown
-from asyncli.values import parse_text
+from asyncli.model.units import shown
+from asyncli.model.values import parse_text
 
 _ESCAPED = re.compile(r"\\(x[0-9A-Fa-f]{2}|.|$)", re.DOTALL)
 _ESCAPES = {"r": "\r", "n": "\n", "t": "\t", "0": "\0", "\\": "\\"}

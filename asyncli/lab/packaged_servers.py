@@ -11,11 +11,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
-from asyncli.errors import HostError
-from asyncli.expected import parse_expected, unescaped
 from asyncli.lab import ports
 from asyncli.lab.base import LabServer, ask, backlog
 from asyncli.lab.executables import descriptor_limit, programs
+from asyncli.model.errors import HostError
+from asyncli.model.plan_tcp import parse_expected, unescaped
 
 _ANSWER_S = 1.0
 

@@ -8,9 +8,9 @@ import tomllib
 from collections.abc import Iterable
 from pathlib import Path
 
-from asyncli.errors import PlanError
-from asyncli.plan import KEYS, SECRET_FILES, Layer
-from asyncli.units import shown
+from asyncli.model.errors import PlanError
+from asyncli.model.plan import KEYS, SECRET_FILES, Layer
+from asyncli.model.units import shown
 
 # A plan file has a few lines. Python's TOML parser takes seconds for 30,000 bytes of dots.
 LONGEST_FILE = 16_384
