@@ -94,7 +94,7 @@ class Plan(RedactedPlan, frozen=True, forbid_unknown_fields=True, kw_only=True):
     streams: int = 0
     #: HTTP/2: later requests of a connection refer to the server's dynamic table.
     h2_table: bool = False
-    #: Raw TCP (expected.py): a heartbeat's bytes, None: nothing is sent; the expected answer; the server's expected greeting.
+    #: Raw TCP (plan_tcp.py): a heartbeat's bytes, None: nothing is sent; the expected answer; the server's expected greeting.
     send: str | None = None
     expect: str | None = None
     greeting: str | None = None

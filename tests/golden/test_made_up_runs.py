@@ -13,11 +13,11 @@ from test_comparison import compared, dearer, made
 from test_comparison import printed as compared_text
 from test_text import printed
 
-from asyncli.records import Check, Finding, Gap
+from asyncli.model.records import Check, Finding, Gap
+from asyncli.model.run import Run
 from asyncli.report.answer import answer, headroom, one_line
 from asyncli.report.comparison_report import sentence, words
 from asyncli.report.summary import Summary, summarise
-from asyncli.run import Run
 
 NOT_SEEN = Finding("server_processes_unknown", "warning", "they are not known", "name them")
 

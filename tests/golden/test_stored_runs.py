@@ -18,9 +18,9 @@ from rich.console import Console
 from asyncli.analysis.bench_result import evaluate_bench
 from asyncli.analysis.capacity import bracket, verdict
 from asyncli.app.results import read_results
-from asyncli.benchplan import BenchRun
 from asyncli.cli.main import run
 from asyncli.cli.report import _print as print_results
+from asyncli.model.benchplan import BenchRun
 from asyncli.report import bench_report, capacity_report, html
 from asyncli.report.analyses import analyse
 from asyncli.report.figures.drawing import NothingToDraw
