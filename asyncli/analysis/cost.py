@@ -181,10 +181,7 @@ def server_memory(run: Run) -> tuple[Series, str]:
 
 
 def residue(run: Run, *, listed: bool = False) -> Residue:
-    """Memory that remains at the run's end: the last reading of the residue phase less the median of the baseline.
-
-    ``listed``: subtract the inodes of /proc from the host's memory, as from its cost.
-    """
+    """Memory at the run's end above the baseline's median. ``listed``: without inodes of /proc, like the cost of the host."""
     found = Residue()
     after, start = run.phase("residue"), run.first_connect_s
     if after is None:

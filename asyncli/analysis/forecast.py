@@ -146,10 +146,7 @@ class _Room(msgspec.Struct, frozen=True):
         return _Room(max(0.0, self.size - step), f"{self.how}, less {format_bytes(step)} of first use")
 
     def ceiling(self, name: str, slope: float, ci95: tuple[float, float], how: str) -> Ceiling:
-        """The room divided by ``slope``; the interval is the inverted interval of the slope (Fieller's, for an exact numerator).
-
-        No number if the interval includes zero, or is wider than ± 50 %.
-        """
+        """The room divided by ``slope``, with the inverted interval (Fieller's); no number if it includes 0 or exceeds ± 50 %."""
         low, high = ci95
         if slope <= 0 or low <= 0 or high - low > 2 * SURE * slope:
             why = "includes zero" if low <= 0 else f"is wider than ± {SURE:.0%}"

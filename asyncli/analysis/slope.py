@@ -68,10 +68,7 @@ class Cost(msgspec.Struct):
 
 
 class Fit(msgspec.Struct):
-    """The points and samples behind a :class:`Cost`, scaled as it is (the kernel's per socket end).
-
-    ``apart``: the baseline (bytes) if it is excluded from the line.
-    """
+    """The points and samples behind a :class:`Cost`, scaled like it. ``apart``: the baseline (bytes) if it is excluded."""
 
     cost: Cost
     n: list[float]
