@@ -15,15 +15,13 @@ from asyncli import metrics
 from asyncli.analysis.constants import FEWEST, NEARLY_ALL, WORTH_TELLING
 from asyncli.analysis.gaps import for_cost
 from asyncli.analysis.shared_host import counted_sockets, sockets_beside
-from asyncli.analysis.slope import FEWEST_PLATEAUS, FREED_KEPT, OTHERS_INTO_HOLD_S, Cost, Fit, Fitter, minus
+from asyncli.analysis.slope import FEWEST_PLATEAUS, OTHERS_INTO_HOLD_S, Cost, Fit, Fitter, minus
 from asyncli.findings import cost as findings
 from asyncli.plan import Plan
 from asyncli.records import Finding
 from asyncli.run import Run
 from asyncli.samples import Series
 from asyncli.topology import Sides
-
-__all__ = ["FREED_KEPT", "SURE", "Cost", "Costs", "Fit", "Residue", "costs", "residue", "server_memory"]
 
 #: A slope whose interval is wider than ± this share of it is not used as a number.
 SURE = 0.5

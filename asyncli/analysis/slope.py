@@ -82,9 +82,6 @@ class Fit(msgspec.Struct):
     def at(self, n: float) -> float:
         return self.cost.fixed_bytes + self.cost.bytes_per_connection * n
 
-    def residuals(self) -> list[float]:
-        return [value - self.at(n) for n, value in zip(self.n, self.bytes, strict=True)]
-
     def band(self, n: float) -> tuple[float, float]:
         """The 95 % confidence band of the line (not of a sample) at ``n`` connections, bytes."""
         # The cost's interval may be wider than the line's (an unsettled plateau, a difference of slopes).
