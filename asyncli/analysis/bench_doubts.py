@@ -33,7 +33,7 @@ class CpuUse(msgspec.Struct):
     cores: float | None
 
 
-def doubts(run: BenchRun, asked: Asked, generator: CpuUse, server: CpuUse) -> Iterable[Finding]:
+def bench_findings(run: BenchRun, asked: Asked, generator: CpuUse, server: CpuUse) -> Iterable[Finding]:
     """The findings of a bench."""
     total, plan = run.total, run.plan
     if run.ended == "stopped":

@@ -119,7 +119,7 @@ def costs(run: Run) -> Costs:
     if unread:
         result.findings.append(findings.cost_not_sampled(unread, where.host))
         result.unknown |= dict.fromkeys(unread, result.findings[-1].evidence)
-    result.findings += _doubts(result, run, held, ours, shared, server)
+    result.findings += _caveats(result, run, held, ours, shared, server)
     if result.residual is None and result.host_total is not None and result.host_total.of_levels:
         result.unknown["residual"] = "a difference of two levels of the whole host includes other programs"
     elif result.residual is None:
@@ -268,7 +268,7 @@ def _ramp_that_fits(plan: Plan) -> str:
     return f"--ramp {math.floor(per_s / digit) * digit}/s"
 
 
-def _doubts(known: Costs, run: Run, held: Series, *fitters: Fitter) -> list[Finding]:
+def _caveats(known: Costs, run: Run, held: Series, *fitters: Fitter) -> list[Finding]:
     if not known.fits:
         return []
     found = []

@@ -199,15 +199,15 @@ def _server_alone(costs: Costs, before: Run, room: _Room) -> Ceiling | None:
     own = user.bytes_per_connection + in_kernel
     # The two errors may be correlated: add them.
     half = user.half_width + ends * kernel.half_width
-    left_over, most = (max(0.0, rest.bytes_per_connection), max(0.0, rest.ci95[1])) if rest is not None else (0.0, 0.0)
+    residual, most = (max(0.0, rest.bytes_per_connection), max(0.0, rest.ci95[1])) if rest is not None else (0.0, 0.0)
     how = (
-        f"a server with as much memory and its clients elsewhere: {room.how}, by {own + left_over:,.0f} B a connection "
+        f"a server with as much memory and its clients elsewhere: {room.how}, by {own + residual:,.0f} B a connection "
         f"({user.bytes_per_connection:,.0f} in the server, {in_kernel:,.0f} in the kernel for its end{'s' * (ends > 1)}"
     )
-    how += f", {left_over:,.0f} of what is left over)" if left_over else ")"
+    how += f", {residual:,.0f} of what is left over)" if residual else ")"
     if most:
         how += f"; the interval includes 0 to {most:,.0f} B of what is left over"
-    return room.ceiling("server_memory", own + left_over, (own - half, own + half + most), how)
+    return room.ceiling("server_memory", own + residual, (own - half, own + half + most), how)
 
 
 # Limits that the preflight read.
