@@ -33,7 +33,7 @@ class CpuUse(msgspec.Struct):
     cores: float | None
 
 
-def doubts(run: BenchRun, asked: Asked, generator: CpuUse, server: CpuUse) -> Iterable[Finding]:
+def bench_findings(run: BenchRun, asked: Asked, generator: CpuUse, server: CpuUse) -> Iterable[Finding]:
     """The findings of a bench."""
     total, plan = run.total, run.plan
     if run.ended == "stopped":
@@ -97,11 +97,7 @@ def _busy(run: BenchRun, generator: CpuUse, server: CpuUse) -> Finding | None:
 
 
 def _cpus_taken(run: BenchRun, generator: CpuUse, server: CpuUse) -> Finding | None:
-    """A finding if other programs used CPUs that the bench needed.
-
-    Load from before the first connect is not the server's. Load that rose with the bench may be its backend, or the server itself
-    if its processes are unknown.
-    """
+    """A finding if other programs used CPUs that the bench needed; load that rose with it may be the server's backend."""
     host, before = run.cpus, run.cpus_before
     if host is None or before is None or run.elapsed_s < _SHORTEST_SPAN_S or host.busy < MOST_CPU_SHARE * host.cpus:
         return None

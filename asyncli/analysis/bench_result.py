@@ -6,7 +6,7 @@ import math
 
 import msgspec
 
-from asyncli.analysis.bench_doubts import BUSY_SERVER_CORES, MOST_LATENESS_MS, CpuUse, doubts
+from asyncli.analysis.bench_doubts import BUSY_SERVER_CORES, MOST_LATENESS_MS, CpuUse, bench_findings
 from asyncli.analysis.handshakes import TlsPart, tls_findings, tls_part
 from asyncli.analysis.saturation import MOST_CPU_SHARE
 from asyncli.analysis.shared_host import MOST_OF_OTHERS
@@ -125,7 +125,7 @@ def evaluate_bench(run: BenchRun) -> BenchResult:
     tls = msgspec.UNSET if total.tls is None else tls_part(total.tls, not run.plan.insecure, objects)
     full = [losses.listen("full", run.total.queue_full, "")] if run.total.queue_full else []
     of_tls = tls_findings(tls, run.environment, started=run.started)
-    found = [*run.findings, *doubts(run, asked, generator, server), *full, *of_tls]
+    found = [*run.findings, *bench_findings(run, asked, generator, server), *full, *of_tls]
     verdict, why = _verdict(run, asked, found)
     return BenchResult(
         verdict=verdict,

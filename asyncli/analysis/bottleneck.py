@@ -146,10 +146,7 @@ def find_bottlenecks(seen: AnalysedRun) -> list[Bottleneck]:
 
 
 def instead_of_forecast(seen: AnalysedRun) -> Finding | None:
-    """A finding of the bottleneck of a run that lost connections or did not hold all; None for other runs, which have a forecast.
-
-    Connections that asyncli lost with its own processes do not count. An error if a limit of the server was reached.
-    """
+    """The bottleneck of a run that lost connections, not by asyncli, or did not hold all; None if it has a forecast."""
     whole, asked = seen.totals.whole, seen.run.plan.connections
     lost, failed = whole.lost - seen.deaths("generator_lost"), sum(whole.failures.values())
     streams = sum(whole.protocol.streams_lost.values()) if whole.protocol is not None else 0

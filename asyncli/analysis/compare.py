@@ -274,7 +274,7 @@ def _findings(runs: Sequence[MeasuredRun], differs: Sequence[Differing]) -> list
     def of(*keys: str) -> dict[str, list[Any]]:
         return {key: by_key[key] for key in keys if key in by_key}
 
-    found = [*chain.from_iterable(map(_trust, runs))]
+    found = [*chain.from_iterable(map(_caveats, runs))]
     done = [key for key in by_key if key == "protocol" or (key.startswith("plan.") and key.removeprefix("plan.") not in _WHERE)]
     for entry, differences in (
         (comparison.compare_plan, of(*done)),
@@ -290,7 +290,7 @@ def _findings(runs: Sequence[MeasuredRun], differs: Sequence[Differing]) -> list
     return sorted(found, key=lambda one: {"error": 0, "warning": 1, "info": 2}[one.severity])
 
 
-def _trust(run: MeasuredRun) -> list[Finding]:
+def _caveats(run: MeasuredRun) -> list[Finding]:
     """Findings that make the numbers of a run doubtful."""
     shared = [one for one in run.findings if one.code == host_shared.code]
     found = [one for one in run.findings if one.code != host_shared.code]

@@ -14,7 +14,7 @@ import msgspec
 from asyncli.analysis.constants import FEWEST, NEARLY_ALL, WORTH_TELLING
 from asyncli.analysis.gaps import for_cost
 from asyncli.analysis.shared_host import counted_sockets, sockets_beside
-from asyncli.analysis.slope import FEWEST_PLATEAUS, FREED_KEPT, OTHERS_INTO_HOLD_S, Cost, Fit, Fitter, minus
+from asyncli.analysis.slope import FEWEST_PLATEAUS, OTHERS_INTO_HOLD_S, Cost, Fit, Fitter, minus
 from asyncli.findings import cost as findings
 from asyncli.model import metrics
 from asyncli.model.plan import Plan
@@ -22,8 +22,6 @@ from asyncli.model.records import Finding
 from asyncli.model.run import Run
 from asyncli.model.samples import Series
 from asyncli.model.topology import Sides
-
-__all__ = ["FREED_KEPT", "SURE", "Cost", "Costs", "Fit", "Residue", "costs", "residue", "server_memory"]
 
 #: A slope whose interval is wider than ± this share of it is not used as a number.
 SURE = 0.5
@@ -121,7 +119,7 @@ def costs(run: Run) -> Costs:
     if unread:
         result.findings.append(findings.cost_not_sampled(unread, where.host))
         result.unknown |= dict.fromkeys(unread, result.findings[-1].evidence)
-    result.findings += _doubts(result, run, held, ours, shared, server)
+    result.findings += _caveats(result, run, held, ours, shared, server)
     if result.residual is None and result.host_total is not None and result.host_total.of_levels:
         result.unknown["residual"] = "a difference of two levels of the whole host includes other programs"
     elif result.residual is None:
@@ -181,10 +179,7 @@ def server_memory(run: Run) -> tuple[Series, str]:
 
 
 def residue(run: Run, *, listed: bool = False) -> Residue:
-    """Memory that remains at the run's end: the last reading of the residue phase less the median of the baseline.
-
-    ``listed``: subtract the inodes of /proc from the host's memory, as from its cost.
-    """
+    """Memory at the run's end above the baseline's median. ``listed``: without inodes of /proc, like the cost of the host."""
     found = Residue()
     after, start = run.phase("residue"), run.first_connect_s
     if after is None:
@@ -273,7 +268,7 @@ def _ramp_that_fits(plan: Plan) -> str:
     return f"--ramp {math.floor(per_s / digit) * digit}/s"
 
 
-def _doubts(known: Costs, run: Run, held: Series, *fitters: Fitter) -> list[Finding]:
+def _caveats(known: Costs, run: Run, held: Series, *fitters: Fitter) -> list[Finding]:
     if not known.fits:
         return []
     found = []

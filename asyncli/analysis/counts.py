@@ -147,10 +147,7 @@ def _unreported(rows: Sequence[tuple[float, Tick]], counts: Sequence[int]) -> li
 
 
 class Pages:
-    """The status pages as arrays: counts since the first page, without our poller's connections (polls excepted).
-
-    NaN if the page lacks a count. After a restart of the server the counts of the page before are added.
-    """
+    """Counts of the status pages since the first (arrays, NaN if missing), without our poller's; restarts are added up."""
 
     def __init__(self, run: Run) -> None:
         import numpy as np

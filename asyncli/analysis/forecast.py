@@ -146,10 +146,7 @@ class _Room(msgspec.Struct, frozen=True):
         return _Room(max(0.0, self.size - step), f"{self.how}, less {format_bytes(step)} of first use")
 
     def ceiling(self, name: str, slope: float, ci95: tuple[float, float], how: str) -> Ceiling:
-        """The room divided by ``slope``; the interval is the inverted interval of the slope (Fieller's, for an exact numerator).
-
-        No number if the interval includes zero, or is wider than ± 50 %.
-        """
+        """The room divided by ``slope``, with the inverted interval (Fieller's); no number if it includes 0 or exceeds ± 50 %."""
         low, high = ci95
         if slope <= 0 or low <= 0 or high - low > 2 * SURE * slope:
             why = "includes zero" if low <= 0 else f"is wider than ± {SURE:.0%}"
@@ -202,15 +199,15 @@ def _server_alone(costs: Costs, before: Run, room: _Room) -> Ceiling | None:
     own = user.bytes_per_connection + in_kernel
     # The two errors may be correlated: add them.
     half = user.half_width + ends * kernel.half_width
-    left_over, most = (max(0.0, rest.bytes_per_connection), max(0.0, rest.ci95[1])) if rest is not None else (0.0, 0.0)
+    residual, most = (max(0.0, rest.bytes_per_connection), max(0.0, rest.ci95[1])) if rest is not None else (0.0, 0.0)
     how = (
-        f"a server with as much memory and its clients elsewhere: {room.how}, by {own + left_over:,.0f} B a connection "
+        f"a server with as much memory and its clients elsewhere: {room.how}, by {own + residual:,.0f} B a connection "
         f"({user.bytes_per_connection:,.0f} in the server, {in_kernel:,.0f} in the kernel for its end{'s' * (ends > 1)}"
     )
-    how += f", {left_over:,.0f} of what is left over)" if left_over else ")"
+    how += f", {residual:,.0f} of what is left over)" if residual else ")"
     if most:
         how += f"; the interval includes 0 to {most:,.0f} B of what is left over"
-    return room.ceiling("server_memory", own + left_over, (own - half, own + half + most), how)
+    return room.ceiling("server_memory", own + residual, (own - half, own + half + most), how)
 
 
 # Limits that the preflight read.

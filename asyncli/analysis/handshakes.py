@@ -110,9 +110,7 @@ def tls_findings(
 
 
 class StreamsPart(msgspec.Struct):
-    """HTTP/2 streams: how many each connection holds; all that were opened; those lost on connections that stayed open, and the
-    ``reasons``; those open at the hold's end.
-    """
+    """HTTP/2 streams held per connection, opened in all, lost on open connections (``reasons``), and open at the hold's end."""
 
     per_connection: int
     streams_opened: int

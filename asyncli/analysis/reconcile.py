@@ -199,10 +199,7 @@ def divergence_in_words(divergence: Divergence) -> str:
 
 
 def _divergence_findings(divergences: Sequence[Divergence], context: _Context) -> list[Finding]:
-    """A finding for each pair that diverged and agreed again, or fell behind what was asked: the largest divergence.
-
-    None for lost or failed connections, which have their own findings.
-    """
+    """The largest divergence of each pair that agreed again or fell behind the plan; losses have their own findings."""
     found = []
     for pair in _PAIRS:
         reported = context.lost + context.failed if pair == "asked" else -1

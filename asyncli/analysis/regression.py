@@ -42,10 +42,7 @@ ROUNDING = 1e-12
 
 
 class Point(msgspec.Struct, frozen=True):
-    """The medians of a bin of samples: instant (s), connections, metric; the number of samples and their time span (s).
-
-    ``baseline``: from before the first connection, so without first use.
-    """
+    """Medians of a bin: instant (s), connections, metric; samples and their span (s). ``baseline``: before any connection."""
 
     t_s: float
     n: float

@@ -52,10 +52,7 @@ def is_saturated(findings: Sequence[Finding]) -> bool:
 
 
 def achieved_per_s(run: Run, totals: Totals) -> float | None:
-    """Connections opened per second of the ramp, without rests on plateaus; None before any batch was due.
-
-    From whole seconds if there are enough; for a shorter ramp from its schedule and its delay.
-    """
+    """Connections per second of the ramp, without rests; None before any batch. A short ramp is timed by its schedule."""
     plan, whole_seconds = run.plan, _rate_of_ticks(run.outside_gaps)
     ramp = totals.by_phase.get("ramp")
     if whole_seconds is not None or ramp is None or not ramp.ramp_lateness_us:
@@ -112,10 +109,7 @@ def _waited_in(ramp: Tick) -> generator.PartOfConnect:
 
 
 def _stopped(run: Run) -> Finding | None:
-    """A finding of stopped workers: an error for a relevant share of the time, or longer than the heartbeat timeout.
-
-    A shorter stop does not hide latency, which counts from the instant at which a heartbeat was due.
-    """
+    """A finding of stopped workers. Latencies include a short stop, as they count from when a heartbeat was due."""
     busy = [one for one, name in zip(run.ticks, run.phases_of_ticks, strict=True) if name in _BUSY]
     stops = [(t_s, tick.longest_turn_s) for t_s, tick in busy if tick.longest_turn_s > LONGEST_TURN_S]
     if not stops:

@@ -44,10 +44,7 @@ def _cores(used: Series, start_s: float, stop_s: float) -> float | None:
 
 
 def cpus_taken(run: Run) -> list[Finding]:
-    """A finding of the longest period in which all CPUs of asyncli's host were busy, many of them with other programs.
-
-    Programs that used less before the first connect may be the server's backend.
-    """
+    """A finding of the longest period in which all CPUs of asyncli's host were busy, many of them with other programs."""
     start, stop, cpus = run.first_connect_s, run.stop_s, run.place.cpus
     if cpus is None or not start < stop:
         return []

@@ -68,10 +68,7 @@ class Cost(msgspec.Struct):
 
 
 class Fit(msgspec.Struct):
-    """The points and samples behind a :class:`Cost`, scaled as it is (the kernel's per socket end).
-
-    ``apart``: the baseline (bytes) if it is excluded from the line.
-    """
+    """The points and samples behind a :class:`Cost`, scaled like it. ``apart``: the baseline (bytes) if it is excluded."""
 
     cost: Cost
     n: list[float]
@@ -84,9 +81,6 @@ class Fit(msgspec.Struct):
 
     def at(self, n: float) -> float:
         return self.cost.fixed_bytes + self.cost.bytes_per_connection * n
-
-    def residuals(self) -> list[float]:
-        return [value - self.at(n) for n, value in zip(self.n, self.bytes, strict=True)]
 
     def band(self, n: float) -> tuple[float, float]:
         """The 95 % confidence band of the line (not of a sample) at ``n`` connections, bytes."""

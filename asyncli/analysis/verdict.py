@@ -44,13 +44,13 @@ def judge(
     limited: Collection[str] = (),
     crossed: Sequence[str] = (),
     end_s: float = 0.0,
-    asleep: int = 0,
+    suspended: int = 0,
     unheard: Unheard | None = None,
 ) -> Judgement:
     """The verdict, first match wins.
 
     ``findings``: of the run file. ``limited``: keys with a --fail-if; ``crossed``: crossed limits as text, the worst first.
-    ``end_s``: when the records end. ``asleep``: losses because this machine was suspended. ``unheard``: held and silent.
+    ``end_s``: when the records end. ``suspended``: losses because this machine was suspended. ``unheard``: held and silent.
 
     1. untested: nothing connected, or no heartbeat was answered (except for listening connections, or if none was due yet and
        handshakes succeeded).
@@ -82,8 +82,8 @@ def judge(
         ours.append("the generator was the limit, so the numbers do not describe the server")
     if ours:
         return Judgement("invalid", "; and ".join(ours))
-    if asleep and asleep == whole.lost:
-        return Judgement("invalid", f"all {asleep:,} lost connections ended because this machine was suspended")
+    if suspended and suspended == whole.lost:
+        return Judgement("invalid", f"all {suspended:,} lost connections ended because this machine was suspended")
     if held < asked and starved:
         names = " and ".join(cause.removeprefix("no_") for cause in starved)
         return Judgement("invalid", f"the generator ran out of {names}: it opened {held:,} of {asked:,}")

@@ -134,9 +134,7 @@ def requests_left(left: int, of: int, stopped: bool) -> Words:
 
 @finding("unanswered_at_end", "warning", "see whether the server is stopped")
 def unanswered_at_end(count: int, of: int, longest_s: float, slowest_s: float | None, stands: bool) -> Words:
-    """Requests in flight at the end had waited far longer than the slowest answer (None: no answer). An error if the server seems
-    to be stopped.
-    """
+    """Requests in flight at the end had waited far longer than the slowest answer (None: none). ``stands``: 1 s or more."""
     than = "nothing was answered" if slowest_s is None else f"the slowest answer took {format_duration(slowest_s)}"
     return Words(
         f"{format_count(count)} of {format_many(of, 'request')} in flight at the end had waited up to "

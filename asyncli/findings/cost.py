@@ -92,9 +92,7 @@ def cost_of_a_part(held: float, asked: int) -> str:
 
 @finding("cost_reused", "warning", "restart the server before the run")
 def cost_reused(accepted: int) -> str:
-    """The server had accepted connections before the first one of this run. Memory that it kept of them serves new ones, and its
-    cost of a connection is then too low.
-    """
+    """The server was used before the run: memory that it kept serves new connections, so their cost would be too low."""
     return (
         f"the server had accepted {format_count(accepted)} connections before this run, and reuses the memory that it kept of "
         "them: its cost of a connection is unknown"

@@ -58,9 +58,7 @@ def drain_unfinished(within_s: float, silent: Sequence[Mapping[str, int]], resum
 
 @finding("worker_silent", "error")
 def worker_silent(worker: int, pid: int, host: str | None, held: int | None, for_s: float) -> Words:
-    """A worker process does not answer. Its connections are not counted as held until it does. ``held`` null: in a bench, which
-    ends without its share.
-    """
+    """A worker does not answer; its connections do not count as held. ``held`` null: in a bench, which lacks its share."""
     name = _worker(worker, pid, host)
     if held is None:
         return Words(f"{name} has been silent for {for_s:.0f} s: its share is missing", BENCH_AGAIN)
@@ -75,9 +73,7 @@ def worker_back(worker: int, pid: int, host: str | None, after_s: float) -> str:
 
 @finding("worker_lost", "error")
 def worker_lost(worker: int, pid: int, host: str | None, held: int | None, how: str) -> Words:
-    """A worker process ended. The loss of its connections is asyncli's own and makes a run invalid. ``held`` null: in a bench,
-    which does not count its last requests.
-    """
+    """A worker ended: a loss of asyncli, which makes a run invalid. ``held`` null: in a bench, without its last requests."""
     ended = f"{_worker(worker, pid, host)} {how}"
     if held is None:
         return Words(f"{ended}: its last requests are not counted", BENCH_AGAIN)

@@ -320,9 +320,7 @@ def in_seconds(low: float, high: float | None = None) -> str:
 
 
 def limit(directive: str, low: float, high: float, configured: float | None, server: str, certain: bool) -> Words:
-    """A likely limit of nginx from ``low`` to ``high``. ``server``: the server's name if it is not nginx; ``configured``: the
-    other value in nginx.conf.
-    """
+    """A likely limit from ``low`` to ``high``. ``server``: not nginx but this one; ``configured``: other value in nginx.conf."""
     default = default_of(directive, low, high)
     why = f"nginx {directive}{f' ({default})' if default else ''}"
     if server:

@@ -225,9 +225,7 @@ def reopened_later(count: int, longest_s: float, hold_s: float) -> str:
 
 @finding("listen_{what}", "warning")
 def listen(what: str, count: float, host: str) -> Words:
-    """A listen queue on the server's host was full. The kernel counts for all programs, so it may not be the server's; for a Unix
-    socket (``full``) it is.
-    """
+    """A listen queue of the server's host was full: perhaps another program's, but the server's for a Unix socket (``full``)."""
     remedy = "raise its backlog=, which net.core.somaxconn caps, or open connections more slowly"
     return Words(_many(count, _QUEUE[what].format(host=host)), remedy if what == "full" else f"if it was the server's: {remedy}")
 

@@ -35,9 +35,7 @@ def probe_back(probe: str, at_s: float, for_s: float) -> str:
 
 @finding("{whose}_memory_unprivileged", "warning")
 def memory_unprivileged(whose: str, pid: int, why: str, user: int) -> Words:
-    """PSS and USS need the right to read /proc/PID/smaps_rollup. RSS counts shared pages in every process. An info if ``user`` is
-    not root: needs_root has the remedy.
-    """
+    """PSS and USS need rights; RSS counts shared pages in each process. An info if ``user`` is not root (see needs_root)."""
     evidence = (
         f"using RSS for the {whose}, which counts shared pages in every process: /proc/{pid}/smaps_rollup: {why} for user {user}"
     )

@@ -121,8 +121,6 @@ def stopped_early(after_s: float, of_s: float) -> str:
 
 @finding("server_changed", "warning", "run again, without --resume, to measure this server")
 def server_changed(differs: Sequence[str], was_held: bool) -> str:
-    """Another server answers a resumed run. ``differs``: in what; ``was_held``: it was resumed in its hold, so the cost of this
-    server was never measured.
-    """
+    """Another server answers since the resumption: ``differs``. ``was_held``: in the hold, so its cost was never measured."""
     but = "; its cost per connection is unknown, because the ramp measured the other" if was_held else ""
     return f"another server answers since the run was resumed ({'; '.join(differs)}): server numbers are of this one{but}"

@@ -78,8 +78,8 @@ def summarise(run: Run, analyses: Analyses | None = None) -> Summary:
             lost=whole.lost,
             reopened=whole.reopened,
             failed=sum(whole.failures.values()),
-            failures=loss_findings.counted(whole.failures),
-            deaths=loss_findings.counted({cause: dead.count for cause, dead in whole.deaths.items()}),
+            failures=loss_findings.by_count(whole.failures),
+            deaths=loss_findings.by_count({cause: dead.count for cause, dead in whole.deaths.items()}),
         ),
         ramp=summary_parts.RampPart(plan.asked_per_s, rate, Lateness(*in_ms(whole.ramp_lateness_us, 0.5, 0.99, 1.0))),
         heartbeats=summary_parts.Heartbeats(
@@ -109,7 +109,7 @@ def summarise(run: Run, analyses: Analyses | None = None) -> Summary:
     judgement = judge(
         plan, totals, saturated=is_saturated(limits), complete=run.complete, findings=run.findings,
         limited=[one.threshold.key for one in outcomes], crossed=crossed,
-        end_s=run.end_s, asleep=sum(one.count for one in known.diagnoses if one.code == SUSPENDED), unheard=silent,
+        end_s=run.end_s, suspended=sum(one.count for one in known.diagnoses if one.code == SUSPENDED), unheard=silent,
     )  # fmt: skip
     summary.run.verdict = judgement.verdict
     summary.limits = [

@@ -228,9 +228,9 @@ def test_stolen_cpu_time_is_reported() -> None:
     assert json.loads(to_json(found))["host"]["others_cores"] == pytest.approx(1.41)
 
 
-@pytest.mark.parametrize(("before", "rate", "strangers", "reached"), [(0.3, None, True, False), (0.1, None, False, False), (2.0, 500.0, True, True)])
-def test_cores_of_others_are_one_number(before: float, rate: float | None, strangers: bool, reached: bool) -> None:
+@pytest.mark.parametrize(("before", "rate", "from_before", "reached"), [(0.3, None, True, False), (0.1, None, False, False), (2.0, 500.0, True, True)])
+def test_cores_of_others_are_one_number(before: float, rate: float | None, from_before: bool, reached: bool) -> None:
     found = evaluate_bench(a_run(cpu_s=0.4, server_s=0.4, cpus_before=used(loop=before), cpus=used(1.98, loop=1.58), plan={"duration_s": 2.0, "rate": rate}))
-    (said,) = [one for one in found.findings if one.code == "host_busy"]
-    assert (said.fields["others_cores"], said.fields["before"], said.fields["reached"]) == (1.58, strangers, reached)
+    (finding,) = [one for one in found.findings if one.code == "host_busy"]
+    assert (finding.fields["others_cores"], finding.fields["before"], finding.fields["reached"]) == (1.58, from_before, reached)
     assert found.host.others_cores == 1.58

@@ -191,7 +191,7 @@ def test_an_out_of_memory_kill_names_the_limit() -> None:
 
     first = found(seen(*GROUP, killed))
     assert (first.code, first.certain) == ("memory_limit", True)
-    assert all(said in first.evidence for said in ("50.0 MB", "46.0 MB"))
+    assert all(text in first.evidence for text in ("50.0 MB", "46.0 MB"))
     # Kills from before the first connect do not count.
     assert found(seen(*GROUP)).code == "unknown"
 

@@ -197,6 +197,6 @@ def test_reaching_this_hosts_limit_is_invalid() -> None:
 def test_prediction_against_the_bracket(
     number: float, ci95: tuple[float, float] | None, known: Bracket, agrees: bool | None
 ) -> None:
-    said = prediction(Forecast(ceilings=[Ceiling("slots", number, ci95, "")], first="slots"), known, 0.05)
-    assert said.agrees is agrees
+    found = prediction(Forecast(ceilings=[Ceiling("slots", number, ci95, "")], first="slots"), known, 0.05)
+    assert found.agrees is agrees
     assert prediction(Forecast(), known, 0.05) is None

@@ -147,9 +147,9 @@ def test_coverage_of_the_interval_of_cpu_per_request() -> None:
             # The kernel counts in hundredths of a second.
             readings.append(Sample(t_s, {"server.cpu_s": math.floor(spent * 100) / 100}))
         run.samples = readings
-        said: dict[str, measured.Said] = {}
-        measured._cpu(said, run)
-        found = said["cpu.per_request"]
+        numbers: dict[str, measured.Measured] = {}
+        measured._cpu(numbers, run)
+        found = numbers["cpu.per_request"]
         assert isinstance(found, Estimate)
         inside += found.low <= 40 <= found.high
     assert 0.9 <= inside / 100 <= 0.99

@@ -99,13 +99,13 @@ def test_a_ramp_too_short_for_a_slope_gives_the_difference_of_two_levels(phi: fl
 
 @pytest.mark.parametrize("connections", [40, 500])
 @pytest.mark.parametrize("sockets", [-20, 30, 900])
-@pytest.mark.parametrize("dear", [0.5, 1.0])
-def test_sockets_of_others_are_in_the_interval_of_two_levels(connections: int, sockets: int, dear: float) -> None:
+@pytest.mark.parametrize("price", [0.5, 1.0])
+def test_sockets_of_others_are_in_the_interval_of_two_levels(connections: int, sockets: int, price: float) -> None:
     """They cost at most as much as ours: 900 beside 80 ends do not make 49,000 B ± 400 each."""
     run = short(connections, noise=0.01)
     alone, since_s = costs(run), run.phases[1].start_s
     raised(run, sockets, "kernel.tcp_alloc", since_s=since_s)
-    raised(run, dear * sockets * KERNEL_END, "kernel.socket_bytes", "host.used_bytes", since_s=since_s)
+    raised(run, price * sockets * KERNEL_END, "kernel.socket_bytes", "host.used_bytes", since_s=since_s)
     beside = costs(run)
     for name in ("kernel", "host_total"):
         quiet, one = getattr(alone, name), getattr(beside, name)
@@ -133,9 +133,9 @@ def test_sockets_that_close_with_ours_are_a_proxys(stay: bool) -> None:
     beside = costs(run)
     assert beside.ends == (2 if stay else 4)
     twice = {"kernel": (2 if stay else 1) * KERNEL_END, "host_total": HOST + 2 * KERNEL_END}
-    for name, dear in twice.items():
+    for name, price in twice.items():
         one = getattr(beside, name)
-        assert one.ci95[0] <= dear <= one.ci95[1]
+        assert one.ci95[0] <= price <= one.ci95[1]
         assert (one.ci95[0] <= TRUTH[name]) is (stay or name == "kernel")
         assert not one.of_levels
         assert getattr(alone, name).ci95[0] <= TRUTH[name] <= getattr(alone, name).ci95[1]
@@ -150,22 +150,22 @@ def test_more_closed_sockets_of_others_than_ours_hide_the_kernel() -> None:
     assert beside.server_user is not None
 
 
-@pytest.mark.parametrize(("accepted", "told"), [(400.0, None), (1500.0, 1501)])
-def test_a_used_server_may_have_kept_memory(accepted: float, told: int | None) -> None:
+@pytest.mark.parametrize(("accepted", "reported"), [(400.0, None), (1500.0, 1501)])
+def test_a_used_server_may_have_kept_memory(accepted: float, reported: int | None) -> None:
     run = a_run(2000, hold_s=10.0)
     for sample in run.samples[1:]:
         sample.values["status.accepts"] += accepted
-    assert [one.fields["accepted"] for one in costs(run).findings if one.code == "cost_reused"] == ([] if told is None else [told])
+    assert [one.fields["accepted"] for one in costs(run).findings if one.code == "cost_reused"] == ([] if reported is None else [reported])
     # Costs that are far too low are unknown.
     known = analyse(run)
-    assert {known.costs.server_user is None, known.costs.host_total is None} == {told is not None}
+    assert {known.costs.server_user is None, known.costs.host_total is None} == {reported is not None}
 
 
 @pytest.mark.parametrize("connections", [1000, 2000, 3000, 20_000])
 def test_the_remedy_for_a_short_ramp_suffices(connections: int) -> None:
     run = short(connections)
-    (said,) = [one.remedy for one in costs(run).findings if one.code == "cost_few_points"]
-    batch, interval_s = parse_pace(said.removeprefix("--ramp "))
+    (remedy,) = [one.remedy for one in costs(run).findings if one.code == "cost_few_points"]
+    batch, interval_s = parse_pace(remedy.removeprefix("--ramp "))
     c = costs(a_run(connections, hold_s=10.0, batch=batch, interval_s=interval_s))
     assert c.findings == []
     assert not c.host_total.of_levels
@@ -216,7 +216,7 @@ def test_points_behind_each_cost() -> None:
         assert len(fit.seconds_n) == len(fit.seconds_bytes) > 100
         assert (fit.n[0] == 0.0) is (fit.apart is None)
         line = [cost.fixed_bytes + cost.bytes_per_connection * n for n in fit.n]
-        assert fit.residuals() == pytest.approx([y - at for y, at in zip(fit.bytes, line, strict=True)], abs=0.01)
+        assert [fit.at(n) for n in fit.n] == pytest.approx(line, abs=0.01)
         low, high = fit.band(50_000.0)
         assert low < cost.fixed_bytes + cost.bytes_per_connection * 50_000 < high
         assert high - low < fit.band(200_000.0)[1] - fit.band(200_000.0)[0]

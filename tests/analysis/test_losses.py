@@ -59,7 +59,7 @@ class Scene:
         self.environment: dict[str, Any] = dict(NGINX)
         self._random = random.Random(3)
 
-    def says(self, **directives: float) -> Scene:
+    def configured(self, **directives: float) -> Scene:
         """nginx.conf was read and has these directives."""
         self.checks += [Check(f"nginx_{name}", name, "ok", have=value) for name, value in directives.items()]
         return self
@@ -132,7 +132,7 @@ EVER = range(10, 110)
 
 def test_losses_by_a_suspension() -> None:
     """Awake at 40 s after ten minutes of suspension: it explains connections without an answer since, and no others."""
-    scene = Scene().says(keepalive_timeout=75)
+    scene = Scene().configured(keepalive_timeout=75)
     scene.samples.insert(41, Sample(40.3, {"clock.suspended_s": 600.0}))
     scene.die(300, "closed_idle", [40, 41], idle=between(2, 29))
     scene.die(20, "reset", range(42, 60), idle=at(25))
@@ -235,31 +235,31 @@ def test_listeners_that_receive_at_once_have_one_idle_time(seconds: Any, age: Dr
     assert codes_of(scene.die(400, "closed_idle", seconds, age=age, idle=between(12, 12.4))) == [(found, False)]
 
 
-def of_requests(**said: float) -> Scene:
-    return Scene().says(**said).die(500, "closed_announced", EVER, age=between(700, 1100), idle=at(0), requests=at(1000))
+def of_requests(**directives: float) -> Scene:
+    return Scene().configured(**directives).die(500, "closed_announced", EVER, age=between(700, 1100), idle=at(0), requests=at(1000))
 
 
-def of_idle(count: int = 400, **said: float) -> Scene:
-    return Scene(keepalive_s=200.0).says(**said).die(count, "closed_idle", EVER, idle=between(74.995, 75.3))
+def of_idle(count: int = 400, **directives: float) -> Scene:
+    return Scene(keepalive_s=200.0).configured(**directives).die(count, "closed_idle", EVER, idle=between(74.995, 75.3))
 
 
-def of_hours(**said: float) -> Scene:
+def of_hours(**directives: float) -> Scene:
     dead = {"age": between(3600, 3629.9), "idle": at(0), "requests": between(200, 260)}
-    return Scene().says(**said).die(5_000, "closed_announced", range(5, 35), **dead)
+    return Scene().configured(**directives).die(5_000, "closed_announced", range(5, 35), **dead)
 
 
-def regular(**said: float) -> Scene:
+def regular(**directives: float) -> Scene:
     """Heartbeats so regular that requests and age look the same."""
     dead = {"age": between(100, 101), "idle": at(0), "requests": at(101)}
-    return Scene(keepalive_s=2.0).says(**said).die(500, "closed_announced", EVER, **dead)
+    return Scene(keepalive_s=2.0).configured(**directives).die(500, "closed_announced", EVER, **dead)
 
 
-def at_once(**said: float) -> Scene:
-    return Scene().says(**said).die(1000, "closed_announced", [5], age=at(0), idle=at(0), requests=at(1))
+def at_once(**directives: float) -> Scene:
+    return Scene().configured(**directives).die(1000, "closed_announced", [5], age=at(0), idle=at(0), requests=at(1))
 
 
-def before_a_request(cause: str = "closed_idle", **said: float) -> Scene:
-    return Scene(keepalive_s=200.0).says(**said).die(60, cause, EVER, age=at(60), idle=at(60), requests=at(0))
+def before_a_request(cause: str = "closed_idle", **directives: float) -> Scene:
+    return Scene(keepalive_s=200.0).configured(**directives).die(60, cause, EVER, age=at(60), idle=at(60), requests=at(0))
 
 
 def labelled(scene: Scene, label: str) -> Scene:
@@ -286,7 +286,7 @@ def over_a_minute(cause: str, seconds: range) -> Scene:
         (of_requests(), ("keepalive_requests", False)),
         (of_requests(keepalive_requests=5000), ("keepalive_requests", False)),
         # Few losses exactly at a configured limit are at least likely.
-        (Scene().says(keepalive_requests=1000).die(2, "closed_announced", EVER, requests=at(1000), idle=at(0)), ("keepalive_requests", False)),
+        (Scene().configured(keepalive_requests=1000).die(2, "closed_announced", EVER, requests=at(1000), idle=at(0)), ("keepalive_requests", False)),
         # The configuration distinguishes them; different request numbers at one age mean an age limit.
         (regular(keepalive_requests=101), ("keepalive_requests", True)),
         (regular(keepalive_requests=1e7, keepalive_time=100), ("keepalive_time", True)),
@@ -298,14 +298,14 @@ def over_a_minute(cause: str, seconds: range) -> Scene:
         (of_idle(), ("keepalive_timeout", False)),
         # The file may have changed since nginx read it.
         (of_idle(keepalive_timeout=3600), ("keepalive_timeout", False)),
-        (Scene(keepalive_s=200.0).says(keepalive_timeout=3600).die(400, "closed_idle", EVER, idle=at(50)), ("idle_timeout", False)),
+        (Scene(keepalive_s=200.0).configured(keepalive_timeout=3600).die(400, "closed_idle", EVER, idle=at(50)), ("idle_timeout", False)),
         (before_a_request(), ("client_header_timeout", False)),
         # With an answer without a request: 408.
         (before_a_request("closed_announced"), ("client_header_timeout", False)),
         (before_a_request(client_header_timeout=60, keepalive_timeout=60), ("client_header_timeout", True)),
         (at_once(), ("keepalive_off", False)),
         (at_once(keepalive_timeout=0), ("keepalive_off", True)),
-        (Scene().says(keepalive_requests=0).die(60, "closed_announced", EVER, at(0), at(0), at(1)), ("keepalive_off", True)),
+        (Scene().configured(keepalive_requests=0).die(60, "closed_announced", EVER, at(0), at(0), at(1)), ("keepalive_off", True)),
         (idle_for(5, "Apache/2.4"), ("idle_timeout", False)),
         (idle_for(60, ""), ("idle_timeout", False)),
         (idle_for(75, ""), ("keepalive_timeout", False)),
@@ -322,7 +322,7 @@ def over_a_minute(cause: str, seconds: range) -> Scene:
         (over_a_minute("closed_idle", range(100, 160)), ("unexplained", False)),
         (over_a_minute("closed_announced", range(100, 130)), ("unexplained", False)),
         # Heartbeats once a second: at any event all were idle for 0 s.
-        (Scene(keepalive_s=2.0).says(keepalive_timeout=1).die(60, "closed_idle", EVER, idle=at(0)), ("unexplained", False)),
+        (Scene(keepalive_s=2.0).configured(keepalive_timeout=1).die(60, "closed_idle", EVER, idle=at(0)), ("unexplained", False)),
         # With gaps of 1 to 5 s half of all random moments show 1 or 2 s: a dozen may agree by chance.
         (Scene(keepalive_s=10.0).die(12, "reset", EVER, idle=between(1, 2.9)), ("unexplained", False)),
         (Scene(keepalive_s=10.0).die(120, "reset", EVER, idle=between(1, 2.9)), ("box_reset", False)),
@@ -342,7 +342,7 @@ def test_known_idle_timeouts(idle_s: float, whose: str) -> None:
 
 
 def test_two_limits_of_requests_stay_apart() -> None:
-    scene = Scene().says(keepalive_requests=1000)
+    scene = Scene().configured(keepalive_requests=1000)
     scene.die(500, "closed_announced", EVER, age=between(9000, 9900), idle=at(0), requests=at(1000))
     scene.die(400, "closed_announced", EVER, age=between(900, 1900), idle=at(0), requests=at(100))
     assert [(one.code, one.count, one.certain) for one in scene.found()] == [
@@ -351,7 +351,7 @@ def test_two_limits_of_requests_stay_apart() -> None:
 
 
 def test_heartbeats_that_crossed_with_the_close() -> None:
-    scene = Scene(keepalive_s=200.0).says(keepalive_timeout=75).die(400, "closed_idle", EVER, idle=at(75))
+    scene = Scene(keepalive_s=200.0).configured(keepalive_timeout=75).die(400, "closed_idle", EVER, idle=at(75))
     found = scene.die(3, "closed_awaiting", EVER, idle=at(75)).die(2, "reset", EVER, idle=at(75)).found()
     assert {(one.cause, one.code, one.count) for one in found} == {
         ("closed_idle", "keepalive_timeout", 400), ("closed_awaiting", "keepalive_timeout", 3), ("reset", "keepalive_timeout", 2),
@@ -386,7 +386,7 @@ def test_idle_reuse(slots: float | None, certain: bool | None) -> None:
     scene = Scene().die(300, "closed_idle", range(2, 12)).die(4, "reset", range(2, 12))
     for second in range(2, 12):
         scene.ticks[second].opened = 40
-    found = scene.says(worker_connections=slots).found() if slots else scene.found()
+    found = scene.configured(worker_connections=slots).found() if slots else scene.found()
     reused = [(one.cause, one.certain) for one in found if one.code == "idle_reuse"]
     assert reused == ([] if certain is None else [("closed_idle", certain), ("reset", certain)])
 
@@ -394,7 +394,7 @@ def test_idle_reuse(slots: float | None, certain: bool | None) -> None:
 def test_a_reload_of_a_nearly_full_server_is_no_idle_reuse() -> None:
     # Losses are replaced within the same second.
     for slots in (1040, 1100):
-        scene = burst().says(worker_connections=slots).sampled(range(61, 121), status_connects=2.0)
+        scene = burst().configured(worker_connections=slots).sampled(range(61, 121), status_connects=2.0)
         for second in range(60, 121):
             scene.ticks[second].held = HELD
         scene.ticks[60].opened = HELD
@@ -414,7 +414,7 @@ def test_a_server_that_closes_as_many_as_it_accepts() -> None:
 
 def burst(count: int = HELD, cause: str = "closed_idle", second: int = 60) -> Scene:
     # Its configuration was read, so it is the server that we connect to.
-    scene = Scene().says(keepalive_timeout=3600, keepalive_requests=1e7, keepalive_time=1e6).die(count, cause, [second])
+    scene = Scene().configured(keepalive_timeout=3600, keepalive_requests=1e7, keepalive_time=1e6).die(count, cause, [second])
     for later in range(second, 121):
         scene.ticks[later].held = HELD - count
     return scene
@@ -520,7 +520,7 @@ def test_evidence_of_the_server_comes_before_a_likely_limit() -> None:
 
 
 def test_repeated_reloads_are_one_diagnosis() -> None:
-    scene = Scene(seconds=600).says(keepalive_timeout=3600)
+    scene = Scene(seconds=600).configured(keepalive_timeout=3600)
     for place, second in enumerate(range(60, 600, 60)):
         scene.die(HELD, "closed_idle", [second]).sampled(range(second + 1, 601), status_connects=2.0 + place)
     one = only(scene)
@@ -528,7 +528,7 @@ def test_repeated_reloads_are_one_diagnosis() -> None:
 
 
 def test_likely_and_certain_reloads_stay_apart() -> None:
-    scene = Scene(seconds=300).says(keepalive_timeout=3600)
+    scene = Scene(seconds=300).configured(keepalive_timeout=3600)
     for place, second in enumerate((60, 120, 180)):
         scene.die(HELD, "closed_idle", [second]).sampled(range(second + 1, 301), status_connects=2.0 + place)
     scene.die(HELD - 50, "closed_idle", [240])
@@ -553,7 +553,7 @@ def test_a_loss_in_the_next_second_belongs_to_the_burst(second: int) -> None:
 
 def test_the_first_losses_of_a_large_burst_belong_to_it() -> None:
     """nginx takes some seconds to close 100,000 in a reload: the first second may have less than a tenth of the largest."""
-    scene = Scene(seconds=300, connections=100_000).says(keepalive_timeout=3600)
+    scene = Scene(seconds=300, connections=100_000).configured(keepalive_timeout=3600)
     for second, dead in enumerate((3_840, 18_363, 14_635, 43_395, 19_767), 60):
         scene.die(dead, "closed_idle", [second])
     assert by_code(scene.sampled(range(65, 301), status_connects=2.0)) == {"reload": 100_000}
@@ -593,11 +593,11 @@ def test_a_stopped_server() -> None:
     assert codes_of(scene) == [("server_stalled", False)]
 
 
-@pytest.mark.parametrize("nobody", [True, False])
-def test_a_finished_handshake_means_accepted(nobody: bool) -> None:
-    scene = Scene().die(HELD if nobody else 200, "heartbeat_timeout", range(60, 80), idle=between(10, 30), requests=at(0))
+@pytest.mark.parametrize("no_answers", [True, False])
+def test_a_finished_handshake_means_accepted(no_answers: bool) -> None:
+    scene = Scene().die(HELD if no_answers else 200, "heartbeat_timeout", range(60, 80), idle=between(10, 30), requests=at(0))
     scene.environment["local"] = True
-    if nobody:
+    if no_answers:
         unanswered(scene, 1).sampled(EVERY, status_active=None, status_accepts=None)
     assert codes_of(scene) == [("never_accepted", False)]
     scene.ticks[5].tls = TlsCounts(full=HELD)
@@ -763,7 +763,7 @@ def test_a_box_that_forgets_and_resets() -> None:
 
 
 def test_a_limit_and_then_a_reload() -> None:
-    scene = Scene().says(keepalive_requests=100, keepalive_time=3600)
+    scene = Scene().configured(keepalive_requests=100, keepalive_time=3600)
     scene.die(500, "closed_announced", range(10, 50), age=between(300, 500), idle=at(0), requests=at(100))
     scene.die(480, "closed_idle", [60]).die(20, "closed_announced", [60], idle=at(0), requests=between(1, 90))
     for second in range(60, 121):
@@ -775,7 +775,7 @@ def test_a_limit_and_then_a_reload() -> None:
 
 
 def test_a_timer_among_others_takes_only_its_own() -> None:
-    scene = Scene(keepalive_s=400.0).says(keepalive_timeout=75).die(300, "closed_idle", EVER, idle=at(75))
+    scene = Scene(keepalive_s=400.0).configured(keepalive_timeout=75).die(300, "closed_idle", EVER, idle=at(75))
     found = scene.die(40, "closed_idle", EVER, idle=between(1, 60)).found()
     assert [(one.code, one.count, one.certain) for one in found] == [("keepalive_timeout", 300, True), ("unexplained", 40, False)]
 
@@ -833,8 +833,8 @@ def test_diagnoses_of_any_records_add_up(seed: int) -> None:
         tick.by_status = chance.choice([{}, {200: 5}, {200: 5, 500: 3}])
         tick.beats_failed = chance.choice([0, tick.lost])
     if chance.random() < 0.5:
-        scene.says(keepalive_timeout=chance.choice([0, 1, 75]), keepalive_requests=chance.choice([1, 30, 1000]))
-        scene.says(keepalive_time=3600, client_header_timeout=60, worker_connections=chance.choice([0, 100, 1e6]))
+        scene.configured(keepalive_timeout=chance.choice([0, 1, 75]), keepalive_requests=chance.choice([1, 30, 1000]))
+        scene.configured(keepalive_time=3600, client_header_timeout=60, worker_connections=chance.choice([0, 100, 1e6]))
     for name in ("server.processes", "status.active", "status.accepts", "server.cpu_s", "generator.processes"):
         gone = chance.choice([range(0), range(0), range(9, 15), range(9, 999), range(999)])
         scene.sampled(gone, **{name.replace(".", "_", 1): None})

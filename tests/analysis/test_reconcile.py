@@ -171,7 +171,7 @@ def test_other_clients_only_if_the_server_accepted_more() -> None:
     # For a while.
     run = a_run(20_000)
     shift(run, "status.active", 80.0, since_s=50.0, until_s=60.0)
-    (finding,) = parted(run)[1]
+    (finding,) = divergences_of(run)[1]
     assert not finding.fields["beyond"]["others"]
 
 
@@ -303,7 +303,7 @@ def test_a_killed_run_agrees_within_what_was_in_flight() -> None:
     assert agreement(result.agrees, [finding]) != agreement(result.agrees, [])
 
 
-def parted(run: Run, plan: Plan | None = None) -> tuple[list[Divergence], list[Finding]]:
+def divergences_of(run: Run, plan: Plan | None = None) -> tuple[list[Divergence], list[Finding]]:
     """The divergences, and the findings about those that ended."""
     result, findings = look(run, plan)
     return result.divergences, [one for one in findings if one.code.startswith("parted_")]
@@ -312,7 +312,7 @@ def parted(run: Run, plan: Plan | None = None) -> tuple[list[Divergence], list[F
 @pytest.mark.parametrize("options", [{}, {"plateaus": 4, "plateau_s": 5.0}, {"hold_s": 4.0}])
 def test_a_good_run_never_diverges(options: dict[str, Any]) -> None:
     run = a_run(20_000, **options)
-    assert parted(run, run.plan) == ([], [])
+    assert divergences_of(run, run.plan) == ([], [])
 
 
 def test_an_active_count_that_fell_behind_and_recovered() -> None:
@@ -333,14 +333,14 @@ def test_two_pages_are_no_divergence_and_three_are() -> None:
     for pages, count in ((2, 0), (3, 1)):
         run = a_run(20_000)
         shift(run, "status.active", -500.0, since_s=50.0, until_s=50.0 + pages)
-        assert len(parted(run)[0]) == count
+        assert len(divergences_of(run)[0]) == count
 
 
 def test_divergences_one_page_apart_are_one() -> None:
     run = a_run(20_000)
     for since, until in ((40.0, 44.0), (45.0, 50.0), (60.0, 64.0)):
         shift(run, "status.active", 7.0, since, until)
-    divergences, (finding,) = parted(run)
+    divergences, (finding,) = divergences_of(run)
     assert [(one.from_s, one.to_s) for one in divergences] == [pytest.approx((40.3, 50.3)), pytest.approx((60.3, 64.3))]
     assert (finding.severity, finding.fields["most"], finding.fields["times"]) == ("info", 7, 2)
 
@@ -349,7 +349,7 @@ def test_the_largest_divergences_of_a_night_are_kept() -> None:
     run = a_run(1000, hold_s=600.0)
     for place in range(50):
         shift(run, "status.active", -1.0 - place, 20.0 + 10 * place, 24.0 + 10 * place)
-    divergences, findings = parted(run)
+    divergences, findings = divergences_of(run)
     assert [one.most for one in divergences] == list(range(-31, -51, -1))
     assert findings[0].fields["times"] == 20
 
@@ -376,7 +376,7 @@ def test_a_ramp_that_fell_behind_what_was_asked() -> None:
     for t_s, tick in run.ticks:
         if 10 < t_s <= 16:  # nothing opens for six seconds, and all of it after
             tick.held = run.ticks[4][1].held
-    divergences, findings = parted(run, run.plan)
+    divergences, findings = divergences_of(run, run.plan)
     (one,), (finding,) = (
         [one for one in divergences if one.pair == "asked"],
         [one for one in findings if one.code == "parted_asked"],
@@ -388,7 +388,7 @@ def test_a_ramp_that_fell_behind_what_was_asked() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fewer", "lost", "failed", "status", "said"),
+    ("fewer", "lost", "failed", "status", "reported"),
     [
         # Without reopening; without a page only the asked number is compared.
         (3, 0, 0, True, True),
@@ -398,16 +398,16 @@ def test_a_ramp_that_fell_behind_what_was_asked() -> None:
         (30, 20, 0, True, True),
     ],
 )
-def test_connections_that_stay_fewer_than_asked(fewer: int, lost: int, failed: int, status: bool, said: bool) -> None:
+def test_connections_that_stay_fewer_than_asked(fewer: int, lost: int, failed: int, status: bool, reported: bool) -> None:
     run = a_run(20_000, status=status)
     for t_s, tick in run.ticks:
         if 50 < t_s <= run.phases[3].start_s:
             tick.held -= fewer
     run.ticks[45][1].deaths, run.ticks[45][1].failures = {"reset": Deaths(count=lost)}, {"no_ports": failed}
-    divergences, findings = parted(run, run.plan)
+    divergences, findings = divergences_of(run, run.plan)
     behind = [(one.most, one.closed) for one in divergences if one.pair == "asked"]
     assert behind == [(-fewer, False)]
-    assert [one.fields["most"] for one in findings if one.code == "parted_asked"] == [-fewer] * said
+    assert [one.fields["most"] for one in findings if one.code == "parted_asked"] == [-fewer] * reported
 
 
 # Server and client simulated connection by connection, each read at its own instants.
@@ -464,9 +464,9 @@ def simulated(seed: int, vanish: int = 0) -> Run:
 
 def test_no_false_and_no_missed_divergence_in_forty_runs() -> None:
     for seed in range(40):
-        assert parted(simulated(seed))[0] == [], seed
+        assert divergences_of(simulated(seed))[0] == [], seed
         # More than can open and close within two seconds.
-        (one,) = parted(simulated(seed, vanish=60))[0]
+        (one,) = divergences_of(simulated(seed, vanish=60))[0]
         assert (one.pair, one.closed) == ("held", True)
         assert (one.from_s, one.to_s) == (30.0, 36.0)
         assert abs(one.most + 60) <= 12

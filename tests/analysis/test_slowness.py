@@ -61,13 +61,13 @@ def test_a_server_that_counts_unanswered_requests_is_slow() -> None:
     assert (one.fields["why"], one.fields["requests"]) == ("slow", 45)
 
 
-@pytest.mark.parametrize("why", ["somebody died", "we stood still", "few waited"])
+@pytest.mark.parametrize("why", ["losses", "stopped workers", "few waited"])
 def test_silences_with_another_explanation(why: str) -> None:
     run = silent(30, 33)
     for t_s, tick in run.ticks:
-        if why == "somebody died" and 31 < t_s < 32:
+        if why == "losses" and 31 < t_s < 32:
             tick.deaths = {"heartbeat_timeout": Deaths(count=1)}
-        elif why == "we stood still":
+        elif why == "stopped workers":
             tick.longest_turn_s = 0.9
         elif why == "few waited":
             tick.awaiting = min(tick.awaiting, 4)
@@ -90,9 +90,9 @@ def test_retransmitted_segments(resent: float, count: int | None) -> None:
     for sample in run.samples:
         sample.values["tcp.OutSegs"] = 95.0 * sample.t_s
         sample.values["tcp.RetransSegs"] = 3.0 + resent * max(0.0, min(sample.t_s - 30.0, 10.0))
-    told = sent_again(run)
-    assert [round(one.fields["count"]) for one in told] == ([count] if count else [])
-    assert all(one.fields["share"] == pytest.approx(0.03, abs=0.005) for one in told)
+    found = sent_again(run)
+    assert [round(one.fields["count"]) for one in found] == ([count] if count else [])
+    assert all(one.fields["share"] == pytest.approx(0.03, abs=0.005) for one in found)
     # Duplicates that the peer reports were not lost.
     for sample in run.samples:
         sample.values["tcp.TCPDSACKRecv"] = sample.values["tcp.RetransSegs"]
@@ -133,16 +133,16 @@ def test_latencies_of_older_files_are_of_answers_alone() -> None:
     assert [one.fields["usual_s"] for one in slow_answers(new)] == [found.fields["usual_s"]]
 
 
-@pytest.mark.parametrize("why", ["never", "not for long", "always", "not by much", "we were late", "given up", "nobody was answered"])
+@pytest.mark.parametrize("why", ["never", "not for long", "always", "not by much", "late heartbeats", "given up", "no answers"])
 def test_high_latencies_that_are_no_finding(why: str) -> None:
     first, last = {"never": (900, 901), "not for long": (30, 31), "always": (0, 900)}.get(why, (30, 33))
     run = slow(first, last, 60_000 if why == "not by much" else 800_000)
     for t_s, tick in run.ticks:
-        if why == "we were late":
+        if why == "late heartbeats":
             tick.lateness_us = tick.latency_us
         elif why == "given up" and 35 < t_s < 36:
             tick.deaths = {"heartbeat_timeout": Deaths(count=1)}
-        elif why == "nobody was answered" and 28 < t_s < 29:
+        elif why == "no answers" and 28 < t_s < 29:
             tick.answered, tick.awaiting = 0, 9
     assert slow_answers(run) == []
 

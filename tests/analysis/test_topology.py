@@ -60,12 +60,12 @@ def test_without_an_agents_samples_the_server_is_unknown() -> None:
     seen = [there(second) for second in range(60) if not 20 <= second < 40]
     samples = sorted([*ours, *seen], key=lambda one: one.t_s)
     phases = [Phase("ramp", 0.0, 5.0), Phase("hold", 5.0, 60.0)]
-    said = ServerEvidence(bare_run((), phases, samples, ELSEWHERE)).about(22.0, 24.0, 10)
-    assert (said.gone, said.restarted, said.silent) == (False, False, False)
+    evidence = ServerEvidence(bare_run((), phases, samples, ELSEWHERE)).about(22.0, 24.0, 10)
+    assert (evidence.gone, evidence.restarted, evidence.silent) == (False, False, False)
     # A sample of the server's host without them is different.
     looked = sorted([*samples, *(Sample(second + 0.1, {"kernel.tcp_tw": 0.0}) for second in range(20, 40))], key=lambda one: one.t_s)
-    said = ServerEvidence(bare_run((), phases, looked, ELSEWHERE)).about(22.0, 24.0, 10)
-    assert (said.restarted, said.silent) == (True, True)
+    evidence = ServerEvidence(bare_run((), phases, looked, ELSEWHERE)).about(22.0, 24.0, 10)
+    assert (evidence.restarted, evidence.silent) == (True, True)
 
 
 # The residual there and here (B a connection); the hosts' memory (B).

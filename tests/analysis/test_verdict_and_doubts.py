@@ -83,9 +83,9 @@ def test_without_a_due_heartbeat_a_handshake_counts_as_tested() -> None:
     granted = ProtocolCounts()
     granted.handshake_us.add(5)
     ticks = (Tick(opened=100), Tick(opened=100, protocol=granted), Tick(opened=100, protocol=granted, sent=1), Tick(opened=100, sent=1))
-    said = [judge(PLAN, Totals(one, held=100), saturated=False, complete=True) for one in ticks]
-    assert [one.verdict for one in said] == ["untested", "passed", "untested", "untested"]
-    assert said[0].why != said[3].why
+    judgements = [judge(PLAN, Totals(one, held=100), saturated=False, complete=True) for one in ticks]
+    assert [one.verdict for one in judgements] == ["untested", "passed", "untested", "untested"]
+    assert judgements[0].why != judgements[3].why
 
 
 def test_a_passed_verdict_names_error_answers() -> None:
@@ -158,20 +158,20 @@ def test_a_certificate_shown_during_the_run_may_expire_soon() -> None:
 
 
 @pytest.mark.parametrize(
-    ("days_left", "lasts_days", "told"),
+    ("days_left", "lasts_days", "reported"),
     [
         (29.9, 30.0, False), (9.0, 30.0, True), (29.9, 90.0, True), (31.0, 365.0, False), (29.9, 365.0, True), (3.0, 6.6, False),
         (2.0, 6.6, True), (-1.0, 1.0, True), (29.9, None, True),
     ],
 )  # fmt: skip
-def test_a_certificate_is_due_in_the_last_third_of_its_lifetime(days_left: float, lasts_days: float | None, told: bool) -> None:
+def test_a_certificate_is_due_in_the_last_third_of_its_lifetime(days_left: float, lasts_days: float | None, reported: bool) -> None:
     """Older runs do not record the lifetime."""
     run = a_run(1000)
     run.ticks[5][1].tls = TlsCounts()
     run.environment["tls"] = {"certificate": {"subject": "CN=x", "ends": "2025-03-11T12:00:00+00:00", "days_left": days_left}}
     run.environment["tls"]["certificate"] |= {} if lasts_days is None else {"lasts_days": lasts_days}
     found = tls_findings(tls_of(run, fold(run)), run.environment, started=run.started)
-    assert [one.code for one in found] == ["tls_certificate_ends"] * told
+    assert [one.code for one in found] == ["tls_certificate_ends"] * reported
 
 
 def test_one_delay_in_a_short_ramp_is_no_limit() -> None:
@@ -255,7 +255,7 @@ def test_rests_between_plateaus_do_not_count() -> None:
     assert rate(a_run(20_000, plateaus=4, plateau_s=5.0)) == pytest.approx(1000.0, rel=0.06)
 
 
-def said(cause: str, every: list[Deaths]) -> list[Finding]:
+def loss_findings_of(cause: str, every: list[Deaths]) -> list[Finding]:
     """The findings of losses every ten seconds, without knowledge of the server."""
     plan = Plan(urls=("http://a/",), connections=1000, keepalive_s=1000.0)
     ticks = [(10.0 * place, Tick(second=10 * place, deaths={cause: one})) for place, one in enumerate(every, 1)]
@@ -279,7 +279,7 @@ def test_an_incident_of_several_causes_is_reported_once() -> None:
 
 def test_each_cause_of_the_engine_has_words() -> None:
     of = Totals(whole=Tick(failures=dict.fromkeys(FAILURES, 1)))
-    lost = [finding for cause in DEATHS for finding in said(cause, [Deaths(count=1)])]
+    lost = [finding for cause in DEATHS for finding in loss_findings_of(cause, [Deaths(count=1)])]
     for found, names in ((lost, DEATHS), (loss_findings.failures(bare_run(), of), FAILURES)):
         assert {finding.code.partition("_")[2] for finding in found} == set(names)
         assert len({finding.evidence for finding in found}) == len(names)
@@ -321,11 +321,11 @@ def test_failed_connects_of_a_cut_off_host_are_the_hosts() -> None:
     (finding,) = failures(ticks, PHASES, back)
     # They were started three seconds before they timed out.
     assert (finding.fields["from_s"], finding.fields["until_s"]) == (17.0, 23.0)
-    told = [{"count": 9, "hosts": [["vm at 10.0.0.9", 12.0]], "until_s": 20.4}]
-    assert finding.fields["told"] == told
+    reported = [{"count": 9, "hosts": [["vm at 10.0.0.9", 12.0]], "until_s": 20.4}]
+    assert finding.fields["told"] == reported
     ticks[39][1].failures["connect_timeout"] = 5
     (finding,) = failures(ticks, PHASES, back)
-    assert (finding.fields["count"], finding.fields["told"]) == (14, told)
+    assert (finding.fields["count"], finding.fields["told"]) == (14, reported)
     ticks[39][1].failures = {"refused": 5}
     assert failures(ticks, PHASES, back)[1].fields["told"] == []
 
@@ -344,9 +344,9 @@ def test_losses_with_a_host_name_that_host() -> None:
         run = bare_run([(1.0, of.whole)], findings=found)
         (finding,) = loss_findings.lost(diagnose(run, fold(run)))
         assert judgement.verdict == "invalid"
-        for said in (judgement.why, finding.evidence):
-            assert all(name in said for name in hosts)
-            assert ("process" in said) is processes
+        for judgements in (judgement.why, finding.evidence):
+            assert all(name in judgements for name in hosts)
+            assert ("process" in judgements) is processes
 
 
 def test_listen_queues_only_of_this_host() -> None:
@@ -435,8 +435,8 @@ def test_error_statuses() -> None:
 
 def test_the_verdict_if_nothing_listens() -> None:
     here = Finding(NOTHING_LISTENS, "error", "nothing listens on 127.0.0.1:1 of this host: the run did not begin")
-    said = judge(PLAN, totals(0, 0), saturated=False, complete=True, findings=[here])
-    assert (said.verdict, said.why) == ("untested", here.evidence)
+    judgements = judge(PLAN, totals(0, 0), saturated=False, complete=True, findings=[here])
+    assert (judgements.verdict, judgements.why) == ("untested", here.evidence)
 
 
 def test_a_run_stopped_by_the_user() -> None:

@@ -24,7 +24,7 @@ def failures(run: Run, totals: Totals) -> list[Finding]:
     timeout_s = run.plan.connect_timeout_s
     cut = cuts(run, timeout_s)
     in_hold = totals.during("hold").failures
-    for cause, count in counted(totals.whole.failures).items():
+    for cause, count in by_count(totals.whole.failures).items():
         instants = [t_s for t_s, tick in run.ticks if tick.failures.get(cause)]
         from_s = began_s(instants[0], timeout_s if cause == "connect_timeout" else 0.0) if instants else None
         reports: list[HostReport] = []
@@ -77,6 +77,6 @@ def listen_queue(run: Run) -> list[Finding]:
     return found
 
 
-def counted(counts: dict[str, int]) -> dict[str, int]:
+def by_count(counts: dict[str, int]) -> dict[str, int]:
     """The causes that occurred, most frequent first."""
     return dict(sorted(((cause, n) for cause, n in counts.items() if n), key=lambda pair: (-pair[1], pair[0])))

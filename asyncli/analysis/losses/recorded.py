@@ -66,10 +66,7 @@ def goodbye(table: LossTable) -> None:
 
 
 def suspended(table: LossTable) -> None:
-    """Claim what was closed while this machine was suspended.
-
-    The next heartbeat shows it, within the longest gap and the timeout.
-    """
+    """Claim what was closed while this machine was suspended: the next heartbeat shows it, within gap and timeout."""
     timeout_s = table.configured("keepalive_timeout")
     for event, (woke_s, slept_s) in enumerate(table.server.suspensions):
         until_s = woke_s + table.gap_s + table.plan.timeout_s + 3.0

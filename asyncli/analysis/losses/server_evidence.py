@@ -56,10 +56,7 @@ class Evidence(msgspec.Struct):
 
 
 class Cut(msgspec.Struct, frozen=True):
-    """Client hosts of a cluster that were silent at about the same time.
-
-    ``hosts``: each, and for how long (s). ``back_s``, ``last_s``: when the first and the last of them answered again.
-    """
+    """Client hosts that were silent at about one time: each and how long (s); when the first and the last answered again."""
 
     hosts: list[tuple[str, float]]
     back_s: float

@@ -163,10 +163,7 @@ def pooled(cells: Sequence[LossCell]) -> Deaths:
 
 
 def share_awaiting(cells: Iterable[LossCell]) -> float:
-    """The share (0 to 1) of these that ended while a heartbeat waited.
-
-    A tick counts failed heartbeats of all causes; those of causes that need a waiting heartbeat are subtracted.
-    """
+    """The share (0 to 1) that ended while a heartbeat waited; heartbeats of other causes in the same tick do not count."""
     waiting = total = 0
     for cell in cells:
         others = sum(dead.count for cause, dead in cell.tick.deaths.items() if cause in _WAITING)
