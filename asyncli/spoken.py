@@ -12,8 +12,7 @@ Requests = Literal["heartbeats", "connections", "none"]
 class ProtocolFacts(msgspec.Struct, frozen=True):
     """``title``: for reports. ``schemes``: without and with TLS, with their default ``ports``; None: no default. ``keys``: its
     own plan fields. ``asks_by_http``: it sends HTTP requests, which have headers. ``requests``: what an HTTP server counts as
-    requests; None: unknown. ``flag``: the flag that selects it, if another protocol has its schemes.
-    """
+    requests; None: unknown. ``flag``: the flag that selects it, if another protocol has its schemes."""
 
     title: str
     schemes: tuple[str, str]
