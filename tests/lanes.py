@@ -16,8 +16,7 @@ Running = dict[str, "Future[None]"]
 
 class Lanes:
     """``@lanes(shared)`` above ``def test_x(folder, resource)`` adds the test to the lane of the context manager ``shared``, which is
-    entered once. Tests run in the file's order. The module's fixture ``running`` is :meth:`start`.
-    """
+    entered once. Tests run in the file's order. The module's fixture ``running`` is :meth:`start`."""
 
     def __init__(self) -> None:
         self._lanes: dict[Any, dict[str, Callable[[Path, Any], None]]] = {}

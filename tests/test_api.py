@@ -53,9 +53,6 @@ def run(run_file: Path) -> api.Recorded:
     return api.load(run_file)
 
 
-# -- loading
-
-
 def test_a_run_says_what_its_report_says(run: api.Recorded, run_file: Path) -> None:
     assert (run.verdict, run.complete, run.plan.connections) == ("failed", True, 2000)
     assert run.summary.connections.lost == 43
@@ -91,9 +88,6 @@ def test_a_run_that_was_killed_has_everything_but_the_numbers(tmp_path: Path, cu
         assert isinstance(getattr(run.plot, name)(), Figure), name
 
 
-# -- frames
-
-
 def test_the_records_as_frames(run: api.Recorded) -> None:
     """Their rows are those of CSV (tests/report/test_csv.py)."""
     frames, ticks = run.frames, run.frames.ticks
@@ -112,9 +106,6 @@ def test_the_records_as_frames(run: api.Recorded) -> None:
     assert frames.phases.loc["hold", "duration_s"] == pytest.approx(60.0)
     assert list(frames.findings["code"]) == [finding.code for finding in run.findings]
     assert frames.checks.loc[0, "have"] == 20000.0
-
-
-# -- what it costs, how it drifts, who died
 
 
 def test_the_cost(run: api.Recorded) -> None:
@@ -152,9 +143,6 @@ def test_what_is_shown_cannot_steer_a_page(tmp_path: Path) -> None:
         assert "<img" not in shown
 
 
-# -- comparing
-
-
 def test_two_runs_compared(tmp_path: Path) -> None:
     lean, rich = a_run(5000, interval_s=0.02, seed=3), a_run(5000, interval_s=0.02, seed=4)
     raised(rich, 0, "server.pss_bytes", "host.used_bytes", each=400.0).id = "f00dfeed0003"
@@ -172,9 +160,6 @@ def test_two_runs_compared(tmp_path: Path) -> None:
         api.compare(a)
     with pytest.raises(StoreError, match="again"):
         api.compare(a, api.load(a))
-
-
-# -- anywhere
 
 
 def test_reading_needs_neither_linux_nor_uvloop(run_file: Path) -> None:
@@ -206,9 +191,6 @@ def test_reading_needs_neither_linux_nor_uvloop(run_file: Path) -> None:
     assert done.stdout.startswith("HostError "), done.stdout
 
 
-# -- plans and soaks
-
-
 def test_a_plan_takes_units() -> None:
     plan = api.make_plan("http://127.0.0.1:8080/", connections="10k", hold="30s", ramp="20/60ms", keepalive="1m", seed=1)
     assert (plan.connections, plan.hold_s, plan.batch, plan.interval_s, plan.keepalive_s) == (10_000, 30.0, 20, 0.06, 60.0)
@@ -236,9 +218,6 @@ async def test_a_soak_gives_what_it_recorded(tmp_path: Path, short: dict[str, An
         assert said.out == ""
         with pytest.raises(StoreError, match="overwritten"):
             await api.soak(server, run, **short)
-
-
-# -- in a notebook
 
 
 class _Shell:

@@ -147,7 +147,7 @@ def test_a_program_is_asked_with_little_and_not_for_long(tmp_path: Path, monkeyp
     assert "not a" in said
     endless = ask_program(script("exec yes nginx"), "-V")
     assert len(endless) == 64 * 1024
-    monkeypatch.setattr(trust, "_WITHIN_S", 0.5)
+    monkeypatch.setattr(trust, "_TIMEOUT_S", 0.5)
     pidfile = tmp_path / "pid"
     begun_s = time.monotonic()
     assert ask_program(script(f"sleep 600 & echo $! > {pidfile}; echo begun; wait"), "-V") == "begun\n"

@@ -1,7 +1,8 @@
 """Baseline clients that send the same requests: a thread per connection (http.client), or a task per request (aiohttp).
 
 ``python -m asyncli.experiments.baseline_clients threads --url URL`` runs one by hand. It is a process, so that its CPU time can
-be measured, and prints one line of JSON: see :class:`Answers`. It imports everything before the clock starts.
+be measured. Its line of JSON has the seconds from the first request to the last answer, the process's user and system CPU seconds
+in that time, counts of requests, body bytes, and each answer's latency. It imports everything before the clock starts.
 """
 
 from __future__ import annotations
@@ -15,25 +16,13 @@ import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import urlsplit
 
 from asyncli.lab import child
 from asyncli.model.errors import HostError
 
 _TIMEOUT_S = 60.0
-
-
-class Answers(NamedTuple):
-    """Seconds from the first request to the last answer, the process's user and system CPU seconds in that time, counts of
-    requests, body bytes, and milliseconds from each request to its answer."""
-
-    duration_s: float
-    cpu_s: float
-    answered: int
-    failed: int
-    bytes: int
-    latencies_ms: list[float]
 
 
 #: The answer's status (0: no answer), the bytes of its body, and its latency (ms).
@@ -120,8 +109,11 @@ def main(argv: list[str] | None = None) -> int:
     duration_s, cpu_s = time.monotonic() - begun, time.process_time() - cpu_s
     # An error status counts as failed.
     latencies = [round(ms, 3) for status, _, ms in exchanges if status == 200]
-    answered, size = len(latencies), sum(size for _, size, _ in exchanges)
-    print(json.dumps(Answers(duration_s, cpu_s, answered, len(exchanges) - answered, size, latencies)._asdict()), flush=True)
+    found = {
+        "duration_s": duration_s, "cpu_s": cpu_s, "answered": len(latencies), "failed": len(exchanges) - len(latencies),
+        "bytes": sum(size for _, size, _ in exchanges), "latencies_ms": latencies,
+    }  # fmt: skip
+    print(json.dumps(found), flush=True)
     return 0
 
 

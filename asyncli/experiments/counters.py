@@ -49,8 +49,7 @@ def read_tcp(proc: Path = PROC) -> dict[str, float]:
 def read_io(pid: int) -> dict[str, float]:
     """The I/O of ``pid`` and its descendants since they started. ``io_calls``: read(2), write(2) and similar, also on sockets,
     but not recv(2) and sendfile(2); ``disk_bytes``: read from and written to storage. Reaped children are included (proc(5),
-    /proc/PID/io). Empty if it cannot be read for all of them.
-    """
+    /proc/PID/io). Empty if it cannot be read for all of them."""
     try:
         root = psutil.Process(pid)
         found = [one.io_counters() for one in (root, *root.children(recursive=True))]

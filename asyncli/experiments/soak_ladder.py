@@ -60,8 +60,7 @@ def ladder_soak(server: LabServer, plan: Any, connections: int, rate: int, **key
 
 def plan_of_soak(server: LabServer, **values: Any) -> Plan:
     """A soak's plan from the keys of a plan file. It has no residue phase, since the server is stopped right after it; except for
-    a proxy, whose sockets are attributed by what the residue frees.
-    """
+    a proxy, whose sockets are attributed by what the residue frees."""
     plan = build_plan([Layer("{key}", {"urls": [server.url], "server_pid": server.pid, "reopen": False, **values})])
     return plan if server.ends > 2 else msgspec.structs.replace(plan, residue_s=0.0)
 
@@ -157,8 +156,7 @@ def figures_of(run: Run, charges: Charges | None = None, ends: int = 2) -> dict[
 def own_cost(run: Run, cost: Costs, charges: Charges | None = None, ends: int = 2) -> dict[str, float | None]:
     """``own``: the bytes of one more connection on the server's side, if both sides are this host; ``own_half``: half of its
     interval; None: unknown. It is what the server's control group is charged, and its TCP socket if that is not; without a group
-    all that the host uses, less asyncli's memory and the kernel's for its end; for a proxy without a group it is unknown.
-    """
+    all that the host uses, less asyncli's memory and the kernel's for its end; for a proxy without a group it is unknown."""
     if charges is not None and charges.samples:
         zero_s = run.environment["clock"]["monotonic_s"]
         parts = [(_slope(run, [Sample(one.t_s - zero_s, one.values) for one in charges.samples]), 1)]

@@ -228,11 +228,11 @@ def _claims(plan: Any, rounds: Rounds) -> Iterator[Claim]:
     yield from claimed("Most of a connection's memory is the kernel's.", Rule(low=0.5), kernel, unit="of it")
     yield from claimed("2 GB of memory can hold about 150,000 connections.", Rule(low=120_000), fits, unit="connections")
     taken = {f"round {number + 1}": [cpu] for number, cpu in rounds.by_round("cost", "cpu").items()}
-    alike = enough and parse_duration(plan.keepalive) >= _SOURCE_KEEPALIVE_S
-    note = "" if alike or not taken else f"judged only with {_MIN_CONNECTIONS:,} connections or more and --keepalive 3600s"
+    comparable = enough and parse_duration(plan.keepalive) >= _SOURCE_KEEPALIVE_S
+    note = "" if comparable or not taken else f"judged only with {_MIN_CONNECTIONS:,} connections or more and --keepalive 3600s"
     # A single round decides only if it is beyond by 1.5 times.
     claim = f"{len(CLIENTS) * plan.connections:,} held connections take nginx about 2 % of a core."
-    yield from claimed(claim, Rule(high=0.025), taken if alike else {}, note, "cores")
+    yield from claimed(claim, Rule(high=0.025), taken if comparable else {}, note, "cores")
 
 
 EXPERIMENT = Experiment(

@@ -52,14 +52,6 @@ class ApacheBinary(NamedTuple):
     built_in: frozenset[str]
 
 
-class EventSizes(NamedTuple):
-    """The event MPM's size: processes, threads in each, and AsyncRequestWorkerFactor."""
-
-    processes: int
-    threads: int
-    factor: float
-
-
 def parse_version(text: str) -> str | None:
     """``Apache/2.4.62`` from the output of ``apache2 -v``; None unless it is Apache 2.4 or later."""
     match = re.search(r"Server version:\s*(Apache/(\d+)\.(\d+)\S*)", text)
@@ -76,8 +68,8 @@ def find_apache() -> ApacheBinary | None:
     return None
 
 
-def event_sizes(connections: int, nofile: int, processes: int | None = None) -> EventSizes:
-    """Processes, threads and factor with which the event MPM can hold ``connections``. Raises :class:`HostError`.
+def event_sizes(connections: int, nofile: int, processes: int | None = None) -> tuple[int, int, float]:
+    """Processes, threads in each and AsyncRequestWorkerFactor for ``connections`` in the event MPM. Raises :class:`HostError`.
 
     A child accepts while it has fewer connections than ThreadsPerChild + AsyncRequestWorkerFactor x idle threads (the
     documentation of the event MPM), so at most (AsyncRequestWorkerFactor + 1) x ThreadsPerChild. All children accept from
@@ -95,7 +87,7 @@ def event_sizes(connections: int, nofile: int, processes: int | None = None) -> 
         remedy = "leave --workers out" if processes else "raise the hard limit (ulimit -Hn, LimitNOFILE=) or ask for fewer"
         raise HostError(f"apache-event cannot hold {connections:,} connections in {size}; {remedy}")
     # Apache rounds the factor to sixteenths; rounding down stays below the descriptor limit.
-    return EventSizes(count, threads, math.floor(16 * (most / threads - 1)) / 16)
+    return count, threads, math.floor(16 * (most / threads - 1)) / 16
 
 
 class LabApache(LabServer):

@@ -26,7 +26,7 @@ from typing import NamedTuple, cast
 
 from asyncli.lab import ports
 from asyncli.lab.executables import descriptor_limit
-from asyncli.lab.wire import HEAD_END, LONGEST_HEAD, TOKEN, Counts, Request, answer, parse_request, status_page
+from asyncli.lab.wire import HEAD_END, LONGEST_HEAD, TOKEN, Request, answer, parse_request, status_page
 from asyncli.model.errors import HostError
 
 _ACCEPTS, _HANDLED, _ACTIVE, _REQUESTS, _READING = range(5)
@@ -411,9 +411,9 @@ def _run_parent(status: socket.socket, rows: list[memoryview], worker_pipes: lis
         if path != b"/nginx_status":
             return 404, b"404\n"
         sums = [sum(row[column] for row in rows) for column in range(5)]
+        names = ("accepts", "handled", "active", "requests", "reading")
         # The request for this page is the one being answered.
-        counts = Counts(sums[_ACTIVE], sums[_ACCEPTS], sums[_HANDLED], sums[_REQUESTS], sums[_READING], writing=1)
-        return 200, status_page(counts)
+        return 200, status_page(**dict(zip(names, sums, strict=True)), writing=1)
 
     async def serve() -> int:
         state = SharedState(rows[0], Options(), page)

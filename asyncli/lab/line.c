@@ -1,6 +1,6 @@
-/* A line between two TUN devices: each way a rate, a queue before it, a delay, and packets lost at random.
+/* A line between two TUN devices: in each direction a rate, a queue in front of it, a delay, and random packet loss.
 
-   line FD FD DELAY_US BITS_PER_S QUEUE_US LOST_PER_MILLION SEED; it ends by a signal, or where a device does. */
+   line FD FD DELAY_US BITS_PER_S QUEUE_US LOST_PER_MILLION SEED; it ends with a signal or with a device. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <poll.h>
@@ -17,7 +17,7 @@ struct packet {
     char bytes[MOST];
 };
 
-/* One way: a ring, and when what is before it will have been sent. */
+/* A direction: a ring of packets, and when the line has sent all of them. */
 static struct way {
     struct packet ring[PACKETS];
     unsigned head, tail;

@@ -1,11 +1,11 @@
-/* The six classic models of a Linux server, in one program, so that nothing but the model differs between them.
+/* The six classic models of a Linux server in one program, so that only the model differs between them.
  *
  *     models MODEL [--address A] [--port P] [--pool N] [--backlog N] [--stack BYTES]
  *
- * On one port it speaks two protocols, told apart by a connection's first byte. A digit: a decimal number of bytes and
- * "\n", answered by that many bytes, again and again until the client closes. Anything else: HTTP/1.1 with keep-alive.
+ * On one port it speaks two protocols, selected by a connection's first byte. A digit: a decimal number and "\n",
+ * answered by that many bytes, repeatedly until the client closes. Anything else: HTTP/1.1 with keep-alive.
  *
- * It prints its port, one line, once it listens and its pool stands ready. SIGTERM ends it with all its children.
+ * It prints its port once it listens and its pool is ready. SIGTERM ends it with all its children.
  */
 #include <ctype.h>
 #include <errno.h>
@@ -33,11 +33,11 @@
 
 enum {
     HEAD_MAX = 8192,            /* a longer request head is refused, as Apache and nginx do near this size */
-    ASK_MAX = 16,               /* digits in a number of bytes, leading zeros and all */
-    MOST_BYTES = 1000000000,    /* of one ask; more closes the connection */
-    CHUNK = 65536,              /* bytes given to one send() */
-    QUEUE = 1024,               /* clients that wait between the accepting thread and the pool */
-    BACKOFF_MS = 50,            /* pause where accept() lacks a descriptor or memory: twenty looks a second cost nothing */
+    ASK_MAX = 16,               /* digits of a number of bytes, with leading zeros */
+    MOST_BYTES = 1000000000,    /* in one request; more closes the connection */
+    CHUNK = 65536,              /* bytes per send() */
+    QUEUE = 1024,               /* accepted clients that wait for the pool */
+    BACKOFF_MS = 50,            /* pause if accept() lacks a descriptor or memory: 20 tries a second cost nothing */
     LINGER_MS = 100,
     LINGER_ROUNDS = 32,
 };
@@ -47,12 +47,12 @@ static int pool = 16, backlog = 4096;
 static size_t stack_bytes;
 static int listener;
 static pid_t master;            /* the process that owns the others */
-static bool forks;              /* whether it leads a process group of children */
-static char bytes[CHUNK];       /* what an ask for bytes is answered with */
+static bool forks;              /* it leads a process group of children */
+static char bytes[CHUNK];       /* the answer to a request for bytes */
 
-/* ---- saying ------------------------------------------------------------------------------------------------------ */
+/* ---- messages ---------------------------------------------------------------------------------------------------- */
 
-static atomic_uint turned_away; /* clients closed because no process or thread could be had for them */
+static atomic_uint turned_away; /* clients closed because no process or thread could be made for them */
 
 __attribute__((format(printf, 1, 2))) static void say(const char *format, ...)
 {
@@ -66,14 +66,14 @@ __attribute__((format(printf, 1, 2))) static void say(const char *format, ...)
     if ((size_t)length > sizeof line - 2)
         length = sizeof line - 2;
     line[length++] = '\n';
-    /* One write a line, so that those of several processes do not mix. */
+    /* One write per line, so that lines of several processes do not mix. */
     if (write(STDERR_FILENO, line, (size_t)length) < 0)
         return;
 }
 
 #define fail(status, ...) (say(__VA_ARGS__), exit(status))
 
-/* A trouble that comes with every client is said once by each process. */
+/* Print an error that may occur with every client once per process. */
 static void say_once(atomic_flag *said, const char *what, int error)
 {
     if (!atomic_flag_test_and_set(said))
@@ -106,11 +106,11 @@ static void say_turned_away(unsigned count)
 
 struct connection {
     int fd;
-    size_t at, end;             /* read and not yet used: buffer[at] to buffer[end - 1] */
+    size_t at, end;             /* read but not yet processed: buffer[at] to buffer[end - 1] */
     char buffer[HEAD_MAX];
 };
 
-/* Read what there is behind what is already there. False at the client's end, or when the buffer is full. */
+/* Read more into the buffer. False at the client's end, or if the buffer is full. */
 static bool more(struct connection *c)
 {
     if (c->at) {
@@ -144,8 +144,8 @@ static bool send_all(int fd, const char *data, size_t length)
     return true;
 }
 
-/* Closing a socket with unread bytes resets the connection, and the client may lose our last answer with it: say that
- * we are done, and read for a bounded while what it still sends (RFC 9112 9.6). */
+/* Closing a socket with unread bytes resets the connection, and the client may lose our last answer: shut down our side,
+ * and read for a limited time what it still sends (RFC 9112 9.6). */
 static void linger(struct connection *c)
 {
     struct pollfd one = {.fd = c->fd, .events = POLLIN};
@@ -155,7 +155,7 @@ static void linger(struct connection *c)
             return;
 }
 
-/* "4000\n": 4,000 bytes, please. A carriage return before the line feed is taken too. */
+/* "4000\n" requests 4,000 bytes. A carriage return before the line feed is accepted. */
 static void serve_bytes(struct connection *c)
 {
     for (;;) {
@@ -190,7 +190,7 @@ static void serve_bytes(struct connection *c)
 /* ---- HTTP/1.1 ---------------------------------------------------------------------------------------------------- */
 
 struct request {
-    int status;                 /* what the head alone deserves */
+    int status;                 /* the status for the head */
     bool head_only, keep, expects;
     uint64_t body;
 };
@@ -219,7 +219,7 @@ static struct text trimmed(struct text text)
     return text;
 }
 
-/* Whether a comma-separated list holds the word. */
+/* Whether a comma-separated list contains the word. */
 static bool lists(struct text list, const char *word)
 {
     while (list.from < list.to) {
@@ -232,7 +232,7 @@ static bool lists(struct text list, const char *word)
     return false;
 }
 
-/* A Content-Length; false where it is none, or has more digits than any body has bytes. */
+/* Parse a Content-Length; false if it is invalid or has too many digits. */
 static bool number(struct text text, uint64_t *value)
 {
     if (text.from == text.to || text.to - text.from > 18)
@@ -245,7 +245,7 @@ static bool number(struct text text, uint64_t *value)
     return true;
 }
 
-/* The next line of a head, without its end; a bare line feed is taken for one (RFC 9112 2.2). */
+/* The next line of a head without its end; a bare line feed ends a line too (RFC 9112 2.2). */
 static struct text next_line(struct text *head)
 {
     const char *feed = memchr(head->from, '\n', (size_t)(head->to - head->from));
@@ -256,7 +256,7 @@ static struct text next_line(struct text *head)
     return line;
 }
 
-/* The request line; the status it deserves. */
+/* Parse the request line; returns its status. */
 static int begin(struct text line, struct request *r, bool *old)
 {
     const char *at = line.from;
@@ -276,7 +276,7 @@ static int begin(struct text line, struct request *r, bool *old)
     if (version.from[5] != '1')
         return 505;
     *old = version.from[7] == '0';
-    /* A method is in capitals, so this is the one place where letters must match. */
+    /* Methods are case-sensitive, unlike everything else. */
     r->head_only = method.to - method.from == 4 && !memcmp(method.from, "HEAD", 4);
     bool known = r->head_only || (method.to - method.from == 3 && !memcmp(method.from, "GET", 3)) ||
                  (method.to - method.from == 4 && !memcmp(method.from, "POST", 4)) ||
@@ -284,8 +284,8 @@ static int begin(struct text line, struct request *r, bool *old)
     return known ? 200 : 405;
 }
 
-/* A head with its last blank line. Strict where a lenient server would hide a client's mistake. */
-static struct request understand(struct text head)
+/* Parse a head with its final blank line, strictly, so that a client's mistake is noticed. */
+static struct request parse_head(struct text head)
 {
     struct request r = {0};
     bool old = false, close_asked = false, keep_asked = false, coded = false, sized = false;
@@ -323,7 +323,7 @@ static struct request understand(struct text head)
     }
     if (hosts > 1 || (!hosts && !old))
         return (struct request){.status = 400};
-    /* A body whose end is told by its coding is not read, so nothing behind it could be told from it. */
+    /* A chunked body is not read, so the next request could not be found. */
     if (coded)
         return (struct request){.status = 501};
     r.keep = !close_asked && (!old || keep_asked);
@@ -331,7 +331,7 @@ static struct request understand(struct text head)
 }
 
 #define BODY "ok\n"
-/* No Date: a constant answer keeps what the server itself does near nothing, which is what the models are compared by. */
+/* No Date: a constant answer keeps the server's own work near nothing, so that the models can be compared. */
 #define OK(connection) \
     "HTTP/1.1 200 OK\r\nServer: asyncli\r\nContent-Type: text/plain\r\nContent-Length: 3\r\nConnection: " connection "\r\n\r\n"
 
@@ -354,8 +354,8 @@ static bool answer(int fd, const struct request *r)
     return send_all(fd, text, (size_t)length);
 }
 
-/* The length of the head at c->at, reading as far as needed; 0 at the client's end. Where there will be no head, the
- * status that this deserves, below zero. */
+/* The length of the head at c->at, reading as far as needed; 0 at the client's end. Without a valid head the negated
+ * status. */
 static ssize_t head_length(struct connection *c)
 {
     bool line_seen = false;
@@ -366,7 +366,7 @@ static ssize_t head_length(struct connection *c)
             return c->end == sizeof c->buffer ? -431 : 0;
         const char *byte = c->buffer + c->at + used;
         if (!line_seen && *byte != '\r' && *byte != '\n' && (unsigned char)*byte < ' ')
-            return -400;        /* binary: no line end may ever come */
+            return -400;        /* binary: a line end may never come */
         if (*byte != '\n')
             continue;
         line_seen = true;
@@ -405,7 +405,7 @@ static void serve_http(struct connection *c)
             return;
         struct request r = {.status = (int)-length};
         if (length > 0) {
-            r = understand((struct text){c->buffer + c->at, c->buffer + c->at + length});
+            r = parse_head((struct text){c->buffer + c->at, c->buffer + c->at + length});
             c->at += (size_t)length;
             if (r.expects && r.body > c->end - c->at && !send_all(c->fd, "HTTP/1.1 100 Continue\r\n\r\n", 25))
                 return;
@@ -422,7 +422,7 @@ static void serve_http(struct connection *c)
     }
 }
 
-/* A whole connection, from its first byte to its end. */
+/* Serve a connection until its end. */
 static void serve(int client)
 {
     struct connection c;
@@ -437,7 +437,7 @@ static void serve(int client)
     close(client);
 }
 
-/* The next client. Returns whatever the network and the limits do; a listener that is none ends the program. */
+/* Accept the next client, despite errors of networks and limits; an invalid listener ends the program. */
 static int next_client(void)
 {
     static atomic_flag said = ATOMIC_FLAG_INIT;
@@ -448,7 +448,7 @@ static int next_client(void)
         switch (errno) {
         case EINTR:
         case ECONNABORTED:
-        /* Errors of the new connection's network, which Linux passes on from accept() (accept(2)). */
+        /* Network errors of the new connection, which Linux returns from accept() (accept(2)). */
         case EPROTO:
         case ENETDOWN:
         case ENOPROTOOPT:
@@ -483,12 +483,12 @@ static void ready(void)
         exit(1);
 }
 
-/* All of the end happens here: a flag would be seen only after accept() returns, which it may never do. */
+/* Exit here: a flag would be checked only after accept() returns, which may never happen. */
 static void finish(int number)
 {
     (void)number;
     if (getpid() != master)
-        _exit(0);               /* a child that has not taken up its own signals yet */
+        _exit(0);               /* a child that has not set its own handlers yet */
     signal(SIGTERM, SIG_IGN);
     if (forks) {
         kill(0, SIGTERM);
@@ -507,14 +507,14 @@ static void handle(int number, void (*handler)(int))
     sigaction(number, &action, NULL);
 }
 
-/* Its children are its process group, so that one kill() reaches all; a session's leader leads a group already. */
+/* The children are in its process group, so that one kill() reaches all; a session leader already leads a group. */
 static void lead(void)
 {
     setpgid(0, 0);
     forks = getpgrp() == master;
 }
 
-/* fork(), with a child that ends when its parent does, however that ends. */
+/* fork() a child that ends when its parent ends for any reason. */
 static pid_t fork_tied(void)
 {
     pid_t pid = fork();
@@ -524,14 +524,14 @@ static pid_t fork_tied(void)
     if (getppid() != master)
         _exit(0);
     handle(SIGTERM, SIG_DFL);
-    handle(SIGINT, SIG_IGN);    /* Ctrl-C is the parent's business */
+    handle(SIGINT, SIG_IGN);    /* the parent handles Ctrl-C */
     handle(SIGHUP, SIG_IGN);
     handle(SIGCHLD, SIG_DFL);
     return 0;
 }
 
-/* Waited for, and not ignored (SA_NOCLDWAIT): only so does the kernel add a child's CPU time to its parent's
- * children's (getrusage(2)). One signal may stand for several. */
+/* Reap children instead of ignoring them (SA_NOCLDWAIT): only then the kernel adds their CPU time to the parent's
+ * children (getrusage(2)). One signal may be for several. */
 static void reap(int number)
 {
     (void)number;
@@ -617,7 +617,7 @@ static void prefork(void)
     }
     close(tell[0]);
     ready();
-    /* A pool that silently shrank would be measured for what it is not. Its other members end with us. */
+    /* A smaller pool would falsify measurements. Its other members end with us. */
     pid_t pid;
     do
         pid = waitpid(-1, NULL, 0);
@@ -677,7 +677,7 @@ static struct {
     pthread_mutex_t mutex;
     pthread_cond_t filled, emptied;
     int clients[QUEUE];
-    unsigned put, taken;        /* counted on without end: put - taken are waiting */
+    unsigned put, taken;        /* never reset: put - taken are waiting */
 } queue = {.mutex = PTHREAD_MUTEX_INITIALIZER, .filled = PTHREAD_COND_INITIALIZER, .emptied = PTHREAD_COND_INITIALIZER};
 
 static void *taking(void *nothing)
@@ -741,9 +741,9 @@ static void open_listener(void)
     if (listener < 0)
         fail(1, "cannot make a socket: %s", strerror(errno));
     setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
-    /* Accepted sockets inherit it: the last piece of a long answer never waits for an acknowledgement, at no call more. */
+    /* Accepted sockets inherit it without a further call: the last part of a long answer does not wait for an ACK. */
     setsockopt(listener, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
-    /* The kernel cuts the backlog to net.core.somaxconn. */
+    /* The kernel truncates the backlog to net.core.somaxconn. */
     if (bind(listener, found->ai_addr, found->ai_addrlen) || listen(listener, backlog))
         fail(1, "cannot listen on %s port %s: %s", address, port, strerror(errno));
     freeaddrinfo(found);
@@ -775,7 +775,7 @@ int main(int argc, char **argv)
             backlog = (int)option_number("backlog", optarg, 1, 1 << 20);
             break;
         case 's':
-            /* Room for a connection's buffer and a handler's frame above what any thread needs. */
+            /* A connection's buffer and a handler's frame, in addition to what any thread needs. */
             stack_bytes = (size_t)option_number("stack", optarg, sysconf(_SC_THREAD_STACK_MIN) + 4L * HEAD_MAX, 1L << 40);
             break;
         default:

@@ -1,8 +1,8 @@
 // The program behind asyncli.lab.libraries.LabNodeWs: node node_ws.js PACKAGE ADDRESS PORT BACKLOG IDLE_S PEM DEFLATE
 //
-// For many idle connections as the documentations of ws and Node say: no permessage-deflate unless DEFLATE says so (ws: "significant overhead
-// in terms of performance and memory consumption"), no list of clients, and idle connections of HTTP are kept (by default Node closes them after
-// 5 s, and those without a request after 60 s).
+// Set up for many idle connections as the documentation of ws and Node advises: no permessage-deflate unless DEFLATE is given (ws: "significant
+// overhead in terms of performance and memory consumption"), no list of clients, and idle HTTP connections are kept (by default Node closes them
+// after 5 s, and those without a request after 60 s).
 "use strict";
 const fs = require("fs");
 const [packaged, address, port, backlog, idle, pem, deflate] = process.argv.slice(2);

@@ -22,8 +22,7 @@ _ANSWER_S = 1.0
 
 class OneProcess(LabServer):
     """Its descriptor limit bounds it, and it writes only into its own folder. It is ready when it answers a heartbeat of its
-    ``plan_keys``; without those when ``GET /`` returns 200.
-    """
+    ``plan_keys``; without those when ``GET /`` returns 200."""
 
     default_size = 10_000
     #: The program, the flag that prints its version, the version in that output, the oldest that works, and the install command.
@@ -202,8 +201,7 @@ class LabLighttpd(OneProcess):
 
 class LabVarnish(OneProcess):
     """A Varnish that answers 200 itself over HTTP/1.1 and cleartext HTTP/2: a manager process, and a child that holds the
-    connections. It compiles its configuration, so its package depends on a C compiler. Each HTTP/2 connection takes a thread.
-    """
+    connections. It compiles its configuration, so its package depends on a C compiler. Each HTTP/2 connection takes a thread."""
 
     name, program, version_flag, install = "varnish", "varnishd", "-V", "apt-get install varnish"
     template = "varnish.vcl"
@@ -226,8 +224,7 @@ class LabVarnish(OneProcess):
 
 class LabMosquitto(OneProcess):
     """A mosquitto that accepts every client: one single-threaded process, which its descriptor limit bounds. It has no status
-    page. ``more_lines`` are added to its configuration.
-    """
+    page. ``more_lines`` are added to its configuration."""
 
     name, program, version_flag, install = "mosquitto", "mosquitto", "-h", "apt-get install mosquitto"
     version_pattern, min_version = re.compile(r"mosquitto version (\d+\.[\d.]+)"), (2, 0)

@@ -95,22 +95,11 @@ def answer(status: int, body: bytes = b"", date: bytes = b"", *, head_only: bool
     )
 
 
-class Counts(NamedTuple):
-    """The numbers of a stub_status page; ``waiting`` is the rest of ``active``."""
-
-    active: int
-    accepts: int
-    handled: int
-    requests: int
-    reading: int
-    writing: int
-
-
-def status_page(counts: Counts) -> bytes:
-    """nginx's stub_status text, trailing spaces and all (ngx_http_stub_status_module.c)."""
-    waiting = max(0, counts.active - counts.reading - counts.writing)
+def status_page(*, active: int, accepts: int, handled: int, requests: int, reading: int, writing: int) -> bytes:
+    """nginx's stub_status text, with its trailing spaces (ngx_http_stub_status_module.c)."""
+    waiting = max(0, active - reading - writing)
     return (
-        b"Active connections: %d \n" % counts.active
-        + b"server accepts handled requests\n %d %d %d \n" % (counts.accepts, counts.handled, counts.requests)
-        + b"Reading: %d Writing: %d Waiting: %d \n" % (counts.reading, counts.writing, waiting)
+        b"Active connections: %d \n" % active
+        + b"server accepts handled requests\n %d %d %d \n" % (accepts, handled, requests)
+        + b"Reading: %d Writing: %d Waiting: %d \n" % (reading, writing, waiting)
     )

@@ -83,8 +83,7 @@ def plan_templates(fields: Mapping[str, Any], columns: Iterable[str] = ()) -> It
 
 def require_fields(fields: Mapping[str, Any], located: Mapping[str, str], columns: Sequence[str] | None = None) -> None:
     """Raise :class:`PlanError` for an unknown field in a template. ``columns``: those of the plan's data; None: it has none, or
-    they are not yet read. The error does not show texts that may be secret.
-    """
+    they are not yet read. The error does not show texts that may be secret."""
     if columns is None and fields.get("data"):
         return
     how = "write {n}, {n:06d} or {random}, or double the braces to send them"

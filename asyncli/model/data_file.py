@@ -33,8 +33,7 @@ _ANY = re.compile(r"[^\0]*")
 
 def read_data(plan: Plan, most: int | None = None) -> Data | None:
     """The rows for the connections of ``plan`` (or at most ``most`` rows); None: it has no file. Blocking. Raises
-    :class:`PlanError` for an unusable file.
-    """
+    :class:`PlanError` for an unusable file."""
     if plan.data is None:
         return None
     where, path = f"--data: {shown(plan.data)}", Path(plan.data)

@@ -81,8 +81,7 @@ def real_path(address: str) -> str:
 
 def look_up(target: Target) -> list[tuple[int, str]]:
     """Each address with its family: a Unix socket's path, the plan's addresses, or those of the name. May ask a name server.
-    Raises OSError or UnicodeError for an unknown name.
-    """
+    Raises OSError or UnicodeError for an unknown name."""
     if not target.port:
         return [(socket.AF_UNIX, target.host)]
     if target.addresses:

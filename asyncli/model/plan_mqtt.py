@@ -78,11 +78,10 @@ def _short(value: object) -> str:
     text = parse_text(value)
     if not text.isprintable():
         raise ValueError(f"{shown(text)} has control characters; write it without them")
+    longest = text
     if "{" in text:
         template = Template(text)
         longest = template.fill(dict.fromkeys(template.names, "") | {"n": MOST_CONNECTIONS, "random": "f" * 6})
-    else:
-        longest = text
     if len(longest.encode()) > _LONGEST_TEXT:
         raise ValueError(f"{shown(text)} is longer than {_LONGEST_TEXT:,} bytes; write a shorter one")
     return text

@@ -22,8 +22,7 @@ FIELDS = ("n", "random")
 class Template:
     """A template. ``{n}``: the connection's number in the whole run, from 0; ``{n:06d}``: in six digits; ``{random}``: six hex
     digits, the same for all connections of a run; ``{{``: a brace. Other names are columns of the run's data. Raises
-    ``ValueError``.
-    """
+    ``ValueError``."""
 
     def __init__(self, text: str) -> None:
         try:
@@ -45,8 +44,7 @@ class Template:
 
 class OpenTemplate(Template):
     """A template that may contain other braces, such as JSON: only ``{n}``, ``{n:06d}``, ``{random}`` and ``columns`` are fields.
-    A field in double braces is sent in single ones. Everything else is sent unchanged.
-    """
+    A field in double braces is sent in single ones. Everything else is sent unchanged."""
 
     def __init__(self, text: str, columns: Iterable[str] = ()) -> None:
         known, parts, at = {*FIELDS, *columns}, [], 0
@@ -60,8 +58,7 @@ class OpenTemplate(Template):
 
 def unknown_fields(text: str, columns: Iterable[str] | None) -> Iterable[str]:
     """What looks like a field in an open template and is none: with ``columns`` any other name in braces; without, only built-in
-    fields with an invalid format.
-    """
+    fields with an invalid format."""
     known = {*FIELDS, *(columns or ())}
     for field in _FIELD.finditer(text):
         if not field[1] and (not _valid_format(field[2], field[3] or "") if field[2] in known else columns is not None):
@@ -78,8 +75,7 @@ def _escape_braces(text: str) -> str:
 
 class Data(msgspec.Struct, frozen=True):
     """The columns of a data file, in memory that a host's workers share: ``texts`` has the rows one after the other, in UTF-8,
-    with NUL between values; ``ends`` the offset of each row's end (64 bits, this machine's byte order).
-    """
+    with NUL between values; ``ends`` the offset of each row's end (64 bits, this machine's byte order)."""
 
     columns: tuple[str, ...]
     texts: bytes
@@ -109,8 +105,7 @@ class Fields:
 
 class Filled:
     """Bytes from a template (an open one by default) for each row of a connection table. They are made on demand; nothing is
-    cached if rows differ.
-    """
+    cached if rows differ."""
 
     def __init__(self, data: bytes, fields: Fields, template: Callable[[str], Template] | None = None) -> None:
         # Of any encoding: latin-1 maps each byte to a character and back.

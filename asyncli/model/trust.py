@@ -61,24 +61,21 @@ def ask_server(exe: str, flag: str, pid: int, proc: Path = Path("/proc")) -> Pro
     It is run only if it is the file that the process runs (not a container's or a newer one), and if only root or we may write it
     and every folder above it.
     """
-    try:
-        found = _open_path(exe)
-    except OSError as error:
-        return ProgramOutput(why_not=f"{exe}: {error.strerror}")
-    try:
-        writable = next(filter(None, map(_writable_by_others, reversed(found.steps))), "")
-        if writable:
-            return ProgramOutput(why_not=writable, distrusted=True)
-        path, file = found.steps[-1]
-        running = os.stat(f"{proc}/{pid}/exe")
-        if (file.st_dev, file.st_ino) != (running.st_dev, running.st_ino):
-            why_not = f"the process runs another file than {path}: that was replaced, or the process is in a container"
-            return ProgramOutput(why_not=why_not)
-        return ProgramOutput(ask_program(exe, flag, fd=found.fd))
-    except OSError as error:
-        return ProgramOutput(why_not=f"{exe}: {error.strerror}")
-    finally:
-        os.close(found.fd)
+    with contextlib.ExitStack() as stack:
+        try:
+            found = _open_path(exe)
+            stack.callback(os.close, found.fd)
+            writable = next(filter(None, map(_writable_by_others, reversed(found.steps))), "")
+            if writable:
+                return ProgramOutput(why_not=writable, distrusted=True)
+            path, file = found.steps[-1]
+            running = os.stat(f"{proc}/{pid}/exe")
+            if (file.st_dev, file.st_ino) != (running.st_dev, running.st_ino):
+                why_not = f"the process runs another file than {path}: that was replaced, or the process is in a container"
+                return ProgramOutput(why_not=why_not)
+            return ProgramOutput(ask_program(exe, flag, fd=found.fd))
+        except OSError as error:
+            return ProgramOutput(why_not=f"{exe}: {error.strerror}")
 
 
 def ask_program(path: str, flag: str, fd: int | None = None) -> str:

@@ -133,8 +133,7 @@ def format_instant(instant_s: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(instant_s))
 
 
-# Rates use batches this far apart, or single connections further apart: the loop's clock is precise enough, and there are no
-# bursts.
+# A rate is opened in batches this far apart, or single connections further apart: precise for the loop's clock, no bursts.
 _BATCH_S = 0.010
 
 

@@ -99,8 +99,6 @@ def test_the_client_is_a_light_process() -> None:
     assert set(loaded.split()) & {"asyncio", "numpy", "scipy", "click", "rich", "asyncli.app.bench", "asyncli.experiments.context"} == set()
 
 
-# ---- the clock -------------------------------------------------------------------------------------------------------
-
 _BUSY = """
 import os, sys, time
 for _ in range(25):
@@ -201,8 +199,6 @@ async def test_a_client_that_fails_costs_its_cell_alone(monkeypatch: pytest.Monk
     assert record.rounds == []
     assert [one.code for one in record.findings] == ["cell_failed", "untested"]
 
-
-# ---- what it concludes -----------------------------------------------------------------------------------------------
 
 #: As the source ranks them.
 ITS = {"iterative": 30.0, "thread-pool": 40.0, "thread-queue": 43.0, "thread": 60.0, "prefork": 80.0, "fork": 200.0, "asyncio": 50.0}

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from asyncli.lab import ports
 from asyncli.lab.executables import parse_version, size
 from asyncli.lab.resources import config_file
-from asyncli.lab.wire import Counts, status_page
+from asyncli.lab.wire import status_page
 from asyncli.model.errors import HostError
 
 
@@ -97,7 +97,7 @@ def test_the_template_is_found_and_a_missing_file_is_one_clear_line() -> None:
 
 
 def test_the_status_page_of_the_built_in_server_is_nginx_to_the_byte() -> None:
-    assert status_page(Counts(291, 16630948, 16630946, 31070465, 6, 179)) == (
+    assert status_page(active=291, accepts=16630948, handled=16630946, requests=31070465, reading=6, writing=179) == (
         b"Active connections: 291 \nserver accepts handled requests\n 16630948 16630946 31070465 \n"
         b"Reading: 6 Writing: 179 Waiting: 106 \n"
     )
