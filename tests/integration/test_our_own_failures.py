@@ -41,7 +41,7 @@ async def test_a_task_that_fails_ends_the_run_as_invalid(broken: str, url: str, 
     def hear(self: Any, message: Any) -> None:
         raise RuntimeError("broken on purpose")
 
-    monkeypatch.setattr(*((Collector, "run", run) if broken == "collector" else (incoming.Incoming, "hear", hear)))
+    monkeypatch.setattr(*((Collector, "run", run) if broken == "collector" else (incoming.Incoming, "handle", hear)))
     soak = Soak(build_plan([Layer("--{key}", {"urls": [url], **VALUES})]), tmp_path / "run.db")
     async with asyncio.timeout(DEADLINE_S):
         summary = summarise(read_run(await soak.run()))
