@@ -25,12 +25,8 @@ _FACTS = ("kernel", "machine", "cpu_model", "cpus", "memory_bytes", "python", "a
 def experiment_document(record: Record) -> doc.Document:
     conclusions = record.conclusions
     complete = "" if record.complete else "; incomplete"
-    lasted = f"{server_labels(record)}; {format_duration(record.duration_s)}{complete}"
-    top = [
-        doc.Paragraph(record.title, "text", "bold"),
-        doc.Paragraph(record.question, "text"),
-        doc.Paragraph(lasted, "text", "dim"),
-    ]
+    lasted = f"{format_duration(record.duration_s)}{complete}"
+    top = ((record.title, "bold"), (record.question, ""), (f"{server_labels(record)}; {lasted}", "dim"))
     claims = [doc.ListedItem(one.verdict, one.verdict, oneline(one.claim), oneline(one.why)) for one in conclusions.claims]
     rules = [doc.Paragraph(VERDICTS, style="dim")] if claims else []
     rounds = len({one["round"] for one in record.rounds})
@@ -41,7 +37,7 @@ def experiment_document(record: Record) -> doc.Document:
     where = [(key, fact(key, [*one] if key == "server" else one)) for key, one in record.environment.items() if key in _FACTS]
     command = f"Made by {record.command}; to repeat it: --plan record.json."
     sections = [
-        doc.Section("title", "", [doc.Paragraph(one.words, one.role, one.style, doc.TERMINAL) for one in top]),
+        doc.Section("title", "", [doc.Paragraph(text, "text", style, doc.TERMINAL) for text, style in top]),
         doc.Section("answer", "The claims", [doc.ItemList(claims), *rules]),
         *(doc.Section(f"table-{place}", one.title, _table(one)) for place, one in enumerate(conclusions.tables)),
         doc.Section("figures", "The figures", figures),
@@ -52,7 +48,7 @@ def experiment_document(record: Record) -> doc.Document:
             [doc.pairs("Plan", plan), doc.pairs("Environment", where), doc.Paragraph(command, view=doc.View.PAGE)],
         ),
     ]
-    byline = f"{server_labels(record)}; {record.started.replace('T', ' ')}, {format_duration(record.duration_s)}{complete}"
+    byline = f"{server_labels(record)}; {record.started.replace('T', ' ')}, {lasted}"
     return doc.Document(
         "experiment",
         record.title,

@@ -100,18 +100,10 @@ class DriftView(TableView, Mapping[MetricName, Drift]):
     def frame(self) -> DataFrame:
         """A row per metric: ``verdict``, ``bytes_per_hour``, ``ci95_low``, ``ci95_high``, ``within_bytes_per_hour``, ``p_value``,
         ``minutes``."""
-        rows = [
-            (
-                name,
-                one.verdict,
-                one.bytes_per_hour,
-                *(one.ci95 or (None, None)),
-                one.within_bytes_per_hour,
-                one.p_value,
-                one.minutes,
-            )
-            for name, one in self.items()
-        ]
+        rows = []
+        for name, one in self.items():
+            low, high = one.ci95 or (None, None)
+            rows.append((name, one.verdict, one.bytes_per_hour, low, high, one.within_bytes_per_hour, one.p_value, one.minutes))
         numbers = ["bytes_per_hour", "ci95_low", "ci95_high", "within_bytes_per_hour", "p_value"]
         return frame_of(["metric", "verdict", *numbers, "minutes"], rows, index="metric", numbers=numbers)
 

@@ -41,7 +41,7 @@ async def test_a_task_that_fails_ends_the_run_as_invalid(broken: str, url: str, 
     def hear(self: Any, message: Any) -> None:
         raise RuntimeError("broken on purpose")
 
-    monkeypatch.setattr(*((Collector, "run", run) if broken == "collector" else (incoming.Incoming, "hear", hear)))
+    monkeypatch.setattr(*((Collector, "run", run) if broken == "collector" else (incoming.Incoming, "handle", hear)))
     soak = Soak(build_plan([Layer("--{key}", {"urls": [url], **VALUES})]), tmp_path / "run.db")
     async with asyncio.timeout(DEADLINE_S):
         summary = summarise(read_run(await soak.run()))
@@ -52,7 +52,7 @@ async def test_a_task_that_fails_ends_the_run_as_invalid(broken: str, url: str, 
 
 
 async def test_a_host_that_stands_still_does_not_pass(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(incoming, "_SILENT_TURNS", 6)
+    monkeypatch.setattr(incoming, "SILENT_TURNS", 6)
     monkeypatch.setattr(generator, "_CLOSE_S", 0.5)
     all_held = asyncio.Event()
 
@@ -75,7 +75,7 @@ async def test_a_host_that_stands_still_does_not_pass(url: str, tmp_path: Path, 
 
 
 async def test_a_bench_does_not_wait_for_a_host_that_stands_still(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench, "_SILENT_TURNS", 6)
+    monkeypatch.setattr(bench, "SILENT_TURNS", 6)
     monkeypatch.setattr(generator, "_CLOSE_S", 0.5)
     said = asyncio.Event()
     one = Bench(
