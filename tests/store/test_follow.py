@@ -15,6 +15,7 @@ from synthetic_run import a_run, cut
 
 from asyncli.cli.watch import _fold_news
 from asyncli.model.records import Deaths, Finding, Phase, Sample, Tick
+from asyncli.model.run import Run
 from asyncli.report.livestate import LiveFold, LiveState
 from asyncli.store import follow
 from asyncli.store.follow import Follower, News, last_written_s
