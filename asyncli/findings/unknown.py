@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from asyncli.findings import Words, finding
+from asyncli.model.units import format_bytes
 
 
 @finding("server_numbers_unknown", "info")
@@ -40,6 +41,15 @@ def residue_unknown(of: Sequence[str], drained: bool, planned: bool) -> Words:
     return Words(
         f"memory after the drain is unknown of {', '.join(of)}: it was not read both before and after",
         "see the other findings for why" if planned else "plan some seconds of --baseline and --residue",
+    )
+
+
+@finding("cost_of_others", "warning", "run on a quiet host, or ramp more slowly: --plateaus 8")
+def cost_of_others(rest: float, total: float) -> str:
+    """The whole host's cost is unknown: most of it is in none of the measured parts, so it is other programs' memory."""
+    return (
+        f"{format_bytes(rest)} of {format_bytes(total)} a connection are in no measured part: other programs' memory grew in the "
+        "ramp, so the cost on the whole host is unknown"
     )
 
 

@@ -12,7 +12,7 @@ from asyncli.analysis.losses.attribution import Diagnosis, diagnose
 from asyncli.analysis.saturation import saturation
 from asyncli.analysis.totals import Totals, fold, tested
 from asyncli.findings.cost import COST_NAMES, cost_reused
-from asyncli.findings.unknown import cost_grew
+from asyncli.findings.unknown import cost_grew, cost_of_others
 from asyncli.model.records import Finding
 from asyncli.model.run import Run
 
@@ -39,6 +39,7 @@ def analyse(run: Run) -> Analyses:
         cost = Costs(residue=cost.residue)
     _exclude_growth(cost, drift)
     _exclude_reused(cost)
+    _exclude_others(cost)
     prediction, forecast_findings = forecast(run, cost)
     diagnoses = diagnose(run, totals)
     bottleneck = instead_of_forecast(AnalysedRun(run, totals, diagnoses, saturation(run, totals)))
@@ -70,6 +71,17 @@ def _exclude_growth(cost: Costs, drift: dict[MetricName, Drift]) -> None:
         grew = cost_grew(COST_NAMES[name], {COST_NAMES[one]: in_words(drift[one]) for one in included})
         _exclude(cost, grew, name, "residual")
         cost.findings.append(grew)
+
+
+def _exclude_others(cost: Costs) -> None:
+    """Remove the whole host's cost if more than half of it is in no measured part, though server and kernel were measured."""
+    total, rest = cost.host_total, cost.residual
+    if total is None or rest is None or cost.server_user is None or cost.kernel is None:
+        return
+    if rest.ci95[0] > total.bytes_per_connection / 2:
+        others = cost_of_others(rest.bytes_per_connection, total.bytes_per_connection)
+        _exclude(cost, others, "host_total", "residual")
+        cost.findings.append(others)
 
 
 def _exclude(cost: Costs, why: Finding, *names: str) -> None:
