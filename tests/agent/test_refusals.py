@@ -123,7 +123,7 @@ def test_no_agent_listens(tmp_path: Path, server: Server) -> None:
     ("arguments", "said"),
     [
         (["--listen", "127.0.0.1:0"], "--status-url"),
-        (["--server-name", "x", "--server-pid", "1"], "name the server once"),
+        (["--server-name", "x", "--server-pid", "1"], "name the server once; leave out all but one"),
         (["--server-name", "nonesuch-of-the-tests"], "nonesuch-of-the-tests"),
         (["--server-pid", "x"], "--server-pid: 'x'"),
         (["--status-url", "ftp://127.0.0.1/"], "--status-url: 'ftp://127.0.0.1/'"),
