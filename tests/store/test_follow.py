@@ -51,8 +51,8 @@ def test_the_first_read_sums_like_a_full_read_and_decodes_only_seconds_with_chan
 ) -> None:
     path = write_run(eventful(), tmp_path / "run.db")
     opened = []
-    decode = follow._counts
-    monkeypatch.setattr(follow, "_counts", lambda payload: opened.append(payload) or decode(payload))
+    decode = follow.decode_tick
+    monkeypatch.setattr(follow, "decode_tick", lambda payload: opened.append(payload) or decode(payload))
     news = Follower(path).news()
     assert looked(news) == whole(path)
     assert news.plan.connections == 2000
