@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 import re
+import textwrap
 
 import click
 
@@ -34,20 +35,29 @@ def command(term: str) -> int:
     entries = entries or [one for one in findings.CATALOGUE if one.code == f"generator_saturated_{term}"]
     with printing():
         if not term:
-            print(f"Terms: {', '.join(known_terms)}.\nFindings: {', '.join(found)}.")
-            print(f"Causes and diagnoses: {', '.join(diagnoses)}.")
+            for what, names in (("Terms", known_terms), ("Findings", found), ("Causes and diagnoses", diagnoses)):
+                print(textwrap.fill(f"{what}: {', '.join(names)}.", 100, subsequent_indent="  ", break_on_hyphens=False))
         elif (known := known_terms.get(term.lower().replace("_", " "))) is not None:
-            print(known.replace("`", ""))
+            print(_plain(known))
         elif entries or own:
             for one in entries:
                 print(f"{term} ({one.severity}): {' '.join(one.about.replace('`', '').split())}")
             for line in own:
                 print(line)
-        elif (known := next((text for text in known_terms.values() if f"`{term}`" in text), None)) is not None:
-            print(known.replace("`", ""))
+        elif (known := next((text for text in known_terms.values() if _names(text, term)), None)) is not None:
+            print(_plain(known))
         else:
             raise PlanError(f"TERM: no term {term!r}; 'asyncli explain' lists the terms")
     return 0
+
+
+def _names(text: str, term: str) -> bool:
+    """Whether a section defines the term: in bold, or as code."""
+    return f"`{term}`" in text or f"**{term.lower()}**" in text.lower()
+
+
+def _plain(text: str) -> str:
+    return text.replace("`", "").replace("**", "")
 
 
 def terms() -> dict[str, str]:
