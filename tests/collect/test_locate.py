@@ -102,7 +102,7 @@ def test_a_server_is_found_by_any_name_of_its_unix_socket(tmp_path: Path, monkey
         for place in (f"unix:{path}", f"unix:{link}/a b.sock", "unix:@asyncli test"):
             # Found: it is our own.
             found = find_server(plan(connect_to=place), local=True, ours={os.getpid()})
-            assert (found.pids, "own process" in found.why_not, place in found.why_not) == ((), True, True)
+            assert (found.pids, "asyncli itself" in found.why_not, place in found.why_not) == ((), True, True)
             assert no_listener([(place.removeprefix("unix:"), 0)]) is None
     # By a relative name: a connect identifies the listener.
     with socket.socket(socket.AF_UNIX) as listener:
@@ -110,7 +110,7 @@ def test_a_server_is_found_by_any_name_of_its_unix_socket(tmp_path: Path, monkey
         listener.bind("relative")
         listener.listen()
         monkeypatch.chdir("/")
-        assert "own process" in find_server(plan(connect_to=f"unix:{tmp_path}/relative"), local=True, ours={os.getpid()}).why_not
+        assert "asyncli itself" in find_server(plan(connect_to=f"unix:{tmp_path}/relative"), local=True, ours={os.getpid()}).why_not
     left, gone = no_listener([(str(path), 0)]), no_listener([(str(tmp_path / "none"), 0)])
     assert (f"unix:{path}" in left.what, "left" in left.what, "left" in gone.what) == (True, True, False)
 
@@ -118,7 +118,7 @@ def test_a_server_is_found_by_any_name_of_its_unix_socket(tmp_path: Path, monkey
 def test_we_are_not_the_server() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         found = find_server(plan(f"http://127.0.0.1:{listener.getsockname()[1]}/"), local=True, ours={os.getpid()})
-    assert (found.pids, "own process" in found.why_not) == ((), True)
+    assert (found.pids, "asyncli itself" in found.why_not) == ((), True)
 
 
 def test_a_named_pid_is_used_unchanged(server: Forked, tmp_path: Path) -> None:
