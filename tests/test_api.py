@@ -168,9 +168,9 @@ def test_two_runs_compared(tmp_path: Path) -> None:
     assert compared.plot().axes
     with pytest.raises(PlanError, match="no run 'C'"):
         compared.plot("C")
-    with pytest.raises(PlanError, match="alone"):
+    with pytest.raises(PlanError, match="one run cannot"):
         api.compare(a)
-    with pytest.raises(StoreError, match="again"):
+    with pytest.raises(StoreError, match="is a copy of"):
         api.compare(a, api.load(a))
 
 
@@ -321,7 +321,7 @@ def test_a_browser_that_is_gone_ends_the_showing_alone(kernel: _Display) -> None
 
 @pytest.mark.parametrize("aim", [None, {"http://127.0.0.1:9/"}, Path("plan.toml"), 8080])
 async def test_what_is_nothing_to_aim_at(aim: Any) -> None:
-    with pytest.raises(PlanError, match="nothing to aim at"):
+    with pytest.raises(PlanError, match="is not a target"):
         await api.soak(aim)
 
 
@@ -330,7 +330,7 @@ async def test_what_is_nothing_to_aim_at(aim: Any) -> None:
     [{"urls": "http://127.0.0.1:9/"}, {"urls": ("127.0.0.1:9",)}, {"urls": ()}, {"connections": "10k"}, {"urls": [Path()]}],
 )
 async def test_a_plan_that_was_made_by_hand_is_checked(wrong: dict[str, Any]) -> None:
-    with pytest.raises(PlanError, match=r"^soak: .*; asyncli.make_plan"):
+    with pytest.raises(PlanError, match=r"^soak: .*; make the plan with asyncli.make_plan"):
         await api.soak(Plan(**{"urls": ("http://127.0.0.1:9/",), **wrong}))
 
 
