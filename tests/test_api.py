@@ -156,11 +156,7 @@ def test_two_runs_compared(tmp_path: Path) -> None:
     assert compared.plot().axes
     with pytest.raises(PlanError, match="no run 'C'"):
         compared.plot("C")
-<<<<<<< HEAD
     with pytest.raises(PlanError, match="cannot be compared"):
-=======
-    with pytest.raises(PlanError, match="one run cannot"):
->>>>>>> w2
         api.compare(a)
     with pytest.raises(StoreError, match="is a copy of"):
         api.compare(a, api.load(a))
