@@ -516,7 +516,7 @@ class HeldConnections:
         the peer refused, or broke the protocol.
         """
         state, tick, now, handle = self.state[row], self.tick, self._net.clock(), self._handle[row]
-        why, midst = cause(state, event), row in self._partial
+        why, in_message = cause(state, event), row in self._partial
         self._protocol.forget(row)
         self._unsent.pop(row, None)
         self._free_row(row, abort=event in ABORTS)
@@ -543,7 +543,7 @@ class HeldConnections:
                 self._beats[row] += 1
                 if why == "heartbeat_timeout":
                     tick.acknowledged += self._net.acknowledged(handle)
-                    tick.spoke += midst or self._heard_at[row] > since
+                    tick.spoke += in_message or self._heard_at[row] > since
             elif in_wheel and not self.draining:
                 self.wheel.remove(row)
             # The drain sends no heartbeats, so this one was sent before.

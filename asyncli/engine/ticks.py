@@ -29,5 +29,5 @@ class TickSender:
 
 
 def without_held(last: Tick) -> Tick:
-    """The last gauges of a silent worker or host, without its connections: nobody knows whether they are still open."""
+    """The last gauges of a silent worker or host, without its connections: it is unknown whether they are still open."""
     return msgspec.structs.replace(last, held=0, connecting=0, awaiting=0, longest_wait_s=0.0)

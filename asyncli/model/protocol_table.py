@@ -62,5 +62,5 @@ OWN_KEYS = tuple(dict.fromkeys(key for one in PROTOCOLS.values() for key in one.
 
 
 def requests_of(protocol: str, h2_heartbeat: str | None) -> Requests | None:
-    """What a server of HTTP counts as requests; None: nobody knows."""
+    """What a server of HTTP counts as requests; None: unknown."""
     return "none" if protocol == "http2" and h2_heartbeat != "head" else PROTOCOLS[protocol].requests

@@ -92,7 +92,7 @@ class Http2(Protocol):
         if frames.shrinks and self._encodings:
             self._encodings[row], frames.shrinks = SHRINKS, False
         event = frames.event()
-        if frames.midst:
+        if frames.in_message:
             self.partial[row] = frames
         elif before is None and self._heads and frames.read == 1 and event is not None and event.kind == ANSWER:
             self._known, self._status = (data[:5], data[9:]), event.status

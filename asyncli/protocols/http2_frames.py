@@ -129,7 +129,7 @@ class FrameReader:
         return self._beats_by_head and self._goaway == 0 < self._stream <= self._last
 
     @property
-    def midst(self) -> bool:
+    def in_message(self) -> bool:
         if self.shakes:
             return not self._granted
         amid = bool(self._buffer or self._status or self.awaited) or not (self._block is None and self._goaway is None)

@@ -77,7 +77,7 @@ class Mqtt(Protocol):
             return None
         packets = packets or _Packets(self._settings)
         event = packets.feed(data, awaiting)
-        if packets.midst:
+        if packets.in_message:
             self.partial[row] = packets
         return event
 
@@ -117,7 +117,7 @@ class _Packets:
         self._again = False  # it is a duplicate, and was counted before
 
     @property
-    def midst(self) -> bool:
+    def in_message(self) -> bool:
         return bool(self.awaits or self._left or self._buffer)
 
     def feed(self, data: bytes, awaiting: bool) -> Event | None:

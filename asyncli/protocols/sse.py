@@ -170,8 +170,8 @@ class _Events(Scanner):
     @property
     def at_rest(self) -> bool:
         # If a line feed after a carriage return follows, a new reader takes it for an empty line, which means nothing.
-        midst = self._line or self._kind or self._id is not None or self._data >= 0
-        return not midst and super().at_rest
+        incomplete = self._line or self._kind or self._id is not None or self._data >= 0
+        return not incomplete and super().at_rest
 
     def take_event(self, ended: bool) -> tuple[Event, bytes | None, int | None]:
         """The meaning of the last read, the id of its last event, and the retry time (ms) that it set; None: none."""

@@ -89,7 +89,7 @@ class WebSocket(Protocol):
             return Event(0, True, kind=ESTABLISHED, rest=granted.rest)
         frames = reader or self._frames(row)
         frames.feed(data)
-        if frames.midst:
+        if frames.in_message:
             self.partial[row] = frames
         return frames.event(awaiting, self._entropy)
 
@@ -158,7 +158,7 @@ class ServerFrames:
         self.heard, self.answers = False, 0
 
     @property
-    def midst(self) -> bool:
+    def in_message(self) -> bool:
         """Whether a frame or a message is incomplete."""
         return bool(self._buffer or self._opcode) and self.close is None
 
