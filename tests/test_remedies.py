@@ -21,7 +21,7 @@ from asyncli.model.protocol_table import SPEAKS_HTTP2, SPEAKS_TLS
         ("mqtt", "CONNACK 1: unacceptable protocol version", "--mqtt-version"), ("mqtt", "CONNACK 132: x", "--mqtt-version"),
         ("mqtt", "CONNACK 133: x", "--mqtt-id"), ("mqtt", "CONNACK 5: not authorized", "--mqtt-login-file"), ("mqtt", "DISCONNECT 135: x", "--mqtt-login-file"),
         ("mqtt", "CONNACK 3: server unavailable", "load"), ("mqtt", "CONNACK 137: x", "load"), ("mqtt", "SUBACK 135: not authorized for a", "--subscribe"),
-        ("mqtt", "b'HTTP/1.1 400' in place of CONNACK", "broker"), ("mqtt", "closed without an answer", "broker"),
+        ("mqtt", "b'HTTP/1.1 400' in place of CONNACK", "speaks MQTT"), ("mqtt", "closed without an answer", "speaks MQTT"),
         ("http2", "GOAWAY 11", "calm"), ("http2", "MAX_CONCURRENT_STREAMS 0: 1 needed", "--h2-heartbeat"), ("http2", "it speaks HTTP/1: x", "--http2"),
         ("websocket", "an extension that was not offered: permessage-deflate", "--ws-deflate"),
         ("tcp", "b'554' in place of '/^220/'", "--greeting"),
@@ -34,7 +34,7 @@ def test_a_refusal_has_the_remedy_of_its_code(protocol: str, reason: str, flag: 
 def test_several_have_each_its_own_once_and_none_that_of_silence() -> None:
     both = remedy_of_refusals("websocket", ["HTTP 404 a", "HTTP 503 b", "HTTP 503 c"]).split("; ")
     assert both == [remedy_of_refusals("websocket", ["HTTP 404"]), remedy_of_refusals("websocket", ["HTTP 500"])]
-    assert "broker" in remedy_of_refusals("mqtt")
+    assert "speaks MQTT" in remedy_of_refusals("mqtt")
     assert ("--expect" in remedy_of_broken("tcp"), "--http2" in remedy_of_broken("http")) == (True, False)
     resets = ("RST_STREAM 7", "RST_STREAM 1", "RST_STREAM", "status 404")
     assert [name_of_reset(why) for why in resets] == ["RST_STREAM 7 (refused stream)", "RST_STREAM 1 (protocol error)", "RST_STREAM", "status 404"]

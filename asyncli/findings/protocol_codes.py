@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 
 from asyncli.findings import Words
 from asyncli.model.plan_mqtt import REASONS
-from asyncli.model.protocol_table import NOT_OFFERED, SPEAKS_HTTP2, SPEAKS_TLS
+from asyncli.model.protocol_table import NOT_OFFERED, PROTOCOLS, SPEAKS_HTTP2, SPEAKS_TLS, STREAMS
 
 # Close codes (RFC 6455, section 7.4.1, and its registry): name and remedy.
 _CLOSE_CODES = {
@@ -82,9 +82,8 @@ _REFUSED: dict[str, tuple[tuple[Iterable[int], str], ...]] = {
 _WITHOUT_CODE = {
     "http": "see that the URL names an HTTP server",
     "http2": "see whether it speaks HTTP/2 here without an upgrade; leave --http2 out, or use https://",
-    "sse": "see that the URL names an HTTP server, and its path",
+    **dict.fromkeys(STREAMS, "see that the URL names an HTTP server, and its path"),
     "websocket": "see whether a WebSocket server answers at this URL, and whether a middle box changes its answer",
-    "mqtt": "see whether a broker listens there, and its log",
     "tcp": "see whether such a server listens there, and what it sends first (--greeting)",
 }
 _SPOKEN = {SPEAKS_HTTP2: "use --http2", SPEAKS_TLS: "use https://"}
@@ -108,7 +107,7 @@ def _remedy_of_refusal(protocol: str, why: str) -> str:
 
 
 def _without_code(protocol: str) -> str:
-    return _WITHOUT_CODE.get(protocol, _WITHOUT_CODE["sse"])
+    return _WITHOUT_CODE.get(protocol, f"see whether a server there speaks {PROTOCOLS[protocol].title}, and its log")
 
 
 def remedy_of_broken(protocol: str, reasons: Mapping[str, int] | None = None) -> str:
