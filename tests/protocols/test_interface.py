@@ -11,8 +11,10 @@ from asyncli.engine.shard import Shard, build_shard
 from asyncli.engine.sim import SimNet, SimServer, simulate
 from asyncli.engine.spread import Destination, Spread
 from asyncli.model.plan import Plan
+from asyncli.model.protocol_table import PROTOCOLS
 from asyncli.model.records import Tick
 from asyncli.protocols.interface import CLOSING, ESTABLISHED, NEWS, Event, Protocol, ProtocolError
+from asyncli.protocols.settings import SETTINGS
 
 
 class Counting(Protocol):
@@ -176,3 +178,7 @@ def test_a_row_is_held_once_its_handshake_is_accepted(word: list[bytes], failure
         assert counts.handshake_us.least >= 499_999
         assert total.connect_us.least >= 499_999 + connect_s * 1e6
         assert counts.handshake_us.count == total.connect_us.count == 20
+
+
+def test_every_protocol_has_its_settings_and_nothing_else_has() -> None:
+    assert list(SETTINGS) == list(PROTOCOLS)
