@@ -53,7 +53,7 @@ __all__ = ["Compared", "Plots", "Recorded", "compare", "lab_server", "load", "ma
 def load(run: str | os.PathLike[str]) -> Recorded:
     """The run in the file ``run``: finished, interrupted, or still being written (its state now; load it again for more).
 
-    Raises :class:`StoreError` for a file that is missing, of another program, of a newer asyncli, or damaged.
+    Raises :class:`StoreError` (no FileNotFoundError) for a file that is missing, of another program, newer, or damaged.
     """
     path = Path(run)
     return Recorded(path, read_run(path))
@@ -291,16 +291,12 @@ def _figure(draw: Callable[[Style], Figure], title: str, note: str) -> Figure:
     try:
         return draw(Style(title=title, note=note))
     except NothingToDraw as nothing:
-        return _text_figure(str(nothing), title)
+        from matplotlib.figure import Figure
 
-
-def _text_figure(text: str, title: str) -> Figure:
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(10.0, 0.9), dpi=72)
-    figure.text(0.015, 0.65, title, weight="bold", size=14)
-    figure.text(0.015, 0.2, text, size=12)
-    return figure
+        figure = Figure(figsize=(10.0, 0.9), dpi=72)
+        figure.text(0.015, 0.65, title, weight="bold", size=14)
+        figure.text(0.015, 0.2, str(nothing), size=12)
+        return figure
 
 
 class Compared:

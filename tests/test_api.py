@@ -83,6 +83,7 @@ def test_a_run_that_was_killed_has_everything_but_the_numbers(tmp_path: Path, cu
     assert len(frames.phases) == len(whole.phases)
     assert {"phase", "cause", "count", "age_p50_s", "idle_p50_s", "requests_p50"} < set(frames.deaths.columns)
     for shown in (run, run.cost(), run.drift(), run.deaths(), frames):
+        assert not repr(shown).startswith("\n")
         assert "nan" not in (repr(shown) + getattr(shown, "_repr_html_", str)()).lower().replace("nanosec", "")
     for name in ("cost", "parts", "timeline", "latency", "deaths", "drift"):
         assert isinstance(getattr(run.plot, name)(), Figure), name

@@ -106,7 +106,8 @@ class BenchResult(msgspec.Struct):
     percentiles_ms: dict[str, float]
     lateness_ms: Lateness
     connections: BenchConnections
-    bytes: Bytes
+    bytes: int
+    transfer: Bytes
     generator: CpuUse
     server: CpuUse
     host: BenchHost | None
@@ -172,7 +173,8 @@ def evaluate_bench(run: BenchRun) -> BenchResult:
             ended={cause: deaths.count for cause, deaths in total.deaths.items()},
             requests_each=_each(asked.per_connection),
         ),
-        bytes=Bytes(total.bytes_received, asked.body_bytes, total.bytes_sent),
+        bytes=total.bytes_received,
+        transfer=Bytes(total.bytes_received, asked.body_bytes, total.bytes_sent),
         generator=generator,
         server=server,
         host=_host(run.cpus),

@@ -109,8 +109,9 @@ def judge(
     failed = sum(whole.failures.values())
     retried = f"; {format_many(failed, 'connect')} failed and {'was' if failed == 1 else 'were'} retried" if failed else ""
     # With --first-beat sleep, or if they listen, some may have been silent from the start.
-    silent = f", {unheard.count:,} of them silent in the last {format_duration(unheard.ago_s)} of the hold" if unheard else ""
-    why = f"{_part(held, asked, 'connection')} held to the end{silent}, and {lost}{retried}{by_hand}"
+    lacked = ("a heartbeat", "data")[plan.listens]
+    silent = f"{unheard.count:,} of them without {lacked} in the last {format_duration(unheard.ago_s)}, " if unheard else ""
+    why = f"{_part(held, asked, 'connection')} held to the end, {silent}and {lost}{retried}{by_hand}"
     return Judgement("passed", why + _answered_with_errors(whole))
 
 

@@ -197,7 +197,8 @@ class CapacitySearch:
             plan = msgspec.structs.replace(plan, hold_s=max(plan.hold_s or 0.0, aged_s + plan.keepalive_s / 2 + plan.timeout_s))
         number = len(self.steps) + 1
         path = self.folder / f"{number:02}-{count}.db"
-        self._say(f"step {number}: {format_count(count)} connections, {_lasts(plan)}")
+        lasts_s = round(plan.baseline_s + plan.schedule.end_s + (plan.hold_s or 0.0) + plan.residue_s)
+        self._say(f"step {number}: {format_count(count)} connections, {format_duration(lasts_s)} if all are held")
         with self._make_observer(plan) as observer:
             guard = _Guard(self._memory, self._own)
             self._soak = soak = Soak(plan, path, observer=observer, guard=guard, tls=self._tls)
@@ -216,11 +217,6 @@ class CapacitySearch:
         self._environment, self._server = results.records.environment, step.server
         self._forecasts.append((count, step.outcome == "held", analyses.prediction))
         self._say(step_line(step))
-
-
-def _lasts(plan: Plan) -> str:
-    hold_s = plan.hold_s or 0.0
-    return f"{format_duration(round(plan.baseline_s + plan.schedule.end_s + hold_s + plan.residue_s))} if all are held"
 
 
 class _Guard(NoObserver):
@@ -301,10 +297,6 @@ async def host_limit(plan: Plan) -> tuple[int, Check | None]:
         middle = math.isqrt(low * high) if high > 4 * low else (low + high) // 2
         found = await short(middle)
         low, high, why = (middle, high, why) if found is None else (low, middle, found)
-    return _two_digits(low), why
-
-
-def _two_digits(number: int) -> int:
-    """``number`` rounded down to two digits."""
-    step = int(10 ** max(0, len(str(number)) - 2))
-    return number // step * step
+    # Rounded down to two digits.
+    step = int(10 ** max(0, len(str(low)) - 2))
+    return low // step * step, why

@@ -10,12 +10,14 @@ import msgspec
 
 from asyncli import preflight
 from asyncli.collect.collector import Collector
+from asyncli.collect.listening import nothing_listens
 from asyncli.collect.locate import ServerFacts
 from asyncli.collect.sampler import SamplerOptions
 from asyncli.collect.status_reader import StatusReader
 from asyncli.engine.probe import TlsFacts, probe
 from asyncli.engine.spread import Spread, show
 from asyncli.environment import probe_host
+from asyncli.findings.probes import server_processes_unknown
 from asyncli.findings.server import address_dropped
 from asyncli.model.data_file import read_data
 from asyncli.model.errors import PeerError, PlanError
@@ -118,6 +120,9 @@ async def check(
         # No lease: another session may hold the agent.
         await sampler.open(hold=False)
         examined = await examine(plan, spread, sampler, cluster, data, connects=connects, beats=beats)
+        places = {(one.address, one.port) for one in spread.destinations}
+        if examined.spread.local and cluster is None and (missing := nothing_listens(places, None, "a soak will not start")):
+            findings = [missing, *(one for one in findings if one.code != server_processes_unknown.code)]
         return examined._replace(findings=[*findings, *examined.findings])
     finally:
         await sampler.close()

@@ -8,6 +8,8 @@ import click
 import msgspec
 
 from asyncli.cli.options import cluster_of, cluster_options, plan_from, plan_options
+from asyncli.model.exit_status import exit_status
+from asyncli.model.records import NOTHING_LISTENS
 
 
 @click.command(name="check", context_settings={"max_content_width": 110})
@@ -18,8 +20,8 @@ from asyncli.cli.options import cluster_of, cluster_options, plan_from, plan_opt
 def command(urls: tuple[str, ...], probe: bool, **values: Any) -> int:
     """Check every limit of this host and of the server against the plan, and print the command that fixes each shortfall.
 
-    Without --probe it sends nothing to the target, but it reads the status page of an nginx on this host. Exit status: 2 if a
-    soak would be refused or the probe fails, else 0.
+    Without --probe it sends nothing to the target, but it tries the status page of an nginx on this host. Exit status: 2 if a
+    soak would be refused or the probe fails, 3 if nothing listens at a URL on this host, else 0.
     """
     plan = plan_from(values, urls)
     import asyncio
@@ -40,4 +42,5 @@ def command(urls: tuple[str, ...], probe: bool, **values: Any) -> int:
         findings = [*found.findings, *too_short(plan)]
         tls = None if found.tls is None else msgspec.to_builtins(found.tls)
         print_checks(plan, found.spread, found.checks, findings, Console(highlight=False), tls=tls, steps=found.steps)
-    return 2 if refusals(found.checks) else 0
+    closed = any(one.code == NOTHING_LISTENS for one in findings)
+    return 2 if refusals(found.checks) else exit_status("untested" if closed else "passed")

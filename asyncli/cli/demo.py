@@ -7,9 +7,17 @@ from typing import Any
 import click
 
 from asyncli.cli.options import output_options, outputs_of, plan_from, plan_options
-from asyncli.model.plan import Layer
+from asyncli.model.plan import Layer, Plan
 
 CONNECTIONS = "100k"
+# Of 100,000 connections with a keepalive of 60 s: a tenth of what a CPU can do (preflight/host_checks.py).
+_MOST_BEATS_PER_S = 6_450
+
+
+def keepalive_s(plan: Plan) -> float:
+    """A minute; less in a short hold, so that each connection has a heartbeat in its first half, if the CPUs allow."""
+    # The mean pause is half of 1 + keepalive/2 seconds.
+    return min(60.0, max(2.0, plan.hold_s or 60.0, 4 * plan.connections / _MOST_BEATS_PER_S - 2))
 
 
 @click.command(name="demo", context_settings={"max_content_width": 110})
@@ -21,7 +29,8 @@ def command(server: str | None, tls: bool, **values: Any) -> int:
     """Start a private nginx, hold 100,000 connections on it, and print what one more costs.
 
     It needs no configuration and leaves nothing behind. Without an nginx that has stub_status it starts the built-in server,
-    and says so with every number. Other servers hold fewer where they are one process.
+    and says so with every number. Other servers hold fewer where they are one process. Without -k a hold of less than a minute
+    gets a keepalive as short as itself, so that each connection has a heartbeat in it, if the CPUs allow.
     """
     from asyncli import lab
     from asyncli.lab.base import url_of
@@ -29,12 +38,14 @@ def command(server: str | None, tls: bool, **values: Any) -> int:
     # A plan needs a URL, but the lab's is known only once it runs.
     kind = lab.kind_of(server or "nginx")
     scheme = "http" if values.get("protocol") else kind.scheme
-    asked = {"urls": [url_of(scheme, "127.0.0.1:1", tls)], "connections": kind.default_size, "keepalive": 60, "hold": "60s"}
+    asked = {"urls": [url_of(scheme, "127.0.0.1:1", tls)], "connections": kind.default_size, "hold": "60s"}
     if values.get("protocol"):
         # Nothing is published to them.
         asked["silence"] = "forever"
     to = outputs_of(values)
-    plan = plan_from(values, (), Layer("demo: {key}", {**asked, **kind.plan_keys}))
+    asked |= kind.plan_keys
+    plan = plan_from(values, (), Layer("demo: {key}", asked))
+    plan = plan_from(values, (), Layer("demo: {key}", {**asked, "keepalive": keepalive_s(plan)}))
     proxied = {"proxy_protocol": True} if plan.proxy_protocol else {}
     from asyncli.cli.soak_terminal import run_soak
 

@@ -18,7 +18,7 @@ from asyncli.model.errors import PlanError, StoreError
 @click.command(name="runs")
 @click.argument("folder", default=".", metavar="[FOLDER]")
 @click.option("-r", "--recursive", is_flag=True, help="Search subfolders too.")
-@click.option("--json", "json_file", metavar="FILE", help="Write the list as JSON instead; '-' for standard output.")
+@click.option("--json", "json_file", metavar="[FILE]", is_flag=False, flag_value="-", help="Write JSON instead; '-': to stdout.")
 def command(folder: str, recursive: bool, json_file: str | None) -> int:
     """List the run files of a folder (default: the current one), newest first, then broken files with the reason."""
     root = Path(folder)
@@ -49,7 +49,8 @@ def command(folder: str, recursive: bool, json_file: str | None) -> int:
             age_s = now - datetime.fromisoformat(run.started).timestamp()
             runs.append(listed(run, name, size, changed_s=changed_s, age_s=age_s, whole=partial(read_run, path)))
         except StoreError as broken:
-            unread.append(Unread(name, _located(path, str(broken))))
+            # Some errors lack the path.
+            unread.append(Unread(name, f"{broken}" if str(path) in str(broken) else f"{path}: {broken}"))
         except OSError as closed:
             unread.append(Unread(name, f"{path}: cannot be read ({closed.strerror}); see its permissions"))
     listing = Listing(folder, newest_first(runs), unread)
@@ -88,8 +89,3 @@ def _candidates(root: Path, recursive: bool) -> Iterator[tuple[Path, OSError | N
                 yield path, error
     for path in folders if recursive else ():
         yield from _candidates(path, recursive)
-
-
-def _located(path: Path, text: str) -> str:
-    """The reader's error, with the path if it lacks one."""
-    return text if str(path) in text else f"{path}: {text}"

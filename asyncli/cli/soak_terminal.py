@@ -22,6 +22,7 @@ from asyncli.cli.signals import until_stopped
 from asyncli.lab.base import LabServer
 from asyncli.model.exit_status import INTERRUPTED, exit_status
 from asyncli.model.plan import Plan
+from asyncli.model.text import ascii_only
 from asyncli.report.answer import one_line
 from asyncli.report.jsonout import to_json
 from asyncli.report.live import end_line
@@ -118,7 +119,7 @@ def _run_command(command: str, results: Results, status: int) -> None:
     """
     summary = results.summary
     variables = {
-        "ASYNCLI_VERDICT": summary.verdict, "ASYNCLI_STATUS": str(status), "ASYNCLI_LINE": one_line(summary),
+        "ASYNCLI_VERDICT": summary.verdict, "ASYNCLI_STATUS": str(status), "ASYNCLI_LINE": ascii_only(one_line(summary)),
         "ASYNCLI_RUN": str(results.path.absolute()),
     }  # fmt: skip
     why = ""

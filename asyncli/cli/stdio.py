@@ -21,6 +21,7 @@ from types import FrameType
 from typing import TextIO
 
 from asyncli.cli.signals import Signals, stop_signals
+from asyncli.model.text import AS_ASCII
 
 # A log line is 100 to 200 bytes: a day of a log for people, two hours of one for machines.
 _MOST_IN_A_LOOP = 1 << 20
@@ -171,7 +172,7 @@ def outlets() -> Iterator[list[Outlet]]:
         if outlet is None:
             outlet = Outlet(fd)
             made.append(outlet)
-        setattr(sys, name, io.TextIOWrapper(outlet, stream.encoding, stream.errors, line_buffering=True, write_through=True))
+        setattr(sys, name, io.TextIOWrapper(outlet, stream.encoding, AS_ASCII, line_buffering=True, write_through=True))
     try:
         yield made
     finally:

@@ -181,7 +181,8 @@ def _from_ports(targets: Sequence[Target], ours: Collection[int], proc: Path) ->
             remedy="start the server as a separate process",
         )
     if not holders:
-        return _unreadable(where, proc)
+        sockets = (one for port in ports for one in read_listeners(port, proc) if one.inode in inodes)
+        return _unreadable(where, {one.user for one in sockets if one.user is not None}, proc)
     stats = {stat.pid: stat for stat in parents(proc)}
     names = {pid: process_name(stat, proc) for pid, stat in stats.items()}
     forwarders = sorted(names[pid] for pid in holders if names.get(pid) in _FORWARDERS)
@@ -206,15 +207,17 @@ def _peer(path: str) -> set[int]:
     return {pid} if pid > 1 else set()
 
 
-def _unreadable(where: str, proc: Path) -> Found:
-    """Why the holder of the listening socket was not found: its descriptors are hidden."""
+def _unreadable(where: str, users: Collection[int], proc: Path) -> Found:
+    """Why the holder of the listening socket was not found: its descriptors are hidden. ``users`` opened it."""
     listener = f"the process that listens on {where}"
     if os.geteuid() == 0:
         why_not = f"{listener} is in another namespace, or asyncli lacks CAP_SYS_PTRACE, so its descriptors are hidden"
         return Found(why_not=why_not, remedy=f"run asyncli in that namespace with CAP_SYS_PTRACE, or {_NAME_A_PROCESS}")
-    # Command lines are not hidden.
-    masters = [str(pid) for pid in all_pids(proc) if command_line(pid, proc).startswith("nginx: master ")]
-    remedy = f"--server-pid {' or '.join(masters) or 'PID'}"
+    # Command lines and owners are not hidden.
+    theirs = [pid for pid in all_pids(proc) if not users or user_of(pid, proc).uid in users]
+    masters = [str(pid) for pid in theirs if command_line(pid, proc).startswith("nginx: master ")]
+    listed = f" (one of 'ps -fu {','.join(map(str, sorted(users)))}')" if users else ""
+    remedy = f"--server-pid {' or '.join(masters) or f'PID{listed}'}"
     return Found(why_not=f"{listener} belongs to another user, so its descriptors are hidden", remedy=remedy, hidden=True)
 
 

@@ -27,10 +27,17 @@ def unprivileged(pids: Iterable[int], hidden: bool, remedy: str, proc: Path = PR
 
 
 def as_root() -> str:
-    """The command that runs this program by ``sudo``, whose PATH lacks a virtual environment and ~/.local/bin."""
-    program = os.path.abspath(sys.argv[0])
+    """The command that runs this program again by ``sudo``, whose PATH lacks a virtual environment and ~/.local/bin."""
+    program, words = os.path.abspath(sys.argv[0]), sys.argv[1:]
     script = os.path.basename(program) == "asyncli" and os.access(program, os.X_OK)
-    return f"sudo {shlex.join([program] if script else [sys.executable, '-m', 'asyncli'])}"
+    command = f"sudo {shlex.join([program] if script else [sys.executable, '-m', 'asyncli'])}"
+    ours = script or program.endswith("/asyncli/__main__.py")
+    # This is recorded, and headers may be secret.
+    if not ours or any(word.partition("=")[0] == "--header" for word in words):
+        return f"{command} ... (with the same arguments)"
+    # The file of --out exists now.
+    kept = [word for before, word in zip(["", *words], words, strict=False) if "--out" not in (before, word.partition("=")[0])]
+    return f"{command} {shlex.join(kept)}"
 
 
 def _readable(path: Path) -> bool:

@@ -62,11 +62,12 @@ class Memory(msgspec.Struct, frozen=True):
 
 
 class Listener(msgspec.Struct, frozen=True):
-    """A listening socket: its address (None: any), port and inode. For a Unix socket the address is its path, and the port 0."""
+    """A listening socket: its address (None: any), port, inode and user's number. A Unix socket's: its path, 0, inode, None."""
 
     address: str | None
     port: int
     inode: int
+    user: int | None = None
 
 
 def read_text(path: str | os.PathLike[str]) -> str:
@@ -136,7 +137,7 @@ def parse_listeners(lines: Iterable[str]) -> Iterator[Listener]:
         if fields[3] != _LISTEN:
             break
         address, _, port = fields[1].partition(":")
-        yield Listener(address=_address(address), port=int(port, 16), inode=int(fields[9]))
+        yield Listener(_address(address), int(port, 16), inode=int(fields[9]), user=int(fields[7]))
 
 
 def _address(digits: str) -> str | None:

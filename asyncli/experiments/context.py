@@ -132,7 +132,7 @@ def figures(found: BenchResult) -> dict[str, Any]:
         "client_us": found.generator.cpu_us_per_request,
         "server_us": found.server.cpu_us_per_request,
         "cpu_s": found.generator.cpu_s,
-        "bytes": found.bytes.received,
+        "bytes": found.bytes,
         "busy": [one.code for one in found.findings if one.code in _BUSY],
     }
 

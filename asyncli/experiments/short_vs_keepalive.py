@@ -155,7 +155,7 @@ def _per_request(found: BenchResult, used: Mapping[str, float], setup: str) -> d
         "connect_ms": connect and connect.mean * found.connections.opened / total,
         "kept": found.requests.keepalive / total,
         "each": most and most["max"],
-        "wire_bytes": (found.bytes.received + found.bytes.sent) / total,
+        "wire_bytes": (found.bytes + found.transfer.sent) / total,
         "segments": each.get("segments"),
         "disk_bytes": each.get("disk_bytes"),
         # nginx reads by recv(2), which /proc/PID/io does not count.

@@ -69,9 +69,9 @@ def packets_sent_again(here: bool, count: float, from_s: float, to_s: float, sha
 
 @finding("not_heard", "warning")
 def not_heard(count: int, held: int, from_s: float, for_s: float, fault: bool, enough_s: float, listens: bool) -> Words:
-    """Connections counted as held whose last answer is older than ``from_s``: the start of the hold, or the first unanswered
-    heartbeat of a ``fault``. A hold of ``enough_s`` hears from each connection or ends it. Connections that ``listens`` without
-    a limit may stay silent.
+    """Connections that were open at the end, but had no heartbeat (if they listen: no data) since ``from_s``: the start of the
+    hold, or the first unanswered heartbeat of a ``fault``. So it is unknown whether the server still serves them. A hold of
+    ``enough_s`` hears from each connection or ends it. Connections that listen without a limit may stay silent.
     """
     since = "when the first fell silent" if fault and listens else "when the first heartbeat went unanswered"
     since = since if fault else "when the hold began"
@@ -81,9 +81,10 @@ def not_heard(count: int, held: int, from_s: float, for_s: float, fault: bool, e
     forever = listens and enough_s >= LONGEST_S
     if listens:
         remedy = "use --silence TIME if the server should send" if forever else f"{longer} (--silence)"
+    none = "no data came on them" if listens else "no heartbeat was due on them"
     return Words(
-        f"{format_count(count)} of {format_count(held)} held connections were not heard after {format_clock(from_s)}, {since}, "
-        f"{format_duration(for_s)} before the end: their state is unknown",
+        f"{format_count(count)} of {format_count(held)} held connections were open at the end, but {none} after "
+        f"{format_clock(from_s)}, {since}, {format_duration(for_s)} before: whether the server still serves them is unknown",
         remedy,
         "info" if forever and not fault else None,
     )

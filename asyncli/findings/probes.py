@@ -55,7 +55,7 @@ def needs_root(unknown: Sequence[str], command: str, instead: str) -> Words:
     memory (RSS), CPU and limits, "" if none is needed.
     """
     flag = f"; or {instead}: its RSS, CPU and limits need no root" if instead else ""
-    return Words(f"without root unknown: {'; '.join(unknown)}", f"{command} ... (with the same arguments){flag}")
+    return Words(f"without root unknown: {'; '.join(unknown)}", f"{command}{flag}")
 
 
 @finding("slab_caches_missing", "warning", "make /sys/kernel/slab readable, or boot with slab_nomerge")

@@ -6,9 +6,14 @@ and again where a line is printed.
 
 from __future__ import annotations
 
+import codecs
 from typing import Any
 
 import msgspec
+
+#: The error handler of our streams, for signs that their encoding lacks.
+AS_ASCII = "asyncli.ascii"
+_SIGNS = {"±": "+-", "×": "x", "µ": "u", "…": "~", "✓": "x", "▶": ">", "·": "."}
 
 
 def printable(text: str) -> str:
@@ -21,6 +26,14 @@ def printable(text: str) -> str:
 def oneline(text: str) -> str:
     """``text`` made :func:`printable`, with white space collapsed to single blanks."""
     return " ".join(printable(text).split())
+
+
+def ascii_only(text: str) -> str:
+    """``text`` without signs that an ASCII terminal cannot encode."""
+    return "".join(one if one.isascii() else _SIGNS.get(one, "?") for one in text)
+
+
+codecs.register_error(AS_ASCII, lambda error: (ascii_only(error.object[error.start : error.end]), error.end))  # type: ignore[attr-defined]
 
 
 def brief(data: bytes) -> str:

@@ -135,7 +135,7 @@ def _nr_open(plan: Plan, spread: Spread, limits: Limits) -> Iterator[Check]:
 
 
 def _file_max(plan: Plan, spread: Spread, limits: Limits) -> Iterator[Check]:
-    what, ends = "open files of the whole host (fs.file-max)", _ends(spread)
+    what, ends = "open files of all programs (fs.file-max)", _ends(spread)
     if limits.file_max is None or limits.files_open is None:
         yield limit("file_max", what, "files", None, None, source="/proc/sys/fs/file-max or file-nr")
         return

@@ -284,18 +284,18 @@ def _backlog(listen: Listen, workers: int, plan: Plan, host: Host) -> Check:
 
 
 def _status(config: NginxConfig, plan: Plan, host: Host) -> Check:
-    code, what = "nginx_stub_status", "stub_status page"
+    code, what = "nginx_stub_status", "nginx's count of connections (stub_status)"
     if plan.status_url is not None:
         return Check(code, what, "ok", detail=f"--status-url {plan.status_url}")
-    so = "the server's connection count cannot be compared with ours"
+    so = "so it is not compared with asyncli's"
     if answering := [url for url in config.status_urls if url not in host.silent_pages]:
-        return Check(code, what, "warn", detail=f"{so}: its page is not polled", remedy=f"--status-url {answering[0]}")
+        return Check(code, what, "warn", detail=f"it is read only with --status-url, {so}", remedy=f"--status-url {answering[0]}")
     for url in host.silent_pages:
         remedy = f"curl {url} shows why (its location may need allow 127.0.0.1;); then --status-url {url}"
-        return Check(code, what, "warn", detail=f"{so}: {url} did not answer", remedy=remedy)
+        return Check(code, what, "warn", detail=f"{url} did not answer, {so}", remedy=remedy)
     taken = {listen.port for server in config.servers for listen in server.listens}
     port = next(port for port in range(_STATUS_PORT, 65_536) if port not in taken)
     block = f"server {{ listen 127.0.0.1:{port}; location = /nginx_status {{ stub_status; access_log off; }} }}"
     reload_it = f"{host.sudo}nginx -c {shlex.quote(config.path)} -s reload"
     remedy = f"in http {{ }} of {config.path}: {block} then {reload_it} and --status-url http://127.0.0.1:{port}/nginx_status"
-    return Check(code, what, "warn", detail=f"{so}: {config.path} has none", remedy=remedy)
+    return Check(code, what, "warn", detail=f"{config.path} has no such page, {so}", remedy=remedy)

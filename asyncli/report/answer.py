@@ -31,7 +31,7 @@ def one_line(summary: Summary) -> str:
             each = f"a connection{streams}, first use included," if one.of_levels else f"one more{streams}"
             line += f"; {each} costs {with_error(one)} {where}"
             break
-    return oneline(line.replace("±", "+-"))
+    return oneline(line)
 
 
 def server_label(summary: Summary) -> str:
@@ -115,7 +115,8 @@ def _server_remedy(summary: Summary) -> tuple[str, str]:
         return "it runs on another host", f"start 'asyncli agent' there, and soak with --agent {shlex.quote(at)}"
     program = "the agent" if agent else "the soak"
     if hidden:
-        return "its processes belong to another user", f"run {program} as root (sudo)"
+        below = summary.finding("needs_root") is not None
+        return "its processes belong to another user", "see the remedy below" if below else f"run {program} as root (sudo)"
     return "its processes were not found", f"start {program} with --server-pid PID"
 
 

@@ -24,7 +24,6 @@ from asyncli.report.run_events import tls_words
 def to_json(found: BenchResult) -> str:
     """The JSON of ``asyncli bench``."""
     document: dict[str, Any] = {"schema": 1, **msgspec.to_builtins(found, str_keys=True)}
-    document["bytes"], document["transfer"] = found.bytes.received, document["bytes"]
     document["plan"] = shown_plan(found.plan)
     body = found.plan.body
     document["plan"]["body"] = body.decode("utf-8", "replace") if len(body) <= 1000 else f"{len(body)} bytes"
@@ -100,7 +99,7 @@ def _rows(found: BenchResult) -> Iterable[tuple[str, str]]:
     if found.tls is not msgspec.UNSET:
         yield "TLS", tls_words(found.tls, found.environment)
     yield "connections", f"{format_count(connections.opened)} opened, {format_count(connections.failed)} failed{ended}"
-    transfer, seconds = found.bytes, found.duration_s or math.inf
+    transfer, seconds = found.transfer, found.duration_s or math.inf
     received = f"{format_bytes(transfer.received)} received, {format_bytes(transfer.received / seconds)} a second"
     yield "transfer", f"{received}, {format_bytes(transfer.bodies)} in bodies; {format_bytes(transfer.sent)} sent"
     if found.lateness_ms.p99 is not None:

@@ -135,7 +135,7 @@ def print_listing(listing: Listing, console: Console) -> None:
     table = DataTable("run file", columns, [_row(one, longest) for one in listing.runs], width=0)
     blocks: list[Block] = [fitting(table, console) if console.is_terminal else table]
     if not listing.runs:
-        blocks = [Paragraph(f"no run files in {oneline(listing.folder)}; 'asyncli demo' makes one", "text")]
+        blocks = [Paragraph(f"no run files in {oneline(listing.folder)}; 'asyncli soak URL' or 'asyncli demo' makes one", "text")]
     # A table, so that paths do not wrap in a pipe.
     broken = [TableRow(f"  {oneline(one.why)}", style="yellow") for one in listing.unread]
     sections = [Section("runs", "", blocks)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import os
+import re
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 _LINE_EVERY_S = 10.0
+# Infos on what could not be read are in the report; needs_root sums them up for an ordinary user.
+_UNREAD = re.compile(r"preflight_\w+|slabinfo_unreadable|server_processes_unknown|\w+_memory_unprivileged")
 
 
 class NullView:
@@ -76,7 +79,9 @@ class PlainView(_Log):
 
     def write_findings(self, state: LiveState) -> None:
         for notice in self._new_findings(state):
-            self._print(f"{format_clock(notice.t_s)}  {notice.finding.severity}: {oneline(notice.finding.evidence)}")
+            one = notice.finding
+            if one.severity != "info" or not _UNREAD.fullmatch(one.code):
+                self._print(f"{format_clock(notice.t_s)}  {one.severity}: {oneline(one.evidence)}")
 
     def update(self, state: LiveState) -> None:
         if dropped := self._lines_dropped():
@@ -176,10 +181,10 @@ def plain_line(state: LiveState) -> str:
     parts = [f"held {format_count(state.held)} of {format_count(state.asked)}"]
     if state.phase == "ramp" and state.achieved_per_s is not None:
         parts.append(f"{state.achieved_per_s:,.0f}/s (asked {state.asked_per_s:,.0f}/s)")
-    if state.eta_s is not None:
+    if left_s := round(state.eta_s or 0):
         until = f" (until {state.until})" if state.until and state.phase == "hold" else ""
-        parts.append(f"{format_duration(round(state.eta_s))} left{until}")
-    elif state.refilling and state.phase == "hold":
+        parts.append(f"{format_duration(left_s)} left{until}")
+    if state.refilling and state.phase == "hold":
         parts.append("reopening")
     parts.append(f"lost {format_count(state.lost)}" + causes(state.deaths))
     if state.failed:
@@ -200,7 +205,7 @@ def plain_line(state: LiveState) -> str:
     if state.generator_bytes is not None:
         parts.append(f"asyncli {format_bytes(state.generator_bytes)} {cores(state.generator_cpu_share)}")
     if state.host_per_connection is not None and state.host_per_connection_half is not None:
-        each = plus_minus(state.host_per_connection, state.host_per_connection_half).replace("±", "+-")
+        each = plus_minus(state.host_per_connection, state.host_per_connection_half)
         parts.append(f"{each} a connection{with_streams(state.streams)} on {state.host}, first use included")
     return f"{format_clock(state.elapsed_s)}  {state.phase or 'start':<8}  " + "; ".join(parts)
 

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Self
 
 from asyncli.model.plan import Plan
 from asyncli.model.records import PHASES
-from asyncli.model.text import oneline
+from asyncli.model.text import ascii_only, oneline
 from asyncli.model.units import format_count, format_duration
 from asyncli.report.format import cores, milliseconds, or_bytes, or_dash, plus_minus, with_streams
 from asyncli.report.live import NullView, behind, causes, plain_line, unanswered
 from asyncli.report.livestate import LiveState
-from asyncli.report.terminal import SEVERITY_STYLE, ascii_only, html_of
+from asyncli.report.terminal import SEVERITY_STYLE, html_of
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -137,7 +137,7 @@ def _bar(state: LiveState, width: int) -> RenderableType:
 
     left = ("reopening" if state.refilling else "until Ctrl-C") if state.phase == "hold" else ""
     if state.eta_s is not None:
-        left = f"{format_duration(round(state.eta_s))} left" if state.eta_s >= 0.5 else "any moment"
+        left = f"{format_duration(round(state.eta_s))} left" if state.eta_s > 0.5 else "any moment"
     share = "" if state.progress is None else f"{state.progress * 100:.0f} %"
     row = Table.grid(padding=(0, 2), pad_edge=False)
     room = width - 8 - 5 - 15 - 6

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from asyncli.analysis.handshakes import tls_findings, tls_part
 from asyncli.engine.spread import Spread
 from asyncli.model.plan import Plan
-from asyncli.model.records import Check, Finding, TlsCounts
+from asyncli.model.records import NOTHING_LISTENS, Check, Finding, TlsCounts
 from asyncli.model.text import oneline
 from asyncli.model.units import format_bytes, format_count, format_duration, format_many
 from asyncli.report import document as doc
@@ -32,8 +32,10 @@ def plan_section(summary: Summary) -> doc.Section:
 def _setting(key: str, value: Any) -> str:
     if key == "hold_s" and value is None:
         return "until stopped"
+    if not value and key in ("workers", "server_pid", "sources"):
+        return "automatic"
     if value is None:
-        return "automatic" if key in ("workers", "server_pid") else "not given"
+        return "not given"
     if key.endswith("_s") and isinstance(value, int | float):
         return format_duration(value)
     return fact(key, value)
@@ -48,8 +50,8 @@ def environment_section(summary: Summary, checks: Sequence[Check]) -> doc.Sectio
     blocks: list[doc.Block] = [doc.pairs("Host", [row for row in single if row[0] not in _KINDS], doc.FULL)]
     for key, value in where.items():
         if isinstance(value, Mapping) and value:
-            facts = [(str(name), fact(str(name), one)) for name, one in value.items()]
-            blocks.append(doc.pairs(_KINDS.get(key, key.replace("_", " ")), facts, doc.FULL))
+            facts = [(name if "." in name else name.replace("_", " "), fact(name, one)) for name, one in value.items()]
+            blocks.append(doc.pairs(_KINDS.get(key, key.replace("_", " ").capitalize()), facts, doc.FULL))
     if checks:
         blocks.append(doc.Folded("Preflight", checks_table(checks)))
     return doc.Section("environment", "Environment", blocks)
@@ -66,7 +68,7 @@ def fact(key: str, value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, int | float):
-        if key.endswith("_bytes"):
+        if key.endswith("_bytes") or key.startswith(("memory_", "cgroup_memory_")):
             return format_bytes(value)
         if isinstance(value, float):
             return f"{value:,.10g}"
@@ -137,9 +139,11 @@ def print_checks(
     elif not steps and (plan.tls is not None or plan.upgrades):
         unchecked = "the server's answer was" if plan.tls is None else "the certificate and the rate of handshakes were"
         items.append(doc.ListedItem("info", "info", f"{unchecked} not checked", "remedy: --probe connects to the target"))
+    # The last line says why the server is unknown.
+    shown = [one for one in findings if one.remedy or one.code != "server_processes_unknown"]
     sections = [
         doc.Section("asked", "", [doc.Paragraph(asked, "text"), checks_table(checks), *probed]),
-        doc.Section("short", "", [doc.ItemList([*items, *doc.finding_items(findings)])]),
+        doc.Section("short", "", [doc.ItemList([*items, *doc.finding_items(shown)])]),
     ]
     print_document(doc.Document("check", "", "", [], sections), console)
     verdict, style = _verdict(checks, findings)
@@ -151,6 +155,8 @@ def _verdict(checks: Sequence[Check], findings: Sequence[Finding]) -> tuple[str,
     if short:
         limits = "one limit is" if short == 1 else f"{short} limits are"
         return f"{limits} too low: a soak will refuse to start. To start it anyway: --force", "bold red"
+    if any(one.code == NOTHING_LISTENS for one in findings):
+        return "nothing listens at the URL: a soak will not start", "bold red"
     unknown = next((one for one in findings if one.code == "server_processes_unknown"), None)
     if unknown is None:
         return "OK: no known limit blocks this plan", "green"

@@ -33,7 +33,8 @@ class TableView:
     """A table with a title and notes."""
 
     def __init__(self, table: DataTable, title: str = "", notes: Sequence[str] = ()) -> None:
-        blocks: list[Block] = [Paragraph(title, "text", "bold"), table, *(Paragraph(oneline(note)) for note in notes)]
+        titles = [Paragraph(title, "text", "bold")] if title else []
+        blocks: list[Block] = [*titles, table, *(Paragraph(oneline(note)) for note in notes)]
         self._document = Document("", "", "", [], [Section("", "", blocks)], widest=_WIDTH)
 
     def print(self, console: Console) -> None:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from asyncli.model.text import oneline, printable
+from asyncli.model.text import ascii_only, oneline, printable
 from asyncli.report import document as doc
 
 if TYPE_CHECKING:
@@ -27,16 +27,10 @@ VERDICT_STYLE = {
 }  # fmt: skip
 # Wider than any table.
 _UNBOUNDED = 10_000
-_ASCII = str.maketrans({"±": "+-", "×": "x", "µ": "u", "…": "~", "✓": "x", "▶": ">", "·": "."})
 #: Indentation of a paragraph and of its first line, by role.
 _INDENT = {"note": (2, 2), "line": (2, 0), "run": (3, 0)}
 #: Trailing blanks, with colour codes after them.
 _BLANKS = re.compile(r" +((?:\x1b\[[\d;]*m)*)$", re.MULTILINE)
-
-
-def ascii_only(text: str) -> str:
-    """``text`` without signs that an ASCII terminal cannot encode."""
-    return text.translate(_ASCII).encode("ascii", "replace").decode()
 
 
 def print_document(document: doc.Document, console: Console, view: doc.View = doc.View.VERBOSE) -> None:

@@ -36,7 +36,7 @@ _TIMES = {"us": Fraction(10**6), "ms": Fraction(1000), "s": Fraction(1), "minute
 # Rates may be written with their unit (10MB/h); costs per connection or request may not.
 _PER = {"s": ("/s", "a second"), "hour": ("/h", "an hour")}
 # Parts of the JSON in bytes without a unit in the name.
-_IN_BYTES = ("residue",)
+_IN_BYTES = ("residue", "bytes", "transfer")
 #: The number of a part, if only the part is named.
 _DEFAULT_NUMBERS = ("bytes_per_connection", "bytes_per_hour", "connections")
 #: The whole of a percentage, by the first word of the key.

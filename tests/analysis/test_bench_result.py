@@ -73,6 +73,8 @@ def test_figures() -> None:
     assert (found.generator.cpu_us_per_request, found.generator.cores) == (1000.0, 0.5)
     assert (found.server.cpu_us_per_request, found.server.cores) == (1000.0, 0.5)
     document = json.loads(to_json(found))
+    # The keys of --fail-if and of the reference are those of the file.
+    assert {*document} == {"schema", *BenchResult.__struct_fields__} - {"tls"}
     keys_match(document, BENCH, whole=False)
     assert next(iter(document)) == "schema"
     assert one_line(found).startswith(f"passed: {found.why}; p50")

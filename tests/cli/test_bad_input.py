@@ -57,7 +57,7 @@ LINES: list[tuple[str, str]] = [
     ("report", "Missing argument 'RUN.db'"), ("watch", "Missing argument 'RUN.db'"), ("compare", "RUN: "),
     ("soak localhost", "URL: 'localhost' has no scheme; write http://localhost"),
     ("-c 5 localhost", "URL: 'localhost' has no scheme"),
-    ("-c 0 -k 60 URL", "--connections: '0' is below 1"),
+    ("-c 0 -k 60 URL", "--connections: '0' is below 1"), ("-c -5 URL", "--connections: '-5' is below 1"),
     ("soak --hold until 07:00 URL", "--hold: 'until' has no time after it; write both in quotes, for example 'until 07:00'"),
     ("soak URL --ramp 1/s --batch 5", "--ramp and --batch: both set the ramp's rate"),
     ("soak URL --abort", "--abort: there is no limit to stop at"),
@@ -221,11 +221,17 @@ def test_force_overrides_a_refusal(tmp_path: Path) -> None:
     assert "preflight_nofile" in codes(report(tmp_path, "run.db"))
 
 
-@pytest.mark.parametrize(("asked", "silence_s"), [((), LONGEST_S), (("--silence", "5s"), 5.0)])
-def test_demo_of_streams_listens_forever_by_default(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: tuple[str, ...], silence_s: float
-) -> None:
+@pytest.mark.parametrize(
+    ("asked", "key", "value"),
+    [
+        ("--server nchan --protocol sse -c 10", "silence_s", LONGEST_S), ("--server nchan --protocol sse --silence 5s", "silence_s", 5.0),
+        # A short hold hears from each connection, unless that takes more heartbeats than the default's.
+        ("-c 10k --hold 20s", "keepalive_s", 20), ("-c 10k", "keepalive_s", 60), ("-c 10k --hold forever", "keepalive_s", 60),
+        ("-c 10k --hold 20s -k 40", "keepalive_s", 40), ("-c 10 --hold 1s", "keepalive_s", 2), ("-c 100k --hold 20s", "keepalive_s", 60),
+    ],
+)  # fmt: skip
+def test_defaults_of_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: str, key: str, value: float) -> None:
     plans: list[Plan] = []
     monkeypatch.setattr("asyncli.cli.soak_terminal.run_soak", lambda plan, *_, **__: plans.append(plan) or 0)
-    assert here(tmp_path, "demo", "--server", "nchan", "--protocol", "sse", "-c", "10", *asked).status == 0
-    assert [plan.silence_s for plan in plans] == [silence_s]
+    assert here(tmp_path, "demo", *asked.split()).status == 0
+    assert [getattr(plan, key) for plan in plans] == [pytest.approx(value, abs=0.1)]

@@ -71,7 +71,7 @@ def refused(command: click.Command, *arguments: str | Path) -> str:
 
 
 def test_compare_writes_json_and_html(files: Path, tmp_path: Path) -> None:
-    status, text = ran(compare_command, files / "a.db", files / "b.db", "--json", "-")
+    status, text = ran(compare_command, files / "a.db", files / "b.db", "--json")
     document = json.loads(text)
     assert (status, document["schema"], [run["file"] for run in document["runs"]]) == (
         0,

@@ -12,6 +12,7 @@ import pytest
 from made_runs import with_deaths
 from programs import ASYNCLI, DEADLINE_S, SHORT, Server, serving
 from recording import write_run
+from synthetic_run import a_run
 
 ERROR = b"HTTP/1.1 500 Oh\r\nContent-Length: 0\r\n\r\n"
 FAILED = 99
@@ -104,3 +105,11 @@ def test_internal_error_is_not_reported_as_a_full_disk() -> None:
     code = "from asyncli.cli import main\ndef broken(*_): raise OSError(28, 'of ours')\nmain.cli.invoke = broken\nmain.run(['runs'])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=DEADLINE_S, check=False)
     assert "OSError: [Errno 28] of ours" in done.stderr
+
+
+def test_a_line_is_in_the_encoding_of_its_stream(tmp_path: Path) -> None:
+    run = write_run(a_run(30_000), tmp_path / "run.db")
+    for encoding, sign in (("ascii", "+-"), ("latin-1", "±"), ("utf-8", "±")):
+        environment = os.environ | {"PYTHONIOENCODING": encoding}
+        line = subprocess.run([*ASYNCLI, "watch", "--once", run], capture_output=True, check=True, env=environment).stdout
+        assert f" B {sign} " in line.decode(encoding)

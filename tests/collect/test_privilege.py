@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from pathlib import Path
 
@@ -16,7 +17,7 @@ def test_one_finding_lists_all_that_needs_root(tmp_path: Path, monkeypatch: pyte
     script = tmp_path / "with space/asyncli"
     script.parent.mkdir()
     script.touch(0o755)
-    monkeypatch.setattr(sys, "argv", [str(script), "soak"])
+    monkeypatch.setattr(sys, "argv", [str(script), "soak", "--out", "a.db", "-c", "5", "--out=b.db", "http://[::1]/a b"])
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     # The tests may run as root, who can read every file.
     monkeypatch.setattr(privilege, "_readable", lambda path: path.name not in ("slabinfo", "smaps_rollup"))
@@ -24,10 +25,13 @@ def test_one_finding_lists_all_that_needs_root(tmp_path: Path, monkeypatch: pyte
         told = unprivileged(pids, hidden, flag)
         assert told is not None
         assert (told.code, told.severity, len(told.fields["unknown"])) == ("needs_root", "warning", count)
-        assert told.remedy.startswith(f"sudo '{script}' ...")
+        assert shlex.split(told.remedy.partition(";")[0]) == ["sudo", str(script), "soak", "-c", "5", "http://[::1]/a b"]
         assert (flag in told.remedy) is True
-    monkeypatch.setattr(sys, "argv", ["-c"])
-    assert privilege.as_root() == f"sudo {sys.executable} -m asyncli"
+    monkeypatch.setattr(sys, "argv", [str(script), "soak", "--header", "Authorization: s3cret"])
+    assert "s3cret" not in privilege.as_root()
+    # A notebook's arguments are not asyncli's.
+    monkeypatch.setattr(sys, "argv", ["-c", "x"])
+    assert privilege.as_root().split()[1:5] == [sys.executable, "-m", "asyncli", "..."]
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     assert unprivileged((), True, "") is None
 

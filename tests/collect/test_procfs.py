@@ -72,11 +72,11 @@ def test_anonymous_and_shared_memory_excludes_file_pages() -> None:
 
 @pytest.mark.skipif(sys.byteorder != "little", reason="the captured text is of a little-endian kernel")
 def test_reading_stops_after_the_listening_sockets() -> None:
-    assert list(parse_listeners(TCP.splitlines())) == [Listener("127.0.0.1", 8080, 7001), Listener(None, 9000, 7002)]
+    assert list(parse_listeners(TCP.splitlines())) == [Listener("127.0.0.1", 8080, 7001, 0), Listener(None, 9000, 7002, 0)]
     assert list(parse_listeners(TCP6.splitlines())) == [
-        Listener("::1", 8080, 7011),
-        Listener(None, 8080, 7012),
-        Listener("127.0.0.1", 8080, 7013),
+        Listener("::1", 8080, 7011, 0),
+        Listener(None, 8080, 7012, 0),
+        Listener("127.0.0.1", 8080, 7013, 0),
     ]
 
 

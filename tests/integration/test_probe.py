@@ -90,5 +90,5 @@ async def test_plain_http_is_asked_by_check_alone_and_says_its_status(tmp_path: 
 
 def test_who_is_not_there_is_not_refused(tmp_path: Path) -> None:
     done = here(tmp_path, "check", "--probe", "ws://127.0.0.1:1/")
-    assert (done.status, "ws://127.0.0.1:1/: not reached" in one_line(done.out)) == (0, True)
+    assert (done.status, "ws://127.0.0.1:1/: not reached" in one_line(done.out)) == (3, True)
     assert here(tmp_path, "soak", "ws://127.0.0.1:1/", *SHORT, "--quiet").status == 3

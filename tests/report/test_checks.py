@@ -9,11 +9,13 @@ import pytest
 from rich.console import Console
 
 from asyncli.engine.spread import Destination, Spread
+from asyncli.findings.server import nothing_listens
 from asyncli.model.plan import Plan
 from asyncli.model.records import Finding
 from asyncli.report.run_setup import print_checks
 
 _UNKNOWN = Finding("server_processes_unknown", "info", "the server is on another host; its memory is not known")
+_SPREAD = Spread((Destination(socket.AF_INET, "10.0.0.8", 80),), (), 1, local=False, ports=28_232)
 _FLEET = Finding("cluster", "info", "2 hosts with")
 
 
@@ -22,6 +24,12 @@ _FLEET = Finding("cluster", "info", "2 hosts with")
 )
 def test_last_line_says_whose_limits_were_checked(findings: list[Finding], whose: str) -> None:
     out = io.StringIO()
-    spread = Spread((Destination(socket.AF_INET, "10.0.0.8", 80),), (), 1, local=False, ports=28_232)
-    print_checks(Plan(urls=("http://10.0.0.8/",)), spread, [], findings, Console(file=out, width=200), tls=None, steps={})
+    print_checks(Plan(urls=("http://10.0.0.8/",)), _SPREAD, [], findings, Console(file=out, width=200), tls=None, steps={})
     assert f"no limit of {whose} blocks this plan" in out.getvalue()
+
+
+def test_the_last_line_names_a_closed_port_and_says_nothing_twice() -> None:
+    for one, ok in ((nothing_listens("port 80", None, None, "x"), 0), (_UNKNOWN, 1)):
+        out = io.StringIO()
+        print_checks(Plan(urls=("http://127.0.0.1/",)), _SPREAD, [], [one], Console(file=out, width=200), tls=None, steps={})
+        assert (out.getvalue().count("OK:"), out.getvalue().count(_UNKNOWN.evidence)) == (ok, ok)

@@ -13,6 +13,7 @@ import pytest
 from rich.console import Console
 from synthetic_run import GENERATOR, KERNEL_END, REST, SERVER, a_run, spread
 
+from asyncli.findings.probes import slabinfo_unreadable
 from asyncli.model.plan import Plan
 from asyncli.model.records import Deaths, Finding, Phase, Sample, Tick
 from asyncli.model.run import Run
@@ -239,6 +240,8 @@ def test_plain_lines_every_ten_seconds_and_at_each_phase() -> None:
             feed(fold, t_s, kind, what)
             if kind == "tick" and what.second == 5:
                 fold.finding(Finding("x", "warning", "something [b]odd[/b]\nhappened"))
+                # What could not be read is in the report, not in the log.
+                fold.finding(slabinfo_unreadable("Permission denied", 1000))
             view.update(fold.state())
     lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
     phases = [line.split()[1] for line in lines if "warning" not in line]
@@ -249,6 +252,7 @@ def test_plain_lines_every_ten_seconds_and_at_each_phase() -> None:
     for words in ("held ", " of 20,000", "/s (asked 1,000/s)", " left", "lost 0", "beats/s p50 0.42 ms", "server active"):
         assert words in ramp
     assert "a connection on this host" in [line for line in lines if " hold " in line][-1]
+    assert not [line for line in lines if " 0 ms" in line or "slabinfo" in line]
 
 
 def test_negative_cost_is_unknown() -> None:
