@@ -144,14 +144,18 @@ def is_measured(costs: object, name: str) -> bool:
 def known_costs(run: Run, totals: Totals, drift: Mapping[MetricName, Drift]) -> Costs:
     """The costs as reports, lists and comparisons show them: without those that growth, reuse or other programs make unknown."""
     cost = costs(run)
+    none = Costs(residue=cost.residue, streams=cost.streams, ends=cost.ends)
     if totals.whole.opened and not tested(run.plan, totals.whole):
-        cost = Costs(residue=cost.residue)
-    elif _mean_life_s(run) < MISSED_S:
+        return none
+    if _mean_life_s(run) < MISSED_S:
         # Memory that is read every second or two does not show how many were open.
-        brief = findings.cost_short_lived(MISSED_S)
-        cost = Costs(residue=cost.residue, findings=[brief], unknown=dict.fromkeys(findings.COST_NAMES, brief.evidence))
+        none.findings.append(findings.cost_short_lived(MISSED_S))
+        none.unknown = dict.fromkeys(findings.COST_NAMES, none.findings[0].evidence)
+        return none
     _exclude_growth(cost, drift)
-    _exclude_reused(cost)
+    if (reused := next((one for one in cost.findings if one.code == findings.cost_reused.code), None)) is not None:
+        # The server's memory is in all of these.
+        _exclude(cost, reused, "server_user", "host_total", "residual")
     _exclude_others(cost)
     return cost
 
@@ -162,12 +166,6 @@ def _mean_life_s(run: Run) -> float:
     ticks = run.ticks_between(-math.inf, hold.start_s + OTHERS_INTO_HOLD_S if hold is not None else math.inf)
     lost = sum(tick.lost for _, tick in ticks)
     return sum(tick.held for _, tick in ticks) / lost if lost else math.inf
-
-
-def _exclude_reused(cost: Costs) -> None:
-    """Remove the costs that include the server's memory, if it reused memory of earlier connections."""
-    if (reused := next((one for one in cost.findings if one.code == findings.cost_reused.code), None)) is not None:
-        _exclude(cost, reused, "server_user", "host_total", "residual")
 
 
 def _exclude_growth(cost: Costs, drift: Mapping[MetricName, Drift]) -> None:
