@@ -18,7 +18,7 @@ import msgspec
 
 from asyncli.analysis.constants import WORTH_TELLING
 from asyncli.analysis.estimates import ALPHA, NO_SCATTER, Estimate, Rate, Repeat, contrast, holm, rates_differ
-from asyncli.analysis.measured import HOST, OURS, MeasuredRun
+from asyncli.analysis.measured import HOLD_TOO_SHORT, HOST, OURS, MeasuredRun
 from asyncli.analysis.totals import tested
 from asyncli.findings import comparison
 from asyncli.findings.comparison import DIRECTIVE
@@ -117,6 +117,8 @@ class Difference(msgspec.Struct):
     p_value: float | None
     verdict: Called
     why: str = ""
+    #: Whether each value is hidden: a cost or growth whose interval reaches zero.
+    hidden: tuple[bool, bool] = (False, False)
 
 
 class Differing(msgspec.Struct):
@@ -186,17 +188,20 @@ def _require_known_parts(rows: Sequence[Difference]) -> None:
 
 def _row(row: Number, first: MeasuredRun, second: MeasuredRun) -> Difference:
     a, b = (one.numbers.get(row.key, "unknown") for one in (first, second))
+    if row.group == "drift" and row.key in first.hidden & second.hidden:
+        a = b = HOLD_TOO_SHORT
     values = tuple(None if isinstance(one, str) else one.value for one in (a, b))
     between = (first.name, second.name)
-    result = Difference(row.key, row.unit, between, (values[0], values[1]), None, None, None, None, "cannot_say")
+    hidden = (row.key in first.hidden, row.key in second.hidden)
+    result = Difference(row.key, row.unit, between, (values[0], values[1]), None, None, None, None, "cannot_say", hidden=hidden)
     reasons = [f"{one.name}: {why}" for one, why in ((first, a), (second, b)) if isinstance(why, str)]
     if isinstance(a, str) or isinstance(b, str):
         same = isinstance(a, str) and a == b
         result.why = f"in both, {a}" if same else "; ".join(reasons)
         return result
     result.difference = b.value - a.value
-    # Growth near zero is no base for a share.
-    result.relative = result.difference / a.value if a.value > 0 and row.group != "drift" else None
+    # Growth near zero is no base for a share, and no more a hidden cost.
+    result.relative = result.difference / a.value if a.value > 0 and row.group != "drift" and not hidden[0] else None
     if isinstance(a, Rate) and isinstance(b, Rate):
         low, high, _ = contrast(a.estimate(), b.estimate())
         result.ci95, p = (low, high), rates_differ(a, b)
@@ -220,8 +225,6 @@ def _why_incomparable(row: Number, first: MeasuredRun, second: MeasuredRun) -> s
     kinds = first.kinds.get(row.key), second.kinds.get(row.key)
     if kinds[0] != kinds[1]:
         return f"the server's memory was read as {kinds[0]} in {first.name}, as {kinds[1]} in {second.name}"
-    if row.key in ("cost.server_user", "fixed.server_user") and (of := [one.name for one in (first, second) if one.reused]):
-        return f"the server of {' and '.join(of)} had connections before the run, and may have kept memory; restart it first"
     if of := [one.name for one in (first, second) if row.key in one.levels]:
         # Reuse of freed memory changes it beyond any interval: the second run looks better.
         return f"a difference of two levels in {' and '.join(of)}, first use included; a slower ramp gives a slope"

@@ -8,14 +8,18 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections.abc import Mapping
 
 import msgspec
 
-from asyncli.analysis.constants import FEWEST, NEARLY_ALL, WORTH_TELLING
+from asyncli.analysis.constants import FEWEST, MISSED_S, NEARLY_ALL, WORTH_TELLING
+from asyncli.analysis.drift import Drift, MetricName, in_words
 from asyncli.analysis.gaps import for_cost
 from asyncli.analysis.shared_host import counted_sockets, sockets_beside
 from asyncli.analysis.slope import FEWEST_PLATEAUS, OTHERS_INTO_HOLD_S, Cost, Fit, Fitter, minus
+from asyncli.analysis.totals import Totals, tested
 from asyncli.findings import cost as findings
+from asyncli.findings.unknown import cost_grew, cost_of_others
 from asyncli.model import metrics
 from asyncli.model.plan import Plan
 from asyncli.model.records import Finding
@@ -127,6 +131,72 @@ def costs(run: Run) -> Costs:
         result.findings.append(findings.cost_residual_unknown(missing))
         result.unknown["residual"] = result.findings[-1].evidence
     return result
+
+
+def is_measured(costs: object, name: str) -> bool:
+    """Whether a cost is known, and its interval above zero or within a byte of it. Of a residual, the interval of the total."""
+    one: Cost | None = getattr(costs, name)
+    if one is not None and name == "residual":
+        one = getattr(costs, "host_total", None) or one
+    return one is not None and (one.ci95[0] > 0 or max(map(abs, one.ci95)) < 1)
+
+
+def known_costs(run: Run, totals: Totals, drift: Mapping[MetricName, Drift]) -> Costs:
+    """The costs as reports, lists and comparisons show them: without those that growth, reuse or other programs make unknown."""
+    cost = costs(run)
+    none = Costs(residue=cost.residue, streams=cost.streams, ends=cost.ends)
+    if totals.whole.opened and not tested(run.plan, totals.whole):
+        return none
+    if _mean_life_s(run) < MISSED_S:
+        # Memory that is read every second or two does not show how many were open.
+        none.findings.append(findings.cost_short_lived(MISSED_S))
+        none.unknown = dict.fromkeys(findings.COST_NAMES, none.findings[0].evidence)
+        return none
+    _exclude_growth(cost, drift)
+    if (reused := next((one for one in cost.findings if one.code == findings.cost_reused.code), None)) is not None:
+        # The server's memory is in all of these.
+        _exclude(cost, reused, "server_user", "host_total", "residual")
+    _exclude_others(cost)
+    return cost
+
+
+def _mean_life_s(run: Run) -> float:
+    """How long connections lived in the ramp and in the first seconds of the hold, by Little's law; infinite without losses."""
+    hold = run.phase("hold")
+    ticks = run.ticks_between(-math.inf, hold.start_s + OTHERS_INTO_HOLD_S if hold is not None else math.inf)
+    lost = sum(tick.lost for _, tick in ticks)
+    return sum(tick.held for _, tick in ticks) / lost if lost else math.inf
+
+
+def _exclude_growth(cost: Costs, drift: Mapping[MetricName, Drift]) -> None:
+    """Remove each two-level difference that includes growth in the hold, with a finding."""
+    grows = [name for name, one in drift.items() if one.verdict == "grows"]
+    for name in ("server_user", "kernel", "generator_user", "host_total"):
+        included = [one for one in grows if name in (one, "host_total")]
+        found = getattr(cost, name)
+        if found is None or not found.of_levels or not included:
+            continue
+        grew = cost_grew(findings.COST_NAMES[name], {findings.COST_NAMES[one]: in_words(drift[one]) for one in included})
+        _exclude(cost, grew, name, "residual")
+        cost.findings.append(grew)
+
+
+def _exclude_others(cost: Costs) -> None:
+    """Remove the whole host's cost if more than half of it is in no measured part, though server and kernel were measured."""
+    total, rest = cost.host_total, cost.residual
+    if total is None or rest is None or cost.server_user is None or cost.kernel is None:
+        return
+    if rest.ci95[0] > total.bytes_per_connection / 2:
+        others = cost_of_others(rest.bytes_per_connection, total.bytes_per_connection)
+        _exclude(cost, others, "host_total", "residual")
+        cost.findings.append(others)
+
+
+def _exclude(cost: Costs, why: Finding, *names: str) -> None:
+    for name in names:
+        setattr(cost, name, None)
+        cost.fits.pop(name, None)
+        cost.unknown[name] = why.evidence
 
 
 def _include_other_sockets(result: Costs, found: dict[str, Fit | int], read: dict[str, Series], fitter: Fitter, run: Run) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Literal
 
 import msgspec
@@ -137,6 +137,13 @@ def drifting(run: Run, source: str) -> Series:
     return minus(metric, [listing]) if len(listing) else metric
 
 
+def counted(run: Run, name: str) -> Series:
+    """The count ``name`` of the ticks, added up since the first: interpolation gives the count of any stretch of time."""
+    first_s = run.ticks[0][0] - 1.0 if run.ticks else 0.0
+    counts = accumulate((getattr(tick, name) for _, tick in run.ticks), initial=0.0)
+    return Series([first_s, *(t_s for t_s, _ in run.ticks)], list(counts))
+
+
 class _DriftAnalysis:
     """The drifts of a run's metrics over a part of the hold."""
 
@@ -244,9 +251,9 @@ class _DriftAnalysis:
             result.verdict = "grows" if rate > 0 else "shrinks"
         elif result.within_bytes_per_hour <= max(FLAT_SHARE * taken, MEANINGLESS_SHARE * level):
             result.verdict = "flat"
-        answered = sum(tick.answered for _, tick in self._run.ticks_between(start, end))
-        if answered:
-            result.bytes_per_request = rate * hours / answered
+        answered = counted(self._run, "answered")
+        if (number := (answered.at(end) or 0.0) - (answered.at(start) or 0.0)) > 0:
+            result.bytes_per_request = rate * hours / number
 
     def medians(self, metric: Series, start: float, end: float, bin_s: float) -> tuple[list[float], list[float], list[float]]:
         """Medians of the instants, of the metric and of connections held, of each whole bin up to the end."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
 from asyncli.analysis.constants import FEWEST, MINUTE_S
-from asyncli.analysis.cost import Costs, costs, server_memory
-from asyncli.analysis.drift import drifts, source_of
+from asyncli.analysis.cost import Costs, is_measured, known_costs, server_memory
+from asyncli.analysis.drift import Drift, MetricName, counted, drifts, source_of
 from asyncli.analysis.estimates import ALPHA, Estimate, Rate, by_stretch, count_stretches, mean, quantile
 from asyncli.analysis.saturation import is_saturated, saturation
 from asyncli.analysis.shared_host import other_sockets
@@ -25,9 +26,11 @@ from asyncli.model.run import Run, Ticks
 from asyncli.model.units import format_duration
 
 _NONE = Histogram()
+_COSTS = ("server_user", "kernel", "generator_user", "host_total", "residual")
 _QUANTILES = {"p50": 0.5, "p99": 0.99, "p999": 0.999}
 HOST = ("host", "machine", "cpu_model", "cpus", "memory_bytes", "kernel")
 OURS = ("asyncli",)
+HOLD_TOO_SHORT = "hold too short to tell growth"
 # Constant limits; other limits are momentary readings.
 _LIMITS = ("nofile_hard", "nproc", "file_max", "conntrack_max", "cgroup_memory_limit", "cpu_quota", "superuser")
 
@@ -58,8 +61,8 @@ class MeasuredRun(msgspec.Struct):
     kinds: dict[str, str]
     #: Keys of rows that are differences of two levels, which include first use.
     levels: frozenset[str]
-    #: The server was used before the run, so the cost of a connection in it is too low.
-    reused: bool
+    #: Keys of rows with a cost or growth that is hidden: its interval reaches zero.
+    hidden: frozenset[str]
     findings: list[Finding]
 
 
@@ -76,7 +79,8 @@ def measure(name: str, path: str, run: Run) -> MeasuredRun:
     hold = measured.hold
     hold_s = hold.length_s if hold is not None else 0.0
     numbers: dict[str, Measured] = {}
-    found = costs(run)
+    grown, _ = drifts(run)
+    found = known_costs(run, totals, grown)
     levels = _costs(numbers, found)
     _memory(numbers, run)
     _cpu(numbers, run)
@@ -87,12 +91,14 @@ def measure(name: str, path: str, run: Run) -> MeasuredRun:
     late = summed([tick.lateness_us for _, tick in hold.ticks] if hold is not None else [])
     late_ms = {name: value / 1e3 for name, q in _QUANTILES.items() if (value := late.quantile(q)) is not None}
     _losses(numbers, totals, measured)
-    _drift(numbers, run)
+    _drift(numbers, grown)
+    hidden = {f"cost.{name}" for name in _COSTS if getattr(found, name) is not None and not is_measured(found, name)}
+    hidden |= {f"drift.{name}" for name, one in grown.items() if one.verdict == "too_short"}
     return MeasuredRun(
         name=name, path=path, id=run.id, started=run.started, verdict=judgement.verdict, why=judgement.why,
         complete=run.complete, spoiled=at_end.why if at_end.verdict == "invalid" else "", held=totals.held, hold_s=hold_s,
         facts=facts(run.plan, run.environment), numbers=numbers, late_ms=late_ms,
-        kinds=_kinds(run), levels=levels, reused=any(one.code == "cost_reused" for one in found.findings),
+        kinds=_kinds(run), levels=levels, hidden=frozenset(hidden),
         findings=[*other_sockets(run), *_bursts(name, measured.ticks)],
     )  # fmt: skip
 
@@ -103,7 +109,7 @@ def _costs(numbers: dict[str, Measured], found: Costs) -> frozenset[str]:
     def why(name: str) -> str:
         return found.unknown.get(name, "no slope is known")
 
-    for name in ("server_user", "kernel", "generator_user", "host_total", "residual"):
+    for name in _COSTS:
         cost = getattr(found, name)
         if cost is None:
             numbers[f"cost.{name}"] = why(name)
@@ -153,18 +159,18 @@ def _memory(numbers: dict[str, Measured], run: Run) -> None:
 def _cpu(numbers: dict[str, Measured], run: Run) -> None:
     """Add the server's CPU per request in the hold, and per connection in the ramp (heartbeats included)."""
     ramp, hold = run.phase("ramp"), run.phase("hold")
-    for key, part, end_s, counted, name in (
+    for key, part, end_s, count, name in (
         ("cpu.per_request", hold, run.stop_s, "answered", "hold"),
         ("cpu.per_connection", ramp, hold.start_s if hold is not None else run.stop_s, "opened", "ramp"),
     ):
         if part is None:
             numbers[key] = f"the run did not reach its {name}"
         else:
-            numbers[key] = _per(run, part.start_s, end_s, counted, name)
+            numbers[key] = _per(run, part.start_s, end_s, count, name)
 
 
-def _per(run: Run, start_s: float, end_s: float, counted: str, name: str) -> Measured:
-    """Microseconds of the server's CPU per ``counted`` event: the ratio of the sums.
+def _per(run: Run, start_s: float, end_s: float, count: str, name: str) -> Measured:
+    """Microseconds of the server's CPU per event of ``count``: the ratio of the sums.
 
     Its error is the spread of stretches about their trend: in the ramp heartbeats of held connections make each stretch more
     expensive than the one before, which is no noise.
@@ -176,20 +182,13 @@ def _per(run: Run, start_s: float, end_s: float, counted: str, name: str) -> Mea
     if not len(cpu):
         return "the CPU time of the server's processes was not read"
     # Start and end at readings. CPU time has a resolution of 10 ms, samples and ticks come once a second.
-    start_s, end_s = cpu.t_s[0], cpu.t_s[-1]
-    ticks = [(t_s, getattr(tick, counted)) for t_s, tick in run.ticks_between(start_s, end_s)]
-    k = count_stretches(end_s - start_s, least_s=2.0)
-    if k is None or not ticks:
+    k = count_stretches(cpu.t_s[-1] - cpu.t_s[0], least_s=2.0)
+    if k is None:
         return f"the {name} is too short for the spread of its stretches"
-    edges = np.linspace(start_s, end_s, k + 1)
-    high, counts = np.array(ticks).T
-    spent = np.diff(np.interp(edges, cpu.t_s, cpu.values))
-    # A tick's second may reach into the next stretch.
-    low = np.maximum(start_s, high - 1.0)
-    inside = np.minimum(high, edges[1:, None]) - np.maximum(low, edges[:-1, None])
-    done = (np.clip(inside, 0.0, None) / (high - low)) @ counts
+    edges, counts = np.linspace(cpu.t_s[0], cpu.t_s[-1], k + 1), counted(run, count)
+    spent, done = (np.diff(np.interp(edges, one.t_s, one.values)) for one in (cpu, counts))
     if done.sum() <= 0:
-        return f"nothing was {counted} in the {name}"
+        return f"nothing was {count} in the {name}"
     if spent.min() < 0:
         return "the server's processes changed: its CPU time fell"
     ratio = float(spent.sum() / done.sum())
@@ -222,14 +221,17 @@ def connection_hours(run: Run) -> float:
     return seconds / 3600
 
 
-def _drift(numbers: dict[str, Measured], run: Run) -> None:
-    found, _ = drifts(run)
-    for name in ("server_user", "kernel", "host_total"):
+def _drift(numbers: dict[str, Measured], found: Mapping[MetricName, Drift]) -> None:
+    names: tuple[MetricName, ...] = ("server_user", "kernel", "host_total")
+    for name in names:
         one = found.get(name)
         if one is None:
             numbers[f"drift.{name}"] = "it was not sampled in the hold"
-        elif one.bytes_per_hour is None or one.ci95 is None or one.verdict == "too_short":
-            numbers[f"drift.{name}"] = "hold too short to tell growth"
+        elif one.bytes_per_hour is None or one.ci95 is None or one.p_value is None:
+            numbers[f"drift.{name}"] = HOLD_TOO_SHORT
+        elif one.verdict == "too_short" and (name == "host_total" or one.p_value < ALPHA):
+            # The interval is no bound: other programs change the host's memory, and what is certain may be settling.
+            numbers[f"drift.{name}"] = HOLD_TOO_SHORT
         else:
             numbers[f"drift.{name}"] = Estimate(one.bytes_per_hour, *one.ci95)
 

@@ -90,6 +90,12 @@ def cost_of_a_part(held: float, asked: int) -> str:
     return f"the ramp reached {format_count(held)} of {format_count(asked)} connections: the cost of the rest is unknown"
 
 
+@finding("cost_short_lived", "warning", "see the other findings for what ended them")
+def cost_short_lived(within_s: float) -> str:
+    """Connections lived too briefly: memory is read every second or two, and does not show how many were open."""
+    return f"cost per connection unknown: connections were lost, on average within {within_s:g} s, too soon to show in memory"
+
+
 @finding("cost_reused", "warning", "restart the server before the run")
 def cost_reused(accepted: int) -> str:
     """The server was used before the run: memory that it kept serves new connections, so their cost would be too low."""

@@ -10,7 +10,7 @@ from asyncli.findings.forecast import gave_way
 from asyncli.model.text import oneline
 from asyncli.model.topology import sides
 from asyncli.model.values import AGENT_PORT, parse_target
-from asyncli.report.format import about, about_to, bytes_each, ceiling, with_error, with_streams
+from asyncli.report.format import about, about_to, ceiling, interval_bytes, is_unknown, with_error, with_streams
 from asyncli.report.summary import Summary
 
 # An interval beyond this share of its slope is called wide.
@@ -57,33 +57,34 @@ def answer(summary: Summary) -> str:
     total = cost.host_total
     # The host's memory includes other programs: lead with the parts.
     hidden = total is not None and (total.ci95[0] <= 0 or total.of_levels)
-    parts = [
-        f"{with_error(one)} {place}"
-        for one, place in (
-            (cost.server_user, f"in {server_name(summary)}"),
-            (cost.kernel, f"in the kernel {ends}"),
-            (cost.generator_user, "in asyncli"),
-            (cost.residual, "left over"),
-        )
-        if one is not None and (one is not cost.residual or (not hidden and one.ci95[1] >= 0))
-    ]
-    if cost.server_user is None and (grew := summary.finding("cost_grew")) is not None:
-        return oneline(f"{grew.evidence[:1].upper()}{grew.evidence[1:]}.")
+    rest = cost.residual if not hidden and cost.residual is not None and cost.residual.ci95[1] >= 0 else None
+    places = (
+        (cost.server_user, f"in {server_name(summary)}"), (cost.kernel, f"in the kernel {ends}"),
+        (cost.generator_user, "in asyncli"), (rest, "left over"),
+    )  # fmt: skip
+    parts = [f"{with_error(one)} {place}" for one, place in places if one is not None and not is_unknown(one)]
+    unsure = [f"{place} ({interval_bytes(one)})" for one, place in places if one is not None and is_unknown(one)]
+    if cost.server_user is None and (found := summary.finding("cost_short_lived", "cost_grew")) is not None:
+        return oneline(f"{found.evidence[:1].upper()}{found.evidence[1:]}.")
     streams = with_streams(cost.streams)
     each = f"One more connection{streams} costs"
     first = next((one for one in (cost.server_user, cost.kernel, total) if one is not None), None)
     if first is not None and first.of_levels:
         each = f"A connection{streams}, first use included, costs"
-    if total is not None and parts and hidden:
-        whole = f"other programs' memory hid the whole-host figure (± {bytes_each(total.half_width)} a connection)"
-        if total.ci95[0] > 0:
-            whole = f"{where.host} in all took {with_error(total)}, other programs included"
-        return f"{each} {', '.join(parts)}; {whole}."
-    if total is not None:
+    if total is not None and not hidden:
         whole = f"{each} {with_error(total)} on {where.host}"
         return f"{whole}: {', '.join(parts)}." if parts else f"{whole}."
-    if parts:
-        return f"{each} {', '.join(parts)}; the total of {where.host} is unknown."
+    if total is not None and total.ci95[0] <= 0:
+        unsure.append(f"on {where.host} in all ({interval_bytes(total)}, other programs included)")
+    if parts or unsure:
+        sentences = [f"{each} {', '.join(parts)}"] if parts else []
+        if unsure:
+            sentences.append(f"{'' if parts else f'The cost of a connection{streams} '}cannot be told: {', '.join(unsure)}")
+        if total is None:
+            sentences.append(f"the total of {where.host} is unknown")
+        elif total.ci95[0] > 0:
+            sentences.append(f"{where.host} in all took {with_error(total)}, other programs included")
+        return f"{'; '.join(sentences)}."
     known = summary.finding("cost_few_points", "cost_not_sampled")
     if summary.connections.held and known is not None:
         return f"Cost per connection unknown: {known.evidence}; {known.remedy}."

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec import UNSET, UnsetType
 
-from asyncli.analysis.cost import SURE
+from asyncli.analysis.cost import SURE, is_measured
 from asyncli.analysis.slope import Cost
 from asyncli.model.text import oneline
 from asyncli.model.units import format_bytes, format_count, format_many
@@ -46,8 +46,8 @@ class CostRow(NamedTuple):
     hidden: bool
 
     def at(self, held: int) -> str:
-        """The total with ``held`` connections, per end: ``"2 × 24.0 MB"``."""
-        if self.cost is None:
+        """The total with ``held`` connections, per end: ``"2 × 24.0 MB"``; a dash if hidden."""
+        if self.cost is None or self.hidden:
             return "-"
         each = format_bytes(self.cost.fixed_bytes + held * self.cost.bytes_per_connection)
         return f"{self.ends} × {each}" if self.ends > 1 else each
@@ -83,14 +83,6 @@ def cost_rows(costs: Costs | CostPart, server: str, where: Sides) -> list[CostRo
         CostRow(name, label, getattr(costs, name), costs.ends if name == "kernel" else 1, not is_measured(costs, name))
         for name, label in labels.items()
     ]
-
-
-def is_measured(costs: Costs | CostPart, name: str) -> bool:
-    """Whether a cost's interval is above zero, or within a byte of it. A residual may be zero: its total's interval decides."""
-    one: Cost | None = getattr(costs, name)
-    if name == "residual" and costs.host_total is not None:
-        one = costs.host_total
-    return one is not None and (one.ci95[0] > 0 or max(map(abs, one.ci95)) < 1)
 
 
 def shown_r2(r2: float) -> str:
@@ -158,21 +150,31 @@ def plus_minus(value: float, half: float) -> str:
 
 def with_error(cost: Cost) -> str:
     """A cost with its error: ``"528 B ± 1"``; with a wide interval ``"between 552 and 21,957 B"``; possibly zero ``"at most 564
-    B"``, or of two levels, which miss reused memory, ``"an unknown amount (± 2,621 B)"``; below a byte ``"0 B ± 0.1"``.
+    B"``, or of two levels, which miss reused memory, ``"unknown (-2,437 to 10,440 B)"``; below a byte ``"0 B ± 0.1"``.
     """
     (low, high), each = cost.ci95, cost.bytes_per_connection
+    furthest = max(abs(low), abs(high))
     if low > 0 and cost.half_width <= SURE * each:
         return plus_minus(each, cost.half_width)
-    furthest = max(abs(low), abs(high))
     if furthest < 1:
         return f"0 B ± {furthest:.1f}"
     if low > 0:
-        if furthest >= _WHOLE_BYTES:
-            return f"between {bytes_each(low)} and {bytes_each(high)}"
-        return f"between {interval(low, high).replace(' to ', ' and ')} B"
-    if high < 0:
-        return "an unknown amount (memory fell)"
-    return f"an unknown amount (± {bytes_each(cost.half_width)})" if cost.of_levels else f"at most {bytes_each(high)}"
+        return f"between {interval_bytes(cost, ' and ')}"
+    return f"unknown ({interval_bytes(cost)})" if is_unknown(cost) else f"at most {bytes_each(high)}"
+
+
+def is_unknown(cost: Cost) -> bool:
+    """Whether not even a bound is known: the interval of a slope lies below zero, or that of two levels reaches it."""
+    low, high = cost.ci95
+    return max(abs(low), abs(high)) >= 1 and (high < 0 or (low <= 0 and cost.of_levels))
+
+
+def interval_bytes(cost: Cost, to: str = " to ") -> str:
+    """``"-2,437 to 10,440 B"``, ``"-22.0 kB to 128 kB"``."""
+    low, high = cost.ci95
+    if max(abs(low), abs(high)) >= _WHOLE_BYTES:
+        return f"{bytes_each(low)}{to}{bytes_each(high)}"
+    return f"{interval(low, high).replace(' to ', to)} B"
 
 
 def interval(low: float, high: float) -> str:

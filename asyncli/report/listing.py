@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from asyncli.analysis.cost import costs
+from asyncli.analysis.cost import known_costs
+from asyncli.analysis.drift import drifts
 from asyncli.analysis.saturation import is_saturated, saturation
 from asyncli.analysis.slope import Cost, streams_each
 from asyncli.analysis.totals import fold
@@ -82,7 +83,10 @@ def listed(run: Run, file: str, size: int, *, changed_s: float, age_s: float, wh
         verdict = judge(run.plan, totals, saturated=is_saturated(limits), complete=run.complete, findings=run.findings).verdict
     cost, of, server_cost, streams = None, None, None, streams_each(run.plan.streams, [])
     if totals.held or totals.peak:
-        found = costs(run)
+        found = known_costs(run, totals, {})
+        if any(one.cost.of_levels for one in found.fits.values()):
+            # Growth in the hold spoils these.
+            found = known_costs(run, totals, drifts(run if whole is None else whole())[0])
         server_cost, streams = found.server_user, found.streams
         # If the interval includes zero, other programs hide the slope.
         if found.host_total is not None and found.host_total.ci95[0] > 0 and not found.host_total.of_levels:

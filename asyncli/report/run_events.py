@@ -242,8 +242,8 @@ def processes_section(summary: Summary) -> doc.Section:
     used.append(f"asyncli {cpu}, {more}")
     notes = []
     if generator.user_bytes_per_connection is not None:
-        held = f"a connection held{with_streams(summary.cost.streams)}"
-        notes.append(f"{bytes_each(generator.user_bytes_per_connection)} {held} (first use included)")
+        held = f"a connection{with_streams(summary.cost.streams)}"
+        notes.append(f"{more}, {bytes_each(generator.user_bytes_per_connection)} {held} (first use included)")
     if generator.cpu_us_per_heartbeat is not None:
         notes.append(f"{generator.cpu_us_per_heartbeat:,.1f} µs of CPU a heartbeat")
     columns = doc.numbers("number", "memory before", "at the hold's end", "CPU")

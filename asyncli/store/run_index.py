@@ -13,7 +13,6 @@ import sqlite3
 import msgspec
 
 from asyncli.core.histogram import Histogram, bucket
-from asyncli.model.metrics import HOST_USED_BYTES, KERNEL_LISTING_BYTES, SERVER_PSS_BYTES, SERVER_RSS_BYTES, STATUS_ACTIVE
 from asyncli.model.records import Finding, Tick
 from asyncli.model.run import Run
 from asyncli.model.samples import Samples
@@ -22,8 +21,6 @@ from asyncli.store.reader import read_findings, read_frame, read_samples, read_t
 
 # The cost needs a few seconds of the hold, with the server's count.
 _INTO_HOLD_S = 15.0
-# Metrics for the cost of the whole host, and of the server.
-_METRICS = (HOST_USED_BYTES, KERNEL_LISTING_BYTES, SERVER_PSS_BYTES, SERVER_RSS_BYTES, STATUS_ACTIVE)
 #: Below this (us) no verdict calls asyncli late: the bounds of analysis.saturation are higher.
 PUNCTUAL_US = 40_000
 
@@ -31,7 +28,7 @@ PUNCTUAL_US = 40_000
 def read_index_entry(path: str | os.PathLike[str]) -> Run:
     """The run in ``path``, reduced to what the verdict and the cost need.
 
-    No checks; ticks without latencies, and with one bucket for a small lateness; few metrics, until 15 s into the hold. Raises
+    No checks; ticks without latencies, and with one bucket for a small lateness; samples until 15 s into the hold. Raises
     :class:`~asyncli.model.errors.StoreError`.
     """
     return read_with(path, _load)
@@ -70,8 +67,5 @@ def _decode_light(payload: bytes) -> Tick:
 
 
 def _samples(connection: sqlite3.Connection, until_s: float) -> tuple[Samples, list[Finding]]:
-    marks = ", ".join("?" for _ in _METRICS)
-    names = dict(connection.execute(f"SELECT id, name FROM metrics WHERE name IN ({marks}) ORDER BY id", _METRICS))
-    last = row_at(connection, "samples", until_s)
-    wanted = ", ".join(map(str, names)) or "NULL"
-    return read_samples(connection, names, f"WHERE rowid <= {last} AND metric IN ({wanted})")
+    names = dict(connection.execute("SELECT id, name FROM metrics ORDER BY id"))
+    return read_samples(connection, names, f"WHERE rowid <= {row_at(connection, 'samples', until_s)}")

@@ -11,7 +11,7 @@ import pytest
 from synthetic_run import ENDS_A_PAGE, FIXED, GENERATOR, KERNEL_END, REST, SERVER, a_run, cut, raised, without
 
 from asyncli.analysis.cost import SURE, Costs, Residue, costs
-from asyncli.model.records import Phase, Sample
+from asyncli.model.records import Deaths, Phase, Sample
 from asyncli.model.run import Run
 from asyncli.model.units import parse_pace
 from asyncli.report.analyses import analyse
@@ -355,3 +355,14 @@ def test_a_host_that_grows_mostly_by_other_programs_has_no_cost() -> None:
     assert (busy.costs.host_total, busy.costs.residual, busy.forecast.memory) == (None, None, None)
     assert busy.costs.server_user is not None
     assert "cost_of_others" in {one.code for one in busy.costs.findings}
+
+
+def test_connections_that_end_at_once_have_no_cost() -> None:
+    """As of a server of HTTP/1.0: a count of 1 in some ticks is no level of memory."""
+    run = a_run(3000, hold_s=15.0)
+    for place, (_, tick) in enumerate(run.ticks):
+        tick.held, tick.opened, tick.deaths = place % 5 // 4, 100, {"closed_announced": Deaths(count=100)}
+    assert costs(run).generator_user is not None
+    found = analyse(run).costs
+    assert [one.code for one in found.findings] == ["cost_short_lived"]
+    assert (found.fits, found.generator_user, "server_user" in found.unknown) == ({}, None, True)

@@ -166,6 +166,9 @@ def test_growth_has_a_rate_and_a_cost_per_request() -> None:
     assert finding.fields["metric"] == "server_user"
     assert finding.fields["bytes_per_request"] == pytest.approx(100, rel=0.02)
     assert finding.fields["available_bytes"] == pytest.approx(9e9)
+    # 11.25 s of the hold, which touch twelve ticks.
+    short = Soak(hold_s=15.0, server__pss_bytes=growing(100 * MB, 18_000 * MB)).server()
+    assert short.bytes_per_request == pytest.approx(100_000, rel=0.02)
 
 
 def holed(soak: Soak) -> Soak:

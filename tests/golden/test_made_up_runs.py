@@ -60,7 +60,13 @@ def test_the_sentences_of_made_up_differences(golden: Callable[[dict[str, str]],
 
 def cases() -> Iterator[tuple[str, Summary]]:
     yield "100,000 on this host", good()
-    yield "1,000 on this host", summarise(a_run(1000))
+    levels = summarise(a_run(1000))
+    yield "1,000 on this host", levels
+    for kernel in (levels.cost.kernel, None):
+        unsure = copy.deepcopy(levels)
+        unsure.cost.server_user.ci95 = unsure.cost.generator_user.ci95 = (-2437.0, 10_440.0)
+        unsure.cost.kernel = kernel
+        yield f"two costs may be zero; the kernel's is known: {kernel is not None}", unsure
     yield "a server elsewhere", summarise(a_run(60_000, local=False, server=False, status=False, label=""))
     yield "no hold", summarise(changed(a_run(1000), lambda run: setattr(run, "phases", run.phases[:2])))
     yield "the host was not read", summarise(without(a_run(30_000), "host.used_bytes"))

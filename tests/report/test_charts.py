@@ -182,6 +182,7 @@ def test_total_that_may_be_zero_is_not_drawn() -> None:
     assert not any("in all" in one for one in said)
     analyses = analyse(KINDS["unsteady"]())
     assert [one.label for one in slopes(analyses.costs, server="nginx")] == ["nginx", "kernel, 2 ends", "asyncli"]
+    assert [one.text == "hidden" for one in slopes(analyse(KINDS["short"]()).costs, server="nginx")] == [True, False, True]
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,8 @@ import pytest
 from rich.console import Console
 from synthetic_run import a_run, raised, without
 
+from asyncli.analysis.cost import costs
+from asyncli.analysis.measured import measure
 from asyncli.core.histogram import Histogram
 from asyncli.report.listing import Listed, Listing, listed, newest_first, print_listing
 from asyncli.report.summary import summarise
@@ -86,3 +88,16 @@ def test_server_counts_in_the_hold_do_not_change_the_cost() -> None:
     hold = next(one for one in run.phases if one.name == "hold")
     raised(run, 5000.0, "status.active", since_s=hold.start_s + 16.0)
     assert listed(run, "a.db", 1, changed_s=1e6, age_s=1.0).cost == before
+
+
+def test_listing_has_no_cost_that_the_report_denies() -> None:
+    """Two levels include what grows in the hold: reports exclude them, and so do lists and comparisons."""
+    run = a_run(3000, hold_s=30.0)
+    for sample in run.samples:
+        more = 5e6 * max(0.0, sample.t_s - run.phases[2].start_s)
+        sample.values |= {name: sample.values[name] + more for name in ("server.pss_bytes", "host.used_bytes")}
+    head = msgspec.structs.replace(run, samples=[one for one in run.samples if one.t_s < run.phases[2].start_s + 15.0])
+    assert costs(head).server_user is not None
+    assert summarise(run).cost.server_user is None
+    assert listed(head, "a.db", 1, changed_s=1e6, age_s=1.0, whole=lambda: run).server_cost is None
+    assert isinstance(measure("A", "a.db", run).numbers["cost.server_user"], str)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from asyncli.analysis.cost import Costs
+from asyncli.analysis.cost import Costs, is_measured
 from asyncli.analysis.drift import Drift, MetricName
 from asyncli.analysis.slope import Cost, Fit
 from asyncli.model.samples import Series
@@ -30,7 +30,7 @@ from asyncli.report.figures.drawing import (
     time_axis,
 )
 from asyncli.report.figures.timeline import MOST_BUCKETS, ROLE_OF, Role, broken, extremes
-from asyncli.report.format import is_measured, memory_labels, with_streams
+from asyncli.report.format import memory_labels, with_streams
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -47,14 +47,17 @@ class Slope(msgspec.Struct):
     role: Role
     fit: Fit
     times: int
+    hidden: bool
 
     @property
     def each(self) -> float:
         return self.times * self.fit.cost.bytes_per_connection
 
     @property
-    def half(self) -> float:
-        return self.times * self.fit.cost.half_width
+    def text(self) -> str:
+        """The slope as in the table of costs: ``"527 B ± 3"``, ``"hidden"``."""
+        half = self.times * self.fit.cost.half_width
+        return "hidden" if self.hidden else f"{each(self.each)} ± {each(half, sign=False)}"
 
     def above(self, values: Sequence[float]) -> list[float]:
         return [self.times * (value - self.fit.cost.fixed_bytes) for value in values]
@@ -65,7 +68,7 @@ def slopes(costs: Costs, *, server: str, host: str = "this host") -> list[Slope]
     fits = costs.fits
     # The band of a wide host_total would cover all others.
     return [
-        Slope(label, ROLE_OF[name], fits[name], costs.ends if name == "kernel" else 1)
+        Slope(label, ROLE_OF[name], fits[name], costs.ends if name == "kernel" else 1, not is_measured(costs, name))
         for name, label in memory_labels(server, host, _of_kernel(costs)).items()
         if name in fits and (name != "host_total" or fits[name].cost.ci95[0] > 0 or len(fits) == 1)
     ]
@@ -88,7 +91,7 @@ def cost_lines(drawn: Sequence[Slope], *, style: Style = WIDE) -> Figure:
             one.fit.seconds_n[raw], one.above(one.fit.seconds_bytes[raw]), linestyle="none", marker="o", markersize=2.2,
             markerfacecolor=COLOURS[color], markeredgewidth=0, alpha=0.35, zorder=2,
         )  # fmt: skip
-        label = f"{cut(one.label, 24)}\n{each(one.each)} ± {each(one.half, sign=False)}"
+        label = f"{cut(one.label, 24)}\n{one.text}"
         ax.plot([0, most_n], [0, one.each * most_n], color=COLOURS[color], linewidth=thick, linestyle=dash, label=label, zorder=3)
         plot_points(ax, one.role, one.fit.n, one.above(one.fit.bytes))
         if one.fit.apart is not None:

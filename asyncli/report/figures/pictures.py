@@ -81,9 +81,9 @@ def _parts_alt(analyses: Analyses, server: str) -> str:
 
 
 def _lines_alt(drawn: Sequence[Slope]) -> str:
-    rises = "; ".join(f"{one.label} rises by {each(one.each)} a connection (± {each(one.half, sign=False)})" for one in drawn)
+    rises = "; ".join(f"{one.label} {one.text}" for one in drawn)
     most = max(max(one.fit.n) for one in drawn)
-    return f"Memory over 0 to {format_count(most)} connections, with straight lines: {rises}."
+    return f"Memory over 0 to {format_count(most)} connections, with straight lines; each connection costs: {rises}."
 
 
 def _drifts(analyses: Analyses, labels: Mapping[MetricName, str]) -> str:
