@@ -92,9 +92,9 @@ def never_answered(tick: Tick) -> int:
     return 0 if dead is None else dead.requests.counts.get(bucket(0), 0)
 
 
-def errors(whole: Tick, least: int = 400, most: int = 999) -> dict[int, int]:
-    """Answers by status, from ``least`` to ``most``."""
-    return {status: count for status, count in whole.by_status.items() if least <= status <= most}
+def errors(whole: Tick, least: int = 400) -> dict[int, int]:
+    """Answers by status, from ``least`` on."""
+    return {status: count for status, count in whole.by_status.items() if status >= least}
 
 
 def _cpu(tick: Tick) -> float:

@@ -17,9 +17,8 @@ from asyncli.model.units import format_clock, format_duration, format_many
 Verdict = Literal["passed", "failed", "invalid", "untested"]
 
 RULE = (
-    "passed: as many held at the hold's end as were asked for, none lost, and not every answer a server error (5xx); invalid: "
-    "the generator was the limit; untested: nothing connected, or no heartbeat was ever answered (listening connections send "
-    "none); else failed"
+    "passed: as many held at the hold's end as asked for, none lost, and not every answer a server error (5xx); invalid: the "
+    "generator was the limit; untested: nothing connected, or no heartbeat ever answered (listening ones send none); else failed"
 )
 #: The numbers of the rule; a --fail-if on one of them replaces its part of the rule.
 LOST, HELD, OURS = "connections.lost", "connections.held", "connections.deaths.generator_lost"
@@ -57,8 +56,7 @@ def judge(
        handshakes succeeded).
     2. invalid: the generator was the limit (``saturated``), lost connections itself (unless a limit allows it), lost connections
        only to a suspension, or ran out of ports or descriptors.
-    3. failed: a connection or a held stream was lost (unless a limit says how many may be), every answer was a server error
-       (unless a limit is on a status), or a limit was crossed.
+    3. failed: a connection or held stream was lost, or every answer a server error (unless a limit is on it), or a limit crossed.
     4. invalid: the run was killed (not ``complete``).
     5. failed: fewer were held at the end than asked for (unless a limit says how few may be).
     6. passed.
@@ -131,16 +129,15 @@ def _part(count: int, of: int, one: str) -> str:
 
 def _only_server_errors(whole: Tick, limited: Collection[str]) -> list[str]:
     """That every answer was a server error, in words; nothing if not, or if a limit is on a status."""
-    every = sum(errors(whole, 500, 599).values()) == whole.answered
+    every = sum(errors(whole, 500).values()) == whole.answered
     return _answered_with_errors(whole) if every and not any(key.startswith(STATUSES) for key in limited) else []
 
 
 def _answered_with_errors(whole: Tick) -> list[str]:
     """How many answers were errors, in words; nothing if none was."""
-    if not (bad := errors(whole)):
-        return []
+    bad = errors(whole)
     statuses = ", ".join(str(status) for status in sorted(bad))
-    return [f"{_part(sum(bad.values()), whole.answered, 'heartbeat')} answered with errors ({statuses})"]
+    return [f"{_part(sum(bad.values()), whole.answered, 'heartbeat')} answered with errors ({statuses})"] if bad else []
 
 
 def interrupted(findings: Sequence[Finding]) -> str:

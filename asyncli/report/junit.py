@@ -42,8 +42,6 @@ def suite(verdict: str, why: tuple[str, str], findings: Iterable[Finding], url: 
         case = ET.SubElement(whole, "testcase", classname="asyncli", name=_clean(name), time="0")
         if kind:
             ET.SubElement(case, kind, message=_clean(evidence), type=verdict).text = _clean(remedy)
-        elif evidence:
-            ET.SubElement(case, "system-out").text = _clean(evidence)
     ET.indent(whole)
     return '<?xml version="1.0" encoding="UTF-8"?>\n' + ET.tostring(whole, encoding="unicode") + "\n"
 
