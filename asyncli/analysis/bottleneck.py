@@ -132,17 +132,26 @@ def memory_floor(total: float, available: float) -> float:
 
 
 def find_bottlenecks(seen: AnalysedRun) -> list[Bottleneck]:
-    """All bottlenecks with evidence, the answer first; one of side "unknown" if there is none."""
+    """All bottlenecks with evidence, those that may explain half of the losses first; one of side "unknown" if there is none."""
     found: dict[str, Bottleneck] = {}
     for mechanism in _MECHANISMS:
         for one in mechanism(seen):
             found.setdefault(one.code, one)
     if found:
-        return list(found.values())
+        return sorted(found.values(), key=lambda one: -min(0.5, _share(one.code, seen)))
     whole, asked = seen.totals.whole, seen.run.plan.connections
     losses = "; ".join(one.evidence for one in seen.diagnoses)
     losses = losses or f"{format_count(seen.totals.held)} of {format_count(asked)} were held, {whole.lost} lost; cause unknown"
     return [_bottleneck("unknown", _UNKNOWN, certain=False, losses=losses)]
+
+
+def _share(code: str, seen: AnalysedRun) -> float:
+    """The share of losses and failed connects that ``code`` explains at most; of a diagnosis, of the losses; 1 if unknown."""
+    whole = seen.totals.whole
+    counts = {**whole.failures, "listen_queue": seen.overflowed(), "errors": sum(errors(whole, 500).values())}
+    diagnosed = sum(one.count for one in seen.diagnoses if one.code == code) or whole.lost
+    count, of = (counts[code], whole.lost + sum(whole.failures.values())) if code in counts else (diagnosed, whole.lost)
+    return count / of if of else 1.0
 
 
 def instead_of_forecast(seen: AnalysedRun) -> Finding | None:
@@ -154,8 +163,8 @@ def instead_of_forecast(seen: AnalysedRun) -> Finding | None:
     if not lost and not streams and (not failed or seen.totals.held >= asked):
         return None
     served, first = served_most(seen.run.ticks), find_bottlenecks(seen)[0]
-    # Refused, closed and silent connections show how many the server serves; failures of this host do not.
-    theirs = lost - seen.deaths("protocol_error") + failed - sum(map(seen.failures, _SHORTAGES))
+    # Refused, closed and silent connections show how many the server serves; failures of this host and timers do not.
+    theirs = first.code not in TIMERS and lost - seen.deaths("protocol_error") + failed - sum(map(seen.failures, _SHORTAGES))
     remedy = "see the findings on lost connections and failed connects" if first.code == _UNKNOWN else first.remedy
     limit = first.certain and first.side == "server" and first.code in _LIMITS
     return gave_way(

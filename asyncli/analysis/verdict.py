@@ -17,12 +17,12 @@ from asyncli.model.units import format_clock, format_duration, format_many
 Verdict = Literal["passed", "failed", "invalid", "untested"]
 
 RULE = (
-    "passed: as many held at the hold's end as were asked for, and none lost; invalid: the generator was the limit; "
-    "untested: nothing connected, or no heartbeat was ever answered (listening connections send none); else failed"
+    "passed: as many held at the hold's end as asked for, none lost, and not every answer a server error (5xx); invalid: the "
+    "generator was the limit; untested: nothing connected, or no heartbeat ever answered (listening ones send none); else failed"
 )
 #: The numbers of the rule; a --fail-if on one of them replaces its part of the rule.
 LOST, HELD, OURS = "connections.lost", "connections.held", "connections.deaths.generator_lost"
-STREAMS = "protocol.streams.streams_lost"
+STREAMS, STATUSES = "protocol.streams.streams_lost", "heartbeats.by_status."
 # Failures for lack of a resource of this host.
 _SHORTAGES = ("no_ports", "no_descriptors")
 
@@ -56,7 +56,7 @@ def judge(
        handshakes succeeded).
     2. invalid: the generator was the limit (``saturated``), lost connections itself (unless a limit allows it), lost connections
        only to a suspension, or ran out of ports or descriptors.
-    3. failed: a connection or a held stream was lost (unless a limit says how many may be), or a limit was crossed.
+    3. failed: a connection or held stream was lost, or every answer a server error (unless a limit is on it), or a limit crossed.
     4. invalid: the run was killed (not ``complete``).
     5. failed: fewer were held at the end than asked for (unless a limit says how few may be).
     6. passed.
@@ -97,6 +97,7 @@ def judge(
     streams = whole.protocol.streams_lost if whole.protocol is not None else {}
     if streams and STREAMS not in limited:
         reasons.append(f"{format_many(sum(streams.values()), 'held stream')} lost")
+    reasons += _only_server_errors(whole, limited)
     if reasons or crossed:
         return Judgement("failed", "; ".join((*reasons, *crossed)))
     if cut:
@@ -112,7 +113,7 @@ def judge(
     lacked = ("a heartbeat", "data")[plan.listens]
     silent = f"{unheard.count:,} of them without {lacked} in the last {format_duration(unheard.ago_s)}, " if unheard else ""
     why = f"{_part(held, asked, 'connection')} held to the end, {silent}and {lost}{retried}{by_hand}"
-    return Judgement("passed", why + _answered_with_errors(whole))
+    return Judgement("passed", "; but ".join((why, *_answered_with_errors(whole))))
 
 
 def why_untested(causes: Collection[str], sent: int) -> str:
@@ -127,13 +128,17 @@ def _part(count: int, of: int, one: str) -> str:
     return f"{count:,} of {of:,} {one if of == 1 else one + 's'} {'was' if 1 in (count, of) else 'were'}"
 
 
-def _answered_with_errors(whole: Tick) -> str:
-    """The verdict's addition if answers were errors, or ""."""
+def _only_server_errors(whole: Tick, limited: Collection[str]) -> list[str]:
+    """That every answer was a server error, in words; nothing if not, or if a limit is on a status."""
+    every = sum(errors(whole, 500).values()) == whole.answered
+    return _answered_with_errors(whole) if every and not any(key.startswith(STATUSES) for key in limited) else []
+
+
+def _answered_with_errors(whole: Tick) -> list[str]:
+    """How many answers were errors, in words; nothing if none was."""
     bad = errors(whole)
-    if not bad:
-        return ""
     statuses = ", ".join(str(status) for status in sorted(bad))
-    return f"; but {sum(bad.values()):,} of {whole.answered:,} heartbeats were answered with errors ({statuses})"
+    return [f"{_part(sum(bad.values()), whole.answered, 'heartbeat')} answered with errors ({statuses})"] if bad else []
 
 
 def interrupted(findings: Sequence[Finding]) -> str:

@@ -251,8 +251,9 @@ class HeldConnections:
         if self._counts_words:
             self._protocol.add_counts(self._counts)
             tick.protocol, self._counts = self._counts, ProtocolCounts()
-        elif self._counts.broken:
-            tick.protocol, self._counts = ProtocolCounts(broken=self._counts.broken), ProtocolCounts()
+        elif self._counts.broken or self._counts.farewells:
+            kept = ProtocolCounts(broken=self._counts.broken, farewells=self._counts.farewells)
+            tick.protocol, self._counts = kept, ProtocolCounts()
         return tick
 
     def begin_drain(self) -> None:
@@ -423,6 +424,8 @@ class HeldConnections:
         self._heard_at[row] = now
         self.state[row] = IDLE
         if not event.keep_alive:
+            if event.rest:
+                self._count_reason(self._counts.farewells, brief(event.rest))
             self._end(row, ANNOUNCED, in_wheel=False)
         elif not self.draining:
             self.wheel.add(row, now + sleep_s(self._seed, self._number(row), self._beats[row], self._keepalive_s))

@@ -56,6 +56,10 @@ _CAUSES: dict[str, tuple[str, str]] = {
         "{loss} after their first request each: {likely}keep-alive is off{configured}{when}",
         "enable keep-alive (nginx: keepalive_timeout and keepalive_requests well above 0)",
     ),
+    "http_1_0": (
+        "{were} ended by the server: it answers HTTP/1.0 without 'Connection: keep-alive', and closes after such an answer{when}",
+        "have it answer HTTP/1.1 (Python's http.server: protocol_version = 'HTTP/1.1'), or put a proxy that does in front of it",
+    ),
     "keepalive_timeout": (
         f"{_IDLE}: {{likely}}{{limit}}{{when}}",
         "raise {timer}, or send heartbeats more often: --keepalive below twice that time",
@@ -86,7 +90,7 @@ _CAUSES: dict[str, tuple[str, str]] = {
         _SEND_MORE,
     ),
     "lifetime": (
-        "{loss} at age {age}, whatever their idle time: looks like an age limit of the server or of a middle box{when}",
+        "{loss}, at age {age}, whatever their idle time: looks like an age limit of the server or of a middle box{when}",
         "raise that limit, or hold for less",
     ),
     "closed_at_once": (
@@ -222,7 +226,7 @@ _FORMS = {
     "box_reset": ("box_reset", "box_seems_reset", "box_reset_idle", "box_forgot"),
     "idle_reuse": ("idle_reuse", "likely_reuse"),
     "idle_timeout": ("idle_timeout", "farewell", "known_timeout"),
-    "never_accepted": ("never_accepted", "others_accepted"),
+    "keepalive_off": ("keepalive_off", "http_1_0"), "never_accepted": ("never_accepted", "others_accepted"),
     "never_answered": ("never_answered", "others_answered"),
     "not_http": ("not_http", "no_longer_http"),
     "path_cut": ("no_route", "unacknowledged", "page_answered"),
@@ -356,6 +360,12 @@ def at_moments(why: Words, instants_s: Sequence[float], lasted_s: float, count: 
         more = f" and {len(instants_s) - 3} more" if len(instants_s) > 3 else ""
         when = f"at {len(instants_s)} moments ({first}{more}; ages {{age}}); of the largest, {share}"
     return Words(f"{{loss}} {when}: {why.evidence}", why.remedy)
+
+
+def or_lifetime(why: Words) -> Words:
+    """``why``, an idle timeout, for connections whose ages fit an age limit as well."""
+    evidence = f"{why.evidence}; an age limit fits too, because all ended at age {{age}}"
+    return Words(evidence, f"{why.remedy}; with a --keepalive below twice that time only an age limit ends them")
 
 
 def unheard(why: Words, silence_s: float) -> Words:

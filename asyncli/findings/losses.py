@@ -200,7 +200,8 @@ def remedy_of_statuses(statuses: Iterable[int], *, over_tls: bool) -> str:
 def status_errors(by_status: Mapping[int, int], over_tls: bool) -> Words:
     """Heartbeats were answered with HTTP errors: the connections stayed open, but did not do the intended work."""
     evidence = f"heartbeats were answered with errors: {by_reason(by_status)}"
-    return Words(evidence, remedy_of_statuses(by_status, over_tls=over_tls))
+    limit = f"to fail a soak by it: --fail-if 'heartbeats.by_status.{max(by_status, key=by_status.__getitem__)} > 0'"
+    return Words(evidence, f"{remedy_of_statuses(by_status, over_tls=over_tls)}; {limit}")
 
 
 @finding("handshakes_refused", "error")

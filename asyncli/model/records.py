@@ -186,7 +186,7 @@ class ProtocolCounts(msgspec.Struct):
     broken: dict[str, Count] = msgspec.field(default_factory=dict)
     #: The peer's close code, 0 without one -> how many.
     goodbyes: dict[int, Count] = msgspec.field(default_factory=dict)
-    #: The peer's text for the reason, if it sends one -> how many.
+    #: The peer's text for the reason, if it sends one -> how many. "HTTP/1.0": that version ended them.
     farewells: dict[str, Count] = msgspec.field(default_factory=dict)
     #: If every answer is accepted: how the first one of each worker begins -> how many.
     first_answers: dict[str, Count] = msgspec.field(default_factory=dict)

@@ -34,12 +34,13 @@ _CHUNK = re.compile(rb"([0-9A-Fa-f]{1,20})(?:;[^\n]*|[ \t]*)\r\n")
 
 
 class Head(msgspec.Struct, frozen=True):
-    """The status of a response and the framing of its body: chunked, of a ``length``, or to the stream's end."""
+    """A response's status and framing: chunked, of a ``length``, or to the stream's end; ``ends_by``: a version that closes."""
 
     status: int
     keep_alive: bool
     chunked: bool
     length: int | None
+    ends_by: bytes = b""
 
 
 def fields_of(head: bytes) -> tuple[re.Match[bytes], dict[bytes, list[bytes]]]:
@@ -69,9 +70,9 @@ def head_of(line: re.Match[bytes], fields: dict[bytes, list[bytes]]) -> Head:
     codings = [value.lower() for value in fields.get(b"transfer-encoding", [])]
     if codings and codings != [b"chunked"]:
         raise ProtocolError(f"unknown Transfer-Encoding: {b', '.join(codings)[:80]!r}")
-    # By default HTTP/1.0 closes and HTTP/1.1 stays open.
-    keep_alive = b"close" not in tokens and ((line[1], line[2]) >= (b"1", b"1") or b"keep-alive" in tokens)
-    return Head(int(line[3]), keep_alive, bool(codings), _length(lengths))
+    # By default HTTP/1.0 closes and HTTP/1.1 stays open (RFC 9112, section 9.3).
+    old = (line[1], line[2]) < (b"1", b"1") and not tokens & {b"close", b"keep-alive"}
+    return Head(int(line[3]), not old and b"close" not in tokens, bool(codings), _length(lengths), b"HTTP/1.0" if old else b"")
 
 
 def _length(values: set[bytes]) -> int | None:
@@ -141,7 +142,7 @@ class Scanner:
             if following is None:
                 return None
             self._body = following
-        return Event(self._head.status, self._head.keep_alive, self._body_bytes)
+        return Event(self._head.status, self._head.keep_alive, self._body_bytes, rest=self._head.ends_by)
 
     @property
     def at_rest(self) -> bool:
@@ -151,7 +152,7 @@ class Scanner:
     def end(self) -> Event | None:
         """The stream has ended: the response if its body lasts to the end, else None (it was cut)."""
         if self._head is not None and self._body is _until_close:
-            return Event(self._head.status, False, self._body_bytes)
+            return Event(self._head.status, False, self._body_bytes, rest=self._head.ends_by)
         return None
 
     def _append(self, data: bytes) -> None:

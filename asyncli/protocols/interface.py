@@ -30,7 +30,7 @@ class ProtocolError(Exception):
 class Event(msgspec.Struct, frozen=True):
     """The meaning of one read. ``status``: of HTTP, or the code of a goodbye; 0: none. ``body_bytes``: without framing.
     ``reply``: bytes to send at once. ``messages``: unsolicited messages. ``rest``: with ESTABLISHED the bytes after it, with
-    CLOSING the peer's reason. ``own``: with ANSWER, equal bytes mean something else on another row or at another time.
+    CLOSING the peer's reason, with ANSWER a version that ends it. ``own``: with ANSWER, equal bytes differ by row or time.
     """
 
     status: int

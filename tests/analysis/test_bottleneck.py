@@ -143,6 +143,10 @@ def test_each_bottleneck_by_its_evidence(one: AnalysedRun, side: str, code: str,
         (seen(*SERVER_CPU, rising("tcp.ListenOverflows", 3)), ["cpu", "listen_queue"]),
         (seen(failed("refused"), codes=("server_ended",)), ["server_ended", "refused"]),
         (seen(failed("no_descriptors"), codes=("idle_reuse",)), ["descriptors", "slots"]),
+        # What explains less than half comes last: a queue that overflowed three times explains three at most.
+        (seen(lost("closed_announced", 9), rising("tcp.ListenOverflows", 0.15), codes=("keepalive_off",)), ["keepalive_off", "listen_queue"]),
+        (seen(lost("closed_announced", 9), rising("tcp.ListenOverflows", 1), codes=("keepalive_off",)), ["listen_queue", "keepalive_off"]),
+        (seen(lost("closed_idle", 900), answered(503, 20), level(status__limit=1000.0, status__active=1001.0)), ["slots", "errors"]),
     ],
 )
 def test_order_of_bottlenecks(one: AnalysedRun, codes: list[str]) -> None:
@@ -234,7 +238,10 @@ def fewer(most: int) -> Change:
         (seen(lost("protocol_error", 60), fewer(100), codes=("protocol_error",)), 60, 0, None, "protocol_error"),
         (seen(failed("no_descriptors", 900), fewer(1100)), 0, 900, None, "descriptors"),
         (seen(lost("protocol_error", 60), lost("closed_awaiting", 1), fewer(100), codes=("protocol_error",)), 61, 0, 100, "protocol_error"),
-        (seen(lost("closed_idle", 7), failed("refused", 1), codes=("unheard_of",), certain=False), 7, 1, None, "refused"),
+        (seen(lost("closed_idle", 7), failed("refused", 1), codes=("unheard_of",), certain=False), 7, 1, None, "unheard_of"),
+        (seen(lost("closed_idle", 7), failed("refused", 9), codes=("unheard_of",), certain=False), 7, 9, None, "refused"),
+        # A timer ended them, however many were held at once.
+        (seen(lost("closed_idle", 9), fewer(1), codes=("lifetime",)), 9, 0, None, "lifetime"),
         (seen(lost("closed_idle", 7), codes=("unheard_of",), certain=False), 7, 0, None, "unheard_of"),
     ],
 )

@@ -341,6 +341,23 @@ def test_known_idle_timeouts(idle_s: float, whose: str) -> None:
     assert bool(whose) is any(name in evidence for name in ("Node.js", "uvicorn", "AWS", "Caddy", "Azure"))
 
 
+@pytest.mark.parametrize(
+    ("age", "idle", "code", "both"),
+    [((4, 5), (0, 2.9), "lifetime", False), ((7, 11), (4, 5), "idle_timeout", False), ((4, 5), (4, 5), "idle_timeout", True)],
+)
+def test_an_age_limit_is_no_idle_timeout(age: tuple[float, float], idle: tuple[float, float], code: str, both: bool) -> None:
+    scene = Scene().die(350, "closed_idle", EVER, age=between(4, 5), idle=between(4, 5))
+    # Those with a second heartbeat have another idle time, or another age.
+    one = only(labelled(scene.die(60, "closed_idle", EVER, age=between(*age), idle=between(*idle)), "python3"))
+    assert (one.code, one.count, "limit fits" in one.evidence) == (code, 410, both)
+
+
+def test_http_1_0_closes_after_each_answer() -> None:
+    scene = Scene().die(60, "closed_announced", [5], at(0), at(0), at(1)).die(10, "closed_announced", EVER, requests=at(7))
+    scene.ticks[5].protocol = ProtocolCounts(farewells={"HTTP/1.0": 80})
+    assert {(one.code, one.certain, one.count) for one in scene.found()} == {("keepalive_off", True, 60), ("keepalive_requests", False, 10)}
+
+
 def test_two_limits_of_requests_stay_apart() -> None:
     scene = Scene().configured(keepalive_requests=1000)
     scene.die(500, "closed_announced", EVER, age=between(9000, 9900), idle=at(0), requests=at(1000))

@@ -96,6 +96,20 @@ def test_a_passed_verdict_names_error_answers() -> None:
     assert all(number in judgement.why for number in ("90", "97", "404", "503"))
 
 
+@pytest.mark.parametrize(
+    ("by_status", "limited", "verdict"),
+    [
+        ({503: 60, 500: 7}, "connections.lost", "failed"),
+        ({503: 60}, "heartbeats.by_status.500", "passed"),
+        *(({503: 60, other: 1}, "", "passed") for other in (200, 304, 404)),
+    ],
+)
+def test_only_server_errors_fail(by_status: dict[int, int], limited: str, verdict: str) -> None:
+    of = totals(100, 100)
+    of.whole.answered, of.whole.by_status = sum(by_status.values()), by_status
+    assert judge(PLAN, of, saturated=False, complete=True, limited=[limited]).verdict == verdict
+
+
 def test_losses_come_before_crossed_limits() -> None:
     crossed = ["p99 > 1s: it is 10 s", "drift > 1: it is unknown"]
     gone, few = totals(0, 100, {"heartbeat_timeout": 100}), totals(60, 60, None, {"refused": 40})
@@ -430,7 +444,7 @@ def test_a_busy_period_of_a_quiet_run_is_found() -> None:
 def test_error_statuses() -> None:
     assert loss_findings.statuses(Tick(by_status={200: 5, 301: 1})) == []
     (finding,) = loss_findings.statuses(Tick(by_status={200: 5, 404: 2, 503: 1}))
-    assert finding.fields["by_status"] == {404: 2, 503: 1}
+    assert (finding.fields["by_status"], "by_status.404" in finding.remedy) == ({404: 2, 503: 1}, True)
 
 
 def test_the_verdict_if_nothing_listens() -> None:

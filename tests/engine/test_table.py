@@ -21,7 +21,7 @@ from asyncli.engine.shard import Shard, build_shard
 from asyncli.engine.sim import SimNet, SimServer, simulate
 from asyncli.engine.spread import Destination, Spread
 from asyncli.model.plan import Layer, build_plan
-from asyncli.model.records import Tick
+from asyncli.model.records import ProtocolCounts, Tick
 
 
 def shard(workers: int = 1, **values: Any) -> Shard:
@@ -261,6 +261,7 @@ def test_strange_peers(answers: list[list[bytes]], cause: str) -> None:
     total, _ = run(shard(connections=1, keepalive=4, reopen=False), _Peer(answers), 20.0)
     assert deaths(total) == {cause: 1}
     assert total.deaths[cause].requests.least in (1, 2)
+    assert (total.protocol or ProtocolCounts()).farewells == ({"HTTP/1.0": 1} if b"HTTP/1.0" in answers[-1][-1] else {})
 
 
 def test_a_url_that_is_down_is_a_failure_not_an_address_to_drop() -> None:

@@ -134,7 +134,7 @@ def oracle(method: str, data: bytes) -> Event | str | None:
     conn = h11.Connection(h11.CLIENT, max_incomplete_event_size=MOST_HEAD_BYTES)
     conn.send(h11.Request(method=method, target="/", headers=[("Host", "x")]))
     conn.send(h11.EndOfMessage())
-    status, alive, size = 0, False, 0
+    status, alive, size, version = 0, False, 0, b""
     ended = False
     try:
         if data:
@@ -152,11 +152,12 @@ def oracle(method: str, data: bytes) -> Event | str | None:
                 tokens = {t.strip().lower() for k, v in event.headers if k == b"connection" for t in v.split(b",")}
                 # h11 never keeps HTTP/1.0 alive; browsers, ab and we do if the server allows it.
                 status = event.status_code
-                alive = b"close" not in tokens and (event.http_version >= b"1.1" or b"keep-alive" in tokens)
+                version = b"" if event.http_version >= b"1.1" or tokens & {b"close", b"keep-alive"} else b"HTTP/1.0"
+                alive = not version and b"close" not in tokens
             elif isinstance(event, h11.Data):
                 size += len(event.data)
             elif isinstance(event, h11.EndOfMessage):
-                return Event(status, alive and not ended, size)
+                return Event(status, alive and not ended, size, rest=version)
     except h11.RemoteProtocolError as error:
         if status and ("Transfer-Encoding" in str(error) or "Content-Length" in str(error)):
             return None

@@ -34,7 +34,7 @@ def scan(data: bytes, method: str, cuts: Iterable[int] = ()) -> Event | str | No
         (OK + b"Content-Length: 2\r\n\r\nh", "GET", None),
         (OK + b"connection: Keep-Alive, CLOSE\r\n\r\n", "HEAD", Event(200, False)),
         (b"HTTP/1.1 200\r\n\r\n", "HEAD", Event(200, True)),
-        (b"HTTP/1.0 200 OK\r\n\r\n", "HEAD", Event(200, False)),
+        (b"HTTP/1.0 200 OK\r\n\r\n", "HEAD", Event(200, False, rest=b"HTTP/1.0")),
         (b"HTTP/1.0 200 OK\r\nConnection: keep-alive\r\n\r\n", "HEAD", Event(200, True)),
         (b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early\r\nLink: x\r\n\r\n" + OK + b"\r\n", "HEAD", Event(200, True)),
         (b"HTTP/1.1 999 Odd\r\n\r\n", "HEAD", Event(999, True)),

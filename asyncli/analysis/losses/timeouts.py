@@ -24,7 +24,10 @@ _MIDDLE = 0.8
 
 
 def keepalive_off(table: LossTable) -> None:
-    """Claim connections that ended with their first answer."""
+    """Claim connections that ended with an answer in HTTP/1.0, or with their first answer."""
+    for cell in table.of("closed_announced") if table.plan.protocol == "http" else ():
+        count = cell.tick.protocol.farewells.get("HTTP/1.0", 0) if cell.tick.protocol is not None else 0
+        table.claim([cell], reason("keepalive_off", "http_1_0", certain=True), count=count)
     timeout, requests = table.configured("keepalive_timeout"), table.configured("keepalive_requests")
     setting = "keepalive_timeout 0" if timeout == 0 else ""
     if not setting and requests is not None and requests <= 1:
@@ -85,8 +88,16 @@ def likely_idle_timeout(table: LossTable) -> None:
         # A reset in answer to a heartbeat comes from no timer.
         if cause == "reset" and share_awaiting(table.of(cause)) >= 0.5:
             continue
-        while (span := idle_mode(table, table.of(cause))) is not None:
-            table.claim(table.of(cause), _whose_timeout(table, cause, *span), where=("idle_s", *span))
+        while (span := idle_mode(table, cells := table.of(cause))) is not None:
+            # Connections without a second heartbeat end at one age and idle time: the cause is what explains more of the others.
+            dead, window = pooled(cells), timer_window(*span)
+            aged, found = within(dead.age_s, *window), _whose_timeout(table, cause, *span)
+            if aged >= within(dead.idle_s, *window) + FEWEST:
+                likely_age_limit(table)
+                break
+            if unclaimed(cells) < aged + FEWEST:
+                found = Reason(found.code, loss_causes.or_lifetime(found.words), found.certain, found.event)
+            table.claim(cells, found, where=("idle_s", *span))
 
 
 def idle_mode(table: LossTable, cells: list[LossCell]) -> tuple[float, float] | None:
