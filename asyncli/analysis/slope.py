@@ -262,7 +262,7 @@ class Fitter:
         """The difference of the baseline and the last half of the hold's first seconds, by the connections.
 
         The interval is that of a line through the autocorrelated samples of both, plus what the metric still moves in the hold.
-        None if one of them was not sampled, or if nothing was held at most instants: connections were opened and lost in between.
+        None if one of them was not sampled.
         """
         if self._rest is None:
             return None
@@ -272,7 +272,7 @@ class Fitter:
         points = [Point(t_s, 0.0, value) for t_s, value in before.rows()]
         points += [Point(t_s, n, value) for t_s, value in rest.rows() if (n := self._held.at(t_s) or 0.0) > 0]
         line = regress(points) if before and rest else None
-        if line is None or 2 * (len(points) - len(before)) < len(rest):
+        if line is None:
             return None
         most = max(one.n for one in points)
         known_to = scale * _PAGES if name in _OF_THE_KERNEL else FREED_KEPT
