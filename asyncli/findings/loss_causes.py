@@ -89,6 +89,10 @@ _CAUSES: dict[str, tuple[str, str]] = {
         "box that forgets idle connections{known}{when}",
         _SEND_MORE,
     ),
+    "request_limit": (
+        "{loss} after {requests} answers each, whatever their age: looks like a limit of the server or of a middle box{when}",
+        "raise that limit, or use a longer --keepalive",
+    ),
     "lifetime": (
         "{loss}, at age {age}, whatever their idle time: looks like an age limit of the server or of a middle box{when}",
         "raise that limit, or hold for less",

@@ -318,6 +318,7 @@ def over_a_minute(cause: str, seconds: range) -> Scene:
         # One age at several moments: opened together, and again.
         (Scene().die(40, "closed_idle", [6], at(5), between(0, 2)).die(40, "closed_idle", [13], at(5), between(0, 2)), ("lifetime", False)),
         (Scene().die(120, "closed_awaiting", [50], between(3, 20), requests=at(3)), ("burst", False)),
+        (Scene().die(120, "closed_awaiting", EVER, between(3, 20), requests=at(3)), ("request_limit", False)),
         # Losses over a minute late in a hold are no age limit.
         (over_a_minute("closed_idle", range(100, 160)), ("unexplained", False)),
         (over_a_minute("closed_announced", range(100, 130)), ("unexplained", False)),

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import fault_table
-from programs import SHORT, Program, Server, codes, held, here, recorded, report, serving, until
+from programs import OK, SHORT, Program, Server, codes, held, here, recorded, report, serving, speaking, until
 
 N = 100
 
@@ -85,3 +86,16 @@ def test_what_sleeps_through_the_hold_is_named(tmp_path: Path) -> None:
     assert counts["held"] == N
     assert counts["not_heard"] >= 0.9 * N
     assert "not_heard" in codes(summary)
+
+
+def test_a_server_that_closes_after_three_answers_without_notice(tmp_path: Path) -> None:
+    async def client(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        for _ in range(3):
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(OK)
+        await writer.drain()
+        writer.close()
+
+    with speaking(client) as address:
+        here(tmp_path, "soak", f"http://{address}/", *SHORT[:4], "-c", "50", "-k", "6", "--hold", "12", "--out", "run.db", "--quiet")
+    as_written(report(tmp_path, "run.db"), "test_a_server_that_closes_after_three_answers_without_notice")

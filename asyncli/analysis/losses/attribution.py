@@ -31,6 +31,7 @@ _MECHANISMS = (
     timeouts.closed_at_once,
     unanswered.cut_short,
     timeouts.forgotten,
+    timeouts.exact_request_limit,
     timeouts.likely_age_limit,
     partial(bursts.bursts, only_certain=False),
     timeouts.likely_keepalive_requests,

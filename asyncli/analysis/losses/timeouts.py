@@ -135,6 +135,15 @@ def _whose_timeout(table: LossTable, cause: str, low: float, high: float) -> Rea
     return reason("idle_timeout", "known_timeout" if whose else "", event=event, whose=whose)
 
 
+def exact_request_limit(table: LossTable) -> None:
+    """Claim what ended without notice after exactly one number of answers, nearly all of them, and at no one moment."""
+    for cause in ("closed_idle", "closed_awaiting", "reset"):
+        cells, requests = table.of(cause), table.unclaimed_of(cause).requests
+        span = mode(requests, least=NEARLY_ALL)
+        if span is not None and span[0] == span[1] >= 2 and _lasted(cells):
+            table.claim(cells, reason("request_limit", requests=format_count(span[0])), where=("requests", *span))
+
+
 def likely_keepalive_requests(table: LossTable) -> None:
     """Claim what ended at one request number, at any age. A limit of requests is exact."""
     found = table.unclaimed_of("closed_announced")
@@ -169,16 +178,19 @@ def likely_age_limit(table: LossTable) -> None:
 
 
 def _is_spread(cells: list[LossCell], age_s: Histogram, ages: tuple[float, float]) -> bool:
-    """Whether the middle 80 % of the losses span twice the width of ``ages``, and 4 s: an age limit spreads losses as the opens
-    were; connections opened within 4 s have one age at any moment.
-    """
+    """Whether the losses span twice the width of ``ages``: an age limit spreads them as the opens were."""
     # At 8 h a bucket is minutes wide.
     low = max(bounds(bucket(int(ages[0])))[0], age_s.least)
     high = min(bounds(bucket(int(ages[1])))[1], age_s.greatest)
+    return _lasted(cells, 2 * (high - low))
+
+
+def _lasted(cells: list[LossCell], least_s: float = 0.0) -> bool:
+    """Whether the middle 80 % of the losses took so long, and 4 s: connections opened within 4 s have one age at any moment."""
     ordered = sorted(cells, key=lambda cell: cell.to_s)
     upto = list(itertools.accumulate(cell.unclaimed for cell in ordered))
     first, last = (ordered[bisect.bisect_left(upto, share * upto[-1])].to_s for share in (0.1, 0.9))
-    return last - first >= max(4.0, 2 * (high - low))
+    return last - first >= max(4.0, least_s)
 
 
 def forgotten(table: LossTable) -> None:
