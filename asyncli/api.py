@@ -30,8 +30,8 @@ from asyncli.report import comparison_report
 from asyncli.report.answer import answer, one_line, server_name
 from asyncli.report.comparison_report import require_comparable
 from asyncli.report.figures.drawing import NothingToDraw, Style
-from asyncli.report.figures.events import timeline_panels
-from asyncli.report.figures.timeline import timeline
+from asyncli.report.figures.timeline_and_deaths import timeline_panels
+from asyncli.report.figures.timeline_data import timeline
 from asyncli.report.livestate import LiveObserver
 from asyncli.report.run_report import print_report
 from asyncli.report.summary import Summary

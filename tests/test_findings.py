@@ -12,7 +12,7 @@ from asyncli.findings import CATALOGUE, INSTANTS, rewritten
 from asyncli.findings.clocks import suspended
 from asyncli.findings.probes import probe_lost
 from asyncli.model.records import Finding
-from asyncli.store.decoding import decode_finding
+from asyncli.store.lazy_ticks import decode_finding
 
 for _module in pkgutil.iter_modules(findings.__path__, "asyncli.findings."):
     importlib.import_module(_module.name)

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from asyncli.model.errors import PlanError
+from asyncli.model.mqtt_values import topic_and_qos
 from asyncli.model.plan import KEYS, Layer, Plan, build_plan, load_plan, plan_document, shown_plan
 from asyncli.model.plan_file import read_plan_file
-from asyncli.model.plan_mqtt import topic_and_qos
 from asyncli.model.template import Template
 from asyncli.model.values import parse_url
 

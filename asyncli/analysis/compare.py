@@ -20,8 +20,8 @@ from asyncli.analysis.constants import WORTH_TELLING
 from asyncli.analysis.estimates import ALPHA, NO_SCATTER, Estimate, Rate, Repeat, contrast, holm, rates_differ
 from asyncli.analysis.measured import HOLD_TOO_SHORT, HOST, OURS, MeasuredRun
 from asyncli.analysis.totals import tested
-from asyncli.findings import comparison
-from asyncli.findings.comparison import DIRECTIVE
+from asyncli.findings import compare as comparison
+from asyncli.findings.compare import DIRECTIVE
 from asyncli.findings.host import host_shared
 from asyncli.model.plan import without_secrets
 from asyncli.model.protocol_table import OWN_KEYS

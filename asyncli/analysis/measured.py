@@ -17,7 +17,7 @@ from asyncli.analysis.shared_host import other_sockets
 from asyncli.analysis.totals import Totals, fold
 from asyncli.analysis.verdict import Verdict, judge
 from asyncli.core.histogram import Histogram, summed
-from asyncli.findings.comparison import DIRECTIVE, compare_burst
+from asyncli.findings.compare import DIRECTIVE, compare_burst
 from asyncli.model.metrics import SERVER_CPU_S
 from asyncli.model.plan import Plan
 from asyncli.model.protocol_table import PROTOCOLS

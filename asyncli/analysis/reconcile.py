@@ -13,8 +13,8 @@ from asyncli.analysis.counts import Client, CountPair, Divergence, Pages, Pair, 
 from asyncli.analysis.gaps import without_counters
 from asyncli.analysis.losses.attribution import Diagnosis
 from asyncli.analysis.totals import Totals, never_answered
-from asyncli.findings import counts
-from asyncli.findings.counts import Apart, Beyond, Since, Unknown
+from asyncli.findings import reconcile as counts
+from asyncli.findings.reconcile import Apart, Beyond, Since, Unknown
 from asyncli.model.records import Finding
 from asyncli.model.run import Run
 

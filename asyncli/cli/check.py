@@ -8,7 +8,7 @@ import click
 import msgspec
 
 from asyncli.cli.options import cluster_of, cluster_options, plan_from, plan_options
-from asyncli.model.exit_status import exit_status
+from asyncli.model.exit_status import REFUSED, exit_status
 from asyncli.model.records import NOTHING_LISTENS
 
 
@@ -43,4 +43,4 @@ def command(urls: tuple[str, ...], probe: bool, **values: Any) -> int:
         tls = None if found.tls is None else msgspec.to_builtins(found.tls)
         print_checks(plan, found.spread, found.checks, findings, Console(highlight=False), tls=tls, steps=found.steps)
     closed = any(one.code == NOTHING_LISTENS for one in findings)
-    return 2 if refusals(found.checks) else exit_status("untested" if closed else "passed")
+    return REFUSED if refusals(found.checks) else exit_status("untested" if closed else "passed")

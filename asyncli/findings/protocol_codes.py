@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 
 from asyncli.findings import Words
-from asyncli.model.plan_mqtt import REASONS
+from asyncli.model.mqtt_values import REASONS
 from asyncli.model.protocol_table import NOT_OFFERED, PROTOCOLS, SPEAKS_HTTP2, SPEAKS_TLS, STREAMS
 
 # Close codes (RFC 6455, section 7.4.1, and its registry): name and remedy.

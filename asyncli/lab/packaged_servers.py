@@ -15,7 +15,7 @@ from asyncli.lab import ports
 from asyncli.lab.base import LabServer, ask, backlog
 from asyncli.lab.executables import descriptor_limit, programs
 from asyncli.model.errors import HostError
-from asyncli.model.plan_tcp import parse_expected, unescaped
+from asyncli.model.tcp_values import parse_expected, unescaped
 
 _ANSWER_S = 1.0
 

@@ -16,10 +16,10 @@ from asyncli.core.ramp import Ramp
 from asyncli.model import values
 from asyncli.model.consistency import require_consistent
 from asyncli.model.errors import PlanError
+from asyncli.model.mqtt_values import parse_client_id, parse_login_file, parse_subscription, parse_version
 from asyncli.model.places import UNIX, aimed, parse_place, parse_resolve
-from asyncli.model.plan_mqtt import parse_client_id, parse_login_file, parse_subscription, parse_version
-from asyncli.model.plan_tcp import checked_expected, parse_sent
 from asyncli.model.protocol_table import OWN_KEYS, STREAMS, Requests, requests_of
+from asyncli.model.tcp_values import checked_expected, parse_sent
 from asyncli.model.units import LONGEST_S, parse_count, parse_duration, parse_pace, shown
 
 _AN_HOUR = 3600.0
@@ -94,7 +94,7 @@ class Plan(RedactedPlan, frozen=True, forbid_unknown_fields=True, kw_only=True):
     streams: int = 0
     #: HTTP/2: later requests of a connection refer to the server's dynamic table.
     h2_table: bool = False
-    #: Raw TCP (plan_tcp.py): a heartbeat's bytes, None: nothing is sent; the expected answer; the server's expected greeting.
+    #: Raw TCP (tcp_values.py): a heartbeat's bytes, None: nothing is sent; the expected answer; the server's expected greeting.
     send: str | None = None
     expect: str | None = None
     greeting: str | None = None

@@ -11,7 +11,7 @@ import struct
 from collections.abc import Container
 from typing import TYPE_CHECKING
 
-from asyncli.model.plan_mqtt import REASONS, topic_and_qos
+from asyncli.model.mqtt_values import REASONS, topic_and_qos
 from asyncli.model.template import Fields, Filled, Template
 from asyncli.protocols.interface import ANSWER, CLOSING, ESTABLISHED, NEWS, Event, Protocol, ProtocolError
 

@@ -12,9 +12,9 @@ from typing import Self
 import msgspec
 
 import asyncli
+from asyncli.model.mqtt_values import CLIENT_ID
 from asyncli.model.plan import Plan
-from asyncli.model.plan_mqtt import CLIENT_ID
-from asyncli.model.plan_tcp import unescaped
+from asyncli.model.tcp_values import unescaped
 from asyncli.model.template import Fields
 from asyncli.model.values import Target
 from asyncli.protocols.interface import Protocol
@@ -97,7 +97,7 @@ class StreamSettings(msgspec.Struct, frozen=True, tag="stream"):
 
 class TcpSettings(msgspec.Struct, frozen=True, tag="tcp"):
     """``send``: the bytes of a heartbeat, b"" for none; ``expect``: its answer, and ``greeting``: what the peer sends first, as
-    :func:`~asyncli.model.plan_tcp.parse_expected` reads them; ``silence_s``: without heartbeats, a connection without a byte for
+    ``parse_expected`` (model/tcp_values.py) reads them; ``silence_s``: without heartbeats, a connection without a byte for
     longer is dead.
     """
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from asyncli.model.plan_tcp import Expected, parse_expected
 from asyncli.model.records import ProtocolCounts
+from asyncli.model.tcp_values import Expected, parse_expected
 from asyncli.model.template import Fields, Filled, same_for_all
 from asyncli.protocols.interface import ANSWER, ESTABLISHED, NEWS, Event, Protocol, ProtocolError
 

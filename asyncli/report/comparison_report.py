@@ -13,7 +13,7 @@ import msgspec
 from asyncli import __version__
 from asyncli.analysis.compare import GROUPS, METHOD, ROW_OF, RULE, Comparison, Difference, hindrance
 from asyncli.analysis.measured import MeasuredRun, measure
-from asyncli.findings.comparison import in_words, named
+from asyncli.findings.compare import in_words, named
 from asyncli.model.errors import PlanError, StoreError
 from asyncli.model.records import SCHEMA
 from asyncli.model.run import Run

@@ -19,7 +19,7 @@ from asyncli.model.plan import Plan
 from asyncli.model.records import Deaths, Finding, Phase, Sample, Tick, left_out_s
 from asyncli.model.run import Run
 from asyncli.store import reader
-from asyncli.store.decoding import decode_finding, decode_tick
+from asyncli.store.lazy_ticks import decode_finding, decode_tick
 from asyncli.store.lock import is_locked
 from asyncli.store.schema import beside
 

@@ -25,7 +25,7 @@ from asyncli.model.records import MOST, Check, Finding, Gap, Phase, Tick
 from asyncli.model.run import Run
 from asyncli.model.samples import Samples
 from asyncli.model.text import plain, printable
-from asyncli.store.decoding import decode_finding, decode_tick
+from asyncli.store.lazy_ticks import decode_finding, decode_tick
 from asyncli.store.schema import APPLICATION_ID, RESUMED_SCHEMA, beside
 
 T = TypeVar("T")

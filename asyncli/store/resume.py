@@ -16,8 +16,8 @@ from asyncli.model.metrics import GENERATOR_CPU_S, SESSION_CPU_S
 from asyncli.model.records import ABORTED, CUT, RESUMED, STOPPED, Finding, Gap, Phase, Tick, left_out_s
 from asyncli.model.run import Run
 from asyncli.model.units import format_instant, instant_of
-from asyncli.store.decoding import decode_tick
 from asyncli.store.follow import sum_ticks
+from asyncli.store.lazy_ticks import decode_tick
 from asyncli.store.reader import read_findings, read_frame, read_with
 from asyncli.store.schema import RECORDED
 

@@ -16,7 +16,7 @@ from asyncli.core.histogram import Histogram, bucket
 from asyncli.model.records import Finding, Tick
 from asyncli.model.run import Run
 from asyncli.model.samples import Samples
-from asyncli.store.decoding import StoredHistogram, decode_tick
+from asyncli.store.lazy_ticks import StoredHistogram, decode_tick
 from asyncli.store.reader import read_findings, read_frame, read_samples, read_ticks, read_with, row_at
 
 # The cost needs a few seconds of the hold, with the server's count.

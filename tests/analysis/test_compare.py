@@ -18,7 +18,7 @@ from asyncli.analysis.compare import Comparison, Difference, compare, differing,
 from asyncli.analysis.estimates import Estimate, Rate, Repeat, contrast, holm, rates_differ
 from asyncli.analysis.measured import MeasuredRun, connection_hours, measure
 from asyncli.core.histogram import Histogram
-from asyncli.findings.comparison import in_words
+from asyncli.findings.compare import in_words
 from asyncli.model.records import Deaths, Sample, Tick
 from asyncli.model.run import Hold, Run
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from asyncli.model.plan_tcp import parse_expected, parse_sent, unescaped
 from asyncli.model.records import ProtocolCounts
+from asyncli.model.tcp_values import parse_expected, parse_sent, unescaped
 from asyncli.model.template import Fields
 from asyncli.protocols.interface import ANSWER, ESTABLISHED, NEWS, ProtocolError
 from asyncli.protocols.settings import TcpSettings

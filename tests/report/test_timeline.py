@@ -13,7 +13,7 @@ from synthetic_run import FIXED, KERNEL_END, SERVER, a_run
 
 from asyncli.core.histogram import Histogram
 from asyncli.model.samples import Series
-from asyncli.report.figures.timeline import MOST_BUCKETS, Line, Timeline, extremes, histogram_bins, stretches, timeline
+from asyncli.report.figures.timeline_data import MOST_BUCKETS, Line, Timeline, extremes, histogram_bins, stretches, timeline
 
 
 def panel(of: Timeline, key: str) -> dict[str, Line]:

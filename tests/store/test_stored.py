@@ -18,7 +18,7 @@ from asyncli.core.adding import added_up
 from asyncli.core.histogram import Histogram, summed
 from asyncli.model.records import Deaths, Sample, Tick
 from asyncli.model.samples import Samples, Series, series, within
-from asyncli.store.decoding import StoredHistogram, decode_tick
+from asyncli.store.lazy_ticks import StoredHistogram, decode_tick
 from asyncli.store.reader import read_run
 
 

@@ -14,7 +14,7 @@ from asyncli.analysis.losses.table import began_s
 from asyncli.analysis.losses.unanswered import answered_within_us, why_silent
 from asyncli.analysis.totals import Totals
 from asyncli.core.histogram import bounds, summed
-from asyncli.findings import latency
+from asyncli.findings import slowness as latency
 from asyncli.model.metrics import TCP
 from asyncli.model.plan import Plan
 from asyncli.model.records import Finding, Tick

@@ -16,7 +16,7 @@ from asyncli.analysis.losses.likelihood import idle_edge, one_of, within
 from asyncli.analysis.losses.server_evidence import Evidence, ServerEvidence
 from asyncli.analysis.losses.table import LossCell, LossTable, Reason, pooled, reason, unclaimed
 from asyncli.findings import loss_causes
-from asyncli.findings.latency import NoAnswers
+from asyncli.findings.slowness import NoAnswers
 from asyncli.model.records import Tick
 from asyncli.model.units import format_count, format_many
 

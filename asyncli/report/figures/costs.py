@@ -29,7 +29,7 @@ from asyncli.report.figures.drawing import (
     ticks,
     time_axis,
 )
-from asyncli.report.figures.timeline import MOST_BUCKETS, ROLE_OF, Role, broken, extremes
+from asyncli.report.figures.timeline_data import MOST_BUCKETS, ROLE_OF, Role, broken, extremes
 from asyncli.report.format import memory_labels, with_streams
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from xml.sax.saxutils import escape
 
 import msgspec
 
-from asyncli.report.figures.timeline import Role, Span
+from asyncli.report.figures.timeline_data import Role, Span
 from asyncli.report.format import minus, short_bytes
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from asyncli.report.answer import server_name
 from asyncli.report.document import Picture
 from asyncli.report.figures.costs import Slope, cost_lines, cost_parts, cost_shares, drift_lines, known_total, slopes
 from asyncli.report.figures.drawing import each
-from asyncli.report.figures.events import deaths_by, timeline_panels
-from asyncli.report.figures.timeline import Timeline, timeline
+from asyncli.report.figures.timeline_and_deaths import deaths_by, timeline_panels
+from asyncli.report.figures.timeline_data import Timeline, timeline
 from asyncli.report.format import memory_labels, with_streams
 from asyncli.report.summary import Summary
 

@@ -11,7 +11,7 @@ from asyncli.core.histogram import Histogram
 from asyncli.model.records import Deaths
 from asyncli.model.units import format_count, format_duration
 from asyncli.report.figures import drawing
-from asyncli.report.figures.timeline import Panel, Timeline, histogram_bins
+from asyncli.report.figures.timeline_data import Panel, Timeline, histogram_bins
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
