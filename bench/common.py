@@ -19,8 +19,13 @@ from asyncli import __version__
 from asyncli.engine.generator import Generator
 from asyncli.engine.shard import Ticked, build_shard
 from asyncli.engine.spread import Destination, Spread, loopback_sources, sources_wanted
-from asyncli.model.plan import Layer, build_plan
-from asyncli.model.records import Tick
+
+try:
+    from asyncli.model.plan import Layer, build_plan
+    from asyncli.model.records import Tick
+except ModuleNotFoundError:  # versus_before.py runs older checkouts
+    from asyncli.plan import Layer, build_plan  # type: ignore[no-redef]
+    from asyncli.records import Tick  # type: ignore[no-redef]
 
 HERE = Path(__file__).parent
 PORTS = 28_232

@@ -81,10 +81,12 @@ def _explain(table: LossTable, cells: list[LossCell]) -> Reason | None:
     if count < FEWEST:
         return None
     # Lost connections retransmit too, first after TCP_RTO_MIN, 0.2 s: others must have retransmitted as many.
+    # The first of these heartbeats may have been sent up to 2 s before asked_s, which is cautious.
     of_the_lost = count * (1.0 + math.log2(max(1.0, table.timeout_s / 0.2)))
-    resent = 0 if server.local else found.resent or 0
-    if found.segments and resent >= 2 * of_the_lost:
-        return reason("packets_lost", share=resent / (resent + found.segments))
+    path = server.about(max(asked_s - 2.0, 0.0), to_s, count)
+    resent = 0 if server.local else path.resent or 0
+    if path.segments and resent >= 2 * of_the_lost:
+        return reason("packets_lost", share=resent / (resent + path.segments))
     slow = max((answered_within_us(tick, 0.99) for tick in meanwhile), default=0.0) / 1e6
     if 2 * slow >= table.timeout_s:
         return reason("server_slow", server=server.label, up_to_s=slow)
