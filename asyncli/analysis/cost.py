@@ -156,7 +156,7 @@ def known_costs(run: Run, totals: Totals, drift: Mapping[MetricName, Drift]) -> 
     if (reused := next((one for one in cost.findings if one.code == findings.cost_reused.code), None)) is not None:
         # The server's memory is in all of these.
         _exclude(cost, reused, "server_user", "host_total", "residual")
-    _exclude_others(cost)
+    _exclude_others(cost, run)
     return cost
 
 
@@ -164,7 +164,7 @@ def _mean_life_s(run: Run) -> float:
     """How long connections lived in the ramp and in the first seconds of the hold, by Little's law; infinite without losses."""
     hold = run.phase("hold")
     ticks = run.ticks_between(-math.inf, hold.start_s + OTHERS_INTO_HOLD_S if hold is not None else math.inf)
-    lost = sum(tick.lost for _, tick in ticks)
+    lost = sum(tick.lost - (tick.deaths["generator_lost"].count if "generator_lost" in tick.deaths else 0) for _, tick in ticks)
     return sum(tick.held for _, tick in ticks) / lost if lost else math.inf
 
 
@@ -181,10 +181,18 @@ def _exclude_growth(cost: Costs, drift: Mapping[MetricName, Drift]) -> None:
         cost.findings.append(grew)
 
 
-def _exclude_others(cost: Costs) -> None:
-    """Remove the whole host's cost if more than half of it is in no measured part, though server and kernel were measured."""
+def _exclude_others(cost: Costs, run: Run) -> None:
+    """Remove the whole host's cost if more than half of it is in no measured part, though server and kernel were measured.
+
+    Not of a proxy, whose backend may have it, nor of a server with a thread or a process for each connection: its stacks and page
+    tables are in no part.
+    """
     total, rest = cost.host_total, cost.residual
-    if total is None or rest is None or cost.server_user is None or cost.kernel is None:
+    if total is None or rest is None or cost.server_user is None or cost.kernel is None or cost.ends > run.sides.ends:
+        return
+    threads = run.series(metrics.SERVER_THREADS)
+    before, most = threads.last(until_s=run.first_connect_s) or 0.0, max(threads.values, default=0.0)
+    if most - before >= max((tick.held for _, tick in run.ticks), default=0) / 2:
         return
     if rest.ci95[0] > total.bytes_per_connection / 2:
         others = cost_of_others(rest.bytes_per_connection, total.bytes_per_connection)

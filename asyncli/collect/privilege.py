@@ -32,8 +32,8 @@ def as_root() -> str:
     script = os.path.basename(program) == "asyncli" and os.access(program, os.X_OK)
     command = f"sudo {shlex.join([program] if script else [sys.executable, '-m', 'asyncli'])}"
     ours = script or program.endswith("/asyncli/__main__.py")
-    # This is recorded, and headers may be secret.
-    if not ours or any(word.partition("=")[0] == "--header" for word in words):
+    # This is recorded, and these may be secret.
+    if not ours or any(word.partition("=")[0] in ("--header", "--send", "--greeting", "--ws-message") for word in words):
         return f"{command} ... (with the same arguments)"
     # The file of --out exists now.
     kept = [word for before, word in zip(["", *words], words, strict=False) if "--out" not in (before, word.partition("=")[0])]

@@ -32,7 +32,7 @@ _MANY, _TEN, _ONE, _THREADS, _TASKS = WAYS
 PAGES = {"near": "nginx", "large": "nginx", "far": "distant", "line": "line"}
 _NEAR, _LARGE, _FAR, _LINE = PAGES
 # Also measured: nginx's limit of requests per connection (with the pipelines' depth), and the order of answers.
-_LIMITS = {"no limit": (10_000_000, 150), "cut": (100, 150), "connections_that_fit": (100, 100)}
+_LIMITS = {"no limit": (10_000_000, 150), "cut": (100, 150), "fitting": (100, 100)}
 _FREE, _CUT, _FITTING = _LIMITS
 _ORDERS = ("pipelined", "apart")
 _UNREAD, _UNREAD_RESPONSES = "unread", 100

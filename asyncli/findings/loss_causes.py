@@ -79,6 +79,11 @@ _CAUSES: dict[str, tuple[str, str]] = {
     "farewell": (f"{_IDLE}: looks like an idle timeout that answers HTTP 408 (RFC 9110, 15.5.9){{when}}", _SEND_MORE),
     "idle_timeout": (f"{_IDLE}: looks like an idle timeout of the server or of a middle box{{when}}", _SEND_MORE),
     "known_timeout": (f"{_IDLE}: looks like {{whose}}{{when}}", _SEND_MORE),
+    "box_idle_timeout": (
+        f"{_IDLE}: nginx.conf says keepalive_timeout {{configured}}: it was changed since, or it looks like a middle "
+        "box{known}{when}",
+        _SEND_MORE,
+    ),
     # "Timed out keep-alive connections are closed normally" (reset_timedout_connection, nginx.org).
     "box_reset_idle": (
         f"{_IDLE}: a server closes such connections in order, so it looks like a middle box{{known}}{{counted}}{{when}}",

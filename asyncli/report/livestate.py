@@ -314,7 +314,8 @@ class LiveFold:
             end = recent[-1][0] - self._phase.start_s
             state.asked_per_s = (self._ramp.opened_by(end) - self._ramp.opened_by(end - span)) / span
         state.heartbeats_per_s = sum(tick.answered for _, tick in recent) / span
-        if counts := [tick.protocol.messages for _, tick in recent if tick.protocol is not None]:
+        counts = [tick.protocol.messages for _, tick in recent if tick.protocol is not None]
+        if counts and self._plan.protocol != "http":
             state.messages_per_s = sum(counts) / span
         state.latency_p50_ms, state.latency_p99_ms = in_ms(latency, 0.5, 0.99)
         (state.lateness_p99_ms,) = in_ms(lateness, 0.99)

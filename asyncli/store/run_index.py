@@ -17,7 +17,7 @@ from asyncli.model.records import Finding, Tick
 from asyncli.model.run import Run
 from asyncli.model.samples import Samples
 from asyncli.store.lazy_ticks import StoredHistogram, decode_tick
-from asyncli.store.reader import read_findings, read_frame, read_samples, read_ticks, read_with, row_at
+from asyncli.store.reader import read_findings, read_frame, read_samples, read_ticks, read_with, row_at, text_of
 
 # The cost needs a few seconds of the hold, with the server's count.
 _INTO_HOLD_S = 15.0
@@ -67,5 +67,5 @@ def _decode_light(payload: bytes) -> Tick:
 
 
 def _samples(connection: sqlite3.Connection, until_s: float) -> tuple[Samples, list[Finding]]:
-    names = dict(connection.execute("SELECT id, name FROM metrics ORDER BY id"))
+    names = {number: text_of(name) for number, name in connection.execute("SELECT id, name FROM metrics ORDER BY id")}
     return read_samples(connection, names, f"WHERE rowid <= {row_at(connection, 'samples', until_s)}")

@@ -355,6 +355,11 @@ def test_a_host_that_grows_mostly_by_other_programs_has_no_cost() -> None:
     assert (busy.costs.host_total, busy.costs.residual, busy.forecast.memory) == (None, None, None)
     assert busy.costs.server_user is not None
     assert "cost_of_others" in {one.code for one in busy.costs.findings}
+    # A thread for each connection has its stack and page tables in no part.
+    threads = raised(a_run(30_000, hold_s=10.0), 0, "host.used_bytes", each=1.5 * HOST)
+    for sample in threads.samples:
+        sample.values["server.threads"] = 1.0 + sample.values.get("status.active", 0.0)
+    assert analyse(threads).costs.host_total is not None
 
 
 def test_connections_that_end_at_once_have_no_cost() -> None:

@@ -298,7 +298,7 @@ def over_a_minute(cause: str, seconds: range) -> Scene:
         (of_idle(), ("keepalive_timeout", False)),
         # The file may have changed since nginx read it.
         (of_idle(keepalive_timeout=3600), ("keepalive_timeout", False)),
-        (Scene(keepalive_s=200.0).configured(keepalive_timeout=3600).die(400, "closed_idle", EVER, idle=at(50)), ("idle_timeout", False)),
+        (Scene(keepalive_s=200.0).configured(keepalive_timeout=3600).die(400, "closed_idle", EVER, idle=at(50)), ("box_idle_timeout", False)),
         (before_a_request(), ("client_header_timeout", False)),
         # With an answer without a request: 408.
         (before_a_request("closed_announced"), ("client_header_timeout", False)),
@@ -863,3 +863,11 @@ def test_diagnoses_of_any_records_add_up(seed: int) -> None:
     if chance.random() < 0.3:
         scene.environment = chance.choice([{}, {"server": None}, {"server": {"label": None}}, {"server": {"label": "Apache"}}])
     scene.found()
+
+
+def test_ages_that_agree_only_in_part_hide_no_idle_timeout() -> None:
+    scene = Scene()
+    scene.environment = {"server": {"label": "the server"}}
+    scene.die(60, "closed_idle", EVER, at(20), at(20), at(1)).die(25, "closed_idle", EVER, at(20), between(0, 18), at(2))
+    scene.die(70, "closed_idle", EVER, between(30, 100), at(27), at(3))
+    assert [(one.code, one.count) for one in scene.found()] == [("idle_timeout", 70), ("idle_timeout", 60), ("unexplained", 25)]

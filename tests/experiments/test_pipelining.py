@@ -58,7 +58,7 @@ async def test_a_tiny_run_counts_exactly(monkeypatch: pytest.MonkeyPatch) -> Non
     assert record.complete
     assert [one.code for one in record.findings] == ["quick"]
     assert set(found) == {f"{one}: {way}" for one in PAGES for way in WAYS} | {
-        "no limit", "cut", "connections_that_fit", "pipelined", "apart", "unread",
+        "no limit", "cut", "fitting", "pipelined", "apart", "unread",
     }  # fmt: skip
     for name in (f"{one}: {way}" for one in PAGES for way in WAYS):
         one = found[name]
@@ -74,7 +74,7 @@ async def test_a_tiny_run_counts_exactly(monkeypatch: pytest.MonkeyPatch) -> Non
     cut = found["cut"]
     assert (cut["total"], cut["failed"], cut["resent"]) == (600, 0, 200)
     assert 6 <= cut["opened"] <= 8
-    assert (found["no limit"]["resent"], found["connections_that_fit"]["resent"]) == (0, 0)
+    assert (found["no limit"]["resent"], found["fitting"]["resent"]) == (0, 0)
     assert found["pipelined"]["first_behind_ms"] >= 400 - GRAIN_MS > found["apart"]["first_behind_ms"]
     assert found["unread"]["window_closed"] >= 1
     assert (found["unread"]["answered"], found["unread"]["before_bytes"] < 100 * 32_600) == (100, True)

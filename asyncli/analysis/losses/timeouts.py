@@ -9,6 +9,7 @@ from __future__ import annotations
 import bisect
 import itertools
 import math
+from collections.abc import Sequence
 
 from asyncli.analysis.constants import FEWEST, NEARLY_ALL
 from asyncli.analysis.losses.likelihood import idle_edge, mode, stands_out, surprises, timer_window, within
@@ -90,12 +91,13 @@ def likely_idle_timeout(table: LossTable) -> None:
             continue
         while (span := idle_mode(table, cells := table.of(cause))) is not None:
             # Connections without a second heartbeat end at one age and idle time: the cause is what explains more of the others.
-            dead, window = pooled(cells), timer_window(*span)
+            dead, window, before = pooled(cells), timer_window(*span), unclaimed(cells)
             aged, found = within(dead.age_s, *window), _whose_timeout(table, cause, *span)
             if aged >= within(dead.idle_s, *window) + FEWEST:
-                likely_age_limit(table)
-                break
-            if unclaimed(cells) < aged + FEWEST:
+                likely_age_limit(table, (cause,))
+                if unclaimed(table.of(cause)) < before:
+                    continue
+            elif before == aged and not table.plan.listens:
                 found = Reason(found.code, loss_causes.or_lifetime(found.words), found.certain, found.event)
             table.claim(cells, found, where=("idle_s", *span))
 
@@ -126,13 +128,17 @@ def _whose_timeout(table: LossTable, cause: str, low: float, high: float) -> Rea
         return reason("box_reset", "box_reset_idle", certain=kept > 0, event=event, low=low, high=high, counted=counted)
     if cause == "closed_announced":
         return reason("idle_timeout", "farewell", event=event)
-    default = default_of("keepalive_timeout", low, high)
-    # An nginx.conf with another time excludes nginx, unless the time is a default: the file may have changed.
-    nginx = table.server.is_nginx and (default or table.configured("keepalive_timeout") is None)
-    if not table.plan.upgrades and (nginx or (default and not table.server.name)):
-        return _likely(table, "keepalive_timeout", low, high, event)
     whose = known_idle(low, high, upgraded=table.plan.upgrades, http=PROTOCOLS[table.plan.protocol].asks_by_http)
-    return reason("idle_timeout", "known_timeout" if whose else "", event=event, whose=whose)
+    known = reason("idle_timeout", "known_timeout" if whose else "", event=event, whose=whose)
+    if table.plan.upgrades:
+        return known
+    have, default = table.configured("keepalive_timeout"), default_of("keepalive_timeout", low, high)
+    # nginx.conf has another time: a default of nginx's may be from before the file was changed, unless something is before nginx.
+    if have is not None and not (default and table.server.direct):
+        return reason("box_idle_timeout", event=event, low=low, high=high, configured=loss_causes.in_seconds(have))
+    if table.server.is_nginx or (default and not table.server.name):
+        return _likely(table, "keepalive_timeout", low, high, event)
+    return known
 
 
 def exact_request_limit(table: LossTable) -> None:
@@ -160,9 +166,11 @@ def _likely(table: LossTable, directive: str, low: float, high: float, event: in
     return Reason(directive, words, event=event)
 
 
-def likely_age_limit(table: LossTable) -> None:
+def likely_age_limit(
+    table: LossTable, causes: Sequence[str] = ("closed_announced", "closed_idle", "reset", "closed_awaiting")
+) -> None:
     """Claim losses at one age, but not at one moment: nginx's keepalive_time, or another limit."""
-    for cause in ("closed_announced", "closed_idle", "reset", "closed_awaiting"):
+    for cause in causes:
         cells, age_s = table.of(cause), table.unclaimed_of(cause).age_s
         announced = cause == "closed_announced"
         width = table.gap_s + 1 if announced else 0.0

@@ -54,10 +54,6 @@ def _explain_silence(table: LossTable, cells: list[LossCell]) -> Reason:
 def _explain(table: LossTable, cells: list[LossCell]) -> Reason | None:
     """Why heartbeats were not answered, or None."""
     server, count = table.server, unclaimed(cells)
-    if 2 * _of_ticks(cells, "spoke") >= count:
-        if part := _part_of_an_answer(table, cells):
-            return reason("answers_in_part", part=part)
-        return reason("answered_otherwise", server=server.label)
     from_s, to_s = cells[0].from_s, cells[-1].to_s
     # When the first and the last of these heartbeats were sent.
     asked_s = from_s - table.timeout_s + 1.0
@@ -69,6 +65,8 @@ def _explain(table: LossTable, cells: list[LossCell]) -> Reason | None:
     never = within(pooled(cells).requests, 0, 0) > NEARLY_ALL * count
     if sum(tick.answered for tick in asked) < PART * count:
         return _nobody_answered(table, cells, meanwhile, asked, server.about(max(asked_s, 0.0), until_s, count), never)
+    if 2 * _of_ticks(cells, "spoke") >= count:
+        return reason("answered_otherwise", server=server.label)
     if never:
         return _never(table, "others_")
     found = server.about(max(asked_s, 0.0), to_s, count)
@@ -108,6 +106,10 @@ def _nobody_answered(
         return reason("path_cut", why, segments=format_many(found.resent or 0, "TCP segment"))
     if why == "stopped":
         return reason("server_stalled", certain=count >= FEWEST, server=name)
+    if part := _part_of_an_answer(table, cells):
+        return reason("answers_in_part", part=part)
+    if 2 * _of_ticks(cells, "spoke") >= count:
+        return reason("answered_otherwise", server=name)
     if why == "slow":
         return reason("answers_late", server=name, requests=format_many(found.requests or 0, "request"))
     if why == "page_answered":
