@@ -129,7 +129,7 @@ def tick_rows(run: Run) -> Iterator[list[Cell]]:
             for name, (quantiles, _) in _TIMES.items()
             for value in _quantiles(_times(tick, name), quantiles)
         )  # fmt: skip
-        protocol = [None if tick.protocol is None or run.plan.protocol == "http" else getattr(tick.protocol, name) for name in PROTOCOL_COLUMNS]
+        protocol = [None if tick.protocol is None else getattr(tick.protocol, name) for name in PROTOCOL_COLUMNS]
         yield [t_s, phase, *counts, *protocol, *times]
 
 
