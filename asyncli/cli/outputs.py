@@ -94,10 +94,10 @@ def require_files(files: Mapping[str, str | None], run_file: Path | None = None)
             raise PlanError(f"{flag}: {file} {what}; name another file")
         if os.path.exists(path) and not os.access(path, os.W_OK):
             raise PlanError(f"{flag}: {file} cannot be written; see its permissions, or name another file")
-        if os.path.isfile(path) and path.open("rb").read(16).startswith(b"SQLite format 3"):
-            raise PlanError(f"{flag}: {file} is a run file; name another file")
         if run_file is not None and same_file(path, run_file):
             raise PlanError(f"{flag}: {file} is the run file itself; name another file")
+        if os.path.isfile(path) and path.open("rb").read(16).startswith(b"SQLite format 3"):
+            raise PlanError(f"{flag}: {file} is a run file; name another file")
     seen: dict[str, str] = {}
     for flag, file in named.items():
         place = file if file == "-" else os.path.realpath(file)
