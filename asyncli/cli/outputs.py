@@ -84,6 +84,8 @@ def file_writers(
 
 def require_files(files: Mapping[str, str | None], run_file: Path | None = None) -> None:
     """Raise :class:`PlanError` for a file (flag -> name, "-" for standard output) that cannot be written, before the run."""
+    from asyncli.store.reader import is_sqlite
+
     named = {flag: file for flag, file in files.items() if file is not None}
     for flag, file in named.items():
         if file == "-":
@@ -96,8 +98,8 @@ def require_files(files: Mapping[str, str | None], run_file: Path | None = None)
             raise PlanError(f"{flag}: {file} cannot be written; see its permissions, or name another file")
         if run_file is not None and same_file(path, run_file):
             raise PlanError(f"{flag}: {file} is the run file itself; name another file")
-        if os.path.isfile(path) and path.open("rb").read(16).startswith(b"SQLite format 3"):
-            raise PlanError(f"{flag}: {file} is a run file; name another file")
+        if os.path.isfile(path) and is_sqlite(path):
+            raise PlanError(f"{flag}: {file} is a SQLite file, such as a run; name another file")
     seen: dict[str, str] = {}
     for flag, file in named.items():
         place = file if file == "-" else os.path.realpath(file)

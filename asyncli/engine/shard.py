@@ -17,7 +17,7 @@ from asyncli.model.template import Data, Fields
 from asyncli.model.values import TlsOptions
 from asyncli.protocols.http1 import Scanner
 from asyncli.protocols.interface import Protocol
-from asyncli.protocols.settings import Http2Settings, Settings, request_head, settings_of
+from asyncli.protocols.settings import SETTINGS, Http2Settings, Settings, request_head
 
 
 class Shard(msgspec.Struct, frozen=True, tag=True):
@@ -118,7 +118,7 @@ def build_shard(plan: Plan, spread: Spread, data: Data | None = None) -> Shard:
         seed=plan.seed,
         reopen=plan.reopen,
         beat_at_once=plan.first_beat == "now",
-        settings=settings_of(plan),
+        settings=SETTINGS[plan.protocol].of(plan),
         destinations=spread.destinations,
         sources=spread.sources,
         local=spread.local,

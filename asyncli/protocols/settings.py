@@ -168,11 +168,6 @@ SETTINGS: dict[str, type[Settings]] = {
 }  # fmt: skip
 
 
-def settings_of(plan: Plan) -> Settings:
-    """What the plan sets for its protocol."""
-    return SETTINGS[plan.protocol].of(plan)
-
-
 def request_head(method: str, target: Target, headers: Sequence[str]) -> bytes:
     """A request of HTTP/1.1 for ``target``, with its empty line; User-Agent and Host are added where ``headers`` lack them."""
     headers = list(headers)

@@ -101,7 +101,7 @@ LINES: list[tuple[str, str]] = [
     ("report text.db", "text.db: is not a run file (not SQLite)"), ("report damaged.db", "damaged.db: "),
     ("report foreign.db", "foreign.db: "), ("report loop.db --json -", "loop.db: "),
     ("report run.db --html no/such/page.html", "--html: no/such/page.html lies in a folder that does not exist"),
-    ("report run.db --html .", "--html: . is a folder"), ("report run.db --html run.db", "--html: run.db is the run file itself"),
+    ("report run.db --html .", "--html: . is a folder"), ("report run.db --html run.db", "--html: run.db is the run file itself"), ("report run.db --json foreign.db", "--json: foreign.db is a SQLite file"),
     ("report run.db --html a.html --json a.html", "--json and --html: both name a.html"),
     ("report run.db --html - --json -", "--json and --html: both go to standard output"),
     ("report run.db --html /dev/full", "--html: /dev/full cannot be written (No space left on device)"),
