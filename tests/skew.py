@@ -17,6 +17,7 @@ from pathlib import Path
 _SOURCE = r"""
 #define _GNU_SOURCE
 #include <dlfcn.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <semaphore.h>
@@ -52,7 +53,23 @@ int clock_gettime(clockid_t id, struct timespec *t) {
     return done;
 }
 
-/* Deadlines are by the clocks that we show, the kernel's are by its own. */
+/* Deadlines are by the clocks that we show, the kernel's are by its own. Python's time.sleep has one, and so has a thread that waits for
+   the interpreter's lock: without it threads take no turns, and a wake-up that glibc loses (its bug 25847) is lost for good. */
+int clock_nanosleep(clockid_t id, int flags, const struct timespec *until, struct timespec *left) {
+    struct timespec real = *until;
+    if (flags & TIMER_ABSTIME) add(&real, -of(id));
+    return syscall(SYS_clock_nanosleep, id, flags, &real, left) ? errno : 0;
+}
+
+/* Its clock is an attribute of the condition; no machine has been up as long as it is since 1970. */
+int pthread_cond_timedwait(pthread_cond_t *restrict cond, pthread_mutex_t *restrict mutex, const struct timespec *restrict until) {
+    static int (*theirs)(pthread_cond_t *, pthread_mutex_t *, const struct timespec *);
+    struct timespec real = *until;
+    if (!theirs) theirs = dlsym(RTLD_NEXT, "pthread_cond_timedwait");
+    add(&real, -of(until->tv_sec < 1000000000 ? CLOCK_MONOTONIC : CLOCK_REALTIME));
+    return theirs(cond, mutex, &real);
+}
+
 int sem_clockwait(sem_t *restrict sem, clockid_t id, const struct timespec *restrict until) {
     static int (*theirs)(sem_t *, clockid_t, const struct timespec *);
     struct timespec real = *until;
