@@ -181,12 +181,7 @@ def complaint(done: Done) -> str:
 
 def report(folder: Path, path: str | Path) -> dict[str, Any]:
     """The JSON of ``asyncli report PATH --json -``, made in this process for speed."""
-    return summary_of(read_run(folder / path))
-
-
-def summary_of(run: Run) -> dict[str, Any]:
-    """The JSON summary of a run as it was read, which may go on."""
-    summary: dict[str, Any] = json.loads(to_json(summarise(run)))
+    summary: dict[str, Any] = json.loads(to_json(summarise(read_run(folder / path))))
     return summary
 
 

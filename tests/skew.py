@@ -55,36 +55,37 @@ int clock_gettime(clockid_t id, struct timespec *t) {
 
 /* Deadlines are by the clocks that we show, the kernel's are by its own. Python's time.sleep has one, and so has a thread that waits for
    the interpreter's lock: without it threads take no turns, and a wake-up that glibc loses (its bug 25847) is lost for good. */
-int clock_nanosleep(clockid_t id, int flags, const struct timespec *until, struct timespec *left) {
+static struct timespec kernels(clockid_t id, const struct timespec *until) {
     struct timespec real = *until;
-    if (flags & TIMER_ABSTIME) add(&real, -of(id));
+    add(&real, -of(id));
+    return real;
+}
+
+#define THEIRS(name) static __typeof__(&name) theirs; if (!theirs) theirs = dlsym(RTLD_NEXT, #name)
+
+int clock_nanosleep(clockid_t id, int flags, const struct timespec *until, struct timespec *left) {
+    struct timespec real = flags & TIMER_ABSTIME ? kernels(id, until) : *until;
     return syscall(SYS_clock_nanosleep, id, flags, &real, left) ? errno : 0;
 }
 
-/* Its clock is an attribute of the condition; no machine has been up as long as it is since 1970. */
-int pthread_cond_timedwait(pthread_cond_t *restrict cond, pthread_mutex_t *restrict mutex, const struct timespec *restrict until) {
-    static int (*theirs)(pthread_cond_t *, pthread_mutex_t *, const struct timespec *);
-    struct timespec real = *until;
-    if (!theirs) theirs = dlsym(RTLD_NEXT, "pthread_cond_timedwait");
-    add(&real, -of(until->tv_sec < 1000000000 ? CLOCK_MONOTONIC : CLOCK_REALTIME));
-    return theirs(cond, mutex, &real);
-}
-
 int sem_clockwait(sem_t *restrict sem, clockid_t id, const struct timespec *restrict until) {
-    static int (*theirs)(sem_t *, clockid_t, const struct timespec *);
-    struct timespec real = *until;
-    if (!theirs) theirs = dlsym(RTLD_NEXT, "sem_clockwait");
-    add(&real, -of(id));
+    THEIRS(sem_clockwait);
+    struct timespec real = kernels(id, until);
     return theirs(sem, id, &real);
 }
 
 int pthread_cond_clockwait(pthread_cond_t *restrict cond, pthread_mutex_t *restrict mutex, clockid_t id,
                            const struct timespec *restrict until) {
-    static int (*theirs)(pthread_cond_t *, pthread_mutex_t *, clockid_t, const struct timespec *);
-    struct timespec real = *until;
-    if (!theirs) theirs = dlsym(RTLD_NEXT, "pthread_cond_clockwait");
-    add(&real, -of(id));
+    THEIRS(pthread_cond_clockwait);
+    struct timespec real = kernels(id, until);
     return theirs(cond, mutex, id, &real);
+}
+
+/* Its clock is an attribute of the condition; no machine has been up as long as it is since 1970. */
+int pthread_cond_timedwait(pthread_cond_t *restrict cond, pthread_mutex_t *restrict mutex, const struct timespec *restrict until) {
+    THEIRS(pthread_cond_timedwait);
+    struct timespec real = kernels(until->tv_sec < 1000000000 ? CLOCK_MONOTONIC : CLOCK_REALTIME, until);
+    return theirs(cond, mutex, &real);
 }
 """
 
@@ -103,13 +104,11 @@ class Skew:
 
     def step_wall(self, seconds: float) -> None:
         """Move the wall clock."""
-        self._numbers[1] += round(seconds * 1e9)
-        self._write()
+        self._add(1, round(seconds * 1e9))
 
     def ahead(self, seconds: float) -> None:
         """Move the monotonic clock, as if booted earlier; call it before anything is started."""
-        self._numbers[0] += round(seconds * 1e9)
-        self._write()
+        self._add(0, round(seconds * 1e9))
 
     def suspend(self, pids: Callable[[], Iterable[int]], until: Callable[[], None]) -> float:
         """Stop these processes until ``until`` returns, and hide that time from their monotonic clock; returns it (s)."""
@@ -120,13 +119,13 @@ class Skew:
         try:
             until()
             slept = time.monotonic_ns() - begun
-            self._numbers[0] -= slept
-            self._write()
+            self._add(0, -slept)
         finally:
             for pid in stopped:
                 os.kill(pid, signal.SIGCONT)
         return slept / 1e9
 
-    def _write(self) -> None:
+    def _add(self, clock: int, nanoseconds: int) -> None:
+        self._numbers[clock] += nanoseconds
         with self._file.open("r+b") as file:
             file.write(struct.pack("qq", *self._numbers))

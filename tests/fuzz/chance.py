@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from random import Random
-from typing import TypeVar
+from typing import AnyStr, TypeVar
 
 _One = TypeVar("_One")
 
@@ -46,39 +46,23 @@ def several(chance: Random, most: int, of: Sequence[_One]) -> list[_One]:
     return [chance.choice(of) for _ in range(chance.randrange(most + 1))]
 
 
-def mutated(chance: Random, data: bytes) -> bytes:
-    """``data`` with some bytes changed, inserted, removed or repeated, or cut off."""
+def mutated(chance: Random, data: AnyStr, odd: Sequence[AnyStr] = ODD_BYTES) -> AnyStr:
+    """``data`` with some of it changed, inserted, removed or repeated, or cut off; of a text with ``ODD_TEXTS``."""
     for _ in range(1 + chance.randrange(3)):
         at = chance.randrange(len(data) + 1)
         end = min(len(data), at + 1 + chance.randrange(8))
         match chance.randrange(6):
             case 0:
-                data = data[:at] + chance.choice(ODD_BYTES) + data[at:]
+                data = data[:at] + chance.choice(odd) + data[at:]
             case 1:
                 data = data[:at] + data[end:]
             case 2:
                 data = data[:end] + data[at:]
             case 3:
-                data = data[:at] + bytes([chance.randrange(256)]) + data[at + 1 :]
+                any_one = bytes([chance.randrange(256)]) if isinstance(data, bytes) else chr(chance.randrange(256))
+                data = data[:at] + any_one + data[at + 1 :]
             case 4:
-                data = data[:at] + chance.choice(ODD_BYTES) + data[end:]
+                data = data[:at] + chance.choice(odd) + data[end:]
             case _:
                 data = data[:at] if maybe(chance, 4) else data
     return data
-
-
-def mutated_text(chance: Random, text: str) -> str:
-    """The same for a text."""
-    for _ in range(1 + chance.randrange(2)):
-        at = chance.randrange(len(text) + 1)
-        end = min(len(text), at + 1 + chance.randrange(8))
-        match chance.randrange(4):
-            case 0:
-                text = text[:at] + chance.choice(ODD_TEXTS) + text[at:]
-            case 1:
-                text = text[:at] + text[end:]
-            case 2:
-                text = text[:end] + text[at:]
-            case _:
-                text = text[:at] + chance.choice(ODD_TEXTS) + text[end:]
-    return text

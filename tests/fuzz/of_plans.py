@@ -10,7 +10,7 @@ from random import Random
 from typing import Any
 
 import msgspec
-from chance import ODD_TEXTS, maybe, mutated, mutated_text
+from chance import ODD_TEXTS, maybe, mutated
 from scratch import FOLDER
 from yarl import URL
 
@@ -88,7 +88,7 @@ def generate(chance: Random) -> Case:
 def _value(chance: Random, key: str) -> Any:
     value = chance.choice(_OF[key] if maybe(chance, 6) else _GOOD[key])
     if isinstance(value, str) and maybe(chance, 12):
-        value = mutated_text(chance, value)
+        value = mutated(chance, value, ODD_TEXTS)
     if key in _LISTS and not maybe(chance, 4):
         value = [value, *(chance.choice(_OF[key]) for _ in range(chance.randrange(2)))]
     return chance.choice(ODD_TEXTS) if maybe(chance, 100) else value

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from random import Random
 
-from chance import maybe, mutated_text
+from chance import ODD_TEXTS, maybe, mutated
 
 from asyncli.model.records import Tick
 from asyncli.report.live_thresholds import LiveLimits
@@ -40,10 +40,10 @@ def generate(chance: Random) -> str:
     text = f"{key}{space}{sign}{space}{number}{unit}"
     # An unknown key is compared with all keys, which takes a hundred times as long.
     if maybe(chance, 12):
-        text = mutated_text(chance, text)
+        text = mutated(chance, text, ODD_TEXTS)
     elif maybe(chance, 6):
         head = len(key)
-        text = text[:head] + mutated_text(chance, text[head:])
+        text = text[:head] + mutated(chance, text[head:], ODD_TEXTS)
     if maybe(chance, 500):
         at = chance.randrange(len(text) + 1)
         piece = chance.choice(_PIECES)
