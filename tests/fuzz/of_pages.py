@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from random import Random
 
-from chance import ODD_TEXTS, maybe, mutated_text, several
+from chance import ODD_TEXTS, maybe, mutated, several
 
 from asyncli.collect.status_pages import NotStatusPage, parse_page
 
@@ -26,7 +26,7 @@ def generate(chance: Random) -> str:
     """A page of one of the three kinds, perhaps mutated."""
     text = chance.choice((_nginx, _apache, _haproxy))(chance)
     if not maybe(chance, 3):
-        text = mutated_text(chance, text)
+        text = mutated(chance, text, ODD_TEXTS)
     if maybe(chance, 500):
         at = chance.randrange(len(text) + 1)
         piece = chance.choice(_PIECES)
