@@ -93,13 +93,13 @@ def _is_live(path: Path) -> bool:
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Do not import modules without tests for a lane of scripts/test: each of its processes would."""
-    if collection_path.suffix != ".py" or config.option.markexpr not in ("measures", "live and not measures", "not live and not measures"):
+    lane = config.option.markexpr
+    if collection_path.suffix != ".py" or lane not in ("alone", "measures and not alone", "live and not measures", "not live and not measures"):
         return None
     marks = set(re.findall(r"mark\.(\w+)", collection_path.read_text(encoding="utf-8")))
-    if config.option.markexpr == "measures":
-        return "measures" not in marks or None
     live = _is_live(collection_path)
-    return (live if config.option.markexpr.startswith("not") else not live and not marks & _SERVERS.keys()) or None
+    has = {"live": live or bool(marks & _SERVERS.keys()), "not": not live, "alone": "alone" in marks, "measures": "measures" in marks}
+    return not has[lane.partition(" ")[0]] or None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -13,7 +13,7 @@ from reading_by_hand import active, kernel_growth, look
 
 from asyncli.lab.nginx import LabNginx
 
-pytestmark = [pytest.mark.nginx, pytest.mark.measures]
+pytestmark = [pytest.mark.nginx, pytest.mark.measures, pytest.mark.alone]
 
 CONNECTIONS = 4000
 # Two looks are off by what a page and a slab hold more than is in use at that instant: of nginx a page of 4 KiB or several
