@@ -21,10 +21,12 @@ from asyncli.engine.shard import Ticked, build_shard
 from asyncli.engine.spread import Destination, Spread, loopback_sources, sources_wanted
 
 try:
-    from asyncli.model.plan import Layer, build_plan
+    from asyncli.engine.held_table import ConnectionTable
+    from asyncli.model.plan import Layer, Plan, build_plan
     from asyncli.model.records import Tick
 except ModuleNotFoundError:  # versus_before.py runs older checkouts
-    from asyncli.plan import Layer, build_plan  # type: ignore[no-redef]
+    from asyncli.engine.table import Table as ConnectionTable  # type: ignore[no-redef]
+    from asyncli.plan import Layer, Plan, build_plan  # type: ignore[no-redef]
     from asyncli.records import Tick  # type: ignore[no-redef]
 
 HERE = Path(__file__).parent
@@ -67,11 +69,64 @@ def settle(seconds: float = 20.0) -> None:
     time.sleep(0.5)
 
 
+def engine_plan(url: str, connections: int, **values: Any) -> Plan:
+    return build_plan([Layer("--{key}", {"urls": [url], "connections": connections, "seed": 1, **values})])
+
+
+class _Echo:
+    """A network of no cost, on a virtual clock: each heartbeat is answered at once."""
+
+    def __init__(self) -> None:
+        self.now, self.ready, self.handles = 0.0, [], 10
+
+    def clock(self) -> float:
+        return self.now
+
+    def connect(self, destination: int, source: int) -> int:
+        self.handles += 1
+        return self.handles
+
+    def send(self, handle: int, data: bytes) -> int:
+        if data:
+            self.ready.append((handle, 1))
+        return len(data)
+
+    def recv(self, handle: int, most: int) -> bytes:
+        return b"HTTP/1.1 200 OK\r\nServer: echo\r\nContent-Length: 5\r\nConnection: keep-alive\r\n\r\n"
+
+    def poll(self, most: int, wait_s: float = 0.0) -> list[tuple[int, int]]:
+        ready, self.ready = self.ready, []
+        return ready
+
+    def watch(self, handle: int, events: int, again: bool = False) -> None:
+        pass
+
+    def add_counts(self, tick: Tick) -> None:
+        pass
+
+
+def python_us_per_heartbeat(connections: int = 4_000, rounds: int = 5) -> float:
+    """CPU time of the table's own code for a heartbeat and its answer, each of them in a turn of its own: the least of the rounds."""
+    plan = engine_plan("http://127.0.0.1:80/", connections, batch=40, interval=0.01, keepalive=20, first_beat="sleep")
+    net = _Echo()
+    table = ConnectionTable(build_shard(plan, Spread((Destination(socket.AF_INET, "127.0.0.1", 80),), (), 1, True, PORTS)), 0, net)
+    table.start(0.0)
+    least = float("inf")
+    for number in range(rounds + 1):
+        until, began = 2.0 + 40 * number, time.process_time()
+        while net.now < until:
+            upcoming = table.turn()
+            net.now = max(net.now, until if upcoming is None else upcoming)
+        if number:
+            least = min(least, (time.process_time() - began) / table.take_tick(1).answered * 1e6)
+        else:
+            table.take_tick(1)
+    return least
+
+
 async def engine_round(url: str, connections: int, hold_s: float, workers: int = 1, **values: Any) -> dict[str, float]:
     """One soak of the bare engine (no collector, no run file): CPU per connect and heartbeat, memory per connection."""
-    plan = build_plan(
-        [Layer("--{key}", {"urls": [url], "connections": connections, "seed": 1, **values})]
-    )
+    plan = engine_plan(url, connections, **values)
     sources = loopback_sources(sources_wanted(connections, 1, PORTS))
     destination = Destination(socket.AF_INET, "127.0.0.1", plan.targets[0].port)
     generator = Generator(build_shard(plan, Spread((destination,), sources, workers, True, PORTS)))
@@ -114,11 +169,12 @@ async def engine_round(url: str, connections: int, hold_s: float, workers: int =
     return result
 
 
-#: A figure of :func:`engine_costs` -> the parts that it sums.
+#: A figure of :func:`engine_costs`, or of its caller -> the parts that it sums.
 FIGURES = {
     "CPU per connect, us": ("connect_user_us", "connect_system_us"),
     "CPU per heartbeat, us": ("beat_user_us", "beat_system_us"),
     "of it user time, us": ("beat_user_us",),
+    "of it our own code, us": ("python_us",),
     "memory/connection, B": ("memory_bytes",),
 }
 
@@ -143,6 +199,8 @@ async def engine_costs(url: str, connections: int, hold_s: float, batches: tuple
 def print_figures(names: tuple[str, str], rounds: list[tuple[dict[str, float], dict[str, float]]]) -> None:
     """Print the medians of both, and the ratios of the second to the first."""
     for name, parts in FIGURES.items():
+        if any(part not in one for pair in rounds for one in pair for part in parts):
+            continue
         first, second = ([sum(pair[at][part] for part in parts) for pair in rounds] for at in (0, 1))
         ratios = [new / old for old, new in zip(first, second, strict=True)]
         middles = f"{statistics.median(first):.2f} {names[0]}, {statistics.median(second):.2f} {names[1]}"

@@ -15,7 +15,7 @@ import os
 import subprocess
 import sys
 
-from common import HERE, command, engine_costs, machine, print_figures
+from common import HERE, command, engine_costs, machine, print_figures, python_us_per_heartbeat
 
 from asyncli.lab import choose
 
@@ -37,7 +37,8 @@ async def main() -> None:
     parser.add_argument("--url", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.url is not None:
-        print(json.dumps(await engine_costs(options.url, options.connections, options.hold, (20, 40))))
+        costs = await engine_costs(options.url, options.connections, options.hold, (20, 40))
+        print(json.dumps({**costs, "python_us": python_us_per_heartbeat()}))
         return
     print(f"$ {command()}\n{machine()}")
     trees = (options.before, str(HERE.parent))
