@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
+
+import pytest
+
+from asyncli.model.run import Run
+from asyncli.report.jsonout import to_json
+from asyncli.report.summary import summarise
 
 CAUSES = "*"  # keys that depend on what happened
 COST = {"bytes_per_connection", "ci95", "fixed_bytes", "method", "points", "r2", "of_levels"}
@@ -81,6 +88,16 @@ BENCH: dict[str, Any] = {
 }  # fmt: skip
 #: Keys that the environment must have.
 ENVIRONMENT = {"kernel", "python", "asyncli", "server", "limits", "sysctls", "cpus", "memory_bytes"}
+
+
+def parse(text: str) -> Any:
+    """Load JSON; NaN and Infinity are none."""
+    return json.loads(text, parse_constant=pytest.fail)
+
+
+def document(run: Run) -> dict[str, Any]:
+    """The JSON of ``asyncli report RUN --json -``."""
+    return parse(to_json(summarise(run)))
 
 
 def keys_match(document: Any, keys: Any, *, whole: bool = True, where: str = "") -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import io
-import json
 import os
 import re
 import signal
@@ -22,11 +21,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, Self, TypeVar
 
+from contract import document
+
 from asyncli.cli.main import run as run_here
 from asyncli.model.errors import StoreError
 from asyncli.model.run import Run
-from asyncli.report.jsonout import to_json
-from asyncli.report.summary import summarise
 from asyncli.store.reader import read_run
 
 T = TypeVar("T")
@@ -181,8 +180,7 @@ def complaint(done: Done) -> str:
 
 def report(folder: Path, path: str | Path) -> dict[str, Any]:
     """The JSON of ``asyncli report PATH --json -``, made in this process for speed."""
-    summary: dict[str, Any] = json.loads(to_json(summarise(read_run(folder / path))))
-    return summary
+    return document(read_run(folder / path))
 
 
 def require_whole(status: int, summary: dict[str, Any]) -> None:

@@ -70,22 +70,19 @@ int clock_nanosleep(clockid_t id, int flags, const struct timespec *until, struc
 
 int sem_clockwait(sem_t *restrict sem, clockid_t id, const struct timespec *restrict until) {
     THEIRS(sem_clockwait);
-    struct timespec real = kernels(id, until);
-    return theirs(sem, id, &real);
+    return theirs(sem, id, (struct timespec[]){kernels(id, until)});
 }
 
 int pthread_cond_clockwait(pthread_cond_t *restrict cond, pthread_mutex_t *restrict mutex, clockid_t id,
                            const struct timespec *restrict until) {
     THEIRS(pthread_cond_clockwait);
-    struct timespec real = kernels(id, until);
-    return theirs(cond, mutex, id, &real);
+    return theirs(cond, mutex, id, (struct timespec[]){kernels(id, until)});
 }
 
 /* Its clock is an attribute of the condition; no machine has been up as long as it is since 1970. */
 int pthread_cond_timedwait(pthread_cond_t *restrict cond, pthread_mutex_t *restrict mutex, const struct timespec *restrict until) {
     THEIRS(pthread_cond_timedwait);
-    struct timespec real = kernels(until->tv_sec < 1000000000 ? CLOCK_MONOTONIC : CLOCK_REALTIME, until);
-    return theirs(cond, mutex, &real);
+    return theirs(cond, mutex, (struct timespec[]){kernels(until->tv_sec < 1000000000 ? CLOCK_MONOTONIC : CLOCK_REALTIME, until)});
 }
 """
 

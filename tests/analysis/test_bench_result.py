@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
-from contract import BENCH, keys_match
+from contract import BENCH, keys_match, parse
 
 from asyncli.analysis.bench_result import BenchResult, evaluate_bench
 from asyncli.core.histogram import Histogram
@@ -72,7 +71,7 @@ def test_figures() -> None:
     assert found.percentiles_ms["100"] == found.latency_ms.max == 1.099
     assert (found.generator.cpu_us_per_request, found.generator.cores) == (1000.0, 0.5)
     assert (found.server.cpu_us_per_request, found.server.cores) == (1000.0, 0.5)
-    document = json.loads(to_json(found))
+    document = parse(to_json(found))
     # The keys of --fail-if and of the reference are those of the file.
     assert {*document} == {"schema", *BenchResult.__struct_fields__} - {"tls"}
     keys_match(document, BENCH, whole=False)
@@ -227,7 +226,7 @@ def test_stolen_cpu_time_is_reported() -> None:
     (busy,) = [one for one in found.findings if one.code == "host_busy"]
     takers = [(one["name"], one["pids"], one["cores"]) for one in busy.fields["takers"]]
     assert (found.verdict, found.why, takers) == ("invalid", busy.evidence, [("cc1", [4, 5, 6, 7, 8], 0.9), (STOLEN, [], 0.5)])
-    assert json.loads(to_json(found))["host"]["others_cores"] == pytest.approx(1.41)
+    assert parse(to_json(found))["host"]["others_cores"] == pytest.approx(1.41)
 
 
 @pytest.mark.parametrize(("before", "rate", "from_before", "reached"), [(0.3, None, True, False), (0.1, None, False, False), (2.0, 500.0, True, True)])

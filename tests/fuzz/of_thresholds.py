@@ -42,8 +42,7 @@ def generate(chance: Random) -> str:
     if maybe(chance, 12):
         text = mutated(chance, text, ODD_TEXTS)
     elif maybe(chance, 6):
-        head = len(key)
-        text = text[:head] + mutated(chance, text[head:], ODD_TEXTS)
+        text = key + mutated(chance, text.removeprefix(key), ODD_TEXTS)
     if maybe(chance, 500):
         at = chance.randrange(len(text) + 1)
         piece = chance.choice(_PIECES)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import xml.etree.ElementTree as ET
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from contract import ENVIRONMENT, SOAK, keys_match
+from contract import ENVIRONMENT, SOAK, document, keys_match, parse
 from made_runs import KINDS, nothing
 from recording import write_run
 from synthetic_run import a_run, without
@@ -22,14 +21,6 @@ from asyncli.report.jsonout import to_json
 from asyncli.report.junit import to_junit
 from asyncli.report.summary import summarise
 from asyncli.store.reader import read_run
-
-
-def document(run: Run) -> dict[str, Any]:
-    def no_constant(name: str) -> None:
-        raise AssertionError(f"{name} is no JSON")
-
-    loaded: dict[str, Any] = json.loads(to_json(summarise(run)), parse_constant=no_constant)
-    return loaded
 
 
 @pytest.mark.parametrize("name", ["good", "elsewhere", "short", "nothing"])
@@ -120,7 +111,7 @@ def test_json_is_stable_and_finite(tmp_path: Path) -> None:
     assert to_json(summarise(read_run(tmp_path / "run.db"))) == to_json(summarise(run)) == to_json(summarise(run))
     summary = summarise(run)
     summary.ramp.achieved_per_s = math.nan
-    assert json.loads(to_json(summary))["ramp"]["achieved_per_s"] is None
+    assert parse(to_json(summary))["ramp"]["achieved_per_s"] is None
 
 
 def limited(*limits: str, lost: int = 3) -> dict[str, Any]:
