@@ -28,7 +28,8 @@ async def measure(**changes: Any) -> dict[str, Round]:
     return {one["step"]: one for one in record.rounds} | {"record": record}
 
 
-@pytest.mark.measures  # segments are the whole host's
+@pytest.mark.measures
+@pytest.mark.alone  # segments are the whole host's
 @pytest.mark.apache
 async def test_a_taste_on_apache() -> None:
     found = await measure(connections=6, duration="500ms", traced_requests=606, only=["apache-prefork"])
