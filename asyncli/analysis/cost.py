@@ -16,7 +16,7 @@ from asyncli.analysis.constants import FEWEST, MISSED_S, NEARLY_ALL, WORTH_TELLI
 from asyncli.analysis.drift import Drift, MetricName, in_words
 from asyncli.analysis.gaps import for_cost
 from asyncli.analysis.shared_host import counted_sockets, sockets_beside
-from asyncli.analysis.slope import FEWEST_PLATEAUS, OTHERS_INTO_HOLD_S, Cost, Fit, Fitter, minus
+from asyncli.analysis.slope import FEWEST_PLATEAUS, OTHER_SOCKETS, OTHERS_INTO_HOLD_S, Cost, Fit, Fitter, minus
 from asyncli.analysis.totals import Totals, tested
 from asyncli.findings import cost as findings
 from asyncli.findings.unknown import cost_grew, cost_of_others
@@ -216,7 +216,7 @@ def _include_other_sockets(result: Costs, found: dict[str, Fit | int], read: dic
     """
     kernel, ends = found["kernel"], result.ends
     others = fitter.other_sockets(counted_sockets(run), ends)
-    of_others = fitter.fit("other_sockets", others, 1 / ends)
+    of_others = fitter.fit(OTHER_SOCKETS, others, 1 / ends)
     if not isinstance(kernel, Fit) or not isinstance(of_others, Fit):
         return
     low, high = of_others.cost.ci95
@@ -242,12 +242,16 @@ def _include_other_sockets(result: Costs, found: dict[str, Fit | int], read: dic
             found[name] = msgspec.structs.replace(middle, cost=cost)
 
 
-def _accepted_before(run: Run) -> float:
-    """How many other connections the server had accepted before our first; 0 where unknown."""
-    names = (metrics.STATUS_ACCEPTS, metrics.STATUS_CONNECTS)
-    readings = (run.series(name).between(-math.inf, run.first_connect_s) for name in names)
-    accepted, polls = (one.values[0] if len(one) else 0.0 for one in readings)
-    return accepted - polls
+def _held_before(run: Run) -> float:
+    """How many other connections the server may have held at once before our first; 0 where unknown.
+
+    By its tables of descriptors; if these were never large, by what it had accepted, which it may have held one after another.
+    """
+    names = (metrics.STATUS_ACCEPTS, metrics.STATUS_CONNECTS, metrics.SERVER_DESCRIPTORS_CLOSED, metrics.SERVER_PROCESSES)
+    readings = [run.series(name).between(-math.inf, run.first_connect_s) for name in names]
+    accepted, polls, closed, processes = (one.values[0] if len(one) else 0.0 for one in readings)
+    most = metrics.LEAST_TABLE * processes if len(readings[2]) else math.inf
+    return max(closed, min(accepted - polls, most))
 
 
 def server_memory(run: Run) -> tuple[Series, str]:
@@ -350,7 +354,7 @@ def _caveats(known: Costs, run: Run, held: Series, *fitters: Fitter) -> list[Fin
     if not known.fits:
         return []
     found = []
-    plan, most, before = run.plan, max(held.values), _accepted_before(run)
+    plan, most, before = run.plan, max(held.values), _held_before(run)
     # Memory kept of half as many connections hides half of the cost.
     if known.server_user is not None and 2 * before >= most:
         found.append(findings.cost_reused(round(before)))

@@ -41,6 +41,8 @@ WIDEST_GAP_S = 30.0
 FREED_KEPT = 128 * 1024.0
 # The resolution of two levels of kernel objects: a page each.
 _PAGES = 2 * 4096.0
+#: The one fit of a number, not of bytes.
+OTHER_SOCKETS = "other_sockets"
 # A metric that moved by more deviations of its noise has not settled: one false alarm in some eighty rests of normal noise.
 _MOVES_BEYOND = 2.5
 _OF_THE_KERNEL = frozenset({"kernel", "kernel_queued", "listing"})
@@ -237,7 +239,8 @@ class Fitter:
         if apart is not None:
             off = apart - line.intercept
             method += f"; baseline excluded: {format_bytes(abs(off))} {'below' if off < 0 else 'above'} the line"
-        low, high = line.slope - line.half, line.slope + line.half
+        half = line.half if name == OTHER_SOCKETS else max(line.half, scale * _PAGES / 2 / max(one.n for one in points))
+        low, high = line.slope - half, line.slope + half
         moving = self._moving(name, metric) if self._rests and len(points) == len(self._rests) + 1 else []
         if any(moving):
             # Until it settles it moves by as much again, if each halving of the rest takes as long.

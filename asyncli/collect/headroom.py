@@ -2,6 +2,9 @@
 
 Descriptors are counted without listing them, which would create dentries: since Linux 6.2 the size of /proc/PID/fd is their
 number (proc_fd_getattr in fs/proc/fd.c). Before, only their limit is known.
+
+How many a process once had is known from its table of descriptors, FDSize of /proc/PID/status: it doubles when it is full, and
+never shrinks (expand_fdtable in fs/file.c).
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from asyncli.model import metrics
 # Enough for a server with a process for each connection, each with few descriptors.
 _MOST_PROCESSES = 128
 _OPEN_FILES = re.compile(r"^Max open files\s+(\d+)", re.MULTILINE)
+_TABLE = re.compile(r"^FDSize:\s+(\d+)", re.MULTILINE)
 
 
 class Headroom:
@@ -34,11 +38,14 @@ class Headroom:
         self._group: Group | None = None
         self._group_read = False
         self._limits: dict[int, int] = {}
+        self._closed: dict[int, int] = {}
 
     def read(self) -> ProbeReading:
-        """Descriptors of the fullest process (the lowest limit if they cannot be counted), and memory of the cgroup."""
+        """Descriptors of the fullest process (the lowest limit if they cannot be counted), those closed before, and memory of the
+        cgroup.
+        """
         pids = list(self._pids())[:_MOST_PROCESSES]
-        return ProbeReading({**self._descriptors(pids), **self._memory(pids)})
+        return ProbeReading({**self._descriptors(pids), **self._closed_before(pids), **self._memory(pids)})
 
     def _descriptors(self, pids: list[int]) -> dict[str, float]:
         self._limits = {pid: limit for pid, limit in self._limits.items() if pid in pids}
@@ -56,6 +63,16 @@ class Headroom:
             return {metrics.SERVER_DESCRIPTORS: float(number), metrics.SERVER_DESCRIPTORS_LIMIT: float(limit)}
         least = min(filter(None, self._limits.values()), default=0)
         return {metrics.SERVER_DESCRIPTORS_LIMIT: float(least)} if least else {}
+
+    def _closed_before(self, pids: list[int]) -> dict[str, float]:
+        """Descriptors that each process had open at once and had closed when it was first seen, at least."""
+        for pid in set(pids) - self._closed.keys():
+            with contextlib.suppress(OSError):
+                table = _TABLE.search(read_text(f"{self._proc}/{pid}/status"))
+                size, still = int(table[1]) if table else 0, os.stat(f"{self._proc}/{pid}/fd").st_size
+                self._closed[pid] = max(0, size // 2 - still) if size > metrics.LEAST_TABLE else 0
+        known = [self._closed[pid] for pid in pids if pid in self._closed]
+        return {metrics.SERVER_DESCRIPTORS_CLOSED: float(sum(known))} if known else {}
 
     def _memory(self, pids: list[int]) -> dict[str, float]:
         if not self._group_read and pids:

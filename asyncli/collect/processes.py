@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from asyncli.collect.probe_budget import ProbeReading
-from asyncli.collect.procfs import TICKS_PER_S, Memory, Stat, children, read_memory, read_stat
+from asyncli.collect.procfs import TICKS_PER_S, Memory, Stat, children, read_memory, read_rss, read_stat
 from asyncli.findings.probes import memory_unprivileged
 from asyncli.model.metrics import METRICS, SESSION_CPU_S, SESSION_USS_BYTES
 
@@ -106,27 +106,29 @@ class ProcessGroup:
     def memory(self) -> ProbeReading:
         """``pss_bytes``, ``uss_bytes``, ``anon_shmem_bytes``, ``rss_bytes`` of the processes of the last scan.
 
-        If one of them may not be read, only RSS (from stat) and a finding: a partial sum would be wrong. Nothing for an empty
-        group, which the scan has reported.
+        If one of them may not be read, only RSS and a finding: a partial sum would be wrong. Nothing for an empty group, which
+        the scan has reported.
         """
         if not self._living:
             return ProbeReading()
-        rss = self._named({"rss_bytes": float(sum(stat.rss_bytes for stat in self._living))})
         read: list[Memory] = []
         for stat in self._living:
             try:
                 memory = read_memory(stat.pid)
             except PermissionError as error:
-                return ProbeReading(rss, [memory_unprivileged(self._prefix, stat.pid, str(error.strerror), os.geteuid())])
+                return ProbeReading(self._rss(), [memory_unprivileged(self._prefix, stat.pid, str(error.strerror), os.geteuid())])
             if memory is not None:
                 read.append(memory)
         sums = {name: sum(getattr(one, name) or 0 for one in read) for name in Memory.__struct_fields__}
         if not sums["pss_bytes"]:
             # They ended since the scan, or the kernel is older than 4.14, without smaps_rollup.
-            return ProbeReading(rss)
+            return ProbeReading(self._rss())
         if any(one.anon_shmem_bytes is None for one in read):
             del sums["anon_shmem_bytes"]
         return ProbeReading(self._named({name: float(value) for name, value in sums.items()}))
+
+    def _rss(self) -> dict[str, float]:
+        return self._named({"rss_bytes": float(sum(read_rss(stat.pid) for stat in self._living))})
 
     def _named(self, values: Mapping[str, float]) -> dict[str, float]:
         named = ((f"{self._prefix}.{name}", value) for name, value in values.items())

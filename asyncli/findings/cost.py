@@ -97,11 +97,13 @@ def cost_short_lived(within_s: float) -> str:
 
 
 @finding("cost_reused", "warning", "restart the server before the run")
-def cost_reused(accepted: int) -> str:
-    """The server was used before the run: memory that it kept serves new connections, so their cost would be too low."""
+def cost_reused(connections: int) -> str:
+    """The server was used before the run: memory that it kept serves new connections, so their cost would be too low. Its accepts
+    tell of that use, or its table of descriptors (FDSize of /proc/PID/status), which grows with them and never shrinks.
+    """
     return (
-        f"the server had accepted {format_count(accepted)} connections before this run, and reuses the memory that it kept of "
-        "them: its cost of a connection is unknown"
+        f"the server had held {format_count(connections)} connections or more before this run, and reuses the memory that it "
+        "kept of them: its cost of a connection is unknown"
     )
 
 

@@ -79,6 +79,7 @@ SERVER_RSS_BYTES = _gauge("server.rss_bytes", "resident set size, summed (counts
 SERVER_CPU_S = _counter("server.cpu_s", "user and system time of the server's processes since their start")
 SERVER_DESCRIPTORS = _gauge("server.descriptors", "descriptors of the server's process that is closest to its limit")
 SERVER_DESCRIPTORS_LIMIT = _gauge("server.descriptors_limit", "the limit of that process")
+SERVER_DESCRIPTORS_CLOSED = _gauge("server.descriptors_closed", "descriptors that it had open at once before we saw it, at least")
 SERVER_GROUP_BYTES = _gauge("server.group_bytes", "memory of the server's control group without page cache, if it has a limit")
 SERVER_GROUP_LIMIT_BYTES = _gauge("server.group_limit_bytes", "the lowest limit of that group and those above it")
 SERVER_GROUP_KILLED = _counter("server.group_killed", "processes of that group killed for lack of memory since it was made")
@@ -117,6 +118,8 @@ TCP = _family(
 PROBE = _family("probe.", "seconds that one round of this probe took", "probe_seconds", "probe")
 #: Retransmitted segments.
 TCP_RETRANS_SEGS = f"{TCP}RetransSegs"
+#: A process's table of descriptors tells nothing of fewer: one of a shell begins with this size.
+LEAST_TABLE = 256
 #: Prefixes of metrics of TCP, which say nothing about Unix sockets.
 OF_TCP = (TCP, "kernel.tcp_", f"{CLIENT}{TCP}", f"{CLIENT}kernel.tcp_")
 #: Counters that begin at zero when an agent starts: a run adds up what they count before and after its restart.

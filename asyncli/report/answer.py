@@ -80,10 +80,12 @@ def answer(summary: Summary) -> str:
         sentences = [f"{each} {', '.join(parts)}"] if parts else []
         if unsure:
             sentences.append(f"{'' if parts else f'The cost of a connection{streams} '}cannot be told: {', '.join(unsure)}")
+        missing = [f"the cost in {server_name(summary)}"] if cost.server_user is None else []
         if total is None:
-            sentences.append(f"the total of {where.host} is unknown")
+            missing.append(f"the total of {where.host}")
         elif total.ci95[0] > 0:
             sentences.append(f"{where.host} in all took {with_error(total)}, other programs included")
+        sentences += [f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} unknown"] if missing else []
         return f"{'; '.join(sentences)}."
     known = summary.finding("cost_few_points", "cost_not_sampled")
     if summary.connections.held and known is not None:

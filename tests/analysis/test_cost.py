@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from synthetic_run import ENDS_A_PAGE, FIXED, GENERATOR, KERNEL_END, REST, SERVER, a_run, cut, raised, without
 
-from asyncli.analysis.cost import SURE, Costs, Residue, costs
+from asyncli.analysis.cost import SURE, Costs, Residue, costs, is_measured
 from asyncli.model.records import Deaths, Phase, Sample
 from asyncli.model.run import Run
 from asyncli.model.units import parse_pace
@@ -150,15 +150,33 @@ def test_more_closed_sockets_of_others_than_ours_hide_the_kernel() -> None:
     assert beside.server_user is not None
 
 
-@pytest.mark.parametrize(("accepted", "reported"), [(400.0, None), (1500.0, 1501)])
-def test_a_used_server_may_have_kept_memory(accepted: float, reported: int | None) -> None:
+# 2 processes with tables of 256 descriptors at most held no more than 512 at once, whatever they accepted.
+@pytest.mark.parametrize(
+    ("accepted", "closed", "reported"),
+    [(400.0, None, None), (1500.0, None, 1501), (1500.0, 0.0, None), (1500.0, 900.0, None), (0.0, 1020.0, 1020), (1e6, 1020.0, 1020)],
+)
+def test_a_used_server_may_have_kept_memory(accepted: float, closed: float | None, reported: int | None) -> None:
     run = a_run(2000, hold_s=10.0)
     for sample in run.samples[1:]:
         sample.values["status.accepts"] += accepted
-    assert [one.fields["accepted"] for one in costs(run).findings if one.code == "cost_reused"] == ([] if reported is None else [reported])
+    for sample in run.samples if closed is not None else ():
+        sample.values |= {"server.descriptors_closed": closed, "server.processes": 2.0}
+    found = [one.fields["connections"] for one in costs(run).findings if one.code == "cost_reused"]
+    assert found == ([] if reported is None else [reported])
     # Costs that are far too low are unknown.
     known = analyse(run)
     assert {known.costs.server_user is None, known.costs.host_total is None} == {reported is not None}
+
+
+@pytest.mark.parametrize(("connections", "told"), [(300, False), (20_000, True)])
+def test_memory_that_did_not_change_is_known_to_a_page(connections: int, told: bool) -> None:
+    run = a_run(connections, hold_s=10.0, batch=1, interval_s=25 / connections)
+    for sample in run.samples:
+        sample.values["server.pss_bytes"] = 41_000_000.0
+    known = costs(run)
+    low, high = known.server_user.ci95
+    assert (known.server_user.bytes_per_connection, high - low) == (0.0, pytest.approx(2 * 4096 / connections, rel=0.01))
+    assert is_measured(known, "server_user") is told
 
 
 @pytest.mark.parametrize("connections", [1000, 2000, 3000, 20_000])

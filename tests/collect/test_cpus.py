@@ -18,7 +18,7 @@ UNSEEN = "processes that are not seen from here"
 
 
 def stat(pid: int, name: str, parent: int, cpu_s: float, waited_s: float = 0.0) -> Stat:
-    return Stat(pid=pid, name=name, state="R", parent=parent, cpu_s=cpu_s, waited_s=waited_s, threads=1, start_ticks=pid, rss_bytes=0)
+    return Stat(pid=pid, name=name, state="R", parent=parent, cpu_s=cpu_s, waited_s=waited_s, threads=1, start_ticks=pid)
 
 
 def a_look(at_s: float, busy_s: float, *stats: Stat, interrupts_s: float = 0.0, stolen_s: float = 0.0) -> CpuTimes:

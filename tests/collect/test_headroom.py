@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import resource
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -40,6 +41,21 @@ def test_the_descriptors_of_the_fullest_process_without_listing_them() -> None:
             os.close(one)
     assert "server.descriptors" not in Headroom(lambda: [sleeper.pid]).read().values
     assert Headroom(list).read().values == {}
+
+
+HELD_BEFORE = "import os; opened = [os.dup(0) for _ in range(700)]; [os.close(one) for one in opened[:{}]]; print(); input()"
+
+
+@pytest.mark.skipif(not COUNTS, reason="before Linux 6.2 descriptors cannot be counted without listing them")
+@pytest.mark.parametrize(("closed", "known"), [(0, 0), (700, 500)])
+def test_descriptors_that_a_process_once_had(closed: int, known: int) -> None:
+    program = [sys.executable, "-c", HELD_BEFORE.format(closed)]
+    with subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as server:
+        assert server.stdout is not None
+        server.stdout.readline()
+        # Of 700 at once a table of 1,024 is left: there were more than 512.
+        assert known <= Headroom(lambda: [server.pid]).read().values["server.descriptors_closed"] <= 512 * bool(known)
+        server.kill()
 
 
 def test_the_limit_is_known_where_descriptors_cannot_be_counted(tmp_path: Path) -> None:

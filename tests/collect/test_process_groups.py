@@ -18,7 +18,7 @@ from asyncli.collect.procfs import Memory, Stat, read_text
 
 
 def stat(pid: int, parent: int = 1, cpu_s: float = 0.0, *, waited_s: float = 0.0, start: int = 0, state: str = "S") -> Stat:
-    return Stat(pid, "nginx", state, parent, cpu_s, waited_s, 1, start or pid, 1_000_000)
+    return Stat(pid, "nginx", state, parent, cpu_s, waited_s, 1, start or pid)
 
 
 MASTER, WORKER, OTHER = 10, 11, 12
@@ -113,10 +113,11 @@ def test_one_refused_process_degrades_the_sum_to_rss(monkeypatch: pytest.MonkeyP
         return Memory(30, 20, 10)
 
     monkeypatch.setattr(processes, "read_memory", read)
+    monkeypatch.setattr(processes, "read_rss", lambda pid: {MASTER: 30_000, WORKER: 3_000}[pid])
     group = ProcessGroup("server", lambda: [stat(MASTER), stat(WORKER)])
     group.scan()
     reading = group.memory()
-    assert reading.values == {"server.rss_bytes": 2_000_000}
+    assert reading.values == {"server.rss_bytes": 33_000}
     (finding,) = reading.findings
     assert finding.code == "server_memory_unprivileged"
     assert (finding.fields["pid"], finding.fields["why"]) == (11, "Permission denied")
