@@ -6,7 +6,9 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from asyncli.analysis.cost import ramp_that_fits
 from asyncli.analysis.handshakes import tls_findings, tls_part
+from asyncli.analysis.slope import FEWEST_PLATEAUS, FEWEST_RAMP_POINTS
 from asyncli.engine.spread import Spread
 from asyncli.model.plan import Plan
 from asyncli.model.records import NOTHING_LISTENS, Check, Finding, TlsCounts
@@ -122,6 +124,8 @@ def print_checks(
         f"{format_count(plan.connections)} connections in {format_many(spread.workers, 'process')}, {pairs}, "
         f"{format_count(plan.asked_per_s)} a second: a ramp of {format_duration(plan.connections / plan.asked_per_s)}"
     )
+    if plan.connections / plan.asked_per_s < FEWEST_RAMP_POINTS and plan.plateaus < FEWEST_PLATEAUS:
+        asked += f", too short for a slope of the cost ({ramp_that_fits(plan)})"
     items = [
         doc.ListedItem(_SEVERITIES[one.verdict], one.verdict, oneline(f"{one.what}: {one.detail}" if one.detail else one.what),
                    f"remedy: {oneline(one.remedy)}" if one.remedy else "")

@@ -28,6 +28,14 @@ def test_last_line_says_whose_limits_were_checked(findings: list[Finding], whose
     assert f"no limit of {whose} blocks this plan" in out.getvalue()
 
 
+@pytest.mark.parametrize(("connections", "plateaus", "too_short"), [(3000, 0, True), (3000, 3, False), (7000, 0, False)])
+def test_a_ramp_too_short_for_a_slope_is_said(connections: int, plateaus: int, too_short: bool) -> None:
+    out = io.StringIO()
+    plan = Plan(urls=("http://10.0.0.8/",), connections=connections, plateaus=plateaus)
+    print_checks(plan, _SPREAD, [], [], Console(file=out, width=200), tls=None, steps={})
+    assert ("(--ramp 100/s)" in out.getvalue()) is too_short
+
+
 def test_the_last_line_names_a_closed_port_and_says_nothing_twice() -> None:
     for one, ok in ((nothing_listens("port 80", None, None, "x"), 0), (_UNKNOWN, 1)):
         out = io.StringIO()
