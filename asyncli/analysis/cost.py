@@ -80,8 +80,7 @@ def costs(run: Run) -> Costs:
     ramp = run.within((-math.inf, ours.until_s))
     user, kind = server_memory(ramp)
     note = f" of {kind}" + (" (counts shared pages in each process)" if kind == "RSS" else "")
-    kernel = ramp.series(metrics.KERNEL_SOCKET_BYTES)
-    generator = ramp.series(metrics.GENERATOR_USS_BYTES)
+    kernel, generator = (ramp.series(name) for name in (metrics.KERNEL_SOCKET_BYTES, metrics.GENERATOR_USS_BYTES))
     host, in_use = ramp.series(metrics.HOST_USED_BYTES), " of memory in use"
     listing = ramp.series(metrics.KERNEL_LISTING_BYTES)
     listed = shared.fit("listing", listing)

@@ -191,7 +191,7 @@ def test_the_remedy_for_a_short_ramp_suffices(connections: int) -> None:
 
 def test_a_total_of_two_levels_is_at_least_its_parts() -> None:
     """Pages that were free in the kernel's slabs are in a part, and not in the whole host's growth."""
-    run = short(2000, hold_s=15.0)
+    run = short(20_000, hold_s=15.0)
     before = costs(run).host_total
     known = costs(raised(run, 0.0, "host.used_bytes", each=-REST - 2000.0))
     total, fit = known.host_total, known.fits["host_total"]
@@ -199,7 +199,7 @@ def test_a_total_of_two_levels_is_at_least_its_parts() -> None:
     assert total.ci95[1] == pytest.approx(parts)
     assert total.ci95[0] < parts - 2000 < total.bytes_per_connection == pytest.approx(sum(total.ci95) / 2)
     # The level with all connections is the measured one.
-    assert fit.at(2000) == pytest.approx(before.fixed_bytes + 2000 * (before.bytes_per_connection - REST - 2000), rel=1e-4)
+    assert fit.at(20_000) == pytest.approx(before.fixed_bytes + 20_000 * (before.bytes_per_connection - REST - 2000), rel=1e-4)
 
 
 def test_levels_without_samples_and_with_movement() -> None:
