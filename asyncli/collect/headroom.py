@@ -65,12 +65,13 @@ class Headroom:
         return {metrics.SERVER_DESCRIPTORS_LIMIT: float(least)} if least else {}
 
     def _closed_before(self, pids: list[int]) -> dict[str, float]:
-        """Descriptors that each process had open at once and had closed when it was first seen, at least."""
+        """Descriptors that the processes had open at once and had closed when each was first seen, at most."""
         for pid in set(pids) - self._closed.keys():
             with contextlib.suppress(OSError):
                 table = _TABLE.search(read_text(f"{self._proc}/{pid}/status"))
                 size, still = int(table[1]) if table else 0, os.stat(f"{self._proc}/{pid}/fd").st_size
-                self._closed[pid] = max(0, size // 2 - still) if size > metrics.LEAST_TABLE else 0
+                # More than half of a table was in use once.
+                self._closed[pid] = size - still if size > max(metrics.LEAST_TABLE, 2 * still) else 0
         known = [self._closed[pid] for pid in pids if pid in self._closed]
         return {metrics.SERVER_DESCRIPTORS_CLOSED: float(sum(known))} if known else {}
 
