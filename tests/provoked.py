@@ -147,9 +147,7 @@ def arguments(url: str, server: Nginx, *more: str, hold: str, keepalive: str = "
     return [*asked, "-k", keepalive, "--status-url", server.status_url, *named, "--seed", "7", *more]
 
 
-def soaked(
-    folder: Path, server: Nginx, *more: str, hold: str = "3", url: str | None = None, keepalive: str = "4", status: int = 99
-) -> Told:
+def soaked(folder: Path, server: Nginx, *more: str, hold: str = "3", url: str | None = None, keepalive: str = "4", status: int = 99) -> Told:
     """Run a short soak with losses to its end."""
     done = run(folder, *arguments(url or server.url, server, *more, hold=hold, keepalive=keepalive))
     require_ended(folder, done, status)
@@ -237,9 +235,7 @@ def require_ended(folder: Path, done: Done, status: int) -> None:
     assert (done.status == status or late, done.err) == (True, ""), done
 
 
-def struck(
-    folder: Path, server: Nginx, strike: Callable[[], object], least: int, *more: str, url: str | None = None, keepalive: str = "10"
-) -> Told:
+def struck(folder: Path, server: Nginx, strike: Callable[[], object], least: int, *more: str, url: str | None = None, keepalive: str = "10") -> Told:
     """Run a soak, call ``strike`` in its hold, and stop it some seconds after ``least`` losses."""
     with holding(folder, server, *more, url=url, keepalive=keepalive) as held:
         before = held.lost

@@ -1,11 +1,7 @@
 """Recorded status pages of real servers."""
 
-NGINX = (
-    "Active connections: 15001 \nserver accepts handled requests\n 15012 15011 31893 \nReading: 0 Writing: 1 Waiting: 15000 \n"
-)
-TENGINE = (
-    "Active connections: 2 \nserver accepts handled requests request_time\n 10 9 20 314 \nReading: 0 Writing: 1 Waiting: 1 \n"
-)
+NGINX = "Active connections: 15001 \nserver accepts handled requests\n 15012 15011 31893 \nReading: 0 Writing: 1 Waiting: 15000 \n"
+TENGINE = "Active connections: 2 \nserver accepts handled requests request_time\n 10 9 20 314 \nReading: 0 Writing: 1 Waiting: 1 \n"
 
 # Apache 2.4.71 with three idle clients and the poller.
 _APACHE = """\

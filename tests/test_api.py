@@ -306,17 +306,14 @@ async def test_what_is_nothing_to_aim_at(aim: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong",
-    [{"urls": "http://127.0.0.1:9/"}, {"urls": ("127.0.0.1:9",)}, {"urls": ()}, {"connections": "10k"}, {"urls": [Path()]}],
+    "wrong", [{"urls": "http://127.0.0.1:9/"}, {"urls": ("127.0.0.1:9",)}, {"urls": ()}, {"connections": "10k"}, {"urls": [Path()]}]
 )
 async def test_a_plan_that_was_made_by_hand_is_checked(wrong: dict[str, Any]) -> None:
     with pytest.raises(PlanError, match=r"^soak: .*; make the plan with asyncli.make_plan"):
         await api.soak(Plan(**{"urls": ("http://127.0.0.1:9/",), **wrong}))
 
 
-async def test_a_soak_that_is_interrupted_does_not_look_as_if_it_went_on(
-    tmp_path: Path, short: dict[str, Any], kernel: _Display
-) -> None:
+async def test_a_soak_that_is_interrupted_does_not_look_as_if_it_went_on(tmp_path: Path, short: dict[str, Any], kernel: _Display) -> None:
     async with api.lab_server("builtin", connections=500, keepalive=2, workers=1) as server:
         run = await api.soak(server, tmp_path / "whole.db", **{**short, "hold": "0"})
         assert repr(kernel.shown[-1]).startswith(f"{run.verdict}: ")

@@ -30,8 +30,7 @@ def test_a_reason_is_told_briefly() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "shown"),
-    [("plain  text, äöü 漢", "plain  text, äöü 漢"), (HOSTILE, TAME), ("4096\t87380\n6", "4096 87380 6"), ("", "")],
+    ("text", "shown"), [("plain  text, äöü 漢", "plain  text, äöü 漢"), (HOSTILE, TAME), ("4096\t87380\n6", "4096 87380 6"), ("", "")]
 )
 def test_what_is_printable_stays_and_the_rest_does_not(text: str, shown: str) -> None:
     assert printable(text) == shown
@@ -54,9 +53,7 @@ def test_every_record_that_bears_words_is_printable_however_it_was_made() -> Non
 
 def soak(tmp_path: Path, watcher: Any, **settings: Any) -> Run:
     with serving() as server:
-        plan = Plan(
-            urls=(server.url,), connections=20, batch=20, keepalive_s=2.0, hold_s=1.5, baseline_s=0.2, residue_s=0.2, **settings
-        )
+        plan = Plan(urls=(server.url,), connections=20, batch=20, keepalive_s=2.0, hold_s=1.5, baseline_s=0.2, residue_s=0.2, **settings)
         run = Soak(plan, tmp_path / "run.db", observer=watcher)
         watcher.stop, watcher.failed = run.stop, run.observer_failed
         asyncio.run(run.run())

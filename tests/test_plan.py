@@ -25,11 +25,7 @@ def test_flags_win_over_the_file_and_the_file_over_defaults(tmp_path: Path) -> N
     file = tmp_path / "a.toml"
     file.write_text('connections = "2k"\nkeepalive = 10\nramp = "20/5ms"\nheader = ["X-A: 1"]\n')
     built = build_plan(
-        [
-            Layer("d: {key}", {"urls": [URL], "hold": "1h", "keepalive": 99}),
-            read_plan_file(file),
-            Layer("--{key}", {"connections": "5k"}),
-        ]
+        [Layer("d: {key}", {"urls": [URL], "hold": "1h", "keepalive": 99}), read_plan_file(file), Layer("--{key}", {"connections": "5k"})]
     )
     assert (built.connections, built.keepalive_s, built.batch, built.interval_s, built.hold_s) == (5000, 10, 20, 0.005, 3600)
     assert built.headers == ("X-A: 1",)
@@ -44,11 +40,7 @@ def test_every_field_of_a_plan_has_a_key_and_every_shipped_plan_reads() -> None:
     configs = Path(__file__).parent.parent / "configs"
     assert sorted(file.stem for file in configs.glob("*.toml")) == ["100k", "bench", "overnight", "smoke"]
     shipped = [configs / f"{name}.toml" for name in ("100k", "overnight", "smoke")]
-    assert [build_plan([read_plan_file(file), Layer("--{key}", {"urls": [URL]})]).connections for file in shipped] == [
-        100_000,
-        100_000,
-        2000,
-    ]
+    assert [build_plan([read_plan_file(file), Layer("--{key}", {"urls": [URL]})]).connections for file in shipped] == [100_000, 100_000, 2000]
 
 
 def test_a_recorded_plan_comes_back_whole() -> None:

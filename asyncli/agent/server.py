@@ -62,14 +62,7 @@ class Agent:
     """
 
     def __init__(
-        self,
-        plan: Plan,
-        *,
-        host: str,
-        port: int,
-        token: str | None,
-        tls: ssl.SSLContext | None,
-        log: Callable[[str], None],
+        self, plan: Plan, *, host: str, port: int, token: str | None, tls: ssl.SSLContext | None, log: Callable[[str], None]
     ) -> None:
         self._plan, self._host, self._token, self._tls, self._log = plan, host, token, tls, log
         #: The port it listens on.

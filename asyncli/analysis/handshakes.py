@@ -12,7 +12,7 @@ import msgspec
 
 from asyncli.analysis.totals import Totals, in_ms
 from asyncli.core.histogram import Histogram
-from asyncli.findings import losses, tls
+from asyncli.findings import losses, server, tls
 from asyncli.model.records import Finding, ProtocolCounts, TlsCounts
 from asyncli.model.run import Run
 
@@ -163,7 +163,10 @@ def _streams(run: Run, counts: ProtocolCounts) -> StreamsPart | msgspec.UnsetTyp
 
 
 def protocol_findings(run: Run, totals: Totals, part: ProtocolPart | msgspec.UnsetType) -> Iterator[Finding]:
-    retry_s = Histogram() if totals.whole.protocol is None else totals.whole.protocol.retry_s
+    counts = totals.whole.protocol or ProtocolCounts()
+    if run.plan.protocol == "http" and counts.first_answers:
+        yield server.event_stream()
+    retry_s = counts.retry_s
     if run.hold is not None and retry_s and retry_s.greatest >= run.hold.length_s:
         yield losses.reopened_later(retry_s.count, float(retry_s.greatest), run.hold.length_s)
     if part is not msgspec.UNSET and part.refused:

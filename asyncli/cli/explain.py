@@ -6,6 +6,7 @@ import importlib
 import pkgutil
 import re
 import textwrap
+from collections.abc import Iterator, Mapping
 
 import click
 
@@ -16,56 +17,76 @@ from asyncli.model.errors import PlanError
 @click.command(name="explain")
 @click.argument("term", default="", metavar="[TERM]")
 def command(term: str) -> int:
-    """Explain a term of the report, or a finding, a cause or a diagnosis by its code. Without TERM, list them all.
+    """Explain a term of the report, a finding, a cause or a diagnosis by its code, or a key of the plan. Without TERM, list them.
 
-    The terms are the sections of docs/method.md. A limit of the preflight is explained by the section that names it.
+    The terms are those of docs/method.md: its sections, and the words in bold. A limit of the preflight is explained by the
+    paragraph that names it. Case, plural and numbers do not matter: "at 2,000" is "at N".
     """
+    known, (found, diagnoses) = terms(), codes()
+    with printing():
+        if not term:
+            for what, names in (("Terms", known), ("Findings", found), ("Causes and diagnoses", diagnoses)):
+                print(textwrap.fill(f"{what}: {', '.join(names)}.", 100, subsequent_indent="  ", break_on_hyphens=False))
+            return 0
+        by_form = {_form(name): text for name, text in known.items()}
+        texts = next(filter(None, (_explained(one.strip(), by_form) for one in [term, *re.split(r"[,():]+", term)])), None)
+        if texts is None:
+            raise PlanError(f"TERM: no term {term!r}; 'asyncli explain' lists the terms")
+        print(*(re.sub(r"`|\*\*", "", one) for one in texts), sep="\n\n")
+    return 0
+
+
+def _explained(term: str, by_form: Mapping[str, str]) -> list[str]:
+    """What is known of it: as a term of the report, then as a code; else as code in a paragraph, else as a key of the plan."""
+    from asyncli.cli.soak import command as soak
+
+    form = _form(term)
+    texts = [by_form[form]] if form in by_form else []
+    texts += filter(None, ["\n".join(_of_code(term, exact=bool(texts)))])
+    texts = texts or [one for one in by_form.values() if f"`{term}`" in one][:1]
+    flags = (one for one in soak.params if isinstance(one, click.Option) and one.name == term.lower().replace(" ", "_"))
+    return texts or [f"{one.opts[-1]} {one.metavar or ''}: {' '.join((one.help or '').split())}" for one in flags]
+
+
+def _of_code(code: str, *, exact: bool) -> Iterator[str]:
+    """The meanings of a finding, a cause or a diagnosis. ``exact``: not of a code with fields."""
     from asyncli import findings
     from asyncli.findings import bottleneck, loss_causes
     from asyncli.findings.losses import causes
 
-    known_terms, (found, diagnoses) = terms(), codes()
-    own = [f"{term} (a cause): {text}" for text in causes(term)]
+    own = [f"{code} (a cause): {text}" for text in causes(code)]
     for what, catalogue in (("a diagnosis", loss_causes), ("a bottleneck", bottleneck)):
-        for evidence, remedy, _ in catalogue.meanings(term) if term in catalogue.CODES else ():
-            own.append(f"{term} ({what}): {evidence}" + (f"; remedy: {remedy}" if remedy != "..." else ""))
+        for evidence, remedy, _ in catalogue.meanings(code) if code in catalogue.CODES else ():
+            own.append(f"{code} ({what}): {evidence}" + (f"; remedy: {remedy}" if remedy != "..." else ""))
     # A cause such as generator_lost may match a code that contains a field.
-    entries = [one for one in findings.entries_of(term) if not own or one.code == term]
+    entries = [one for one in findings.entries_of(code) if not (own or exact) or one.code == code]
     # capacity names what delayed asyncli without the prefix.
-    entries = entries or [one for one in findings.CATALOGUE if one.code == f"generator_saturated_{term}"]
-    with printing():
-        if not term:
-            for what, names in (("Terms", known_terms), ("Findings", found), ("Causes and diagnoses", diagnoses)):
-                print(textwrap.fill(f"{what}: {', '.join(names)}.", 100, subsequent_indent="  ", break_on_hyphens=False))
-        elif (known := known_terms.get(term.lower().replace("_", " "))) is not None:
-            print(_plain(known))
-        elif entries or own:
-            for one in entries:
-                print(f"{term} ({one.severity}): {' '.join(one.about.replace('`', '').split())}")
-            for line in own:
-                print(line)
-        elif (known := next((text for text in known_terms.values() if _names(text, term)), None)) is not None:
-            print(_plain(known))
-        else:
-            raise PlanError(f"TERM: no term {term!r}; 'asyncli explain' lists the terms")
-    return 0
+    entries = entries or [one for one in findings.CATALOGUE if one.code == f"generator_saturated_{code}"]
+    yield from (f"{code} ({one.severity}): {' '.join(one.about.split())}" for one in entries)
+    yield from own
 
 
-def _names(text: str, term: str) -> bool:
-    """Whether a section defines the term: in bold, or as code."""
-    return f"`{term}`" in text or f"**{term.lower()}**" in text.lower()
-
-
-def _plain(text: str) -> str:
-    return text.replace("`", "").replace("**", "")
+def _form(term: str) -> str:
+    """``term`` in small letters, without articles, plurals and numbers."""
+    text = " ".join(term.lower().replace("_", " ").split())
+    for pattern, by in ((r"\b(?:an?|the) (?=\w)", ""), (r"\b\d[\d.,]*(?!\w)", "n"), (r"(?<=[^\Ws])s\b", "")):
+        text = re.sub(pattern, by, text)
+    return text
 
 
 def terms() -> dict[str, str]:
-    """The sections of docs/method.md by title."""
+    """Terms and what docs/method.md says of each: the section of that title, and the paragraphs that have it in bold."""
     from asyncli.lab.resources import document
 
     _, *parts = re.split(r"^## (.+)$", document("method.md").read_text(encoding="utf-8"), flags=re.MULTILINE)
-    return dict(zip(parts[::2], (text.strip() for text in parts[1::2]), strict=True))
+    found = dict(zip(parts[::2], (text.strip() for text in parts[1::2]), strict=True))
+    names = {_form(name): name for name in found}
+    for text in "\n\n".join(found.values()).split("\n\n"):
+        for bold in re.findall(r"\*\*(.+?)\*\*", text, re.DOTALL):
+            name = names.setdefault(_form(bold), " ".join(bold.split()))
+            if text not in found.get(name, ""):
+                found[name] = f"{found[name]}\n\n{text}" if name in found else text
+    return found
 
 
 def codes() -> tuple[list[str], list[str]]:

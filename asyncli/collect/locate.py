@@ -216,8 +216,8 @@ def _unreadable(where: str, users: Collection[int], proc: Path) -> Found:
     # Command lines and owners are not hidden.
     theirs = [pid for pid in all_pids(proc) if not users or user_of(pid, proc).uid in users]
     masters = [str(pid) for pid in theirs if command_line(pid, proc).startswith("nginx: master ")]
-    listed = f" (one of 'ps -fu {','.join(map(str, sorted(users)))}')" if users else ""
-    remedy = f"--server-pid {' or '.join(masters) or f'PID{listed}'}"
+    whose = f"u {','.join(map(str, sorted(users)))}" if users else ""
+    remedy = f"--server-pid {' or '.join(masters) or f'PID (find it by its name: pgrep -a{whose} NAME)'}"
     return Found(why_not=f"{listener} belongs to another user, so its descriptors are hidden", remedy=remedy, hidden=True)
 
 

@@ -248,12 +248,11 @@ class HeldConnections:
     def take_tick(self) -> Tick:
         """The counts since the last call."""
         tick, self.tick = self.tick, Tick()
-        if self._counts_words:
-            self._protocol.add_counts(self._counts)
-            tick.protocol, self._counts = self._counts, ProtocolCounts()
-        elif self._counts.broken or self._counts.farewells:
-            kept = ProtocolCounts(broken=self._counts.broken, farewells=self._counts.farewells)
-            tick.protocol, self._counts = kept, ProtocolCounts()
+        self._protocol.add_counts(counts := self._counts)
+        if not self._counts_words:
+            counts = ProtocolCounts(broken=counts.broken, farewells=counts.farewells, first_answers=counts.first_answers)
+        if self._counts_words or counts != ProtocolCounts():
+            tick.protocol, self._counts = counts, ProtocolCounts()
         return tick
 
     def begin_drain(self) -> None:

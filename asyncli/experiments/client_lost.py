@@ -84,10 +84,7 @@ async def _round(context: Context, number: int, folder: Path) -> None:
     with Network(testbed.FLEET, testbed.SYSCTLS) as network:
         # Slots for lost connections that the server still holds, beside the reopened ones.
         most = (len(testbed.CLIENTS) + 1) * plan.connections
-        async with (
-            testbed.serving(context, network, most) as (nginx, _),
-            testbed.Programs(network) as programs,
-        ):
+        async with testbed.serving(context, network, most) as (nginx, _), testbed.Programs(network) as programs:
             url, token = await programs.agent(nginx.status_url)
             address = await programs.cluster(testbed.SESSION)
             words = testbed.soak_arguments(plan, nginx, len(testbed.CLIENTS) * plan.connections, file)

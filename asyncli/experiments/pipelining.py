@@ -121,10 +121,7 @@ async def _serving(plan: PipeliningPlan, page: str, number: int) -> AsyncIterato
         async with LabNginx(plan.connections + 64, **keys) as nginx:
             yield nginx, read_tcp
         return
-    async with (
-        line(_quality(plan), number) as network,
-        contextlib.AsyncExitStack() as stack,
-    ):
+    async with line(_quality(plan), number) as network, contextlib.AsyncExitStack() as stack:
 
         def read() -> dict[str, float]:
             ends = []
@@ -139,9 +136,7 @@ async def _serving(plan: PipeliningPlan, page: str, number: int) -> AsyncIterato
             yield nginx, read
 
 
-async def _measure(
-    context: Context, number: int, page: str, way: str, server: LabServer, read: Counters
-) -> None:
+async def _measure(context: Context, number: int, page: str, way: str, server: LabServer, read: Counters) -> None:
     plan = context.plan
     responses, connections = plan.responses, _connections(plan, way)
     found: dict[str, Any]

@@ -41,3 +41,9 @@ def server_program_not_run(command: str, why: str, distrusted: bool) -> Words:
     return Words(
         evidence, "asyncli runs only files that root or its own user owns: chown root and chmod go-w the file and its folders"
     )
+
+
+@finding("event_stream", "warning", "hold the streams: --protocol sse")
+def event_stream() -> str:
+    """Answers have the type text/event-stream: its clients hold one answer open, while heartbeats ask for a new one each."""
+    return "the server answers with an event stream (text/event-stream), which heartbeats do not hold open"

@@ -274,9 +274,7 @@ class LabServer(ABC):
         try:
             return template.substitute(self._values())
         except (KeyError, ValueError) as error:
-            raise HostError(
-                f"configs/{self.template}: asyncli has no value for {error}; write $$ for a dollar sign"
-            ) from None
+            raise HostError(f"configs/{self.template}: asyncli has no value for {error}; write $$ for a dollar sign") from None
 
     async def _wait_for_line(self) -> None:
         """Wait until it prints a line."""

@@ -359,9 +359,7 @@ def _run_worker(listener: socket.socket, row: memoryview, options: Options, pare
     loop.run_until_complete(serve())
 
 
-def run(
-    address: str, port: int, status_port: int, workers: int, options: Options, tls: ssl.SSLContext | None = None
-) -> int:
+def run(address: str, port: int, status_port: int, workers: int, options: Options, tls: ssl.SSLContext | None = None) -> int:
     """Serve until a signal or a worker's death; print the port once all listen. Returns the exit status."""
     # Exclusive, and first: it fails if another server drew the same pair of ports.
     status = listen("127.0.0.1", status_port)

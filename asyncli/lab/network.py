@@ -145,6 +145,4 @@ def _set(name: str, value: str) -> None:
     try:
         path.write_text(value, encoding="ascii")
     except OSError as error:
-        raise HostError(
-            f"sysctl {name} cannot be set to {value!r} in a network namespace ({error.strerror}); {REMEDY}"
-        ) from None
+        raise HostError(f"sysctl {name} cannot be set to {value!r} in a network namespace ({error.strerror}); {REMEDY}") from None

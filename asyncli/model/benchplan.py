@@ -153,9 +153,7 @@ def build_bench_plan(layers: Iterable[Layer]) -> BenchPlan:
     plan = BenchPlan(**fields)
     if plan.connections < len(plan.urls):
         many, where = len(plan.urls), located.get("connections", "URL")
-        raise PlanError(
-            f"{where}: {many} URLs need at least as many connections, one each; use -c {many} or more, or fewer URLs"
-        )
+        raise PlanError(f"{where}: {many} URLs need at least as many connections, one each; use -c {many} or more, or fewer URLs")
     if plan.body and plan.method not in _WITH_BODY:
         raise PlanError(f"{located['body']}: a {plan.method} carries no body; leave it out, or use --method POST")
     if plan.pipeline > 1 and plan.short:

@@ -188,7 +188,7 @@ class ProtocolCounts(msgspec.Struct):
     goodbyes: dict[int, Count] = msgspec.field(default_factory=dict)
     #: The peer's text for the reason, if it sends one -> how many. "HTTP/1.0": that version ended them.
     farewells: dict[str, Count] = msgspec.field(default_factory=dict)
-    #: If every answer is accepted: how the first one of each worker begins -> how many.
+    #: If every answer is accepted: how the first one of each worker begins -> how many. Of HTTP: :data:`EVENTS`, if it is.
     first_answers: dict[str, Count] = msgspec.field(default_factory=dict)
     #: Complete messages that the server sent by itself, and their bytes without framing.
     messages: Count = 0
@@ -206,6 +206,8 @@ class ProtocolCounts(msgspec.Struct):
     retry_s: Histogram = msgspec.field(default_factory=Histogram)
 
 
+#: The type of a body of server-sent events.
+EVENTS = "text/event-stream"
 #: Fields of a tick that are summed over workers, but not over time.
 GAUGES = (
     "workers", "held", "connecting", "awaiting", "ramped", "drained", "held_at_drain", "cpu_user_s", "cpu_system_s",

@@ -16,14 +16,9 @@ from asyncli.preflight.nginx_checks import Host, nginx_checks
 
 
 def examine(
-    plan: Plan,
-    spread: Spread,
-    limits: Limits,
-    configured: Configured,
-    *,
-    far: Limits | None = None,
+    plan: Plan, spread: Spread, limits: Limits, configured: Configured, *, far: Limits | None = None,
     hosts: list[Check] | None = None,
-) -> list[Check]:
+) -> list[Check]:  # fmt: skip
     """Check ``plan``, laid out as ``spread``, against the limits of this host and of the server as ``configured``. Pure.
 
     ``far``: the limits of the server's host as read by an agent (ignored if ``spread`` is local). ``hosts``: in a cluster, the

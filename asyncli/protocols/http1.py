@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from asyncli.model.protocol_table import SPEAKS_HTTP2, SPEAKS_TLS
+from asyncli.model.records import EVENTS, ProtocolCounts
 from asyncli.model.template import Fields, Filled, same_for_all
 from asyncli.protocols.interface import CLOSING, Event, Protocol, ProtocolError
 
@@ -111,6 +112,8 @@ class Scanner:
     _at = _looked = 0
     _left = _body_bytes = 0
     _head: Head | None = None
+    #: Whether the response is an endless one, of server-sent events.
+    streams = False
 
     def __init__(self, method: str) -> None:
         self._bodiless = method == "HEAD"
@@ -175,7 +178,9 @@ class Scanner:
         if end < 0:
             return None
         self._at = end
-        return head_of(*fields_of(bytes(buffer[at:end])))
+        line, fields = fields_of(bytes(buffer[at:end]))
+        self.streams = fields.get(b"content-type", [b""])[0].lower().startswith(EVENTS.encode())
+        return head_of(line, fields)
 
     def begin_body(self, head: Head) -> None:
         """Read the body that ``head`` announces next."""
@@ -280,6 +285,7 @@ class Http1(Protocol):
         self._method, self._requests = method, [Filled(request, fields) for request in requests]
         self.heartbeat = same_for_all(self._requests)
         self.partial: dict[int, Scanner] = {}
+        self._streams = False
 
     def heartbeat_for(self, row: int, target: int) -> bytes:
         return self._requests[target](row)
@@ -291,11 +297,17 @@ class Http1(Protocol):
         if not data:
             return scanner.end()
         event = scanner.feed(data)
+        self._streams |= scanner.streams
         if event is None:
             self.partial[row] = scanner
         elif scanner.rest:
             raise ProtocolError("bytes after the response")
         return event
+
+    def add_counts(self, counts: ProtocolCounts) -> None:
+        if self._streams:
+            counts.first_answers[EVENTS] = 1
+            self._streams = False
 
 
 def _farewell(data: bytes) -> Event:

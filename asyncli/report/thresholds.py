@@ -169,8 +169,10 @@ def _full(key: str, known: Sequence[str]) -> str:
         return f"{key}.{found[0].rpartition('.')[2]}" if _ANY in found[0] else found[0]
     if found:
         raise ValueError(f"{shown(key)} is ambiguous; write {' or '.join(found)}")
-    near = difflib.get_close_matches(key, [*known, *(one.rpartition(".")[2] for one in known)], n=1)
-    hint = f"did you mean {near[0]!r}?" if near else "see the keys of 'asyncli report RUN --json -'"
+    section, last = key.partition(".")[0], key.rpartition(".")[2]
+    near = [one for one in known if one.partition(".")[0] == section != key and one.rpartition(".")[2] == last]
+    near = near or difflib.get_close_matches(key, [*known, *(one.rpartition(".")[2] for one in known)], n=1)
+    hint = f"did you mean {' or '.join(map(repr, near))}?" if near else "see the keys of 'asyncli report RUN --json -'"
     raise ValueError(f"{shown(key)} is not a number of a run; {hint}")
 
 

@@ -60,12 +60,9 @@ class Told:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "codes"),
-    [(599, ["agent_lost", "agent_back"]), (600, ["agent_lost", "agent_back"]), (601, ["agent_lost", "agent_gap"])],
+    ("seconds", "codes"), [(599, ["agent_lost", "agent_back"]), (600, ["agent_lost", "agent_back"]), (601, ["agent_lost", "agent_gap"])]
 )
-def test_one_sample_dropped_by_the_agent_is_a_gap(
-    monkeypatch: pytest.MonkeyPatch, seconds: int, codes: list[str]
-) -> None:
+def test_one_sample_dropped_by_the_agent_is_a_gap(monkeypatch: pytest.MonkeyPatch, seconds: int, codes: list[str]) -> None:
     told = Told(monkeypatch)
     for _ in range(5):
         told.read()

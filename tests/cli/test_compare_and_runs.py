@@ -73,11 +73,7 @@ def refused(command: click.Command, *arguments: str | Path) -> str:
 def test_compare_writes_json_and_html(files: Path, tmp_path: Path) -> None:
     status, text = ran(compare_command, files / "a.db", files / "b.db", "--json")
     document = json.loads(text)
-    assert (status, document["schema"], [run["file"] for run in document["runs"]]) == (
-        0,
-        1,
-        [str(files / "a.db"), str(files / "b.db")],
-    )
+    assert (status, document["schema"], [run["file"] for run in document["runs"]]) == (0, 1, [str(files / "a.db"), str(files / "b.db")])
     both = ["--json", tmp_path / "c.json", "--html", tmp_path / "c.html"]
     assert ran(compare_command, files / "a.db", files / "b.db", *both) == (0, f"{tmp_path / 'c.html'}\n")
     assert json.loads((tmp_path / "c.json").read_text()) == document

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -23,11 +24,12 @@ def test_without_a_term_lists_them(tmp_path: Path) -> None:
     assert {"goodbye", "lifetime", "handshake_refused"} <= set(causes.rstrip(".").split(": ")[1].split(", "))
 
 
-@pytest.mark.parametrize("term", ["cost", "reconciliation", "two_levels", "tls", "handshake_rate", "nofile", "unix", "RST_STREAM", "mqtt", "drain", "left over", "Hidden"])
+@pytest.mark.parametrize("term", ["cost", "reconciliation", "two_levels", "tls", "handshake_rate", "nofile", "unix", "RST_STREAM", "mqtt", "drain", "left over", "Hidden", "PASSED"])
 def test_term_is_explained_by_its_section(tmp_path: Path, term: str) -> None:
     done = here(tmp_path, "explain", term)
     assert done.status == 0
-    assert done.out.strip() in Path("docs/method.md").read_text(encoding="utf-8").replace("`", "").replace("**", "")
+    page = re.sub(r"`|\*\*", "", Path("docs/method.md").read_text(encoding="utf-8"))
+    assert [one for one in done.out.strip().split("\n\n") if one not in page] == []
 
 
 @pytest.mark.parametrize(
@@ -51,6 +53,31 @@ def test_every_code_of_a_report_is_explained(tmp_path: Path) -> None:
     codes |= {code for code, *_ in _READ_LIMITS} | {one.code for one in findings.CATALOGUE if "{" not in one.code}
     said = {code: here(tmp_path, "explain", code).out for code in sorted(codes)}
     assert len(codes) > 40
-    # These two are terms as well.
-    assert {code for code, lines in said.items() if not lines.startswith(code)} == {"agent", "preflight"}
+    assert not {code for code, lines in said.items() if f"{code} (" not in lines}
     assert len(set(said.values())) == len(said)
+
+
+def _words(report: str) -> Iterator[str]:
+    """Verdict, headings and row names of a report on a terminal, without the facts at its end."""
+    for line in re.split(r"^(?:The plan|What differs .*|Run \w+ of|Run files)", report, flags=re.MULTILINE)[0].splitlines():
+        if verdict := re.match(r"[A-Z]{3,}(?=  )", line):
+            yield verdict[0]
+        elif re.match(r" {0,2}\S.*?  +\S", line):
+            cells = re.split(r"  +", line.strip())
+            yield from cells if re.match("[A-Z]..", line) and cells[0] != "Bottleneck" else cells[:1]
+        elif (heading := re.match(r" ?([A-Z][^.:,()]*)(?:$|:| \()", line)) and len(heading[1].split()) < 6:
+            yield heading[1]
+
+
+def test_every_heading_row_and_verdict_of_a_report_is_explained(tmp_path: Path) -> None:
+    reports = [path.read_text(encoding="utf-8") for path in Path("tests/golden").glob("*.txt") if not re.search("answers|differences|page", path.name)]
+    # Neither a server's name, an address, the name of a run file, nor a number of connections is a term.
+    words = {one for report in reports for one in _words(report) if not re.fullmatch(r"nginx|.*[:/].*|[\d,]+", one)}
+    words |= {"first use included", "hidden", "cannot be told", "first limit", "no growth", "STOPPED", "HELD", "steal", "RSS", "slope"}
+    assert (len(words) > 120, {one for one in words if here(tmp_path, "explain", one).status}) == (True, set())
+
+
+def test_a_term_of_the_report_comes_first(tmp_path: Path) -> None:
+    """Also if a code or a key of the plan is called so."""
+    said = [here(tmp_path, "explain", one).out for one in ("UNTESTED", "Counts", "the ramps", "at 2,000", "keepalive", "nofle")]
+    assert [re.split(r"[ :]", one)[0] for one in said] == ["Passed", "Counts", "Baseline", "The", "--keepalive", ""]

@@ -19,9 +19,7 @@ class Machine:
         self.findings: list[Finding] = []
         self.samples: list[Sample] = []
         self.legible = True
-        self.watch = ClockWatch(
-            lambda: self.monotonic_s - 1000.0, on_sample=self.samples.append, on_finding=self.findings.append, read=self.read
-        )
+        self.watch = ClockWatch(lambda: self.monotonic_s - 1000.0, on_sample=self.samples.append, on_finding=self.findings.append, read=self.read)
 
     def read(self) -> Clocks | None:
         return Clocks(self.monotonic_s, self.boot_s, self.wall_s) if self.legible else None

@@ -174,9 +174,7 @@ async def test_a_failing_probe_leaves_a_gap_only(bench: Callable[..., Bench]) ->
     assert (lost["from_s"], lost["why"], back["for_s"]) == (3, "KeyError: 'Pss'", 3)
 
 
-async def test_a_stuck_probe_never_blocks_the_loop(
-    bench: Callable[..., Bench], status: Status, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_stuck_probe_never_blocks_the_loop(bench: Callable[..., Bench], status: Status, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_ROUND_WAIT_S", 0.1)
     release, clock = threading.Event(), Clock(6)
 
@@ -204,9 +202,7 @@ async def test_a_stuck_probe_never_blocks_the_loop(
     assert one.findings[0].fields["from_s"] == 1
 
 
-async def test_an_expensive_probe_runs_seldom_but_at_every_border(
-    bench: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_expensive_probe_runs_seldom_but_at_every_border(bench: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch) -> None:
     costs = iter(range(1000))
     # The thread's CPU clock advances 9 ms per reading: a round costs that much, so it may run every three seconds.
     monkeypatch.setattr(module.time, "thread_time", lambda: next(costs) * 0.009)

@@ -149,13 +149,13 @@ def test_a_forwarder_and_a_hidden_holder_are_not_the_server(tmp_path: Path, monk
     hidden = find_server(plan(), local=True, proc=tmp_path)
     assert "another user" in hidden.why_not
     assert (hidden.hidden, locate.describe(hidden).document()["hidden"]) == (True, True)
-    assert hidden.remedy == "--server-pid PID"
+    assert hidden.remedy.endswith(" NAME)")
     fake_process(tmp_path, 20, "nginx", 1)
     (tmp_path / "20/cmdline").write_text("nginx: master process nginx")
     assert find_server(plan(), local=True, proc=tmp_path).remedy == "--server-pid 20"
     # Another user's nginx is not the server; the socket's user says where to look.
     (tmp_path / "20/status").write_text("Uid:\t0\t0\t0\t0\nGid:\t0\n")
-    for user, remedy in ((33, "--server-pid PID (one of 'ps -fu 33')"), (0, "--server-pid 20")):
+    for user, remedy in ((33, "--server-pid PID (find it by its name: pgrep -au 33 NAME)"), (0, "--server-pid 20")):
         monkeypatch.setattr(locate, "read_listeners", lambda port, proc, user=user: [Listener(None, port, 7, user)])
         assert find_server(plan(), local=True, proc=tmp_path).remedy == remedy
     monkeypatch.setattr(os, "geteuid", lambda: 0)

@@ -20,14 +20,7 @@ def rounds(schedule: Schedule, cost_s: float, seconds: int) -> tuple[list[int], 
 
 
 @pytest.mark.parametrize(
-    ("cost_s", "ran"),
-    [
-        (0.0, [0, 1, 2, 3, 4, 5, 6, 7]),
-        (0.003, [0, 1, 2, 3, 4, 5, 6, 7]),
-        (0.0033, [0, 2, 4, 6]),
-        (0.009, [0, 3, 6]),
-        (0.5, [0]),
-    ],
+    ("cost_s", "ran"), [(0.0, [0, 1, 2, 3, 4, 5, 6, 7]), (0.003, [0, 1, 2, 3, 4, 5, 6, 7]), (0.0033, [0, 2, 4, 6]), (0.009, [0, 3, 6]), (0.5, [0])]
 )
 def test_a_probe_rests_until_it_is_within_its_budget(cost_s: float, ran: list[int]) -> None:
     assert rounds(Schedule("server_memory"), cost_s, 8)[0] == ran

@@ -35,11 +35,7 @@ LEDGER = {
         [3.0, 3.8, 4.0],
     ),
     "a worker that nobody waited for keeps what was last seen": (
-        [
-            [stat(MASTER, cpu_s=1), stat(WORKER, MASTER, 2)],
-            [stat(MASTER, cpu_s=1)],
-            [stat(MASTER, cpu_s=1.5)],
-        ],
+        [[stat(MASTER, cpu_s=1), stat(WORKER, MASTER, 2)], [stat(MASTER, cpu_s=1)], [stat(MASTER, cpu_s=1.5)]],
         [3.0, 3.0, 3.5],
     ),
     "a zombie still counts, and once": (
@@ -54,10 +50,7 @@ LEDGER = {
         [[stat(MASTER, cpu_s=1), stat(WORKER, MASTER, 2), stat(OTHER, WORKER, 4)], [stat(MASTER, cpu_s=1, waited_s=6.5)]],
         [7.0, 7.5],
     ),
-    "all ended, then another server": (
-        [[stat(MASTER, cpu_s=1), stat(WORKER, MASTER, 2)], [stat(20, cpu_s=0.5)]],
-        [3.0, 3.5],
-    ),
+    "all ended, then another server": ([[stat(MASTER, cpu_s=1), stat(WORKER, MASTER, 2)], [stat(20, cpu_s=0.5)]], [3.0, 3.5]),
     "a pid used again is another process": (
         [[stat(MASTER, cpu_s=1), stat(WORKER, MASTER, 2)], [stat(MASTER, cpu_s=1), stat(WORKER, MASTER, 0.1, start=99)]],
         [3.0, 3.1],
@@ -151,9 +144,7 @@ class Tree:
     """A real tree of processes: a master, workers that sleep, a grandchild."""
 
     def __init__(self) -> None:
-        self.master = subprocess.Popen(
-            [sys.executable, "-c", MASTER_SOURCE], stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
-        )
+        self.master = subprocess.Popen([sys.executable, "-c", MASTER_SOURCE], stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
         # Two lines in either order: the workers, and the grandchild from the shell.
         (self.grandchild,), self.workers = sorted((self.line(), self.line()), key=len)
 

@@ -178,16 +178,12 @@ def test_nothing_measured_is_said() -> None:
         assert "edians of" not in said
 
 
-def a_bench(
-    *, requests: int | None = None, ended: Ended = "asked", cpu_s: float = 0.1, asked: Asked | None = None, **tick: Any
-) -> BenchResult:
+def a_bench(*, requests: int | None = None, ended: Ended = "asked", cpu_s: float = 0.1, asked: Asked | None = None, **tick: Any) -> BenchResult:
     """A bench of one second with 100 answers, unless changed."""
     total = Tick(**{"answered": 100, "by_status": {200: 100}, **tick}, asked=asked or Asked())
     plan = BenchPlan(urls=("http://127.0.0.1:80/",), requests=requests)
     complete = ended in ("asked", "time")
-    return evaluate_bench(
-        BenchRun(plan, "2026-01-01T00:00:00+00:00", 1.0, 1, (cpu_s, 0.0), ended, complete, total, [(1.0, total)], [], [], {})
-    )
+    return evaluate_bench(BenchRun(plan, "2026-01-01T00:00:00+00:00", 1.0, 1, (cpu_s, 0.0), ended, complete, total, [(1.0, total)], [], [], {}))
 
 
 @pytest.mark.parametrize(

@@ -48,18 +48,10 @@ def errors(document: dict[str, Any]) -> set[str]:
 
 @pytest.mark.parametrize(
     ("arguments", "connections", "keepalive"),
-    [
-        ((), 10, 3000),
-        (("--workers", "2"), 10, 3000),
-        (("--pipeline", "50"), 10, 3000),
-        (("--short",), 3000, 0),
-        (("--rate", "10k"), 10, 3000),
-    ],
+    [((), 10, 3000), (("--workers", "2"), 10, 3000), (("--pipeline", "50"), 10, 3000), (("--short",), 3000, 0), (("--rate", "10k"), 10, 3000)],
     ids=str,
 )
-def test_the_server_counts_what_was_asked(
-    tmp_path: Path, nginx: LabNginx, arguments: tuple[str, ...], connections: int, keepalive: int
-) -> None:
+def test_the_server_counts_what_was_asked(tmp_path: Path, nginx: LabNginx, arguments: tuple[str, ...], connections: int, keepalive: int) -> None:
     before = counts(nginx)
     found = bench(tmp_path, nginx.url, "-n", "3000", "-c", "10", *arguments)
     after = counts(nginx)

@@ -139,6 +139,12 @@ def test_a_stream_that_is_asked_for_again_names_its_last_event(tmp_path: Path) -
         assert server.last_ids == {"7": server.asked["/ends"] - 6}
 
 
+def test_heartbeats_at_a_stream_are_told_of_its_protocol(tmp_path: Path) -> None:
+    with faulty() as server:
+        run(tmp_path, "soak", f"{server.at}/good", *SHORT, "-c", "5", "--hold", "0.5", "--no-reopen", "--out", "run.db")
+    assert "event_stream" in {one["code"] for one in report(tmp_path, "run.db")["findings"]}
+
+
 def test_an_endless_answer_of_any_kind_is_held_by_its_bytes(tmp_path: Path) -> None:
     with faulty() as server:
         done = run(tmp_path, "soak", f"{server.at}/good", f"{server.at}/html", *SHORT, "--protocol", "stream", "--silence", "2", "-c", "20", "--hold", "4", "--no-reopen", "--out", "run.db", "--quiet")

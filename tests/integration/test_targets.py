@@ -74,9 +74,7 @@ def test_nothing_connected_is_told_only_where_each_address_was_tried(tmp_path: P
     plan = asyncli.Plan(urls=("http://127.0.0.1:1/", "http://127.0.0.1:2/"), connections=1000, batch=1, interval_s=2.0)
     progress = Progress(plan, tmp_path / "run.db")
     two = tuple(Destination(socket.AF_INET, "127.0.0.1", 1 + place, place) for place in (0, 1))
-    incoming = Incoming(
-        progress, Recorder([], progress), two, resume="", on_host_finding=lambda: None, on_sample=lambda _: None
-    )
+    incoming = Incoming(progress, Recorder([], progress), two, resume="", on_host_finding=lambda: None, on_sample=lambda _: None)
     incoming.handle(Ticked(Tick(failures={"refused": 4})))
     # The first gave all of them: the second is tried after 2 s, and may take its time.
     for second, connecting, nobody in ((1, 0, False), (2, 1, False), (2, 0, True)):
@@ -163,13 +161,7 @@ async def test_of_a_name_the_address_that_refuses_is_given_up(tmp_path: Path, mo
     monkeypatch.setattr(resolve, "_addresses", lambda target: both)
     with serving() as server:
         plan = asyncli.Plan(
-            urls=(f"http://localhost:{server.port}/",),
-            connections=100,
-            workers=2,
-            hold_s=3.0,
-            keepalive_s=2.0,
-            baseline_s=0.2,
-            residue_s=0.2,
+            urls=(f"http://localhost:{server.port}/",), connections=100, workers=2, hold_s=3.0, keepalive_s=2.0, baseline_s=0.2, residue_s=0.2
         )
         run_file = await asyncli.soak(plan, tmp_path / "run.db")
         recording = read_run(run_file)

@@ -32,9 +32,7 @@ WITH_PAGE = ("nginx", "nginx-proxy", "apache-prefork", "apache-event", "haproxy"
 
 def of(*names: str) -> pytest.MarkDecorator:
     needs = {name: _NEEDS.get(name, "compiler") for name in names}
-    return pytest.mark.parametrize(
-        "name", [pytest.param(name, marks=[getattr(pytest.mark, need)] if need else []) for name, need in needs.items()]
-    )
+    return pytest.mark.parametrize("name", [pytest.param(name, marks=[getattr(pytest.mark, need)] if need else []) for name, need in needs.items()])
 
 
 both = of("nginx", "builtin")
@@ -108,9 +106,7 @@ async def test_nothing_of_it_stays_and_it_can_be_started_again(name: str, tempor
 
 
 @kinds
-async def test_a_taken_port_is_one_clear_line_and_leaves_nothing(
-    name: str, monkeypatch: pytest.MonkeyPatch, temporary: Path
-) -> None:
+async def test_a_taken_port_is_one_clear_line_and_leaves_nothing(name: str, monkeypatch: pytest.MonkeyPatch, temporary: Path) -> None:
     with ports_taken() as (taken, port):
         assert f"port {port} of" in await refusal(lab(name, port=port))
         # Taken between our look and its own: in its own words.

@@ -98,6 +98,5 @@ def test_the_template_is_found_and_a_missing_file_is_one_clear_line() -> None:
 
 def test_the_status_page_of_the_built_in_server_is_nginx_to_the_byte() -> None:
     assert status_page(active=291, accepts=16630948, handled=16630946, requests=31070465, reading=6, writing=179) == (
-        b"Active connections: 291 \nserver accepts handled requests\n 16630948 16630946 31070465 \n"
-        b"Reading: 6 Writing: 179 Waiting: 106 \n"
+        b"Active connections: 291 \nserver accepts handled requests\n 16630948 16630946 31070465 \nReading: 6 Writing: 179 Waiting: 106 \n"
     )

@@ -69,9 +69,7 @@ async def test_websockets_are_held_and_answered(name: str, tls: bool, temporary:
         one.transport.abort()
 
 
-@pytest.mark.parametrize(
-    ("name", "tls", "http2"), [*((*one, False) for one in over_tls(*PAGES)), *((*one, True) for one in over_tls(*HTTP2))]
-)
+@pytest.mark.parametrize(("name", "tls", "http2"), [*((*one, False) for one in over_tls(*PAGES)), *((*one, True) for one in over_tls(*HTTP2))])
 async def test_pages_are_answered_on_kept_connections(name: str, tls: bool, http2: bool, temporary: Path) -> None:
     scheme = {} if name in HTTP2 else {"scheme": "http"}
     server = await made(name, tls=tls, http2=http2, **scheme)

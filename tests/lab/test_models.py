@@ -30,9 +30,7 @@ POOLS = ("prefork", "thread-pool", "thread-queue")
 
 def of(*names: str) -> pytest.MarkDecorator:
     """Parametrize with these models; those in C need a compiler."""
-    return pytest.mark.parametrize(
-        "name", [pytest.param(name, marks=[] if name == "asyncio" else pytest.mark.compiler) for name in names]
-    )
+    return pytest.mark.parametrize("name", [pytest.param(name, marks=[] if name == "asyncio" else pytest.mark.compiler) for name in names])
 
 
 every = of(*MODELS)
@@ -371,10 +369,7 @@ async def test_without_a_thread_the_client_is_turned_away() -> None:
         resource.prlimit(server.pid, resource.RLIMIT_AS, (most, most))
         for _ in range(3):
             assert await said_to(server.url, b"") == b""
-    assert server.complaints == (
-        "cannot make a thread for a client: Resource temporarily unavailable (said once)",
-        "3 clients were turned away",
-    )
+    assert server.complaints == ("cannot make a thread for a client: Resource temporarily unavailable (said once)", "3 clients were turned away")
 
 
 def test_what_cannot_be_is_refused_before_the_start() -> None:

@@ -128,12 +128,8 @@ def test_a_location_is_chosen_and_inherits(conf: Path, path: str, timeout: float
     assert timers.client_header_timeout_s == 60
 
 
-@pytest.mark.parametrize(
-    ("version", "requests", "time"), [("1.18.0", 100, None), ("1.19.10", 1000, 3600), ("1.22.1", 1000, 3600)]
-)
-def test_defaults_depend_on_the_version(
-    tmp_path: Path, version: str, requests: int, time: float | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize(("version", "requests", "time"), [("1.18.0", 100, None), ("1.19.10", 1000, 3600), ("1.22.1", 1000, 3600)])
+def test_defaults_depend_on_the_version(tmp_path: Path, version: str, requests: int, time: float | None, monkeypatch: pytest.MonkeyPatch) -> None:
     path = written(tmp_path, "events {} http { server { listen 8080; } }")
     # The path is the built-in one.
     said = f"nginx version: nginx/{version}\nconfigure arguments: --prefix={tmp_path} --conf-path={path}\n"
@@ -217,8 +213,7 @@ def config(tmp_path: Path, server: str = "", main: str = "", listen: str = "8080
         main += "worker_rlimit_nofile 20000;"
     slots = "events { worker_connections 19200; }" if "worker_connections" not in main else ""
     path.write_text(
-        f"{main} {slots} http {{ server {{ listen {listen}; {lines} {server} location = /nginx_status {{ stub_status; }} }} }}",
-        encoding="utf-8",
+        f"{main} {slots} http {{ server {{ listen {listen}; {lines} {server} location = /nginx_status {{ stub_status; }} }} }}", encoding="utf-8"
     )
     return read(path)
 
@@ -307,9 +302,7 @@ def test_auto_is_a_worker_a_cpu(tmp_path: Path) -> None:
 
 def test_the_host_header_names_the_server_block(tmp_path: Path) -> None:
     path = written(
-        tmp_path,
-        "events { worker_connections 999; } http { server { listen 8080; }"
-        " server { listen 8080; server_name b; keepalive_timeout 1s; } }",
+        tmp_path, "events { worker_connections 999; } http { server { listen 8080; } server { listen 8080; server_name b; keepalive_timeout 1s; } }"
     )
     small = {"connections": 100}
     assert verdicts(read(path), **small)["nginx_keepalive_timeout"].verdict == "ok"

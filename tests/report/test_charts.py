@@ -122,9 +122,7 @@ def test_inline_svg_uses_page_colours_and_no_external_references() -> None:
 
 
 def test_standalone_plot_has_title_and_run() -> None:
-    figure = pictures_of(a_run(30_000))[0].draw(
-        draw.Style(title="What one connection is made of", note="asyncli run f00d of <today>")
-    )
+    figure = pictures_of(a_run(30_000))[0].draw(draw.Style(title="What one connection is made of", note="asyncli run f00d of <today>"))
     assert {"What one connection is made of", "asyncli run f00d of <today>"} <= {one.get_text() for one in texts(figure)}
     svg = draw.file_svg(figure, "parts", "asyncli run f00d & more")
     assert "<desc>asyncli run f00d &amp; more</desc>" in svg
@@ -155,13 +153,7 @@ def a_cost(slope: float) -> Cost:
 @pytest.mark.parametrize("rest", [-400.0, 0.0, 300.0])
 def test_cost_bar_adds_up_to_the_total(rest: float) -> None:
     total = 1000.0 + 2 * 4000.0 + 130.0 + rest
-    costs = Costs(
-        server_user=a_cost(1000.0),
-        kernel=a_cost(4000.0),
-        generator_user=a_cost(130.0),
-        residual=a_cost(rest),
-        host_total=a_cost(total),
-    )
+    costs = Costs(server_user=a_cost(1000.0), kernel=a_cost(4000.0), generator_user=a_cost(130.0), residual=a_cost(rest), host_total=a_cost(total))
     assert math.isclose(sum(size for *_, size in cost_shares(costs, server="nginx")), total)
     said = [one.get_text() for one in texts(cost_parts(costs, server="nginx"))]
     assert f"{total:,.0f} B in all, ± 10" in said
@@ -185,9 +177,7 @@ def test_total_that_may_be_zero_is_not_drawn() -> None:
     assert [one.text == "hidden" for one in slopes(analyse(KINDS["short"]()).costs, server="nginx")] == [True, False, True]
 
 
-@pytest.mark.parametrize(
-    ("r2", "words"), [(0.5, "0.500"), (0.99987, "0.9999"), (0.99983, "0.9998"), (0.9999964, "> 0.9999"), (1.0, "1")]
-)
+@pytest.mark.parametrize(("r2", "words"), [(0.5, "0.500"), (0.99987, "0.9999"), (0.99983, "0.9998"), (0.9999964, "> 0.9999"), (1.0, "1")])
 def test_r2_is_rounded_to_one_only_if_exact(r2: float, words: str) -> None:
     assert shown_r2(r2) == words
 

@@ -23,12 +23,8 @@ def one(file: str = "run.db", **changes: float) -> Listed:
 
 def printed(listing: Listing, width: int, *, terminal: bool = True) -> list[str]:
     file = io.StringIO()
-    print_listing(
-        listing, Console(file=file, width=width, highlight=False, force_terminal=terminal, no_color=True, legacy_windows=False)
-    )
-    return [
-        line for line in file.getvalue().replace("\x1b[2m", "").replace("\x1b[0m", "").replace("\x1b[1m", "").splitlines() if line
-    ]
+    print_listing(listing, Console(file=file, width=width, highlight=False, force_terminal=terminal, no_color=True, legacy_windows=False))
+    return [line for line in file.getvalue().replace("\x1b[2m", "").replace("\x1b[0m", "").replace("\x1b[1m", "").splitlines() if line]
 
 
 @pytest.mark.parametrize("width", [60, 80, 100, 140])

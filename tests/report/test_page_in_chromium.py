@@ -119,9 +119,7 @@ def test_page_renders(go: Go, browser: Browser, pages: Callable[[str], Path], ki
         assert await tab.evaluate("document.documentElement.scrollWidth <= innerWidth"), "the page itself scrolls sideways"
         figures = await tab.evaluate("document.querySelectorAll('figure').length")
         for which in ("wide", "narrow"):
-            seen = await tab.evaluate(
-                f"[...document.querySelectorAll('.plot.{which}')].filter(one => one.checkVisibility()).length"
-            )
+            seen = await tab.evaluate(f"[...document.querySelectorAll('.plot.{which}')].filter(one => one.checkVisibility()).length")
             assert seen == (figures if (which == "narrow") == narrow else 0)
         assert await tab.evaluate(LAYOUT) == []
         folded = "[...document.querySelectorAll('details .methods')].every(one => !one.checkVisibility({contentVisibilityAuto: true}))"
@@ -198,11 +196,7 @@ def test_stacked_table_is_a_table_for_screen_readers(go: Go, browser: Browser, p
     async def look() -> None:
         tab = await shown(browser, pages("good"), width=390)
         tree = await tab.call("Accessibility.getFullAXTree")
-        roles = [
-            node.get("role", {}).get("value")
-            for node in tree["nodes"]
-            if node.get("name", {}).get("value") == "nginx, user memory"
-        ]
+        roles = [node.get("role", {}).get("value") for node in tree["nodes"] if node.get("name", {}).get("value") == "nginx, user memory"]
         assert "rowheader" in roles
 
     go(look())

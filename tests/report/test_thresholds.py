@@ -101,6 +101,7 @@ def test_bound_takes_the_unit_of_its_key(text: str, bound: int | Fraction) -> No
         ("lost > many", "'many' does not fit; write a number"),
         ("lost > 1MB", "'1MB' does not fit"),
         ("lots > 1", "did you mean 'lost'?"),
+        ("heartbeats.p99 > 1", "did you mean 'heartbeats.latency_ms.p99' or"),
         ("failed > 1", "is ambiguous; write connections.failed or heartbeats.failed"),
         ("plan.connections > 1", "is not a number of a run"),
         ("run.verdict == 1", "is not a number of a run"),
@@ -186,9 +187,7 @@ def test_live_limits_judge_growing_numbers_only(text: str, when: int | None) -> 
         (1.8e9, (0.0, 1.9e9), None), (1.8e9, (1.7e9, 1.9e9), True),
     ],
 )  # fmt: skip
-def test_limit_within_the_interval_is_undecided(
-    value: float, ci95: tuple[float, float] | None, is_crossed: bool | None
-) -> None:
+def test_limit_within_the_interval_is_undecided(value: float, ci95: tuple[float, float] | None, is_crossed: bool | None) -> None:
     document = {"drift": {"server_user": {"bytes_per_hour": value, "ci95": ci95}}}
     (outcome,) = judge([parse("drift.server_user > 1MB", Summary)], document)
     assert outcome.crossed is is_crossed
@@ -206,9 +205,7 @@ def test_limit_within_the_interval_is_undecided(
         ("lost > 0", 60.0, 2.0, None),
     ],
 )
-def test_hold_too_short_for_a_drift_limit_has_a_finding(
-    limit: str, keepalive_s: float, hold_s: float | None, least: str | None
-) -> None:
+def test_hold_too_short_for_a_drift_limit_has_a_finding(limit: str, keepalive_s: float, hold_s: float | None, least: str | None) -> None:
     found = too_short(Plan(urls=("http://a/",), keepalive_s=keepalive_s, hold_s=hold_s, fail_if=("held < 1", limit)))
     assert len(found) == (least is not None)
     assert all(str(least) in one.evidence for one in found)
