@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 import msgspec
 
 from asyncli.analysis.constants import WORTH_TELLING
 from asyncli.analysis.saturation import MOST_CPU_SHARE
 from asyncli.analysis.shared_host import MOST_OF_OTHERS
+from asyncli.analysis.totals import errors
 from asyncli.core.histogram import bounds
 from asyncli.findings import bench
 from asyncli.findings.bench import Taker
@@ -33,8 +34,8 @@ class CpuUse(msgspec.Struct):
     cores: float | None
 
 
-def bench_findings(run: BenchRun, asked: Asked, generator: CpuUse, server: CpuUse) -> Iterable[Finding]:
-    """The findings of a bench."""
+def bench_findings(run: BenchRun, asked: Asked, generator: CpuUse, server: CpuUse, limited: Collection[str]) -> Iterable[Finding]:
+    """The findings of a bench. ``limited``: keys with a --fail-if."""
     total, plan = run.total, run.plan
     if run.ended == "stopped":
         yield bench.stopped(run.elapsed_s)
@@ -44,8 +45,8 @@ def bench_findings(run: BenchRun, asked: Asked, generator: CpuUse, server: CpuUs
         yield busy
     if (taken := _cpus_taken(run, generator, server)) is not None:
         yield taken
-    if errors := {status: count for status, count in total.by_status.items() if status >= 400}:
-        yield bench.error_answers(errors, total.answered, total.tls is not None)
+    if wrong := errors(total, limited):
+        yield bench.error_answers(wrong, total.answered, total.tls is not None)
     if sum(asked.failed.values()):
         yield bench.requests_failed(asked.failed, {} if total.tls is None else total.tls.ended)
     yield from _end(run, asked)

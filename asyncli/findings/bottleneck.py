@@ -74,9 +74,7 @@ _WAYS: dict[str, tuple[str, str]] = {
     ),
     "tls_failed": ("TLS handshakes failed: {why}", TLS_REMEDY),
     "handshake_refused": ("{server} refused handshakes: {why}", "{remedy}"),
-    "errors": (
-        "{server} answered heartbeats with errors: {errors}", "see its error log; for a proxy, its backend's",
-    ),
+    "errors": ("{server} answered heartbeats with errors: {errors}", "{remedy}; a proxy's errors may be its backend's"),
     "slow": ("{slow}{cores}", "see what its processes wait for: a lock, a disk, a backend, a limit on its rate"),
     "same_age": (
         "{steps} steps lost connections at the same age, {age_s!d}: looks like an age limit of the server or of a middle box",

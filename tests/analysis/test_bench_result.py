@@ -220,6 +220,14 @@ def test_cpus_used_by_other_programs(
     assert (found.verdict, [one.severity for one in found.findings if one.code == "host_busy"]) == (verdict, [severity] if severity else [])
 
 
+def test_a_limit_on_a_status_replaces_the_rule_for_it() -> None:
+    run = a_run(by_status={200: 990, 404: 9, 503: 1})
+    found = [evaluate_bench(run, [f"requests.by_status.{one}" for one in limited]) for limited in ((), (404,), (404, 503))]
+    assert [one.verdict for one in found] == ["failed", "failed", "passed"]
+    assert [one.fields["by_status"] for each in found for one in each.findings] == [{404: 9, 503: 1}, {503: 1}]
+    assert "404: 9" in found[2].why
+
+
 def test_stolen_cpu_time_is_reported() -> None:
     during = CpuShares(2, 2.0, {"cc1": 0.9, STOLEN: 0.5, "sshd": 0.01}, {"cc1": (4, 5, 6, 7, 8), "sshd": (9,)})
     found = evaluate_bench(a_run(cpu_s=0.4, server_s=0.38, cpus_before=used(cc1=1.0), cpus=during))

@@ -88,26 +88,22 @@ def test_without_a_due_heartbeat_a_handshake_counts_as_tested() -> None:
     assert judgements[0].why != judgements[3].why
 
 
-def test_a_passed_verdict_names_error_answers() -> None:
-    of = totals(100, 100)
-    of.whole.answered, of.whole.by_status = 97, {200: 7, 404: 30, 503: 60}
-    judgement = judge(PLAN, of, saturated=False, complete=True)
-    assert judgement.verdict == "passed"
-    assert all(number in judgement.why for number in ("90", "97", "404", "503"))
-
-
 @pytest.mark.parametrize(
-    ("by_status", "limited", "verdict"),
+    ("by_status", "limited", "verdict", "named"),
     [
-        ({503: 60, 500: 7}, "connections.lost", "failed"),
-        ({503: 60}, "heartbeats.by_status.500", "passed"),
-        *(({503: 60, other: 1}, "", "passed") for other in (200, 304, 404)),
+        ({200: 7, 404: 30, 503: 1_405}, (), "failed", ("1,435 of 1,442", "404: 30", "503: 1,405")),
+        # A limit on a status replaces the rule for that status alone.
+        ({200: 7, 404: 30, 503: 60}, ("connections.lost", "heartbeats.by_status.404"), "failed", ("60 of 97", "(503: 60)")),
+        ({200: 7, 404: 30}, ("heartbeats.by_status.404",), "passed", ("30 of 37", "404: 30")),
+        ({200: 7, 304: 1}, (), "passed", ()),
     ],
 )
-def test_only_server_errors_fail(by_status: dict[int, int], limited: str, verdict: str) -> None:
+def test_an_error_answer_fails_a_run(by_status: dict[int, int], limited: tuple[str, ...], verdict: str, named: tuple[str, ...]) -> None:
     of = totals(100, 100)
     of.whole.answered, of.whole.by_status = sum(by_status.values()), by_status
-    assert judge(PLAN, of, saturated=False, complete=True, limited=[limited]).verdict == verdict
+    judgement = judge(PLAN, of, saturated=False, complete=True, limited=limited)
+    assert (judgement.verdict, judgement.by_limits) == (verdict, False)
+    assert all(words in judgement.why for words in named)
 
 
 def test_losses_come_before_crossed_limits() -> None:
@@ -442,9 +438,18 @@ def test_a_busy_period_of_a_quiet_run_is_found() -> None:
 
 
 def test_error_statuses() -> None:
-    assert loss_findings.statuses(Tick(by_status={200: 5, 301: 1})) == []
-    (finding,) = loss_findings.statuses(Tick(by_status={200: 5, 404: 2, 503: 1}))
-    assert (finding.fields["by_status"], "by_status.404" in finding.remedy) == ({404: 2, 503: 1}, True)
+    def found(*of_each: dict[int, int]) -> list[Finding]:
+        run = bare_run([(t_s + 1.0, Tick(answered=sum(one.values()), by_status=one)) for t_s, one in enumerate(of_each)])
+        return loss_findings.statuses(run, fold(run))
+
+    assert found({200: 5, 301: 1}) == []
+    (finding,) = found({200: 5}, {404: 2}, {503: 1}, {200: 1})
+    fields = finding.fields
+    assert (fields["by_status"], fields["of"], fields["from_s"], fields["until_s"]) == ({404: 2, 503: 1}, 9, 1.0, 3.0)
+    assert ".404" in finding.remedy
+    # If every answer was an error, the request is likely wrong.
+    (finding,) = found({405: 5})
+    assert all(words in finding.remedy for words in ("--method", "GET", "100%"))
 
 
 def test_the_verdict_if_nothing_listens() -> None:
