@@ -14,7 +14,7 @@ from asyncli.core.histogram import bounds
 from asyncli.findings import bench
 from asyncli.findings.bench import Taker
 from asyncli.model.benchplan import BenchRun
-from asyncli.model.records import STOLEN, Asked, CpuShares, Finding
+from asyncli.model.records import STOLEN, Asked, Finding
 
 #: At this share of a core the server is a limit too.
 BUSY_SERVER_CORES = 0.85
@@ -110,12 +110,11 @@ def _cpus_taken(run: BenchRun, generator: CpuUse, server: CpuUse) -> Finding | N
     busy = max(server.cores or 0.0, *rose, 0.0) >= BUSY_SERVER_CORES or ours >= MOST_CPU_SHARE * run.workers
     reached = run.plan.rate is not None and not _misses_rate(run, run.total.asked or Asked())
     from_before = sum(unrelated.values()) >= MOST_OF_OTHERS * host.cpus
-    return bench.host_busy(host.cpus, host.busy, ours, server.cores, used, _takers(host), from_before, reached, busy)
-
-
-def _takers(host: CpuShares) -> list[Taker]:
     most = sorted(host.others.items(), key=lambda pair: -pair[1])[:3]
-    return [{"name": name, "pids": host.pids.get(name, ()), "cores": cores} for name, cores in most if cores >= most[0][1] / 10]
+    takers: list[Taker] = [
+        {"name": name, "pids": host.pids.get(name, ()), "cores": cores} for name, cores in most if cores >= most[0][1] / 10
+    ]
+    return bench.host_busy(host.cpus, host.busy, ours, server.cores, used, takers, from_before, reached, busy)
 
 
 def _open_loop(run: BenchRun, asked: Asked, rate: float) -> Iterable[Finding]:

@@ -114,7 +114,8 @@ def judge(
     # With --first-beat sleep, or if they listen, some may have been silent from the start.
     lacked = ("a heartbeat", "data")[plan.listens]
     silent = f"{unheard.count:,} of them without {lacked} in the last {format_duration(unheard.ago_s)}, " if unheard else ""
-    why = f"{_part(held, asked, 'connection')} held to the end, {silent}and {lost}{retried}{by_hand}"
+    end = "until the run was stopped" if by_hand else "to the end"
+    why = f"{_part(held, asked, 'connection')} held {end}, {silent}and {lost}{retried}{by_hand}"
     return Judgement("passed", "; but ".join((why, *(f"{one}, which --fail-if allows" for one in answered_with_errors(whole)))))
 
 

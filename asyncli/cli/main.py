@@ -60,11 +60,7 @@ class _Commands(click.Group):
             formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
 
 
-@click.command(
-    cls=_Commands,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
-    epilog=LISTED,
-)
+@click.command(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110}, epilog=LISTED)
 @click.version_option(__version__, "-V", "--version", message="asyncli %(version)s")
 def cli() -> None:
     """Hold long-lived connections (HTTP, WebSocket, event streams, MQTT, raw TCP) on a server, and measure what one more

@@ -32,9 +32,7 @@ _WAYS: dict[str, tuple[str, str]] = {
         "{host} had {least!b} of memory left, of {before!b} before the first connect",
         "give it more memory, or make a connection cheaper",
     ),
-    "memory_limit": (
-        "{server} had no memory left: its control group may use {limit!b}, and used {most!b}", _MEMORY_LIMIT,
-    ),
+    "memory_limit": ("{server} had no memory left: its control group may use {limit!b}, and used {most!b}", _MEMORY_LIMIT),
     "memory_killed": (
         "the kernel killed {killed} of {server} because memory ran out: its control group may use {limit!b}, and used {most!b}",
         _MEMORY_LIMIT,

@@ -285,12 +285,13 @@ def _steps(found: Capacity) -> list[doc.Block]:
     # Explain steps that give no answer, or were repeated.
     unusable = [one for one in found.steps if one.outcome == "ours" or one.tried.chance]
     lines = dict.fromkeys(f"{format_count(one.asked)}: {oneline(one.gave_way[0].evidence)}" for one in unusable)
+    limits = "; ".join(one.removeprefix("connections.").removeprefix("heartbeats.") for one in found.limits)
     key = "Bars: connections held and answered at once; filled if the step was held. Vertical line: the answer."
     return [
         doc.Picture("steps", "The steps", key, lambda style: steps(found, style=style), lambda: steps_alt(found), optional=True),
         doc.DataTable("Steps", [*columns, doc.TableColumn("", kind="word")], rows, width=0),
         *map(doc.Paragraph, lines),
-        doc.Paragraph(f"Held: {found.rule}. Limits: {_limits(found.limits)}.", style="dim"),
+        doc.Paragraph(f"Held: {found.rule}. Limits: {limits}.", style="dim"),
     ]
 
 
@@ -301,11 +302,6 @@ def outcome_of(step: Step) -> str:
     key = step.crossed[0].removeprefix("heartbeats.by_") if step.crossed else "held"
     name = "latency" if "latency_ms" in key else key if key.startswith("status.") else key.rpartition(".")[2]
     return f"not held: {name.replace('.', ' ')}"
-
-
-def _limits(limits: Sequence[str]) -> str:
-    """The limits in short."""
-    return "; ".join(one.removeprefix("connections.").removeprefix("heartbeats.") for one in limits)
 
 
 def _files(found: Capacity) -> list[doc.Block]:

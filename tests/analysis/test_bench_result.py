@@ -26,18 +26,10 @@ def histogram(*values: float) -> Histogram:
 
 
 def a_run(
-    *,
-    plan: dict[str, Any] | None = None,
-    cpu_s: float = 1.0,
-    server_s: float | None = 1.0,
-    workers: int = 1,
-    complete: bool = True,
-    ended: Ended = "asked",
-    asked: Asked | None = None,
-    cpus_before: CpuShares | None = None,
-    cpus: CpuShares | None = None,
-    **tick: Any,
-) -> BenchRun:
+    *, plan: dict[str, Any] | None = None, cpu_s: float = 1.0, server_s: float | None = 1.0, workers: int = 1,
+    complete: bool = True, ended: Ended = "asked", asked: Asked | None = None, cpus_before: CpuShares | None = None,
+    cpus: CpuShares | None = None, **tick: Any,
+) -> BenchRun:  # fmt: skip
     """By default two seconds with 1,000 requests that were answered in 100 to 1,099 us."""
     latency = histogram(*range(100, 1100))
     fields = {"started": 4, "opened": 4, "sent": 1000, "answered": 1000, "by_status": {200: 1000}, "latency_us": latency} | tick

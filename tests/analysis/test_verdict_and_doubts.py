@@ -19,22 +19,10 @@ from asyncli.analysis.totals import Totals, fold
 from asyncli.analysis.verdict import judge
 from asyncli.core.histogram import Histogram
 from asyncli.core.life import DEATHS, FAILURES
+from asyncli.model import records
 from asyncli.model.exit_status import exit_status
 from asyncli.model.plan import Plan
-from asyncli.model.records import (
-    ABORTED,
-    CUT,
-    NOTHING_LISTENS,
-    RESUMED,
-    STOPPED,
-    Deaths,
-    Finding,
-    Phase,
-    ProtocolCounts,
-    Sample,
-    Tick,
-    TlsCounts,
-)
+from asyncli.model.records import ABORTED, CUT, NOTHING_LISTENS, RESUMED, STOPPED, Deaths, Finding, Phase, Sample, Tick, TlsCounts
 from asyncli.model.run import Run, Ticks
 
 PLAN = Plan(urls=("http://a/",), connections=100)
@@ -80,7 +68,7 @@ def test_wrong_answers_are_answers() -> None:
 
 
 def test_without_a_due_heartbeat_a_handshake_counts_as_tested() -> None:
-    granted = ProtocolCounts()
+    granted = records.ProtocolCounts()
     granted.handshake_us.add(5)
     ticks = (Tick(opened=100), Tick(opened=100, protocol=granted), Tick(opened=100, protocol=granted, sent=1), Tick(opened=100, sent=1))
     judgements = [judge(PLAN, Totals(one, held=100), saturated=False, complete=True) for one in ticks]
@@ -152,7 +140,7 @@ def test_a_late_ramp() -> None:
         times = [spread(us, 100 if us else 0) for us in (tcp, tls or 0, protocol or 0)]
         late.connect_us = times[0]
         late.tls = None if tls is None else TlsCounts(tcp_us=times[0], handshake_us=times[1])
-        late.protocol = None if protocol is None else ProtocolCounts(handshake_us=times[2])
+        late.protocol = None if protocol is None else records.ProtocolCounts(handshake_us=times[2])
         (finding,) = doubts(run)
         assert (finding.code, finding.fields["waited_in"]) == ("ramp_held_back", part)
 
@@ -206,10 +194,7 @@ def test_a_slow_ramp() -> None:
 
 @pytest.mark.parametrize(
     ("field", "value", "code"),
-    [
-        ("lateness_us", spread(300_000, 1000), "generator_saturated_beats"),
-        ("longest_turn_s", 1.2, "generator_saturated_turn"),
-    ],
+    [("lateness_us", spread(300_000, 1000), "generator_saturated_beats"), ("longest_turn_s", 1.2, "generator_saturated_turn")],
 )
 def test_bounds(field: str, value: Any, code: str) -> None:
     run = a_run(20_000)
@@ -468,6 +453,8 @@ def test_a_run_stopped_by_the_user() -> None:
         return found.verdict, found.why.rpartition("; ")[2]
 
     assert judged(60, True, stopped) == ("failed", stopped.evidence)
+    # It was not held to the end.
+    assert "the end" not in judge(PLAN, totals(100, 100), saturated=False, complete=True, findings=[stopped]).why
     assert judged(60, False, stopped) == ("invalid", stopped.evidence)
     assert judged(60, False, stopped, cut) == ("invalid", cut.evidence)
     # The run was resumed, so that was not its end.

@@ -54,10 +54,7 @@ LEDGER = {
         [[stat(MASTER, cpu_s=1), stat(WORKER, MASTER, 2), stat(OTHER, WORKER, 4)], [stat(MASTER, cpu_s=1, waited_s=6.5)]],
         [7.0, 7.5],
     ),
-    "all ended, then another server": (
-        [[stat(MASTER, cpu_s=1), stat(WORKER, MASTER, 2)], [stat(20, cpu_s=0.5)]],
-        [3.0, 3.5],
-    ),
+    "all ended, then another server": ([[stat(MASTER, cpu_s=1), stat(WORKER, MASTER, 2)], [stat(20, cpu_s=0.5)]], [3.0, 3.5]),
     "a pid used again is another process": (
         [[stat(MASTER, cpu_s=1), stat(WORKER, MASTER, 2)], [stat(MASTER, cpu_s=1), stat(WORKER, MASTER, 0.1, start=99)]],
         [3.0, 3.1],

@@ -163,14 +163,9 @@ async def test_of_a_name_the_address_that_refuses_is_given_up(tmp_path: Path, mo
     monkeypatch.setattr(resolve, "_addresses", lambda target: both)
     with serving() as server:
         plan = asyncli.Plan(
-            urls=(f"http://localhost:{server.port}/",),
-            connections=100,
-            workers=2,
-            hold_s=3.0,
-            keepalive_s=2.0,
-            baseline_s=0.2,
-            residue_s=0.2,
-        )
+            urls=(f"http://localhost:{server.port}/",), connections=100, workers=2, hold_s=3.0, keepalive_s=2.0,
+            baseline_s=0.2, residue_s=0.2,
+        )  # fmt: skip
         run_file = await asyncli.soak(plan, tmp_path / "run.db")
         recording = read_run(run_file)
         assert recording.ticks[-1][1].held_at_drain == server.accepts == 100
