@@ -17,8 +17,9 @@ from asyncli.engine.spread import Spread
 from asyncli.lab.builtin import LabBuiltin
 from asyncli.model.errors import PreflightError
 from asyncli.model.exit_status import exit_status
+from asyncli.model.metrics import HOST_AVAILABLE_BYTES
 from asyncli.model.plan import Plan
-from asyncli.model.records import NOTHING_LISTENS, Phase, Sample
+from asyncli.model.records import NOTHING_LISTENS, Phase, Sample, Tick
 from asyncli.model.values import MOST_CONNECTIONS
 from asyncli.preflight.host_limits import Limits
 
@@ -110,15 +111,17 @@ async def test_what_this_hosts_preflight_ends_is_no_answer_and_named(tmp_path: P
     assert [(one.side, one.code, one.remedy) for one in found.gave_way] == [("host", "preflight", "raise them")]
 
 
-def test_a_step_ends_before_this_host_has_no_memory() -> None:
+def test_a_step_ends_at_an_error_answer_and_before_this_host_has_no_memory() -> None:
     said: list[str] = []
 
     def a_guard(total: int | None) -> _Guard:
-        guard = _Guard(total)
+        plan = msgspec.structs.replace(PLAN, fail_if=("heartbeats.by_status.404 > 1%",))
+        guard = _Guard(total, HOST_AVAILABLE_BYTES, plan)
         guard.stop = said.append
         return guard
 
     guard = a_guard(10_000_000_000)
+    guard.tick(0.2, Tick(by_status={200: 5, 404: 1}))
     guard.sample(Sample(0.5, {"host.available_bytes": 0.9e9}))
     guard.sample(Sample(1.0, {"host.available_bytes": 8e9}))
     guard.phase(Phase("ramp", 1.0))
@@ -131,3 +134,5 @@ def test_a_step_ends_before_this_host_has_no_memory() -> None:
     unknown.phase(Phase("ramp", 1.0))
     unknown.sample(Sample(3.0, {"host.available_bytes": 1.0}))
     assert len(said) == 1
+    unknown.tick(3.0, Tick(by_status={200: 5, 503: 1}))
+    assert "503" in said[1]

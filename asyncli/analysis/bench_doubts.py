@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 import msgspec
 
 from asyncli.analysis.constants import WORTH_TELLING
 from asyncli.analysis.saturation import MOST_CPU_SHARE
 from asyncli.analysis.shared_host import MOST_OF_OTHERS
+from asyncli.analysis.totals import errors
 from asyncli.core.histogram import bounds
 from asyncli.findings import bench
 from asyncli.findings.bench import Taker
 from asyncli.model.benchplan import BenchRun
-from asyncli.model.records import STOLEN, Asked, CpuShares, Finding
+from asyncli.model.records import STOLEN, Asked, Finding
 
 #: At this share of a core the server is a limit too.
 BUSY_SERVER_CORES = 0.85
@@ -33,8 +34,8 @@ class CpuUse(msgspec.Struct):
     cores: float | None
 
 
-def bench_findings(run: BenchRun, asked: Asked, generator: CpuUse, server: CpuUse) -> Iterable[Finding]:
-    """The findings of a bench."""
+def bench_findings(run: BenchRun, asked: Asked, generator: CpuUse, server: CpuUse, limited: Collection[str]) -> Iterable[Finding]:
+    """The findings of a bench. ``limited``: keys with a --fail-if."""
     total, plan = run.total, run.plan
     if run.ended == "stopped":
         yield bench.stopped(run.elapsed_s)
@@ -44,8 +45,8 @@ def bench_findings(run: BenchRun, asked: Asked, generator: CpuUse, server: CpuUs
         yield busy
     if (taken := _cpus_taken(run, generator, server)) is not None:
         yield taken
-    if errors := {status: count for status, count in total.by_status.items() if status >= 400}:
-        yield bench.error_answers(errors, total.answered, total.tls is not None)
+    if wrong := errors(total, limited):
+        yield bench.error_answers(wrong, total.answered, total.tls is not None)
     if sum(asked.failed.values()):
         yield bench.requests_failed(asked.failed, {} if total.tls is None else total.tls.ended)
     yield from _end(run, asked)
@@ -109,12 +110,11 @@ def _cpus_taken(run: BenchRun, generator: CpuUse, server: CpuUse) -> Finding | N
     busy = max(server.cores or 0.0, *rose, 0.0) >= BUSY_SERVER_CORES or ours >= MOST_CPU_SHARE * run.workers
     reached = run.plan.rate is not None and not _misses_rate(run, run.total.asked or Asked())
     from_before = sum(unrelated.values()) >= MOST_OF_OTHERS * host.cpus
-    return bench.host_busy(host.cpus, host.busy, ours, server.cores, used, _takers(host), from_before, reached, busy)
-
-
-def _takers(host: CpuShares) -> list[Taker]:
     most = sorted(host.others.items(), key=lambda pair: -pair[1])[:3]
-    return [{"name": name, "pids": host.pids.get(name, ()), "cores": cores} for name, cores in most if cores >= most[0][1] / 10]
+    takers: list[Taker] = [
+        {"name": name, "pids": host.pids.get(name, ()), "cores": cores} for name, cores in most if cores >= most[0][1] / 10
+    ]
+    return bench.host_busy(host.cpus, host.busy, ours, server.cores, used, takers, from_before, reached, busy)
 
 
 def _open_loop(run: BenchRun, asked: Asked, rate: float) -> Iterable[Finding]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 
 import msgspec
 
@@ -11,7 +12,7 @@ from asyncli.analysis.handshakes import TlsPart, tls_findings, tls_part
 from asyncli.analysis.saturation import MOST_CPU_SHARE
 from asyncli.analysis.shared_host import MOST_OF_OTHERS
 from asyncli.analysis.totals import Latency, Lateness, in_ms
-from asyncli.analysis.verdict import Verdict
+from asyncli.analysis.verdict import Verdict, answered_with_errors
 from asyncli.core.histogram import Histogram, bounds
 from asyncli.findings import losses
 from asyncli.findings.bench import by_cause
@@ -22,7 +23,8 @@ from asyncli.model.records import NOTHING_LISTENS, Asked, CpuShares, Environment
 from asyncli.model.units import format_count, format_duration
 
 RULE = (
-    "passed: every request was answered below status 400, or in flight at the end for not much longer than answers took; "
+    "passed: every request was answered below status 400 (a --fail-if on a status replaces that for it), or in flight at the end "
+    "for not much longer than answers took; "
     f"failed: else; invalid: asyncli sent late (p99 above {MOST_LATENESS_MS:.0f} ms), or was busy for more than "
     f"{MOST_CPU_SHARE:.0%} of the time while the server used less than {BUSY_SERVER_CORES:.0%} of a core, or other programs used "
     f"more than {MOST_OF_OTHERS:.0%} of this host's busy CPUs; untested: nothing was answered"
@@ -116,8 +118,8 @@ class BenchResult(msgspec.Struct):
     tls: TlsPart | msgspec.UnsetType = msgspec.UNSET
 
 
-def evaluate_bench(run: BenchRun) -> BenchResult:
-    """The results of ``run``."""
+def evaluate_bench(run: BenchRun, limited: Collection[str] = ()) -> BenchResult:
+    """The results of ``run``. ``limited``: keys with a --fail-if."""
     total, asked = run.total, run.total.asked or Asked()
     failed, refused = sum(asked.failed.values()), sum(total.failures.values())
     generator = _spent(sum(run.cpu_s), run.cpu_s[0], total.answered, run.elapsed_s)
@@ -126,7 +128,7 @@ def evaluate_bench(run: BenchRun) -> BenchResult:
     tls = msgspec.UNSET if total.tls is None else tls_part(total.tls, not run.plan.insecure, objects)
     full = [losses.listen("full", run.total.queue_full, "")] if run.total.queue_full else []
     of_tls = tls_findings(tls, run.environment, started=run.started)
-    found = [*run.findings, *bench_findings(run, asked, generator, server), *full, *of_tls]
+    found = [*run.findings, *bench_findings(run, asked, generator, server, limited), *full, *of_tls]
     verdict, why = _verdict(run, asked, found)
     return BenchResult(
         verdict=verdict,
@@ -244,7 +246,9 @@ def _verdict(run: BenchRun, asked: Asked, findings: list[Finding]) -> tuple[Verd
         return "failed", errors[0].evidence
     rate = f"{total.answered / run.elapsed_s:,.0f} a second, none failed"
     early = " (stopped before its end)" if run.ended == "stopped" else ""
-    return "passed", f"{format_count(total.answered)} requests in {format_duration(run.elapsed_s)}{early}: {rate}"
+    allowed = [f"{one}, which --fail-if allows" for one in answered_with_errors(total, what="request")]
+    requests = f"{format_count(total.answered)} requests in {format_duration(run.elapsed_s)}{early}: {rate}"
+    return "passed", "; but ".join((requests, *allowed))
 
 
 # Findings of asyncli's own limits, and of its failures.

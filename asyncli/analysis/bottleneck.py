@@ -22,7 +22,7 @@ from asyncli.analysis.shared_host import MOST_OF_OTHERS
 from asyncli.analysis.totals import Totals, errors
 from asyncli.findings import bottleneck
 from asyncli.findings.forecast import gave_way
-from asyncli.findings.losses import connects_failed
+from asyncli.findings.losses import connects_failed, remedy_of_statuses
 from asyncli.findings.protocol_codes import remedy_of_refusals
 from asyncli.findings.tls import by_reason
 from asyncli.model import metrics
@@ -148,7 +148,7 @@ def find_bottlenecks(seen: AnalysedRun) -> list[Bottleneck]:
 def _share(code: str, seen: AnalysedRun) -> float:
     """The share of losses and failed connects that ``code`` explains at most; of a diagnosis, of the losses; 1 if unknown."""
     whole = seen.totals.whole
-    counts = {**whole.failures, "listen_queue": seen.overflowed(), "errors": sum(errors(whole, 500).values())}
+    counts = {**whole.failures, "listen_queue": seen.overflowed(), "errors": sum(errors(whole).values())}
     diagnosed = sum(one.count for one in seen.diagnoses if one.code == code) or whole.lost
     count, of = (counts[code], whole.lost + sum(whole.failures.values())) if code in counts else (diagnosed, whole.lost)
     return count / of if of else 1.0
@@ -310,15 +310,20 @@ def _not_connected(side: Side, causes: Collection[str], seen: AnalysedRun) -> It
 
 
 def _refused(seen: AnalysedRun) -> Iterator[Bottleneck]:
-    """Failed handshakes, and answers that were errors of the server."""
+    """Failed handshakes."""
     whole, server = seen.totals.whole, seen.server
     if whole.tls is not None and whole.tls.failed:
         yield _bottleneck("server", "tls_failed", why=by_reason(whole.tls.failed))
     if whole.protocol is not None and (refused := whole.protocol.refused):
         remedy = remedy_of_refusals(seen.run.plan.protocol, refused)
         yield _bottleneck("server", "handshake_refused", server=server, why=by_reason(refused), remedy=remedy)
-    if bad := errors(whole, 500):
-        yield _bottleneck("server", "errors", server=server, errors=by_reason(bad))
+
+
+def _errors(seen: AnalysedRun) -> Iterator[Bottleneck]:
+    whole = seen.totals.whole
+    if bad := errors(whole):
+        remedy = remedy_of_statuses(bad, whole.answered, over_tls=whole.tls is not None)
+        yield _bottleneck("server", "errors", server=seen.server, errors=by_reason(bad), remedy=remedy)
 
 
 def _lost(seen: AnalysedRun) -> Iterator[Bottleneck]:
@@ -340,7 +345,7 @@ _MECHANISMS = (
     partial(_slots, certain=False), partial(_diagnoses, "server", _ENDED), partial(_findings, "server", {"server_ended"}),
     _server_cpu, partial(_diagnoses, "network", _ON_THE_PATH), _never_arrived, _listen_queue,
     partial(_not_connected, "server", ["refused"]), partial(_not_connected, "network", ["unreachable"]), _refused,
-    _lost, partial(_not_connected, "unknown", _UNANSWERED), _slow,
+    _lost, _errors, partial(_not_connected, "unknown", _UNANSWERED), _slow,
 )  # fmt: skip
 
 

@@ -22,7 +22,7 @@ Outcome = Literal["held", "failed", "ours", "stopped"]
 #: ended before any step failed.
 Verdict = Literal["found", "held", "invalid", "untested", "failed", "stopped"]
 
-RULE = "as many at the hold's end as were asked for, within every limit"
+RULE = "as many at the hold's end as were asked for, no answer an error (status 400 or more), within every limit"
 #: Tries after which this host is the limit at a count, or a count fails although the server was reloaded.
 TRIES = 2
 #: If a timer ends even this few connections, their number is not the reason.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 
 import msgspec
 
@@ -92,9 +93,10 @@ def never_answered(tick: Tick) -> int:
     return 0 if dead is None else dead.requests.counts.get(bucket(0), 0)
 
 
-def errors(whole: Tick, least: int = 400) -> dict[int, int]:
-    """Answers by status, from ``least`` on."""
-    return {status: count for status, count in whole.by_status.items() if status >= least}
+def errors(whole: Tick, limited: Collection[str] = ()) -> dict[int, int]:
+    """Error answers (400 or more) by status, without the statuses that a key of ``limited`` names."""
+    named = {key.rpartition(".")[2] for key in limited if ".by_status." in key}
+    return {status: count for status, count in whole.by_status.items() if status >= 400 and str(status) not in named}
 
 
 def _cpu(tick: Tick) -> float:

@@ -17,21 +17,23 @@ from asyncli.model.units import format_clock, format_duration, format_many
 Verdict = Literal["passed", "failed", "invalid", "untested"]
 
 RULE = (
-    "passed: as many held at the hold's end as asked for, none lost, and not every answer a server error (5xx); invalid: the "
-    "generator was the limit; untested: nothing connected, or no heartbeat ever answered (listening ones send none); else failed"
+    "passed: as many held at the hold's end as asked for, none lost, and no answer an error (status 400 or more); a --fail-if on "
+    "held, on lost or on a status replaces that part; invalid: the generator was the limit; untested: nothing connected, or no "
+    "heartbeat ever answered (listening ones send none); else failed"
 )
 #: The numbers of the rule; a --fail-if on one of them replaces its part of the rule.
 LOST, HELD, OURS = "connections.lost", "connections.held", "connections.deaths.generator_lost"
-STREAMS, STATUSES = "protocol.streams.streams_lost", "heartbeats.by_status."
+STREAMS = "protocol.streams.streams_lost"
 # Failures for lack of a resource of this host.
 _SHORTAGES = ("no_ports", "no_descriptors")
 
 
 class Judgement(msgspec.Struct):
-    """The verdict, and its reason in one line."""
+    """The verdict, and its reason in one line. ``by_limits``: only crossed limits made it fail."""
 
     verdict: Verdict
     why: str
+    by_limits: bool = False
 
 
 def judge(
@@ -56,7 +58,7 @@ def judge(
        handshakes succeeded).
     2. invalid: the generator was the limit (``saturated``), lost connections itself (unless a limit allows it), lost connections
        only to a suspension, or ran out of ports or descriptors.
-    3. failed: a connection or held stream was lost, or every answer a server error (unless a limit is on it), or a limit crossed.
+    3. failed: a connection or held stream was lost, or an answer an error (unless a limit is on it), or a limit crossed.
     4. invalid: the run was killed (not ``complete``).
     5. failed: fewer were held at the end than asked for (unless a limit says how few may be).
     6. passed.
@@ -89,17 +91,17 @@ def judge(
         return Judgement("invalid", f"the generator ran out of {names}: it opened {held:,} of {asked:,}")
     theirs = whole.lost - (gone.count if gone is not None else 0)
     cut, aborted = CUT in ended_by_user(findings), any(one.code == ABORTED for one in findings)
-    reasons = []
+    reasons, wrong = [], answered_with_errors(whole, limited)
     if theirs and LOST not in limited:
         reasons.append(f"{_part(theirs, whole.opened, 'established connection')} lost")
-    elif held < asked and HELD not in limited and complete and not cut and not (crossed and aborted):
+    elif held < asked and HELD not in limited and complete and not cut and not ((crossed or wrong) and aborted):
         reasons.append(f"{_part(held, asked, 'connection')} held at the end{by_hand}")
     streams = whole.protocol.streams_lost if whole.protocol is not None else {}
     if streams and STREAMS not in limited:
         reasons.append(f"{format_many(sum(streams.values()), 'held stream')} lost")
-    reasons += _only_server_errors(whole, limited)
+    reasons += wrong
     if reasons or crossed:
-        return Judgement("failed", "; ".join((*reasons, *crossed)))
+        return Judgement("failed", "; ".join((*reasons, *crossed)), by_limits=not reasons)
     if cut:
         return Judgement("invalid", stop)
     if not complete:
@@ -112,8 +114,9 @@ def judge(
     # With --first-beat sleep, or if they listen, some may have been silent from the start.
     lacked = ("a heartbeat", "data")[plan.listens]
     silent = f"{unheard.count:,} of them without {lacked} in the last {format_duration(unheard.ago_s)}, " if unheard else ""
-    why = f"{_part(held, asked, 'connection')} held to the end, {silent}and {lost}{retried}{by_hand}"
-    return Judgement("passed", "; but ".join((why, *_answered_with_errors(whole))))
+    end = "until the run was stopped" if by_hand else "to the end"
+    why = f"{_part(held, asked, 'connection')} held {end}, {silent}and {lost}{retried}{by_hand}"
+    return Judgement("passed", "; but ".join((why, *(f"{one}, which --fail-if allows" for one in answered_with_errors(whole)))))
 
 
 def why_untested(causes: Collection[str], sent: int) -> str:
@@ -128,17 +131,11 @@ def _part(count: int, of: int, one: str) -> str:
     return f"{count:,} of {of:,} {one if of == 1 else one + 's'} {'was' if 1 in (count, of) else 'were'}"
 
 
-def _only_server_errors(whole: Tick, limited: Collection[str]) -> list[str]:
-    """That every answer was a server error, in words; nothing if not, or if a limit is on a status."""
-    every = sum(errors(whole, 500).values()) == whole.answered
-    return _answered_with_errors(whole) if every and not any(key.startswith(STATUSES) for key in limited) else []
-
-
-def _answered_with_errors(whole: Tick) -> list[str]:
-    """How many answers were errors, in words; nothing if none was."""
-    bad = errors(whole)
-    statuses = ", ".join(str(status) for status in sorted(bad))
-    return [f"{_part(sum(bad.values()), whole.answered, 'heartbeat')} answered with errors ({statuses})"] if bad else []
+def answered_with_errors(whole: Tick, limited: Collection[str] = (), what: str = "heartbeat") -> list[str]:
+    """How many answers were errors without a limit on them, in words; nothing if none was."""
+    bad = errors(whole, limited)
+    counts = ", ".join(f"{status}: {count:,}" for status, count in sorted(bad.items()))
+    return [f"{_part(sum(bad.values()), whole.answered, what)} answered with errors ({counts})"] if bad else []
 
 
 def interrupted(findings: Sequence[Finding]) -> str:

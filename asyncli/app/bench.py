@@ -268,9 +268,9 @@ def require_limits(plan: BenchPlan) -> None:
 
 def bench_results(run: BenchRun) -> BenchResult:
     """The results of ``run``. A crossed limit makes it fail."""
-    found = evaluate_bench(run)
-    document = msgspec.to_builtins(found, str_keys=True)
-    outcomes = judge([parse(text, BenchResult) for text in run.plan.fail_if], document)
+    limits = [parse(text, BenchResult) for text in run.plan.fail_if]
+    found = evaluate_bench(run, [one.key for one in limits])
+    outcomes = judge(limits, msgspec.to_builtins(found, str_keys=True))
     found.findings += limit_findings(outcomes)
     if (broken := [one.words for one in not_kept(outcomes)]) and found.verdict in ("passed", "failed"):
         reasons = broken if found.verdict == "passed" else [found.why, *broken]

@@ -20,6 +20,7 @@ import msgspec
 from asyncli.analysis.bottleneck import Bottleneck, memory_floor
 from asyncli.analysis.capacity import FEW, RULE, Bracket, Prediction, Search, bracket, next_count, prediction, verdict
 from asyncli.analysis.forecast import Forecast
+from asyncli.analysis.totals import errors
 from asyncli.app.check import check
 from asyncli.app.recorder import NoObserver
 from asyncli.app.results import read_results
@@ -30,11 +31,12 @@ from asyncli.environment import probe_host
 from asyncli.findings.bottleneck import words_of
 from asyncli.findings.capacity import not_at_rest, server_gone
 from asyncli.findings.probes import needs_root
+from asyncli.findings.tls import by_reason
 from asyncli.model.data_file import read_data
 from asyncli.model.errors import AsyncliError, EngineError, PlanError, StoreError
 from asyncli.model.metrics import HOST_AVAILABLE_BYTES
 from asyncli.model.plan import Plan, shown_plan
-from asyncli.model.records import Check, Environment, Finding, Phase, Sample
+from asyncli.model.records import Check, Environment, Finding, Phase, Sample, Tick
 from asyncli.model.topology import place_of
 from asyncli.model.units import format_bytes, format_count, format_duration, format_many
 from asyncli.model.values import MOST_CONNECTIONS
@@ -42,6 +44,8 @@ from asyncli.preflight import checks_to_findings, refusals, refuse
 from asyncli.preflight.host_checks import host_checks
 from asyncli.report.capacity_report import SCHEMA, Capacity, Step, step_line, step_of, with_lifetime_limit
 from asyncli.report.livestate import LiveObserver
+from asyncli.report.summary import Summary
+from asyncli.report.thresholds import parse
 
 if TYPE_CHECKING:
     from asyncli.engine.probe import TlsFacts
@@ -200,7 +204,7 @@ class CapacitySearch:
         lasts_s = round(plan.baseline_s + plan.schedule.end_s + (plan.hold_s or 0.0) + plan.residue_s)
         self._say(f"step {number}: {format_count(count)} connections, {format_duration(lasts_s)} if all are held")
         with self._make_observer(plan) as observer:
-            guard = _Guard(self._memory, self._own)
+            guard = _Guard(self._memory, self._own, plan)
             self._soak = soak = Soak(plan, path, observer=observer, guard=guard, tls=self._tls)
             observer.stop = guard.stop = soak.stop
             observer.failed = soak.observer_failed
@@ -220,19 +224,24 @@ class CapacitySearch:
 
 
 class _Guard(NoObserver):
-    """Ends the step before this host runs out of memory and the kernel kills a process.
+    """Ends the step at the first error answer, and before this host runs out of memory and the kernel kills a process.
 
-    ``total``: this host's memory in bytes; None: unknown, and nothing is guarded. ``own``: the metric of its available memory.
+    ``total``: this host's memory in bytes; None: unknown, and not guarded. ``own``: the metric of its available memory.
     """
 
-    def __init__(self, total: int | None, own: str = HOST_AVAILABLE_BYTES) -> None:
+    def __init__(self, total: int | None, own: str, plan: Plan) -> None:
         self.stop: Callable[[str], None] = lambda _: None
         self._total, self._own = total, own
+        self._limited = [parse(text, Summary).key for text in plan.fail_if]
         self._before: float | None = None
         self._ramping = False
 
     def phase(self, phase: Phase) -> None:
         self._ramping |= phase.name == "ramp"
+
+    def tick(self, t_s: float, tick: Tick) -> None:
+        if wrong := errors(tick, self._limited):
+            self.stop(f"heartbeats were answered with errors: {by_reason(wrong)}")
 
     def sample(self, sample: Sample) -> None:
         free = sample.values.get(self._own)

@@ -69,7 +69,7 @@ def command(
     from asyncli.cli.screen import speaker
     from asyncli.cli.signals import until_stopped
     from asyncli.report.bench_report import bench_document, one_line, tick_line, to_json
-    from asyncli.report.junit import suite
+    from asyncli.report.junit import LIMITS, suite
     from asyncli.report.terminal import print_document
 
     require_limits(plan)
@@ -100,7 +100,9 @@ def command(
                 print_document(bench_document(found), console)
 
     def junit() -> str:
-        return suite(found.verdict, (found.why, ""), found.findings, plan.urls[0], found.started, found.duration_s)
+        by_limits = all(one.severity != "error" or one.code in LIMITS for one in found.findings)
+        of = (plan.urls[0], found.started, found.duration_s, found.verdict == "failed" and by_limits)
+        return suite(found.verdict, (found.why, ""), found.findings, *of)
 
     # A bench leaves no run file, so each part is delivered even if an earlier one fails.
     deliver(tell, *file_writers(files, {"--json": lambda: to_json(found) + "\n", "--junit": junit}))

@@ -17,10 +17,7 @@ from asyncli.model.units import LONGEST_S, format_count, format_duration
 from asyncli.model.values import parse_connections
 
 #: Default limits of a step. --fail-if on the same number replaces its default.
-LIMITS = (
-    "connections.lost > 0", "connections.failed > 0", "heartbeats.latency_ms.p99 > 1s",
-    *(f"heartbeats.by_status.{status} > 0" for status in (500, 502, 503, 504)),
-)  # fmt: skip
+LIMITS = ("connections.lost > 0", "connections.failed > 0", "heartbeats.latency_ms.p99 > 1s")
 _START, _WITHIN, _KEEPALIVE_S = "1000", "5%", 20
 # Short phases are enough: there are many steps, each with the server at rest.
 _DEFAULTS = {"keepalive": _KEEPALIVE_S, "baseline": 2, "residue": 1}
@@ -43,7 +40,7 @@ _LEFT_OUT = ("connections", *_DEFAULTS, "hold", "plateaus", "plateau_rest", "fai
 @click.option(
     "--fail-if", metavar="LIMIT", multiple=True,
     help="A limit on any number of a step's JSON; repeatable. It replaces the default limit on that number. Defaults: lost > 0, "
-    "connections.failed > 0, heartbeats.latency_ms.p99 > 1s, no status 500, 502, 503 or 504.",
+    "connections.failed > 0, heartbeats.latency_ms.p99 > 1s; and no answer may be an error, unless a limit is on its status.",
 )  # fmt: skip
 @plan_options(without=_LEFT_OUT)
 @click.option("--out", metavar="FOLDER", help="New folder for the steps' run files.  [default: asyncli-capacity-<time> here]")

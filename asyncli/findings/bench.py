@@ -7,7 +7,7 @@ from typing import TypedDict
 
 from asyncli.findings import Words, finding
 from asyncli.findings.generator import BENCH_AGAIN
-from asyncli.findings.losses import remedy_of_statuses
+from asyncli.findings.losses import allowed_by, remedy_of_statuses
 from asyncli.findings.tls import TLS_REMEDY, by_reason
 from asyncli.model.records import Severity
 from asyncli.model.units import format_count, format_duration, format_many
@@ -57,8 +57,9 @@ def short_run(for_s: float) -> str:
 
 @finding("error_answers", "error")
 def error_answers(by_status: Mapping[int, int], of: int, over_tls: bool) -> Words:
-    """Answers had a status of 400 or more."""
-    return Words(_answers(by_status, of, "were errors"), remedy_of_statuses(by_status, over_tls=over_tls))
+    """Answers had a status of 400 or more, without a limit of --fail-if on it."""
+    remedy = f"{remedy_of_statuses(by_status, of, over_tls=over_tls)}; {allowed_by(by_status, of, 'requests')}"
+    return Words(_answers(by_status, of, "were errors"), remedy)
 
 
 @finding("requests_failed", "error", f"{_ERROR_LOG}, and its load")

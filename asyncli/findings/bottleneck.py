@@ -32,9 +32,7 @@ _WAYS: dict[str, tuple[str, str]] = {
         "{host} had {least!b} of memory left, of {before!b} before the first connect",
         "give it more memory, or make a connection cheaper",
     ),
-    "memory_limit": (
-        "{server} had no memory left: its control group may use {limit!b}, and used {most!b}", _MEMORY_LIMIT,
-    ),
+    "memory_limit": ("{server} had no memory left: its control group may use {limit!b}, and used {most!b}", _MEMORY_LIMIT),
     "memory_killed": (
         "the kernel killed {killed} of {server} because memory ran out: its control group may use {limit!b}, and used {most!b}",
         _MEMORY_LIMIT,
@@ -74,9 +72,7 @@ _WAYS: dict[str, tuple[str, str]] = {
     ),
     "tls_failed": ("TLS handshakes failed: {why}", TLS_REMEDY),
     "handshake_refused": ("{server} refused handshakes: {why}", "{remedy}"),
-    "errors": (
-        "{server} answered heartbeats with errors: {errors}", "see its error log; for a proxy, its backend's",
-    ),
+    "errors": ("{server} answered heartbeats with errors: {errors}", "{remedy}; a proxy's errors may be its backend's"),
     "slow": ("{slow}{cores}", "see what its processes wait for: a lock, a disk, a backend, a limit on its rate"),
     "same_age": (
         "{steps} steps lost connections at the same age, {age_s!d}: looks like an age limit of the server or of a middle box",

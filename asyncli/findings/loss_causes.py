@@ -42,9 +42,7 @@ _CAUSES: dict[str, tuple[str, str]] = {
         "{loss}{medians}{when}; until then {before!n} heartbeats had been answered with HTTP{reasons}",
         "see what answers there now: a middle box (a portal, TLS) or another program on its port",
     ),
-    "broken_protocol": (
-        "{were} ended, because the server broke the protocol{when}: {reasons}", "{remedy}",
-    ),
+    "broken_protocol": ("{were} ended, because the server broke the protocol{when}: {reasons}", "{remedy}"),
     "goodbye": ("{were} ended by the server, {said}{medians}{when}", "{remedy}"),
     "tls_error": ("{loss}{when}: {reasons}", "{remedy}"),
     "http_error": ("{loss} after an error answer (HTTP {statuses}){when}", "{remedy}"),
@@ -72,10 +70,7 @@ _CAUSES: dict[str, tuple[str, str]] = {
         "{loss} after {requests} requests each, at age {age}: {likely}{limit}{when}",
         "raise {timer}, or use a longer --keepalive",
     ),
-    "keepalive_time": (
-        "{loss} at age {age}, at their next heartbeat: {likely}{limit}{when}",
-        "raise {timer}, or hold for less",
-    ),
+    "keepalive_time": ("{loss} at age {age}, at their next heartbeat: {likely}{limit}{when}", "raise {timer}, or hold for less"),
     "farewell": (f"{_IDLE}: looks like an idle timeout that answers HTTP 408 (RFC 9110, 15.5.9){{when}}", _SEND_MORE),
     "idle_timeout": (f"{_IDLE}: looks like an idle timeout of the server or of a middle box{{when}}", _SEND_MORE),
     "known_timeout": (f"{_IDLE}: looks like {{whose}}{{when}}", _SEND_MORE),
@@ -128,10 +123,7 @@ _CAUSES: dict[str, tuple[str, str]] = {
         "{server} was restarted: all its processes were replaced",
         "see its log and the service manager's for what restarted it",
     ),
-    "box_reset": (
-        f"{_STILL_COUNTS}a middle box reset them",
-        "see firewalls and load balancers between here and the server",
-    ),
+    "box_reset": (f"{_STILL_COUNTS}a middle box reset them", "see firewalls and load balancers between here and the server"),
     "box_seems_reset": (
         "looks like a middle box that was restarted or lost its table of connections",
         "see firewalls and load balancers between here and the server",
@@ -141,9 +133,7 @@ _CAUSES: dict[str, tuple[str, str]] = {
         "{likely}{ended!n} of {workers} workers of {server} ended with its connections: a crash, a shutdown, or it was killed",
         _CRASH,
     ),
-    "reload_by_processes": (
-        "{server} was reloaded: {ended} of its processes were replaced", _NO_RELOAD,
-    ),
+    "reload_by_processes": ("{server} was reloaded: {ended} of its processes were replaced", _NO_RELOAD),
     "reload_by_counts": (
         "{likely}{server} was reloaded: its counters continued, and it closed all in order, our status poller too", _NO_RELOAD,
     ),
@@ -160,9 +150,7 @@ _CAUSES: dict[str, tuple[str, str]] = {
         _LISTENS,
     ),
     "never_answered": ("no heartbeat was answered: {server} accepted, shook hands, and did not answer", _ANSWERS),
-    "others_answered": (
-        "others were answered, these never: {server} accepted them, shook hands, and did not answer", _ANSWERS,
-    ),
+    "others_answered": ("others were answered, these never: {server} accepted them, shook hands, and did not answer", _ANSWERS),
     "answered_otherwise": (
         "{server} sent something on these connections, but no answer to the heartbeat",
         "see what it sends after a heartbeat: another answer, a part of one, or other messages",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TypedDict
 
 from asyncli.findings import Words, finding
@@ -188,20 +188,30 @@ def _incident(one: Incident) -> str:
     return f"{one['why']}; with them {others}" if others else one["why"]
 
 
-def remedy_of_statuses(statuses: Iterable[int], *, over_tls: bool) -> str:
-    """The remedy of error answers. nginx answers 400 to a client without the certificate or without the TLS that it wants."""
-    if set(statuses) == {400}:
+def remedy_of_statuses(by_status: Mapping[int, int], of: int, *, over_tls: bool) -> str:
+    """The remedy of error answers, among ``of`` answers. nginx answers 400 to a client without the certificate or TLS that it
+    wants."""
+    if set(by_status) == {400}:
         ours = "asks for a certificate (ssl_verify_client), use --client-cert" if over_tls else "speaks TLS there, use https://"
         return f"if the server {ours}; else see its error log"
-    return "see the server's error log for the reason; use a path that it answers with 200, or another --method"
+    if sum(by_status.values()) >= of:
+        return "use a path, or a --method such as GET, that it answers with a status below 400; else see the server's error log"
+    return "see the server's error log for the reason"
 
 
-@finding("status_errors", "warning")
-def status_errors(by_status: Mapping[int, int], over_tls: bool) -> Words:
+def allowed_by(by_status: Mapping[int, int], of: int, what: str) -> str:
+    """The limit that allows the error answers to ``what`` ("heartbeats")."""
+    share = "100%" if sum(by_status.values()) >= of else "1%"
+    return f"to allow up to {share}: --fail-if '{what}.by_status.{max(by_status, key=by_status.__getitem__)} > {share}'"
+
+
+@finding("status_errors", "error")
+def status_errors(by_status: Mapping[int, int], of: int, from_s: float, until_s: float, over_tls: bool) -> Words:
     """Heartbeats were answered with HTTP errors: the connections stayed open, but did not do the intended work."""
-    evidence = f"heartbeats were answered with errors: {by_reason(by_status)}"
-    limit = f"to fail a soak by it: --fail-if 'heartbeats.by_status.{max(by_status, key=by_status.__getitem__)} > 0'"
-    return Words(evidence, f"{remedy_of_statuses(by_status, over_tls=over_tls)}; {limit}")
+    evidence = f"{format_count(sum(by_status.values()))} of {format_many(of, 'heartbeat')} got error answers"
+    evidence += f" ({by_reason(by_status)}), from {format_clock(from_s)} to {format_clock(until_s)}"
+    remedy = remedy_of_statuses(by_status, of, over_tls=over_tls)
+    return Words(evidence, f"{remedy}; {allowed_by(by_status, of, 'heartbeats')}")
 
 
 @finding("handshakes_refused", "error")

@@ -26,8 +26,8 @@ def resume_with(command: str) -> str:
     return f"continue the run with '{command}'"
 
 
-def _verdict(verdict: str, why: str, rule: str) -> Words:
-    """The verdict of a run. ``why``: what decided it; ``rule``: the rule behind it."""
+def _verdict(verdict: str, why: str, rule: str, by_limits: bool) -> Words:
+    """The verdict of a run. ``why``: what decided it; ``rule``: the rule behind it; ``by_limits``: only limits made it fail."""
     return Words(why, f"the rule: {rule}", _SEVERITIES.get(verdict))
 
 

@@ -25,9 +25,9 @@ def nothing_listens(what: str, url: str | None, waited_s: float | None, so: str)
 
 @finding("address_dropped", "warning")
 def address_dropped(address: str) -> Words:
-    """Every connect to one address of a name failed while another succeeded, so the others took its share."""
+    """No connect to one address of a name succeeded, but to another: an attempt fails only once each address was tried."""
     return Words(
-        f"every connect to {address} failed while another address of its name answered; the others took its share",
+        f"{address} accepted no connect, while another address of its name did; attempts continued there and count once",
         f"see that the server listens at {address} and that this host has a route there, or leave it out",
     )
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,6 +14,7 @@ from asyncli.analysis.bottleneck import LATE, RELOADED, TIMERS, AnalysedRun, Bot
 from asyncli.analysis.capacity import Bracket, Outcome, Prediction, Search, Tried, Verdict
 from asyncli.analysis.forecast import Ceiling
 from asyncli.analysis.saturation import saturation
+from asyncli.analysis.totals import errors
 from asyncli.findings.bottleneck import words_of
 from asyncli.model.metrics import GENERATOR_CPU_S, SERVER_CPU_S
 from asyncli.model.records import CUT, STOPPED, Environment, Finding
@@ -42,8 +42,8 @@ _SIDES: dict[Side, str] = {
 class Step(msgspec.Struct, omit_defaults=True):
     """One step: a soak of ``asked`` connections, stored in ``run_file``. None: unknown.
 
-    ``crossed``: keys of crossed limits, empty if too few were held. ``served``: the most held and answered at once.
-    ``available_bytes``: the least free memory of this host. ``cores``: CPU in the last ten seconds before the drain.
+    ``crossed``: keys of crossed limits and of error answers, empty if too few were held. ``served``: the most held and answered
+    at once. ``available_bytes``: the least free memory of this host. ``cores``: CPU in the last ten seconds before the drain.
     """
 
     asked: int
@@ -113,8 +113,10 @@ class Capacity(msgspec.Struct):
 
 
 def step_of(run: Run, analyses: Analyses, summary: Summary, run_file: str) -> Step:
-    crossed = list(dict.fromkeys(one for one in not_kept(limits_of(run.plan, summary)[0]) if one.crossed))
-    limits = [one.threshold.key for one in crossed]
+    outcomes, _ = limits_of(run.plan, summary)
+    crossed = list(dict.fromkeys(one for one in not_kept(outcomes) if one.crossed))
+    wrong = errors(analyses.totals.whole, [one.threshold.key for one in outcomes])
+    limits = [*(one.threshold.key for one in crossed), *(f"heartbeats.by_status.{status}" for status in sorted(wrong))]
     latency, memory = summary.heartbeats.latency_ms.p99, summary.server.pss_bytes.hold_end
     slow = f"a heartbeat in a hundred took {milliseconds(latency)} or longer"
     slow = slow if any(one.startswith("heartbeats.latency_ms") for one in limits) else ""
@@ -283,12 +285,13 @@ def _steps(found: Capacity) -> list[doc.Block]:
     # Explain steps that give no answer, or were repeated.
     unusable = [one for one in found.steps if one.outcome == "ours" or one.tried.chance]
     lines = dict.fromkeys(f"{format_count(one.asked)}: {oneline(one.gave_way[0].evidence)}" for one in unusable)
+    limits = "; ".join(one.removeprefix("connections.").removeprefix("heartbeats.") for one in found.limits)
     key = "Bars: connections held and answered at once; filled if the step was held. Vertical line: the answer."
     return [
         doc.Picture("steps", "The steps", key, lambda style: steps(found, style=style), lambda: steps_alt(found), optional=True),
         doc.DataTable("Steps", [*columns, doc.TableColumn("", kind="word")], rows, width=0),
         *map(doc.Paragraph, lines),
-        doc.Paragraph(f"Held: {found.rule}. Limits: {_limits(found.limits)}.", style="dim"),
+        doc.Paragraph(f"Held: {found.rule}. Limits: {limits}.", style="dim"),
     ]
 
 
@@ -299,16 +302,6 @@ def outcome_of(step: Step) -> str:
     key = step.crossed[0].removeprefix("heartbeats.by_") if step.crossed else "held"
     name = "latency" if "latency_ms" in key else key if key.startswith("status.") else key.rpartition(".")[2]
     return f"not held: {name.replace('.', ' ')}"
-
-
-def _limits(limits: Sequence[str]) -> str:
-    """The limits in short, with all statuses together."""
-    statuses = [found[1] for one in limits if (found := _OF_STATUS.fullmatch(one))]
-    others = [one.removeprefix("connections.").removeprefix("heartbeats.") for one in limits if not _OF_STATUS.fullmatch(one)]
-    return "; ".join([*others, *([f"no status {', '.join(statuses)}"] if statuses else [])])
-
-
-_OF_STATUS = re.compile(r"heartbeats\.by_status\.(\d+) > 0")
 
 
 def _files(found: Capacity) -> list[doc.Block]:

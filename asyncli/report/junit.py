@@ -12,21 +12,29 @@ from asyncli.report.summary import Summary
 
 # Not allowed in XML 1.0, escaped or not (2.2).
 _FORBIDDEN = re.compile("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-_LIMITS = ("limit_kept", "limit_crossed", "limit_unknown")
+#: Codes of the findings of limits.
+LIMITS = ("limit_kept", "limit_crossed", "limit_unknown")
 
 
 def to_junit(summary: Summary) -> str:
-    """One suite. A failure of the server or of a limit is a failure; a verdict or a limit that cannot be judged is an error."""
+    """One suite. A failure of the server or of a limit is a failure; a verdict or a limit that cannot be judged is an error.
+
+    If only limits made the run fail, their tests say so, and the test of the verdict is skipped: each cause counts once.
+    """
     verdict, run = summary.finding(f"verdict_{summary.verdict}"), summary.run
     why = ("", "") if verdict is None else (verdict.evidence, verdict.remedy)
-    return suite(summary.verdict, why, summary.findings, summary.plan["urls"][0], run.started, run.duration_s)
+    by_limits = verdict is not None and verdict.fields["by_limits"]
+    return suite(summary.verdict, why, summary.findings, summary.plan["urls"][0], run.started, run.duration_s, by_limits)
 
 
-def suite(verdict: str, why: tuple[str, str], findings: Iterable[Finding], url: str, started: str, duration_s: float) -> str:
-    """The suite of a soak or bench. ``why``: evidence and remedy of its verdict."""
-    cases = [("verdict", {"passed": "", "failed": "failure"}.get(verdict, "error"), *why)]
+def suite(
+    verdict: str, why: tuple[str, str], findings: Iterable[Finding], url: str, started: str, duration_s: float, by_limits: bool
+) -> str:
+    """The suite of a soak or bench. ``why``: evidence and remedy of its verdict; ``by_limits``: only limits made it fail."""
+    kind = "skipped" if by_limits else {"passed": "", "failed": "failure"}.get(verdict, "error")
+    cases = [("verdict", kind, *why)]
     for one in findings:
-        if one.code in _LIMITS:
+        if one.code in LIMITS:
             kind = {"limit_kept": "", "limit_crossed": "failure"}.get(one.code, "error")
             cases.append((one.fields["limit"], kind, one.evidence, one.remedy))
     whole = ET.Element(
@@ -35,6 +43,7 @@ def suite(verdict: str, why: tuple[str, str], findings: Iterable[Finding], url: 
         tests=str(len(cases)),
         failures=str(sum(kind == "failure" for _, kind, _, _ in cases)),
         errors=str(sum(kind == "error" for _, kind, _, _ in cases)),
+        skipped=str(sum(kind == "skipped" for _, kind, _, _ in cases)),
         time=f"{duration_s:.3f}",
         timestamp=started,
     )

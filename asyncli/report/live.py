@@ -47,7 +47,7 @@ def behind(console: Console) -> bool:
 class _Log(NullView):
     """The position of a log between two updates."""
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, plan: Plan, console: Console) -> None:
         self._console = console
         self._phase: str | None = None
         self._next_s = 0.0
@@ -73,9 +73,6 @@ class _Log(NullView):
 
 class PlainView(_Log):
     """A line at each change of phase, each finding, and every ten seconds of the run."""
-
-    def __init__(self, plan: Plan, console: Console) -> None:
-        super().__init__(console)
 
     def write_findings(self, state: LiveState) -> None:
         for notice in self._new_findings(state):
@@ -106,7 +103,7 @@ class JsonView(_Log):
     def __init__(self, plan: Plan, console: Console, began_s: float | None = None) -> None:
         self._file, self._began_s = console.file, began_s
         self._before = LiveState()
-        super().__init__(console)
+        super().__init__(plan, console)
 
     def write_findings(self, state: LiveState) -> None:
         for notice in self._new_findings(state):

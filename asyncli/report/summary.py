@@ -120,7 +120,7 @@ def summarise(run: Run, analyses: Analyses | None = None) -> Summary:
     first = (run.place.workers or 1) * len(plan.targets) if plan.tls_options.tls_resume else None
     summary.findings = _in_order(
         [
-            verdict_of(judgement.verdict, judgement.why, RULE),
+            verdict_of(judgement.verdict, judgement.why, RULE, judgement.by_limits),
             *limit_findings(outcomes),
             *unreadable,
             *limits,
@@ -135,7 +135,7 @@ def summarise(run: Run, analyses: Analyses | None = None) -> Summary:
             *sent_again(run),
             *stalls(run),
             *slow_answers(run),
-            *loss_findings.statuses(whole),
+            *loss_findings.statuses(run, totals),
             *not_heard(silent, totals, plan),
             *_file_findings(run),
             *_merge_repeats(run.findings),

@@ -13,7 +13,7 @@ import msgspec
 from asyncli.findings.run import where
 from asyncli.model.errors import StoreError
 from asyncli.model.metrics import GENERATOR_CPU_S, SESSION_CPU_S
-from asyncli.model.records import ABORTED, CUT, RESUMED, STOPPED, Finding, Gap, Phase, Tick, left_out_s
+from asyncli.model.records import ABORTED, CUT, GAVE_UP, NOTHING_LISTENS, RESUMED, STOPPED, Finding, Gap, Phase, Tick, left_out_s
 from asyncli.model.run import Run
 from asyncli.model.units import format_instant, instant_of
 from asyncli.store.follow import sum_ticks
@@ -94,7 +94,7 @@ def _require_hold_left(before: Interrupted) -> Interrupted:
 
 
 def _nothing_left(path: Path, why: str) -> StoreError:
-    return StoreError(f"{path}: {why}, so there is nothing to resume; see 'asyncli report {path}'")
+    return StoreError(f"{path}: {why}, so there is nothing to resume; start it again, or see 'asyncli report {path}'")
 
 
 class _Ended(msgspec.Struct):
@@ -120,13 +120,15 @@ def _last_finding(codes: Collection[str], connection: sqlite3.Connection) -> Fin
 def _end_reason(finding: Finding | None) -> str:
     if finding is None:
         return "its hold was complete"
+    if finding.code in (NOTHING_LISTENS, GAVE_UP):
+        return f"it never connected ({finding.evidence})"
     if not finding.fields:
         # Written by an older asyncli.
         return f"it ended before that ({finding.evidence})"
     ended = msgspec.convert(finding.fields, _Ended)
     by = "" if ended.because else " by the user (Ctrl-C or a signal)"
     because = f", because {ended.because}" if ended.because else ""
-    return f"it was stopped{by} {where(ended.phase, ended.after_s, ended.of_s)}{because}"
+    return f"it was stopped{by} {where(ended.phase, ended.after_s, ended.of_s)} and drained{because}"
 
 
 _ALL_ROWS = 2**62
@@ -137,7 +139,7 @@ _ENDINGS = ("generator_failed", "generator_silent", "asyncli_failed", "nobody_ho
 def _read(path: Path, connection: sqlite3.Connection) -> Interrupted:
     frame = read_frame(connection)
     if frame.complete or any(one.name in ("drain", "residue") for one in frame.phases):
-        raise _nothing_left(path, _end_reason(_last_finding((STOPPED, ABORTED), connection)))
+        raise _nothing_left(path, _end_reason(_last_finding((STOPPED, ABORTED, GAVE_UP, NOTHING_LISTENS), connection)))
     row = connection.execute("SELECT t_s, payload FROM ticks ORDER BY rowid DESC LIMIT 1").fetchone()
     (last_sample_s,) = connection.execute("SELECT max(t_s) FROM samples").fetchone()
     (recorded,) = connection.execute(RECORDED).fetchone()

@@ -46,16 +46,9 @@ class Noise:
 
 
 def bare_run(
-    ticks: Ticks = (),
-    phases: Sequence[Phase] = (),
-    samples: Sequence[Sample] = (),
-    environment: Environment | None = None,
-    *,
-    plan: Plan | None = None,
-    checks: Sequence[Check] = (),
-    findings: Sequence[Finding] = (),
-    gaps: Sequence[Gap] = (),
-) -> Run:
+    ticks: Ticks = (), phases: Sequence[Phase] = (), samples: Sequence[Sample] = (), environment: Environment | None = None, *,
+    plan: Plan | None = None, checks: Sequence[Check] = (), findings: Sequence[Finding] = (), gaps: Sequence[Gap] = (),
+) -> Run:  # fmt: skip
     """A run of these records alone."""
     plan = Plan(urls=("http://127.0.0.1:8080/",), connections=1) if plan is None else plan
     return Run(
@@ -92,21 +85,10 @@ def raised(
 
 
 def a_run(
-    connections: int = 100_000,
-    *,
-    hold_s: float = 60.0,
-    seed: int = 1,
-    phi: float = 0.5,
-    local: bool = True,
-    label: str = "nginx/1.22.1",
-    status: bool = True,
-    server: bool = True,
-    slab: bool = True,
-    complete: bool = True,
-    noise: float = 1.0,
-    others: int = 0,
-    **of_plan: Any,
-) -> Run:
+    connections: int = 100_000, *, hold_s: float = 60.0, seed: int = 1, phi: float = 0.5, local: bool = True,
+    label: str = "nginx/1.22.1", status: bool = True, server: bool = True, slab: bool = True, complete: bool = True,
+    noise: float = 1.0, others: int = 0, **of_plan: Any,
+) -> Run:  # fmt: skip
     """A good run: ``connections`` at the plan's pace, held for ``hold_s``; ``noise`` scales deviations."""
     plan = Plan(
         urls=("http://127.0.0.1:8080/",), connections=connections, hold_s=hold_s, seed=seed,

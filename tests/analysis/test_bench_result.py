@@ -26,18 +26,10 @@ def histogram(*values: float) -> Histogram:
 
 
 def a_run(
-    *,
-    plan: dict[str, Any] | None = None,
-    cpu_s: float = 1.0,
-    server_s: float | None = 1.0,
-    workers: int = 1,
-    complete: bool = True,
-    ended: Ended = "asked",
-    asked: Asked | None = None,
-    cpus_before: CpuShares | None = None,
-    cpus: CpuShares | None = None,
-    **tick: Any,
-) -> BenchRun:
+    *, plan: dict[str, Any] | None = None, cpu_s: float = 1.0, server_s: float | None = 1.0, workers: int = 1,
+    complete: bool = True, ended: Ended = "asked", asked: Asked | None = None, cpus_before: CpuShares | None = None,
+    cpus: CpuShares | None = None, **tick: Any,
+) -> BenchRun:  # fmt: skip
     """By default two seconds with 1,000 requests that were answered in 100 to 1,099 us."""
     latency = histogram(*range(100, 1100))
     fields = {"started": 4, "opened": 4, "sent": 1000, "answered": 1000, "by_status": {200: 1000}, "latency_us": latency} | tick
@@ -218,6 +210,14 @@ def test_cpus_used_by_other_programs(
 ) -> None:
     found = evaluate_bench(a_run(**made, cpus_before=before, cpus=during))
     assert (found.verdict, [one.severity for one in found.findings if one.code == "host_busy"]) == (verdict, [severity] if severity else [])
+
+
+def test_a_limit_on_a_status_replaces_the_rule_for_it() -> None:
+    run = a_run(by_status={200: 990, 404: 9, 503: 1})
+    found = [evaluate_bench(run, [f"requests.by_status.{one}" for one in limited]) for limited in ((), (404,), (404, 503))]
+    assert [one.verdict for one in found] == ["failed", "failed", "passed"]
+    assert [one.fields["by_status"] for each in found for one in each.findings] == [{404: 9, 503: 1}, {503: 1}]
+    assert "404: 9" in found[2].why
 
 
 def test_stolen_cpu_time_is_reported() -> None:

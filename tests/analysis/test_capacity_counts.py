@@ -10,17 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncli.analysis.bottleneck import Bottleneck
-from asyncli.analysis.capacity import (
-    TRIES,
-    Bracket,
-    Outcome,
-    Search,
-    Tried,
-    bracket,
-    next_count,
-    prediction,
-    verdict,
-)
+from asyncli.analysis.capacity import TRIES, Bracket, Outcome, Search, Tried, bracket, next_count, prediction, verdict
 from asyncli.analysis.forecast import Ceiling, Forecast
 from asyncli.model.exit_status import exit_status
 from asyncli.report.capacity_report import Step, with_lifetime_limit

@@ -19,22 +19,10 @@ from asyncli.analysis.totals import Totals, fold
 from asyncli.analysis.verdict import judge
 from asyncli.core.histogram import Histogram
 from asyncli.core.life import DEATHS, FAILURES
+from asyncli.model import records
 from asyncli.model.exit_status import exit_status
 from asyncli.model.plan import Plan
-from asyncli.model.records import (
-    ABORTED,
-    CUT,
-    NOTHING_LISTENS,
-    RESUMED,
-    STOPPED,
-    Deaths,
-    Finding,
-    Phase,
-    ProtocolCounts,
-    Sample,
-    Tick,
-    TlsCounts,
-)
+from asyncli.model.records import ABORTED, CUT, NOTHING_LISTENS, RESUMED, STOPPED, Deaths, Finding, Phase, Sample, Tick, TlsCounts
 from asyncli.model.run import Run, Ticks
 
 PLAN = Plan(urls=("http://a/",), connections=100)
@@ -80,7 +68,7 @@ def test_wrong_answers_are_answers() -> None:
 
 
 def test_without_a_due_heartbeat_a_handshake_counts_as_tested() -> None:
-    granted = ProtocolCounts()
+    granted = records.ProtocolCounts()
     granted.handshake_us.add(5)
     ticks = (Tick(opened=100), Tick(opened=100, protocol=granted), Tick(opened=100, protocol=granted, sent=1), Tick(opened=100, sent=1))
     judgements = [judge(PLAN, Totals(one, held=100), saturated=False, complete=True) for one in ticks]
@@ -88,26 +76,22 @@ def test_without_a_due_heartbeat_a_handshake_counts_as_tested() -> None:
     assert judgements[0].why != judgements[3].why
 
 
-def test_a_passed_verdict_names_error_answers() -> None:
-    of = totals(100, 100)
-    of.whole.answered, of.whole.by_status = 97, {200: 7, 404: 30, 503: 60}
-    judgement = judge(PLAN, of, saturated=False, complete=True)
-    assert judgement.verdict == "passed"
-    assert all(number in judgement.why for number in ("90", "97", "404", "503"))
-
-
 @pytest.mark.parametrize(
-    ("by_status", "limited", "verdict"),
+    ("by_status", "limited", "verdict", "named"),
     [
-        ({503: 60, 500: 7}, "connections.lost", "failed"),
-        ({503: 60}, "heartbeats.by_status.500", "passed"),
-        *(({503: 60, other: 1}, "", "passed") for other in (200, 304, 404)),
+        ({200: 7, 404: 30, 503: 1_405}, (), "failed", ("1,435 of 1,442", "404: 30", "503: 1,405")),
+        # A limit on a status replaces the rule for that status alone.
+        ({200: 7, 404: 30, 503: 60}, ("connections.lost", "heartbeats.by_status.404"), "failed", ("60 of 97", "(503: 60)")),
+        ({200: 7, 404: 30}, ("heartbeats.by_status.404",), "passed", ("30 of 37", "404: 30")),
+        ({200: 7, 304: 1}, (), "passed", ()),
     ],
 )
-def test_only_server_errors_fail(by_status: dict[int, int], limited: str, verdict: str) -> None:
+def test_an_error_answer_fails_a_run(by_status: dict[int, int], limited: tuple[str, ...], verdict: str, named: tuple[str, ...]) -> None:
     of = totals(100, 100)
     of.whole.answered, of.whole.by_status = sum(by_status.values()), by_status
-    assert judge(PLAN, of, saturated=False, complete=True, limited=[limited]).verdict == verdict
+    judgement = judge(PLAN, of, saturated=False, complete=True, limited=limited)
+    assert (judgement.verdict, judgement.by_limits) == (verdict, False)
+    assert all(words in judgement.why for words in named)
 
 
 def test_losses_come_before_crossed_limits() -> None:
@@ -156,7 +140,7 @@ def test_a_late_ramp() -> None:
         times = [spread(us, 100 if us else 0) for us in (tcp, tls or 0, protocol or 0)]
         late.connect_us = times[0]
         late.tls = None if tls is None else TlsCounts(tcp_us=times[0], handshake_us=times[1])
-        late.protocol = None if protocol is None else ProtocolCounts(handshake_us=times[2])
+        late.protocol = None if protocol is None else records.ProtocolCounts(handshake_us=times[2])
         (finding,) = doubts(run)
         assert (finding.code, finding.fields["waited_in"]) == ("ramp_held_back", part)
 
@@ -210,10 +194,7 @@ def test_a_slow_ramp() -> None:
 
 @pytest.mark.parametrize(
     ("field", "value", "code"),
-    [
-        ("lateness_us", spread(300_000, 1000), "generator_saturated_beats"),
-        ("longest_turn_s", 1.2, "generator_saturated_turn"),
-    ],
+    [("lateness_us", spread(300_000, 1000), "generator_saturated_beats"), ("longest_turn_s", 1.2, "generator_saturated_turn")],
 )
 def test_bounds(field: str, value: Any, code: str) -> None:
     run = a_run(20_000)
@@ -442,9 +423,18 @@ def test_a_busy_period_of_a_quiet_run_is_found() -> None:
 
 
 def test_error_statuses() -> None:
-    assert loss_findings.statuses(Tick(by_status={200: 5, 301: 1})) == []
-    (finding,) = loss_findings.statuses(Tick(by_status={200: 5, 404: 2, 503: 1}))
-    assert (finding.fields["by_status"], "by_status.404" in finding.remedy) == ({404: 2, 503: 1}, True)
+    def found(*of_each: dict[int, int]) -> list[Finding]:
+        run = bare_run([(t_s + 1.0, Tick(answered=sum(one.values()), by_status=one)) for t_s, one in enumerate(of_each)])
+        return loss_findings.statuses(run, fold(run))
+
+    assert found({200: 5, 301: 1}) == []
+    (finding,) = found({200: 5}, {404: 2}, {503: 1}, {200: 1})
+    fields = finding.fields
+    assert (fields["by_status"], fields["of"], fields["from_s"], fields["until_s"]) == ({404: 2, 503: 1}, 9, 1.0, 3.0)
+    assert ".404" in finding.remedy
+    # If every answer was an error, the request is likely wrong.
+    (finding,) = found({405: 5})
+    assert all(words in finding.remedy for words in ("--method", "GET", "100%"))
 
 
 def test_the_verdict_if_nothing_listens() -> None:
@@ -463,6 +453,8 @@ def test_a_run_stopped_by_the_user() -> None:
         return found.verdict, found.why.rpartition("; ")[2]
 
     assert judged(60, True, stopped) == ("failed", stopped.evidence)
+    # It was not held to the end.
+    assert "the end" not in judge(PLAN, totals(100, 100), saturated=False, complete=True, findings=[stopped]).why
     assert judged(60, False, stopped) == ("invalid", stopped.evidence)
     assert judged(60, False, stopped, cut) == ("invalid", cut.evidence)
     # The run was resumed, so that was not its end.

@@ -17,7 +17,7 @@ def test_user_limit_replaces_the_default_on_its_number() -> None:
     given = ("lost > 1%", "cost.server_user > 9KB", "heartbeats.latency_ms.p99 > 50ms")
     plan = _with_limits(build_plan([Layer("{key}", {"urls": [URL], "fail_if": list(given)})]), given)
     assert plan.abort
-    assert plan.fail_if == (*given, "connections.failed > 0", *LIMITS[3:])
+    assert plan.fail_if == (*given, "connections.failed > 0")
     assert _with_limits(plan, ()).fail_if == LIMITS
 
 

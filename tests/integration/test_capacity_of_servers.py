@@ -16,7 +16,7 @@ from typing import Any
 
 import psutil
 import pytest
-from programs import DEADLINE_S, Program, report, until
+from programs import DEADLINE_S, Program, report, serving, until
 
 from asyncli.analysis.bottleneck import RELOADED
 from asyncli.analysis.capacity import Bracket, Search
@@ -28,9 +28,10 @@ from asyncli.lab.builtin import LabBuiltin
 from asyncli.lab.nginx import LabNginx
 from asyncli.model.errors import PreflightError
 from asyncli.model.plan import Layer, Plan, build_plan
-from asyncli.model.records import Phase
+from asyncli.model.records import ABORTED, Phase
 from asyncli.report.capacity_report import Capacity, one_line
 from asyncli.report.livestate import LiveObserver
+from asyncli.store.reader import read_run
 
 SHORT = {"keepalive": 2, "timeout": "1s", "hold": "2s", "baseline": "0.3s", "residue": 0, "batch": 20}
 FLAGS = [word for key, value in SHORT.items() for word in (f"--{key}", str(value))]
@@ -51,6 +52,15 @@ async def searched(folder: Path, url: str, start: int, within: float = 0.05, mos
 
 def words(found: Capacity) -> str:
     return f"{one_line(found)}; {[(one.asked, one.outcome, one.why) for one in found.steps]}; {found.gave_way}"
+
+
+async def test_a_server_that_answers_with_errors_holds_none(tmp_path: Path) -> None:
+    with serving(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n") as server:
+        found = await searched(tmp_path, server.url, 20)
+    assert (found.verdict, [(one.side, one.code) for one in found.gave_way]) == ("failed", [("server", "errors")]), words(found)
+    assert [(one.asked, one.lost, one.crossed) for one in found.steps] == [(count, 0, ["heartbeats.by_status.404"]) for count in (20, 1)]
+    # The first error answer ends a step.
+    assert {one.code for one in read_run(tmp_path / "steps" / found.steps[0].run_file).findings} >= {ABORTED}
 
 
 @pytest.mark.nginx

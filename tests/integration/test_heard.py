@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import xml.etree.ElementTree as ET
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -61,6 +62,21 @@ def test_a_server_that_accepts_a_part(tmp_path: Path) -> None:
     counts = as_written(summary, "test_a_server_that_accepts_a_part")
     assert done.status == 99
     assert (counts["held"], counts["lost"], counts["deaths"]) == (N // 2, N // 2, {"heartbeat_timeout": N // 2})
+
+
+def test_a_server_that_answers_with_errors_from_some_request_on(tmp_path: Path) -> None:
+    busy, suites, found = b"HTTP/1.1 503 Busy\r\nContent-Length: 0\r\n\r\n", [], []
+    for number, more in enumerate(((), ("--fail-if", "heartbeats.by_status.503 > 100%"), ("--fail-if", "heartbeats.by_status.503 > 1%"))):
+        with serving(lambda request: OK if request <= N else busy) as server:
+            done = here(
+                tmp_path, "soak", server.url, *SHORT, "-c", str(N), "--hold", "1", "--out", f"{number}.db", "--junit", "-", "--quiet", *more
+            )
+        found.append((done.status, report(tmp_path, f"{number}.db")))
+        suite = ET.fromstring(done.out)
+        suites.append((suite.get("tests"), suite.get("failures"), suite.get("skipped")))
+    assert [status for status, _ in found] == [99, 0, 99]
+    assert suites == [("1", "1", "0"), ("2", "0", "0"), ("2", "1", "1")]
+    assert as_written(found[0][1], "test_a_server_that_answers_with_errors_from_some_request_on")["lost"] == 0
 
 
 def test_a_server_that_answers_no_more(tmp_path: Path) -> None:

@@ -166,18 +166,23 @@ def test_limits_are_plain_data_and_the_worst_is_named_first() -> None:
 
 
 @pytest.mark.parametrize(
-    ("limits", "lost", "failures", "errors"),
-    [((), 0, 0, 0), ((), 3, 1, 0), (("lost > 1", "held < 1"), 3, 2, 0), (("server.pss_bytes.hold_end > 1GB",), 0, 1, 1), (("wishes > 1",), 0, 1, 1)],
-)
-def test_junit_has_a_test_for_the_verdict_and_each_limit(limits: tuple[str, ...], lost: int, failures: int, errors: int) -> None:
+    ("limits", "lost", "failures", "errors", "skipped"),
+    [
+        ((), 0, 0, 0, 0), ((), 3, 1, 0, 0), (("held > 1",), 3, 2, 0, 0),
+        # A run that only limits made fail counts each of them once.
+        (("lost > 1", "held < 1"), 3, 1, 0, 1), (("server.pss_bytes.hold_end > 1GB",), 0, 0, 1, 1), (("wishes > 1",), 0, 0, 1, 1),
+    ],
+)  # fmt: skip
+def test_junit_has_a_test_for_the_verdict_and_each_limit(limits: tuple[str, ...], lost: int, failures: int, errors: int, skipped: int) -> None:
     suite = ET.fromstring(to_junit(summarise(with_limits(limits, lost))))
     cases = suite.findall("testcase")
     # The name has no numbers of the run, since CI systems track a test by its name.
     assert [one.get("name") for one in cases] == ["verdict", *limits]
     assert len(cases) == int(suite.get("tests", "0")) == 1 + len(limits)
-    assert (suite.get("failures"), suite.get("errors")) == (str(failures), str(errors))
+    assert (suite.get("failures"), suite.get("errors"), suite.get("skipped")) == (str(failures), str(errors), str(skipped))
+    assert len(cases[0].findall("skipped")) == skipped
     assert len(suite.findall("testcase/failure")) == failures
-    assert all(one.get("message") for one in suite.iter() if one.tag in ("failure", "error"))
+    assert all(one.get("message") for one in suite.iter() if one.tag in ("failure", "error", "skipped"))
 
 
 def test_characters_forbidden_in_xml_are_replaced() -> None:

@@ -51,6 +51,7 @@ def crossed(text: str) -> bool | None:
         # A cause that did not occur counts 0; a number that was not measured is unknown.
         ("connections.deaths.closed_idle > 0", False),
         ("heartbeats.by_status.502 > 0", False),
+        ("heartbeats.by_status.200 > 99%", True),
         ("heartbeats.latency_ms.max > 1s", None),
         ("cost.kernel > 1", None),
         ("drift.kernel > 1MB/h", None),

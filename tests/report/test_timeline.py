@@ -56,11 +56,13 @@ def test_descriptor_listing_is_drawn_only_if_visible() -> None:
     assert "of /proc" not in panel(timeline(run), "memory")
 
 
-def test_each_cause_has_a_panel_with_all_losses() -> None:
+def test_each_cause_has_a_panel_with_all_losses_and_each_error_status() -> None:
     run = with_deaths()
+    run.ticks[7][1].by_status = {200: 5, 503: 2}
     bars = [(one.key, one.lines[0].label, sum(one.lines[0].values)) for one in timeline(run).panels if one.bars]
     assert [one[:2] for one in bars] == [
         ("lost", "closed_idle"), ("lost", "reset"), ("lost", "heartbeat_timeout"), ("failed", "refused"), ("failed", "connect_timeout"),
+        ("error answers", "HTTP 503"),
     ]  # fmt: skip
     assert sum(total for kind, _, total in bars if kind == "lost") == sum(tick.lost for _, tick in run.ticks)
 

@@ -13,7 +13,7 @@ from recording import new_run
 from asyncli.findings.run import aborted_by_limit, stopped_by_user
 from asyncli.model.errors import StoreError
 from asyncli.model.plan import Plan
-from asyncli.model.records import Finding, Phase, Tick
+from asyncli.model.records import GAVE_UP, NOTHING_LISTENS, Finding, Phase, Tick
 from asyncli.model.units import format_instant
 from asyncli.store.reader import read_run
 from asyncli.store.resume import Interrupted, read_interrupted
@@ -56,6 +56,9 @@ def test_a_hold_that_would_have_ended_by_now_is_not_resumed(tmp_path: Path) -> N
         read_interrupted(path)
     with pytest.raises(StoreError, match="nothing to resume"):
         read_interrupted(held(tmp_path / "done.db", hold_s=2.0))
+    for code in (NOTHING_LISTENS, GAVE_UP):
+        with pytest.raises(StoreError, match="never connected"):
+            read_interrupted(held(tmp_path / f"{code}.db", findings=(Finding(code, "error", "none"),), drained=True))
     now_s = time.time()
     assert read_interrupted(held(tmp_path / "on.db", ends_s=now_s + 100, hold_s=60.0, hold_until="07:00")).left_s(now_s) == pytest.approx(100)
     assert read_interrupted(held(tmp_path / "more.db", hold_s=60.0)).left_s(now_s) == pytest.approx(57)

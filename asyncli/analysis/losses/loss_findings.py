@@ -11,7 +11,7 @@ from asyncli.analysis.totals import Totals, errors
 from asyncli.findings import losses
 from asyncli.findings.losses import HostReport, Incident
 from asyncli.model.metrics import TCP
-from asyncli.model.records import Finding, Tick
+from asyncli.model.records import Finding
 from asyncli.model.run import Run
 
 # Failures on a client host whose network is cut.
@@ -60,9 +60,11 @@ def _incident(first: Diagnosis, *others: Diagnosis) -> Incident:
     }  # fmt: skip
 
 
-def statuses(whole: Tick) -> list[Finding]:
-    bad = errors(whole)
-    return [losses.status_errors(bad, whole.tls is not None)] if bad else []
+def statuses(run: Run, totals: Totals) -> list[Finding]:
+    """A finding of all error answers: how many, and when."""
+    bad, instants = errors(totals.whole), [t_s for t_s, tick in run.ticks if errors(tick)]
+    over_tls = totals.whole.tls is not None
+    return [losses.status_errors(bad, totals.whole.answered, began_s(instants[0], 0.0), instants[-1], over_tls)] if bad else []
 
 
 def listen_queue(run: Run) -> list[Finding]:

@@ -92,12 +92,13 @@ def http_error(table: LossTable) -> None:
     cells = table.of("closed_announced")
     bad = [(cell, sum(errors(cell.tick).values())) for cell in cells]
     answers, both = sum(count for _, count in bad), sum(min(cell.unclaimed, count) for cell, count in bad)
-    statuses = sorted({status for cell in cells for status in errors(cell.tick)})
+    whole = table.totals.whole
+    statuses = {one: count for one, count in sorted(errors(whole).items()) if any(one in cell.tick.by_status for cell in cells)}
     # Other errors may have come in the same seconds: they must be as many as the closes.
     closes = table.server.is_nginx and _NGINX_CLOSES_AFTER.issuperset(statuses)
     if not both or both < NEARLY_ALL * answers or (not closes and both < NEARLY_ALL * unclaimed(cells)):
         return
-    remedy = remedy_of_statuses(statuses, over_tls=table.totals.whole.tls is not None)
+    remedy = remedy_of_statuses(statuses, whole.answered, over_tls=whole.tls is not None)
     found = reason("http_error", certain=both >= FEWEST, statuses=", ".join(map(str, statuses)), remedy=remedy)
     for cell, count in bad:
         table.claim([cell], found, count=count)

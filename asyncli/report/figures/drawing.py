@@ -230,7 +230,8 @@ def inline_svg(figure: Figure, name: str) -> str:
         """One tag, rewritten."""
         inside = _ID.sub(lambda found: f' id="{name}-{found[1]}"' if found[1] in used else "", tag[0])
         inside = _REFERENCE.sub(lambda found: f"{found[1]}{name}-{found[2]}", inside)
-        inside = _FAMILY.sub("", _FONT.sub(_font, inside))
+        inside = _FONT.sub(lambda found: f"{'font-weight: 600; ' * ('bold' in found[1])}font-size: {found[2]}px", inside)
+        inside = _FAMILY.sub("", inside)
         inside = _COLOUR.sub(lambda found: _VARIABLES[found[0]], inside)
         # A hundredth of a pixel is enough; matplotlib writes six decimals.
         return _NUMBER.sub(lambda found: f"{float(found[0]):.2f}".rstrip("0").rstrip("."), inside)
@@ -260,7 +261,3 @@ def _raw(figure: Figure, name: str, background: str) -> str:
     with drawing(), mpl.rc_context({"svg.hashsalt": name}):
         figure.savefig(raw, format="svg", facecolor=background, metadata={"Date": None, "Creator": None})
     return _HEAD.sub("", raw.getvalue())
-
-
-def _font(found: re.Match[str]) -> str:
-    return f"{'font-weight: 600; ' if 'bold' in found[1] else ''}font-size: {found[2]}px"

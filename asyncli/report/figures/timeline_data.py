@@ -13,6 +13,7 @@ from typing import Any, Literal
 import msgspec
 import numpy as np
 
+from asyncli.analysis.totals import errors
 from asyncli.core.histogram import Histogram, bounds, summed
 from asyncli.model import metrics
 from asyncli.model.records import PhaseName, Tick
@@ -168,11 +169,12 @@ def _quantiles(key: str, title: str, run: Run, width_s: float, of: Callable[[Tic
 
 
 def _losses(run: Run, width_s: float) -> Iterator[Panel]:
-    """A panel per cause, losses before failed connects, most frequent first."""
+    """A panel per cause or status: losses, failed connects, error answers; most frequent first."""
     t_s = np.array([t_s for t_s, _ in run.ticks])
     for kind, counted in (
         ("lost", [{cause: dead.count for cause, dead in tick.deaths.items()} for _, tick in run.ticks]),
         ("failed", [tick.failures for _, tick in run.ticks]),
+        ("error answers", [{f"HTTP {status}": count for status, count in errors(tick).items()} for _, tick in run.ticks]),
     ):
         totals: dict[str, int] = {}
         for counts in counted:
