@@ -43,7 +43,7 @@ def plan_spread(
     if not plan.has_ports:
         # Both ends of a Unix socket are on one host.
         return Spread(destinations, sources=(), workers=workers, local=True, ports=0)
-    own = _own_addresses()
+    own = {entry.address for entries in psutil.net_if_addrs().values() for entry in entries if entry.family in _FAMILIES}
     # Ignore addresses without a route (IPv6 where there is none). And where a name has a loopback address with a listener, its
     # other addresses may have none: the server is here.
     routed = [one for one in destinations if _source_address(one) is not None] or destinations
@@ -101,10 +101,6 @@ def _reason(error: Exception) -> str:
 
 def _is_loopback(address: str) -> bool:
     return ipaddress.ip_address(address.partition("%")[0]).is_loopback
-
-
-def _own_addresses() -> set[str]:
-    return {entry.address for entries in psutil.net_if_addrs().values() for entry in entries if entry.family in _FAMILIES}
 
 
 def _check_source(source: str) -> None:

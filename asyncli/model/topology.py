@@ -7,8 +7,7 @@ ours begin with ``client.``, unless both are the same host.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
@@ -62,7 +61,8 @@ class Place(msgspec.Struct, frozen=True):
 
 def place_of(environment: Environment) -> Place:
     """The facts in ``environment``."""
-    server, agent, cluster = (_mapping(environment.get(name)) for name in ("server", "agent", "cluster"))
+    names = ("server", "agent", "cluster")
+    server, agent, cluster = (one if isinstance(one := environment.get(name), dict) else None for name in names)
     local, destinations = environment.get("local"), environment.get("destinations")
     return Place(
         local=local if isinstance(local, bool) else None,
@@ -77,10 +77,6 @@ def place_of(environment: Environment) -> Place:
         agent_same_network=agent is None or agent.get("same_network") is not False,
         server_here=cluster is not None and cluster.get("server_here") is True,
     )
-
-
-def _mapping(value: object) -> Mapping[str, Any] | None:
-    return value if isinstance(value, dict) else None
 
 
 def _number(value: object) -> float | None:

@@ -106,9 +106,10 @@ class Amounts(msgspec.Struct, frozen=True):
 def amounts(one: Difference) -> Amounts:
     values = [abs(value) for value in one.values if value is not None]
     ends = one.ci95 or (0.0, 0.0)
-    factor, unit = _scale(one.unit, max([*values, *map(abs, ends)]))
+    most = max([*values, *map(abs, ends)])
+    factor, unit = next((factor, name) for least, factor, name in _SCALES.get(one.unit, _PLAIN) if most >= least)
     spread = ends[1] - ends[0]
-    digits = _digits(max([*values, *map(abs, ends)]) / factor, spread / factor if one.ci95 else None)
+    digits = _digits(most / factor, spread / factor if one.ci95 else None)
 
     def shown(value: float | None, signed: bool = False) -> str:
         return "-" if value is None else _number(value / factor, digits, signed)
@@ -121,10 +122,6 @@ def amounts(one: Difference) -> Amounts:
     low, high = (shown(end, signed=True) for end in one.ci95)
     percent = "-" if one.relative is None else _number(one.relative * 100, 1 if abs(one.relative) < 10 else 0, signed=True)
     return Amounts(unit, first, second, shown(one.difference, signed=True), low, high, percent, shown(max(map(abs, one.ci95))))
-
-
-def _scale(unit: str, most: float) -> tuple[float, str]:
-    return next((factor, name) for least, factor, name in _SCALES.get(unit, _PLAIN) if most >= least)
 
 
 def _digits(most: float, spread: float | None) -> int:
