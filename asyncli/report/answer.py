@@ -136,7 +136,7 @@ def stands_first(summary: Summary, one: Finding) -> bool:
     first = None if summary.generator.saturated else summary.finding(gave_way.code)
     incidents = [(each["code"], [*each["others"]]) for each in one.fields.get("incidents") or ()]
     same = first is not None and incidents == [(first.fields["what"], [])]
-    return same or one is growth(summary) or one.code == host_shared.code
+    return same or one is growth(summary) or one.code in (host_shared.code, "cost_short_lived")
 
 
 def with_remedy(one: Finding) -> str:
