@@ -132,7 +132,7 @@ class Program:
     def processes(self) -> list[int]:
         """All its running processes, found by the mark in their environment."""
         wanted = f"{_MARK}={self.mark}".encode()
-        return [pid for pid in _alive() if wanted in contents(f"/proc/{pid}/environ")]
+        return [pid for pid in filter(alive, map(int, filter(str.isdigit, os.listdir("/proc")))) if wanted in contents(f"/proc/{pid}/environ")]
 
     def hosts(self) -> list[int]:
         """The generator's host processes."""
@@ -233,10 +233,6 @@ def codes(summary: dict[str, Any]) -> set[str]:
 def alive(pid: int) -> bool:
     """Whether the process runs; a zombie does not."""
     return contents(f"/proc/{pid}/stat").rpartition(b")")[2].split()[:1] not in ([b"Z"], [b"X"], [])
-
-
-def _alive() -> Iterator[int]:
-    return filter(alive, map(int, filter(str.isdigit, os.listdir("/proc"))))
 
 
 def _is_generator(pid: int) -> bool:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from ipaddress import ip_address
 
 import msgspec
 
@@ -89,7 +88,7 @@ def forecast(run: Run, costs: Costs) -> tuple[Forecast, list[Finding]]:
     if room is None:
         findings.append(forecast_unknown(["memory"], "available_not_read", ""))
     elif where.far is None:
-        found.server_memory = _server_alone(costs, before, room)
+        found.server_memory = _server_alone(costs, before, room, of_host)
     if where.far is not None:
         available, used = (before.series(before.of_ours(one)) for one in (metrics.HOST_AVAILABLE_BYTES, metrics.HOST_USED_BYTES))
         words = f"asyncli's own host, {_OUR_END}"
@@ -123,7 +122,7 @@ def _far(found: Forecast, held: Sequence[float]) -> list[Finding]:
     if memory is None or memory.connections is None or most <= 0 or PART * memory.connections <= most:
         return []
     many = memory.rounded(memory.connections)
-    return [forecast_far(many, memory.rounded(many / most), _round_up(PART * many))]
+    return [forecast_far(many, memory.rounded(many / most), math.ceil(PART * many))]
 
 
 # Memory.
@@ -184,12 +183,13 @@ def _level(metric: Series) -> float:
     return statistics.median(metric.values) if metric.values else math.inf
 
 
-def _server_alone(costs: Costs, before: Run, room: _Room) -> Ceiling | None:
+def _server_alone(costs: Costs, before: Run, room: _Room, here: Ceiling | None) -> Ceiling | None:
     """A host like this for the server alone: its memory and its end of each connection, for a proxy both ends.
 
-    The server's part of the residual is unknown: the number includes all of it, the interval extends to none.
+    The server's part of the residual is unknown: the number includes all of it, the interval extends to none. If ``here``,
+    the whole host's memory, is a number, neither exceeds what that took less the ends that go elsewhere.
     """
-    user, kernel, rest = costs.server_user, costs.kernel, costs.residual
+    user, kernel, rest, total = costs.server_user, costs.kernel, costs.residual, costs.host_total
     if user is None or kernel is None or user.of_levels:
         return None
     ends = (costs.ends + 1) // 2
@@ -207,7 +207,13 @@ def _server_alone(costs: Costs, before: Run, room: _Room) -> Ceiling | None:
     how += f", {residual:,.0f} of what is left over)" if residual else ")"
     if most:
         how += f"; the interval includes 0 to {most:,.0f} B of what is left over"
-    return room.ceiling("server_memory", own + residual, (own - half, own + half + most), how)
+    each, high = own + residual, own + half + most
+    if total is not None and here is not None and here.connections is not None:
+        elsewhere = costs.ends - ends
+        each = min(each, total.bytes_per_connection - elsewhere * kernel.bytes_per_connection)
+        high = min(high, total.ci95[1] - elsewhere * kernel.ci95[0])
+        how += f"; at most {high:,.0f} B, what this host took without the clients' end{'s' * (elsewhere > 1)}"
+    return room.ceiling("server_memory", each, (min(own - half, each), max(each, high)), how)
 
 
 # Limits that the preflight read.
@@ -294,16 +300,8 @@ def _ports(checks: Mapping[str, Check], run: Run) -> Ceiling | None:
 
 def _grows_sources(run: Run) -> bool:
     """Whether the server is on 127.0.0.0/8 and no source is given: then asyncli uses as many of 2^24 sources as needed."""
-    if run.plan.sources or not run.place.destinations:
-        return False
-    for one in run.place.destinations:
-        try:
-            address = ip_address(one.rpartition(":")[0].strip("[]"))
-        except ValueError:
-            return False
-        if address.version != 4 or not address.is_loopback:
-            return False
-    return True
+    places = run.place.destinations
+    return not run.plan.sources and bool(places) and all(one.startswith("127.") for one in places)
 
 
 def _of_the_host(checks: Mapping[str, Check], plan: Plan, ends: int, prefix: str = "") -> list[Ceiling]:
@@ -327,8 +325,3 @@ def _of_the_host(checks: Mapping[str, Check], plan: Plan, ends: int, prefix: str
         how += f", {each} for each connection"
         found.append(Ceiling(prefix + code, math.floor(max(0.0, check.have - taken) / each), None, how))
     return found
-
-
-def _round_up(number: float) -> int:
-    step = int(10 ** max(0, len(str(math.ceil(number))) - 2))
-    return math.ceil(number / step) * step

@@ -14,7 +14,6 @@ from asyncli.app.incoming import generator_loss
 from asyncli.app.progress import Progress, wait_for
 from asyncli.app.recorder import Recorder
 from asyncli.collect.locate import ServerFacts
-from asyncli.engine.shard import Shard
 from asyncli.findings.generator import resumed
 from asyncli.findings.run import held_again, server_changed
 from asyncli.model.data_file import described
@@ -71,9 +70,6 @@ class Resumption:
             # Another baseline and ramp come before it.
             left_s = max(0.0, left_s - plan.schedule.end_s)
         return msgspec.structs.replace(plan, hold_s=left_s, hold_until=None)
-
-    def remaining_shard(self, shard: Shard) -> Shard:
-        return msgspec.structs.replace(shard, again=True, ramp=shard.ramp.without_rests()) if self.in_hold else shard
 
     def continue_counters(self, values: dict[str, float]) -> None:
         """Add the earlier counts of our own processes."""

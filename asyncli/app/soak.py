@@ -197,8 +197,9 @@ class Soak:
         """Start the generator and the samplers, run the phases, and stop everything."""
         progress, recorder = self._progress, self._recorder
         shard = build_shard(progress.plan, spread, self._data)
-        if self._resumption is not None:
-            shard = self._resumption.remaining_shard(shard)
+        if self._resumption is not None and self._resumption.in_hold:
+            ramp = msgspec.structs.replace(shard.ramp, plateaus=0, plateau_s=0.0)
+            shard = msgspec.structs.replace(shard, again=True, ramp=ramp)
         generator = self._generator = Generator(shard) if self._cluster is None else self._cluster.generator(shard)
         incoming = Incoming(
             progress, recorder, spread.destinations,

@@ -20,10 +20,6 @@ class Ramp(msgspec.Struct, frozen=True):
     plateaus: int = 0
     plateau_s: float = 0.0
 
-    def without_rests(self) -> Ramp:
-        """The same batches without plateaus."""
-        return msgspec.structs.replace(self, plateaus=0, plateau_s=0.0)
-
     @property
     def batches(self) -> int:
         return math.ceil(self.connections / self.batch)

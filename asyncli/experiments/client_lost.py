@@ -139,12 +139,10 @@ def figures_of(run: Run, finding_times: Sequence[tuple[str, float]], times: CutT
     def first_finding(code: str) -> float | None:
         return next((t_s for name, t_s in finding_times if name == code and t_s > cut_s), None)
 
-    def first_held(after_s: float | None) -> float | None:
-        return None if after_s is None else next((t_s for t_s, tick in run.ticks if t_s > after_s and tick.held == asked), None)
-
     lost_s = first_finding("host_lost")
-    again_s = first_held(lost_s)
-    gone_s = None
+    again_s = gone_s = None
+    if lost_s is not None:
+        again_s = next((t_s for t_s, tick in run.ticks if t_s > lost_s and tick.held == asked), None)
     if again_s is not None:
         # The agent's poller is one of the active connections.
         later = zip(active.t_s, active.values, strict=True)

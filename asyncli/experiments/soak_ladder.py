@@ -15,10 +15,11 @@ from typing import Annotated, Any
 
 import msgspec
 
-from asyncli.analysis.cost import Costs, costs
+from asyncli.analysis.cost import Costs
 from asyncli.analysis.slope import Cost
-from asyncli.analysis.totals import fold, in_ms
+from asyncli.analysis.totals import in_ms
 from asyncli.app.recorder import NoObserver
+from asyncli.app.results import Results
 from asyncli.app.soak import KnownServer, Soak
 from asyncli.collect.cgroups import Group, memory_group
 from asyncli.collect.kernel import SlabReader, read_counters
@@ -129,7 +130,8 @@ def figures_of(run: Run, charges: Charges | None = None, ends: int = 2) -> dict[
     ``socket``: the kernel's objects for one end, if known to ± 10 %. ``rest``: :func:`own_cost` less the server's memory and
     socket.
     """
-    totals, cost, end = fold(run), costs(run), run.stop_s
+    analyses, end = Results(Path(), run).analyses, run.stop_s
+    totals, cost = analyses.totals, analyses.costs
     found: dict[str, Any] = {
         "asked": run.plan.connections,
         "held": totals.held,
@@ -184,7 +186,7 @@ def _slope(run: Run, samples: list[Sample]) -> Cost | None:
     active = run.series(STATUS_ACTIVE)
     active_samples = [Sample(t_s, {STATUS_ACTIVE: value}) for t_s, value in zip(active.t_s, active.values, strict=True)]
     both = sorted([*active_samples, *samples], key=lambda one: one.t_s)
-    return costs(msgspec.structs.replace(run, samples=both)).server_user
+    return Results(Path(), msgspec.structs.replace(run, samples=both)).analyses.costs.server_user
 
 
 # Enough for the shortest rest.

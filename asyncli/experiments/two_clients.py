@@ -9,8 +9,8 @@ from typing import Annotated, Any
 
 import msgspec
 
-from asyncli.analysis.cost import costs
 from asyncli.analysis.totals import fold, in_ms
+from asyncli.app.results import Results
 from asyncli.collect.kernel import read_counters
 from asyncli.experiments import Count, Experiment, ExperimentPlan
 from asyncli.experiments.context import Context, fitness
@@ -154,7 +154,7 @@ def figures_of(runs: Mapping[str, Run], charges: Charges | None = None) -> dict[
         **failures, **sums, "free": last(HOST_FREE_BYTES), "used": last(HOST_USED_BYTES), "rss": rss,
         **{name: last(f"status.{name}") for name in ("active", "waiting", "accepts", "handled", "requests")},
     }  # fmt: skip
-    cost = costs(first)
+    cost = Results(Path(), first).analyses.costs
     parts = {"user": cost.server_user, "kernel": cost.kernel}
     cost_of = {
         **failures, "rss_each": rss / sums["held"] if rss and sums["held"] else None, "cpu": cpu,

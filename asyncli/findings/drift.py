@@ -23,9 +23,9 @@ _REMEDIES = {
 
 
 def by_the_hour(bytes_per_hour: float, ci95: tuple[float, float]) -> str:
-    """``144 MB an hour (140 MB to 148 MB)``, without sign."""
+    """``144 MB an hour (140 MB to 148 MB)``, without sign; of a narrow interval the rate alone."""
     rate, low, high = (format_bytes(abs(value)) for value in (bytes_per_hour, *sorted(map(abs, ci95))))
-    return f"{rate} an hour ({low} to {high})"
+    return f"{rate} an hour" + ("" if low == high else f" ({low} to {high})")
 
 
 @finding("drift_grows", "warning")

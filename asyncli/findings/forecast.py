@@ -45,11 +45,10 @@ def gave_way(
     An error if it is a known ``limit`` of the server. ``served``: the most answered at once, if fewer than planned.
     ``streams``: lost ones of HTTP/2 that were to be held.
     """
-    did = [f"{format_many(lost, 'connection')} {'was' if lost == 1 else 'were'} lost"] if lost else []
+    ended = ((lost, "connection"), (streams, "stream"))
+    did = [f"{format_many(n, what)} {'was' if n == 1 else 'were'} lost" for n, what in ended if n]
     did += [f"{format_many(failed, 'connect')} failed"] if failed else []
-    did += [f"{format_many(streams, 'stream')} {'was' if streams == 1 else 'were'} lost"] if streams else []
-    most = ""
-    if served is not None:
-        most = f"{server} served at most about {format_count(float(f'{served:.2g}'))} of {format_count(asked)} at once; "
+    about = "" if served is None else format_count(float(f"{served:.2g}"))
+    most = f"{server} served at most about {about} of {format_count(asked)} at once; " if about else ""
     likely = "" if certain or side == "unknown" else "the likely bottleneck: "
-    return Words(f"no forecast, because {' and '.join(did)}: {most}{likely}{why}", remedy, "error" if limit else "info")
+    return Words(f"{most}{likely}{why}; no forecast, because {' and '.join(did)}", remedy, "error" if limit else "info")

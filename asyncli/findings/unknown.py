@@ -56,5 +56,5 @@ def cost_of_others(rest: float, total: float) -> str:
 @finding("cost_grew", "info", "ramp more slowly (--ramp), or see what grows")
 def cost_grew(of: str, grew: Mapping[str, str]) -> str:
     """A cost from two memory levels is unknown, because memory grew in the hold. ``grew``: whose memory, and by how much."""
-    each = ", ".join(f"memory of {whose} {by}" for whose, by in grew.items())
-    return f"cost per connection unknown for {of}: {each}, which a difference of two levels includes"
+    each = " and ".join(grew)
+    return f"cost per connection unknown for {of}: memory of {each} grows, which a difference of two levels includes"

@@ -10,7 +10,7 @@ from functools import cached_property
 import msgspec
 
 from asyncli.model.plan import Plan
-from asyncli.model.records import Check, Environment, Finding, Gap, Phase, PhaseName, Sample, Tick, left_out_s
+from asyncli.model.records import Check, Environment, Finding, Gap, Phase, PhaseName, Sample, Tick
 from asyncli.model.samples import Series, instants, series, within
 from asyncli.model.topology import Place, Sides, place_of
 
@@ -149,10 +149,6 @@ class Run(msgspec.Struct, dict=True):
     def of_ours(self, metric: str) -> str:
         """The name under which ``metric`` of asyncli's host, or of its network namespace, was sampled."""
         return self.place.of_ours(metric)
-
-    def measured_s(self, start_s: float, end_s: float) -> float:
-        """The length of a span (s) without the gaps that begin in it."""
-        return max(0.0, end_s - start_s - left_out_s(self.gaps, start_s, end_s))
 
     def within(self, *spans: tuple[float, float]) -> Run:
         """The run with only the records in ``spans`` (start, end; s, both included; in order, not overlapping)."""

@@ -61,8 +61,8 @@ class Place(msgspec.Struct, frozen=True):
 
 def place_of(environment: Environment) -> Place:
     """The facts in ``environment``."""
-    named = [environment.get(name) for name in ("server", "agent", "cluster")]
-    server, agent, cluster = (one if isinstance(one, dict) else None for one in named)
+    names = ("server", "agent", "cluster")
+    server, agent, cluster = (one if isinstance(one := environment.get(name), dict) else None for name in names)
     local, destinations = environment.get("local"), environment.get("destinations")
     return Place(
         local=local if isinstance(local, bool) else None,

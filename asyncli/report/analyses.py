@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from asyncli.analysis.bottleneck import AnalysedRun, instead_of_forecast
+from asyncli.analysis.bottleneck import TIMERS, AnalysedRun, instead_of_forecast
 from asyncli.analysis.cost import Costs, known_costs
 from asyncli.analysis.drift import Drift, MetricName, drifts
 from asyncli.analysis.forecast import Forecast, forecast
@@ -17,7 +17,7 @@ from asyncli.model.run import Run
 
 class Analyses(msgspec.Struct):
     """The results of analysis/. ``findings``: those of forecast and drift. ``forecast``: the ``prediction``, or empty if a
-    bottleneck was measured.
+    bottleneck was measured. ``prediction``: empty if timers ended the connections, whatever their number.
     """
 
     totals: Totals
@@ -40,7 +40,7 @@ def analyse(run: Run) -> Analyses:
         totals=totals,
         costs=cost,
         forecast=prediction if bottleneck is None else Forecast(),
-        prediction=prediction,
+        prediction=Forecast() if bottleneck is not None and bottleneck.fields["what"] in TIMERS else prediction,
         drifts=drift,
         diagnoses=diagnoses,
         findings=[*(forecast_findings if bottleneck is None else [bottleneck]), *drift_findings],

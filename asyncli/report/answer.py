@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import shlex
 
-from asyncli.analysis.forecast import Ceiling
+from asyncli.analysis.drift import in_words
 from asyncli.analysis.verdict import why_untested
+from asyncli.findings.drift import drift_grows
 from asyncli.findings.forecast import gave_way
+from asyncli.findings.host import host_shared
+from asyncli.model.records import Finding
 from asyncli.model.text import oneline
 from asyncli.model.topology import sides
 from asyncli.model.values import AGENT_PORT, parse_target
@@ -31,6 +34,8 @@ def one_line(summary: Summary) -> str:
             each = f"a connection{streams}, first use included," if one.of_levels else f"one more{streams}"
             line += f"; {each} costs {with_error(one)} {where}"
             break
+    if growth(summary) is not None:
+        line += f"; memory of {server_name(summary)} {in_words(summary.drift['server_user'])}"
     return oneline(line)
 
 
@@ -123,21 +128,43 @@ def _server_remedy(summary: Summary) -> tuple[str, str]:
     return "its processes were not found", f"start {program} with --server-pid PID"
 
 
+def growth(summary: Summary) -> Finding | None:
+    """The certain growth of the server's memory with time. Other memory may grow by other programs."""
+    return next((one for one in summary.findings if one.code == drift_grows.code and one.fields["metric"] == "server_user"), None)
+
+
+def stands_first(summary: Summary, one: Finding) -> bool:
+    """Whether the first sentences on a terminal say all of this finding."""
+    first = None if summary.generator.saturated else summary.finding(gave_way.code)
+    incidents = [(each["code"], [*each["others"]]) for each in one.fields.get("incidents") or ()]
+    same = first is not None and incidents == [(first.fields["what"], [])]
+    return same or one is growth(summary) or one.code in (host_shared.code, "cost_short_lived")
+
+
+def with_remedy(one: Finding) -> str:
+    return oneline(f"{one.evidence[:1].upper()}{one.evidence[1:]}.{f' Remedy: {one.remedy}.' if one.remedy else ''}")
+
+
 def headroom(summary: Summary) -> str:
     """How many connections fit and the first limit, or the measured bottleneck; "" if unknown."""
     found, sentences = summary.forecast, []
     if summary.connections.opened and (bottleneck := summary.finding(gave_way.code)) is not None:
-        return oneline(f"{bottleneck.evidence[:1].upper()}{bottleneck.evidence[1:]}.")
+        return with_remedy(bottleneck)
     if not summary.connections.held:
         return ""
     here, alone = found.memory, found.server_memory
     if here is not None and here.connections is not None:
-        sentences.append(f"This host has memory for about {about(here)} such connections with both ends on it")
+        # Beside a range that begins lower, this is a range too.
+        beside = alone is not None and alone.ci95 is not None and alone.ci95[0] < here.connections
+        many = about_to(here) if beside else f"about {about(here)}"
+        sentences.append(f"This host has memory for {many} such connections with both ends on it")
     if alone is not None and alone.connections is not None:
         # A range: the server's share of the residual is unknown.
         host = "" if sentences else "A server like this host has memory "
         sentences.append(f"{host}for {about_to(alone)} with the clients elsewhere")
-    first = first_ceiling(summary)
+    if sentences and growth(summary) is not None:
+        sentences[0] = f"Without that growth, {sentences[0][:1].lower()}{sentences[0][1:]}"
+    first = next((one for one in found.ceilings if one.name == found.first), None)
     if first is not None and first.connections is not None and first is not here:
         before = f"{', or '.join(sentences)}. " if sentences else ""
         names, but = {one.name for one in found.ceilings}, ""
@@ -149,11 +176,6 @@ def headroom(summary: Summary) -> str:
     return f"{', or '.join(sentences)}." if sentences else ""
 
 
-def first_ceiling(summary: Summary) -> Ceiling | None:
-    """The lowest limit; None if none is known."""
-    return next((one for one in summary.forecast.ceilings if one.name == summary.forecast.first), None)
-
-
 NOT_THE_SERVER = "Do not rely on these numbers: the generator was the limit (see the findings)."
 
 
@@ -162,7 +184,7 @@ def doubts(summary: Summary) -> list[str]:
     found = []
     if summary.generator.saturated:
         found.append(NOT_THE_SERVER)
-    if (shared := summary.finding("host_shared")) is not None:
+    if (shared := summary.finding(host_shared.code)) is not None:
         found.append(f"Not alone on the host: {oneline(shared.evidence)}. Remedy: {oneline(shared.remedy)}.")
     found += [f"{oneline(one.evidence)}." for one in summary.findings if one.code == "upstream_sockets"]
     total, few = summary.cost.host_total, summary.finding("cost_few_points")

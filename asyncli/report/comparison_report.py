@@ -106,8 +106,9 @@ class Amounts(msgspec.Struct, frozen=True):
 def amounts(one: Difference) -> Amounts:
     values = [abs(value) for value in one.values if value is not None]
     ends = one.ci95 or (0.0, 0.0)
-    most, spread = max([*values, *map(abs, ends)]), ends[1] - ends[0]
+    most = max([*values, *map(abs, ends)])
     factor, unit = next((factor, name) for least, factor, name in _SCALES.get(one.unit, _PLAIN) if most >= least)
+    spread = ends[1] - ends[0]
     digits = _digits(most / factor, spread / factor if one.ci95 else None)
 
     def shown(value: float | None, signed: bool = False) -> str:

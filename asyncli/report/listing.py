@@ -13,7 +13,7 @@ from asyncli.analysis.saturation import is_saturated, saturation
 from asyncli.analysis.slope import Cost, streams_each
 from asyncli.analysis.totals import fold
 from asyncli.analysis.verdict import Verdict, ended_by_user, judge
-from asyncli.model.records import SCHEMA
+from asyncli.model.records import SCHEMA, left_out_s
 from asyncli.model.run import Run
 from asyncli.model.text import oneline
 from asyncli.model.units import format_bytes, format_count, format_duration
@@ -98,7 +98,7 @@ def listed(run: Run, file: str, size: int, *, changed_s: float, age_s: float, wh
         server=run.place.server_label or None,
         requested=run.plan.connections, held=totals.held, verdict=verdict, complete=run.complete,
         live=not run.complete and changed_s < _LIVE_S, stopped=bool(ended_by_user(run.findings)),
-        hold_s=run.measured_s(run.hold.start_s, run.hold.end_s) if run.hold is not None else 0.0,
+        hold_s=run.hold.length_s - left_out_s(run.gaps, run.hold.start_s, run.hold.end_s) if run.hold is not None else 0.0,
         planned_s=run.plan.hold_s,
         cost=cost, cost_of=of, server_cost=server_cost, bytes=size, streams=streams,
     )  # fmt: skip

@@ -125,5 +125,7 @@ def drift_section(summary: Summary) -> doc.Section:
         blocks.append(doc.Paragraph((("Memory over the hold", "bold"), short), "line", view=doc.View.SHORT))
     for name, one in known.items():
         style = "bold red" if one.verdict == "grows" and name != "generator_user" else ""
-        blocks.append(doc.Paragraph((f"{names[name]}: ", (in_words(one), style)), view=doc.View.SHORT))
+        late = summary.server.pss_bytes.hold_end if name == "server_user" and one.verdict == "grows" else None
+        ends = f", to {format_bytes(late)} at the hold's end" if late is not None else ""
+        blocks.append(doc.Paragraph((f"{names[name]}: ", (in_words(one), style), ends), view=doc.View.SHORT))
     return doc.Section("drift", "Drift over the hold", blocks, tight=True)

@@ -11,12 +11,13 @@ import msgspec
 
 from asyncli import __version__
 from asyncli.analysis.verdict import interrupted
+from asyncli.findings.forecast import gave_way
 from asyncli.model.records import GAVE_UP, NOTHING_LISTENS, Check, Deaths, Finding
 from asyncli.model.text import oneline
 from asyncli.model.units import format_count, format_duration, format_many
 from asyncli.report import document as doc
 from asyncli.report import run_events as events
-from asyncli.report.answer import NOT_THE_SERVER, answer, doubts, headroom, server_label
+from asyncli.report.answer import NOT_THE_SERVER, answer, doubts, growth, headroom, server_label, stands_first, with_remedy
 from asyncli.report.run_costs import capacity_section, cost_section, drift_section
 from asyncli.report.run_setup import environment_section, plan_section
 from asyncli.report.summary import Summary
@@ -58,7 +59,8 @@ def run_document(
         # Nothing was measured: only the reason matters.
         errors = [one for one in summary.findings if one.severity == "error"]
         summary = msgspec.structs.replace(summary, findings=errors)
-        sections = [_answer(summary), _findings(summary), _files(summary, path)]
+        first = [msgspec.structs.replace(one, blocks=one.blocks[:1]) for one in (_answer(summary), _files(summary, path))]
+        sections = [first[0], _findings(summary), first[1]]
     else:
         beats = summary.protocol is msgspec.UNSET or summary.heartbeats.sent
         sections = [
@@ -94,12 +96,17 @@ def _verdict(summary: Summary) -> str:
 
 
 def _answer(summary: Summary) -> doc.Section:
-    blocks: list[doc.Block] = [doc.VerdictLine(_verdict(summary), summary.why), doc.Paragraph(answer(summary), "answer")]
+    blocks: list[doc.Block] = [doc.Paragraph(answer(summary), "answer")]
+    if (grows := growth(summary)) is not None:
+        blocks.append(doc.Paragraph(with_remedy(grows), "doubt", "bold red"))
     if more := headroom(summary):
-        blocks.append(doc.Paragraph(more, "headroom", view=doc.View.PAGE if summary.generator.saturated else doc.ALL))
+        # Why a run failed comes before the cost.
+        place = 0 if summary.verdict != "passed" and summary.finding(gave_way.code) is not None else len(blocks)
+        view = doc.View.PAGE if summary.generator.saturated else doc.ALL
+        blocks.insert(place, doc.Paragraph(more, "headroom", view=view))
     for doubt in doubts(summary):
         blocks.append(doc.Paragraph(doubt, "doubt", "bold magenta" if doubt == NOT_THE_SERVER else "yellow"))
-    return doc.Section("answer", "", blocks)
+    return doc.Section("answer", "", [doc.VerdictLine(_verdict(summary), summary.why), *blocks])
 
 
 def _headline(summary: Summary) -> str:
@@ -134,8 +141,7 @@ def _shown_findings(summary: Summary) -> list[Finding]:
 
 def _findings(summary: Summary) -> doc.Section:
     shown = _shown_findings(summary)
-    # host_shared is among the doubts.
-    serious = [one for one in shown if (one.severity != "info" or one.code == "limit_kept") and one.code != "host_shared"]
+    serious = [one for one in shown if (one.severity != "info" or one.code == "limit_kept") and not stands_first(summary, one)]
     blocks: list[doc.Block] = [
         doc.ItemList(doc.finding_items(serious), view=doc.View.SHORT),
         doc.ItemList(doc.finding_items(shown), "Findings", view=doc.View.VERBOSE),

@@ -15,6 +15,8 @@ from asyncli.model.records import Deaths, Phase, Sample
 from asyncli.model.run import Run
 from asyncli.model.units import parse_pace
 from asyncli.report.analyses import analyse
+from asyncli.report.answer import stands_first
+from asyncli.report.summary import summarise
 
 HOST = SERVER + 2 * KERNEL_END + GENERATOR + REST
 TRUTH = {
@@ -398,7 +400,7 @@ def test_connections_that_end_at_once_have_no_cost() -> None:
     run = a_run(3000, hold_s=15.0)
     for place, (_, tick) in enumerate(run.ticks):
         tick.held, tick.opened, tick.deaths = place % 5 // 4, 100, {"closed_announced": Deaths(count=100)}
-    assert costs(run).generator_user is not None
     found = analyse(run).costs
-    assert [one.code for one in found.findings] == ["cost_short_lived"]
+    assert (costs(run).generator_user is not None, [one.code for one in found.findings]) == (True, ["cost_short_lived"])
     assert (found.fits, found.generator_user, "server_user" in found.unknown) == ({}, None, True)
+    assert stands_first(summarise(run), found.findings[0])

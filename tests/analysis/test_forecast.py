@@ -43,9 +43,7 @@ def descriptors(have: float, need: float) -> Check:
 def test_room_by_slope_and_more_with_clients_elsewhere() -> None:
     found, findings = forecast_of(a_run(100_000, hold_s=10.0))
     assert found.memory.connections == pytest.approx(ROOM / HOST, rel=0.03)
-    low, high = found.memory.ci95
-    assert low < found.memory.connections < high
-    assert low <= ROOM / HOST <= high
+    assert found.memory.ci95[0] <= ROOM / HOST <= found.memory.ci95[1]
     assert (found.first, found.ceilings) == ("memory", [found.memory])
     # All or none of the residual may be the server's.
     assert found.server_memory.connections == pytest.approx(ROOM / (SERVER + KERNEL_END + REST), rel=0.03)
@@ -97,6 +95,11 @@ def test_the_server_alone_with_the_residual(rest: float, low: float, high: float
     assert alone.connections == math.floor(2e9 / (4500 + max(0.0, rest)))
     assert alone.ci95 == (math.floor(2e9 / (4520 + max(0.0, high))), math.floor(2e9 / 4480))
     assert ("left over" in alone.how) is (high > 0)
+    # Elsewhere no fewer fit than with both ends here.
+    of |= {"residual": Cost(rest, (low, high), 0.0, "", 21), "host_total": Cost(9e3, (8e3, 9.5e3), 0.0, "", 21)}
+    both, _ = forecast(bare_run((), PHASES, before(3e9), LOCAL, plan=PLAN), Costs(**of))
+    assert both.server_memory.ci95[0] == math.floor(2e9 / min(4520 + max(0.0, high), 9.5e3 - 3990)) > both.memory.ci95[0]
+    assert both.server_memory.connections > both.memory.connections
 
 
 @pytest.mark.parametrize(
@@ -194,9 +197,10 @@ def test_a_client_on_another_host_has_its_own_limit() -> None:
     assert generator.connections == pytest.approx((ROOM + FIXED["server"]) / (KERNEL_END + GENERATOR + REST), rel=0.05)
 
 
-def test_a_short_extrapolation_is_no_finding() -> None:
-    found, findings = forecast(bare_run(a_run(1000).ticks, PHASES, before(1.1e9), LOCAL, plan=PLAN), known(1e4, 9e3, 1.1e4))
-    assert found.memory.connections == 10_000
+@pytest.mark.parametrize(("free", "connections"), [(1.1e9, 10_000), (0.5e9, 0)])
+def test_a_short_extrapolation_is_no_finding(free: float, connections: int) -> None:
+    found, findings = forecast(bare_run(a_run(1000).ticks, PHASES, before(free), LOCAL, plan=PLAN), known(1e4, 9e3, 1.1e4))
+    assert found.memory.connections == connections
     assert "forecast_far" not in [one.code for one in findings]
 
 
@@ -272,11 +276,6 @@ def test_the_sessions_of_haproxys_frontends_are_a_limit() -> None:
     found, findings = forecast(run, costs(run))
     assert (found.first, found.ceilings[0].connections) == ("maxconn", 12_000 - 41)
     assert "worker_connections" not in str([one.fields for one in findings])
-
-
-def test_no_room_is_no_connections() -> None:
-    found, _ = forecast(bare_run((), PHASES, before(0.5e9), LOCAL, plan=PLAN), known(1e4, 9e3, 1.1e4))
-    assert (found.memory.connections, found.memory.ci95) == (0, (0, 0))
 
 
 def test_nginxs_limits_come_from_its_configuration() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from synthetic_run import a_run
+from synthetic_run import a_run, raised
 
 from asyncli import experiments
 from asyncli.analysis.cost import costs
@@ -105,6 +105,11 @@ def test_what_the_group_is_charged_counts_whatever_else_the_host_does(with_socke
     assert found["own"] == pytest.approx(own, rel=0.02)
     assert found["own_half"] < 0.02 * own
     assert (own_cost(run, cost, soak_ladder.Charges())["own_half"] or 1e9) > 10_000
+
+
+def test_figures_have_no_cost_that_a_report_withholds() -> None:
+    assert soak_ladder.figures_of(a_run(5_000))["user"] is not None
+    assert soak_ladder.figures_of(raised(a_run(5_000), 4_000.0, "status.accepts"))["user"] is None
 
 
 def made(name: str, number: int = 0, **figures: Any) -> Round:

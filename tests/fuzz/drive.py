@@ -80,7 +80,7 @@ class Tally:
         self.kinds[kind] += 1
         self.done += 1
         if self.done in self._marks:
-            self.rss.append(_resident())
+            self.rss.append(int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE"))
 
 
 @contextlib.contextmanager
@@ -116,7 +116,3 @@ def _where(error: BaseException) -> str:
     frames = traceback.extract_tb(error.__traceback__)
     last = [f"{Path(frame.filename).name}:{frame.lineno}" for frame in frames if "asyncli" in frame.filename or "fuzz" in frame.filename]
     return f"{type(error).__name__} {' < '.join(last[:-3:-1])}"
-
-
-def _resident() -> int:
-    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")

@@ -105,6 +105,11 @@ def test_a_list_of_the_stored_runs_says_what_it_said(asyncli: Callable[..., str]
     golden({"runs.json": rounded(json.dumps(listed))})
 
 
+def test_what_a_timer_ended_is_not_predicted(tmp_path: Path) -> None:
+    (tmp_path / "run.db").write_bytes(stored("requests.db"))
+    assert not analyse(read_run(tmp_path / "run.db")).prediction.ceilings
+
+
 def test_a_stored_bench_says_what_it_said(golden: Golden) -> None:
     found = evaluate_bench(msgspec.json.decode(stored("bench.json"), type=BenchRun))
     text = terminal(lambda console: print_document(bench_report.bench_document(found), console))
