@@ -364,7 +364,7 @@ def ramp_that_fits(plan: Plan) -> str:
     # A sample a second: 20 s fill seven bins.
     per_s = min(plan.connections / 20.0, plan.asked_per_s / 2)
     if per_s < 1:
-        return "--plateaus 5" if plan.connections >= 5 else "more connections"
+        return "--plateaus 5" if plan.connections >= 5 else "use more connections"
     digit = 10 ** math.floor(math.log10(per_s))
     return f"--ramp {math.floor(per_s / digit) * digit}/s"
 

@@ -14,7 +14,7 @@ from itertools import pairwise
 
 import msgspec
 
-from asyncli.analysis.constants import NEARLY_ALL, WORTH_TELLING
+from asyncli.analysis.constants import FEWEST, NEARLY_ALL, WORTH_TELLING
 from asyncli.analysis.regression import FittedLine, Point, regress
 from asyncli.findings.cost import LEVELS, Moved
 from asyncli.model.records import Tick
@@ -265,9 +265,9 @@ class Fitter:
         """The difference of the baseline and the last half of the hold's first seconds, by the connections.
 
         The interval is that of a line through the autocorrelated samples of both, plus what the metric still moves in the hold.
-        None if one of them was not sampled.
+        None if one of them was not sampled, or of fewer than five connections, which first use hides.
         """
-        if self._rest is None:
+        if self._rest is None or max(self._held.values) < FEWEST:
             return None
         begin, end = self._rest
         before = metric.between(-math.inf, self._start)

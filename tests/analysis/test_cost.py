@@ -396,10 +396,10 @@ def test_a_host_that_grows_mostly_by_other_programs_has_no_cost() -> None:
 
 
 def test_connections_that_end_at_once_have_no_cost() -> None:
-    """As of a server of HTTP/1.0: a count of 1 in some ticks is no level of memory."""
+    """As of a server of HTTP/1.0: a count of 5 in some ticks is no level of memory."""
     run = a_run(3000, hold_s=15.0)
     for place, (_, tick) in enumerate(run.ticks):
-        tick.held, tick.opened, tick.deaths = place % 5 // 4, 100, {"closed_announced": Deaths(count=100)}
+        tick.held, tick.opened, tick.deaths = place % 5 // 4 * 5, 100, {"closed_announced": Deaths(count=100)}
     found = analyse(run).costs
     assert (costs(run).generator_user is not None, [one.code for one in found.findings]) == (True, ["cost_short_lived"])
     assert (found.fits, found.generator_user, "server_user" in found.unknown) == ({}, None, True)

@@ -65,7 +65,7 @@ def _words(report: str) -> Iterator[str]:
         elif re.match(r" {0,2}\S.*?  +\S", line):
             cells = re.split(r"  +", line.strip())
             yield from cells if re.match("[A-Z]..", line) and cells[0] != "Bottleneck" else cells[:1]
-        elif (heading := re.match(r" ?([A-Z][^.:,()]*)(?:$|:| \()", line)) and len(heading[1].split()) < 6:
+        elif (heading := re.match(r" ?([A-Z][^.:,;()]*)(?:$|:| \()", line)) and len(heading[1].split()) < 6:
             yield heading[1]
 
 
