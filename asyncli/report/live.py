@@ -128,12 +128,13 @@ class JsonView(_Log):
         self._write("status", state.elapsed_s, state.phase, status(state))
 
     def _write_changes(self, state: LiveState) -> None:
-        """Write losses, failures and server restarts since the last update, which was at ``since_s``."""
+        """Write losses, failures, error answers and server restarts since the last update, which was at ``since_s``."""
         before, self._before = self._before, state
         since = {"since_s": before.elapsed_s}
         for event, count, causes, old in (
             ("lost", state.lost - before.lost, state.deaths, before.deaths),
             ("failed", state.failed - before.failed, state.failures, before.failures),
+            ("errors", sum(state.errors.values()) - sum(before.errors.values()), state.errors, before.errors),
         ):
             if count > 0:
                 more = {cause: new for cause, number in causes.items() if (new := number - old.get(cause, 0)) > 0}
@@ -186,6 +187,8 @@ def plain_line(state: LiveState) -> str:
     parts.append(f"lost {format_count(state.lost)}" + causes(state.deaths))
     if state.failed:
         parts.append(f"failed {format_count(state.failed)}" + causes(state.failures))
+    if state.errors:
+        parts.append(f"errors {format_count(sum(state.errors.values()))}" + causes(state.errors))
     if state.unanswered:
         parts.append(f"unanswered {unanswered(state)}")
     if state.heartbeats_per_s and state.latency_p50_ms is not None:

@@ -91,8 +91,8 @@ def screen(plan: Plan, state: LiveState, console: Console) -> RenderableType:
     parts += [_pair(width, _connections(state), _heartbeats(state)), "", _pair(width, _server(state), _generator(state)), ""]
     parts += _cost(state)
     room = 2
-    if state.lost or state.failed:
-        why = [f"{what}{causes(counts)}" for what, counts in (("lost", state.deaths), ("failed", state.failures)) if counts]
+    counted = (("lost", state.deaths), ("failed", state.failures), ("errors", state.errors))
+    if why := [f"{what}{causes(counts)}" for what, counts in counted if counts]:
         parts.append(_cut(Text.assemble(("why: ", "bold red"), "; ".join(why)), width))
         room = 1
     for finding in [one.finding for one in state.findings if one.finding.severity != "info"][-room:]:

@@ -9,7 +9,7 @@ from typing import Self
 import msgspec
 
 from asyncli.analysis.slope import FREED_KEPT, streams_each
-from asyncli.analysis.totals import in_ms
+from asyncli.analysis.totals import errors, in_ms
 from asyncli.core.histogram import Histogram
 from asyncli.model import metrics
 from asyncli.model.plan import Plan
@@ -71,6 +71,8 @@ class LiveState(msgspec.Struct):
     lateness_p99_ms: float | None = None
     deaths: dict[str, int] = msgspec.field(default_factory=dict)
     failures: dict[str, int] = msgspec.field(default_factory=dict)
+    #: Error answers by status.
+    errors: dict[str, int] = msgspec.field(default_factory=dict)
     #: The server's counts, without our poller's connection; accepts and handled since the first status page.
     active: int | None = None
     waiting: int | None = None
@@ -201,6 +203,8 @@ class LiveFold:
         for cause, count in tick.failures.items():
             state.failures[cause] = state.failures.get(cause, 0) + count
             state.failed += count
+        for status, count in errors(tick).items():
+            state.errors[str(status)] = state.errors.get(str(status), 0) + count
 
     def sample(self, sample: Sample) -> None:
         state, values = self._state, sample.values
@@ -274,7 +278,7 @@ class LiveFold:
         state = self._state
         state.findings = tuple(self._findings)
         self._progress()
-        return msgspec.structs.replace(state, deaths=dict(state.deaths), failures=dict(state.failures))
+        return msgspec.structs.replace(state, deaths=dict(state.deaths), failures=dict(state.failures), errors=dict(state.errors))
 
     def _now(self, t_s: float) -> None:
         self._state.elapsed_s = max(self._state.elapsed_s, t_s)

@@ -189,6 +189,19 @@ def test_narrow_terminal_raises_nothing(width: int) -> None:
     drawn(a_run(1000).plan, state_at(a_run(1000), 20.0), width)
 
 
+def test_error_answers_show_in_each_view() -> None:
+    run, log = a_run(1000), io.StringIO()
+    fold = fed(run, 20.0)
+    view = JsonView(run.plan, Console(file=log))
+    for t_s, by_status in ((21.0, {200: 9}), (22.0, {200: 2, 503: 3}), (23.0, {503: 4, 404: 1})):
+        fold.tick(t_s, Tick(held=1000, by_status=by_status))
+        view.update(fold.state())
+    events = [json.loads(line) for line in log.getvalue().splitlines()]
+    assert [(one["count"], one["causes"]) for one in events if one["event"] == "errors"] == [(3, {"503": 3}), (5, {"503": 4, "404": 1})]
+    assert "; errors 8 (503 7, 404 1); " in plain_line(fold.state())
+    assert "why: errors (503 7, 404 1)" in drawn(run.plan, fold.state(), 80)
+
+
 def test_unanswered_heartbeats_show_before_their_timeout() -> None:
     run = a_run(100_000)
     fold = fed(run, 150.0)
