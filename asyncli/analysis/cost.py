@@ -152,7 +152,7 @@ def known_costs(run: Run, totals: Totals, drift: Mapping[MetricName, Drift]) -> 
         none.findings.append(findings.cost_short_lived(MISSED_S))
         none.unknown = dict.fromkeys(findings.COST_NAMES, none.findings[0].evidence)
         return none
-    _exclude_growth(cost, drift)
+    _exclude_growth(cost, drift, run)
     if (reused := next((one for one in cost.findings if one.code == findings.cost_reused.code), None)) is not None:
         # The server's memory is in all of these.
         _exclude(cost, reused, "server_user", "host_total", "residual")
@@ -168,13 +168,25 @@ def _mean_life_s(run: Run) -> float:
     return sum(tick.held for _, tick in ticks) / lost if lost else math.inf
 
 
-def _exclude_growth(cost: Costs, drift: Mapping[MetricName, Drift]) -> None:
-    """Remove each two-level difference that includes growth in the hold, with a finding."""
-    grows = [name for name, one in drift.items() if one.verdict == "grows"]
+def _exclude_growth(cost: Costs, drift: Mapping[MetricName, Drift], run: Run) -> None:
+    """Remove each two-level difference that includes growth in the hold, with a finding. Widen each slope by what would have
+    grown in the ramp at the hold's rate: its value is halfway.
+    """
+    grows, ramp, most = [name for name, one in drift.items() if one.verdict == "grows"], run.phase("ramp"), max(run.held.values)
+    ramp_s = (ramp.end_s or run.stop_s) - ramp.start_s if ramp is not None else 0.0
     for name in ("server_user", "kernel", "generator_user", "host_total"):
         included = [one for one in grows if name in (one, "host_total")]
         found = getattr(cost, name)
-        if found is None or not found.of_levels or not included:
+        if found is None or not included:
+            continue
+        if not found.of_levels:
+            fastest = max(drift[one].bytes_per_hour or 0.0 for one in included) / (cost.ends if name == "kernel" else 1)
+            more = fastest / 3600 * ramp_s / most
+            each, (low, high) = found.bytes_per_connection - more / 2, found.ci95
+            method = f"{found.method}; the interval includes growth in the ramp as in the hold"
+            slope = msgspec.structs.replace(found, bytes_per_connection=each, ci95=(low - more, high), method=method)
+            setattr(cost, name, slope)
+            cost.fits[name] = msgspec.structs.replace(cost.fits[name], cost=slope)
             continue
         grew = cost_grew(findings.COST_NAMES[name], {findings.COST_NAMES[one]: in_words(drift[one]) for one in included})
         _exclude(cost, grew, name, "residual")

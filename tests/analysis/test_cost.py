@@ -191,6 +191,23 @@ def test_the_remedy_for_a_short_ramp_suffices(connections: int) -> None:
     assert not c.host_total.of_levels
 
 
+@pytest.mark.parametrize("of_heartbeats", [False, True])
+def test_growth_in_the_ramp_is_in_the_interval(of_heartbeats: bool) -> None:
+    """A leak of 1,000 B a second for each planned connection, or for each held."""
+    run = a_run(20_000, hold_s=60.0, keepalive_s=4.0, batch=10, interval_s=0.02)
+    begin, grown, before_s = run.phases[1].start_s, 0.0, 0.0
+    for sample in run.samples:
+        share = min(1.0, max(0.0, (sample.t_s - begin) / 40)) if of_heartbeats else sample.t_s > begin
+        grown, before_s = grown + 1000.0 * 20_000 * share * (sample.t_s - before_s), sample.t_s
+        sample.values |= {name: sample.values[name] + grown for name in ("server.pss_bytes", "host.used_bytes") if name in sample.values}
+    raw, known = costs(run), analyse(run).costs
+    for name in ("server_user", "host_total"):
+        one = getattr(known, name)
+        assert getattr(raw, name).ci95[0] > TRUTH[name] > one.ci95[0]
+        assert known.fits[name].cost is one
+    assert known.kernel.ci95[0] < KERNEL_END < known.kernel.ci95[1]
+
+
 def test_a_total_of_two_levels_is_at_least_its_parts() -> None:
     """Pages that were free in the kernel's slabs are in a part, and not in the whole host's growth."""
     run = short(20_000, hold_s=15.0)
