@@ -314,7 +314,8 @@ def in_words(drift: Drift) -> str:
         return flat
     if drift.ci95 is not None:
         seen = "hold too short to tell growth from settling:" if sure else f"no growth seen in {_span(drift)};"
-        return f"{seen} up to {format_bytes(max(0.0, drift.ci95[1]))} an hour cannot be excluded"
+        more = f" up to {format_bytes(drift.ci95[1])} an hour cannot be excluded"
+        return seen + more if drift.ci95[1] > 0 else seen[:-1]
     why = "too few samples" if drift.minutes >= FEWEST_POINTS else "hold too short"
     return f"unknown: {why} ({format_count(drift.points)} of {FEWEST_POINTS} points)"
 

@@ -240,6 +240,11 @@ def test_flat_is_small_against_the_connections_memory() -> None:
         assert (one.verdict == "flat") == (one.within_bytes_per_hour <= max(0.1 * taken * 1.5e9, 1.5 * MB))
 
 
+@pytest.mark.parametrize(("high", "bounded"), [(2e6, True), (0.0, False), (-1.0, False)])
+def test_growth_of_at_most_nothing_has_no_bound_in_words(high: float, bounded: bool) -> None:
+    assert ("up to" in in_words(Drift(0.0, (-3e6, high), 0.5, 0, "too_short", 3e6, from_s=0.0, to_s=15.0))) is bounded
+
+
 def test_a_hold_of_a_few_samples_is_too_short() -> None:
     assert Soak(hold_s=0.0, server__pss_bytes=still(100 * MB)).drifts() == ({}, [])
     for hold_s in (0.5, 6.0):
