@@ -314,8 +314,7 @@ def in_words(drift: Drift) -> str:
         return flat
     if drift.ci95 is not None:
         seen = "hold too short to tell growth from settling:" if sure else f"no growth seen in {_span(drift)};"
-        more = f" up to {format_bytes(drift.ci95[1])} an hour cannot be excluded"
-        return seen + more if drift.ci95[1] > 0 else seen[:-1]
+        return f"{seen} up to {format_bytes(drift.ci95[1])} an hour cannot be excluded" if drift.ci95[1] > 0 else seen[:-1]
     why = "too few samples" if drift.minutes >= FEWEST_POINTS else "hold too short"
     return f"unknown: {why} ({format_count(drift.points)} of {FEWEST_POINTS} points)"
 
