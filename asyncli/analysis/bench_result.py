@@ -12,7 +12,7 @@ from asyncli.analysis.handshakes import TlsPart, tls_findings, tls_part
 from asyncli.analysis.saturation import MOST_CPU_SHARE
 from asyncli.analysis.shared_host import MOST_OF_OTHERS
 from asyncli.analysis.totals import Latency, Lateness, in_ms
-from asyncli.analysis.verdict import Verdict, answered_with_errors
+from asyncli.analysis.verdict import Verdict, but_allowed
 from asyncli.core.histogram import Histogram, bounds
 from asyncli.findings import losses
 from asyncli.findings.bench import by_cause
@@ -24,10 +24,9 @@ from asyncli.model.units import format_count, format_duration
 
 RULE = (
     "passed: every request was answered below status 400 (a --fail-if on a status replaces that for it), or in flight at the end "
-    "for not much longer than answers took; "
-    f"failed: else; invalid: asyncli sent late (p99 above {MOST_LATENESS_MS:.0f} ms), or was busy for more than "
-    f"{MOST_CPU_SHARE:.0%} of the time while the server used less than {BUSY_SERVER_CORES:.0%} of a core, or other programs used "
-    f"more than {MOST_OF_OTHERS:.0%} of this host's busy CPUs; untested: nothing was answered"
+    f"for not much longer than answers took; failed: else; invalid: asyncli sent late (p99 above {MOST_LATENESS_MS:.0f} ms), or "
+    f"was busy for more than {MOST_CPU_SHARE:.0%} of the time while the server used less than {BUSY_SERVER_CORES:.0%} of a core, "
+    f"or other programs used more than {MOST_OF_OTHERS:.0%} of this host's busy CPUs; untested: nothing was answered"
 )
 
 
@@ -246,9 +245,8 @@ def _verdict(run: BenchRun, asked: Asked, findings: list[Finding]) -> tuple[Verd
         return "failed", errors[0].evidence
     rate = f"{total.answered / run.elapsed_s:,.0f} a second, none failed"
     early = " (stopped before its end)" if run.ended == "stopped" else ""
-    allowed = [f"{one}, which --fail-if allows" for one in answered_with_errors(total, what="request")]
     requests = f"{format_count(total.answered)} requests in {format_duration(run.elapsed_s)}{early}: {rate}"
-    return "passed", "; but ".join((requests, *allowed))
+    return "passed", but_allowed(requests, total, "request")
 
 
 # Findings of asyncli's own limits, and of its failures.

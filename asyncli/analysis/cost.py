@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
+from typing import Any
 
 import msgspec
 
@@ -16,7 +17,7 @@ from asyncli.analysis.constants import FEWEST, MISSED_S, NEARLY_ALL, WORTH_TELLI
 from asyncli.analysis.drift import Drift, MetricName, in_words
 from asyncli.analysis.gaps import for_cost
 from asyncli.analysis.shared_host import counted_sockets, sockets_beside
-from asyncli.analysis.slope import FEWEST_PLATEAUS, OTHER_SOCKETS, OTHERS_INTO_HOLD_S, Cost, Fit, Fitter, minus
+from asyncli.analysis.slope import FEWEST_PLATEAUS, OTHERS_INTO_HOLD_S, Cost, Fit, Fitter, minus
 from asyncli.analysis.totals import Totals, tested
 from asyncli.findings import cost as findings
 from asyncli.findings.unknown import cost_grew, cost_of_others
@@ -25,7 +26,6 @@ from asyncli.model.plan import Plan
 from asyncli.model.records import Finding
 from asyncli.model.run import Run
 from asyncli.model.samples import Series
-from asyncli.model.topology import Sides
 
 #: A slope whose interval is wider than ± this share of it is not used as a number.
 SURE = 0.5
@@ -112,8 +112,8 @@ def costs(run: Run) -> Costs:
         result.client_total = client.cost if isinstance(client, Fit) else None
     parts = {"kernel": kernel} | ({"generator_user": generator} if where.generator else {})
     parts |= {"server_user": user} if where.server else {}
-    _hold_the_parts(result, parts, ends)
-    rest = _residual(result, shared.fit("residual", minus(host, list(parts.values()))), where)
+    _hold_the_parts(result, parts)
+    rest = _residual(result, shared.fit("residual", minus(host, list(parts.values()))), parts)
     if rest is not None:
         result.residual, result.fits["residual"] = rest.cost, rest
     result.residue = residue(run, listed=any(one.code == "descriptors_listed" for one in result.findings))
@@ -152,7 +152,7 @@ def known_costs(run: Run, totals: Totals, drift: Mapping[MetricName, Drift]) -> 
         none.findings.append(findings.cost_short_lived(MISSED_S))
         none.unknown = dict.fromkeys(findings.COST_NAMES, none.findings[0].evidence)
         return none
-    _exclude_growth(cost, drift, run)
+    _allow_for_growth(cost, drift, run)
     if (reused := next((one for one in cost.findings if one.code == findings.cost_reused.code), None)) is not None:
         # The server's memory is in all of these.
         _exclude(cost, reused, "server_user", "host_total", "residual")
@@ -168,29 +168,27 @@ def _mean_life_s(run: Run) -> float:
     return sum(tick.held for _, tick in ticks) / lost if lost else math.inf
 
 
-def _exclude_growth(cost: Costs, drift: Mapping[MetricName, Drift], run: Run) -> None:
+def _allow_for_growth(cost: Costs, drift: Mapping[MetricName, Drift], run: Run) -> None:
     """Remove each two-level difference that includes growth in the hold, with a finding. Widen each slope by what would have
     grown in the ramp at the hold's rate: its value is halfway.
     """
-    grows, ramp, most = [name for name, one in drift.items() if one.verdict == "grows"], run.phase("ramp"), max(run.held.values)
+    grows, ramp = [name for name, one in drift.items() if one.verdict == "grows"], run.phase("ramp")
     ramp_s = (ramp.end_s or run.stop_s) - ramp.start_s if ramp is not None else 0.0
     for name in ("server_user", "kernel", "generator_user", "host_total"):
         included = [one for one in grows if name in (one, "host_total")]
         found = getattr(cost, name)
         if found is None or not included:
             continue
-        if not found.of_levels:
+        if found.of_levels:
+            grew = cost_grew(findings.COST_NAMES[name], {findings.COST_NAMES[one]: in_words(drift[one]) for one in included})
+            _exclude(cost, grew, name, "residual")
+            cost.findings.append(grew)
+        else:
             fastest = max(drift[one].bytes_per_hour or 0.0 for one in included) / (cost.ends if name == "kernel" else 1)
-            more = fastest / 3600 * ramp_s / most
-            each, (low, high) = found.bytes_per_connection - more / 2, found.ci95
+            more, (low, high) = fastest / 3600 * ramp_s / max(run.held.values), found.ci95
             method = f"{found.method}; the interval includes growth in the ramp as in the hold"
-            slope = msgspec.structs.replace(found, bytes_per_connection=each, ci95=(low - more, high), method=method)
-            setattr(cost, name, slope)
-            cost.fits[name] = msgspec.structs.replace(cost.fits[name], cost=slope)
-            continue
-        grew = cost_grew(findings.COST_NAMES[name], {findings.COST_NAMES[one]: in_words(drift[one]) for one in included})
-        _exclude(cost, grew, name, "residual")
-        cost.findings.append(grew)
+            each = found.bytes_per_connection - more / 2
+            _revise(cost, name, bytes_per_connection=each, ci95=(low - more, high), method=method)
 
 
 def _exclude_others(cost: Costs, run: Run) -> None:
@@ -212,6 +210,12 @@ def _exclude_others(cost: Costs, run: Run) -> None:
         cost.findings.append(others)
 
 
+def _revise(cost: Costs, name: str, **changes: Any) -> None:
+    revised = msgspec.structs.replace(getattr(cost, name), **changes)
+    setattr(cost, name, revised)
+    cost.fits[name] = msgspec.structs.replace(cost.fits[name], cost=revised)
+
+
 def _exclude(cost: Costs, why: Finding, *names: str) -> None:
     for name in names:
         setattr(cost, name, None)
@@ -228,7 +232,7 @@ def _include_other_sockets(result: Costs, found: dict[str, Fit | int], read: dic
     """
     kernel, ends = found["kernel"], result.ends
     others = fitter.other_sockets(counted_sockets(run), ends)
-    of_others = fitter.fit(OTHER_SOCKETS, others, 1 / ends)
+    of_others = fitter.fit("other_sockets", others, 1 / ends, known_to=0.0)
     if not isinstance(kernel, Fit) or not isinstance(of_others, Fit):
         return
     low, high = of_others.cost.ci95
@@ -301,43 +305,41 @@ def residue(run: Run, *, listed: bool = False) -> Residue:
     return found
 
 
-def _hold_the_parts(known: Costs, parts: Iterable[str], ends: int) -> None:
+def _hold_the_parts(known: Costs, parts: Collection[str]) -> None:
     """Widen a total of two levels to the sum of its parts if that is more; the value is halfway.
 
     The kernel then used pages that had been free in its slabs, or other programs freed memory: noise at rest shows neither.
     """
-    total, costs = known.host_total, {name: getattr(known, name) for name in parts}
-    if total is None or not total.of_levels or None in costs.values():
+    total = known.host_total
+    if total is None or not total.of_levels or any(getattr(known, name) is None for name in parts):
         return
-    least = sum(one.bytes_per_connection * (ends if name == "kernel" else 1) for name, one in costs.items())
+    least = _sum_of(known, parts, "bytes_per_connection")
     if least > total.ci95[1]:
-        fit, each = known.fits["host_total"], (total.ci95[0] + least) / 2
-        fixed = total.fixed_bytes + (total.bytes_per_connection - each) * max(fit.n)
+        each = (total.ci95[0] + least) / 2
+        fixed = total.fixed_bytes + (total.bytes_per_connection - each) * max(known.fits["host_total"].n)
         method = f"{total.method}; widened to the sum of its parts, which in part use memory that was free before"
-        known.host_total = msgspec.structs.replace(
-            total, bytes_per_connection=each, ci95=(total.ci95[0], least), fixed_bytes=fixed, method=method
-        )
-        known.fits["host_total"] = msgspec.structs.replace(fit, cost=known.host_total)
+        ci95 = (total.ci95[0], least)
+        _revise(known, "host_total", bytes_per_connection=each, ci95=ci95, fixed_bytes=fixed, method=method)
 
 
-def _residual(known: Costs, found: Fit | int, where: Sides) -> Fit | None:
+def _sum_of(known: Costs, parts: Collection[str], field: str) -> float:
+    return math.fsum((known.ends if name == "kernel" else 1) * getattr(getattr(known, name), field) for name in parts)
+
+
+def _residual(known: Costs, found: Fit | int, parts: Collection[str]) -> Fit | None:
     """What the host uses per connection beyond the known parts: the difference of the slopes.
 
     The errors of the parts are not independent, so the interval is that of ``found``, a fit of the differences, widened to
     include the value.
     """
-    total, kernel = known.host_total, known.kernel
-    users = [*([known.server_user] if where.server else []), *([known.generator_user] if where.generator else [])]
-    parts = [one for one in users if one is not None]
-    if total is None or total.of_levels or kernel is None or len(parts) < len(users) or not isinstance(found, Fit):
+    total, users = known.host_total, [name for name in ("server_user", "generator_user") if name in parts]
+    if total is None or total.of_levels or any(getattr(known, name) is None for name in parts) or not isinstance(found, Fit):
         return None
-    ends = known.ends
-    value = total.bytes_per_connection - ends * kernel.bytes_per_connection - sum(one.bytes_per_connection for one in parts)
-    fixed = total.fixed_bytes - ends * kernel.fixed_bytes - sum(one.fixed_bytes for one in parts)
-    own = found.cost
+    value = total.bytes_per_connection - _sum_of(known, parts, "bytes_per_connection")
+    fixed = total.fixed_bytes - _sum_of(known, parts, "fixed_bytes")
+    own, less = found.cost, "".join(f"- {name} " for name in users)
     low, high = min(own.ci95[0], value - own.half_width), max(own.ci95[1], value + own.half_width)
-    less = ("- server_user " if where.server else "") + ("- generator_user " if where.generator else "")
-    method = f"host_total {less}- {ends} x kernel; interval: {own.method}"
+    method = f"host_total {less}- {known.ends} x kernel; interval: {own.method}"
     cost = Cost(value, (low, high), fixed, method, own.points, own.r2)
     return msgspec.structs.replace(found, cost=cost)
 

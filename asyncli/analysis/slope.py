@@ -41,8 +41,6 @@ WIDEST_GAP_S = 30.0
 FREED_KEPT = 128 * 1024.0
 # The resolution of two levels of kernel objects: a page each.
 _PAGES = 2 * 4096.0
-#: The one fit of a number, not of bytes.
-OTHER_SOCKETS = "other_sockets"
 # A metric that moved by more deviations of its noise has not settled: one false alarm in some eighty rests of normal noise.
 _MOVES_BEYOND = 2.5
 _OF_THE_KERNEL = frozenset({"kernel", "kernel_queued", "listing"})
@@ -217,8 +215,8 @@ class Fitter:
         #: By cost that is a difference of two levels: the number of points that a slope would have had.
         self.levels: dict[str, int] = {}
 
-    def fit(self, name: str, metric: Series, scale: float = 1.0, note: str = "") -> Fit | int:
-        """The line of ``metric`` x ``scale``, or the number of points if there are too few."""
+    def fit(self, name: str, metric: Series, scale: float = 1.0, note: str = "", *, known_to: float = _PAGES / 2) -> Fit | int:
+        """The line of ``metric`` x ``scale``, or the number of points if there are too few. ``known_to``: its resolution."""
         metric = Series(metric.t_s, [value * scale for value in metric.values])
         if self._rests:
             points = plateau_points(metric, self._held, self._start, self._rests)
@@ -239,7 +237,7 @@ class Fitter:
         if apart is not None:
             off = apart - line.intercept
             method += f"; baseline excluded: {format_bytes(abs(off))} {'below' if off < 0 else 'above'} the line"
-        half = line.half if name == OTHER_SOCKETS else max(line.half, scale * _PAGES / 2 / max(one.n for one in points))
+        half = max(line.half, scale * known_to / max(one.n for one in points))
         low, high = line.slope - half, line.slope + half
         moving = self._moving(name, metric) if self._rests and len(points) == len(self._rests) + 1 else []
         if any(moving):

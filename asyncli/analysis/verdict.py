@@ -116,7 +116,7 @@ def judge(
     silent = f"{unheard.count:,} of them without {lacked} in the last {format_duration(unheard.ago_s)}, " if unheard else ""
     end = "until the run was stopped" if by_hand else "to the end"
     why = f"{_part(held, asked, 'connection')} held {end}, {silent}and {lost}{retried}{by_hand}"
-    return Judgement("passed", "; but ".join((why, *(f"{one}, which --fail-if allows" for one in answered_with_errors(whole)))))
+    return Judgement("passed", but_allowed(why, whole, "heartbeat"))
 
 
 def why_untested(causes: Collection[str], sent: int) -> str:
@@ -129,6 +129,11 @@ def why_untested(causes: Collection[str], sent: int) -> str:
 def _part(count: int, of: int, one: str) -> str:
     """``1 of 1 connection was``, ``3 of 1,200 connections were``."""
     return f"{count:,} of {of:,} {one if of == 1 else one + 's'} {'was' if 1 in (count, of) else 'were'}"
+
+
+def but_allowed(why: str, whole: Tick, what: str) -> str:
+    """``why`` it passed, with the error answers to each ``what`` that limits allow."""
+    return "; but ".join((why, *(f"{one}, which --fail-if allows" for one in answered_with_errors(whole, what=what))))
 
 
 def answered_with_errors(whole: Tick, limited: Collection[str] = (), what: str = "heartbeat") -> list[str]:

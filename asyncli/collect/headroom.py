@@ -37,43 +37,39 @@ class Headroom:
         self._proc = proc
         self._group: Group | None = None
         self._group_read = False
-        self._limits: dict[int, int] = {}
-        self._closed: dict[int, int] = {}
+        # By process, when it was first seen: its limit (0: none), and the descriptors that it had had and closed (None: unread).
+        self._seen: dict[int, tuple[int, int | None]] = {}
 
     def read(self) -> ProbeReading:
-        """Descriptors of the fullest process (the lowest limit if they cannot be counted), those closed before, and memory of the
-        cgroup.
-        """
+        """Descriptors of the fullest process (the lowest limit if uncountable), those closed before, and memory of the cgroup."""
         pids = list(self._pids())[:_MOST_PROCESSES]
-        return ProbeReading({**self._descriptors(pids), **self._closed_before(pids), **self._memory(pids)})
+        return ProbeReading({**self._descriptors(pids), **self._memory(pids)})
 
     def _descriptors(self, pids: list[int]) -> dict[str, float]:
-        self._limits = {pid: limit for pid, limit in self._limits.items() if pid in pids}
+        self._seen = {pid: found for pid, found in self._seen.items() if pid in pids}
         fullest = (0.0, 0, 0)
         for pid in pids:
             with contextlib.suppress(OSError):
                 number = os.stat(f"{self._proc}/{pid}/fd").st_size
-                if pid not in self._limits:
+                if pid not in self._seen:
                     found = _OPEN_FILES.search(read_text(f"{self._proc}/{pid}/limits"))
-                    self._limits[pid] = int(found[1]) if found else 0
-                if number and (limit := self._limits[pid]):
+                    self._seen[pid] = (int(found[1]) if found else 0, self._closed_before(pid, number))
+                if number and (limit := self._seen[pid][0]):
                     fullest = max(fullest, (number / limit, number, limit))
         _, number, limit = fullest
-        if number:
-            return {metrics.SERVER_DESCRIPTORS: float(number), metrics.SERVER_DESCRIPTORS_LIMIT: float(limit)}
-        least = min(filter(None, self._limits.values()), default=0)
-        return {metrics.SERVER_DESCRIPTORS_LIMIT: float(least)} if least else {}
+        limit = limit or min((limit for limit, _ in self._seen.values() if limit), default=0)
+        counts = {metrics.SERVER_DESCRIPTORS: number or None, metrics.SERVER_DESCRIPTORS_LIMIT: limit or None}
+        if closed := [count for _, count in self._seen.values() if count is not None]:
+            counts[metrics.SERVER_DESCRIPTORS_CLOSED] = sum(closed)
+        return {name: float(count) for name, count in counts.items() if count is not None}
 
-    def _closed_before(self, pids: list[int]) -> dict[str, float]:
-        """Descriptors that the processes had open at once and had closed when each was first seen, at most."""
-        for pid in set(pids) - self._closed.keys():
-            with contextlib.suppress(OSError):
-                table = _TABLE.search(read_text(f"{self._proc}/{pid}/status"))
-                size, still = int(table[1]) if table else 0, os.stat(f"{self._proc}/{pid}/fd").st_size
+    def _closed_before(self, pid: int, still: int) -> int | None:
+        """The descriptors beside the ``still`` open ones that the process had open at once, at most; None if it is hidden."""
+        with contextlib.suppress(OSError):
+            if table := _TABLE.search(read_text(f"{self._proc}/{pid}/status")):
                 # More than half of a table was in use once.
-                self._closed[pid] = size - still if size > max(metrics.LEAST_TABLE, 2 * still) else 0
-        known = [self._closed[pid] for pid in pids if pid in self._closed]
-        return {metrics.SERVER_DESCRIPTORS_CLOSED: float(sum(known))} if known else {}
+                return size - still if (size := int(table[1])) > max(metrics.LEAST_TABLE, 2 * still) else 0
+        return None
 
     def _memory(self, pids: list[int]) -> dict[str, float]:
         if not self._group_read and pids:

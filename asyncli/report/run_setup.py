@@ -120,11 +120,12 @@ def print_checks(
     from rich.text import Text
 
     pairs = f"{format_many(len(spread.destinations), 'destination')} x {format_many(max(1, len(spread.sources)), 'source')}"
+    ramp_s = plan.connections / plan.asked_per_s
     asked = (
         f"{format_count(plan.connections)} connections in {format_many(spread.workers, 'process')}, {pairs}, "
-        f"{format_count(plan.asked_per_s)} a second: a ramp of {format_duration(plan.connections / plan.asked_per_s)}"
+        f"{format_count(plan.asked_per_s)} a second: a ramp of {format_duration(ramp_s)}"
     )
-    if plan.connections / plan.asked_per_s < FEWEST_RAMP_POINTS and plan.plateaus < FEWEST_PLATEAUS:
+    if ramp_s < FEWEST_RAMP_POINTS and plan.plateaus < FEWEST_PLATEAUS:
         asked += f", too short for a slope of the cost ({ramp_that_fits(plan)})"
     items = [
         doc.ListedItem(_SEVERITIES[one.verdict], one.verdict, oneline(f"{one.what}: {one.detail}" if one.detail else one.what),

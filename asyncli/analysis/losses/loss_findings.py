@@ -62,8 +62,8 @@ def _incident(first: Diagnosis, *others: Diagnosis) -> Incident:
 
 def statuses(run: Run, totals: Totals) -> list[Finding]:
     """A finding of all error answers: how many, and when."""
-    bad, instants = errors(totals.whole), [t_s for t_s, tick in run.ticks if errors(tick)]
-    over_tls = totals.whole.tls is not None
+    bad, over_tls = errors(totals.whole), totals.whole.tls is not None
+    instants = [t_s for t_s, tick in run.ticks if errors(tick)] if bad else []
     return [losses.status_errors(bad, totals.whole.answered, began_s(instants[0], 0.0), instants[-1], over_tls)] if bad else []
 
 
