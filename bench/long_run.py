@@ -202,6 +202,8 @@ def stages(path: Path) -> dict[str, float]:
 
     assert all((jinja2, matplotlib.figure, np, scipy.stats))
     took: dict[str, float] = {}
+    gc.collect()
+    gc.freeze()  # a report begins without the caller's objects, which each collection would look at
 
     def timed(name: str, what: Callable[[], Any]) -> Any:
         began = time.process_time()
