@@ -138,8 +138,8 @@ def parse_counts(text: str) -> dict[str, int]:
 
 @contextlib.asynccontextmanager
 async def count_syscalls(pids: Sequence[int]) -> AsyncIterator[dict[str, int]]:
-    """Count the system calls of ``pids`` and their children during the block with strace -c; the dict is filled at its end.
-    Raises :class:`~asyncli.model.errors.HostError` if strace is missing or may not trace them.
+    """Count the system calls of ``pids`` and their children during the block with strace -c, if they return in it; the dict is
+    filled at its end. Raises :class:`~asyncli.model.errors.HostError` if strace is missing or may not trace them.
 
     Each traced call stops the process twice (ptrace(2)), so the server is many times slower: time nothing meanwhile.
     """

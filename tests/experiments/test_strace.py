@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -37,6 +39,9 @@ class Program:
     def call(self) -> None:
         self.process.stdin.write(b"\n")
         self.answer()
+        # The answer comes before its write returns, and strace counts what has returned: wait until the next read blocks.
+        while not re.search(r"^State:\s+S", Path(f"/proc/{self.process.pid}/status").read_text(), re.MULTILINE):
+            time.sleep(0.001)
 
     @property
     def tracer(self) -> int:
