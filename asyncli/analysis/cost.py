@@ -169,9 +169,7 @@ def _mean_life_s(run: Run) -> float:
 
 
 def _allow_for_growth(cost: Costs, drift: Mapping[MetricName, Drift], run: Run) -> None:
-    """Remove each two-level difference that includes growth in the hold, with a finding. Widen each slope by what would have
-    grown in the ramp at the hold's rate: its value is halfway.
-    """
+    """Remove two-level differences that include growth in the hold. Widen slopes by as fast a growth in the ramp."""
     grows, ramp = [name for name, one in drift.items() if one.verdict == "grows"], run.phase("ramp")
     ramp_s = (ramp.end_s or run.stop_s) - ramp.start_s if ramp is not None else 0.0
     for name in ("server_user", "kernel", "generator_user", "host_total"):
@@ -192,20 +190,23 @@ def _allow_for_growth(cost: Costs, drift: Mapping[MetricName, Drift], run: Run) 
 
 
 def _exclude_others(cost: Costs, run: Run) -> None:
-    """Remove the whole host's cost if more than half of it is in no measured part, though server and kernel were measured.
+    """Remove the whole host's cost if surely more than half of it is in no measured part, though server and kernel were measured.
 
     Not of a proxy, whose backend may have it, nor of a server with a thread or a process for each connection: its stacks and page
     tables are in no part.
     """
-    total, rest = cost.host_total, cost.residual
-    if total is None or rest is None or cost.server_user is None or cost.kernel is None or cost.ends > run.sides.ends:
+    total = cost.host_total
+    if total is None or cost.server_user is None or cost.kernel is None or cost.ends > run.sides.ends:
         return
     threads = run.series(metrics.SERVER_THREADS)
     before, most = threads.last(until_s=run.first_connect_s) or 0.0, max(threads.values, default=0.0)
     if most - before >= max((tick.held for _, tick in run.ticks), default=0) / 2:
         return
-    if rest.ci95[0] > total.bytes_per_connection / 2:
-        others = cost_of_others(rest.bytes_per_connection, total.bytes_per_connection)
+    parts = ["server_user", "kernel", *["generator_user"] * (cost.generator_user is not None)]
+    rest = total.bytes_per_connection - _sum_of(cost, parts, "bytes_per_connection")
+    least = rest - total.half_width - _sum_of(cost, parts, "half_width") if cost.residual is None else cost.residual.ci95[0]
+    if least > total.bytes_per_connection / 2:
+        others = cost_of_others(rest, total.bytes_per_connection)
         _exclude(cost, others, "host_total", "residual")
         cost.findings.append(others)
 
@@ -258,16 +259,18 @@ def _include_other_sockets(result: Costs, found: dict[str, Fit | int], read: dic
             found[name] = msgspec.structs.replace(middle, cost=cost)
 
 
-def _held_before(run: Run) -> float:
-    """How many other connections the server may have held at once before our first; 0 where unknown.
+def _held_before(run: Run) -> tuple[float, float]:
+    """How many other connections the server held at once before our first, and how many it may have held.
 
-    By its tables of descriptors; if these were never large, by what it had accepted, which it may have held one after another.
+    By its tables of descriptors, and by what it had accepted, which it may have held one after another.
     """
-    names = (metrics.STATUS_ACCEPTS, metrics.STATUS_CONNECTS, metrics.SERVER_DESCRIPTORS_CLOSED, metrics.SERVER_PROCESSES)
-    readings = [run.series(name).between(-math.inf, run.first_connect_s) for name in names]
-    accepted, polls, closed, processes = (one.values[0] if len(one) else 0.0 for one in readings)
-    most = metrics.LEAST_TABLE * processes if len(readings[2]) else math.inf
-    return max(closed, min(accepted - polls, most))
+
+    def first(name: str, otherwise: float) -> float:
+        return next(iter(run.series(name).between(-math.inf, run.first_connect_s).values), otherwise)
+
+    accepted = first(metrics.STATUS_ACCEPTS, math.inf) - first(metrics.STATUS_CONNECTS, 0.0)
+    most, closed = min(accepted, first(metrics.SERVER_DESCRIPTORS_TABLE, math.inf)), first(metrics.SERVER_DESCRIPTORS_CLOSED, 0.0)
+    return max(closed, most if accepted < math.inf else 0.0), max(closed, most)
 
 
 def server_memory(run: Run) -> tuple[Series, str]:
@@ -306,18 +309,15 @@ def residue(run: Run, *, listed: bool = False) -> Residue:
 
 
 def _hold_the_parts(known: Costs, parts: Collection[str]) -> None:
-    """Widen a total of two levels to the sum of its parts if that is more; the value is halfway.
-
-    The kernel then used pages that had been free in its slabs, or other programs freed memory: noise at rest shows neither.
-    """
+    """Widen the total to the sum of its parts if that is more; the value is halfway. Other programs then freed memory."""
     total = known.host_total
-    if total is None or not total.of_levels or any(getattr(known, name) is None for name in parts):
+    if total is None or any(getattr(known, name) is None for name in parts):
         return
     least = _sum_of(known, parts, "bytes_per_connection")
     if least > total.ci95[1]:
         each = (total.ci95[0] + least) / 2
         fixed = total.fixed_bytes + (total.bytes_per_connection - each) * max(known.fits["host_total"].n)
-        method = f"{total.method}; widened to the sum of its parts, which in part use memory that was free before"
+        method = f"{total.method}; widened to the sum of its parts, because other programs freed memory"
         ci95 = (total.ci95[0], least)
         _revise(known, "host_total", bytes_per_connection=each, ci95=ci95, fixed_bytes=fixed, method=method)
 
@@ -329,8 +329,7 @@ def _sum_of(known: Costs, parts: Collection[str], field: str) -> float:
 def _residual(known: Costs, found: Fit | int, parts: Collection[str]) -> Fit | None:
     """What the host uses per connection beyond the known parts: the difference of the slopes.
 
-    The errors of the parts are not independent, so the interval is that of ``found``, a fit of the differences, widened to
-    include the value.
+    The errors of the parts are not independent: the interval is that of ``found``, of the differences, with the value and zero.
     """
     total, users = known.host_total, [name for name in ("server_user", "generator_user") if name in parts]
     if total is None or total.of_levels or any(getattr(known, name) is None for name in parts) or not isinstance(found, Fit):
@@ -338,7 +337,7 @@ def _residual(known: Costs, found: Fit | int, parts: Collection[str]) -> Fit | N
     value = total.bytes_per_connection - _sum_of(known, parts, "bytes_per_connection")
     fixed = total.fixed_bytes - _sum_of(known, parts, "fixed_bytes")
     own, less = found.cost, "".join(f"- {name} " for name in users)
-    low, high = min(own.ci95[0], value - own.half_width), max(own.ci95[1], value + own.half_width)
+    low, high = min(own.ci95[0], value - own.half_width), max(own.ci95[1], value + own.half_width, 0.0)
     method = f"host_total {less}- {known.ends} x kernel; interval: {own.method}"
     cost = Cost(value, (low, high), fixed, method, own.points, own.r2)
     return msgspec.structs.replace(found, cost=cost)
@@ -387,10 +386,12 @@ def _caveats(known: Costs, run: Run, held: Series, *fitters: Fitter) -> list[Fin
     if not known.fits:
         return []
     found = []
-    plan, most, before = run.plan, max(held.values), _held_before(run)
+    plan, most, (before, perhaps) = run.plan, max(held.values), _held_before(run)
     # Memory kept of half as many connections hides half of the cost.
     if known.server_user is not None and 2 * before >= most:
         found.append(findings.cost_reused(round(before)))
+    elif 2 * perhaps >= most and run.sides.server and (known.server_user is not None or known.host_total is not None):
+        found.append(findings.cost_if_fresh(round(perhaps) if math.isfinite(perhaps) else None))
     if most < NEARLY_ALL * plan.connections:
         found.append(findings.cost_of_a_part(most, plan.connections))
     moving = {name: moved for one in fitters for name, moved in one.unsettled.items() if name in _SIZED and name in known.fits}

@@ -4,7 +4,7 @@ Descriptors are counted without listing them, which would create dentries: since
 number (proc_fd_getattr in fs/proc/fd.c). Before, only their limit is known.
 
 How many a process once had is known from its table of descriptors, FDSize of /proc/PID/status: it doubles when it is full, and
-never shrinks (expand_fdtable in fs/file.c).
+never shrinks (expand_fdtable in fs/file.c). More than half of a table was in use once, unless a shell passed it on.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class Headroom:
         self._proc = proc
         self._group: Group | None = None
         self._group_read = False
-        # By process, when it was first seen: its limit (0: none), and the descriptors that it had had and closed (None: unread).
-        self._seen: dict[int, tuple[int, int | None]] = {}
+        # By process, when it was first seen: its limit (0: none), open descriptors, and the size of its table (0: unread).
+        self._seen: dict[int, tuple[int, int, int]] = {}
 
     def read(self) -> ProbeReading:
         """Descriptors of the fullest process (the lowest limit if uncountable), those closed before, and memory of the cgroup."""
@@ -53,23 +53,23 @@ class Headroom:
                 number = os.stat(f"{self._proc}/{pid}/fd").st_size
                 if pid not in self._seen:
                     found = _OPEN_FILES.search(read_text(f"{self._proc}/{pid}/limits"))
-                    self._seen[pid] = (int(found[1]) if found else 0, self._closed_before(pid, number))
+                    self._seen[pid] = (int(found[1]) if found else 0, number, self._table(pid))
                 if number and (limit := self._seen[pid][0]):
                     fullest = max(fullest, (number / limit, number, limit))
         _, number, limit = fullest
-        limit = limit or min((limit for limit, _ in self._seen.values() if limit), default=0)
+        limit = limit or min((limit for limit, _, _ in self._seen.values() if limit), default=0)
         counts = {metrics.SERVER_DESCRIPTORS: number or None, metrics.SERVER_DESCRIPTORS_LIMIT: limit or None}
-        if closed := [count for _, count in self._seen.values() if count is not None]:
-            counts[metrics.SERVER_DESCRIPTORS_CLOSED] = sum(closed)
+        if tables := [(still, size) for _, still, size in self._seen.values() if size]:
+            used = [size - still for still, size in tables if size > max(metrics.LEAST_TABLE, 2 * still)]
+            counts[metrics.SERVER_DESCRIPTORS_CLOSED] = sum(used)
+            counts[metrics.SERVER_DESCRIPTORS_TABLE] = sum(size for _, size in tables)
         return {name: float(count) for name, count in counts.items() if count is not None}
 
-    def _closed_before(self, pid: int, still: int) -> int | None:
-        """The descriptors beside the ``still`` open ones that the process had open at once, at most; None if it is hidden."""
+    def _table(self, pid: int) -> int:
         with contextlib.suppress(OSError):
-            if table := _TABLE.search(read_text(f"{self._proc}/{pid}/status")):
-                # More than half of a table was in use once.
-                return size - still if (size := int(table[1])) > max(metrics.LEAST_TABLE, 2 * still) else 0
-        return None
+            if found := _TABLE.search(read_text(f"{self._proc}/{pid}/status")):
+                return int(found[1])
+        return 0
 
     def _memory(self, pids: list[int]) -> dict[str, float]:
         if not self._group_read and pids:

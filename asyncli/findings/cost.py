@@ -107,6 +107,15 @@ def cost_reused(connections: int) -> str:
     )
 
 
+@finding("cost_if_fresh", "info", "restart the server before the run, or give --status-url")
+def cost_if_fresh(at_most: int | None) -> str:
+    """The server may have held connections before the run: memory that it kept of them makes its cost too low. Its accepts would
+    tell, or its table of descriptors, if that were small against the connections of this run. ``at_most``: by that table.
+    """
+    many = "connections" if at_most is None else f"up to {format_many(at_most, 'connection')}"
+    return f"these costs are right only for a fresh server: whether it had held {many} before cannot be seen"
+
+
 @finding("plateau_unsettled", "warning")
 def plateau_unsettled(moved: Mapping[str, Sequence[Moved]], rest_s: float) -> Words:
     """Memory still changed at the end of a plateau's rest; the interval of the cost includes as much again."""

@@ -187,6 +187,7 @@ def doubts(summary: Summary) -> list[str]:
     if (shared := summary.finding(host_shared.code)) is not None:
         found.append(f"Not alone on the host: {oneline(shared.evidence)}. Remedy: {oneline(shared.remedy)}.")
     found += [f"{oneline(one.evidence)}." for one in summary.findings if one.code == "upstream_sockets"]
+    found += [with_remedy(one) for one in summary.findings if one.code == "cost_if_fresh"]
     total, few = summary.cost.host_total, summary.finding("cost_few_points")
     if few is not None and total is not None and total.of_levels and few.remedy:
         found.append(f"The ramp was too short for a slope: first use is included. For a slope: {few.remedy}.")

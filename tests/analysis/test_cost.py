@@ -155,19 +155,37 @@ def test_more_closed_sockets_of_others_than_ours_hide_the_kernel() -> None:
 # 2 processes with tables of 256 descriptors at most held no more than 512 at once, whatever they accepted.
 @pytest.mark.parametrize(
     ("accepted", "closed", "reported"),
-    [(400.0, None, None), (1500.0, None, 1501), (1500.0, 0.0, None), (1500.0, 900.0, None), (0.0, 1020.0, 1020), (1e6, 1020.0, 1020)],
+    [(400.0, None, None), (1500.0, None, 1501), (1500.0, 0.0, None), (1500.0, 900.0, None), (0.0, 1020.0, 1020), (1e6, 1020.0, 1030)],
 )
 def test_a_used_server_may_have_kept_memory(accepted: float, closed: float | None, reported: int | None) -> None:
     run = a_run(2000, hold_s=10.0)
     for sample in run.samples[1:]:
         sample.values["status.accepts"] += accepted
     for sample in run.samples if closed is not None else ():
-        sample.values |= {"server.descriptors_closed": closed, "server.processes": 2.0}
+        sample.values |= {"server.descriptors_closed": closed, "server.descriptors_table": closed + 10 if closed else 512.0}
     found = [one.fields["connections"] for one in costs(run).findings if one.code == "cost_reused"]
     assert found == ([] if reported is None else [reported])
     # Costs that are far too low are unknown.
     known = analyse(run)
     assert {known.costs.server_user is None, known.costs.host_total is None} == {reported is not None}
+
+
+@pytest.mark.parametrize(
+    ("accepted", "table", "at_most"), [(None, None, None), (None, 256.0, 256), (0.0, 256.0, []), (None, 128.0, []), (400.0, None, 401)]
+)
+def test_a_server_whose_past_cannot_be_seen_may_have_kept_memory(
+    accepted: float | None, table: float | None, at_most: int | list[int] | None
+) -> None:
+    run = a_run(500, hold_s=10.0)
+    for sample in run.samples:
+        for name in ("server.pss_bytes", "server.rss_bytes", *["status.accepts"] * (accepted is None)):
+            sample.values.pop(name, None)
+        if accepted and sample.t_s > run.samples[0].t_s:
+            sample.values["status.accepts"] += accepted
+        if table is not None:
+            sample.values["server.descriptors_table"] = table
+    told = [one.fields["at_most"] for one in costs(run).findings if one.code == "cost_if_fresh"]
+    assert told == (at_most if isinstance(at_most, list) else [at_most])
 
 
 @pytest.mark.parametrize(("connections", "told"), [(300, False), (20_000, True)])

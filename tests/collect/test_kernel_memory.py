@@ -79,7 +79,7 @@ def fake_slab_tree(root: Path) -> Path:
 def test_names_behind_merged_caches_are_found_and_counted_once(tmp_path: Path) -> None:
     links = kernel.read_slab_links(fake_slab_tree(tmp_path / "slab"))
     assert links == LINKS
-    assert kernel.resolve_caches(kernel.cache_names(SLABINFO), links)[0] == {
+    assert kernel.resolve_caches(kernel.parse_slabinfo(SLABINFO), links)[0] == {
         "TCP": "TCP", "sock_inode_cache": "sock_inode_cache", "filp": "filp", "dentry": "dentry",
         "eventpoll_epi": "fib6_node", "eventpoll_pwq": "anon_vma_chain", "ep_head": "ep_head",
         "lsm_inode_cache": "lsm_inode_cache",
@@ -108,6 +108,23 @@ def test_sums_include_only_socket_caches(tmp_path: Path) -> None:
     assert reading.values["kernel.socket_slab_bytes"] == sum(pages) * kernel.PAGE_BYTES
     assert reading.values["kernel.slab.eventpoll_pwq"] == 634 * 64
     assert sum(value for name, value in reading.values.items() if name.startswith("kernel.slab.")) == sum(active)
+
+
+def test_the_kernels_own_counts_exclude_free_objects_of_each_cpu(tmp_path: Path) -> None:
+    (tmp_path / "slabinfo").write_text(SLABINFO + SLABINFO.splitlines()[4].replace("TCP   ", "TCPv6 ") + "\n")
+    (tmp_path / "net").mkdir()
+    (tmp_path / "net/sockstat").write_text("sockets: used 90\nTCP: inuse 50 orphan 0 tw 7 alloc 60 mem 1\n")
+    (tmp_path / "net/sockstat6").write_text("TCP6: inuse 5\n")
+    (tmp_path / "sys/fs").mkdir(parents=True)
+    (tmp_path / "sys/fs/file-nr").write_text("500\t0\t9223372036854775807\n")
+    (tmp_path / "sys/fs/dentry-state").write_text("99999\t20000\t45\t0\t3000\t0\n")
+    values = SlabReader(proc=tmp_path, links=lambda: LINKS).read().values
+    known = {"TCP": 60 * 2368, "TCPv6": 0, "sock_inode_cache": 95 * 832, "filp": 500 * 192, "dentry": 53508 * 192}
+    assert {name: values[f"kernel.slab.{name}"] for name in known} == known
+    free = [(11 * 8, 83 / 143), (11 * 8, 1), (14 * 4, 171 / 266), (27, 67 / 567), (14, 64 / 224), (8, 60 / 96)]
+    free += [(11, 1780 / 2816), (366, 404 / 46848), (11, 32 / 352), (13, 198 / 832)]
+    pages = sum(pages * share for pages, share in free)
+    assert values["kernel.slab_free_bytes"] == pytest.approx(pages * kernel.PAGE_BYTES)
 
 
 def test_unresolved_aliases_are_a_finding_once(tmp_path: Path) -> None:
