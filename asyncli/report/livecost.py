@@ -67,11 +67,11 @@ class LiveCosts:
         if 2 * held_before(self._before) >= self._most:
             hidden.add("server")
         found = {name: each for name in COSTS if (each := self._levels[name].each()) is not None and name not in hidden}
-        parts = [found.get(name, (0.0, 0.0)) for name in ("server", "kernel", "generator")]
-        rest = found.get("host", (0.0, 0.0))[0] - sum(each + half for each, half in parts)
-        others = {"server", "kernel"} <= found.keys() and rest > found.get("host", (0.0, 0.0))[0] / 2
-        # The memory of each part is in the host's too.
-        if hidden or others:
+        total, parts = found.get("host", (0.0, 0.0))[0], [found[name] for name in COSTS[:3] if name in found]
+        # Each part's memory is in the host's. Most of a host's rise in no part is other programs'.
+        unknown = any(self._levels[name].is_read and name not in found for name in ("server", "kernel"))
+        alone = {"server", "kernel"} <= found.keys() and total - sum(each + half for each, half in parts) > total / 2
+        if unknown or alone:
             found.pop("host", None)
         return found
 
@@ -102,6 +102,10 @@ class Level:
             self._rest = self._recent[-1]
         while self._recent[0][0] <= t_s - RECENT_S:
             self._recent.popleft()
+
+    @property
+    def is_read(self) -> bool:
+        return bool(self._recent)
 
     def each(self) -> Each | None:
         """Bytes per connection and half of the interval; None if that is wider than ± 50 %, or nothing is held."""
