@@ -70,7 +70,11 @@ def answer(summary: Summary) -> str:
         (cost.generator_user, "in asyncli"), (rest, "left over"),
     )  # fmt: skip
     parts = [f"{with_error(one)} {place}" for one, place in places if one is not None and not is_unknown(one)]
-    unsure = [f"{place} ({interval_bytes(one)})" for one, place in places if one is not None and is_unknown(one)]
+    unsure = [
+        f"{place} ({interval_bytes(one)}{': it shrank' if one.ci95[1] < 0 else ''})"
+        for one, place in places
+        if one is not None and is_unknown(one)
+    ]
     if cost.server_user is None and (found := summary.finding("cost_short_lived", "cost_grew")) is not None:
         return oneline(f"{found.evidence[:1].upper()}{found.evidence[1:]}.")
     streams = with_streams(cost.streams)
