@@ -16,7 +16,7 @@ COST = {"bytes_per_connection", "ci95", "fixed_bytes", "method", "points", "r2",
 CEILING = {"name", "connections", "ci95", "how"}
 DRIFT = {
     "bytes_per_hour", "ci95", "p_value", "minutes", "verdict", "within_bytes_per_hour", "points", "bin_s", "from_s", "to_s",
-    "level_bytes", "bytes_per_request", "metric",
+    "level_bytes", "bytes_per_request", "metric", "bound_bytes_per_hour",
 }  # fmt: skip
 #: The keys of a soak's JSON.
 SOAK: dict[str, Any] = {

@@ -18,12 +18,12 @@ from asyncli.analysis.gaps import for_drift
 from asyncli.analysis.regression import CONFIDENCE
 from asyncli.analysis.slope import minus
 from asyncli.analysis.trend import FEWEST_POINTS, Trend, trend
-from asyncli.findings.drift import by_the_hour, drift_grows, drift_unknown
+from asyncli.findings.drift import by_the_hour, drift_grows, drift_unknown, examined
 from asyncli.model import metrics
 from asyncli.model.records import Finding
 from asyncli.model.run import Run
 from asyncli.model.samples import Series, counter_resets
-from asyncli.model.units import format_bytes, format_count, format_duration
+from asyncli.model.units import format_bytes, format_count
 
 MetricName = Literal["server_user", "kernel", "generator_user", "host_total"]
 Verdict = Literal["grows", "shrinks", "flat", "too_short"]
@@ -85,6 +85,8 @@ class Drift(msgspec.Struct):
     bytes_per_request: float | None = None
     #: The metric of the samples.
     metric: str = ""
+    #: The largest rate, of either sign, that counts as no growth.
+    bound_bytes_per_hour: float | None = None
 
 
 def least_hold_s(keepalive_s: float) -> float:
@@ -247,9 +249,10 @@ class _DriftAnalysis:
         result.ci95, result.within_bytes_per_hour = (low, high), max(abs(low), abs(high))
         # The share, over an hour or a shorter hold, as a rate per hour.
         share_of_level = level / min(1.0, hours)
+        result.bound_bytes_per_hour = max(FLAT_SHARE * taken, MEANINGLESS_SHARE * level)
         if certain and abs(rate) >= max(MEANINGLESS_SHARE * share_of_level, _PAGE / hours):
             result.verdict = "grows" if rate > 0 else "shrinks"
-        elif result.within_bytes_per_hour <= max(FLAT_SHARE * taken, MEANINGLESS_SHARE * level):
+        elif result.within_bytes_per_hour <= result.bound_bytes_per_hour:
             result.verdict = "flat"
         answered = counted(self._run, "answered")
         if (number := (answered.at(end) or 0.0) - (answered.at(start) or 0.0)) > 0:
@@ -295,28 +298,32 @@ def _restarts(run: Run) -> list[float]:
     return sorted(found)
 
 
-def _span(drift: Drift) -> str:
-    return format_duration(round((drift.to_s or 0.0) - (drift.from_s or 0.0)))
+_WORDS: dict[Verdict, str] = {"grows": "grows", "shrinks": "shrinks", "flat": "no growth", "too_short": "unknown"}
+
+
+def called(drift: Drift) -> str:
+    """The verdict alone, as every report calls it."""
+    if drift.ci95 is None:
+        why = "too few samples" if drift.minutes >= FEWEST_POINTS else "hold too short"
+        return f"unknown: {why} ({format_count(drift.points)} of {FEWEST_POINTS} points)"
+    word = _WORDS[drift.verdict]
+    if drift.verdict == "too_short" and drift.p_value is not None and drift.p_value < 1 - CONFIDENCE:
+        word += f", {'growth' if (drift.bytes_per_hour or 0.0) > 0 else 'shrinking'} or settling"
+    return word
 
 
 def in_words(drift: Drift) -> str:
-    """The verdict with its numbers: ``"grows by 144 MB an hour (140 MB to 148 MB)"``, ``"no growth: at most 1.2 MB an hour"``."""
-    if drift.verdict in ("grows", "shrinks") and drift.bytes_per_hour is not None and drift.ci95 is not None:
-        return f"{drift.verdict} by {by_the_hour(drift.bytes_per_hour, drift.ci95)}"
-    within, sure = drift.within_bytes_per_hour, drift.p_value is not None and drift.p_value < 1 - CONFIDENCE
-    if drift.verdict == "flat" and within is not None:
-        # An hourly rate from a short time names that time.
-        seen = f" in {_span(drift)}" if drift.minutes < FEWEST_POINTS else ""
-        flat = f"no growth{seen}: at most {format_bytes(within)} an hour"
-        if sure and drift.bytes_per_hour:
-            way = "rises" if drift.bytes_per_hour > 0 else "falls"
-            flat += f" (it {way} by {format_bytes(abs(drift.bytes_per_hour))}, less than {MEANINGLESS_SHARE:.1%} of it)"
-        return flat
-    if drift.ci95 is not None:
-        seen = "hold too short to tell growth from settling:" if sure else f"no growth seen in {_span(drift)};"
-        return f"{seen} up to {format_bytes(drift.ci95[1])} an hour cannot be excluded" if drift.ci95[1] > 0 else seen[:-1]
-    why = "too few samples" if drift.minutes >= FEWEST_POINTS else "hold too short"
-    return f"unknown: {why} ({format_count(drift.points)} of {FEWEST_POINTS} points)"
+    """The verdict with its numbers: ``"grows by 144 MB an hour (140 MB to 148 MB) in 14 s"``, ``"no growth in 14 s: at most 1.2
+    MB an hour (bound 5.0 MB)"``, ``"unknown in 14 s: -7.0 MB to 9.0 MB an hour (bound 5.0 MB)"``; the time is a part of the hold.
+    """
+    if drift.ci95 is None:
+        return called(drift)
+    where = f"in {examined(drift.from_s or 0.0, drift.to_s or 0.0)}"
+    if drift.verdict in ("grows", "shrinks"):
+        return f"{called(drift)} by {by_the_hour(drift.bytes_per_hour or 0.0, drift.ci95)} {where}"
+    low, high = map(format_bytes, drift.ci95)
+    rate = f"at most {format_bytes(drift.within_bytes_per_hour or 0.0)}" if drift.verdict == "flat" else f"{low} to {high}"
+    return f"{called(drift)} {where}: {rate} an hour (bound {format_bytes(drift.bound_bytes_per_hour or 0.0)})"
 
 
 def _is_reported(name: MetricName, found: dict[MetricName, Drift]) -> bool:

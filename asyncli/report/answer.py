@@ -35,7 +35,7 @@ def one_line(summary: Summary) -> str:
             line += f"; {each} costs {with_error(one)} {where}"
             break
     if growth(summary) is not None:
-        line += f"; memory of {server_name(summary)} {in_words(summary.drift['server_user'])}"
+        line += f"; memory of {server_name(summary)} {in_words(summary.drift['server_user'])} of the hold"
     return oneline(line)
 
 
@@ -63,12 +63,18 @@ def answer(summary: Summary) -> str:
     # The host's memory includes other programs: lead with the parts.
     hidden = total is not None and (total.ci95[0] <= 0 or total.of_levels)
     rest = cost.residual if not hidden and cost.residual is not None and cost.residual.ci95[1] >= 0 else None
+    # A slope includes growth in the ramp.
+    moves = {"grows": " (growth included)", "shrinks": " (shrinking included)"}.get(_moves(summary), "")
     places = (
-        (cost.server_user, f"in {server_name(summary)}"), (cost.kernel, f"in the kernel {ends}"),
+        (cost.server_user, f"in {server_name(summary)}{moves}"), (cost.kernel, f"in the kernel {ends}"),
         (cost.generator_user, "in asyncli"), (rest, "left over"),
     )  # fmt: skip
     parts = [f"{with_error(one)} {place}" for one, place in places if one is not None and not is_unknown(one)]
-    unsure = [f"{place} ({interval_bytes(one)})" for one, place in places if one is not None and is_unknown(one)]
+    unsure = [
+        f"{place} ({interval_bytes(one)}{': it shrank' if one.ci95[1] < 0 else ''})"
+        for one, place in places
+        if one is not None and is_unknown(one)
+    ]
     if cost.server_user is None and (found := summary.finding("cost_short_lived", "cost_grew")) is not None:
         return oneline(f"{found.evidence[:1].upper()}{found.evidence[1:]}.")
     streams = with_streams(cost.streams)
@@ -133,6 +139,11 @@ def growth(summary: Summary) -> Finding | None:
     return next((one for one in summary.findings if one.code == drift_grows.code and one.fields["metric"] == "server_user"), None)
 
 
+def _moves(summary: Summary) -> str:
+    """The verdict of the server's drift, or ""."""
+    return summary.drift["server_user"].verdict if "server_user" in summary.drift else ""
+
+
 def stands_first(summary: Summary, one: Finding) -> bool:
     """Whether the first sentences on a terminal say all of this finding."""
     first = None if summary.generator.saturated else summary.finding(gave_way.code)
@@ -186,6 +197,9 @@ def doubts(summary: Summary) -> list[str]:
         found.append(NOT_THE_SERVER)
     if (shared := summary.finding(host_shared.code)) is not None:
         found.append(f"Not alone on the host: {oneline(shared.evidence)}. Remedy: {oneline(shared.remedy)}.")
+    if _moves(summary) == "shrinks":
+        shrinks = in_words(summary.drift["server_user"])
+        found.append(f"Memory of {server_name(summary)} {shrinks} of the hold: what it frees hides part of its cost.")
     found += [f"{oneline(one.evidence)}." for one in summary.findings if one.code == "upstream_sockets"]
     found += [with_remedy(one) for one in summary.findings if one.code == "cost_if_fresh"]
     total, few = summary.cost.host_total, summary.finding("cost_few_points")

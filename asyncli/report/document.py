@@ -58,8 +58,11 @@ class Paragraph(msgspec.Struct, frozen=True):
 
 
 class VerdictLine(msgspec.Struct, frozen=True):
+    """``but``: what follows a pass that needs attention (``with 2 warnings``); it is not shown as a clean pass."""
+
     word: str
     why: str
+    but: str = ""
     view: View = ALL
 
 

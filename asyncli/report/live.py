@@ -206,8 +206,13 @@ def plain_line(state: LiveState) -> str:
         parts.append(f"asyncli {format_bytes(state.generator_bytes)} {cores(state.generator_cpu_share)}")
     if state.host_per_connection is not None and state.host_per_connection_half is not None:
         each = plus_minus(state.host_per_connection, state.host_per_connection_half)
-        parts.append(f"{each} a connection{with_streams(state.streams)} on {state.host}, first use included")
+        parts.append(f"{each} a connection{with_streams(state.streams)} on {state.host}{so_far(state)}")
     return f"{format_clock(state.elapsed_s)}  {state.phase or 'start':<8}  " + "; ".join(parts)
+
+
+def so_far(state: LiveState) -> str:
+    """What follows a cost: whether memory grows by itself is known in the hold only."""
+    return " so far" if state.phase == "ramp" else ", first use included"
 
 
 def unanswered(state: LiveState) -> str:

@@ -14,7 +14,7 @@ from asyncli.model.records import PHASES
 from asyncli.model.text import ascii_only, oneline
 from asyncli.model.units import format_count, format_duration
 from asyncli.report.format import cores, milliseconds, or_bytes, or_dash, plus_minus, with_streams
-from asyncli.report.live import NullView, behind, causes, plain_line, unanswered
+from asyncli.report.live import NullView, behind, causes, plain_line, so_far, unanswered
 from asyncli.report.livestate import LiveState
 from asyncli.report.terminal import SEVERITY_STYLE, html_of
 
@@ -218,7 +218,7 @@ def _cost(state: LiveState) -> list[Text]:
     else:
         each = (plus_minus(whole, half), "bold cyan")
         what = f"A connection{with_streams(state.streams)} costs "
-        first = Text.assemble(what, each, f" on {state.host}, first use included")
+        first = Text.assemble(what, each, f" on {state.host}{so_far(state)}")
     parts = [
         f"{where} {plus_minus(value, half)}"
         for value, half, where in (

@@ -8,14 +8,14 @@ from typing import Self
 
 import msgspec
 
-from asyncli.analysis.slope import FREED_KEPT, streams_each
+from asyncli.analysis.slope import streams_each
 from asyncli.analysis.totals import errors, in_ms
 from asyncli.core.histogram import Histogram
 from asyncli.model import metrics
 from asyncli.model.plan import Plan
 from asyncli.model.records import PHASES, Finding, Phase, PhaseName, Sample, Tick
 from asyncli.report.live_thresholds import LiveLimits
-from asyncli.report.livecost import RECENT_S, Level
+from asyncli.report.livecost import COSTS, RECENT_S, LiveCosts
 from asyncli.report.summary import Summary
 from asyncli.report.thresholds import parse
 
@@ -86,7 +86,7 @@ class LiveState(msgspec.Struct):
     server_ended: int = 0
     server_restarts: int = 0
     #: Above the baseline, by connections held, and half of the 95 % interval (rather too wide). The kernel's is for all ends
-    #: here. None where the interval is wider than ± 50 %.
+    #: here. None where the interval is wider than ± 50 %, or the report would not show it (livecost.py).
     server_per_connection: float | None = None
     server_per_connection_half: float | None = None
     kernel_per_connection: float | None = None
@@ -114,7 +114,6 @@ _MEMORY = {
     # Left by other programs that list our descriptors, so not a cost of a connection.
     "listing": (metrics.KERNEL_LISTING_BYTES,),
 }
-_COSTS = ("server", "kernel", "generator", "host")
 _STATUS = ("active", "waiting", "accepts", "handled")
 _SERVER = ("server_bytes", "server_cpu_share", "server_processes")
 # Fields from ticks, which are meaningless in the residue: there are no connections.
@@ -141,7 +140,7 @@ class LiveFold:
             self._state.host = "the server's host"
         self._phase: Phase | None = None
         self._recent: deque[tuple[float, Tick]] = deque()
-        self._levels = {name: Level(0.0 if name == "kernel" else FREED_KEPT) for name in _COSTS}
+        self._costs = LiveCosts(plan)
         self._pending: deque[tuple[float, dict[str, float]]] = deque(maxlen=_PENDING_KEPT)
         # Time of the last tick (s), and connections held then.
         self._held = (0.0, 0)
@@ -174,6 +173,7 @@ class LiveFold:
     def tick(self, t_s: float, tick: Tick) -> None:
         state = self._state
         self._now(t_s)
+        self._costs.tick(tick)
         self._add_pending(t_s, tick.held)
         self._recent.append((t_s, tick))
         while self._recent and self._recent[0][0] <= t_s - RECENT_S:
@@ -221,10 +221,11 @@ class LiveFold:
             state.server_processes = round(number)
         state.server_ended = max(state.server_ended, round(values.get(metrics.SERVER_ENDED, 0.0)))
         self._listing = _first(values, _MEMORY["listing"], self._listing) or 0.0
-        read = {name: value for name in _COSTS if (value := _first(values, _MEMORY[name])) is not None}
+        read = {name: value for name in COSTS if (value := _first(values, _MEMORY[name])) is not None}
         if "host" in read:
             read["host"] -= self._listing
         if state.phase in (None, "baseline"):
+            self._costs.before(values)
             self._add_reading(sample.t_s, read, 0.0)
         elif state.phase in ("ramp", "hold"):
             self._pending.append((sample.t_s, read))
@@ -241,9 +242,10 @@ class LiveFold:
     def _add_reading(self, t_s: float, read: Mapping[str, float], held: float) -> None:
         """Update the cost with a reading at ``held`` connections."""
         empty = self._state.opened == self._opened_before and self._state.phase in (None, "baseline")
-        for name, value in read.items():
-            self._levels[name].read(t_s, value, held, empty)
-            each, half = self._levels[name].each() or (None, None)
+        self._costs.read(t_s, read, held, self._state.phase, empty)
+        known = self._costs.known()
+        for name in COSTS:
+            each, half = known.get(name, (None, None))
             setattr(self._state, f"{name}_per_connection", each)
             setattr(self._state, f"{name}_per_connection_half", half)
 

@@ -6,7 +6,8 @@ import math
 from collections.abc import Mapping
 
 from asyncli.analysis.cost import Costs
-from asyncli.analysis.drift import Drift, MetricName, in_words
+from asyncli.analysis.drift import Drift, MetricName, called, in_words
+from asyncli.findings.drift import examined
 from asyncli.model.text import oneline
 from asyncli.model.topology import Sides, sides
 from asyncli.model.units import format_bytes, format_count
@@ -20,6 +21,7 @@ from asyncli.report.format import (
     cost_rows,
     interval,
     memory_labels,
+    or_bytes,
     short_bytes,
     shown_r2,
     with_streams,
@@ -98,10 +100,10 @@ def drift_table(drifts: Mapping[MetricName, Drift], server: str, host: str) -> d
         if (one := drifts.get(name)) is not None:
             each = "-" if one.bytes_per_hour is None else _signed_bytes(one.bytes_per_hour)
             within = "-" if one.ci95 is None else f"{_signed_bytes(one.ci95[0])} to {_signed_bytes(one.ci95[1])}"
-            p = "-" if one.p_value is None else "< 0.001" if one.p_value < 0.001 else f"{one.p_value:.3f}"
-            rows.append(doc.TableRow(label, [each, within, p, in_words(one)]))
-    columns = [*doc.numbers("an hour", "95 % interval", "p"), doc.TableColumn("verdict", kind="words")]
-    return doc.DataTable("Memory over the hold", columns, rows, kind="stack", view=doc.FULL)
+            length = "-" if one.from_s is None or one.to_s is None else examined(one.from_s, one.to_s)
+            rows.append(doc.TableRow(label, [each, within, or_bytes(one.bound_bytes_per_hour), length, called(one)]))
+    columns = [*doc.numbers("an hour", "95 % interval", "bound", "examined"), doc.TableColumn("verdict", kind="words")]
+    return doc.DataTable("Memory over the hold", columns, rows, kind="stack", width=18, view=doc.FULL)
 
 
 def _signed_bytes(value: float) -> str:
@@ -113,18 +115,18 @@ def drift_section(summary: Summary) -> doc.Section:
     server, host = server_name(summary), sides(summary.environment).host
     names = memory_labels(server, host)
     blocks: list[doc.Block] = [drift_table(summary.drift, server, host)]
-    # Unknown growth of the host or of asyncli is omitted.
+    # Unknown growth is omitted but of the server.
     known = {
         name: one
         for name, one in summary.drift.items()
-        if one.ci95 is not None and (name in ("server_user", "kernel") or one.verdict != "too_short")
+        if one.ci95 is not None and (name == "server_user" or one.verdict != "too_short")
     }
     if summary.drift:
         unknown = ", ".join(names[name] for name in summary.drift if name not in known)
-        short = (f" (hold too short to tell: {unknown})", "not bold dim") if unknown else ""
+        short = (f" (unknown: {unknown})", "not bold dim") if unknown else ""
         blocks.append(doc.Paragraph((("Memory over the hold", "bold"), short), "line", view=doc.View.SHORT))
     for name, one in known.items():
-        style = "bold red" if one.verdict == "grows" and name != "generator_user" else ""
+        style = "bold yellow" if one.verdict == "grows" and name != "generator_user" else ""
         late = summary.server.pss_bytes.hold_end if name == "server_user" and one.verdict == "grows" else None
         ends = f", to {format_bytes(late)} at the hold's end" if late is not None else ""
         blocks.append(doc.Paragraph((f"{names[name]}: ", (in_words(one), style), ends), view=doc.View.SHORT))

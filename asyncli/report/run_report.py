@@ -96,9 +96,10 @@ def _verdict(summary: Summary) -> str:
 
 
 def _answer(summary: Summary) -> doc.Section:
-    blocks: list[doc.Block] = [doc.Paragraph(answer(summary), "answer")]
-    if (grows := growth(summary)) is not None:
-        blocks.append(doc.Paragraph(with_remedy(grows), "doubt", "bold red"))
+    # The cost includes growth, so growth comes first.
+    grows = growth(summary)
+    blocks: list[doc.Block] = [] if grows is None else [doc.Paragraph(with_remedy(grows), "doubt", "bold yellow")]
+    blocks.append(doc.Paragraph(answer(summary), "answer"))
     if more := headroom(summary):
         # Why a run failed comes before the cost.
         place = 0 if summary.verdict != "passed" and summary.finding(gave_way.code) is not None else len(blocks)
@@ -106,7 +107,14 @@ def _answer(summary: Summary) -> doc.Section:
         blocks.insert(place, doc.Paragraph(more, "headroom", view=view))
     for doubt in doubts(summary):
         blocks.append(doc.Paragraph(doubt, "doubt", "bold magenta" if doubt == NOT_THE_SERVER else "yellow"))
-    return doc.Section("answer", "", [doc.VerdictLine(_verdict(summary), summary.why), *blocks])
+    return doc.Section("answer", "", [doc.VerdictLine(_verdict(summary), summary.why, _but(summary)), *blocks])
+
+
+def _but(summary: Summary) -> str:
+    """How many warnings and errors follow a pass."""
+    counts = [(sum(one.severity == severity for one in summary.findings), severity) for severity in ("error", "warning")]
+    found = " and ".join(format_many(count, severity) for count, severity in counts if count)
+    return f"with {found}" if found and _verdict(summary) == "passed" else ""
 
 
 def _headline(summary: Summary) -> str:

@@ -69,8 +69,9 @@ def _block(block: doc.Block, view: doc.View) -> Iterator[RenderableType | doc.Da
     from rich.text import Text
 
     match block:
-        case doc.VerdictLine(word, why):
-            yield Text.assemble((word.upper(), VERDICT_STYLE[word]), "  ", oneline(why))
+        case doc.VerdictLine(word, why, but):
+            style = "bold yellow" if but else VERDICT_STYLE[word]
+            yield Text.assemble((f"{word.upper()} {but}".rstrip(), style), "  ", oneline(why))
             yield ""
         case doc.Paragraph(words, role, style):
             text = styled(words, style or ("bold" if role == "answer" else ""))

@@ -14,8 +14,10 @@ from synthetic_run import a_run, bare_run
 
 from asyncli.analysis.drift import BIN_S, MOST_POINTS, Drift, MetricName, drifts, in_words, medians
 from asyncli.analysis.trend import FEWEST_POINTS, trend
+from asyncli.findings.drift import drift_grows, examined
 from asyncli.model.plan import Plan
 from asyncli.model.records import Finding, Phase, Sample, Tick
+from asyncli.model.units import format_bytes
 
 MB = 1e6
 Memory = Callable[[float], float]
@@ -237,12 +239,17 @@ def test_flat_is_small_against_the_connections_memory() -> None:
     for taken, hold_s, verdict in ((0.5, 600.0, "flat"), (0.001, 600.0, "too_short"), (0.0, 600.0, "too_short"), (0.0, 3 * 3600.0, "flat")):
         one = Soak(hold_s=hold_s, period_s=1.0 if hold_s < 3600 else 10.0, taken=taken, host__used_bytes=level).drifts()[0]["host_total"]
         assert one.verdict == verdict, (taken, hold_s, in_words(one))
-        assert (one.verdict == "flat") == (one.within_bytes_per_hour <= max(0.1 * taken * 1.5e9, 1.5 * MB))
+        assert one.bound_bytes_per_hour == pytest.approx(max(0.1 * taken * 1.5e9, 1.5 * MB), rel=0.02)
+        assert (one.verdict == "flat") == (one.within_bytes_per_hour <= one.bound_bytes_per_hour)
 
 
-@pytest.mark.parametrize(("high", "bounded"), [(2e6, True), (0.0, False), (-1.0, False)])
-def test_growth_of_at_most_nothing_has_no_bound_in_words(high: float, bounded: bool) -> None:
-    assert ("up to" in in_words(Drift(0.0, (-3e6, high), 0.5, 0, "too_short", 3e6, from_s=0.0, to_s=15.0))) is bounded
+def test_words_tell_the_bound_and_the_examined_part() -> None:
+    """Equal intervals have different verdicts only by their bounds, so each row tells its own."""
+    for verdict, bound in (("flat", 5e6), ("too_short", 1e6)):
+        words = in_words(Drift(0.0, (-3e6, 2e6), 0.5, 0, verdict, 3e6, from_s=1.25, to_s=14.75, bound_bytes_per_hour=bound))
+        assert format_bytes(bound) in words
+        assert examined(1.25, 14.75) in words
+    assert examined(1.25, 14.75) in drift_grows("server_user", 1.25, 14.75, 5e6, (4e6, 6e6), None, None).evidence
 
 
 def test_a_hold_of_a_few_samples_is_too_short() -> None:

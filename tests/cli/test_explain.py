@@ -60,7 +60,7 @@ def test_every_code_of_a_report_is_explained(tmp_path: Path) -> None:
 def _words(report: str) -> Iterator[str]:
     """Verdict, headings and row names of a report on a terminal, without the facts at its end."""
     for line in re.split(r"^(?:The plan|What differs .*|Run \w+ of|Run files)", report, flags=re.MULTILINE)[0].splitlines():
-        if verdict := re.match(r"[A-Z]{3,}(?=  )", line):
+        if verdict := re.match(r"[A-Z]{3,}(?=  | with \d)", line):
             yield verdict[0]
         elif re.match(r" {0,2}\S.*?  +\S", line):
             cells = re.split(r"  +", line.strip())

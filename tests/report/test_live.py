@@ -5,19 +5,23 @@ from __future__ import annotations
 import io
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
 import pytest
 from rich.console import Console
-from synthetic_run import GENERATOR, KERNEL_END, REST, SERVER, a_run, spread
+from synthetic_run import GENERATOR, KERNEL_END, REST, SERVER, a_run, raised, spread
 
+from asyncli.analysis.cost import is_measured, known_costs
+from asyncli.analysis.drift import drifts
+from asyncli.analysis.totals import fold as folded
 from asyncli.findings.probes import slabinfo_unreadable
 from asyncli.model.plan import Plan
 from asyncli.model.records import Deaths, Finding, Phase, Sample, Tick
 from asyncli.model.run import Run
 from asyncli.report.live import JsonView, PlainView, plain_line
+from asyncli.report.livecost import COSTS
 from asyncli.report.livescreen import LiveView, Snapshot, screen
 from asyncli.report.livestate import LiveFold, LiveState, Notice
 
@@ -130,6 +134,42 @@ def test_memory_left_by_descriptor_listing_is_not_in_the_cost() -> None:
             sample.values["kernel.listing_bytes"] = 1e6 + listed * 100_000
             sample.values["host.used_bytes"] += listed * 100_000
     assert state_at(run, 155.0).host_per_connection == pytest.approx(SERVER + 2 * KERNEL_END + GENERATOR + REST, rel=0.02)
+
+
+def leaking(run: Run) -> None:
+    for sample in run.samples:
+        for name in ("server.pss_bytes", "host.used_bytes"):
+            sample.values[name] += 3e6 * max(0.0, sample.t_s - run.hold.start_s)
+
+
+def reusing(run: Run) -> None:
+    for sample in run.samples:
+        sample.values |= {"server.descriptors_closed": 60_000.0, "server.descriptors": 9.0}
+
+
+def losing(run: Run) -> None:
+    for _, tick in run.ticks:
+        tick.deaths = {"reset": Deaths(count=tick.held // 2)}
+
+
+@pytest.mark.parametrize(
+    ("change", "known"),
+    [
+        (leaking, {"kernel", "generator"}),
+        (reusing, {"kernel", "generator"}),
+        (lambda run: raised(run, 0.0, "host.used_bytes", each=40_000.0), {"server", "kernel", "generator"}),
+        (losing, set()),
+        (lambda run: [setattr(tick, "answered", 0) for _, tick in run.ticks], set()),
+    ],
+)
+def test_no_cost_is_shown_that_the_report_denies(change: Callable[[Run], object], known: set[str]) -> None:
+    run = a_run(100_000)
+    change(run)
+    state = state_at(run, 150.0)
+    assert {name for name in COSTS if getattr(state, f"{name}_per_connection") is not None} == known
+    said = known_costs(run, folded(run), drifts(run)[0])
+    for live, reported in (("server", "server_user"), ("host", "host_total")):
+        assert live not in known or is_measured(said, reported)
 
 
 def test_endless_hold_has_no_eta() -> None:

@@ -14,18 +14,20 @@ from test_comparison import compared
 from test_live import state_at
 
 from asyncli.analysis.cost import Cost, Costs
+from asyncli.analysis.drift import in_words
 from asyncli.model.records import Finding, ProtocolCounts
 from asyncli.model.run import Run
 from asyncli.model.topology import sides
 from asyncli.report.analyses import analyse
 from asyncli.report.answer import answer, one_line
 from asyncli.report.comparison_report import comparison_document, document
+from asyncli.report.document import plain
 from asyncli.report.figures.pictures import pictures as drawings
 from asyncli.report.format import short_bytes
 from asyncli.report.listing import Listing, Unread, listed, print_listing
 from asyncli.report.live import plain_line
 from asyncli.report.run_costs import cost_table
-from asyncli.report.run_report import print_report
+from asyncli.report.run_report import print_report, run_document
 from asyncli.report.summary import Summary, summarise
 from asyncli.report.tables import CostView
 from asyncli.report.terminal import print_document
@@ -129,3 +131,18 @@ def test_cost_with_streams_always_names_them() -> None:
     plain = summarise(a_run(30_000))
     assert "streams" not in msgspec.to_builtins(plain.cost)
     assert "streams" not in answer(plain)
+
+
+@pytest.mark.parametrize(("per_s", "verdict"), [(1e6, "grows"), (-0.4e6, "shrinks"), (0.0, "too_short")])
+def test_the_first_lines_agree_with_what_follows(per_s: float, verdict: str) -> None:
+    run = a_run(2000, hold_s=60.0, noise=0.1)
+    for sample in run.samples:
+        sample.values["server.pss_bytes"] += per_s * max(0.0, sample.t_s - run.hold.start_s)
+    summary = summarise(run)
+    drift = summary.drift["server_user"]
+    line, *said = run_document(summary, "").sections[0].blocks
+    warned = [one for one in summary.findings if one.severity != "info"]
+    assert (drift.verdict, line.word, bool(line.but)) == (verdict, "passed", bool(warned))
+    # Growth comes before the cost that includes it.
+    assert [one.role for one in said].index("answer") == (verdict == "grows")
+    assert any(in_words(drift) in plain(one.words) for one in said) == (verdict != "too_short")

@@ -51,7 +51,7 @@ def pictures(run: Run, summary: Summary, analyses: Analyses) -> list[Picture]:
             "Memory over the hold",
             "Medians of one minute each (or a twentieth of a short hold), and the Theil-Sen line through them.",
             lambda style: drift_lines(analyses.drifts, points, labels, style),
-            lambda: f"Memory minute by minute over the hold. {_drifts(analyses, labels)}.",
+            lambda: f"Memory over the hold. {_drifts(analyses, labels)}.",
             section="drift",
         ),
         Picture(
