@@ -14,8 +14,9 @@ from typing import Any
 import msgspec
 
 from asyncli.analysis.constants import FEWEST, MISSED_S, NEARLY_ALL, WORTH_TELLING
-from asyncli.analysis.drift import Drift, MetricName, in_words
+from asyncli.analysis.drift import Drift, MetricName, counted, in_words
 from asyncli.analysis.gaps import for_cost
+from asyncli.analysis.reuse import BEFORE, held_before
 from asyncli.analysis.shared_host import counted_sockets, sockets_beside
 from asyncli.analysis.slope import FEWEST_PLATEAUS, OTHERS_INTO_HOLD_S, Cost, Fit, Fitter, minus
 from asyncli.analysis.totals import Totals, tested
@@ -171,7 +172,9 @@ def _mean_life_s(run: Run) -> float:
 def _allow_for_growth(cost: Costs, drift: Mapping[MetricName, Drift], run: Run) -> None:
     """Remove two-level differences that include growth in the hold. Widen slopes by as fast a growth in the ramp."""
     grows, ramp = [name for name, one in drift.items() if one.verdict == "grows"], run.phase("ramp")
-    ramp_s = (ramp.end_s or run.stop_s) - ramp.start_s if ramp is not None else 0.0
+    start_s, end_s = (ramp.start_s, ramp.end_s or run.stop_s) if ramp is not None else (0.0, 0.0)
+    asked = counted(run, "answered")
+    answers = (asked.at(end_s) or 0.0) - (asked.at(start_s) or 0.0)
     for name in ("server_user", "kernel", "generator_user", "host_total"):
         included = [one for one in grows if name in (one, "host_total")]
         found = getattr(cost, name)
@@ -182,11 +185,20 @@ def _allow_for_growth(cost: Costs, drift: Mapping[MetricName, Drift], run: Run) 
             _exclude(cost, grew, name, "residual")
             cost.findings.append(grew)
         else:
-            fastest = max(drift[one].bytes_per_hour or 0.0 for one in included) / (cost.ends if name == "kernel" else 1)
-            more, (low, high) = fastest / 3600 * ramp_s / max(run.held.values), found.ci95
+            # By time or by request: in a short ramp each connection sends its first heartbeat.
+            most = max(_most_grown(drift[one], end_s - start_s, answers) for one in included)
+            more, (low, high) = most / (cost.ends if name == "kernel" else 1) / max(run.held.values), found.ci95
             method = f"{found.method}; the interval includes growth in the ramp as in the hold"
             each = found.bytes_per_connection - more / 2
             _revise(cost, name, bytes_per_connection=each, ci95=(low - more, high), method=method)
+
+
+def _most_grown(one: Drift, seconds: float, answers: float) -> float:
+    """The most (bytes) that it grows in so long, or with so many answers, at the upper end of its rate."""
+    rate = one.bytes_per_hour or 0.0
+    upper = max(one.ci95) if one.ci95 is not None else rate
+    by_answer = (one.bytes_per_request or 0.0) * upper / rate if rate > 0 else 0.0
+    return max(upper / 3600 * seconds, by_answer * answers)
 
 
 def _exclude_others(cost: Costs, run: Run) -> None:
@@ -205,7 +217,7 @@ def _exclude_others(cost: Costs, run: Run) -> None:
     parts = ["server_user", "kernel", *["generator_user"] * (cost.generator_user is not None)]
     rest = total.bytes_per_connection - _sum_of(cost, parts, "bytes_per_connection")
     least = rest - total.half_width - _sum_of(cost, parts, "half_width") if cost.residual is None else cost.residual.ci95[0]
-    if least > total.bytes_per_connection / 2:
+    if least > total.bytes_per_connection / 2 > 0:
         others = cost_of_others(rest, total.bytes_per_connection)
         _exclude(cost, others, "host_total", "residual")
         cost.findings.append(others)
@@ -257,20 +269,6 @@ def _include_other_sockets(result: Costs, found: dict[str, Fit | int], read: dic
             bounds = [bound for one in known for bound in one.cost.ci95]
             cost = msgspec.structs.replace(middle.cost, ci95=(min(bounds), max(bounds)), method=alone.cost.method)
             found[name] = msgspec.structs.replace(middle, cost=cost)
-
-
-def _held_before(run: Run) -> tuple[float, float]:
-    """How many other connections the server held at once before our first, and how many it may have held.
-
-    By its tables of descriptors, and by what it had accepted, which it may have held one after another.
-    """
-
-    def first(name: str, otherwise: float) -> float:
-        return next(iter(run.series(name).between(-math.inf, run.first_connect_s).values), otherwise)
-
-    accepted = first(metrics.STATUS_ACCEPTS, math.inf) - first(metrics.STATUS_CONNECTS, 0.0)
-    most, closed = min(accepted, first(metrics.SERVER_DESCRIPTORS_TABLE, math.inf)), first(metrics.SERVER_DESCRIPTORS_CLOSED, 0.0)
-    return max(closed, most if accepted < math.inf else 0.0), max(closed, most)
 
 
 def server_memory(run: Run) -> tuple[Series, str]:
@@ -386,7 +384,9 @@ def _caveats(known: Costs, run: Run, held: Series, *fitters: Fitter) -> list[Fin
     if not known.fits:
         return []
     found = []
-    plan, most, (before, perhaps) = run.plan, max(held.values), _held_before(run)
+    plan, most, first = run.plan, max(held.values), run.within((-math.inf, run.first_connect_s))
+    readings = {name: first.series(name).values for name in BEFORE}
+    before, perhaps = held_before({name: values[0] for name, values in readings.items() if values})
     # Memory kept of half as many connections hides half of the cost.
     if known.server_user is not None and 2 * before >= most:
         found.append(findings.cost_reused(round(before)))

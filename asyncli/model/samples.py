@@ -5,12 +5,11 @@ from __future__ import annotations
 import itertools
 import math
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import overload
 
 import msgspec
 
-from asyncli.model import metrics
 from asyncli.model.records import Sample
 
 
@@ -203,18 +202,3 @@ def instants(samples: Sequence[Sample], *families: str) -> list[float]:
     if isinstance(samples, Samples):
         return samples.instants(name for name in samples.metrics if name.startswith(families))
     return [sample.t_s for sample in samples if any(name.startswith(families) for name in sample.values)]
-
-
-#: The metrics that :func:`held_before` reads.
-BEFORE = (metrics.STATUS_ACCEPTS, metrics.STATUS_CONNECTS, metrics.SERVER_DESCRIPTORS_CLOSED, metrics.SERVER_PROCESSES)
-
-
-def held_before(first: Mapping[str, float]) -> float:
-    """How many other connections the server may have held at once before our first; 0 where unknown. ``first``: the first reading
-    of each metric of :data:`BEFORE` before then.
-
-    By its tables of descriptors; if these were never large, by what it had accepted, which it may have held one after another.
-    """
-    accepted, polls, closed, processes = (first.get(name, 0.0) for name in BEFORE)
-    most = metrics.LEAST_TABLE * processes if metrics.SERVER_DESCRIPTORS_CLOSED in first else math.inf
-    return max(closed, min(accepted - polls, most))

@@ -10,11 +10,11 @@ from collections.abc import Mapping
 
 from asyncli.analysis.constants import FEWEST, MISSED_S
 from asyncli.analysis.cost import SURE
+from asyncli.analysis.reuse import BEFORE, held_before
 from asyncli.analysis.slope import FREED_KEPT
 from asyncli.analysis.totals import tested
 from asyncli.model.plan import Plan
 from asyncli.model.records import PhaseName, Tick
-from asyncli.model.samples import BEFORE, held_before
 
 # Student's t for 95 %, from 1 degree of freedom on; the last for more.
 _STUDENT = (12.7, 4.31, 3.19, 2.78, 2.58, 2.45, 2.37, 2.31, 2.27, 2.23)
@@ -64,7 +64,7 @@ class LiveCosts:
             return {}
         # asyncli's own memory settles for minutes.
         hidden = {name for name in COSTS if name != "generator" and self._levels[name].grows()}
-        if 2 * held_before(self._before) >= self._most:
+        if 2 * held_before(self._before)[0] >= self._most:
             hidden.add("server")
         found = {name: each for name in COSTS if (each := self._levels[name].each()) is not None and name not in hidden}
         total, parts = found.get("host", (0.0, 0.0))[0], [found[name] for name in COSTS[:3] if name in found]

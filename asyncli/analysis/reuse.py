@@ -1,0 +1,26 @@
+"""Whether the server had held connections before the run: memory that it kept of them hides the cost of new ones."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from asyncli.model import metrics
+
+#: The metrics that :func:`held_before` reads, with the value of one that was not read.
+_OTHERWISE = {
+    metrics.STATUS_ACCEPTS: math.inf, metrics.STATUS_CONNECTS: 0.0, metrics.SERVER_DESCRIPTORS_TABLE: math.inf,
+    metrics.SERVER_DESCRIPTORS_CLOSED: 0.0,
+}  # fmt: skip
+BEFORE = tuple(_OTHERWISE)
+
+
+def held_before(first: Mapping[str, float]) -> tuple[float, float]:
+    """How many other connections the server held at once before our first, and how many it may have held. ``first``: the first
+    reading of each metric of :data:`BEFORE`.
+
+    By its tables of descriptors, and by what it had accepted, which it may have held one after another.
+    """
+    accepted, polls, table, closed = (_OTHERWISE | dict(first)).values()
+    most = min(accepted - polls, table)
+    return max(closed, most if accepted < math.inf else 0.0), max(closed, most)
