@@ -5,7 +5,8 @@ Each number of a run has a 95 % interval and degrees of freedom (:mod:`asyncli.a
 every interval includes it. Significance is at 5 % after Holm's correction over all numbers of two runs (Holm 1979,
 Scand. J. Stat. 6).
 
-Other programs use the host's memory too: a difference of the whole host counts only if at least half of it is in known parts.
+Other programs use the host's memory, and share pages of the server, which changes its PSS: a difference counts only if at least
+half of it is in parts that they do not change.
 """
 
 from __future__ import annotations
@@ -52,7 +53,8 @@ METHOD = (
 )
 RULE = (
     "a difference is real if significant at 5 % after Holm's correction over all numbers of both runs: without any difference, 1 "
-    "comparison in 20 finds one. For the whole host at least half of it must be in known parts, not in what is left over"
+    "comparison in 20 finds one. For the whole host at least half of it must be in known parts, not in what is left over; for PSS "
+    "at the hold's end, not in the fixed part"
 )
 
 
@@ -170,20 +172,22 @@ def _pair(first: MeasuredRun, second: MeasuredRun) -> list[Difference]:
             one.verdict = "no_difference"
         else:
             one.why = f"significant alone (p = {one.p_value:.2g}), but not among {len(tested)} numbers"
-    _require_known_parts(rows)
+    _withdraw(rows, "cost.host_total", "cost.residual", "a connection are left over, which may be other programs")
+    if first.kinds.get("memory.server_hold_end") == second.kinds.get("memory.server_hold_end") == "PSS":
+        _withdraw(rows, "memory.server_hold_end", "fixed.server_user", f"are in the fixed part: {_SHARED}")
     return rows
 
 
-def _require_known_parts(rows: Sequence[Difference]) -> None:
-    """Withdraw a difference of the whole host that no known part explains: other programs use its memory too."""
-    by_key = {one.key: one.difference for one in rows}
-    whole = next(one for one in rows if one.key == "cost.host_total")
-    rest = by_key["cost.residual"]
-    if whole.verdict not in ("higher", "lower") or whole.difference is None or rest is None:
-        return
-    if 2 * rest / whole.difference > 1:
-        whole.verdict = "cannot_say"
-        whole.why = f"{rest:+,.0f} of {whole.difference:+,.0f} bytes a connection are left over, which may be other programs"
+def _withdraw(rows: Sequence[Difference], whole: str, part: str, why: str) -> None:
+    """Withdraw the difference of ``whole`` if more than half of it is in ``part``, which may be other programs' doing."""
+    by_key = {one.key: one for one in rows}
+    one, rest = by_key[whole], by_key[part].difference
+    if one.verdict in ("higher", "lower") and one.difference is not None and rest is not None and 2 * rest / one.difference > 1:
+        one.verdict, one.why = "cannot_say", f"{rest:+,.0f} of {one.difference:+,.0f} bytes {why}"
+
+
+# Proc(5): PSS divides each page by the processes that map it, those of another server included.
+_SHARED = "PSS depends on which other processes share its pages"
 
 
 def _row(row: Number, first: MeasuredRun, second: MeasuredRun) -> Difference:
@@ -225,6 +229,8 @@ def _why_incomparable(row: Number, first: MeasuredRun, second: MeasuredRun) -> s
     kinds = first.kinds.get(row.key), second.kinds.get(row.key)
     if kinds[0] != kinds[1]:
         return f"the server's memory was read as {kinds[0]} in {first.name}, as {kinds[1]} in {second.name}"
+    if row.key == "fixed.server_user" and kinds[0] == "PSS":
+        return _SHARED
     if of := [one.name for one in (first, second) if row.key in one.levels]:
         # Reuse of freed memory changes it beyond any interval: the second run looks better.
         return f"a difference of two levels in {' and '.join(of)}, first use included; a slower ramp gives a slope"

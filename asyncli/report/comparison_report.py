@@ -44,11 +44,13 @@ _PLAIN = ((0.0, 1.0, ""),)
 # Digits below a tenth of the interval are noise; at most five digits in all.
 _RESOLVED, _MOST_DIGITS = 10, 5
 _TINY = 0.01
-#: A note on the short names of some rows.
-UNITS = (
-    "Lost and reopened are per 1,000 connection-hours, failed to open per 1,000 attempts. CPU of a connection: all that the "
-    "server used in the ramp, heartbeats included, by the connections opened."
-)
+# Notes on the short names of some rows.
+_NOTES = {
+    ("lost", "reopened"): "Lost and reopened: per 1,000 connection-hours.",
+    ("failed",): "Failed to open: per 1,000 attempts.",
+    ("cpu.per_connection",): "CPU of a connection: all that the server used in the ramp, heartbeats included, by the connections "
+    "opened.",
+}
 
 
 def require_comparable(where: str, count: int) -> None:
@@ -276,20 +278,22 @@ def _pair(rows: Sequence[Difference], several: bool) -> list[doc.Section]:
     answer += [doc.Bullets(real, strong=True)] if real else []
     reasons = [(", ".join(names), why) for why, names in unknown_reasons(rows).items()]
     heading = title if several else "The differences" if real else ""
+    listed = {one.key for one in rows if any(one.values)}
+    notes = [doc.Paragraph(note, style="dim") for keys, note in _NOTES.items() if not listed.isdisjoint(keys)]
     return [
         doc.Section(name, heading, answer),
-        doc.Section(f"{name}-numbers", "Every number", [picture, numbers_table(rows), doc.Paragraph(UNITS, style="dim")]),
+        doc.Section(f"{name}-numbers", "Every number", [picture, numbers_table(rows), *notes]),
         *([doc.Section(f"{name}-unknown", "Unknown", [doc.Definitions(reasons, "Unknown")])] if reasons else []),
     ]
 
 
 def numbers_table(rows: Sequence[Difference]) -> doc.DataTable:
-    """Every number that is known and not zero in both runs."""
+    """Every number that is known and not zero in one run at least."""
     first, second = rows[0].between
     columns = [doc.TableColumn(name) for name in (first, second, f"{second} - {first}", "%", "95 % interval")]
     lines, group = [], None
     for one in rows:
-        if all(not value for value in one.values):
+        if not any(one.values):
             continue
         row, shown = ROW_OF[one.key], amounts(one)
         if row.group != group:
