@@ -22,6 +22,7 @@ from asyncli.report.format import (
     memory_labels,
     short_bytes,
     shown_r2,
+    unmeasured,
     with_streams,
 )
 from asyncli.report.summary import CostPart, Summary
@@ -35,7 +36,7 @@ def cost_table(costs: Costs | CostPart, server: str, where: Sides, held: int) ->
         if one is None:
             lines.append(doc.TableRow(row.label, [("-", "dim")] * 5, strong=total))
             continue
-        number = ("hidden", "dim") if row.hidden else (short_bytes(one.bytes_per_connection), "bold" if total else "cyan")
+        number = (unmeasured(one), "dim") if row.hidden else (short_bytes(one.bytes_per_connection), "bold" if total else "cyan")
         r2 = "-" if one.r2 is None or row.name == "residual" else shown_r2(one.r2)
         lines.append(doc.TableRow(row.label, [number, interval(*one.ci95), row.at(0), row.at(held), r2], strong=total))
     columns = [

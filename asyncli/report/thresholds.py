@@ -77,7 +77,7 @@ class Outcome(msgspec.Struct, frozen=True):
     @property
     def words(self) -> str:
         one = self.threshold
-        return f"{one.text}: {one.key} is {self.amount}"
+        return f"{'undecided: ' if self.crossed is None else ''}{one.text}: {one.key} is {self.amount}"
 
     @property
     def amount(self) -> str:
