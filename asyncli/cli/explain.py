@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import pkgutil
 import re
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import click
 
@@ -31,9 +32,19 @@ def command(term: str) -> int:
         by_form = {_form(name): text for name, text in known.items()}
         texts = next(filter(None, (_explained(one.strip(), by_form) for one in [term, *re.split(r"[,():]+", term)])), None)
         if texts is None:
-            raise PlanError(f"TERM: no term {term!r}; 'asyncli explain' lists the terms")
+            raise PlanError(f"TERM: no term {term!r}; {_near(term, [*known, *found, *diagnoses])}'asyncli explain' lists the terms")
         print(*(re.sub(r"`|\*\*", "", one) for one in texts), sep="\n\n")
     return 0
+
+
+def _near(term: str, names: Iterable[str]) -> str:
+    """A question after the name that ``term`` may be a misspelling of: one of these, a limit of the preflight, or a key of the plan."""
+    from asyncli.cli.soak import command as soak
+
+    limits = re.findall(r"`(\w+)`", _page())
+    by_form = {_form(name): name for name in (*names, *limits, *(one.name or "" for one in soak.params))}
+    near = difflib.get_close_matches(_form(term), by_form, n=1)
+    return f"did you mean {by_form[near[0]]!r}? " if near else ""
 
 
 def _explained(term: str, by_form: Mapping[str, str]) -> list[str]:
@@ -68,17 +79,21 @@ def _of_code(code: str, *, exact: bool) -> Iterator[str]:
 
 def _form(term: str) -> str:
     """``term`` in small letters, without articles, plurals and numbers."""
-    text = " ".join(term.lower().replace("_", " ").split())
+    text = " ".join(term.lower().replace("_", " ").replace("²", "2").split())
     for pattern, by in ((r"\b(?:an?|the) (?=\w)", ""), (r"\b\d[\d.,]*(?!\w)", "n"), (r"(?<=[^\Ws])s\b", "")):
         text = re.sub(pattern, by, text)
     return text
 
 
-def terms() -> dict[str, str]:
-    """Terms and what docs/method.md says of each: the section of that title, and the paragraphs that have it in bold."""
+def _page() -> str:
     from asyncli.lab.resources import document
 
-    _, *parts = re.split(r"^## (.+)$", document("method.md").read_text(encoding="utf-8"), flags=re.MULTILINE)
+    return document("method.md").read_text(encoding="utf-8")
+
+
+def terms() -> dict[str, str]:
+    """Terms and what docs/method.md says of each: the section of that title, and the paragraphs that have it in bold."""
+    _, *parts = re.split(r"^## (.+)$", _page(), flags=re.MULTILINE)
     found = dict(zip(parts[::2], (text.strip() for text in parts[1::2]), strict=True))
     names = {_form(name): name for name in found}
     for text in "\n\n".join(found.values()).split("\n\n"):
