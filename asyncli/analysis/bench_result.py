@@ -32,7 +32,7 @@ RULE = (
 
 class Times(msgspec.Struct):
     """The times of one part of a request, in ms. All are of one histogram, exact to 1/128: the records of a bucket lie evenly
-    between its bounds and the extremes, so ``mean`` and ``median`` are between ``min`` and ``max``, and ``sd`` is 0 if those agree.
+    between its bounds and the extremes, so ``mean`` and ``median`` are between ``min`` and ``max``; ``sd`` is 0 if those agree.
     """
 
     min: float

@@ -53,8 +53,8 @@ METHOD = (
 )
 RULE = (
     "a difference is real if significant at 5 % after Holm's correction over all numbers of both runs: without any difference, 1 "
-    "comparison in 20 finds one. For the whole host at least half of it must be in known parts, not in what is left over; for PSS "
-    "at the hold's end, not in the fixed part"
+    "comparison in 20 finds one. For the whole host at least half of it must be in known parts, not in what is left over; for "
+    "PSS at the hold's end, not in the fixed part"
 )
 
 

@@ -32,13 +32,14 @@ def command(term: str) -> int:
         by_form = {_form(name): text for name, text in known.items()}
         texts = next(filter(None, (_explained(one.strip(), by_form) for one in [term, *re.split(r"[,():]+", term)])), None)
         if texts is None:
-            raise PlanError(f"TERM: no term {term!r}; {_near(term, [*known, *found, *diagnoses])}'asyncli explain' lists the terms")
+            near = _near(term, [*known, *found, *diagnoses])
+            raise PlanError(f"TERM: no term {term!r}; {near}'asyncli explain' lists the terms")
         print(*(re.sub(r"`|\*\*", "", one) for one in texts), sep="\n\n")
     return 0
 
 
 def _near(term: str, names: Iterable[str]) -> str:
-    """A question after the name that ``term`` may be a misspelling of: one of these, a limit of the preflight, or a key of the plan."""
+    """Asks for the name that ``term`` misspells: one of ``names``, a limit of the preflight, or a key of the plan; else ""."""
     from asyncli.cli.soak import command as soak
 
     limits = re.findall(r"`(\w+)`", _page())

@@ -50,6 +50,12 @@ def server_name(summary: Summary) -> str:
     return server_label(summary).partition("/")[0] or "the server"
 
 
+def memory_name(summary: Summary) -> str:
+    """The name of the server's memory: ``nginx``, or ``nginx (RSS)`` if only RSS is known."""
+    memory, kind = summary.server.memory
+    return f"{server_name(summary)} (RSS)" if kind == "RSS" and memory.hold_end is not None else server_name(summary)
+
+
 def answer(summary: Summary) -> str:
     """The cost of a connection as a sentence."""
     cost, where = summary.cost, sides(summary.environment)

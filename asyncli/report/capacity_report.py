@@ -117,7 +117,7 @@ def step_of(run: Run, analyses: Analyses, summary: Summary, run_file: str) -> St
     crossed = list(dict.fromkeys(one for one in not_kept(outcomes) if one.crossed))
     wrong = errors(analyses.totals.whole, [one.threshold.key for one in outcomes])
     limits = [*(one.threshold.key for one in crossed), *(f"heartbeats.by_status.{status}" for status in sorted(wrong))]
-    latency, memory = summary.heartbeats.latency_ms.p99, summary.server.pss_bytes.hold_end
+    latency = summary.heartbeats.latency_ms.p99
     slow = f"a heartbeat in a hundred took {milliseconds(latency)} or longer"
     slow = slow if any(one.startswith("heartbeats.latency_ms") for one in limits) else ""
     seen = AnalysedRun(run, analyses.totals, analyses.diagnoses, saturation(run, analyses.totals), slow)
@@ -147,7 +147,7 @@ def step_of(run: Run, analyses: Analyses, summary: Summary, run_file: str) -> St
         latency_p99_ms=latency,
         lateness_p99_ms=summary.heartbeats.lateness_ms.p99,
         available_bytes=seen.least_available(),
-        server_bytes=summary.server.rss_bytes.hold_end if memory is None else memory,
+        server_bytes=summary.server.memory[0].hold_end,
         server_cores=seen.cores(SERVER_CPU_S),
         asyncli_cores=seen.cores(GENERATOR_CPU_S),
         duration_s=summary.run.duration_s,

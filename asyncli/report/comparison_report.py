@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import string
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -234,7 +234,7 @@ def comparison_document(comparison: Comparison) -> doc.Document:
     labels = dict.fromkeys(str(run.facts.get("server.label") or "unknown server") for run in runs)
     sections = [
         doc.Section("answer", "", [*(doc.Paragraph(_run(run), "run") for run in runs), *known]),
-        *(section for rows in each for section in _pair(rows, len(each) > 1)),
+        *(section for rows in each for section in _pair(rows, len(each) > 1, runs[0].kinds)),
         doc.Section("differs", "What differs between the runs", [_differs(comparison)]),
         doc.Section("method", "How it was compared", [doc.Definitions([
             ("Real by this rule", f"{RULE}."), ("Intervals", f"{METHOD}."),
@@ -262,8 +262,8 @@ def _run(run: MeasuredRun) -> doc.Words:
     )  # fmt: skip
 
 
-def _pair(rows: Sequence[Difference], several: bool) -> list[doc.Section]:
-    """One run against the first."""
+def _pair(rows: Sequence[Difference], several: bool, kinds: Mapping[str, str]) -> list[doc.Section]:
+    """One run against the first, which has these ``kinds`` of memory."""
     first, second = rows[0].between
     name, title = f"{second}-{first}".lower(), headline(rows)
     picture = doc.Picture(
@@ -282,12 +282,12 @@ def _pair(rows: Sequence[Difference], several: bool) -> list[doc.Section]:
     notes = [doc.Paragraph(note, style="dim") for keys, note in _NOTES.items() if not listed.isdisjoint(keys)]
     return [
         doc.Section(name, heading, answer),
-        doc.Section(f"{name}-numbers", "Every number", [picture, numbers_table(rows), *notes]),
+        doc.Section(f"{name}-numbers", "Every number", [picture, numbers_table(rows, kinds), *notes]),
         *([doc.Section(f"{name}-unknown", "Unknown", [doc.Definitions(reasons, "Unknown")])] if reasons else []),
     ]
 
 
-def numbers_table(rows: Sequence[Difference]) -> doc.DataTable:
+def numbers_table(rows: Sequence[Difference], kinds: Mapping[str, str]) -> doc.DataTable:
     """Every number that is known and not zero in one run at least."""
     first, second = rows[0].between
     columns = [doc.TableColumn(name) for name in (first, second, f"{second} - {first}", "%", "95 % interval")]
@@ -300,7 +300,8 @@ def numbers_table(rows: Sequence[Difference]) -> doc.DataTable:
             group = row.group
             lines.append(doc.TableRow(GROUPS[group], group=True))
         real = {"no_difference": "no", "cannot_say": "unknown"}.get(one.verdict, one.verdict)
-        label = f"{row.label}, {shown.unit}" if shown.unit else row.label
+        label = f"{row.label} (RSS)" if kinds.get(one.key) == "RSS" and one.key != "cost.residual" else row.label
+        label = f"{label}, {shown.unit}" if shown.unit else label
         cells = (shown.first, shown.second, shown.difference, shown.percent, shown.interval, real)
         style = "dim" if one.verdict == "cannot_say" else ""
         lines.append(doc.TableRow(f" {label}", cells, style, strong=one.verdict in ("higher", "lower")))

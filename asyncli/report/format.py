@@ -36,8 +36,8 @@ CEILINGS = {
 
 
 class CostRow(NamedTuple):
-    """A line of the cost table, in bytes. ``cost`` is per end of a connection if there are several ``ends``. ``hidden``: it is not
-    measured, because of noise or other programs."""
+    """A line of the cost table, in bytes. ``cost`` is per end of a connection if there are several ``ends``. ``hidden``: it is
+    not measured, because of noise or other programs."""
 
     name: str
     label: str

@@ -11,7 +11,7 @@ from asyncli.model.text import oneline
 from asyncli.model.topology import Sides, sides
 from asyncli.model.units import format_bytes, format_count
 from asyncli.report import document as doc
-from asyncli.report.answer import headroom, server_name
+from asyncli.report.answer import headroom, memory_name
 from asyncli.report.format import (
     about,
     about_to,
@@ -49,7 +49,7 @@ def cost_table(costs: Costs | CostPart, server: str, where: Sides, held: int) ->
 
 
 def cost_section(summary: Summary) -> doc.Section:
-    where, server = sides(summary.environment), server_name(summary)
+    where, server = sides(summary.environment), memory_name(summary)
     rows = cost_rows(summary.cost, server, where)
     methods = [(row.label, f"{row.cost.method}; {row.cost.points} points.") for row in rows if row.cost is not None]
     blocks: list[doc.Block] = []
@@ -67,7 +67,7 @@ def _residue(summary: Summary) -> str:
     parts = [
         f"{format_bytes(value)} {where}" if value >= 0 else f"nothing {where} ({format_bytes(-value)} less than before)"
         for value, where in (
-            (residue.server_user, f"in {server_name(summary)}"),
+            (residue.server_user, f"in {memory_name(summary)}"),
             (residue.kernel, "in the kernel"),
             (residue.host_total, f"on {sides(summary.environment).host} in all"),
         )
@@ -111,7 +111,7 @@ def _signed_bytes(value: float) -> str:
 
 
 def drift_section(summary: Summary) -> doc.Section:
-    server, host = server_name(summary), sides(summary.environment).host
+    server, host = memory_name(summary), sides(summary.environment).host
     names = memory_labels(server, host)
     blocks: list[doc.Block] = [drift_table(summary.drift, server, host)]
     # Unknown growth of the host or of asyncli is omitted.
@@ -126,7 +126,7 @@ def drift_section(summary: Summary) -> doc.Section:
         blocks.append(doc.Paragraph((("Memory over the hold", "bold"), short), "line", view=doc.View.SHORT))
     for name, one in known.items():
         style = "bold red" if one.verdict == "grows" and name != "generator_user" else ""
-        late = summary.server.pss_bytes.hold_end if name == "server_user" and one.verdict == "grows" else None
+        late = summary.server.memory[0].hold_end if name == "server_user" and one.verdict == "grows" else None
         ends = f", to {format_bytes(late)} at the hold's end" if late is not None else ""
         blocks.append(doc.Paragraph((f"{names[name]}: ", (in_words(one), style), ends), view=doc.View.SHORT))
     return doc.Section("drift", "Drift over the hold", blocks, tight=True)

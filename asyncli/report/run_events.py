@@ -226,7 +226,7 @@ def counts_section(summary: Summary) -> doc.Section:
 
 def processes_section(summary: Summary) -> doc.Section:
     server, generator, name = summary.server, summary.generator, server_name(summary)
-    memory, kind = (server.pss_bytes, "PSS") if server.pss_bytes.hold_end is not None else (server.rss_bytes, "RSS")
+    memory, kind = server.memory
     rows, used = [], []
     if memory.hold_end is not None or server.processes.hold_end is not None:
         before, after = server.cpu_s.baseline, server.cpu_s.hold_end
@@ -235,7 +235,7 @@ def processes_section(summary: Summary) -> doc.Section:
         rows.append(
             doc.TableRow(f"{name} ({kind})", [or_dash(server.processes.hold_end, ",.0f"), or_bytes(memory.baseline), late, cpu])
         )
-        used.append(f"{name} {cpu}, {late}")
+        used.append(f"{name} {cpu}, {late}{' (RSS)' if kind == 'RSS' else ''}")
     more = "-" if generator.user_bytes is None else f"+ {format_bytes(generator.user_bytes)}"
     cpu = "-" if generator.cpu_s is None else format_duration(generator.cpu_s)
     rows.append(doc.TableRow("asyncli (USS)", [or_dash(generator.processes, ",d"), "", more, cpu]))

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import msgspec
 import pytest
 from rich.console import Console
-from synthetic_run import a_run
+from synthetic_run import a_run, without
 from test_comparison import compared
 from test_live import state_at
 
@@ -77,6 +77,12 @@ def test_cost_that_may_be_zero_is_hidden(each: float, ci95: tuple[float, float],
         table = cost_table(Costs(kernel=cost, residual=cost, host_total=total), "nginx", sides({}), 40)
         _, kernel, _, residual, _ = (row.cells[0][0] for row in table.rows)
         assert (kernel, residual) == (shown, left_over)
+
+
+def test_rows_of_rss_say_so() -> None:
+    for hidden, word in ((), "nginx"), (("server.pss_bytes",), "nginx (RSS)"):
+        said = printed(without(a_run(20_000, hold_s=700.0), *hidden), 120)
+        assert (f"\n{word}, user memory" in said, f"\n  {word}: " in said, "(RSS); asyncli" in said) == (True, True, hidden != ())
 
 
 def other() -> Run:
