@@ -32,18 +32,18 @@ def command(term: str) -> int:
         by_form = {_form(name): text for name, text in known.items()}
         texts = next(filter(None, (_explained(one.strip(), by_form) for one in [term, *re.split(r"[,():]+", term)])), None)
         if texts is None:
-            near = _near(term, [*known, *found, *diagnoses])
+            limits = re.findall(r"`(\w+)`", " ".join(known.values()))
+            near = _near(term, [*known, *found, *diagnoses, *limits])
             raise PlanError(f"TERM: no term {term!r}; {near}'asyncli explain' lists the terms")
         print(*(re.sub(r"`|\*\*", "", one) for one in texts), sep="\n\n")
     return 0
 
 
 def _near(term: str, names: Iterable[str]) -> str:
-    """Asks for the name that ``term`` misspells: one of ``names``, a limit of the preflight, or a key of the plan; else ""."""
+    """Asks for the name that ``term`` misspells, one of ``names`` or a key of the plan; "" if none is near."""
     from asyncli.cli.soak import command as soak
 
-    limits = re.findall(r"`(\w+)`", _page())
-    by_form = {_form(name): name for name in (*names, *limits, *(one.name or "" for one in soak.params))}
+    by_form = {_form(name): name for name in (*names, *(one.name or "" for one in soak.params))}
     near = difflib.get_close_matches(_form(term), by_form, n=1)
     return f"did you mean {by_form[near[0]]!r}? " if near else ""
 
@@ -86,15 +86,11 @@ def _form(term: str) -> str:
     return text
 
 
-def _page() -> str:
-    from asyncli.lab.resources import document
-
-    return document("method.md").read_text(encoding="utf-8")
-
-
 def terms() -> dict[str, str]:
     """Terms and what docs/method.md says of each: the section of that title, and the paragraphs that have it in bold."""
-    _, *parts = re.split(r"^## (.+)$", _page(), flags=re.MULTILINE)
+    from asyncli.lab.resources import document
+
+    _, *parts = re.split(r"^## (.+)$", document("method.md").read_text(encoding="utf-8"), flags=re.MULTILINE)
     found = dict(zip(parts[::2], (text.strip() for text in parts[1::2]), strict=True))
     names = {_form(name): name for name in found}
     for text in "\n\n".join(found.values()).split("\n\n"):

@@ -7,7 +7,7 @@ import shlex
 from asyncli.analysis.drift import in_words
 from asyncli.analysis.verdict import why_untested
 from asyncli.findings.drift import drift_grows
-from asyncli.findings.forecast import gave_way
+from asyncli.findings.forecast import forecast_far, gave_way
 from asyncli.findings.host import host_shared
 from asyncli.model.records import Finding
 from asyncli.model.text import oneline
@@ -168,6 +168,8 @@ def headroom(summary: Summary) -> str:
         # A range: the server's share of the residual is unknown.
         host = "" if sentences else "A server like this host has memory "
         sentences.append(f"{host}for {about_to(alone)} with the clients elsewhere")
+    if sentences and (far := summary.finding(forecast_far.code)) is not None:
+        sentences[0] += f" ({far.fields['times']:,.0f} times the measured count)"
     if sentences and growth(summary) is not None:
         sentences[0] = f"Without that growth, {sentences[0][:1].lower()}{sentences[0][1:]}"
     first = next((one for one in found.ceilings if one.name == found.first), None)

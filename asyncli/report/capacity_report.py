@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
@@ -253,7 +254,8 @@ def _forecast(found: Capacity) -> list[doc.Block]:
     one = found.forecast
     if one is None:
         return []
-    judgement = "this agrees with the measurement"
+    inside = found.bracket.held <= one.connections < (found.bracket.failed or math.inf)
+    judgement = f"this agrees with the measurement{'' if inside else f', within {found.search.within * 100:.3g} %'}"
     if one.agrees is None:
         judgement = "not contradicted by the measurement"
     elif not one.agrees and found.bracket.failed is not None and one.connections >= found.bracket.failed:

@@ -241,7 +241,9 @@ def processes_section(summary: Summary) -> doc.Section:
     rows.append(doc.TableRow("asyncli (USS)", [or_dash(generator.processes, ",d"), "", more, cpu]))
     used.append(f"asyncli {cpu}, {more}")
     notes = []
-    if generator.user_bytes_per_connection is not None:
+    cost = summary.cost.generator_user
+    # A cost of two levels is the same quantity, by other samples.
+    if generator.user_bytes_per_connection is not None and not (cost is not None and cost.of_levels):
         held = f"a connection{with_streams(summary.cost.streams)}"
         notes.append(f"{more}, {bytes_each(generator.user_bytes_per_connection)} {held} (first use included)")
     if generator.cpu_us_per_heartbeat is not None:
