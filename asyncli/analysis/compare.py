@@ -119,8 +119,8 @@ class Difference(msgspec.Struct):
     p_value: float | None
     verdict: Called
     why: str = ""
-    #: Whether each value is hidden: a cost or growth whose interval reaches zero.
-    hidden: tuple[bool, bool] = (False, False)
+    #: For each value that is not measured: "hidden" if its interval reaches zero, else "unknown".
+    hidden: tuple[str, str] = ("", "")
 
 
 class Differing(msgspec.Struct):
@@ -196,7 +196,7 @@ def _row(row: Number, first: MeasuredRun, second: MeasuredRun) -> Difference:
         a = b = HOLD_TOO_SHORT
     values = tuple(None if isinstance(one, str) else one.value for one in (a, b))
     between = (first.name, second.name)
-    hidden = (row.key in first.hidden, row.key in second.hidden)
+    hidden = _hidden(row.key, first), _hidden(row.key, second)
     result = Difference(row.key, row.unit, between, (values[0], values[1]), None, None, None, None, "cannot_say", hidden=hidden)
     reasons = [f"{one.name}: {why}" for one, why in ((first, a), (second, b)) if isinstance(why, str)]
     if isinstance(a, str) or isinstance(b, str):
@@ -218,6 +218,13 @@ def _row(row: Number, first: MeasuredRun, second: MeasuredRun) -> Difference:
     if not result.why:
         result.p_value = p
     return result
+
+
+def _hidden(key: str, run: MeasuredRun) -> str:
+    one = run.numbers.get(key)
+    if key not in run.hidden or not isinstance(one, Estimate):
+        return ""
+    return "hidden" if one.low <= 0 <= one.high else "unknown"
 
 
 def _why_incomparable(row: Number, first: MeasuredRun, second: MeasuredRun) -> str:

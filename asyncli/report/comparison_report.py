@@ -116,9 +116,7 @@ def amounts(one: Difference) -> Amounts:
     def shown(value: float | None, signed: bool = False) -> str:
         return "-" if value is None else _number(value / factor, digits, signed)
 
-    first, second = (
-        "hidden" if hidden and value is not None else shown(value) for value, hidden in zip(one.values, one.hidden, strict=True)
-    )
+    first, second = (hidden or shown(value) for value, hidden in zip(one.values, one.hidden, strict=True))
     if one.difference is None or one.ci95 is None:
         return Amounts(unit, first, second, "-", "-", "-", "-", "-")
     low, high = (shown(end, signed=True) for end in one.ci95)
