@@ -27,7 +27,7 @@ from asyncli.model.records import Environment, Finding
 from asyncli.model.topology import Sides, sides
 from asyncli.notebook import LogObserver, NotebookObserver, kernel_shell, show_figures
 from asyncli.report import comparison_report
-from asyncli.report.answer import answer, one_line, server_name
+from asyncli.report.answer import answer, memory_name, one_line
 from asyncli.report.comparison_report import require_comparable
 from asyncli.report.figures.drawing import NothingToDraw, Style
 from asyncli.report.figures.timeline_and_deaths import timeline_panels
@@ -225,12 +225,12 @@ class Recorded(Results):
 
     def cost(self) -> CostView:
         """What one more connection costs in the server, the kernel, asyncli and in all: bytes with 95 % intervals."""
-        name, held = server_name(self.summary), self.summary.connections.held_or_peak
+        name, held = memory_name(self.summary), self.summary.connections.held_or_peak
         return CostView(self.analyses.costs, answer(self.summary), server=name, where=self._sides, held=held)
 
     def drift(self) -> DriftView:
         """Whether memory grew over the hold: bytes an hour with 95 % intervals, and a verdict by a stated rule."""
-        return DriftView(self.analyses.drifts, server_name(self.summary), self._sides.host)
+        return DriftView(self.analyses.drifts, memory_name(self.summary), self._sides.host)
 
     def deaths(self) -> DeathView:
         """The lost connections: which side closed them, when and why."""
@@ -276,7 +276,7 @@ class Plots:
 
     def latency(self) -> Figure:
         """Latency of heartbeats (due to answered) and lateness of asyncli (due to sent) over time."""
-        over_time = timeline(self._run.records, server=server_name(self._run.summary))
+        over_time = timeline(self._run.records, server=memory_name(self._run.summary))
         panels = [one for one in over_time.panels if one.key in ("latency", "lateness")]
         part = msgspec.structs.replace(over_time, panels=panels)
         return _figure(lambda style: timeline_panels(part, style=style), "Latency and lateness over time", self._note)

@@ -13,14 +13,14 @@ from asyncli.analysis.saturation import MOST_CPU_SHARE
 from asyncli.analysis.shared_host import MOST_OF_OTHERS
 from asyncli.analysis.totals import Latency, Lateness, in_ms
 from asyncli.analysis.verdict import Verdict, but_allowed
-from asyncli.core.histogram import Histogram, bounds
+from asyncli.core.histogram import Histogram
 from asyncli.findings import losses
 from asyncli.findings.bench import by_cause
 from asyncli.findings.tls import by_reason
 from asyncli.model.benchplan import BenchPlan, BenchRun
 from asyncli.model.metrics import SERVER_CPU_S
 from asyncli.model.records import NOTHING_LISTENS, Asked, CpuShares, Environment, Finding
-from asyncli.model.units import format_count, format_duration
+from asyncli.model.units import format_count, format_duration, format_rate
 
 RULE = (
     "passed: every request was answered below status 400 (a --fail-if on a status replaces that for it), or in flight at the end "
@@ -31,7 +31,9 @@ RULE = (
 
 
 class Times(msgspec.Struct):
-    """The times of one part of a request, in ms; ``mean`` and ``sd`` are exact to 1/128, like the histogram."""
+    """The times of one part of a request, in ms. All are of one histogram, exact to 1/128: the records of a bucket lie evenly
+    between its bounds and the extremes, so ``mean`` and ``median`` are between ``min`` and ``max``; ``sd`` is 0 if those agree.
+    """
 
     min: float
     mean: float
@@ -189,9 +191,11 @@ def _times(histogram: Histogram) -> Times | None:
     if not histogram:
         return None
     count = histogram.count
-    middles = [(sum(bounds(key)) / 2, times) for key, times in histogram.items()]
-    mean = sum(value * times for value, times in middles) / count
-    variance = sum((value - mean) ** 2 * times for value, times in middles) / count
+    buckets = [(*histogram.within(key), times) for key, times in histogram.items()]
+    mean = sum((low + high) / 2 * times for low, high, times in buckets) / count
+    # The variance of n whole numbers in a row is (n² - 1) / 12.
+    spread = (((low + high) / 2 - mean) ** 2 + ((high - low + 1) ** 2 - 1) / 12 for low, high, _ in buckets)
+    variance = sum(one * times for one, (*_, times) in zip(spread, buckets, strict=True)) / count
     median = histogram.quantile(0.5) or 0.0
     return Times(histogram.least / 1000, mean / 1000, math.sqrt(variance) / 1000, median / 1000, histogram.greatest / 1000)
 
@@ -243,7 +247,7 @@ def _verdict(run: BenchRun, asked: Asked, findings: list[Finding]) -> tuple[Verd
     errors = [one for one in findings if one.severity == "error"]
     if errors:
         return "failed", errors[0].evidence
-    rate = f"{total.answered / run.elapsed_s:,.0f} a second, none failed"
+    rate = f"{format_rate(total.answered / run.elapsed_s)}, none failed"
     early = " (stopped before its end)" if run.ended == "stopped" else ""
     requests = f"{format_count(total.answered)} requests in {format_duration(run.elapsed_s)}{early}: {rate}"
     return "passed", but_allowed(requests, total, "request")

@@ -5,7 +5,8 @@ Each number of a run has a 95 % interval and degrees of freedom (:mod:`asyncli.a
 every interval includes it. Significance is at 5 % after Holm's correction over all numbers of two runs (Holm 1979,
 Scand. J. Stat. 6).
 
-Other programs use the host's memory too: a difference of the whole host counts only if at least half of it is in known parts.
+Other programs use the host's memory, and share pages of the server, which changes its PSS: a difference counts only if at least
+half of it is in parts that they do not change.
 """
 
 from __future__ import annotations
@@ -52,7 +53,8 @@ METHOD = (
 )
 RULE = (
     "a difference is real if significant at 5 % after Holm's correction over all numbers of both runs: without any difference, 1 "
-    "comparison in 20 finds one. For the whole host at least half of it must be in known parts, not in what is left over"
+    "comparison in 20 finds one. For the whole host at least half of it must be in known parts, not in what is left over; for "
+    "PSS at the hold's end, not in the fixed part"
 )
 
 
@@ -117,8 +119,8 @@ class Difference(msgspec.Struct):
     p_value: float | None
     verdict: Called
     why: str = ""
-    #: Whether each value is hidden: a cost or growth whose interval reaches zero.
-    hidden: tuple[bool, bool] = (False, False)
+    #: For each value that is not measured: "hidden" if its interval reaches zero, else "unknown".
+    hidden: tuple[str, str] = ("", "")
 
 
 class Differing(msgspec.Struct):
@@ -170,20 +172,22 @@ def _pair(first: MeasuredRun, second: MeasuredRun) -> list[Difference]:
             one.verdict = "no_difference"
         else:
             one.why = f"significant alone (p = {one.p_value:.2g}), but not among {len(tested)} numbers"
-    _require_known_parts(rows)
+    _withdraw(rows, "cost.host_total", "cost.residual", "a connection are left over, which may be other programs")
+    if first.kinds.get("memory.server_hold_end") == second.kinds.get("memory.server_hold_end") == "PSS":
+        _withdraw(rows, "memory.server_hold_end", "fixed.server_user", f"are in the fixed part: {_SHARED}")
     return rows
 
 
-def _require_known_parts(rows: Sequence[Difference]) -> None:
-    """Withdraw a difference of the whole host that no known part explains: other programs use its memory too."""
-    by_key = {one.key: one.difference for one in rows}
-    whole = next(one for one in rows if one.key == "cost.host_total")
-    rest = by_key["cost.residual"]
-    if whole.verdict not in ("higher", "lower") or whole.difference is None or rest is None:
-        return
-    if 2 * rest / whole.difference > 1:
-        whole.verdict = "cannot_say"
-        whole.why = f"{rest:+,.0f} of {whole.difference:+,.0f} bytes a connection are left over, which may be other programs"
+def _withdraw(rows: Sequence[Difference], whole: str, part: str, why: str) -> None:
+    """Withdraw the difference of ``whole`` if more than half of it is in ``part``, which may be other programs' doing."""
+    by_key = {one.key: one for one in rows}
+    one, rest = by_key[whole], by_key[part].difference
+    if one.verdict in ("higher", "lower") and one.difference is not None and rest is not None and 2 * rest / one.difference > 1:
+        one.verdict, one.why = "cannot_say", f"{rest:+,.0f} of {one.difference:+,.0f} bytes {why}"
+
+
+# Proc(5): PSS divides each page by the processes that map it, those of another server included.
+_SHARED = "PSS depends on which other processes share its pages"
 
 
 def _row(row: Number, first: MeasuredRun, second: MeasuredRun) -> Difference:
@@ -192,7 +196,7 @@ def _row(row: Number, first: MeasuredRun, second: MeasuredRun) -> Difference:
         a = b = HOLD_TOO_SHORT
     values = tuple(None if isinstance(one, str) else one.value for one in (a, b))
     between = (first.name, second.name)
-    hidden = (row.key in first.hidden, row.key in second.hidden)
+    hidden = _hidden(row.key, first), _hidden(row.key, second)
     result = Difference(row.key, row.unit, between, (values[0], values[1]), None, None, None, None, "cannot_say", hidden=hidden)
     reasons = [f"{one.name}: {why}" for one, why in ((first, a), (second, b)) if isinstance(why, str)]
     if isinstance(a, str) or isinstance(b, str):
@@ -216,6 +220,13 @@ def _row(row: Number, first: MeasuredRun, second: MeasuredRun) -> Difference:
     return result
 
 
+def _hidden(key: str, run: MeasuredRun) -> str:
+    one = run.numbers.get(key)
+    if key not in run.hidden or not isinstance(one, Estimate):
+        return ""
+    return "hidden" if one.low <= 0 <= one.high else "unknown"
+
+
 def _why_incomparable(row: Number, first: MeasuredRun, second: MeasuredRun) -> str:
     """Why a number means different things in the two runs, or ""."""
     a, b = first.facts.get("local"), second.facts.get("local")
@@ -225,6 +236,8 @@ def _why_incomparable(row: Number, first: MeasuredRun, second: MeasuredRun) -> s
     kinds = first.kinds.get(row.key), second.kinds.get(row.key)
     if kinds[0] != kinds[1]:
         return f"the server's memory was read as {kinds[0]} in {first.name}, as {kinds[1]} in {second.name}"
+    if row.key == "fixed.server_user" and kinds[0] == "PSS":
+        return _SHARED
     if of := [one.name for one in (first, second) if row.key in one.levels]:
         # Reuse of freed memory changes it beyond any interval: the second run looks better.
         return f"a difference of two levels in {' and '.join(of)}, first use included; a slower ramp gives a slope"

@@ -71,10 +71,12 @@ def reconcile(run: Run, totals: Totals, diagnoses: Sequence[Diagnosis] = ()) -> 
         killed=sum(one.count for one in diagnoses if one.code == "worker_crash"),
     )  # fmt: skip
     if not math.isfinite(start):
-        return result, [counts.reconciliation_unknown("nothing_connected")]
+        return result, [counts.reconciliation_unknown("nothing_connected", [])]
     result.divergences = client.behind_asked(start, stop)
     if not len(pages) or pages.t_s[0] > start:
-        return result, [counts.reconciliation_unknown("no_page"), *_divergence_findings(result.divergences, context)]
+        of_plan = {"status_url": run.plan.status_url, "baseline": run.plan.baseline_s}
+        lacks = [name for name, planned in of_plan.items() if not planned]
+        return result, [counts.reconciliation_unknown("no_page", lacks), *_divergence_findings(result.divergences, context)]
     if not math.isnan(pages.active[0]):
         context.already = round(float(pages.active[0]))
     every = compared(client, pages, start, stop)
@@ -90,7 +92,7 @@ def reconcile(run: Run, totals: Totals, diagnoses: Sequence[Diagnosis] = ()) -> 
         )
     if not pages.comparable or active is None:
         why: Unknown = "page_silent" if pages.comparable else "page_tells_nothing"
-        return result, [counts.reconciliation_unknown(why), *restarts, *_divergence_findings(result.divergences, context)]
+        return result, [counts.reconciliation_unknown(why, []), *restarts, *_divergence_findings(result.divergences, context)]
     result.server_active = _int_or_none(active)
     at_end = [found for one in every if (found := _at_end(one, client, totals, active, stop)) is not None]
     context.others = any(one.pair == "accepts" and one.by > one.most for one in at_end)

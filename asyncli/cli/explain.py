@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import pkgutil
 import re
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import click
 
@@ -31,9 +32,20 @@ def command(term: str) -> int:
         by_form = {_form(name): text for name, text in known.items()}
         texts = next(filter(None, (_explained(one.strip(), by_form) for one in [term, *re.split(r"[,():]+", term)])), None)
         if texts is None:
-            raise PlanError(f"TERM: no term {term!r}; 'asyncli explain' lists the terms")
+            limits = re.findall(r"`(\w+)`", " ".join(known.values()))
+            near = _near(term, [*known, *found, *diagnoses, *limits])
+            raise PlanError(f"TERM: no term {term!r}; {near}'asyncli explain' lists the terms")
         print(*(re.sub(r"`|\*\*", "", one) for one in texts), sep="\n\n")
     return 0
+
+
+def _near(term: str, names: Iterable[str]) -> str:
+    """Asks for the name that ``term`` misspells, one of ``names`` or a key of the plan; "" if none is near."""
+    from asyncli.cli.soak import command as soak
+
+    by_form = {_form(name): name for name in (*names, *(one.name or "" for one in soak.params))}
+    near = difflib.get_close_matches(_form(term), by_form, n=1)
+    return f"did you mean {by_form[near[0]]!r}? " if near else ""
 
 
 def _explained(term: str, by_form: Mapping[str, str]) -> list[str]:
@@ -68,7 +80,7 @@ def _of_code(code: str, *, exact: bool) -> Iterator[str]:
 
 def _form(term: str) -> str:
     """``term`` in small letters, without articles, plurals and numbers."""
-    text = " ".join(term.lower().replace("_", " ").split())
+    text = " ".join(term.lower().replace("_", " ").replace("²", "2").split())
     for pattern, by in ((r"\b(?:an?|the) (?=\w)", ""), (r"\b\d[\d.,]*(?!\w)", "n"), (r"(?<=[^\Ws])s\b", "")):
         text = re.sub(pattern, by, text)
     return text

@@ -91,14 +91,14 @@ class Histogram(msgspec.Struct, array_like=True):
         return bool(self.counts)
 
     def quantile(self, q: float) -> float | None:
-        """The value at or below which a share ``q`` of the records lies (nearest rank), within the exact least and greatest
-        value, so p99 never exceeds the maximum. None when empty.
+        """The value at or below which a share ``q`` of the records lies (nearest rank): the middle of its bucket :meth:`within`
+        the extremes, so p99 never exceeds the maximum. None when empty.
         """
         return self.quantiles((q,))[0]
 
     def quantiles(self, qs: Sequence[float]) -> list[float | None]:
         """:meth:`quantile` for each of ``qs``, in one pass."""
-        counts, greatest, least = self.counts, self.greatest, self.least
+        counts, greatest = self.counts, self.greatest
         keys = sorted(counts)
         seen = list(accumulate(map(counts.__getitem__, keys)))
         total = seen[-1] if seen else 0
@@ -110,9 +110,13 @@ class Histogram(msgspec.Struct, array_like=True):
             if rank == total:
                 found.append(float(greatest))
                 continue
-            low, high = bounds(keys[bisect_left(seen, rank)])
-            found.append(float(min(greatest, max(least, (low + high) / 2))))
+            found.append(sum(self.within(keys[bisect_left(seen, rank)])) / 2)
         return found
+
+    def within(self, key: int) -> tuple[int, int]:
+        """The smallest and the largest value that a record of the bucket ``key`` may have, by the exact least and greatest."""
+        low, high = bounds(key)
+        return max(low, self.least), min(high, self.greatest)
 
     def above(self, value: int) -> int:
         """The number of records greater than ``value``, without those in its bucket."""

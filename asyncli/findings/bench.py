@@ -10,7 +10,7 @@ from asyncli.findings.generator import BENCH_AGAIN
 from asyncli.findings.losses import allowed_by, remedy_of_statuses
 from asyncli.findings.tls import TLS_REMEDY, by_reason
 from asyncli.model.records import Severity
-from asyncli.model.units import format_count, format_duration, format_many
+from asyncli.model.units import format_count, format_duration, format_many, format_rate
 
 _ERROR_LOG = "see the server's error log"
 # The sentence names this many processes of a program.
@@ -199,7 +199,7 @@ def late_tail(total_s: float, late_s: float) -> str:
 @finding("rate_missed", "error", "use more connections (-c), or a lower --rate: the server cannot keep up")
 def rate_missed(per_s: float, asked_per_s: float) -> str:
     """Fewer requests were sent than --rate asks for, because no connection was free: the server cannot keep up."""
-    return f"{per_s:,.0f} of {asked_per_s:,.0f} requests a second were sent: no connection was free"
+    return f"requests were sent at {format_rate(per_s)} of the {format_rate(asked_per_s)} asked for: no connection was free"
 
 
 @finding("requests_queued", "warning", "use more connections (-c); the wait is part of the latency")

@@ -204,14 +204,14 @@ def counters_restarted(at_s: Sequence[float], counter: str, before: float, after
 
 
 @finding("reconciliation_unknown", "info")
-def reconciliation_unknown(why: Unknown) -> Words:
-    """The server's own counts are unknown, so the client's are not confirmed."""
+def reconciliation_unknown(why: Unknown, lacks: Sequence[str]) -> Words:
+    """The server's own counts are unknown, so the client's are not confirmed. ``lacks``: of a status page and a baseline, those
+    that were not planned.
+    """
+    ways = {"status_url": f"name its status page ({', '.join(STATUS_PAGES)}) with --status-url", "baseline": "plan a --baseline"}
     reason, remedy = {
         "nothing_connected": ("nothing was connected", _SEE_OTHERS),
-        "no_page": (
-            "no status page from before the ramp",
-            f"name its status page ({', '.join(STATUS_PAGES)}) with --status-url, and plan a --baseline",
-        ),
+        "no_page": ("no status page from before the ramp", ", and ".join(ways[one] for one in lacks) or _SEE_OTHERS),
         "page_tells_nothing": (
             "the status page has neither connections nor requests",
             "Apache counts requests with ExtendedStatus On, and connections in prefork, or in event with one process",

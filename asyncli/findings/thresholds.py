@@ -27,7 +27,8 @@ def limit_unknown(limit: str, key: str | None, value: float | None, amount: str)
     """
     if key is None:
         return Words(f"--fail-if: {amount}")
-    return Words(f"undecided: {limit}: {key} is {amount}", "see why, or leave the limit out")
+    narrow = "more connections or a longer hold narrow the interval" if value is not None else "see why it is unknown"
+    return Words(f"undecided: {limit}: {key} is {amount}", f"{narrow}; or leave the limit out")
 
 
 @finding("drift_hold", "warning")

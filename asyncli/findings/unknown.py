@@ -34,13 +34,13 @@ def latency_unknown() -> str:
 
 
 @finding("residue_unknown", "info")
-def residue_unknown(of: Sequence[str], drained: bool, planned: bool) -> Words:
-    """Memory after the drain is unknown ``of`` these. ``drained``: the run drained; ``planned``: with baseline and residue."""
+def residue_unknown(of: Sequence[str], drained: bool, lacks: Sequence[str]) -> Words:
+    """Memory after the drain is unknown ``of`` these. ``drained``: the run drained; ``lacks``: phases that were not planned."""
     if not drained:
         return Words("memory after the drain is unknown: the run ended before its drain")
     return Words(
         f"memory after the drain is unknown of {', '.join(of)}: it was not read both before and after",
-        "see the other findings for why" if planned else "plan some seconds of --baseline and --residue",
+        f"plan some seconds of {' and '.join(f'--{one}' for one in lacks)}" if lacks else "see the other findings for why",
     )
 
 

@@ -160,6 +160,11 @@ def format_count(number: float) -> str:
     return f"{number:z,.0f}"
 
 
+def format_rate(per_s: float) -> str:
+    """``48231.4`` -> ``"48,231 a second"``, ``2.625`` -> ``"2.62 a second"``."""
+    return f"{per_s:,.0f} a second" if per_s >= 99.5 else f"{per_s:.3g} a second"
+
+
 def format_bytes(number: float) -> str:
     """Format bytes with decimal units: ``94600000`` -> ``"94.6 MB"``; below 10 kB whole bytes, ``"1,234 B"``."""
     if abs(number) < 10_000:

@@ -7,7 +7,7 @@ import shlex
 from asyncli.analysis.drift import in_words
 from asyncli.analysis.verdict import why_untested
 from asyncli.findings.drift import drift_grows
-from asyncli.findings.forecast import gave_way
+from asyncli.findings.forecast import forecast_far, gave_way
 from asyncli.findings.host import host_shared
 from asyncli.model.records import Finding
 from asyncli.model.text import oneline
@@ -48,6 +48,12 @@ def server_label(summary: Summary) -> str:
 
 def server_name(summary: Summary) -> str:
     return server_label(summary).partition("/")[0] or "the server"
+
+
+def memory_name(summary: Summary) -> str:
+    """The name of the server's memory: ``nginx``, or ``nginx (RSS)`` if only RSS is known."""
+    memory, kind = summary.server.memory
+    return f"{server_name(summary)} (RSS)" if kind == "RSS" and memory.hold_end is not None else server_name(summary)
 
 
 def answer(summary: Summary) -> str:
@@ -173,6 +179,8 @@ def headroom(summary: Summary) -> str:
         # A range: the server's share of the residual is unknown.
         host = "" if sentences else "A server like this host has memory "
         sentences.append(f"{host}for {about_to(alone)} with the clients elsewhere")
+    if sentences and (far := summary.finding(forecast_far.code)) is not None:
+        sentences[0] += f" ({far.fields['times']:,.0f} times the measured count)"
     if sentences and growth(summary) is not None:
         sentences[0] = f"Without that growth, {sentences[0][:1].lower()}{sentences[0][1:]}"
     first = next((one for one in found.ceilings if one.name == found.first), None)

@@ -14,7 +14,7 @@ from asyncli.model.benchplan import BenchPlan
 from asyncli.model.plan import shown_plan
 from asyncli.model.records import Tick
 from asyncli.model.text import oneline
-from asyncli.model.units import format_bytes, format_clock, format_count, format_duration, format_many
+from asyncli.model.units import format_bytes, format_clock, format_count, format_duration, format_many, format_rate
 from asyncli.report import document as doc
 from asyncli.report.format import cores
 from asyncli.report.jsonout import finite_json
@@ -33,7 +33,7 @@ def to_json(found: BenchResult) -> str:
 def one_line(found: BenchResult) -> str:
     line = f"{found.verdict}: {found.why}"
     if found.latency_ms.p99 is not None:
-        rate = "" if found.verdict == "passed" else f"; {found.requests.per_s:,.0f} a second"
+        rate = "" if found.verdict == "passed" else f"; {format_rate(found.requests.per_s)}"
         line += f"{rate}; p50 {_ms(found.latency_ms.p50)} ms, p99 {_ms(found.latency_ms.p99)} ms"
     return oneline(line)
 
@@ -81,7 +81,7 @@ def _rows(found: BenchResult) -> Iterable[tuple[str, str]]:
     label = "unknown" if server["label"] == "the server" else server["label"]
     yield "server", f"{label} at {', '.join(found.plan.urls)}"
     yield "load", load(found.plan, found.workers)
-    parts = [f"{format_count(requests.total)} answered in {format_duration(found.duration_s)}, {requests.per_s:,.0f} a second"]
+    parts = [f"{format_count(requests.total)} answered in {format_duration(found.duration_s)}, {format_rate(requests.per_s)}"]
     parts.append(f"{format_count(requests.keepalive)} kept alive")
     parts.append(f"{format_count(requests.failed)} failed")
     others = {
@@ -114,7 +114,7 @@ def load(plan: BenchPlan, workers: int) -> str:
     how = "a new connection for each request" if plan.short else "kept alive"
     if plan.pipeline > 1:
         how = f"{format_count(plan.pipeline)} requests pipelined on each"
-    pace = f", {plan.rate:,.0f} a second at fixed instants" if plan.rate is not None else ""
+    pace = f", {format_rate(plan.rate)} at fixed instants" if plan.rate is not None else ""
     body = f" with a body of {format_bytes(len(plan.body))}" if plan.body else ""
     connections, processes = format_many(plan.connections, "connection"), format_many(workers, "process")
     return f"{plan.method}{body} on {connections}, {how}{pace}, from {processes}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
@@ -117,7 +118,7 @@ def step_of(run: Run, analyses: Analyses, summary: Summary, run_file: str) -> St
     crossed = list(dict.fromkeys(one for one in not_kept(outcomes) if one.crossed))
     wrong = errors(analyses.totals.whole, [one.threshold.key for one in outcomes])
     limits = [*(one.threshold.key for one in crossed), *(f"heartbeats.by_status.{status}" for status in sorted(wrong))]
-    latency, memory = summary.heartbeats.latency_ms.p99, summary.server.pss_bytes.hold_end
+    latency = summary.heartbeats.latency_ms.p99
     slow = f"a heartbeat in a hundred took {milliseconds(latency)} or longer"
     slow = slow if any(one.startswith("heartbeats.latency_ms") for one in limits) else ""
     seen = AnalysedRun(run, analyses.totals, analyses.diagnoses, saturation(run, analyses.totals), slow)
@@ -147,7 +148,7 @@ def step_of(run: Run, analyses: Analyses, summary: Summary, run_file: str) -> St
         latency_p99_ms=latency,
         lateness_p99_ms=summary.heartbeats.lateness_ms.p99,
         available_bytes=seen.least_available(),
-        server_bytes=summary.server.rss_bytes.hold_end if memory is None else memory,
+        server_bytes=summary.server.memory[0].hold_end,
         server_cores=seen.cores(SERVER_CPU_S),
         asyncli_cores=seen.cores(GENERATOR_CPU_S),
         duration_s=summary.run.duration_s,
@@ -253,7 +254,8 @@ def _forecast(found: Capacity) -> list[doc.Block]:
     one = found.forecast
     if one is None:
         return []
-    judgement = "this agrees with the measurement"
+    inside = found.bracket.held <= one.connections < (found.bracket.failed or math.inf)
+    judgement = f"this agrees with the measurement{'' if inside else f', within {found.search.within * 100:.3g} %'}"
     if one.agrees is None:
         judgement = "not contradicted by the measurement"
     elif not one.agrees and found.bracket.failed is not None and one.connections >= found.bracket.failed:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import string
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -44,11 +44,13 @@ _PLAIN = ((0.0, 1.0, ""),)
 # Digits below a tenth of the interval are noise; at most five digits in all.
 _RESOLVED, _MOST_DIGITS = 10, 5
 _TINY = 0.01
-#: A note on the short names of some rows.
-UNITS = (
-    "Lost and reopened are per 1,000 connection-hours, failed to open per 1,000 attempts. CPU of a connection: all that the "
-    "server used in the ramp, heartbeats included, by the connections opened."
-)
+# Notes on the short names of some rows.
+_NOTES = {
+    ("lost", "reopened"): "Lost and reopened: per 1,000 connection-hours.",
+    ("failed",): "Failed to open: per 1,000 attempts.",
+    ("cpu.per_connection",): "CPU of a connection: all that the server used in the ramp, heartbeats included, by the connections "
+    "opened.",
+}
 
 
 def require_comparable(where: str, count: int) -> None:
@@ -114,9 +116,7 @@ def amounts(one: Difference) -> Amounts:
     def shown(value: float | None, signed: bool = False) -> str:
         return "-" if value is None else _number(value / factor, digits, signed)
 
-    first, second = (
-        "hidden" if hidden and value is not None else shown(value) for value, hidden in zip(one.values, one.hidden, strict=True)
-    )
+    first, second = (hidden or shown(value) for value, hidden in zip(one.values, one.hidden, strict=True))
     if one.difference is None or one.ci95 is None:
         return Amounts(unit, first, second, "-", "-", "-", "-", "-")
     low, high = (shown(end, signed=True) for end in one.ci95)
@@ -232,7 +232,7 @@ def comparison_document(comparison: Comparison) -> doc.Document:
     labels = dict.fromkeys(str(run.facts.get("server.label") or "unknown server") for run in runs)
     sections = [
         doc.Section("answer", "", [*(doc.Paragraph(_run(run), "run") for run in runs), *known]),
-        *(section for rows in each for section in _pair(rows, len(each) > 1)),
+        *(section for rows in each for section in _pair(rows, len(each) > 1, runs[0].kinds)),
         doc.Section("differs", "What differs between the runs", [_differs(comparison)]),
         doc.Section("method", "How it was compared", [doc.Definitions([
             ("Real by this rule", f"{RULE}."), ("Intervals", f"{METHOD}."),
@@ -260,8 +260,8 @@ def _run(run: MeasuredRun) -> doc.Words:
     )  # fmt: skip
 
 
-def _pair(rows: Sequence[Difference], several: bool) -> list[doc.Section]:
-    """One run against the first."""
+def _pair(rows: Sequence[Difference], several: bool, kinds: Mapping[str, str]) -> list[doc.Section]:
+    """One run against the first, which has these ``kinds`` of memory."""
     first, second = rows[0].between
     name, title = f"{second}-{first}".lower(), headline(rows)
     picture = doc.Picture(
@@ -276,27 +276,30 @@ def _pair(rows: Sequence[Difference], several: bool) -> list[doc.Section]:
     answer += [doc.Bullets(real, strong=True)] if real else []
     reasons = [(", ".join(names), why) for why, names in unknown_reasons(rows).items()]
     heading = title if several else "The differences" if real else ""
+    listed = {one.key for one in rows if any(one.values)}
+    notes = [doc.Paragraph(note, style="dim") for keys, note in _NOTES.items() if not listed.isdisjoint(keys)]
     return [
         doc.Section(name, heading, answer),
-        doc.Section(f"{name}-numbers", "Every number", [picture, numbers_table(rows), doc.Paragraph(UNITS, style="dim")]),
+        doc.Section(f"{name}-numbers", "Every number", [picture, numbers_table(rows, kinds), *notes]),
         *([doc.Section(f"{name}-unknown", "Unknown", [doc.Definitions(reasons, "Unknown")])] if reasons else []),
     ]
 
 
-def numbers_table(rows: Sequence[Difference]) -> doc.DataTable:
-    """Every number that is known and not zero in both runs."""
+def numbers_table(rows: Sequence[Difference], kinds: Mapping[str, str]) -> doc.DataTable:
+    """Every number that is known and not zero in one run at least."""
     first, second = rows[0].between
     columns = [doc.TableColumn(name) for name in (first, second, f"{second} - {first}", "%", "95 % interval")]
     lines, group = [], None
     for one in rows:
-        if all(not value for value in one.values):
+        if not any(one.values):
             continue
         row, shown = ROW_OF[one.key], amounts(one)
         if row.group != group:
             group = row.group
             lines.append(doc.TableRow(GROUPS[group], group=True))
         real = {"no_difference": "no", "cannot_say": "unknown"}.get(one.verdict, one.verdict)
-        label = f"{row.label}, {shown.unit}" if shown.unit else row.label
+        label = f"{row.label} (RSS)" if kinds.get(one.key) == "RSS" and one.key != "cost.residual" else row.label
+        label = f"{label}, {shown.unit}" if shown.unit else label
         cells = (shown.first, shown.second, shown.difference, shown.percent, shown.interval, real)
         style = "dim" if one.verdict == "cannot_say" else ""
         lines.append(doc.TableRow(f" {label}", cells, style, strong=one.verdict in ("higher", "lower")))

@@ -36,8 +36,8 @@ CEILINGS = {
 
 
 class CostRow(NamedTuple):
-    """A line of the cost table, in bytes. ``cost`` is per end of a connection if there are several ``ends``. ``hidden``: its
-    interval includes zero, because of noise or other programs."""
+    """A line of the cost table, in bytes. ``cost`` is per end of a connection if there are several ``ends``. ``hidden``: it is
+    not measured, because of noise or other programs."""
 
     name: str
     label: str
@@ -83,6 +83,11 @@ def cost_rows(costs: Costs | CostPart, server: str, where: Sides) -> list[CostRo
         CostRow(name, label, getattr(costs, name), costs.ends if name == "kernel" else 1, not is_measured(costs, name))
         for name, label in labels.items()
     ]
+
+
+def unmeasured(cost: Cost) -> str:
+    """What replaces the value of a cost that is not measured."""
+    return "hidden" if cost.ci95[0] <= 0 <= cost.ci95[1] else "unknown"
 
 
 def shown_r2(r2: float) -> str:

@@ -12,7 +12,7 @@ from asyncli.model.text import oneline
 from asyncli.model.topology import Sides, sides
 from asyncli.model.units import format_bytes, format_count
 from asyncli.report import document as doc
-from asyncli.report.answer import headroom, server_name
+from asyncli.report.answer import headroom, memory_name
 from asyncli.report.format import (
     about,
     about_to,
@@ -24,6 +24,7 @@ from asyncli.report.format import (
     or_bytes,
     short_bytes,
     shown_r2,
+    unmeasured,
     with_streams,
 )
 from asyncli.report.summary import CostPart, Summary
@@ -37,7 +38,7 @@ def cost_table(costs: Costs | CostPart, server: str, where: Sides, held: int) ->
         if one is None:
             lines.append(doc.TableRow(row.label, [("-", "dim")] * 5, strong=total))
             continue
-        number = ("hidden", "dim") if row.hidden else (short_bytes(one.bytes_per_connection), "bold" if total else "cyan")
+        number = (unmeasured(one), "dim") if row.hidden else (short_bytes(one.bytes_per_connection), "bold" if total else "cyan")
         r2 = "-" if one.r2 is None or row.name == "residual" else shown_r2(one.r2)
         lines.append(doc.TableRow(row.label, [number, interval(*one.ci95), row.at(0), row.at(held), r2], strong=total))
     columns = [
@@ -50,7 +51,7 @@ def cost_table(costs: Costs | CostPart, server: str, where: Sides, held: int) ->
 
 
 def cost_section(summary: Summary) -> doc.Section:
-    where, server = sides(summary.environment), server_name(summary)
+    where, server = sides(summary.environment), memory_name(summary)
     rows = cost_rows(summary.cost, server, where)
     methods = [(row.label, f"{row.cost.method}; {row.cost.points} points.") for row in rows if row.cost is not None]
     blocks: list[doc.Block] = []
@@ -68,7 +69,7 @@ def _residue(summary: Summary) -> str:
     parts = [
         f"{format_bytes(value)} {where}" if value >= 0 else f"nothing {where} ({format_bytes(-value)} less than before)"
         for value, where in (
-            (residue.server_user, f"in {server_name(summary)}"),
+            (residue.server_user, f"in {memory_name(summary)}"),
             (residue.kernel, "in the kernel"),
             (residue.host_total, f"on {sides(summary.environment).host} in all"),
         )
@@ -83,7 +84,10 @@ def capacity_section(summary: Summary) -> doc.Section:
     found = summary.forecast
     every = {one.name: one for one in (*found.ceilings, found.server_memory) if one is not None}
     rows = [
-        doc.TableRow(ceiling(one.name), [about(one), about_to(one), oneline(one.how)])
+        # An end of its own interval is no estimate.
+        doc.TableRow(
+            ceiling(one.name), ["-" if one.connections in (one.ci95 or ()) else about(one), about_to(one), oneline(one.how)]
+        )
         for one in sorted(every.values(), key=lambda one: math.inf if one.connections is None else one.connections)
     ]
     columns = [*doc.numbers("at most", "95 % interval"), doc.TableColumn("calculation", kind="words", view=doc.View.PAGE)]
@@ -112,7 +116,7 @@ def _signed_bytes(value: float) -> str:
 
 
 def drift_section(summary: Summary) -> doc.Section:
-    server, host = server_name(summary), sides(summary.environment).host
+    server, host = memory_name(summary), sides(summary.environment).host
     names = memory_labels(server, host)
     blocks: list[doc.Block] = [drift_table(summary.drift, server, host)]
     # Unknown growth is omitted but of the server.
@@ -127,7 +131,7 @@ def drift_section(summary: Summary) -> doc.Section:
         blocks.append(doc.Paragraph((("Memory over the hold", "bold"), short), "line", view=doc.View.SHORT))
     for name, one in known.items():
         style = "bold yellow" if one.verdict == "grows" and name != "generator_user" else ""
-        late = summary.server.pss_bytes.hold_end if name == "server_user" and one.verdict == "grows" else None
+        late = summary.server.memory[0].hold_end if name == "server_user" and one.verdict == "grows" else None
         ends = f", to {format_bytes(late)} at the hold's end" if late is not None else ""
         blocks.append(doc.Paragraph((f"{names[name]}: ", (in_words(one), style), ends), view=doc.View.SHORT))
     return doc.Section("drift", "Drift over the hold", blocks, tight=True)

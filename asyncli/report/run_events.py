@@ -226,7 +226,7 @@ def counts_section(summary: Summary) -> doc.Section:
 
 def processes_section(summary: Summary) -> doc.Section:
     server, generator, name = summary.server, summary.generator, server_name(summary)
-    memory, kind = (server.pss_bytes, "PSS") if server.pss_bytes.hold_end is not None else (server.rss_bytes, "RSS")
+    memory, kind = server.memory
     rows, used = [], []
     if memory.hold_end is not None or server.processes.hold_end is not None:
         before, after = server.cpu_s.baseline, server.cpu_s.hold_end
@@ -235,13 +235,15 @@ def processes_section(summary: Summary) -> doc.Section:
         rows.append(
             doc.TableRow(f"{name} ({kind})", [or_dash(server.processes.hold_end, ",.0f"), or_bytes(memory.baseline), late, cpu])
         )
-        used.append(f"{name} {cpu}, {late}")
+        used.append(f"{name} {cpu}, {late}{' (RSS)' if kind == 'RSS' else ''}")
     more = "-" if generator.user_bytes is None else f"+ {format_bytes(generator.user_bytes)}"
     cpu = "-" if generator.cpu_s is None else format_duration(generator.cpu_s)
     rows.append(doc.TableRow("asyncli (USS)", [or_dash(generator.processes, ",d"), "", more, cpu]))
     used.append(f"asyncli {cpu}, {more}")
     notes = []
-    if generator.user_bytes_per_connection is not None:
+    cost = summary.cost.generator_user
+    # A cost of two levels is the same quantity, by other samples.
+    if generator.user_bytes_per_connection is not None and not (cost is not None and cost.of_levels):
         held = f"a connection{with_streams(summary.cost.streams)}"
         notes.append(f"{more}, {bytes_each(generator.user_bytes_per_connection)} {held} (first use included)")
     if generator.cpu_us_per_heartbeat is not None:

@@ -270,11 +270,12 @@ def _merge_repeats(findings: list[Finding]) -> list[Finding]:
 def _residue_findings(plan: Plan, residue: Residue) -> list[Finding]:
     """Findings about unknown memory after the drain."""
     if residue.after_s is None:
-        return [unknown.residue_unknown([], False, True)]
+        return [unknown.residue_unknown([], False, [])]
     missing = [name for name in ("server_user", "kernel", "host_total") if getattr(residue, name) is None]
     if not missing:
         return []
-    return [unknown.residue_unknown([COST_NAMES[name] for name in missing], True, plan.baseline_s > 0 and plan.residue_s > 0)]
+    lacks = [name for name, planned_s in (("baseline", plan.baseline_s), ("residue", plan.residue_s)) if not planned_s]
+    return [unknown.residue_unknown([COST_NAMES[name] for name in missing], True, lacks)]
 
 
 # Findings that explain others.

@@ -84,6 +84,11 @@ class Server(msgspec.Struct):
     pss_bytes: BeforeAfter
     cpu_s: BeforeAfter
 
+    @property
+    def memory(self) -> tuple[BeforeAfter, str]:
+        """The memory that is known, and its kind."""
+        return (self.pss_bytes, "PSS") if self.pss_bytes.hold_end is not None else (self.rss_bytes, "RSS")
+
 
 class CostPart(msgspec.Struct):
     """``kernel_queued``: data in socket buffers, per end, not included elsewhere. ``streams``: HTTP/2 streams per connection.

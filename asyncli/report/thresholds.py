@@ -77,7 +77,7 @@ class Outcome(msgspec.Struct, frozen=True):
     @property
     def words(self) -> str:
         one = self.threshold
-        return f"{one.text}: {one.key} is {self.amount}"
+        return f"{'undecided: ' if self.crossed is None else ''}{one.text}: {one.key} is {self.amount}"
 
     @property
     def amount(self) -> str:
@@ -129,10 +129,10 @@ def judge(thresholds: Iterable[Threshold], document: Mapping[str, Any]) -> list[
     """Judge each threshold by ``document``, the JSON as plain data."""
     outcomes = []
     for one in thresholds:
-        value, whole, ci95 = _value(document, one.key), None, _interval(document, one.key)
+        value, whole, ci95 = _finite(_found(document, one.key)), None, _interval(document, one.key)
         bound: Fraction | None = one.bound
         if one.whole is not None:
-            whole = _value(document, one.whole)
+            whole = _finite(_found(document, one.whole))
             bound = None if whole is None else one.bound * _as_printed(whole)
         compare = _COMPARE[one.comparison]
         crossed = None if value is None or bound is None else compare(_as_printed(value), bound)
@@ -216,10 +216,6 @@ def _interval(document: Mapping[str, Any], key: str) -> tuple[float, float] | No
     ends = _found(document, f"{of}.ci95") if leaf in _DEFAULT_NUMBERS else None
     low, high = map(_finite, ends) if ends else (None, None)
     return None if low is None or high is None else (low, high)
-
-
-def _value(document: Mapping[str, Any], key: str) -> float | None:
-    return _finite(_found(document, key))
 
 
 def _finite(found: object) -> float | None:

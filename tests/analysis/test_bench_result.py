@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 from contract import BENCH, keys_match, parse
+from hypothesis import given
+from hypothesis import strategies as st
 
 from asyncli.analysis.bench_result import BenchResult, evaluate_bench
 from asyncli.core.histogram import Histogram
@@ -69,6 +71,15 @@ def test_figures() -> None:
     keys_match(document, BENCH, whole=False)
     assert next(iter(document)) == "schema"
     assert one_line(found).startswith(f"passed: {found.why}; p50")
+
+
+@given(st.lists(st.one_of(st.integers(0, 10**8), st.integers(10**6, 10**6 + 2000)), min_size=1))
+def test_the_times_of_one_row_agree(values: list[int]) -> None:
+    found = evaluate_bench(a_run(latency_us=histogram(*values)))
+    one, shares = found.times_ms["total"], [*found.percentiles_ms.values()]
+    assert one.min <= min(one.mean, one.median, *shares)
+    assert max(one.mean, one.median, *shares) <= one.max
+    assert (one.sd > 0, one.sd <= (one.max - one.min) / 2 * (1 + 1e-9), shares[0]) == (one.max > one.min, True, one.median)
 
 
 @pytest.mark.parametrize(

@@ -242,11 +242,11 @@ def test_unanswered_heartbeats_may_or_may_not_have_arrived() -> None:
 
 
 def test_unknown_without_a_page_or_without_a_baseline() -> None:
-    for run in (a_run(5000, status=False), a_run(5000)):
+    for run, lacks in ((a_run(5000, status=False), ["status_url"]), (a_run(5000), []), (a_run(5000, baseline_s=0.0), ["baseline"])):
         run.samples = [sample for sample in run.samples if sample.t_s > 6.0]
         result, codes = reconciled(run)
         assert (result.client_held, result.server_active, result.agrees) == (5000, None, None)
-        assert codes == ["reconciliation_unknown"]
+        assert (codes, look(run)[1][0].fields["lacks"]) == (["reconciliation_unknown"], lacks)
 
 
 def test_a_page_from_the_drain_does_not_describe_the_hold() -> None:

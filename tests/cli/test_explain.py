@@ -73,6 +73,7 @@ def test_every_heading_row_and_verdict_of_a_report_is_explained(tmp_path: Path) 
     reports = [path.read_text(encoding="utf-8") for path in Path("tests/golden").glob("*.txt") if not re.search("answers|differences|page", path.name)]
     # Neither a server's name, an address, the name of a run file, nor a number of connections is a term.
     words = {one for report in reports for one in _words(report) if not re.fullmatch(r"nginx|.*[:/].*|[\d,]+", one)}
+    words |= {"R²", "R2", "first use", "inodes", "excluded", "with the clients elsewhere", "beats/s", "status", "undecided"}
     words |= {"first use included", "hidden", "cannot be told", "first limit", "no growth", "STOPPED", "HELD", "steal", "RSS", "slope"}
     assert (len(words) > 120, {one for one in words if here(tmp_path, "explain", one).status}) == (True, set())
 
@@ -81,3 +82,9 @@ def test_a_term_of_the_report_comes_first(tmp_path: Path) -> None:
     """Also if a code or a key of the plan is called so."""
     said = [here(tmp_path, "explain", one).out for one in ("UNTESTED", "Counts", "the ramps", "at 2,000", "keepalive", "nofle")]
     assert [re.split(r"[ :]", one)[0] for one in said] == ["Passed", "Counts", "Baseline", "The", "--keepalive", ""]
+
+
+@pytest.mark.parametrize(("term", "near"), [("nofle", "nofile"), ("latancy", "latency"), ("worker lots", "worker_lost"), ("plateus", "plateaus"), ("xyzzy", None)])
+def test_a_misspelt_term_has_a_suggestion(tmp_path: Path, term: str, near: str | None) -> None:
+    done = here(tmp_path, "explain", term)
+    assert (done.status, re.findall(r"'([^']+)'\?", done.err)) == (2, [near] if near else [])

@@ -110,7 +110,7 @@ def test_a_heartbeat_unanswered_at_the_end_of_the_drain_is_a_loss(timeout: float
     assert total.sent == total.answered + 200
     # The latency has at least the time that each of them waited.
     assert total.latency_us.greatest >= timeout * 1e6
-    assert (total.latency_us.quantile(1 - 190 / total.sent) or 0) >= timeout * 1e6
+    assert (total.latency_us.quantile(1 - 190 / total.sent) or 0) >= timeout * 1e6 * (1 - 1 / 128)
 
 
 def test_a_tick_has_the_longest_wait() -> None:

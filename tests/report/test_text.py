@@ -9,24 +9,25 @@ from collections.abc import Callable
 import msgspec
 import pytest
 from rich.console import Console
-from synthetic_run import a_run
+from synthetic_run import a_run, without
 from test_comparison import compared
 from test_live import state_at
 
 from asyncli.analysis.cost import Cost, Costs
 from asyncli.analysis.drift import in_words
+from asyncli.analysis.forecast import Ceiling
 from asyncli.model.records import Finding, ProtocolCounts
 from asyncli.model.run import Run
 from asyncli.model.topology import sides
 from asyncli.report.analyses import analyse
 from asyncli.report.answer import answer, one_line
 from asyncli.report.comparison_report import comparison_document, document
-from asyncli.report.document import plain
+from asyncli.report.document import DataTable, plain
 from asyncli.report.figures.pictures import pictures as drawings
-from asyncli.report.format import short_bytes
+from asyncli.report.format import ceiling, short_bytes
 from asyncli.report.listing import Listing, Unread, listed, print_listing
 from asyncli.report.live import plain_line
-from asyncli.report.run_costs import cost_table
+from asyncli.report.run_costs import capacity_section, cost_table
 from asyncli.report.run_report import print_report, run_document
 from asyncli.report.summary import Summary, summarise
 from asyncli.report.tables import CostView
@@ -68,7 +69,7 @@ def test_tables_in_a_log_are_not_folded() -> None:
 @pytest.mark.parametrize(
     ("each", "ci95", "shown"),
     [
-        (-126_523.0, (-223_633.0, -29_412.0), "hidden"), (343_041.0, (-1_615_500.0, 2_338_602.0), "hidden"),
+        (-126_523.0, (-223_633.0, -29_412.0), "unknown"), (343_041.0, (-1_615_500.0, 2_338_602.0), "hidden"),
         (4050.0, (3956.0, 4183.0), "4,050"), (0.01, (-0.1, 0.12), "0"),
     ],
 )  # fmt: skip
@@ -79,6 +80,20 @@ def test_cost_that_may_be_zero_is_hidden(each: float, ci95: tuple[float, float],
         table = cost_table(Costs(kernel=cost, residual=cost, host_total=total), "nginx", sides({}), 40)
         _, kernel, _, residual, _ = (row.cells[0][0] for row in table.rows)
         assert (kernel, residual) == (shown, left_over)
+
+
+def test_rows_of_rss_say_so() -> None:
+    for hidden, word in ((), "nginx"), (("server.pss_bytes",), "nginx (RSS)"):
+        said = printed(without(a_run(20_000, hold_s=700.0), *hidden), 120)
+        assert (f"\n{word}, user" in said, f"\n  {word}: " in said, "(RSS); asyncli" in said) == (True, True, hidden != ())
+
+
+def test_an_end_of_its_own_interval_is_no_estimate() -> None:
+    summary = summarise(a_run(20_000))
+    for many, shown in ((2e6, "-"), (1.9e6, "1,900,000")):
+        summary.forecast.server_memory = Ceiling("server_memory", many, (1.8e6, 2e6), "")
+        (table,) = (one for one in capacity_section(summary).blocks if isinstance(one, DataTable))
+        assert next(row.cells[0] for row in table.rows if row.label == ceiling("server_memory")) == shown
 
 
 def other() -> Run:

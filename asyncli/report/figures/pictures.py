@@ -10,7 +10,7 @@ from asyncli.model.run import Run
 from asyncli.model.topology import sides
 from asyncli.model.units import format_count, format_duration
 from asyncli.report.analyses import Analyses
-from asyncli.report.answer import server_name
+from asyncli.report.answer import memory_name
 from asyncli.report.document import Picture
 from asyncli.report.figures.costs import Slope, cost_lines, cost_parts, cost_shares, drift_lines, known_total, slopes
 from asyncli.report.figures.drawing import each
@@ -22,7 +22,7 @@ from asyncli.report.summary import Summary
 
 def pictures(run: Run, summary: Summary, analyses: Analyses) -> list[Picture]:
     """Every figure of the run, in the order of the report."""
-    where, server, costs = sides(summary.environment), server_name(summary), analyses.costs
+    where, server, costs = sides(summary.environment), memory_name(summary), analyses.costs
     lines = slopes(costs, server=server, host=where.host)
     over_time = timeline(run, asked_over_time(run), server)
     lost = {cause: one for cause, one in analyses.totals.whole.deaths.items() if one.count}

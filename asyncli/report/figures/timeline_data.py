@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 
 from asyncli.analysis.totals import errors
-from asyncli.core.histogram import Histogram, bounds, summed
+from asyncli.core.histogram import Histogram, summed
 from asyncli.model import metrics
 from asyncli.model.records import PhaseName, Tick
 from asyncli.model.run import Run
@@ -235,6 +235,6 @@ def histogram_bins(histogram: Histogram, most: int) -> tuple[Any, Any]:
     low, high = histogram.least, histogram.greatest
     width = max(1, math.ceil((high - low + 1) / most))
     edges = np.arange(low, high + 1 + width, width)
-    found = [(max(low, min(high, sum(bounds(key)) // 2)), count) for key, count in histogram.items()]
+    found = [(sum(histogram.within(key)) // 2, count) for key, count in histogram.items()]
     counts, _ = np.histogram([value for value, _ in found], edges, weights=[count for _, count in found])
     return counts, edges
