@@ -51,6 +51,7 @@ class Collector(Sampler):
         self.server = await asyncio.to_thread(describe, found, self._header)
         remedy = "" if found.hidden else found.remedy
         self._report(server_processes_unknown(found.why_not, remedy) if not found.pids else self.server.not_asked)
+        self._report(found.doubt)
         self._report(unprivileged(found.pids, found.hidden, found.remedy))
         self._probes = self._standard_probes(found)
         self.begin()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from asyncli.analysis.absent_server import absent_server
 from asyncli.analysis.bottleneck import TIMERS, AnalysedRun, instead_of_forecast
 from asyncli.analysis.cost import Costs, known_costs
 from asyncli.analysis.drift import Drift, MetricName, drifts
@@ -11,6 +12,7 @@ from asyncli.analysis.forecast import Forecast, forecast
 from asyncli.analysis.losses.attribution import Diagnosis, diagnose
 from asyncli.analysis.saturation import saturation
 from asyncli.analysis.totals import Totals, fold
+from asyncli.findings.server import server_not_listening
 from asyncli.model.records import Finding
 from asyncli.model.run import Run
 
@@ -35,6 +37,9 @@ def analyse(run: Run) -> Analyses:
     cost = known_costs(run, totals, drift)
     prediction, forecast_findings = forecast(run, cost)
     diagnoses = diagnose(run, totals)
+    # That finding names the listener as well.
+    told = any(one.code == server_not_listening.code for one in run.findings)
+    absent = [] if told or (found := absent_server(run)) is None else [found]
     bottleneck = instead_of_forecast(AnalysedRun(run, totals, diagnoses, saturation(run, totals)))
     return Analyses(
         totals=totals,
@@ -43,5 +48,5 @@ def analyse(run: Run) -> Analyses:
         prediction=Forecast() if bottleneck is not None and bottleneck.fields["what"] in TIMERS else prediction,
         drifts=drift,
         diagnoses=diagnoses,
-        findings=[*(forecast_findings if bottleneck is None else [bottleneck]), *drift_findings],
+        findings=[*(forecast_findings if bottleneck is None else [bottleneck]), *drift_findings, *absent],
     )

@@ -12,6 +12,7 @@ import msgspec
 from asyncli import __version__
 from asyncli.analysis.verdict import interrupted
 from asyncli.findings.forecast import gave_way
+from asyncli.findings.server import OF_ANOTHER
 from asyncli.model.records import GAVE_UP, NOTHING_LISTENS, Check, Deaths, Finding
 from asyncli.model.text import oneline
 from asyncli.model.units import format_count, format_duration, format_many
@@ -96,7 +97,8 @@ def _verdict(summary: Summary) -> str:
 
 
 def _answer(summary: Summary) -> doc.Section:
-    blocks: list[doc.Block] = [doc.Paragraph(answer(summary), "answer")]
+    others = [doc.Paragraph(with_remedy(one), "doubt", "yellow") for one in summary.findings if one.code in OF_ANOTHER]
+    blocks: list[doc.Block] = [*others, doc.Paragraph(answer(summary), "answer")]
     if (grows := growth(summary)) is not None:
         blocks.append(doc.Paragraph(with_remedy(grows), "doubt", "bold red"))
     if more := headroom(summary):

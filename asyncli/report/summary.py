@@ -252,9 +252,11 @@ def _file_findings(run: Run) -> list[Finding]:
 
 
 def _merge_repeats(findings: list[Finding]) -> list[Finding]:
-    """Merge many findings of one kind into one, with the first and the last."""
+    """Merge many findings of one kind into one, with the first and the last. One that a resumed run repeats counts once, with its
+    last remedy: a command of the run that is over would not help.
+    """
     by_code: dict[str, list[Finding]] = {}
-    for one in findings:
+    for one in {(one.code, one.evidence): one for one in findings}.values():
         by_code.setdefault(one.code, []).append(one)
     found = []
     for many in by_code.values():
