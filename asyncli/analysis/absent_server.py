@@ -9,9 +9,6 @@ from asyncli.model.metrics import SERVER_CPU_S, SERVER_DESCRIPTORS, SERVER_PROCE
 from asyncli.model.records import Finding
 from asyncli.model.run import Run
 
-# CPU time of one answer, at the least (s): to receive and to send are two system calls, of some microseconds.
-_LEAST_PER_ANSWER_S = 1e-6
-
 
 def absent_server(run: Run) -> Finding | None:
     """A finding if the server's processes cannot have answered: they used less CPU than the system calls of the answers take,
@@ -25,7 +22,8 @@ def absent_server(run: Run) -> Finding | None:
     # A restarted server's counter falls.
     used_s = sum(max(0.0, now - before) for before, now in itertools.pairwise(cpu.values))
     answered = sum(tick.answered for _, tick in run.ticks_between(cpu.t_s[0], cpu.t_s[-1])) if len(cpu) else 0
-    if used_s >= answered * _LEAST_PER_ANSWER_S:
+    # To receive and to send are two system calls, of some microseconds.
+    if used_s >= answered * 1e-6:
         return None
     for name in (SERVER_DESCRIPTORS, SERVER_PROCESSES):
         count = run.series(name)

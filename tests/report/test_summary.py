@@ -101,8 +101,8 @@ def test_repeated_findings_are_merged() -> None:
 
 def test_a_resumed_run_says_once_what_needs_root() -> None:
     run = a_run(5_000)
-    run.findings = [needs_root(["all"], command, "") for command in ("asyncli soak", "asyncli soak --resume run.db")]
-    assert [one.fields["command"] for one in summarise(run).findings if one.code == needs_root.code] == ["asyncli soak --resume run.db"]
+    run.findings = [needs_root(["all"], command, "") for command in ("first", "resume")]
+    assert [one.fields["command"] for one in summarise(run).findings if one.code == needs_root.code] == ["resume"]
 
 
 def test_run_stopped_early_has_a_finding() -> None:
