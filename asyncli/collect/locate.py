@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from asyncli.collect.holders import INITS, Listening, listening_at, sockets_held
+from asyncli.collect.holders import INITS, listening_at, sockets_held
 from asyncli.collect.listening import listens_elsewhere
 from asyncli.collect.procfs import PROC, Stat, command_line, link, parents, read_stat
 from asyncli.findings.server import find_by_user, server_not_listening, server_program_not_run
@@ -44,8 +44,6 @@ class Found(msgspec.Struct, frozen=True):
     remedy: str = ""
     #: They exist, but belong to another user.
     hidden: bool = False
-    #: The plan names a process, but another one listens.
-    doubt: Finding | None = None
 
 
 class ServerFacts(msgspec.Struct, frozen=True):
@@ -107,16 +105,14 @@ class ServerFacts(msgspec.Struct, frozen=True):
 def find_server(plan: Plan, *, local: bool, ours: Collection[int] = (), proc: Path = PROC) -> Found:
     """The server that ``plan`` names or aims at. ``ours``: asyncli's own processes. Raises :class:`HostError`."""
     if plan.server_pid is not None:
-        pid, how = _alive(plan.server_pid, "--server-pid", proc), "--server-pid"
-    elif plan.server_pidfile is not None:
-        pid, how = _from_pidfile(plan.server_pidfile, proc), f"--server-pidfile {plan.server_pidfile}"
-    elif plan.server_name is not None:
-        pid, how = _from_name(plan.server_name, ours, proc), f"--server-name {plan.server_name}"
-    elif not local:
+        return Found((_alive(plan.server_pid, "--server-pid", proc),), "--server-pid")
+    if plan.server_pidfile is not None:
+        return Found((_from_pidfile(plan.server_pidfile, proc),), f"--server-pidfile {plan.server_pidfile}")
+    if plan.server_name is not None:
+        return Found((_from_name(plan.server_name, ours, proc),), f"--server-name {plan.server_name}")
+    if not local:
         return Found(why_not="the server is on another host, where its processes cannot be read")
-    else:
-        return _from_ports(plan.targets, ours, proc)
-    return Found((pid,), how, doubt=_doubt(pid, how, listening_at(plan.targets, proc), ours, proc) if local else None)
+    return _from_ports(plan.targets, ours, proc)
 
 
 def _alive(pid: int, flag: str, proc: Path) -> int:
@@ -157,12 +153,15 @@ def _from_name(name: str, ours: Collection[int], proc: Path) -> int:
     return roots[0]
 
 
-def _doubt(pid: int, how: str, at: Listening, ours: Collection[int], proc: Path) -> Finding | None:
-    """Why the named process may not be the server: it, its ancestors of the same name and their descendants hold no socket at the
-    targets, while another process does, or a user whom none of them has opened the sockets.
+def doubt(plan: Plan, found: Found, *, ours: Collection[int] = (), proc: Path = PROC) -> Finding | None:
+    """Why the process that ``plan`` names may not be the server on this host: no process of its tree (from its topmost ancestor
+    of the same name) holds a socket at the targets, while another does, or while none of them has the user of the sockets.
 
     None where the holder forwards connections or starts services, and for a process with its own network, as in a container.
     """
+    if (plan.server_pid, plan.server_pidfile, plan.server_name) == (None, None, None):
+        return None
+    (pid,), at = found.pids, listening_at(plan.targets, proc)
     networks = [link(one, "ns/net", proc) for one in ("self", pid)]
     if None not in networks and networks[0] != networks[1]:
         return None
@@ -179,7 +178,7 @@ def _doubt(pid: int, how: str, at: Listening, ours: Collection[int], proc: Path)
     users = [] if at.holders or not theirs.isdisjoint(at.openers) else sorted(at.openers)
     if any(one["name"] in _FORWARDERS | INITS for one in known) or not (known or users):
         return None
-    return server_not_listening(how, names.get(pid, "?"), pid, at.where, known, users)
+    return server_not_listening(found.how, names.get(pid, "?"), pid, at.where, known, users)
 
 
 def _from_ports(targets: Sequence[Target], ours: Collection[int], proc: Path) -> Found:

@@ -196,7 +196,8 @@ def test_a_named_process_that_does_not_listen(
         (tmp_path / f"{holder}/fd/6").symlink_to("socket:[7]")
     monkeypatch.setattr(holders, "read_listeners", lambda port, proc: [Listener(None, port, 7, opener)])
     found = find_server(plan(server_pid=named), local=True, proc=tmp_path)
-    said = {} if found.doubt is None else found.doubt.fields
+    told = locate.doubt(plan(server_pid=named), found, proc=tmp_path)
+    said = {} if told is None else told.fields
     assert (found.pids, said.get("listeners", []), said.get("users", [])) == ((named,), listeners, users)
 
 
