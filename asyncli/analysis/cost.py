@@ -13,10 +13,12 @@ from typing import Any
 
 import msgspec
 
+from asyncli.analysis.absent_server import absent_server
 from asyncli.analysis.constants import FEWEST, MISSED_S, NEARLY_ALL, WORTH_TELLING
 from asyncli.analysis.drift import Drift, MetricName, counted, in_words
 from asyncli.analysis.gaps import for_cost
-from asyncli.analysis.reuse import BEFORE, held_before
+from asyncli.analysis.residue import Residue, residue
+from asyncli.analysis.server_memory import BEFORE, held_before, server_memory
 from asyncli.analysis.shared_host import counted_sockets, sockets_beside
 from asyncli.analysis.slope import FEWEST_PLATEAUS, OTHERS_INTO_HOLD_S, Cost, Fit, Fitter, minus
 from asyncli.analysis.totals import Totals, tested
@@ -32,15 +34,6 @@ from asyncli.model.samples import Series
 SURE = 0.5
 # Costs that size a server. Queued buffers and asyncli's own memory change at rest too, and a longer rest would not help.
 _SIZED = frozenset({"server_user", "kernel", "host_total"})
-
-
-class Residue(msgspec.Struct):
-    """Bytes above the baseline, ``after_s`` seconds after the last close; None where not sampled. ``kernel``: of both ends."""
-
-    after_s: float | None = None
-    server_user: float | None = None
-    kernel: float | None = None
-    host_total: float | None = None
 
 
 class Costs(msgspec.Struct):
@@ -158,6 +151,9 @@ def known_costs(run: Run, totals: Totals, drift: Mapping[MetricName, Drift]) -> 
         # The server's memory is in all of these.
         _exclude(cost, reused, "server_user", "host_total", "residual")
     _exclude_others(cost, run)
+    if (absent := absent_server(run)) is not None:
+        _exclude(cost, absent, "server_user", "residual")
+        cost.findings += [absent] if absent not in run.findings else []
     return cost
 
 
@@ -269,41 +265,6 @@ def _include_other_sockets(result: Costs, found: dict[str, Fit | int], read: dic
             bounds = [bound for one in known for bound in one.cost.ci95]
             cost = msgspec.structs.replace(middle.cost, ci95=(min(bounds), max(bounds)), method=alone.cost.method)
             found[name] = msgspec.structs.replace(middle, cost=cost)
-
-
-def server_memory(run: Run) -> tuple[Series, str]:
-    """The memory of the server's processes over time, and its kind: "PSS", or "RSS" if PSS was not read."""
-    user = run.series(metrics.SERVER_PSS_BYTES)
-    return (user, "PSS") if len(user) else (run.series(metrics.SERVER_RSS_BYTES), "RSS")
-
-
-def residue(run: Run, *, listed: bool = False) -> Residue:
-    """Memory at the run's end above the baseline's median. ``listed``: without inodes of /proc, like the cost of the host."""
-    found = Residue()
-    after, start = run.phase("residue"), run.first_connect_s
-    if after is None:
-        return found
-    begin = after.start_s
-
-    def risen(metric: Series) -> tuple[float, float] | None:
-        """(Instant, bytes above the baseline) of the last reading."""
-        before, left = metric.between(-math.inf, start), metric.between(begin, math.inf)
-        return (left.t_s[-1], left.values[-1] - statistics.median(before.values)) if before.values and left.values else None
-
-    for name, metric in (
-        ("server_user", server_memory(run)[0]),
-        ("kernel", run.series(metrics.KERNEL_SOCKET_BYTES)),
-        ("host_total", run.series(metrics.HOST_USED_BYTES)),
-    ):
-        grown = risen(metric)
-        if grown is not None:
-            at_s, more = grown
-            setattr(found, name, more)
-            found.after_s = max(found.after_s or 0.0, at_s - begin)
-    listing = risen(run.series(metrics.KERNEL_LISTING_BYTES))
-    if listed and found.host_total is not None and listing is not None:
-        found.host_total -= listing[1]
-    return found
 
 
 def _hold_the_parts(known: Costs, parts: Collection[str]) -> None:

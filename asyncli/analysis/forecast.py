@@ -14,8 +14,9 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from asyncli.analysis.constants import PART, REUSE_BELOW
-from asyncli.analysis.cost import SURE, Costs, server_memory
+from asyncli.analysis.cost import SURE, Costs
 from asyncli.analysis.gaps import for_cost
+from asyncli.analysis.server_memory import server_memory
 from asyncli.analysis.slope import Cost
 from asyncli.findings.cost import descriptors_listed
 from asyncli.findings.forecast import Why, forecast_far, forecast_unknown

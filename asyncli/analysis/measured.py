@@ -9,10 +9,11 @@ from typing import Any
 import msgspec
 
 from asyncli.analysis.constants import FEWEST, MINUTE_S
-from asyncli.analysis.cost import Costs, is_measured, known_costs, server_memory
+from asyncli.analysis.cost import Costs, is_measured, known_costs
 from asyncli.analysis.drift import Drift, MetricName, counted, drifts, source_of
 from asyncli.analysis.estimates import ALPHA, Estimate, Rate, by_stretch, count_stretches, mean, quantile
 from asyncli.analysis.saturation import is_saturated, saturation
+from asyncli.analysis.server_memory import server_memory
 from asyncli.analysis.shared_host import other_sockets
 from asyncli.analysis.totals import Totals, fold
 from asyncli.analysis.verdict import Verdict, judge

@@ -8,7 +8,7 @@ from typing import Any
 
 from asyncli.collect.headroom import Headroom
 from asyncli.collect.kernel import KernelReader
-from asyncli.collect.locate import Found, ServerFacts, describe, find_server, own_ancestry
+from asyncli.collect.locate import Found, ServerFacts, describe, doubt, find_server, own_ancestry
 from asyncli.collect.privilege import unprivileged
 from asyncli.collect.probe_budget import ProbeReading
 from asyncli.collect.processes import ProcessGroup, ServerTree, listed, read_session_cpu, read_session_memory
@@ -51,6 +51,7 @@ class Collector(Sampler):
         self.server = await asyncio.to_thread(describe, found, self._header)
         remedy = "" if found.hidden else found.remedy
         self._report(server_processes_unknown(found.why_not, remedy) if not found.pids else self.server.not_asked)
+        self._report(await asyncio.to_thread(doubt, self._plan, found, ours=self._ours()) if self.local else None)
         self._report(unprivileged(found.pids, found.hidden, found.remedy))
         self._probes = self._standard_probes(found)
         self.begin()
@@ -82,7 +83,10 @@ class Collector(Sampler):
         return ProbeReading(await self._status.read())
 
     def _find(self) -> Found:
-        return find_server(self._plan, local=self.local, ours=own_ancestry() | set(self._generator_pids()))
+        return find_server(self._plan, local=self.local, ours=self._ours())
+
+    def _ours(self) -> set[int]:
+        return {*own_ancestry(), *self._generator_pids()}
 
     def _standard_probes(self, found: Found) -> dict[str, Probe]:
         probes: dict[str, Probe] = {"kernel": KernelReader().read}

@@ -9,19 +9,17 @@ import contextlib
 import hashlib
 import os
 import re
-import socket
-import sys
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from asyncli.collect.listening import Place, listens_elsewhere
-from asyncli.collect.procfs import PROC, Listener, Stat, all_pids, command_line, link, parents, read_listeners, read_stat
-from asyncli.findings.server import server_program_not_run
+from asyncli.collect.holders import INITS, listening_at, sockets_held
+from asyncli.collect.listening import listens_elsewhere
+from asyncli.collect.procfs import PROC, Stat, command_line, link, parents, read_stat
+from asyncli.findings.server import find_by_user, server_not_listening, server_program_not_run
 from asyncli.model.errors import HostError
-from asyncli.model.places import look_up, real_path, sockaddr
 from asyncli.model.plan import Plan
 from asyncli.model.records import Finding
 from asyncli.model.text import oneline, tidy
@@ -30,15 +28,11 @@ from asyncli.model.values import Target
 
 # Programs that listen for a server in a container or elsewhere: their memory is not the server's.
 _FORWARDERS = frozenset({"docker-proxy", "rootlessport", "conmon", "kube-proxy", "sshd", "socat"})
-# They hold the sockets of services that they start on demand.
-_INITS = frozenset({"systemd", "init"})
 _NAME_A_PROCESS = "name it with --server-pid, --server-pidfile or --server-name"
 # HAProxy sends no Server header, and nginx may be configured not to.
 _VERSION_FLAGS = {"nginx": "-V", "haproxy": "-v"}
 # A pid file is one line; nginx's main configuration file is seldom more than 100 kB.
 _LONGEST_PIDFILE, _LONGEST_CONFIG = 4096, 4 << 20
-# For a connect within this host.
-_CONNECT_S = 0.1
 
 
 class Found(msgspec.Struct, frozen=True):
@@ -159,30 +153,50 @@ def _from_name(name: str, ours: Collection[int], proc: Path) -> int:
     return roots[0]
 
 
+def doubt(plan: Plan, found: Found, *, ours: Collection[int] = (), proc: Path = PROC) -> Finding | None:
+    """Why the process that ``plan`` names may not be the server on this host: no process of its tree (from its topmost ancestor
+    of the same name) holds a socket at the targets, while another does, or while none of them has the user of the sockets.
+
+    None where the holder forwards connections or starts services, and for a process with its own network, as in a container.
+    """
+    if (plan.server_pid, plan.server_pidfile, plan.server_name) == (None, None, None):
+        return None
+    (pid,), at = found.pids, listening_at(plan.targets, proc)
+    networks = [link(one, "ns/net", proc) for one in ("self", pid)]
+    if None not in networks and networks[0] != networks[1]:
+        return None
+    stats = {stat.pid: stat for stat in parents(proc)}
+    names = {one: process_name(stat, proc) for one, stat in stats.items()}
+    tree = {topmost(pid, {one: stat.parent for one, stat in stats.items()}, names, ours)}
+    while more := {one for one, stat in stats.items() if stat.parent in tree} - tree:
+        tree |= more
+    if tree & at.holders or any(sockets_held(one, at.users, proc) for one in tree):
+        return None
+    known = [{"name": names.get(one, "?"), "pid": one} for one in sorted(at.holders - set(ours))]
+    # Root may have opened the sockets of another user's process.
+    theirs = {0}.union(*(user_of(one, proc).all for one in tree))
+    users = [] if at.holders or not theirs.isdisjoint(at.openers) else sorted(at.openers)
+    if any(one["name"] in _FORWARDERS | INITS for one in known) or not (known or users):
+        return None
+    return server_not_listening(found.how, names.get(pid, "?"), pid, at.where, known, users)
+
+
 def _from_ports(targets: Sequence[Target], ours: Collection[int], proc: Path) -> Found:
-    inodes: set[int] = set()
-    places: set[Place] = set()
-    for target in targets:
-        addresses = addresses_of(target)
-        places |= {(address, target.port) for address in addresses}
-        inodes |= matching_inodes(read_listeners(target.port, proc), addresses)
-    ports = sorted({target.port for target in targets})
-    where = f"port {', '.join(map(str, ports))}" if all(ports) else f"unix:{targets[0].host}"
-    listening = socket_holders(inodes, proc) if inodes or all(ports) else _peer(targets[0].host)
-    if not inodes and not listening:
-        if (elsewhere := listens_elsewhere(places, proc)) is not None:
+    at = listening_at(targets, proc)
+    where = at.where
+    if not at.users and not at.holders:
+        if (elsewhere := listens_elsewhere(at.places, proc)) is not None:
             return Found(why_not=elsewhere.what, remedy=f"use {elsewhere.url}")
         remedy = f"start the server; where it is in a container, {_NAME_A_PROCESS}"
         return Found(why_not=f"nothing listens on {where} in this network namespace", remedy=remedy)
-    holders = listening - set(ours)
-    if listening and not holders:
+    holders = at.holders - set(ours)
+    if at.holders and not holders:
         return Found(
             why_not=f"asyncli itself, or a process that started it, listens on {where}",
             remedy="start the server as a separate process",
         )
     if not holders:
-        sockets = (one for port in ports for one in read_listeners(port, proc) if one.inode in inodes)
-        return _unreadable(where, {one.user for one in sockets if one.user is not None}, proc)
+        return _unreadable(where, at.openers)
     stats = {stat.pid: stat for stat in parents(proc)}
     names = {pid: process_name(stat, proc) for pid, stat in stats.items()}
     forwarders = sorted(names[pid] for pid in holders if names.get(pid) in _FORWARDERS)
@@ -193,87 +207,14 @@ def _from_ports(targets: Sequence[Target], ours: Collection[int], proc: Path) ->
     return Found(tuple(sorted({topmost(pid, parent, names, ours) for pid in holders})), f"listens on {where}")
 
 
-def _peer(path: str) -> set[int]:
-    """The listener of a Unix socket, by a connect (SO_PEERCRED, unix(7)): the table may list the socket by another name, relative
-    or a container's. Empty if init listens for a service.
-    """
-    try:
-        with socket.socket(socket.AF_UNIX) as sock:
-            sock.settimeout(_CONNECT_S)
-            sock.connect(sockaddr(path, 0))
-            pid = int.from_bytes(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 4), sys.byteorder)
-    except OSError:
-        return set()
-    return {pid} if pid > 1 else set()
-
-
-def _unreadable(where: str, users: Collection[int], proc: Path) -> Found:
+def _unreadable(where: str, users: Collection[int]) -> Found:
     """Why the holder of the listening socket was not found: its descriptors are hidden. ``users`` opened it."""
     listener = f"the process that listens on {where}"
     if os.geteuid() == 0:
         why_not = f"{listener} is in another namespace, or asyncli lacks CAP_SYS_PTRACE, so its descriptors are hidden"
         return Found(why_not=why_not, remedy=f"run asyncli in that namespace with CAP_SYS_PTRACE, or {_NAME_A_PROCESS}")
-    # Command lines and owners are not hidden.
-    theirs = [pid for pid in all_pids(proc) if not users or user_of(pid, proc).uid in users]
-    masters = [str(pid) for pid in theirs if command_line(pid, proc).startswith("nginx: master ")]
-    whose = f"u {','.join(map(str, sorted(users)))}" if users else ""
-    remedy = f"--server-pid {' or '.join(masters) or f'PID (find it by its name: pgrep -a{whose} NAME)'}"
-    return Found(why_not=f"{listener} belongs to another user, so its descriptors are hidden", remedy=remedy, hidden=True)
-
-
-def addresses_of(target: Target) -> frozenset[str]:
-    """The addresses of its host as text; empty if the name does not resolve. May ask a name server."""
-    try:
-        found = look_up(target)
-    except (OSError, UnicodeError):
-        return frozenset()
-    return frozenset(one.partition("%")[0] if target.port else real_path(one) for _, one in found)
-
-
-def matching_inodes(listeners: Iterable[Listener], addresses: Collection[str]) -> set[int]:
-    """Inodes of the sockets that answer at ``addresses``: those bound to one of them, else wildcard ones.
-
-    The kernel also prefers the exact match (compute_score in net/ipv4/inet_hashtables.c).
-    """
-    found = list(listeners)
-    exact = {listener.inode for listener in found if listener.address in addresses}
-    return exact or {listener.inode for listener in found if listener.address is None}
-
-
-def socket_holders(inodes: Collection[int], proc: Path = PROC) -> set[int]:
-    """For each socket the process with the lowest pid that holds it: the master, if workers inherited it.
-
-    Sees only readable descriptors: our own user's, or all for root. Stops when each socket has a holder.
-    """
-    wanted = {f"socket:[{inode}]" for inode in inodes}
-    holders: set[int] = set()
-    for pid in all_pids(proc):
-        if not wanted:
-            break
-        held = _sockets_held(pid, wanted, proc)
-        if held and not (pid == 1 and read_stat(pid, proc).name in _INITS):
-            holders.add(pid)
-            wanted -= held
-    return holders
-
-
-def _sockets_held(pid: int, wanted: Collection[str], proc: Path) -> set[str]:
-    held: set[str] = set()
-    try:
-        # Listening sockets have low descriptor numbers, so a worker's thousands of clients are seldom listed.
-        with os.scandir(f"{proc}/{pid}/fd") as entries:
-            for entry in entries:
-                try:
-                    link = os.readlink(entry.path)
-                except OSError:
-                    continue
-                if link in wanted:
-                    held.add(link)
-                    if len(held) == len(wanted):
-                        break
-    except OSError:
-        pass
-    return held
+    why_not = f"{listener} belongs to another user, so its descriptors are hidden"
+    return Found(why_not=why_not, remedy=find_by_user(users), hidden=True)
 
 
 def process_name(stat: Stat, proc: Path = PROC) -> str:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping, Sequence
+
 from asyncli.findings import Words, finding
 from asyncli.model.records import NOTHING_LISTENS
 from asyncli.model.units import format_duration
 
 #: What to do if nothing answers.
 SEE_SERVER = "see that the server runs and that the URL is right"
+#: Findings which say that the server's numbers may be another process's: they stand before these.
+OF_ANOTHER = ("server_not_listening", "server_took_no_part")
 
 
 @finding(NOTHING_LISTENS, "error")
@@ -41,6 +45,39 @@ def server_program_not_run(command: str, why: str, distrusted: bool) -> Words:
     return Words(
         evidence, "asyncli runs only files that root or its own user owns: chown root and chmod go-w the file and its folders"
     )
+
+
+def find_by_user(users: Collection[int]) -> str:
+    """The flag that names a server whose listening sockets ``users`` opened (none: unknown)."""
+    whose = ",".join(map(str, sorted(users)))
+    return f"--server-pid PID (find it by its name: pgrep -a{f'u {whose}' if whose else ''} NAME)"
+
+
+@finding("server_not_listening", "warning")
+def server_not_listening(
+    flag: str, name: str, pid: int, where: str, listeners: Sequence[Mapping[str, object]], users: Sequence[int]
+) -> Words:
+    """The plan names a process by ``flag``, but others listen at its target: ``listeners`` (``name``, ``pid``), or those of
+    ``users`` if they are hidden. Right for a server behind a proxy.
+    """
+    others = [f"{one['name']} (pid {one['pid']})" for one in listeners] or [f"a process of user {one}" for one in users]
+    does = f"{' and '.join(others)} {'does' if len(others) == 1 else 'do'}"
+    remedy = f"leave {flag} out" if listeners else find_by_user(users)
+    return Words(
+        f"{name} (pid {pid}), which {flag} names, does not listen on {where}, but {does}: the memory and CPU of {name} may be "
+        "unrelated to these connections",
+        f"{remedy}, unless {name} is a server behind {'that one' if len(others) == 1 else 'those'}",
+    )
+
+
+@finding("server_took_no_part", "warning")
+def server_took_no_part(pid: int | None, named: bool, answered: int, cpu_s: float) -> Words:
+    """The processes taken for the server used less CPU than any server needs for the answers, and opened no descriptor for the
+    connections, so they are others. ``named``: by the plan.
+    """
+    who, remedy = "the process" if pid is None else f"process {pid}", "name the one that serves the URL with --server-pid"
+    did = f"with its children it used {format_duration(cpu_s)} of CPU for {answered:,} answers, and opened nothing for them"
+    return Words(f"{who} is not the server: {did}", f"{remedy}, or run asyncli as root, which finds it" if named else remedy)
 
 
 @finding("event_stream", "warning", "hold the streams: --protocol sse")

@@ -34,6 +34,8 @@ class User(NamedTuple):
 
     uid: int
     groups: frozenset[int] = frozenset()
+    #: Its real, effective, saved and file system's user.
+    all: frozenset[int] = frozenset()
 
 
 #: A user without any permission.
@@ -148,7 +150,8 @@ def user_of(pid: int, proc: Path = Path("/proc")) -> User:
     try:
         lines = (proc / str(pid) / "status").read_text("ascii", "replace").splitlines()
         fields = {name: rest.split() for name, _, rest in (line.partition(":") for line in lines)}
-        return User(int(fields["Uid"][0]), frozenset(map(int, [fields["Gid"][0], *fields.get("Groups", [])])))
+        groups = frozenset(map(int, [fields["Gid"][0], *fields.get("Groups", [])]))
+        return User(int(fields["Uid"][0]), groups, frozenset(map(int, fields["Uid"])))
     except (OSError, KeyError, IndexError, ValueError):
         return NOBODY
 

@@ -58,7 +58,8 @@ def nginx_checks(config: NginxConfig, plan: Plan, host: Host | None = None) -> l
             before = worst.get(check.code)
             if before is None or _RANK[check.verdict] > _RANK[before.verdict]:
                 worst[check.code] = check
-    return [*worst.values(), _status(config, plan, host)]
+    # An nginx that listens at no target does not count these connections.
+    return [*worst.values(), *([_status(config, plan, host)] if worst.keys() != {"nginx_listen"} else [])]
 
 
 def _target_checks(config: NginxConfig, plan: Plan, target: Target, host: Host) -> Iterator[Check]:

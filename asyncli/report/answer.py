@@ -9,6 +9,7 @@ from asyncli.analysis.verdict import why_untested
 from asyncli.findings.drift import drift_grows
 from asyncli.findings.forecast import forecast_far, gave_way
 from asyncli.findings.host import host_shared
+from asyncli.findings.server import OF_ANOTHER
 from asyncli.model.records import Finding
 from asyncli.model.text import oneline
 from asyncli.model.topology import sides
@@ -155,7 +156,7 @@ def stands_first(summary: Summary, one: Finding) -> bool:
     first = None if summary.generator.saturated else summary.finding(gave_way.code)
     incidents = [(each["code"], [*each["others"]]) for each in one.fields.get("incidents") or ()]
     same = first is not None and incidents == [(first.fields["what"], [])]
-    return same or one is growth(summary) or one.code in (host_shared.code, "cost_short_lived")
+    return same or one is growth(summary) or one.code in (host_shared.code, "cost_short_lived", *OF_ANOTHER)
 
 
 def with_remedy(one: Finding) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from asyncli.analysis.constants import FEWEST, MISSED_S
 from asyncli.analysis.cost import SURE
-from asyncli.analysis.reuse import BEFORE, held_before
+from asyncli.analysis.server_memory import BEFORE, held_before
 from asyncli.analysis.slope import FREED_KEPT
 from asyncli.analysis.totals import tested
 from asyncli.model.plan import Plan

@@ -12,6 +12,7 @@ import msgspec
 from asyncli import __version__
 from asyncli.analysis.verdict import interrupted
 from asyncli.findings.forecast import gave_way
+from asyncli.findings.server import OF_ANOTHER
 from asyncli.model.records import GAVE_UP, NOTHING_LISTENS, Check, Deaths, Finding
 from asyncli.model.text import oneline
 from asyncli.model.units import format_count, format_duration, format_many
@@ -96,9 +97,9 @@ def _verdict(summary: Summary) -> str:
 
 
 def _answer(summary: Summary) -> doc.Section:
-    # The cost includes growth, so growth comes first.
-    grows = growth(summary)
-    blocks: list[doc.Block] = [] if grows is None else [doc.Paragraph(with_remedy(grows), "doubt", "bold yellow")]
+    # The cost is perhaps another process's, and includes growth.
+    before = [one for one in summary.findings if one.code in OF_ANOTHER or one is growth(summary)]
+    blocks: list[doc.Block] = [doc.Paragraph(with_remedy(one), "doubt", "bold yellow") for one in before]
     blocks.append(doc.Paragraph(answer(summary), "answer"))
     if more := headroom(summary):
         # Why a run failed comes before the cost.

@@ -6,13 +6,13 @@ from collections.abc import Iterable
 
 import msgspec
 
-from asyncli.analysis.cost import Residue
 from asyncli.analysis.gaps import of_one_server
 from asyncli.analysis.handshakes import protocol_findings, protocol_of, tls_findings, tls_of
 from asyncli.analysis.losses import loss_findings
 from asyncli.analysis.losses.recorded import SUSPENDED
 from asyncli.analysis.losses.slowness import not_heard, sent_again, slow_answers, stalls, unheard
 from asyncli.analysis.reconcile import reconcile
+from asyncli.analysis.residue import Residue
 from asyncli.analysis.saturation import achieved_per_s, is_saturated, saturation
 from asyncli.analysis.shared_host import cpus_taken, other_sockets
 from asyncli.analysis.totals import Latency, Lateness, Totals, in_ms, tested
@@ -252,9 +252,11 @@ def _file_findings(run: Run) -> list[Finding]:
 
 
 def _merge_repeats(findings: list[Finding]) -> list[Finding]:
-    """Merge many findings of one kind into one, with the first and the last."""
+    """Merge many findings of one kind into one, with the first and the last. One that a resumed run repeats counts once, with its
+    last remedy: a command of the run that is over would not help.
+    """
     by_code: dict[str, list[Finding]] = {}
-    for one in findings:
+    for one in {(one.code, one.evidence): one for one in findings}.values():
         by_code.setdefault(one.code, []).append(one)
     found = []
     for many in by_code.values():

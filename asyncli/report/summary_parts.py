@@ -6,12 +6,12 @@ from typing import Any
 
 import msgspec
 
-from asyncli.analysis.cost import Residue
 from asyncli.analysis.drift import Drift, MetricName
 from asyncli.analysis.forecast import Forecast
 from asyncli.analysis.handshakes import ProtocolPart, TlsPart
 from asyncli.analysis.losses.attribution import Diagnosis
 from asyncli.analysis.reconcile import Reconciliation
+from asyncli.analysis.residue import Residue
 from asyncli.analysis.slope import Cost
 from asyncli.analysis.totals import Latency, Lateness
 from asyncli.analysis.verdict import Verdict

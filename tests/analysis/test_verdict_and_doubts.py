@@ -8,8 +8,9 @@ from typing import Any
 
 import msgspec
 import pytest
-from synthetic_run import a_run, bare_run, raised, spread
+from synthetic_run import a_run, bare_run, raised, spread, without
 
+from asyncli.analysis.absent_server import absent_server
 from asyncli.analysis.handshakes import tls_findings, tls_of
 from asyncli.analysis.losses import loss_findings
 from asyncli.analysis.losses.attribution import Diagnosis, diagnose
@@ -342,6 +343,18 @@ def test_losses_with_a_host_name_that_host() -> None:
         for judgements in (judgement.why, finding.evidence):
             assert all(name in judgements for name in hosts)
             assert ("process" in judgements) is processes
+
+
+def test_a_process_that_used_no_cpu_for_the_answers_is_not_the_server() -> None:
+    run = a_run(20_000)
+    assert absent_server(run) is None
+    for sample in run.samples:
+        sample.values |= {"server.cpu_s": 1.0, "server.descriptors": 12.0}
+    found = absent_server(run)
+    assert (found.fields["cpu_s"], found.fields["answered"] > 10_000, found.fields["named"]) == (0, True, False)
+    # A kernel's module may serve: the process holds the connections.
+    assert absent_server(raised(run, 1, "server.descriptors", since_s=9.0)) is None
+    assert absent_server(without(run, "server.cpu_s")) is None
 
 
 def test_listen_queues_only_of_this_host() -> None:

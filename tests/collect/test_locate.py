@@ -11,9 +11,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from asyncli.collect import locate
+from asyncli.collect import holders, locate
+from asyncli.collect.holders import matching_inodes
 from asyncli.collect.listening import no_listener
-from asyncli.collect.locate import Found, ServerFacts, config_path, find_server, matching_inodes, topmost
+from asyncli.collect.locate import Found, ServerFacts, config_path, find_server, topmost
 from asyncli.collect.procfs import Listener, read_stat
 from asyncli.lab.network import Network
 from asyncli.model.errors import HostError
@@ -144,20 +145,15 @@ def test_a_name_selects_the_root_of_one_tree(tmp_path: Path) -> None:
 
 def test_a_forwarder_and_a_hidden_holder_are_not_the_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake_process(tmp_path, 10, "docker-proxy", 1)
-    monkeypatch.setattr(locate, "read_listeners", lambda port, proc: [Listener(None, port, 7)])
+    monkeypatch.setattr(holders, "read_listeners", lambda port, proc: [Listener(None, port, 7)])
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     hidden = find_server(plan(), local=True, proc=tmp_path)
     assert "another user" in hidden.why_not
     assert (hidden.hidden, locate.describe(hidden).document()["hidden"]) == (True, True)
     assert hidden.remedy.endswith(" NAME)")
-    fake_process(tmp_path, 20, "nginx", 1)
-    (tmp_path / "20/cmdline").write_text("nginx: master process nginx")
-    assert find_server(plan(), local=True, proc=tmp_path).remedy == "--server-pid 20"
-    # Another user's nginx is not the server; the socket's user says where to look.
-    (tmp_path / "20/status").write_text("Uid:\t0\t0\t0\t0\nGid:\t0\n")
-    for user, remedy in ((33, "--server-pid PID (find it by its name: pgrep -au 33 NAME)"), (0, "--server-pid 20")):
-        monkeypatch.setattr(locate, "read_listeners", lambda port, proc, user=user: [Listener(None, port, 7, user)])
-        assert find_server(plan(), local=True, proc=tmp_path).remedy == remedy
+    # The socket's user says where to look.
+    monkeypatch.setattr(holders, "read_listeners", lambda port, proc: [Listener(None, port, 7, 33)])
+    assert find_server(plan(), local=True, proc=tmp_path).remedy.endswith("33 NAME)")
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     root = find_server(plan(), local=True, proc=tmp_path)
     assert (root.pids, root.hidden, "CAP_SYS_PTRACE" in root.why_not) == ((), False, True)
@@ -165,6 +161,44 @@ def test_a_forwarder_and_a_hidden_holder_are_not_the_server(tmp_path: Path, monk
     (tmp_path / "10/fd/6").symlink_to("socket:[7]")
     forwarder = find_server(plan(), local=True, proc=tmp_path)
     assert (forwarder.pids, forwarder.why_not[:12]) == ((), "docker-proxy")
+
+
+@pytest.mark.parametrize(
+    ("named", "holder", "opener", "listeners", "users"),
+    [
+        (10, 20, 0, [{"name": "python3", "pid": 20}], []),
+        (10, 11, 0, [], []),
+        # A worker, whose master listens.
+        (11, 10, 0, [], []),
+        # These listen for others.
+        (10, 30, 0, [], []),
+        (10, 1, 0, [], []),
+        # Hidden: a user none of whose processes is named, or root, or one of its users.
+        (10, None, 1000, [], [1000]),
+        (10, None, 0, [], []),
+        (10, None, 33, [], []),
+        # In a container, with its own network.
+        (40, 20, 1000, [], []),
+    ],
+)
+def test_a_named_process_that_does_not_listen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: int, holder: int | None, opener: int, listeners: list[object], users: list[int]
+) -> None:
+    tree = {1: ("systemd", 0, 0), 10: ("nginx", 1, 0), 11: ("nginx", 10, 33), 20: ("python3", 1, 1000), 30: ("docker-proxy", 1, 0), 40: ("app", 1, 0)}
+    for pid, (name, parent, user) in tree.items():
+        fake_process(tmp_path, pid, name, parent)
+        (tmp_path / f"{pid}/status").write_text(f"Uid:\t0\t{user}\t{user}\t{user}\nGid:\t0\n")
+        (tmp_path / f"{pid}/fd").mkdir()
+    for pid in ("self", "40"):
+        (tmp_path / pid / "ns").mkdir(parents=True)
+        (tmp_path / pid / "ns/net").symlink_to(f"net:[{pid}]")
+    if holder is not None:
+        (tmp_path / f"{holder}/fd/6").symlink_to("socket:[7]")
+    monkeypatch.setattr(holders, "read_listeners", lambda port, proc: [Listener(None, port, 7, opener)])
+    found = find_server(plan(server_pid=named), local=True, proc=tmp_path)
+    told = locate.doubt(plan(server_pid=named), found, proc=tmp_path)
+    said = {} if told is None else told.fields
+    assert (found.pids, said.get("listeners", []), said.get("users", [])) == ((named,), listeners, users)
 
 
 def test_an_exact_address_is_preferred_to_the_wildcard() -> None:

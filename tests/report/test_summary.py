@@ -14,6 +14,7 @@ from made_runs import KINDS, nothing
 from recording import write_run
 from synthetic_run import a_run, without
 
+from asyncli.findings.probes import needs_root
 from asyncli.model.plan import plan_document
 from asyncli.model.records import Deaths, Finding
 from asyncli.model.run import Run
@@ -96,6 +97,12 @@ def test_repeated_findings_are_merged() -> None:
     found = [one for one in summarise(run).findings if one.code.startswith("status_")]
     assert [one.code for one in found] == ["status_lost", *["status_back"] * 4]
     assert all(words in found[0].evidence for words in ("0:00:00", " 4 ", "0:05:00"))
+
+
+def test_a_resumed_run_says_once_what_needs_root() -> None:
+    run = a_run(5_000)
+    run.findings = [needs_root(["all"], command, "") for command in ("first", "resume")]
+    assert [one.fields["command"] for one in summarise(run).findings if one.code == needs_root.code] == ["resume"]
 
 
 def test_run_stopped_early_has_a_finding() -> None:

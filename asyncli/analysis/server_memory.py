@@ -1,4 +1,4 @@
-"""Whether the server had held connections before the run: memory that it kept of them hides the cost of new ones."""
+"""The memory of the server's processes, and whether it may keep some of earlier connections, which hides the cost of new ones."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import math
 from collections.abc import Mapping
 
 from asyncli.model import metrics
+from asyncli.model.run import Run
+from asyncli.model.samples import Series
 
 #: The metrics that :func:`held_before` reads, with the value of one that was not read.
 _OTHERWISE = {
@@ -24,3 +26,9 @@ def held_before(first: Mapping[str, float]) -> tuple[float, float]:
     accepted, polls, table, closed = (_OTHERWISE | dict(first)).values()
     most = min(accepted - polls, table)
     return max(closed, most if accepted < math.inf else 0.0), max(closed, most)
+
+
+def server_memory(run: Run) -> tuple[Series, str]:
+    """The memory of the server's processes over time, and its kind: "PSS", or "RSS" if PSS was not read."""
+    user = run.series(metrics.SERVER_PSS_BYTES)
+    return (user, "PSS") if len(user) else (run.series(metrics.SERVER_RSS_BYTES), "RSS")

@@ -1,0 +1,120 @@
+"""The sockets that listen at a plan's targets, and the processes that hold them. Only readable descriptors show a holder:
+our own user's, or all for root.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from collections.abc import Collection, Iterable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from asyncli.collect.listening import Place
+from asyncli.collect.procfs import PROC, Listener, all_pids, read_listeners, read_stat
+from asyncli.model.places import look_up, real_path, sockaddr
+from asyncli.model.values import Target
+
+# They hold the sockets of services that they start on demand.
+INITS = frozenset({"systemd", "init"})
+# For a connect within this host.
+_CONNECT_S = 0.1
+
+
+class Listening(NamedTuple):
+    """Sockets at ``places``, ``where`` in words: their users by inode, and the first known holder of each."""
+
+    where: str
+    places: set[Place]
+    users: dict[int, int | None]
+    holders: set[int]
+
+    @property
+    def openers(self) -> set[int]:
+        """The known users."""
+        return {user for user in self.users.values() if user is not None}
+
+
+def listening_at(targets: Sequence[Target], proc: Path = PROC) -> Listening:
+    """The sockets that listen at ``targets`` in this network namespace."""
+    places: set[Place] = set()
+    users: dict[int, int | None] = {}
+    for target in targets:
+        addresses, listeners = addresses_of(target), read_listeners(target.port, proc)
+        places |= {(address, target.port) for address in addresses}
+        inodes = matching_inodes(listeners, addresses)
+        users |= {one.inode: one.user for one in listeners if one.inode in inodes}
+    ports = sorted({target.port for target in targets})
+    where = f"port {', '.join(map(str, ports))}" if all(ports) else f"unix:{targets[0].host}"
+    return Listening(where, places, users, socket_holders(users, proc) if users or all(ports) else _peer(targets[0].host))
+
+
+def _peer(path: str) -> set[int]:
+    """The listener of a Unix socket, by a connect (SO_PEERCRED, unix(7)): the table may list the socket by another name, relative
+    or a container's. Empty if init listens for a service.
+    """
+    try:
+        with socket.socket(socket.AF_UNIX) as sock:
+            sock.settimeout(_CONNECT_S)
+            sock.connect(sockaddr(path, 0))
+            pid = int.from_bytes(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 4), sys.byteorder)
+    except OSError:
+        return set()
+    return {pid} if pid > 1 else set()
+
+
+def addresses_of(target: Target) -> frozenset[str]:
+    """The addresses of its host as text; empty if the name does not resolve. May ask a name server."""
+    try:
+        found = look_up(target)
+    except (OSError, UnicodeError):
+        return frozenset()
+    return frozenset(one.partition("%")[0] if target.port else real_path(one) for _, one in found)
+
+
+def matching_inodes(listeners: Iterable[Listener], addresses: Collection[str]) -> set[int]:
+    """Inodes of the sockets that answer at ``addresses``: those bound to one of them, else wildcard ones.
+
+    The kernel also prefers the exact match (compute_score in net/ipv4/inet_hashtables.c).
+    """
+    found = list(listeners)
+    exact = {listener.inode for listener in found if listener.address in addresses}
+    return exact or {listener.inode for listener in found if listener.address is None}
+
+
+def socket_holders(inodes: Collection[int], proc: Path = PROC) -> set[int]:
+    """For each socket the process with the lowest pid that holds it: the master, if workers inherited it. Stops when each socket
+    has a holder.
+    """
+    wanted = set(inodes)
+    holders: set[int] = set()
+    for pid in all_pids(proc):
+        if not wanted:
+            break
+        held = sockets_held(pid, wanted, proc)
+        if held and not (pid == 1 and read_stat(pid, proc).name in INITS):
+            holders.add(pid)
+            wanted -= held
+    return holders
+
+
+def sockets_held(pid: int, inodes: Collection[int], proc: Path = PROC) -> set[int]:
+    """Those of ``inodes`` that the process holds."""
+    wanted = {f"socket:[{inode}]": inode for inode in inodes}
+    held: set[int] = set()
+    try:
+        # Listening sockets have low descriptor numbers, so a worker's thousands of clients are seldom listed.
+        with os.scandir(f"{proc}/{pid}/fd") as entries:
+            for entry in entries:
+                try:
+                    link = os.readlink(entry.path)
+                except OSError:
+                    continue
+                if link in wanted:
+                    held.add(wanted[link])
+                    if len(held) == len(wanted):
+                        break
+    except OSError:
+        pass
+    return held
