@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from asyncli.findings import Words, finding
 from asyncli.model.records import NOTHING_LISTENS
 from asyncli.model.units import format_duration
@@ -29,6 +31,15 @@ def address_dropped(address: str) -> Words:
     return Words(
         f"{address} accepted no connect, while another address of its name did; attempts continued there and count once",
         f"see that the server listens at {address} and that this host has a route there, or leave it out",
+    )
+
+
+@finding("address_dead", "error")
+def address_dead(address: str, others: Sequence[str]) -> Words:
+    """The first connects to the address of one URL failed, while one of the ``others`` answered: its connections were not opened."""
+    return Words(
+        f"{address} accepted none of its first connects, while {' or '.join(others)} did",
+        f"see that the server listens at {address}, or leave that URL out",
     )
 
 

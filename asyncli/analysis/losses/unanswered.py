@@ -7,9 +7,10 @@ answers show that it answered.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from asyncli.analysis.constants import FEWEST, NEARLY_ALL, PART
 from asyncli.analysis.losses.likelihood import idle_edge, one_of, within
@@ -18,7 +19,53 @@ from asyncli.analysis.losses.table import LossCell, LossTable, Reason, pooled, r
 from asyncli.findings import loss_causes
 from asyncli.findings.slowness import NoAnswers
 from asyncli.model.records import Tick
-from asyncli.model.units import format_count, format_many
+from asyncli.model.run import Ticks
+from asyncli.model.units import format_count, format_duration, format_many
+
+
+class Silence(NamedTuple):
+    """Seconds without an answer while heartbeats waited: from their start to their end, and how many were ``sent`` or ``waited``."""
+
+    from_s: float
+    to_s: float
+    sent: int
+    waited: int
+
+    def has(self, cell: LossCell, timeout_s: float) -> bool:
+        """Whether the heartbeats of ``cell`` waited in it for nearly all of the timeout. It began and ended in the seconds beside."""
+        died_s = (cell.from_s + cell.to_s) / 2
+        both_s = min(died_s, self.to_s + 1.0) - max(died_s - timeout_s, self.from_s - 1.0)
+        return both_s >= NEARLY_ALL * timeout_s
+
+
+def silences(rows: Ticks) -> list[Silence]:
+    """The silences in ``rows``, without those in which asyncli itself was stopped."""
+    found = []
+    for silent, group in itertools.groupby(
+        rows, lambda row: not row[1].answered and row[1].awaiting > 0 and row[1].longest_turn_s < 0.5
+    ):
+        if silent:
+            part = list(group)
+            sent, waited = sum(tick.sent for _, tick in part), max(tick.awaiting for _, tick in part)
+            found.append(Silence(part[0][0] - 1.0, part[-1][0], sent, waited))
+    return found
+
+
+def silence(table: LossTable) -> None:
+    """Claim heartbeats that waited while the server answered none of several others: a stop, whatever the number of connections."""
+    alike: dict[Reason, list[list[LossCell]]] = {}
+    for one in () if table.plan.listens else silences(table.run.ticks):
+        cells = [cell for cell in table.of("heartbeat_timeout") if one.has(cell, table.timeout_s)]
+        if cells and one.sent >= FEWEST:
+            asked = [tick for _, tick in table.run.ticks_between(one.from_s, one.to_s)]
+            # A page that is polled in the last half second may be answered later (collect/sampler.py).
+            evidence = table.server.about(one.from_s, one.to_s - 0.5, unclaimed(cells))
+            never = within(pooled(cells).requests, 0, 0) > NEARLY_ALL * unclaimed(cells)
+            if (found := _nobody_answered(table, cells, asked, asked, evidence, never)) is not None:
+                alike.setdefault(found, []).append(cells)
+    for found, times in alike.items():
+        words = loss_causes.unanswered(found.words, table.timeout_s, len(times))
+        table.claim(itertools.chain(*times), Reason(found.code, words, found.certain, -1))
 
 
 def unanswered(table: LossTable) -> None:
@@ -57,13 +104,13 @@ def _explain(table: LossTable, cells: list[LossCell]) -> Reason | None:
     from_s, to_s = cells[0].from_s, cells[-1].to_s
     # When the first and the last of these heartbeats were sent.
     asked_s = from_s - table.timeout_s + 1.0
-    until_s = max(cells[-1].from_s - table.timeout_s, asked_s + 2.0)
+    until_s = max(cells[-1].from_s - table.timeout_s, cells[0].from_s, asked_s + 2.0)
     if table.totals.whole.answered / max(1, len(table.run.ticks)) * (until_s - asked_s) < 3.0:
         # Three expected answers are missing by chance one time in twenty (e^-3). With fewer, the time to the last loss counts.
         until_s = max(until_s, to_s - 1.0)
     meanwhile, asked = ([tick for _, tick in table.run.ticks_between(asked_s + 0.9, end_s)] for end_s in (to_s, until_s))
     never = within(pooled(cells).requests, 0, 0) > NEARLY_ALL * count
-    if sum(tick.answered for tick in asked) < PART * count:
+    if not any(tick.answered for tick in asked):
         return _nobody_answered(table, cells, meanwhile, asked, server.about(max(asked_s, 0.0), until_s, count), never)
     if 2 * _of_ticks(cells, "spoke") >= count:
         return reason("answered_otherwise", server=server.label)
@@ -87,7 +134,9 @@ def _explain(table: LossTable, cells: list[LossCell]) -> Reason | None:
         return reason("packets_lost", share=resent / (resent + path.segments))
     slow = max((answered_within_us(tick, 0.99) for tick in meanwhile), default=0.0) / 1e6
     if 2 * slow >= table.timeout_s:
-        return reason("server_slow", server=server.label, up_to_s=slow)
+        # Lateness that ends at the timeout is its bound, not the server's.
+        up_to = f", up to {format_duration(slow)}" if slow < NEARLY_ALL * table.timeout_s else ""
+        return reason("server_slow", server=server.label, up_to=up_to)
     workers = server.workers(from_s)
     if workers > 1 and one_of(workers, count, server.held(asked_s)) and to_s - from_s <= table.gap_s + 3.0:
         return reason("worker_stalled", server=server.label, workers=workers)
@@ -105,7 +154,7 @@ def _nobody_answered(
     if why == "unacknowledged":
         return reason("path_cut", why, segments=format_many(found.resent or 0, "TCP segment"))
     if why == "stopped":
-        return reason("server_stalled", certain=count >= FEWEST, server=name)
+        return reason("server_stalled", certain=max(count, sent) >= FEWEST, server=name)
     if part := _part_of_an_answer(table, cells):
         return reason("answers_in_part", part=part)
     if 2 * _of_ticks(cells, "spoke") >= count:
@@ -116,7 +165,8 @@ def _nobody_answered(
         return reason("path_cut", why)
     if table.server.local and never:
         return _never(table, "never_")
-    return reason("server_stalled", "nobody_answered", server=name) if count >= FEWEST else None
+    form = "stopped_here" if table.server.local else "nobody_answered"
+    return reason("server_stalled", form, server=name) if max(count, sent) >= FEWEST else None
 
 
 def _of_ticks(cells: list[LossCell], count: Literal["acknowledged", "spoke"]) -> int:
