@@ -347,7 +347,8 @@ _MECHANISMS = (
     partial(_slots, certain=True), _full, _both_busy, _late,
     partial(_slots, certain=False), partial(_diagnoses, "server", _ENDED), partial(_findings, "server", {"server_ended"}),
     _server_cpu, partial(_diagnoses, "network", _ON_THE_PATH), _never_arrived, _listen_queue,
-    partial(_findings, "server", {"address_dead"}), partial(_not_connected, "server", ["refused"]), partial(_not_connected, "network", ["unreachable"]), _refused,
+    partial(_findings, "server", {"address_dead"}), partial(_not_connected, "server", ["refused"]),
+    partial(_not_connected, "network", ["unreachable"]), _refused,
     _lost, _errors, partial(_not_connected, "unknown", _UNANSWERED), _slow,
 )  # fmt: skip
 

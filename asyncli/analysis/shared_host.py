@@ -9,10 +9,8 @@ from typing import NamedTuple
 from asyncli.analysis.constants import FEWEST, NEARLY_ALL, PART, WORTH_TELLING
 from asyncli.analysis.saturation import MOST_CPU_SHARE
 from asyncli.findings.host import host_busy, host_shared, upstream_sockets
-from asyncli.model.metrics import (
-    GENERATOR_CPU_S, HOST_CPU_BUSY_S, KERNEL_SOCKETS, KERNEL_TCP_ALLOC, SERVER_CPU_S, SERVER_DESCRIPTORS, SERVER_PROCESSES,
-    SESSION_CPU_S,
-)  # fmt: skip
+from asyncli.model import metrics
+from asyncli.model.metrics import GENERATOR_CPU_S, HOST_CPU_BUSY_S, KERNEL_SOCKETS, KERNEL_TCP_ALLOC, SERVER_CPU_S, SESSION_CPU_S
 from asyncli.model.plan import Plan
 from asyncli.model.records import Finding
 from asyncli.model.run import Run
@@ -118,7 +116,7 @@ def _is_proxy(run: Run) -> bool | None:
     Another load generator's sockets come and go with ours as well, but the server's fullest process then has more than its share
     of one for each connection only if its workers share unevenly.
     """
-    used, processes, start = run.series(SERVER_DESCRIPTORS), run.series(SERVER_PROCESSES), run.first_connect_s
+    start, (used, processes) = run.first_connect_s, map(run.series, (metrics.SERVER_DESCRIPTORS, metrics.SERVER_PROCESSES))
     before, begun = used.last(until_s=start), processes.last(until_s=start)
     now, ended = used.last(until_s=run.stop_s, since_s=start), processes.last(until_s=run.stop_s)
     # A process for each connection has few descriptors.

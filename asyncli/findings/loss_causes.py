@@ -191,7 +191,7 @@ _CAUSES: dict[str, tuple[str, str]] = {
     ),
     "stopped_here": (
         "no heartbeat was answered meanwhile: looks like {server} was stopped or hung",
-        "see what stopped it (SIGSTOP, a debugger, a frozen cgroup), or what its workers wait for (a lock, a disk, a computation)",
+        "see what stopped it (SIGSTOP, a debugger, a frozen cgroup), or what it waits for (a lock, a disk, a long computation)",
     ),
     "answers_in_part": (
         "answers were incomplete ({part:.0%} came on average): looks like a slow line, or a middle box that holds "

@@ -36,7 +36,7 @@ def address_dropped(address: str) -> Words:
 
 @finding("address_dead", "error")
 def address_dead(address: str, others: Sequence[str]) -> Words:
-    """The first connects to the address of one URL failed, while one of the ``others`` answered: its connections were not opened."""
+    """The first connects to the address of one URL failed, while one of the ``others`` accepted: its share was not opened."""
     return Words(
         f"{address} accepted none of its first connects, while {' or '.join(others)} did",
         f"see that the server listens at {address}, or leave that URL out",

@@ -361,7 +361,7 @@ def test_as_many_sockets_that_close_with_ours_are_a_proxys(more: int, each: bool
     for ends, found in ((2, "upstream_sockets" if each else "host_shared"), (1, "host_shared")):
         for one in (run, left):
             for sample in one.samples:
-                held = 20_000 if 9.0 < sample.t_s else 0
+                held = 20_000 if sample.t_s > 9.0 else 0
                 sample.values |= {"server.descriptors": 20.0 + ends * held, "server.processes": 2.0}
         assert [one.code for ran in (run, left) for one in other_sockets(ran)] == ["host_shared", found]
 
@@ -435,10 +435,13 @@ def test_error_statuses() -> None:
         return loss_findings.statuses(run, fold(run))
 
     assert found({200: 5, 301: 1}) == []
+    assert [one.code for one in found({301: 5}, {308: 1})] == ["redirected"]
     (finding,) = found({200: 5}, {404: 2}, {503: 1}, {200: 1})
     fields = finding.fields
     assert (fields["by_status"], fields["of"], fields["from_s"], fields["until_s"]) == ({404: 2, 503: 1}, 9, 1.0, 3.0)
-    assert ".404" in finding.remedy
+    # One limit cannot allow both; of one status it allows what was seen.
+    assert "--fail-if" not in finding.remedy
+    assert [f"> {share}%" in found({200: 1000 - bad, 503: bad})[0].remedy for bad, share in ((9, 1), (200, 25), (999, 100))] == [True] * 3
     # If every answer was an error, the request is likely wrong.
     (finding,) = found({405: 5})
     assert all(words in finding.remedy for words in ("--method", "GET", "100%"))

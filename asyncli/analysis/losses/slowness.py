@@ -146,7 +146,7 @@ def unheard(run: Run, totals: Totals) -> Unheard | None:
     """Held connections without an answer since a fault, or since the hold began; None if there are none, or no drain began."""
     hold, drain = run.phase("hold"), run.phase("drain")
     # Stopped in the ramp, the user asked for no hold.
-    if hold is None or drain is None or any(one.code == STOPPED and one.fields["phase"] == "ramp" for one in run.findings):
+    if hold is None or drain is None or any(one.code == STOPPED and one.fields.get("phase") == "ramp" for one in run.findings):
         return None
     faults = [began_s(t_s, run.plan.patience_s) for t_s, tick in run.ticks if "heartbeat_timeout" in tick.deaths]
     # Silence that lasted to the end, for a whole tick at least, counts from its beginning.

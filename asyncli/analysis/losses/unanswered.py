@@ -24,7 +24,7 @@ from asyncli.model.units import format_count, format_duration, format_many
 
 
 class Silence(NamedTuple):
-    """Seconds without an answer while heartbeats waited: from their start to their end, and how many were ``sent`` or ``waited``."""
+    """Seconds without an answer while heartbeats ``waited``: from their start to their end, and how many were ``sent``."""
 
     from_s: float
     to_s: float
@@ -32,17 +32,16 @@ class Silence(NamedTuple):
     waited: int
 
     def has(self, cell: LossCell, timeout_s: float) -> bool:
-        """Whether the heartbeats of ``cell`` waited in it for nearly all of the timeout. It began and ended in the seconds beside."""
-        died_s = (cell.from_s + cell.to_s) / 2
-        both_s = min(died_s, self.to_s + 1.0) - max(died_s - timeout_s, self.from_s - 1.0)
-        return both_s >= NEARLY_ALL * timeout_s
+        """Whether it lasted for the timeout, and the heartbeats of ``cell`` were sent in it. It begins up to a second before."""
+        lasted = self.to_s - self.from_s + 2.0 >= NEARLY_ALL * timeout_s
+        return lasted and self.from_s - 1.5 <= (cell.from_s + cell.to_s) / 2 - timeout_s <= self.to_s
 
 
 def silences(rows: Ticks) -> list[Silence]:
     """The silences in ``rows``, without those in which asyncli itself was stopped."""
     found = []
     for silent, group in itertools.groupby(
-        rows, lambda row: not row[1].answered and row[1].awaiting > 0 and row[1].longest_turn_s < 0.5
+        rows, lambda row: not row[1].answered and bool(row[1].awaiting or row[1].sent) and row[1].longest_turn_s < 0.5
     ):
         if silent:
             part = list(group)
@@ -52,17 +51,17 @@ def silences(rows: Ticks) -> list[Silence]:
 
 
 def silence(table: LossTable) -> None:
-    """Claim heartbeats that waited while the server answered none of several others: a stop, whatever the number of connections."""
+    """Claim heartbeats that waited while none of several others was answered: a stop, whatever the number of connections."""
     alike: dict[Reason, list[list[LossCell]]] = {}
     for one in () if table.plan.listens else silences(table.run.ticks):
         cells = [cell for cell in table.of("heartbeat_timeout") if one.has(cell, table.timeout_s)]
         if cells and one.sent >= FEWEST:
-            asked = [tick for _, tick in table.run.ticks_between(one.from_s, one.to_s)]
+            # When these were sent.
+            from_s = max(one.from_s, cells[0].from_s - table.timeout_s + 1.0)
+            to_s = min(one.to_s, max(cells[-1].from_s - table.timeout_s, from_s + 2.0))
             # A page that is polled in the last half second may be answered later (collect/sampler.py).
-            evidence = table.server.about(one.from_s, one.to_s - 0.5, unclaimed(cells))
-            never = within(pooled(cells).requests, 0, 0) > NEARLY_ALL * unclaimed(cells)
-            if (found := _nobody_answered(table, cells, asked, asked, evidence, never)) is not None:
-                alike.setdefault(found, []).append(cells)
+            evidence = table.server.about(from_s, to_s - 0.5, unclaimed(cells))
+            alike.setdefault(_nobody_answered(table, cells, table.run.ticks_between(from_s, to_s), evidence), []).append(cells)
     for found, times in alike.items():
         words = loss_causes.unanswered(found.words, table.timeout_s, len(times))
         table.claim(itertools.chain(*times), Reason(found.code, words, found.certain, -1))
@@ -102,19 +101,12 @@ def _explain(table: LossTable, cells: list[LossCell]) -> Reason | None:
     """Why heartbeats were not answered, or None."""
     server, count = table.server, unclaimed(cells)
     from_s, to_s = cells[0].from_s, cells[-1].to_s
-    # When the first and the last of these heartbeats were sent.
+    # When the first of these heartbeats was sent.
     asked_s = from_s - table.timeout_s + 1.0
-    until_s = max(cells[-1].from_s - table.timeout_s, cells[0].from_s, asked_s + 2.0)
-    if table.totals.whole.answered / max(1, len(table.run.ticks)) * (until_s - asked_s) < 3.0:
-        # Three expected answers are missing by chance one time in twenty (e^-3). With fewer, the time to the last loss counts.
-        until_s = max(until_s, to_s - 1.0)
-    meanwhile, asked = ([tick for _, tick in table.run.ticks_between(asked_s + 0.9, end_s)] for end_s in (to_s, until_s))
-    never = within(pooled(cells).requests, 0, 0) > NEARLY_ALL * count
-    if not any(tick.answered for tick in asked):
-        return _nobody_answered(table, cells, meanwhile, asked, server.about(max(asked_s, 0.0), until_s, count), never)
+    meanwhile = [tick for _, tick in table.run.ticks_between(asked_s + 0.9, to_s)]
     if 2 * _of_ticks(cells, "spoke") >= count:
         return reason("answered_otherwise", server=server.label)
-    if never:
+    if _without_answer(cells):
         return _never(table, "others_")
     found = server.about(max(asked_s, 0.0), to_s, count)
     edge = idle_edge(table.gap_s, pooled(cells).idle_s, waited_s=table.timeout_s)
@@ -143,18 +135,16 @@ def _explain(table: LossTable, cells: list[LossCell]) -> Reason | None:
     return None
 
 
-def _nobody_answered(
-    table: LossTable, cells: list[LossCell], meanwhile: Sequence[Tick], asked: Sequence[Tick], found: Evidence, never: bool
-) -> Reason | None:
-    """Why no heartbeat was answered, or None. ``never``: none of the lost connections was ever answered."""
-    name, count, sent = table.server.label, unclaimed(cells), sum(tick.sent for tick in asked)
-    if no_route := sum(tick.failures.get("unreachable", 0) for tick in meanwhile):
+def _nobody_answered(table: LossTable, cells: list[LossCell], asked: Ticks, found: Evidence) -> Reason:
+    """Why none of the heartbeats was answered that were sent when these were ``asked``."""
+    name, count, sent = table.server.label, unclaimed(cells), sum(tick.sent for _, tick in asked)
+    if no_route := sum(tick.failures.get("unreachable", 0) for _, tick in asked):
         return reason("path_cut", "no_route", certain=True, connects=format_many(no_route, "connect"))
     why = why_silent(table.server, found, sent, 2 * _of_ticks(cells, "acknowledged") >= count)
     if why == "unacknowledged":
         return reason("path_cut", why, segments=format_many(found.resent or 0, "TCP segment"))
     if why == "stopped":
-        return reason("server_stalled", certain=max(count, sent) >= FEWEST, server=name)
+        return reason("server_stalled", certain=True, server=name)
     if part := _part_of_an_answer(table, cells):
         return reason("answers_in_part", part=part)
     if 2 * _of_ticks(cells, "spoke") >= count:
@@ -163,10 +153,14 @@ def _nobody_answered(
         return reason("answers_late", server=name, requests=format_many(found.requests or 0, "request"))
     if why == "page_answered":
         return reason("path_cut", why)
-    if table.server.local and never:
+    if table.server.local and _without_answer(cells):
         return _never(table, "never_")
-    form = "stopped_here" if table.server.local else "nobody_answered"
-    return reason("server_stalled", form, server=name) if max(count, sent) >= FEWEST else None
+    return reason("server_stalled", "stopped_here" if table.server.local else "nobody_answered", server=name)
+
+
+def _without_answer(cells: list[LossCell]) -> bool:
+    """Whether none of the lost connections was ever answered."""
+    return within(pooled(cells).requests, 0, 0) > NEARLY_ALL * unclaimed(cells)
 
 
 def _of_ticks(cells: list[LossCell], count: Literal["acknowledged", "spoke"]) -> int:
