@@ -138,7 +138,8 @@ def stands_first(summary: Summary, one: Finding) -> bool:
     first = None if summary.generator.saturated else summary.finding(gave_way.code)
     incidents = [(each["why"], [*each["others"]]) for each in one.fields.get("incidents") or ()]
     same = first is not None and incidents == [(first.fields["why"], [])]
-    return same or one is first or one is growth(summary) or one.code in (host_shared.code, "cost_short_lived")
+    same = same or (first is not None and one.code in (first.code, first.fields["what"]))
+    return same or one is growth(summary) or one.code in (host_shared.code, "cost_short_lived")
 
 
 def with_remedy(one: Finding) -> str:
