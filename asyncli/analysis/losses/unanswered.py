@@ -32,9 +32,9 @@ class Silence(NamedTuple):
     waited: int
 
     def has(self, cell: LossCell, timeout_s: float) -> bool:
-        """Whether it lasted for the timeout, and the heartbeats of ``cell`` were sent in it. It begins up to a second before."""
+        """Whether it lasted for the timeout, and the heartbeats of ``cell`` were sent in it. It began and ended in the seconds beside."""
         lasted = self.to_s - self.from_s + 2.0 >= NEARLY_ALL * timeout_s
-        return lasted and self.from_s - 1.5 <= (cell.from_s + cell.to_s) / 2 - timeout_s <= self.to_s
+        return lasted and self.from_s - 1.5 <= (cell.from_s + cell.to_s) / 2 - timeout_s <= self.to_s + 1.0
 
 
 def silences(rows: Ticks) -> list[Silence]:
