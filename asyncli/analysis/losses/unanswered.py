@@ -32,7 +32,7 @@ class Silence(NamedTuple):
     waited: int
 
     def has(self, cell: LossCell, timeout_s: float) -> bool:
-        """Whether it lasted for the timeout, and the heartbeats of ``cell`` were sent in it. It began and ended in the seconds beside."""
+        """Whether it lasted for the timeout, and ``cell`` was sent in it. It began and ended in the seconds beside."""
         lasted = self.to_s - self.from_s + 2.0 >= NEARLY_ALL * timeout_s
         return lasted and self.from_s - 1.5 <= (cell.from_s + cell.to_s) / 2 - timeout_s <= self.to_s + 1.0
 
@@ -59,9 +59,8 @@ def silence(table: LossTable) -> None:
             # When these were sent.
             from_s = max(one.from_s, cells[0].from_s - table.timeout_s + 1.0)
             to_s = min(one.to_s, max(cells[-1].from_s - table.timeout_s, from_s + 2.0))
-            # A page that is polled in the last half second may be answered later (collect/sampler.py).
-            evidence = table.server.about(from_s, to_s - 0.5, unclaimed(cells))
-            alike.setdefault(_nobody_answered(table, cells, table.run.ticks_between(from_s, to_s), evidence), []).append(cells)
+            evidence = table.server.about(from_s, to_s, unclaimed(cells))
+            alike.setdefault(_nobody_answered(table, cells, table.run.ticks_between(from_s + 0.9, to_s), evidence), []).append(cells)
     for found, times in alike.items():
         words = loss_causes.unanswered(found.words, table.timeout_s, len(times))
         table.claim(itertools.chain(*times), Reason(found.code, words, found.certain, -1))
