@@ -56,11 +56,12 @@ def silence(table: LossTable) -> None:
     for one in () if table.plan.listens else silences(table.run.ticks):
         cells = [cell for cell in table.of("heartbeat_timeout") if one.has(cell, table.timeout_s)]
         if cells and one.sent >= FEWEST:
-            # When these were sent.
+            # When these were sent: requests and heartbeats are counted over the same seconds.
             from_s = max(one.from_s, cells[0].from_s - table.timeout_s + 1.0)
             to_s = min(one.to_s, max(cells[-1].from_s - table.timeout_s, from_s + 2.0))
             evidence = table.server.about(from_s, to_s, unclaimed(cells))
-            alike.setdefault(_nobody_answered(table, cells, table.run.ticks_between(from_s + 0.9, to_s), evidence), []).append(cells)
+            found = _nobody_answered(table, cells, table.run.ticks_between(from_s + 0.9, to_s), evidence)
+            alike.setdefault(found, []).append(cells)
     for found, times in alike.items():
         words = loss_causes.unanswered(found.words, table.timeout_s, len(times))
         table.claim(itertools.chain(*times), Reason(found.code, words, found.certain, -1))
