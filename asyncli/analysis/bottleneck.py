@@ -20,6 +20,7 @@ from asyncli.analysis.losses.attribution import Diagnosis
 from asyncli.analysis.saturation import MOST_CPU_SHARE, is_saturated
 from asyncli.analysis.shared_host import MOST_OF_OTHERS
 from asyncli.analysis.totals import Totals, errors
+from asyncli.core.histogram import bucket
 from asyncli.findings import bottleneck
 from asyncli.findings.forecast import gave_way
 from asyncli.findings.losses import connects_failed, remedy_of_statuses
@@ -52,6 +53,8 @@ LATE = frozenset({"both_busy", "ramp", "beats", "turn", "cpu"})
 RELOADED = frozenset({"reload", "server_restarted"})
 _ON_THE_PATH = frozenset({"path_cut", "silent_drop", "box_reset", "packets_lost"})
 _ENDED = frozenset({"server_ended", "server_restarted", "worker_crash", "worker_ended", "reload"})
+#: Incidents and time limits, which show no number of connections that the server can serve.
+_NO_NUMBER = TIMERS | _ENDED | _ON_THE_PATH | {"server_stalled", "address_dead"}
 _UNEXPLAINED = frozenset({"too_few", "unexplained", "burst"})
 _UNKNOWN = "unknown"
 # Limits of the server that were read and reached.
@@ -164,7 +167,7 @@ def instead_of_forecast(seen: AnalysedRun) -> Finding | None:
         return None
     served, first = served_most(seen.run.ticks), find_bottlenecks(seen)[0]
     # Refused, closed and silent connections show how many the server serves; failures of this host and timers do not.
-    theirs = first.code not in TIMERS and lost - seen.deaths("protocol_error") + failed - sum(map(seen.failures, _SHORTAGES))
+    theirs = first.code not in _NO_NUMBER and lost - seen.deaths("protocol_error") + failed - sum(map(seen.failures, _SHORTAGES))
     remedy = "see the findings on lost connections and failed connects" if first.code == _UNKNOWN else first.remedy
     limit = first.certain and first.side == "server" and first.code in _LIMITS
     return gave_way(
@@ -344,13 +347,14 @@ _MECHANISMS = (
     partial(_slots, certain=True), _full, _both_busy, _late,
     partial(_slots, certain=False), partial(_diagnoses, "server", _ENDED), partial(_findings, "server", {"server_ended"}),
     _server_cpu, partial(_diagnoses, "network", _ON_THE_PATH), _never_arrived, _listen_queue,
-    partial(_not_connected, "server", ["refused"]), partial(_not_connected, "network", ["unreachable"]), _refused,
+    partial(_findings, "server", {"address_dead"}), partial(_not_connected, "server", ["refused"]),
+    partial(_not_connected, "network", ["unreachable"]), _refused,
     _lost, _errors, partial(_not_connected, "unknown", _UNANSWERED), _slow,
 )  # fmt: skip
 
 
 def served_most(ticks: Ticks) -> int:
     """The most connections held at the end of any second, less those that waited for an answer if some were never answered."""
-    if any(cause in tick.deaths for _, tick in ticks for cause in _SILENT):
+    if any(tick.deaths[cause].requests.counts.get(bucket(0)) for _, tick in ticks for cause in _SILENT if cause in tick.deaths):
         return max((max(0, tick.held - tick.awaiting) for _, tick in ticks), default=0)
     return max((max(tick.held, tick.held_at_drain) for _, tick in ticks), default=0)

@@ -6,9 +6,10 @@ import itertools
 import math
 from typing import NamedTuple
 
-from asyncli.analysis.constants import FEWEST, PART, WORTH_TELLING
+from asyncli.analysis.constants import FEWEST, NEARLY_ALL, PART, WORTH_TELLING
 from asyncli.analysis.saturation import MOST_CPU_SHARE
 from asyncli.findings.host import host_busy, host_shared, upstream_sockets
+from asyncli.model import metrics
 from asyncli.model.metrics import GENERATOR_CPU_S, HOST_CPU_BUSY_S, KERNEL_SOCKETS, KERNEL_TCP_ALLOC, SERVER_CPU_S, SESSION_CPU_S
 from asyncli.model.plan import Plan
 from asyncli.model.records import Finding
@@ -81,8 +82,14 @@ def counted_sockets(run: Run) -> Series:
 
 def sockets_beside(run: Run) -> tuple[int, int, int] | None:
     """By how many sockets ours and others rose from the baseline to the hold's end, and how many of the others each connection
-    brought, as through a proxy. None if other programs opened and closed few, or the count is unknown.
+    brought through a proxy. None if other programs opened and closed few, or the count is unknown.
     """
+    beside = _beside(run)
+    return beside and (beside[0], beside[1], beside[2] if _is_proxy(run) else 0)
+
+
+def _beside(run: Run) -> tuple[int, int, int] | None:
+    """The same, with how many each connection brought if the server is a proxy."""
     allocated, start, stop = counted_sockets(run), run.first_connect_s, run.stop_s
     before, after = allocated.last(until_s=start), allocated.last(until_s=stop, since_s=max(start, stop - 10.0))
     if before is None or after is None or not math.isfinite(start):
@@ -103,9 +110,27 @@ def sockets_beside(run: Run) -> tuple[int, int, int] | None:
     return ours, others, (0 if gone is None or gone - before > PART * others else each)
 
 
+def _is_proxy(run: Run) -> bool | None:
+    """Whether the server takes two descriptors for each connection, one of them to its backend; None where they are unknown.
+
+    Another load generator's sockets come and go with ours as well, but the server's fullest process then has more than its share
+    of one for each connection only if its workers share unevenly.
+    """
+    start, (used, processes) = run.first_connect_s, map(run.series, (metrics.SERVER_DESCRIPTORS, metrics.SERVER_PROCESSES))
+    before, begun = used.last(until_s=start), processes.last(until_s=start)
+    now, ended = used.last(until_s=run.stop_s, since_s=start), processes.last(until_s=run.stop_s)
+    # A process for each connection has few descriptors.
+    if before is None or now is None or begun is None or begun != ended:
+        return None
+    return (now - before) * max(1.0, begun - 1.0) >= 2 * NEARLY_ALL * (run.held.last(until_s=run.stop_s) or 0.0)
+
+
 def other_sockets(run: Run) -> list[Finding]:
     """A finding if other programs opened or closed many sockets from the baseline to the hold's end."""
-    if (beside := sockets_beside(run)) is None:
+    if (beside := _beside(run)) is None:
         return []
-    ours, others, upstream = beside
-    return [(upstream_sockets if upstream else host_shared)(run.sides.host, ours, others)]
+    ours, others, each = beside
+    proxy = bool(each) and _is_proxy(run)
+    if proxy:
+        return [upstream_sockets(run.sides.host, ours, others)]
+    return [host_shared(run.sides.host, ours, others, proxy is None)]

@@ -9,7 +9,7 @@ from asyncli.app.recorder import Recorder
 from asyncli.engine import shard
 from asyncli.engine.spread import Destination, show
 from asyncli.findings import generator
-from asyncli.findings.server import address_dropped
+from asyncli.findings.server import address_dead, address_dropped
 from asyncli.model.records import Deaths, Finding, Sample, Tick
 
 # After this many failed attempts without a success the ramp ends.
@@ -89,7 +89,10 @@ class Incoming:
         self._recorder.tick(self._progress.t0_s + tick.second - self._progress.zero_s, tick)
         for number in tick.dropped.keys() - self._dropped:
             self._dropped.add(number)
-            self._recorder.finding(address_dropped(show(self._destinations[number])))
+            dropped = self._destinations[number]
+            others = [show(one) for one in self._destinations if one.target != dropped.target]
+            alone = sum(one.target == dropped.target for one in self._destinations) == 1
+            self._recorder.finding(address_dead(show(dropped), others) if alone else address_dropped(show(dropped)))
         self._progress.ticked.set()
 
     @property

@@ -2,7 +2,8 @@
 
 An address of a name may have no listener (``localhost`` as ::1) or no route from here. So an attempt fails, and counts as the
 server's failure, once every address was tried, or one that has worked before. An address where every connect failed while another
-of the same name answers is dropped; one that has worked, or the only one of its name, never is.
+of the same name answers is dropped; one that has worked, or the only one of its name, never is. The only one of its name is
+reported when it refuses while another name's answers.
 """
 
 from __future__ import annotations
@@ -46,13 +47,15 @@ class Addresses:
 
     def failed(self, row: int, destination: int, *, reached: bool, draining: bool) -> tuple[bool, bool]:
         """Record a failed connect of ``row``; not ``reached``: it failed on this side. Returns whether the attempt continues at
-        another address, and whether this address is dropped.
+        another address, and whether this address is dropped or, the only one of its name, reported.
         """
         proven, addresses = self.proven[destination], self._shard.addresses_beside(destination)
         if not proven:
             self._waiting[destination] -= 1
         if addresses == 1:
-            return False, False
+            if reached and not proven and any(self.proven):
+                self._refusals[destination] += 1
+            return False, self._refusals[destination] == _REFUSALS_TO_DROP and not proven
         tried = self.failed_at.get(row, (0, 0))[1] + 1
         continues = not proven and tried < addresses and reached and not draining
         self.failed_at[row] = (destination, tried if continues else 0)

@@ -58,7 +58,7 @@ def short_run(for_s: float) -> str:
 @finding("error_answers", "error")
 def error_answers(by_status: Mapping[int, int], of: int, over_tls: bool) -> Words:
     """Answers had a status of 400 or more, without a limit of --fail-if on it."""
-    remedy = f"{remedy_of_statuses(by_status, of, over_tls=over_tls)}; {allowed_by(by_status, of, 'requests')}"
+    remedy = f"{remedy_of_statuses(by_status, of, over_tls=over_tls)}{allowed_by(by_status, of, 'requests')}"
     return Words(_answers(by_status, of, "were errors"), remedy)
 
 

@@ -64,9 +64,9 @@ def compare_burst(run: str, count: int, of: int, at_s: float) -> str:
 
 
 @finding("compare_company", "warning")
-def compare_company(run: str, host: str, ours: int, others: int) -> Words:
+def compare_company(run: str, host: str, ours: int, others: int, perhaps_proxy: bool) -> Words:
     """Other programs opened or closed many TCP sockets during a run (host_shared)."""
-    shared = host_shared(host, ours, others)
+    shared = host_shared(host, ours, others, perhaps_proxy)
     return Words(f"{run}: {shared.evidence}", shared.remedy)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from asyncli.findings import Words, finding
-from asyncli.model.units import format_count, format_many
+from asyncli.model.units import format_count
 
 _CEILINGS = {"memory": "memory", "worker_connections": "the server's connection slots", "descriptors": "its descriptors"}
 Why = Literal["available_not_read", "cost_not_known", "interval_too_wide", "process_not_named", "configuration_not_read"]
@@ -45,10 +45,7 @@ def gave_way(
     An error if it is a known ``limit`` of the server. ``served``: the most answered at once, if fewer than planned.
     ``streams``: lost ones of HTTP/2 that were to be held.
     """
-    ended = ((lost, "connection"), (streams, "stream"))
-    did = [f"{format_many(n, what)} {'was' if n == 1 else 'were'} lost" for n, what in ended if n]
-    did += [f"{format_many(failed, 'connect')} failed"] if failed else []
     about = "" if served is None else format_count(float(f"{served:.2g}"))
     most = f"{server} served at most about {about} of {format_count(asked)} at once; " if about else ""
-    likely = "" if certain or side == "unknown" else "the likely bottleneck: "
-    return Words(f"{most}{likely}{why}; no forecast, because {' and '.join(did)}", remedy, "error" if limit else "info")
+    likely = "" if certain or side == "unknown" else "the likely cause: "
+    return Words(f"{most}{likely}{why}; so there is no forecast", remedy, "error" if limit else "info")

@@ -30,13 +30,15 @@ def host_busy(
 
 
 @finding("host_shared", "warning")
-def host_shared(host: str, ours: int, others: int) -> Words:
+def host_shared(host: str, ours: int, others: int, perhaps_proxy: bool) -> Words:
     """From the baseline to the hold's end other programs opened ``others`` more TCP sockets than they closed (below 0: closed
-    more), by the kernel's count. The memory of the kernel and of the whole host includes theirs.
+    more), by the kernel's count. The memory of the kernel and of the whole host includes theirs. ``perhaps_proxy``: as many as a
+    proxy opens to its backend, and the server's descriptors, which would show it, are unknown.
     """
     did = "opened" if others > 0 else "closed"
+    who = "other programs, or the server as a proxy (unknown)," if perhaps_proxy else "other programs"
     return Words(
-        f"other programs {did} {abs(others):,} sockets on {host} while our connections took {ours:,}: the memory of the kernel, "
+        f"{who} {did} {abs(others):,} sockets on {host} while our connections took {ours:,}: the memory of the kernel, "
         f"of {host} in all and the residual include theirs",
         f"run again while no other program on {host} opens connections",
     )
@@ -44,10 +46,10 @@ def host_shared(host: str, ours: int, others: int) -> Words:
 
 @finding("upstream_sockets", "info")
 def upstream_sockets(host: str, ours: int, others: int) -> Words:
-    """From the baseline to the hold's end other programs opened ``others`` more TCP sockets than they closed, and most were gone
-    after the drain, like those of a proxy to its backend on the same host.
+    """From the baseline to the hold's end other programs opened ``others`` more TCP sockets than they closed, most were gone
+    after the drain, and the server took two descriptors for each connection, like a proxy with a backend.
     """
     return Words(
-        f"{others:,} other sockets on {host} were opened and closed with our {ours:,}, like those of a proxy to its backend: the "
+        f"{others:,} other sockets on {host} were opened and closed with our {ours:,}, those of a proxy to its backend: the "
         f"kernel's cost is per socket of all these, and the cost of {host} in all includes them"
     )

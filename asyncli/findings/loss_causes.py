@@ -165,7 +165,7 @@ _CAUSES: dict[str, tuple[str, str]] = {
         "see links, cables and firewalls between (ip -s link), and the server's own counters",
     ),
     "server_slow": (
-        "others were answered late, up to {up_to_s!d}: looks like {server} or the network path is overloaded",
+        "others were answered late{up_to}: looks like {server} or the network path is overloaded",
         "use fewer --connections, a longer --keepalive or a longer --timeout",
     ),
     "worker_stalled": (
@@ -188,6 +188,10 @@ _CAUSES: dict[str, tuple[str, str]] = {
     "nobody_answered": (
         "no heartbeat was answered meanwhile: looks like {server} was stopped, or the network path was down",
         "see whether it runs, and routes and firewalls between",
+    ),
+    "stopped_here": (
+        "no heartbeat was answered meanwhile: looks like {server} was stopped or hung",
+        "see what stopped it (SIGSTOP, a debugger, a frozen cgroup), or what it waits for (a lock, a disk, a long computation)",
     ),
     "answers_in_part": (
         "answers were incomplete ({part:.0%} came on average): looks like a slow line, or a middle box that holds "
@@ -229,7 +233,7 @@ _FORMS = {
     "path_cut": ("no_route", "unacknowledged", "page_answered"),
     "reload": ("reload_by_processes", "reload_by_counts", "likely_reload"),
     "server_ended": ("server_ended", "connects_refused", "page_never_again"),
-    "server_stalled": ("server_stalled", "stopped_speaking", "nobody_answered"),
+    "server_stalled": ("server_stalled", "stopped_speaking", "nobody_answered", "stopped_here"),
     "suspended": ("suspended", "suspended_too_long"),
     "unheard": ("others_heard", "nobody_heard"),
 }
@@ -240,7 +244,7 @@ CODES = tuple(dict.fromkeys(_FORM_OF.get(form, form) for form in _CAUSES))
 _UNSEEN = {
     "loss": "connections ended", "were": "connections were", "server": "the server", "said": "with a message of the protocol",
     "limit": "a limit of nginx, or of a server like it", "timer": "that limit",
-    **dict.fromkeys(("likely", "when", "medians", "known", "configured", "counted", "counts", "of"), ""),
+    **dict.fromkeys(("likely", "when", "medians", "known", "configured", "counted", "counts", "of", "up_to"), ""),
 }  # fmt: skip
 _FIELD = re.compile(r"\{(\w+)[^{}]*\}")
 # The remedy of an unexplained cause.
@@ -370,6 +374,7 @@ def unheard(why: Words, silence_s: float) -> Words:
     return Words(f"{{were}} ended after receiving nothing for {format_duration(silence_s)}{{when}}: {why.evidence}", why.remedy)
 
 
-def unanswered(why: Words, timeout_s: float) -> Words:
-    """``why`` with the timeout of the heartbeats."""
-    return Words(f"{{loss}} ({format_duration(timeout_s)}): {why.evidence}{{when}}", why.remedy)
+def unanswered(why: Words, timeout_s: float, times: int = 1) -> Words:
+    """``why`` with the timeout of the heartbeats, and how many ``times`` it happened."""
+    several = f", {times} times" if times > 1 else ""
+    return Words(f"{{loss}} ({format_duration(timeout_s)}): {why.evidence}{several}{{when}}", why.remedy)

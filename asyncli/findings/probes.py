@@ -67,7 +67,7 @@ def slab_caches_missing(caches: Sequence[str]) -> str:
 @finding("server_ended", "error")
 def server_ended(at_s: float, why: str, pid: int | None) -> Words:
     """All processes of the server ended. ``pid``: given by --server-pid, which follows no restart."""
-    evidence = f"{why} at {format_clock(at_s)}, which explains later losses and refused connects"
+    evidence = f"{why} at {format_clock(at_s)}"
     if pid is None:
         return Words(evidence, _ERROR_LOGS)
     return Words(

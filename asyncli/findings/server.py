@@ -8,6 +8,8 @@ from asyncli.findings import Words, finding
 from asyncli.model.records import NOTHING_LISTENS
 from asyncli.model.units import format_duration
 
+# This many addresses are named.
+_NAMED = 3
 #: What to do if nothing answers.
 SEE_SERVER = "see that the server runs and that the URL is right"
 #: Findings which say that the server's numbers may be another process's: they stand before these.
@@ -33,6 +35,16 @@ def address_dropped(address: str) -> Words:
     return Words(
         f"{address} accepted no connect, while another address of its name did; attempts continued there and count once",
         f"see that the server listens at {address} and that this host has a route there, or leave it out",
+    )
+
+
+@finding("address_dead", "error")
+def address_dead(address: str, others: Sequence[str]) -> Words:
+    """The first connects to the address of one URL failed, while one of the ``others`` accepted: its share was not opened."""
+    who = " or ".join(others) if len(others) <= _NAMED else f"one of {len(others)} others"
+    return Words(
+        f"{address} accepted none of its first connects, while {who} did",
+        f"see that the server listens at {address}, or leave that URL out",
     )
 
 

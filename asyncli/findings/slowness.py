@@ -81,10 +81,11 @@ def not_heard(count: int, held: int, from_s: float, for_s: float, fault: bool, e
     forever = listens and enough_s >= LONGEST_S
     if listens:
         remedy = "use --silence TIME if the server should send" if forever else f"{longer} (--silence)"
+    ago = format_duration(max(1, round(for_s)))
     none = "no data came on them" if listens else "no heartbeat was due on them"
     return Words(
         f"{format_count(count)} of {format_count(held)} held connections were open at the end, but {none} after "
-        f"{format_clock(from_s)}, {since}, {format_duration(for_s)} before: whether the server still serves them is unknown",
+        f"{format_clock(from_s)}, {since}, {ago} before: whether the server still serves them is unknown",
         remedy,
         "info" if forever and not fault else None,
     )

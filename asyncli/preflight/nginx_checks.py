@@ -223,17 +223,18 @@ def _share(connections: int, workers: int) -> float:
 
 def _slots(config: NginxConfig, workers: int, plan: Plan) -> Check:
     what = "nginx's connection slots (workers x worker_connections)"
-    have, need = workers * config.worker_connections, math.ceil(_COMFORTABLE * plan.connections)
-    most = _share(plan.connections, workers)
+    have, most = workers * config.worker_connections, _share(plan.connections, workers)
     # nginx closes only idle HTTP connections, not upgraded ones or streams.
     free = 0.0 if plan.upgrades else _REUSE_BELOW
+    # Any worker may get the largest share.
+    need = max(math.ceil(_COMFORTABLE * plan.connections), workers * math.ceil(most / (1 - free)))
     detail = f"{format_many(workers, 'worker')} x {format_count(config.worker_connections)}"
     detail += "" if plan.upgrades else "; nginx closes idle clients when a sixteenth or less is free"
     remedy = f"worker_connections {math.ceil(_COMFORTABLE * most) + 16} in nginx.conf"
     verdict: Verdict = "ok"
     if plan.connections > have * (1 - free):
         verdict = "short"
-    elif need > have or most > config.worker_connections * (1 - free):
+    elif need > have:
         verdict = "warn"
         detail += f"; one worker may get {format_count(most)}"
     return Check("nginx_worker_connections", what, verdict, have, need, "slots", detail, remedy if verdict != "ok" else "")

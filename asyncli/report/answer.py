@@ -154,8 +154,9 @@ def _moves(summary: Summary) -> str:
 def stands_first(summary: Summary, one: Finding) -> bool:
     """Whether the first sentences on a terminal say all of this finding."""
     first = None if summary.generator.saturated else summary.finding(gave_way.code)
-    incidents = [(each["code"], [*each["others"]]) for each in one.fields.get("incidents") or ()]
-    same = first is not None and incidents == [(first.fields["what"], [])]
+    incidents = [(each["why"], [*each["others"]]) for each in one.fields.get("incidents") or ()]
+    same = first is not None and incidents == [(first.fields["why"], [])]
+    same = same or (first is not None and one.code in (first.code, first.fields["what"]))
     return same or one is growth(summary) or one.code in (host_shared.code, "cost_short_lived", *OF_ANOTHER)
 
 

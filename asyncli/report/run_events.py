@@ -78,7 +78,7 @@ def heartbeats_section(summary: Summary) -> doc.Section:
     # The "Counts" line of the short report has the same number.
     redundant = counted and beats.sent == beats.answered == beats.by_status.get("200")
     statuses = ", ".join(f"{format_count(count)} × {status}" for status, count in beats.by_status.items())
-    counts = f"{format_count(beats.sent)} sent, {format_count(beats.answered)} answered, {format_count(beats.failed)} failed"
+    counts = f"{format_count(beats.sent)} sent, {format_count(beats.answered)} answered, {format_count(beats.failed)} unanswered"
     note = doc.Paragraph(counts + (f"; status {statuses}" if statuses else ""), view=doc.FULL if redundant else doc.ALL)
     return doc.Section("heartbeats", "Heartbeats", [table, note], tight=True)
 

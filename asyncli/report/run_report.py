@@ -150,10 +150,11 @@ def _shown_findings(summary: Summary) -> list[Finding]:
 
 def _findings(summary: Summary) -> doc.Section:
     shown = _shown_findings(summary)
-    serious = [one for one in shown if (one.severity != "info" or one.code == "limit_kept") and not stands_first(summary, one)]
+    beside = [one for one in shown if not stands_first(summary, one)]
+    serious = [one for one in beside if one.severity != "info" or one.code == "limit_kept"]
     blocks: list[doc.Block] = [
         doc.ItemList(doc.finding_items(serious), view=doc.View.SHORT),
-        doc.ItemList(doc.finding_items(shown), "Findings", view=doc.View.VERBOSE),
+        doc.ItemList(doc.finding_items(beside), "Findings", view=doc.View.VERBOSE),
         doc.ItemList(doc.finding_items(shown), view=doc.View.PAGE),
     ]
     return doc.Section("findings", "Findings", blocks)
@@ -161,7 +162,8 @@ def _findings(summary: Summary) -> doc.Section:
 
 def _files(summary: Summary, path: str) -> doc.Section:
     """The run's id and file, and commands for more."""
-    notes = sum(one.severity == "info" and one.code != "limit_kept" for one in _shown_findings(summary))
+    beside = [one for one in _shown_findings(summary) if not stands_first(summary, one)]
+    notes = sum(one.severity == "info" and one.code != "limit_kept" for one in beside)
     run, quoted = summary.run, shlex.quote(path)
     more = f", with {format_many(notes, 'more note')}" if notes else ""
     killed = (found := summary.finding("incomplete")) is not None and found.fields["phase"] not in ("drain", "residue")

@@ -281,7 +281,7 @@ def _residue_findings(plan: Plan, residue: Residue) -> list[Finding]:
 
 
 # Findings that explain others.
-_CAUSES = ("server_ended", gave_way.code)
+_CAUSES = ("server_ended", "address_dead", gave_way.code)
 
 
 def _in_order(findings: list[Finding]) -> list[Finding]:

@@ -210,8 +210,10 @@ def test_served_connections() -> None:
     ticks = [(1.0, Tick(held=100, awaiting=40)), (2.0, Tick(held=90, awaiting=0)), (3.0, Tick(held_at_drain=95))]
     assert served_most(ticks) == 100
     # If some were never answered, waiting connections do not count as served; at the drain their number is unknown.
-    ticks.append((4.0, Tick(deaths={"heartbeat_timeout": Deaths(5, Histogram(), Histogram(), Histogram())})))
-    assert served_most(ticks) == 90
+    for requests, served in ((3, 100), (0, 90)):
+        ticks.append((4.0, Tick(deaths={"heartbeat_timeout": Deaths(1, Histogram(), Histogram(), Histogram())})))
+        ticks[-1][1].deaths["heartbeat_timeout"].requests.add(requests)
+        assert served_most(ticks) == served
     assert served_most([]) == 0
 
 
@@ -243,6 +245,8 @@ def fewer(most: int) -> Change:
         # A timer ended them, however many were held at once.
         (seen(lost("closed_idle", 9), fewer(1), codes=("lifetime",)), 9, 0, None, "lifetime"),
         (seen(lost("closed_idle", 7), codes=("unheard_of",), certain=False), 7, 0, None, "unheard_of"),
+        # A stop is no capacity.
+        (seen(lost("heartbeat_timeout", 30), fewer(170), codes=("server_stalled",)), 30, 0, None, "server_stalled"),
     ],
 )
 def test_losses_give_a_bottleneck_in_place_of_a_forecast(

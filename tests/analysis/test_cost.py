@@ -130,6 +130,7 @@ def test_sockets_that_close_with_ours_are_a_proxys(stay: bool) -> None:
         held = sample.values.get("status.active", 1.0) - 1.0
         most = max(most, held)
         theirs = 2 * (most if stay else held)
+        sample.values |= {"server.descriptors": 20 + 2 * held, "server.processes": 2.0}
         sample.values["kernel.tcp_alloc"] += theirs
         for name in ("kernel.socket_bytes", "host.used_bytes"):
             sample.values[name] += KERNEL_END * theirs

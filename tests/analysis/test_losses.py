@@ -419,6 +419,14 @@ def test_a_reload_of_a_nearly_full_server_is_no_idle_reuse() -> None:
         assert codes_of(scene) == [("reload", True)]
 
 
+def test_a_lack_of_slots_may_close_more_than_it_holds() -> None:
+    # Each new connection takes the slot of another; few close in a second without an open.
+    scene = Scene(connections=2000).configured(worker_connections=1066).die(6000, "closed_idle", range(10, 20)).die(9, "closed_idle", [20])
+    for second in range(10, 20):
+        scene.ticks[second].opened = 600
+    assert by_code(scene) == {"idle_reuse": 6009}
+
+
 def test_a_server_that_closes_as_many_as_it_accepts() -> None:
     scene = Scene(connections=2000).die(300, "closed_idle", range(10, 40))
     assert codes_of(scene) == [("unexplained", False)]
@@ -634,6 +642,22 @@ def test_a_server_that_answers_later_was_stopped() -> None:
     scene.ticks[62].answered = 900
     scene.sampled(range(50, 63), status_active=None, status_accepts=None, status_connects=None, server_cpu_s=5.0)
     assert codes_of(scene) == [("server_stalled", True)]
+
+
+@pytest.mark.parametrize(("last", "found"), [(61, "server_stalled"), (55, "server_slow")])
+def test_a_stop_is_no_overload(last: int, found: str) -> None:
+    # It stops twice for longer than the timeout, or not; then it answers what waited, as late as the timeout allows.
+    scene = silent(40, [*range(60, 63), *range(90, 93)], between(1, 30))
+    scene.sampled(EVERY, status_active=None, status_accepts=None).environment["local"] = True
+    for stop in (0, 30):
+        unanswered(scene, 50 + stop, last + stop)
+        scene.ticks[last + stop + 1].latency_us.add(9.9e6)
+        scene.ticks[last + stop + 1].answered = 600
+    one = only(scene)
+    assert (one.code, one.count, "2 times" in one.evidence, "9.9" in one.evidence) == (found, 40, found == "server_stalled", False)
+    # One loss is enough, if several waited.
+    (alone,) = unanswered(silent(1, [61], between(1, 30)), 50, 61).sampled(EVERY, status_active=None, status_accepts=None).found()
+    assert alone.code == "server_stalled"
 
 
 def unanswered(scene: Scene, first: int = 50, last: int = 120) -> Scene:

@@ -8,6 +8,7 @@ from synthetic_run import a_run, spread
 
 from asyncli.analysis.losses.slowness import not_heard, sent_again, slow_answers, stalls, unheard
 from asyncli.analysis.totals import fold
+from asyncli.findings.run import stopped_by_user
 from asyncli.model.records import Deaths
 from asyncli.model.run import Run
 from asyncli.model.units import LONGEST_S
@@ -170,6 +171,20 @@ def test_silent_connections(fault_at_s: float | None, count: int, since_s: float
     # Connections that listen without a limit expect nothing.
     (listens,) = not_heard(seen, totals, msgspec.structs.replace(run.plan, http_protocol="sse", silence_s=LONGEST_S))
     assert (found.severity, listens.severity) == ("warning", "info" if fault_at_s is None else "warning")
+
+
+def test_no_silence_of_less_than_a_second_and_none_of_a_stopped_ramp() -> None:
+    run = a_run(100)
+    run.ticks[-1][1].deaths = {"heartbeat_timeout": Deaths(count=1)}
+    for _ in range(50):
+        run.ticks[-1][1].heard_ms.add(800.0)
+    seen = unheard(run, fold(run))
+    assert seen is None or seen.ago_s >= 1.0
+    for _ in range(50):
+        run.ticks[-1][1].heard_ms.add(1e6)
+    assert unheard(run, fold(run)) is not None
+    run.findings.append(stopped_by_user("ramp", 3.7, 9.8, ""))
+    assert unheard(run, fold(run)) is None
 
 
 def test_a_silence_to_the_end_counts_from_its_start() -> None:

@@ -35,6 +35,7 @@ _MECHANISMS = (
     timeouts.likely_age_limit,
     partial(bursts.bursts, only_certain=False),
     timeouts.likely_keepalive_requests,
+    unanswered.silence,
     unanswered.unanswered,
 )
 

@@ -27,8 +27,11 @@ _AROUND_S = 10.0
 def idle_reuse(table: LossTable) -> None:
     """Claim what nginx closed while idle to reuse its slot, because a worker ran out of slots."""
     slots, asked_for = table.configured("worker_connections"), table.plan.connections
-    # Reuse never closes half of all at one moment.
-    cells = [one for one in _closed_as_others_opened(table) if not 0 < table.server.held(one.from_s) < 2 * one.unclaimed]
+    cells = _closed_as_others_opened(table)
+    # A moment that closes half of all is no reuse, but seconds that do are: each new connection takes the slot of another.
+    sudden = [one for one in cells if 0 < table.server.held(one.from_s) < 2 * one.unclaimed]
+    if len(sudden) < FEWEST:
+        cells = [one for one in cells if one not in sudden]
     if not slots or not cells or 2 * unclaimed(cells) < unclaimed(table.of("closed_idle")):
         return
     first, last = min(cell.from_s for cell in cells), max(cell.to_s for cell in cells)
@@ -39,10 +42,13 @@ def idle_reuse(table: LossTable) -> None:
     # A worker needs four itself: two listeners, the channel to its master, our status connection (ngx_event_process_init).
     certain = asked_for >= (1 - REUSE_BELOW) * slots - 4 * workers and unclaimed(cells) >= FEWEST
     found = reason("idle_reuse", certain=certain, slots=slots, asked=asked_for)
-    # A heartbeat may cross with the close.
+    # A heartbeat may cross with the close, and the other may open in the second beside.
     instants, count = {cell.to_s for cell in cells}, unclaimed(cells)
     table.claim(cells, found)
     crossed = [one for one in table.of("closed_awaiting", "reset") if one.to_s in instants and one.unclaimed <= count]
+    if certain:
+        beside = [one for one in table.of("closed_idle") if one not in sudden]
+        crossed += [one for one in beside if any(abs(one.to_s - to_s) <= _BORDER_S for to_s in instants)]
     table.claim(crossed, found)
 
 

@@ -61,7 +61,10 @@ def _incident(first: Diagnosis, *others: Diagnosis) -> Incident:
 
 
 def statuses(run: Run, totals: Totals) -> list[Finding]:
-    """A finding of all error answers: how many, and when."""
+    """A finding of all error answers: how many, and when; or that every answer was a redirect."""
+    by_status = totals.whole.by_status
+    if by_status and all(300 <= status < 400 for status in by_status):
+        return [losses.redirected(by_status)]
     bad, over_tls = errors(totals.whole), totals.whole.tls is not None
     instants = [t_s for t_s, tick in run.ticks if errors(tick)] if bad else []
     return [losses.status_errors(bad, totals.whole.answered, began_s(instants[0], 0.0), instants[-1], over_tls)] if bad else []

@@ -11,13 +11,13 @@ import msgspec
 from asyncli.analysis.constants import FEWEST, PART, WORTH_TELLING
 from asyncli.analysis.losses.server_evidence import ServerEvidence
 from asyncli.analysis.losses.table import began_s
-from asyncli.analysis.losses.unanswered import answered_within_us, why_silent
+from asyncli.analysis.losses.unanswered import answered_within_us, silences, why_silent
 from asyncli.analysis.totals import Totals
 from asyncli.core.histogram import bounds, summed
 from asyncli.findings import slowness as latency
 from asyncli.model.metrics import TCP
 from asyncli.model.plan import Plan
-from asyncli.model.records import Finding, Tick
+from asyncli.model.records import STOPPED, Finding, Tick
 from asyncli.model.run import Run, Ticks
 from asyncli.model.samples import Series
 
@@ -31,24 +31,21 @@ def stalls(run: Run) -> list[Finding]:
     Not near losses, whose diagnosis covers it, and not while the generator was stopped.
     """
     rows = run.ticks_between(run.first_connect_s, run.stop_s)
-    quiet = _stretches(rows, lambda tick: not tick.answered and tick.awaiting > 0 and tick.longest_turn_s < 0.5)
-    if not (quiet := [(begun, end) for begun, end in quiet if end - begun >= 2]):
+    if not (quiet := [one for one in silences(rows) if one.to_s - one.from_s > 1.5 and one.waited >= FEWEST]):
         return []
     # The fastest answers take so long: that much silence is normal.
     usual_s = (summed([tick.latency_us for _, tick in rows if tick.answered]).quantile(PART) or 0.0) / 1e6
-    found: list[tuple[float, float, int]] = []
-    for begun, end in quiet:
-        waited = max(tick.awaiting for _, tick in rows[begun:end])
-        around = rows[max(0, begun - 1) : end + 2]
+    found = []
+    for one in quiet:
         # Heartbeats that waited when the drain began may be lost in it.
-        if end == len(rows):
-            around = [*around, *run.ticks_between(run.stop_s, math.inf)]
+        until_s = math.inf if one.to_s == rows[-1][0] else one.to_s + 2.5
+        lost = any(tick.lost for _, tick in run.ticks_between(one.from_s - 0.5, until_s))
         # With few connections, answers may be two ticks apart.
-        if end - begun >= 2 + usual_s and waited >= FEWEST and not any(tick.lost for _, tick in around):
-            found.append((rows[begun][0] - 1.0, rows[end - 1][0], waited))
+        if one.to_s - one.from_s >= 1.9 + usual_s and not lost:
+            found.append(one)
     if not found:
         return []
-    from_s, to_s, waited = max(found, key=lambda one: one[1] - one[0])
+    from_s, to_s, _, waited = max(found, key=lambda one: one.to_s - one.from_s)
     server = ServerEvidence(run)
     # A page that is polled in the last half second may be answered later (collect/sampler.py).
     evidence = server.about(from_s, to_s - 0.5, waited)
@@ -148,12 +145,13 @@ class Unheard(msgspec.Struct, frozen=True):
 def unheard(run: Run, totals: Totals) -> Unheard | None:
     """Held connections without an answer since a fault, or since the hold began; None if there are none, or no drain began."""
     hold, drain = run.phase("hold"), run.phase("drain")
-    if hold is None or drain is None:
+    # Stopped in the ramp, the user asked for no hold.
+    if hold is None or drain is None or any(one.code == STOPPED and one.fields.get("phase") == "ramp" for one in run.findings):
         return None
     faults = [began_s(t_s, run.plan.patience_s) for t_s, tick in run.ticks if "heartbeat_timeout" in tick.deaths]
-    # Silence that lasted to the end counts from its beginning.
+    # Silence that lasted to the end, for a whole tick at least, counts from its beginning.
     answered_s = max((t_s for t_s, tick in run.ticks if tick.answered), default=hold.start_s)
-    silent = any(one >= answered_s - 1.0 for one in faults) and answered_s < drain.start_s
+    silent = any(one >= answered_s - 1.0 for one in faults) and answered_s <= drain.start_s - 1.0
     since_s = max(hold.start_s, min(faults, default=hold.start_s), answered_s if silent else hold.start_s)
     ago_s = drain.start_s - since_s
     # Buckets are 1/64 of their value wide; one that is partly older counts.

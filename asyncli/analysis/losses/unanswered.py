@@ -7,9 +7,10 @@ answers show that it answered.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from asyncli.analysis.constants import FEWEST, NEARLY_ALL, PART
 from asyncli.analysis.losses.likelihood import idle_edge, one_of, within
@@ -18,7 +19,52 @@ from asyncli.analysis.losses.table import LossCell, LossTable, Reason, pooled, r
 from asyncli.findings import loss_causes
 from asyncli.findings.slowness import NoAnswers
 from asyncli.model.records import Tick
-from asyncli.model.units import format_count, format_many
+from asyncli.model.run import Ticks
+from asyncli.model.units import format_count, format_duration, format_many
+
+
+class Silence(NamedTuple):
+    """Seconds without an answer while heartbeats ``waited``: from their start to their end, and how many were ``sent``."""
+
+    from_s: float
+    to_s: float
+    sent: int
+    waited: int
+
+    def has(self, cell: LossCell, timeout_s: float) -> bool:
+        """Whether it lasted for the timeout, and ``cell`` was sent in it. It began and ended in the seconds beside."""
+        lasted = self.to_s - self.from_s + 2.0 >= NEARLY_ALL * timeout_s
+        return lasted and self.from_s - 1.5 <= (cell.from_s + cell.to_s) / 2 - timeout_s <= self.to_s + 1.0
+
+
+def silences(rows: Ticks) -> list[Silence]:
+    """The silences in ``rows``, without those in which asyncli itself was stopped."""
+    found = []
+    for silent, group in itertools.groupby(
+        rows, lambda row: not row[1].answered and bool(row[1].awaiting or row[1].sent) and row[1].longest_turn_s < 0.5
+    ):
+        if silent:
+            part = list(group)
+            sent, waited = sum(tick.sent for _, tick in part), max(tick.awaiting for _, tick in part)
+            found.append(Silence(part[0][0] - 1.0, part[-1][0], sent, waited))
+    return found
+
+
+def silence(table: LossTable) -> None:
+    """Claim heartbeats that waited while none of several others was answered: a stop, whatever the number of connections."""
+    alike: dict[Reason, list[list[LossCell]]] = {}
+    for one in () if table.plan.listens else silences(table.run.ticks):
+        cells = [cell for cell in table.of("heartbeat_timeout") if one.has(cell, table.timeout_s)]
+        if cells and one.sent >= FEWEST:
+            # When these were sent: requests and heartbeats are counted over the same seconds.
+            from_s = max(one.from_s, cells[0].from_s - table.timeout_s + 1.0)
+            to_s = min(one.to_s, max(cells[-1].from_s - table.timeout_s, from_s + 2.0))
+            evidence = table.server.about(from_s, to_s, unclaimed(cells))
+            found = _nobody_answered(table, cells, table.run.ticks_between(from_s + 0.9, to_s), evidence)
+            alike.setdefault(found, []).append(cells)
+    for found, times in alike.items():
+        words = loss_causes.unanswered(found.words, table.timeout_s, len(times))
+        table.claim(itertools.chain(*times), Reason(found.code, words, found.certain, -1))
 
 
 def unanswered(table: LossTable) -> None:
@@ -55,19 +101,12 @@ def _explain(table: LossTable, cells: list[LossCell]) -> Reason | None:
     """Why heartbeats were not answered, or None."""
     server, count = table.server, unclaimed(cells)
     from_s, to_s = cells[0].from_s, cells[-1].to_s
-    # When the first and the last of these heartbeats were sent.
+    # When the first of these heartbeats was sent.
     asked_s = from_s - table.timeout_s + 1.0
-    until_s = max(cells[-1].from_s - table.timeout_s, asked_s + 2.0)
-    if table.totals.whole.answered / max(1, len(table.run.ticks)) * (until_s - asked_s) < 3.0:
-        # Three expected answers are missing by chance one time in twenty (e^-3). With fewer, the time to the last loss counts.
-        until_s = max(until_s, to_s - 1.0)
-    meanwhile, asked = ([tick for _, tick in table.run.ticks_between(asked_s + 0.9, end_s)] for end_s in (to_s, until_s))
-    never = within(pooled(cells).requests, 0, 0) > NEARLY_ALL * count
-    if sum(tick.answered for tick in asked) < PART * count:
-        return _nobody_answered(table, cells, meanwhile, asked, server.about(max(asked_s, 0.0), until_s, count), never)
+    meanwhile = [tick for _, tick in table.run.ticks_between(asked_s + 0.9, to_s)]
     if 2 * _of_ticks(cells, "spoke") >= count:
         return reason("answered_otherwise", server=server.label)
-    if never:
+    if _without_answer(cells):
         return _never(table, "others_")
     found = server.about(max(asked_s, 0.0), to_s, count)
     edge = idle_edge(table.gap_s, pooled(cells).idle_s, waited_s=table.timeout_s)
@@ -87,25 +126,25 @@ def _explain(table: LossTable, cells: list[LossCell]) -> Reason | None:
         return reason("packets_lost", share=resent / (resent + path.segments))
     slow = max((answered_within_us(tick, 0.99) for tick in meanwhile), default=0.0) / 1e6
     if 2 * slow >= table.timeout_s:
-        return reason("server_slow", server=server.label, up_to_s=slow)
+        # Lateness that ends at the timeout is its bound, not the server's.
+        up_to = f", up to {format_duration(slow)}" if slow < NEARLY_ALL * table.timeout_s else ""
+        return reason("server_slow", server=server.label, up_to=up_to)
     workers = server.workers(from_s)
     if workers > 1 and one_of(workers, count, server.held(asked_s)) and to_s - from_s <= table.gap_s + 3.0:
         return reason("worker_stalled", server=server.label, workers=workers)
     return None
 
 
-def _nobody_answered(
-    table: LossTable, cells: list[LossCell], meanwhile: Sequence[Tick], asked: Sequence[Tick], found: Evidence, never: bool
-) -> Reason | None:
-    """Why no heartbeat was answered, or None. ``never``: none of the lost connections was ever answered."""
-    name, count, sent = table.server.label, unclaimed(cells), sum(tick.sent for tick in asked)
-    if no_route := sum(tick.failures.get("unreachable", 0) for tick in meanwhile):
+def _nobody_answered(table: LossTable, cells: list[LossCell], asked: Ticks, found: Evidence) -> Reason:
+    """Why none of the heartbeats was answered that were sent when these were ``asked``."""
+    name, count, sent = table.server.label, unclaimed(cells), sum(tick.sent for _, tick in asked)
+    if no_route := sum(tick.failures.get("unreachable", 0) for _, tick in asked):
         return reason("path_cut", "no_route", certain=True, connects=format_many(no_route, "connect"))
     why = why_silent(table.server, found, sent, 2 * _of_ticks(cells, "acknowledged") >= count)
     if why == "unacknowledged":
         return reason("path_cut", why, segments=format_many(found.resent or 0, "TCP segment"))
     if why == "stopped":
-        return reason("server_stalled", certain=count >= FEWEST, server=name)
+        return reason("server_stalled", certain=True, server=name)
     if part := _part_of_an_answer(table, cells):
         return reason("answers_in_part", part=part)
     if 2 * _of_ticks(cells, "spoke") >= count:
@@ -114,9 +153,14 @@ def _nobody_answered(
         return reason("answers_late", server=name, requests=format_many(found.requests or 0, "request"))
     if why == "page_answered":
         return reason("path_cut", why)
-    if table.server.local and never:
+    if table.server.local and _without_answer(cells):
         return _never(table, "never_")
-    return reason("server_stalled", "nobody_answered", server=name) if count >= FEWEST else None
+    return reason("server_stalled", "stopped_here" if table.server.local else "nobody_answered", server=name)
+
+
+def _without_answer(cells: list[LossCell]) -> bool:
+    """Whether none of the lost connections was ever answered."""
+    return within(pooled(cells).requests, 0, 0) > NEARLY_ALL * unclaimed(cells)
 
 
 def _of_ticks(cells: list[LossCell], count: Literal["acknowledged", "spoke"]) -> int:
