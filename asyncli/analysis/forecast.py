@@ -208,13 +208,14 @@ def _server_alone(costs: Costs, before: Run, room: _Room, here: Ceiling | None) 
     how += f", {residual:,.0f} of what is left over)" if residual else ")"
     if most:
         how += f"; the interval includes 0 to {most:,.0f} B of what is left over"
-    each, high = own + residual, own + half + most
+    each, low, high = own + residual, own - half, own + half + most
     if total is not None and here is not None and here.connections is not None:
         elsewhere = costs.ends - ends
         each = min(each, total.bytes_per_connection - elsewhere * kernel.bytes_per_connection)
+        low = min(low, max(0.0, total.ci95[0] - elsewhere * kernel.ci95[1])) if each < low else low
         high = min(high, total.ci95[1] - elsewhere * kernel.ci95[0])
         how += f"; at most {high:,.0f} B, what this host took without the clients' end{'s' * (elsewhere > 1)}"
-    return room.ceiling("server_memory", each, (min(own - half, each), max(each, high)), how)
+    return room.ceiling("server_memory", each, (min(low, each), max(each, high)), how)
 
 
 # Limits that the preflight read.

@@ -84,10 +84,7 @@ def capacity_section(summary: Summary) -> doc.Section:
     found = summary.forecast
     every = {one.name: one for one in (*found.ceilings, found.server_memory) if one is not None}
     rows = [
-        # An end of its own interval is no estimate.
-        doc.TableRow(
-            ceiling(one.name), ["-" if one.connections in (one.ci95 or ()) else about(one), about_to(one), oneline(one.how)]
-        )
+        doc.TableRow(ceiling(one.name), [about(one), about_to(one), oneline(one.how)])
         for one in sorted(every.values(), key=lambda one: math.inf if one.connections is None else one.connections)
     ]
     columns = [*doc.numbers("at most", "95 % interval"), doc.TableColumn("calculation", kind="words", view=doc.View.PAGE)]

@@ -100,6 +100,10 @@ def test_the_server_alone_with_the_residual(rest: float, low: float, high: float
     both, _ = forecast(bare_run((), PHASES, before(3e9), LOCAL, plan=PLAN), Costs(**of))
     assert both.server_memory.ci95[0] == math.floor(2e9 / min(4520 + max(0.0, high), 9.5e3 - 3990)) > both.memory.ci95[0]
     assert both.server_memory.connections > both.memory.connections
+    # A total below the sum of the parts: the value is no end of its interval.
+    of["host_total"] = Cost(8.3e3, (7.9e3, 9.5e3), 0.0, "", 21)
+    alone = forecast(bare_run((), PHASES, before(3e9), LOCAL, plan=PLAN), Costs(**of))[0].server_memory
+    assert alone.ci95[0] < alone.connections < alone.ci95[1]
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import socket
 from collections.abc import Callable
 from pathlib import Path
 
@@ -66,6 +67,27 @@ def test_the_urls_of_one_server_share_the_connections_and_the_ramp_is_exact_over
     assert summary["plan"]["urls"] == [first.url, second.url]
     # The status page is of the first alone: half of them, the odd one included.
     assert summary["reconciliation"]["server_active"] == 153
+
+
+def test_a_process_that_does_not_serve_the_url_is_not_the_server(tmp_path: Path, start_nginx: Callable[..., LabNginx]) -> None:
+    served, other = start_nginx(), start_nginx()
+    for named in (served, other):
+        asked = ["-c", "50", "--hold", "2s", "--server-pid", str(named.pid), "--out", f"{named.pid}.db", "--quiet"]
+        assert here(tmp_path, "soak", served.url, "--baseline", "2", "--residue", "0.2", *asked).status == 0
+        summary = report(tmp_path, f"{named.pid}.db")
+        doubts = [one["fields"] for one in summary["findings"] if one["code"] == "server_not_listening"]
+        told = [] if named is served else [(other.pid, [served.pid])]
+        assert [(one["pid"], [each["pid"] for each in one["listeners"]]) for one in doubts] == told
+        assert (summary["cost"]["server_user"] is None) is (named is other)
+
+
+def test_of_two_urls_the_dead_one_is_named(tmp_path: Path, nginx: LabNginx) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as bound:
+        dead = bound.getsockname()[1]
+    asked = ["-c", "50", "--hold", "2s", "--timeout", "1s", "--force", "--out", "run.db", "--quiet"]
+    assert here(tmp_path, "soak", nginx.url, f"http://127.0.0.1:{dead}/", *SHORT, *asked).status == 99
+    found = [one for one in report(tmp_path, "run.db")["findings"] if one["code"] == "address_dead"]
+    assert [str(dead) in one["fields"]["address"] for one in found] == [True]
 
 
 def test_over_ipv6(tmp_path: Path, start_nginx: Callable[..., LabNginx]) -> None:

@@ -15,19 +15,18 @@ from test_live import state_at
 
 from asyncli.analysis.cost import Cost, Costs
 from asyncli.analysis.drift import in_words
-from asyncli.analysis.forecast import Ceiling
 from asyncli.model.records import Finding, ProtocolCounts
 from asyncli.model.run import Run
 from asyncli.model.topology import sides
 from asyncli.report.analyses import analyse
 from asyncli.report.answer import answer, one_line
 from asyncli.report.comparison_report import comparison_document, document
-from asyncli.report.document import DataTable, plain
+from asyncli.report.document import plain
 from asyncli.report.figures.pictures import pictures as drawings
-from asyncli.report.format import ceiling, short_bytes
+from asyncli.report.format import short_bytes
 from asyncli.report.listing import Listing, Unread, listed, print_listing
 from asyncli.report.live import plain_line
-from asyncli.report.run_costs import capacity_section, cost_table
+from asyncli.report.run_costs import cost_table
 from asyncli.report.run_report import print_report, run_document
 from asyncli.report.summary import Summary, summarise
 from asyncli.report.tables import CostView
@@ -86,14 +85,6 @@ def test_rows_of_rss_say_so() -> None:
     for hidden, word in ((), "nginx"), (("server.pss_bytes",), "nginx (RSS)"):
         said = printed(without(a_run(20_000, hold_s=700.0), *hidden), 120)
         assert (f"\n{word}, user" in said, f"\n  {word}: " in said, "(RSS); asyncli" in said) == (True, True, hidden != ())
-
-
-def test_an_end_of_its_own_interval_is_no_estimate() -> None:
-    summary = summarise(a_run(20_000))
-    for many, shown in ((2e6, "-"), (1.9e6, "1,900,000")):
-        summary.forecast.server_memory = Ceiling("server_memory", many, (1.8e6, 2e6), "")
-        (table,) = (one for one in capacity_section(summary).blocks if isinstance(one, DataTable))
-        assert next(row.cells[0] for row in table.rows if row.label == ceiling("server_memory")) == shown
 
 
 def other() -> Run:
