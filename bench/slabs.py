@@ -3,8 +3,8 @@
     python bench/slabs.py [--rounds 3]
 
 In every round 2,000 connections on both CPUs are closed in random order, so that thousands of objects are free in slabs that the kernel keeps;
-then 100 to 1,000 are opened. Bytes per end: the objects of the four largest caches by slabinfo alone, and by the kernel's own counters
-(asyncli.collect.kernel.counted_exactly); memory in use with the free objects of slabs, and without. Root, and a quiet host.
+then 100 to 1,000 are opened. Bytes per end: the objects of the four largest caches by slabinfo alone, and by the kernel's own counters;
+memory in use with the free objects of slabs, and without. Root, and a quiet host.
 """
 
 from __future__ import annotations
@@ -17,22 +17,20 @@ import time
 
 from common import command, machine, spread_of
 
-from asyncli.collect.kernel import count_objects, counted_exactly, parse_slabinfo, read_counters
+from asyncli.collect.kernel import MemoryReader, parse_slabinfo, read_memory
 from asyncli.collect.procfs import read_text
-from asyncli.model.metrics import HOST_USED_BYTES
+from asyncli.model.metrics import HOST_USED_BYTES, KERNEL_SLAB
 
 CACHES = ("TCP", "sock_inode_cache", "filp", "dentry")
 
 
 def readings() -> dict[str, float]:
-    listed = parse_slabinfo(read_text("/proc/slabinfo"))
-    exact = counted_exactly(listed, count_objects())
-    used = read_counters().values[HOST_USED_BYTES]
+    listed, memory = parse_slabinfo(read_text("/proc/slabinfo"), CACHES), MemoryReader().read().values
     return {
-        "slabinfo": sum(listed[name].active_bytes for name in CACHES),
-        "counters": sum(exact[name].active_bytes for name in CACHES),
-        "used": used,
-        "used less free": used - sum(one.free_bytes for one in exact.values()),
+        "slabinfo": sum(one.active_bytes for one in listed.values()),
+        "counters": sum(memory[f"{KERNEL_SLAB}{name}"] for name in CACHES),
+        "used": read_memory().values[HOST_USED_BYTES],
+        "used less free": memory[HOST_USED_BYTES],
     }
 
 

@@ -17,7 +17,7 @@ import msgspec
 from asyncli.agent.client import BORDER_S, AgentClient, AgentError, AgentHeldError
 from asyncli.agent.wire import KEEPS_S, Batch, Hello, LeaseGrant
 from asyncli.collect.collector import own_probes
-from asyncli.collect.kernel import KernelReader, read_counters
+from asyncli.collect.kernel import MemoryReader, read_counters
 from asyncli.collect.locate import ServerFacts
 from asyncli.collect.probe_budget import ProbeReading
 from asyncli.collect.sampler import Probe, Sampler, SamplerOptions
@@ -275,8 +275,10 @@ class AgentCollector(Sampler):
         """Probes of this host, without those that the agent reads."""
         probes: dict[str, Probe] = {}
         if not self._one_network:
-            read = read_counters if self.local else KernelReader().read
-            probes["client_kernel"] = lambda: _as_client(read(), namespace_only=self.local)
+            probes["client_kernel"] = lambda: _as_client(read_counters(), namespace_only=self.local)
+        if not self.local:
+            memory = MemoryReader()
+            probes["client_memory"] = lambda: _as_client(memory.read())
         return probes
 
 

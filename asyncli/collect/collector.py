@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from asyncli.collect.headroom import Headroom
-from asyncli.collect.kernel import KernelReader
+from asyncli.collect.kernel import MemoryReader, read_counters
 from asyncli.collect.locate import Found, ServerFacts, describe, doubt, find_server, own_ancestry
 from asyncli.collect.privilege import unprivileged
 from asyncli.collect.probe_budget import ProbeReading
@@ -89,7 +89,7 @@ class Collector(Sampler):
         return {*own_ancestry(), *self._generator_pids()}
 
     def _standard_probes(self, found: Found) -> dict[str, Probe]:
-        probes: dict[str, Probe] = {"kernel": KernelReader().read}
+        probes: dict[str, Probe] = {"kernel": read_counters, "memory": MemoryReader().read}
         if not found.pids:
             return probes | own_probes(self._generator_pids)
         tree = self._tree = ServerTree(found.pids, self._relocate)

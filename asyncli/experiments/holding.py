@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple
 
 from msgspec import field
 
-from asyncli.collect.kernel import read_counters
+from asyncli.collect.kernel import MemoryReader
 from asyncli.experiments import Count, Experiment
 from asyncli.experiments.context import Context
 from asyncli.experiments.judging import Interval, Rule, claimed, counted
@@ -132,7 +132,7 @@ def connections_that_fit(name: str, plan: Any, free_bytes: float) -> int:
 
 
 def _counter(name: str) -> float:
-    return read_counters().values.get(name, 0.0)
+    return MemoryReader().read().values.get(name, 0.0)
 
 
 def _host_facts() -> dict[str, int | None]:

@@ -22,7 +22,7 @@ from asyncli.app.recorder import NoObserver
 from asyncli.app.results import Results
 from asyncli.app.soak import KnownServer, Soak
 from asyncli.collect.cgroups import Group, memory_group
-from asyncli.collect.kernel import KernelReader
+from asyncli.collect.kernel import MemoryReader, read_counters
 from asyncli.collect.processes import ProcessesGoneError, ProcessGroup, ServerTree
 from asyncli.experiments import ExperimentPlan
 from asyncli.experiments.context import Context
@@ -88,18 +88,18 @@ class _Ladder(NoObserver):
     async def read(self) -> None:
         """Take all readings."""
         await self._ramp_started.wait()
-        group, kernel = ProcessGroup("server", ServerTree([self._pid])), KernelReader()
+        group, host = ProcessGroup("server", ServerTree([self._pid])), MemoryReader()
         for start_s, end_s in self._plan.schedule.rests():
             for share in _READ_AT:
                 at_s = self._ramp_s + start_s + share * (end_s - start_s)
                 await asyncio.sleep(max(0.0, self._zero + at_s - time.monotonic()))
                 now_s = time.monotonic() - self._zero
-                self.samples.append(Sample(now_s, await asyncio.to_thread(_memory_of, group, kernel)))
+                self.samples.append(Sample(now_s, await asyncio.to_thread(_memory_of, group, host)))
 
 
-def _memory_of(group: ProcessGroup, kernel: KernelReader) -> dict[str, float]:
+def _memory_of(group: ProcessGroup, host: MemoryReader) -> dict[str, float]:
     """The memory metrics that could be read."""
-    values = dict(kernel.read().values)
+    values = read_counters().values | host.read().values
     with contextlib.suppress(ProcessesGoneError):
         group.scan()
         values |= group.memory().values

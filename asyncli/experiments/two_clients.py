@@ -11,7 +11,7 @@ import msgspec
 
 from asyncli.analysis.totals import fold, in_ms
 from asyncli.app.results import Results
-from asyncli.collect.kernel import read_counters
+from asyncli.collect.kernel import MemoryReader
 from asyncli.experiments import Count, Experiment, ExperimentPlan
 from asyncli.experiments.context import Context, fitness
 from asyncli.experiments.judging import Interval, Rule, claimed, counted
@@ -105,7 +105,7 @@ async def _round(context: Context, number: int, folder: Path) -> None:
 
 def _memory() -> dict[str, Any]:
     """This host's free and used memory now (bytes)."""
-    values = read_counters().values
+    values = MemoryReader().read().values
     return {"free": values.get(HOST_FREE_BYTES), "used": values.get(HOST_USED_BYTES)}
 
 

@@ -124,7 +124,7 @@ _TICK_FIELDS = (
 # Fields that become unknown after a finding that their source is lost or ended.
 _SOURCE_FIELDS = {
     "status": _STATUS, "server": _SERVER, "server_memory": ("server_bytes",), "agent": _STATUS + _SERVER,
-    "kernel": ("kernel_bytes",), "generator": ("generator_cpu_share",), "generator_memory": ("generator_bytes",),
+    "memory": ("kernel_bytes",), "generator": ("generator_cpu_share",), "generator_memory": ("generator_bytes",),
 }  # fmt: skip
 
 
