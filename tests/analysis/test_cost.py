@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
@@ -228,15 +229,16 @@ def test_growth_in_the_ramp_is_in_the_interval(of_heartbeats: bool) -> None:
     assert known.kernel.ci95[0] < KERNEL_END < known.kernel.ci95[1]
 
 
-def test_a_total_of_two_levels_is_at_least_its_parts() -> None:
-    """Pages that were free in the kernel's slabs are in a part, and not in the whole host's growth."""
-    run = short(20_000, hold_s=15.0)
+@pytest.mark.parametrize("of", [a_run, short])
+def test_a_total_is_at_least_its_parts_though_others_freed_memory(of: Callable[..., Run]) -> None:
+    run = of(20_000, hold_s=15.0)
     before = costs(run).host_total
     known = costs(raised(run, 0.0, "host.used_bytes", each=-REST - 2000.0))
     total, fit = known.host_total, known.fits["host_total"]
     parts = known.server_user.bytes_per_connection + 2 * known.kernel.bytes_per_connection + known.generator_user.bytes_per_connection
     assert total.ci95[1] == pytest.approx(parts)
     assert total.ci95[0] < parts - 2000 < total.bytes_per_connection == pytest.approx(sum(total.ci95) / 2)
+    assert known.residual is None or known.residual.ci95[0] < known.residual.bytes_per_connection < 0 == known.residual.ci95[1]
     # The level with all connections is the measured one.
     assert fit.at(20_000) == pytest.approx(before.fixed_bytes + 20_000 * (before.bytes_per_connection - REST - 2000), rel=1e-4)
 
@@ -418,8 +420,9 @@ def test_a_metric_that_is_sampled_rarely() -> None:
     assert c.residual.bytes_per_connection == pytest.approx(REST, abs=60)
 
 
-def test_a_host_that_grows_mostly_by_other_programs_has_no_cost() -> None:
-    quiet, busy = (analyse(raised(a_run(30_000, hold_s=10.0), 0, "host.used_bytes", each=each)) for each in (0.3 * HOST, 1.5 * HOST))
+@pytest.mark.parametrize("of", [a_run, short])
+def test_a_host_that_grows_mostly_by_other_programs_has_no_cost(of: Callable[..., Run]) -> None:
+    quiet, busy = (analyse(raised(of(30_000, hold_s=10.0), 0, "host.used_bytes", each=each)) for each in (0.3 * HOST, 1.5 * HOST))
     assert quiet.costs.host_total is not None
     assert "cost_of_others" not in {one.code for one in quiet.costs.findings}
     assert (busy.costs.host_total, busy.costs.residual, busy.forecast.memory) == (None, None, None)
