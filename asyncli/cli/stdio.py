@@ -95,8 +95,8 @@ class Outlet(io.BufferedIOBase):
         return len(data)
 
     def flush(self) -> None:
-        with self._changed:
-            self._raise()
+        # Without the lock: the interpreter flushes once more at its end, when the thread may have stopped with the lock held.
+        self._raise()
 
     def wait(self, patience_s: float) -> None:
         """Wait until all is written, or nothing was read for ``patience_s``. Raises :class:`UnwrittenError`."""

@@ -10,6 +10,7 @@ import os
 import pty
 import signal
 import subprocess
+import sys
 import termios
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -147,3 +148,22 @@ def test_write_error_is_raised_once_and_names_what_was_printed() -> None:
         assert caught.value.filename == "the report"
         outlet.flush()
         assert not outlet.behind
+
+
+ENDS_AS_ITS_THREAD_HOLDS_THE_LOCK = """
+import io, sys, threading
+from asyncli.cli.stdio import Outlet
+outlet, held = Outlet(1), threading.Event()
+def hold():
+    with outlet._changed:
+        held.set()
+        threading.Event().wait()
+threading.Thread(target=hold, daemon=True).start()
+held.wait()
+sys.stdout = io.TextIOWrapper(outlet)
+"""
+
+
+def test_the_end_of_the_program_waits_for_no_stopped_thread() -> None:
+    """The interpreter stops daemon threads, perhaps with a lock held, and then flushes its streams."""
+    assert subprocess.run([sys.executable, "-c", ENDS_AS_ITS_THREAD_HOLDS_THE_LOCK], timeout=DEADLINE_S, check=False).returncode == 0
