@@ -198,7 +198,7 @@ def _most_grown(one: Drift, seconds: float, answers: float) -> float:
 
 
 def _exclude_others(cost: Costs, run: Run) -> None:
-    """Remove the whole host's cost if surely more than half of it is in no measured part, though server and kernel were measured.
+    """Remove the whole host's cost if more than half of it is in no measured part, though server and kernel were measured.
 
     Not of a proxy, whose backend may have it, nor of a server with a thread or a process for each connection: its stacks and page
     tables are in no part.
@@ -212,8 +212,8 @@ def _exclude_others(cost: Costs, run: Run) -> None:
         return
     parts = ["server_user", "kernel", *["generator_user"] * (cost.generator_user is not None)]
     rest = total.bytes_per_connection - _sum_of(cost, parts, "bytes_per_connection")
-    least = rest - total.half_width - _sum_of(cost, parts, "half_width") if cost.residual is None else cost.residual.ci95[0]
-    if least > total.bytes_per_connection / 2 > 0:
+    # A cost whose interval reaches zero is hidden anyway.
+    if total.ci95[0] > 0 and rest > total.bytes_per_connection / 2:
         others = cost_of_others(rest, total.bytes_per_connection)
         _exclude(cost, others, "host_total", "residual")
         cost.findings.append(others)

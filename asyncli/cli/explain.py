@@ -7,7 +7,7 @@ import importlib
 import pkgutil
 import re
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import click
 
@@ -16,14 +16,14 @@ from asyncli.model.errors import PlanError
 
 
 @click.command(name="explain")
-@click.argument("term", default="", metavar="[TERM]")
-def command(term: str) -> int:
+@click.argument("words", nargs=-1, metavar="[TERM]")
+def command(words: Sequence[str]) -> int:
     """Explain a term of the report, a finding, a cause or a diagnosis by its code, or a key of the plan. Without TERM, list them.
 
     The terms are those of docs/method.md: its sections, and the words in bold. A limit of the preflight is explained by the
     paragraph that names it. Case, plural and numbers do not matter: "at 2,000" is "at N".
     """
-    known, (found, diagnoses) = terms(), codes()
+    term, known, (found, diagnoses) = " ".join(words), terms(), codes()
     with printing():
         if not term:
             for what, names in (("Terms", known), ("Findings", found), ("Causes and diagnoses", diagnoses)):
