@@ -238,7 +238,9 @@ class Agent:
                 await self._collector.refresh_server()
                 server = self.server
                 limits = await asyncio.to_thread(read_limits)
-                configured = await asyncio.to_thread(read_configured, server.pid, server.exe, server.config_path)
+                configured = await asyncio.to_thread(
+                    read_configured, server.pid, server.exe, server.config_path, pids=server.pids
+                )
                 self._environment: dict[str, Any] = await asyncio.to_thread(read_host, limits)
                 self._facts = time.monotonic(), limits, configured
             return self._facts[1:]

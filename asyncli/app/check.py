@@ -79,7 +79,7 @@ async def examine(
         far, configured, status_url = sampler.read_far()
         judged = msgspec.structs.replace(plan, status_url=status_url)
     elif spread.local:
-        configured = await asyncio.to_thread(read_configured, server.pid, server.exe, server.config_path)
+        configured = await asyncio.to_thread(read_configured, server.pid, server.exe, server.config_path, pids=server.pids)
         if configured.nginx is not None and plan.status_url is None:
             silent = [url for url in configured.nginx.status_urls if not await _answers(url)]
             configured = msgspec.structs.replace(configured, silent_pages=tuple(silent))

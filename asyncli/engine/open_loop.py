@@ -22,6 +22,7 @@ class OpenLoop(Load):
         assert shard.rate is not None
         self._kept, self._rate = not shard.short, shard.rate
         self._due = 0  # instants served
+        self._opened_s = -NEVER  # when the last connect of the start was done
         # Slots that can connect when an instant is due.
         self._idle: deque[int] = deque(() if self._kept else range(len(self._slots.destination)))
 
@@ -54,6 +55,8 @@ class OpenLoop(Load):
 
     def _use_free(self, handle: int, now: float) -> None:
         queued = not self._has_free()
+        if handle in self._fresh and self._slots.connects <= len(self._slots.destination):
+            self._opened_s = now
         self._free.append(handle)
         self._send_due(now, queued)
 
@@ -66,7 +69,8 @@ class OpenLoop(Load):
         while (due := self._instant()) <= now:
             if not (self._has_free() if self._kept else self._idle):
                 return
-            if not self._resend:  # a request that is sent again was in time before
+            # A request that is sent again was in time before; one due before all were open shows neither lateness nor a lack.
+            if not self._resend and due > self._opened_s:
                 self._note_lateness(due, now, queued)
             if self._kept:
                 handle = self._free.popleft()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from asyncli.findings import Words, finding
 from asyncli.model.records import Severity
-from asyncli.model.units import format_bytes
+from asyncli.model.units import format_bytes, format_rate
 
 _SEVERITIES: dict[str, Severity] = {"short": "error", "unknown": "info"}
 
@@ -24,5 +24,7 @@ def preflight(
 def _amount(number: float, unit: str) -> str:
     if unit == "bytes":
         return format_bytes(number)
+    if unit == "a second":
+        return format_rate(number)
     # The check's name contains the unit of a count.
-    return f"{number:,.10g} {unit}" if unit in ("s", "a second") else f"{number:,.10g}"
+    return f"{number:,.10g} s" if unit == "s" else f"{number:,.10g}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 from asyncli.engine.spread import Spread
@@ -9,8 +10,9 @@ from asyncli.findings.preflight import preflight
 from asyncli.model.errors import PreflightError
 from asyncli.model.plan import Plan
 from asyncli.model.records import Check, Finding
-from asyncli.preflight.configured import Configured
-from asyncli.preflight.host_checks import far_checks, host_checks
+from asyncli.model.units import format_count, format_many
+from asyncli.preflight.configured import Configured, Descriptors
+from asyncli.preflight.host_checks import far_checks, host_checks, limit
 from asyncli.preflight.host_limits import Limits
 from asyncli.preflight.nginx_checks import Host, nginx_checks
 
@@ -52,11 +54,24 @@ def checks_to_findings(checks: Iterable[Check]) -> list[Finding]:
 
 
 def _server_checks(plan: Plan, limits: Limits, configured: Configured) -> list[Check]:
-    """The checks of an nginx; other servers' limits cannot be read."""
+    """The checks of an nginx; of another server only its descriptors can be read."""
     if configured.nginx is None:
-        return [] if configured.unknown is None else [configured.unknown]
+        found = [] if configured.unknown is None else [configured.unknown]
+        return found if configured.descriptors is None else [*found, _descriptors(plan, configured.descriptors)]
     host = Host(
         cpus=limits.cpus, somaxconn=limits.somaxconn, inherited_nofile=configured.inherited_nofile,
         silent_pages=configured.silent_pages, sudo=limits.sudo,
     )  # fmt: skip
     return nginx_checks(configured.nginx, plan, host)
+
+
+def _descriptors(plan: Plan, server: Descriptors) -> Check:
+    need = plan.connections + server.open
+    each = math.ceil(1.1 * need / server.processes)
+    # No certain failure: a server may have a process for each connection, raise its limit, or close idle connections.
+    return limit(
+        "server_nofile", "descriptors of the server (RLIMIT_NOFILE)", "descriptors", server.limit, need, short="warn",
+        detail=f"of {format_many(server.processes, 'process')} in all, with {format_count(server.open)} open now; "
+        "beyond it connects wait for accept(), unless each connection has its own process",
+        remedy=f"start the server with ulimit -n {each}, or LimitNOFILE={each} in its systemd unit",
+    )  # fmt: skip

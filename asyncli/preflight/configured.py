@@ -3,31 +3,51 @@
 from __future__ import annotations
 
 import contextlib
+import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 
-from asyncli.collect.procfs import command_line, link, read_stat
+from asyncli.collect.procfs import children, command_line, link, parse_listeners, read_stat
 from asyncli.model.records import Check
-from asyncli.preflight.host_limits import read_rlimit
+from asyncli.preflight.host_limits import NO_LIMIT, read_rlimit
 from asyncli.preflight.nginx_config import NginxConfig, read_nginx
 
 _NGINXES = frozenset({"nginx", "openresty", "tengine", "angie", "freenginx"})
 
 
+class Descriptors(msgspec.Struct, frozen=True):
+    """The ``processes`` of a server that hold a listening socket (all of its if none is seen): the sums of their soft descriptor
+    limits, and of the descriptors that are ``open`` (0 before Linux 6.2)."""
+
+    processes: int
+    limit: int
+    open: int
+
+
 class Configured(msgspec.Struct, frozen=True):
     """``nginx``: None for another server, or if unreadable; then ``unknown`` has the reason. ``inherited_nofile``: the soft
-    descriptor limit of the running master. ``silent_pages``: its status pages that did not answer."""
+    descriptor limit of the running master. ``silent_pages``: its status pages that did not answer. ``descriptors``: of a server
+    whose configuration was not read."""
 
     nginx: NginxConfig | None = None
     unknown: Check | None = None
     inherited_nofile: int | None = None
     silent_pages: tuple[str, ...] = ()
+    descriptors: Descriptors | None = None
 
 
-def read_configured(pid: int | None, exe: str | None, config_path: str | None, root: Path = Path("/")) -> Configured:
-    """The configuration of the server with process ``pid``, program ``exe`` and main file ``config_path`` (None: unknown).
-    Blocking: reads files and may run ``nginx -V``."""
+def read_configured(
+    pid: int | None, exe: str | None, config_path: str | None, root: Path = Path("/"), pids: Sequence[int] = ()
+) -> Configured:
+    """The configuration of the server with process ``pid``, program ``exe`` and main file ``config_path`` (None: unknown), or the
+    limits of its root processes ``pids``. Blocking: reads files and may run ``nginx -V``."""
+    found = _read_nginx(pid, exe, config_path, root)
+    return found if found.nginx is not None else msgspec.structs.replace(found, descriptors=_descriptors(pids, root / "proc"))
+
+
+def _read_nginx(pid: int | None, exe: str | None, config_path: str | None, root: Path) -> Configured:
     command_line = ""
     if pid is not None:
         pid, command_line = _master(pid, root)
@@ -48,6 +68,39 @@ def read_configured(pid: int | None, exe: str | None, config_path: str | None, r
         return Configured(unknown=config)
     inherited = read_rlimit(root / f"proc/{pid}/limits", "Max open files")[0] if pid is not None else None
     return Configured(nginx=config, inherited_nofile=inherited)
+
+
+def _descriptors(pids: Sequence[int], proc: Path) -> Descriptors | None:
+    """None if a limit cannot be read."""
+    queue, living = list(pids), dict[int, bool]()
+    while queue:
+        with contextlib.suppress(OSError, ValueError):
+            stat = read_stat(queue.pop(), proc)
+            if not stat.ended and stat.pid not in living:
+                living[stat.pid] = _listens(stat.pid, proc)
+                queue += children(stat, proc)
+    holders = [pid for pid, listens in living.items() if listens] or list(living)
+    limits = [read_rlimit(proc / f"{pid}/limits", "Max open files")[0] for pid in holders]
+    known = [one for one in limits if one is not None]
+    if not known or len(known) < len(limits):
+        return None
+    opened = 0
+    for pid in holders:
+        with contextlib.suppress(OSError):
+            # Their number, without listing them.
+            opened += os.stat(proc / f"{pid}/fd").st_size
+    return Descriptors(len(holders), min(sum(known), NO_LIMIT), opened)
+
+
+def _listens(pid: int, proc: Path) -> bool:
+    """Whether it is seen to hold a listening TCP socket."""
+    sockets = set[str]()
+    for name in ("tcp", "tcp6"):
+        with contextlib.suppress(OSError), open(proc / f"{pid}/net/{name}", encoding="ascii") as lines:
+            sockets |= {f"socket:[{one.inode}]" for one in parse_listeners(lines)}
+    with contextlib.suppress(OSError), os.scandir(proc / f"{pid}/fd") as entries:
+        return any(link(pid, f"fd/{entry.name}", proc) in sockets for entry in entries)
+    return False
 
 
 def _master(pid: int, root: Path) -> tuple[int, str]:

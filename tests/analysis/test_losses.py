@@ -425,6 +425,14 @@ def test_a_lack_of_slots_may_close_more_than_it_holds() -> None:
     for second in range(10, 20):
         scene.ticks[second].opened = 600
     assert by_code(scene) == {"idle_reuse": 6009}
+    # So do a few sudden seconds among others, unless the server's counts show another event.
+    scene = Scene(connections=2000).configured(worker_connections=1066, keepalive_timeout=600).die(3000, "closed_idle", range(10, 40), idle=between(1, 2))
+    for second in range(10, 40):
+        scene.ticks[second].opened = 100
+    scene.die(1500, "closed_idle", [12, 13], idle=between(1, 2))
+    assert codes_of(scene) == [("idle_reuse", True)]
+    scene.sampled(range(13, 121), status_accepts=0.0)
+    assert {"idle_reuse", "server_restarted"} == by_code(scene).keys()
 
 
 def test_a_server_that_closes_as_many_as_it_accepts() -> None:

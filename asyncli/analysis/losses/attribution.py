@@ -26,6 +26,7 @@ _MECHANISMS = (
     bursts.idle_reuse,
     recorded.suspended,
     partial(bursts.bursts, only_certain=True),
+    bursts.rest_of_reuse,
     timeouts.likely_idle_timeout,
     bursts.likely_reuse,
     timeouts.closed_at_once,

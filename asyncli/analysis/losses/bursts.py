@@ -42,14 +42,28 @@ def idle_reuse(table: LossTable) -> None:
     # A worker needs four itself: two listeners, the channel to its master, our status connection (ngx_event_process_init).
     certain = asked_for >= (1 - REUSE_BELOW) * slots - 4 * workers and unclaimed(cells) >= FEWEST
     found = reason("idle_reuse", certain=certain, slots=slots, asked=asked_for)
-    # A heartbeat may cross with the close, and the other may open in the second beside.
+    # A heartbeat may cross with the close.
     instants, count = {cell.to_s for cell in cells}, unclaimed(cells)
     table.claim(cells, found)
     crossed = [one for one in table.of("closed_awaiting", "reset") if one.to_s in instants and one.unclaimed <= count]
-    if certain:
-        beside = [one for one in table.of("closed_idle") if one not in sudden]
-        crossed += [one for one in beside if any(abs(one.to_s - to_s) <= _BORDER_S for to_s in instants)]
     table.claim(crossed, found)
+
+
+def rest_of_reuse(table: LossTable) -> None:
+    """Claim what else closed while idle, and by no certain event, as slots certainly lacked: in a sudden second, or beside."""
+    reuse = [one for one in table.attributions if one[1].code == "idle_reuse" and one[1].certain]
+    instants = {to_s for one in reuse for to_s in table.attributions[one].instants}
+
+    def beside(cells: list[LossCell]) -> list[LossCell]:
+        return [one for one in cells if any(abs(one.to_s - to_s) <= _BORDER_S for to_s in instants)]
+
+    # Sudden seconds may follow each other.
+    sudden = _closed_as_others_opened(table) if reuse else []
+    while more := {one.to_s for one in beside(sudden)} - instants:
+        instants |= more
+    # The other may open in the second beside.
+    if reuse:
+        table.claim(beside(table.of("closed_idle")), reuse[0][1])
 
 
 def likely_reuse(table: LossTable) -> None:

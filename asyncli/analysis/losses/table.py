@@ -83,6 +83,11 @@ class Attribution:
         self.from_s, self.to_s = min(self.from_s, cell.from_s), max(self.to_s, cell.to_s)
         self.since_s = min(self.since_s, cell.since_s)
 
+    @property
+    def instants(self) -> set[float]:
+        """The ends (s) of the seconds with these losses."""
+        return {cell.to_s for cell, *_ in self._parts}
+
     def words(self, reason: Reason) -> Words:
         """The reason's words, filled for these losses."""
         medians = None
