@@ -164,7 +164,9 @@ def _verdict(checks: Sequence[Check], findings: Sequence[Finding]) -> tuple[str,
         return "nothing listens at the URL: a soak will not start", "bold red"
     unknown = next((one for one in findings if one.code == "server_processes_unknown"), None)
     if unknown is None:
-        return "OK: no known limit blocks this plan", "green"
+        warned = sum(check.verdict == "warn" for check in checks)
+        more = f"; {format_many(warned, 'limit')} may be too low" if warned else ""
+        return f"OK: no known limit blocks this plan{more}", "yellow" if warned else "green"
     hosts = "the client hosts" if any(one.code == "cluster" for one in findings) else "this host"
     why = oneline(str(unknown.fields.get("why", unknown.evidence)))
     return f"OK: no limit of {hosts} blocks this plan; the server's limits are unknown: {why}", "yellow"
