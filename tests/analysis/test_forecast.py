@@ -131,6 +131,13 @@ def test_missing_inputs_are_findings(costs: Costs, samples: list[Sample]) -> Non
     assert all(one.remedy for one in findings)
 
 
+def test_two_levels_are_known_but_give_no_forecast() -> None:
+    costs = Costs(host_total=msgspec.structs.replace(known(1e4, 9e3, 1.1e4).host_total, of_levels=True))
+    found, findings = forecast(bare_run((), PHASES, before(3e9), LOCAL, plan=PLAN), costs)
+    assert found.memory is None
+    assert [one.fields["why"] for one in findings if one.fields["of"] == ["memory"]] == ["of_two_levels"]
+
+
 def test_a_run_without_a_ramp() -> None:
     found, findings = forecast(bare_run(), Costs())
     assert (found.memory, found.server_memory, found.ceilings, found.first) == (None, None, [], None)
