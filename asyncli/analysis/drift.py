@@ -339,7 +339,5 @@ def _grows(name: MetricName, drift: Drift, available: float | None, hold_s: floa
     from_s, to_s, rate = drift.from_s or 0.0, drift.to_s or 0.0, drift.bytes_per_hour or 0.0
     each = drift.bytes_per_request if name != "host_total" else None
     # Of which as large a share lasts for ten minutes.
-    long_hold_s = None
-    if drift.minutes < FEWEST_POINTS:
-        long_hold_s = MINUTE_S * math.ceil(hold_s * FEWEST_POINTS / (to_s - from_s))
+    long_hold_s = MINUTE_S * math.ceil(hold_s * FEWEST_POINTS / (to_s - from_s)) if drift.minutes < FEWEST_POINTS else None
     return drift_grows(name, from_s, to_s, rate, drift.ci95 or (rate, rate), each, available, long_hold_s)

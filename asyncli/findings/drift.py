@@ -58,9 +58,9 @@ def drift_grows(
         longer = f"hold for {format_duration(long_hold_s)} or longer (--hold); if it still grows, "
         return Words(f"{evidence}; memory that is freed later, as garbage is, grows so too", f"{longer}{_REMEDIES[metric]}")
     if available_bytes is not None:
-        farthest_s = _FARTHEST * (to_s - from_s)
-        lasts = "is used up in" if left_s <= farthest_s else f"lasts for {_FARTHEST} times as long or more:"
-        left_s = min(left_s, farthest_s)
+        most_s = _FARTHEST * (to_s - from_s)
+        lasts = "is used up in" if left_s <= most_s else f"lasts for {_FARTHEST} times as long or more:"
+        left_s = min(left_s, most_s)
         time = format_duration(left_s) if left_s < 48 * 3600 else f"{format_count(left_s / 86400)} days"
         evidence += f"; at that rate the {format_bytes(available_bytes)} available on this host {lasts} {time}"
     longer = "hold longer (--hold) for a closer rate; " if ci95[1] - ci95[0] > 2 * _SURE * bytes_per_hour else ""
