@@ -110,7 +110,7 @@ def drifts(run: Run) -> tuple[dict[MetricName, Drift], list[Finding]]:
     sources = {name: source_of(run, name) for name in SOURCES}
     found = {name: analysis.drift(name, one) for name, one in sources.items() if drifting(run, one).between(start, end).t_s}
     available = run.series(metrics.HOST_AVAILABLE_BYTES).last(until_s=end)
-    findings = [_grows(name, found[name], available) for name in found if _is_reported(name, found)]
+    findings = [_grows(name, found[name], available, run.hold.length_s) for name in found if _is_reported(name, found)]
     if unknown := {name: one for name, one in found.items() if one.bytes_per_hour is None}:
         too_short = min(one.minutes for one in unknown.values()) < FEWEST_POINTS
         findings.append(drift_unknown(list(unknown), max(one.points for one in unknown.values()), FEWEST_POINTS, too_short))
@@ -335,7 +335,9 @@ def _is_reported(name: MetricName, found: dict[MetricName, Drift]) -> bool:
     return name != "host_total" or sum(parts) < rate / 2
 
 
-def _grows(name: MetricName, drift: Drift, available: float | None) -> Finding:
+def _grows(name: MetricName, drift: Drift, available: float | None, hold_s: float) -> Finding:
     from_s, to_s, rate = drift.from_s or 0.0, drift.to_s or 0.0, drift.bytes_per_hour or 0.0
     each = drift.bytes_per_request if name != "host_total" else None
-    return drift_grows(name, from_s, to_s, rate, drift.ci95 or (rate, rate), each, available)
+    # Of which as large a share lasts for ten minutes.
+    long_hold_s = MINUTE_S * math.ceil(hold_s * FEWEST_POINTS / (to_s - from_s)) if drift.minutes < FEWEST_POINTS else None
+    return drift_grows(name, from_s, to_s, rate, drift.ci95 or (rate, rate), each, available, long_hold_s)

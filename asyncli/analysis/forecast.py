@@ -98,7 +98,9 @@ def forecast(run: Run, costs: Costs) -> tuple[Forecast, list[Finding]]:
         found.memory = of_host
     if room is not None and local and (of_host is None or of_host.connections is None):
         how = of_host.how if of_host is not None else ""
-        findings.append(forecast_unknown(["memory"], "interval_too_wide" if how else "cost_not_known", how))
+        levels = costs.host_total is not None and costs.host_total.of_levels
+        why: Why = "interval_too_wide" if how else "of_two_levels" if levels else "cost_not_known"
+        findings.append(forecast_unknown(["memory"], why, how))
 
     slots = _slots(by_code) or _sessions(run)
     known = (of_host, client, slots, _descriptors(by_code, plan) or _descriptors_in_use(run), _ports(by_code, run))
@@ -111,7 +113,7 @@ def forecast(run: Run, costs: Costs) -> tuple[Forecast, list[Finding]]:
     found.first = lowest.name if lowest is not None and lowest.connections is not None else None
     names = {one.name for one in ceilings}
     if missing := [name for name in ("worker_connections" if slots is None else slots.name, "descriptors") if name not in names]:
-        why: Why = "configuration_not_read" if run.place.server_found or not local else "process_not_named"
+        why = "configuration_not_read" if run.place.server_found or not local else "process_not_named"
         findings.append(forecast_unknown(missing, why, ""))
     findings += _far(found, run.held.values)
     return found, findings

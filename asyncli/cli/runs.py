@@ -29,7 +29,7 @@ def command(folder: str, recursive: bool, json_file: str | None) -> int:
     files = {"--json": json_file}
     require_files(files, root)
 
-    from asyncli.report.listing import Listed, Listing, Unread, listed, newest_first, print_listing, to_json
+    from asyncli.report.listing import READ_WHOLE, Listed, Listing, Unread, listed, newest_first, print_listing, to_json
     from asyncli.store.follow import last_written_s, size_bytes
     from asyncli.store.lock import is_locked
     from asyncli.store.reader import read_run
@@ -45,7 +45,7 @@ def command(folder: str, recursive: bool, json_file: str | None) -> int:
                 raise error
             # A locked file is live, even if its process hangs or its disk is full.
             size, changed_s = size_bytes(path), 0.0 if is_locked(path) else now - last_written_s(path)
-            run = read_index_entry(path)
+            run = read_index_entry(path, READ_WHOLE)
             age_s = now - datetime.fromisoformat(run.started).timestamp()
             runs.append(listed(run, name, size, changed_s=changed_s, age_s=age_s, whole=partial(read_run, path)))
         except StoreError as broken:

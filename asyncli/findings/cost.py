@@ -80,6 +80,7 @@ def cost_few_points(
     if 0 < plateaus < plateaus_wanted:
         evidence = f"{format_many(plateaus, 'plateau')}, {plateaus_wanted} needed for a slope; {evidence}"
     parts = [f"{LEVELS} is the cost of {_called(levels)}"] if levels else []
+    parts += ["it leaves no residual, because the whole host's includes other programs"] if "host_total" in levels else []
     parts += [f"cost unknown of {_called(unknown)}"] if unknown else []
     return Words(f"{evidence}: {'; '.join(parts)}", remedy)
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from asyncli.findings import Words, finding
 from asyncli.model.units import format_bytes, format_count, format_duration
 
-_TEN_YEARS_H = 10 * 365 * 24.0
+# A rate is extrapolated to so many times the examined part at most.
+_FARTHEST = 100
 _MEMORY = {
     "server_user": "the server's memory",
     "kernel": "the kernel's memory for sockets on this host",
@@ -41,20 +43,26 @@ def by_the_hour(bytes_per_hour: float, ci95: tuple[float, float]) -> str:
 @finding("drift_grows", "warning")
 def drift_grows(
     metric: str, from_s: float, to_s: float, bytes_per_hour: float, ci95: tuple[float, float], bytes_per_request: float | None,
-    available_bytes: float | None,
+    available_bytes: float | None, long_hold_s: float | None,
 ) -> Words:  # fmt: skip
     """Memory grows by more than 0.1 % an hour with a constant number of connections: the median of the slopes between any two
     points of the hold (Theil-Sen), with its 95 % interval. ``bytes_per_request``: the same per answered heartbeat.
+    ``long_hold_s``: a hold that would tell a leak from memory that is freed later; None: this one does.
     """
     evidence = f"{_MEMORY[metric]} grows by {by_the_hour(bytes_per_hour, ci95)} in {examined(from_s, to_s)} of the hold"
     if bytes_per_request is not None:
         digits = ",.0f" if bytes_per_request >= 10 else ".2g"
         evidence += f": {bytes_per_request:{digits}} B per heartbeat, if heartbeats are the cause"
+    left_s = math.inf if available_bytes is None else available_bytes / bytes_per_hour * 3600
+    if long_hold_s is not None and left_s > long_hold_s:
+        longer = f"hold for {format_duration(long_hold_s)} or longer (--hold); if it still grows, "
+        return Words(f"{evidence}; memory that is freed later, as garbage is, grows so too", f"{longer}{_REMEDIES[metric]}")
     if available_bytes is not None:
-        left_h = available_bytes / bytes_per_hour
-        time = format_duration(left_h * 3600) if left_h < 48 else f"{format_count(left_h / 24)} days"
-        lasts = "lasts for more than ten years" if left_h > _TEN_YEARS_H else f"is used up in {time}"
-        evidence += f"; at that rate the {format_bytes(available_bytes)} available on this host {lasts}"
+        most_s = _FARTHEST * (to_s - from_s)
+        lasts = "is used up in" if left_s <= most_s else f"lasts for {_FARTHEST} times as long or more:"
+        left_s = min(left_s, most_s)
+        time = format_duration(left_s) if left_s < 48 * 3600 else f"{format_count(left_s / 86400)} days"
+        evidence += f"; at that rate the {format_bytes(available_bytes)} available on this host {lasts} {time}"
     longer = "hold longer (--hold) for a closer rate; " if ci95[1] - ci95[0] > 2 * _SURE * bytes_per_hour else ""
     return Words(evidence, f"{longer}{_REMEDIES[metric]}")
 

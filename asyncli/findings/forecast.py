@@ -9,7 +9,9 @@ from asyncli.findings import Words, finding
 from asyncli.model.units import format_count
 
 _CEILINGS = {"memory": "memory", "worker_connections": "the server's connection slots", "descriptors": "its descriptors"}
-Why = Literal["available_not_read", "cost_not_known", "interval_too_wide", "process_not_named", "configuration_not_read"]
+Why = Literal[
+    "available_not_read", "cost_not_known", "of_two_levels", "interval_too_wide", "process_not_named", "configuration_not_read"
+]  # fmt: skip
 _QUIETER = "ramp more slowly or to more connections, on a quiet host"
 
 
@@ -19,6 +21,7 @@ def forecast_unknown(of: Sequence[str], why: Why, how: str) -> Words:
     reason, remedy = {
         "available_not_read": ("available memory was not read before the first connect", "see the other findings for why"),
         "cost_not_known": ("the cost of a connection on this host is unknown", _QUIETER),
+        "of_two_levels": ("a difference of two levels includes first use, so the cost of one more is unknown", _QUIETER),
         "interval_too_wide": (how, _QUIETER),
         "process_not_named": ("the server's configuration was not read", "name its main process with --server-pid"),
         "configuration_not_read": ("asyncli cannot read this server's configuration from here", ""),

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from asyncli.analysis.cost import known_costs
-from asyncli.analysis.drift import drifts
+from asyncli.analysis.drift import SOURCES, drifts
 from asyncli.analysis.saturation import is_saturated, saturation
 from asyncli.analysis.slope import Cost, streams_each
 from asyncli.analysis.totals import fold
 from asyncli.analysis.verdict import Verdict, ended_by_user, judge
+from asyncli.model import metrics
 from asyncli.model.records import SCHEMA, left_out_s
 from asyncli.model.run import Run
 from asyncli.model.text import oneline
@@ -26,6 +27,12 @@ from asyncli.report.terminal import VERDICT_STYLE, fitting, print_document
 if TYPE_CHECKING:
     from rich.console import Console
 
+#: What costs and drifts read of the whole run; of other metrics they need the first seconds of the hold at most.
+READ_WHOLE = frozenset({
+    *(one for sources in SOURCES.values() for one in sources), metrics.KERNEL_LISTING_BYTES, metrics.STATUS_ACCEPTS,
+    metrics.SERVER_CPU_S, metrics.SERVER_DESCRIPTORS, metrics.SERVER_ENDED, metrics.SERVER_PROCESSES, metrics.SERVER_THREADS,
+    metrics.KERNEL_TCP_ALLOC, metrics.KERNEL_SOCKETS, f"{metrics.CLIENT}{metrics.KERNEL_SOCKETS}",
+})  # fmt: skip
 # The file of a running run grows each second.
 _LIVE_S = 3.0
 
@@ -73,7 +80,7 @@ class Listing(msgspec.Struct):
 
 def listed(run: Run, file: str, size: int, *, changed_s: float, age_s: float, whole: Callable[[], Run] | None = None) -> Listed:
     """The entry of ``run``. ``changed_s``: time since its file was written. ``age_s``: time since it started. ``whole`` reads the
-    whole run, if ``run`` is only its index entry and the verdict needs more.
+    whole run, if ``run`` is only its index entry, with the metrics :data:`READ_WHOLE`, and the verdict needs more.
     """
     totals = fold(run)
     limits = saturation(run, totals)
@@ -83,10 +90,7 @@ def listed(run: Run, file: str, size: int, *, changed_s: float, age_s: float, wh
         verdict = judge(run.plan, totals, saturated=is_saturated(limits), complete=run.complete, findings=run.findings).verdict
     cost, of, server_cost, streams = None, None, None, streams_each(run.plan.streams, [])
     if totals.held or totals.peak:
-        found = known_costs(run, totals, {})
-        if any(one.cost.of_levels for one in found.fits.values()):
-            # Growth in the hold spoils these.
-            found = known_costs(run, totals, drifts(run if whole is None else whole())[0])
+        found = known_costs(run, totals, drifts(run)[0])
         server_cost, streams = found.server_user, found.streams
         # If the interval includes zero, other programs hide the slope.
         if found.host_total is not None and found.host_total.ci95[0] > 0 and not found.host_total.of_levels:

@@ -1,7 +1,7 @@
-"""Reads the parts of a run file that a list of runs needs: no histograms, and no samples of the hold.
+"""Reads the parts of a run file that a list of runs needs: no histograms, and few metrics of the hold.
 
-A night has a million samples, and 43,200 ticks of mostly histograms. The verdict needs counts and asyncli's lateness, the cost
-needs the ramp.
+A night has millions of samples, and 43,200 ticks of mostly histograms. The verdict needs counts and asyncli's lateness, the cost
+needs the ramp and what grows in the hold.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import os
 import sqlite3
+from collections.abc import Collection
 
 import msgspec
 
@@ -25,20 +26,20 @@ _INTO_HOLD_S = 15.0
 PUNCTUAL_US = 40_000
 
 
-def read_index_entry(path: str | os.PathLike[str]) -> Run:
+def read_index_entry(path: str | os.PathLike[str], whole: Collection[str] = ()) -> Run:
     """The run in ``path``, reduced to what the verdict and the cost need.
 
-    No checks; ticks without latencies, and with one bucket for a small lateness; samples until 15 s into the hold. Raises
-    :class:`~asyncli.model.errors.StoreError`.
+    No checks; ticks without latencies, and with one bucket for a small lateness; samples until 15 s into the hold, and all of the
+    metrics ``whole``. Raises :class:`~asyncli.model.errors.StoreError`.
     """
-    return read_with(path, _load)
+    return read_with(path, lambda connection: _load(connection, whole))
 
 
-def _load(connection: sqlite3.Connection) -> Run:
+def _load(connection: sqlite3.Connection, whole: Collection[str]) -> Run:
     run = read_frame(connection)
     run.ticks = read_ticks(connection, _decode_light)
     until_s = next((one.start_s + _INTO_HOLD_S for one in run.phases if one.name == "hold"), math.inf)
-    run.samples, skipped = _samples(connection, until_s)
+    run.samples, skipped = _samples(connection, until_s, whole)
     run.findings = [*read_findings(connection), *skipped]
     return run
 
@@ -66,6 +67,7 @@ def _decode_light(payload: bytes) -> Tick:
     return tick
 
 
-def _samples(connection: sqlite3.Connection, until_s: float) -> tuple[Samples, list[Finding]]:
+def _samples(connection: sqlite3.Connection, until_s: float, whole: Collection[str]) -> tuple[Samples, list[Finding]]:
     names = {number: text_of(name) for number, name in connection.execute("SELECT id, name FROM metrics ORDER BY id")}
-    return read_samples(connection, names, f"WHERE rowid <= {row_at(connection, 'samples', until_s)}")
+    numbers = ", ".join(str(number) for number, name in names.items() if name in whole)
+    return read_samples(connection, names, f"WHERE rowid <= {row_at(connection, 'samples', until_s)} OR metric IN ({numbers})")

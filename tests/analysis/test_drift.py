@@ -173,6 +173,19 @@ def test_growth_has_a_rate_and_a_cost_per_request() -> None:
     assert short.bytes_per_request == pytest.approx(100_000, rel=0.02)
 
 
+def test_a_rate_is_not_extrapolated_far_beyond_what_was_examined() -> None:
+    """Garbage grows until it is first collected: a short hold says how long to hold, a longer one how long the memory lasts."""
+    short = {"hold_s": 25.0, "keepalive_s": 6.0, "taken": 0.02, "server__pss_bytes": growing(30 * MB, 1900 * MB, 4e3)}
+    long = {"server__pss_bytes": growing(100 * MB, 18 * MB)}
+    # 19 s of 25 s; 1.9 GB an hour fill 24 GB in 13 hours and 190 MB in 6 min. 29 min; 18 MB an hour fill 360 MB in 20 hours.
+    for soak, available, hold_s, word in ((short, 24e9, 840.0, "garbage"), (short, 190e6, 840.0, " in 6 min"),
+                                          (long, 24e9, None, "100 times"), (long, 360e6, None, " up in ")):  # fmt: skip
+        (one,) = Soak(**soak, host__available_bytes=still(available, 0)).drifts()[1]
+        assert one.fields["long_hold_s"] == hold_s
+        assert [each in one.evidence for each in ("garbage", "100 times", " up in ")].count(True) == 1
+        assert (word in one.evidence, "14 min" in one.remedy) == (True, word == "garbage")
+
+
 def holed(soak: Soak) -> Soak:
     """No samples for a third of the hold."""
     soak.samples = [one for one in soak.samples if not 400 < one.t_s < 900]
@@ -249,7 +262,7 @@ def test_words_tell_the_bound_and_the_examined_part() -> None:
         words = in_words(Drift(0.0, (-3e6, 2e6), 0.5, 0, verdict, 3e6, from_s=1.25, to_s=14.75, bound_bytes_per_hour=bound))
         assert format_bytes(bound) in words
         assert examined(1.25, 14.75) in words
-    assert examined(1.25, 14.75) in drift_grows("server_user", 1.25, 14.75, 5e6, (4e6, 6e6), None, None).evidence
+    assert examined(1.25, 14.75) in drift_grows("server_user", 1.25, 14.75, 5e6, (4e6, 6e6), None, None, None).evidence
 
 
 def test_a_hold_of_a_few_samples_is_too_short() -> None:

@@ -122,12 +122,18 @@ def test_a_smaller_cgroup_is_the_limit() -> None:
     assert "cgroup" in found.memory.how
 
 
-@pytest.mark.parametrize(("costs", "samples"), [(Costs(), before(3e9)), (known(1e4, 9e3, 1.1e4), before(None)), (Costs(), [])])
-def test_missing_inputs_are_findings(costs: Costs, samples: list[Sample]) -> None:
+@pytest.mark.parametrize(
+    ("costs", "samples", "why"),
+    [
+        (Costs(), before(3e9), "cost_not_known"), (known(1e4, 9e3, 1.1e4), before(None), "available_not_read"),
+        (Costs(), [], "available_not_read"), (Costs(host_total=Cost(1e4, (9e3, 1.1e4), 0.0, "", 2, of_levels=True)), before(3e9), "of_two_levels"),
+    ],
+)  # fmt: skip
+def test_missing_inputs_are_findings(costs: Costs, samples: list[Sample], why: str) -> None:
     found, findings = forecast(bare_run((), PHASES, samples, LOCAL, plan=PLAN), costs)
     assert found.memory is None or found.memory.connections is None
     assert found.first is None
-    assert any(one.code == "forecast_unknown" and one.fields["of"] == ["memory"] for one in findings)
+    assert [one.fields["why"] for one in findings if one.code == "forecast_unknown" and one.fields["of"] == ["memory"]] == [why]
     assert all(one.remedy for one in findings)
 
 

@@ -216,10 +216,13 @@ def test_each_run_is_freed_before_the_next_is_read(files: Path, monkeypatch: pyt
     assert len(alive) == 2
 
 
-def test_long_run_is_listed_without_reading_its_hold(tmp_path: Path) -> None:
+def test_long_run_is_listed_without_reading_most_of_its_hold(tmp_path: Path) -> None:
     run = a_run(500, hold_s=120.0)
-    head = read_index_entry(write(run, tmp_path / "long.db"))
+    path = write(run, tmp_path / "long.db")
+    head, grown = read_index_entry(path), read_index_entry(path, {"server.pss_bytes"})
     assert len(head.ticks) == len(run.ticks)
+    assert grown.series("server.pss_bytes").t_s[-1] == run.series("server.pss_bytes").t_s[-1]
+    assert grown.series("host.used_bytes").t_s == head.series("host.used_bytes").t_s
     assert head.samples[-1].t_s == pytest.approx(run.phases[2].start_s + 15.0, abs=1.5)
 
 

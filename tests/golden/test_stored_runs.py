@@ -25,10 +25,12 @@ from asyncli.report import bench_report, capacity_report, html
 from asyncli.report.analyses import analyse
 from asyncli.report.figures.drawing import NothingToDraw
 from asyncli.report.jsonout import to_json
+from asyncli.report.listing import READ_WHOLE, listed
 from asyncli.report.run_report import render
 from asyncli.report.summary import summarise
 from asyncli.report.terminal import print_document
 from asyncli.store.reader import read_run
+from asyncli.store.run_index import read_index_entry
 
 HERE = Path(__file__).parent
 STEPS = sorted(path.name.removesuffix(".xz") for path in HERE.glob("capacity-*.db.xz"))
@@ -103,6 +105,15 @@ def test_a_list_of_the_stored_runs_says_what_it_said(asyncli: Callable[..., str]
         # Of all that is said of a stored run this alone depends on the day.
         del one["age_s"]
     golden({"runs.json": rounded(json.dumps(listed))})
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_a_list_has_the_costs_of_the_report(name: str, tmp_path: Path) -> None:
+    (path := tmp_path / name).write_bytes(stored(name))
+    entry = listed(read_index_entry(path, READ_WHOLE), name, 1, changed_s=1e6, age_s=1.0)
+    cost = analyse(read_run(path)).costs
+    assert entry.server_cost == cost.server_user
+    assert entry.cost in (cost.server_user, cost.host_total)
 
 
 def test_what_a_timer_ended_is_not_predicted(tmp_path: Path) -> None:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import io
+from pathlib import Path
 
 import msgspec
 import pytest
+from recording import write_run
 from rich.console import Console
 from synthetic_run import a_run, raised, without
 
 from asyncli.analysis.cost import costs
 from asyncli.analysis.measured import measure
 from asyncli.core.histogram import Histogram
-from asyncli.report.listing import Listed, Listing, listed, newest_first, print_listing
+from asyncli.report.listing import READ_WHOLE, Listed, Listing, listed, newest_first, print_listing
 from asyncli.report.summary import summarise
+from asyncli.store.run_index import read_index_entry
 
 
 def one(file: str = "run.db", **changes: float) -> Listed:
@@ -86,14 +89,16 @@ def test_server_counts_in_the_hold_do_not_change_the_cost() -> None:
     assert listed(run, "a.db", 1, changed_s=1e6, age_s=1.0).cost == before
 
 
-def test_listing_has_no_cost_that_the_report_denies() -> None:
-    """Two levels include what grows in the hold: reports exclude them, and so do lists and comparisons."""
-    run = a_run(3000, hold_s=30.0)
-    for sample in run.samples:
-        more = 5e6 * max(0.0, sample.t_s - run.phases[2].start_s)
-        sample.values |= {name: sample.values[name] + more for name in ("server.pss_bytes", "host.used_bytes")}
-    head = msgspec.structs.replace(run, samples=[one for one in run.samples if one.t_s < run.phases[2].start_s + 15.0])
-    assert costs(head).server_user is not None
-    assert summarise(run).cost.server_user is None
-    assert listed(head, "a.db", 1, changed_s=1e6, age_s=1.0, whole=lambda: run).server_cost is None
-    assert isinstance(measure("A", "a.db", run).numbers["cost.server_user"], str)
+def test_costs_in_list_report_and_comparison_allow_for_growth_alike(tmp_path: Path) -> None:
+    """Two levels include what grows in the hold and are unknown then; slopes are widened by as much growth in the ramp."""
+    for connections, hold_s in ((3000, 30.0), (20_000, 60.0)):
+        run = a_run(connections, hold_s=hold_s)
+        for sample in run.samples:
+            more = 5e6 * max(0.0, sample.t_s - run.phases[2].start_s)
+            sample.values |= {name: sample.values[name] + more for name in ("server.pss_bytes", "host.used_bytes")}
+        head = read_index_entry(write_run(run, tmp_path / f"{connections}.db"), READ_WHOLE)
+        entry, cost = listed(head, "a.db", 1, changed_s=1e6, age_s=1.0), summarise(run).cost
+        assert entry.server_cost == cost.server_user != costs(run).server_user
+        compared = measure("A", "a.db", run).numbers["cost.server_user"]
+        assert (entry.server_cost is None) == isinstance(compared, str) == (connections == 3000)
+        assert entry.server_cost is None or (compared.low, compared.high) == entry.server_cost.ci95
