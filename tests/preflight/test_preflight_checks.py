@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 import socket
-import subprocess
-import sys
 from typing import Any
 
 import msgspec
@@ -14,8 +12,7 @@ import pytest
 from asyncli.engine.spread import Destination, Route, Spread, loopback_sources
 from asyncli.model.plan import Plan
 from asyncli.model.records import Check
-from asyncli.preflight import checks_to_findings, examine, refusals
-from asyncli.preflight.configured import read_configured
+from asyncli.preflight import checks_to_findings, refusals
 from asyncli.preflight.host_checks import handshake_rate, host_checks, predicted_bytes
 from asyncli.preflight.host_limits import Limits
 
@@ -196,34 +193,6 @@ def test_findings_carry_numbers_and_remedies() -> None:
     assert [one.code for one in refusals(checks)] == ["nofile"]
     (late,) = checks_to_findings([Check("connect_rate", "rate", "warn", 4.5, 2e6 / 31, "a second")])
     assert re.findall(r"[\d,.]+", late.evidence) == ["4.5", ",", "64,516"]
-
-
-_TWO_LISTEN = """
-import os, resource, socket, sys
-resource.setrlimit(resource.RLIMIT_NOFILE, (200, 200))
-listener = socket.create_server(("127.0.0.1", 0))
-if os.fork() and not os.fork():
-    listener.close()
-print(flush=True)
-sys.stdin.read()
-"""
-
-
-def test_the_descriptors_of_the_processes_that_listen() -> None:
-    with subprocess.Popen([sys.executable, "-c", _TWO_LISTEN], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as server:
-        assert server.stdin is not None
-        assert server.stdout is not None
-        for _ in range(3):
-            server.stdout.readline()
-        configured = read_configured(server.pid, None, None, pids=(server.pid,))
-        server.stdin.close()
-    assert configured.descriptors is not None
-    # The third one does not listen.
-    assert (configured.descriptors.processes, configured.descriptors.limit) == (2, 400)
-    assert 8 <= configured.descriptors.open < 30
-    for connections, verdict in ((300, "ok"), (399, "warn")):
-        checks = {one.code: one for one in examine(plan(connections=connections), spread(), ROOMY, configured)}
-        assert checks["server_nofile"].verdict == verdict
 
 
 @pytest.mark.parametrize(
