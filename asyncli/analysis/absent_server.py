@@ -33,7 +33,6 @@ def absent_server(run: Run) -> Finding | None:
     # That finding names the listener as well.
     if (told := next((one for one in run.findings if one.code == server_not_listening.code), None)) is not None:
         return told
-    plan, server = run.plan, run.environment.get("server")
+    server = run.environment.get("server")
     pid = server.get("pid") if isinstance(server, dict) else None
-    named = (plan.server_pid, plan.server_pidfile, plan.server_name) != (None, None, None)
-    return server_took_no_part(pid, named, answered, used_s)
+    return server_took_no_part(pid, run.plan.names_server, answered, used_s)

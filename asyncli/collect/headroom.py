@@ -23,6 +23,8 @@ from asyncli.model import metrics
 # Enough for a server with a process for each connection, each with few descriptors.
 _MOST_PROCESSES = 128
 _OPEN_FILES = re.compile(r"^Max open files\s+(\d+)", re.MULTILINE)
+# A smaller table tells nothing: one of a shell begins with this size.
+_LEAST_TABLE = 256
 _TABLE = re.compile(r"^FDSize:\s+(\d+)", re.MULTILINE)
 
 
@@ -60,7 +62,7 @@ class Headroom:
         limit = limit or min((limit for limit, _, _ in self._seen.values() if limit), default=0)
         counts = {metrics.SERVER_DESCRIPTORS: number or None, metrics.SERVER_DESCRIPTORS_LIMIT: limit or None}
         if tables := [(still, size) for _, still, size in self._seen.values() if size]:
-            used = [size - still for still, size in tables if size > max(metrics.LEAST_TABLE, 2 * still)]
+            used = [size - still for still, size in tables if size > max(_LEAST_TABLE, 2 * still)]
             counts[metrics.SERVER_DESCRIPTORS_CLOSED] = sum(used)
             counts[metrics.SERVER_DESCRIPTORS_TABLE] = sum(size for _, size in tables)
         return {name: float(count) for name, count in counts.items() if count is not None}

@@ -4,10 +4,11 @@ our own user's, or all for root.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import sys
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -92,29 +93,21 @@ def socket_holders(inodes: Collection[int], proc: Path = PROC) -> set[int]:
     for pid in all_pids(proc):
         if not wanted:
             break
-        held = sockets_held(pid, wanted, proc)
+        held = set(sockets_held(pid, wanted, proc))
         if held and not (pid == 1 and read_stat(pid, proc).name in INITS):
             holders.add(pid)
             wanted -= held
     return holders
 
 
-def sockets_held(pid: int, inodes: Collection[int], proc: Path = PROC) -> set[int]:
-    """Those of ``inodes`` that the process holds."""
+def sockets_held(pid: int, inodes: Collection[int], proc: Path = PROC) -> Iterator[int]:
+    """Those of ``inodes`` that the process holds. It lists descriptors only until all are found, or as many as are taken."""
     wanted = {f"socket:[{inode}]": inode for inode in inodes}
-    held: set[int] = set()
-    try:
-        # Listening sockets have low descriptor numbers, so a worker's thousands of clients are seldom listed.
-        with os.scandir(f"{proc}/{pid}/fd") as entries:
-            for entry in entries:
-                try:
-                    link = os.readlink(entry.path)
-                except OSError:
-                    continue
-                if link in wanted:
-                    held.add(wanted[link])
-                    if len(held) == len(wanted):
-                        break
-    except OSError:
-        pass
-    return held
+    # Listening sockets have low descriptor numbers, so a worker's thousands of clients are seldom listed.
+    with contextlib.suppress(OSError), os.scandir(f"{proc}/{pid}/fd") as entries:
+        for entry in entries:
+            with contextlib.suppress(OSError):
+                if (inode := wanted.pop(os.readlink(entry.path), None)) is not None:
+                    yield inode
+            if not wanted:
+                break

@@ -159,7 +159,7 @@ def doubt(plan: Plan, found: Found, *, ours: Collection[int] = (), proc: Path = 
 
     None where the holder forwards connections or starts services, and for a process with its own network, as in a container.
     """
-    if (plan.server_pid, plan.server_pidfile, plan.server_name) == (None, None, None):
+    if not plan.names_server:
         return None
     (pid,), at = found.pids, listening_at(plan.targets, proc)
     networks = [link(one, "ns/net", proc) for one in ("self", pid)]
@@ -170,7 +170,7 @@ def doubt(plan: Plan, found: Found, *, ours: Collection[int] = (), proc: Path = 
     tree = {topmost(pid, {one: stat.parent for one, stat in stats.items()}, names, ours)}
     while more := {one for one, stat in stats.items() if stat.parent in tree} - tree:
         tree |= more
-    if tree & at.holders or any(sockets_held(one, at.users, proc) for one in tree):
+    if tree & at.holders or any(any(sockets_held(one, at.users, proc)) for one in tree):
         return None
     known = [{"name": names.get(one, "?"), "pid": one} for one in sorted(at.holders - set(ours))]
     # Root may have opened the sockets of another user's process.

@@ -122,8 +122,6 @@ TCP = _family(
 PROBE = _family("probe.", "seconds that one round of this probe took", "probe_seconds", "probe")
 #: Retransmitted segments.
 TCP_RETRANS_SEGS = f"{TCP}RetransSegs"
-#: A process's table of descriptors tells nothing of fewer: one of a shell begins with this size.
-LEAST_TABLE = 256
 #: Prefixes of metrics of TCP, which say nothing about Unix sockets.
 OF_TCP = (TCP, "kernel.tcp_", f"{CLIENT}{TCP}", f"{CLIENT}kernel.tcp_")
 #: Counters that begin at zero when an agent starts: a run adds up what they count before and after its restart.

@@ -125,6 +125,11 @@ class Plan(RedactedPlan, frozen=True, forbid_unknown_fields=True, kw_only=True):
         return not (self.connect_to or "").startswith(UNIX)
 
     @property
+    def names_server(self) -> bool:
+        """Whether it names the server's process, which is else found by its listening socket."""
+        return (self.server_pid, self.server_pidfile, self.server_name) != (None, None, None)
+
+    @property
     def protocol(self) -> str:
         """The protocol of its connections, a key of PROTOCOLS."""
         return self.http_protocol or ("http2" if self.http2 else values.parse_target(self.urls[0]).protocol)

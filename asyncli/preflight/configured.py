@@ -9,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 
+from asyncli.collect.holders import sockets_held
 from asyncli.collect.procfs import children, command_line, link, parse_listeners, read_stat
 from asyncli.model.records import Check
 from asyncli.preflight.host_limits import NO_LIMIT, read_rlimit
@@ -94,13 +95,11 @@ def _descriptors(pids: Sequence[int], proc: Path) -> Descriptors | None:
 
 def _listens(pid: int, proc: Path) -> bool:
     """Whether it is seen to hold a listening TCP socket."""
-    sockets = set[str]()
+    inodes = set[int]()
     for name in ("tcp", "tcp6"):
         with contextlib.suppress(OSError), open(proc / f"{pid}/net/{name}", encoding="ascii") as lines:
-            sockets |= {f"socket:[{one.inode}]" for one in parse_listeners(lines)}
-    with contextlib.suppress(OSError), os.scandir(proc / f"{pid}/fd") as entries:
-        return any(link(pid, f"fd/{entry.name}", proc) in sockets for entry in entries)
-    return False
+            inodes |= {one.inode for one in parse_listeners(lines)}
+    return any(sockets_held(pid, inodes, proc))
 
 
 def _master(pid: int, root: Path) -> tuple[int, str]:

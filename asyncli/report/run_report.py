@@ -148,9 +148,13 @@ def _shown_findings(summary: Summary) -> list[Finding]:
     return [one for one in found if one.severity != "info" or summary.verdict != "untested"]
 
 
+def _beside(summary: Summary) -> list[Finding]:
+    """The shown findings that the first sentences do not say."""
+    return [one for one in _shown_findings(summary) if not stands_first(summary, one)]
+
+
 def _findings(summary: Summary) -> doc.Section:
-    shown = _shown_findings(summary)
-    beside = [one for one in shown if not stands_first(summary, one)]
+    shown, beside = _shown_findings(summary), _beside(summary)
     serious = [one for one in beside if one.severity != "info" or one.code == "limit_kept"]
     blocks: list[doc.Block] = [
         doc.ItemList(doc.finding_items(serious), view=doc.View.SHORT),
@@ -162,8 +166,7 @@ def _findings(summary: Summary) -> doc.Section:
 
 def _files(summary: Summary, path: str) -> doc.Section:
     """The run's id and file, and commands for more."""
-    beside = [one for one in _shown_findings(summary) if not stands_first(summary, one)]
-    notes = sum(one.severity == "info" and one.code != "limit_kept" for one in beside)
+    notes = sum(one.severity == "info" and one.code != "limit_kept" for one in _beside(summary))
     run, quoted = summary.run, shlex.quote(path)
     more = f", with {format_many(notes, 'more note')}" if notes else ""
     killed = (found := summary.finding("incomplete")) is not None and found.fields["phase"] not in ("drain", "residue")

@@ -206,8 +206,7 @@ def _server(run: Run) -> tuple[summary_parts.Server, list[Finding]]:
     if not missing or any(one.code == "server_processes_unknown" for one in run.findings):
         return server, []
     # Advise to name the server only on this host, and only if it was not found.
-    named = (run.plan.server_pid, run.plan.server_pidfile, run.plan.server_name) != (None, None, None)
-    found = named or any(getattr(server, name).baseline is not None for name in missing)
+    found = run.plan.names_server or any(getattr(server, name).baseline is not None for name in missing)
     return server, [unknown.server_numbers_unknown(missing, not found and run.place.local is not False)]
 
 
