@@ -56,7 +56,7 @@ def words(found: Capacity) -> str:
 
 async def test_a_server_that_answers_with_errors_holds_none(tmp_path: Path) -> None:
     with serving(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n") as server:
-        found = await searched(tmp_path, server.url, 20)
+        found = await searched(tmp_path, server.url, 20, timeout="10s")
     assert (found.verdict, [(one.side, one.code) for one in found.gave_way]) == ("failed", [("server", "errors")]), words(found)
     assert [(one.asked, one.lost, one.crossed) for one in found.steps] == [(count, 0, ["heartbeats.by_status.404"]) for count in (20, 1)]
     # The first error answer ends a step.
