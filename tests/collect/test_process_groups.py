@@ -122,7 +122,7 @@ def test_a_process_unreadable_for_lack_of_descriptors_has_not_ended(monkeypatch:
     def read(pid: int) -> Stat:
         raise OSError(24, "Too many open files")
 
-    monkeypatch.setattr(processes, "read_stat", read)
+    monkeypatch.setattr(procfs, "read_stat", read)
     with pytest.raises(OSError, match="Too many open files"):
         listed(lambda: [MASTER])()
 
