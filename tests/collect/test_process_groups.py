@@ -119,7 +119,7 @@ def test_one_refused_process_degrades_the_sum_to_rss(monkeypatch: pytest.MonkeyP
 
 
 def test_a_process_unreadable_for_lack_of_descriptors_has_not_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    def read(pid: int) -> Stat:
+    def read(pid: int, proc: object) -> Stat:
         raise OSError(24, "Too many open files")
 
     monkeypatch.setattr(procfs, "read_stat", read)
