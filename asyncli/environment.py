@@ -15,6 +15,7 @@ import msgspec
 
 from asyncli import __version__
 from asyncli.collect.listening import no_listener
+from asyncli.collect.procfs import link
 from asyncli.engine.resolve import plan_spread
 from asyncli.engine.spread import Spread, show
 from asyncli.model.plan import Plan
@@ -101,7 +102,7 @@ def boot_id() -> str | None:
 
 def network() -> str | None:
     """The id of this network namespace, which has its own ports and TCP counters; unique within a boot."""
-    return _link("/proc/self/ns/net")
+    return link("self", "ns/net")
 
 
 def clock_at(zero_s: float) -> dict[str, Any]:
@@ -114,15 +115,8 @@ def clock_at(zero_s: float) -> dict[str, Any]:
         "wall_s": time.time() - (time.monotonic() - zero_s),
         "monotonic_s": zero_s,
         "boot_id": boot_id(),
-        "time_ns": _link("/proc/self/ns/time"),
+        "time_ns": link("self", "ns/time"),
     }
-
-
-def _link(path: str) -> str | None:
-    try:
-        return os.readlink(path)
-    except OSError:
-        return None
 
 
 def _read(path: str) -> str | None:

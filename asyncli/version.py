@@ -33,9 +33,8 @@ def described(changelog: str, description: str) -> str:
 def _described(root: Path) -> str:
     import subprocess
 
-    if not (root / ".git").exists():  # it may be inside another project's repository
-        return ""
-    git = ["git", "-C", str(root), "describe", "--tags", "--long", "--always", "--match", "v[0-9]*"]
+    # A named folder: git would look for one in the folders above too, and refuse another user's.
+    git = ["git", f"--git-dir={root / '.git'}", "describe", "--tags", "--long", "--always", "--match", "v[0-9]*"]
     try:
         return subprocess.run(git, capture_output=True, text=True, timeout=5, check=False).stdout.strip()
     except (OSError, subprocess.TimeoutExpired):

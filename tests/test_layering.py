@@ -25,7 +25,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "engine.spread": set(),
     "collect": set(),
     "preflight": {"collect.holders", "collect.procfs", "engine.spread"},
-    "environment": {"collect.listening", "engine.resolve", "engine.spread", "preflight.host_limits"},
+    "environment": {"collect.listening", "collect.procfs", "engine.resolve", "engine.spread", "preflight.host_limits"},
     "agent": {"collect", "environment", "preflight"},
     "cluster": {"collect", "engine", "environment", "preflight"},
     "store": set(),

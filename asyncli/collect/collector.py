@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from asyncli.collect.headroom import Headroom
 from asyncli.collect.kernel import MemoryReader, read_counters
-from asyncli.collect.locate import Found, ServerFacts, describe, doubt, find_server, own_ancestry
+from asyncli.collect.locate import Found, ServerFacts, describe, doubt, find_server
 from asyncli.collect.privilege import unprivileged
 from asyncli.collect.probe_budget import ProbeReading
 from asyncli.collect.processes import ProcessGroup, ServerTree, listed, read_session_cpu, read_session_memory
+from asyncli.collect.procfs import ancestors
 from asyncli.collect.sampler import Probe, Sampler, SamplerOptions
 from asyncli.collect.status_reader import StatusReader
 from asyncli.findings.probes import server_master_ended, server_processes_unknown, server_restarted
@@ -86,7 +88,8 @@ class Collector(Sampler):
         return find_server(self._plan, local=self.local, ours=self._ours())
 
     def _ours(self) -> set[int]:
-        return {*own_ancestry(), *self._generator_pids()}
+        """This process, its ancestors, and the generator."""
+        return {*(stat.pid for stat in ancestors(os.getpid())), *self._generator_pids()}
 
     def _standard_probes(self, found: Found) -> dict[str, Probe]:
         probes: dict[str, Probe] = {"kernel": read_counters, "memory": MemoryReader().read}

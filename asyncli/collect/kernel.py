@@ -265,19 +265,12 @@ def read_counters(proc: Path = PROC) -> ProbeReading:
     return ProbeReading(values)
 
 
-def read_memory(proc: Path = PROC) -> ProbeReading:
-    """The host's memory, with the free objects of slabs: 0.1 ms, no privilege."""
-    values = parse_meminfo(read_text(proc / "meminfo"))
-    try:
-        values[metrics.HOST_CPU_LISTS_BYTES] = waiting = parse_zoneinfo(read_text(proc / "zoneinfo"))
-        values[metrics.HOST_USED_BYTES] -= waiting
-    except (FileNotFoundError, PermissionError):
-        pass  # a hardened kernel or a container's /proc: used memory is then meminfo's alone
-    return ProbeReading(values)
+class MemoryReader:
+    """The host's memory and the kernel's slabs at one instant. Blocking: 1 ms; 0.1 ms without root.
 
-
-class SlabReader:
-    """The slabs of /proc/slabinfo, which only root may read, with exact counts where the kernel has them. Blocking: 1 ms."""
+    For root, used memory is without the free objects of slabs. After earlier connections thousands of objects are free in slabs
+    that still hold objects: a new connection takes these first, and the host's used memory would not seem to grow.
+    """
 
     def __init__(self, *, proc: Path = PROC, links: Callable[[], Mapping[str, str]] = read_slab_links) -> None:
         self._proc = proc
@@ -286,7 +279,18 @@ class SlabReader:
         self._refused: Finding | None = None
 
     def read(self) -> ProbeReading:
-        """Slab metrics; a finding without the privilege."""
+        slabs = self.read_slabs()
+        values = parse_meminfo(read_text(self._proc / "meminfo")) | slabs.values
+        try:
+            values[metrics.HOST_CPU_LISTS_BYTES] = waiting = parse_zoneinfo(read_text(self._proc / "zoneinfo"))
+            values[metrics.HOST_USED_BYTES] -= waiting
+        except (FileNotFoundError, PermissionError):
+            pass  # a hardened kernel or a container's /proc: used memory is then meminfo's alone
+        values[metrics.HOST_USED_BYTES] -= values.get(metrics.KERNEL_SLAB_FREE_BYTES, 0.0)
+        return ProbeReading(values, slabs.findings)
+
+    def read_slabs(self) -> ProbeReading:
+        """/proc/slabinfo, with exact counts where the kernel has them; a finding without root, who alone may read it."""
         if self._refused is not None:
             return ProbeReading(findings=[self._refused])
         try:
@@ -297,28 +301,8 @@ class SlabReader:
         findings = []
         slabs = parse_slabinfo(text, self._resolved.values())
         if not self._resolved or len(slabs) < len(self._resolved):
-            findings = self._resolve(parse_slabinfo(text))
+            # Names of caches change only when a module is loaded or removed.
+            self._resolved, missing = resolve_caches(parse_slabinfo(text), self._links())
+            findings = [slab_caches_missing(missing)] if missing else []
             slabs = parse_slabinfo(text, self._resolved.values())
         return ProbeReading(slab_metrics(counted_exactly(slabs, count_objects(self._proc)), self._resolved), findings)
-
-    def _resolve(self, listed: Iterable[str]) -> list[Finding]:
-        """Names of caches change only when a module is loaded or removed."""
-        self._resolved, missing = resolve_caches(listed, self._links())
-        return [slab_caches_missing(missing)] if missing else []
-
-
-class MemoryReader:
-    """:func:`read_memory` and :class:`SlabReader` at one instant; for root, used memory is without the free objects of slabs.
-
-    After earlier connections thousands of objects are free in slabs that still hold objects: a new connection takes these first,
-    and the host's used memory would not seem to grow.
-    """
-
-    def __init__(self, proc: Path = PROC) -> None:
-        self._proc, self._slabs = proc, SlabReader(proc=proc)
-
-    def read(self) -> ProbeReading:
-        slabs = self._slabs.read()
-        values = read_memory(self._proc).values | slabs.values
-        values[metrics.HOST_USED_BYTES] -= values.get(metrics.KERNEL_SLAB_FREE_BYTES, 0.0)
-        return ProbeReading(values, slabs.findings)

@@ -17,7 +17,7 @@ import msgspec
 
 from asyncli.collect.holders import INITS, listening_at, sockets_held
 from asyncli.collect.listening import listens_elsewhere
-from asyncli.collect.procfs import PROC, Stat, command_line, link, parents, read_stat
+from asyncli.collect.procfs import PROC, ancestors, command_line, link, parents, readable_stat, shares_namespace, tree
 from asyncli.findings.server import find_by_user, server_not_listening, server_program_not_run
 from asyncli.model.errors import HostError
 from asyncli.model.plan import Plan
@@ -103,48 +103,53 @@ class ServerFacts(msgspec.Struct, frozen=True):
 
 
 def find_server(plan: Plan, *, local: bool, ours: Collection[int] = (), proc: Path = PROC) -> Found:
-    """The server that ``plan`` names or aims at. ``ours``: asyncli's own processes. Raises :class:`HostError`."""
+    """The server that ``plan`` names or aims at. ``ours``: asyncli's own processes and their ancestors.
+
+    Raises :class:`HostError` if the plan names no living process, or one of ``ours``: asyncli is in its tree.
+    """
     if plan.server_pid is not None:
-        return Found((_alive(plan.server_pid, "--server-pid", proc),), "--server-pid")
+        return _named(plan.server_pid, "--server-pid", ours, proc)
     if plan.server_pidfile is not None:
-        return Found((_from_pidfile(plan.server_pidfile, proc),), f"--server-pidfile {plan.server_pidfile}")
+        flag = f"--server-pidfile {plan.server_pidfile}"
+        return _named(_from_pidfile(plan.server_pidfile, flag), flag, ours, proc)
     if plan.server_name is not None:
-        return Found((_from_name(plan.server_name, ours, proc),), f"--server-name {plan.server_name}")
+        return _named(_from_name(plan.server_name, ours, proc), f"--server-name {plan.server_name}", ours, proc)
     if not local:
         return Found(why_not="the server is on another host, where its processes cannot be read")
     return _from_ports(plan.targets, ours, proc)
 
 
-def _alive(pid: int, flag: str, proc: Path) -> int:
-    try:
-        stat = read_stat(pid, proc)
-    except (OSError, ValueError):
-        stat = None
+def _named(pid: int, flag: str, ours: Collection[int], proc: Path) -> Found:
+    stat, remedy = readable_stat(pid, proc), "give the pid of the server's master process"
     if stat is None or stat.ended:
-        raise HostError(f"{flag}: no process {pid} on this host; give the pid of the server's master process")
-    return pid
+        raise HostError(f"{flag}: no process {pid} on this host; {remedy}")
+    if pid in ours:
+        whose = f"{process_name(pid, proc)} (pid {pid}) is asyncli or a process that started it"
+        raise HostError(f"{flag}: {whose}, so the memory and CPU of asyncli would count as the server's; {remedy}")
+    return Found((pid,), flag)
 
 
-def _from_pidfile(path: str, proc: Path) -> int:
-    flag = f"--server-pidfile {path}"
+def _from_pidfile(path: str, flag: str) -> int:
     try:
         text = read_regular(path, _LONGEST_PIDFILE).decode("ascii", "replace").strip()
     except OSError as error:
         raise HostError(f"{flag}: cannot be read ({error.strerror}); name the server's pid file") from None
     if not re.fullmatch(r"[0-9]{1,9}", text):
         raise HostError(f"{flag}: holds no process id; name the server's pid file, for example /run/nginx.pid")
-    return _alive(int(text), flag, proc)
+    return int(text)
 
 
 def _from_name(name: str, ours: Collection[int], proc: Path) -> int:
+    """The root of the one tree of that name; one of ``ours`` only if no other has it."""
     stats = {stat.pid: stat for stat in parents(proc) if not stat.ended}
     # The kernel truncates a process's name to 15 bytes.
     named = {
         pid
         for pid, stat in stats.items()
-        if pid not in ours and (stat.name == name[:15] or os.path.basename(link(pid, "exe", proc) or "") == name)
+        if stat.name == name[:15] or os.path.basename(link(pid, "exe", proc) or "") == name
     }
-    roots = sorted(pid for pid in named if stats[pid].parent not in named)
+    others = named.difference(ours)
+    roots = sorted(pid for pid in others if stats[pid].parent not in others) or sorted(named)[:1]
     if not roots:
         raise HostError(f"--server-name {name}: no such process on this host; write its name as `ps -e` shows it")
     if len(roots) > 1:
@@ -162,23 +167,21 @@ def doubt(plan: Plan, found: Found, *, ours: Collection[int] = (), proc: Path = 
     if not plan.names_server:
         return None
     (pid,), at = found.pids, listening_at(plan.targets, proc)
-    networks = [link(one, "ns/net", proc) for one in ("self", pid)]
-    if None not in networks and networks[0] != networks[1]:
+    if shares_namespace(pid, "net", proc) is False:
         return None
-    stats = {stat.pid: stat for stat in parents(proc)}
-    names = {one: process_name(stat, proc) for one, stat in stats.items()}
-    tree = {topmost(pid, {one: stat.parent for one, stat in stats.items()}, names, ours)}
-    while more := {one for one, stat in stats.items() if stat.parent in tree} - tree:
-        tree |= more
-    if tree & at.holders or any(any(sockets_held(one, at.users, proc)) for one in tree):
+    try:
+        family = tree([readable_stat(topmost(pid, ours, proc), proc)], proc).keys()
+    except OSError:
         return None
-    known = [{"name": names.get(one, "?"), "pid": one} for one in sorted(at.holders - set(ours))]
+    if family & at.holders or any(any(sockets_held(one, at.users, proc)) for one in family):
+        return None
+    known = [{"name": process_name(one, proc) or "?", "pid": one} for one in sorted(at.holders - set(ours))]
     # Root may have opened the sockets of another user's process.
-    theirs = {0}.union(*(user_of(one, proc).all for one in tree))
+    theirs = {0}.union(*(user_of(one, proc).all for one in family))
     users = [] if at.holders or not theirs.isdisjoint(at.openers) else sorted(at.openers)
     if any(one["name"] in _FORWARDERS | INITS for one in known) or not (known or users):
         return None
-    return server_not_listening(found.how, names.get(pid, "?"), pid, at.where, known, users)
+    return server_not_listening(found.how, process_name(pid, proc) or "?", pid, at.where, known, users)
 
 
 def _from_ports(targets: Sequence[Target], ours: Collection[int], proc: Path) -> Found:
@@ -197,14 +200,11 @@ def _from_ports(targets: Sequence[Target], ours: Collection[int], proc: Path) ->
         )
     if not holders:
         return _unreadable(where, at.openers)
-    stats = {stat.pid: stat for stat in parents(proc)}
-    names = {pid: process_name(stat, proc) for pid, stat in stats.items()}
-    forwarders = sorted(names[pid] for pid in holders if names.get(pid) in _FORWARDERS)
+    forwarders = _FORWARDERS.intersection(process_name(pid, proc) or "" for pid in holders)
     if forwarders:
-        why_not = f"{forwarders[0]} listens on {where} and forwards connections to the server"
+        why_not = f"{min(forwarders)} listens on {where} and forwards connections to the server"
         return Found(why_not=why_not, remedy=_NAME_A_PROCESS)
-    parent = {pid: stat.parent for pid, stat in stats.items()}
-    return Found(tuple(sorted({topmost(pid, parent, names, ours) for pid in holders})), f"listens on {where}")
+    return Found(tuple(sorted({topmost(pid, ours, proc) for pid in holders})), f"listens on {where}")
 
 
 def _unreadable(where: str, users: Collection[int]) -> Found:
@@ -217,43 +217,32 @@ def _unreadable(where: str, users: Collection[int]) -> Found:
     return Found(why_not=why_not, remedy=find_by_user(users), hidden=True)
 
 
-def process_name(stat: Stat, proc: Path = PROC) -> str:
-    """The executable's file name, or the process's name if that is unreadable.
+def process_name(pid: int, proc: Path = PROC) -> str | None:
+    """The executable's file name, or the process's name if that is unreadable; None if it has ended or is hidden.
 
     If the process was started by a link to the executable, the link's name: Debian's redis-server links to redis-check-rdb. Not
     if that name is only the beginning of the file name.
     """
-    exe = link(stat.pid, "exe", proc)
-    if exe is None:
+    if (stat := readable_stat(pid, proc)) is None:
+        return None
+    if (exe := link(pid, "exe", proc)) is None:
         return stat.name
     name = os.path.basename(exe)
     if not name.startswith(stat.name):
         with contextlib.suppress(OSError):
-            if os.path.samefile(f"{proc}/{stat.pid}/root{os.path.dirname(exe)}/{stat.name}", f"{proc}/{stat.pid}/exe"):
+            if os.path.samefile(f"{proc}/{pid}/root{os.path.dirname(exe)}/{stat.name}", f"{proc}/{pid}/exe"):
                 return stat.name
     return name
 
 
-def topmost(pid: int, parent: Mapping[int, int], names: Mapping[int, str], stop: Collection[int] = ()) -> int:
+def topmost(pid: int, stop: Collection[int], proc: Path = PROC) -> int:
     """The topmost ancestor with the same name, below ``stop``: asyncli may have started the server."""
-    while True:
-        above = parent.get(pid, 0)
-        if above == 0 or above in stop or names.get(above) != names.get(pid):
-            return pid
-        pid = above
-
-
-def own_ancestry(proc: Path = PROC) -> frozenset[int]:
-    """This process and its ancestors."""
-    line: set[int] = set()
-    pid = os.getpid()
-    while pid > 0 and pid not in line:
-        line.add(pid)
-        try:
-            pid = read_stat(pid, proc).parent
-        except (OSError, ValueError):
+    top, name = pid, process_name(pid, proc)
+    for stat in ancestors(pid, proc):
+        if stat.pid in stop or process_name(stat.pid, proc) != name:
             break
-    return frozenset(line)
+        top = stat.pid
+    return top
 
 
 def describe(found: Found, server_header: str = "", proc: Path = PROC) -> ServerFacts:
@@ -262,11 +251,7 @@ def describe(found: Found, server_header: str = "", proc: Path = PROC) -> Server
     if not found.pids:
         return ServerFacts(version=version, hidden=found.hidden)
     pid = found.pids[0]
-    try:
-        name: str | None = process_name(read_stat(pid, proc), proc)
-    except (OSError, ValueError):
-        name = None
-    exe = link(pid, "exe", proc)
+    name, exe = process_name(pid, proc), link(pid, "exe", proc)
     built, not_asked = "", None
     if exe and name in _VERSION_FLAGS:
         answer = ask_server(exe, _VERSION_FLAGS[name], pid, proc)
@@ -276,8 +261,9 @@ def describe(found: Found, server_header: str = "", proc: Path = PROC) -> Server
     version_match = re.search(r"version: (\S+)|^HA-?Proxy version ([\d.]+)", built, re.MULTILINE)
     if version_match and (version is None or "/" not in version):
         version = version_match[1] or f"haproxy/{version_match[2]}"
-    ours = name == "nginx" and _shares_mounts(pid, proc)
-    config = config_path(command_line(pid, proc), built, link(pid, "cwd", proc)) if ours else None
+    # In a container the same path is another file.
+    here = name == "nginx" and shares_namespace(pid, "mnt", proc)
+    config = config_path(command_line(pid, proc), built, link(pid, "cwd", proc)) if here else None
     return ServerFacts(
         pid=pid,
         pids=found.pids,
@@ -315,9 +301,3 @@ def _fingerprint(path: str | None, user: User | None) -> str | None:
         return hashlib.sha256(read_regular(path, _LONGEST_CONFIG, user)).hexdigest()[:16]
     except OSError:
         return None
-
-
-def _shares_mounts(pid: int, proc: Path) -> bool:
-    """Whether the process shares our mount namespace: in a container the same path is another file."""
-    mounts = link(pid, "ns/mnt", proc)
-    return mounts is not None and mounts == link("self", "ns/mnt", proc)

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from asyncli.collect.probe_budget import ProbeReading
-from asyncli.collect.procfs import TICKS_PER_S, Memory, Stat, children, read_memory, read_rss, read_stat
+from asyncli.collect.procfs import TICKS_PER_S, Memory, Stat, living_stat, read_memory, read_rss, tree
 from asyncli.findings.probes import memory_unprivileged
 from asyncli.model.metrics import METRICS, SESSION_CPU_S, SESSION_USS_BYTES
 
@@ -153,14 +153,14 @@ class ServerTree:
         self.orphaned = 0
         self._living: set[tuple[int, int]] = set()
         self._relocate = relocate
-        self._known = {pid: stat.start_ticks for pid in roots if (stat := _stat(pid)) is not None}
+        self._known = {pid: stat.start_ticks for pid in roots if (stat := living_stat(pid)) is not None}
 
     def __call__(self) -> list[Stat]:
         """Every process of the tree (zombies too). Raises :class:`ProcessesGoneError` if none lives."""
-        found = self._walk(self._survivors())
+        found = tree(self._survivors())
         if not any(not stat.ended for stat in found.values()):
             self._relocate_roots()
-            found = self._walk(self._survivors())
+            found = tree(self._survivors())
         self._check_orphaned(found)
         living = {(pid, stat.start_ticks) for pid, stat in found.items() if not stat.ended}
         self.ended += len(self._living - living)
@@ -178,24 +178,12 @@ class ServerTree:
     def _survivors(self) -> list[Stat]:
         """Known processes that live, roots first."""
         order = [*self.roots, *(pid for pid in self._known if pid not in self.roots)]
-        stats = ((pid, _stat(pid)) for pid in order if pid in self._known)
+        stats = ((pid, living_stat(pid)) for pid in order if pid in self._known)
         return [stat for pid, stat in stats if stat is not None and stat.start_ticks == self._known[pid]]
-
-    def _walk(self, start: Iterable[Stat]) -> dict[int, Stat]:
-        found: dict[int, Stat] = {}
-        queue = list(start)
-        found.update((stat.pid, stat) for stat in queue)
-        while queue:
-            stat = queue.pop()
-            for pid in children(stat):
-                if pid not in found and (child := _stat(pid)) is not None:
-                    found[pid] = child
-                    queue.append(child)
-        return found
 
     def _relocate_roots(self) -> None:
         roots = self._relocate()
-        known = {pid: stat.start_ticks for pid in roots if (stat := _stat(pid)) is not None}
+        known = {pid: stat.start_ticks for pid in roots if (stat := living_stat(pid)) is not None}
         if not known:
             raise ProcessesGoneError(f"the server's processes ended (root was {', '.join(map(str, self.roots))})")
         self.roots, self._known = tuple(roots), known
@@ -215,12 +203,4 @@ def read_session_memory() -> ProbeReading:
 
 def listed(pids: Callable[[], Iterable[int]]) -> Callable[[], list[Stat]]:
     """A function that returns the stats of the living among ``pids``."""
-    return lambda: [stat for pid in tuple(pids()) if (stat := _stat(pid)) is not None]
-
-
-def _stat(pid: int) -> Stat | None:
-    """The process's stat; None if it has ended. Raises other errors: the ledger would count the process twice."""
-    try:
-        return read_stat(pid)
-    except (FileNotFoundError, ProcessLookupError):
-        return None
+    return lambda: [stat for pid in tuple(pids()) if (stat := living_stat(pid)) is not None]

@@ -221,11 +221,42 @@ def all_pids(proc: Path = PROC) -> list[int]:
 
 def parents(proc: Path = PROC) -> Iterator[Stat]:
     """The stat of every readable process."""
-    for pid in all_pids(proc):
-        try:
-            yield read_stat(pid, proc)
-        except (OSError, ValueError):
-            continue
+    return (stat for pid in all_pids(proc) if (stat := readable_stat(pid, proc)) is not None)
+
+
+def readable_stat(pid: int, proc: Path = PROC) -> Stat | None:
+    """The process's stat; None if it has ended or is hidden."""
+    try:
+        return read_stat(pid, proc)
+    except (OSError, ValueError):
+        return None
+
+
+def living_stat(pid: int, proc: Path = PROC) -> Stat | None:
+    """The process's stat; None if it has ended. Raises other errors: a process that is only hidden still counts."""
+    try:
+        return read_stat(pid, proc)
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+
+
+def ancestors(pid: int, proc: Path = PROC) -> Iterator[Stat]:
+    """The process and its ancestors, the nearest first, as far as they are readable."""
+    while (stat := readable_stat(pid, proc)) is not None:
+        yield stat
+        pid = stat.parent
+
+
+def tree(roots: Iterable[Stat | None], proc: Path = PROC) -> dict[int, Stat]:
+    """The processes ``roots`` and all their descendants by pid, zombies too. Raises OSError if a descendant is hidden."""
+    queue = [stat for stat in roots if stat is not None]
+    found = {stat.pid: stat for stat in queue}
+    while queue:
+        for pid in children(queue.pop(), proc):
+            if pid not in found and (child := living_stat(pid, proc)) is not None:
+                found[pid] = child
+                queue.append(child)
+    return found
 
 
 def children(stat: Stat, proc: Path = PROC) -> list[int]:
@@ -259,6 +290,12 @@ def link(pid: int | str, name: str, proc: Path = PROC) -> str | None:
         return os.readlink(f"{proc}/{pid}/{name}").removesuffix(" (deleted)")
     except OSError:
         return None
+
+
+def shares_namespace(pid: int, name: str, proc: Path = PROC) -> bool | None:
+    """Whether the process is in our namespace ``name`` (mnt, net), as one in a container is not; None if that is hidden."""
+    ours, theirs = (link(one, f"ns/{name}", proc) for one in ("self", pid))
+    return None if ours is None or theirs is None else ours == theirs
 
 
 def command_line(pid: int, proc: Path = PROC) -> str:

@@ -14,7 +14,7 @@ from asyncli.model.units import format_count, format_many
 from asyncli.preflight.configured import Configured, Descriptors
 from asyncli.preflight.host_checks import far_checks, host_checks, limit
 from asyncli.preflight.host_limits import Limits
-from asyncli.preflight.nginx_checks import Host, nginx_checks
+from asyncli.preflight.nginx_checks import nginx_checks
 
 
 def examine(
@@ -58,11 +58,7 @@ def _server_checks(plan: Plan, limits: Limits, configured: Configured) -> list[C
     if configured.nginx is None:
         found = [] if configured.unknown is None else [configured.unknown]
         return found if configured.descriptors is None else [*found, _descriptors(plan, configured.descriptors)]
-    host = Host(
-        cpus=limits.cpus, somaxconn=limits.somaxconn, inherited_nofile=configured.inherited_nofile,
-        silent_pages=configured.silent_pages, sudo=limits.sudo,
-    )  # fmt: skip
-    return nginx_checks(configured.nginx, plan, host)
+    return nginx_checks(configured.nginx, plan, limits, configured)
 
 
 def _descriptors(plan: Plan, server: Descriptors) -> Check:

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from asyncli.collect.holders import sockets_held
-from asyncli.collect.procfs import children, command_line, link, parse_listeners, read_stat
+from asyncli.collect.procfs import ancestors, command_line, link, parse_listeners, readable_stat, shares_namespace, tree
 from asyncli.model.records import Check
 from asyncli.preflight.host_limits import NO_LIMIT, read_rlimit
 from asyncli.preflight.nginx_config import NginxConfig, read_nginx
@@ -59,8 +59,7 @@ def _read_nginx(pid: int | None, exe: str | None, config_path: str | None, root:
             what, detail = "the server's own limits", "its process is not known, so they were not read"
             return Configured(unknown=Check("server", what, "unknown", detail=detail))
         return Configured()
-    ours, theirs = (None if one is None else link(one, "ns/mnt", root / "proc") for one in ("self", pid))
-    if ours and theirs and ours != theirs and config_path is None:
+    if pid is not None and shares_namespace(pid, "mnt", root / "proc") is False and config_path is None:
         # Its nginx.conf is not our file of that name.
         what, detail = "nginx's configuration", "nginx runs in a container, whose files are not visible here"
         return Configured(unknown=Check("nginx_config", what, "unknown", detail=detail, remedy="run asyncli check in it"))
@@ -73,14 +72,12 @@ def _read_nginx(pid: int | None, exe: str | None, config_path: str | None, root:
 
 def _descriptors(pids: Sequence[int], proc: Path) -> Descriptors | None:
     """None if a limit cannot be read."""
-    queue, living = list(pids), dict[int, bool]()
-    while queue:
-        with contextlib.suppress(OSError, ValueError):
-            stat = read_stat(queue.pop(), proc)
-            if not stat.ended and stat.pid not in living:
-                living[stat.pid] = _listens(stat.pid, proc)
-                queue += children(stat, proc)
-    holders = [pid for pid, listens in living.items() if listens] or list(living)
+    try:
+        found = tree((readable_stat(pid, proc) for pid in pids), proc)
+    except OSError:
+        return None
+    living = [pid for pid, stat in found.items() if not stat.ended]
+    holders = [pid for pid in living if _listens(pid, proc)] or living
     limits = [read_rlimit(proc / f"{pid}/limits", "Max open files")[0] for pid in holders]
     known = [one for one in limits if one is not None]
     if not known or len(known) < len(limits):
@@ -106,9 +103,8 @@ def _master(pid: int, root: Path) -> tuple[int, str]:
     """The master of this nginx process and its title; for another process, itself and its command line."""
     line = command_line(pid, root / "proc")
     if line.startswith("nginx: ") and not line.startswith("nginx: master"):
-        with contextlib.suppress(OSError, ValueError):
-            parent = read_stat(pid, root / "proc").parent
-            title = command_line(parent, root / "proc")
+        for stat in ancestors(pid, root / "proc"):
+            title = command_line(stat.pid, root / "proc")
             if title.startswith("nginx: master"):
-                return parent, title
+                return stat.pid, title
     return pid, line

@@ -6,6 +6,7 @@ forbidden or malformed one gives None, never an error.
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import re
 import resource
@@ -88,20 +89,12 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         return float(self.cpus) if self.cpu_quota is None else min(float(self.cpus), self.cpu_quota)
 
 
-def raise_nofile() -> int | None:
-    """Raise our soft descriptor limit to the hard one. Returns the new limit, None if it cannot be read."""
-    try:
-        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        if soft != hard:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    except (OSError, ValueError):
-        # A hard limit above fs.nr_open cannot be set.
-        pass
-    try:
-        soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    except (OSError, ValueError):
-        return None
-    return NO_LIMIT if soft == resource.RLIM_INFINITY else soft
+def raise_nofile() -> None:
+    """Raise our soft descriptor limit to the hard one."""
+    # A hard limit above fs.nr_open cannot be set.
+    with contextlib.suppress(OSError, ValueError):
+        hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def read_limits(root: Path = Path("/")) -> Limits:

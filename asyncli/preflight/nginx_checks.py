@@ -9,14 +9,14 @@ import math
 import shlex
 from collections.abc import Iterator
 
-import msgspec
-
 from asyncli.model.plan import Plan
 from asyncli.model.records import Check
 from asyncli.model.template import OpenTemplate
 from asyncli.model.units import format_count, format_duration, format_many
 from asyncli.model.values import Target
+from asyncli.preflight.configured import Configured
 from asyncli.preflight.host_checks import STALL_S, Verdict, limit, longest_gap_s, mean_gap_s, oldest_s
+from asyncli.preflight.host_limits import Limits
 from asyncli.preflight.nginx_config import Listen, NginxConfig, Timers, timers_for
 
 # nginx's NGX_LISTEN_BACKLOG on Linux.
@@ -36,33 +36,19 @@ _FAR_S = 30 * 86400.0
 _STATUS_PORT = 8081
 
 
-class Host(msgspec.Struct, frozen=True, kw_only=True):
-    """Facts of nginx's host that the checks depend on; None: unknown."""
-
-    cpus: int | None = None
-    somaxconn: int | None = None
-    #: The soft descriptor limit that workers inherit without worker_rlimit_nofile: the running master's.
-    inherited_nofile: int | None = None
-    #: Its status pages that do not answer.
-    silent_pages: tuple[str, ...] = ()
-    #: The prefix of commands that need root.
-    sudo: str = ""
-
-
-def nginx_checks(config: NginxConfig, plan: Plan, host: Host | None = None) -> list[Check]:
-    """One check for each directive that a soak depends on; with several URLs the worst of each."""
-    host = host or Host()
+def nginx_checks(config: NginxConfig, plan: Plan, limits: Limits, configured: Configured) -> list[Check]:
+    """One check for each directive that a soak depends on; with several URLs the worst of each. ``limits``: of nginx's host."""
     worst: dict[str, Check] = {}
     for target in plan.targets:
-        for check in _target_checks(config, plan, target, host):
+        for check in _target_checks(config, plan, target, limits, configured):
             before = worst.get(check.code)
             if before is None or _RANK[check.verdict] > _RANK[before.verdict]:
                 worst[check.code] = check
     # An nginx that listens at no target does not count these connections.
-    return [*worst.values(), *([_status(config, plan, host)] if worst.keys() != {"nginx_listen"} else [])]
+    return [*worst.values(), *([_status(config, plan, limits, configured)] if worst.keys() != {"nginx_listen"} else [])]
 
 
-def _target_checks(config: NginxConfig, plan: Plan, target: Target, host: Host) -> Iterator[Check]:
+def _target_checks(config: NginxConfig, plan: Plan, target: Target, limits: Limits, configured: Configured) -> Iterator[Check]:
     path = "" if target.port else target.host
     server = config.server_for(_asked_host(plan, target.name if target.asked else target.host), target.port, path)
     listen = config.listen_for(target.host, target.port)
@@ -81,7 +67,7 @@ def _target_checks(config: NginxConfig, plan: Plan, target: Target, host: Host) 
         # Of connection 0; a placeholder for the plan's data stays.
         path_asked = OpenTemplate(target.path).fill({"n": 0, "random": "0" * 6})
         yield from _timeout_checks(timers_for(server, path_asked), plan)
-    yield from _capacity_checks(config, listen, plan, host)
+    yield from _capacity_checks(config, listen, plan, limits, configured)
 
 
 _RANK: dict[str, int] = {"ok": 0, "unknown": 1, "warn": 2, "short": 3}
@@ -102,7 +88,8 @@ def _timeout_checks(timers: Timers, plan: Plan) -> Iterator[Check]:
         yield _against_age("send_timeout", timers.send_timeout_s, "stream", detail, plan)
     elif plan.requests != "heartbeats":
         detail = "nginx closes an HTTP/2 connection without a request after this time, and pings are no requests"
-        yield _against_age("client_header_timeout", timers.client_header_timeout_s, "connection", detail, plan, _BY_HEADS)
+        have, instead = timers.client_header_timeout_s, "--h2-heartbeat head, or "
+        yield _against_age("client_header_timeout", have, "connection", detail, plan, instead)
     if plan.requests != "heartbeats":
         return
     yield _keepalive_timeout(timers, plan)
@@ -110,9 +97,6 @@ def _timeout_checks(timers: Timers, plan: Plan) -> Iterator[Check]:
     yield _keepalive_requests(timers, plan)
     if timers.keepalive_time_s is not None:
         yield _keepalive_time(timers.keepalive_time_s, plan)
-
-
-_BY_HEADS = "--h2-heartbeat head, or "
 
 
 def _against_age(directive: str, have: float, of: str, detail: str, plan: Plan, instead: str = "") -> Check:
@@ -202,17 +186,17 @@ def _keepalive_time(have: float, plan: Plan) -> Check:
     return Check("nginx_keepalive_time", what, verdict, have, age, "s", detail, remedy)
 
 
-def _capacity_checks(config: NginxConfig, listen: Listen, plan: Plan, host: Host) -> Iterator[Check]:
-    workers = config.workers if config.workers is not None else host.cpus
+def _capacity_checks(config: NginxConfig, listen: Listen, plan: Plan, limits: Limits, configured: Configured) -> Iterator[Check]:
+    workers = config.workers if config.workers is not None else limits.cpus
     if workers is None:
         detail = "worker_processes is auto and the number of CPUs could not be read"
         yield Check("nginx_worker_connections", "nginx's connection slots", "unknown", detail=detail)
         return
     workers = max(1, workers)
     yield _slots(config, workers, plan)
-    yield _descriptors(config, workers, plan, host)
+    yield _descriptors(config, workers, plan, configured.inherited_nofile)
     yield _reuseport(config, listen, workers, plan)
-    yield _backlog(listen, workers, plan, host)
+    yield _backlog(listen, workers, plan, limits)
 
 
 def _share(connections: int, workers: int) -> float:
@@ -240,11 +224,11 @@ def _slots(config: NginxConfig, workers: int, plan: Plan) -> Check:
     return Check("nginx_worker_connections", what, verdict, have, need, "slots", detail, remedy if verdict != "ok" else "")
 
 
-def _descriptors(config: NginxConfig, workers: int, plan: Plan, host: Host) -> Check:
+def _descriptors(config: NginxConfig, workers: int, plan: Plan, inherited: int | None) -> Check:
     need = math.ceil(_share(plan.connections, workers)) + _WORKER_DESCRIPTORS
     have, source = config.rlimit_nofile, "set by worker_rlimit_nofile"
     if have is None:
-        have, source = host.inherited_nofile, "inherited from the running master (no worker_rlimit_nofile)"
+        have, source = inherited, "inherited from the running master (no worker_rlimit_nofile)"
     short: Verdict = "short" if have is not None and math.ceil(plan.connections / workers) > have else "warn"
     return limit(
         "nginx_nofile", "descriptors per nginx worker", "descriptors", have, need, short=short,
@@ -267,9 +251,9 @@ def _reuseport(config: NginxConfig, listen: Listen, workers: int, plan: Plan) ->
     return Check(code, what, "warn", detail=detail, remedy=remedy)
 
 
-def _backlog(listen: Listen, workers: int, plan: Plan, host: Host) -> Check:
+def _backlog(listen: Listen, workers: int, plan: Plan, limits: Limits) -> Check:
     asked = listen.backlog if listen.backlog is not None and listen.backlog > 0 else _DEFAULT_BACKLOG
-    each = asked if host.somaxconn is None else min(asked, host.somaxconn)
+    each = asked if limits.somaxconn is None else min(asked, limits.somaxconn)
     have = each * (workers if listen.reuseport else 1)
     # At most all connections wait at once.
     need = min(plan.connections, plan.asked_per_s * STALL_S)
@@ -279,25 +263,25 @@ def _backlog(listen: Listen, workers: int, plan: Plan, host: Host) -> Check:
     detail += f"; {format_count(plan.asked_per_s)} connects/s while nginx accepts none for {STALL_S:g} s"
     wanted = 2 ** math.ceil(math.log2(max(512.0, need)))
     remedy = f"listen {listen.place or listen.port} backlog={wanted} in nginx.conf"
-    if host.somaxconn is None or host.somaxconn < wanted:
-        remedy += f" and {host.sudo}sysctl -w net.core.somaxconn={wanted}"
+    if limits.somaxconn is None or limits.somaxconn < wanted:
+        remedy += f" and {limits.sudo}sysctl -w net.core.somaxconn={wanted}"
     what = "nginx's accept queue (listen backlog)"
     return limit("nginx_backlog", what, "connections", have, need, short="warn", detail=detail, remedy=remedy)
 
 
-def _status(config: NginxConfig, plan: Plan, host: Host) -> Check:
+def _status(config: NginxConfig, plan: Plan, limits: Limits, configured: Configured) -> Check:
     code, what = "nginx_stub_status", "nginx's count of connections (stub_status)"
     if plan.status_url is not None:
         return Check(code, what, "ok", detail=f"--status-url {plan.status_url}")
     so = "so it is not compared with asyncli's"
-    if answering := [url for url in config.status_urls if url not in host.silent_pages]:
+    if answering := [url for url in config.status_urls if url not in configured.silent_pages]:
         return Check(code, what, "warn", detail=f"it is read only with --status-url, {so}", remedy=f"--status-url {answering[0]}")
-    for url in host.silent_pages:
+    for url in configured.silent_pages:
         remedy = f"curl {url} shows why (its location may need allow 127.0.0.1;); then --status-url {url}"
         return Check(code, what, "warn", detail=f"{url} did not answer, {so}", remedy=remedy)
     taken = {listen.port for server in config.servers for listen in server.listens}
     port = next(port for port in range(_STATUS_PORT, 65_536) if port not in taken)
     block = f"server {{ listen 127.0.0.1:{port}; location = /nginx_status {{ stub_status; access_log off; }} }}"
-    reload_it = f"{host.sudo}nginx -c {shlex.quote(config.path)} -s reload"
+    reload_it = f"{limits.sudo}nginx -c {shlex.quote(config.path)} -s reload"
     remedy = f"in http {{ }} of {config.path}: {block} then {reload_it} and --status-url http://127.0.0.1:{port}/nginx_status"
     return Check(code, what, "warn", detail=f"{config.path} has no such page, {so}", remedy=remedy)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import os
 import ssl
 import subprocess
 from collections.abc import AsyncIterator
@@ -27,7 +26,8 @@ TOKEN = "a-token-of-the-tests-0123456789"
 @contextlib.asynccontextmanager
 async def an_agent(tls: ssl.SSLContext | None = None, **of: Any) -> AsyncIterator[Agent]:
     said: list[str] = []
-    plan = Plan(urls=(), **(of or {"server_pid": os.getpid()}))
+    idle = subprocess.Popen(["sleep", "600"])
+    plan = Plan(urls=(), **(of or {"server_pid": idle.pid}))
     one = Agent(plan, host="127.0.0.1", port=0, token=TOKEN, tls=tls, log=said.append)
     one.said = said  # type: ignore[attr-defined]
     await one.open()
@@ -38,11 +38,13 @@ async def an_agent(tls: ssl.SSLContext | None = None, **of: Any) -> AsyncIterato
         running.cancel()
         await asyncio.wait({running})
         await one.close()
+        idle.kill()
+        idle.wait()
 
 
 @pytest.fixture
 async def agent(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Agent]:
-    """An agent that samples this process, with short delays and timeouts."""
+    """An agent that samples an idle process, with short delays and timeouts."""
     monkeypatch.setattr(server, "_WRONG_TOKEN_S", 0.01)
     monkeypatch.setattr(listener, "IDLE_S", 0.3)
     monkeypatch.setattr(listener, "_MOST_CONNECTIONS", 8)

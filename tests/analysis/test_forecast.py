@@ -16,6 +16,8 @@ from asyncli.analysis.slope import Cost
 from asyncli.model.plan import Plan
 from asyncli.model.records import Check, Environment, Finding, Phase, Sample
 from asyncli.model.run import Run
+from asyncli.preflight.configured import Configured
+from asyncli.preflight.host_limits import Limits
 from asyncli.preflight.nginx_checks import nginx_checks
 from asyncli.preflight.nginx_config import NginxConfig, read_nginx
 
@@ -194,7 +196,7 @@ def test_workers_are_inferred_from_the_preflights_need(tmp_path: Path, workers: 
     config = read_nginx(None, path)
     assert isinstance(config, NginxConfig)
     plan = Plan(urls=("http://127.0.0.1:8080/",), connections=connections)
-    found, _ = forecast(bare_run(environment={"local": True}, plan=plan, checks=nginx_checks(config, plan)), Costs())
+    found, _ = forecast(bare_run(environment={"local": True}, plan=plan, checks=nginx_checks(config, plan, Limits(), Configured())), Costs())
     assert by_name(found)["descriptors"].connections == workers * (20_000 - 32)
     assert by_name(found)["worker_connections"].connections == math.floor(workers * 20_480 * 15 / 16)
 

@@ -13,7 +13,9 @@ from programs import serving
 from asyncli.collect import sampler as module
 from asyncli.collect.collector import Collector
 from asyncli.collect.probe_budget import ProbeReading
+from asyncli.collect.procfs import ancestors
 from asyncli.collect.sampler import SamplerOptions
+from asyncli.model.errors import HostError
 from asyncli.model.metrics import METRICS
 from asyncli.model.plan import Plan
 from asyncli.model.records import Finding, Sample
@@ -133,6 +135,12 @@ async def test_one_sample_a_second_merges_the_page_and_proc(bench: Callable[...,
     # A border reads the page again, and so does the next one.
     for polls in (5, 6):
         assert (await one.collector.sample_now()).values["status.requests"] == polls
+
+
+async def test_no_process_above_asyncli_is_taken_for_the_server(bench: Callable[..., Bench]) -> None:
+    for stat in ancestors(os.getpid()):
+        with pytest.raises(HostError, match=rf"--server-pid: .*\(pid {stat.pid}\)"):
+            await bench(Plan(urls=(NOWHERE,), server_pid=stat.pid), Clock(1)).open()
 
 
 async def test_a_silent_page_is_lost_from_the_first_unanswered_poll(

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from asyncli.collect import kernel
-from asyncli.collect.kernel import SlabReader
+from asyncli.collect.kernel import MemoryReader
 from asyncli.collect.procfs import TICKS_PER_S
 from asyncli.model.metrics import METRICS
 
@@ -99,7 +99,7 @@ def test_a_cache_counts_once(listed: list[str], links: dict[str, str], resolved:
 
 def test_sums_include_only_socket_caches(tmp_path: Path) -> None:
     (tmp_path / "slabinfo").write_text(SLABINFO)
-    reading = SlabReader(proc=tmp_path, links=lambda: LINKS).read()
+    reading = MemoryReader(proc=tmp_path, links=lambda: LINKS).read_slabs()
     assert reading.findings == []
     active = [78 * 2368, 1036 * 16, 148 * 832, 540 * 192, 53508 * 192, 46444 * 32, 320 * 128, 634 * 64]
     pages = [11 * 8, 11, 14 * 4, 27, 2548, 366, 11, 13]
@@ -117,7 +117,7 @@ def test_the_kernels_own_counts_exclude_free_objects_of_each_cpu(tmp_path: Path)
     (tmp_path / "sys/fs").mkdir(parents=True)
     (tmp_path / "sys/fs/file-nr").write_text("500\t0\t9223372036854775807\n")
     (tmp_path / "sys/fs/dentry-state").write_text("99999\t20000\t45\t0\t3000\t0\n")
-    values = SlabReader(proc=tmp_path, links=lambda: LINKS).read().values
+    values = MemoryReader(proc=tmp_path, links=lambda: LINKS).read_slabs().values
     known = {"TCP": 60 * 2368, "TCPv6": 0, "sock_inode_cache": 95 * 832, "filp": 500 * 192, "dentry": 53508 * 192}
     assert {name: values[f"kernel.slab.{name}"] for name in known} == known
     free = [(11 * 8, 83 / 143), (11 * 8, 1), (14 * 4, 171 / 266), (27, 67 / 567)]
@@ -128,26 +128,26 @@ def test_the_kernels_own_counts_exclude_free_objects_of_each_cpu(tmp_path: Path)
 
 def test_unresolved_aliases_are_a_finding_once(tmp_path: Path) -> None:
     (tmp_path / "slabinfo").write_text(SLABINFO)
-    reader = SlabReader(proc=tmp_path, links=dict)
-    (finding,) = reader.read().findings
+    reader = MemoryReader(proc=tmp_path, links=dict)
+    (finding,) = reader.read_slabs().findings
     assert finding.code == "slab_caches_missing"
     assert {"eventpoll_epi", "eventpoll_pwq"} <= set(re.findall(r"\w+", finding.evidence))
-    assert reader.read().findings == []
+    assert reader.read_slabs().findings == []
 
 
 def test_a_cache_that_moved_is_found_again(tmp_path: Path) -> None:
     path = tmp_path / "slabinfo"
     path.write_text(SLABINFO)
-    reader = SlabReader(proc=tmp_path, links=lambda: LINKS)
-    before = reader.read().values
+    reader = MemoryReader(proc=tmp_path, links=lambda: LINKS)
+    before = reader.read_slabs().values
     path.write_text(SLABINFO.replace("anon_vma_chain", "fs_cache      "))
-    assert reader.read().values == before
+    assert reader.read_slabs().values == before
 
 
 def test_an_unreadable_slabinfo_is_a_finding_and_no_number(tmp_path: Path) -> None:
-    reader = SlabReader(proc=tmp_path, links=dict)
+    reader = MemoryReader(proc=tmp_path, links=dict)
     for _ in range(2):
-        reading = reader.read()
+        reading = reader.read_slabs()
         assert reading.values == {}
         assert [(one.code, one.severity) for one in reading.findings] == [("slabinfo_unreadable", "warning")]
 
@@ -193,10 +193,11 @@ Node 0, zone   Normal
 def test_pages_on_per_cpu_lists_are_free(tmp_path: Path) -> None:
     assert kernel.parse_zoneinfo(ZONEINFO) == (7890 + 7302) * kernel.PAGE_BYTES
     (tmp_path / "meminfo").write_text(MEMINFO)
-    without = kernel.read_memory(tmp_path).values
+    reader = MemoryReader(proc=tmp_path, links=dict)
+    without = reader.read().values
     assert "host.cpu_lists_bytes" not in without
     (tmp_path / "zoneinfo").write_text(ZONEINFO)
-    values = kernel.read_memory(tmp_path).values
+    values = reader.read().values
     assert values["host.cpu_lists_bytes"] == (7890 + 7302) * kernel.PAGE_BYTES
     assert values["host.used_bytes"] == without["host.used_bytes"] - values["host.cpu_lists_bytes"]
 
@@ -235,7 +236,7 @@ def test_a_text_of_another_kind_is_refused(parse) -> None:  # type: ignore[no-un
 
 def test_this_kernel_has_the_registered_metrics() -> None:
     families = tuple(name for name in METRICS if name.endswith("."))
-    values = kernel.read_counters().values | kernel.MemoryReader().read().values
+    values = kernel.read_counters().values | MemoryReader().read().values
     expected = {"host.used_bytes", "host.cpu_busy_s", "kernel.tcp_inuse", "tcp.ListenOverflows", "tcp.RetransSegs"}
     assert expected <= set(values)
     assert [name for name in values if name not in METRICS and not name.startswith(families)] == []

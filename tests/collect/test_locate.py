@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -15,7 +16,7 @@ from asyncli.collect import holders, locate
 from asyncli.collect.holders import matching_inodes
 from asyncli.collect.listening import no_listener
 from asyncli.collect.locate import Found, ServerFacts, config_path, find_server, topmost
-from asyncli.collect.procfs import Listener, read_stat
+from asyncli.collect.procfs import Listener, ancestors
 from asyncli.lab.network import Network
 from asyncli.model.errors import HostError
 from asyncli.model.plan import Plan
@@ -56,10 +57,11 @@ def plan(url: str = "http://127.0.0.1:1/", **fields: object) -> Plan:
 
 
 def test_a_server_is_found_by_its_port_at_the_top_of_its_tree(server: Forked) -> None:
-    found = find_server(plan(server.url), local=True, ours=locate.own_ancestry())
+    ours = {stat.pid for stat in ancestors(os.getpid())}
+    found = find_server(plan(server.url), local=True, ours=ours)
     assert found == Found((server.process.pid,), f"listens on port {server.port}")
     both = Plan(urls=(server.url, server.url + "other"))
-    assert find_server(both, local=True, ours=locate.own_ancestry()) == found
+    assert find_server(both, local=True, ours=ours) == found
 
 
 def test_server_facts_name_the_process(server: Forked) -> None:
@@ -79,7 +81,7 @@ def test_a_program_has_the_name_it_was_started_by(tmp_path: Path) -> None:
             assert program.stdout is not None
             program.stdin.write(b"there")
             program.stdout.read(5)
-            assert locate.process_name(read_stat(program.pid)) == name
+            assert locate.process_name(program.pid) == name
             program.stdin.close()
 
 
@@ -130,9 +132,10 @@ def test_a_named_pid_is_used_unchanged(server: Forked, tmp_path: Path) -> None:
 
 
 def fake_process(proc: Path, pid: int, name: str, parent: int) -> None:
-    (proc / str(pid)).mkdir()
+    (proc / f"{pid}/task/{pid}").mkdir(parents=True)
     fields = ["S", str(parent), *["0"] * 15, "1", "0", str(pid), "0", "100", "0"]
-    (proc / str(pid) / "stat").write_text(f"{pid} ({name}) {' '.join(fields)}\n")
+    for path in (f"{pid}/stat", f"{pid}/task/{pid}/stat"):
+        (proc / path).write_text(f"{pid} ({name}) {' '.join(fields)}\n")
 
 
 def test_a_name_selects_the_root_of_one_tree(tmp_path: Path) -> None:
@@ -140,7 +143,20 @@ def test_a_name_selects_the_root_of_one_tree(tmp_path: Path) -> None:
         fake_process(tmp_path, pid, name, parent)
     with pytest.raises(HostError, match=r"2 process trees \(pids 10, 20\); name one with --server-pid"):
         find_server(plan(server_name="nginx"), local=True, proc=tmp_path)
-    assert find_server(plan(server_name="nginx"), local=True, ours={20}, proc=tmp_path).pids == (10,)
+
+
+def test_a_process_with_asyncli_in_its_tree_is_not_the_server(tmp_path: Path) -> None:
+    for pid, name, parent in ((1, "init", 0), (10, "shell", 1), (11, "python3", 10), (20, "python3", 10)):
+        fake_process(tmp_path, pid, name, parent)
+    (tmp_path / "file").write_text("10\n")
+    ours = {stat.pid for stat in ancestors(20, tmp_path)}
+    above: list[tuple[dict[str, Any], int]] = [({"server_pid": 1}, 1), ({"server_pid": 20}, 20), ({"server_name": "shell"}, 10)]
+    for named, pid in (*above, ({"server_pidfile": f"{tmp_path}/file"}, 10)):
+        with pytest.raises(HostError, match=rf"\(pid {pid}\)"):
+            find_server(plan(**named), local=False, ours=ours, proc=tmp_path)
+    # Started by the same shell, or of the same name.
+    for beside in (plan(server_pid=11), plan(server_name="python3")):
+        assert find_server(beside, local=False, ours=ours, proc=tmp_path).pids == (11,)
 
 
 def test_a_forwarder_and_a_hidden_holder_are_not_the_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -208,11 +224,11 @@ def test_an_exact_address_is_preferred_to_the_wildcard() -> None:
     assert matching_inodes(listeners[1:], {"127.0.0.9"}) == set()
 
 
-def test_the_topmost_ancestor_has_the_same_name() -> None:
-    parent = {12: 11, 11: 10, 10: 1, 1: 0}
-    names = {12: "nginx", 11: "nginx", 10: "sh", 1: "init"}
-    assert topmost(12, parent, names) == 11
-    assert topmost(12, parent, names, stop={11}) == 12
+def test_the_topmost_ancestor_has_the_same_name(tmp_path: Path) -> None:
+    for pid, name, parent in ((12, "nginx", 11), (11, "nginx", 10), (10, "sh", 1), (1, "init", 0)):
+        fake_process(tmp_path, pid, name, parent)
+    assert topmost(12, (), tmp_path) == 11
+    assert topmost(12, {11}, tmp_path) == 12
 
 
 BUILT = "nginx version: nginx/1.22.1\nconfigure arguments: --prefix=/usr/share/nginx --conf-path=/etc/nginx/nginx.conf"

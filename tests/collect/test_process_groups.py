@@ -119,10 +119,10 @@ def test_one_refused_process_degrades_the_sum_to_rss(monkeypatch: pytest.MonkeyP
 
 
 def test_a_process_unreadable_for_lack_of_descriptors_has_not_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    def read(pid: int) -> Stat:
+    def read(pid: int, proc: object) -> Stat:
         raise OSError(24, "Too many open files")
 
-    monkeypatch.setattr(processes, "read_stat", read)
+    monkeypatch.setattr(procfs, "read_stat", read)
     with pytest.raises(OSError, match="Too many open files"):
         listed(lambda: [MASTER])()
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
 import runpy
 import shutil
 import subprocess
 from pathlib import Path
+
+import pytest
 
 import asyncli
 
@@ -18,7 +21,7 @@ def version_in(root: Path) -> str:
     return found
 
 
-def test_a_version_is_that_of_the_tag_or_of_the_changelog(tmp_path: Path) -> None:
+def test_a_version_is_that_of_the_tag_or_of_the_changelog(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def git(*words: str) -> str:
         command = ["git", "-c", "user.name=a", "-c", "user.email=a@b.c", "-C", str(tmp_path), *words]
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
@@ -39,6 +42,10 @@ def test_a_version_is_that_of_the_tag_or_of_the_changelog(tmp_path: Path) -> Non
     git("tag", "v0.3.0rc1")
     assert version_in(tmp_path) == "0.3.0rc1"
     later = commit()
+    assert version_in(tmp_path) == f"0.3.0rc1+1.g{later}"
+    # A clone of another user: git's own tests say so by this variable.
+    for name, value in (("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1"), ("GIT_CONFIG_GLOBAL", os.devnull), ("GIT_CONFIG_SYSTEM", os.devnull)):
+        monkeypatch.setenv(name, value)
     assert version_in(tmp_path) == f"0.3.0rc1+1.g{later}"
     (tmp_path / "asyncli" / "VERSION").write_text("0.4.0\n", encoding="ascii")
     assert version_in(tmp_path) == "0.4.0"

@@ -103,8 +103,6 @@ def test_a_low_limit_has_its_verdict_and_remedy(
 
 
 ROUTE = Route("eth0", "10.0.0.9/24", ("10.0.0.9",))
-
-
 RANGE = {"port_low": 1024, "port_high": 65_535}
 WIDEN = 'ip_local_port_range="1024 65535"'
 
@@ -135,11 +133,10 @@ def test_missing_addresses_or_server_ports_are_named_with_their_commands(
 def test_existing_addresses_are_not_added_again() -> None:
     route = Route("eth0", "10.0.0.9/24", ("10.0.0.9", "10.0.0.11", "10.0.0.12"))
     a_spread = msgspec.structs.replace(spread(sources=1, local=False, address="10.0.0.8"), route=route, ports=64_512)
-    wide = {"port_low": 1024, "port_high": 65_535}
-    found = check("ports", plan(connections=60_000, sources=("10.0.0.11",)), a_spread, **wide)
+    found = check("ports", plan(connections=60_000, sources=("10.0.0.11",)), a_spread, **RANGE)
     assert found.remedy.startswith("leave --source")
     # Still too few.
-    found = check("ports", plan(connections=120_000, sources=("10.0.0.11",)), a_spread, **wide)
+    found = check("ports", plan(connections=120_000, sources=("10.0.0.11",)), a_spread, **RANGE)
     assert found.remedy.count("ip addr add") == 3
     assert "10.0.0.13/24" in found.remedy
 

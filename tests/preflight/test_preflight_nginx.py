@@ -15,9 +15,9 @@ from asyncli.model.plan import Plan
 from asyncli.model.records import Check
 from asyncli.model.trust import ProgramOutput
 from asyncli.preflight import examine, nginx_config, nginx_files
-from asyncli.preflight.configured import read_configured
-from asyncli.preflight.host_limits import read_limits
-from asyncli.preflight.nginx_checks import Host, nginx_checks
+from asyncli.preflight.configured import Configured, read_configured
+from asyncli.preflight.host_limits import Limits, read_limits
+from asyncli.preflight.nginx_checks import nginx_checks
 from asyncli.preflight.nginx_config import NginxConfig, read_nginx, timers_for
 
 _DAY_S = 86400.0
@@ -218,9 +218,9 @@ def config(tmp_path: Path, server: str = "", main: str = "", listen: str = "8080
     return read(path)
 
 
-def verdicts(a_config: NginxConfig, host: Host | None = None, **changes: Any) -> dict[str, Check]:
+def verdicts(a_config: NginxConfig, limits: Limits | None = None, configured: Configured | None = None, **changes: Any) -> dict[str, Check]:
     plan = Plan(**{"urls": ("http://127.0.0.1:8080/",), "connections": 100_000, **changes})
-    return {check.code: check for check in nginx_checks(a_config, plan, host)}
+    return {check.code: check for check in nginx_checks(a_config, plan, limits or Limits(), configured or Configured())}
 
 
 _GOOD = "8080 reuseport backlog=4096"
@@ -280,7 +280,7 @@ def test_a_directive_has_its_verdict_and_remedy(
 
 def test_the_host_lowers_nginxs_limits(tmp_path: Path) -> None:
     a_config = config(tmp_path, listen="8080 backlog=4096")
-    check = verdicts(a_config, Host(somaxconn=128))["nginx_backlog"]
+    check = verdicts(a_config, Limits(somaxconn=128))["nginx_backlog"]
     assert (check.verdict, check.have) == ("warn", 128)
 
 
@@ -288,7 +288,7 @@ def test_descriptors_are_inherited_from_the_master(tmp_path: Path) -> None:
     path = written(tmp_path, "events { worker_connections 200000; } http { server { listen 8080; } }")
     a_config = read(path)
     assert verdicts(a_config)["nginx_nofile"].verdict == "unknown"
-    check = verdicts(a_config, Host(inherited_nofile=1024))["nginx_nofile"]
+    check = verdicts(a_config, configured=Configured(inherited_nofile=1024))["nginx_nofile"]
     assert (check.verdict, check.have) == ("short", 1024)
     assert "inherited" in check.detail
 
@@ -296,8 +296,8 @@ def test_descriptors_are_inherited_from_the_master(tmp_path: Path) -> None:
 def test_auto_is_a_worker_a_cpu(tmp_path: Path) -> None:
     a_config = config(tmp_path, main="worker_processes auto;", listen=_GOOD)
     assert verdicts(a_config)["nginx_worker_connections"].verdict == "unknown"
-    assert verdicts(a_config, Host(cpus=6))["nginx_worker_connections"].verdict == "ok"
-    assert verdicts(a_config, Host(cpus=2))["nginx_worker_connections"].verdict == "short"
+    assert verdicts(a_config, Limits(cpus=6))["nginx_worker_connections"].verdict == "ok"
+    assert verdicts(a_config, Limits(cpus=2))["nginx_worker_connections"].verdict == "short"
 
 
 def test_the_host_header_names_the_server_block(tmp_path: Path) -> None:
@@ -353,7 +353,7 @@ def test_an_unpolled_status_page_names_its_flag(tmp_path: Path) -> None:
     found = read(written(tmp_path, "events {} http { server { listen 8080; } server { listen 8081; location = /s { stub_status; } } }"))
     page = verdicts(found)["nginx_stub_status"]
     assert (page.code, page.verdict, page.remedy) == ("nginx_stub_status", "warn", f"--status-url {url}")
-    silent = verdicts(found, Host(silent_pages=(url,)))["nginx_stub_status"]
+    silent = verdicts(found, configured=Configured(silent_pages=(url,)))["nginx_stub_status"]
     assert silent.remedy.startswith(f"curl {url} ")
 
 
