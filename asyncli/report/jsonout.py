@@ -1,4 +1,4 @@
-"""The summary as JSON."""
+"""Results as JSON."""
 
 from __future__ import annotations
 
@@ -7,12 +7,10 @@ from typing import Any
 
 import msgspec
 
-from asyncli.report.summary import Summary
 
-
-def to_json(summary: Summary) -> str:
-    """The JSON of a run, in the contract's order; every number is finite."""
-    return finite_json(msgspec.to_builtins(summary, str_keys=True))
+def to_json(found: msgspec.Struct) -> str:
+    """The JSON of a run or a search, in the contract's order; every number is finite."""
+    return finite_json(msgspec.to_builtins(found, str_keys=True))
 
 
 def finite_json(document: Any) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime
 import os
 import re
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
@@ -36,7 +35,7 @@ class NullView:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None: ...
+    def __exit__(self, *_: object) -> None: ...
 
 
 def behind(console: Console) -> bool:
