@@ -23,7 +23,7 @@ from asyncli.report.answer import answer, one_line
 from asyncli.report.comparison_report import comparison_document, document
 from asyncli.report.document import plain
 from asyncli.report.figures.pictures import pictures as drawings
-from asyncli.report.format import short_bytes
+from asyncli.report.format import capitalised, short_bytes
 from asyncli.report.listing import Listing, Unread, listed, print_listing
 from asyncli.report.live import plain_line
 from asyncli.report.run_costs import cost_table
@@ -48,6 +48,11 @@ def printed(of: Run | Summary, width: int = 80, path: str = "run.db", *, termina
 @pytest.mark.parametrize("width", [40, 60, 80, 200])
 def test_any_width(width: int) -> None:
     printed(a_run(20_000), width)
+
+
+@pytest.mark.parametrize(("name", "said"), [("python3.11", "python3.11"), ("the server", "The server"), ("asyncli", "asyncli")])
+def test_a_name_keeps_its_small_initial(name: str, said: str) -> None:
+    assert capitalised(f"{name} had", name) == f"{said} had"
 
 
 def test_goodbye_without_a_code() -> None:
