@@ -14,16 +14,7 @@ from asyncli.model.records import Finding
 from asyncli.model.text import oneline
 from asyncli.model.topology import sides
 from asyncli.model.values import AGENT_PORT, parse_target
-from asyncli.report.format import (
-    about,
-    about_to,
-    capitalised,
-    ceiling,
-    interval_bytes,
-    is_unknown,
-    with_error,
-    with_streams,
-)
+from asyncli.report.format import about, about_to, capitalised, ceiling, interval_bytes, is_unknown, with_error, with_streams
 from asyncli.report.summary import Summary
 
 # An interval beyond this share of its slope is called wide.
