@@ -25,7 +25,7 @@ from asyncli.experiments.context import concluded
 from asyncli.experiments.record import VERDICTS, Conclusions, FigureTable, Record, record_of
 from asyncli.model.units import format_duration
 from asyncli.report.experiment_report import cell, heading, server_labels
-from asyncli.report.jsonout import finite_json
+from asyncli.report.jsonout import to_json
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 #: The atlas has its own page.
@@ -68,7 +68,7 @@ def stripped(record: Record) -> Record:
 
 def keep(record: Record, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    text = finite_json(msgspec.to_builtins(stripped(record), str_keys=True))
+    text = to_json(stripped(record))
     (folder / f"{record.experiment}.json.xz").write_bytes(lzma.compress(text.encode(), preset=9))
 
 

@@ -92,9 +92,6 @@ class AnalysedRun(msgspec.Struct, frozen=True):
         name = self.run.place.server_label.partition("/")[0]
         return "the built-in server" if name == "asyncli" else name or "the server"
 
-    def most(self, name: str) -> float:
-        return max(self.run.series(name).values, default=0.0)
-
     def rise(self, name: str, *, to_end: bool = False) -> float:
         """The rise of a counter from the first connect to the hold's end, or to the run's end; 0 where it was not read."""
         counter, start_s = self.run.series(name), self.run.first_connect_s
@@ -243,7 +240,7 @@ def _full(seen: AnalysedRun) -> Iterator[Bottleneck]:
     """Limits of the server that were read and reached: memory of its control group, sessions, descriptors."""
     killed = seen.rise(metrics.SERVER_GROUP_KILLED, to_end=True)
     for code, form, used, limited in _READ_LIMITS:
-        limit, most = seen.run.series(limited).last(), seen.most(used)
+        limit, most = seen.run.series(limited).last(), max(seen.run.series(used).values, default=0.0)
         if limit is not None and code == "memory_limit" and killed:
             processes = format_many(killed, "process")
             yield _bottleneck("server", code, "memory_killed", server=seen.server, killed=processes, limit=limit, most=most)

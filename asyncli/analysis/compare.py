@@ -20,6 +20,7 @@ import msgspec
 from asyncli.analysis.constants import WORTH_TELLING
 from asyncli.analysis.estimates import ALPHA, NO_SCATTER, Estimate, Rate, Repeat, contrast, holm, rates_differ
 from asyncli.analysis.measured import HOLD_TOO_SHORT, HOST, OURS, MeasuredRun
+from asyncli.analysis.slope import unmeasured
 from asyncli.analysis.totals import tested
 from asyncli.findings import compare as comparison
 from asyncli.findings.compare import DIRECTIVE
@@ -224,7 +225,7 @@ def _hidden(key: str, run: MeasuredRun) -> str:
     one = run.numbers.get(key)
     if key not in run.hidden or not isinstance(one, Estimate):
         return ""
-    return "hidden" if one.low <= 0 <= one.high else "unknown"
+    return unmeasured(one.low, one.high)
 
 
 def _why_incomparable(row: Number, first: MeasuredRun, second: MeasuredRun) -> str:

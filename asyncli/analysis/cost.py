@@ -30,8 +30,6 @@ from asyncli.model.records import Finding
 from asyncli.model.run import Run
 from asyncli.model.samples import Series
 
-#: A slope whose interval is wider than ± this share of it is not used as a number.
-SURE = 0.5
 # Costs that size a server. Queued buffers and asyncli's own memory change at rest too, and a longer rest would not help.
 _SIZED = frozenset({"server_user", "kernel", "host_total"})
 

@@ -14,11 +14,11 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from asyncli.analysis.constants import PART, REUSE_BELOW
-from asyncli.analysis.cost import SURE, Costs
+from asyncli.analysis.cost import Costs
 from asyncli.analysis.gaps import for_cost
 from asyncli.analysis.server_memory import server_memory
 from asyncli.analysis.slope import Cost
-from asyncli.findings.cost import descriptors_listed
+from asyncli.findings.cost import SURE, descriptors_listed
 from asyncli.findings.forecast import Why, forecast_far, forecast_unknown
 from asyncli.model import metrics
 from asyncli.model.plan import Plan
@@ -214,10 +214,10 @@ def _server_alone(costs: Costs, before: Run, room: _Room, here: Ceiling | None) 
     if total is not None and here is not None and here.connections is not None:
         elsewhere = costs.ends - ends
         each = min(each, total.bytes_per_connection - elsewhere * kernel.bytes_per_connection)
-        low = min(low, max(0.0, total.ci95[0] - elsewhere * kernel.ci95[1])) if each < low else low
+        low = max(0.0, total.ci95[0] - elsewhere * kernel.ci95[1]) if each < low else low
         high = min(high, total.ci95[1] - elsewhere * kernel.ci95[0])
         how += f"; at most {high:,.0f} B, what this host took without the clients' end{'s' * (elsewhere > 1)}"
-    return room.ceiling("server_memory", each, (min(low, each), max(each, high)), how)
+    return room.ceiling("server_memory", each, (low, high), how)
 
 
 # Limits that the preflight read.
@@ -259,9 +259,11 @@ def _descriptors(checks: Mapping[str, Check], plan: Plan) -> Ceiling | None:
 def _descriptors_in_use(run: Run) -> Ceiling | None:
     """By RLIMIT_NOFILE of the server's process with the most descriptors, and their rise with the connections."""
     limit, used = (run.series(name) for name in (metrics.SERVER_DESCRIPTORS_LIMIT, metrics.SERVER_DESCRIPTORS))
-    most, processes = max(run.held.values), run.series(metrics.SERVER_PROCESSES)
-    may = limit.last()
-    start = run.first_connect_s
+    active, processes = run.series(metrics.STATUS_ACTIVE), run.series(metrics.SERVER_PROCESSES)
+    may, start = limit.last(), run.first_connect_s
+    # Connections that other clients opened meanwhile took descriptors too.
+    ours, others = max(run.held.values), active.last(until_s=start)
+    most = max(ours, 0.0 if others is None else max(active.values) - others)
     begun, ended = processes.last(until_s=start), max(processes.between(start, math.inf).values, default=0.0)
     if may is None or not most or not ended:
         return None
@@ -277,7 +279,7 @@ def _descriptors_in_use(run: Run) -> Ceiling | None:
         return Ceiling("descriptors", None, None, f"{how}; no limit here: connections take none of its fullest process")
     how += (
         f"; the fullest had {format_count(before)} before the first connect, and {format_count(then)} with "
-        f"{format_count(most)} connections: extrapolated linearly"
+        f"{format_count(most)} connections{' of all clients' if most > ours else ''}: extrapolated linearly"
     )
     return Ceiling("descriptors", math.floor(most * (may - before) / (then - before)), None, how)
 

@@ -67,6 +67,11 @@ class Cost(msgspec.Struct):
         return (self.ci95[1] - self.ci95[0]) / 2
 
 
+def unmeasured(low: float, high: float) -> str:
+    """What replaces a value with this interval that is not measured: noise hides it, or freed memory outweighs it."""
+    return "hidden" if low <= 0 <= high else "unknown"
+
+
 class Fit(msgspec.Struct):
     """The points and samples behind a :class:`Cost`, scaled like it. ``apart``: the baseline (bytes) if it is excluded."""
 

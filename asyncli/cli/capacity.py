@@ -99,8 +99,9 @@ def _run(
     from asyncli.cli.outputs import deliver, file_writers, made_folder, printing, require_files
     from asyncli.cli.screen import Screen, speaker
     from asyncli.cli.signals import until_stopped
-    from asyncli.report.capacity_report import capacity_document, one_line, to_json
+    from asyncli.report.capacity_report import capacity_document, one_line
     from asyncli.report.html import page
+    from asyncli.report.jsonout import to_json
     from asyncli.report.terminal import print_document
 
     require_files(files)

@@ -129,11 +129,9 @@ def _write(record: Record, folder: Path) -> str | None:
 
 
 def _text(record: Record) -> str:
-    import msgspec
+    from asyncli.report.jsonout import to_json
 
-    from asyncli.report.jsonout import finite_json
-
-    return finite_json(msgspec.to_builtins(record, str_keys=True)) + "\n"
+    return f"{to_json(record)}\n"
 
 
 def _exit_status(record: Record) -> int:

@@ -50,7 +50,7 @@ _WAYS: dict[str, tuple[str, str]] = {
         "raise MaxRequestWorkers and ServerLimit (of processes or threads), or use the event MPM",
     ),
     "descriptors": (
-        "a process of {server} had {most!n} descriptors open, of at most {limit!n}",
+        "a process of {server} had {most!n} descriptors open, and may open none numbered {limit!n} or higher (RLIMIT_NOFILE)",
         "raise its limit (systemd LimitNOFILE=, ulimit -n, nginx: worker_rlimit_nofile)",
     ),
     "cpu": (

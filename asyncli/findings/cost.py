@@ -12,6 +12,8 @@ from asyncli.model.units import format_bytes, format_count, format_many
 #: connections. Unlike a slope it includes one-time costs, and it misses memory that the server had freed before.
 LEVELS = "difference of two levels (including one-time costs, without reused memory)"
 
+#: A number whose interval is wider than ± this share of it is not used as a number.
+SURE = 0.5
 #: The names of costs in sentences.
 COST_NAMES = {
     "server_user": "the server", "kernel": "the kernel", "kernel_queued": "queued buffers", "generator_user": "asyncli",

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 
 from asyncli.findings import Words, finding
+from asyncli.findings.cost import SURE
 from asyncli.model.units import format_bytes, format_count, format_duration
 
 # A rate is extrapolated to so many times the examined part at most.
@@ -25,8 +26,6 @@ _REMEDIES = {
     "generator_user": "report it as a bug",
     "host_total": "see what else grows on this host: ps --sort -rss, slabtop -s c",
 }
-# A rate whose interval is wider than ± this share of it is worth a longer hold.
-_SURE = 0.5
 
 
 def examined(from_s: float, to_s: float) -> str:
@@ -63,7 +62,7 @@ def drift_grows(
         left_s = min(left_s, most_s)
         time = format_duration(left_s) if left_s < 48 * 3600 else f"{format_count(left_s / 86400)} days"
         evidence += f"; at that rate the {format_bytes(available_bytes)} available on this host {lasts} {time}"
-    longer = "hold longer (--hold) for a closer rate; " if ci95[1] - ci95[0] > 2 * _SURE * bytes_per_hour else ""
+    longer = "hold longer (--hold) for a closer rate; " if ci95[1] - ci95[0] > 2 * SURE * bytes_per_hour else ""
     return Words(evidence, f"{longer}{_REMEDIES[metric]}")
 
 

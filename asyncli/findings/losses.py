@@ -65,7 +65,7 @@ _NAMED = 3
 _QUEUE = {
     "overflows": "connects met a full listen queue on {host} (ListenOverflows)",
     "full": "connects waited for room in the server's listen queue; clients such as nginx do not wait, and fail (EAGAIN)",
-    "drops": "connects were dropped by listening sockets of {host} (ListenDrops)",
+    "drops": "connects were dropped by listening sockets of {host} that were not full (ListenDrops less ListenOverflows)",
 }
 
 

@@ -14,7 +14,7 @@ from asyncli.model.records import Finding
 from asyncli.model.text import oneline
 from asyncli.model.topology import sides
 from asyncli.model.values import AGENT_PORT, parse_target
-from asyncli.report.format import about, about_to, ceiling, interval_bytes, is_unknown, with_error, with_streams
+from asyncli.report.format import about, about_to, capitalised, ceiling, interval_bytes, is_unknown, with_error, with_streams
 from asyncli.report.summary import Summary
 
 # An interval beyond this share of its slope is called wide.
@@ -76,14 +76,20 @@ def answer(summary: Summary) -> str:
         (cost.server_user, f"in {server_name(summary)}{moves}"), (cost.kernel, f"in the kernel {ends}"),
         (cost.generator_user, "in asyncli"), (rest, "left over"),
     )  # fmt: skip
-    parts = [f"{with_error(one)} {place}" for one, place in places if one is not None and not is_unknown(one)]
+    # With the rest, the parts add up to the total.
+    adds_up = total is not None and rest is not None
+    parts = [
+        f"{with_error(one, adds_up * (cost.ends if one is cost.kernel else 1))} {place}"
+        for one, place in places
+        if one is not None and (adds_up or not is_unknown(one))
+    ]
     unsure = [
         f"{place} ({interval_bytes(one)}{': it shrank' if one.ci95[1] < 0 else ''})"
         for one, place in places
         if one is not None and is_unknown(one)
     ]
     if cost.server_user is None and (found := summary.finding("cost_short_lived", "cost_grew")) is not None:
-        return oneline(f"{found.evidence[:1].upper()}{found.evidence[1:]}.")
+        return oneline(f"{capitalised(found.evidence, server_name(summary))}.")
     streams = with_streams(cost.streams)
     each = f"One more connection{streams} costs"
     first = next((one for one in (cost.server_user, cost.kernel, total) if one is not None), None)
@@ -160,15 +166,16 @@ def stands_first(summary: Summary, one: Finding) -> bool:
     return same or one is growth(summary) or one.code in (host_shared.code, "cost_short_lived", *OF_ANOTHER)
 
 
-def with_remedy(one: Finding) -> str:
-    return oneline(f"{one.evidence[:1].upper()}{one.evidence[1:]}.{f' Remedy: {one.remedy}.' if one.remedy else ''}")
+def with_remedy(summary: Summary, one: Finding) -> str:
+    evidence = capitalised(one.evidence, server_name(summary))
+    return oneline(f"{evidence}.{f' Remedy: {one.remedy}.' if one.remedy else ''}")
 
 
 def headroom(summary: Summary) -> str:
     """How many connections fit and the first limit, or the measured bottleneck; "" if unknown."""
     found, sentences = summary.forecast, []
     if summary.connections.opened and (bottleneck := summary.finding(gave_way.code)) is not None:
-        return with_remedy(bottleneck)
+        return with_remedy(summary, bottleneck)
     if not summary.connections.held:
         return ""
     here, alone = found.memory, found.server_memory
@@ -211,7 +218,7 @@ def doubts(summary: Summary) -> list[str]:
         shrinks = in_words(summary.drift["server_user"])
         found.append(f"Memory of {server_name(summary)} {shrinks} of the hold: what it frees hides part of its cost.")
     found += [f"{oneline(one.evidence)}." for one in summary.findings if one.code == "upstream_sockets"]
-    found += [with_remedy(one) for one in summary.findings if one.code == "cost_if_fresh"]
+    found += [with_remedy(summary, one) for one in summary.findings if one.code == "cost_if_fresh"]
     total, few = summary.cost.host_total, summary.finding("cost_few_points")
     if few is not None and total is not None and total.of_levels and few.remedy:
         found.append(f"The ramp was too short for a slope: first use is included. For a slope: {few.remedy}.")

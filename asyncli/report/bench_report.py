@@ -16,8 +16,8 @@ from asyncli.model.records import Tick
 from asyncli.model.text import oneline
 from asyncli.model.units import format_bytes, format_clock, format_count, format_duration, format_many, format_rate
 from asyncli.report import document as doc
+from asyncli.report import jsonout
 from asyncli.report.format import cores
-from asyncli.report.jsonout import finite_json
 from asyncli.report.run_events import tls_words
 
 
@@ -27,7 +27,7 @@ def to_json(found: BenchResult) -> str:
     document["plan"] = shown_plan(found.plan)
     body = found.plan.body
     document["plan"]["body"] = body.decode("utf-8", "replace") if len(body) <= 1000 else f"{len(body)} bytes"
-    return finite_json(document)
+    return jsonout.to_json(document)
 
 
 def one_line(found: BenchResult) -> str:

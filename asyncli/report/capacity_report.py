@@ -25,8 +25,7 @@ from asyncli.model.units import format_count, format_duration, format_many
 from asyncli.report import document as doc
 from asyncli.report.analyses import Analyses
 from asyncli.report.figures.drawing import COLOURS, WIDE, NothingToDraw, Style, drawn_alone, sheet, ticks
-from asyncli.report.format import about, about_to, ceiling, milliseconds, or_bytes, or_dash
-from asyncli.report.jsonout import finite_json
+from asyncli.report.format import about, about_to, capitalised, ceiling, milliseconds, or_bytes, or_dash
 from asyncli.report.summary import Summary, limits_of, not_kept
 from asyncli.report.terminal import VERDICT_STYLE
 
@@ -175,10 +174,6 @@ def with_lifetime_limit(steps: Sequence[Step]) -> list[Step]:
     return [msgspec.structs.replace(one, gave_way=[limit]) if one.outcome == "failed" else one for one in steps]
 
 
-def to_json(found: Capacity) -> str:
-    return finite_json(msgspec.to_builtins(found, str_keys=True))
-
-
 def one_line(found: Capacity) -> str:
     return oneline(f"{found.verdict}: {sentence(found)}")
 
@@ -227,9 +222,7 @@ def capacity_document(found: Capacity) -> doc.Document:
         doc.Section("files", "", _files(found)),
     ]
     byline = [oneline(", ".join(found.urls)), f"started {found.started}, took {format_duration(found.duration_s)}"]
-    # A server's name keeps its small initial: nginx.
-    named = answer.startswith(found.server) and not answer.startswith("the ")
-    headline = answer if named else f"{answer[:1].upper()}{answer[1:]}"
+    headline = capitalised(answer, found.server)
     return doc.Document(
         "capacity", f"{found.server}: {found.verdict}", headline, byline, sections, f"Made by asyncli {__version__}."
     )

@@ -20,10 +20,10 @@ from asyncli.model.run import Run
 from asyncli.model.text import oneline
 from asyncli.model.units import format_count, format_duration, format_many
 from asyncli.report import document as doc
+from asyncli.report import jsonout
 from asyncli.report.document import typeset
 from asyncli.report.figures.drawing import COLOURS, WIDE, NothingToDraw, Style, drawn_alone, sheet
 from asyncli.report.format import utf8
-from asyncli.report.jsonout import finite_json
 from asyncli.report.summary import summary_verdict, verdict_needs_summary
 from asyncli.report.terminal import VERDICT_STYLE
 from asyncli.store.reader import read_run
@@ -193,7 +193,7 @@ def document(comparison: Comparison) -> dict[str, Any]:
 
 
 def to_json(comparison: Comparison) -> str:
-    return finite_json(document(comparison))
+    return jsonout.to_json(document(comparison))
 
 
 def headline(rows: Sequence[Difference]) -> str:

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec import UNSET, UnsetType
 
-from asyncli.analysis.cost import SURE, is_measured
+from asyncli.analysis.cost import is_measured
 from asyncli.analysis.slope import Cost
+from asyncli.findings.cost import SURE
 from asyncli.model.text import oneline
 from asyncli.model.units import format_bytes, format_count, format_many
 
@@ -85,11 +86,6 @@ def cost_rows(costs: Costs | CostPart, server: str, where: Sides) -> list[CostRo
     ]
 
 
-def unmeasured(cost: Cost) -> str:
-    """What replaces the value of a cost that is not measured."""
-    return "hidden" if cost.ci95[0] <= 0 <= cost.ci95[1] else "unknown"
-
-
 def shown_r2(r2: float) -> str:
     """R² to three digits, with a fourth beyond 0.999."""
     if r2 == 1.0:
@@ -105,6 +101,12 @@ def short_bytes(value: float) -> str:
 
 def minus(text: str) -> str:
     return text.replace("-", "−")
+
+
+def capitalised(text: str, server: str) -> str:
+    """``text`` as a sentence. The name of a server, or asyncli's, at its beginning stays: ``nginx``, ``python3.11``."""
+    named = text.startswith(("asyncli", server)) and not text.startswith("the ")
+    return text if named else f"{text[:1].upper()}{text[1:]}"
 
 
 def or_bytes(value: float | None) -> str:
@@ -153,9 +155,11 @@ def plus_minus(value: float, half: float) -> str:
     return f"{bytes_each(value)} ± {half:,.{0 if half >= 1 else 1}f}"
 
 
-def with_error(cost: Cost) -> str:
+def with_error(cost: Cost, times: int = 0) -> str:
     """A cost with its error: ``"528 B ± 1"``; with a wide interval ``"between 552 and 21,957 B"``; possibly zero ``"at most 564
     B"``, or of two levels, which miss reused memory, ``"unknown (-2,437 to 10,440 B)"``; below a byte ``"0 B ± 0.1"``.
+
+    ``times``: how often it is in a total to which the printed parts are to add up: ``"at most 136 B (54 B of the total)"``.
     """
     (low, high), each = cost.ci95, cost.bytes_per_connection
     furthest = max(abs(low), abs(high))
@@ -163,9 +167,10 @@ def with_error(cost: Cost) -> str:
         return plus_minus(each, cost.half_width)
     if furthest < 1:
         return f"0 B ± {furthest:.1f}"
+    share = f" ({f'{times} × ' if times > 1 else ''}{bytes_each(each)} of the total)" if times else ""
     if low > 0:
-        return f"between {interval_bytes(cost, ' and ')}"
-    return f"unknown ({interval_bytes(cost)})" if is_unknown(cost) else f"at most {bytes_each(high)}"
+        return f"between {interval_bytes(cost, ' and ')}{share}"
+    return (f"unknown ({interval_bytes(cost)})" if is_unknown(cost) else f"at most {bytes_each(high)}") + share
 
 
 def is_unknown(cost: Cost) -> bool:

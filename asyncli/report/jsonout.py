@@ -1,30 +1,12 @@
-"""The summary as JSON."""
+"""Results as JSON."""
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import msgspec
 
-from asyncli.report.summary import Summary
 
-
-def to_json(summary: Summary) -> str:
-    """The JSON of a run, in the contract's order; every number is finite."""
-    return finite_json(msgspec.to_builtins(summary, str_keys=True))
-
-
-def finite_json(document: Any) -> str:
-    """Plain data as indented JSON, with null for NaN and infinity."""
-    return msgspec.json.format(msgspec.json.encode(finite(document)), indent=2).decode()
-
-
-def finite(value: Any) -> Any:
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, dict):
-        return {key: finite(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [finite(inner) for inner in value]
-    return value
+def to_json(found: Any) -> str:
+    """A struct or plain data as indented JSON. msgspec writes null for NaN and infinity."""
+    return msgspec.json.format(msgspec.json.encode(found), indent=2).decode()

@@ -18,9 +18,9 @@ from asyncli.model.records import SCHEMA, left_out_s
 from asyncli.model.run import Run
 from asyncli.model.text import oneline
 from asyncli.model.units import format_bytes, format_count, format_duration
+from asyncli.report import jsonout
 from asyncli.report.document import Block, Cell, DataTable, Document, Paragraph, Section, TableColumn, TableRow
 from asyncli.report.format import utf8, with_error, with_streams
-from asyncli.report.jsonout import finite_json
 from asyncli.report.summary import summary_verdict, verdict_needs_summary
 from asyncli.report.terminal import VERDICT_STYLE, fitting, print_document
 
@@ -113,7 +113,7 @@ def to_json(listing: Listing) -> str:
     document: dict[str, Any] = {"schema": SCHEMA, **msgspec.to_builtins(listing), "folder": utf8(listing.folder)}
     for one in (*document["runs"], *document["unread"]):
         one |= {key: utf8(one[key]) for key in ("file", "why") if key in one}
-    return finite_json(document)
+    return jsonout.to_json(document)
 
 
 def state(run: Listed) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime
 import os
 import re
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
@@ -16,7 +15,6 @@ from asyncli.model.text import oneline
 from asyncli.model.units import format_bytes, format_clock, format_count, format_duration
 from asyncli.report.answer import one_line
 from asyncli.report.format import cores, milliseconds, plus_minus, with_streams
-from asyncli.report.jsonout import finite
 from asyncli.report.livestate import LiveState, Notice
 from asyncli.report.summary import Summary
 
@@ -36,7 +34,7 @@ class NullView:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None: ...
+    def __exit__(self, *_: object) -> None: ...
 
 
 def behind(console: Console) -> bool:
@@ -155,7 +153,7 @@ def json_line(event: str, t_s: float, phase: str | None, more: dict[str, Any], w
     utc = datetime.UTC
     when = datetime.datetime.now(utc) if wall_s is None else datetime.datetime.fromtimestamp(wall_s, utc)
     line = {"time": when.isoformat(timespec="milliseconds"), "t_s": round(t_s, 3), "event": event, "phase": phase, **more}
-    return msgspec.json.encode(finite(line)).decode()
+    return msgspec.json.encode(line).decode()
 
 
 def end_line(summary: Summary, path: str | os.PathLike[str], wall_s: float | None = None) -> str:

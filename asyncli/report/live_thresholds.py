@@ -47,9 +47,7 @@ def too_short(plan: Plan) -> list[Finding]:
     if plan.hold_s is None or plan.hold_s >= least_s:
         return []
     limits = [text for text in plan.fail_if if parse(text, Summary).key.startswith("drift.")]
-    if not limits:
-        return []
-    return [drift_hold(limits, least_s, plan.hold_s)]
+    return [drift_hold(limits, least_s, plan.hold_s)] if limits else []
 
 
 class LiveLimits:

@@ -9,10 +9,10 @@ from collections import deque
 from collections.abc import Mapping
 
 from asyncli.analysis.constants import FEWEST, MISSED_S
-from asyncli.analysis.cost import SURE
 from asyncli.analysis.server_memory import BEFORE, held_before
 from asyncli.analysis.slope import FREED_KEPT
 from asyncli.analysis.totals import tested
+from asyncli.findings.cost import SURE
 from asyncli.model.plan import Plan
 from asyncli.model.records import PhaseName, Tick
 

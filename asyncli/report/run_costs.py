@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from asyncli.analysis.cost import Costs
 from asyncli.analysis.drift import Drift, MetricName, called, in_words
+from asyncli.analysis.slope import unmeasured
 from asyncli.findings.drift import examined
 from asyncli.model.text import oneline
 from asyncli.model.topology import Sides, sides
@@ -24,7 +25,6 @@ from asyncli.report.format import (
     or_bytes,
     short_bytes,
     shown_r2,
-    unmeasured,
     with_streams,
 )
 from asyncli.report.summary import CostPart, Summary
@@ -38,7 +38,8 @@ def cost_table(costs: Costs | CostPart, server: str, where: Sides, held: int) ->
         if one is None:
             lines.append(doc.TableRow(row.label, [("-", "dim")] * 5, strong=total))
             continue
-        number = (unmeasured(one), "dim") if row.hidden else (short_bytes(one.bytes_per_connection), "bold" if total else "cyan")
+        number = (short_bytes(one.bytes_per_connection), "bold" if total else "cyan")
+        number = (unmeasured(*one.ci95), "dim") if row.hidden else number
         r2 = "-" if one.r2 is None or row.name == "residual" else shown_r2(one.r2)
         lines.append(doc.TableRow(row.label, [number, interval(*one.ci95), row.at(0), row.at(held), r2], strong=total))
     columns = [

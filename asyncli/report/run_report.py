@@ -99,7 +99,7 @@ def _verdict(summary: Summary) -> str:
 def _answer(summary: Summary) -> doc.Section:
     # The cost is perhaps another process's, and includes growth.
     before = [one for one in summary.findings if one.code in OF_ANOTHER or one is growth(summary)]
-    blocks: list[doc.Block] = [doc.Paragraph(with_remedy(one), "doubt", "bold yellow") for one in before]
+    blocks: list[doc.Block] = [doc.Paragraph(with_remedy(summary, one), "doubt", "bold yellow") for one in before]
     blocks.append(doc.Paragraph(answer(summary), "answer"))
     if more := headroom(summary):
         # Why a run failed comes before the cost.

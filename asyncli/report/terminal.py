@@ -91,8 +91,6 @@ def _block(block: doc.Block, view: doc.View) -> Iterator[RenderableType | doc.Da
             if heading and items:
                 yield Text(heading, "bold")
             yield from (Indented(Text(f"{term}: {text}"), 4, 2) for term, text in items)
-        case _:
-            return
 
 
 def styled(words: doc.Words, style: str = "") -> Text:

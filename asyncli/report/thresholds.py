@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import functools
 import math
+import operator
 import re
 import types
 import typing
@@ -24,8 +25,7 @@ from asyncli.model.units import exact, exact_duration, format_bytes, format_coun
 
 _FORM = re.compile(r"([A-Za-z_][\w.*]*)\s*(>=|<=|==|!=|>|<)\s*(\S.*)")
 _COMPARE: dict[str, Callable[[Fraction, Fraction], bool]] = {
-    ">": lambda a, b: a > b, ">=": lambda a, b: a >= b, "<": lambda a, b: a < b, "<=": lambda a, b: a <= b,
-    "==": lambda a, b: a == b, "!=": lambda a, b: a != b,
+    ">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le, "==": operator.eq, "!=": operator.ne,
 }  # fmt: skip
 _NUMBER = re.compile(r"([-+]?(?:\d[\d_]*)?\.?\d+(?:[eE][-+]?\d+)?)\s*(\S.*)?")
 _STATUS = re.compile(r"[1-9][0-9][0-9]")

@@ -74,11 +74,13 @@ def without(run: Run, *names: str, since_s: float = -math.inf, until_s: float = 
 
 
 def raised(
-    run: Run, by: float, *names: str, each: float = 0.0, since_s: float = -math.inf, until_s: float = math.inf
+    run: Run, by: float, *names: str, each: float = 0.0, per_s: float = 0.0, since_s: float = -math.inf, until_s: float = math.inf
 ) -> Run:
-    """The run with metrics raised in the samples of these seconds: ``by``, and ``each`` per connection that the server counts."""
+    """The run with metrics raised in the samples of these seconds: ``by``, ``each`` per connection that the server counts, and
+    ``per_s`` of the hold."""
     for sample in run.samples:
         more = by + each * (sample.values.get("status.active", 1.0) - 1.0)
+        more += per_s * max(0.0, sample.t_s - run.phases[2].start_s) if per_s else 0.0
         if since_s < sample.t_s <= until_s:
             sample.values |= {name: sample.values[name] + more for name in names if name in sample.values}
     return run

@@ -11,8 +11,9 @@ import msgspec
 import pytest
 from synthetic_run import ENDS_A_PAGE, FIXED, GENERATOR, KERNEL_END, REST, SERVER, a_run, cut, raised, without
 
-from asyncli.analysis.cost import SURE, Costs, costs, is_measured
+from asyncli.analysis.cost import Costs, costs, is_measured
 from asyncli.analysis.residue import Residue
+from asyncli.findings.cost import SURE
 from asyncli.model.records import Deaths, Phase, Sample
 from asyncli.model.run import Run
 from asyncli.model.units import parse_pace

@@ -267,6 +267,8 @@ def replaced() -> Run:
         # A proxy takes two; the fullest of eight processes has a seventh.
         (in_use(20, 2020), 9_990),
         (in_use(20, 163), 139_720),
+        # Other clients opened as many.
+        (raised(in_use(8, 2008), 1000, "status.active", since_s=9.0), 19_992),
         # Each connection has its own process and takes none of the fullest.
         (in_use(8, 8), None),
         (in_use(8, 9, processes=1001), None),

@@ -358,9 +358,11 @@ def test_a_process_that_used_no_cpu_for_the_answers_is_not_the_server() -> None:
 
 
 def test_listen_queues_only_of_this_host() -> None:
-    run = raised(a_run(20_000), 40, "tcp.ListenOverflows", since_s=9.0)
-    found = loss_findings.listen_queue(run)
-    assert [(finding.code, finding.fields["count"]) for finding in found] == [("listen_overflows", 40)]
+    # Each overflow counts as a drop too.
+    run = raised(a_run(20_000), 40, "tcp.ListenOverflows", "tcp.ListenDrops", since_s=9.0)
+    for others, drops in ((0, []), (2, [("listen_drops", 2)])):
+        found = loss_findings.listen_queue(raised(run, others, "tcp.ListenDrops", since_s=9.0))
+        assert [(finding.code, finding.fields["count"]) for finding in found] == [("listen_overflows", 40), *drops]
     assert loss_findings.listen_queue(msgspec.structs.replace(run, environment={"local": False})) == []
 
 

@@ -142,7 +142,7 @@ def test_a_stored_search_says_what_it_said(golden: Golden, tmp_path: Path) -> No
     found.verdict, found.why = verdict(found.search, tried)
     text = terminal(lambda console: print_document(capacity_report.capacity_document(found), console))
     page = visible(html.page(capacity_report.capacity_document(found)))
-    golden({"capacity.txt": text, "capacity.json": rounded(capacity_report.to_json(found)), "capacity.page.txt": page})
+    golden({"capacity.txt": text, "capacity.json": rounded(to_json(found)), "capacity.page.txt": page})
 
 
 def not_drawn(_: object) -> NoReturn:

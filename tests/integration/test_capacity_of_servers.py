@@ -145,7 +145,7 @@ from pathlib import Path
 from asyncli.lab.nginx import LabNginx
 sys.path[:0] = sys.argv[2:]
 from test_capacity_of_servers import searched
-from asyncli.report.capacity_report import to_json
+from asyncli.report.jsonout import to_json
 async def main(folder):
     async with LabNginx(connections=1000, workers=1, port=18080) as server:
         found = await searched(folder, server.url, 55, 0.2, server_pid=server.pid, status_url=server.status_url, connect_timeout="1s", baseline="2.5s")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
+import msgspec
 from synthetic_run import a_run, cut
 
 from asyncli.core.histogram import Histogram
@@ -40,12 +41,6 @@ def with_deaths() -> Run:
             tick.failures["refused"] = place
         if place == 15:
             tick.failures["connect_timeout"] = 3
-    return run
-
-
-def without_samples() -> Run:
-    run = a_run(20_000)
-    run.samples = []
     return run
 
 
@@ -134,7 +129,8 @@ def a_night() -> Run:
 #: Every kind except the long one.
 KINDS: dict[str, Callable[[], Run]] = {
     "good": lambda: a_run(30_000), "plateaus": lambda: a_run(30_000, plateaus=5), "deaths": with_deaths,
-    "elsewhere": lambda: a_run(30_000, local=False, server=False, status=False), "without samples": without_samples,
+    "elsewhere": lambda: a_run(30_000, local=False, server=False, status=False),
+    "without samples": lambda: msgspec.structs.replace(a_run(20_000), samples=[]),
     "interrupted in the ramp": interrupted_in_the_ramp, "untested": untested, "invalid": invalid, "one tick": one_tick,
     "nothing": nothing, "gaps": with_gaps, "hostile": hostile, "short": lambda: a_run(100, hold_s=1.0),
     "listed": listed, "unsteady": unsteady,

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import msgspec
 import pytest
 from rich.console import Console
-from synthetic_run import a_run, without
+from synthetic_run import a_run, raised, without
 from test_comparison import compared
 from test_live import state_at
 
@@ -23,7 +23,7 @@ from asyncli.report.answer import answer, one_line
 from asyncli.report.comparison_report import comparison_document, document
 from asyncli.report.document import plain
 from asyncli.report.figures.pictures import pictures as drawings
-from asyncli.report.format import short_bytes
+from asyncli.report.format import capitalised, short_bytes
 from asyncli.report.listing import Listing, Unread, listed, print_listing
 from asyncli.report.live import plain_line
 from asyncli.report.run_costs import cost_table
@@ -48,6 +48,11 @@ def printed(of: Run | Summary, width: int = 80, path: str = "run.db", *, termina
 @pytest.mark.parametrize("width", [40, 60, 80, 200])
 def test_any_width(width: int) -> None:
     printed(a_run(20_000), width)
+
+
+@pytest.mark.parametrize(("name", "said"), [("python3.11", "python3.11"), ("the server", "The server"), ("asyncli", "asyncli")])
+def test_a_name_keeps_its_small_initial(name: str, said: str) -> None:
+    assert capitalised(f"{name} had", name) == f"{said} had"
 
 
 def test_goodbye_without_a_code() -> None:
@@ -141,10 +146,7 @@ def test_cost_with_streams_always_names_them() -> None:
 
 @pytest.mark.parametrize(("per_s", "verdict"), [(1e6, "grows"), (-0.4e6, "shrinks"), (0.0, "too_short")])
 def test_the_first_lines_agree_with_what_follows(per_s: float, verdict: str) -> None:
-    run = a_run(2000, hold_s=60.0, noise=0.1)
-    for sample in run.samples:
-        sample.values["server.pss_bytes"] += per_s * max(0.0, sample.t_s - run.hold.start_s)
-    summary = summarise(run)
+    summary = summarise(raised(a_run(2000, hold_s=60.0, noise=0.1), 0.0, "server.pss_bytes", per_s=per_s))
     drift = summary.drift["server_user"]
     line, *said = run_document(summary, "").sections[0].blocks
     warned = [one for one in summary.findings if one.severity != "info"]

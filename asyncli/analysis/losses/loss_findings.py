@@ -71,15 +71,14 @@ def statuses(run: Run, totals: Totals) -> list[Finding]:
 
 
 def listen_queue(run: Run) -> list[Finding]:
-    """Overflows of listen queues on the server's host."""
-    full = sum(tick.queue_full for _, tick in run.ticks)
-    found = [losses.listen("full", full, run.sides.host)] if full else []
-    for what in ("Overflows", "Drops") if run.sides.server else ():
-        counter = run.series(f"{TCP}Listen{what}")
-        first, last = counter.first(), counter.last(until_s=run.stop_s)
-        if first is not None and last is not None and last > first:
-            found.append(losses.listen(what.lower(), last - first, run.sides.host))
-    return found
+    """Overflows of listen queues on the server's host, and other drops of its listening sockets."""
+    counts: dict[str, float] = {"full": sum(tick.queue_full for _, tick in run.ticks)}
+    for what in ("overflows", "drops") if run.sides.server else ():
+        counter = run.series(f"{TCP}Listen{what.capitalize()}")
+        counts[what] = (counter.last(until_s=run.stop_s) or 0.0) - (counter.first() or 0.0)
+    # The kernel counts each overflow as a drop too (tcp_v4_syn_recv_sock in net/ipv4/tcp_ipv4.c).
+    counts["drops"] = counts.get("drops", 0.0) - counts.get("overflows", 0.0)
+    return [losses.listen(what, count, run.sides.host) for what, count in counts.items() if count > 0]
 
 
 def by_count(counts: dict[str, int]) -> dict[str, int]:

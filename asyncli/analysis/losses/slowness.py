@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable
 
 import msgspec
 
@@ -18,7 +17,7 @@ from asyncli.findings import slowness as latency
 from asyncli.model.metrics import TCP
 from asyncli.model.plan import Plan
 from asyncli.model.records import STOPPED, Finding, Tick
-from asyncli.model.run import Run, Ticks
+from asyncli.model.run import Run
 from asyncli.model.samples import Series
 
 # The span (s) of a share, and the fewest retransmissions that matter: clean networks lose less than one segment in a thousand.
@@ -53,13 +52,6 @@ def stalls(run: Run) -> list[Finding]:
     return [latency.no_answers(from_s, to_s, waited, server.label, why, evidence.requests, len(found))]
 
 
-def _stretches(rows: Ticks, wanted: Callable[[Tick], bool]) -> list[tuple[int, int]]:
-    """(First, beyond) places of each run of ticks that are wanted."""
-    groups = itertools.groupby(range(len(rows)), key=lambda place: wanted(rows[place][1]))
-    places = [list(group) for is_wanted, group in groups if is_wanted]
-    return [(group[0], group[-1] + 1) for group in places]
-
-
 def slow_answers(run: Run) -> list[Finding]:
     """A finding of three seconds or more in which the median latency was high: percentiles of a whole night hide some minutes.
 
@@ -82,8 +74,7 @@ def slow_answers(run: Run) -> list[Finding]:
         return median > late_us and 2 * (tick.lateness_us.quantile(0.5) or 0.0) < median
 
     found = []
-    for begun, end in _stretches(rows, is_slow):
-        slow = rows[begun:end]
+    for slow in (list(group) for slows, group in itertools.groupby(rows, lambda row: is_slow(row[1])) if slows):
         around = run.ticks_between(slow[0][0] - 3.0, slow[-1][0] + 3.0)
         silent = any("heartbeat_timeout" in one.deaths or (not one.answered and one.awaiting >= FEWEST) for _, one in around)
         if len(slow) >= 3 and sum(tick.answered for _, tick in slow) >= FEWEST and not silent:

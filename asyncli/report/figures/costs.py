@@ -11,7 +11,7 @@ import numpy as np
 
 from asyncli.analysis.cost import Costs, is_measured
 from asyncli.analysis.drift import Drift, MetricName
-from asyncli.analysis.slope import Cost, Fit
+from asyncli.analysis.slope import Cost, Fit, unmeasured
 from asyncli.model.samples import Series
 from asyncli.report.figures.drawing import (
     COLOURS,
@@ -30,7 +30,7 @@ from asyncli.report.figures.drawing import (
     time_axis,
 )
 from asyncli.report.figures.timeline_data import MOST_BUCKETS, ROLE_OF, Role, broken, extremes
-from asyncli.report.format import memory_labels, unmeasured, with_streams
+from asyncli.report.format import memory_labels, with_streams
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -57,7 +57,7 @@ class Slope(msgspec.Struct):
     def text(self) -> str:
         """The slope as in the table of costs: ``"527 B ± 3"``, ``"hidden"``."""
         half = self.times * self.fit.cost.half_width
-        return unmeasured(self.fit.cost) if self.hidden else f"{each(self.each)} ± {each(half, sign=False)}"
+        return unmeasured(*self.fit.cost.ci95) if self.hidden else f"{each(self.each)} ± {each(half, sign=False)}"
 
     def above(self, values: Sequence[float]) -> list[float]:
         return [self.times * (value - self.fit.cost.fixed_bytes) for value in values]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
@@ -176,10 +177,9 @@ def _losses(run: Run, width_s: float) -> Iterator[Panel]:
         ("failed", [tick.failures for _, tick in run.ticks]),
         ("error answers", [{f"HTTP {status}": count for status, count in errors(tick).items()} for _, tick in run.ticks]),
     ):
-        totals: dict[str, int] = {}
+        totals = Counter[str]()
         for counts in counted:
-            for cause, count in counts.items():
-                totals[cause] = totals.get(cause, 0) + count
+            totals.update(counts)
         for cause, total in sorted(totals.items(), key=lambda pair: (-pair[1], pair[0])):
             if total:
                 counts_of = [counts.get(cause, 0) for counts in counted]
