@@ -50,6 +50,13 @@ def descriptors_listed(bytes_per_connection: float, half_width: float) -> str:
     )
 
 
+@finding("processes_excluded", "warning", "run on a quiet host")
+def processes_excluded(bytes_per_connection: float, half_width: float) -> str:
+    """Memory of processes that are neither the server's nor asyncli's grew in the ramp. The cost excludes it."""
+    taken = f"{bytes_per_connection:,.0f} B a connection (± {half_width:,.0f})"
+    return f"excluded from the cost: {taken} that processes other than the server's and asyncli's took in the ramp"
+
+
 @finding("cost_not_sampled", "info", "see the other findings for why it was not read")
 def cost_not_sampled(costs: Sequence[str], host: str) -> str:
     """The sources of these costs were not read in the ramp."""

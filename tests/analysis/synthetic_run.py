@@ -164,6 +164,9 @@ def a_run(
         values["tcp.ListenDrops"] = 7.0
         whole = values["generator.uss_bytes"] + (values.get("server.pss_bytes", 0.0) if local else 0.0) + kernel
         values["host.used_bytes"] = FIXED["host"] + whole + REST * n + noises["host"](2e6 * noise)
+        values["host.processes_bytes"] = FIXED["host"] / 2 + sum(
+            values.get(f"{name}_bytes", 0.0) for name in ("generator.uss", "session.uss", *["server.pss"] * local)
+        )
         values["host.available_bytes"] = AVAILABLE + FIXED["host"] - values["host.used_bytes"]
         if status:
             values |= {
