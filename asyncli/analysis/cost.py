@@ -34,8 +34,6 @@ from asyncli.model.samples import Series
 SURE = 0.5
 # Costs that size a server. Queued buffers and asyncli's own memory change at rest too, and a longer rest would not help.
 _SIZED = frozenset({"server_user", "kernel", "host_total"})
-# The findings of what is excluded from the host's memory, in the order of of_others(), with its name in a method.
-_OF_OTHERS = {findings.descriptors_listed: "inodes of /proc", findings.processes_excluded: "other processes'"}
 
 
 class Costs(msgspec.Struct):
@@ -106,7 +104,8 @@ def costs(run: Run) -> Costs:
     if rest is not None:
         result.residual, result.fits["residual"] = rest.cost, rest
     codes = {one.code for one in result.findings}
-    result.residue = residue(run, [series for one, series in zip(_OF_OTHERS, of_others(run), strict=True) if one.code in codes])
+    of_theirs = zip((findings.descriptors_listed, findings.processes_excluded), of_others(run), strict=True)
+    result.residue = residue(run, [series for one, series in of_theirs if one.code in codes])
     if (levels := {name: points for one in (server, ours) for name, points in one.levels.items() if name in result.fits}) or few:
         result.findings.append(_few_points(levels, few, ours.points_wanted, run.plan))
         result.unknown |= dict.fromkeys(few, result.findings[-1].evidence)
@@ -124,19 +123,23 @@ def costs(run: Run) -> Costs:
 
 
 def _host_memory(ramp: Run, fitter: Fitter, result: Costs) -> tuple[Series, str]:
-    """The sampled host's memory over time without what grows with the connections but belongs to other programs; and a note.
+    """The sampled host's memory over time without what belongs to other programs, which ``result.findings`` name; and a note.
 
-    A proxy's backend is among the other processes, and so is a server whose memory was not read: then theirs stays in.
+    A proxy's backend is among the other processes, and so is a server whose memory was not read: then theirs stays in. RSS counts
+    shared pages often, which theirs then lacks.
     """
-    host, note = ramp.series(metrics.HOST_USED_BYTES), " of memory in use"
-    apart = result.ends == ramp.sides.ends and (server_memory(ramp)[0] or not ramp.sides.server)
-    whole = fitter.fit("others", host) if apart else 0
-    part = PART * abs(whole.cost.bytes_per_connection) if isinstance(whole, Fit) else math.inf
-    # A listing leaves some 900 B per socket.
-    for excluded, theirs, least in zip(_OF_OTHERS, of_others(ramp), (50.0, part), strict=True):
-        if isinstance(found := fitter.fit("others", theirs), Fit) and found.cost.ci95[0] > least:
-            host, note = minus(host, [theirs]), f"{note} less {_OF_OTHERS[excluded]}"
-            result.findings.append(excluded(found.cost.bytes_per_connection, found.cost.half_width))
+    host, note, where = ramp.series(metrics.HOST_USED_BYTES), " of memory in use", ramp.sides
+    (listing, others), (server, kind) = of_others(ramp), server_memory(ramp)
+    listed, theirs, whole = (fitter.fit("others", one) for one in (listing, others, host))
+    # A listing leaves some 900 B per socket. It grows with the connections.
+    if isinstance(listed, Fit) and listed.cost.ci95[0] > 50.0:
+        host, note = minus(host, [listing]), f"{note} less inodes of /proc"
+        result.findings.append(findings.descriptors_listed(listed.cost.bytes_per_connection, listed.cost.half_width))
+    if isinstance(theirs, Fit) and isinstance(whole, Fit) and result.ends == where.ends and (server or not where.server):
+        each, least = theirs.cost.bytes_per_connection, PART * abs(whole.cost.bytes_per_connection)
+        if each > least or (each < -least and (kind == "PSS" or not where.server)):
+            host, note = minus(host, [others]), f"{note} less other processes'"
+            result.findings.append(findings.processes_excluded(each, theirs.cost.half_width))
     return host, note
 
 
@@ -232,8 +235,7 @@ def _in_no_part(cost: Costs, run: Run) -> Finding | None:
     if cost.server_user is None:
         found = Fitter(run, run.held).fit("others", of_others(run)[1]) if run.sides.server else None
         rest = found.cost.bytes_per_connection if isinstance(found, Fit) else 0.0
-    known = cost.server_user is not None
-    return cost_of_others(rest, total.bytes_per_connection, known) if rest > total.bytes_per_connection / 2 else None
+    return cost_of_others(rest, total.bytes_per_connection) if rest > total.bytes_per_connection / 2 else None
 
 
 def _revise(cost: Costs, name: str, **changes: Any) -> None:

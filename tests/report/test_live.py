@@ -164,7 +164,7 @@ def losing(run: Run) -> None:
     ],
 )
 def test_no_cost_is_shown_that_the_report_denies(change: Callable[[Run], object], known: set[str]) -> None:
-    run = a_run(100_000)
+    run = a_run(100_000, processes=True)
     change(run)
     state = state_at(run, 150.0)
     assert {name for name in COSTS if getattr(state, f"{name}_per_connection") is not None} == known
