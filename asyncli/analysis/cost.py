@@ -14,13 +14,13 @@ from typing import Any
 import msgspec
 
 from asyncli.analysis.absent_server import absent_server
-from asyncli.analysis.constants import FEWEST, MISSED_S, NEARLY_ALL, WORTH_TELLING
+from asyncli.analysis.constants import FEWEST, MISSED_S, NEARLY_ALL, PART, WORTH_TELLING
 from asyncli.analysis.drift import Drift, MetricName, counted, in_words
 from asyncli.analysis.gaps import for_cost
 from asyncli.analysis.residue import Residue, residue
-from asyncli.analysis.server_memory import BEFORE, held_before, server_memory
+from asyncli.analysis.server_memory import BEFORE, held_before, of_others, server_memory
 from asyncli.analysis.shared_host import counted_sockets, sockets_beside
-from asyncli.analysis.slope import FEWEST_PLATEAUS, OTHERS_INTO_HOLD_S, Cost, Fit, Fitter, minus
+from asyncli.analysis.slope import FEWEST_PLATEAUS, OTHERS_INTO_HOLD_S, PAGES, Cost, Fit, Fitter, minus
 from asyncli.analysis.totals import Totals, tested
 from asyncli.findings import cost as findings
 from asyncli.findings.unknown import cost_grew, cost_of_others
@@ -73,14 +73,7 @@ def costs(run: Run) -> Costs:
     user, kind = server_memory(ramp)
     note = f" of {kind}" + (" (counts shared pages in each process)" if kind == "RSS" else "")
     kernel, generator = (ramp.series(name) for name in (metrics.KERNEL_SOCKET_BYTES, metrics.GENERATOR_USS_BYTES))
-    host, in_use = ramp.series(metrics.HOST_USED_BYTES), " of memory in use"
-    listing = ramp.series(metrics.KERNEL_LISTING_BYTES)
-    listed = shared.fit("listing", listing)
-    # A listing leaves some 900 B per socket.
-    if isinstance(listed, Fit) and listed.cost.ci95[0] > 50.0:
-        # It grows with the connections, but belongs to another program.
-        host, in_use = minus(host, [listing]), f"{in_use} less inodes of /proc"
-        result.findings.append(findings.descriptors_listed(listed.cost.bytes_per_connection, listed.cost.half_width))
+    host, in_use = _host_memory(ramp, shared, result)
 
     both = ", per socket end" + (f" ({'both' if ends == 2 else ends} on {where.host})" if ends > 1 else "")
     found = {
@@ -108,7 +101,9 @@ def costs(run: Run) -> Costs:
     rest = _residual(result, shared.fit("residual", minus(host, list(parts.values()))), parts)
     if rest is not None:
         result.residual, result.fits["residual"] = rest.cost, rest
-    result.residue = residue(run, listed=any(one.code == "descriptors_listed" for one in result.findings))
+    codes = {one.code for one in result.findings}
+    of_theirs = zip((findings.descriptors_listed, findings.processes_excluded), of_others(run), strict=True)
+    result.residue = residue(run, [series for one, series in of_theirs if one.code in codes])
     if (levels := {name: points for one in (server, ours) for name, points in one.levels.items() if name in result.fits}) or few:
         result.findings.append(_few_points(levels, few, ours.points_wanted, run.plan))
         result.unknown |= dict.fromkeys(few, result.findings[-1].evidence)
@@ -123,6 +118,27 @@ def costs(run: Run) -> Costs:
         result.findings.append(findings.cost_residual_unknown(missing))
         result.unknown["residual"] = result.findings[-1].evidence
     return result
+
+
+def _host_memory(ramp: Run, fitter: Fitter, result: Costs) -> tuple[Series, str]:
+    """The sampled host's memory over time without what belongs to other programs, which ``result.findings`` name; and a note.
+
+    A proxy's backend is among the other processes, and so is a server whose memory was not read: then theirs stays in. RSS counts
+    shared pages often, which theirs then lacks.
+    """
+    host, note, where = ramp.series(metrics.HOST_USED_BYTES), " of memory in use", ramp.sides
+    (listing, others), (server, kind) = of_others(ramp), server_memory(ramp)
+    listed, theirs, whole = (fitter.fit("others", one) for one in (listing, others, host))
+    # A listing leaves some 900 B per socket. It grows with the connections.
+    if isinstance(listed, Fit) and listed.cost.ci95[0] > 50.0:
+        host, note = minus(host, [listing]), f"{note} less inodes of /proc"
+        result.findings.append(findings.descriptors_listed(listed.cost.bytes_per_connection, listed.cost.half_width))
+    if isinstance(theirs, Fit) and isinstance(whole, Fit) and result.ends == where.ends and (server or not where.server):
+        each, least = theirs.cost.bytes_per_connection, PART * abs(whole.cost.bytes_per_connection)
+        if each > least or (each < -least and (kind == "PSS" or not where.server)):
+            host, note = minus(host, [others]), f"{note} less other processes'"
+            result.findings.append(findings.processes_excluded(each, theirs.cost.half_width))
+    return host, note
 
 
 def is_measured(costs: object, name: str) -> bool:
@@ -148,7 +164,9 @@ def known_costs(run: Run, totals: Totals, drift: Mapping[MetricName, Drift]) -> 
     if (reused := next((one for one in cost.findings if one.code == findings.cost_reused.code), None)) is not None:
         # The server's memory is in all of these.
         _exclude(cost, reused, "server_user", "host_total", "residual")
-    _exclude_others(cost, run)
+    if (others := _in_no_part(cost, run)) is not None:
+        _exclude(cost, others, "host_total", "residual")
+        cost.findings.append(others)
     if (absent := absent_server(run)) is not None:
         _exclude(cost, absent, "server_user", "residual")
         cost.findings += [absent] if absent not in run.findings else []
@@ -195,26 +213,27 @@ def _most_grown(one: Drift, seconds: float, answers: float) -> float:
     return max(upper / 3600 * seconds, by_answer * answers)
 
 
-def _exclude_others(cost: Costs, run: Run) -> None:
-    """Remove the whole host's cost if more than half of it is in no measured part, though server and kernel were measured.
+def _in_no_part(cost: Costs, run: Run) -> Finding | None:
+    """A finding if more than half of the whole host's cost is in no measured part: in other processes, if the server is unknown.
 
     Not of a proxy, whose backend may have it, nor of a server with a thread or a process for each connection: its stacks and page
     tables are in no part.
     """
-    total = cost.host_total
-    if total is None or cost.server_user is None or cost.kernel is None or cost.ends > run.sides.ends:
-        return
-    threads = run.series(metrics.SERVER_THREADS)
+    total, threads = cost.host_total, run.series(metrics.SERVER_THREADS)
+    # A cost whose interval reaches zero is hidden anyway.
+    if total is None or total.ci95[0] <= 0 or cost.ends > run.sides.ends:
+        return None
     before, most = threads.last(until_s=run.first_connect_s) or 0.0, max(threads.values, default=0.0)
     if most - before >= max((tick.held for _, tick in run.ticks), default=0) / 2:
-        return
-    parts = ["server_user", "kernel", *["generator_user"] * (cost.generator_user is not None)]
+        return None
+    parts = [name for name in ("server_user", "kernel", "generator_user") if getattr(cost, name) is not None]
     rest = total.bytes_per_connection - _sum_of(cost, parts, "bytes_per_connection")
-    # A cost whose interval reaches zero is hidden anyway.
-    if total.ci95[0] > 0 and rest > total.bytes_per_connection / 2:
-        others = cost_of_others(rest, total.bytes_per_connection)
-        _exclude(cost, others, "host_total", "residual")
-        cost.findings.append(others)
+    # Only root can read /proc/slabinfo.
+    rest -= cost.ends * PAGES if cost.kernel is None else 0.0
+    if cost.server_user is None:
+        found = Fitter(run, run.held).fit("others", of_others(run)[1]) if run.sides.server else None
+        rest = found.cost.bytes_per_connection if isinstance(found, Fit) else 0.0
+    return cost_of_others(rest, total.bytes_per_connection) if rest > total.bytes_per_connection / 2 else None
 
 
 def _revise(cost: Costs, name: str, **changes: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections.abc import Sequence
 
 import msgspec
 
@@ -22,8 +23,8 @@ class Residue(msgspec.Struct):
     host_total: float | None = None
 
 
-def residue(run: Run, *, listed: bool = False) -> Residue:
-    """Memory at the run's end above the baseline's median. ``listed``: without inodes of /proc, like the cost of the host."""
+def residue(run: Run, excluded: Sequence[Series]) -> Residue:
+    """Memory at the run's end above the baseline's median; the host's without what its cost has ``excluded``."""
     found = Residue()
     after, start = run.phase("residue"), run.first_connect_s
     if after is None:
@@ -45,7 +46,7 @@ def residue(run: Run, *, listed: bool = False) -> Residue:
             at_s, more = grown
             setattr(found, name, more)
             found.after_s = max(found.after_s or 0.0, at_s - begin)
-    listing = risen(run.series(metrics.KERNEL_LISTING_BYTES))
-    if listed and found.host_total is not None and listing is not None:
-        found.host_total -= listing[1]
+    for rise in map(risen, excluded):
+        if found.host_total is not None and rise is not None:
+            found.host_total -= rise[1]
     return found

@@ -1,10 +1,11 @@
-"""The memory of the server's processes, and whether it may keep some of earlier connections, which hides the cost of new ones."""
+"""The memory of the server's and of other processes, and whether the server may keep some of earlier connections."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
 
+from asyncli.analysis.slope import minus
 from asyncli.model import metrics
 from asyncli.model.run import Run
 from asyncli.model.samples import Series
@@ -32,3 +33,11 @@ def server_memory(run: Run) -> tuple[Series, str]:
     """The memory of the server's processes over time, and its kind: "PSS", or "RSS" if PSS was not read."""
     user = run.series(metrics.SERVER_PSS_BYTES)
     return (user, "PSS") if len(user) else (run.series(metrics.SERVER_RSS_BYTES), "RSS")
+
+
+def of_others(run: Run) -> tuple[Series, Series]:
+    """Memory of other programs on the sampled host over time: inodes of /proc; processes, without the server's and asyncli's."""
+    ours = (metrics.GENERATOR_USS_BYTES, metrics.SESSION_USS_BYTES) if run.sides.generator else (metrics.AGENT_USS_BYTES,)
+    known = [*([server_memory(run)[0]] if run.sides.server else []), *map(run.series, ours)]
+    processes = minus(run.series(metrics.HOST_PROCESSES_BYTES), [one for one in known if one])
+    return run.series(metrics.KERNEL_LISTING_BYTES), processes

@@ -39,8 +39,8 @@ WIDEST_GAP_S = 30.0
 #: glibc keeps up to this much freed memory at the top of its heap (M_TRIM_THRESHOLD, mallopt(3)): the resolution of two levels of
 #: a process's memory.
 FREED_KEPT = 128 * 1024.0
-# The resolution of two levels of kernel objects: a page each.
-_PAGES = 2 * 4096.0
+#: The resolution of two levels of kernel objects: a page each. The objects of a socket end, some 4.2 kB, never fill two.
+PAGES = 2 * 4096.0
 # A metric that moved by more deviations of its noise has not settled: one false alarm in some eighty rests of normal noise.
 _MOVES_BEYOND = 2.5
 _OF_THE_KERNEL = frozenset({"kernel", "kernel_queued", "listing"})
@@ -220,7 +220,7 @@ class Fitter:
         #: By cost that is a difference of two levels: the number of points that a slope would have had.
         self.levels: dict[str, int] = {}
 
-    def fit(self, name: str, metric: Series, scale: float = 1.0, note: str = "", *, known_to: float = _PAGES / 2) -> Fit | int:
+    def fit(self, name: str, metric: Series, scale: float = 1.0, note: str = "", *, known_to: float = PAGES / 2) -> Fit | int:
         """The line of ``metric`` x ``scale``, or the number of points if there are too few. ``known_to``: its resolution."""
         metric = Series(metric.t_s, [value * scale for value in metric.values])
         if self._rests:
@@ -281,7 +281,7 @@ class Fitter:
         if line is None:
             return None
         most = max(one.n for one in points)
-        known_to = scale * _PAGES if name in _OF_THE_KERNEL else FREED_KEPT
+        known_to = scale * PAGES if name in _OF_THE_KERNEL else FREED_KEPT
         half = max(line.half, known_to / most)
         low, high = line.slope - half, line.slope + half
         levels = [statistics.median(one.values) for one in (before, rest)]

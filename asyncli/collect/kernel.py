@@ -221,6 +221,8 @@ def parse_meminfo(text: str) -> dict[str, float]:
     for metric, name in (("available", "MemAvailable"), ("slab", "Slab"), ("pagetable", "PageTables")):
         if name in kib:
             values[f"host.{metric}_bytes"] = kib[name]
+    if "AnonPages" in kib:
+        values[metrics.HOST_PROCESSES_BYTES] = kib["AnonPages"] + kib["Shmem"]
     return {name: float(value * 1024) for name, value in values.items()}
 
 

@@ -46,11 +46,11 @@ def residue_unknown(of: Sequence[str], drained: bool, lacks: Sequence[str]) -> W
 
 @finding("cost_of_others", "warning", "run on a quiet host, or ramp more slowly: --plateaus 8")
 def cost_of_others(rest: float, total: float) -> str:
-    """The whole host's cost is unknown: most of it is in none of the measured parts, so it is other programs' memory."""
-    return (
-        f"{format_bytes(rest)} of {format_bytes(total)} a connection are in no measured part: other programs' memory grew in the "
-        "ramp, so the cost on the whole host is unknown"
-    )
+    """The whole host's cost is unknown: most of it is in none of the measured parts. It is other programs' memory, or the memory
+    of a server that was not read.
+    """
+    of_total = f"{format_bytes(rest)} of {format_bytes(total)} a connection"
+    return f"{of_total} are in no measured part and may be other programs': the cost on the whole host is unknown"
 
 
 @finding("cost_grew", "info", "ramp more slowly (--ramp), or see what grows")

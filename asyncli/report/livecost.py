@@ -8,9 +8,9 @@ import statistics
 from collections import deque
 from collections.abc import Mapping
 
-from asyncli.analysis.constants import FEWEST, MISSED_S
+from asyncli.analysis.constants import FEWEST, MISSED_S, PART
 from asyncli.analysis.server_memory import BEFORE, held_before
-from asyncli.analysis.slope import FREED_KEPT
+from asyncli.analysis.slope import FREED_KEPT, PAGES
 from asyncli.analysis.totals import tested
 from asyncli.findings.cost import SURE
 from asyncli.model.plan import Plan
@@ -36,7 +36,7 @@ class LiveCosts:
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
-        self._levels = {name: Level(0.0 if name == "kernel" else FREED_KEPT) for name in COSTS}
+        self._levels = {name: Level(0.0 if name == "kernel" else FREED_KEPT) for name in (*COSTS, "others", "alone")}
         self._before: dict[str, float] = {}
         self._tested = False
         #: Seconds that connections were held, and how many were lost; the most that were held.
@@ -55,7 +55,11 @@ class LiveCosts:
 
     def read(self, t_s: float, read: Mapping[str, float], held: float, phase: PhaseName | None, empty: bool) -> None:
         """A reading of each kind of memory at ``held`` connections. ``empty``: it is of the baseline."""
-        for name, value in read.items():
+        kinds = {name: value for name, value in read.items() if name in COSTS}
+        if read.keys() >= {"server", "generator", "host", "processes"}:
+            kinds["others"] = read["processes"] - read["server"] - read["generator"]
+            kinds["alone"] = read["host"] - kinds["others"]
+        for name, value in kinds.items():
             self._levels[name].read(t_s, value, held, empty, phase == "hold")
 
     def known(self) -> dict[str, Each]:
@@ -63,15 +67,19 @@ class LiveCosts:
         if not self._tested or self._most < FEWEST or self._held_s < MISSED_S * self._lost:
             return {}
         # asyncli's own memory settles for minutes.
-        hidden = {name for name in COSTS if name != "generator" and self._levels[name].grows()}
+        hidden = {name for name in self._levels if name != "generator" and self._levels[name].grows()}
         if 2 * held_before(self._before)[0] >= self._most:
             hidden.add("server")
-        found = {name: each for name in COSTS if (each := self._levels[name].each()) is not None and name not in hidden}
+        found = {name: each for name, one in self._levels.items() if (each := one.each()) is not None and name not in hidden}
+        (others, half), alone = found.pop("others", (0.0, 0.0)), found.pop("alone", None)
+        if "host" in found and others - half > PART * found["host"][0]:
+            del found["host"]
+            found |= {"host": alone} if alone is not None else {}
         total, parts = found.get("host", (0.0, 0.0))[0], [found[name] for name in COSTS[:3] if name in found]
         # Each part's memory is in the host's. Most of a host's rise in no part is other programs'.
         unknown = any(self._levels[name].is_read and name not in found for name in ("server", "kernel"))
-        alone = {"server", "kernel"} <= found.keys() and total - sum(each + half for each, half in parts) > total / 2
-        if unknown or alone:
+        in_kernel = 0.0 if "kernel" in found else 2 * PAGES
+        if unknown or ("server" in found and total - in_kernel - sum(each + half for each, half in parts) > total / 2):
             found.pop("host", None)
         return found
 

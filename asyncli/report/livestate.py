@@ -111,6 +111,7 @@ _MEMORY = {
     "kernel": (metrics.KERNEL_SOCKET_BYTES,),
     "generator": (metrics.GENERATOR_USS_BYTES,),
     "host": (metrics.HOST_USED_BYTES,),
+    "processes": (metrics.HOST_PROCESSES_BYTES,),
     # Left by other programs that list our descriptors, so not a cost of a connection.
     "listing": (metrics.KERNEL_LISTING_BYTES,),
 }
@@ -221,7 +222,7 @@ class LiveFold:
             state.server_processes = round(number)
         state.server_ended = max(state.server_ended, round(values.get(metrics.SERVER_ENDED, 0.0)))
         self._listing = _first(values, _MEMORY["listing"], self._listing) or 0.0
-        read = {name: value for name in COSTS if (value := _first(values, _MEMORY[name])) is not None}
+        read = {name: value for name in (*COSTS, "processes") if (value := _first(values, _MEMORY[name])) is not None}
         if "host" in read:
             read["host"] -= self._listing
         if state.phase in (None, "baseline"):

@@ -89,7 +89,7 @@ def raised(
 def a_run(
     connections: int = 100_000, *, hold_s: float = 60.0, seed: int = 1, phi: float = 0.5, local: bool = True,
     label: str = "nginx/1.22.1", status: bool = True, server: bool = True, slab: bool = True, complete: bool = True,
-    noise: float = 1.0, others: int = 0, **of_plan: Any,
+    noise: float = 1.0, others: int = 0, processes: bool = False, **of_plan: Any,
 ) -> Run:  # fmt: skip
     """A good run: ``connections`` at the plan's pace, held for ``hold_s``; ``noise`` scales deviations."""
     plan = Plan(
@@ -166,6 +166,9 @@ def a_run(
         values["tcp.ListenDrops"] = 7.0
         whole = values["generator.uss_bytes"] + (values.get("server.pss_bytes", 0.0) if local else 0.0) + kernel
         values["host.used_bytes"] = FIXED["host"] + whole + REST * n + noises["host"](2e6 * noise)
+        if processes:
+            known = ("generator.uss_bytes", "session.uss_bytes", "server.pss_bytes")
+            values["host.processes_bytes"] = FIXED["host"] / 2 + sum(values[name] for name in known)
         values["host.available_bytes"] = AVAILABLE + FIXED["host"] - values["host.used_bytes"]
         if status:
             values |= {

@@ -41,6 +41,7 @@ MemFree:        24449904 kB
 MemAvailable:   24389468 kB
 Buffers:            1244 kB
 Cached:            53876 kB
+AnonPages:         12312 kB
 Shmem:              8872 kB
 Slab:             101404 kB
 PageTables:         1716 kB
@@ -164,6 +165,7 @@ def test_used_memory_ignores_mem_available() -> None:
     assert values["host.used_bytes"] == (24684084 - 24449904 - 1244 - (53876 - 8872)) * 1024
     assert values["host.free_bytes"] == 24449904 * 1024
     assert values["host.available_bytes"] == 24389468 * 1024
+    assert values["host.processes_bytes"] == (12312 + 8872) * 1024
     assert values["host.slab_bytes"] == 101404 * 1024
     assert values["host.pagetable_bytes"] == 1716 * 1024
 

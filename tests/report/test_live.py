@@ -152,12 +152,13 @@ def losing(run: Run) -> None:
         (lambda run: raised(run, 0.0, "server.pss_bytes", "host.used_bytes", per_s=3e6), {"kernel", "generator"}),
         (reusing, {"kernel", "generator"}),
         (lambda run: raised(run, 0.0, "host.used_bytes", each=40_000.0), {"server", "kernel", "generator"}),
+        (lambda run: raised(run, 0.0, "host.used_bytes", "host.processes_bytes", each=40_000.0), {*COSTS}),
         (losing, set()),
         (lambda run: [setattr(tick, "answered", 0) for _, tick in run.ticks], set()),
     ],
 )
 def test_no_cost_is_shown_that_the_report_denies(change: Callable[[Run], object], known: set[str]) -> None:
-    run = a_run(100_000)
+    run = a_run(100_000, processes=True)
     change(run)
     state = state_at(run, 150.0)
     assert {name for name in COSTS if getattr(state, f"{name}_per_connection") is not None} == known
