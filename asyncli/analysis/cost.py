@@ -123,19 +123,20 @@ def costs(run: Run) -> Costs:
 def _host_memory(ramp: Run, fitter: Fitter, result: Costs) -> tuple[Series, str]:
     """The sampled host's memory over time without what belongs to other programs, which ``result.findings`` name; and a note.
 
-    A proxy's backend is among the other processes, and so is a server whose memory was not read: then theirs stays in. RSS counts
-    shared pages often, which theirs then lacks.
+    A proxy's backend is among the other processes, and so is a server whose memory was not read: then theirs stays in. What they
+    freed does too: memory that forked processes share is each one's own once it is written, so the parts may grow by more than
+    the whole.
     """
     host, note, where = ramp.series(metrics.HOST_USED_BYTES), " of memory in use", ramp.sides
-    (listing, others), (server, kind) = of_others(ramp), server_memory(ramp)
+    (listing, others), server = of_others(ramp), server_memory(ramp)[0]
     listed, theirs, whole = (fitter.fit("others", one) for one in (listing, others, host))
     # A listing leaves some 900 B per socket. It grows with the connections.
     if isinstance(listed, Fit) and listed.cost.ci95[0] > 50.0:
         host, note = minus(host, [listing]), f"{note} less inodes of /proc"
         result.findings.append(findings.descriptors_listed(listed.cost.bytes_per_connection, listed.cost.half_width))
     if isinstance(theirs, Fit) and isinstance(whole, Fit) and result.ends == where.ends and (server or not where.server):
-        each, least = theirs.cost.bytes_per_connection, PART * abs(whole.cost.bytes_per_connection)
-        if each > least or (each < -least and (kind == "PSS" or not where.server)):
+        each = theirs.cost.bytes_per_connection
+        if theirs.cost.ci95[0] > 0 and each > PART * whole.cost.bytes_per_connection:
             host, note = minus(host, [others]), f"{note} less other processes'"
             result.findings.append(findings.processes_excluded(each, theirs.cost.half_width))
     return host, note

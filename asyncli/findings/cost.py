@@ -54,10 +54,9 @@ def descriptors_listed(bytes_per_connection: float, half_width: float) -> str:
 
 @finding("processes_excluded", "warning", "run on a quiet host")
 def processes_excluded(bytes_per_connection: float, half_width: float) -> str:
-    """Processes that are neither the server's nor asyncli's took memory in the ramp, or freed it. The cost excludes it."""
-    memory = f"{abs(bytes_per_connection):,.0f} B a connection (± {half_width:,.0f})"
-    did = "took" if bytes_per_connection > 0 else "freed"
-    return f"excluded from the cost: {memory} that processes other than the server's and asyncli's {did} in the ramp"
+    """Processes that are neither the server's nor asyncli's took memory in the ramp. The cost excludes it."""
+    memory = f"{bytes_per_connection:,.0f} B a connection (± {half_width:,.0f})"
+    return f"excluded from the cost: {memory} that processes other than the server's and asyncli's took in the ramp"
 
 
 @finding("cost_not_sampled", "info", "see the other findings for why it was not read")

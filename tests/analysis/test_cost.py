@@ -437,9 +437,9 @@ def test_a_host_that_grows_mostly_by_other_programs_has_no_cost(of: Callable[...
 
 
 @pytest.mark.parametrize("of", [a_run, short])
-@pytest.mark.parametrize(("root", "times"), [(True, 10), (False, 10), (False, -2)])
+@pytest.mark.parametrize(("root", "times"), [(True, 10), (False, 10)])
 def test_memory_of_other_processes_is_excluded(of: Callable[..., Run], root: bool, times: int) -> None:
-    """Nor is what they took, or freed, in what is left over, or still in use."""
+    """Nor is what they took in what is left over, or still in use."""
     run = of(20_000, hold_s=15.0, slab=root, processes=True)
     quiet, unread = analyse(run).costs, costs(of(20_000, hold_s=15.0, slab=root))
     assert (quiet.host_total, quiet.residual) == (unread.host_total, unread.residual)
