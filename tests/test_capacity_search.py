@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import socket
 from pathlib import Path
 
@@ -93,7 +92,7 @@ async def test_a_server_that_ends_each_when_it_is_old_has_no_capacity(tmp_path: 
 
     async with await asyncio.start_server(until_old, "127.0.0.1", 0) as server:
         urls = (f"tcp://127.0.0.1:{server.sockets[0].getsockname()[1]}",)
-        plan = {"urls": urls, **SHORT, "hold_s": 0.8, "batch": 1, "server_pid": os.getpid(), "abort": True, "fail_if": ("lost > 0",)}
+        plan = {"urls": urls, **SHORT, "hold_s": 0.8, "batch": 1, "abort": True, "fail_if": ("lost > 0",)}
         search = CapacitySearch(msgspec.structs.replace(PLAN, **plan), Search(1, 8, 0.5), tmp_path)
         await search.run()
     found = search.found
