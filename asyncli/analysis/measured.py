@@ -257,6 +257,9 @@ def facts(plan: Plan, environment: Environment) -> dict[str, Any]:
     if plan.hold_until is not None:
         # Its length varies by seconds.
         del found["plan.hold_s"]
+    if not plan.abort:
+        # Limits judge what was measured, and change nothing of it.
+        del found["plan.fail_if"]
     found["plan.ramp"] = f"{plan.batch}/{format_duration(plan.interval_s).replace(' ', '')}"
     found |= {key: environment.get(key) for key in (*HOST, *OURS, "python", "local", "workers", "sources")}
     for name, keys in (("sysctls", None), ("limits", _LIMITS)):

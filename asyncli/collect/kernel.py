@@ -30,6 +30,8 @@ SOCKET_CACHES = (
     "lsm_inode_cache", "lsm_file_cache", "selinux_inode_security", "selinux_file_security",
     "tcp_bind_bucket", "tcp_bind2_bucket",
 )  # fmt: skip
+#: Each inode has one of these, a socket's as well as a file's: other programs' files come and go.
+_OF_INODES = frozenset({"dentry", "lsm_inode_cache", "selinux_inode_security"})
 #: Inodes of /proc. A program that lists /proc/PID/fd (as monitoring agents do) creates one and a dentry for each end of each
 #: connection, and they stay: 700 + 192 B an end. They are no cost of a connection but grow with N, so they are counted apart.
 _LISTING_CACHE = "proc_inode_cache"
@@ -153,20 +155,21 @@ def resolve_caches(listed: Iterable[str], links: Mapping[str, str]) -> tuple[dic
 def slab_metrics(slabs: Mapping[str, Slab], resolved: Mapping[str, str]) -> dict[str, float]:
     """``kernel.slab.*``, ``kernel.socket_bytes`` (objects in use) and ``kernel.socket_slab_bytes`` (their pages).
 
-    ``kernel.listing_bytes``: inodes of /proc with their dentries, which these sums exclude; ``kernel.slab_free_bytes`` has both.
+    Of _OF_INODES these sums have one object for each inode of a socket. ``kernel.listing_bytes``: inodes of /proc with their
+    dentries; ``kernel.slab_free_bytes`` has these too.
     """
     family = {name: slabs[listed] for name, listed in resolved.items() if listed in slabs}
     listing = family.pop(_LISTING_CACHE, None)
     values = {f"{metrics.KERNEL_SLAB}{name}": float(slab.active_bytes) for name, slab in family.items()}
-    socket_bytes = sum(slab.active_bytes for slab in family.values())
-    slab_bytes = sum(slab.slab_bytes for slab in family.values())
     if listing is not None and (dentry := family.get("dentry")) is not None:
         entries = min(listing.active_objs, dentry.active_objs) * dentry.objsize
         values[metrics.KERNEL_LISTING_BYTES] = float(listing.active_bytes + entries)
-        socket_bytes -= entries
-        slab_bytes -= entries
-    values[metrics.KERNEL_SOCKET_BYTES] = float(socket_bytes)
-    values[metrics.KERNEL_SOCKET_SLAB_BYTES] = float(slab_bytes)
+    if (inodes := family.get("sock_inode_cache")) is not None:
+        for name in _OF_INODES & family.keys():
+            of_sockets = family[name].of(inodes.active_objs)
+            family[name] = of_sockets._replace(slab_bytes=of_sockets.active_bytes)
+    values[metrics.KERNEL_SOCKET_BYTES] = float(sum(slab.active_bytes for slab in family.values()))
+    values[metrics.KERNEL_SOCKET_SLAB_BYTES] = float(sum(slab.slab_bytes for slab in family.values()))
     values[metrics.KERNEL_SLAB_FREE_BYTES] = math.fsum(one.free_bytes for one in slabs.values())
     return values
 

@@ -93,6 +93,11 @@ _CAUSES: dict[str, tuple[str, str]] = {
         "{loss} after {requests} answers each, whatever their age: looks like a limit of the server or of a middle box{when}",
         "raise that limit, or use a longer --keepalive",
     ),
+    "request_limit_of_some": (
+        "{loss} after {requests} answers each, whatever their age, while others had more: looks like a limit that only some of them "
+        "meet, such as one backend's{when}",
+        "see which backend, process or code path these had",
+    ),
     "lifetime": (
         "{loss}, at age {age}, whatever their idle time: looks like an age limit of the server or of a middle box{when}",
         "raise that limit, or hold for less",

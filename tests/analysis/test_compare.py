@@ -470,6 +470,7 @@ def test_different_kinds_of_memory_are_not_compared() -> None:
         ("ab12", {"sysctls": {"net.core.somaxconn": "128"}}, False),
         ("ab12", {"plan": {"workers": 3}}, False),
         ("ab12", {"plan": {"server_pid": 77, "seed": 5}}, True),
+        ("ab12", {"plan": {"fail_if": ("lost > 0",)}}, True),
     ],
 )
 def test_runs_are_the_same_only_without_differing_facts(config: str | None, changes: Any, same: bool) -> None:

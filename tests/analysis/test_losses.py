@@ -368,6 +368,13 @@ def test_two_limits_of_requests_stay_apart() -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize(("opened", "of_some"), [(1120, True), (5000, False)])
+def test_a_limit_of_requests_that_others_outlived_is_of_some(opened: int, of_some: bool) -> None:
+    scene = Scene().die(120, "closed_awaiting", EVER, between(3, 20), requests=at(3))
+    scene.ticks[1].opened = opened
+    assert ("others" in only(scene).evidence) is of_some
+
+
 def test_heartbeats_that_crossed_with_the_close() -> None:
     scene = Scene(keepalive_s=200.0).configured(keepalive_timeout=75).die(400, "closed_idle", EVER, idle=at(75))
     found = scene.die(3, "closed_awaiting", EVER, idle=at(75)).die(2, "reset", EVER, idle=at(75)).found()

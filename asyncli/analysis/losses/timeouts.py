@@ -147,7 +147,9 @@ def exact_request_limit(table: LossTable) -> None:
         cells, requests = table.of(cause), table.unclaimed_of(cause).requests
         span = mode(requests, least=NEARLY_ALL)
         if span is not None and span[0] == span[1] >= 2 and _lasted(cells):
-            table.claim(cells, reason("request_limit", requests=format_count(span[0])), where=("requests", *span))
+            whole = table.totals.whole
+            form = "request_limit_of_some" if whole.answered > span[0] * whole.opened else ""
+            table.claim(cells, reason("request_limit", form, requests=format_count(span[0])), where=("requests", *span))
 
 
 def likely_keepalive_requests(table: LossTable) -> None:
