@@ -15,7 +15,7 @@ import msgspec
 
 from asyncli.analysis.absent_server import absent_server
 from asyncli.analysis.constants import FEWEST, MISSED_S, NEARLY_ALL, PART, WORTH_TELLING
-from asyncli.analysis.drift import Drift, MetricName, counted, in_words
+from asyncli.analysis.drift import Drift, MetricName, counted, in_words, is_settling
 from asyncli.analysis.gaps import for_cost
 from asyncli.analysis.residue import Residue, residue
 from asyncli.analysis.server_memory import BEFORE, held_before, of_others, server_memory
@@ -183,15 +183,21 @@ def _mean_life_s(run: Run) -> float:
 
 
 def _allow_for_growth(cost: Costs, drift: Mapping[MetricName, Drift], run: Run) -> None:
-    """Remove two-level differences that include growth in the hold. Widen slopes by as fast a growth in the ramp."""
-    grows, ramp = [name for name, one in drift.items() if one.verdict == "grows"], run.phase("ramp")
+    """Remove two-level differences that include growth in the hold. Widen slopes by as much growth, or settling, in the ramp."""
+    grows, ramp = {name for name, one in drift.items() if one.verdict == "grows"}, run.phase("ramp")
+    # The host's memory and asyncli's change by themselves.
+    settling = {name for name, one in drift.items() if is_settling(one) and (one.bytes_per_hour or 0.0) > 0}
+    settling -= {"host_total", "generator_user"}
     start_s, end_s = (ramp.start_s, ramp.end_s or run.stop_s) if ramp is not None else (0.0, 0.0)
     asked = counted(run, "answered")
     answers = (asked.at(end_s) or 0.0) - (asked.at(start_s) or 0.0)
     for name in ("server_user", "kernel", "generator_user", "host_total"):
-        included = [one for one in grows if name in (one, "host_total")]
         found = getattr(cost, name)
-        if found is None or not included:
+        if found is None:
+            continue
+        grown = grows if found.of_levels else grows | settling
+        included = [one for one in drift if one in grown and name in (one, "host_total")]
+        if not included:
             continue
         if found.of_levels:
             grew = cost_grew(findings.COST_NAMES[name], {findings.COST_NAMES[one]: in_words(drift[one]) for one in included})

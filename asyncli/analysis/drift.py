@@ -306,10 +306,13 @@ def called(drift: Drift) -> str:
     if drift.ci95 is None:
         why = "too few samples" if drift.minutes >= FEWEST_POINTS else "hold too short"
         return f"unknown: {why} ({format_count(drift.points)} of {FEWEST_POINTS} points)"
-    word = _WORDS[drift.verdict]
-    if drift.verdict == "too_short" and drift.p_value is not None and drift.p_value < 1 - CONFIDENCE:
-        word += f", {'growth' if (drift.bytes_per_hour or 0.0) > 0 else 'shrinking'} or settling"
-    return word
+    settling = f", {'growth' if (drift.bytes_per_hour or 0.0) > 0 else 'shrinking'} or settling"
+    return _WORDS[drift.verdict] + settling * is_settling(drift)
+
+
+def is_settling(drift: Drift) -> bool:
+    """Whether it certainly changed, which may be settling."""
+    return drift.verdict == "too_short" and drift.p_value is not None and drift.p_value < 1 - CONFIDENCE
 
 
 def in_words(drift: Drift) -> str:

@@ -94,8 +94,8 @@ _CAUSES: dict[str, tuple[str, str]] = {
         "raise that limit, or use a longer --keepalive",
     ),
     "request_limit_of_some": (
-        "{loss} after {requests} answers each, whatever their age, while others had more: looks like a limit that only some of them "
-        "meet, such as one backend's{when}",
+        "{loss} after {requests} answers each, whatever their age, while others had more: looks like a limit that only some "
+        "connections meet, such as one backend's{when}",
         "see which backend, process or code path these had",
     ),
     "lifetime": (
