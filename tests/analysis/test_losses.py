@@ -675,6 +675,17 @@ def test_a_stop_is_no_overload(last: int, found: str) -> None:
     assert alone.code == "server_stalled"
 
 
+def test_a_silence_of_few_begins_in_the_second_of_the_last_answer() -> None:
+    scene = unanswered(silent(7, range(60, 64), between(1, 30)), 51, 64)
+    for second in range(50, 65):
+        tick = scene.ticks[second]
+        tick.sent, tick.answered, tick.awaiting = (4, 1, 3) if second == 50 else (second % 2 * (second < 56), 0, 5)
+        # What was not answered waited for the timeout, and nobody else was late.
+        if tick.deaths:
+            tick.latency_us.add(10_000_000)
+    assert only(scene).code == "path_cut"
+
+
 def unanswered(scene: Scene, first: int = 50, last: int = 120) -> Scene:
     """No answers in these seconds."""
     for second in range(first, last + 1):

@@ -24,7 +24,7 @@ from asyncli.model.units import format_count, format_duration, format_many
 
 
 class Silence(NamedTuple):
-    """Seconds without an answer while heartbeats ``waited``: from their start to their end, and how many were ``sent``."""
+    """Seconds without an answer while heartbeats ``waited``: from start to end, and how many were ``sent`` in vain."""
 
     from_s: float
     to_s: float
@@ -39,14 +39,16 @@ class Silence(NamedTuple):
 
 def silences(rows: Ticks) -> list[Silence]:
     """The silences in ``rows``, without those in which asyncli itself was stopped."""
-    found = []
+    found, before = [], Tick()
     for silent, group in itertools.groupby(
         rows, lambda row: not row[1].answered and bool(row[1].awaiting or row[1].sent) and row[1].longest_turn_s < 0.5
     ):
+        part = list(group)
         if silent:
-            part = list(group)
-            sent, waited = sum(tick.sent for _, tick in part), max(tick.awaiting for _, tick in part)
-            found.append(Silence(part[0][0] - 1.0, part[-1][0], sent, waited))
+            # It began in the second before, after an answer.
+            sent = sum(tick.sent for _, tick in part) + max(0, before.sent - before.answered)
+            found.append(Silence(part[0][0] - 1.0, part[-1][0], sent, max(tick.awaiting for _, tick in part)))
+        before = part[-1][1]
     return found
 
 
@@ -218,4 +220,4 @@ def _part_of_an_answer(table: LossTable, cells: Sequence[LossCell]) -> float | N
 def answered_within_us(tick: Tick, q: float) -> float:
     """A quantile (us) of the answered latencies. Newer histograms contain unanswered heartbeats too, as the longest."""
     every = tick.latency_us.count
-    return (tick.latency_us.quantile(q * min(1.0, tick.answered / every)) or 0.0) if every else 0.0
+    return (tick.latency_us.quantile(q * min(1.0, tick.answered / every)) or 0.0) if tick.answered and every else 0.0
