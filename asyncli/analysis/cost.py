@@ -129,7 +129,7 @@ def _host_memory(ramp: Run, fitter: Fitter, result: Costs) -> tuple[Series, str]
     """
     host, note, where = ramp.series(metrics.HOST_USED_BYTES), " of memory in use", ramp.sides
     (listing, others), server = of_others(ramp), server_memory(ramp)[0]
-    listed, theirs, whole = (fitter.fit("others", one) for one in (listing, others, host))
+    listed, theirs, whole = map(fitter.fit, ("listing", "others", "others"), (listing, others, host))
     # A listing leaves some 900 B per socket. It grows with the connections.
     if isinstance(listed, Fit) and listed.cost.ci95[0] > 50.0:
         host, note = minus(host, [listing]), f"{note} less inodes of /proc"
