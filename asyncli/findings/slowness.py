@@ -42,15 +42,17 @@ def no_answers(from_s: float, to_s: float, waited: int, server: str, why: NoAnsw
     return Words(f"no heartbeat was answered {when} (up to {format_count(waited)} waited, none was lost): {reason}{more}", remedy)
 
 
-@finding("answers_slow", "warning", "see the server's load, disks and backends at that time, and the network path")
+@finding("answers_slow", "warning", "see the server's load, workers, disks and backends at that time, and the network path")
 def answers_slow(
-    from_s: float, to_s: float, median_s: float, usual_s: float, server: str, cores: float | None, times: int, all_s: int
-) -> str:
-    """For three seconds or more the median latency was ten times the best one, and 0.1 s or more. The longest of ``times`` such
-    periods, ``all_s`` in total. ``cores``: CPU that the server used meanwhile.
+    from_s: float, to_s: float, share: float, median_s: float, usual_s: float, server: str, cores: float | None, times: int,
+    all_s: int,
+) -> str:  # fmt: skip
+    """For three seconds or more, a tenth of the heartbeats due (``share`` of them) took ten times the usual latency and 0.1 s
+    more than it; ``median_s`` is the median of these. One stopped worker of several looks so, and one slow backend. The longest
+    of ``times`` such periods, ``all_s`` in total. ``cores``: CPU that the server used meanwhile.
     """
-    evidence = f"answers were slow from {format_clock(from_s)} to {format_clock(to_s)}: median {format_duration(median_s)}, "
-    evidence += f"{format_duration(usual_s)} at best"
+    evidence = f"{share:.0%} of the heartbeats due from {format_clock(from_s)} to {format_clock(to_s)} were answered late: "
+    evidence += f"after {format_duration(median_s)} (median), {format_duration(usual_s)} is usual"
     if cores is not None:
         evidence += f"; {server} used {cores:.2f} cores meanwhile"
     return f"{evidence}; {times - 1} more such periods, {all_s} s in total" if times > 1 else evidence

@@ -8,6 +8,7 @@ from synthetic_run import a_run, spread
 
 from asyncli.analysis.losses.slowness import not_heard, sent_again, slow_answers, stalls, unheard
 from asyncli.analysis.totals import fold
+from asyncli.core.histogram import Histogram
 from asyncli.findings.run import stopped_by_user
 from asyncli.model.records import Deaths
 from asyncli.model.run import Run
@@ -112,14 +113,36 @@ def slow(first: int, last: int, us: int = 800_000) -> Run:
 def test_slow_answers_have_their_time() -> None:
     (one,) = slow_answers(slow(30, 33))
     assert (one.code, one.severity) == ("answers_slow", "warning")
-    assert (one.fields["from_s"], one.fields["to_s"]) == pytest.approx((29.1, 33.1), abs=0.2)
+    # From the first that was due, to the last answer.
+    assert (one.fields["from_s"], one.fields["to_s"]) == pytest.approx((27.1, 33.1), abs=0.2)
     assert (one.fields["median_s"], one.fields["usual_s"]) == pytest.approx((0.8, 421e-6), rel=0.01)
     twice = slow(30, 33)
     for t_s, tick in twice.ticks:
         if 40 < t_s < 45:
             tick.latency_us = spread(800_000, tick.answered)
     (both,) = slow_answers(twice)
-    assert (both.fields["times"], both.fields["all_s"]) == (2, 9)
+    assert (both.fields["times"], both.fields["all_s"]) == (2, 13)
+
+
+@pytest.mark.parametrize(("for_s", "share"), [(5, 0.5), (5, 0.2), (5, 0.05), (1, 0.5)])
+def test_a_part_of_the_server_that_stands_still(for_s: int, share: float) -> None:
+    # That share of the heartbeats waits, and is answered in the second after the stop; no other is late.
+    run = a_run(1000)
+    waited = Histogram()
+    for t_s, tick in run.ticks:
+        tick.sent = tick.answered = tick.latency_us.count
+        if 30 < t_s < 30 + for_s:
+            tick.answered -= (late := round(share * tick.sent))
+            tick.latency_us = spread(400, tick.answered)
+            waited.add_counts({round((30.1 + for_s - t_s) * 1e6): late})
+        elif 30 + for_s < t_s < 31 + for_s:
+            tick.answered += waited.count
+            tick.latency_us.merge(waited)
+    found = slow_answers(run)
+    assert len(found) == (share >= 0.1 and for_s > 1)
+    for one in found:
+        assert one.fields["share"] == pytest.approx(share, rel=0.1)
+        assert (one.fields["from_s"], one.fields["to_s"]) == pytest.approx((30, 30 + for_s), abs=1.2)
 
 
 def test_latencies_of_older_files_are_of_answers_alone() -> None:
@@ -137,7 +160,7 @@ def test_latencies_of_older_files_are_of_answers_alone() -> None:
 @pytest.mark.parametrize("why", ["never", "not for long", "always", "not by much", "late heartbeats", "given up", "no answers"])
 def test_high_latencies_that_are_no_finding(why: str) -> None:
     first, last = {"never": (900, 901), "not for long": (30, 31), "always": (0, 900)}.get(why, (30, 33))
-    run = slow(first, last, 60_000 if why == "not by much" else 800_000)
+    run = slow(first, last, {"not by much": 40_000, "not for long": 150_000}.get(why, 800_000))
     for t_s, tick in run.ticks:
         if why == "late heartbeats":
             tick.lateness_us = tick.latency_us

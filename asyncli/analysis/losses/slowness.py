@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import itertools
 import math
+import statistics
+from collections import Counter, defaultdict
+from collections.abc import Iterator
 
 import msgspec
 
@@ -12,11 +15,11 @@ from asyncli.analysis.losses.server_evidence import ServerEvidence
 from asyncli.analysis.losses.table import began_s
 from asyncli.analysis.losses.unanswered import answered_within_us, silences, why_silent
 from asyncli.analysis.totals import Totals
-from asyncli.core.histogram import bounds, summed
+from asyncli.core.histogram import Histogram, bounds, summed
 from asyncli.findings import slowness as latency
 from asyncli.model.metrics import TCP
 from asyncli.model.plan import Plan
-from asyncli.model.records import STOPPED, Finding, Tick
+from asyncli.model.records import STOPPED, Finding
 from asyncli.model.run import Run
 from asyncli.model.samples import Series
 
@@ -53,9 +56,11 @@ def stalls(run: Run) -> list[Finding]:
 
 
 def slow_answers(run: Run) -> list[Finding]:
-    """A finding of three seconds or more in which the median latency was high: percentiles of a whole night hide some minutes.
+    """A finding of three seconds or more in which a tenth of the heartbeats due were answered late: percentiles of a whole night
+    hide some minutes, and medians hide a stopped worker of several.
 
-    Not near heartbeats that timed out or seconds without answers, nor where asyncli sent late.
+    Late is ten times the usual latency, and 0.1 s more than it. Not near heartbeats that timed out or seconds without answers,
+    nor what asyncli sent late.
     """
     rows = run.ticks_between(run.first_connect_s, run.stop_s)
     answered = [tick for _, tick in rows if tick.answered]
@@ -66,27 +71,48 @@ def slow_answers(run: Run) -> list[Finding]:
     # The median of the best tenth of the seconds.
     usual_us = medians[int(PART * len(medians))]
     late_us = max(10 * usual_us, usual_us + 100_000.0)
+    # By the second in which they were due: what waited for a stopped worker is answered in one second, after it.
+    zero_s = rows[0][0]
+    due, late, ended_s = Counter[int](), defaultdict[int, Counter[float]](Counter), dict[int, float]()
+    for t_s, tick in rows:
+        due[round(t_s - zero_s)] += tick.answered
+        for us, count in _above(late_us, tick.latency_us, tick.answered):
+            was_due = round(t_s - zero_s - us / 1e6)
+            due.update({round(t_s - zero_s): -count, was_due: count})
+            late[was_due][us] += count
+            ended_s[was_due] = t_s
+    for t_s, tick in rows:
+        for us, count in _above(late_us / 2, tick.lateness_us, tick.sent):
+            late[round(t_s - zero_s - us / 1e6)][0.0] -= count
 
-    def is_slow(tick: Tick) -> bool:
-        if not tick.answered or tick.latency_us.greatest <= late_us:
-            return False
-        median = answered_within_us(tick, 0.5)
-        return median > late_us and 2 * (tick.lateness_us.quantile(0.5) or 0.0) < median
+    def is_slow(second: int) -> bool:
+        return second in ended_s and late[second].total() >= PART * due[second]
 
     found = []
-    for slow in (list(group) for slows, group in itertools.groupby(rows, lambda row: is_slow(row[1])) if slows):
-        around = run.ticks_between(slow[0][0] - 3.0, slow[-1][0] + 3.0)
+    # Seconds in which no heartbeat was due say nothing.
+    for slow in (list(group) for slows, group in itertools.groupby(sorted(+due), is_slow) if slows):
+        from_s, to_s = zero_s + slow[0] - 1.0, max(ended_s[one] for one in slow)
+        around = run.ticks_between(from_s - 2.0, to_s + 3.0)
         silent = any("heartbeat_timeout" in one.deaths or (not one.answered and one.awaiting >= FEWEST) for _, one in around)
-        if len(slow) >= 3 and sum(tick.answered for _, tick in slow) >= FEWEST and not silent:
-            found.append(slow)
+        if slow[-1] - slow[0] >= 2 and sum(late[one].total() for one in slow) >= FEWEST and not silent:
+            found.append((from_s, to_s, slow))
     if not found:
         return []
-    longest = max(found, key=len)
-    from_s, to_s = longest[0][0] - 1.0, longest[-1][0]
-    took_us = summed([tick.latency_us for _, tick in longest]).quantile(0.5) or 0.0
+    from_s, to_s, longest = max(found, key=lambda one: one[1] - one[0])
+    took_us = sorted(itertools.chain.from_iterable(late[one].elements() for one in longest))
+    share = len(took_us) / sum(due[one] for one in longest)
     server = ServerEvidence(run)
-    cores, all_s = server.about(from_s, to_s, 0).cores, sum(map(len, found))
-    return [latency.answers_slow(from_s, to_s, took_us / 1e6, usual_us / 1e6, server.label, cores, len(found), all_s)]
+    cores, all_s = server.about(from_s, to_s, 0).cores, round(sum(to_s - from_s for from_s, to_s, _ in found))
+    took_s = statistics.median(took_us) / 1e6
+    return [latency.answers_slow(from_s, to_s, share, took_s, usual_us / 1e6, server.label, cores, len(found), all_s)]
+
+
+def _above(least_us: float, times: Histogram, of: int) -> Iterator[tuple[float, int]]:
+    """The times above ``least_us``, and how many, among the ``of`` shortest: an unanswered heartbeat counts as the longest."""
+    for key, count in times.items() if times.greatest > least_us else ():
+        if (us := sum(times.within(key)) / 2) > least_us and of > 0:
+            yield us, min(count, of)
+        of -= count
 
 
 def sent_again(run: Run) -> list[Finding]:
