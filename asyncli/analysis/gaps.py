@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 import msgspec
 
-from asyncli.model.metrics import HOST_USED_BYTES, STATUS_ACCEPTS, STATUS_HANDLED, STATUS_REQUESTS
+from asyncli.analysis.constants import FEWEST
+from asyncli.model.metrics import HOST_USED_BYTES, SERVER_ENDED, STATUS_ACCEPTS, STATUS_HANDLED, STATUS_REQUESTS
 from asyncli.model.records import Phase, Sample
 from asyncli.model.run import Run
+from asyncli.model.samples import within
 
 # Counters that cannot be compared across a gap.
 _COUNTERS = (STATUS_ACCEPTS, STATUS_HANDLED, STATUS_REQUESTS)
@@ -30,17 +33,32 @@ def of_one_server(run: Run) -> Run:
 
 
 def for_cost(run: Run) -> Run:
-    """The records for the cost: until the first gap after the start of the ramp, and after the drain."""
+    """The records for the cost: until the first gap after the start of the ramp, or until processes of the server ended with
+    their connections; and the samples after the drain.
+    """
     run = of_one_server(run)
     ramp, drain = run.phase("ramp"), run.phase("drain")
     since = ramp.start_s if ramp is not None else math.inf
-    first = next((gap.start_s for gap in run.gaps if gap.start_s >= since), None)
-    if first is None:
+    first = min([_ended_s(run), *(gap.start_s for gap in run.gaps if gap.start_s >= since)])
+    if first >= run.stop_s:
         return run.outside_gaps
     spans = [span for span in run.spans_outside_gaps(-math.inf, first) if span[0] < span[1]]
-    if drain is not None:
-        spans.append((drain.start_s, math.inf))
-    return run.within(*spans)
+    after = [(drain.start_s, math.inf)] if drain is not None else []
+    return msgspec.structs.replace(run.within(*spans), samples=within(run.samples, *spans, *after))
+
+
+def _ended_s(run: Run) -> float:
+    """When processes of the server first ended with connections, as by a crash or a reload: its memory is then no longer that of
+    those we hold. Infinite if never.
+    """
+    for (before_s, before), (after_s, after) in pairwise(run.series(SERVER_ENDED).rows()):
+        if after <= before:
+            continue
+        # Losses are counted each second, and processes when they are sampled.
+        lossy = [t_s for t_s, tick in run.ticks_between(before_s - 1.0, after_s + 1.0) if tick.lost >= FEWEST]
+        if lossy:
+            return min(before_s, lossy[0] - 1.0)
+    return math.inf
 
 
 def for_drift(run: Run) -> Run:

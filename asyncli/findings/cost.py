@@ -94,10 +94,11 @@ def cost_few_points(
     return Words(f"{evidence}: {'; '.join(parts)}", remedy)
 
 
-@finding("cost_of_a_part", "warning", "see the other findings for what ended the ramp, and run again")
+@finding("cost_of_a_part", "warning", "see the other findings for what ended or disturbed the ramp, and run again")
 def cost_of_a_part(held: float, asked: int) -> str:
-    """The ramp did not reach the planned number, so the cost is known only up to what it reached."""
-    return f"the ramp reached {format_count(held)} of {format_count(asked)} connections: the cost of the rest is unknown"
+    """The ramp did not reach the planned number, or processes of the server ended with connections before it did: the cost is
+    known only up to what it reached until then."""
+    return f"the cost is of the first {format_count(held)} of {format_count(asked)} connections: that of the rest is unknown"
 
 
 @finding("cost_short_lived", "warning", "see the other findings for what ended them")

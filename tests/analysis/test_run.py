@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import msgspec
 import pytest
 from synthetic_run import a_run, bare_run
 
@@ -114,6 +115,17 @@ def test_cost_is_fitted_up_to_the_first_gap_and_the_residue_stays() -> None:
     ticks, samples = instants(for_cost(gapped(Gap(1, 4))))
     assert samples == [0, 1, *range(5, 106)]
     assert ticks == [t_s for t_s, _ in LONG_TICKS]
+
+
+@pytest.mark.parametrize(("lost", "until_s"), [(50, 29.0), (2, 105.0)])
+def test_cost_is_fitted_until_processes_of_the_server_end_with_connections(lost: int, until_s: float) -> None:
+    ticks = [(t_s, Tick(held=3, deaths={"reset": Deaths(count=lost)}) if t_s == 30 else tick) for t_s, tick in LONG_TICKS]
+    ended = [Sample(float(t_s), {"server.ended": float(t_s > 30)}) for t_s in range(106)]
+    run = msgspec.structs.replace(gapped(samples=ended), ticks=ticks)
+    ticks_s, samples_s = instants(for_cost(run))
+    # The residue stays.
+    assert (ticks_s[-1], max(t_s for t_s in samples_s if t_s < 100)) == (min(until_s, ticks[-1][0]), min(until_s, 99.0))
+    assert samples_s[-1] == 105
 
 
 @pytest.mark.parametrize(
