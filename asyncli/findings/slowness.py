@@ -44,15 +44,16 @@ def no_answers(from_s: float, to_s: float, waited: int, server: str, why: NoAnsw
 
 @finding("answers_slow", "warning", "see the server's load, workers, disks and backends at that time, and the network path")
 def answers_slow(
-    from_s: float, to_s: float, share: float, median_s: float, usual_s: float, server: str, cores: float | None, times: int,
-    all_s: int,
+    from_s: float, to_s: float, late: int, others: int, median_s: float, usual_s: float, server: str, cores: float | None,
+    times: int, all_s: int,
 ) -> str:  # fmt: skip
-    """For three seconds or more, a tenth of the heartbeats due (``share`` of them) took ten times the usual latency and 0.1 s
-    more than it; ``median_s`` is the median of these. One stopped worker of several looks so, and one slow backend. The longest
-    of ``times`` such periods, ``all_s`` in total. ``cores``: CPU that the server used meanwhile.
+    """For three seconds or more, a tenth of the heartbeats took ten times the usual latency and 0.1 s more than it: ``late`` of
+    them, in the median ``median_s``; the ``others`` were answered as usual. One stopped worker of several looks so, and a slow
+    backend. The longest of ``times`` such periods, ``all_s`` in total. ``cores``: CPU that the server used meanwhile.
     """
-    evidence = f"{share:.0%} of the heartbeats due from {format_clock(from_s)} to {format_clock(to_s)} were answered late: "
-    evidence += f"after {format_duration(median_s)} (median), {format_duration(usual_s)} is usual"
+    evidence = f"{format_many(late, 'heartbeat')} had late answers from {format_clock(from_s)} to {format_clock(to_s)}: after "
+    evidence += f"{format_duration(median_s)} (median), {format_duration(usual_s)} is usual"
+    evidence += f", and {format_count(others)} had theirs in time" if others else ""
     if cores is not None:
         evidence += f"; {server} used {cores:.2f} cores meanwhile"
     return f"{evidence}; {times - 1} more such periods, {all_s} s in total" if times > 1 else evidence

@@ -126,23 +126,23 @@ def test_slow_answers_have_their_time() -> None:
 
 @pytest.mark.parametrize(("for_s", "share"), [(5, 0.5), (5, 0.2), (5, 0.05), (1, 0.5)])
 def test_a_part_of_the_server_that_stands_still(for_s: int, share: float) -> None:
-    # That share of the heartbeats waits, and is answered in the second after the stop; no other is late.
+    # That share of the connections waits from the first second on, sends no more, and is answered after the stop.
     run = a_run(1000)
+    stop = [row for row in run.ticks if 30 < row[0] < 31 + for_s]
+    for number, (_, tick) in enumerate(stop):
+        tick.sent = 100
+        tick.answered = 100 if number == for_s else round(100 * (1 - share))
+        tick.latency_us = spread(400, tick.answered)
     waited = Histogram()
-    for t_s, tick in run.ticks:
-        tick.sent = tick.answered = tick.latency_us.count
-        if 30 < t_s < 30 + for_s:
-            tick.answered -= (late := round(share * tick.sent))
-            tick.latency_us = spread(400, tick.answered)
-            waited.add_counts({round((30.1 + for_s - t_s) * 1e6): late})
-        elif 30 + for_s < t_s < 31 + for_s:
-            tick.answered += waited.count
-            tick.latency_us.merge(waited)
+    waited.add_counts({for_s * 1_000_000 - 300_000: round(100 * share)})
+    tick.answered += waited.count
+    tick.latency_us.merge(waited)
     found = slow_answers(run)
     assert len(found) == (share >= 0.1 and for_s > 1)
     for one in found:
-        assert one.fields["share"] == pytest.approx(share, rel=0.1)
-        assert (one.fields["from_s"], one.fields["to_s"]) == pytest.approx((30, 30 + for_s), abs=1.2)
+        assert one.fields["late"] == waited.count
+        assert one.fields["others"] == pytest.approx(100 * (for_s + 1 - for_s * share), abs=1)
+        assert (one.fields["from_s"], one.fields["to_s"]) == pytest.approx((stop[0][0] - 1.0, stop[-1][0]), abs=0.1)
 
 
 def test_latencies_of_older_files_are_of_answers_alone() -> None:

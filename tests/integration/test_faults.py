@@ -212,6 +212,20 @@ def a_worker_that_stands_still(folder: Path) -> Told:
         return Told(folder)
 
 
+@fault()
+def a_worker_that_pauses(folder: Path) -> Told:
+    with an_nginx() as server:
+        with holding(folder, server, status=0) as held:
+            worker = server.worker()
+            os.kill(worker, signal.SIGSTOP)
+            try:
+                held.seconds(5.0)
+            finally:
+                os.kill(worker, signal.SIGCONT)
+            held.seconds(3.0)
+        return none_lost(Told(folder))
+
+
 # -- it does not accept
 
 

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import statistics
-from collections import Counter, defaultdict
-from collections.abc import Iterator
 
 import msgspec
 
@@ -56,8 +53,8 @@ def stalls(run: Run) -> list[Finding]:
 
 
 def slow_answers(run: Run) -> list[Finding]:
-    """A finding of three seconds or more in which a tenth of the heartbeats due were answered late: percentiles of a whole night
-    hide some minutes, and medians hide a stopped worker of several.
+    """A finding of three seconds or more in which a tenth of the heartbeats was late: percentiles of a whole night hide some
+    minutes, and medians hide a stopped worker of several.
 
     Late is ten times the usual latency, and 0.1 s more than it. Not near heartbeats that timed out or seconds without answers,
     nor what asyncli sent late.
@@ -71,48 +68,48 @@ def slow_answers(run: Run) -> list[Finding]:
     # The median of the best tenth of the seconds.
     usual_us = medians[int(PART * len(medians))]
     late_us = max(10 * usual_us, usual_us + 100_000.0)
-    # By the second in which they were due: what waited for a stopped worker is answered in one second, after it.
-    zero_s = rows[0][0]
-    due, late, ended_s = Counter[int](), defaultdict[int, Counter[float]](Counter), dict[int, float]()
-    for t_s, tick in rows:
-        due[round(t_s - zero_s)] += tick.answered
-        for us, count in _above(late_us, tick.latency_us, tick.answered):
-            was_due = round(t_s - zero_s - us / 1e6)
-            due.update({round(t_s - zero_s): -count, was_due: count})
-            late[was_due][us] += count
-            ended_s[was_due] = t_s
-    for t_s, tick in rows:
-        for us, count in _above(late_us / 2, tick.lateness_us, tick.sent):
-            late[round(t_s - zero_s - us / 1e6)][0.0] -= count
+    # A late heartbeat counts in each second from when it was due: its connection sends no other meanwhile.
+    late = [_above(late_us, tick.latency_us, tick.answered) for _, tick in rows]
+    sent_late = [_above(late_us / 2, tick.lateness_us, tick.sent) for _, tick in rows]
+    changes = [0] * (len(rows) + 1)
+    for sign, histograms in ((1, late), (-1, sent_late)):
+        for number, times in enumerate(histograms):
+            for key, count in times.counts.items():
+                changes[max(0, number - round(bounds(key)[0] / 1e6))] += sign * count
+                changes[number + 1] -= sign * count
+    waiting = list(itertools.accumulate(changes))
+    in_time = [tick.answered - times.count for (_, tick), times in zip(rows, late, strict=True)]
 
-    def is_slow(second: int) -> bool:
-        return second in ended_s and late[second].total() >= PART * due[second]
+    def is_slow(number: int) -> bool:
+        return waiting[number] >= max(1.0, PART * (waiting[number] + in_time[number]))
 
     found = []
-    # Seconds in which no heartbeat was due say nothing.
-    for slow in (list(group) for slows, group in itertools.groupby(sorted(+due), is_slow) if slows):
-        from_s, to_s = zero_s + slow[0] - 1.0, max(ended_s[one] for one in slow)
+    # Seconds in which nothing waited or was answered say nothing.
+    told = (number for number, count in enumerate(in_time) if count or waiting[number] > 0)
+    for slow in (list(group) for slows, group in itertools.groupby(told, is_slow) if slows):
+        from_s, to_s, part = rows[slow[0]][0] - 1.0, rows[slow[-1]][0], slice(slow[0], slow[-1] + 1)
+        took, others = summed(late[part]), sum(in_time[part])
         around = run.ticks_between(from_s - 2.0, to_s + 3.0)
         silent = any("heartbeat_timeout" in one.deaths or (not one.answered and one.awaiting >= FEWEST) for _, one in around)
-        if slow[-1] - slow[0] >= 2 and sum(late[one].total() for one in slow) >= FEWEST and not silent:
-            found.append((from_s, to_s, slow))
+        if to_s - from_s > 2.5 and took.count >= FEWEST and not silent:
+            found.append((from_s, to_s, took, others))
     if not found:
         return []
-    from_s, to_s, longest = max(found, key=lambda one: one[1] - one[0])
-    took_us = sorted(itertools.chain.from_iterable(late[one].elements() for one in longest))
-    share = len(took_us) / sum(due[one] for one in longest)
-    server = ServerEvidence(run)
-    cores, all_s = server.about(from_s, to_s, 0).cores, round(sum(to_s - from_s for from_s, to_s, _ in found))
-    took_s = statistics.median(took_us) / 1e6
-    return [latency.answers_slow(from_s, to_s, share, took_s, usual_us / 1e6, server.label, cores, len(found), all_s)]
+    from_s, to_s, took, others = max(found, key=lambda one: one[1] - one[0])
+    median_us, server = took.quantile(0.5) or 0.0, ServerEvidence(run)
+    cores, all_s = server.about(from_s, to_s, 0).cores, round(sum(to_s - from_s for from_s, to_s, *_ in found))
+    words = (took.count, others, median_us / 1e6, usual_us / 1e6, server.label, cores, len(found), all_s)
+    return [latency.answers_slow(from_s, to_s, *words)]
 
 
-def _above(least_us: float, times: Histogram, of: int) -> Iterator[tuple[float, int]]:
-    """The times above ``least_us``, and how many, among the ``of`` shortest: an unanswered heartbeat counts as the longest."""
+def _above(least_us: float, times: Histogram, of: int) -> Histogram:
+    """The times above ``least_us`` among the ``of`` shortest: an unanswered heartbeat counts as the longest."""
+    found = Histogram(least=times.least, greatest=times.greatest)
     for key, count in times.items() if times.greatest > least_us else ():
-        if (us := sum(times.within(key)) / 2) > least_us and of > 0:
-            yield us, min(count, of)
+        if bounds(key)[0] > least_us and of > 0:
+            found.counts[key] = min(count, of)
         of -= count
+    return found
 
 
 def sent_again(run: Run) -> list[Finding]:
