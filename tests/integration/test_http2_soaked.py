@@ -165,8 +165,8 @@ async def _client(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) ->
 def test_what_servers_of_http2_should_not_do_has_each_its_cause(tmp_path: Path) -> None:
     with speaking(_client) as at:
         done = run(
-            tmp_path, "soak", "--http2", "--h2-heartbeat", "head", *(f"http://{at}{path}" for path in STRANGE), *SHORT, "-c", str(10 * len(STRANGE)), "--hold", "4",
-            "--timeout", "2", "--no-reopen", "--out", "run.db", "--quiet",
+            tmp_path, "soak", "--http2", "--h2-heartbeat", "head", *(f"http://{at}{path}" for path in STRANGE), *SHORT, "-c", str(10 * len(STRANGE)), "--hold", "6",
+            "--timeout", "6", "--no-reopen", "--out", "run.db", "--quiet",
         )  # fmt: skip
     assert (done.status in (99, 4), done.err) == (True, ""), done
     summary = report(tmp_path, "run.db")

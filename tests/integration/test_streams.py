@@ -111,8 +111,8 @@ def faulty() -> Iterator[Faulty]:
 def test_every_fault_of_a_stream_has_its_cause(tmp_path: Path) -> None:
     with faulty() as server:
         done = run(
-            tmp_path, "soak", *(f"{server.at}{path}" for path in FAULTS), *SHORT, "--protocol", "sse", "--silence", "2", "-c", str(10 * len(FAULTS)), "--hold", "4",
-            "--connect-timeout", "2", "--no-reopen", "--force", "--out", "run.db", "--quiet",
+            tmp_path, "soak", *(f"{server.at}{path}" for path in FAULTS), *SHORT, "--protocol", "sse", "--silence", "4", "-c", str(10 * len(FAULTS)), "--hold", "6",
+            "--connect-timeout", "6", "--no-reopen", "--force", "--out", "run.db", "--quiet",
         )  # fmt: skip
     assert done.err == ""
     summary = report(tmp_path, "run.db")

@@ -139,8 +139,8 @@ def test_what_servers_should_not_do_has_each_its_cause(tmp_path: Path) -> None:
     paths = [*STRANGE, "/mute", "/no", "/gone", "/never"]
     with speaking(_client) as at:
         done = run(
-            tmp_path, "soak", *(f"ws://{at}{path}" for path in paths), *SHORT, "-c", str(10 * len(paths)), "--hold", "4", "--timeout", "2",
-            "--connect-timeout", "2", "--no-reopen", "--force", "--out", "run.db", "--quiet",
+            tmp_path, "soak", *(f"ws://{at}{path}" for path in paths), *SHORT, "-c", str(10 * len(paths)), "--hold", "6", "--timeout", "6",
+            "--connect-timeout", "6", "--no-reopen", "--force", "--out", "run.db", "--quiet",
         )  # fmt: skip
     assert (done.status in (99, 4), done.err) == (True, ""), done
     summary = report(tmp_path, "run.db")
