@@ -32,6 +32,8 @@ from asyncli.model.samples import Series
 
 # Costs that size a server. Queued buffers and asyncli's own memory change at rest too, and a longer rest would not help.
 _SIZED = frozenset({"server_user", "kernel", "host_total"})
+# Bytes of a bind bucket (one for a port, one for a port and address) and of a socket in TIME_WAIT (slabinfo(5)).
+_BUCKET, _TIME_WAIT = 128, 256
 
 
 class Costs(msgspec.Struct):
@@ -90,6 +92,7 @@ def costs(run: Run) -> Costs:
         if isinstance(one, Fit):
             setattr(result, name, one.cost)
             result.fits[name] = one
+    _include_time_waits(result, shared.fit("time_waits", ramp.series(metrics.KERNEL_TCP_TW), known_to=0.0))
     few = {name: points for name, points in found.items() if isinstance(points, int) and points}
     unread = [name for name, points in found.items() if points == 0 and (name != "kernel_queued" or run.plan.has_ports)]
     if where.far is not None:
@@ -291,6 +294,20 @@ def _include_other_sockets(result: Costs, found: dict[str, Fit | int], read: dic
             found[name] = msgspec.structs.replace(middle, cost=cost)
 
 
+def _include_time_waits(known: Costs, waits: Fit | int) -> None:
+    """Widen costs by what sockets in TIME_WAIT hold, which expire while ours open: themselves, and as many buckets as a
+    connecting end, or none where they share their port's. The value is halfway.
+    """
+    if not isinstance(waits, Fit) or waits.cost.ci95[0] <= 0 <= waits.cost.ci95[1]:
+        return
+    for name, most in (("kernel", 2 * _BUCKET / known.ends), ("host_total", 2 * _BUCKET + _TIME_WAIT)):
+        if (one := getattr(known, name)) is not None:
+            least, *_, greatest = sorted(most * each for each in (0.0, *waits.cost.ci95))
+            each, ci95 = most * waits.cost.bytes_per_connection / 2, (one.ci95[0] - greatest, one.ci95[1] - least)
+            method = f"{one.method}; the interval includes sockets in TIME_WAIT"
+            _revise(known, name, bytes_per_connection=one.bytes_per_connection - each, ci95=ci95, method=method)
+
+
 def _hold_the_parts(known: Costs, parts: Collection[str]) -> None:
     """Widen the total to the sum of its parts if that is more; the value is halfway. Other programs then freed memory."""
     total = known.host_total
@@ -348,9 +365,7 @@ _REPORTED = frozenset(findings.COST_NAMES) - {"kernel_queued", "listing"}
 
 def _few_points(levels: dict[str, int], few: dict[str, int], wanted: int, plan: Plan) -> Finding:
     points = max([*levels.values(), *few.values()])
-    of_levels, unknown = (
-        [name for name in findings.COST_NAMES if name in names and name in _REPORTED] for names in (levels, few)
-    )
+    of_levels, unknown = ([one for one in findings.COST_NAMES if one in _REPORTED & {*names}] for names in (levels, few))
     remedy = "--plateaus 5" if plan.plateaus else ramp_that_fits(plan)
     return findings.cost_few_points(points, wanted, of_levels, unknown, plan.plateaus, FEWEST_PLATEAUS, remedy)
 

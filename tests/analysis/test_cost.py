@@ -123,6 +123,24 @@ def test_sockets_of_others_are_in_the_interval_of_two_levels(connections: int, s
     assert beside.server_user == alone.server_user
 
 
+@pytest.mark.parametrize("buckets", [0, 1, 2])
+def test_sockets_in_time_wait_that_expire_in_the_ramp_are_in_the_interval(buckets: int) -> None:
+    run = a_run(10_000)
+    alone = costs(run)
+    ramp = run.phases[1]
+    for sample in run.samples:
+        left = min(1.0, max(0.0, (ramp.end_s - sample.t_s) / (ramp.end_s - ramp.start_s)))
+        sample.values["kernel.tcp_tw"] = waiting = float(round(10_000 * left))
+        raise_by = {"kernel.socket_bytes": 128 * buckets * waiting, "host.used_bytes": (256 + 128 * buckets) * waiting}
+        sample.values |= {name: sample.values[name] + more for name, more in raise_by.items() if name in sample.values}
+    beside = costs(run)
+    for name in ("kernel", "host_total"):
+        quiet, one = getattr(alone, name), getattr(beside, name)
+        assert one.ci95[0] <= TRUTH[name] <= one.ci95[1]
+        assert quiet.half_width < one.half_width < quiet.half_width + 300
+    assert beside.server_user == alone.server_user
+
+
 @pytest.mark.parametrize("stay", [True, False])
 def test_sockets_that_close_with_ours_are_a_proxys(stay: bool) -> None:
     """Another soak that ramps at the same pace: a narrow interval about twice the cost would contain the truth of neither."""
