@@ -32,8 +32,8 @@ from asyncli.model.samples import Series
 
 # Costs that size a server. Queued buffers and asyncli's own memory change at rest too, and a longer rest would not help.
 _SIZED = frozenset({"server_user", "kernel", "host_total"})
-# Bytes of a bind bucket (one for a port, one for a port and address) and of a socket in TIME_WAIT (slabinfo(5)).
-_BUCKET, _TIME_WAIT = 128, 256
+# Bytes of the buckets of a connecting end (one for its port, one for port and address), and of a socket in TIME_WAIT too.
+_BUCKETS = 256
 
 
 class Costs(msgspec.Struct):
@@ -300,7 +300,7 @@ def _include_time_waits(known: Costs, waits: Fit | int) -> None:
     """
     if not isinstance(waits, Fit) or waits.cost.ci95[0] <= 0 <= waits.cost.ci95[1]:
         return
-    for name, most in (("kernel", 2 * _BUCKET / known.ends), ("host_total", 2 * _BUCKET + _TIME_WAIT)):
+    for name, most in (("kernel", _BUCKETS / known.ends), ("host_total", 2 * _BUCKETS)):
         if (one := getattr(known, name)) is not None:
             least, *_, greatest = sorted(most * each for each in (0.0, *waits.cost.ci95))
             each, ci95 = most * waits.cost.bytes_per_connection / 2, (one.ci95[0] - greatest, one.ci95[1] - least)
