@@ -11,9 +11,10 @@ import msgspec
 from asyncli.analysis.constants import FEWEST, MINUTE_S
 from asyncli.analysis.cost import Costs, is_measured, known_costs
 from asyncli.analysis.drift import Drift, MetricName, counted, drifts, source_of
-from asyncli.analysis.estimates import ALPHA, Estimate, Rate, by_stretch, count_stretches, mean, quantile
+from asyncli.analysis.estimates import ALPHA, Estimate, Rate, by_stretch, count_stretches, last_of, quantile
+from asyncli.analysis.gaps import of_one_server
 from asyncli.analysis.saturation import is_saturated, saturation
-from asyncli.analysis.server_memory import server_memory
+from asyncli.analysis.server_memory import at_hold_end, server_memory
 from asyncli.analysis.shared_host import other_sockets
 from asyncli.analysis.totals import Totals, fold
 from asyncli.analysis.verdict import Verdict, judge
@@ -139,22 +140,22 @@ def _kinds(run: Run) -> dict[str, str]:
 
 
 def _memory(numbers: dict[str, Measured], run: Run) -> None:
-    memory, _ = server_memory(run)
-    hold = run.hold
+    memory, _ = server_memory(of_one_server(run))
+    hold, level = run.hold, at_hold_end(run, memory)
     key = "memory.server_hold_end"
     if hold is None:
         numbers[key] = "the run did not reach its hold"
         return
     in_hold = memory.between(hold.start_s, hold.end_s)
-    level = in_hold.between(hold.end_s - MINUTE_S, hold.end_s).values
+    last = in_hold.between(hold.end_s - MINUTE_S, hold.end_s).values
     # Servers with many processes are read less often.
-    level = level if len(level) >= FEWEST else in_hold.values[-FEWEST:]
-    if not memory.values:
-        numbers[key] = "the memory of the server's processes was not read"
-    elif len(level) < FEWEST:
-        numbers[key] = f"{len(level)} of {FEWEST} readings of the server's memory in the hold"
+    last = last if len(last) >= FEWEST else in_hold.values[-FEWEST:]
+    if level is None:
+        numbers[key] = "the memory of the server's processes was not read at the hold's end"
+    elif len(last) < FEWEST:
+        numbers[key] = f"{len(last)} of {FEWEST} readings of the server's memory in the hold"
     else:
-        numbers[key] = mean(level)
+        numbers[key] = last_of(last)
 
 
 def _cpu(numbers: dict[str, Measured], run: Run) -> None:

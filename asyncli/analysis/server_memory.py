@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
+from asyncli.analysis.constants import MINUTE_S
 from asyncli.analysis.slope import minus
 from asyncli.model import metrics
 from asyncli.model.run import Run
@@ -33,6 +34,14 @@ def server_memory(run: Run) -> tuple[Series, str]:
     """The memory of the server's processes over time, and its kind: "PSS", or "RSS" if PSS was not read."""
     user = run.series(metrics.SERVER_PSS_BYTES)
     return (user, "PSS") if len(user) else (run.series(metrics.SERVER_RSS_BYTES), "RSS")
+
+
+def at_hold_end(run: Run, metric: Series) -> float | None:
+    """``metric`` at the hold's end (or where the run ended before): its last reading, if that is at most a minute old.
+
+    A mean of the last minute would be lower than what a server that grows has at the end.
+    """
+    return metric.last(until_s=run.stop_s, since_s=max(run.first_connect_s, run.stop_s - MINUTE_S))
 
 
 def of_others(run: Run) -> tuple[Series, Series]:
