@@ -58,7 +58,8 @@ METHOD = (
 RULE = (
     "a difference is real if significant at 5 % after Holm's correction over all numbers of both runs: without any difference, 1 "
     "comparison in 20 finds one. For the whole host at least half of it must be in known parts, not in what is left over; for "
-    "PSS at the hold's end, not in the fixed part. No difference is said only of values within a factor of two"
+    "PSS at the hold's end, neither in the fixed part nor in pages of files. No difference is said only of values within a factor "
+    "of two"
 )
 
 
@@ -182,18 +183,21 @@ def _pair(first: MeasuredRun, second: MeasuredRun) -> list[Difference]:
             one.verdict = "no_difference"
         else:
             one.why = f"one pair of runs does not show that it repeats (p = {one.p_value:.2g}, among {len(tested)} numbers)"
-    _withdraw(rows, "cost.host_total", "cost.residual", "a connection are left over, which may be other programs")
-    if first.kinds.get("memory.server_hold_end") == second.kinds.get("memory.server_hold_end") == "PSS":
-        _withdraw(rows, "memory.server_hold_end", "fixed.server_user", f"are in the fixed part: {_SHARED}")
+    by_key = {one.key: one for one in rows}
+    left_over = by_key["cost.residual"].difference
+    _withdraw(by_key["cost.host_total"], left_over, "a connection are left over, which may be other programs")
+    level = by_key["memory.server_hold_end"]
+    if first.kinds.get(level.key) == second.kinds.get(level.key) == "PSS":
+        _withdraw(level, by_key["fixed.server_user"].difference, f"are in the fixed part: {_SHARED}")
+        if first.files is not None and second.files is not None:
+            _withdraw(level, second.files - first.files, f"are pages of files: {_SHARED}")
     return rows
 
 
-def _withdraw(rows: Sequence[Difference], whole: str, part: str, why: str) -> None:
-    """Withdraw the difference of ``whole`` if more than half of it is in ``part``, which may be other programs' doing."""
-    by_key = {one.key: one for one in rows}
-    one, rest = by_key[whole], by_key[part].difference
-    if one.verdict in ("higher", "lower") and one.difference is not None and rest is not None and 2 * rest / one.difference > 1:
-        one.verdict, one.why = "cannot_say", f"{rest:+,.0f} of {one.difference:+,.0f} bytes {why}"
+def _withdraw(one: Difference, part: float | None, why: str) -> None:
+    """Withdraw the difference if more than half of it is in ``part``, which may be other programs' doing."""
+    if one.verdict in ("higher", "lower") and one.difference is not None and part is not None and 2 * part / one.difference > 1:
+        one.verdict, one.why = "cannot_say", f"{part:+,.0f} of {one.difference:+,.0f} bytes {why}"
 
 
 # Proc(5): PSS divides each page by the processes that map it, those of another server included.

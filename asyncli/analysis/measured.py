@@ -20,7 +20,7 @@ from asyncli.analysis.totals import Totals, fold
 from asyncli.analysis.verdict import Verdict, judge
 from asyncli.core.histogram import Histogram, summed
 from asyncli.findings.compare import DIRECTIVE, compare_burst
-from asyncli.model.metrics import SERVER_CPU_S
+from asyncli.model.metrics import SERVER_ANON_SHMEM_BYTES, SERVER_CPU_S, SERVER_PSS_BYTES
 from asyncli.model.plan import Plan
 from asyncli.model.protocol_table import PROTOCOLS
 from asyncli.model.records import Environment, Finding
@@ -63,6 +63,8 @@ class MeasuredRun(msgspec.Struct):
     kinds: dict[str, str]
     #: Keys of rows that are differences of two levels, which include first use.
     levels: frozenset[str]
+    #: Pages of files (B) in the server's PSS at the hold's end; None if not read.
+    files: float | None
     #: Keys of rows with a cost or growth that is hidden: its interval reaches zero.
     hidden: frozenset[str]
     findings: list[Finding]
@@ -100,7 +102,7 @@ def measure(name: str, path: str, run: Run) -> MeasuredRun:
         name=name, path=path, id=run.id, started=run.started, verdict=judgement.verdict, why=judgement.why,
         complete=run.complete, spoiled=at_end.why if at_end.verdict == "invalid" else "", held=totals.held, hold_s=hold_s,
         facts=facts(run.plan, run.environment), numbers=numbers, late_ms=late_ms,
-        kinds=_kinds(run), levels=levels, hidden=frozenset(hidden),
+        kinds=_kinds(run), levels=levels, files=_files(run), hidden=frozenset(hidden),
         findings=[*other_sockets(run), *_bursts(name, measured.ticks)],
     )  # fmt: skip
 
@@ -137,6 +139,11 @@ def _kinds(run: Run) -> dict[str, str]:
     keys = ["cost.server_user", "fixed.server_user", "memory.server_hold_end", *(["cost.residual"] if run.sides.server else [])]
     source = source_of(run, "server_user").removeprefix("server.").removesuffix("_bytes")
     return dict.fromkeys(keys, server_memory(run)[1]) | {"drift.server_user": source.replace("_", " + ").upper()}
+
+
+def _files(run: Run) -> float | None:
+    memory, own = (at_hold_end(run, run.series(name)) for name in (SERVER_PSS_BYTES, SERVER_ANON_SHMEM_BYTES))
+    return None if memory is None or own is None else memory - own
 
 
 def _memory(numbers: dict[str, Measured], run: Run) -> None:

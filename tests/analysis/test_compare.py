@@ -486,6 +486,21 @@ def test_levels_of_pss_that_sharing_moved_are_not_compared() -> None:
     assert [row(grown, key).verdict for key in ("fixed.server_user", "memory.server_hold_end")] == ["cannot_say", "higher"]
 
 
+def test_pages_of_files_that_changed_hands_in_the_ramp_are_no_difference() -> None:
+    """Another program that maps the server's files starts in the second run's ramp: its PSS falls, what only it has does not."""
+    runs = [a_run(20_000, hold_s=30.0, seed=seed) for seed in (1, 2)]
+    for run, shared in zip(runs, (0.0, 9e6), strict=True):
+        half_s = run.first_connect_s + 10.0
+        for sample in run.samples:
+            pss = sample.values["server.pss_bytes"]
+            sample.values |= {"server.anon_shmem_bytes": pss - 12e6, "server.pss_bytes": pss - shared * (sample.t_s > half_s)}
+    comparison = compared(*runs)
+    server, level = (row(comparison, key) for key in ("cost.server_user", "memory.server_hold_end"))
+    assert (server.verdict, level.verdict) == ("no_difference", "cannot_say")
+    assert level.difference == pytest.approx(-9e6, rel=0.2)
+    assert server.values[1] == pytest.approx(SERVER, rel=0.03)
+
+
 def test_different_kinds_of_memory_are_not_compared() -> None:
     runs = [a_run(20_000, hold_s=30.0), a_run(20_000, hold_s=30.0, seed=2)]
     for sample in runs[0].samples:
