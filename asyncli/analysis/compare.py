@@ -58,8 +58,8 @@ METHOD = (
 RULE = (
     "a difference is real if significant at 5 % after Holm's correction over all numbers of both runs: without any difference, 1 "
     "comparison in 20 finds one. For the whole host at least half of it must be in known parts, not in what is left over; for "
-    "PSS at the hold's end, neither in the fixed part nor in pages of files. No difference is said only of values within a factor "
-    "of two"
+    "PSS at the hold's end, not in pages of files (or, if they were not read, in the fixed part). No difference is said only of "
+    "values within a factor of two"
 )
 
 
@@ -188,8 +188,9 @@ def _pair(first: MeasuredRun, second: MeasuredRun) -> list[Difference]:
     _withdraw(by_key["cost.host_total"], left_over, "a connection are left over, which may be other programs")
     level = by_key["memory.server_hold_end"]
     if first.kinds.get(level.key) == second.kinds.get(level.key) == "PSS":
-        _withdraw(level, by_key["fixed.server_user"].difference, f"are in the fixed part: {_SHARED}")
-        if first.files is not None and second.files is not None:
+        if first.files is None or second.files is None:
+            _withdraw(level, by_key["fixed.server_user"].difference, f"are in the fixed part: {_SHARED}")
+        else:
             _withdraw(level, second.files - first.files, f"are pages of files: {_SHARED}")
     return rows
 
