@@ -11,6 +11,7 @@ half of it is in parts that they do not change.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from itertools import chain
 from typing import Any, Literal
@@ -47,15 +48,18 @@ REPEAT: dict[str, Repeat] = {
     "latency.p999": Repeat(0.05),
     "lateness.p99": Repeat(0.05),
 }
+# At such a ratio, a wide interval does not show that there is no difference.
+_APART = 2
 METHOD = (
     "the intervals of both runs, combined after Welch and Satterthwaite, with the scatter measured between repeats of one run; "
     "rates by Garwood's intervals and the exact conditional test; quantiles by Woodruff's intervals over stretches of the hold "
-    "(a report's are of ramp and hold); the level at the hold's end is the mean of its last minute"
+    "(a report's are of ramp and hold); the level at the hold's end is the last reading, with the scatter of the last minute's"
 )
 RULE = (
     "a difference is real if significant at 5 % after Holm's correction over all numbers of both runs: without any difference, 1 "
     "comparison in 20 finds one. For the whole host at least half of it must be in known parts, not in what is left over; for "
-    "PSS at the hold's end, not in the fixed part"
+    "PSS at the hold's end, not in pages of files (or, if they were not read, in the fixed part). No difference is said only of "
+    "values within a factor of two"
 )
 
 
@@ -123,6 +127,12 @@ class Difference(msgspec.Struct):
     #: For each value that is not measured: "hidden" if its interval reaches zero, else "unknown".
     hidden: tuple[str, str] = ("", "")
 
+    @property
+    def ratio(self) -> float:
+        """The greater of two measured values by the smaller; 1 if one is not known, hidden or not above zero, and of growth."""
+        low, high = sorted(value or 0.0 for value in self.values)
+        return high / low if self.relative is not None and not any(self.hidden) and low > 0 else 1.0
+
 
 class Differing(msgspec.Struct):
     """A fact of plan, server or host that differs between runs."""
@@ -169,22 +179,26 @@ def _pair(first: MeasuredRun, second: MeasuredRun) -> list[Difference]:
         assert one.p_value is not None
         if p <= ALPHA:
             one.verdict = "higher" if one.difference > 0 else "lower"
-        elif one.p_value > ALPHA:
+        elif one.p_value > ALPHA and one.ci95 is not None and one.ratio < _APART:
             one.verdict = "no_difference"
         else:
-            one.why = f"significant alone (p = {one.p_value:.2g}), but not among {len(tested)} numbers"
-    _withdraw(rows, "cost.host_total", "cost.residual", "a connection are left over, which may be other programs")
-    if first.kinds.get("memory.server_hold_end") == second.kinds.get("memory.server_hold_end") == "PSS":
-        _withdraw(rows, "memory.server_hold_end", "fixed.server_user", f"are in the fixed part: {_SHARED}")
+            one.why = f"one pair of runs does not show that it repeats (p = {one.p_value:.2g}, among {len(tested)} numbers)"
+    by_key = {one.key: one for one in rows}
+    left_over = by_key["cost.residual"].difference
+    _withdraw(by_key["cost.host_total"], left_over, "a connection are left over, which may be other programs")
+    level = by_key["memory.server_hold_end"]
+    if first.kinds.get(level.key) == second.kinds.get(level.key) == "PSS":
+        if first.files is None or second.files is None:
+            _withdraw(level, by_key["fixed.server_user"].difference, f"are in the fixed part: {_SHARED}")
+        else:
+            _withdraw(level, second.files - first.files, f"are pages of files: {_SHARED}")
     return rows
 
 
-def _withdraw(rows: Sequence[Difference], whole: str, part: str, why: str) -> None:
-    """Withdraw the difference of ``whole`` if more than half of it is in ``part``, which may be other programs' doing."""
-    by_key = {one.key: one for one in rows}
-    one, rest = by_key[whole], by_key[part].difference
-    if one.verdict in ("higher", "lower") and one.difference is not None and rest is not None and 2 * rest / one.difference > 1:
-        one.verdict, one.why = "cannot_say", f"{rest:+,.0f} of {one.difference:+,.0f} bytes {why}"
+def _withdraw(one: Difference, part: float | None, why: str) -> None:
+    """Withdraw the difference if more than half of it is in ``part``, which may be other programs' doing."""
+    if one.verdict in ("higher", "lower") and one.difference is not None and part is not None and 2 * part / one.difference > 1:
+        one.verdict, one.why = "cannot_say", f"{part:+,.0f} of {one.difference:+,.0f} bytes {why}"
 
 
 # Proc(5): PSS divides each page by the processes that map it, those of another server included.
@@ -212,7 +226,8 @@ def _row(row: Number, first: MeasuredRun, second: MeasuredRun) -> Difference:
         result.ci95, p = (low, high), rates_differ(a, b)
     elif isinstance(a, Estimate) and isinstance(b, Estimate):
         low, high, p = contrast(a, b, REPEAT.get(row.key, NO_SCATTER))
-        result.ci95 = (low, high)
+        # Without an upper end (a stall) the difference has no interval, but a p-value.
+        result.ci95 = (low, high) if math.isfinite(low) and math.isfinite(high) else None
     else:
         return result
     result.why = _why_incomparable(row, first, second) or _why_late(row, result.difference, first, second)

@@ -18,7 +18,7 @@ from asyncli.analysis.constants import FEWEST, MISSED_S, NEARLY_ALL, PART, WORTH
 from asyncli.analysis.drift import Drift, MetricName, counted, in_words, is_settling
 from asyncli.analysis.gaps import for_cost
 from asyncli.analysis.residue import Residue, residue
-from asyncli.analysis.server_memory import BEFORE, held_before, of_others, server_memory
+from asyncli.analysis.server_memory import BEFORE, held_before, of_others, server_memory, with_files_at_rest
 from asyncli.analysis.shared_host import counted_sockets, sockets_beside
 from asyncli.analysis.slope import FEWEST_PLATEAUS, OTHERS_INTO_HOLD_S, PAGES, Cost, Fit, Fitter, minus
 from asyncli.analysis.totals import Totals, tested
@@ -72,7 +72,7 @@ def costs(run: Run) -> Costs:
     shared = server if where.server else ours
 
     ramp = run.within((-math.inf, ours.until_s))
-    user, kind = server_memory(ramp)
+    user, kind = with_files_at_rest(ramp)
     note = f" of {kind}" + (" (counts shared pages in each process)" if kind == "RSS" else "")
     kernel, generator = (ramp.series(name) for name in (metrics.KERNEL_SOCKET_BYTES, metrics.GENERATOR_USS_BYTES))
     host, in_use = _host_memory(ramp, shared, result)

@@ -47,7 +47,7 @@ NO_SCATTER = Repeat()
 
 
 class Estimate(msgspec.Struct, frozen=True):
-    """A number of one run, its 95 % interval, and degrees of freedom (None: infinite)."""
+    """A number of one run, its 95 % interval (``high``: infinite if unknown), and degrees of freedom (None: infinite)."""
 
     value: float
     low: float
@@ -75,18 +75,17 @@ class Rate(msgspec.Struct, frozen=True):
         return Estimate(self.value, low / self.exposure, high / self.exposure)
 
 
-def mean(values: Sequence[float]) -> Estimate:
-    """The mean of correlated readings."""
+def last_of(values: Sequence[float]) -> Estimate:
+    """The last of correlated readings; its interval is for the mean of their process, about which one reading scatters."""
     from scipy.special import stdtrit
 
-    m = len(values)
     middle = statistics.fmean(values)
     off = [value - middle for value in values]
     worth = _worth(off)
     # Corrected for the fitted mean.
-    error = math.sqrt(sum(one * one for one in off) / m / (worth - 1))
-    half = float(stdtrit(worth - 1, 1 - ALPHA / 2)) * error
-    return Estimate(middle, middle - half, middle + half, worth - 1)
+    deviation = math.sqrt(sum(one * one for one in off) / len(off) * worth / (worth - 1))
+    half = float(stdtrit(worth - 1, 1 - ALPHA / 2)) * deviation
+    return Estimate(values[-1], values[-1] - half, values[-1] + half, worth - 1)
 
 
 def _worth(off: Sequence[float]) -> float:
@@ -175,9 +174,8 @@ def quantile(found: Stretches | str, q: float) -> Estimate | str:
         error = math.sqrt(k / (worth - 1) * float((off**2).sum())) / total
         half = float(stdtrit(worth - 1, 1 - ALPHA / 2)) * error
         reach, freedom = max((reach, freedom), (half, worth - 1))
-    if q + reach >= 1.0:
-        return f"the slowest heartbeats came in too few stretches of the hold for p{q * 100:g}"
-    return Estimate(sum(at(q)) / 2, at(q - reach)[0], at(q + reach)[1], freedom)
+    # Most of the slowest came in few stretches (a stall): how slow they are in other runs is unknown.
+    return Estimate(sum(at(q)) / 2, at(q - reach)[0], at(q + reach)[1] if q + reach < 1.0 else math.inf, freedom)
 
 
 def contrast(a: Estimate, b: Estimate, repeat: Repeat = NO_SCATTER) -> tuple[float, float, float]:
@@ -192,8 +190,8 @@ def contrast(a: Estimate, b: Estimate, repeat: Repeat = NO_SCATTER) -> tuple[flo
         """Standard error and degrees of freedom of ``down``'s lower side with ``up``'s upper side."""
         parts = [*between, _variance(down, down.value - down.low), _variance(up, up.high - up.value)]
         variance = sum(one for one, _ in parts)
-        if variance <= 0:
-            return 0.0, math.inf
+        if variance <= 0 or variance == math.inf:
+            return variance, math.inf
         loose = sum(one**2 / freedom for one, freedom in parts)
         return math.sqrt(variance), variance**2 / loose if loose > 0 else math.inf
 

@@ -11,15 +11,16 @@ import msgspec
 from asyncli.analysis.constants import FEWEST, MINUTE_S
 from asyncli.analysis.cost import Costs, is_measured, known_costs
 from asyncli.analysis.drift import Drift, MetricName, counted, drifts, source_of
-from asyncli.analysis.estimates import ALPHA, Estimate, Rate, by_stretch, count_stretches, mean, quantile
+from asyncli.analysis.estimates import ALPHA, Estimate, Rate, by_stretch, count_stretches, last_of, quantile
+from asyncli.analysis.gaps import of_one_server
 from asyncli.analysis.saturation import is_saturated, saturation
-from asyncli.analysis.server_memory import server_memory
+from asyncli.analysis.server_memory import at_hold_end, server_memory
 from asyncli.analysis.shared_host import other_sockets
 from asyncli.analysis.totals import Totals, fold
 from asyncli.analysis.verdict import Verdict, judge
 from asyncli.core.histogram import Histogram, summed
 from asyncli.findings.compare import DIRECTIVE, compare_burst
-from asyncli.model.metrics import SERVER_CPU_S
+from asyncli.model.metrics import SERVER_ANON_SHMEM_BYTES, SERVER_CPU_S, SERVER_PSS_BYTES
 from asyncli.model.plan import Plan
 from asyncli.model.protocol_table import PROTOCOLS
 from asyncli.model.records import Environment, Finding
@@ -62,6 +63,8 @@ class MeasuredRun(msgspec.Struct):
     kinds: dict[str, str]
     #: Keys of rows that are differences of two levels, which include first use.
     levels: frozenset[str]
+    #: Pages of files (B) in the server's PSS at the hold's end; None if not read.
+    files: float | None
     #: Keys of rows with a cost or growth that is hidden: its interval reaches zero.
     hidden: frozenset[str]
     findings: list[Finding]
@@ -99,7 +102,7 @@ def measure(name: str, path: str, run: Run) -> MeasuredRun:
         name=name, path=path, id=run.id, started=run.started, verdict=judgement.verdict, why=judgement.why,
         complete=run.complete, spoiled=at_end.why if at_end.verdict == "invalid" else "", held=totals.held, hold_s=hold_s,
         facts=facts(run.plan, run.environment), numbers=numbers, late_ms=late_ms,
-        kinds=_kinds(run), levels=levels, hidden=frozenset(hidden),
+        kinds=_kinds(run), levels=levels, files=_files(run), hidden=frozenset(hidden),
         findings=[*other_sockets(run), *_bursts(name, measured.ticks)],
     )  # fmt: skip
 
@@ -138,23 +141,28 @@ def _kinds(run: Run) -> dict[str, str]:
     return dict.fromkeys(keys, server_memory(run)[1]) | {"drift.server_user": source.replace("_", " + ").upper()}
 
 
+def _files(run: Run) -> float | None:
+    memory, own = (at_hold_end(run, run.series(name)) for name in (SERVER_PSS_BYTES, SERVER_ANON_SHMEM_BYTES))
+    return None if memory is None or own is None else memory - own
+
+
 def _memory(numbers: dict[str, Measured], run: Run) -> None:
-    memory, _ = server_memory(run)
-    hold = run.hold
+    memory, _ = server_memory(of_one_server(run))
+    hold, level = run.hold, at_hold_end(run, memory)
     key = "memory.server_hold_end"
     if hold is None:
         numbers[key] = "the run did not reach its hold"
         return
     in_hold = memory.between(hold.start_s, hold.end_s)
-    level = in_hold.between(hold.end_s - MINUTE_S, hold.end_s).values
+    last = in_hold.between(hold.end_s - MINUTE_S, hold.end_s).values
     # Servers with many processes are read less often.
-    level = level if len(level) >= FEWEST else in_hold.values[-FEWEST:]
-    if not memory.values:
-        numbers[key] = "the memory of the server's processes was not read"
-    elif len(level) < FEWEST:
-        numbers[key] = f"{len(level)} of {FEWEST} readings of the server's memory in the hold"
+    last = last if len(last) >= FEWEST else in_hold.values[-FEWEST:]
+    if level is None:
+        numbers[key] = "the memory of the server's processes was not read at the hold's end"
+    elif len(last) < FEWEST:
+        numbers[key] = f"{len(last)} of {FEWEST} readings of the server's memory in the hold"
     else:
-        numbers[key] = mean(level)
+        numbers[key] = last_of(last)
 
 
 def _cpu(numbers: dict[str, Measured], run: Run) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Mapping
 
+from asyncli.analysis.constants import MINUTE_S
 from asyncli.analysis.slope import minus
 from asyncli.model import metrics
 from asyncli.model.run import Run
@@ -35,9 +37,32 @@ def server_memory(run: Run) -> tuple[Series, str]:
     return (user, "PSS") if len(user) else (run.series(metrics.SERVER_RSS_BYTES), "RSS")
 
 
+def with_files_at_rest(run: Run) -> tuple[Series, str]:
+    """:func:`server_memory` for the cost of a connection: of PSS, pages of files count as before the first connect.
+
+    They belong to no connection, and PSS of them falls when another program that maps the same files starts in the ramp. The
+    memory in use on the host has no such pages either.
+    """
+    memory, kind = server_memory(run)
+    own = run.series(metrics.SERVER_ANON_SHMEM_BYTES)
+    files = minus(memory, [own]) if kind == "PSS" else Series()
+    if not files:
+        return memory, kind
+    at_rest = statistics.median(files.between(-math.inf, run.first_connect_s).values or files.values)
+    return Series(own.t_s, [value + at_rest for value in own.values]), kind
+
+
+def at_hold_end(run: Run, metric: Series) -> float | None:
+    """``metric`` at the hold's end (or where the run ended before): its last reading, if that is at most a minute old.
+
+    A mean of the last minute would be lower than what a server that grows has at the end.
+    """
+    return metric.last(until_s=run.stop_s, since_s=max(run.first_connect_s, run.stop_s - MINUTE_S))
+
+
 def of_others(run: Run) -> tuple[Series, Series]:
     """Memory of other programs on the sampled host over time: inodes of /proc; processes, without the server's and asyncli's."""
     ours = (metrics.GENERATOR_USS_BYTES, metrics.SESSION_USS_BYTES) if run.sides.generator else (metrics.AGENT_USS_BYTES,)
-    known = [*([server_memory(run)[0]] if run.sides.server else []), *map(run.series, ours)]
+    known = [*([with_files_at_rest(run)[0]] if run.sides.server else []), *map(run.series, ours)]
     processes = minus(run.series(metrics.HOST_PROCESSES_BYTES), [one for one in known if one])
     return run.series(metrics.KERNEL_LISTING_BYTES), processes

@@ -13,6 +13,7 @@ import click
 
 from asyncli.cli.outputs import printing
 from asyncli.model.errors import PlanError
+from asyncli.model.exit_status import LISTED
 
 
 @click.command(name="explain")
@@ -23,7 +24,7 @@ def command(words: Sequence[str]) -> int:
     The terms are those of docs/method.md: its sections, and the words in bold. A limit of the preflight is explained by the
     paragraph that names it. Case, plural and numbers do not matter: "at 2,000" is "at N".
     """
-    term, known, (found, diagnoses) = " ".join(words), terms(), codes()
+    term, known, (found, diagnoses) = " ".join(words), terms() | dict.fromkeys(("exit", "exit status"), LISTED), codes()
     with printing():
         if not term:
             for what, names in (("Terms", known), ("Findings", found), ("Causes and diagnoses", diagnoses)):

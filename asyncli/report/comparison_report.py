@@ -44,6 +44,8 @@ _PLAIN = ((0.0, 1.0, ""),)
 # Digits below a tenth of the interval are noise; at most five digits in all.
 _RESOLVED, _MOST_DIGITS = 10, 5
 _TINY = 0.01
+# Values with such a ratio are told first, real or not; repeats on a quiet host differ by two.
+_FAR_APART = 10
 # Notes on the short names of some rows.
 _NOTES = {
     ("lost", "reopened"): "Lost and reopened: per 1,000 connection-hours.",
@@ -117,11 +119,12 @@ def amounts(one: Difference) -> Amounts:
         return "-" if value is None else _number(value / factor, digits, signed)
 
     first, second = (hidden or shown(value) for value, hidden in zip(one.values, one.hidden, strict=True))
-    if one.difference is None or one.ci95 is None:
-        return Amounts(unit, first, second, "-", "-", "-", "-", "-")
-    low, high = (shown(end, signed=True) for end in one.ci95)
+    difference = shown(one.difference, signed=True)
     percent = "-" if one.relative is None else _number(one.relative * 100, 1 if abs(one.relative) < 10 else 0, signed=True)
-    return Amounts(unit, first, second, shown(one.difference, signed=True), low, high, percent, shown(max(map(abs, one.ci95))))
+    if one.ci95 is None:
+        return Amounts(unit, first, second, difference, "-", "-", percent, "-")
+    low, high = (shown(end, signed=True) for end in one.ci95)
+    return Amounts(unit, first, second, difference, low, high, percent, shown(max(map(abs, one.ci95))))
 
 
 def _digits(most: float, spread: float | None) -> int:
@@ -208,8 +211,11 @@ def headline(rows: Sequence[Difference]) -> str:
 
 
 def sentence(one: Difference) -> str:
-    """A real difference in words: "latency p50: B is higher by 0.152 ms (+23.9 %)"."""
+    """A difference in words: "latency p50: B is higher by 0.152 ms (+23.9 %)"; of one that is not real, both values and why."""
     shown = amounts(one)
+    if one.verdict == "cannot_say":
+        (a, b), unit = one.between, f" {shown.unit}".rstrip()
+        return f"{ROW_OF[one.key].name}: {a} {shown.first}{unit}, {b} {shown.second}{unit}; {one.why}"
     by = f"{shown.difference.lstrip('+-')} {shown.unit}".rstrip()
     return f"{ROW_OF[one.key].name}: {words(one)} by {by}" + (f" ({shown.percent} %)" if one.relative is not None else "")
 
@@ -272,10 +278,12 @@ def _pair(rows: Sequence[Difference], several: bool, kinds: Mapping[str, str]) -
         lambda: forest_alt(rows),
     )
     real = [sentence(one) for one in rows if one.verdict in ("higher", "lower")]
+    wide = [one for one in rows if one.verdict == "cannot_say" and one.p_value is not None and one.ratio >= _FAR_APART]
     answer: list[doc.Block] = [doc.Paragraph(title, "text", "bold", view=doc.TERMINAL)]
     answer += [doc.Bullets(real, strong=True)] if real else []
-    reasons = [(", ".join(names), why) for why, names in unknown_reasons(rows).items()]
-    heading = title if several else "The differences" if real else ""
+    answer += [doc.Bullets([sentence(one) for one in wide])] if wide else []
+    reasons = [(", ".join(names), why) for why, names in unknown_reasons([one for one in rows if one not in wide]).items()]
+    heading = title if several else "The differences" if real or wide else ""
     listed = {one.key for one in rows if any(one.values)}
     notes = [doc.Paragraph(note, style="dim") for keys, note in _NOTES.items() if not listed.isdisjoint(keys)]
     return [

@@ -107,7 +107,8 @@ class LiveState(msgspec.Struct):
 
 
 _MEMORY = {
-    "server": (metrics.SERVER_PSS_BYTES, metrics.SERVER_RSS_BYTES),
+    # The first is for the cost alone: pages of files belong to no connection.
+    "server": (metrics.SERVER_ANON_SHMEM_BYTES, metrics.SERVER_PSS_BYTES, metrics.SERVER_RSS_BYTES),
     "kernel": (metrics.KERNEL_SOCKET_BYTES,),
     "generator": (metrics.GENERATOR_USS_BYTES,),
     "host": (metrics.HOST_USED_BYTES,),
@@ -230,7 +231,7 @@ class LiveFold:
             self._add_reading(sample.t_s, read, 0.0)
         elif state.phase in ("ramp", "hold"):
             self._pending.append((sample.t_s, read))
-        state.server_bytes = _first(values, _MEMORY["server"], state.server_bytes)
+        state.server_bytes = _first(values, _MEMORY["server"][1:], state.server_bytes)
         state.kernel_bytes = _first(values, _MEMORY["kernel"], state.kernel_bytes)
         state.generator_bytes = _first(values, _MEMORY["generator"], state.generator_bytes)
         for name, seen in self._cpu.items():

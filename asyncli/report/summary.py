@@ -14,6 +14,7 @@ from asyncli.analysis.losses.slowness import not_heard, sent_again, slow_answers
 from asyncli.analysis.reconcile import reconcile
 from asyncli.analysis.residue import Residue
 from asyncli.analysis.saturation import achieved_per_s, is_saturated, saturation
+from asyncli.analysis.server_memory import at_hold_end
 from asyncli.analysis.shared_host import cpus_taken, other_sockets
 from asyncli.analysis.totals import Latency, Lateness, Totals, in_ms, tested
 from asyncli.analysis.verdict import RULE, Verdict, ended_by_user, judge
@@ -37,8 +38,6 @@ from asyncli.report.thresholds import parse as parse_limit
 
 __all__ = ["CostPart", "Summary", "summarise"]
 
-# The maximum age of a value for the hold's end (s).
-_STALE_S = 60.0
 # More findings of one kind are merged.
 _FEW_OF_A_KIND = 4
 
@@ -196,8 +195,7 @@ _ENVIRONMENT = ("kernel", "python", "asyncli", "server", "limits", "sysctls", "c
 
 def _before_after(run: Run, name: str) -> summary_parts.BeforeAfter:
     metric = run.series(name)
-    after = metric.last(until_s=run.stop_s, since_s=max(run.first_connect_s, run.stop_s - _STALE_S))
-    return summary_parts.BeforeAfter(metric.last(until_s=run.first_connect_s), after)
+    return summary_parts.BeforeAfter(metric.last(until_s=run.first_connect_s), at_hold_end(run, metric))
 
 
 def _server(run: Run) -> tuple[summary_parts.Server, list[Finding]]:

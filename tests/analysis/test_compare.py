@@ -21,6 +21,7 @@ from asyncli.core.histogram import Histogram
 from asyncli.findings.compare import in_words
 from asyncli.model.records import Deaths, Sample, Tick
 from asyncli.model.run import Hold, Run
+from asyncli.report.summary import summarise
 
 
 def compared(*runs: Run) -> Comparison:
@@ -120,8 +121,45 @@ def test_a_quantile_with_few_answers_is_unknown() -> None:
         hold.ticks[30][1].latency_us.add(900_000)
     stalled = estimates.quantile(estimates.by_stretch(hold, "latency_us"), 0.999)
     assert isinstance(few, str)
-    assert isinstance(stalled, str)
-    assert few != stalled
+    assert isinstance(stalled, Estimate)
+    assert (stalled.low < 100, stalled.value > 800, stalled.high) == (True, True, math.inf)
+
+
+def stalled(run: Run, seconds: range, late_us: int) -> Run:
+    """``run`` with half the answers of these seconds of the hold so late."""
+    for second in seconds:
+        _, tick = run.hold.ticks[second]  # type: ignore[union-attr]
+        tick.latency_us.add_counts({late_us: tick.latency_us.count // 2})
+    return run
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_stall_of_one_run_is_shown_and_not_said_to_repeat(order: int) -> None:
+    runs = [a_run(20_000, hold_s=60.0), stalled(a_run(20_000, hold_s=60.0, seed=2), range(30, 35), 4_690_000)]
+    found = row(compared(*runs[::order]), "latency.p99")
+    assert (found.verdict, found.ci95, found.ratio > 1000, found.p_value is not None) == ("cannot_say", None, True, True)
+    assert found.difference == pytest.approx(order * 4690, rel=0.02)
+    # A stall in every part of the hold is no accident of it.
+    runs[1] = stalled(a_run(20_000, hold_s=60.0, seed=2), range(60), 4_690_000)
+    assert row(compared(*runs[::order]), "latency.p99").verdict == ("higher" if order > 0 else "lower")
+
+
+def test_numbers_far_apart_are_not_called_alike() -> None:
+    """However wide their intervals are."""
+    runs = [a_run(20_000, hold_s=60.0, seed=seed) for seed in (1, 2)]
+    first, second = (measure(name, f"{name}.db", run) for name, run in zip("AB", runs, strict=True))
+    for value, verdict in ((150.0, "no_difference"), (250.0, "cannot_say"), (40.0, "cannot_say")):
+        first.numbers["cpu.per_request"], second.numbers["cpu.per_request"] = Estimate(100, -900, 1100, 9), Estimate(value, -900, 1100, 9)
+        assert row(compare([first, second]), "cpu.per_request").verdict == verdict
+
+
+def test_at_the_holds_end_is_one_number_of_report_and_comparison() -> None:
+    run = a_run(20_000, hold_s=60.0)
+    for sample in run.samples:
+        sample.values["server.pss_bytes"] += 1e6 * sample.t_s
+    level = measure("A", "a.db", run).numbers["memory.server_hold_end"]
+    assert isinstance(level, Estimate)
+    assert level.value == summarise(run).server.pss_bytes.hold_end
 
 
 def test_coverage_of_the_interval_of_a_level() -> None:
@@ -130,7 +168,7 @@ def test_coverage_of_the_interval_of_a_level() -> None:
         x = [rng.normal()]
         for _ in range(59):
             x.append(phi * x[-1] + math.sqrt(1 - phi**2) * rng.normal())
-        found = estimates.mean(x)
+        found = estimates.last_of(x)
         inside += found.low <= 0 <= found.high
     assert 0.92 <= inside / 1000 <= 0.98
 
@@ -446,6 +484,21 @@ def test_levels_of_pss_that_sharing_moved_are_not_compared() -> None:
         assert {row(comparison, key).verdict for key in ("fixed.server_user", "memory.server_hold_end")} == {moved}
     grown = compared(a_run(20_000, hold_s=30.0), raised(a_run(20_000, hold_s=30.0, seed=2), 0.0, "server.pss_bytes", each=500.0))
     assert [row(grown, key).verdict for key in ("fixed.server_user", "memory.server_hold_end")] == ["cannot_say", "higher"]
+
+
+def test_pages_of_files_that_changed_hands_in_the_ramp_are_no_difference() -> None:
+    """Another program that maps the server's files starts in the second run's ramp: its PSS falls, what only it has does not."""
+    runs = [a_run(20_000, hold_s=30.0, seed=seed) for seed in (1, 2)]
+    for run, shared in zip(runs, (0.0, 9e6), strict=True):
+        half_s = run.first_connect_s + 10.0
+        for sample in run.samples:
+            pss = sample.values["server.pss_bytes"]
+            sample.values |= {"server.anon_shmem_bytes": pss - 12e6, "server.pss_bytes": pss - shared * (sample.t_s > half_s)}
+    comparison = compared(*runs)
+    server, level = (row(comparison, key) for key in ("cost.server_user", "memory.server_hold_end"))
+    assert (server.verdict, level.verdict) == ("no_difference", "cannot_say")
+    assert level.difference == pytest.approx(-9e6, rel=0.2)
+    assert server.values[1] == pytest.approx(SERVER, rel=0.03)
 
 
 def test_different_kinds_of_memory_are_not_compared() -> None:

@@ -13,6 +13,7 @@ from programs import here
 from asyncli import findings
 from asyncli.analysis.bottleneck import _READ_LIMITS, _SHORTAGES, LATE
 from asyncli.findings.losses import CONNECT_WORDS, LOSS_WORDS
+from asyncli.model.exit_status import LISTED
 
 
 def test_without_a_term_lists_them(tmp_path: Path) -> None:
@@ -24,7 +25,7 @@ def test_without_a_term_lists_them(tmp_path: Path) -> None:
     assert {"goodbye", "lifetime", "handshake_refused"} <= set(causes.rstrip(".").split(": ")[1].split(", "))
 
 
-@pytest.mark.parametrize("term", ["cost", "reconciliation", "two_levels", "tls", "handshake_rate", "nofile", "unix", "RST_STREAM", "mqtt", "drain", "left over", "Hidden", "PASSED"])
+@pytest.mark.parametrize("term", ["cost", "reconciliation", "two_levels", "tls", "handshake_rate", "nofile", "unix", "RST_STREAM", "mqtt", "drain", "left over", "Hidden", "PASSED", "growth", "settling", "leaks", "stall", "unanswered", "silent"])
 def test_term_is_explained_by_its_section(tmp_path: Path, term: str) -> None:
     done = here(tmp_path, "explain", term)
     assert done.status == 0
@@ -42,6 +43,11 @@ def test_term_is_explained_by_its_section(tmp_path: Path, term: str) -> None:
 )
 def test_finding_is_explained_by_its_code(tmp_path: Path, code: str, said: str) -> None:
     assert here(tmp_path, "explain", code).out.startswith(said)
+
+
+@pytest.mark.parametrize("term", ["exit", "exit status"])
+def test_exit_statuses_are_those_of_the_code(tmp_path: Path, term: str) -> None:
+    assert here(tmp_path, "explain", term).out.strip() == LISTED
 
 
 def test_every_code_of_a_report_is_explained(tmp_path: Path) -> None:

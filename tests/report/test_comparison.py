@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
 from contract import parse
 from rich.console import Console
@@ -55,6 +56,15 @@ def printed(comparison: Comparison, width: int = 80) -> str:
     assert max(map(len, text.splitlines())) <= width
     assert not {"nan", "inf", "none"} & set(re.findall(r"[a-z]+", text.lower()))
     return text
+
+
+@pytest.mark.parametrize(("ratio", "told"), [(1000, True), (4, False)])
+def test_values_far_apart_are_told_though_not_real(alike: Comparison, ratio: int, told: bool) -> None:
+    far = made("ms", (4.69, 4.69 * ratio), None, key="latency.p99", why="unknown")
+    far.p_value = 0.06
+    rows = [far if one.key == far.key else one for one in alike.differences]
+    first = printed(msgspec.structs.replace(alike, differences=rows)).split("Memory of a connection")[0]
+    assert ("p99" in first) is told
 
 
 @pytest.mark.parametrize("width", [60, 96, 200])
