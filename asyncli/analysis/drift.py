@@ -16,7 +16,7 @@ import msgspec
 from asyncli.analysis.constants import MINUTE_S, PART
 from asyncli.analysis.gaps import for_drift
 from asyncli.analysis.regression import CONFIDENCE
-from asyncli.analysis.slope import minus
+from asyncli.analysis.slope import PAGES, minus
 from asyncli.analysis.trend import FEWEST_POINTS, Trend, trend
 from asyncli.findings.drift import by_the_hour, drift_grows, drift_unknown, examined
 from asyncli.model import metrics
@@ -44,9 +44,6 @@ _SETTLING_SHARE = 0.25
 # Other programs act over minutes however short the hold, and asyncli's memory settles for minutes: growth of these needs whole
 # minutes. In 15 s of a hold of 20,000 connections the host rose by 12 MB (3 GB an hour), server and kernel not at all.
 _NEED_MINUTES: tuple[MetricName, ...] = ("host_total", "generator_user")
-# The kernel allocates memory by pages.
-_PAGE = 4096.0
-
 # Both include memory that is neither anonymous nor private. If both grow, the server does: another program that unmaps shared
 # files raises PSS alone, one more process raises RSS alone.
 _WIDER = (metrics.SERVER_PSS_BYTES, metrics.SERVER_RSS_BYTES)
@@ -245,12 +242,14 @@ class _DriftAnalysis:
         if certain and result.minutes < FEWEST_POINTS and abs(rate) * hours <= had:
             certain, low, high = False, min(low, 0.0), max(high, 0.0)
         # A page more or less does not show.
-        low, high = min(low, rate - _PAGE / hours), max(high, rate + _PAGE / hours)
+        # The kernel allocates memory by pages.
+        page = PAGES / 2 / hours
+        low, high = min(low, rate - page), max(high, rate + page)
         result.ci95, result.within_bytes_per_hour = (low, high), max(abs(low), abs(high))
         # The share, over an hour or a shorter hold, as a rate per hour.
         share_of_level = level / min(1.0, hours)
         result.bound_bytes_per_hour = max(FLAT_SHARE * taken, MEANINGLESS_SHARE * level)
-        if certain and abs(rate) >= max(MEANINGLESS_SHARE * share_of_level, _PAGE / hours):
+        if certain and abs(rate) >= max(MEANINGLESS_SHARE * share_of_level, page):
             result.verdict = "grows" if rate > 0 else "shrinks"
         elif result.within_bytes_per_hour <= result.bound_bytes_per_hour:
             result.verdict = "flat"
