@@ -241,8 +241,7 @@ class _DriftAnalysis:
         certain = result.p_value < 1 - CONFIDENCE and (low > 0 or high < 0)
         if certain and result.minutes < FEWEST_POINTS and abs(rate) * hours <= had:
             certain, low, high = False, min(low, 0.0), max(high, 0.0)
-        # A page more or less does not show.
-        # The kernel allocates memory by pages.
+        # The kernel allocates by pages: one more or less does not show.
         page = PAGES / 2 / hours
         low, high = min(low, rate - page), max(high, rate + page)
         result.ci95, result.within_bytes_per_hour = (low, high), max(abs(low), abs(high))
