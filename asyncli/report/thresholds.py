@@ -178,6 +178,14 @@ def _full(key: str, known: Sequence[str]) -> str:
     raise ValueError(f"{shown(key)} is not a number of a run; {hint}")
 
 
+def about(key: str, of: type[msgspec.Struct]) -> str:
+    """The full key of a number of ``of``, and its unit. Raises ``ValueError`` for another."""
+    full = _full(key, keys(of))
+    unit, per = _kind(full)
+    unit = f"{'counts' if unit == 'count' else unit}{f' {_PER[per][1]}' if per else ''}"
+    return f"{full} of a run's JSON, in {unit}; --fail-if accepts it"
+
+
 def _short_names(known: Sequence[str]) -> Iterator[str]:
     """The parts that stand for their default number."""
     for one in known:
