@@ -53,7 +53,8 @@ def judge(
     """The verdict, first match wins.
 
     ``findings``: of the run file. ``limited``: keys with a --fail-if; ``crossed``: crossed limits as text, the worst first.
-    ``written``: a process still writes the file. ``end_s``: when the records end. ``suspended``: losses because this machine was suspended. ``unheard``: held and silent.
+    ``written``: a process still writes the file. ``end_s``: when the records end. ``suspended``: losses because this machine was
+    suspended. ``unheard``: held and silent.
 
     1. untested: nothing connected, or no heartbeat was answered (except for listening connections, or if none was due yet and
        handshakes succeeded).

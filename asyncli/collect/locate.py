@@ -295,7 +295,7 @@ def config_path(command: str, built: str, cwd: str | None) -> str | None:
 
 
 def _is_ours(path: str, pid: int, proc: Path) -> bool:
-    """Whether the process sees the same file at ``path`` as we do: in a container it is another, under `ip netns exec` the same."""
+    """Whether the process has our file at ``path``: not so in a container, but under `ip netns exec`."""
     try:
         return os.path.samefile(path, f"{proc}/{pid}/root{path}")
     except OSError:

@@ -106,7 +106,7 @@ def sample_refused(metric: str, value: float) -> str:
 
 @finding("incomplete", "warning", _SO_FAR)
 def incomplete(phase: str | None, written: bool) -> Words:
-    """The run file has no end: the run ended early in this phase (None: before the first), or a process still has it ``written``."""
+    """The run file has no end: the run ended early in this phase (None: before the first), or is still ``written``."""
     where = f"in its {phase}" if phase else "at its start"
     if written:
         return Words(f"the run is still running, {where}", "the numbers so far are right; 'asyncli watch' shows the run")

@@ -44,6 +44,12 @@ def test_finding_is_explained_by_its_code(tmp_path: Path, code: str, said: str) 
     assert here(tmp_path, "explain", code).out.startswith(said)
 
 
+def test_number_of_a_run_is_explained_by_its_full_key_and_its_term(tmp_path: Path) -> None:
+    said, term = (here(tmp_path, "explain", one).out for one in ("drift.server_user", "drift"))
+    assert said.startswith("drift.server_user: drift.server_user.bytes_per_hour ")
+    assert said.endswith(term)
+
+
 def test_every_code_of_a_report_is_explained(tmp_path: Path) -> None:
     """The codes are read from the source of the mechanisms."""
     tree = [ast.parse(path.read_text()) for path in (*Path("asyncli/analysis/losses").glob("*.py"), Path("asyncli/analysis/bottleneck.py"))]
