@@ -244,8 +244,9 @@ def limits_in(layers: Sequence[Layer]) -> str:
 
 def plan_layer(name: str, keys: Iterable[str], built_in: Sequence[str]) -> Layer:
     """The plan file ``name``, a path or one of the command's plans ``built_in``. Raises :class:`PlanError`."""
-    command = click.get_current_context().command
-    return read_plan_file(_plan_path(name, built_in), keys, built_in, [flag for one in command.params for flag in one.opts])
+    context = click.get_current_context(silent=True)
+    flags = [flag for one in (context.command.params if context is not None else ()) for flag in one.opts]
+    return read_plan_file(_plan_path(name, built_in), keys, built_in, flags)
 
 
 def _plan_path(name: str, built_in: Sequence[str]) -> Path:
