@@ -68,7 +68,8 @@ class Agent:
         #: The port it listens on.
         self.port = port
         self._instance, self._started_s = secrets.token_hex(8), time.monotonic()
-        self._buffer, self._lease = SampleBuffer(), Lease(lambda: secrets.token_urlsafe(18))
+        self._buffer, self._lease = SampleBuffer(), Lease(lambda: f"{self._instance}.{secrets.token_urlsafe(18)}")
+        self._began = time.strftime("%H:%M:%S")
         self._rates, self._immediate_rate = Rates(_PER_S, _BURST), Rates(_IMMEDIATE_PER_S, _IMMEDIATE_BURST)
         self._refusals = Refusals()
         options = SamplerOptions(on_sample=self._sampled, on_finding=lambda one: self._buffer.finding(time.monotonic(), one))
@@ -285,9 +286,11 @@ class Agent:
 
     def _renew(self, request: web.Request) -> None:
         now_s = time.monotonic()
-        if not self._lease.renew(request.headers.get(LEASE_HEADER, ""), now_s):
-            held = f"it is held by {self._lease.holder}" if self._lease.held(now_s) else "your lease has expired"
-            raise _RefusedError(409, held)
+        token = request.headers.get(LEASE_HEADER, "")
+        if not self._lease.renew(token, now_s):
+            ours = token.startswith(f"{self._instance}.")
+            why = "your lease has expired" if ours else f"you have no lease of this agent, which started at {self._began}"
+            raise _RefusedError(409, f"it is held by {self._lease.holder}" if self._lease.held(now_s) else why)
 
     def _batch(self, received_s: float, after: int) -> web.Response:
         rows, findings = self._buffer.after(after)

@@ -30,9 +30,10 @@ _FEWEST_PAGES = 3
 class Divergence(msgspec.Struct):
     """A period in which two counts differed by more than was in flight.
 
-    ``to_s``: the first instant at which they agreed again, or the last known one if not ``closed``. ``most``: the largest
-    difference, at ``at_s``; ``last``: the one at the end. Differences are active less held, accepts less opened, handled less
-    accepts, requests less answers and polls, held less asked.
+    ``from_s``: the first page or tick that shows it; work in flight may have hidden it before. ``to_s``: the first instant at
+    which they agreed again, or the last known one if not ``closed``. ``most``: the largest difference, at ``at_s``; ``last``: the
+    one at the end. Differences are active less held, accepts less opened, handled less accepts, requests less answers and polls,
+    held less asked.
     """
 
     pair: Pair

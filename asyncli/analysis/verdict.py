@@ -42,6 +42,7 @@ def judge(
     *,
     saturated: bool,
     complete: bool,
+    written: bool = False,
     findings: Sequence[Finding] = (),
     limited: Collection[str] = (),
     crossed: Sequence[str] = (),
@@ -52,14 +53,15 @@ def judge(
     """The verdict, first match wins.
 
     ``findings``: of the run file. ``limited``: keys with a --fail-if; ``crossed``: crossed limits as text, the worst first.
-    ``end_s``: when the records end. ``suspended``: losses because this machine was suspended. ``unheard``: held and silent.
+    ``written``: a process still writes the file. ``end_s``: when the records end. ``suspended``: losses because this machine was
+    suspended. ``unheard``: held and silent.
 
     1. untested: nothing connected, or no heartbeat was answered (except for listening connections, or if none was due yet and
        handshakes succeeded).
     2. invalid: the generator was the limit (``saturated``), lost connections itself (unless a limit allows it), lost connections
        only to a suspension, or ran out of ports or descriptors.
     3. failed: a connection or held stream was lost, or an answer an error (unless a limit is on it), or a limit crossed.
-    4. invalid: the run was killed (not ``complete``).
+    4. invalid: the run ended early or is still running (not ``complete``).
     5. failed: fewer were held at the end than asked for (unless a limit says how few may be).
     6. passed.
     """
@@ -105,7 +107,7 @@ def judge(
     if cut:
         return Judgement("invalid", stop)
     if not complete:
-        return Judgement("invalid", f"killed at {format_clock(end_s)}, or still running{by_hand}")
+        return Judgement("invalid", f"{'still running' if written else 'ended early'} at {format_clock(end_s)}{by_hand}")
     lost = f"{whole.lost:,} were lost, which --fail-if allows" if whole.lost else "none was lost"
     if whole.lost and not theirs:
         lost = f"the server lost none; {whole.lost:,} were lost with asyncli's own processes, which --fail-if allows"

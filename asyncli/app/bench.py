@@ -261,9 +261,9 @@ class Bench:
         )
 
 
-def require_limits(plan: BenchPlan) -> None:
-    """Raise :class:`~asyncli.model.errors.PlanError` for an invalid limit of ``plan``."""
-    require(plan.fail_if, BenchResult)
+def require_limits(plan: BenchPlan, where: str = "--fail-if") -> None:
+    """Raise :class:`~asyncli.model.errors.PlanError` for an invalid limit of ``plan``, written ``where``."""
+    require(plan.fail_if, BenchResult, where)
 
 
 def bench_results(run: BenchRun) -> BenchResult:

@@ -11,7 +11,6 @@ from asyncli.cli import options
 from asyncli.model.benchplan import KEYS, METHODS, BenchRun, build_bench_plan
 from asyncli.model.exit_status import INTERRUPTED, exit_status
 from asyncli.model.plan import HEADER_FILE, Layer
-from asyncli.model.plan_file import read_plan_file
 
 
 @click.command(name="bench", context_settings={"max_content_width": 110})
@@ -56,10 +55,11 @@ def command(
     """
     wait_s = options.seconds_of("--wait-for-server", wait_for_server)
     flags = {key: value for key, value in values.items() if key in {*KEYS, *HEADER_FILE} and value is not None and value != ()}
-    layers = [read_plan_file(options.plan_path(plan_file), (*KEYS, *HEADER_FILE))] if plan_file is not None else []
+    layers = [options.plan_layer(plan_file, (*KEYS, *HEADER_FILE), ("bench",))] if plan_file is not None else []
     if urls:
         layers.append(Layer("URL", {"urls": list(urls)}))
-    plan = options.with_environment_headers(build_bench_plan([*layers, Layer("--{key}", flags)]))
+    layers.append(Layer("--{key}", flags))
+    plan = options.with_environment_headers(build_bench_plan(layers))
     import asyncio
 
     from rich.console import Console
@@ -72,7 +72,7 @@ def command(
     from asyncli.report.junit import LIMITS, suite
     from asyncli.report.terminal import print_document
 
-    require_limits(plan)
+    require_limits(plan, options.limits_in(layers))
     files = {"--json": json_file, "--junit": junit_file}
     require_files(files)
     console = Console(stderr="-" in files.values(), highlight=False)

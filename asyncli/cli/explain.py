@@ -56,9 +56,21 @@ def _explained(term: str, by_form: Mapping[str, str]) -> list[str]:
     form = _form(term)
     texts = [by_form[form]] if form in by_form else []
     texts += filter(None, ["\n".join(_of_code(term, exact=bool(texts)))])
-    texts = texts or [one for one in by_form.values() if f"`{term}`" in one][:1]
+    texts = texts or [one for one in by_form.values() if f"`{term}`" in one][:1] or _of_number(term, by_form)
     flags = (one for one in soak.params if isinstance(one, click.Option) and one.name == term.lower().replace(" ", "_"))
     return texts or [f"{one.opts[-1]} {one.metavar or ''}: {' '.join((one.help or '').split())}" for one in flags]
+
+
+def _of_number(term: str, by_form: Mapping[str, str]) -> list[str]:
+    """What a number of a run's JSON is, as in ``drift.server_user``, and the term of its first word."""
+    from asyncli.report.summary import Summary
+    from asyncli.report.thresholds import about
+
+    try:
+        found = f"{term}: {about(term, Summary)}" if "." in term else ""
+    except ValueError:
+        return []
+    return [one for one in (found, by_form.get(term.partition(".")[0])) if found and one]
 
 
 def _of_code(code: str, *, exact: bool) -> Iterator[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -15,7 +15,7 @@ from asyncli.model.consistency import require_alike, require_fields, require_hea
 from asyncli.model.errors import HostError, PlanError
 from asyncli.model.metrics import STATUS_PAGES
 from asyncli.model.plan import KEYS, SECRET_FILES, Layer, Plan, build_plan
-from asyncli.model.plan_file import read_plan_file
+from asyncli.model.plan_file import SOAKS, read_plan_file
 from asyncli.model.secret_variables import HEADERS_VARIABLE, secret
 from asyncli.model.units import parse_duration
 from asyncli.model.values import headers_in, with_one_host
@@ -221,25 +221,37 @@ def cluster_of(values: dict[str, Any]) -> Cluster | None:
 
 def plan_from(values: dict[str, Any], urls: tuple[str, ...] = (), defaults: Layer | None = None) -> Plan:
     """The plan of the flags. Flags override the plan file, which overrides ``defaults``. Raises :class:`PlanError`."""
+    keys = {*KEYS, *SECRET_FILES, "ramp"}
     layers = [defaults] if defaults is not None else []
     if (file := values.get("plan_file")) is not None:
-        layers.append(read_plan_file(plan_path(str(file))))
-    keys = {*KEYS, *SECRET_FILES, "ramp"}
+        layers.append(plan_layer(str(file), keys, SOAKS))
     flags = {key: value for key, value in values.items() if key in keys and value is not None and value != ()}
     # URLs last: an unquoted flag value spills into them, and the flag's error is clearer.
-    plan = build_plan([*layers, Layer("--{key}", flags), *([Layer("URL", {"urls": list(urls)})] if urls else [])])
+    layers.append(Layer("--{key}", flags))
+    plan = build_plan([*layers, *([Layer("URL", {"urls": list(urls)})] if urls else [])])
     plan = with_environment_headers(plan)
     if plan.fail_if or plan.abort:
         from asyncli.report.live_thresholds import require_limits
 
-        require_limits(plan)
+        require_limits(plan, limits_in(layers))
     return plan
 
 
-def plan_path(name: str) -> Path:
-    """The path of the plan file ``name``: a path, or a built-in plan without its suffix."""
+def limits_in(layers: Sequence[Layer]) -> str:
+    """Where the limits that count were written: ``--fail-if``, ``a.toml: fail_if``."""
+    return next((one.locate("fail_if") for one in reversed(layers) if "fail_if" in one.values), "--fail-if")
+
+
+def plan_layer(name: str, keys: Iterable[str], built_in: Sequence[str]) -> Layer:
+    """The plan file ``name``, a path or one of the command's plans ``built_in``. Raises :class:`PlanError`."""
+    context = click.get_current_context(silent=True)
+    flags = [flag for one in (context.command.params if context is not None else ()) for flag in one.opts]
+    return read_plan_file(_plan_path(name, built_in), keys, built_in, flags)
+
+
+def _plan_path(name: str, built_in: Sequence[str]) -> Path:
     path = Path(name)
-    if os.path.exists(path) or path.suffix or len(path.parts) > 1:
+    if os.path.exists(path) or name not in built_in:
         return path
     from asyncli.lab.resources import config_file
 

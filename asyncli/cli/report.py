@@ -80,13 +80,9 @@ def _print(results: Results, verbose: bool) -> None:
 
     from asyncli.cli.outputs import printing
     from asyncli.report.run_report import print_report
-    from asyncli.store.lock import is_locked
 
     with printing():
         print_report(results.summary, Console(highlight=False), results.path, verbose=verbose)
-        if not results.records.complete:
-            running = f"It is still running: 'asyncli watch {results.path}' shows it."
-            print(running if is_locked(results.path) else "No process writes it: the run ended early.")
 
 
 def _plots(results: Results) -> Iterator[tuple[str, bytes]]:

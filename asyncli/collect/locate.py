@@ -261,9 +261,9 @@ def describe(found: Found, server_header: str = "", proc: Path = PROC) -> Server
     version_match = re.search(r"version: (\S+)|^HA-?Proxy version ([\d.]+)", built, re.MULTILINE)
     if version_match and (version is None or "/" not in version):
         version = version_match[1] or f"haproxy/{version_match[2]}"
-    # In a container the same path is another file.
-    here = name == "nginx" and shares_namespace(pid, "mnt", proc)
-    config = config_path(command_line(pid, proc), built, link(pid, "cwd", proc)) if here else None
+    config = config_path(command_line(pid, proc), built, link(pid, "cwd", proc)) if name == "nginx" else None
+    if config is not None and not (shares_namespace(pid, "mnt", proc) or _is_ours(config, pid, proc)):
+        config = None
     return ServerFacts(
         pid=pid,
         pids=found.pids,
@@ -292,6 +292,14 @@ def config_path(command: str, built: str, cwd: str | None) -> str | None:
     if not os.path.isabs(under) and cwd is None:
         return None
     return os.path.normpath(os.path.join(cwd or "/", under, path))
+
+
+def _is_ours(path: str, pid: int, proc: Path) -> bool:
+    """Whether the process has our file at ``path``: not so in a container, but under `ip netns exec`."""
+    try:
+        return os.path.samefile(path, f"{proc}/{pid}/root{path}")
+    except OSError:
+        return False
 
 
 def _fingerprint(path: str | None, user: User | None) -> str | None:

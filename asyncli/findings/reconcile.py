@@ -14,7 +14,7 @@ Unknown = Literal["nothing_connected", "no_page", "page_tells_nothing", "page_si
 
 
 class Since(TypedDict):
-    """When two counts diverged, and by how much at ``most``."""
+    """The first instant that shows how two counts diverged, and by how much at ``most``."""
 
     from_s: float
     most: int
@@ -68,7 +68,9 @@ def divergence_sentence(pair: str, from_s: float, to_s: float, most: int, at_s: 
     """Which count fell behind the other, when, by how much, and until when."""
     behind, of = _NAMES[pair]
     how = "fell behind" if most < 0 else "ran ahead of"
-    when = f"{behind} {how} {of} at {format_clock(from_s)} by up to {_count(most)} (at {format_clock(at_s)})"
+    # What is in flight hides a small difference at first; nothing is between the plan and what is held.
+    at = "at" if pair == "asked" else "at or before"
+    when = f"{behind} {how} {of} {at} {format_clock(from_s)}, by up to {_count(most)} (at {format_clock(at_s)})"
     return f"{when}, until {format_clock(to_s)}" if closed else f"{when}, to the end"
 
 
@@ -80,7 +82,7 @@ def _since(since: Since | None) -> str:
     if since is None:
         return ""
     most, at = _count(since["most"]), format_clock(since["at_s"])
-    return f" (diverged at {format_clock(since['from_s'])}, by {most} at most, at {at})"
+    return f" (diverged at or before {format_clock(since['from_s'])}, by {most} at most, at {at})"
 
 
 def _differ(pair: str, by: int) -> str:

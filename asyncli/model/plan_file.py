@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from asyncli.model.errors import PlanError
@@ -14,27 +15,57 @@ from asyncli.model.units import shown
 
 # A plan file has a few lines. Python's TOML parser takes seconds for 30,000 bytes of dots.
 LONGEST_FILE = 16_384
-_NAME_A_PLAN = "name a TOML file, or one of asyncli's plans: smoke, 100k, overnight, bench"
+#: The built-in plans of a soak.
+SOAKS = ("smoke", "100k", "overnight")
+_KEY = re.compile(r"""\s*["']?([\w-]+)["']?\s*=""")
 
 
-def read_plan_file(path: str | os.PathLike[str], keys: Iterable[str] = (*KEYS, *SECRET_FILES, "ramp")) -> Layer:
-    """Read a TOML plan with ``keys`` as a layer. Raises :class:`PlanError` for an unreadable file, bad TOML or an unknown key."""
+def read_plan_file(
+    path: str | os.PathLike[str],
+    keys: Iterable[str] = (*KEYS, *SECRET_FILES, "ramp"),
+    built_in: Sequence[str] = SOAKS,
+    flags: Iterable[str] = (),
+) -> Layer:
+    """Read a TOML plan with ``keys`` as a layer. Raises :class:`PlanError` for an unreadable file, bad TOML or an unknown key.
+
+    For its errors: ``built_in`` are the plans that the command has, ``flags`` its flags, ``--out``.
+    """
     known = sorted(keys)
-    path = Path(path)
+    path, other, text = Path(path), f"name a TOML file, or a built-in plan: {', '.join(built_in)}", ""
     try:
         with path.open("rb") as file:
             data = file.read(LONGEST_FILE + 1)
         if len(data) > LONGEST_FILE:
-            raise PlanError(f"{path}: is longer than {LONGEST_FILE:,} bytes; {_NAME_A_PLAN}")
-        values = tomllib.loads(data.decode().replace("\r\n", "\n"))
+            raise PlanError(f"{path}: is longer than {LONGEST_FILE:,} bytes; {other}")
+        text = data.decode().replace("\r\n", "\n")
+        values = tomllib.loads(text)
     except OSError as error:
-        raise PlanError(f"{path}: cannot be read ({error.strerror}); {_NAME_A_PLAN}") from None
+        raise PlanError(f"{path}: cannot be read ({error.strerror}); {other}") from None
     except (ValueError, RecursionError) as error:  # bad TOML, not UTF-8, a number of 4,301 digits, endlessly nested lists
         why = " ".join(str(error).split(";")[0].split())[:200]
+        if why.startswith("Cannot overwrite a value") and (twice := _twice(text)):
+            raise PlanError(f"{path}: {twice}; leave one out") from None
         raise PlanError(f"{path}: is not TOML ({why}); write lines like hold = \"10m\"") from None
-    for key in values:
+    for key, value in values.items():
         if key not in known:
-            near = difflib.get_close_matches(key, known, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"the keys are {', '.join(known)}"
-            raise PlanError(f"{path}: unknown key {shown(key)}; {hint}")
+            raise PlanError(f"{path}: unknown key {shown(key)}; {_instead(key, value, known, flags)}")
     return Layer(where=f"{str(path).replace('{', '{{').replace('}', '}}')}: {{key}}", values=values)
+
+
+def _twice(text: str) -> str:
+    """Which key stands twice, and on which lines; "" if none does."""
+    lines: dict[str, int] = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        if (match := _KEY.match(line)) and lines.setdefault(match[1], number) < number:
+            return f"{match[1]} stands twice, on lines {lines[match[1]]} and {number}"
+    return ""
+
+
+def _instead(key: str, value: object, known: Sequence[str], flags: Iterable[str]) -> str:
+    """What to write instead of an unknown key."""
+    if isinstance(value, dict):
+        return f"a plan has no sections, so leave out the line [{key}]"
+    if (flag := f"--{key.replace('_', '-')}") in flags:
+        return f"{flag} is an option of the command line only"
+    near = difflib.get_close_matches(key, known, n=1)
+    return f"did you mean {near[0]!r}?" if near else f"the keys are {', '.join(known)}"

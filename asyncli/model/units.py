@@ -33,7 +33,8 @@ _MOST_SHOWN = 100
 def shown(value: object) -> str:
     """A value quoted for an error: one line of at most 100 characters and an ellipsis."""
     try:
-        text = repr(value)
+        # TOML has dates and times.
+        text = str(value) if isinstance(value, datetime.date | datetime.time) else repr(value)
     except (ValueError, RecursionError):  # an integer of more than 4,300 digits; endlessly nested lists
         return f"this {type(value).__name__}"
     return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."
@@ -142,14 +143,14 @@ def parse_pace(value: object) -> tuple[int, float]:
 
     ``"10/10ms"``: ten connections every 10 ms. ``"100/s"``, without a number after the slash, is a rate: one every 10 ms.
     """
-    if not isinstance(value, str) or value.count("/") != 1:
+    if not isinstance(value, str) or len(parts := value.split("/")) != 2 or not all(map(str.strip, parts)):
         raise ValueError(f"{shown(value)} is not a pace; write connections/time, for example 100/s or 10/10ms")
-    count, time = value.split("/")
+    count, time = parts
     if time.strip().isalpha():
         per_s = parse_count(count) / parse_duration(f"1{time.strip()}")
         batch = max(1, math.floor(per_s * _BATCH_S))
         return batch, batch / per_s
-    batch, interval_s = parse_count(count), parse_duration(time or "?")
+    batch, interval_s = parse_count(count), parse_duration(time)
     if interval_s == 0:
         raise ValueError(f"{shown(value)} has a zero interval; write for example 10/10ms")
     return batch, interval_s

@@ -27,11 +27,11 @@ def can_be_judged(one: Threshold) -> bool:
     return grows and one.comparison in (">", ">=") and one.whole in (None, "connections.requested")
 
 
-def require_limits(plan: Plan) -> None:
-    """Raise :class:`PlanError` for an invalid limit of ``plan``, or for --abort without one."""
-    require(plan.fail_if, Summary)
+def require_limits(plan: Plan, where: str = "--fail-if") -> None:
+    """Raise :class:`PlanError` for an invalid limit of ``plan``, written ``where``, or for --abort without one."""
+    require(plan.fail_if, Summary, where)
     if beats := [text for text in plan.fail_if if plan.listens and parse(text, Summary).key.startswith("heartbeats.")]:
-        raise PlanError(f"--fail-if {beats[0]!r}: connections that listen send no heartbeats; leave it out")
+        raise PlanError(f"{where} {beats[0]!r}: connections that listen send no heartbeats; leave it out")
     if plan.abort and not plan.fail_if:
         raise PlanError("--abort: there is no limit to stop at; set one, such as --fail-if 'lost > 0.1%'")
 

@@ -106,7 +106,7 @@ def summarise(run: Run, analyses: Analyses | None = None) -> Summary:
     outcomes, unreadable = limits_of(plan, summary)
     crossed = [one.words for one in not_kept(outcomes)] + [one.evidence for one in unreadable]
     judgement = judge(
-        plan, totals, saturated=is_saturated(limits), complete=run.complete, findings=run.findings,
+        plan, totals, saturated=is_saturated(limits), complete=run.complete, written=run.written, findings=run.findings,
         limited=[one.threshold.key for one in outcomes], crossed=crossed,
         end_s=run.end_s, suspended=sum(one.count for one in known.diagnoses if one.code == SUSPENDED), unheard=silent,
     )  # fmt: skip
@@ -238,7 +238,7 @@ def _file_findings(run: Run) -> list[Finding]:
     found = []
     ended = ended_by_user(run.findings)
     if not run.complete and CUT not in ended:
-        found.append(incomplete(run.phases[-1].name if run.phases else None))
+        found.append(incomplete(run.phases[-1].name if run.phases else None, run.written))
     elif not ended and (hold := run.phase("hold")) is not None and run.plan.hold_s is not None:
         lasted = hold.end_s - hold.start_s if hold.end_s is not None else 0.0
         if lasted < run.plan.hold_s - 1.0:

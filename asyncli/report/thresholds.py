@@ -116,13 +116,13 @@ def parse(text: str, of: type[msgspec.Struct]) -> Threshold:
     return Threshold(text, key, comparison, bound, whole)
 
 
-def require(expressions: Iterable[str], of: type[msgspec.Struct]) -> None:
-    """Raise :class:`PlanError` for the first invalid limit."""
+def require(expressions: Iterable[str], of: type[msgspec.Struct], where: str = "--fail-if") -> None:
+    """Raise :class:`PlanError` for the first invalid limit, written ``where``."""
     for text in expressions:
         try:
             parse(text, of)
         except ValueError as error:
-            raise PlanError(f"--fail-if: {error}") from None
+            raise PlanError(f"{where}: {error}") from None
 
 
 def judge(thresholds: Iterable[Threshold], document: Mapping[str, Any]) -> list[Outcome]:
@@ -171,9 +171,27 @@ def _full(key: str, known: Sequence[str]) -> str:
         raise ValueError(f"{shown(key)} is ambiguous; write {' or '.join(found)}")
     section, last = key.partition(".")[0], key.rpartition(".")[2]
     near = [one for one in known if one.partition(".")[0] == section != key and one.rpartition(".")[2] == last]
-    near = near or difflib.get_close_matches(key, [*known, *(one.rpartition(".")[2] for one in known)], n=1)
+    # Its names as they are written, the shortest of one number first: drift.server_user, not drift.server_user.bytes_per_hour.
+    written = [*_short_names(known), *(one for one in known if _ANY not in one), *(one.rpartition(".")[2] for one in known)]
+    near = near or difflib.get_close_matches(key, written, n=1)
     hint = f"did you mean {' or '.join(map(repr, near))}?" if near else "see the keys of 'asyncli report RUN --json -'"
     raise ValueError(f"{shown(key)} is not a number of a run; {hint}")
+
+
+def about(key: str, of: type[msgspec.Struct]) -> str:
+    """The full key of a number of ``of``, and its unit. Raises ``ValueError`` for another."""
+    full = _full(key, keys(of))
+    unit, per = _kind(full)
+    unit = f"{'counts' if unit == 'count' else unit}{f' {_PER[per][1]}' if per else ''}"
+    return f"{full} of a run's JSON, in {unit}; --fail-if accepts it"
+
+
+def _short_names(known: Sequence[str]) -> Iterator[str]:
+    """The parts that stand for their default number."""
+    for one in known:
+        of, _, last = one.rpartition(".")
+        if last in _DEFAULT_NUMBERS and _ANY not in one:
+            yield of
 
 
 def _require_name(key: str) -> None:
@@ -271,6 +289,8 @@ def _number(text: str, units: Mapping[str, int], given: str) -> Fraction:
     unit = (match[2] or "").strip().lower() if match is not None else ""
     if match is None or unit not in units:
         known = ", ".join(one for one in units if one)
+        if "," in text:
+            raise ValueError(f"{shown(given)} has a comma; write a point before decimals, and nothing between thousands")
         raise ValueError(f"{shown(given)} does not fit; write a number{f', optionally with a unit: {known}' if known else ''}")
     return exact(match[1]) * units[unit]
 

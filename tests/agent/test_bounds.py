@@ -170,6 +170,16 @@ async def test_immediate_samples_are_rate_limited(agent: Agent, monkeypatch: pyt
     assert (found, len(taken)) == ([200] * (most + 2), most)
 
 
+async def test_a_lease_of_the_agent_before_a_restart_is_told(agent: Agent) -> None:
+    status, body = await ask(agent, "POST /v1/sample?after=0", lease="of-another-agent.word")
+    assert status == 409
+    assert agent._began.encode() in body
+    granted = (await ask(agent, "POST /v1/lease", b'{"holder": "one"}'))[1].split(b'"')[3].decode()
+    await ask(agent, "DELETE /v1/lease", lease=granted)
+    status, body = await ask(agent, "POST /v1/sample?after=0", lease=granted)
+    assert (status, b"expired" in body) == (409, True)
+
+
 def tls_contexts() -> tuple[ssl.SSLContext, ssl.SSLContext]:
     """The agent's TLS context with a new certificate, and a client's that trusts it."""
     authority, theirs = trustme.CA(), ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)

@@ -44,6 +44,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, text in {
         "p{0}": "conections = 5", "nonsense": "nonsense = 5", "limit": 'fail_if = ["held < 1", "lots > 1"]', "zero": "interval = 0", "bad": "connections = ",
         "soon": 'keepalive = "soon"', "one": "reopen = 1", "both": 'ramp = "100/s"\ninterval = "1s"', "long": "seed = 1\n" * 5000,
+        "twice": 'hold = "1m"\nramp = "1/s"\nhold = "10m"', "comma": 'fail_if = "lost > 0,1%"', "out": 'out = "x.db"', "section": '[soak]\nhold = "1m"',
+        "half": 'ramp = "100/"', "date": "hold = 2026-11-26T07:00:00",
     }.items():  # fmt: skip
         (folder / f"{name}.toml").write_text(text)
     (folder / "bytes.toml").write_bytes(b"\xff\xfe\x00")
@@ -63,7 +65,14 @@ LINES: list[tuple[str, str]] = [
     ("soak URL --abort", "--abort: there is no limit to stop at"),
     ("soak URL --header A:1 --header host:a --header Host:b", "--header: 'Host: b' is a second Host"),
     ("soak URL --fail-if lots>1", "--fail-if: 'lots' is not a number of a run; did you mean 'lost'?"),
-    ("soak URL --plan limit.toml", "--fail-if: 'lots' is not a number of a run"),
+    ("soak URL --fail-if drift.server_usr>1", "--fail-if: 'drift.server_usr' is not a number of a run; did you mean 'drift.server_user'?"),
+    ("soak URL --plan comma.toml", "comma.toml: fail_if: '0,1%' has a comma"), ("bench URL --plan comma.toml", "comma.toml: fail_if: 'lost' is not"),
+    ("soak URL --plan twice.toml", "twice.toml: hold stands twice, on lines 1 and 3"), ("soak URL --plan out.toml", "out.toml: unknown key 'out'; --out is"),
+    ("soak URL --plan section.toml", "section.toml: unknown key 'soak'; a plan has no"),
+    ("soak URL --plan half.toml", "half.toml: ramp: '100/' is not a pace"), ("soak URL --plan date.toml", "date.toml: hold: 2026-11-26 07:00:00 is not"),
+    ("soak URL --plan bench", "bench: cannot be read (No such file or directory); name a TOML file, or a built-in plan: smoke, 100k, overnight"),
+    ("bench URL --plan smoke", "smoke: cannot be read (No such file or directory); name a TOML file, or a built-in plan: bench"),
+    ("soak URL --plan limit.toml", "limit.toml: fail_if: 'lots' is not a number of a run"),
     ("soak URL --plan no/such.toml", "no/such.toml: cannot be read"),
     ("soak URL --plan nonesuch", "nonesuch: cannot be read"),
     ("soak URL --plan p{0}.toml", "p{0}.toml: unknown key 'conections'; did you mean 'connections'?"),

@@ -50,6 +50,12 @@ def test_exit_statuses_are_those_of_the_code(tmp_path: Path, term: str) -> None:
     assert here(tmp_path, "explain", term).out.strip() == LISTED
 
 
+def test_number_of_a_run_is_explained_by_its_full_key_and_its_term(tmp_path: Path) -> None:
+    said, term = (here(tmp_path, "explain", one).out for one in ("drift.server_user", "drift"))
+    assert said.startswith("drift.server_user: drift.server_user.bytes_per_hour ")
+    assert said.endswith(term)
+
+
 def test_every_code_of_a_report_is_explained(tmp_path: Path) -> None:
     """The codes are read from the source of the mechanisms."""
     tree = [ast.parse(path.read_text()) for path in (*Path("asyncli/analysis/losses").glob("*.py"), Path("asyncli/analysis/bottleneck.py"))]

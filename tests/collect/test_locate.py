@@ -326,3 +326,22 @@ def test_a_redirected_port_has_a_listener() -> None:
                 assert no_listener([("10.77.0.8", 8080)]) is None
     except HostError as error:
         pytest.skip(str(error))
+
+
+@pytest.mark.parametrize("own_files", [False, True], ids=["ip netns exec", "container"])
+def test_nginxs_configuration_is_read_if_it_is_our_file_in_another_mount_namespace(tmp_path: Path, own_files: bool) -> None:
+    config, root = tmp_path / "nginx.conf", tmp_path / "root"
+    theirs = root / str(config).lstrip("/")
+    theirs.parent.mkdir(parents=True)
+    for path in (config, theirs):
+        path.write_text("events {}\n")
+    for pid, namespace in (("self", "mnt:[1]"), ("50", "mnt:[2]")):
+        (tmp_path / f"proc/{pid}/ns").mkdir(parents=True)
+        (tmp_path / f"proc/{pid}/ns/mnt").symlink_to(namespace)
+    there = tmp_path / "proc/50"
+    (there / "root").symlink_to(root if own_files else "/")
+    (there / "exe").symlink_to("/nowhere/nginx")
+    (there / "cmdline").write_bytes(f"nginx: master process nginx -c {config}".encode())
+    (there / "stat").write_text("50 (nginx) S 1 " + "0 " * 49)
+    facts = locate.describe(Found((50,), "--server-pid"), proc=tmp_path / "proc")
+    assert (facts.name, facts.config_path) == ("nginx", None if own_files else str(config))

@@ -15,6 +15,7 @@ from asyncli.model.errors import StoreError
 from asyncli.model.plan import Plan
 from asyncli.model.records import GAVE_UP, NOTHING_LISTENS, Finding, Phase, Tick
 from asyncli.model.units import format_instant
+from asyncli.report.summary import summarise
 from asyncli.store.reader import read_run
 from asyncli.store.resume import Interrupted, read_interrupted
 from asyncli.store.writer import RunWriter
@@ -28,6 +29,17 @@ def cut_off(tmp_path: Path) -> Path:
     writer.tick(1.0, Tick(second=1, held=10, opened=10))
     writer.close(False)
     return writer.path
+
+
+def test_a_run_without_an_end_is_written_or_not_by_its_lock(tmp_path: Path) -> None:
+    def told() -> list[object]:
+        run = read_run(tmp_path / "run.db")
+        return [run.written, *(one.fields["written"] for one in summarise(run).findings if one.code == "incomplete")]
+
+    writer = new_run(tmp_path / "run.db")
+    assert told() == [True, True]
+    writer.close(False)
+    assert told() == [False, False]
 
 
 def resume(before: Interrupted) -> RunWriter:
