@@ -12,7 +12,7 @@ from asyncli.findings.host import host_busy, host_shared, upstream_sockets
 from asyncli.model import metrics
 from asyncli.model.metrics import GENERATOR_CPU_S, HOST_CPU_BUSY_S, KERNEL_SOCKETS, KERNEL_TCP_ALLOC, SERVER_CPU_S, SESSION_CPU_S
 from asyncli.model.plan import Plan
-from asyncli.model.records import Finding
+from asyncli.model.records import Finding, Tick
 from asyncli.model.run import Run
 from asyncli.model.samples import Series
 
@@ -97,7 +97,9 @@ def _beside(run: Run) -> tuple[int, int, int] | None:
     # Both ends of a pending connect may exist.
     pending = next((tick.connecting for t_s, tick in reversed(run.ticks) if t_s <= stop), 0)
     connections = round(run.held.last(until_s=stop) or 0.0)
-    most = (connections + pending) * run.sides.ends
+    # The server may still have its end of what we gave up, accepted or not.
+    given_up = sum(_given_up(tick) for t_s, tick in run.ticks if t_s <= stop + 1.0) if run.sides.server else 0
+    most = (connections + pending) * run.sides.ends + given_up
     ours = min(max(connections * run.sides.ends, round(after - before)), most)
     others = round(after - before) - ours
     # Daemons open and close dozens; a share of 5 % changes no printed digit.
@@ -108,6 +110,11 @@ def _beside(run: Run) -> tuple[int, int, int] | None:
     as_many = each in (1, 2) and abs(others - each * connections) <= FEWEST + WORTH_TELLING * others
     gone = allocated.last(since_s=drained.start_s) if as_many and drained is not None else None
     return ours, others, (0 if gone is None or gone - before > PART * others else each)
+
+
+def _given_up(tick: Tick) -> int:
+    failed = sum(map(tick.failures.get, ("connect_timeout", "tls_timeout", "handshake_timeout"), (0, 0, 0)))
+    return failed + sum(one.count for cause, one in tick.deaths.items() if cause in ("heartbeat_timeout", "protocol_error"))
 
 
 def _is_proxy(run: Run) -> bool | None:

@@ -28,10 +28,7 @@ _STILL_COUNTS = "{server}'s own count of connections still holds {kept!n} of the
 _NO_RELOAD = "do not reload it while you measure"
 _STOPPED = "see what stopped it (SIGSTOP, a debugger, a frozen cgroup)"
 _WAY = "see routes, firewalls and links between here and the server"
-_LISTENS = (
-    "see whether it accepts (ss -ltn: Recv-Q); give it more processes, threads or slots (Apache: MaxRequestWorkers; HAProxy: "
-    "maxconn)"
-)
+_LISTENS = "see its error log and whether it accepts (ss -ltn: Recv-Q); give it more processes, threads, slots or descriptors"
 _ANSWERS = "see its error log, and what its workers wait for: a backend, a lock, a free thread"
 #: Mechanism, or one of its forms -> (evidence, remedy).
 _CAUSES: dict[str, tuple[str, str]] = {

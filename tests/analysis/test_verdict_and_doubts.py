@@ -391,6 +391,15 @@ def test_other_sockets_on_this_host(by: int, local: bool) -> None:
     assert other_sockets(bare_run(run.ticks, run.phases)) == []
 
 
+def test_ends_of_what_was_given_up_are_not_of_other_programs() -> None:
+    run = raised(a_run(2_000), 900, "kernel.tcp_alloc", since_s=9.0)
+    run.ticks[20][1].deaths = {"heartbeat_timeout": Deaths(count=500)}
+    run.ticks[21][1].failures = {"connect_timeout": 390, "no_descriptors": 300}
+    assert other_sockets(run) == []
+    (finding,) = other_sockets(raised(run, 400, "kernel.tcp_alloc", since_s=9.0))
+    assert finding.fields["others"] == 410
+
+
 def cpu(run: Run, **cores: tuple[float, float]) -> None:
     """Cores in use before the first connect and after it, by metric (two underscores for the dot)."""
     start = run.phases[1].start_s
