@@ -71,8 +71,8 @@ def tls_certificate_ends(subject: str, ends: str, days_left: float, run_s: float
     """
     left_s = days_left * _DAY_S
     until = datetime.datetime.fromisoformat(ends).astimezone(datetime.UTC)
-    # Days do not tell what happens within a run.
-    form = "%F" if abs(left_s) > max(2 * _DAY_S, run_s) else "%F %T UTC"
+    # Dates do not tell what happens within a run.
+    form = "%F" if left_s >= max(2 * _DAY_S, run_s) else "%F %T UTC"
     if left_s <= 0:
         when = f"expired on {until:{form}}"
     elif left_s < run_s:
