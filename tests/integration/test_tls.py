@@ -76,6 +76,16 @@ def test_what_is_wrong_with_the_server_is_told_before_the_ramp(name: str, tmp_pa
     assert words in done.err
 
 
+def test_check_warns_of_an_error_answer(tmp_path: Path) -> None:
+    async def refuses(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n")
+        writer.close()
+
+    with speaking(refuses) as at:
+        assert "(HTTP 400)" in here(tmp_path, "check", "--probe", f"http://{at}/").out
+
+
 def test_a_forced_soak_says_what_it_passed_over(tmp_path: Path) -> None:
     with strange.serving(tmp_path, **strange.EXPIRED) as port:
         _, summary = soaked(tmp_path, port, more=("--force", "--hold", "0.2"))
@@ -177,7 +187,6 @@ def test_http_on_the_port_of_tls_and_the_other_way_round(tmp_path: Path) -> None
         writer.close()
 
     with speaking(in_the_clear) as at:
-        assert "(HTTP 400)" in here(tmp_path, "check", "--probe", f"http://{at}/").out
         done, summary = soaked(tmp_path, int(at.partition(":")[2]), ca=False)
     assert (done.status, done.err.count("\n"), summary) == (2, 1, None)
     assert "does not speak TLS" in done.err
