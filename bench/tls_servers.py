@@ -20,6 +20,7 @@ import asyncli
 from asyncli.api import Recorded
 from asyncli.lab import choose
 from asyncli.lab.base import LabServer
+from asyncli.lab.certificate import issue
 from asyncli.lab.nginx import LabNginx
 from asyncli.model.metrics import SERVER_CPU_S
 
@@ -43,6 +44,7 @@ ROWS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "nginx, ssl_session_tickets off": ("nginx", "ssl_session_tickets off;", {"tls": True}),
     "nginx, ssl_session_cache shared:ssl:10m": ("nginx", "ssl_session_cache shared:ssl:10m;", {"tls": True}),
     "nginx, resumed (--tls-resume)": ("nginx", "", {"tls": True, "tls_resume": True}),
+    "nginx, ssl_verify_client on": ("nginx", "ssl_client_certificate FOLDER/clients.pem; ssl_verify_client on;", {"tls": True}),
     "nginx, TLS 1.2": ("nginx", "", {"tls": True, "tls_max": "1.2"}),
     "HAProxy, in the clear": ("haproxy", "", {}),
     "HAProxy": ("haproxy", "", {"tls": True}),
@@ -68,6 +70,12 @@ def between(run: Recorded, start_s: float, end_s: float) -> tuple[float, int, in
 async def row(name: str, connections: int, folder: Path) -> str:
     kind, lines, keys = ROWS[name]
     keys = dict(keys)
+    if "FOLDER" in lines:
+        clients, one = issue("127.0.0.1"), folder / "client.pem"
+        (folder / "clients.pem").write_bytes(clients.authority)
+        one.write_bytes(clients.certificate + clients.key)
+        folder.chmod(0o755)
+        lines, keys["client_cert"] = lines.replace("FOLDER", str(folder)), str(one)
     async with server_of(kind, lines, connections, keys.pop("tls", False)) as server:
         run = await asyncli.soak(
             server, folder / "run.db", connections=connections, ramp="2/10ms", plateaus=4, plateau_rest="6s", keepalive="10s", baseline="3s",

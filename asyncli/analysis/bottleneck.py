@@ -25,7 +25,7 @@ from asyncli.findings import bottleneck
 from asyncli.findings.forecast import gave_way
 from asyncli.findings.losses import connects_failed, remedy_of_statuses
 from asyncli.findings.protocol_codes import remedy_of_refusals
-from asyncli.findings.tls import by_reason
+from asyncli.findings.tls import TLS_REMEDY, by_reason, kind_of, remedy_of_reasons
 from asyncli.model import metrics
 from asyncli.model.records import Finding
 from asyncli.model.run import Run, Ticks
@@ -164,7 +164,11 @@ def instead_of_forecast(seen: AnalysedRun) -> Finding | None:
         return None
     served, first = served_most(seen.run.ticks), find_bottlenecks(seen)[0]
     # Refused, closed and silent connections show how many the server serves; failures of this host and timers do not.
-    theirs = first.code not in _NO_NUMBER and lost - seen.deaths("protocol_error") + failed - sum(map(seen.failures, _SHORTAGES))
+    reasons = whole.tls.failed if whole.tls is not None and first.code == "tls_failed" else {}
+    # A certificate is refused at any number.
+    refused = sum(count for reason, count in reasons.items() if kind_of(reason))
+    timed = first.code in _NO_NUMBER or 2 * refused > sum(reasons.values())
+    theirs = not timed and lost - seen.deaths("protocol_error") + failed - sum(map(seen.failures, _SHORTAGES))
     remedy = "see the findings on lost connections and failed connects" if first.code == _UNKNOWN else first.remedy
     limit = first.certain and first.side == "server" and first.code in _LIMITS
     return gave_way(
@@ -312,8 +316,8 @@ def _not_connected(side: Side, causes: Collection[str], seen: AnalysedRun) -> It
 def _refused(seen: AnalysedRun) -> Iterator[Bottleneck]:
     """Failed handshakes."""
     whole, server = seen.totals.whole, seen.server
-    if whole.tls is not None and whole.tls.failed:
-        yield _bottleneck("server", "tls_failed", why=by_reason(whole.tls.failed))
+    if whole.tls is not None and (failed := whole.tls.failed):
+        yield _bottleneck("server", "tls_failed", why=by_reason(failed), remedy=remedy_of_reasons(failed, TLS_REMEDY))
     if whole.protocol is not None and (refused := whole.protocol.refused):
         remedy = remedy_of_refusals(seen.run.plan.protocol, refused)
         yield _bottleneck("server", "handshake_refused", server=server, why=by_reason(refused), remedy=remedy)

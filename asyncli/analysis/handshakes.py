@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
 from typing import Any, Self
 
@@ -13,8 +14,10 @@ import msgspec
 from asyncli.analysis.totals import Totals, in_ms
 from asyncli.core.histogram import Histogram
 from asyncli.findings import losses, server, tls
+from asyncli.model.plan import Plan
 from asyncli.model.records import Finding, ProtocolCounts, TlsCounts
 from asyncli.model.run import Run
+from asyncli.model.units import instant_of
 
 # RFC 9325, section 4.5.
 _LEAST_BITS = {"RSA": 2048, "EC": 224, "DSA": 2048}
@@ -70,9 +73,10 @@ def tls_part(counts: TlsCounts, verified: bool, objects: int = 0) -> TlsPart:
 
 def tls_findings(
     part: TlsPart | msgspec.UnsetType, environment: Mapping[str, Any], *, started: str = "", first: float | None = None,
-    held: int = 0,
+    held: int = 0, run_s: float = 0.0,
 ) -> Iterator[Finding]:  # fmt: skip
-    """Findings of TLS. ``first``: full handshakes needed with --tls-resume; ``held``: connections of a soak."""
+    """Findings of TLS. ``first``: full handshakes needed with --tls-resume; ``held``: connections of a soak; ``run_s``: how long
+    the run lasts, or is to last."""
     if part is msgspec.UNSET:
         return
     if part.failed:
@@ -92,21 +96,35 @@ def tls_findings(
         yield tls.tls_weak("key", f"{kind} {bits}")
     if certificate.get("signature") in _BROKEN:
         yield tls.tls_weak("signature", certificate["signature"])
-    # Renewal is due when a third of the lifetime is left (letsencrypt.org/docs/integration-guide): 30 days of the usual 90.
-    due_days = min(30.0, certificate.get("lasts_days", math.inf) / 3)
-    if certificate and certificate["days_left"] <= due_days:
-        yield tls.tls_certificate_ends(certificate["subject"], certificate["ends"], certificate["days_left"])
-    # After a reload a server may show another certificate.
-    for ends in part.certificates.keys() - {certificate.get("ends")}:
-        with contextlib.suppress(ValueError, TypeError):  # a file may contain anything
-            days_left = (datetime.fromisoformat(ends) - datetime.fromisoformat(started)) / timedelta(days=1)
-            if days_left <= due_days:
-                yield tls.tls_certificate_ends("another one, shown in the run", ends, days_left)
+    yield from certificate_ends(certificate, run_s, part.certificates, started)
     if first is not None and not part.resumed and part.full > first:
         yield tls.tls_not_resumed(part.full)
     # With TLS 1.3 and --tls-resume an object only waits for a session.
     if held and part.objects and not all(spoken.startswith("TLSv1.3 ") for spoken in part.spoken):
         yield tls.tls_objects(part.objects, held)
+
+
+def certificate_ends(
+    certificate: Mapping[str, Any], run_s: float, shown: Iterable[str] = (), started: str = ""
+) -> Iterator[Finding]:
+    """Findings of the probed ``certificate`` ({}: none), and of others that were ``shown`` in the run."""
+    # Renewal is due when a third of the lifetime is left (letsencrypt.org/docs/integration-guide): 30 days of the usual 90.
+    due_days = max(run_s / 86_400, min(30.0, certificate.get("lasts_days", math.inf) / 3))
+    ends = [(certificate.get("subject", ""), certificate["ends"], certificate["days_left"])] if certificate else []
+    # After a reload a server may show another certificate.
+    other = "another one, shown in the run" if certificate else "shown in the run"
+    for instant in set(shown) - {certificate.get("ends")}:
+        with contextlib.suppress(ValueError, TypeError):  # a file may contain anything
+            days_left = (datetime.fromisoformat(instant) - datetime.fromisoformat(started)) / timedelta(days=1)
+            ends.append((other, instant, days_left))
+    yield from (tls.tls_certificate_ends(*one, run_s) for one in ends if one[2] <= due_days)
+
+
+def planned_s(plan: Plan) -> float:
+    """How long a run of ``plan`` that starts now will last (s); 0 if it has no end."""
+    if plan.hold_until is not None:
+        return instant_of(plan.hold_until, time.time()) - time.time() + plan.residue_s
+    return 0.0 if plan.hold_s is None else plan.lasts_s
 
 
 class StreamsPart(msgspec.Struct):

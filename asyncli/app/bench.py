@@ -104,7 +104,8 @@ class Bench:
             await collector.open()
             if not self.plan.force:
                 preflight.refuse(host_checks(self.plan.held, spread, limits))
-                self._tls, *_ = await asyncio.to_thread(probe, self.plan.held, spread)
+            self._tls, _, news = await asyncio.to_thread(probe, self.plan.held, spread)
+            self._findings += news
             started = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
             shard = build_load_shard(self.plan, spread)
             checks_listener = spread.local and not self.plan.force

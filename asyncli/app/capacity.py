@@ -30,7 +30,7 @@ from asyncli.collect.listening import nothing_listens
 from asyncli.environment import probe_host
 from asyncli.findings.bottleneck import words_of
 from asyncli.findings.capacity import not_at_rest, server_gone
-from asyncli.findings.probes import needs_root
+from asyncli.findings.probes import needs_root, probe_refused
 from asyncli.findings.server import OF_ANOTHER
 from asyncli.findings.tls import by_reason
 from asyncli.model.data_file import read_data
@@ -179,10 +179,10 @@ class CapacitySearch:
         plan = sized(self.plan, min(self.search.start, self.search.most))
         limits, _ = await probe_host(plan)
         self._memory = limits.memory_total
-        found = await check(plan, connects=not plan.force, beats=False)
+        found = await check(plan, connects=True, beats=False)
         spread, self._tls = found.spread, found.tls
         # A flag or root would show more of the server, in every step.
-        self._findings += [one for one in found.findings if one.code in (needs_root.code, *OF_ANOTHER)]
+        self._findings += [one for one in found.findings if one.code in (needs_root.code, probe_refused.code, *OF_ANOTHER)]
         self._findings += checks_to_findings(one for one in found.checks if one.code == "nginx_stub_status")
         place: dict[str, object] = {"local": spread.local, "agent": None if plan.agent is None else {}}
         self._own = place_of(place).of_ours(HOST_AVAILABLE_BYTES)

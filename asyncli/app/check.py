@@ -15,10 +15,9 @@ from asyncli.collect.locate import ServerFacts
 from asyncli.collect.sampler import SamplerOptions
 from asyncli.collect.status_reader import StatusReader
 from asyncli.engine.probe import TlsFacts, probe
-from asyncli.engine.spread import Spread, show
+from asyncli.engine.spread import Spread
 from asyncli.environment import probe_host
 from asyncli.findings.probes import server_processes_unknown
-from asyncli.findings.server import address_dropped
 from asyncli.model.data_file import read_data
 from asyncli.model.errors import PeerError, PlanError
 from asyncli.model.plan import Plan
@@ -85,12 +84,13 @@ async def examine(
             configured = msgspec.structs.replace(configured, silent_pages=tuple(silent))
     limits = await asyncio.to_thread(read_limits)
     checks = preflight.examine(judged, spread, limits, configured, far=far, hosts=hosts)
-    tls, steps, dead = await asyncio.to_thread(probe, plan, spread, data, beats=beats) if connects else (None, {}, [])
-    if tls is not None and cluster is None:
+    tls, steps, news = await asyncio.to_thread(probe, plan, spread, data, beats=beats) if connects else (None, {}, [])
+    # Without its certificate verified, a handshake is a single one.
+    if tls is not None and cluster is None and tls.verified is not plan.insecure:
         checks.append(handshake_rate(plan, spread, limits, tls.handshake_s, tls.cpu_s))
     if configured.nginx is not None:
         server = msgspec.structs.replace(server, directives=configured.nginx.directives_for(plan.targets[0]))
-    return Examined(spread, checks, [*found, *(address_dropped(show(one)) for one in dead)], server, tls, steps)
+    return Examined(spread, checks, [*found, *news], server, tls, steps)
 
 
 async def _answers(status_url: str) -> bool:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 import msgspec
 
 from asyncli import preflight
+from asyncli.analysis.handshakes import certificate_ends, planned_s
 from asyncli.app.check import examine, make_sampler, plan_spread
 from asyncli.app.incoming import Incoming
 from asyncli.app.phases import Phases
@@ -159,7 +160,7 @@ class Soak:
         waited_s = await wait_for_listener(places, here, self._wait_for_server_s, self._show_wait, stopped)
         await self._retry(sampler.open)
         judged = plan if self._resumption is None else self._resumption.remaining_plan(plan)
-        examined = await examine(judged, spread, sampler, self._cluster, self._data, connects=not plan.force)
+        examined = await examine(judged, spread, sampler, self._cluster, self._data, connects=self._tls is None or not plan.force)
         spread, checks, findings, server, tls, _ = examined
         if not plan.force:
             preflight.refuse(checks)
@@ -172,6 +173,10 @@ class Soak:
         writer.checks(checks)
         for finding in [*self._findings, *findings, *preflight.checks_to_findings(checks)]:
             self._recorder.finding(finding)
+        if tls is not None and tls.certificate is not None:
+            # A report finds this in the environment.
+            for ends in certificate_ends(msgspec.to_builtins(tls.certificate), planned_s(judged)):
+                self._recorder.show(lambda observer, ends=ends: observer.finding(ends))  # type: ignore[misc]
         completed = False
         try:
             checks_listener = here and self._resumption is None and not plan.force

@@ -14,15 +14,17 @@ from typing import Any, NamedTuple
 import msgspec
 
 from asyncli.engine.shard import build_shard
-from asyncli.engine.spread import Destination, Spread
+from asyncli.engine.spread import Destination, Spread, show
 from asyncli.findings import losses
+from asyncli.findings.probes import probe_answered, probe_refused
 from asyncli.findings.protocol_codes import remedy_of_broken, remedy_of_refusals
+from asyncli.findings.server import address_dropped
 from asyncli.findings.tls import NO_HTTP2_REMEDY, refuses_ours
 from asyncli.model.certificates import client_context, not_http2, reason_of
 from asyncli.model.errors import HostError
 from asyncli.model.plan import Plan
 from asyncli.model.protocol_table import PROTOCOLS
-from asyncli.model.records import ProtocolCounts
+from asyncli.model.records import Finding, ProtocolCounts
 from asyncli.model.template import Data
 from asyncli.model.text import printable
 from asyncli.model.values import Target
@@ -70,12 +72,18 @@ class TlsFacts(msgspec.Struct, frozen=True):
 
 class Probed(NamedTuple):
     """TLS parameters of the first URL's server, and by URL the completed steps with their seconds; no steps: not reached.
-    ``dead``: when heartbeats are sent, unreachable addresses of names that have a reachable one.
+    ``findings``: error answers, unreachable addresses of names that have a reachable one, and with --force what failed.
     """
 
     tls: TlsFacts | None
     steps: dict[str, list[tuple[str, float]]]
-    dead: list[Destination]
+    findings: list[Finding]
+
+
+class _UntrustedError(HostError):
+    """The server's certificate was refused. ``shown``: what an unverified handshake negotiates."""
+
+    shown: TlsFacts | None = None
 
 
 def probe(plan: Plan, spread: Spread, data: Data | None = None, *, beats: bool = False) -> Probed:
@@ -83,22 +91,32 @@ def probe(plan: Plan, spread: Spread, data: Data | None = None, *, beats: bool =
     heartbeat too. Blocking: call it in a thread.
 
     Without TLS, protocol handshake and ``beats`` it does not connect. Unreachable servers are no error here: the ramp reports
-    them. Raises :class:`~asyncli.model.errors.HostError` for what fails, in one line.
+    them. Raises :class:`~asyncli.model.errors.HostError` for what fails, in one line. With ``plan.force`` that is a finding, and
+    without ``beats`` only the TLS handshake is done.
     """
     protocol = build_shard(plan, spread, data).new_protocol(lambda row: row)
-    if plan.tls is None and protocol.handshake is None and not beats:
+    if plan.tls is None and not beats and (plan.force or protocol.handshake is None):
         return Probed(None, {}, [])
     context = None if plan.tls is None else client_context(plan.tls, http2=plan.http2)
-    tls, steps, dead = None, {}, []
+    tls, steps, findings = None, {}, []
     for number, target in enumerate(plan.targets):
         addresses = [one for one in spread.destinations if one.target == number]
         unreachable = [one for one in addresses if not _is_reachable(plan, one)] if beats and len(addresses) > 1 else []
         if address := next((one for one in addresses if one not in unreachable), next(iter(addresses), None)):
             exchange = _Exchange(plan, target, number, protocol, beats)
-            tls = _probe_address(exchange, address, context, 1 if tls or context is None else _TIMES) or tls
+            try:
+                found = _probe_address(exchange, address, context, 1 if tls or context is None else _TIMES)
+            except HostError as error:
+                if not plan.force:
+                    raise
+                found = error.shown if isinstance(error, _UntrustedError) else None
+                findings.append(probe_refused(str(error)))
+            tls = tls or found
             steps[target.url] = exchange.steps
-            dead += unreachable if exchange.steps else []
-    return Probed(tls, steps, dead)
+            findings += [address_dropped(show(one)) for one in unreachable if exchange.steps]
+            if plan.protocol == "http" and exchange.status >= 400:
+                findings.append(probe_answered(target.url, exchange.status, plan.tls is not None))
+    return Probed(tls, steps, findings)
 
 
 def _probe_address(exchange: _Exchange, address: Destination, context: ssl.SSLContext | None, times: int) -> TlsFacts | None:
@@ -118,8 +136,15 @@ def _probe_address(exchange: _Exchange, address: Destination, context: ssl.SSLCo
                 return None
             try:
                 tls = _handshake(sock, context, target.name, run)
+            except ssl.SSLCertVerificationError as error:
+                shown = _unverified(plan, target, address)
+                certificate = None if shown is None else shown.certificate
+                why = _explain_untrusted(error.verify_code, error.verify_message, target, certificate, plan.ca)
+                refused = _UntrustedError(f"{target.url}: {why}")
+                refused.shown = shown
+                raise refused from None
             except OSError as error:
-                raise HostError(f"{target.url}: {_explain(error, plan, target, address)}") from None
+                raise HostError(f"{target.url}: {_explain(error, plan, target)}") from None
         if fastest is None or tls.cpu_s < fastest.cpu_s:
             fastest = tls
     return fastest
@@ -131,6 +156,7 @@ class _Exchange:
     def __init__(self, plan: Plan, target: Target, number: int, protocol: Protocol, beats: bool) -> None:
         self.plan, self.target = plan, target
         self.steps: list[tuple[str, float]] = []
+        self.status = 0
         self._number, self._protocol, self._beats = number, protocol, beats and protocol.silence_s is None
 
     def run(self, sock: socket.socket, received: bytes) -> None:
@@ -139,6 +165,8 @@ class _Exchange:
         alpn = sock.selected_alpn_protocol() if isinstance(sock, ssl.SSLSocket) else "h2"
         if self.plan.http2 and (why := not_http2(alpn)):
             raise HostError(f"{self.target.url}: {why}; {NO_HTTP2_REMEDY}")
+        if self.plan.force and not self._beats:
+            return
         if protocol.handshake is not None:
             received = self._request(sock, protocol.handshake(0, self._number), received, ESTABLISHED).rest
             protocol.add_counts(counts := ProtocolCounts())
@@ -146,7 +174,8 @@ class _Exchange:
                 lost = losses.streams_lost(counts.streams_lost)
                 raise HostError(f"{self.target.url}: {lost.evidence}; {lost.remedy}; {_FORCE}")
         if self._beats:
-            self._request(sock, protocol.heartbeat or protocol.heartbeat_for(0, self._number), received, ANSWER)
+            beat = protocol.heartbeat or protocol.heartbeat_for(0, self._number)
+            self.status = self._request(sock, beat, received, ANSWER).status
         with contextlib.suppress(OSError):
             if bye := protocol.goodbye(0):
                 sock.settimeout(_GOODBYE_S)
@@ -285,10 +314,8 @@ _SHORT_KEY = 66
 _UNKNOWN_AUTHORITY = (2, 18, 19, 20, 21)
 
 
-def _explain(error: Exception, plan: Plan, target: Target, address: Destination) -> str:
+def _explain(error: Exception, plan: Plan, target: Target) -> str:
     """Why a handshake failed, and what to do."""
-    if isinstance(error, ssl.SSLCertVerificationError):
-        return _explain_untrusted(error.verify_code, error.verify_message, target, _certificate(plan, target, address), plan.ca)
     plain, secure = PROTOCOLS[target.protocol].schemes
     see = f"see the server's log; if it does not speak TLS there, write {plain}://"
     if isinstance(error, TimeoutError):
@@ -310,12 +337,12 @@ def _explain(error: Exception, plan: Plan, target: Target, address: Destination)
     return f"the TLS handshake failed ({reason}); {see}"
 
 
-def _certificate(plan: Plan, target: Target, address: Destination) -> Certificate | None:
-    """The server's certificate, by an unverified handshake."""
+def _unverified(plan: Plan, target: Target, address: Destination) -> TlsFacts | None:
+    """What an unverified handshake negotiates."""
     try:
         with _connect(plan, address) as sock:
             options = msgspec.structs.replace(plan.tls_options, ca=None, insecure=True)
-            return _handshake(sock, client_context(options), target.name).certificate
+            return _handshake(sock, client_context(options), target.name)
     except (OSError, HostError):
         return None
 

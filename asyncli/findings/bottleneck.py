@@ -7,7 +7,6 @@ from typing import Any
 from asyncli.findings import Words, fill
 from asyncli.findings.loss_causes import unseen
 from asyncli.findings.losses import CONNECT_WORDS
-from asyncli.findings.tls import TLS_REMEDY
 
 _MEMORY_LIMIT = "raise its limit (systemd MemoryMax=, docker --memory), or make a connection cheaper"
 _BETWEEN = "see routes, firewalls and the load of middle boxes; ip -s link and nstat show drops"
@@ -70,7 +69,7 @@ _WAYS: dict[str, tuple[str, str]] = {
         f"{_ARRIVED}; packets were lost, or a full listen queue on its host dropped them, which this host cannot see",
         f"{_BETWEEN}; nstat -az TcpExtListenOverflows on its host shows its queue",
     ),
-    "tls_failed": ("TLS handshakes failed: {why}", TLS_REMEDY),
+    "tls_failed": ("TLS handshakes failed: {why}", "{remedy}"),
     "handshake_refused": ("{server} refused handshakes: {why}", "{remedy}"),
     "errors": ("{server} answered heartbeats with errors: {errors}", "{remedy}; a proxy's errors may be its backend's"),
     "slow": ("{slow}{cores}", "see what its processes wait for: a lock, a disk, a backend, a limit on its rate"),

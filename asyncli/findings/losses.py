@@ -192,7 +192,8 @@ def remedy_of_statuses(by_status: Mapping[int, int], of: int, *, over_tls: bool)
     """The remedy of error answers, among ``of`` answers. nginx answers 400 to a client without the certificate or TLS that it
     wants."""
     if set(by_status) == {400}:
-        ours = "asks for a certificate (ssl_verify_client), use --client-cert" if over_tls else "speaks TLS there, use https://"
+        wants = "asks for a certificate (ssl_verify_client), --client-cert must name a valid one that it trusts"
+        ours = wants if over_tls else "speaks TLS there, use https://"
         return f"if the server {ours}; else see its error log"
     if sum(by_status.values()) >= of:
         return "use a path, or a --method such as GET, that it answers with a status below 400; else see the server's error log"

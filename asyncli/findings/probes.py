@@ -5,9 +5,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from asyncli.findings import Words, finding
+from asyncli.findings.losses import remedy_of_statuses
 from asyncli.model.units import format_clock, format_duration
 
 _ERROR_LOGS = "see its error log and the kernel's for what ended it"
+
+
+@finding("probe_refused", "warning")
+def probe_refused(why: str) -> str:
+    """The test connection before the run failed; with --force the run starts anyway."""
+    return f"the test connection before the run failed, and --force passed over it: {why}"
+
+
+@finding("probe_answered", "warning")
+def probe_answered(url: str, status: int, over_tls: bool) -> Words:
+    """The heartbeat of check --probe got an error answer: those of a soak will get it too."""
+    remedy = remedy_of_statuses({status: 1}, 1, over_tls=over_tls)
+    return Words(f"{url}: the heartbeat got an error answer (HTTP {status})", remedy)
 
 
 @finding("{probe}_slowed", "info")

@@ -57,7 +57,7 @@ _OF_BROKER = (
 _REFUSED: dict[str, tuple[tuple[Iterable[int], str], ...]] = {
     "HTTP": (
         (range(300, 400), "use the URL that it redirects to"),
-        ((400,), "use https:// or wss:// if it speaks TLS, and --client-cert if it asks for one; else see --header"),
+        ((400,), "use https:// or wss:// if it speaks TLS, and a --client-cert it trusts if it asks for one; else see --header"),
         ((401, 403, 407), "see the credentials and the Origin that it requires (--header-file)"),
         ((429, *range(500, 600)), "see its log, its load and its limits, and the backend behind it"),
         ((), "see the URL's path, and the headers that it requires (--header)"),

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Mapping
 
 from asyncli.findings import Words, finding
-from asyncli.model.units import format_count
+from asyncli.model.units import format_count, format_duration
 
 TLS_REMEDY = "see the server's error log, and --tls-min, --tls-max, --ca and --client-cert"
 NO_HTTP2_REMEDY = "leave --http2 out, or enable HTTP/2 on the server"
 _MOST_REASONS = 8
+# Kind of reason -> remedy. Such handshakes fail at any number of connections.
+_REMEDIES = {
+    "ours": "name a certificate that the server trusts and that is valid: --client-cert, --client-key",
+    "expired": "renew the server's certificate",
+    "name": "use a name that the server's certificate has, in the URL or with --sni",
+    "theirs": "see the certificate that the server shows: replace it, or name its authority with --ca",
+    "alpn": NO_HTTP2_REMEDY,
+}
+_DAY_S = 86_400.0
 _CHOICE = "see ssl_protocols and ssl_ciphers of the server, and what a newer OpenSSL there offers"
 
 
@@ -26,16 +36,20 @@ def refuses_ours(reason: str) -> bool:
     return reason.startswith("alert") and ("certificate" in reason or reason in ("alert unknown ca", "alert unknown_ca"))
 
 
+def kind_of(reason: str) -> str:
+    """What a TLS error with this reason is about: a certificate ("ours"; of the server's "expired", "name", "theirs"), "alpn", or
+    "" for anything else, which may depend on the number of connections."""
+    if refuses_ours(reason):
+        return "ours"
+    if reason.startswith("alert") or not ("certificate" in reason or "mismatch" in reason):
+        return "alpn" if "ALPN" in reason else ""
+    return "expired" if "expired" in reason else "name" if "mismatch" in reason else "theirs"
+
+
 def remedy_of_reasons(reasons: Mapping[str, int], otherwise: str) -> str:
     """The remedies of TLS errors with these reasons; ``otherwise`` if none is known."""
-    remedies = []
-    if any(map(refuses_ours, reasons)):
-        remedies.append("name a certificate that the server trusts: --client-cert, --client-key")
-    if any(("certificate" in one or "mismatch" in one) and not one.startswith("alert") for one in reasons):
-        remedies.append("see the certificate that the server shows now: before the run it was trusted; renew or replace it")
-    if any("ALPN" in one for one in reasons):
-        remedies.append(NO_HTTP2_REMEDY)
-    return "; ".join(remedies) or otherwise
+    kinds = set(map(kind_of, reasons))
+    return "; ".join(remedy for kind, remedy in _REMEDIES.items() if kind in kinds) or otherwise
 
 
 @finding("tls_handshakes_failed", "error")
@@ -51,9 +65,21 @@ def tls_unverified() -> str:
 
 
 @finding("tls_certificate_ends", "warning", "renew it")
-def tls_certificate_ends(subject: str, ends: str, days_left: float) -> str:
-    """The server's certificate expires within 30 days of the run's start, and within the last third of its lifetime."""
-    when = f"expires on {ends[:10]}, in {days_left:.0f} days" if days_left > 0 else f"expired on {ends[:10]}"
+def tls_certificate_ends(subject: str, ends: str, days_left: float, run_s: float) -> str:
+    """The server's certificate expires before the run ends (later handshakes fail), or within 30 days of the run's start and
+    within the last third of its lifetime. ``run_s``: how long the run lasts, or is to last.
+    """
+    left_s = days_left * _DAY_S
+    until = datetime.datetime.fromisoformat(ends).astimezone(datetime.UTC)
+    # Dates do not tell what happens within a run.
+    form = "%F" if left_s >= max(2 * _DAY_S, run_s) else "%F %T UTC"
+    if left_s <= 0:
+        when = f"expired on {until:{form}}"
+    elif left_s < run_s:
+        when = f"expires on {until:{form}}, before the run ends ({until + datetime.timedelta(seconds=run_s - left_s):{form}})"
+    else:
+        left = format_duration(left_s) if left_s < 2 * _DAY_S else f"{days_left:.0f} days"
+        when = f"expires on {until:{form}}, in {left}"
     return f"the server's certificate ({subject}) {when}"
 
 

@@ -90,11 +90,13 @@ def tls_words(tls: TlsPart, environment: Environment) -> str:
     parts += [f"{format_count(count)} {kind}" for count, kind in ((tls.full, "full"), (tls.resumed, "resumed")) if count]
     if tls.failed:
         parts.append(f"{format_count(sum(tls.failed.values()))} failed")
-    certificate = (environment.get("tls") or {}).get("certificate")
+    probed = environment.get("tls") or {}
+    certificate = probed.get("certificate") or {}
     if certificate:
-        unverified = "" if tls.verified else "unverified "
+        unverified = "" if tls.verified and probed.get("verified", True) else "unverified "
         parts.append(f"{unverified}{certificate['key']} certificate until {certificate['ends'][:10]}")
-        parts += [f"another until {ends[:10]}" for ends in sorted(tls.certificates) if ends != certificate["ends"]]
+    other = "another" if certificate else "certificate"
+    parts += [f"{other} until {ends[:10]}" for ends in sorted(tls.certificates) if ends != certificate.get("ends")]
     took = f"; a handshake took {milliseconds(tls.handshake_ms.p50)} (median)" if tls.handshake_ms.p50 is not None else ""
     return ", ".join(parts) + took
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from asyncli.analysis.cost import ramp_that_fits
-from asyncli.analysis.handshakes import tls_findings, tls_part
+from asyncli.analysis.handshakes import planned_s, tls_findings, tls_part
 from asyncli.analysis.slope import FEWEST_PLATEAUS, FEWEST_RAMP_POINTS
 from asyncli.engine.spread import Spread
 from asyncli.model.plan import Plan
@@ -140,7 +140,7 @@ def print_checks(
     if tls is not None:
         part = tls_part(TlsCounts(spoken={f"{tls['protocol']} {tls['suite']}": 1}), tls["verified"])
         probed.append(doc.Paragraph((("TLS", "bold"), f": {tls_words(part, {'tls': tls})}"), "line"))
-        findings = [*findings, *tls_findings(part, {"tls": tls})]
+        findings = [*findings, *tls_findings(part, {"tls": tls}, run_s=planned_s(plan))]
     elif not steps and (plan.tls is not None or plan.upgrades):
         unchecked = "the server's answer was" if plan.tls is None else "the certificate and the rate of handshakes were"
         items.append(doc.ListedItem("info", "info", f"{unchecked} not checked", "remedy: --probe connects to the target"))

@@ -12,7 +12,7 @@ from asyncli.analysis.bottleneck import AnalysedRun, Bottleneck, find_bottleneck
 from asyncli.analysis.losses.attribution import Diagnosis
 from asyncli.analysis.totals import fold
 from asyncli.core.histogram import Histogram
-from asyncli.model.records import Deaths, Finding, Tick
+from asyncli.model.records import Deaths, Finding, Tick, TlsCounts
 from asyncli.model.run import Run
 
 Change = Callable[[Run], None]
@@ -231,6 +231,13 @@ def fewer(most: int) -> Change:
     return change
 
 
+def handshakes(reason: str) -> Change:
+    def change(run: Run) -> None:
+        run.ticks[5][1].tls = TlsCounts(failed={reason: 900})
+
+    return change
+
+
 @pytest.mark.parametrize(
     ("one", "lost", "failed", "served", "what"),
     [
@@ -245,6 +252,9 @@ def fewer(most: int) -> Change:
         # A timer ended them, however many were held at once.
         (seen(lost("closed_idle", 9), fewer(1), codes=("lifetime",)), 9, 0, None, "lifetime"),
         (seen(lost("closed_idle", 7), codes=("unheard_of",), certain=False), 7, 0, None, "unheard_of"),
+        # A certificate is refused at any number, other handshakes may fail by it.
+        (seen(failed("tls_failed", 900), handshakes("certificate has expired"), fewer(1100)), 0, 900, None, "tls_failed"),
+        (seen(failed("tls_failed", 900), handshakes("alert internal error"), fewer(1100)), 0, 900, 1100, "tls_failed"),
         # A stop is no capacity.
         (seen(lost("heartbeat_timeout", 30), fewer(170), codes=("server_stalled",)), 30, 0, None, "server_stalled"),
     ],

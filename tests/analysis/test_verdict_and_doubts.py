@@ -157,20 +157,24 @@ def test_a_certificate_shown_during_the_run_may_expire_soon() -> None:
 
 
 @pytest.mark.parametrize(
-    ("days_left", "lasts_days", "reported"),
+    ("days_left", "lasts_days", "run_s", "reported"),
     [
-        (29.9, 30.0, False), (9.0, 30.0, True), (29.9, 90.0, True), (31.0, 365.0, False), (29.9, 365.0, True), (3.0, 6.6, False),
-        (2.0, 6.6, True), (-1.0, 1.0, True), (29.9, None, True),
+        (29.9, 30.0, 0, ""), (9.0, 30.0, 0, "9 days"), (29.9, 90.0, 0, "30 days"), (31.0, 365.0, 0, ""), (29.9, 365.0, 0, "30 days"),
+        (3.0, 6.6, 0, ""), (2.0, 6.6, 0, "2 days"), (-1.0, 1.0, 0, "expired on 2025-03-11"), (29.9, None, 0, "30 days"),
+        (0.125, 0.5, 0, "12:00:00 UTC, in 3 h"), (0.125, 0.2, 28_800, "(2025-03-11 17:00:00 UTC)"), (40, 90, 41 * 86_400, "(2025-03-12 12:00:00 UTC)"),
     ],
 )  # fmt: skip
-def test_a_certificate_is_due_in_the_last_third_of_its_lifetime(days_left: float, lasts_days: float | None, reported: bool) -> None:
+def test_a_certificate_is_due_in_the_last_third_of_its_lifetime_or_within_the_run(
+    days_left: float, lasts_days: float | None, run_s: float, reported: str
+) -> None:
     """Older runs do not record the lifetime."""
     run = a_run(1000)
     run.ticks[5][1].tls = TlsCounts()
     run.environment["tls"] = {"certificate": {"subject": "CN=x", "ends": "2025-03-11T12:00:00+00:00", "days_left": days_left}}
     run.environment["tls"]["certificate"] |= {} if lasts_days is None else {"lasts_days": lasts_days}
-    found = tls_findings(tls_of(run, fold(run)), run.environment, started=run.started)
-    assert [one.code for one in found] == ["tls_certificate_ends"] * reported
+    found = list(tls_findings(tls_of(run, fold(run)), run.environment, started=run.started, run_s=run_s))
+    assert [one.code for one in found] == ["tls_certificate_ends"] * bool(reported)
+    assert all(reported in one.evidence for one in found)
 
 
 def test_one_delay_in_a_short_ramp_is_no_limit() -> None:

@@ -9,13 +9,14 @@ import shutil
 import ssl
 from collections.abc import Callable
 from contextlib import ExitStack
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 import strange_tls as strange
 from cryptography.hazmat.primitives.asymmetric import rsa
-from programs import SHORT, Done, here, report, speaking
+from programs import SHORT, Done, Program, here, report, speaking
 
 from asyncli import lab
 from asyncli.lab import certificate
@@ -73,6 +74,35 @@ def test_what_is_wrong_with_the_server_is_told_before_the_ramp(name: str, tmp_pa
     assert (done.status, done.out, summary) == (2, "", None)
     assert done.err.count("\n") == 1
     assert words in done.err
+
+
+def test_check_warns_of_an_error_answer(tmp_path: Path) -> None:
+    async def refuses(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n")
+        writer.close()
+
+    with speaking(refuses) as at:
+        assert "(HTTP 400)" in here(tmp_path, "check", "--probe", f"http://{at}/").out
+
+
+def test_a_forced_soak_says_what_it_passed_over(tmp_path: Path) -> None:
+    with strange.serving(tmp_path, **strange.EXPIRED) as port:
+        _, summary = soaked(tmp_path, port, more=("--force", "--hold", "0.2"))
+    assert summary is not None
+    found = {one["code"]: one["fields"] for one in summary["findings"]}
+    assert {"probe_refused", "tls_handshakes_failed"} <= found.keys()
+    assert (summary["environment"]["tls"]["verified"], found["tls_certificate_ends"]["ends"][:10]) == (False, "2020-01-01")
+
+
+def test_a_certificate_that_ends_within_the_run_is_told_before_it(tmp_path: Path) -> None:
+    ends = datetime.now(UTC) + timedelta(hours=3)
+    with strange.serving(tmp_path, not_after=ends, not_before=ends - timedelta(hours=4)) as port:
+        done = here(tmp_path, "check", "--probe", "--hold", "8h", "--ca", "ca.pem", f"https://127.0.0.1:{port}/")
+        assert f"{ends:%F %T} UTC" in " ".join(done.out.split())
+        with Program(tmp_path, "soak", "--hold", "8h", "--ca", "ca.pem", "-c", "2", *SHORT, f"https://127.0.0.1:{port}/") as soak:
+            soak.until(lambda: f"{ends:%F %T} UTC" in " ".join(soak.out.split()), "the end of the certificate")
+            soak.signal()
 
 
 def test_a_server_elsewhere_is_asked_by_the_name_of_the_url_or_the_one_given(tmp_path: Path) -> None:
