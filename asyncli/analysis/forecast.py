@@ -235,12 +235,16 @@ def _slots(checks: Mapping[str, Check]) -> Ceiling | None:
 
 
 def _sessions(run: Run) -> Ceiling | None:
-    """HAProxy's limit of sessions in its frontends, less those of others before the first connect."""
-    limit, before = run.series(metrics.STATUS_LIMIT).last(), run.series(metrics.STATUS_ACTIVE).last(until_s=run.first_connect_s)
-    if limit is None or before is None:
+    """The room for sessions in HAProxy's frontend that we use, before the first connect."""
+    most = run.series(metrics.STATUS_LIMIT).last(until_s=run.stop_s)
+    taken = run.series(metrics.STATUS_ACTIVE).last(until_s=run.first_connect_s)
+    if most is None or taken is None:
         return None
-    how = f"{format_count(limit)} sessions of its frontends (slim on its status page), {format_count(before)} of them of others"
-    return Ceiling("maxconn", max(0.0, limit - before), None, how)
+    how = (
+        f"{format_count(most)} sessions (slim of the frontend that asyncli uses), {format_count(taken)} of them taken before the "
+        "first connect; HAProxy's global maxconn, which its status page lacks, may be lower"
+    )
+    return Ceiling("maxconn", max(0.0, most - taken), None, how)
 
 
 def _descriptors(checks: Mapping[str, Check], plan: Plan) -> Ceiling | None:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from asyncli.model.metrics import METRICS
+from asyncli.model.metrics import METRICS, STATUS_LIMIT
 from asyncli.model.text import oneline
 
 # Tengine and Angie append columns (request_time). Counts have at most 64 bits. Possessive quantifiers (``++``, ``*+``) bound the
@@ -29,12 +29,19 @@ _CSV_MARK = "# pxname,"
 _METRIC = {metric.removeprefix("status."): metric for metric in METRICS if metric.startswith("status.")}
 
 
+class Frontend(NamedTuple):
+    """A frontend of HAProxy: its open sessions (scur), and how many it may have (slim)."""
+
+    sessions: float
+    limit: float
+
+
 class StatusPage(NamedTuple):
-    """``with_us``: the counts include our own connection and requests."""
+    """Its counts include our own connection and requests. ``frontends``: HAProxy's, by name."""
 
     kind: str
     values: dict[str, float]
-    with_us: bool
+    frontends: Mapping[str, Frontend] = {}
 
 
 class NotStatusPage(ValueError):  # noqa: N818 - it names what the text is
@@ -56,7 +63,7 @@ def _stub_status(text: str) -> StatusPage | None:
     match = _STUB_STATUS.fullmatch(text)
     if match is None:
         return None
-    return StatusPage("stub_status", _known({name: float(number) for name, number in match.groupdict().items()}), True)
+    return StatusPage("stub_status", _known({name: float(number) for name, number in match.groupdict().items()}))
 
 
 def _apache(text: str) -> StatusPage | None:
@@ -87,13 +94,13 @@ def _apache(text: str) -> StatusPage | None:
     elif _number(fields, "Processes") == 1:
         # Our own connection counts, so 0 was never updated.
         found |= {"active": connections or None, "waiting": _number(fields, "ConnsAsyncKeepAlive") if connections else None}
-    return StatusPage("server-status", _known(found), True)
+    return StatusPage("server-status", _known(found))
 
 
 def _haproxy(text: str) -> StatusPage | None:
     """HAProxy's statistics as CSV (management.txt, "9.1. CSV format"): the sum of its frontends.
 
-    Excludes frontends with "stats" in their name, unless there is no other; only then the counts include our own polls.
+    One of them, by whatever name, serves the page: it counts our poller's connection and requests, the current one included.
     """
     if not text.startswith(_CSV_MARK):
         return None
@@ -101,14 +108,11 @@ def _haproxy(text: str) -> StatusPage | None:
         rows = [row for row in csv.DictReader(text[2:].splitlines()) if row.get("svname") == "FRONTEND"]
     except csv.Error:  # a cell of more than 131,072 characters
         return None
-    # A row may lack the last of two columns of one name.
-    others = [row for row in rows if "stats" not in (row["pxname"] or "").lower()]
-    frontends = others or rows
-    if not frontends:
+    if not rows:
         return None
 
     def total(*names: str) -> float | None:
-        numbers = [next((number for name in names if (number := _number(row, name)) is not None), None) for row in frontends]
+        numbers = [next((number for name in names if (number := _number(row, name)) is not None), None) for row in rows]
         return None if None in numbers else sum(number for number in numbers if number is not None)
 
     # conn_tot came with 1.7; stot counts what the rules for connections let through.
@@ -117,9 +121,35 @@ def _haproxy(text: str) -> StatusPage | None:
         "accepts": total("conn_tot", "stot"),
         "handled": total("stot"),
         "requests": total("req_tot"),
-        "limit": total("slim") or None,
     }
-    return StatusPage("haproxy", _known(found), with_us=not others)
+    read = {row["pxname"] or "": (_number(row, "scur"), _number(row, "slim")) for row in rows}
+    frontends = {name: Frontend(have, most) for name, (have, most) in read.items() if have is not None and most}
+    return StatusPage("haproxy", _known(found), frontends)
+
+
+class OurFrontend:
+    """Finds the frontend of HAProxy that our connections use: its sessions rose the most since the first page."""
+
+    def __init__(self) -> None:
+        self._first: dict[str, float] = {}
+        self._ours, self._rise = "", 0.0
+
+    def limit(self, frontends: Mapping[str, Frontend]) -> dict[str, float]:
+        """``status.limit``: the sessions of all frontends at which ours is full; nothing while ours is unknown.
+
+        A frontend without a maxconn of its own has the process's, for all together. The page does not tell, but then no other
+        may have more.
+        """
+        self._first = self._first or {name: one.sessions for name, one in frontends.items()}
+        for name, one in frontends.items():
+            rise = one.sessions - self._first.get(name, 0.0)
+            if rise > self._rise or len(frontends) == 1:
+                self._ours, self._rise = name, rise
+        ours = frontends.get(self._ours)
+        if ours is None:
+            return {}
+        alone = ours.limit < max(one.limit for one in frontends.values())
+        return {STATUS_LIMIT: ours.limit + alone * (sum(one.sessions for one in frontends.values()) - ours.sessions)}
 
 
 def _number(fields: Mapping[str, str | None], name: str) -> float | None:

@@ -3,19 +3,10 @@
 from __future__ import annotations
 
 from asyncli.collect.http import KeptConnection, reason, untrusted
-from asyncli.collect.status_pages import NotStatusPage, StatusPage, excerpt, parse_page
+from asyncli.collect.status_pages import NotStatusPage, OurFrontend, StatusPage, excerpt, parse_page
 from asyncli.model.certificates import client_context
 from asyncli.model.errors import PeerError, UntrustedPeerError
-from asyncli.model.metrics import (
-    STATUS_ACCEPTS,
-    STATUS_ACTIVE,
-    STATUS_CONNECTS,
-    STATUS_HANDLED,
-    STATUS_PAGES,
-    STATUS_POLLS,
-    STATUS_REQUESTS,
-    STATUS_UNANSWERED,
-)
+from asyncli.model.metrics import STATUS_CONNECTS, STATUS_PAGES, STATUS_POLLS, STATUS_UNANSWERED
 from asyncli.model.text import oneline
 from asyncli.model.values import TlsOptions, parse_url
 
@@ -39,6 +30,7 @@ class StatusReader:
         self.pages = 0
         #: The Server header of the last answer, "" if it had none.
         self.server_header = ""
+        self._ours = OurFrontend()
         tls = client_context(options or TlsOptions()) if parse_url(url).secure else None
         self._connection = KeptConnection({"User-Agent": "asyncli", "Accept": "text/plain"}, tls)
 
@@ -67,17 +59,12 @@ class StatusReader:
         except NotStatusPage:
             raise self._error(f"answered {answer.content_type} {excerpt(text)}, no status page", wrong) from None
         self.pages += 1
-        return self._with_us(page)
+        return self._with_polls(page)
 
-    def _with_us(self, page: StatusPage) -> dict[str, float]:
+    def _with_polls(self, page: StatusPage) -> dict[str, float]:
         polls, connects = float(self._connection.requests), float(self._connection.connects)
-        unanswered = polls - self.pages
-        values = {**page.values, STATUS_POLLS: polls, STATUS_CONNECTS: connects, STATUS_UNANSWERED: unanswered}
-        if not page.with_us:
-            # Analysis subtracts our connection, connects and polls.
-            ours = {STATUS_ACTIVE: 1.0, STATUS_ACCEPTS: connects, STATUS_HANDLED: connects, STATUS_REQUESTS: polls}
-            values |= {name: values[name] + count for name, count in ours.items() if name in values}
-        return values
+        counts = {STATUS_POLLS: polls, STATUS_CONNECTS: connects, STATUS_UNANSWERED: polls - self.pages}
+        return {**page.values, **self._ours.limit(page.frontends), **counts}
 
     async def close(self) -> None:
         await self._connection.close()

@@ -41,7 +41,7 @@ _WAYS: dict[str, tuple[str, str]] = {
         "raise its limit on connections (nginx: worker_connections)",
     ),
     "sessions": (
-        "{server} had {most!n} sessions open, and its status page (slim) allows {limit!n}",
+        "{server} had {most!n} sessions open in all, and the frontend that asyncli uses is full at {limit!n} (slim)",
         "raise maxconn in haproxy.cfg, in the frontend and in global",
     ),
     "busy_workers": (

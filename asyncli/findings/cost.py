@@ -118,13 +118,15 @@ def cost_reused(connections: int) -> str:
     )
 
 
-@finding("cost_if_fresh", "info", "restart the server before the run, or give --status-url")
-def cost_if_fresh(at_most: int | None) -> str:
+@finding("cost_if_fresh", "info")
+def cost_if_fresh(at_most: int | None, page: bool) -> Words:
     """The server may have held connections before the run: memory that it kept of them makes its cost too low. Its accepts would
     tell, or its table of descriptors, if that were small against the connections of this run. ``at_most``: by that table.
+    ``page``: a status page was read; it counts no accepts.
     """
     many = "connections" if at_most is None else f"up to {format_many(at_most, 'connection')}"
-    return f"these costs are right only for a fresh server: whether it had held {many} before cannot be seen"
+    what = f"these costs are right only for a fresh server: whether it had held {many} before cannot be seen"
+    return Words(what, "restart the server before the run" + ("" if page else ", or give --status-url"))
 
 
 @finding("plateau_unsettled", "warning")

@@ -139,6 +139,7 @@ _CAUSES: dict[str, tuple[str, str]] = {
     "reload_by_counts": (
         "{likely}{server} was reloaded: its counters continued, and it closed all in order, our status poller too", _NO_RELOAD,
     ),
+    "reload_by_counters": ("{server} was reloaded: its counters restarted, and its main process stayed", _NO_RELOAD),
     "likely_reload": ("looks like a reload, a restart or the end of {server}", "see its log of that moment"),
     "burst": ("cause unknown", "see the server's log of that moment"),
     # Heartbeats without a complete answer.
@@ -233,7 +234,7 @@ _FORMS = {
     "never_answered": ("never_answered", "others_answered"),
     "not_http": ("not_http", "no_longer_http"),
     "path_cut": ("no_route", "unacknowledged", "page_answered"),
-    "reload": ("reload_by_processes", "reload_by_counts", "likely_reload"),
+    "reload": ("reload_by_processes", "reload_by_counts", "reload_by_counters", "likely_reload"),
     "server_ended": ("server_ended", "connects_refused", "page_never_again"),
     "server_stalled": ("server_stalled", "stopped_speaking", "nobody_answered", "stopped_here"),
     "suspended": ("suspended", "suspended_too_long"),

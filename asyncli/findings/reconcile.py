@@ -195,7 +195,7 @@ def reconcile_in_flight(apart: Sequence[Apart], ended: bool, anew: bool) -> Word
     return Words(f"counts differ by no more than was in flight: {'; '.join(parts)}", remedy)
 
 
-@finding("counters_restarted", "warning", "see the server's log for why it was restarted")
+@finding("counters_restarted", "warning", "see the server's log for why it was restarted, or reloaded (HAProxy)")
 def counters_restarted(at_s: Sequence[float], counter: str, before: float, after: float) -> str:
     """The server's counters fell at ``at_s``, first from ``before`` to ``after``: it was restarted, or another server answers."""
     when = ", ".join(map(format_clock, at_s[:3])) + (f" and {len(at_s) - 3} more times" if len(at_s) > 3 else "")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from asyncli import __version__
-from asyncli.analysis.bottleneck import LATE, RELOADED, TIMERS, AnalysedRun, Bottleneck, Side, find_bottlenecks, served_most
+from asyncli.analysis.bottleneck import LATE, LIMITS, RELOADED, TIMERS, AnalysedRun, Bottleneck, Side, find_bottlenecks, served_most
 from asyncli.analysis.capacity import Bracket, Outcome, Prediction, Search, Tried, Verdict
 from asyncli.analysis.forecast import Ceiling
 from asyncli.analysis.saturation import saturation
@@ -247,17 +247,19 @@ def _forecast(found: Capacity) -> list[doc.Block]:
     one = found.forecast
     if one is None:
         return []
+    # Such as Apache's workers: only when all are busy does its page tell how many it may have.
+    reached = any(first.certain and first.code in LIMITS for first in found.gave_way[:1])
     inside = found.bracket.held <= one.connections < (found.bracket.failed or math.inf)
     judgement = f"this agrees with the measurement{'' if inside else f', within {found.search.within * 100:.3g} %'}"
     if one.agrees is None:
         judgement = "not contradicted by the measurement"
     elif not one.agrees and found.bracket.failed is not None and one.connections >= found.bracket.failed:
-        judgement = "the bottleneck is not a limit that asyncli can read"
+        judgement = "the bottleneck is a lower limit" if reached else "the bottleneck is not a limit that asyncli can read"
     elif not one.agrees:
         judgement = "more were held"
     shown = Ceiling(one.name, one.connections, one.ci95, one.how)
     many = about(shown) + (f" ({about_to(shown)})" if one.ci95 is not None else "")
-    text = f"the first limit was {ceiling(one.name)}, at about {many}: {judgement}"
+    text = f"the first {'known ' * (one.agrees is False and reached)}limit was {ceiling(one.name)}, at about {many}: {judgement}"
     return [
         doc.Paragraph("Forecast", "line", "bold", view=doc.TERMINAL),
         doc.Paragraph(text, style="yellow" if one.agrees is False else ""),

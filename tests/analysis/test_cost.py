@@ -206,7 +206,9 @@ def test_a_server_whose_past_cannot_be_seen_may_have_kept_memory(
             sample.values["status.accepts"] += accepted
         if table is not None:
             sample.values["server.descriptors_table"] = table
-    told = [one.fields["at_most"] for one in costs(run).findings if one.code == "cost_if_fresh"]
+    found = [one for one in costs(run).findings if one.code == "cost_if_fresh"]
+    assert not any("--status-url" in one.remedy for one in found)
+    told = [one.fields["at_most"] for one in found]
     assert told == (at_most if isinstance(at_most, list) else [at_most])
 
 

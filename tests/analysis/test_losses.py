@@ -461,6 +461,12 @@ def burst(count: int = HELD, cause: str = "closed_idle", second: int = 60) -> Sc
     return scene
 
 
+def counted_anew(ended: float) -> Scene:
+    """A server of three processes whose counters restarted."""
+    scene = burst().sampled(EVERY, server_ended=0.0)
+    return scene.sampled(AFTER, server_ended=ended, status_accepts=1.0, status_active=1.0)
+
+
 def unread(scene: Scene) -> Scene:
     """Its configuration was not read: a middle box may be between."""
     scene.checks = []
@@ -529,6 +535,11 @@ def read_seldom(every_s: int) -> Scene:
         (burst(cause="reset").sampled(AFTER, server_processes=None, server_cpu_s=None, status_active=None), ("server_ended", True)),
         (burst(cause="reset").sampled(range(61, 64), server_processes=None, status_active=None), ("server_restarted", True)),
         (burst().sampled(AFTER, status_accepts=1.0, status_active=1.0), ("server_restarted", True)),
+        # Counters also restart at a reload of HAProxy: its master stays.
+        (counted_anew(3.0), ("server_restarted", True)),
+        (counted_anew(2.0), ("reload", True)),
+        (counted_anew(0.0), ("reload", True)),
+        (counted_anew(0.0).sampled(EVERY, server_processes=None, status_limit=9000.0), ("reload", False)),
         (refusing(burst().sampled(EVERY, server_processes=None, **UNPOLLED)), ("server_ended", False)),
         # A remote server that ends is not reloaded.
         (unread(burst().sampled(EVERY, server_processes=None, server_cpu_s=None).sampled(AFTER, **UNPOLLED)), ("server_ended", False)),

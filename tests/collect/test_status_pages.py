@@ -6,14 +6,14 @@ import pytest
 from status_pages import CSV, EVENT, HAPROXY, LAB, NGINX, PREFORK, STATS, TENGINE
 
 from asyncli.collect import status_pages
-from asyncli.collect.status_pages import NotStatusPage, excerpt, parse_page
+from asyncli.collect.status_pages import Frontend, NotStatusPage, OurFrontend, excerpt, parse_page
 
 HTML = "<html>\r\n<head><title>Welcome to nginx!</title></head>\n\x1b[31m" + "x" * 10_000
 
 
 def test_nginx_has_all_values() -> None:
-    kind, values, with_us = parse_page(NGINX)
-    assert (kind, with_us) == ("stub_status", True)
+    kind, values, _ = parse_page(NGINX)
+    assert kind == "stub_status"
     assert {name.removeprefix("status."): value for name, value in values.items()} == {
         "active": 15001, "accepts": 15012, "handled": 15011, "requests": 31893, "reading": 0, "writing": 1, "waiting": 15000,
     }  # fmt: skip
@@ -26,7 +26,7 @@ def test_additional_columns_are_accepted() -> None:
 
 def test_prefork_counts_busy_processes_as_connections_and_no_accepts() -> None:
     page = parse_page(PREFORK)
-    assert page == ("server-status", {"status.active": 4, "status.reading": 0, "status.writing": 1, "status.waiting": 3, "status.busy": 4, "status.idle": 9}, True)
+    assert page == ("server-status", {"status.active": 4, "status.reading": 0, "status.writing": 1, "status.waiting": 3, "status.busy": 4, "status.idle": 9}, {})
 
 
 def test_event_counts_connections_not_threads() -> None:
@@ -44,21 +44,27 @@ def test_apache_with_extended_status_counts_requests(page: str) -> None:
     assert parse_page(extended).values == {**parse_page(page).values, "status.requests": 1234}
 
 
-def test_haproxys_frontends_are_summed_without_the_stats_frontend() -> None:
-    counts = {"status.active": 3, "status.accepts": 5, "status.handled": 3, "status.requests": 6, "status.limit": 58}
-    assert parse_page(HAPROXY) == ("haproxy", counts, False)
-    twice = parse_page(HAPROXY + LAB.replace("lab", "other") + LAB.replace("FRONTEND", "BACKEND"))
-    assert twice.values == {name: 2 * count for name, count in counts.items()}
+def test_haproxys_frontends_are_summed_with_the_one_that_serves_the_page() -> None:
+    counts = {"status.active": 4, "status.accepts": 7, "status.handled": 5, "status.requests": 12}
+    found = parse_page(HAPROXY + LAB.replace("FRONTEND", "BACKEND"))
+    assert found == ("haproxy", counts, {"lab": (3, 58), "stats": (1, 58)})
 
 
-def test_a_single_frontend_with_the_page_counts_us() -> None:
-    page = parse_page(CSV + STATS)
-    assert (page.values["status.active"], page.with_us) == (1, True)
+@pytest.mark.parametrize(
+    ("own", "others", "limit"),
+    [(300, 5000, 301), (300, 300, 300), (5000, 5000, 5000), (5000, 10, 5000)],
+)
+def test_the_frontend_whose_sessions_rise_most_is_ours_and_the_greatest_slim_is_for_all(own: int, others: int, limit: int) -> None:
+    """Beside it one serves the page, by any name."""
+    ours = OurFrontend()
+    pages = [{"f": Frontend(have, own), "st": Frontend(1, others)} for have in (0, 2, 299, 0)]
+    assert [ours.limit(page) for page in pages] == [{}, *[{"status.limit": limit}] * 3]
+    assert OurFrontend().limit({"all": Frontend(1, own)}) == {"status.limit": own}
 
 
 def test_a_column_that_a_version_lacks_is_absent() -> None:
-    page = parse_page(HAPROXY.replace("req_tot", "else").replace("conn_tot", "other"))
-    assert page.values == {"status.active": 3, "status.accepts": 3, "status.handled": 3, "status.limit": 58}
+    page = parse_page(HAPROXY.replace("req_tot", "else").replace("conn_tot", "other").replace("slim", "more"))
+    assert page[1:] == ({"status.active": 4, "status.accepts": 5, "status.handled": 5}, {})
 
 
 @pytest.mark.parametrize(
@@ -77,6 +83,6 @@ def test_an_excerpt_is_one_printable_line() -> None:
 
 def test_a_parser_cannot_return_an_unknown_metric(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not even if this page lacks it: an agent's session would drop it."""
-    monkeypatch.delitem(status_pages._METRIC, "limit")
-    with pytest.raises(KeyError, match="limit"):
-        parse_page(HAPROXY.replace(",58,", ",,"))
+    monkeypatch.delitem(status_pages._METRIC, "requests")
+    with pytest.raises(KeyError, match="requests"):
+        parse_page(HAPROXY.replace("req_tot", "else"))

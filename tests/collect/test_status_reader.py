@@ -13,15 +13,14 @@ from asyncli.model.errors import PeerError, UntrustedPeerError
 from asyncli.model.values import TlsOptions
 
 HTML = "<html>\r\n<head><title>Welcome to nginx!</title></head>\n\x1b[31m" + "x" * 10_000
-# HAProxy's stats frontend is not summed.
-CSV = "# pxname,svname,scur,stot,req_tot\nlab,FRONTEND,3,5,7\nstats,FRONTEND,1,9,9\n"
+CSV = "# pxname,svname,scur,slim,stot,req_tot\nall,FRONTEND,4,9,6,9\n"
 
 
 def page(text: str, status: str = "200 OK", more: str = "") -> bytes:
     return f"HTTP/1.1 {status}\r\nContent-Length: {len(text)}\r\n{more}\r\n{text}".encode()
 
 
-async def test_polls_share_one_connection_and_our_part_is_added_if_missing() -> None:
+async def test_polls_share_one_connection_and_are_counted() -> None:
     with serving(answer=page(CSV)) as server:
         reader = StatusReader(server.url)
         try:
@@ -31,8 +30,8 @@ async def test_polls_share_one_connection_and_our_part_is_added_if_missing() -> 
             await reader.close()
     assert server.accepts == 1
     assert values == {
-        "status.active": 4, "status.accepts": 6, "status.handled": 6, "status.requests": 9, "status.polls": 2,
-        "status.connects": 1, "status.unanswered": 0,
+        "status.active": 4, "status.accepts": 6, "status.handled": 6, "status.requests": 9, "status.limit": 9,
+        "status.polls": 2, "status.connects": 1, "status.unanswered": 0,
     }
 
 

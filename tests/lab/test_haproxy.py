@@ -8,6 +8,7 @@ import h11
 import pytest
 from lab_clients import Client, hung_up, opened, refusal
 
+from asyncli.collect.status_reader import StatusReader
 from asyncli.lab import choose
 from asyncli.lab.executables import descriptor_limit
 from asyncli.lab.packaged_servers import LabHaproxy
@@ -40,6 +41,19 @@ async def test_more_than_its_one_process_has_descriptors_for_is_refused_and_all_
     async with lab(connections=most, workers=2) as server:
         clients = await opened(server.url, 5)
         await hung_up(clients)
+
+
+async def test_its_page_counts_each_poll_once_and_tells_our_limit() -> None:
+    async with lab() as server:
+        reader = StatusReader(server.status_url)
+        pages = [await reader.read()]
+        clients = await opened(server.url, 5)
+        pages += [await reader.read(), await reader.read()]
+        await hung_up(clients)
+        await reader.close()
+    rises = [[page[f"status.{name}"] - pages[0][f"status.{name}"] for page in pages] for name in ("active", "accepts", "requests")]
+    assert rises == [[0, 5, 5], [0, 5, 5], [0, 5 + 1, 5 + 2]]
+    assert (pages[0]["status.active"], [page.get("status.limit") for page in pages]) == (1, [None, 38, 38])
 
 
 def test_versions() -> None:

@@ -163,6 +163,9 @@ def _explain(table: LossTable, burst: Burst, found: Evidence) -> Reason:
         return reason("server_ended", certain=True, server=name)
     if found.restarted:
         return reason("server_restarted", certain=True, server=name)
+    if found.counters_restarted:
+        form = "likely_reload" if found.restarted is None else "reload_by_counters"
+        return reason("reload", form, certain=found.restarted is False, server=name)
     # How many the server still counts.
     kept = min(found.excess or 0, burst.count)
     if 2 * kept >= burst.count and not announced:

@@ -9,7 +9,7 @@ import statistics
 import msgspec
 
 from asyncli.analysis.constants import MINUTE_S, MISSED_S
-from asyncli.model.metrics import CLOCK_SUSPENDED_S, SILENT, TCP, TCP_RETRANS_SEGS
+from asyncli.model.metrics import CLOCK_SUSPENDED_S, SILENT, STATUS_LIMIT, TCP, TCP_RETRANS_SEGS
 from asyncli.model.run import Run
 from asyncli.model.samples import Series, counter_resets, metrics_of
 
@@ -28,8 +28,10 @@ class Evidence(msgspec.Struct):
 
     #: Its processes ended and did not come back.
     gone: bool | None = None
-    #: Its processes were replaced, or its counters restarted.
+    #: All its processes were replaced; by its counters alone, if only a restart resets them.
     restarted: bool | None = None
+    #: Its counters restarted. A reload of HAProxy does so too: a new worker begins to count.
+    counters_restarted: bool = False
     #: Processes that ended.
     ended: int | None = None
     #: Reconnects of our poller.
@@ -116,6 +118,7 @@ class ServerEvidence:
         self._missed_s = max(MISSED_S, 2 * statistics.median(steps)) if steps else MISSED_S
         self.counts_beats = run.plan.requests == "heartbeats"
         self._status = {name: run.series(f"status.{name}") for name in ("active", "accepts", "connects", "requests", "polls")}
+        self._is_haproxy = bool(run.series(STATUS_LIMIT))
         self._page_untrusted = any(one.code == "status_lost" and one.fields.get("untrusted") for one in run.findings)
         names = (run.of_ours(name) for name in (TCP_RETRANS_SEGS, f"{TCP}OutSegs"))
         self._resent, self._segments = (run.series(name) for name in names)
@@ -142,10 +145,15 @@ class ServerEvidence:
             # --server-pid follows no restart, but the status page of the new server answers.
             if found.gone and active.between(to_s + 0.5, self._stop):
                 found.gone, found.restarted = False, True
-        counts = self._status["accepts"].between(from_s - _NEAR_S, to_s + 2 * _NEAR_S).values
-        if len(counts) > 1:
-            found.restarted = bool(counter_resets(counts)) or bool(found.restarted)
         found.ended = self._rise(self._server["ended"], from_s, to_s)
+        counts = self._status["accepts"].between(from_s - _NEAR_S, to_s + 2 * _NEAR_S).values
+        found.counters_restarted = bool(counter_resets(counts))
+        if found.counters_restarted and not found.restarted:
+            before = self._server["processes"].last(from_s)
+            some_stayed = found.ended is not None and before is not None and found.ended < before
+            found.restarted = False if some_stayed else None if before is None and self._is_haproxy else True
+        elif counts:
+            found.restarted = bool(found.restarted)
         found.reconnected = self._rise(self._status["connects"], from_s, to_s)
         found.excess = self._excess(from_s, to_s, count)
         if active.last(from_s) is not None and not self._page_untrusted:
