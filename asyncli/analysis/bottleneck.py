@@ -57,8 +57,8 @@ _ENDED = frozenset({"server_ended", "server_restarted", "worker_crash", "worker_
 _NO_NUMBER = TIMERS | _ENDED | _ON_THE_PATH | {"server_stalled", "address_dead"}
 _UNEXPLAINED = frozenset({"too_few", "unexplained", "burst"})
 _UNKNOWN = "unknown"
-#: Limits of the server that were read and reached.
-LIMITS = frozenset({"slots", "descriptors", "memory_limit"})
+# Limits of the server that were read and reached.
+_LIMITS = frozenset({"slots", "descriptors", "memory_limit"})
 _SILENT = ("heartbeat_timeout", "closed_awaiting", "protocol_error")
 _UNANSWERED = ("connect_timeout", "tls_timeout", "handshake_timeout")
 # Causes of connects that failed for lack of a resource of this host, and the resource.
@@ -75,6 +75,11 @@ class Bottleneck(msgspec.Struct, frozen=True):
     evidence: str
     remedy: str
     certain: bool = True
+
+    @property
+    def reached(self) -> bool:
+        """A limit of the server that was read and reached."""
+        return self.certain and self.side == "server" and self.code in _LIMITS
 
 
 class AnalysedRun(msgspec.Struct, frozen=True):
@@ -170,10 +175,9 @@ def instead_of_forecast(seen: AnalysedRun) -> Finding | None:
     timed = first.code in _NO_NUMBER or 2 * refused > sum(reasons.values())
     theirs = not timed and lost - seen.deaths("protocol_error") + failed - sum(map(seen.failures, _SHORTAGES))
     remedy = "see the findings on lost connections and failed connects" if first.code == _UNKNOWN else first.remedy
-    limit = first.certain and first.side == "server" and first.code in LIMITS
     return gave_way(
         lost, failed, seen.server, served if theirs and 0 < served < asked else None, asked,
-        first.side, first.code, first.certain, limit, first.evidence, remedy, streams,
+        first.side, first.code, first.certain, first.reached, first.evidence, remedy, streams,
     )  # fmt: skip
 
 

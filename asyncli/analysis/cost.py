@@ -391,8 +391,7 @@ def _caveats(known: Costs, run: Run, held: Series, *fitters: Fitter) -> list[Fin
     if known.server_user is not None and 2 * before >= most:
         found.append(findings.cost_reused(round(before)))
     elif 2 * perhaps >= most and run.sides.server and (known.server_user is not None or known.host_total is not None):
-        at_most = round(perhaps) if math.isfinite(perhaps) else None
-        found.append(findings.cost_if_fresh(at_most, plan.status_url is not None))
+        found.append(findings.cost_if_fresh(round(perhaps) if math.isfinite(perhaps) else None, plan.status_url is not None))
     if most < NEARLY_ALL * plan.connections:
         found.append(findings.cost_of_a_part(most, plan.connections))
     moving = {name: moved for one in fitters for name, moved in one.unsettled.items() if name in _SIZED and name in known.fits}

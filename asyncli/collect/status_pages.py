@@ -29,19 +29,12 @@ _CSV_MARK = "# pxname,"
 _METRIC = {metric.removeprefix("status."): metric for metric in METRICS if metric.startswith("status.")}
 
 
-class Frontend(NamedTuple):
-    """A frontend of HAProxy: its open sessions (scur), and how many it may have (slim)."""
-
-    sessions: float
-    limit: float
-
-
 class StatusPage(NamedTuple):
-    """Its counts include our own connection and requests. ``frontends``: HAProxy's, by name."""
+    """The counts include our connection and requests. ``frontends``: HAProxy's by name: open sessions (scur), limit (slim)."""
 
     kind: str
     values: dict[str, float]
-    frontends: Mapping[str, Frontend] = {}
+    frontends: Mapping[str, tuple[float, float]] = {}
 
 
 class NotStatusPage(ValueError):  # noqa: N818 - it names what the text is
@@ -123,7 +116,7 @@ def _haproxy(text: str) -> StatusPage | None:
         "requests": total("req_tot"),
     }
     read = {row["pxname"] or "": (_number(row, "scur"), _number(row, "slim")) for row in rows}
-    frontends = {name: Frontend(have, most) for name, (have, most) in read.items() if have is not None and most}
+    frontends = {name: (have, most) for name, (have, most) in read.items() if have is not None and most}
     return StatusPage("haproxy", _known(found), frontends)
 
 
@@ -134,22 +127,23 @@ class OurFrontend:
         self._first: dict[str, float] = {}
         self._ours, self._rise = "", 0.0
 
-    def limit(self, frontends: Mapping[str, Frontend]) -> dict[str, float]:
+    def limit(self, frontends: Mapping[str, tuple[float, float]]) -> dict[str, float]:
         """``status.limit``: the sessions of all frontends at which ours is full; nothing while ours is unknown.
 
         A frontend without a maxconn of its own has the process's, for all together. The page does not tell, but then no other
         may have more.
         """
-        self._first = self._first or {name: one.sessions for name, one in frontends.items()}
-        for name, one in frontends.items():
-            rise = one.sessions - self._first.get(name, 0.0)
+        self._first = self._first or {name: sessions for name, (sessions, _) in frontends.items()}
+        for name, (sessions, _) in frontends.items():
+            rise = sessions - self._first.get(name, 0.0)
             if rise > self._rise or len(frontends) == 1:
                 self._ours, self._rise = name, rise
-        ours = frontends.get(self._ours)
-        if ours is None:
+        if self._ours not in frontends:
             return {}
-        alone = ours.limit < max(one.limit for one in frontends.values())
-        return {STATUS_LIMIT: ours.limit + alone * (sum(one.sessions for one in frontends.values()) - ours.sessions)}
+        limit = frontends[self._ours][1]
+        if all(most <= limit for _, most in frontends.values()):
+            return {STATUS_LIMIT: limit}
+        return {STATUS_LIMIT: limit + sum(sessions for name, (sessions, _) in frontends.items() if name != self._ours)}
 
 
 def _number(fields: Mapping[str, str | None], name: str) -> float | None:

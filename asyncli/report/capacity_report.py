@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from asyncli import __version__
-from asyncli.analysis.bottleneck import LATE, LIMITS, RELOADED, TIMERS, AnalysedRun, Bottleneck, Side, find_bottlenecks, served_most
+from asyncli.analysis.bottleneck import LATE, RELOADED, TIMERS, AnalysedRun, Bottleneck, Side, find_bottlenecks, served_most
 from asyncli.analysis.capacity import Bracket, Outcome, Prediction, Search, Tried, Verdict
 from asyncli.analysis.forecast import Ceiling
 from asyncli.analysis.saturation import saturation
@@ -248,7 +248,7 @@ def _forecast(found: Capacity) -> list[doc.Block]:
     if one is None:
         return []
     # Such as Apache's workers: only when all are busy does its page tell how many it may have.
-    reached = any(first.certain and first.code in LIMITS for first in found.gave_way[:1])
+    reached = any(first.reached for first in found.gave_way[:1])
     inside = found.bracket.held <= one.connections < (found.bracket.failed or math.inf)
     judgement = f"this agrees with the measurement{'' if inside else f', within {found.search.within * 100:.3g} %'}"
     if one.agrees is None:

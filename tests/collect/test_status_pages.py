@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from status_pages import CSV, EVENT, HAPROXY, LAB, NGINX, PREFORK, STATS, TENGINE
+from status_pages import CSV, EVENT, HAPROXY, LAB, NGINX, PREFORK, TENGINE
 
 from asyncli.collect import status_pages
-from asyncli.collect.status_pages import Frontend, NotStatusPage, OurFrontend, excerpt, parse_page
+from asyncli.collect.status_pages import NotStatusPage, OurFrontend, excerpt, parse_page
 
 HTML = "<html>\r\n<head><title>Welcome to nginx!</title></head>\n\x1b[31m" + "x" * 10_000
 
@@ -57,9 +57,9 @@ def test_haproxys_frontends_are_summed_with_the_one_that_serves_the_page() -> No
 def test_the_frontend_whose_sessions_rise_most_is_ours_and_the_greatest_slim_is_for_all(own: int, others: int, limit: int) -> None:
     """Beside it one serves the page, by any name."""
     ours = OurFrontend()
-    pages = [{"f": Frontend(have, own), "st": Frontend(1, others)} for have in (0, 2, 299, 0)]
+    pages = [{"f": (have, own), "st": (1, others)} for have in (0, 2, 299, 0)]
     assert [ours.limit(page) for page in pages] == [{}, *[{"status.limit": limit}] * 3]
-    assert OurFrontend().limit({"all": Frontend(1, own)}) == {"status.limit": own}
+    assert OurFrontend().limit({"all": (1, own)}) == {"status.limit": own}
 
 
 def test_a_column_that_a_version_lacks_is_absent() -> None:

@@ -152,8 +152,6 @@ class ServerEvidence:
             before = self._server["processes"].last(from_s)
             some_stayed = found.ended is not None and before is not None and found.ended < before
             found.restarted = False if some_stayed else None if before is None and self._is_haproxy else True
-        elif counts:
-            found.restarted = bool(found.restarted)
         found.reconnected = self._rise(self._status["connects"], from_s, to_s)
         found.excess = self._excess(from_s, to_s, count)
         if active.last(from_s) is not None and not self._page_untrusted:
