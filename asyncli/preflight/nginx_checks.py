@@ -115,8 +115,7 @@ def _keepalive_timeout(timers: Timers, plan: Plan) -> Check:
     if have == 0:
         short, detail = "short", "0 turns keep-alive off"
     elif have < need:
-        short, closed = _closed(plan, have)
-        detail = f"{detail}; {closed}"
+        short, detail = _closed(plan, have, detail)
     what = "keepalive_timeout against the longest gap between heartbeats"
     return limit("nginx_keepalive_timeout", what, "s", have, need, short=short, detail=detail, remedy=remedy)
 
@@ -126,8 +125,7 @@ def _header_timeout(timers: Timers, plan: Plan) -> Check:
     short: Verdict = "warn"
     need, detail = _longest_pause(plan) if sleeps else (plan.timeout_s, "the first heartbeat is sent at once")
     if sleeps and have < need:
-        short, closed = _closed(plan, have, first=True)
-        detail = f"{detail}; {closed}"
+        short, detail = _closed(plan, have, detail, first=True)
     remedy = f"client_header_timeout {math.ceil(need)}s in nginx.conf" + (", or --first-beat now" if sleeps else "")
     what = "client_header_timeout against the first heartbeat"
     return limit("nginx_client_header_timeout", what, "s", have, need, short=short, detail=detail, remedy=remedy)
@@ -142,11 +140,13 @@ def _longest_pause(plan: Plan) -> tuple[float, str]:
     return gap + plan.timeout_s, f"heartbeats come up to {apart} apart (half of --keepalive), and up to {late} late"
 
 
-def _closed(plan: Plan, have: float, *, first: bool = False) -> tuple[Verdict, str]:
-    """The verdict on a timer of ``have`` s that starts at each answer (``first``: only at the connect), and what it closes."""
+def _closed(plan: Plan, have: float, detail: str, *, first: bool = False) -> tuple[Verdict, str]:
+    """The verdict on a timer of ``have`` s that starts at each answer (``first``: only at the connect), and ``detail`` with what
+    it closes."""
     gap, age, each = longest_gap_s(plan), oldest_s(plan), max(1.0, have)
     if have >= gap:
-        return "warn", f"a heartbeat that is more than {format_duration(have - gap)} late finds its connection closed"
+        late = f"more than {format_duration(have - gap)} late" if have > gap else "late"
+        return "warn", f"{detail}; a heartbeat that is {late} finds its connection closed"
     # Gaps are uniform in [1, keepalive/2].
     odds = min(1.0, (gap - have) / max(gap - 1, 1e-9))
     share = odds if first else 1.0
@@ -156,10 +156,9 @@ def _closed(plan: Plan, have: float, *, first: bool = False) -> tuple[Verdict, s
         # The exponent: how many gaps began by then, the renewal function of uniform gaps.
         share = sum(1 - (1 - odds) ** (1 if first else max(1, 2 / 3 + 2 * x / (1 + each))) for x in ages if x > 0) / len(ages)
     lost = format_count(int(float(f"{share * plan.connections:.2g}")))
-    by = "in the end" if age is None else "by the end of the hold"
-    closed = f"{100 * odds:.3g}% of the gaps are longer than {format_duration(have)}, and nginx closes their connections: "
-    closed += f"about {lost} of {format_count(plan.connections)} {by}"
-    return "short" if (1 - share) ** plan.connections <= math.exp(-_CERTAIN) else "warn", closed
+    detail += f"; {100 * odds:.3g}% of the gaps are longer than {format_duration(have)}, and nginx closes their connections: "
+    detail += f"about {lost} of {format_count(plan.connections)} {'in the end' if age is None else 'by the end of the hold'}"
+    return "short" if (1 - share) ** plan.connections <= math.exp(-_CERTAIN) else "warn", detail
 
 
 def _keepalive_requests(timers: Timers, plan: Plan) -> Check:

@@ -141,13 +141,6 @@ def test_defaults_depend_on_the_version(tmp_path: Path, version: str, requests: 
     assert (config.workers, config.worker_connections, config.rlimit_nofile) == (1, 512, None)
 
 
-def test_the_masters_command_line_names_the_configuration(tmp_path: Path, conf: Path) -> None:
-    title = f"nginx: master process nginx -p {tmp_path}/ -c nginx.conf"
-    config = read_nginx(None, command_line=title)
-    assert isinstance(config, NginxConfig)
-    assert config.path == str(conf)
-
-
 @pytest.mark.parametrize(
     ("text", "why"),
     [
