@@ -24,7 +24,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "engine": {"core", "protocols"},
     "engine.spread": set(),
     "collect": set(),
-    "preflight": {"collect.holders", "collect.procfs", "engine.spread"},
+    "preflight": {"collect.holders", "collect.locate", "collect.procfs", "engine.spread"},
     "environment": {"collect.listening", "collect.procfs", "engine.resolve", "engine.spread", "preflight.host_limits"},
     "agent": {"collect", "environment", "preflight"},
     "cluster": {"collect", "engine", "environment", "preflight"},
@@ -68,7 +68,7 @@ def imported(tree: ast.Module) -> Iterator[str]:
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, "imports are absolute"
             # `from asyncli import lab` imports a module, `from asyncli.model.plan import Plan` a name in one.
-            whole = node.module in ("asyncli", "asyncli.lab", "asyncli.preflight")
+            whole = node.module in ("asyncli", "asyncli.collect", "asyncli.lab", "asyncli.preflight")
             yield from (f"{node.module}.{alias.name}" for alias in node.names) if whole else [node.module or ""]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from asyncli.findings import protocol_codes
-from asyncli.findings.loss_causes import remedy_of_unexplained
+from asyncli.findings.loss_causes import remedy_of_unexplained, words_of
 from asyncli.findings.protocol_codes import code_of_goodbye, name_of_reset, remedy_of_broken, remedy_of_refusals
 from asyncli.model.protocol_table import SPEAKS_HTTP2, SPEAKS_TLS
 
@@ -44,6 +44,19 @@ def test_several_have_each_its_own_once_and_none_that_of_silence() -> None:
 
 def test_a_broker_may_have_ended_the_older_of_two_with_one_id() -> None:
     assert ["--mqtt-id" in remedy_of_unexplained(one, "closed_idle") for one in ("mqtt", "websocket")] == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("server", "named"),
+    [("nginx", ["nginx"]), ("haproxy", ["HAProxy"]), ("Apache", ["Apache"]), ("gunicorn", []), ("", ["nginx", "Apache", "HAProxy"]), ("the server", ["nginx", "Apache", "HAProxy"])],
+)  # fmt: skip
+def test_a_remedy_names_settings_of_the_recognised_server(server: str, named: list[str]) -> None:
+    directives = {"nginx": "worker_connections", "Apache": "MaxRequestWorkers", "HAProxy": "maxconn"}
+    remedy = words_of("never_accepted", False, name=server, server="it").remedy
+    assert [name for name, one in directives.items() if one in remedy] == named
+    # The name of a server is only needed where it is not known.
+    assert [name for name in directives if f"{name}:" in remedy] == (named if len(named) > 1 else [])
+    assert ("keepalive_time" in remedy_of_unexplained("http", "closed_announced", server)) is ("nginx" in named)
 
 
 def test_of_http2_0_is_a_code() -> None:

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from asyncli.analysis.constants import FEWEST
+from asyncli.analysis.constants import FEWEST, REACHED
 from asyncli.analysis.forecast import RESERVE
 from asyncli.analysis.losses.attribution import Diagnosis
 from asyncli.analysis.saturation import MOST_CPU_SHARE, is_saturated
@@ -33,8 +33,6 @@ from asyncli.model.units import format_count, format_many
 
 Side = Literal["server", "host", "network", "unknown"]
 
-# A limit counts as reached at this share: readings come once a second and lag.
-_FULL = 0.95
 # Code, form of the message, metric, limit.
 _READ_LIMITS = (
     ("memory_limit", "", metrics.SERVER_GROUP_BYTES, metrics.SERVER_GROUP_LIMIT_BYTES),
@@ -252,7 +250,7 @@ def _full(seen: AnalysedRun) -> Iterator[Bottleneck]:
         if limit is not None and code == "memory_limit" and killed:
             processes = format_many(killed, "process")
             yield _bottleneck("server", code, "memory_killed", server=seen.server, killed=processes, limit=limit, most=most)
-        elif limit is not None and most >= _FULL * limit:
+        elif limit is not None and most >= REACHED * limit:
             yield _bottleneck("server", code, form, server=seen.server, limit=limit, most=most)
 
 

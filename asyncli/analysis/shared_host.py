@@ -18,6 +18,8 @@ from asyncli.model.samples import Series
 
 #: A smaller share of all CPUs does not limit server and asyncli.
 MOST_OF_OTHERS = PART
+# Asyncli ended these by itself. The server's end remains until the server closes it, and in its listen queue until it accepts it.
+_GIVEN_UP = ("heartbeat_timeout", "tls_timeout", "handshake_timeout", "generator_lost")
 
 
 class _HostCpu(NamedTuple):
@@ -94,13 +96,14 @@ def _beside(run: Run) -> tuple[int, int, int] | None:
     before, after = allocated.last(until_s=start), allocated.last(until_s=stop, since_s=max(start, stop - 10.0))
     if before is None or after is None or not math.isfinite(start):
         return None
-    # Both ends of a pending connect may exist.
-    pending = next((tick.connecting for t_s, tick in reversed(run.ticks) if t_s <= stop), 0)
-    connections = round(run.held.last(until_s=stop) or 0.0)
-    # The server may still have its end of what we gave up, accepted or not.
-    given_up = sum(_given_up(tick) for t_s, tick in run.ticks if t_s <= stop + 1.0) if run.sides.server else 0
-    most = (connections + pending) * run.sides.ends + given_up
-    ours = min(max(connections * run.sides.ends, round(after - before)), most)
+    ticks = [tick for t_s, tick in run.ticks if t_s <= stop]
+    connections, pending = round(run.held.last(until_s=stop) or 0.0), ticks[-1].connecting if ticks else 0
+    # Both ends of a pending connect may exist, and the server's of one given up. Until the server has heard from a connection its
+    # end may be a request in the SYN queue (TCP_DEFER_ACCEPT), which is not counted.
+    least, most = connections * run.sides.ends, (connections + pending) * run.sides.ends
+    if run.sides.server:
+        least, most = least - max(0, connections - sum(map(_heard, ticks))), most + sum(map(_given_up, ticks))
+    ours = min(max(least, round(after - before)), most)
     others = round(after - before) - ours
     # Daemons open and close dozens; a share of 5 % changes no printed digit.
     if abs(others) <= 50 + 0.05 * ours:
@@ -113,8 +116,12 @@ def _beside(run: Run) -> tuple[int, int, int] | None:
 
 
 def _given_up(tick: Tick) -> int:
-    failed = sum(map(tick.failures.get, ("connect_timeout", "tls_timeout", "handshake_timeout"), (0, 0, 0)))
-    return failed + sum(one.count for cause, one in tick.deaths.items() if cause in ("heartbeat_timeout", "protocol_error"))
+    return sum(tick.failures.get(cause, 0) + (tick.deaths[cause].count if cause in tick.deaths else 0) for cause in _GIVEN_UP)
+
+
+def _heard(tick: Tick) -> int:
+    """Answers, and handshakes that need the server."""
+    return tick.answered + sum(one.handshake_us.count for one in (tick.tls, tick.protocol) if one is not None)
 
 
 def _is_proxy(run: Run) -> bool | None:

@@ -42,7 +42,7 @@ def judge(
     *,
     saturated: bool,
     complete: bool,
-    written: bool = False,
+    written: bool | None = None,
     findings: Sequence[Finding] = (),
     limited: Collection[str] = (),
     crossed: Sequence[str] = (),
@@ -53,8 +53,8 @@ def judge(
     """The verdict, first match wins.
 
     ``findings``: of the run file. ``limited``: keys with a --fail-if; ``crossed``: crossed limits as text, the worst first.
-    ``written``: a process still writes the file. ``end_s``: when the records end. ``suspended``: losses because this machine was
-    suspended. ``unheard``: held and silent.
+    ``written``: a process still writes the file (None: unknown). ``end_s``: when the records end. ``suspended``: losses because
+    this machine was suspended. ``unheard``: held and silent.
 
     1. untested: nothing connected, or no heartbeat was answered (except for listening connections, or if none was due yet and
        handshakes succeeded).
@@ -107,7 +107,8 @@ def judge(
     if cut:
         return Judgement("invalid", stop)
     if not complete:
-        return Judgement("invalid", f"{'still running' if written else 'ended early'} at {format_clock(end_s)}{by_hand}")
+        how = {True: "still running at {}", False: "ended early at {}", None: "killed at {}, or still running"}[written]
+        return Judgement("invalid", how.format(format_clock(end_s)) + by_hand)
     lost = f"{whole.lost:,} were lost, which --fail-if allows" if whole.lost else "none was lost"
     if whole.lost and not theirs:
         lost = f"the server lost none; {whole.lost:,} were lost with asyncli's own processes, which --fail-if allows"

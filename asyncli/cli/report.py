@@ -37,13 +37,18 @@ def command(
     """
     from asyncli.app.results import read_results
     from asyncli.cli.outputs import deliver, printing, require_files, require_folder, write_folder, written_reports
+    from asyncli.store.lock import is_locked
 
     path, files = Path(run), {"--json": json_file, "--junit": junit_file, "--html": html_file}
     require_files(files, path)
     for flag, folder in (("--plots", plots_folder), ("--csv", csv_folder)):
         if folder is not None:
             require_folder(flag, folder)
+    # Before it is read: a run that ends meanwhile is complete.
+    is_written = is_locked(path)
     results = read_results(path)
+    if not results.records.complete:
+        results.records.written = is_written
     # A night's run is half a million long-lived objects: exempt them from garbage collection.
     gc.freeze()
     if not any((*files.values(), plots_folder, csv_folder)):

@@ -261,7 +261,9 @@ def describe(found: Found, server_header: str = "", proc: Path = PROC) -> Server
     version_match = re.search(r"version: (\S+)|^HA-?Proxy version ([\d.]+)", built, re.MULTILINE)
     if version_match and (version is None or "/" not in version):
         version = version_match[1] or f"haproxy/{version_match[2]}"
-    config = config_path(command_line(pid, proc), built, link(pid, "cwd", proc)) if name == "nginx" else None
+    # A worker's title names no file.
+    master = topmost(pid, (), proc)
+    config = config_path(command_line(master, proc), built, link(master, "cwd", proc)) if name == "nginx" else None
     if config is not None and not (shares_namespace(pid, "mnt", proc) or _is_ours(config, pid, proc)):
         config = None
     return ServerFacts(

@@ -385,7 +385,6 @@ class HeldConnections:
             requests[row] = 0
             born[row] = heard[row] = now
             if beat_sent:
-                tick.lateness_us.add(0)
                 state[row] = AWAITING
                 self.awaiting[row] = due[row] = now
             else:

@@ -6,7 +6,7 @@ from typing import Any
 
 from asyncli.findings import Words, fill
 from asyncli.findings.loss_causes import unseen
-from asyncli.findings.losses import CONNECT_WORDS
+from asyncli.findings.losses import CONNECT_WORDS, settings
 
 _MEMORY_LIMIT = "raise its limit (systemd MemoryMax=, docker --memory), or make a connection cheaper"
 _BETWEEN = "see routes, firewalls and the load of middle boxes; ip -s link and nstat show drops"
@@ -50,7 +50,7 @@ _WAYS: dict[str, tuple[str, str]] = {
     ),
     "descriptors": (
         "a process of {server} had {most!n} descriptors open, and may open none numbered {limit!n} or higher (RLIMIT_NOFILE)",
-        "raise its limit (systemd LimitNOFILE=, ulimit -n, nginx: worker_rlimit_nofile)",
+        "raise its limit{more_descriptors}, or that of the unit or shell that starts it (systemd LimitNOFILE=, ulimit -n)",
     ),
     "cpu": (
         "{server} used {used:.2f} cores of {of}{also}",
@@ -103,4 +103,4 @@ def meanings(code: str) -> list[Words]:
 
 def words_of(form: str, **fields: Any) -> Words:
     """The words of the mechanism ``form``."""
-    return fill(_WAYS[form], fields)
+    return fill(_WAYS[form], {**settings(fields.get("server", "")), **fields})

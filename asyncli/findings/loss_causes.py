@@ -14,7 +14,7 @@ import msgspec
 
 from asyncli.findings import Words, fill
 from asyncli.findings.known_timers import default_of, known_idle, timer_of
-from asyncli.findings.losses import describe_loss, plain_braces
+from asyncli.findings.losses import describe_loss, plain_braces, settings
 from asyncli.model.units import format_clock, format_count, format_duration, format_many
 
 _IDLE = "{loss}, {idle} after their last answer"
@@ -28,7 +28,7 @@ _STILL_COUNTS = "{server}'s own count of connections still holds {kept!n} of the
 _NO_RELOAD = "do not reload it while you measure"
 _STOPPED = "see what stopped it (SIGSTOP, a debugger, a frozen cgroup)"
 _WAY = "see routes, firewalls and links between here and the server"
-_LISTENS = "see its error log and whether it accepts (ss -ltn: Recv-Q); give it more processes, threads, slots or descriptors"
+_LISTENS = "see whether it accepts (ss -ltn: Recv-Q); give it more processes, threads or slots{more_slots}"
 _ANSWERS = "see its error log, and what its workers wait for: a backend, a lock, a free thread"
 #: Mechanism, or one of its forms -> (evidence, remedy).
 _CAUSES: dict[str, tuple[str, str]] = {
@@ -49,7 +49,7 @@ _CAUSES: dict[str, tuple[str, str]] = {
     # Timers and limits.
     "keepalive_off": (
         "{loss} after their first request each: {likely}keep-alive is off{configured}{when}",
-        "enable keep-alive (nginx: keepalive_timeout and keepalive_requests well above 0)",
+        "enable keep-alive{keep_alive}",
     ),
     "http_1_0": (
         "{were} ended by the server: it answers HTTP/1.0 without 'Connection: keep-alive', and closes after such an answer{when}",
@@ -255,7 +255,7 @@ _SEE_BY_CAUSE = {
     "reset": "see the server's error log, and firewalls between",
     "closed_idle": "see the server's idle timeout, and its free slots",
     "closed_awaiting": "see its error log; a reload or a crash of a worker does this",
-    "closed_announced": "raise its request and age limits (nginx: keepalive_requests, keepalive_time)",
+    "closed_announced": "raise its request and age limits{longer_life}",
     "heartbeat_timeout": "see the server's load, and middle boxes that drop idle connections silently",
 }
 
@@ -263,10 +263,10 @@ _SEE_BY_CAUSE = {
 _SEE_BROKER = "see its log; another client may use the same ids (choose another --mqtt-id or --seed)"
 
 
-def remedy_of_unexplained(protocol: str, cause: str) -> str:
+def remedy_of_unexplained(protocol: str, cause: str, server: str = "") -> str:
     if protocol == "mqtt" and cause in ("closed_idle", "closed_awaiting", "reset"):
         return _SEE_BROKER
-    return _SEE_BY_CAUSE.get(cause, "see the kernel's log")
+    return _SEE_BY_CAUSE.get(cause, "see the kernel's log").format_map(settings(server))
 
 
 class LossDetails(msgspec.Struct, frozen=True):
@@ -306,16 +306,19 @@ def meanings(code: str) -> list[Words]:
 
 def unseen(template: tuple[str, str], **fields: str) -> Words:
     """``template`` without a run: with general words in place of its fields."""
-    known = {**_UNSEEN, **fields}
+    known = {**_UNSEEN, **settings(""), **fields}
     evidence, remedy = (_FIELD.sub(lambda field: known.get(field[1], "..."), text) for text in template)
     return Words(evidence, remedy)
 
 
-def words_of(form: str, certain: bool, **seen: Any) -> Words:
-    """The words of the mechanism ``form``, with the servers whose default is an idle time from ``low`` to ``high`` (s)."""
+def words_of(form: str, certain: bool, name: str = "", **seen: Any) -> Words:
+    """The words of the mechanism ``form``, with the servers whose default is an idle time from ``low`` to ``high`` (s), and with
+    settings of the server of this ``name``.
+    """
     plain = {name: plain_braces(value) if isinstance(value, str) and name != "remedy" else value for name, value in seen.items()}
     known = f" ({whose})" if "low" in seen and (whose := known_idle(seen["low"], seen["high"])) else ""
-    return fill(_CAUSES[form], {**_LATER, "likely": "" if certain else "looks like ", "known": known, **plain})
+    likely = "" if certain else "looks like "
+    return fill(_CAUSES[form], {**_LATER, **settings(name), "likely": likely, "known": known, **plain})
 
 
 def in_seconds(low: float, high: float | None = None) -> str:

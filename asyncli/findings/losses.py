@@ -59,6 +59,13 @@ _REPLACING = {
     "unreachable": "see routes, links and firewalls between here and the server at that time",
     "connect_timeout": "see the findings on lost connections: the server did not accept meanwhile",
 }
+# Settings of servers, by what they allow more of.
+_SETTINGS = {
+    "more_slots": {"nginx": "worker_connections, worker_rlimit_nofile", "Apache": "MaxRequestWorkers", "HAProxy": "maxconn"},
+    "more_descriptors": {"nginx": "worker_rlimit_nofile", "HAProxy": "ulimit-n"},
+    "keep_alive": {"nginx": "keepalive_timeout, keepalive_requests", "Apache": "KeepAlive", "HAProxy": "option http-keep-alive"},
+    "longer_life": {"nginx": "keepalive_requests, keepalive_time", "Apache": "MaxKeepAliveRequests"},
+}
 # This many client hosts are named.
 _NAMED = 3
 #: The meaning of TCP counters (kernel: networking/snmp_counter.rst); "full" is asyncli's own, for Unix sockets.
@@ -188,6 +195,16 @@ def _incident(one: Incident) -> str:
     return f"{one['why']}; with them {others}" if others else one["why"]
 
 
+def settings(server: str) -> dict[str, str]:
+    """For remedies, by what they allow: `` (maxconn)`` of the recognised ``server``; of all, with names, where it is unknown."""
+    if server in ("", "the server"):
+        return {what: f" ({'; '.join(f'{name}: {one}' for name, one in each.items())})" for what, each in _SETTINGS.items()}
+    return {
+        what: next((f" ({one})" for name, one in each.items() if name.lower() == server.lower()), "")
+        for what, each in _SETTINGS.items()
+    }
+
+
 def remedy_of_statuses(by_status: Mapping[int, int], of: int, *, over_tls: bool) -> str:
     """The remedy of error answers, among ``of`` answers. nginx answers 400 to a client without the certificate or TLS that it
     wants."""
@@ -211,13 +228,20 @@ def allowed_by(by_status: Mapping[int, int], of: int, what: str) -> str:
 
 
 @finding("status_errors", "error")
-def status_errors(by_status: Mapping[int, int], of: int, from_s: float, until_s: float, over_tls: bool) -> Words:
+def status_errors(
+    by_status: Mapping[int, int], of: int, from_s: float, until_s: float, over_tls: bool, server: str, descriptors: int | None
+) -> Words:
     """Heartbeats were answered with HTTP errors: the connections stayed open, but did not do the intended work. Verdict and
-    row of heartbeats say how many.
+    row of heartbeats say how many. ``descriptors``: of a process of the ``server`` that had reached its limit meanwhile, if
+    there are errors of the server (5xx): files and backends need one each.
     """
     evidence = f"heartbeats got error answers (HTTP {', '.join(map(str, sorted(by_status)))})"
     evidence += f", from {format_clock(from_s)} to {format_clock(until_s)}"
     remedy = remedy_of_statuses(by_status, of, over_tls=over_tls)
+    if descriptors is not None:
+        whose, most = server or "the server", format_count(descriptors)
+        evidence += f"; meanwhile a process of {whose} had {most} descriptors open, its limit"
+        remedy = f"raise that limit{settings(server)['more_descriptors']}; if errors remain, {remedy}"
     return Words(evidence, f"{remedy}{allowed_by(by_status, of, 'heartbeats')}")
 
 

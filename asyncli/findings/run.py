@@ -105,12 +105,15 @@ def sample_refused(metric: str, value: float) -> str:
 
 
 @finding("incomplete", "warning", _SO_FAR)
-def incomplete(phase: str | None, written: bool) -> Words:
-    """The run file has no end: the run ended early in this phase (None: before the first), or is still ``written``."""
+def incomplete(phase: str | None, written: bool | None) -> Words:
+    """The run file has no end: the run ended early in this phase (None: before the first), or is still ``written`` (None:
+    unknown)."""
     where = f"in its {phase}" if phase else "at its start"
     if written:
         return Words(f"the run is still running, {where}", "the numbers so far are right; 'asyncli watch' shows the run")
     resumed = "" if phase in ("drain", "residue") else "the numbers so far are right; asyncli soak --resume continues it"
+    if written is None:
+        return Words(f"the run file has no end: the run was killed {where}, or is still running", resumed)
     return Words(f"the run file has no end and no process writes it: the run ended early, {where}", resumed)
 
 

@@ -51,8 +51,8 @@ class Run(msgspec.Struct, dict=True):
     checks: list[Check]
     #: The writer closed the file at the end of the run. False while the run lasts, and if it was killed.
     complete: bool
-    #: A process wrote the file when it was read.
-    written: bool = False
+    #: Whether a process wrote the file when it was read; None if unknown: in the writer's process, looking would end its locks.
+    written: bool | None = None
     #: Records that the writer had to drop because writing failed for too long.
     dropped: int = 0
     #: Where the run was interrupted and resumed, in order.

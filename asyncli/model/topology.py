@@ -40,7 +40,7 @@ class Place(msgspec.Struct, frozen=True):
     @property
     def server_name(self) -> str:
         """``nginx``; "": unknown."""
-        return re.split(r"[/\s]", self.server_label, maxsplit=1)[0]
+        return re.split(r"[/\s]", self.server_label.removeprefix("the server"), maxsplit=1)[0]
 
     @property
     def sides(self) -> Sides:

@@ -10,7 +10,8 @@ from pathlib import Path
 import msgspec
 
 from asyncli.collect.holders import sockets_held
-from asyncli.collect.procfs import ancestors, command_line, link, parse_listeners, readable_stat, shares_namespace, tree
+from asyncli.collect.locate import topmost
+from asyncli.collect.procfs import command_line, link, parse_listeners, readable_stat, shares_namespace, tree
 from asyncli.model.records import Check
 from asyncli.preflight.host_limits import NO_LIMIT, read_rlimit
 from asyncli.preflight.nginx_config import NginxConfig, read_nginx
@@ -49,11 +50,11 @@ def read_configured(
 
 
 def _read_nginx(pid: int | None, exe: str | None, config_path: str | None, root: Path) -> Configured:
-    command_line = ""
+    title = ""
     if pid is not None:
-        pid, command_line = _master(pid, root)
-        exe = exe or link(pid, "exe", root / "proc")
-    is_nginx = command_line.startswith("nginx: ") or (exe is not None and Path(exe).name in _NGINXES)
+        pid = topmost(pid, (), root / "proc")
+        title, exe = command_line(pid, root / "proc"), exe or link(pid, "exe", root / "proc")
+    is_nginx = title.startswith("nginx: ") or (exe is not None and Path(exe).name in _NGINXES)
     if not is_nginx:
         if pid is None and exe is None:
             what, detail = "the server's own limits", "its process is not known, so they were not read"
@@ -63,7 +64,7 @@ def _read_nginx(pid: int | None, exe: str | None, config_path: str | None, root:
         # Its nginx.conf is not our file of that name.
         what, detail = "nginx's configuration", "nginx runs in a container, whose files are not visible here"
         return Configured(unknown=Check("nginx_config", what, "unknown", detail=detail, remedy="run asyncli check in it"))
-    config = read_nginx(exe, config_path, command_line=command_line, pid=pid)
+    config = read_nginx(exe, config_path, command_line=title, pid=pid)
     if not isinstance(config, NginxConfig):
         return Configured(unknown=config)
     inherited = read_rlimit(root / f"proc/{pid}/limits", "Max open files")[0] if pid is not None else None
@@ -97,14 +98,3 @@ def _listens(pid: int, proc: Path) -> bool:
         with contextlib.suppress(OSError), open(proc / f"{pid}/net/{name}", encoding="ascii") as lines:
             inodes |= {one.inode for one in parse_listeners(lines)}
     return any(sockets_held(pid, inodes, proc))
-
-
-def _master(pid: int, root: Path) -> tuple[int, str]:
-    """The master of this nginx process and its title; for another process, itself and its command line."""
-    line = command_line(pid, root / "proc")
-    if line.startswith("nginx: ") and not line.startswith("nginx: master"):
-        for stat in ancestors(pid, root / "proc"):
-            title = command_line(stat.pid, root / "proc")
-            if title.startswith("nginx: master"):
-                return stat.pid, title
-    return pid, line

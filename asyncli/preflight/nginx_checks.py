@@ -108,38 +108,57 @@ def _against_age(directive: str, have: float, of: str, detail: str, plan: Plan, 
 
 
 def _keepalive_timeout(timers: Timers, plan: Plan) -> Check:
-    have, gap = timers.keepalive_timeout_s, longest_gap_s(plan)
-    # nginx counts from its last answer; a heartbeat may be late by the timeout.
-    need = gap + plan.timeout_s
-    detail = f"heartbeats come up to {format_duration(gap)} apart, and up to {format_duration(plan.timeout_s)} late"
-    fits = 2 * (have - plan.timeout_s)
-    remedy = f"keepalive_timeout {math.ceil(2 * need)}s in nginx.conf"
-    remedy += f", or --keepalive {math.floor(fits)}" if fits >= 2 else ""
+    have, (need, detail) = timers.keepalive_timeout_s, _longest_pause(plan)
+    remedy, fits = f"keepalive_timeout {math.ceil(need)}s in nginx.conf", math.floor(2 * (have - plan.timeout_s))
+    remedy += f", or --keepalive {fits}: gaps are up to half of it" if fits >= 2 else ""
     short: Verdict = "warn"
     if have == 0:
         short, detail = "short", "0 turns keep-alive off"
-    elif have < gap:
-        # Gaps are uniform in [1, keepalive/2]: this share is too long. In a long enough run each connection has one.
-        odds = min(1.0, (gap - have) / max(gap - 1, 1e-9))
-        age = oldest_s(plan)
-        detail = f"{odds:.0%} of the gaps are longer, and nginx closes the connection; {detail}"
-        if odds * plan.connections >= _CERTAIN and (age is None or age > gap + have):
-            short = "short"
+    elif have < need:
+        short, detail = _closed(plan, have, detail)
     what = "keepalive_timeout against the longest gap between heartbeats"
     return limit("nginx_keepalive_timeout", what, "s", have, need, short=short, detail=detail, remedy=remedy)
 
 
 def _header_timeout(timers: Timers, plan: Plan) -> Check:
     have, sleeps = timers.client_header_timeout_s, plan.first_beat == "sleep"
-    gap = longest_gap_s(plan) if sleeps else 0.0
-    need = gap + plan.timeout_s
-    first = f"after up to {format_duration(gap)}" if sleeps else "at once"
-    detail = f"nginx closes a connection without a request after this time; the first heartbeat is sent {first}"
-    remedy = f"client_header_timeout {math.ceil(2 * need)}s in nginx.conf" + (", or --first-beat now" if sleeps else "")
-    odds = (gap - have) / max(gap - 1, 1e-9) if sleeps else 0.0
-    short: Verdict = "short" if odds * plan.connections >= _CERTAIN else "warn"
+    short: Verdict = "warn"
+    need, detail = _longest_pause(plan) if sleeps else (plan.timeout_s, "the first heartbeat is sent at once")
+    if sleeps and have < need:
+        short, detail = _closed(plan, have, detail, first=True)
+    remedy = f"client_header_timeout {math.ceil(need)}s in nginx.conf" + (", or --first-beat now" if sleeps else "")
     what = "client_header_timeout against the first heartbeat"
     return limit("nginx_client_header_timeout", what, "s", have, need, short=short, detail=detail, remedy=remedy)
+
+
+def _longest_pause(plan: Plan) -> tuple[float, str]:
+    """The longest time (s) from nginx's answer to a heartbeat, which may be late by the timeout, and its parts in words."""
+    age, gap = oldest_s(plan), longest_gap_s(plan)
+    if age is not None and age < gap + plan.timeout_s:
+        return age, f"the run ends when its oldest connection is {format_duration(age)} old"
+    apart, late = format_duration(gap), format_duration(plan.timeout_s)
+    return gap + plan.timeout_s, f"heartbeats come up to {apart} apart (half of --keepalive), and up to {late} late"
+
+
+def _closed(plan: Plan, have: float, detail: str, *, first: bool = False) -> tuple[Verdict, str]:
+    """The verdict on a timer of ``have`` s that starts at each answer (``first``: only at the connect), and ``detail`` with what
+    it closes."""
+    gap, age, each = longest_gap_s(plan), oldest_s(plan), max(1.0, have)
+    if have >= gap:
+        late = f"more than {format_duration(have - gap)} late" if have > gap else "late"
+        return "warn", f"{detail}; a heartbeat that is {late} finds its connection closed"
+    # Gaps are uniform in [1, keepalive/2].
+    odds = min(1.0, (gap - have) / max(gap - 1, 1e-9))
+    share = odds if first else 1.0
+    if age is not None:
+        batches, slept = plan.schedule.batches, mean_gap_s(plan) if plan.first_beat == "sleep" and not first else 0.0
+        ages = [age - plan.schedule.due_s(j) - slept - have for j in range(0, batches, math.ceil(batches / 100))]
+        # The exponent: how many gaps began by then, the renewal function of uniform gaps.
+        share = sum(1 - (1 - odds) ** (1 if first else max(1, 2 / 3 + 2 * x / (1 + each))) for x in ages if x > 0) / len(ages)
+    lost = format_count(int(float(f"{share * plan.connections:.2g}")))
+    detail += f"; {100 * odds:.3g}% of the gaps are longer than {format_duration(have)}, and nginx closes their connections: "
+    detail += f"about {lost} of {format_count(plan.connections)} {'in the end' if age is None else 'by the end of the hold'}"
+    return "short" if (1 - share) ** plan.connections <= math.exp(-_CERTAIN) else "warn", detail
 
 
 def _keepalive_requests(timers: Timers, plan: Plan) -> Check:

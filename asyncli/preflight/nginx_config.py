@@ -10,6 +10,8 @@ from typing import Any
 
 import msgspec
 
+from asyncli.collect import locate
+from asyncli.collect.procfs import link
 from asyncli.model.records import Check
 from asyncli.model.trust import ask_server, user_of
 from asyncli.model.values import Target
@@ -161,13 +163,15 @@ def read_nginx(
     ``config_path`` None: ``-c`` of the master's ``command_line``, else the built-in path; ``-g`` directives count too. ``pid``:
     its master, whose user must be allowed to read the files. Runs ``nginx -V`` if that is safe (asyncli/model/trust.py).
     """
-    version, built, why_not = _read_version(exe, pid)
-    prefix = _option(command_line, "-p") or built.get("prefix", "/usr/local/nginx")
-    named = config_path or _option(command_line, "-c") or built.get("conf-path", "")
-    if not named:
+    built, why_not = "", ""
+    if exe and pid is not None:
+        built, why_not, _ = ask_server(exe, "-V", pid)
+    named = config_path or locate.config_path(command_line, built, None if pid is None else link(pid, "cwd"))
+    if named is None:
         because = f": {why_not}" if why_not else ""
         return _unreadable(f"the path of its configuration is unknown{because}", "name its process with --server-pid")
-    path = Path(prefix) / named
+    path, match = Path(named), re.search(r"nginx version:\s*[\w.-]+/(\d+(?:\.\d+)*)", built)
+    version = tuple(int(part) for part in match[1].split(".")) if match else ()
     globals_ = re.search(r"\s-g\s+(.*?;)\s*(?=-\w(?:\s|$)|$)", command_line)
     try:
         directives = NginxFiles(str(path), None if pid is None else user_of(pid)).read()
@@ -183,21 +187,6 @@ def read_nginx(
 
 def _unreadable(why: str, remedy: str) -> Check:
     return Check("nginx_config", "nginx's configuration", "unknown", detail=why, remedy=remedy)
-
-
-def _read_version(exe: str | None, pid: int | None) -> tuple[tuple[int, ...], dict[str, str], str]:
-    """Version and configure options from ``nginx -V``, and why it was not run (then they are empty)."""
-    if not exe or pid is None:
-        return (), {}, ""
-    text, why_not, _ = ask_server(exe, "-V", pid)
-    match = re.search(r"nginx version:\s*[\w.-]+/(\d+(?:\.\d+)*)", text)
-    version = tuple(int(part) for part in match[1].split(".")) if match else ()
-    return version, dict(re.findall(r"--(prefix|conf-path)=(\S+)", text)), why_not
-
-
-def _option(command_line: str, flag: str) -> str | None:
-    match = re.search(rf"\s{flag}\s+(\S+)", command_line)
-    return match[1] if match else None
 
 
 def _config(path: Path, version: tuple[int, ...], directives: list[Directive]) -> NginxConfig:

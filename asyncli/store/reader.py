@@ -26,7 +26,6 @@ from asyncli.model.run import Run
 from asyncli.model.samples import Samples
 from asyncli.model.text import plain, printable
 from asyncli.store.lazy_ticks import decode_finding, decode_tick
-from asyncli.store.lock import is_locked
 from asyncli.store.schema import APPLICATION_ID, RESUMED_SCHEMA, beside
 
 T = TypeVar("T")
@@ -52,11 +51,7 @@ def read_run(path: str | os.PathLike[str]) -> Run:
     Raises :class:`StoreError` (one line) for a file that is missing, unreadable, not SQLite, of another program, of a newer
     asyncli, or damaged.
     """
-    # Before it is read: a run that ends meanwhile is complete.
-    written = is_locked(Path(path))
-    run = read_with(path, _load)
-    run.written = written and not run.complete
-    return run
+    return read_with(path, _load)
 
 
 def read_with(path: str | os.PathLike[str], load: Callable[[sqlite3.Connection], T]) -> T:

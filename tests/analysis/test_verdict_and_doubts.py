@@ -395,13 +395,28 @@ def test_other_sockets_on_this_host(by: int, local: bool) -> None:
     assert other_sockets(bare_run(run.ticks, run.phases)) == []
 
 
-def test_ends_of_what_was_given_up_are_not_of_other_programs() -> None:
-    run = raised(a_run(2_000), 900, "kernel.tcp_alloc", since_s=9.0)
-    run.ticks[20][1].deaths = {"heartbeat_timeout": Deaths(count=500)}
-    run.ticks[21][1].failures = {"connect_timeout": 390, "no_descriptors": 300}
-    assert other_sockets(run) == []
-    (finding,) = other_sockets(raised(run, 400, "kernel.tcp_alloc", since_s=9.0))
-    assert finding.fields["others"] == 410
+@pytest.mark.parametrize(("lost", "failed"), [("heartbeat_timeout", None), ("generator_lost", None), (None, "handshake_timeout")])
+def test_the_servers_ends_of_connections_given_up_are_ours(lost: str | None, failed: str | None) -> None:
+    """A server short of descriptors: 210 connections, given up by asyncli, stay in its listen queue."""
+
+    def found(others: int, lost: str | None = lost, *, local: bool = True) -> list[int]:
+        run = raised(a_run(400, local=local), others, "kernel.tcp_alloc", since_s=9.0)
+        tick = run.ticks[20][1]
+        tick.deaths, tick.failures = {lost: Deaths(count=210)} if lost else {}, {failed: 210} if failed else {}
+        return [one.fields["others"] for one in other_sockets(run)]
+
+    # Another program's 210 are told beside them; those that the server itself ended, or of a server elsewhere, leave none.
+    assert (found(210), found(420), found(210, local=False)) == ([], [210], [210])
+    assert failed or found(210, "reset") == [210]
+
+
+def test_a_server_has_no_socket_of_a_connection_before_it_hears_from_it() -> None:
+    """TCP_DEFER_ACCEPT, Apache's default: until the first request the server's end waits in the SYN queue."""
+    for answered, closed in ((0, []), (78, []), (400, [-322])):
+        run = raised(a_run(400), -322, "kernel.tcp_alloc", since_s=9.0)
+        for place, (_, tick) in enumerate(run.ticks):
+            tick.answered = answered if place == 5 else 0
+        assert [one.fields["others"] for one in other_sockets(run)] == closed
 
 
 def cpu(run: Run, **cores: tuple[float, float]) -> None:
@@ -470,6 +485,15 @@ def test_error_statuses() -> None:
     # One limit cannot allow both; of one status it allows what was seen.
     assert "--fail-if" not in finding.remedy
     assert [f"> {share}%" in found({200: 1000 - bad, 503: bad})[0].remedy for bad, share in ((9, 1), (200, 25), (999, 100))] == [True] * 3
+    # Of errors of the server it is told whether its descriptors were spent meanwhile.
+    for status, used, of, told in ((500, 190.0, 200.0, 190), (500, 189.0, 200.0, None), (500, 190.0, None, None), (404, 190.0, 200.0, None)):
+        limit = {} if of is None else {"server.descriptors_limit": of}
+        run = bare_run([(5.0, Tick(answered=9, by_status={status: 2}))], samples=[Sample(4.0, {"server.descriptors": used} | limit)])
+        run.environment["server"] = {"label": "nginx/1.22.1"}
+        (finding,) = loss_findings.statuses(run, fold(run))
+        assert (finding.fields["descriptors"], "worker_rlimit_nofile" in finding.remedy) == (told, told is not None)
+        late = msgspec.structs.replace(run, samples=[Sample(40.0, one.values) for one in run.samples])
+        assert loss_findings.statuses(late, fold(late))[0].fields["descriptors"] is None
     # If every answer was an error, the request is likely wrong.
     (finding,) = found({405: 5})
     assert all(words in finding.remedy for words in ("--method", "GET", "100%"))

@@ -328,20 +328,23 @@ def test_a_redirected_port_has_a_listener() -> None:
         pytest.skip(str(error))
 
 
+@pytest.mark.parametrize("named", [50, 51], ids=["master", "worker"])
 @pytest.mark.parametrize("own_files", [False, True], ids=["ip netns exec", "container"])
-def test_nginxs_configuration_is_read_if_it_is_our_file_in_another_mount_namespace(tmp_path: Path, own_files: bool) -> None:
+def test_nginxs_configuration_is_read_if_it_is_our_file_in_another_mount_namespace(tmp_path: Path, own_files: bool, named: int) -> None:
     config, root = tmp_path / "nginx.conf", tmp_path / "root"
     theirs = root / str(config).lstrip("/")
     theirs.parent.mkdir(parents=True)
     for path in (config, theirs):
         path.write_text("events {}\n")
-    for pid, namespace in (("self", "mnt:[1]"), ("50", "mnt:[2]")):
+    for pid, namespace in (("self", "mnt:[1]"), ("50", "mnt:[2]"), ("51", "mnt:[2]")):
         (tmp_path / f"proc/{pid}/ns").mkdir(parents=True)
         (tmp_path / f"proc/{pid}/ns/mnt").symlink_to(namespace)
-    there = tmp_path / "proc/50"
-    (there / "root").symlink_to(root if own_files else "/")
-    (there / "exe").symlink_to("/nowhere/nginx")
-    (there / "cmdline").write_bytes(f"nginx: master process nginx -c {config}".encode())
-    (there / "stat").write_text("50 (nginx) S 1 " + "0 " * 49)
-    facts = locate.describe(Found((50,), "--server-pid"), proc=tmp_path / "proc")
+    # A worker's title names no file.
+    for pid, parent, title in (("50", 1, f"master process nginx -c {config}"), ("51", 50, "worker process")):
+        there = tmp_path / f"proc/{pid}"
+        (there / "root").symlink_to(root if own_files else "/")
+        (there / "exe").symlink_to("/nowhere/nginx")
+        (there / "cmdline").write_bytes(f"nginx: {title}".encode())
+        (there / "stat").write_text(f"{pid} (nginx) S {parent} " + "0 " * 49)
+    facts = locate.describe(Found((named,), "--server-pid"), proc=tmp_path / "proc")
     assert (facts.name, facts.config_path) == ("nginx", None if own_files else str(config))

@@ -83,4 +83,5 @@ def _unexplained(table: LossTable) -> None:
     for event, cause in enumerate(dict.fromkeys(cell.cause for cell in table.cells if cell.unclaimed)):
         cells = table.of(cause)
         code = "too_few" if unclaimed(cells) < FEWEST else "unexplained"
-        table.claim(cells, reason(code, event=event, remedy=remedy_of_unexplained(table.plan.protocol, cause)))
+        remedy = remedy_of_unexplained(table.plan.protocol, cause, table.server.name)
+        table.claim(cells, reason(code, event=event, remedy=remedy))

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from asyncli.analysis.constants import MISSED_S, REACHED
 from asyncli.analysis.losses.attribution import Diagnosis
 from asyncli.analysis.losses.server_evidence import cuts
 from asyncli.analysis.losses.table import began_s
 from asyncli.analysis.totals import Totals, errors
 from asyncli.findings import losses
 from asyncli.findings.losses import HostReport, Incident
-from asyncli.model.metrics import TCP
+from asyncli.model.metrics import SERVER_DESCRIPTORS, SERVER_DESCRIPTORS_LIMIT, TCP
 from asyncli.model.records import Finding
 from asyncli.model.run import Run
 
@@ -61,13 +62,26 @@ def _incident(first: Diagnosis, *others: Diagnosis) -> Incident:
 
 
 def statuses(run: Run, totals: Totals) -> list[Finding]:
-    """A finding of all error answers: how many, and when; or that every answer was a redirect."""
+    """A finding of all error answers: how many, when, and whether the server had spent its descriptors; or that every answer was
+    a redirect.
+    """
     by_status = totals.whole.by_status
     if by_status and all(300 <= status < 400 for status in by_status):
         return [losses.redirected(by_status)]
     bad, over_tls = errors(totals.whole), totals.whole.tls is not None
     instants = [t_s for t_s, tick in run.ticks if errors(tick)] if bad else []
-    return [losses.status_errors(bad, totals.whole.answered, began_s(instants[0], 0.0), instants[-1], over_tls)] if bad else []
+    if not bad:
+        return []
+    from_s, until_s = began_s(instants[0], 0.0), instants[-1]
+    spent = _spent_descriptors(run, from_s, until_s) if max(bad) >= 500 else None
+    return [losses.status_errors(bad, totals.whole.answered, from_s, until_s, over_tls, run.place.server_name, spent)]
+
+
+def _spent_descriptors(run: Run, from_s: float, until_s: float) -> int | None:
+    """The most descriptors of a process of the server, if they reached its limit meanwhile."""
+    used, limit = run.series(SERVER_DESCRIPTORS), run.series(SERVER_DESCRIPTORS_LIMIT).last()
+    most = max(used.between(from_s - MISSED_S, until_s + MISSED_S).values, default=0.0)
+    return round(most) if limit is not None and most >= REACHED * limit else None
 
 
 def listen_queue(run: Run) -> list[Finding]:

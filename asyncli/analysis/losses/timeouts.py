@@ -36,7 +36,8 @@ def keepalive_off(table: LossTable) -> None:
     answered = table.unclaimed_of("closed_announced").requests
     first = within(answered, 1, 1)
     if setting or first >= max(FEWEST, NEARLY_ALL * answered.count, 0.5 * table.totals.whole.opened):
-        found = reason("keepalive_off", certain=bool(setting), configured=setting and f" (nginx.conf says {setting})")
+        says = setting and f" (nginx.conf says {setting})"
+        found = reason("keepalive_off", certain=bool(setting), name=table.server.name, configured=says)
         table.claim(table.of("closed_announced"), found, where=("requests", 1, 1))
 
 

@@ -175,7 +175,7 @@ def _never(table: LossTable, others: str) -> Reason:
     whole = table.totals.whole
     shook = whole.tls is not None or (whole.protocol is not None and whole.protocol.handshake_us.count)
     did = "answered" if shook else "accepted"
-    return reason(f"never_{did}", f"{others}{did}", server=table.server.label)
+    return reason(f"never_{did}", f"{others}{did}", server=table.server.label, name=table.server.name)
 
 
 def why_silent(server: ServerEvidence, found: Evidence, sent: int, acknowledged: bool = False) -> NoAnswers:
