@@ -75,6 +75,11 @@ class Bottleneck(msgspec.Struct, frozen=True):
     certain: bool = True
 
     @property
+    def is_incident(self) -> bool:
+        """Whether processes of the server ended or were replaced, which may not repeat."""
+        return self.code in _ENDED
+
+    @property
     def reached(self) -> bool:
         """A limit of the server that was read and reached."""
         return self.certain and self.side == "server" and self.code in _LIMITS
@@ -152,7 +157,11 @@ def _share(code: str, seen: AnalysedRun) -> float:
     """The share of losses and failed connects that ``code`` explains at most; of a diagnosis, of the losses; 1 if unknown."""
     whole = seen.totals.whole
     counts = {**whole.failures, "listen_queue": seen.overflowed(), "errors": sum(errors(whole).values())}
-    diagnosed = sum(one.count for one in seen.diagnoses if one.code == code) or whole.lost
+    diagnosed = sum(one.count for one in seen.diagnoses if one.code == code)
+    if not diagnosed:
+        # What an incident ended was held until then, also near a limit; lack of memory is such an incident's cause.
+        ended = [one.count for one in seen.diagnoses if one.code in _ENDED and one.certain]
+        diagnosed = whole.lost - (sum(ended) if code in ("slots", "descriptors") else 0)
     count, of = (counts[code], whole.lost + sum(whole.failures.values())) if code in counts else (diagnosed, whole.lost)
     return count / of if of else 1.0
 

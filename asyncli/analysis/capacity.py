@@ -32,8 +32,9 @@ FEW = 10
 class Tried(msgspec.Struct, frozen=True):
     """One step. ``tested``: the server answered. ``served``: the most connections held and answered at the end of a second.
 
-    ``chance``: it may not repeat: this host was late, or the server was reloaded. ``timed``: it failed by what looks like
-    a limit of time or of requests. ``lived_s``: the age of its oldest connection; ``ended_s``: of the youngest lost one, or 0.
+    ``chance``: it may not repeat: this host was late, or the server was reloaded or ended. ``timed``: it failed by what looks
+    like a limit of time or of requests. ``lived_s``: the age of its oldest connection; ``ended_s``: of the youngest lost one,
+    or 0.
     """
 
     asked: int

@@ -84,7 +84,7 @@ class Step(msgspec.Struct, omit_defaults=True):
     def tried(self) -> Tried:
         first = self.gave_way[0].code if self.gave_way else ""
         chance = self.outcome == "ours" and all(one.code in LATE for one in self.gave_way if one.side == "host")
-        chance |= self.outcome == "failed" and first in RELOADED
+        chance |= self.outcome == "failed" and bool(self.gave_way) and self.gave_way[0].is_incident
         timed = self.outcome == "failed" and first in TIMERS
         return Tried(self.asked, self.outcome, self.tested, self.served, chance, timed, self.lived_s, self.ended_s)
 

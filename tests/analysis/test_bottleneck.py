@@ -143,6 +143,8 @@ def test_each_bottleneck_by_its_evidence(one: AnalysedRun, side: str, code: str,
         (seen(*SERVER_CPU, rising("tcp.ListenOverflows", 3)), ["cpu", "listen_queue"]),
         (seen(failed("refused"), codes=("server_ended",)), ["server_ended", "refused"]),
         (seen(failed("no_descriptors"), codes=("idle_reuse",)), ["descriptors", "slots"]),
+        # What an incident ended was held until then, near a limit or not.
+        (seen(lost("closed_idle", 9), level(server__descriptors=1020.0, server__descriptors_limit=1024.0), codes=("server_ended",)), ["server_ended", "descriptors"]),
         # What explains less than half comes last: a queue that overflowed three times explains three at most.
         (seen(lost("closed_announced", 9), rising("tcp.ListenOverflows", 0.15), codes=("keepalive_off",)), ["keepalive_off", "listen_queue"]),
         (seen(lost("closed_announced", 9), rising("tcp.ListenOverflows", 1), codes=("keepalive_off",)), ["listen_queue", "keepalive_off"]),
