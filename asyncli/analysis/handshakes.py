@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import time
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
 from typing import Any, Self
@@ -120,10 +119,10 @@ def certificate_ends(
     yield from (tls.tls_certificate_ends(*one, run_s) for one in ends if one[2] <= due_days)
 
 
-def planned_s(plan: Plan) -> float:
-    """How long a run of ``plan`` that starts now will last (s); 0 if it has no end."""
+def planned_s(plan: Plan, now_s: float) -> float:
+    """How long a run of ``plan`` that starts at ``now_s`` (s since 1970) will last (s); 0 if it has no end."""
     if plan.hold_until is not None:
-        return instant_of(plan.hold_until, time.time()) - time.time() + plan.residue_s
+        return instant_of(plan.hold_until, now_s) - now_s + plan.residue_s
     return 0.0 if plan.hold_s is None else plan.lasts_s
 
 

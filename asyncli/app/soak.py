@@ -175,7 +175,7 @@ class Soak:
             self._recorder.finding(finding)
         if tls is not None and tls.certificate is not None:
             # A report finds this in the environment.
-            for ends in certificate_ends(msgspec.to_builtins(tls.certificate), planned_s(judged)):
+            for ends in certificate_ends(msgspec.to_builtins(tls.certificate), planned_s(judged, time.time())):
                 self._recorder.show(lambda observer, ends=ends: observer.finding(ends))  # type: ignore[misc]
         completed = False
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -140,7 +141,7 @@ def print_checks(
     if tls is not None:
         part = tls_part(TlsCounts(spoken={f"{tls['protocol']} {tls['suite']}": 1}), tls["verified"])
         probed.append(doc.Paragraph((("TLS", "bold"), f": {tls_words(part, {'tls': tls})}"), "line"))
-        findings = [*findings, *tls_findings(part, {"tls": tls}, run_s=planned_s(plan))]
+        findings = [*findings, *tls_findings(part, {"tls": tls}, run_s=planned_s(plan, time.time()))]
     elif not steps and (plan.tls is not None or plan.upgrades):
         unchecked = "the server's answer was" if plan.tls is None else "the certificate and the rate of handshakes were"
         items.append(doc.ListedItem("info", "info", f"{unchecked} not checked", "remedy: --probe connects to the target"))
