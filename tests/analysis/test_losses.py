@@ -524,6 +524,7 @@ def read_seldom(every_s: int) -> Scene:
         (refusing(burst().sampled(EVERY, **UNPOLLED, server_ended=0.0).sampled(AFTER, server_ended=2.0)), ("server_ended", False)),
         # No process ended: the cause is unknown.
         (burst(480).sampled(EVERY, status_active=None, server_ended=0.0), ("burst", False)),
+        (burst().sampled(EVERY, **UNPOLLED, server_ended=0.0), ("burst", False)),
         # The end of the only worker may be a reload or a crash.
         (
             burst().sampled(EVERY, status_active=None, status_connects=None, server_processes=2.0, server_ended=0.0).sampled(AFTER, server_ended=1.0),

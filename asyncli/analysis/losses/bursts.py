@@ -187,7 +187,9 @@ def _explain(table: LossTable, burst: Burst, found: Evidence) -> Reason:
         if 2 * idle >= burst.count or announced:
             if found.reconnected and found.excess is not None:
                 return reason("reload", "reload_by_counts", certain=direct, server=name)
-            return reason("reload", "likely_reload", server=name)
+            # Where its processes were read, and none ended, it was none of these.
+            if found.ended != 0:
+                return reason("reload", "likely_reload", server=name)
     # The ended process must have held about as many as were lost; else it was a helper.
     ended = bool(found.ended and 2 * burst.count >= found.ended * burst.held / workers)
     if workers > 1 and (ended or (found.ended is None and one_of(workers, burst.count, burst.held))):
