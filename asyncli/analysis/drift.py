@@ -44,6 +44,7 @@ _SETTLING_SHARE = 0.25
 # Other programs act over minutes however short the hold, and asyncli's memory settles for minutes: growth of these needs whole
 # minutes. In 15 s of a hold of 20,000 connections the host rose by 12 MB (3 GB an hour), server and kernel not at all.
 _NEED_MINUTES: tuple[MetricName, ...] = ("host_total", "generator_user")
+
 # Both include memory that is neither anonymous nor private. If both grow, the server does: another program that unmaps shared
 # files raises PSS alone, one more process raises RSS alone.
 _WIDER = (metrics.SERVER_PSS_BYTES, metrics.SERVER_RSS_BYTES)

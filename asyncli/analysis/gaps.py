@@ -11,7 +11,6 @@ from asyncli.analysis.constants import FEWEST
 from asyncli.model.metrics import HOST_USED_BYTES, SERVER_ENDED, STATUS_ACCEPTS, STATUS_HANDLED, STATUS_REQUESTS
 from asyncli.model.records import Phase, Sample
 from asyncli.model.run import Run
-from asyncli.model.samples import within
 
 # Counters that cannot be compared across a gap.
 _COUNTERS = (STATUS_ACCEPTS, STATUS_HANDLED, STATUS_REQUESTS)
@@ -43,8 +42,8 @@ def for_cost(run: Run) -> Run:
     if first >= run.stop_s:
         return run.outside_gaps
     spans = [span for span in run.spans_outside_gaps(-math.inf, first) if span[0] < span[1]]
-    after = [(drain.start_s, math.inf)] if drain is not None else []
-    return msgspec.structs.replace(run.within(*spans), samples=within(run.samples, *spans, *after))
+    kept = run.within(*spans, *([(drain.start_s, math.inf)] if drain is not None else []))
+    return msgspec.structs.replace(kept, ticks=kept.ticks_between(-math.inf, first))
 
 
 def _ended_s(run: Run) -> float:
