@@ -51,11 +51,9 @@ def _ended_s(run: Run) -> float:
     those we hold. Infinite if never.
     """
     for (before_s, before), (after_s, after) in pairwise(run.series(SERVER_ENDED).rows()):
-        if after <= before:
-            continue
         # Losses are counted each second, and processes when they are sampled.
-        lossy = [t_s for t_s, tick in run.ticks_between(before_s - 1.0, after_s + 1.0) if tick.lost >= FEWEST]
-        if lossy:
+        meanwhile = run.ticks_between(before_s - 1.0, after_s + 1.0) if after > before else ()
+        if lossy := [t_s for t_s, tick in meanwhile if tick.lost >= FEWEST]:
             return min(before_s, lossy[0] - 1.0)
     return math.inf
 

@@ -42,6 +42,8 @@ def lock(path: Path) -> int | None:
 
 def is_locked(path: Path) -> bool:
     """Whether a process writes the file, if the file system supports flock."""
+    if not path.is_file():
+        return False  # opening a pipe would wait for its writer
     with contextlib.suppress(OSError), path.open("rb") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)

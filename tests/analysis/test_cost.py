@@ -126,8 +126,7 @@ def test_sockets_of_others_are_in_the_interval_of_two_levels(connections: int, s
 @pytest.mark.parametrize("buckets", [0, 1, 2])
 def test_sockets_in_time_wait_that_expire_in_the_ramp_are_in_the_interval(buckets: int) -> None:
     run = a_run(10_000)
-    alone = costs(run)
-    ramp = run.phases[1]
+    alone, ramp = costs(run), run.phases[1]
     for sample in run.samples:
         left = min(1.0, max(0.0, (ramp.end_s - sample.t_s) / (ramp.end_s - ramp.start_s)))
         sample.values["kernel.tcp_tw"] = waiting = float(round(10_000 * left))

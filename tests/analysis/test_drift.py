@@ -110,8 +110,7 @@ def test_constants_have_no_trend_and_lines_have() -> None:
 
 def test_a_trend_is_sure_though_what_is_left_of_it_wanders() -> None:
     # A leak of 1.9 GB an hour, of which memory is read some milliseconds late, more each time.
-    x = [float(second) for second in range(20)]
-    found = trend(x, [1000 * one + math.sin(one / 4) for one in x])
+    found = trend(list(map(float, range(20))), [1000 * one + math.sin(one / 4) for one in range(20)])
     assert found.p_value < 0.001
     assert found.low < 1000 < found.high < 1001
 

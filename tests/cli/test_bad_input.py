@@ -5,6 +5,7 @@ What a value may be is held by tests/test_plan.py, test_benchplan.py and test_un
 
 from __future__ import annotations
 
+import os
 import re
 import resource
 import sqlite3
@@ -30,6 +31,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "a-file").write_text("mine")
     (folder / "text.db").write_text("<html>" * 100)
     (folder / "empty.db").touch()
+    os.mkfifo(folder / "pipe")
     (folder / "damaged.db").write_bytes(b"SQLite format 3\0" + bytes(range(256)) * 16)
     (folder / "loop.db").symlink_to(folder / "loop.db")
     connection = sqlite3.connect(folder / "foreign.db")
@@ -106,7 +108,7 @@ LINES: list[tuple[str, str]] = [
     ("capacity URL --hold forever", "--hold: 'forever' never ends"), ("capacity URL -c 5", "No such option"),
     ("capacity URL --most 2 --start 1 --out /proc/none/there", "--out: /proc/none/there cannot be created"),
     ("runs none", "FOLDER: none does not exist"), ("runs run.db", "FOLDER: run.db is not a folder"), ("runs full --json no/x", "--json: no/x lies"),
-    ("report none.db", "none.db: no such file"), ("report full", "full: is a folder"), ("report empty.db", "empty.db: is empty"),
+    ("report none.db", "none.db: no such file"), ("report full", "full: is a folder"), ("report pipe", "pipe: is not a regular file"), ("report empty.db", "empty.db: is empty"),
     ("report text.db", "text.db: is not a run file (not SQLite)"), ("report damaged.db", "damaged.db: "),
     ("report foreign.db", "foreign.db: "), ("report loop.db --json -", "loop.db: "),
     ("report run.db --html no/such/page.html", "--html: no/such/page.html lies in a folder that does not exist"),
