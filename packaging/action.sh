@@ -12,6 +12,8 @@ refuse() {
 
 case "$RESULTS/" in */../*) refuse "artifact: a name cannot lead out of its folder; write one without '..'" ;; esac
 mkdir -p "$RESULTS"
+# All files in this folder are uploaded: what a killed soak needs to be resumed is not among them (SECURITY.md).
+trap 'rm -f "$RESULTS"/.*.secrets' EXIT
 words=()
 [ -z "$PLAN" ] || words+=("--plan=$PLAN")
 while IFS= read -r limit; do [ -z "${limit//[[:space:]]/}" ] || words+=("--fail-if=$limit"); done <<< "$FAIL_IF"

@@ -12,14 +12,20 @@ from pathlib import Path
 
 import pytest
 from programs import SHORT, Program, contents, held, here, serving, speaking
+from recording import new_run
 
 from asyncli.engine.generator import Generator
 from asyncli.engine.shard import build_shard
 from asyncli.environment import probe_host
 from asyncli.lab.builtin import LabBuiltin
-from asyncli.model.plan import Plan
+from asyncli.model.mqtt_values import parse_login_file
+from asyncli.model.plan import KEYS, SECRET_FILES, Plan
+from asyncli.model.private_values import REOPENED, SENT_FILES
+from asyncli.model.records import Phase, Tick
+from asyncli.model.values import parse_file, parse_header_file
 from asyncli.store.reader import read_run
 
+FILE_PARSERS = (parse_file, parse_header_file, parse_login_file)
 SECRET = "tiger-4711"
 HEADER = f"Authorization: Bearer {SECRET}"
 #: Only in the environment.
@@ -221,3 +227,34 @@ def test_error_messages_show_no_secret(
     assert done.err.startswith(f"asyncli: {said}")
     assert len(done.err.splitlines()) == 1
     assert SECRET not in done.err
+
+
+@pytest.mark.parametrize("command", ["soak", "check", "demo"])
+@pytest.mark.parametrize("key", SENT_FILES)
+def test_a_plan_file_sends_no_file(tmp_path: Path, key: str, command: str) -> None:
+    """The plan may be a stranger's, and so may its URL. No file is opened."""
+    (tmp_path / "plan.toml").write_text(f'urls = ["http://127.0.0.1:1/"]\n{key} = "/dev/zero"\n')
+    done = here(tmp_path, command, "--plan", "plan.toml")
+    assert (done.status, done.out, len(done.err.splitlines())) == (2, "", 1)
+    assert done.err.startswith("asyncli: plan.toml: unknown key")
+    assert f"--{key.replace('_', '-')} FILE" in done.err
+
+
+def test_every_key_of_a_plan_that_names_a_file_is_known(tmp_path: Path) -> None:
+    """Each key whose value is a path is either not sent, for a stated reason, or of the command line only."""
+    not_sent = {"ca", "agent_ca", "server_pidfile"}
+    assert {key for key, (_, parse) in (KEYS | SECRET_FILES).items() if parse in FILE_PARSERS} - not_sent == {*SENT_FILES}
+    assert tuple(field for field in SENT_FILES if field in Plan.__struct_fields__ and field != "data") == REOPENED
+
+
+@pytest.mark.parametrize(("field", "value"), [("agent_token_file", "token"), ("client_cert", "cert.pem"), ("client_key", "key.pem"), ("data", "rows.csv")])
+def test_a_run_file_of_a_stranger_sends_no_file(tmp_path: Path, field: str, value: str) -> None:
+    (tmp_path / value).write_text("device,other\nsecret-of-this-host,x\n")
+    others = {"agent_token_file": {"agent": "http://127.0.0.1:1"}, "client_key": {"client_cert": "cert.pem"}}.get(field, {})
+    url = "https://127.0.0.1:1/" if field.startswith("client") else "http://127.0.0.1:1/{device}"
+    plan = Plan(urls=(url,), connections=1, **{field: value, **others})  # type: ignore[arg-type]
+    writer = new_run(tmp_path / "run.db", plan, environment={"data": {"rows": 1, "columns": ["device"], "sha256": "0" * 64}})
+    writer.phase(Phase("ramp", 0.0))
+    writer.tick(1.0, Tick(second=1, held=1, opened=1))
+    writer.close(False)
+    assert value in refused_resume(tmp_path)

@@ -59,6 +59,9 @@ def test_the_action_ends_as_its_soak_does_and_keeps_the_results(tmp_path: Path) 
     assert refused.err
     assert refused.err.strip() in refused.summary
     assert not list(tmp_path.rglob("it"))
+    uploaded = [path for path in failed.results.rglob("*") if path.is_file()]
+    assert sorted(path.name for path in uploaded) == ["errors.txt", "junit.xml", "report.html", "report.txt", "run.db", "run.json"]
+    assert not [path for path in uploaded if b"touch it" in path.read_bytes()]
 
 
 @pytest.mark.parametrize(
