@@ -28,6 +28,7 @@ from asyncli.core.life import (
     HANDSHAKE,
     IDLE,
     MALFORMED,
+    TLS_DEADLINE,
     cause,
     event_of,
 )
@@ -36,7 +37,7 @@ from asyncli.engine.addresses import Addresses
 from asyncli.engine.net import MOST_PENDING, READABLE, WRITABLE, Net
 from asyncli.engine.shard import Shard
 from asyncli.engine.spread import share
-from asyncli.model.records import Deaths, ProtocolCounts, Tick
+from asyncli.model.records import SENT_AGAIN_S, Deaths, ProtocolCounts, TcpCounts, Tick
 from asyncli.model.text import brief
 from asyncli.protocols import interface
 from asyncli.protocols.interface import Event, ProtocolError
@@ -82,6 +83,7 @@ class HeldConnections:
         self._lives = array("I", bytes(4 * rows))  # connections established so far
         self._retries = bytearray(rows)
         self._destination = array("H", bytes(2 * rows))  # by index
+        self._retransmitted = bytearray(rows)  # segments known to have been sent again on this connection, modulo 256
         self.wheel = Wheel(0, 1.0, 0.0)
         self.connecting: dict[int, float] = {}
         self.awaiting: dict[int, float] = {}
@@ -97,6 +99,7 @@ class HeldConnections:
         # The last whole answer and its meaning. None at first: b"" is the end of a stream.
         self._last_answer: tuple[bytes | None, Event] = (None, Event(0, False))
         self._counts, self._reasons = ProtocolCounts(), set[str]()
+        self._tcp = TcpCounts()
         #: First attempts still in progress.
         self.first_pending = 0
         self.draining = False
@@ -248,6 +251,7 @@ class HeldConnections:
     def take_tick(self) -> Tick:
         """The counts since the last call."""
         tick, self.tick = self.tick, Tick()
+        tick.tcp, self._tcp = self._tcp, TcpCounts()
         self._protocol.add_counts(counts := self._counts)
         if not self._counts_words:
             counts = ProtocolCounts(broken=counts.broken, farewells=counts.farewells, first_answers=counts.first_answers)
@@ -373,7 +377,10 @@ class HeldConnections:
         connect_us, seed, keepalive_s, retries = tick.connect_us.add, self._seed, self._keepalive_s, self._retries
         aim, proven, failed_at, silence_s = self._destination, self.addresses.proven, self.addresses.failed_at, self._silence_s
         for row, number, now in connected:
-            connect_us((now - connecting.pop(row)) * 1e6)
+            took_s = now - connecting.pop(row)
+            connect_us(took_s * 1e6)
+            if took_s > SENT_AGAIN_S and self._sent_again(row, self._handle[row]):
+                self._tcp.connects += 1
             if lives[row]:
                 tick.reopened += 1
             elif not retries[row]:
@@ -415,7 +422,10 @@ class HeldConnections:
         tick.answered += 1
         if status := event.status:
             tick.by_status[status] = tick.by_status.get(status, 0) + 1
-        tick.latency_us.add((now - self.wheel.due[row]) * 1e6)
+        latency_s = now - self.wheel.due[row]
+        tick.latency_us.add(latency_s * 1e6)
+        if latency_s > SENT_AGAIN_S:
+            self._count_sent_again(row, handle)
         self._requests[row] += 1
         self._beats[row] += 1
         self._retries[row] = 0
@@ -427,6 +437,27 @@ class HeldConnections:
             self._end(row, ANNOUNCED, in_wheel=False)
         elif not self.draining:
             self.wheel.add(row, now + sleep_s(self._seed, self._number(row), self._beats[row], self._keepalive_s))
+
+    def _sent_again(self, row: int, handle: int) -> int:
+        """How many segments the row's socket has sent again since the last call, which are counted here."""
+        total = self._net.retransmitted(handle)
+        segments = (total - self._retransmitted[row]) & 0xFF
+        # It falls if the peer reports a duplicate later.
+        if segments > 0x7F:
+            return 0
+        self._retransmitted[row] = total & 0xFF
+        self._tcp.segments += segments
+        return segments
+
+    def _count_sent_again(self, row: int, handle: int) -> None:
+        """Count a late answer whose request was sent again; a first request's, unless its SYN was counted."""
+        counted = self._retransmitted[row] > 0
+        if not self._sent_again(row, handle):
+            return
+        if self._requests[row]:
+            self._tcp.heartbeats += 1
+        elif not counted:
+            self._tcp.connects += 1
 
     def _interpret(self, row: int, data: bytes, awaiting: bool) -> Event | None:
         """Have the protocol interpret a read; returns the answer, or None if there is none or the row has ended."""
@@ -520,6 +551,8 @@ class HeldConnections:
         why, in_message = cause(state, event), row in self._partial
         self._protocol.forget(row)
         self._unsent.pop(row, None)
+        if handle >= 0:
+            self._end_sent_again(row, handle, event)
         self._free_row(row, abort=event in ABORTS)
         if state in (CONNECTING, HANDSHAKE):
             if self._connect_failed(row, why):
@@ -562,6 +595,16 @@ class HeldConnections:
             self.wheel.add(row, now + self._protocol.reopen_delay_s(row) + wait_s)
         else:
             self.state[row] = DEAD
+
+    def _end_sent_again(self, row: int, handle: int, event: str) -> None:
+        """Count what a connection that ends has sent again, and whether its first request was in vain."""
+        self._sent_again(row, handle)
+        state = self.state[row]
+        late = (event == DEADLINE and state != CONNECTING) or event == TLS_DEADLINE
+        first = state in (CONNECTING, HANDSHAKE) or not self._requests[row]
+        if late and first and self._retransmitted[row]:
+            self._tcp.unanswered += 1
+        self._retransmitted[row] = 0
 
     def _connect_failed(self, row: int, why: str) -> bool:
         """Count a failed connect; True if the attempt continues at once at another address."""

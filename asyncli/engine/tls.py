@@ -96,6 +96,9 @@ class TlsNet:
     def acknowledged(self, handle: int) -> bool:
         return self._net.acknowledged(handle)
 
+    def retransmitted(self, handle: int) -> int:
+        return self._net.retransmitted(handle)
+
     def add_counts(self, tick: Tick) -> None:
         self._net.add_counts(tick)
         tick.tls, self._counts = self._counts, TlsCounts()

@@ -164,7 +164,8 @@ _CAUSES: dict[str, tuple[str, str]] = {
         "send heartbeats more often (--keepalive below twice that time), or raise its timeout",
     ),
     "packets_lost": (
-        "others were answered, but {share:.0%} of this host's TCP segments were sent again: packets were lost on the way",
+        "others were answered, but {again!n} heartbeats ({share:.0%}) only after they had been sent again: packets were lost on "
+        "the way",
         "see links, cables and firewalls between (ip -s link), and the server's own counters",
     ),
     "server_slow": (

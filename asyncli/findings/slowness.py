@@ -60,13 +60,27 @@ def answers_slow(
 
 
 @finding("packets_sent_again", "warning")
-def packets_sent_again(here: bool, count: float, from_s: float, to_s: float, share: float, within_s: float) -> Words:
-    """asyncli's host (``here``) or the server's retransmitted 1 % of its TCP segments or more, counted for all programs."""
-    host, between = ("this host", "here and the server") if here else ("the server's host", "the server and here")
+def packets_sent_again(
+    here: bool, count: int, from_s: float, to_s: float, share: float, within_s: float, one_network: bool
+) -> Words:
+    """The sockets of asyncli's connections (``here``) sent 1 % or more of their requests again, as the kernel reports for each of
+    them; or the server's host sent as much again, counted for all its programs, while so many answers were late.
+    """
+    when = f"between {format_clock(from_s)} and {format_clock(to_s)}, up to {share:.0%} of"
+    if here:
+        what = f"asyncli's connections sent {format_many(count, 'TCP segment')} again {when} their requests"
+    else:
+        again = format_many(count, "TCP segment")
+        what = f"the server's host sent {again} again {when} what it sent, while as many answers were late"
+    if one_network:
+        return Words(
+            f"{what} within {within_s:.0f} s: a full listen queue dropped them, or a firewall",
+            "see the server's listen queue (ss -ltn: Recv-Q), and this host's firewall (nft list ruleset)",
+        )
+    between = "here and the server" if here else "the server and here"
     return Words(
-        f"{host} retransmitted {format_count(count)} TCP segments between {format_clock(from_s)} and {format_clock(to_s)}, up to "
-        f"{share:.0%} of what it sent within {within_s:.0f} s: packets were lost, or a full queue dropped them",
-        f"see links, cables and firewalls between {between} (ip -s link), and its listen queue",
+        f"{what} within {within_s:.0f} s: packets were lost, or a full queue dropped them",
+        f"see links, cables and firewalls between {between} (ip -s link), and the server's listen queue",
     )
 
 

@@ -150,6 +150,29 @@ class Asked(msgspec.Struct):
     last_s: float = 0.0
 
 
+#: What took less (s) cannot have been sent again: Linux waits for an acknowledgement for 0.2 s (TCP_RTO_MIN, timers are some ms
+#: early), for that of a SYN for a second.
+SENT_AGAIN_S = 0.19
+
+
+class TcpCounts(msgspec.Struct):
+    """Retransmissions of asyncli's own TCP sockets in a second, as the kernel reports them for each socket (TCP_INFO). Mergeable.
+
+    A socket is read when a connect or an answer took long enough for a retransmission, and when a connection ends. Counters of a
+    host include other programs: they are evidence of a fault only as far as these sockets show it.
+    """
+
+    #: Segments that were sent again.
+    segments: Count = 0
+    #: Connects of which the SYN or the first request was sent again, and that succeeded.
+    connects: Count = 0
+    #: Connects that succeeded by TCP, whose first request was sent again and got no answer in time. A connect without any answer
+    #: is a failure.
+    unanswered: Count = 0
+    #: Later heartbeats that were answered after a part of them was sent again.
+    heartbeats: Count = 0
+
+
 class TlsCounts(msgspec.Struct):
     """What TLS connections count in a second; times in microseconds. Mergeable.
 
@@ -277,6 +300,8 @@ class Tick(msgspec.Struct):
     tls: TlsCounts | None = None
     #: For protocols with a handshake; for HTTP only ``broken``.
     protocol: ProtocolCounts | None = None
+    #: None in a bench, and in files of older versions: unknown.
+    tcp: TcpCounts | None = None
 
     @property
     def lost(self) -> int:

@@ -11,7 +11,7 @@ from asyncli.analysis.generations import reloads
 from asyncli.analysis.handshakes import protocol_findings, protocol_of, tls_findings, tls_of
 from asyncli.analysis.losses import loss_findings
 from asyncli.analysis.losses.recorded import SUSPENDED
-from asyncli.analysis.losses.slowness import not_heard, sent_again, slow_answers, stalls, unheard
+from asyncli.analysis.losses.slowness import not_heard, packets_lost, slow_answers, stalls, unheard
 from asyncli.analysis.reconcile import reconcile
 from asyncli.analysis.residue import Residue
 from asyncli.analysis.saturation import achieved_per_s, is_saturated, saturation
@@ -135,7 +135,7 @@ def summarise(run: Run, analyses: Analyses | None = None) -> Summary:
             *other_sockets(run),
             *cpus_taken(run),
             *loss_findings.listen_queue(run),
-            *sent_again(run),
+            *packets_lost(run),
             *stalls(run),
             *slow_answers(run),
             *loss_findings.statuses(run, totals),
