@@ -28,7 +28,7 @@ from asyncli.protocols.http2_frames import (
     on_streams,
 )
 from asyncli.protocols.interface import ANSWER, ESTABLISHED, Event, Protocol, ProtocolError
-from asyncli.protocols.nonces import Nonces
+from asyncli.protocols.nonces import COUNT, Nonces
 
 if TYPE_CHECKING:
     from asyncli.protocols.settings import Http2Settings
@@ -48,7 +48,8 @@ class Http2(Protocol):
 
     def __init__(self, settings: Http2Settings, fields: Fields, entropy: Callable[[int], bytes]) -> None:
         self._held = settings.streams
-        self._nonces = Nonces(entropy, BEAT_HEAD, PONG_HEAD)
+        self._nonces = Nonces(entropy, PONG_HEAD)
+        self._questions = [BEAT_HEAD + text for text in self._nonces.texts]
         if not settings.heads:
             self.answers, self.owed = self._nonces.answers, self._nonces.owed
         asked = (settings.heads, settings.gets)
@@ -83,13 +84,16 @@ class Http2(Protocol):
 
     def heartbeat_for(self, row: int, target: int) -> bytes:
         if not self._heads:
-            return self._nonces.questions[self._nonces.take(row)]
+            # Nonces.take, inlined: once per heartbeat.
+            owed = self.owed
+            number = owed[row] = (owed[row] + 1) % COUNT
+            return self._questions[number]
         frames = self.partial.get(row)
         if frames is not None and frames.drains:
             # A HEAD would open a stream.
             frames.pings = True
             self._nonces.add_row(row)
-            return self._nonces.questions[self._nonces.take(row)]
+            return self._questions[self._nonces.take(row)]
         stream = self._streams[row]
         self._streams[row] = stream = stream + 2 if stream else 1
         return on_stream(self._heads[target].frames(row, self._take_encoding(row)), stream)

@@ -14,17 +14,15 @@ SIZE = 4
 
 
 class Nonces:
-    """The nonces of one protocol object. ``question`` and ``answer`` are the bytes around a nonce: before it.
-
-    ``questions``, ``answers``, ``texts``: whole, by number. ``owed``: by row, the number of its last heartbeat's.
+    """The nonces of one protocol object: ``texts``, and the whole ``answers``, which are ``head`` and a nonce. ``owed``: by row, the
+    number of its last heartbeat's.
     """
 
-    def __init__(self, entropy: Callable[[int], bytes], question: bytes, answer: bytes) -> None:
+    def __init__(self, entropy: Callable[[int], bytes], head: bytes) -> None:
         self._entropy = entropy
         drawn = entropy(COUNT * SIZE)
         self.texts = [drawn[at : at + SIZE] for at in range(0, len(drawn), SIZE)]
-        self.questions = [question + text for text in self.texts]
-        self.answers: Sequence[bytes] = [answer + text for text in self.texts]
+        self.answers: Sequence[bytes] = [head + text for text in self.texts]
         self.owed = bytearray()
 
     def add_row(self, row: int) -> None:

@@ -18,15 +18,15 @@ from asyncli.model.records import ProtocolCounts
 from asyncli.model.template import Fields, Filled
 from asyncli.protocols.grant import AnswerHead, Grant, Refusals
 from asyncli.protocols.interface import ANSWER, CLOSING, ESTABLISHED, NEWS, Event, Protocol, ProtocolError
-from asyncli.protocols.nonces import SIZE, Nonces
+from asyncli.protocols.nonces import COUNT, SIZE, Nonces
 
 CONTINUATION, TEXT, BINARY, CLOSE, PING, PONG = 0x0, 0x1, 0x2, 0x8, 0x9, 0xA
 _OFFERED = re.compile(rb"(?im)^Sec-WebSocket-Protocol:([^\r]*)")
 _GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 _FIN, RESERVED, _MASKED, CONTROL, OPCODE = 0x80, 0x70, 0x80, 0x8, 0xF
 _MOST_CONTROL = 125
-# The heads of our ping and of its pong, whose payload is a nonce.
-_PING_HEAD, _PONG_HEAD = struct.pack(">BB", _FIN | PING, _MASKED | SIZE), struct.pack(">BB", _FIN | PONG, SIZE)
+# The head of the pong to our ping, whose payload is a nonce, and the ping's fields: head, mask, masked payload.
+_PONG_HEAD, _ping = struct.pack(">BB", _FIN | PONG, SIZE), struct.Struct(">BBII").pack
 _GOING_AWAY = 1001
 _UTF8 = codecs.getincrementaldecoder("utf-8")
 # The codes that a server may send (section 7.4 and its registry); others are reserved and never sent.
@@ -59,7 +59,7 @@ class WebSocket(Protocol):
     def __init__(self, requests: Sequence[bytes], entropy: Callable[[int], bytes], message: bytes, fields: Fields) -> None:
         self._requests, self._entropy = [Filled(request, fields) for request in requests], entropy
         self._message, self._speaks = Filled(message, fields), bool(message)
-        self._nonces = Nonces(entropy, _PING_HEAD, _PONG_HEAD)
+        self._nonces = Nonces(entropy, _PONG_HEAD)
         if not self._speaks:
             self.answers, self.owed = self._nonces.answers, self._nonces.owed
         self._words = [int.from_bytes(text) for text in self._nonces.texts]
@@ -80,9 +80,10 @@ class WebSocket(Protocol):
     def heartbeat_for(self, row: int, target: int) -> bytes:
         if self._speaks:
             return frame(TEXT, self._message(row), self._entropy(4))
-        # frame(PING, nonce, self._entropy(4)), inlined: once per heartbeat.
-        mask = int.from_bytes(self._entropy(4))
-        return struct.pack(">BBII", _FIN | PING, _MASKED | SIZE, mask, mask ^ self._words[self._nonces.take(row)])
+        # frame(PING, nonce, self._entropy(4)) and Nonces.take, inlined: once per heartbeat.
+        mask, owed = int.from_bytes(self._entropy(4)), self.owed
+        number = owed[row] = (owed[row] + 1) % COUNT
+        return _ping(_FIN | PING, _MASKED | SIZE, mask, mask ^ self._words[number])
 
     def feed(self, row: int, data: bytes, awaiting: bool) -> Event | None:
         reader = self.partial.pop(row, None)

@@ -236,7 +236,7 @@ def some_event(event: Event | None) -> Event:
 def test_requests_use_the_table_that_the_server_allows(most: int, table: bool, streams: int) -> None:
     # One field is longer than the table, and one differs by row.
     head, get = (one.replace(b"z" * 300, b"z" * 4_100 + b"\r\nX-N: {n}\r\nX-N: {n}") for one in (ASK, GET))
-    protocol = Http2(Http2Settings((head,), b"https", (get,) * bool(streams), streams, table), Fields())
+    protocol = Http2(Http2Settings((head,), b"https", (get,) * bool(streams), streams, table), Fields(), nonce)
     fields = [(b":scheme", b"https"), (b":path", b"/x?y"), (b":authority", b"there:8080"), (b"user-agent", b"me"), (b"x-long", b"z" * 4_100), (b"x-n", b"3"), (b"x-n", b"3")]
     used = table and most >= 4096
     for _ in range(2):  # a connection, and the next one of the row
