@@ -154,6 +154,17 @@ def held_behind(server: str, programs: Sequence[str], memory_read: bool) -> Word
     return Words(f"{what}, and that memory may not be read: no forecast without it", "run asyncli as root (sudo)", "warning")
 
 
+@finding("answers_unproven", "warning")
+def answers_unproven(unasked: int, answered: int) -> Words:
+    """The server sends by itself what would answer a heartbeat, so an answer may be one that it sends anyway, unread."""
+    evidence = (
+        f"the server sends by itself what answers a heartbeat: {unasked:,} such messages came unasked, beside {answered:,} "
+        "answers, which therefore prove little"
+    )
+    remedy = "write a --ws-message with {n}, which only the echo repeats; over tcp:// an --expect that only the answer matches"
+    return Words(evidence, remedy)
+
+
 @finding("event_stream", "warning", "hold the streams: --protocol sse")
 def event_stream() -> str:
     """Answers have the type text/event-stream: its clients hold one answer open, while heartbeats ask for a new one each."""
