@@ -233,7 +233,9 @@ def _allow_for_growth(cost: Costs, drift: Mapping[MetricName, Drift], run: Run) 
         else:
             # By time or by request: in a short ramp each connection sends its first heartbeat.
             most = max(_most_grown(drift[one], end_s - start_s, answers) for one in included)
-            more, (low, high) = most / (cost.ends if name == "kernel" else 1) / max(run.held.values), found.ci95
+            low, high = found.ci95
+            # At most all that grew in the ramp grew with time.
+            more = min(most / (cost.ends if name == "kernel" else 1) / max(run.held.values), max(0.0, low))
             method = f"{found.method}; the interval includes growth in the ramp as in the hold"
             each = found.bytes_per_connection - more / 2
             _revise(cost, name, bytes_per_connection=each, ci95=(low - more, high), method=method)

@@ -192,18 +192,18 @@ def minus(whole: Series, parts: Sequence[Series]) -> Series:
     return rest
 
 
-def reaching(found: Fit, ahead: Point, most: float, known_to: float) -> Fit:
+def reaching(found: Fit, ahead: Point, predicted: tuple[float, float], most: float, known_to: float) -> Fit:
     """``found`` with an interval that reaches to the level ``ahead``, at the hold's end, if the line does not predict that.
 
     Memory that comes after the ramp is a cost that no line through the ramp can show; what grows with time is none, and nobody
     can tell them apart by one level: the interval includes both, and the value is halfway. The line predicts the level within
-    the interval of its noise at that instant, and within ``known_to`` bytes. ``most``: connections at the peak; memory of those
+    the interval of its noise at that instant (``predicted``: its middle, and half of it), and within ``known_to`` bytes. ``most``: connections at the peak; memory of those
     that were lost may be kept, so the line also predicts what lies between the two counts.
     """
-    predicted, half = found.line.predicted or (found.line.at(ahead.n), 0.0)
+    middle, half = predicted
     kept = max(0.0, found.line.slope) * max(0.0, most - ahead.n)
     half = max(half, known_to)
-    if predicted - half <= ahead.value <= predicted + kept + half:
+    if middle - half <= ahead.value <= middle + kept + half:
         return found
     off = ahead.value - found.line.at(ahead.n)
     cost, each = found.cost, off / ahead.n
@@ -267,9 +267,9 @@ class Fitter:
         metric = Series(metric.t_s, [value * scale for value in metric.values])
         ahead = self._level_ahead(metric) if name in _LASTING else None
         found = self._line(name, metric, scale, note, known_to, ahead)
-        if not isinstance(found, Fit) or ahead is None:
+        if not isinstance(found, Fit) or ahead is None or found.line.predicted is None:
             return found
-        return reaching(found, ahead, self._most, scale * PAGES if name in _OF_THE_KERNEL else FREED_KEPT)
+        return reaching(found, ahead, found.line.predicted, self._most, scale * PAGES if name in _OF_THE_KERNEL else FREED_KEPT)
 
     def _level_ahead(self, metric: Series) -> Point | None:
         """The level at the hold's end, after the samples of a line; None if there is none.
