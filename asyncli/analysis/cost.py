@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from asyncli.analysis.absent_server import absent_server
-from asyncli.analysis.constants import MISSED_S, NEARLY_ALL, PART
+from asyncli.analysis.constants import MISSED_S, NEARLY_ALL, PART, WORTH_TELLING
 from asyncli.analysis.drift import Drift, MetricName, counted, in_words, is_settling
 from asyncli.analysis.gaps import for_cost
 from asyncli.analysis.holders import holders_beside, server_holds
@@ -85,12 +85,11 @@ def costs(run: Run) -> Costs:
     server = ours if others is None else Fitter(run, others.count, " over the server's own count of connections")
     shared = server if where.server else ours
 
-    ramp = run.within((-math.inf, ours.until_s))
-    user, kind = with_files_at_rest(ramp)
+    user, kind = with_files_at_rest(run)
     note = f" of {kind}" + (" (counts shared pages in each process)" if kind == "RSS" else "")
-    behind, result.behind_programs = behind_server(ramp)
-    kernel, generator = (ramp.series(name) for name in (metrics.KERNEL_SOCKET_BYTES, metrics.GENERATOR_USS_BYTES))
-    host, in_use = _host_memory(ramp, shared, result)
+    behind, result.behind_programs = behind_server(run)
+    kernel, generator = (run.series(name) for name in (metrics.KERNEL_SOCKET_BYTES, metrics.GENERATOR_USS_BYTES))
+    host, in_use = _host_memory(run, shared, result)
 
     both = ", per socket end" + (f" ({'both' if ends == 2 else ends} on {where.host})" if ends > 1 else "")
     found = {
@@ -98,7 +97,7 @@ def costs(run: Run) -> Costs:
         "behind": server.fit("behind", behind, note=f" of PSS of {', '.join(result.behind_programs)}"),
         "kernel": shared.fit("kernel", kernel, 1 / ends, f" of slab objects{both}"),
         "kernel_queued": shared.fit(
-            "kernel_queued", ramp.series(metrics.KERNEL_TCP_MEM_BYTES), 1 / ends, f" of queued TCP buffers{both}"
+            "kernel_queued", run.series(metrics.KERNEL_TCP_MEM_BYTES), 1 / ends, f" of queued TCP buffers{both}"
         ),
         "generator_user": ours.fit("generator_user", generator, note=" of USS"),
         "host_total": shared.fit("host_total", host, note=in_use),
@@ -110,10 +109,10 @@ def costs(run: Run) -> Costs:
             setattr(result, name, one.cost)
             result.fits[name] = one
     if where.server:
-        _include_shared_memory(result, server.fit("shared_memory", unmapped_shared(ramp)))
-    _include_time_waits(result, shared.fit("time_waits", ramp.series(metrics.KERNEL_TCP_TW), known_to=0.0))
+        _include_shared_memory(result, server.fit("shared_memory", unmapped_shared(run)))
+    _include_time_waits(result, shared.fit("time_waits", run.series(metrics.KERNEL_TCP_TW), known_to=0.0))
     if where.far is not None:
-        client = ours.fit("client_total", ramp.series(run.of_ours(metrics.HOST_USED_BYTES)), note=" of memory in use")
+        client = ours.fit("client_total", run.series(run.of_ours(metrics.HOST_USED_BYTES)), note=" of memory in use")
         result.client_total = client.cost if isinstance(client, Fit) else None
     parts = {"kernel": kernel} | ({"generator_user": generator} if where.generator else {})
     parts |= {"server_user": user} if where.server else {}
@@ -128,7 +127,7 @@ def costs(run: Run) -> Costs:
     few = {name: points for name, points in found.items() if isinstance(points, int) and points}
     _name_unsampled(result, few, {**ours.levels, **server.levels}, ours.points_wanted, run.plan)
     _name_unread(result, [name for name, points in found.items() if points == 0], run)
-    result.findings += _caveats(result, run, held, ours, shared, server)
+    result.findings += [*_after_ramp(result), *_caveats(result, run, held, ours, shared, server)]
     if result.residual is None and result.host_total is not None and result.host_total.of_levels:
         result.unknown["residual"] = "a difference of two levels of the whole host includes other programs"
     elif result.residual is None:
@@ -156,26 +155,51 @@ def _name_unread(result: Costs, unread: list[str], run: Run) -> None:
         result.unknown |= dict.fromkeys(missing, result.findings[-1].evidence)
 
 
-def _host_memory(ramp: Run, fitter: Fitter, result: Costs) -> tuple[Series, str]:
+def _after_ramp(known: Costs) -> list[Finding]:
+    """A finding of the memory that sizes a server, if the ramp's lines do not predict it at the hold's end."""
+    moved, held = {}, 0.0
+    for name in sorted(_SIZED & known.fits.keys()):
+        fit = known.fits[name]
+        by = fit.off_at_end * (known.ends if name == "kernel" else 1)
+        if abs(by) > WORTH_TELLING * abs(fit.line.slope) * fit.held_at_end:
+            moved[name], held = by, fit.held_at_end
+    return [findings.memory_after_ramp(moved, held)] if moved else []
+
+
+def _host_memory(run: Run, fitter: Fitter, result: Costs) -> tuple[Series, str]:
     """The sampled host's memory over time without what belongs to other programs, which ``result.findings`` name; and a note.
 
     A proxy's backend is among the other processes, and so is a server whose memory was not read: then theirs stays in. What they
     freed does too: memory that forked processes share is each one's own once it is written, so the parts may grow by more than
     the whole.
     """
-    host, note, where = ramp.series(metrics.HOST_USED_BYTES), " of memory in use", ramp.sides
-    (listing, others), server = of_others(ramp), server_memory(ramp)[0]
+    host, note, where = run.series(metrics.HOST_USED_BYTES), " of memory in use", run.sides
+    (listing, others), server = of_others(run), server_memory(run)[0]
     listed, theirs, whole = map(fitter.fit, ("listing", "others", "others"), (listing, others, host))
+    separable = result.ends == where.ends and bool(server or not where.server)
     # A listing leaves some 900 B per socket. It grows with the connections.
     if isinstance(listed, Fit) and listed.cost.ci95[0] > 50.0:
         host, note = minus(host, [listing]), f"{note} less inodes of /proc"
         result.findings.append(findings.descriptors_listed(listed.cost.bytes_per_connection, listed.cost.half_width))
-    if isinstance(theirs, Fit) and isinstance(whole, Fit) and result.ends == where.ends and (server or not where.server):
+    excluded = False
+    if isinstance(theirs, Fit) and isinstance(whole, Fit) and separable:
         each = theirs.cost.bytes_per_connection
         if theirs.cost.ci95[0] > 0 and each > PART * whole.cost.bytes_per_connection:
             host, note = minus(host, [others]), f"{note} less other processes'"
             result.findings.append(findings.processes_excluded(each, theirs.cost.half_width))
+            excluded = True
+    if separable and others and not excluded:
+        # What they take later belongs to no connection, as far as it is known.
+        host = minus(host, [_change_since(others, fitter.ramp_end_s)])
+    if listing and not isinstance(listed, int) and findings.descriptors_listed.code not in {one.code for one in result.findings}:
+        host = minus(host, [_change_since(listing, fitter.ramp_end_s)])
     return host, note
+
+
+def _change_since(metric: Series, since_s: float) -> Series:
+    """How far ``metric`` moved from its value at ``since_s``; zero before."""
+    then = metric.at(since_s) or 0.0
+    return Series(metric.t_s, [value - then if t_s > since_s else 0.0 for t_s, value in metric.rows()])
 
 
 def is_measured(costs: object, name: str) -> bool:
@@ -264,7 +288,9 @@ def _allow_for_growth(cost: Costs, drift: Mapping[MetricName, Drift], run: Run) 
         else:
             # By time or by request: in a short ramp each connection sends its first heartbeat.
             most = max(_most_grown(drift[one], end_s - start_s, answers) for one in included)
-            more, (low, high) = most / (cost.ends if name == "kernel" else 1) / max(run.held.values), found.ci95
+            low, high = found.ci95
+            # At most all that grew in the ramp grew with time.
+            more = min(most / (cost.ends if name == "kernel" else 1) / max(run.held.values), max(0.0, low))
             method = f"{found.method}; the interval includes growth in the ramp as in the hold"
             each = found.bytes_per_connection - more / 2
             _revise(cost, name, bytes_per_connection=each, ci95=(low - more, high), method=method)
@@ -302,7 +328,11 @@ def _in_no_part(cost: Costs, run: Run) -> Finding | None:
 
 
 def _revise(cost: Costs, name: str, **changes: Any) -> None:
-    revised = msgspec.structs.replace(getattr(cost, name), **changes)
+    """Change a cost. The level with all connections was read: another slope keeps it, by another fixed part."""
+    known, most = getattr(cost, name), max(cost.fits[name].n)
+    value = changes.get("bytes_per_connection", known.bytes_per_connection)
+    fixed = known.fixed_bytes + (known.bytes_per_connection - value) * most
+    revised = msgspec.structs.replace(known, **changes, fixed_bytes=fixed)
     setattr(cost, name, revised)
     cost.fits[name] = msgspec.structs.replace(cost.fits[name], cost=revised)
 
@@ -387,10 +417,9 @@ def _hold_the_parts(known: Costs, parts: Collection[str]) -> None:
     least = _sum_of(known, parts, "bytes_per_connection")
     if least > total.ci95[1]:
         each = (total.ci95[0] + least) / 2
-        fixed = total.fixed_bytes + (total.bytes_per_connection - each) * max(known.fits["host_total"].n)
         method = f"{total.method}; widened to the sum of its parts, because other programs freed memory"
         ci95 = (total.ci95[0], least)
-        _revise(known, "host_total", bytes_per_connection=each, ci95=ci95, fixed_bytes=fixed, method=method)
+        _revise(known, "host_total", bytes_per_connection=each, ci95=ci95, method=method)
 
 
 def _sum_of(known: Costs, parts: Collection[str], field: str) -> float:

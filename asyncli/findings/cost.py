@@ -143,6 +143,21 @@ def cost_if_fresh(at_most: int | None, page: bool) -> Words:
     return Words(what, "restart the server before the run" + ("" if page else ", or give --status-url"))
 
 
+@finding("memory_after_ramp", "warning", "ramp more slowly, so that the line shows it (--plateaus 5 --plateau-rest 30s)")
+def memory_after_ramp(moved: Mapping[str, float], held: float) -> Words:
+    """The line of the ramp does not predict the memory at the hold's end, so the interval of the cost reaches to it: memory that a
+    server takes for a connection some time after its accept, or at a later request, is in no slope, and neither is a leak.
+    ``moved``: how many bytes it was above the line (below zero: under it), with ``held`` connections. An info if it is only the
+    whole host's, which includes other programs'.
+    """
+    each = ", ".join(
+        f"of {COST_NAMES[name]} by {format_bytes(abs(by))} ({format_bytes(abs(by) / held)} a connection"
+        f"{'' if by > 0 else ', lower'})" for name, by in moved.items()
+    )
+    evidence = f"the memory at the hold's end is not what the ramp predicts: {each}; the interval of the cost reaches to it"
+    return Words(evidence, severity=None if {*moved} - {"host_total"} else "info")
+
+
 @finding("plateau_unsettled", "warning")
 def plateau_unsettled(moved: Mapping[str, Sequence[Moved]], rest_s: float) -> Words:
     """Memory still changed at the end of a plateau's rest; the interval of the cost includes as much again."""
