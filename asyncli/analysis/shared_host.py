@@ -7,7 +7,7 @@ import math
 from typing import NamedTuple
 
 from asyncli.analysis.constants import FEWEST, NEARLY_ALL, PART, WORTH_TELLING
-from asyncli.analysis.holders import holders_beside, server_holds
+from asyncli.analysis.holders import holders_of
 from asyncli.analysis.saturation import MOST_CPU_SHARE
 from asyncli.analysis.server_count import other_clients_of
 from asyncli.analysis.slope import minus
@@ -97,7 +97,7 @@ def sockets_beside(run: Run) -> tuple[int, int, int] | None:
 
 def unix_sockets_each(run: Run) -> int:
     """How many sockets of other families each TCP connection brought, such as those of a proxy to a backend at a Unix socket."""
-    if not run.plan.has_ports or not run.sides.server or not holders_beside(run):
+    if not run.plan.has_ports or not run.sides.server or not holders_of(run).behind:
         return 0
     every, tcp = run.series(KERNEL_SOCKETS), run.series(metrics.KERNEL_TCP_INUSE)
     others = minus(every, [tcp])
@@ -149,7 +149,7 @@ def _is_proxy(run: Run) -> bool | None:
     Another load generator's sockets come and go with ours as well, but the server's fullest process then has more than its share
     of one for each connection only if its workers share unevenly.
     """
-    if server_holds(run) and holders_beside(run):
+    if holders_of(run).behind:
         # The backend is on this host, and was seen.
         return True
     start, (used, processes) = run.first_connect_s, map(run.series, (metrics.SERVER_DESCRIPTORS, metrics.SERVER_PROCESSES))

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from asyncli.collect.headroom import Headroom
-from asyncli.collect.kernel import MemoryReader, read_counters
+from asyncli.collect.kernel import MemoryReader, read_counters, read_sockstat
 from asyncli.collect.locate import Found, ServerFacts, describe, doubt, find_server
 from asyncli.collect.other_processes import OtherProcesses
 from asyncli.collect.privilege import unprivileged
@@ -20,8 +20,11 @@ from asyncli.collect.sock_diag import server_sockets
 from asyncli.collect.status_reader import StatusReader
 from asyncli.findings.probes import server_master_ended, server_processes_unknown, server_restarted
 from asyncli.model.errors import HostError
-from asyncli.model.metrics import SERVER_ENDED, SERVER_SOCKETS, SERVER_SOCKETS_WAITING, SERVER_STARTED
+from asyncli.model.metrics import KERNEL_TCP_INUSE, SERVER_ENDED, SERVER_SOCKETS, SERVER_SOCKETS_WAITING, SERVER_STARTED
 from asyncli.model.plan import Plan
+
+# The kernel walks all sockets, and we read those of the server's ports: half a second for so many (2.2 us each, bench/README.md).
+_MOST_SOCKETS = 250_000
 
 
 class Collector(Sampler):
@@ -43,7 +46,7 @@ class Collector(Sampler):
         self._tree: ServerTree | None = None
         self._found_by = ""
         # The connections at the server's ports when they were last counted.
-        self._connections = 0
+        self._connections: int | None = None
 
     async def open(self, *, hold: bool = True) -> None:
         """Read the status page once and find the server's processes; ``hold``: used only by an agent's collector.
@@ -59,7 +62,7 @@ class Collector(Sampler):
         self._report(server_processes_unknown(found.why_not, remedy) if not found.pids else self.server.not_asked)
         self._report(await asyncio.to_thread(doubt, self._plan, found, ours=self._ours()) if self.local else None)
         self._report(unprivileged(found.pids, found.hidden, found.remedy))
-        self._probes = self._standard_probes(found)
+        self._probes = await asyncio.to_thread(self._standard_probes, found)
         self.begin()
 
     async def refresh_server(self) -> None:
@@ -107,12 +110,17 @@ class Collector(Sampler):
         server = ProcessGroup("server", tree)
         probes |= {"server": lambda: _with_restarts(server.scan(), tree), "room": Headroom(lambda: server.pids).read}
         # Read right after the server's processes: those that it forked meanwhile are its own.
-        others = OtherProcesses(lambda: {*server.pids, *self._ours()}, ports, connections=lambda: self._connections)
+        others = OtherProcesses(lambda: server.pids, self._ours, ports, connections=lambda: self._connections)
         probes["other_processes"] = others.read
         return probes | own_probes(self._generator_pids, {"server_memory": server.memory})
 
     def _sockets(self, ports: Sequence[int]) -> ProbeReading:
-        """The server's ends of all clients' connections. None of them: it is in another network namespace, or has none."""
+        """The server's ends of all clients' connections; 0 if it is in another network namespace. Nothing on a host with so many
+        sockets that counting them would delay the other probes.
+        """
+        if read_sockstat().get(KERNEL_TCP_INUSE, 0.0) > _MOST_SOCKETS:
+            self._connections = None
+            return ProbeReading()
         accepted, waiting = server_sockets(ports)
         self._connections = accepted
         return ProbeReading({SERVER_SOCKETS: float(accepted), SERVER_SOCKETS_WAITING: float(waiting)})
