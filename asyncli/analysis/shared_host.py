@@ -87,7 +87,7 @@ def sockets_beside(run: Run) -> tuple[int, int, int] | None:
     brought through a proxy. None if other programs opened and closed few, or the count is unknown.
     """
     beside = _beside(run)
-    return beside and (beside[0], beside[1], beside[2] if _is_proxy(run) else 0)
+    return beside and (beside[0], beside[1], beside[2] if is_proxy(run, run.stop_s) else 0)
 
 
 def _beside(run: Run) -> tuple[int, int, int] | None:
@@ -124,19 +124,23 @@ def _heard(tick: Tick) -> int:
     return tick.answered + sum(one.handshake_us.count for one in (tick.tls, tick.protocol) if one is not None)
 
 
-def _is_proxy(run: Run) -> bool | None:
-    """Whether the server takes two descriptors for each connection, one of them to its backend; None where they are unknown.
+def is_proxy(run: Run, until_s: float) -> bool | None:
+    """Whether the server took two descriptors for each connection until ``until_s``, one of them to its backend; None where they
+    are unknown.
 
     Another load generator's sockets come and go with ours as well, but the server's fullest process then has more than its share
     of one for each connection only if its workers share unevenly.
     """
-    start, (used, processes) = run.first_connect_s, map(run.series, (metrics.SERVER_DESCRIPTORS, metrics.SERVER_PROCESSES))
+    start, used, processes = run.first_connect_s, run.series(metrics.SERVER_DESCRIPTORS), run.series(metrics.SERVER_PROCESSES)
     before, begun = used.last(until_s=start), processes.last(until_s=start)
-    now, ended = used.last(until_s=run.stop_s, since_s=start), processes.last(until_s=run.stop_s)
+    since = used.between(start, until_s)
     # A process for each connection has few descriptors.
-    if before is None or now is None or begun is None or begun != ended:
+    if before is None or not since.values or begun is None or begun != processes.last(until_s=until_s):
         return None
-    return (now - before) * max(1.0, begun - 1.0) >= 2 * NEARLY_ALL * (run.held.last(until_s=run.stop_s) or 0.0)
+    held = run.held.at(since.t_s[-1]) or 0.0
+    if held < FEWEST:
+        return None
+    return (since.values[-1] - before) * max(1.0, begun - 1.0) >= 2 * NEARLY_ALL * held
 
 
 def other_sockets(run: Run) -> list[Finding]:
@@ -144,7 +148,7 @@ def other_sockets(run: Run) -> list[Finding]:
     if (beside := _beside(run)) is None:
         return []
     ours, others, each = beside
-    proxy = bool(each) and _is_proxy(run)
+    proxy = bool(each) and is_proxy(run, run.stop_s)
     if proxy:
         return [upstream_sockets(run.sides.host, ours, others)]
     return [host_shared(run.sides.host, ours, others, proxy is None)]

@@ -195,10 +195,10 @@ def why_silent(server: ServerEvidence, found: Evidence, sent: int, unacknowledge
         return "unacknowledged"
     if found.stopped:
         return "stopped"
-    if found.silent is not False or not server.counts_beats:
+    if found.silent is not False or not server.counts_beats or found.requests is None:
         # A page that counts no heartbeats proves nothing: a backend behind it may have stopped.
         return "unknown"
-    return "slow" if (found.requests or 0) >= max(FEWEST, sent / 2) else "page_answered"
+    return "slow" if found.requests >= max(FEWEST, sent / 2) else "page_answered"
 
 
 def cut_short(table: LossTable) -> None:
