@@ -208,6 +208,10 @@ _CAUSES: dict[str, tuple[str, str]] = {
     "server_stalled": (
         "{server} was stopped: it answered no heartbeat, its status page was silent, and its processes used no CPU", _STOPPED,
     ),
+    "computing": (
+        "no heartbeat was answered meanwhile, and {server} used {cores:.2f} cores: looks like it computed something else",
+        "see what it computes (a profiler, the log of its garbage collector); give it more processes or threads",
+    ),
     "nobody_answered": (
         "no heartbeat was answered meanwhile: looks like {server} was stopped, or the network path was down",
         "see whether it runs, and routes and firewalls between",
@@ -259,7 +263,7 @@ _FORMS = {
     "path_cut": ("no_route", "unacknowledged", "page_answered"),
     "reload": ("reload_by_processes", "reload_by_counts", "reload_by_counters", "likely_reload"),
     "server_ended": ("server_ended", "connects_refused", "page_never_again"),
-    "server_stalled": ("server_stalled", "stopped_speaking", "nobody_answered", "stopped_here"),
+    "server_stalled": ("server_stalled", "stopped_speaking", "computing", "nobody_answered", "stopped_here"),
     "suspended": ("suspended", "suspended_too_long"),
     "unheard": ("others_heard", "nobody_heard"),
 }
@@ -403,7 +407,8 @@ def unheard(why: Words, silence_s: float) -> Words:
     return Words(f"{{were}} ended after receiving nothing for {format_duration(silence_s)}{{when}}: {why.evidence}", why.remedy)
 
 
-def unanswered(why: Words, timeout_s: float, times: int = 1) -> Words:
-    """``why`` with the timeout of the heartbeats, and how many ``times`` it happened."""
+def unanswered(why: Words, timeout_s: float, times: int = 1, every_s: float | None = None) -> Words:
+    """``why`` with the timeout of the heartbeats, and how many ``times`` it happened, if regularly ``every_s``."""
     several = f", {times} times" if times > 1 else ""
+    several += f", about every {format_duration(every_s)}" if every_s is not None else ""
     return Words(f"{{loss}} ({format_duration(timeout_s)}): {why.evidence}{several}{{when}}", why.remedy)
