@@ -26,7 +26,7 @@ from asyncli.analysis.totals import tested
 from asyncli.findings import compare as comparison
 from asyncli.findings.compare import DIRECTIVE
 from asyncli.findings.host import host_shared
-from asyncli.model.plan import without_secrets
+from asyncli.model.private_values import without_secrets
 from asyncli.model.protocol_table import OWN_KEYS
 from asyncli.model.records import Finding
 from asyncli.model.run import Run

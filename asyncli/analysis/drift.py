@@ -15,10 +15,13 @@ import msgspec
 
 from asyncli.analysis.constants import MINUTE_S, PART
 from asyncli.analysis.gaps import for_drift
+from asyncli.analysis.generations import generations
 from asyncli.analysis.regression import CONFIDENCE
+from asyncli.analysis.shared_host import other_sockets
 from asyncli.analysis.slope import PAGES, minus
 from asyncli.analysis.trend import FEWEST_POINTS, Trend, trend
 from asyncli.findings.drift import by_the_hour, drift_grows, drift_unknown, examined
+from asyncli.findings.host import host_shared
 from asyncli.model import metrics
 from asyncli.model.records import Finding
 from asyncli.model.run import Run
@@ -44,6 +47,11 @@ _SETTLING_SHARE = 0.25
 # Other programs act over minutes however short the hold, and asyncli's memory settles for minutes: growth of these needs whole
 # minutes. In 15 s of a hold of 20,000 connections the host rose by 12 MB (3 GB an hour), server and kernel not at all.
 _NEED_MINUTES: tuple[MetricName, ...] = ("host_total", "generator_user")
+# A shorter hold (minutes) shows growth only if that is large: so many times what the connections took, and a twentieth of the
+# memory. A healthy Node server's heap rose by 0.5 MB in 11 s, "155 MB an hour": it fills before garbage is first collected.
+_FEW_MINUTES, _LARGE, _LARGE_SHARE = 3, 2.0, 0.05
+# Growth goes on: of all growth, half is in the later half. What has less than this share there has ended.
+_GOES_ON = 0.25
 
 # Both include memory that is neither anonymous nor private. If both grow, the server does: another program that unmaps shared
 # files raises PSS alone, one more process raises RSS alone.
@@ -103,7 +111,7 @@ def drifts(run: Run) -> tuple[dict[MetricName, Drift], list[Finding]]:
     if run.hold is None:
         return {}, []
     start, end = run.hold.start_s + min(run.plan.keepalive_s, _SETTLING_SHARE * run.hold.length_s), run.hold.end_s
-    analysis = _DriftAnalysis(run, start, end)
+    analysis = _DriftAnalysis(run, start, end, among_others=any(one.code == host_shared.code for one in other_sockets(run)))
 
     sources = {name: source_of(run, name) for name in SOURCES}
     found = {name: analysis.drift(name, one) for name, one in sources.items() if drifting(run, one).between(start, end).t_s}
@@ -147,8 +155,10 @@ def counted(run: Run, name: str) -> Series:
 class _DriftAnalysis:
     """The drifts of a run's metrics over a part of the hold."""
 
-    def __init__(self, run: Run, start_s: float, end_s: float) -> None:
+    def __init__(self, run: Run, start_s: float, end_s: float, *, among_others: bool = False) -> None:
         self._run, self._start, self._end = run, start_s, end_s
+        #: Other programs opened or closed many sockets.
+        self._among_others = among_others
 
     def drift(self, name: MetricName, source: str) -> Drift:
         """The drift of ``name``, by the metric ``source``.
@@ -156,7 +166,7 @@ class _DriftAnalysis:
         With restarts of the server, of the longest part without one. If the later half certainly moves by less than the whole,
         it counts alone, because settling ends and growth does not.
         """
-        starts = _restarts(self._run) if name == "server_user" else ()
+        starts = _restarts(self._run) if name in ("server_user", "host_total") else ()
         edges = [self._start, *(cut for cut in starts if self._start < cut < self._end), self._end]
         start, end = max(pairwise(edges), key=lambda part: part[1] - part[0])
         if start > self._start:
@@ -201,8 +211,22 @@ class _DriftAnalysis:
             before, grown_h = statistics.median(baseline.values), (times[0] - statistics.median(baseline.t_s)) / 3600
             # Without its growth since then.
             had, taken = had - before - found.slope * grown_h, level - before
-        self._conclude(result, found, level, taken, had, start, end)
+        hours = (end - start) / 3600
+        undecided = self._may_be_settling(name, result.minutes, found.slope * hours, had, level) or _has_ended(values)
+        self._conclude(result, found, level, taken, undecided and result.minutes < FEWEST_POINTS, start, end)
+        if self._among_others and name in ("kernel", "host_total"):
+            _leave_open(result)
         return result
+
+    def _may_be_settling(self, name: MetricName, minutes: int, grown: float, had: float, level: float) -> bool:
+        """Whether growth by ``grown`` bytes in so few minutes may be a heap that fills: beside the ``had`` bytes that the
+        connections took, or beside those of others that were opened meanwhile.
+        """
+        if self._among_others:
+            return True
+        if minutes < _FEW_MINUTES:
+            return abs(grown) <= max(_LARGE * had, _LARGE_SHARE * level)
+        return abs(grown) <= had
 
     def _least_growth(self, wider: Sequence[Series], start: float, end: float, bin_s: float) -> Trend | None:
         """The least growth of the metrics ``wider``; None if one has too few points."""
@@ -225,11 +249,10 @@ class _DriftAnalysis:
         low, high = min(one.low for one in trends), max(one.high for one in trends)
         return Trend(min((one.slope for one in trends), key=abs), low, high, max(one.p_value for one in trends))
 
-    def _conclude(self, result: Drift, found: Trend, level: float, taken: float, had: float, start: float, end: float) -> None:
-        """Set rate, interval and verdict. ``taken``: bytes above the baseline.
-
-        In less than ten minutes, growth by no more than the ``had`` bytes before cannot be distinguished from settling.
-        """
+    def _conclude(
+        self, result: Drift, found: Trend, level: float, taken: float, may_be_settling: bool, start: float, end: float
+    ) -> None:
+        """Set rate, interval and verdict. ``taken``: bytes above the baseline."""
         rate, low, high = found.slope, found.low, found.high
         result.bytes_per_hour, result.ci95, result.p_value = rate, (low, high), found.p_value
         # Interval and test may disagree because of ranks and ties: the less certain of them counts.
@@ -240,7 +263,7 @@ class _DriftAnalysis:
             result.ci95 = (low, high)
         hours = (end - start) / 3600
         certain = result.p_value < 1 - CONFIDENCE and (low > 0 or high < 0)
-        if certain and result.minutes < FEWEST_POINTS and abs(rate) * hours <= had:
+        if certain and may_be_settling:
             certain, low, high = False, min(low, 0.0), max(high, 0.0)
         # The kernel allocates by pages: one more or less does not show.
         page = PAGES / 2 / hours
@@ -278,6 +301,21 @@ class _DriftAnalysis:
         return max(0.0, (value - statistics.median(baseline)) / held) if baseline and held else None
 
 
+def _has_ended(values: Sequence[float]) -> bool:
+    """Whether the growth ended before the later half: a step, or a first use, and no rate."""
+    eighth = max(1, len(values) // 8)
+    first, last = statistics.median(values[:eighth]), statistics.median(values[-eighth:])
+    middle = statistics.median(values[(len(values) - eighth) // 2 :][: eighth + 1])
+    return abs(last - middle) < _GOES_ON * abs(last - first)
+
+
+def _leave_open(drift: Drift) -> None:
+    """Neither growth nor its absence is certain."""
+    if drift.ci95 is not None and drift.verdict in ("grows", "shrinks"):
+        drift.ci95 = (min(drift.ci95[0], 0.0), max(drift.ci95[1], 0.0))
+        drift.verdict = "too_short"
+
+
 def _bin_s(t_s: Sequence[float], length_s: float) -> float:
     """The length of a bin: a minute, or less in a short hold, but at least the sample interval."""
     if length_s >= POINTS_WANTED * BIN_S:
@@ -287,10 +325,13 @@ def _bin_s(t_s: Sequence[float], length_s: float) -> float:
 
 
 def _restarts(run: Run) -> list[float]:
-    """When the server was restarted (s): by its counters, or by half of its processes ending at once."""
+    """When the server was restarted or reloaded (s): by its counters, by half of its processes ending at once, or by a new
+    generation of them.
+    """
     accepts, ended = run.series(metrics.STATUS_ACCEPTS), run.series(metrics.SERVER_ENDED)
     processes = run.series(metrics.SERVER_PROCESSES)
     found = {accepts.t_s[place] for place in counter_resets(accepts.values)}
+    found |= {generation.at_s for generation in generations(run)}
     for (_, before), (t_s, after) in pairwise(zip(ended.t_s, ended.values, strict=True)):
         if after > before and after - before >= 0.5 * (processes.last(t_s) or math.inf):
             found.add(t_s)

@@ -16,6 +16,7 @@ import msgspec
 from asyncli.analysis.constants import PART, REUSE_BELOW
 from asyncli.analysis.cost import Costs
 from asyncli.analysis.gaps import for_cost
+from asyncli.analysis.server_count import server_count
 from asyncli.analysis.server_memory import server_memory
 from asyncli.analysis.slope import Cost
 from asyncli.findings.cost import SURE, descriptors_listed
@@ -195,18 +196,24 @@ def _server_alone(costs: Costs, before: Run, room: _Room, here: Ceiling | None) 
     user, kernel, rest, total = costs.server_user, costs.kernel, costs.residual, costs.host_total
     if user is None or kernel is None or user.of_levels:
         return None
-    ends = (costs.ends + 1) // 2
+    if costs.behind_programs and (costs.behind is None or costs.behind.of_levels):
+        # What is behind the server is needed too, and unknown.
+        return None
+    # Behind it on this host is a further end; a backend elsewhere has that end there.
+    ends = costs.ends - 1 if costs.behind_programs else (costs.ends + 1) // 2
     in_kernel = ends * kernel.bytes_per_connection
     there = _level(server_memory(before)[0]) + _level(before.series(metrics.KERNEL_SOCKET_BYTES)) * ends / costs.ends
     room = room.less_once(user.fixed_bytes + ends * kernel.fixed_bytes - there)
-    own = user.bytes_per_connection + in_kernel
-    # The two errors may be correlated: add them.
-    half = user.half_width + ends * kernel.half_width
+    behind = costs.behind.bytes_per_connection if costs.behind is not None else 0.0
+    own = user.bytes_per_connection + behind + in_kernel
+    # The errors may be correlated: add them.
+    half = user.half_width + ends * kernel.half_width + (costs.behind.half_width if costs.behind is not None else 0.0)
     residual, most = (max(0.0, rest.bytes_per_connection), max(0.0, rest.ci95[1])) if rest is not None else (0.0, 0.0)
     how = (
         f"a server with as much memory and its clients elsewhere: {room.how}, by {own + residual:,.0f} B a connection "
         f"({user.bytes_per_connection:,.0f} in the server, {in_kernel:,.0f} in the kernel for its end{'s' * (ends > 1)}"
     )
+    how += f", {behind:,.0f} behind it" if costs.behind_programs else ""
     how += f", {residual:,.0f} of what is left over)" if residual else ")"
     if most:
         how += f"; the interval includes 0 to {most:,.0f} B of what is left over"
@@ -263,11 +270,11 @@ def _descriptors(checks: Mapping[str, Check], plan: Plan) -> Ceiling | None:
 def _descriptors_in_use(run: Run) -> Ceiling | None:
     """By RLIMIT_NOFILE of the server's process with the most descriptors, and their rise with the connections."""
     limit, used = (run.series(name) for name in (metrics.SERVER_DESCRIPTORS_LIMIT, metrics.SERVER_DESCRIPTORS))
-    active, processes = run.series(metrics.STATUS_ACTIVE), run.series(metrics.SERVER_PROCESSES)
+    count, processes = server_count(run), run.series(metrics.SERVER_PROCESSES)
     may, start = limit.last(), run.first_connect_s
     # Connections that other clients opened meanwhile took descriptors too.
-    ours, others = max(run.held.values), active.last(until_s=start)
-    most = max(ours, 0.0 if others is None else max(active.values) - others)
+    ours, earlier = max(run.held.values), count.last(until_s=start)
+    most = max(ours, 0.0 if earlier is None else max(count.values) - earlier)
     begun, ended = processes.last(until_s=start), max(processes.between(start, math.inf).values, default=0.0)
     if may is None or not most or not ended:
         return None

@@ -183,6 +183,8 @@ def protocol_findings(run: Run, totals: Totals, part: ProtocolPart | msgspec.Uns
     counts = totals.whole.protocol or ProtocolCounts()
     if run.plan.protocol == "http" and counts.first_answers:
         yield server.event_stream()
+    if counts.unasked and totals.whole.answered:
+        yield server.answers_unproven(counts.unasked, totals.whole.answered)
     retry_s = counts.retry_s
     if run.hold is not None and retry_s and retry_s.greatest >= run.hold.length_s:
         yield losses.reopened_later(retry_s.count, float(retry_s.greatest), run.hold.length_s)

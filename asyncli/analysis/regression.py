@@ -77,6 +77,8 @@ class FittedLine(msgspec.Struct):
     freedom: int
     parts: list[Part] = msgspec.field(default_factory=list)
     apart: bool = False
+    #: What the line and its noise predict of the point ``ahead``, and half of the 95 % interval of that point.
+    predicted: tuple[float, float] | None = None
 
     def at(self, n: float) -> float:
         return self.intercept + self.slope * n
@@ -86,8 +88,13 @@ class FittedLine(msgspec.Struct):
         return _half_width(self.at(n), values, self.freedom)
 
 
-def regress(points: Sequence[Point]) -> FittedLine | None:
-    """The line through ``points`` with its interval; None for fewer than three points, or all at one N."""
+def regress(points: Sequence[Point], ahead: Point | None = None) -> FittedLine | None:
+    """The line through ``points`` with its interval; None for fewer than three points, or all at one N.
+
+    ``ahead``: a later point, which the line does not use, to be predicted. Under each kind of noise it has Student's t about the
+    line and what the noise of the points says of its own (the best linear unbiased prediction, Goldberger 1962, J. Am. Stat.
+    Assoc. 57): a walk goes on from where it was, white noise does not.
+    """
     import numpy as np
 
     m = len(points)
@@ -101,7 +108,7 @@ def regress(points: Sequence[Point]) -> FittedLine | None:
     if spread_n <= 0:
         return None
     if spread <= 0:
-        return FittedLine(0.0, float(value[0]), 0.0, None, m - 2)
+        return _exact(0.0, float(value[0]), None, m - 2, ahead)
     # Shifted and scaled to order one, to keep digits.
     n0, y0 = float(n.mean()), float(value.mean())
     x, y = (n - n0) / spread_n, (value - y0) / spread
@@ -109,23 +116,31 @@ def regress(points: Sequence[Point]) -> FittedLine | None:
     plain = np.linalg.lstsq(design, y, rcond=None)[0]
     if float(np.max(np.abs(y - design @ plain))) < ROUNDING:
         slope = float(plain[1]) * spread / spread_n
-        return FittedLine(slope, float(plain[0]) * spread + y0 - slope * n0, 0.0, 1.0, m - 2)
+        return _exact(slope, float(plain[0]) * spread + y0 - slope * n0, 1.0, m - 2, ahead)
 
-    when, of, over = np.array([(one.t_s, max(1, one.samples), one.span_s) for one in points]).T
-    noises, log_prior = _noises(when, of, over)
+    timed = points if ahead is None else [*points, ahead]
+    when, of, over = np.array([(one.t_s, max(1, one.samples), one.span_s) for one in timed]).T
+    with_ahead, log_prior = _noises(when, of, over, m)
+    noises = with_ahead[:, :m, :m]
     try:
         root = np.linalg.cholesky(noises)
     except np.linalg.LinAlgError:
         # Bins that overlap in time (N fell and rose again) have no such covariance; instants always have one.
-        noises, log_prior = _noises(when, of, np.zeros(m))
+        with_ahead, log_prior = _noises(when, of, np.zeros(len(timed)), m)
+        noises = with_ahead[:, :m, :m]
         root = np.linalg.cholesky(noises)
     whitened = np.linalg.solve(root, np.broadcast_to(np.column_stack([design, y]), (len(noises), m, 3)))
     own = np.diagonal(root, axis1=1, axis2=2)
     together = len(own)
+    # The row of the point ahead in the root of the covariance that includes it, and its variance (none without one).
+    onward = np.linalg.solve(root, with_ahead[:, :m, m:])
+    ahead_variance = with_ahead[:, m:, m:].sum(axis=(1, 2))
     if points[-1].baseline:
         # More variance of the last point changes the last diagonal element of the root, and nothing else.
         larger = [np.sqrt(own[:, -1] ** 2 + step) for step in _FIRST_USE]
         whitened = np.concatenate([_last_times(whitened, own[:, -1] / one, axis=1) for one in larger])
+        onward = np.concatenate([_last_times(onward, own[:, -1] / one, axis=1) for one in larger])
+        ahead_variance = np.tile(ahead_variance, len(_FIRST_USE))
         own = np.concatenate([_last_times(own, one / own[:, -1], axis=1) for one in larger])
         log_prior = np.tile(log_prior, len(_FIRST_USE))
     white_x, white_y = whitened[:, :, :2], whitened[:, :, 2]
@@ -154,7 +169,30 @@ def regress(points: Sequence[Point]) -> FittedLine | None:
     apart = float(weight[:together].sum()) < 1 - CONFIDENCE
     on_it = points[:-1] if apart else points
     found = FittedLine(slope, intercept, half, _explained(on_it, slope, intercept), m - 2, parts, apart)
+    if ahead is not None:
+        place = np.array([1.0, (ahead.n - n0) / spread_n])
+        middles, variances = _ahead(place, white_x, white_y, coefficients, inverse, onward[:, :, 0], ahead_variance)
+        values = [y0 + spread * middles, spread**2 * variances * rest / (m - 2)]
+        kinds = list(zip(weight.tolist(), *(column.tolist() for column in values), strict=True))
+        middle = sum(share * mean for share, mean, _ in kinds)
+        found.predicted = (middle, _half_width(middle, kinds, m - 2))
     return found if all(map(math.isfinite, (slope, intercept, half))) else None
+
+
+def _ahead(
+    place: Any, white_x: Any, white_y: Any, coefficients: Any, inverse: Any, onward: Any, variance: Any
+) -> tuple[Any, Any]:
+    """Under each kind of noise: the mean of the point at ``place`` (1, x), and its variance about that, up to the noise's factor.
+
+    ``onward``: that point's row in the root of the covariance; ``variance``: its own.
+    """
+    import numpy as np
+
+    off = white_y - (white_x @ coefficients[:, :, None])[:, :, 0]
+    middles = coefficients @ place + (onward * off).sum(axis=1)
+    lever = place - (onward[:, None, :] @ white_x)[:, 0, :]
+    of_line = np.einsum("ki,kij,kj->k", lever, inverse, lever)
+    return middles, np.maximum(0.0, variance - (onward**2).sum(axis=1)) + of_line
 
 
 def _last_times(stack: Any, factors: Any, axis: int) -> Any:
@@ -173,8 +211,16 @@ def _explained(points: Sequence[Point], slope: float, intercept: float) -> float
     return max(0.0, 1.0 - off / whole) if whole > 0 else None
 
 
-def _noises(t_s: Any, samples: Any, span_s: Any) -> tuple[Any, Any]:
+def _exact(slope: float, intercept: float, r2: float | None, freedom: int, ahead: Point | None) -> FittedLine:
+    """A line without noise."""
+    predicted = None if ahead is None else (intercept + slope * ahead.n, 0.0)
+    return FittedLine(slope, intercept, 0.0, r2, freedom, predicted=predicted)
+
+
+def _noises(t_s: Any, samples: Any, span_s: Any, fitted: int) -> tuple[Any, Any]:
     """Covariance matrices (kind of noise, point, point) of the grid, each up to a factor, and their log priors.
+
+    ``fitted``: so many of the points, the first, make the grid; later ones are only predicted.
 
     Each point is treated as the mean of its time span. For an Ornstein-Uhlenbeck process of correlation time T, the means over
     spans a and b with a gap g between them have the covariance G(a/T) G(b/T) exp(-g/T), G(x) = (1 - exp(-x)) / x, and the mean
@@ -184,13 +230,13 @@ def _noises(t_s: Any, samples: Any, span_s: Any) -> tuple[Any, Any]:
 
     m = len(t_s)
     apart = np.abs(t_s[:, None] - t_s[None, :])
-    whole = float(apart.max()) or 1.0
+    whole = float(apart[:fitted, :fitted].max()) or 1.0
     gap = np.maximum(0.0, apart - (span_s[:, None] + span_s[None, :]) / 2)
     # White noise averages out in a median, wander does not.
-    white = np.diag(float(np.median(samples)) / samples)
+    white = np.diag(float(np.median(samples[:fitted])) / samples)
     found, prior = [white], [_PRIOR_WHITE]
     # The wander's step over the usual distance of points has variance one, so that a share of white noise means the same for all.
-    step = whole / max(1, m - 1)
+    step = whole / max(1, fitted - 1)
     for share in (*TIMES, WALK):
         time = share * whole
         length = np.maximum(span_s / time, 1e-4)

@@ -7,7 +7,8 @@ import statistics
 from collections.abc import Mapping
 
 from asyncli.analysis.constants import MINUTE_S
-from asyncli.analysis.slope import minus
+from asyncli.analysis.holders import holders_beside, server_holds
+from asyncli.analysis.slope import minus, plus
 from asyncli.model import metrics
 from asyncli.model.run import Run
 from asyncli.model.samples import Series
@@ -32,9 +33,34 @@ def held_before(first: Mapping[str, float]) -> tuple[float, float]:
 
 
 def server_memory(run: Run) -> tuple[Series, str]:
-    """The memory of the server's processes over time, and its kind: "PSS", or "RSS" if PSS was not read."""
-    user = run.series(metrics.SERVER_PSS_BYTES)
-    return (user, "PSS") if len(user) else (run.series(metrics.SERVER_RSS_BYTES), "RSS")
+    """The memory of the server's processes over time, and its kind: "PSS", or "RSS" if PSS was not read.
+
+    If other processes hold its connections, what these took since the first connect is part of it.
+    """
+    own, kind = run.series(metrics.SERVER_PSS_BYTES), "PSS"
+    if not len(own):
+        own, kind = run.series(metrics.SERVER_RSS_BYTES), "RSS"
+    return _with_holders(run, own), kind
+
+
+def _with_holders(run: Run, own: Series) -> Series:
+    if server_holds(run) is not False:
+        return own
+    taken = [holder.memory for holder in holders_beside(run) if len(holder.memory)]
+    return plus(own, taken) if taken else own
+
+
+def behind_server(run: Run) -> tuple[Series, list[str]]:
+    """What the programs behind the server, which hold as many connections as it, took since the first connect; and their names.
+
+    Empty if there are none, or if they hold the connections in its place; the memory also if one of them may not be read.
+    """
+    holders = holders_beside(run) if server_holds(run) else []
+    names = [holder.name for holder in holders]
+    if not holders or not all(len(holder.memory) for holder in holders):
+        return Series(), names
+    first, *further = (holder.memory for holder in holders)
+    return plus(first, further), names
 
 
 def with_files_at_rest(run: Run) -> tuple[Series, str]:
@@ -44,7 +70,7 @@ def with_files_at_rest(run: Run) -> tuple[Series, str]:
     memory in use on the host has no such pages either.
     """
     memory, kind = server_memory(run)
-    own = run.series(metrics.SERVER_ANON_SHMEM_BYTES)
+    own = _with_holders(run, run.series(metrics.SERVER_ANON_SHMEM_BYTES))
     files = minus(memory, [own]) if kind == "PSS" else Series()
     if not files:
         return memory, kind
@@ -60,9 +86,16 @@ def at_hold_end(run: Run, metric: Series) -> float | None:
     return metric.last(until_s=run.stop_s, since_s=max(run.first_connect_s, run.stop_s - MINUTE_S))
 
 
+def unmapped_shared(run: Run) -> Series:
+    """Shared memory and files in memory (tmpfs) on the sampled host that no process of the server has mapped, over time."""
+    return minus(run.series(metrics.HOST_SHMEM_BYTES), [run.series(metrics.SERVER_SHMEM_BYTES)])
+
+
 def of_others(run: Run) -> tuple[Series, Series]:
     """Memory of other programs on the sampled host over time: inodes of /proc; processes, without the server's and asyncli's."""
     ours = (metrics.GENERATOR_USS_BYTES, metrics.SESSION_USS_BYTES) if run.sides.generator else (metrics.AGENT_USS_BYTES,)
-    known = [*([with_files_at_rest(run)[0]] if run.sides.server else []), *map(run.series, ours)]
-    processes = minus(run.series(metrics.HOST_PROCESSES_BYTES), [one for one in known if one])
+    known = [run.series(name) for name in ours]
+    if run.sides.server:
+        known += [with_files_at_rest(run)[0], behind_server(run)[0], unmapped_shared(run)]
+    processes = minus(run.series(metrics.HOST_PROCESSES_BYTES), [memory for memory in known if memory])
     return run.series(metrics.KERNEL_LISTING_BYTES), processes

@@ -7,7 +7,10 @@ import math
 from typing import NamedTuple
 
 from asyncli.analysis.constants import FEWEST, NEARLY_ALL, PART, WORTH_TELLING
+from asyncli.analysis.holders import holders_beside, server_holds
 from asyncli.analysis.saturation import MOST_CPU_SHARE
+from asyncli.analysis.server_count import other_clients_of
+from asyncli.analysis.slope import minus
 from asyncli.findings.host import host_busy, host_shared, upstream_sockets
 from asyncli.model import metrics
 from asyncli.model.metrics import GENERATOR_CPU_S, HOST_CPU_BUSY_S, KERNEL_SOCKETS, KERNEL_TCP_ALLOC, SERVER_CPU_S, SESSION_CPU_S
@@ -18,6 +21,8 @@ from asyncli.model.samples import Series
 
 #: A smaller share of all CPUs does not limit server and asyncli.
 MOST_OF_OTHERS = PART
+# Sockets that daemons open and close at any time.
+_FEW_SOCKETS = 50
 # Asyncli ended these by itself. The server's end remains until the server closes it, and in its listen queue until it accepts it.
 _GIVEN_UP = ("heartbeat_timeout", "tls_timeout", "handshake_timeout", "generator_lost")
 
@@ -90,6 +95,20 @@ def sockets_beside(run: Run) -> tuple[int, int, int] | None:
     return beside and (beside[0], beside[1], beside[2] if is_proxy(run, run.stop_s) else 0)
 
 
+def unix_sockets_each(run: Run) -> int:
+    """How many sockets of other families each TCP connection brought, such as those of a proxy to a backend at a Unix socket."""
+    if not run.plan.has_ports or not run.sides.server or not holders_beside(run):
+        return 0
+    every, tcp = run.series(KERNEL_SOCKETS), run.series(metrics.KERNEL_TCP_INUSE)
+    others = minus(every, [tcp])
+    before, after = others.last(until_s=run.first_connect_s), others.last(until_s=run.stop_s)
+    connections = run.held.last(until_s=run.stop_s)
+    if before is None or after is None or not connections:
+        return 0
+    each = round((after - before) / connections)
+    return each if each in (1, 2) else 0
+
+
 def _beside(run: Run) -> tuple[int, int, int] | None:
     """The same, with how many each connection brought if the server is a proxy."""
     allocated, start, stop = counted_sockets(run), run.first_connect_s, run.stop_s
@@ -106,7 +125,7 @@ def _beside(run: Run) -> tuple[int, int, int] | None:
     ours = min(max(least, round(after - before)), most)
     others = round(after - before) - ours
     # Daemons open and close dozens; a share of 5 % changes no printed digit.
-    if abs(others) <= 50 + 0.05 * ours:
+    if abs(others) <= _FEW_SOCKETS + 0.05 * ours:
         return None
     # A proxy opens one for each connection, and its backend has the other end, here or elsewhere; both close with ours.
     each, drained = round(others / max(1, connections)), run.phase("residue")
@@ -131,6 +150,9 @@ def is_proxy(run: Run, until_s: float) -> bool | None:
     Another load generator's sockets come and go with ours as well, but the server's fullest process then has more than its share
     of one for each connection only if its workers share unevenly.
     """
+    if server_holds(run) and holders_beside(run):
+        # The backend is on this host, and was seen.
+        return True
     start, used, processes = run.first_connect_s, run.series(metrics.SERVER_DESCRIPTORS), run.series(metrics.SERVER_PROCESSES)
     before, begun = used.last(until_s=start), processes.last(until_s=start)
     since = used.between(start, until_s)
@@ -148,6 +170,14 @@ def other_sockets(run: Run) -> list[Finding]:
     if (beside := _beside(run)) is None:
         return []
     ours, others, each = beside
+    clients = other_clients_of(run)
+    if clients is not None:
+        count = clients.count
+        rise = (count.last(until_s=run.stop_s) or 0.0) - (count.last(until_s=run.first_connect_s) or 0.0)
+        of_clients = rise * run.sides.ends - ours
+        if abs(others - of_clients) <= max(_FEW_SOCKETS, PART * abs(others)):
+            # The finding of other clients says it of all the server's numbers.
+            return []
     proxy = bool(each) and is_proxy(run, run.stop_s)
     if proxy:
         return [upstream_sockets(run.sides.host, ours, others)]

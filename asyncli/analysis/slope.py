@@ -43,6 +43,10 @@ FREED_KEPT = 128 * 1024.0
 PAGES = 2 * 4096.0
 # A metric that moved by more deviations of its noise has not settled: one false alarm in some eighty rests of normal noise.
 _MOVES_BEYOND = 2.5
+# The level at the hold's end is the median of so many seconds, of at least so large a share of the most connections.
+_LEVEL_S, _STILL_HELD = 5.0, 0.5
+# Costs of memory that stays while connections are held. Queued buffers change at rest.
+_LASTING = frozenset({"server_user", "kernel", "generator_user", "host_total", "residual", "client_total"})
 _OF_THE_KERNEL = frozenset({"kernel", "kernel_queued", "listing"})
 
 
@@ -83,6 +87,10 @@ class Fit(msgspec.Struct):
     seconds_bytes: list[float]
     line: FittedLine
     apart: float | None = None
+    #: Bytes that the memory at the hold's end is above the line (below zero: under it), if the line does not predict it; else 0.
+    off_at_end: float = 0.0
+    #: The connections held then.
+    held_at_end: float = 0.0
 
     def at(self, n: float) -> float:
         return self.cost.fixed_bytes + self.cost.bytes_per_connection * n
@@ -101,15 +109,18 @@ def ramp_points(metric: Series, held: Series, start_s: float, end_s: float) -> l
     ramp = metric.between(math.nextafter(start_s, math.inf), end_s)
     triples = [(t_s, held.at(t_s) or 0.0, value) for t_s, value in zip(ramp.t_s, ramp.values, strict=True)]
     triples = [one for one in triples if one[1] > 0]
-    empty = [(t_s, 0.0, value) for t_s, value in zip(baseline.t_s, baseline.values, strict=True)]
+    # Zero of ours; of the server's count those of other clients.
+    empty = [(t_s, held.at(t_s) or 0.0, value) for t_s, value in zip(baseline.t_s, baseline.values, strict=True)]
     points = [_median(empty, baseline=True)] if empty else []
     if not triples:
         return points
     bins = max(FEWEST_RAMP_POINTS, min(MOST_BINS, len(triples) // 3))
-    most = max(n for _, n, _ in triples)
+    least, most = held.at(start_s) or 0.0, max(n for _, n, _ in triples)
+    if most <= least:
+        return points
     cells: list[list[tuple[float, float, float]]] = [[] for _ in range(bins)]
     for one in triples:
-        cells[min(bins - 1, int(one[1] / most * bins))].append(one)
+        cells[min(bins - 1, max(0, int((one[1] - least) / (most - least) * bins)))].append(one)
     return points + [_median(cell) for cell in cells if cell]
 
 
@@ -120,7 +131,7 @@ def plateau_points(metric: Series, held: Series, start_s: float, rests: Sequence
     for low, high in stretches:
         part = metric.between(low, high)
         if part.values:
-            at_rest = [0.0 if high <= start_s else held.at(t_s) or 0.0 for t_s in part.t_s]
+            at_rest = [held.at(t_s) or 0.0 for t_s in part.t_s]
             apart = high <= start_s and len(rests) >= _PLATEAUS_THAT_SPARE_ONE
             points.append(_median(list(zip(part.t_s, at_rest, part.values, strict=True)), baseline=apart))
     return points
@@ -184,6 +195,36 @@ def minus(whole: Series, parts: Sequence[Series]) -> Series:
     return rest
 
 
+def plus(whole: Series, parts: Sequence[Series]) -> Series:
+    """``whole`` and ``parts`` together, at the instants of the metric that was sampled least often."""
+    return minus(whole, [Series(part.t_s, [-value for value in part.values]) for part in parts])
+
+
+def reaching(found: Fit, ahead: Point, predicted: tuple[float, float], most: float, known_to: float) -> Fit:
+    """``found`` with an interval that reaches to the level ``ahead``, at the hold's end, if the line does not predict that.
+
+    Memory that comes after the ramp is a cost that no line through the ramp can show; what grows with time is none, and nobody
+    can tell them apart by one level: the interval includes both, and the value is halfway. The line predicts the level within
+    the interval of its noise at that instant (``predicted``: its middle, and half of it), and within ``known_to`` bytes. ``most``: connections at the peak; memory of those
+    that were lost may be kept, so the line also predicts what lies between the two counts.
+    """
+    middle, half = predicted
+    kept = max(0.0, found.line.slope) * max(0.0, most - ahead.n)
+    half = max(half, known_to)
+    if middle - half <= ahead.value <= middle + kept + half:
+        return found
+    off = ahead.value - found.line.at(ahead.n)
+    cost, each = found.cost, off / ahead.n
+    low, high = cost.ci95
+    low, high = min(low, low + each), max(high, high + each)
+    where = f"{format_bytes(abs(off))} {'above' if off > 0 else 'below'} the line"
+    method = f"{cost.method}; the interval reaches to the level at the hold's end, {where}"
+    value = cost.bytes_per_connection + each / 2
+    fixed = ahead.value - value * ahead.n
+    cost = msgspec.structs.replace(cost, bytes_per_connection=value, ci95=(low, high), fixed_bytes=fixed, method=method)
+    return msgspec.structs.replace(found, cost=cost, off_at_end=off, held_at_end=ahead.n)
+
+
 def streams_each(asked: int, ticks: Iterable[Tick]) -> float | msgspec.UnsetType:
     """How many of the ``asked`` HTTP/2 streams each connection held: all, or their mean to a tenth if many were missing."""
     if not asked:
@@ -202,14 +243,20 @@ class Fitter:
         ramp, hold = run.phase("ramp"), run.phase("hold")
         end = ramp.end_s if ramp is not None and ramp.end_s is not None else (run.ticks[-1][0] if run.ticks else self._start)
         hold_end = hold.end_s if hold is not None and hold.end_s is not None else math.inf
-        self._end = min(end + _INTO_HOLD_S, hold_end) if hold is not None else end
-        rests = [(a, b) for a, b in run.plan.schedule.rests() if self._start + b <= self._end + 1.0]
+        self.ramp_end_s = end
+        #: The end of the samples of a line.
+        self.line_until_s = min(end + _INTO_HOLD_S, hold_end) if hold is not None else end
+        rests = [(a, b) for a, b in run.plan.schedule.rests() if self._start + b <= self.line_until_s + 1.0]
         self._rests = rests if len(rests) >= FEWEST_PLATEAUS else []
         # The first seconds of the hold, for two levels.
         held_any = hold is not None and any(tick.held for _, tick in run.ticks)
         self._rest = (hold.start_s, min(hold.start_s + OTHERS_INTO_HOLD_S, hold_end)) if hold is not None and held_any else None
         #: The end of the fitted samples.
-        self.until_s = max(self._end + 1.0, self._rest[1] if self._rest is not None else -math.inf)
+        self.until_s = max(self.line_until_s + 1.0, self._rest[1] if self._rest is not None else -math.inf)
+        self._hold_end_s = min(run.stop_s, hold_end)
+        self._most = max(held.values)
+        many = [t_s for t_s, n in held.between(self.line_until_s, self._hold_end_s).rows() if n >= _STILL_HELD * self._most]
+        self._lasts_to_s = None if hold is None or not many else min(self._hold_end_s, many[-1] + 1.0)
         #: HTTP/2 streams held by each connection.
         self.streams = streams_each(run.plan.streams, (tick for t_s, tick in run.ticks if t_s <= self.until_s))
         each = "" if self.streams is msgspec.UNSET else f" of connections with {format_many(self.streams, 'stream')} each"
@@ -221,15 +268,39 @@ class Fitter:
         self.levels: dict[str, int] = {}
 
     def fit(self, name: str, metric: Series, scale: float = 1.0, note: str = "", *, known_to: float = PAGES / 2) -> Fit | int:
-        """The line of ``metric`` x ``scale``, or the number of points if there are too few. ``known_to``: its resolution."""
+        """The line of ``metric`` x ``scale``, or the number of points if there are too few. ``known_to``: its resolution.
+
+        The interval of a cost in :data:`_LASTING` reaches to the level at the hold's end.
+        """
         metric = Series(metric.t_s, [value * scale for value in metric.values])
+        ahead = self._level_ahead(metric) if name in _LASTING else None
+        found = self._line(name, metric, scale, note, known_to, ahead)
+        if not isinstance(found, Fit) or ahead is None or found.line.predicted is None:
+            return found
+        return reaching(found, ahead, found.line.predicted, self._most, scale * PAGES if name in _OF_THE_KERNEL else FREED_KEPT)
+
+    def _level_ahead(self, metric: Series) -> Point | None:
+        """The level at the hold's end, after the samples of a line; None if there is none.
+
+        Of the last instant with at least half of the connections: with fewer, most of the memory is what is kept of the others.
+        """
+        if self._lasts_to_s is None:
+            return None
+        since_s = max(math.nextafter(self.line_until_s, math.inf), self._lasts_to_s - _LEVEL_S)
+        rows = [(t_s, self._held.at(t_s) or 0.0, value) for t_s, value in metric.between(since_s, self._lasts_to_s).rows()]
+        rows = [row for row in rows if row[1] >= _STILL_HELD * self._most]
+        return _median(rows) if rows else None
+
+    def _line(
+        self, name: str, metric: Series, scale: float, note: str, known_to: float, ahead: Point | None
+    ) -> Fit | int:
         if self._rests:
             points = plateau_points(metric, self._held, self._start, self._rests)
         else:
-            points = ramp_points(metric, self._held, self._start, self._end)
-        line = regress(points) if len(points) >= self.points_wanted else None
+            points = ramp_points(metric, self._held, self._start, self.line_until_s)
+        line = regress(points, ahead) if len(points) >= self.points_wanted else None
         if line is None:
-            found = self._two_levels(name, metric, scale, note)
+            found = self._two_levels(name, metric, scale, note, ahead)
             if found is not None:
                 self.levels[name] = len(points)
             return found or len(points)
@@ -253,18 +324,18 @@ class Fitter:
                 low, high = min(low, settled.slope - settled.half), max(high, settled.slope + settled.half)
         on_it = [one for one in points if not (line.apart and one.baseline)]
         cost = Cost(line.slope, (low, high), line.intercept, method, len(on_it), line.r2)
-        return self._fit(cost, on_it, metric.between(-math.inf, self._end), line, apart)
+        return self._fit(cost, on_it, metric.between(-math.inf, self.line_until_s), line, apart)
 
     def other_sockets(self, allocated: Series, ends: int) -> Series:
         """The ``allocated`` sockets of all programs less the ``ends`` of each of these connections."""
-        ours = (ends * (self._held.at(t_s) or 0.0) if t_s > self._start else 0.0 for t_s in allocated.t_s)
+        ours = (ends * (self._held.at(t_s) or 0.0) for t_s in allocated.t_s)
         return Series(allocated.t_s, [every - own for every, own in zip(allocated.values, ours, strict=True)])
 
     def _fit(self, cost: Cost, points: Sequence[Point], every: Series, line: FittedLine, apart: float | None = None) -> Fit:
-        seconds_n = [self._held.at(t_s) or 0.0 if t_s > self._start else 0.0 for t_s in every.t_s]
+        seconds_n = [self._held.at(t_s) or 0.0 for t_s in every.t_s]
         return Fit(cost, [one.n for one in points], [one.value for one in points], seconds_n, every.values, line, apart)
 
-    def _two_levels(self, name: str, metric: Series, scale: float, note: str) -> Fit | None:
+    def _two_levels(self, name: str, metric: Series, scale: float, note: str, ahead: Point | None) -> Fit | None:
         """The difference of the baseline and the last half of the hold's first seconds, by the connections.
 
         The interval is that of a line through the autocorrelated samples of both, plus what the metric still moves in the hold.
@@ -275,12 +346,13 @@ class Fitter:
         begin, end = self._rest
         before = metric.between(-math.inf, self._start)
         rest = metric.between((begin + end) / 2, end) or metric.between(begin, end)
-        points = [Point(t_s, 0.0, value) for t_s, value in before.rows()]
+        points = [Point(t_s, self._held.at(t_s) or 0.0, value) for t_s, value in before.rows()]
         points += [Point(t_s, n, value) for t_s, value in rest.rows() if (n := self._held.at(t_s) or 0.0) > 0]
-        line = regress(points) if before and rest else None
+        ahead = ahead if ahead is not None and ahead.t_s - ahead.span_s / 2 > end else None
+        line = regress(points, ahead) if before and rest else None
         if line is None:
             return None
-        most = max(one.n for one in points)
+        most = max(one.n for one in points) - min(one.n for one in points)
         known_to = scale * PAGES if name in _OF_THE_KERNEL else FREED_KEPT
         half = max(line.half, known_to / most)
         low, high = line.slope - half, line.slope + half

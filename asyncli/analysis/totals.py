@@ -82,9 +82,10 @@ def fold(run: Run) -> Totals:
 
 
 def tested(plan: Plan, *ticks: Tick) -> bool:
-    """Whether the server answered once: a heartbeat; a connect, if connections listen; a handshake, if no heartbeat was due."""
+    """Whether the server was heard: it answered a heartbeat, or sent something else after one; a connect, if connections listen;
+    a handshake, if no heartbeat was due."""
     granted = any(one.protocol is not None and one.protocol.handshake_us for one in ticks) and not any(one.sent for one in ticks)
-    return any(tick.answered or (tick.opened and (plan.listens or granted)) for tick in ticks)
+    return any(tick.answered or tick.spoke or (tick.opened and (plan.listens or granted)) for tick in ticks)
 
 
 def never_answered(tick: Tick) -> int:

@@ -9,6 +9,7 @@ import msgspec
 
 from asyncli.analysis.losses.slowness import Unheard
 from asyncli.analysis.totals import Totals, errors, tested
+from asyncli.findings import server
 from asyncli.findings.losses import lost_with
 from asyncli.model.plan import Plan
 from asyncli.model.records import ABORTED, CUT, NOTHING_LISTENS, RESUMED, STOPPED, Finding, Tick
@@ -19,7 +20,7 @@ Verdict = Literal["passed", "failed", "invalid", "untested"]
 RULE = (
     "passed: as many held at the hold's end as asked for, none lost, and no answer an error (status 400 or more); a --fail-if on "
     "held, on lost or on a status replaces that part; invalid: the generator was the limit; untested: nothing connected, or no "
-    "heartbeat ever answered (listening ones send none); else failed"
+    "heartbeat ever answered (listening ones send none), or the server sends such answers unasked as often; else failed"
 )
 #: The numbers of the rule; a --fail-if on one of them replaces its part of the rule.
 LOST, HELD, OURS = "connections.lost", "connections.held", "connections.deaths.generator_lost"
@@ -57,7 +58,7 @@ def judge(
     this machine was suspended. ``unheard``: held and silent.
 
     1. untested: nothing connected, or no heartbeat was answered (except for listening connections, or if none was due yet and
-       handshakes succeeded).
+       handshakes succeeded), or the server sends by itself what answers them, at least as often.
     2. invalid: the generator was the limit (``saturated``), lost connections itself (unless a limit allows it), lost connections
        only to a suspension, or ran out of ports or descriptors.
     3. failed: a connection or held stream was lost, or an answer an error (unless a limit is on it), or a limit crossed.
@@ -76,6 +77,8 @@ def judge(
         broken = whole.protocol.broken if whole.protocol is not None else {}
         most = f" ({max(broken, key=broken.__getitem__)})" if broken else ""
         return Judgement("untested", f"{why_untested(whole.deaths, whole.sent)}{most}: {opened} opened, {sent} sent{by_hand}")
+    if (unasked := unproven(whole)) is not None:
+        return Judgement("untested", f"{unasked.evidence}{by_hand}")
     # A lost worker that held nothing yet has a count of 0.
     gone = whole.deaths.get("generator_lost")
     starved = {cause: whole.failures[cause] for cause in _SHORTAGES if whole.failures.get(cause)}
@@ -120,6 +123,14 @@ def judge(
     end = "until the run was stopped" if by_hand else "to the end"
     why = f"{_part(held, asked, 'connection')} held {end}, {silent}and {lost}{retried}{by_hand}"
     return Judgement("passed", but_allowed(why, whole, "heartbeat"))
+
+
+def unproven(whole: Tick) -> Finding | None:
+    """The finding where answers prove nothing: the server sends what answers at least as often unasked."""
+    unasked = 0 if whole.protocol is None else whole.protocol.unasked
+    if not whole.answered or unasked < whole.answered:
+        return None
+    return server.answers_unproven(unasked, whole.answered)
 
 
 def why_untested(causes: Collection[str], sent: int) -> str:

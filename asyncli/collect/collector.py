@@ -10,15 +10,17 @@ from typing import Any
 from asyncli.collect.headroom import Headroom
 from asyncli.collect.kernel import MemoryReader, read_counters
 from asyncli.collect.locate import Found, ServerFacts, describe, doubt, find_server
+from asyncli.collect.other_processes import OtherProcesses
 from asyncli.collect.privilege import unprivileged
 from asyncli.collect.probe_budget import ProbeReading
 from asyncli.collect.processes import ProcessGroup, ServerTree, listed, read_session_cpu, read_session_memory
 from asyncli.collect.procfs import ancestors
 from asyncli.collect.sampler import Probe, Sampler, SamplerOptions
+from asyncli.collect.sock_diag import server_sockets
 from asyncli.collect.status_reader import StatusReader
 from asyncli.findings.probes import server_master_ended, server_processes_unknown, server_restarted
 from asyncli.model.errors import HostError
-from asyncli.model.metrics import SERVER_ENDED
+from asyncli.model.metrics import SERVER_ENDED, SERVER_SOCKETS, SERVER_SOCKETS_WAITING, SERVER_STARTED
 from asyncli.model.plan import Plan
 
 
@@ -40,6 +42,8 @@ class Collector(Sampler):
             self._polls["status"] = self._page
         self._tree: ServerTree | None = None
         self._found_by = ""
+        # The connections at the server's ports when they were last counted.
+        self._connections = 0
 
     async def open(self, *, hold: bool = True) -> None:
         """Read the status page once and find the server's processes; ``hold``: used only by an agent's collector.
@@ -93,13 +97,25 @@ class Collector(Sampler):
 
     def _standard_probes(self, found: Found) -> dict[str, Probe]:
         probes: dict[str, Probe] = {"kernel": read_counters, "memory": MemoryReader().read}
+        ports = sorted({target.port for target in self._plan.targets if target.port})
+        if self.local and ports:
+            probes["sockets"] = lambda: self._sockets(ports)
         if not found.pids:
             return probes | own_probes(self._generator_pids)
         tree = self._tree = ServerTree(found.pids, self._relocate)
         self._found_by = found.how
         server = ProcessGroup("server", tree)
         probes |= {"server": lambda: _with_restarts(server.scan(), tree), "room": Headroom(lambda: server.pids).read}
+        # Read right after the server's processes: those that it forked meanwhile are its own.
+        others = OtherProcesses(lambda: {*server.pids, *self._ours()}, ports, connections=lambda: self._connections)
+        probes["other_processes"] = others.read
         return probes | own_probes(self._generator_pids, {"server_memory": server.memory})
+
+    def _sockets(self, ports: Sequence[int]) -> ProbeReading:
+        """The server's ends of all clients' connections. None of them: it is in another network namespace, or has none."""
+        accepted, waiting = server_sockets(ports)
+        self._connections = accepted
+        return ProbeReading({SERVER_SOCKETS: float(accepted), SERVER_SOCKETS_WAITING: float(waiting)})
 
     def _relocate(self) -> Sequence[int]:
         """The roots of a restarted server; none for --server-pid: another process may have that pid now."""
@@ -122,6 +138,7 @@ def own_probes(generator_pids: Callable[[], Sequence[int]], expensive: dict[str,
 
 def _with_restarts(reading: ProbeReading, tree: ServerTree) -> ProbeReading:
     reading.values[SERVER_ENDED] = float(tree.ended)
+    reading.values[SERVER_STARTED] = float(tree.started)
     if tree.restarts:
         reading.findings.append(server_restarted(tree.roots[0]))
     if tree.orphaned:

@@ -58,6 +58,8 @@ class Memory(msgspec.Struct, frozen=True):
     uss_bytes: int
     #: See METRICS; None if the kernel does not separate file pages (before 5.4).
     anon_shmem_bytes: int | None = None
+    #: Its share of shared memory and of files in memory (tmpfs); None likewise.
+    shmem_bytes: int | None = None
 
 
 class Listener(msgspec.Struct, frozen=True):
@@ -120,6 +122,7 @@ def parse_smaps_rollup(text: str) -> Memory | None:
         pss_bytes=kib["Pss"] * 1024,
         uss_bytes=private * 1024,
         anon_shmem_bytes=sum(kib.get(name, 0) for name in anon_shmem) * 1024 if "Pss_Anon" in kib else None,
+        shmem_bytes=kib.get("Pss_Shmem", 0) * 1024 if "Pss_Anon" in kib else None,
     )
 
 

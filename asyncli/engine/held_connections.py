@@ -14,6 +14,8 @@ import contextlib
 from array import array
 from collections.abc import Iterator
 
+import msgspec
+
 from asyncli.core.heartbeat import LONGEST_BACKOFF_S, backoff_s, sleep_s
 from asyncli.core.life import (
     ABORTS,
@@ -68,6 +70,7 @@ class HeldConnections:
         self.rows = rows = share(shard.ramp.connections, shard.ramp.batch, shard.workers, worker)
         self._protocol = shard.new_protocol(self._number)
         self._partial, self._heartbeat = self._protocol.partial, self._protocol.heartbeat
+        self._answers, self._owed = self._protocol.answers, self._protocol.owed
         self._handshake, self._silence_s = self._protocol.handshake, self._protocol.silence_s
         self._beats_at_once = shard.beat_at_once and self._silence_s is None
         self._counts_words = self._handshake is not None or not isinstance(shard.settings, HttpSettings)
@@ -97,7 +100,7 @@ class HeldConnections:
         self._unsent: dict[int, bytes] = {}
         self.to_close: list[tuple[int, bool]] = []
         # The last whole answer and its meaning. None at first: b"" is the end of a stream.
-        self._last_answer: tuple[bytes | None, Event] = (None, Event(0, False))
+        self._last_answer: tuple[bytes | None, Event] = (None, Event(0, True))
         self._counts, self._reasons = ProtocolCounts(), set[str]()
         self._tcp = TcpCounts()
         #: First attempts still in progress.
@@ -414,6 +417,8 @@ class HeldConnections:
             return
         tick.bytes_received += len(data)
         known, meaning = self._last_answer
+        if self._answers is not None:
+            known = self._answers[self._owed[row]]
         event = meaning if awaiting and data == known and row not in self._partial else self._interpret(row, data, awaiting)
         if event is None:
             return
@@ -432,9 +437,7 @@ class HeldConnections:
         self._heard_at[row] = now
         self.state[row] = IDLE
         if not event.keep_alive:
-            if event.rest:
-                self._count_reason(self._counts.farewells, brief(event.rest))
-            self._end(row, ANNOUNCED, in_wheel=False)
+            self._end_after_answer(row, event)
         elif not self.draining:
             self.wheel.add(row, now + sleep_s(self._seed, self._number(row), self._beats[row], self._keepalive_s))
 
@@ -459,12 +462,38 @@ class HeldConnections:
         elif not counted:
             self._tcp.connects += 1
 
+    def _end_after_answer(self, row: int, answer: Event) -> None:
+        """``answer`` is the connection's last."""
+        match answer.end:
+            case ProtocolError() as error:
+                self._end(row, MALFORMED, in_wheel=False, reason=str(error))
+            case Event() as closing:
+                self._take_leave(row, closing, in_wheel=False)
+            case _:
+                if answer.rest:
+                    self._count_reason(self._counts.farewells, brief(answer.rest))
+                self._end(row, ANNOUNCED, in_wheel=False)
+
+    def _take_leave(self, row: int, closing: Event, in_wheel: bool = True) -> None:
+        """The peer closes, in the protocol's way."""
+        counts = self._counts
+        counts.goodbyes[closing.status] = counts.goodbyes.get(closing.status, 0) + 1
+        if why := brief(closing.rest):
+            self._count_reason(counts.farewells, why)
+        # The peer may be gone already.
+        with contextlib.suppress(OSError):
+            if row not in self._unsent:
+                self._net.send(self._handle[row], closing.reply)
+        self._end(row, ANNOUNCED, in_wheel)
+
     def _interpret(self, row: int, data: bytes, awaiting: bool) -> Event | None:
         """Have the protocol interpret a read; returns the answer, or None if there is none or the row has ended."""
         whole, counts = row not in self._partial, self._counts
         try:
             event = self._protocol.feed(row, data, awaiting)
         except ProtocolError as error:
+            if awaiting and error.answer is not None:
+                return msgspec.structs.replace(error.answer, keep_alive=False, end=error)
             self._end(row, MALFORMED, reason=str(error))
             return None
         if event is None:
@@ -476,21 +505,15 @@ class HeldConnections:
         counts.messages += event.messages
         counts.message_bytes += event.body_bytes
         if event.kind == interface.CLOSING:
-            counts.goodbyes[event.status] = counts.goodbyes.get(event.status, 0) + 1
-            if why := brief(event.rest):
-                self._count_reason(counts.farewells, why)
-            # The peer may be gone already.
-            with contextlib.suppress(OSError):
-                if row not in self._unsent:
-                    self._net.send(self._handle[row], event.reply)
-            self._end(row, ANNOUNCED)
+            self._take_leave(row, event)
             return None
         if event.reply and event.kind != interface.ESTABLISHED and not self._reply(row, event.reply):
             return None
         match event.kind:
             case interface.ANSWER if awaiting:
                 # Equal bytes mean the same if the answer was all that was read.
-                if whole and data and not (event.reply or event.messages or event.own or row in self._partial):
+                own = event.own or event.end is not None or self._answers is not None
+                if whole and data and not (event.reply or event.messages or own or row in self._partial):
                     self._last_answer = (data, event)
                 return event
             case interface.NEWS:
@@ -498,7 +521,8 @@ class HeldConnections:
             case interface.ESTABLISHED:
                 self._accept_handshake(row, event.reply)
                 if event.rest and self.state[row] in (IDLE, AWAITING):
-                    return self._interpret(row, event.rest, self.state[row] == AWAITING)
+                    # These bytes came before the first heartbeat was sent, so they answer nothing.
+                    return self._interpret(row, event.rest, awaiting=False)
             case _:
                 self._end(row, MALFORMED)
         return None

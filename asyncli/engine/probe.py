@@ -22,7 +22,8 @@ from asyncli.findings.server import address_dropped
 from asyncli.findings.tls import NO_HTTP2_REMEDY, refuses_ours
 from asyncli.model.certificates import client_context, not_http2, reason_of
 from asyncli.model.errors import HostError
-from asyncli.model.plan import Plan
+from asyncli.model.plan import Plan, plan_document
+from asyncli.model.private_values import Quotation, masked_url
 from asyncli.model.protocol_table import PROTOCOLS
 from asyncli.model.records import Finding, ProtocolCounts
 from asyncli.model.template import Data
@@ -115,7 +116,7 @@ def probe(plan: Plan, spread: Spread, data: Data | None = None, *, beats: bool =
             steps[target.url] = exchange.steps
             findings += [address_dropped(show(one)) for one in unreachable if exchange.steps]
             if plan.protocol == "http" and exchange.status >= 400:
-                findings.append(probe_answered(target.url, exchange.status, plan.tls is not None))
+                findings.append(probe_answered(masked_url(target.url), exchange.status, plan.tls is not None))
     return Probed(tls, steps, findings)
 
 
@@ -140,11 +141,11 @@ def _probe_address(exchange: _Exchange, address: Destination, context: ssl.SSLCo
                 shown = _unverified(plan, target, address)
                 certificate = None if shown is None else shown.certificate
                 why = _explain_untrusted(error.verify_code, error.verify_message, target, certificate, plan.ca)
-                refused = _UntrustedError(f"{target.url}: {why}")
+                refused = _UntrustedError(f"{masked_url(target.url)}: {why}")
                 refused.shown = shown
                 raise refused from None
             except OSError as error:
-                raise HostError(f"{target.url}: {_explain(error, plan, target)}") from None
+                raise HostError(f"{masked_url(target.url)}: {_explain(error, plan, target)}") from None
         if fastest is None or tls.cpu_s < fastest.cpu_s:
             fastest = tls
     return fastest
@@ -157,6 +158,7 @@ class _Exchange:
         self.plan, self.target = plan, target
         self.steps: list[tuple[str, float]] = []
         self.status = 0
+        self._quotation = Quotation(plan_document(plan))
         self._number, self._protocol, self._beats = number, protocol, beats and protocol.silence_s is None
 
     def run(self, sock: socket.socket, received: bytes) -> None:
@@ -164,7 +166,7 @@ class _Exchange:
         protocol = self._protocol
         alpn = sock.selected_alpn_protocol() if isinstance(sock, ssl.SSLSocket) else "h2"
         if self.plan.http2 and (why := not_http2(alpn)):
-            raise HostError(f"{self.target.url}: {why}; {NO_HTTP2_REMEDY}")
+            raise HostError(f"{masked_url(self.target.url)}: {why}; {NO_HTTP2_REMEDY}")
         if self.plan.force and not self._beats:
             return
         if protocol.handshake is not None:
@@ -172,7 +174,7 @@ class _Exchange:
             protocol.add_counts(counts := ProtocolCounts())
             if counts.streams_lost:
                 lost = losses.streams_lost(counts.streams_lost)
-                raise HostError(f"{self.target.url}: {lost.evidence}; {lost.remedy}; {_FORCE}")
+                raise HostError(f"{masked_url(self.target.url)}: {lost.evidence}; {lost.remedy}; {_FORCE}")
         if self._beats:
             beat = protocol.heartbeat or protocol.heartbeat_for(0, self._number)
             self.status = self._request(sock, beat, received, ANSWER).status
@@ -204,7 +206,7 @@ class _Exchange:
                     sock.sendall(event.reply)
                     if event.kind == awaited:
                         # An answer over raw TCP has no status.
-                        shown = repr(received[:_SHOWN_BYTES]) if self.plan.protocol == "tcp" else event.status
+                        shown = self._quotation(repr(received[:_SHOWN_BYTES])) if self.plan.protocol == "tcp" else event.status
                         self.steps.append((f"{what} {done}{f' {shown}' if shown else ''}", took_s))
                         return event
                     if event.kind == CLOSING:
@@ -221,11 +223,11 @@ class _Exchange:
         except ssl.SSLError:
             raise  # reported as a failure of TLS
         except (ProtocolError, OSError) as error:
-            reason = printable(str(error)) if isinstance(error, ProtocolError) else "reset without an answer"
+            reason = self._quotation(printable(str(error))) if isinstance(error, ProtocolError) else "reset without an answer"
             spoken = self.plan.protocol
             remedy = remedy_of_refusals(spoken, [reason]) if shakes else remedy_of_broken(spoken, {reason: 1})
             why = f"{'was refused' if shakes else 'failed'}: {reason}; {remedy}"
-        raise HostError(f"{self.target.url}: the {what} {why}{f'; {_FORCE}' if shakes else ''}")
+        raise HostError(f"{masked_url(self.target.url)}: the {what} {why}{f'; {_FORCE}' if shakes else ''}")
 
 
 def _connect(plan: Plan, address: Destination) -> socket.socket:

@@ -17,7 +17,8 @@ SURE = 0.5
 #: The names of costs in sentences.
 COST_NAMES = {
     "server_user": "the server", "kernel": "the kernel", "kernel_queued": "queued buffers", "generator_user": "asyncli",
-    "host_total": "this host in all", "residual": "the residual", "listing": "inodes of /proc",
+    "behind": "what is behind the server", "host_total": "this host in all", "residual": "the residual",
+    "listing": "inodes of /proc",
 }  # fmt: skip
 
 _SOURCES = {
@@ -25,6 +26,7 @@ _SOURCES = {
     "kernel": "slab objects (/proc/slabinfo needs root)",
     "kernel_queued": "TCP buffers (/proc/net/sockstat)",
     "generator_user": "asyncli's own processes",
+    "behind": "the processes behind the server",
     "host_total": "{host} (/proc/meminfo)",
 }
 
@@ -57,6 +59,18 @@ def processes_excluded(bytes_per_connection: float, half_width: float) -> str:
     """Processes that are neither the server's nor asyncli's took memory in the ramp. The cost excludes it."""
     memory = f"{bytes_per_connection:,.0f} B a connection (± {half_width:,.0f})"
     return f"excluded from the cost: {memory} that processes other than the server's and asyncli's took in the ramp"
+
+
+@finding("shared_memory_rises", "warning")
+def shared_memory_rises(bytes_per_connection: float, half_width: float) -> str:
+    """Shared memory, or files in memory (tmpfs, /dev/shm), rose with the connections, and no process of the server has it mapped:
+    the server may have written it. The server's cost reaches from without it to with all of it.
+    """
+    memory = f"{bytes_per_connection:,.0f} B a connection (± {half_width:,.0f})"
+    return (
+        f"shared memory on this host rose by {memory} in no process of the server (/dev/shm, tmpfs): the server may have written "
+        "it, so the interval of its cost includes it"
+    )
 
 
 @finding("cost_not_sampled", "info", "see the other findings for why it was not read")
@@ -127,6 +141,21 @@ def cost_if_fresh(at_most: int | None, page: bool) -> Words:
     many = "connections" if at_most is None else f"up to {format_many(at_most, 'connection')}"
     what = f"these costs are right only for a fresh server: whether it had held {many} before cannot be seen"
     return Words(what, "restart the server before the run" + ("" if page else ", or give --status-url"))
+
+
+@finding("memory_after_ramp", "warning", "ramp more slowly, so that the line shows it (--plateaus 5 --plateau-rest 30s)")
+def memory_after_ramp(moved: Mapping[str, float], held: float) -> Words:
+    """The line of the ramp does not predict the memory at the hold's end, so the interval of the cost reaches to it: memory that a
+    server takes for a connection some time after its accept, or at a later request, is in no slope, and neither is a leak.
+    ``moved``: how many bytes it was above the line (below zero: under it), with ``held`` connections. An info if it is only the
+    whole host's, which includes other programs'.
+    """
+    each = ", ".join(
+        f"of {COST_NAMES[name]} by {format_bytes(abs(by))} ({format_bytes(abs(by) / held)} a connection"
+        f"{'' if by > 0 else ', lower'})" for name, by in moved.items()
+    )
+    evidence = f"the memory at the hold's end is not what the ramp predicts: {each}; the interval of the cost reaches to it"
+    return Words(evidence, severity=None if {*moved} - {"host_total"} else "info")
 
 
 @finding("plateau_unsettled", "warning")

@@ -18,6 +18,7 @@ from asyncli.model.consistency import require_consistent
 from asyncli.model.errors import PlanError
 from asyncli.model.mqtt_values import parse_client_id, parse_login_file, parse_subscription, parse_version
 from asyncli.model.places import UNIX, aimed, parse_place, parse_resolve
+from asyncli.model.private_values import without_secrets
 from asyncli.model.protocol_table import OWN_KEYS, STREAMS, Requests, requests_of
 from asyncli.model.tcp_values import checked_expected, parse_sent
 from asyncli.model.units import LONGEST_S, parse_count, parse_duration, parse_pace, shown
@@ -257,8 +258,6 @@ KEYS: dict[str, tuple[str, Callable[[object], Any]]] = {
 HEADER_FILE: dict[str, tuple[str, Callable[[object], Any]]] = {"header_file": ("headers", values.parse_header_file)}
 #: All files with secrets.
 SECRET_FILES = HEADER_FILE | {"mqtt_login_file": ("mqtt_login", parse_login_file)}
-#: Fields with secrets.
-SECRETS = ("headers", "mqtt_login")
 
 
 class Layer(msgspec.Struct, frozen=True):
@@ -344,15 +343,8 @@ def build_plan(layers: Iterable[Layer]) -> Plan:
     return plan
 
 
-def without_secrets(field: str, value: Any) -> Any:
-    """A plan's value for display: headers as ``Authorization: ***``."""
-    if field == "headers":
-        return [f"{str(one).partition(':')[0]}: {values.MASK}" for one in value or ()]
-    return values.MASK if field in SECRETS and value else value
-
-
 def shown_plan(plan: RedactedPlan) -> dict[str, Any]:
-    """The plan as plain data for everything but the run file: without secrets and optional fields that are not set."""
+    """The plan as plain data for display: without secrets and optional fields that are not set."""
     plain: dict[str, Any] = msgspec.to_builtins(plan)
     return {key: without_secrets(key, value) for key, value in plain.items() if _is_shown(key, value)}
 
@@ -363,7 +355,7 @@ def _is_shown(field: str, value: object) -> bool:
 
 
 def plan_document(plan: Plan) -> Mapping[str, Any]:
-    """The plan as plain data for the run file; :func:`load_plan` reads it."""
+    """The whole plan as plain data; :func:`load_plan` reads it. A run file keeps it without its secrets (store/writer.py)."""
     document: Mapping[str, Any] = msgspec.to_builtins(plan)
     return document
 

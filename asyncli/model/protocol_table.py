@@ -55,6 +55,8 @@ SCHEMES = {
 }  # fmt: skip
 #: What a server was found to speak in place of HTTP/1.1.
 SPEAKS_HTTP2, SPEAKS_TLS = "it speaks HTTP/2", "it speaks TLS"
+#: How a server breaks a protocol that has no echo, so that nothing but the order shows that it read a heartbeat.
+UNASKED = "the heartbeat's answer, though no heartbeat was unanswered"
 #: How a refusal begins where a server grants an extension of WebSocket that was not offered, or not so.
 NOT_OFFERED = "an extension that was not offered"
 #: Fields of a plan that some protocols alone have.

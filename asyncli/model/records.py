@@ -216,11 +216,15 @@ class ProtocolCounts(msgspec.Struct):
     #: Complete messages that the server sent by itself, and their bytes without framing.
     messages: Count = 0
     message_bytes: Count = 0
+    #: Messages of them that would have answered a heartbeat, had one been unanswered.
+    unasked: Count = 0
     #: HTTP/2 streams whose responses are held: those opened; why they ended while their connection was open -> how many; and
     #: those open at the end of the second, a gauge that is summed over workers.
     streams_opened: Count = 0
     streams_lost: dict[str, Count] = msgspec.field(default_factory=dict)
     streams_open: int = 0
+    #: HTTP/2 connections that a GOAWAY without error announced the end of, and that were kept for their held streams.
+    draining: Count = 0
     #: HTTP/2 connections whose requests use the server's dynamic table.
     tables: Count = 0
     #: WebSocket: permessage-deflate as granted, with its parameters -> connections.

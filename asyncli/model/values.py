@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from asyncli.model.private_values import MASK
 from asyncli.model.protocol_table import PROTOCOLS, SCHEMES
 from asyncli.model.units import LONGEST_S, instant_of, parse_count, parse_duration, parse_until, shown
 
@@ -20,8 +21,6 @@ MOST_CONNECTIONS = 10_000_000
 AGENT_PORT = 9165
 # A clock cannot resolve less, and the rate would not be a number.
 SHORTEST_INTERVAL_S = 1e-6
-#: Replaces a header's value, which may be secret, wherever a plan is shown.
-MASK = "***"
 _HTTP = ("http", "https")
 # Protocol names that are mistaken for schemes.
 _ALIASES = {"h2c": "http2", "h2": "http2"}

@@ -47,6 +47,7 @@ class Deflated(WebSocket):
         return frame(TEXT | _RSV1, self._compressed or deflated(self._message(row)), self._entropy(4))
 
     def add_counts(self, counts: ProtocolCounts) -> None:
+        super().add_counts(counts)
         counts.deflate, self._granted = self._granted, {}
 
     def forget(self, row: int) -> None:

@@ -301,7 +301,9 @@ class Http1(Protocol):
         if event is None:
             self.partial[row] = scanner
         elif scanner.rest:
-            raise ProtocolError("bytes after the response")
+            error = ProtocolError("bytes after the response")
+            error.answer = event
+            raise error
         return event
 
     def add_counts(self, counts: ProtocolCounts) -> None:

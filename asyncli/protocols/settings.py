@@ -157,7 +157,7 @@ class Http2Settings(msgspec.Struct, frozen=True, tag="http2"):
     def new(self, entropy: Entropy, fields: Fields) -> Protocol:
         from asyncli.protocols.http2 import Http2
 
-        return Http2(self, fields)
+        return Http2(self, fields, entropy)
 
 
 Settings = HttpSettings | Http2Settings | WebSocketSettings | StreamSettings | TcpSettings | MqttSettings

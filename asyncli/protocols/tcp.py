@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from asyncli.model.protocol_table import UNASKED
 from asyncli.model.records import ProtocolCounts
 from asyncli.model.tcp_values import Expected, parse_expected
 from asyncli.model.template import Fields, Filled, same_for_all
@@ -22,8 +23,9 @@ class Tcp(Protocol):
     """Heartbeats ``settings.send``, each answered as ``settings.expect`` describes; without it, connections that listen."""
 
     def __init__(self, settings: TcpSettings, fields: Fields) -> None:
-        self._send = Filled(settings.send, fields)
-        self.heartbeat = same_for_all([self._send]) or None
+        self._send = Filled(settings.send, fields) if settings.send else None
+        self._unasked = 0
+        self.heartbeat = None if self._send is None else same_for_all([self._send])
         self.silence_s = None if settings.send else settings.silence_s
         self._answer = parse_expected(settings.expect)
         self._greeting = parse_expected(settings.greeting) if settings.greeting else None
@@ -39,6 +41,7 @@ class Tcp(Protocol):
         return b""
 
     def heartbeat_for(self, row: int, target: int) -> bytes:
+        assert self._send is not None
         return self._send(row)
 
     def feed(self, row: int, data: bytes, awaiting: bool) -> Event | None:
@@ -47,6 +50,7 @@ class Tcp(Protocol):
             return None
         greeting = expected is self._greeting
         if not greeting and not awaiting:
+            self._note_unasked(data)
             return Event(0, True, len(data), NEWS)
         received += data
         try:
@@ -58,10 +62,34 @@ class Tcp(Protocol):
             return None
         if self._unreported and not greeting:
             self._unreported, self._first = False, received[:_SHOWN_BYTES]
-        # More bytes in the same read belong to it.
-        return Event(0, True, kind=ESTABLISHED if greeting else ANSWER, rest=b"" if greeting else received[end:])
+        if greeting:
+            return Event(0, True, kind=ESTABLISHED)
+        # More bytes in the same read belong to it, but for another answer.
+        event = Event(0, True, kind=ANSWER, rest=received[end:])
+        if self._answer.exact:
+            self._note_unasked(received[end:], event)
+        return event
+
+    def _note_unasked(self, data: bytes, answer: Event | None = None) -> None:
+        """Handle bytes that nothing asked for, perhaps after ``answer`` in the same read. Raises :class:`ProtocolError` if they
+        begin with exactly the expected answer. A looser form may be meant to accept what the server sends by itself.
+        """
+        if not self._send:
+            return
+        try:
+            end = self._answer.end_in(data)
+        except ValueError:
+            return
+        if end is None:
+            return
+        if self._answer.exact:
+            error = ProtocolError(UNASKED)
+            error.answer = answer
+            raise error
+        self._unasked += 1
 
     def add_counts(self, counts: ProtocolCounts) -> None:
+        counts.unasked, self._unasked = self._unasked, 0
         if self._first:
             counts.first_answers[repr(self._first)] = 1
             self._first = b""

@@ -73,7 +73,8 @@ def answer(summary: Summary) -> str:
     # A slope includes growth in the ramp.
     moves = {"grows": " (growth included)", "shrinks": " (shrinking included)"}.get(_moves(summary), "")
     places = (
-        (cost.server_user, f"in {server_name(summary)}{moves}"), (cost.kernel, f"in the kernel {ends}"),
+        (cost.server_user, f"in {server_name(summary)}{moves}"),
+        (cost.behind or None, f"in {' and '.join(cost.behind_programs or [])} behind it"), (cost.kernel, f"in the kernel {ends}"),
         (cost.generator_user, "in asyncli"), (rest, "left over"),
     )  # fmt: skip
     # With the rest, the parts add up to the total.

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import msgspec
 
 from asyncli.analysis.gaps import of_one_server
+from asyncli.analysis.generations import reloads
 from asyncli.analysis.handshakes import protocol_findings, protocol_of, tls_findings, tls_of
 from asyncli.analysis.losses import loss_findings
 from asyncli.analysis.losses.recorded import SUSPENDED
@@ -14,6 +15,7 @@ from asyncli.analysis.losses.slowness import not_heard, packets_lost, slow_answe
 from asyncli.analysis.reconcile import reconcile
 from asyncli.analysis.residue import Residue
 from asyncli.analysis.saturation import achieved_per_s, is_saturated, saturation
+from asyncli.analysis.server_count import other_clients_found
 from asyncli.analysis.server_memory import at_hold_end
 from asyncli.analysis.shared_host import cpus_taken, other_sockets
 from asyncli.analysis.totals import Latency, Lateness, Totals, in_ms, tested
@@ -91,7 +93,7 @@ def summarise(run: Run, analyses: Analyses | None = None) -> Summary:
         ),
         reconciliation=reconciliation,
         server=server,
-        cost=CostPart(*(getattr(cost, name) for name in CostPart.__struct_fields__)),
+        cost=CostPart.of(cost),
         residue=cost.residue,
         forecast=known.forecast,
         drift=known.drifts,
@@ -128,6 +130,8 @@ def summarise(run: Run, analyses: Analyses | None = None) -> Summary:
             *protocol_findings(run, totals, summary.protocol),
             *loss_findings.lost(known.diagnoses),
             *disagreements,
+            *other_clients_found(run),
+            *reloads(run),
             *other_sockets(run),
             *cpus_taken(run),
             *loss_findings.listen_queue(run),

@@ -56,6 +56,7 @@ class CostView(TableView):
     def __init__(self, costs: Costs, answer: str, *, server: str, where: Sides, held: int) -> None:
         super().__init__(cost_table(costs, server, where, held), answer)
         self.server_user, self.kernel, self.kernel_queued = costs.server_user, costs.kernel, costs.kernel_queued
+        self.behind = costs.behind
         self.generator_user, self.host_total, self.residual = costs.generator_user, costs.host_total, costs.residual
         self.fits, self.residue, self.answer = costs.fits, costs.residue, answer
 

@@ -60,7 +60,7 @@ def read(parts: list[bytes], case: Case) -> int | None:
             event = protocol.feed(0, part, not case.greets)
         except ProtocolError as error:
             assert len(str(error)) < 500
-            return None
+            return None if error.answer is None else at + len(part) - len(error.answer.rest)
         at += len(part)
         if event is not None:
             assert event.kind == (ESTABLISHED if case.greets else ANSWER)

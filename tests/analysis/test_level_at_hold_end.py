@@ -1,0 +1,155 @@
+"""The line of a cost predicts the memory at the hold's end, or the interval of the cost reaches to it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from synthetic_run import GENERATOR, KERNEL_END, REST, SERVER, a_run, raised
+
+from asyncli.analysis.cost import Costs, costs
+from asyncli.analysis.regression import Point, regress
+from asyncli.model.plan import Plan
+from asyncli.model.run import Run
+from asyncli.model.units import format_bytes
+from asyncli.report.analyses import analyse
+from asyncli.report.run_costs import cost_table
+from asyncli.report.summary import summarise
+
+AFTER_RAMP = "memory_after_ramp"
+LATE = 60_000.0
+MEMORY = ("server.pss_bytes", "host.used_bytes")
+
+
+def of_a_thousand(**options: Any) -> Run:
+    """A thousand connections at 50 a second, held for a minute."""
+    return a_run(1000, **{"hold_s": 60.0, "batch": 10, "interval_s": 0.2, **options})
+
+
+def into_hold(run: Run, seconds: float) -> float:
+    return run.phases[2].start_s + seconds
+
+
+def noted(found: Costs) -> dict[str, float]:
+    """Bytes off the line, by cost, in the finding."""
+    return next((one.fields["moved"] for one in found.findings if one.code == AFTER_RAMP), {})
+
+
+def test_healthy_runs_are_not_widened() -> None:
+    """The prediction has an interval of 95 % too: one of twenty runs reaches a little farther."""
+    found = [costs(of_a_thousand(seed=seed, phi=0.9, hold_s=30.0 * (1 + seed % 4))) for seed in range(40)]
+    for name in ("server_user", "kernel", "host_total"):
+        assert sum(one.fits[name].off_at_end != 0 for one in found) <= 5, name
+    # In a long ramp, with no noise but that of pages, half a byte stays half a byte.
+    narrow = costs(a_run(100_000, hold_s=120.0, noise=0.01)).server_user
+    assert narrow.half_width < 0.5
+
+
+@pytest.mark.parametrize("options", [{}, {"plateaus": 5, "plateau_s": 4.0}, {"interval_s": 0.005}])
+def test_memory_that_comes_after_the_ramp_is_in_the_interval(options: dict[str, Any]) -> None:
+    """Of a line, of plateaus, of two levels."""
+    run = of_a_thousand(**options)
+    raised(run, 0, *MEMORY, each=LATE, since_s=into_hold(run, 20.0))
+    found = costs(run)
+    for cost, ramp_alone in ((found.server_user, SERVER), (found.host_total, SERVER + 2 * KERNEL_END + GENERATOR + REST)):
+        low, high = cost.ci95
+        assert high > 0.99 * (LATE + ramp_alone)
+        assert low < ramp_alone
+        # The level is read: value and fixed part lead to it.
+        level = cost.fixed_bytes + 1000 * cost.bytes_per_connection
+        assert level == pytest.approx(run.series(MEMORY[cost is found.host_total]).last(until_s=run.stop_s), rel=0.01)
+    assert set(noted(found)) == {"server_user", "host_total"}
+    assert noted(found)["server_user"] == pytest.approx(1000 * LATE, rel=0.05)
+    # The others stay as they are.
+    assert found.kernel.half_width < KERNEL_END / 4
+
+
+def test_one_level_wherever_it_stands() -> None:
+    run = of_a_thousand(noise=0.01)
+    raised(run, 0, *MEMORY, each=LATE, since_s=into_hold(run, 20.0))
+    summary, found = summarise(run), analyse(run).costs
+    cost = found.server_user
+    level = summary.server.pss_bytes.hold_end
+    assert cost.fixed_bytes + 1000 * cost.bytes_per_connection == pytest.approx(level, rel=1e-3)
+    # A cost of which only the upper end is known shows no level in its row, rather than another one.
+    table = cost_table(found, "nginx", run.sides, 1000)
+    row = next(one for one in table.rows if one.label.startswith("nginx"))
+    assert row.cells[3] in ("-", format_bytes(level))
+
+
+def test_a_level_that_falls_is_in_the_interval() -> None:
+    run = of_a_thousand()
+    raised(run, 0, *MEMORY, each=-SERVER / 2, since_s=into_hold(run, 20.0))
+    low, high = costs(run).server_user.ci95
+    assert low < SERVER / 2 < SERVER < high
+
+
+def test_a_leak_becomes_no_cost() -> None:
+    """What the line says stays in the interval, and growth is told as growth."""
+    run = of_a_thousand(hold_s=1200.0)
+    raised(run, 0, *MEMORY, per_s=50_000.0)
+    known = analyse(run)
+    low, high = known.costs.server_user.ci95
+    assert low < SERVER < SERVER + 0.9 * 50_000 * 1200 / 1000 < high
+    assert known.drifts["server_user"].verdict == "grows"
+
+
+def test_the_level_is_of_those_that_are_held() -> None:
+    """Half of the connections end, then the others take memory: theirs, not that of a thousand."""
+    run = of_a_thousand()
+    middle = into_hold(run, 10.0)
+    for t_s, tick in run.ticks:
+        if middle < t_s:
+            tick.held = min(tick.held, 500)
+            tick.held_at_drain = min(tick.held_at_drain, 500)
+    raised(run, 500 * LATE, *MEMORY, since_s=into_hold(run, 20.0))
+    assert costs(run).server_user.ci95[1] > LATE
+    # What is kept of those that ended is no cost of the others.
+    kept = of_a_thousand()
+    for t_s, tick in kept.ticks:
+        if middle < t_s:
+            tick.held = min(tick.held, 500)
+    assert costs(kept).server_user.half_width < SERVER / 2
+
+
+def test_few_that_are_left_have_no_level() -> None:
+    run = of_a_thousand()
+    middle = into_hold(run, 20.0)
+    for t_s, tick in run.ticks:
+        if middle < t_s:
+            tick.held = min(tick.held, 3)
+            tick.held_at_drain = min(tick.held_at_drain, 3)
+    found = costs(run)
+    assert found.server_user.ci95[1] < 2 * SERVER
+    assert noted(found) == {}
+
+
+def test_a_limit_on_such_a_cost_is_undecided() -> None:
+    limited = of_a_thousand(fail_if=("cost.server_user > 5000",))
+    assert isinstance(limited.plan, Plan)
+    assert [one.kept for one in summarise(limited).limits] == [True]
+    raised(limited, 0, *MEMORY, each=LATE, since_s=into_hold(limited, 20.0))
+    assert [one.kept for one in summarise(limited).limits] == [None]
+
+
+@pytest.mark.parametrize(("kind", "least"), [("white", 0.93), ("wander", 0.88), ("walk", 0.75)])
+def test_the_prediction_has_coverage(kind: str, least: float) -> None:
+    """Half a minute after the last point, under noise that the points alone show."""
+    chance = np.random.default_rng(2)
+    inside = 0
+    for _ in range(80):
+        noise = chance.normal(size=60)
+        if kind == "walk":
+            noise = np.cumsum(noise)
+        if kind == "wander":
+            for place in range(1, 60):
+                noise[place] = 0.9 * noise[place - 1] + (1 - 0.81) ** 0.5 * noise[place]
+        rows = [Point(float(t), 50.0 * max(0, t - 5), float(noise[t]) + 100.0 * max(0, t - 5)) for t in range(30)]
+        ahead = Point(59.0, rows[-1].n, float(noise[59]) + 2 * rows[-1].n)
+        middle, half = regress(rows, ahead).predicted
+        inside += abs(ahead.value - middle) <= half
+    assert inside >= least * 80
+    # A point ahead changes nothing of the line.
+    assert regress(rows, ahead).slope == regress(rows).slope
+    assert regress(rows, ahead).half == pytest.approx(regress(rows).half, rel=1e-6)
