@@ -127,7 +127,8 @@ def sent_again(run: Run) -> list[Finding]:
         if not math.isfinite(start) or not len(again) or not len(out):
             continue
         worst, count, rises = 0.0, 0.0, list[float]()
-        for number in range(math.ceil((stop - start) / _SPAN_S)):
+        # Spans with a reading: how many there are else is up to the instants, which may be a stranger's.
+        for number in sorted({int((t_s - start) / _SPAN_S) for t_s in again.t_s if start <= t_s < stop}):
             low, high = start + number * _SPAN_S, min(stop, start + (number + 1) * _SPAN_S)
             more, sent, known = ((counter.at(high) or 0.0) - (counter.at(low) or 0.0) for counter in (again, out, duplicate))
             more -= known
