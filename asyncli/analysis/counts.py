@@ -8,8 +8,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from asyncli.core.ramp import Ramp
 from asyncli.model.metrics import PROBE, STATUS_CONNECTS, STATUS_UNANSWERED
+from asyncli.model.plan import Plan
 from asyncli.model.records import Tick
 from asyncli.model.run import Run
 from asyncli.model.samples import Series, counter_resets
@@ -113,8 +113,7 @@ class Client:
 
         if not math.isfinite(self._start):
             return np.zeros(len(t_s))
-        ramp = self._plan.schedule
-        return np.minimum(_batches_due(ramp, t_s - self._start) * float(ramp.batch), ramp.connections)
+        return np.minimum(_batches_due(self._plan, t_s - self._start) * float(self._plan.batch), self._plan.connections)
 
     def behind_asked(self, start: float, stop: float) -> list[Divergence]:
         """Where fewer were held than were due a second before."""
@@ -127,11 +126,12 @@ class Client:
         return _divergences("asked", t_s, held - asked, self.asked(t_s - _APART_S) - asked, np.full(len(t_s), math.inf))
 
 
-def _batches_due(ramp: Ramp, after_s: Any) -> Any:
+def _batches_due(plan: Plan, after_s: Any) -> Any:
     """How many batches are due at each of ``after_s``, seconds after T0: by bisection of all at once, without a list of the
     batches, of which a plan may have millions."""
     import numpy as np
 
+    ramp = plan.schedule
     low, high = np.zeros(len(after_s), np.int64), np.full(len(after_s), ramp.batches, np.int64)
     while (low < high).any():
         middle: Any = (low + high) // 2
