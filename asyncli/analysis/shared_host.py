@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from typing import NamedTuple
 
@@ -17,7 +16,7 @@ from asyncli.model.metrics import GENERATOR_CPU_S, HOST_CPU_BUSY_S, KERNEL_SOCKE
 from asyncli.model.plan import Plan
 from asyncli.model.records import Finding, Tick
 from asyncli.model.run import Run
-from asyncli.model.samples import Series
+from asyncli.model.samples import Series, parts
 
 #: A smaller share of all CPUs does not limit server and asyncli.
 MOST_OF_OTHERS = PART
@@ -59,10 +58,8 @@ def cpus_taken(run: Run) -> list[Finding]:
     server = run.series(SERVER_CPU_S) if run.place.local else None
     used = _HostCpu(run.series(run.of_ours(HOST_CPU_BUSY_S)), server, (run.series(GENERATOR_CPU_S), run.series(SESSION_CPU_S)))
     taken: list[tuple[float, float]] = []
-    # Parts of 10 s or more: CPU time is read every second to third second, in steps of 10 ms.
-    parts = max(1, int((stop - start) / 10.0))
-    borders = [start + (stop - start) * part / parts for part in range(parts + 1)]
-    for part in itertools.pairwise(borders):
+    # Of 10 s or more: CPU time is read every second to third second, in steps of 10 ms.
+    for part in parts(start, stop, 10.0, len(used.busy)):
         found = used.cores(*part)
         if found is not None and found[0] >= MOST_CPU_SHARE * cpus and found[1] >= MOST_OF_OTHERS * cpus:
             joins = bool(taken) and taken[-1][1] == part[0]
