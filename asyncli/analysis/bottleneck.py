@@ -51,7 +51,7 @@ LATE = frozenset({"both_busy", "ramp", "beats", "turn", "cpu"})
 #: Interventions of an operator, which are independent of the count.
 RELOADED = frozenset({"reload", "server_restarted"})
 _ON_THE_PATH = frozenset({"path_cut", "silent_drop", "box_reset", "packets_lost"})
-_ENDED = frozenset({"server_ended", "server_restarted", "worker_crash", "worker_ended", "reload"})
+_ENDED = frozenset({"server_ended", "server_restarted", "worker_crash", "worker_ended", "reload", "backend_ended"})
 #: Incidents and time limits, which show no number of connections that the server can serve.
 _NO_NUMBER = TIMERS | _ENDED | _ON_THE_PATH | {"server_stalled", "address_dead"}
 _UNEXPLAINED = frozenset({"too_few", "unexplained", "burst"})
@@ -173,7 +173,8 @@ def instead_of_forecast(seen: AnalysedRun) -> Finding | None:
     """The bottleneck of a run that lost connections, not by asyncli, or did not hold all; None if it has a forecast."""
     whole, asked = seen.totals.whole, seen.run.plan.connections
     lost, failed = whole.lost - seen.deaths("generator_lost"), sum(whole.failures.values())
-    streams = sum(whole.protocol.streams_lost.values()) if whole.protocol is not None else 0
+    reset = whole.protocol.streams_lost if whole.protocol is not None else {}
+    streams = sum(reset.values())
     # Connects that failed and succeeded later are no bottleneck.
     if not lost and not streams and (not failed or seen.totals.held >= asked):
         return None
@@ -184,7 +185,11 @@ def instead_of_forecast(seen: AnalysedRun) -> Finding | None:
     refused = sum(count for reason, count in reasons.items() if kind_of(reason))
     timed = first.code in _NO_NUMBER or 2 * refused > sum(reasons.values())
     theirs = not timed and lost - seen.deaths("protocol_error") + failed - sum(map(seen.failures, _SHORTAGES))
-    remedy = "see the findings on lost connections and failed connects" if first.code == _UNKNOWN else first.remedy
+    remedy = first.remedy
+    if first.code == _UNKNOWN:
+        remedy = "; ".join(dict.fromkeys(one.remedy for one in seen.diagnoses))
+        if reset and not remedy:
+            remedy = remedy_of_refusals("http2", reset)
     return gave_way(
         lost, failed, seen.server, served if theirs and 0 < served < asked else None, asked,
         first.side, first.code, first.certain, first.reached, first.evidence, remedy, streams,

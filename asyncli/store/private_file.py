@@ -65,7 +65,7 @@ def read_private(run_file: Path, run_id: str, plan_document: Mapping[str, Any]) 
         content = file.read(_MOST_BYTES + 1)
     try:
         kept = msgspec.json.decode(content, type=PrivateValues)
-    except msgspec.MsgspecError:
+    except (ValueError, RecursionError):
         raise _unusable(path, "is damaged") from None
     if (kept.run, kept.plan) != (run_id, _digest(plan_document)):
         raise _unusable(path, "is of another run or plan")

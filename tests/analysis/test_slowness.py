@@ -7,6 +7,7 @@ import pytest
 from synthetic_run import a_run, spread
 
 from asyncli.analysis.losses.slowness import not_heard, packets_lost, slow_answers, stalls, unheard
+from asyncli.analysis.losses.unanswered import period_s
 from asyncli.analysis.totals import fold
 from asyncli.core.histogram import Histogram
 from asyncli.findings.run import stopped_by_user
@@ -57,6 +58,31 @@ def test_a_stopped_server_and_a_cut_path() -> None:
             tick.tcp = TcpCounts(segments=30, heartbeats=9)
     (cut,) = stalls(run)
     assert cut.fields["why"] == "unacknowledged"
+
+
+@pytest.mark.parametrize(("cores", "why"), [(0.95, "computing"), (0.1, "unknown")])
+def test_the_servers_cpu_and_the_period_of_stalls_are_told(cores: float, why: str) -> None:
+    # Three seconds of each twenty, with a page that counts no requests.
+    run = silent(0, 0)
+    used = 0.0
+    for sample in run.samples:
+        used += cores if sample.t_s % 20 < 4 else 0.02
+        sample.values["server.cpu_s"] = used
+        sample.values.pop("status.requests", None)
+    for t_s, tick in run.ticks:
+        if t_s > 20 and 0.5 < t_s % 20 < 4:
+            tick.answered, tick.awaiting = 0, 9
+    (stall,) = stalls(run)
+    assert (stall.fields["why"], stall.fields["times"], stall.fields["every_s"]) == (why, 3, pytest.approx(20.0))
+    assert stall.fields["cores"] == pytest.approx(cores, abs=0.05)
+
+
+@pytest.mark.parametrize(
+    ("instants", "every_s"),
+    [([5, 25, 45.5, 66], 20.5), ([5, 25], None), ([5, 25, 70, 80], None), ([5, 8, 11], None), ([100, 700, 1320], 610)],
+)
+def test_a_period_needs_three_regular_events(instants: list[float], every_s: float | None) -> None:
+    assert period_s(instants) == (None if every_s is None else pytest.approx(every_s, abs=0.5))
 
 
 def test_a_server_that_counts_unanswered_requests_is_slow() -> None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import signal
+import subprocess
+import sys
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import fault_table
-from programs import OK, SHORT, Program, Server, codes, held, here, recorded, report, serving, speaking, until
+from programs import OK, SHORT, Program, Server, answered, codes, held, here, recorded, report, serving, speaking, until
 
 N = 100
 
@@ -117,3 +120,50 @@ def test_a_server_that_closes_after_three_answers_without_notice(tmp_path: Path)
     with speaking(client) as address:
         here(tmp_path, "soak", f"http://{address}/", *SHORT[:4], "-c", "50", "-k", "6", "--hold", "12", "--out", "run.db", "--quiet")
     as_written(report(tmp_path, "run.db"), "test_a_server_that_closes_after_three_answers_without_notice")
+
+
+# Serves HTTP, and on SIGUSR1 computes for three seconds of CPU time, as a collection of garbage does.
+COMPUTING = """
+import asyncio, signal, time
+
+async def serve(reader, writer):
+    while await reader.readuntil(b"\\r\\n\\r\\n"):
+        writer.write(b"HTTP/1.1 200 OK\\r\\nContent-Length: 0\\r\\n\\r\\n")
+
+def compute():
+    until = time.process_time() + 4
+    while time.process_time() < until:
+        pass
+
+async def main():
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, compute)
+    print(server.sockets[0].getsockname()[1], flush=True)
+    await server.serve_forever()
+
+asyncio.run(main())
+"""
+
+
+def test_a_server_that_computes_answers_nobody(tmp_path: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", COMPUTING], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as server:
+        assert server.stdout is not None
+        url = f"http://127.0.0.1:{int(server.stdout.readline())}/"
+        asked = (url, *SHORT, "-c", str(N), "--hold", "forever", "--out", "run.db", "--quiet", "--timeout", "60s", "--server-pid", str(server.pid))
+        with Program(tmp_path, "soak", *asked) as program:
+            program.until(lambda: held(tmp_path) == N, "all are held")
+            answered_before = answered(tmp_path)
+            program.until(lambda: answered(tmp_path) > answered_before, "heartbeats are answered")
+            server.send_signal(signal.SIGUSR1)
+            program.until(lambda: waiting(tmp_path) >= N // 2, "heartbeats wait")
+            program.until(lambda: waiting(tmp_path) < N // 2, "they are answered")
+            program.signal()
+            program.wait()
+        server.kill()
+    summary = report(tmp_path, "run.db")
+    (stall,) = (one for one in summary["findings"] if one["code"] == "no_answers")
+    # A busy machine may leave it less than a core.
+    assert stall["fields"]["cores"] > 0.1
+    assert stall["fields"]["why"] == ("computing" if stall["fields"]["cores"] >= 0.5 else "unknown")
+    if stall["fields"]["why"] == "computing":
+        as_written(summary, "test_a_server_that_computes_answers_nobody")

@@ -34,6 +34,8 @@ class Evidence(msgspec.Struct):
     counters_restarted: bool = False
     #: Processes that ended.
     ended: int | None = None
+    #: Its processes were read: none ended, and none is new. What ended its connections is then in them, or behind them.
+    lived: bool = False
     #: Reconnects of our poller.
     reconnected: int | None = None
     #: By how much more than before its count of connections exceeds ours; None while that fluctuates.
@@ -141,10 +143,13 @@ class ServerEvidence:
             if found.gone and active.between(to_s + 0.5, self._stop):
                 found.gone, found.restarted = False, True
         found.ended = self._rise(self._server["ended"], from_s, to_s)
+        processes = self._server["processes"]
+        now = processes.between(to_s, min(to_s + MISSED_S, self._stop + 0.5)).values
+        found.lived = found.ended == 0 and not found.gone and bool(now) and now[-1] == processes.last(from_s)
         counts = self._status["accepts"].between(from_s - _NEAR_S, to_s + 2 * _NEAR_S).values
         found.counters_restarted = bool(counter_resets(counts))
         if found.counters_restarted and not found.restarted:
-            before = self._server["processes"].last(from_s)
+            before = processes.last(from_s)
             some_stayed = found.ended is not None and before is not None and found.ended < before
             found.restarted = False if some_stayed else None if before is None and self._is_haproxy else True
         found.reconnected = self._rise(self._status["connects"], from_s, to_s)

@@ -11,7 +11,7 @@ from asyncli.analysis.constants import FEWEST, PART, WORTH_TELLING
 from asyncli.analysis.losses.own_sockets import sent_again
 from asyncli.analysis.losses.server_evidence import ServerEvidence
 from asyncli.analysis.losses.table import began_s
-from asyncli.analysis.losses.unanswered import answered_within_us, silences, why_silent
+from asyncli.analysis.losses.unanswered import answered_within_us, period_s, silences, why_silent
 from asyncli.analysis.totals import Totals
 from asyncli.core.histogram import Histogram, bounds, summed
 from asyncli.findings import slowness as latency
@@ -51,7 +51,9 @@ def stalls(run: Run) -> list[Finding]:
     # TCP sends again at intervals that double, so the last answers may come as long after the silence as it lasted.
     after = sent_again(run.ticks_between(from_s, to_s + (to_s - from_s) + 2.0))
     why = why_silent(server, evidence, waited, after.heartbeats + after.connects >= max(FEWEST, waited / 2))
-    return [latency.no_answers(from_s, to_s, waited, server.label, why, evidence.requests, len(found))]
+    every_s = period_s([one.from_s for one in found])
+    words = (server.label, why, evidence.requests, len(found), evidence.cores, every_s)
+    return [latency.no_answers(from_s, to_s, waited, *words)]
 
 
 def slow_answers(run: Run) -> list[Finding]:
@@ -100,7 +102,8 @@ def slow_answers(run: Run) -> list[Finding]:
     from_s, to_s, took, others = max(found, key=lambda one: one[1] - one[0])
     median_us, server = took.quantile(0.5) or 0.0, ServerEvidence(run)
     cores, all_s = server.about(from_s, to_s, 0).cores, round(sum(to_s - from_s for from_s, to_s, *_ in found))
-    words = (took.count, others, median_us / 1e6, usual_us / 1e6, server.label, cores, len(found), all_s)
+    every_s = period_s([one[0] for one in found])
+    words = (took.count, others, median_us / 1e6, usual_us / 1e6, server.label, cores, len(found), all_s, every_s)
     return [latency.answers_slow(from_s, to_s, *words)]
 
 
@@ -122,9 +125,11 @@ def packets_lost(run: Run) -> list[Finding]:
     if not math.isfinite(start):
         return []
     found = []
+    # Spans with a tick: how many others there are is up to the instants, which may be a stranger's.
+    spans = sorted({int((t_s - start) / _SPAN_S) for t_s, _ in run.ticks if start <= t_s < stop})
     for here in (True, False):
         worst, count, instants = 0.0, 0, list[float]()
-        for number in range(math.ceil((stop - start) / _SPAN_S)):
+        for number in spans:
             low, high = start + number * _SPAN_S, min(stop, start + (number + 1) * _SPAN_S)
             ticks = run.ticks_between(low, high)
             again, sent = (_ours_again(ticks) if here else _theirs_again(run, ticks, low, high))

@@ -8,10 +8,11 @@ answers show that it answered.
 from __future__ import annotations
 
 import itertools
+import statistics
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
-from asyncli.analysis.constants import FEWEST, NEARLY_ALL, PART
+from asyncli.analysis.constants import FEWEST, MISSED_S, NEARLY_ALL, PART
 from asyncli.analysis.losses.likelihood import idle_edge, one_of, within
 from asyncli.analysis.losses.own_sockets import sent_again
 from asyncli.analysis.losses.server_evidence import Evidence, ServerEvidence
@@ -52,6 +53,17 @@ def silences(rows: Ticks) -> list[Silence]:
     return found
 
 
+def period_s(instants: Sequence[float]) -> float | None:
+    """The time between events that repeat at regular intervals; None for fewer than three, or irregular ones."""
+    steps = [later - earlier for earlier, later in itertools.pairwise(instants)]
+    if len(steps) < 2:
+        return None
+    usual = statistics.median(steps)
+    # Each instant is a second of a tick, and what repeats may itself take longer at times.
+    regular = all(abs(step - usual) <= max(MISSED_S, PART * usual) for step in steps)
+    return usual if regular and usual > 2 * MISSED_S else None
+
+
 def silence(table: LossTable) -> None:
     """Claim heartbeats that waited while none of several others was answered: a stop, whatever the number of connections."""
     alike: dict[Reason, list[list[LossCell]]] = {}
@@ -65,7 +77,8 @@ def silence(table: LossTable) -> None:
             found = _nobody_answered(table, cells, table.run.ticks_between(from_s + 0.9, to_s), evidence)
             alike.setdefault(found, []).append(cells)
     for found, times in alike.items():
-        words = loss_causes.unanswered(found.words, table.timeout_s, len(times))
+        every_s = period_s([cells[0].since_s for cells in times])
+        words = loss_causes.unanswered(found.words, table.timeout_s, len(times), every_s)
         table.claim(itertools.chain(*times), Reason(found.code, words, found.certain, -1))
 
 
@@ -155,6 +168,8 @@ def _nobody_answered(table: LossTable, cells: list[LossCell], asked: Ticks, foun
         return reason("answers_in_part", part=part)
     if 2 * _of_ticks(cells, "spoke") >= count:
         return reason("answered_otherwise", server=name)
+    if why == "computing":
+        return reason("server_stalled", why, server=name, cores=found.cores)
     if why == "slow":
         return reason("answers_late", server=name, requests=format_many(found.requests or 0, "request"))
     if why == "page_answered":
@@ -195,10 +210,13 @@ def why_silent(server: ServerEvidence, found: Evidence, sent: int, unacknowledge
         return "unacknowledged"
     if found.stopped:
         return "stopped"
-    if found.silent is not False or not server.counts_beats:
+    # A thread that computes uses one core. Samples are a second apart, so a stall of two seconds shows half of that.
+    if found.cores is not None and 2 * found.cores >= 1:
+        return "computing"
+    if found.silent is not False or not server.counts_beats or found.requests is None:
         # A page that counts no heartbeats proves nothing: a backend behind it may have stopped.
         return "unknown"
-    return "slow" if (found.requests or 0) >= max(FEWEST, sent / 2) else "page_answered"
+    return "slow" if found.requests >= max(FEWEST, sent / 2) else "page_answered"
 
 
 def cut_short(table: LossTable) -> None:
