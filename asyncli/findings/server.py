@@ -154,6 +154,19 @@ def held_behind(server: str, programs: Sequence[str], memory_read: bool) -> Word
     return Words(f"{what}, and that memory may not be read: no forecast without it", "run asyncli as root (sudo)", "warning")
 
 
+@finding("not_accepted", "warning")
+def not_accepted(count: int, known: bool) -> Words:
+    """Connections that listen, of which only the kernel is known: it completes a connect before any program accepts it.
+    ``known``: the server's sockets were seen, and no program has accepted these in the hold; else they are on another host.
+    """
+    many = format_many(count, "connection")
+    if known:
+        evidence = f"no program has accepted {many}: the server's kernel alone granted them, and keeps them in its accept queue"
+        return Words(evidence, "see why the server accepts none: it may be stopped or blocked, or at its own limit")
+    evidence = f"nothing was heard on {many}: no byte came, and whether a program accepted them is not seen from here"
+    return Words(evidence, "write what the server says first (--greeting) or answers (--send and --expect), or see it by an agent")
+
+
 @finding("answers_unproven", "warning")
 def answers_unproven(unasked: int, answered: int) -> Words:
     """The server sends by itself what would answer a heartbeat, so an answer may be one that it sends anyway, unread."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import threading
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import fault_table
+import pytest
 from programs import OK, SHORT, Program, Server, codes, held, here, recorded, report, serving, speaking, until
 
 N = 100
@@ -53,6 +56,30 @@ def test_a_server_that_never_accepts(tmp_path: Path) -> None:
     # None of them is known to have been a connection, so that there is nothing to divide by.
     assert {one for name, one in summary["cost"].items() if name not in ("unknown", "ends")} == {None}
     assert summary["generator"]["user_bytes_per_connection"] is None
+
+
+@pytest.mark.parametrize("accepts", [0, N // 2, N])
+def test_a_listener_that_accepts_none_or_some_of_those_that_only_listen(tmp_path: Path, accepts: int) -> None:
+    # No byte comes, so only the server's sockets show what the kernel alone has granted.
+    accepted = []
+    with socket.create_server(("127.0.0.1", 0), backlog=4 * N) as listener:
+        taker = threading.Thread(target=lambda: accepted.extend(listener.accept()[0] for _ in range(accepts)))
+        taker.start()
+        done = here(
+            tmp_path, "soak", f"tcp://127.0.0.1:{listener.getsockname()[1]}", *SHORT, "-c", str(N), "--hold", "1.5",
+            "--out", "run.db", "--quiet",
+        )  # fmt: skip
+        taker.join()
+        for one in accepted:
+            one.close()
+    summary = report(tmp_path, "run.db")
+    assert (summary["connections"]["opened"], summary["connections"]["lost"]) == (N, 0)
+    told = [finding["evidence"] for finding in summary["findings"] if finding["code"] == "not_accepted"]
+    assert (done.status, len(told)) == {0: (3, 1), N // 2: (99, 1), N: (0, 0)}[accepts]
+    if accepts == 0:
+        fault_table.require_as_written("test_a_listener_that_accepts_none_or_some_of_those_that_only_listen", summary)
+    else:
+        assert summary["connections"]["held"] == accepts
 
 
 def test_a_server_that_accepts_a_part(tmp_path: Path) -> None:
