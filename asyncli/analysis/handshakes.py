@@ -183,6 +183,9 @@ def protocol_findings(run: Run, totals: Totals, part: ProtocolPart | msgspec.Uns
     counts = totals.whole.protocol or ProtocolCounts()
     if run.plan.protocol == "http" and counts.first_answers:
         yield server.event_stream()
+    if counts.draining:
+        at_s = next(t_s for t_s, tick in run.ticks if tick.protocol is not None and tick.protocol.draining)
+        yield server.connections_draining(counts.draining, at_s)
     waiting = totals.acceptance.waiting
     if waiting and totals.acceptance.accepted:
         yield server.not_accepted(min(waiting, totals.open), known=True)

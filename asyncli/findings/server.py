@@ -164,7 +164,18 @@ def not_accepted(count: int, known: bool) -> Words:
         evidence = f"no program has accepted {many}: the server's kernel alone granted them, and keeps them in its accept queue"
         return Words(evidence, "see why the server accepts none: it may be stopped or blocked, or at its own limit")
     evidence = f"nothing was heard on {many}: no byte came, and whether a program accepted them is not seen from here"
-    return Words(evidence, "write what the server says first (--greeting) or answers (--send and --expect), or see it by an agent")
+    return Words(evidence, "write what the server says first (--greeting) or answers (--send, --expect), or see it by an agent")
+
+
+@finding("connections_draining", "warning", "see what stopped or reloaded the server, and its timeouts")
+def connections_draining(count: int, at_s: float) -> str:
+    """A GOAWAY without error announced the end of connections whose held streams go on (RFC 9113, section 6.8): they are kept
+    until their last stream ends, and no stream is opened on them.
+    """
+    return (
+        f"the server announced the end of {format_many(count, 'connection')} with GOAWAY of code 0 (no error), from "
+        f"{format_clock(at_s)} on, and serves their held streams to the end: it drains them, and they count as held until then"
+    )
 
 
 @finding("answers_unproven", "warning")

@@ -56,6 +56,29 @@ def test_other_answers(expect: str, reads: list[bytes], words: str) -> None:
     assert not protocol.partial
 
 
+def test_an_exact_answer_that_nothing_asked_for_is_an_error() -> None:
+    protocol = Tcp(TcpSettings(b"PING\r\n", "+PONG\\r\\n"), Fields())
+    with pytest.raises(ProtocolError, match="no heartbeat was unanswered") as caught:
+        protocol.feed(0, b"+PONG\r\n", False)
+    assert caught.value.answer is None
+    # Two in one read: the first was asked for.
+    with pytest.raises(ProtocolError, match="no heartbeat was unanswered") as caught:
+        protocol.feed(0, b"+PONG\r\n+PONG\r\n", True)
+    assert caught.value.answer is not None
+
+
+@pytest.mark.parametrize(("expect", "unasked"), [("any", 3), ("/^P[IO]NG$/", 2), ("5 bytes", 2)])
+def test_looser_answers_that_nothing_asked_for_are_counted(expect: str, unasked: int) -> None:
+    protocol = Tcp(TcpSettings(b"PING\r\n", expect), Fields())
+    for data in (b"PONG\r\n", b"PING\r\n", b"x\n"):
+        event = protocol.feed(0, data, False)
+        assert event is not None
+        assert event.kind == NEWS
+    for count in (unasked, 0):
+        protocol.add_counts(counts := ProtocolCounts())
+        assert counts.unasked == count
+
+
 def test_a_greeting_is_awaited_with_all_that_comes_in_its_read() -> None:
     protocol = Tcp(TcpSettings(greeting="/^220 /", silence_s=9.0), Fields())
     assert (protocol.heartbeat, protocol.silence_s) == (None, 9.0)

@@ -161,6 +161,40 @@ def test_what_frames_mean(data: bytes, kind: int, messages: int, size: int) -> N
     assert not protocol.partial
 
 
+def test_each_ping_is_answered_by_its_own_pong_alone() -> None:
+    protocol, server = WebSocket([ASK], os.urandom, b"", Fields()), WSConnection(ConnectionType.SERVER)
+    server.receive_data(protocol.handshake(0, 0))
+    list(server.events())
+    protocol.feed(0, server.send(AcceptConnection()), False)
+    pongs = []
+    for _ in range(300):
+        server.receive_data(protocol.heartbeat_for(0, 0))
+        (ping,) = server.events()
+        assert isinstance(ping, Ping)
+        pongs.append(server.send(ping.response()))
+        assert protocol.answers is not None
+        assert protocol.answers[protocol.owed[0]] == pongs[-1]
+        # None of the last 255 pongs is right again.
+        assert pongs[-1] not in pongs[-256:-1]
+        for earlier in pongs[-4:-1]:
+            event = protocol.feed(0, earlier, True)
+            assert event is not None
+            assert event.kind == NEWS
+        assert protocol.feed(0, pongs[-1] * 2, True) == Event(0, True, kind=ANSWER)
+    # An answer before an error or a close frame in the same read.
+    server.receive_data(protocol.heartbeat_for(0, 0))
+    (ping,) = server.events()
+    pong = server.send(ping.response())  # type: ignore[attr-defined]
+    with pytest.raises(ProtocolError) as caught:
+        protocol.feed(0, pong + b"\x83\x00", True)
+    assert caught.value.answer == Event(0, True, kind=ANSWER)
+    event = protocol.feed(0, pong + server_frame(CLOSE, b"\x03\xe8bye"), True)
+    assert event is not None
+    assert (event.kind, event.keep_alive) == (ANSWER, False)
+    assert isinstance(event.end, Event)
+    assert (event.end.kind, event.end.status, event.end.rest) == (CLOSING, 1000, b"bye")
+
+
 @pytest.mark.parametrize("cut", [1, 2, 5, 100])
 def test_an_echoed_text_is_an_answer(cut: int) -> None:
     protocol = WebSocket([ASK], os.urandom, "zurück".encode(), Fields())
