@@ -38,7 +38,8 @@ async def main() -> None:
     options = parser.parse_args()
     if options.url is not None:
         costs = await engine_costs(options.url, options.connections, options.hold, (20, 40))
-        print(json.dumps({**costs, "python_us": python_us_per_heartbeat()}))
+        own = {f"{name}_us": python_us_per_heartbeat(protocol=name) for name in ("websocket", "http2")}
+        print(json.dumps({**costs, "python_us": python_us_per_heartbeat(), **own}))
         return
     print(f"$ {command()}\n{machine()}")
     trees = (options.before, str(HERE.parent))

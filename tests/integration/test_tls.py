@@ -239,6 +239,8 @@ def all_ended(summary: dict[str, Any]) -> None:
     assert (counts["opened"], counts["lost"], counts["held"]) == (6 * EACH, 6 * EACH, 0)
     assert counts["failures"] == {"tls_timeout": EACH}
     assert counts["deaths"] == {"tls_failed": 3 * EACH, "closed_awaiting": EACH, "closed_idle": 2 * EACH}
+    # Of the replayed records too the first ones are an answer, though the second ones in the same read end the connection.
+    assert summary["heartbeats"]["answered"] == 8 * EACH
     assert summary["tls"]["ended"] == {"a record that does not fit its key": 2 * EACH, "a record that is not encrypted": EACH}
 
 
