@@ -98,7 +98,7 @@ def probe(plan: Plan, spread: Spread, data: Data | None = None, *, beats: bool =
     protocol = build_shard(plan, spread, data).new_protocol(lambda row: row)
     if plan.tls is None and not beats and (plan.force or protocol.handshake is None):
         return Probed(None, {}, [])
-    context = None if plan.tls is None else client_context(plan.tls, http2=plan.http2)
+    context = None if plan.tls is None else client_context(plan.tls, plan.offered_alpn)
     tls, steps, findings = None, {}, []
     for number, target in enumerate(plan.targets):
         addresses = [one for one in spread.destinations if one.target == number]
@@ -344,7 +344,7 @@ def _unverified(plan: Plan, target: Target, address: Destination) -> TlsFacts | 
     try:
         with _connect(plan, address) as sock:
             options = msgspec.structs.replace(plan.tls_options, ca=None, insecure=True)
-            return _handshake(sock, client_context(options), target.name)
+            return _handshake(sock, client_context(options, plan.offered_alpn), target.name)
     except (OSError, HostError):
         return None
 

@@ -31,12 +31,15 @@ _MOST_REASONS = 20
 
 class TlsNet:
     """``net`` with TLS on every connection. ``names``: the host name (SNI) by destination; ``patience_s``: the deadline of a
-    handshake; ``http2``: the server must choose it.
+    handshake; ``offered``: protocols by ALPN; ``http2``: the server must choose it.
     """
 
-    def __init__(self, net: KernelNet, options: TlsOptions, names: Sequence[str], patience_s: float, http2: bool = False) -> None:
+    def __init__(
+        self, net: KernelNet, options: TlsOptions, names: Sequence[str], patience_s: float,
+        offered: Sequence[str] = ("http/1.1",), http2: bool = False,
+    ) -> None:  # fmt: skip
         self._net, self._names, self._resume, self._patience_s = net, names, options.tls_resume, patience_s
-        self._context, self._http2 = client_context(options, http2=http2), http2
+        self._context, self._http2 = client_context(options, offered), http2
         self._keylog = KeyLog(self._context)
         self._layer = RecordLayer()
         self._handshakes: dict[int, Handshake] = {}

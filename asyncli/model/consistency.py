@@ -67,6 +67,8 @@ def require_tls(fields: Mapping[str, Any], located: Mapping[str, str]) -> None:
         raise PlanError(f"{located['client_key']}: a key without its certificate; write --client-cert FILE beside it")
     if fields.get("insecure") and fields.get("ca"):
         raise PlanError(f"{located['insecure']} and {located['ca']}: verify nothing, or with this authority; leave one out")
+    if fields.get("alpn") and fields.get("http2"):
+        raise PlanError(f"{located['alpn']} and {located['http2']}: HTTP/2 is what --http2 offers; leave one out")
     if (fields.get("tls_min") or "1.2") > (fields.get("tls_max") or "1.3"):
         raise PlanError(f"{located['tls_max']}: below {located['tls_min']}; write the higher version")
     if fields.get("tls_min") == "1.3" and fields.get("tls_ciphers"):
