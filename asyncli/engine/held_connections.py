@@ -612,7 +612,7 @@ class HeldConnections:
                 deaths.age_s.add(now - self._established_at[row])
                 deaths.idle_s.add(now - self._heard_at[row])
                 deaths.requests.add(self._requests[row])
-        if self._shard.reopen and not self.draining:
+        if self._shard.reopen and not self.draining and self._protocol.may_reopen(row):
             self.state[row] = BACKOFF
             attempt = (self._lives[row] << 8) | self._retries[row]
             wait_s = backoff_s(self._seed, self._number(row), attempt, self._retries[row])

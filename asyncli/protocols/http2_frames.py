@@ -7,6 +7,7 @@ from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 
+from asyncli.model.protocol_table import DATA_OF_HEAD
 from asyncli.model.template import Filled
 from asyncli.model.text import brief
 from asyncli.protocols.hpack import ENCODINGS, TABLE_BYTES, header_block, status_of
@@ -266,7 +267,7 @@ class FrameReader:
             if stream_id in self.awaited if held else not self._status:
                 raise ProtocolError("data before the headers")
             if payload or flags & _PADDED:
-                raise ProtocolError("data beyond its window" if held else "data in the answer to a HEAD")
+                raise ProtocolError("data beyond its window" if held else DATA_OF_HEAD)
             self._end(stream_id, flags & END_STREAM)
         else:
             if kind == HEADERS:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 import threading
 import xml.etree.ElementTree as ET
@@ -131,6 +132,31 @@ def test_what_sleeps_through_the_hold_is_named(tmp_path: Path) -> None:
     assert counts["held"] == N
     assert counts["not_heard"] >= 0.9 * N
     assert "not_heard" in codes(summary)
+
+
+@pytest.mark.parametrize("pause_s", [0, 0.05])
+def test_a_body_in_answer_to_a_head_is_named(tmp_path: Path, pause_s: float) -> None:
+    async def client(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+            while True:
+                await reader.readuntil(b"\r\n\r\n")
+                writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n" + (b"" if pause_s else b"some text"))
+                if pause_s:
+                    await asyncio.sleep(pause_s)
+                    writer.write(b"some text")
+                await writer.drain()
+        writer.close()
+
+    with speaking(client) as address:
+        probed = here(tmp_path, "check", "--probe", "-c", "5", f"http://{address}/")
+        here(tmp_path, "soak", f"http://{address}/", *SHORT, "-c", "20", "--hold", "0.5", "--no-reopen", "--out", "run.db", "--quiet")
+    assert (probed.status, "--method GET" in probed.err) == (2, True)
+    summary = report(tmp_path, "run.db")
+    as_written(summary, "test_a_body_in_answer_to_a_head_is_named")
+    # The answer itself counts.
+    assert (summary["heartbeats"]["answered"], summary["connections"]["deaths"]) == (20, {"protocol_error": 20})
+    (diagnosis,) = summary["diagnoses"]
+    assert "--method GET" in diagnosis["remedy"]
 
 
 def test_a_server_that_closes_after_three_answers_without_notice(tmp_path: Path) -> None:
