@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 # The state of a row's body: in chunks or until the stream's end, and whether its first line is still to come.
 _BODIES = (Head(200, True, False, None), Head(200, True, True, None))
 _CHUNKED, _FRESH = 1, 2
-# It tells a client of events to stop reconnecting (the HTML standard, section 9.2.3).
+# It tells a client of events to stop reconnecting (the HTML standard, server-sent events).
 _NO_CONTENT = 204
 _BOM = b"\xef\xbb\xbf"
 _DATA, _OTHER = b"data", b"other"
