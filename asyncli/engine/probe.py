@@ -204,7 +204,7 @@ class _Exchange:
                 self._protocol.feed(0, more, False)
         except ProtocolError as error:
             remedy = remedy_of_broken("http", {str(error): 1})
-            raise HostError(f"{self.target.url}: the heartbeat failed: {printable(str(error))}; {remedy}") from None
+            raise HostError(f"{masked_url(self.target.url)}: the heartbeat failed: {printable(str(error))}; {remedy}") from None
         except OSError:
             pass
 
@@ -243,7 +243,8 @@ class _Exchange:
             missed = f": no {name} came" if (name := self._protocol.awaits(0)) else ""
             remedy = remedy_of_refusals(self.plan.protocol) if shakes else "see the server's log"
             if others and self.plan.ws_message is not None:
-                missed = f": it sent another message ({others[_WEBSOCKET_HEAD:_SHOWN_BYTES]!r}), and no echo of --ws-message"
+                shown = self._quotation(repr(others[_WEBSOCKET_HEAD:_SHOWN_BYTES]))
+                missed = f": it sent another message ({shown}), and no echo of --ws-message"
                 remedy = "leave --ws-message out, for pings, which every server answers"
             why = f"was not answered within {flag} ({limit_s:g} s){missed}; {remedy}"
         except ssl.SSLError:
