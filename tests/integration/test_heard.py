@@ -59,16 +59,20 @@ def test_a_server_that_never_accepts(tmp_path: Path) -> None:
     assert summary["generator"]["user_bytes_per_connection"] is None
 
 
-@pytest.mark.parametrize("accepts", [0, N // 2, N])
-def test_a_listener_that_accepts_none_or_some_of_those_that_only_listen(tmp_path: Path, accepts: int) -> None:
+@pytest.mark.parametrize(("accepts", "unix"), [(0, False), (N // 2, False), (N, False), (0, True), (N, True)])
+def test_a_listener_that_accepts_none_or_some_of_those_that_only_listen(tmp_path: Path, accepts: int, unix: bool) -> None:
     # No byte comes, so only the server's sockets show what the kernel alone has granted.
     accepted = []
-    with socket.create_server(("127.0.0.1", 0), backlog=4 * N) as listener:
+    place = str(tmp_path / "socket") if unix else ("127.0.0.1", 0)
+    with socket.socket(socket.AF_UNIX if unix else socket.AF_INET) as listener:
+        listener.bind(place)
+        listener.listen(4 * N)
+        name = listener.getsockname()
+        at = ["--connect-to", f"unix:{name}", "tcp://there:1"] if unix else [f"tcp://127.0.0.1:{name[1]}"]
         taker = threading.Thread(target=lambda: accepted.extend(listener.accept()[0] for _ in range(accepts)))
         taker.start()
         done = here(
-            tmp_path, "soak", f"tcp://127.0.0.1:{listener.getsockname()[1]}", *SHORT, "-c", str(N), "--hold", "1.5",
-            "--out", "run.db", "--quiet",
+            tmp_path, "soak", *at, *SHORT, "-c", str(N), "--hold", "1.5", "--out", "run.db", "--quiet",
         )  # fmt: skip
         taker.join()
         for one in accepted:
