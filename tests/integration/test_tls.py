@@ -100,9 +100,9 @@ def test_an_intermediate_authority_that_is_not_sent_is_named(whole: bool, tmp_pa
     with strange.serving(tmp_path, change=shows_it) as port:
         done = here(tmp_path, "check", "--probe", "-c", "5", "--ca", "root.pem", f"https://127.0.0.1:{port}/")
         other = here(tmp_path, "check", "--probe", "-c", "5", "--ca", "ca.pem", f"https://127.0.0.1:{port}/")
-    assert (done.status, "the whole chain" in done.err) == ((0, False) if whole else (2, True)), done
+    assert (done.status, "intermediate" in done.err) == ((0, False) if whole else (2, True)), done
     # With the whole chain it is the root that is not known.
-    assert ("the whole chain" in other.err, "another authority than that of --ca ca.pem" in other.err) == (not whole, whole)
+    assert ("intermediate" in other.err, "another authority" in other.err) == (not whole, whole)
 
 
 def test_a_certificate_without_names_is_told_apart_from_one_of_another_name(tmp_path: Path) -> None:
@@ -114,7 +114,7 @@ def test_a_certificate_without_names_is_told_apart_from_one_of_another_name(tmp_
     (tmp_path / "key.pem").write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
     with strange.serving(tmp_path, change=lambda context: context.load_cert_chain(tmp_path / "cn.pem", tmp_path / "key.pem")) as port:
         done = here(tmp_path, "check", "--probe", "-c", "5", "--ca", "cn.pem", f"https://127.0.0.1:{port}/")
-    assert (done.status, "no subjectAltName" in done.err, "not for 127.0.0.1, but for" in done.err) == (2, True, False), done
+    assert (done.status, "subjectAltName" in done.err, "but for" in done.err) == (2, True, False), done
 
 
 def test_check_warns_of_an_error_answer(tmp_path: Path) -> None:
