@@ -144,6 +144,7 @@ def test_urls(url: str, host: str, port: int, path: str) -> None:
         ({"urls": ["https://a/"], "insecure": True, "ca": "a.pem"}, "leave one out"),
         ({"urls": ["https://a/"], "tls_min": "1.3", "tls_max": "1.2"}, "write the higher version"),
         ({"urls": ["https://a/"], "tls_min": "1.3", "tls_ciphers": "X"}, "--tls-ciphers and --tls-min: for TLS 1.3 the server chooses"),
+        ({"urls": ["tcp://a:1"], "send": "x {n}", "expect": "{nonce}"}, "--expect: --send has no {nonce}"),
         ({"urls": ["https://a/"], "alpn": "mqtt,"}, "is not a list of protocols"),
         ({"urls": ["https://a/"], "alpn": "h2", "http2": True}, "--alpn and --http2: HTTP/2 is what --http2 offers"),
         ({"urls": ["mqtt://a"], "alpn": "mqtt"}, "--alpn: no URL uses TLS"),

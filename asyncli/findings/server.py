@@ -185,8 +185,8 @@ def answers_unproven(unasked: int, answered: int) -> Words:
         f"the server sends by itself what answers a heartbeat: {unasked:,} such messages came unasked, beside {answered:,} "
         "answers, which therefore prove little"
     )
-    remedy = "write a --ws-message with {n}, which only the echo repeats; over tcp:// an --expect that only the answer matches"
-    return Words(evidence, remedy)
+    echo = "write {nonce} in --ws-message, or in --send and --expect, if the server echoes it: other bytes in each heartbeat"
+    return Words(evidence, f"{echo}; else an --expect that only the answer matches")
 
 
 @finding("event_stream", "warning", "hold the streams: --protocol sse")

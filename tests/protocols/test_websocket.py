@@ -9,6 +9,7 @@ import pytest
 from wsproto import ConnectionType, WSConnection
 from wsproto.events import AcceptConnection, CloseConnection, Ping, Request, TextMessage
 
+from asyncli.model.records import ProtocolCounts
 from asyncli.model.template import Fields
 from asyncli.protocols.interface import ANSWER, CLOSING, ESTABLISHED, NEWS, Event, ProtocolError
 from asyncli.protocols.websocket import BINARY, CLOSE, PING, PONG, WebSocket, accept_of, frame
@@ -219,6 +220,33 @@ def test_an_echoed_text_is_an_answer(cut: int) -> None:
     assert pong is not None
     assert unasked is not None
     assert (pong.kind, unasked.kind, unasked.messages) == (NEWS, NEWS, 1)
+
+
+def test_an_echoed_text_may_have_a_nonce_and_its_copies_are_counted() -> None:
+    protocol, seen = WebSocket([ASK], os.urandom, b'{"ping": "{nonce}"}', Fields()), []
+    server = WSConnection(ConnectionType.SERVER)
+    server.receive_data(protocol.handshake(7, 0))
+    list(server.events())
+    protocol.feed(7, server.send(AcceptConnection()), False)
+    # A message that has begun before a heartbeat, and ends after it.
+    protocol.feed(7, server_frame(1, b"new", fin=False), False)
+    for number in range(3):
+        server.receive_data(protocol.heartbeat_for(7, 0))
+        (heard,) = server.events()
+        assert isinstance(heard, TextMessage)
+        assert heard.data not in seen
+        if number == 0:
+            assert protocol.feed(7, server_frame(0, b"s"), True) == Event(0, True, 1, kind=NEWS, messages=1)
+        for earlier in seen:
+            event = protocol.feed(7, server.send(TextMessage(earlier)), True)
+            assert event is not None
+            assert (event.kind, event.messages) == (NEWS, 1)
+        assert protocol.feed(7, server.send(TextMessage(heard.data)), True) == Event(0, True, kind=ANSWER, own=True)
+        seen.append(heard.data)
+    for unasked in (1, 0):
+        protocol.feed(7, server.send(TextMessage(seen[unasked - 2])), False)
+        protocol.add_counts(counts := ProtocolCounts())
+        assert counts.unasked == unasked
 
 
 def test_an_unsolicited_pong_is_news() -> None:
