@@ -208,5 +208,27 @@ def test_a_row_is_held_once_its_handshake_is_accepted(word: list[bytes], failure
         assert counts.handshake_us.count == total.connect_us.count == 20
 
 
+class Eager(SimNet):
+    """A broker of MQTT that sends CONNACK and, in the same packet, what would answer the first PINGREQ."""
+
+    def __init__(self) -> None:
+        super().__init__(SimServer())
+
+    def send(self, handle: int, data: bytes) -> int:
+        taken = super().send(handle, b"") or len(data)
+        if data[:1] == b"\x10":
+            self._at(self.now + 0.1, handle, "data", b"\x20\2\0\0\xd0\0")
+        return taken
+
+
+def test_an_answer_that_came_with_the_handshake_answers_no_heartbeat() -> None:
+    plan, there = Plan(urls=("mqtt://127.0.0.1",), connections=20, keepalive_s=4.0, reopen=False), Destination(2, "127.0.0.1", 1883)
+    net, total = Eager(), Tick()
+    for tick in simulate(build_shard(plan, Spread((there,), (), 1, True, 1000)), net.server, 10.0, net=net):
+        total.merge_counts(tick)
+    assert (total.opened, total.sent, total.answered) == (20, 20, 0)
+    assert {cause: deaths.count for cause, deaths in total.deaths.items()} == {"protocol_error": 20}
+
+
 def test_every_protocol_has_its_settings_and_nothing_else_has() -> None:
     assert list(SETTINGS) == list(PROTOCOLS)
