@@ -133,6 +133,11 @@ class FrameReader:
         return self._goaway == 0 and not self._unprocessed and self._held + len(self.later) > self.gone.bit_count()
 
     @property
+    def refuses_head(self) -> bool:
+        """The server drains, and its GOAWAY came before it had seen the HEAD that is unanswered."""
+        return self.drains and self._open and not self._answers_before
+
+    @property
     def _answers_before(self) -> bool:
         """A GOAWAY without error has come, which lets the server still answer this HEAD."""
         return not self.pings and self._goaway == 0 < self._stream <= self._last

@@ -366,6 +366,23 @@ def test_held_streams_go_on_after_a_goaway_without_error(heads: bool) -> None:
         assert left == (Event(2, False, kind=CLOSING) if end else closing)
 
 
+def test_a_head_that_crosses_a_goaway_is_asked_again_as_a_ping() -> None:
+    protocol = holding(heads=True)
+    for stream in (1, 3, 5):
+        protocol.feed(7, answer(stream), False)
+    assert int.from_bytes(protocol.heartbeat_for(7, 0)[5:9]) == 7
+    event = protocol.feed(7, goaway(0, 5), True)
+    assert event == Event(0, True, kind=NEWS, reply=frame(PING, 0, 0, b"asyncli!"))
+    assert protocol.feed(7, PONG, True) == Event(0, True)
+    # One that the server has seen is answered before it drains.
+    protocol = holding(heads=True)
+    for stream in (1, 3, 5):
+        protocol.feed(7, answer(stream), False)
+    protocol.heartbeat_for(7, 0)
+    assert protocol.feed(7, goaway(0, 7) + answer(7, flags=WHOLE), True) == Event(200, True)
+    assert protocol.feed(7, PONG, False) == Event(0, True, kind=NEWS)
+
+
 @pytest.mark.parametrize(
     ("answers", "lost"),
     [
