@@ -221,7 +221,7 @@ def known_costs(run: Run, totals: Totals, drift: Mapping[MetricName, Drift]) -> 
     """The costs as reports, lists and comparisons show them: without those that growth, reuse or other programs make unknown."""
     cost = costs(run)
     none = Costs(residue=cost.residue, streams=cost.streams, ends=cost.ends)
-    if totals.whole.opened and not tested(run.plan, totals.whole):
+    if totals.whole.opened and not tested(run.plan, totals.whole, accepted=totals.acceptance.accepted):
         return none
     if _mean_life_s(run) < MISSED_S:
         # Memory that is read every second or two does not show how many were open.

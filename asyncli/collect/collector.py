@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from asyncli.collect.headroom import Headroom
@@ -14,13 +14,14 @@ from asyncli.collect.other_processes import OtherProcesses
 from asyncli.collect.privilege import unprivileged
 from asyncli.collect.probe_budget import ProbeReading
 from asyncli.collect.processes import ProcessGroup, ServerTree, listed, read_session_cpu, read_session_memory
-from asyncli.collect.procfs import ancestors
+from asyncli.collect.procfs import ancestors, read_unix_ends
 from asyncli.collect.sampler import Probe, Sampler, SamplerOptions
 from asyncli.collect.sock_diag import server_sockets
 from asyncli.collect.status_reader import StatusReader
 from asyncli.findings.probes import server_master_ended, server_processes_unknown, server_restarted
 from asyncli.model.errors import HostError
 from asyncli.model.metrics import KERNEL_TCP_INUSE, SERVER_ENDED, SERVER_SOCKETS, SERVER_SOCKETS_WAITING, SERVER_STARTED
+from asyncli.model.places import real_path
 from asyncli.model.plan import Plan
 
 # The kernel walks all sockets, and we read those of the server's ports: half a second for so many (2.2 us each, bench/README.md).
@@ -103,6 +104,10 @@ class Collector(Sampler):
         ports = sorted({target.port for target in self._plan.targets if target.port})
         if self.local and ports:
             probes["sockets"] = lambda: self._sockets(ports)
+        elif self.local and self._plan.listens:
+            # The table lists every Unix socket of the host: read it only where nothing else shows that a program accepts.
+            paths = {real_path(target.host) for target in self._plan.targets}
+            probes["sockets"] = lambda: _unix_sockets(paths)
         if not found.pids:
             return probes | own_probes(self._generator_pids)
         tree = self._tree = ServerTree(found.pids, self._relocate)
@@ -142,6 +147,12 @@ def own_probes(generator_pids: Callable[[], Sequence[int]], expensive: dict[str,
         "generator": generator.scan, "session": read_session_cpu, **(expensive or {}),
         "generator_memory": generator.memory, "session_memory": read_session_memory,
     }  # fmt: skip
+
+
+def _unix_sockets(paths: Collection[str]) -> ProbeReading:
+    ends = [read_unix_ends(path) for path in paths]
+    accepted, waiting = sum(end[0] for end in ends), sum(end[1] for end in ends)
+    return ProbeReading({SERVER_SOCKETS: float(accepted), SERVER_SOCKETS_WAITING: float(waiting)})
 
 
 def _with_restarts(reading: ProbeReading, tree: ServerTree) -> ProbeReading:

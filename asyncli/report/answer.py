@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 
 from asyncli.analysis.drift import in_words
-from asyncli.analysis.verdict import why_untested
 from asyncli.findings.drift import drift_grows
 from asyncli.findings.forecast import forecast_far, gave_way
 from asyncli.findings.host import host_shared
@@ -61,7 +60,8 @@ def answer(summary: Summary) -> str:
     """The cost of a connection as a sentence."""
     cost, where = summary.cost, sides(summary.environment)
     if summary.connections.opened and summary.verdict == "untested":
-        return f"Cost per connection unknown: {why_untested(summary.connections.deaths, summary.heartbeats.sent)}."
+        # The reason without its numbers, which the verdict has just given.
+        return f"Cost per connection unknown: {summary.why.partition(':')[0]}."
     if unknown := _server_unknown(summary):
         return unknown
     end = "for this end of it" if where.far is None else "for its end of it"
