@@ -82,6 +82,19 @@ def counted_sockets(run: Run) -> Series:
     return run.series(run.of_ours(name) if name == KERNEL_SOCKETS else name)
 
 
+def few_sockets(ours: float) -> float:
+    """So many sockets of other programs beside ``ours`` say nothing: daemons open and close dozens, and a share of 5 % changes no
+    printed digit."""
+    return 50 + 0.05 * ours
+
+
+def sockets_of_others(run: Run) -> Series:
+    """Sockets of other programs over time: all that are counted, less the ends of the connections held."""
+    allocated, held = counted_sockets(run), run.held
+    ours = [run.sides.ends * (held.at(t_s) or 0.0) for t_s in allocated.t_s]
+    return Series(allocated.t_s, [every - own for every, own in zip(allocated.values, ours, strict=True)])
+
+
 def sockets_beside(run: Run) -> tuple[int, int, int] | None:
     """By how many sockets ours and others rose from the baseline to the hold's end, and how many of the others each connection
     brought through a proxy. None if other programs opened and closed few, or the count is unknown.
@@ -105,8 +118,7 @@ def _beside(run: Run) -> tuple[int, int, int] | None:
         least, most = least - max(0, connections - sum(map(_heard, ticks))), most + sum(map(_given_up, ticks))
     ours = min(max(least, round(after - before)), most)
     others = round(after - before) - ours
-    # Daemons open and close dozens; a share of 5 % changes no printed digit.
-    if abs(others) <= 50 + 0.05 * ours:
+    if abs(others) <= few_sockets(ours):
         return None
     # A proxy opens one for each connection, and its backend has the other end, here or elsewhere; both close with ours.
     each, drained = round(others / max(1, connections)), run.phase("residue")

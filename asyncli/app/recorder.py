@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from asyncli.app.progress import Progress
 from asyncli.findings.run import sample_refused, watcher_failed
+from asyncli.model.metrics import greatest
 from asyncli.model.plan import Plan
 from asyncli.model.records import MOST, Finding, Phase, Sample, Tick
 from asyncli.store.writer import RunWriter
@@ -63,7 +64,7 @@ class Recorder:
         self.show(lambda observer: observer.tick(t_s, tick))
 
     def sample(self, sample: Sample) -> None:
-        if odd := {name: value for name, value in sample.values.items() if not 0 <= value <= MOST}:
+        if odd := {name: value for name, value in sample.values.items() if not 0 <= value <= min(MOST, greatest(name))}:
             if not self._refused_sample:
                 self._refused_sample = True
                 self.finding(sample_refused(*next(iter(odd.items()))))
