@@ -22,6 +22,7 @@ from asyncli.analysis.trend import FEWEST_POINTS, Trend, trend
 from asyncli.findings.drift import by_the_hour, drift_grows, drift_unknown, examined
 from asyncli.findings.host import host_shared
 from asyncli.model import metrics
+from asyncli.model.metrics import SERVER_DESCRIPTORS
 from asyncli.model.records import Finding
 from asyncli.model.run import Run
 from asyncli.model.samples import Series, counter_resets
@@ -208,14 +209,28 @@ class _DriftAnalysis:
             had, taken = had - before - found.slope * grown_h, level - before
         hours = (end - start) / 3600
         others = self._opened_by_others(start, end)
-        if others and baseline.t_s:
-            # Each may be one more connection to this server.
-            had += others * max(0.0, values[0] - statistics.median(baseline.values)) / max(1.0, statistics.median(held))
-        undecided = _is_small(result.minutes, found.slope * hours, had, level) or _has_ended(values)
+        theirs = 0.0
+        if others and not self._are_elsewhere(start, end):
+            theirs = others * self._at_most_each(baseline, times[0], values[0], held[0])
+        undecided = _is_small(result.minutes, abs(found.slope) * hours - theirs, had, level) or _has_ended(values)
         # The kernel's and the host's memory is that of the others too, however long it takes.
         of_all = others > 0 and name in ("kernel", "host_total")
         self._conclude(result, found, level, taken, of_all or (undecided and result.minutes < FEWEST_POINTS), start, end)
         return result
+
+    def _are_elsewhere(self, start: float, end: float) -> bool:
+        """Whether the sockets of others are not this server's: its fullest process has as many descriptors as before."""
+        used = self._run.series(SERVER_DESCRIPTORS).between(start, end).values
+        return len(used) > 1 and max(used) - min(used) <= few_sockets(max(used))
+
+    def _at_most_each(self, baseline: Series, t_s: float, value: float, held: float) -> float:
+        """How much a socket of another program may take of this memory: as much as ours did, which includes what grew by itself in
+        the ramp, but for what grew so in the baseline already."""
+        if len(baseline) < 2 or not held:
+            return 0.0
+        seconds = baseline.t_s[-1] - baseline.t_s[0]
+        by_itself = max(0.0, baseline.values[-1] - baseline.values[0]) / seconds * (t_s - statistics.median(baseline.t_s))
+        return max(0.0, value - statistics.median(baseline.values) - by_itself) / held
 
     def _opened_by_others(self, start: float, end: float) -> float:
         """How many sockets other programs opened or closed between two instants, by the first and the last quarter; 0 if few."""
@@ -315,8 +330,8 @@ def _is_small(minutes: int, grown: float, had: float, level: float) -> bool:
     """
     if minutes < FEWEST:
         # A healthy Node server's heap rose by 0.5 MB in 11 s, "155 MB an hour": it fills before garbage is first collected.
-        return abs(grown) <= max(2 * had, PART / 2 * level)
-    return abs(grown) <= had
+        return grown <= max(2 * had, PART / 2 * level)
+    return grown <= had
 
 
 def _bin_s(t_s: Sequence[float], length_s: float) -> float:
