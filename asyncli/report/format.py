@@ -155,7 +155,12 @@ def plus_minus(value: float, half: float) -> str:
     """Bytes per connection with half of their interval: ``"528 B ± 1"``, ``"2.0 MB ± 3,733 B"``."""
     if abs(value) >= _WHOLE_BYTES:
         return f"{bytes_each(value)} ± {format_bytes(half)}"
-    return f"{bytes_each(value)} ± {half:,.{0 if half >= 1 else 1}f}"
+    return f"{bytes_each(value)} ± {half:,.0f}" if half >= 1 else f"{bytes_each(value)} ± {_tenths(half)}"
+
+
+def _tenths(half: float) -> str:
+    """Half of an interval below a byte, to a tenth; never zero, because no number is known exactly."""
+    return f"{max(half, 0.1):.1f}"
 
 
 def with_error(cost: Cost, times: int = 0) -> str:
@@ -169,7 +174,7 @@ def with_error(cost: Cost, times: int = 0) -> str:
     if low > 0 and cost.half_width <= SURE * each:
         return plus_minus(each, cost.half_width)
     if furthest < 1:
-        return f"0 B ± {furthest:.1f}"
+        return f"0 B ± {_tenths(furthest)}"
     share = f" ({f'{times} × ' if times > 1 else ''}{bytes_each(each)} of the total)" if times else ""
     if low > 0:
         return f"between {interval_bytes(cost, ' and ')}{share}"

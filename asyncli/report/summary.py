@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import msgspec
 
+from asyncli.analysis.constants import FEWEST
 from asyncli.analysis.gaps import of_one_server
 from asyncli.analysis.generations import reloads
 from asyncli.analysis.handshakes import protocol_findings, protocol_of, tls_findings, tls_of
@@ -227,8 +228,11 @@ def _generator(run: Run, totals: Totals, saturated: bool) -> tuple[summary_parts
         processes=None if processes.hold_end is None else round(processes.hold_end),
         user_bytes=used,
         user_bytes_per_connection=(
+            # First use, divided by a few, is no cost of one.
             used / totals.open
-            if used is not None and totals.open and tested(run.plan, totals.whole, accepted=totals.acceptance.accepted)
+            if used is not None
+            and totals.open >= FEWEST
+            and tested(run.plan, totals.whole, accepted=totals.acceptance.accepted)
             else None
         ),
         cpu_s=cpu.last(until_s=run.stop_s),
