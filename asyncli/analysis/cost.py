@@ -71,6 +71,8 @@ class Costs(msgspec.Struct):
     #: Who holds the connections; and what the programs behind the server cost.
     holders: Holders = Holders()
     behind: Cost | None = None
+    #: Memory of the server's control group, if that has a limit; in no other cost.
+    server_group: Cost | None = None
 
     @property
     def behind_programs(self) -> list[str]:
@@ -115,12 +117,10 @@ def costs(run: Run) -> Costs:
         if isinstance(one, Fit):
             setattr(result, name, one.cost)
             result.fits[name] = one
+    _fit_further(result, run, ours, server)
     if where.server:
         _include_shared_memory(result, server.fit("shared_memory", unmapped_shared(run)))
     _include_time_waits(result, shared.fit("time_waits", run.series(metrics.KERNEL_TCP_TW), known_to=0.0))
-    if where.far is not None:
-        client = ours.fit("client_total", run.series(run.of_ours(metrics.HOST_USED_BYTES)), note=" of memory in use")
-        result.client_total = client.cost if isinstance(client, Fit) else None
     parts = {"kernel": kernel} | ({"generator_user": generator} if where.generator else {})
     parts |= {"server_user": user} if where.server else {}
     parts |= {"behind": behind} if result.behind_programs else {}
@@ -142,6 +142,17 @@ def costs(run: Run) -> Costs:
         result.findings.append(findings.cost_residual_unknown(missing))
         result.unknown["residual"] = result.findings[-1].evidence
     return result
+
+
+def _fit_further(result: Costs, run: Run, ours: Fitter, server: Fitter) -> None:
+    """Fit what is no part of the sampled host's total: the server's control group, and asyncli's host if that is another."""
+    group = server.fit("server_group", run.series(metrics.SERVER_GROUP_BYTES), note=" of its control group's memory")
+    if isinstance(group, Fit):
+        result.server_group = group.cost
+    if run.sides.far is not None:
+        client = ours.fit("client_total", run.series(run.of_ours(metrics.HOST_USED_BYTES)), note=" of memory in use")
+        if isinstance(client, Fit):
+            result.client_total = client.cost
 
 
 def _name_unsampled(result: Costs, few: dict[str, int], levels: dict[str, int], wanted: int, plan: Plan) -> None:
