@@ -31,6 +31,7 @@ COMMANDS = {
     "report": ("asyncli.cli.report", "Print the report of a run file, finished or still being written."),
     "watch": ("asyncli.cli.watch", "Show a running soak, from another terminal."),
     "compare": ("asyncli.cli.compare", "Compare runs: the differences, their intervals, and which are real."),
+    "size": ("asyncli.cli.size", "Size a fleet by a run: memory, hosts and first limits for so many connections."),
     "runs": ("asyncli.cli.runs", "List the run files of a folder."),
     "explain": ("asyncli.cli.explain", "Explain a term of the report, or a finding by its code."),
     "capacity": ("asyncli.cli.capacity", "Find how many connections a server holds, and its bottleneck."),
