@@ -107,7 +107,8 @@ def _memory_table(sizing: Sizing, server: str) -> doc.DataTable:
             rows.append(doc.TableRow(_place(part, server), ["-", "-", "-", "-"]))
             continue
         each = f"{part.bytes_per_connection:,.0f} B"
-        cells = [each, or_bytes(part.fixed_bytes), format_bytes(part.bytes), _interval(part.ci95)]
+        half = f"± {format_bytes((part.ci95[1] - part.ci95[0]) / 2)}"
+        cells = [each, or_bytes(part.fixed_bytes), format_bytes(part.bytes), half]
         rows.append(doc.TableRow(_place(part, server), cells))
     total = ["-", "-"]
     if sizing.total_bytes is not None and sizing.ci95 is not None:
