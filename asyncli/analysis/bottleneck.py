@@ -46,7 +46,7 @@ TIMERS = frozenset({
     "lifetime", "silent_drop", "not_http", "broken_protocol", "http_error", "unheard",
 })  # fmt: skip
 #: Limits of this host that pass, such as another program's load.
-LATE = frozenset({"both_busy", "ramp", "beats", "turn", "cpu"})
+LATE = frozenset({"both_busy", "ramp_late", "beats", "turn", "cpu"})
 #: Interventions of an operator, which are independent of the count.
 RELOADED = frozenset({"reload", "server_restarted"})
 _ON_THE_PATH = frozenset({"path_cut", "silent_drop", "box_reset", "packets_lost"})
