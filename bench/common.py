@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import hashlib
 import os
 import platform
 import socket
@@ -78,8 +80,9 @@ class _Echo:
     this is the same for all.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, protocol: str) -> None:
         self.now, self.ready, self.handles = 0.0, [], 10
+        self._answer, self._unread = _ANSWERS[protocol], {}
 
     def clock(self) -> float:
         return self.now
@@ -89,12 +92,13 @@ class _Echo:
         return self.handles
 
     def send(self, handle: int, data: bytes) -> int:
-        if data:
+        if data and (answer := self._answer(data)):
+            self._unread[handle] = answer
             self.ready.append((handle, 1))
         return len(data)
 
     def recv(self, handle: int, most: int) -> bytes:
-        return b"HTTP/1.1 200 OK\r\nServer: echo\r\nContent-Length: 5\r\nConnection: keep-alive\r\n\r\n"
+        return self._unread.pop(handle)
 
     def poll(self, most: int, wait_s: float = 0.0) -> list[tuple[int, int]]:
         ready, self.ready = self.ready, []
@@ -107,10 +111,35 @@ class _Echo:
         pass
 
 
-def python_us_per_heartbeat(connections: int = 4_000, rounds: int = 5) -> float:
+def _of_http(data: bytes) -> bytes:
+    return b"HTTP/1.1 200 OK\r\nServer: echo\r\nContent-Length: 5\r\nConnection: keep-alive\r\n\r\n"
+
+
+def _of_websocket(data: bytes) -> bytes:
+    """The pong to a ping of four bytes, else an upgrade's acceptance."""
+    if len(data) == 10:
+        return b"\x8a\x04" + (int.from_bytes(data[2:6]) ^ int.from_bytes(data[6:])).to_bytes(4)
+    key = data.split(b"Sec-WebSocket-Key: ")[1].split(b"\r\n")[0]
+    accept = base64.b64encode(hashlib.sha1(key + b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11").digest())
+    return b"HTTP/1.1 101 x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Accept: " + accept + b"\r\n\r\n"
+
+
+def _of_http2(data: bytes) -> bytes:
+    """The acknowledgement of a PING, or of the first SETTINGS, with the server's own; b"" for our acknowledgement of those."""
+    if data.startswith(b"PRI "):
+        return b"\0\0\0\4\0\0\0\0\0" + b"\0\0\0\4\1\0\0\0\0"
+    return b"\0\0\x08\6\1" + data[-12:] if len(data) >= 17 else b""
+
+
+_ANSWERS = {"http": _of_http, "websocket": _of_websocket, "http2": _of_http2}
+
+
+def python_us_per_heartbeat(connections: int = 4_000, rounds: int = 5, protocol: str = "http") -> float:
     """CPU time of the table's own code for a heartbeat and its answer, each of them in a turn of its own: the least of the rounds."""
-    plan = engine_plan("http://127.0.0.1:80/", connections, batch=40, interval=0.01, keepalive=20, first_beat="sleep")
-    net = _Echo()
+    url = "ws://127.0.0.1:80/" if protocol == "websocket" else "http://127.0.0.1:80/"
+    more = {"http2": True} if protocol == "http2" else {}
+    plan = engine_plan(url, connections, batch=40, interval=0.01, keepalive=20, first_beat="sleep", **more)
+    net = _Echo(protocol)
     table = ConnectionTable(build_shard(plan, Spread((Destination(socket.AF_INET, "127.0.0.1", 80),), (), 1, True, PORTS)), 0, net)
     table.start(0.0)
 
@@ -180,6 +209,8 @@ FIGURES = {
     "CPU per heartbeat, us": ("beat_user_us", "beat_system_us"),
     "of it user time, us": ("beat_user_us",),
     "of it our own code, us": ("python_us",),
+    "a WebSocket ping's, us": ("websocket_us",),
+    "an HTTP/2 ping's, us": ("http2_us",),
     "memory/connection, B": ("memory_bytes",),
 }
 

@@ -32,6 +32,7 @@ from asyncli.findings import bottleneck, loss_causes
 from asyncli.findings.losses import CONNECT_WORDS, LOSS_WORDS, causes
 from asyncli.model import benchplan, plan
 from asyncli.model.metrics import METRICS, Metric
+from asyncli.model.private_values import SENT_FILES
 from asyncli.report.csvout import COLUMNS
 from asyncli.report.summary import Summary
 from asyncli.store.schema import TABLES
@@ -71,7 +72,7 @@ def keys_of(command: str) -> dict[str, Key]:
     flags = {one.name: one for one in command_of(command).params if isinstance(one, click.Option)}
     found = {"urls": Key(_many(_TEXT), "texts", "", "The server's addresses; those of the command line win.")}
     for name, (field, parse) in known.items():
-        if name != "urls":
+        if name != "urls" and name not in SENT_FILES:
             about, default = help_and_default(flags[name])
             schema, words = _type_of(name, str(types[field].type) if not name.endswith("_file") else "str", parse)
             found[name] = Key({"description": about, **schema}, words, default, about)

@@ -95,7 +95,8 @@ def test_the_shipped_plan_reads() -> None:
 @pytest.mark.parametrize(
     ("text", "what"),
     [
-        ("conections = 5", "'conections'"), ("keepalive = 60", "'keepalive'"), ("short = 'no'", "short: 'no'"), ("body = 5", "body: 5"),
+        ("conections = 5", "'conections'"), ("keepalive = 60", "'keepalive'"), ("short = 'no'", "short: 'no'"), ("body = 5", "body: 5"), ("body = '@/etc/passwd'", "--body '@/etc/passwd'"),
+        ("header_file = '/etc/passwd'", "write --header-file FILE"),
         (f"requests = {10**400}", "requests: "), ("[bench]", "'bench'"),
     ],
 )

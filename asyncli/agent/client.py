@@ -132,11 +132,12 @@ class AgentClient:
 
     def _read(self, body: bytes, kind: type[T]) -> T:
         try:
+            # A ValueError: it is no JSON, no UTF-8, or another type.
             return msgspec.convert(plain(msgspec.json.decode(body)), kind)
-        except (msgspec.DecodeError, RecursionError) as error:
+        except (ValueError, RecursionError) as error:
             try:
                 version = msgspec.json.decode(body, type=wire.Version)
-            except (msgspec.DecodeError, RecursionError):
+            except (ValueError, RecursionError):
                 version = None
             if version is not None and version.protocol != wire.PROTOCOL:
                 raise self._version(version) from None
@@ -145,7 +146,7 @@ class AgentClient:
     def _refused(self, status: int, body: bytes) -> AgentError:
         try:
             why = msgspec.convert(plain(msgspec.json.decode(body)), wire.Refusal).error[:300]
-        except (msgspec.DecodeError, RecursionError):
+        except (ValueError, RecursionError):
             return self._error(f"answers {status}", _NO_AGENT)
         if status == 401 and self._token is None:
             return self._error("requires a token", f"name its file with --agent-token-file, or set {TOKEN_VARIABLE}")

@@ -31,6 +31,7 @@ from asyncli.environment import boot_id, network, read_host
 from asyncli.model.errors import HostError
 from asyncli.model.plan import Plan
 from asyncli.model.records import Sample
+from asyncli.model.values import is_address
 from asyncli.preflight.configured import Configured, read_configured
 from asyncli.preflight.host_limits import Limits, read_limits
 
@@ -164,6 +165,7 @@ class Agent:
         client.request_started()
         try:
             self._check_rate(request, address)
+            self._check_host(request)
             if not self._authorized(request):
                 await asyncio.sleep(_WRONG_TOKEN_S)
                 raise _RefusedError(401, "its token is wrong" if "Authorization" in request.headers else "it has no token")
@@ -190,6 +192,13 @@ class Agent:
         kind = "holder" if may and held else "authenticated" if may else "stranger"
         if not self._rates.allow(f"{address} {kind}", time.monotonic()):
             raise _RefusedError(429, "asks too often")
+
+    def _check_host(self, request: web.Request) -> None:
+        """Refuse another site's name: without a token, a page in a browser on this host could read the answers once its name
+        resolves to loopback (DNS rebinding). An address cannot be rebound."""
+        named = request.headers.get("Host")
+        if self._token is None and named is not None and not is_own_name(named, self._host):
+            raise _RefusedError(403, f"without a token it must name an address or localhost, and its Host is {shown(named)}")
 
     def _authorized(self, request: web.Request) -> bool:
         if self._token is None:
@@ -249,7 +258,7 @@ class Agent:
     async def _take_lease(self, request: web.Request) -> web.Response:
         try:
             asked = msgspec.json.decode(await request.read(), type=LeaseRequest)
-        except msgspec.DecodeError as error:
+        except (ValueError, RecursionError) as error:
             raise web.HTTPBadRequest(reason=shown(str(error))) from None
         now_s = time.monotonic()
         address = shown(request.remote or "?")
@@ -300,6 +309,15 @@ class Agent:
     async def _metrics(self, request: web.Request) -> web.Response:
         text = exposition(self._buffer.latest(time.monotonic()), __version__)
         return web.Response(body=text.encode(), headers={"Content-Type": CONTENT_TYPE})
+
+
+def is_own_name(host_header: str, listens_at: str) -> bool:
+    """Whether a Host header (``localhost:9165``, ``[::1]:9165``) has an address, "localhost", or the name of the agent's own
+    address."""
+    host, _, port = host_header.rpartition(":")
+    if not port.isdigit() or not host:
+        host = host_header
+    return is_address(host.removeprefix("[").removesuffix("]")) or host.lower() in ("localhost", listens_at.lower())
 
 
 class _RefusedError(Exception):

@@ -127,7 +127,7 @@ def evaluate_bench(run: BenchRun, limited: Collection[str] = ()) -> BenchResult:
     server = _server(run)
     objects = max((tick.tls.objects for _, tick in run.ticks if tick.tls is not None), default=0)
     tls = msgspec.UNSET if total.tls is None else tls_part(total.tls, not run.plan.insecure, objects)
-    full = [losses.listen("full", run.total.queue_full, "")] if run.total.queue_full else []
+    full = [losses.listen("full", run.total.queue_full, "", None)] if run.total.queue_full else []
     of_tls = tls_findings(tls, run.environment, started=run.started, run_s=run.elapsed_s)
     found = [*run.findings, *bench_findings(run, asked, generator, server, limited), *full, *of_tls]
     verdict, why = _verdict(run, asked, found)

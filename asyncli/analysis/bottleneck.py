@@ -17,6 +17,7 @@ import msgspec
 from asyncli.analysis.constants import FEWEST, REACHED
 from asyncli.analysis.forecast import RESERVE
 from asyncli.analysis.losses.attribution import Diagnosis
+from asyncli.analysis.losses.own_sockets import overflows
 from asyncli.analysis.saturation import MOST_CPU_SHARE, has_late_ramp, is_saturated
 from asyncli.analysis.shared_host import MOST_OF_OTHERS
 from asyncli.analysis.totals import Totals, errors
@@ -50,7 +51,7 @@ LATE = frozenset({"both_busy", "ramp_late", "beats", "turn", "cpu"})
 #: Interventions of an operator, which are independent of the count.
 RELOADED = frozenset({"reload", "server_restarted"})
 _ON_THE_PATH = frozenset({"path_cut", "silent_drop", "box_reset", "packets_lost"})
-_ENDED = frozenset({"server_ended", "server_restarted", "worker_crash", "worker_ended", "reload"})
+_ENDED = frozenset({"server_ended", "server_restarted", "worker_crash", "worker_ended", "reload", "backend_ended"})
 #: Incidents and time limits, which show no number of connections that the server can serve.
 _NO_NUMBER = TIMERS | _ENDED | _ON_THE_PATH | {"server_stalled", "address_dead"}
 _UNEXPLAINED = frozenset({"too_few", "unexplained", "burst"})
@@ -127,11 +128,13 @@ class AnalysedRun(msgspec.Struct, frozen=True):
         """How many connections and connects got no answer in time."""
         return self.deaths(*_SILENT) + sum(map(self.failures, _UNANSWERED))
 
-    def overflowed(self) -> float:
-        """Overflows of listen queues on the server's host; for a Unix socket, connects that found its queue full."""
-        if not self.run.plan.has_ports:
-            return self.totals.whole.queue_full
-        return self.rise(f"{metrics.TCP}ListenOverflows") if self.run.sides.server else 0.0
+    def overflowed(self) -> int:
+        """How many of our connects met a full listen queue."""
+        return overflows(self.run).connects if self.run.plan.has_ports else self.totals.whole.queue_full
+
+    def unanswered_by_queue(self) -> int:
+        """How many connects and first heartbeats a full listen queue left without an answer."""
+        return overflows(self.run).unanswered if self.run.plan.has_ports else self.totals.whole.queue_full
 
 
 def memory_floor(total: float, available: float) -> float:
@@ -156,7 +159,7 @@ def find_bottlenecks(seen: AnalysedRun) -> list[Bottleneck]:
 def _share(code: str, seen: AnalysedRun) -> float:
     """The share of losses and failed connects that ``code`` explains at most; of a diagnosis, of the losses; 1 if unknown."""
     whole = seen.totals.whole
-    counts = {**whole.failures, "listen_queue": seen.overflowed(), "errors": sum(errors(whole).values())}
+    counts = {**whole.failures, "listen_queue": seen.unanswered_by_queue(), "errors": sum(errors(whole).values())}
     diagnosed = sum(one.count for one in seen.diagnoses if one.code == code)
     if not diagnosed:
         # What an incident ended was held until then, also near a limit; lack of memory is such an incident's cause.
@@ -170,7 +173,8 @@ def instead_of_forecast(seen: AnalysedRun) -> Finding | None:
     """The bottleneck of a run that lost connections, not by asyncli, or did not hold all; None if it has a forecast."""
     whole, asked = seen.totals.whole, seen.run.plan.connections
     lost, failed = whole.lost - seen.deaths("generator_lost"), sum(whole.failures.values())
-    streams = sum(whole.protocol.streams_lost.values()) if whole.protocol is not None else 0
+    reset = whole.protocol.streams_lost if whole.protocol is not None else {}
+    streams = sum(reset.values())
     # Connects that failed and succeeded later are no bottleneck.
     if not lost and not streams and (not failed or seen.totals.held >= asked):
         return None
@@ -181,7 +185,11 @@ def instead_of_forecast(seen: AnalysedRun) -> Finding | None:
     refused = sum(count for reason, count in reasons.items() if kind_of(reason))
     timed = first.code in _NO_NUMBER or 2 * refused > sum(reasons.values())
     theirs = not timed and lost - seen.deaths("protocol_error") + failed - sum(map(seen.failures, _SHORTAGES))
-    remedy = "see the findings on lost connections and failed connects" if first.code == _UNKNOWN else first.remedy
+    remedy = first.remedy
+    if first.code == _UNKNOWN:
+        remedy = "; ".join(dict.fromkeys(one.remedy for one in seen.diagnoses))
+        if reset and not remedy:
+            remedy = remedy_of_refusals("http2", reset)
     return gave_way(
         lost, failed, seen.server, served if theirs and 0 < served < asked else None, asked,
         first.side, first.code, first.certain, first.reached, first.evidence, remedy, streams,
@@ -292,12 +300,13 @@ def _server_cpu(seen: AnalysedRun) -> Iterator[Bottleneck]:
 
 
 def _listen_queue(seen: AnalysedRun) -> Iterator[Bottleneck]:
-    # The host's count of overflows explains connects that waited, but not refused handshakes: these had been accepted.
+    # A full queue explains connects that waited, but not refused handshakes: these had been accepted.
     refused = seen.failures("tls_failed") + seen.failures("handshake_refused")
     if (count := seen.overflowed()) and (seen.silent() or not refused):
         times = "once" if count == 1 else f"{format_count(count)} times"
         form = "listen_queue" if seen.run.plan.has_ports else "listen_queue_full"
-        yield _bottleneck("server", "listen_queue", form, certain=form != "listen_queue", host=seen.run.sides.host, times=times)
+        counts = {"times": times, "connects": format_many(count, "connect")}
+        yield _bottleneck("server", "listen_queue", form, certain=form != "listen_queue", host=seen.run.sides.host, **counts)
 
 
 # Lost, refused or late connections without other evidence.
@@ -308,7 +317,7 @@ def _never_arrived(seen: AnalysedRun) -> Iterator[Bottleneck]:
     timeouts, started = seen.failures("connect_timeout"), seen.totals.whole.started
     accepted = seen.rise(metrics.STATUS_ACCEPTS) - seen.rise(metrics.STATUS_CONNECTS)
     # A full listen queue also drops retransmitted SYNs: then the network lost nothing.
-    dropped = 2 * seen.overflowed() >= max(1, seen.silent())
+    dropped = 2 * seen.unanswered_by_queue() >= max(1, seen.silent())
     if not timeouts or dropped or not len(seen.run.series(metrics.STATUS_ACCEPTS)):
         return
     if started - accepted >= max(FEWEST, timeouts / 2):

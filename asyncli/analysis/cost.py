@@ -7,22 +7,32 @@ slope (:mod:`asyncli.analysis.slope`), the cost is a difference of two levels, a
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Collection, Mapping
 from typing import Any
 
 import msgspec
 
 from asyncli.analysis.absent_server import absent_server
-from asyncli.analysis.constants import FEWEST, MISSED_S, NEARLY_ALL, PART, WORTH_TELLING
+from asyncli.analysis.constants import MISSED_S, NEARLY_ALL, PART, WORTH_TELLING
 from asyncli.analysis.drift import Drift, MetricName, counted, in_words, is_settling
 from asyncli.analysis.gaps import for_cost
+from asyncli.analysis.holders import Holders, holders_of, memory_of
 from asyncli.analysis.residue import Residue, residue
-from asyncli.analysis.server_memory import BEFORE, held_before, of_others, server_memory, with_files_at_rest
-from asyncli.analysis.shared_host import counted_sockets, sockets_beside
+from asyncli.analysis.server_count import other_clients_of
+from asyncli.analysis.server_memory import (
+    BEFORE,
+    behind_server,
+    held_before,
+    of_others,
+    server_memory,
+    unmapped_shared,
+    with_files_at_rest,
+)
+from asyncli.analysis.shared_host import counted_sockets, sockets_beside, unix_sockets_each
 from asyncli.analysis.slope import FEWEST_PLATEAUS, OTHERS_INTO_HOLD_S, PAGES, Cost, Fit, Fitter, minus
 from asyncli.analysis.totals import Totals, tested
 from asyncli.findings import cost as findings
+from asyncli.findings.server import held_behind, held_by_others, server_holds_nothing
 from asyncli.findings.unknown import cost_grew, cost_of_others
 from asyncli.model import metrics
 from asyncli.model.plan import Plan
@@ -58,27 +68,42 @@ class Costs(msgspec.Struct):
     unknown: dict[str, str] = msgspec.field(default_factory=dict)
     streams: float | msgspec.UnsetType = msgspec.UNSET
     ends: int = 2
+    #: Who holds the connections; and what the programs behind the server cost.
+    holders: Holders = Holders()
+    behind: Cost | None = None
+    #: Memory of the server's control group, if that has a limit; in no other cost.
+    server_group: Cost | None = None
+
+    @property
+    def behind_programs(self) -> list[str]:
+        """The programs that hold as many connections behind the server."""
+        return list(self.holders.behind)
 
 
 def costs(run: Run) -> Costs:
     """The costs of a run on the host that was sampled (:mod:`asyncli.model.topology`)."""
-    beside, run = sockets_beside(run), for_cost(run)
+    beside, holders, over_unix, whole = sockets_beside(run), holders_of(run), unix_sockets_each(run), run
+    run = for_cost(run)
     where, held = run.sides, run.held
-    others = _server_count(run)
+    others = other_clients_of(run)
     ours = Fitter(run, held)
-    ends = where.ends + (0 if beside is None else beside[2])
-    result = Costs(streams=ours.streams, ends=ends)
-    server = ours if others is None else Fitter(run, others, " over the server's active count")
+    counted_ends = where.ends + (beside[2] if beside is not None else 0)
+    ends = counted_ends + over_unix
+    result = Costs(streams=ours.streams, ends=ends, holders=holders)
+    server = ours if others is None else Fitter(run, others.count, " over the server's own count of connections")
     shared = server if where.server else ours
 
-    user, kind = with_files_at_rest(run)
+    user, kind = with_files_at_rest(run, holders)
     note = f" of {kind}" + (" (counts shared pages in each process)" if kind == "RSS" else "")
+    # What ends with the server's processes, or starts with new ones, is not behind it.
+    behind = behind_server(whole, holders)
     kernel, generator = (run.series(name) for name in (metrics.KERNEL_SOCKET_BYTES, metrics.GENERATOR_USS_BYTES))
     host, in_use = _host_memory(run, shared, result)
 
     both = ", per socket end" + (f" ({'both' if ends == 2 else ends} on {where.host})" if ends > 1 else "")
     found = {
         "server_user": server.fit("server_user", user, note=note),
+        "behind": server.fit("behind", behind, note=f" of PSS of {', '.join(result.behind_programs)}"),
         "kernel": shared.fit("kernel", kernel, 1 / ends, f" of slab objects{both}"),
         "kernel_queued": shared.fit(
             "kernel_queued", run.series(metrics.KERNEL_TCP_MEM_BYTES), 1 / ends, f" of queued TCP buffers{both}"
@@ -86,32 +111,29 @@ def costs(run: Run) -> Costs:
         "generator_user": ours.fit("generator_user", generator, note=" of USS"),
         "host_total": shared.fit("host_total", host, note=in_use),
     }
-    _include_other_sockets(result, found, {"kernel": kernel, "host_total": host}, shared, run)
+    others_sockets = shared.other_sockets(counted_sockets(run), counted_ends)
+    _include_other_sockets(result, found, {"kernel": kernel, "host_total": host}, shared, others_sockets)
     for name, one in found.items():
         if isinstance(one, Fit):
             setattr(result, name, one.cost)
             result.fits[name] = one
+    _fit_further(result, run, ours, server)
+    if where.server:
+        _include_shared_memory(result, server.fit("shared_memory", unmapped_shared(run)))
     _include_time_waits(result, shared.fit("time_waits", run.series(metrics.KERNEL_TCP_TW), known_to=0.0))
-    few = {name: points for name, points in found.items() if isinstance(points, int) and points}
-    unread = [name for name, points in found.items() if points == 0 and (name != "kernel_queued" or run.plan.has_ports)]
-    if where.far is not None:
-        client = ours.fit("client_total", run.series(run.of_ours(metrics.HOST_USED_BYTES)), note=" of memory in use")
-        result.client_total = client.cost if isinstance(client, Fit) else None
     parts = {"kernel": kernel} | ({"generator_user": generator} if where.generator else {})
     parts |= {"server_user": user} if where.server else {}
+    parts |= {"behind": behind} if result.behind_programs else {}
     _hold_the_parts(result, parts)
     rest = _residual(result, shared.fit("residual", minus(host, list(parts.values()))), parts)
     if rest is not None:
         result.residual, result.fits["residual"] = rest.cost, rest
     codes = {one.code for one in result.findings}
-    of_theirs = zip((findings.descriptors_listed, findings.processes_excluded), of_others(run), strict=True)
+    of_theirs = zip((findings.descriptors_listed, findings.processes_excluded), of_others(run, holders), strict=True)
     result.residue = residue(run, [series for one, series in of_theirs if one.code in codes])
-    if (levels := {name: points for one in (server, ours) for name, points in one.levels.items() if name in result.fits}) or few:
-        result.findings.append(_few_points(levels, few, ours.points_wanted, run.plan))
-        result.unknown |= dict.fromkeys(few, result.findings[-1].evidence)
-    if unread:
-        result.findings.append(findings.cost_not_sampled(unread, where.host))
-        result.unknown |= dict.fromkeys(unread, result.findings[-1].evidence)
+    few = {name: points for name, points in found.items() if isinstance(points, int) and points}
+    _name_unsampled(result, few, {**ours.levels, **server.levels}, ours.points_wanted, run.plan)
+    _name_unread(result, [name for name, points in found.items() if points == 0], run)
     result.findings += [*_after_ramp(result), *_caveats(result, run, held, ours, shared, server)]
     if result.residual is None and result.host_total is not None and result.host_total.of_levels:
         result.unknown["residual"] = "a difference of two levels of the whole host includes other programs"
@@ -120,6 +142,35 @@ def costs(run: Run) -> Costs:
         result.findings.append(findings.cost_residual_unknown(missing))
         result.unknown["residual"] = result.findings[-1].evidence
     return result
+
+
+def _fit_further(result: Costs, run: Run, ours: Fitter, server: Fitter) -> None:
+    """Fit what is no part of the sampled host's total: the server's control group, and asyncli's host if that is another."""
+    group = server.fit("server_group", run.series(metrics.SERVER_GROUP_BYTES), note=" of its control group's memory")
+    if isinstance(group, Fit):
+        result.server_group = group.cost
+    if run.sides.far is not None:
+        client = ours.fit("client_total", run.series(run.of_ours(metrics.HOST_USED_BYTES)), note=" of memory in use")
+        if isinstance(client, Fit):
+            result.client_total = client.cost
+
+
+def _name_unsampled(result: Costs, few: dict[str, int], levels: dict[str, int], wanted: int, plan: Plan) -> None:
+    """A finding about the costs of which there are too ``few`` points for a slope (name -> points), two ``levels`` or not."""
+    of_levels = {name: points for name, points in levels.items() if name in result.fits}
+    if not of_levels and not few:
+        return
+    result.findings.append(_few_points(of_levels, few, wanted, plan))
+    result.unknown |= dict.fromkeys(few, result.findings[-1].evidence)
+
+
+def _name_unread(result: Costs, unread: list[str], run: Run) -> None:
+    """A finding about the costs of which nothing was read, where there was something to read."""
+    wanted = {"kernel_queued": run.plan.has_ports, "behind": bool(result.behind_programs)}
+    missing = [name for name in unread if wanted.get(name, True)]
+    if missing:
+        result.findings.append(findings.cost_not_sampled(missing, run.sides.host))
+        result.unknown |= dict.fromkeys(missing, result.findings[-1].evidence)
 
 
 def _after_ramp(known: Costs) -> list[Finding]:
@@ -141,7 +192,7 @@ def _host_memory(run: Run, fitter: Fitter, result: Costs) -> tuple[Series, str]:
     the whole.
     """
     host, note, where = run.series(metrics.HOST_USED_BYTES), " of memory in use", run.sides
-    (listing, others), server = of_others(run), server_memory(run)[0]
+    (listing, others), server = of_others(run, result.holders), server_memory(run, result.holders)[0]
     listed, theirs, whole = map(fitter.fit, ("listing", "others", "others"), (listing, others, host))
     separable = result.ends == where.ends and bool(server or not where.server)
     # A listing leaves some 900 B per socket. It grows with the connections.
@@ -181,7 +232,7 @@ def known_costs(run: Run, totals: Totals, drift: Mapping[MetricName, Drift]) -> 
     """The costs as reports, lists and comparisons show them: without those that growth, reuse or other programs make unknown."""
     cost = costs(run)
     none = Costs(residue=cost.residue, streams=cost.streams, ends=cost.ends)
-    if totals.whole.opened and not tested(run.plan, totals.whole):
+    if totals.whole.opened and not tested(run.plan, totals.whole, accepted=totals.acceptance.accepted):
         return none
     if _mean_life_s(run) < MISSED_S:
         # Memory that is read every second or two does not show how many were open.
@@ -200,7 +251,29 @@ def known_costs(run: Run, totals: Totals, drift: Mapping[MetricName, Drift]) -> 
     if (absent := absent_server(run)) is not None:
         _exclude(cost, absent, "server_user", "residual")
         cost.findings += [absent] if absent not in run.findings else []
+    else:
+        _require_holders(cost, run)
     return cost
+
+
+def _require_holders(cost: Costs, run: Run) -> None:
+    """Say which other programs hold the connections; without those that do, the server's cost is unknown."""
+    server = run.place.server_label or "the server"
+    if cost.behind_programs:
+        cost.findings.append(held_behind(server, cost.behind_programs, cost.behind is not None))
+    if cost.holders.server is not False:
+        return
+    programs = cost.holders.in_place
+    if not programs:
+        nobody = server_holds_nothing(server, round(max(run.held.values)))
+        cost.findings.append(nobody)
+        _exclude(cost, nobody, "server_user", "residual")
+        return
+    memory_read = all(len(memory_of(run, program)) for program in programs)
+    by_others = held_by_others(server, list(programs), memory_read)
+    cost.findings.append(by_others)
+    if not memory_read:
+        _exclude(cost, by_others, "server_user", "residual")
 
 
 def _mean_life_s(run: Run) -> float:
@@ -261,12 +334,12 @@ def _in_no_part(cost: Costs, run: Run) -> Finding | None:
     # A cost whose interval reaches zero is hidden anyway.
     if total is None or total.ci95[0] <= 0 or cost.ends > run.sides.ends or _has_a_thread_each(run):
         return None
-    parts = [name for name in ("server_user", "kernel", "generator_user") if getattr(cost, name) is not None]
+    parts = [name for name in ("server_user", "behind", "kernel", "generator_user") if getattr(cost, name) is not None]
     rest = total.bytes_per_connection - _sum_of(cost, parts, "bytes_per_connection")
     # Only root can read /proc/slabinfo.
     rest -= cost.ends * PAGES if cost.kernel is None else 0.0
     if cost.server_user is None:
-        found = Fitter(run, run.held).fit("others", of_others(run)[1]) if run.sides.server else None
+        found = Fitter(run, run.held).fit("others", of_others(run, cost.holders)[1]) if run.sides.server else None
         rest = found.cost.bytes_per_connection if isinstance(found, Fit) else 0.0
     return cost_of_others(rest, total.bytes_per_connection) if rest > total.bytes_per_connection / 2 else None
 
@@ -290,7 +363,7 @@ def _include_unexplained(cost: Costs, run: Run) -> None:
         return
     if where.server and cost.server_user is None:
         return
-    names = [name for name in ("server_user", "kernel", "generator_user") if getattr(cost, name) is not None]
+    names = [name for name in ("server_user", "behind", "kernel", "generator_user") if getattr(cost, name) is not None]
     explained = _sum_of(cost, names, "bytes_per_connection")
     # Only root can read /proc/slabinfo: twice what it is.
     explained += cost.ends * PAGES if cost.kernel is None else 0.0
@@ -327,15 +400,16 @@ def _exclude(cost: Costs, why: Finding, *names: str) -> None:
         cost.unknown[name] = why.evidence
 
 
-def _include_other_sockets(result: Costs, found: dict[str, Fit | int], read: dict[str, Series], fitter: Fitter, run: Run) -> None:
-    """Widen costs in ``found`` by what sockets of other programs may cost, or move them to ``result.unknown``.
+def _include_other_sockets(
+    result: Costs, found: dict[str, Fit | int], read: dict[str, Series], fitter: Fitter, others: Series
+) -> None:
+    """Widen costs in ``found`` by what the sockets of ``others``, other programs, may cost, or move them to ``result.unknown``.
 
     The kernel counts the sockets of all programs. Each of the others may cost between nothing and as much as one of ours: the
     interval includes both, and the value is halfway. Sockets of others that do not follow our connections are in a slope's
     interval already.
     """
     kernel, ends = found["kernel"], result.ends
-    others = fitter.other_sockets(counted_sockets(run), ends)
     of_others = fitter.fit("other_sockets", others, 1 / ends, known_to=0.0)
     if not isinstance(kernel, Fit) or not isinstance(of_others, Fit):
         return
@@ -376,6 +450,21 @@ def _include_time_waits(known: Costs, waits: Fit | int) -> None:
             _revise(known, name, bytes_per_connection=one.bytes_per_connection - each, ci95=ci95, method=method)
 
 
+def _include_shared_memory(known: Costs, shared: Fit | int) -> None:
+    """Widen the server's cost by shared memory that rose with the connections and is in no process's; the value is halfway."""
+    server = known.server_user
+    if server is None or not isinstance(shared, Fit):
+        return
+    rise = shared.cost
+    if rise.ci95[0] <= 0 or rise.bytes_per_connection <= PART * server.bytes_per_connection:
+        return
+    known.findings.append(findings.shared_memory_rises(rise.bytes_per_connection, rise.half_width))
+    middle = server.bytes_per_connection + rise.bytes_per_connection / 2
+    method = f"{server.method}; the interval includes shared memory that no process has mapped"
+    ci95 = (server.ci95[0], server.ci95[1] + rise.ci95[1])
+    _revise(known, "server_user", bytes_per_connection=middle, ci95=ci95, method=method)
+
+
 def _hold_the_parts(known: Costs, parts: Collection[str]) -> None:
     """Widen the total to the sum of its parts if that is more; the value is halfway. Other programs then freed memory."""
     total = known.host_total
@@ -398,7 +487,7 @@ def _residual(known: Costs, found: Fit | int, parts: Collection[str]) -> Fit | N
 
     The errors of the parts are not independent: the interval is that of ``found``, of the differences, with the value and zero.
     """
-    total, users = known.host_total, [name for name in ("server_user", "generator_user") if name in parts]
+    total, users = known.host_total, [name for name in ("server_user", "behind", "generator_user") if name in parts]
     if total is None or total.of_levels or any(getattr(known, name) is None for name in parts) or not isinstance(found, Fit):
         return None
     value = total.bytes_per_connection - _sum_of(known, parts, "bytes_per_connection")
@@ -408,23 +497,6 @@ def _residual(known: Costs, found: Fit | int, parts: Collection[str]) -> Fit | N
     method = f"host_total {less}- {known.ends} x kernel; interval: {own.method}"
     cost = Cost(value, (low, high), fixed, method, own.points, own.r2)
     return msgspec.structs.replace(found, cost=cost)
-
-
-def _server_count(run: Run) -> Series | None:
-    """The server's active connections less our poller's, if other clients use it as well; else None."""
-    active, held = run.series(metrics.STATUS_ACTIVE), run.held
-    most = max(held.values)
-    bound = max(FEWEST, WORTH_TELLING * most)
-    before = active.between(-math.inf, run.first_connect_s)
-    hold = run.phase("hold")
-    # Later the server may still count lost connections.
-    end = min(hold.start_s + OTHERS_INTO_HOLD_S, hold.end_s if hold.end_s is not None else math.inf) if hold else 0.0
-    during = active.between(hold.start_s, end) if hold else Series()
-    others = [value - 1 for value in before.values]
-    excess = [value - 1 - (held.at(t_s) or 0.0) for t_s, value in zip(during.t_s, during.values, strict=True)]
-    if not any(part and statistics.median(part) > bound for part in (others, excess)):
-        return None
-    return Series(active.t_s, [max(0.0, value - 1) for value in active.values])
 
 
 _REPORTED = frozenset(findings.COST_NAMES) - {"kernel_queued", "listing"}

@@ -9,6 +9,7 @@ from typing import Any, Literal
 import msgspec
 
 from asyncli.model.metrics import PROBE, STATUS_CONNECTS, STATUS_UNANSWERED
+from asyncli.model.plan import Plan
 from asyncli.model.records import Tick
 from asyncli.model.run import Run
 from asyncli.model.samples import Series, counter_resets
@@ -112,11 +113,7 @@ class Client:
 
         if not math.isfinite(self._start):
             return np.zeros(len(t_s))
-        ramp = self._plan.schedule
-        # On arrays: a million connections are 100,000 batches.
-        batches: Any = np.arange(ramp.batches)
-        due = np.searchsorted(np.asarray(ramp.due_s(batches)), t_s - self._start, "right")
-        return np.minimum(due * float(ramp.batch), ramp.connections)
+        return np.minimum(_batches_due(self._plan, t_s - self._start) * float(self._plan.batch), self._plan.connections)
 
     def behind_asked(self, start: float, stop: float) -> list[Divergence]:
         """Where fewer were held than were due a second before."""
@@ -127,6 +124,20 @@ class Client:
         asked = self.asked(t_s)
         # Gauge and schedule are read at different moments, so more than was due is no divergence.
         return _divergences("asked", t_s, held - asked, self.asked(t_s - _APART_S) - asked, np.full(len(t_s), math.inf))
+
+
+def _batches_due(plan: Plan, after_s: Any) -> Any:
+    """How many batches are due at each of ``after_s``, seconds after T0: by bisection of all at once, without a list of the
+    batches, of which a plan may have millions."""
+    import numpy as np
+
+    ramp = plan.schedule
+    low, high = np.zeros(len(after_s), np.int64), np.full(len(after_s), ramp.batches, np.int64)
+    while (low < high).any():
+        middle: Any = (low + high) // 2
+        is_due = np.asarray(ramp.due_s(middle)) <= after_s
+        low, high = np.where(is_due, np.minimum(middle + 1, high), low), np.where(is_due, high, middle)
+    return low
 
 
 def _upgrades(tick: Tick) -> int:

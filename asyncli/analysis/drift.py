@@ -15,6 +15,7 @@ import msgspec
 
 from asyncli.analysis.constants import FEWEST, MINUTE_S, PART
 from asyncli.analysis.gaps import for_drift
+from asyncli.analysis.generations import generations
 from asyncli.analysis.regression import CONFIDENCE
 from asyncli.analysis.shared_host import few_sockets, other_sockets, sockets_of_others
 from asyncli.analysis.slope import PAGES, minus
@@ -162,7 +163,7 @@ class _DriftAnalysis:
         With restarts of the server, of the longest part without one. If the later half certainly moves by less than the whole,
         it counts alone, because settling ends and growth does not.
         """
-        starts = _restarts(self._run) if name == "server_user" else ()
+        starts = _restarts(self._run) if name in ("server_user", "host_total") else ()
         edges = [self._start, *(cut for cut in starts if self._start < cut < self._end), self._end]
         start, end = max(pairwise(edges), key=lambda part: part[1] - part[0])
         if start > self._start:
@@ -343,10 +344,13 @@ def _bin_s(t_s: Sequence[float], length_s: float) -> float:
 
 
 def _restarts(run: Run) -> list[float]:
-    """When the server was restarted (s): by its counters, or by half of its processes ending at once."""
+    """When the server was restarted or reloaded (s): by its counters, by half of its processes ending at once, or by a new
+    generation of them.
+    """
     accepts, ended = run.series(metrics.STATUS_ACCEPTS), run.series(metrics.SERVER_ENDED)
     processes = run.series(metrics.SERVER_PROCESSES)
     found = {accepts.t_s[place] for place in counter_resets(accepts.values)}
+    found |= {generation.at_s for generation in generations(run)}
     for (_, before), (t_s, after) in pairwise(zip(ended.t_s, ended.values, strict=True)):
         if after > before and after - before >= 0.5 * (processes.last(t_s) or math.inf):
             found.add(t_s)

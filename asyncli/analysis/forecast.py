@@ -16,6 +16,7 @@ import msgspec
 from asyncli.analysis.constants import PART, REUSE_BELOW
 from asyncli.analysis.cost import Costs
 from asyncli.analysis.gaps import for_cost
+from asyncli.analysis.server_count import server_count
 from asyncli.analysis.server_memory import server_memory
 from asyncli.analysis.slope import Cost
 from asyncli.findings.cost import SURE, descriptors_listed
@@ -103,7 +104,8 @@ def forecast(run: Run, costs: Costs) -> tuple[Forecast, list[Finding]]:
         findings.append(forecast_unknown(["memory"], why, how))
 
     slots = _slots(by_code) or _sessions(run)
-    known = (of_host, client, slots, _descriptors(by_code, plan) or _descriptors_in_use(run), _ports(by_code, run))
+    descriptors = _descriptors(by_code, plan) or _descriptors_in_use(run)
+    known = (of_host, client, _server_group(run, costs), slots, descriptors, _ports(by_code, run))
     ceilings = [one for one in known if one is not None]
     ceilings += _of_the_host(by_code, plan, where.ends)
     if where.far is not None:
@@ -181,6 +183,28 @@ def _of_host(name: str, where: str, total: Cost | None, room: _Room | None, used
     return room.ceiling(name, total.bytes_per_connection, total.ci95, how)
 
 
+def _server_group(run: Run, costs: Costs) -> Ceiling | None:
+    """The memory limit of the server's control group, such as a container's; None without one.
+
+    By the rise of the group's own memory, which includes what the kernel charges it for; where that is hidden, by the server's
+    cost, which is a part of it.
+    """
+    limit = run.series(metrics.SERVER_GROUP_LIMIT_BYTES).last()
+    used = run.series(metrics.SERVER_GROUP_BYTES).between(-math.inf, run.first_connect_s)
+    if limit is None or not used.values:
+        return None
+    how = f"the server's control group may take {format_bytes(limit)}"
+    cost, of_what = costs.server_group, "of its memory"
+    if cost is None or cost.ci95[0] <= 0:
+        cost, of_what = costs.server_user, "of the server's own (what the kernel charges the group for is unknown)"
+    if cost is None:
+        return Ceiling("server_group", None, None, f"{how}; what a connection costs in it is unknown")
+    level = statistics.median(used.values)
+    room = _Room(max(0.0, limit - level), f"{how}, and had {format_bytes(level)} before the first connect")
+    how = f"{room.how}, by {cost.bytes_per_connection:,.0f} B a connection {of_what}"
+    return room.ceiling("server_group", cost.bytes_per_connection, cost.ci95, how)
+
+
 def _level(metric: Series) -> float:
     """The median; infinite without readings, so that nothing is a step above it."""
     return statistics.median(metric.values) if metric.values else math.inf
@@ -195,18 +219,24 @@ def _server_alone(costs: Costs, before: Run, room: _Room, here: Ceiling | None) 
     user, kernel, rest, total = costs.server_user, costs.kernel, costs.residual, costs.host_total
     if user is None or kernel is None or user.of_levels:
         return None
-    ends = (costs.ends + 1) // 2
+    if costs.behind_programs and (costs.behind is None or costs.behind.of_levels):
+        # What is behind the server is needed too, and unknown.
+        return None
+    # Behind it on this host is a further end; a backend elsewhere has that end there.
+    ends = costs.ends - 1 if costs.behind_programs else (costs.ends + 1) // 2
     in_kernel = ends * kernel.bytes_per_connection
     there = _level(server_memory(before)[0]) + _level(before.series(metrics.KERNEL_SOCKET_BYTES)) * ends / costs.ends
     room = room.less_once(user.fixed_bytes + ends * kernel.fixed_bytes - there)
-    own = user.bytes_per_connection + in_kernel
-    # The two errors may be correlated: add them.
-    half = user.half_width + ends * kernel.half_width
+    behind = costs.behind.bytes_per_connection if costs.behind is not None else 0.0
+    own = user.bytes_per_connection + behind + in_kernel
+    # The errors may be correlated: add them.
+    half = user.half_width + ends * kernel.half_width + (costs.behind.half_width if costs.behind is not None else 0.0)
     residual, most = (max(0.0, rest.bytes_per_connection), max(0.0, rest.ci95[1])) if rest is not None else (0.0, 0.0)
     how = (
         f"a server with as much memory and its clients elsewhere: {room.how}, by {own + residual:,.0f} B a connection "
         f"({user.bytes_per_connection:,.0f} in the server, {in_kernel:,.0f} in the kernel for its end{'s' * (ends > 1)}"
     )
+    how += f", {behind:,.0f} behind it" if costs.behind_programs else ""
     how += f", {residual:,.0f} of what is left over)" if residual else ")"
     if most:
         how += f"; the interval includes 0 to {most:,.0f} B of what is left over"
@@ -263,11 +293,11 @@ def _descriptors(checks: Mapping[str, Check], plan: Plan) -> Ceiling | None:
 def _descriptors_in_use(run: Run) -> Ceiling | None:
     """By RLIMIT_NOFILE of the server's process with the most descriptors, and their rise with the connections."""
     limit, used = (run.series(name) for name in (metrics.SERVER_DESCRIPTORS_LIMIT, metrics.SERVER_DESCRIPTORS))
-    active, processes = run.series(metrics.STATUS_ACTIVE), run.series(metrics.SERVER_PROCESSES)
+    count, processes = server_count(run), run.series(metrics.SERVER_PROCESSES)
     may, start = limit.last(), run.first_connect_s
     # Connections that other clients opened meanwhile took descriptors too.
-    ours, others = max(run.held.values), active.last(until_s=start)
-    most = max(ours, 0.0 if others is None else max(active.values) - others)
+    ours, earlier = max(run.held.values), count.last(until_s=start)
+    most = max(ours, 0.0 if earlier is None else max(count.values) - earlier)
     begun, ended = processes.last(until_s=start), max(processes.between(start, math.inf).values, default=0.0)
     if may is None or not most or not ended:
         return None

@@ -8,6 +8,7 @@ from itertools import pairwise
 import msgspec
 
 from asyncli.analysis.constants import FEWEST
+from asyncli.analysis.generations import generation_ends_s
 from asyncli.model.metrics import HOST_USED_BYTES, SERVER_ENDED, STATUS_ACCEPTS, STATUS_HANDLED, STATUS_REQUESTS
 from asyncli.model.records import Phase, Sample
 from asyncli.model.run import Run
@@ -32,13 +33,13 @@ def of_one_server(run: Run) -> Run:
 
 
 def for_cost(run: Run) -> Run:
-    """The records for the cost: until the first gap after the start of the ramp, or until processes of the server ended with
-    their connections; and the samples after the drain.
+    """The records for the cost: until the first gap after the start of the ramp, until processes of the server ended with their
+    connections, or until new ones joined them; and the samples after the drain.
     """
     run = of_one_server(run)
     ramp, drain = run.phase("ramp"), run.phase("drain")
     since = ramp.start_s if ramp is not None else math.inf
-    first = min([_ended_s(run), *(gap.start_s for gap in run.gaps if gap.start_s >= since)])
+    first = min([_ended_s(run), generation_ends_s(run), *(gap.start_s for gap in run.gaps if gap.start_s >= since)])
     if first >= run.stop_s:
         return run.outside_gaps
     spans = [span for span in run.spans_outside_gaps(-math.inf, first) if span[0] < span[1]]

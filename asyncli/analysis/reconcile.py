@@ -8,9 +8,10 @@ from typing import get_args
 
 import msgspec
 
-from asyncli.analysis.constants import FEWEST, WORTH_TELLING
+from asyncli.analysis.constants import FEWEST, MISSED_S, WORTH_TELLING
 from asyncli.analysis.counts import Client, CountPair, Divergence, Pages, Pair, compared
 from asyncli.analysis.gaps import without_counters
+from asyncli.analysis.generations import generations
 from asyncli.analysis.losses.attribution import Diagnosis
 from asyncli.analysis.totals import Totals, never_answered
 from asyncli.findings import reconcile as counts
@@ -93,6 +94,10 @@ def reconcile(run: Run, totals: Totals, diagnoses: Sequence[Diagnosis] = ()) -> 
     if not pages.comparable or active is None:
         why: Unknown = "page_silent" if pages.comparable else "page_tells_nothing"
         return result, [counts.reconciliation_unknown(why, []), *restarts, *_divergence_findings(result.divergences, context)]
+    if _page_of_new_processes(run, pages):
+        result.divergences = [one for one in result.divergences if one.from_s < pages.restarted_s[0]]
+        findings = [counts.reconciliation_unknown("page_of_new_processes", []), *restarts]
+        return result, [*findings, *_divergence_findings(result.divergences, context)]
     result.server_active = _int_or_none(active)
     at_end = [found for one in every if (found := _at_end(one, client, totals, active, stop)) is not None]
     context.others = any(one.pair == "accepts" and one.by > one.most for one in at_end)
@@ -108,6 +113,15 @@ def reconcile(run: Run, totals: Totals, diagnoses: Sequence[Diagnosis] = ()) -> 
         *restarts,
         *_divergence_findings(result.divergences, context),
     ]
+
+
+def _page_of_new_processes(run: Run, pages: Pages) -> bool:
+    """Whether the page's counters restarted with a new generation of processes: it then knows nothing of the earlier ones, as
+    HAProxy's. nginx's page counts for all in shared memory, and goes on.
+    """
+    return any(
+        abs(restarted_s - generation.at_s) <= MISSED_S for restarted_s in pages.restarted_s for generation in generations(run)
+    )
 
 
 def _int_or_none(count: float) -> int | None:

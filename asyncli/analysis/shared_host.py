@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from typing import NamedTuple
 
 from asyncli.analysis.constants import FEWEST, NEARLY_ALL, PART, WORTH_TELLING
+from asyncli.analysis.holders import holders_of
 from asyncli.analysis.saturation import MOST_CPU_SHARE
+from asyncli.analysis.server_count import other_clients_of
+from asyncli.analysis.slope import minus
 from asyncli.findings.host import host_busy, host_shared, upstream_sockets
 from asyncli.model import metrics
 from asyncli.model.metrics import GENERATOR_CPU_S, HOST_CPU_BUSY_S, KERNEL_SOCKETS, KERNEL_TCP_ALLOC, SERVER_CPU_S, SESSION_CPU_S
 from asyncli.model.plan import Plan
 from asyncli.model.records import Finding, Tick
 from asyncli.model.run import Run
-from asyncli.model.samples import Series
+from asyncli.model.samples import Series, parts
 
 #: A smaller share of all CPUs does not limit server and asyncli.
 MOST_OF_OTHERS = PART
@@ -54,10 +56,8 @@ def cpus_taken(run: Run) -> list[Finding]:
     server = run.series(SERVER_CPU_S) if run.place.local else None
     used = _HostCpu(run.series(run.of_ours(HOST_CPU_BUSY_S)), server, (run.series(GENERATOR_CPU_S), run.series(SESSION_CPU_S)))
     taken: list[tuple[float, float]] = []
-    # Parts of 10 s or more: CPU time is read every second to third second, in steps of 10 ms.
-    parts = max(1, int((stop - start) / 10.0))
-    borders = [start + (stop - start) * part / parts for part in range(parts + 1)]
-    for part in itertools.pairwise(borders):
+    # Of 10 s or more: CPU time is read every second to third second, in steps of 10 ms.
+    for part in parts(start, stop, 10.0, len(used.busy)):
         found = used.cores(*part)
         if found is not None and found[0] >= MOST_CPU_SHARE * cpus and found[1] >= MOST_OF_OTHERS * cpus:
             joins = bool(taken) and taken[-1][1] == part[0]
@@ -100,7 +100,21 @@ def sockets_beside(run: Run) -> tuple[int, int, int] | None:
     brought through a proxy. None if other programs opened and closed few, or the count is unknown.
     """
     beside = _beside(run)
-    return beside and (beside[0], beside[1], beside[2] if _is_proxy(run) else 0)
+    return beside and (beside[0], beside[1], beside[2] if is_proxy(run, run.stop_s) else 0)
+
+
+def unix_sockets_each(run: Run) -> int:
+    """How many sockets of other families each TCP connection brought, such as those of a proxy to a backend at a Unix socket."""
+    if not run.plan.has_ports or not run.sides.server or not holders_of(run).behind:
+        return 0
+    every, tcp = run.series(KERNEL_SOCKETS), run.series(metrics.KERNEL_TCP_INUSE)
+    others = minus(every, [tcp])
+    before, after = others.last(until_s=run.first_connect_s), others.last(until_s=run.stop_s)
+    connections = run.held.last(until_s=run.stop_s)
+    if before is None or after is None or not connections:
+        return 0
+    each = round((after - before) / connections)
+    return each if each in (1, 2) else 0
 
 
 def _beside(run: Run) -> tuple[int, int, int] | None:
@@ -136,19 +150,26 @@ def _heard(tick: Tick) -> int:
     return tick.answered + sum(one.handshake_us.count for one in (tick.tls, tick.protocol) if one is not None)
 
 
-def _is_proxy(run: Run) -> bool | None:
-    """Whether the server takes two descriptors for each connection, one of them to its backend; None where they are unknown.
+def is_proxy(run: Run, until_s: float) -> bool | None:
+    """Whether the server took two descriptors for each connection until ``until_s``, one of them to its backend; None where they
+    are unknown.
 
     Another load generator's sockets come and go with ours as well, but the server's fullest process then has more than its share
     of one for each connection only if its workers share unevenly.
     """
-    start, (used, processes) = run.first_connect_s, map(run.series, (metrics.SERVER_DESCRIPTORS, metrics.SERVER_PROCESSES))
+    if holders_of(run).behind:
+        # The backend is on this host, and was seen.
+        return True
+    start, used, processes = run.first_connect_s, run.series(metrics.SERVER_DESCRIPTORS), run.series(metrics.SERVER_PROCESSES)
     before, begun = used.last(until_s=start), processes.last(until_s=start)
-    now, ended = used.last(until_s=run.stop_s, since_s=start), processes.last(until_s=run.stop_s)
+    since = used.between(start, until_s)
     # A process for each connection has few descriptors.
-    if before is None or now is None or begun is None or begun != ended:
+    if before is None or not since.values or begun is None or begun != processes.last(until_s=until_s):
         return None
-    return (now - before) * max(1.0, begun - 1.0) >= 2 * NEARLY_ALL * (run.held.last(until_s=run.stop_s) or 0.0)
+    held = run.held.at(since.t_s[-1]) or 0.0
+    if held < FEWEST:
+        return None
+    return (since.values[-1] - before) * max(1.0, begun - 1.0) >= 2 * NEARLY_ALL * held
 
 
 def other_sockets(run: Run) -> list[Finding]:
@@ -156,7 +177,15 @@ def other_sockets(run: Run) -> list[Finding]:
     if (beside := _beside(run)) is None:
         return []
     ours, others, each = beside
-    proxy = bool(each) and _is_proxy(run)
+    clients = other_clients_of(run)
+    if clients is not None:
+        count = clients.count
+        rise = (count.last(until_s=run.stop_s) or 0.0) - (count.last(until_s=run.first_connect_s) or 0.0)
+        of_clients = rise * run.sides.ends - ours
+        if abs(others - of_clients) <= max(few_sockets(ours), PART * abs(others)):
+            # The finding of other clients says it of all the server's numbers.
+            return []
+    proxy = bool(each) and is_proxy(run, run.stop_s)
     if proxy:
         return [upstream_sockets(run.sides.host, ours, others)]
     return [host_shared(run.sides.host, ours, others, proxy is None)]

@@ -45,7 +45,7 @@ PAGES = 2 * 4096.0
 # A metric that moved by more deviations of its noise has not settled: one false alarm in some eighty rests of normal noise.
 _MOVES_BEYOND = 2.5
 # Costs of memory that stays while connections are held. Queued buffers change at rest.
-_LASTING = frozenset({"server_user", "kernel", "generator_user", "host_total", "residual", "client_total"})
+_LASTING = frozenset({"server_user", "behind", "kernel", "generator_user", "host_total", "residual", "client_total"})
 _OF_THE_KERNEL = frozenset({"kernel", "kernel_queued", "listing"})
 
 
@@ -110,15 +110,18 @@ def ramp_points(metric: Series, held: Series, start_s: float, end_s: float) -> l
     ramp = metric.between(math.nextafter(start_s, math.inf), end_s)
     triples = [(t_s, held.at(t_s) or 0.0, value) for t_s, value in zip(ramp.t_s, ramp.values, strict=True)]
     triples = [one for one in triples if one[1] > 0]
-    empty = [(t_s, 0.0, value) for t_s, value in zip(baseline.t_s, baseline.values, strict=True)]
+    # Zero of ours; of the server's count those of other clients.
+    empty = [(t_s, held.at(t_s) or 0.0, value) for t_s, value in zip(baseline.t_s, baseline.values, strict=True)]
     points = [_median(empty, baseline=True)] if empty else []
     if not triples:
         return points
     bins = max(FEWEST_RAMP_POINTS, min(MOST_BINS, len(triples) // 3))
-    most = max(n for _, n, _ in triples)
+    least, most = held.at(start_s) or 0.0, max(n for _, n, _ in triples)
+    if most <= least:
+        return points
     cells: list[list[tuple[float, float, float]]] = [[] for _ in range(bins)]
     for one in triples:
-        cells[min(bins - 1, int(one[1] / most * bins))].append(one)
+        cells[min(bins - 1, max(0, int((one[1] - least) / (most - least) * bins)))].append(one)
     return points + [_median(cell) for cell in cells if cell]
 
 
@@ -129,7 +132,7 @@ def plateau_points(metric: Series, held: Series, start_s: float, rests: Sequence
     for low, high in stretches:
         part = metric.between(low, high)
         if part.values:
-            at_rest = [0.0 if high <= start_s else held.at(t_s) or 0.0 for t_s in part.t_s]
+            at_rest = [held.at(t_s) or 0.0 for t_s in part.t_s]
             apart = high <= start_s and len(rests) >= _PLATEAUS_THAT_SPARE_ONE
             points.append(_median(list(zip(part.t_s, at_rest, part.values, strict=True)), baseline=apart))
     return points
@@ -191,6 +194,11 @@ def minus(whole: Series, parts: Sequence[Series]) -> Series:
             rest.t_s.append(t_s)
             rest.values.append(total - sum(others))
     return rest
+
+
+def plus(whole: Series, parts: Sequence[Series]) -> Series:
+    """``whole`` and ``parts`` together, at the instants of the metric that was sampled least often."""
+    return minus(whole, [Series(part.t_s, [-value for value in part.values]) for part in parts])
 
 
 def reaching(found: Fit, ahead: Point, predicted: tuple[float, float], most: float, known_to: float) -> Fit:
@@ -319,11 +327,11 @@ class Fitter:
 
     def other_sockets(self, allocated: Series, ends: int) -> Series:
         """The ``allocated`` sockets of all programs less the ``ends`` of each of these connections."""
-        ours = (ends * (self._held.at(t_s) or 0.0) if t_s > self._start else 0.0 for t_s in allocated.t_s)
+        ours = (ends * (self._held.at(t_s) or 0.0) for t_s in allocated.t_s)
         return Series(allocated.t_s, [every - own for every, own in zip(allocated.values, ours, strict=True)])
 
     def _fit(self, cost: Cost, points: Sequence[Point], every: Series, line: FittedLine, apart: float | None = None) -> Fit:
-        seconds_n = [self._held.at(t_s) or 0.0 if t_s > self._start else 0.0 for t_s in every.t_s]
+        seconds_n = [self._held.at(t_s) or 0.0 for t_s in every.t_s]
         return Fit(cost, [one.n for one in points], [one.value for one in points], seconds_n, every.values, line, apart)
 
     def _two_levels(self, name: str, metric: Series, scale: float, note: str, ahead: Point | None) -> Fit | None:
@@ -337,7 +345,7 @@ class Fitter:
         begin, end = self._rest
         before = metric.between(-math.inf, self._start)
         rest = metric.between((begin + end) / 2, end) or metric.between(begin, end)
-        points = [Point(t_s, 0.0, value) for t_s, value in before.rows()]
+        points = [Point(t_s, self._held.at(t_s) or 0.0, value) for t_s, value in before.rows()]
         # With fewer left, most of the memory is what is kept of the others.
         least = self._most / 2
         points += [Point(t_s, n, value) for t_s, value in rest.rows() if (n := self._held.at(t_s) or 0.0) >= least]
@@ -345,7 +353,7 @@ class Fitter:
         line = regress(points, ahead) if before and rest else None
         if line is None:
             return None
-        most = max(one.n for one in points)
+        most = max(one.n for one in points) - min(one.n for one in points)
         known_to = scale * PAGES if name in _OF_THE_KERNEL else FREED_KEPT
         half = max(line.half, known_to / most)
         low, high = line.slope - half, line.slope + half

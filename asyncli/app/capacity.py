@@ -37,6 +37,7 @@ from asyncli.model.data_file import read_data
 from asyncli.model.errors import AsyncliError, EngineError, PlanError, StoreError
 from asyncli.model.metrics import HOST_AVAILABLE_BYTES
 from asyncli.model.plan import Plan, shown_plan
+from asyncli.model.private_values import masked_url
 from asyncli.model.records import Check, Environment, Finding, Phase, Sample, Tick
 from asyncli.model.topology import place_of
 from asyncli.model.units import format_bytes, format_count, format_duration, format_many
@@ -151,7 +152,7 @@ class CapacitySearch:
             started=self._began.strftime("%Y-%m-%dT%H:%M:%SZ"),
             duration_s=time.monotonic() - self._zero,
             folder=str(self.folder),
-            urls=self.plan.urls,
+            urls=tuple(map(masked_url, self.plan.urls)),
             server=self._server,
             bracket=known,
             rule=RULE,

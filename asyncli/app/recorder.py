@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, TypeAlias
 from asyncli.app.progress import Progress
 from asyncli.findings.run import sample_refused, watcher_failed
 from asyncli.model.metrics import greatest
-from asyncli.model.plan import Plan
-from asyncli.model.records import MOST, Finding, Phase, Sample, Tick
+from asyncli.model.plan import Plan, plan_document
+from asyncli.model.private_values import Quotation
+from asyncli.model.records import MOST, Finding, Phase, ProtocolCounts, Sample, Tick
 from asyncli.store.writer import RunWriter
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ class Recorder:
         self._observers, self._progress = [*observers], progress
         self._early: list[Finding] = []
         self._refused_sample = False
+        self._quotation = Quotation(plan_document(progress.plan))
 
     def open(self, writer: RunWriter) -> None:
         """Start to write, earlier findings first."""
@@ -58,6 +60,8 @@ class Recorder:
         self.show(lambda observer: observer.phase(phase))
 
     def tick(self, t_s: float, tick: Tick) -> None:
+        if tick.protocol is not None:
+            self._hide_secrets(tick.protocol)
         if self.writer is not None:
             self.writer.tick(t_s, tick)
             self._check_writer(self.writer)
@@ -73,6 +77,15 @@ class Recorder:
             self.writer.sample(sample)
             self._check_writer(self.writer)
         self.show(lambda observer: observer.sample(sample))
+
+    def _hide_secrets(self, counts: ProtocolCounts) -> None:
+        """Hide what the server's texts repeat of our secrets."""
+        quoted = self._quotation.counts
+        counts.refused = quoted(counts.refused)
+        counts.broken = quoted(counts.broken)
+        counts.farewells = quoted(counts.farewells)
+        counts.first_answers = quoted(counts.first_answers)
+        counts.streams_lost = quoted(counts.streams_lost)
 
     def _check_writer(self, writer: RunWriter) -> None:
         """Show findings about the run file. A file that was moved or deleted ends the run."""

@@ -18,9 +18,10 @@ from asyncli.findings.generator import resumed
 from asyncli.findings.run import held_again, server_changed
 from asyncli.model.data_file import described
 from asyncli.model.errors import HeldError, PlanError
-from asyncli.model.plan import Plan
+from asyncli.model.plan import Plan, plan_document
 from asyncli.model.records import SERVER_CHANGED, Gap, Tick
 from asyncli.model.template import Data
+from asyncli.store.private_file import write_private
 from asyncli.store.resume import Interrupted
 from asyncli.store.writer import RunWriter
 
@@ -84,6 +85,10 @@ class Resumption:
         again = [*before.run.environment.get("resumed", ()), datetime.datetime.now(datetime.UTC).isoformat()]
         writer = RunWriter.resume(path, before.run.environment, recorded=before.recorded, restart=not self.in_hold)
         writer.environment({"resumed": again})
+        # An earlier asyncli recorded the secrets too.
+        document = plan_document(progress.plan)
+        writer.plan(document)
+        write_private(path, before.run.id, document)
         self._gap = before.run.gaps[-1] if before.run.gaps and before.run.gaps[-1].end_s is None else Gap(before.last_s)
         writer.gap(self._gap)
         so_far = Tick()

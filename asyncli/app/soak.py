@@ -39,6 +39,7 @@ from asyncli.model.plan import Plan, plan_document
 from asyncli.model.records import Finding, Sample
 from asyncli.model.template import Data
 from asyncli.preflight.host_limits import Limits
+from asyncli.store.private_file import delete_private, write_private
 from asyncli.store.resume import Interrupted
 from asyncli.store.writer import RunWriter
 
@@ -194,6 +195,8 @@ class Soak:
             if sampler.agent is not None:
                 writer.environment({"agent": sampler.agent})
             await asyncio.to_thread(writer.close, completed)
+            if completed:
+                delete_private(self.out)
             self.trouble = writer.trouble
         if writer.lost:
             raise StoreError(f"{self.out}: was moved or deleted while the run wrote to it; leave it where it is until the end")
@@ -268,13 +271,12 @@ class Soak:
         if self._data is not None:
             environment["data"] = described(self._data)
         environment["wall_start"] = wall.isoformat()
-        return RunWriter.create(
-            self.out,
-            run_id=uuid.uuid4().hex[:12],
-            started_wall_s=wall.timestamp(),
-            plan_document=plan_document(self._progress.plan),
-            environment=environment,
+        run_id, document = uuid.uuid4().hex[:12], plan_document(self._progress.plan)
+        writer = RunWriter.create(
+            self.out, run_id=run_id, started_wall_s=wall.timestamp(), plan_document=document, environment=environment
         )
+        write_private(self.out, run_id, document)
+        return writer
 
     def _record_cluster(self) -> None:
         """Record the cluster's hosts, shares and clocks, which change as hosts join."""

@@ -11,6 +11,7 @@ from asyncli.cli import options
 from asyncli.model.benchplan import KEYS, METHODS, BenchRun, build_bench_plan
 from asyncli.model.exit_status import INTERRUPTED, exit_status
 from asyncli.model.plan import HEADER_FILE, Layer
+from asyncli.model.private_values import masked_url
 
 
 @click.command(name="bench", context_settings={"max_content_width": 110})
@@ -101,7 +102,7 @@ def command(
 
     def junit() -> str:
         by_limits = all(one.severity != "error" or one.code in LIMITS for one in found.findings)
-        of = (plan.urls[0], found.started, found.duration_s, found.verdict == "failed" and by_limits)
+        of = (masked_url(plan.urls[0]), found.started, found.duration_s, found.verdict == "failed" and by_limits)
         return suite(found.verdict, (found.why, ""), found.findings, *of)
 
     # A bench leaves no run file, so each part is delivered even if an earlier one fails.

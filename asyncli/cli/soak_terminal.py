@@ -132,6 +132,7 @@ def _run_command(command: str, results: Results, status: int) -> None:
     except subprocess.TimeoutExpired:
         why = f"has not ended within {PATIENCE_S:.0f} s"
     except OSError as error:
-        why = str(error)
+        why = f"cannot be run ({error.strerror})"
     if why:
-        print(f"asyncli: --on-finish: {command!r} {why}", file=sys.stderr)
+        # Not the command itself: it may have a secret, such as the URL of a webhook.
+        print(f"asyncli: --on-finish: the command {why}", file=sys.stderr)

@@ -43,7 +43,7 @@ def read_probe(packed: bytes) -> HostProbe | str:
         version = msgspec.msgpack.decode(packed, type=_Version).asyncli
         if version == __version__:
             return msgspec.msgpack.decode(packed, type=HostProbe)
-    except msgspec.MsgspecError:
+    except ValueError:
         version = "?"
     return f"has asyncli {version}, here it is {__version__}; install the same"
 

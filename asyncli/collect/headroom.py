@@ -43,9 +43,19 @@ class Headroom:
         self._seen: dict[int, tuple[int, int, int]] = {}
 
     def read(self) -> ProbeReading:
-        """Descriptors of the fullest process (the lowest limit if uncountable), those closed before, and memory of the cgroup."""
-        pids = list(self._pids())[:_MOST_PROCESSES]
-        return ProbeReading({**self._descriptors(pids), **self._memory(pids)})
+        """Descriptors in all and of the fullest process (the lowest limit if uncountable), those closed before, and memory of the
+        cgroup."""
+        every = list(self._pids())
+        pids = every[:_MOST_PROCESSES]
+        return ProbeReading({**self._open(every), **self._descriptors(pids), **self._memory(pids)})
+
+    def _open(self, pids: list[int]) -> dict[str, float]:
+        """The descriptors of all processes; nothing where the kernel does not count them."""
+        number = 0
+        for pid in pids:
+            with contextlib.suppress(OSError):
+                number += os.stat(f"{self._proc}/{pid}/fd").st_size
+        return {metrics.SERVER_DESCRIPTORS_OPEN: float(number)} if number else {}
 
     def _descriptors(self, pids: list[int]) -> dict[str, float]:
         self._seen = {pid: found for pid, found in self._seen.items() if pid in pids}

@@ -221,7 +221,7 @@ def parse_meminfo(text: str) -> dict[str, float]:
         values = {metrics.HOST_USED_BYTES: used, metrics.HOST_FREE_BYTES: kib["MemFree"]}
     except KeyError as error:
         raise ValueError(f"/proc/meminfo has no line {error.args[0]}") from None
-    for metric, name in (("available", "MemAvailable"), ("slab", "Slab"), ("pagetable", "PageTables")):
+    for metric, name in (("available", "MemAvailable"), ("slab", "Slab"), ("pagetable", "PageTables"), ("shmem", "Shmem")):
         if name in kib:
             values[f"host.{metric}_bytes"] = kib[name]
     if "AnonPages" in kib:

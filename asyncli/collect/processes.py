@@ -104,7 +104,7 @@ class ProcessGroup:
         return ProbeReading(self._named(values))
 
     def memory(self) -> ProbeReading:
-        """``pss_bytes``, ``uss_bytes``, ``anon_shmem_bytes``, ``rss_bytes`` of the processes of the last scan.
+        """``pss_bytes``, ``uss_bytes``, ``anon_shmem_bytes``, ``shmem_bytes``, ``rss_bytes`` of the processes of the last scan.
 
         If one of them may not be read, only RSS and a finding: a partial sum would be wrong. Nothing for an empty group, which
         the scan has reported.
@@ -124,7 +124,7 @@ class ProcessGroup:
             # They ended since the scan, or the kernel is older than 4.14, without smaps_rollup.
             return ProbeReading(self._rss())
         if any(one.anon_shmem_bytes is None for one in read):
-            del sums["anon_shmem_bytes"]
+            del sums["anon_shmem_bytes"], sums["shmem_bytes"]
         return ProbeReading(self._named({name: float(value) for name, value in sums.items()}))
 
     def _rss(self) -> dict[str, float]:
@@ -148,10 +148,12 @@ class ServerTree:
         self.restarts = 0
         #: Processes that were seen alive and have ended.
         self.ended = 0
+        #: Processes that appeared after the first scan.
+        self.started = 0
         #: A root that ended while its children lived on as orphans; 0 for none. Not a root that a child replaced, as at an
         #: upgrade in place.
         self.orphaned = 0
-        self._living: set[tuple[int, int]] = set()
+        self._living: set[tuple[int, int]] | None = None
         self._relocate = relocate
         self._known = {pid: stat.start_ticks for pid in roots if (stat := living_stat(pid)) is not None}
 
@@ -163,7 +165,9 @@ class ServerTree:
             found = tree(self._survivors())
         self._check_orphaned(found)
         living = {(pid, stat.start_ticks) for pid, stat in found.items() if not stat.ended}
-        self.ended += len(self._living - living)
+        if self._living is not None:
+            self.ended += len(self._living - living)
+            self.started += len(living - self._living)
         self._living = living
         self._known = {pid: stat.start_ticks for pid, stat in found.items()}
         return list(found.values())

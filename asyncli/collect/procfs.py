@@ -58,6 +58,8 @@ class Memory(msgspec.Struct, frozen=True):
     uss_bytes: int
     #: See METRICS; None if the kernel does not separate file pages (before 5.4).
     anon_shmem_bytes: int | None = None
+    #: Its share of shared memory and of files in memory (tmpfs); None likewise.
+    shmem_bytes: int | None = None
 
 
 class Listener(msgspec.Struct, frozen=True):
@@ -120,6 +122,7 @@ def parse_smaps_rollup(text: str) -> Memory | None:
         pss_bytes=kib["Pss"] * 1024,
         uss_bytes=private * 1024,
         anon_shmem_bytes=sum(kib.get(name, 0) for name in anon_shmem) * 1024 if "Pss_Anon" in kib else None,
+        shmem_bytes=kib.get("Pss_Shmem", 0) * 1024 if "Pss_Anon" in kib else None,
     )
 
 
@@ -195,6 +198,35 @@ def parse_unix_listeners(lines: Iterable[str]) -> Iterator[Listener]:
         # __SO_ACCEPTCON of include/linux/net.h, and SOCK_STREAM.
         if len(fields) == 8 and (fields[3], fields[4]) == ("00010000", "0001"):
             yield Listener(address=real_path(fields[7]), port=0, inode=int(fields[6]))
+
+
+def parse_unix_ends(lines: Iterable[str], address: str) -> tuple[int, int]:
+    """The server's ends of connections to the Unix socket ``address`` in /proc/net/unix: how many a program has accepted, and how
+    many wait. A socket has its inode from accept(2) on (unix_seq_show in net/unix/af_unix.c).
+    """
+    accepted, waiting = 0, 0
+    # Resolving a path is slow, and all ends have the listener's.
+    resolved: dict[str, str] = {}
+    for line in lines:
+        fields = line.rstrip("\n").split(None, 7)
+        if len(fields) < 8 or (fields[3], fields[4]) != ("00000000", "0001"):
+            continue
+        path = fields[7]
+        if path not in resolved:
+            resolved[path] = real_path(path)
+        if resolved[path] != address:
+            continue
+        if int(fields[6]):
+            accepted += 1
+        else:
+            waiting += 1
+    return accepted, waiting
+
+
+def read_unix_ends(address: str, proc: Path = PROC) -> tuple[int, int]:
+    """:func:`parse_unix_ends` for this network namespace."""
+    with (proc / "net/unix").open(encoding="utf-8", errors="replace") as file:
+        return parse_unix_ends(file, address)
 
 
 def read_listeners(port: int, proc: Path = PROC) -> list[Listener]:

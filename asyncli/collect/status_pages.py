@@ -143,12 +143,15 @@ def _haproxy(text: str) -> StatusPage | None:
         numbers = [next((number for name in names if (number := _number(row, name)) is not None), None) for row in rows]
         return None if None in numbers else sum(number for number in numbers if number is not None)
 
+    # A frontend in mode tcp counts no requests, but has a zero there. Which frontend is ours is not known yet, so the sum is
+    # unknown. Before 1.7 there is no column "mode".
+    counts_requests = all((row.get("mode") or "http") == "http" for row in rows)
     # conn_tot came with 1.7; stot counts what the rules for connections let through.
     found = {
         "active": total("scur"),
         "accepts": total("conn_tot", "stot"),
         "handled": total("stot"),
-        "requests": total("req_tot"),
+        "requests": total("req_tot") if counts_requests else None,
     }
     read = {row["pxname"] or "": (_number(row, "scur"), _number(row, "slim")) for row in rows}
     frontends = {name: (have, most) for name, (have, most) in read.items() if have is not None and most}

@@ -50,6 +50,7 @@ class Ramp(msgspec.Struct, frozen=True):
         if not self.plateaus:
             return []
         steps = min(self.plateaus, self.batches)
-        firsts = [next(j for j in range(self.batches) if self.step(j) >= k) for k in range(1, steps)] if steps > 1 else []
+        # The first batch of step k: the least j for which j * plateaus // batches is k or more.
+        firsts = [-(-k * self.batches // self.plateaus) for k in range(1, steps)]
         lasts = [*(self.due_s(j - 1) for j in firsts), self.due_s(self.batches - 1)]
         return [(last + self.interval_s, last + self.interval_s + self.plateau_s) for last in lasts]

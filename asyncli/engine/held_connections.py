@@ -14,6 +14,8 @@ import contextlib
 from array import array
 from collections.abc import Iterator
 
+import msgspec
+
 from asyncli.core.heartbeat import LONGEST_BACKOFF_S, backoff_s, sleep_s
 from asyncli.core.life import (
     ABORTS,
@@ -28,6 +30,7 @@ from asyncli.core.life import (
     HANDSHAKE,
     IDLE,
     MALFORMED,
+    TLS_DEADLINE,
     cause,
     event_of,
 )
@@ -36,7 +39,7 @@ from asyncli.engine.addresses import Addresses
 from asyncli.engine.net import MOST_PENDING, READABLE, WRITABLE, Net
 from asyncli.engine.shard import Shard
 from asyncli.engine.spread import share
-from asyncli.model.records import Deaths, ProtocolCounts, Tick
+from asyncli.model.records import SENT_AGAIN_S, Deaths, ProtocolCounts, TcpCounts, Tick
 from asyncli.model.text import brief
 from asyncli.protocols import interface
 from asyncli.protocols.interface import Event, ProtocolError
@@ -67,6 +70,8 @@ class HeldConnections:
         self.rows = rows = share(shard.ramp.connections, shard.ramp.batch, shard.workers, worker)
         self._protocol = shard.new_protocol(self._number)
         self._partial, self._heartbeat = self._protocol.partial, self._protocol.heartbeat
+        self._heartbeat_for, self._targets = self._protocol.heartbeat_for, [place.target for place in shard.destinations]
+        self._answers, self._owed = self._protocol.answers, self._protocol.owed
         self._handshake, self._silence_s = self._protocol.handshake, self._protocol.silence_s
         self._beats_at_once = shard.beat_at_once and self._silence_s is None
         self._counts_words = self._handshake is not None or not isinstance(shard.settings, HttpSettings)
@@ -82,6 +87,7 @@ class HeldConnections:
         self._lives = array("I", bytes(4 * rows))  # connections established so far
         self._retries = bytearray(rows)
         self._destination = array("H", bytes(2 * rows))  # by index
+        self._retransmitted = bytearray(rows)  # segments known to have been sent again on this connection, modulo 256
         self.wheel = Wheel(0, 1.0, 0.0)
         self.connecting: dict[int, float] = {}
         self.awaiting: dict[int, float] = {}
@@ -95,8 +101,9 @@ class HeldConnections:
         self._unsent: dict[int, bytes] = {}
         self.to_close: list[tuple[int, bool]] = []
         # The last whole answer and its meaning. None at first: b"" is the end of a stream.
-        self._last_answer: tuple[bytes | None, Event] = (None, Event(0, False))
+        self._last_answer: tuple[bytes | None, Event] = (None, Event(0, True))
         self._counts, self._reasons = ProtocolCounts(), set[str]()
+        self._tcp = TcpCounts()
         #: First attempts still in progress.
         self.first_pending = 0
         self.draining = False
@@ -175,7 +182,8 @@ class HeldConnections:
         if self._silence_s is not None:
             self._check_silence(row, self._silence_s)
             return
-        heartbeat = self._heartbeat or self._next_heartbeat(row)
+        # _next_heartbeat, inlined.
+        heartbeat = self._heartbeat or self._heartbeat_for(row, self._targets[self._destination[row]])
         if not self._write(row, heartbeat, in_wheel=False):
             return
         now, tick = self._net.clock(), self.tick
@@ -248,6 +256,7 @@ class HeldConnections:
     def take_tick(self) -> Tick:
         """The counts since the last call."""
         tick, self.tick = self.tick, Tick()
+        tick.tcp, self._tcp = self._tcp, TcpCounts()
         self._protocol.add_counts(counts := self._counts)
         if not self._counts_words:
             counts = ProtocolCounts(broken=counts.broken, farewells=counts.farewells, first_answers=counts.first_answers)
@@ -290,7 +299,7 @@ class HeldConnections:
         return (batch * self._workers + self._worker) * self._batch_size + place
 
     def _next_heartbeat(self, row: int) -> bytes:
-        return self._heartbeat or self._protocol.heartbeat_for(row, self._shard.destinations[self._destination[row]].target)
+        return self._heartbeat or self._heartbeat_for(row, self._targets[self._destination[row]])
 
     def _first_words(self, row: int) -> bytes:
         """The bytes to send first on a new connection."""
@@ -373,7 +382,10 @@ class HeldConnections:
         connect_us, seed, keepalive_s, retries = tick.connect_us.add, self._seed, self._keepalive_s, self._retries
         aim, proven, failed_at, silence_s = self._destination, self.addresses.proven, self.addresses.failed_at, self._silence_s
         for row, number, now in connected:
-            connect_us((now - connecting.pop(row)) * 1e6)
+            took_s = now - connecting.pop(row)
+            connect_us(took_s * 1e6)
+            if took_s > SENT_AGAIN_S and self._sent_again(row, self._handle[row]):
+                self._tcp.connects += 1
             if lives[row]:
                 tick.reopened += 1
             elif not retries[row]:
@@ -407,6 +419,8 @@ class HeldConnections:
             return
         tick.bytes_received += len(data)
         known, meaning = self._last_answer
+        if self._answers is not None:
+            known = self._answers[self._owed[row]]
         event = meaning if awaiting and data == known and row not in self._partial else self._interpret(row, data, awaiting)
         if event is None:
             return
@@ -415,18 +429,64 @@ class HeldConnections:
         tick.answered += 1
         if status := event.status:
             tick.by_status[status] = tick.by_status.get(status, 0) + 1
-        tick.latency_us.add((now - self.wheel.due[row]) * 1e6)
+        latency_s = now - self.wheel.due[row]
+        tick.latency_us.add(latency_s * 1e6)
+        if latency_s > SENT_AGAIN_S:
+            self._count_sent_again(row, handle)
         self._requests[row] += 1
         self._beats[row] += 1
         self._retries[row] = 0
         self._heard_at[row] = now
         self.state[row] = IDLE
         if not event.keep_alive:
-            if event.rest:
-                self._count_reason(self._counts.farewells, brief(event.rest))
-            self._end(row, ANNOUNCED, in_wheel=False)
+            self._end_after_answer(row, event)
         elif not self.draining:
             self.wheel.add(row, now + sleep_s(self._seed, self._number(row), self._beats[row], self._keepalive_s))
+
+    def _sent_again(self, row: int, handle: int) -> int:
+        """How many segments the row's socket has sent again since the last call, which are counted here."""
+        total = self._net.retransmitted(handle)
+        segments = (total - self._retransmitted[row]) & 0xFF
+        # It falls if the peer reports a duplicate later.
+        if segments > 0x7F:
+            return 0
+        self._retransmitted[row] = total & 0xFF
+        self._tcp.segments += segments
+        return segments
+
+    def _count_sent_again(self, row: int, handle: int) -> None:
+        """Count a late answer whose request was sent again; a first request's, unless its SYN was counted."""
+        counted = self._retransmitted[row] > 0
+        if not self._sent_again(row, handle):
+            return
+        if self._requests[row]:
+            self._tcp.heartbeats += 1
+        elif not counted:
+            self._tcp.connects += 1
+
+    def _end_after_answer(self, row: int, answer: Event) -> None:
+        """``answer`` is the connection's last."""
+        match answer.end:
+            case ProtocolError() as error:
+                self._end(row, MALFORMED, in_wheel=False, reason=str(error))
+            case Event() as closing:
+                self._take_leave(row, closing, in_wheel=False)
+            case _:
+                if answer.rest:
+                    self._count_reason(self._counts.farewells, brief(answer.rest))
+                self._end(row, ANNOUNCED, in_wheel=False)
+
+    def _take_leave(self, row: int, closing: Event, in_wheel: bool = True) -> None:
+        """The peer closes, in the protocol's way."""
+        counts = self._counts
+        counts.goodbyes[closing.status] = counts.goodbyes.get(closing.status, 0) + 1
+        if why := brief(closing.rest):
+            self._count_reason(counts.farewells, why)
+        # The peer may be gone already.
+        with contextlib.suppress(OSError):
+            if row not in self._unsent:
+                self._net.send(self._handle[row], closing.reply)
+        self._end(row, ANNOUNCED, in_wheel)
 
     def _interpret(self, row: int, data: bytes, awaiting: bool) -> Event | None:
         """Have the protocol interpret a read; returns the answer, or None if there is none or the row has ended."""
@@ -434,6 +494,8 @@ class HeldConnections:
         try:
             event = self._protocol.feed(row, data, awaiting)
         except ProtocolError as error:
+            if awaiting and error.answer is not None:
+                return msgspec.structs.replace(error.answer, keep_alive=False, end=error)
             self._end(row, MALFORMED, reason=str(error))
             return None
         if event is None:
@@ -445,21 +507,15 @@ class HeldConnections:
         counts.messages += event.messages
         counts.message_bytes += event.body_bytes
         if event.kind == interface.CLOSING:
-            counts.goodbyes[event.status] = counts.goodbyes.get(event.status, 0) + 1
-            if why := brief(event.rest):
-                self._count_reason(counts.farewells, why)
-            # The peer may be gone already.
-            with contextlib.suppress(OSError):
-                if row not in self._unsent:
-                    self._net.send(self._handle[row], event.reply)
-            self._end(row, ANNOUNCED)
+            self._take_leave(row, event)
             return None
         if event.reply and event.kind != interface.ESTABLISHED and not self._reply(row, event.reply):
             return None
         match event.kind:
             case interface.ANSWER if awaiting:
                 # Equal bytes mean the same if the answer was all that was read.
-                if whole and data and not (event.reply or event.messages or event.own or row in self._partial):
+                own = event.own or event.end is not None or self._answers is not None
+                if whole and data and not (event.reply or event.messages or own or row in self._partial):
                     self._last_answer = (data, event)
                 return event
             case interface.NEWS:
@@ -467,7 +523,8 @@ class HeldConnections:
             case interface.ESTABLISHED:
                 self._accept_handshake(row, event.reply)
                 if event.rest and self.state[row] in (IDLE, AWAITING):
-                    return self._interpret(row, event.rest, self.state[row] == AWAITING)
+                    # These bytes came before the first heartbeat was sent, so they answer nothing.
+                    return self._interpret(row, event.rest, awaiting=False)
             case _:
                 self._end(row, MALFORMED)
         return None
@@ -520,6 +577,8 @@ class HeldConnections:
         why, in_message = cause(state, event), row in self._partial
         self._protocol.forget(row)
         self._unsent.pop(row, None)
+        if handle >= 0:
+            self._end_sent_again(row, handle, event)
         self._free_row(row, abort=event in ABORTS)
         if state in (CONNECTING, HANDSHAKE):
             if self._connect_failed(row, why):
@@ -555,13 +614,23 @@ class HeldConnections:
                 deaths.age_s.add(now - self._established_at[row])
                 deaths.idle_s.add(now - self._heard_at[row])
                 deaths.requests.add(self._requests[row])
-        if self._shard.reopen and not self.draining:
+        if self._shard.reopen and not self.draining and self._protocol.may_reopen(row):
             self.state[row] = BACKOFF
             attempt = (self._lives[row] << 8) | self._retries[row]
             wait_s = backoff_s(self._seed, self._number(row), attempt, self._retries[row])
             self.wheel.add(row, now + self._protocol.reopen_delay_s(row) + wait_s)
         else:
             self.state[row] = DEAD
+
+    def _end_sent_again(self, row: int, handle: int, event: str) -> None:
+        """Count what a connection that ends has sent again, and whether its first request was in vain."""
+        self._sent_again(row, handle)
+        state = self.state[row]
+        late = (event == DEADLINE and state != CONNECTING) or event == TLS_DEADLINE
+        first = state in (CONNECTING, HANDSHAKE) or not self._requests[row]
+        if late and first and self._retransmitted[row]:
+            self._tcp.unanswered += 1
+        self._retransmitted[row] = 0
 
     def _connect_failed(self, row: int, why: str) -> bool:
         """Count a failed connect; True if the attempt continues at once at another address."""

@@ -13,6 +13,7 @@ import os
 import select
 import socket
 import struct
+import sys
 import termios
 import time
 from collections.abc import Callable
@@ -37,6 +38,8 @@ _NONBLOCKING_STREAM = socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CL
 _Socket = socket.SocketType
 _CONNECTS = (errno.EINPROGRESS, 0)
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
+# The places of tcpi_total_retrans and tcpi_dsack_dups in struct tcp_info (linux/tcp.h); the latter since Linux 4.19.
+_TCP_INFO_BYTES, _AT_TOTAL_RETRANS, _AT_DSACK_DUPS = 232, 100, 216
 _UNSPEC = bytes(16)  # a sockaddr of the family AF_UNSPEC
 
 
@@ -89,6 +92,12 @@ class Net(Protocol):
 
     def acknowledged(self, handle: int) -> bool:
         """Whether the peer's kernel has acknowledged all that was sent."""
+        ...
+
+    def retransmitted(self, handle: int) -> int:
+        """How many segments the socket has sent again since it was opened, SYNs included, less those that the peer had received
+        (RFC 2883): probes of a busy end, and no loss. 0 for other sockets than TCP's.
+        """
         ...
 
     def add_counts(self, tick: Tick) -> None:
@@ -171,6 +180,16 @@ class RealNet:
 
     def acknowledged(self, handle: int) -> bool:
         return not any(fcntl.ioctl(handle, termios.TIOCOUTQ, bytes(4)))
+
+    def retransmitted(self, handle: int) -> int:
+        sock = _Socket(socket.AF_INET, _NONBLOCKING_STREAM, 0, fileno=handle)
+        try:
+            info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
+        finally:
+            sock.detach()
+        total = int.from_bytes(info[_AT_TOTAL_RETRANS : _AT_TOTAL_RETRANS + 4], sys.byteorder)
+        needless = int.from_bytes(info[_AT_DSACK_DUPS : _AT_DSACK_DUPS + 4], sys.byteorder)
+        return max(0, total - needless)
 
     def add_counts(self, tick: Tick) -> None:
         pass

@@ -21,6 +21,7 @@ class ProxiedNet:
         self._raw_send, self.recv, self.clock = net.send, net.recv, net.clock
         self.fileno, self.watch, self.poll = net.fileno, net.watch, net.poll
         self.late_event, self.acknowledged, self.add_counts = net.late_event, net.acknowledged, net.add_counts
+        self.retransmitted = net.retransmitted
 
     def connect(self, destination: int, source: int) -> int:
         handle = self._net.connect(destination, source)

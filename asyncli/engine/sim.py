@@ -179,6 +179,9 @@ class SimNet:
     def acknowledged(self, handle: int) -> bool:
         return not self._connections[handle].silent
 
+    def retransmitted(self, handle: int) -> int:
+        return 3 if self._connections[handle].silent else 0
+
     def add_counts(self, tick: Tick) -> None:
         pass
 

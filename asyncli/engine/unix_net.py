@@ -97,5 +97,8 @@ class UnixNet(RealNet):
         """True: what is sent is in the peer's socket. SIOCOUTQ counts what is unread there (unix_outq_len), which is no loss."""
         return True
 
+    def retransmitted(self, handle: int) -> int:
+        return 0
+
     def add_counts(self, tick: Tick) -> None:
         tick.queue_full, self._queued = self._queued, 0

@@ -57,7 +57,8 @@ _WAYS: dict[str, tuple[str, str]] = {
         "give it more processes or threads, or more cores; or use a longer --keepalive",
     ),
     "listen_queue": (
-        "the listen queue of a program on {host} was full {times} (ListenOverflows), so connects had to wait",
+        "{connects} of asyncli were sent again or in vain while a listen queue on {host} was full (ListenOverflows): looks like "
+        "the server's",
         "raise net.core.somaxconn and the server's backlog=, let it accept faster, or ramp more slowly (--ramp)",
     ),
     "listen_queue_full": (

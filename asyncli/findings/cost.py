@@ -17,7 +17,8 @@ SURE = 0.5
 #: The names of costs in sentences.
 COST_NAMES = {
     "server_user": "the server", "kernel": "the kernel", "kernel_queued": "queued buffers", "generator_user": "asyncli",
-    "host_total": "this host in all", "residual": "the residual", "listing": "inodes of /proc",
+    "behind": "what is behind the server", "host_total": "this host in all", "residual": "the residual",
+    "listing": "inodes of /proc",
 }  # fmt: skip
 
 _SOURCES = {
@@ -25,6 +26,7 @@ _SOURCES = {
     "kernel": "slab objects (/proc/slabinfo needs root)",
     "kernel_queued": "TCP buffers (/proc/net/sockstat)",
     "generator_user": "asyncli's own processes",
+    "behind": "the processes behind the server",
     "host_total": "{host} (/proc/meminfo)",
 }
 
@@ -57,6 +59,18 @@ def processes_excluded(bytes_per_connection: float, half_width: float) -> str:
     """Processes that are neither the server's nor asyncli's took memory in the ramp. The cost excludes it."""
     memory = f"{bytes_per_connection:,.0f} B a connection (± {half_width:,.0f})"
     return f"excluded from the cost: {memory} that processes other than the server's and asyncli's took in the ramp"
+
+
+@finding("shared_memory_rises", "warning")
+def shared_memory_rises(bytes_per_connection: float, half_width: float) -> str:
+    """Shared memory, or files in memory (tmpfs, /dev/shm), rose with the connections, and no process of the server has it mapped:
+    the server may have written it. The server's cost reaches from without it to with all of it.
+    """
+    memory = f"{bytes_per_connection:,.0f} B a connection (± {half_width:,.0f})"
+    return (
+        f"shared memory on this host rose by {memory} in no process of the server (/dev/shm, tmpfs): the server may have written "
+        "it, so the interval of its cost includes it"
+    )
 
 
 @finding("cost_not_sampled", "info", "see the other findings for why it was not read")

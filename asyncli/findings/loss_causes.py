@@ -29,6 +29,8 @@ _NO_RELOAD = "do not reload it while you measure"
 _STOPPED = "see what stopped it (SIGSTOP, a debugger, a frozen cgroup)"
 _WAY = "see routes, firewalls and links between here and the server"
 _LISTENS = "see whether it accepts (ss -ltn: Recv-Q); give it more processes, threads or slots{more_slots}"
+#: The remedy of what ended at one moment for an unknown reason.
+SEE_ITS_LOG = "see the server's log of that moment"
 _ANSWERS = "see its error log, and what its workers wait for: a backend, a lock, a free thread"
 #: Mechanism, or one of its forms -> (evidence, remedy).
 _CAUSES: dict[str, tuple[str, str]] = {
@@ -104,6 +106,11 @@ _CAUSES: dict[str, tuple[str, str]] = {
         "against them; a middle box without a server behind it){when}",
         "see the server's error log, and its limits on connections and descriptors",
     ),
+    "gave_up_on_backend": (
+        "{loss}, {age} after they were opened and without any answer: looks like {server} gave up on them, as a proxy does whose "
+        "backend cannot be reached{when}",
+        "see the log of {server}, and whether what it passes connections to runs",
+    ),
     # No free slots.
     "idle_reuse": (
         f"{_IDLE}, while others opened: {{likely}}nginx ran out of free slots and closed idle connections to reuse theirs "
@@ -141,7 +148,19 @@ _CAUSES: dict[str, tuple[str, str]] = {
     ),
     "reload_by_counters": ("{server} was reloaded: its counters restarted, and its main process stayed", _NO_RELOAD),
     "likely_reload": ("looks like a reload, a restart or the end of {server}", "see its log of that moment"),
-    "burst": ("cause unknown", "see the server's log of that moment"),
+    "backend_ended": (
+        "looks like a backend behind {server} ended, or closed them: {server}'s own processes went on",
+        "see the logs of {server} and of its backends of that moment",
+    ),
+    "backend_restarted": (
+        "looks like a server behind it was restarted, the one of the status page: the page's counters restarted, and the "
+        "server's own processes went on",
+        "see the log of the server that the status page belongs to, of that moment",
+    ),
+    "burst": ("cause unknown", "{remedy}"),
+    "burst_of_living": (
+        "cause unknown: {server}'s own processes went on", "{remedy}; if it passes connections on, see the servers behind it",
+    ),
     # Heartbeats without a complete answer.
     "never_accepted": (
         "no heartbeat was answered: looks like {server} has not accepted them (its listen queue holds them), or does not answer",
@@ -164,7 +183,8 @@ _CAUSES: dict[str, tuple[str, str]] = {
         "send heartbeats more often (--keepalive below twice that time), or raise its timeout",
     ),
     "packets_lost": (
-        "others were answered, but {share:.0%} of this host's TCP segments were sent again: packets were lost on the way",
+        "others were answered, but {again!n} heartbeats ({share:.0%}) only after they had been sent again: packets were lost on "
+        "the way",
         "see links, cables and firewalls between (ip -s link), and the server's own counters",
     ),
     "server_slow": (
@@ -187,6 +207,10 @@ _CAUSES: dict[str, tuple[str, str]] = {
     ),
     "server_stalled": (
         "{server} was stopped: it answered no heartbeat, its status page was silent, and its processes used no CPU", _STOPPED,
+    ),
+    "computing": (
+        "no heartbeat was answered meanwhile, and {server} used {cores:.2f} cores: looks like it computed something else",
+        "see what it computes (a profiler, the log of its garbage collector); give it more processes or threads",
     ),
     "nobody_answered": (
         "no heartbeat was answered meanwhile: looks like {server} was stopped, or the network path was down",
@@ -227,7 +251,10 @@ _CAUSES: dict[str, tuple[str, str]] = {
 }  # fmt: skip
 #: The forms of a mechanism with several forms, or with another name.
 _FORMS = {
+    "backend_ended": ("backend_ended", "backend_restarted"),
+    "burst": ("burst", "burst_of_living"),
     "box_reset": ("box_reset", "box_seems_reset", "box_reset_idle", "box_forgot"),
+    "closed_at_once": ("closed_at_once", "gave_up_on_backend"),
     "idle_reuse": ("idle_reuse", "likely_reuse"),
     "idle_timeout": ("idle_timeout", "farewell", "known_timeout"),
     "keepalive_off": ("keepalive_off", "http_1_0"), "never_accepted": ("never_accepted", "others_accepted"),
@@ -236,7 +263,7 @@ _FORMS = {
     "path_cut": ("no_route", "unacknowledged", "page_answered"),
     "reload": ("reload_by_processes", "reload_by_counts", "reload_by_counters", "likely_reload"),
     "server_ended": ("server_ended", "connects_refused", "page_never_again"),
-    "server_stalled": ("server_stalled", "stopped_speaking", "nobody_answered", "stopped_here"),
+    "server_stalled": ("server_stalled", "stopped_speaking", "computing", "nobody_answered", "stopped_here"),
     "suspended": ("suspended", "suspended_too_long"),
     "unheard": ("others_heard", "nobody_heard"),
 }
@@ -380,7 +407,8 @@ def unheard(why: Words, silence_s: float) -> Words:
     return Words(f"{{were}} ended after receiving nothing for {format_duration(silence_s)}{{when}}: {why.evidence}", why.remedy)
 
 
-def unanswered(why: Words, timeout_s: float, times: int = 1) -> Words:
-    """``why`` with the timeout of the heartbeats, and how many ``times`` it happened."""
+def unanswered(why: Words, timeout_s: float, times: int = 1, every_s: float | None = None) -> Words:
+    """``why`` with the timeout of the heartbeats, and how many ``times`` it happened, if regularly ``every_s``."""
     several = f", {times} times" if times > 1 else ""
+    several += f", about every {format_duration(every_s)}" if every_s is not None else ""
     return Words(f"{{loss}} ({format_duration(timeout_s)}): {why.evidence}{several}{{when}}", why.remedy)

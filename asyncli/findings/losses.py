@@ -70,9 +70,12 @@ _SETTINGS = {
 _NAMED = 3
 #: The meaning of TCP counters (kernel: networking/snmp_counter.rst); "full" is asyncli's own, for Unix sockets.
 _QUEUE = {
-    "overflows": "connects met a full listen queue on {host} (ListenOverflows)",
+    "overflows": "connects were sent again or in vain while a listen queue on {host} was full (ListenOverflows: {dropped})",
     "full": "connects waited for room in the server's listen queue; clients such as nginx do not wait, and fail (EAGAIN)",
-    "drops": "connects were dropped by listening sockets of {host} that were not full (ListenDrops less ListenOverflows)",
+    "drops": (
+        "connects were sent again or in vain while listening sockets of {host} that were not full dropped some (ListenDrops less "
+        "ListenOverflows: {dropped})"
+    ),
 }
 
 
@@ -272,10 +275,15 @@ def reopened_later(count: int, longest_s: float, hold_s: float) -> str:
 
 
 @finding("listen_{what}", "warning")
-def listen(what: str, count: float, host: str) -> Words:
-    """A listen queue of the server's host was full: perhaps another program's, but the server's for a Unix socket (``full``)."""
+def listen(what: str, count: int, host: str, dropped: int | None) -> Words:
+    """A listen queue was full. ``count``: connects of ours that waited for a Unix socket's queue (``full``). With TCP, those that
+    timed out, or whose own sockets sent the SYN or the first request again, while listening sockets of the server's host
+    ``dropped`` so many, of all programs: probably the server's.
+    """
+    words = _QUEUE[what].format(host=host, dropped=format_count(dropped or 0))
+    likely = "" if what == "full" else ": looks like the server's"
     remedy = "raise its backlog=, which net.core.somaxconn caps, or open connections more slowly"
-    return Words(_many(count, _QUEUE[what].format(host=host)), remedy if what == "full" else f"if it was the server's: {remedy}")
+    return Words(_many(count, f"{words}{likely}"), remedy)
 
 
 def _many(count: float, words: str) -> str:

@@ -10,7 +10,7 @@ from asyncli.model.metrics import STATUS_PAGES
 from asyncli.model.records import Severity
 from asyncli.model.units import format_clock, format_count
 
-Unknown = Literal["nothing_connected", "no_page", "page_tells_nothing", "page_silent"]
+Unknown = Literal["nothing_connected", "no_page", "page_tells_nothing", "page_silent", "page_of_new_processes"]
 
 
 class Since(TypedDict):
@@ -219,5 +219,8 @@ def reconciliation_unknown(why: Unknown, lacks: Sequence[str]) -> Words:
             "Apache counts requests with ExtendedStatus On, and connections in prefork, or in event with one process",
         ),
         "page_silent": ("the status page was silent at the hold's end", _SEE_OTHERS),
+        "page_of_new_processes": (
+            "after its reload the status page is of the new processes, while earlier ones hold the connections", _SEE_OTHERS
+        ),
     }[why]
     return Words(f"the server's own counts are unknown: {reason}", remedy)

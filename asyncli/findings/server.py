@@ -6,14 +6,14 @@ from collections.abc import Collection, Mapping, Sequence
 
 from asyncli.findings import Words, finding
 from asyncli.model.records import NOTHING_LISTENS
-from asyncli.model.units import format_duration
+from asyncli.model.units import format_clock, format_duration, format_many
 
 # This many addresses are named.
 _NAMED = 3
 #: What to do if nothing answers.
 SEE_SERVER = "see that the server runs and that the URL is right"
 #: Findings which say that the server's numbers may be another process's: they stand before these.
-OF_ANOTHER = ("server_not_listening", "server_took_no_part")
+OF_ANOTHER = ("other_clients", "server_not_listening", "server_took_no_part", "server_holds_nothing", "held_by_others")
 
 
 @finding(NOTHING_LISTENS, "error")
@@ -90,6 +90,103 @@ def server_took_no_part(pid: int | None, named: bool, answered: int, cpu_s: floa
     who, remedy = "the process" if pid is None else f"process {pid}", "name the one that serves the URL with --server-pid"
     did = f"with its children it used {format_duration(cpu_s)} of CPU for {answered:,} answers, and opened nothing for them"
     return Words(f"{who} is not the server: {did}", f"{remedy}, or run asyncli as root, which finds it" if named else remedy)
+
+
+@finding("other_clients", "warning", "stop the other clients of this server, such as a second asyncli, and run again")
+def other_clients(before: int, during: int, ours: int) -> str:
+    """By its status page, or by the kernel's sockets at its ports, the server held connections of other clients: ``before`` our
+    first connect, and ``during`` the hold's first seconds, when ``ours`` were held. Its cost is divided by those of all.
+    """
+    if during <= before:
+        return (
+            f"other clients held {before:,} connections on the server before this run's first: memory per connection is of all "
+            "clients, and the server's work for them is in its latencies"
+        )
+    return (
+        f"other clients held {during:,} connections on the server beside these {ours:,}: memory per connection is of all "
+        "clients, and the server's work for them is in its latencies"
+    )
+
+
+@finding("server_reloaded", "warning", "reload the server before the run or after it")
+def server_reloaded(at_s: float, started: int, workers: int) -> str:
+    """The server started as many processes as it had ``workers``, or more, and these did not end: it was reloaded while they hold
+    connections, and the new ones accept. Costs and growth are of one generation of processes.
+    """
+    return (
+        f"the server was reloaded at {format_clock(at_s)}: {format_many(started, 'process')} started beside "
+        f"{format_many(workers, 'earlier worker')}, which went on with the connections; costs are of the time before it"
+    )
+
+
+@finding("server_holds_nothing", "warning", "name the process that holds the connections with --server-pid")
+def server_holds_nothing(server: str, connections: int) -> str:
+    """The server's processes opened no descriptor, thread or process for the connections, so they do not hold them, and their
+    memory is no cost of a connection. Another process holds them: one that got the sockets, or one in another namespace.
+    """
+    return (
+        f"the processes of {server} do not hold the connections: they opened no descriptor, thread or process for any of "
+        f"{connections:,}; what a connection costs in the server is unknown"
+    )
+
+
+@finding("held_by_others", "warning")
+def held_by_others(server: str, programs: Sequence[str], memory_read: bool) -> Words:
+    """The server's processes listen and hold no connection, while other ``programs`` rose with the connections: these hold them.
+    ``memory_read``: what they took is the server's cost; else that is unknown.
+    """
+    who = " and ".join(programs)
+    what = f"{who} {'holds' if len(programs) == 1 else 'hold'} the connections, not the processes of {server} that listen"
+    if memory_read:
+        return Words(f"{what}: the server's cost is of both")
+    return Words(f"{what}, and that memory may not be read: the server's cost is unknown", "run asyncli as root (sudo)")
+
+
+@finding("held_behind", "info")
+def held_behind(server: str, programs: Sequence[str], memory_read: bool) -> Words:
+    """Behind the server other ``programs`` rose with the connections, like a proxy's backend. ``memory_read``: what they took is
+    a part of its own, and of the whole host's cost; else that is unknown.
+    """
+    who = " and ".join(programs)
+    what = f"{who} {'opens' if len(programs) == 1 else 'open'} as many descriptors as {server}, like a backend behind it"
+    if memory_read:
+        return Words(f"{what}: its memory is a part of its own")
+    return Words(f"{what}, and that memory may not be read: no forecast without it", "run asyncli as root (sudo)", "warning")
+
+
+@finding("not_accepted", "warning")
+def not_accepted(count: int, known: bool) -> Words:
+    """Connections that listen, of which only the kernel is known: it completes a connect before any program accepts it.
+    ``known``: the server's sockets were seen, and no program has accepted these in the hold; else they are on another host.
+    """
+    many = format_many(count, "connection")
+    if known:
+        evidence = f"no program has accepted {many}: the server's kernel alone granted them, and keeps them in its accept queue"
+        return Words(evidence, "see why the server accepts none: it may be stopped or blocked, or at its own limit")
+    evidence = f"nothing was heard on {many}: no byte came, and whether a program accepted them is not seen from here"
+    return Words(evidence, "write what the server says first (--greeting) or answers (--send, --expect), or see it by an agent")
+
+
+@finding("connections_draining", "warning", "see what stopped or reloaded the server, and its timeouts")
+def connections_draining(count: int, at_s: float) -> str:
+    """A GOAWAY without error announced the end of connections whose held streams go on (RFC 9113, section 6.8): they are kept
+    until their last stream ends, and no stream is opened on them.
+    """
+    return (
+        f"the server announced the end of {format_many(count, 'connection')} with GOAWAY of code 0 (no error), from "
+        f"{format_clock(at_s)} on, and serves their held streams to the end: it drains them, and they count as held until then"
+    )
+
+
+@finding("answers_unproven", "warning")
+def answers_unproven(unasked: int, answered: int) -> Words:
+    """The server sends by itself what would answer a heartbeat, so an answer may be one that it sends anyway, unread."""
+    evidence = (
+        f"the server sends by itself what answers a heartbeat: {unasked:,} such messages came unasked, beside {answered:,} "
+        "answers, which therefore prove little"
+    )
+    echo = "write {nonce} in --ws-message, or in --send and --expect, if the server echoes it: other bytes in each heartbeat"
+    return Words(evidence, f"{echo}; else an --expect that only the answer matches")
 
 
 @finding("event_stream", "warning", "hold the streams: --protocol sse")

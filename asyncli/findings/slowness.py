@@ -8,21 +8,28 @@ from asyncli.findings import Words, finding
 from asyncli.model.units import LONGEST_S, format_clock, format_count, format_duration, format_many
 
 #: Why no heartbeat was answered.
-NoAnswers = Literal["unacknowledged", "stopped", "slow", "page_answered", "unknown"]
+NoAnswers = Literal["unacknowledged", "stopped", "computing", "slow", "page_answered", "unknown"]
 _NETWORK = "see routes, firewalls and links between here and the server"
 
 
 @finding("no_answers", "warning")
-def no_answers(from_s: float, to_s: float, waited: int, server: str, why: NoAnswers, requests: int | None, times: int) -> Words:
+def no_answers(
+    from_s: float, to_s: float, waited: int, server: str, why: NoAnswers, requests: int | None, times: int,
+    cores: float | None, every_s: float | None,
+) -> Words:  # fmt: skip
     """For two seconds or more no heartbeat was answered, some were waiting, and no connection was lost: the longest of ``times``
-    such periods. The cause is inferred from TCP retransmissions, the server's status page (``requests``: how many it counted) and
-    its CPU time.
+    such periods, if regular ``every_s``. The cause is inferred from retransmissions of our sockets, the server's status page
+    (``requests``: how many it counted) and its CPU time (``cores``).
     """
     reason, remedy = {
         "unacknowledged": ("no packet was acknowledged: looks like the network path was down", _NETWORK),
         "stopped": (
             f"{server} was stopped: its status page was silent and its processes used no CPU",
             "see what stopped it (SIGSTOP, a debugger, a frozen cgroup)",
+        ),
+        "computing": (
+            f"{server} used {cores or 0:.2f} cores meanwhile: looks like it computed something else",
+            "see what it computes (a profiler, the log of its garbage collector); give it more processes or threads",
         ),
         "slow": (
             f"{server} counted {format_many(requests or 0, 'request')} meanwhile: it was slow, or its answers were delayed",
@@ -38,35 +45,53 @@ def no_answers(from_s: float, to_s: float, waited: int, server: str, why: NoAnsw
         ),
     }[why]
     when = f"from {format_clock(from_s)} to {format_clock(to_s)}"
-    more = f"; {times - 1} more such periods" if times > 1 else ""
+    more = f"; {server} used {cores:.2f} cores meanwhile" if cores is not None and why not in ("computing", "stopped") else ""
+    more += f"; {times - 1} more such periods" if times > 1 else ""
+    more += f", one about every {format_duration(every_s)}" if every_s is not None else ""
     return Words(f"no heartbeat was answered {when} (up to {format_count(waited)} waited, none was lost): {reason}{more}", remedy)
 
 
 @finding("answers_slow", "warning", "see the server's load, workers, disks and backends at that time, and the network path")
 def answers_slow(
     from_s: float, to_s: float, late: int, others: int, median_s: float, usual_s: float, server: str, cores: float | None,
-    times: int, all_s: int,
+    times: int, all_s: int, every_s: float | None,
 ) -> str:  # fmt: skip
     """For three seconds or more, a tenth of the heartbeats took ten times the usual latency and 0.1 s more than it: ``late`` of
     them, in the median ``median_s``; the ``others`` were answered as usual. One stopped worker of several looks so, and a slow
-    backend. The longest of ``times`` such periods, ``all_s`` in total. ``cores``: CPU that the server used meanwhile.
+    backend. The longest of ``times`` such periods, ``all_s`` in total, if regular ``every_s``. ``cores``: CPU of the server
+    meanwhile.
     """
     evidence = f"{format_many(late, 'heartbeat')} had late answers from {format_clock(from_s)} to {format_clock(to_s)}: after "
     evidence += f"{format_duration(median_s)} (median), {format_duration(usual_s)} is usual"
     evidence += f", and {format_count(others)} had theirs in time" if others else ""
     if cores is not None:
         evidence += f"; {server} used {cores:.2f} cores meanwhile"
-    return f"{evidence}; {times - 1} more such periods, {all_s} s in total" if times > 1 else evidence
+    evidence += f"; {times - 1} more such periods, {all_s} s in total" if times > 1 else ""
+    return f"{evidence}, one about every {format_duration(every_s)}" if every_s is not None else evidence
 
 
 @finding("packets_sent_again", "warning")
-def packets_sent_again(here: bool, count: float, from_s: float, to_s: float, share: float, within_s: float) -> Words:
-    """asyncli's host (``here``) or the server's retransmitted 1 % of its TCP segments or more, counted for all programs."""
-    host, between = ("this host", "here and the server") if here else ("the server's host", "the server and here")
+def packets_sent_again(
+    here: bool, count: int, from_s: float, to_s: float, share: float, within_s: float, one_network: bool
+) -> Words:
+    """The sockets of asyncli's connections (``here``) sent 1 % or more of their requests again, as the kernel reports for each of
+    them; or the server's host sent as much again, counted for all its programs, while so many answers were late.
+    """
+    when = f"between {format_clock(from_s)} and {format_clock(to_s)}, up to {share:.0%} of"
+    if here:
+        what = f"asyncli's connections sent {format_many(count, 'TCP segment')} again {when} their requests"
+    else:
+        again = format_many(count, "TCP segment")
+        what = f"the server's host sent {again} again {when} what it sent, while as many answers were late"
+    if one_network:
+        return Words(
+            f"{what} within {within_s:.0f} s: a full listen queue dropped them, or a firewall",
+            "see the server's listen queue (ss -ltn: Recv-Q), and this host's firewall (nft list ruleset)",
+        )
+    between = "here and the server" if here else "the server and here"
     return Words(
-        f"{host} retransmitted {format_count(count)} TCP segments between {format_clock(from_s)} and {format_clock(to_s)}, up to "
-        f"{share:.0%} of what it sent within {within_s:.0f} s: packets were lost, or a full queue dropped them",
-        f"see links, cables and firewalls between {between} (ip -s link), and its listen queue",
+        f"{what} within {within_s:.0f} s: packets were lost, or a full queue dropped them",
+        f"see links, cables and firewalls between {between} (ip -s link), and the server's listen queue",
     )
 
 

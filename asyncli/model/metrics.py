@@ -93,12 +93,17 @@ STATUS_CONNECTS = _counter("status.connects", "connections of our polls; the ser
 SERVER_PROCESSES = _gauge("server.processes", "processes of the server")
 SERVER_THREADS = _gauge("server.threads", "threads of the server")
 SERVER_ENDED = _counter("server.ended", "server processes that ended since our start: a reload ends all workers, a crash one")
+SERVER_STARTED = _counter("server.started", "server processes that appeared since our start: by a reload, or for connections")
+SERVER_SOCKETS = _gauge("server.sockets", "established connections at the server's ports that a program has accepted (sock_diag)")
+SERVER_SOCKETS_WAITING = _gauge("server.sockets_waiting", "established connections at those ports that nobody has accepted yet")
 SERVER_PSS_BYTES = _gauge("server.pss_bytes", "proportional set size, summed over the server's processes")
 SERVER_USS_BYTES = _gauge("server.uss_bytes", "private memory, summed over the server's processes")
 SERVER_ANON_SHMEM_BYTES = _gauge("server.anon_shmem_bytes", "PSS of anonymous and shared memory with swap, summed; without files")
+SERVER_SHMEM_BYTES = _gauge("server.shmem_bytes", "the shared part of these: shared memory and mapped files in memory (tmpfs)")
 SERVER_RSS_BYTES = _gauge("server.rss_bytes", "resident set size, summed (counts shared pages many times)")
 SERVER_CPU_S = _counter("server.cpu_s", "user and system time of the server's processes since their start")
 SERVER_DESCRIPTORS = _gauge("server.descriptors", "descriptors of the server's process that is closest to its limit")
+SERVER_DESCRIPTORS_OPEN = _gauge("server.descriptors_open", "descriptors of all processes of the server")
 SERVER_DESCRIPTORS_LIMIT = _gauge("server.descriptors_limit", "the limit of that process")
 SERVER_DESCRIPTORS_CLOSED = _gauge("server.descriptors_closed", "descriptors it had open and closed before we saw it, at most")
 SERVER_DESCRIPTORS_TABLE = _gauge("server.descriptors_table", "the most that it ever had open, by its processes' tables (FDSize)")
@@ -131,7 +136,17 @@ HOST_AVAILABLE_BYTES = _gauge("host.available_bytes", "MemAvailable")
 HOST_SLAB_BYTES = _gauge("host.slab_bytes", "Slab of meminfo")
 HOST_PAGETABLE_BYTES = _gauge("host.pagetable_bytes", "PageTables of meminfo")
 HOST_PROCESSES_BYTES = _gauge("host.processes_bytes", "AnonPages and Shmem of meminfo: memory of all processes, without files")
+HOST_SHMEM_BYTES = _gauge("host.shmem_bytes", "Shmem of meminfo: shared memory and files in memory (tmpfs), mapped or not")
+HOST_OTHER_PROCESSES = _gauge("host.other_processes", "processes of the host that are neither the server's nor asyncli's")
 HOST_CPU_BUSY_S = _counter("host.cpu_busy_s", "CPU seconds of the host that were not idle, all cores")
+BESIDE_DESCRIPTORS = _family(
+    "beside.descriptors.", "descriptors by which another program's processes rose, not those of the server's clients",
+    "beside_descriptors", "program",
+)  # fmt: skip
+BESIDE_PROCESSES = _family("beside.processes.", "processes that this program started", "beside_processes", "program")
+BESIDE_BYTES = _family(
+    "beside.bytes.", "anonymous and shared memory by which those of its processes rose", "beside_bytes", "program"
+)  # fmt: skip
 AGENT_USS_BYTES = _gauge("agent.uss_bytes", "private memory of the agent that samples the server's host")
 AGENT_CPU_S = _counter("agent.cpu_s", "user and system time of that agent")
 CLIENT = _family("client.", "the same for asyncli's host, if an agent samples the server's: client.host..., client.tcp...")
@@ -147,6 +162,6 @@ TCP_RETRANS_SEGS = f"{TCP}RetransSegs"
 #: Prefixes of metrics of TCP, which say nothing about Unix sockets.
 OF_TCP = (TCP, "kernel.tcp_", f"{CLIENT}{TCP}", f"{CLIENT}kernel.tcp_")
 #: Counters that begin at zero when an agent starts: a run adds up what they count before and after its restart.
-SINCE_AGENT_START = (STATUS_POLLS, STATUS_CONNECTS, STATUS_UNANSWERED, SERVER_ENDED, AGENT_CPU_S)
+SINCE_AGENT_START = (STATUS_POLLS, STATUS_CONNECTS, STATUS_UNANSWERED, SERVER_ENDED, SERVER_STARTED, AGENT_CPU_S)
 #: The families; none is a prefix of another.
 FAMILIES = tuple(name for name in METRICS if name.endswith("."))

@@ -18,7 +18,8 @@ from asyncli.model.consistency import require_consistent
 from asyncli.model.errors import PlanError
 from asyncli.model.mqtt_values import parse_client_id, parse_login_file, parse_subscription, parse_version
 from asyncli.model.places import UNIX, aimed, parse_place, parse_resolve
-from asyncli.model.protocol_table import OWN_KEYS, STREAMS, Requests, requests_of
+from asyncli.model.private_values import without_secrets
+from asyncli.model.protocol_table import OWN_KEYS, PROTOCOLS, STREAMS, Requests, requests_of
 from asyncli.model.tcp_values import checked_expected, parse_sent
 from asyncli.model.units import LONGEST_S, parse_count, parse_duration, parse_pace, shown
 
@@ -176,6 +177,16 @@ class Plan(RedactedPlan, frozen=True, forbid_unknown_fields=True, kw_only=True):
         return values.TlsOptions(**{name: getattr(self, name) for name in values.TlsOptions.__struct_fields__})
 
     @property
+    def offered_alpn(self) -> tuple[str, ...]:
+        """The protocols that its connections offer by ALPN; without one they send no such extension."""
+        if self.alpn is not None:
+            return tuple(self.alpn.split(","))
+        if self.http2:
+            # http/1.1 too, so that a server without h2 says what it speaks: some would abort the handshake.
+            return ("h2", "http/1.1")
+        return ("http/1.1",) if PROTOCOLS[self.protocol].asks_by_http else ()
+
+    @property
     def asked_per_s(self) -> float:
         """The ramp's rate in connections a second."""
         return self.batch / self.interval_s
@@ -245,6 +256,7 @@ KEYS: dict[str, tuple[str, Callable[[object], Any]]] = {
     "tls_min": ("tls_min", values.parse_tls_version),
     "tls_max": ("tls_max", values.parse_tls_version),
     "tls_ciphers": ("tls_ciphers", values.parse_text),
+    "alpn": ("alpn", values.parse_alpn),
     "tls_resume": ("tls_resume", values.parse_boolean),
     "fail_if": ("fail_if", values.each_of(values.parse_text)),
     "abort": ("abort", values.parse_boolean),
@@ -257,8 +269,6 @@ KEYS: dict[str, tuple[str, Callable[[object], Any]]] = {
 HEADER_FILE: dict[str, tuple[str, Callable[[object], Any]]] = {"header_file": ("headers", values.parse_header_file)}
 #: All files with secrets.
 SECRET_FILES = HEADER_FILE | {"mqtt_login_file": ("mqtt_login", parse_login_file)}
-#: Fields with secrets.
-SECRETS = ("headers", "mqtt_login")
 
 
 class Layer(msgspec.Struct, frozen=True):
@@ -344,15 +354,8 @@ def build_plan(layers: Iterable[Layer]) -> Plan:
     return plan
 
 
-def without_secrets(field: str, value: Any) -> Any:
-    """A plan's value for display: headers as ``Authorization: ***``."""
-    if field == "headers":
-        return [f"{str(one).partition(':')[0]}: {values.MASK}" for one in value or ()]
-    return values.MASK if field in SECRETS and value else value
-
-
 def shown_plan(plan: RedactedPlan) -> dict[str, Any]:
-    """The plan as plain data for everything but the run file: without secrets and optional fields that are not set."""
+    """The plan as plain data for display: without secrets and optional fields that are not set."""
     plain: dict[str, Any] = msgspec.to_builtins(plan)
     return {key: without_secrets(key, value) for key, value in plain.items() if _is_shown(key, value)}
 
@@ -363,7 +366,7 @@ def _is_shown(field: str, value: object) -> bool:
 
 
 def plan_document(plan: Plan) -> Mapping[str, Any]:
-    """The plan as plain data for the run file; :func:`load_plan` reads it."""
+    """The whole plan as plain data; :func:`load_plan` reads it. A run file keeps it without its secrets (store/writer.py)."""
     document: Mapping[str, Any] = msgspec.to_builtins(plan)
     return document
 

@@ -11,12 +11,14 @@ from pathlib import Path
 
 from asyncli.model.errors import PlanError
 from asyncli.model.plan import KEYS, SECRET_FILES, Layer
+from asyncli.model.private_values import SENT_FILES
 from asyncli.model.units import shown
 
 # A plan file has a few lines. Python's TOML parser takes seconds for 30,000 bytes of dots.
 LONGEST_FILE = 16_384
 #: The built-in plans of a soak.
 SOAKS = ("smoke", "100k", "overnight")
+_ONLY_NAMED_BY_A_FLAG = "a file whose content is sent is named on the command line only"
 _KEY = re.compile(r"""\s*["']?([\w-]+)["']?\s*=""")
 
 
@@ -26,11 +28,12 @@ def read_plan_file(
     built_in: Sequence[str] = SOAKS,
     flags: Iterable[str] = (),
 ) -> Layer:
-    """Read a TOML plan with ``keys`` as a layer. Raises :class:`PlanError` for an unreadable file, bad TOML or an unknown key.
+    """Read a TOML plan with ``keys`` as a layer. Raises :class:`PlanError` for an unreadable file, bad TOML, an unknown key, or
+    one that names a file whose content is sent: the plan may be a stranger's, and so may its URL.
 
     For its errors: ``built_in`` are the plans that the command has, ``flags`` its flags, ``--out``.
     """
-    known = sorted(keys)
+    known = sorted({*keys} - {*SENT_FILES})
     path, other, text = Path(path), f"name a TOML file, or a built-in plan: {', '.join(built_in)}", ""
     try:
         with path.open("rb") as file:
@@ -49,6 +52,8 @@ def read_plan_file(
     for key, value in values.items():
         if key not in known:
             raise PlanError(f"{path}: unknown key {shown(key)}; {_instead(key, value, known, flags)}")
+        if key == "body" and isinstance(value, str) and value.startswith("@"):
+            raise PlanError(f"{path}: {key}: {_ONLY_NAMED_BY_A_FLAG}; write --body {shown(value)}, or the text itself")
     return Layer(where=f"{str(path).replace('{', '{{').replace('}', '}}')}: {{key}}", values=values)
 
 
@@ -65,6 +70,8 @@ def _instead(key: str, value: object, known: Sequence[str], flags: Iterable[str]
     """What to write instead of an unknown key."""
     if isinstance(value, dict):
         return f"a plan has no sections, so leave out the line [{key}]"
+    if key in SENT_FILES:
+        return f"{_ONLY_NAMED_BY_A_FLAG}; write --{key.replace('_', '-')} FILE"
     if (flag := f"--{key.replace('_', '-')}") in flags:
         return f"{flag} is an option of the command line only"
     near = difflib.get_close_matches(key, known, n=1)

@@ -150,6 +150,29 @@ class Asked(msgspec.Struct):
     last_s: float = 0.0
 
 
+#: What took less (s) cannot have been sent again: Linux waits for an acknowledgement for 0.2 s (TCP_RTO_MIN, timers are some ms
+#: early), for that of a SYN for a second.
+SENT_AGAIN_S = 0.19
+
+
+class TcpCounts(msgspec.Struct):
+    """Retransmissions of asyncli's own TCP sockets in a second, as the kernel reports them for each socket (TCP_INFO). Mergeable.
+
+    A socket is read when a connect or an answer took long enough for a retransmission, and when a connection ends. Counters of a
+    host include other programs: they are evidence of a fault only as far as these sockets show it.
+    """
+
+    #: Segments that were sent again.
+    segments: Count = 0
+    #: Connects of which the SYN or the first request was sent again, and that succeeded.
+    connects: Count = 0
+    #: Connects that succeeded by TCP, whose first request was sent again and got no answer in time. A connect without any answer
+    #: is a failure.
+    unanswered: Count = 0
+    #: Later heartbeats that were answered after a part of them was sent again.
+    heartbeats: Count = 0
+
+
 class TlsCounts(msgspec.Struct):
     """What TLS connections count in a second; times in microseconds. Mergeable.
 
@@ -193,11 +216,15 @@ class ProtocolCounts(msgspec.Struct):
     #: Complete messages that the server sent by itself, and their bytes without framing.
     messages: Count = 0
     message_bytes: Count = 0
+    #: Messages of them that would have answered a heartbeat, had one been unanswered.
+    unasked: Count = 0
     #: HTTP/2 streams whose responses are held: those opened; why they ended while their connection was open -> how many; and
     #: those open at the end of the second, a gauge that is summed over workers.
     streams_opened: Count = 0
     streams_lost: dict[str, Count] = msgspec.field(default_factory=dict)
     streams_open: int = 0
+    #: HTTP/2 connections that a GOAWAY without error announced the end of, and that were kept for their held streams.
+    draining: Count = 0
     #: HTTP/2 connections whose requests use the server's dynamic table.
     tables: Count = 0
     #: WebSocket: permessage-deflate as granted, with its parameters -> connections.
@@ -277,6 +304,8 @@ class Tick(msgspec.Struct):
     tls: TlsCounts | None = None
     #: For protocols with a handshake; for HTTP only ``broken``.
     protocol: ProtocolCounts | None = None
+    #: None in a bench, and in files of older versions: unknown.
+    tcp: TcpCounts | None = None
 
     @property
     def lost(self) -> int:

@@ -11,7 +11,7 @@ import msgspec
 
 from asyncli.model.plan import Plan
 from asyncli.model.records import Check, Environment, Finding, Gap, Phase, PhaseName, Sample, Tick
-from asyncli.model.samples import Series, instants, series, within
+from asyncli.model.samples import Series, instants, metrics_of, series, within
 from asyncli.model.topology import Place, Sides, place_of
 
 Ticks = Sequence[tuple[float, Tick]]
@@ -115,6 +115,11 @@ class Run(msgspec.Struct, dict=True):
     def series(self, metric: str) -> Series:
         """``metric`` over time."""
         return series(self.samples, metric)
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """The metrics that were ever read."""
+        return metrics_of(self.samples)
 
     def instants(self, *families: str) -> list[float]:
         """When (s) any metric was read whose name begins with one of ``families``."""

@@ -172,6 +172,15 @@ class Series(msgspec.Struct):
         return self._interpolated(t_s, after)
 
 
+def parts(start_s: float, stop_s: float, part_s: float, readings: int) -> list[tuple[float, float]]:
+    """Equal parts (from, to) of a span: of at least ``part_s``, and no more than there are readings, however long the span. The
+    instants may be those of a stranger's run file."""
+    length_s = stop_s - start_s
+    count = max(1, min(int(length_s / part_s), readings))
+    borders = [start_s + length_s * place / count for place in range(count + 1)]
+    return list(itertools.pairwise(borders))
+
+
 def counter_resets(counter: Sequence[float]) -> list[int]:
     """The indexes at which a counter is less than before: its process restarted."""
     return [place for place, (before, after) in enumerate(itertools.pairwise(counter), 1) if after < before]

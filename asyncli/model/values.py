@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from asyncli.model.private_values import MASK
 from asyncli.model.protocol_table import PROTOCOLS, SCHEMES
 from asyncli.model.units import LONGEST_S, instant_of, parse_count, parse_duration, parse_until, shown
 
@@ -20,8 +21,6 @@ MOST_CONNECTIONS = 10_000_000
 AGENT_PORT = 9165
 # A clock cannot resolve less, and the rate would not be a number.
 SHORTEST_INTERVAL_S = 1e-6
-#: Replaces a header's value, which may be secret, wherever a plan is shown.
-MASK = "***"
 _HTTP = ("http", "https")
 # Protocol names that are mistaken for schemes.
 _ALIASES = {"h2c": "http2", "h2": "http2"}
@@ -75,6 +74,8 @@ class TlsOptions(msgspec.Struct, frozen=True, kw_only=True):
     tls_min: str | None = None
     tls_max: str | None = None
     tls_ciphers: str | None = None
+    #: Protocols to offer by ALPN, with commas; None: those of the plan's protocol.
+    alpn: str | None = None
     tls_resume: bool = False
 
 
@@ -362,6 +363,15 @@ def parse_file(value: object) -> str:
 
 
 _version = one_of("1.2", "1.3", what="a version of TLS")
+
+
+def parse_alpn(value: object) -> str:
+    """Check names of protocols for ALPN, with commas between them (RFC 7301: 1 to 255 bytes each)."""
+    text = parse_text(value)
+    names = text.split(",")
+    if not all(name.isascii() and name.isprintable() and name == name.strip() and 1 <= len(name) <= 255 for name in names):
+        raise ValueError(f"{shown(value)} is not a list of protocols; write for example mqtt, or h2,http/1.1")
+    return text
 
 
 def parse_tls_version(value: object) -> str:

@@ -12,12 +12,13 @@ from collections.abc import Iterator
 from asyncli.model.plan import Plan
 from asyncli.model.records import Check
 from asyncli.model.template import OpenTemplate
-from asyncli.model.units import format_count, format_duration, format_many
+from asyncli.model.units import format_count, format_duration, format_many, shown
 from asyncli.model.values import Target
 from asyncli.preflight.configured import Configured
 from asyncli.preflight.host_checks import STALL_S, Verdict, limit, longest_gap_s, mean_gap_s, oldest_s
 from asyncli.preflight.host_limits import Limits
 from asyncli.preflight.nginx_config import Listen, NginxConfig, Timers, timers_for
+from asyncli.preflight.patterns import Undecided
 
 # nginx's NGX_LISTEN_BACKLOG on Linux.
 _DEFAULT_BACKLOG = 511
@@ -57,6 +58,10 @@ def _target_checks(config: NginxConfig, plan: Plan, target: Target, limits: Limi
         what, detail = f"a server block that listens on {where}", f"{config.path} has none: its limits are unknown"
         yield Check("nginx_listen", what, "unknown", detail=detail, remedy="name the nginx that serves it with --server-pid")
         return
+    if isinstance(server, Undecided):
+        yield _undecided(server, config)
+        yield from _capacity_checks(config, listen, plan, limits, configured)
+        return
     if listen.proxy_protocol != (plan.proxy_protocol is not None):
         what, remedy = "proxy_protocol of nginx's listen", "write --proxy-protocol v1 or v2"
         if not listen.proxy_protocol:
@@ -66,8 +71,19 @@ def _target_checks(config: NginxConfig, plan: Plan, target: Target, limits: Limi
     if not plan.upgrades:
         # Of connection 0; a placeholder for the plan's data stays.
         path_asked = OpenTemplate(target.path).fill({"n": 0, "random": "0" * 6})
-        yield from _timeout_checks(timers_for(server, path_asked), plan)
+        timers = timers_for(server, path_asked)
+        if isinstance(timers, Undecided):
+            yield _undecided(timers, config)
+        else:
+            yield from _timeout_checks(timers, plan)
     yield from _capacity_checks(config, listen, plan, limits, configured)
+
+
+def _undecided(undecided: Undecided, config: NginxConfig) -> Check:
+    """No check of the timers: they are those of the server block and the location that nginx chooses."""
+    what = "the server block and location of the URL"
+    detail = f"asyncli cannot tell whether {shown(undecided.pattern)} of {config.path} matches, so nginx's timers are unknown"
+    return Check("nginx_pattern", what, "unknown", detail=detail, remedy="compare its timers with the plan yourself")
 
 
 _RANK: dict[str, int] = {"ok": 0, "unknown": 1, "warn": 2, "short": 3}

@@ -16,6 +16,7 @@ from asyncli.model.records import Check
 from asyncli.model.trust import ask_server, user_of
 from asyncli.model.values import Target
 from asyncli.preflight.nginx_files import Directive, NginxFiles, UnreadableError, parse
+from asyncli.preflight.patterns import Undecided, matches
 
 # nginx's defaults (nginx.org, ngx_core_module and ngx_http_core_module).
 _WORKER_CONNECTIONS, _KEEPALIVE_TIMEOUT_S, _HEADER_TIMEOUT_S, _KEEPALIVE_TIME_S = 512, 75.0, 60.0, 3600.0
@@ -88,15 +89,19 @@ class NginxConfig(msgspec.Struct, frozen=True, kw_only=True):
     #: Directives outside of the server blocks: "http keepalive_timeout" -> "75s".
     directives: dict[str, str] = msgspec.field(name="said", default_factory=dict)
 
-    def server_for(self, host: str, port: int, path: str = "") -> ServerBlock | None:
+    def server_for(self, host: str, port: int, path: str = "") -> ServerBlock | Undecided | None:
         """The server block that nginx chooses for ``host`` on ``port``, or on a Unix socket's ``path``; None if none listens
-        there."""
+        there, Undecided if a name's pattern is."""
         found = [one for one in self.servers if any(_listens_at(listen, path or host, port) for listen in one.listens)]
         found = found or [one for one in self.servers if any(listen.port == port != 0 for listen in one.listens)]
-        for matches in (str.__eq__, _by_wildcard):
+        for is_name in (str.__eq__, _by_wildcard):
             for one in found:
-                if any(matches(name, host.lower()) for name in one.names):
-                    return one
+                for name in one.names:
+                    match is_name(name, host.lower()):
+                        case True:
+                            return one
+                        case None:
+                            return Undecided(name)
         for one in found:
             if any(listen.default and listen.port == port for listen in one.listens):
                 return one
@@ -115,9 +120,9 @@ class NginxConfig(msgspec.Struct, frozen=True, kw_only=True):
     def directives_for(self, target: Target) -> dict[str, str]:
         """The directives that apply to ``target``: level and directive -> value ("http keepalive_timeout" -> "75s")."""
         found = dict(self.directives)
-        if (server := self.server_for(target.host, target.port)) is not None:
+        if isinstance(server := self.server_for(target.host, target.port), ServerBlock):
             found |= {f"server {name}": text for name, text in server.directives.items()}
-            if (location := location_for(server, target.path)) is not None:
+            if isinstance(location := location_for(server, target.path), Location):
                 found |= {f"location {name}": text for name, text in location.directives.items()}
         return found
 
@@ -134,13 +139,19 @@ class NginxConfig(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(dict.fromkeys(urls))
 
 
-def timers_for(server: ServerBlock, path: str) -> Timers:
-    location = location_for(server, path)
-    return server.timers if location is None else location.timers
+def timers_for(server: ServerBlock, path: str) -> Timers | Undecided:
+    """The timers for a request of ``path``."""
+    match location_for(server, path):
+        case None:
+            return server.timers
+        case Location() as location:
+            return location.timers
+        case undecided:
+            return undecided
 
 
-def location_for(server: ServerBlock, path: str) -> Location | None:
-    """The location that nginx chooses for ``path``; None if none matches."""
+def location_for(server: ServerBlock, path: str) -> Location | Undecided | None:
+    """The location that nginx chooses for ``path``; None if none matches, Undecided if a pattern is."""
     path = path.partition("?")[0]
     longest: Location | None = None
     for one in server.locations:
@@ -148,9 +159,14 @@ def location_for(server: ServerBlock, path: str) -> Location | None:
             return one
         if one.modifier in ("", "^~") and path.startswith(one.pattern):
             longest = one if longest is None or len(one.pattern) > len(longest.pattern) else longest
-    if longest is None or longest.modifier != "^~":
-        for one in server.locations:
-            if one.modifier in ("~", "~*") and _regex_matches(one.pattern, path, fold=one.modifier == "~*"):
+    if longest is not None and longest.modifier == "^~":
+        return longest
+    for one in server.locations:
+        if one.modifier in ("~", "~*"):
+            is_match = matches(one.pattern, path, fold=one.modifier == "~*")
+            if is_match is None:
+                return Undecided(one.pattern)
+            if is_match:
                 return one
     return longest
 
@@ -311,26 +327,20 @@ def _listens_at(listen: Listen, host: str, port: int) -> bool:
     return listen.address in _WILDCARDS or listen.address == host or not re.fullmatch(r"[\d.]+|.*:.*", host)
 
 
-def _by_wildcard(name: str, host: str) -> bool:
+def _by_wildcard(name: str, host: str) -> bool | None:
+    """Whether a name with a wildcard, or a pattern, is that of ``host``; None: undecided."""
     if name.startswith("~"):
-        return _regex_matches(name[1:], host, fold=True)
+        return matches(name[1:], host, fold=True)
     if name.startswith("."):
         return host == name[1:] or host.endswith(name)
     return (name.startswith("*.") and host.endswith(name[1:])) or (name.endswith(".*") and host.startswith(name[:-1]))
 
 
-def _regex_matches(pattern: str, text: str, *, fold: bool) -> bool:
-    try:
-        # PCRE writes its named groups (?<name>...).
-        return re.search(re.sub(r"\(\?<(?![=!])", "(?P<", pattern), text, re.IGNORECASE if fold else 0) is not None
-    except re.error:
-        return False
-
-
 def _seconds(text: str) -> float:
     """nginx's time: ``75``, ``75s``, ``1h 30m``, ``500ms``."""
-    parts = re.findall(r"(\d+)\s*(ms|[smhdwMy])?", text)
-    if not parts or not re.fullmatch(r"(\s*\d+\s*(ms|[smhdwMy])?)+", text):
+    compact = "".join(text.split())
+    parts = re.findall(r"(\d+)(ms|[smhdwMy])?", compact)
+    if not parts or "".join(number + unit for number, unit in parts) != compact:
         raise ValueError(f"{text!r} is not a time")
     return sum(int(number) * _UNITS[unit or "s"] for number, unit in parts)
 

@@ -7,6 +7,7 @@ from ipaddress import IPv4Address, IPv6Address, ip_address, ip_interface
 
 from asyncli.engine.spread import Route, Spread
 from asyncli.model.plan import Plan
+from asyncli.model.private_values import masked_url
 from asyncli.model.units import format_count
 from asyncli.preflight.host_limits import Limits
 
@@ -83,5 +84,5 @@ def _listen_lines(plan: Plan, more: int) -> str:
     shown = free if more <= _FEW else [free[0], free[-1]]
     between, ends = (" ", "") if more <= _FEW else (" to ", f" ({more} lines)")
     lines = between.join(f"listen {one};" for one in shown)
-    urls = between.join(f"{first.url.partition('://')[0]}://{host}:{one}{first.path}" for one in shown)
+    urls = between.join(f"{first.url.partition('://')[0]}://{host}:{one}{masked_url(first.path)}" for one in shown)
     return f"{lines}{ends} in its server block, and the URLs {urls}"

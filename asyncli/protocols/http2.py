@@ -9,24 +9,28 @@ Tested against h2 and hpack, frame by frame, for any split of the bytes.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from asyncli.model.records import ProtocolCounts
 from asyncli.model.template import Fields, Filled
 from asyncli.protocols.hpack import FILLS, NEXT_ENCODING, PLAIN, SHRINKS
 from asyncli.protocols.http2_frames import (
-    BEAT,
+    BEAT_HEAD,
     FIRST_WORDS,
     GOODBYE,
     MOST_STREAM,
+    PONG_HEAD,
     FrameReader,
     RequestFrames,
     on_stream,
     on_streams,
 )
-from asyncli.protocols.interface import ANSWER, ESTABLISHED, Event, Protocol
+from asyncli.protocols.interface import ANSWER, ESTABLISHED, Event, Protocol, ProtocolError
+from asyncli.protocols.nonces import COUNT, Nonces
 
 if TYPE_CHECKING:
     from asyncli.protocols.settings import Http2Settings
@@ -44,9 +48,12 @@ class Http2(Protocol):
     close_timeout_s = 0.3
     goodbye_bytes = GOODBYE
 
-    def __init__(self, settings: Http2Settings, fields: Fields) -> None:
+    def __init__(self, settings: Http2Settings, fields: Fields, entropy: Callable[[int], bytes]) -> None:
         self._held = settings.streams
-        self.heartbeat = None if settings.heads else BEAT
+        self._nonces = Nonces(entropy, PONG_HEAD)
+        self._questions = [BEAT_HEAD + text for text in self._nonces.texts]
+        if not settings.heads:
+            self.answers, self.owed = self._nonces.answers, self._nonces.owed
         asked = (settings.heads, settings.gets)
         self._heads, self._gets = ([RequestFrames(Filled(one, fields), settings.scheme) for one in each] for each in asked)
         # By row: the encoding of its next request (hpack.py).
@@ -61,9 +68,11 @@ class Http2(Protocol):
         self._begun: list[int] = []  # rows that have begun to miss streams
         self._asked: dict[tuple[int, int], bytes] = {}  # by URL and encoding: the GETs of a handshake, if equal for all rows
         self._none, self._gone = (1 << self._held) - 1, bytearray()
-        self._opened, self._lost, self._open = 0, dict[str, int](), 0
+        self._opened, self._lost, self._open, self._draining = 0, dict[str, int](), 0, 0
 
     def handshake(self, row: int, target: int) -> bytes:
+        if not self._heads:
+            self._nonces.add_row(row)
         if self._heads or self._held:
             self._streams.extend([0] * (row + 1 - len(self._streams)))
             self._streams[row] = max(0, 2 * self._held - 1)
@@ -76,22 +85,44 @@ class Http2(Protocol):
         return FIRST_WORDS
 
     def heartbeat_for(self, row: int, target: int) -> bytes:
+        if not self._heads:
+            # Nonces.take, inlined: once per heartbeat.
+            owed = self.owed
+            number = owed[row] = (owed[row] + 1) % COUNT
+            return self._questions[number]
+        frames = self.partial.get(row)
+        if frames is not None and frames.drains:
+            return self._ping_in_place(row, frames)
         stream = self._streams[row]
         self._streams[row] = stream = stream + 2 if stream else 1
         return on_stream(self._heads[target].frames(row, self._take_encoding(row)), stream)
 
+    def _ping_in_place(self, row: int, frames: FrameReader) -> bytes:
+        """A PING in place of a HEAD, which would open a stream."""
+        frames.pings = True
+        self._nonces.add_row(row)
+        return self._questions[self._nonces.take(row)]
+
     def feed(self, row: int, data: bytes, awaiting: bool) -> Event | None:
         frames = self.partial.pop(row, None)
         if not data:
-            return None
+            return frames.farewell() if frames is not None else None
         stream = self._streams[row] if self._streams else 0
         if frames is None and awaiting and (data[:5], data[9:]) == self._known and data[5:9] == stream.to_bytes(4):
             return Event(self._status, stream < MOST_STREAM)
         before, frames = frames, frames or self._reader(row)
-        frames.feed(data, stream, awaiting)
+        drained = frames.drains
+        try:
+            frames.feed(data, stream, awaiting, self._nonces.text(row) if row < len(self._nonces.owed) else b"")
+        except ProtocolError as error:
+            error.answer = frames.answer()
+            raise
         if frames.shrinks and self._encodings:
             self._encodings[row], frames.shrinks = SHRINKS, False
+        self._draining += frames.drains and not drained
         event = frames.event()
+        if frames.refuses_head and event is not None:
+            event = msgspec.structs.replace(event, reply=event.reply + self._ping_in_place(row, frames))
         if frames.in_message:
             self.partial[row] = frames
         elif before is None and self._heads and frames.read == 1 and event is not None and event.kind == ANSWER:
@@ -131,6 +162,8 @@ class Http2(Protocol):
 
     def reopen_streams(self, row: int, target: int) -> bytes:
         missing, last = self._missing(row), self._streams[row]
+        if row in self.partial and self.partial[row].drains:
+            return b""
         if not missing or last + 2 * missing > MOST_STREAM:
             return b""
         streams = array("I", range(last + 2, last + 2 * missing + 1, 2))
@@ -145,7 +178,8 @@ class Http2(Protocol):
         counts.tables, self._tables = self._tables, 0
         if self._held:
             counts.streams_opened, counts.streams_lost, counts.streams_open = self._opened, self._lost, self._open
-            self._opened, self._lost = 0, {}
+            counts.draining = self._draining
+            self._opened, self._lost, self._draining = 0, {}, 0
 
     def forget(self, row: int) -> None:
         super().forget(row)
@@ -171,6 +205,6 @@ class Http2(Protocol):
         self._gone[row * self._width : (row + 1) * self._width] = frames.gone.to_bytes(self._width)
         if frames.later is not _NONE:
             self._later[row] = frames.later
-        if frames.lost and self._missing(row) == len(frames.lost):
+        if frames.lost and not frames.drains and self._missing(row) == len(frames.lost):
             self._begun.append(row)
         frames.lost.clear()

@@ -7,6 +7,7 @@ from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 
+from asyncli.model.protocol_table import DATA_OF_HEAD
 from asyncli.model.template import Filled
 from asyncli.model.text import brief
 from asyncli.protocols.hpack import ENCODINGS, TABLE_BYTES, header_block, status_of
@@ -36,11 +37,12 @@ def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
     return struct.pack(">IBI", len(payload) << 8 | kind, flags, stream) + payload
 
 
-# The same for all rows, so that all its answers are equal.
-_BEAT = b"asyncli!"
+# The first half of a heartbeat's PING; the second is its nonce.
+_BEAT = b"asyn"
 _SETTINGS = ((_HEADER_TABLE_SIZE, 0), (_ENABLE_PUSH, 0), (_INITIAL_WINDOW_SIZE, 0), (_MAX_HEADER_LIST_SIZE, MOST_HEAD_BYTES))
 FIRST_WORDS = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(SETTINGS, 0, 0, b"".join(struct.pack(">HI", *one) for one in _SETTINGS))
-BEAT = frame(PING, 0, 0, _BEAT)
+#: A heartbeat's frame, and its answer's, before the nonce.
+BEAT_HEAD, PONG_HEAD = frame(PING, 0, 0, _BEAT + bytes(4))[:-4], frame(PING, ACK, 0, _BEAT + bytes(4))[:-4]
 _FLUSH = frame(PING, 0, 0, b"asyncli?")
 GOODBYE = frame(GOAWAY, 0, 0, bytes(8))  # no error, and no stream of the server was processed
 _SETTINGS_ACK = frame(SETTINGS, ACK, 0)
@@ -88,8 +90,8 @@ class FrameReader:
 
     __slots__ = (
         "_acknowledged", "_answered", "_asks", "_beats_by_head", "_block", "_block_stream", "_buffer", "_ends", "_goaway",
-        "_held", "_last", "_open", "_pinged", "_replies", "_settled", "_status", "_stream", "_why", "awaited", "gone", "later",
-        "lost", "read", "shakes", "shrinks",
+        "_held", "_last", "_open", "_pong", "_replies", "_settled", "_status", "_stream", "_unprocessed", "_why", "awaited",
+        "gone", "later", "lost", "pings", "read", "shakes", "shrinks",
     )  # fmt: skip
 
     def __init__(
@@ -109,6 +111,8 @@ class FrameReader:
         self._goaway: int | None = None  # the code of a GOAWAY
         self._why = b""  # and its debug data
         self._last = 0  # and the last stream that the server still answers
+        self._unprocessed = False  # which is none of those that are held
+        self.pings = not heads  # the heartbeat is a PING: on a connection that drains no stream may be opened
 
     @property
     def _agreed(self) -> bool:
@@ -120,13 +124,23 @@ class FrameReader:
 
     @property
     def _leaves(self) -> bool:
-        """A GOAWAY has come, and no more answers are awaited."""
-        return self._goaway is not None and not (self._open and self._answers_before)
+        """A GOAWAY has come, no more answers are awaited, and no held stream goes on."""
+        return self._goaway is not None and not (self._open and self._answers_before) and not self.drains
+
+    @property
+    def drains(self) -> bool:
+        """A GOAWAY without error has come, and held streams go on to their end (RFC 9113, section 6.8)."""
+        return self._goaway == 0 and not self._unprocessed and self._held + len(self.later) > self.gone.bit_count()
+
+    @property
+    def refuses_head(self) -> bool:
+        """The server drains, and its GOAWAY came before it had seen the HEAD that is unanswered."""
+        return self.drains and self._open and not self._answers_before
 
     @property
     def _answers_before(self) -> bool:
         """A GOAWAY without error has come, which lets the server still answer this HEAD."""
-        return self._beats_by_head and self._goaway == 0 < self._stream <= self._last
+        return not self.pings and self._goaway == 0 < self._stream <= self._last
 
     @property
     def in_message(self) -> bool:
@@ -135,9 +149,10 @@ class FrameReader:
         amid = bool(self._buffer or self._status or self.awaited) or not (self._block is None and self._goaway is None)
         return amid and not self._leaves
 
-    def feed(self, data: bytes, stream: int, awaiting: bool) -> None:
-        """``stream``: the last one opened; ``awaiting``: a heartbeat is unanswered."""
-        self._stream, self._open, self._pinged = stream, awaiting and self._beats_by_head, awaiting and not self._beats_by_head
+    def feed(self, data: bytes, stream: int, awaiting: bool, nonce: bytes = b"") -> None:
+        """``stream``: the last one opened; ``awaiting``: a heartbeat is unanswered; ``nonce``: what its PING carries."""
+        self._stream, self._open = stream, awaiting and not self.pings
+        self._pong = _BEAT + nonce if awaiting and self.pings else None
         self._answered = False
         if not self.shakes:
             self._replies = []
@@ -162,13 +177,25 @@ class FrameReader:
         if self.shakes:
             return self._of_handshake()
         reply = b"".join(self._replies)
-        if self._answered and (self._goaway is None or self._answers_before):
+        if self._answered:
             status, self._status = self._status, 0
-            stays = self._goaway is None and self._stream < MOST_STREAM
+            if self._leaves and not self._answers_before:
+                return Event(status, False, own=True, end=self.farewell())
+            stays = (self._goaway is None or self.drains) and self._stream < MOST_STREAM
             return Event(status, stays, kind=ANSWER, reply=reply, own=bool(self.lost))
         if self._leaves:
-            return Event(self._goaway or 0, False, kind=CLOSING, rest=self._why)
+            return self.farewell()
         return Event(0, True, kind=NEWS, reply=reply) if self.read else None
+
+    def answer(self) -> Event | None:
+        """The answer to the heartbeat that this read had so far."""
+        return Event(self._status, False, own=True) if self._answered else None
+
+    def farewell(self) -> Event | None:
+        """The meaning of the connection's end; None: without a GOAWAY it has none."""
+        if self._goaway is None:
+            return None
+        return Event(self._goaway, False, kind=CLOSING, rest=self._why)
 
     def _of_handshake(self) -> Event | None:
         if self._goaway is not None:
@@ -190,7 +217,7 @@ class FrameReader:
             raise ProtocolError(f"a frame of type {kind} of a wrong length or stream")
         if kind == PING:
             if flags & ACK:
-                self._answered |= self._pinged and payload == _BEAT
+                self._answered |= payload == self._pong
             else:
                 self._replies.append(frame(PING, ACK, 0, payload))
         elif kind == SETTINGS:
@@ -201,6 +228,7 @@ class FrameReader:
             last, self._goaway = struct.unpack_from(">II", payload)
             self._why = payload[8:]
             self._last = last & MOST_STREAM
+            self._lose_unprocessed()
         elif kind == PUSH_PROMISE:
             raise ProtocolError("a push, though our SETTINGS disable it")
         elif kind == WINDOW_UPDATE and not int.from_bytes(payload) & MOST_STREAM:
@@ -244,7 +272,7 @@ class FrameReader:
             if stream_id in self.awaited if held else not self._status:
                 raise ProtocolError("data before the headers")
             if payload or flags & _PADDED:
-                raise ProtocolError("data beyond its window" if held else "data in the answer to a HEAD")
+                raise ProtocolError("data beyond its window" if held else DATA_OF_HEAD)
             self._end(stream_id, flags & END_STREAM)
         else:
             if kind == HEADERS:
@@ -284,6 +312,16 @@ class FrameReader:
             self._lose(stream_id, "END_STREAM")
         elif ends:
             self._open, self._answered = False, True
+
+    def _lose_unprocessed(self) -> None:
+        """Streams above a GOAWAY's last one were not processed: lost, if others go on. If none does, the connection ends."""
+        firsts = [2 * place + 1 for place in range(self._held) if not self.gone >> place & 1]
+        beyond = [stream for stream in (*firsts, *self.later) if stream > self._last]
+        if len(beyond) == len(firsts) + len(self.later):
+            self._unprocessed = True
+            return
+        for stream in beyond:
+            self._lose(stream, "GOAWAY")
 
     def _is_held(self, stream_id: int) -> bool:
         """Whether this is or was a held stream."""

@@ -6,12 +6,16 @@ hold their state, and ``partial`` those that are in the middle of a message.
 - The engine compares each read with the last whole answer first: equal bytes never reach the protocol. So a protocol makes its
   answers equal if it can (one ping payload for all rows), and expects one answer at a time.
 - That last answer came whole in one read, without a reply, on a row without a partial message.
+- An answer proves that this question was read. Where the peer echoes, each heartbeat carries a nonce that the answer must
+  return (nonces.py), so neither an answer sent in advance nor a repeated one is accepted. Where it does not, an answer that
+  nothing asked for breaks the protocol.
+- What was answered in the bytes before an end counts, though one read has both.
 - NEWS keeps a row alive and answers no heartbeat. The protocol decides which unsolicited messages are allowed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -24,13 +28,18 @@ ANSWER, NEWS, CLOSING, ESTABLISHED = range(4)
 
 
 class ProtocolError(Exception):
-    """The peer sent what the protocol does not allow; ``str()`` says what."""
+    """The peer sent what the protocol does not allow; ``str()`` says what. ``answer``: the heartbeat's answer, if it came before
+    that in the same read.
+    """
+
+    answer: Event | None = None
 
 
 class Event(msgspec.Struct, frozen=True):
     """The meaning of one read. ``status``: of HTTP, or the code of a goodbye; 0: none. ``body_bytes``: without framing.
     ``reply``: bytes to send at once. ``messages``: unsolicited messages. ``rest``: with ESTABLISHED the bytes after it, with
     CLOSING the peer's reason, with ANSWER a version that ends it. ``own``: with ANSWER, equal bytes differ by row or time.
+    ``end``: with ANSWER, how the connection ends after it in the same read: the peer closes, or breaks the protocol.
     """
 
     status: int
@@ -41,6 +50,7 @@ class Event(msgspec.Struct, frozen=True):
     messages: int = 0
     rest: bytes = b""
     own: bool = False
+    end: Event | ProtocolError | None = None
 
 
 class Protocol:
@@ -50,6 +60,9 @@ class Protocol:
     partial: dict[int, Any]
     #: The heartbeat if it is the same for all rows and each time; None: see :meth:`heartbeat_for`.
     heartbeat: bytes | None = None
+    #: The answers to all heartbeats with a nonce, and by row the number of the one that it owes; None: there are no nonces.
+    answers: Sequence[bytes] | None = None
+    owed = bytearray()
     #: handshake(row, target) -> the first bytes to this URL of the plan, if the peer must accept them before the row is held;
     #: None: there is no handshake. Until ESTABLISHED the row is in ``partial``.
     handshake: Callable[[int, int], bytes] | None = None
@@ -85,6 +98,10 @@ class Protocol:
     def reopen_streams(self, row: int, target: int) -> bytes:
         """Requests that open the missing streams of a row, between two heartbeats; b"": none is missing."""
         return b""
+
+    def may_reopen(self, row: int) -> bool:
+        """Whether the protocol allows the row's lost connection to be opened again."""
+        return True
 
     def reopen_delay_s(self, row: int) -> float:
         """The least wait before a reconnect that the row's peer has asked for."""

@@ -76,7 +76,12 @@ class Mqtt(Protocol):
         if not data:
             return None
         packets = packets or _Packets(self._settings)
-        event = packets.feed(data, awaiting)
+        try:
+            event = packets.feed(data, awaiting)
+        except ProtocolError as error:
+            if packets.answered:
+                error.answer = _ANSWER
+            raise
         if packets.in_message:
             self.partial[row] = packets
         return event
@@ -92,7 +97,6 @@ class _Packets:
     __slots__ = (
         "_ack",
         "_again",
-        "_answered",
         "_awaiting",
         "_body_bytes",
         "_buffer",
@@ -105,12 +109,14 @@ class _Packets:
         "_settings",
         "_subscribe",
         "_why",
+        "answered",
         "awaits",
     )  # fmt: skip
 
     def __init__(self, settings: MqttSettings, subscribe: bytes = b"", awaits: int = 0) -> None:
         self._settings, self._five, self._subscribe = settings, settings.version == "5", subscribe
         self.awaits = awaits  # what the handshake waits for; 0: it is over
+        self.answered = False  # in the last read
         self._buffer, self._needed = bytearray(), 0  # the beginning of a packet, and the bytes needed to read on
         self._left = 0  # remaining payload of a publication
         self._ack = b""  # to send at its end
@@ -122,7 +128,7 @@ class _Packets:
 
     def feed(self, data: bytes, awaiting: bool) -> Event | None:
         """The meaning of a read; None: no whole packet. Raises :class:`ProtocolError`."""
-        self._messages, self._body_bytes, self._reply, self._answered, self._awaiting = 0, 0, b"", False, awaiting
+        self._messages, self._body_bytes, self._reply, self.answered, self._awaiting = 0, 0, b"", False, awaiting
         self._reason, shaking, at = -1, bool(self.awaits), 0
         if self._buffer:
             self._buffer += data
@@ -138,12 +144,19 @@ class _Packets:
                 self._needed = incomplete.needed - at
                 break
             if self._reason >= 0:
-                return Event(self._reason, False, self._body_bytes, CLOSING, b"", self._messages, self._why)
+                return self._farewell()
             if shaking and not self.awaits:
                 return Event(0, True, self._body_bytes, ESTABLISHED, self._reply, self._messages, data[at:])
         if self._messages or self._body_bytes or self._reply:
-            return Event(0, True, self._body_bytes, ANSWER if self._answered else NEWS, self._reply, self._messages)
-        return _ANSWER if self._answered else None
+            return Event(0, True, self._body_bytes, ANSWER if self.answered else NEWS, self._reply, self._messages)
+        return _ANSWER if self.answered else None
+
+    def _farewell(self) -> Event:
+        """A DISCONNECT was read, perhaps after the heartbeat's answer."""
+        if not self.answered:
+            return Event(self._reason, False, self._body_bytes, CLOSING, b"", self._messages, self._why)
+        closing = Event(self._reason, False, kind=CLOSING, rest=self._why)
+        return Event(0, False, self._body_bytes, messages=self._messages, end=closing)
 
     def _packet(self, data: bytes, at: int) -> int:
         """Read a packet; returns its end, or where a publication's payload begins."""
@@ -173,7 +186,7 @@ class _Packets:
         elif kind == _PINGRESP:
             if body or not self._awaiting:
                 raise ProtocolError("PINGRESP with a body" if body else "PINGRESP that answers no PINGREQ")
-            self._awaiting, self._answered = False, True
+            self._awaiting, self.answered = False, True
         else:
             self._reason = _code(kind, body[:1], _GOODBYES)
             found = self._properties(kind, body[1:], OF_DISCONNECT)

@@ -113,7 +113,7 @@ class TcpSettings(msgspec.Struct, frozen=True, tag="tcp"):
     def new(self, entropy: Entropy, fields: Fields) -> Protocol:
         from asyncli.protocols.tcp import Tcp
 
-        return Tcp(self, fields)
+        return Tcp(self, fields, entropy)
 
 
 class MqttSettings(msgspec.Struct, frozen=True, tag="mqtt"):
@@ -157,7 +157,7 @@ class Http2Settings(msgspec.Struct, frozen=True, tag="http2"):
     def new(self, entropy: Entropy, fields: Fields) -> Protocol:
         from asyncli.protocols.http2 import Http2
 
-        return Http2(self, fields)
+        return Http2(self, fields, entropy)
 
 
 Settings = HttpSettings | Http2Settings | WebSocketSettings | StreamSettings | TcpSettings | MqttSettings

@@ -14,18 +14,19 @@ from binascii import b2a_base64
 from collections.abc import Callable, Sequence
 
 from asyncli.model.protocol_table import NOT_OFFERED
+from asyncli.model.records import ProtocolCounts
 from asyncli.model.template import Fields, Filled
 from asyncli.protocols.grant import AnswerHead, Grant, Refusals
 from asyncli.protocols.interface import ANSWER, CLOSING, ESTABLISHED, NEWS, Event, Protocol, ProtocolError
+from asyncli.protocols.nonces import COUNT, SIZE, Nonces
 
 CONTINUATION, TEXT, BINARY, CLOSE, PING, PONG = 0x0, 0x1, 0x2, 0x8, 0x9, 0xA
 _OFFERED = re.compile(rb"(?im)^Sec-WebSocket-Protocol:([^\r]*)")
 _GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 _FIN, RESERVED, _MASKED, CONTROL, OPCODE = 0x80, 0x70, 0x80, 0x8, 0xF
 _MOST_CONTROL = 125
-# The same for all rows, so that all pongs are equal.
-_BEAT = b"beat"
-_BEAT_WORD = int.from_bytes(_BEAT)
+# The head of the pong to our ping, whose payload is a nonce, and the ping's fields: head, mask, masked payload.
+_PONG_HEAD, _ping = struct.pack(">BB", _FIN | PONG, SIZE), struct.Struct(">BBII").pack
 _GOING_AWAY = 1001
 _UTF8 = codecs.getincrementaldecoder("utf-8")
 # The codes that a server may send (section 7.4 and its registry); others are reserved and never sent.
@@ -57,24 +58,38 @@ class WebSocket(Protocol):
 
     def __init__(self, requests: Sequence[bytes], entropy: Callable[[int], bytes], message: bytes, fields: Fields) -> None:
         self._requests, self._entropy = [Filled(request, fields) for request in requests], entropy
-        self._message, self._speaks = Filled(message, fields), bool(message)
+        self._nonces = Nonces(entropy, _PONG_HEAD)
+        self._message, self._speaks = Filled(message, fields, nonce=self._nonces.text), bool(message)
+        if not self._speaks:
+            self.answers, self.owed = self._nonces.answers, self._nonces.owed
+        self._words = [int.from_bytes(text) for text in self._nonces.texts]
         self._answer = Event(0, True, kind=ANSWER, own=self._message.varies)
         self._offered = None if self._requests[0].varies else _offered_in(self._requests[0](0))
         self.partial: dict[int, _Upgrade | ServerFrames] = {}
         self._refusals: Refusals = {}
+        self._unasked = 0
 
     def handshake(self, row: int, target: int) -> bytes:
         key = b2a_base64(self._entropy(16), newline=False)
+        if not self._speaks or self._message.numbered:
+            self._nonces.add_row(row)
         request = self._requests[target](row)
         self.partial[row] = _Upgrade(accept_of(key), self._offered or _offered_in(request), self._refusals)
         return b"%bSec-WebSocket-Key: %b\r\n\r\n" % (request, key)
 
     def heartbeat_for(self, row: int, target: int) -> bytes:
         if self._speaks:
-            return frame(TEXT, self._message(row), self._entropy(4))
-        # frame(PING, _BEAT, self._entropy(4)), inlined: once per heartbeat.
-        mask = int.from_bytes(self._entropy(4))
-        return struct.pack(">BBII", _FIN | PING, _MASKED | 4, mask, mask ^ _BEAT_WORD)
+            return frame(TEXT, self._next_text(row), self._entropy(4))
+        # frame(PING, nonce, self._entropy(4)) and Nonces.take, inlined: once per heartbeat.
+        mask, owed = int.from_bytes(self._entropy(4)), self.owed
+        number = owed[row] = (owed[row] + 1) % COUNT
+        return _ping(_FIN | PING, _MASKED | SIZE, mask, mask ^ self._words[number])
+
+    def _next_text(self, row: int) -> bytes:
+        """The text of the row's next heartbeat."""
+        if self._message.numbered:
+            self._nonces.take(row)
+        return self._message(row)
 
     def feed(self, row: int, data: bytes, awaiting: bool) -> Event | None:
         reader = self.partial.pop(row, None)
@@ -88,10 +103,25 @@ class WebSocket(Protocol):
             self._agree(row, granted.fields.get(b"sec-websocket-extensions", []))
             return Event(0, True, kind=ESTABLISHED, rest=granted.rest)
         frames = reader or self._frames(row)
-        frames.feed(data)
+        if self._message.numbered:
+            # The reader may be older than the heartbeat.
+            frames.expected = self._message(row)
+        pong = self._nonces.text(row) if awaiting and not self._speaks else None
+        try:
+            frames.feed(data, pong)
+        except ProtocolError as error:
+            if awaiting and frames.answers:
+                error.answer = self._answer
+            raise
         if frames.in_message:
             self.partial[row] = frames
-        return frames.event(awaiting, self._entropy)
+        event = frames.event(awaiting, self._entropy)
+        if self._speaks and frames.answers:
+            self._unasked += frames.answers - awaiting
+        return event
+
+    def add_counts(self, counts: ProtocolCounts) -> None:
+        counts.unasked, self._unasked = self._unasked, 0
 
     def _agree(self, row: int, extensions: list[bytes]) -> None:
         """Handle the extensions in the server's answer. Raises :class:`ProtocolError`."""
@@ -136,12 +166,13 @@ class ServerFrames:
     """Reads the server's frames on one connection."""
 
     __slots__ = (
-        "_answer", "_buffer", "_decode", "_expected", "_fin", "_left", "_opcode", "_same", "answers", "body_bytes", "close",
-        "heard", "messages", "ping", "why",
+        "_answer", "_buffer", "_decode", "_fin", "_left", "_opcode", "_pong", "_same", "answers", "body_bytes",
+        "close", "expected", "heard", "messages", "ping", "why",
     )  # fmt: skip
 
     def __init__(self, expected: bytes, answer: Event) -> None:
-        self._expected, self._answer = expected, answer  # the text that answers; b"": a pong does
+        self.expected, self._answer = expected, answer  # the text that answers; b"": a pong does
+        self._pong: bytes | None = None  # the payload of the pong that answers; None: no pong does
         self._same = -1  # bytes of it that the current message begins with; -1: that is another message
         self._buffer = b""  # the beginning of a frame's head, or of a control frame
         self._left = 0  # remaining payload of a data frame
@@ -165,13 +196,16 @@ class ServerFrames:
     def event(self, awaiting: bool, entropy: Callable[[int], bytes]) -> Event | None:
         """The meaning of the last read; None: no whole frame."""
         answer = awaiting and self.answers > 0
-        if self._expected:
+        if self.expected:
             # Further copies are messages like any other.
             self.messages += self.answers - answer
-            self.body_bytes += (self.answers - answer) * len(self._expected)
+            self.body_bytes += (self.answers - answer) * len(self.expected)
         if self.close is not None:
             # Code 0: the frame has no code, so the reply has none.
             bye = frame(CLOSE, struct.pack(">H", self.close) if self.close else b"", entropy(4))
+            if answer:
+                closing = Event(self.close, False, 0, CLOSING, bye, 0, self.why)
+                return Event(0, False, self.body_bytes, messages=self.messages, end=closing)
             return Event(self.close, False, self.body_bytes, CLOSING, bye, self.messages, self.why)
         reply = b"" if self.ping is None else frame(PONG, self.ping, entropy(4))
         news = bool(reply or self.messages or self.body_bytes)
@@ -181,8 +215,10 @@ class ServerFrames:
             return None
         return Event(0, True, self.body_bytes, ANSWER if answer else NEWS, reply, self.messages)
 
-    def feed(self, data: bytes) -> None:
+    def feed(self, data: bytes, pong: bytes | None) -> None:
+        """Take a read. ``pong``: the payload of the pong that answers; None: no pong does."""
         self._begin_read()
+        self._pong = pong
         data = self._buffer + data if self._buffer else data
         self._buffer, at = b"", 0
         while self.close is None:
@@ -227,7 +263,7 @@ class ServerFrames:
             at += width
         if opcode:
             self._opcode, self._decode = opcode, _UTF8("strict") if opcode == TEXT else None
-            self._same = 0 if opcode == TEXT and self._expected else -1
+            self._same = 0 if opcode == TEXT and self.expected else -1
         self._fin, self._left = fin, size
         if not size:
             self._take(b"", fin)
@@ -250,14 +286,14 @@ class ServerFrames:
         elif opcode == PING:
             self.ping = payload
         else:
-            # A server may send unsolicited pongs (section 5.5.3).
-            self.answers += payload == _BEAT and not self._expected
+            # A server may send unsolicited pongs (section 5.5.3), and a repeated one answers nothing.
+            self.answers += payload == self._pong
         self.heard = True
         return end
 
     def _take(self, part: bytes, ends: bool) -> None:
         """Payload of the current data frame; ``ends``: the message's last."""
-        if self._same >= 0 and self._expected.startswith(part, self._same):
+        if self._same >= 0 and self.expected.startswith(part, self._same):
             self._same += len(part)
         else:
             self.body_bytes += max(0, self._same) + len(part)
@@ -266,7 +302,7 @@ class ServerFrames:
             _require_utf8(self._decode, part, ends)
         if ends:
             self._opcode, self._decode = 0, None
-            if self._same == len(self._expected):
+            if self._same == len(self.expected):
                 self.answers += 1
             else:
                 self.body_bytes += max(0, self._same)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 
 from asyncli.analysis.drift import in_words
-from asyncli.analysis.verdict import why_untested
 from asyncli.findings.drift import drift_grows
 from asyncli.findings.forecast import forecast_far, gave_way
 from asyncli.findings.host import host_shared
@@ -97,7 +96,8 @@ def answer(summary: Summary) -> str:
     """The cost of a connection as a sentence."""
     cost, where = summary.cost, sides(summary.environment)
     if summary.connections.opened and summary.verdict == "untested":
-        return f"Cost per connection unknown: {why_untested(summary.connections.deaths, summary.heartbeats.sent)}."
+        # The reason without its numbers, which the verdict has just given.
+        return f"Cost per connection unknown: {summary.why.partition(':')[0]}."
     if unknown := _server_unknown(summary):
         return unknown
     end = "for this end of it" if where.far is None else "for its end of it"
@@ -109,7 +109,8 @@ def answer(summary: Summary) -> str:
     # A slope includes growth in the ramp.
     moves = {"grows": " (growth included)", "shrinks": " (shrinking included)"}.get(_moves(summary), "")
     places = (
-        (cost.server_user, f"in {server_name(summary)}{moves}"), (cost.kernel, f"in the kernel {ends}"),
+        (cost.server_user, f"in {server_name(summary)}{moves}"),
+        (cost.behind or None, f"in {' and '.join(cost.behind_programs or [])} behind it"), (cost.kernel, f"in the kernel {ends}"),
         (cost.generator_user, "in asyncli"), (rest, "left over"),
     )  # fmt: skip
     # With the rest, the parts add up to the total.

@@ -12,6 +12,7 @@ from asyncli.analysis.bench_doubts import CpuUse
 from asyncli.analysis.bench_result import RULE, BenchResult
 from asyncli.model.benchplan import BenchPlan
 from asyncli.model.plan import shown_plan
+from asyncli.model.private_values import masked_url
 from asyncli.model.records import Tick
 from asyncli.model.text import oneline
 from asyncli.model.units import format_bytes, format_clock, format_count, format_duration, format_many, format_rate
@@ -79,7 +80,7 @@ def bench_document(found: BenchResult) -> doc.Document:
 def _rows(found: BenchResult) -> Iterable[tuple[str, str]]:
     server, requests, connections = found.environment["server"], found.requests, found.connections
     label = "unknown" if server["label"] == "the server" else server["label"]
-    yield "server", f"{label} at {', '.join(found.plan.urls)}"
+    yield "server", f"{label} at {', '.join(map(masked_url, found.plan.urls))}"
     yield "load", load(found.plan, found.workers)
     parts = [f"{format_count(requests.total)} answered in {format_duration(found.duration_s)}, {format_rate(requests.per_s)}"]
     parts.append(f"{format_count(requests.keepalive)} kept alive")

@@ -106,12 +106,23 @@ def to_csv(table: Table) -> str:
     """The table as CSV (RFC 4180, with Unix line ends)."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(table.columns)
-    # Other programs cannot read NaN and infinity.
-    writer.writerows(
-        [None if isinstance(cell, float) and not math.isfinite(cell) else cell for cell in row] for row in table.rows
-    )
+    writer.writerow(map(_harmless, table.columns))
+    writer.writerows(map(_harmless, row) for row in table.rows)
     return text.getvalue()
+
+
+# What a spreadsheet takes for the start of a formula (owasp.org/www-community/attacks/CSV_Injection).
+_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")
+
+
+def _harmless(cell: Cell) -> Cell:
+    """A text that would be a formula, after a quotation mark that makes it a text: it may be a stranger's. No NaN and no
+    infinity, which other programs cannot read."""
+    if isinstance(cell, float) and not math.isfinite(cell):
+        return None
+    if isinstance(cell, str) and cell.startswith(_FORMULA):
+        return f"'{cell}"
+    return cell
 
 
 def ordered_metrics(samples: Sequence[Sample]) -> list[str]:

@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from asyncli.report.summary import CostPart
 
 #: The costs of a run in the order of the report.
-COSTS = ("server_user", "kernel", "kernel_queued", "generator_user", "residual", "host_total")
+COSTS = ("server_user", "behind", "kernel", "kernel_queued", "generator_user", "residual", "host_total")
 #: The name of each ceiling in words.
 CEILINGS = {
     "memory": "memory of this host, both ends on it", "server_memory": "memory of a server like this host, alone",
     "worker_connections": "nginx's connection slots (worker_connections)", "maxconn": "HAProxy's sessions (maxconn)",
-    "descriptors": "the server's descriptors",
+    "descriptors": "the server's descriptors", "server_group": "memory of the server's control group",
     "ports": "source ports", "generator": "memory for asyncli itself", "file_max": "open files of the whole host (fs.file-max)",
     "epoll_watches": "epoll watches (fs.epoll.max_user_watches)", "conntrack": "tracked connections (nf_conntrack_max)",
     "server_host": "memory of the server's host", "far_file_max": "open files of the server's host (fs.file-max)",
@@ -76,9 +76,12 @@ def memory_labels(server: str, host: str, kernel: str = "kernel") -> dict[Metric
 def cost_rows(costs: Costs | CostPart, server: str, where: Sides) -> list[CostRow]:
     """The lines of the cost table, unknown costs included."""
     end = f"each of {costs.ends} ends" if costs.ends > 1 else "this end" if where.far is None else "its end"
-    labels = {
-        "server_user": f"{server}, user memory", "kernel": f"kernel, {end}", "generator_user": "asyncli, user memory",
-        "residual": "left over", "host_total": f"{where.host} in all",
+    labels = {"server_user": f"{server}, user memory"}
+    if costs.behind_programs:
+        labels["behind"] = f"{oneline(', '.join(costs.behind_programs))}, behind it"
+    labels |= {
+        "kernel": f"kernel, {end}", "generator_user": "asyncli, user memory", "residual": "left over",
+        "host_total": f"{where.host} in all",
     }  # fmt: skip
     return [
         CostRow(name, label, getattr(costs, name), costs.ends if name == "kernel" else 1, not is_measured(costs, name))

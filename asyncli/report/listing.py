@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 #: What costs and drifts read of the whole run; of other metrics they need the first seconds of the hold at most.
 READ_WHOLE = frozenset({
     *(one for sources in SOURCES.values() for one in sources), metrics.KERNEL_LISTING_BYTES, metrics.STATUS_ACCEPTS,
-    metrics.SERVER_CPU_S, metrics.SERVER_DESCRIPTORS, metrics.SERVER_ENDED, metrics.SERVER_PROCESSES, metrics.SERVER_THREADS,
-    metrics.KERNEL_TCP_ALLOC, metrics.KERNEL_SOCKETS, f"{metrics.CLIENT}{metrics.KERNEL_SOCKETS}",
+    metrics.SERVER_STARTED, metrics.SERVER_CPU_S, metrics.SERVER_DESCRIPTORS, metrics.SERVER_ENDED, metrics.SERVER_PROCESSES,
+    metrics.SERVER_THREADS, metrics.KERNEL_TCP_ALLOC, metrics.KERNEL_SOCKETS, f"{metrics.CLIENT}{metrics.KERNEL_SOCKETS}",
 })  # fmt: skip
 # The file of a running run grows each second.
 _LIVE_S = 3.0

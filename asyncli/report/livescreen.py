@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Self
 
 from asyncli.model.plan import Plan
+from asyncli.model.private_values import masked_url
 from asyncli.model.records import PHASES
 from asyncli.model.text import ascii_only, oneline
 from asyncli.model.units import format_count, format_duration
@@ -108,7 +109,7 @@ def _title(plan: Plan, state: LiveState, width: int) -> Text:
 
     clock = format_duration(int(state.elapsed_s)) if state.elapsed_s >= 1 else "0 s"
     more = f" and {len(plan.urls) - 1} more" if len(plan.urls) > 1 else ""
-    url = Text(plan.urls[0], "cyan", no_wrap=True)
+    url = Text(masked_url(plan.urls[0]), "cyan", no_wrap=True)
     title = Text.assemble(("asyncli", "bold"), "  ", _cut(url, width - len(f"asyncli  {more}  {clock}")), more, no_wrap=True)
     title.append(" " * max(2, width - title.cell_len - len(clock)))
     return title.append(clock, "bold")

@@ -8,13 +8,15 @@ import msgspec
 
 from asyncli.analysis.constants import FEWEST
 from asyncli.analysis.gaps import of_one_server
+from asyncli.analysis.generations import reloads
 from asyncli.analysis.handshakes import protocol_findings, protocol_of, tls_findings, tls_of
 from asyncli.analysis.losses import loss_findings
 from asyncli.analysis.losses.recorded import SUSPENDED
-from asyncli.analysis.losses.slowness import not_heard, sent_again, slow_answers, stalls, unheard
+from asyncli.analysis.losses.slowness import not_heard, packets_lost, slow_answers, stalls, unheard
 from asyncli.analysis.reconcile import reconcile
 from asyncli.analysis.residue import Residue
 from asyncli.analysis.saturation import achieved_per_s, has_late_ramp, is_saturated, saturation
+from asyncli.analysis.server_count import other_clients_found
 from asyncli.analysis.server_memory import at_hold_end
 from asyncli.analysis.shared_host import cpus_taken, other_sockets
 from asyncli.analysis.totals import Latency, Lateness, Totals, in_ms, tested
@@ -92,7 +94,7 @@ def summarise(run: Run, analyses: Analyses | None = None) -> Summary:
         ),
         reconciliation=reconciliation,
         server=server,
-        cost=CostPart(*(getattr(cost, name) for name in CostPart.__struct_fields__)),
+        cost=CostPart.of(cost),
         residue=cost.residue,
         forecast=known.forecast,
         drift=known.drifts,
@@ -130,10 +132,12 @@ def summarise(run: Run, analyses: Analyses | None = None) -> Summary:
             *protocol_findings(run, totals, summary.protocol),
             *loss_findings.lost(known.diagnoses),
             *disagreements,
+            *other_clients_found(run),
+            *reloads(run),
             *other_sockets(run),
             *cpus_taken(run),
             *loss_findings.listen_queue(run),
-            *sent_again(run),
+            *packets_lost(run),
             *stalls(run),
             *slow_answers(run),
             *loss_findings.statuses(run, totals),
@@ -153,8 +157,8 @@ def summarise(run: Run, analyses: Analyses | None = None) -> Summary:
 
 
 def verdict_needs_summary(run: Run) -> bool:
-    """Whether the verdict needs the whole run, for limits of --fail-if or diagnoses."""
-    return bool(run.plan.fail_if) or any(one.code == SUSPENDED for one in run.findings)
+    """Whether the verdict needs the whole run: for limits of --fail-if, for diagnoses, or for the server's sockets."""
+    return bool(run.plan.fail_if) or run.plan.listens or any(one.code == SUSPENDED for one in run.findings)
 
 
 def summary_verdict(run: Run) -> tuple[Verdict, str]:
@@ -226,7 +230,11 @@ def _generator(run: Run, totals: Totals, saturated: bool) -> tuple[summary_parts
         user_bytes=used,
         user_bytes_per_connection=(
             # First use, divided by a few, is no cost of one.
-            used / totals.open if used is not None and totals.open >= FEWEST and tested(run.plan, totals.whole) else None
+            used / totals.open
+            if used is not None
+            and totals.open >= FEWEST
+            and tested(run.plan, totals.whole, accepted=totals.acceptance.accepted)
+            else None
         ),
         cpu_s=cpu.last(until_s=run.stop_s),
         cpu_us_per_heartbeat=per_beat,

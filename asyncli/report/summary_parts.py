@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from asyncli.analysis.cost import Costs
 from asyncli.analysis.drift import Drift, MetricName
 from asyncli.analysis.forecast import Forecast
 from asyncli.analysis.handshakes import ProtocolPart, TlsPart
@@ -103,6 +104,17 @@ class CostPart(msgspec.Struct):
     residual: Cost | None
     streams: float | msgspec.UnsetType = msgspec.UNSET
     ends: int = 2
+    #: Programs that hold as many connections behind the server, and their cost; both absent without any.
+    behind_programs: list[str] | msgspec.UnsetType = msgspec.UNSET
+    behind: Cost | msgspec.UnsetType | None = msgspec.UNSET
+
+    @classmethod
+    def of(cls, costs: Costs) -> CostPart:
+        """The costs that stand in the JSON."""
+        part = cls(*(getattr(costs, name) for name in cls.__struct_fields__))
+        if not costs.behind_programs:
+            part.behind_programs = part.behind = msgspec.UNSET
+        return part
 
 
 class GeneratorUse(msgspec.Struct):

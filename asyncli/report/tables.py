@@ -58,6 +58,7 @@ class CostView(TableView):
     ) -> None:
         super().__init__(cost_table(costs, server, where, held, level), answer)
         self.server_user, self.kernel, self.kernel_queued = costs.server_user, costs.kernel, costs.kernel_queued
+        self.behind = costs.behind
         self.generator_user, self.host_total, self.residual = costs.generator_user, costs.host_total, costs.residual
         self.fits, self.residue, self.answer = costs.fits, costs.residue, answer
 

@@ -20,7 +20,7 @@ import msgspec
 
 from asyncli.findings.runfile import run_file_back, run_file_moved, run_file_trouble
 from asyncli.model.errors import StoreError
-from asyncli.model.plan import SECRETS
+from asyncli.model.private_values import private_values, recorded_document
 from asyncli.model.records import SCHEMA, Check, Finding, Gap, Phase, Sample, Tick
 from asyncli.model.text import plain
 from asyncli.store.lock import lock
@@ -102,7 +102,7 @@ class RunWriter:
         plan_document: Mapping[str, Any],
         environment: Mapping[str, Any],
     ) -> Self:
-        """Create a run file with plan and environment. ``started_wall_s``: Unix time of the run's start.
+        """Create a run file with environment and plan, without its secrets. ``started_wall_s``: Unix time of the run's start.
 
         Raises :class:`StoreError` if the file exists or cannot be written.
         """
@@ -110,12 +110,12 @@ class RunWriter:
         meta = {
             "id": run_id,
             "started_wall_s": _json(started_wall_s),
-            "plan": _json(plan_document),
+            "plan": _json(recorded_document(plan_document)),
             "environment": _json(plain(environment)),
             "complete": "false",
         }
-        # The plan may contain secrets. SQLite gives -wal and -shm the mode of the file.
-        _make(path, 0o600 if any(plan_document.get(field) for field in SECRETS) else 0o644)
+        # It has no secret, but texts of the server that may quote one. SQLite gives -wal and -shm the mode of the file.
+        _make(path, 0o600 if private_values(plan_document) else 0o644)
         lock_fd, connection = _acquire_lock(path), None
         try:
             connection = _open(path)
@@ -208,8 +208,8 @@ class RunWriter:
         self._put(_META, [("environment", _json(plain(self._environment)))])
 
     def plan(self, plan_document: Mapping[str, Any]) -> None:
-        """Record the plan again, with values computed since."""
-        self._put(_META, [("plan", _json(plan_document))])
+        """Record the plan again, with values computed since, without its secrets."""
+        self._put(_META, [("plan", _json(recorded_document(plan_document)))])
 
     def news(self) -> list[Finding]:
         """Findings about the file since the last call; they are already recorded."""

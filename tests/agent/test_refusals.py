@@ -96,6 +96,8 @@ def test_another_version_is_refused_on_both_sides(tmp_path: Path, server: Server
         (http(b"<html>"), "no Hello"),
         (http(b'{"protocol": 1, "asyncli": "0.1.0"}'), "no Hello"),
         (http(b"[" * 100_000), "no Hello"),
+        (http(b'{"protocol": 1, "host": "\xff\xfe"}'), "no Hello"),
+        (http(b'{"error": "\xff"}', "500 Oops"), "answers 500"),
         (http(b" " * 2_000_000), "its answer is longer"),
         (http(b"", "404 Not Found"), "answers 404"),
         (http(b"", "302 Found"), "answers 302"),
@@ -107,6 +109,25 @@ def test_another_version_is_refused_on_both_sides(tmp_path: Path, server: Server
 def test_another_server_is_no_agent(tmp_path: Path, server: Server, answer: bytes, said: str) -> None:
     with serving(answer=answer, closes=True) as other:
         assert said in complaint(soak(tmp_path, server, other.url.rstrip("/")))
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("localhost", 200), ("LOCALHOST:9165", 200), ("127.0.0.1", 200), ("[::1]:80", 200), ("10.1.2.3:9165", 200),
+        ("attacker.example", 403), ("attacker.example:9165", 403), ("127.0.0.1.attacker.example", 403), ("localhost.attacker.example:80", 403),
+        ("", 403), (":80", 403),
+    ],
+)  # fmt: skip
+def test_an_agent_without_a_token_answers_no_other_name(agent: AnAgent, host: str, status: int) -> None:
+    """A page of another site reads nothing once its name resolves to loopback (DNS rebinding)."""
+    until(lambda: agent.ask("/metrics", Host=host)[0] in (200, 403), "its rate allows it")
+    assert agent.ask("/metrics", Host=host)[0] in (status, 429)
+
+
+def test_an_agent_with_a_token_answers_under_any_name(tmp_path: Path, server: Server) -> None:
+    with AnAgent(tmp_path, "--status-url", server.url, "--token-file", token_file(tmp_path)) as there:
+        assert there.ask("/metrics", Host="agent.example", Authorization=f"Bearer {TOKEN}")[0] == 200
 
 
 def test_no_agent_listens(tmp_path: Path, server: Server) -> None:
@@ -204,7 +225,7 @@ def requests(draw: st.DrawFn) -> bytes:
     body = draw(st.one_of(st.binary(max_size=200), st.just(b'{"holder": "x"}'), st.just(b"[" * 1000), st.just(b"x" * 5000)))
     names = st.sampled_from(["Authorization", "Asyncli-Protocol", "Asyncli-Lease", "Content-Type", "Expect", "Upgrade", "Cookie"])
     headers = draw(st.lists(st.tuples(names, st.one_of(_TEXT, st.sampled_from(["1", "2", "100-continue", "websocket"]))), max_size=4))
-    lines = [f"{draw(st.sampled_from(['GET', 'POST', 'DELETE', 'HEAD', 'PUT', 'BREW']))} {path}{query} HTTP/1.1", "Host: x"]
+    lines = [f"{draw(st.sampled_from(['GET', 'POST', 'DELETE', 'HEAD', 'PUT', 'BREW']))} {path}{query} HTTP/1.1", f"Host: {draw(st.sampled_from(['x', 'localhost']))}"]
     lines += [f"{name}: {value}" for name, value in headers]
     lines.append(draw(st.sampled_from([f"Content-Length: {len(body)}", "Transfer-Encoding: chunked", "Content-Length: 99999999", "X: y"])))
     return "\r\n".join([*lines, "", ""]).encode("utf-8", "replace") + body

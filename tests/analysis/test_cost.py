@@ -71,10 +71,10 @@ def test_other_clients_are_in_the_servers_count() -> None:
     """Other clients with half as many connections as ours would raise our cost by a half."""
     run = raised(a_run(30_000, hold_s=10.0, noise=0.1), 0, "server.pss_bytes", each=0.5 * SERVER)
     cost = costs(raised(run, 0, "status.active", each=0.5)).server_user
-    assert "active" in cost.method
+    assert "own count" in cost.method
     assert cost.bytes_per_connection == pytest.approx(SERVER, rel=0.01)
     alone = costs(a_run(30_000, hold_s=10.0)).server_user
-    assert "active" not in alone.method
+    assert "own count" not in alone.method
 
 
 def short(connections: int, seed: int = 0, *, first_use: float = 0.0, phi: float = 0.0, **more: Any) -> Run:

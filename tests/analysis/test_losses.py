@@ -16,7 +16,7 @@ from asyncli.core.life import DEATHS
 from asyncli.findings.probes import probe_lost
 from asyncli.findings.tls import tls_handshakes_failed
 from asyncli.model.plan import Plan
-from asyncli.model.records import Check, Deaths, Finding, Phase, ProtocolCounts, Sample, Tick, TlsCounts
+from asyncli.model.records import Check, Deaths, Finding, Phase, ProtocolCounts, Sample, TcpCounts, Tick, TlsCounts
 
 HELD = 1000
 NGINX = {"server": {"label": "nginx/1.22.1"}}
@@ -483,6 +483,12 @@ EVERY, AFTER = range(121), range(61, 121)
 UNPOLLED = {"status_active": None, "status_accepts": None, "status_connects": None}
 
 
+def passing_on(scene: Scene, ends: int) -> Scene:
+    """Its one process has so many descriptors for each connection."""
+    scene.sampled(EVERY, server_processes=1.0, server_descriptors=20.0)
+    return scene.sampled(range(3, 121), server_descriptors=20.0 + ends * HELD)
+
+
 def one_of_eight(count: int, cause: str) -> Scene:
     """One of nine processes ends while ``count`` connections are lost."""
     scene = burst(count, cause).sampled(EVERY, server_processes=9.0, server_ended=0.0)
@@ -525,6 +531,12 @@ def read_seldom(every_s: int) -> Scene:
         # No process ended: the cause is unknown.
         (burst(480).sampled(EVERY, status_active=None, server_ended=0.0), ("burst", False)),
         (burst().sampled(EVERY, **UNPOLLED, server_ended=0.0), ("burst", False)),
+        # A proxy has two descriptors for each connection: one of its backends is the likely cause.
+        (passing_on(burst(480).sampled(EVERY, status_active=None, server_ended=0.0), ends=2), ("backend_ended", False)),
+        (passing_on(burst().sampled(EVERY, **UNPOLLED, server_ended=0.0), ends=2), ("backend_ended", False)),
+        (passing_on(burst(480).sampled(EVERY, status_active=None, server_ended=0.0), ends=1), ("burst", False)),
+        # Its status page counts them still, but none of its processes ended.
+        (passing_on(burst(480).sampled(EVERY, server_ended=0.0), ends=2), ("backend_ended", False)),
         # The end of the only worker may be a reload or a crash.
         (
             burst().sampled(EVERY, status_active=None, status_connects=None, server_processes=2.0, server_ended=0.0).sampled(AFTER, server_ended=1.0),
@@ -539,7 +551,9 @@ def read_seldom(every_s: int) -> Scene:
         # Counters also restart at a reload of HAProxy: its master stays.
         (counted_anew(3.0), ("server_restarted", True)),
         (counted_anew(2.0), ("reload", True)),
-        (counted_anew(0.0), ("reload", True)),
+        (counted_anew(0.0).sampled(AFTER, server_processes=4.0), ("reload", True)),
+        # No process ended and none is new: the page is of a server behind it.
+        (counted_anew(0.0), ("backend_ended", False)),
         (counted_anew(0.0).sampled(EVERY, server_processes=None, status_limit=9000.0), ("reload", False)),
         (refusing(burst().sampled(EVERY, server_processes=None, **UNPOLLED)), ("server_ended", False)),
         # A remote server that ends is not reloaded.
@@ -699,9 +713,13 @@ def test_a_silence_of_few_begins_in_the_second_of_the_last_answer() -> None:
 
 
 def unanswered(scene: Scene, first: int = 50, last: int = 120) -> Scene:
-    """No answers in these seconds."""
+    """No answers in these seconds, nor requests that the server counts, our polls of its page apart."""
     for second in range(first, last + 1):
         scene.ticks[second].answered = 0
+    requests = 0.0
+    for sample in scene.samples:
+        requests += 1.0 if first <= sample.t_s <= last + 1 else 61.0
+        sample.values |= {"status.requests": requests, "status.polls": sample.t_s}
     return scene
 
 
@@ -715,19 +733,24 @@ def counting(scene: Scene, name: str, before: float, meanwhile: float, since_s: 
 
 
 def test_unacknowledged_segments_mean_a_cut_path() -> None:
-    # Each of the 60 a second is retransmitted three times; the kernel of a stopped server acknowledges.
-    scene = unanswered(silent(HELD, range(60, 80), between(1, 30)))
-    scene.sampled(range(50, 121), status_active=None, status_accepts=None, server_cpu_s=5.0)
-    assert codes_of(counting(scene, "tcp.RetransSegs", 0.1, 180.0)) == [("path_cut", False)]
-    # The kernel counts for the whole host: the sockets of the lost connections decide first.
-    for tick in scene.ticks.values():
-        tick.acknowledged = sum(one.count for one in tick.deaths.values())
-    assert only(scene).code == "server_stalled"
-    assert only(counting(scene, "tcp.RetransSegs", 0.1, 1.0)).code == "server_stalled"
-    # Retransmissions of other programs continue; and on one host no packets are lost.
-    assert only(counting(scene, "tcp.RetransSegs", 170.0, 180.0)).code == "server_stalled"
-    scene.environment["local"] = True
-    assert only(counting(scene, "tcp.RetransSegs", 0.1, 180.0)).code == "server_stalled"
+    # Each of the lost 1000 was retransmitted three times; the kernel of a stopped server acknowledges.
+    def scene(segments: int, *, acknowledged: bool = False) -> Scene:
+        found = unanswered(silent(HELD, range(60, 80), between(1, 30)))
+        found.sampled(range(50, 121), status_active=None, status_accepts=None, server_cpu_s=5.0)
+        for tick in found.ticks.values():
+            count = sum(one.count for one in tick.deaths.values())
+            tick.tcp, tick.acknowledged = TcpCounts(segments=segments * count), count if acknowledged else 0
+        return found
+
+    assert codes_of(scene(3)) == [("path_cut", False)]
+    assert only(scene(3, acknowledged=True)).code == "server_stalled"
+    # Retransmissions of other programs say nothing, however many the host counts.
+    assert only(counting(scene(0), "tcp.RetransSegs", 0.1, 180.0)).code == "server_stalled"
+    # Nor does it if the file is of a version that did not ask its sockets.
+    old = scene(3)
+    for tick in old.ticks.values():
+        tick.tcp = None
+    assert only(old).code == "server_stalled"
 
 
 @pytest.mark.parametrize("all_of_them", [True, False])
@@ -778,16 +801,16 @@ def test_a_quiet_fleet_is_not_silent_for_a_second_without_an_answer() -> None:
 
 
 def test_lost_packets() -> None:
-    scene = silent(50, range(60, 80), between(1, 30))
-    counting(counting(scene, "tcp.OutSegs", 120.0, 120.0), "tcp.RetransSegs", 0.0, 40.0)
-    assert codes_of(scene) == [("packets_lost", False)]
-    scene.environment["local"] = True
-    assert only(scene).code == "unexplained"
-    scene.environment["local"] = False
-    # Packets may have been lost long before a heartbeat timed out.
-    assert only(counting(scene, "tcp.RetransSegs", 0.0, 40.0, 15)).code == "packets_lost"
-    # As many as the lost connections retransmit are no sign of more.
-    assert only(counting(scene, "tcp.RetransSegs", 0.0, 12.0)).code == "unexplained"
+    def scene(again_a_second: int) -> Scene:
+        found = silent(50, range(60, 80), between(1, 30))
+        for second in range(50, 80):
+            found.ticks[second].tcp = TcpCounts(segments=2 * again_a_second, heartbeats=again_a_second)
+        return found
+
+    assert codes_of(scene(10)) == [("packets_lost", False)]
+    # Fewer than were lost are no sign of it, nor are the retransmissions of other programs.
+    assert only(scene(1)).code == "unexplained"
+    assert only(counting(counting(scene(0), "tcp.OutSegs", 120.0, 120.0), "tcp.RetransSegs", 0.0, 40.0)).code == "unexplained"
 
 
 def long_gap(chance: random.Random) -> float:
@@ -824,9 +847,7 @@ def test_silences_far_apart_are_separate() -> None:
     scene = Scene(seconds=300).die(200, "heartbeat_timeout", range(20, 60), idle=between(250.1, 310), age=between(300, 400))
     scene.plan = Plan(urls=("http://127.0.0.1:1/",), connections=HELD, keepalive_s=60.0, timeout_s=10.0)
     scene.die(800, "heartbeat_timeout", range(200, 220), idle=between(11, 40))
-    for second in range(190, 301):
-        scene.ticks[second].answered = 0
-    assert by_code(scene) == {"path_cut": 800, "silent_drop": 200}
+    assert by_code(unanswered(scene, 190, 300)) == {"path_cut": 800, "silent_drop": 200}
 
 
 def test_a_box_that_forgets_and_resets() -> None:
@@ -933,3 +954,11 @@ def test_ages_that_agree_only_in_part_hide_no_idle_timeout() -> None:
     scene.die(60, "closed_idle", EVER, at(20), at(20), at(1)).die(25, "closed_idle", EVER, at(20), between(0, 18), at(2))
     scene.die(70, "closed_idle", EVER, between(30, 100), at(27), at(3))
     assert [(one.code, one.count) for one in scene.found()] == [("idle_timeout", 70), ("idle_timeout", 60), ("unexplained", 25)]
+
+
+def test_a_proxy_gives_up_on_its_backend_at_one_age() -> None:
+    # They waited for the first answer all the time: none of them was idle.
+    scene = Scene(keepalive_s=4.0).die(40, "closed_awaiting", range(20, 40), age=at(3), idle=at(3), requests=at(0))
+    for tick in scene.ticks.values():
+        tick.beats_failed = tick.lost
+    assert codes_of(scene) == [("closed_at_once", False)]

@@ -6,11 +6,12 @@ import msgspec
 import pytest
 from synthetic_run import a_run, spread
 
-from asyncli.analysis.losses.slowness import not_heard, sent_again, slow_answers, stalls, unheard
+from asyncli.analysis.losses.slowness import not_heard, packets_lost, slow_answers, stalls, unheard
+from asyncli.analysis.losses.unanswered import period_s
 from asyncli.analysis.totals import fold
 from asyncli.core.histogram import Histogram
 from asyncli.findings.run import stopped_by_user
-from asyncli.model.records import Deaths
+from asyncli.model.records import Deaths, TcpCounts
 from asyncli.model.run import Run
 from asyncli.model.units import LONGEST_S
 
@@ -50,8 +51,38 @@ def test_a_stopped_server_and_a_cut_path() -> None:
     run.environment["local"] = False
     for sample in run.samples:
         sample.values["tcp.RetransSegs"] = max(0.0, min(sample.t_s - 30, 5.0)) * 10
+    # The host's count alone may be another program's.
+    assert stalls(run)[0].fields["why"] == "stopped"
+    for t_s, tick in run.ticks:
+        if 34 < t_s < 36:
+            tick.tcp = TcpCounts(segments=30, heartbeats=9)
     (cut,) = stalls(run)
     assert cut.fields["why"] == "unacknowledged"
+
+
+@pytest.mark.parametrize(("cores", "why"), [(0.95, "computing"), (0.1, "unknown")])
+def test_the_servers_cpu_and_the_period_of_stalls_are_told(cores: float, why: str) -> None:
+    # Three seconds of each twenty, with a page that counts no requests.
+    run = silent(0, 0)
+    used = 0.0
+    for sample in run.samples:
+        used += cores if sample.t_s % 20 < 4 else 0.02
+        sample.values["server.cpu_s"] = used
+        sample.values.pop("status.requests", None)
+    for t_s, tick in run.ticks:
+        if t_s > 20 and 0.5 < t_s % 20 < 4:
+            tick.answered, tick.awaiting = 0, 9
+    (stall,) = stalls(run)
+    assert (stall.fields["why"], stall.fields["times"], stall.fields["every_s"]) == (why, 3, pytest.approx(20.0))
+    assert stall.fields["cores"] == pytest.approx(cores, abs=0.05)
+
+
+@pytest.mark.parametrize(
+    ("instants", "every_s"),
+    [([5, 25, 45.5, 66], 20.5), ([5, 25], None), ([5, 25, 70, 80], None), ([5, 8, 11], None), ([100, 700, 1320], 610)],
+)
+def test_a_period_needs_three_regular_events(instants: list[float], every_s: float | None) -> None:
+    assert period_s(instants) == (None if every_s is None else pytest.approx(every_s, abs=0.5))
 
 
 def test_a_server_that_counts_unanswered_requests_is_slow() -> None:
@@ -85,20 +116,34 @@ def test_many_silences_are_counted() -> None:
     assert one.fields["times"] == 10
 
 
-@pytest.mark.parametrize(("resent", "count"), [(5.0, 50), (0.5, None)])
-def test_retransmitted_segments(resent: float, count: int | None) -> None:
-    # For ten seconds of a minute, 5 % or half a percent of a hundred a second.
+@pytest.mark.parametrize(("again", "count"), [(5, 50), (0, None)])
+def test_retransmitted_segments(again: int, count: int | None) -> None:
+    # For ten seconds of a minute; requests and connects are some sixty a second.
     run = a_run(1000)
+    for t_s, tick in run.ticks:
+        if 30 < t_s < 40:
+            tick.tcp = TcpCounts(segments=again)
+    # The host's counter includes other programs, and is no evidence.
+    for sample in run.samples:
+        sample.values["tcp.OutSegs"], sample.values["tcp.RetransSegs"] = 95.0 * sample.t_s, 50.0 * sample.t_s
+    found = packets_lost(run)
+    assert [one.fields["count"] for one in found] == ([count] if count else [])
+    assert all(0.01 < one.fields["share"] < 0.2 and one.fields["here"] for one in found)
+
+
+@pytest.mark.parametrize("late", [True, False])
+def test_what_the_servers_host_sends_again_counts_only_with_late_answers(late: bool) -> None:
+    run = slow(30, 39, 400_000) if late else a_run(1000)
+    run.environment |= {"local": False, "agent": {"cpus": 2}}
     for sample in run.samples:
         sample.values["tcp.OutSegs"] = 95.0 * sample.t_s
-        sample.values["tcp.RetransSegs"] = 3.0 + resent * max(0.0, min(sample.t_s - 30.0, 10.0))
-    found = sent_again(run)
-    assert [round(one.fields["count"]) for one in found] == ([count] if count else [])
-    assert all(one.fields["share"] == pytest.approx(0.03, abs=0.005) for one in found)
+        sample.values["tcp.RetransSegs"] = 3.0 + 5.0 * max(0.0, min(sample.t_s - 30.0, 10.0))
+    found = packets_lost(run)
+    assert [(one.fields["here"], one.fields["count"]) for one in found] == ([(False, 50)] if late else [])
     # Duplicates that the peer reports were not lost.
     for sample in run.samples:
         sample.values["tcp.TCPDSACKRecv"] = sample.values["tcp.RetransSegs"]
-    assert not sent_again(run)
+    assert not packets_lost(run)
 
 
 def slow(first: int, last: int, us: int = 800_000) -> Run:

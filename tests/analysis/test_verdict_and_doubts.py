@@ -24,7 +24,20 @@ from asyncli.findings.generator import saturated_cpu
 from asyncli.model import records
 from asyncli.model.exit_status import exit_status
 from asyncli.model.plan import Plan
-from asyncli.model.records import ABORTED, CUT, NOTHING_LISTENS, RESUMED, STOPPED, Deaths, Finding, Phase, Sample, Tick, TlsCounts
+from asyncli.model.records import (
+    ABORTED,
+    CUT,
+    NOTHING_LISTENS,
+    RESUMED,
+    STOPPED,
+    Deaths,
+    Finding,
+    Phase,
+    Sample,
+    TcpCounts,
+    Tick,
+    TlsCounts,
+)
 from asyncli.model.run import Run, Ticks
 from asyncli.report.answer import NOT_THE_SERVER, headroom
 from asyncli.report.answer import doubts as doubts_of
@@ -404,13 +417,24 @@ def test_a_process_that_used_no_cpu_for_the_answers_is_not_the_server() -> None:
     assert absent_server(without(run, "server.cpu_s")) is None
 
 
-def test_listen_queues_only_of_this_host() -> None:
-    # Each overflow counts as a drop too.
-    run = raised(a_run(20_000), 40, "tcp.ListenOverflows", "tcp.ListenDrops", since_s=9.0)
-    for others, drops in ((0, []), (2, [("listen_drops", 2)])):
-        found = loss_findings.listen_queue(raised(run, others, "tcp.ListenDrops", since_s=9.0))
-        assert [(finding.code, finding.fields["count"]) for finding in found] == [("listen_overflows", 40), *drops]
-    assert loss_findings.listen_queue(msgspec.structs.replace(run, environment={"local": False})) == []
+def test_listen_queues_only_of_this_host_and_of_our_connects() -> None:
+    def found(again: int, unanswered: int, overflows: int, drops: int, at_s: float = 9.0) -> list[tuple[str, int]]:
+        run = raised(a_run(20_000), overflows, "tcp.ListenOverflows", since_s=9.0)
+        # Each overflow counts as a drop too.
+        run = raised(run, overflows + drops, "tcp.ListenDrops", since_s=9.0)
+        tick = next(tick for t_s, tick in run.ticks if t_s >= at_s)
+        tick.tcp = TcpCounts(segments=again, connects=again - unanswered, unanswered=unanswered)
+        findings = loss_findings.listen_queue(run)
+        assert loss_findings.listen_queue(msgspec.structs.replace(run, environment={"local": False})) == []
+        return [(finding.code, finding.fields["count"]) for finding in findings]
+
+    # They explain no more than our own sockets show, and no more than the host counts.
+    assert found(50, 10, 40, 0) == [("listen_overflows", 40)]
+    assert found(30, 10, 40, 0) == [("listen_overflows", 30)]
+    assert found(50, 10, 40, 12) == [("listen_overflows", 40), ("listen_drops", 10)]
+    # Another program's, and another time.
+    assert found(0, 0, 40, 12) == []
+    assert found(50, 0, 40, 0, at_s=40.0) == []
 
 
 @pytest.mark.parametrize(("more", "each"), [(9_000, False), (20_000, True), (40_000, True), (24_000, False)])

@@ -1,29 +1,38 @@
-"""Headers may be secrets: their values go only to the server and to the run file, which only its owner can read."""
+"""What is sent to the server may be secret: it goes only there, and until the run's end to a file that only its owner can read."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
+import signal
+import sqlite3
 import stat
 from pathlib import Path
 
 import pytest
-from programs import SHORT, Program, contents, held, here, serving
+from programs import SHORT, Program, contents, held, here, serving, speaking
+from recording import new_run
 
 from asyncli.engine.generator import Generator
 from asyncli.engine.shard import build_shard
 from asyncli.environment import probe_host
 from asyncli.lab.builtin import LabBuiltin
-from asyncli.model.plan import Plan
+from asyncli.model.mqtt_values import parse_login_file
+from asyncli.model.plan import KEYS, SECRET_FILES, Plan
+from asyncli.model.private_values import REOPENED, SENT_FILES
+from asyncli.model.records import Phase, Tick
+from asyncli.model.values import parse_file, parse_header_file
 from asyncli.store.reader import read_run
 
+FILE_PARSERS = (parse_file, parse_header_file, parse_login_file)
 SECRET = "tiger-4711"
 HEADER = f"Authorization: Bearer {SECRET}"
 #: Only in the environment.
 HIDDEN = f"X-Hidden: {SECRET}-too"
 
 
-def test_header_values_are_only_in_the_run_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_header_values_are_in_no_file_that_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only the owner can read the file and SQLite's files beside it, from the first byte. No child process inherits a value."""
     monkeypatch.setenv("ASYNCLI_HEADERS", HIDDEN)
     monkeypatch.setenv("ASYNCLI_AGENT_TOKEN", f"token-{SECRET}")
@@ -36,6 +45,10 @@ def test_header_values_are_only_in_the_run_file(tmp_path: Path, monkeypatch: pyt
             program.until(lambda: held(tmp_path) == 20, "all are held")
             modes = {one.name: stat.S_IMODE(one.stat().st_mode) for one in tmp_path.glob("run.db*")}
             assert modes == dict.fromkeys(("run.db", "run.db-wal", "run.db-shm"), 0o600)
+            kept = tmp_path / ".run.db.secrets"
+            assert [stat.S_IMODE(kept.stat().st_mode), SECRET.encode() in kept.read_bytes()] == [0o600, True]
+            kept = tmp_path / ".run.db.secrets"
+            assert (stat.S_IMODE(kept.stat().st_mode), SECRET.encode() in kept.read_bytes()) == (0o600, True)
             started = set(program.processes()) - {program.pid}
             assert started == {*program.hosts(), *program.workers()}
             assert len(started) == 3
@@ -46,7 +59,7 @@ def test_header_values_are_only_in_the_run_file(tmp_path: Path, monkeypatch: pyt
             assert program.wait().status == 0
         assert HEADER.encode() in server.heard
         assert HIDDEN.encode() in server.heard
-    assert set(read_run(tmp_path / "run.db").plan.headers) == {HEADER, HIDDEN}
+    assert set(read_run(tmp_path / "run.db").plan.headers) == {"Authorization: ***", "X-Hidden: ***"}
     assert stat.S_IMODE((tmp_path / "run.db").stat().st_mode) == 0o600
     assert "ASYNCLI_VERDICT=" in (tmp_path / "env.txt").read_text()
     for name in ("run.json", "finished.json"):
@@ -54,7 +67,99 @@ def test_header_values_are_only_in_the_run_file(tmp_path: Path, monkeypatch: pyt
     for words in (("report", "run.db"), ("report", "run.db", "--csv", "tables"), ("runs",)):
         (tmp_path / f"{len(words)}.txt").write_text("".join(here(tmp_path, *words)[1:]))
     told = [one for one in tmp_path.rglob("*") if one.is_file() and SECRET.encode() in one.read_bytes()]
-    assert told == [tmp_path / "run.db"]
+    assert told == []
+
+
+def killed(folder: Path, *arguments: str) -> None:
+    """A soak of 5 connections that is killed in its hold."""
+    short = ("-c", "5", "--workers", "1", *SHORT, "--hold", "2s", "--out", "run.db")
+    with Program(folder, "soak", *arguments, *short) as program:
+        program.until(lambda: held(folder) == 5, "all are held")
+        program.signal(signal.SIGKILL)
+        program.until_gone()
+
+
+def files_with_secrets(folder: Path) -> list[Path]:
+    return [path for path in folder.rglob("*") if path.is_file() and SECRET.encode() in path.read_bytes()]
+
+
+def refused_resume(folder: Path, *given: str) -> str:
+    done = here(folder, "soak", "--resume", "run.db", *given)
+    assert (done.status, len(done.err.splitlines())) == (2, 1), done.err
+    assert SECRET not in done.err
+    return done.err
+
+
+def test_a_killed_run_sends_again_what_is_kept_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    beside, aside = tmp_path / ".run.db.secrets", tmp_path.with_suffix(".aside")
+    with serving() as server:
+        url = f"{server.url}?token={SECRET}"
+        monkeypatch.setenv("ASYNCLI_HEADERS", HIDDEN)
+        killed(tmp_path, url, "--header", HEADER)
+        monkeypatch.delenv("ASYNCLI_HEADERS")
+        assert files_with_secrets(tmp_path) == [beside]
+        beside.rename(aside)
+        assert "write --header-file FILE and the URL with its query again" in refused_resume(tmp_path)
+        assert "the values of its headers; write --header-file FILE again" in refused_resume(tmp_path, url)
+        assert "'Authorization: ***, X-Hidden: ***'" in refused_resume(tmp_path, url, "--header", HEADER)
+        assert "started with" in refused_resume(tmp_path, "http://127.0.0.1:9/?x", "--header", HEADER, "--header", HIDDEN)
+        assert "leave out --send" in refused_resume(tmp_path, "--send", "x")
+        aside.rename(beside)
+        beside.chmod(0o644)
+        assert "mode 600" in refused_resume(tmp_path)
+        beside.chmod(0o600)
+        server.heard = b""
+        done = here(tmp_path, "soak", "--resume", "run.db", "--quiet")
+        assert done.status == 4, done.err
+        assert HEADER.encode() in server.heard
+        assert HIDDEN.encode() in server.heard
+        assert f"token={SECRET}".encode() in server.heard
+    assert not beside.exists()
+    assert files_with_secrets(tmp_path) == []
+
+
+async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while data := await reader.read(1000):
+        writer.write(data)
+
+
+def test_a_text_that_the_server_repeats_is_not_kept_and_is_given_again(tmp_path: Path) -> None:
+    """A server that echoes, and then one that answers with an error which quotes what was sent."""
+    with speaking(echo) as place:
+        killed(tmp_path, f"tcp://{place}", "--send", rf"AUTH {SECRET}\r\n")
+        (tmp_path / ".run.db.secrets").unlink()
+        assert files_with_secrets(tmp_path) == []
+        assert "--send BYTES" in refused_resume(tmp_path)
+        done = here(tmp_path, "soak", "--resume", "run.db", "--send", rf"AUTH {SECRET}\r\n", "--json", "run.json", "--quiet")
+        assert done.status == 4, done.err
+        wrong = ("--send", rf"AUTH {SECRET}\r\n", "--expect", "+OK", "-c", "5", *SHORT, "--hold", "0.5", "--force")
+        done = here(tmp_path, "soak", f"tcp://{place}", *wrong, "--out", "wrong.db", "--json", "wrong.json")
+    assert SECRET not in done.out + done.err
+    assert files_with_secrets(tmp_path) == []
+
+
+def test_a_run_file_that_someone_changed_gets_no_secret(tmp_path: Path) -> None:
+    """Its URL leads to the stranger, and the file with the secrets is still beside it."""
+    with serving() as server:
+        killed(tmp_path, server.url, "--header", HEADER)
+    with sqlite3.connect(tmp_path / "run.db") as connection:
+        connection.execute("UPDATE meta SET value = replace(value, ?, '127.0.0.1:9') WHERE key = 'plan'", (f"127.0.0.1:{server.port}",))
+    connection.close()
+    assert "of another run or plan" in refused_resume(tmp_path)
+
+
+def test_a_run_file_of_an_earlier_asyncli_is_resumed_with_the_secrets_in_it(tmp_path: Path) -> None:
+    with serving() as server:
+        killed(tmp_path, server.url, "--header", HEADER)
+        (tmp_path / ".run.db.secrets").unlink()
+        with sqlite3.connect(tmp_path / "run.db") as connection:
+            connection.execute("UPDATE meta SET value = replace(value, 'Authorization: ***', ?) WHERE key = 'plan'", (HEADER,))
+        connection.close()
+        server.heard = b""
+        done = here(tmp_path, "soak", "--resume", "run.db", "--quiet")
+        assert done.status == 4, done.err
+        assert HEADER.encode() in server.heard
+    assert read_run(tmp_path / "run.db").plan.headers == ("Authorization: ***",)
 
 
 @pytest.mark.parametrize("variable", ["ASYNCLI_HEADERS", "ASYNCLI_AGENT_TOKEN"])
@@ -122,3 +227,34 @@ def test_error_messages_show_no_secret(
     assert done.err.startswith(f"asyncli: {said}")
     assert len(done.err.splitlines()) == 1
     assert SECRET not in done.err
+
+
+@pytest.mark.parametrize("command", ["soak", "check", "demo"])
+@pytest.mark.parametrize("key", SENT_FILES)
+def test_a_plan_file_sends_no_file(tmp_path: Path, key: str, command: str) -> None:
+    """The plan may be a stranger's, and so may its URL. No file is opened."""
+    (tmp_path / "plan.toml").write_text(f'urls = ["http://127.0.0.1:1/"]\n{key} = "/dev/zero"\n')
+    done = here(tmp_path, command, "--plan", "plan.toml")
+    assert (done.status, done.out, len(done.err.splitlines())) == (2, "", 1)
+    assert done.err.startswith("asyncli: plan.toml: unknown key")
+    assert f"--{key.replace('_', '-')} FILE" in done.err
+
+
+def test_every_key_of_a_plan_that_names_a_file_is_known(tmp_path: Path) -> None:
+    """Each key whose value is a path is either not sent, for a stated reason, or of the command line only."""
+    not_sent = {"ca", "agent_ca", "server_pidfile"}
+    assert {key for key, (_, parse) in (KEYS | SECRET_FILES).items() if parse in FILE_PARSERS} - not_sent == {*SENT_FILES}
+    assert tuple(field for field in SENT_FILES if field in Plan.__struct_fields__ and field != "data") == REOPENED
+
+
+@pytest.mark.parametrize(("field", "value"), [("agent_token_file", "token"), ("client_cert", "cert.pem"), ("client_key", "key.pem"), ("data", "rows.csv")])
+def test_a_run_file_of_a_stranger_sends_no_file(tmp_path: Path, field: str, value: str) -> None:
+    (tmp_path / value).write_text("device,other\nsecret-of-this-host,x\n")
+    others = {"agent_token_file": {"agent": "http://127.0.0.1:1"}, "client_key": {"client_cert": "cert.pem"}}.get(field, {})
+    url = "https://127.0.0.1:1/" if field.startswith("client") else "http://127.0.0.1:1/{device}"
+    plan = Plan(urls=(url,), connections=1, **{field: value, **others})  # type: ignore[arg-type]
+    writer = new_run(tmp_path / "run.db", plan, environment={"data": {"rows": 1, "columns": ["device"], "sha256": "0" * 64}})
+    writer.phase(Phase("ramp", 0.0))
+    writer.tick(1.0, Tick(second=1, held=1, opened=1))
+    writer.close(False)
+    assert value in refused_resume(tmp_path)

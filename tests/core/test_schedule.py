@@ -110,3 +110,12 @@ def test_processes_and_sources_follow_from_limits() -> None:
 def test_connections_due_by_an_instant(connections: int, batch: int, plateaus: int, t_s: float) -> None:
     ramp = Ramp(connections, batch, 0.05, plateaus, 2.0)
     assert ramp.opened_by(t_s) == sum(ramp.size(j) for j in range(ramp.batches) if ramp.due_s(j) < t_s)
+
+
+def test_rests_take_no_longer_with_more_batches() -> None:
+    ramp = Ramp(10_000_000, 1, 1.0, plateaus=100, plateau_s=3.0)
+    rests = ramp.rests()
+    # A rest starts when the last batch of its step is due, and an interval.
+    assert rests[:2] == [(100_000, 100_003), (200_003, 200_006)]
+    assert len(rests) == 100
+    assert rests[-1][1] == ramp.end_s + 1.0

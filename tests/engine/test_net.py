@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+import time
 from collections.abc import Iterator
 from typing import cast
 
@@ -101,6 +102,25 @@ def test_unread_data_in_the_peers_kernel_is_acknowledged(listener: socket.socket
     assert not net.acknowledged(handle)
     net.close(handle, abort=True)
     peer.close()
+
+
+def test_a_socket_knows_what_it_sent_again() -> None:
+    with socket.socket() as full, socket.socket() as other:
+        full.bind(("127.0.0.1", 0))
+        full.listen(0)
+        net = RealNet((Destination(socket.AF_INET, "127.0.0.1", full.getsockname()[1]),), ())
+        first = net.connect(0, 0)
+        assert net.retransmitted(first) == 0
+        # The queue of one is full: the kernel drops the SYN of the second, which is sent again after a second.
+        other.setblocking(False)
+        other.connect_ex(full.getsockname())
+        second = net.connect(0, 0)
+        give_up_s = time.monotonic() + 60
+        while not net.retransmitted(second) and time.monotonic() < give_up_s:
+            time.sleep(0.05)
+        assert (net.retransmitted(first), net.retransmitted(second) >= 1) == (0, True)
+        for handle in (first, second):
+            net.close(handle, abort=True)
 
 
 class SlowNet:

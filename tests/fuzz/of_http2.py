@@ -38,6 +38,7 @@ from asyncli.protocols.http2_frames import (
     frame,
 )
 from asyncli.protocols.interface import ANSWER, CLOSING, ESTABLISHED, ProtocolError
+from asyncli.protocols.interface import Event as FrameEvent
 from asyncli.protocols.settings import Http2Settings
 
 _BEAT = b"asyncli!"
@@ -197,15 +198,20 @@ def check(case: Case) -> str:
         return "refused"
     each = [whole, cut, expected]
     if whole.left is not None:
-        # Nor do replies and pings with a GOAWAY.
-        each = [one._replace(replies=b"", status=None) for one in each]
+        # Nor do replies with a GOAWAY.
+        each = [one._replace(replies=b"") for one in each]
     assert each[0] == each[1] == each[2], shown
     return f"accepted{', and left' if whole.left is not None else ''}" if whole.granted else "waits"
 
 
+def _nonce(size: int) -> bytes:
+    """Entropy that makes each ping carry :data:`_BEAT`."""
+    return (_BEAT[4:] * size)[:size]
+
+
 def read(parts: list[bytes], case: Case) -> Outcome:
     """The outcome of our reader."""
-    protocol = Http2(Http2Settings((_ASK,) if case.heads else (), b"http", (_ASK,) if case.held else (), 2 * case.held), Fields())
+    protocol = Http2(Http2Settings((_ASK,) if case.heads else (), b"http", (_ASK,) if case.held else (), 2 * case.held), Fields(), _nonce)
     outcome = _read(protocol, parts, case.heads)
     protocol.add_counts(counts := ProtocolCounts())
     assert counts.streams_open == counts.streams_opened - sum(counts.streams_lost.values()) == 2 * (outcome.granted and case.held) - sum(counts.streams_lost.values())
@@ -236,7 +242,8 @@ def _read(protocol: Http2, parts: list[bytes], heads: bool) -> Outcome:
                 if heads:
                     protocol.heartbeat_for(0, 0)
             elif event.kind == ANSWER:
-                outcome, awaiting = outcome._replace(status=event.status, left=None if event.keep_alive else 0), False
+                left = event.end.status if isinstance(event.end, FrameEvent) else 0
+                outcome, awaiting = outcome._replace(status=event.status, left=None if event.keep_alive else left), False
             elif event.kind == CLOSING:
                 outcome = outcome._replace(left=event.status)
             if outcome.left is not None:
@@ -353,6 +360,8 @@ class _Peer:
             elif isinstance(event, StreamEnded):
                 self.answered = True
         self._of_connection(kind, flags, payload)
+        if self.held and self._goaway == 0 and len(self.gone) == 2:
+            self.left = 0
         if self.left is None and self._goaway == 0 and self.answered and self.heads:
             self.left = 0
         if self.held and self.agreed and not self._asked:
@@ -419,7 +428,12 @@ class _Peer:
             if not self.granted:
                 raise Refused
             last, self._goaway = struct.unpack_from(">II", payload)
-            if self._goaway or not self.heads or self.answered or not last & _MOST:
+            beyond = {stream for stream in (1, 3) if self.held and stream not in self.gone and stream > last & _MOST}
+            if self._goaway == 0 and self.held and len(beyond | self.gone) < 2:
+                # It drains: the streams up to the last one go on.
+                for stream in sorted(beyond):
+                    self._lose(stream, "GOAWAY")
+            elif self._goaway or not self.heads or self.answered or not last & _MOST:
                 self.left = self._goaway
             # h2 accepts nothing after it.
             self._conn.state_machine.state = ConnectionState.CLIENT_OPEN

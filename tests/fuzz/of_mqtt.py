@@ -12,7 +12,7 @@ from ohmqtt.packet import MQTTDisconnectPacket, MQTTPingRespPacket, MQTTPublishP
 from ohmqtt.serialization import decode_varint
 
 from asyncli.model.template import Fields
-from asyncli.protocols.interface import ANSWER, CLOSING, ESTABLISHED, ProtocolError
+from asyncli.protocols.interface import ANSWER, CLOSING, ESTABLISHED, Event, ProtocolError
 from asyncli.protocols.mqtt import Mqtt
 from asyncli.protocols.settings import MqttSettings
 
@@ -138,9 +138,10 @@ def read(parts: list[bytes], case: Case) -> Outcome:
         if event.kind == ESTABLISHED:
             assert not protocol.partial
             parts.insert(0, event.rest)
-        if event.kind == CLOSING:
-            # With a DISCONNECT neither acknowledgements nor answers count.
-            return outcome._replace(bye=event.status, replies=b"", answers=0)
+        closing = event.end if isinstance(event.end, Event) else event
+        if closing.kind == CLOSING:
+            # With a DISCONNECT no acknowledgements count.
+            return outcome._replace(bye=closing.status, replies=b"")
     return outcome
 
 
@@ -175,7 +176,7 @@ def oracle(data: bytes) -> tuple[Outcome, bytes]:
                 outcome = outcome._replace(answers=1)
             # A client may send more of these than a server.
             case MQTTDisconnectPacket() if one.reason_code != 4 and one.properties.SessionExpiryInterval is None:
-                return outcome._replace(bye=int(one.reason_code), replies=b"", answers=0), b""
+                return outcome._replace(bye=int(one.reason_code), replies=b""), b""
             case _:
                 return wrong
         data = rest

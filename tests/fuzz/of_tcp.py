@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from random import Random
 from typing import NamedTuple
@@ -52,7 +53,7 @@ def check(case: Case) -> str:
 
 def read(parts: list[bytes], case: Case) -> int | None:
     """The end of the expected bytes; None: something else came, -1: incomplete."""
-    protocol, at = Tcp(TcpSettings(b"x", case.expect, case.expect if case.greets else ""), Fields()), 0
+    protocol, at = Tcp(TcpSettings(b"x", case.expect, case.expect if case.greets else ""), Fields(), os.urandom), 0
     if protocol.handshake is not None:
         protocol.handshake(0, 0)
     for part in filter(None, parts):
@@ -60,7 +61,7 @@ def read(parts: list[bytes], case: Case) -> int | None:
             event = protocol.feed(0, part, not case.greets)
         except ProtocolError as error:
             assert len(str(error)) < 500
-            return None
+            return None if error.answer is None else at + len(part) - len(error.answer.rest)
         at += len(part)
         if event is not None:
             assert event.kind == (ESTABLISHED if case.greets else ANSWER)

@@ -106,6 +106,8 @@ STRANGE = {
     "/no-utf-8": b"\x81\x01\xff",
     "/bye": b"\x88\x0b" + struct.pack(">H", 1013) + b"too\nearly",
 }
+#: What answers a ping in place of its pong: any pong, the first ping's again, and its pong with a close frame in one write.
+PONGS = ("/early", "/again", "/last")
 
 #: What it heard, by all its connections.
 HEARD: list[str] = []
@@ -113,7 +115,7 @@ HEARD: list[str] = []
 
 async def _client(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     """One connection; what it does is asked for by its path."""
-    conn, path = WSConnection(ConnectionType.SERVER), ""
+    conn, path, first = WSConnection(ConnectionType.SERVER), "", b""
     while data := await reader.read(4096):
         conn.receive_data(data)
         for event in conn.events():
@@ -127,7 +129,15 @@ async def _client(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) ->
                 elif path == "/gone":
                     writer.close()
                 else:
-                    writer.write(conn.send(AcceptConnection()) + STRANGE.get(path, b""))
+                    early = b"\x8a\x04beat" if path == "/early" else b""
+                    writer.write(conn.send(AcceptConnection()) + STRANGE.get(path, b"") + early)
+            elif isinstance(event, Ping) and path == "/early":
+                writer.write(b"\x8a\x04beat" * 2)
+            elif isinstance(event, Ping) and path == "/again":
+                first = first or conn.send(event.response())
+                writer.write(first)
+            elif isinstance(event, Ping) and path == "/last":
+                writer.write(conn.send(event.response()) + conn.send(CloseConnection(1000)))
             elif (isinstance(event, Ping) and path != "/mute") or isinstance(event, CloseConnection):
                 writer.write(conn.send(event.response()))
                 if isinstance(event, CloseConnection):
@@ -153,6 +163,22 @@ def test_what_servers_should_not_do_has_each_its_cause(tmp_path: Path) -> None:
     assert {"broken_protocol", "goodbye"} <= {one["code"] for one in summary["diagnoses"]}
     fault_table.require_as_written("test_what_servers_should_not_do_has_each_its_cause", summary)
     require_whole(0 if done.status == 99 else done.status, summary)
+
+
+def test_a_pong_that_answers_no_ping_of_this_moment(tmp_path: Path) -> None:
+    with speaking(_client) as at:
+        done = run(
+            tmp_path, "soak", *(f"ws://{at}{path}" for path in PONGS), *SHORT, "-c", "30", "--hold", "2", "--timeout", "4",
+            "--no-reopen", "--out", "run.db", "--quiet",
+        )  # fmt: skip
+    assert done.err == ""
+    summary = report(tmp_path, "run.db")
+    counts, beats = summary["connections"], summary["heartbeats"]
+    assert (summary["run"]["verdict"], counts["held"]) == ("failed", 0)
+    assert counts["deaths"] == {"heartbeat_timeout": 20, "closed_announced": 10}
+    # The first ping of /again, and the one of /last: its pong counts though the connection ended in the same read.
+    assert (beats["sent"], beats["answered"], beats["failed"]) == (40, 20, 20)
+    fault_table.require_as_written("test_a_pong_that_answers_no_ping_of_this_moment", summary)
 
 
 # -- one connection before the ramp

@@ -34,7 +34,8 @@ class Ran(NamedTuple):
 def act(folder: Path, **inputs: str) -> Ran:
     folder.mkdir()
     names = ("URLS", "PLAN", "ARGS", "FAIL_IF")
-    given = {**dict.fromkeys(names, ""), **inputs, "RESULTS": str(folder / "results"), "ASYNCLI": str(PROGRAMS / "asyncli")}
+    own = {"RESULTS": str(folder / "results"), "ASYNCLI": str(PROGRAMS / "asyncli")}
+    given = {**dict.fromkeys(names, ""), **own, **inputs}
     files = {name: str(folder / name) for name in ("GITHUB_STEP_SUMMARY", "GITHUB_OUTPUT")}
     script = ROOT / "packaging" / "action.sh"
     done = subprocess.run([script], cwd=folder, env={**os.environ, **given, **files}, capture_output=True, text=True, check=False)
@@ -58,6 +59,32 @@ def test_the_action_ends_as_its_soak_does_and_keeps_the_results(tmp_path: Path) 
     assert refused.err
     assert refused.err.strip() in refused.summary
     assert not list(tmp_path.rglob("it"))
+    uploaded = [path for path in failed.results.rglob("*") if path.is_file()]
+    assert sorted(path.name for path in uploaded) == ["errors.txt", "junit.xml", "report.html", "report.txt", "run.db", "run.json"]
+    assert not [path for path in uploaded if b"touch it" in path.read_bytes()]
+
+
+@pytest.mark.parametrize(
+    "inputs",
+    [
+        {"URLS": "http://127.0.0.1:9/ --on-finish=touch${IFS}it"},
+        {"URLS": "http://127.0.0.1:9/ --on-finish touch\nit"},
+        {"URLS": "--on-finish=touch${IFS}it http://127.0.0.1:9/"},
+        {"URLS": "http://127.0.0.1:9/", "PLAN": "--on-finish=touch${IFS}it"},
+        {"URLS": "http://127.0.0.1:9/", "FAIL_IF": "--on-finish=touch${IFS}it"},
+        {"URLS": "http://127.0.0.1:9/", "FAIL_IF": "lost > 0\n--on-finish\ntouch it"},
+        {"URLS": "http://127.0.0.1:9/", "ARGS": "-c 20 '--fail-if=connections.held < 21"},
+        {"URLS": "http://127.0.0.1:9/", "ARGS": '-c 20 "--fail-if=connections.held < 21 --no-reopen'},
+        {"URLS": "http://127.0.0.1:9/", "ARGS": "--fail-if 'lost >\n0' -c 20"},
+        {"URLS": "http://127.0.0.1:9/", "ARGS": "-c 20", "RESULTS": "results/../../outside"},
+    ],
+)
+def test_an_input_is_a_value_or_is_refused(tmp_path: Path, inputs: dict[str, str]) -> None:
+    ran = act(tmp_path / "job", **inputs)
+    assert (ran.status, ran.outputs) == (2, "verdict=\n")
+    assert ran.err
+    assert not list(tmp_path.rglob("it")), ran.err
+    assert not list(tmp_path.rglob("outside"))
 
 
 @pytest.mark.parametrize("words", [("hadolint", "Dockerfile"), ("actionlint",)], ids=lambda words: words[0])

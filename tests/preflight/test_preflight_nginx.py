@@ -14,7 +14,7 @@ from asyncli.engine.spread import Destination, Spread
 from asyncli.model.plan import Plan
 from asyncli.model.records import Check
 from asyncli.model.trust import ProgramOutput
-from asyncli.preflight import examine, nginx_config, nginx_files
+from asyncli.preflight import examine, nginx_config, nginx_files, patterns
 from asyncli.preflight.configured import Configured, read_configured
 from asyncli.preflight.host_limits import Limits, read_limits
 from asyncli.preflight.nginx_checks import nginx_checks
@@ -272,6 +272,45 @@ def test_a_directive_has_its_verdict_and_remedy(
     assert check.verdict == verdict, check
     assert says in f"{check.detail} {check.remedy} "
     assert (check.remedy == "") == (verdict == "ok")
+
+
+# Python's engine takes minutes for each.
+_SLOW = ("^" + "(?:|/?|/??)" * 30 + "x", "^(/+)+x$", "(.*)*(.*)*(.*)*(.*)*(.*)*(.*)*(.*)*x$")
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("pattern", _SLOW)
+def test_a_pattern_is_never_run_in_a_backtracking_engine(tmp_path: Path, pattern: str) -> None:
+    path = "/" * 60
+    a_config = config(tmp_path, f'location ~ "{pattern}" {{ keepalive_timeout 0; }}', listen=_GOOD)
+    assert verdicts(a_config, urls=(f"http://127.0.0.1:8080{path}",))["nginx_keepalive_timeout"].verdict == "ok"
+    assert verdicts(a_config, urls=(f"http://127.0.0.1:8080{path[:20]}x",))["nginx_keepalive_timeout"].verdict == "short"
+    named = written(tmp_path, f'events {{ }} http {{ server {{ listen 8080; }} server {{ listen 8080; server_name "~{pattern}"; keepalive_timeout 0; }} }}')
+    assert verdicts(read(named), headers=(f"Host: {path}y",))["nginx_keepalive_timeout"].verdict == "ok"
+
+
+@pytest.mark.timeout(60)
+def test_a_time_is_read_without_backtracking(tmp_path: Path) -> None:
+    path = written(tmp_path, f'events {{ }} http {{ keepalive_timeout "{"1" * 4000}x"; server {{ listen 8080; }} }}')
+    assert isinstance(read_nginx(None, path), Check)
+
+
+@pytest.mark.parametrize("without", [False, True])
+@pytest.mark.parametrize("pattern", [r"^/(?=\d)", r"^/(\d)\1", r"^/(?>\d+)", r"^/\d++$"])
+def test_a_pattern_that_cannot_be_decided_is_unknown(tmp_path: Path, pattern: str, without: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which location serves the URL is not known, and so are its timers; slots and backlog are. Without google-re2 it is any pattern."""
+    if without:
+        monkeypatch.setattr(patterns, "_re2", lambda: None)
+        pattern = r"^/\d"
+    found = verdicts(config(tmp_path, f'location ~ "{pattern}" {{ keepalive_timeout 0; }}', listen=_GOOD))
+    assert found["nginx_pattern"].verdict == "unknown"
+    assert not {code for code in found if "keepalive" in code}
+    assert found["nginx_backlog"].verdict == "ok"
+    named = written(tmp_path, f'events {{ }} http {{ server {{ listen 8080; server_name "~{pattern}"; }} }}')
+    assert verdicts(read(named), headers=("Host: 11",))["nginx_pattern"].verdict == "unknown"
+    # An exact name, or a location that ends the search, decides before the pattern.
+    sure = config(tmp_path, f'location = / {{ keepalive_timeout 0; }} location ~ "{pattern}" {{ }}', listen=_GOOD)
+    assert verdicts(sure)["nginx_keepalive_timeout"].verdict == "short"
 
 
 def test_the_host_lowers_nginxs_limits(tmp_path: Path) -> None:

@@ -5,16 +5,17 @@ from __future__ import annotations
 import csv
 import io
 import math
+from itertools import chain
 
 import pytest
 from made_runs import HOSTILE, KINDS
 from synthetic_run import a_run
 
 from asyncli.model.metrics import meaning
-from asyncli.model.records import Finding, ProtocolCounts
+from asyncli.model.records import Finding, ProtocolCounts, Sample
 from asyncli.model.run import Run
 from asyncli.report.analyses import analyse
-from asyncli.report.csvout import COLUMNS, tables, to_csv
+from asyncli.report.csvout import COLUMNS, Table, tables, to_csv
 from asyncli.report.summary import summarise
 from asyncli.report.tables import Frames
 
@@ -109,3 +110,23 @@ def test_csv_keeps_any_text() -> None:
     run = a_run(5000)
     run.findings = [Finding("x", "info", f'{HOSTILE}, a\n"b"', "")]
     assert f'{HOSTILE}, a "b"' in [row["evidence"] for row in read(run)["findings"]]
+
+
+def test_no_text_is_a_formula_and_numbers_stay_numbers() -> None:
+    texts = ["=1+1", "+1", "-1", "@a", "\tx", "\r=x", "\n=x", "\uff1dx", "'", "a=b", "", "-"]
+    text = to_csv(Table(["=A1", "n", "x"], [[one, -5, -0.25] for one in texts]))
+    rows = list(csv.reader(io.StringIO(text, newline="")))
+    assert [row[0] for row in rows] == [f"'{one}" for one in ["=A1", *texts[:8]]] + ["'", "a=b", "", "'-"]
+    assert all(row[1:] == ["-5", "-0.25"] for row in rows[1:])
+
+
+def test_names_of_a_strangers_run_file_are_no_formulas() -> None:
+    run = a_run(200)
+    run.id = "=run"
+    run.samples = [*run.samples, Sample(3.0, {"=cmd|'/C calc'!A0": 1.0})]
+    run.findings = [Finding("@slow", "warning", "=HYPERLINK(1)", "@x")]
+    run.ticks[-1][1].failures = {"=x": 1}
+    analyses = analyse(run)
+    for name, table in tables(run, summarise(run, analyses), analyses).items():
+        cells = chain.from_iterable(csv.reader(io.StringIO(to_csv(table))))
+        assert not [cell for cell in cells if cell.startswith(("=", "@"))], name

@@ -16,10 +16,13 @@ from asyncli.analysis.losses.likelihood import DEVIATIONS, LEAST_SURPRISE, one_o
 from asyncli.analysis.losses.server_evidence import Evidence
 from asyncli.analysis.losses.table import ENDED, LossCell, LossTable, Reason, reason, share_awaiting, unclaimed
 from asyncli.analysis.losses.timeouts import idle_mode
-from asyncli.findings.loss_causes import at_moments
+from asyncli.analysis.shared_host import is_proxy
+from asyncli.findings.loss_causes import SEE_ITS_LOG, at_moments, remedy_of_unexplained
 
 # A moment may touch two ticks; closing takes time (nginx took 5 s to reload with 100,000).
 _MOMENT_S, _BORDER_S, _CLOSES_PER_S = 2.2, 1.5, 10_000
+# Servers whose work is to pass connections on, in lower case.
+_PROXIES = frozenset({"haproxy", "envoy", "traefik"})
 # The rate of losses in this time (s) before and after is the usual one.
 _AROUND_S = 10.0
 
@@ -161,8 +164,10 @@ def _explain(table: LossTable, burst: Burst, found: Evidence) -> Reason:
     resets, idle, announced = (unclaimed(burst.of(cause)) for cause in ("reset", "closed_idle", "closed_announced"))
     if found.gone:
         return reason("server_ended", certain=True, server=name)
-    if found.restarted:
+    if found.restarted and not found.lived:
         return reason("server_restarted", certain=True, server=name)
+    if found.lived:
+        return _by_living_processes(table, burst, found)
     if found.counters_restarted:
         form = "likely_reload" if found.restarted is None else "reload_by_counters"
         return reason("reload", form, certain=found.restarted is False, server=name)
@@ -187,14 +192,42 @@ def _explain(table: LossTable, burst: Burst, found: Evidence) -> Reason:
         if 2 * idle >= burst.count or announced:
             if found.reconnected and found.excess is not None:
                 return reason("reload", "reload_by_counts", certain=direct, server=name)
-            # Where its processes were read, and none ended, it was none of these.
-            if found.ended != 0:
-                return reason("reload", "likely_reload", server=name)
+            return reason("reload", "likely_reload", server=name)
     # The ended process must have held about as many as were lost; else it was a helper.
     ended = bool(found.ended and 2 * burst.count >= found.ended * burst.held / workers)
     if workers > 1 and (ended or (found.ended is None and one_of(workers, burst.count, burst.held))):
         return reason("worker_ended", certain=ended, server=name, ended=found.ended or 1, workers=workers)
-    return reason("box_reset", "box_seems_reset") if 2 * resets >= burst.count and all_of_them else reason("burst")
+    return reason("box_reset", "box_seems_reset") if 2 * resets >= burst.count and all_of_them else _unknown(table, "burst")
+
+
+def _by_living_processes(table: LossTable, burst: Burst, found: Evidence) -> Reason:
+    """The reason where the server's processes all went on: they did it, something behind them, or a middle box before them."""
+    resets, name = unclaimed(burst.of("reset")), table.server.label
+    kept = min(found.excess or 0, burst.count)
+    reset_before_it = 2 * resets >= burst.count and share_awaiting(burst.of("reset")) < 0.5
+    if reset_before_it and 2 * kept >= burst.count:
+        return reason("box_reset", certain=True, server=name, kept=kept)
+    if found.counters_restarted:
+        return reason("backend_ended", "backend_restarted")
+    if _passes_on(table, burst):
+        return reason("backend_ended", server=table.server.name or name)
+    if reset_before_it and burst.all_of_them:
+        return reason("box_reset", "box_seems_reset")
+    return _unknown(table, "burst_of_living")
+
+
+def _passes_on(table: LossTable, burst: Burst) -> bool:
+    """Whether the server holds a connection to a backend for each of ours: by its descriptors, else by its name."""
+    has_backends = is_proxy(table.run, burst.from_s)
+    if has_backends is None:
+        return table.server.name.lower() in _PROXIES
+    return has_backends
+
+
+def _unknown(table: LossTable, form: str) -> Reason:
+    plan = table.plan
+    remedy = remedy_of_unexplained(plan.protocol, "closed_idle", table.server.name) if plan.protocol == "mqtt" else SEE_ITS_LOG
+    return reason("burst", form, server=table.server.label, remedy=remedy)
 
 
 def _refused_after(table: LossTable, burst: Burst) -> bool:

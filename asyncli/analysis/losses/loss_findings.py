@@ -6,12 +6,13 @@ from collections.abc import Sequence
 
 from asyncli.analysis.constants import MISSED_S, REACHED
 from asyncli.analysis.losses.attribution import Diagnosis
+from asyncli.analysis.losses.own_sockets import other_drops, overflows
 from asyncli.analysis.losses.server_evidence import cuts
 from asyncli.analysis.losses.table import began_s
 from asyncli.analysis.totals import Totals, errors
 from asyncli.findings import losses
 from asyncli.findings.losses import HostReport, Incident
-from asyncli.model.metrics import SERVER_DESCRIPTORS, SERVER_DESCRIPTORS_LIMIT, TCP
+from asyncli.model.metrics import SERVER_DESCRIPTORS, SERVER_DESCRIPTORS_LIMIT
 from asyncli.model.records import Finding
 from asyncli.model.run import Run
 
@@ -85,14 +86,15 @@ def _spent_descriptors(run: Run, from_s: float, until_s: float) -> int | None:
 
 
 def listen_queue(run: Run) -> list[Finding]:
-    """Overflows of listen queues on the server's host, and other drops of its listening sockets."""
-    counts: dict[str, float] = {"full": sum(tick.queue_full for _, tick in run.ticks)}
-    for what in ("overflows", "drops") if run.sides.server else ():
-        counter = run.series(f"{TCP}Listen{what.capitalize()}")
-        counts[what] = (counter.last(until_s=run.stop_s) or 0.0) - (counter.first() or 0.0)
-    # The kernel counts each overflow as a drop too (tcp_v4_syn_recv_sock in net/ipv4/tcp_ipv4.c).
-    counts["drops"] = counts.get("drops", 0.0) - counts.get("overflows", 0.0)
-    return [losses.listen(what, count, run.sides.host) for what, count in counts.items() if count > 0]
+    """Our connects that met a full listen queue, or that listening sockets dropped."""
+    found = []
+    waited = sum(tick.queue_full for _, tick in run.ticks)
+    if waited:
+        found.append(losses.listen("full", waited, "", None))
+    for what, dropped in (("overflows", overflows(run)), ("drops", other_drops(run))):
+        if dropped.connects:
+            found.append(losses.listen(what, dropped.connects, run.sides.host, dropped.dropped))
+    return found
 
 
 def by_count(counts: dict[str, int]) -> dict[str, int]:

@@ -8,8 +8,8 @@ import statistics
 
 import msgspec
 
-from asyncli.analysis.constants import MINUTE_S, MISSED_S
-from asyncli.model.metrics import CLOCK_SUSPENDED_S, SILENT, STATUS_LIMIT, TCP, TCP_RETRANS_SEGS
+from asyncli.analysis.constants import MISSED_S
+from asyncli.model.metrics import CLOCK_SUSPENDED_S, SILENT, STATUS_LIMIT
 from asyncli.model.run import Run
 from asyncli.model.samples import Series, counter_resets, metrics_of
 
@@ -34,6 +34,8 @@ class Evidence(msgspec.Struct):
     counters_restarted: bool = False
     #: Processes that ended.
     ended: int | None = None
+    #: Its processes were read: none ended, and none is new. What ended its connections is then in them, or behind them.
+    lived: bool = False
     #: Reconnects of our poller.
     reconnected: int | None = None
     #: By how much more than before its count of connections exceeds ours; None while that fluctuates.
@@ -44,9 +46,6 @@ class Evidence(msgspec.Struct):
     silent_since: bool | None = None
     #: Requests that the server counted, without our polls.
     requests: int | None = None
-    #: TCP segments that this host retransmitted beyond its usual rate, and those that it sent for the first time.
-    resent: int | None = None
-    segments: int | None = None
     #: Its processes used no CPU time; and the cores that they used.
     still: bool | None = None
     cores: float | None = None
@@ -120,8 +119,6 @@ class ServerEvidence:
         self._status = {name: run.series(f"status.{name}") for name in ("active", "accepts", "connects", "requests", "polls")}
         self._is_haproxy = bool(run.series(STATUS_LIMIT))
         self._page_untrusted = any(one.code == "status_lost" and one.fields.get("untrusted") for one in run.findings)
-        names = (run.of_ours(name) for name in (TCP_RETRANS_SEGS, f"{TCP}OutSegs"))
-        self._resent, self._segments = (run.series(name) for name in names)
         #: (When this machine woke from a suspension, how long it was), in s.
         self.suspensions = list(run.series(CLOCK_SUSPENDED_S).rows())
 
@@ -146,10 +143,13 @@ class ServerEvidence:
             if found.gone and active.between(to_s + 0.5, self._stop):
                 found.gone, found.restarted = False, True
         found.ended = self._rise(self._server["ended"], from_s, to_s)
+        processes = self._server["processes"]
+        now = processes.between(to_s, min(to_s + MISSED_S, self._stop + 0.5)).values
+        found.lived = found.ended == 0 and not found.gone and bool(now) and now[-1] == processes.last(from_s)
         counts = self._status["accepts"].between(from_s - _NEAR_S, to_s + 2 * _NEAR_S).values
         found.counters_restarted = bool(counter_resets(counts))
         if found.counters_restarted and not found.restarted:
-            before = self._server["processes"].last(from_s)
+            before = processes.last(from_s)
             some_stayed = found.ended is not None and before is not None and found.ended < before
             found.restarted = False if some_stayed else None if before is None and self._is_haproxy else True
         found.reconnected = self._rise(self._status["connects"], from_s, to_s)
@@ -161,10 +161,6 @@ class ServerEvidence:
         since_s = from_s + 1.0 if to_s - from_s > 2.0 else from_s
         requests, polls = (_meanwhile(self._status[name], since_s, to_s) for name in ("requests", "polls"))
         found.requests = None if requests is None or polls is None or not self.counts_beats else requests - polls
-        resent, found.segments = (_meanwhile(counter, from_s, to_s) for counter in (self._resent, self._segments))
-        if resent is not None:
-            # Other programs retransmit too.
-            found.resent = max(0, resent - round(_quiet_per_s(self._resent, from_s, to_s) * (to_s - from_s)))
         used = self._server["cpu_s"].between(from_s, to_s)
         if len(used) > 1 and used.t_s[-1] - used.t_s[0] >= 0.9:
             spent_s = used.values[-1] - used.values[0]
@@ -214,13 +210,3 @@ def _meanwhile(counter: Series, from_s: float, to_s: float) -> int | None:
     """The rise from ``from_s`` to ``to_s``; None where it was not read, or restarted."""
     before, after = counter.near(from_s, _NEAR_S), counter.near(to_s, _NEAR_S)
     return None if before is None or after is None or after < before else round(after - before)
-
-
-def _quiet_per_s(counter: Series, from_s: float, to_s: float) -> float:
-    """The usual rise per second (lower quartile), for as long before and after, at least a minute each."""
-    around_s = max(MINUTE_S, to_s - from_s)
-    rates = []
-    for part in (counter.between(from_s - around_s, from_s), counter.between(to_s, to_s + around_s)):
-        steps = itertools.pairwise(part.rows())
-        rates += [max(0.0, value - earlier) / (t_s - earlier_s) for (earlier_s, earlier), (t_s, value) in steps]
-    return sorted(rates)[len(rates) // 4] if rates else 0.0

@@ -8,17 +8,17 @@ import math
 import msgspec
 
 from asyncli.analysis.constants import FEWEST, PART, WORTH_TELLING
+from asyncli.analysis.losses.own_sockets import sent_again
 from asyncli.analysis.losses.server_evidence import ServerEvidence
 from asyncli.analysis.losses.table import began_s
-from asyncli.analysis.losses.unanswered import answered_within_us, silences, why_silent
+from asyncli.analysis.losses.unanswered import answered_within_us, period_s, silences, why_silent
 from asyncli.analysis.totals import Totals
 from asyncli.core.histogram import Histogram, bounds, summed
 from asyncli.findings import slowness as latency
 from asyncli.model.metrics import TCP
 from asyncli.model.plan import Plan
-from asyncli.model.records import STOPPED, Finding
-from asyncli.model.run import Run
-from asyncli.model.samples import Series
+from asyncli.model.records import SENT_AGAIN_S, STOPPED, Finding
+from asyncli.model.run import Run, Ticks
 
 # The span (s) of a share, and the fewest retransmissions that matter: clean networks lose less than one segment in a thousand.
 _SPAN_S, _FEWEST = 10.0, 10
@@ -48,8 +48,12 @@ def stalls(run: Run) -> list[Finding]:
     server = ServerEvidence(run)
     # A page that is polled in the last half second may be answered later (collect/sampler.py).
     evidence = server.about(from_s, to_s - 0.5, waited)
-    why = why_silent(server, evidence, waited)
-    return [latency.no_answers(from_s, to_s, waited, server.label, why, evidence.requests, len(found))]
+    # TCP sends again at intervals that double, so the last answers may come as long after the silence as it lasted.
+    after = sent_again(run.ticks_between(from_s, to_s + (to_s - from_s) + 2.0))
+    why = why_silent(server, evidence, waited, after.heartbeats + after.connects >= max(FEWEST, waited / 2))
+    every_s = period_s([one.from_s for one in found])
+    words = (server.label, why, evidence.requests, len(found), evidence.cores, every_s)
+    return [latency.no_answers(from_s, to_s, waited, *words)]
 
 
 def slow_answers(run: Run) -> list[Finding]:
@@ -98,7 +102,8 @@ def slow_answers(run: Run) -> list[Finding]:
     from_s, to_s, took, others = max(found, key=lambda one: one[1] - one[0])
     median_us, server = took.quantile(0.5) or 0.0, ServerEvidence(run)
     cores, all_s = server.about(from_s, to_s, 0).cores, round(sum(to_s - from_s for from_s, to_s, *_ in found))
-    words = (took.count, others, median_us / 1e6, usual_us / 1e6, server.label, cores, len(found), all_s)
+    every_s = period_s([one[0] for one in found])
+    words = (took.count, others, median_us / 1e6, usual_us / 1e6, server.label, cores, len(found), all_s, every_s)
     return [latency.answers_slow(from_s, to_s, *words)]
 
 
@@ -112,37 +117,48 @@ def _above(least_us: float, times: Histogram, of: int) -> Histogram:
     return found
 
 
-def sent_again(run: Run) -> list[Finding]:
-    """Findings of hosts that retransmitted 1 % or more of their TCP segments within ten seconds: asyncli's, and with an agent the
-    server's.
-
-    By RetransSegs and OutSegs of /proc/net/snmp, for all programs of a network namespace (RFC 4022), less the duplicates that the
-    peer reports (TCPDSACKRecv, RFC 2883): probes of a busy end, and no loss. Losses towards this host show only in the other
-    host's counters.
+def packets_lost(run: Run) -> list[Finding]:
+    """A finding of ten seconds or more in which our own sockets sent 1 % or more of their requests and connects again; and, with
+    an agent, one of as many retransmissions of the server's host, whose losses towards us only its counters show.
     """
-    start, stop, ours = run.first_connect_s, run.stop_s, run.of_ours(TCP)
+    start, stop = run.first_connect_s, run.stop_s
+    if not math.isfinite(start):
+        return []
     found = []
-    for family in dict.fromkeys((ours, TCP)):
-        again, out, duplicate = (run.series(f"{family}{name}") for name in ("RetransSegs", "OutSegs", "TCPDSACKRecv"))
-        if not math.isfinite(start) or not len(again) or not len(out):
-            continue
-        worst, count, rises = 0.0, 0.0, list[float]()
-        for number in range(math.ceil((stop - start) / _SPAN_S)):
+    # Spans with a tick: how many others there are is up to the instants, which may be a stranger's.
+    spans = sorted({int((t_s - start) / _SPAN_S) for t_s, _ in run.ticks if start <= t_s < stop})
+    for here in (True, False):
+        worst, count, instants = 0.0, 0, list[float]()
+        for number in spans:
             low, high = start + number * _SPAN_S, min(stop, start + (number + 1) * _SPAN_S)
-            more, sent, known = ((counter.at(high) or 0.0) - (counter.at(low) or 0.0) for counter in (again, out, duplicate))
-            more -= known
-            if more >= _FEWEST and sent >= 0 and more >= WORTH_TELLING * (more + sent):
-                worst, count = max(worst, more / (more + sent)), count + more
-                rises += _rises(again, low, high)
+            ticks = run.ticks_between(low, high)
+            again, sent = (_ours_again(ticks) if here else _theirs_again(run, ticks, low, high))
+            if again >= _FEWEST and again >= WORTH_TELLING * (again + sent):
+                worst, count = max(worst, again / (again + sent)), count + again
+                instants += [t_s for t_s, tick in ticks if not here or (tick.tcp is not None and tick.tcp.segments)]
         if count:
-            found.append(latency.packets_sent_again(family == ours, count, rises[0] - 1.0, rises[-1], worst, _SPAN_S))
+            network = run.sides.one_network
+            found.append(latency.packets_sent_again(here, count, instants[0] - 1.0, instants[-1], worst, _SPAN_S, network))
     return found
 
 
-def _rises(counter: Series, low: float, high: float) -> list[float]:
-    """The instants between ``low`` and ``high`` at which the counter rose."""
-    rows = itertools.pairwise(counter.between(low - 1.0, high + 1.0).rows())
-    return [t_s for (_, before), (t_s, after) in rows if after > before and low <= t_s <= high] or [high]
+def _ours_again(ticks: Ticks) -> tuple[int, int]:
+    """Segments that our own sockets sent again, and how many connects and requests they sent."""
+    return sent_again(ticks).segments, sum(tick.started + tick.sent for _, tick in ticks)
+
+
+def _theirs_again(run: Run, ticks: Ticks, low: float, high: float) -> tuple[int, int]:
+    """Segments that the server's host sent again, no more than our answers that were late enough for it; and those it sent.
+
+    By RetransSegs and OutSegs of /proc/net/snmp, for all programs of a network namespace (RFC 4022), less the duplicates that the
+    peer reports (TCPDSACKRecv, RFC 2883): probes of a busy end, and no loss.
+    """
+    if run.sides.far is None:
+        return 0, 0
+    counters = (run.series(f"{TCP}{name}") for name in ("RetransSegs", "OutSegs", "TCPDSACKRecv"))
+    again, sent, known = ((counter.at(high) or 0.0) - (counter.at(low) or 0.0) for counter in counters)
+    late = sum(_above(SENT_AGAIN_S * 1e6, tick.latency_us, tick.answered).count for _, tick in ticks)
+    return min(late, max(0, round(again - known))), max(0, round(sent))
 
 
 class Unheard(msgspec.Struct, frozen=True):

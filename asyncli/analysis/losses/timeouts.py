@@ -207,7 +207,8 @@ def _lasted(cells: list[LossCell], least_s: float = 0.0) -> bool:
 def forgotten(table: LossTable) -> None:
     """Claim what ended at a heartbeat after a long pause: a middle box had forgotten the connection."""
     for cause in ("reset", "closed_awaiting"):
-        cells = table.of(cause)
+        # What was never answered was never idle: it waited.
+        cells = [cell for cell in table.of(cause) if 2 * cell.without_request() < cell.dead.count]
         edge = idle_edge(table.gap_s, pooled(cells).idle_s) if unclaimed(cells) >= FEWEST else None
         if edge is not None and (cause != "reset" or share_awaiting(cells) >= 0.5):
             found = reason("box_reset", "box_forgot", low=edge, high=edge, for_s=loss_causes.in_seconds(edge), gap_s=table.gap_s)
@@ -215,9 +216,21 @@ def forgotten(table: LossTable) -> None:
 
 
 def closed_at_once(table: LossTable) -> None:
-    """Claim what ended before the first answer, at age 0."""
+    """Claim what ended before the first answer: at age 0, or at one age, as where a proxy gives up on its backend."""
     for cause in ("closed_awaiting", "reset", "closed_idle"):
-        cells = [cell for cell in table.of(cause) if cell.without_request()]
-        young = within(pooled(cells).age_s, 0, 0)
-        if young >= max(FEWEST, NEARLY_ALL * unclaimed(table.of(cause))):
+        cells = _unanswered(table, cause)
+        ages = pooled(cells).age_s
+        least = max(FEWEST, NEARLY_ALL * unclaimed(table.of(cause)))
+        if within(ages, 0, 0) >= least:
             table.claim(cells, reason("closed_at_once"), where=("age_s", 0, 0))
+        span = mode(ages, least=_MIDDLE)
+        waited = cause != "closed_idle" and span is not None and span[0] >= 1 and _lasted(cells)
+        if waited and span is not None and within(ages, *span) >= least:
+            name = table.server.name or table.server.label
+            found = reason("closed_at_once", "gave_up_on_backend", server=name)
+            table.claim(cells, found, where=("age_s", *timer_window(*span)))
+
+
+def _unanswered(table: LossTable, cause: str) -> list[LossCell]:
+    """The cells in which connections ended that had never been answered."""
+    return [cell for cell in table.of(cause) if cell.without_request()]

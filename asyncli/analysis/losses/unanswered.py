@@ -8,12 +8,13 @@ answers show that it answered.
 from __future__ import annotations
 
 import itertools
-import math
+import statistics
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
-from asyncli.analysis.constants import FEWEST, NEARLY_ALL, PART
+from asyncli.analysis.constants import FEWEST, MISSED_S, NEARLY_ALL, PART
 from asyncli.analysis.losses.likelihood import idle_edge, one_of, within
+from asyncli.analysis.losses.own_sockets import sent_again
 from asyncli.analysis.losses.server_evidence import Evidence, ServerEvidence
 from asyncli.analysis.losses.table import LossCell, LossTable, Reason, pooled, reason, unclaimed
 from asyncli.findings import loss_causes
@@ -52,6 +53,17 @@ def silences(rows: Ticks) -> list[Silence]:
     return found
 
 
+def period_s(instants: Sequence[float]) -> float | None:
+    """The time between events that repeat at regular intervals; None for fewer than three, or irregular ones."""
+    steps = [later - earlier for earlier, later in itertools.pairwise(instants)]
+    if len(steps) < 2:
+        return None
+    usual = statistics.median(steps)
+    # Each instant is a second of a tick, and what repeats may itself take longer at times.
+    regular = all(abs(step - usual) <= max(MISSED_S, PART * usual) for step in steps)
+    return usual if regular and usual > 2 * MISSED_S else None
+
+
 def silence(table: LossTable) -> None:
     """Claim heartbeats that waited while none of several others was answered: a stop, whatever the number of connections."""
     alike: dict[Reason, list[list[LossCell]]] = {}
@@ -65,7 +77,8 @@ def silence(table: LossTable) -> None:
             found = _nobody_answered(table, cells, table.run.ticks_between(from_s + 0.9, to_s), evidence)
             alike.setdefault(found, []).append(cells)
     for found, times in alike.items():
-        words = loss_causes.unanswered(found.words, table.timeout_s, len(times))
+        every_s = period_s([cells[0].since_s for cells in times])
+        words = loss_causes.unanswered(found.words, table.timeout_s, len(times), every_s)
         table.claim(itertools.chain(*times), Reason(found.code, words, found.certain, -1))
 
 
@@ -119,13 +132,12 @@ def _explain(table: LossTable, cells: list[LossCell]) -> Reason | None:
         return reason("silent_drop", certain=kept > 0, low=edge, high=edge + 1, for_s=for_s, counts=counts)
     if count < FEWEST:
         return None
-    # Lost connections retransmit too, first after TCP_RTO_MIN, 0.2 s: others must have retransmitted as many.
-    # The first of these heartbeats may have been sent up to 2 s before asked_s, which is cautious.
-    of_the_lost = count * (1.0 + math.log2(max(1.0, table.timeout_s / 0.2)))
-    path = server.about(max(asked_s - 2.0, 0.0), to_s, count)
-    resent = 0 if server.local else path.resent or 0
-    if path.segments and resent >= 2 * of_the_lost:
-        return reason("packets_lost", share=resent / (resent + path.segments))
+    # Where a packet in p is lost, at most p^3 of the heartbeats get no answer within three tries: others are sent again and
+    # answered, and these are more unless seven packets in ten are lost.
+    again = sent_again(table.run.ticks_between(asked_s - 2.0, to_s)).heartbeats
+    if again >= count:
+        answered = sum(tick.answered for tick in meanwhile)
+        return reason("packets_lost", again=again, share=again / max(again, answered))
     slow = max((answered_within_us(tick, 0.99) for tick in meanwhile), default=0.0) / 1e6
     if 2 * slow >= table.timeout_s:
         # Lateness that ends at the timeout is its bound, not the server's.
@@ -142,15 +154,22 @@ def _nobody_answered(table: LossTable, cells: list[LossCell], asked: Ticks, foun
     name, count, sent = table.server.label, unclaimed(cells), sum(tick.sent for _, tick in asked)
     if no_route := sum(tick.failures.get("unreachable", 0) for _, tick in asked):
         return reason("path_cut", "no_route", certain=True, connects=format_many(no_route, "connect"))
-    why = why_silent(table.server, found, sent, 2 * _of_ticks(cells, "acknowledged") >= count)
+    segments = sent_again([(cell.to_s, cell.tick) for cell in _distinct(cells)]).segments
+    unacknowledged = segments >= max(FEWEST, count / 2) and 2 * _of_ticks(cells, "acknowledged") < count
+    # A listen queue that is full acknowledges nothing either.
+    if table.server.local and _without_answer(cells):
+        unacknowledged = False
+    why = why_silent(table.server, found, sent, unacknowledged)
     if why == "unacknowledged":
-        return reason("path_cut", why, segments=format_many(found.resent or 0, "TCP segment"))
+        return reason("path_cut", why, segments=format_many(segments, "TCP segment"))
     if why == "stopped":
         return reason("server_stalled", certain=True, server=name)
     if part := _part_of_an_answer(table, cells):
         return reason("answers_in_part", part=part)
     if 2 * _of_ticks(cells, "spoke") >= count:
         return reason("answered_otherwise", server=name)
+    if why == "computing":
+        return reason("server_stalled", why, server=name, cores=found.cores)
     if why == "slow":
         return reason("answers_late", server=name, requests=format_many(found.requests or 0, "request"))
     if why == "page_answered":
@@ -167,7 +186,12 @@ def _without_answer(cells: list[LossCell]) -> bool:
 
 def _of_ticks(cells: list[LossCell], count: Literal["acknowledged", "spoke"]) -> int:
     """The sum of a count over the ticks of ``cells``."""
-    return sum(getattr(tick, count) for tick in {id(cell.tick): cell.tick for cell in cells}.values())
+    return sum(getattr(cell.tick, count) for cell in _distinct(cells))
+
+
+def _distinct(cells: Sequence[LossCell]) -> list[LossCell]:
+    """A cell of each tick: the cells of several causes may share one."""
+    return list({id(cell.tick): cell for cell in cells}.values())
 
 
 def _never(table: LossTable, others: str) -> Reason:
@@ -178,20 +202,21 @@ def _never(table: LossTable, others: str) -> Reason:
     return reason(f"never_{did}", f"{others}{did}", server=table.server.label, name=table.server.name)
 
 
-def why_silent(server: ServerEvidence, found: Evidence, sent: int, acknowledged: bool = False) -> NoAnswers:
-    """Why no heartbeat was answered while ``sent`` of them waited.
-
-    Without acknowledgement nearly all is retransmitted. That count is of the whole host, so the sockets of the lost connections
-    (``acknowledged``) decide first, and on the server's host its processes.
+def why_silent(server: ServerEvidence, found: Evidence, sent: int, unacknowledged: bool) -> NoAnswers:
+    """Why no heartbeat was answered while ``sent`` of them waited. ``unacknowledged``: by their own sockets, which sent them
+    again and again.
     """
-    if (found.resent or 0) >= max(FEWEST, sent / 2) and not acknowledged and not (server.local and found.stopped):
+    if unacknowledged:
         return "unacknowledged"
     if found.stopped:
         return "stopped"
-    if found.silent is not False or not server.counts_beats:
+    # A thread that computes uses one core. Samples are a second apart, so a stall of two seconds shows half of that.
+    if found.cores is not None and 2 * found.cores >= 1:
+        return "computing"
+    if found.silent is not False or not server.counts_beats or found.requests is None:
         # A page that counts no heartbeats proves nothing: a backend behind it may have stopped.
         return "unknown"
-    return "slow" if (found.requests or 0) >= max(FEWEST, sent / 2) else "page_answered"
+    return "slow" if found.requests >= max(FEWEST, sent / 2) else "page_answered"
 
 
 def cut_short(table: LossTable) -> None:

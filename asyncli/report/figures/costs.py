@@ -153,8 +153,9 @@ def _of_kernel(costs: Costs) -> str:
 def cost_shares(costs: Costs, *, server: str) -> list[tuple[str, str, float]]:
     """(Label, colour, bytes) of each known part of a connection on this host."""
     parts = (
-        ("server_user", server, "server", 1), ("kernel", _of_kernel(costs), "kernel", costs.ends),
-        ("generator_user", "asyncli", "ours", 1), ("residual", "left over", "rest", 1),
+        ("server_user", server, "server", 1), ("behind", ", ".join(costs.behind_programs), "violet", 1),
+        ("kernel", _of_kernel(costs), "kernel", costs.ends), ("generator_user", "asyncli", "ours", 1),
+        ("residual", "left over", "rest", 1),
     )  # fmt: skip
     return [
         (label, color, times * one.bytes_per_connection)

@@ -1,0 +1,132 @@
+"""Which processes hold the server's connections: those whose descriptors, threads or number rise with the connections.
+
+Who listens tells nothing of it: a server may hand its sockets to another process, or fork twice for each connection; and behind a
+proxy another program holds as many. What rises in step with the connections is presumed the server's. A server that does not rise
+by them does not hold them, and what it takes of memory is no cost of a connection.
+"""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+
+from asyncli.analysis.constants import FEWEST, NEARLY_ALL, PART
+from asyncli.analysis.server_count import server_count
+from asyncli.analysis.slope import OTHERS_INTO_HOLD_S
+from asyncli.model import metrics
+from asyncli.model.run import Run
+from asyncli.model.samples import Series
+
+#: Half as much as the connections: less is other work of the server, such as files that it opens.
+_HALF = 0.5
+# Halfway up the ramp a program that follows the connections has about as many of each.
+_MIDDLE = (0.25, 0.75)
+_ROUGHLY = 0.25
+
+
+class Holders(msgspec.Struct, frozen=True):
+    """Who holds the server's connections. Programs are by name, other than the server's own processes."""
+
+    #: Whether the server's processes rose by half of the connections or more; None if unknown.
+    server: bool | None = None
+    #: Programs that rose in step with the connections and hold them in the server's place.
+    in_place: tuple[str, ...] = ()
+    #: Programs that rose in step with them beside the server, which holds them too: a proxy's backend.
+    behind: tuple[str, ...] = ()
+
+
+def holders_of(run: Run) -> Holders:
+    """Who holds the connections, by the whole run."""
+    levels = _Levels.of(run)
+    if levels is None:
+        return Holders()
+    server, beside = _server_holds(run, levels), _in_step(run, levels)
+    if server is False:
+        return Holders(server, in_place=beside)
+    return Holders(server, behind=beside if server else ())
+
+
+def memory_of(run: Run, program: str) -> Series:
+    """The bytes that a program's processes took since the first connect; empty if they may not be read.
+
+    It is left out of samples in which it had hardly risen: 0 there.
+    """
+    risen = dict(run.series(f"{metrics.BESIDE_DESCRIPTORS}{program}").rows())
+    taken = dict(run.series(f"{metrics.BESIDE_BYTES}{program}").rows())
+    if not taken:
+        return Series()
+    read = [t_s for t_s in run.series(metrics.HOST_OTHER_PROCESSES).t_s if t_s in taken or t_s not in risen]
+    return Series(read, [taken.get(t_s, 0.0) for t_s in read])
+
+
+def _server_holds(run: Run, levels: _Levels) -> bool | None:
+    if not len(run.series(metrics.SERVER_DESCRIPTORS_OPEN)):
+        return None
+    for name in (metrics.SERVER_DESCRIPTORS_OPEN, metrics.SERVER_THREADS, metrics.SERVER_PROCESSES):
+        count = run.series(name)
+        before, after = count.last(until_s=levels.before_s), count.last(until_s=levels.after_s)
+        if before is not None and after is not None and after - before >= _HALF * levels.connections:
+            return True
+    return False
+
+
+def _in_step(run: Run, levels: _Levels) -> tuple[str, ...]:
+    """The programs beside the server that rose in step with the connections, by name."""
+    family = metrics.BESIDE_DESCRIPTORS
+    names = sorted(name.removeprefix(family) for name in run.metrics if name.startswith(family))
+    rises = {name: [_rise(run, f"{kind}{name}") for kind in (family, metrics.BESIDE_PROCESSES)] for name in names}
+    return tuple(name for name in names if any(_is_in_step(rise, levels) for rise in rises[name]))
+
+
+class _Levels(msgspec.Struct, frozen=True):
+    """The server's connections over time, and their rise between two instants: before the first connect, and all held."""
+
+    count: Series
+    before_s: float
+    after_s: float
+    connections: float
+
+    @classmethod
+    def of(cls, run: Run) -> _Levels | None:
+        """None if the run held fewer connections than any program opens files."""
+        held, start = run.held, run.first_connect_s
+        most = max(held.values)
+        if most < 2 * FEWEST or not math.isfinite(start):
+            return None
+        nearly_all = next(t_s for t_s, number in held.rows() if number >= NEARLY_ALL * most)
+        lost = next((t_s for t_s, number in held.rows() if t_s > nearly_all and number < NEARLY_ALL * most), math.inf)
+        after = min(nearly_all + OTHERS_INTO_HOLD_S, lost - 1.0, run.stop_s)
+        counted = server_count(run)
+        count = counted if len(counted) else held
+        rise = (count.at(after) or 0.0) - (count.at(start) or 0.0)
+        # Others may have closed as many meanwhile: then nothing rises with ours.
+        return cls(count, start, after, rise) if rise >= _HALF * most else None
+
+
+def _rise(run: Run, name: str) -> Series:
+    """A metric of a program over time: it is left out of samples in which it had hardly risen."""
+    values = dict(run.series(name).rows())
+    read = run.series(metrics.HOST_OTHER_PROCESSES).t_s
+    return Series(list(read), [values.get(t_s, 0.0) for t_s in read])
+
+
+def _is_in_step(rise: Series, levels: _Levels) -> bool:
+    """Whether it rose by a whole number for each connection, and by about as many for each of half of them."""
+    part = rise.between(-math.inf, levels.after_s)
+    if not part.values:
+        return False
+    last_s, last = part.t_s[-1], part.values[-1]
+    start = levels.count.at(levels.before_s) or 0.0
+    connections = (levels.count.at(last_s) or 0.0) - start
+    if connections < _HALF * levels.connections:
+        return False
+    each = last / connections
+    if round(each) < 1 or abs(each - round(each)) > PART * round(each):
+        return False
+    for t_s, value in part.rows():
+        then = (levels.count.at(t_s) or 0.0) - start
+        in_the_middle = _MIDDLE[0] * connections <= then <= _MIDDLE[1] * connections
+        if in_the_middle and abs(value / then - each) > _ROUGHLY * each:
+            return False
+    return True

@@ -1,0 +1,87 @@
+"""What asyncli's own sockets show of faults that a host counts for all its programs.
+
+TCP's counters of a host (retransmissions, overflows of listen queues) include other programs. They are evidence of a fault only
+where a socket of ours shows the symptom at about that time, and of no more connections than show it. The kernel reports the
+symptom of each socket (TCP_INFO): see :class:`~asyncli.model.records.TcpCounts`. Files of older versions lack it, so nothing is
+claimed then.
+"""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+
+import msgspec
+
+from asyncli.analysis.constants import MISSED_S
+from asyncli.model.metrics import TCP
+from asyncli.model.records import TcpCounts
+from asyncli.model.run import Run, Ticks
+from asyncli.model.samples import Series
+
+_NOTHING = TcpCounts()
+
+
+class DroppedConnects(msgspec.Struct, frozen=True):
+    """Connects of ours that were sent again or timed out while listening sockets of the server's host dropped some:
+    ``unanswered``, and all ``connects``. ``dropped``: by the host's counter, of all programs.
+    """
+
+    connects: int = 0
+    unanswered: int = 0
+    dropped: int = 0
+
+
+def sent_again(ticks: Ticks) -> TcpCounts:
+    """The retransmissions of our own sockets in ``ticks``."""
+    counts = TcpCounts()
+    for _, tick in ticks:
+        own = tick.tcp or _NOTHING
+        counts.segments += own.segments
+        counts.connects += own.connects
+        counts.unanswered += own.unanswered
+        counts.heartbeats += own.heartbeats
+    return counts
+
+
+def overflows(run: Run) -> DroppedConnects:
+    """Our connects that met a full listen queue."""
+    return _dropped_connects(run, _counter(run, "ListenOverflows"), DroppedConnects())
+
+
+def other_drops(run: Run) -> DroppedConnects:
+    """Our connects that listening sockets with room dropped."""
+    # The kernel counts each overflow as a drop too (tcp_v4_syn_recv_sock in net/ipv4/tcp_ipv4.c).
+    full, dropped = _counter(run, "ListenOverflows"), _counter(run, "ListenDrops")
+    without_full = [value - (full.at(t_s) or 0.0) for t_s, value in dropped.rows()]
+    return _dropped_connects(run, Series(dropped.t_s, without_full), overflows(run))
+
+
+def _counter(run: Run, name: str) -> Series:
+    """A counter of the server's host until the drain; empty where that host is not sampled."""
+    if not run.sides.server:
+        return Series()
+    return run.series(f"{TCP}{name}").between(0.0, run.stop_s + 1.0)
+
+
+def _dropped_connects(run: Run, counter: Series, explained: DroppedConnects) -> DroppedConnects:
+    """Our connects that showed the symptom while ``counter`` rose, less those that another counter explains."""
+    instants = [t_s for (_, before), (t_s, after) in itertools.pairwise(counter.rows()) if after > before]
+    dropped = round((counter.last() or 0.0) - (counter.first() or 0.0))
+    # A connect is seen to be sent again when it succeeds or is given up.
+    longest_s = max(run.plan.connect_timeout_s, run.plan.timeout_s) + MISSED_S
+    connects = unanswered = 0
+    for t_s, tick in run.ticks:
+        own = tick.tcp or _NOTHING
+        lost = own.unanswered + tick.failures.get("connect_timeout", 0)
+        if (own.connects or lost) and _any_between(instants, t_s - 1.0 - longest_s, t_s + MISSED_S):
+            connects += own.connects + lost
+            unanswered += lost
+    connects -= explained.connects
+    unanswered -= explained.unanswered
+    return DroppedConnects(max(0, min(connects, dropped)), max(0, min(unanswered, dropped)), dropped)
+
+
+def _any_between(instants: list[float], from_s: float, to_s: float) -> bool:
+    after = bisect.bisect_left(instants, from_s)
+    return after < len(instants) and instants[after] <= to_s

@@ -1,0 +1,161 @@
+"""The values of a plan that stay on the host that runs it: what it sends to the server, which may be secret, and the names of
+files whose content it sends. Pure.
+
+A run file has ``***`` in place of the first (see store/private_file.py for where they are kept), and no plan from elsewhere,
+such as a stranger's run file, has the second opened.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from asyncli.model.units import shown
+
+#: Replaces a value that may be secret, wherever a plan is shown or recorded.
+MASK = "***"
+_SHORTEST_WORD, _TOGETHER = 4, 6
+_WORD = re.compile(r"[-+/=.~\w]+")
+_ESCAPE = re.compile(r"\\(x[0-9A-Fa-f]{2}|.)")
+# What is sent is masked whole: no rule tells a password from a word (AUTH hunter2, {"token": "x"}).
+_WHOLE = ("mqtt_login", "send", "ws_message")
+#: Fields whose values may be secret.
+SECRETS = ("headers", "urls", *_WHOLE)
+#: Keys of a plan that name a file whose content leaves this host, for the server or an agent.
+SENT_FILES = ("header_file", "mqtt_login_file", "agent_token_file", "data", "client_cert", "client_key")
+#: Those that a plan keeps by name: a resumed run opens the file again. That of ``data`` must be unchanged (app/resume.py).
+REOPENED = ("agent_token_file", "client_cert", "client_key")
+#: The flags that give a field again.
+_FLAGS = {
+    "headers": "--header-file FILE", "urls": "the URL with its query", "mqtt_login": "--mqtt-login-file FILE",
+    "send": "--send BYTES", "ws_message": "--ws-message TEXT", "agent_token_file": "--agent-token-file FILE",
+    "client_cert": "--client-cert FILE", "client_key": "--client-key FILE",
+}  # fmt: skip
+
+
+def masked_url(url: str) -> str:
+    """``url`` without the query's text: ``https://host/path?***``."""
+    address, question_mark, _ = url.partition("?")
+    return f"{address}?{MASK}" if question_mark else url
+
+
+def without_secrets(field: str, value: Any) -> Any:
+    """A plan's value for display and for the run file: headers as ``Authorization: ***``."""
+    if field == "headers":
+        return [f"{str(header).partition(':')[0]}: {MASK}" for header in value or ()]
+    if field == "urls":
+        return [masked_url(str(url)) for url in value or ()]
+    return MASK if field in _WHOLE and value else value
+
+
+def recorded_document(document: Mapping[str, Any]) -> dict[str, Any]:
+    """The document of a plan (``plan.plan_document``) without its secrets."""
+    return {field: without_secrets(field, value) for field, value in document.items()}
+
+
+def private_values(document: Mapping[str, Any]) -> dict[str, Any]:
+    """The values that the recorded document of a plan lacks, or that count only if this host's user gave them: field -> value."""
+    secret = {field: document[field] for field in SECRETS if document.get(field) and not _is_recorded(field, document[field])}
+    return secret | {field: document[field] for field in REOPENED if document.get(field)}
+
+
+def _is_recorded(field: str, value: Any) -> bool:
+    masked = without_secrets(field, value)
+    return bool(masked == (list(value) if isinstance(value, tuple) else value))
+
+
+def missing_values(document: Mapping[str, Any]) -> list[str]:
+    """The fields of a recorded plan whose values must be given to resume it. A run file of an earlier asyncli has the secrets."""
+    masked = [field for field in SECRETS if _has_mask(field, document.get(field))]
+    return [*masked, *(field for field in REOPENED if document.get(field))]
+
+
+def _has_mask(field: str, value: Any) -> bool:
+    if field == "headers":
+        return any(header.endswith(f": {MASK}") for header in value or ())
+    if field == "urls":
+        return any(url.endswith(f"?{MASK}") for url in value or ())
+    return bool(value == MASK)
+
+
+def given_again(document: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    """The missing values of a recorded plan, from ``values``. Raises ``ValueError`` for one that is missing, or not the run's."""
+    missing = missing_values(document)
+    unknown = [field for field in missing if field not in values]
+    if unknown:
+        flags = " and ".join(_FLAGS[field] for field in unknown)
+        raise ValueError(f"{' and '.join(_kept_back(field, document[field]) for field in unknown)}; write {flags} again")
+    for field in missing:
+        if not is_same(field, values[field], document[field]):
+            names = ", ".join(without_secrets(field, document[field]))
+            raise ValueError(f"the run was started with {shown(names)}, in this order; write the same again")
+    return {field: values[field] for field in missing}
+
+
+def is_same(field: str, value: Any, recorded: Any) -> bool:
+    """Whether ``value`` could be the one that is recorded without its secrets: headers of the same names, the same URLs."""
+    return field not in SECRETS or bool(without_secrets(field, value) == without_secrets(field, recorded))
+
+
+def _kept_back(field: str, value: Any) -> str:
+    """Why a value is not known."""
+    if field in REOPENED:
+        return f"a file that a run file names is not opened by itself ({shown(value)})"
+    names = {"headers": "the values of its headers", "urls": "the query of its URL", "mqtt_login": "its login"}
+    return f"a run file does not keep {names.get(field, 'the text that it sent')}"
+
+
+class Quotation:
+    """Texts of a peer, without what they repeat of the secrets that asyncli sent: an echo, or "no user hunter2".
+
+    A word of a secret is hidden wherever at least six of its characters stand together, or all of a shorter word: a peer's text
+    may be cut.
+    """
+
+    def __init__(self, document: Mapping[str, Any]) -> None:
+        words: list[str] = []
+        for field in SECRETS:
+            value = document.get(field) or ()
+            for text in (value,) if isinstance(value, str) else value:
+                words += _secret_words(field, text)
+        self._parts = {word[at : at + _TOGETHER] for word in words for at in range(max(1, len(word) - _TOGETHER + 1))}
+        self._sizes = sorted({len(part) for part in self._parts}, reverse=True)
+
+    def __call__(self, text: str) -> str:
+        """``text`` with ``***`` for what it repeats."""
+        kept: list[str] = []
+        hidden_to = 0
+        for at, character in enumerate(text):
+            repeated = next((size for size in self._sizes if text[at : at + size] in self._parts), 0)
+            if repeated and at >= hidden_to:
+                kept.append(MASK)
+            hidden_to = max(hidden_to, at + repeated)
+            if at >= hidden_to:
+                kept.append(character)
+        return "".join(kept)
+
+    def counts(self, counts: Mapping[str, int]) -> dict[str, int]:
+        """Texts -> how many, with those alike added up."""
+        added: dict[str, int] = {}
+        for text, count in counts.items():
+            quoted = self(text)
+            added[quoted] = added.get(quoted, 0) + count
+        return added
+
+
+def _secret_words(field: str, text: str) -> list[str]:
+    """The words of a header's value, of a URL's query, or of a text that is sent."""
+    separator = {"headers": ":", "urls": "?"}.get(field)
+    secret = text if separator is None else text.partition(separator)[2]
+    return [word for word in _WORD.findall(_ESCAPE.sub(" ", secret)) if len(word) >= _SHORTEST_WORD]
+
+
+class PrivateValues(msgspec.Struct, forbid_unknown_fields=True):
+    """The content of the file beside a run file: the run that it belongs to, a digest of its recorded plan, and the values."""
+
+    run: str
+    plan: str
+    values: dict[str, Any]

@@ -1,0 +1,45 @@
+"""Regular expressions of a server's configuration, which may be another user's, or an agent's.
+
+They run in RE2, whose time is bounded by the length of pattern and text (https://github.com/google/re2/wiki/WhyRE2); a
+backtracking engine may take hours for 50 characters. What RE2 does not have (references, look-around) is undecided, and so is
+every pattern on a platform without a wheel of google-re2.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import msgspec
+
+# Of the compiled pattern; RE2's default is 8 MiB.
+_MOST_BYTES = 1 << 20
+
+
+class Undecided(msgspec.Struct, frozen=True):
+    """A pattern of which asyncli cannot tell whether it matches."""
+
+    pattern: str
+
+
+def matches(pattern: str, text: str, *, fold: bool) -> bool | None:
+    """Whether ``pattern`` (PCRE) matches somewhere in ``text``; ``fold``: in either case. None: undecided."""
+    engine = _re2()
+    if engine is None:
+        return None
+    options = engine.Options()
+    options.case_sensitive, options.log_errors, options.max_mem = not fold, False, _MOST_BYTES
+    try:
+        # PCRE and RE2 before 2023 write named groups differently.
+        return engine.compile(re.sub(r"\(\?<(?![=!])", "(?P<", pattern), options).search(text) is not None
+    except (engine.error, UnicodeError):
+        return None
+
+
+def _re2() -> Any:
+    """The module of google-re2; None without it. Other packages have a module of this name, which falls back to backtracking."""
+    try:
+        import re2
+    except ImportError:
+        return None
+    return re2 if hasattr(re2, "Options") else None
