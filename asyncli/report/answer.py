@@ -241,7 +241,10 @@ def headroom(summary: Summary) -> str:
     return f"{', or '.join(sentences)}." if sentences else ""
 
 
-NOT_THE_SERVER = "Do not rely on these numbers: the generator was the limit (see the findings)."
+NOT_THE_SERVER = (
+    "Do not rely on latencies and losses: the generator was the limit (see the findings). Memory per connection does not "
+    "depend on it."
+)
 
 
 def doubts(summary: Summary) -> list[str]:

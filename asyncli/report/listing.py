@@ -9,7 +9,7 @@ import msgspec
 
 from asyncli.analysis.cost import known_costs
 from asyncli.analysis.drift import SOURCES, drifts
-from asyncli.analysis.saturation import is_saturated, saturation
+from asyncli.analysis.saturation import has_late_ramp, is_saturated, saturation
 from asyncli.analysis.slope import Cost, streams_each
 from asyncli.analysis.totals import fold
 from asyncli.analysis.verdict import Verdict, ended_by_user, judge
@@ -88,7 +88,10 @@ def listed(run: Run, file: str, size: int, *, changed_s: float, age_s: float, wh
     """
     totals = fold(run)
     limits = saturation(run, totals)
-    verdict = judge(run.plan, totals, saturated=is_saturated(limits), complete=run.complete, findings=run.findings).verdict
+    verdict = judge(
+        run.plan, totals, saturated=is_saturated(limits), late_ramp=has_late_ramp(limits), complete=run.complete,
+        findings=run.findings,
+    ).verdict  # fmt: skip
     finding = None
     # What stands beside a pass is found in the whole run.
     if verdict_needs_summary(run) or (verdict == "passed" and run.complete):

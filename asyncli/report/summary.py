@@ -15,7 +15,7 @@ from asyncli.analysis.losses.recorded import SUSPENDED
 from asyncli.analysis.losses.slowness import not_heard, packets_lost, slow_answers, stalls, unheard
 from asyncli.analysis.reconcile import reconcile
 from asyncli.analysis.residue import Residue
-from asyncli.analysis.saturation import achieved_per_s, is_saturated, saturation
+from asyncli.analysis.saturation import achieved_per_s, has_late_ramp, is_saturated, saturation
 from asyncli.analysis.server_count import other_clients_found
 from asyncli.analysis.server_memory import at_hold_end
 from asyncli.analysis.shared_host import cpus_taken, other_sockets
@@ -109,7 +109,8 @@ def summarise(run: Run, analyses: Analyses | None = None) -> Summary:
     outcomes, unreadable = limits_of(plan, summary)
     crossed = [one.words for one in not_kept(outcomes)] + [one.evidence for one in unreadable]
     judgement = judge(
-        plan, totals, saturated=is_saturated(limits), complete=run.complete, written=run.written, findings=run.findings,
+        plan, totals, saturated=is_saturated(limits), late_ramp=has_late_ramp(limits), complete=run.complete,
+        written=run.written, findings=run.findings,
         limited=[one.threshold.key for one in outcomes], crossed=crossed,
         end_s=run.end_s, suspended=sum(one.count for one in known.diagnoses if one.code == SUSPENDED), unheard=silent,
     )  # fmt: skip
