@@ -402,6 +402,12 @@ def or_lifetime(why: Words) -> Words:
     return Words(evidence, f"{why.remedy}; with a --keepalive below twice that time only an age limit ends them")
 
 
+def or_event(why: Words) -> Words:
+    """``why``, a limit of requests, for connections that sent them in step."""
+    evidence = f"{why.evidence}; they sent their requests in step, so an event at that moment fits too"
+    return Words(evidence, f"{why.remedy}; a slower ramp (--ramp) tells a limit from an event")
+
+
 def unheard(why: Words, silence_s: float) -> Words:
     """``why`` with the longest silence of connections that listen."""
     return Words(f"{{were}} ended after receiving nothing for {format_duration(silence_s)}{{when}}: {why.evidence}", why.remedy)

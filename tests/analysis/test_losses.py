@@ -962,3 +962,23 @@ def test_a_proxy_gives_up_on_its_backend_at_one_age() -> None:
     for tick in scene.ticks.values():
         tick.beats_failed = tick.lost
     assert codes_of(scene) == [("closed_at_once", False)]
+
+
+def in_step(requests: Draw, *, answered: int) -> Scene:
+    """A thousand connections end with notice within two seconds, as those do that were opened together."""
+    scene = Scene().die(HELD, "closed_announced", [60, 61], age=between(58, 60), idle=at(0), requests=requests)
+    scene.ticks[1].opened = HELD
+    for second in range(62, 121):
+        scene.ticks[second].held = 0
+    for tick in scene.ticks.values():
+        tick.answered = 0
+    scene.ticks[2].answered = answered
+    return scene.sampled(EVERY, server_ended=0.0, status_active=None, status_accepts=None, status_connects=None)
+
+
+def test_a_request_limit_of_connections_in_step() -> None:
+    one = only(in_step(at(3), answered=3 * HELD))
+    assert (one.code, one.certain, "in step" in one.evidence) == ("keepalive_requests", False, True)
+    # It is none if some were answered more often, or not all ended at one number.
+    assert only(in_step(at(3), answered=4 * HELD)).code == "burst"
+    assert only(in_step(between(2, 5), answered=3 * HELD)).code == "burst"

@@ -33,6 +33,7 @@ _MECHANISMS = (
     unanswered.cut_short,
     timeouts.forgotten,
     timeouts.exact_request_limit,
+    timeouts.announced_request_limit,
     timeouts.likely_age_limit,
     partial(bursts.bursts, only_certain=False),
     timeouts.likely_keepalive_requests,
