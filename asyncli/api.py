@@ -33,6 +33,7 @@ from asyncli.report.figures.drawing import NothingToDraw, Style
 from asyncli.report.figures.timeline_and_deaths import timeline_panels
 from asyncli.report.figures.timeline_data import timeline
 from asyncli.report.livestate import LiveObserver
+from asyncli.report.run_costs import server_level
 from asyncli.report.run_report import print_report
 from asyncli.report.summary import Summary
 from asyncli.report.tables import CostView, DeathView, DriftView, Frames, frame_of
@@ -226,7 +227,8 @@ class Recorded(Results):
     def cost(self) -> CostView:
         """What one more connection costs in the server, the kernel, asyncli and in all: bytes with 95 % intervals."""
         name, held = memory_name(self.summary), self.summary.connections.held_or_peak
-        return CostView(self.analyses.costs, answer(self.summary), server=name, where=self._sides, held=held)
+        level = server_level(self.summary)
+        return CostView(self.analyses.costs, answer(self.summary), server=name, where=self._sides, held=held, level=level)
 
     def drift(self) -> DriftView:
         """Whether memory grew over the hold: bytes an hour with 95 % intervals, and a verdict by a stated rule."""

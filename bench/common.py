@@ -209,6 +209,8 @@ FIGURES = {
     "CPU per heartbeat, us": ("beat_user_us", "beat_system_us"),
     "of it user time, us": ("beat_user_us",),
     "of it our own code, us": ("python_us",),
+    "a WebSocket ping's, us": ("websocket_us",),
+    "an HTTP/2 ping's, us": ("http2_us",),
     "memory/connection, B": ("memory_bytes",),
 }
 

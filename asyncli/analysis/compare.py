@@ -22,7 +22,7 @@ from asyncli.analysis.constants import WORTH_TELLING
 from asyncli.analysis.estimates import ALPHA, NO_SCATTER, Estimate, Rate, Repeat, contrast, holm, rates_differ
 from asyncli.analysis.measured import HOLD_TOO_SHORT, HOST, OURS, MeasuredRun
 from asyncli.analysis.slope import unmeasured
-from asyncli.analysis.totals import tested
+from asyncli.analysis.totals import fold, tested
 from asyncli.findings import compare as comparison
 from asyncli.findings.compare import DIRECTIVE
 from asyncli.findings.host import host_shared
@@ -155,7 +155,7 @@ def hindrance(path: str, run: Run) -> str | None:
     if not run.ticks:
         where = f"in its {run.phases[-1].name}" if run.phases else "at its start"
         return f"{path}: has no second of the generator (the run ended {where}); compare runs that reached their ramp"
-    if not tested(run.plan, *(tick for _, tick in run.ticks)):
+    if not tested(run.plan, *(tick for _, tick in run.ticks), accepted=fold(run).acceptance.accepted):
         event = "answered" if any(tick.opened for _, tick in run.ticks) else "connected"
         return f"{path}: nothing ever {event} in this run; 'asyncli report {path}' says why"
     return None

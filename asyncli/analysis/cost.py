@@ -16,7 +16,7 @@ from asyncli.analysis.absent_server import absent_server
 from asyncli.analysis.constants import MISSED_S, NEARLY_ALL, PART, WORTH_TELLING
 from asyncli.analysis.drift import Drift, MetricName, counted, in_words, is_settling
 from asyncli.analysis.gaps import for_cost
-from asyncli.analysis.holders import holders_beside, server_holds
+from asyncli.analysis.holders import Holders, holders_of, memory_of
 from asyncli.analysis.residue import Residue, residue
 from asyncli.analysis.server_count import other_clients_of
 from asyncli.analysis.server_memory import (
@@ -68,26 +68,35 @@ class Costs(msgspec.Struct):
     unknown: dict[str, str] = msgspec.field(default_factory=dict)
     streams: float | msgspec.UnsetType = msgspec.UNSET
     ends: int = 2
-    #: Programs that hold as many connections behind the server, and what they cost.
-    behind_programs: list[str] = msgspec.field(default_factory=list)
+    #: Who holds the connections; and what the programs behind the server cost.
+    holders: Holders = Holders()
     behind: Cost | None = None
+    #: Memory of the server's control group, if that has a limit; in no other cost.
+    server_group: Cost | None = None
+
+    @property
+    def behind_programs(self) -> list[str]:
+        """The programs that hold as many connections behind the server."""
+        return list(self.holders.behind)
 
 
 def costs(run: Run) -> Costs:
     """The costs of a run on the host that was sampled (:mod:`asyncli.model.topology`)."""
-    beside, run = sockets_beside(run), for_cost(run)
+    beside, holders, over_unix, whole = sockets_beside(run), holders_of(run), unix_sockets_each(run), run
+    run = for_cost(run)
     where, held = run.sides, run.held
     others = other_clients_of(run)
     ours = Fitter(run, held)
     counted_ends = where.ends + (beside[2] if beside is not None else 0)
-    ends = counted_ends + unix_sockets_each(run)
-    result = Costs(streams=ours.streams, ends=ends)
+    ends = counted_ends + over_unix
+    result = Costs(streams=ours.streams, ends=ends, holders=holders)
     server = ours if others is None else Fitter(run, others.count, " over the server's own count of connections")
     shared = server if where.server else ours
 
-    user, kind = with_files_at_rest(run)
+    user, kind = with_files_at_rest(run, holders)
     note = f" of {kind}" + (" (counts shared pages in each process)" if kind == "RSS" else "")
-    behind, result.behind_programs = behind_server(run)
+    # What ends with the server's processes, or starts with new ones, is not behind it.
+    behind = behind_server(whole, holders)
     kernel, generator = (run.series(name) for name in (metrics.KERNEL_SOCKET_BYTES, metrics.GENERATOR_USS_BYTES))
     host, in_use = _host_memory(run, shared, result)
 
@@ -108,12 +117,10 @@ def costs(run: Run) -> Costs:
         if isinstance(one, Fit):
             setattr(result, name, one.cost)
             result.fits[name] = one
+    _fit_further(result, run, ours, server)
     if where.server:
         _include_shared_memory(result, server.fit("shared_memory", unmapped_shared(run)))
     _include_time_waits(result, shared.fit("time_waits", run.series(metrics.KERNEL_TCP_TW), known_to=0.0))
-    if where.far is not None:
-        client = ours.fit("client_total", run.series(run.of_ours(metrics.HOST_USED_BYTES)), note=" of memory in use")
-        result.client_total = client.cost if isinstance(client, Fit) else None
     parts = {"kernel": kernel} | ({"generator_user": generator} if where.generator else {})
     parts |= {"server_user": user} if where.server else {}
     parts |= {"behind": behind} if result.behind_programs else {}
@@ -122,7 +129,7 @@ def costs(run: Run) -> Costs:
     if rest is not None:
         result.residual, result.fits["residual"] = rest.cost, rest
     codes = {one.code for one in result.findings}
-    of_theirs = zip((findings.descriptors_listed, findings.processes_excluded), of_others(run), strict=True)
+    of_theirs = zip((findings.descriptors_listed, findings.processes_excluded), of_others(run, holders), strict=True)
     result.residue = residue(run, [series for one, series in of_theirs if one.code in codes])
     few = {name: points for name, points in found.items() if isinstance(points, int) and points}
     _name_unsampled(result, few, {**ours.levels, **server.levels}, ours.points_wanted, run.plan)
@@ -135,6 +142,17 @@ def costs(run: Run) -> Costs:
         result.findings.append(findings.cost_residual_unknown(missing))
         result.unknown["residual"] = result.findings[-1].evidence
     return result
+
+
+def _fit_further(result: Costs, run: Run, ours: Fitter, server: Fitter) -> None:
+    """Fit what is no part of the sampled host's total: the server's control group, and asyncli's host if that is another."""
+    group = server.fit("server_group", run.series(metrics.SERVER_GROUP_BYTES), note=" of its control group's memory")
+    if isinstance(group, Fit):
+        result.server_group = group.cost
+    if run.sides.far is not None:
+        client = ours.fit("client_total", run.series(run.of_ours(metrics.HOST_USED_BYTES)), note=" of memory in use")
+        if isinstance(client, Fit):
+            result.client_total = client.cost
 
 
 def _name_unsampled(result: Costs, few: dict[str, int], levels: dict[str, int], wanted: int, plan: Plan) -> None:
@@ -174,7 +192,7 @@ def _host_memory(run: Run, fitter: Fitter, result: Costs) -> tuple[Series, str]:
     the whole.
     """
     host, note, where = run.series(metrics.HOST_USED_BYTES), " of memory in use", run.sides
-    (listing, others), server = of_others(run), server_memory(run)[0]
+    (listing, others), server = of_others(run, result.holders), server_memory(run, result.holders)[0]
     listed, theirs, whole = map(fitter.fit, ("listing", "others", "others"), (listing, others, host))
     separable = result.ends == where.ends and bool(server or not where.server)
     # A listing leaves some 900 B per socket. It grows with the connections.
@@ -214,7 +232,7 @@ def known_costs(run: Run, totals: Totals, drift: Mapping[MetricName, Drift]) -> 
     """The costs as reports, lists and comparisons show them: without those that growth, reuse or other programs make unknown."""
     cost = costs(run)
     none = Costs(residue=cost.residue, streams=cost.streams, ends=cost.ends)
-    if totals.whole.opened and not tested(run.plan, totals.whole):
+    if totals.whole.opened and not tested(run.plan, totals.whole, accepted=totals.acceptance.accepted):
         return none
     if _mean_life_s(run) < MISSED_S:
         # Memory that is read every second or two does not show how many were open.
@@ -241,16 +259,16 @@ def _require_holders(cost: Costs, run: Run) -> None:
     server = run.place.server_label or "the server"
     if cost.behind_programs:
         cost.findings.append(held_behind(server, cost.behind_programs, cost.behind is not None))
-    if server_holds(run) is not False:
+    if cost.holders.server is not False:
         return
-    holders = holders_beside(run)
-    if not holders:
+    programs = cost.holders.in_place
+    if not programs:
         nobody = server_holds_nothing(server, round(max(run.held.values)))
         cost.findings.append(nobody)
         _exclude(cost, nobody, "server_user", "residual")
         return
-    memory_read = all(len(holder.memory) for holder in holders)
-    by_others = held_by_others(server, [holder.name for holder in holders], memory_read)
+    memory_read = all(len(memory_of(run, program)) for program in programs)
+    by_others = held_by_others(server, list(programs), memory_read)
     cost.findings.append(by_others)
     if not memory_read:
         _exclude(cost, by_others, "server_user", "residual")
@@ -322,7 +340,7 @@ def _in_no_part(cost: Costs, run: Run) -> Finding | None:
     # Only root can read /proc/slabinfo.
     rest -= cost.ends * PAGES if cost.kernel is None else 0.0
     if cost.server_user is None:
-        found = Fitter(run, run.held).fit("others", of_others(run)[1]) if run.sides.server else None
+        found = Fitter(run, run.held).fit("others", of_others(run, cost.holders)[1]) if run.sides.server else None
         rest = found.cost.bytes_per_connection if isinstance(found, Fit) else 0.0
     return cost_of_others(rest, total.bytes_per_connection) if rest > total.bytes_per_connection / 2 else None
 

@@ -13,16 +13,17 @@ from typing import Literal
 
 import msgspec
 
-from asyncli.analysis.constants import MINUTE_S, PART
+from asyncli.analysis.constants import FEWEST, MINUTE_S, PART
 from asyncli.analysis.gaps import for_drift
 from asyncli.analysis.generations import generations
 from asyncli.analysis.regression import CONFIDENCE
-from asyncli.analysis.shared_host import other_sockets
+from asyncli.analysis.shared_host import few_sockets, other_sockets, sockets_of_others
 from asyncli.analysis.slope import PAGES, minus
 from asyncli.analysis.trend import FEWEST_POINTS, Trend, trend
 from asyncli.findings.drift import by_the_hour, drift_grows, drift_unknown, examined
 from asyncli.findings.host import host_shared
 from asyncli.model import metrics
+from asyncli.model.metrics import SERVER_DESCRIPTORS
 from asyncli.model.records import Finding
 from asyncli.model.run import Run
 from asyncli.model.samples import Series, counter_resets
@@ -47,11 +48,6 @@ _SETTLING_SHARE = 0.25
 # Other programs act over minutes however short the hold, and asyncli's memory settles for minutes: growth of these needs whole
 # minutes. In 15 s of a hold of 20,000 connections the host rose by 12 MB (3 GB an hour), server and kernel not at all.
 _NEED_MINUTES: tuple[MetricName, ...] = ("host_total", "generator_user")
-# A shorter hold (minutes) shows growth only if that is large: so many times what the connections took, and a twentieth of the
-# memory. A healthy Node server's heap rose by 0.5 MB in 11 s, "155 MB an hour": it fills before garbage is first collected.
-_FEW_MINUTES, _LARGE, _LARGE_SHARE = 3, 2.0, 0.05
-# Growth goes on: of all growth, half is in the later half. What has less than this share there has ended.
-_GOES_ON = 0.25
 
 # Both include memory that is neither anonymous nor private. If both grow, the server does: another program that unmaps shared
 # files raises PSS alone, one more process raises RSS alone.
@@ -111,7 +107,8 @@ def drifts(run: Run) -> tuple[dict[MetricName, Drift], list[Finding]]:
     if run.hold is None:
         return {}, []
     start, end = run.hold.start_s + min(run.plan.keepalive_s, _SETTLING_SHARE * run.hold.length_s), run.hold.end_s
-    analysis = _DriftAnalysis(run, start, end, among_others=any(one.code == host_shared.code for one in other_sockets(run)))
+    shared = any(one.code == host_shared.code for one in other_sockets(run))
+    analysis = _DriftAnalysis(run, start, end, others=sockets_of_others(run) if shared else Series())
 
     sources = {name: source_of(run, name) for name in SOURCES}
     found = {name: analysis.drift(name, one) for name, one in sources.items() if drifting(run, one).between(start, end).t_s}
@@ -155,10 +152,10 @@ def counted(run: Run, name: str) -> Series:
 class _DriftAnalysis:
     """The drifts of a run's metrics over a part of the hold."""
 
-    def __init__(self, run: Run, start_s: float, end_s: float, *, among_others: bool = False) -> None:
+    def __init__(self, run: Run, start_s: float, end_s: float, *, others: Series | None = None) -> None:
         self._run, self._start, self._end = run, start_s, end_s
-        #: Other programs opened or closed many sockets.
-        self._among_others = among_others
+        #: Sockets of other programs, if they opened or closed many in the run.
+        self._others = Series() if others is None else others
 
     def drift(self, name: MetricName, source: str) -> Drift:
         """The drift of ``name``, by the metric ``source``.
@@ -212,21 +209,39 @@ class _DriftAnalysis:
             # Without its growth since then.
             had, taken = had - before - found.slope * grown_h, level - before
         hours = (end - start) / 3600
-        undecided = self._may_be_settling(name, result.minutes, found.slope * hours, had, level) or _has_ended(values)
-        self._conclude(result, found, level, taken, undecided and result.minutes < FEWEST_POINTS, start, end)
-        if self._among_others and name in ("kernel", "host_total"):
-            _leave_open(result)
+        others = self._opened_by_others(start, end)
+        theirs = 0.0
+        if others and not self._are_elsewhere(start, end):
+            theirs = others * self._at_most_each(baseline, times[0], values[0], held[0])
+        undecided = _is_small(result.minutes, abs(found.slope) * hours - theirs, had, level) or _has_ended(values)
+        # The kernel's and the host's memory is that of the others too, however long it takes.
+        of_all = others > 0 and name in ("kernel", "host_total")
+        self._conclude(result, found, level, taken, of_all or (undecided and result.minutes < FEWEST_POINTS), start, end)
         return result
 
-    def _may_be_settling(self, name: MetricName, minutes: int, grown: float, had: float, level: float) -> bool:
-        """Whether growth by ``grown`` bytes in so few minutes may be a heap that fills: beside the ``had`` bytes that the
-        connections took, or beside those of others that were opened meanwhile.
-        """
-        if self._among_others:
-            return True
-        if minutes < _FEW_MINUTES:
-            return abs(grown) <= max(_LARGE * had, _LARGE_SHARE * level)
-        return abs(grown) <= had
+    def _are_elsewhere(self, start: float, end: float) -> bool:
+        """Whether the sockets of others are not this server's: its fullest process has as many descriptors as before."""
+        used = self._run.series(SERVER_DESCRIPTORS).between(start, end).values
+        return len(used) > 1 and max(used) - min(used) <= few_sockets(max(used))
+
+    def _at_most_each(self, baseline: Series, t_s: float, value: float, held: float) -> float:
+        """How much a socket of another program may take of this memory: as much as ours did, which includes what grew by itself in
+        the ramp, but for what grew so in the baseline already."""
+        if len(baseline) < 2 or not held:
+            return 0.0
+        seconds = baseline.t_s[-1] - baseline.t_s[0]
+        by_itself = max(0.0, baseline.values[-1] - baseline.values[0]) / seconds * (t_s - statistics.median(baseline.t_s))
+        return max(0.0, value - statistics.median(baseline.values) - by_itself) / held
+
+    def _opened_by_others(self, start: float, end: float) -> float:
+        """How many sockets other programs opened or closed between two instants, by the first and the last quarter; 0 if few."""
+        quarter = (end - start) / 4
+        before, after = self._others.between(start, start + quarter).values, self._others.between(end - quarter, end).values
+        if not before or not after:
+            return 0.0
+        ours = self._run.sides.ends * (self._run.held.at(end) or 0.0)
+        moved = abs(statistics.median(after) - statistics.median(before))
+        return moved if moved > few_sockets(ours) else 0.0
 
     def _least_growth(self, wider: Sequence[Series], start: float, end: float, bin_s: float) -> Trend | None:
         """The least growth of the metrics ``wider``; None if one has too few points."""
@@ -306,14 +321,18 @@ def _has_ended(values: Sequence[float]) -> bool:
     eighth = max(1, len(values) // 8)
     first, last = statistics.median(values[:eighth]), statistics.median(values[-eighth:])
     middle = statistics.median(values[(len(values) - eighth) // 2 :][: eighth + 1])
-    return abs(last - middle) < _GOES_ON * abs(last - first)
+    # Of growth that goes on, half is in the later half.
+    return abs(last - middle) < abs(last - first) / 4
 
 
-def _leave_open(drift: Drift) -> None:
-    """Neither growth nor its absence is certain."""
-    if drift.ci95 is not None and drift.verdict in ("grows", "shrinks"):
-        drift.ci95 = (min(drift.ci95[0], 0.0), max(drift.ci95[1], 0.0))
-        drift.verdict = "too_short"
+def _is_small(minutes: int, grown: float, had: float, level: float) -> bool:
+    """Whether growth by ``grown`` bytes in so few minutes may be a heap that fills, beside the ``had`` bytes that the connections
+    took, and the ``level`` of the memory.
+    """
+    if minutes < FEWEST:
+        # A healthy Node server's heap rose by 0.5 MB in 11 s, "155 MB an hour": it fills before garbage is first collected.
+        return grown <= max(2 * had, PART / 2 * level)
+    return grown <= had
 
 
 def _bin_s(t_s: Sequence[float], length_s: float) -> float:

@@ -88,6 +88,12 @@ def last_of(values: Sequence[float]) -> Estimate:
     return Estimate(values[-1], values[-1] - half, values[-1] + half, worth - 1)
 
 
+def at_least(one: Estimate, resolution: float) -> Estimate:
+    """The estimate with an interval that is not narrower than the metric's resolution: no number is known exactly."""
+    low, high = min(one.low, one.value - resolution), max(one.high, one.value + resolution)
+    return Estimate(one.value, low, high, one.freedom)
+
+
 def _worth(off: Sequence[float]) -> float:
     """The equivalent number of independent values: m (1 - r)/(1 + r) for an AR(1) process.
 

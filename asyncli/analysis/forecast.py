@@ -104,7 +104,8 @@ def forecast(run: Run, costs: Costs) -> tuple[Forecast, list[Finding]]:
         findings.append(forecast_unknown(["memory"], why, how))
 
     slots = _slots(by_code) or _sessions(run)
-    known = (of_host, client, slots, _descriptors(by_code, plan) or _descriptors_in_use(run), _ports(by_code, run))
+    descriptors = _descriptors(by_code, plan) or _descriptors_in_use(run)
+    known = (of_host, client, _server_group(run, costs), slots, descriptors, _ports(by_code, run))
     ceilings = [one for one in known if one is not None]
     ceilings += _of_the_host(by_code, plan, where.ends)
     if where.far is not None:
@@ -180,6 +181,28 @@ def _of_host(name: str, where: str, total: Cost | None, room: _Room | None, used
     if listing.values:
         how += ", without the inodes of /proc that another program adds here (see the findings)"
     return room.ceiling(name, total.bytes_per_connection, total.ci95, how)
+
+
+def _server_group(run: Run, costs: Costs) -> Ceiling | None:
+    """The memory limit of the server's control group, such as a container's; None without one.
+
+    By the rise of the group's own memory, which includes what the kernel charges it for; where that is hidden, by the server's
+    cost, which is a part of it.
+    """
+    limit = run.series(metrics.SERVER_GROUP_LIMIT_BYTES).last()
+    used = run.series(metrics.SERVER_GROUP_BYTES).between(-math.inf, run.first_connect_s)
+    if limit is None or not used.values:
+        return None
+    how = f"the server's control group may take {format_bytes(limit)}"
+    cost, of_what = costs.server_group, "of its memory"
+    if cost is None or cost.ci95[0] <= 0:
+        cost, of_what = costs.server_user, "of the server's own (what the kernel charges the group for is unknown)"
+    if cost is None:
+        return Ceiling("server_group", None, None, f"{how}; what a connection costs in it is unknown")
+    level = statistics.median(used.values)
+    room = _Room(max(0.0, limit - level), f"{how}, and had {format_bytes(level)} before the first connect")
+    how = f"{room.how}, by {cost.bytes_per_connection:,.0f} B a connection {of_what}"
+    return room.ceiling("server_group", cost.bytes_per_connection, cost.ci95, how)
 
 
 def _level(metric: Series) -> float:

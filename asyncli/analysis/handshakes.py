@@ -10,7 +10,7 @@ from typing import Any, Self
 
 import msgspec
 
-from asyncli.analysis.totals import Totals, in_ms
+from asyncli.analysis.totals import Totals, in_ms, tested
 from asyncli.core.histogram import Histogram
 from asyncli.findings import losses, server, tls
 from asyncli.model.plan import Plan
@@ -183,6 +183,14 @@ def protocol_findings(run: Run, totals: Totals, part: ProtocolPart | msgspec.Uns
     counts = totals.whole.protocol or ProtocolCounts()
     if run.plan.protocol == "http" and counts.first_answers:
         yield server.event_stream()
+    if counts.draining:
+        at_s = next(t_s for t_s, tick in run.ticks if tick.protocol is not None and tick.protocol.draining)
+        yield server.connections_draining(counts.draining, at_s)
+    waiting = totals.acceptance.waiting
+    if waiting and totals.acceptance.accepted:
+        yield server.not_accepted(min(waiting, totals.open), known=True)
+    elif run.plan.listens and totals.whole.opened and not tested(run.plan, totals.whole, accepted=totals.acceptance.accepted):
+        yield server.not_accepted(totals.whole.opened, totals.acceptance.known)
     if counts.unasked and totals.whole.answered:
         yield server.answers_unproven(counts.unasked, totals.whole.answered)
     retry_s = counts.retry_s

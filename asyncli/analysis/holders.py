@@ -25,19 +25,43 @@ _MIDDLE = (0.25, 0.75)
 _ROUGHLY = 0.25
 
 
-class Holder(msgspec.Struct, frozen=True):
-    """A program beside the server's processes that rose in step with the connections. ``memory``: bytes that its processes took
-    since the first connect; empty if they may not be read.
-    """
+class Holders(msgspec.Struct, frozen=True):
+    """Who holds the server's connections. Programs are by name, other than the server's own processes."""
 
-    name: str
-    memory: Series
+    #: Whether the server's processes rose by half of the connections or more; None if unknown.
+    server: bool | None = None
+    #: Programs that rose in step with the connections and hold them in the server's place.
+    in_place: tuple[str, ...] = ()
+    #: Programs that rose in step with them beside the server, which holds them too: a proxy's backend.
+    behind: tuple[str, ...] = ()
 
 
-def server_holds(run: Run) -> bool | None:
-    """Whether the server's processes rose by half of the connections or more; None if unknown."""
+def holders_of(run: Run) -> Holders:
+    """Who holds the connections, by the whole run."""
     levels = _Levels.of(run)
-    if levels is None or not len(run.series(metrics.SERVER_DESCRIPTORS_OPEN)):
+    if levels is None:
+        return Holders()
+    server, beside = _server_holds(run, levels), _in_step(run, levels)
+    if server is False:
+        return Holders(server, in_place=beside)
+    return Holders(server, behind=beside if server else ())
+
+
+def memory_of(run: Run, program: str) -> Series:
+    """The bytes that a program's processes took since the first connect; empty if they may not be read.
+
+    It is left out of samples in which it had hardly risen: 0 there.
+    """
+    risen = dict(run.series(f"{metrics.BESIDE_DESCRIPTORS}{program}").rows())
+    taken = dict(run.series(f"{metrics.BESIDE_BYTES}{program}").rows())
+    if not taken:
+        return Series()
+    read = [t_s for t_s in run.series(metrics.HOST_OTHER_PROCESSES).t_s if t_s in taken or t_s not in risen]
+    return Series(read, [taken.get(t_s, 0.0) for t_s in read])
+
+
+def _server_holds(run: Run, levels: _Levels) -> bool | None:
+    if not len(run.series(metrics.SERVER_DESCRIPTORS_OPEN)):
         return None
     for name in (metrics.SERVER_DESCRIPTORS_OPEN, metrics.SERVER_THREADS, metrics.SERVER_PROCESSES):
         count = run.series(name)
@@ -47,19 +71,12 @@ def server_holds(run: Run) -> bool | None:
     return False
 
 
-def holders_beside(run: Run) -> list[Holder]:
+def _in_step(run: Run, levels: _Levels) -> tuple[str, ...]:
     """The programs beside the server that rose in step with the connections, by name."""
-    levels = _Levels.of(run)
-    if levels is None:
-        return []
     family = metrics.BESIDE_DESCRIPTORS
-    names = [name.removeprefix(family) for name in run.metrics if name.startswith(family)]
-    found = []
-    for name in sorted(names):
-        rises = [_rise(run, f"{family}{name}") for family in (metrics.BESIDE_DESCRIPTORS, metrics.BESIDE_PROCESSES)]
-        if any(_in_step(rise, levels) for rise in rises):
-            found.append(Holder(name, _memory(run, name)))
-    return found
+    names = sorted(name.removeprefix(family) for name in run.metrics if name.startswith(family))
+    rises = {name: [_rise(run, f"{kind}{name}") for kind in (family, metrics.BESIDE_PROCESSES)] for name in names}
+    return tuple(name for name in names if any(_is_in_step(rise, levels) for rise in rises[name]))
 
 
 class _Levels(msgspec.Struct, frozen=True):
@@ -94,16 +111,7 @@ def _rise(run: Run, name: str) -> Series:
     return Series(list(read), [values.get(t_s, 0.0) for t_s in read])
 
 
-def _memory(run: Run, name: str) -> Series:
-    """The bytes that a program took, 0 while it had hardly risen; without the samples in which its memory could not be read."""
-    risen, taken = (dict(run.series(f"{family}{name}").rows()) for family in (metrics.BESIDE_DESCRIPTORS, metrics.BESIDE_BYTES))
-    if not taken:
-        return Series()
-    read = [t_s for t_s in run.series(metrics.HOST_OTHER_PROCESSES).t_s if t_s in taken or t_s not in risen]
-    return Series(read, [taken.get(t_s, 0.0) for t_s in read])
-
-
-def _in_step(rise: Series, levels: _Levels) -> bool:
+def _is_in_step(rise: Series, levels: _Levels) -> bool:
     """Whether it rose by a whole number for each connection, and by about as many for each of half of them."""
     part = rise.between(-math.inf, levels.after_s)
     if not part.values:

@@ -11,11 +11,12 @@ import msgspec
 from asyncli.analysis.constants import FEWEST, MINUTE_S
 from asyncli.analysis.cost import Costs, is_measured, known_costs
 from asyncli.analysis.drift import Drift, MetricName, counted, drifts, source_of
-from asyncli.analysis.estimates import ALPHA, Estimate, Rate, by_stretch, count_stretches, last_of, quantile
+from asyncli.analysis.estimates import ALPHA, Estimate, Rate, at_least, by_stretch, count_stretches, last_of, quantile
 from asyncli.analysis.gaps import of_one_server
 from asyncli.analysis.saturation import is_saturated, saturation
 from asyncli.analysis.server_memory import at_hold_end, server_memory
 from asyncli.analysis.shared_host import other_sockets
+from asyncli.analysis.slope import PAGES
 from asyncli.analysis.totals import Totals, fold
 from asyncli.analysis.verdict import Verdict, judge
 from asyncli.core.histogram import Histogram, summed
@@ -162,7 +163,7 @@ def _memory(numbers: dict[str, Measured], run: Run) -> None:
     elif len(last) < FEWEST:
         numbers[key] = f"{len(last)} of {FEWEST} readings of the server's memory in the hold"
     else:
-        numbers[key] = last_of(last)
+        numbers[key] = at_least(last_of(last), PAGES / 2)
 
 
 def _cpu(numbers: dict[str, Measured], run: Run) -> None:
@@ -204,7 +205,8 @@ def _per(run: Run, start_s: float, end_s: float, count: str, name: str) -> Measu
     off, middle = spent - ratio * done, np.arange(k) - (k - 1) / 2
     rest = off - (off @ middle) / (middle @ middle) * middle
     error = math.sqrt(float(rest @ rest) / (k - 2) * k) / float(done.sum())
-    half = float(stdtrit(k - 2, 1 - ALPHA / 2)) * error
+    # No better than the resolution.
+    half = max(float(stdtrit(k - 2, 1 - ALPHA / 2)) * error, 0.01 / float(done.sum()))
     return Estimate(ratio * 1e6, (ratio - half) * 1e6, (ratio + half) * 1e6, k - 2)
 
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -118,38 +118,14 @@ def regress(points: Sequence[Point], ahead: Point | None = None) -> FittedLine |
         slope = float(plain[1]) * spread / spread_n
         return _exact(slope, float(plain[0]) * spread + y0 - slope * n0, 1.0, m - 2, ahead)
 
-    timed = points if ahead is None else [*points, ahead]
-    when, of, over = np.array([(one.t_s, max(1, one.samples), one.span_s) for one in timed]).T
-    with_ahead, log_prior = _noises(when, of, over, m)
-    noises = with_ahead[:, :m, :m]
-    try:
-        root = np.linalg.cholesky(noises)
-    except np.linalg.LinAlgError:
-        # Bins that overlap in time (N fell and rose again) have no such covariance; instants always have one.
-        with_ahead, log_prior = _noises(when, of, np.zeros(len(timed)), m)
-        noises = with_ahead[:, :m, :m]
-        root = np.linalg.cholesky(noises)
-    whitened = np.linalg.solve(root, np.broadcast_to(np.column_stack([design, y]), (len(noises), m, 3)))
-    own = np.diagonal(root, axis1=1, axis2=2)
-    together = len(own)
-    # The row of the point ahead in the root of the covariance that includes it, and its variance (none without one).
-    onward = np.linalg.solve(root, with_ahead[:, :m, m:])
-    ahead_variance = with_ahead[:, m:, m:].sum(axis=(1, 2))
-    if points[-1].baseline:
-        # More variance of the last point changes the last diagonal element of the root, and nothing else.
-        larger = [np.sqrt(own[:, -1] ** 2 + step) for step in _FIRST_USE]
-        whitened = np.concatenate([_last_times(whitened, own[:, -1] / one, axis=1) for one in larger])
-        onward = np.concatenate([_last_times(onward, own[:, -1] / one, axis=1) for one in larger])
-        ahead_variance = np.tile(ahead_variance, len(_FIRST_USE))
-        own = np.concatenate([_last_times(own, one / own[:, -1], axis=1) for one in larger])
-        log_prior = np.tile(log_prior, len(_FIRST_USE))
-    white_x, white_y = whitened[:, :, :2], whitened[:, :, 2]
+    noise = _whiten(points, ahead, np.column_stack([design, y]))
+    white_x, white_y = noise.columns[:, :, :2], noise.columns[:, :, 2]
     information = np.swapaxes(white_x, 1, 2) @ white_x
     inverse = np.linalg.inv(information)
     coefficients = (inverse @ (np.swapaxes(white_x, 1, 2) @ white_y[:, :, None]))[:, :, 0]
     rest = ((white_y - (white_x @ coefficients[:, :, None])[:, :, 0]) ** 2).sum(axis=1)
-    log_det = 2 * np.log(own).sum(axis=1)
-    log_weight = log_prior - 0.5 * (log_det + np.log(np.linalg.det(information)) + (m - 2) * np.log(rest))
+    log_det = 2 * np.log(noise.own).sum(axis=1)
+    log_weight = noise.log_prior - 0.5 * (log_det + np.log(np.linalg.det(information)) + (m - 2) * np.log(rest))
     weight = np.exp(log_weight - log_weight.max())
     weight /= weight.sum()
     covariance = inverse * (rest / (m - 2))[:, None, None]
@@ -166,12 +142,12 @@ def regress(points: Sequence[Point], ahead: Point | None = None) -> FittedLine |
     slope, intercept = (float(one) for one in np.array([means[:, 1], means[:, 0]]) @ weight)
     half = _half_width(slope, [(part.weight, part.slope, part.var_slope) for part in parts], m - 2)
     # The first kinds of noise are without a step to the first connections.
-    apart = float(weight[:together].sum()) < 1 - CONFIDENCE
+    apart = float(weight[: noise.together].sum()) < 1 - CONFIDENCE
     on_it = points[:-1] if apart else points
     found = FittedLine(slope, intercept, half, _explained(on_it, slope, intercept), m - 2, parts, apart)
     if ahead is not None:
         place = np.array([1.0, (ahead.n - n0) / spread_n])
-        middles, variances = _ahead(place, white_x, white_y, coefficients, inverse, onward[:, :, 0], ahead_variance)
+        middles, variances = noise.ahead(place, coefficients, inverse)
         values = [y0 + spread * middles, spread**2 * variances * rest / (m - 2)]
         kinds = list(zip(weight.tolist(), *(column.tolist() for column in values), strict=True))
         middle = sum(share * mean for share, mean, _ in kinds)
@@ -179,27 +155,68 @@ def regress(points: Sequence[Point], ahead: Point | None = None) -> FittedLine |
     return found if all(map(math.isfinite, (slope, intercept, half))) else None
 
 
-def _ahead(
-    place: Any, white_x: Any, white_y: Any, coefficients: Any, inverse: Any, onward: Any, variance: Any
-) -> tuple[Any, Any]:
-    """Under each kind of noise: the mean of the point at ``place`` (1, x), and its variance about that, up to the noise's factor.
+class _Whitened(NamedTuple):
+    """Columns of the points, made independent under each kind of noise (kind, point, column), and what that takes.
 
-    ``onward``: that point's row in the root of the covariance; ``variance``: its own.
+    ``own``: the diagonal of the covariance's root (kind, point); ``log_prior``: of each kind; ``together``: the number of kinds
+    without a step to the first connections. Of a point ahead: ``onward``, its row in the root (kind, point), and ``variance``.
     """
+
+    columns: Any
+    own: Any
+    log_prior: Any
+    together: int
+    onward: Any
+    variance: Any
+
+    def ahead(self, place: Any, coefficients: Any, inverse: Any) -> tuple[Any, Any]:
+        """Of each kind: the mean of the point ahead at ``place`` (1, x), and its variance about that, up to a factor."""
+        import numpy as np
+
+        white_x, white_y = self.columns[:, :, :2], self.columns[:, :, 2]
+        off = white_y - (white_x @ coefficients[:, :, None])[:, :, 0]
+        middles = coefficients @ place + (self.onward * off).sum(axis=1)
+        lever = place - (self.onward[:, None, :] @ white_x)[:, 0, :]
+        of_line = np.einsum("ki,kij,kj->k", lever, inverse, lever)
+        return middles, np.maximum(0.0, self.variance - (self.onward**2).sum(axis=1)) + of_line
+
+
+def _whiten(points: Sequence[Point], ahead: Point | None, columns: Any) -> _Whitened:
+    """``columns`` (point, column) under each kind of noise. A baseline is the last of the ``points``."""
     import numpy as np
 
-    off = white_y - (white_x @ coefficients[:, :, None])[:, :, 0]
-    middles = coefficients @ place + (onward * off).sum(axis=1)
-    lever = place - (onward[:, None, :] @ white_x)[:, 0, :]
-    of_line = np.einsum("ki,kij,kj->k", lever, inverse, lever)
-    return middles, np.maximum(0.0, variance - (onward**2).sum(axis=1)) + of_line
+    m = len(points)
+    timed = [*points, points[-1] if ahead is None else ahead]
+    when, of, over = np.array([(one.t_s, max(1, one.samples), one.span_s) for one in timed]).T
+    noises, log_prior = _noises(when, of, over, m)
+    try:
+        root = np.linalg.cholesky(noises[:, :m, :m])
+    except np.linalg.LinAlgError:
+        # Bins that overlap in time (N fell and rose again) have no such covariance; instants always have one.
+        noises, log_prior = _noises(when, of, np.zeros(m + 1), m)
+        root = np.linalg.cholesky(noises[:, :m, :m])
+    white = np.linalg.solve(root, np.broadcast_to(columns, (len(noises), *columns.shape)))
+    onward, variance = np.linalg.solve(root, noises[:, :m, m:])[:, :, 0], noises[:, m, m]
+    own = np.diagonal(root, axis1=1, axis2=2)
+    if not points[-1].baseline:
+        return _Whitened(white, own, log_prior, len(own), onward, variance)
+    # More variance of the last point changes the last diagonal element of the root, and nothing else.
+    smaller = [own[:, -1] / np.sqrt(own[:, -1] ** 2 + step) for step in _FIRST_USE]
+    times = len(_FIRST_USE)
+    return _Whitened(
+        np.concatenate([_last_times(white, one) for one in smaller]),
+        np.concatenate([_last_times(own, 1 / one) for one in smaller]),
+        np.tile(log_prior, times),
+        len(own),
+        np.concatenate([_last_times(onward, one) for one in smaller]),
+        np.tile(variance, times),
+    )
 
 
-def _last_times(stack: Any, factors: Any, axis: int) -> Any:
-    import numpy as np
-
+def _last_times(stack: Any, factors: Any) -> Any:
+    """``stack`` (kind, point, ...) with the last point times the factor of each kind."""
     copy = stack.copy()
-    last = np.moveaxis(copy, axis, 0)[-1]
+    last = copy[:, -1]
     last *= factors.reshape(-1, *[1] * (last.ndim - 1))
     return copy
 

@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Mapping
 
 from asyncli.analysis.constants import MINUTE_S
-from asyncli.analysis.holders import holders_beside, server_holds
+from asyncli.analysis.holders import Holders, holders_of, memory_of
 from asyncli.analysis.slope import minus, plus
 from asyncli.model import metrics
 from asyncli.model.run import Run
@@ -32,45 +32,41 @@ def held_before(first: Mapping[str, float]) -> tuple[float, float]:
     return max(closed, most if accepted < math.inf else 0.0), max(closed, most)
 
 
-def server_memory(run: Run) -> tuple[Series, str]:
+def server_memory(run: Run, holders: Holders | None = None) -> tuple[Series, str]:
     """The memory of the server's processes over time, and its kind: "PSS", or "RSS" if PSS was not read.
 
-    If other processes hold its connections, what these took since the first connect is part of it.
+    If other processes hold its connections, what these took since the first connect is part of it. ``holders``: of the whole
+    run, if this is a part of one.
     """
     own, kind = run.series(metrics.SERVER_PSS_BYTES), "PSS"
     if not len(own):
         own, kind = run.series(metrics.SERVER_RSS_BYTES), "RSS"
-    return _with_holders(run, own), kind
+    return _with_holders(run, own, holders), kind
 
 
-def _with_holders(run: Run, own: Series) -> Series:
-    if server_holds(run) is not False:
-        return own
-    taken = [holder.memory for holder in holders_beside(run) if len(holder.memory)]
+def _with_holders(run: Run, own: Series, holders: Holders | None) -> Series:
+    in_place = (holders_of(run) if holders is None else holders).in_place
+    taken = [memory for program in in_place if len(memory := memory_of(run, program))]
     return plus(own, taken) if taken else own
 
 
-def behind_server(run: Run) -> tuple[Series, list[str]]:
-    """What the programs behind the server, which hold as many connections as it, took since the first connect; and their names.
-
-    Empty if there are none, or if they hold the connections in its place; the memory also if one of them may not be read.
-    """
-    holders = holders_beside(run) if server_holds(run) else []
-    names = [holder.name for holder in holders]
-    if not holders or not all(len(holder.memory) for holder in holders):
-        return Series(), names
-    first, *further = (holder.memory for holder in holders)
-    return plus(first, further), names
+def behind_server(run: Run, holders: Holders) -> Series:
+    """What the programs behind the server took since the first connect; empty without any, or if one may not be read."""
+    taken = [memory_of(run, program) for program in holders.behind]
+    if not taken or not all(map(len, taken)):
+        return Series()
+    first, *further = taken
+    return plus(first, further)
 
 
-def with_files_at_rest(run: Run) -> tuple[Series, str]:
+def with_files_at_rest(run: Run, holders: Holders | None = None) -> tuple[Series, str]:
     """:func:`server_memory` for the cost of a connection: of PSS, pages of files count as before the first connect.
 
     They belong to no connection, and PSS of them falls when another program that maps the same files starts in the ramp. The
     memory in use on the host has no such pages either.
     """
-    memory, kind = server_memory(run)
-    own = _with_holders(run, run.series(metrics.SERVER_ANON_SHMEM_BYTES))
+    memory, kind = server_memory(run, holders)
+    own = _with_holders(run, run.series(metrics.SERVER_ANON_SHMEM_BYTES), holders)
     files = minus(memory, [own]) if kind == "PSS" else Series()
     if not files:
         return memory, kind
@@ -91,11 +87,13 @@ def unmapped_shared(run: Run) -> Series:
     return minus(run.series(metrics.HOST_SHMEM_BYTES), [run.series(metrics.SERVER_SHMEM_BYTES)])
 
 
-def of_others(run: Run) -> tuple[Series, Series]:
-    """Memory of other programs on the sampled host over time: inodes of /proc; processes, without the server's and asyncli's."""
+def of_others(run: Run, holders: Holders) -> tuple[Series, Series]:
+    """Memory of other programs on the sampled host over time: inodes of /proc; processes, without those of asyncli, of the server
+    and of the ``holders``.
+    """
     ours = (metrics.GENERATOR_USS_BYTES, metrics.SESSION_USS_BYTES) if run.sides.generator else (metrics.AGENT_USS_BYTES,)
     known = [run.series(name) for name in ours]
     if run.sides.server:
-        known += [with_files_at_rest(run)[0], behind_server(run)[0], unmapped_shared(run)]
+        known += [with_files_at_rest(run, holders)[0], behind_server(run, holders), unmapped_shared(run)]
     processes = minus(run.series(metrics.HOST_PROCESSES_BYTES), [memory for memory in known if memory])
     return run.series(metrics.KERNEL_LISTING_BYTES), processes

@@ -6,7 +6,7 @@ import math
 from typing import NamedTuple
 
 from asyncli.analysis.constants import FEWEST, NEARLY_ALL, PART, WORTH_TELLING
-from asyncli.analysis.holders import holders_beside, server_holds
+from asyncli.analysis.holders import holders_of
 from asyncli.analysis.saturation import MOST_CPU_SHARE
 from asyncli.analysis.server_count import other_clients_of
 from asyncli.analysis.slope import minus
@@ -20,8 +20,6 @@ from asyncli.model.samples import Series, parts
 
 #: A smaller share of all CPUs does not limit server and asyncli.
 MOST_OF_OTHERS = PART
-# Sockets that daemons open and close at any time.
-_FEW_SOCKETS = 50
 # Asyncli ended these by itself. The server's end remains until the server closes it, and in its listen queue until it accepts it.
 _GIVEN_UP = ("heartbeat_timeout", "tls_timeout", "handshake_timeout", "generator_lost")
 
@@ -84,6 +82,19 @@ def counted_sockets(run: Run) -> Series:
     return run.series(run.of_ours(name) if name == KERNEL_SOCKETS else name)
 
 
+def few_sockets(ours: float) -> float:
+    """So many sockets of other programs beside ``ours`` say nothing: daemons open and close dozens, and a share of 5 % changes no
+    printed digit."""
+    return 50 + 0.05 * ours
+
+
+def sockets_of_others(run: Run) -> Series:
+    """Sockets of other programs over time: all that are counted, less the ends of the connections held."""
+    allocated, held = counted_sockets(run), run.held
+    ours = [run.sides.ends * (held.at(t_s) or 0.0) for t_s in allocated.t_s]
+    return Series(allocated.t_s, [every - own for every, own in zip(allocated.values, ours, strict=True)])
+
+
 def sockets_beside(run: Run) -> tuple[int, int, int] | None:
     """By how many sockets ours and others rose from the baseline to the hold's end, and how many of the others each connection
     brought through a proxy. None if other programs opened and closed few, or the count is unknown.
@@ -94,7 +105,7 @@ def sockets_beside(run: Run) -> tuple[int, int, int] | None:
 
 def unix_sockets_each(run: Run) -> int:
     """How many sockets of other families each TCP connection brought, such as those of a proxy to a backend at a Unix socket."""
-    if not run.plan.has_ports or not run.sides.server or not holders_beside(run):
+    if not run.plan.has_ports or not run.sides.server or not holders_of(run).behind:
         return 0
     every, tcp = run.series(KERNEL_SOCKETS), run.series(metrics.KERNEL_TCP_INUSE)
     others = minus(every, [tcp])
@@ -121,8 +132,7 @@ def _beside(run: Run) -> tuple[int, int, int] | None:
         least, most = least - max(0, connections - sum(map(_heard, ticks))), most + sum(map(_given_up, ticks))
     ours = min(max(least, round(after - before)), most)
     others = round(after - before) - ours
-    # Daemons open and close dozens; a share of 5 % changes no printed digit.
-    if abs(others) <= _FEW_SOCKETS + 0.05 * ours:
+    if abs(others) <= few_sockets(ours):
         return None
     # A proxy opens one for each connection, and its backend has the other end, here or elsewhere; both close with ours.
     each, drained = round(others / max(1, connections)), run.phase("residue")
@@ -147,7 +157,7 @@ def is_proxy(run: Run, until_s: float) -> bool | None:
     Another load generator's sockets come and go with ours as well, but the server's fullest process then has more than its share
     of one for each connection only if its workers share unevenly.
     """
-    if server_holds(run) and holders_beside(run):
+    if holders_of(run).behind:
         # The backend is on this host, and was seen.
         return True
     start, used, processes = run.first_connect_s, run.series(metrics.SERVER_DESCRIPTORS), run.series(metrics.SERVER_PROCESSES)
@@ -172,7 +182,7 @@ def other_sockets(run: Run) -> list[Finding]:
         count = clients.count
         rise = (count.last(until_s=run.stop_s) or 0.0) - (count.last(until_s=run.first_connect_s) or 0.0)
         of_clients = rise * run.sides.ends - ours
-        if abs(others - of_clients) <= max(_FEW_SOCKETS, PART * abs(others)):
+        if abs(others - of_clients) <= max(few_sockets(ours), PART * abs(others)):
             # The finding of other clients says it of all the server's numbers.
             return []
     proxy = bool(each) and is_proxy(run, run.stop_s)

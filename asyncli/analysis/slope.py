@@ -30,7 +30,8 @@ FEWEST_PLATEAUS = 3
 # With fewer plateaus the line needs the baseline: without it, on ladders of three, slabs of 1 MB looked like first use, and 66 of
 # 100 intervals held the truth instead of all (bench/coverage.py).
 _PLATEAUS_THAT_SPARE_ONE = 5
-# The first seconds of the hold show the cost of the last connections; later seconds include growth.
+# The first seconds of the hold show the cost of the last connections; later seconds include growth. The level at its end is the
+# median of as many.
 _INTO_HOLD_S = 5.0
 #: Seconds of the hold in which the server's own count shows whether others use it. A list of runs reads this far.
 OTHERS_INTO_HOLD_S = 15.0
@@ -43,8 +44,6 @@ FREED_KEPT = 128 * 1024.0
 PAGES = 2 * 4096.0
 # A metric that moved by more deviations of its noise has not settled: one false alarm in some eighty rests of normal noise.
 _MOVES_BEYOND = 2.5
-# The level at the hold's end is the median of so many seconds, of at least so large a share of the most connections.
-_LEVEL_S, _STILL_HELD = 5.0, 0.5
 # Costs of memory that stays while connections are held. Queued buffers change at rest.
 _LASTING = frozenset({"server_user", "kernel", "generator_user", "host_total", "residual", "client_total"})
 _OF_THE_KERNEL = frozenset({"kernel", "kernel_queued", "listing"})
@@ -87,6 +86,8 @@ class Fit(msgspec.Struct):
     seconds_bytes: list[float]
     line: FittedLine
     apart: float | None = None
+    #: The resolution of the metric (bytes): no level is known better.
+    known_to: float = PAGES / 2
     #: Bytes that the memory at the hold's end is above the line (below zero: under it), if the line does not predict it; else 0.
     off_at_end: float = 0.0
     #: The connections held then.
@@ -99,7 +100,7 @@ class Fit(msgspec.Struct):
         """The 95 % confidence band of the line (not of a sample) at ``n`` connections, bytes."""
         # The cost's interval may be wider than the line's (an unsettled plateau, a difference of slopes).
         wider = self.cost.half_width / self.line.half if self.line.half > 0 else 1.0
-        half = self.line.half_at(n) * max(1.0, wider)
+        half = max(self.known_to, self.line.half_at(n) * max(1.0, wider)) + abs(self.at(n) - self.line.at(n))
         return self.at(n) - half, self.at(n) + half
 
 
@@ -205,8 +206,8 @@ def reaching(found: Fit, ahead: Point, predicted: tuple[float, float], most: flo
 
     Memory that comes after the ramp is a cost that no line through the ramp can show; what grows with time is none, and nobody
     can tell them apart by one level: the interval includes both, and the value is halfway. The line predicts the level within
-    the interval of its noise at that instant (``predicted``: its middle, and half of it), and within ``known_to`` bytes. ``most``: connections at the peak; memory of those
-    that were lost may be kept, so the line also predicts what lies between the two counts.
+    the interval of its noise at that instant (``predicted``: its middle, and half of it), and within ``known_to`` bytes.
+    ``most``: connections at the peak; memory of those that were lost may be kept, so what lies between both counts is predicted.
     """
     middle, half = predicted
     kept = max(0.0, found.line.slope) * max(0.0, most - ahead.n)
@@ -255,7 +256,7 @@ class Fitter:
         self.until_s = max(self.line_until_s + 1.0, self._rest[1] if self._rest is not None else -math.inf)
         self._hold_end_s = min(run.stop_s, hold_end)
         self._most = max(held.values)
-        many = [t_s for t_s, n in held.between(self.line_until_s, self._hold_end_s).rows() if n >= _STILL_HELD * self._most]
+        many = [t_s for t_s, n in held.between(self.line_until_s, self._hold_end_s).rows() if n >= self._most / 2]
         self._lasts_to_s = None if hold is None or not many else min(self._hold_end_s, many[-1] + 1.0)
         #: HTTP/2 streams held by each connection.
         self.streams = streams_each(run.plan.streams, (tick for t_s, tick in run.ticks if t_s <= self.until_s))
@@ -286,14 +287,12 @@ class Fitter:
         """
         if self._lasts_to_s is None:
             return None
-        since_s = max(math.nextafter(self.line_until_s, math.inf), self._lasts_to_s - _LEVEL_S)
+        since_s = max(math.nextafter(self.line_until_s, math.inf), self._lasts_to_s - _INTO_HOLD_S)
         rows = [(t_s, self._held.at(t_s) or 0.0, value) for t_s, value in metric.between(since_s, self._lasts_to_s).rows()]
-        rows = [row for row in rows if row[1] >= _STILL_HELD * self._most]
+        rows = [row for row in rows if row[1] >= self._most / 2]
         return _median(rows) if rows else None
 
-    def _line(
-        self, name: str, metric: Series, scale: float, note: str, known_to: float, ahead: Point | None
-    ) -> Fit | int:
+    def _line(self, name: str, metric: Series, scale: float, note: str, known_to: float, ahead: Point | None) -> Fit | int:
         if self._rests:
             points = plateau_points(metric, self._held, self._start, self._rests)
         else:
@@ -347,7 +346,9 @@ class Fitter:
         before = metric.between(-math.inf, self._start)
         rest = metric.between((begin + end) / 2, end) or metric.between(begin, end)
         points = [Point(t_s, self._held.at(t_s) or 0.0, value) for t_s, value in before.rows()]
-        points += [Point(t_s, n, value) for t_s, value in rest.rows() if (n := self._held.at(t_s) or 0.0) > 0]
+        # With fewer left, most of the memory is what is kept of the others.
+        least = self._most / 2
+        points += [Point(t_s, n, value) for t_s, value in rest.rows() if (n := self._held.at(t_s) or 0.0) >= least]
         ahead = ahead if ahead is not None and ahead.t_s - ahead.span_s / 2 > end else None
         line = regress(points, ahead) if before and rest else None
         if line is None:

@@ -9,6 +9,7 @@ import msgspec
 
 from asyncli.core.adding import added_up
 from asyncli.core.histogram import Histogram, bucket
+from asyncli.model.metrics import SERVER_SOCKETS, SERVER_SOCKETS_WAITING
 from asyncli.model.plan import Plan
 from asyncli.model.records import PhaseName, Tick
 from asyncli.model.run import Run
@@ -32,6 +33,16 @@ class Latency(msgspec.Struct):
     max: float | None
 
 
+class Acceptance(msgspec.Struct, frozen=True):
+    """What the kernel of the server's host says of the connections: whether a program has ``accepted`` any, and how many none had
+    accepted at any instant of the hold (``waiting``). ``known``: those sockets were seen. The kernel alone grants a connect.
+    """
+
+    known: bool = False
+    accepted: bool = False
+    waiting: int = 0
+
+
 class Totals(msgspec.Struct):
     """Sums of ticks: counts and histograms are valid, gauges are not."""
 
@@ -39,8 +50,10 @@ class Totals(msgspec.Struct):
     by_phase: dict[PhaseName, Tick] = msgspec.field(default_factory=dict)
     #: Open at the client when the drain began, or at the last tick without a drain.
     open: int = 0
-    #: Of these, connections without an unanswered heartbeat, or with the answer in the drain.
+    #: Of these, connections without an unanswered heartbeat, or with the answer in the drain, and none that waits unaccepted.
     held: int = 0
+    #: Of a run that listens.
+    acceptance: Acceptance = msgspec.field(default_factory=Acceptance)
     #: The most open at the end of any second.
     peak: int = 0
     #: The most pending connects at the end of any second of the ramp, per worker.
@@ -77,15 +90,41 @@ def fold(run: Run) -> Totals:
     totals.whole = added_up(Tick(), *in_gaps, *totals.by_phase.values())
     if run.ticks:
         totals.open = at_drain or run.ticks[-1][1].held
-        totals.held = max(0, totals.open - totals.whole.unanswered)
+        if run.plan.listens:
+            totals.acceptance = _acceptance(run)
+        totals.held = max(0, totals.open - totals.whole.unanswered - totals.acceptance.waiting)
     return totals
 
 
-def tested(plan: Plan, *ticks: Tick) -> bool:
-    """Whether the server was heard: it answered a heartbeat, or sent something else after one; a connect, if connections listen;
-    a handshake, if no heartbeat was due."""
-    granted = any(one.protocol is not None and one.protocol.handshake_us for one in ticks) and not any(one.sent for one in ticks)
-    return any(tick.answered or tick.spoke or (tick.opened and (plan.listens or granted)) for tick in ticks)
+def _acceptance(run: Run) -> Acceptance:
+    accepted, waiting = run.series(SERVER_SOCKETS), run.series(SERVER_SOCKETS_WAITING)
+    ours = accepted.between(run.first_connect_s, run.stop_s).values
+    last = waiting.last(until_s=run.stop_s, since_s=run.first_connect_s) or 0.0
+    if not (any(ours) or last):
+        return Acceptance()
+    # At one instant some may have just come.
+    least = last if run.hold is None else min(waiting.between(run.hold.start_s, run.stop_s).values, default=last)
+    return Acceptance(True, any(ours), round(least))
+
+
+def tested(plan: Plan, *ticks: Tick, accepted: bool) -> bool:
+    """Whether the server was heard: it answered a heartbeat, or sent something else after one. If no heartbeat was due: it
+    completed the protocol's handshake. If connections listen: it also did if it completed TLS's, or sent data, or if a program
+    was seen to have ``accepted`` them.
+    """
+    if any(tick.answered or tick.spoke for tick in ticks):
+        return True
+    if plan.listens:
+        return accepted or any(tick.bytes_received or _granted(tick) or _spoke_tls(tick) for tick in ticks)
+    return not any(tick.sent for tick in ticks) and any(tick.opened and _granted(tick) for tick in ticks)
+
+
+def _granted(tick: Tick) -> bool:
+    return tick.protocol is not None and bool(tick.protocol.handshake_us)
+
+
+def _spoke_tls(tick: Tick) -> bool:
+    return tick.tls is not None and tick.tls.full + tick.tls.resumed > 0
 
 
 def never_answered(tick: Tick) -> int:

@@ -20,7 +20,8 @@ Verdict = Literal["passed", "failed", "invalid", "untested"]
 RULE = (
     "passed: as many held at the hold's end as asked for, none lost, and no answer an error (status 400 or more); a --fail-if on "
     "held, on lost or on a status replaces that part; invalid: the generator was the limit; untested: nothing connected, or no "
-    "heartbeat ever answered (listening ones send none), or the server sends such answers unasked as often; else failed"
+    "heartbeat ever answered (of listening ones: no byte came and no program accepted them), or the server sends such answers "
+    "unasked as often; else failed"
 )
 #: The numbers of the rule; a --fail-if on one of them replaces its part of the rule.
 LOST, HELD, OURS = "connections.lost", "connections.held", "connections.deaths.generator_lost"
@@ -57,8 +58,9 @@ def judge(
     ``written``: a process still writes the file (None: unknown). ``end_s``: when the records end. ``suspended``: losses because
     this machine was suspended. ``unheard``: held and silent.
 
-    1. untested: nothing connected, or no heartbeat was answered (except for listening connections, or if none was due yet and
-       handshakes succeeded), or the server sends by itself what answers them, at least as often.
+    1. untested: nothing connected, or no heartbeat was answered (unless none was due yet and handshakes succeeded), or the server
+       sends by itself what answers them, at least as often. If connections listen: no byte came, and no program was seen to
+       accept them.
     2. invalid: the generator was the limit (``saturated``), lost connections itself (unless a limit allows it), lost connections
        only to a suspension, or ran out of ports or descriptors.
     3. failed: a connection or held stream was lost, or an answer an error (unless a limit is on it), or a limit crossed.
@@ -68,17 +70,8 @@ def judge(
     """
     whole, held, asked = totals.whole, totals.held, plan.connections
     by_hand = f"; {stop}" if (stop := interrupted(findings)) else ""
-    if not whole.opened:
-        if here := next((one.evidence for one in findings if one.code == NOTHING_LISTENS), None):
-            return Judgement("untested", here)
-        return Judgement("untested", f"nothing ever connected{by_hand}")
-    if not tested(plan, whole):
-        opened, sent = format_many(whole.opened, "connection"), format_many(whole.sent, "heartbeat")
-        broken = whole.protocol.broken if whole.protocol is not None else {}
-        most = f" ({max(broken, key=broken.__getitem__)})" if broken else ""
-        return Judgement("untested", f"{why_untested(whole.deaths, whole.sent)}{most}: {opened} opened, {sent} sent{by_hand}")
-    if (unasked := unproven(whole)) is not None:
-        return Judgement("untested", f"{unasked.evidence}{by_hand}")
+    if why := _untested(plan, totals, findings):
+        return Judgement("untested", why + by_hand)
     # A lost worker that held nothing yet has a count of 0.
     gone = whole.deaths.get("generator_lost")
     starved = {cause: whole.failures[cause] for cause in _SHORTAGES if whole.failures.get(cause)}
@@ -123,6 +116,22 @@ def judge(
     end = "until the run was stopped" if by_hand else "to the end"
     why = f"{_part(held, asked, 'connection')} held {end}, {silent}and {lost}{retried}{by_hand}"
     return Judgement("passed", but_allowed(why, whole, "heartbeat"))
+
+
+def _untested(plan: Plan, totals: Totals, findings: Sequence[Finding]) -> str:
+    """Why nothing is known of the server, or ""."""
+    whole, acceptance = totals.whole, totals.acceptance
+    if not whole.opened:
+        return next((one.evidence for one in findings if one.code == NOTHING_LISTENS), "nothing ever connected")
+    if not tested(plan, whole, accepted=acceptance.accepted):
+        opened = format_many(whole.opened, "connection")
+        if plan.listens:
+            return server.not_accepted(whole.opened, acceptance.known).evidence
+        broken = whole.protocol.broken if whole.protocol is not None else {}
+        most = f" ({max(broken, key=broken.__getitem__)})" if broken else ""
+        return f"{why_untested(whole.deaths, whole.sent)}{most}: {opened} opened, {format_many(whole.sent, 'heartbeat')} sent"
+    unasked = unproven(whole)
+    return "" if unasked is None else unasked.evidence
 
 
 def unproven(whole: Tick) -> Finding | None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from asyncli.app.progress import Progress
 from asyncli.findings.run import sample_refused, watcher_failed
+from asyncli.model.metrics import greatest
 from asyncli.model.plan import Plan, plan_document
 from asyncli.model.private_values import Quotation
 from asyncli.model.records import MOST, Finding, Phase, ProtocolCounts, Sample, Tick
@@ -67,7 +68,7 @@ class Recorder:
         self.show(lambda observer: observer.tick(t_s, tick))
 
     def sample(self, sample: Sample) -> None:
-        if odd := {name: value for name, value in sample.values.items() if not 0 <= value <= MOST}:
+        if odd := {name: value for name, value in sample.values.items() if not 0 <= value <= min(MOST, greatest(name))}:
             if not self._refused_sample:
                 self._refused_sample = True
                 self.finding(sample_refused(*next(iter(odd.items()))))

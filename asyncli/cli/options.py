@@ -75,6 +75,7 @@ _TLS_OPTIONS: tuple[Option, ...] = (
     click.option("--tls-min", metavar="1.2|1.3", help="Lowest TLS version to accept.  [default: 1.2]"),
     click.option("--tls-max", metavar="1.2|1.3", help="Highest TLS version to offer.  [default: 1.3]"),
     click.option("--tls-ciphers", metavar="LIST", help="TLS 1.2 cipher suites to offer, as an OpenSSL cipher list."),
+    click.option("--alpn", metavar="LIST", help="Protocols to offer in ALPN, such as mqtt.  [default: http/1.1 for HTTP]"),
     click.option("--sni", metavar="NAME", help="Server name to send in TLS (SNI) and to verify.  [default: the URL's host]"),
     click.option("--tls-resume", is_flag=True, default=None, help="Resume the first handshake's TLS session in all later ones."),
 )

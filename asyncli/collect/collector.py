@@ -4,24 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from asyncli.collect.headroom import Headroom
-from asyncli.collect.kernel import MemoryReader, read_counters
+from asyncli.collect.kernel import MemoryReader, read_counters, read_sockstat
 from asyncli.collect.locate import Found, ServerFacts, describe, doubt, find_server
 from asyncli.collect.other_processes import OtherProcesses
 from asyncli.collect.privilege import unprivileged
 from asyncli.collect.probe_budget import ProbeReading
 from asyncli.collect.processes import ProcessGroup, ServerTree, listed, read_session_cpu, read_session_memory
-from asyncli.collect.procfs import ancestors
+from asyncli.collect.procfs import ancestors, read_unix_ends
 from asyncli.collect.sampler import Probe, Sampler, SamplerOptions
 from asyncli.collect.sock_diag import server_sockets
 from asyncli.collect.status_reader import StatusReader
 from asyncli.findings.probes import server_master_ended, server_processes_unknown, server_restarted
 from asyncli.model.errors import HostError
-from asyncli.model.metrics import SERVER_ENDED, SERVER_SOCKETS, SERVER_SOCKETS_WAITING, SERVER_STARTED
+from asyncli.model.metrics import KERNEL_TCP_INUSE, SERVER_ENDED, SERVER_SOCKETS, SERVER_SOCKETS_WAITING, SERVER_STARTED
+from asyncli.model.places import real_path
 from asyncli.model.plan import Plan
+
+# The kernel walks all sockets, and we read those of the server's ports: half a second for so many (2.2 us each, bench/README.md).
+_MOST_SOCKETS = 250_000
 
 
 class Collector(Sampler):
@@ -45,7 +49,7 @@ class Collector(Sampler):
         self._tree: ServerTree | None = None
         self._found_by = ""
         # The connections at the server's ports when they were last counted.
-        self._connections = 0
+        self._connections: int | None = None
 
     async def open(self, *, hold: bool = True) -> None:
         """Read the status page once and find the server's processes; ``hold``: used only by an agent's collector.
@@ -61,7 +65,7 @@ class Collector(Sampler):
         self._report(server_processes_unknown(found.why_not, remedy) if not found.pids else self.server.not_asked)
         self._report(await asyncio.to_thread(doubt, self._plan, found, ours=self._ours()) if self.local else None)
         self._report(unprivileged(found.pids, found.hidden, found.remedy))
-        self._probes = self._standard_probes(found)
+        self._probes = await asyncio.to_thread(self._standard_probes, found)
         self.begin()
 
     async def refresh_server(self) -> None:
@@ -102,6 +106,10 @@ class Collector(Sampler):
         ports = sorted({target.port for target in self._plan.targets if target.port})
         if self.local and ports:
             probes["sockets"] = lambda: self._sockets(ports)
+        elif self.local and self._plan.listens:
+            # The table lists every Unix socket of the host: read it only where nothing else shows that a program accepts.
+            paths = {real_path(target.host) for target in self._plan.targets}
+            probes["sockets"] = lambda: _unix_sockets(paths)
         if not found.pids:
             return probes | own_probes(self._generator_pids)
         tree = self._tree = ServerTree(found.pids, self._relocate)
@@ -109,12 +117,17 @@ class Collector(Sampler):
         server = ProcessGroup("server", tree)
         probes |= {"server": lambda: _with_restarts(server.scan(), tree), "room": Headroom(lambda: server.pids).read}
         # Read right after the server's processes: those that it forked meanwhile are its own.
-        others = OtherProcesses(lambda: {*server.pids, *self._ours()}, ports, connections=lambda: self._connections)
+        others = OtherProcesses(lambda: server.pids, self._ours, ports, connections=lambda: self._connections)
         probes["other_processes"] = others.read
         return probes | own_probes(self._generator_pids, {"server_memory": server.memory})
 
     def _sockets(self, ports: Sequence[int]) -> ProbeReading:
-        """The server's ends of all clients' connections. None of them: it is in another network namespace, or has none."""
+        """The server's ends of all clients' connections; 0 if it is in another network namespace. Nothing on a host with so many
+        sockets that counting them would delay the other probes.
+        """
+        if read_sockstat().get(KERNEL_TCP_INUSE, 0.0) > _MOST_SOCKETS:
+            self._connections = None
+            return ProbeReading()
         accepted, waiting = server_sockets(ports)
         self._connections = accepted
         return ProbeReading({SERVER_SOCKETS: float(accepted), SERVER_SOCKETS_WAITING: float(waiting)})
@@ -136,6 +149,12 @@ def own_probes(generator_pids: Callable[[], Sequence[int]], expensive: dict[str,
         "generator": generator.scan, "session": read_session_cpu, **(expensive or {}),
         "generator_memory": generator.memory, "session_memory": read_session_memory,
     }  # fmt: skip
+
+
+def _unix_sockets(paths: Collection[str]) -> ProbeReading:
+    ends = [read_unix_ends(path) for path in paths]
+    accepted, waiting = sum(end[0] for end in ends), sum(end[1] for end in ends)
+    return ProbeReading({SERVER_SOCKETS: float(accepted), SERVER_SOCKETS_WAITING: float(waiting)})
 
 
 def _with_restarts(reading: ProbeReading, tree: ServerTree) -> ProbeReading:

@@ -4,8 +4,9 @@ Who listens is not always who holds: a server may hand its sockets to another pr
 or be a proxy. So the descriptors of all processes of the host are counted: one stat(2) each, without listing them (see
 :mod:`asyncli.collect.headroom`). Of programs that rise, memory is read too, less what they had before the first connection.
 
-Clients of the server rise with its connections as well. They are told by their sockets, which have the server's port as the
-peer's, and are left out.
+What a program has to do with the server is told by its newest sockets: a holder has connections at the server's ports, a client
+has their other ends, and a backend has the other ends of the server's own. Clients and strangers are left out: another test on
+this host may rise in step with ours.
 """
 
 from __future__ import annotations
@@ -15,13 +16,14 @@ import os
 import re
 import time
 from collections.abc import Callable, Collection, Iterable
+from enum import Enum
 from pathlib import Path
 
 import msgspec
 
 from asyncli.collect.probe_budget import ProbeReading
-from asyncli.collect.procfs import PROC, Memory, all_pids, link, read_memory, read_rss, readable_stat
-from asyncli.collect.sock_diag import client_inodes
+from asyncli.collect.procfs import PROC, Memory, all_pids, read_memory, read_rss, readable_stat
+from asyncli.collect.sock_diag import client_inodes, server_inodes, tcp_peers, unix_peers
 from asyncli.model import metrics
 from asyncli.model.text import oneline
 
@@ -32,9 +34,29 @@ _FIRST_READING_S = 0.2
 _FEWEST = 5
 #: Programs that are followed, those that rise most. A connection has one holder, and a chain of proxies is short.
 MOST_PROGRAMS = 8
-# Descriptors of a process that are looked at to tell a client, newest first: at least one of a client's is its connection.
-_LOOKED_AT = 16
+# Descriptors that are looked at, newest first: of a process that rose by five or more, and of each of the server's, whose newest
+# connections are those of the clients that the other one has in hand.
+_LOOKED_AT, _OF_THE_SERVER = 16, 256
+# A process closed some descriptors since it started, so its highest number is a little above their count.
+_NUMBERS_SKIPPED = 16
 _SOCKET = re.compile(r"socket:\[(\d+)\]\Z")
+
+
+class _Relation(Enum):
+    """What a process has to do with the server's connections."""
+
+    #: Not looked at, or its descriptors may not be read.
+    UNKNOWN = "unknown"
+    #: Another client of the server.
+    CLIENT = "client"
+    #: It holds connections that the server accepted.
+    HOLDER = "holder"
+    #: It holds the other end of a socket of the server's, or of one behind it.
+    BACKEND = "backend"
+    NONE = "none"
+
+
+_RELATED = (_Relation.HOLDER, _Relation.BACKEND)
 
 
 class _Process(msgspec.Struct):
@@ -45,8 +67,9 @@ class _Process(msgspec.Struct):
     descriptors: int
     memory_bytes: float | None
     is_new: bool
-    #: Whether it is a client of the server; None: not looked at yet.
-    is_client: bool | None = None
+    relation: _Relation = _Relation.UNKNOWN
+    #: By how many descriptors it had risen when it was looked at.
+    looked_at: int = 0
 
 
 class _Rise(msgspec.Struct):
@@ -58,40 +81,45 @@ class _Rise(msgspec.Struct):
 
 
 class OtherProcesses:
-    """``excluded``: pids of the server's and asyncli's processes. ``ports``: the server's, none for a Unix socket;
-    ``connections``: how many it has there, 0 if unknown. Blocking.
+    """``server`` and ``ours``: pids of the server's and of asyncli's processes. ``ports``: the server's, none for a Unix socket;
+    ``connections``: how many it has there (None: unknown). Blocking; creating it reads the memory of all processes once.
     """
 
     def __init__(
         self,
-        excluded: Callable[[], Iterable[int]],
+        server: Callable[[], Collection[int]],
+        ours: Callable[[], Collection[int]],
         ports: Collection[int],
         *,
-        connections: Callable[[], int] = lambda: 0,
+        connections: Callable[[], int | None] = lambda: None,
         proc: Path = PROC,
     ) -> None:
-        self._excluded, self._ports, self._connections, self._proc = excluded, ports, connections, proc
-        self._known: dict[int, _Process] | None = None
+        self._server, self._ours, self._ports, self._connections, self._proc = server, ours, ports, connections, proc
+        self._known = self._first(self._count_descriptors())
 
     def read(self) -> ProbeReading:
         """``beside.*`` of each program whose descriptors, or the number of whose processes, rose by half of the connections or
         more, and by five at least: only such a program can hold them. And the number of other processes.
         """
-        counts = self._count_descriptors()
-        if self._known is None:
-            self._known = self._first(counts)
-        known = self._known
+        counts, known = self._count_descriptors(), self._known
         for pid in known.keys() - counts.keys():
             del known[pid]
+        # A program that starts a process for each connection starts them for one purpose.
+        related = [process for process in known.values() if process.is_new and process.relation in _RELATED]
+        purposes = {process.name: process.relation for process in related}
         for pid in counts.keys() - known.keys():
-            known[pid] = _Process(self._name(pid), 0, 0.0, is_new=True)
-        enough = max(_FEWEST, self._connections() // 2)
-        risen = [name for name, rise in self._rises(counts).items() if max(rise.descriptors, rise.processes) >= enough]
-        self._tell_clients(risen, counts)
-        rises = {name: rise for name, rise in self._rises(counts).items() if name in risen and rise.pids}
-        most = sorted(rises, key=lambda name: rises[name].descriptors + rises[name].processes, reverse=True)[:MOST_PROGRAMS]
+            name = self._name(pid)
+            known[pid] = _Process(name, 0, 0.0, is_new=True, relation=purposes.get(name, _Relation.UNKNOWN))
         values = {metrics.HOST_OTHER_PROCESSES: float(len(counts))}
-        for name in most:
+        connections = self._connections()
+        if connections == 0:
+            return ProbeReading(values)
+        enough = max(_FEWEST, (connections or 0) // 2)
+        risen = _enough(self._rises(counts), enough)
+        self._relate([pid for rise in risen.values() for pid in rise.pids], counts)
+        rises = _enough(self._rises(counts), enough)
+        largest = sorted(rises, key=lambda name: rises[name].descriptors + rises[name].processes, reverse=True)
+        for name in largest[:MOST_PROGRAMS]:
             rise = rises[name]
             values[f"{metrics.BESIDE_DESCRIPTORS}{name}"] = float(rise.descriptors)
             values[f"{metrics.BESIDE_PROCESSES}{name}"] = float(rise.processes)
@@ -102,7 +130,7 @@ class OtherProcesses:
 
     def _count_descriptors(self) -> dict[int, int]:
         """The open descriptors of every process that is neither the server's nor asyncli's."""
-        excluded = set(self._excluded())
+        excluded = {*self._server(), *self._ours()}
         counts: dict[int, int] = {}
         for pid in all_pids(self._proc):
             if pid in excluded:
@@ -121,51 +149,86 @@ class OtherProcesses:
         return processes
 
     def _rises(self, counts: dict[int, int]) -> dict[str, _Rise]:
-        """By how much each program rose, without clients of the server."""
-        assert self._known is not None
+        """By how much each program rose, without clients of the server and processes that have nothing to do with it."""
         rises: dict[str, _Rise] = {}
         for pid, process in self._known.items():
-            more = counts[pid] - process.descriptors
-            if process.is_client or (more <= 0 and not process.is_new):
+            further = counts[pid] - process.descriptors
+            if further <= 0 and not process.is_new:
+                continue
+            looked_at_enough = further < 2 * process.looked_at
+            if process.relation in (_Relation.CLIENT, _Relation.NONE) and looked_at_enough:
                 continue
             rise = rises.setdefault(process.name, _Rise())
-            rise.descriptors += more
+            rise.descriptors += further
             rise.processes += process.is_new
             rise.pids.append(pid)
         return rises
 
-    def _tell_clients(self, risen: Collection[str], counts: dict[int, int]) -> None:
-        """Look at each process of the programs ``risen`` once it has five descriptors more, and tell whether it is a client."""
-        assert self._known is not None
-        looked_at = [
-            (pid, process)
-            for pid, process in self._known.items()
-            if process.name in risen and process.is_client is None and counts[pid] - process.descriptors >= _FEWEST
-        ]
-        if not looked_at or not self._ports:
+    def _relate(self, pids: Collection[int], counts: dict[int, int]) -> None:
+        """Look at the newest sockets of ``pids``, once and again when a process has twice as many, and tell what it holds."""
+        sockets: dict[int, set[int]] = {}
+        for pid in pids:
+            process = self._known[pid]
+            further = max(1, counts[pid] - process.descriptors)
+            if process.relation in _RELATED or further < 2 * process.looked_at:
+                continue
+            process.looked_at = further
+            inodes = self._newest_sockets(pid, counts[pid])
+            if inodes is None:
+                process.relation = _Relation.UNKNOWN
+            else:
+                sockets[pid] = inodes
+        if not sockets:
             return
-        try:
-            inodes = client_inodes(self._ports)
-        except OSError:
-            return
-        for pid, process in looked_at:
-            process.is_client = any(inode in inodes for inode in self._newest_sockets(pid, counts[pid]))
+        with contextlib.suppress(OSError):
+            held, of_clients = server_inodes(self._ports), client_inodes(self._ports)
+            for pid, inodes in sockets.items():
+                self._known[pid].relation = _Relation.NONE
+                if inodes & held:
+                    self._known[pid].relation = _Relation.HOLDER
+                elif inodes & of_clients:
+                    self._known[pid].relation = _Relation.CLIENT
+            self._relate_backends({pid: inodes for pid, inodes in sockets.items() if self._known[pid].relation is _Relation.NONE})
 
-    def _newest_sockets(self, pid: int, count: int) -> list[int]:
-        """The inodes of the sockets among the newest descriptors of a process with ``count`` of them; none where they are hidden.
+    def _relate_backends(self, sockets: dict[int, set[int]]) -> None:
+        """Tell those of the processes, with their ``sockets``, that are behind the server, or behind one that is."""
+        every = set().union(*sockets.values())
+        if not every:
+            return
+        peer_of = tcp_peers(every) | unix_peers(every)
+        peers = {pid: {peer_of[inode] for inode in inodes if inode in peer_of} for pid, inodes in sockets.items()}
+        front: set[int] = set()
+        for pid in self._server():
+            front |= self._newest_sockets(pid, _descriptors(pid, self._proc), _OF_THE_SERVER) or set()
+        while joined := [pid for pid, ends in peers.items() if ends & front]:
+            for pid in joined:
+                self._known[pid].relation = _Relation.BACKEND
+                front |= sockets[pid]
+                del peers[pid]
+
+    def _newest_sockets(self, pid: int, count: int, looked_at: int = _LOOKED_AT) -> set[int] | None:
+        """The inodes of the sockets among the newest descriptors of a process with ``count`` of them; None if they are hidden.
 
         The kernel gives the lowest free number, so the newest of a process that only opened have the highest.
         """
-        inodes = []
-        for number in range(count - 1, max(-1, count - 1 - _LOOKED_AT), -1):
-            match = _SOCKET.fullmatch(link(pid, f"fd/{number}", self._proc) or "")
+        inodes: set[int] = set()
+        for number in range(count + _NUMBERS_SKIPPED, -1, -1):
+            try:
+                target = os.readlink(f"{self._proc}/{pid}/fd/{number}")
+            except PermissionError:
+                return None
+            except OSError:
+                continue
+            looked_at -= 1
+            match = _SOCKET.fullmatch(target)
             if match is not None:
-                inodes.append(int(match[1]))
+                inodes.add(int(match[1]))
+            if not looked_at:
+                break
         return inodes
 
     def _memory(self, pids: Iterable[int]) -> float | None:
         """Bytes that these processes have more than before; None if one may not be read."""
-        assert self._known is not None
         rise_bytes = 0.0
         for pid in pids:
             process, now_bytes = self._known[pid], self._memory_of(pid)
@@ -187,6 +250,17 @@ class OtherProcesses:
     def _name(self, pid: int) -> str:
         stat = readable_stat(pid, self._proc)
         return oneline(stat.name) if stat is not None else "?"
+
+
+def _enough(rises: dict[str, _Rise], fewest: int) -> dict[str, _Rise]:
+    return {name: rise for name, rise in rises.items() if max(rise.descriptors, rise.processes) >= fewest}
+
+
+def _descriptors(pid: int, proc: Path) -> int:
+    try:
+        return os.stat(f"{proc}/{pid}/fd").st_size
+    except OSError:
+        return 0
 
 
 def _own_bytes(memory: Memory | None) -> float:

@@ -200,6 +200,35 @@ def parse_unix_listeners(lines: Iterable[str]) -> Iterator[Listener]:
             yield Listener(address=real_path(fields[7]), port=0, inode=int(fields[6]))
 
 
+def parse_unix_ends(lines: Iterable[str], address: str) -> tuple[int, int]:
+    """The server's ends of connections to the Unix socket ``address`` in /proc/net/unix: how many a program has accepted, and how
+    many wait. A socket has its inode from accept(2) on (unix_seq_show in net/unix/af_unix.c).
+    """
+    accepted, waiting = 0, 0
+    # Resolving a path is slow, and all ends have the listener's.
+    resolved: dict[str, str] = {}
+    for line in lines:
+        fields = line.rstrip("\n").split(None, 7)
+        if len(fields) < 8 or (fields[3], fields[4]) != ("00000000", "0001"):
+            continue
+        path = fields[7]
+        if path not in resolved:
+            resolved[path] = real_path(path)
+        if resolved[path] != address:
+            continue
+        if int(fields[6]):
+            accepted += 1
+        else:
+            waiting += 1
+    return accepted, waiting
+
+
+def read_unix_ends(address: str, proc: Path = PROC) -> tuple[int, int]:
+    """:func:`parse_unix_ends` for this network namespace."""
+    with (proc / "net/unix").open(encoding="utf-8", errors="replace") as file:
+        return parse_unix_ends(file, address)
+
+
 def read_listeners(port: int, proc: Path = PROC) -> list[Listener]:
     """The sockets that listen on ``port`` in our network namespace; 0: Unix sockets."""
     found: list[Listener] = []

@@ -9,17 +9,19 @@ import errno
 import os
 import socket
 import struct
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import NamedTuple
 
 # linux/netlink.h, linux/sock_diag.h, linux/inet_diag.h, net/tcp_states.h
 _NETLINK_SOCK_DIAG = 4
 _SOCK_DIAG_BY_FAMILY = 20
-_REQUEST_DUMP = 0x001 | 0x300
+_REQUEST_ONE, _REQUEST_DUMP = 0x001, 0x001 | 0x300
 _ERROR, _DONE = 2, 3
 _REQUEST_BYTECODE = 1
 _SOURCE_AT_LEAST, _SOURCE_AT_MOST, _PEER_AT_LEAST, _PEER_AT_MOST = 2, 3, 4, 5
 _ESTABLISHED = 1 << 1
+_SHOW_PEER, _UNIX_PEER = 0x4, 2
+_FAMILIES = (socket.AF_INET, socket.AF_INET6)
 
 _HEADER = struct.Struct("=IHHII")
 _REQUEST = struct.Struct("=BBBxI48x")
@@ -31,6 +33,11 @@ _ERROR_NUMBER = struct.Struct("=i")
 _INODE = struct.Struct("=I")
 # struct inet_diag_msg: 4 bytes, the sockets' addresses (48), then expires, rqueue, wqueue, uid and inode.
 _INODE_AT = _HEADER.size + 4 + 48 + 4 * 4
+# struct inet_diag_sockid: the two ports, the two addresses.
+_PORTS_AT = _HEADER.size + 4
+# linux/unix_diag.h: struct unix_diag_req, and the length of struct unix_diag_msg.
+_UNIX_REQUEST = struct.Struct("=BBxxIIIII")
+_UNIX_ATTRIBUTES_AT = _HEADER.size + 16
 # A dump comes in parts of at most 32 kB (NLMSG_GOODSIZE is less; netlink_dump takes up to 32 kB for a large buffer).
 _CHUNK = 1 << 16
 _TIMEOUT_S = 5.0
@@ -46,28 +53,67 @@ class ServerSockets(NamedTuple):
 def server_sockets(ports: Collection[int]) -> ServerSockets:
     """The server's ends of the connections to ``ports``. A socket has its inode from accept(2) on. Raises OSError."""
     accepted, waiting = 0, 0
-    for inode in _established(ports, _SOURCE_AT_LEAST, _SOURCE_AT_MOST):
-        if inode:
+    for chunk, at in _established(ports, _SOURCE_AT_LEAST, _SOURCE_AT_MOST):
+        if _inode(chunk, at):
             accepted += 1
         else:
             waiting += 1
     return ServerSockets(accepted, waiting)
 
 
+def server_inodes(ports: Collection[int]) -> set[int]:
+    """The inodes of the accepted sockets at ``ports``. Raises OSError."""
+    return {_inode(chunk, at) for chunk, at in _established(ports, _SOURCE_AT_LEAST, _SOURCE_AT_MOST)} - {0}
+
+
 def client_inodes(ports: Collection[int]) -> set[int]:
     """The inodes of the clients' ends of the connections to ``ports``, as far as they are in this namespace. Raises OSError."""
-    return set(_established(ports, _PEER_AT_LEAST, _PEER_AT_MOST))
+    return {_inode(chunk, at) for chunk, at in _established(ports, _PEER_AT_LEAST, _PEER_AT_MOST)} - {0}
 
 
-def _established(ports: Collection[int], at_least: int, at_most: int) -> Iterator[int]:
-    """The inode of each established socket whose port, by the comparisons ``at_least`` and ``at_most``, is one of ``ports``."""
-    for family in (socket.AF_INET, socket.AF_INET6):
-        for port in ports:
-            try:
-                yield from _dump(family, _port_is(port, at_least, at_most))
-            except FileNotFoundError:
-                # A kernel without IPv6.
+def tcp_peers(inodes: Collection[int]) -> dict[int, int]:
+    """Of each of ``inodes`` that is a connected TCP socket the inode of its other end, where that is in this namespace. Raises
+    OSError.
+    """
+    by_address: dict[bytes, int] = {}
+    wanted: dict[bytes, int] = {}
+    for family in _FAMILIES:
+        for chunk, at in _dump(family, b""):
+            inode, (source, peer) = _inode(chunk, at), _ends(chunk, at)
+            by_address[source + peer] = inode
+            if inode in inodes:
+                wanted[peer + source] = inode
+    return {inode: by_address[ends] for ends, inode in wanted.items() if by_address.get(ends)}
+
+
+def unix_peers(inodes: Iterable[int]) -> dict[int, int]:
+    """Of each of ``inodes`` that is a connected Unix socket the inode of its other end. Raises OSError."""
+    peers = {}
+    with _netlink() as kernel:
+        for inode in inodes:
+            body = _UNIX_REQUEST.pack(socket.AF_UNIX, 0, 0xFFFFFFFF, inode, _SHOW_PEER, 0xFFFFFFFF, 0xFFFFFFFF)
+            kernel.send(_HEADER.pack(_HEADER.size + len(body), _SOCK_DIAG_BY_FAMILY, _REQUEST_ONE, 1, 0) + body)
+            answer = kernel.recv(_CHUNK)
+            length, kind = _LENGTH_AND_KIND.unpack_from(answer)
+            if kind == _ERROR:
+                # No Unix socket has this inode, or it was closed meanwhile.
                 continue
+            at = _UNIX_ATTRIBUTES_AT
+            while at + _ATTRIBUTE.size <= length:
+                size, name = _ATTRIBUTE.unpack_from(answer, at)
+                if name == _UNIX_PEER:
+                    peers[inode] = _INODE.unpack_from(answer, at + _ATTRIBUTE.size)[0]
+                at += max(_ATTRIBUTE.size, (size + 3) & ~3)
+    return peers
+
+
+def _established(ports: Collection[int], at_least: int, at_most: int) -> Iterator[tuple[bytes, int]]:
+    """Answers of the kernel's and where in them an established socket stands whose port, by the comparisons ``at_least`` and
+    ``at_most``, is one of ``ports``.
+    """
+    for family in _FAMILIES:
+        for port in ports:
+            yield from _dump(family, _port_is(port, at_least, at_most))
 
 
 def _port_is(port: int, at_least: int, at_most: int) -> bytes:
@@ -77,23 +123,47 @@ def _port_is(port: int, at_least: int, at_most: int) -> bytes:
     return first + second
 
 
-def _dump(family: int, bytecode: bytes) -> Iterator[int]:
+def _netlink() -> socket.socket:
+    kernel = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _NETLINK_SOCK_DIAG)
+    kernel.settimeout(_TIMEOUT_S)
+    return kernel
+
+
+def _dump(family: int, bytecode: bytes) -> Iterator[tuple[bytes, int]]:
+    """The established sockets of ``family`` that pass the filter: an answer of the kernel's, and where the socket stands in it.
+    None of a family that the kernel lacks.
+    """
     body = _REQUEST.pack(family, socket.IPPROTO_TCP, 0, _ESTABLISHED)
-    body += _ATTRIBUTE.pack(_ATTRIBUTE.size + len(bytecode), _REQUEST_BYTECODE) + bytecode
+    if bytecode:
+        body += _ATTRIBUTE.pack(_ATTRIBUTE.size + len(bytecode), _REQUEST_BYTECODE) + bytecode
     header = _HEADER.pack(_HEADER.size + len(body), _SOCK_DIAG_BY_FAMILY, _REQUEST_DUMP, 1, 0)
-    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _NETLINK_SOCK_DIAG) as kernel:
-        kernel.settimeout(_TIMEOUT_S)
+    with _netlink() as kernel:
         kernel.send(header + body)
-        chunk = bytearray(_CHUNK)
         while True:
-            size = kernel.recv_into(chunk)
+            chunk = kernel.recv(_CHUNK)
             at = 0
-            while at < size:
+            while at < len(chunk):
                 length, kind = _LENGTH_AND_KIND.unpack_from(chunk, at)
                 if kind == _DONE:
                     return
                 if kind == _ERROR:
                     number = -_ERROR_NUMBER.unpack_from(chunk, at + _HEADER.size)[0]
+                    if number == errno.ENOENT:
+                        return
                     raise OSError(number or errno.EPROTO, os.strerror(number or errno.EPROTO))
-                yield _INODE.unpack_from(chunk, at + _INODE_AT)[0]
+                yield chunk, at
                 at += (length + 3) & ~3
+
+
+def _inode(answer: bytes, at: int) -> int:
+    number: int = _INODE.unpack_from(answer, at + _INODE_AT)[0]
+    return number
+
+
+def _ends(answer: bytes, at: int) -> tuple[bytes, bytes]:
+    """A socket's own end and its peer's: 2 bytes of port and 16 of address each."""
+    ports = at + _PORTS_AT
+    addresses = ports + 4
+    source = answer[ports : ports + 2] + answer[addresses : addresses + 16]
+    peer = answer[ports + 2 : ports + 4] + answer[addresses + 16 : addresses + 32]
+    return source, peer

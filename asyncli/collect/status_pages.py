@@ -6,11 +6,12 @@ Each returns the ``status.*`` metrics of its page; what a page lacks is absent.
 from __future__ import annotations
 
 import csv
+import math
 import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from asyncli.model.metrics import METRICS, STATUS_LIMIT
+from asyncli.model.metrics import METRICS, STATUS_ACCEPTS, STATUS_ACTIVE, STATUS_LIMIT, greatest
 from asyncli.model.text import oneline
 
 # Tengine and Angie append columns (request_time). Counts have at most 64 bits. Possessive quantifiers (``++``, ``*+``) bound the
@@ -22,6 +23,10 @@ _STUB_STATUS = re.compile(
     r"\s*+Reading:\s*+(?P<reading>[0-9]{1,20}+)\s++Writing:\s*+(?P<writing>[0-9]{1,20}+)\s++Waiting:\s*+(?P<waiting>[0-9]{1,20}+)\s*+"
 )
 _MOST_DIGITS = 20
+# A server writes its counts one after another, while its workers change them.
+_BETWEEN_COUNTS = 1000.0
+# A host's kernel accepts at most some million connections a second.
+_MOST_ACCEPTS_PER_S = 1e7
 
 # Apache's scoreboard, a character for each process or thread (mod_status).
 _READING, _WRITING, _KEPT = "R", "W", "K"
@@ -49,6 +54,36 @@ def parse_page(text: str) -> StatusPage:
         if found is not None:
             return found
     raise NotStatusPage(f"{excerpt(text)} is no status page")
+
+
+def impossible_count(page: StatusPage, before: Mapping[str, float] | None, since_s: float) -> str:
+    """Which counts of ``page`` no server can have, as text, or "". ``before``: an earlier page, ``since_s`` before it (s).
+
+    A page's numbers divide memory, so one that is impossible would make a cost of nothing.
+    """
+    values = page.values
+    for metric, value in values.items():
+        if value > greatest(metric):
+            return f"{_shown(metric)} is {value:.3g}, and no host has room for as many"
+    active, accepts = values.get(STATUS_ACTIVE), values.get(STATUS_ACCEPTS)
+    if accepts is None:
+        return ""
+    # HAProxy's totals may be cleared while sessions are open ("clear counters").
+    if page.kind == "stub_status" and active is not None and active > accepts + _BETWEEN_COUNTS:
+        return f"{active:,.0f} connections are active and {accepts:,.0f} were ever accepted"
+    if before is None or accepts < before.get(STATUS_ACCEPTS, math.inf):
+        return ""
+    accepted = accepts - before[STATUS_ACCEPTS]
+    if accepted > _MOST_ACCEPTS_PER_S * (1.0 + since_s):
+        return f"{accepted:,.0f} connections were accepted within {since_s:.1f} s"
+    risen = (active or 0.0) - before.get(STATUS_ACTIVE, math.inf)
+    if risen > accepted + _BETWEEN_COUNTS:
+        return f"{risen:,.0f} more connections are active, and {accepted:,.0f} more were accepted"
+    return ""
+
+
+def _shown(metric: str) -> str:
+    return metric.partition(".")[2]
 
 
 def _stub_status(text: str) -> StatusPage | None:

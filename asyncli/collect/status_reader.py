@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 
 from asyncli.collect.http import KeptConnection, reason, untrusted
-from asyncli.collect.status_pages import NotStatusPage, OurFrontend, StatusPage, excerpt, parse_page
+from asyncli.collect.status_pages import NotStatusPage, OurFrontend, StatusPage, excerpt, impossible_count, parse_page
 from asyncli.model.certificates import client_context
 from asyncli.model.errors import PeerError, UntrustedPeerError
 from asyncli.model.metrics import STATUS_CONNECTS, STATUS_PAGES, STATUS_POLLS, STATUS_UNANSWERED
@@ -18,6 +19,7 @@ from asyncli.model.values import TlsOptions, parse_url
 TIMEOUT_S = 2.0
 _WRONG_PAGE = f"aim --status-url at {', '.join(f'{page} of {server}' for server, page in STATUS_PAGES.items())}, or leave it out"
 _LOGIN = "write its login into --status-url (http://USER:PASSWORD@HOST/), or --status-header 'Authorization: ...'"
+_WRONG_COUNTS = "see what serves this page, or leave --status-url out"
 # For a page that was right before.
 _SEE_LOG = "see the server's error log"
 _UNREACHED = "see that the server runs and --status-url names its host and port, or leave it out"
@@ -39,6 +41,9 @@ class StatusReader:
         #: The Server header of the last answer, "" if it had none.
         self.server_header = ""
         self._ours = OurFrontend()
+        #: The counts of the last page that was used, and when it was read.
+        self._before: dict[str, float] | None = None
+        self._before_s = 0.0
         tls = client_context(options or TlsOptions()) if parse_url(place.url).secure else None
         sent = {"User-Agent": "asyncli", "Accept": "text/plain"}
         for header in (*place.headers, *headers):
@@ -72,6 +77,10 @@ class StatusReader:
             page = parse_page(text)
         except NotStatusPage:
             raise self._error(f"answered {answer.content_type} {excerpt(text)}, no status page", wrong) from None
+        now_s = time.monotonic()
+        if why := impossible_count(page, self._before, now_s - self._before_s):
+            raise self._error(f"has impossible counts, so it is not used: {why}", _WRONG_COUNTS)
+        self._before, self._before_s = page.values, now_s
         self.pages += 1
         return self._with_polls(page)
 

@@ -70,6 +70,7 @@ class HeldConnections:
         self.rows = rows = share(shard.ramp.connections, shard.ramp.batch, shard.workers, worker)
         self._protocol = shard.new_protocol(self._number)
         self._partial, self._heartbeat = self._protocol.partial, self._protocol.heartbeat
+        self._heartbeat_for, self._targets = self._protocol.heartbeat_for, [place.target for place in shard.destinations]
         self._answers, self._owed = self._protocol.answers, self._protocol.owed
         self._handshake, self._silence_s = self._protocol.handshake, self._protocol.silence_s
         self._beats_at_once = shard.beat_at_once and self._silence_s is None
@@ -181,7 +182,8 @@ class HeldConnections:
         if self._silence_s is not None:
             self._check_silence(row, self._silence_s)
             return
-        heartbeat = self._heartbeat or self._next_heartbeat(row)
+        # _next_heartbeat, inlined.
+        heartbeat = self._heartbeat or self._heartbeat_for(row, self._targets[self._destination[row]])
         if not self._write(row, heartbeat, in_wheel=False):
             return
         now, tick = self._net.clock(), self.tick
@@ -297,7 +299,7 @@ class HeldConnections:
         return (batch * self._workers + self._worker) * self._batch_size + place
 
     def _next_heartbeat(self, row: int) -> bytes:
-        return self._heartbeat or self._protocol.heartbeat_for(row, self._shard.destinations[self._destination[row]].target)
+        return self._heartbeat or self._heartbeat_for(row, self._targets[self._destination[row]])
 
     def _first_words(self, row: int) -> bytes:
         """The bytes to send first on a new connection."""
@@ -612,7 +614,7 @@ class HeldConnections:
                 deaths.age_s.add(now - self._established_at[row])
                 deaths.idle_s.add(now - self._heard_at[row])
                 deaths.requests.add(self._requests[row])
-        if self._shard.reopen and not self.draining:
+        if self._shard.reopen and not self.draining and self._protocol.may_reopen(row):
             self.state[row] = BACKOFF
             attempt = (self._lives[row] << 8) | self._retries[row]
             wait_s = backoff_s(self._seed, self._number(row), attempt, self._retries[row])

@@ -19,12 +19,12 @@ from asyncli.findings import losses
 from asyncli.findings.probes import probe_answered, probe_refused
 from asyncli.findings.protocol_codes import remedy_of_broken, remedy_of_refusals
 from asyncli.findings.server import address_dropped
-from asyncli.findings.tls import NO_HTTP2_REMEDY, refuses_ours
+from asyncli.findings.tls import NO_HTTP2_REMEDY, refuses_ours, unknown_name
 from asyncli.model.certificates import client_context, not_http2, reason_of
 from asyncli.model.errors import HostError
 from asyncli.model.plan import Plan, plan_document
 from asyncli.model.private_values import Quotation, masked_url
-from asyncli.model.protocol_table import PROTOCOLS
+from asyncli.model.protocol_table import CUT_ANSWER, PROTOCOLS
 from asyncli.model.records import Finding, ProtocolCounts
 from asyncli.model.template import Data
 from asyncli.model.text import printable
@@ -38,9 +38,13 @@ _TIMES = 10
 _FIRST_RECORD_MS = 200
 # The longest wait for the answer to a goodbye.
 _GOODBYE_S = 1.0
+# A wrong server sends the body right after the head, in another packet.
+_BODY_S = 0.2
 _READ_BYTES = 8192
 # The beginning of an answer that is shown.
 _SHOWN_BYTES = 40
+# Of a short frame that is not masked.
+_WEBSOCKET_HEAD = 2
 _FORCE = "a soak starts anyway with --force"
 
 
@@ -57,6 +61,9 @@ class Certificate(msgspec.Struct, frozen=True):
     lasts_days: float
     key: str
     signature: str
+    #: The certificates that the server sends with it; None: unknown. ``top``: the issuer of the last one, RFC 4514.
+    sent: int | None = None
+    top: str = ""
 
 
 class TlsFacts(msgspec.Struct, frozen=True):
@@ -98,7 +105,7 @@ def probe(plan: Plan, spread: Spread, data: Data | None = None, *, beats: bool =
     protocol = build_shard(plan, spread, data).new_protocol(lambda row: row)
     if plan.tls is None and not beats and (plan.force or protocol.handshake is None):
         return Probed(None, {}, [])
-    context = None if plan.tls is None else client_context(plan.tls, http2=plan.http2)
+    context = None if plan.tls is None else client_context(plan.tls, plan.offered_alpn)
     tls, steps, findings = None, {}, []
     for number, target in enumerate(plan.targets):
         addresses = [one for one in spread.destinations if one.target == number]
@@ -115,7 +122,7 @@ def probe(plan: Plan, spread: Spread, data: Data | None = None, *, beats: bool =
             tls = tls or found
             steps[target.url] = exchange.steps
             findings += [address_dropped(show(one)) for one in unreachable if exchange.steps]
-            if plan.protocol == "http" and exchange.status >= 400:
+            if exchange.status >= 400:
                 findings.append(probe_answered(masked_url(target.url), exchange.status, plan.tls is not None))
     return Probed(tls, steps, findings)
 
@@ -178,6 +185,8 @@ class _Exchange:
         if self._beats:
             beat = protocol.heartbeat or protocol.heartbeat_for(0, self._number)
             self.status = self._request(sock, beat, received, ANSWER).status
+            if self.plan.protocol == "http" and self.plan.method == "HEAD":
+                self._require_no_body(sock)
         with contextlib.suppress(OSError):
             if bye := protocol.goodbye(0):
                 sock.settimeout(_GOODBYE_S)
@@ -187,9 +196,21 @@ class _Exchange:
                     pass
         protocol.forget(0)
 
+    def _require_no_body(self, sock: socket.socket) -> None:
+        """Raise :class:`HostError` if the server sends a body after its answer to a HEAD."""
+        try:
+            sock.settimeout(_BODY_S)
+            if more := sock.recv(_READ_BYTES):
+                self._protocol.feed(0, more, False)
+        except ProtocolError as error:
+            remedy = remedy_of_broken("http", {str(error): 1})
+            raise HostError(f"{masked_url(self.target.url)}: the heartbeat failed: {printable(str(error))}; {remedy}") from None
+        except OSError:
+            pass
+
     def _request(self, sock: socket.socket, data: bytes, received: bytes, awaited: int) -> Event:
         """Send ``data``, and read until an event of the kind ``awaited``."""
-        shakes, began = awaited == ESTABLISHED, time.monotonic()
+        shakes, began, begun, others = awaited == ESTABLISHED, time.monotonic(), False, b""
         what, done, flag, limit_s = "heartbeat", "answered", "--timeout", self.plan.timeout_s
         if shakes:
             what, done, flag, limit_s = "handshake", "granted", "--connect-timeout", self.plan.connect_timeout_s
@@ -211,14 +232,20 @@ class _Exchange:
                         return event
                     if event.kind == CLOSING:
                         raise ProtocolError(f"closed, code {event.status}")
+                    others = others or (received if event.messages else b"")
                 if not received:
-                    raise ProtocolError("closed without an answer")
+                    raise ProtocolError(CUT_ANSWER if begun else "closed without an answer")
+                begun = event is None
                 if took_s > limit_s:
                     raise TimeoutError
                 received = b""
         except TimeoutError:
             missed = f": no {name} came" if (name := self._protocol.awaits(0)) else ""
             remedy = remedy_of_refusals(self.plan.protocol) if shakes else "see the server's log"
+            if others and self.plan.ws_message is not None:
+                shown = self._quotation(repr(others[_WEBSOCKET_HEAD:_SHOWN_BYTES]))
+                missed = f": it sent another message ({shown}), and no echo of --ws-message"
+                remedy = "leave --ws-message out, for pings, which every server answers"
             why = f"was not answered within {flag} ({limit_s:g} s){missed}; {remedy}"
         except ssl.SSLError:
             raise  # reported as a failure of TLS
@@ -274,7 +301,7 @@ def _handshake(
             verified=context.verify_mode == ssl.CERT_REQUIRED,
             handshake_s=handshake_s,
             cpu_s=cpu_s,
-            certificate=read_certificate(der) if der else None,
+            certificate=_with_chain(read_certificate(der) if der else None, tls),
         )
 
 
@@ -309,6 +336,17 @@ def read_certificate(der: bytes) -> Certificate | None:
         return None
 
 
+def _with_chain(certificate: Certificate | None, tls: ssl.SSLSocket) -> Certificate | None:
+    """``certificate`` with what is known of the others that the server sent."""
+    # Public from Python 3.13 on.
+    sent = getattr(tls, "get_unverified_chain", None) or getattr(tls._sslobj, "get_unverified_chain", None)  # type: ignore[attr-defined]
+    if certificate is None or sent is None:
+        return certificate
+    chain = [one if isinstance(one, bytes) else ssl.PEM_cert_to_DER_cert(one.public_bytes()) for one in sent() or ()]
+    last = read_certificate(chain[-1]) if chain else None
+    return msgspec.structs.replace(certificate, sent=len(chain), top="" if last is None else last.issuer)
+
+
 _INSECURE = "--insecure skips verification"
 # OpenSSL's X509_V_ERR_... that are explained further (openssl/x509_vfy.h).
 _NOT_YET, _EXPIRED, _WRONG_NAME, _WRONG_ADDRESS = 9, 10, 62, 64
@@ -330,6 +368,8 @@ def _explain(error: Exception, plan: Plan, target: Target) -> str:
         return f"no version of TLS in common ({allowed} allowed here); see --tls-min and --tls-max"
     if reason in ("alert handshake failure", "no cipher match", "no shared cipher"):
         return "no cipher suite in common, or it requires a certificate; see --tls-ciphers, --client-cert and its log"
+    if unknown_name(reason):
+        return f"the server has no host of the name {target.name} (SNI); use a name that it has, in the URL or with --sni"
     if refuses_ours(reason):
         return f"it refused our certificate ({reason}); give one from an authority that it trusts: --client-cert, --client-key"
     if isinstance(error, ConnectionResetError):
@@ -344,12 +384,16 @@ def _unverified(plan: Plan, target: Target, address: Destination) -> TlsFacts | 
     try:
         with _connect(plan, address) as sock:
             options = msgspec.structs.replace(plan.tls_options, ca=None, insecure=True)
-            return _handshake(sock, client_context(options), target.name)
+            return _handshake(sock, client_context(options, plan.offered_alpn), target.name)
     except (OSError, HostError):
         return None
 
 
 def _explain_untrusted(code: int, message: str, target: Target, shown: Certificate | None, authority: str | None) -> str:
+    if code in (_WRONG_NAME, _WRONG_ADDRESS) and shown is not None and not shown.names:
+        # RFC 9525, section 6.3; Chrome since version 58, Go since 1.15.
+        alone = f"its certificate has no subjectAltName, and its subject ({shown.subject}) no longer counts"
+        return f"{alone}; issue one with a subjectAltName of {target.name}, or {_INSECURE}"
     if code in (_WRONG_NAME, _WRONG_ADDRESS):
         names = "" if shown is None else f", but for {_few(shown.names) or shown.subject}"
         return f"its certificate is not for {target.name}{names}; use a name that it has, or {_INSECURE}"
@@ -360,8 +404,13 @@ def _explain_untrusted(code: int, message: str, target: Target, shown: Certifica
         return f"its certificate is not valid before {begins:%F %R} UTC by this host's clock; check both clocks, or {_INSECURE}"
     if code == _SHORT_KEY:
         return f"its key is too short ({'unknown' if shown is None else shown.key}); issue one with a longer key, or {_INSECURE}"
+    if code in _UNKNOWN_AUTHORITY and shown is not None and shown.sent == 1 and shown.issuer != shown.subject:
+        lacks = "is not known here" if authority is None else f"is not in --ca {authority}"
+        missing = f"its certificate is signed by {shown.issuer}, which the server does not send and which {lacks}"
+        whole = "if that is an intermediate authority, have the server send its certificate too (the whole chain)"
+        return f"{missing}; {whole}; else name its file with --ca, or {_INSECURE}"
     if code in _UNKNOWN_AUTHORITY:
-        by = "" if shown is None else f" ({'itself' if shown.issuer == shown.subject else shown.issuer})"
+        by = "" if shown is None else f" ({'itself' if shown.issuer == shown.subject else shown.top or shown.issuer})"
         signer = "an authority unknown here" if authority is None else f"another authority than that of --ca {authority}"
         return f"its certificate is signed by {signer}{by}; name the authority's file with --ca, or {_INSECURE}"
     return f"its certificate cannot be trusted ({message}); renew it, or {_INSECURE}"

@@ -44,6 +44,8 @@ class Shard(msgspec.Struct, frozen=True, tag=True):
     #: None: no TLS. ``names``: the host name of each URL of the plan.
     tls: TlsOptions | None = None
     names: tuple[str, ...] = ()
+    #: Protocols to offer by ALPN.
+    offered_alpn: tuple[str, ...] = ("http/1.1",)
     #: "v1" or "v2": each connection begins with a PROXY header.
     proxy_protocol: str | None = None
     #: The rows of all connections of the run: a host may take over those of another.
@@ -94,6 +96,7 @@ class LoadShard(msgspec.Struct, frozen=True, tag=True):
     seed: int = 0
     tls: TlsOptions | None = None
     names: tuple[str, ...] = ()
+    offered_alpn: tuple[str, ...] = ("http/1.1",)
     proxy_protocol: str | None = None
 
     http2: ClassVar[bool] = False
@@ -126,6 +129,7 @@ def build_shard(plan: Plan, spread: Spread, data: Data | None = None) -> Shard:
         crowded=spread.crowds(plan.connections),
         tls=plan.tls,
         names=tuple(target.name for target in plan.targets),
+        offered_alpn=plan.offered_alpn,
         proxy_protocol=plan.proxy_protocol,
         data=data,
     )
@@ -158,6 +162,7 @@ def build_load_shard(plan: BenchPlan, spread: Spread) -> LoadShard:
         seed=plan.seed,
         tls=plan.held.tls,
         names=tuple(target.name for target in plan.held.targets),
+        offered_alpn=plan.held.offered_alpn,
         proxy_protocol=plan.proxy_protocol,
     )
 

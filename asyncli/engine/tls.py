@@ -31,12 +31,15 @@ _MOST_REASONS = 20
 
 class TlsNet:
     """``net`` with TLS on every connection. ``names``: the host name (SNI) by destination; ``patience_s``: the deadline of a
-    handshake; ``http2``: the server must choose it.
+    handshake; ``offered``: protocols by ALPN; ``http2``: the server must choose it.
     """
 
-    def __init__(self, net: KernelNet, options: TlsOptions, names: Sequence[str], patience_s: float, http2: bool = False) -> None:
+    def __init__(
+        self, net: KernelNet, options: TlsOptions, names: Sequence[str], patience_s: float,
+        offered: Sequence[str] = ("http/1.1",), http2: bool = False,
+    ) -> None:  # fmt: skip
         self._net, self._names, self._resume, self._patience_s = net, names, options.tls_resume, patience_s
-        self._context, self._http2 = client_context(options, http2=http2), http2
+        self._context, self._http2 = client_context(options, offered), http2
         self._keylog = KeyLog(self._context)
         self._layer = RecordLayer()
         self._handshakes: dict[int, Handshake] = {}
@@ -45,9 +48,10 @@ class TlsNet:
         self._expiries: dict[bytes, str] = {}  # by certificate
         # Sealed records that the kernel has no room for yet: they must be sent unchanged, or never.
         self._unsent: dict[int, bytes] = {}
-        # Plaintext that came with the end of a handshake, and handles whose peer has sent close_notify.
+        # Plaintext that came with the end of a handshake, and handles whose peer has ended: None by close_notify, else the error
+        # that the next call raises, because it came in one read with bytes before it.
         self._early: dict[int, bytes] = {}
-        self._ended: set[int] = set()
+        self._ended: dict[int, TlsError | None] = {}
         # The handles in any of the above; all others take the fast path.
         self._slow: set[int] = set()
         # By handle: the events that the table wants, and those that the kernel watches; 0: none, not watched.
@@ -111,6 +115,8 @@ class TlsNet:
             if data:
                 self._transmit(handle, self._layer.seal(handle, data))
             return len(data)
+        if (error := self._ended.get(handle)) is not None:
+            raise error
         flight = b""
         if (handshake := self._handshakes.get(handle)) is not None:
             flight = self._continue_handshake(handle, handshake)
@@ -133,6 +139,8 @@ class TlsNet:
             self._leave_slow_path(handle)
             return early
         if handle in self._ended:
+            if (error := self._ended[handle]) is not None:
+                raise error
             return b""
         if unsent := self._unsent.pop(handle, b""):
             self._leave_slow_path(handle)
@@ -149,25 +157,33 @@ class TlsNet:
         if ended:
             if not plain:
                 return b""
-            self._ended.add(handle)
-            self._slow.add(handle)
+            self._end_after(handle)
         if not plain:
             raise BlockingIOError(errno.EAGAIN, "")
         return plain
+
+    def _end_after(self, handle: int, error: TlsError | None = None) -> None:
+        """The peer has ended after bytes that are returned first; ``error``: not by close_notify."""
+        self._ended.setdefault(handle, error)
+        self._slow.add(handle)
 
     def _feed(self, handle: int, data: bytes) -> tuple[bytes, bytes, bool]:
         try:
             return self._layer.feed(handle, data)
         except AlertError as error:
             self._layer.forget(handle)
-            raise self._failed(handle, f"alert {error}") from None
+            failed, plain = self._failed(handle, f"alert {error}"), error.plain
         except RecordError as error:
             if handle not in self._unsent:
                 with contextlib.suppress(OSError):
                     self._raw_send(handle, self._layer.alert(handle, error.alert))
             # After a fatal alert nothing is sent, not even close_notify (RFC 8446, section 6.2).
             self._layer.forget(handle)
-            raise self._failed(handle, str(error)) from None
+            failed, plain = self._failed(handle, str(error)), error.plain
+        if not plain:
+            raise failed
+        self._end_after(handle, failed)
+        return plain, b"", True
 
     def _seal(self, handle: int, data: bytes) -> bytes:
         kept = self._kept.get(handle)
@@ -266,7 +282,7 @@ class TlsNet:
         if plain:
             self._early[handle] = plain
         if ended:
-            self._ended.add(handle)
+            self._ended.setdefault(handle, None)
         self._leave_slow_path(handle)
         return flight + reply
 
@@ -289,7 +305,11 @@ class TlsNet:
         except ssl.SSLWantReadError:
             pass
         except ssl.SSLError as error:
-            raise self._failed(handle, reason_of(error)) from None
+            failed = self._failed(handle, reason_of(error))
+            if not any(plain):
+                raise failed from None
+            self._end_after(handle, failed)
+            ended = True
         # Reading tls.session copies it.
         wanted = self._resume and kept.destination not in self._sessions
         if wanted and (session := kept.tls.session) is not None and session.has_ticket:
@@ -327,7 +347,7 @@ class TlsNet:
         if handle in self._slow:
             for rows in (self._handshakes, self._kept, self._unsent, self._early):
                 rows.pop(handle, None)
-            self._ended.discard(handle)
+            self._ended.pop(handle, None)
             self._slow.discard(handle)
         self._wanted[handle] = self._asked[handle] = 0
 

@@ -154,7 +154,7 @@ def new_net(shard: Shard | LoadShard) -> KernelNet:
     from asyncli.engine.tls import TlsNet  # loads OpenSSL, 3 MB
 
     names = [shard.names[one.target] for one in shard.destinations]
-    return TlsNet(net, shard.tls, names, shard.connect_timeout_s, shard.http2)
+    return TlsNet(net, shard.tls, names, shard.connect_timeout_s, shard.offered_alpn, shard.http2)
 
 
 def run_worker(shard: Shard | LoadShard, number: int, link: socket.socket, *, replaces: bool = False) -> None:

@@ -145,8 +145,8 @@ def cost_if_fresh(at_most: int | None, page: bool) -> Words:
 
 @finding("memory_after_ramp", "warning", "ramp more slowly, so that the line shows it (--plateaus 5 --plateau-rest 30s)")
 def memory_after_ramp(moved: Mapping[str, float], held: float) -> Words:
-    """The line of the ramp does not predict the memory at the hold's end, so the interval of the cost reaches to it: memory that a
-    server takes for a connection some time after its accept, or at a later request, is in no slope, and neither is a leak.
+    """The line of the ramp does not predict the memory at the hold's end, so the interval of the cost reaches to it: memory that
+    a server takes for a connection some time after its accept, or at a later request, is in no slope, and neither is a leak.
     ``moved``: how many bytes it was above the line (below zero: under it), with ``held`` connections. An info if it is only the
     whole host's, which includes other programs'.
     """

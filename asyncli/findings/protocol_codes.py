@@ -7,7 +7,16 @@ from collections.abc import Iterable, Mapping
 
 from asyncli.findings import Words
 from asyncli.model.mqtt_values import REASONS
-from asyncli.model.protocol_table import NOT_OFFERED, PROTOCOLS, SPEAKS_HTTP2, SPEAKS_TLS, STREAMS
+from asyncli.model.protocol_table import (
+    BODY_OF_HEAD,
+    CUT_ANSWER,
+    DATA_OF_HEAD,
+    NOT_OFFERED,
+    PROTOCOLS,
+    SPEAKS_HTTP2,
+    SPEAKS_TLS,
+    STREAMS,
+)
 
 # Close codes (RFC 6455, section 7.4.1, and its registry): name and remedy.
 _CLOSE_CODES = {
@@ -51,11 +60,15 @@ _GOODBYES: dict[str, tuple[str, dict[int, tuple[str, str]]]] = {
 _STATED = re.compile(r"(\w+)(?: ([0-9]+))?")
 _BROKER = "see its log, its load and its limits"
 _OF_BROKER = (
-    ((1, 132), "use another --mqtt-version"), ((2, 133), "use other ids (--mqtt-id)"),
+    ((1, 132), "use another --mqtt-version"),
+    # MQTT 3.1.1 has no code for a Keep Alive that is too long: mosquitto with max_keepalive answers 2 (mosquitto.conf(5)).
+    ((2,), "use a shorter --keepalive (-k) if the broker limits it (mosquitto: max_keepalive), or other ids (--mqtt-id)"),
+    ((133,), "use other ids (--mqtt-id)"),
     ((4, 5, 134, 135, 140), "see the login and its rights (--mqtt-login-file)"), ((), _BROKER),
 )  # fmt: skip
 _REFUSED: dict[str, tuple[tuple[Iterable[int], str], ...]] = {
     "HTTP": (
+        ((204,), "see why the server has no more events for them; they were not opened again"),
         (range(300, 400), "use the URL that it redirects to"),
         ((400,), "use https:// or wss:// if it speaks TLS, and a --client-cert it trusts if it asks for one; else see --header"),
         ((401, 403, 407), "see the credentials and the Origin that it requires (--header-file)"),
@@ -86,7 +99,13 @@ _WITHOUT_CODE = {
     "websocket": "see whether a WebSocket server answers at this URL, and whether a middle box changes its answer",
     "tcp": "see whether such a server listens there, and what it sends first (--greeting)",
 }
-_SPOKEN = {SPEAKS_HTTP2: "use --http2", SPEAKS_TLS: "use https://"}
+# Remedies of the ways to break a protocol.
+_SPOKEN = {
+    SPEAKS_HTTP2: "use --http2", SPEAKS_TLS: "use https://",
+    BODY_OF_HEAD: "use --method GET; or mend the server, which must send no body in answer to a HEAD (RFC 9110, section 9.3.2)",
+    DATA_OF_HEAD: "use --h2-heartbeat ping; or mend the server, which must send no body in answer to a HEAD",
+    CUT_ANSWER: "see its error log, and a middle box between: the answer ends before the length that it announces",
+}  # fmt: skip
 _BROKEN = {"http": _WITHOUT_CODE["http"], "tcp": "see whether --send and --expect are right; else see its error log"}
 
 

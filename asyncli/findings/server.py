@@ -154,6 +154,30 @@ def held_behind(server: str, programs: Sequence[str], memory_read: bool) -> Word
     return Words(f"{what}, and that memory may not be read: no forecast without it", "run asyncli as root (sudo)", "warning")
 
 
+@finding("not_accepted", "warning")
+def not_accepted(count: int, known: bool) -> Words:
+    """Connections that listen, of which only the kernel is known: it completes a connect before any program accepts it.
+    ``known``: the server's sockets were seen, and no program has accepted these in the hold; else they are on another host.
+    """
+    many = format_many(count, "connection")
+    if known:
+        evidence = f"no program has accepted {many}: the server's kernel alone granted them, and keeps them in its accept queue"
+        return Words(evidence, "see why the server accepts none: it may be stopped or blocked, or at its own limit")
+    evidence = f"nothing was heard on {many}: no byte came, and whether a program accepted them is not seen from here"
+    return Words(evidence, "write what the server says first (--greeting) or answers (--send, --expect), or see it by an agent")
+
+
+@finding("connections_draining", "warning", "see what stopped or reloaded the server, and its timeouts")
+def connections_draining(count: int, at_s: float) -> str:
+    """A GOAWAY without error announced the end of connections whose held streams go on (RFC 9113, section 6.8): they are kept
+    until their last stream ends, and no stream is opened on them.
+    """
+    return (
+        f"the server announced the end of {format_many(count, 'connection')} with GOAWAY of code 0 (no error), from "
+        f"{format_clock(at_s)} on, and serves their held streams to the end: it drains them, and they count as held until then"
+    )
+
+
 @finding("answers_unproven", "warning")
 def answers_unproven(unasked: int, answered: int) -> Words:
     """The server sends by itself what would answer a heartbeat, so an answer may be one that it sends anyway, unread."""
@@ -161,8 +185,8 @@ def answers_unproven(unasked: int, answered: int) -> Words:
         f"the server sends by itself what answers a heartbeat: {unasked:,} such messages came unasked, beside {answered:,} "
         "answers, which therefore prove little"
     )
-    remedy = "write a --ws-message with {n}, which only the echo repeats; over tcp:// an --expect that only the answer matches"
-    return Words(evidence, remedy)
+    echo = "write {nonce} in --ws-message, or in --send and --expect, if the server echoes it: other bytes in each heartbeat"
+    return Words(evidence, f"{echo}; else an --expect that only the answer matches")
 
 
 @finding("event_stream", "warning", "hold the streams: --protocol sse")

@@ -15,6 +15,7 @@ _MOST_REASONS = 8
 _REMEDIES = {
     "ours": "name a certificate that the server trusts and that is valid: --client-cert, --client-key",
     "expired": "renew the server's certificate",
+    "sni": "the server has no host of that name (SNI): use one that it has, in the URL or with --sni",
     "name": "use a name that the server's certificate has, in the URL or with --sni",
     "theirs": "see the certificate that the server shows: replace it, or name its authority with --ca",
     "alpn": NO_HTTP2_REMEDY,
@@ -36,11 +37,18 @@ def refuses_ours(reason: str) -> bool:
     return reason.startswith("alert") and ("certificate" in reason or reason in ("alert unknown ca", "alert unknown_ca"))
 
 
+def unknown_name(reason: str) -> bool:
+    """Whether the server knows no host of the name that we sent (alert 112; nginx: ssl_reject_handshake)."""
+    return "unrecognized name" in reason.replace("_", " ")
+
+
 def kind_of(reason: str) -> str:
-    """What a TLS error with this reason is about: a certificate ("ours"; of the server's "expired", "name", "theirs"), "alpn", or
-    "" for anything else, which may depend on the number of connections."""
+    """What a TLS error with this reason is about: a certificate ("ours"; of the server's "expired", "name", "theirs"), "sni",
+    "alpn", or "" for anything else, which may depend on the number of connections."""
     if refuses_ours(reason):
         return "ours"
+    if unknown_name(reason):
+        return "sni"
     if reason.startswith("alert") or not ("certificate" in reason or "mismatch" in reason):
         return "alpn" if "ALPN" in reason else ""
     return "expired" if "expired" in reason else "name" if "mismatch" in reason else "theirs"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ssl
+from collections.abc import Sequence
 from pathlib import Path
 
 from asyncli.model.errors import HostError
@@ -12,8 +13,8 @@ from asyncli.model.values import TlsOptions
 _VERSIONS = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
 
 
-def client_context(options: TlsOptions, *, http2: bool = False) -> ssl.SSLContext:
-    """The TLS context of a process's connections; ``http2``: offer h2 by ALPN. Raises :class:`HostError`."""
+def client_context(options: TlsOptions, offered: Sequence[str] = ("http/1.1",)) -> ssl.SSLContext:
+    """The TLS context of a process's connections; ``offered``: protocols by ALPN. Raises :class:`HostError`."""
     context = trusting("--ca", options.ca)
     if options.insecure:
         context.check_hostname = False
@@ -30,8 +31,8 @@ def client_context(options: TlsOptions, *, http2: bool = False) -> ssl.SSLContex
             what = "OpenSSL knows none of them; 'openssl ciphers -v' lists those of TLS 1.2 (for TLS 1.3 the server chooses)"
             raise HostError(f"--tls-ciphers {options.tls_ciphers}: {what}") from None
     context.options |= ssl.OP_NO_RENEGOTIATION
-    # http/1.1 too, so that a server without h2 says what it speaks: some would abort the handshake.
-    context.set_alpn_protocols(["h2", "http/1.1"] if http2 else ["http/1.1"])
+    if offered:
+        context.set_alpn_protocols(list(offered))
     return context
 
 

@@ -8,13 +8,16 @@ from typing import Any
 from asyncli.model.errors import PlanError
 from asyncli.model.places import UNIX, resolved
 from asyncli.model.protocol_table import OWN_KEYS, PROTOCOLS
-from asyncli.model.template import FIELDS, OpenTemplate, Template, unknown_fields
+from asyncli.model.tcp_values import asks_for_nonce
+from asyncli.model.template import FIELDS, NONCE, OpenTemplate, Template, unknown_fields
 from asyncli.model.units import shown
 from asyncli.model.values import AGENT_PORT, TlsOptions, parse_target
 
 #: Plan fields that are open templates, and whether they may be secret; and fields that are templates.
 _OPEN_TEXTS = {"urls": False, "headers": True, "send": False, "ws_message": False, "mqtt_login": True}
 _TEMPLATES = ("mqtt_id", "subscribe")
+# What heartbeats send where an answer may repeat it.
+_HEARTBEATS = ("send", "ws_message")
 _FLAGS = {"headers": "header", "mqtt_login": "mqtt_login_file"}
 
 
@@ -70,6 +73,8 @@ def require_tls(fields: Mapping[str, Any], located: Mapping[str, str]) -> None:
         raise PlanError(f"{located['client_key']}: a key without its certificate; write --client-cert FILE beside it")
     if fields.get("insecure") and fields.get("ca"):
         raise PlanError(f"{located['insecure']} and {located['ca']}: verify nothing, or with this authority; leave one out")
+    if fields.get("alpn") and fields.get("http2"):
+        raise PlanError(f"{located['alpn']} and {located['http2']}: HTTP/2 is what --http2 offers; leave one out")
     if (fields.get("tls_min") or "1.2") > (fields.get("tls_max") or "1.3"):
         raise PlanError(f"{located['tls_max']}: below {located['tls_min']}; write the higher version")
     if fields.get("tls_min") == "1.3" and fields.get("tls_ciphers"):
@@ -81,7 +86,8 @@ def plan_templates(fields: Mapping[str, Any], columns: Iterable[str] = ()) -> It
     for field in (*_OPEN_TEXTS, *_TEMPLATES):
         value = fields.get(field) or ()
         for text in (value,) if isinstance(value, str) else value:
-            yield field, OpenTemplate(text, columns) if field in _OPEN_TEXTS else Template(text)
+            own = (NONCE,) if field in _HEARTBEATS else ()
+            yield field, OpenTemplate(text, (*columns, *own)) if field in _OPEN_TEXTS else Template(text)
 
 
 def require_fields(fields: Mapping[str, Any], located: Mapping[str, str], columns: Sequence[str] | None = None) -> None:
@@ -94,7 +100,8 @@ def require_fields(fields: Mapping[str, Any], located: Mapping[str, str], column
         how = f"its columns are {', '.join(map(shown, columns[:10]))}; double the braces to send them"
     for field, template in plan_templates(fields, columns or ()):
         if field in _OPEN_TEXTS:
-            wrong = next(iter(unknown_fields(template.text, columns)), "")
+            own = (NONCE,) if field in _HEARTBEATS else ()
+            wrong = next(iter(unknown_fields(template.text, None if columns is None else (*columns, *own))), "")
         else:
             wrong = "".join(f"{{{name}}}" for name in sorted(template.names - {*FIELDS, *(columns or ())})[:1])
         if wrong:
@@ -137,6 +144,8 @@ def _require_protocol(fields: Mapping[str, Any], located: Mapping[str, str]) -> 
         raise PlanError(f"{located['h2_table']}: pings have no headers; write --h2-heartbeat head or --streams beside it")
     if fields.get("send") is not None and fields.get("silence_s") is not None:
         raise PlanError(f"{located['send']} and {located['silence_s']}: a connection sends heartbeats or listens; leave one out")
+    if asks_for_nonce(fields.get("expect") or "") and NONCE not in OpenTemplate(fields.get("send") or "", (NONCE,)).names:
+        raise PlanError(f"{located['expect']}: --send has no {{nonce}} that an answer could repeat; write it there too")
     if fields.get("expect") is not None and fields.get("send") is None:
         raise PlanError(f"{located['expect']}: nothing is sent that it could answer; write --send BYTES beside it")
 

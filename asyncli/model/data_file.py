@@ -16,7 +16,7 @@ from asyncli.model.consistency import flag_of, plan_templates, require_fields
 from asyncli.model.errors import PlanError
 from asyncli.model.plan import Plan
 from asyncli.model.protocol_table import PROTOCOLS
-from asyncli.model.template import FIELDS, NAME, Data
+from asyncli.model.template import FIELDS, NAME, NONCE, Data
 from asyncli.model.units import format_bytes, format_many, shown
 
 # It is sent to each host in one piece.
@@ -67,7 +67,7 @@ def _read_rows(plan: Plan, where: str, file: TextIO, most: int) -> Data:
     fields = {field: getattr(plan, field) for field in Plan.__struct_fields__}
     require_fields(fields, {}, columns)
     templates = list(plan_templates(fields, columns))
-    uses = [(field, name) for field, text in templates for name in text.names if name not in FIELDS]
+    uses = [(field, name) for field, text in templates for name in text.names if name not in (*FIELDS, NONCE)]
     if not uses:
         known = ", ".join(f"{{{name}}}" for name in columns[:10])
         raise PlanError(f"{where}: the plan uses none of its columns; write one of {known}, or leave the file out")
@@ -103,7 +103,7 @@ def _columns(where: str, names: list[str]) -> list[str]:
     if not any(re.fullmatch(NAME, name) for name in columns):
         raise PlanError(f"{where} has no header line; write for example: device,token")
     for name in columns:
-        if name in FIELDS:
+        if name in (*FIELDS, NONCE):
             raise PlanError(f"{where}: {{{name}}} is a built-in field; rename that column")
         if columns.count(name) > 1 and name:
             raise PlanError(f"{where} has two columns called {shown(name)}; rename one of them")

@@ -6,6 +6,7 @@ dot, and its members are named by the kernel or by us. To add a metric: a line h
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Literal, NamedTuple
 
@@ -41,6 +42,26 @@ def _family(name: str, about: str, exposed: str = "", label: str = "") -> str:
 
 def _exposed(name: str) -> str:
     return re.sub(r"_s\Z", "_seconds", name.replace(".", "_"))
+
+
+# An int numbers descriptors, processes and threads, and no host has the memory for more sockets: 4 kB each make 8.8 TB.
+_MOST_OPEN = 2.0**31
+# Physical addresses have at most 52 bits (x86-64, arm64).
+_MOST_BYTES = 2.0**52
+# Floats and JSON count exactly to here; at a million a second that takes 285 years.
+_MOST_COUNTED = 2.0**53
+
+
+def greatest(name: str) -> float:
+    """The greatest value that a metric can physically have; infinite for limits, which may be none, and for unknown ones."""
+    known = METRICS.get(name) or METRICS.get(name.removeprefix(CLIENT))
+    if known is None or "limit" in name:
+        return math.inf
+    if known.kind == "counter":
+        return _MOST_COUNTED
+    if name.endswith("_bytes"):
+        return _MOST_BYTES
+    return math.inf if name.endswith("_s") else _MOST_OPEN
 
 
 def meaning(name: str) -> str:

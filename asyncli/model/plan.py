@@ -19,7 +19,7 @@ from asyncli.model.errors import PlanError
 from asyncli.model.mqtt_values import parse_client_id, parse_login_file, parse_subscription, parse_version
 from asyncli.model.places import UNIX, aimed, parse_place, parse_resolve
 from asyncli.model.private_values import without_secrets
-from asyncli.model.protocol_table import OWN_KEYS, STREAMS, Requests, requests_of
+from asyncli.model.protocol_table import OWN_KEYS, PROTOCOLS, STREAMS, Requests, requests_of
 from asyncli.model.status_place import parse_status_url
 from asyncli.model.tcp_values import checked_expected, parse_sent
 from asyncli.model.units import LONGEST_S, parse_count, parse_duration, parse_pace, shown
@@ -180,6 +180,16 @@ class Plan(RedactedPlan, frozen=True, forbid_unknown_fields=True, kw_only=True):
         return values.TlsOptions(**{name: getattr(self, name) for name in values.TlsOptions.__struct_fields__})
 
     @property
+    def offered_alpn(self) -> tuple[str, ...]:
+        """The protocols that its connections offer by ALPN; without one they send no such extension."""
+        if self.alpn is not None:
+            return tuple(self.alpn.split(","))
+        if self.http2:
+            # http/1.1 too, so that a server without h2 says what it speaks: some would abort the handshake.
+            return ("h2", "http/1.1")
+        return ("http/1.1",) if PROTOCOLS[self.protocol].asks_by_http else ()
+
+    @property
     def asked_per_s(self) -> float:
         """The ramp's rate in connections a second."""
         return self.batch / self.interval_s
@@ -250,6 +260,7 @@ KEYS: dict[str, tuple[str, Callable[[object], Any]]] = {
     "tls_min": ("tls_min", values.parse_tls_version),
     "tls_max": ("tls_max", values.parse_tls_version),
     "tls_ciphers": ("tls_ciphers", values.parse_text),
+    "alpn": ("alpn", values.parse_alpn),
     "tls_resume": ("tls_resume", values.parse_boolean),
     "fail_if": ("fail_if", values.each_of(values.parse_text)),
     "abort": ("abort", values.parse_boolean),

@@ -57,6 +57,12 @@ SCHEMES = {
 SPEAKS_HTTP2, SPEAKS_TLS = "it speaks HTTP/2", "it speaks TLS"
 #: How a server breaks a protocol that has no echo, so that nothing but the order shows that it read a heartbeat.
 UNASKED = "the heartbeat's answer, though no heartbeat was unanswered"
+#: How a server breaks HTTP that answers a HEAD with the body of a GET (RFC 9110, section 9.3.2), of HTTP/1.1 and of HTTP/2.
+BODY_OF_HEAD, DATA_OF_HEAD = "a body in the answer to a HEAD", "data in the answer to a HEAD"
+#: How an answer is cut.
+CUT_ANSWER = "closed in the middle of its answer"
+#: How a server of events refuses a stream for good.
+NO_MORE_EVENTS = "HTTP 204: no more events, so clients must not reconnect"
 #: How a refusal begins where a server grants an extension of WebSocket that was not offered, or not so.
 NOT_OFFERED = "an extension that was not offered"
 #: Fields of a plan that some protocols alone have.

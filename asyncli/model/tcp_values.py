@@ -6,9 +6,12 @@ import re
 
 import msgspec
 
+from asyncli.model.template import NONCE
 from asyncli.model.units import shown
 from asyncli.model.values import parse_text
 
+#: In plain bytes of an expected answer: the heartbeat's own.
+NONCE_FIELD = f"{{{NONCE}}}"
 _ESCAPED = re.compile(r"\\(x[0-9A-Fa-f]{2}|.|$)", re.DOTALL)
 _ESCAPES = {"r": "\r", "n": "\n", "t": "\t", "0": "\0", "\\": "\\"}
 # The second is lower: a pattern's time may grow with the square of a line's length.
@@ -61,6 +64,11 @@ class Expected(msgspec.Struct, frozen=True):
         if not self.line.search(received[:end].rstrip(b"\r\n")):
             raise ValueError(f"{received[:end][:80]!r} in place of {'/' + self.line.pattern.decode() + '/'!r}")
         return end
+
+
+def asks_for_nonce(expect: str) -> bool:
+    """Whether an expected answer, in plain bytes, repeats the heartbeat's ``{nonce}``."""
+    return bool(parse_expected(expect).exact) and NONCE_FIELD in expect if expect else False
 
 
 def parse_expected(value: object) -> Expected:

@@ -15,8 +15,9 @@ _FORMAT = re.compile(r"(0?[1-9][0-9]?)?[dx]?")
 NAME = r"[A-Za-z_][-A-Za-z0-9_]*"
 # In single or double braces.
 _FIELD = re.compile(rf"\{{(\{{)?({NAME})(?::([^{{}}\r\n]*))?\}}(?(1)\}})")
-#: The built-in fields.
+#: The built-in fields, and one of heartbeats whose answer repeats it: eight hex digits, other ones in each heartbeat.
 FIELDS = ("n", "random")
+NONCE = "nonce"
 
 
 class Template:
@@ -105,18 +106,28 @@ class Fields:
 
 class Filled:
     """Bytes from a template (an open one by default) for each row of a connection table. They are made on demand; nothing is
-    cached if rows differ."""
+    cached if rows differ. ``nonce``: gives the bytes of a row's ``{nonce}``, if that is a field."""
 
-    def __init__(self, data: bytes, fields: Fields, template: Callable[[str], Template] | None = None) -> None:
+    def __init__(
+        self, data: bytes, fields: Fields, template: Callable[[str], Template] | None = None,
+        nonce: Callable[[int], bytes] | None = None,
+    ) -> None:  # fmt: skip
         # Of any encoding: latin-1 maps each byte to a character and back.
-        text = data.decode("latin-1")
-        self._template = OpenTemplate(text, fields.columns) if template is None else template(text)
+        text, own = data.decode("latin-1"), (NONCE,) if nonce is not None else ()
+        self._template = OpenTemplate(text, (*fields.columns, *own)) if template is None else template(text)
         self.varies = self._template.varies
-        self._fields = fields
+        #: The text has a ``{nonce}``.
+        self.numbered = NONCE in self._template.names
+        self._fields, self._nonce = fields, nonce
         self._same = b"" if self.varies else self._template.fill(fields.of(0)).encode("latin-1")
 
     def __call__(self, row: int) -> bytes:
-        return self._template.fill(self._fields.of(row)).encode("latin-1") if self.varies else self._same
+        if not self.varies:
+            return self._same
+        values = self._fields.of(row)
+        if self.numbered and self._nonce is not None:
+            values[NONCE] = self._nonce(row).hex()
+        return self._template.fill(values).encode("latin-1")
 
 
 def same_for_all(texts: Sequence[Filled]) -> bytes | None:

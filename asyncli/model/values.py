@@ -74,6 +74,8 @@ class TlsOptions(msgspec.Struct, frozen=True, kw_only=True):
     tls_min: str | None = None
     tls_max: str | None = None
     tls_ciphers: str | None = None
+    #: Protocols to offer by ALPN, with commas; None: those of the plan's protocol.
+    alpn: str | None = None
     tls_resume: bool = False
 
 
@@ -361,6 +363,15 @@ def parse_file(value: object) -> str:
 
 
 _version = one_of("1.2", "1.3", what="a version of TLS")
+
+
+def parse_alpn(value: object) -> str:
+    """Check names of protocols for ALPN, with commas between them (RFC 7301: 1 to 255 bytes each)."""
+    text = parse_text(value)
+    names = text.split(",")
+    if not all(name.isascii() and name.isprintable() and name == name.strip() and 1 <= len(name) <= 255 for name in names):
+        raise ValueError(f"{shown(value)} is not a list of protocols; write for example mqtt, or h2,http/1.1")
+    return text
 
 
 def parse_tls_version(value: object) -> str:

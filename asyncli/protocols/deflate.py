@@ -44,7 +44,7 @@ class Deflated(WebSocket):
     def heartbeat_for(self, row: int, target: int) -> bytes:
         if not (self._speaks and self._grants[row]):
             return super().heartbeat_for(row, target)
-        return frame(TEXT | _RSV1, self._compressed or deflated(self._message(row)), self._entropy(4))
+        return frame(TEXT | _RSV1, self._compressed or deflated(self._next_text(row)), self._entropy(4))
 
     def add_counts(self, counts: ProtocolCounts) -> None:
         super().add_counts(counts)
@@ -115,7 +115,7 @@ class _DeflatedFrames(ServerFrames):
         if not self._compressed:
             super()._take(part, ends)
             return
-        if not self._expected:
+        if not self.expected:
             self._decode = None
             super()._take(part, ends)
             return

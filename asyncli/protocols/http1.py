@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from asyncli.model.protocol_table import SPEAKS_HTTP2, SPEAKS_TLS
+from asyncli.model.protocol_table import BODY_OF_HEAD, SPEAKS_HTTP2, SPEAKS_TLS
 from asyncli.model.records import EVENTS, ProtocolCounts
 from asyncli.model.template import Fields, Filled, same_for_all
 from asyncli.protocols.interface import CLOSING, Event, Protocol, ProtocolError
@@ -27,6 +27,7 @@ BLANK_LINE = re.compile(rb"\n\r?\n")
 _LINE_END = re.compile(rb"\r\n")
 _STATUS_LINE = re.compile(rb"HTTP/([0-9])\.([0-9]) ([0-9]{3})(?: ([^\x00\r\n\f\v]*))?")
 _HEADER = re.compile(rb"([-!#$%&'*+.^_`|~0-9A-Za-z]+):([^\x00\r\n\f\v]*)")
+_HTTP = b"HTTP/"
 # The first frame of an HTTP/2 server, after its length (RFC 9113, section 3.4).
 _SETTINGS = b"\x04\0\0\0\0\0"
 # A TLS alert or handshake record (RFC 8446, section 5.1).
@@ -146,6 +147,12 @@ class Scanner:
                 return None
             self._body = following
         return Event(self._head.status, self._head.keep_alive, self._body_bytes, rest=self._head.ends_by)
+
+    @property
+    def announces_unsent_body(self) -> bool:
+        """The response is to a HEAD, and says what body a GET would get."""
+        head = self._head
+        return self._bodiless and head is not None and (head.chunked or bool(head.length))
 
     @property
     def at_rest(self) -> bool:
@@ -286,22 +293,28 @@ class Http1(Protocol):
         self.heartbeat = same_for_all(self._requests)
         self.partial: dict[int, Scanner] = {}
         self._streams = False
+        # An answer to a HEAD has announced a body, which a wrong server then sends.
+        self._announced = False
 
     def heartbeat_for(self, row: int, target: int) -> bytes:
         return self._requests[target](row)
 
     def feed(self, row: int, data: bytes, awaiting: bool) -> Event | None:
         if not awaiting:
+            if self._announced and data and not data.startswith(_HTTP):
+                raise ProtocolError(BODY_OF_HEAD)
             return _farewell(data) if data else None
         scanner = self.partial.pop(row, None) or Scanner(self._method)
         if not data:
             return scanner.end()
         event = scanner.feed(data)
         self._streams |= scanner.streams
+        self._announced |= scanner.announces_unsent_body
         if event is None:
             self.partial[row] = scanner
         elif scanner.rest:
-            error = ProtocolError("bytes after the response")
+            of_head = self._announced and not scanner.rest.startswith(_HTTP)
+            error = ProtocolError(BODY_OF_HEAD if of_head else "bytes after the response")
             error.answer = event
             raise error
         return event

@@ -13,6 +13,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from asyncli.model.records import ProtocolCounts
 from asyncli.model.template import Fields, Filled
 from asyncli.protocols.hpack import FILLS, NEXT_ENCODING, PLAIN, SHRINKS
@@ -90,13 +92,16 @@ class Http2(Protocol):
             return self._questions[number]
         frames = self.partial.get(row)
         if frames is not None and frames.drains:
-            # A HEAD would open a stream.
-            frames.pings = True
-            self._nonces.add_row(row)
-            return self._questions[self._nonces.take(row)]
+            return self._ping_in_place(row, frames)
         stream = self._streams[row]
         self._streams[row] = stream = stream + 2 if stream else 1
         return on_stream(self._heads[target].frames(row, self._take_encoding(row)), stream)
+
+    def _ping_in_place(self, row: int, frames: FrameReader) -> bytes:
+        """A PING in place of a HEAD, which would open a stream."""
+        frames.pings = True
+        self._nonces.add_row(row)
+        return self._questions[self._nonces.take(row)]
 
     def feed(self, row: int, data: bytes, awaiting: bool) -> Event | None:
         frames = self.partial.pop(row, None)
@@ -116,6 +121,8 @@ class Http2(Protocol):
             self._encodings[row], frames.shrinks = SHRINKS, False
         self._draining += frames.drains and not drained
         event = frames.event()
+        if frames.refuses_head and event is not None:
+            event = msgspec.structs.replace(event, reply=event.reply + self._ping_in_place(row, frames))
         if frames.in_message:
             self.partial[row] = frames
         elif before is None and self._heads and frames.read == 1 and event is not None and event.kind == ANSWER:

@@ -7,6 +7,7 @@ from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 
+from asyncli.model.protocol_table import DATA_OF_HEAD
 from asyncli.model.template import Filled
 from asyncli.model.text import brief
 from asyncli.protocols.hpack import ENCODINGS, TABLE_BYTES, header_block, status_of
@@ -130,6 +131,11 @@ class FrameReader:
     def drains(self) -> bool:
         """A GOAWAY without error has come, and held streams go on to their end (RFC 9113, section 6.8)."""
         return self._goaway == 0 and not self._unprocessed and self._held + len(self.later) > self.gone.bit_count()
+
+    @property
+    def refuses_head(self) -> bool:
+        """The server drains, and its GOAWAY came before it had seen the HEAD that is unanswered."""
+        return self.drains and self._open and not self._answers_before
 
     @property
     def _answers_before(self) -> bool:
@@ -266,7 +272,7 @@ class FrameReader:
             if stream_id in self.awaited if held else not self._status:
                 raise ProtocolError("data before the headers")
             if payload or flags & _PADDED:
-                raise ProtocolError("data beyond its window" if held else "data in the answer to a HEAD")
+                raise ProtocolError("data beyond its window" if held else DATA_OF_HEAD)
             self._end(stream_id, flags & END_STREAM)
         else:
             if kind == HEADERS:

@@ -99,6 +99,10 @@ class Protocol:
         """Requests that open the missing streams of a row, between two heartbeats; b"": none is missing."""
         return b""
 
+    def may_reopen(self, row: int) -> bool:
+        """Whether the protocol allows the row's lost connection to be opened again."""
+        return True
+
     def reopen_delay_s(self, row: int) -> float:
         """The least wait before a reconnect that the row's peer has asked for."""
         return 0.0

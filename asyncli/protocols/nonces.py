@@ -14,8 +14,8 @@ SIZE = 4
 
 
 class Nonces:
-    """The nonces of one protocol object: ``texts``, and the whole ``answers``, which are ``head`` and a nonce. ``owed``: by row, the
-    number of its last heartbeat's.
+    """The nonces of one protocol object: ``texts``, and the whole ``answers``, which are ``head`` and a nonce. ``owed``: by row,
+    the number of its last heartbeat's.
     """
 
     def __init__(self, entropy: Callable[[int], bytes], head: bytes) -> None:

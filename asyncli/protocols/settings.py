@@ -113,7 +113,7 @@ class TcpSettings(msgspec.Struct, frozen=True, tag="tcp"):
     def new(self, entropy: Entropy, fields: Fields) -> Protocol:
         from asyncli.protocols.tcp import Tcp
 
-        return Tcp(self, fields)
+        return Tcp(self, fields, entropy)
 
 
 class MqttSettings(msgspec.Struct, frozen=True, tag="mqtt"):

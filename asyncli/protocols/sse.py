@@ -11,6 +11,7 @@ from array import array
 from typing import TYPE_CHECKING
 
 from asyncli.core.histogram import Histogram
+from asyncli.model.protocol_table import NO_MORE_EVENTS
 from asyncli.model.records import ProtocolCounts
 from asyncli.model.template import Fields, Filled
 from asyncli.protocols.grant import AnswerHead, Grant, Refusals, shown_bytes
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 # The state of a row's body: in chunks or until the stream's end, and whether its first line is still to come.
 _BODIES = (Head(200, True, False, None), Head(200, True, True, None))
 _CHUNKED, _FRESH = 1, 2
+# It tells a client of events to stop reconnecting (the HTML standard, server-sent events).
+_NO_CONTENT = 204
 _BOM = b"\xef\xbb\xbf"
 _DATA, _OTHER = b"data", b"other"
 # An id is sent back to the server in a head, which servers limit to 8 KiB.
@@ -42,6 +45,7 @@ class Stream(Protocol):
         self._events, self.silence_s = settings.events, settings.silence_s
         self.partial: dict[int, Grant | _Events | _Bytes] = {}
         self._refusals: Refusals = {}
+        self._ended = set[int]()  # rows whose server has no more events
         self._bodies = bytearray()
         # The last event's id of each row, kept for its next connection; b"": it has none.
         self._ids: list[bytes] = []
@@ -52,7 +56,7 @@ class Stream(Protocol):
         self._last: tuple[bytes, int, Event, bytes | None, int | None] = (b"", 0, _LIFE, None, None)
 
     def handshake(self, row: int, target: int) -> bytes:
-        self.partial[row] = Grant((200,) if self._events else range(200, 300), self._refusals)
+        self.partial[row] = Grant((200, _NO_CONTENT) if self._events else range(200, 300), self._refusals)
         last = self._ids[row] if row < len(self._ids) else b""
         return self._requests[target](row) + (b"Last-Event-ID: %b\r\n\r\n" % last if last else b"\r\n")
 
@@ -84,6 +88,9 @@ class Stream(Protocol):
                 self._last = (data, body, event, last_id, wait_ms)
         return event
 
+    def may_reopen(self, row: int) -> bool:
+        return row not in self._ended
+
     def reopen_delay_s(self, row: int) -> float:
         wait_ms = self._waits_ms[row] if row < len(self._waits_ms) else 0
         if wait_ms:
@@ -95,6 +102,9 @@ class Stream(Protocol):
 
     def _begin(self, row: int, grant: Grant, data: bytes) -> Event | None:
         granted = grant.feed(data)
+        if granted is not None and granted.status == _NO_CONTENT and self._events:
+            self._ended.add(row)
+            raise ProtocolError(NO_MORE_EVENTS)
         if granted is None:
             self.partial[row] = grant
             return None

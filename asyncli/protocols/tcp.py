@@ -5,13 +5,15 @@ Nothing tells where an unsolicited message ends, so those are counted in bytes.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from asyncli.model.protocol_table import UNASKED
 from asyncli.model.records import ProtocolCounts
-from asyncli.model.tcp_values import Expected, parse_expected
+from asyncli.model.tcp_values import NONCE_FIELD, Expected, asks_for_nonce, parse_expected
 from asyncli.model.template import Fields, Filled, same_for_all
 from asyncli.protocols.interface import ANSWER, ESTABLISHED, NEWS, Event, Protocol, ProtocolError
+from asyncli.protocols.nonces import Nonces
 
 if TYPE_CHECKING:
     from asyncli.protocols.settings import TcpSettings
@@ -22,12 +24,14 @@ _SHOWN_BYTES = 40
 class Tcp(Protocol):
     """Heartbeats ``settings.send``, each answered as ``settings.expect`` describes; without it, connections that listen."""
 
-    def __init__(self, settings: TcpSettings, fields: Fields) -> None:
-        self._send = Filled(settings.send, fields) if settings.send else None
+    def __init__(self, settings: TcpSettings, fields: Fields, entropy: Callable[[int], bytes]) -> None:
+        self._nonces = Nonces(entropy, b"")
+        self._send = Filled(settings.send, fields, nonce=self._nonces.text) if settings.send else None
         self._unasked = 0
         self.heartbeat = None if self._send is None else same_for_all([self._send])
         self.silence_s = None if settings.send else settings.silence_s
         self._answer = parse_expected(settings.expect)
+        self._repeats = asks_for_nonce(settings.expect)
         self._greeting = parse_expected(settings.greeting) if settings.greeting else None
         self.handshake = None if self._greeting is None else self._await_greeting
         # If any answer is right, the first one is reported, for the user to check.
@@ -42,15 +46,28 @@ class Tcp(Protocol):
 
     def heartbeat_for(self, row: int, target: int) -> bytes:
         assert self._send is not None
+        if self._send.numbered:
+            self._nonces.add_row(row)
+            self._nonces.take(row)
         return self._send(row)
 
+    def _answer_to(self, row: int) -> Expected:
+        """The expected answer to the row's last heartbeat."""
+        if not self._repeats or row >= len(self._nonces.owed):
+            return self._answer
+        nonce = self._nonces.text(row).hex().encode()
+        return Expected(exact=self._answer.exact.replace(NONCE_FIELD.encode(), nonce))
+
     def feed(self, row: int, data: bytes, awaiting: bool) -> Event | None:
-        expected, received = self.partial.pop(row, (self._answer, b""))
+        if row in self.partial:
+            expected, received = self.partial.pop(row)
+        else:
+            expected, received = self._answer_to(row), b""
         if not data:
             return None
         greeting = expected is self._greeting
         if not greeting and not awaiting:
-            self._note_unasked(data)
+            self._note_unasked(expected, data)
             return Event(0, True, len(data), NEWS)
         received += data
         try:
@@ -65,24 +82,24 @@ class Tcp(Protocol):
         if greeting:
             return Event(0, True, kind=ESTABLISHED)
         # More bytes in the same read belong to it, but for another answer.
-        event = Event(0, True, kind=ANSWER, rest=received[end:])
-        if self._answer.exact:
-            self._note_unasked(received[end:], event)
+        event = Event(0, True, kind=ANSWER, rest=received[end:], own=self._repeats)
+        if expected.exact:
+            self._note_unasked(expected, received[end:], event)
         return event
 
-    def _note_unasked(self, data: bytes, answer: Event | None = None) -> None:
+    def _note_unasked(self, expected: Expected, data: bytes, answer: Event | None = None) -> None:
         """Handle bytes that nothing asked for, perhaps after ``answer`` in the same read. Raises :class:`ProtocolError` if they
         begin with exactly the expected answer. A looser form may be meant to accept what the server sends by itself.
         """
         if not self._send:
             return
         try:
-            end = self._answer.end_in(data)
+            end = expected.end_in(data)
         except ValueError:
             return
         if end is None:
             return
-        if self._answer.exact:
+        if expected.exact:
             error = ProtocolError(UNASKED)
             error.answer = answer
             raise error

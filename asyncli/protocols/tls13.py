@@ -54,7 +54,9 @@ _ALERT_NUMBER = {name: number for number, name in ALERTS.items()}
 
 
 class RecordError(Exception):
-    """The peer broke a rule of TLS; ``alert``: the name of the alert to send."""
+    """The peer broke a rule of TLS; ``alert``: the name of the alert to send. ``plain``: what came before in the same read."""
+
+    plain = b""
 
     def __init__(self, alert: str, why: str) -> None:
         super().__init__(why)
@@ -62,7 +64,9 @@ class RecordError(Exception):
 
 
 class AlertError(Exception):
-    """The peer ended the connection by a fatal alert; the message is its name."""
+    """The peer ended the connection by a fatal alert; the message is its name. ``plain``: what came before in the same read."""
+
+    plain = b""
 
 
 def expand_label(secret: bytes | bytearray, label: str, length: int, digest: str) -> bytes:
@@ -171,8 +175,13 @@ class RecordLayer:
             kind, content = self._unseal(row, data[:_HEADER], data[_HEADER:])
             if kind == _APPLICATION and row not in self._message:
                 return content, b"", False
-            return self._judge(row, [(kind, content)])
-        return self._judge(row, self._records(row, data))
+            return self._judge(row, [(kind, content)], [])
+        heard: list[bytes] = []
+        try:
+            return self._judge(row, self._records(row, data), heard)
+        except (RecordError, AlertError) as error:
+            error.plain = b"".join(heard)
+            raise
 
     def _records(self, row: int, data: bytes) -> Iterator[tuple[int, bytes]]:
         """The kind and content of each whole record; an incomplete one waits for the next read."""
@@ -216,8 +225,8 @@ class RecordLayer:
                 raise RecordError("unexpected_message", "a record of padding alone")
         return plain[-1], plain[:-1]
 
-    def _judge(self, row: int, records: Iterable[tuple[int, bytes]]) -> tuple[bytes, bytes, bool]:
-        heard: list[bytes] = []
+    def _judge(self, row: int, records: Iterable[tuple[int, bytes]], heard: list[bytes]) -> tuple[bytes, bytes, bool]:
+        """:meth:`feed` for ``records``. The application's bytes are added to ``heard``, where they are found after an error."""
         asked = False
         for kind, content in records:
             if row in self._message and kind != _HANDSHAKE:

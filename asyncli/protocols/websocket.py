@@ -58,8 +58,8 @@ class WebSocket(Protocol):
 
     def __init__(self, requests: Sequence[bytes], entropy: Callable[[int], bytes], message: bytes, fields: Fields) -> None:
         self._requests, self._entropy = [Filled(request, fields) for request in requests], entropy
-        self._message, self._speaks = Filled(message, fields), bool(message)
         self._nonces = Nonces(entropy, _PONG_HEAD)
+        self._message, self._speaks = Filled(message, fields, nonce=self._nonces.text), bool(message)
         if not self._speaks:
             self.answers, self.owed = self._nonces.answers, self._nonces.owed
         self._words = [int.from_bytes(text) for text in self._nonces.texts]
@@ -71,7 +71,7 @@ class WebSocket(Protocol):
 
     def handshake(self, row: int, target: int) -> bytes:
         key = b2a_base64(self._entropy(16), newline=False)
-        if not self._speaks:
+        if not self._speaks or self._message.numbered:
             self._nonces.add_row(row)
         request = self._requests[target](row)
         self.partial[row] = _Upgrade(accept_of(key), self._offered or _offered_in(request), self._refusals)
@@ -79,11 +79,17 @@ class WebSocket(Protocol):
 
     def heartbeat_for(self, row: int, target: int) -> bytes:
         if self._speaks:
-            return frame(TEXT, self._message(row), self._entropy(4))
+            return frame(TEXT, self._next_text(row), self._entropy(4))
         # frame(PING, nonce, self._entropy(4)) and Nonces.take, inlined: once per heartbeat.
         mask, owed = int.from_bytes(self._entropy(4)), self.owed
         number = owed[row] = (owed[row] + 1) % COUNT
         return _ping(_FIN | PING, _MASKED | SIZE, mask, mask ^ self._words[number])
+
+    def _next_text(self, row: int) -> bytes:
+        """The text of the row's next heartbeat."""
+        if self._message.numbered:
+            self._nonces.take(row)
+        return self._message(row)
 
     def feed(self, row: int, data: bytes, awaiting: bool) -> Event | None:
         reader = self.partial.pop(row, None)
@@ -97,6 +103,9 @@ class WebSocket(Protocol):
             self._agree(row, granted.fields.get(b"sec-websocket-extensions", []))
             return Event(0, True, kind=ESTABLISHED, rest=granted.rest)
         frames = reader or self._frames(row)
+        if self._message.numbered:
+            # The reader may be older than the heartbeat.
+            frames.expected = self._message(row)
         pong = self._nonces.text(row) if awaiting and not self._speaks else None
         try:
             frames.feed(data, pong)
@@ -157,12 +166,12 @@ class ServerFrames:
     """Reads the server's frames on one connection."""
 
     __slots__ = (
-        "_answer", "_buffer", "_decode", "_expected", "_fin", "_left", "_opcode", "_pong", "_same", "answers", "body_bytes",
-        "close", "heard", "messages", "ping", "why",
+        "_answer", "_buffer", "_decode", "_fin", "_left", "_opcode", "_pong", "_same", "answers", "body_bytes",
+        "close", "expected", "heard", "messages", "ping", "why",
     )  # fmt: skip
 
     def __init__(self, expected: bytes, answer: Event) -> None:
-        self._expected, self._answer = expected, answer  # the text that answers; b"": a pong does
+        self.expected, self._answer = expected, answer  # the text that answers; b"": a pong does
         self._pong: bytes | None = None  # the payload of the pong that answers; None: no pong does
         self._same = -1  # bytes of it that the current message begins with; -1: that is another message
         self._buffer = b""  # the beginning of a frame's head, or of a control frame
@@ -187,10 +196,10 @@ class ServerFrames:
     def event(self, awaiting: bool, entropy: Callable[[int], bytes]) -> Event | None:
         """The meaning of the last read; None: no whole frame."""
         answer = awaiting and self.answers > 0
-        if self._expected:
+        if self.expected:
             # Further copies are messages like any other.
             self.messages += self.answers - answer
-            self.body_bytes += (self.answers - answer) * len(self._expected)
+            self.body_bytes += (self.answers - answer) * len(self.expected)
         if self.close is not None:
             # Code 0: the frame has no code, so the reply has none.
             bye = frame(CLOSE, struct.pack(">H", self.close) if self.close else b"", entropy(4))
@@ -254,7 +263,7 @@ class ServerFrames:
             at += width
         if opcode:
             self._opcode, self._decode = opcode, _UTF8("strict") if opcode == TEXT else None
-            self._same = 0 if opcode == TEXT and self._expected else -1
+            self._same = 0 if opcode == TEXT and self.expected else -1
         self._fin, self._left = fin, size
         if not size:
             self._take(b"", fin)
@@ -284,7 +293,7 @@ class ServerFrames:
 
     def _take(self, part: bytes, ends: bool) -> None:
         """Payload of the current data frame; ``ends``: the message's last."""
-        if self._same >= 0 and self._expected.startswith(part, self._same):
+        if self._same >= 0 and self.expected.startswith(part, self._same):
             self._same += len(part)
         else:
             self.body_bytes += max(0, self._same) + len(part)
@@ -293,7 +302,7 @@ class ServerFrames:
             _require_utf8(self._decode, part, ends)
         if ends:
             self._opcode, self._decode = 0, None
-            if self._same == len(self._expected):
+            if self._same == len(self.expected):
                 self.answers += 1
             else:
                 self.body_bytes += max(0, self._same)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 
 from asyncli.analysis.drift import in_words
-from asyncli.analysis.verdict import why_untested
 from asyncli.findings.drift import drift_grows
 from asyncli.findings.forecast import forecast_far, gave_way
 from asyncli.findings.host import host_shared
@@ -13,6 +12,7 @@ from asyncli.findings.server import OF_ANOTHER
 from asyncli.model.records import Finding
 from asyncli.model.text import oneline
 from asyncli.model.topology import sides
+from asyncli.model.units import format_many
 from asyncli.model.values import AGENT_PORT, parse_target
 from asyncli.report.format import about, about_to, capitalised, ceiling, interval_bytes, is_unknown, with_error, with_streams
 from asyncli.report.summary import Summary
@@ -22,9 +22,44 @@ _WIDE_INTERVAL = 0.25
 _ENDS = {2: "two", 3: "three", 4: "four"}
 
 
+def worst(summary: Summary) -> Finding | None:
+    """The worst finding beside a pass: an error, a leak, else the first warning; None if there is none."""
+    if summary.verdict != "passed":
+        return None
+    serious = [one for one in summary.findings if one.severity != "info" and not one.code.startswith("verdict_")]
+    errors = [one for one in serious if one.severity == "error"]
+    leak = growth(summary)
+    if leak is not None and not errors:
+        return leak
+    return next(iter(errors or serious), None)
+
+
+def beside_pass(summary: Summary) -> str:
+    """How many errors and warnings stand beside a pass, and the worst: ``with 2 warnings (drift_grows)``; "" if none does."""
+    finding = worst(summary)
+    if finding is None:
+        return ""
+    counts = [(sum(one.severity == severity for one in summary.findings), severity) for severity in ("error", "warning")]
+    of_each = [format_many(count, severity) for count, severity in counts if count]
+    # Of one alone there is no worse.
+    code = finding.code if sum(count for count, _ in counts) == 1 else f"worst: {finding.code}"
+    return f"with {' and '.join(of_each)} ({code})"
+
+
+def why_with_worst(summary: Summary) -> str:
+    """The reason of the verdict; of a pass also an error beside it, by its first clause."""
+    finding = worst(summary)
+    if finding is None or finding.severity != "error":
+        return summary.why
+    return f"{summary.why}; but {oneline(finding.evidence).partition('; ')[0]}"
+
+
 def one_line(summary: Summary) -> str:
-    """The verdict and the cost in one line."""
+    """The verdict and the cost in one line. An error beside a pass is told with it."""
+    finding = worst(summary)
     line = f"{summary.verdict}: {summary.why}"
+    if finding is not None and finding.severity == "error":
+        line = f"{summary.verdict} {beside_pass(summary)}: {why_with_worst(summary)}"
     total, server = summary.cost.host_total, summary.cost.server_user
     if summary.verdict == "untested":
         return oneline(line)
@@ -61,7 +96,8 @@ def answer(summary: Summary) -> str:
     """The cost of a connection as a sentence."""
     cost, where = summary.cost, sides(summary.environment)
     if summary.connections.opened and summary.verdict == "untested":
-        return f"Cost per connection unknown: {why_untested(summary.connections.deaths, summary.heartbeats.sent)}."
+        # The reason without its numbers, which the verdict has just given.
+        return f"Cost per connection unknown: {summary.why.partition(':')[0]}."
     if unknown := _server_unknown(summary):
         return unknown
     end = "for this end of it" if where.far is None else "for its end of it"

@@ -27,7 +27,7 @@ COSTS = ("server_user", "behind", "kernel", "kernel_queued", "generator_user", "
 CEILINGS = {
     "memory": "memory of this host, both ends on it", "server_memory": "memory of a server like this host, alone",
     "worker_connections": "nginx's connection slots (worker_connections)", "maxconn": "HAProxy's sessions (maxconn)",
-    "descriptors": "the server's descriptors",
+    "descriptors": "the server's descriptors", "server_group": "memory of the server's control group",
     "ports": "source ports", "generator": "memory for asyncli itself", "file_max": "open files of the whole host (fs.file-max)",
     "epoll_watches": "epoll watches (fs.epoll.max_user_watches)", "conntrack": "tracked connections (nf_conntrack_max)",
     "server_host": "memory of the server's host", "far_file_max": "open files of the server's host (fs.file-max)",
@@ -155,7 +155,12 @@ def plus_minus(value: float, half: float) -> str:
     """Bytes per connection with half of their interval: ``"528 B ± 1"``, ``"2.0 MB ± 3,733 B"``."""
     if abs(value) >= _WHOLE_BYTES:
         return f"{bytes_each(value)} ± {format_bytes(half)}"
-    return f"{bytes_each(value)} ± {half:,.{0 if half >= 1 else 1}f}"
+    return f"{bytes_each(value)} ± {half:,.0f}" if half >= 1 else f"{bytes_each(value)} ± {_tenths(half)}"
+
+
+def _tenths(half: float) -> str:
+    """Half of an interval below a byte, to a tenth; never zero, because no number is known exactly."""
+    return f"{max(half, 0.1):.1f}"
 
 
 def with_error(cost: Cost, times: int = 0) -> str:
@@ -169,7 +174,7 @@ def with_error(cost: Cost, times: int = 0) -> str:
     if low > 0 and cost.half_width <= SURE * each:
         return plus_minus(each, cost.half_width)
     if furthest < 1:
-        return f"0 B ± {furthest:.1f}"
+        return f"0 B ± {_tenths(furthest)}"
     share = f" ({f'{times} × ' if times > 1 else ''}{bytes_each(each)} of the total)" if times else ""
     if low > 0:
         return f"between {interval_bytes(cost, ' and ')}{share}"

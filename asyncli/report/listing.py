@@ -19,9 +19,10 @@ from asyncli.model.run import Run
 from asyncli.model.text import oneline
 from asyncli.model.units import format_bytes, format_count, format_duration
 from asyncli.report import jsonout
+from asyncli.report.answer import worst
 from asyncli.report.document import Block, Cell, DataTable, Document, Paragraph, Section, TableColumn, TableRow
 from asyncli.report.format import utf8, with_error, with_streams
-from asyncli.report.summary import summary_verdict, verdict_needs_summary
+from asyncli.report.summary import summarise, verdict_needs_summary
 from asyncli.report.terminal import VERDICT_STYLE, fitting, print_document
 
 if TYPE_CHECKING:
@@ -59,6 +60,9 @@ class Listed(msgspec.Struct):
     cost_of: str | None
     server_cost: Cost | None
     bytes: int
+    #: The code and the severity of the worst finding beside a pass; None without one.
+    worst: str | None = None
+    severity: str | None = None
     #: HTTP/2 streams that each connection holds; the costs include them.
     streams: float | msgspec.UnsetType = msgspec.UNSET
 
@@ -84,10 +88,12 @@ def listed(run: Run, file: str, size: int, *, changed_s: float, age_s: float, wh
     """
     totals = fold(run)
     limits = saturation(run, totals)
-    if verdict_needs_summary(run):
-        verdict, _ = summary_verdict(run if whole is None else whole())
-    else:
-        verdict = judge(run.plan, totals, saturated=is_saturated(limits), complete=run.complete, findings=run.findings).verdict
+    verdict = judge(run.plan, totals, saturated=is_saturated(limits), complete=run.complete, findings=run.findings).verdict
+    finding = None
+    # What stands beside a pass is found in the whole run.
+    if verdict_needs_summary(run) or (verdict == "passed" and run.complete):
+        summary = summarise(run if whole is None else whole())
+        verdict, finding = summary.verdict, worst(summary)
     cost, of, server_cost, streams = None, None, None, streams_each(run.plan.streams, [])
     if totals.held or totals.peak:
         found = known_costs(run, totals, drifts(run)[0])
@@ -105,6 +111,7 @@ def listed(run: Run, file: str, size: int, *, changed_s: float, age_s: float, wh
         hold_s=run.hold.length_s - left_out_s(run.gaps, run.hold.start_s, run.hold.end_s) if run.hold is not None else 0.0,
         planned_s=run.plan.hold_s,
         cost=cost, cost_of=of, server_cost=server_cost, bytes=size, streams=streams,
+        worst=finding.code if finding is not None else None, severity=finding.severity if finding is not None else None,
     )  # fmt: skip
 
 
@@ -117,8 +124,9 @@ def to_json(listing: Listing) -> str:
 
 
 def state(run: Listed) -> str:
-    """The verdict, "running" or "incomplete"."""
+    """The verdict, "running" or "incomplete". Of a pass also the worst finding beside it: "passed, drift_grows"."""
     ended = f"{run.verdict}, stopped" if run.stopped else run.verdict
+    ended = f"{ended}, {run.worst}" if run.worst else ended
     return ended if run.complete else "running" if run.live else "incomplete"
 
 

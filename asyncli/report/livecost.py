@@ -39,6 +39,8 @@ class LiveCosts:
         self._levels = {name: Level(0.0 if name == "kernel" else FREED_KEPT) for name in (*COSTS, "others", "alone")}
         self._before: dict[str, float] = {}
         self._tested = False
+        #: A program was seen to accept connections at the server's ports.
+        self.accepted = False
         #: Seconds that connections were held, and how many were lost; the most that were held.
         self._held_s, self._lost, self._most = 0.0, 0, 0
 
@@ -47,7 +49,7 @@ class LiveCosts:
         self._before = {name: values[name] for name in BEFORE if name in values} | self._before
 
     def tick(self, tick: Tick) -> None:
-        self._tested = self._tested or tested(self._plan, tick)
+        self._tested = self._tested or tested(self._plan, tick, accepted=self.accepted)
         ours = tick.deaths.get("generator_lost")
         self._held_s += tick.held
         self._lost += tick.lost - (ours.count if ours is not None else 0)

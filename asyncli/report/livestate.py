@@ -216,6 +216,7 @@ class LiveFold:
                 # Since our start and without our poller, so that it compares with our counts.
                 first = self._first.setdefault(field, {"active": 1.0, "waiting": 0.0}.get(field, number))
                 setattr(state, field, max(0, round(number - first)))
+        self._costs.accepted |= values.get(metrics.SERVER_SOCKETS, 0.0) > 0
         if (accepts := values.get(metrics.STATUS_ACCEPTS)) is not None:
             state.server_restarts += self._accepts is not None and accepts < self._accepts
             self._accepts = accepts

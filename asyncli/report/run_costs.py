@@ -30,7 +30,10 @@ from asyncli.report.format import (
 from asyncli.report.summary import CostPart, Summary
 
 
-def cost_table(costs: Costs | CostPart, server: str, where: Sides, held: int) -> doc.DataTable:
+def cost_table(
+    costs: Costs | CostPart, server: str, where: Sides, held: int, level: float | None = None
+) -> doc.DataTable:
+    """``level``: the server's memory with ``held`` connections, as read; None where it was not."""
     lines = []
     rows = cost_rows(costs, server, where)
     for row in rows:
@@ -41,7 +44,10 @@ def cost_table(costs: Costs | CostPart, server: str, where: Sides, held: int) ->
         number = (short_bytes(one.bytes_per_connection), "bold" if total else "cyan")
         number = (unmeasured(*one.ci95), "dim") if row.hidden else number
         r2 = "-" if one.r2 is None or row.name == "residual" else shown_r2(one.r2)
-        lines.append(doc.TableRow(row.label, [number, interval(*one.ci95), row.at(0), row.at(held), r2], strong=total))
+        at_held = row.at(held)
+        if level is not None and row.name == "server_user" and not row.hidden:
+            at_held = format_bytes(level)
+        lines.append(doc.TableRow(row.label, [number, interval(*one.ci95), row.at(0), at_held, r2], strong=total))
     columns = [
         *doc.numbers("bytes", "95 % interval", "fixed", f"at {format_count(held)}"),
         doc.TableColumn("R²", view=doc.View.PAGE),
@@ -57,11 +63,16 @@ def cost_section(summary: Summary) -> doc.Section:
     methods = [(row.label, f"{row.cost.method}; {row.cost.points} points.") for row in rows if row.cost is not None]
     blocks: list[doc.Block] = []
     if methods:
-        blocks.append(cost_table(summary.cost, server, where, summary.connections.held_or_peak))
+        blocks.append(cost_table(summary.cost, server, where, summary.connections.held_or_peak, server_level(summary)))
         blocks.append(doc.Folded("How each was measured", doc.Definitions(methods)))
     if residue := _residue(summary):
         blocks.append(doc.Paragraph(residue, view=doc.FULL))
     return doc.Section("cost", f"Cost of a connection{with_streams(summary.cost.streams)}", blocks)
+
+
+def server_level(summary: Summary) -> float | None:
+    """The server's memory at the hold's end, as the table of processes has it; None if nothing was held, or it was not read."""
+    return summary.server.memory[0].hold_end if summary.connections.held else None
 
 
 def _residue(summary: Summary) -> str:

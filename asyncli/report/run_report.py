@@ -18,7 +18,18 @@ from asyncli.model.text import oneline
 from asyncli.model.units import format_count, format_duration, format_many
 from asyncli.report import document as doc
 from asyncli.report import run_events as events
-from asyncli.report.answer import NOT_THE_SERVER, answer, doubts, growth, headroom, server_label, stands_first, with_remedy
+from asyncli.report.answer import (
+    NOT_THE_SERVER,
+    answer,
+    beside_pass,
+    doubts,
+    growth,
+    headroom,
+    server_label,
+    stands_first,
+    why_with_worst,
+    with_remedy,
+)
 from asyncli.report.run_costs import capacity_section, cost_section, drift_section
 from asyncli.report.run_setup import environment_section, plan_section
 from asyncli.report.summary import Summary
@@ -108,14 +119,10 @@ def _answer(summary: Summary) -> doc.Section:
         blocks.insert(place, doc.Paragraph(more, "headroom", view=view))
     for doubt in doubts(summary):
         blocks.append(doc.Paragraph(doubt, "doubt", "bold magenta" if doubt == NOT_THE_SERVER else "yellow"))
-    return doc.Section("answer", "", [doc.VerdictLine(_verdict(summary), summary.why, _but(summary)), *blocks])
-
-
-def _but(summary: Summary) -> str:
-    """How many warnings and errors follow a pass."""
-    counts = [(sum(one.severity == severity for one in summary.findings), severity) for severity in ("error", "warning")]
-    found = " and ".join(format_many(count, severity) for count, severity in counts if count)
-    return f"with {found}" if found and _verdict(summary) == "passed" else ""
+    line = doc.VerdictLine(_verdict(summary), summary.why)
+    if summary.run.complete:
+        line = doc.VerdictLine(summary.verdict, why_with_worst(summary), beside_pass(summary))
+    return doc.Section("answer", "", [line, *blocks])
 
 
 def _headline(summary: Summary) -> str:

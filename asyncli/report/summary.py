@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import msgspec
 
+from asyncli.analysis.constants import FEWEST
 from asyncli.analysis.gaps import of_one_server
 from asyncli.analysis.generations import reloads
 from asyncli.analysis.handshakes import protocol_findings, protocol_of, tls_findings, tls_of
@@ -155,8 +156,8 @@ def summarise(run: Run, analyses: Analyses | None = None) -> Summary:
 
 
 def verdict_needs_summary(run: Run) -> bool:
-    """Whether the verdict needs the whole run, for limits of --fail-if or diagnoses."""
-    return bool(run.plan.fail_if) or any(one.code == SUSPENDED for one in run.findings)
+    """Whether the verdict needs the whole run: for limits of --fail-if, for diagnoses, or for the server's sockets."""
+    return bool(run.plan.fail_if) or run.plan.listens or any(one.code == SUSPENDED for one in run.findings)
 
 
 def summary_verdict(run: Run) -> tuple[Verdict, str]:
@@ -227,7 +228,12 @@ def _generator(run: Run, totals: Totals, saturated: bool) -> tuple[summary_parts
         processes=None if processes.hold_end is None else round(processes.hold_end),
         user_bytes=used,
         user_bytes_per_connection=(
-            used / totals.open if used is not None and totals.open and tested(run.plan, totals.whole) else None
+            # First use, divided by a few, is no cost of one.
+            used / totals.open
+            if used is not None
+            and totals.open >= FEWEST
+            and tested(run.plan, totals.whole, accepted=totals.acceptance.accepted)
+            else None
         ),
         cpu_s=cpu.last(until_s=run.stop_s),
         cpu_us_per_heartbeat=per_beat,

@@ -53,8 +53,10 @@ class CostView(TableView):
     ``view["kernel"]`` or ``view.kernel``; ``answer``: the sentence, ``fits``: the points, ``residue``: memory after the drain.
     """
 
-    def __init__(self, costs: Costs, answer: str, *, server: str, where: Sides, held: int) -> None:
-        super().__init__(cost_table(costs, server, where, held), answer)
+    def __init__(
+        self, costs: Costs, answer: str, *, server: str, where: Sides, held: int, level: float | None = None
+    ) -> None:
+        super().__init__(cost_table(costs, server, where, held, level), answer)
         self.server_user, self.kernel, self.kernel_queued = costs.server_user, costs.kernel, costs.kernel_queued
         self.behind = costs.behind
         self.generator_user, self.host_total, self.residual = costs.generator_user, costs.host_total, costs.residual

@@ -20,6 +20,7 @@ import msgspec
 
 from asyncli.findings.runfile import samples_skipped
 from asyncli.model.errors import NotBegunError, PlanError, StoreError
+from asyncli.model.metrics import greatest
 from asyncli.model.plan import load_plan
 from asyncli.model.records import MOST, Check, Finding, Gap, Phase, Tick
 from asyncli.model.run import Run
@@ -200,10 +201,10 @@ def _identify(path: Path, connection: sqlite3.Connection) -> None:
         )
 
 
-def require_plausible(numbers: Sequence[float]) -> None:
+def require_plausible(numbers: Sequence[float], most: float = MOST) -> None:
     """Raise ValueError or TypeError for an impossible value: SQLite's columns take any type."""
-    if numbers and not (min(numbers) >= -MOST and max(numbers) <= MOST):
-        raise ValueError(f"a number beyond {MOST:g}")
+    if numbers and not (min(numbers) >= -MOST and max(numbers) <= most):
+        raise ValueError(f"a number beyond {most:g}")
 
 
 def text_of(value: object) -> str:
@@ -321,16 +322,17 @@ def _as_samples(t_s: list[float], columns: Columns, names: Mapping[int, str]) ->
     known = {names[number]: column for number, column in columns.items() if column[0]}
     odd = 0
     try:
-        for numbers in (t_s, *(values for _, values in known.values())):
-            require_plausible(numbers)
+        require_plausible(t_s)
+        for name, (_, values) in known.items():
+            require_plausible(values, min(MOST, greatest(name)))
     except (ValueError, TypeError):
         t_s, known, odd = _usable(t_s, known)
     return _in_order(t_s, known), [samples_skipped(unknown + odd)] if unknown + odd else []
 
 
-def plausible(value: object) -> bool:
+def plausible(value: object, most: float = MOST) -> bool:
     """Whether ``value`` is a possible number."""
-    return isinstance(value, int | float) and -MOST <= value <= MOST
+    return isinstance(value, int | float) and -MOST <= value <= most
 
 
 def _usable(t_s: list[float], columns: dict[str, Column]) -> tuple[list[float], dict[str, Column], int]:
@@ -339,7 +341,9 @@ def _usable(t_s: list[float], columns: dict[str, Column]) -> tuple[list[float], 
     moved = {place: number for number, place in enumerate(kept_places)}
     usable, skipped = {}, 0
     for name, (places, values) in columns.items():
-        kept = [(moved[place], value) for place, value in zip(places, values, strict=True) if place in moved and plausible(value)]
+        most = min(MOST, greatest(name))
+        rows = zip(places, values, strict=True)
+        kept = [(moved[place], value) for place, value in rows if place in moved and plausible(value, most)]
         skipped += len(places) - len(kept)
         if kept:
             usable[name] = [place for place, _ in kept], [value for _, value in kept]

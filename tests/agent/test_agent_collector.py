@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from itertools import pairwise
 from pathlib import Path
 
@@ -109,8 +110,10 @@ def test_an_impossible_number_is_dropped_and_reported_once(tmp_path: Path) -> No
 
     recorder = Recorder([Looks()], Progress(Plan(urls=("http://10.0.0.8/",)), tmp_path / "run.db"))
     for t_s in (1.0, 2.0):
-        recorder.sample(Sample(t_s, {"server.rss_bytes": 1e300, "tcp.ListenDrops": -5.0, "status.active": 1.0}))
-    assert seen == [Sample(1.0, {"status.active": 1.0}), Sample(2.0, {"status.active": 1.0})]
+        odd = {"server.rss_bytes": 1e17, "tcp.ListenDrops": -5.0, "status.accepts": 1e20, "kernel.tcp_alloc": 3e9, "status.requests": math.nan}
+        # Limits may be none.
+        recorder.sample(Sample(t_s, odd | {"status.active": 1.0, "server.descriptors_limit": 2.0**63}))
+    assert seen == [Sample(t_s, {"status.active": 1.0, "server.descriptors_limit": 2.0**63}) for t_s in (1.0, 2.0)]
     assert [one.code for one in recorder._early] == ["sample_refused"]
 
 

@@ -487,3 +487,41 @@ def test_the_figure_has_the_points_of_the_fit() -> None:
         assert not gone.t_s, "a minute that was left out is drawn"
     whole = trend([t_s / 3600 for t_s in points["host_total"].t_s], points["host_total"].values)
     assert whole.slope == pytest.approx(found["host_total"].bytes_per_hour, rel=0.5)
+
+
+def test_a_hold_of_a_few_minutes_shows_only_large_growth() -> None:
+    """The heap of a healthy server fills for a while: 155 MB an hour in 11 s are half a megabyte."""
+    heap = growing(20 * MB, 155 * MB, 4e3)
+    for taken in (0.002, 0.05):
+        drift = Soak(15.0, keepalive_s=2.0, taken=taken, server__uss_bytes=heap).server()
+        assert (drift.verdict, drift.ci95[0] <= 0 < drift.ci95[1]) == ("too_short", True)
+    # Ten minutes of it are a leak.
+    assert Soak(900.0, taken=0.002, server__uss_bytes=heap).server().verdict == "grows"
+
+
+def test_a_step_is_no_rate() -> None:
+    """Memory that is taken once, in the hold, goes on at no rate, however large it is."""
+
+    def stepped(t_s: float) -> float:
+        return 20 * MB + 36 * MB * min(1.0, max(0.0, (t_s - 4.0) / 6.0)) + random.Random(t_s).gauss(0, 4e3)
+
+    drift = Soak(30.0, keepalive_s=2.0, taken=0.02, server__uss_bytes=stepped).server()
+    assert (drift.verdict, drift.ci95[0] <= 0) == ("too_short", True)
+
+
+def test_nothing_grows_across_the_sockets_of_other_programs() -> None:
+    def others(t_s: float) -> float:
+        return 220.0 + 40 * max(0.0, t_s)
+
+    # A second client opens 40 connections a second: as many bytes each as ours.
+    taken = 0.2 * 20 * MB
+    with_theirs = {
+        "kernel__tcp_alloc": others, "server__uss_bytes": lambda t: 20 * MB + taken / 100 * 40 * max(0.0, t),
+        "kernel__socket_bytes": lambda t: 3 * MB + 4000.0 * others(t), "host__used_bytes": lambda t: 4e9 + 1e4 * others(t),
+    }  # fmt: skip
+    found, findings = Soak(60.0, keepalive_s=2.0, taken=0.2, **with_theirs).drifts()
+    assert {name: one.verdict for name, one in found.items()} == dict.fromkeys(found, "too_short")
+    assert [one.code for one in findings if one.code == "drift_grows"] == []
+    # However long: the kernel's memory is that of all sockets.
+    found, _ = Soak(1800.0, taken=0.2, **with_theirs | {"server__uss_bytes": still(20 * MB)}).drifts()
+    assert (found["kernel"].verdict, found["host_total"].verdict) == ("too_short", "too_short")

@@ -9,11 +9,15 @@ import pytest
 from synthetic_run import GENERATOR, KERNEL_END, REST, SERVER, a_run, raised
 
 from asyncli.analysis.cost import Costs, costs
+from asyncli.analysis.estimates import Estimate
+from asyncli.analysis.measured import measure
 from asyncli.analysis.regression import Point, regress
+from asyncli.analysis.slope import Cost
 from asyncli.model.plan import Plan
 from asyncli.model.run import Run
 from asyncli.model.units import format_bytes
 from asyncli.report.analyses import analyse
+from asyncli.report.format import with_error
 from asyncli.report.run_costs import cost_table
 from asyncli.report.summary import summarise
 
@@ -153,3 +157,38 @@ def test_the_prediction_has_coverage(kind: str, least: float) -> None:
     # A point ahead changes nothing of the line.
     assert regress(rows, ahead).slope == regress(rows).slope
     assert regress(rows, ahead).half == pytest.approx(regress(rows).half, rel=1e-6)
+
+
+def test_two_levels_with_hardly_any_left_are_unknown() -> None:
+    """The server keeps memory of those that ended: divided by three, it would be 340 times the cost."""
+    run = of_a_thousand(interval_s=0.005, hold_s=15.0, status=False)
+    middle = into_hold(run, 3.0)
+    for t_s, tick in run.ticks:
+        if middle < t_s:
+            tick.held = min(tick.held, 3)
+            tick.held_at_drain = min(tick.held_at_drain, 3)
+    found = costs(run)
+    assert (found.server_user, found.generator_user, "server_user" in found.unknown) == (None, None, True)
+
+
+def test_asyncli_on_one_connection_has_no_cost() -> None:
+    for connections, known in ((1, False), (4, False), (5, True)):
+        summary = summarise(a_run(connections, hold_s=15.0))
+        assert (summary.generator.user_bytes_per_connection is not None) is known
+        assert known or "user_bytes_per_connection" in summary.finding("generator_numbers_unknown").fields["unknown"]
+        assert known or summary.cost.generator_user is None
+
+
+def test_no_interval_is_zero() -> None:
+    """Of memory that is read the same each time, too: in costs, fixed parts and comparisons."""
+    run = of_a_thousand(noise=0.0)
+    found = costs(run)
+    for cost in (found.server_user, found.kernel, found.generator_user, found.host_total, found.residual):
+        assert cost.half_width >= 4096 / 1000 / 2 - 1e-9
+    low, high = found.fits["server_user"].band(0.0)
+    assert high - low >= 4096
+    numbers = measure("A", "", run).numbers
+    for key, number in numbers.items():
+        assert not isinstance(number, Estimate) or number.low < number.value < number.high, key
+    assert with_error(Cost(0.001, (0.0005, 0.0015), 0.0, "", 9)) == "0 B ± 0.1"
+    assert with_error(Cost(528.0, (527.99, 528.01), 0.0, "", 9)) == "528 B ± 0.1"

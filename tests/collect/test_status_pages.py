@@ -6,7 +6,7 @@ import pytest
 from status_pages import CSV, EVENT, HAPROXY, LAB, NGINX, PREFORK, TENGINE
 
 from asyncli.collect import status_pages
-from asyncli.collect.status_pages import NotStatusPage, OurFrontend, excerpt, parse_page
+from asyncli.collect.status_pages import NotStatusPage, OurFrontend, excerpt, impossible_count, parse_page
 
 HTML = "<html>\r\n<head><title>Welcome to nginx!</title></head>\n\x1b[31m" + "x" * 10_000
 
@@ -86,3 +86,38 @@ def test_a_parser_cannot_return_an_unknown_metric(monkeypatch: pytest.MonkeyPatc
     monkeypatch.delitem(status_pages._METRIC, "requests")
     with pytest.raises(KeyError, match="requests"):
         parse_page(HAPROXY.replace("req_tot", "else"))
+
+
+STUB = "Active connections: {} \nserver accepts handled requests\n {} {} {} \nReading: 0 Writing: 1 Waiting: 0 \n"
+
+
+@pytest.mark.parametrize(
+    ("counts", "before", "possible"),
+    [
+        ((101, 1000, 1000, 5000), None, True),
+        ((101, 1000, 1000, 5000), (51, 900, 900, 100), True),
+        # Numbers that no host has room for, or that no float counts.
+        ((99999999999999999999, 1000, 1000, 5000), None, False),
+        ((2**64 - 1, 2**64 - 1, 2**64 - 1, 2**64 - 1), None, False),
+        ((5_000_000_000, 6_000_000_000, 6_000_000_000, 1), None, False),
+        ((101, 10**17, 10**17, 5000), None, False),
+        ((101, 1000, 1000, 10**17), None, False),
+        # More active than were ever accepted; a few are in between.
+        ((101, 100, 100, 5000), None, True),
+        ((2_000_000, 1000, 1000, 5000), None, False),
+        # More active than were accepted since the last page, and more accepted than a kernel can.
+        ((1_000_000, 2_000_100, 2_000_100, 5000), (51, 2_000_000, 2_000_000, 100), False),
+        ((1_000_000_000, 2_000_000_000, 2_000_000_000, 5000), (51, 900, 900, 100), False),
+        # A restarted server counts from zero.
+        ((900, 1000, 1000, 5), (51, 90_000, 90_000, 100), True),
+    ],
+)
+def test_counts_that_no_server_can_have(counts: tuple[int, ...], before: tuple[int, ...] | None, possible: bool) -> None:
+    page = parse_page(STUB.format(*counts))
+    earlier = None if before is None else parse_page(STUB.format(*before)).values
+    assert (impossible_count(page, earlier, 1.0) == "") is possible
+
+
+def test_haproxy_may_have_cleared_its_totals() -> None:
+    page = parse_page("# pxname,svname,scur,slim,stot,req_tot\nall,FRONTEND,4000,9000,6,9\n")
+    assert impossible_count(page, None, 1.0) == ""

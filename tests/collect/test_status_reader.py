@@ -43,6 +43,20 @@ async def test_a_page_whose_certificate_has_expired_is_not_trusted(tmp_path: Pat
         await reader.close()
 
 
+async def test_a_page_with_impossible_counts_is_refused_until_it_is_right() -> None:
+    huge = CSV.replace(",4,", f",{2**64 - 1},")
+    with serving(answer=lambda number: page(huge if number == 2 else CSV)) as server:
+        reader = StatusReader(server.url)
+        try:
+            first = await reader.read()
+            with pytest.raises(PeerError, match="impossible counts"):
+                await reader.read()
+            third = await reader.read()
+        finally:
+            await reader.close()
+    assert third == first | {"status.polls": 3, "status.unanswered": 1}
+
+
 @pytest.mark.parametrize(
     ("answer", "said"),
     [

@@ -38,7 +38,7 @@ _OF = {
     "urls": _URLS, "connections": _COUNTS, "keepalive": _TIMES, "batch": _COUNTS, "interval": _TIMES, "hold": (*_TIMES, "forever"), "baseline": _TIMES, "residue": _TIMES, "plateaus": _WHOLES,
     "plateau_rest": _TIMES, "workers": _WHOLES, "source": _SOURCES, "timeout": _TIMES, "connect_timeout": _TIMES, "status_url": _URLS, "server_pid": _WHOLES, "server_pidfile": _TEXTS,
     "server_name": _TEXTS, "agent": (*_URLS, "https://h", "http://[::1]:1", "http://h/x"), "agent_token_file": _TEXTS, "agent_ca": _TEXTS, "method": ("HEAD", "GET", "OPTIONS", "POST", "", 1, []), "header": _HEADERS, "first_beat": ("now", "sleep", "later", 1, []), "reopen": (True, False, 1, "yes"),
-    **dict.fromkeys(("ca", "data", "client_cert", "client_key", "tls_ciphers", "ws_message", "sni"), _TEXTS), **dict.fromkeys(("insecure", "tls_resume", "http2", "ws_deflate", "h2_table"), (True, False, 1)), "h2_heartbeat": ("ping", "head", "HEAD", None), "streams": _WHOLES,
+    **dict.fromkeys(("ca", "data", "client_cert", "client_key", "tls_ciphers", "alpn", "ws_message", "sni"), _TEXTS), **dict.fromkeys(("insecure", "tls_resume", "http2", "ws_deflate", "h2_table"), (True, False, 1)), "h2_heartbeat": ("ping", "head", "HEAD", None), "streams": _WHOLES,
     "mqtt_version": ("3.1.1", "5", 5, 5.0, 4, "3.1", True, []), "mqtt_id": ("{n}", "dev-{n:06d}-{random}", "{n", "{m}", "{n!r}", "{n:{n}}", "fixed", "{{n}}{n:x}", "{n:999d}", 5),
     "subscribe": ("a/#@1", "a/+/b", "#", "a#", "#/a", "a+@2", "@1", "a@3", "a@b", "a/{n}@2", "a/{m}", "a{", "", 5),
     **dict.fromkeys(("tls_min", "tls_max"), ("1.2", "1.3", "1.1", 1.2, None)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from random import Random
 from typing import NamedTuple
@@ -52,7 +53,7 @@ def check(case: Case) -> str:
 
 def read(parts: list[bytes], case: Case) -> int | None:
     """The end of the expected bytes; None: something else came, -1: incomplete."""
-    protocol, at = Tcp(TcpSettings(b"x", case.expect, case.expect if case.greets else ""), Fields()), 0
+    protocol, at = Tcp(TcpSettings(b"x", case.expect, case.expect if case.greets else ""), Fields(), os.urandom), 0
     if protocol.handshake is not None:
         protocol.handshake(0, 0)
     for part in filter(None, parts):

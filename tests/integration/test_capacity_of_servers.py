@@ -124,6 +124,10 @@ async def test_a_server_that_is_killed_for_memory_and_stays_away(tmp_path: Path,
             )
     assert (found.verdict, found.gave_way[0].side, found.gave_way[0].code) == ("found", "server", "memory_limit"), words(found)
     assert found.bracket.failed == 2 * found.bracket.held
+    # The step that was held has seen the limit coming.
+    (path,) = tmp_path.rglob(f"*-{found.bracket.held}.db")
+    (ceiling,) = (one for one in report(tmp_path, path)["forecast"]["ceilings"] if one["name"] == "server_group")
+    assert ceiling["connections"] < 1.5 * found.bracket.failed, ceiling
     assert [one.code for one in found.findings if one.severity == "error"] == ["server_gone"]
 
 

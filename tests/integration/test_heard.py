@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import fault_table
+import pytest
 from programs import OK, SHORT, Program, Server, answered, codes, held, here, recorded, report, serving, speaking, until
 
 N = 100
@@ -56,6 +60,34 @@ def test_a_server_that_never_accepts(tmp_path: Path) -> None:
     # None of them is known to have been a connection, so that there is nothing to divide by.
     assert {one for name, one in summary["cost"].items() if name not in ("unknown", "ends")} == {None}
     assert summary["generator"]["user_bytes_per_connection"] is None
+
+
+@pytest.mark.parametrize(("accepts", "unix"), [(0, False), (N // 2, False), (N, False), (0, True), (N, True)])
+def test_a_listener_that_accepts_none_or_some_of_those_that_only_listen(tmp_path: Path, accepts: int, unix: bool) -> None:
+    # No byte comes, so only the server's sockets show what the kernel alone has granted.
+    accepted = []
+    place = str(tmp_path / "socket") if unix else ("127.0.0.1", 0)
+    with socket.socket(socket.AF_UNIX if unix else socket.AF_INET) as listener:
+        listener.bind(place)
+        listener.listen(4 * N)
+        name = listener.getsockname()
+        at = ["--connect-to", f"unix:{name}", "tcp://there:1"] if unix else [f"tcp://127.0.0.1:{name[1]}"]
+        taker = threading.Thread(target=lambda: accepted.extend(listener.accept()[0] for _ in range(accepts)))
+        taker.start()
+        done = here(
+            tmp_path, "soak", *at, *SHORT, "-c", str(N), "--hold", "1.5", "--out", "run.db", "--quiet",
+        )  # fmt: skip
+        taker.join()
+        for one in accepted:
+            one.close()
+    summary = report(tmp_path, "run.db")
+    assert (summary["connections"]["opened"], summary["connections"]["lost"]) == (N, 0)
+    told = [finding["evidence"] for finding in summary["findings"] if finding["code"] == "not_accepted"]
+    assert (done.status, len(told)) == {0: (3, 1), N // 2: (99, 1), N: (0, 0)}[accepts]
+    if accepts == 0:
+        fault_table.require_as_written("test_a_listener_that_accepts_none_or_some_of_those_that_only_listen", summary)
+    else:
+        assert summary["connections"]["held"] == accepts
 
 
 def test_a_server_that_accepts_a_part(tmp_path: Path) -> None:
@@ -107,6 +139,31 @@ def test_what_sleeps_through_the_hold_is_named(tmp_path: Path) -> None:
     assert counts["held"] == N
     assert counts["not_heard"] >= 0.9 * N
     assert "not_heard" in codes(summary)
+
+
+@pytest.mark.parametrize("pause_s", [0, 0.05])
+def test_a_body_in_answer_to_a_head_is_named(tmp_path: Path, pause_s: float) -> None:
+    async def client(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+            while True:
+                await reader.readuntil(b"\r\n\r\n")
+                writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n" + (b"" if pause_s else b"some text"))
+                if pause_s:
+                    await asyncio.sleep(pause_s)
+                    writer.write(b"some text")
+                await writer.drain()
+        writer.close()
+
+    with speaking(client) as address:
+        probed = here(tmp_path, "check", "--probe", "-c", "5", f"http://{address}/")
+        here(tmp_path, "soak", f"http://{address}/", *SHORT, "-c", "20", "--hold", "0.5", "--no-reopen", "--out", "run.db", "--quiet")
+    assert (probed.status, "--method GET" in probed.err) == (2, True)
+    summary = report(tmp_path, "run.db")
+    as_written(summary, "test_a_body_in_answer_to_a_head_is_named")
+    # The answer itself counts.
+    assert (summary["heartbeats"]["answered"], summary["connections"]["deaths"]) == (20, {"protocol_error": 20})
+    (diagnosis,) = summary["diagnoses"]
+    assert "--method GET" in diagnosis["remedy"]
 
 
 def test_a_server_that_closes_after_three_answers_without_notice(tmp_path: Path) -> None:

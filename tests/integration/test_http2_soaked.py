@@ -227,6 +227,33 @@ async def _holds_streams(reader: asyncio.StreamReader, writer: asyncio.StreamWri
             return
 
 
+async def _announces_its_end(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """It answers without an end. With the answer to a ping, in one write, a GOAWAY: on /drain without an error, for all streams."""
+    path = ""
+    async for conn, event in _heard(reader, writer):
+        if isinstance(event, RequestReceived):
+            path = dict(event.headers)[b":path"].decode()
+            conn.send_headers(event.stream_id, [(":status", "200")])
+        elif isinstance(event, PingReceived) and event.ping_data != b"asyncli?":
+            code, last = {"/drain": (0, (1 << 31) - 1), "/calm": (11, 0)}[path]
+            writer.write(conn.data_to_send() + frame(GOAWAY, 0, 0, struct.pack(">II", last, code)))
+
+
+def test_a_connection_that_drains_is_held_and_one_that_leaves_has_answered(tmp_path: Path) -> None:
+    with speaking(_announces_its_end) as at:
+        done = run(
+            tmp_path, "soak", "--http2", "--streams", "2", f"http://{at}/drain", f"http://{at}/calm", *SHORT, "-c", "20", "--hold", "3",
+            "--no-reopen", "--out", "run.db", "--quiet",
+        )  # fmt: skip
+    assert done.err == ""
+    summary = report(tmp_path, "run.db")
+    counts, beats = summary["connections"], summary["heartbeats"]
+    assert (counts["held"], counts["deaths"], summary["protocol"]["goodbyes"]) == (10, {"closed_announced": 10}, {"11": 10})
+    assert beats["answered"] == beats["sent"] >= 30
+    assert summary["protocol"]["streams"]["streams_open"] == 20
+    fault_table.require_as_written("test_a_connection_that_drains_is_held_and_one_that_leaves_has_answered", summary)
+
+
 GOODBYES: list[int] = []
 
 

@@ -8,9 +8,15 @@ from pathlib import Path
 
 import pytest
 import trustme
-from programs import SHORT, Client, here, speaking
+from h2.config import H2Configuration
+from h2.connection import H2Connection
+from h2.events import RequestReceived
+from programs import SHORT, Client, Done, here, speaking
+from wsproto import ConnectionType, WSConnection
+from wsproto.events import AcceptConnection, Request, TextMessage
 
 from asyncli.lab import choose
+from asyncli.model.protocol_table import CUT_ANSWER
 
 
 def answering(greeting: bytes, answer: bytes) -> tuple[Client, list[bytes]]:
@@ -60,6 +66,46 @@ def test_raw_tcp_is_greeted_and_its_heartbeat_answered(tls: bool, tmp_path: Path
         # Nobody has to be asked: nobody is connected to.
         done = here(tmp_path, "check", *words)
         assert (done.status, heard) == (0, [])
+
+
+def test_what_check_says_of_answers_that_are_not_what_it_waits_for(tmp_path: Path) -> None:
+    async def of_websocket(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        conn = WSConnection(ConnectionType.SERVER)
+        while data := await reader.read(4096):
+            conn.receive_data(data)
+            for event in conn.events():
+                if isinstance(event, Request):
+                    writer.write(conn.send(AcceptConnection()))
+                elif isinstance(event, TextMessage):
+                    writer.write(conn.send(TextMessage("pong")))
+        writer.close()
+
+    async def cut(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhel")
+        writer.close()
+
+    async def of_http2(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        conn = H2Connection(H2Configuration(client_side=False))
+        conn.initiate_connection()
+        writer.write(conn.data_to_send())
+        while data := await reader.read(4096):
+            for event in conn.receive_data(data):
+                if isinstance(event, RequestReceived):
+                    conn.send_headers(event.stream_id, [(":status", "404")], end_stream=True)
+            writer.write(conn.data_to_send())
+        writer.close()
+
+    def probed(client: Client, scheme: str, *words: str) -> Done:
+        with speaking(client) as at:
+            return here(tmp_path, "check", "--probe", "-c", "5", *words, f"{scheme}://{at}/")
+
+    done = probed(of_websocket, "ws", "--ws-message", "ping", "--timeout", "0.5")
+    assert (done.status, "b'pong'" in done.err, "--ws-message" in done.err) == (2, True, True), done
+    done = probed(cut, "http", "--method", "GET")
+    assert (done.status, CUT_ANSWER in done.err) == (2, True), done
+    done = probed(of_http2, "http", "--http2", "--h2-heartbeat", "head")
+    assert "(HTTP 404)" in one_line(done.out), done
 
 
 @pytest.mark.parametrize("order", ["127.0.0.1,127.0.0.9", "127.0.0.9,127.0.0.1"])

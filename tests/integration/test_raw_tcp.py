@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from pathlib import Path
 
+import fault_table
 import pytest
 from programs import SHORT, codes, report, run, speaking
 
@@ -61,6 +62,13 @@ async def _client(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) ->
     writer.write(b"220 here\r\n")
     with contextlib.suppress(ConnectionError):
         while line := await reader.readline():
+            if line.startswith(b"ECHO "):
+                writer.write(line.removeprefix(b"ECHO "))
+            while line == b"TICK\n":
+                # It never reads again.
+                writer.write(b"tick\n")
+                await writer.drain()
+                await asyncio.sleep(0.1)
             writer.write({b"PING\n": b"+PONG\r\n", b"WHO\n": b"-ERR who?\r\n"}.get(line, b""))
     writer.close()
 
@@ -70,12 +78,14 @@ async def _client(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) ->
     [
         (["--greeting", "/^220 /", "--send", r"PING\n", "--expect", r"+PONG\r\n"], {}, {}, {"heartbeats": 2 * N}),
         (["--greeting", "/^220 /", "--send", r"WHO\n", "--expect", r"+PONG\r\n"], {"protocol_error": N}, {}, {"broken": {r"b'-ERR who?\r\n' in place of b'+PONG\r\n'": N}}),
+        (["--greeting", "/^220 /", "--send", r"ECHO {nonce}\n", "--expect", r"{nonce}\n"], {}, {}, {"heartbeats": 2 * N}),
+        (["--greeting", "/^220 /", "--send", r"TICK\n"], {}, {}, {"heartbeats": 2 * N}),
         (["--greeting", "8 bytes", "--send", r"mute\n", "--timeout", "2"], {"heartbeat_timeout": N}, {}, {}),
         (["--greeting", "/^250 /", "--force"], {}, {"handshake_refused"}, {}),
         ([], {}, {}, {"heartbeats": 0}),
         (["--silence", "2"], {"heartbeat_timeout": N}, {}, {"heartbeats": 0}),
     ],
-    ids=["answers", "another answer", "no answer", "another greeting", "listens", "listens in vain"],
+    ids=["answers", "another answer", "echoes", "speaks unasked", "no answer", "another greeting", "listens", "listens in vain"],
 )  # fmt: skip
 def test_what_a_server_does_with_bytes_is_told(tmp_path: Path, asked: list[str], deaths: dict[str, int], failures: set[str], said: dict[str, object]) -> None:
     with speaking(_client) as at:
@@ -87,8 +97,10 @@ def test_what_a_server_does_with_bytes_is_told(tmp_path: Path, asked: list[str],
     assert protocol["broken"] == said.get("broken", {})
     if "heartbeats" in said:
         assert (summary["heartbeats"]["sent"] >= said["heartbeats"]) == (said["heartbeats"] != 0 or summary["heartbeats"]["sent"] == 0)
-    untested = failures or "WHO\\n" in asked or "mute\\n" in asked
+    untested = failures or {"WHO\\n", "mute\\n", "TICK\\n"} & {*asked}
     assert (summary["run"]["verdict"] == "untested") == bool(untested)
+    if "TICK\\n" in asked:
+        fault_table.require_as_written("test_what_a_server_does_with_bytes_is_told", summary)
     if asked == ["--silence", "2"]:
         assert [one["code"] for one in summary["diagnoses"]] == ["unheard"]
     if not asked:

@@ -87,7 +87,9 @@ class Faulty:
             path = head.split()[1]
             self.asked[path] += 1
             self.last_ids.update(re.findall(r"\r\nLast-Event-ID: (.*)\r\n", head))
-            answer, goes_on, closes = FAULTS[path]
+            answer, goes_on, closes = FAULTS["/ends" if path == "/over" else path]
+            if path == "/over" and self.asked[path] > 11:
+                answer = b"HTTP/1.1 204 No Content\r\n\r\n"
             writer.write(answer)
             while goes_on:
                 writer.write(EVENT)
@@ -137,6 +139,19 @@ def test_a_stream_that_is_asked_for_again_names_its_last_event(tmp_path: Path) -
             program.wait()
         # The probe and the first of each have none, and what was cut in the midst of an event.
         assert server.last_ids == {"7": server.asked["/ends"] - 6}
+
+
+def test_a_stream_that_is_over_is_not_asked_for_again(tmp_path: Path) -> None:
+    # 11 times, for the probe and each connection, the server sends a stream that ends; then 204.
+    with faulty() as server:
+        asked = ["soak", f"{server.at}/over", *SHORT, "--protocol", "sse", "-c", "10", "--hold", "6", "--out", "run.db", "--quiet"]
+        assert run(tmp_path, *asked).err == ""
+        assert server.asked == {"/over": 21}
+    summary = report(tmp_path, "run.db")
+    counts = summary["connections"]
+    assert (counts["deaths"], counts["failures"]) == ({"closed_announced": 10}, {"handshake_refused": 10})
+    assert (summary["run"]["verdict"], counts["held"], counts["reopened"]) == ("failed", 0, 0)
+    fault_table.require_as_written("test_a_stream_that_is_over_is_not_asked_for_again", summary)
 
 
 def test_heartbeats_at_a_stream_are_told_of_its_protocol(tmp_path: Path) -> None:

@@ -15,7 +15,10 @@ from typing import Any
 
 import pytest
 import strange_tls as strange
-from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from programs import SHORT, Done, Program, here, report, speaking
 
 from asyncli import lab
@@ -51,13 +54,19 @@ def only(suite: str) -> Callable[[ssl.SSLContext], None]:
     return change
 
 
+def knows_no_name(context: ssl.SSLContext) -> None:
+    """As nginx with ssl_reject_handshake."""
+    context.sni_callback = lambda sock, name, used: ssl.AlertDescription.ALERT_DESCRIPTION_UNRECOGNIZED_NAME
+
+
 # -- what is told before the ramp: nothing is recorded, and one line says what, where and how to mend it
 
 REFUSED: dict[str, tuple[dict[str, Any], tuple[str, ...], bool, str]] = {
     "expired": (strange.EXPIRED, (), True, "expired on 2020-01-01"),
     "not_yet": ({key: one.replace(year=one.year + 60) for key, one in strange.EXPIRED.items()}, (), True, "not valid before 2079-01-01 00:00 UTC"),
     "wrong_name": ({"names": ("shop.test", "www.shop.test")}, (), True, "not for 127.0.0.1, but for shop.test, www.shop.test"),
-    "unknown_authority": ({}, (), False, "authority unknown here"),
+    "unknown_authority": ({}, (), False, "which the server does not send and which is not known here"),
+    "unknown_name": ({"change": knows_no_name}, (), True, "has no host of the name 127.0.0.1 (SNI)"),
     "no_version": ({"change": at_most_1_2}, ("--tls-min", "1.3"), True, "no version of TLS in common"),
     "no_suite": ({"change": at_most_1_2}, ("--tls-ciphers", "DHE-RSA-AES128-SHA"), True, "no cipher suite in common"),
     # Of TLS 1.3 it sees that we have none when our handshake is over.
@@ -74,6 +83,38 @@ def test_what_is_wrong_with_the_server_is_told_before_the_ramp(name: str, tmp_pa
     assert (done.status, done.out, summary) == (2, "", None)
     assert done.err.count("\n") == 1
     assert words in done.err
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_an_intermediate_authority_that_is_not_sent_is_named(whole: bool, tmp_path: Path) -> None:
+    root = strange.trustme.CA()
+    issued = root.create_child_ca().issue_cert("127.0.0.1")
+    root.cert_pem.write_to_path(tmp_path / "root.pem")
+
+    def shows_it(context: ssl.SSLContext) -> None:
+        for number, pem in enumerate(issued.cert_chain_pems if whole else issued.cert_chain_pems[:1]):
+            pem.write_to_path(tmp_path / "chain.pem", append=number > 0)
+        issued.private_key_pem.write_to_path(tmp_path / "key.pem")
+        context.load_cert_chain(tmp_path / "chain.pem", tmp_path / "key.pem")
+
+    with strange.serving(tmp_path, change=shows_it) as port:
+        done = here(tmp_path, "check", "--probe", "-c", "5", "--ca", "root.pem", f"https://127.0.0.1:{port}/")
+        other = here(tmp_path, "check", "--probe", "-c", "5", "--ca", "ca.pem", f"https://127.0.0.1:{port}/")
+    assert (done.status, "intermediate" in done.err) == ((0, False) if whole else (2, True)), done
+    # With the whole chain it is the root that is not known.
+    assert ("intermediate" in other.err, "another authority" in other.err) == (not whole, whole)
+
+
+def test_a_certificate_without_names_is_told_apart_from_one_of_another_name(tmp_path: Path) -> None:
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "127.0.0.1")])
+    now = datetime.now(UTC)
+    made = x509.CertificateBuilder(name, name, key.public_key(), 1, now - timedelta(days=1), now + timedelta(days=9))
+    (tmp_path / "cn.pem").write_bytes(made.sign(key, hashes.SHA256()).public_bytes(Encoding.PEM))
+    (tmp_path / "key.pem").write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    with strange.serving(tmp_path, change=lambda context: context.load_cert_chain(tmp_path / "cn.pem", tmp_path / "key.pem")) as port:
+        done = here(tmp_path, "check", "--probe", "-c", "5", "--ca", "cn.pem", f"https://127.0.0.1:{port}/")
+    assert (done.status, "subjectAltName" in done.err, "but for" in done.err) == (2, True, False), done
 
 
 def test_check_warns_of_an_error_answer(tmp_path: Path) -> None:
@@ -239,6 +280,8 @@ def all_ended(summary: dict[str, Any]) -> None:
     assert (counts["opened"], counts["lost"], counts["held"]) == (6 * EACH, 6 * EACH, 0)
     assert counts["failures"] == {"tls_timeout": EACH}
     assert counts["deaths"] == {"tls_failed": 3 * EACH, "closed_awaiting": EACH, "closed_idle": 2 * EACH}
+    # Of the replayed records too the first ones are an answer, though the second ones in the same read end the connection.
+    assert summary["heartbeats"]["answered"] == 8 * EACH
     assert summary["tls"]["ended"] == {"a record that does not fit its key": 2 * EACH, "a record that is not encrypted": EACH}
 
 

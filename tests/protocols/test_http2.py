@@ -338,6 +338,51 @@ def test_streams_of_a_server_of_h2_are_held_and_counted(heads: bool) -> None:
     assert server.state_machine.state == ConnectionState.CLOSED
 
 
+@pytest.mark.parametrize("heads", [False, True])
+def test_held_streams_go_on_after_a_goaway_without_error(heads: bool) -> None:
+    protocol = holding(heads)
+    for stream in (1, 3, 5):
+        protocol.feed(7, answer(stream), False)
+    # The server has not processed the last one.
+    assert protocol.feed(7, goaway(0, 3), False) == Event(0, True, kind=NEWS)
+    assert counted(protocol) == (3, 2, {"GOAWAY": 1})
+    # Heartbeats are pings from now on, and nothing is opened again.
+    assert protocol.heartbeat_for(7, 0)[:5] == frame(PING, 0, 0, bytes(8))[:5]
+    assert protocol.feed(7, PONG, True) == Event(0, True)
+    assert (protocol.take_rows_missing_streams(), protocol.reopen_streams(7, 0)) == ([], b"")
+    assert protocol.feed(7, frame(DATA, END_STREAM, 1), False) == Event(0, True, kind=NEWS)
+    # With the last stream the connection ends, as announced; so it does if the server closes it first.
+    closing = Event(0, False, kind=CLOSING)
+    assert protocol.feed(7, frame(DATA, END_STREAM, 3), False) == closing
+    assert counted(protocol) == (0, 0, {"END_STREAM": 2})
+    for end in (b"", goaway(2, 3)):
+        protocol = holding(heads)
+        for stream in (1, 3, 5):
+            protocol.feed(7, answer(stream), False)
+        protocol.feed(7, goaway(0, (1 << 31) - 1), False)
+        protocol.add_counts(counts := ProtocolCounts())
+        assert (counts.draining, counts.streams_open) == (1, 3)
+        left = protocol.feed(7, end, False)
+        assert left == (Event(2, False, kind=CLOSING) if end else closing)
+
+
+def test_a_head_that_crosses_a_goaway_is_asked_again_as_a_ping() -> None:
+    protocol = holding(heads=True)
+    for stream in (1, 3, 5):
+        protocol.feed(7, answer(stream), False)
+    assert int.from_bytes(protocol.heartbeat_for(7, 0)[5:9]) == 7
+    event = protocol.feed(7, goaway(0, 5), True)
+    assert event == Event(0, True, kind=NEWS, reply=frame(PING, 0, 0, b"asyncli!"))
+    assert protocol.feed(7, PONG, True) == Event(0, True)
+    # One that the server has seen is answered before it drains.
+    protocol = holding(heads=True)
+    for stream in (1, 3, 5):
+        protocol.feed(7, answer(stream), False)
+    protocol.heartbeat_for(7, 0)
+    assert protocol.feed(7, goaway(0, 7) + answer(7, flags=WHOLE), True) == Event(200, True)
+    assert protocol.feed(7, PONG, False) == Event(0, True, kind=NEWS)
+
+
 @pytest.mark.parametrize(
     ("answers", "lost"),
     [

@@ -98,6 +98,34 @@ def test_a_silent_death_records_messages_and_acknowledgement(
     assert (total.acknowledged, total.spoke) == (total.lost, total.lost if spoke else 0)
 
 
+class Parting(Counting):
+    """"ok" may be followed in the same read by the end: an error, or a goodbye."""
+
+    def feed(self, row: int, data: bytes, awaiting: bool) -> Event | None:
+        if data == b"ok?":
+            error = ProtocolError("what?")
+            error.answer = Event(204, True) if awaiting else None
+            raise error
+        if data == b"ok.":
+            return Event(204, False, end=Event(7, False, kind=CLOSING, rest=b"tired"))
+        return super().feed(row, data, awaiting)
+
+
+@pytest.mark.parametrize(("answer", "cause"), [(b"ok?", "protocol_error"), (b"ok.", "closed_announced")])
+def test_what_was_answered_before_an_end_in_the_same_read_counts(answer: bytes, cause: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Shard, "new_protocol", lambda _, number: Parting(20))
+    plan, there = Plan(urls=("http://127.0.0.1/",), connections=20, keepalive_s=4.0, reopen=False), Destination(2, "127.0.0.1", 80)
+    net, total = Peer([], answer), Tick()
+    for tick in simulate(build_shard(plan, Spread((there,), (), 1, True, 1000)), net.server, 20.0, net=net):
+        total.merge_counts(tick)
+    assert (total.sent, total.answered, total.beats_failed, total.by_status) == (20, 20, 0, {204: 20})
+    assert {name: deaths.count for name, deaths in total.deaths.items()} == {cause: 20}
+    assert total.deaths[cause].requests.counts == {1: 20}
+    told = total.protocol
+    assert told is not None
+    assert (told.broken, told.farewells) == (({"what?": 20}, {}) if cause == "protocol_error" else ({}, {"tired": 20}))
+
+
 class Choosy(Counting):
     """"ok" answers row 0 alone."""
 
@@ -178,6 +206,28 @@ def test_a_row_is_held_once_its_handshake_is_accepted(word: list[bytes], failure
         assert counts.handshake_us.least >= 499_999
         assert total.connect_us.least >= 499_999 + connect_s * 1e6
         assert counts.handshake_us.count == total.connect_us.count == 20
+
+
+class Eager(SimNet):
+    """A broker of MQTT that sends CONNACK and, in the same packet, what would answer the first PINGREQ."""
+
+    def __init__(self) -> None:
+        super().__init__(SimServer())
+
+    def send(self, handle: int, data: bytes) -> int:
+        taken = super().send(handle, b"") or len(data)
+        if data[:1] == b"\x10":
+            self._at(self.now + 0.1, handle, "data", b"\x20\2\0\0\xd0\0")
+        return taken
+
+
+def test_an_answer_that_came_with_the_handshake_answers_no_heartbeat() -> None:
+    plan, there = Plan(urls=("mqtt://127.0.0.1",), connections=20, keepalive_s=4.0, reopen=False), Destination(2, "127.0.0.1", 1883)
+    net, total = Eager(), Tick()
+    for tick in simulate(build_shard(plan, Spread((there,), (), 1, True, 1000)), net.server, 10.0, net=net):
+        total.merge_counts(tick)
+    assert (total.opened, total.sent, total.answered) == (20, 20, 0)
+    assert {cause: deaths.count for cause, deaths in total.deaths.items()} == {"protocol_error": 20}
 
 
 def test_every_protocol_has_its_settings_and_nothing_else_has() -> None:

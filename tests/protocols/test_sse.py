@@ -83,7 +83,7 @@ def test_the_longest_silence_of_a_plan() -> None:
         (b"HTTP/1.1 307 Elsewhere\r\nLocation: /new\r\n\r\nmoved", "HTTP 307 Elsewhere: Location: /new"),
         (b"HTTP/1.1 500 \x1b[31m\xc2\x85\r\n\r\n", "HTTP 500 ?[31mÂ"),
         (b"HTTP/1.1 101 Up\r\n\r\n", "HTTP 101 Up"),
-        (b"HTTP/1.1 204 None\r\n\r\n", "HTTP 204 None"),
+        (b"HTTP/1.1 204 None\r\n\r\n", "HTTP 204: no more events, so clients must not reconnect"),
         (b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\n\r\n<html>", "HTTP 200: Content-Type: text/html, not text/event-stream"),
         (b"HTTP/1.1 200 OK\r\n\r\n", "HTTP 200: Content-Type: none, not text/event-stream"),
         (HEAD + b"Content-Length: 0\r\n\r\n", "HTTP 200: an answer without a body"),

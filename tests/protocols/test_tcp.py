@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
+from asyncli.model.protocol_table import UNASKED
 from asyncli.model.records import ProtocolCounts
 from asyncli.model.tcp_values import parse_expected, parse_sent, unescaped
 from asyncli.model.template import Fields
@@ -20,7 +23,7 @@ from asyncli.protocols.tcp import Tcp
     ],
 )  # fmt: skip
 def test_answers(expect: str, reads: list[bytes], more: int) -> None:
-    protocol = Tcp(TcpSettings(b"PING\r\n", expect), Fields())
+    protocol = Tcp(TcpSettings(b"PING\r\n", expect), Fields(), os.urandom)
     assert (protocol.heartbeat, protocol.handshake, protocol.silence_s) == (b"PING\r\n", None, None)
     for part in reads[:-1]:
         assert protocol.feed(3, part, True) is None
@@ -47,7 +50,7 @@ def test_answers(expect: str, reads: list[bytes], more: int) -> None:
     ],
 )  # fmt: skip
 def test_other_answers(expect: str, reads: list[bytes], words: str) -> None:
-    protocol = Tcp(TcpSettings(b"x", expect), Fields())
+    protocol = Tcp(TcpSettings(b"x", expect), Fields(), os.urandom)
     for part in reads[:-1]:
         assert protocol.feed(0, part, True) is None
     with pytest.raises(ProtocolError, match=words) as caught:
@@ -56,8 +59,49 @@ def test_other_answers(expect: str, reads: list[bytes], words: str) -> None:
     assert not protocol.partial
 
 
+def test_an_exact_answer_that_nothing_asked_for_is_an_error() -> None:
+    protocol = Tcp(TcpSettings(b"PING\r\n", "+PONG\\r\\n"), Fields(), os.urandom)
+    with pytest.raises(ProtocolError, match=UNASKED) as caught:
+        protocol.feed(0, b"+PONG\r\n", False)
+    assert caught.value.answer is None
+    # Two in one read: the first was asked for.
+    with pytest.raises(ProtocolError, match=UNASKED) as caught:
+        protocol.feed(0, b"+PONG\r\n+PONG\r\n", True)
+    assert caught.value.answer is not None
+
+
+@pytest.mark.parametrize(("expect", "unasked"), [("any", 3), ("/^P[IO]NG$/", 2), ("5 bytes", 2)])
+def test_looser_answers_that_nothing_asked_for_are_counted(expect: str, unasked: int) -> None:
+    protocol = Tcp(TcpSettings(b"PING\r\n", expect), Fields(), os.urandom)
+    for data in (b"PONG\r\n", b"PING\r\n", b"x\n"):
+        event = protocol.feed(0, data, False)
+        assert event is not None
+        assert event.kind == NEWS
+    for count in (unasked, 0):
+        protocol.add_counts(counts := ProtocolCounts())
+        assert counts.unasked == count
+
+
+def test_an_echo_may_repeat_the_heartbeat_s_own_nonce() -> None:
+    protocol, seen = Tcp(TcpSettings(b"ECHO {nonce}!\n", "{nonce}!\\n"), Fields(), os.urandom), []
+    assert protocol.heartbeat is None
+    for _ in range(3):
+        asked = protocol.heartbeat_for(2, 0)
+        nonce = asked.removeprefix(b"ECHO ")
+        assert (len(nonce), nonce in seen) == (10, False)
+        with pytest.raises(ProtocolError):
+            protocol.feed(2, seen[-1] if seen else b"{nonce}!\n", True)
+        assert protocol.feed(2, nonce[:4], True) is None
+        event = protocol.feed(2, nonce[4:], True)
+        assert event is not None
+        assert (event.kind, event.own) == (ANSWER, True)
+        seen.append(nonce)
+    with pytest.raises(ProtocolError, match=UNASKED):
+        protocol.feed(2, seen[-1], False)
+
+
 def test_a_greeting_is_awaited_with_all_that_comes_in_its_read() -> None:
-    protocol = Tcp(TcpSettings(greeting="/^220 /", silence_s=9.0), Fields())
+    protocol = Tcp(TcpSettings(greeting="/^220 /", silence_s=9.0), Fields(), os.urandom)
     assert (protocol.heartbeat, protocol.silence_s) == (None, 9.0)
     assert protocol.handshake is not None
     assert protocol.handshake(1, 0) == b""

@@ -117,6 +117,18 @@ def test_violations_are_errors_with_their_alert(record: bytes, alert: str) -> No
         assert error.value.alert == alert
 
 
+@pytest.mark.parametrize(
+    ("end", "error"), [(b"\x17\x03\x03\x00\x20" + bytes(32), RecordError), (b"\2\x28", AlertError)], ids=["garbage", "alert"]
+)
+def test_what_came_before_an_error_in_the_same_read_is_not_lost(end: bytes, error: type[RecordError | AlertError]) -> None:
+    server = example(SERVER, CLIENT)
+    records = server.seal(ROW, b"an ", 23) + server.seal(ROW, b"answer", 23)
+    records += server.seal(ROW, end, 21) if error is AlertError else end
+    with pytest.raises(error) as caught:
+        example().feed(ROW, records)
+    assert caught.value.plain == b"an answer"
+
+
 def test_replayed_and_reordered_records_are_errors() -> None:
     server = example(SERVER, CLIENT)
     first, second = server.seal(ROW, b"first"), server.seal(ROW, b"second")

@@ -9,6 +9,7 @@ import pytest
 from wsproto import ConnectionType, WSConnection
 from wsproto.events import AcceptConnection, CloseConnection, Ping, Request, TextMessage
 
+from asyncli.model.records import ProtocolCounts
 from asyncli.model.template import Fields
 from asyncli.protocols.interface import ANSWER, CLOSING, ESTABLISHED, NEWS, Event, ProtocolError
 from asyncli.protocols.websocket import BINARY, CLOSE, PING, PONG, WebSocket, accept_of, frame
@@ -161,6 +162,40 @@ def test_what_frames_mean(data: bytes, kind: int, messages: int, size: int) -> N
     assert not protocol.partial
 
 
+def test_each_ping_is_answered_by_its_own_pong_alone() -> None:
+    protocol, server = WebSocket([ASK], os.urandom, b"", Fields()), WSConnection(ConnectionType.SERVER)
+    server.receive_data(protocol.handshake(0, 0))
+    list(server.events())
+    protocol.feed(0, server.send(AcceptConnection()), False)
+    pongs = []
+    for _ in range(300):
+        server.receive_data(protocol.heartbeat_for(0, 0))
+        (ping,) = server.events()
+        assert isinstance(ping, Ping)
+        pongs.append(server.send(ping.response()))
+        assert protocol.answers is not None
+        assert protocol.answers[protocol.owed[0]] == pongs[-1]
+        # None of the last 255 pongs is right again.
+        assert pongs[-1] not in pongs[-256:-1]
+        for earlier in pongs[-4:-1]:
+            event = protocol.feed(0, earlier, True)
+            assert event is not None
+            assert event.kind == NEWS
+        assert protocol.feed(0, pongs[-1] * 2, True) == Event(0, True, kind=ANSWER)
+    # An answer before an error or a close frame in the same read.
+    server.receive_data(protocol.heartbeat_for(0, 0))
+    (ping,) = server.events()
+    pong = server.send(ping.response())  # type: ignore[attr-defined]
+    with pytest.raises(ProtocolError) as caught:
+        protocol.feed(0, pong + b"\x83\x00", True)
+    assert caught.value.answer == Event(0, True, kind=ANSWER)
+    event = protocol.feed(0, pong + server_frame(CLOSE, b"\x03\xe8bye"), True)
+    assert event is not None
+    assert (event.kind, event.keep_alive) == (ANSWER, False)
+    assert isinstance(event.end, Event)
+    assert (event.end.kind, event.end.status, event.end.rest) == (CLOSING, 1000, b"bye")
+
+
 @pytest.mark.parametrize("cut", [1, 2, 5, 100])
 def test_an_echoed_text_is_an_answer(cut: int) -> None:
     protocol = WebSocket([ASK], os.urandom, "zurück".encode(), Fields())
@@ -185,6 +220,33 @@ def test_an_echoed_text_is_an_answer(cut: int) -> None:
     assert pong is not None
     assert unasked is not None
     assert (pong.kind, unasked.kind, unasked.messages) == (NEWS, NEWS, 1)
+
+
+def test_an_echoed_text_may_have_a_nonce_and_its_copies_are_counted() -> None:
+    protocol, seen = WebSocket([ASK], os.urandom, b'{"ping": "{nonce}"}', Fields()), []
+    server = WSConnection(ConnectionType.SERVER)
+    server.receive_data(protocol.handshake(7, 0))
+    list(server.events())
+    protocol.feed(7, server.send(AcceptConnection()), False)
+    # A message that has begun before a heartbeat, and ends after it.
+    protocol.feed(7, server_frame(1, b"new", fin=False), False)
+    for number in range(3):
+        server.receive_data(protocol.heartbeat_for(7, 0))
+        (heard,) = server.events()
+        assert isinstance(heard, TextMessage)
+        assert heard.data not in seen
+        if number == 0:
+            assert protocol.feed(7, server_frame(0, b"s"), True) == Event(0, True, 1, kind=NEWS, messages=1)
+        for earlier in seen:
+            event = protocol.feed(7, server.send(TextMessage(earlier)), True)
+            assert event is not None
+            assert (event.kind, event.messages) == (NEWS, 1)
+        assert protocol.feed(7, server.send(TextMessage(heard.data)), True) == Event(0, True, kind=ANSWER, own=True)
+        seen.append(heard.data)
+    for unasked in (1, 0):
+        protocol.feed(7, server.send(TextMessage(seen[unasked - 2])), False)
+        protocol.add_counts(counts := ProtocolCounts())
+        assert counts.unasked == unasked
 
 
 def test_an_unsolicited_pong_is_news() -> None:

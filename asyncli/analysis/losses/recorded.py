@@ -12,6 +12,7 @@ from asyncli.core.adding import added_up
 from asyncli.findings.losses import cut_off, lost_with, remedy_of_statuses
 from asyncli.findings.protocol_codes import remedy_of_broken, words_of_goodbye
 from asyncli.findings.tls import by_reason, remedy_of_reasons
+from asyncli.model.protocol_table import BODY_OF_HEAD
 from asyncli.model.records import ProtocolCounts
 
 #: The code of losses by a suspension of this machine, which do not count against the server.
@@ -33,7 +34,7 @@ def not_http(table: LossTable) -> None:
         return
     broken = (table.totals.whole.protocol or ProtocolCounts()).broken
     reasons, remedy = by_reason(broken), remedy_of_broken(table.plan.protocol, broken)
-    if table.plan.protocol == "http":
+    if table.plan.protocol == "http" and BODY_OF_HEAD not in broken:
         # Files of older versions have no reasons.
         reasons = reasons and f": {reasons}"
         before = sum(tick.answered for _, tick in table.run.ticks_between(-math.inf, min(cell.from_s for cell in cells)))

@@ -1,0 +1,57 @@
+"""The worst finding stands beside a pass: in the first line, in the quiet line, and in a list of runs."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from synthetic_run import a_run, raised
+
+from asyncli.model.exit_status import exit_status
+from asyncli.model.records import Finding
+from asyncli.model.run import Run
+from asyncli.report.answer import beside_pass, one_line, why_with_worst, worst
+from asyncli.report.listing import listed, state
+from asyncli.report.summary import summarise
+
+ERROR = Finding("records_missing", "error", "3 records are missing; more words", "")
+WARNING = Finding("probe_refused", "warning", "a warning; more words", "")
+
+
+def leaking(*findings: Finding) -> Run:
+    run = raised(a_run(20_000, hold_s=900.0), 0.0, "server.pss_bytes", "host.used_bytes", per_s=1e6)
+    return msgspec.structs.replace(run, findings=[*run.findings, *findings])
+
+
+@pytest.mark.parametrize(
+    ("run", "code", "count"),
+    [
+        (a_run(20_000, hold_s=30.0), None, ""),
+        (leaking(WARNING), "drift_grows", "with 3 warnings (worst: drift_grows)"),
+        (leaking(WARNING, ERROR), "records_missing", "with 1 error and 3 warnings (worst: records_missing)"),
+    ],
+)
+def test_the_worst_is_an_error_then_a_leak(run: Run, code: str | None, count: str) -> None:
+    summary = summarise(run)
+    assert (summary.verdict, exit_status(summary.verdict)) == ("passed", 0)
+    finding = worst(summary)
+    assert (None if finding is None else finding.code, beside_pass(summary)) == (code, count)
+    entry = listed(run, "a.db", 1, changed_s=1e6, age_s=1.0)
+    assert (entry.worst, state(entry)) == (code, f"passed, {code}" if code else "passed")
+
+
+def test_an_error_is_never_under_a_bare_pass() -> None:
+    summary = summarise(leaking(ERROR))
+    assert one_line(summary).startswith("passed with 1 error and 2 warnings (worst: records_missing): ")
+    for line in (one_line(summary), why_with_worst(summary)):
+        # Its first clause.
+        assert "3 records are missing" in line
+        assert "more words" not in line
+    # A leak is told right below.
+    assert why_with_worst(summarise(leaking())) == summarise(leaking()).why
+
+
+def test_of_another_verdict_the_reason_stands_alone() -> None:
+    run = leaking(ERROR)
+    run.plan = msgspec.structs.replace(run.plan, fail_if=("drift.server_user > 1kB/h",))
+    summary = summarise(run)
+    assert (summary.verdict, worst(summary), why_with_worst(summary)) == ("failed", None, summary.why)
