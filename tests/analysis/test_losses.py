@@ -982,3 +982,12 @@ def test_a_request_limit_of_connections_in_step() -> None:
     # It is none if some were answered more often, or not all ended at one number.
     assert only(in_step(at(3), answered=4 * HELD)).code == "burst"
     assert only(in_step(between(2, 5), answered=3 * HELD)).code == "burst"
+
+
+@pytest.mark.parametrize("cause", ["closed_idle", "reset", "closed_awaiting"])
+@pytest.mark.parametrize("idle_s", [5.0, 60.0, 77.0, 350.0])
+def test_a_remedy_of_a_stream_is_one_that_it_has(cause: str, idle_s: float) -> None:
+    """Connections that listen send no heartbeats, so --keepalive changes nothing."""
+    scene = Scene(seconds=600, http_protocol="sse", silence_s=900.0).die(400, cause, range(100, 500), age=at(idle_s), idle=at(idle_s), requests=at(0))
+    for one in scene.found():
+        assert not {word for word in ("--keepalive", "--first-beat", "heartbeat") if word in one.remedy}, one

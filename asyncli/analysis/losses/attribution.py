@@ -72,7 +72,7 @@ def diagnose(run: Run, totals: Totals) -> list[Diagnosis]:
     incidents: dict[Reason, int] = {}
     for (cause, why), claimed in table.attributions.items():
         incident = incidents.setdefault(why, len(incidents) + 1)
-        evidence, remedy, _ = claimed.words(why)
+        evidence, remedy, _ = claimed.words(why, listens=run.plan.listens)
         found.append(
             Diagnosis(cause, why.code, claimed.count, evidence, remedy, why.certain, claimed.from_s, claimed.to_s, incident)
         )

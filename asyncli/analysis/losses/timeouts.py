@@ -154,8 +154,8 @@ def exact_request_limit(table: LossTable) -> None:
 
 
 def announced_request_limit(table: LossTable) -> None:
-    """Claim what ended with notice after exactly one number of answers, nearly all of them, which no connection exceeded. An event
-    at one moment does so too to connections that were opened together and send in step."""
+    """Claim what ended with notice after exactly one number of answers, nearly all of them, which no connection exceeded. An
+    event at one moment does so too to connections that were opened together and send in step."""
     cells, found, whole = table.of("closed_announced"), table.unclaimed_of("closed_announced"), table.totals.whole
     span = mode(found.requests, least=NEARLY_ALL)
     if span is None or span[0] != span[1] or span[1] < 2 or whole.answered > span[1] * whole.opened:
