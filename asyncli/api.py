@@ -20,6 +20,7 @@ import msgspec
 
 from asyncli.analysis import compare as comparing
 from asyncli.analysis.verdict import Verdict
+from asyncli.app.report_memory import import_report
 from asyncli.app.results import Results, compare_results, free_name
 from asyncli.model.errors import HostError, PlanError
 from asyncli.model.plan import Layer, Plan, build_plan, load_plan, plan_document
@@ -125,6 +126,7 @@ async def soak(
     except ImportError as error:
         raise HostError(f"a soak needs Linux ({error}); a run file can be read anywhere: asyncli.load(path)") from None
     plan = _plan_of(aim, settings)
+    import_report()
     target = None if isinstance(aim, Plan | str | Sequence) else KnownServer(aim.label, aim.pid)
     path = free_name() if out is None else Path(out)
     observer: LiveObserver

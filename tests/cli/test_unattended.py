@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-from programs import SHORT, Program, held, here
+from programs import SHORT, Program, held, here, serving
 from recording import write_run
 from synthetic_run import a_run
 
@@ -80,6 +80,34 @@ def test_watch_follows_a_run_and_ends_by_ctrl_c_or_with_it(tmp_path: Path) -> No
     assert max(told) < recorded.phases[-1].end_s
     done = here(tmp_path, "watch", "run.db", "--once", "--log-json")
     assert json.loads(done.out)["line"] == lines[-1]["line"]
+
+
+@pytest.mark.parametrize("kilobytes", [200_000, 600_000])
+def test_too_little_memory_for_the_report_is_refused_before_the_run(tmp_path: Path, kilobytes: int) -> None:
+    """OpenBLAS ends the process, or spins, where it gets no memory: after the run the verdict would be lost. How much it takes
+    depends on the CPUs; either there is enough for the whole, or nothing is begun."""
+    limited = ("sh", "-c", f'ulimit -v {kilobytes}; exec "$@"', "sh")
+    with serving() as server:
+        soak = ("soak", server.url, "-c", "5", *SHORT, "--hold", "0.2", "--out", "run.db", "--json", "run.json")
+        with Program(tmp_path, *soak, before=limited) as program:
+            done = program.wait()
+    assert "Traceback" not in done.err
+    if done.status == 2:
+        assert ("ulimit -v" in done.err, len(done.err.splitlines()), list(tmp_path.glob("run.*"))) == (True, 1, [])
+    else:
+        assert json.loads((tmp_path / "run.json").read_text())["run"]["verdict"] == "passed"
+        assert kilobytes > 200_000
+
+
+def test_nothing_after_the_run_outlasts_a_signal(tmp_path: Path) -> None:
+    with serving() as server:
+        soak = ("soak", server.url, "-c", "5", *SHORT, "--hold", "0.2", "--out", "run.db")
+        with Program(tmp_path, *soak, "--on-finish", "echo $$ > begun; exec sleep 1000") as program:
+            program.until((tmp_path / "begun").exists, "the command runs")
+            program.signal(signal.SIGTERM)
+            assert program.wait().status == 130
+            os.kill(int((tmp_path / "begun").read_text()), signal.SIGKILL)
+    assert read_run(tmp_path / "run.db").complete
 
 
 def test_watch_reports_a_hung_and_a_killed_run(tmp_path: Path) -> None:
