@@ -228,7 +228,7 @@ class Recorded(Results):
 
     def cost(self) -> CostView:
         """What one more connection costs in the server, the kernel, asyncli and in all: bytes with 95 % intervals."""
-        name, held = memory_name(self.summary), self.summary.connections.held_or_peak
+        name, held = memory_name(self.summary), self.summary.connections.held_or_peak or 0
         level = server_level(self.summary)
         return CostView(self.analyses.costs, answer(self.summary), server=name, where=self._sides, held=held, level=level)
 

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 from programs import SHORT, Program, held, here, serving
-from recording import write_run
+from recording import new_run, write_run
 from synthetic_run import a_run
 
+from asyncli.model.plan import Plan
 from asyncli.store.reader import read_run
 
 pytestmark = pytest.mark.nginx
@@ -97,6 +98,38 @@ def test_too_little_memory_for_the_report_is_refused_before_the_run(tmp_path: Pa
     else:
         assert json.loads((tmp_path / "run.json").read_text())["run"]["verdict"] == "passed"
         assert kilobytes > 200_000
+
+
+@pytest.mark.parametrize("written", ["by a soak that may write no more", "by one that was killed at its start"])
+def test_missing_records_are_unknown_and_not_zero(tmp_path: Path, written: str) -> None:
+    if "killed" in written:
+        new_run(tmp_path / "run.db", Plan(urls=("http://127.0.0.1/",), fail_if=("lost > 0", "heartbeats.failed > 0"))).close(False)
+    else:
+        # Blocks of 512 or 1,024 bytes: some for the file's tables, few for its records.
+        limited = ("sh", "-c", 'ulimit -f 60; exec "$@"', "sh")
+        with serving() as server:
+            soak = ("soak", server.url, "-c", "5", *SHORT, "--hold", "1", "--out", "run.db", "--fail-if", "lost > 0", "--quiet")
+            with Program(tmp_path, *soak, before=limited) as program:
+                done = program.wait()
+        assert done.status != 0
+        assert "Traceback" not in done.err
+        if not (tmp_path / "run.db").exists():
+            assert (done.status, "cannot be written" in done.err) == (2, True)
+            return
+    summary = json.loads(here(tmp_path, "report", "run.db", "--json", "-").out)
+    unknown = not read_run(tmp_path / "run.db").ticks
+    assert unknown or "killed" not in written
+    if unknown:
+        assert {summary["connections"][key] for key in ("opened", "held", "lost", "failed", "reopened", "established_peak")} == {None}
+        assert {summary["heartbeats"][key] for key in ("sent", "answered", "failed")} == {None}
+        assert {limit["kept"] for limit in summary["limits"]} == {None}
+        text = here(tmp_path, "report", "run.db", "-v").out
+        assert "ever connected" not in text
+        assert "unknown" in text
+        assert here(tmp_path, "report", "run.db", "--html", "run.html").status == 0
+    (listed,) = json.loads(here(tmp_path, "runs", "--json").out)["runs"]
+    assert (listed["held"] is None) == unknown
+    assert here(tmp_path, "runs").out.count("unknown") >= unknown
 
 
 def test_nothing_after_the_run_outlasts_a_signal(tmp_path: Path) -> None:
