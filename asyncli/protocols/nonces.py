@@ -26,7 +26,7 @@ class Nonces:
         self.owed = bytearray()
 
     def add_row(self, row: int) -> None:
-        """Make room for ``row`` and some more. Each begins at another number, so an answer to another row's heartbeat is seldom right."""
+        """Make room for ``row`` and some more. Each begins at another number, so another row's answer is seldom right."""
         if row >= len(self.owed):
             self.owed += self._entropy(row + COUNT - len(self.owed))
 
