@@ -17,6 +17,7 @@ from yarl import URL
 from asyncli.model.errors import PlanError
 from asyncli.model.plan import KEYS, Layer, Plan, build_plan, load_plan, plan_document
 from asyncli.model.plan_file import read_plan_file
+from asyncli.model.status_place import status_place
 from asyncli.model.units import parse_pace
 from asyncli.model.values import parse_target
 
@@ -155,7 +156,7 @@ def check(case: Case) -> str:
     schedule = plan.schedule
     assert math.isfinite(plan.asked_per_s)
     assert 0 <= schedule.due_s(schedule.batches - 1) <= schedule.end_s < math.inf
-    for url in (*plan.urls, *([plan.status_url] if plan.status_url else [])):
+    for url in (*plan.urls, *([status_place(plan.status_url).url] if plan.status_url else [])):
         target = parse_target(url)
         parsed = URL(url, encoded=True)
         assert (parsed.host or "").lower() == target.host.lower(), (parsed.host, target.host)
