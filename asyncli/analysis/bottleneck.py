@@ -18,7 +18,7 @@ from asyncli.analysis.constants import FEWEST, REACHED
 from asyncli.analysis.forecast import RESERVE
 from asyncli.analysis.losses.attribution import Diagnosis
 from asyncli.analysis.losses.own_sockets import overflows
-from asyncli.analysis.saturation import MOST_CPU_SHARE, is_saturated
+from asyncli.analysis.saturation import MOST_CPU_SHARE, has_late_ramp, is_saturated
 from asyncli.analysis.shared_host import MOST_OF_OTHERS
 from asyncli.analysis.totals import Totals, errors
 from asyncli.core.histogram import bucket
@@ -47,7 +47,7 @@ TIMERS = frozenset({
     "lifetime", "silent_drop", "not_http", "broken_protocol", "http_error", "unheard",
 })  # fmt: skip
 #: Limits of this host that pass, such as another program's load.
-LATE = frozenset({"both_busy", "ramp", "beats", "turn", "cpu"})
+LATE = frozenset({"both_busy", "ramp_late", "beats", "turn", "cpu"})
 #: Interventions of an operator, which are independent of the count.
 RELOADED = frozenset({"reload", "server_restarted"})
 _ON_THE_PATH = frozenset({"path_cut", "silent_drop", "box_reset", "packets_lost"})
@@ -224,7 +224,8 @@ def _both_busy(seen: AnalysedRun) -> Iterator[Bottleneck]:
         return
     # A server that uses nearly all CPUs is its own limit, unless asyncli is late. Other programs explain slowness, not timeouts.
     beside, share = ours if server is None else busy - server, (1.0 - MOST_CPU_SHARE) * cpus
-    if is_saturated(seen.saturation) or (seen.slow and beside >= share) or (seen.silent() and ours >= share):
+    was_late = is_saturated(seen.saturation) or has_late_ramp(seen.saturation)
+    if was_late or (seen.slow and beside >= share) or (seen.silent() and ours >= share):
         shares = f"asyncli used {ours:.1f}" if server is None else f"{seen.server} used {server:.1f}, asyncli {ours:.1f}"
         others = 0.0 if server is None else busy - server - ours
         shares += f", and other programs {others:.1f}" if others >= MOST_OF_OTHERS * cpus else ""
@@ -233,7 +234,7 @@ def _both_busy(seen: AnalysedRun) -> Iterator[Bottleneck]:
 
 def _late(seen: AnalysedRun) -> Iterator[Bottleneck]:
     for one in seen.saturation:
-        if is_saturated([one]):
+        if is_saturated([one]) or has_late_ramp([one]):
             yield Bottleneck("host", one.code.removeprefix("generator_saturated_"), one.evidence, one.remedy)
     # Latency counts from the intended instant: asyncli's lateness is the cause if it is at least half of the latency.
     late, whole = (one.quantile(0.99) or 0.0 for one in (seen.totals.whole.lateness_us, seen.totals.whole.latency_us))

@@ -225,8 +225,8 @@ class _DriftAnalysis:
         return len(used) > 1 and max(used) - min(used) <= few_sockets(max(used))
 
     def _at_most_each(self, baseline: Series, t_s: float, value: float, held: float) -> float:
-        """How much a socket of another program may take of this memory: as much as ours did, which includes what grew by itself in
-        the ramp, but for what grew so in the baseline already."""
+        """How much a socket of another program may take of this memory: as much as ours did, and what grew by itself in the
+        ramp, but for what grew so in the baseline already."""
         if len(baseline) < 2 or not held:
             return 0.0
         seconds = baseline.t_s[-1] - baseline.t_s[0]

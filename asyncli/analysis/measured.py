@@ -13,7 +13,7 @@ from asyncli.analysis.cost import Costs, is_measured, known_costs
 from asyncli.analysis.drift import Drift, MetricName, counted, drifts, source_of
 from asyncli.analysis.estimates import ALPHA, Estimate, Rate, at_least, by_stretch, count_stretches, last_of, quantile
 from asyncli.analysis.gaps import of_one_server
-from asyncli.analysis.saturation import is_saturated, saturation
+from asyncli.analysis.saturation import has_late_ramp, is_saturated, saturation
 from asyncli.analysis.server_memory import at_hold_end, server_memory
 from asyncli.analysis.shared_host import other_sockets
 from asyncli.analysis.slope import PAGES
@@ -77,10 +77,11 @@ def measure(name: str, path: str, run: Run) -> MeasuredRun:
     quick = [(t_s, msgspec.structs.replace(tick, latency_us=_NONE, connect_us=_NONE)) for t_s, tick in run.ticks]
     totals = fold(msgspec.structs.replace(run, ticks=quick))
     measured = run.outside_gaps
-    saturated = is_saturated(saturation(run, totals))
-    judgement = judge(run.plan, totals, saturated=saturated, complete=run.complete, findings=run.findings)
+    limits = saturation(run, totals)
+    saturated, late_ramp = is_saturated(limits), has_late_ramp(limits)
+    judgement = judge(run.plan, totals, saturated=saturated, late_ramp=late_ramp, complete=run.complete, findings=run.findings)
     # An incomplete run is invalid; judge its numbers as if it were complete.
-    at_end = judge(run.plan, totals, saturated=saturated, complete=True, findings=run.findings)
+    at_end = judge(run.plan, totals, saturated=saturated, late_ramp=late_ramp, complete=True, findings=run.findings)
     hold = measured.hold
     hold_s = hold.length_s if hold is not None else 0.0
     numbers: dict[str, Measured] = {}

@@ -1,4 +1,9 @@
-"""Whether the generator was the limit: then the numbers describe it, and the run is invalid."""
+"""Whether the generator was late, and what that casts doubt on.
+
+Lateness in the ramp casts doubt on its pace, whatever it waited for, and on connects that failed in it; memory per connection is
+a slope over the connections held, whenever they came. Lateness of heartbeats, stops of workers and a lack of CPU in the hold cast
+doubt on latencies and losses, and so on the verdict: the run is invalid.
+"""
 
 from __future__ import annotations
 
@@ -32,9 +37,8 @@ _BUSY: tuple[PhaseName, ...] = ("ramp", "hold")
 def saturation(run: Run, totals: Totals) -> list[Finding]:
     """A finding for each bound that was crossed; empty if the generator was not the limit.
 
-    Only a warning, which :func:`is_saturated` ignores: a ramp that was late while connects were pending (the server accepted
-    slowly, or TLS handshakes queued), and a short stop in a run that was otherwise on time. asyncli's CPU time shows whether it
-    was the limit of those handshakes, also if both ends share a host.
+    Only warnings, which :func:`is_saturated` ignores: a ramp that was late, whether it waited for the server or for asyncli, and
+    a short stop in a run that was otherwise on time.
     """
     run = run.outside_gaps
     found = [_ramp(run, totals)]
@@ -48,7 +52,17 @@ def saturation(run: Run, totals: Totals) -> list[Finding]:
 
 
 def is_saturated(findings: Sequence[Finding]) -> bool:
-    return any(finding.code.startswith("generator_saturated_") for finding in findings)
+    """Whether latencies and losses are the generator's too: what a verdict rests on."""
+    return any(one.code.startswith("generator_saturated_") and one.severity == "error" for one in findings)
+
+
+def has_late_ramp(findings: Sequence[Finding]) -> bool:
+    """Whether the ramp was late by asyncli's own fault: what failed in it may be asyncli's."""
+    return any(one.code == generator.ramp_late.code for one in findings) or _lacked_cpu_in_ramp(findings)
+
+
+def _lacked_cpu_in_ramp(findings: Sequence[Finding]) -> bool:
+    return any(one.code == generator.saturated_cpu.code and one.fields["phase"] == "ramp" for one in findings)
 
 
 def achieved_per_s(run: Run, totals: Totals) -> float | None:
@@ -93,7 +107,7 @@ def _ramp(run: Run, totals: Totals) -> Finding | None:
         return generator.ramp_held_back(
             late_s, MOST_RAMP_LATENESS_S, rate, plan.asked_per_s, totals.pending_peak_per_worker, _waited_in(ramp)
         )
-    return generator.saturated_ramp(late_s, MOST_RAMP_LATENESS_S, rate, plan.asked_per_s)
+    return generator.ramp_late(late_s, MOST_RAMP_LATENESS_S, rate, plan.asked_per_s)
 
 
 def _waited_in(ramp: Tick) -> generator.PartOfConnect:

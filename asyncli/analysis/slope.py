@@ -45,7 +45,7 @@ PAGES = 2 * 4096.0
 # A metric that moved by more deviations of its noise has not settled: one false alarm in some eighty rests of normal noise.
 _MOVES_BEYOND = 2.5
 # Costs of memory that stays while connections are held. Queued buffers change at rest.
-_LASTING = frozenset({"server_user", "kernel", "generator_user", "host_total", "residual", "client_total"})
+_LASTING = frozenset({"server_user", "behind", "kernel", "generator_user", "host_total", "residual", "client_total"})
 _OF_THE_KERNEL = frozenset({"kernel", "kernel_queued", "listing"})
 
 

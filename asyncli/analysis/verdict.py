@@ -43,6 +43,7 @@ def judge(
     totals: Totals,
     *,
     saturated: bool,
+    late_ramp: bool = False,
     complete: bool,
     written: bool | None = None,
     findings: Sequence[Finding] = (),
@@ -61,8 +62,10 @@ def judge(
     1. untested: nothing connected, or no heartbeat was answered (unless none was due yet and handshakes succeeded), or the server
        sends by itself what answers them, at least as often. If connections listen: no byte came, and no program was seen to
        accept them.
-    2. invalid: the generator was the limit (``saturated``), lost connections itself (unless a limit allows it), lost connections
-       only to a suspension, or ran out of ports or descriptors.
+    2. invalid: the generator was the limit (``saturated``: latencies and losses are its own too), lost connections itself (unless
+       a limit allows it), lost connections only to a suspension, ran out of ports or descriptors, or opened fewer than asked in a
+       ramp in which it was late itself (``late_ramp``: connects that failed in it may be its own fault). Memory per connection
+       depends on none of these.
     3. failed: a connection or held stream was lost, or an answer an error (unless a limit is on it), or a limit crossed.
     4. invalid: the run ended early or is still running (not ``complete``).
     5. failed: fewer were held at the end than asked for (unless a limit says how few may be).
@@ -74,19 +77,17 @@ def judge(
         return Judgement("untested", why + by_hand)
     # A lost worker that held nothing yet has a count of 0.
     gone = whole.deaths.get("generator_lost")
-    starved = {cause: whole.failures[cause] for cause in _SHORTAGES if whole.failures.get(cause)}
     ours = []
     if gone is not None and OURS not in limited:
         ours.append(f"asyncli itself lost {gone.count:,} connections with {lost_with(findings, 'its').evidence}")
     if saturated:
-        ours.append("the generator was the limit, so the numbers do not describe the server")
+        ours.append("the generator was the limit, so latencies and losses do not describe the server")
     if ours:
         return Judgement("invalid", "; and ".join(ours))
     if suspended and suspended == whole.lost:
         return Judgement("invalid", f"all {suspended:,} lost connections ended because this machine was suspended")
-    if held < asked and starved:
-        names = " and ".join(cause.removeprefix("no_") for cause in starved)
-        return Judgement("invalid", f"the generator ran out of {names}: it opened {held:,} of {asked:,}")
+    if held < asked and (short := _opened_too_few(whole, held, asked, late_ramp=late_ramp)):
+        return Judgement("invalid", short)
     theirs = whole.lost - (gone.count if gone is not None else 0)
     cut, aborted = CUT in ended_by_user(findings), any(one.code == ABORTED for one in findings)
     reasons, wrong = [], answered_with_errors(whole, limited)
@@ -118,9 +119,23 @@ def judge(
     return Judgement("passed", but_allowed(why, whole, "heartbeat"))
 
 
+def _opened_too_few(whole: Tick, held: int, asked: int, *, late_ramp: bool) -> str:
+    """Why fewer were opened than asked for, if asyncli may be the reason; ""."""
+    starved = [cause for cause in _SHORTAGES if whole.failures.get(cause)]
+    if starved:
+        names = " and ".join(cause.removeprefix("no_") for cause in starved)
+        return f"the generator ran out of {names}: it opened {held:,} of {asked:,}"
+    if late_ramp and whole.failures:
+        failed = format_many(sum(whole.failures.values()), "connect")
+        return f"{failed} failed in a ramp in which asyncli was late: {held:,} of {asked:,} held"
+    return ""
+
+
 def _untested(plan: Plan, totals: Totals, findings: Sequence[Finding]) -> str:
     """Why nothing is known of the server, or ""."""
     whole, acceptance = totals.whole, totals.acceptance
+    if not totals.recorded:
+        return "the run file has no record of its connections"
     if not whole.opened:
         return next((one.evidence for one in findings if one.code == NOTHING_LISTENS), "nothing ever connected")
     if not tested(plan, whole, accepted=acceptance.accepted):

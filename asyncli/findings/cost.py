@@ -92,6 +92,17 @@ def cost_residual_unknown(needs: Sequence[str]) -> str:
     return f"the residual is unknown: {why}"
 
 
+@finding("residual_large", "warning", "run on a quiet host, or ramp more slowly: --plateaus 8")
+def residual_large(rest: float, usual: float, host: str) -> str:
+    """More of the whole host's growth than usual is in no measured part: other programs may have taken it in the kernel, as in
+    pipes, or the server did, as in pages that no process maps. The total's interval reaches from its parts to all of it.
+    """
+    return (
+        f"{format_bytes(rest)} a connection on {host} are in no measured part, more than usual (at most {format_bytes(usual)}): "
+        "they may be another program's; the interval of the total reaches down to its parts"
+    )
+
+
 @finding("cost_few_points", "info")
 def cost_few_points(
     points: int, wanted: int, levels: Sequence[str], unknown: Sequence[str], plateaus: int, plateaus_wanted: int, remedy: str

@@ -185,6 +185,11 @@ def host_joined(host: str, count: int, reopens: bool) -> str:
     return f"{host} joined and {'opens' if reopens else 'continues with'} {count:,} connections of lost hosts"
 
 
+# What lateness in the ramp casts doubt on: the connections come at another pace, and some wait before they are opened. A slope
+# of memory over the connections held does not depend on when they came.
+_DOUBTS_PACE = "its pace and the times of connecting are not the planned ones; memory per connection does not depend on it"
+
+
 def _ramp(late_s: float | None, bound_s: float, per_s: float | None, asked_per_s: float) -> str:
     if late_s is not None:
         return f"the ramp ran late: p99 {1e3 * late_s:,.0f} ms (bound {1e3 * bound_s:.0f} ms)"
@@ -205,17 +210,19 @@ def ramp_held_back(
     late_s: float | None, bound_s: float, per_s: float | None, asked_per_s: float, pending: float, waited_in: PartOfConnect
 ) -> Words:
     """The ramp was late (``late_s``: its p99) or slow while ``pending`` connects per worker waited: for the server to accept,
-    or for a handshake, ``waited_in``, that took longer than the rest of a connect. The run stays valid, unless asyncli used all
-    its CPUs (generator_saturated_cpu).
+    or for a handshake, ``waited_in``, that took longer than the rest of a connect. Its pace is in doubt, and nothing else.
     """
     step, remedy = _WAITS[waited_in]
-    return Words(f"{_ramp(late_s, bound_s, per_s, asked_per_s)}; {pending:,.0f} connects per worker waited for {step}", remedy)
+    waited = f"{pending:,.0f} connects per worker waited for {step}"
+    return Words(f"{_ramp(late_s, bound_s, per_s, asked_per_s)}; {waited}; {_DOUBTS_PACE}", remedy)
 
 
-@finding("generator_saturated_ramp", "error", "ramp more slowly (--interval), or leave more CPU to asyncli")
-def saturated_ramp(late_s: float | None, bound_s: float, per_s: float | None, asked_per_s: float) -> str:
-    """The ramp was late (``late_s``: its p99) or slow, and not because of the server: the generator was the limit."""
-    return _ramp(late_s, bound_s, per_s, asked_per_s)
+@finding("ramp_late", "warning", "ramp more slowly (--interval), or leave more CPU to asyncli")
+def ramp_late(late_s: float | None, bound_s: float, per_s: float | None, asked_per_s: float) -> str:
+    """The ramp was late (``late_s``: its p99) or slow, and not because of the server. Its pace is in doubt, and connects that
+    failed in it, which make the run invalid; what is held, memory per connection and the answers of the hold are not.
+    """
+    return f"{_ramp(late_s, bound_s, per_s, asked_per_s)}; {_DOUBTS_PACE}"
 
 
 @finding("generator_saturated_beats", "error", "use more --workers, a longer --keepalive or fewer --connections")
@@ -243,6 +250,9 @@ def stood_still(for_s: float, until_s: float, share: float, bound: float) -> str
 
 
 @finding("generator_saturated_cpu", "error", "give it more cores, ramp more slowly, or use a longer --keepalive")
-def saturated_cpu(share: float, cores: int, phase: str, bound: float) -> str:
-    """The generator used nearly all of its cores, so its work was delayed: it was the limit."""
-    return f"the generator used {share:.0%} of {cores} cores in the {phase} (bound {bound:.0%})"
+def saturated_cpu(share: float, cores: int, phase: str, bound: float) -> Words:
+    """The generator used nearly all of its cores, so its work was delayed: it was the limit. A warning if it was in the ramp
+    only, whose pace alone is in doubt then.
+    """
+    used = f"the generator used {share:.0%} of {cores} cores in the {phase} (bound {bound:.0%})"
+    return Words(f"{used}; {_DOUBTS_PACE}", severity="warning") if phase == "ramp" else Words(used)

@@ -95,7 +95,7 @@ def memory_name(summary: Summary) -> str:
 def answer(summary: Summary) -> str:
     """The cost of a connection as a sentence."""
     cost, where = summary.cost, sides(summary.environment)
-    if summary.connections.opened and summary.verdict == "untested":
+    if summary.connections.opened != 0 and summary.verdict == "untested":
         # The reason without its numbers, which the verdict has just given.
         return f"Cost per connection unknown: {summary.why.partition(':')[0]}."
     if unknown := _server_unknown(summary):
@@ -241,7 +241,10 @@ def headroom(summary: Summary) -> str:
     return f"{', or '.join(sentences)}." if sentences else ""
 
 
-NOT_THE_SERVER = "Do not rely on these numbers: the generator was the limit (see the findings)."
+NOT_THE_SERVER = (
+    "Do not rely on latencies and losses: the generator was the limit (see the findings). Memory per connection does not "
+    "depend on it."
+)
 
 
 def doubts(summary: Summary) -> list[str]:

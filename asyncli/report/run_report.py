@@ -115,8 +115,7 @@ def _answer(summary: Summary) -> doc.Section:
     if more := headroom(summary):
         # Why a run failed comes before the cost.
         place = 0 if summary.verdict != "passed" and summary.finding(gave_way.code) is not None else len(blocks)
-        view = doc.View.PAGE if summary.generator.saturated else doc.ALL
-        blocks.insert(place, doc.Paragraph(more, "headroom", view=view))
+        blocks.insert(place, doc.Paragraph(more, "headroom"))
     for doubt in doubts(summary):
         blocks.append(doc.Paragraph(doubt, "doubt", "bold magenta" if doubt == NOT_THE_SERVER else "yellow"))
     line = doc.VerdictLine(_verdict(summary), summary.why)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from synthetic_run import GENERATOR, KERNEL_END, REST, SERVER, a_run, raised
+from synthetic_run import GENERATOR, KERNEL_END, REST, SERVER, a_run, raised, without
 
 from asyncli.analysis.cost import Costs, costs
 from asyncli.analysis.estimates import Estimate
@@ -192,3 +192,29 @@ def test_no_interval_is_zero() -> None:
         assert not isinstance(number, Estimate) or number.low < number.value < number.high, key
     assert with_error(Cost(0.001, (0.0005, 0.0015), 0.0, "", 9)) == "0 B ± 0.1"
     assert with_error(Cost(528.0, (527.99, 528.01), 0.0, "", 9)) == "528 B ± 0.1"
+
+
+def test_an_unexplained_rest_is_not_sold_as_cost() -> None:
+    """Another program fills pipes in the ramp: kernel memory that is in no part."""
+    usual = analyse(of_a_thousand(noise=0.1)).costs
+    assert usual.residual.half_width < 1000
+    assert [one.code for one in usual.findings] == []
+    run = raised(of_a_thousand(noise=0.1), 0, "host.used_bytes", each=8000.0)
+    found = analyse(run).costs
+    low, high = found.host_total.ci95
+    alone = SERVER + 2 * KERNEL_END + GENERATOR + REST
+    assert low < alone < alone + 7500 < high
+    assert found.residual.ci95[0] <= 0 < REST + 7500 < found.residual.ci95[1]
+    assert [one.code for one in found.findings] == ["residual_large"]
+    # The parts are as they were.
+    assert found.server_user.bytes_per_connection == pytest.approx(usual.server_user.bytes_per_connection, rel=0.02)
+    # As an ordinary user, whose kernel cost is unknown: beyond what that can be.
+    mine = analyse(without(raised(run, 0, "host.used_bytes", each=20_000.0), "kernel.socket_bytes")).costs
+    assert mine.host_total is None or mine.host_total.ci95[0] < 2 * 8192 + SERVER + GENERATOR + 100
+
+
+def test_the_rest_of_a_server_with_a_thread_each_is_its_own() -> None:
+    run = raised(of_a_thousand(noise=0.1), 0, "host.used_bytes", each=8000.0)
+    for sample in run.samples:
+        sample.values["server.threads"] = 2.0 + sample.values.get("status.active", 0.0)
+    assert "residual_large" not in {one.code for one in analyse(run).costs.findings}

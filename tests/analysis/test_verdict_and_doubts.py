@@ -14,12 +14,13 @@ from asyncli.analysis.absent_server import absent_server
 from asyncli.analysis.handshakes import tls_findings, tls_of
 from asyncli.analysis.losses import loss_findings
 from asyncli.analysis.losses.attribution import Diagnosis, diagnose
-from asyncli.analysis.saturation import achieved_per_s, is_saturated, saturation
+from asyncli.analysis.saturation import achieved_per_s, has_late_ramp, is_saturated, saturation
 from asyncli.analysis.shared_host import cpus_taken, other_sockets
 from asyncli.analysis.totals import Totals, fold
 from asyncli.analysis.verdict import judge
 from asyncli.core.histogram import Histogram
 from asyncli.core.life import DEATHS, FAILURES
+from asyncli.findings.generator import saturated_cpu
 from asyncli.model import records
 from asyncli.model.exit_status import exit_status
 from asyncli.model.plan import Plan
@@ -38,6 +39,9 @@ from asyncli.model.records import (
     TlsCounts,
 )
 from asyncli.model.run import Run, Ticks
+from asyncli.report.answer import NOT_THE_SERVER, headroom
+from asyncli.report.answer import doubts as doubts_of
+from asyncli.report.summary import summarise
 
 PLAN = Plan(urls=("http://a/",), connections=100)
 
@@ -138,7 +142,7 @@ def test_a_late_ramp() -> None:
     for _, tick in run.ticks[:20]:
         tick.ramp_lateness_us = spread(60_000, 100)
     (finding,) = doubts(run)
-    assert (finding.code, finding.severity) == ("generator_saturated_ramp", "error")
+    assert (finding.code, finding.severity) == ("ramp_late", "warning")
     assert finding.fields["bound_s"] == 0.05
     # The same lateness with connects waiting for the server is the server's.
     run.ticks[5][1].connecting = 10 * 200
@@ -157,6 +161,45 @@ def test_a_late_ramp() -> None:
         late.protocol = None if protocol is None else records.ProtocolCounts(handshake_us=times[2])
         (finding,) = doubts(run)
         assert (finding.code, finding.fields["waited_in"]) == ("ramp_held_back", part)
+
+
+@pytest.mark.parametrize("waiting", [False, True])
+def test_lateness_in_the_ramp_has_one_consequence(waiting: bool) -> None:
+    """Whatever it waited for: the pace is in doubt, not what is held, nor a slope of memory."""
+    run = a_run(20_000, hold_s=30.0)
+    punctual = summarise(a_run(20_000, hold_s=30.0))
+    for _, tick in run.ticks[:20]:
+        tick.ramp_lateness_us = spread(9_000_000, 100)
+    run.ticks[5][1].connecting = 10 * 200 * waiting
+    summary = summarise(run)
+    assert (summary.verdict, summary.generator.saturated) == ("passed", False)
+    assert summary.finding("ramp_held_back" if waiting else "ramp_late").severity == "warning"
+    assert summary.cost == punctual.cost
+    assert NOT_THE_SERVER not in doubts_of(summary)
+    # Heartbeats that are late are another matter: what the verdict rests on.
+    for _, tick in run.ticks:
+        tick.lateness_us = spread(300_000, max(1, tick.sent))
+    summary = summarise(run)
+    assert (summary.verdict, summary.generator.saturated) == ("invalid", True)
+    assert NOT_THE_SERVER in doubts_of(summary)
+    assert summary.cost == punctual.cost
+    assert headroom(summary) == headroom(punctual) != ""
+
+
+def test_what_failed_in_a_late_ramp_may_be_asynclis() -> None:
+    short = totals(90, 90, None, {"connect_timeout": 10})
+    for late_ramp, verdict in ((False, "failed"), (True, "invalid")):
+        assert judge(PLAN, short, saturated=False, late_ramp=late_ramp, complete=True).verdict == verdict
+    # What was held was held.
+    for of, verdict in ((totals(100, 100), "passed"), (totals(100, 100, None, {"refused": 3}), "passed"), (totals(90, 100, {"reset": 10}), "failed")):
+        assert judge(PLAN, of, saturated=False, late_ramp=True, complete=True).verdict == verdict
+
+
+def test_a_lack_of_cpu_in_the_ramp_is_no_limit_of_the_hold() -> None:
+    found = {phase: saturated_cpu(0.99, 1, phase, 0.9) for phase in ("ramp", "hold")}
+    assert {phase: (one.severity, is_saturated([one]), has_late_ramp([one])) for phase, one in found.items()} == {
+        "ramp": ("warning", False, True), "hold": ("error", True, False),
+    }  # fmt: skip
 
 
 def test_a_certificate_shown_during_the_run_may_expire_soon() -> None:
@@ -193,7 +236,7 @@ def test_a_certificate_is_due_in_the_last_third_of_its_lifetime_or_within_the_ru
 def test_one_delay_in_a_short_ramp_is_no_limit() -> None:
     run = a_run(1000, batch=10)
     assert run.plan.interval_s == 0.01
-    for late, found in ((25, []), (26, ["generator_saturated_ramp"])):
+    for late, found in ((25, []), (26, ["ramp_late"])):
         for _, tick in run.ticks:
             tick.ramp_lateness_us = Histogram()
         run.ticks[0][1].ramp_lateness_us.add_counts({500: 100 - late, 60_000: late})
