@@ -17,7 +17,7 @@ import time
 
 from common import command, machine, spread_of
 
-from asyncli.collect.kernel import MemoryReader, parse_slabinfo, read_memory
+from asyncli.collect.kernel import MemoryReader, parse_meminfo, parse_slabinfo, parse_zoneinfo
 from asyncli.collect.procfs import read_text
 from asyncli.model.metrics import HOST_USED_BYTES, KERNEL_SLAB
 
@@ -26,10 +26,11 @@ CACHES = ("TCP", "sock_inode_cache", "filp", "dentry")
 
 def readings() -> dict[str, float]:
     listed, memory = parse_slabinfo(read_text("/proc/slabinfo"), CACHES), MemoryReader().read().values
+    used = parse_meminfo(read_text("/proc/meminfo"))[HOST_USED_BYTES] - parse_zoneinfo(read_text("/proc/zoneinfo"))
     return {
         "slabinfo": sum(one.active_bytes for one in listed.values()),
         "counters": sum(memory[f"{KERNEL_SLAB}{name}"] for name in CACHES),
-        "used": read_memory().values[HOST_USED_BYTES],
+        "used": used,
         "used less free": memory[HOST_USED_BYTES],
     }
 

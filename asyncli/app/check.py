@@ -26,7 +26,7 @@ from asyncli.model.template import Data
 from asyncli.preflight.configured import Configured, read_configured
 from asyncli.preflight.host_checks import handshake_rate
 from asyncli.preflight.host_limits import Limits, read_limits
-from asyncli.preflight.nginx_choice import StatusPage, directives_for, status_pages
+from asyncli.preflight.nginx_choice import StatusAddress, directives_for, status_pages
 
 if TYPE_CHECKING:
     from asyncli.agent.collector import AgentCollector
@@ -96,7 +96,7 @@ async def examine(
     return Examined(spread, checks, [*found, *news], server, tls, steps)
 
 
-async def _answers(page: StatusPage, plan: Plan) -> bool:
+async def _answers(page: StatusAddress, plan: Plan) -> bool:
     reader = StatusReader(page.url, plan.tls_options, [f"Host: {page.host}"] if page.host else ())
     try:
         await reader.read()

@@ -24,7 +24,7 @@ from asyncli.model.metrics import KERNEL_TCP_INUSE, SERVER_ENDED, SERVER_SOCKETS
 from asyncli.model.places import real_path
 from asyncli.model.plan import Plan
 
-# The kernel walks all sockets, and we read those of the server's ports: half a second for so many (2.2 us each, bench/README.md).
+# The kernel walks all sockets, and we read those of the server's ports: some 1.5 us each (bench/README.md).
 _MOST_SOCKETS = 250_000
 
 

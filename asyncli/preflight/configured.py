@@ -14,7 +14,7 @@ from asyncli.collect.locate import topmost
 from asyncli.collect.procfs import command_line, link, parse_listeners, readable_stat, shares_namespace, tree
 from asyncli.model.records import Check
 from asyncli.preflight.host_limits import NO_LIMIT, read_rlimit
-from asyncli.preflight.nginx_choice import StatusPage
+from asyncli.preflight.nginx_choice import StatusAddress
 from asyncli.preflight.nginx_config import NginxConfig, read_nginx
 
 _NGINXES = frozenset({"nginx", "openresty", "tengine", "angie", "freenginx"})
@@ -37,7 +37,7 @@ class Configured(msgspec.Struct, frozen=True):
     nginx: NginxConfig | None = None
     unknown: Check | None = None
     inherited_nofile: int | None = None
-    silent_pages: tuple[StatusPage, ...] = ()
+    silent_pages: tuple[StatusAddress, ...] = ()
     descriptors: Descriptors | None = None
 
 

@@ -18,7 +18,7 @@ from asyncli.model.values import Target
 from asyncli.preflight.configured import Configured
 from asyncli.preflight.host_checks import STALL_S, Verdict, limit, longest_gap_s, mean_gap_s, oldest_s
 from asyncli.preflight.host_limits import Limits
-from asyncli.preflight.nginx_choice import KindOf, StatusPage, listen_for, server_for, status_pages, timers_for
+from asyncli.preflight.nginx_choice import KindOf, StatusAddress, listen_for, server_for, status_pages, timers_for
 from asyncli.preflight.nginx_config import Listen, NginxConfig, Timers
 from asyncli.preflight.patterns import Undecided
 
@@ -335,13 +335,13 @@ def _status(config: NginxConfig, plan: Plan, limits: Limits, configured: Configu
     return Check(code, what, "warn", detail=f"{config.path} has no such page, {so}", remedy=remedy)
 
 
-def _status_flags(page: StatusPage) -> str:
+def _status_flags(page: StatusAddress) -> str:
     """The flags that read a page."""
     host = f" --status-header {shlex.quote(f'Host: {page.host}')}" if page.host else ""
     return f"--status-url {shlex.quote(page.url)}{host}"
 
 
-def _curl(page: StatusPage) -> str:
+def _curl(page: StatusAddress) -> str:
     """The command that reads a page by hand."""
     host = f" -H {shlex.quote(f'Host: {page.host}')}" if page.host else ""
     if page.url.startswith("unix:"):

@@ -34,7 +34,7 @@ _MOST_REDIRECTS = 10
 _MOST_WAYS = 32
 
 
-class StatusPage(msgspec.Struct, frozen=True):
+class StatusAddress(msgspec.Struct, frozen=True):
     """A stub_status page: its URL with --status-url, and the Host that its server block needs; "": any."""
 
     url: str
@@ -430,10 +430,10 @@ def directives_for(config: NginxConfig, target: Target, address: str) -> dict[st
     return found
 
 
-def status_pages(config: NginxConfig, targets: Sequence[Target] = ()) -> tuple[StatusPage, ...]:
+def status_pages(config: NginxConfig, targets: Sequence[Target] = ()) -> tuple[StatusAddress, ...]:
     """The stub_status pages, with the URLs that reach them from this host. ``targets``: of the plan; a page over TLS at the port
     of one has its name, which the certificate then has too."""
-    pages: dict[StatusPage, None] = {}
+    pages: dict[StatusAddress, None] = {}
     for server in config.servers:
         paths = [*(["/"] if server.stub_status else []), *_status_paths(server.locations)]
         for listen in server.listens:
@@ -450,12 +450,12 @@ def _status_paths(locations: Iterable[Location]) -> Iterator[str]:
         yield from _status_paths(one.locations)
 
 
-def _page_of(config: NginxConfig, server: ServerBlock, listen: Listen, path: str, targets: Sequence[Target]) -> StatusPage:
+def _page_of(config: NginxConfig, server: ServerBlock, listen: Listen, path: str, targets: Sequence[Target]) -> StatusAddress:
     """The page of a server block by this ``listen``."""
     if not listen.port:
         # The path of the page follows a second colon; without it, it is "/".
         url = f"unix:{listen.address}" + ("" if path == "/" else f":{path}")
-        return StatusPage(url, _host_for(config, server, listen.address, 0, ""))
+        return StatusAddress(url, _host_for(config, server, listen.address, 0, ""))
     address = sorted(_places(listen))[0]
     if address in (_ANY_IPV4, _ANY_IPV6):
         address = _LOCALHOST[address == _ANY_IPV6]
@@ -465,7 +465,7 @@ def _page_of(config: NginxConfig, server: ServerBlock, listen: Listen, path: str
     name = named[0] if named else address
     shown = f"[{name}]" if ":" in name else name
     host = _host_for(config, server, address, listen.port, name)
-    return StatusPage(f"{'https' if is_secure else 'http'}://{shown}:{listen.port}{path}", host)
+    return StatusAddress(f"{'https' if is_secure else 'http'}://{shown}:{listen.port}{path}", host)
 
 
 def _host_for(config: NginxConfig, server: ServerBlock, address: str, port: int, asked: str) -> str:

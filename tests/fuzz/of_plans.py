@@ -17,6 +17,7 @@ from yarl import URL
 from asyncli.model.errors import PlanError
 from asyncli.model.plan import KEYS, Layer, Plan, build_plan, load_plan, plan_document
 from asyncli.model.plan_file import read_plan_file
+from asyncli.model.status_place import status_place
 from asyncli.model.units import parse_pace
 from asyncli.model.values import parse_target
 
@@ -36,7 +37,7 @@ _SOURCES = ("127.0.0.2", "::1", " 127.0.0.3 ", "nowhere", "fe80::1%lo", "1", "",
 _TEXTS = ("nginx", "", "a\0b", "/run/nginx.pid", "x" * 3000, 5, None, [], "\udc80")
 _OF = {
     "urls": _URLS, "connections": _COUNTS, "keepalive": _TIMES, "batch": _COUNTS, "interval": _TIMES, "hold": (*_TIMES, "forever"), "baseline": _TIMES, "residue": _TIMES, "plateaus": _WHOLES,
-    "plateau_rest": _TIMES, "workers": _WHOLES, "source": _SOURCES, "timeout": _TIMES, "connect_timeout": _TIMES, "status_url": _URLS, "status_header": _HEADERS, "server_pid": _WHOLES, "server_pidfile": _TEXTS,
+    "plateau_rest": _TIMES, "workers": _WHOLES, "source": _SOURCES, "timeout": _TIMES, "connect_timeout": _TIMES, "status_url": (*_URLS, "http://a:b@h/s", "http://***@h/", "http://a@h", "http://:b@h/", "http://a:%zz@h/", "unix:/s", "unix:@s:/p?q", "http://unix:/s:/p", "unix:", "unix:/s:p"), "status_header": _HEADERS, "server_pid": _WHOLES, "server_pidfile": _TEXTS,
     "server_name": _TEXTS, "agent": (*_URLS, "https://h", "http://[::1]:1", "http://h/x"), "agent_token_file": _TEXTS, "agent_ca": _TEXTS, "method": ("HEAD", "GET", "OPTIONS", "POST", "", 1, []), "header": _HEADERS, "first_beat": ("now", "sleep", "later", 1, []), "reopen": (True, False, 1, "yes"),
     **dict.fromkeys(("ca", "data", "client_cert", "client_key", "tls_ciphers", "alpn", "ws_message", "sni"), _TEXTS), **dict.fromkeys(("insecure", "tls_resume", "http2", "ws_deflate", "h2_table"), (True, False, 1)), "h2_heartbeat": ("ping", "head", "HEAD", None), "streams": _WHOLES,
     "mqtt_version": ("3.1.1", "5", 5, 5.0, 4, "3.1", True, []), "mqtt_id": ("{n}", "dev-{n:06d}-{random}", "{n", "{m}", "{n!r}", "{n:{n}}", "fixed", "{{n}}{n:x}", "{n:999d}", 5),
@@ -155,7 +156,7 @@ def check(case: Case) -> str:
     schedule = plan.schedule
     assert math.isfinite(plan.asked_per_s)
     assert 0 <= schedule.due_s(schedule.batches - 1) <= schedule.end_s < math.inf
-    for url in (*plan.urls, *([plan.status_url] if plan.status_url else [])):
+    for url in (*plan.urls, *([status_place(plan.status_url).url] if plan.status_url else [])):
         target = parse_target(url)
         parsed = URL(url, encoded=True)
         assert (parsed.host or "").lower() == target.host.lower(), (parsed.host, target.host)

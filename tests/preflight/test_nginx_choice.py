@@ -21,7 +21,15 @@ from asyncli.lab.executables import find_nginx
 from asyncli.lab.ports import free_pair
 from asyncli.model.plan import Plan
 from asyncli.model.values import TlsOptions
-from asyncli.preflight.nginx_choice import StatusPage, file_kind, listen_for, server_for, status_pages, timers_for, unknown_kind
+from asyncli.preflight.nginx_choice import (
+    StatusAddress,
+    file_kind,
+    listen_for,
+    server_for,
+    status_pages,
+    timers_for,
+    unknown_kind,
+)
 from asyncli.preflight.nginx_config import NginxConfig, ServerBlock, read_nginx
 from asyncli.preflight.patterns import Undecided
 
@@ -236,7 +244,7 @@ async def test_each_proposed_status_page_answers(tmp_path: Path) -> None:
         assert isinstance(config, NginxConfig), config
         pages = status_pages(config, Plan(urls=(f"https://localhost:{secure}/",)).targets)
         assert len(pages) == 4
-        assert StatusPage(f"https://localhost:{secure}/over/tls") in pages
+        assert StatusAddress(f"https://localhost:{secure}/over/tls") in pages
         for found in pages:
             reader = StatusReader(found.url, TlsOptions(ca=str(authority)), [f"Host: {found.host}"] if found.host else ())
             values = await reader.read()

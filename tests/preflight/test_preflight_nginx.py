@@ -19,7 +19,7 @@ from asyncli.preflight.configured import Configured, read_configured
 from asyncli.preflight.host_limits import Limits, read_limits
 from asyncli.preflight.nginx_checks import nginx_checks
 from asyncli.preflight.nginx_choice import (
-    StatusPage,
+    StatusAddress,
     directives_for,
     file_kind,
     listen_for,
@@ -95,7 +95,7 @@ def read(path: Path, exe: str | None = None, command_line: str = "") -> NginxCon
 def test_the_main_context(conf: Path) -> None:
     config = read(conf)
     assert (config.workers, config.worker_connections, config.rlimit_nofile) == (None, 768, 65536)
-    assert status_pages(config) == (StatusPage("http://127.0.0.1:8081/nginx_status"),)
+    assert status_pages(config) == (StatusAddress("http://127.0.0.1:8081/nginx_status"),)
 
 
 def test_directives_on_the_command_line_count(conf: Path) -> None:
@@ -398,7 +398,7 @@ def test_an_unpolled_status_page_names_its_flag(tmp_path: Path) -> None:
     found = read(written(tmp_path, "events {} http { server { listen 8080; } server { listen 8081; location = /s { stub_status; } } }"))
     page = verdicts(found)["nginx_stub_status"]
     assert (page.code, page.verdict, page.remedy) == ("nginx_stub_status", "warn", f"--status-url {url}")
-    silent = verdicts(found, configured=Configured(silent_pages=(StatusPage(url),)))["nginx_stub_status"]
+    silent = verdicts(found, configured=Configured(silent_pages=(StatusAddress(url),)))["nginx_stub_status"]
     assert silent.remedy.startswith(f"curl {url} ")
 
 
