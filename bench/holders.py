@@ -34,15 +34,18 @@ def main() -> None:
     rounds = parser.parse_args().rounds
     print(command())
     print(machine())
+    without_any = 0.0
     for count in CONNECTIONS:
         ends = connect(count)
         port = ends[0].getpeername()[1] if ends else 1
         found = server_sockets([port])
         assert found.accepted == count, found
         times = [taken_ms(lambda port=port: server_sockets([port])) for _ in range(rounds)]
-        each = f", {1e3 * (min(times) - base) / count:.1f} us a connection" if count else ""
-        base = min(times) if not count else base
-        print(f"sockets, {count:5} connections: {spread_of(times)} ms{each}")
+        print(f"sockets, {count:5} connections: {spread_of(times)} ms")
+        if count:
+            print(f"  {1e3 * (min(times) - without_any) / count:.1f} us a connection")
+        else:
+            without_any = min(times)
         for end in ends:
             end.close()
     others = OtherProcesses(list, lambda: [os.getpid()], [1], connections=lambda: 1)
