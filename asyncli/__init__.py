@@ -30,7 +30,11 @@ def __getattr__(name: str) -> Any:
         return found
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(_HOMES[name]), name)
+    blas = importlib.import_module("asyncli.model.blas")
+    blas.use_one_thread()
+    home = importlib.import_module(_HOMES[name])
+    blas.leave_environment()
+    return getattr(home, name)
 
 
 def __dir__() -> list[str]:

@@ -20,6 +20,7 @@ import msgspec
 
 from asyncli.analysis import compare as comparing
 from asyncli.analysis.verdict import Verdict
+from asyncli.app.report_memory import import_report
 from asyncli.app.results import Results, compare_results, free_name
 from asyncli.model.errors import HostError, PlanError
 from asyncli.model.plan import Layer, Plan, build_plan, load_plan, plan_document
@@ -125,6 +126,7 @@ async def soak(
     except ImportError as error:
         raise HostError(f"a soak needs Linux ({error}); a run file can be read anywhere: asyncli.load(path)") from None
     plan = _plan_of(aim, settings)
+    import_report()
     target = None if isinstance(aim, Plan | str | Sequence) else KnownServer(aim.label, aim.pid)
     path = free_name() if out is None else Path(out)
     observer: LiveObserver
@@ -226,7 +228,7 @@ class Recorded(Results):
 
     def cost(self) -> CostView:
         """What one more connection costs in the server, the kernel, asyncli and in all: bytes with 95 % intervals."""
-        name, held = memory_name(self.summary), self.summary.connections.held_or_peak
+        name, held = memory_name(self.summary), self.summary.connections.held_or_peak or 0
         level = server_level(self.summary)
         return CostView(self.analyses.costs, answer(self.summary), server=name, where=self._sides, held=held, level=level)
 

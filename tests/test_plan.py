@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from asyncli.agent.wire import read_token
 from asyncli.model.errors import PlanError
 from asyncli.model.mqtt_values import topic_and_qos
 from asyncli.model.plan import KEYS, Layer, Plan, build_plan, load_plan, plan_document, shown_plan
@@ -247,3 +248,20 @@ def test_a_plan_that_is_printed_shows_no_secret(tmp_path: Path) -> None:
         assert "abc" not in text
         assert "Authorization: ***" in text
     assert plan_document(made)["headers"] == ("Authorization: Bearer abc",)
+
+
+BOM = "\ufeff"
+
+
+def test_byte_order_marks_of_small_files_are_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Editors of Windows, and PowerShell, write one."""
+    monkeypatch.delenv("ASYNCLI_AGENT_TOKEN", raising=False)
+    token = "0123456789abcdef0123456789"
+    texts = {"plan": 'urls = ["http://a/"]\nhold = "5s"\n', "headers": "X-A: 1\r\nX-B: 2\r\n", "login": "user:secret\r\n", "token": f"{token}\r\n"}
+    for name, text in texts.items():
+        (tmp_path / name).write_bytes(f"{BOM}{text}".encode())
+    layer = read_plan_file(tmp_path / "plan")
+    built = build_plan([layer, Layer("--{key}", {"header_file": str(tmp_path / "headers")})])
+    assert (built.urls, built.hold_s, built.headers) == (("http://a/",), 5.0, ("X-A: 1", "X-B: 2"))
+    assert plan(urls=["mqtt://a"], mqtt_login_file=str(tmp_path / "login")).mqtt_login == "user:secret"
+    assert read_token(str(tmp_path / "token"), "--token-file") == token

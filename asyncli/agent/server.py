@@ -30,6 +30,7 @@ from asyncli.collect.sampler import SamplerOptions
 from asyncli.environment import boot_id, network, read_host
 from asyncli.model.errors import HostError
 from asyncli.model.plan import Plan
+from asyncli.model.private_values import masked_login
 from asyncli.model.records import Sample
 from asyncli.model.values import is_address
 from asyncli.preflight.configured import Configured, read_configured
@@ -233,7 +234,7 @@ class Agent:
                 server=self.server,
                 limits=limits,
                 configured=configured,
-                status_url=self._plan.status_url,
+                status_url=self._plan.status_url and masked_login(self._plan.status_url),
                 environment=self._environment,
                 newest=self._buffer.newest,
                 latest=self._buffer.latest(time.monotonic(), _PRESENT_S),

@@ -127,7 +127,7 @@ def read_token(path: str | None, flag: str) -> str | None:
     else:
         where = f"{flag} {path}"
         try:
-            with open(path, encoding="ascii", errors="replace") as file:
+            with open(path, encoding="utf-8-sig", errors="replace") as file:
                 text = file.read(LONGEST_TOKEN + 2)
         except OSError as error:
             raise HostError(f"{where}: cannot be read ({error.strerror}); name a file with the token in it") from None

@@ -210,6 +210,14 @@ def _level(metric: Series) -> float:
     return statistics.median(metric.values) if metric.values else math.inf
 
 
+def server_ends(costs: Costs) -> int:
+    """The ends of a connection on the server's host if its clients are elsewhere.
+
+    Behind it on this host is a further end; a backend elsewhere has that end there.
+    """
+    return costs.ends - 1 if costs.behind_programs else (costs.ends + 1) // 2
+
+
 def _server_alone(costs: Costs, before: Run, room: _Room, here: Ceiling | None) -> Ceiling | None:
     """A host like this for the server alone: its memory and its end of each connection, for a proxy both ends.
 
@@ -222,8 +230,7 @@ def _server_alone(costs: Costs, before: Run, room: _Room, here: Ceiling | None) 
     if costs.behind_programs and (costs.behind is None or costs.behind.of_levels):
         # What is behind the server is needed too, and unknown.
         return None
-    # Behind it on this host is a further end; a backend elsewhere has that end there.
-    ends = costs.ends - 1 if costs.behind_programs else (costs.ends + 1) // 2
+    ends = server_ends(costs)
     in_kernel = ends * kernel.bytes_per_connection
     there = _level(server_memory(before)[0]) + _level(before.series(metrics.KERNEL_SOCKET_BYTES)) * ends / costs.ends
     room = room.less_once(user.fixed_bytes + ends * kernel.fixed_bytes - there)

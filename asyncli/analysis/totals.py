@@ -11,7 +11,7 @@ from asyncli.core.adding import added_up
 from asyncli.core.histogram import Histogram, bucket
 from asyncli.model.metrics import SERVER_SOCKETS, SERVER_SOCKETS_WAITING
 from asyncli.model.plan import Plan
-from asyncli.model.records import PhaseName, Tick
+from asyncli.model.records import NOTHING_LISTENS, PhaseName, Tick
 from asyncli.model.run import Run
 
 
@@ -46,6 +46,8 @@ class Acceptance(msgspec.Struct, frozen=True):
 class Totals(msgspec.Struct):
     """Sums of ticks: counts and histograms are valid, gauges are not."""
 
+    #: The run file has records of the connections, or none was to be opened: else every count here is unknown, not zero.
+    recorded: bool = True
     whole: Tick = msgspec.field(default_factory=Tick)
     by_phase: dict[PhaseName, Tick] = msgspec.field(default_factory=dict)
     #: Open at the client when the drain began, or at the last tick without a drain.
@@ -65,9 +67,16 @@ class Totals(msgspec.Struct):
         return added_up(Tick(), *(self.by_phase[name] for name in names if name in self.by_phase))
 
 
+def _is_recorded(run: Run) -> bool:
+    """Whether ticks were recorded. None are in a file that could not be written, or whose run was killed at its start."""
+    if run.ticks or any(finding.code == NOTHING_LISTENS for finding in run.findings):
+        return True
+    return run.complete and not run.dropped
+
+
 def fold(run: Run) -> Totals:
     """The totals of a run. A tick belongs to the phase at the middle of its second; a tick in a gap to none."""
-    totals = Totals()
+    totals = Totals(recorded=_is_recorded(run))
     parts: dict[PhaseName, list[tuple[float, Tick]]] = {}
     in_gaps: list[Tick] = []
     at_drain = 0

@@ -134,6 +134,8 @@ def _opened_too_few(whole: Tick, held: int, asked: int, *, late_ramp: bool) -> s
 def _untested(plan: Plan, totals: Totals, findings: Sequence[Finding]) -> str:
     """Why nothing is known of the server, or ""."""
     whole, acceptance = totals.whole, totals.acceptance
+    if not totals.recorded:
+        return "the run file has no record of its connections"
     if not whole.opened:
         return next((one.evidence for one in findings if one.code == NOTHING_LISTENS), "nothing ever connected")
     if not tested(plan, whole, accepted=acceptance.accepted):

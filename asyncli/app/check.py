@@ -26,6 +26,7 @@ from asyncli.model.template import Data
 from asyncli.preflight.configured import Configured, read_configured
 from asyncli.preflight.host_checks import handshake_rate
 from asyncli.preflight.host_limits import Limits, read_limits
+from asyncli.preflight.nginx_choice import StatusPage, directives_for, status_pages
 
 if TYPE_CHECKING:
     from asyncli.agent.collector import AgentCollector
@@ -80,7 +81,7 @@ async def examine(
     elif spread.local:
         configured = await asyncio.to_thread(read_configured, server.pid, server.exe, server.config_path, pids=server.pids)
         if configured.nginx is not None and plan.status_url is None:
-            silent = [url for url in configured.nginx.status_urls if not await _answers(url)]
+            silent = [page for page in status_pages(configured.nginx, plan.targets) if not await _answers(page, plan)]
             configured = msgspec.structs.replace(configured, silent_pages=tuple(silent))
     limits = await asyncio.to_thread(read_limits)
     checks = preflight.examine(judged, spread, limits, configured, far=far, hosts=hosts)
@@ -89,12 +90,14 @@ async def examine(
     if tls is not None and cluster is None and tls.verified is not plan.insecure:
         checks.append(handshake_rate(plan, spread, limits, tls.handshake_s, tls.cpu_s))
     if configured.nginx is not None:
-        server = msgspec.structs.replace(server, directives=configured.nginx.directives_for(plan.targets[0]))
+        (first, *_) = plan.targets
+        address = next((one.address for one in spread.destinations if one.target == 0), first.host)
+        server = msgspec.structs.replace(server, directives=directives_for(configured.nginx, first, address))
     return Examined(spread, checks, [*found, *news], server, tls, steps)
 
 
-async def _answers(status_url: str) -> bool:
-    reader = StatusReader(status_url)
+async def _answers(page: StatusPage, plan: Plan) -> bool:
+    reader = StatusReader(page.url, plan.tls_options, [f"Host: {page.host}"] if page.host else ())
     try:
         await reader.read()
     except PeerError:

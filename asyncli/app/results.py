@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from asyncli.analysis.compare import Comparison, compare
+from asyncli.analysis.sizing import Sizing, size
 from asyncli.model.run import Run
 from asyncli.report.analyses import Analyses, analyse
 from asyncli.report.comparison_report import measure_files
@@ -43,6 +44,14 @@ class Results:
         from asyncli.report.figures.pictures import pictures
 
         return pictures(self.records, self.summary, self.analyses)
+
+    def sized(self, connections: int, host_bytes: float | None = None) -> Sizing:
+        """The memory of so many connections on the server, on hosts of ``host_bytes`` each (None: as the run's server has)."""
+        place, known = self.records.place, self.analyses
+        if host_bytes is None:
+            host_bytes = place.memory_bytes if place.sides.far is None else place.sides.far.memory_bytes
+        most = max(self.records.held.values, default=0.0)
+        return size(known.costs, known.prediction, connections=connections, measured=round(most), host_bytes=host_bytes)
 
     def html(self) -> str:
         """The report as one offline HTML page."""

@@ -42,7 +42,9 @@ class Rest:
         self._local = local
         self._link = None if plan.agent is None else AgentClient(plan)
         self._counts = plan.status_url is not None
-        self._status = None if plan.status_url is None else StatusReader(plan.status_url, plan.tls_options)
+        self._status: StatusReader | None = None
+        if plan.status_url is not None:
+            self._status = StatusReader(plan.status_url, plan.tls_options, plan.status_headers)
         self._before = 0.0
 
     @classmethod

@@ -20,6 +20,7 @@ from asyncli.model.consistency import require_tls
 from asyncli.model.errors import HostError, PlanError
 from asyncli.model.plan import KEYS, Plan
 from asyncli.model.secret_variables import TOKEN_VARIABLE
+from asyncli.model.status_place import status_place
 from asyncli.model.values import AGENT_PORT
 
 
@@ -133,7 +134,8 @@ def _plan(values: dict[str, Any]) -> Plan:
         field: parsed(f"--{key.replace('_', '-')}", parse, given[key]) for key, (field, parse) in KEYS.items() if key in given
     }
     # The server listens on the status page's port.
-    fields["urls"] = (fields["status_url"],) if "status_url" in fields else ()
+    page = status_place(fields["status_url"]) if "status_url" in fields else None
+    fields["urls"] = (page.url,) if page is not None and not page.socket else ()
     require_tls(fields, {field: f"--{key.replace('_', '-')}" for key, (field, _) in KEYS.items()})
     return Plan(**fields)
 

@@ -9,6 +9,7 @@ from typing import Any
 import click
 import msgspec
 
+from asyncli.app.report_memory import import_report, require_memory
 from asyncli.cli.options import parsed, plan_from, plan_options
 from asyncli.model.errors import PlanError
 from asyncli.model.exit_status import INTERRUPTED, exit_status
@@ -64,6 +65,7 @@ def command(
     the gap is halved. The first Ctrl-C drains and reports, the second stops at once. Exit status: 0 with an answer, 3 if
     nothing answered, 4 if this host was the limit, 99 if not even one connection is held or the search ended early.
     """
+    require_memory(page=html_file is not None)
     first = parsed("--start", parse_connections, start)
     last, share = None if most is None else parsed("--most", parse_connections, most), _percent(within)
     limits = values.pop("fail_if")
@@ -105,6 +107,7 @@ def _run(
     from asyncli.report.terminal import print_document
 
     require_files(files)
+    import_report(page=files["--html"] is not None)
     folder = Path(out) if out is not None else free_name("asyncli-capacity", "")
     console = Console(stderr="-" in files.values(), highlight=False)
     say = speaker(console, quiet)

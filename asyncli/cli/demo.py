@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from asyncli.app.report_memory import require_memory
 from asyncli.cli.options import output_options, outputs_of, plan_from, plan_options
 from asyncli.model.plan import Layer, Plan
 
@@ -32,6 +33,7 @@ def command(server: str | None, tls: bool, **values: Any) -> int:
     and says so with every number. Other servers hold fewer where they are one process. Without -k a hold of less than a minute
     gets a keepalive as short as itself, so that each connection has a heartbeat in it, if the CPUs allow.
     """
+    require_memory(page=values["html_file"] is not None)
     from asyncli import lab
     from asyncli.lab.base import url_of
 

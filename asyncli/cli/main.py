@@ -19,6 +19,7 @@ from asyncli import __version__
 from asyncli.cli.outputs import discard_broken_output, is_broken_pipe, unprinted
 from asyncli.cli.signals import Signals
 from asyncli.cli.stdio import Outlet, UnwrittenError, await_readers, outlet_of, outlets
+from asyncli.model.blas import use_one_thread
 from asyncli.model.errors import AsyncliError, HostError
 from asyncli.model.exit_status import INTERRUPTED, LISTED, REFUSED
 from asyncli.model.secret_variables import keep_secrets
@@ -31,6 +32,7 @@ COMMANDS = {
     "report": ("asyncli.cli.report", "Print the report of a run file, finished or still being written."),
     "watch": ("asyncli.cli.watch", "Show a running soak, from another terminal."),
     "compare": ("asyncli.cli.compare", "Compare runs: the differences, their intervals, and which are real."),
+    "size": ("asyncli.cli.size", "Size a fleet by a run: memory, hosts and first limits for so many connections."),
     "runs": ("asyncli.cli.runs", "List the run files of a folder."),
     "explain": ("asyncli.cli.explain", "Explain a term of the report, or a finding by its code."),
     "capacity": ("asyncli.cli.capacity", "Find how many connections a server holds, and its bottleneck."),
@@ -116,6 +118,8 @@ def run(arguments: Sequence[str]) -> int:
         return _complain(str(error), error.exit_status)
     except (KeyboardInterrupt, click.Abort):
         return INTERRUPTED
+    except MemoryError:
+        return _complain("there is no more memory for this process; raise its limit (ulimit -v), or end others", REFUSED)
     except (OSError, SystemExit) as error:
         # A broken pipe (`| head`), or a full disk.
         stuck = discard_broken_output()
@@ -144,6 +148,7 @@ def main() -> NoReturn:
         sys.exit()
     Signals.until_exit = True
     keep_secrets()
+    use_one_thread()
     with outlets() as made:
         status = _flush(made, run(sys.argv[1:]))
     sys.exit(status)

@@ -48,7 +48,11 @@ def with_environment_headers(plan: P) -> P:
 
 Option = Callable[[Any], Any]
 _SERVER_OPTIONS: tuple[Option, ...] = (
-    click.option("--status-url", metavar="URL", help=f"The server's status page ({', '.join(STATUS_PAGES)}), read each second."),
+    click.option(
+        "--status-url", metavar="URL",
+        help=f"The server's status page ({', '.join(STATUS_PAGES)}), read each second; a login or unix:/path may be in it.",
+    ),
+    click.option("--status-header", metavar="HEADER", multiple=True, help="A header for the status page; repeatable."),
     click.option("--server-pid", metavar="PID", help="ID of the server's main process.  [default: the listener on the port]"),
     click.option("--server-pidfile", metavar="FILE", help="A file with that process ID."),
     click.option("--server-name", metavar="NAME", help="The name of the server's executable."),

@@ -95,9 +95,10 @@ def _plots(results: Results) -> Iterator[tuple[str, bytes]]:
     from asyncli.cli.outputs import MARK
     from asyncli.report.answer import server_label
     from asyncli.report.figures.drawing import NothingToDraw, Style, file_png, file_svg
+    from asyncli.report.format import count_or_unknown
 
     run, summary = results.records, results.summary
-    note = f"{MARK}{run.id} of {run.started}: {summary.connections.held:,} connections on {server_label(summary)}"
+    note = f"{MARK}{run.id} of {run.started}: {count_or_unknown(summary.connections.held)} connections on {server_label(summary)}"
     for one in results.pictures:
         try:
             figure = one.draw(Style(title=one.title, note=note))

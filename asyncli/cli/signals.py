@@ -5,9 +5,14 @@ An ignored SIGHUP stays ignored, so that `nohup asyncli ...` outlives its termin
 
 from __future__ import annotations
 
+import faulthandler
+import os
 import signal
+import threading
 from collections.abc import Callable, Coroutine
 from types import FrameType
+
+from asyncli.model.exit_status import INTERRUPTED
 
 
 class Signals:
@@ -63,8 +68,18 @@ async def until_stopped(work: Coroutine[object, object, None], stop: Callable[[]
     return True
 
 
+# A report takes a second, that of a night some. Docker and systemd wait for 10 s and more until they kill.
+_LATE_S = 5.0
+
+
 def _late(_number: int, _frame: FrameType | None) -> None:
     Signals.count += 1
     Signals.late = True
+    # A command of --on-finish, or a file that nobody reads, may take for ever; the run is in its file.
+    ending = threading.Timer(_LATE_S, os._exit, (INTERRUPTED,))
+    ending.daemon = True
+    ending.start()
+    # And C code, in which no thread of Python runs. The file must stay open.
+    faulthandler.dump_traceback_later(_LATE_S + 1.0, exit=True, file=os.open(os.devnull, os.O_WRONLY))
     if Signals.count > 1:
         raise KeyboardInterrupt

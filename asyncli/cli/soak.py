@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
+from asyncli.app.report_memory import require_memory
 from asyncli.cli import options
 from asyncli.model.consistency import flag_of
 from asyncli.model.errors import PlanError
@@ -33,6 +34,7 @@ def command(urls: tuple[str, ...], resume: str | None, wait_for_server: str | No
     stops at once. 'asyncli report RUN.db' prints the report again.
     """
     wait_s, to = options.seconds_of("--wait-for-server", wait_for_server), options.outputs_of(values)
+    require_memory(page=to.html_file is not None)
     hosts = {name: values.pop(name) for name in options.CLUSTER}
     if resume is None:
         plan, before = options.plan_from(values, urls), None

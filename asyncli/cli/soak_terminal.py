@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 from rich.console import Console
 
+from asyncli.app.report_memory import import_report
 from asyncli.app.results import Results, free_name, read_results
 from asyncli.app.soak import KnownServer, Soak
 from asyncli.cli.outputs import Outputs, deliver, printing, require_files, written_reports
@@ -48,6 +49,7 @@ def run_soak(plan: Plan, to: Outputs, *, lab: LabServer | None = None, **more: A
     console = Console(stderr=to.piped or to.log_json, highlight=False)
     if not to.quiet and (late := unwatched(plan)):
         print(f"asyncli: --abort: {' and '.join(late)} can be checked only at the end", file=sys.stderr)
+    import_report(page=to.html_file is not None)
     status, results = asyncio.run(_soak(plan, path, to, log, console, lab, more))
     if results is None:
         return status

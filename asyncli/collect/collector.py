@@ -41,7 +41,9 @@ class Collector(Sampler):
         self.local = local
         #: Set only by :class:`~asyncli.agent.collector.AgentCollector`.
         self.agent: dict[str, Any] | None = None
-        self._status = None if plan.status_url is None else StatusReader(plan.status_url, plan.tls_options)
+        self._status: StatusReader | None = None
+        if plan.status_url is not None:
+            self._status = StatusReader(plan.status_url, plan.tls_options, plan.status_headers)
         if self._status is not None:
             self._polls["status"] = self._page
         self._tree: ServerTree | None = None

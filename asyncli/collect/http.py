@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -31,9 +32,12 @@ class HttpAnswer(NamedTuple):
 
 
 class KeptConnection:
-    """A client for one event loop; close it. ``requests`` and ``connects`` count what was sent."""
+    """A client for one event loop; close it. ``requests`` and ``connects`` count what was sent. ``socket``: the path of a Unix
+    socket to connect to, or ``@`` and its abstract name.
+    """
 
-    def __init__(self, headers: Mapping[str, str], tls: ssl.SSLContext | None = None) -> None:
+    def __init__(self, headers: Mapping[str, str], tls: ssl.SSLContext | None = None, socket: str = "") -> None:
+        self._socket = re.sub("^@", "\0", socket)
         self.requests = self.connects = 0
         self._headers, self._tls = headers, tls
         self._session: aiohttp.ClientSession | None = None
@@ -68,9 +72,15 @@ class KeptConnection:
         trace = aiohttp.TraceConfig()
         trace.on_request_headers_sent.append(self._sent)
         trace.on_connection_create_end.append(self._connected)
+        # Longer than nginx's 75 s, so that only the server closes connections.
+        kept_s = 300
+        connector: aiohttp.BaseConnector
+        if self._socket:
+            connector = aiohttp.UnixConnector(self._socket, limit=1, keepalive_timeout=kept_s)
+        else:
+            connector = aiohttp.TCPConnector(limit=1, keepalive_timeout=kept_s, ssl=self._tls or True)
         return aiohttp.ClientSession(
-            # Longer than nginx's 75 s, so that only the server closes connections.
-            connector=aiohttp.TCPConnector(limit=1, keepalive_timeout=300, ssl=self._tls or True),
+            connector=connector,
             headers=self._headers,
             cookie_jar=aiohttp.DummyCookieJar(),
             trust_env=False,

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 
 from asyncli.collect.http import KeptConnection, reason, untrusted
 from asyncli.collect.status_pages import NotStatusPage, OurFrontend, StatusPage, excerpt, impossible_count, parse_page
 from asyncli.model.certificates import client_context
 from asyncli.model.errors import PeerError, UntrustedPeerError
 from asyncli.model.metrics import STATUS_CONNECTS, STATUS_PAGES, STATUS_POLLS, STATUS_UNANSWERED
+from asyncli.model.private_values import masked_login
+from asyncli.model.status_place import status_place
 from asyncli.model.text import oneline
 from asyncli.model.values import TlsOptions, parse_url
 
 #: For one poll, connecting included: a later answer belongs to another second.
 TIMEOUT_S = 2.0
 _WRONG_PAGE = f"aim --status-url at {', '.join(f'{page} of {server}' for server, page in STATUS_PAGES.items())}, or leave it out"
+_LOGIN = "write its login into --status-url (http://USER:PASSWORD@HOST/), or --status-header 'Authorization: ...'"
 _WRONG_COUNTS = "see what serves this page, or leave --status-url out"
 # For a page that was right before.
 _SEE_LOG = "see the server's error log"
@@ -27,8 +31,11 @@ class StatusReader:
     ``options``: for https. Raises :class:`~asyncli.model.errors.HostError` if their files cannot be read.
     """
 
-    def __init__(self, url: str, options: TlsOptions | None = None) -> None:
-        self.url = url
+    def __init__(self, url: str, options: TlsOptions | None = None, headers: Iterable[str] = ()) -> None:
+        place = status_place(url)
+        #: For display, without its login; and what is requested.
+        self.url = masked_login(url)
+        self._requested = place.url
         #: Polls that a page answered.
         self.pages = 0
         #: The Server header of the last answer, "" if it had none.
@@ -37,8 +44,12 @@ class StatusReader:
         #: The counts of the last page that was used, and when it was read.
         self._before: dict[str, float] | None = None
         self._before_s = 0.0
-        tls = client_context(options or TlsOptions()) if parse_url(url).secure else None
-        self._connection = KeptConnection({"User-Agent": "asyncli", "Accept": "text/plain"}, tls)
+        tls = client_context(options or TlsOptions()) if parse_url(place.url).secure else None
+        sent = {"User-Agent": "asyncli", "Accept": "text/plain"}
+        for header in (*place.headers, *headers):
+            name, _, value = header.partition(":")
+            sent[name] = value.strip()
+        self._connection = KeptConnection(sent, tls, socket=place.socket)
 
     async def read(self) -> dict[str, float]:
         """The page as ``status.*`` metrics, always including our own connection and requests.
@@ -48,7 +59,7 @@ class StatusReader:
         import aiohttp
 
         try:
-            answer = await self._connection.ask("GET", self.url, within_s=TIMEOUT_S)
+            answer = await self._connection.ask("GET", self._requested, within_s=TIMEOUT_S)
         except TimeoutError:
             raise self._error(f"no answer in {TIMEOUT_S:g} s", _UNREACHED) from None
         except aiohttp.ClientSSLError as error:
@@ -59,6 +70,8 @@ class StatusReader:
         text = answer.body.decode("utf-8", "replace")
         wrong = _SEE_LOG if self.pages else _WRONG_PAGE
         if answer.status != 200:
+            if answer.status in (401, 407):
+                wrong = _LOGIN
             raise self._error(f"answered {answer.status} {answer.reason} {excerpt(text)}", wrong)
         try:
             page = parse_page(text)

@@ -18,7 +18,7 @@ from asyncli.findings.losses import describe_loss, plain_braces, settings
 from asyncli.model.units import format_clock, format_count, format_duration, format_many
 
 _IDLE = "{loss}, {idle} after their last answer"
-_SEND_MORE = "raise that timeout, send heartbeats more often (--keepalive below twice that time), or have the server send"
+_SEND_MORE = "raise that timeout{sends}, or have the server send"
 _ROOM = "raise worker_connections in nginx.conf: each worker needs 1.1 times its share"
 _REUSE = "'worker_connections are not enough, reusing connections' in its error log"
 _SLEPT = "{loss} after this machine had been suspended for {for_s!d}, at {at_s!c}, and had not been heard since: "
@@ -59,11 +59,11 @@ _CAUSES: dict[str, tuple[str, str]] = {
     ),
     "keepalive_timeout": (
         f"{_IDLE}: {{likely}}{{limit}}{{when}}",
-        "raise {timer}, or send heartbeats more often: --keepalive below twice that time",
+        "raise {timer}{or_sends}",
     ),
     "client_header_timeout": (
         "{loss}, {idle} after they were opened and before their first request: {likely}{limit}{when}",
-        "raise {timer}, or send the first heartbeat at once (--first-beat now)",
+        "raise {timer}{or_first}",
     ),
     "keepalive_requests": (
         "{loss} after {requests} requests each, at age {age}: {likely}{limit}{when}",
@@ -297,7 +297,9 @@ def remedy_of_unexplained(protocol: str, cause: str, server: str = "") -> str:
 
 
 class LossDetails(msgspec.Struct, frozen=True):
-    """The lost connections of a sentence. ``age``, ``idle``: ranges; ``medians``: of both (s)."""
+    """The lost connections of a sentence. ``age``, ``idle``: ranges; ``medians``: of both (s); ``listens``: they send no
+    heartbeats.
+    """
 
     cause: str
     count: int
@@ -306,6 +308,7 @@ class LossDetails(msgspec.Struct, frozen=True):
     medians: tuple[float, float] | None
     since_s: float
     to_s: float
+    listens: bool = False
 
     def fill(self, words: Words) -> Words:
         """``words`` with these details."""
@@ -319,11 +322,21 @@ class LossDetails(msgspec.Struct, frozen=True):
         evidence = words.evidence.format(
             loss=describe_loss(self.cause, self.count), were=were, age=self.age, idle=self.idle, medians=medians, when=when
         )
-        return Words(evidence, words.remedy)
+        remedy = words.remedy
+        for part, text in (_LISTENING if self.listens else _WITH_BEATS).items():
+            remedy = remedy.replace(part, text)
+        return Words(evidence, remedy)
 
 
+#: Parts of remedies that only connections with heartbeats have, and those of connections that listen.
+_WITH_BEATS = {
+    "{sends}": ", send heartbeats more often (--keepalive below twice that time)",
+    "{or_sends}": ", or send heartbeats more often: --keepalive below twice that time",
+    "{or_first}": ", or send the first heartbeat at once (--first-beat now)",
+}
+_LISTENING = {"{sends}": "", "{or_sends}": ", or have the server send more often", "{or_first}": ""}
 # Filled by :class:`LossDetails`.
-_LATER = {name: f"{{{name}}}" for name in ("loss", "were", "age", "idle", "medians", "when")}
+_LATER = {name: f"{{{name}}}" for name in ("loss", "were", "age", "idle", "medians", "when", "sends", "or_sends", "or_first")}
 
 
 def meanings(code: str) -> list[Words]:
@@ -333,7 +346,7 @@ def meanings(code: str) -> list[Words]:
 
 def unseen(template: tuple[str, str], **fields: str) -> Words:
     """``template`` without a run: with general words in place of its fields."""
-    known = {**_UNSEEN, **settings(""), **fields}
+    known = {**_UNSEEN, **settings(""), **{part.strip("{}"): text for part, text in _WITH_BEATS.items()}, **fields}
     evidence, remedy = (_FIELD.sub(lambda field: known.get(field[1], "..."), text) for text in template)
     return Words(evidence, remedy)
 
@@ -400,6 +413,12 @@ def or_lifetime(why: Words) -> Words:
     """``why``, an idle timeout, for connections whose ages fit an age limit as well."""
     evidence = f"{why.evidence}; an age limit fits too, because all ended at age {{age}}"
     return Words(evidence, f"{why.remedy}; with a --keepalive below twice that time only an age limit ends them")
+
+
+def or_event(why: Words) -> Words:
+    """``why``, a limit of requests, for connections that sent them in step."""
+    evidence = f"{why.evidence}; they sent their requests in step, so an event at that moment fits too"
+    return Words(evidence, f"{why.remedy}; a slower ramp (--ramp) tells a limit from an event")
 
 
 def unheard(why: Words, silence_s: float) -> Words:

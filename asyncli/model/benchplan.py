@@ -54,6 +54,7 @@ class BenchPlan(RedactedPlan, frozen=True, forbid_unknown_fields=True, kw_only=T
     timeout_s: float = 10.0
     connect_timeout_s: float = 10.0
     status_url: str | None = None
+    status_headers: tuple[str, ...] = ()
     server_pid: int | None = None
     server_pidfile: str | None = None
     server_name: str | None = None

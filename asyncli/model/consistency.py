@@ -11,7 +11,7 @@ from asyncli.model.protocol_table import OWN_KEYS, PROTOCOLS
 from asyncli.model.tcp_values import asks_for_nonce
 from asyncli.model.template import FIELDS, NONCE, OpenTemplate, Template, unknown_fields
 from asyncli.model.units import shown
-from asyncli.model.values import AGENT_PORT, TlsOptions, parse_target, parse_url
+from asyncli.model.values import AGENT_PORT, TlsOptions, parse_target
 
 #: Plan fields that are open templates, and whether they may be secret; and fields that are templates.
 _OPEN_TEXTS = {"urls": False, "headers": True, "send": False, "ws_message": False, "mqtt_login": True}
@@ -39,6 +39,8 @@ def _require_one_server(fields: Mapping[str, Any], located: Mapping[str, str]) -
         where = " and ".join(located[field] for field in twice)
         what = "the agent reads the server's status page and processes"
         raise PlanError(f"{located['agent']} and {where}: {what}; give {where} to 'asyncli agent'")
+    if fields.get("status_headers") and fields.get("status_url") is None:
+        raise PlanError(f"{located['status_headers']}: there is no status page; name it with --status-url")
     alone = [field for field in ("agent_token_file", "agent_ca") if fields.get(field) is not None and fields.get("agent") is None]
     if alone:
         raise PlanError(f"{located[alone[0]]}: there is no agent; write --agent http://HOST:{AGENT_PORT}")
@@ -62,7 +64,8 @@ def require_tls(fields: Mapping[str, Any], located: Mapping[str, str]) -> None:
         raise PlanError(f"{located['urls']}: {' and '.join(sorted(schemes))} in one run; test them one after the other")
     secure = schemes.values()
     flags = [located[field] for field in TlsOptions.__struct_fields__ if fields.get(field)]
-    if flags and True not in secure and not (fields.get("status_url") and parse_url(fields["status_url"]).secure):
+    page_secure = (fields.get("status_url") or "").lower().startswith("https://")
+    if flags and True not in secure and not page_secure:
         raise PlanError(f"{flags[0]}: no URL uses TLS; write https:// or wss://, or leave it out")
     if fields.get("sni") and True not in secure:
         raise PlanError(f"{located['sni']}: no URL uses TLS; write https://, wss:// or tls://, or leave it out")

@@ -20,6 +20,7 @@ from asyncli.model.mqtt_values import parse_client_id, parse_login_file, parse_s
 from asyncli.model.places import UNIX, aimed, parse_place, parse_resolve
 from asyncli.model.private_values import without_secrets
 from asyncli.model.protocol_table import OWN_KEYS, PROTOCOLS, STREAMS, Requests, requests_of
+from asyncli.model.status_place import parse_status_url
 from asyncli.model.tcp_values import checked_expected, parse_sent
 from asyncli.model.units import LONGEST_S, parse_count, parse_duration, parse_pace, shown
 
@@ -70,6 +71,8 @@ class Plan(RedactedPlan, frozen=True, forbid_unknown_fields=True, kw_only=True):
     #: The name that TLS requests and verifies, instead of the URLs' hosts.
     sni: str | None = None
     status_url: str | None = None
+    #: Sent with each request of the status page.
+    status_headers: tuple[str, ...] = ()
     server_pid: int | None = None
     server_pidfile: str | None = None
     server_name: str | None = None
@@ -223,7 +226,8 @@ KEYS: dict[str, tuple[str, Callable[[object], Any]]] = {
     "resolve": ("resolve", values.each_of(parse_resolve)),
     "sni": ("sni", values.parse_text),
     "proxy_protocol": ("proxy_protocol", values.one_of("v1", "v2", what="a version of the PROXY protocol")),
-    "status_url": ("status_url", values.checked_url),
+    "status_url": ("status_url", parse_status_url),
+    "status_header": ("status_headers", values.each_of(values.parse_header)),
     "server_pid": ("server_pid", values.whole_number(1, 2**22, "a process id")),
     "server_pidfile": ("server_pidfile", values.parse_file),
     "server_name": ("server_name", values.parse_text),
@@ -362,6 +366,7 @@ def shown_plan(plan: RedactedPlan) -> dict[str, Any]:
 
 def _is_shown(field: str, value: object) -> bool:
     optional = (*values.TlsOptions.__struct_fields__, *OWN_KEYS[1:], "connect_to", "resolve", "proxy_protocol", "sni", "data")
+    optional += ("status_headers",)
     return bool(value) or field not in optional
 
 

@@ -40,7 +40,7 @@ def read_plan_file(
             data = file.read(LONGEST_FILE + 1)
         if len(data) > LONGEST_FILE:
             raise PlanError(f"{path}: is longer than {LONGEST_FILE:,} bytes; {other}")
-        text = data.decode().replace("\r\n", "\n")
+        text = data.decode("utf-8-sig").replace("\r\n", "\n")
         values = tomllib.loads(text)
     except OSError as error:
         raise PlanError(f"{path}: cannot be read ({error.strerror}); {other}") from None

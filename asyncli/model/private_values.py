@@ -22,8 +22,10 @@ _WORD = re.compile(r"[-+/=.~\w]+")
 _ESCAPE = re.compile(r"\\(x[0-9A-Fa-f]{2}|.)")
 # What is sent is masked whole: no rule tells a password from a word (AUTH hunter2, {"token": "x"}).
 _WHOLE = ("mqtt_login", "send", "ws_message")
+_HEADERS = ("headers", "status_headers")
 #: Fields whose values may be secret.
-SECRETS = ("headers", "urls", *_WHOLE)
+SECRETS = (*_HEADERS, "urls", "status_url", *_WHOLE)
+_LOGIN = re.compile(r"(?<=://)[^/?#@]*@")
 #: Keys of a plan that name a file whose content leaves this host, for the server or an agent.
 SENT_FILES = ("header_file", "mqtt_login_file", "agent_token_file", "data", "client_cert", "client_key")
 #: Those that a plan keeps by name: a resumed run opens the file again. That of ``data`` must be unchanged (app/resume.py).
@@ -32,7 +34,8 @@ REOPENED = ("agent_token_file", "client_cert", "client_key")
 _FLAGS = {
     "headers": "--header-file FILE", "urls": "the URL with its query", "mqtt_login": "--mqtt-login-file FILE",
     "send": "--send BYTES", "ws_message": "--ws-message TEXT", "agent_token_file": "--agent-token-file FILE",
-    "client_cert": "--client-cert FILE", "client_key": "--client-key FILE",
+    "client_cert": "--client-cert FILE", "client_key": "--client-key FILE", "status_headers": "--status-header HEADER",
+    "status_url": "--status-url with its login",
 }  # fmt: skip
 
 
@@ -42,12 +45,19 @@ def masked_url(url: str) -> str:
     return f"{address}?{MASK}" if question_mark else url
 
 
+def masked_login(url: str) -> str:
+    """``url`` without its login: ``https://***@host/path``."""
+    return _LOGIN.sub(f"{MASK}@", url, count=1)
+
+
 def without_secrets(field: str, value: Any) -> Any:
     """A plan's value for display and for the run file: headers as ``Authorization: ***``."""
-    if field == "headers":
+    if field in _HEADERS:
         return [f"{str(header).partition(':')[0]}: {MASK}" for header in value or ()]
     if field == "urls":
         return [masked_url(str(url)) for url in value or ()]
+    if field == "status_url":
+        return value and masked_login(str(value))
     return MASK if field in _WHOLE and value else value
 
 
@@ -74,8 +84,10 @@ def missing_values(document: Mapping[str, Any]) -> list[str]:
 
 
 def _has_mask(field: str, value: Any) -> bool:
-    if field == "headers":
+    if field in _HEADERS:
         return any(header.endswith(f": {MASK}") for header in value or ())
+    if field == "status_url":
+        return f"://{MASK}@" in (value or "")
     if field == "urls":
         return any(url.endswith(f"?{MASK}") for url in value or ())
     return bool(value == MASK)
@@ -90,7 +102,8 @@ def given_again(document: Mapping[str, Any], values: Mapping[str, Any]) -> dict[
         raise ValueError(f"{' and '.join(_kept_back(field, document[field]) for field in unknown)}; write {flags} again")
     for field in missing:
         if not is_same(field, values[field], document[field]):
-            names = ", ".join(without_secrets(field, document[field]))
+            masked = without_secrets(field, document[field])
+            names = masked if isinstance(masked, str) else ", ".join(masked)
             raise ValueError(f"the run was started with {shown(names)}, in this order; write the same again")
     return {field: values[field] for field in missing}
 
@@ -105,6 +118,7 @@ def _kept_back(field: str, value: Any) -> str:
     if field in REOPENED:
         return f"a file that a run file names is not opened by itself ({shown(value)})"
     names = {"headers": "the values of its headers", "urls": "the query of its URL", "mqtt_login": "its login"}
+    names |= {"status_headers": "the headers of its status page", "status_url": "the login of its status page"}
     return f"a run file does not keep {names.get(field, 'the text that it sent')}"
 
 
@@ -148,7 +162,9 @@ class Quotation:
 
 def _secret_words(field: str, text: str) -> list[str]:
     """The words of a header's value, of a URL's query, or of a text that is sent."""
-    separator = {"headers": ":", "urls": "?"}.get(field)
+    if field == "status_url":
+        text = "".join(_LOGIN.findall(text))
+    separator = {"headers": ":", "status_headers": ":", "urls": "?"}.get(field)
     secret = text if separator is None else text.partition(separator)[2]
     return [word for word in _WORD.findall(_ESCAPE.sub(" ", secret)) if len(word) >= _SHORTEST_WORD]
 

@@ -14,6 +14,7 @@ from fractions import Fraction
 
 _COUNT = re.compile(r"(-?\d+(?:\.\d+)?)\s*([kKmM]?)")
 _COUNT_FACTOR = {"": 1, "k": 1_000, "m": 1_000_000}
+_MEMORY = re.compile(r"(\d{1,15}(?:\.\d{1,9})?)\s*([kKmMgGtT])(i?)[bB]?", re.ASCII)
 _DURATION_PART = re.compile(r"(\d+(?:\.\d+)?)\s*(us|ms|s|min|m|h|d)?")
 _DURATION_FACTOR = {
     "us": Fraction(1, 1_000_000), "ms": Fraction(1, 1000), "s": Fraction(1), "min": Fraction(60), "m": Fraction(60),
@@ -54,6 +55,19 @@ def parse_count(value: object) -> int:
     if round(number) < 1:
         raise ValueError(f"{shown(value)} is below 1; write a whole number from 1")
     return round(number)
+
+
+def parse_memory(value: str) -> float:
+    """Parse an amount of memory in bytes: ``64G`` and ``64GB`` (10**9), ``64GiB`` (2**30), ``512M``, ``1.5T``."""
+    match = _MEMORY.fullmatch(value.strip())
+    if match is None:
+        raise ValueError(f"{shown(value)} is no amount of memory; write a number and a unit, such as 64G, 512M or 64GiB")
+    power = " KMGT".index(match[2].upper())
+    unit: int = (1024 if match[3] else 1000) ** power
+    number = float(match[1]) * unit
+    if not math.isfinite(number) or number < 1:
+        raise ValueError(f"{shown(value)} is no amount of memory; write for example 64G")
+    return number
 
 
 def exact(text: str) -> Fraction:

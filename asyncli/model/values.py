@@ -251,7 +251,8 @@ def read_text(path: str, remedy: str) -> str:
     if len(data) > _LONGEST_SECRETS:
         raise ValueError(f"{shown(path)} is longer than {_LONGEST_SECRETS:,} bytes; {remedy}")
     try:
-        return data.decode()
+        # Without the byte order mark that editors of Windows write.
+        return data.decode("utf-8-sig")
     except UnicodeDecodeError:
         raise ValueError(f"{shown(path)} is not UTF-8; {remedy}") from None
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 
 from asyncli.engine.spread import Spread
 from asyncli.findings.preflight import preflight
@@ -15,6 +15,7 @@ from asyncli.preflight.configured import Configured, Descriptors
 from asyncli.preflight.host_checks import far_checks, host_checks, limit
 from asyncli.preflight.host_limits import Limits
 from asyncli.preflight.nginx_checks import nginx_checks
+from asyncli.preflight.nginx_choice import KindOf, file_kind, unknown_kind
 
 
 def examine(
@@ -29,7 +30,12 @@ def examine(
     checks = list(host_checks(plan, spread, limits) if hosts is None else hosts)
     if far is not None and not spread.local:
         checks += far_checks(plan, far)
-    return checks + _server_checks(plan, far or limits, configured)
+    addresses: dict[int, list[str]] = {}
+    for one in spread.destinations:
+        addresses.setdefault(one.target, []).append(one.address)
+    # The files of another host are not ours.
+    kind_of = file_kind if far is None else unknown_kind
+    return checks + _server_checks(plan, far or limits, configured, addresses, kind_of)
 
 
 def refusals(checks: Iterable[Check]) -> list[Check]:
@@ -53,12 +59,14 @@ def checks_to_findings(checks: Iterable[Check]) -> list[Finding]:
     ]
 
 
-def _server_checks(plan: Plan, limits: Limits, configured: Configured) -> list[Check]:
+def _server_checks(
+    plan: Plan, limits: Limits, configured: Configured, addresses: Mapping[int, Sequence[str]], kind_of: KindOf
+) -> list[Check]:
     """The checks of an nginx; of another server only its descriptors can be read."""
     if configured.nginx is None:
         found = [] if configured.unknown is None else [configured.unknown]
         return found if configured.descriptors is None else [*found, _descriptors(plan, configured.descriptors)]
-    return nginx_checks(configured.nginx, plan, limits, configured)
+    return nginx_checks(configured.nginx, plan, limits, configured, addresses, kind_of)
 
 
 def _descriptors(plan: Plan, server: Descriptors) -> Check:

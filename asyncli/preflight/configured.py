@@ -14,6 +14,7 @@ from asyncli.collect.locate import topmost
 from asyncli.collect.procfs import command_line, link, parse_listeners, readable_stat, shares_namespace, tree
 from asyncli.model.records import Check
 from asyncli.preflight.host_limits import NO_LIMIT, read_rlimit
+from asyncli.preflight.nginx_choice import StatusPage
 from asyncli.preflight.nginx_config import NginxConfig, read_nginx
 
 _NGINXES = frozenset({"nginx", "openresty", "tengine", "angie", "freenginx"})
@@ -36,7 +37,7 @@ class Configured(msgspec.Struct, frozen=True):
     nginx: NginxConfig | None = None
     unknown: Check | None = None
     inherited_nofile: int | None = None
-    silent_pages: tuple[str, ...] = ()
+    silent_pages: tuple[StatusPage, ...] = ()
     descriptors: Descriptors | None = None
 
 

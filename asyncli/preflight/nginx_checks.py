@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 
 from asyncli.model.plan import Plan
+from asyncli.model.private_values import masked_login
 from asyncli.model.records import Check
 from asyncli.model.template import OpenTemplate
 from asyncli.model.units import format_count, format_duration, format_many, shown
@@ -17,7 +18,8 @@ from asyncli.model.values import Target
 from asyncli.preflight.configured import Configured
 from asyncli.preflight.host_checks import STALL_S, Verdict, limit, longest_gap_s, mean_gap_s, oldest_s
 from asyncli.preflight.host_limits import Limits
-from asyncli.preflight.nginx_config import Listen, NginxConfig, Timers, timers_for
+from asyncli.preflight.nginx_choice import KindOf, StatusPage, listen_for, server_for, status_pages, timers_for
+from asyncli.preflight.nginx_config import Listen, NginxConfig, Timers
 from asyncli.preflight.patterns import Undecided
 
 # nginx's NGX_LISTEN_BACKLOG on Linux.
@@ -37,22 +39,31 @@ _FAR_S = 30 * 86400.0
 _STATUS_PORT = 8081
 
 
-def nginx_checks(config: NginxConfig, plan: Plan, limits: Limits, configured: Configured) -> list[Check]:
-    """One check for each directive that a soak depends on; with several URLs the worst of each. ``limits``: of nginx's host."""
+def nginx_checks(
+    config: NginxConfig, plan: Plan, limits: Limits, configured: Configured, addresses: Mapping[int, Sequence[str]],
+    kind_of: KindOf,
+) -> list[Check]:  # fmt: skip
+    """One check for each directive that a soak depends on; with several URLs or addresses the worst of each. ``limits``: of the
+    host. ``addresses``: those that the plan's targets have, by their number. ``kind_of``: looks up nginx's files.
+    """
     worst: dict[str, Check] = {}
-    for target in plan.targets:
-        for check in _target_checks(config, plan, target, limits, configured):
-            before = worst.get(check.code)
-            if before is None or _RANK[check.verdict] > _RANK[before.verdict]:
-                worst[check.code] = check
+    for number, target in enumerate(plan.targets):
+        for address in addresses.get(number) or [target.host]:
+            for check in _target_checks(config, plan, target, address, limits, configured, kind_of):
+                before = worst.get(check.code)
+                if before is None or _RANK[check.verdict] > _RANK[before.verdict]:
+                    worst[check.code] = check
     # An nginx that listens at no target does not count these connections.
     return [*worst.values(), *([_status(config, plan, limits, configured)] if worst.keys() != {"nginx_listen"} else [])]
 
 
-def _target_checks(config: NginxConfig, plan: Plan, target: Target, limits: Limits, configured: Configured) -> Iterator[Check]:
+def _target_checks(
+    config: NginxConfig, plan: Plan, target: Target, address: str, limits: Limits, configured: Configured, kind_of: KindOf
+) -> Iterator[Check]:
     path = "" if target.port else target.host
-    server = config.server_for(_asked_host(plan, target.name if target.asked else target.host), target.port, path)
-    listen = config.listen_for(target.host, target.port)
+    asked = _asked_host(plan, target.name if target.asked else target.host)
+    server = server_for(config, path or address, target.port, asked)
+    listen = listen_for(config, path or address, target.port)
     if server is None or listen is None:
         where = f"unix:{path}" if path else f"port {target.port}"
         what, detail = f"a server block that listens on {where}", f"{config.path} has none: its limits are unknown"
@@ -71,7 +82,7 @@ def _target_checks(config: NginxConfig, plan: Plan, target: Target, limits: Limi
     if not plan.upgrades:
         # Of connection 0; a placeholder for the plan's data stays.
         path_asked = OpenTemplate(target.path).fill({"n": 0, "random": "0" * 6})
-        timers = timers_for(server, path_asked)
+        timers = timers_for(server, path_asked, kind_of)
         if isinstance(timers, Undecided):
             yield _undecided(timers, config)
         else:
@@ -307,16 +318,33 @@ def _backlog(listen: Listen, workers: int, plan: Plan, limits: Limits) -> Check:
 def _status(config: NginxConfig, plan: Plan, limits: Limits, configured: Configured) -> Check:
     code, what = "nginx_stub_status", "nginx's count of connections (stub_status)"
     if plan.status_url is not None:
-        return Check(code, what, "ok", detail=f"--status-url {plan.status_url}")
+        return Check(code, what, "ok", detail=f"--status-url {masked_login(plan.status_url)}")
     so = "so it is not compared with asyncli's"
-    if answering := [url for url in config.status_urls if url not in configured.silent_pages]:
-        return Check(code, what, "warn", detail=f"it is read only with --status-url, {so}", remedy=f"--status-url {answering[0]}")
-    for url in configured.silent_pages:
-        remedy = f"curl {url} shows why (its location may need allow 127.0.0.1;); then --status-url {url}"
-        return Check(code, what, "warn", detail=f"{url} did not answer, {so}", remedy=remedy)
+    for page in status_pages(config, plan.targets):
+        if page not in configured.silent_pages:
+            detail = f"it is read only with --status-url, {so}"
+            return Check(code, what, "warn", detail=detail, remedy=_status_flags(page))
+    for page in configured.silent_pages:
+        remedy = f"{_curl(page)} shows why (its location may need allow 127.0.0.1;); then {_status_flags(page)}"
+        return Check(code, what, "warn", detail=f"{page.url} did not answer, {so}", remedy=remedy)
     taken = {listen.port for server in config.servers for listen in server.listens}
     port = next(port for port in range(_STATUS_PORT, 65_536) if port not in taken)
     block = f"server {{ listen 127.0.0.1:{port}; location = /nginx_status {{ stub_status; access_log off; }} }}"
     reload_it = f"{limits.sudo}nginx -c {shlex.quote(config.path)} -s reload"
     remedy = f"in http {{ }} of {config.path}: {block} then {reload_it} and --status-url http://127.0.0.1:{port}/nginx_status"
     return Check(code, what, "warn", detail=f"{config.path} has no such page, {so}", remedy=remedy)
+
+
+def _status_flags(page: StatusPage) -> str:
+    """The flags that read a page."""
+    host = f" --status-header {shlex.quote(f'Host: {page.host}')}" if page.host else ""
+    return f"--status-url {shlex.quote(page.url)}{host}"
+
+
+def _curl(page: StatusPage) -> str:
+    """The command that reads a page by hand."""
+    host = f" -H {shlex.quote(f'Host: {page.host}')}" if page.host else ""
+    if page.url.startswith("unix:"):
+        path, _, asked = page.url.removeprefix("unix:").partition(":")
+        return f"curl --unix-socket {shlex.quote(path)}{host} http://localhost{asked or '/'}"
+    return f"curl{host} {shlex.quote(page.url)}"

@@ -1,10 +1,11 @@
-"""Reads an nginx's configuration on this host; chooses server block and location as nginx does."""
+"""Reads an nginx's configuration on this host."""
 
 from __future__ import annotations
 
 import hashlib
 import os
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,7 @@ from asyncli.collect import locate
 from asyncli.collect.procfs import link
 from asyncli.model.records import Check
 from asyncli.model.trust import ask_server, user_of
-from asyncli.model.values import Target
 from asyncli.preflight.nginx_files import Directive, NginxFiles, UnreadableError, parse
-from asyncli.preflight.patterns import Undecided, matches
 
 # nginx's defaults (nginx.org, ngx_core_module and ngx_http_core_module).
 _WORKER_CONNECTIONS, _KEEPALIVE_TIMEOUT_S, _HEADER_TIMEOUT_S, _KEEPALIVE_TIME_S = 512, 75.0, 60.0, 3600.0
@@ -27,7 +26,11 @@ _UNITS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 60480
 _PUBLIC = re.compile(r"(?:(?:on|off|auto|\d{1,9}(?:ms|[smhdwMykKgG])?)(?: |\Z))*|FILE(?: [a-z]{1,9})?")
 # Output paths do not change how nginx serves.
 _OUTPUT_PATHS = re.compile(r"pid|lock_file|\w+_log|\w+_temp_path")
-_WILDCARDS = frozenset({"*", "0.0.0.0", "::", ""})
+# A location or server block with one of these answers by another program, or by itself, not by files.
+_HANDLERS = frozenset({
+    "proxy_pass", "fastcgi_pass", "uwsgi_pass", "scgi_pass", "grpc_pass", "memcached_pass", "stub_status", "empty_gif", "perl",
+    "content_by_lua_block", "js_content", "nchan_subscriber", "nchan_publisher", "nchan_pubsub",
+})  # fmt: skip
 
 
 class Listen(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,6 +44,8 @@ class Listen(msgspec.Struct, frozen=True, kw_only=True):
     reuseport: bool = False
     default: bool = False
     proxy_protocol: bool = False
+    ssl: bool = False
+    ipv6only: bool = True
     #: As written in the configuration: "127.0.0.1:8080", "8080".
     place: str = ""
 
@@ -55,12 +60,37 @@ class Timers(msgspec.Struct, frozen=True, kw_only=True):
     send_timeout_s: float = _HEADER_TIMEOUT_S
 
 
+class Content(msgspec.Struct, frozen=True, kw_only=True):
+    """What a level does with a request. ``root``: the folder of its files; ``alias``: the part of a URI that ``root`` stands for;
+    ``is_handled``: it answers without files. ``rewrites``: (pattern, replacement, flag) of ``rewrite``, and of ``return``
+    ("", status, "return").
+    """
+
+    root: str = "html"
+    alias: str = ""
+    index: tuple[str, ...] = ("index.html",)
+    try_files: tuple[str, ...] = ()
+    rewrites: tuple[tuple[str, str, str], ...] = ()
+    error_pages: tuple[tuple[int, str], ...] = ()
+    is_handled: bool = False
+    is_denied: bool = False
+    has_autoindex: bool = False
+
+    def file_of(self, uri: str) -> str | None:
+        """The path of a URI's file; None where asyncli does not know the folder."""
+        if not self.root.startswith("/") or "$" in self.root:
+            return None
+        return self.root + uri.removeprefix(self.alias)
+
+
 class Location(msgspec.Struct, frozen=True, kw_only=True):
-    """A location, nested or not: ``modifier`` is "", "=", "^~", "~" or "~*"."""
+    """A location with those nested in it: ``modifier`` is "", "=", "^~", "~" or "~*". A named one's pattern begins with @."""
 
     modifier: str
     pattern: str
     timers: Timers
+    content: Content = Content()
+    locations: tuple[Location, ...] = ()
     stub_status: bool = False
     #: Its directives, from :func:`_settings`.
     directives: dict[str, str] = msgspec.field(name="said", default_factory=dict)
@@ -72,6 +102,7 @@ class ServerBlock(msgspec.Struct, frozen=True, kw_only=True):
     listens: tuple[Listen, ...]
     names: tuple[str, ...] = ()
     timers: Timers = Timers()
+    content: Content = Content()
     locations: tuple[Location, ...] = ()
     stub_status: bool = False
     directives: dict[str, str] = msgspec.field(name="said", default_factory=dict)
@@ -88,87 +119,6 @@ class NginxConfig(msgspec.Struct, frozen=True, kw_only=True):
     servers: tuple[ServerBlock, ...] = ()
     #: Directives outside of the server blocks: "http keepalive_timeout" -> "75s".
     directives: dict[str, str] = msgspec.field(name="said", default_factory=dict)
-
-    def server_for(self, host: str, port: int, path: str = "") -> ServerBlock | Undecided | None:
-        """The server block that nginx chooses for ``host`` on ``port``, or on a Unix socket's ``path``; None if none listens
-        there, Undecided if a name's pattern is."""
-        found = [one for one in self.servers if any(_listens_at(listen, path or host, port) for listen in one.listens)]
-        found = found or [one for one in self.servers if any(listen.port == port != 0 for listen in one.listens)]
-        for is_name in (str.__eq__, _by_wildcard):
-            for one in found:
-                for name in one.names:
-                    match is_name(name, host.lower()):
-                        case True:
-                            return one
-                        case None:
-                            return Undecided(name)
-        for one in found:
-            if any(listen.default and listen.port == port for listen in one.listens):
-                return one
-        return found[0] if found else None
-
-    def listen_for(self, host: str, port: int) -> Listen | None:
-        """The listening socket for ``port``, with the options that any server block sets."""
-        same = [one for server in self.servers for one in server.listens if one.port == port]
-        same = [one for one in same if _listens_at(one, host, port)] or (same if port else [])
-        if not same:
-            return None
-        backlogs = [one.backlog for one in same if one.backlog is not None]
-        flags = {name: any(getattr(one, name) for one in same) for name in ("reuseport", "proxy_protocol")}
-        return msgspec.structs.replace(same[0], backlog=min(backlogs, default=None), **flags)
-
-    def directives_for(self, target: Target) -> dict[str, str]:
-        """The directives that apply to ``target``: level and directive -> value ("http keepalive_timeout" -> "75s")."""
-        found = dict(self.directives)
-        if isinstance(server := self.server_for(target.host, target.port), ServerBlock):
-            found |= {f"server {name}": text for name, text in server.directives.items()}
-            if isinstance(location := location_for(server, target.path), Location):
-                found |= {f"location {name}": text for name, text in location.directives.items()}
-        return found
-
-    @property
-    def status_urls(self) -> tuple[str, ...]:
-        """The URLs of its stub_status pages on this host."""
-        urls = []
-        for server in self.servers:
-            for listen in (one for one in server.listens if one.port):
-                paths = [one.pattern for one in server.locations if one.stub_status and one.modifier in ("", "=", "^~")]
-                for path in (["/"] if server.stub_status else []) + paths:
-                    address = "127.0.0.1" if listen.address in _WILDCARDS else listen.address
-                    urls.append(f"http://{f'[{address}]' if ':' in address else address}:{listen.port}{path}")
-        return tuple(dict.fromkeys(urls))
-
-
-def timers_for(server: ServerBlock, path: str) -> Timers | Undecided:
-    """The timers for a request of ``path``."""
-    match location_for(server, path):
-        case None:
-            return server.timers
-        case Location() as location:
-            return location.timers
-        case undecided:
-            return undecided
-
-
-def location_for(server: ServerBlock, path: str) -> Location | Undecided | None:
-    """The location that nginx chooses for ``path``; None if none matches, Undecided if a pattern is."""
-    path = path.partition("?")[0]
-    longest: Location | None = None
-    for one in server.locations:
-        if one.modifier == "=" and one.pattern == path:
-            return one
-        if one.modifier in ("", "^~") and path.startswith(one.pattern):
-            longest = one if longest is None or len(one.pattern) > len(longest.pattern) else longest
-    if longest is not None and longest.modifier == "^~":
-        return longest
-    for one in server.locations:
-        if one.modifier in ("~", "~*"):
-            is_match = matches(one.pattern, path, fold=one.modifier == "~*")
-            if is_match is None:
-                return Undecided(one.pattern)
-            if is_match:
-                return one
-    return longest
 
 
 def read_nginx(
@@ -223,42 +173,97 @@ def _config(path: Path, version: tuple[int, ...], directives: list[Directive]) -
                 found |= {"worker_connections": slots[-1]} if slots else {}
             case "http", _:
                 timers = _inherit(timers, one["block"])
-                status = _has(one["block"], "stub_status")
-                servers += [_server(sub["block"], timers, status) for sub in one["block"] if sub["directive"] == "server"]
+                status, content = _has(one["block"], "stub_status"), _content(one["block"], Content())
+                for sub in one["block"]:
+                    if sub["directive"] == "server":
+                        servers.append(_server(sub["block"], timers, content, status))
     return NginxConfig(path=str(path), version=version, servers=tuple(servers), **found)
 
 
-def _server(block: list[Directive], outer: Timers, status: bool) -> ServerBlock:
-    timers = _inherit(outer, block)
-    listens = [_listen(one["args"]) for one in block if one["directive"] == "listen"]
+def _server(block: list[Directive], outer: Timers, outer_content: Content, status: bool) -> ServerBlock:
+    timers, content = _inherit(outer, block), _content(block, outer_content)
+    listens = [listen for one in block if one["directive"] == "listen" for listen in _listens(one["args"])]
+    if any(one["directive"] == "ssl" and one["args"] == ["on"] for one in block):
+        listens = [msgspec.structs.replace(listen, ssl=True) for listen in listens]
     # nginx's default: *:80 as root, *:8000 otherwise.
     listens = listens or [Listen(address="*", port=80 if os.geteuid() == 0 else 8000)]
     return ServerBlock(
         listens=tuple(listens),
         names=tuple(str(name).lower() for one in block if one["directive"] == "server_name" for name in one["args"]),
         timers=timers,
-        locations=tuple(_locations(block, timers)),
+        content=content,
+        locations=tuple(_locations(block, timers, content)),
         stub_status=status or _has(block, "stub_status"),
         directives=_settings(block),
     )
 
 
-def _locations(block: list[Directive], outer: Timers) -> list[Location]:
-    found = []
+def _locations(block: list[Directive], outer: Timers, outer_content: Content) -> Iterator[Location]:
     for one in block:
         if one["directive"] != "location":
             continue
-        args = one["args"]
+        args, inner = one["args"], one["block"]
         modifier, pattern = (args[0], args[1]) if len(args) > 1 else ("", args[0])
         if len(args) == 1 and (glued := re.match(r"(=|\^~|~\*|~)(.+)", pattern)):
             modifier, pattern = glued[1], glued[2]
-        timers = _inherit(outer, one["block"])
-        status = _has(one["block"], "stub_status")
-        found.append(
-            Location(modifier=modifier, pattern=pattern, timers=timers, stub_status=status, directives=_settings(one["block"]))
+        timers, content = _inherit(outer, inner), _content(inner, outer_content, modifier, pattern)
+        yield Location(
+            modifier=modifier,
+            pattern=pattern,
+            timers=timers,
+            content=content,
+            locations=tuple(_locations(inner, timers, content)),
+            stub_status=_has(inner, "stub_status"),
+            directives=_settings(inner),
         )
-        found += _locations(one["block"], timers)
-    return found
+
+
+def _content(block: list[Directive], outer: Content, modifier: str = "", pattern: str = "") -> Content:
+    """The content of a level: root, index, error pages and access are inherited, the rest is its own."""
+    found = Content(
+        root=outer.root, alias=outer.alias, index=outer.index, error_pages=outer.error_pages, is_denied=outer.is_denied,
+        has_autoindex=outer.has_autoindex,
+    )  # fmt: skip
+    own: dict[str, Any] = {"is_handled": any(one["directive"] in _HANDLERS for one in block)}
+    for one in block:
+        match one["directive"], one["args"]:
+            case "root", [folder]:
+                own |= {"root": folder.rstrip("/"), "alias": ""}
+            case "alias", [folder]:
+                # A folder for a pattern has captures in it, which are not followed.
+                own |= {"root": folder if modifier in ("", "=", "^~") else "$", "alias": pattern}
+            case "index", [*names]:
+                own["index"] = tuple(names)
+            case "try_files", [*names]:
+                own["try_files"] = tuple(names)
+            case "autoindex", [flag]:
+                own["has_autoindex"] = flag == "on"
+    own["rewrites"] = tuple(_rewrites(block))
+    pages = tuple(page for one in block if one["directive"] == "error_page" for page in _error_pages(one["args"]))
+    access = [one["args"] for one in block if one["directive"] in ("allow", "deny")]
+    rules = [one["directive"] for one in block if one["directive"] in ("allow", "deny")]
+    own |= {"error_pages": pages} if pages else {}
+    own |= {"is_denied": rules[0] == "deny" and access[0] == ["all"]} if rules else {}
+    return msgspec.structs.replace(found, **own)
+
+
+def _rewrites(block: list[Directive]) -> Iterator[tuple[str, str, str]]:
+    for one in block:
+        match one["directive"], one["args"]:
+            case "rewrite", [pattern, replacement, *flag]:
+                yield pattern, replacement, flag[0] if flag else ""
+            case "return", [status, *_] if status.isdigit():
+                yield "", status, "return"
+            case "return", [_]:
+                # A URL alone is a redirect (ngx_http_rewrite_return).
+                yield "", "302", "return"
+
+
+def _error_pages(args: list[str]) -> Iterator[tuple[int, str]]:
+    *statuses, page = args
+    for status in statuses:
+        if status.isdigit():
+            yield int(status), page
 
 
 def _settings(block: list[Directive]) -> dict[str, str]:
@@ -294,46 +299,33 @@ def _inherit(outer: Timers, block: list[Directive]) -> Timers:
     return msgspec.structs.replace(outer, **found)
 
 
-def _listen(args: list[str]) -> Listen:
-    """Parse the arguments of ``listen``."""
-    place = args[0]
-    options = args[1:]
-    backlog = next((int(option.partition("=")[2]) for option in options if option.startswith("backlog=")), None)
+def _listens(args: list[str]) -> Iterator[Listen]:
+    """The sockets of a ``listen``: one, or one for each port of a range."""
+    place, *options = args
     if place.startswith("unix:"):
-        address, port = place.removeprefix("unix:"), 0
-    elif place.isdigit():
-        address, port = "*", int(place)
+        address, ports = place.removeprefix("unix:"), range(1)
     else:
-        match = re.fullmatch(r"(\[[^\]]*\]|[^:]*)(?::(\d+)(?:-\d+)?)?", place)
+        # A port alone, an address alone (its port is 80), or both; a port may be a range.
+        match = re.fullmatch(r"(?:(\[[^\]]*\]|[^:\[\]]*):)?(\d+)(?:-(\d+))?", place) or re.fullmatch(r"(\[[^\]]*\]|[^:]+)", place)
         if match is None:
             raise ValueError(f"unknown form of listen: {place!r}")
-        address, port = match[1].strip("[]"), int(match[2] or 80)
-    return Listen(
-        address=address,
-        port=port,
-        backlog=backlog,
-        reuseport="reuseport" in options,
-        default="default_server" in options or "default" in options,
-        proxy_protocol="proxy_protocol" in options,
-        place=place,
-    )
-
-
-def _listens_at(listen: Listen, host: str, port: int) -> bool:
-    if listen.port != port:
-        return False
-    if not port:
-        return os.path.realpath(listen.address) == os.path.realpath(host)
-    return listen.address in _WILDCARDS or listen.address == host or not re.fullmatch(r"[\d.]+|.*:.*", host)
-
-
-def _by_wildcard(name: str, host: str) -> bool | None:
-    """Whether a name with a wildcard, or a pattern, is that of ``host``; None: undecided."""
-    if name.startswith("~"):
-        return matches(name[1:], host, fold=True)
-    if name.startswith("."):
-        return host == name[1:] or host.endswith(name)
-    return (name.startswith("*.") and host.endswith(name[1:])) or (name.endswith(".*") and host.startswith(name[:-1]))
+        address = (match[1] or "*").strip("[]")
+        first = int(match[2]) if match.re.groups > 1 else 80
+        last = int(match[3] or first) if match.re.groups > 1 else first
+        ports = range(first, min(last, 65_535) + 1)
+    backlog = next((int(option.partition("=")[2]) for option in options if option.startswith("backlog=")), None)
+    for port in ports:
+        yield Listen(
+            address=address,
+            port=port,
+            backlog=backlog,
+            reuseport="reuseport" in options,
+            default="default_server" in options or "default" in options,
+            proxy_protocol="proxy_protocol" in options,
+            ssl="ssl" in options or "quic" in options,
+            ipv6only="ipv6only=off" not in options,
+            place=place,
+        )
 
 
 def _seconds(text: str) -> float:

@@ -24,6 +24,12 @@ class Undecided(msgspec.Struct, frozen=True):
 
 def matches(pattern: str, text: str, *, fold: bool) -> bool | None:
     """Whether ``pattern`` (PCRE) matches somewhere in ``text``; ``fold``: in either case. None: undecided."""
+    found = _search(pattern, text, fold=fold)
+    return None if found is None else found is not False
+
+
+def _search(pattern: str, text: str, *, fold: bool) -> Any:
+    """The match of ``pattern`` in ``text``; False: there is none, None: undecided."""
     engine = _re2()
     if engine is None:
         return None
@@ -31,9 +37,25 @@ def matches(pattern: str, text: str, *, fold: bool) -> bool | None:
     options.case_sensitive, options.log_errors, options.max_mem = not fold, False, _MOST_BYTES
     try:
         # PCRE and RE2 before 2023 write named groups differently.
-        return engine.compile(re.sub(r"\(\?<(?![=!])", "(?P<", pattern), options).search(text) is not None
+        found = engine.compile(re.sub(r"\(\?<(?![=!])", "(?P<", pattern), options).search(text)
     except (engine.error, UnicodeError):
         return None
+    return False if found is None else found
+
+
+def substituted(pattern: str, text: str, replacement: str) -> str | Undecided | None:
+    """``replacement`` with the groups of ``pattern`` in ``text`` (``$1``, ``$name``), without its query; None: it does not match.
+    Undecided: the pattern is, or another variable stands there."""
+    found = _search(pattern, text, fold=False)
+    if found is None:
+        return Undecided(pattern)
+    if found is False:
+        return None
+    groups = {str(number): group or "" for number, group in enumerate(found.groups(), 1)} | {
+        name: group or "" for name, group in found.groupdict().items()
+    }
+    made = re.sub(r"\$\{?(\w+)\}?", lambda variable: groups.get(variable[1], variable[0]), replacement.partition("?")[0])
+    return Undecided(replacement) if "$" in made and not made.startswith("$scheme") else made
 
 
 def _re2() -> Any:

@@ -111,18 +111,17 @@ class Http2(Protocol):
         if frames is None and awaiting and (data[:5], data[9:]) == self._known and data[5:9] == stream.to_bytes(4):
             return Event(self._status, stream < MOST_STREAM)
         before, frames = frames, frames or self._reader(row)
-        drained = frames.drains
+        nonce = self._nonces.text(row) if awaiting and row < len(self._nonces.owed) else b""
         try:
-            frames.feed(data, stream, awaiting, self._nonces.text(row) if row < len(self._nonces.owed) else b"")
+            frames.feed(data, stream, awaiting, nonce)
         except ProtocolError as error:
             error.answer = frames.answer()
             raise
         if frames.shrinks and self._encodings:
             self._encodings[row], frames.shrinks = SHRINKS, False
-        self._draining += frames.drains and not drained
         event = frames.event()
-        if frames.refuses_head and event is not None:
-            event = msgspec.structs.replace(event, reply=event.reply + self._ping_in_place(row, frames))
+        if frames.drains:
+            event = self._drain(row, frames, event)
         if frames.in_message:
             self.partial[row] = frames
         elif before is None and self._heads and frames.read == 1 and event is not None and event.kind == ANSWER:
@@ -130,6 +129,14 @@ class Http2(Protocol):
         granted = event is not None and event.kind == ESTABLISHED
         if self._held and (granted or (frames.lost and not frames.shakes)):
             self._count(row, frames, granted)
+        return event
+
+    def _drain(self, row: int, frames: FrameReader, event: Event | None) -> Event | None:
+        """Handle a read of a row that is kept after a GOAWAY."""
+        self._draining += not frames.counted
+        frames.counted = True
+        if frames.refuses_head and event is not None:
+            return msgspec.structs.replace(event, reply=event.reply + self._ping_in_place(row, frames))
         return event
 
     def _take_encoding(self, row: int) -> int:

@@ -91,7 +91,7 @@ class FrameReader:
     __slots__ = (
         "_acknowledged", "_answered", "_asks", "_beats_by_head", "_block", "_block_stream", "_buffer", "_ends", "_goaway",
         "_held", "_last", "_open", "_pong", "_replies", "_settled", "_status", "_stream", "_unprocessed", "_why", "awaited",
-        "gone", "later", "lost", "pings", "read", "shakes", "shrinks",
+        "counted", "gone", "later", "lost", "pings", "read", "shakes", "shrinks",
     )  # fmt: skip
 
     def __init__(
@@ -112,6 +112,7 @@ class FrameReader:
         self._why = b""  # and its debug data
         self._last = 0  # and the last stream that the server still answers
         self._unprocessed = False  # which is none of those that are held
+        self.counted = False  # as one that drains
         self.pings = not heads  # the heartbeat is a PING: on a connection that drains no stream may be opened
 
     @property

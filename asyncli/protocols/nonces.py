@@ -26,9 +26,9 @@ class Nonces:
         self.owed = bytearray()
 
     def add_row(self, row: int) -> None:
-        """Make room for ``row``. Each begins at another number, so an answer to another row's heartbeat is seldom right."""
+        """Make room for ``row`` and some more. Each begins at another number, so another row's answer is seldom right."""
         if row >= len(self.owed):
-            self.owed += self._entropy(row + 1 - len(self.owed))
+            self.owed += self._entropy(row + COUNT - len(self.owed))
 
     def take(self, row: int) -> int:
         """The number of the row's next heartbeat, which it then owes."""

@@ -95,7 +95,7 @@ def memory_name(summary: Summary) -> str:
 def answer(summary: Summary) -> str:
     """The cost of a connection as a sentence."""
     cost, where = summary.cost, sides(summary.environment)
-    if summary.connections.opened and summary.verdict == "untested":
+    if summary.connections.opened != 0 and summary.verdict == "untested":
         # The reason without its numbers, which the verdict has just given.
         return f"Cost per connection unknown: {summary.why.partition(':')[0]}."
     if unknown := _server_unknown(summary):

@@ -14,6 +14,7 @@ from asyncli.model.metrics import METRICS, meaning
 from asyncli.model.records import Deaths, Finding, ProtocolCounts, Sample, Tick, TlsCounts
 from asyncli.model.run import Run
 from asyncli.model.samples import metrics_of
+from asyncli.model.text import printable
 from asyncli.report.analyses import Analyses
 from asyncli.report.format import COSTS
 from asyncli.report.summary import Summary
@@ -116,12 +117,12 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", 
 
 
 def _harmless(cell: Cell) -> Cell:
-    """A text that would be a formula, after a quotation mark that makes it a text: it may be a stranger's. No NaN and no
-    infinity, which other programs cannot read."""
+    """A text that would be a formula, after a quotation mark that makes it a text: it may be a stranger's. It is one line. No
+    NaN and no infinity, which other programs cannot read."""
     if isinstance(cell, float) and not math.isfinite(cell):
         return None
-    if isinstance(cell, str) and cell.startswith(_FORMULA):
-        return f"'{cell}"
+    if isinstance(cell, str):
+        return printable(f"'{cell}" if cell.startswith(_FORMULA) else cell)
     return cell
 
 

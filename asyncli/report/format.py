@@ -121,6 +121,11 @@ def ceiling(name: str) -> str:
     return CEILINGS.get(name, name.replace("_", " "))
 
 
+def count_or_unknown(count: int | None) -> str:
+    """``"12,345"``; a count without records is unknown."""
+    return "unknown" if count is None else format_count(count)
+
+
 def or_dash(value: float | None, spec: str) -> str:
     return "-" if value is None else format(value, spec)
 

@@ -21,7 +21,7 @@ from asyncli.model.units import format_bytes, format_count, format_duration
 from asyncli.report import jsonout
 from asyncli.report.answer import worst
 from asyncli.report.document import Block, Cell, DataTable, Document, Paragraph, Section, TableColumn, TableRow
-from asyncli.report.format import utf8, with_error, with_streams
+from asyncli.report.format import count_or_unknown, utf8, with_error, with_streams
 from asyncli.report.summary import summarise, verdict_needs_summary
 from asyncli.report.terminal import VERDICT_STYLE, fitting, print_document
 
@@ -49,7 +49,8 @@ class Listed(msgspec.Struct):
     age_s: float
     server: str | None
     requested: int
-    held: int
+    #: None: the file has no record of its connections.
+    held: int | None
     verdict: Verdict
     complete: bool
     live: bool
@@ -109,7 +110,7 @@ def listed(run: Run, file: str, size: int, *, changed_s: float, age_s: float, wh
     return Listed(
         file=file, id=run.id, started=run.started, age_s=max(0.0, age_s),
         server=run.place.server_label or None,
-        requested=run.plan.connections, held=totals.held, verdict=verdict, complete=run.complete,
+        requested=run.plan.connections, held=totals.held if totals.recorded else None, verdict=verdict, complete=run.complete,
         live=not run.complete and changed_s < _LIVE_S, stopped=bool(ended_by_user(run.findings)),
         hold_s=run.hold.length_s - left_out_s(run.gaps, run.hold.start_s, run.hold.end_s) if run.hold is not None else 0.0,
         planned_s=run.plan.hold_s,
@@ -164,7 +165,7 @@ def print_listing(listing: Listing, console: Console) -> None:
 
 
 def _row(run: Listed, longest: int | None) -> TableRow:
-    held, verdict, name = format_count(run.held), state(run), oneline(run.file)
+    held, verdict, name = count_or_unknown(run.held), state(run), oneline(run.file)
     if longest is not None and len(name) > longest:
         # The end of a name tells it apart.
         name = f"…{name[1 - longest :]}"

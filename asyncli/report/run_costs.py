@@ -63,7 +63,7 @@ def cost_section(summary: Summary) -> doc.Section:
     methods = [(row.label, f"{row.cost.method}; {row.cost.points} points.") for row in rows if row.cost is not None]
     blocks: list[doc.Block] = []
     if methods:
-        blocks.append(cost_table(summary.cost, server, where, summary.connections.held_or_peak, server_level(summary)))
+        blocks.append(cost_table(summary.cost, server, where, summary.connections.held_or_peak or 0, server_level(summary)))
         blocks.append(doc.Folded("How each was measured", doc.Definitions(methods)))
     if residue := _residue(summary):
         blocks.append(doc.Paragraph(residue, view=doc.FULL))

@@ -17,7 +17,7 @@ from asyncli.model.text import oneline
 from asyncli.model.units import format_bytes, format_count, format_duration, format_many
 from asyncli.report import document as doc
 from asyncli.report.answer import server_name
-from asyncli.report.format import bytes_each, milliseconds, or_bytes, or_dash, with_streams
+from asyncli.report.format import bytes_each, count_or_unknown, milliseconds, or_bytes, or_dash, with_streams
 from asyncli.report.summary import Summary
 
 #: Codes of diagnoses that explain nothing.
@@ -28,12 +28,13 @@ def timeline_section(summary: Summary) -> doc.Section:
     """The connections: one line of the short report if nothing was lost, else a table."""
     c, ramp = summary.connections, summary.ramp
     achieved = "-" if ramp.achieved_per_s is None else f"{ramp.achieved_per_s:,.0f}/s"
-    whole = not (c.lost or c.failed or c.reopened or c.held < c.requested)
+    all_held = c.held is not None and c.held >= c.requested
+    whole = all_held and not (c.lost or c.failed or c.reopened)
     view = doc.FULL if whole else doc.ALL
-    bad = [("bold red" if n else "green") for n in (c.lost, c.failed)]
-    styles = ("", "", "bold green" if c.held >= c.requested else "bold red", bad[0], "", bad[1])
+    bad = [("bold red" if n != 0 else "green") for n in (c.lost, c.failed)]
+    styles = ("", "", "bold green" if all_held else "bold red", bad[0], "", bad[1])
     counts = (c.requested, c.opened, c.held, c.lost, c.reopened, c.failed)
-    cells = [(format_count(n), style) for n, style in zip(counts, styles, strict=True)]
+    cells = [(count_or_unknown(n), style) for n, style in zip(counts, styles, strict=True)]
     # Six counts of seven digits must fit in 80 columns.
     columns = doc.numbers("requested", "opened", "held", "lost", "reopened", "failed")
     table = doc.DataTable("Connections", columns, [doc.TableRow("", cells)], width=18, kind="stack", view=view)
@@ -42,12 +43,12 @@ def timeline_section(summary: Summary) -> doc.Section:
         if causes:
             listed = ", ".join(f"{oneline(cause)} {format_count(count)}" for cause, count in causes.items())
             blocks.append(doc.Paragraph((f"{what} by cause: ", (listed, "red")), view=view))
-    peak = format_count(c.established_peak)
+    peak = count_or_unknown(c.established_peak)
     blocks.append(
         doc.Paragraph(f"ramp: {ramp.asked_per_s:,.0f}/s asked, {achieved} achieved; at most {peak} open at once", view=view)
     )
     if whole:
-        text = f"{format_count(c.opened)} opened at {achieved} ({ramp.asked_per_s:,.0f}/s asked), none lost or failed"
+        text = f"{count_or_unknown(c.opened)} opened at {achieved} ({ramp.asked_per_s:,.0f}/s asked), none lost or failed"
         blocks.append(_line("Connections", text))
     rows = [doc.TableRow(one.name, _span(one.start_s, one.end_s)) for one in summary.run.phases]
     rows += [doc.TableRow("interrupted", _span(one.start_s, one.end_s)) for one in summary.run.gaps]
@@ -78,7 +79,8 @@ def heartbeats_section(summary: Summary) -> doc.Section:
     # The "Counts" line of the short report has the same number.
     redundant = counted and beats.sent == beats.answered == beats.by_status.get("200")
     statuses = ", ".join(f"{format_count(count)} × {status}" for status, count in beats.by_status.items())
-    counts = f"{format_count(beats.sent)} sent, {format_count(beats.answered)} answered, {format_count(beats.failed)} unanswered"
+    sent, answered, failed = map(count_or_unknown, (beats.sent, beats.answered, beats.failed))
+    counts = f"{sent} sent, {answered} answered, {failed} unanswered"
     note = doc.Paragraph(counts + (f"; status {statuses}" if statuses else ""), view=doc.FULL if redundant else doc.ALL)
     return doc.Section("heartbeats", "Heartbeats", [table, note], tight=True)
 
@@ -131,7 +133,7 @@ def protocol_sections(summary: Summary) -> list[doc.Section]:
         return []
     name = PROTOCOLS[part.name].title
     took = part.handshake_ms
-    opened = format_count(summary.connections.opened)
+    opened = count_or_unknown(summary.connections.opened)
     parts = [] if took.p50 is None else [f"{opened} granted in {milliseconds(took.p50)} (median)"]
     parts += [f"{format_count(sum(part.refused.values()))} refused"] if part.refused else []
     if part.messages:
@@ -140,7 +142,7 @@ def protocol_sections(summary: Summary) -> list[doc.Section]:
         parts.append(f"{format_bytes(part.message_bytes)} received unsolicited")
     if (streams := part.streams) is not msgspec.UNSET:
         lost = f" ({by_reason(streams.reasons)})" if streams.streams_lost else ""
-        asked = format_count(streams.per_connection * summary.connections.held)
+        asked = format_count(streams.per_connection * (summary.connections.held or 0))
         parts.append(f"{format_count(streams.streams_open)} of {asked} streams held, {streams.per_connection} a connection")
         parts.append(f"{format_count(streams.streams_lost)} streams lost{lost}")
     if part.tables is not msgspec.UNSET:

@@ -58,6 +58,10 @@ def summarise(run: Run, analyses: Analyses | None = None) -> Summary:
     generator, generator_findings = _generator(steady, totals, is_saturated(limits))
     rate = achieved_per_s(run, totals)
     silent = unheard(run, totals)
+
+    def known_count(count: int) -> int | None:
+        return count if totals.recorded else None
+
     summary = Summary(
         schema=SCHEMA,
         run=summary_parts.RunPart(
@@ -73,21 +77,21 @@ def summarise(run: Run, analyses: Analyses | None = None) -> Summary:
         plan=shown_plan(plan),
         connections=summary_parts.Connections(
             requested=plan.connections,
-            opened=whole.opened,
-            established_peak=totals.peak,
-            held=totals.held,
-            not_heard=silent.count if silent is not None else 0,
-            lost=whole.lost,
-            reopened=whole.reopened,
-            failed=sum(whole.failures.values()),
+            opened=known_count(whole.opened),
+            established_peak=known_count(totals.peak),
+            held=known_count(totals.held),
+            not_heard=known_count(silent.count if silent is not None else 0),
+            lost=known_count(whole.lost),
+            reopened=known_count(whole.reopened),
+            failed=known_count(sum(whole.failures.values())),
             failures=loss_findings.by_count(whole.failures),
             deaths=loss_findings.by_count({cause: dead.count for cause, dead in whole.deaths.items()}),
         ),
         ramp=summary_parts.RampPart(plan.asked_per_s, rate, Lateness(*in_ms(whole.ramp_lateness_us, 0.5, 0.99, 1.0))),
         heartbeats=summary_parts.Heartbeats(
-            sent=whole.sent,
-            answered=whole.answered,
-            failed=whole.beats_failed,
+            sent=known_count(whole.sent),
+            answered=known_count(whole.answered),
+            failed=known_count(whole.beats_failed),
             by_status={str(status): count for status, count in sorted(whole.by_status.items())},
             latency_ms=Latency(*in_ms(whole.latency_us, 0.5, 0.9, 0.99, 0.999, 1.0)),
             lateness_ms=Lateness(*in_ms(whole.lateness_us, 0.5, 0.99, 1.0)),

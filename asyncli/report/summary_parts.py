@@ -35,22 +35,22 @@ class RunPart(msgspec.Struct):
 class Connections(msgspec.Struct):
     """``opened``: established, replacements included. ``lost``: ended before the drain, or unanswered at its end; the sum of
     ``deaths``. ``not_heard``: held, but without data since a fault or the hold's start. ``failed``: never established; the sum of
-    ``failures``.
+    ``failures``. None: the run file has no record of its connections.
     """
 
     requested: int
-    opened: int
-    established_peak: int
-    held: int
-    not_heard: int
-    lost: int
-    reopened: int
-    failed: int
+    opened: int | None
+    established_peak: int | None
+    held: int | None
+    not_heard: int | None
+    lost: int | None
+    reopened: int | None
+    failed: int | None
     failures: dict[str, int]
     deaths: dict[str, int]
 
     @property
-    def held_or_peak(self) -> int:
+    def held_or_peak(self) -> int | None:
         """``held``, or the peak of a run that lost them all."""
         return self.held or self.established_peak
 
@@ -62,9 +62,9 @@ class RampPart(msgspec.Struct):
 
 
 class Heartbeats(msgspec.Struct):
-    sent: int
-    answered: int
-    failed: int
+    sent: int | None
+    answered: int | None
+    failed: int | None
     by_status: dict[str, int]
     latency_ms: Latency
     lateness_ms: Lateness

@@ -19,6 +19,7 @@ from asyncli.model.run import Run
 from asyncli.preflight.configured import Configured
 from asyncli.preflight.host_limits import Limits
 from asyncli.preflight.nginx_checks import nginx_checks
+from asyncli.preflight.nginx_choice import unknown_kind
 from asyncli.preflight.nginx_config import NginxConfig, read_nginx
 
 HOST = SERVER + 2 * KERNEL_END + GENERATOR + REST
@@ -196,7 +197,8 @@ def test_workers_are_inferred_from_the_preflights_need(tmp_path: Path, workers: 
     config = read_nginx(None, path)
     assert isinstance(config, NginxConfig)
     plan = Plan(urls=("http://127.0.0.1:8080/",), connections=connections)
-    found, _ = forecast(bare_run(environment={"local": True}, plan=plan, checks=nginx_checks(config, plan, Limits(), Configured())), Costs())
+    checks = nginx_checks(config, plan, Limits(), Configured(), {}, unknown_kind)
+    found, _ = forecast(bare_run(environment={"local": True}, plan=plan, checks=checks), Costs())
     assert by_name(found)["descriptors"].connections == workers * (20_000 - 32)
     assert by_name(found)["worker_connections"].connections == math.floor(workers * 20_480 * 15 / 16)
 

@@ -962,3 +962,32 @@ def test_a_proxy_gives_up_on_its_backend_at_one_age() -> None:
     for tick in scene.ticks.values():
         tick.beats_failed = tick.lost
     assert codes_of(scene) == [("closed_at_once", False)]
+
+
+def in_step(requests: Draw, *, answered: int) -> Scene:
+    """A thousand connections end with notice within two seconds, as those do that were opened together."""
+    scene = Scene().die(HELD, "closed_announced", [60, 61], age=between(58, 60), idle=at(0), requests=requests)
+    scene.ticks[1].opened = HELD
+    for second in range(62, 121):
+        scene.ticks[second].held = 0
+    for tick in scene.ticks.values():
+        tick.answered = 0
+    scene.ticks[2].answered = answered
+    return scene.sampled(EVERY, server_ended=0.0, status_active=None, status_accepts=None, status_connects=None)
+
+
+def test_a_request_limit_of_connections_in_step() -> None:
+    one = only(in_step(at(3), answered=3 * HELD))
+    assert (one.code, one.certain, "in step" in one.evidence) == ("keepalive_requests", False, True)
+    # It is none if some were answered more often, or not all ended at one number.
+    assert only(in_step(at(3), answered=4 * HELD)).code == "burst"
+    assert only(in_step(between(2, 5), answered=3 * HELD)).code == "burst"
+
+
+@pytest.mark.parametrize("cause", ["closed_idle", "reset", "closed_awaiting"])
+@pytest.mark.parametrize("idle_s", [5.0, 60.0, 77.0, 350.0])
+def test_a_remedy_of_a_stream_is_one_that_it_has(cause: str, idle_s: float) -> None:
+    """Connections that listen send no heartbeats, so --keepalive changes nothing."""
+    scene = Scene(seconds=600, http_protocol="sse", silence_s=900.0).die(400, cause, range(100, 500), age=at(idle_s), idle=at(idle_s), requests=at(0))
+    for one in scene.found():
+        assert not {word for word in ("--keepalive", "--first-beat", "heartbeat") if word in one.remedy}, one

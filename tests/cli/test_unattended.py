@@ -9,10 +9,11 @@ import time
 from pathlib import Path
 
 import pytest
-from programs import SHORT, Program, held, here
-from recording import write_run
+from programs import SHORT, Program, held, here, serving
+from recording import new_run, write_run
 from synthetic_run import a_run
 
+from asyncli.model.plan import Plan
 from asyncli.store.reader import read_run
 
 pytestmark = pytest.mark.nginx
@@ -80,6 +81,66 @@ def test_watch_follows_a_run_and_ends_by_ctrl_c_or_with_it(tmp_path: Path) -> No
     assert max(told) < recorded.phases[-1].end_s
     done = here(tmp_path, "watch", "run.db", "--once", "--log-json")
     assert json.loads(done.out)["line"] == lines[-1]["line"]
+
+
+@pytest.mark.parametrize("kilobytes", [200_000, 600_000])
+def test_too_little_memory_for_the_report_is_refused_before_the_run(tmp_path: Path, kilobytes: int) -> None:
+    """OpenBLAS ends the process, or spins, where it gets no memory: after the run the verdict would be lost. How much it takes
+    depends on the CPUs; either there is enough for the whole, or nothing is begun."""
+    limited = ("sh", "-c", f'ulimit -v {kilobytes}; exec "$@"', "sh")
+    with serving() as server:
+        soak = ("soak", server.url, "-c", "5", *SHORT, "--hold", "0.2", "--out", "run.db", "--json", "run.json")
+        with Program(tmp_path, *soak, before=limited) as program:
+            done = program.wait()
+    assert "Traceback" not in done.err
+    if done.status == 2:
+        assert ("ulimit -v" in done.err, len(done.err.splitlines()), list(tmp_path.glob("run.*"))) == (True, 1, [])
+    else:
+        assert json.loads((tmp_path / "run.json").read_text())["run"]["verdict"] == "passed"
+        assert kilobytes > 200_000
+
+
+@pytest.mark.parametrize("written", ["by a soak that may write no more", "by one that was killed at its start"])
+def test_missing_records_are_unknown_and_not_zero(tmp_path: Path, written: str) -> None:
+    if "killed" in written:
+        new_run(tmp_path / "run.db", Plan(urls=("http://127.0.0.1/",), fail_if=("lost > 0", "heartbeats.failed > 0"))).close(False)
+    else:
+        # Blocks of 512 or 1,024 bytes: some for the file's tables, few for its records.
+        limited = ("sh", "-c", 'ulimit -f 60; exec "$@"', "sh")
+        with serving() as server:
+            soak = ("soak", server.url, "-c", "5", *SHORT, "--hold", "1", "--out", "run.db", "--fail-if", "lost > 0", "--quiet")
+            with Program(tmp_path, *soak, before=limited) as program:
+                done = program.wait()
+        assert done.status != 0
+        assert "Traceback" not in done.err
+        if not (tmp_path / "run.db").exists():
+            assert (done.status, "cannot be written" in done.err) == (2, True)
+            return
+    summary = json.loads(here(tmp_path, "report", "run.db", "--json", "-").out)
+    unknown = not read_run(tmp_path / "run.db").ticks
+    assert unknown or "killed" not in written
+    if unknown:
+        assert {summary["connections"][key] for key in ("opened", "held", "lost", "failed", "reopened", "established_peak")} == {None}
+        assert {summary["heartbeats"][key] for key in ("sent", "answered", "failed")} == {None}
+        assert {limit["kept"] for limit in summary["limits"]} == {None}
+        text = here(tmp_path, "report", "run.db", "-v").out
+        assert "ever connected" not in text
+        assert "unknown" in text
+        assert here(tmp_path, "report", "run.db", "--html", "run.html").status == 0
+    (listed,) = json.loads(here(tmp_path, "runs", "--json").out)["runs"]
+    assert (listed["held"] is None) == unknown
+    assert here(tmp_path, "runs").out.count("unknown") >= unknown
+
+
+def test_nothing_after_the_run_outlasts_a_signal(tmp_path: Path) -> None:
+    with serving() as server:
+        soak = ("soak", server.url, "-c", "5", *SHORT, "--hold", "0.2", "--out", "run.db")
+        with Program(tmp_path, *soak, "--on-finish", "echo $$ > begun; exec sleep 1000") as program:
+            program.until((tmp_path / "begun").exists, "the command runs")
+            program.signal(signal.SIGTERM)
+            assert program.wait().status == 130
+            os.kill(int((tmp_path / "begun").read_text()), signal.SIGKILL)
+    assert read_run(tmp_path / "run.db").complete
 
 
 def test_watch_reports_a_hung_and_a_killed_run(tmp_path: Path) -> None:

@@ -179,6 +179,20 @@ def test_a_server_that_closes_after_three_answers_without_notice(tmp_path: Path)
     as_written(report(tmp_path, "run.db"), "test_a_server_that_closes_after_three_answers_without_notice")
 
 
+def test_a_server_that_closes_all_in_step_with_the_third_answer(tmp_path: Path) -> None:
+    async def client(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        for number in range(3):
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(OK if number < 2 else OK.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n", 1))
+        await writer.drain()
+        writer.close()
+
+    with speaking(client) as address:
+        asked = ("--ramp", "50/100ms", "-c", "50", "-k", "2", "--hold", "4", "--no-reopen", "--out", "run.db", "--quiet")
+        here(tmp_path, "soak", f"http://{address}/", *SHORT[:4], *asked)
+    as_written(report(tmp_path, "run.db"), "test_a_server_that_closes_all_in_step_with_the_third_answer")
+
+
 # Serves HTTP, and on SIGUSR1 computes for three seconds of CPU time, as a collection of garbage does.
 COMPUTING = """
 import asyncio, signal, time

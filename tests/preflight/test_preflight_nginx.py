@@ -18,7 +18,17 @@ from asyncli.preflight import examine, nginx_config, nginx_files, patterns
 from asyncli.preflight.configured import Configured, read_configured
 from asyncli.preflight.host_limits import Limits, read_limits
 from asyncli.preflight.nginx_checks import nginx_checks
-from asyncli.preflight.nginx_config import NginxConfig, read_nginx, timers_for
+from asyncli.preflight.nginx_choice import (
+    StatusPage,
+    directives_for,
+    file_kind,
+    listen_for,
+    server_for,
+    status_pages,
+    timers_for,
+    unknown_kind,
+)
+from asyncli.preflight.nginx_config import NginxConfig, read_nginx
 
 _DAY_S = 86400.0
 _CONF = """
@@ -85,7 +95,7 @@ def read(path: Path, exe: str | None = None, command_line: str = "") -> NginxCon
 def test_the_main_context(conf: Path) -> None:
     config = read(conf)
     assert (config.workers, config.worker_connections, config.rlimit_nofile) == (None, 768, 65536)
-    assert config.status_urls == ("http://127.0.0.1:8081/nginx_status",)
+    assert status_pages(config) == (StatusPage("http://127.0.0.1:8081/nginx_status"),)
 
 
 def test_directives_on_the_command_line_count(conf: Path) -> None:
@@ -95,16 +105,16 @@ def test_directives_on_the_command_line_count(conf: Path) -> None:
 
 def test_sockets_and_server_blocks_are_distinguished(conf: Path) -> None:
     config = read(conf)
-    listen = config.listen_for("127.0.0.1", 80)
+    listen = listen_for(config, "127.0.0.1", 80)
     assert (listen.address, listen.backlog, listen.reuseport) == ("*", 1024, True)
-    assert config.listen_for("127.0.0.1", 81) is None
-    assert config.server_for("127.0.0.1", 81) is None
+    assert listen_for(config, "127.0.0.1", 81) is None
+    assert server_for(config, "127.0.0.1", 81, "127.0.0.1") is None
     times = {
-        host: getattr(config.server_for(host, 80), "timers").keepalive_time_s  # noqa: B009 (may be None)
+        host: getattr(server_for(config, "127.0.0.1", 80, host), "timers").keepalive_time_s  # noqa: B009 (may be None)
         for host in ("127.0.0.1", "a.example", "x.b.example", "c42", "d")
     }
     assert times == {"127.0.0.1": 3600, "a.example": 7200, "x.b.example": 7200, "c42": 7200, "d": 3600}
-    nine = config.listen_for("127.0.0.1", 9000)
+    nine = listen_for(config, "127.0.0.1", 9000)
     assert (nine.backlog, nine.reuseport) == (None, False)
 
 
@@ -121,9 +131,9 @@ def test_sockets_and_server_blocks_are_distinguished(conf: Path) -> None:
     ],
 )
 def test_a_location_is_chosen_and_inherits(conf: Path, path: str, timeout: float, requests: int, time: float) -> None:
-    server = read(conf).server_for("127.0.0.1", 80)
+    server = server_for(read(conf), "127.0.0.1", 80, "127.0.0.1")
     assert server is not None
-    timers = timers_for(server, path)
+    timers = timers_for(server, path, file_kind)
     assert (timers.keepalive_timeout_s, timers.keepalive_requests, timers.keepalive_time_s) == (timeout, requests, time)
     assert timers.client_header_timeout_s == 60
 
@@ -136,7 +146,7 @@ def test_defaults_depend_on_the_version(tmp_path: Path, version: str, requests: 
     monkeypatch.setattr(nginx_config, "ask_server", lambda exe, flag, pid: ProgramOutput(said if (exe, flag) == ("/usr/sbin/nginx", "-V") else ""))
     config = read_nginx("/usr/sbin/nginx", pid=os.getpid())
     assert isinstance(config, NginxConfig)
-    server = config.server_for("127.0.0.1", 8080)
+    server = server_for(config, "127.0.0.1", 8080, "127.0.0.1")
     assert (server.timers.keepalive_requests, server.timers.keepalive_time_s) == (requests, time)
     assert (config.workers, config.worker_connections, config.rlimit_nofile) == (1, 512, None)
 
@@ -213,7 +223,7 @@ def config(tmp_path: Path, server: str = "", main: str = "", listen: str = "8080
 
 def verdicts(a_config: NginxConfig, limits: Limits | None = None, configured: Configured | None = None, **changes: Any) -> dict[str, Check]:
     plan = Plan(**{"urls": ("http://127.0.0.1:8080/",), "connections": 100_000, **changes})
-    return {check.code: check for check in nginx_checks(a_config, plan, limits or Limits(), configured or Configured())}
+    return {check.code: check for check in nginx_checks(a_config, plan, limits or Limits(), configured or Configured(), {}, unknown_kind)}
 
 
 _GOOD = "8080 reuseport backlog=4096"
@@ -309,7 +319,7 @@ def test_a_pattern_that_cannot_be_decided_is_unknown(tmp_path: Path, pattern: st
     named = written(tmp_path, f'events {{ }} http {{ server {{ listen 8080; server_name "~{pattern}"; }} }}')
     assert verdicts(read(named), headers=("Host: 11",))["nginx_pattern"].verdict == "unknown"
     # An exact name, or a location that ends the search, decides before the pattern.
-    sure = config(tmp_path, f'location = / {{ keepalive_timeout 0; }} location ~ "{pattern}" {{ }}', listen=_GOOD)
+    sure = config(tmp_path, f'location = / {{ keepalive_timeout 0; return 200; }} location ~ "{pattern}" {{ }}', listen=_GOOD)
     assert verdicts(sure)["nginx_keepalive_timeout"].verdict == "short"
 
 
@@ -388,7 +398,7 @@ def test_an_unpolled_status_page_names_its_flag(tmp_path: Path) -> None:
     found = read(written(tmp_path, "events {} http { server { listen 8080; } server { listen 8081; location = /s { stub_status; } } }"))
     page = verdicts(found)["nginx_stub_status"]
     assert (page.code, page.verdict, page.remedy) == ("nginx_stub_status", "warn", f"--status-url {url}")
-    silent = verdicts(found, configured=Configured(silent_pages=(url,)))["nginx_stub_status"]
+    silent = verdicts(found, configured=Configured(silent_pages=(StatusPage(url),)))["nginx_stub_status"]
     assert silent.remedy.startswith(f"curl {url} ")
 
 
@@ -402,7 +412,7 @@ def test_directives_of_a_target_are_recorded_without_secrets(tmp_path: Path) -> 
             location / { sendfile on; proxy_set_header Authorization "Bearer s3cret"; } }
           server { listen 8081; tcp_nodelay off; } }""",
     )
-    said = read(path).directives_for(Plan(urls=("http://127.0.0.1:8080/x",)).targets[0])
+    said = directives_for(read(path), Plan(urls=("http://127.0.0.1:8080/x",)).targets[0], "127.0.0.1")
     secret = said.pop("location proxy_set_header")
     assert re.fullmatch("#[0-9a-f]{8}", secret)
     assert said == {

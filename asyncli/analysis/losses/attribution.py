@@ -33,6 +33,7 @@ _MECHANISMS = (
     unanswered.cut_short,
     timeouts.forgotten,
     timeouts.exact_request_limit,
+    timeouts.announced_request_limit,
     timeouts.likely_age_limit,
     partial(bursts.bursts, only_certain=False),
     timeouts.likely_keepalive_requests,
@@ -71,7 +72,7 @@ def diagnose(run: Run, totals: Totals) -> list[Diagnosis]:
     incidents: dict[Reason, int] = {}
     for (cause, why), claimed in table.attributions.items():
         incident = incidents.setdefault(why, len(incidents) + 1)
-        evidence, remedy, _ = claimed.words(why)
+        evidence, remedy, _ = claimed.words(why, listens=run.plan.listens)
         found.append(
             Diagnosis(cause, why.code, claimed.count, evidence, remedy, why.certain, claimed.from_s, claimed.to_s, incident)
         )

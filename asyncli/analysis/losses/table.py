@@ -88,14 +88,15 @@ class Attribution:
         """The ends (s) of the seconds with these losses."""
         return {cell.to_s for cell, *_ in self._parts}
 
-    def words(self, reason: Reason) -> Words:
-        """The reason's words, filled for these losses."""
+    def words(self, reason: Reason, *, listens: bool) -> Words:
+        """The reason's words, filled for these losses. ``listens``: the connections send no heartbeats."""
         medians = None
         if "{medians}" in reason.words.evidence:
             whole = added_up(Deaths(), *(rest for _, rest, *_ in self._parts))
             age, idle = whole.age_s.quantile(0.5), whole.idle_s.quantile(0.5)
             medians = None if age is None or idle is None else (age, idle)
-        details = LossDetails(self.cause, self.count, self._span("age_s"), self._span("idle_s"), medians, self.since_s, self.to_s)
+        spans = self._span("age_s"), self._span("idle_s")
+        details = LossDetails(self.cause, self.count, *spans, medians, self.since_s, self.to_s, listens)
         return details.fill(reason.words)
 
     def _span(self, field: Field) -> str:

@@ -153,6 +153,19 @@ def exact_request_limit(table: LossTable) -> None:
             table.claim(cells, reason("request_limit", form, requests=format_count(span[0])), where=("requests", *span))
 
 
+def announced_request_limit(table: LossTable) -> None:
+    """Claim what ended with notice after exactly one number of answers, nearly all of them, which no connection exceeded. An
+    event at one moment does so too to connections that were opened together and send in step."""
+    cells, found, whole = table.of("closed_announced"), table.unclaimed_of("closed_announced"), table.totals.whole
+    span = mode(found.requests, least=NEARLY_ALL)
+    if span is None or span[0] != span[1] or span[1] < 2 or whole.answered > span[1] * whole.opened:
+        return
+    limit = _likely(table, "keepalive_requests", *span)
+    if not _lasted(cells):
+        limit = Reason(limit.code, loss_causes.or_event(limit.words), limit.certain, limit.event)
+    table.claim(cells, limit, where=("requests", *span))
+
+
 def likely_keepalive_requests(table: LossTable) -> None:
     """Claim what ended at one request number, at any age. A limit of requests is exact."""
     found = table.unclaimed_of("closed_announced")

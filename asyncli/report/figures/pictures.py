@@ -16,7 +16,7 @@ from asyncli.report.figures.costs import Slope, cost_lines, cost_parts, cost_sha
 from asyncli.report.figures.drawing import each
 from asyncli.report.figures.timeline_and_deaths import deaths_by, timeline_panels
 from asyncli.report.figures.timeline_data import Timeline, timeline
-from asyncli.report.format import memory_labels, with_streams
+from asyncli.report.format import count_or_unknown, memory_labels, with_streams
 from asyncli.report.summary import Summary
 
 
@@ -93,9 +93,10 @@ def _drifts(analyses: Analyses, labels: Mapping[MetricName, str]) -> str:
 def _timeline_alt(over_time: Timeline, summary: Summary) -> str:
     c = summary.connections
     panels = ", ".join(panel.title[:1].lower() + panel.title[1:] for panel in over_time.panels)
+    most, held = count_or_unknown(c.established_peak), count_or_unknown(c.held)
     return (
-        f"{format_duration(over_time.end_s)} on one axis: {panels}. At most {format_count(c.established_peak)} connections were "
-        f"open at once, {format_count(c.held)} held at the end."
+        f"{format_duration(over_time.end_s)} on one axis: {panels}. At most {most} connections were open at once, {held} held at "
+        "the end."
     )
 
 

@@ -1,0 +1,161 @@
+"""How much memory a number of connections takes on the server's host, and how many hosts that is, by a run. Pure.
+
+Each part is its line at that number: the fixed part, and the cost of a connection times the connections. The client's end and
+asyncli are elsewhere. What of the residual is the server's is unknown, so the interval reaches to all of it. The parts' errors
+may be correlated, so they are added.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Literal
+
+import msgspec
+
+from asyncli.analysis.cost import Costs, is_measured
+from asyncli.analysis.forecast import RESERVE, Ceiling, Forecast, server_ends
+from asyncli.analysis.slope import Cost
+
+PartName = Literal["server_user", "behind", "kernel"]
+# Limits of asyncli's side, and of this host with both ends on it: a server of its own does not have them.
+_NOT_THE_SERVERS = frozenset({"ports", "generator", "memory", "server_host"})
+
+
+class SizedPart(msgspec.Struct, frozen=True):
+    """Bytes of a part with all connections and their 95 % interval, None where unknown, with the reason in ``why``."""
+
+    name: PartName
+    bytes_per_connection: float | None
+    fixed_bytes: float | None
+    bytes: float | None
+    ci95: tuple[float, float] | None
+    why: str = ""
+
+
+class SizedLimit(msgspec.Struct, frozen=True):
+    """A limit of a host as it was in the run: so many ``connections`` fit, and ``needed`` are asked of each host."""
+
+    name: str
+    connections: float
+    needed: float
+    how: str
+
+    @property
+    def suffices(self) -> bool:
+        return self.connections >= self.needed
+
+
+class Sizing(msgspec.Struct, frozen=True):
+    """The answer. ``total_bytes`` and ``ci95``: on one host, None where a part is unknown. ``host_bytes``: memory of a host, of
+    which a tenth stays free. ``hosts`` and ``hosts_ci95``: how many of these; None where unknown, or where not even one fits.
+    """
+
+    connections: int
+    #: The most connections that the run held, and how many times as many are asked for.
+    measured: int
+    factor: float
+    parts: tuple[SizedPart, ...]
+    total_bytes: float | None
+    ci95: tuple[float, float] | None
+    host_bytes: float | None
+    hosts: int | None
+    hosts_ci95: tuple[int, int] | None
+    limits: tuple[SizedLimit, ...]
+
+    @property
+    def unknown(self) -> list[SizedPart]:
+        """The parts without a number."""
+        return [part for part in self.parts if part.bytes is None]
+
+
+def size(costs: Costs, forecast: Forecast, *, connections: int, measured: int, host_bytes: float | None) -> Sizing:
+    """The memory of ``connections`` by the ``costs`` of a run that held ``measured``, on hosts of ``host_bytes`` each."""
+    parts = _parts(costs, connections)
+    total = _Sum.of(parts, costs, connections)
+    hosts, bounds = _hosts(total, host_bytes)
+    share = math.ceil(connections / hosts) if hosts else connections
+    return Sizing(
+        connections=connections,
+        measured=measured,
+        factor=connections / measured if measured else math.inf,
+        parts=parts,
+        total_bytes=None if total is None else total.at(connections),
+        ci95=None if total is None else (total.low(connections), total.high(connections)),
+        host_bytes=host_bytes,
+        hosts=hosts,
+        hosts_ci95=bounds,
+        limits=_limits(forecast.ceilings, share),
+    )
+
+
+def _parts(costs: Costs, connections: int) -> tuple[SizedPart, ...]:
+    names: list[PartName] = ["server_user", "kernel"]
+    if costs.behind_programs:
+        names.insert(1, "behind")
+    times = {"kernel": server_ends(costs)}
+    return tuple(_part(costs, name, times.get(name, 1), connections) for name in names)
+
+
+def _part(costs: Costs, name: PartName, times: int, connections: int) -> SizedPart:
+    cost: Cost | None = getattr(costs, name)
+    if cost is None:
+        return SizedPart(name, None, None, None, None, costs.unknown.get(name, "it was not measured"))
+    if not is_measured(costs, name):
+        return SizedPart(name, None, None, None, None, "its interval reaches zero: noise or other programs hide it")
+    each, fixed = times * cost.bytes_per_connection, times * max(0.0, cost.fixed_bytes)
+    low, high = (fixed + times * end * connections for end in cost.ci95)
+    return SizedPart(name, each, fixed, fixed + each * connections, (low, high))
+
+
+class _Sum(msgspec.Struct, frozen=True):
+    """All parts: the fixed bytes of a host, and bytes of a connection with their bounds."""
+
+    fixed: float
+    each: float
+    each_low: float
+    each_high: float
+    #: Connections for which the bounds hold.
+    connections: int
+
+    @classmethod
+    def of(cls, parts: Sequence[SizedPart], costs: Costs, connections: int) -> _Sum | None:
+        """None if a part is unknown."""
+        fixed, each, low, high = 0.0, 0.0, 0.0, 0.0
+        for part in parts:
+            if part.bytes is None or part.ci95 is None or part.fixed_bytes is None or part.bytes_per_connection is None:
+                return None
+            fixed += part.fixed_bytes
+            each += part.bytes_per_connection
+            low += (part.ci95[0] - part.fixed_bytes) / connections
+            high += (part.ci95[1] - part.fixed_bytes) / connections
+        if costs.residual is not None:
+            high += max(0.0, costs.residual.ci95[1])
+        return cls(fixed, each, max(0.0, low), high, connections)
+
+    def at(self, connections: float) -> float:
+        return self.fixed + self.each * connections
+
+    def low(self, connections: float) -> float:
+        return self.fixed + self.each_low * connections
+
+    def high(self, connections: float) -> float:
+        return self.fixed + self.each_high * connections
+
+
+def _hosts(total: _Sum | None, host_bytes: float | None) -> tuple[int | None, tuple[int, int] | None]:
+    """How many hosts, and the least and the most of them. Each has its own fixed part."""
+    if total is None or host_bytes is None:
+        return None, None
+    room = host_bytes * (1 - RESERVE) - total.fixed
+    if room <= 0:
+        return None, None
+    needed = [max(1, math.ceil(each * total.connections / room)) for each in (total.each_low, total.each, total.each_high)]
+    return needed[1], (needed[0], needed[2])
+
+
+def _limits(ceilings: Sequence[Ceiling], share: int) -> tuple[SizedLimit, ...]:
+    """The limits of a server's host, lowest first."""
+    known = [ceiling for ceiling in ceilings if ceiling.connections is not None and ceiling.name not in _NOT_THE_SERVERS]
+    known.sort(key=lambda ceiling: ceiling.connections or 0.0)
+    return tuple(SizedLimit(ceiling.name, ceiling.connections or 0.0, share, ceiling.how) for ceiling in known)

@@ -1,0 +1,59 @@
+"""Sizing by a run of known costs."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from synthetic_run import FIXED, KERNEL_END, REST, SERVER, a_run, without
+
+from asyncli.analysis.cost import costs
+from asyncli.analysis.forecast import RESERVE, forecast
+from asyncli.analysis.sizing import Sizing, size
+from asyncli.model.run import Run
+
+MILLION = 1_000_000
+
+
+def sized(run: Run, connections: int = MILLION, host_bytes: float | None = 64e9) -> Sizing:
+    known = costs(run)
+    measured = round(max(run.held.values))
+    return size(known, forecast(run, known)[0], connections=connections, measured=measured, host_bytes=host_bytes)
+
+
+def test_the_memory_of_a_million_by_the_lines_of_a_run() -> None:
+    found = sized(a_run(100_000, hold_s=10.0, noise=0.1))
+    parts = {part.name: part.bytes for part in found.parts}
+    # One end of the kernel's two: the clients are elsewhere.
+    assert parts["server_user"] == pytest.approx(FIXED["server"] + SERVER * MILLION, rel=0.01)
+    assert parts["kernel"] == pytest.approx(FIXED["kernel"] / 2 + KERNEL_END * MILLION, rel=0.01)
+    assert found.total_bytes == pytest.approx(sum(parts.values()))
+    low, high = found.ci95
+    assert low < found.total_bytes < high
+    # All of the residual may be the server's.
+    assert high >= found.total_bytes + REST * MILLION
+    assert (found.measured, round(found.factor), found.unknown) == (100_000, 10, [])
+
+
+@pytest.mark.parametrize(("host_bytes", "hosts"), [(64e9, 1), (4e9, 2), (1e9, 7)])
+def test_each_host_has_the_fixed_part_and_keeps_a_tenth_free(host_bytes: float, hosts: int) -> None:
+    found = sized(a_run(100_000, hold_s=10.0, noise=0.1), host_bytes=host_bytes)
+    each = SERVER + KERNEL_END
+    fixed = FIXED["server"] + FIXED["kernel"] / 2
+    assert found.hosts == math.ceil(each * MILLION / (host_bytes * (1 - RESERVE) - fixed)) == hosts
+    least, most = found.hosts_ci95
+    assert least <= hosts <= most
+
+
+def test_a_host_that_is_too_small_for_the_server_alone() -> None:
+    found = sized(a_run(100_000, hold_s=10.0), host_bytes=50e6)
+    assert (found.hosts, found.hosts_ci95) == (None, None)
+
+
+def test_an_unknown_part_has_its_reason_and_leaves_no_total() -> None:
+    found = sized(without(a_run(100_000, hold_s=10.0), "server.pss", "server.rss"))
+    (part,) = found.unknown
+    assert part.name == "server_user"
+    assert part.why
+    assert (found.total_bytes, found.hosts) == (None, None)
+    assert {one.name: one.bytes is not None for one in found.parts} == {"server_user": False, "kernel": True}
