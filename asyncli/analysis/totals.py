@@ -46,8 +46,6 @@ class Acceptance(msgspec.Struct, frozen=True):
 class Totals(msgspec.Struct):
     """Sums of ticks: counts and histograms are valid, gauges are not."""
 
-    #: The run file has records of the connections, or none was to be opened: else every count here is unknown, not zero.
-    recorded: bool = True
     whole: Tick = msgspec.field(default_factory=Tick)
     by_phase: dict[PhaseName, Tick] = msgspec.field(default_factory=dict)
     #: Open at the client when the drain began, or at the last tick without a drain.
@@ -60,6 +58,8 @@ class Totals(msgspec.Struct):
     peak: int = 0
     #: The most pending connects at the end of any second of the ramp, per worker.
     pending_peak_per_worker: float = 0.0
+    #: The run file has records of the connections, or none was to be opened: else every count here is unknown, not zero.
+    recorded: bool = True
     #: CPU time (s) of the workers between the first and the last tick of each phase, and the time between.
     cpu_s: dict[PhaseName, tuple[float, float]] = msgspec.field(default_factory=dict)
 

@@ -36,7 +36,7 @@ _SOURCES = ("127.0.0.2", "::1", " 127.0.0.3 ", "nowhere", "fe80::1%lo", "1", "",
 _TEXTS = ("nginx", "", "a\0b", "/run/nginx.pid", "x" * 3000, 5, None, [], "\udc80")
 _OF = {
     "urls": _URLS, "connections": _COUNTS, "keepalive": _TIMES, "batch": _COUNTS, "interval": _TIMES, "hold": (*_TIMES, "forever"), "baseline": _TIMES, "residue": _TIMES, "plateaus": _WHOLES,
-    "plateau_rest": _TIMES, "workers": _WHOLES, "source": _SOURCES, "timeout": _TIMES, "connect_timeout": _TIMES, "status_url": _URLS, "server_pid": _WHOLES, "server_pidfile": _TEXTS,
+    "plateau_rest": _TIMES, "workers": _WHOLES, "source": _SOURCES, "timeout": _TIMES, "connect_timeout": _TIMES, "status_url": _URLS, "status_header": _HEADERS, "server_pid": _WHOLES, "server_pidfile": _TEXTS,
     "server_name": _TEXTS, "agent": (*_URLS, "https://h", "http://[::1]:1", "http://h/x"), "agent_token_file": _TEXTS, "agent_ca": _TEXTS, "method": ("HEAD", "GET", "OPTIONS", "POST", "", 1, []), "header": _HEADERS, "first_beat": ("now", "sleep", "later", 1, []), "reopen": (True, False, 1, "yes"),
     **dict.fromkeys(("ca", "data", "client_cert", "client_key", "tls_ciphers", "alpn", "ws_message", "sni"), _TEXTS), **dict.fromkeys(("insecure", "tls_resume", "http2", "ws_deflate", "h2_table"), (True, False, 1)), "h2_heartbeat": ("ping", "head", "HEAD", None), "streams": _WHOLES,
     "mqtt_version": ("3.1.1", "5", 5, 5.0, 4, "3.1", True, []), "mqtt_id": ("{n}", "dev-{n:06d}-{random}", "{n", "{m}", "{n!r}", "{n:{n}}", "fixed", "{{n}}{n:x}", "{n:999d}", 5),
