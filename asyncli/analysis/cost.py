@@ -369,18 +369,16 @@ def _include_unexplained(cost: Costs, run: Run) -> None:
     explained += cost.ends * PAGES if cost.kernel is None else 0.0
     usual = 1000.0 + explained / 20
     unexplained = total.bytes_per_connection - explained
-    if unexplained <= usual:
+    low, high = total.ci95
+    if unexplained <= usual or low <= explained:
         return
-    high = total.ci95[1]
-    is_certain = (total.ci95[0] - explained if rest is None else rest.ci95[0]) > 0
     method = f"{total.method}; the interval reaches down to its parts, because the residual is large"
     value = (explained + high) / 2
-    _revise(cost, "host_total", bytes_per_connection=value, ci95=(min(total.ci95[0], explained), high), method=method)
+    _revise(cost, "host_total", bytes_per_connection=value, ci95=(explained, high), method=method)
     if rest is not None:
-        most = max(rest.ci95[1], high - explained)
-        _revise(cost, "residual", bytes_per_connection=value - explained, ci95=(0.0, most))
-    if is_certain:
-        cost.findings.append(findings.residual_large(unexplained, usual, where.host))
+        ci95 = (min(0.0, rest.ci95[0]), max(rest.ci95[1], high - explained))
+        _revise(cost, "residual", bytes_per_connection=value - explained, ci95=ci95)
+    cost.findings.append(findings.residual_large(unexplained, usual, where.host))
 
 
 def _revise(cost: Costs, name: str, **changes: Any) -> None:
