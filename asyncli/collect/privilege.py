@@ -10,10 +10,11 @@ from pathlib import Path
 
 from asyncli.collect.procfs import PROC
 from asyncli.findings.probes import needs_root
-from asyncli.model.private_values import MASK, masked_url
+from asyncli.model.private_values import MASK, masked_url, without_secrets
 from asyncli.model.records import Finding
 
-_SECRET_FLAGS = ("--header", "--send", "--expect", "--greeting", "--ws-message", "--on-finish")
+_HEADER_FLAGS = ("--header", "--status-header")
+_SECRET_FLAGS = (*_HEADER_FLAGS, "--send", "--expect", "--greeting", "--ws-message", "--on-finish")
 
 
 def unprivileged(pids: Iterable[int], hidden: bool, remedy: str, proc: Path = PROC) -> Finding | None:
@@ -53,14 +54,14 @@ def _without_secrets(words: list[str]) -> list[str]:
         elif flag in _SECRET_FLAGS and equals:
             shown.append(f"{flag}={_masked(flag, value)}")
         else:
-            shown.append(masked_url(word) if "://" in word else word)
+            shown.append(without_secrets("status_url", masked_url(word)) if "://" in word else word)
     return shown
 
 
 def _masked(flag: str, value: str) -> str:
     """A header keeps its name."""
     name, colon, _ = value.partition(":")
-    return f"{name}: {MASK}" if flag == "--header" and colon else MASK
+    return f"{name}: {MASK}" if flag in _HEADER_FLAGS and colon else MASK
 
 
 def _readable(path: Path) -> bool:
