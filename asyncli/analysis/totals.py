@@ -62,8 +62,6 @@ class Totals(msgspec.Struct):
     recorded: bool = True
     #: CPU time (s) of the workers between the first and the last tick of each phase, and the time between.
     cpu_s: dict[PhaseName, tuple[float, float]] = msgspec.field(default_factory=dict)
-    #: The run file has records of the connections, or none was to be opened: else every count here is unknown, not zero.
-    recorded: bool = True
 
     def during(self, *names: PhaseName) -> Tick:
         return added_up(Tick(), *(self.by_phase[name] for name in names if name in self.by_phase))
