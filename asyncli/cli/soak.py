@@ -51,7 +51,10 @@ def command(urls: tuple[str, ...], resume: str | None, wait_for_server: str | No
 _SERVER = ("server_pid", "server_pidfile", "server_name")
 _AGENT = ("agent", "agent_token_file", "agent_ca")
 #: Those that give what no run file has: secrets, and names of files whose content is sent.
-_PRIVATE = ("header", "header_file", "mqtt_login_file", "send", "ws_message", "client_cert", "client_key", "agent_token_file")
+_PRIVATE = (
+    "header", "header_file", "mqtt_login_file", "send", "ws_message", "status_url", "status_header", "client_cert", "client_key",
+    "agent_token_file",
+)  # fmt: skip
 _RESUMABLE = (*_SERVER, *_AGENT, "force", *_PRIVATE)
 
 

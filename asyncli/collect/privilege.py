@@ -10,7 +10,11 @@ from pathlib import Path
 
 from asyncli.collect.procfs import PROC
 from asyncli.findings.probes import needs_root
+from asyncli.model.private_values import MASK, masked_url, without_secrets
 from asyncli.model.records import Finding
+
+_HEADER_FLAGS = ("--header", "--status-header")
+_SECRET_FLAGS = (*_HEADER_FLAGS, "--send", "--expect", "--greeting", "--ws-message", "--on-finish")
 
 
 def unprivileged(pids: Iterable[int], hidden: bool, remedy: str, proc: Path = PROC) -> Finding | None:
@@ -32,12 +36,32 @@ def as_root() -> str:
     script = os.path.basename(program) == "asyncli" and os.access(program, os.X_OK)
     command = f"sudo {shlex.join([program] if script else [sys.executable, '-m', 'asyncli'])}"
     ours = script or program.endswith("/asyncli/__main__.py")
-    # This is recorded, and these may be secret.
-    if not ours or any(word.partition("=")[0] in ("--header", "--send", "--greeting", "--ws-message") for word in words):
+    if not ours:
         return f"{command} ... (with the same arguments)"
     # The file of --out exists now.
     kept = [word for before, word in zip(["", *words], words, strict=False) if "--out" not in (before, word.partition("=")[0])]
-    return f"{command} {shlex.join(kept)}"
+    return f"{command} {shlex.join(_without_secrets(kept))}"
+
+
+def _without_secrets(words: list[str]) -> list[str]:
+    """The words of a command with ``***`` for what may be secret: the command is recorded, and shown with a run. A line can be
+    pasted, and the secrets written in it again."""
+    shown: list[str] = []
+    for before, word in zip(["", *words], words, strict=False):
+        flag, equals, value = word.partition("=")
+        if before in _SECRET_FLAGS:
+            shown.append(_masked(before, word))
+        elif flag in _SECRET_FLAGS and equals:
+            shown.append(f"{flag}={_masked(flag, value)}")
+        else:
+            shown.append(without_secrets("status_url", masked_url(word)) if "://" in word else word)
+    return shown
+
+
+def _masked(flag: str, value: str) -> str:
+    """A header keeps its name."""
+    name, colon, _ = value.partition(":")
+    return f"{name}: {MASK}" if flag in _HEADER_FLAGS and colon else MASK
 
 
 def _readable(path: Path) -> bool:

@@ -21,6 +21,12 @@ def generator_numbers_unknown(unknown: Sequence[str]) -> str:
     return f"unknown of the generator: {', '.join(unknown)} (not sampled, nothing held, or no heartbeat answered in the hold)"
 
 
+@finding("counts_unknown", "warning", "see that the run file's disk has room and no limit (ulimit -f), and run again")
+def counts_unknown() -> str:
+    """The run file has no record of the connections: it could not be written, or the run was killed at its start."""
+    return "the run file has no record of its connections, so how many were opened, held or lost is unknown"
+
+
 @finding("ramp_unknown", "info")
 def ramp_unknown() -> str:
     """The ramp opened no connection, so it has no rate."""

@@ -148,6 +148,7 @@ def summarise(run: Run, analyses: Analyses | None = None) -> Summary:
             *not_heard(silent, totals, plan),
             *_file_findings(run),
             *_merge_repeats(run.findings),
+            *([] if totals.recorded else [unknown.counts_unknown()]),
             *([unknown.ramp_unknown()] if rate is None else []),
             *([] if whole.latency_us or run.plan.listens else [unknown.latency_unknown()]),
             *cost.findings,

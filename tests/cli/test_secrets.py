@@ -99,8 +99,8 @@ def test_a_killed_run_sends_again_what_is_kept_beside_it(tmp_path: Path, monkeyp
         monkeypatch.delenv("ASYNCLI_HEADERS")
         assert files_with_secrets(tmp_path) == [beside]
         beside.rename(aside)
-        assert "write --header-file FILE and the URL with its query again" in refused_resume(tmp_path)
-        assert "the values of its headers; write --header-file FILE again" in refused_resume(tmp_path, url)
+        assert {"--header-file", "URL"} <= {*refused_resume(tmp_path).split()}
+        assert "--header-file" in refused_resume(tmp_path, url)
         assert "'Authorization: ***, X-Hidden: ***'" in refused_resume(tmp_path, url, "--header", HEADER)
         assert "started with" in refused_resume(tmp_path, "http://127.0.0.1:9/?x", "--header", HEADER, "--header", HIDDEN)
         assert "leave out --send" in refused_resume(tmp_path, "--send", "x")
@@ -145,7 +145,18 @@ def test_a_run_file_that_someone_changed_gets_no_secret(tmp_path: Path) -> None:
     with sqlite3.connect(tmp_path / "run.db") as connection:
         connection.execute("UPDATE meta SET value = replace(value, ?, '127.0.0.1:9') WHERE key = 'plan'", (f"127.0.0.1:{server.port}",))
     connection.close()
-    assert "of another run or plan" in refused_resume(tmp_path)
+    assert ".run.db.secrets" in refused_resume(tmp_path)
+
+
+def test_the_login_of_the_status_page_is_asked_for_again(tmp_path: Path) -> None:
+    plan = Plan(urls=("http://127.0.0.1:1/",), status_url=f"http://me:{SECRET}@127.0.0.1:1/", connections=1)
+    writer = new_run(tmp_path / "run.db", plan)
+    writer.phase(Phase("ramp", 0.0))
+    writer.tick(1.0, Tick(second=1, held=1, opened=1))
+    writer.close(False)
+    assert files_with_secrets(tmp_path) == []
+    assert "--status-url" in refused_resume(tmp_path)
+    assert "Connection refused" in refused_resume(tmp_path, "--status-url", plan.status_url or "")
 
 
 def test_a_run_file_of_an_earlier_asyncli_is_resumed_with_the_secrets_in_it(tmp_path: Path) -> None:
@@ -212,7 +223,7 @@ def test_headers_from_file_and_environment(tmp_path: Path, command: str, monkeyp
         ((), f"Bearer {SECRET}", "$ASYNCLI_HEADERS: line 1: "),
         (("--header", f"Bearer {SECRET}"), "", "--header: "),
         (("--header", f"X-A: {SECRET}\x07"), "", "--header: "),
-        (("--status-url", f"http://me:{SECRET}@127.0.0.1/"), "", "--status-url: 'http://***@127.0.0.1/'"),
+        (("--status-url", f"http://me:{SECRET}@127.0.0.1:1/"), "", "status page http://***@127.0.0.1:1/: "),
         (("--agent", f"me:{SECRET}@127.0.0.1"), "", "--agent: '***@127.0.0.1'"),
         ((f"http://me:{SECRET}@[127.0.0.1/",), "", "URL: 'http://***@[127.0.0.1/'"),
     ],

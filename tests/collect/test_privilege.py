@@ -27,8 +27,10 @@ def test_one_finding_lists_all_that_needs_root(tmp_path: Path, monkeypatch: pyte
         assert (told.code, told.severity, len(told.fields["unknown"])) == ("needs_root", "warning", count)
         assert shlex.split(told.remedy.partition(";")[0]) == ["sudo", str(script), "soak", "-c", "5", "http://[::1]/a b"]
         assert (flag in told.remedy) is True
-    monkeypatch.setattr(sys, "argv", [str(script), "soak", "--header", "Authorization: s3cret"])
-    assert "s3cret" not in privilege.as_root()
+    secret = ["--header", "Authorization: s3cret", "--header=X-A: s3cret", "--send", "AUTH s3cret", "--on-finish=curl s3cret", "--status-header", "X-B: s3cret", "--status-url", "http://me:s3cret@h/", "ws://h/a?t=s3cret"]
+    monkeypatch.setattr(sys, "argv", [str(script), "soak", "-c", "5", *secret])
+    shown = ["--header", "Authorization: ***", "--header=X-A: ***", "--send", "***", "--on-finish=***", "--status-header", "X-B: ***", "--status-url", "http://***@h/", "ws://h/a?***"]
+    assert shlex.split(privilege.as_root()) == ["sudo", str(script), "soak", "-c", "5", *shown]
     # A notebook's arguments are not asyncli's.
     monkeypatch.setattr(sys, "argv", ["-c", "x"])
     assert privilege.as_root().split()[1:5] == [sys.executable, "-m", "asyncli", "..."]

@@ -42,7 +42,7 @@ def nulls(value: Any, path: str = "") -> list[str]:
 def test_every_null_has_a_finding() -> None:
     assert [path for path in nulls(document(a_run(30_000))) if not path.startswith(".plan")] == []
     says = {
-        ".ramp": "ramp_unknown", ".heartbeats": "latency_unknown", ".reconciliation": "reconciliation_unknown",
+        ".connections": "counts_unknown", ".ramp": "ramp_unknown", ".heartbeats": "latency_unknown", ".reconciliation": "reconciliation_unknown",
         ".server": "server_numbers_unknown", ".cost": "cost_", ".generator": "generator_numbers_unknown",
         ".residue": "residue_unknown", ".forecast": "forecast_unknown", ".drift": "drift_unknown",
     }  # fmt: skip
