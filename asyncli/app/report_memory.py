@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import importlib
-import resource
 import subprocess
 import sys
 
@@ -31,6 +30,9 @@ _ARENA_MAX = -8
 def require_memory(*, page: bool = False) -> None:
     """Raise :class:`HostError` if a limit of this process (``ulimit -v`` or ``-d``) leaves too little memory for a report;
     ``page``: and its page."""
+    # Runs are read on machines without it.
+    import resource
+
     limits = [resource.getrlimit(kind)[0] for kind in (resource.RLIMIT_AS, resource.RLIMIT_DATA)]
     limited = [limit for limit in limits if limit != resource.RLIM_INFINITY]
     if limited:

@@ -106,7 +106,7 @@ class Collector(Sampler):
         ports = sorted({target.port for target in self._plan.targets if target.port})
         if self.local and ports:
             probes["sockets"] = lambda: self._sockets(ports)
-        elif self.local and self._plan.listens:
+        elif self.local and self._plan.urls and self._plan.listens:
             # The table lists every Unix socket of the host: read it only where nothing else shows that a program accepts.
             paths = {real_path(target.host) for target in self._plan.targets}
             probes["sockets"] = lambda: _unix_sockets(paths)
