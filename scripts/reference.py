@@ -1,9 +1,10 @@
-"""A hook of mkdocs (mkdocs.yml) that makes the tables of docs/reference from the code, and adapts links.
+"""Makes the tables of docs/reference from the code. As a hook of mkdocs (mkdocs.yml) it makes them anew, and adapts links.
 
-    python scripts/reference.py        # writes the JSON Schemas of plan files into configs/
+    python scripts/reference.py        # writes the tables into docs/reference, and the JSON Schemas of plan files into configs/
 
-A line "*[...](...)* <!-- made: NAME -->" of a page is replaced by the output of MADE[NAME]. Pages link to the repository's files
-by path, as GitHub does; on the site these links get the repository's address. A broken link fails a strict build.
+What stands between "<!-- made: NAME -->" and "<!-- end: NAME -->" of a page is the output of MADE[NAME]; a test requires that it
+is current. Pages link to the repository's files by path, as GitHub does; on the site these links get the repository's address. A
+broken link fails a strict build.
 """
 
 from __future__ import annotations
@@ -339,6 +340,11 @@ MADE: dict[str, Callable[[], Iterator[str]]] = {
 }
 
 
+#: A part of a page that is made from the code.
+MADE_PART = re.compile(r"<!-- made: (?P<name>.+?) -->\n.*?<!-- end: (?P=name) -->", re.DOTALL)
+PAGES = sorted((ROOT / "docs" / "reference").glob("*.md"))
+
+
 def on_files(files: Any, config: Any) -> Any:
     """Called by mkdocs: add the schemas to the site."""
     from mkdocs.structure.files import File
@@ -362,9 +368,26 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
         return f"]({REPOSITORY}/{'tree' if (ROOT / path).is_dir() else 'blob'}/HEAD/{path}{mark}{anchor})"
 
     markdown = re.sub(r"\]\(([^)\s]+)\)", adapted, markdown)
-    return re.sub(r"^\*\[.*<!-- made: (.+) -->$", lambda line: "".join(MADE[line[1]]()), markdown, flags=re.MULTILINE)
+    return MADE_PART.sub(lambda part: "".join(MADE[part["name"]]()), markdown)
+
+
+def current(markdown: str) -> str:
+    """The page with its tables as the code makes them."""
+
+    def made(part: re.Match[str]) -> str:
+        name = part["name"]
+        return f"<!-- made: {name} -->\n{''.join(MADE[name]()).rstrip()}\n\n<!-- end: {name} -->"
+
+    return MADE_PART.sub(made, markdown)
+
+
+def write() -> None:
+    """Write the tables and the schemas."""
+    for kind in ("soak", "bench"):
+        (ROOT / "configs" / schema_name(kind)).write_text(schema_of(kind), encoding="utf-8")
+    for page in PAGES:
+        page.write_text(current(page.read_text(encoding="utf-8")), encoding="utf-8")
 
 
 if __name__ == "__main__":
-    for kind in ("soak", "bench"):
-        (ROOT / "configs" / schema_name(kind)).write_text(schema_of(kind), encoding="utf-8")
+    write()

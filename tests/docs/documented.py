@@ -10,6 +10,8 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).parents[2]
 PAGES = (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md")))
+# Made from the code: usages of commands, and sentences with fields.
+_MADE = re.compile(r"<!-- made: (.+?) -->\n.*?<!-- end: \1 -->", re.DOTALL)
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _INLINE = re.compile(r"`((?:sudo )?asyncli [^`\n]+)`")
 _INDENTED = re.compile(r"(?:\A|\n)\n((?:(?: {4}.*)?\n)+)")
@@ -27,7 +29,7 @@ class Block(NamedTuple):
 
 def blocks(page: Path) -> list[Block]:
     """The page's blocks of code and commands in first cells, in order."""
-    text = page.read_text(encoding="utf-8")
+    text = _MADE.sub("", page.read_text(encoding="utf-8"))
     found = [(one.start(), Block(one[1], one[2])) for one in _FENCE.finditer(text)]
     bare = _FENCE.sub(lambda one: re.sub(r"[^\n]", "x", one[0]), text)
     found += [(one.start(), Block("", re.sub(r"^ {4}", "", one[1], flags=re.MULTILINE))) for one in _INDENTED.finditer(bare)]

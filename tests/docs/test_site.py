@@ -45,6 +45,12 @@ def test_every_finding_command_and_metric_is_on_the_site(site: Path) -> None:
     assert not [path for path in site.rglob("*.html") if "<!-- made:" in path.read_text(encoding="utf-8")]
 
 
+@pytest.mark.parametrize("page", reference.PAGES, ids=lambda page: page.name)
+def test_the_tables_in_the_repository_are_current(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    assert text == reference.current(text), "write it again: python scripts/reference.py"
+
+
 def test_a_link_to_nothing_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     class Page:
         class file:  # noqa: N801
