@@ -58,6 +58,8 @@ _UNEXPLAINED = frozenset({"too_few", "unexplained", "burst"})
 _UNKNOWN = "unknown"
 # Limits of the server that were read and reached.
 _LIMITS = frozenset({"slots", "descriptors", "memory_limit"})
+#: Bottlenecks by which a server refuses connections beyond a number.
+REFUSING = frozenset({"handshake_refused", "slots", "descriptors"})
 _SILENT = ("heartbeat_timeout", "closed_awaiting", "protocol_error")
 _UNANSWERED = ("connect_timeout", "tls_timeout", "handshake_timeout")
 # Causes of connects that failed for lack of a resource of this host, and the resource.

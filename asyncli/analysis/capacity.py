@@ -5,6 +5,9 @@ counts are on either side of that, as far apart as the required width. If that g
 
 Losses by what looks like a timer, or at an age that no held step has reached, may be how a server refuses too many connections;
 a step with few connections for as long decides. A server that does not hold even one connection has no limit of their number.
+
+A server that refused all beyond a number, and later holds clearly more, has no limit that this search can find: it keeps state of
+earlier steps. The search ends, and what it held later is no answer.
 """
 
 from __future__ import annotations
@@ -14,13 +17,17 @@ from typing import Literal
 
 import msgspec
 
+from asyncli.analysis.constants import PART
 from asyncli.analysis.forecast import Forecast
 
 #: failed: a bottleneck beyond this host. ours: this host or asyncli was the limit, so the step does not describe the server.
 Outcome = Literal["held", "failed", "ours", "stopped"]
-#: failed: not even the lowest count is held. stopped: by the user, by a run file that cannot be written, or because the server
-#: ended before any step failed.
+#: failed: not even the lowest count is held. stopped: by the user, by a run file that cannot be written, because the server
+#: ended or fell silent before any step failed, or because its limit moved between steps.
 Verdict = Literal["found", "held", "invalid", "untested", "failed", "stopped"]
+
+#: Why the server served no further step: it ended, or it answers nothing, though nothing shows that it ended.
+Absence = Literal["", "ended", "silent"]
 
 RULE = "as many at the hold's end as were asked for, no answer an error (status 400 or more), within every limit"
 #: Tries after which this host is the limit at a count, or a count fails although the server was reloaded.
@@ -34,7 +41,7 @@ class Tried(msgspec.Struct, frozen=True):
 
     ``chance``: it may not repeat: this host was late, or the server was reloaded or ended. ``timed``: it failed by what looks
     like a limit of time or of requests. ``lived_s``: the age of its oldest connection; ``ended_s``: of the youngest lost one,
-    or 0.
+    or 0. ``refused``: it failed because the server refused those beyond ``served``.
     """
 
     asked: int
@@ -45,6 +52,7 @@ class Tried(msgspec.Struct, frozen=True):
     timed: bool = False
     lived_s: float = 0.0
     ended_s: float = 0.0
+    refused: bool = False
 
 
 class Search(msgspec.Struct, frozen=True):
@@ -71,10 +79,23 @@ class Bracket(msgspec.Struct, frozen=True):
 
 
 def bracket(tried: Sequence[Tried]) -> Bracket:
-    """The bracket of all steps. Counts that were held above one that was not are ignored."""
+    """The bracket of all steps. Counts that were held above one that was not are ignored, and those above a moved limit."""
     failed = min((one.asked for one in tried if _is_failed(one, tried)), default=None)
-    held = [one.asked for one in tried if one.outcome == "held" and (failed is None or one.asked < failed)]
+    moved = moved_limit(tried)
+    before_the_move = tried if moved is None else tried[: tried.index(moved[1])]
+    held = [one.asked for one in before_the_move if one.outcome == "held" and (failed is None or one.asked < failed)]
     return Bracket(max(held, default=0), failed)
+
+
+def moved_limit(tried: Sequence[Tried]) -> tuple[Tried, Tried] | None:
+    """A step that was refused beyond what it served, and the first later one that held clearly more; None if there is none."""
+    refused: Tried | None = None
+    for step in tried:
+        if refused is not None and step.outcome == "held" and step.asked > (1 + PART) * refused.served:
+            return refused, step
+        if step.outcome == "failed" and step.refused and (refused is None or step.served < refused.served):
+            refused = step
+    return None
 
 
 def _is_failed(one: Tried, tried: Sequence[Tried]) -> bool:
@@ -110,7 +131,7 @@ def next_count(search: Search, tried: Sequence[Tried]) -> int | None:
         return None
     if last.chance and _times(last, tried) < TRIES:
         return last.asked
-    if last.outcome == "ours":
+    if last.outcome == "ours" or moved_limit(tried) is not None:
         return None
     known = bracket(tried)
     if holds_none(tried):
@@ -132,9 +153,9 @@ def next_count(search: Search, tried: Sequence[Tried]) -> int | None:
 
 
 def verdict(
-    search: Search, tried: Sequence[Tried], *, gone: bool = False, broken: str = "", stopped: bool = False
+    search: Search, tried: Sequence[Tried], *, gone: Absence = "", broken: str = "", stopped: bool = False
 ) -> tuple[Verdict, str]:
-    """The verdict and its reason. ``gone``: the server did not come back; ``broken``: why asyncli could not continue;
+    """The verdict and its reason. ``gone``: the server did not come back, and how; ``broken``: why asyncli could not continue;
     ``stopped``: the user ended the search.
     """
     known = bracket(tried)
@@ -143,10 +164,13 @@ def verdict(
     if holds_none(tried):
         return "failed", f"not even {known.failed:,} could be held, so their number is not the limit"
     last = tried[-1]
+    if moved_limit(tried) is not None:
+        return "stopped", "it refused more in one step, and held more in a later one"
     if known.is_narrow(search.within):
         return "found", ""
     if gone:
-        return ("found" if known.failed is not None else "stopped"), "the server ended and did not come back"
+        did = "ended and did not come back" if gone == "ended" else "answers nothing more"
+        return ("found" if known.failed is not None else "stopped"), f"the server {did}"
     if broken:
         return "stopped", f"asyncli could not continue: {broken}"
     if stopped or last.outcome == "stopped":

@@ -11,14 +11,27 @@ import asyncio
 import datetime
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from asyncli.analysis.bottleneck import Bottleneck, memory_floor
-from asyncli.analysis.capacity import FEW, RULE, Bracket, Prediction, Search, bracket, next_count, prediction, verdict
+from asyncli.analysis.capacity import (
+    FEW,
+    RULE,
+    Absence,
+    Bracket,
+    Prediction,
+    Search,
+    Tried,
+    bracket,
+    moved_limit,
+    next_count,
+    prediction,
+    verdict,
+)  # fmt: skip
 from asyncli.analysis.forecast import Forecast
 from asyncli.analysis.totals import errors
 from asyncli.app.check import check
@@ -29,12 +42,13 @@ from asyncli.app.soak import Soak
 from asyncli.collect.listening import nothing_listens
 from asyncli.environment import probe_host
 from asyncli.findings.bottleneck import words_of
-from asyncli.findings.capacity import not_at_rest, server_gone
+from asyncli.findings.capacity import broker_served_before, limit_moved, not_at_rest, same_clients, server_gone, server_silent
 from asyncli.findings.probes import needs_root, probe_refused
 from asyncli.findings.server import OF_ANOTHER
 from asyncli.findings.tls import by_reason
+from asyncli.model.consistency import flag_of, plan_templates
 from asyncli.model.data_file import read_data
-from asyncli.model.errors import AsyncliError, EngineError, PlanError, StoreError
+from asyncli.model.errors import AsyncliError, EngineError, PeerError, PlanError, StoreError
 from asyncli.model.metrics import HOST_AVAILABLE_BYTES
 from asyncli.model.plan import Plan, shown_plan
 from asyncli.model.private_values import masked_url
@@ -83,7 +97,9 @@ class CapacitySearch:
         self._forecasts: list[tuple[int, bool, Forecast]] = []
         self._environment: Environment = {}
         self._server = "the server"
+        #: Why the server served no further step ("": it did), and how.
         self._gone = ""
+        self._absence: Absence = ""
         self._broken = ""
         #: A finding if nothing listens before the first step.
         self.no_listener: Finding | None = None
@@ -108,13 +124,13 @@ class CapacitySearch:
         while (count := next_count(self.search, [one.tried for one in self.steps])) is not None:
             if self.steps and (why := await rest.wait(self.steps[-1].asked, lambda: self._stopping)):
                 if not rest.listens():
-                    self._gone = why
+                    self._end(why, listens=False)
                     return
                 self._findings.append(not_at_rest(why))
             if self._stopping:
                 return
             try:
-                await self._step(count)
+                await self._step(count, rest)
             except AsyncliError as error:
                 if not self.steps:
                     raise
@@ -122,15 +138,20 @@ class CapacitySearch:
                     self._broken = str(error)
                 else:
                     # The server answered before: its process or its status page is gone.
-                    self._gone = str(error)
+                    self._end(str(error), listens=isinstance(error, PeerError) and rest.listens())
                 return
+
+    def _end(self, why: str, *, listens: bool) -> None:
+        """End the search because the server serves no further step. ``listens``: nothing shows that it ended."""
+        self._gone = why
+        self._absence = "silent" if listens else "ended"
 
     @property
     def found(self) -> Capacity:
         """The result so far."""
         tried = [one.tried for one in self.steps]
         known = bracket(tried)
-        word, why = verdict(self.search, tried, gone=bool(self._gone), broken=self._broken, stopped=self._stopping)
+        word, why = verdict(self.search, tried, gone=self._absence, broken=self._broken, stopped=self._stopping)
         steps = with_lifetime_limit(self.steps) if word == "failed" else self.steps
         failed = [one for one in steps if one.outcome == "failed"]
         decisive = [one for one in failed if one.asked == known.failed]
@@ -160,11 +181,28 @@ class CapacitySearch:
             gave_way=bottlenecks,
             forecast=self._prediction(known),
             steps=steps,
-            findings=[*self._findings, *([server_gone(self._gone)] if self._gone else [])],
+            findings=[*self._findings, *self._doubts(tried, known)],
             search=self.search,
             plan=shown_plan(self.plan),
             environment=self._environment,
         )
+
+    def _doubts(self, tried: Sequence[Tried], known: Bracket) -> Iterator[Finding]:
+        """Findings on how the search ended, and on steps that depend on earlier ones."""
+        if self._absence == "ended":
+            yield server_gone(self._gone)
+        elif self._absence == "silent":
+            yield server_silent(self._gone)
+        if len(tried) > 1 and (flag := same_in_each_step(self.plan)):
+            yield same_clients(flag)
+        moved = moved_limit(tried)
+        if moved is not None:
+            refused, later = moved
+            yield limit_moved(refused.asked, refused.served, later.asked)
+            return
+        before = next((number for number, step in enumerate(tried) if step.outcome == "held" and step.asked == known.held), 0)
+        if before and self.plan.protocol == "mqtt":
+            yield broker_served_before(known.held, before)
 
     def _prediction(self, known: Bracket) -> Prediction | None:
         """The forecast of the largest held step that has one, else of the largest step."""
@@ -195,13 +233,15 @@ class CapacitySearch:
                 self._findings += [] if self.no_listener is None else [self.no_listener]
         return spread.local
 
-    async def _step(self, count: int) -> None:
+    async def _step(self, count: int, rest: Rest) -> None:
         # Forced: the preflight would refuse the very counts that the search looks for.
         plan = msgspec.structs.replace(sized(self.plan, count), force=True)
         if count <= FEW and (aged_s := max((one.ended_s for one in self.steps), default=0.0)):
             # These connections must get as old as those that ended, and answer then.
             plan = msgspec.structs.replace(plan, hold_s=max(plan.hold_s or 0.0, aged_s + plan.keepalive_s / 2 + plan.timeout_s))
         number = len(self.steps) + 1
+        # The field {random} is made from the seed: clients of each step have identities of their own.
+        plan = msgspec.structs.replace(plan, seed=(plan.seed + number - 1) & _LARGEST_SEED)
         path = self.folder / f"{number:02}-{count}.db"
         lasts_s = round(plan.baseline_s + plan.schedule.end_s + (plan.hold_s or 0.0) + plan.residue_s)
         self._say(f"step {number}: {format_count(count)} connections, {format_duration(lasts_s)} if all are held")
@@ -218,7 +258,9 @@ class CapacitySearch:
         step = step_of(results.records, analyses, results.summary, path.name)
         if not step.tested and self.steps and step.outcome == "failed":
             # The server has gone, so the step says nothing about this count.
-            step.outcome, self._gone = "stopped", f"nothing answered in the step of {format_count(count)}"
+            step.outcome = "stopped"
+            refused = step.gave_way[0].code == "refused"
+            self._end(f"nothing answered in the step of {format_count(count)}", listens=rest.listens() and not refused)
         self.steps.append(step)
         self._environment, self._server = results.records.environment, step.server
         self._forecasts.append((count, step.outcome == "held", analyses.prediction))
@@ -253,6 +295,19 @@ class _Guard(NoObserver):
             self._before = free
         elif self._before is not None and free < memory_floor(self._total, self._before):
             self.stop(f"this host has {format_bytes(free)} of memory left")
+
+
+# A signed number of 64 bits, as in a run file.
+_LARGEST_SEED = 2**63 - 1
+
+
+def same_in_each_step(plan: Plan) -> str:
+    """The flag whose template names each client, but the same ones in each step; "" if there is none."""
+    fields = msgspec.structs.asdict(plan)
+    for field, template in plan_templates(fields, ()):
+        if field == "mqtt_id" and "random" not in template.names:
+            return flag_of(field)
+    return ""
 
 
 # The preflight predicts to two digits.

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from asyncli.findings import finding
+from asyncli.findings import Words, finding
+from asyncli.model.units import format_count, format_many
 
 
 @finding("not_at_rest", "warning", "connections that the server still holds count towards the next step")
@@ -15,3 +16,36 @@ def not_at_rest(why: str) -> str:
 def server_gone(why: str) -> str:
     """The server ended during the search, so the search ended."""
     return why
+
+
+@finding("server_silent", "error", "see what it waits for: its log, its CPU, a debugger or its stack; restart it")
+def server_silent(why: str) -> str:
+    """The server answered nothing more, though its port is open or cannot be seen from here, so the search ended."""
+    return why
+
+
+@finding("limit_moved", "warning")
+def limit_moved(asked: int, served: int, held: int) -> Words:
+    """The server held more in a later step than in one in which it refused connections: it keeps state of earlier steps."""
+    evidence = (
+        f"in the step of {format_count(asked)} the server held {format_count(served)} and refused more, but later it held "
+        f"{format_count(held)}: it keeps state of earlier steps, or limits their rate, so what it held then is no answer"
+    )
+    return Words(evidence, f"restart the server, then confirm by one soak: asyncli soak -c {held}")
+
+
+@finding("broker_served_before", "warning")
+def broker_served_before(held: int, steps: int) -> Words:
+    """The answer rests on a step after others on the same broker. Mosquitto 2.0.11 takes each ended client twice off the count
+    that max_connections limits (measured: 121 allowed, 221 held after 100 had come and gone)."""
+    evidence = (
+        f"{format_count(held)} were held by a broker that had served {format_many(steps, 'step')} before: each step has client "
+        "ids of its own, but a broker that counts ended clients wrongly, as mosquitto 2.0 does for max_connections, lets in more"
+    )
+    return Words(evidence, f"restart the broker, then confirm by one soak: asyncli soak -c {held}")
+
+
+@finding("same_clients", "warning", "write {{random}} in it, which differs in each step")
+def same_clients(flag: str) -> str:
+    """The clients of each step have the names of the last one's, so a server may know their sessions from there."""
+    return f"{flag} names the same clients in each step: a server that keeps sessions knows them from the step before"

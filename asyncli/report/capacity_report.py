@@ -11,7 +11,17 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from asyncli import __version__
-from asyncli.analysis.bottleneck import LATE, RELOADED, TIMERS, AnalysedRun, Bottleneck, Side, find_bottlenecks, served_most
+from asyncli.analysis.bottleneck import (
+    LATE,
+    REFUSING,
+    RELOADED,
+    TIMERS,
+    AnalysedRun,
+    Bottleneck,
+    Side,
+    find_bottlenecks,
+    served_most,
+)  # fmt: skip
 from asyncli.analysis.capacity import Bracket, Outcome, Prediction, Search, Tried, Verdict
 from asyncli.analysis.forecast import Ceiling
 from asyncli.analysis.saturation import saturation
@@ -86,7 +96,8 @@ class Step(msgspec.Struct, omit_defaults=True):
         chance = self.outcome == "ours" and all(one.code in LATE for one in self.gave_way if one.side == "host")
         chance |= self.outcome == "failed" and bool(self.gave_way) and self.gave_way[0].is_incident
         timed = self.outcome == "failed" and first in TIMERS
-        return Tried(self.asked, self.outcome, self.tested, self.served, chance, timed, self.lived_s, self.ended_s)
+        refused = first in REFUSING
+        return Tried(self.asked, self.outcome, self.tested, self.served, chance, timed, self.lived_s, self.ended_s, refused)
 
 
 class Capacity(msgspec.Struct):

@@ -22,6 +22,19 @@ def tried(asked: int, outcome: Outcome = "held", served: int | None = None, chan
     return Tried(asked, outcome, asked, asked if served is None else served, chance)
 
 
+REFUSED = Tried(200, "failed", True, 121, refused=True)
+#: A server that refused all beyond 121 and later held more: its limit moved, and the search is over.
+MOVED = [tried(100), REFUSED, tried(118), tried(124), tried(162)]
+
+
+def test_a_limit_that_moved_gives_no_narrow_bracket() -> None:
+    assert (next_count(SEARCH, MOVED), bracket(MOVED)) == (None, Bracket(124, 200))
+    assert (next_count(SEARCH, MOVED[:-1]), bracket(MOVED[:-1])) == (162, Bracket(124, 200))
+    assert verdict(SEARCH, MOVED)[0] == "stopped"
+    # Also where the bracket has become narrow meanwhile.
+    assert verdict(SEARCH, [*MOVED, tried(195)])[0] == "stopped"
+
+
 RELOADED = Tried(2000, "failed", 2000, 2000, chance=True)
 
 

@@ -24,6 +24,7 @@ from asyncli.app import settle
 from asyncli.app.capacity import CapacitySearch
 from asyncli.cli.capacity import LIMITS
 from asyncli.collect.cgroups import memory_group
+from asyncli.lab import choose
 from asyncli.lab.builtin import LabBuiltin
 from asyncli.lab.nginx import LabNginx
 from asyncli.model.errors import PreflightError
@@ -219,6 +220,51 @@ async def test_a_reload_says_nothing_of_a_count(tmp_path: Path, nginx: LabNginx)
     assert [(one.asked, one.outcome, bool(one.gave_way)) for one in found.steps] == [(50, "failed", True), (50, "held", False)]
     assert found.steps[0].gave_way[0].code in RELOADED
     assert (found.verdict, found.bracket, found.gave_way) == ("held", Bracket(50, None), [])
+
+
+@pytest.mark.nginx
+async def test_a_server_that_hangs_has_not_ended(tmp_path: Path, nginx: LabNginx) -> None:
+    workers = [one.pid for one in psutil.Process(nginx.pid).children()]
+    steps = iter(range(2))
+
+    def stop_before_the_second(plan: Plan) -> LiveObserver:
+        if next(steps) == 1:
+            for pid in workers:
+                os.kill(pid, signal.SIGSTOP)
+        return LiveObserver(plan)
+
+    plan = plan_of(nginx.url, server_pid=nginx.pid)
+    search = CapacitySearch(plan, Search(20, 40, 0.5), tmp_path, make_observer=stop_before_the_second)
+    try:
+        await search.run()
+    finally:
+        for pid in workers:
+            os.kill(pid, signal.SIGCONT)
+    found = search.found
+    assert (found.verdict, found.bracket) == ("stopped", Bracket(20, None)), words(found)
+    assert [one.code for one in found.findings if one.severity == "error"] == ["server_silent"]
+
+
+@pytest.mark.mosquitto
+async def test_a_broker_that_lets_in_more_after_each_step(tmp_path: Path) -> None:
+    # Mosquitto 2.0.11 takes each client that leaves twice off the count that max_connections limits.
+    async with choose("mosquitto", connections=200, more_lines="max_connections 30") as server:
+        found = await searched(tmp_path, server.url, 60, most=60, force=True, mqtt_id="unit-{n}")
+    assert (found.verdict, found.bracket.failed) == ("stopped", 60), words(found)
+    refused = found.steps[0].served
+    assert refused <= found.bracket.held <= 1.1 * refused < found.steps[-1].held, words(found)
+    assert {one.code for one in found.findings if one.severity == "warning"} >= {"limit_moved", "same_clients"}
+    # Each step has a seed of its own, and so client ids of its own where they have {random}.
+    seeds = [read_run(tmp_path / "steps" / one.run_file).plan.seed & 0xFFFFFF for one in found.steps]
+    assert len(set(seeds)) == len(seeds) > 1
+
+
+@pytest.mark.mosquitto
+async def test_an_answer_of_a_broker_that_served_steps_before_says_so(tmp_path: Path) -> None:
+    async with choose("mosquitto", connections=200, more_lines="max_connections 30") as server:
+        found = await searched(tmp_path, server.url, 25, most=50, force=True)
+    assert (found.verdict, found.bracket) == ("held", Bracket(50, None)), words(found)
+    assert [one.code for one in found.findings if one.severity == "warning"] == ["broker_served_before"]
 
 
 @pytest.mark.nginx
